@@ -1,0 +1,105 @@
+//! What can go wrong, and what the caller can do about it.
+
+use std::io;
+use std::path::PathBuf;
+
+/// The result of a fallible store call.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Every way in which the store refuses or fails. A missing row is an outcome, not an error.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A system call on a file failed. The store stops taking writes after a failed write.
+    #[error("{operation} {path}: {source}")]
+    Io {
+        /// What was attempted: "open", "read", "write", "sync", ...
+        operation: &'static str,
+        /// The file or directory.
+        path: PathBuf,
+        /// The system's own error.
+        source: io::Error,
+    },
+    /// A file ended before the bytes that a checkpoint names.
+    #[error(
+        "{path} is cut short: {expected} bytes are wanted at offset {offset}, {found} are there; \
+         restore the file from a copy, or open an older checkpoint"
+    )]
+    Truncated {
+        /// The file.
+        path: PathBuf,
+        /// Where the read began, in bytes.
+        offset: u64,
+        /// Bytes wanted.
+        expected: u64,
+        /// Bytes found.
+        found: u64,
+    },
+    /// Bytes on disk do not match their checksum or their format.
+    #[error("{path} is damaged at offset {offset}: {what}")]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// Byte offset of the damaged structure in that file.
+        offset: u64,
+        /// What was checked, expected and found.
+        what: String,
+    },
+    /// Another process has the bank open for writing.
+    #[error(
+        "{path} is locked: another process has this bank open for writing; close it there first"
+    )]
+    Locked {
+        /// The lock file.
+        path: PathBuf,
+    },
+    /// The memory budget can't hold what it must.
+    #[error("a memory budget of {budget_bytes} bytes is too small: {what} needs at least {needed_bytes} bytes")]
+    BudgetTooSmall {
+        /// The budget given, in bytes.
+        budget_bytes: u64,
+        /// The smallest budget that would do, in bytes.
+        needed_bytes: u64,
+        /// What needs it.
+        what: String,
+    },
+    /// An argument is out of range or does not fit the others.
+    #[error("{0}")]
+    InvalidArgument(String),
+    /// A table of that name exists with another layout.
+    #[error("table {name:?} exists with {found}; it was asked for with {expected}")]
+    TableMismatch {
+        /// The table.
+        name: String,
+        /// What the caller asked for.
+        expected: String,
+        /// What the bank holds.
+        found: String,
+    },
+    /// No table has this name or number.
+    #[error("there is no table {0} in this bank")]
+    NoSuchTable(String),
+    /// An earlier write failed; nothing more is written until the bank is reopened.
+    #[error(
+        "the store stopped taking writes after an earlier failure ({reason}); the last checkpoint \
+         is good: mend the cause and reopen the bank"
+    )]
+    Poisoned {
+        /// The first failure.
+        reason: String,
+    },
+    /// The device was asked for by name and can't be had here.
+    #[error("{device} can't be used here: {reason}; use DeviceChoice::Auto to fall back")]
+    DeviceUnavailable {
+        /// The device.
+        device: &'static str,
+        /// Why.
+        reason: String,
+    },
+}
+
+impl Error {
+    pub(crate) fn io(operation: &'static str, path: impl Into<PathBuf>, source: io::Error) -> Self {
+        Error::Io { operation, path: path.into(), source }
+    }
+}
