@@ -1,0 +1,120 @@
+"""The embedding part of the model, twice: rows in a bank on disk, or tensors in memory.
+
+Both start from the same numbers. The initial value of a row is a pure function of (seed, table,
+key), so the tensor that stands in for a table is just `table.initial(vocabulary)`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+from tqdm import tqdm
+
+import embank
+import embank.torch
+from data import Batch, ClickData, Keys
+
+FILL_ROWS = 65_536
+
+
+@dataclass(frozen=True)
+class TableOptions:
+    """What all tables of a run share: Adagrad rows of `dim` float32 and their initial spread."""
+
+    dim: int
+    learning_rate: float
+    seed: int
+    spread: float = 0.05
+    staleness_bound: int | None = None
+
+    @property
+    def torch_bytes_per_row(self) -> int:
+        """Bytes that one row costs in memory: `dim` weights and `dim` Adagrad sums."""
+        return self.dim * 4 * 2
+
+    def open(self, bank: embank.Bank, data: ClickData) -> list[embank.Table]:
+        """Opens or creates one table a column."""
+        return [
+            bank.table(
+                column.name,
+                dim=self.dim,
+                optimizer=embank.Adagrad(lr=self.learning_rate),
+                initializer=embank.Uniform(-self.spread, self.spread),
+                seed=self.seed,
+                staleness_bound=self.staleness_bound,
+            )
+            for column in data.columns
+        ]
+
+
+def embank_bags(tables: list[embank.Table], data: ClickData) -> list[nn.Module]:
+    """One bag a column, whose rows live in the bank and are trained by its optimizer."""
+    return [
+        embank.torch.EmbeddingBag(table, mode=column.pooling)
+        for table, column in zip(tables, data.columns, strict=True)
+    ]
+
+
+def torch_bags(tables: list[embank.Table], data: ClickData) -> list[nn.Module]:
+    """One `torch.nn.EmbeddingBag` a column with the tables' initial values, all in memory."""
+    bags: list[nn.Module] = []
+    for table, column in zip(tables, data.columns, strict=True):
+        weight = torch.from_numpy(np.array(initial_values(table, column.vocabulary())))
+        bags.append(
+            nn.EmbeddingBag(
+                weight.shape[0], weight.shape[1], mode=column.pooling, sparse=True, _weight=weight
+            )
+        )
+    return bags
+
+
+def torch_optimizer(bags: list[nn.Module], options: TableOptions) -> torch.optim.Optimizer:
+    """The in-memory twin of the tables' own optimizer."""
+    torch.sparse.check_sparse_tensor_invariants.disable()  # as by default, but without a warning
+    parameters = [parameter for bag in bags for parameter in bag.parameters()]
+    return torch.optim.Adagrad(parameters, lr=options.learning_rate)
+
+
+def batch_keys(tables: list[embank.Table], batch: Batch) -> dict[embank.Table, NDArray[np.int64]]:
+    """The keys that training on this batch will ask of every table: what lookahead announces."""
+    return {
+        table: bag.keys.reshape(-1).numpy() for table, bag in zip(tables, batch.bags, strict=True)
+    }
+
+
+def row_count(data: ClickData) -> int:
+    """How many rows all tables have together once every key of the data has been seen."""
+    return sum(column.vocabulary().size for column in data.columns)
+
+
+def initial_values(table: embank.Table, keys: Keys) -> NDArray[np.float32]:
+    """`table.initial`, in pieces, so that a large vocabulary needs no second copy of it."""
+    rows = np.empty((keys.size, table.dim), dtype=np.float32)
+    for begin in range(0, keys.size, FILL_ROWS):
+        rows[begin : begin + FILL_ROWS] = table.initial(keys[begin : begin + FILL_ROWS])
+    return rows
+
+
+def fill(tables: list[embank.Table], data: ClickData) -> None:
+    """Writes the initial value of every row, in random order.
+
+    Training creates rows on first touch anyway and never needs this. A speed is only that of a
+    table several times the budget if the whole table is there, so the speed runs fill it first.
+    """
+    vocabularies = [column.vocabulary() for column in data.columns]
+    owner = np.repeat(np.arange(len(tables)), [v.size for v in vocabularies])
+    keys = np.concatenate(vocabularies)
+    order = np.random.default_rng(0).permutation(keys.size)
+    for begin in tqdm(
+        range(0, keys.size, FILL_ROWS), desc="filling tables", unit="block", leave=False,
+        disable=None,
+    ):
+        chosen = order[begin : begin + FILL_ROWS]
+        for index, table in enumerate(tables):
+            part = keys[chosen[owner[chosen] == index]]
+            if part.size:
+                table.put(part, table.initial(part))

@@ -1,0 +1,119 @@
+"""The two experiments of the demo: their data, their model and their variants."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import criteo
+import movielens
+from data import ClickData, Split
+from embeddings import TableOptions
+from generate import GeneratorOptions, generate
+from model import ModelShape
+from train import TrainOptions
+from variant import Experiment, Variant
+
+MEBI = 1 << 20
+BUDGET_BYTES_MIN = MEBI
+ALL_IN_MEMORY = 4
+"""A budget of this many times the tables holds every row, its header and the index."""
+
+
+@dataclass(frozen=True)
+class CriteoOptions:
+    """Size of the Criteo experiment; `skew` and `scale` are the generator's."""
+
+    rows: int = 600_000
+    batch_size: int = 2048
+    dim: int = 32
+    bottom: tuple[int, ...] = (256, 128)
+    top: tuple[int, ...] = (256, 128)
+    skew: float = 1.1
+    scale: float = 0.05
+    lookahead: int = 8
+    seed: int = 0
+
+
+def movielens_experiment(
+    data_folder: Path, epochs: int, seed: int, device: str = "auto"
+) -> Experiment:
+    """MovieLens-100K: batches in shuffled order, several epochs, rows created on first touch."""
+    data = movielens.load(movielens.download(data_folder / "movielens"))
+    dim = 16
+    return Experiment(
+        name="movielens",
+        data=data,
+        split=Split.by_time(len(data)),
+        batch_size=256,
+        epochs=epochs,
+        shuffle=True,
+        seed=seed,
+        shape=ModelShape(data.dense.shape[1], len(data.columns), dim, bottom=(64,), top=(64,)),
+        tables=TableOptions(dim=dim, learning_rate=0.02, seed=seed),
+        train=TrainOptions(sample_every=25, evaluate_every=75, checkpoint_every=200),
+        device=device,
+    )
+
+
+def criteo_data(source: Path | None, data_folder: Path, options: CriteoOptions) -> ClickData:
+    """The first rows of a TSV file of the Kaggle format, or of a generated one."""
+    if source is None:
+        made = GeneratorOptions(options.rows, options.scale, options.skew, options.seed)
+        source = generate(data_folder / "criteo" / made.name, made)
+    packed = data_folder / "criteo" / f"{source.stem}-packed"
+    return criteo.pack(source, packed, options.rows)
+
+
+def criteo_experiment(
+    data: ClickData, options: CriteoOptions, device: str = "auto"
+) -> Experiment:
+    """Rows in order of time, once, into tables that are filled beforehand."""
+    split = Split.by_time(len(data))
+    steps = -(-split.train // options.batch_size)
+    return Experiment(
+        name="criteo",
+        data=data,
+        split=split,
+        batch_size=options.batch_size,
+        epochs=1,
+        shuffle=False,
+        seed=options.seed,
+        shape=ModelShape(
+            criteo.DENSE, criteo.CATEGORIES, options.dim, options.bottom, options.top
+        ),
+        tables=TableOptions(dim=options.dim, learning_rate=0.05, seed=options.seed),
+        train=TrainOptions(
+            sample_every=max(1, steps // 40),
+            evaluate_every=max(1, steps // 40) * 10,
+            checkpoint_every=max(1, steps // 3),
+        ),
+        fill_tables=True,
+        device=device,
+    )
+
+
+def quarter_budget(experiment: Experiment) -> int:
+    """A quarter of what the tables weigh in memory, in whole MiB, but at least one."""
+    return max(BUDGET_BYTES_MIN, experiment.table_bytes // 4 // MEBI * MEBI)
+
+
+def movielens_variants(budget_bytes: int) -> list[Variant]:
+    """In-memory torch, and Embank under the budget."""
+    return [Variant("torch in memory", None), Variant("Embank", budget_bytes, lookahead=4)]
+
+
+def criteo_variants(experiment: Experiment, budget_bytes: int, lookahead: int) -> list[Variant]:
+    """In-memory torch, Embank with room for everything, and Embank out of core, twice."""
+    roomy = max(experiment.table_bytes * ALL_IN_MEMORY, 64 * MEBI)
+    return [
+        Variant("torch in memory", None),
+        Variant("Embank in memory", roomy),
+        Variant("Embank out of core", budget_bytes),
+        Variant("Embank with Lookahead", budget_bytes, lookahead=lookahead),
+    ]
+
+
+def quick(options: CriteoOptions) -> CriteoOptions:
+    """The same shape of run in a fraction of the time."""
+    return replace(options, rows=120_000)

@@ -1,0 +1,58 @@
+"""The figures of a run as rows {name, value, unit, against, against_value, ratio}, and as text."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One measured value, and what it stands against, if anything."""
+
+    name: str
+    value: float
+    unit: str
+    against: str | None = None
+    against_value: float | None = None
+
+    @property
+    def ratio(self) -> float | None:
+        """`value` over `against_value`."""
+        return self.value / self.against_value if self.against_value else None
+
+    def plain(self) -> dict[str, Any]:
+        """The row as it stands in the JSON file."""
+        return {
+            "name": self.name, "value": self.value, "unit": self.unit, "against": self.against,
+            "against_value": self.against_value, "ratio": self.ratio,
+        }
+
+
+def write_json(rows: Sequence[dict[str, Any]], path: Path) -> None:
+    """Writes the rows, whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(json.dumps(list(rows), indent=2) + "\n")
+    partial.replace(path)
+
+
+def text_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Columns under their heads: the first one flush left, the others flush right."""
+    widths = [max(len(cell) for cell in column) for column in zip(heads, *rows, strict=True)]
+    lines = [heads, ["-" * width for width in widths], *rows]
+    return "\n".join(
+        "  ".join(
+            cell.ljust(width) if place == 0 else cell.rjust(width)
+            for place, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    )
+
+
+def mebibytes(size: float) -> str:
+    """A size in MiB, as text."""
+    return f"{size / (1 << 20):,.1f} MiB"

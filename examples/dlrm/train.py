@@ -1,0 +1,192 @@
+"""The training loop: steps, samples of what happened, evaluations, checkpoints, resumption.
+
+A checkpoint holds everything that the next step depends on. The rows and their optimizer state
+are the bank's own; dense weights, dense optimizer state, the step and the history so far go into
+the bank's blob, which becomes durable in the same instant. What step n trains on is a function
+of n (`BatchOrder`), so a run that is killed and resumed computes exactly what it would have.
+"""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from tqdm import tqdm
+
+import embank
+import embank.torch
+from auc import auc
+from data import Batch, BatchOrder, ClickData
+from embeddings import batch_keys
+from meter import Meter
+from model import DLRM
+
+EVALUATION_ROWS = 4096
+BLOB_FORMAT = 1
+
+
+@dataclass(frozen=True)
+class TrainOptions:
+    """`..._every` are in steps; `lookahead` is how many batches ahead keys are announced."""
+
+    dense_learning_rate: float = 1e-3
+    lookahead: int = 0
+    sample_every: int = 20
+    evaluate_every: int = 0
+    checkpoint_every: int = 0
+
+
+@dataclass
+class Progress:
+    """How far a run has come. `history` has a plain `Sample` an interval, `aucs` (step, AUC)."""
+
+    step: int = 0
+    history: list[dict[str, Any]] = field(default_factory=list)
+    aucs: list[tuple[int, float]] = field(default_factory=list)
+
+
+class Trainer:
+    """Trains a model on batches in a given order.
+
+    `bank` and `tables` are those that the model's bags train, or None and nothing for a model in
+    memory; `sparse_optimizer` is the other way round. `name` stands in front of the progress bar.
+    """
+
+    def __init__(
+        self,
+        model: DLRM,
+        data: ClickData,
+        order: BatchOrder,
+        options: TrainOptions,
+        name: str,
+        bank: embank.Bank | None = None,
+        tables: list[embank.Table] | None = None,
+        sparse_optimizer: torch.optim.Optimizer | None = None,
+    ) -> None:
+        self.model, self.data, self.order, self.options = model, data, order, options
+        self.name, self.bank, self.tables = name, bank, tables or []
+        self.sparse_optimizer = sparse_optimizer
+        self.dense_optimizer = torch.optim.Adam(
+            model.dense_parameters(), lr=options.dense_learning_rate
+        )
+        self.loss = nn.BCEWithLogitsLoss()
+        self.progress = Progress()
+
+    def run(self, watch: range | None = None) -> Progress:
+        """Trains from where it stands to the last step; `watch` are rows to evaluate on the way.
+
+        Time spent on evaluations and checkpoints does not count as training.
+        """
+        options, progress = self.options, self.progress
+        meter = Meter(self.bank)
+        losses: list[torch.Tensor] = []
+        seconds = 0.0
+        with tqdm(
+            total=self.order.steps, initial=progress.step, desc=self.name, unit="batch",
+            disable=None,
+        ) as bar:
+            batches = iter(self.batches())
+            while progress.step < self.order.steps:
+                started = time.perf_counter()
+                losses.append(self.train_step(next(batches)))
+                seconds += time.perf_counter() - started
+                progress.step += 1
+                bar.update()
+                if self.due(options.sample_every):
+                    loss = float(torch.stack(losses).mean())
+                    samples = self.order.samples_before(progress.step)
+                    sample = meter.sample(progress.step, samples, seconds, loss)
+                    progress.history.append(sample.plain())
+                    losses, seconds = [], 0.0
+                    bar.set_postfix(loss=f"{loss:.4f}", refresh=False)
+                if watch is not None and self.due(options.evaluate_every):
+                    progress.aucs.append((progress.step, self.evaluate(watch)))
+                    meter = Meter(self.bank)
+                if self.bank is not None and self.due(options.checkpoint_every):
+                    self.checkpoint()
+        return progress
+
+    def due(self, every: int) -> bool:
+        """Whether something that happens every so many steps, and at the end, happens now."""
+        step = self.progress.step
+        return every > 0 and (step % every == 0 or step == self.order.steps)
+
+    def batches(self) -> Iterable[Batch]:
+        """The batches from the present step on, announced ahead to the store if so asked."""
+        remaining: Iterator[Batch] = (
+            self.data.batch(rows) for rows in self.order.from_step(self.progress.step)
+        )
+        if not self.tables or self.options.lookahead == 0:
+            return remaining
+        return embank.torch.LookaheadLoader(
+            remaining,
+            keys=lambda batch: batch_keys(self.tables, batch),
+            depth=self.options.lookahead,
+        )
+
+    def train_step(self, batch: Batch) -> torch.Tensor:
+        """One forward and backward pass and the optimizers; returns the batch's loss.
+
+        The rows of a bank are updated during `backward`, by the bank's own optimizer.
+        """
+        self.model.train()
+        self.dense_optimizer.zero_grad(set_to_none=True)
+        if self.sparse_optimizer is not None:
+            self.sparse_optimizer.zero_grad(set_to_none=True)
+        loss = self.loss(self.model(batch), batch.labels)
+        loss.backward()
+        self.dense_optimizer.step()
+        if self.sparse_optimizer is not None:
+            self.sparse_optimizer.step()
+        return loss.detach()
+
+    @torch.no_grad()
+    def evaluate(self, rows: range) -> float:
+        """The AUC on these rows. Reads rows without changing, creating or counting any."""
+        self.model.eval()
+        scores = []
+        for begin in range(rows.start, rows.stop, EVALUATION_ROWS):
+            batch = self.data.batch(slice(begin, min(begin + EVALUATION_ROWS, rows.stop)))
+            scores.append(self.model(batch).numpy())
+        return auc(self.data.labels[rows.start : rows.stop], np.concatenate(scores))
+
+    def checkpoint(self) -> None:
+        """Makes the run durable as it stands: rows, dense weights, step and history at once."""
+        if self.bank is None:
+            raise ValueError("only a run on a bank can be checkpointed")
+        blob = io.BytesIO()
+        torch.save(
+            {
+                "format": BLOB_FORMAT,
+                "step": self.progress.step,
+                "history": self.progress.history,
+                "aucs": self.progress.aucs,
+                "model": self.model.dense_state(),
+                "optimizer": self.dense_optimizer.state_dict(),
+                "rng": torch.get_rng_state(),
+            },
+            blob,
+        )
+        self.bank.checkpoint(blob.getvalue())
+
+    def resume(self) -> bool:
+        """Goes back to the bank's newest checkpoint; False if there is none and all is fresh."""
+        if self.bank is None or self.bank.recovered is None:
+            return False
+        blob = torch.load(io.BytesIO(self.bank.recovered.blob), weights_only=True)
+        if blob["format"] != BLOB_FORMAT:
+            raise ValueError(
+                f"{self.bank.path}: checkpoint of format {blob['format']}, this program writes "
+                f"{BLOB_FORMAT}; start afresh without --resume"
+            )
+        self.progress = Progress(blob["step"], blob["history"], blob["aucs"])
+        self.model.load_dense_state(blob["model"])
+        self.dense_optimizer.load_state_dict(blob["optimizer"])
+        torch.set_rng_state(blob["rng"])
+        return True

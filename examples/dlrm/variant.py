@@ -1,0 +1,220 @@
+"""One way of training the model on some data: in memory, or on a bank with a given budget."""
+
+from __future__ import annotations
+
+import gc
+import json
+import shutil
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+import embank
+from data import BatchOrder, ClickData, Split
+from embeddings import TableOptions, embank_bags, fill, row_count, torch_bags, torch_optimizer
+from meter import resident_bytes
+from model import DLRM, ModelShape
+from train import TrainOptions, Trainer
+
+WARM_UP_SHARE = 0.2
+"""Part of a run's steps that its samples/s leaves out: caches fill, the allocator settles."""
+WARM_UP_STEPS = 3
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """What all variants have in common: data, order, model, tables, how to train."""
+
+    name: str
+    data: ClickData
+    split: Split
+    batch_size: int
+    epochs: int
+    shuffle: bool
+    seed: int
+    shape: ModelShape
+    tables: TableOptions
+    train: TrainOptions
+    fill_tables: bool = False
+    device: str = "auto"
+
+    @property
+    def order(self) -> BatchOrder:
+        return BatchOrder(self.split.train, self.batch_size, self.epochs, self.shuffle, self.seed)
+
+    @property
+    def table_bytes(self) -> int:
+        """What the tables weigh in memory: weights and optimizer state of every row."""
+        return row_count(self.data) * self.tables.torch_bytes_per_row
+
+
+@dataclass(frozen=True)
+class Variant:
+    """`budget_bytes` None is `torch.nn.EmbeddingBag` in memory; else a bank with that budget."""
+
+    name: str
+    budget_bytes: int | None
+    lookahead: int = 0
+
+
+@dataclass
+class Outcome:
+    """What came of one variant; plain values, so that it survives in JSON."""
+
+    variant: str
+    auc: float
+    samples_per_second: float
+    seconds: float
+    table_bytes: int
+    budget_bytes: int
+    baseline_bytes: int
+    history: list[dict[str, Any]] = field(default_factory=list)
+    aucs: list[tuple[int, float]] = field(default_factory=list)
+    device: str = "memory"
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most memory that the process held beyond what torch and the model need."""
+        highest = max((sample["resident_bytes"] for sample in self.history), default=0)
+        return max(0, highest - self.baseline_bytes)
+
+    def save(self, path: Path) -> None:
+        partial = path.with_suffix(".partial")
+        partial.write_text(json.dumps(asdict(self)))
+        partial.replace(path)
+
+    @staticmethod
+    def load(path: Path) -> Outcome:
+        return Outcome(**json.loads(path.read_text()))
+
+
+def run_variant(experiment: Experiment, variant: Variant, folder: Path, resume: bool) -> Outcome:
+    """Trains one variant to the end and judges it on the test rows.
+
+    With `resume`, a variant that has finished in `folder` is not run again, and one that was
+    killed goes on from its newest checkpoint. A run in memory has none: it starts over, to the
+    same end, since everything is seeded.
+    """
+    finished = folder / f"{variant.name}.json"
+    bank_path = folder / variant.name
+    if not resume:
+        finished.unlink(missing_ok=True)
+        shutil.rmtree(bank_path, ignore_errors=True)
+    if finished.exists():
+        return Outcome.load(finished)
+    folder.mkdir(parents=True, exist_ok=True)
+    baseline = torch_memory(experiment)
+    started = time.perf_counter()
+    if variant.budget_bytes is None:
+        outcome = run_in_memory(experiment, variant, folder, baseline)
+    else:
+        outcome = run_on_bank(experiment, variant, bank_path, baseline)
+        shutil.rmtree(bank_path)
+    outcome.seconds = time.perf_counter() - started
+    outcome.save(finished)
+    gc.collect()
+    return outcome
+
+
+def run_in_memory(
+    experiment: Experiment, variant: Variant, folder: Path, baseline: int
+) -> Outcome:
+    """`torch.nn.EmbeddingBag` with the initial values that the bank's tables would have."""
+    scratch = folder / f"{variant.name}-initial"
+    shutil.rmtree(scratch, ignore_errors=True)
+    with embank.Bank(scratch, memory_budget="16MiB", device=experiment.device) as bank:
+        bags = torch_bags(experiment.tables.open(bank, experiment.data), experiment.data)
+    shutil.rmtree(scratch)
+    trainer = Trainer(
+        DLRM(experiment.shape, bags, experiment.seed),
+        experiment.data.numbered(),
+        experiment.order,
+        experiment.train,
+        variant.name,
+        sparse_optimizer=torch_optimizer(bags, experiment.tables),
+    )
+    return finish(experiment, variant, trainer, baseline)
+
+
+def run_on_bank(
+    experiment: Experiment, variant: Variant, bank_path: Path, baseline: int
+) -> Outcome:
+    """The same on a bank: fresh, or from its newest checkpoint if it has one."""
+    with embank.Bank(
+        bank_path, memory_budget=variant.budget_bytes, device=experiment.device
+    ) as bank:
+        tables = experiment.tables.open(bank, experiment.data)
+        options = TrainOptions(**{**asdict(experiment.train), "lookahead": variant.lookahead})
+        model = DLRM(experiment.shape, embank_bags(tables, experiment.data), experiment.seed)
+        trainer = Trainer(
+            model, experiment.data, experiment.order, options, variant.name, bank, tables
+        )
+        if not trainer.resume() and experiment.fill_tables:
+            fill(tables, experiment.data)
+            trainer.checkpoint()
+        outcome = finish(experiment, variant, trainer, baseline)
+        outcome.device = bank.stats()["device"]
+    return outcome
+
+
+def finish(experiment: Experiment, variant: Variant, trainer: Trainer, baseline: int) -> Outcome:
+    """Trains to the last step and evaluates."""
+    split = experiment.split
+    progress = trainer.run(watch=range(split.train, split.valid))
+    return Outcome(
+        variant=variant.name,
+        auc=trainer.evaluate(range(split.valid, split.test)),
+        samples_per_second=steady_rate(progress.history),
+        seconds=0.0,
+        table_bytes=experiment.table_bytes,
+        budget_bytes=variant.budget_bytes or 0,
+        baseline_bytes=baseline,
+        history=progress.history,
+        aucs=progress.aucs,
+    )
+
+
+def steady_rate(history: list[dict[str, Any]]) -> float:
+    """Samples a second of training, the first fifth of the run left out."""
+    if not history:
+        return 0.0
+    begin = max(1, int(len(history) * WARM_UP_SHARE)) if len(history) > 1 else 0
+    before = history[begin - 1]["samples"] if begin else 0
+    seconds = sum(sample["seconds"] for sample in history[begin:])
+    return (history[-1]["samples"] - before) / seconds
+
+
+class Constant(nn.Module):
+    """Stands in for an embedding bag: vectors that nothing looks up and nobody keeps."""
+
+    def __init__(self, rows: int, dim: int) -> None:
+        super().__init__()
+        self.vectors = nn.Parameter(torch.zeros(rows, dim))
+
+    def forward(self, keys: torch.Tensor, offsets: torch.Tensor | None) -> torch.Tensor:
+        return self.vectors[: len(keys) if offsets is None else len(offsets)]
+
+
+def torch_memory(experiment: Experiment) -> int:
+    """Resident bytes of this process once torch trains the model without any embedding rows.
+
+    Trains a throw-away model for a few steps and evaluates once, so that torch's threads, code
+    and scratch memory are there before the memory of a variant is counted.
+    """
+    gc.collect()
+    rows = max(experiment.batch_size, 4096)
+    bags = [Constant(rows, experiment.shape.dim) for _ in experiment.data.columns]
+    order = BatchOrder(
+        min(experiment.split.train, WARM_UP_STEPS * experiment.batch_size),
+        experiment.batch_size, 1, False, 0,
+    )
+    model = DLRM(experiment.shape, bags, experiment.seed)
+    trainer = Trainer(model, experiment.data, order, TrainOptions(), "warm-up")
+    for batch in trainer.batches():
+        trainer.train_step(batch)
+    trainer.evaluate(range(min(experiment.split.train, rows)))
+    return resident_bytes()
