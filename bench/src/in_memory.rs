@@ -1,0 +1,447 @@
+//! `in-memory`: get, get + put and peek of a table that fits in memory, beside the bare gather loop.
+//!
+//! Estimate, written before measuring: the bare loop touches one cache line a row (64 bytes, aligned).
+//! A store also touches its index bucket and, as records carry a header, mostly two lines of the
+//! record: three lines where the loop has one. If misses in flight are all that counts, a get comes at
+//! a third of the loop's rate; hashing, tags and the lock word are some 20 ns of instructions a row on
+//! top of the loop's 15 to 60 ns. So 0.25 to 0.4 of the loop for the store itself (`kv get`), somewhat
+//! less for a table's get, which also removes duplicates and moves the clocks (its second pass finds
+//! the 4,096 records of the batch in the core's own cache), and about two thirds of that for get + put.
+//!
+//! Everything is checked: see [`crate::rounds`] for the answers while measuring; at the end every row
+//! of the table is read once more and must stand as the puts left it.
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use embank::{Bank, BankOptions, Initializer, Missing, Optimizer, Table, TableConfig};
+use embank_kv::{Access, Clock, Operation, Store, StoreOptions, TableId};
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::content::{self, KeyStream};
+use crate::gather::{Pages, RowTable, huge_page_bytes};
+use crate::gather_sweep::Gather;
+use crate::report::{self, Row};
+use crate::rounds::{Contender, Plan, alternate};
+
+/// Options of `in-memory`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Rows of the table
+    #[arg(long, default_value_t = 10_000_000)]
+    rows: u64,
+    /// Columns (f32) of a row
+    #[arg(long, default_value_t = 16)]
+    dim: usize,
+    /// Keys of a batch
+    #[arg(long, default_value_t = 4096)]
+    batch: usize,
+    /// Threads, each with its own share of the keys
+    #[arg(long, default_value_t = 1)]
+    threads: usize,
+    /// Measured rounds; the median counts
+    #[arg(long, default_value_t = 5)]
+    rounds: usize,
+    /// Seed of the keys
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Memory budget of each store in MiB; without it, one that holds every row in memory
+    #[arg(long, value_name = "MIB")]
+    budget: Option<u64>,
+    /// Where the banks lie while this runs; they are removed at the end
+    #[arg(long, value_name = "DIR", default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/../target/bench"))]
+    directory: PathBuf,
+    /// Write the figures to this file as JSON rows
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// A rough answer within a minute: 1 million rows, 3 rounds
+    #[arg(long)]
+    quick: bool,
+}
+
+impl Args {
+    fn plan(&self) -> Result<Plan> {
+        ensure!(
+            self.rows > 0 && self.dim > 0 && self.batch > 0 && self.threads > 0 && self.rounds > 0,
+            "--rows, --dim, --batch, --threads and --rounds must be positive"
+        );
+        let (rows, rounds) =
+            if self.quick { (self.rows.min(1_000_000), 3) } else { (self.rows, self.rounds) };
+        ensure!(rows >= self.threads as u64, "--threads {} for {rows} rows", self.threads);
+        let batches = (rows as usize / self.batch / self.threads).max(1);
+        Ok(Plan {
+            rows,
+            dim: self.dim,
+            batch: self.batch,
+            threads: self.threads,
+            rounds,
+            batches,
+            warm_up_batches: batches.min(64),
+            seed: self.seed,
+        })
+    }
+
+    /// Bytes that hold every row: payload, at most 32 bytes of header and 16 of index a row, and a
+    /// quarter more for the regions' borders and an index about to grow.
+    fn budget_bytes(&self, plan: &Plan) -> u64 {
+        let row_bytes = plan.dim as u64 * size_of::<f32>() as u64 + 32 + 16;
+        self.budget.map_or(plan.rows * row_bytes * 5 / 4 + (64 << 20), |mib| mib << 20)
+    }
+}
+
+/// Runs the subcommand.
+///
+/// # Errors
+/// Options that do not fit together, what the store reports, a wrong answer, a read from disk.
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let plan = args.plan()?;
+    let budget_bytes = args.budget_bytes(&plan);
+    fs::create_dir_all(&args.directory)
+        .with_context(|| format!("creating {}", args.directory.display()))?;
+    let directory = tempfile::tempdir_in(&args.directory)
+        .with_context(|| format!("creating a directory in {}", args.directory.display()))?;
+    report::print_provenance();
+    println!(
+        "workload  {} rows of {} f32, batches of {} uniform keys, {} thread(s), {} rounds of {} keys, \
+         seed {}",
+        plan.rows,
+        plan.dim,
+        plan.batch,
+        plan.threads,
+        plan.rounds,
+        plan.batches * plan.batch * plan.threads,
+        plan.seed
+    );
+
+    let bare = RowTable::filled(plan.rows as usize, plan.dim, Pages::Huge)?;
+    let tuning = KeyStream::new(plan.seed ^ 1, 0, 1, plan.rows).draw(plan.batch * 64);
+    let distance = bare.best_distance(&tuning, plan.batch);
+    let bare = Gather { name: "bare gather", table: &bare, distance };
+
+    let kv = KvGet::load(&plan, budget_bytes, &directory.path().join("kv"))?;
+    let bank = Bank::open(
+        directory.path().join("bank"),
+        BankOptions { memory_budget_bytes: budget_bytes, ..BankOptions::default() },
+    )?;
+    let table = load_table(&bank, &plan)?;
+    println!(
+        "stores    budget {} MiB each; bare loop prefetches {distance} rows ahead; {} MiB in huge pages",
+        budget_bytes >> 20,
+        huge_page_bytes().map_or("?".to_owned(), |bytes| (bytes >> 20).to_string()),
+    );
+
+    let (get, peek) = (Get { table: &table }, Peek { table: &table });
+    let get_put = GetPut { table: &table, flips: Mutex::new(Flips::new(plan.rows)) };
+    let contenders: [&dyn Contender; 5] = [&bare, &kv, &get, &get_put, &peek];
+    let spreads = alternate(&plan, &contenders, &bar("measuring", 0))?;
+    let flips = get_put.flips.into_inner().expect("a thread that panicked has ended the run");
+    check_every_row(&table, &plan, &flips)?;
+    for (store, reads) in
+        [("the kv store", kv.store.stats().disk_reads), ("the bank", bank.stats().store.disk_reads)]
+    {
+        ensure!(
+            reads == 0,
+            "{store} read {reads} times from disk: {} MiB do not hold it, so this is no measurement in \
+             memory; raise --budget",
+            budget_bytes >> 20
+        );
+    }
+
+    let mut figures: Vec<Row> = contenders
+        .iter()
+        .zip(spreads)
+        .map(|(contender, spread)| Row::rate(format!("in memory: {}", contender.name()), spread))
+        .collect();
+    let limit = figures[0].clone();
+    for figure in &mut figures[1..] {
+        *figure = figure.clone().beside(&limit);
+    }
+    report::print_table(&figures);
+    println!("every row checked; no reads from disk");
+    if let Some(path) = &args.json {
+        report::write_json(path, &figures)?;
+    }
+    Ok(())
+}
+
+/// A store below the tables: one batch of reads, no duplicates removed, no clocks moved.
+#[derive(Debug)]
+struct KvGet {
+    store: Store,
+    table: TableId,
+}
+
+impl KvGet {
+    fn load(plan: &Plan, budget_bytes: u64, path: &std::path::Path) -> Result<Self> {
+        let options = StoreOptions { memory_budget_bytes: budget_bytes, ..StoreOptions::default() };
+        let store = Store::open(path, &options)?;
+        let value_bytes =
+            u32::try_from(plan.dim * size_of::<f32>()).context("--dim is too large")?;
+        let table = store.create_table("rows", value_bytes, &[])?;
+        for_all_rows("loading the kv store", plan, |keys, rows| {
+            content::fill(keys, plan.dim, rows);
+            store.execute(table, keys, Clock::Keep, &mut WriteRows { rows, dim: plan.dim })?;
+            Ok(())
+        })?;
+        Ok(Self { store, table })
+    }
+}
+
+impl Contender for KvGet {
+    fn name(&self) -> &'static str {
+        "kv get"
+    }
+
+    fn batch(&self, keys: &[u64], rows: &mut [f32]) -> Result<Duration> {
+        let dim = rows.len() / keys.len();
+        let started = Instant::now();
+        let outcome =
+            self.store.execute(self.table, keys, Clock::Keep, &mut ReadRows { rows, dim })?;
+        let spent = started.elapsed();
+        ensure!(outcome.missing.is_empty(), "{} rows are missing", outcome.missing.len());
+        Ok(spent)
+    }
+}
+
+/// Copies rows out of the store.
+struct ReadRows<'a> {
+    rows: &'a mut [f32],
+    dim: usize,
+}
+
+impl Operation for ReadRows<'_> {
+    const ACCESS: Access = Access::Get;
+
+    fn read(&mut self, i: usize, value: &[u8]) {
+        let row: &mut [u8] = bytemuck::cast_slice_mut(&mut self.rows[i * self.dim..][..self.dim]);
+        // A length that the compiler knows makes the common row a few wide moves, as in the bare loop.
+        match (<&mut [u8; 64]>::try_from(&mut *row), <&[u8; 64]>::try_from(value)) {
+            (Ok(row), Ok(value)) => *row = *value,
+            _ => row.copy_from_slice(value),
+        }
+    }
+}
+
+/// Copies rows into the store.
+struct WriteRows<'a> {
+    rows: &'a [f32],
+    dim: usize,
+}
+
+impl Operation for WriteRows<'_> {
+    const ACCESS: Access = Access::Put;
+
+    fn update(&mut self, i: usize, value: &mut [u8]) {
+        value.copy_from_slice(bytemuck::cast_slice(&self.rows[i * self.dim..][..self.dim]));
+    }
+
+    fn insert(&mut self, i: usize, value: &mut [u8]) -> bool {
+        self.update(i, value);
+        true
+    }
+}
+
+/// `Table::get`, its lease given back without an update.
+struct Get<'a> {
+    table: &'a Table,
+}
+
+impl Contender for Get<'_> {
+    fn name(&self) -> &'static str {
+        "get"
+    }
+
+    fn batch(&self, keys: &[u64], rows: &mut [f32]) -> Result<Duration> {
+        let started = Instant::now();
+        drop(self.table.get(keys, rows)?);
+        Ok(started.elapsed())
+    }
+}
+
+/// `Table::get`, then a put of the same rows through the lease. What is put is the negated row, so that
+/// a put that does nothing is found out; negating them is not timed.
+struct GetPut<'a> {
+    table: &'a Table,
+    flips: Mutex<Flips>,
+}
+
+impl Contender for GetPut<'_> {
+    fn name(&self) -> &'static str {
+        "get + put"
+    }
+
+    fn batch(&self, keys: &[u64], rows: &mut [f32]) -> Result<Duration> {
+        let started = Instant::now();
+        let lease = self.table.get(keys, rows)?;
+        let getting = started.elapsed();
+        rows.iter_mut().for_each(|cell| *cell = -*cell);
+        let started = Instant::now();
+        lease.put(rows)?;
+        Ok(getting + started.elapsed())
+    }
+
+    fn after_pass(&self, keys: &[Vec<u64>], batch: usize) {
+        let mut flips = self.flips.lock().expect("a thread that panicked has ended the run");
+        keys.iter().flat_map(|keys| keys.chunks_exact(batch)).for_each(|keys| flips.note(keys));
+    }
+}
+
+/// `Table::peek`: no clocks, no lease.
+struct Peek<'a> {
+    table: &'a Table,
+}
+
+impl Contender for Peek<'_> {
+    fn name(&self) -> &'static str {
+        "peek"
+    }
+
+    fn batch(&self, keys: &[u64], rows: &mut [f32]) -> Result<Duration> {
+        let started = Instant::now();
+        self.table.peek(keys, rows, Missing::Error)?;
+        Ok(started.elapsed())
+    }
+}
+
+/// Which rows the puts have left negated.
+#[derive(Debug)]
+struct Flips {
+    /// For each key: the number of the batch that touched it last, times two, plus one if negated.
+    marks: Vec<u32>,
+    batches: u32,
+}
+
+impl Flips {
+    fn new(rows: u64) -> Self {
+        Self { marks: vec![0; rows as usize], batches: 0 }
+    }
+
+    /// A batch negates each of its distinct keys once.
+    fn note(&mut self, keys: &[u64]) {
+        self.batches += 1;
+        for &key in keys {
+            let mark = &mut self.marks[key as usize];
+            if *mark >> 1 != self.batches {
+                *mark = (self.batches << 1) | ((*mark & 1) ^ 1);
+            }
+        }
+    }
+
+    fn negated(&self, key: u64) -> bool {
+        self.marks[key as usize] & 1 == 1
+    }
+}
+
+fn load_table(bank: &Bank, plan: &Plan) -> Result<Table> {
+    let dim = u32::try_from(plan.dim).context("--dim is too large")?;
+    let config = TableConfig::new(dim).optimizer(Optimizer::None).initializer(Initializer::Zeros);
+    let table = bank.table("rows", config)?;
+    for_all_rows("loading the table", plan, |keys, rows| {
+        content::fill(keys, plan.dim, rows);
+        Ok(table.put(keys, rows)?)
+    })?;
+    Ok(table)
+}
+
+/// Reads every row once and holds it against what the puts left.
+fn check_every_row(table: &Table, plan: &Plan, flips: &Flips) -> Result<()> {
+    for_all_rows("checking every row", plan, |keys, rows| {
+        table.peek(keys, rows, Missing::Error)?;
+        for (&key, row) in keys.iter().zip(rows.chunks_exact(plan.dim)) {
+            let (found, expected) = (content::sign(key, row)?, flips.negated(key));
+            ensure!(
+                found == expected,
+                "wrong answer: key {key} is {}negated, {} put lost",
+                if found { "" } else { "not " },
+                if found { "a later" } else { "its last" }
+            );
+        }
+        Ok(())
+    })
+}
+
+/// Calls `each` with all keys in ascending order, batch by batch, and room for their rows.
+fn for_all_rows(
+    what: &'static str,
+    plan: &Plan,
+    mut each: impl FnMut(&[u64], &mut [f32]) -> Result<()>,
+) -> Result<()> {
+    let progress = bar(what, plan.rows);
+    let mut rows = vec![0.0; plan.batch * plan.dim];
+    let mut first = 0;
+    while first < plan.rows {
+        let keys: Vec<u64> = (first..plan.rows.min(first + plan.batch as u64)).collect();
+        each(&keys, &mut rows[..keys.len() * plan.dim]).with_context(|| what)?;
+        first += keys.len() as u64;
+        progress.set_position(first);
+    }
+    progress.finish_and_clear();
+    Ok(())
+}
+
+/// A bar on stderr; nothing is drawn where stderr is not a terminal.
+fn bar(what: &'static str, length: u64) -> ProgressBar {
+    let style = ProgressStyle::with_template("{prefix:24} {bar:40} {human_pos}/{human_len} {msg}")
+        .expect("the template is well formed");
+    ProgressBar::new(length).with_style(style).with_prefix(what)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_twice_in_a_batch_is_negated_once() {
+        let mut flips = Flips::new(4);
+        flips.note(&[1, 2, 1]);
+        flips.note(&[2, 3]);
+        let negated: Vec<bool> = (0..4).map(|key| flips.negated(key)).collect();
+        assert_eq!(negated, [false, true, false, true]);
+    }
+
+    #[test]
+    fn a_small_run_measures_and_checks_everything() {
+        let directory = tempfile::tempdir().unwrap();
+        let json = directory.path().join("rows.json");
+        let args = Args {
+            rows: 20_000,
+            dim: 16,
+            batch: 512,
+            threads: 2,
+            rounds: 2,
+            seed: 9,
+            budget: None,
+            directory: directory.path().to_owned(),
+            json: Some(json.clone()),
+            quick: false,
+        };
+        run(&args).unwrap();
+        let rows: serde_json::Value =
+            serde_json::from_str(&fs::read_to_string(json).unwrap()).unwrap();
+        assert_eq!(rows.as_array().unwrap().len(), 5);
+        assert_eq!(rows[3]["name"], "in memory: get + put");
+        assert_eq!(rows[3]["against"], "in memory: bare gather");
+    }
+
+    #[test]
+    fn a_budget_that_does_not_hold_the_table_is_no_measurement_in_memory() {
+        let directory = tempfile::tempdir().unwrap();
+        let args = Args {
+            rows: 200_000,
+            dim: 16,
+            batch: 512,
+            threads: 1,
+            rounds: 1,
+            seed: 9,
+            budget: Some(8),
+            directory: directory.path().to_owned(),
+            json: None,
+            quick: false,
+        };
+        let error = run(&args).unwrap_err();
+        assert!(format!("{error:#}").contains("raise --budget"), "{error:#}");
+    }
+}

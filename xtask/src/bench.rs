@@ -1,0 +1,69 @@
+//! `bench`: which program makes which measurement.
+
+use std::env;
+use std::ffi::OsString;
+use std::path::Path;
+use std::process::{Command, ExitCode};
+
+use anyhow::Result;
+use clap::Subcommand;
+
+use crate::PassedOn;
+use crate::{command, environment, workspace};
+
+/// Every measurement, one line each; `cargo xtask bench <name> --help` lists its options.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Measurement {
+    /// Rows/s of get, get + put and peek in memory, beside a bare random-gather loop (one minute)
+    #[command(disable_help_flag = true)]
+    InMemory(PassedOn),
+    /// The bare random-gather loop alone: prefetch distances, with and without huge pages
+    #[command(disable_help_flag = true)]
+    Gather(PassedOn),
+    /// MovieLens-100K: AUC beside in-memory torch over three seeds, at a quarter of the table's bytes
+    #[command(disable_help_flag = true)]
+    Quality(PassedOn),
+    /// Criteo-format training: samples/s in memory, out of core, with Lookahead and without
+    #[command(disable_help_flag = true)]
+    Training(PassedOn),
+    /// Resident memory against the budget, at tables of 1x, 4x and 16x the budget
+    #[command(disable_help_flag = true)]
+    Memory(PassedOn),
+    /// kill -9 at random moments of a training run: every resume must end at the same AUC
+    #[command(disable_help_flag = true)]
+    Kills(PassedOn),
+}
+
+/// Becomes the measurement's program.
+///
+/// # Errors
+/// Its environment can't be set up, or it can't be started.
+pub(crate) fn run(measurement: Measurement) -> Result<ExitCode> {
+    let root = workspace::root()?;
+    match measurement {
+        Measurement::InMemory(PassedOn { args }) => rust(&root, "in-memory", &args),
+        Measurement::Gather(PassedOn { args }) => rust(&root, "gather", &args),
+        Measurement::Quality(PassedOn { args }) => python(&root, "quality", &args),
+        Measurement::Training(PassedOn { args }) => python(&root, "training", &args),
+        Measurement::Memory(PassedOn { args }) => python(&root, "memory", &args),
+        Measurement::Kills(PassedOn { args }) => python(&root, "kills", &args),
+    }
+}
+
+/// A subcommand of `embank-bench`, in release.
+fn rust(root: &Path, name: &str, args: &[OsString]) -> Result<ExitCode> {
+    let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    command::become_program(
+        Command::new(cargo)
+            .current_dir(root)
+            .args(["run", "--release", "--package", "embank-bench", "--", name])
+            .args(args),
+    )
+}
+
+/// A script of `bench/python`, in the virtual environment.
+fn python(root: &Path, name: &str, args: &[OsString]) -> Result<ExitCode> {
+    let script = format!("bench/python/{name}.py");
+    let python = environment::prepared(root, &format!("running {script}"))?;
+    command::become_program(python.command(root).arg(root.join(script)).args(args))
+}

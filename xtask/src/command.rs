@@ -1,0 +1,89 @@
+//! Running other programs: shown, quietly, or instead of this one.
+
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitCode, Stdio};
+
+use anyhow::{Context, Result, bail};
+
+/// How many of the last lines a quiet program's failure shows.
+const TAIL_LINES: usize = 40;
+
+/// Runs a program whose output the reader wants to see.
+///
+/// # Errors
+/// It can't be started, or it fails.
+pub(crate) fn shown(command: &mut Command) -> Result<()> {
+    let line = line(command);
+    println!("$ {line}");
+    let status = command.status().with_context(|| format!("starting `{line}`"))?;
+    if !status.success() {
+        bail!("`{line}` failed ({status})");
+    }
+    Ok(())
+}
+
+/// Runs a program whose output matters only if it fails; then the end of it is in the error.
+///
+/// # Errors
+/// It can't be started, or it fails.
+pub(crate) fn quiet(command: &mut Command) -> Result<()> {
+    let line = line(command);
+    let output =
+        command.stdin(Stdio::null()).output().with_context(|| format!("starting `{line}`"))?;
+    if !output.status.success() {
+        let mut text = String::from_utf8_lossy(&output.stdout).into_owned();
+        text.push_str(&String::from_utf8_lossy(&output.stderr));
+        bail!("`{line}` failed ({}):\n{}", output.status, tail(&text));
+    }
+    Ok(())
+}
+
+/// Becomes the program, so that its exit code and the signals sent to this process are its own.
+///
+/// # Errors
+/// It can't be started.
+pub(crate) fn become_program(command: &mut Command) -> Result<ExitCode> {
+    let line = line(command);
+    let error = command.exec();
+    Err(error).with_context(|| format!("starting `{line}`"))
+}
+
+/// The command as one would type it, up to quoting.
+fn line(command: &Command) -> String {
+    std::iter::once(command.get_program())
+        .chain(command.get_args())
+        .map(|word| word.to_string_lossy())
+        .collect::<Vec<_>>()
+        .join(" ")
+}
+
+fn tail(text: &str) -> String {
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(TAIL_LINES)..].join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_quiet_failure_carries_the_end_of_the_output() {
+        let error = quiet(Command::new("sh").args(["-c", "echo out; echo err >&2; exit 3"]))
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("out\nerr") && error.contains('3'), "{error}");
+    }
+
+    #[test]
+    fn a_program_that_is_not_there_is_named() {
+        let error = format!("{:#}", quiet(&mut Command::new("no-such-program")).unwrap_err());
+        assert!(error.contains("no-such-program"), "{error}");
+    }
+
+    #[test]
+    fn the_tail_of_a_long_text_is_its_last_lines() {
+        let text: String = (0..100).map(|i| format!("{i}\n")).collect();
+        let tail = tail(&text);
+        assert!(tail.starts_with("60\n") && tail.ends_with("\n99"), "{tail}");
+    }
+}

@@ -1,0 +1,283 @@
+//! `target/venv`: the virtual environment that the demo, the Python tests and the measurements share.
+//!
+//! Three layers, each with a stamp that is written when the layer stands and says what it was made
+//! from: the environment itself (from which Python), the packages (the requirement files, word for
+//! word), and Embank's wheel (a copy of the one that is installed). A layer is made again when its
+//! stamp is missing or differs, so an installation that was cut off is never taken for a whole one. A
+//! lock on a file beside the environment keeps two runs from installing at the same time.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::command;
+use crate::interpreter::Interpreter;
+
+/// What is installed from the package index, in the repository.
+const REQUIREMENTS: [&str; 2] = ["examples/dlrm/requirements.txt", "xtask/requirements.txt"];
+
+/// The earliest time that a zip archive can hold: it makes equal wheels equal byte for byte.
+const WHEEL_TIME: &str = "315532800";
+
+/// A virtual environment's Python.
+#[derive(Debug)]
+pub(crate) struct Python {
+    program: PathBuf,
+}
+
+impl Python {
+    /// A command that runs this Python in `folder`.
+    pub(crate) fn command(&self, folder: &Path) -> Command {
+        let mut command = Command::new(&self.program);
+        command.current_dir(folder);
+        command
+    }
+}
+
+/// The whole environment, with Embank in it, in three steps, the fourth being the caller's.
+///
+/// # Errors
+/// No suitable Python, no network, a build that fails: each with what to do.
+pub(crate) fn prepared(root: &Path, then: &str) -> Result<Python> {
+    let lock = Lock::take(root)?;
+    println!("[1/4] the virtual environment target/venv");
+    let python = with_python(root, &lock)?;
+    with_packages(root, &python, &lock, "[2/4] ")?;
+    println!("[3/4] building Embank (release) ...");
+    with_embank(root, &python, &lock)?;
+    println!("[4/4] {then}");
+    Ok(python)
+}
+
+/// Held while `target/venv` is made or changed.
+#[derive(Debug)]
+pub(crate) struct Lock {
+    _file: File,
+}
+
+impl Lock {
+    /// Waits for another run to finish installing, and says so.
+    ///
+    /// # Errors
+    /// The lock file can't be made.
+    pub(crate) fn take(root: &Path) -> Result<Self> {
+        let path = root.join("target/venv.lock");
+        fs::create_dir_all(root.join("target")).context("creating target")?;
+        let file = File::create(&path).with_context(|| format!("creating {}", path.display()))?;
+        if file.try_lock().is_err() {
+            println!("waiting for another `cargo xtask` to finish installing ...");
+            file.lock().with_context(|| format!("locking {}", path.display()))?;
+        }
+        Ok(Self { _file: file })
+    }
+}
+
+/// The environment with its own pip and nothing else. Made anew when the machine's Python changed.
+///
+/// # Errors
+/// No suitable Python, or `python -m venv` fails.
+pub(crate) fn with_python(root: &Path, _lock: &Lock) -> Result<Python> {
+    let base = Interpreter::find()?;
+    let folder = root.join("target/venv");
+    let python = Python { program: folder.join("bin/python") };
+    let stamp = Stamp::new(&folder, "python");
+    if stamp.says(base.description().as_bytes()) && python.program.exists() {
+        return Ok(python);
+    }
+    if folder.exists() {
+        fs::remove_dir_all(&folder)
+            .with_context(|| format!("removing the outdated {}", folder.display()))?;
+    }
+    command::quiet(Command::new(&base.program).args(["-m", "venv"]).arg(&folder))
+        .with_context(|| format!("making a virtual environment with {}", base.description()))?;
+    stamp.write(base.description().as_bytes())?;
+    Ok(python)
+}
+
+/// Every package of [`REQUIREMENTS`]. Prints one line, behind `prefix`.
+///
+/// # Errors
+/// pip fails; the error carries the end of its output.
+pub(crate) fn with_packages(
+    root: &Path,
+    python: &Python,
+    _lock: &Lock,
+    prefix: &str,
+) -> Result<()> {
+    let mut wanted = String::new();
+    for file in REQUIREMENTS {
+        let path = root.join(file);
+        wanted +=
+            &fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+    }
+    let names = requirement_names(&wanted);
+    let stamp = Stamp::new(&root.join("target/venv"), "packages");
+    if stamp.says(wanted.as_bytes()) {
+        println!("{prefix}{names} are installed");
+        return Ok(());
+    }
+    stamp.remove()?;
+    println!("{prefix}installing {names} (the first time: some minutes, about 5 GB) ...");
+    let mut pip = pip(python, root, "install");
+    for file in REQUIREMENTS {
+        pip.arg("-r").arg(file);
+    }
+    command::quiet(&mut pip).context("installing Python packages")?;
+    stamp.write(wanted.as_bytes())
+}
+
+/// Builds the wheel and installs it where it differs from the installed one.
+///
+/// # Errors
+/// The build or the installation fails.
+pub(crate) fn with_embank(root: &Path, python: &Python, _lock: &Lock) -> Result<()> {
+    let wheels = root.join("target/wheels/xtask");
+    if wheels.exists() {
+        fs::remove_dir_all(&wheels).with_context(|| format!("emptying {}", wheels.display()))?;
+    }
+    let mut build = python.command(root);
+    build
+        .args(["-m", "maturin", "build", "--release", "--compatibility", "linux"])
+        .args(["--manifest-path", "bindings/python/Cargo.toml", "--interpreter"])
+        .arg(&python.program)
+        .arg("--out")
+        .arg(&wheels)
+        .env("SOURCE_DATE_EPOCH", WHEEL_TIME);
+    command::quiet(&mut build).context("building the wheel (it needs a C compiler)")?;
+    let wheel = only_file(&wheels)?;
+    let built = fs::read(&wheel).with_context(|| format!("reading {}", wheel.display()))?;
+    let stamp = Stamp::new(&root.join("target/venv"), "wheel");
+    if stamp.says(&built) {
+        return Ok(());
+    }
+    stamp.remove()?;
+    let mut pip = pip(python, root, "install");
+    pip.args(["--force-reinstall", "--no-deps", "--no-index"]).arg(&wheel);
+    command::quiet(&mut pip).context("installing the wheel")?;
+    stamp.write(&built)
+}
+
+fn pip(python: &Python, root: &Path, action: &str) -> Command {
+    let mut pip = python.command(root);
+    pip.args(["-m", "pip", action, "--quiet", "--disable-pip-version-check", "--no-input"]);
+    pip
+}
+
+/// The one file in a folder.
+fn only_file(folder: &Path) -> Result<PathBuf> {
+    let entries: Vec<_> = fs::read_dir(folder)
+        .with_context(|| format!("listing {}", folder.display()))?
+        .collect::<std::io::Result<_>>()?;
+    ensure!(entries.len() == 1, "{} holds {} files, not one", folder.display(), entries.len());
+    Ok(entries[0].path())
+}
+
+/// `torch==2.11.0 # why` and so on, as "torch 2.11.0, numpy 2.2.6, ...".
+fn requirement_names(text: &str) -> String {
+    text.lines()
+        .map(|line| line.split('#').next().unwrap_or_default().trim())
+        .filter(|line| !line.is_empty() && !line.starts_with('-'))
+        .map(|line| line.split(';').next().unwrap_or_default().trim().replace("==", " "))
+        .collect::<Vec<_>>()
+        .join(", ")
+}
+
+/// A file that says what a layer was made from.
+#[derive(Debug)]
+struct Stamp {
+    path: PathBuf,
+}
+
+impl Stamp {
+    fn new(environment: &Path, layer: &str) -> Self {
+        Self { path: environment.join(format!("embank-{layer}.stamp")) }
+    }
+
+    fn says(&self, wanted: &[u8]) -> bool {
+        fs::read(&self.path).is_ok_and(|found| found == wanted)
+    }
+
+    fn write(&self, made_from: &[u8]) -> Result<()> {
+        fs::write(&self.path, made_from).with_context(|| format!("writing {}", self.path.display()))
+    }
+
+    fn remove(&self) -> Result<()> {
+        match fs::remove_file(&self.path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                Err(error).with_context(|| format!("removing {}", self.path.display()))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packages_are_named_without_comments_markers_and_options() {
+        let text =
+            "# why\ntorch==2.11.0   # net\n\n--extra x\nnumpy==2.2.6 ; python_version < '3.14'\n";
+        assert_eq!(requirement_names(text), "torch 2.11.0, numpy 2.2.6");
+    }
+
+    #[test]
+    fn a_stamp_says_only_what_it_was_written_with() {
+        let folder = tempfile::tempdir().unwrap();
+        let stamp = Stamp::new(folder.path(), "layer");
+        stamp.remove().unwrap();
+        assert!(!stamp.says(b"a"));
+        stamp.write(b"a").unwrap();
+        assert!(stamp.says(b"a") && !stamp.says(b"ab"));
+        stamp.remove().unwrap();
+        assert!(!stamp.says(b"a"));
+    }
+
+    /// A root with requirement files of comments alone: pip has nothing to fetch.
+    fn root_without_requirements() -> tempfile::TempDir {
+        let root = tempfile::tempdir().unwrap();
+        for file in REQUIREMENTS {
+            let path = root.path().join(file);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, "# nothing\n").unwrap();
+        }
+        root
+    }
+
+    #[test]
+    fn an_environment_is_made_once_and_made_again_when_it_was_cut_off() {
+        if Interpreter::find().is_err() {
+            return; // cargo test alone asks for no Python; `cargo xtask test` has one
+        }
+        let root = root_without_requirements();
+        let lock = Lock::take(root.path()).unwrap();
+        let python = with_python(root.path(), &lock).unwrap();
+        with_packages(root.path(), &python, &lock, "").unwrap();
+        command::quiet(python.command(root.path()).args(["-c", "import pip"])).unwrap();
+
+        let mark = root.path().join("target/venv/mark");
+        fs::write(&mark, "").unwrap();
+        with_python(root.path(), &lock).unwrap();
+        assert!(mark.exists(), "a whole environment is kept");
+        fs::remove_file(root.path().join("target/venv/embank-python.stamp")).unwrap();
+        with_python(root.path(), &lock).unwrap();
+        assert!(!mark.exists(), "one without its stamp is made anew");
+    }
+
+    #[test]
+    fn a_package_that_does_not_exist_is_an_error_and_leaves_no_stamp() {
+        if Interpreter::find().is_err() {
+            return; // as above
+        }
+        let root = root_without_requirements();
+        fs::write(root.path().join(REQUIREMENTS[0]), "./no-such-folder\n").unwrap();
+        let lock = Lock::take(root.path()).unwrap();
+        let python = with_python(root.path(), &lock).unwrap();
+        let error = with_packages(root.path(), &python, &lock, "").unwrap_err();
+        assert!(format!("{error:#}").contains("no-such-folder"), "{error:#}");
+        assert!(!root.path().join("target/venv/embank-packages.stamp").exists());
+    }
+}

@@ -1,0 +1,138 @@
+//! Finding a Python 3 that is new enough, and saying what is missing where there is none.
+
+use std::ffi::OsString;
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+
+/// The oldest minor version that will do. The package itself runs on 3.9; PyTorch 2.11.0, which the demo
+/// and the tests train beside, has wheels from 3.10 on.
+const OLDEST_MINOR: u32 = 10;
+
+/// What the search tries, in order: the everyday name, then versions that PyTorch 2.11.0 has wheels for.
+const NAMES: [&str; 6] =
+    ["python3", "python3.13", "python3.12", "python3.11", "python3.10", "python"];
+
+/// Prints the version, the program's path and whether `python -m venv` can work, one a line.
+const PROBE: &str = "\
+import sys, importlib.util
+print(sys.version_info[0], sys.version_info[1], sys.version_info[2])
+print(sys.executable)
+print(all(importlib.util.find_spec(name) for name in ('venv', 'ensurepip')))
+";
+
+/// A Python 3 on this machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Interpreter {
+    /// The program.
+    pub(crate) program: OsString,
+    /// Major, minor and micro version.
+    pub(crate) version: (u32, u32, u32),
+    /// Whether it can make virtual environments: Debian packs that separately.
+    makes_environments: bool,
+}
+
+impl Interpreter {
+    /// The first one of a known name that is new enough and can make virtual environments. `PYTHON` in
+    /// the environment names another.
+    ///
+    /// # Errors
+    /// None is; the error says what was found and what to install.
+    pub(crate) fn find() -> Result<Self> {
+        if let Some(named) = std::env::var_os("PYTHON") {
+            let found = probe(&named)
+                .with_context(|| format!("PYTHON={} does not run", named.to_string_lossy()))?;
+            return choose(vec![found]);
+        }
+        choose(NAMES.iter().filter_map(|name| probe(&OsString::from(name)).ok()).collect())
+    }
+
+    /// The version and the program, for a stamp that notices when either changes.
+    pub(crate) fn description(&self) -> String {
+        let (major, minor, micro) = self.version;
+        format!("Python {major}.{minor}.{micro} at {}", self.program.to_string_lossy())
+    }
+}
+
+fn probe(program: &OsString) -> Result<Interpreter> {
+    let output = Command::new(program).args(["-c", PROBE]).output()?;
+    ensure!(output.status.success(), "it exits with {}", output.status);
+    parse(&String::from_utf8_lossy(&output.stdout)).context("it does not answer like Python")
+}
+
+fn parse(answer: &str) -> Option<Interpreter> {
+    let mut lines = answer.lines();
+    let mut numbers = lines.next()?.split(' ').map_while(|number| number.parse().ok());
+    let version = (numbers.next()?, numbers.next()?, numbers.next()?);
+    let program = lines.next().filter(|path| !path.is_empty())?.into();
+    Some(Interpreter { program, version, makes_environments: lines.next()? == "True" })
+}
+
+fn choose(found: Vec<Interpreter>) -> Result<Interpreter> {
+    let new_enough =
+        |python: &&Interpreter| python.version.0 == 3 && python.version.1 >= OLDEST_MINOR;
+    let able = found.iter().filter(new_enough).find(|python| python.makes_environments);
+    if let Some(python) = able {
+        return Ok(python.clone());
+    }
+    if let Some(python) = found.iter().find(new_enough) {
+        bail!(
+            "{} can't make virtual environments: its `venv` or `ensurepip` is missing; on Debian and \
+             Ubuntu: apt install python3.{}-venv",
+            python.description(),
+            python.version.1
+        );
+    }
+    let seen = match found.first() {
+        Some(python) => format!("{} is too old", python.description()),
+        None => "there is no python3 on the PATH".to_owned(),
+    };
+    bail!(
+        "{seen}; install Python 3.{OLDEST_MINOR} or newer (PyTorch 2.11.0 needs it), or name one with \
+         PYTHON=/path/to/python3"
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn python(minor: u32, makes_environments: bool) -> Interpreter {
+        Interpreter {
+            program: format!("/usr/bin/python3.{minor}").into(),
+            version: (3, minor, 1),
+            makes_environments,
+        }
+    }
+
+    #[test]
+    fn the_probe_answers_on_this_machine_or_the_error_says_what_to_install() {
+        match Interpreter::find() {
+            Ok(found) => assert!(found.version >= (3, OLDEST_MINOR, 0)),
+            Err(error) => assert!(error.to_string().contains("install"), "{error}"),
+        }
+    }
+
+    #[test]
+    fn an_answer_is_parsed_and_nonsense_is_not() {
+        let found = parse("3 11 7\n/usr/bin/python3\nTrue\n").unwrap();
+        assert_eq!((found.version, found.makes_environments), ((3, 11, 7), true));
+        assert!(parse("hello").is_none());
+        assert!(parse("3 11 7\n\nTrue\n").is_none());
+    }
+
+    #[test]
+    fn the_first_that_is_new_enough_and_able_is_chosen() {
+        let chosen = choose(vec![python(8, true), python(12, false), python(11, true)]).unwrap();
+        assert_eq!(chosen, python(11, true));
+    }
+
+    #[test]
+    fn each_refusal_names_its_cure() {
+        let error = |found| choose(found).unwrap_err().to_string();
+        assert!(error(vec![python(12, false)]).contains("apt install python3.12-venv"));
+        let old = error(vec![python(9, true)]);
+        assert!(old.contains("too old") && old.contains("Python 3.10 or newer"), "{old}");
+        assert!(error(vec![]).contains("no python3 on the PATH"));
+    }
+}

@@ -1,0 +1,22 @@
+//! Where the repository is.
+
+use std::env;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, ensure};
+
+/// The repository's root. Cargo says where this crate lies at run time, so a moved clone still works.
+///
+/// # Errors
+/// There is no repository around this crate.
+pub(crate) fn root() -> Result<PathBuf> {
+    let manifest = env::var_os("CARGO_MANIFEST_DIR")
+        .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
+    let root = manifest.parent().context("xtask has a parent folder")?.to_owned();
+    ensure!(
+        root.join("xtask/Cargo.toml").is_file(),
+        "{} is not the repository; run `cargo xtask` in it",
+        root.display()
+    );
+    Ok(root)
+}
