@@ -1,0 +1,79 @@
+"""Embedding tables larger than memory.
+
+A `Bank` is a directory that holds many tables under one memory budget. A `Table` maps 64-bit keys
+to rows of float32, with its optimizer in the store. `Table.get` hands out rows with a `Lease`; a
+gradient goes back through it:
+
+>>> import numpy as np, tempfile
+>>> directory = tempfile.TemporaryDirectory()
+>>> with Bank(directory.name, memory_budget="16MiB") as bank:
+...     users = bank.table("user", dim=4, optimizer=SGD(lr=0.5), initializer=Constant(1.0))
+...     with users.get([7, 7, 9]) as lease:
+...         lease.apply(np.ones((3, 4), dtype=np.float32))
+...     users.peek([7, 9])[:, 0].tolist()
+[0.0, 0.5]
+
+`embank.torch` has modules for PyTorch. This module needs NumPy alone.
+
+**Threads.** Every object may be shared between threads, and the GIL is released while the store
+works. An array that is passed in is read without a copy where it can be: don't write to it from
+another thread until the call returns.
+
+**Processes.** One process has a bank open. An open bank doesn't survive `fork`: in the child every
+call on it raises `RuntimeError`. So keep banks out of `DataLoader` workers' hands, or open them
+after the fork.
+"""
+
+from ._embank import (
+    SGD,
+    Adagrad,
+    Bank,
+    Constant,
+    DistinctLease,
+    Lease,
+    Normal,
+    Recovered,
+    Table,
+    Uniform,
+    Zeros,
+    __version__,
+)
+from .errors import (
+    BudgetTooSmall,
+    Damaged,
+    DeviceUnavailable,
+    EmbankError,
+    Locked,
+    MissingRow,
+    NoSuchTable,
+    PoisonedError,
+    StalenessTimeout,
+    StoreIOError,
+    TableMismatch,
+)
+
+__all__ = [
+    "SGD",
+    "Adagrad",
+    "Bank",
+    "BudgetTooSmall",
+    "Constant",
+    "Damaged",
+    "DeviceUnavailable",
+    "DistinctLease",
+    "EmbankError",
+    "Lease",
+    "Locked",
+    "MissingRow",
+    "NoSuchTable",
+    "Normal",
+    "PoisonedError",
+    "Recovered",
+    "StalenessTimeout",
+    "StoreIOError",
+    "Table",
+    "TableMismatch",
+    "Uniform",
+    "Zeros",
+    "__version__",
+]

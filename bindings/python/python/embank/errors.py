@@ -1,0 +1,103 @@
+"""What can go wrong, and what to do about it.
+
+Everything that the store refuses or fails at is an `EmbankError`. A wrong argument is a
+`ValueError` (a value, a shape, a closed bank) or a `TypeError` (a dtype, a kind of object), and
+leaves the bank, the table and the lease as they were.
+"""
+
+from __future__ import annotations
+
+from typing import Optional
+
+__all__ = [
+    "BudgetTooSmall",
+    "Damaged",
+    "DeviceUnavailable",
+    "EmbankError",
+    "Locked",
+    "MissingRow",
+    "NoSuchTable",
+    "PoisonedError",
+    "StalenessTimeout",
+    "StoreIOError",
+    "TableMismatch",
+]
+
+
+class EmbankError(Exception):
+    """The base of every error of the store."""
+
+
+class StalenessTimeout(EmbankError):
+    """A row stayed at its staleness bound for the whole of the bank's `wait_timeout`.
+
+    Some lease on the row was neither applied, put nor released. No count was taken by the call
+    that raised this: it may be tried again.
+    """
+
+    table: str
+    """The table's name."""
+    key: int
+    """The row's key, from 0 to 2**64 - 1."""
+    outstanding: int
+    """Leases that hold the row."""
+    bound: int
+    """The table's staleness bound."""
+    waited_seconds: float
+    """How long the call waited."""
+
+
+class MissingRow(EmbankError):
+    """A row that was never written was read with `missing="error"`."""
+
+    table: str
+    """The table's name."""
+    key: int
+    """The first such key, from 0 to 2**64 - 1."""
+    count: int
+    """How many keys of the call have no row."""
+
+
+class NoSuchTable(EmbankError):
+    """No table of that name is in the bank."""
+
+
+class TableMismatch(EmbankError):
+    """The table exists with another dim, optimizer kind, seed or initializer; the text names both."""
+
+
+class BudgetTooSmall(EmbankError):
+    """The memory budget can't hold what it must."""
+
+    budget_bytes: int
+    """The budget given, in bytes."""
+    needed_bytes: int
+    """The smallest budget that would do, in bytes."""
+
+
+class Damaged(EmbankError):
+    """Bytes on disk are cut short, or do not match their checksum or format."""
+
+    path: str
+    """The file."""
+    offset: int
+    """Byte offset of the damage in that file."""
+
+
+class Locked(EmbankError):
+    """Another process, or another `Bank` of this one, has the bank open for writing."""
+
+
+class DeviceUnavailable(EmbankError):
+    """The device was asked for by name and can't be had here; `device="auto"` falls back."""
+
+
+class PoisonedError(EmbankError):
+    """An earlier write failed and the store takes no more; the last checkpoint is good."""
+
+
+class StoreIOError(EmbankError, OSError):
+    """A system call on one of the bank's files failed; has `errno`, `strerror` and `filename`."""
+
+    errno: Optional[int]
+    filename: Optional[str]

@@ -1,0 +1,34 @@
+"""Embank tables in PyTorch models.
+
+`EmbeddingBag` and `Embedding` take the place of their namesakes in `torch.nn`, with a
+`embank.Table` for the weight. `LookaheadLoader` wraps a data loader and announces the keys of the
+next batches, so that their rows are in memory when the model asks for them.
+
+**Training.** With gradients enabled and the module in training mode, `forward` takes a lease on the
+batch's rows, and the backward pass hands their gradient to the table, where the table's own
+optimizer applies it. There is no parameter: a `torch.optim` optimizer looks after the dense part of
+the model alone, and `zero_grad`, gradient clipping by parameter and `GradScaler` do not reach the
+table's gradients.
+
+**One forward, one backward, one update.** Every forward pass has a lease of its own, and the backward
+pass consumes it. Several forward passes before the first backward pass are fine, within the
+table's staleness bound. Gradients of several backward passes do not add up to one step as they do in
+`Parameter.grad`: each is an optimizer step of its own. A second backward pass over a retained
+graph raises. A graph that is freed without a backward pass gives its lease back, and changes
+nothing. What the store refuses (a NaN gradient, say) is raised by `backward()`.
+
+**Evaluation.** In `eval()` mode or under `torch.no_grad()` the rows are peeked: no lease, no
+insertion, and a key that has no row yet reads as its initial value.
+"""
+
+try:
+    import torch as _torch  # noqa: F401
+except ImportError as error:  # pragma: no cover - the tests run it in a process of its own
+    raise ImportError(
+        "embank.torch needs PyTorch, which is not installed here: pip install 'embank[torch]'"
+    ) from error
+
+from .lookahead import LookaheadLoader
+from .modules import Embedding, EmbeddingBag
+
+__all__ = ["Embedding", "EmbeddingBag", "LookaheadLoader"]
