@@ -118,7 +118,7 @@ def prepare(given: argparse.Namespace) -> None:
 
 def movielens_chapter(given: argparse.Namespace, figures: list[Figure]) -> Chapter:
     experiment = movielens_experiment(
-        given.data, epochs=1 if given.quick else 3, seed=given.seed, device=given.device
+        given.data, batch_size=256 if given.quick else 128, seed=given.seed, device=given.device
     )
     budget = given.movielens_budget or quarter_budget(experiment)
     about = describe(experiment, budget)

@@ -36,22 +36,29 @@ class CriteoOptions:
 
 
 def movielens_experiment(
-    data_folder: Path, epochs: int, seed: int, device: str = "auto"
+    data_folder: Path, batch_size: int, seed: int, device: str = "auto"
 ) -> Experiment:
-    """MovieLens-100K: batches in shuffled order, several epochs, rows created on first touch."""
+    """MovieLens-100K: every rating once, in shuffled order; rows are created on first touch.
+
+    Once, because click models overfit their rare categories from the second epoch on.
+    """
     data = movielens.load(movielens.download(data_folder / "movielens"))
+    split = Split.by_time(len(data))
+    steps = split.train // batch_size
     dim = 16
     return Experiment(
         name="movielens",
         data=data,
-        split=Split.by_time(len(data)),
-        batch_size=256,
-        epochs=epochs,
+        split=split,
+        batch_size=batch_size,
+        epochs=1,
         shuffle=True,
         seed=seed,
         shape=ModelShape(data.dense.shape[1], len(data.columns), dim, bottom=(64,), top=(64,)),
         tables=TableOptions(dim=dim, learning_rate=0.02, seed=seed),
-        train=TrainOptions(sample_every=25, evaluate_every=75, checkpoint_every=200),
+        train=TrainOptions(
+            sample_every=steps // 25, evaluate_every=steps // 25 * 3, checkpoint_every=steps // 6
+        ),
         device=device,
     )
 

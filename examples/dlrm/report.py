@@ -14,6 +14,8 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure as MplFigure
+from matplotlib.ticker import MaxNLocator
 
 from figures import Figure
 from meter import HITS
@@ -63,7 +65,7 @@ def draw(chapter: Chapter, plot: Callable[[Chapter], None], path: Path) -> Path:
 
 def plot_quality(chapter: Chapter) -> None:
     """Loss and AUC over the samples seen."""
-    _, (left, right) = plt.subplots(1, 2, figsize=(10, 3.6), layout="constrained")
+    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.8), layout="constrained")
     for outcome, color, line in styled(chapter.outcomes):
         history = outcome.history
         left.plot(series(history, "samples"), smooth(series(history, "loss")), color=color,
@@ -73,7 +75,7 @@ def plot_quality(chapter: Chapter) -> None:
         right.plot(*zip(*known, strict=True), color=color, marker="o", markersize=3, **line)
     titled(left, "Training loss", "samples", "binary cross-entropy")
     titled(right, "AUC on the rows that follow in time", "samples", "AUC")
-    left.legend()
+    legend_below(figure, left)
 
 
 def plot_speed(chapter: Chapter) -> None:
@@ -87,6 +89,8 @@ def plot_speed(chapter: Chapter) -> None:
     left.bar_label(bars, [f"{rate:,.0f}" for rate in rates], padding=4)
     left.invert_yaxis()
     left.set_xlim(0, max(rates) * 1.25)
+    left.xaxis.set_major_formatter(thousands)
+    left.grid(axis="y", visible=False)
     titled(left, "Speed", "samples/s", "")
     for outcome, color, line in styled(chapter.outcomes):
         done = [0, *series(outcome.history, "samples")]
@@ -96,14 +100,15 @@ def plot_speed(chapter: Chapter) -> None:
         ]
         right.plot(done[1:], rate, color=color, **line)
     right.set_ylim(bottom=0)
+    right.yaxis.set_major_formatter(thousands)
     titled(right, "Speed over time", "samples", "samples/s")
 
 
 def plot_memory(chapter: Chapter) -> None:
     """Memory against the budget: what the store counts, and what the process holds."""
     banks = [outcome for outcome in chapter.outcomes if outcome.budget_bytes]
-    _, axes = plt.subplots(
-        1, len(banks), figsize=(10, 3.2), layout="constrained", squeeze=False
+    figure, axes = plt.subplots(
+        1, len(banks), figsize=(10, 3.4), layout="constrained", squeeze=False
     )
     for axis, outcome in zip(axes[0], banks, strict=True):
         samples = series(outcome.history, "samples")
@@ -119,13 +124,13 @@ def plot_memory(chapter: Chapter) -> None:
         axis.plot(samples, used, color="#3a9a62", label="store, as it counts")
         axis.set_ylim(0, max(budget, table, *held) * 1.12)
         titled(axis, outcome.variant, "samples", "MiB" if axis is axes[0][0] else "")
-    axes[0][0].legend(fontsize=8)
+    legend_below(figure, axes[0][0])
 
 
 def plot_hits(chapter: Chapter) -> None:
     """Where the rows of every interval were found."""
     banks = [outcome for outcome in chapter.outcomes if outcome.budget_bytes]
-    _, axes = plt.subplots(
+    figure, axes = plt.subplots(
         1, len(banks), figsize=(10, 3.2), layout="constrained", squeeze=False, sharey=True
     )
     for axis, outcome in zip(axes[0], banks, strict=True):
@@ -141,7 +146,7 @@ def plot_hits(chapter: Chapter) -> None:
         axis.set_ylim(0, 100)
         axis.margins(x=0)
         titled(axis, outcome.variant, "samples", "% of rows" if axis is axes[0][0] else "")
-    axes[0][-1].legend(fontsize=8, loc="lower right")
+    legend_below(figure, axes[0][0])
 
 
 def plot_lookahead(chapter: Chapter) -> None:
@@ -208,8 +213,19 @@ def titled(axis: Axes, title: str, across: str, up: str) -> None:
     axis.set_xlabel(across)
     axis.set_ylabel(up)
     if across == "samples":
-        axis.xaxis.set_major_formatter(lambda value, _: f"{value / 1000:,.0f}k" if value else "0")
-        axis.xaxis.set_major_locator(plt.MaxNLocator(5))
+        axis.xaxis.set_major_formatter(thousands)
+        axis.xaxis.set_major_locator(MaxNLocator(5))
+
+
+def thousands(value: float, _: int) -> str:
+    """A tick's label: 25000 as 25k."""
+    return f"{value / 1000:,.0f}k" if value else "0"
+
+
+def legend_below(figure: MplFigure, axis: Axes) -> None:
+    """One legend for all axes of a plot, under them, where it hides nothing."""
+    handles, labels = axis.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
 
 
 def section(chapter: Chapter, images: Sequence[tuple[str, Path]]) -> str:

@@ -1,0 +1,138 @@
+"""Does a run that is killed at any moment end as if it had not been?
+
+Trains on MovieLens-100K with frequent checkpoints, kills the process with SIGKILL at random
+moments (from --seed) between its first and its last step, resumes it, and compares the final AUC
+with that of an undisturbed run: the same to 1e-6, every time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import measure
+from figures import Figure
+from measure import Measured
+from tqdm import tqdm
+
+KILLS, KILLS_QUICK = 20, 3
+DIFFERENCE_MAX = 1e-6
+ATTEMPTS_MAX = 3
+"""Draws of a moment for one kill: a run may turn out faster than the undisturbed one."""
+CHECKPOINTS = 16
+READY = "ready"
+BUDGET_SHARE = 4
+
+
+def main() -> int:
+    options = measure.parser(__doc__)
+    options.add_argument("--kills", type=int, help=f"default {KILLS}, quick {KILLS_QUICK}")
+    options.add_argument("--child", type=Path, help=argparse.SUPPRESS)
+    given = options.parse_args()
+    if given.child is not None:
+        return train(given)
+    kills = given.kills or (KILLS_QUICK if given.quick else KILLS)
+    folder = measure.SCRATCH / "kills"
+    shutil.rmtree(folder, ignore_errors=True)
+    undisturbed = start(given, folder / "undisturbed")
+    started = time.perf_counter()
+    expected = finish(undisturbed)
+    seconds = time.perf_counter() - started
+    moments = random.Random(given.seed)
+    differences: list[float] = []
+    for number in tqdm(range(kills), desc="kills", disable=None):
+        auc = killed_and_resumed(given, folder / str(number), moments, seconds)
+        differences.append(abs(auc - expected["auc"]))
+    shutil.rmtree(folder)
+    same = sum(difference <= DIFFERENCE_MAX for difference in differences)
+    rows = [
+        Measured(Figure("auc, undisturbed", expected["auc"], "")),
+        Measured(Figure("undisturbed run", seconds, "s")),
+        Measured(Figure("kills with the same auc", same, "", "kills", kills),
+                 passed=same == kills),
+        Measured(Figure("auc, largest difference", max(differences), ""),
+                 passed=max(differences) <= DIFFERENCE_MAX),
+    ]
+    return measure.report(rows, given)
+
+
+def killed_and_resumed(
+    given: argparse.Namespace, folder: Path, moments: random.Random, seconds: float
+) -> float:
+    """Kills a run at a random moment, resumes it, and returns the AUC that it ends with."""
+    for _ in range(ATTEMPTS_MAX):
+        shutil.rmtree(folder, ignore_errors=True)
+        moment = moments.uniform(0.0, seconds)
+        child = start(given, folder)
+        try:
+            child.wait(timeout=moment)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.communicate()
+            outcome = finish(start(given, folder))
+            tqdm.write(f"killed after {moment:.2f} s of {seconds:.2f}, resumed from step "
+                       f"{outcome['resumed_from']}: AUC {outcome['auc']:.9f}")
+            shutil.rmtree(folder)
+            return float(outcome["auc"])
+        child.communicate()
+    raise RuntimeError(f"{ATTEMPTS_MAX} runs in a row ended before their kill")
+
+
+def start(given: argparse.Namespace, folder: Path) -> subprocess.Popen[str]:
+    """Starts (or resumes) a run in `folder` and waits until it is about to train."""
+    child = subprocess.Popen(
+        [sys.executable, __file__, "--child", str(folder), "--threads", str(given.threads),
+         "--device", given.device],
+        stdout=subprocess.PIPE, text=True,
+    )
+    assert child.stdout is not None
+    if child.stdout.readline().strip() != READY:
+        raise RuntimeError(f"the training process failed with status {child.wait()}")
+    return child
+
+
+def finish(child: subprocess.Popen[str]) -> dict[str, float]:
+    """Waits for the run's end and returns what it says of itself."""
+    output, _ = child.communicate()
+    if child.returncode != 0:
+        raise RuntimeError(f"the training process failed with status {child.returncode}")
+    outcome: dict[str, float] = json.loads(output.strip().splitlines()[-1])
+    return outcome
+
+
+def train(given: argparse.Namespace) -> int:
+    """The process that is killed: trains in `given.child`, resuming what it finds there."""
+    import torch
+    from experiments import movielens_experiment, quarter_budget
+    from train import Trainer
+    from variant import Variant, run_variant
+
+    torch.set_num_threads(given.threads)
+    experiment = movielens_experiment(measure.DATA, batch_size=256, seed=0, device=given.device)
+    every = experiment.order.steps // CHECKPOINTS
+    experiment = replace(experiment, train=replace(experiment.train, checkpoint_every=every))
+    resumed_from = 0
+
+    class Observed(Trainer):
+        def resume(self) -> bool:
+            nonlocal resumed_from
+            found = super().resume()
+            resumed_from = self.progress.step
+            return found
+
+    print(READY, flush=True)
+    variant = Variant("Embank", quarter_budget(experiment), lookahead=4)
+    outcome = run_variant(experiment, variant, given.child, resume=True)
+    print(json.dumps({"auc": outcome.auc, "resumed_from": resumed_from}), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

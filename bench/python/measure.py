@@ -1,0 +1,115 @@
+"""What every training measurement shares: the demo's modules, rows with their circumstances."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import statistics
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(REPOSITORY / "examples" / "dlrm"))
+
+from figures import Figure, text_table, write_json  # noqa: E402
+
+DATA = REPOSITORY / "target" / "data"
+SCRATCH = REPOSITORY / "target" / "bench"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A figure with the spread of its runs (largest less smallest, in the figure's unit).
+
+    `passed` is whether it keeps what is asked of it; None where nothing is asked.
+    """
+
+    figure: Figure
+    spread: float | None = None
+    passed: bool | None = None
+
+
+def parser(about: str) -> argparse.ArgumentParser:
+    """The options of every measurement."""
+    options = argparse.ArgumentParser(
+        description=about, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    options.add_argument("--quick", action="store_true", help="a rough answer within a minute")
+    options.add_argument("--json", type=Path, metavar="FILE", help="write the rows to this file")
+    options.add_argument("--device", choices=("auto", "io_uring", "threads"), default="auto")
+    options.add_argument("--threads", type=int, default=os.cpu_count(), help="of torch")
+    options.add_argument("--seed", type=int, default=0)
+    return options
+
+
+def report(measured: Sequence[Measured], given: argparse.Namespace) -> int:
+    """Prints the table, writes the JSON, and returns the exit status: 1 if anything failed."""
+    circumstances = {"command": command(), "commit": commit(), "machine": machine()}
+    print()
+    print(text_table(
+        ("", "value", "spread", "against", "ratio", ""), [cells(row) for row in measured]
+    ))
+    print("\n" + "\n".join(f"{name}: {value}" for name, value in circumstances.items()))
+    if given.json is not None:
+        write_json([plain(row, circumstances) for row in measured], given.json)
+    return 1 if any(row.passed is False for row in measured) else 0
+
+
+def plain(row: Measured, circumstances: dict[str, str]) -> dict[str, Any]:
+    return {
+        **row.figure.plain(), "spread": row.spread, "passed": row.passed, **circumstances
+    }
+
+
+def cells(row: Measured) -> tuple[str, ...]:
+    figure = row.figure
+    against = ""
+    if figure.against_value is not None:
+        against = f"{figure.against} {number(figure.against_value)}"
+    return (
+        figure.name,
+        f"{number(figure.value)} {figure.unit}".strip(),
+        "" if row.spread is None else number(row.spread),
+        against,
+        "" if figure.ratio is None else f"{figure.ratio:.3f}",
+        {None: "", True: "ok", False: "FAILED"}[row.passed],
+    )
+
+
+def number(value: float) -> str:
+    """Six decimals for small values such as an AUC, none for large ones."""
+    return f"{value:,.6f}" if abs(value) < 10 else f"{value:,.0f}"
+
+
+def median_and_spread(values: Sequence[float]) -> tuple[float, float]:
+    """The median, and the largest less the smallest."""
+    return statistics.median(values), max(values) - min(values)
+
+
+def command() -> str:
+    return " ".join(["python", os.path.relpath(sys.argv[0], REPOSITORY), *sys.argv[1:]])
+
+
+def commit() -> str:
+    """The commit of the working tree, with a plus sign if it has been changed."""
+    shown = subprocess.run(
+        ["git", "describe", "--always", "--abbrev=12", "--dirty=+"],
+        cwd=REPOSITORY, capture_output=True, text=True, check=False,
+    )
+    return shown.stdout.strip() or "unknown"
+
+
+def machine() -> str:
+    """Processor, number of cores, memory and kernel."""
+    model = platform.processor() or platform.machine()
+    cpus = Path("/proc/cpuinfo")
+    if cpus.exists():
+        names = [line for line in cpus.read_text().splitlines() if line.startswith("model name")]
+        model = names[0].split(":", 1)[1].strip() if names else model
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return f"{model}, {os.cpu_count()} cores, {memory:.0f} GiB, {platform.release()}"

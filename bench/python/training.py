@@ -1,0 +1,116 @@
+"""What does training out of core cost, and what does Lookahead give back?
+
+Criteo-format rows, tables of at least 4 times the budget, in two configurations:
+
+  model   a model of ordinary size: most of the time goes into its matrix products. Out of core
+          with Lookahead must reach 0.80 of the samples/s of the same run fully in memory.
+  disk    a tiny model, small batches and hardly any skew: most rows come from disk, and it is
+          the bottleneck. Lookahead must reach 1.3 times the run without it.
+
+The variants alternate, so that a drift of the machine meets all of them; medians are shown with
+the spread from the slowest to the fastest run. All variants must end with the same AUC.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, replace
+
+import measure
+import torch
+from experiments import (
+    CriteoOptions,
+    criteo_data,
+    criteo_experiment,
+    criteo_variants,
+    quarter_budget,
+)
+from figures import Figure, mebibytes
+from measure import Measured, median_and_spread
+from train import TrainOptions
+from variant import Experiment, run_variant
+
+IN_MEMORY_SHARE_MIN = 0.80
+LOOKAHEAD_GAIN_MIN = 1.3
+AUC_DIFFERENCE_MAX = 1e-4
+RUNS = 3
+CONFIGURATIONS = {
+    "model": CriteoOptions(),
+    "disk": CriteoOptions(
+        rows=300_000, batch_size=512, bottom=(32,), top=(32,), skew=0.7, scale=0.02
+    ),
+}
+
+
+@dataclass
+class Rates:
+    """Samples/s of every run of one variant, and the AUC that it ended with."""
+
+    samples_per_second: list[float]
+    auc: float
+
+
+def main() -> int:
+    options = measure.parser(__doc__)
+    options.add_argument("--runs", type=int, help=f"of each variant (default {RUNS}, quick 1)")
+    options.add_argument("--only", choices=tuple(CONFIGURATIONS))
+    given = options.parse_args()
+    torch.set_num_threads(given.threads)
+    runs = given.runs or (1 if given.quick else RUNS)
+    rows: list[Measured] = []
+    for name, configuration in CONFIGURATIONS.items():
+        if given.only not in (None, name):
+            continue
+        if given.quick:
+            configuration = replace(configuration, rows=configuration.rows // 5)
+        data = criteo_data(None, measure.DATA, configuration)
+        experiment = replace(
+            criteo_experiment(data, configuration, given.device),
+            train=TrainOptions(sample_every=10),
+        )
+        print(f"{name}: tables {mebibytes(experiment.table_bytes)}, "
+              f"budget {mebibytes(quarter_budget(experiment))}", flush=True)
+        rows += judge(name, rates(name, experiment, configuration.lookahead, runs))
+    return measure.report(rows, given)
+
+
+def rates(name: str, experiment: Experiment, lookahead: int, runs: int) -> dict[str, Rates]:
+    """Runs all variants in turn, `runs` times."""
+    measured: dict[str, Rates] = {}
+    variants = criteo_variants(experiment, quarter_budget(experiment), lookahead)
+    for number in range(runs):
+        for variant in variants:
+            outcome = run_variant(experiment, variant, measure.SCRATCH / "training", False)
+            seen = measured.setdefault(variant.name, Rates([], outcome.auc))
+            seen.samples_per_second.append(outcome.samples_per_second)
+            print(f"  {name}, run {number + 1}: {variant.name}: "
+                  f"{outcome.samples_per_second:,.0f} samples/s", flush=True)
+    return measured
+
+
+def judge(name: str, measured: dict[str, Rates]) -> list[Measured]:
+    """The rows of one configuration; what is asked differs between the two."""
+    medians = {variant: median_and_spread(seen.samples_per_second)
+               for variant, seen in measured.items()}
+    torch_rate, in_memory, without, ahead = (middle for middle, _ in medians.values())
+    rows = [
+        Measured(Figure(f"{name}: {variant}", middle, "samples/s", "torch", torch_rate), spread)
+        for variant, (middle, spread) in medians.items()
+    ]
+    aucs = [seen.auc for seen in measured.values()]
+    difference = max(aucs) - min(aucs)
+    share = None if name != "model" else ahead / in_memory >= IN_MEMORY_SHARE_MIN
+    gain = None if name != "disk" else ahead / without >= LOOKAHEAD_GAIN_MIN
+    return [
+        *rows,
+        Measured(Figure(f"{name}: lookahead against in memory", ahead, "samples/s", "in memory",
+                        in_memory), passed=share),
+        Measured(Figure(f"{name}: lookahead against none", ahead, "samples/s", "without",
+                        without), passed=gain),
+        Measured(Figure(f"{name}: auc, largest difference", difference, ""),
+                 passed=difference <= AUC_DIFFERENCE_MAX),
+    ]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
