@@ -2,16 +2,65 @@
 //!
 //! The log is one address space of bytes. A device maps it to segment files of a fixed size and moves
 //! whole blocks. Three implementations: `io_uring` with `O_DIRECT`, a thread pool of `pread`/`pwrite`
-//! for where io_uring is refused, and memory for tests.
+//! for where io_uring is refused, and memory for tests. A fourth, [`FaultyDevice`], wraps any of them
+//! and fails on request.
+//!
+//! ```
+//! use embank_kv::device::{self, AlignedBuffer, DeviceChoice, DeviceOptions, Read};
+//! # fn main() -> embank_kv::Result<()> {
+//! # let dir = tempfile::tempdir().expect("a temporary directory");
+//! let device = device::open(dir.path(), DeviceChoice::Auto, &DeviceOptions::default())?;
+//! let mut page = AlignedBuffer::zeroed(4096);
+//! page.fill(7);
+//! device.write(8192, &page)?;
+//! device.sync()?; // Durable from here on.
+//!
+//! let mut back = AlignedBuffer::zeroed(4096);
+//! device.read_many(&mut [Read { offset: 8192, buffer: &mut back }])?;
+//! assert_eq!(*back, *page);
+//! # Ok(())
+//! # }
+//! ```
+
+mod buffer;
+mod faulty;
+mod memory;
+mod open_file;
+#[cfg(target_os = "linux")]
+mod ring;
+mod segments;
+#[cfg(test)]
+mod tests;
+mod threads;
+mod transfer;
+#[cfg(target_os = "linux")]
+mod uring;
 
 use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
 
-use crate::error::Result;
+pub use buffer::AlignedBuffer;
+pub use faulty::{DeviceCalls, FaultyDevice};
+pub use memory::MemoryDevice;
+pub use segments::SEGMENT_SIZE_BYTES_DEFAULT;
+pub use threads::ThreadDevice;
+#[cfg(target_os = "linux")]
+pub use uring::UringDevice;
+
+use crate::error::{Error, Result};
 
 /// Offsets, lengths and buffer addresses of every transfer are multiples of this.
 pub const BLOCK_BYTES: usize = 512;
 
 /// One read of a burst: `buffer.len()` bytes from log offset `offset`.
+///
+/// ```
+/// use embank_kv::device::{AlignedBuffer, BLOCK_BYTES, Read};
+/// let mut block = AlignedBuffer::zeroed(BLOCK_BYTES);
+/// let read = Read { offset: 3 * BLOCK_BYTES as u64, buffer: &mut block };
+/// assert_eq!(read.buffer.len(), BLOCK_BYTES);
+/// ```
 #[derive(Debug)]
 pub struct Read<'a> {
     /// Log offset, a multiple of [`BLOCK_BYTES`].
@@ -21,6 +70,11 @@ pub struct Read<'a> {
 }
 
 /// Which device to use.
+///
+/// ```
+/// use embank_kv::DeviceChoice;
+/// assert_eq!(DeviceChoice::default(), DeviceChoice::Auto);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum DeviceChoice {
     /// `io_uring` where the kernel grants it, else the thread pool.
@@ -34,30 +88,118 @@ pub enum DeviceChoice {
     Memory,
 }
 
+/// How a device is set up.
+///
+/// ```
+/// use embank_kv::device::DeviceOptions;
+/// let options = DeviceOptions { segment_size_bytes: 1 << 20, ..DeviceOptions::default() };
+/// assert_eq!(options.queue_depth, 128);
+/// ```
+#[derive(Debug, Clone)]
+pub struct DeviceOptions {
+    /// Bytes of log in one segment file: a power of two, at least [`BLOCK_BYTES`]. A bank keeps the size
+    /// it was created with. Default [`SEGMENT_SIZE_BYTES_DEFAULT`].
+    pub segment_size_bytes: u64,
+    /// Reads that one burst keeps in flight in its ring, 1 to 4096. Default 128.
+    pub queue_depth: u32,
+    /// Rings, created when first needed: as many threads can have a burst in flight at once, later ones
+    /// wait. At least 1. Default 4.
+    pub rings_max: usize,
+    /// Reading threads of the thread pool; the thread that calls reads too. Default 16.
+    pub threads: usize,
+    /// Segment files whose handles stay open between uses; at least 1. Default 512.
+    pub open_files_max: usize,
+}
+
+impl Default for DeviceOptions {
+    fn default() -> Self {
+        Self {
+            segment_size_bytes: SEGMENT_SIZE_BYTES_DEFAULT,
+            queue_depth: 128,
+            rings_max: 4,
+            threads: 16,
+            open_files_max: 512,
+        }
+    }
+}
+
+impl DeviceOptions {
+    fn check(&self) -> Result<()> {
+        let size = self.segment_size_bytes;
+        if !size.is_power_of_two() || size < BLOCK_BYTES as u64 {
+            return Err(Error::InvalidArgument(format!(
+                "a segment size of {size} bytes won't do: give a power of two of at least \
+                 {BLOCK_BYTES} bytes"
+            )));
+        }
+        if !(1..=4096).contains(&self.queue_depth) {
+            return Err(Error::InvalidArgument(format!(
+                "a queue depth of {} won't do: give 1 to 4096",
+                self.queue_depth
+            )));
+        }
+        if self.rings_max == 0 || self.open_files_max == 0 {
+            return Err(Error::InvalidArgument(
+                "rings_max and open_files_max must be at least 1".to_owned(),
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// What a device had to do without, for statistics and logs.
+///
+/// ```
+/// use embank_kv::device::{Device, DeviceOptions, MemoryDevice};
+/// let device = MemoryDevice::new(&DeviceOptions::default())?;
+/// assert!(device.report().io_uring_refused.is_none());
+/// # Ok::<(), embank_kv::Error>(())
+/// ```
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct DeviceReport {
+    /// Why [`DeviceChoice::Auto`] took the thread pool; `None` if nothing was refused.
+    pub io_uring_refused: Option<String>,
+    /// Why reads and writes pass through the page cache, outside the memory budget; `None` with
+    /// `O_DIRECT` and in memory.
+    pub direct_io_refused: Option<String>,
+}
+
 /// Block storage for the log.
 pub trait Device: Send + Sync + fmt::Debug {
     /// The device's name as statistics print it: `"io_uring"`, `"threads"`, `"memory"`.
     fn name(&self) -> &'static str;
 
+    /// What the device had to do without. Nothing, unless it says so.
+    fn report(&self) -> DeviceReport {
+        DeviceReport::default()
+    }
+
     /// Reads all of `reads`, as many at once as the device takes, and returns when the last is done.
     ///
+    /// What lies between written ranges of a segment reads as zeros, as in any sparse file; what lies
+    /// beyond the last written block of a segment is [`Error::Truncated`].
+    ///
     /// # Errors
-    /// The first failure, naming file and offset; every request has been reaped by then.
+    /// The first failure, naming file and offset; every request has been reaped by then. The contents of
+    /// all buffers are then unspecified. [`Error::InvalidArgument`] for what is not block-aligned, empty
+    /// or crosses a segment; nothing has been read then.
     fn read_many(&self, reads: &mut [Read<'_>]) -> Result<()>;
 
     /// Writes `bytes` at log offset `offset`; both block-aligned; may cross no segment. Not yet durable.
     ///
     /// # Errors
-    /// A failed or short write, naming file and offset.
+    /// A failed or short write, naming file and offset. [`Error::InvalidArgument`] as for reads.
     fn write(&self, offset: u64, bytes: &[u8]) -> Result<()>;
 
     /// Makes every completed write durable.
     ///
     /// # Errors
-    /// A failed sync, naming the file.
+    /// A failed sync, naming the file. After one, the kernel may have dropped what it could not write,
+    /// so every later sync of this device fails too.
     fn sync(&self) -> Result<()>;
 
-    /// Drops everything at and beyond log offset `end` (a recovery discards what no checkpoint holds).
+    /// Drops everything at and beyond log offset `end`, rounded up to whole blocks (a recovery discards
+    /// what no checkpoint holds). Durable on return.
     ///
     /// # Errors
     /// A failed truncate or remove, naming the file.
@@ -65,4 +207,49 @@ pub trait Device: Send + Sync + fmt::Debug {
 
     /// The file and the offset in it that hold log offset `offset`, for error messages.
     fn locate(&self, offset: u64) -> (std::path::PathBuf, u64);
+}
+
+/// Opens the device that `choice` names over `dir/log`, creating the folder if it is absent.
+///
+/// [`DeviceChoice::Auto`] tries `io_uring` with a ring and one request through it, and takes the thread
+/// pool if that fails for whatever reason; [`Device::report`] then tells the reason.
+///
+/// # Errors
+/// [`Error::DeviceUnavailable`] if `io_uring` is asked for by name and refused; [`Error::Io`] if the
+/// folder can't be made or listed; [`Error::InvalidArgument`] for options out of range, or segment files
+/// of another size.
+pub fn open(dir: &Path, choice: DeviceChoice, options: &DeviceOptions) -> Result<Arc<dyn Device>> {
+    match choice {
+        DeviceChoice::Memory => Ok(Arc::new(MemoryDevice::new(options)?)),
+        DeviceChoice::Threads => Ok(Arc::new(ThreadDevice::open(dir, options)?)),
+        DeviceChoice::IoUring => open_uring(dir, options),
+        DeviceChoice::Auto => or_threads(open_uring(dir, options), dir, options),
+    }
+}
+
+/// The thread pool in place of an `io_uring` that was refused, with the reason kept.
+fn or_threads(
+    tried: Result<Arc<dyn Device>>,
+    dir: &Path,
+    options: &DeviceOptions,
+) -> Result<Arc<dyn Device>> {
+    match tried {
+        Err(Error::DeviceUnavailable { reason, .. }) => {
+            Ok(Arc::new(ThreadDevice::open(dir, options)?.instead_of_io_uring(reason)))
+        }
+        opened => opened,
+    }
+}
+
+#[cfg(target_os = "linux")]
+fn open_uring(dir: &Path, options: &DeviceOptions) -> Result<Arc<dyn Device>> {
+    Ok(Arc::new(UringDevice::open(dir, options)?))
+}
+
+#[cfg(not(target_os = "linux"))]
+fn open_uring(_dir: &Path, _options: &DeviceOptions) -> Result<Arc<dyn Device>> {
+    Err(Error::DeviceUnavailable {
+        device: "io_uring",
+        reason: "it is a Linux interface".to_owned(),
+    })
 }

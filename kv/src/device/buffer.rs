@@ -1,0 +1,109 @@
+//! Page-aligned memory for direct transfers.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+use std::slice;
+
+/// Alignment of every buffer: a page, so that no transfer straddles one page more than it needs to.
+const ALIGNMENT_BYTES: usize = 4096;
+
+/// A zeroed, page-aligned run of bytes that dereferences to a slice.
+///
+/// It comes from the allocator rather than from a map of its own, so that small ones are cheap and Miri
+/// can watch it.
+///
+/// ```
+/// use embank_kv::device::AlignedBuffer;
+/// let mut buffer = AlignedBuffer::zeroed(1024);
+/// buffer[0] = 1;
+/// assert_eq!(buffer.len(), 1024);
+/// assert_eq!(buffer.as_ptr() as usize % 4096, 0);
+/// ```
+pub struct AlignedBuffer {
+    start: NonNull<u8>,
+    len: usize,
+}
+
+impl AlignedBuffer {
+    /// A buffer of `len` bytes, all zero. The process aborts if there is no memory, as with `Vec`.
+    ///
+    /// # Panics
+    /// If `len` rounded up to a page exceeds `isize::MAX`.
+    pub fn zeroed(len: usize) -> Self {
+        if len == 0 {
+            return Self { start: NonNull::<Page>::dangling().cast(), len };
+        }
+        let layout = Self::layout(len);
+        // SAFETY: alloc_zeroed wants a size above zero; `len` was checked just above.
+        let start = unsafe { alloc_zeroed(layout) };
+        let Some(start) = NonNull::new(start) else { handle_alloc_error(layout) };
+        Self { start, len }
+    }
+
+    fn layout(len: usize) -> Layout {
+        Layout::from_size_align(len, ALIGNMENT_BYTES)
+            .expect("a buffer's length rounded up to a page fits isize")
+    }
+}
+
+/// What an empty buffer points at nothing of: gives the dangling pointer its alignment.
+#[repr(align(4096))]
+struct Page;
+
+const _: () = assert!(align_of::<Page>() == ALIGNMENT_BYTES);
+
+impl Drop for AlignedBuffer {
+    fn drop(&mut self) {
+        if self.len > 0 {
+            // SAFETY: `start` came from alloc_zeroed with this very layout, and is freed only here.
+            unsafe { dealloc(self.start.as_ptr(), Self::layout(self.len)) }
+        }
+    }
+}
+
+// SAFETY: the buffer owns its bytes alone, as a Box<[u8]> does.
+unsafe impl Send for AlignedBuffer {}
+// SAFETY: a shared borrow only reads, as with a Box<[u8]>.
+unsafe impl Sync for AlignedBuffer {}
+
+impl Deref for AlignedBuffer {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: `len` initialised bytes lie at `start` (or `len` is 0 and `start` dangles aligned),
+        // and the borrow of self keeps writers away.
+        unsafe { slice::from_raw_parts(self.start.as_ptr(), self.len) }
+    }
+}
+
+impl DerefMut for AlignedBuffer {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `deref`, and the exclusive borrow of self makes this the only slice.
+        unsafe { slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
+    }
+}
+
+impl fmt::Debug for AlignedBuffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "AlignedBuffer({} bytes)", self.len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_are_zeroed_aligned_and_of_the_length_asked_for() {
+        for len in [0, 1, 511, 512, 4096, 4097, 1 << 20] {
+            let mut buffer = AlignedBuffer::zeroed(len);
+            assert_eq!(buffer.len(), len);
+            assert_eq!(buffer.as_ptr() as usize % ALIGNMENT_BYTES, 0);
+            assert!(buffer.iter().all(|&byte| byte == 0));
+            buffer.fill(0xA5);
+            assert!(buffer.iter().all(|&byte| byte == 0xA5));
+        }
+    }
+}

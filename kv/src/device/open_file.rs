@@ -1,0 +1,60 @@
+//! Opening segment files, past the page cache where the file system takes it.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
+
+use super::{AlignedBuffer, BLOCK_BYTES};
+
+#[cfg(target_os = "linux")]
+const DIRECT: i32 = libc::O_DIRECT;
+#[cfg(not(target_os = "linux"))]
+const DIRECT: i32 = 0;
+
+/// Opens a segment file that is there, to read and write.
+pub(super) fn existing(path: &Path, direct: bool) -> io::Result<File> {
+    options(direct).open(path)
+}
+
+/// Creates a segment file that must not be there.
+pub(super) fn create(path: &Path, direct: bool) -> io::Result<File> {
+    options(direct).create_new(true).open(path)
+}
+
+fn options(direct: bool) -> OpenOptions {
+    let mut options = File::options();
+    // The standard library adds O_CLOEXEC.
+    options.read(true).write(true).custom_flags(if direct { DIRECT } else { 0 });
+    options
+}
+
+/// Tries direct transfers of single blocks in `folder`; the reason if the file system refuses them
+/// (`EINVAL`: it has none, or wants a coarser alignment than [`BLOCK_BYTES`]).
+///
+/// Other failures are no answer, such as a full disk, on which a bank must still open; direct transfers
+/// are then assumed, and a read or write reports what is wrong.
+pub(super) fn probe_direct(folder: &Path) -> Option<String> {
+    if DIRECT == 0 {
+        return Some("this system has no O_DIRECT".to_owned());
+    }
+    let path = folder.join(format!("probe-{}.tmp", std::process::id()));
+    let tried = try_direct(&path);
+    // It may never have come into being.
+    let _ = fs::remove_file(&path);
+    match tried {
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Some(format!(
+            "the file system under {} refuses O_DIRECT in blocks of {BLOCK_BYTES} bytes: {error}",
+            folder.display()
+        )),
+        _ => None,
+    }
+}
+
+fn try_direct(path: &Path) -> io::Result<()> {
+    let file = options(true).create(true).truncate(true).open(path)?;
+    let mut block = AlignedBuffer::zeroed(2 * BLOCK_BYTES);
+    // The second half of a page, at the file's second block: aligned to a block and to nothing more.
+    file.write_all_at(&block[BLOCK_BYTES..], BLOCK_BYTES as u64)?;
+    file.read_exact_at(&mut block[BLOCK_BYTES..], BLOCK_BYTES as u64)
+}

@@ -1,0 +1,455 @@
+//! The log's address space on segment files.
+//!
+//! Log offset `o` lies in file `log/<first offset, 16 hex digits>.seg` of a fixed power-of-two size, so
+//! that cold ends of the log can be given back as whole files. Files are opened when first needed, with
+//! `O_DIRECT` where the file system takes it, and a bounded number of handles stays open.
+//!
+//! What durability rests on:
+//! - A write enters `unsynced` after it has completed and before it returns, so a sync that starts
+//!   later finds it; `unsynced` holds the handle that wrote, so the kernel's record of a failed
+//!   write-back is reported to it and to nobody else.
+//! - A new file sets `folder_unsynced` before its first write returns.
+//! - Syncs take turns: one that finds nothing to do must not return while another still works on it.
+//! - After a failed sync the kernel may have marked the lost pages clean, and a second sync would report
+//!   success (the "fsyncgate" of PostgreSQL, 2018). The failure is therefore kept and repeated.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::{Mutex, RwLock};
+
+use super::transfer::{self, Progress};
+use super::{BLOCK_BYTES, DeviceOptions, Read, open_file};
+use crate::error::{Error, Result};
+
+/// Bytes of log in one segment file unless told otherwise: 256 MiB. Space is given back in these units.
+pub const SEGMENT_SIZE_BYTES_DEFAULT: u64 = 256 << 20;
+
+/// One segment file, open.
+#[derive(Debug)]
+pub(super) struct Segment {
+    number: u64,
+    path: PathBuf,
+    file: File,
+    /// Set by each use and cleared by the search for a handle to close: a second chance.
+    used: AtomicBool,
+}
+
+impl Segment {
+    pub(super) fn file(&self) -> &File {
+        &self.file
+    }
+
+    pub(super) fn truncated(&self, offset: u64, expected: usize, found: usize) -> Error {
+        Error::Truncated {
+            path: self.path.clone(),
+            offset,
+            expected: expected as u64,
+            found: found as u64,
+        }
+    }
+
+    /// A failed read: the system's error with file and offset.
+    pub(super) fn read_failed(&self, offset: u64, source: &io::Error) -> Error {
+        let source = io::Error::new(source.kind(), format!("at offset {offset}: {source}"));
+        Error::io("read", &self.path, source)
+    }
+
+    fn write_failed(&self, offset: u64, source: &io::Error) -> Error {
+        let source = io::Error::new(source.kind(), format!("at offset {offset}: {source}"));
+        Error::io("write", &self.path, source)
+    }
+
+    /// Fills `buffer` from the file's `offset`, a system call or two.
+    pub(super) fn read_exact(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {
+        let (mut done, mut retries) = (0, 0);
+        loop {
+            let moved = match self.file.read_at(&mut buffer[done..], offset + done as u64) {
+                Ok(moved) => moved,
+                Err(error) if transfer::is_transient(&error) => {
+                    retries += 1;
+                    if retries > transfer::retries_max(1) {
+                        return Err(self.read_failed(offset + done as u64, &error));
+                    }
+                    continue;
+                }
+                Err(error) => return Err(self.read_failed(offset + done as u64, &error)),
+            };
+            match Progress::after(buffer.len(), done, moved) {
+                Progress::Complete => return Ok(()),
+                Progress::More => done += moved,
+                Progress::EndOfFile => {
+                    return Err(self.truncated(offset, buffer.len(), done + moved));
+                }
+            }
+        }
+    }
+
+    /// Writes all of `bytes`. A write that stops within a block goes on from that block's start, because
+    /// a direct write can't go on from within it.
+    fn write_all(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        let (mut done, mut retries) = (0, 0);
+        while done < bytes.len() {
+            match self.file.write_at(&bytes[done..], offset + done as u64) {
+                Ok(moved) if done + moved >= bytes.len() => break,
+                Ok(moved) if moved >= BLOCK_BYTES => done += moved / BLOCK_BYTES * BLOCK_BYTES,
+                Ok(_) => {
+                    let source = io::Error::from(io::ErrorKind::WriteZero);
+                    return Err(self.write_failed(offset + done as u64, &source));
+                }
+                Err(error) if transfer::is_transient(&error) => {
+                    retries += 1;
+                    if retries > transfer::retries_max(1) {
+                        return Err(self.write_failed(offset + done as u64, &error));
+                    }
+                }
+                Err(error) => return Err(self.write_failed(offset + done as u64, &error)),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A burst's reads with their files found and held open.
+#[derive(Debug)]
+pub(super) struct Located {
+    segments: Vec<Arc<Segment>>,
+    /// For each read: its segment's place in `segments`, and the offset in that file.
+    places: Vec<(u32, u64)>,
+}
+
+impl Located {
+    /// The file of read `i`, and the offset in it.
+    pub(super) fn place(&self, i: usize) -> (&Segment, u64) {
+        let (segment, offset) = self.places[i];
+        (&self.segments[segment as usize], offset)
+    }
+
+    /// The file of the first read, for errors of the burst as a whole.
+    pub(super) fn path(&self) -> &Path {
+        &self.place(0).0.path
+    }
+}
+
+/// The segment files of one log.
+#[derive(Debug)]
+pub(super) struct Segments {
+    folder: PathBuf,
+    segment_size_bytes: u64,
+    open_files_max: usize,
+    direct: bool,
+    direct_refused: Option<String>,
+    open: RwLock<BTreeMap<u64, Arc<Segment>>>,
+    unsynced: Mutex<BTreeMap<u64, Arc<Segment>>>,
+    folder_unsynced: AtomicBool,
+    /// Held for the whole of a sync; remembers the first that failed.
+    sync_failure: Mutex<Option<String>>,
+}
+
+impl Segments {
+    /// Opens the segment files under `dir/log`, creating the folder durably if it is absent.
+    pub(super) fn open(dir: &Path, options: &DeviceOptions) -> Result<Self> {
+        options.check()?;
+        let folder = dir.join("log");
+        if !folder.is_dir() {
+            fs::create_dir_all(&folder).map_err(|e| Error::io("create", &folder, e))?;
+            sync_folder(dir)?;
+        }
+        let direct_refused = open_file::probe_direct(&folder);
+        let segments = Self {
+            folder,
+            segment_size_bytes: options.segment_size_bytes,
+            open_files_max: options.open_files_max,
+            direct: direct_refused.is_none(),
+            direct_refused,
+            open: RwLock::default(),
+            unsynced: Mutex::default(),
+            folder_unsynced: AtomicBool::new(false),
+            sync_failure: Mutex::default(),
+        };
+        segments.on_disk()?;
+        Ok(segments)
+    }
+
+    pub(super) fn direct_refused(&self) -> Option<&str> {
+        self.direct_refused.as_deref()
+    }
+
+    /// The file and the offset in it that hold log offset `offset`.
+    pub(super) fn locate(&self, offset: u64) -> (PathBuf, u64) {
+        (self.path(self.number(offset)), self.within(offset))
+    }
+
+    /// Checks every read and finds its file, before any of them starts.
+    pub(super) fn locate_all(&self, reads: &[Read<'_>]) -> Result<Located> {
+        let mut located = Located { segments: Vec::new(), places: Vec::with_capacity(reads.len()) };
+        for read in reads {
+            transfer::check(read.offset, read.buffer, self.segment_size_bytes)?;
+            let number = self.number(read.offset);
+            // Bursts come sorted by address, so that most reads lie in the segment of the one before.
+            if located.segments.last().is_none_or(|last| last.number != number) {
+                located.segments.push(self.for_reading(read)?);
+            }
+            let segment = located.segments.len() as u32 - 1;
+            located.places.push((segment, self.within(read.offset)));
+        }
+        Ok(located)
+    }
+
+    pub(super) fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        transfer::check(offset, bytes, self.segment_size_bytes)?;
+        let segment = self.for_writing(self.number(offset))?;
+        segment.write_all(self.within(offset), bytes)?;
+        self.unsynced.lock().entry(segment.number).or_insert(segment);
+        Ok(())
+    }
+
+    pub(super) fn sync(&self) -> Result<()> {
+        let mut failure = self.sync_failure.lock();
+        if let Some(earlier) = &*failure {
+            let source = io::Error::other(format!(
+                "an earlier sync failed ({earlier}), so what was written before it may be lost; \
+                 reopen the bank at its last checkpoint"
+            ));
+            return Err(Error::io("sync", &self.folder, source));
+        }
+        let synced = self.sync_unsynced();
+        if let Err(error) = &synced {
+            *failure = Some(error.to_string());
+        }
+        synced
+    }
+
+    fn sync_unsynced(&self) -> Result<()> {
+        let unsynced = std::mem::take(&mut *self.unsynced.lock());
+        for segment in unsynced.values() {
+            segment.file.sync_data().map_err(|e| Error::io("sync", &segment.path, e))?;
+        }
+        // SeqCst pairs with the store in `for_writing`.
+        if self.folder_unsynced.swap(false, Ordering::SeqCst) {
+            sync_folder(&self.folder)?;
+        }
+        Ok(())
+    }
+
+    /// Removes whole segments beyond `end`, the last first, so that a crash in between leaves a log
+    /// without gaps; then cuts the one that holds `end`.
+    pub(super) fn truncate(&self, end: u64) -> Result<()> {
+        let Some(end) = end.checked_next_multiple_of(BLOCK_BYTES as u64) else { return Ok(()) };
+        let mut open = self.open.write();
+        let mut unsynced = self.unsynced.lock();
+        for (number, len) in self.on_disk()?.into_iter().rev() {
+            let first = number * self.segment_size_bytes;
+            let path = self.path(number);
+            if first >= end {
+                open.remove(&number);
+                unsynced.remove(&number);
+                fs::remove_file(&path).map_err(|e| Error::io("remove", &path, e))?;
+            } else if first + len > end {
+                let file = File::options().write(true).open(&path);
+                let file = file.map_err(|e| Error::io("open", &path, e))?;
+                file.set_len(end - first).map_err(|e| Error::io("truncate", &path, e))?;
+                file.sync_all().map_err(|e| Error::io("sync", &path, e))?;
+            }
+        }
+        sync_folder(&self.folder)
+    }
+
+    fn number(&self, offset: u64) -> u64 {
+        offset / self.segment_size_bytes
+    }
+
+    fn within(&self, offset: u64) -> u64 {
+        offset % self.segment_size_bytes
+    }
+
+    fn path(&self, number: u64) -> PathBuf {
+        self.folder.join(format!("{:016x}.seg", number * self.segment_size_bytes))
+    }
+
+    fn for_reading(&self, read: &Read<'_>) -> Result<Arc<Segment>> {
+        let number = self.number(read.offset);
+        if let Some(segment) = self.cached(number) {
+            return Ok(segment);
+        }
+        let mut open = self.open.write();
+        match self.open_existing(&mut open, number)? {
+            Some(segment) => Ok(segment),
+            None => Err(Error::Truncated {
+                path: self.path(number),
+                offset: self.within(read.offset),
+                expected: read.buffer.len() as u64,
+                found: 0,
+            }),
+        }
+    }
+
+    fn for_writing(&self, number: u64) -> Result<Arc<Segment>> {
+        if let Some(segment) = self.cached(number) {
+            return Ok(segment);
+        }
+        // The lock is held throughout, so that of two first writers one creates the file.
+        let mut open = self.open.write();
+        if let Some(segment) = self.open_existing(&mut open, number)? {
+            return Ok(segment);
+        }
+        let path = self.path(number);
+        let file =
+            open_file::create(&path, self.direct).map_err(|e| Error::io("create", &path, e))?;
+        // SeqCst pairs with the swap in `sync_unsynced`.
+        self.folder_unsynced.store(true, Ordering::SeqCst);
+        Ok(self.keep(&mut open, number, path, file))
+    }
+
+    fn cached(&self, number: u64) -> Option<Arc<Segment>> {
+        let open = self.open.read();
+        let segment = open.get(&number)?;
+        // Relaxed: a hint for `keep`, which orders nothing by it.
+        segment.used.store(true, Ordering::Relaxed);
+        Some(Arc::clone(segment))
+    }
+
+    fn open_existing(
+        &self,
+        open: &mut BTreeMap<u64, Arc<Segment>>,
+        number: u64,
+    ) -> Result<Option<Arc<Segment>>> {
+        if let Some(segment) = open.get(&number) {
+            return Ok(Some(Arc::clone(segment)));
+        }
+        let path = self.path(number);
+        match open_file::existing(&path, self.direct) {
+            Ok(file) => Ok(Some(self.keep(open, number, path, file))),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(Error::io("open", &path, error)),
+        }
+    }
+
+    /// Keeps a handle open, and closes another where there are too many. Whoever uses that one, or has
+    /// yet to sync it, holds it open until then.
+    fn keep(
+        &self,
+        open: &mut BTreeMap<u64, Arc<Segment>>,
+        number: u64,
+        path: PathBuf,
+        file: File,
+    ) -> Arc<Segment> {
+        if open.len() >= self.open_files_max {
+            // Relaxed: as in `cached`.
+            let unused = open.values().find(|segment| !segment.used.swap(false, Ordering::Relaxed));
+            let victim = unused.map(|segment| segment.number);
+            if let Some(victim) = victim.or_else(|| open.keys().next().copied()) {
+                open.remove(&victim);
+            }
+        }
+        let segment = Arc::new(Segment { number, path, file, used: AtomicBool::new(true) });
+        open.insert(number, Arc::clone(&segment));
+        segment
+    }
+
+    /// Segment numbers and file lengths, ascending. Files of other names are none of the log's.
+    fn on_disk(&self) -> Result<Vec<(u64, u64)>> {
+        let listed = |e| Error::io("list", &self.folder, e);
+        let mut found = Vec::new();
+        for entry in fs::read_dir(&self.folder).map_err(listed)? {
+            let entry = entry.map_err(listed)?;
+            let Some(first) = first_offset(&entry.file_name()) else { continue };
+            let len = entry.metadata().map_err(|e| Error::io("stat", entry.path(), e))?.len();
+            if !first.is_multiple_of(self.segment_size_bytes) || len > self.segment_size_bytes {
+                return Err(Error::InvalidArgument(format!(
+                    "{} ({len} bytes) is no segment of {} bytes; open the bank with the segment size \
+                     that it was created with",
+                    entry.path().display(),
+                    self.segment_size_bytes
+                )));
+            }
+            found.push((self.number(first), len));
+        }
+        found.sort_unstable();
+        Ok(found)
+    }
+}
+
+/// The log offset that a segment file's name says it begins at.
+fn first_offset(name: &std::ffi::OsStr) -> Option<u64> {
+    let digits = name.to_str()?.strip_suffix(".seg")?;
+    if digits.len() == 16 { u64::from_str_radix(digits, 16).ok() } else { None }
+}
+
+/// Makes the names in a folder durable.
+fn sync_folder(folder: &Path) -> Result<()> {
+    let synced = File::open(folder).and_then(|folder| folder.sync_all());
+    synced.map_err(|e| Error::io("sync", folder, e))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::AlignedBuffer;
+
+    fn segments(dir: &Path, open_files_max: usize) -> Segments {
+        let options =
+            DeviceOptions { segment_size_bytes: 4096, open_files_max, ..DeviceOptions::default() };
+        Segments::open(dir, &options).unwrap()
+    }
+
+    #[test]
+    fn few_handles_stay_open_and_every_write_is_still_synced() {
+        let dir = tempfile::tempdir().unwrap();
+        let segments = segments(dir.path(), 2);
+        let mut block = AlignedBuffer::zeroed(512);
+        for number in 0..6_u64 {
+            block.fill(number as u8);
+            segments.write(number * 4096, &block).unwrap();
+            assert!(segments.open.read().len() <= 2);
+        }
+        assert_eq!(segments.unsynced.lock().len(), 6);
+        segments.sync().unwrap();
+        assert!(segments.unsynced.lock().is_empty());
+        assert!(!segments.folder_unsynced.load(Ordering::SeqCst));
+        for number in 0..6_u64 {
+            let read = Read { offset: number * 4096, buffer: &mut block };
+            let located = segments.locate_all(&[read]).unwrap();
+            let (segment, offset) = located.place(0);
+            segment.read_exact(offset, &mut block).unwrap();
+            assert!(block.iter().all(|&byte| byte == number as u8));
+        }
+    }
+
+    #[test]
+    fn a_failed_sync_is_repeated_by_every_later_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let segments = segments(dir.path(), 8);
+        segments.write(0, &AlignedBuffer::zeroed(512)).unwrap();
+        // fdatasync of a pipe fails with EINVAL: it stands for a disk that fails.
+        let (reader, _writer) = io::pipe().unwrap();
+        let broken = Segment {
+            number: 7,
+            path: dir.path().join("broken"),
+            file: File::from(std::os::fd::OwnedFd::from(reader)),
+            used: AtomicBool::new(false),
+        };
+        segments.unsynced.lock().insert(7, Arc::new(broken));
+        assert!(segments.sync().unwrap_err().to_string().contains("broken"));
+        segments.write(0, &AlignedBuffer::zeroed(512)).unwrap();
+        assert!(segments.sync().unwrap_err().to_string().contains("an earlier sync failed"));
+    }
+
+    #[test]
+    fn segments_of_another_size_are_refused_and_other_files_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        segments(dir.path(), 8).write(3 * 4096, &AlignedBuffer::zeroed(512)).unwrap();
+        fs::write(dir.path().join("log/notes.txt"), "kept").unwrap();
+        let options = DeviceOptions { segment_size_bytes: 8192, ..DeviceOptions::default() };
+        let refused = Segments::open(dir.path(), &options).unwrap_err();
+        assert!(matches!(refused, Error::InvalidArgument(_)), "{refused}");
+        segments(dir.path(), 8).truncate(0).unwrap();
+        let left: Vec<_> = fs::read_dir(dir.path().join("log")).unwrap().collect();
+        assert_eq!(left.len(), 1);
+    }
+}

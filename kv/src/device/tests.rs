@@ -1,0 +1,340 @@
+//! What every device does alike. Each test runs on all of them; io_uring is left out, with a message,
+//! where the kernel refuses it.
+
+use std::fs;
+use std::path::Path;
+use std::sync::{Arc, Barrier};
+use std::thread;
+
+use super::*;
+
+const SEGMENT: u64 = 64 << 10;
+const BLOCK: u64 = BLOCK_BYTES as u64;
+
+fn options() -> DeviceOptions {
+    // Small, so that bursts outgrow the ring, threads the rings, and segments the open handles.
+    DeviceOptions {
+        segment_size_bytes: SEGMENT,
+        queue_depth: 8,
+        rings_max: 2,
+        threads: 4,
+        open_files_max: 3,
+    }
+}
+
+fn on_every_device(test: impl Fn(&dyn Device)) {
+    for choice in [DeviceChoice::Memory, DeviceChoice::Threads, DeviceChoice::IoUring] {
+        let dir = tempfile::tempdir().unwrap();
+        match open(dir.path(), choice, &options()) {
+            Ok(device) => test(&*device),
+            Err(refused @ Error::DeviceUnavailable { .. }) => eprintln!("left out: {refused}"),
+            Err(error) => panic!("{choice:?}: {error}"),
+        }
+    }
+}
+
+/// Fills blocks with what tells them from every other block: their offset and `salt`.
+fn stamp(offset: u64, salt: u64, bytes: &mut [u8]) {
+    for (i, word) in bytes.chunks_exact_mut(8).enumerate() {
+        let at = offset + 8 * i as u64;
+        word.copy_from_slice(&(at.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ salt).to_le_bytes());
+    }
+}
+
+fn stamped(offset: u64, salt: u64, len: u64) -> AlignedBuffer {
+    let mut bytes = AlignedBuffer::zeroed(len as usize);
+    stamp(offset, salt, &mut bytes);
+    bytes
+}
+
+fn write_log(device: &dyn Device, segments: u64) {
+    for first in (0..segments).map(|segment| segment * SEGMENT) {
+        device.write(first, &stamped(first, 0, SEGMENT)).unwrap();
+    }
+}
+
+fn read(device: &dyn Device, offset: u64, len: u64) -> Result<AlignedBuffer> {
+    let mut bytes = AlignedBuffer::zeroed(len as usize);
+    device.read_many(&mut [Read { offset, buffer: &mut bytes }])?;
+    Ok(bytes)
+}
+
+/// Reads `len` bytes at each of `offsets` in one burst.
+fn burst(device: &dyn Device, offsets: &[u64], len: usize) -> Result<AlignedBuffer> {
+    let mut bytes = AlignedBuffer::zeroed(offsets.len() * len);
+    let mut reads: Vec<_> = offsets
+        .iter()
+        .zip(bytes.chunks_mut(len))
+        .map(|(&offset, buffer)| Read { offset, buffer })
+        .collect();
+    device.read_many(&mut reads)?;
+    Ok(bytes)
+}
+
+fn assert_burst(device: &dyn Device, offsets: &[u64], len: usize) {
+    let bytes = burst(device, offsets, len).unwrap();
+    for (&offset, chunk) in offsets.iter().zip(bytes.chunks(len)) {
+        assert_eq!(chunk, &*stamped(offset, 0, len as u64), "{} at {offset}", device.name());
+    }
+}
+
+/// Block-aligned offsets all over the log, in no order, repeats included.
+fn scattered(count: u64, log_bytes: u64, len: u64) -> Vec<u64> {
+    (0..count)
+        .map(|i| i.wrapping_mul(0xD134_2543_DE82_EF95) >> 20)
+        .map(|random| random % (log_bytes / BLOCK) * BLOCK)
+        .map(|offset| if offset % SEGMENT + len > SEGMENT { offset - len } else { offset })
+        .collect()
+}
+
+#[test]
+fn what_was_written_is_read_back() {
+    on_every_device(|device| {
+        write_log(device, 3);
+        device.write(SEGMENT + BLOCK, &stamped(SEGMENT + BLOCK, 77, 2 * BLOCK)).unwrap();
+        device.sync().unwrap();
+        assert_eq!(*read(device, SEGMENT, BLOCK).unwrap(), *stamped(SEGMENT, 0, BLOCK));
+        let rewritten = read(device, SEGMENT + BLOCK, 2 * BLOCK).unwrap();
+        assert_eq!(*rewritten, *stamped(SEGMENT + BLOCK, 77, 2 * BLOCK));
+        let whole = read(device, 2 * SEGMENT, SEGMENT).unwrap();
+        assert_eq!(*whole, *stamped(2 * SEGMENT, 0, SEGMENT));
+    });
+}
+
+#[test]
+fn bursts_of_any_size_bring_every_read_its_own_bytes() {
+    on_every_device(|device| {
+        write_log(device, 5);
+        for (count, len) in [(0, 512), (1, 512), (2, 512), (8, 512), (9, 1024), (700, 4096)] {
+            assert_burst(device, &scattered(count, 5 * SEGMENT, len as u64), len);
+        }
+    });
+}
+
+#[test]
+fn reads_of_different_lengths_go_in_one_burst() {
+    on_every_device(|device| {
+        write_log(device, 2);
+        let (mut small, mut large) = (AlignedBuffer::zeroed(512), AlignedBuffer::zeroed(32 << 10));
+        let mut reads = [
+            Read { offset: SEGMENT - BLOCK, buffer: &mut small },
+            Read { offset: SEGMENT, buffer: &mut large },
+        ];
+        device.read_many(&mut reads).unwrap();
+        assert_eq!(*small, *stamped(SEGMENT - BLOCK, 0, BLOCK));
+        assert_eq!(*large, *stamped(SEGMENT, 0, 32 << 10));
+    });
+}
+
+#[test]
+fn unaligned_empty_and_crossing_transfers_are_refused() {
+    on_every_device(|device| {
+        write_log(device, 2);
+        let mut memory = AlignedBuffer::zeroed(4096);
+        let ranges = [(1, 0..512), (0, 0..100), (0, 4..516), (0, 0..0), (SEGMENT - BLOCK, 0..1024)];
+        for (offset, range) in ranges {
+            let refused = device.write(offset, &memory[range.clone()]).unwrap_err();
+            assert!(matches!(refused, Error::InvalidArgument(_)), "{refused}");
+            let buffer = &mut memory[range];
+            let refused = device.read_many(&mut [Read { offset, buffer }]).unwrap_err();
+            assert!(matches!(refused, Error::InvalidArgument(_)), "{refused}");
+        }
+        // In a burst too, and before any of it is read.
+        let (good, bad) = memory.split_at_mut(2048);
+        let mut reads = [Read { offset: 0, buffer: good }, Read { offset: 7, buffer: bad }];
+        assert!(matches!(device.read_many(&mut reads), Err(Error::InvalidArgument(_))));
+        assert!(memory.iter().all(|&byte| byte == 0));
+    });
+}
+
+#[test]
+fn reads_beyond_the_written_end_name_the_file_and_the_place() {
+    on_every_device(|device| {
+        let end = SEGMENT + 3 * BLOCK;
+        device.write(0, &stamped(0, 0, SEGMENT)).unwrap();
+        device.write(SEGMENT, &stamped(SEGMENT, 0, 3 * BLOCK)).unwrap();
+        // (read at, bytes wanted, bytes found): partly there, just beyond, in a segment that is not there.
+        let cases = [
+            (end - BLOCK, 1024, 512),
+            (end, 512, 0),
+            (end + 4 * BLOCK, 512, 0),
+            (3 * SEGMENT, 512, 0),
+        ];
+        for (at, wanted, there) in cases {
+            let error = read(device, at, wanted).unwrap_err();
+            let Error::Truncated { path, offset, expected, found } = error else {
+                panic!("{error}")
+            };
+            assert_eq!((path, offset), device.locate(at));
+            assert_eq!((expected, found), (wanted, there));
+            assert_eq!(offset, at % SEGMENT);
+        }
+        // The same in the middle of a burst: it drains, and the device goes on working.
+        for _ in 0..20 {
+            let mut offsets = scattered(60, SEGMENT, BLOCK);
+            offsets.insert(30, end);
+            let error = burst(device, &offsets, 512).unwrap_err();
+            let Error::Truncated { path, offset, expected, found } = error else {
+                panic!("{error}")
+            };
+            assert_eq!((path, offset), device.locate(end));
+            assert_eq!((expected, found), (512, 0));
+            assert_burst(device, &scattered(60, SEGMENT, BLOCK), 512);
+        }
+    });
+}
+
+#[test]
+fn holes_within_a_segment_read_as_zeros() {
+    on_every_device(|device| {
+        device.write(8 * BLOCK, &stamped(0, 1, BLOCK)).unwrap();
+        assert!(read(device, 0, 8 * BLOCK).unwrap().iter().all(|&byte| byte == 0));
+    });
+}
+
+#[test]
+fn truncation_drops_what_lies_beyond_and_keeps_the_rest() {
+    on_every_device(|device| {
+        write_log(device, 4);
+        let end = SEGMENT + 5 * BLOCK;
+        device.truncate(end - 100).unwrap(); // Rounded up to the block.
+        assert_eq!(*read(device, end - BLOCK, BLOCK).unwrap(), *stamped(end - BLOCK, 0, BLOCK));
+        for beyond in [end, 2 * SEGMENT, 3 * SEGMENT] {
+            assert!(matches!(read(device, beyond, BLOCK), Err(Error::Truncated { .. })));
+        }
+        // What is written anew is there alone; nothing old comes back after it.
+        device.write(3 * SEGMENT, &stamped(0, 9, BLOCK)).unwrap();
+        device.sync().unwrap();
+        assert_eq!(*read(device, 3 * SEGMENT, BLOCK).unwrap(), *stamped(0, 9, BLOCK));
+        assert!(matches!(read(device, 3 * SEGMENT + BLOCK, BLOCK), Err(Error::Truncated { .. })));
+        device.truncate(u64::MAX).unwrap();
+        device.truncate(2 * SEGMENT).unwrap();
+        assert!(read(device, end - BLOCK, BLOCK).is_ok());
+        device.truncate(SEGMENT).unwrap();
+        assert!(matches!(read(device, SEGMENT, BLOCK), Err(Error::Truncated { .. })));
+        device.truncate(0).unwrap();
+        assert!(matches!(read(device, 0, BLOCK), Err(Error::Truncated { .. })));
+    });
+}
+
+#[test]
+fn many_threads_read_while_one_writes() {
+    on_every_device(|device| {
+        write_log(device, 4);
+        let start = Barrier::new(7);
+        thread::scope(|scope| {
+            for reader in 0..6_usize {
+                let start = &start;
+                scope.spawn(move || {
+                    let offsets = scattered(100 + reader as u64, 4 * SEGMENT, 1024);
+                    start.wait();
+                    for _ in 0..20 {
+                        assert_burst(device, &offsets, 1024);
+                    }
+                });
+            }
+            start.wait();
+            for segment in 4..12 {
+                let first = segment * SEGMENT;
+                device.write(first, &stamped(first, 0, SEGMENT)).unwrap();
+                device.sync().unwrap();
+            }
+        });
+        assert_burst(device, &scattered(300, 12 * SEGMENT, 1024), 1024);
+    });
+}
+
+#[test]
+fn a_reopened_device_finds_what_was_written() {
+    for choice in [DeviceChoice::Threads, DeviceChoice::Auto] {
+        let dir = tempfile::tempdir().unwrap();
+        let device = open(dir.path(), choice, &options()).unwrap();
+        write_log(&*device, 3);
+        device.sync().unwrap();
+        drop(device);
+        let device = open(dir.path(), choice, &options()).unwrap();
+        assert_burst(&*device, &scattered(50, 3 * SEGMENT, BLOCK), 512);
+        let (path, offset) = device.locate(2 * SEGMENT + 5);
+        assert_eq!(path, dir.path().join("log/0000000000020000.seg"));
+        assert_eq!(offset, 5);
+        assert_eq!(fs::metadata(path).unwrap().len(), SEGMENT);
+    }
+}
+
+#[test]
+fn a_file_cut_short_from_outside_is_truncated_even_within_a_block() {
+    on_every_device(|device| {
+        write_log(device, 1);
+        let (path, _) = device.locate(0);
+        if device.name() == "memory" {
+            return;
+        }
+        let file = fs::File::options().write(true).open(&path).unwrap();
+        file.set_len(1024 + 100).unwrap();
+        for offsets in [&[512][..], &[0, 512]] {
+            let error = burst(device, offsets, 1024).unwrap_err();
+            let Error::Truncated { offset, expected, found, .. } = error else { panic!("{error}") };
+            assert_eq!(expected, 1024);
+            assert_eq!((offset, found), (512, 612));
+        }
+    });
+}
+
+#[test]
+fn devices_are_dropped_used_or_not() {
+    for choice in [DeviceChoice::Memory, DeviceChoice::Threads, DeviceChoice::Auto] {
+        let dir = tempfile::tempdir().unwrap();
+        drop(open(dir.path(), choice, &options()).unwrap());
+        let device = open(dir.path(), choice, &DeviceOptions::default()).unwrap();
+        device.write(0, &AlignedBuffer::zeroed(4096)).unwrap();
+        let shared = Arc::clone(&device);
+        thread::spawn(move || read(&*shared, 0, 512).map(drop)).join().unwrap().unwrap();
+    }
+}
+
+#[test]
+fn where_io_uring_is_refused_threads_read_and_the_reason_is_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let refused = Error::DeviceUnavailable { device: "io_uring", reason: "EPERM".to_owned() };
+    let device = or_threads(Err(refused), dir.path(), &options()).unwrap();
+    assert_eq!(device.name(), "threads");
+    assert_eq!(device.report().io_uring_refused.as_deref(), Some("EPERM"));
+    write_log(&*device, 1);
+    assert_burst(&*device, &scattered(20, SEGMENT, BLOCK), 512);
+    // Whatever else is wrong would be wrong for threads too.
+    let other = Err(Error::InvalidArgument(String::new()));
+    assert!(matches!(or_threads(other, dir.path(), &options()), Err(Error::InvalidArgument(_))));
+}
+
+#[test]
+fn options_out_of_range_are_refused() {
+    let dir = Path::new("/nonexistent");
+    let bad = [
+        DeviceOptions { segment_size_bytes: 3 << 20, ..options() },
+        DeviceOptions { segment_size_bytes: 256, ..options() },
+        DeviceOptions { queue_depth: 0, ..options() },
+        DeviceOptions { queue_depth: 1 << 20, ..options() },
+        DeviceOptions { rings_max: 0, ..options() },
+        DeviceOptions { open_files_max: 0, ..options() },
+    ];
+    for options in bad {
+        for choice in [DeviceChoice::Memory, DeviceChoice::Threads, DeviceChoice::Auto] {
+            let refused = open(dir, choice, &options).unwrap_err();
+            assert!(matches!(refused, Error::InvalidArgument(_)), "{refused}");
+        }
+    }
+}
+
+#[test]
+fn a_folder_without_direct_transfers_is_read_through_the_page_cache_and_says_so() {
+    // The shared-memory file system; new kernels take O_DIRECT on it, old ones refuse it.
+    let Ok(dir) = tempfile::tempdir_in("/dev/shm") else {
+        eprintln!("left out: no /dev/shm");
+        return;
+    };
+    let device = open(dir.path(), DeviceChoice::Auto, &options()).unwrap();
+    eprintln!("{}: {:?}", device.name(), device.report());
+    write_log(&*device, 2);
+    device.sync().unwrap();
+    assert_burst(&*device, &scattered(100, 2 * SEGMENT, BLOCK), 512);
+}

@@ -1,0 +1,99 @@
+//! The arithmetic of transfers: what may be asked for, and what a short one means.
+
+use std::io;
+
+use super::BLOCK_BYTES;
+use crate::error::{Error, Result};
+
+/// Refuses a transfer of the bytes at `memory` from or to log offset `offset` that is empty, not
+/// block-aligned, or crosses a segment.
+pub(super) fn check(offset: u64, memory: &[u8], segment_size_bytes: u64) -> Result<()> {
+    let block = BLOCK_BYTES as u64;
+    let len = memory.len() as u64;
+    let aligned = (offset | len | memory.as_ptr() as u64).is_multiple_of(block);
+    let within = len > 0 && (offset & (segment_size_bytes - 1)) + len <= segment_size_bytes;
+    if aligned && within { Ok(()) } else { Err(refuse(offset, memory, segment_size_bytes)) }
+}
+
+#[cold]
+fn refuse(offset: u64, memory: &[u8], segment_size_bytes: u64) -> Error {
+    Error::InvalidArgument(format!(
+        "a transfer of {} bytes at log offset {offset} from or to address {:p} won't do: all three \
+         must be multiples of {BLOCK_BYTES}, the length above zero, and the bytes within one segment of \
+         {segment_size_bytes} bytes",
+        memory.len(),
+        memory.as_ptr(),
+    ))
+}
+
+/// How a read stands after the system moved some bytes of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Progress {
+    /// All bytes are there.
+    Complete,
+    /// Some are; ask for the rest.
+    More,
+    /// The file ends before the rest.
+    EndOfFile,
+}
+
+impl Progress {
+    /// Of `wanted` bytes, `before` were there and `moved` came now.
+    ///
+    /// The system may stop early at any block; it stops within a block only where the file ends, and the
+    /// rest of a read that has lost its alignment could not be asked for with `O_DIRECT` anyway.
+    pub(super) fn after(wanted: usize, before: usize, moved: usize) -> Self {
+        if before + moved >= wanted {
+            Self::Complete
+        } else if moved == 0 || !moved.is_multiple_of(BLOCK_BYTES) {
+            Self::EndOfFile
+        } else {
+            Self::More
+        }
+    }
+}
+
+/// Whether a failed call was merely disturbed and may be made again.
+pub(super) fn is_transient(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock)
+}
+
+/// How often a burst may ask again after transient failures, before it reports one: generous, but no
+/// endless loop over a file that answers `EAGAIN` for ever.
+pub(super) fn retries_max(requests: usize) -> usize {
+    64 + 4 * requests
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::AlignedBuffer;
+
+    #[test]
+    fn transfers_must_be_aligned_filled_and_within_a_segment() {
+        let memory = AlignedBuffer::zeroed(8192);
+        let refused = |offset, range: std::ops::Range<usize>| {
+            matches!(check(offset, &memory[range], 4096), Err(Error::InvalidArgument(_)))
+        };
+        assert!(!refused(0, 0..4096));
+        assert!(!refused(4096 - 512, 0..512));
+        assert!(!refused(u64::MAX - 511, 0..512));
+        assert!(refused(1, 0..512));
+        assert!(refused(0, 0..511));
+        assert!(refused(0, 8..520));
+        assert!(refused(0, 0..0));
+        assert!(refused(512, 0..4096));
+        assert!(refused(0, 0..8192));
+        assert!(refused(u64::MAX - 511, 0..1024));
+    }
+
+    #[test]
+    fn a_short_read_goes_on_at_a_block_and_ends_within_one() {
+        assert_eq!(Progress::after(2048, 0, 2048), Progress::Complete);
+        assert_eq!(Progress::after(2048, 1024, 1024), Progress::Complete);
+        assert_eq!(Progress::after(2048, 0, 1024), Progress::More);
+        assert_eq!(Progress::after(2048, 1024, 512), Progress::More);
+        assert_eq!(Progress::after(2048, 1024, 0), Progress::EndOfFile);
+        assert_eq!(Progress::after(2048, 0, 100), Progress::EndOfFile);
+    }
+}

@@ -1,0 +1,371 @@
+//! The io_uring device: bursts of direct reads, many in flight from one thread.
+//!
+//! A burst takes a ring from a small pool, keeps it filled up to its depth, and reaps what has
+//! completed in one go: a system call per eighth of the depth, rather than one per read. Whoever calls
+//! does the work; there is no thread of its own.
+//!
+//! Not used, and why:
+//! - The ring for writes. The log writes pages of megabytes, a system call each; a ring would save
+//!   nothing, and a file system runs extending direct writes one at a time anyway.
+//! - The ring for single reads, for the same reason; and so they never wait for a ring.
+//! - Registered files and buffers. A registered file would hold the space of a removed segment until it is
+//!   unregistered in every ring; buffers are the callers' own.
+
+use std::io;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+
+use io_uring::{opcode, types};
+use parking_lot::{Condvar, Mutex};
+
+use super::ring::Ring;
+use super::segments::{Located, Segments};
+use super::transfer::{self, Progress};
+use super::{Device, DeviceOptions, DeviceReport, Read};
+use crate::error::{Error, Result};
+
+/// The most that one request asks for; the rest of a longer read follows as after a short one.
+const REQUEST_BYTES_MAX: usize = 1 << 30;
+
+/// `io_uring` with `O_DIRECT`.
+///
+/// ```
+/// use embank_kv::device::{Device, DeviceOptions, UringDevice};
+/// # let dir = tempfile::tempdir().expect("a temporary directory");
+/// match UringDevice::open(dir.path(), &DeviceOptions::default()) {
+///     Ok(device) => assert_eq!(device.name(), "io_uring"),
+///     Err(refused) => println!("{refused}"),
+/// }
+/// ```
+#[derive(Debug)]
+pub struct UringDevice {
+    segments: Segments,
+    rings: RingPool,
+}
+
+impl UringDevice {
+    /// Opens the segment files under `dir/log`, and proves io_uring by a request through a ring.
+    ///
+    /// # Errors
+    /// [`Error::DeviceUnavailable`] with the kernel's reason; else as [`super::open`].
+    pub fn open(dir: &Path, options: &DeviceOptions) -> Result<Self> {
+        options.check()?;
+        let first = Ring::new(options.queue_depth)
+            .and_then(|mut ring| ring.probe().map(|()| ring))
+            .map_err(|error| Error::DeviceUnavailable {
+                device: "io_uring",
+                reason: format!("the kernel refuses a ring of {}: {error}", options.queue_depth),
+            })?;
+        let segments = Segments::open(dir, options)?;
+        Ok(Self { segments, rings: RingPool::new(first, options) })
+    }
+}
+
+impl Device for UringDevice {
+    fn name(&self) -> &'static str {
+        "io_uring"
+    }
+
+    fn report(&self) -> DeviceReport {
+        DeviceReport {
+            io_uring_refused: None,
+            direct_io_refused: self.segments.direct_refused().map(str::to_owned),
+        }
+    }
+
+    fn read_many(&self, reads: &mut [Read<'_>]) -> Result<()> {
+        let located = self.segments.locate_all(reads)?;
+        match reads {
+            [] => Ok(()),
+            [read] => {
+                let (segment, offset) = located.place(0);
+                segment.read_exact(offset, read.buffer)
+            }
+            reads => {
+                let lent = self.rings.lend();
+                let mut lent = lent.map_err(|e| Error::io("make a ring for", located.path(), e))?;
+                Burst::new(reads, &located).run(lent.ring())
+            }
+        }
+    }
+
+    fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.segments.write(offset, bytes)
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.segments.sync()
+    }
+
+    fn truncate(&self, end: u64) -> Result<()> {
+        self.segments.truncate(end)
+    }
+
+    fn locate(&self, offset: u64) -> (PathBuf, u64) {
+        self.segments.locate(offset)
+    }
+}
+
+/// Reads on their way through a ring.
+struct Burst<'a, 'b> {
+    reads: &'a mut [Read<'b>],
+    located: &'a Located,
+    /// Bytes that have arrived, for each read.
+    arrived: Vec<usize>,
+    /// The first read that has not been pushed yet.
+    next: usize,
+    /// Reads to push again, for the rest of their bytes.
+    again: Vec<usize>,
+    retries: usize,
+    error: Option<Error>,
+}
+
+impl<'a, 'b> Burst<'a, 'b> {
+    fn new(reads: &'a mut [Read<'b>], located: &'a Located) -> Self {
+        let arrived = vec![0; reads.len()];
+        Self { reads, located, arrived, next: 0, again: Vec::new(), retries: 0, error: None }
+    }
+
+    /// Ends: each turn reaps a completion or is bounded within the ring; a read comes again only after at
+    /// least a block has arrived, or within the bound on retries.
+    fn run(mut self, ring: &mut Ring) -> Result<()> {
+        loop {
+            self.fill(ring);
+            if ring.outstanding() == 0 {
+                return self.error.map_or(Ok(()), Err);
+            }
+            // While there is more to push, wait for a part of the depth, so that the disk never runs dry
+            // and a system call still brings several; then wait for all that is left.
+            let want = if self.has_more() { (ring.depth() / 8).max(1) } else { u32::MAX };
+            if let Err(error) = ring.submit_and_wait(want.min(ring.outstanding())) {
+                ring.drain();
+                // Of several reads in the ring none failed by itself: the first names the place.
+                let (segment, offset) = self.located.place(0);
+                return Err(self.error.unwrap_or_else(|| segment.read_failed(offset, &error)));
+            }
+            ring.reap(|i, result| self.complete(i as usize, result));
+        }
+    }
+
+    fn has_more(&self) -> bool {
+        self.error.is_none() && (self.next < self.reads.len() || !self.again.is_empty())
+    }
+
+    fn fill(&mut self, ring: &mut Ring) {
+        while ring.has_room() && self.has_more() {
+            let i = self.again.pop().unwrap_or_else(|| {
+                self.next += 1;
+                self.next - 1
+            });
+            let (segment, offset) = self.located.place(i);
+            let rest = &mut self.reads[i].buffer[self.arrived[i]..];
+            let len = rest.len().min(REQUEST_BYTES_MAX) as u32;
+            let file = types::Fd(segment.file().as_raw_fd());
+            let entry = opcode::Read::new(file, rest.as_mut_ptr(), len)
+                .offset(offset + self.arrived[i] as u64)
+                .build()
+                .user_data(i as u64);
+            // SAFETY: `self` borrows the buffers exclusively and `located` holds the file open, both for
+            // longer than `run` and the ring's loan, neither of which ends before the ring is drained:
+            // `run` returns with nothing outstanding, and an unwinding drops the loan, which drains. No
+            // buffer is in flight twice: `i` comes from `again` or `next`, once for each completion.
+            unsafe { ring.push(&entry) };
+        }
+    }
+
+    fn complete(&mut self, i: usize, result: i32) {
+        let (segment, offset) = self.located.place(i);
+        let (wanted, before) = (self.reads[i].buffer.len(), self.arrived[i]);
+        if result < 0 {
+            let error = io::Error::from_raw_os_error(-result);
+            self.retries += 1;
+            if transfer::is_transient(&error)
+                && self.retries <= transfer::retries_max(self.reads.len())
+            {
+                self.again.push(i);
+            } else {
+                let failed = segment.read_failed(offset + before as u64, &error);
+                self.error.get_or_insert(failed);
+            }
+            return;
+        }
+        let moved = result as usize;
+        match Progress::after(wanted, before, moved) {
+            Progress::Complete => self.arrived[i] = wanted,
+            Progress::More => {
+                self.arrived[i] += moved;
+                self.again.push(i);
+            }
+            Progress::EndOfFile => {
+                let cut = segment.truncated(offset, wanted, before + moved);
+                self.error.get_or_insert(cut);
+            }
+        }
+    }
+}
+
+/// Rings that wait for work, and how many there are in all.
+#[derive(Debug)]
+struct RingPool {
+    state: Mutex<PoolState>,
+    returned: Condvar,
+    depth: u32,
+    rings_max: usize,
+}
+
+struct PoolState {
+    idle: Vec<Ring>,
+    /// Idle or lent.
+    rings: usize,
+}
+
+impl std::fmt::Debug for PoolState {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} of {} rings idle", self.idle.len(), self.rings)
+    }
+}
+
+impl RingPool {
+    fn new(first: Ring, options: &DeviceOptions) -> Self {
+        Self {
+            state: Mutex::new(PoolState { idle: vec![first], rings: 1 }),
+            returned: Condvar::new(),
+            depth: options.queue_depth,
+            rings_max: options.rings_max,
+        }
+    }
+
+    /// A ring for one burst: an idle one, a new one, or the next to come back.
+    ///
+    /// Waits only while others have rings, and each of them gives its ring back when its burst ends.
+    fn lend(&self) -> io::Result<Lent<'_>> {
+        let mut state = self.state.lock();
+        loop {
+            if let Some(ring) = state.idle.pop() {
+                return Ok(Lent { ring: Some(ring), pool: self });
+            }
+            if state.rings < self.rings_max {
+                match Ring::new(self.depth) {
+                    Ok(ring) => {
+                        state.rings += 1;
+                        return Ok(Lent { ring: Some(ring), pool: self });
+                    }
+                    Err(error) if state.rings == 0 => return Err(error),
+                    // One ring less is slower and no failure.
+                    Err(_) => {}
+                }
+            }
+            self.returned.wait(&mut state);
+        }
+    }
+}
+
+/// A ring on loan; it comes back drained, or is dropped if it can't be used again.
+struct Lent<'p> {
+    /// Taken only by drop.
+    ring: Option<Ring>,
+    pool: &'p RingPool,
+}
+
+impl Lent<'_> {
+    fn ring(&mut self) -> &mut Ring {
+        self.ring.as_mut().expect("a loan has its ring until it is dropped")
+    }
+}
+
+impl Drop for Lent<'_> {
+    fn drop(&mut self) {
+        let Some(mut ring) = self.ring.take() else { return };
+        ring.drain();
+        let mut state = self.pool.state.lock();
+        if ring.is_reusable() {
+            state.idle.push(ring);
+        } else {
+            state.rings -= 1;
+        }
+        drop(state);
+        self.pool.returned.notify_one();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::AlignedBuffer;
+
+    fn device(dir: &Path) -> Option<UringDevice> {
+        let options = DeviceOptions { queue_depth: 4, rings_max: 2, ..DeviceOptions::default() };
+        match UringDevice::open(dir, &options) {
+            Ok(device) => Some(device),
+            Err(refused) => {
+                eprintln!("left out: {refused}");
+                None
+            }
+        }
+    }
+
+    fn read_blocks(device: &UringDevice, memory: &mut AlignedBuffer) -> Result<()> {
+        let blocks = memory.chunks_mut(512).enumerate();
+        let mut reads: Vec<_> =
+            blocks.map(|(i, buffer)| Read { offset: i as u64 * 512, buffer }).collect();
+        device.read_many(&mut reads)
+    }
+
+    #[test]
+    fn a_ring_that_fails_is_replaced_and_the_device_goes_on() {
+        let dir = tempfile::tempdir().unwrap();
+        let Some(device) = device(dir.path()) else { return };
+        let mut memory = AlignedBuffer::zeroed(512 * 16);
+        memory.fill(5);
+        device.write(0, &memory).unwrap();
+        // At the first, second and third system call of a burst: with nothing, and with reads in flight.
+        for calls_before in 0..3 {
+            {
+                let mut lent = device.rings.lend().unwrap();
+                // EINTR stands for calls that are merely disturbed.
+                lent.ring().injected.lock().extend(vec![libc::EINTR; calls_before]);
+                lent.ring().injected.lock().push_back(libc::ENXIO);
+            }
+            let error = read_blocks(&device, &mut memory).unwrap_err();
+            assert!(error.to_string().contains("read"), "{error}");
+            memory.fill(0);
+            read_blocks(&device, &mut memory).unwrap();
+            assert!(memory.iter().all(|&byte| byte == 5));
+        }
+        let state = device.rings.state.lock();
+        assert_eq!((state.idle.len(), state.rings), (1, 1));
+    }
+
+    #[test]
+    fn short_and_disturbed_completions_are_asked_for_again_within_bounds() {
+        let dir = tempfile::tempdir().unwrap();
+        let Some(device) = device(dir.path()) else { return };
+        device.write(0, &AlignedBuffer::zeroed(8192)).unwrap();
+        let mut memory = AlignedBuffer::zeroed(4096);
+        let mut reads = [Read { offset: 4096, buffer: &mut memory }];
+        let located = device.segments.locate_all(&reads).unwrap();
+        let mut burst = Burst::new(&mut reads, &located);
+        burst.complete(0, 1024);
+        burst.complete(0, -libc::EAGAIN);
+        assert_eq!((burst.arrived[0], burst.again.len()), (1024, 2));
+        assert!(burst.error.is_none());
+        for _ in 0..transfer::retries_max(1) {
+            burst.complete(0, -libc::EINTR);
+        }
+        let error = burst.error.take().unwrap();
+        assert!(error.to_string().contains("at offset 5120"), "{error}");
+
+        let mut burst = Burst::new(&mut reads, &located);
+        burst.complete(0, 512);
+        burst.complete(0, 0);
+        let error = burst.error.take().unwrap();
+        let Error::Truncated { offset, expected, found, .. } = error else { panic!("{error}") };
+        assert_eq!((offset, expected, found), (4096, 4096, 512));
+
+        let mut burst = Burst::new(&mut reads, &located);
+        burst.complete(0, -libc::EIO);
+        burst.complete(0, 0);
+        assert!(matches!(burst.error, Some(Error::Io { .. })), "the first failure is reported");
+        assert!(!burst.has_more());
+    }
+}
