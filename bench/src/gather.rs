@@ -135,10 +135,10 @@ fn gather_fixed<const DIM: usize>(cells: &[f32], keys: &[u64], distance: usize, 
 fn gather_any(cells: &[f32], dim: usize, keys: &[u64], distance: usize, out: &mut [f32]) {
     let row = |key: u64| &cells[key as usize * dim..][..dim];
     for (i, (&key, to)) in keys.iter().zip(out.chunks_exact_mut(dim)).enumerate() {
-        if distance > 0 {
-            if let Some(&ahead) = keys.get(i + distance) {
-                prefetch(row(ahead));
-            }
+        if distance > 0
+            && let Some(&ahead) = keys.get(i + distance)
+        {
+            prefetch(row(ahead));
         }
         to.copy_from_slice(row(key));
     }

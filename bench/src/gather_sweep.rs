@@ -8,11 +8,11 @@
 //! rows/s were measured where 480 MiB of cache stood before a table of 610 MiB.
 
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use indicatif::ProgressBar;
 
+use crate::contenders::Gather;
 use crate::gather::{DISTANCES, Pages, RowTable, huge_page_bytes};
 use crate::report::{self, Row};
 use crate::rounds::{Contender, Plan, alternate};
@@ -44,29 +44,6 @@ pub(crate) struct Args {
     /// A rough answer within a minute: 1 million rows, 3 rounds
     #[arg(long)]
     quick: bool,
-}
-
-/// The gather loop at one prefetch distance.
-#[derive(Debug)]
-pub(crate) struct Gather<'a> {
-    /// What the report calls it.
-    pub(crate) name: &'static str,
-    /// The rows.
-    pub(crate) table: &'a RowTable,
-    /// Rows between a prefetch and its use.
-    pub(crate) distance: usize,
-}
-
-impl Contender for Gather<'_> {
-    fn name(&self) -> &'static str {
-        self.name
-    }
-
-    fn batch(&self, keys: &[u64], rows: &mut [f32]) -> Result<Duration> {
-        let started = Instant::now();
-        self.table.gather(keys, self.distance, rows);
-        Ok(started.elapsed())
-    }
 }
 
 /// Runs the subcommand.

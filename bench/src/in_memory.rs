@@ -12,20 +12,19 @@
 //! of the table is read once more and must stand as the puts left it.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
-use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use embank::{Bank, BankOptions, Initializer, Missing, Optimizer, Table, TableConfig};
-use embank_kv::{Access, Clock, Operation, Store, StoreOptions, TableId};
+use embank_kv::{Clock, Store, StoreOptions};
 use indicatif::{ProgressBar, ProgressStyle};
 
+use crate::contenders::{Flips, Gather, Get, GetPut, KvGet, Peek, WriteRows};
 use crate::content::{self, KeyStream};
 use crate::gather::{Pages, RowTable, huge_page_bytes};
-use crate::gather_sweep::Gather;
 use crate::report::{self, Row};
-use crate::rounds::{Contender, Plan, alternate};
+use crate::rounds::{Contender, Plan, Spread, alternate};
 
 /// Options of `in-memory`.
 #[derive(Debug, clap::Args)]
@@ -120,12 +119,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let tuning = KeyStream::new(plan.seed ^ 1, 0, 1, plan.rows).draw(plan.batch * 64);
     let distance = bare.best_distance(&tuning, plan.batch);
     let bare = Gather { name: "bare gather", table: &bare, distance };
-
-    let kv = KvGet::load(&plan, budget_bytes, &directory.path().join("kv"))?;
-    let bank = Bank::open(
-        directory.path().join("bank"),
-        BankOptions { memory_budget_bytes: budget_bytes, ..BankOptions::default() },
-    )?;
+    let kv = load_kv(&plan, budget_bytes, &directory.path().join("kv"))?;
+    let options = BankOptions { memory_budget_bytes: budget_bytes, ..BankOptions::default() };
+    let bank = Bank::open(directory.path().join("bank"), options)?;
     let table = load_table(&bank, &plan)?;
     println!(
         "stores    budget {} MiB each; bare loop prefetches {distance} rows ahead; {} MiB in huge pages",
@@ -137,28 +133,11 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let get_put = GetPut { table: &table, flips: Mutex::new(Flips::new(plan.rows)) };
     let contenders: [&dyn Contender; 5] = [&bare, &kv, &get, &get_put, &peek];
     let spreads = alternate(&plan, &contenders, &bar("measuring", 0))?;
+    let figures = figures(&contenders, spreads);
     let flips = get_put.flips.into_inner().expect("a thread that panicked has ended the run");
     check_every_row(&table, &plan, &flips)?;
-    for (store, reads) in
-        [("the kv store", kv.store.stats().disk_reads), ("the bank", bank.stats().store.disk_reads)]
-    {
-        ensure!(
-            reads == 0,
-            "{store} read {reads} times from disk: {} MiB do not hold it, so this is no measurement in \
-             memory; raise --budget",
-            budget_bytes >> 20
-        );
-    }
-
-    let mut figures: Vec<Row> = contenders
-        .iter()
-        .zip(spreads)
-        .map(|(contender, spread)| Row::rate(format!("in memory: {}", contender.name()), spread))
-        .collect();
-    let limit = figures[0].clone();
-    for figure in &mut figures[1..] {
-        *figure = figure.clone().beside(&limit);
-    }
+    check_in_memory("the kv store", kv.store.stats().disk_reads, budget_bytes)?;
+    check_in_memory("the bank", bank.stats().store.disk_reads, budget_bytes)?;
     report::print_table(&figures);
     println!("every row checked; no reads from disk");
     if let Some(path) = &args.json {
@@ -167,172 +146,41 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// A store below the tables: one batch of reads, no duplicates removed, no clocks moved.
-#[derive(Debug)]
-struct KvGet {
-    store: Store,
-    table: TableId,
+/// One row a contender, each beside the first.
+fn figures(contenders: &[&dyn Contender], spreads: Vec<Spread>) -> Vec<Row> {
+    let mut figures: Vec<Row> = contenders
+        .iter()
+        .zip(spreads)
+        .map(|(contender, spread)| Row::rate(format!("in memory: {}", contender.name()), spread))
+        .collect();
+    let (limit, rest) = figures.split_first_mut().expect("the bare loop comes first");
+    for figure in rest {
+        *figure = figure.clone().beside(limit);
+    }
+    figures
 }
 
-impl KvGet {
-    fn load(plan: &Plan, budget_bytes: u64, path: &std::path::Path) -> Result<Self> {
-        let options = StoreOptions { memory_budget_bytes: budget_bytes, ..StoreOptions::default() };
-        let store = Store::open(path, &options)?;
-        let value_bytes =
-            u32::try_from(plan.dim * size_of::<f32>()).context("--dim is too large")?;
-        let table = store.create_table("rows", value_bytes, &[])?;
-        for_all_rows("loading the kv store", plan, |keys, rows| {
-            content::fill(keys, plan.dim, rows);
-            store.execute(table, keys, Clock::Keep, &mut WriteRows { rows, dim: plan.dim })?;
-            Ok(())
-        })?;
-        Ok(Self { store, table })
-    }
+fn check_in_memory(store: &str, disk_reads: u64, budget_bytes: u64) -> Result<()> {
+    ensure!(
+        disk_reads == 0,
+        "{store} read {disk_reads} rows from disk: {} MiB do not hold the table, so this is no \
+         measurement in memory; raise --budget",
+        budget_bytes >> 20
+    );
+    Ok(())
 }
 
-impl Contender for KvGet {
-    fn name(&self) -> &'static str {
-        "kv get"
-    }
-
-    fn batch(&self, keys: &[u64], rows: &mut [f32]) -> Result<Duration> {
-        let dim = rows.len() / keys.len();
-        let started = Instant::now();
-        let outcome =
-            self.store.execute(self.table, keys, Clock::Keep, &mut ReadRows { rows, dim })?;
-        let spent = started.elapsed();
-        ensure!(outcome.missing.is_empty(), "{} rows are missing", outcome.missing.len());
-        Ok(spent)
-    }
-}
-
-/// Copies rows out of the store.
-struct ReadRows<'a> {
-    rows: &'a mut [f32],
-    dim: usize,
-}
-
-impl Operation for ReadRows<'_> {
-    const ACCESS: Access = Access::Get;
-
-    fn read(&mut self, i: usize, value: &[u8]) {
-        let row: &mut [u8] = bytemuck::cast_slice_mut(&mut self.rows[i * self.dim..][..self.dim]);
-        // A length that the compiler knows makes the common row a few wide moves, as in the bare loop.
-        match (<&mut [u8; 64]>::try_from(&mut *row), <&[u8; 64]>::try_from(value)) {
-            (Ok(row), Ok(value)) => *row = *value,
-            _ => row.copy_from_slice(value),
-        }
-    }
-}
-
-/// Copies rows into the store.
-struct WriteRows<'a> {
-    rows: &'a [f32],
-    dim: usize,
-}
-
-impl Operation for WriteRows<'_> {
-    const ACCESS: Access = Access::Put;
-
-    fn update(&mut self, i: usize, value: &mut [u8]) {
-        value.copy_from_slice(bytemuck::cast_slice(&self.rows[i * self.dim..][..self.dim]));
-    }
-
-    fn insert(&mut self, i: usize, value: &mut [u8]) -> bool {
-        self.update(i, value);
-        true
-    }
-}
-
-/// `Table::get`, its lease given back without an update.
-struct Get<'a> {
-    table: &'a Table,
-}
-
-impl Contender for Get<'_> {
-    fn name(&self) -> &'static str {
-        "get"
-    }
-
-    fn batch(&self, keys: &[u64], rows: &mut [f32]) -> Result<Duration> {
-        let started = Instant::now();
-        drop(self.table.get(keys, rows)?);
-        Ok(started.elapsed())
-    }
-}
-
-/// `Table::get`, then a put of the same rows through the lease. What is put is the negated row, so that
-/// a put that does nothing is found out; negating them is not timed.
-struct GetPut<'a> {
-    table: &'a Table,
-    flips: Mutex<Flips>,
-}
-
-impl Contender for GetPut<'_> {
-    fn name(&self) -> &'static str {
-        "get + put"
-    }
-
-    fn batch(&self, keys: &[u64], rows: &mut [f32]) -> Result<Duration> {
-        let started = Instant::now();
-        let lease = self.table.get(keys, rows)?;
-        let getting = started.elapsed();
-        rows.iter_mut().for_each(|cell| *cell = -*cell);
-        let started = Instant::now();
-        lease.put(rows)?;
-        Ok(getting + started.elapsed())
-    }
-
-    fn after_pass(&self, keys: &[Vec<u64>], batch: usize) {
-        let mut flips = self.flips.lock().expect("a thread that panicked has ended the run");
-        keys.iter().flat_map(|keys| keys.chunks_exact(batch)).for_each(|keys| flips.note(keys));
-    }
-}
-
-/// `Table::peek`: no clocks, no lease.
-struct Peek<'a> {
-    table: &'a Table,
-}
-
-impl Contender for Peek<'_> {
-    fn name(&self) -> &'static str {
-        "peek"
-    }
-
-    fn batch(&self, keys: &[u64], rows: &mut [f32]) -> Result<Duration> {
-        let started = Instant::now();
-        self.table.peek(keys, rows, Missing::Error)?;
-        Ok(started.elapsed())
-    }
-}
-
-/// Which rows the puts have left negated.
-#[derive(Debug)]
-struct Flips {
-    /// For each key: the number of the batch that touched it last, times two, plus one if negated.
-    marks: Vec<u32>,
-    batches: u32,
-}
-
-impl Flips {
-    fn new(rows: u64) -> Self {
-        Self { marks: vec![0; rows as usize], batches: 0 }
-    }
-
-    /// A batch negates each of its distinct keys once.
-    fn note(&mut self, keys: &[u64]) {
-        self.batches += 1;
-        for &key in keys {
-            let mark = &mut self.marks[key as usize];
-            if *mark >> 1 != self.batches {
-                *mark = (self.batches << 1) | ((*mark & 1) ^ 1);
-            }
-        }
-    }
-
-    fn negated(&self, key: u64) -> bool {
-        self.marks[key as usize] & 1 == 1
-    }
+fn load_kv(plan: &Plan, budget_bytes: u64, path: &Path) -> Result<KvGet> {
+    let options = StoreOptions { memory_budget_bytes: budget_bytes, ..StoreOptions::default() };
+    let store = Store::open(path, &options)?;
+    let value_bytes = u32::try_from(plan.dim * size_of::<f32>()).context("--dim is too large")?;
+    let table = store.create_table("rows", value_bytes, &[])?;
+    for_all_rows("loading the kv store", plan, |keys, rows| {
+        content::fill(keys, plan.dim, rows);
+        store.execute(table, keys, Clock::Keep, &mut WriteRows { rows, dim: plan.dim })?;
+        Ok(())
+    })?;
+    Ok(KvGet { store, table })
 }
 
 fn load_table(bank: &Bank, plan: &Plan) -> Result<Table> {
@@ -392,15 +240,6 @@ fn bar(what: &'static str, length: u64) -> ProgressBar {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_key_twice_in_a_batch_is_negated_once() {
-        let mut flips = Flips::new(4);
-        flips.note(&[1, 2, 1]);
-        flips.note(&[2, 3]);
-        let negated: Vec<bool> = (0..4).map(|key| flips.negated(key)).collect();
-        assert_eq!(negated, [false, true, false, true]);
-    }
 
     #[test]
     fn a_small_run_measures_and_checks_everything() {

@@ -6,6 +6,7 @@
 //!
 //! A further subcommand is a module with an `Args` and a `run`, and one line in [`Command`].
 
+mod contenders;
 mod content;
 mod gather;
 mod gather_sweep;

@@ -119,7 +119,7 @@ pub(crate) fn with_packages(
         return Ok(());
     }
     stamp.remove()?;
-    println!("{prefix}installing {names} (the first time: some minutes, about 5 GB) ...");
+    println!("{prefix}installing {names} (the first time: one to three minutes, about 5 GB) ...");
     let mut pip = pip(python, root, "install");
     for file in REQUIREMENTS {
         pip.arg("-r").arg(file);

@@ -39,7 +39,7 @@ impl Interpreter {
     /// # Errors
     /// None is; the error says what was found and what to install.
     pub(crate) fn find() -> Result<Self> {
-        if let Some(named) = std::env::var_os("PYTHON") {
+        if let Some(named) = std::env::var_os("PYTHON").filter(|name| !name.is_empty()) {
             let found = probe(&named)
                 .with_context(|| format!("PYTHON={} does not run", named.to_string_lossy()))?;
             return choose(vec![found]);
