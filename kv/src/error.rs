@@ -54,7 +54,9 @@ pub enum Error {
         path: PathBuf,
     },
     /// The memory budget can't hold what it must.
-    #[error("a memory budget of {budget_bytes} bytes is too small: {what} needs at least {needed_bytes} bytes")]
+    #[error(
+        "a memory budget of {budget_bytes} bytes is too small: {what} needs at least {needed_bytes} bytes"
+    )]
     BudgetTooSmall {
         /// The budget given, in bytes.
         budget_bytes: u64,

@@ -1,0 +1,150 @@
+//! One number of bytes, shared out: index, buffers, and the log's frames take what is left.
+//!
+//! The index grows with the rows and the frames give way, a page at a time. When the frames are down
+//! to their least, the index stops growing: rows then share index entries and chains get longer, which
+//! costs disk reads but never an answer (`Index::insert`).
+
+use crate::error::{Error, Result};
+use crate::sync::{AtomicU64, Ordering};
+
+/// The log needs so many frames to turn its pages: one filling, one or two being written, one free.
+const FRAMES_MIN: u64 = 6;
+const PAGE_BYTES_MIN: u64 = 8 << 10;
+const PAGE_BYTES_MAX: u64 = 4 << 20;
+/// The least that a store works with.
+pub const BUDGET_BYTES_MIN: u64 = 256 << 10;
+
+/// Who has how much of the budget.
+#[derive(Debug)]
+pub(crate) struct Budget {
+    total_bytes: u64,
+    page_bytes: u64,
+    buffer_bytes: u64,
+    index_bytes: AtomicU64,
+}
+
+impl Budget {
+    /// The page size that fits a budget: a 64th of it, a power of two from 8 KiB to 4 MiB.
+    pub(crate) fn page_bytes_for(total_bytes: u64) -> u64 {
+        let wanted = (total_bytes / 64).clamp(PAGE_BYTES_MIN, PAGE_BYTES_MAX);
+        1 << wanted.ilog2()
+    }
+
+    /// Bytes of read buffers that go with a budget: a 16th, at most 8 MiB.
+    pub(crate) fn read_buffer_bytes_for(total_bytes: u64) -> u64 {
+        (total_bytes / 16).clamp(16 << 10, 8 << 20).next_multiple_of(4096)
+    }
+
+    pub(crate) fn new(total_bytes: u64, page_bytes: u64) -> Result<Self> {
+        // Read buffers, and the page that is being written.
+        let buffer_bytes = Self::read_buffer_bytes_for(total_bytes) + page_bytes;
+        // Frames, that page, one page's worth of index; a 15th more for the read buffers.
+        let pages = (FRAMES_MIN + 2) * page_bytes;
+        let needed = (pages + pages / 15 + (32 << 10)).max(BUDGET_BYTES_MIN);
+        if total_bytes < needed {
+            return Err(Error::BudgetTooSmall {
+                budget_bytes: total_bytes,
+                needed_bytes: needed,
+                what: format!("a log with pages of {page_bytes} bytes"),
+            });
+        }
+        Ok(Budget { total_bytes, page_bytes, buffer_bytes, index_bytes: AtomicU64::new(0) })
+    }
+
+    pub(crate) fn total_bytes(&self) -> u64 {
+        self.total_bytes
+    }
+
+    pub(crate) fn buffer_bytes(&self) -> u64 {
+        self.buffer_bytes
+    }
+
+    pub(crate) fn index_bytes(&self) -> u64 {
+        self.index_bytes.load(Ordering::Relaxed)
+    }
+
+    fn frames_beside(&self, index_bytes: u64) -> u64 {
+        (self.total_bytes - self.buffer_bytes).saturating_sub(index_bytes) / self.page_bytes
+    }
+
+    /// Pages of the log that may be in memory now.
+    pub(crate) fn frames_allowed(&self) -> u64 {
+        self.frames_beside(self.index_bytes())
+    }
+
+    /// The most that `frames_allowed` can ever say.
+    pub(crate) fn frames_max(&self) -> u64 {
+        self.frames_beside(0)
+    }
+
+    /// The most that the index may take, in bytes.
+    pub(crate) fn index_bytes_max(&self) -> u64 {
+        // A quarter of the budget stays with the rows however many there are.
+        let frames = FRAMES_MIN.max(self.total_bytes / 4 / self.page_bytes) * self.page_bytes;
+        (self.total_bytes - self.buffer_bytes).saturating_sub(frames)
+    }
+
+    /// Whether huge pages are a fine enough unit for this budget.
+    pub(crate) fn huge_pages(&self) -> bool {
+        self.total_bytes >= 128 << 20
+    }
+
+    /// Takes memory from the frames for the index; false when they are down to their least.
+    pub(crate) fn try_charge_index(&self, bytes: u64) -> bool {
+        let max = self.index_bytes_max();
+        // Ends: a failed exchange means that another thread took its share.
+        let mut now = self.index_bytes();
+        while now + bytes <= max {
+            let (order, charged) = (Ordering::Relaxed, now + bytes);
+            match self.index_bytes.compare_exchange_weak(now, charged, order, order) {
+                Ok(_) => return true,
+                Err(seen) => now = seen,
+            }
+        }
+        false
+    }
+
+    /// The error for an index that exists and does not fit.
+    pub(crate) fn too_small_for_index(&self, index_bytes: u64) -> Error {
+        // index + buffers (a 16th) + the quarter kept for rows must fit: 11/16 of the budget is left.
+        let needed = (index_bytes * 16 / 11 + FRAMES_MIN * self.page_bytes + self.buffer_bytes)
+            .next_multiple_of(1 << 20);
+        Error::BudgetTooSmall {
+            budget_bytes: self.total_bytes,
+            needed_bytes: needed,
+            what: format!("this bank's index of {index_bytes} bytes"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_follow_from_the_budget() {
+        assert_eq!(Budget::page_bytes_for(1 << 20), 16 << 10);
+        assert_eq!(Budget::page_bytes_for(64 << 20), 1 << 20);
+        assert_eq!(Budget::page_bytes_for(64 << 30), 4 << 20);
+        assert_eq!(Budget::page_bytes_for(300 << 10), 8 << 10);
+    }
+
+    #[test]
+    fn the_index_takes_from_the_frames_and_leaves_them_a_quarter() {
+        let budget = Budget::new(1 << 20, 16 << 10).unwrap();
+        let before = budget.frames_allowed();
+        assert!(budget.try_charge_index(64 << 10));
+        assert_eq!(budget.frames_allowed(), before - 4);
+        while budget.try_charge_index(4096) {}
+        assert!(budget.frames_allowed() * (16 << 10) >= 256 << 10);
+        assert!(budget.index_bytes() <= budget.index_bytes_max());
+    }
+
+    #[test]
+    fn too_small_a_budget_is_refused_with_the_one_that_would_do() {
+        let Err(Error::BudgetTooSmall { needed_bytes, .. }) = Budget::new(1 << 20, 4 << 20) else {
+            panic!("accepted")
+        };
+        assert!(Budget::new(needed_bytes, 4 << 20).is_ok());
+    }
+}

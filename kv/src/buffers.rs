@@ -1,0 +1,88 @@
+//! Read buffers: a few, counted in the budget, handed from burst to burst.
+
+use std::ops::{Deref, DerefMut};
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::device::AlignedBuffer;
+
+/// The pool. Buffers are made when first needed.
+#[derive(Debug)]
+pub(crate) struct Buffers {
+    bytes_each: usize,
+    state: Mutex<State>,
+    returned: Condvar,
+}
+
+#[derive(Debug)]
+struct State {
+    idle: Vec<AlignedBuffer>,
+    not_made: usize,
+}
+
+impl Buffers {
+    /// A pool of `total_bytes`, in as many buffers as threads can use well.
+    pub(crate) fn new(total_bytes: usize) -> Self {
+        let count = match total_bytes {
+            0x10_0000.. => 4,
+            0x1_0000.. => 2,
+            _ => 1,
+        };
+        Buffers {
+            bytes_each: total_bytes / count / 4096 * 4096,
+            state: Mutex::new(State { idle: Vec::new(), not_made: count }),
+            returned: Condvar::new(),
+        }
+    }
+
+    /// Bytes of one buffer.
+    pub(crate) fn bytes_each(&self) -> usize {
+        self.bytes_each
+    }
+
+    /// A buffer, when one is free. The caller is not pinned and holds no other buffer, so somebody
+    /// always gives one back.
+    pub(crate) fn take(&self) -> Buffer<'_> {
+        let mut state = self.state.lock();
+        loop {
+            if let Some(buffer) = state.idle.pop() {
+                return Buffer { pool: self, buffer: Some(buffer) };
+            }
+            if state.not_made > 0 {
+                state.not_made -= 1;
+                drop(state);
+                let buffer = AlignedBuffer::zeroed(self.bytes_each);
+                return Buffer { pool: self, buffer: Some(buffer) };
+            }
+            self.returned.wait(&mut state);
+        }
+    }
+}
+
+/// A buffer on loan; goes back when dropped.
+pub(crate) struct Buffer<'a> {
+    pool: &'a Buffers,
+    buffer: Option<AlignedBuffer>,
+}
+
+impl Deref for Buffer<'_> {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        self.buffer.as_deref().expect("there until dropped")
+    }
+}
+
+impl DerefMut for Buffer<'_> {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        self.buffer.as_deref_mut().expect("there until dropped")
+    }
+}
+
+impl Drop for Buffer<'_> {
+    fn drop(&mut self) {
+        if let Some(buffer) = self.buffer.take() {
+            self.pool.state.lock().idle.push(buffer);
+            self.pool.returned.notify_one();
+        }
+    }
+}

@@ -1,0 +1,288 @@
+//! Streams of bytes to and from a file in checksummed chunks, in constant memory.
+//!
+//! ```text
+//! file   = header chunk* end
+//! header = magic (8) | format version (4) | CRC-32C of the 12 bytes before (4)
+//! chunk  = length (4) | CRC-32C of sequence number (8), length (4) and bytes (4) | bytes
+//! end    = a chunk of length 0
+//! ```
+//!
+//! The sequence number in the checksum catches chunks that were swapped or repeated; the end chunk
+//! catches a file cut short at a chunk's border.
+
+use std::fs::File;
+use std::io::{self, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+
+use crate::error::{Error, Result};
+
+/// Bytes of one chunk at most.
+pub(crate) const CHUNK_BYTES: usize = 64 << 10;
+const HEADER_BYTES: usize = 16;
+
+fn chunk_crc(sequence: u64, bytes: &[u8]) -> u32 {
+    let crc = crc32c::crc32c(&sequence.to_le_bytes());
+    let crc = crc32c::crc32c_append(crc, &(bytes.len() as u32).to_le_bytes());
+    crc32c::crc32c_append(crc, bytes)
+}
+
+/// Writes one file.
+pub(crate) struct CheckedWriter {
+    file: File,
+    path: PathBuf,
+    buffer: Vec<u8>,
+    sequence: u64,
+    written_bytes: u64,
+}
+
+impl CheckedWriter {
+    /// Creates the file, which must not exist.
+    pub(crate) fn create(path: &Path, magic: [u8; 8], version: u32) -> Result<Self> {
+        let file = File::options()
+            .write(true)
+            .create_new(true)
+            .open(path)
+            .map_err(|e| Error::io("create", path, e))?;
+        let mut writer = CheckedWriter {
+            file,
+            path: path.to_owned(),
+            buffer: Vec::with_capacity(CHUNK_BYTES),
+            sequence: 0,
+            written_bytes: 0,
+        };
+        let mut header = magic.to_vec();
+        header.extend_from_slice(&version.to_le_bytes());
+        let crc = crc32c::crc32c(&header);
+        header.extend_from_slice(&crc.to_le_bytes());
+        writer.write_raw(&header)?;
+        Ok(writer)
+    }
+
+    fn write_raw(&mut self, bytes: &[u8]) -> Result<()> {
+        self.written_bytes += bytes.len() as u64;
+        self.file.write_all(bytes).map_err(|e| Error::io("write", &self.path, e))
+    }
+
+    pub(crate) fn write(&mut self, mut bytes: &[u8]) -> Result<()> {
+        while !bytes.is_empty() {
+            let room = CHUNK_BYTES - self.buffer.len();
+            let (now, later) = bytes.split_at(room.min(bytes.len()));
+            self.buffer.extend_from_slice(now);
+            bytes = later;
+            if self.buffer.len() == CHUNK_BYTES {
+                self.write_chunk()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn write_chunk(&mut self) -> Result<()> {
+        let mut head = [0; 8];
+        head[..4].copy_from_slice(&(self.buffer.len() as u32).to_le_bytes());
+        head[4..].copy_from_slice(&chunk_crc(self.sequence, &self.buffer).to_le_bytes());
+        self.write_raw(&head)?;
+        let buffer = std::mem::take(&mut self.buffer);
+        self.write_raw(&buffer)?;
+        self.buffer = buffer;
+        self.buffer.clear();
+        self.sequence += 1;
+        Ok(())
+    }
+
+    /// Writes the rest and the end chunk. Returns the file, not yet synced, and its length in bytes.
+    pub(crate) fn finish(mut self) -> Result<(File, u64)> {
+        if !self.buffer.is_empty() {
+            self.write_chunk()?;
+        }
+        self.write_chunk()?;
+        Ok((self.file, self.written_bytes))
+    }
+}
+
+/// Reads one file and checks it on the way.
+pub(crate) struct CheckedReader {
+    file: BufReader<File>,
+    path: PathBuf,
+    chunk: Vec<u8>,
+    at: usize,
+    sequence: u64,
+    offset: u64,
+    ended: bool,
+}
+
+impl CheckedReader {
+    /// Opens the file and checks its magic and version.
+    pub(crate) fn open(path: &Path, magic: [u8; 8], version: u32) -> Result<Self> {
+        let file = File::open(path).map_err(|e| Error::io("open", path, e))?;
+        let mut reader = CheckedReader {
+            file: BufReader::new(file),
+            path: path.to_owned(),
+            chunk: Vec::new(),
+            at: 0,
+            sequence: 0,
+            offset: 0,
+            ended: false,
+        };
+        let mut header = [0; HEADER_BYTES];
+        reader.fill(&mut header)?;
+        let word =
+            |i: usize| u32::from_le_bytes([header[i], header[i + 1], header[i + 2], header[i + 3]]);
+        if header[..8] != magic {
+            return Err(reader.damaged(0, "its magic number is wrong".into()));
+        }
+        if word(12) != crc32c::crc32c(&header[..12]) {
+            return Err(reader.damaged(0, "its header fails the checksum".into()));
+        }
+        if word(8) != version {
+            let what =
+                format!("format version {} is not {version}, which this build reads", word(8));
+            return Err(reader.damaged(8, what));
+        }
+        Ok(reader)
+    }
+
+    pub(crate) fn damaged(&self, offset: u64, what: String) -> Error {
+        Error::Damaged { path: self.path.clone(), offset, what }
+    }
+
+    fn fill(&mut self, into: &mut [u8]) -> Result<()> {
+        self.file.read_exact(into).map_err(|e| match e.kind() {
+            io::ErrorKind::UnexpectedEof => Error::Truncated {
+                path: self.path.clone(),
+                offset: self.offset,
+                expected: into.len() as u64,
+                found: std::fs::metadata(&self.path)
+                    .map_or(0, |m| m.len().saturating_sub(self.offset)),
+            },
+            _ => Error::io("read", &self.path, e),
+        })?;
+        self.offset += into.len() as u64;
+        Ok(())
+    }
+
+    /// Loads the next chunk; false at the end.
+    fn next_chunk(&mut self) -> Result<bool> {
+        if self.ended {
+            return Ok(false);
+        }
+        let start = self.offset;
+        let mut head = [0; 8];
+        self.fill(&mut head)?;
+        let length = u32::from_le_bytes([head[0], head[1], head[2], head[3]]) as usize;
+        let stored = u32::from_le_bytes([head[4], head[5], head[6], head[7]]);
+        if length > CHUNK_BYTES {
+            return Err(self.damaged(start, format!("a chunk claims {length} bytes")));
+        }
+        let mut chunk = std::mem::take(&mut self.chunk);
+        chunk.resize(length, 0);
+        self.fill(&mut chunk)?;
+        self.chunk = chunk;
+        let computed = chunk_crc(self.sequence, &self.chunk);
+        if stored != computed {
+            let what = format!("a chunk's checksum is {computed:#010x}, not {stored:#010x}");
+            return Err(self.damaged(start, what));
+        }
+        self.sequence += 1;
+        self.at = 0;
+        self.ended = length == 0;
+        Ok(!self.ended)
+    }
+
+    /// Fills `into`, or fails.
+    pub(crate) fn read(&mut self, mut into: &mut [u8]) -> Result<()> {
+        while !into.is_empty() {
+            if self.at == self.chunk.len() && !self.next_chunk()? {
+                return Err(self.damaged(self.offset, "it ends too early".into()));
+            }
+            let count = into.len().min(self.chunk.len() - self.at);
+            let (now, later) = into.split_at_mut(count);
+            now.copy_from_slice(&self.chunk[self.at..self.at + count]);
+            self.at += count;
+            into = later;
+        }
+        Ok(())
+    }
+
+    /// Everything that is left, at most `limit_bytes`.
+    pub(crate) fn read_to_end(&mut self, limit_bytes: usize) -> Result<Vec<u8>> {
+        let mut all = self.chunk.split_off(self.at);
+        self.at = self.chunk.len();
+        while self.next_chunk()? {
+            if all.len() + self.chunk.len() > limit_bytes {
+                return Err(self.damaged(self.offset, format!("it exceeds {limit_bytes} bytes")));
+            }
+            all.extend_from_slice(&self.chunk);
+        }
+        self.at = self.chunk.len();
+        Ok(all)
+    }
+
+    /// Checks that nothing follows what was read.
+    pub(crate) fn finish(mut self) -> Result<()> {
+        if self.at != self.chunk.len() || self.next_chunk()? {
+            return Err(self.damaged(self.offset, "it is longer than it should be".into()));
+        }
+        let mut one = [0];
+        match self.file.read(&mut one) {
+            Ok(0) => Ok(()),
+            Ok(_) => Err(self.damaged(self.offset, "bytes follow its end".into())),
+            Err(e) => Err(Error::io("read", &self.path, e)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MAGIC: [u8; 8] = *b"EMBKTEST";
+
+    fn sample(dir: &Path) -> (PathBuf, Vec<u8>) {
+        let path = dir.join("stream");
+        let bytes: Vec<u8> = (0..CHUNK_BYTES * 2 + 77).map(|i| (i * 31) as u8).collect();
+        let mut writer = CheckedWriter::create(&path, MAGIC, 3).unwrap();
+        for part in bytes.chunks(1000) {
+            writer.write(part).unwrap();
+        }
+        let (_, length) = writer.finish().unwrap();
+        assert_eq!(length, std::fs::metadata(&path).unwrap().len());
+        (path, bytes)
+    }
+
+    fn read_all(path: &Path) -> Result<Vec<u8>> {
+        let mut reader = CheckedReader::open(path, MAGIC, 3)?;
+        let mut first = vec![0; 10];
+        reader.read(&mut first)?;
+        first.extend(reader.read_to_end(1 << 30)?);
+        reader.finish()?;
+        Ok(first)
+    }
+
+    #[test]
+    fn what_was_written_is_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, bytes) = sample(dir.path());
+        assert_eq!(read_all(&path).unwrap(), bytes);
+    }
+
+    #[test]
+    fn every_cut_and_every_flip_is_an_error() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, _) = sample(dir.path());
+        let good = std::fs::read(&path).unwrap();
+        for cut in (0..good.len()).step_by(997).chain([good.len() - 1, good.len() - 8]) {
+            std::fs::write(&path, &good[..cut]).unwrap();
+            assert!(read_all(&path).is_err(), "cut at {cut}");
+        }
+        for at in (0..good.len()).step_by(499).chain(0..24).chain(good.len() - 8..good.len()) {
+            let mut flipped = good.clone();
+            flipped[at] ^= 4;
+            std::fs::write(&path, &flipped).unwrap();
+            assert!(read_all(&path).is_err(), "flip at {at}");
+        }
+        let mut longer = good.clone();
+        longer.push(0);
+        std::fs::write(&path, &longer).unwrap();
+        assert!(read_all(&path).is_err());
+    }
+}

@@ -1,0 +1,206 @@
+//! Checkpoints on disk: writing one whole, finding the newest whole one.
+//!
+//! ```text
+//! <bank>/checkpoints/0000000007/manifest   what the checkpoint is (metadata, see `metadata`)
+//!                               index      the index (see `index::image`)
+//!                               blob       the caller's own bytes (checked stream)
+//! ```
+//!
+//! A checkpoint is written under `0000000007.partial`; every file and that directory are synced, after
+//! the log itself; then the directory gets its final name and `checkpoints` is synced. So a directory
+//! under a final name is complete, whatever the instant of a crash, and one that does not verify is
+//! damage and an error. The log below a checkpoint's end is never written again.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+use crate::address::TableId;
+use crate::checked_stream::{CheckedReader, CheckedWriter};
+use crate::error::{Error, Result};
+use crate::metadata;
+
+const BLOB_MAGIC: [u8; 8] = *b"EMBKBLOB";
+const BLOB_VERSION: u32 = 1;
+const PARTIAL: &str = "partial";
+
+/// A table as the store knows it.
+#[derive(Debug, Clone, PartialEq, Eq, metadata::Encode, metadata::Decode)]
+pub(crate) struct TableEntry {
+    pub(crate) number: u16,
+    pub(crate) name: String,
+    pub(crate) value_bytes: u32,
+    pub(crate) descriptor: Vec<u8>,
+}
+
+impl TableEntry {
+    pub(crate) fn id(&self) -> TableId {
+        TableId(self.number)
+    }
+}
+
+/// What a checkpoint is.
+#[derive(Debug, Clone, PartialEq, Eq, metadata::Encode, metadata::Decode)]
+pub(crate) struct Manifest {
+    pub(crate) number: u64,
+    pub(crate) bank: u64,
+    pub(crate) page_bits: u32,
+    pub(crate) segment_bytes: u64,
+    /// Where the log begins: nothing below is kept.
+    pub(crate) log_begin: u64,
+    /// Where the log ends, a page boundary: nothing at or above belongs to this checkpoint.
+    pub(crate) log_end: u64,
+    pub(crate) index_file_bytes: u64,
+    pub(crate) blob_bytes: u64,
+    pub(crate) tables: Vec<TableEntry>,
+}
+
+/// The checkpoints of a bank.
+#[derive(Debug)]
+pub(crate) struct Checkpoints {
+    dir: PathBuf,
+}
+
+/// A checkpoint that is being written. Dropped unfinished, it is removed.
+pub(crate) struct PartialCheckpoint<'a> {
+    of: &'a Checkpoints,
+    number: u64,
+    dir: PathBuf,
+    finished: bool,
+}
+
+fn sync_dir(dir: &Path) -> Result<()> {
+    File::open(dir).and_then(|d| d.sync_all()).map_err(|e| Error::io("sync", dir, e))
+}
+
+impl Checkpoints {
+    /// The checkpoints below a bank's directory; clears away what a crash left half-written.
+    pub(crate) fn open(bank: &Path) -> Result<Self> {
+        let dir = bank.join("checkpoints");
+        fs::create_dir_all(&dir).map_err(|e| Error::io("create", &dir, e))?;
+        sync_dir(bank)?;
+        let checkpoints = Checkpoints { dir };
+        for path in checkpoints.paths()? {
+            if path.extension().is_some_and(|extension| extension == PARTIAL) {
+                fs::remove_dir_all(&path).map_err(|e| Error::io("remove", &path, e))?;
+            }
+        }
+        Ok(checkpoints)
+    }
+
+    fn paths(&self) -> Result<Vec<PathBuf>> {
+        let failed = |e| Error::io("list", &self.dir, e);
+        let entries = fs::read_dir(&self.dir).map_err(failed)?;
+        entries.map(|entry| entry.map(|entry| entry.path()).map_err(failed)).collect()
+    }
+
+    /// The numbers of the completed checkpoints, oldest first.
+    pub(crate) fn numbers(&self) -> Result<Vec<u64>> {
+        let mut numbers: Vec<u64> = self
+            .paths()?
+            .iter()
+            .filter_map(|path| path.file_name()?.to_str()?.parse().ok())
+            .collect();
+        numbers.sort_unstable();
+        Ok(numbers)
+    }
+
+    fn dir_of(&self, number: u64) -> PathBuf {
+        self.dir.join(format!("{number:010}"))
+    }
+
+    pub(crate) fn index_path(&self, number: u64) -> PathBuf {
+        self.dir_of(number).join("index")
+    }
+
+    /// Begins to write a checkpoint.
+    pub(crate) fn begin(&self, number: u64) -> Result<PartialCheckpoint<'_>> {
+        let dir = self.dir_of(number).with_extension(PARTIAL);
+        fs::create_dir(&dir).map_err(|e| Error::io("create", &dir, e))?;
+        Ok(PartialCheckpoint { of: self, number, dir, finished: false })
+    }
+
+    /// A checkpoint's manifest, checked.
+    pub(crate) fn manifest(&self, number: u64) -> Result<Manifest> {
+        let path = self.dir_of(number).join("manifest");
+        let bytes = fs::read(&path).map_err(|e| Error::io("read", &path, e))?;
+        let damaged = |what: String| Error::Damaged { path: path.clone(), offset: 0, what };
+        let manifest: Manifest = metadata::decode(&bytes).map_err(damaged)?;
+        if manifest.number != number {
+            return Err(damaged(format!("it belongs to checkpoint {}", manifest.number)));
+        }
+        let sound = (13..=22).contains(&manifest.page_bits)
+            && manifest.log_end.is_multiple_of(1 << manifest.page_bits)
+            && manifest.log_begin <= manifest.log_end;
+        if !sound {
+            return Err(damaged("its page size and log boundaries do not fit".into()));
+        }
+        Ok(manifest)
+    }
+
+    /// The caller's bytes, checked.
+    pub(crate) fn blob(&self, manifest: &Manifest) -> Result<Vec<u8>> {
+        let path = self.dir_of(manifest.number).join("blob");
+        let mut reader = CheckedReader::open(&path, BLOB_MAGIC, BLOB_VERSION)?;
+        let blob = reader.read_to_end(manifest.blob_bytes as usize)?;
+        if blob.len() as u64 != manifest.blob_bytes {
+            let what = format!("{} bytes, not {}", blob.len(), manifest.blob_bytes);
+            return Err(reader.damaged(0, what));
+        }
+        reader.finish()?;
+        Ok(blob)
+    }
+
+    /// Removes all but the newest `kept` checkpoints.
+    pub(crate) fn prune(&self, kept: usize) -> Result<()> {
+        let numbers = self.numbers()?;
+        for &number in &numbers[..numbers.len().saturating_sub(kept)] {
+            // Renamed first: a crash in between leaves a partial one, not a damaged one.
+            let (dir, partial) = (self.dir_of(number), self.dir_of(number).with_extension(PARTIAL));
+            fs::rename(&dir, &partial).map_err(|e| Error::io("rename", &dir, e))?;
+            fs::remove_dir_all(&partial).map_err(|e| Error::io("remove", &partial, e))?;
+        }
+        Ok(())
+    }
+}
+
+impl PartialCheckpoint<'_> {
+    pub(crate) fn index_path(&self) -> PathBuf {
+        self.dir.join("index")
+    }
+
+    /// Writes the caller's bytes, durably.
+    pub(crate) fn write_blob(&self, blob: &[u8]) -> Result<()> {
+        let path = self.dir.join("blob");
+        let mut writer = CheckedWriter::create(&path, BLOB_MAGIC, BLOB_VERSION)?;
+        writer.write(blob)?;
+        let (file, _) = writer.finish()?;
+        file.sync_all().map_err(|e| Error::io("sync", &path, e))
+    }
+
+    /// Writes the manifest and gives the checkpoint its name. When this returns, it is the newest one,
+    /// for good.
+    pub(crate) fn complete(mut self, manifest: &Manifest) -> Result<()> {
+        use std::io::Write;
+        let path = self.dir.join("manifest");
+        let write = || -> std::io::Result<()> {
+            let mut file = File::create_new(&path)?;
+            file.write_all(&metadata::encode(manifest))?;
+            file.sync_all()
+        };
+        write().map_err(|e| Error::io("write", &path, e))?;
+        sync_dir(&self.dir)?;
+        let last = self.of.dir_of(self.number);
+        fs::rename(&self.dir, &last).map_err(|e| Error::io("rename", &self.dir, e))?;
+        self.finished = true;
+        sync_dir(&self.of.dir)
+    }
+}
+
+impl Drop for PartialCheckpoint<'_> {
+    fn drop(&mut self) {
+        if !self.finished {
+            // A failure here leaves a partial directory, which the next open clears away.
+            let _ = fs::remove_dir_all(&self.dir);
+        }
+    }
+}

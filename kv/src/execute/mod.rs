@@ -1,0 +1,513 @@
+//! Running a batch.
+//!
+//! **Problem.** One DRAM access takes as long as hundreds of instructions, one disk read as long as a
+//! thousand DRAM accesses. Taken one after another, as single-key stores do, they add up.
+//!
+//! **Approach.** A batch goes through in chunks. Within a chunk, the bucket of a key is prefetched
+//! `BUCKETS_AHEAD + RECORDS_AHEAD` keys before it is needed and its record `RECORDS_AHEAD` keys before,
+//! so that many misses are in flight at once. Keys whose rows are on disk are set aside; when the chunk
+//! is through, they go to the device as one burst (`disk`). Everything in memory happens under one pin of
+//! the epoch; whatever may wait (a page to turn, the device) happens between pins, and the chunk then goes
+//! on where it stopped. A single operation is a batch of one.
+
+mod disk;
+mod record_step;
+
+use crossbeam_epoch::Guard;
+
+use crate::address::{Address, TableId};
+use crate::error::Result;
+use crate::hash::hash;
+use crate::index::{Candidates, Entry, Inserted};
+use crate::log::{PageFull, View};
+use crate::operation::{Access, Clock, Operation, Outcome};
+use crate::prefetch;
+use crate::record::{RecordRef, record_bytes};
+use crate::store::Core;
+
+/// Keys that go through together: bounds the scratch memory and the rows of one burst.
+pub(crate) const CHUNK_KEYS: usize = 1024;
+/// Measured on 64-byte rows: fewer hide less latency, more fall out of the line-fill buffers.
+const RECORDS_AHEAD: usize = 12;
+const BUCKETS_AHEAD: usize = 12;
+/// Cache lines of a record that are prefetched at most; the processor streams the rest.
+const LINES_AHEAD_MAX: usize = 8;
+
+/// What the engine does, the store's own jobs included.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mode {
+    Peek,
+    Get,
+    Update,
+    Put,
+    Delete,
+    /// Brings rows from disk into mutable memory.
+    Promote,
+    /// Finds out which rows are on disk.
+    Locate,
+}
+
+/// An operation as the engine runs it.
+pub(crate) trait Work {
+    const MODE: Mode;
+    fn read(&mut self, _i: usize, _value: &[u8]) {}
+    fn update(&mut self, _i: usize, _value: &mut [u8]) {}
+    fn insert(&mut self, _i: usize, _value: &mut [u8]) -> bool {
+        false
+    }
+    /// The clock of a row that is peeked at.
+    fn clock(&mut self, _outstanding: u32) {}
+}
+
+/// A caller's operation.
+pub(crate) struct Caller<'a, O>(pub(crate) &'a mut O);
+
+impl<O: Operation> Work for Caller<'_, O> {
+    const MODE: Mode = match O::ACCESS {
+        Access::Peek => Mode::Peek,
+        Access::Get => Mode::Get,
+        Access::Update => Mode::Update,
+        Access::Put => Mode::Put,
+    };
+    fn read(&mut self, i: usize, value: &[u8]) {
+        self.0.read(i, value);
+    }
+    fn update(&mut self, i: usize, value: &mut [u8]) {
+        self.0.update(i, value);
+    }
+    fn insert(&mut self, i: usize, value: &mut [u8]) -> bool {
+        self.0.insert(i, value)
+    }
+}
+
+pub(crate) struct Delete;
+impl Work for Delete {
+    const MODE: Mode = Mode::Delete;
+}
+
+pub(crate) struct Promote;
+impl Work for Promote {
+    const MODE: Mode = Mode::Promote;
+}
+
+pub(crate) struct Locate;
+impl Work for Locate {
+    const MODE: Mode = Mode::Locate;
+}
+
+/// What a step did with its key.
+enum Step {
+    /// The key is dealt with.
+    Done,
+    /// The row moved meanwhile: search again.
+    Moved,
+}
+
+/// A row in memory, and how the index leads to it.
+#[derive(Clone, Copy)]
+struct Place<'g> {
+    entry: Entry,
+    record: RecordRef<'g>,
+}
+
+impl Place<'_> {
+    /// Whether the row is the first of its chain.
+    fn is_head(self) -> bool {
+        self.record.address() == self.entry.address()
+    }
+}
+
+/// A key whose search goes on at `address` on disk.
+#[derive(Debug)]
+struct Pending {
+    i: u32,
+    hash: u64,
+    /// The slot whose chain is being searched, and the place reached in it.
+    entry: Entry,
+    address: Address,
+    /// Bytes to read there.
+    bytes: usize,
+    /// Other chains of the key, and where they go on.
+    rest: Vec<(Entry, Address)>,
+    searched: Candidates,
+}
+
+/// Memory that batches of a thread use again and again.
+pub(crate) struct Scratch {
+    hashes: Box<[u64; CHUNK_KEYS]>,
+    entries: Box<[Entry; CHUNK_KEYS]>,
+    value: Vec<u64>,
+    candidates: Candidates,
+    pending: Vec<Pending>,
+    redo: Vec<u32>,
+}
+
+impl Default for Scratch {
+    fn default() -> Self {
+        Scratch {
+            hashes: Box::new([0; CHUNK_KEYS]),
+            entries: Box::new([Entry::EMPTY; CHUNK_KEYS]),
+            value: Vec::new(),
+            candidates: Candidates::default(),
+            pending: Vec::new(),
+            redo: Vec::new(),
+        }
+    }
+}
+
+/// Counts of one batch, added to the store's counters once.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    pub(crate) hits_mutable: u64,
+    pub(crate) hits_read_only: u64,
+    pub(crate) hits_disk: u64,
+    pub(crate) missing: u64,
+    pub(crate) inserted: u64,
+    pub(crate) deleted: u64,
+    pub(crate) resident: u64,
+    pub(crate) appended: u64,
+    pub(crate) copied: u64,
+    pub(crate) disk_reads: u64,
+    pub(crate) disk_read_bytes: u64,
+    pub(crate) promoted: u64,
+    pub(crate) promoted_used: u64,
+    pub(crate) overtaken: u64,
+}
+
+/// A batch on its way.
+pub(crate) struct Batch<'a, W> {
+    core: &'a Core,
+    table: TableId,
+    value_bytes: usize,
+    keys: &'a [u64],
+    clock: Clock,
+    work: &'a mut W,
+    scratch: &'a mut Scratch,
+    /// Allocated under the present pin and not published: marked invalid, free for the next record
+    /// of its size.
+    spare: Option<(Address, usize)>,
+    pub(crate) outcome: Outcome,
+    pub(crate) tally: Tally,
+}
+
+impl<'a, W: Work> Batch<'a, W> {
+    pub(crate) fn new(
+        core: &'a Core,
+        (table, value_bytes): (TableId, usize),
+        keys: &'a [u64],
+        clock: Clock,
+        work: &'a mut W,
+        scratch: &'a mut Scratch,
+    ) -> Self {
+        scratch.value.clear();
+        scratch.value.resize(value_bytes.div_ceil(8), 0);
+        // An earlier batch may have ended with an error.
+        scratch.pending.clear();
+        scratch.redo.clear();
+        Batch {
+            core,
+            table,
+            value_bytes,
+            keys,
+            clock,
+            work,
+            scratch,
+            spare: None,
+            outcome: Outcome::default(),
+            tally: Tally::default(),
+        }
+    }
+
+    /// Runs the whole batch.
+    pub(crate) fn run(&mut self) -> Result<()> {
+        if !matches!(W::MODE, Mode::Peek | Mode::Locate) {
+            self.core.log.check_poison()?;
+        }
+        let mut start = 0;
+        while start < self.keys.len() {
+            let end = self.keys.len().min(start + CHUNK_KEYS);
+            self.run_chunk(start, end)?;
+            start = end;
+        }
+        Ok(())
+    }
+
+    fn run_chunk(&mut self, start: usize, end: usize) -> Result<()> {
+        let mut at = start;
+        while at < end {
+            self.pinned(|batch, view| batch.pipeline(&mut at, end, view))?;
+        }
+        if W::MODE == Mode::Locate {
+            let places = self.scratch.pending.drain(..).map(|pending| pending.i);
+            self.outcome.missing.extend(places);
+            return Ok(());
+        }
+        // Ends: a key comes back only because another thread changed its row or its chain.
+        while !(self.scratch.pending.is_empty() && self.scratch.redo.is_empty()) {
+            self.read_pending()?;
+            while let Some(i) = self.scratch.redo.pop() {
+                let hash = hash(self.table, self.keys[i as usize]);
+                self.pinned_until_done(|batch, view| batch.search(i as usize, hash, view))?;
+            }
+        }
+        if self.tally.inserted > 0 {
+            // Pinned, so that a checkpoint's pause keeps the index still.
+            let _guard = self.core.gate.enter();
+            self.core.index.grow(&self.core.budget);
+        }
+        Ok(())
+    }
+
+    /// Runs `step` once under a pin; if it met a full page, turns it.
+    fn pinned(
+        &mut self,
+        step: impl FnOnce(&mut Self, View) -> std::result::Result<(), PageFull>,
+    ) -> Result<bool> {
+        let guard: Guard = self.core.gate.enter();
+        let view = self.core.log.view();
+        let stopped = step(self, view);
+        self.spare = None;
+        drop(guard);
+        match stopped {
+            Ok(()) => Ok(true),
+            Err(full) => self.core.log.turn_page(full).map(|()| false),
+        }
+    }
+
+    fn pinned_until_done(
+        &mut self,
+        mut step: impl FnMut(&mut Self, View) -> std::result::Result<(), PageFull>,
+    ) -> Result<()> {
+        while !self.pinned(&mut step)? {}
+        Ok(())
+    }
+
+    /// Works on keys `at..end` with their cache misses overlapped; leaves `at` where it stopped.
+    fn pipeline(
+        &mut self,
+        at: &mut usize,
+        end: usize,
+        view: View,
+    ) -> std::result::Result<(), PageFull> {
+        let start = *at;
+        let count = end - start;
+        for k in 0..count.min(BUCKETS_AHEAD + RECORDS_AHEAD) {
+            self.prefetch_bucket(start, k);
+        }
+        for k in 0..count.min(RECORDS_AHEAD) {
+            self.prefetch_record(k, view);
+        }
+        for k in 0..count {
+            if k + BUCKETS_AHEAD + RECORDS_AHEAD < count {
+                self.prefetch_bucket(start, k + BUCKETS_AHEAD + RECORDS_AHEAD);
+            }
+            if k + RECORDS_AHEAD < count {
+                self.prefetch_record(k + RECORDS_AHEAD, view);
+            }
+            let (hash, entry) = (self.scratch.hashes[k], self.scratch.entries[k]);
+            if let Err(full) = self.step(start + k, hash, entry, view) {
+                *at = start + k;
+                return Err(full);
+            }
+        }
+        *at = end;
+        Ok(())
+    }
+
+    #[inline]
+    fn prefetch_bucket(&mut self, start: usize, k: usize) {
+        let hash = hash(self.table, self.keys[start + k]);
+        self.scratch.hashes[k] = hash;
+        self.core.index.prefetch(hash);
+    }
+
+    #[inline]
+    fn prefetch_record(&mut self, k: usize, view: View) {
+        let entry = self.core.index.first_match(self.scratch.hashes[k]);
+        self.scratch.entries[k] = entry;
+        if entry.is_empty() || !view.in_memory(entry.address()) {
+            return;
+        }
+        let place = self.core.log.place(entry.address());
+        let lines = record_bytes(self.value_bytes).div_ceil(64) + 1;
+        for line in 0..lines.min(LINES_AHEAD_MAX) {
+            let line = place.wrapping_add(line * 64);
+            if matches!(W::MODE, Mode::Peek | Mode::Locate | Mode::Promote) {
+                prefetch::read(line);
+            } else {
+                prefetch::write(line);
+            }
+        }
+    }
+
+    /// Deals with one key whose first matching slot held `entry` a moment ago.
+    #[inline]
+    fn step(
+        &mut self,
+        i: usize,
+        hash: u64,
+        entry: Entry,
+        view: View,
+    ) -> std::result::Result<(), PageFull> {
+        if !entry.is_empty() && view.in_memory(entry.address()) {
+            // SAFETY: pinned, above the head; the address came from the index.
+            let record = unsafe { self.core.log.record(entry.address()) };
+            if record.is(self.table, self.keys[i])
+                && let Step::Done = self.on_record(i, hash, Place { entry, record }, view)?
+            {
+                return Ok(());
+            }
+        }
+        self.search(i, hash, view)
+    }
+
+    /// Looks for a key from the index on, through all chains that may hold it.
+    #[inline(never)]
+    fn search(&mut self, i: usize, hash: u64, view: View) -> std::result::Result<(), PageFull> {
+        // Ends: each further round means that another thread moved this row or changed this chain.
+        loop {
+            let mut candidates = std::mem::take(&mut self.scratch.candidates);
+            self.core.index.candidates(hash, &mut candidates);
+            let step = match self.walk(self.keys[i], &candidates, view) {
+                Walk::Found(place) => self.on_record(i, hash, place, view),
+                Walk::Disk(entry, address, rest) => {
+                    self.scratch.pending.push(Pending {
+                        i: i as u32,
+                        hash,
+                        entry,
+                        address,
+                        bytes: record_bytes(self.value_bytes),
+                        rest,
+                        searched: candidates.clone(),
+                    });
+                    Ok(Step::Done)
+                }
+                Walk::Missing => self.on_missing(i, hash, &candidates),
+            };
+            self.scratch.candidates = candidates;
+            if let Step::Done = step? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Follows the chains as far as they are in memory.
+    fn walk<'g>(&self, key: u64, candidates: &Candidates, view: View) -> Walk<'g> {
+        let mut on_disk = Vec::new();
+        for entry in candidates.iter() {
+            let mut address = entry.address();
+            // Ends: addresses go down along a chain.
+            while !address.is_none() {
+                if !view.in_memory(address) {
+                    on_disk.push((entry, address));
+                    break;
+                }
+                // SAFETY: pinned, above the head; the address came from the index or a link.
+                let record = unsafe { self.core.log.record(address) };
+                if record.is(self.table, key) {
+                    return Walk::Found(Place { entry, record });
+                }
+                address = record.link().previous();
+            }
+        }
+        match on_disk.pop() {
+            Some((entry, address)) => Walk::Disk(entry, address, on_disk),
+            None => Walk::Missing,
+        }
+    }
+
+    /// Space for a record with a value of `value_bytes`, its header written and marked invalid.
+    fn begin_record<'g>(
+        &mut self,
+        key: u64,
+        value_bytes: usize,
+    ) -> std::result::Result<RecordRef<'g>, PageFull> {
+        let bytes = record_bytes(value_bytes);
+        let address = match self.spare.take() {
+            Some((address, spare_bytes)) if spare_bytes == bytes => address,
+            _ => {
+                self.tally.appended += 1;
+                self.core.log.allocate(bytes)?
+            }
+        };
+        // SAFETY: pinned; the space was allocated under this pin, so it is above the head, and it is
+        // this thread's own until it is published.
+        let record = unsafe { self.core.log.record(address) };
+        record.begin(self.table, key, value_bytes);
+        Ok(record)
+    }
+
+    /// Keeps an unpublished record's space for the next one.
+    fn abandon(&mut self, record: RecordRef<'_>) {
+        record.set_link(record.link().with_invalid(true));
+        self.spare = Some((record.address(), record.shape().record_bytes()));
+    }
+
+    /// A key that is in none of the `searched` chains.
+    fn on_missing(
+        &mut self,
+        i: usize,
+        hash: u64,
+        searched: &Candidates,
+    ) -> std::result::Result<Step, PageFull> {
+        if !self.make_missing_value(i) {
+            self.note_missing(i);
+            return Ok(Step::Done);
+        }
+        let record = self.begin_record(self.keys[i], self.value_bytes)?;
+        record.store_value(&self.scratch.value);
+        self.finish_record(record, self.clock.after(0), false);
+        let link = |previous| record.set_link(record.link().with_previous(previous));
+        match self.core.index.insert(&self.core.budget, hash, searched, record.address(), link) {
+            Inserted::Yes => {
+                self.tally.inserted += 1;
+                self.tally.missing += 1;
+                Ok(Step::Done)
+            }
+            Inserted::Changed => {
+                self.abandon(record);
+                Ok(Step::Moved)
+            }
+        }
+    }
+
+    /// Lets the caller fill a new value in the scratch; false if the row is to stay missing.
+    fn make_missing_value(&mut self, i: usize) -> bool {
+        match W::MODE {
+            Mode::Peek | Mode::Delete | Mode::Promote | Mode::Locate => false,
+            Mode::Get | Mode::Update | Mode::Put => {
+                self.scratch.value.fill(0);
+                let value = bytes_of(&mut self.scratch.value, self.value_bytes);
+                self.work.insert(i, value)
+            }
+        }
+    }
+
+    fn note_missing(&mut self, i: usize) {
+        self.tally.missing += 1;
+        if W::MODE != Mode::Locate {
+            self.outcome.missing.push(i as u32);
+        }
+    }
+
+    fn finish_record(&self, record: RecordRef<'_>, outstanding: u32, tombstone: bool) {
+        let clock = crate::clock::ClockWord::at_rest(outstanding);
+        record.finish(clock.with_promoted(W::MODE == Mode::Promote), tombstone);
+    }
+}
+
+/// Where a search through memory ended.
+enum Walk<'g> {
+    Found(Place<'g>),
+    /// Not in memory; it goes on on disk, in this chain at this address, and in the others listed.
+    Disk(Entry, Address, Vec<(Entry, Address)>),
+    Missing,
+}
+
+/// The first `count` bytes of some words.
+fn bytes_of(words: &mut [u64], count: usize) -> &mut [u8] {
+    let available = size_of_val(words);
+    assert!(count <= available);
+    // SAFETY: any initialised words are valid bytes, in bounds by the assertion; the borrow carries over.
+    unsafe { std::slice::from_raw_parts_mut(words.as_mut_ptr().cast::<u8>(), count) }
+}

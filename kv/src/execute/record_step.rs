@@ -1,0 +1,246 @@
+//! What happens to a row that is in memory.
+
+use super::{Batch, Mode, Place, Step, Work, bytes_of};
+use crate::clock::{self, ClockWord, LockRefused, Locked};
+use crate::index::Entry;
+use crate::log::{PageFull, View};
+use crate::operation::Clock;
+use crate::record::RecordRef;
+use crate::sync::Ordering;
+
+impl<W: Work> Batch<'_, W> {
+    #[inline]
+    pub(super) fn on_record(
+        &mut self,
+        i: usize,
+        hash: u64,
+        place: Place<'_>,
+        view: View,
+    ) -> Result<Step, PageFull> {
+        match W::MODE {
+            Mode::Locate => Ok(Step::Done),
+            Mode::Promote => {
+                self.tally.resident += 1;
+                Ok(Step::Done)
+            }
+            Mode::Peek => Ok(self.peek(i, place.record, view)),
+            // A tombstone without a value has no room for one: its successor is appended.
+            _ if view.mutable(place.record.address()) && self.has_room(place.record) => {
+                Ok(self.in_place(i, place.record))
+            }
+            _ => self.copy_to_tail(i, hash, place, view),
+        }
+    }
+
+    fn has_room(&self, record: RecordRef<'_>) -> bool {
+        record.shape().padded_value_bytes() == self.scratch.value.len() * 8
+    }
+
+    fn count_hit(&mut self, record: RecordRef<'_>, view: View) {
+        if view.mutable(record.address()) {
+            self.tally.hits_mutable += 1;
+        } else {
+            self.tally.hits_read_only += 1;
+        }
+    }
+
+    fn peek(&mut self, i: usize, record: RecordRef<'_>, view: View) -> Step {
+        let has_room = self.has_room(record);
+        let mut tombstone = false;
+        let value = &mut self.scratch.value;
+        let current = clock::read_unlocked(record.clock(), || {
+            tombstone = record.link().is_tombstone();
+            if has_room {
+                record.load_value(value);
+            }
+        });
+        if !current {
+            return Step::Moved;
+        }
+        if tombstone {
+            self.note_missing(i);
+        } else {
+            self.work.read(i, bytes_of(&mut self.scratch.value, self.value_bytes));
+            let clock = ClockWord::from_bits(record.clock().load(Ordering::Relaxed));
+            self.work.clock(clock.outstanding());
+            self.count_hit(record, view);
+        }
+        Step::Done
+    }
+
+    /// A row in the mutable region.
+    #[inline]
+    fn in_place(&mut self, i: usize, record: RecordRef<'_>) -> Step {
+        let clock = self.clock;
+        let locked = match clock::lock(record.clock(), |word| clock.admits(word.outstanding())) {
+            Ok(locked) => locked,
+            Err(LockRefused::Replaced) => return Step::Moved,
+            Err(LockRefused::Declined) => {
+                self.outcome.blocked.push(i as u32);
+                return Step::Done;
+            }
+        };
+        if record.link().is_tombstone() {
+            self.revive_in_place(i, record, locked);
+            return Step::Done;
+        }
+        self.tally.hits_mutable += 1;
+        let before = locked.word();
+        self.tally.promoted_used += u64::from(before.is_promoted());
+        let after = before.with_outstanding(clock.after(before.outstanding())).with_promoted(false);
+        match W::MODE {
+            Mode::Get => {
+                // SAFETY: the lock is held; the record has room for a value of this table.
+                self.work.read(i, unsafe { record.value(self.value_bytes) });
+                locked.unlock_unchanged(after);
+                return Step::Done;
+            }
+            Mode::Delete => {
+                clock::fence_before_change();
+                record.set_link(record.link().with_tombstone(true));
+                self.tally.deleted += 1;
+            }
+            _ => {
+                let value = bytes_of(&mut self.scratch.value, self.value_bytes);
+                if W::MODE == Mode::Update {
+                    // SAFETY: as above.
+                    value.copy_from_slice(unsafe { record.value(self.value_bytes) });
+                }
+                self.work.update(i, value);
+                clock::fence_before_change();
+                record.store_value(&self.scratch.value);
+            }
+        }
+        locked.unlock_changed(after);
+        Step::Done
+    }
+
+    /// A deleted row in the mutable region: may be filled again. Its clock goes on, so that leases
+    /// taken before the deletion come down as they are given back.
+    #[cold]
+    fn revive_in_place(&mut self, i: usize, record: RecordRef<'_>, locked: Locked<'_>) {
+        let before = locked.word();
+        let after = before.with_outstanding(self.clock.after(before.outstanding()));
+        if self.make_missing_value(i) {
+            clock::fence_before_change();
+            record.store_value(&self.scratch.value);
+            record.set_link(record.link().with_tombstone(false));
+            locked.unlock_changed(after);
+            self.tally.inserted += 1;
+            self.tally.missing += 1;
+        } else {
+            let releases = self.clock == Clock::Release;
+            locked.unlock_unchanged(if releases { after } else { before });
+            self.note_missing(i);
+        }
+    }
+
+    /// A row in the read-only region: its successor goes to the tail.
+    #[inline(never)]
+    fn copy_to_tail(
+        &mut self,
+        i: usize,
+        hash: u64,
+        place: Place<'_>,
+        view: View,
+    ) -> Result<Step, PageFull> {
+        let old = place.record;
+        let clock = self.clock;
+        // A look before space is taken. Relaxed: the lock below decides.
+        let seen = ClockWord::from_bits(old.clock().load(Ordering::Relaxed));
+        if !seen.is_replaced() && !clock.admits(seen.outstanding()) {
+            self.outcome.blocked.push(i as u32);
+            return Ok(Step::Done);
+        }
+        let value_bytes = if W::MODE == Mode::Delete { 0 } else { self.value_bytes };
+        let new = self.begin_record(self.keys[i], value_bytes)?;
+        let locked = match clock::lock(old.clock(), |word| clock.admits(word.outstanding())) {
+            Ok(locked) => locked,
+            Err(refused) => {
+                self.abandon(new);
+                if refused == LockRefused::Declined {
+                    self.outcome.blocked.push(i as u32);
+                    return Ok(Step::Done);
+                }
+                return Ok(Step::Moved);
+            }
+        };
+        let before = locked.word();
+        let tombstone = old.link().is_tombstone();
+        if tombstone && !self.make_missing_value(i) {
+            locked.unlock_unchanged(before);
+            self.abandon(new);
+            self.note_missing(i);
+            return Ok(Step::Done);
+        }
+        if tombstone {
+            new.store_value(&self.scratch.value);
+        } else {
+            // SAFETY: the old record's lock is held, and it has room for a value, not being a
+            // tombstone.
+            self.fill_successor(i, new, unsafe { old.value(self.value_bytes) });
+        }
+        let outstanding = clock.after(before.outstanding());
+        let published = self.publish(
+            hash,
+            place.entry,
+            place.is_head().then(|| old.link().previous()),
+            new,
+            outstanding,
+        );
+        if !published {
+            locked.unlock_unchanged(before);
+            self.abandon(new);
+            return Ok(Step::Moved);
+        }
+        locked.unlock_replaced();
+        self.tally.copied += 1;
+        self.tally.promoted_used += u64::from(before.is_promoted());
+        match W::MODE {
+            _ if tombstone => {
+                self.tally.inserted += 1;
+                self.tally.missing += 1;
+            }
+            Mode::Delete => self.tally.deleted += 1,
+            _ => self.count_hit(old, view),
+        }
+        Ok(Step::Done)
+    }
+
+    /// Fills an unpublished record from the value of the one that it will replace.
+    pub(super) fn fill_successor(&mut self, i: usize, new: RecordRef<'_>, old_value: &[u8]) {
+        if W::MODE == Mode::Delete {
+            return;
+        }
+        let padded = self.scratch.value.len() * 8;
+        // SAFETY: `new` is this thread's own unpublished record with room for a value.
+        let value = unsafe { new.value_mut(padded) };
+        value[self.value_bytes..].fill(0);
+        let value = &mut value[..self.value_bytes];
+        if W::MODE != Mode::Put {
+            value.copy_from_slice(old_value);
+        }
+        match W::MODE {
+            Mode::Get => self.work.read(i, value),
+            Mode::Update | Mode::Put => self.work.update(i, value),
+            Mode::Peek | Mode::Delete | Mode::Promote | Mode::Locate => {}
+        }
+    }
+
+    /// Puts a complete record in the place of the key's last one. `after_head` is what followed that
+    /// one, if it was its chain's head: the new record then takes its place, and the superseded one
+    /// is out of the chain. False if the chain has changed.
+    pub(super) fn publish(
+        &self,
+        hash: u64,
+        entry: Entry,
+        after_head: Option<crate::address::Address>,
+        new: RecordRef<'_>,
+        outstanding: u32,
+    ) -> bool {
+        let previous = after_head.unwrap_or(entry.address());
+        new.set_link(new.link().with_previous(previous));
+        self.finish_record(new, outstanding, W::MODE == Mode::Delete);
+        self.core.index.replace(hash, entry, new.address(), previous.is_none())
+    }
+}

@@ -1,0 +1,108 @@
+//! A cache line of the index: seven slots and a meta word.
+//!
+//! ```text
+//! meta    63       62       61 .. 56    55 .......... 32   31 ........... 0
+//!       locked  splitting    depth (6)     version (24)      overflow (32)
+//! ```
+//!
+//! *Depth*: how many low hash bits this bucket's keys share; a lookup that came with another depth in
+//! mind goes on to the bucket that this one tells. *Version* changes with every split. *Overflow*: the
+//! number of the next bucket of the chain, 0 for none. An overflow bucket uses only that last field.
+//!
+//! | locked | splitting | slots |
+//! |---|---|---|
+//! | 0 | 0 | consistent |
+//! | 1 | 0 | one slot may be changing; each is good by itself |
+//! | 1 | 1 | entries are moving between buckets: a lookup that misses must look again |
+
+use crate::sync::AtomicU64;
+
+pub(super) const SLOTS: usize = 7;
+
+const LOCKED: u64 = 1 << 63;
+const SPLITTING: u64 = 1 << 62;
+const DEPTH_SHIFT: u32 = 56;
+const VERSION_SHIFT: u32 = 32;
+const VERSION_MASK: u64 = (1 << 24) - 1;
+const OVERFLOW_MASK: u64 = (1 << 32) - 1;
+
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub(super) struct Bucket {
+    slots: [AtomicU64; SLOTS],
+    meta: AtomicU64,
+}
+
+impl Bucket {
+    #[inline]
+    pub(super) fn slots(&self) -> &[AtomicU64; SLOTS] {
+        &self.slots
+    }
+
+    pub(super) fn slot(&self, i: usize) -> &AtomicU64 {
+        &self.slots[i]
+    }
+
+    #[inline]
+    pub(super) fn meta(&self) -> &AtomicU64 {
+        &self.meta
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Meta(pub(super) u64);
+
+impl Meta {
+    pub(super) fn new(depth: u32, version: u64, overflow: u32) -> Self {
+        Meta(
+            u64::from(depth) << DEPTH_SHIFT
+                | (version & VERSION_MASK) << VERSION_SHIFT
+                | u64::from(overflow),
+        )
+    }
+
+    #[inline]
+    pub(super) fn depth(self) -> u32 {
+        (self.0 >> DEPTH_SHIFT) as u32 & 63
+    }
+
+    pub(super) fn version(self) -> u64 {
+        self.0 >> VERSION_SHIFT & VERSION_MASK
+    }
+
+    #[inline]
+    pub(super) fn overflow(self) -> u32 {
+        (self.0 & OVERFLOW_MASK) as u32
+    }
+
+    pub(super) fn with_overflow(self, number: u32) -> Self {
+        Meta(self.0 & !OVERFLOW_MASK | u64::from(number))
+    }
+
+    pub(super) fn is_locked(self) -> bool {
+        self.0 & LOCKED != 0
+    }
+
+    pub(super) fn is_splitting(self) -> bool {
+        self.0 & SPLITTING != 0
+    }
+
+    pub(super) fn locked(self) -> Self {
+        Meta(self.0 | LOCKED)
+    }
+
+    pub(super) fn splitting(self) -> Self {
+        Meta(self.0 | LOCKED | SPLITTING)
+    }
+
+    pub(super) fn unlocked(self) -> Self {
+        Meta(self.0 & !(LOCKED | SPLITTING))
+    }
+
+    /// Whether no entry moved between two looks: same depth and version, no split under way. The lock
+    /// bit and a new overflow bucket do not matter: inserts move nothing.
+    pub(super) fn same_layout_as(self, other: Meta) -> bool {
+        const SAME: u64 = SPLITTING | 63 << DEPTH_SHIFT | VERSION_MASK << VERSION_SHIFT;
+        self.0 & SAME == other.0 & SAME
+    }
+}

@@ -1,0 +1,158 @@
+//! One slot of a bucket: an address and the hash bits that are known of it.
+//!
+//! ```text
+//!  63 .............. 47  46 .............. 0
+//!  tag with terminator    address / 8
+//! ```
+//!
+//! The tag holds the hash bits that follow the bucket's own, lowest first, closed by a 1 bit above the
+//! highest known one: `1tttttttttttttttt` knows 16 bits, `00000000000000001` none. When the bucket
+//! splits, the lowest bit of the tag says to which side the entry goes, and the tag shifts down by one:
+//! an entry moves without a look at its record, which may be on disk. What a tag loses in a split it
+//! gets back when its record is next written. An entry that knows no bit goes to both sides, which is
+//! always right (a lookup compares whole keys) and rare: a row must sit out 16 doublings untouched.
+
+use crate::address::Address;
+
+const ADDRESS_BITS: u32 = 47;
+const ADDRESS_MASK: u64 = (1 << ADDRESS_BITS) - 1;
+/// Hash bits that a fresh entry knows.
+const TAG_BITS: u32 = 16;
+const TAG_FULL: u64 = 1 << TAG_BITS;
+
+/// Addresses stay below this: 1 PiB of log, twelve days of writing 1 GB every second.
+pub(crate) const ADDRESS_LIMIT: u64 = 1 << (ADDRESS_BITS + 3);
+
+/// A slot's content. 0 is empty.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Entry(pub(crate) u64);
+
+/// What a hash looks like to the entries of a bucket of a given depth.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Probe(u64);
+
+impl Probe {
+    #[inline]
+    pub(crate) fn new(hash: u64, depth: u32) -> Self {
+        Probe((hash >> depth) & (TAG_FULL - 1) | TAG_FULL)
+    }
+}
+
+impl Entry {
+    pub(crate) const EMPTY: Entry = Entry(0);
+
+    pub(crate) fn new(probe: Probe, address: Address) -> Self {
+        debug_assert!(!address.is_none() && address.raw() < ADDRESS_LIMIT);
+        Entry(probe.0 << ADDRESS_BITS | address.raw() >> 3)
+    }
+
+    #[inline]
+    pub(crate) fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    #[inline]
+    pub(crate) fn address(self) -> Address {
+        Address::new((self.0 & ADDRESS_MASK) << 3)
+    }
+
+    pub(crate) fn with_address(self, address: Address) -> Self {
+        debug_assert!(!address.is_none() && address.raw() < ADDRESS_LIMIT);
+        Entry(self.0 & !ADDRESS_MASK | address.raw() >> 3)
+    }
+
+    #[inline]
+    fn tag(self) -> u64 {
+        self.0 >> ADDRESS_BITS
+    }
+
+    fn with_tag(self, tag: u64) -> Self {
+        Entry(self.0 & ADDRESS_MASK | tag << ADDRESS_BITS)
+    }
+
+    fn known_bits(tag: u64) -> u32 {
+        63 - tag.leading_zeros()
+    }
+
+    /// Whether a key of this hash may be in this entry's chain.
+    #[inline]
+    pub(crate) fn matches(self, probe: Probe) -> bool {
+        let tag = self.tag();
+        if tag >= TAG_FULL {
+            return tag == probe.0;
+        }
+        if tag == 0 {
+            return false;
+        }
+        let known = (1 << Self::known_bits(tag)) - 1;
+        (tag ^ probe.0) & known == 0
+    }
+
+    /// How many leading known bits agree with the hash.
+    pub(crate) fn agreement(self, probe: Probe) -> u32 {
+        let tag = self.tag();
+        (tag ^ probe.0).trailing_zeros().min(Self::known_bits(tag))
+    }
+
+    /// The entry with its tag cut to its lowest `bits` known bits, so that it matches more hashes.
+    pub(crate) fn widened(self, bits: u32) -> Self {
+        let tag = self.tag();
+        debug_assert!(bits <= Self::known_bits(tag));
+        self.with_tag(tag & ((1 << bits) - 1) | 1 << bits)
+    }
+
+    /// Where the entry goes when its bucket splits: to the lower side, the upper side, or both.
+    pub(crate) fn split(self) -> (Option<Entry>, Option<Entry>) {
+        let tag = self.tag();
+        if tag == 1 {
+            return (Some(self), Some(self));
+        }
+        let moved = self.with_tag(tag >> 1);
+        if tag & 1 == 0 { (Some(moved), None) } else { (None, Some(moved)) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(hash: u64, depth: u32) -> Entry {
+        Entry::new(Probe::new(hash, depth), Address::new(64))
+    }
+
+    #[test]
+    fn splitting_follows_the_hash_and_keeps_matching_it() {
+        let hash = 0x9E37_79B9_7F4A_7C15;
+        let mut here = entry(hash, 3);
+        for depth in 3..19 {
+            let (low, high) = here.split();
+            let upper = hash >> depth & 1 == 1;
+            assert_eq!((low.is_some(), high.is_some()), (!upper, upper), "depth {depth}");
+            here = low.or(high).unwrap();
+            assert!(here.matches(Probe::new(hash, depth + 1)));
+            assert_eq!(here.address(), Address::new(64));
+        }
+        // 16 bits are used up: the entry goes both ways and matches every hash.
+        assert_eq!(here.split(), (Some(here), Some(here)));
+        assert!(here.matches(Probe::new(!hash, 19)));
+    }
+
+    #[test]
+    fn another_hash_of_the_bucket_does_not_match() {
+        let here = entry(0b1010 << 8, 8);
+        assert!(!here.matches(Probe::new(0b1011 << 8, 8)));
+        assert!(!Entry::EMPTY.matches(Probe::new(0, 8)));
+    }
+
+    #[test]
+    fn a_widened_entry_matches_both_hashes() {
+        let (a, b) = (0b0110_1101u64, 0b0100_1101u64);
+        let here = entry(a, 0);
+        let probe = Probe::new(b, 0);
+        assert!(!here.matches(probe));
+        assert_eq!(here.agreement(probe), 5);
+        let wide = here.widened(5);
+        assert!(wide.matches(probe) && wide.matches(Probe::new(a, 0)));
+        assert!(!wide.matches(Probe::new(a ^ 1, 0)));
+    }
+}

@@ -1,0 +1,203 @@
+//! Growing the index: one bucket split at a time, by whoever inserted.
+
+use super::bucket::{Bucket, Meta, SLOTS};
+use super::entry::Entry;
+use super::{BUCKET_BYTES, Index};
+use crate::budget::Budget;
+use crate::sync::{Backoff, Ordering};
+
+/// Used slots per primary bucket at which the next bucket is split. At 5, a sixth of the buckets
+/// have an overflow bucket and an entry costs 14 to 15 bytes (the tests measure it).
+const LOAD: u64 = 5;
+/// Splits that one call does at most, so that no batch pays for many others' inserts at once.
+const SPLITS_PER_CALL: usize = 4096;
+
+/// What the one growing thread keeps.
+#[derive(Debug, Default)]
+pub(super) struct Growth {
+    charged_bytes: u64,
+    low: Vec<Entry>,
+    high: Vec<Entry>,
+    numbers: Vec<u32>,
+}
+
+/// Overflow buckets. Number 0 means none and is never taken.
+#[derive(Debug, Default)]
+pub(super) struct OverflowPool {
+    /// The highest number ever taken.
+    taken: u32,
+    charged_bytes: u64,
+    free: Vec<u32>,
+}
+
+fn overflow_buckets_for(entries: usize) -> usize {
+    entries.saturating_sub(SLOTS).div_ceil(SLOTS)
+}
+
+impl Index {
+    /// Splits buckets until the load is right again. Called after inserts; does nothing when another
+    /// thread is at it or when the budget has nothing left (slots are then shared, see `insert`).
+    pub(crate) fn grow(&self, budget: &Budget) {
+        if self.entry_count() <= self.bucket_count() * LOAD {
+            return;
+        }
+        let Some(mut growth) = self.growth.try_lock() else { return };
+        for _ in 0..SPLITS_PER_CALL {
+            let loaded = self.entry_count() > self.bucket_count() * LOAD;
+            if !loaded || !self.split_next(budget, &mut growth) {
+                return;
+            }
+        }
+    }
+
+    /// Charges memory for so many primary buckets; false if the budget has none.
+    pub(super) fn reserve_buckets(
+        &self,
+        budget: &Budget,
+        growth: &mut Growth,
+        buckets: u64,
+    ) -> bool {
+        let wanted = buckets * BUCKET_BYTES as u64;
+        while growth.charged_bytes < wanted {
+            let next = growth.charged_bytes + self.granule_bytes;
+            if next > self.buckets.len() as u64 || !budget.try_charge_index(self.granule_bytes) {
+                return false;
+            }
+            growth.charged_bytes = next;
+        }
+        true
+    }
+
+    /// An overflow bucket with empty slots; none if the budget has no memory for it.
+    pub(super) fn take_overflow(&self, budget: &Budget) -> Option<u32> {
+        let mut pool = self.pool.lock();
+        if let Some(number) = pool.free.pop() {
+            return Some(number);
+        }
+        let end = (u64::from(pool.taken) + 2) * BUCKET_BYTES as u64;
+        if end > pool.charged_bytes {
+            let next = pool.charged_bytes + self.granule_bytes;
+            if next > self.overflow.len() as u64 || !budget.try_charge_index(self.granule_bytes) {
+                return None;
+            }
+            pool.charged_bytes = next;
+        }
+        pool.taken = pool.taken.checked_add(1)?;
+        Some(pool.taken)
+    }
+
+    fn give_back_overflow(&self, numbers: &[u32]) {
+        for &number in numbers {
+            for slot in self.overflow_bucket(number).slots() {
+                slot.store(0, Ordering::Release);
+            }
+        }
+        self.pool.lock().free.extend_from_slice(numbers);
+    }
+
+    /// Splits the bucket at the split pointer. False if there is no memory for it.
+    fn split_next(&self, budget: &Budget, growth: &mut Growth) -> bool {
+        let (level, split) = self.state();
+        let upper = split + (1 << level);
+        if !self.reserve_buckets(budget, growth, upper + 1) {
+            return false;
+        }
+        let bucket = self.bucket(split);
+        let mut backoff = Backoff::new();
+        let locked = loop {
+            let meta = Meta(bucket.meta().load(Ordering::Acquire));
+            match self.try_lock_bucket(bucket, meta) {
+                Some(locked) => break locked,
+                None => backoff.snooze(),
+            }
+        };
+        let Growth { low, high, numbers, .. } = growth;
+        low.clear();
+        high.clear();
+        for slot in locked.chain().flat_map(Bucket::slots) {
+            let entry = Entry(slot.load(Ordering::Relaxed));
+            if !entry.is_empty() {
+                let (to_low, to_high) = entry.split();
+                low.extend(to_low);
+                high.extend(to_high);
+            }
+        }
+        let before = self.overflow_numbers(locked.meta.overflow(), numbers);
+        let wanted = overflow_buckets_for(low.len()) + overflow_buckets_for(high.len());
+        while numbers.len() < wanted {
+            let Some(number) = self.take_overflow(budget) else {
+                self.give_back_overflow(&numbers[before..]);
+                return false;
+            };
+            numbers.push(number);
+        }
+        // From here on entries move. Each slot store below is a Release after this one: a lookup
+        // that reads a moved slot also sees this bit, or the version that follows it.
+        bucket.meta().store(locked.meta.splitting().0, Ordering::Relaxed);
+        let (low_numbers, rest) = numbers.split_at(overflow_buckets_for(low.len()));
+        let (high_numbers, unused) = rest.split_at(overflow_buckets_for(high.len()));
+        let target = self.bucket(upper);
+        let high_head = self.fill(target, high, high_numbers);
+        // Release: the bucket is whole before anyone is led to it by the lower bucket's depth.
+        target.meta().store(Meta::new(level + 1, 0, high_head).0, Ordering::Release);
+        let low_head = self.fill(bucket, low, low_numbers);
+        let version = locked.meta.version() + 1;
+        locked.unlock(Meta::new(level + 1, version, low_head));
+        self.give_back_overflow(unused);
+        let next = split + 1;
+        if next == 1 << level {
+            self.set_state(level + 1, 0)
+        } else {
+            self.set_state(level, next)
+        }
+        true
+    }
+
+    /// Lists a chain's overflow buckets; returns how many.
+    fn overflow_numbers(&self, head: u32, numbers: &mut Vec<u32>) -> usize {
+        numbers.clear();
+        let mut next = head;
+        while next != 0 {
+            numbers.push(next);
+            next = Meta(self.overflow_bucket(next).meta().load(Ordering::Relaxed)).overflow();
+        }
+        numbers.len()
+    }
+
+    /// Lays entries out over a bucket and its overflow buckets, empty slots after them; returns the
+    /// number to link in the bucket's meta word, which is left alone.
+    pub(super) fn fill(&self, bucket: &Bucket, entries: &[Entry], numbers: &[u32]) -> u32 {
+        debug_assert_eq!(numbers.len(), overflow_buckets_for(entries.len()));
+        let mut entries = entries.iter().map(|entry| entry.0).chain(std::iter::repeat(0));
+        let mut store = |bucket: &Bucket| {
+            for (slot, entry) in bucket.slots().iter().zip(&mut entries) {
+                slot.store(entry, Ordering::Release);
+            }
+        };
+        store(bucket);
+        for (i, &number) in numbers.iter().enumerate() {
+            let bucket = self.overflow_bucket(number);
+            store(bucket);
+            let next = numbers.get(i + 1).copied().unwrap_or(0);
+            bucket.meta().store(Meta::new(0, 0, next).0, Ordering::Release);
+        }
+        numbers.first().copied().unwrap_or(0)
+    }
+
+    /// Sets a bucket's content while nobody else uses the index. False if memory is lacking.
+    pub(super) fn load_bucket(
+        &self,
+        budget: &Budget,
+        i: u64,
+        depth: u32,
+        entries: &[Entry],
+    ) -> bool {
+        let numbers: Option<Vec<u32>> =
+            (0..overflow_buckets_for(entries.len())).map(|_| self.take_overflow(budget)).collect();
+        let Some(numbers) = numbers else { return false };
+        let head = self.fill(self.bucket(i), entries, &numbers);
+        self.bucket(i).meta().store(Meta::new(depth, 0, head).0, Ordering::Release);
+        self.entries.fetch_add(entries.len() as u64, Ordering::Relaxed);
+        true
+    }
+}

@@ -1,0 +1,103 @@
+//! The index as a checkpoint holds it.
+//!
+//! ```text
+//! level (4) | zero (4) | split pointer (8) | entries (8)
+//! for each primary bucket in order: entries in its chain (2) | those entries (8 each)
+//! ```
+//!
+//! in a checked stream (see `checked_stream`). A bucket's depth follows from its number; overflow
+//! buckets are laid out anew on loading.
+
+use std::fs::File;
+use std::path::Path;
+
+use super::bucket::Bucket;
+use super::entry::Entry;
+use super::{INITIAL_LEVEL, Index};
+use crate::budget::Budget;
+use crate::checked_stream::{CheckedReader, CheckedWriter};
+use crate::error::Result;
+use crate::sync::Ordering;
+
+const MAGIC: [u8; 8] = *b"EMBKINDX";
+const VERSION: u32 = 1;
+
+impl Index {
+    /// Writes the image while nobody changes the index. Returns the file, not yet synced, and its
+    /// length in bytes.
+    pub(crate) fn write_image(&self, path: &Path) -> Result<(File, u64)> {
+        let (level, split) = self.state();
+        let mut out = CheckedWriter::create(path, MAGIC, VERSION)?;
+        out.write(&level.to_le_bytes())?;
+        out.write(&[0; 4])?;
+        out.write(&split.to_le_bytes())?;
+        out.write(&self.entry_count().to_le_bytes())?;
+        let mut bytes = Vec::new();
+        for i in 0..self.bucket_count() {
+            let bucket = self.bucket(i);
+            let meta = super::Meta(bucket.meta().load(Ordering::Acquire));
+            debug_assert!(!meta.is_locked());
+            bytes.clear();
+            bytes.extend_from_slice(&[0; 2]);
+            for slot in self.chain(bucket, meta).flat_map(Bucket::slots) {
+                let entry = slot.load(Ordering::Acquire);
+                if entry != 0 {
+                    bytes.extend_from_slice(&entry.to_le_bytes());
+                }
+            }
+            let count = (bytes.len() / 8) as u16;
+            bytes[..2].copy_from_slice(&count.to_le_bytes());
+            out.write(&bytes)?;
+        }
+        out.finish()
+    }
+
+    /// Loads an image. All addresses lie below `log_end`.
+    ///
+    /// # Errors
+    /// Damage, a file cut short, or a budget that can't hold the index.
+    pub(crate) fn read_image(path: &Path, budget: &Budget, log_end: u64) -> Result<Self> {
+        let index = Self::unallocated(budget)?;
+        let mut input = CheckedReader::open(path, MAGIC, VERSION)?;
+        let mut head = [0; 24];
+        input.read(&mut head)?;
+        let word = |i: usize| {
+            let mut word = [0; 8];
+            word.copy_from_slice(&head[i..i + 8]);
+            u64::from_le_bytes(word)
+        };
+        let (level, split, entries) = (word(0), word(8), word(16));
+        if !(u64::from(INITIAL_LEVEL)..48).contains(&level) || split >= 1 << level {
+            return Err(input.damaged(16, format!("level {level} and split {split} do not fit")));
+        }
+        let (level, count) = (level as u32, (1 << level) + split);
+        // 10 bytes an entry is below what any layout takes: a first guess for the error message.
+        let too_small = || budget.too_small_for_index((entries * 10).max(count * 64));
+        if !index.reserve_buckets(budget, &mut index.growth.lock(), count) {
+            return Err(too_small());
+        }
+        let mut chain = Vec::new();
+        let mut bytes = Vec::new();
+        for i in 0..count {
+            let mut length = [0; 2];
+            input.read(&mut length)?;
+            bytes.resize(usize::from(u16::from_le_bytes(length)) * 8, 0);
+            input.read(&mut bytes)?;
+            chain.clear();
+            for word in bytes.as_chunks::<8>().0 {
+                let entry = Entry(u64::from_le_bytes(*word));
+                if entry.is_empty() || entry.address().raw() >= log_end {
+                    return Err(input.damaged(0, format!("bucket {i} points beyond the log")));
+                }
+                chain.push(entry);
+            }
+            let deeper = i < split || i >= 1 << level;
+            if !index.load_bucket(budget, i, level + u32::from(deeper), &chain) {
+                return Err(too_small());
+            }
+        }
+        input.finish()?;
+        index.set_state(level, split);
+        Ok(index)
+    }
+}

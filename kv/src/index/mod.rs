@@ -1,0 +1,416 @@
+//! Key hash -> newest record. A linear hash table that grows one bucket at a time.
+//!
+//! **Problem.** Nobody knows their key count in advance; the index must stay at 16 bytes a row from a
+//! thousand rows to a billion, inside one memory budget with everything else, without a pause to
+//! rehash, and without reading the rows that are on disk.
+//!
+//! **Approach.** *Linear hashing* (Litwin 1980): level L and a split pointer s say that buckets below s
+//! have already been split for the next level. Every few inserts one more bucket is split, so the load
+//! stays constant, memory grows 64 bytes at a time, and no operation ever waits for a doubling. A
+//! bucket is one cache line: seven slots and a meta word. Full buckets chain to overflow buckets.
+//! *Sliding tags* (see `entry`): a slot keeps the 16 hash bits that follow its bucket's, so a split
+//! needs no record. Several keys may share a slot; their records are then chained by their previous
+//! addresses, newest first.
+//!
+//! **Who may do what.** Lookups take no latch and write nothing: they read the meta word, the slots and,
+//! when they found nothing, the meta word again; its version tells of a split in between. Operations
+//! that change a row in place never change the index. Changing a slot (a new key, a record that
+//! moved to the tail) takes the bucket's lock bit for a handful of instructions; FASTER's latch-free
+//! two-phase insert does without, but can't tell apart prefix tags or split a bucket under it.
+//!
+//! **Invariants.**
+//! 1. A key's records are in the chain of exactly one slot, newest first. A slot's known tag bits agree
+//!    with every key of its chain.
+//! 2. A slot changes only under its bucket's lock. An insert compares the matching slots with those
+//!    that its caller searched, so nobody adds a key twice.
+//! 3. A bucket's depth only grows, its version changes with every split, and moves between buckets
+//!    happen only while `SPLITTING` is set.
+
+mod bucket;
+mod entry;
+mod grow;
+mod image;
+
+use parking_lot::Mutex;
+
+use crate::address::Address;
+use crate::budget::Budget;
+use crate::error::Result;
+use crate::region::{HUGE_PAGE_BYTES, Region};
+use crate::sync::{AtomicU64, Backoff, Ordering, fence};
+
+use bucket::{Bucket, Meta, SLOTS};
+use entry::Probe;
+pub(crate) use entry::{ADDRESS_LIMIT, Entry};
+use grow::{Growth, OverflowPool};
+
+const BUCKET_BYTES: usize = 64;
+/// Buckets of an empty index: 16 KiB.
+const INITIAL_LEVEL: u32 = 8;
+
+/// The slots of a bucket that may lead to a key, in slot order; rarely more than one.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Candidates {
+    first: Option<Entry>,
+    more: Vec<Entry>,
+}
+
+impl Candidates {
+    pub(crate) fn clear(&mut self) {
+        self.first = None;
+        self.more.clear();
+    }
+
+    fn push(&mut self, entry: Entry) {
+        if self.first.is_none() {
+            self.first = Some(entry);
+        } else {
+            self.more.push(entry);
+        }
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = Entry> + '_ {
+        self.first.into_iter().chain(self.more.iter().copied())
+    }
+}
+
+/// What became of an insert.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Inserted {
+    /// The record is found from now on.
+    Yes,
+    /// The matching slots are not those that were searched: search again.
+    Changed,
+}
+
+/// The index of a store. See the module's essay.
+#[derive(Debug)]
+pub(crate) struct Index {
+    buckets: Region,
+    overflow: Region,
+    /// Level in the upper 8 bits, split pointer below.
+    state: AtomicU64,
+    /// Slots in use.
+    entries: AtomicU64,
+    /// Held by the one thread that splits buckets.
+    growth: Mutex<Growth>,
+    pool: Mutex<OverflowPool>,
+    /// Bytes in which memory is charged to the budget.
+    granule_bytes: u64,
+}
+
+/// A bucket's lock bit, held.
+struct LockedBucket<'a> {
+    index: &'a Index,
+    bucket: &'a Bucket,
+    meta: Meta,
+}
+
+impl<'a> LockedBucket<'a> {
+    fn unlock(self, meta: Meta) {
+        // Release: pairs with the Acquire of the next lock and of lookups.
+        self.bucket.meta().store(meta.unlocked().0, Ordering::Release);
+        std::mem::forget(self);
+    }
+
+    /// The bucket and its overflow buckets.
+    fn chain(&self) -> impl Iterator<Item = &'a Bucket> + use<'a> {
+        self.index.chain(self.bucket, self.meta)
+    }
+}
+
+impl Drop for LockedBucket<'_> {
+    fn drop(&mut self) {
+        self.bucket.meta().store(self.meta.unlocked().0, Ordering::Release);
+    }
+}
+
+fn low_bits(hash: u64, bits: u32) -> u64 {
+    hash & ((1 << bits) - 1)
+}
+
+impl Index {
+    pub(crate) fn new(budget: &Budget) -> Result<Self> {
+        let index = Self::unallocated(budget)?;
+        index.reserve_buckets(budget, &mut index.growth.lock(), 1 << INITIAL_LEVEL);
+        for i in 0..1 << INITIAL_LEVEL {
+            index.bucket(i).meta().store(Meta::new(INITIAL_LEVEL, 0, 0).0, Ordering::Relaxed);
+        }
+        index.set_state(INITIAL_LEVEL, 0);
+        Ok(index)
+    }
+
+    fn unallocated(budget: &Budget) -> Result<Self> {
+        let most = budget.index_bytes_max().next_multiple_of(HUGE_PAGE_BYTES as u64) as usize;
+        let huge = budget.huge_pages();
+        Ok(Index {
+            buckets: Region::reserve(most, huge)?,
+            overflow: Region::reserve(most, huge)?,
+            state: AtomicU64::new(0),
+            entries: AtomicU64::new(0),
+            growth: Mutex::new(Growth::default()),
+            pool: Mutex::new(OverflowPool::default()),
+            granule_bytes: if huge { HUGE_PAGE_BYTES as u64 } else { 4096 },
+        })
+    }
+
+    fn state(&self) -> (u32, u64) {
+        // Acquire: sees the buckets that the Release store in `set_state` counts in.
+        let state = self.state.load(Ordering::Acquire);
+        ((state >> 56) as u32, state & ((1 << 56) - 1))
+    }
+
+    fn set_state(&self, level: u32, split: u64) {
+        self.state.store(u64::from(level) << 56 | split, Ordering::Release);
+    }
+
+    /// Primary buckets in use.
+    pub(crate) fn bucket_count(&self) -> u64 {
+        let (level, split) = self.state();
+        (1 << level) + split
+    }
+
+    /// Slots in use; a row needs one, or shares one.
+    pub(crate) fn entry_count(&self) -> u64 {
+        self.entries.load(Ordering::Relaxed)
+    }
+
+    #[inline]
+    fn bucket(&self, i: u64) -> &Bucket {
+        debug_assert!((i as usize + 1) * BUCKET_BYTES <= self.buckets.len());
+        // SAFETY: `i` is below the bucket count, which never exceeds the region (`grow`); a bucket
+        // is eight atomics, valid for any content; the region outlives `self`.
+        unsafe { &*self.buckets.as_ptr().cast::<Bucket>().add(i as usize) }
+    }
+
+    fn overflow_bucket(&self, number: u32) -> &Bucket {
+        debug_assert!((number as usize + 1) * BUCKET_BYTES <= self.overflow.len());
+        // SAFETY: as in `bucket`; numbers come from the pool, which stays inside the region.
+        unsafe { &*self.overflow.as_ptr().cast::<Bucket>().add(number as usize) }
+    }
+
+    fn chain<'a>(&'a self, bucket: &'a Bucket, meta: Meta) -> impl Iterator<Item = &'a Bucket> {
+        let mut next = meta.overflow();
+        let mut first = Some(bucket);
+        // Ends: overflow numbers form a list without cycles; a reader that races with a split could
+        // be led astray, but only along buckets in the pool, and each step then re-reads memory
+        // that the split leaves as a proper list again.
+        std::iter::from_fn(move || {
+            if let Some(bucket) = first.take() {
+                return Some(bucket);
+            }
+            if next == 0 {
+                return None;
+            }
+            let bucket = self.overflow_bucket(next);
+            // Acquire: sees the slots written before this link.
+            next = Meta(bucket.meta().load(Ordering::Acquire)).overflow();
+            Some(bucket)
+        })
+    }
+
+    /// The bucket of a hash as far as the state tells; the bucket's own depth has the last word.
+    #[inline]
+    fn guess(&self, hash: u64) -> u64 {
+        let (level, split) = self.state();
+        let i = low_bits(hash, level);
+        if i < split { low_bits(hash, level + 1) } else { i }
+    }
+
+    /// Brings a hash's bucket into the cache.
+    #[inline]
+    pub(crate) fn prefetch(&self, hash: u64) {
+        crate::prefetch::read(self.bucket(self.guess(hash)));
+    }
+
+    /// The hash's bucket with a meta word that is good for it. Bounded: a bucket's depth only grows,
+    /// and each step follows one split.
+    #[inline]
+    fn find_bucket(&self, hash: u64) -> (u64, &Bucket, Meta) {
+        let mut i = self.guess(hash);
+        loop {
+            let bucket = self.bucket(i);
+            // Acquire: sees the slots as of this version (Release in `unlock`).
+            let meta = Meta(bucket.meta().load(Ordering::Acquire));
+            let home = low_bits(hash, meta.depth());
+            if home == i {
+                return (i, bucket, meta);
+            }
+            i = home;
+        }
+    }
+
+    /// The first slot that may lead to the hash, without regard to a split under way: a hint that the
+    /// caller confirms by the record's key. Empty if there is none.
+    #[inline]
+    pub(crate) fn first_match(&self, hash: u64) -> Entry {
+        let (_, bucket, meta) = self.find_bucket(hash);
+        let probe = Probe::new(hash, meta.depth());
+        for slot in bucket.slots() {
+            // Acquire: sees the record that the Release store of this slot published.
+            let entry = Entry(slot.load(Ordering::Acquire));
+            if entry.matches(probe) {
+                return entry;
+            }
+        }
+        if meta.overflow() == 0 {
+            Entry::EMPTY
+        } else {
+            self.first_match_beyond(bucket, meta, probe)
+        }
+    }
+
+    #[cold]
+    fn first_match_beyond(&self, bucket: &Bucket, meta: Meta, probe: Probe) -> Entry {
+        self.chain(bucket, meta)
+            .skip(1)
+            .take(MAX_CHAIN)
+            .flat_map(Bucket::slots)
+            .map(|slot| Entry(slot.load(Ordering::Acquire)))
+            .find(|entry| entry.matches(probe))
+            .unwrap_or(Entry::EMPTY)
+    }
+
+    /// Every slot that may lead to the hash, as of one moment with regard to splits.
+    pub(crate) fn candidates(&self, hash: u64, found: &mut Candidates) {
+        let mut backoff = Backoff::new();
+        loop {
+            found.clear();
+            let (_, bucket, meta) = self.find_bucket(hash);
+            if !meta.is_splitting() {
+                let probe = Probe::new(hash, meta.depth());
+                for slot in self.chain(bucket, meta).take(MAX_CHAIN).flat_map(Bucket::slots) {
+                    // Acquire: sees the record that the slot's Release store published.
+                    let entry = Entry(slot.load(Ordering::Acquire));
+                    if entry.matches(probe) {
+                        found.push(entry);
+                    }
+                }
+                // Acquire fence: the slots were read before the second look at the meta word. If
+                // any of them came from a split, that split's `SPLITTING` or version shows here.
+                fence(Ordering::Acquire);
+                let after = Meta(bucket.meta().load(Ordering::Relaxed));
+                if after.same_layout_as(meta) {
+                    return;
+                }
+            }
+            backoff.snooze();
+        }
+    }
+
+    fn lock(&self, hash: u64) -> LockedBucket<'_> {
+        let mut backoff = Backoff::new();
+        loop {
+            let (_, bucket, meta) = self.find_bucket(hash);
+            if let Some(locked) = self.try_lock_bucket(bucket, meta) {
+                return locked;
+            }
+            backoff.snooze();
+        }
+    }
+
+    fn try_lock_bucket<'a>(&'a self, bucket: &'a Bucket, meta: Meta) -> Option<LockedBucket<'a>> {
+        if meta.is_locked() {
+            return None;
+        }
+        // Acquire: sees everything that the last holder did. The depth can't have changed: the
+        // whole word was compared.
+        bucket
+            .meta()
+            .compare_exchange(meta.0, meta.locked().0, Ordering::Acquire, Ordering::Relaxed)
+            .ok()
+            .map(|_| LockedBucket { index: self, bucket, meta })
+    }
+
+    /// Lets the slot that holds `old` point to `new`. False if no slot of the hash's bucket holds
+    /// exactly `old` any more. With `alone` the chain holds no other key, and the tag is renewed.
+    pub(crate) fn replace(&self, hash: u64, old: Entry, new: Address, alone: bool) -> bool {
+        let locked = self.lock(hash);
+        let replacement = if alone {
+            Entry::new(Probe::new(hash, locked.meta.depth()), new)
+        } else {
+            old.with_address(new)
+        };
+        let slot = locked
+            .chain()
+            .flat_map(Bucket::slots)
+            .find(|slot| slot.load(Ordering::Relaxed) == old.0);
+        if let Some(slot) = slot {
+            // Release: publishes the record; pairs with the Acquire loads of slots.
+            slot.store(replacement.0, Ordering::Release);
+        }
+        slot.is_some()
+    }
+
+    /// Adds a key whose record at `new` is complete but for its previous address, which `link` sets.
+    /// `searched` are the slots whose chains do not hold the key.
+    pub(crate) fn insert(
+        &self,
+        budget: &Budget,
+        hash: u64,
+        searched: &Candidates,
+        new: Address,
+        link: impl FnOnce(Address),
+    ) -> Inserted {
+        let locked = self.lock(hash);
+        let probe = Probe::new(hash, locked.meta.depth());
+        let mut matching = Candidates::default();
+        let mut first = None;
+        let mut empty = None;
+        let mut closest: Option<(u32, &AtomicU64, Entry)> = None;
+        let mut last = locked.bucket;
+        for bucket in locked.chain() {
+            last = bucket;
+            for slot in bucket.slots() {
+                let entry = Entry(slot.load(Ordering::Relaxed));
+                if entry.is_empty() {
+                    empty = empty.or(Some(slot));
+                } else if entry.matches(probe) {
+                    first = first.or(Some(slot));
+                    matching.push(entry);
+                } else if closest.is_none_or(|(bits, ..)| bits < entry.agreement(probe)) {
+                    closest = Some((entry.agreement(probe), slot, entry));
+                }
+            }
+        }
+        if matching != *searched {
+            return Inserted::Changed;
+        }
+        let fresh = Entry::new(probe, new);
+        // Each store below is a Release that publishes the record, `link`'s write included.
+        if let (Some(slot), Some(entry)) = (first, matching.first) {
+            link(entry.address());
+            slot.store(entry.with_address(new).0, Ordering::Release);
+            return Inserted::Yes;
+        }
+        if let Some(slot) = empty {
+            link(Address::NONE);
+            slot.store(fresh.0, Ordering::Release);
+            self.entries.fetch_add(1, Ordering::Relaxed);
+            return Inserted::Yes;
+        }
+        if let Some(number) = self.take_overflow(budget) {
+            link(Address::NONE);
+            self.overflow_bucket(number).slot(0).store(fresh.0, Ordering::Release);
+            self.entries.fetch_add(1, Ordering::Relaxed);
+            if std::ptr::eq(last, locked.bucket) {
+                let meta = locked.meta.with_overflow(number);
+                locked.unlock(meta);
+            } else {
+                last.meta().store(Meta::new(0, 0, number).0, Ordering::Release);
+            }
+            return Inserted::Yes;
+        }
+        // No memory for another slot: share the one whose tag agrees longest.
+        let (bits, slot, entry) = closest.expect("a bucket without an empty slot has a full one");
+        link(entry.address());
+        slot.store(entry.widened(bits).with_address(new).0, Ordering::Release);
+        Inserted::Yes
+    }
+}
+
+/// Overflow buckets that a lookup follows at most: far above what the load gives, and a bound for a
+/// lookup that races with a split.
+const MAX_CHAIN: usize = 1 << 16;
+
+const _: () = assert!(size_of::<Bucket>() == BUCKET_BYTES && SLOTS == 7);

@@ -1,0 +1,327 @@
+//! The hybrid log: one growing address space, its newest part in memory.
+//!
+//! ```text
+//! begin            head              read_only            tail
+//!   |-- on disk -----|-- read-only ----|---- mutable -------|
+//!                    '---------- frames in memory ----------'
+//! ```
+//!
+//! Records at or above `read_only` change in place. Between `head` and `read_only` they are in memory but
+//! settled: their pages are written to disk, and an update copies the row to the tail, which also gives
+//! a row that is still in use its second chance before eviction. Below `head` they are on disk only.
+//! (After FASTER, SIGMOD 2018.)
+//!
+//! **Turning a page.** Threads take space at the tail by fetch-and-add on one word, page and offset. Whoever
+//! crosses the page's end notes how much of it is used and reports the page full; its caller unpins and
+//! calls `turn_page`, which waits for a free frame if it must. The writer thread (`writer`) keeps
+//! frames free: it moves `read_only` and `head`, waits for a `barrier` so that nobody acts on the old
+//! values, writes settled pages, and frees the frames of evicted ones.
+//!
+//! **Invariants.**
+//! 1. `begin <= head <= flushed <= read_only <= tail`; each only grows.
+//! 2. A thread uses the `head` and `read_only` that it loaded after it pinned. A frame at or above
+//!    that head is not reused, and a page at or above that read-only boundary is not written, until it
+//!    has unpinned.
+//! 3. When a page is written, every record in it is complete and none changes any more but for its
+//!    clock word.
+
+pub(crate) mod page;
+mod writer;
+
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::address::Address;
+use crate::budget::Budget;
+use crate::device::Device;
+use crate::error::{Error, Result};
+use crate::index::ADDRESS_LIMIT;
+use crate::record::RecordRef;
+use crate::region::Region;
+use crate::stats::Counters;
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use page::PAGE_HEADER_BYTES;
+
+/// The tail's page has no room: unpin, call [`Log::turn_page`] with this, and try again.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PageFull(u64);
+
+/// The boundaries that hold for a thread from its pin to its unpin.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct View {
+    pub(crate) head: u64,
+    pub(crate) read_only: u64,
+}
+
+impl View {
+    #[inline]
+    pub(crate) fn in_memory(self, address: Address) -> bool {
+        address.raw() >= self.head
+    }
+
+    #[inline]
+    pub(crate) fn mutable(self, address: Address) -> bool {
+        address.raw() >= self.read_only
+    }
+}
+
+/// The log of a store. See the module's essay.
+#[derive(Debug)]
+pub(crate) struct Log {
+    page_bits: u32,
+    bank: u64,
+    /// Page number in the upper half, offset in the lower; the offset runs past the page when full.
+    tail: AtomicU64,
+    read_only: AtomicU64,
+    flushed: AtomicU64,
+    head: AtomicU64,
+    frames: Region,
+    /// Frame of a page in memory, at `page % frame_of.len()`.
+    frame_of: Box<[AtomicU32]>,
+    /// Bytes in use of a full page, likewise.
+    used_bytes: Box<[AtomicU32]>,
+    state: Mutex<State>,
+    writer_wake: Condvar,
+    frame_freed: Condvar,
+    page_flushed: Condvar,
+    poison: OnceLock<String>,
+    pub(crate) device: Arc<dyn Device>,
+    budget: Arc<Budget>,
+    counters: Arc<Counters>,
+}
+
+/// What turning pages and the writer share.
+#[derive(Debug, Default)]
+struct State {
+    free: Vec<u32>,
+    retired: Vec<u32>,
+    never_used: u32,
+    /// Frames that are filled or free, that is, count against the budget.
+    live: u64,
+    /// Pages below this are to be settled and written however young they are.
+    settle_below: u64,
+    shutdown: bool,
+}
+
+impl State {
+    fn take_frame(&mut self, allowed: u64) -> Option<u32> {
+        if let Some(frame) = self.free.pop() {
+            return Some(frame);
+        }
+        if self.live >= allowed {
+            return None;
+        }
+        self.live += 1;
+        self.retired.pop().or_else(|| {
+            self.never_used += 1;
+            Some(self.never_used - 1)
+        })
+    }
+}
+
+impl Log {
+    /// A log whose pages below `tail_page` are on the device and whose tail begins there.
+    pub(crate) fn new(
+        budget: Arc<Budget>,
+        device: Arc<dyn Device>,
+        counters: Arc<Counters>,
+        page_bits: u32,
+        bank: u64,
+        tail_page: u64,
+    ) -> Result<Self> {
+        let frames_max = budget.frames_max();
+        let slots = (frames_max as usize + 2).next_power_of_two();
+        let numbers = || (0..slots).map(|_| AtomicU32::new(0)).collect();
+        let start = tail_page << page_bits;
+        let log = Log {
+            page_bits,
+            bank,
+            tail: AtomicU64::new(0),
+            read_only: AtomicU64::new(start),
+            flushed: AtomicU64::new(start),
+            head: AtomicU64::new(start),
+            frames: Region::reserve((frames_max as usize) << page_bits, budget.huge_pages())?,
+            frame_of: numbers(),
+            used_bytes: numbers(),
+            state: Mutex::default(),
+            writer_wake: Condvar::new(),
+            frame_freed: Condvar::new(),
+            page_flushed: Condvar::new(),
+            poison: OnceLock::new(),
+            device,
+            budget,
+            counters,
+        };
+        {
+            let mut state = log.state.lock();
+            let frame = state.take_frame(log.budget.frames_allowed()).expect("frames_min > 0");
+            log.begin_page(tail_page, frame);
+        }
+        Ok(log)
+    }
+
+    pub(crate) fn page_bytes(&self) -> u64 {
+        1 << self.page_bits
+    }
+
+    fn slot(&self, page: u64) -> usize {
+        page as usize & (self.frame_of.len() - 1)
+    }
+
+    fn frame_pointer(&self, page: u64) -> *mut u8 {
+        // Relaxed: whoever has an address in this page got it after the Release store of the tail
+        // in `begin_page`, through the page's allocations and the index.
+        let frame = self.frame_of[self.slot(page)].load(Ordering::Relaxed) as usize;
+        // SAFETY: frames are numbered below `frames_max`, so the place is inside the region.
+        unsafe { self.frames.as_ptr().add(frame << self.page_bits) }
+    }
+
+    /// Where an address lies if it is in memory; for prefetching only.
+    #[inline]
+    pub(crate) fn place(&self, address: Address) -> *const u8 {
+        let page = address.raw() >> self.page_bits;
+        let offset = (address.raw() & (self.page_bytes() - 1)) as usize;
+        self.frame_pointer(page).wrapping_add(offset)
+    }
+
+    /// The record at an address in memory.
+    ///
+    /// # Safety
+    /// The caller is pinned, `address` lies at or above the `head` of a view taken under that pin, and
+    /// a record's header has been written there (the address came from the index, a record's link, or
+    /// `allocate`).
+    #[inline]
+    pub(crate) unsafe fn record<'g>(&self, address: Address) -> RecordRef<'g> {
+        // SAFETY: within the page's frame, which stays by invariant 2; the header is written.
+        unsafe { RecordRef::new(self.place(address).cast(), address) }
+    }
+
+    /// The boundaries for a thread that has just pinned.
+    #[inline]
+    pub(crate) fn view(&self) -> View {
+        // Acquire: pairs with the writer's Release stores. `head` first: it never passes the
+        // read-only boundary that is then read.
+        let head = self.head.load(Ordering::Acquire);
+        View { head, read_only: self.read_only.load(Ordering::Acquire) }
+    }
+
+    /// Space at the tail for a record. The caller is pinned and writes the record's header before it
+    /// unpins.
+    #[inline]
+    pub(crate) fn allocate(&self, bytes: usize) -> std::result::Result<Address, PageFull> {
+        let (bytes, page_bytes) = (bytes as u64, self.page_bytes());
+        // Relaxed: only spares full pages the addition, which so stays far from overflow.
+        let seen = self.tail.load(Ordering::Relaxed);
+        if seen & 0xFFFF_FFFF > page_bytes {
+            return Err(PageFull(seen >> 32));
+        }
+        // Acquire: sees the page's frame (Release in `begin_page`; additions continue its sequence).
+        let old = self.tail.fetch_add(bytes, Ordering::Acquire);
+        let (page, offset) = (old >> 32, old & 0xFFFF_FFFF);
+        if offset + bytes <= page_bytes {
+            return Ok(Address::new((page << self.page_bits) + offset));
+        }
+        if offset <= page_bytes {
+            // This thread crossed the end. The writer reads it after a barrier, so Relaxed will do.
+            self.used_bytes[self.slot(page)].store(offset as u32, Ordering::Relaxed);
+        }
+        Err(PageFull(page))
+    }
+
+    /// Opens the page after a full one, waiting for a frame if none is free. The caller is not pinned.
+    ///
+    /// # Errors
+    /// `Poisoned` after a failed write; `InvalidArgument` at the end of the address space.
+    pub(crate) fn turn_page(&self, full: PageFull) -> Result<()> {
+        debug_assert!(!crossbeam_epoch::is_pinned());
+        let next = full.0 + 1;
+        if (next + 1) << self.page_bits > ADDRESS_LIMIT {
+            return Err(Error::InvalidArgument(
+                "the log has used up its 1 PiB of addresses; export the tables into a new bank"
+                    .into(),
+            ));
+        }
+        let mut state = self.state.lock();
+        let mut waited = false;
+        // Ends: the writer frees a frame, or poisons the log and wakes everybody.
+        loop {
+            self.check_poison()?;
+            if self.tail.load(Ordering::Relaxed) >> 32 != full.0 {
+                return Ok(());
+            }
+            if let Some(frame) = state.take_frame(self.budget.frames_allowed()) {
+                self.begin_page(next, frame);
+                self.writer_wake.notify_one();
+                return Ok(());
+            }
+            if !waited {
+                self.counters.page_waits.add(1);
+                waited = true;
+            }
+            self.writer_wake.notify_one();
+            self.frame_freed.wait(&mut state);
+        }
+    }
+
+    fn begin_page(&self, page: u64, frame: u32) {
+        self.frame_of[self.slot(page)].store(frame, Ordering::Relaxed);
+        // Release: publishes the frame to `allocate`.
+        self.tail.store(page << 32 | PAGE_HEADER_BYTES, Ordering::Release);
+    }
+
+    /// Ends the tail's page, so that everything written so far lies below the returned address, and
+    /// waits until all of it is on the device (not yet synced). Called while batches are paused.
+    pub(crate) fn settle(&self) -> Result<Address> {
+        let tail = self.tail.load(Ordering::Acquire);
+        let (page, offset) = (tail >> 32, tail & 0xFFFF_FFFF);
+        if offset != PAGE_HEADER_BYTES {
+            if offset <= self.page_bytes() {
+                self.used_bytes[self.slot(page)].store(offset as u32, Ordering::Relaxed);
+                self.tail.store(page << 32 | (self.page_bytes() + 8), Ordering::Relaxed);
+            }
+            self.turn_page(PageFull(page))?;
+        }
+        let end = self.tail.load(Ordering::Relaxed) >> 32;
+        let mut state = self.state.lock();
+        state.settle_below = end;
+        self.writer_wake.notify_one();
+        // Ends: the writer gets there, or poisons the log and wakes everybody.
+        while self.flushed.load(Ordering::Acquire) < end << self.page_bits {
+            self.check_poison()?;
+            self.page_flushed.wait(&mut state);
+        }
+        Ok(Address::new(end << self.page_bits))
+    }
+
+    /// The error that an earlier failed write left behind.
+    pub(crate) fn check_poison(&self) -> Result<()> {
+        match self.poison.get() {
+            None => Ok(()),
+            Some(reason) => Err(Error::Poisoned { reason: reason.clone() }),
+        }
+    }
+
+    /// Stops all writing for good.
+    pub(crate) fn poison(&self, error: &Error) {
+        let _ = self.poison.set(error.to_string());
+        let _state = self.state.lock();
+        self.frame_freed.notify_all();
+        self.page_flushed.notify_all();
+    }
+
+    pub(crate) fn shut_down(&self) {
+        self.state.lock().shutdown = true;
+        self.writer_wake.notify_all();
+    }
+
+    /// Bytes of memory that frames take now.
+    pub(crate) fn frame_bytes(&self) -> u64 {
+        self.state.lock().live << self.page_bits
+    }
+
+    pub(crate) fn tail_address(&self) -> u64 {
+        let tail = self.tail.load(Ordering::Relaxed);
+        ((tail >> 32) << self.page_bits) + (tail & 0xFFFF_FFFF).min(self.page_bytes())
+    }
+}

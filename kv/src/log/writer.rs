@@ -1,0 +1,149 @@
+//! The thread that settles, writes and evicts pages.
+
+use super::page::{self, PageIdentity};
+use super::{Log, State};
+use crate::clock::ClockWord;
+use crate::device::AlignedBuffer;
+use crate::epoch;
+use crate::error::Result;
+use crate::sync::Ordering;
+
+/// Frames that the writer tries to keep free, so that turning a page seldom waits.
+const FREE_FRAMES_WANTED: u64 = 2;
+
+/// Pages of the mutable region out of the frames allowed: all but an eighth.
+fn mutable_pages(frames_allowed: u64) -> u64 {
+    frames_allowed - (frames_allowed / 8).max(FREE_FRAMES_WANTED)
+}
+
+/// Where the boundaries go next, as page numbers.
+struct Plan {
+    read_only: u64,
+    head: u64,
+}
+
+impl Log {
+    /// The writer thread's loop; returns at shutdown.
+    pub(crate) fn run_writer(&self) {
+        let mut image = AlignedBuffer::zeroed(self.page_bytes() as usize);
+        while let Some(plan) = self.next_plan() {
+            self.move_boundaries(&plan);
+            if let Err(error) = self.write_settled(&mut image) {
+                self.poison(&error);
+            }
+        }
+    }
+
+    /// Waits until there is something to do; none at shutdown.
+    fn next_plan(&self) -> Option<Plan> {
+        let mut state = self.state.lock();
+        loop {
+            if state.shutdown {
+                return None;
+            }
+            if self.poison.get().is_none() {
+                let plan = self.plan(&state);
+                let page = |boundary: u64| boundary >> self.page_bits;
+                if plan.read_only > page(self.read_only.load(Ordering::Relaxed))
+                    || plan.head > page(self.head.load(Ordering::Relaxed))
+                {
+                    return Some(plan);
+                }
+            }
+            self.writer_wake.wait(&mut state);
+        }
+    }
+
+    fn plan(&self, state: &State) -> Plan {
+        let allowed = self.budget.frames_allowed();
+        let tail = self.tail.load(Ordering::Relaxed) >> 32;
+        let old = (tail + 1).saturating_sub(mutable_pages(allowed));
+        let read_only = old
+            .max(state.settle_below)
+            .max(self.read_only.load(Ordering::Relaxed) >> self.page_bits)
+            .min(tail);
+        let available = state.free.len() as u64 + allowed.saturating_sub(state.live);
+        let evict = FREE_FRAMES_WANTED.saturating_sub(available)
+            + state.live.saturating_sub(allowed).saturating_sub(state.free.len() as u64);
+        let head = self.head.load(Ordering::Relaxed) >> self.page_bits;
+        let flushed = self.flushed.load(Ordering::Relaxed) >> self.page_bits;
+        Plan { read_only, head: (head + evict).min(flushed) }
+    }
+
+    /// Moves both boundaries, waits until nobody acts on the old ones, and frees the evicted frames.
+    fn move_boundaries(&self, plan: &Plan) {
+        let old_head = self.head.load(Ordering::Relaxed) >> self.page_bits;
+        // Release: pairs with `view`. What makes the old boundaries safe to act upon until then is the
+        // barrier, not the ordering.
+        self.read_only.store(plan.read_only << self.page_bits, Ordering::Release);
+        self.head.store(plan.head << self.page_bits, Ordering::Release);
+        epoch::barrier();
+        for page in old_head..plan.head {
+            self.count_wasted(page);
+            self.free_frame(page);
+        }
+    }
+
+    /// Counts rows that lookahead brought in and nobody used before they left memory again.
+    fn count_wasted(&self, page: u64) {
+        if !self.counters.promoted_waiting() {
+            return;
+        }
+        let used = u64::from(self.used_bytes[self.slot(page)].load(Ordering::Relaxed));
+        let mut wasted = 0;
+        // SAFETY: the page left memory's reach at the barrier and its frame is not yet free; it was
+        // full, so every record in its used part is complete.
+        unsafe {
+            let frame = self.frame_pointer(page);
+            page::for_each_record(frame, page << self.page_bits, used, |_, record| {
+                let clock = ClockWord::from_bits(record.clock().load(Ordering::Relaxed));
+                let unused = clock.is_promoted() && !clock.is_replaced();
+                wasted += u64::from(unused && !record.link().is_invalid());
+            });
+        }
+        self.counters.promoted_wasted.add(wasted);
+    }
+
+    fn free_frame(&self, page: u64) {
+        let frame = self.frame_of[self.slot(page)].load(Ordering::Relaxed);
+        let mut state = self.state.lock();
+        if state.live > self.budget.frames_allowed() {
+            // SAFETY: nobody refers to the frame: its page was evicted behind a barrier, and it is
+            // on no list yet.
+            unsafe {
+                let offset = (frame as usize) << self.page_bits;
+                self.frames.release(offset, self.page_bytes() as usize);
+            }
+            state.live -= 1;
+            state.retired.push(frame);
+        } else {
+            state.free.push(frame);
+        }
+        self.frame_freed.notify_all();
+    }
+
+    /// Writes every settled page that is not on the device yet.
+    fn write_settled(&self, image: &mut AlignedBuffer) -> Result<()> {
+        let end = self.read_only.load(Ordering::Relaxed) >> self.page_bits;
+        let mut page = self.flushed.load(Ordering::Relaxed) >> self.page_bits;
+        while page < end {
+            let start = page << self.page_bits;
+            let used = u64::from(self.used_bytes[self.slot(page)].load(Ordering::Relaxed));
+            // SAFETY: the page lies below the read-only boundary and a barrier has passed since that
+            // moved, so its records are complete and their values at rest; it is above the head,
+            // which only this thread moves.
+            unsafe {
+                let identity = PageIdentity { page, bank: self.bank };
+                page::write_image(self.frame_pointer(page), start, used, identity, image);
+            }
+            self.device.write(start, image)?;
+            self.counters.disk_write_bytes.add(image.len() as u64);
+            page += 1;
+            // Release: pairs with `settle`; under the lock so that no waiter misses the wake.
+            let _state = self.state.lock();
+            self.flushed.store(page << self.page_bits, Ordering::Release);
+            self.page_flushed.notify_all();
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,596 @@
+//! The store: one log, one index, many tables.
+
+use std::cell::Cell;
+use std::fs::{File, TryLockError};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use parking_lot::{Mutex, RwLock};
+
+use crate::address::TableId;
+use crate::budget::Budget;
+use crate::buffers::Buffers;
+use crate::checkpoint::{Checkpoints, Manifest, TableEntry};
+use crate::device::{self, Device, DeviceChoice, DeviceOptions};
+use crate::epoch::Gate;
+use crate::error::{Error, Result};
+use crate::execute::{Batch, Caller, Delete, Locate, Promote, Scratch, Tally, Work};
+use crate::index::Index;
+use crate::log::Log;
+use crate::log::page::{PAGE_HEADER_BYTES, PageIdentity, check_image};
+use crate::operation::{Clock, Operation, Outcome, Promoted};
+use crate::record::{VALUE_BYTES_MAX, record_bytes};
+use crate::stats::{Counters, StoreStats};
+use crate::waiters::{ReleaseTicket, Waiters};
+
+/// How a store is opened.
+#[derive(Debug, Clone)]
+pub struct StoreOptions {
+    /// Memory for everything: log frames, index, buffers. Bytes; default 1 GiB, at least 256 KiB.
+    pub memory_budget_bytes: u64,
+    /// Default: io_uring where the kernel grants it.
+    pub device: DeviceChoice,
+    /// Checkpoints that stay on disk, the newest ones; at least 1. Default 2.
+    pub checkpoints_kept: usize,
+    /// Size of a log page for a new bank: a power of two from 8 KiB to 4 MiB. Default: follows from
+    /// the budget. A bank keeps the page size that it was created with.
+    pub page_size_bytes: Option<u32>,
+}
+
+impl Default for StoreOptions {
+    fn default() -> Self {
+        StoreOptions {
+            memory_budget_bytes: 1 << 30,
+            device: DeviceChoice::Auto,
+            checkpoints_kept: 2,
+            page_size_bytes: None,
+        }
+    }
+}
+
+/// A table of a store.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TableInfo {
+    /// Its number, for the store's other calls.
+    pub id: TableId,
+    /// Its name.
+    pub name: String,
+    /// Bytes of each value.
+    pub value_bytes: u32,
+    /// What the caller keeps with it.
+    pub descriptor: Vec<u8>,
+}
+
+/// What the newest checkpoint held besides rows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Recovered {
+    /// The checkpoint's number.
+    pub checkpoint: u64,
+    /// The caller's bytes.
+    pub blob: Vec<u8>,
+}
+
+/// What batches and the writer thread share.
+#[derive(Debug)]
+pub(crate) struct Core {
+    pub(crate) log: Log,
+    pub(crate) index: Index,
+    pub(crate) gate: Gate,
+    pub(crate) budget: Arc<Budget>,
+    pub(crate) buffers: Buffers,
+    /// Records at or above this address were written since the store was opened.
+    pub(crate) session_start: u64,
+    counters: Arc<Counters>,
+    waiters: Waiters,
+    tables: RwLock<Vec<TableEntry>>,
+}
+
+impl Core {
+    /// The longest record that fits a page and a read buffer.
+    pub(crate) fn record_bytes_max(&self) -> usize {
+        let in_page = (self.log.page_bytes() - PAGE_HEADER_BYTES) as usize;
+        let in_buffer = self.buffers.bytes_each() - 2 * device::BLOCK_BYTES;
+        in_page.min(in_buffer).min(record_bytes(VALUE_BYTES_MAX))
+    }
+
+    pub(crate) fn table_name(&self, table: TableId) -> String {
+        let tables = self.tables.read();
+        let entry = tables.iter().find(|entry| entry.id() == table);
+        entry.map_or_else(|| format!("number {}", table.0), |entry| entry.name.clone())
+    }
+
+    fn value_bytes(&self, table: TableId) -> Result<usize> {
+        // Tables are numbered from 1 in the order in which they were made.
+        let tables = self.tables.read();
+        let entry = tables.get(usize::from(table.0).wrapping_sub(1));
+        entry
+            .map(|entry| entry.value_bytes as usize)
+            .ok_or_else(|| Error::NoSuchTable(format!("number {}", table.0)))
+    }
+
+    fn add_tally(&self, tally: &Tally) {
+        let counters = &self.counters;
+        counters.hits_mutable.add(tally.hits_mutable);
+        counters.hits_read_only.add(tally.hits_read_only);
+        counters.hits_disk.add(tally.hits_disk);
+        counters.missing.add(tally.missing);
+        counters.inserted.add(tally.inserted);
+        counters.records_appended.add(tally.appended);
+        counters.copied_to_tail.add(tally.copied);
+        counters.disk_reads.add(tally.disk_reads);
+        counters.disk_read_bytes.add(tally.disk_read_bytes);
+        counters.promoted.add(tally.promoted);
+        counters.promoted_used.add(tally.promoted_used);
+        counters.overtaken.add(tally.overtaken);
+    }
+}
+
+thread_local! {
+    static SCRATCH: Cell<Option<Box<Scratch>>> = const { Cell::new(None) };
+}
+
+/// A store of rows in a directory. Share it between threads behind an `Arc` or a reference.
+///
+/// Dropping it writes nothing: what was not in a checkpoint is gone.
+///
+/// ```
+/// use embank_kv::{Access, Clock, Operation, Store, StoreOptions};
+///
+/// struct PutAll<'a>(&'a [u64]);
+/// impl Operation for PutAll<'_> {
+///     const ACCESS: Access = Access::Put;
+///     fn update(&mut self, i: usize, value: &mut [u8]) {
+///         value.copy_from_slice(&self.0[i].to_le_bytes());
+///     }
+///     fn insert(&mut self, i: usize, value: &mut [u8]) -> bool {
+///         self.update(i, value);
+///         true
+///     }
+/// }
+///
+/// # fn main() -> embank_kv::Result<()> {
+/// # let dir = tempfile::tempdir().expect("a temporary directory");
+/// let store = Store::open(dir.path(), &StoreOptions::default())?;
+/// let table = store.create_table("squares", 8, b"")?;
+/// store.execute(table, &[2, 3], Clock::Keep, &mut PutAll(&[4, 9]))?;
+/// store.checkpoint(b"step 1")?; // durable from here on
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Store {
+    core: Arc<Core>,
+    writer: Option<JoinHandle<()>>,
+    checkpoints: Checkpoints,
+    /// The number of the newest checkpoint; held while one is taken.
+    newest: Mutex<u64>,
+    checkpoints_kept: usize,
+    segment_bytes: u64,
+    bank: u64,
+    recovered: Option<Recovered>,
+    dir: PathBuf,
+    _lock: File,
+}
+
+fn lock_dir(dir: &Path) -> Result<File> {
+    let path = dir.join("LOCK");
+    let file = File::options()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(&path)
+        .map_err(|e| Error::io("open", &path, e))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(Error::Locked { path }),
+        Err(TryLockError::Error(e)) => Err(Error::io("lock", path, e)),
+    }
+}
+
+/// A number that no other bank has: from the system's random seed of hash maps.
+fn new_bank_id() -> u64 {
+    use std::hash::{BuildHasher, RandomState};
+    RandomState::new().hash_one(std::process::id())
+}
+
+fn new_bank(options: &StoreOptions) -> Result<Manifest> {
+    let page_bytes = match options.page_size_bytes {
+        None => Budget::page_bytes_for(options.memory_budget_bytes),
+        Some(bytes) if bytes.is_power_of_two() && (8 << 10..=4 << 20).contains(&bytes) => {
+            u64::from(bytes)
+        }
+        Some(bytes) => {
+            return Err(Error::InvalidArgument(format!(
+                "a page size of {bytes} bytes won't do: give a power of two from 8 KiB to 4 MiB"
+            )));
+        }
+    };
+    Ok(Manifest {
+        number: 0,
+        bank: new_bank_id(),
+        page_bits: page_bytes.ilog2(),
+        segment_bytes: device::SEGMENT_SIZE_BYTES_DEFAULT,
+        log_begin: 0,
+        log_end: 0,
+        index_file_bytes: 0,
+        blob_bytes: 0,
+        tables: Vec::new(),
+    })
+}
+
+impl Store {
+    /// Opens the store in `dir`, making one if there is none, at its newest checkpoint.
+    ///
+    /// # Errors
+    /// `Locked` if another process writes it; `BudgetTooSmall` if the budget can't hold its index or
+    /// pages; `Damaged` or `Truncated` if what the newest checkpoint names does not verify;
+    /// `DeviceUnavailable`; `Io`.
+    pub fn open(dir: &Path, options: &StoreOptions) -> Result<Store> {
+        Self::open_on(dir, options, |segment_size_bytes| {
+            let device_options = DeviceOptions { segment_size_bytes, ..DeviceOptions::default() };
+            device::open(dir, options.device, &device_options)
+        })
+    }
+
+    /// As [`open`](Self::open), on a device of the caller's: `device` gets the segment size in bytes.
+    ///
+    /// # Errors
+    /// As `open`, and what `device` returns.
+    pub fn open_on(
+        dir: &Path,
+        options: &StoreOptions,
+        device: impl FnOnce(u64) -> Result<Arc<dyn Device>>,
+    ) -> Result<Store> {
+        if options.checkpoints_kept == 0 {
+            return Err(Error::InvalidArgument("checkpoints_kept must be at least 1".into()));
+        }
+        std::fs::create_dir_all(dir).map_err(|e| Error::io("create", dir, e))?;
+        let lock = lock_dir(dir)?;
+        let checkpoints = Checkpoints::open(dir)?;
+        let newest = checkpoints.numbers()?.last().copied();
+        let manifest = match newest {
+            Some(number) => checkpoints.manifest(number)?,
+            None => new_bank(options)?,
+        };
+        let page_bytes = 1 << manifest.page_bits;
+        let budget = Arc::new(Budget::new(options.memory_budget_bytes, page_bytes)?);
+        let device = device(manifest.segment_bytes)?;
+        let (index, recovered) = match newest {
+            None => (Index::new(&budget)?, None),
+            Some(number) => {
+                let path = checkpoints.index_path(number);
+                let index = Index::read_image(&path, &budget, manifest.log_end)?;
+                let blob = checkpoints.blob(&manifest)?;
+                check_last_page(device.as_ref(), &manifest)?;
+                (index, Some(Recovered { checkpoint: number, blob }))
+            }
+        };
+        // What a crash left beyond the checkpoint belongs to nothing.
+        device.truncate(manifest.log_end)?;
+        let counters = Arc::new(Counters::default());
+        let log = Log::new(
+            Arc::clone(&budget),
+            device,
+            Arc::clone(&counters),
+            manifest.page_bits,
+            manifest.bank,
+            manifest.log_end >> manifest.page_bits,
+        )?;
+        let buffers = Buffers::new(Budget::read_buffer_bytes_for(budget.total_bytes()) as usize);
+        let core = Core {
+            log,
+            index,
+            gate: Gate::default(),
+            budget,
+            buffers,
+            session_start: manifest.log_end,
+            counters,
+            waiters: Waiters::default(),
+            tables: RwLock::new(manifest.tables),
+        };
+        for table in core.tables.read().iter() {
+            check_value_bytes(&core, &table.name, table.value_bytes)?;
+        }
+        let core = Arc::new(core);
+        let writer = {
+            let core = Arc::clone(&core);
+            std::thread::Builder::new()
+                .name("embank-writer".into())
+                .spawn(move || core.log.run_writer())
+                .map_err(|e| Error::io("start the writer thread for", dir, e))?
+        };
+        Ok(Store {
+            core,
+            writer: Some(writer),
+            checkpoints,
+            newest: Mutex::new(newest.unwrap_or(0)),
+            checkpoints_kept: options.checkpoints_kept,
+            segment_bytes: manifest.segment_bytes,
+            bank: manifest.bank,
+            recovered,
+            dir: dir.to_owned(),
+            _lock: lock,
+        })
+    }
+
+    /// The checkpoint that the store was opened at; none for a new store.
+    #[must_use]
+    pub fn recovered(&self) -> Option<&Recovered> {
+        self.recovered.as_ref()
+    }
+
+    /// The store's directory.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Makes a table of values of `value_bytes`, with a `descriptor` of the caller's. Durable with the
+    /// next checkpoint.
+    ///
+    /// # Errors
+    /// `TableMismatch` if the name is taken; `InvalidArgument` for a value that fits no page, or after
+    /// 65,535 tables.
+    pub fn create_table(&self, name: &str, value_bytes: u32, descriptor: &[u8]) -> Result<TableId> {
+        check_value_bytes(&self.core, name, value_bytes)?;
+        let mut tables = self.core.tables.write();
+        if let Some(found) = tables.iter().find(|entry| entry.name == name) {
+            return Err(Error::TableMismatch {
+                name: name.into(),
+                expected: "a new table".into(),
+                found: format!("values of {} bytes", found.value_bytes),
+            });
+        }
+        let number = u16::try_from(tables.len() + 1).map_err(|_| {
+            Error::InvalidArgument("a bank holds at most 65,535 tables; open another bank".into())
+        })?;
+        tables.push(TableEntry {
+            number,
+            name: name.into(),
+            value_bytes,
+            descriptor: descriptor.into(),
+        });
+        Ok(TableId(number))
+    }
+
+    /// All tables, in the order in which they were made.
+    #[must_use]
+    pub fn tables(&self) -> Vec<TableInfo> {
+        let tables = self.core.tables.read();
+        let info = |entry: &TableEntry| TableInfo {
+            id: entry.id(),
+            name: entry.name.clone(),
+            value_bytes: entry.value_bytes,
+            descriptor: entry.descriptor.clone(),
+        };
+        tables.iter().map(info).collect()
+    }
+
+    fn run<W: Work>(
+        &self,
+        table: TableId,
+        keys: &[u64],
+        clock: Clock,
+        work: &mut W,
+    ) -> Result<(Outcome, Tally)> {
+        let value_bytes = self.core.value_bytes(table)?;
+        if u32::try_from(keys.len()).is_err() {
+            return Err(Error::InvalidArgument("a batch holds at most 4,294,967,295 keys".into()));
+        }
+        let mut scratch = SCRATCH.take().unwrap_or_default();
+        let mut batch =
+            Batch::new(&self.core, (table, value_bytes), keys, clock, work, &mut scratch);
+        let result = batch.run();
+        let (outcome, tally) =
+            (std::mem::take(&mut batch.outcome), std::mem::take(&mut batch.tally));
+        SCRATCH.set(Some(scratch));
+        self.core.add_tally(&tally);
+        if clock == Clock::Release {
+            self.core.waiters.released(table, keys);
+        }
+        result.map(|()| (outcome, tally))
+    }
+
+    /// Runs an operation over a batch of keys of one table.
+    ///
+    /// With `Acquire` and `Release` the keys must be distinct, lest a batch wait for itself. Rows are
+    /// worked on one by one: other batches may see some done and others not yet.
+    ///
+    /// # Errors
+    /// `NoSuchTable`; `Damaged` or `Io` for a row that can't be read; `Poisoned` after a failed write,
+    /// for anything but a peek. Rows before the failure may have been worked on.
+    pub fn execute<O: Operation>(
+        &self,
+        table: TableId,
+        keys: &[u64],
+        clock: Clock,
+        operation: &mut O,
+    ) -> Result<Outcome> {
+        self.run(table, keys, clock, &mut Caller(operation)).map(|(outcome, _)| outcome)
+    }
+
+    /// Deletes rows; returns how many were there.
+    ///
+    /// # Errors
+    /// As [`execute`](Self::execute).
+    pub fn delete(&self, table: TableId, keys: &[u64]) -> Result<u64> {
+        self.run(table, keys, Clock::Keep, &mut Delete).map(|(_, tally)| tally.deleted)
+    }
+
+    /// Adds to `out` those keys whose rows may have to be read from disk. Reads nothing from disk
+    /// itself, so a key whose hash only looks like that of a row on disk may be among them.
+    ///
+    /// # Errors
+    /// `NoSuchTable`.
+    pub fn on_disk(&self, table: TableId, keys: &[u64], out: &mut Vec<u64>) -> Result<()> {
+        let (outcome, _) = self.run(table, keys, Clock::Keep, &mut Locate)?;
+        out.extend(outcome.missing.iter().map(|&i| keys[i as usize]));
+        Ok(())
+    }
+
+    /// Brings rows from disk into mutable memory, their clocks kept.
+    ///
+    /// # Errors
+    /// As [`execute`](Self::execute).
+    pub fn promote(&self, table: TableId, keys: &[u64]) -> Result<Promoted> {
+        let (outcome, tally) = self.run(table, keys, Clock::Keep, &mut Promote)?;
+        Ok(Promoted {
+            moved: tally.promoted,
+            resident: tally.resident,
+            missing: outcome.missing.len() as u64,
+            overtaken: tally.overtaken,
+        })
+    }
+
+    /// To wait for a blocked row: take a ticket, try the `Acquire` again, and if it is still blocked,
+    /// [wait](Self::wait_released) with the ticket. In this order no release is missed.
+    pub fn release_ticket(&self, table: TableId, key: u64) -> ReleaseTicket<'_> {
+        self.core.waiters.ticket(table, key)
+    }
+
+    /// Parks until some row of the ticket's stripe was released, or until the deadline: then false.
+    #[must_use]
+    pub fn wait_released(&self, ticket: ReleaseTicket<'_>, deadline: Instant) -> bool {
+        ticket.wait(deadline)
+    }
+
+    /// How many Gets of a row are outstanding; none if the row is missing. Reads the disk if it must.
+    ///
+    /// # Errors
+    /// As [`execute`](Self::execute).
+    pub fn clock_of(&self, table: TableId, key: u64) -> Result<Option<u32>> {
+        struct ReadClock(Option<u32>);
+        impl Work for ReadClock {
+            const MODE: crate::execute::Mode = crate::execute::Mode::Peek;
+            fn clock(&mut self, outstanding: u32) {
+                self.0 = Some(outstanding);
+            }
+        }
+        let mut work = ReadClock(None);
+        let (outcome, _) = self.run(table, &[key], Clock::Keep, &mut work)?;
+        Ok(work.0.filter(|_| outcome.missing.is_empty()))
+    }
+
+    /// Takes a checkpoint of all tables and of `blob`, the caller's own bytes; returns its number.
+    ///
+    /// When it returns, the checkpoint is on stable storage. Batches are held while pages are written
+    /// and the index is copied; batches that another thread has half done are in it half done.
+    ///
+    /// # Errors
+    /// `Io` if something can't be written or synced: the newest checkpoint is then the one before.
+    pub fn checkpoint(&self, blob: &[u8]) -> Result<u64> {
+        let mut newest = self.newest.lock();
+        self.core.log.check_poison()?;
+        let started = Instant::now();
+        let partial = self.checkpoints.begin(*newest + 1)?;
+        let pause = self.core.gate.pause();
+        let log_end = self.core.log.settle()?;
+        let tables = self.core.tables.read().clone();
+        let (index_file, index_file_bytes) = self.core.index.write_image(&partial.index_path())?;
+        drop(pause);
+        let pause_us = started.elapsed().as_micros() as u64;
+        self.core.log.device.sync().inspect_err(|e| self.core.log.poison(e))?;
+        index_file.sync_all().map_err(|e| Error::io("sync", partial.index_path(), e))?;
+        partial.write_blob(blob)?;
+        let manifest = Manifest {
+            number: *newest + 1,
+            bank: self.bank,
+            page_bits: self.core.log.page_bytes().ilog2(),
+            segment_bytes: self.segment_bytes,
+            log_begin: 0,
+            log_end: log_end.raw(),
+            index_file_bytes,
+            blob_bytes: blob.len() as u64,
+            tables,
+        };
+        partial.complete(&manifest)?;
+        *newest = manifest.number;
+        self.checkpoints.prune(self.checkpoints_kept)?;
+        let counters = &self.core.counters;
+        counters.checkpoints.add(1);
+        counters.last_checkpoint_us.set(started.elapsed().as_micros() as u64);
+        counters.last_checkpoint_pause_us.set(pause_us);
+        Ok(manifest.number)
+    }
+
+    /// A snapshot of the counters. Cheap; may be called while batches run.
+    #[must_use]
+    pub fn stats(&self) -> StoreStats {
+        let core = &self.core;
+        let c = &core.counters;
+        let view = core.log.view();
+        let report = core.log.device.report();
+        StoreStats {
+            device: core.log.device.name(),
+            device_notes: report
+                .io_uring_refused
+                .into_iter()
+                .chain(report.direct_io_refused)
+                .collect(),
+            hits_mutable: c.hits_mutable.get(),
+            hits_read_only: c.hits_read_only.get(),
+            hits_disk: c.hits_disk.get(),
+            missing: c.missing.get(),
+            inserted: c.inserted.get(),
+            records_appended: c.records_appended.get(),
+            copied_to_tail: c.copied_to_tail.get(),
+            disk_reads: c.disk_reads.get(),
+            disk_read_bytes: c.disk_read_bytes.get(),
+            disk_write_bytes: c.disk_write_bytes.get(),
+            promoted: c.promoted.get(),
+            promoted_used: c.promoted_used.get(),
+            promoted_wasted: c.promoted_wasted.get(),
+            overtaken: c.overtaken.get(),
+            page_waits: c.page_waits.get(),
+            memory_budget_bytes: core.budget.total_bytes(),
+            memory_frames_bytes: core.log.frame_bytes(),
+            memory_index_bytes: core.budget.index_bytes(),
+            memory_buffers_bytes: core.budget.buffer_bytes(),
+            index_entries: core.index.entry_count(),
+            log_begin: 0,
+            log_head: view.head,
+            log_read_only: view.read_only,
+            log_tail: core.log.tail_address(),
+            page_size_bytes: core.log.page_bytes(),
+            checkpoints: c.checkpoints.get(),
+            last_checkpoint_us: c.last_checkpoint_us.get(),
+            last_checkpoint_pause_us: c.last_checkpoint_pause_us.get(),
+        }
+    }
+}
+
+fn check_value_bytes(core: &Core, name: &str, value_bytes: u32) -> Result<()> {
+    let room = core.record_bytes_max();
+    if record_bytes(value_bytes as usize) <= room {
+        return Ok(());
+    }
+    Err(Error::InvalidArgument(format!(
+        "table {name:?}: a value of {value_bytes} bytes does not fit a record of at most {room} \
+         bytes; give the bank a larger memory budget or page size, or make the rows smaller"
+    )))
+}
+
+/// Reads the last page that a checkpoint names: a log cut short fails here, not in mid-training.
+fn check_last_page(device: &dyn Device, manifest: &Manifest) -> Result<()> {
+    if manifest.log_end == 0 {
+        return Ok(());
+    }
+    let page_bytes = 1u64 << manifest.page_bits;
+    let start = manifest.log_end - page_bytes;
+    let mut page = device::AlignedBuffer::zeroed(page_bytes as usize);
+    device.read_many(&mut [device::Read { offset: start, buffer: &mut page }])?;
+    let identity = PageIdentity { page: start >> manifest.page_bits, bank: manifest.bank };
+    check_image(&page, identity, || device.locate(start)).map(|_| ())
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        self.core.log.shut_down();
+        if let Some(writer) = self.writer.take() {
+            // The thread does not panic; if it did, there is nobody to tell.
+            let _ = writer.join();
+        }
+    }
+}

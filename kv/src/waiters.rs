@@ -1,0 +1,95 @@
+//! Parking until a row's clock comes down.
+//!
+//! Rows are spread over stripes; a stripe counts the releases that somebody was waiting for. A waiter
+//! takes a ticket (from then on releases in its stripe are counted), tries its Get once more, and
+//! parks until the count differs from the ticket's. A release before the ticket is seen by the second
+//! try; one after it moves the count: no wake is lost. Batches pay one load when nobody waits.
+
+use std::time::Instant;
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::address::TableId;
+use crate::hash::hash;
+use crate::sync::{AtomicUsize, Ordering, fence};
+
+const STRIPES: usize = 64;
+
+/// Those who wait for a clock, by stripe.
+#[derive(Debug)]
+pub(crate) struct Waiters {
+    tickets: AtomicUsize,
+    stripes: Box<[Stripe]>,
+}
+
+#[derive(Debug, Default)]
+struct Stripe {
+    releases: Mutex<u64>,
+    released: Condvar,
+}
+
+/// The state of a row's stripe before an attempt; see [`Store::release_ticket`](crate::Store::release_ticket).
+#[derive(Debug)]
+#[must_use]
+pub struct ReleaseTicket<'a> {
+    waiters: &'a Waiters,
+    stripe: &'a Stripe,
+    releases: u64,
+}
+
+impl Default for Waiters {
+    fn default() -> Self {
+        Waiters {
+            tickets: AtomicUsize::new(0),
+            stripes: (0..STRIPES).map(|_| Stripe::default()).collect(),
+        }
+    }
+}
+
+impl Waiters {
+    fn stripe(&self, table: TableId, key: u64) -> &Stripe {
+        &self.stripes[(hash(table, key) >> 58) as usize % STRIPES]
+    }
+
+    pub(crate) fn ticket(&self, table: TableId, key: u64) -> ReleaseTicket<'_> {
+        self.tickets.fetch_add(1, Ordering::SeqCst);
+        // Pairs with the fence in `released`: either the releasing batch sees this ticket, or the
+        // ticket's owner, trying again from here on, sees the clock that the batch brought down.
+        fence(Ordering::SeqCst);
+        let stripe = self.stripe(table, key);
+        ReleaseTicket { waiters: self, stripe, releases: *stripe.releases.lock() }
+    }
+
+    /// To be called after clocks of these rows came down.
+    pub(crate) fn released(&self, table: TableId, keys: &[u64]) {
+        fence(Ordering::SeqCst);
+        if self.tickets.load(Ordering::SeqCst) == 0 {
+            return;
+        }
+        for &key in keys {
+            let stripe = self.stripe(table, key);
+            *stripe.releases.lock() += 1;
+            stripe.released.notify_all();
+        }
+    }
+}
+
+impl ReleaseTicket<'_> {
+    /// Parks until some release in the stripe since the ticket was taken, or until the deadline:
+    /// then false.
+    pub(crate) fn wait(self, deadline: Instant) -> bool {
+        let mut releases = self.stripe.releases.lock();
+        while *releases == self.releases {
+            if self.stripe.released.wait_until(&mut releases, deadline).timed_out() {
+                return *releases != self.releases;
+            }
+        }
+        true
+    }
+}
+
+impl Drop for ReleaseTicket<'_> {
+    fn drop(&mut self) {
+        self.waiters.tickets.fetch_sub(1, Ordering::SeqCst);
+    }
+}

@@ -1,0 +1,96 @@
+//! Operations that the behaviour tests share.
+#![expect(clippy::unwrap_used, reason = "a test")]
+#![expect(clippy::allow_attributes, reason = "which of these a test binary uses differs")]
+#![allow(dead_code, reason = "each test binary uses some of these")]
+
+use embank_kv::{Access, Clock, Operation, Outcome, Result, Store, StoreOptions, TableId};
+
+/// Puts `values[i]`, inserting missing rows.
+pub(crate) struct PutAll<'a>(pub(crate) &'a [Vec<u8>]);
+
+impl Operation for PutAll<'_> {
+    const ACCESS: Access = Access::Put;
+    fn update(&mut self, i: usize, value: &mut [u8]) {
+        value.copy_from_slice(&self.0[i]);
+    }
+    fn insert(&mut self, i: usize, value: &mut [u8]) -> bool {
+        assert!(value.iter().all(|&byte| byte == 0), "a new value is zeroed");
+        self.update(i, value);
+        true
+    }
+}
+
+/// Reads into `values[i]`, leaving what is missing alone.
+pub(crate) struct ReadAll<'a>(pub(crate) &'a mut [Vec<u8>]);
+
+impl Operation for ReadAll<'_> {
+    const ACCESS: Access = Access::Peek;
+    fn read(&mut self, i: usize, value: &[u8]) {
+        self.0[i] = value.to_vec();
+    }
+}
+
+/// As `ReadAll`, for training: rows come to mutable memory.
+pub(crate) struct GetAll<'a>(pub(crate) &'a mut [Vec<u8>]);
+
+impl Operation for GetAll<'_> {
+    const ACCESS: Access = Access::Get;
+    fn read(&mut self, i: usize, value: &[u8]) {
+        self.0[i] = value.to_vec();
+    }
+}
+
+/// Adds `by` to the first eight bytes as a number; a missing row starts from `by`.
+pub(crate) struct Add {
+    pub(crate) by: u64,
+    pub(crate) insert: bool,
+}
+
+impl Operation for Add {
+    const ACCESS: Access = Access::Update;
+    fn update(&mut self, _i: usize, value: &mut [u8]) {
+        let now = u64::from_le_bytes(value[..8].try_into().unwrap());
+        value[..8].copy_from_slice(&now.wrapping_add(self.by).to_le_bytes());
+    }
+    fn insert(&mut self, i: usize, value: &mut [u8]) -> bool {
+        self.update(i, value);
+        self.insert
+    }
+}
+
+pub(crate) fn options(budget_bytes: u64) -> StoreOptions {
+    StoreOptions { memory_budget_bytes: budget_bytes, ..StoreOptions::default() }
+}
+
+/// A value of `bytes` that is a function of key and version.
+pub(crate) fn value(key: u64, version: u64, bytes: usize) -> Vec<u8> {
+    let mut state = key.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ version;
+    (0..bytes)
+        .map(|_| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 56) as u8
+        })
+        .collect()
+}
+
+pub(crate) fn put(
+    store: &Store,
+    table: TableId,
+    keys: &[u64],
+    version: u64,
+    bytes: usize,
+) -> Outcome {
+    let values: Vec<_> = keys.iter().map(|&key| value(key, version, bytes)).collect();
+    store.execute(table, keys, Clock::Keep, &mut PutAll(&values)).unwrap()
+}
+
+/// The rows of `keys`; `None` for those that are missing.
+pub(crate) fn peek(store: &Store, table: TableId, keys: &[u64]) -> Result<Vec<Option<Vec<u8>>>> {
+    let mut values = vec![Vec::new(); keys.len()];
+    let outcome = store.execute(table, keys, Clock::Keep, &mut ReadAll(&mut values))?;
+    let mut rows: Vec<_> = values.into_iter().map(Some).collect();
+    for i in outcome.missing {
+        rows[i as usize] = None;
+    }
+    Ok(rows)
+}

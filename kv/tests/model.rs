@@ -1,0 +1,207 @@
+//! Any sequence of operations, with reopening, behaves as a `HashMap` does.
+
+#![expect(clippy::unwrap_used, reason = "a test")]
+
+mod common;
+
+use std::collections::HashMap;
+
+use common::{Add, GetAll, PutAll, options, peek, value};
+use embank_kv::{Clock, DeviceChoice, Store, StoreOptions, TableId};
+use proptest::prelude::*;
+
+#[derive(Debug, Clone)]
+enum Step {
+    Put { table: usize, first: u64, count: u64, version: u64 },
+    Add { table: usize, first: u64, count: u64, insert: bool },
+    Get { table: usize, first: u64, count: u64 },
+    Peek { table: usize, first: u64, count: u64 },
+    Delete { table: usize, first: u64, count: u64 },
+    Promote { table: usize, first: u64, count: u64 },
+    Checkpoint,
+    Reopen,
+}
+
+const KEYS: u64 = 6000;
+const VALUE_BYTES: [u32; 2] = [72, 12];
+
+fn step() -> impl Strategy<Value = Step> {
+    let span = (0..2usize, 0..KEYS, 1..2500u64);
+    prop_oneof![
+        4 => (span.clone(), 0..1000u64).prop_map(|((table, first, count), version)| Step::Put { table, first, count, version }),
+        3 => (span.clone(), any::<bool>()).prop_map(|((table, first, count), insert)| Step::Add { table, first, count, insert }),
+        2 => span.clone().prop_map(|(table, first, count)| Step::Get { table, first, count }),
+        2 => span.clone().prop_map(|(table, first, count)| Step::Peek { table, first, count }),
+        1 => span.clone().prop_map(|(table, first, count)| Step::Delete { table, first, count }),
+        1 => span.prop_map(|(table, first, count)| Step::Promote { table, first, count }),
+        1 => Just(Step::Checkpoint),
+        1 => Just(Step::Reopen),
+    ]
+}
+
+type Rows = HashMap<(usize, u64), Vec<u8>>;
+
+struct Pair {
+    store: Option<Store>,
+    dir: tempfile::TempDir,
+    options: StoreOptions,
+    tables: Vec<TableId>,
+    rows: Rows,
+    /// What the newest checkpoint holds.
+    durable: Option<Rows>,
+}
+
+impl Pair {
+    fn new(options: StoreOptions) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let mut pair = Pair {
+            store: None,
+            dir,
+            options,
+            tables: Vec::new(),
+            rows: Rows::new(),
+            durable: None,
+        };
+        pair.open();
+        pair
+    }
+
+    fn open(&mut self) {
+        self.store = None;
+        let store = Store::open(self.dir.path(), &self.options).unwrap();
+        self.rows = self.durable.clone().unwrap_or_default();
+        self.tables = match self.durable {
+            Some(_) => store.tables().iter().map(|table| table.id).collect(),
+            None => VALUE_BYTES
+                .iter()
+                .map(|&bytes| store.create_table(&format!("t{bytes}"), bytes, b"d").unwrap())
+                .collect(),
+        };
+        self.store = Some(store);
+    }
+
+    fn expected(&self, table: usize, keys: &[u64]) -> Vec<Option<Vec<u8>>> {
+        keys.iter().map(|&key| self.rows.get(&(table, key)).cloned()).collect()
+    }
+
+    fn apply(&mut self, step: &Step) {
+        let keys = |first: u64, count: u64| -> Vec<u64> {
+            // Not in order, and spread over the whole range of keys.
+            (first..first + count).map(|i| (i % KEYS).wrapping_mul(0x9E37_79B9_7F4A_7C15)).collect()
+        };
+        let store = self.store.as_ref().unwrap();
+        match *step {
+            Step::Put { table, first, count, version } => {
+                let keys = keys(first, count);
+                let bytes = VALUE_BYTES[table] as usize;
+                let values: Vec<_> = keys.iter().map(|&key| value(key, version, bytes)).collect();
+                let outcome = store
+                    .execute(self.tables[table], &keys, Clock::Keep, &mut PutAll(&values))
+                    .unwrap();
+                assert!(outcome.missing.is_empty());
+                for (key, value) in keys.into_iter().zip(values) {
+                    self.rows.insert((table, key), value);
+                }
+            }
+            Step::Add { table, first, count, insert } => {
+                let keys = keys(first, count);
+                store
+                    .execute(self.tables[table], &keys, Clock::Keep, &mut Add { by: 3, insert })
+                    .unwrap();
+                for key in keys {
+                    let bytes = VALUE_BYTES[table] as usize;
+                    let row = match self.rows.entry((table, key)) {
+                        std::collections::hash_map::Entry::Occupied(row) => row.into_mut(),
+                        std::collections::hash_map::Entry::Vacant(row) if insert => {
+                            row.insert(vec![0; bytes])
+                        }
+                        std::collections::hash_map::Entry::Vacant(_) => continue,
+                    };
+                    let now = u64::from_le_bytes(row[..8].try_into().unwrap());
+                    row[..8].copy_from_slice(&(now.wrapping_add(3)).to_le_bytes());
+                }
+            }
+            Step::Get { table, first, count } => {
+                let keys = keys(first, count);
+                let mut values = vec![Vec::new(); keys.len()];
+                let outcome = store
+                    .execute(self.tables[table], &keys, Clock::Keep, &mut GetAll(&mut values))
+                    .unwrap();
+                let mut rows: Vec<_> = values.into_iter().map(Some).collect();
+                for i in outcome.missing {
+                    rows[i as usize] = None;
+                }
+                assert_eq!(rows, self.expected(table, &keys));
+            }
+            Step::Peek { table, first, count } => {
+                let keys = keys(first, count);
+                let rows = peek(store, self.tables[table], &keys).unwrap();
+                assert_eq!(rows, self.expected(table, &keys));
+            }
+            Step::Delete { table, first, count } => {
+                let keys = keys(first, count);
+                let there =
+                    keys.iter().filter(|&&key| self.rows.remove(&(table, key)).is_some()).count()
+                        as u64;
+                assert_eq!(store.delete(self.tables[table], &keys).unwrap(), there);
+            }
+            Step::Promote { table, first, count } => {
+                let keys = keys(first, count);
+                let promoted = store.promote(self.tables[table], &keys).unwrap();
+                assert_eq!(promoted.overtaken, 0);
+                let total = promoted.moved + promoted.resident + promoted.missing;
+                assert_eq!(total, keys.len() as u64);
+            }
+            Step::Checkpoint => {
+                store.checkpoint(&(self.rows.len() as u64).to_le_bytes()).unwrap();
+                self.durable = Some(self.rows.clone());
+            }
+            Step::Reopen => {
+                self.open();
+                let recovered = self.store.as_ref().unwrap().recovered().map(|r| r.blob.clone());
+                let expected =
+                    self.durable.as_ref().map(|rows| (rows.len() as u64).to_le_bytes().to_vec());
+                assert_eq!(recovered, expected);
+            }
+        }
+    }
+
+    fn check_all(&self) {
+        for table in 0..2 {
+            let keys: Vec<u64> = (0..KEYS).map(|i| i.wrapping_mul(0x9E37_79B9_7F4A_7C15)).collect();
+            let rows = peek(self.store.as_ref().unwrap(), self.tables[table], &keys).unwrap();
+            assert_eq!(rows, self.expected(table, &keys));
+        }
+    }
+}
+
+fn run(options: StoreOptions, steps: &[Step]) {
+    let mut pair = Pair::new(options);
+    for step in steps {
+        pair.apply(step);
+    }
+    pair.check_all();
+    pair.apply(&Step::Checkpoint);
+    pair.apply(&Step::Reopen);
+    pair.check_all();
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+
+    /// 12,000 rows of up to 104 bytes against 512 KiB: most rows are on disk, index slots are shared.
+    #[test]
+    fn larger_than_memory(steps in prop::collection::vec(step(), 1..30)) {
+        run(options(512 << 10), &steps);
+    }
+
+    #[test]
+    fn larger_than_memory_on_the_thread_pool(steps in prop::collection::vec(step(), 1..15)) {
+        run(StoreOptions { device: DeviceChoice::Threads, ..options(384 << 10) }, &steps);
+    }
+
+    #[test]
+    fn within_memory(steps in prop::collection::vec(step(), 1..20)) {
+        run(options(64 << 20), &steps);
+    }
+}
