@@ -105,8 +105,8 @@ pub struct DeviceOptions {
     /// Rings, created when first needed: as many threads can have a burst in flight at once, later ones
     /// wait. At least 1. Default 4.
     pub rings_max: usize,
-    /// Reading threads of the thread pool; the thread that calls reads too. Default 32: it read a
-    /// sixth to a quarter more per second than 16 on an NVMe disk, two cores, bursts of 256 reads.
+    /// Reading threads of the thread pool; the thread that calls reads too. Default 32: it read about
+    /// a sixth more per second than 16 (bursts of 256 reads, virtual disk, two cores).
     pub threads: usize,
     /// Segment files whose handles stay open between uses; at least 1. Default 512.
     pub open_files_max: usize,
