@@ -1,1 +1,66 @@
-//! To be.
+//! Embank: embedding tables larger than memory, for training.
+//!
+//! A [`Bank`] is a directory that holds many [`Table`]s under one memory budget. A table maps 64-bit keys
+//! to rows of f32. Training gets a batch of rows, computes, and hands gradients back to the
+//! [`Lease`] that came with the batch; the table's [`Optimizer`] runs in the store. Rows that do not fit
+//! in memory lie on disk, and [`Table::lookahead`] brings them in before they are needed.
+//! [`Bank::checkpoint`] makes everything durable at once.
+//!
+//! ```
+//! # let dir = tempfile::tempdir().unwrap();
+//! use embank::{Bank, BankOptions, Optimizer, TableConfig};
+//!
+//! let options = BankOptions { memory_budget_bytes: 8 << 20, ..Default::default() };
+//! let bank = Bank::open(dir.path().join("bank"), options)?;
+//! let users = bank.table("user", TableConfig::new(4).optimizer(Optimizer::adagrad(0.01)))?;
+//!
+//! let keys = [7, 3, 7]; // a batch may repeat keys
+//! let mut rows = vec![0.0; keys.len() * users.dim()];
+//! let lease = users.get(&keys, &mut rows)?; // missing rows are initialised
+//! let gradients: Vec<f32> = rows.iter().map(|value| 2.0 * value).collect();
+//! lease.apply(&gradients)?; // one optimizer step per distinct key
+//! bank.checkpoint(b"step 1")?;
+//! # Ok::<(), embank::Error>(())
+//! ```
+//!
+//! # Staleness
+//!
+//! Every row has a clock: the number of Gets whose update has not come yet. With a staleness bound, a Get
+//! waits while a row's clock is above it: bound 0 is bulk-synchronous, bound k stale-synchronous, no
+//! bound (the default) asynchronous. [`Table::peek`] reads without touching clocks.
+//!
+//! # Missing rows
+//!
+//! A row that was never written is missing, which is not a row of zeros. Its initial values are a pure
+//! function of the table's seed and name, the key and the column ([`Table::initial`]).
+
+#![forbid(unsafe_code)]
+
+mod bank;
+mod config;
+mod error;
+mod gradients;
+mod initializer;
+mod lease;
+mod lookahead;
+mod operations;
+mod optimizer;
+mod pending;
+mod quantile;
+mod row;
+mod staleness;
+mod stats;
+mod table;
+mod unique;
+
+pub use bank::{Bank, BankOptions, TableInfo};
+pub use config::{DIM_MAX, Dtype, TableConfig};
+pub use embank_kv::{DeviceChoice, Error as StoreError, Recovered, StoreStats};
+pub use error::{Error, Result};
+pub use initializer::Initializer;
+pub use lease::Lease;
+pub use lookahead::LookaheadReceipt;
+pub use optimizer::Optimizer;
+pub use stats::{BankStats, LookaheadStats, TableStats};
+pub use table::{Missing, PeekOutcome, Table};
+pub use unique::UniqueKeys;

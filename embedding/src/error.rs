@@ -1,0 +1,130 @@
+//! What can go wrong with banks and tables, and what the caller can do about it.
+
+use std::time::Duration;
+
+/// The result of a fallible call on a bank or a table.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Every way in which a bank or a table refuses or fails.
+///
+/// A missing row is an outcome and no error, unless the caller asks for one with
+/// [`Missing::Error`](crate::Missing::Error).
+///
+/// # Examples
+/// ```
+/// use embank::{Error, TableConfig};
+///
+/// let error = TableConfig::new(0).validate("user").unwrap_err();
+/// assert!(matches!(error, Error::InvalidConfig { .. }));
+/// ```
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The store under the bank refused or failed.
+    #[error(transparent)]
+    Store(#[from] embank_kv::Error),
+    /// A Get waited for the staleness bound until its time was up. Nothing is held; the call can be
+    /// made again.
+    #[error(
+        "table {table:?}, key {key}: {outstanding} Gets were outstanding, more than the staleness \
+         bound of {bound} lets through, still after {waited:?}; apply or drop the leases that hold \
+         this row, raise the bound, or raise the bank's wait_timeout"
+    )]
+    StalenessTimeout {
+        /// The table.
+        table: String,
+        /// The first row that kept the batch waiting at the end.
+        key: u64,
+        /// Its staleness clock: Gets whose update had not come yet.
+        outstanding: u32,
+        /// The table's staleness bound.
+        bound: u32,
+        /// How long the Get waited.
+        waited: Duration,
+    },
+    /// A peek asked for rows that were never written, with [`Missing::Error`](crate::Missing::Error).
+    #[error(
+        "table {table:?} has no row for key {key} ({count} of the keys asked for are missing); get \
+         or put them first, or peek with Missing::Initial"
+    )]
+    MissingRow {
+        /// The table.
+        table: String,
+        /// The first missing key of the batch.
+        key: u64,
+        /// How many keys of the batch are missing.
+        count: usize,
+    },
+    /// The bank holds a table of this name with another layout or other initial values.
+    #[error(
+        "table {table:?} exists with {found}, but was asked for with {expected}; ask for it as it \
+         is, or choose another name"
+    )]
+    ConfigMismatch {
+        /// The table.
+        table: String,
+        /// The differing settings as the caller asked for them.
+        expected: String,
+        /// The same settings as the bank holds them.
+        found: String,
+    },
+    /// A setting of a table is out of its range.
+    #[error("table {table:?}: {what}")]
+    InvalidConfig {
+        /// The table.
+        table: String,
+        /// The setting, its value and its range.
+        what: String,
+    },
+    /// The bank holds a table of this name that this version can't read.
+    #[error("table {table:?} can't be opened as an embedding table: {reason}")]
+    UnreadableTable {
+        /// The table.
+        table: String,
+        /// What its descriptor says, or how it is damaged.
+        reason: String,
+    },
+    /// A slice has another length than the keys and the table's dim ask for.
+    #[error("table {table:?}: {what} must hold {expected} f32 values, found {found}")]
+    ShapeMismatch {
+        /// The table.
+        table: String,
+        /// Which argument.
+        what: &'static str,
+        /// Values wanted: keys times dim.
+        expected: usize,
+        /// Values found.
+        found: usize,
+    },
+    /// The table has no optimizer that could apply a gradient.
+    #[error(
+        "table {table:?} was created without an optimizer and can't apply gradients; put new values \
+         instead, or create a table with one"
+    )]
+    NoOptimizer {
+        /// The table.
+        table: String,
+    },
+    /// A gradient is NaN or infinite. No row of the batch has been changed.
+    #[error(
+        "table {table:?}, key {key}: the gradient of column {column} is {value}; no row of this \
+         batch was changed; lower the learning rate, clip or unscale the gradients, or skip the batch"
+    )]
+    NonFiniteGradient {
+        /// The table.
+        table: String,
+        /// The row.
+        key: u64,
+        /// The column of the row.
+        column: usize,
+        /// The gradient, after duplicates were summed.
+        value: f32,
+    },
+    /// An earlier lookahead met an error while it read ahead. Its rows stay on disk, and a Get still
+    /// finds them there or meets the same error.
+    #[error("looking ahead failed earlier: {0}")]
+    LookaheadFailed(#[source] embank_kv::Error),
+    /// The system refused the thread that reads ahead.
+    #[error("the thread that reads ahead can't be started: {0}")]
+    LookaheadThread(#[source] std::io::Error),
+}

@@ -1,0 +1,85 @@
+//! Gradients on their way to the optimizer: one row per distinct key, every value finite.
+
+use std::borrow::Cow;
+
+use crate::error::{Error, Result};
+use crate::unique::UniqueKeys;
+
+/// Sums the gradients of equal keys, in batch order. `gradients` holds one row of `dim` per key of the
+/// batch; the result one per distinct key.
+pub(crate) fn sum_duplicates<'g>(
+    unique: &UniqueKeys,
+    gradients: &'g [f32],
+    dim: usize,
+) -> Cow<'g, [f32]> {
+    if unique.all_distinct() {
+        return Cow::Borrowed(gradients);
+    }
+    let mut sums: Vec<f32> = Vec::with_capacity(unique.len() * dim);
+    for (gradient, &number) in gradients.chunks_exact(dim).zip(unique.inverse()) {
+        let start = number as usize * dim;
+        if start == sums.len() {
+            sums.extend_from_slice(gradient);
+        } else {
+            for (sum, &value) in sums[start..start + dim].iter_mut().zip(gradient) {
+                *sum += value;
+            }
+        }
+    }
+    Cow::Owned(sums)
+}
+
+/// Refuses NaN and infinite gradients: one bad batch must not destroy rows that took days to train.
+///
+/// # Errors
+/// [`Error::NonFiniteGradient`] names the first one.
+pub(crate) fn check_finite(table: &str, keys: &[u64], gradients: &[f32], dim: usize) -> Result<()> {
+    // Without a branch per value, so that the loop runs on whole vectors.
+    const EXPONENT: u32 = 0x7F80_0000;
+    let all_finite =
+        gradients.iter().fold(true, |all, value| all & (value.to_bits() & EXPONENT != EXPONENT));
+    if all_finite {
+        return Ok(());
+    }
+    match gradients.iter().position(|value| !value.is_finite()) {
+        None => Ok(()),
+        Some(at) => Err(Error::NonFiniteGradient {
+            table: table.to_owned(),
+            key: keys[at / dim],
+            column: at % dim,
+            value: gradients[at],
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gradients_of_equal_keys_are_summed_in_order() {
+        let unique = UniqueKeys::new(&[5, 6, 5, 5]);
+        let gradients = [1e8, 1.0, 2.0, 2.0, 1.0, 3.0, -1e8, 4.0];
+        let sums = sum_duplicates(&unique, &gradients, 2);
+        assert_eq!(sums.as_ref(), [(1e8_f32 + 1.0) - 1e8, 8.0, 2.0, 2.0]);
+    }
+
+    #[test]
+    fn distinct_keys_are_not_copied() {
+        let unique = UniqueKeys::new(&[9, 6]);
+        assert!(matches!(sum_duplicates(&unique, &[1.0, 2.0], 1), Cow::Borrowed(_)));
+    }
+
+    #[test]
+    fn the_first_non_finite_gradient_is_named() {
+        check_finite("t", &[1, 2], &[f32::MAX, f32::MIN, 0.0, -0.0], 2).unwrap();
+        for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            match check_finite("t", &[10, 20], &[0.0, 1.0, 2.0, bad], 2) {
+                Err(Error::NonFiniteGradient { key: 20, column: 1, value, .. }) => {
+                    assert_eq!(value.to_bits(), bad.to_bits());
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+}

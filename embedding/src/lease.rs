@@ -1,0 +1,149 @@
+//! What a Get hands out: the duty to update the rows it got, or to say that no update will come.
+
+use std::fmt;
+
+use embank_kv::Clock;
+
+use crate::error::Result;
+use crate::table::Table;
+use crate::unique::UniqueKeys;
+
+/// The counts that a Get took up in the staleness clocks of its rows, one per distinct key.
+///
+/// [`apply`](Self::apply) and [`put`](Self::put) update the rows and bring the counts down. Dropping the
+/// lease gives the counts back without an update, and so does an update that fails, whatever the
+/// reason. A row that was deleted meanwhile has no count left to give back.
+///
+/// # Examples
+/// ```
+/// # let dir = tempfile::tempdir().unwrap();
+/// use embank::{Bank, BankOptions, Optimizer, TableConfig};
+///
+/// let bank = Bank::open(dir.path().join("bank"), BankOptions::default())?;
+/// let table = bank.table("user", TableConfig::new(2).optimizer(Optimizer::sgd(0.5)))?;
+/// let mut rows = [0.0; 6];
+/// let lease = table.get(&[4, 9, 4], &mut rows)?;
+/// assert_eq!(lease.unique().keys(), [4, 9]);
+/// assert_eq!(table.outstanding(4)?, Some(1));
+/// lease.apply(&[1.0; 6])?; // key 4 moves by the sum of its two gradients
+/// assert_eq!(table.outstanding(4)?, Some(0));
+/// # Ok::<(), embank::Error>(())
+/// ```
+#[must_use = "dropping a lease gives its counts back without an update"]
+pub struct Lease {
+    table: Table,
+    unique: UniqueKeys,
+    held: bool,
+}
+
+impl fmt::Debug for Lease {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (table, keys) = (self.table.name(), self.unique.len());
+        formatter.debug_struct("Lease").field("table", &table).field("keys", &keys).finish()
+    }
+}
+
+impl Lease {
+    pub(crate) fn new(table: Table, unique: UniqueKeys) -> Self {
+        Self { table, unique, held: true }
+    }
+
+    /// The distinct keys of the Get, and the place of each key of the batch among them.
+    pub fn unique(&self) -> &UniqueKeys {
+        &self.unique
+    }
+
+    /// The table.
+    pub fn table(&self) -> &Table {
+        &self.table
+    }
+
+    /// Applies one gradient per key of the batch: `gradients` holds batch length * dim values. The
+    /// gradients of equal keys are summed in batch order first, as torch does for a dense embedding. A row
+    /// that was deleted since the Get stays deleted.
+    ///
+    /// When the call returns, the rows are changed in memory; the next checkpoint makes them durable.
+    ///
+    /// # Errors
+    /// [`ShapeMismatch`](crate::Error::ShapeMismatch), [`NoOptimizer`](crate::Error::NoOptimizer) and
+    /// [`NonFiniteGradient`](crate::Error::NonFiniteGradient) before any row is changed; a failure of
+    /// the store, after which some of the rows are changed. The counts are given back in each case.
+    pub fn apply(mut self, gradients: &[f32]) -> Result<()> {
+        self.table.check_shape("gradients", self.unique.batch_len(), gradients.len())?;
+        let sums = self.table.summed(&self.unique, gradients);
+        self.apply_sums(&sums)
+    }
+
+    /// Applies one gradient per distinct key: `gradients` holds distinct keys * dim values. As
+    /// [`apply`](Self::apply) otherwise.
+    ///
+    /// # Errors
+    /// As [`apply`](Self::apply).
+    pub fn apply_distinct(mut self, gradients: &[f32]) -> Result<()> {
+        self.table.check_shape("gradients", self.unique.len(), gradients.len())?;
+        self.apply_sums(gradients)
+    }
+
+    fn apply_sums(&mut self, sums: &[f32]) -> Result<()> {
+        let keys = self.unique.keys();
+        let mut apply = self.table.prepare_apply(keys, sums, false)?;
+        self.held = false;
+        let applied = self.table.execute_update(keys, Clock::Release, &mut apply);
+        if applied.is_err() {
+            self.table.release_unreached(keys, &apply.reached);
+        }
+        applied
+    }
+
+    /// Replaces the vectors: `rows` holds batch length * dim values. Of equal keys the last one wins. The
+    /// optimizer's state is kept. A row that was deleted since the Get is written anew.
+    ///
+    /// When the call returns, the rows are changed in memory; the next checkpoint makes them durable.
+    ///
+    /// # Errors
+    /// [`ShapeMismatch`](crate::Error::ShapeMismatch) before any row is changed; a failure of the store,
+    /// after which some of the rows are changed. The counts are given back in each case.
+    pub fn put(mut self, rows: &[f32]) -> Result<()> {
+        self.table.check_shape("rows", self.unique.batch_len(), rows.len())?;
+        if self.unique.all_distinct() {
+            return self.put_from(rows, None);
+        }
+        let sources = self.unique.last_places();
+        self.put_from(rows, Some(&sources))
+    }
+
+    /// Replaces the vectors: `rows` holds distinct keys * dim values. As [`put`](Self::put) otherwise.
+    ///
+    /// # Errors
+    /// As [`put`](Self::put).
+    pub fn put_distinct(mut self, rows: &[f32]) -> Result<()> {
+        self.table.check_shape("rows", self.unique.len(), rows.len())?;
+        self.put_from(rows, None)
+    }
+
+    fn put_from(&mut self, rows: &[f32], sources: Option<&[u32]>) -> Result<()> {
+        self.held = false;
+        let keys = self.unique.keys();
+        self.table.execute_put(keys, rows, sources, Clock::Release).map_err(|(error, reached)| {
+            self.table.release_unreached(keys, &reached);
+            error
+        })
+    }
+
+    /// Gives the counts back without an update, as dropping the lease does, and says if that failed.
+    ///
+    /// # Errors
+    /// A failure of the store; some counts may still stand then.
+    pub fn release(mut self) -> Result<()> {
+        self.held = false;
+        self.table.release(self.unique.keys())
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        if self.held {
+            self.table.release_or_count(self.unique.keys());
+        }
+    }
+}

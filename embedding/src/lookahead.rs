@@ -1,0 +1,347 @@
+//! Reading ahead: rows that training will want soon come from disk into memory before it asks.
+//!
+//! `announce` only asks the index which keys are on disk and queues those; it holds the queue's lock
+//! for the time of some hash look-ups and never waits for the disk. One worker thread takes bursts from
+//! the queue and has the store bring them in; it parks when there is nothing to do. The queue and the set
+//! that merges duplicates have a fixed capacity, taken from the bank's memory budget; what does not
+//! fit is dropped and counted, and a Get will read it as if nobody had looked ahead.
+//!
+//! Whether a lookahead came late costs the Gets nothing: a key was on disk when it was queued, so if it is
+//! in memory when its turn comes, somebody wanted it first. Whether a moved row was used in time or
+//! wasted is told by the store, which marks the records that it moved.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use embank_kv::{Promoted, Store, StoreStats, TableId};
+use parking_lot::{Condvar, Mutex};
+
+use crate::error::{Error, Result};
+use crate::pending::{Insertion, PendingSet};
+use crate::stats::{Counter, LookaheadStats};
+
+/// Keys that the worker hands to the store at once: deep enough a queue for any drive, and short enough
+/// that an urgent batch behind it does not wait long.
+const BURST_KEYS_MAX: usize = 1024;
+
+/// One part in so many of the bank's budget goes to the queue, unless the caller says otherwise.
+const BUDGET_SHARE: u64 = 32;
+/// Enough for a million keys; more would be read too early anyway.
+const MEMORY_BYTES_MAX: u64 = 40 << 20;
+
+/// Memory per key of capacity, in bytes.
+const BYTES_PER_KEY: u64 = size_of::<Request>() as u64 + PendingSet::BYTES_PER_KEY;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Request {
+    table: TableId,
+    key: u64,
+}
+
+/// How many keys may be pending in a bank of this budget.
+pub(crate) fn capacity_for_budget(budget_bytes: u64) -> usize {
+    ((budget_bytes / BUDGET_SHARE).min(MEMORY_BYTES_MAX) / BYTES_PER_KEY) as usize
+}
+
+/// The memory that a queue of this capacity may take, in bytes.
+pub(crate) fn memory_bytes(capacity_keys: usize) -> u64 {
+    (capacity_keys as u64).saturating_mul(BYTES_PER_KEY)
+}
+
+/// The smallest budget of which so many bytes are left beside the queue's share.
+pub(crate) fn budget_for(store_bytes: u64) -> u64 {
+    let share = (store_bytes / (BUDGET_SHARE - 1) + 1).min(MEMORY_BYTES_MAX);
+    store_bytes.saturating_add(share)
+}
+
+/// What became of the keys of one lookahead.
+///
+/// # Examples
+/// ```
+/// # let dir = tempfile::tempdir().unwrap();
+/// let bank = embank::Bank::open(dir.path().join("bank"), embank::BankOptions::default())?;
+/// let table = bank.table("user", embank::TableConfig::new(2))?;
+/// table.put(&[1, 2], &[0.0; 4])?;
+/// let receipt = table.lookahead(&[1, 2])?;
+/// assert_eq!((receipt.resident, receipt.accepted()), (2, 0)); // both are in memory
+/// # Ok::<(), embank::Error>(())
+/// ```
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LookaheadReceipt {
+    /// In memory already, or in no table.
+    pub resident: usize,
+    /// Queued by this call.
+    pub queued: usize,
+    /// Already queued or being read.
+    pub merged: usize,
+    /// Turned away because the queue is full.
+    pub dropped: usize,
+}
+
+impl LookaheadReceipt {
+    /// The keys that are on their way into memory: queued and merged ones.
+    #[must_use]
+    pub fn accepted(&self) -> usize {
+        self.queued + self.merged
+    }
+}
+
+/// A bank's queue and its worker. Dropping it stops the worker after the burst in hand.
+#[derive(Debug)]
+pub(crate) struct Lookahead {
+    shared: Arc<Shared>,
+    worker: Mutex<Option<JoinHandle<()>>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    store: Arc<Store>,
+    state: Mutex<State>,
+    /// Signalled when there is work or the worker has to stop.
+    work: Condvar,
+    /// Signalled when nothing is pending any more.
+    idle: Condvar,
+    counters: Counters,
+}
+
+#[derive(Debug)]
+struct State {
+    queue: VecDeque<Request>,
+    /// The rows of the queue and of the burst in hand.
+    pending: PendingSet,
+    stopping: bool,
+    failure: Option<embank_kv::Error>,
+}
+
+#[derive(Debug, Default)]
+struct Counters {
+    requested: Counter,
+    resident: Counter,
+    queued: Counter,
+    merged: Counter,
+    dropped: Counter,
+    moved: Counter,
+    late: Counter,
+    missing: Counter,
+    cancelled: Counter,
+    failed: Counter,
+}
+
+impl Lookahead {
+    pub(crate) fn new(store: Arc<Store>, capacity_keys: usize) -> Self {
+        let state = State {
+            queue: VecDeque::with_capacity(capacity_keys),
+            pending: PendingSet::with_capacity(capacity_keys),
+            stopping: false,
+            failure: None,
+        };
+        Self {
+            shared: Arc::new(Shared {
+                store,
+                state: Mutex::new(state),
+                work: Condvar::new(),
+                idle: Condvar::new(),
+                counters: Counters::default(),
+            }),
+            worker: Mutex::new(None),
+        }
+    }
+
+    /// Queues those of `keys` that are on disk.
+    ///
+    /// # Errors
+    /// [`Error::LookaheadFailed`] once for a failure of the worker since the last call; then nothing is
+    /// queued. [`Error::LookaheadThread`] if the worker can't be started.
+    pub(crate) fn announce(&self, table: TableId, keys: &[u64]) -> Result<LookaheadReceipt> {
+        let shared = &*self.shared;
+        if let Some(failure) = shared.state.lock().failure.take() {
+            return Err(Error::LookaheadFailed(failure));
+        }
+        let mut on_disk = Vec::new();
+        shared.store.on_disk(table, keys, &mut on_disk)?;
+        let mut receipt =
+            LookaheadReceipt { resident: keys.len() - on_disk.len(), ..Default::default() };
+        if !on_disk.is_empty() {
+            self.start_worker()?;
+            shared.enqueue(table, &on_disk, &mut receipt);
+        }
+        let counters = &shared.counters;
+        counters.requested.add(keys.len() as u64);
+        counters.resident.add(receipt.resident as u64);
+        counters.queued.add(receipt.queued as u64);
+        counters.merged.add(receipt.merged as u64);
+        counters.dropped.add(receipt.dropped as u64);
+        Ok(receipt)
+    }
+
+    fn start_worker(&self) -> Result<()> {
+        let mut worker = self.worker.lock();
+        if worker.is_none() {
+            let shared = Arc::clone(&self.shared);
+            let thread = std::thread::Builder::new().name("embank-lookahead".to_owned());
+            *worker = Some(thread.spawn(move || shared.work()).map_err(Error::LookaheadThread)?);
+        }
+        Ok(())
+    }
+
+    /// Empties the queue and returns how many keys were in it. A burst in hand is not stopped.
+    pub(crate) fn cancel(&self) -> usize {
+        let mut state = self.shared.state.lock();
+        let State { queue, pending, .. } = &mut *state;
+        let cancelled = queue.len();
+        for request in queue.drain(..) {
+            pending.remove(request.table, request.key);
+        }
+        self.shared.counters.cancelled.add(cancelled as u64);
+        if pending.len() == 0 {
+            self.shared.idle.notify_all();
+        }
+        cancelled
+    }
+
+    /// Waits until nothing is pending; false if that took longer than to `deadline`.
+    pub(crate) fn wait_idle(&self, deadline: Instant) -> bool {
+        let mut state = self.shared.state.lock();
+        while state.pending.len() != 0 {
+            if self.shared.idle.wait_until(&mut state, deadline).timed_out() {
+                return state.pending.len() == 0;
+            }
+        }
+        true
+    }
+
+    pub(crate) fn stats(&self, store: &StoreStats) -> LookaheadStats {
+        let counters = &self.shared.counters;
+        let (pending, capacity) = {
+            let state = self.shared.state.lock();
+            (state.pending.len(), state.pending.capacity())
+        };
+        LookaheadStats {
+            requested: counters.requested.get(),
+            resident: counters.resident.get(),
+            queued: counters.queued.get(),
+            merged: counters.merged.get(),
+            dropped: counters.dropped.get(),
+            moved: counters.moved.get(),
+            on_time: store.promoted_used,
+            late: counters.late.get(),
+            wasted: store.promoted_wasted,
+            missing: counters.missing.get(),
+            cancelled: counters.cancelled.get(),
+            failed: counters.failed.get(),
+            pending: pending as u64,
+            capacity: capacity as u64,
+            memory_bytes: memory_bytes(capacity),
+        }
+    }
+}
+
+impl Drop for Lookahead {
+    fn drop(&mut self) {
+        self.shared.state.lock().stopping = true;
+        self.shared.work.notify_all();
+        if let Some(worker) = self.worker.lock().take() {
+            // A worker that panicked has said so on standard error; there is nothing left to stop.
+            let _ = worker.join();
+        }
+    }
+}
+
+impl Shared {
+    fn enqueue(&self, table: TableId, keys: &[u64], receipt: &mut LookaheadReceipt) {
+        let mut state = self.state.lock();
+        for &key in keys {
+            match state.pending.insert(table, key) {
+                Insertion::Added => {
+                    state.queue.push_back(Request { table, key });
+                    receipt.queued += 1;
+                }
+                Insertion::Present => receipt.merged += 1,
+                Insertion::Full => receipt.dropped += 1,
+            }
+        }
+        if receipt.queued != 0 {
+            self.work.notify_one();
+        }
+    }
+
+    /// The worker: burst by burst until the bank goes.
+    fn work(&self) {
+        let mut burst = Vec::with_capacity(BURST_KEYS_MAX);
+        while let Some(table) = self.next_burst(&mut burst) {
+            let promoted = self.store.promote(table, &burst);
+            self.finish_burst(table, &burst, promoted);
+        }
+    }
+
+    /// Fills `burst` with the next keys of one table; waits while there are none. `None`: stop.
+    fn next_burst(&self, burst: &mut Vec<u64>) -> Option<TableId> {
+        burst.clear();
+        let mut state = self.state.lock();
+        loop {
+            if state.stopping {
+                return None;
+            }
+            if let Some(first) = state.queue.pop_front() {
+                burst.push(first.key);
+                while burst.len() < BURST_KEYS_MAX {
+                    match state.queue.front() {
+                        Some(next) if next.table == first.table => burst.push(next.key),
+                        _ => break,
+                    }
+                    state.queue.pop_front();
+                }
+                return Some(first.table);
+            }
+            self.work.wait(&mut state);
+        }
+    }
+
+    fn finish_burst(&self, table: TableId, burst: &[u64], promoted: embank_kv::Result<Promoted>) {
+        let counters = &self.counters;
+        let mut state = self.state.lock();
+        match promoted {
+            Ok(promoted) => {
+                counters.moved.add(promoted.moved);
+                counters.late.add(promoted.resident + promoted.overtaken);
+                counters.missing.add(promoted.missing);
+            }
+            Err(failure) => {
+                counters.failed.add(burst.len() as u64);
+                state.failure.get_or_insert(failure);
+            }
+        }
+        for &key in burst {
+            state.pending.remove(table, key);
+        }
+        if state.pending.len() == 0 {
+            self.idle.notify_all();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_queue_takes_its_share_of_the_budget_at_most() {
+        for budget in [0, 1, 1 << 20, 64 << 20, 1 << 40] {
+            let taken = memory_bytes(capacity_for_budget(budget));
+            assert!(taken <= budget / BUDGET_SHARE && taken <= MEMORY_BYTES_MAX, "{budget}");
+        }
+        assert!(capacity_for_budget(1 << 20) >= 512);
+    }
+
+    #[test]
+    fn the_budget_asked_for_leaves_the_store_what_it_needs() {
+        for needed in [1, 31, 32, 1000, 524_288, 1 << 30, 1 << 40] {
+            let budget = budget_for(needed);
+            assert!(budget - memory_bytes(capacity_for_budget(budget)) >= needed, "{needed}");
+            assert!(budget <= needed + needed / 31 + 1);
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! What a batch does to the rows of a table, as the store executes it under each record's lock.
+//!
+//! The store may call a method again for the same place when the row moved meanwhile. So each call
+//! computes from what it is given and from the batch, never from what an earlier call left behind.
+
+use embank_kv::{Access, Operation};
+
+use crate::optimizer::Optimizer;
+use crate::row::RowLayout;
+
+/// Which places of a batch the store has worked on. Looked at only when a batch failed halfway.
+#[derive(Debug)]
+pub(crate) struct Reached(Vec<u64>);
+
+impl Reached {
+    pub(crate) fn none_of(places: usize) -> Self {
+        Self(vec![0; places.div_ceil(64)])
+    }
+
+    #[inline]
+    fn mark(&mut self, place: usize) {
+        self.0[place / 64] |= 1 << (place % 64);
+    }
+
+    pub(crate) fn forget(&mut self) {
+        self.0.fill(0);
+    }
+
+    pub(crate) fn contains(&self, place: usize) -> bool {
+        self.0[place / 64] >> (place % 64) & 1 == 1
+    }
+}
+
+/// Copies vectors out and touches nothing else.
+#[derive(Debug)]
+pub(crate) struct PeekRows<'a> {
+    pub(crate) layout: &'a RowLayout,
+    /// One row per key.
+    pub(crate) rows: &'a mut [f32],
+}
+
+impl Operation for PeekRows<'_> {
+    const ACCESS: Access = Access::Peek;
+
+    #[inline]
+    fn read(&mut self, i: usize, value: &[u8]) {
+        let dim = self.layout.dim;
+        self.rows[i * dim..][..dim].copy_from_slice(self.layout.vector(value));
+    }
+}
+
+/// Only asks which rows there are.
+#[derive(Debug)]
+pub(crate) struct FindRows;
+
+impl Operation for FindRows {
+    const ACCESS: Access = Access::Peek;
+}
+
+/// Copies vectors out and inserts missing rows with their initial values.
+#[derive(Debug)]
+pub(crate) struct GetRows<'a> {
+    pub(crate) layout: &'a RowLayout,
+    pub(crate) keys: &'a [u64],
+    pub(crate) rows: &'a mut [f32],
+    /// Where in `rows` each key's vector goes; `None`: to its own place.
+    pub(crate) destinations: Option<&'a [u32]>,
+    pub(crate) reached: Reached,
+}
+
+impl GetRows<'_> {
+    #[inline]
+    fn destination(&mut self, i: usize) -> &mut [f32] {
+        let place = self.destinations.map_or(i, |places| places[i] as usize);
+        let dim = self.layout.dim;
+        &mut self.rows[place * dim..][..dim]
+    }
+}
+
+impl Operation for GetRows<'_> {
+    const ACCESS: Access = Access::Get;
+
+    #[inline]
+    fn read(&mut self, i: usize, value: &[u8]) {
+        let vector = self.layout.vector(value);
+        self.destination(i).copy_from_slice(vector);
+        self.reached.mark(i);
+    }
+
+    fn insert(&mut self, i: usize, value: &mut [u8]) -> bool {
+        let layout = self.layout;
+        let vector = layout.parts(value).0;
+        layout.fill_initial(self.keys[i], vector);
+        self.destination(i).copy_from_slice(vector);
+        layout.fill_rest(value);
+        self.reached.mark(i);
+        true
+    }
+}
+
+/// The vectors that a batch writes, one per distinct key.
+#[derive(Debug)]
+pub(crate) struct PutRows<'a> {
+    pub(crate) layout: &'a RowLayout,
+    pub(crate) rows: &'a [f32],
+    /// Where in `rows` each key's vector lies; `None`: at its own place.
+    pub(crate) sources: Option<&'a [u32]>,
+    pub(crate) reached: Reached,
+}
+
+impl PutRows<'_> {
+    #[inline]
+    fn write_vector(&mut self, i: usize, value: &mut [u8]) {
+        let place = self.sources.map_or(i, |places| places[i] as usize);
+        let dim = self.layout.dim;
+        self.layout.parts(value).0.copy_from_slice(&self.rows[place * dim..][..dim]);
+        self.reached.mark(i);
+    }
+
+    fn write_new(&mut self, i: usize, value: &mut [u8]) {
+        self.write_vector(i, value);
+        self.layout.fill_rest(value);
+    }
+}
+
+/// Replaces vectors and keeps the optimizer's state, so it must see the row.
+#[derive(Debug)]
+pub(crate) struct PutVectors<'a>(pub(crate) PutRows<'a>);
+
+impl Operation for PutVectors<'_> {
+    const ACCESS: Access = Access::Update;
+
+    #[inline]
+    fn update(&mut self, i: usize, value: &mut [u8]) {
+        self.0.write_vector(i, value);
+    }
+
+    fn insert(&mut self, i: usize, value: &mut [u8]) -> bool {
+        self.0.write_new(i, value);
+        true
+    }
+}
+
+/// Replaces whole rows of a table without state: nothing has to be read.
+#[derive(Debug)]
+pub(crate) struct PutWhole<'a>(pub(crate) PutRows<'a>);
+
+impl Operation for PutWhole<'_> {
+    const ACCESS: Access = Access::Put;
+
+    #[inline]
+    fn update(&mut self, i: usize, value: &mut [u8]) {
+        self.0.write_new(i, value);
+    }
+
+    fn insert(&mut self, i: usize, value: &mut [u8]) -> bool {
+        self.0.write_new(i, value);
+        true
+    }
+}
+
+/// Takes one optimizer step per row.
+#[derive(Debug)]
+pub(crate) struct ApplyGradients<'a> {
+    pub(crate) layout: &'a RowLayout,
+    pub(crate) optimizer: Optimizer,
+    pub(crate) keys: &'a [u64],
+    /// One gradient per key.
+    pub(crate) gradients: &'a [f32],
+    /// Whether a missing row starts from its initial values; else it stays missing.
+    pub(crate) insert_missing: bool,
+    pub(crate) reached: Reached,
+}
+
+impl Operation for ApplyGradients<'_> {
+    const ACCESS: Access = Access::Update;
+
+    #[inline]
+    fn update(&mut self, i: usize, value: &mut [u8]) {
+        let dim = self.layout.dim;
+        let (vector, state) = self.layout.parts(value);
+        self.optimizer.step(vector, state, &self.gradients[i * dim..][..dim]);
+        self.reached.mark(i);
+    }
+
+    fn insert(&mut self, i: usize, value: &mut [u8]) -> bool {
+        if self.insert_missing {
+            self.layout.fill_initial(self.keys[i], self.layout.parts(value).0);
+            self.layout.fill_rest(value);
+            self.update(i, value);
+        }
+        self.insert_missing
+    }
+}
+
+/// Leaves the value alone: the batch is executed for its clocks. Rows deleted meanwhile stay so.
+#[derive(Debug)]
+pub(crate) struct TouchClocks;
+
+impl Operation for TouchClocks {
+    const ACCESS: Access = Access::Update;
+}

@@ -1,0 +1,138 @@
+//! The set of rows that a lookahead has asked for and that have not come yet.
+//!
+//! Open addressing with linear probing over a fixed number of slots: its memory is known when the bank
+//! opens. Removal shifts later entries back, so that no tombstones collect. At most half of the slots
+//! are in use, so every probe ends at an empty one.
+
+use embank_kv::TableId;
+
+/// A bounded set of (table, key).
+#[derive(Debug)]
+pub(crate) struct PendingSet {
+    keys: Vec<u64>,
+    /// Table number + 1; 0 is an empty slot.
+    tables: Vec<u32>,
+    len: usize,
+}
+
+impl PendingSet {
+    /// Memory per key of capacity, in bytes.
+    pub(crate) const BYTES_PER_KEY: u64 = 2 * (8 + 4);
+
+    pub(crate) fn with_capacity(capacity: usize) -> Self {
+        let slots = 2 * capacity;
+        Self { keys: vec![0; slots], tables: vec![0; slots], len: 0 }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(crate) fn capacity(&self) -> usize {
+        self.keys.len() / 2
+    }
+
+    /// Adds a row.
+    pub(crate) fn insert(&mut self, table: TableId, key: u64) -> Insertion {
+        match self.slot_of(table, key) {
+            Some(slot) if self.tables[slot] != 0 => Insertion::Present,
+            Some(slot) if self.len < self.capacity() => {
+                self.keys[slot] = key;
+                self.tables[slot] = u32::from(table.0) + 1;
+                self.len += 1;
+                Insertion::Added
+            }
+            _ => Insertion::Full,
+        }
+    }
+
+    /// Takes a row out, if it is in.
+    pub(crate) fn remove(&mut self, table: TableId, key: u64) {
+        let Some(mut hole) = self.slot_of(table, key).filter(|&slot| self.tables[slot] != 0) else {
+            return;
+        };
+        let slots = self.keys.len();
+        let mut slot = hole;
+        loop {
+            slot = (slot + 1) % slots;
+            if self.tables[slot] == 0 {
+                break;
+            }
+            // An entry may fill the hole unless its home lies behind the hole, on the way to it.
+            let home = self.home(TableId((self.tables[slot] - 1) as u16), self.keys[slot]);
+            if (slot + slots - home) % slots >= (slot + slots - hole) % slots {
+                self.keys[hole] = self.keys[slot];
+                self.tables[hole] = self.tables[slot];
+                hole = slot;
+            }
+        }
+        self.tables[hole] = 0;
+        self.len -= 1;
+    }
+
+    /// The row's slot, or the empty one where it would go. `None` without any slot.
+    fn slot_of(&self, table: TableId, key: u64) -> Option<usize> {
+        let slots = self.keys.len();
+        if slots == 0 {
+            return None;
+        }
+        let mark = u32::from(table.0) + 1;
+        let mut slot = self.home(table, key);
+        while self.tables[slot] != 0 && (self.tables[slot], self.keys[slot]) != (mark, key) {
+            slot = if slot + 1 == slots { 0 } else { slot + 1 };
+        }
+        Some(slot)
+    }
+
+    fn home(&self, table: TableId, key: u64) -> usize {
+        let mixed = (key ^ u64::from(table.0) << 48).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        let mixed = (mixed ^ mixed >> 32).wrapping_mul(0xD1B5_4A32_D192_ED03);
+        ((u128::from(mixed) * self.keys.len() as u128) >> 64) as usize
+    }
+}
+
+/// What came of an insertion.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Insertion {
+    Added,
+    Present,
+    Full,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::HashSet;
+
+    proptest! {
+        #[test]
+        fn agrees_with_a_hash_set(
+            capacity in 0_usize..12,
+            steps in prop::collection::vec((any::<bool>(), 0_u16..2, 0_u64..12), 0..300),
+        ) {
+            let mut set = PendingSet::with_capacity(capacity);
+            let mut model = HashSet::new();
+            for (insert, table, key) in steps {
+                if insert {
+                    let expected = if model.contains(&(table, key)) {
+                        Insertion::Present
+                    } else if model.len() == capacity {
+                        Insertion::Full
+                    } else {
+                        model.insert((table, key));
+                        Insertion::Added
+                    };
+                    prop_assert_eq!(set.insert(TableId(table), key), expected);
+                } else {
+                    model.remove(&(table, key));
+                    set.remove(TableId(table), key);
+                }
+                prop_assert_eq!(set.len(), model.len());
+            }
+            for &(table, key) in &model {
+                prop_assert_eq!(set.insert(TableId(table), key), Insertion::Present);
+            }
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! Bounded staleness: a Get takes the clocks of its rows up, and waits while a row has more Gets
+//! outstanding than the table's bound.
+//!
+//! A batch acquires all of its rows or none. When some are blocked it gives back the others before it
+//! waits, so that two batches never wait for each other's rows while holding their own. Then:
+//!
+//! - It waits for one blocked row: take a release ticket, look at the clock, park if it is still too
+//!   high. A release between look and parking makes the ticket stale, so no wake-up is lost; a release
+//!   of another row of the same stripe wakes it for one more look at the clock, not for a whole attempt.
+//! - Batches that were blocked once make their next attempts one at a time (`retry_turn`), so that two
+//!   of them can't block each other over and over with rows that both give back again. Nobody
+//!   waits for a clock while holding the turn.
+//!
+//! Every wait ends at the deadline. A batch does not wait on itself, for its keys are distinct; a thread
+//! that holds a lease on the same row does, and gets the timeout.
+
+use std::time::{Duration, Instant};
+
+use embank_kv::Clock;
+
+use crate::error::{Error, Result};
+use crate::operations::{GetRows, Reached, TouchClocks};
+use crate::table::Table;
+
+/// Where a deadline lies that the clock can't represent.
+const FAR_OFF: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
+
+/// The time `wait` from now.
+pub(crate) fn deadline_after(wait: Duration) -> Instant {
+    let now = Instant::now();
+    now.checked_add(wait).unwrap_or_else(|| now + FAR_OFF)
+}
+
+impl Table {
+    /// Executes `get` with the clocks of all its rows taken up by one, and waits if it must. `get.keys`
+    /// are distinct.
+    ///
+    /// # Errors
+    /// A failure of the store or the wait's timeout; no count is held then.
+    pub(crate) fn acquire(&self, get: &mut GetRows<'_>) -> Result<()> {
+        match self.try_acquire(get)? {
+            None => Ok(()),
+            Some(blocked) => self.acquire_waiting(get, blocked),
+        }
+    }
+
+    #[cold]
+    fn acquire_waiting(&self, get: &mut GetRows<'_>, mut blocked: u64) -> Result<()> {
+        let started = Instant::now();
+        let deadline = deadline_after(self.bank.wait_timeout);
+        let counters = &self.shared.counters;
+        counters.waits.add(1);
+        let acquired = loop {
+            if !self.wait_admitted(blocked, deadline)? {
+                break self.timeout(blocked, started);
+            }
+            let Some(turn) = self.shared.retry_turn.try_lock_until(deadline) else {
+                break self.timeout(blocked, started);
+            };
+            let attempt = self.try_acquire(get);
+            drop(turn);
+            match attempt {
+                Ok(None) => break Ok(()),
+                Ok(Some(key)) => blocked = key,
+                Err(error) => break Err(error),
+            }
+        };
+        counters.wait_us.add(started.elapsed().as_micros() as u64);
+        acquired
+    }
+
+    /// One attempt. `Some(key)`: that row is blocked, and nothing is held.
+    fn try_acquire(&self, get: &mut GetRows<'_>) -> Result<Option<u64>> {
+        let clock = Clock::Acquire { bound: self.staleness_bound() };
+        let keys = get.keys;
+        let outcome = match self.bank.store.execute(self.shared.id, keys, clock, get) {
+            Ok(outcome) => outcome,
+            Err(error) => {
+                self.release_or_count(&places_keys(keys, |place| get.reached.contains(place)));
+                return Err(error.into());
+            }
+        };
+        self.shared.counters.disk_reads.add(outcome.disk_reads);
+        let Some(&first) = outcome.blocked.iter().min() else {
+            return Ok(None);
+        };
+        let mut blocked = vec![false; keys.len()];
+        for &place in &outcome.blocked {
+            blocked[place as usize] = true;
+        }
+        get.reached.forget();
+        self.release(&places_keys(keys, |place| !blocked[place]))?;
+        Ok(Some(keys[first as usize]))
+    }
+
+    /// Waits until the row admits a Get; false if it does not before the deadline.
+    fn wait_admitted(&self, key: u64, deadline: Instant) -> Result<bool> {
+        let store = &self.bank.store;
+        loop {
+            let ticket = store.release_ticket(self.shared.id, key);
+            let outstanding = store.clock_of(self.shared.id, key)?.unwrap_or(0);
+            if self.staleness_bound().is_none_or(|bound| outstanding <= bound) {
+                return Ok(true);
+            }
+            if !store.wait_released(self.shared.id, key, ticket, deadline) {
+                return Ok(false);
+            }
+        }
+    }
+
+    fn timeout(&self, key: u64, started: Instant) -> Result<()> {
+        self.shared.counters.timeouts.add(1);
+        Err(Error::StalenessTimeout {
+            table: self.name().to_owned(),
+            key,
+            outstanding: self.outstanding(key)?.unwrap_or(0),
+            bound: self.staleness_bound().unwrap_or(u32::MAX),
+            waited: started.elapsed(),
+        })
+    }
+
+    /// Gives back one count of each of `keys`, which are distinct. Rows deleted meanwhile are passed over.
+    pub(crate) fn release(&self, keys: &[u64]) -> Result<()> {
+        if !keys.is_empty() {
+            self.bank.store.execute(self.shared.id, keys, Clock::Release, &mut TouchClocks)?;
+        }
+        Ok(())
+    }
+
+    /// [`release`](Self::release) where another error is already on its way or nobody listens.
+    pub(crate) fn release_or_count(&self, keys: &[u64]) {
+        if self.release(keys).is_err() {
+            self.shared.counters.release_failures.add(1);
+        }
+    }
+
+    /// After a batch with [`Clock::Release`] failed halfway: gives back the counts of the rest.
+    pub(crate) fn release_unreached(&self, keys: &[u64], reached: &Reached) {
+        self.release_or_count(&places_keys(keys, |place| !reached.contains(place)));
+    }
+}
+
+fn places_keys(keys: &[u64], chosen: impl Fn(usize) -> bool) -> Vec<u64> {
+    let places = keys.iter().enumerate().filter(|&(place, _)| chosen(place));
+    places.map(|(_, &key)| key).collect()
+}

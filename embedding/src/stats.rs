@@ -1,0 +1,183 @@
+//! What banks and tables count. Counters count since the bank was opened; batches add once each.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use embank_kv::StoreStats;
+
+/// A counter that only grows.
+#[derive(Debug, Default)]
+pub(crate) struct Counter(AtomicU64);
+
+impl Counter {
+    pub(crate) fn add(&self, count: u64) {
+        // Relaxed: a counter orders nothing.
+        self.0.fetch_add(count, Ordering::Relaxed);
+    }
+
+    pub(crate) fn get(&self) -> u64 {
+        // Relaxed: see `add`.
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// The live counters behind [`TableStats`].
+#[derive(Debug, Default)]
+pub(crate) struct TableCounters {
+    pub(crate) gets: Counter,
+    pub(crate) get_rows: Counter,
+    pub(crate) peeks: Counter,
+    pub(crate) peek_rows: Counter,
+    pub(crate) puts: Counter,
+    pub(crate) put_rows: Counter,
+    pub(crate) applies: Counter,
+    pub(crate) apply_rows: Counter,
+    pub(crate) deleted_rows: Counter,
+    pub(crate) disk_reads: Counter,
+    pub(crate) waits: Counter,
+    pub(crate) wait_us: Counter,
+    pub(crate) timeouts: Counter,
+    pub(crate) release_failures: Counter,
+}
+
+impl TableCounters {
+    pub(crate) fn snapshot(&self) -> TableStats {
+        TableStats {
+            gets: self.gets.get(),
+            get_rows: self.get_rows.get(),
+            peeks: self.peeks.get(),
+            peek_rows: self.peek_rows.get(),
+            puts: self.puts.get(),
+            put_rows: self.put_rows.get(),
+            applies: self.applies.get(),
+            apply_rows: self.apply_rows.get(),
+            deleted_rows: self.deleted_rows.get(),
+            disk_reads: self.disk_reads.get(),
+            waits: self.waits.get(),
+            wait_us: self.wait_us.get(),
+            timeouts: self.timeouts.get(),
+            release_failures: self.release_failures.get(),
+        }
+    }
+}
+
+/// What a table has done since its bank was opened. Rows are counted once per batch.
+///
+/// # Examples
+/// ```
+/// # let dir = tempfile::tempdir().unwrap();
+/// let bank = embank::Bank::open(dir.path().join("bank"), embank::BankOptions::default())?;
+/// let table = bank.table("user", embank::TableConfig::new(2))?;
+/// table.put(&[1, 2], &[0.0; 4])?;
+/// assert_eq!((table.stats().puts, table.stats().put_rows), (1, 2));
+/// # Ok::<(), embank::Error>(())
+/// ```
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TableStats {
+    /// Batches got.
+    pub gets: u64,
+    /// Distinct rows got.
+    pub get_rows: u64,
+    /// Batches peeked at.
+    pub peeks: u64,
+    /// Rows peeked at, duplicates counted.
+    pub peek_rows: u64,
+    /// Batches put, with or without a lease.
+    pub puts: u64,
+    /// Distinct rows put.
+    pub put_rows: u64,
+    /// Batches of gradients applied, with or without a lease.
+    pub applies: u64,
+    /// Distinct rows that gradients were applied to.
+    pub apply_rows: u64,
+    /// Rows deleted.
+    pub deleted_rows: u64,
+    /// Rows that a get, peek, put or apply had to read from disk.
+    pub disk_reads: u64,
+    /// Gets that had to wait for the staleness bound.
+    pub waits: u64,
+    /// How long they waited together, in microseconds.
+    pub wait_us: u64,
+    /// Gets that gave up waiting.
+    pub timeouts: u64,
+    /// Leases that were dropped and could not give back all of their counts.
+    pub release_failures: u64,
+}
+
+/// What looking ahead has done since the bank was opened, in keys.
+///
+/// Every key asked for ends in one of `resident`, `merged`, `dropped`, `cancelled`, `moved`, `late`,
+/// `missing` and `failed`, or is still `pending`.
+///
+/// # Examples
+/// ```
+/// # let dir = tempfile::tempdir().unwrap();
+/// let bank = embank::Bank::open(dir.path().join("bank"), embank::BankOptions::default())?;
+/// let table = bank.table("user", embank::TableConfig::new(2))?;
+/// table.put(&[1, 2], &[0.0; 4])?;
+/// table.lookahead(&[1, 2])?;
+/// assert_eq!(bank.stats().lookahead.resident, 2);
+/// # Ok::<(), embank::Error>(())
+/// ```
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LookaheadStats {
+    /// Asked for.
+    pub requested: u64,
+    /// In memory already, or in no table, when asked for.
+    pub resident: u64,
+    /// Put in the queue.
+    pub queued: u64,
+    /// Already pending when asked for again.
+    pub merged: u64,
+    /// Turned away because the queue was full.
+    pub dropped: u64,
+    /// Brought from disk into memory.
+    pub moved: u64,
+    /// Moved, and then used from memory.
+    pub on_time: u64,
+    /// In memory before their turn came: somebody used the row first and waited for the disk.
+    pub late: u64,
+    /// Moved, and gone from memory again without a use.
+    pub wasted: u64,
+    /// Found to be in no table when their turn came.
+    pub missing: u64,
+    /// Taken out of the queue by [`Bank::cancel_lookahead`](crate::Bank::cancel_lookahead).
+    pub cancelled: u64,
+    /// Left on disk because reading failed.
+    pub failed: u64,
+    /// Gauge: waiting for their turn or being read.
+    pub pending: u64,
+    /// Gauge: the most keys that may be pending.
+    pub capacity: u64,
+    /// Gauge: memory that the queue may take, in bytes; part of the bank's budget.
+    pub memory_bytes: u64,
+}
+
+/// What a bank has done since it was opened.
+///
+/// # Examples
+/// ```
+/// # let dir = tempfile::tempdir().unwrap();
+/// let bank = embank::Bank::open(dir.path().join("bank"), embank::BankOptions::default())?;
+/// assert_eq!(bank.stats().memory_budget_bytes, 1 << 30);
+/// # Ok::<(), embank::Error>(())
+/// ```
+#[derive(Debug, Clone, Default)]
+#[non_exhaustive]
+pub struct BankStats {
+    /// The store: regions, disk, memory. Its budget is the bank's without the lookahead queue.
+    pub store: StoreStats,
+    /// Looking ahead.
+    pub lookahead: LookaheadStats,
+    /// The bank's memory budget, in bytes, as given at open.
+    pub memory_budget_bytes: u64,
+    /// Gets that had to wait for a staleness bound, in all tables.
+    pub waits: u64,
+    /// How long they waited together, in microseconds.
+    pub wait_us: u64,
+    /// Gets that gave up waiting.
+    pub timeouts: u64,
+    /// Leases that were dropped and could not give back all of their counts.
+    pub release_failures: u64,
+}

@@ -1,0 +1,476 @@
+//! Tables: batches of rows in and out.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use embank_kv::{Clock, Operation, TableId};
+use parking_lot::Mutex;
+
+use crate::bank::BankShared;
+use crate::config::{TableConfig, check_learning_rate};
+use crate::error::{Error, Result};
+use crate::gradients::{check_finite, sum_duplicates};
+use crate::lease::Lease;
+use crate::lookahead::LookaheadReceipt;
+use crate::operations::{
+    ApplyGradients, FindRows, GetRows, PeekRows, PutRows, PutVectors, PutWhole, Reached,
+};
+use crate::optimizer::Optimizer;
+use crate::row::RowLayout;
+use crate::stats::{TableCounters, TableStats};
+use crate::unique::UniqueKeys;
+
+/// A handle to one table of a bank. Cloning it is cheap; all handles of a table are one table.
+///
+/// A batch is a slice of keys and a slice of f32 with one row of `dim` values per key, row after row.
+/// Batches of any length work, an empty one too; keys may repeat. What a call writes is in memory when
+/// it returns; [`Bank::checkpoint`](crate::Bank::checkpoint) makes it durable.
+///
+/// # Examples
+/// ```
+/// # let dir = tempfile::tempdir().unwrap();
+/// use embank::{Bank, BankOptions, Missing, TableConfig};
+///
+/// let bank = Bank::open(dir.path().join("bank"), BankOptions::default())?;
+/// let table = bank.table("user", TableConfig::new(2))?;
+/// table.put(&[1, 2], &[0.5, 1.5, 2.5, 3.5])?;
+/// let mut rows = [0.0; 4];
+/// table.peek(&[2, 1], &mut rows, Missing::Error)?;
+/// assert_eq!(rows, [2.5, 3.5, 0.5, 1.5]);
+/// # Ok::<(), embank::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Table {
+    pub(crate) bank: Arc<BankShared>,
+    pub(crate) shared: Arc<TableShared>,
+}
+
+impl fmt::Debug for Table {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("Table")
+            .field("name", &self.name())
+            .field("config", &self.config())
+            .finish()
+    }
+}
+
+/// What all handles of a table share.
+#[derive(Debug)]
+pub(crate) struct TableShared {
+    pub(crate) id: TableId,
+    pub(crate) name: String,
+    pub(crate) counters: TableCounters,
+    /// Held while a batch that was blocked once tries again; see the module `staleness`.
+    pub(crate) retry_turn: Mutex<()>,
+    /// The identity. Its learning rate, eps and bound are those of the first open; the live ones follow.
+    config: TableConfig,
+    layout: RowLayout,
+    learning_rate_bits: AtomicU32,
+    eps_bits: AtomicU32,
+    /// The staleness bound; `UNBOUNDED` for none.
+    bound: AtomicU64,
+}
+
+const UNBOUNDED: u64 = u64::MAX;
+
+impl TableShared {
+    pub(crate) fn new(id: TableId, name: &str, config: TableConfig) -> Self {
+        let shared = Self {
+            id,
+            name: name.to_owned(),
+            counters: TableCounters::default(),
+            retry_turn: Mutex::new(()),
+            layout: RowLayout::new(name, &config),
+            learning_rate_bits: AtomicU32::new(0),
+            eps_bits: AtomicU32::new(0),
+            bound: AtomicU64::new(UNBOUNDED),
+            config: config.clone(),
+        };
+        shared.adopt(&config);
+        shared
+    }
+
+    /// Checks that `asked` is this table, and takes over the settings that are not its identity.
+    pub(crate) fn reopen(&self, asked: &TableConfig) -> Result<()> {
+        self.config.check_same_table(&self.name, asked)?;
+        self.adopt(asked);
+        Ok(())
+    }
+
+    fn adopt(&self, asked: &TableConfig) {
+        // Relaxed here and in every load: each setting stands for itself.
+        if let Some(lr) = asked.optimizer.learning_rate() {
+            self.learning_rate_bits.store(lr.to_bits(), Ordering::Relaxed);
+        }
+        if let Optimizer::Adagrad { eps, .. } = asked.optimizer {
+            self.eps_bits.store(eps.to_bits(), Ordering::Relaxed);
+        }
+        self.set_bound(asked.staleness_bound);
+    }
+
+    fn set_bound(&self, bound: Option<u32>) {
+        self.bound.store(bound.map_or(UNBOUNDED, u64::from), Ordering::Relaxed);
+    }
+
+    fn bound(&self) -> Option<u32> {
+        u32::try_from(self.bound.load(Ordering::Relaxed)).ok()
+    }
+
+    /// The optimizer as it is set now.
+    fn optimizer(&self) -> Optimizer {
+        let lr = f32::from_bits(self.learning_rate_bits.load(Ordering::Relaxed));
+        match self.config.optimizer.with_learning_rate(lr) {
+            Optimizer::Adagrad { lr, initial_accumulator, .. } => {
+                let eps = f32::from_bits(self.eps_bits.load(Ordering::Relaxed));
+                Optimizer::Adagrad { lr, eps, initial_accumulator }
+            }
+            other => other,
+        }
+    }
+
+    /// The config as it is set now.
+    pub(crate) fn config(&self) -> TableConfig {
+        self.config.clone().optimizer(self.optimizer()).staleness_bound(self.bound())
+    }
+}
+
+/// What a peek does about keys without a row. It never makes up zeros.
+///
+/// # Examples
+/// ```
+/// # let dir = tempfile::tempdir().unwrap();
+/// use embank::{Bank, BankOptions, Missing, TableConfig};
+///
+/// let bank = Bank::open(dir.path().join("bank"), BankOptions::default())?;
+/// let table = bank.table("user", TableConfig::new(1))?;
+/// let mut row = [7.0];
+/// assert_eq!(table.peek(&[3], &mut row, Missing::Skip)?.missing, [0]);
+/// assert_eq!(row, [7.0]);
+/// # Ok::<(), embank::Error>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Missing {
+    /// Fill in the row's initial values, which the first Get would give it.
+    Initial,
+    /// Fail with [`Error::MissingRow`].
+    Error,
+    /// Leave that part of the destination as it is.
+    Skip,
+}
+
+/// What a peek found.
+///
+/// # Examples
+/// See [`Missing`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PeekOutcome {
+    /// Places in the batch of the keys that have no row, ascending.
+    pub missing: Vec<u32>,
+}
+
+impl Table {
+    /// The table's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.shared.name
+    }
+
+    /// Values per row.
+    #[must_use]
+    pub fn dim(&self) -> usize {
+        self.shared.layout.dim
+    }
+
+    /// The table's settings as they are now.
+    #[must_use]
+    pub fn config(&self) -> TableConfig {
+        self.shared.config()
+    }
+
+    /// The table's counters.
+    #[must_use]
+    pub fn stats(&self) -> TableStats {
+        self.shared.counters.snapshot()
+    }
+
+    /// The staleness bound; `None` is asynchronous.
+    #[must_use]
+    pub fn staleness_bound(&self) -> Option<u32> {
+        self.shared.bound()
+    }
+
+    /// Sets the staleness bound of all handles. A Get that is waiting already looks at the new bound when
+    /// it next wakes. Not durable: it is given again at the next open.
+    pub fn set_staleness_bound(&self, bound: Option<u32>) {
+        self.shared.set_bound(bound);
+    }
+
+    /// Sets the learning rate of all handles, for batches applied from now on. Not durable: it is given
+    /// again at the next open.
+    ///
+    /// # Errors
+    /// [`Error::InvalidConfig`] if it is negative, NaN or infinite; [`Error::NoOptimizer`].
+    pub fn set_learning_rate(&self, lr: f32) -> Result<()> {
+        if self.shared.config.optimizer == Optimizer::None {
+            return Err(Error::NoOptimizer { table: self.name().to_owned() });
+        }
+        check_learning_rate(self.name(), lr)?;
+        self.shared.learning_rate_bits.store(lr.to_bits(), Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Gets rows for training: `rows` holds keys * dim values and gets one row per key, duplicates
+    /// included. Missing rows are inserted with their initial values. The staleness clock of each
+    /// distinct key goes up by one until the lease brings it down; if a clock is above the table's bound,
+    /// the call waits, at most the bank's `wait_timeout`.
+    ///
+    /// # Errors
+    /// [`Error::ShapeMismatch`], [`Error::StalenessTimeout`] or a failure of the store. Then no clock is
+    /// up, and the content of `rows` is unspecified.
+    pub fn get(&self, keys: &[u64], rows: &mut [f32]) -> Result<Lease> {
+        self.check_shape("rows", keys.len(), rows.len())?;
+        let unique = UniqueKeys::new(keys);
+        if unique.all_distinct() {
+            return self.get_into(unique, rows, None);
+        }
+        let first_places = unique.first_places();
+        let lease = self.get_into(unique, rows, Some(&first_places))?;
+        let dim = self.dim();
+        for (place, &number) in lease.unique().inverse().iter().enumerate() {
+            let first = first_places[number as usize] as usize;
+            if first != place {
+                rows.copy_within(first * dim..(first + 1) * dim, place * dim);
+            }
+        }
+        Ok(lease)
+    }
+
+    /// Finds the distinct keys of a batch, for [`get_distinct`](Self::get_distinct).
+    #[must_use]
+    pub fn get_unique(&self, keys: &[u64]) -> UniqueKeys {
+        UniqueKeys::new(keys)
+    }
+
+    /// Gets one row per distinct key: `rows` holds distinct keys * dim values. As [`get`](Self::get)
+    /// otherwise.
+    ///
+    /// # Errors
+    /// As [`get`](Self::get).
+    pub fn get_distinct(&self, unique: UniqueKeys, rows: &mut [f32]) -> Result<Lease> {
+        self.check_shape("rows", unique.len(), rows.len())?;
+        self.get_into(unique, rows, None)
+    }
+
+    fn get_into(
+        &self,
+        unique: UniqueKeys,
+        rows: &mut [f32],
+        destinations: Option<&[u32]>,
+    ) -> Result<Lease> {
+        let reached = Reached::none_of(unique.len());
+        let layout = &self.shared.layout;
+        self.acquire(&mut GetRows { layout, keys: unique.keys(), rows, destinations, reached })?;
+        self.shared.counters.gets.add(1);
+        self.shared.counters.get_rows.add(unique.len() as u64);
+        Ok(Lease::new(self.clone(), unique))
+    }
+
+    /// Reads rows for evaluation: `rows` holds keys * dim values and gets one row per key. Touches no
+    /// clock, waits for none, and writes nothing.
+    ///
+    /// # Errors
+    /// [`Error::ShapeMismatch`], [`Error::MissingRow`] if `missing` says so, or a failure of the store.
+    /// The content of `rows` is unspecified then.
+    pub fn peek(&self, keys: &[u64], rows: &mut [f32], missing: Missing) -> Result<PeekOutcome> {
+        self.check_shape("rows", keys.len(), rows.len())?;
+        let (layout, counters) = (&self.shared.layout, &self.shared.counters);
+        let mut peek = PeekRows { layout, rows };
+        let places = self.find(keys, &mut peek)?;
+        counters.peeks.add(1);
+        counters.peek_rows.add(keys.len() as u64);
+        match (missing, places.first()) {
+            (Missing::Initial, _) => {
+                for &place in &places {
+                    let place = place as usize;
+                    let row = &mut rows[place * layout.dim..][..layout.dim];
+                    layout.fill_initial(keys[place], row);
+                }
+            }
+            (Missing::Error, Some(&first)) => {
+                return Err(Error::MissingRow {
+                    table: self.name().to_owned(),
+                    key: keys[first as usize],
+                    count: places.len(),
+                });
+            }
+            (Missing::Error, None) | (Missing::Skip, _) => {}
+        }
+        Ok(PeekOutcome { missing: places })
+    }
+
+    /// Writes the initial values of `keys` to `rows`, keys * dim values: what a Get of a missing row
+    /// gives. A pure function of the table's seed and name, the key and the column; looks at no row.
+    ///
+    /// # Errors
+    /// [`Error::ShapeMismatch`].
+    pub fn initial(&self, keys: &[u64], rows: &mut [f32]) -> Result<()> {
+        self.check_shape("rows", keys.len(), rows.len())?;
+        for (&key, row) in keys.iter().zip(rows.chunks_exact_mut(self.dim())) {
+            self.shared.layout.fill_initial(key, row);
+        }
+        Ok(())
+    }
+
+    /// Replaces or inserts rows without a lease: `rows` holds keys * dim values; of equal keys the last
+    /// one wins. The optimizer's state of an existing row is kept, that of a new one starts afresh. Touches
+    /// no clock.
+    ///
+    /// # Errors
+    /// [`Error::ShapeMismatch`] before any row is changed; a failure of the store, after which some are.
+    pub fn put(&self, keys: &[u64], rows: &[f32]) -> Result<()> {
+        self.check_shape("rows", keys.len(), rows.len())?;
+        let unique = UniqueKeys::new(keys);
+        let last_places = (!unique.all_distinct()).then(|| unique.last_places());
+        self.execute_put(unique.keys(), rows, last_places.as_deref(), Clock::Keep)
+            .map_err(|(error, _)| error)
+    }
+
+    /// Applies gradients without a lease: `gradients` holds keys * dim values; those of equal keys are
+    /// summed in batch order first. Missing rows start from their initial values. Touches no clock.
+    ///
+    /// # Errors
+    /// [`Error::ShapeMismatch`], [`Error::NoOptimizer`] and [`Error::NonFiniteGradient`] before any row
+    /// is changed; a failure of the store, after which some are.
+    pub fn apply_gradients(&self, keys: &[u64], gradients: &[f32]) -> Result<()> {
+        self.check_shape("gradients", keys.len(), gradients.len())?;
+        let unique = UniqueKeys::new(keys);
+        let sums = self.summed(&unique, gradients);
+        let mut apply = self.prepare_apply(unique.keys(), &sums, true)?;
+        self.execute_update(unique.keys(), Clock::Keep, &mut apply)
+    }
+
+    /// Deletes rows and returns how many there were. A later Get starts from the initial values again.
+    /// Leases on the rows lose their counts; their gradients are dropped.
+    ///
+    /// # Errors
+    /// A failure of the store, after which some of the rows are gone.
+    pub fn delete(&self, keys: &[u64]) -> Result<u64> {
+        let deleted = self.bank.store.delete(self.shared.id, UniqueKeys::new(keys).keys())?;
+        self.shared.counters.deleted_rows.add(deleted);
+        Ok(deleted)
+    }
+
+    /// For each key whether the table has its row. Touches no clock.
+    ///
+    /// # Errors
+    /// A failure of the store.
+    pub fn contains(&self, keys: &[u64]) -> Result<Vec<bool>> {
+        let mut present = vec![true; keys.len()];
+        for place in self.find(keys, &mut FindRows)? {
+            present[place as usize] = false;
+        }
+        Ok(present)
+    }
+
+    /// Has the rows of `keys` that are on disk brought into memory soon. Never waits for the disk: rows
+    /// in memory are left where they are, what does not fit the queue is dropped, and a worker reads the
+    /// others. Clocks and staleness bounds play no part.
+    ///
+    /// # Errors
+    /// [`Error::LookaheadFailed`] reports, once, that reading ahead failed since the last call; this
+    /// call's keys are not queued then. [`Error::LookaheadThread`], or a failure of the store.
+    pub fn lookahead(&self, keys: &[u64]) -> Result<LookaheadReceipt> {
+        self.bank.lookahead.announce(self.shared.id, keys)
+    }
+
+    /// The staleness clock of a row: Gets whose update has not come yet. `None` if it is missing.
+    ///
+    /// # Errors
+    /// A failure of the store.
+    pub fn outstanding(&self, key: u64) -> Result<Option<u32>> {
+        Ok(self.bank.store.clock_of(self.shared.id, key)?)
+    }
+
+    /// Executes an operation that only reads; returns the places of missing rows, ascending.
+    fn find<O: Operation>(&self, keys: &[u64], operation: &mut O) -> Result<Vec<u32>> {
+        let mut outcome = self.bank.store.execute(self.shared.id, keys, Clock::Keep, operation)?;
+        self.shared.counters.disk_reads.add(outcome.disk_reads);
+        outcome.missing.sort_unstable();
+        Ok(outcome.missing)
+    }
+
+    /// The gradients of `unique`'s batch, one per distinct key.
+    pub(crate) fn summed<'g>(&self, unique: &UniqueKeys, gradients: &'g [f32]) -> Cow<'g, [f32]> {
+        sum_duplicates(unique, gradients, self.dim())
+    }
+
+    /// Checks the gradients, one per distinct key, and makes the operation that applies them.
+    pub(crate) fn prepare_apply<'a>(
+        &'a self,
+        keys: &'a [u64],
+        gradients: &'a [f32],
+        insert_missing: bool,
+    ) -> Result<ApplyGradients<'a>> {
+        let optimizer = self.shared.optimizer();
+        if optimizer == Optimizer::None {
+            return Err(Error::NoOptimizer { table: self.name().to_owned() });
+        }
+        check_finite(self.name(), keys, gradients, self.dim())?;
+        let layout = &self.shared.layout;
+        let reached = Reached::none_of(keys.len());
+        Ok(ApplyGradients { layout, optimizer, keys, gradients, insert_missing, reached })
+    }
+
+    pub(crate) fn execute_update(
+        &self,
+        keys: &[u64],
+        clock: Clock,
+        apply: &mut ApplyGradients<'_>,
+    ) -> Result<()> {
+        let outcome = self.bank.store.execute(self.shared.id, keys, clock, apply)?;
+        let counters = &self.shared.counters;
+        counters.disk_reads.add(outcome.disk_reads);
+        counters.applies.add(1);
+        counters.apply_rows.add((keys.len() - outcome.missing.len()) as u64);
+        Ok(())
+    }
+
+    /// Puts one vector per distinct key. After a failure the second part tells how far it came.
+    pub(crate) fn execute_put(
+        &self,
+        keys: &[u64],
+        rows: &[f32],
+        sources: Option<&[u32]>,
+        clock: Clock,
+    ) -> std::result::Result<(), (Error, Reached)> {
+        let layout = &self.shared.layout;
+        let put = PutRows { layout, rows, sources, reached: Reached::none_of(keys.len()) };
+        let (store, id) = (&self.bank.store, self.shared.id);
+        let (outcome, put) = if layout.has_state() {
+            let mut put = PutVectors(put);
+            (store.execute(id, keys, clock, &mut put), put.0)
+        } else {
+            let mut put = PutWhole(put);
+            (store.execute(id, keys, clock, &mut put), put.0)
+        };
+        let outcome = outcome.map_err(|error| (error.into(), put.reached))?;
+        let counters = &self.shared.counters;
+        counters.disk_reads.add(outcome.disk_reads);
+        counters.puts.add(1);
+        counters.put_rows.add(keys.len() as u64);
+        Ok(())
+    }
+
+    /// Refuses a slice that does not hold `keys` rows.
+    pub(crate) fn check_shape(&self, what: &'static str, keys: usize, found: usize) -> Result<()> {
+        let expected = keys * self.dim();
+        if found == expected {
+            return Ok(());
+        }
+        Err(Error::ShapeMismatch { table: self.name().to_owned(), what, expected, found })
+    }
+}
