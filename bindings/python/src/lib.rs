@@ -1,1 +1,52 @@
-//! To be.
+//! The extension module `embank._embank`: Embank's banks and tables for Python.
+//!
+//! This crate turns Python objects into arguments of the crate `embank` and its results into Python
+//! objects. It decides nothing else, with two exceptions that a language with exceptions and a garbage
+//! collector asks for: a bank can be closed while tables and leases of it are alive (`bank_cell`),
+//! and a forked child is kept off its parent's bank.
+//!
+//! # Arrays and the GIL
+//!
+//! Every call into the store runs with the GIL released, so other Python threads run meanwhile.
+//! Three rules keep that sound:
+//!
+//! - Rows go out into an array that this crate has just allocated and that no Python code has seen;
+//!   it is handed over when the store is done.
+//! - Keys, rows and gradients that come in are borrowed where they are C-contiguous, aligned and of
+//!   the right dtype, and converted once otherwise. The borrow is registered with rust-numpy, so no
+//!   extension built on it can take the same memory for writing.
+//! - Python code in another thread could still write to such an array, as it could during any NumPy
+//!   call that releases the GIL. The package's documentation forbids it. The store reads each
+//!   element through bounds-checked safe code, so the damage is a wrong row, not wild memory.
+//!
+//! There is no `unsafe` in this crate.
+#![forbid(unsafe_code)]
+
+mod arrays;
+mod bank;
+mod bank_cell;
+mod errors;
+mod lease;
+mod scalars;
+mod settings;
+mod stats;
+mod table;
+
+use pyo3::prelude::*;
+
+/// The compiled half of the package `embank`.
+#[pymodule]
+mod _embank {
+    #[pymodule_export]
+    use crate::bank::{PyBank, PyRecovered};
+    #[pymodule_export]
+    use crate::lease::{PyDistinctLease, PyLease};
+    #[pymodule_export]
+    use crate::settings::{PyAdagrad, PyConstant, PyNormal, PySgd, PyUniform, PyZeros};
+    #[pymodule_export]
+    use crate::table::PyTable;
+
+    #[pymodule_export]
+    #[expect(non_upper_case_globals, reason = "Python's name for it")]
+    const __version__: &str = env!("CARGO_PKG_VERSION");
+}

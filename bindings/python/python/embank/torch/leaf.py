@@ -12,7 +12,7 @@ back, at once and without the cyclic collector.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Callable
 
 import numpy as np
 import torch
@@ -50,7 +50,8 @@ def leased_rows(table: Table, keys: torch.Tensor) -> tuple[torch.Tensor, torch.T
     """
     lease = table.get_distinct(as_keys(keys))
     leaf = torch.from_numpy(lease.rows).requires_grad_()
-    leaf.register_post_accumulate_grad_hook(_ApplyOnce(lease))
+    on_gradient: Callable[[_ApplyOnce], object] = leaf.register_post_accumulate_grad_hook
+    on_gradient(_ApplyOnce(lease))
     inverse = torch.from_numpy(lease.inverse).view(keys.shape)
     return leaf.to(keys.device), inverse.to(keys.device)
 

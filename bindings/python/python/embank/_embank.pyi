@@ -1,0 +1,252 @@
+from os import PathLike
+from pathlib import Path
+from types import TracebackType
+from typing import Literal, Optional, TypedDict, Union, final
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from typing_extensions import Self
+
+__version__: str
+
+_Optimizer = Union[SGD, Adagrad]
+_Initializer = Union[Uniform, Normal, Constant, Zeros]
+
+class _MemoryStats(TypedDict):
+    budget_bytes: int
+    frames_bytes: int
+    index_bytes: int
+    buffers_bytes: int
+    lookahead_bytes: int
+    used_bytes: int
+
+class _HitStats(TypedDict):
+    mutable: int
+    read_only: int
+    disk: int
+    missing: int
+
+class _LogStats(TypedDict):
+    begin: int
+    head: int
+    read_only: int
+    tail: int
+    page_size_bytes: int
+
+class _DiskStats(TypedDict):
+    reads: int
+    read_bytes: int
+    write_bytes: int
+
+class _LookaheadStats(TypedDict):
+    requested: int
+    resident: int
+    queued: int
+    merged: int
+    dropped: int
+    moved: int
+    on_time: int
+    late: int
+    wasted: int
+    missing: int
+    cancelled: int
+    failed: int
+    pending: int
+    capacity: int
+
+class _BankStats(TypedDict):
+    device: str
+    memory: _MemoryStats
+    hits: _HitStats
+    inserted: int
+    log: _LogStats
+    disk: _DiskStats
+    lookahead: _LookaheadStats
+    waits: int
+    wait_us: int
+    timeouts: int
+    release_failures: int
+    checkpoints: int
+    last_checkpoint_us: int
+    page_waits: int
+    index_entries: int
+
+class _TableStats(TypedDict):
+    gets: int
+    get_rows: int
+    peeks: int
+    peek_rows: int
+    puts: int
+    put_rows: int
+    applies: int
+    apply_rows: int
+    deleted_rows: int
+    disk_reads: int
+    waits: int
+    wait_us: int
+    timeouts: int
+    release_failures: int
+
+@final
+class SGD:
+    def __new__(cls, lr: float) -> Self: ...
+    @property
+    def lr(self) -> float: ...
+
+@final
+class Adagrad:
+    def __new__(
+        cls, lr: float, eps: float = 1e-10, initial_accumulator_value: float = 0.0
+    ) -> Self: ...
+    @property
+    def lr(self) -> float: ...
+    @property
+    def eps(self) -> float: ...
+    @property
+    def initial_accumulator_value(self) -> float: ...
+
+@final
+class Zeros:
+    def __new__(cls) -> Self: ...
+
+@final
+class Constant:
+    def __new__(cls, value: float) -> Self: ...
+    @property
+    def value(self) -> float: ...
+
+@final
+class Uniform:
+    def __new__(cls, low: float, high: float) -> Self: ...
+    @property
+    def low(self) -> float: ...
+    @property
+    def high(self) -> float: ...
+
+@final
+class Normal:
+    def __new__(cls, mean: float, std: float) -> Self: ...
+    @property
+    def mean(self) -> float: ...
+    @property
+    def std(self) -> float: ...
+
+@final
+class Recovered:
+    @property
+    def checkpoint(self) -> int: ...
+    @property
+    def blob(self) -> bytes: ...
+
+@final
+class Lease:
+    @property
+    def rows(self) -> NDArray[np.float32]: ...
+    @property
+    def held(self) -> bool: ...
+    def apply(self, grads: ArrayLike) -> None: ...
+    def put(self, rows: ArrayLike) -> None: ...
+    def release(self) -> None: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self,
+        exception_type: Optional[type[BaseException]] = None,
+        exception: Optional[BaseException] = None,
+        traceback: Optional[TracebackType] = None,
+        /,
+    ) -> None: ...
+    def __len__(self) -> int: ...
+
+@final
+class DistinctLease:
+    @property
+    def rows(self) -> NDArray[np.float32]: ...
+    @property
+    def keys(self) -> NDArray[np.uint64]: ...
+    @property
+    def inverse(self) -> NDArray[np.int64]: ...
+    @property
+    def held(self) -> bool: ...
+    def apply(self, grads: ArrayLike) -> None: ...
+    def put(self, rows: ArrayLike) -> None: ...
+    def release(self) -> None: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self,
+        exception_type: Optional[type[BaseException]] = None,
+        exception: Optional[BaseException] = None,
+        traceback: Optional[TracebackType] = None,
+        /,
+    ) -> None: ...
+    def __len__(self) -> int: ...
+
+@final
+class Table:
+    @property
+    def name(self) -> str: ...
+    @property
+    def dim(self) -> int: ...
+    @property
+    def learning_rate(self) -> Optional[float]: ...
+    @learning_rate.setter
+    def learning_rate(self, value: float) -> None: ...
+    @property
+    def staleness_bound(self) -> Optional[int]: ...
+    @staleness_bound.setter
+    def staleness_bound(self, value: Optional[int]) -> None: ...
+    def get(self, keys: ArrayLike) -> Lease: ...
+    def get_distinct(self, keys: ArrayLike) -> DistinctLease: ...
+    def put(self, keys: ArrayLike, rows: ArrayLike) -> None: ...
+    def apply_gradients(self, keys: ArrayLike, grads: ArrayLike) -> None: ...
+    def peek(
+        self, keys: ArrayLike, *, missing: Literal["initial", "error"] = "initial"
+    ) -> NDArray[np.float32]: ...
+    def initial(self, keys: ArrayLike) -> NDArray[np.float32]: ...
+    def contains(self, keys: ArrayLike) -> NDArray[np.bool_]: ...
+    def delete(self, keys: ArrayLike) -> int: ...
+    def lookahead(self, keys: ArrayLike) -> int: ...
+    def outstanding(self, key: int) -> Optional[int]: ...
+    def stats(self) -> _TableStats: ...
+
+@final
+class Bank:
+    def __new__(
+        cls,
+        path: Union[str, PathLike[str]],
+        *,
+        memory_budget: Optional[Union[int, str]] = None,
+        device: Literal["auto", "io_uring", "threads"] = "auto",
+        checkpoints_kept: Optional[int] = None,
+        wait_timeout: float = 60.0,
+    ) -> Self: ...
+    @property
+    def path(self) -> Path: ...
+    @property
+    def recovered(self) -> Optional[Recovered]: ...
+    @property
+    def closed(self) -> bool: ...
+    def table(
+        self,
+        name: str,
+        dim: int,
+        *,
+        optimizer: Optional[_Optimizer] = None,
+        initializer: Optional[_Initializer] = None,
+        seed: Optional[int] = None,
+        staleness_bound: Optional[int] = None,
+    ) -> Table: ...
+    def open_table(self, name: str) -> Table: ...
+    def tables(self) -> list[str]: ...
+    def checkpoint(self, blob: Optional[bytes] = None) -> int: ...
+    def cancel_lookahead(self) -> int: ...
+    def wait_lookahead(self, timeout: float = 60.0) -> bool: ...
+    def stats(self) -> _BankStats: ...
+    def close(self) -> None: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self,
+        exception_type: Optional[type[BaseException]] = None,
+        exception: Optional[BaseException] = None,
+        traceback: Optional[TracebackType] = None,
+        /,
+    ) -> None: ...

@@ -1,0 +1,269 @@
+//! `Bank`: a directory of tables.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use embank::{BankOptions, DeviceChoice, TableConfig};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict};
+
+use crate::bank_cell::BankCell;
+use crate::table::PyTable;
+use crate::{errors, scalars, settings, stats};
+
+/// What a bank found when it was opened: the newest checkpoint and its blob.
+#[pyclass(name = "Recovered", module = "embank", frozen)]
+#[derive(Debug)]
+pub(crate) struct PyRecovered {
+    /// The checkpoint's number.
+    #[pyo3(get)]
+    checkpoint: u64,
+    blob: Py<PyBytes>,
+}
+
+#[pymethods]
+impl PyRecovered {
+    /// The bytes that `Bank.checkpoint` was given.
+    #[getter]
+    fn blob(&self, py: Python<'_>) -> Py<PyBytes> {
+        self.blob.clone_ref(py)
+    }
+
+    fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
+        let length = self.blob.bind(py).len()?;
+        Ok(format!("<embank.Recovered checkpoint={}, blob of {length} bytes>", self.checkpoint))
+    }
+}
+
+/// A directory that holds embedding tables under one memory budget.
+///
+/// Opening it creates it where it is absent, and recovers its newest checkpoint where there is one:
+/// what came after that checkpoint is gone. Use it as a context manager, or call `close`.
+///
+/// Args:
+///     path: The directory.
+///     memory_budget: Bytes, or text such as "64MiB"; 1 GiB by default. It covers the rows in
+///         memory, the index and the buffers.
+///     device: "auto" (`io_uring` where the kernel grants it, else threads), "io_uring" or "threads".
+///     checkpoints_kept: How many of the newest checkpoints stay on disk.
+///     wait_timeout: Seconds that a get waits at a staleness bound.
+///
+/// Raises:
+///     BudgetTooSmall: The budget can't hold what it must; has the number that would do.
+///     Locked: The bank is open already, here or in another process.
+///     Damaged: A file is cut short or does not match its checksum.
+///     StoreIOError: The directory or a file can't be read or written; also an `OSError`.
+///     ValueError, TypeError: An argument is wrong.
+///
+/// >>> import embank, tempfile
+/// >>> directory = tempfile.TemporaryDirectory()
+/// >>> with embank.Bank(directory.name, memory_budget="16MiB") as bank:
+/// ...     users = bank.table("user", dim=2, initializer=embank.Constant(0.5))
+/// ...     users.get([7]).release()
+/// ...     number = bank.checkpoint(b"step 1")
+/// >>> with embank.Bank(directory.name, memory_budget="16MiB") as bank:
+/// ...     print(bank.recovered.blob, bank.tables(), bank.open_table("user").contains([7, 8]))
+/// b'step 1' ['user'] [ True False]
+#[pyclass(name = "Bank", module = "embank", frozen)]
+#[derive(Debug)]
+pub(crate) struct PyBank {
+    cell: Arc<BankCell>,
+    recovered: Option<Py<PyRecovered>>,
+}
+
+#[pymethods]
+impl PyBank {
+    #[new]
+    #[pyo3(signature = (
+        path, *, memory_budget = None, device = "auto", checkpoints_kept = None, wait_timeout = 60.0
+    ))]
+    fn new(
+        py: Python<'_>,
+        path: PathBuf,
+        memory_budget: Option<&Bound<'_, PyAny>>,
+        device: &str,
+        checkpoints_kept: Option<&Bound<'_, PyAny>>,
+        wait_timeout: f64,
+    ) -> PyResult<Self> {
+        let mut options = BankOptions::default();
+        if let Some(budget) = memory_budget {
+            options.memory_budget_bytes = scalars::size_bytes("memory_budget", budget)?;
+        }
+        if let Some(kept) = checkpoints_kept {
+            options.checkpoints_kept = scalars::unsigned_32("checkpoints_kept", kept)? as usize;
+        }
+        options.device = device_choice(device)?;
+        options.wait_timeout = scalars::seconds("wait_timeout", wait_timeout)?;
+        let bank = py
+            .detach(|| embank::Bank::open(path, options))
+            .map_err(|error| errors::to_python(py, &error))?;
+        let recovered = match bank.recovered() {
+            Some(found) => {
+                let blob = PyBytes::new(py, &found.blob).unbind();
+                Some(Py::new(py, PyRecovered { checkpoint: found.checkpoint, blob })?)
+            }
+            None => None,
+        };
+        Ok(Self { cell: Arc::new(BankCell::new(bank)), recovered })
+    }
+
+    /// The directory.
+    #[getter]
+    fn path(&self) -> PathBuf {
+        self.cell.path().to_owned()
+    }
+
+    /// What opening it found, or None if there was no checkpoint.
+    #[getter]
+    fn recovered(&self, py: Python<'_>) -> Option<Py<PyRecovered>> {
+        self.recovered.as_ref().map(|recovered| recovered.clone_ref(py))
+    }
+
+    /// Whether `close` was called.
+    #[getter]
+    fn closed(&self) -> PyResult<bool> {
+        self.cell.is_closed()
+    }
+
+    /// Opens a table, or creates it if the bank has none of this name.
+    ///
+    /// `dim`, the optimizer's kind and initial accumulator, `initializer` and `seed` belong to the table
+    /// for good. The learning rate, `eps` and the staleness bound are those of the latest call.
+    ///
+    /// Args:
+    ///     name: The table's name.
+    ///     dim: Columns of a row, 1 or more.
+    ///     optimizer: `SGD`, `Adagrad`, or None for a table that takes no gradients.
+    ///     initializer: What a new row holds: `Uniform`, `Normal`, `Constant` or `Zeros`; by default
+    ///         `Uniform(-0.05, 0.05)`. A pure function of seed, table name, key and column.
+    ///     seed: From 0 to 2**64 - 1; 0 by default.
+    ///     staleness_bound: A get waits while more than this many leases hold one of its rows; None
+    ///         (the default) never waits.
+    ///
+    /// Raises:
+    ///     TableMismatch: The table exists with other settings; the text names both.
+    ///     ValueError, TypeError: An argument is wrong.
+    #[pyo3(signature = (
+        name, dim, *, optimizer = None, initializer = None, seed = None, staleness_bound = None
+    ))]
+    #[expect(clippy::too_many_arguments, reason = "keyword arguments in Python")]
+    fn table(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        dim: &Bound<'_, PyAny>,
+        optimizer: Option<&Bound<'_, PyAny>>,
+        initializer: Option<&Bound<'_, PyAny>>,
+        seed: Option<&Bound<'_, PyAny>>,
+        staleness_bound: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<PyTable> {
+        let seed = seed.map_or(Ok(0), |seed| scalars::unsigned("seed", seed, u64::MAX))?;
+        let bound = staleness_bound
+            .map(|bound| scalars::unsigned_32("staleness_bound", bound))
+            .transpose()?;
+        let config = TableConfig::new(scalars::unsigned_32("dim", dim)?)
+            .optimizer(settings::optimizer(optimizer)?)
+            .initializer(settings::initializer(initializer)?)
+            .seed(seed)
+            .staleness_bound(bound);
+        PyTable::open(py, &self.cell, |bank| bank.table(name, config))
+    }
+
+    /// Opens a table that is there, with the settings it has.
+    ///
+    /// Raises:
+    ///     NoSuchTable: The bank has none of this name.
+    fn open_table(&self, py: Python<'_>, name: &str) -> PyResult<PyTable> {
+        PyTable::open(py, &self.cell, |bank| bank.open_table(name))
+    }
+
+    /// The names of the bank's tables.
+    fn tables(&self, py: Python<'_>) -> PyResult<Vec<String>> {
+        self.cell.with_bank(py, |bank| Ok(bank.tables().into_iter().map(|t| t.name).collect()))
+    }
+
+    /// Makes everything durable: every row, optimizer state, and `blob`.
+    ///
+    /// When it returns, all of it is on stable storage, and a crash at any later moment recovers
+    /// exactly this checkpoint or a later one. Nothing between two checkpoints is promised.
+    ///
+    /// Args:
+    ///     blob: The caller's own state (step, dense weights, position in the data), handed back as
+    ///         `recovered.blob`.
+    ///
+    /// Returns:
+    ///     The checkpoint's number, one more than the last one's.
+    ///
+    /// Raises:
+    ///     StoreIOError: Writing failed, the disk being full for one; the last checkpoint is good.
+    ///     PoisonedError: An earlier write failed.
+    #[pyo3(signature = (blob = None))]
+    fn checkpoint(&self, py: Python<'_>, blob: Option<&[u8]>) -> PyResult<u64> {
+        let blob = blob.unwrap_or_default();
+        self.cell.with_bank(py, |bank| bank.checkpoint(blob))
+    }
+
+    /// Takes announced keys that wait for their turn out of the queue, of all tables.
+    ///
+    /// Returns:
+    ///     How many there were.
+    fn cancel_lookahead(&self, py: Python<'_>) -> PyResult<usize> {
+        self.cell.with_bank(py, |bank| Ok(bank.cancel_lookahead()))
+    }
+
+    /// Waits until no announced key waits for its turn, for measurements and tests.
+    ///
+    /// Args:
+    ///     timeout: Seconds to wait at most.
+    ///
+    /// Returns:
+    ///     False if keys were still waiting at the end.
+    #[pyo3(signature = (timeout = 60.0))]
+    fn wait_lookahead(&self, py: Python<'_>, timeout: f64) -> PyResult<bool> {
+        let timeout = scalars::seconds("timeout", timeout)?;
+        self.cell.with_bank(py, |bank| Ok(bank.wait_lookahead(timeout)))
+    }
+
+    /// Counters since the bank was opened, and gauges of memory and log, as a nested dictionary.
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let found = self.cell.with_bank(py, |bank| Ok(bank.stats()))?;
+        stats::bank(py, &found)
+    }
+
+    /// Closes the bank; a second call does nothing.
+    ///
+    /// It takes no checkpoint: what came after the last one is lost. Leases that are held are given
+    /// back, and any later call on the bank, its tables or its leases raises
+    /// `ValueError("bank is closed")`. Calls that other threads are making come to their end first.
+    fn close(&self) {
+        self.cell.close();
+    }
+
+    fn __enter__(slf: Bound<'_, Self>) -> PyResult<Bound<'_, Self>> {
+        if slf.get().cell.is_closed()? {
+            return Err(errors::bank_closed());
+        }
+        Ok(slf)
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, _exception: &Bound<'_, PyAny>) {
+        self.close();
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<embank.Bank {}>", self.cell.path().display())
+    }
+}
+
+fn device_choice(name: &str) -> PyResult<DeviceChoice> {
+    match name {
+        "auto" => Ok(DeviceChoice::Auto),
+        "io_uring" => Ok(DeviceChoice::IoUring),
+        "threads" => Ok(DeviceChoice::Threads),
+        _ => Err(PyValueError::new_err(format!(
+            "device must be \"auto\", \"io_uring\" or \"threads\", not {name:?}"
+        ))),
+    }
+}

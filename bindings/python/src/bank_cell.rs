@@ -1,0 +1,306 @@
+//! The open bank behind the Python objects, and how it closes.
+//!
+//! A Rust bank closes when its last handle goes, and tables and leases are handles. In Python those
+//! live until the garbage collector or a traceback lets them go, so `close()` must not wait for
+//! them: the Python objects hold no handle but a share of one [`BankCell`], which owns them all. Closing
+//! takes them out of the cell: leases first (their counts return, and a get that waits for one
+//! wakes up), then tables, then the bank. What other threads are doing in the store right now
+//! goes on to its end, because they cloned their handle; `close` waits for them, so the bank's
+//! files are closed when it returns. That wait ends, because a get waits no longer than its timeout.
+//!
+//! Invariants: no handle is dropped while `state` is locked (a drop may write), and the GIL is never
+//! taken while it is.
+//!
+//! A child made by `fork` shares the parent's files but has none of its threads. There the cell answers
+//! every call with an error and lets its handles leak: dropping them would write to the parent's files
+//! and wait for threads that do not exist. The process id is looked at before the lock, which another
+//! thread may have held at the fork.
+
+use std::collections::HashMap;
+use std::mem;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::process;
+use std::sync::Arc;
+
+use embank::{Bank, Lease, Table};
+use parking_lot::{Condvar, Mutex};
+use pyo3::prelude::*;
+
+use crate::errors;
+
+/// Names a lease within its cell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct LeaseId(u64);
+
+/// An open bank, or what is left of it.
+#[derive(Debug)]
+pub(crate) struct BankCell {
+    path: PathBuf,
+    process: u32,
+    state: Mutex<State>,
+    /// Told whenever `in_flight` reaches 0.
+    idle: Condvar,
+}
+
+#[derive(Debug)]
+struct State {
+    open: Option<Open>,
+    /// Calls that hold a clone of a handle.
+    in_flight: usize,
+}
+
+/// Every handle of the bank that is not in use by a call right now. Dropped in this order.
+#[derive(Debug)]
+struct Open {
+    leases: HashMap<LeaseId, Lease>,
+    leases_made: u64,
+    tables: HashMap<Arc<str>, Table>,
+    bank: Bank,
+}
+
+impl Open {
+    fn table(&self, name: &str) -> PyResult<Table> {
+        Ok(self.tables.get(name).expect("a table stays in its cell until that closes").clone())
+    }
+}
+
+impl BankCell {
+    pub(crate) fn new(bank: Bank) -> Self {
+        let path = bank.path().to_owned();
+        let open = Open { leases: HashMap::new(), leases_made: 0, tables: HashMap::new(), bank };
+        Self {
+            path,
+            process: process::id(),
+            state: Mutex::new(State { open: Some(open), in_flight: 0 }),
+            idle: Condvar::new(),
+        }
+    }
+
+    /// The bank's directory.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether calls would find it closed.
+    pub(crate) fn is_closed(&self) -> PyResult<bool> {
+        self.check_process()?;
+        Ok(self.state.lock().open.is_none())
+    }
+
+    /// Runs `call` on the bank with the GIL released.
+    pub(crate) fn with_bank<R: Send>(
+        &self,
+        py: Python<'_>,
+        call: impl FnOnce(&Bank) -> embank::Result<R> + Send,
+    ) -> PyResult<R> {
+        let bank = self.pick(|open| Ok(open.bank.clone()))?;
+        self.run(py, move || call(&bank))
+    }
+
+    /// Opens a table with the GIL released, keeps its handle, and returns its name and dim.
+    pub(crate) fn open_table(
+        &self,
+        py: Python<'_>,
+        call: impl FnOnce(&Bank) -> embank::Result<Table> + Send,
+    ) -> PyResult<(Arc<str>, usize)> {
+        let bank = self.pick(|open| Ok(open.bank.clone()))?;
+        let kept = self.run(py, move || {
+            let table = call(&bank)?;
+            let (name, dim): (Arc<str>, usize) = (table.name().into(), table.dim());
+            let kept = self.keep(table, |open, table| open.tables.insert(name.clone(), table));
+            Ok(kept.map(|_replaced| (name, dim)))
+        })?;
+        kept.ok_or_else(errors::bank_closed)
+    }
+
+    /// Runs `call` on a table from [`open_table`](Self::open_table) with the GIL released.
+    pub(crate) fn with_table<R: Send>(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        call: impl FnOnce(&Table) -> embank::Result<R> + Send,
+    ) -> PyResult<R> {
+        let table = self.pick(|open| open.table(name))?;
+        self.run(py, move || call(&table))
+    }
+
+    /// Takes a lease with the GIL released and keeps it.
+    pub(crate) fn take_lease(
+        &self,
+        py: Python<'_>,
+        table: &str,
+        call: impl FnOnce(&Table) -> embank::Result<Lease> + Send,
+    ) -> PyResult<LeaseId> {
+        let table = self.pick(|open| open.table(table))?;
+        let kept = self.run(py, move || {
+            let lease = call(&table)?;
+            Ok(self.keep(lease, |open, lease| {
+                let id = LeaseId(open.leases_made);
+                open.leases_made += 1;
+                open.leases.insert(id, lease);
+                id
+            }))
+        })?;
+        kept.ok_or_else(errors::bank_closed)
+    }
+
+    /// Runs `call` on a lease, which it consumes, with the GIL released.
+    pub(crate) fn with_lease<R: Send>(
+        &self,
+        py: Python<'_>,
+        id: LeaseId,
+        call: impl FnOnce(Lease) -> embank::Result<R> + Send,
+    ) -> PyResult<R> {
+        let lease = self.pick(|open| open.leases.remove(&id).ok_or_else(lease_consumed))?;
+        self.run(py, move || call(lease))
+    }
+
+    /// Fails unless the lease can still be consumed.
+    pub(crate) fn check_lease(&self, id: LeaseId) -> PyResult<()> {
+        self.check_process()?;
+        match &self.state.lock().open {
+            None => Err(errors::bank_closed()),
+            Some(open) if open.leases.contains_key(&id) => Ok(()),
+            Some(_) => Err(lease_consumed()),
+        }
+    }
+
+    /// Gives a lease's counts back with the GIL released, if it is still held.
+    pub(crate) fn release(&self, py: Python<'_>, id: LeaseId) -> PyResult<()> {
+        let lease = match self.pick(|open| Ok(open.leases.remove(&id))) {
+            Ok(lease) => lease,
+            // `close` has given it back.
+            Err(_) if self.is_closed()? => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        self.run(py, move || lease.map_or(Ok(()), Lease::release))
+    }
+
+    /// As [`release`](Self::release), for when nobody is there to be told of an error: the store
+    /// counts those.
+    pub(crate) fn let_go(&self, id: LeaseId) {
+        if self.check_process().is_err() {
+            return;
+        }
+        let lease = {
+            let mut state = self.state.lock();
+            let lease = state.open.as_mut().and_then(|open| open.leases.remove(&id));
+            state.in_flight += usize::from(lease.is_some());
+            lease
+        };
+        if let Some(lease) = lease {
+            let call = InFlight(self);
+            detached(move || drop(lease));
+            drop(call);
+        }
+    }
+
+    /// Closes the bank and waits for calls of other threads to come back.
+    pub(crate) fn close(&self) {
+        if self.check_process().is_err() {
+            return;
+        }
+        detached(|| {
+            let open = self.state.lock().open.take();
+            drop(open);
+            let mut state = self.state.lock();
+            while state.in_flight > 0 {
+                self.idle.wait(&mut state);
+            }
+        });
+    }
+
+    /// Stores a handle that a call in flight came by, or drops it if the bank was closed meanwhile.
+    fn keep<H, R>(&self, handle: H, store: impl FnOnce(&mut Open, H) -> R) -> Option<R> {
+        let mut state = self.state.lock();
+        match &mut state.open {
+            Some(open) => Some(store(open, handle)),
+            None => {
+                drop(state);
+                drop(handle);
+                None
+            }
+        }
+    }
+
+    /// Clones or takes a handle, and counts its use as in flight until `run` is through with it.
+    fn pick<H>(&self, handle: impl FnOnce(&mut Open) -> PyResult<H>) -> PyResult<H> {
+        self.check_process()?;
+        let mut state = self.state.lock();
+        let handle = handle(state.open.as_mut().ok_or_else(errors::bank_closed)?)?;
+        state.in_flight += 1;
+        Ok(handle)
+    }
+
+    /// Runs `call`, which owns a handle from `pick` and drops it.
+    fn run<R: Send>(
+        &self,
+        py: Python<'_>,
+        call: impl FnOnce() -> embank::Result<R> + Send,
+    ) -> PyResult<R> {
+        let in_flight = InFlight(self);
+        // The store keeps its own invariants through a panic; nothing of this crate is half done.
+        let outcome = py.detach(|| {
+            let outcome = catch_unwind(AssertUnwindSafe(call));
+            drop(in_flight);
+            outcome
+        });
+        match outcome {
+            Ok(Ok(value)) => Ok(value),
+            Ok(Err(error)) => Err(errors::to_python(py, &error)),
+            Err(panic) => Err(errors::from_panic(panic.as_ref())),
+        }
+    }
+
+    fn check_process(&self) -> PyResult<()> {
+        let here = process::id();
+        if here == self.process { Ok(()) } else { Err(errors::forked(self.process, here)) }
+    }
+}
+
+impl Drop for BankCell {
+    fn drop(&mut self) {
+        let open = self.state.get_mut().open.take();
+        if process::id() == self.process {
+            detached(move || drop(open));
+        } else {
+            mem::forget(open);
+        }
+    }
+}
+
+/// One call in the store; ends when dropped.
+#[derive(Debug)]
+struct InFlight<'a>(&'a BankCell);
+
+impl Drop for InFlight<'_> {
+    fn drop(&mut self) {
+        let mut state = self.0.state.lock();
+        state.in_flight -= 1;
+        if state.in_flight == 0 {
+            self.0.idle.notify_all();
+        }
+    }
+}
+
+/// Runs `work` with the GIL released where there is one to release: a drop can come at any time, the
+/// interpreter's end included.
+fn detached(work: impl FnOnce() + Send) {
+    let mut work = Some(work);
+    let ran = Python::try_attach(|py| {
+        let work = work.take();
+        py.detach(|| work.map(|work| work()));
+    });
+    if ran.is_none()
+        && let Some(work) = work
+    {
+        work();
+    }
+}
+
+fn lease_consumed() -> PyErr {
+    pyo3::exceptions::PyValueError::new_err(
+        "this lease was already applied, put or released: get the rows again",
+    )
+}

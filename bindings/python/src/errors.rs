@@ -1,0 +1,137 @@
+//! The store's errors as Python exceptions.
+
+use std::any::Any;
+use std::io;
+
+use embank::{Error, StoreError};
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::{IntoPyObjectExt, import_exception};
+
+import_exception!(embank.errors, BudgetTooSmall);
+import_exception!(embank.errors, Damaged);
+import_exception!(embank.errors, DeviceUnavailable);
+import_exception!(embank.errors, EmbankError);
+import_exception!(embank.errors, Locked);
+import_exception!(embank.errors, MissingRow);
+import_exception!(embank.errors, NoSuchTable);
+import_exception!(embank.errors, PoisonedError);
+import_exception!(embank.errors, StalenessTimeout);
+import_exception!(embank.errors, StoreIOError);
+import_exception!(embank.errors, TableMismatch);
+
+/// The exception for `error`, with the facts that the class documents as its attributes.
+pub(crate) fn to_python(py: Python<'_>, error: &Error) -> PyErr {
+    let text = error.to_string();
+    match error {
+        Error::Store(store) => store_to_python(py, store, text),
+        Error::LookaheadFailed(store) => store_to_python(py, store, text),
+        Error::LookaheadThread(source) => io_error(source, text, None),
+        Error::StalenessTimeout { table, key, outstanding, bound, waited } => with_attributes(
+            py,
+            StalenessTimeout::new_err(text),
+            [
+                ("table", table.into_py_any(py)),
+                ("key", key.into_py_any(py)),
+                ("outstanding", outstanding.into_py_any(py)),
+                ("bound", bound.into_py_any(py)),
+                ("waited_seconds", waited.as_secs_f64().into_py_any(py)),
+            ],
+        ),
+        Error::MissingRow { table, key, count } => with_attributes(
+            py,
+            MissingRow::new_err(text),
+            [
+                ("table", table.into_py_any(py)),
+                ("key", key.into_py_any(py)),
+                ("count", count.into_py_any(py)),
+            ],
+        ),
+        Error::ConfigMismatch { .. } => TableMismatch::new_err(text),
+        Error::InvalidConfig { .. }
+        | Error::ShapeMismatch { .. }
+        | Error::NoOptimizer { .. }
+        | Error::NonFiniteGradient { .. } => PyValueError::new_err(text),
+        _ => EmbankError::new_err(text),
+    }
+}
+
+fn store_to_python(py: Python<'_>, error: &StoreError, text: String) -> PyErr {
+    match error {
+        StoreError::Io { path, source, .. } => {
+            io_error(source, text, Some(path.to_string_lossy().into_owned()))
+        }
+        StoreError::Truncated { path, offset, .. } | StoreError::Damaged { path, offset, .. } => {
+            with_attributes(
+                py,
+                Damaged::new_err(text),
+                [
+                    ("path", path.to_string_lossy().into_py_any(py)),
+                    ("offset", offset.into_py_any(py)),
+                ],
+            )
+        }
+        StoreError::Locked { .. } => Locked::new_err(text),
+        StoreError::BudgetTooSmall { budget_bytes, needed_bytes, .. } => with_attributes(
+            py,
+            BudgetTooSmall::new_err(text),
+            [
+                ("budget_bytes", budget_bytes.into_py_any(py)),
+                ("needed_bytes", needed_bytes.into_py_any(py)),
+            ],
+        ),
+        StoreError::InvalidArgument(_) => PyValueError::new_err(text),
+        StoreError::TableMismatch { .. } => TableMismatch::new_err(text),
+        StoreError::NoSuchTable(_) => NoSuchTable::new_err(text),
+        StoreError::Poisoned { .. } => PoisonedError::new_err(text),
+        StoreError::DeviceUnavailable { .. } => DeviceUnavailable::new_err(text),
+        _ => EmbankError::new_err(text),
+    }
+}
+
+/// An `OSError` takes (errno, text, file name), and its `str()` shows all three.
+fn io_error(source: &io::Error, text: String, path: Option<String>) -> PyErr {
+    match (source.raw_os_error(), path) {
+        (Some(errno), Some(path)) => StoreIOError::new_err((errno, text, path)),
+        (Some(errno), None) => StoreIOError::new_err((errno, text)),
+        (None, _) => StoreIOError::new_err(text),
+    }
+}
+
+fn with_attributes<const N: usize>(
+    py: Python<'_>,
+    error: PyErr,
+    attributes: [(&str, PyResult<Py<PyAny>>); N],
+) -> PyErr {
+    for (name, value) in attributes {
+        if let Err(failure) = value.and_then(|value| error.value(py).setattr(name, value)) {
+            return failure;
+        }
+    }
+    error
+}
+
+/// A panic of the store is a bug of ours, and Python sees an error like any other.
+pub(crate) fn from_panic(panic: &(dyn Any + Send)) -> PyErr {
+    let what = panic
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("no message");
+    EmbankError::new_err(format!(
+        "a bug in Embank, please report it: {what}; reopen the bank from its last checkpoint"
+    ))
+}
+
+/// For calls on a bank after its `close()`.
+pub(crate) fn bank_closed() -> PyErr {
+    PyValueError::new_err("bank is closed")
+}
+
+/// For calls in a child process on the parent's bank.
+pub(crate) fn forked(opened_in: u32, here: u32) -> PyErr {
+    PyRuntimeError::new_err(format!(
+        "this bank was opened in process {opened_in} and does not survive the fork into process \
+         {here}: open it after forking, or start processes with the \"spawn\" method"
+    ))
+}

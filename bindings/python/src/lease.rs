@@ -1,0 +1,247 @@
+//! Leases: rows that were got, and the way back for their update.
+
+use std::sync::Arc;
+
+use numpy::{PyArray1, PyArray2, PyUntypedArrayMethods};
+use pyo3::prelude::*;
+
+use crate::arrays;
+use crate::bank_cell::{BankCell, LeaseId};
+
+/// What both kinds of lease are made of.
+#[derive(Debug)]
+pub(crate) struct Held {
+    cell: Arc<BankCell>,
+    id: LeaseId,
+    rows: Py<PyArray2<f32>>,
+    table: Arc<str>,
+}
+
+impl Held {
+    pub(crate) fn new(
+        cell: Arc<BankCell>,
+        id: LeaseId,
+        rows: Bound<'_, PyArray2<f32>>,
+        table: Arc<str>,
+    ) -> Self {
+        Self { cell, id, rows: rows.unbind(), table }
+    }
+
+    fn is_held(&self) -> bool {
+        self.cell.check_lease(self.id).is_ok()
+    }
+
+    /// Consumes the lease with values that have its rows' shape; a wrong shape leaves it held.
+    fn consume(
+        &self,
+        what: &str,
+        object: &Bound<'_, PyAny>,
+        update: impl FnOnce(embank::Lease, &[f32]) -> embank::Result<()> + Send,
+    ) -> PyResult<()> {
+        let py = object.py();
+        self.cell.check_lease(self.id)?;
+        let rows = self.rows.bind(py);
+        let values = arrays::values(what, object, rows.shape()[0], rows.shape()[1])?;
+        let values = values.as_slice()?;
+        self.cell.with_lease(py, self.id, |lease| update(lease, values))
+    }
+
+    fn len(&self, py: Python<'_>) -> usize {
+        self.rows.bind(py).shape()[0]
+    }
+
+    fn describe(&self, py: Python<'_>, class: &str) -> String {
+        let shape = self.rows.bind(py).shape();
+        let state = if self.is_held() { "held" } else { "given back" };
+        format!(
+            "<embank.{class} on table {:?}, rows ({}, {}), {state}>",
+            &*self.table, shape[0], shape[1]
+        )
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.cell.let_go(self.id);
+    }
+}
+
+/// Rows that `Table.get` read for training, one for each key, and the duty to update them.
+///
+/// The lease counts on every row's staleness clock until it is consumed by `apply` or `put`, given
+/// back by `release` or the end of a `with` block, or garbage collected. `rows` stays valid after
+/// that: it is a copy. Thread safe; of several threads, one consumes it.
+///
+/// >>> import embank, numpy as np, tempfile
+/// >>> directory = tempfile.TemporaryDirectory()
+/// >>> bank = embank.Bank(directory.name, memory_budget="16MiB")
+/// >>> table = bank.table("item", dim=2, optimizer=embank.SGD(lr=1.0), initializer=embank.Zeros())
+/// >>> with table.get([3, 4, 3]) as lease:
+/// ...     print(lease.rows.shape, table.outstanding(3))
+/// ...     lease.apply(np.ones((3, 2), np.float32))
+/// (3, 2) 1
+/// >>> table.peek([3, 4]).tolist(), table.outstanding(3)
+/// ([[-2.0, -2.0], [-1.0, -1.0]], 0)
+/// >>> bank.close()
+#[pyclass(name = "Lease", module = "embank", frozen)]
+#[derive(Debug)]
+pub(crate) struct PyLease(pub(crate) Held);
+
+#[pymethods]
+impl PyLease {
+    /// The rows as they were, float32 `(n, dim)`, one for each key. Yours to write to.
+    #[getter]
+    fn rows(&self, py: Python<'_>) -> Py<PyArray2<f32>> {
+        self.0.rows.clone_ref(py)
+    }
+
+    /// Whether it still counts on its rows' clocks and can be consumed.
+    #[getter]
+    fn held(&self) -> bool {
+        self.0.is_held()
+    }
+
+    /// Applies gradients with the table's optimizer and consumes the lease.
+    ///
+    /// Args:
+    ///     grads: float32 `(n, dim)`, one row for each key. Those of a key that occurs more than once
+    ///         are summed first, in order: the row takes one step.
+    ///
+    /// Raises:
+    ///     ValueError: Wrong shape, lease already consumed or bank closed (the lease stays as it
+    ///         was); a gradient is NaN or infinite, or the table has no optimizer (no row changes,
+    ///         the lease is given back).
+    ///     TypeError: An array of another dtype.
+    ///     EmbankError: The store failed; the lease is given back.
+    fn apply(&self, grads: &Bound<'_, PyAny>) -> PyResult<()> {
+        self.0.consume("grads", grads, |lease, grads| lease.apply(grads))
+    }
+
+    /// Replaces the rows and consumes the lease; optimizer state stays.
+    ///
+    /// Args:
+    ///     rows: float32 `(n, dim)`, one row for each key. Of a key that occurs more than once, the
+    ///         last one is kept.
+    ///
+    /// Raises:
+    ///     ValueError: Wrong shape, lease already consumed or bank closed.
+    ///     TypeError: An array of another dtype.
+    ///     EmbankError: The store failed; the lease is given back.
+    fn put(&self, rows: &Bound<'_, PyAny>) -> PyResult<()> {
+        self.0.consume("rows", rows, |lease, rows| lease.put(rows))
+    }
+
+    /// Gives the counts back without an update. Nothing happens if the lease is not held.
+    fn release(&self, py: Python<'_>) -> PyResult<()> {
+        self.0.cell.release(py, self.0.id)
+    }
+
+    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyAny>) -> PyResult<()> {
+        self.release(py)
+    }
+
+    fn __len__(&self, py: Python<'_>) -> usize {
+        self.0.len(py)
+    }
+
+    fn __repr__(&self, py: Python<'_>) -> String {
+        self.0.describe(py, "Lease")
+    }
+}
+
+/// Rows that `Table.get_distinct` read for training, one for each distinct key.
+///
+/// As `Lease`, but `rows`, `apply` and `put` have a row for each distinct key, in order of first
+/// appearance, and `inverse` says which of them each key of the batch means: a model's gradient with
+/// respect to `rows` has already summed what belongs to duplicates.
+///
+/// >>> import embank, numpy as np, tempfile
+/// >>> directory = tempfile.TemporaryDirectory()
+/// >>> bank = embank.Bank(directory.name, memory_budget="16MiB")
+/// >>> table = bank.table("item", dim=2, optimizer=embank.SGD(lr=1.0), initializer=embank.Zeros())
+/// >>> lease = table.get_distinct([3, 4, 3])
+/// >>> lease.keys.tolist(), lease.inverse.tolist(), lease.rows.shape
+/// ([3, 4], [0, 1, 0], (2, 2))
+/// >>> lease.apply(np.ones((2, 2), np.float32))
+/// >>> bank.close()
+#[pyclass(name = "DistinctLease", module = "embank", frozen)]
+#[derive(Debug)]
+pub(crate) struct PyDistinctLease {
+    pub(crate) held: Held,
+    pub(crate) keys: Py<PyArray1<u64>>,
+    pub(crate) inverse: Py<PyArray1<i64>>,
+}
+
+#[pymethods]
+impl PyDistinctLease {
+    /// The rows as they were, float32 `(u, dim)`, one for each distinct key. Yours to write to.
+    #[getter]
+    fn rows(&self, py: Python<'_>) -> Py<PyArray2<f32>> {
+        self.held.rows.clone_ref(py)
+    }
+
+    /// The distinct keys in order of first appearance, uint64 `(u,)`.
+    #[getter]
+    fn keys(&self, py: Python<'_>) -> Py<PyArray1<u64>> {
+        self.keys.clone_ref(py)
+    }
+
+    /// For each key of the batch, its place in `keys` and `rows`: int64 `(n,)`.
+    #[getter]
+    fn inverse(&self, py: Python<'_>) -> Py<PyArray1<i64>> {
+        self.inverse.clone_ref(py)
+    }
+
+    /// Whether it still counts on its rows' clocks and can be consumed.
+    #[getter]
+    fn held(&self) -> bool {
+        self.held.is_held()
+    }
+
+    /// Applies gradients with the table's optimizer and consumes the lease.
+    ///
+    /// Args:
+    ///     grads: float32 `(u, dim)`, one row for each distinct key.
+    ///
+    /// Raises: as `Lease.apply`.
+    fn apply(&self, grads: &Bound<'_, PyAny>) -> PyResult<()> {
+        self.held.consume("grads", grads, |lease, grads| lease.apply_distinct(grads))
+    }
+
+    /// Replaces the rows and consumes the lease; optimizer state stays.
+    ///
+    /// Args:
+    ///     rows: float32 `(u, dim)`, one row for each distinct key.
+    ///
+    /// Raises: as `Lease.put`.
+    fn put(&self, rows: &Bound<'_, PyAny>) -> PyResult<()> {
+        self.held.consume("rows", rows, |lease, rows| lease.put_distinct(rows))
+    }
+
+    /// Gives the counts back without an update. Nothing happens if the lease is not held.
+    fn release(&self, py: Python<'_>) -> PyResult<()> {
+        self.held.cell.release(py, self.held.id)
+    }
+
+    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyAny>) -> PyResult<()> {
+        self.release(py)
+    }
+
+    fn __len__(&self, py: Python<'_>) -> usize {
+        self.held.len(py)
+    }
+
+    fn __repr__(&self, py: Python<'_>) -> String {
+        self.held.describe(py, "DistinctLease")
+    }
+}

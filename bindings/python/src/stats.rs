@@ -1,0 +1,114 @@
+//! Statistics as nested dictionaries.
+
+use embank::{BankStats, TableStats};
+use pyo3::prelude::*;
+use pyo3::types::{IntoPyDict, PyDict};
+
+/// The shape that the type stub's `BankStats` describes.
+pub(crate) fn bank<'py>(py: Python<'py>, stats: &BankStats) -> PyResult<Bound<'py, PyDict>> {
+    let store = &stats.store;
+    let ahead = &stats.lookahead;
+    let all = PyDict::new(py);
+    let used_bytes = store.memory_frames_bytes
+        + store.memory_index_bytes
+        + store.memory_buffers_bytes
+        + ahead.memory_bytes;
+    all.set_item("device", store.device)?;
+    all.set_item(
+        "memory",
+        [
+            ("budget_bytes", stats.memory_budget_bytes),
+            ("frames_bytes", store.memory_frames_bytes),
+            ("index_bytes", store.memory_index_bytes),
+            ("buffers_bytes", store.memory_buffers_bytes),
+            ("lookahead_bytes", ahead.memory_bytes),
+            ("used_bytes", used_bytes),
+        ]
+        .into_py_dict(py)?,
+    )?;
+    all.set_item(
+        "hits",
+        [
+            ("mutable", store.hits_mutable),
+            ("read_only", store.hits_read_only),
+            ("disk", store.hits_disk),
+            ("missing", store.missing),
+        ]
+        .into_py_dict(py)?,
+    )?;
+    all.set_item(
+        "log",
+        [
+            ("begin", store.log_begin),
+            ("head", store.log_head),
+            ("read_only", store.log_read_only),
+            ("tail", store.log_tail),
+            ("page_size_bytes", store.page_size_bytes),
+        ]
+        .into_py_dict(py)?,
+    )?;
+    all.set_item(
+        "disk",
+        [
+            ("reads", store.disk_reads),
+            ("read_bytes", store.disk_read_bytes),
+            ("write_bytes", store.disk_write_bytes),
+        ]
+        .into_py_dict(py)?,
+    )?;
+    all.set_item(
+        "lookahead",
+        [
+            ("requested", ahead.requested),
+            ("resident", ahead.resident),
+            ("queued", ahead.queued),
+            ("merged", ahead.merged),
+            ("dropped", ahead.dropped),
+            ("moved", ahead.moved),
+            ("on_time", ahead.on_time),
+            ("late", ahead.late),
+            ("wasted", ahead.wasted),
+            ("missing", ahead.missing),
+            ("cancelled", ahead.cancelled),
+            ("failed", ahead.failed),
+            ("pending", ahead.pending),
+            ("capacity", ahead.capacity),
+        ]
+        .into_py_dict(py)?,
+    )?;
+    for (name, value) in [
+        ("inserted", store.inserted),
+        ("waits", stats.waits),
+        ("wait_us", stats.wait_us),
+        ("timeouts", stats.timeouts),
+        ("release_failures", stats.release_failures),
+        ("checkpoints", store.checkpoints),
+        ("last_checkpoint_us", store.last_checkpoint_us),
+        ("page_waits", store.page_waits),
+        ("index_entries", store.index_entries),
+    ] {
+        all.set_item(name, value)?;
+    }
+    Ok(all)
+}
+
+/// The shape that the type stub's `TableStats` describes.
+pub(crate) fn table<'py>(py: Python<'py>, stats: &TableStats) -> PyResult<Bound<'py, PyDict>> {
+    [
+        ("gets", stats.gets),
+        ("get_rows", stats.get_rows),
+        ("peeks", stats.peeks),
+        ("peek_rows", stats.peek_rows),
+        ("puts", stats.puts),
+        ("put_rows", stats.put_rows),
+        ("applies", stats.applies),
+        ("apply_rows", stats.apply_rows),
+        ("deleted_rows", stats.deleted_rows),
+        ("disk_reads", stats.disk_reads),
+        ("waits", stats.waits),
+        ("wait_us", stats.wait_us),
+        ("timeouts", stats.timeouts),
+        ("release_failures", stats.release_failures),
+    ]
+    .into_py_dict(py)
+}

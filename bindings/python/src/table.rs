@@ -1,0 +1,294 @@
+//! `Table`: rows by key.
+
+use std::sync::Arc;
+
+use embank::{Missing, UniqueKeys};
+use numpy::{PyArray1, PyArray2};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::arrays::{self, Keys, Rows};
+use crate::bank_cell::BankCell;
+use crate::lease::{Held, PyDistinctLease, PyLease};
+use crate::{scalars, stats};
+
+/// An embedding table: float32 rows of one width by 64-bit key. Made by `Bank.table`.
+///
+/// Keys are a 1-D array of integers, or whatever `numpy.asarray` makes one of. C-contiguous int64 and
+/// uint64 arrays are read where they lie; a negative int64 stands for the same 64 bits. A key may occur more
+/// than once in a batch. Every method raises `ValueError` once the bank is closed.
+///
+/// >>> import embank, tempfile
+/// >>> directory = tempfile.TemporaryDirectory()
+/// >>> bank = embank.Bank(directory.name, memory_budget="16MiB")
+/// >>> table = bank.table("item", dim=2, initializer=embank.Constant(0.5))
+/// >>> table.put([1, 2], [[1.0, 2.0], [3.0, 4.0]])
+/// >>> table.peek([2, 1, 9]).tolist()
+/// [[3.0, 4.0], [1.0, 2.0], [0.5, 0.5]]
+/// >>> table.contains([2, 9]).tolist(), table.delete([2, 9])
+/// ([True, False], 1)
+/// >>> bank.close()
+#[pyclass(name = "Table", module = "embank", frozen)]
+#[derive(Debug)]
+pub(crate) struct PyTable {
+    cell: Arc<BankCell>,
+    name: Arc<str>,
+    dim: usize,
+}
+
+impl PyTable {
+    pub(crate) fn open(
+        py: Python<'_>,
+        cell: &Arc<BankCell>,
+        call: impl FnOnce(&embank::Bank) -> embank::Result<embank::Table> + Send,
+    ) -> PyResult<Self> {
+        let (name, dim) = cell.open_table(py, call)?;
+        Ok(Self { cell: cell.clone(), name, dim })
+    }
+
+    /// Runs `call` on the store's table with the GIL released.
+    fn with<R: Send>(
+        &self,
+        py: Python<'_>,
+        call: impl FnOnce(&embank::Table) -> embank::Result<R> + Send,
+    ) -> PyResult<R> {
+        self.cell.with_table(py, &self.name, call)
+    }
+}
+
+#[pymethods]
+impl PyTable {
+    /// The table's name.
+    #[getter]
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Columns of a row.
+    #[getter]
+    fn dim(&self) -> usize {
+        self.dim
+    }
+
+    /// The optimizer's learning rate, or None for a table without an optimizer. Settable.
+    #[getter]
+    fn learning_rate(&self, py: Python<'_>) -> PyResult<Option<f64>> {
+        let lr = self.with(py, |table| Ok(table.config().optimizer.learning_rate()))?;
+        Ok(lr.map(scalars::shortest))
+    }
+
+    #[setter]
+    fn set_learning_rate(&self, py: Python<'_>, value: f64) -> PyResult<()> {
+        self.with(py, |table| table.set_learning_rate(value as f32))
+    }
+
+    /// A get waits while more than this many leases hold one of its rows; None never waits. Settable.
+    #[getter]
+    fn staleness_bound(&self, py: Python<'_>) -> PyResult<Option<u32>> {
+        self.with(py, |table| Ok(table.config().staleness_bound))
+    }
+
+    #[setter]
+    fn set_staleness_bound(
+        &self,
+        py: Python<'_>,
+        value: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        let bound =
+            value.map(|bound| scalars::unsigned_32("staleness_bound", bound)).transpose()?;
+        self.with(py, |table| {
+            table.set_staleness_bound(bound);
+            Ok(())
+        })
+    }
+
+    /// Reads rows for training, and counts a lease on each.
+    ///
+    /// A key that has no row gets one with its initial value. Waits, up to the bank's `wait_timeout`,
+    /// while a row is beyond the staleness bound.
+    ///
+    /// Args:
+    ///     keys: Integers `(n,)`.
+    ///
+    /// Returns:
+    ///     A `Lease` with `rows`, float32 `(n, dim)`. A row counts once, however often its key occurs.
+    ///
+    /// Raises:
+    ///     StalenessTimeout: A row stayed beyond the bound; nothing is held.
+    ///     ValueError, TypeError: The keys are not 1-D, or no integers.
+    fn get(&self, py: Python<'_>, keys: &Bound<'_, PyAny>) -> PyResult<PyLease> {
+        let keys = Keys::new(keys)?;
+        let keys = keys.as_slice()?;
+        let mut rows = Rows::new(py, keys.len(), self.dim)?;
+        let values = rows.as_slice_mut()?;
+        let id = self.cell.take_lease(py, &self.name, |table| table.get(keys, values))?;
+        Ok(PyLease(Held::new(self.cell.clone(), id, rows.into_array(), self.name.clone())))
+    }
+
+    /// As `get`, with one row for each distinct key.
+    ///
+    /// Args:
+    ///     keys: Integers `(n,)`.
+    ///
+    /// Returns:
+    ///     A `DistinctLease` with `rows`, float32 `(u, dim)`, `keys` and `inverse`.
+    ///
+    /// Raises: as `get`.
+    fn get_distinct(&self, py: Python<'_>, keys: &Bound<'_, PyAny>) -> PyResult<PyDistinctLease> {
+        let keys = Keys::new(keys)?;
+        let keys = keys.as_slice()?;
+        let unique = py.detach(|| UniqueKeys::new(keys));
+        let distinct = PyArray1::from_slice(py, unique.keys());
+        let inverse = PyArray1::from_iter(py, unique.inverse().iter().map(|&at| i64::from(at)));
+        let mut rows = Rows::new(py, unique.len(), self.dim)?;
+        let values = rows.as_slice_mut()?;
+        let id =
+            self.cell.take_lease(py, &self.name, |table| table.get_distinct(unique, values))?;
+        Ok(PyDistinctLease {
+            held: Held::new(self.cell.clone(), id, rows.into_array(), self.name.clone()),
+            keys: distinct.unbind(),
+            inverse: inverse.unbind(),
+        })
+    }
+
+    /// Writes rows, without a lease.
+    ///
+    /// The optimizer state of a row that is there stays; a new row's begins as the optimizer says.
+    ///
+    /// Args:
+    ///     keys: Integers `(n,)`.
+    ///     rows: float32 `(n, dim)`. Of a key that occurs more than once, the last row is kept.
+    fn put(
+        &self,
+        py: Python<'_>,
+        keys: &Bound<'_, PyAny>,
+        rows: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        let keys = Keys::new(keys)?;
+        let keys = keys.as_slice()?;
+        let rows = arrays::values("rows", rows, keys.len(), self.dim)?;
+        let rows = rows.as_slice()?;
+        self.with(py, |table| table.put(keys, rows))
+    }
+
+    /// Applies gradients with the table's optimizer, without a lease.
+    ///
+    /// A key that has no row gets one with its initial value first.
+    ///
+    /// Args:
+    ///     keys: Integers `(n,)`.
+    ///     grads: float32 `(n, dim)`. Those of a key that occurs more than once are summed first.
+    ///
+    /// Raises:
+    ///     ValueError: A gradient is NaN or infinite, or the table has no optimizer; no row changes.
+    fn apply_gradients(
+        &self,
+        py: Python<'_>,
+        keys: &Bound<'_, PyAny>,
+        grads: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        let keys = Keys::new(keys)?;
+        let keys = keys.as_slice()?;
+        let grads = arrays::values("grads", grads, keys.len(), self.dim)?;
+        let grads = grads.as_slice()?;
+        self.with(py, |table| table.apply_gradients(keys, grads))
+    }
+
+    /// Reads rows for evaluation: takes no lease, inserts nothing, never waits for a bound.
+    ///
+    /// Args:
+    ///     keys: Integers `(n,)`.
+    ///     missing: What a key without a row gives: "initial" (its initial value) or "error".
+    ///
+    /// Returns:
+    ///     float32 `(n, dim)`, one row for each key.
+    ///
+    /// Raises:
+    ///     MissingRow: With `missing="error"`, when a key has no row.
+    #[pyo3(signature = (keys, *, missing = "initial"))]
+    fn peek<'py>(
+        &self,
+        py: Python<'py>,
+        keys: &Bound<'py, PyAny>,
+        missing: &str,
+    ) -> PyResult<Bound<'py, PyArray2<f32>>> {
+        let missing = match missing {
+            "initial" => Missing::Initial,
+            "error" => Missing::Error,
+            _ => {
+                return Err(PyValueError::new_err(format!(
+                    "missing must be \"initial\" or \"error\", not {missing:?}"
+                )));
+            }
+        };
+        let keys = Keys::new(keys)?;
+        let keys = keys.as_slice()?;
+        let mut rows = Rows::new(py, keys.len(), self.dim)?;
+        let values = rows.as_slice_mut()?;
+        self.with(py, |table| table.peek(keys, values, missing).map(drop))?;
+        Ok(rows.into_array())
+    }
+
+    /// The initial values of rows, whether they are there or not: float32 `(n, dim)`.
+    fn initial<'py>(
+        &self,
+        py: Python<'py>,
+        keys: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyArray2<f32>>> {
+        let keys = Keys::new(keys)?;
+        let keys = keys.as_slice()?;
+        let mut rows = Rows::new(py, keys.len(), self.dim)?;
+        let values = rows.as_slice_mut()?;
+        self.with(py, |table| table.initial(keys, values))?;
+        Ok(rows.into_array())
+    }
+
+    /// Whether each key has a row: bool `(n,)`.
+    fn contains<'py>(
+        &self,
+        py: Python<'py>,
+        keys: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyArray1<bool>>> {
+        let keys = Keys::new(keys)?;
+        let keys = keys.as_slice()?;
+        let found = self.with(py, |table| table.contains(keys))?;
+        Ok(PyArray1::from_vec(py, found))
+    }
+
+    /// Deletes rows and says how many there were. A later get begins at the initial value again.
+    fn delete(&self, py: Python<'_>, keys: &Bound<'_, PyAny>) -> PyResult<u64> {
+        let keys = Keys::new(keys)?;
+        let keys = keys.as_slice()?;
+        self.with(py, |table| table.delete(keys))
+    }
+
+    /// Announces keys that will be got soon: their rows come from disk to memory in the background.
+    ///
+    /// Never waits. Keys in memory, keys announced already and keys beyond the queue's capacity are
+    /// counted in `Bank.stats()["lookahead"]` and let be.
+    ///
+    /// Returns:
+    ///     How many keys were queued.
+    fn lookahead(&self, py: Python<'_>, keys: &Bound<'_, PyAny>) -> PyResult<usize> {
+        let keys = Keys::new(keys)?;
+        let keys = keys.as_slice()?;
+        self.with(py, |table| Ok(table.lookahead(keys)?.accepted()))
+    }
+
+    /// How many leases hold the row of `key`, or None if there is no such row.
+    fn outstanding(&self, py: Python<'_>, key: &Bound<'_, PyAny>) -> PyResult<Option<u32>> {
+        let key = scalars::key(key)?;
+        self.with(py, |table| table.outstanding(key))
+    }
+
+    /// What this table has done since its bank was opened, as a dictionary of counters.
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let found = self.with(py, |table| Ok(table.stats()))?;
+        stats::table(py, &found)
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<embank.Table {:?}, dim={}>", &*self.name, self.dim)
+    }
+}

@@ -1,0 +1,26 @@
+"""What the tests share: a bank in a fresh directory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import embank
+
+BUDGET = "16MiB"
+
+
+@pytest.fixture
+def bank(tmp_path: Path) -> Iterator[embank.Bank]:
+    with embank.Bank(tmp_path / "bank", memory_budget=BUDGET, wait_timeout=20.0) as bank:
+        yield bank
+
+
+@pytest.fixture
+def table(bank: embank.Bank) -> embank.Table:
+    """Four columns of ones, SGD with a rate of 0.5, no staleness bound."""
+    return bank.table(
+        "item", dim=4, optimizer=embank.SGD(lr=0.5), initializer=embank.Constant(1.0)
+    )

@@ -1,0 +1,169 @@
+"""What a lease holds, and every way to give it back."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import embank
+
+
+def ones(n: int) -> Any:
+    return np.ones((n, 4), np.float32)
+
+
+def test_apply_steps_once_a_row_and_gives_back(table: embank.Table) -> None:
+    lease = table.get([1, 2, 1])
+    assert (table.outstanding(1), table.outstanding(2)) == (1, 1)
+    lease.apply(ones(3))
+    assert not lease.held
+    assert (table.outstanding(1), table.outstanding(2)) == (0, 0)
+    np.testing.assert_array_equal(table.peek([1, 2])[:, 0], [0.0, 0.5])
+    assert (lease.rows == 1.0).all(), "the rows are a copy and stay"
+
+
+def test_put_replaces_rows(table: embank.Table) -> None:
+    with table.get([1, 2]) as lease:
+        lease.put(lease.rows * 3)
+        assert not lease.held
+    assert (table.peek([1, 2]) == 3.0).all()
+    assert table.outstanding(1) == 0
+
+
+def test_distinct_rows_go_back_distinct(table: embank.Table) -> None:
+    with table.get_distinct([1, 2, 1]) as lease:
+        np.testing.assert_array_equal(lease.rows[lease.inverse], table.peek([1, 2, 1]))
+        with pytest.raises(ValueError, match=r"\(2, 4\)"):
+            lease.apply(ones(3))
+        lease.apply(ones(2))
+    assert (table.peek([1, 2]) == 0.5).all()
+    with table.get_distinct([2, 1, 2]) as lease:
+        assert lease.keys.tolist() == [2, 1]
+        lease.put(np.stack([ones(1)[0] * 2, ones(1)[0]]))
+    np.testing.assert_array_equal(table.peek([1, 2])[:, 0], [1.0, 2.0])
+
+
+def test_leaving_the_block_releases(table: embank.Table) -> None:
+    with table.get([1]) as lease:
+        assert table.outstanding(1) == 1
+    assert not lease.held
+    assert table.outstanding(1) == 0
+    with pytest.raises(RuntimeError, match="of ours"), table.get([1]):
+        raise RuntimeError("of ours")
+    assert table.outstanding(1) == 0
+    assert (table.peek([1]) == 1.0).all()
+
+
+def test_release_may_be_called_twice(table: embank.Table) -> None:
+    first, second = table.get([1]), table.get([1])
+    assert table.outstanding(1) == 2
+    first.release()
+    first.release()
+    assert table.outstanding(1) == 1
+    second.release()
+    assert table.outstanding(1) == 0
+
+
+def test_a_lease_that_is_dropped_is_released(table: embank.Table) -> None:
+    lease = table.get([1])
+    rows = lease.rows
+    del lease
+    gc.collect()
+    assert table.outstanding(1) == 0
+    assert (rows == 1.0).all()
+
+
+@pytest.mark.parametrize("give_back", ["apply", "put", "release"])
+def test_a_lease_is_consumed_once(table: embank.Table, give_back: str) -> None:
+    lease = table.get([1])
+    if give_back == "release":
+        lease.release()
+    else:
+        getattr(lease, give_back)(ones(1))
+    before = table.peek([1])
+    for again in (lease.apply, lease.put):
+        with pytest.raises(ValueError, match="already applied, put or released"):
+            again(ones(1) * 7)
+    np.testing.assert_array_equal(table.peek([1]), before)
+    assert table.outstanding(1) == 0
+
+
+def test_of_many_threads_one_consumes_the_lease(table: embank.Table) -> None:
+    for _ in range(20):
+        lease = table.get([1])
+        start = threading.Barrier(4)
+
+        def apply(lease: embank.Lease = lease, start: threading.Barrier = start) -> bool:
+            start.wait()
+            try:
+                lease.apply(ones(1))
+            except ValueError:
+                return False
+            return True
+
+        with ThreadPoolExecutor(4) as pool:
+            done = [pool.submit(apply) for _ in range(4)]
+            assert sum(future.result() for future in done) == 1
+    assert (table.peek([1]) == 1.0 - 20 * 0.5).all()
+
+
+def test_a_bound_holds_a_get_back_until_the_lease_returns(
+    bank: embank.Bank, table: embank.Table
+) -> None:
+    """Also shows that the GIL is free meanwhile: this thread could not run otherwise."""
+    table.staleness_bound = 0
+    lease = table.get([1, 2])
+    steps: list[str] = []
+
+    def wait_for_it() -> None:
+        with table.get([2, 3]):
+            steps.append("got")
+
+    waiter = threading.Thread(target=wait_for_it)
+    waiter.start()
+    until(lambda: bank.stats()["waits"] == 1)
+    steps.append("applied")
+    lease.apply(ones(2))
+    waiter.join()
+    assert steps == ["applied", "got"]
+    assert table.outstanding(2) == 0
+
+
+def test_a_get_that_waits_too_long_says_for_what(tmp_path: Path) -> None:
+    with embank.Bank(tmp_path / "bank", memory_budget="16MiB", wait_timeout=0.05) as bank:
+        table = bank.table("item", dim=4, staleness_bound=1)
+        leases = [table.get([6, 7]), table.get([7])]
+        with pytest.raises(embank.StalenessTimeout, match="item") as raised:
+            table.get([5, 7])
+        error = raised.value
+        assert (error.table, error.key, error.outstanding, error.bound) == ("item", 7, 2, 1)
+        assert error.waited_seconds >= 0.05
+        assert table.outstanding(5) in (None, 0), "nothing is held after a timeout"
+        assert bank.stats()["timeouts"] == 1
+        leases.pop().release()
+        table.get([5, 7]).release()
+
+
+def test_peeks_and_puts_wait_for_no_bound(table: embank.Table) -> None:
+    table.staleness_bound = 0
+    with table.get([1]):
+        table.put([1], ones(1) * 4)
+        assert (table.peek([1]) == 4.0).all()
+        table.apply_gradients([1], ones(1))
+        assert table.outstanding(1) == 1
+    assert (table.peek([1]) == 3.5).all()
+
+
+def until(condition: Any) -> None:
+    """Polls, because no test hook tells when another thread has begun to wait in the store."""
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline, "the condition never came true"
+        time.sleep(0.001)

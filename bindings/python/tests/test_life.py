@@ -1,0 +1,216 @@
+"""Opening, checkpointing, closing, reopening, forking."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import embank
+from test_leases import until
+
+
+def open_bank(path: "str | os.PathLike[str]", **settings: Any) -> embank.Bank:
+    return embank.Bank(path, memory_budget="16MiB", **settings)
+
+
+def ones(n: int) -> Any:
+    return np.ones((n, 4), np.float32)
+
+
+def test_a_checkpoint_brings_rows_state_and_blob_back(tmp_path: Path) -> None:
+    adagrad = embank.Adagrad(lr=0.5)
+    with open_bank(tmp_path / "bank") as bank:
+        assert bank.recovered is None
+        table = bank.table("item", dim=4, optimizer=adagrad)
+        for _ in range(3):
+            table.apply_gradients(np.arange(100), np.ones((100, 4), np.float32))
+        rows = table.peek(np.arange(100))
+        first = bank.checkpoint(b"one")
+        second = bank.checkpoint(b"two \x00 bytes")
+        assert second == first + 1
+        table.apply_gradients(np.arange(100), np.ones((100, 4), np.float32))
+        further = table.peek(np.arange(100))
+        table.get([1000])
+    with open_bank(tmp_path / "bank") as bank:
+        assert bank.recovered is not None
+        assert (bank.recovered.checkpoint, bank.recovered.blob) == (second, b"two \x00 bytes")
+        assert bank.tables() == ["item"]
+        table = bank.table("item", dim=4, optimizer=adagrad)
+        np.testing.assert_array_equal(table.peek(np.arange(100), missing="error"), rows)
+        assert table.contains([1000]).tolist() == [False]
+        assert table.outstanding(5) == 0
+        table.apply_gradients(np.arange(100), np.ones((100, 4), np.float32))
+        np.testing.assert_array_equal(table.peek(np.arange(100)), further)
+
+
+def test_a_blob_is_bytes_and_may_be_left_out(tmp_path: Path) -> None:
+    with open_bank(tmp_path / "bank") as bank:
+        bank.checkpoint()
+        with pytest.raises(TypeError):
+            bank.checkpoint("step 3")  # type: ignore[arg-type]
+    with open_bank(tmp_path / "bank") as bank:
+        assert bank.recovered is not None
+        assert bank.recovered.blob == b""
+
+
+def test_a_second_bank_on_the_directory_is_refused(tmp_path: Path) -> None:
+    with open_bank(tmp_path / "bank"):
+        with pytest.raises(embank.Locked, match="bank"):
+            open_bank(tmp_path / "bank")
+    open_bank(tmp_path / "bank").close()
+
+
+def test_closing_gives_leases_back_and_refuses_what_comes_after(tmp_path: Path) -> None:
+    bank = open_bank(tmp_path / "bank")
+    table = bank.table("item", dim=4, optimizer=embank.SGD(lr=0.5))
+    lease = table.get([1])
+    distinct = table.get_distinct([1])
+    assert not bank.closed
+    bank.close()
+    bank.close()
+    assert bank.closed
+    assert not lease.held
+    assert lease.rows.shape == (1, 4), "rows are a copy and stay"
+    assert (table.name, table.dim) == ("item", 4)
+    lease.release()
+    uses: list[Any] = [
+        lambda: lease.apply(ones(1)),
+        lambda: distinct.put(ones(1)),
+        lambda: table.get([1]),
+        lambda: table.get_distinct([1]),
+        lambda: table.peek([1]),
+        lambda: table.put([1], ones(1)),
+        lambda: table.apply_gradients([1], ones(1)),
+        lambda: table.initial([1]),
+        lambda: table.contains([1]),
+        lambda: table.delete([1]),
+        lambda: table.lookahead([1]),
+        lambda: table.outstanding(1),
+        lambda: table.stats(),
+        lambda: table.learning_rate,
+        lambda: bank.table("item", dim=4),
+        lambda: bank.open_table("item"),
+        lambda: bank.tables(),
+        lambda: bank.checkpoint(),
+        lambda: bank.stats(),
+        lambda: bank.__enter__(),
+    ]
+    for use in uses:
+        with pytest.raises(ValueError, match="bank is closed"):
+            use()
+    repr(bank), repr(table), repr(lease)
+    open_bank(tmp_path / "bank").close()
+
+
+def test_dropping_every_object_closes_the_bank(tmp_path: Path) -> None:
+    bank = open_bank(tmp_path / "bank")
+    lease = bank.table("item", dim=4).get([1])
+    del bank
+    with pytest.raises(embank.Locked):
+        open_bank(tmp_path / "bank")
+    del lease
+    open_bank(tmp_path / "bank").close()
+
+
+def test_closing_wakes_a_get_that_waits(tmp_path: Path) -> None:
+    bank = open_bank(tmp_path / "bank", wait_timeout=20.0)
+    table = bank.table("item", dim=4, staleness_bound=0)
+    lease = table.get([1])
+    seen: list[BaseException] = []
+
+    def wait_for_it() -> None:
+        try:
+            table.get([1])
+        except ValueError as error:
+            seen.append(error)
+
+    waiter = threading.Thread(target=wait_for_it)
+    waiter.start()
+    until(lambda: bank.stats()["waits"] == 1)
+    bank.close()
+    waiter.join()
+    assert [str(error) for error in seen] == ["bank is closed"]
+    assert not lease.held
+    open_bank(tmp_path / "bank").close()
+
+
+def test_a_path_that_cannot_be_a_bank_is_an_os_error_with_its_name(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no bank")
+    with pytest.raises(embank.EmbankError) as raised:
+        open_bank(tmp_path / "file")
+    if isinstance(raised.value, embank.StoreIOError):
+        assert isinstance(raised.value, OSError)
+        assert raised.value.errno is not None
+        assert str(tmp_path / "file") in str(raised.value.filename)
+
+
+def test_paths_of_either_kind(tmp_path: Path) -> None:
+    with open_bank(os.fspath(tmp_path / "a b \u00e9")) as bank:
+        assert bank.path == tmp_path / "a b \u00e9"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_forked_child_is_told_and_harms_nothing(tmp_path: Path) -> None:
+    bank = open_bank(tmp_path / "bank")
+    table = bank.table("item", dim=4, optimizer=embank.SGD(lr=0.5))
+    lease = table.get([1])
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            refused = 0
+            for use in (lambda: table.get([1]), lambda: bank.checkpoint(), bank.stats):
+                try:
+                    use()
+                except RuntimeError as error:
+                    refused += "fork" in str(error)
+            del lease, table
+            bank.close()
+            del bank
+            status = 0 if refused == 3 else 2
+        finally:
+            os._exit(status)
+    assert os.waitpid(child, 0)[1] == 0
+    assert table.outstanding(1) == 1
+    lease.apply(ones(1))
+    bank.checkpoint()
+    bank.close()
+
+
+def test_the_interpreter_may_end_with_everything_open(tmp_path: Path) -> None:
+    script = (
+        "import sys, embank\n"
+        "bank = embank.Bank(sys.argv[1], memory_budget='16MiB')\n"
+        "table = bank.table('item', dim=4)\n"
+        "lease = table.get([1, 2])\n"
+        "cycle = [lease]\n"
+        "cycle.append(cycle)\n"
+    )
+    for _ in range(2):
+        done = subprocess.run(
+            [sys.executable, "-c", script, str(tmp_path / "bank")], capture_output=True, text=True
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_numpy_alone_is_enough() -> None:
+    script = (
+        "import sys\n"
+        "sys.modules['torch'] = None\n"
+        "import embank\n"
+        "try:\n"
+        "    import embank.torch\n"
+        "except ImportError as error:\n"
+        "    print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "pip install 'embank[torch]'" in done.stdout
