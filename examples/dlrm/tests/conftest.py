@@ -1,0 +1,6 @@
+"""Finds the demo's modules, which lie beside this folder and are no package."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
