@@ -105,7 +105,8 @@ def zipf(rng: np.random.Generator, rows: int) -> NDArray[np.int64]:
     power = 1.0 - SKEW
     uniform = rng.random(BATCH_ROWS)
     ranks = (1.0 + uniform * ((rows + 1.0) ** power - 1.0)) ** (1.0 / power) - 1.0
-    return (np.minimum(ranks, rows - 1).astype(np.int64) * 2654435761) % rows
+    keys: NDArray[np.int64] = (np.minimum(ranks, rows - 1).astype(np.int64) * 2654435761) % rows
+    return keys
 
 
 def train(bags: list[nn.Module], loader: Iterable[Batch]) -> None:

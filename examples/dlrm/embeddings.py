@@ -74,7 +74,8 @@ def torch_bags(tables: list[embank.Table], data: ClickData) -> list[nn.Module]:
 
 def torch_optimizer(bags: list[nn.Module], options: TableOptions) -> torch.optim.Optimizer:
     """The in-memory twin of the tables' own optimizer."""
-    torch.sparse.check_sparse_tensor_invariants.disable()  # as by default, but without a warning
+    # As by default, but without the warning that it is so.
+    torch.sparse.check_sparse_tensor_invariants.disable()  # type: ignore[no-untyped-call]
     parameters = [parameter for bag in bags for parameter in bag.parameters()]
     return torch.optim.Adagrad(parameters, lr=options.learning_rate)
 

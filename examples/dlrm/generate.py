@@ -123,7 +123,8 @@ def mixed(values: NDArray[np.uint32]) -> NDArray[np.uint32]:
     """The finalizer of MurmurHash3: a bijection of 32 bits."""
     values = (values ^ (values >> np.uint32(16))) * np.uint32(0x85EBCA6B)
     values = (values ^ (values >> np.uint32(13))) * np.uint32(0xC2B2AE35)
-    return values ^ (values >> np.uint32(16))
+    bits: NDArray[np.uint32] = values ^ (values >> np.uint32(16))
+    return bits
 
 
 def category(column: int, ranks: NDArray[np.uint32]) -> NDArray[np.uint32]:
@@ -134,7 +135,8 @@ def category(column: int, ranks: NDArray[np.uint32]) -> NDArray[np.uint32]:
 def planted_weight(column: int, ranks: NDArray[np.uint32]) -> NDArray[np.float64]:
     """Log-odds that a category adds: uniform, of standard deviation CATEGORY_WEIGHT."""
     noise = mixed(category(column, ranks) ^ np.uint32(0x5BD1E995)) / 2.0**32
-    return CATEGORY_WEIGHT * np.sqrt(12.0) * (noise - 0.5)
+    weights: NDArray[np.float64] = CATEGORY_WEIGHT * np.sqrt(12.0) * (noise - 0.5)
+    return weights
 
 
 def integer_text(values: NDArray[np.int64], missing: Mask) -> tuple[Bytes, Mask]:

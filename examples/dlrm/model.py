@@ -36,6 +36,8 @@ class DLRM(nn.Module):
     different kinds of bags start alike.
     """
 
+    pairs: torch.Tensor
+
     def __init__(self, shape: ModelShape, bags: Sequence[nn.Module], seed: int) -> None:
         super().__init__()
         if len(bags) != shape.columns:
@@ -53,7 +55,8 @@ class DLRM(nn.Module):
         dense = self.bottom(batch.dense)
         vectors = [bag(b.keys, b.offsets) for bag, b in zip(self.bags, batch.bags, strict=True)]
         features = torch.cat([dense, self.interact([dense, *vectors])], dim=1)
-        return self.top(features).squeeze(1)
+        logits: torch.Tensor = self.top(features)
+        return logits.squeeze(1)
 
     def interact(self, vectors: list[torch.Tensor]) -> torch.Tensor:
         """The dot product of every pair of the (B, dim) vectors: (B, pairs)."""

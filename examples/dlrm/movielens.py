@@ -17,6 +17,7 @@ import sys
 import tempfile
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -120,7 +121,8 @@ class Index:
 
     def column(self, name: str) -> NDArray[np.str_]:
         """This attribute, one a rating."""
-        return self.table[name][self.rows]
+        attribute: NDArray[np.str_] = self.table[name][self.rows]
+        return attribute
 
 
 def hashed(texts: NDArray[np.str_]) -> Keys:
@@ -132,7 +134,7 @@ def hashed(texts: NDArray[np.str_]) -> Keys:
     return np.frombuffer(digests, dtype="<i8")[inverse]
 
 
-def mixed(keys: Keys) -> NDArray[np.uint64]:
+def mixed(keys: NDArray[np.integer[Any]]) -> NDArray[np.uint64]:
     """The finalizer of splitmix64: a bijection that spreads nearby keys."""
     bits = keys.astype(np.uint64)
     bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -140,7 +142,7 @@ def mixed(keys: Keys) -> NDArray[np.uint64]:
     return bits ^ (bits >> np.uint64(31))
 
 
-def crossed(left: NDArray[np.generic], right: NDArray[np.generic]) -> Keys:
+def crossed(left: NDArray[np.integer[Any]], right: NDArray[np.integer[Any]]) -> Keys:
     """One key for the pair of two keys."""
     pair = mixed(left.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)) + right.astype(np.uint64)
     return mixed(pair).astype(np.int64)

@@ -217,7 +217,7 @@ def titled(axis: Axes, title: str, across: str, up: str) -> None:
         axis.xaxis.set_major_locator(MaxNLocator(5))
 
 
-def thousands(value: float, _: int) -> str:
+def thousands(value: float, _: float) -> str:
     """A tick's label: 25000 as 25k."""
     return f"{value / 1000:,.0f}k" if value else "0"
 
@@ -256,7 +256,7 @@ def figure_rows(figures: Sequence[Figure]) -> str:
     return "\n".join(rows)
 
 
-STYLE = {
+STYLE: dict[Any, Any] = {
     "font.size": 10, "axes.titlesize": 11, "axes.titleweight": "bold", "axes.spines.top": False,
     "axes.spines.right": False, "axes.grid": True, "grid.color": "#e6e6e6", "grid.linewidth": 0.8,
     "axes.axisbelow": True, "legend.frameon": False, "figure.facecolor": "white",
@@ -271,7 +271,8 @@ h1, h2 {{ line-height: 1.2 }} h2 {{ margin-top: 2.5rem }}
 table {{ border-collapse: collapse; width: 100% }}
 th, td {{ text-align: left; padding: .3rem .6rem; border-bottom: 1px solid #ddd }}
 td:not(:first-child) {{ font-variant-numeric: tabular-nums }}
-figure {{ margin: 1.2rem 0 }} img {{ max-width: 100% }} figcaption {{ color: #666; font-size: .9em }}
+figure {{ margin: 1.2rem 0 }} img {{ max-width: 100% }}
+figcaption {{ color: #666; font-size: .9em }}
 </style></head><body>
 <h1>Training a click model out of core</h1>
 <table><tr><th>figure</th><th>value</th><th>against</th><th>ratio</th></tr>

@@ -124,11 +124,12 @@ class Trainer:
         )
         if not self.tables or self.options.lookahead == 0:
             return remaining
-        return embank.torch.LookaheadLoader(
+        announced: Iterable[Batch] = embank.torch.LookaheadLoader(
             remaining,
             keys=lambda batch: batch_keys(self.tables, batch),
             depth=self.options.lookahead,
         )
+        return announced
 
     def train_step(self, batch: Batch) -> torch.Tensor:
         """One forward and backward pass and the optimizers; returns the batch's loss.
@@ -139,8 +140,8 @@ class Trainer:
         self.dense_optimizer.zero_grad(set_to_none=True)
         if self.sparse_optimizer is not None:
             self.sparse_optimizer.zero_grad(set_to_none=True)
-        loss = self.loss(self.model(batch), batch.labels)
-        loss.backward()
+        loss: torch.Tensor = self.loss(self.model(batch), batch.labels)
+        loss.backward()  # type: ignore[no-untyped-call]
         self.dense_optimizer.step()
         if self.sparse_optimizer is not None:
             self.sparse_optimizer.step()

@@ -184,8 +184,8 @@ def steady_rate(history: list[dict[str, Any]]) -> float:
         return 0.0
     begin = max(1, int(len(history) * WARM_UP_SHARE)) if len(history) > 1 else 0
     before = history[begin - 1]["samples"] if begin else 0
-    seconds = sum(sample["seconds"] for sample in history[begin:])
-    return (history[-1]["samples"] - before) / seconds
+    seconds = sum(float(sample["seconds"]) for sample in history[begin:])
+    return (int(history[-1]["samples"]) - int(before)) / seconds
 
 
 class Constant(nn.Module):
