@@ -11,6 +11,7 @@
 //! wasted is told by the store, which marks the records that it moved.
 
 use std::collections::VecDeque;
+use std::num::NonZeroU16;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Instant;
@@ -38,6 +39,11 @@ const BYTES_PER_KEY: u64 = size_of::<Request>() as u64 + PendingSet::BYTES_PER_K
 struct Request {
     table: TableId,
     key: u64,
+}
+
+/// The number by which the pending set knows a table.
+fn number(table: TableId) -> NonZeroU16 {
+    NonZeroU16::new(table.number()).expect("the store numbers tables from 1")
 }
 
 /// How many keys may be pending in a bank of this budget.
@@ -193,7 +199,7 @@ impl Lookahead {
         let State { queue, pending, .. } = &mut *state;
         let cancelled = queue.len();
         for request in queue.drain(..) {
-            pending.remove(request.table, request.key);
+            pending.remove(number(request.table), request.key);
         }
         self.shared.counters.cancelled.add(cancelled as u64);
         if pending.len() == 0 {
@@ -254,7 +260,7 @@ impl Shared {
     fn enqueue(&self, table: TableId, keys: &[u64], receipt: &mut LookaheadReceipt) {
         let mut state = self.state.lock();
         for &key in keys {
-            match state.pending.insert(table, key) {
+            match state.pending.insert(number(table), key) {
                 Insertion::Added => {
                     state.queue.push_back(Request { table, key });
                     receipt.queued += 1;
@@ -315,7 +321,7 @@ impl Shared {
             }
         }
         for &key in burst {
-            state.pending.remove(table, key);
+            state.pending.remove(number(table), key);
         }
         if state.pending.len() == 0 {
             self.idle.notify_all();

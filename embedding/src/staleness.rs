@@ -102,7 +102,7 @@ impl Table {
             if self.staleness_bound().is_none_or(|bound| outstanding <= bound) {
                 return Ok(true);
             }
-            if !store.wait_released(self.shared.id, key, ticket, deadline) {
+            if !store.wait_released(ticket, deadline) {
                 return Ok(false);
             }
         }

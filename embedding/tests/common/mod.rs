@@ -1,0 +1,64 @@
+//! What the behaviour tests share.
+#![expect(dead_code, reason = "each test file uses its part")]
+
+use std::time::Duration;
+
+use embank::{Bank, BankOptions, Missing, Table, TableConfig};
+use tempfile::TempDir;
+
+/// The smallest budget that training must work with.
+pub(crate) const SMALL_BUDGET_BYTES: u64 = 1 << 20;
+
+pub(crate) struct TestBank {
+    pub(crate) bank: Bank,
+    pub(crate) dir: TempDir,
+}
+
+pub(crate) fn small_options() -> BankOptions {
+    BankOptions {
+        memory_budget_bytes: SMALL_BUDGET_BYTES,
+        wait_timeout: Duration::from_secs(120),
+        ..Default::default()
+    }
+}
+
+/// A new bank of the smallest budget in a directory of its own.
+pub(crate) fn new_bank() -> TestBank {
+    new_bank_with(small_options())
+}
+
+pub(crate) fn new_bank_with(options: BankOptions) -> TestBank {
+    let dir = tempfile::tempdir().unwrap();
+    let bank = Bank::open(dir.path().join("bank"), options).unwrap();
+    TestBank { bank, dir }
+}
+
+pub(crate) fn table(bank: &Bank, config: TableConfig) -> Table {
+    bank.table("t", config).unwrap()
+}
+
+/// The rows of `keys`, which must all be there.
+pub(crate) fn rows_of(table: &Table, keys: &[u64]) -> Vec<f32> {
+    let mut rows = vec![f32::NAN; keys.len() * table.dim()];
+    table.peek(keys, &mut rows, Missing::Error).unwrap();
+    rows
+}
+
+pub(crate) fn initial_of(table: &Table, keys: &[u64]) -> Vec<f32> {
+    let mut rows = vec![f32::NAN; keys.len() * table.dim()];
+    table.initial(keys, &mut rows).unwrap();
+    rows
+}
+
+/// Writes rows of another table until several budgets have gone through the log, so that every row
+/// written before lies on disk.
+pub(crate) fn push_to_disk(bank: &Bank) {
+    let filler = bank.table("filler", TableConfig::new(64)).unwrap();
+    let start = filler.stats().put_rows;
+    let rows = vec![1.0; 500 * 64];
+    for batch in 0..32 {
+        let first = start + batch * 500;
+        let keys: Vec<u64> = (first..first + 500).collect();
+        filler.put(&keys, &rows).unwrap();
+    }
+}

@@ -1,0 +1,167 @@
+//! Reading ahead into memory.
+
+#![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
+
+mod common;
+
+use std::time::Duration;
+
+use common::{new_bank, new_bank_with, push_to_disk, rows_of, small_options, table};
+use embank::{Bank, BankOptions, LookaheadStats, Optimizer, Table, TableConfig};
+
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// A table whose `count` rows hold their key and lie on disk.
+fn rows_on_disk(bank: &Bank, count: u64) -> (Table, Vec<u64>) {
+    let table = table(bank, TableConfig::new(2).optimizer(Optimizer::sgd(1.0)));
+    let keys: Vec<u64> = (0..count).collect();
+    let rows: Vec<f32> = keys.iter().flat_map(|&key| [key as f32; 2]).collect();
+    table.put(&keys, &rows).unwrap();
+    push_to_disk(bank);
+    (table, keys)
+}
+
+/// Every key asked for must be accounted for.
+fn settled(bank: &Bank) -> LookaheadStats {
+    assert!(bank.wait_lookahead(PATIENCE));
+    let stats = bank.stats().lookahead;
+    assert_eq!(stats.pending, 0);
+    assert_eq!(stats.requested, stats.resident + stats.queued + stats.merged + stats.dropped);
+    assert_eq!(
+        stats.queued,
+        stats.moved + stats.late + stats.missing + stats.cancelled + stats.failed
+    );
+    stats
+}
+
+#[test]
+fn rows_on_disk_come_into_memory_before_they_are_got() {
+    let test = new_bank();
+    let (table, keys) = rows_on_disk(&test.bank, 300);
+    let receipt = table.lookahead(&keys).unwrap();
+    assert_eq!((receipt.queued, receipt.resident, receipt.dropped), (300, 0, 0));
+    let stats = settled(&test.bank);
+    assert_eq!((stats.moved, stats.late, stats.failed), (300, 0, 0));
+
+    let before = table.stats().disk_reads;
+    let mut rows = vec![0.0; 600];
+    drop(table.get(&keys, &mut rows).unwrap());
+    assert_eq!(table.stats().disk_reads, before, "the rows were in memory");
+    assert!(rows.chunks(2).zip(&keys).all(|(row, &key)| row == [key as f32; 2]));
+    assert_eq!(test.bank.stats().lookahead.on_time, 300);
+    assert_eq!(test.bank.stats().lookahead.wasted, 0);
+}
+
+#[test]
+fn rows_in_memory_are_not_queued() {
+    let test = new_bank();
+    let table = table(&test.bank, TableConfig::new(2));
+    table.put(&[1, 2, 3], &[0.0; 6]).unwrap();
+    let receipt = table.lookahead(&[1, 2, 3, 2]).unwrap();
+    assert_eq!((receipt.resident, receipt.accepted()), (4, 0));
+    assert_eq!(settled(&test.bank).resident, 4);
+}
+
+#[test]
+fn missing_rows_stay_missing() {
+    let test = new_bank();
+    let (table, _) = rows_on_disk(&test.bank, 10);
+    let keys: Vec<u64> = (1_000_000..1_000_500).collect();
+    table.lookahead(&keys).unwrap();
+    assert_eq!(settled(&test.bank).moved, 0);
+    assert_eq!(table.contains(&keys).unwrap(), [false; 500]);
+}
+
+#[test]
+fn requests_for_the_same_row_are_merged() {
+    let test = new_bank();
+    let (table, _) = rows_on_disk(&test.bank, 10);
+    let receipt = table.lookahead(&[4, 4, 4, 5]).unwrap();
+    assert_eq!((receipt.queued, receipt.merged, receipt.accepted()), (2, 2, 4));
+    let stats = settled(&test.bank);
+    assert_eq!((stats.moved, stats.merged), (2, 2));
+}
+
+#[test]
+fn what_does_not_fit_the_queue_is_dropped() {
+    let options = BankOptions { lookahead_queue_keys: Some(8), ..small_options() };
+    let test = new_bank_with(options);
+    let (table, keys) = rows_on_disk(&test.bank, 100);
+    let receipt = table.lookahead(&keys).unwrap();
+    assert_eq!((receipt.queued, receipt.dropped), (8, 92));
+    let stats = settled(&test.bank);
+    assert_eq!((stats.moved, stats.capacity), (8, 8));
+    drop(table.get(&keys, &mut [0.0; 200]).unwrap());
+    assert_eq!(rows_of(&table, &[99]), [99.0; 2]);
+}
+
+#[test]
+fn a_queue_of_no_keys_turns_lookahead_off() {
+    let options = BankOptions { lookahead_queue_keys: Some(0), ..small_options() };
+    let test = new_bank_with(options);
+    let (table, keys) = rows_on_disk(&test.bank, 20);
+    assert_eq!(table.lookahead(&keys).unwrap().dropped, 20);
+    assert_eq!(settled(&test.bank).moved, 0);
+}
+
+#[test]
+fn cancelled_rows_stay_on_disk_and_are_counted() {
+    let test = new_bank();
+    let (table, keys) = rows_on_disk(&test.bank, 500);
+    table.lookahead(&keys).unwrap();
+    let cancelled = test.bank.cancel_lookahead() as u64;
+    let stats = settled(&test.bank);
+    assert_eq!(stats.cancelled, cancelled);
+    assert_eq!(stats.moved, 500 - cancelled);
+    assert_eq!(rows_of(&table, &[123]), [123.0; 2]);
+}
+
+#[test]
+fn counts_and_values_are_kept_while_rows_move() {
+    let test = new_bank();
+    let (table, keys) = rows_on_disk(&test.bank, 100);
+    let lease = table.get(&keys, &mut [0.0; 200]).unwrap();
+    push_to_disk(&test.bank);
+    assert_eq!(table.lookahead(&keys).unwrap().queued, 100);
+    settled(&test.bank);
+    assert_eq!(table.outstanding(60).unwrap(), Some(1));
+    lease.apply(&[-1.0; 200]).unwrap();
+    assert_eq!(table.outstanding(60).unwrap(), Some(0));
+    assert_eq!(rows_of(&table, &[60]), [61.0; 2]);
+}
+
+/// Gets, updates and lookahead of the same rows at once: nothing is lost, whoever is first.
+#[test]
+fn training_while_looking_ahead_loses_nothing() {
+    let test = new_bank();
+    let (table, keys) = rows_on_disk(&test.bank, 20_000);
+    let steps = 4;
+    for _ in 0..steps {
+        let batches: Vec<&[u64]> = keys.chunks(500).collect();
+        for (place, batch) in batches.iter().enumerate() {
+            if let Some(next) = batches.get(place + 1) {
+                table.lookahead(next).unwrap();
+            }
+            let lease = table.get(batch, &mut vec![0.0; batch.len() * 2]).unwrap();
+            lease.apply(&vec![-1.0; batch.len() * 2]).unwrap();
+        }
+    }
+    settled(&test.bank);
+    for batch in keys.chunks(1000) {
+        let expected: Vec<f32> =
+            batch.iter().flat_map(|&key| [key as f32 + steps as f32; 2]).collect();
+        assert_eq!(rows_of(&table, batch), expected);
+    }
+}
+
+#[test]
+fn a_bank_closes_with_requests_pending_and_opens_again() {
+    let test = new_bank();
+    let (table, keys) = rows_on_disk(&test.bank, 500);
+    test.bank.checkpoint(b"").unwrap();
+    table.lookahead(&keys).unwrap();
+    let path = test.bank.path().to_owned();
+    drop((table, test.bank));
+    let bank = Bank::open(path, small_options()).unwrap();
+    assert_eq!(rows_of(&bank.open_table("t").unwrap(), &[499]), [499.0; 2]);
+}
