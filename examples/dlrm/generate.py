@@ -116,7 +116,8 @@ def zipf_ranks(uniform: NDArray[np.float64], size: int, skew: float) -> NDArray[
     power = 1.0 - skew
     top = (size + 1.0) ** power
     ranks = (1.0 + uniform * (top - 1.0)) ** (1.0 / power) - 1.0
-    return np.minimum(ranks, size - 1).astype(np.uint32)
+    bounded: NDArray[np.uint32] = np.minimum(ranks, size - 1).astype(np.uint32)
+    return bounded
 
 
 def mixed(values: NDArray[np.uint32]) -> NDArray[np.uint32]:
