@@ -47,7 +47,7 @@ impl PyRecovered {
 ///         memory, the index and the buffers.
 ///     device: "auto" (`io_uring` where the kernel grants it, else threads), "io_uring" or "threads".
 ///     checkpoints_kept: How many of the newest checkpoints stay on disk.
-///     wait_timeout: Seconds that a get waits at a staleness bound.
+///     wait_timeout: Seconds that a get waits at a staleness bound; Ctrl-C takes effect after it.
 ///
 /// Raises:
 ///     BudgetTooSmall: The budget can't hold what it must; has the number that would do.
@@ -56,13 +56,12 @@ impl PyRecovered {
 ///     StoreIOError: The directory or a file can't be read or written; also an `OSError`.
 ///     ValueError, TypeError: An argument is wrong.
 ///
-/// >>> import embank, tempfile
-/// >>> directory = tempfile.TemporaryDirectory()
-/// >>> with embank.Bank(directory.name, memory_budget="16MiB") as bank:
+/// >>> import embank
+/// >>> with embank.Bank("clicks.bank", memory_budget="16MiB") as bank:
 /// ...     users = bank.table("user", dim=2, initializer=embank.Constant(0.5))
 /// ...     users.get([7]).release()
 /// ...     number = bank.checkpoint(b"step 1")
-/// >>> with embank.Bank(directory.name, memory_budget="16MiB") as bank:
+/// >>> with embank.Bank("clicks.bank", memory_budget="16MiB") as bank:
 /// ...     print(bank.recovered.blob, bank.tables(), bank.open_table("user").contains([7, 8]))
 /// b'step 1' ['user'] [ True False]
 #[pyclass(name = "Bank", module = "embank", frozen)]

@@ -72,9 +72,8 @@ impl Drop for Held {
 /// back by `release` or the end of a `with` block, or garbage collected. `rows` stays valid after
 /// that: it is a copy. Thread safe; of several threads, one consumes it.
 ///
-/// >>> import embank, numpy as np, tempfile
-/// >>> directory = tempfile.TemporaryDirectory()
-/// >>> bank = embank.Bank(directory.name, memory_budget="16MiB")
+/// >>> import embank, numpy as np
+/// >>> bank = embank.Bank("lease.bank", memory_budget="16MiB")
 /// >>> table = bank.table("item", dim=2, optimizer=embank.SGD(lr=1.0), initializer=embank.Zeros())
 /// >>> with table.get([3, 4, 3]) as lease:
 /// ...     print(lease.rows.shape, table.outstanding(3))
@@ -160,9 +159,8 @@ impl PyLease {
 /// appearance, and `inverse` says which of them each key of the batch means: a model's gradient with
 /// respect to `rows` has already summed what belongs to duplicates.
 ///
-/// >>> import embank, numpy as np, tempfile
-/// >>> directory = tempfile.TemporaryDirectory()
-/// >>> bank = embank.Bank(directory.name, memory_budget="16MiB")
+/// >>> import embank, numpy as np
+/// >>> bank = embank.Bank("distinct.bank", memory_budget="16MiB")
 /// >>> table = bank.table("item", dim=2, optimizer=embank.SGD(lr=1.0), initializer=embank.Zeros())
 /// >>> lease = table.get_distinct([3, 4, 3])
 /// >>> lease.keys.tolist(), lease.inverse.tolist(), lease.rows.shape

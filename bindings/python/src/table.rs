@@ -19,9 +19,8 @@ use crate::{scalars, stats};
 /// uint64 arrays are read where they lie; a negative int64 stands for the same 64 bits. A key may occur more
 /// than once in a batch. Every method raises `ValueError` once the bank is closed.
 ///
-/// >>> import embank, tempfile
-/// >>> directory = tempfile.TemporaryDirectory()
-/// >>> bank = embank.Bank(directory.name, memory_budget="16MiB")
+/// >>> import embank
+/// >>> bank = embank.Bank("table.bank", memory_budget="16MiB")
 /// >>> table = bank.table("item", dim=2, initializer=embank.Constant(0.5))
 /// >>> table.put([1, 2], [[1.0, 2.0], [3.0, 4.0]])
 /// >>> table.peek([2, 1, 9]).tolist()

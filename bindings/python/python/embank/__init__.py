@@ -4,9 +4,8 @@ A `Bank` is a directory that holds many tables under one memory budget. A `Table
 to rows of float32, with its optimizer in the store. `Table.get` hands out rows with a `Lease`; a
 gradient goes back through it:
 
->>> import numpy as np, tempfile
->>> directory = tempfile.TemporaryDirectory()
->>> with Bank(directory.name, memory_budget="16MiB") as bank:
+>>> import numpy as np
+>>> with Bank("quick.bank", memory_budget="16MiB") as bank:
 ...     users = bank.table("user", dim=4, optimizer=SGD(lr=0.5), initializer=Constant(1.0))
 ...     with users.get([7, 7, 9]) as lease:
 ...         lease.apply(np.ones((3, 4), dtype=np.float32))

@@ -37,9 +37,8 @@ class LookaheadLoader(Generic[Batch]):
             shape. It runs in this process.
         depth: Batches to look ahead, 4 by default; 0 announces nothing.
 
-    >>> import embank, embank.torch, tempfile, torch
-    >>> directory = tempfile.TemporaryDirectory()
-    >>> bank = embank.Bank(directory.name, memory_budget="16MiB")
+    >>> import embank, embank.torch, torch
+    >>> bank = embank.Bank("loader.bank", memory_budget="16MiB")
     >>> items = bank.table("item", dim=8)
     >>> batches = [torch.arange(3) + step for step in range(5)]
     >>> loader = embank.torch.LookaheadLoader(batches, lambda batch: {items: batch}, depth=2)

@@ -22,9 +22,8 @@ class Embedding(nn.Module):
     Args:
         table: Where the rows live. Its optimizer applies the gradients.
 
-    >>> import embank, embank.torch, tempfile, torch
-    >>> directory = tempfile.TemporaryDirectory()
-    >>> bank = embank.Bank(directory.name, memory_budget="16MiB")
+    >>> import embank, embank.torch, torch
+    >>> bank = embank.Bank("embedding.bank", memory_budget="16MiB")
     >>> words = bank.table("word", dim=8, optimizer=embank.Adagrad(lr=0.1))
     >>> embedding = embank.torch.Embedding(words)
     >>> embedding(torch.tensor([[1, 2, 3], [3, 3, 1]])).shape
@@ -55,9 +54,8 @@ class EmbeddingBag(nn.Module):
         padding_idx: A key that stands for no row: it adds nothing to its bag, does not count in
             its mean, and is never looked up.
 
-    >>> import embank, embank.torch, tempfile, torch
-    >>> directory = tempfile.TemporaryDirectory()
-    >>> bank = embank.Bank(directory.name, memory_budget="16MiB")
+    >>> import embank, embank.torch, torch
+    >>> bank = embank.Bank("bag.bank", memory_budget="16MiB")
     >>> genres = bank.table(
     ...     "genre", dim=4, optimizer=embank.SGD(lr=0.1), initializer=embank.Constant(1.0)
     ... )

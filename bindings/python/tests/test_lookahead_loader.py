@@ -1,0 +1,104 @@
+"""`LookaheadLoader`: the loader's batches in order, their keys announced early."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import embank
+
+torch = pytest.importorskip("torch")
+
+from embank.torch import LookaheadLoader  # noqa: E402
+
+
+class Announcements:
+    """Stands for a table that writes down what is announced."""
+
+    def __init__(self) -> None:
+        self.keys: list[list[int]] = []
+
+    def lookahead(self, keys: Any) -> int:
+        assert keys.ndim == 1
+        self.keys.append(keys.tolist())
+        return len(keys)
+
+
+@pytest.mark.parametrize("depth", [0, 1, 3, 9, 50])
+def test_batches_come_in_order_and_the_next_depth_are_announced(depth: int) -> None:
+    table = Announcements()
+    loader: Any = LookaheadLoader(list(range(10)), lambda at: {table: np.array([at])}, depth)
+    for _ in range(2):
+        table.keys.clear()
+        for at, batch in enumerate(loader):
+            assert batch == at
+            last = min(at + depth, 9)
+            assert table.keys == [[n] for n in range(1, last + 1)] if depth else not table.keys
+        assert at == 9
+
+
+def test_no_batch_is_drawn_before_its_turn() -> None:
+    drawn = []
+
+    def draw() -> Iterator[int]:
+        for at in range(10):
+            drawn.append(at)
+            yield at
+
+    table = Announcements()
+    loader: Any = LookaheadLoader(draw(), lambda at: {table: np.array([at])}, depth=2)
+    batches = iter(loader)
+    assert drawn == []
+    assert next(batches) == 0
+    assert drawn == [0, 1, 2]
+    assert next(batches) == 1
+    assert drawn == [0, 1, 2, 3]
+
+
+def test_length_is_the_loaders() -> None:
+    loader: Any = LookaheadLoader([1, 2, 3], lambda batch: {})
+    assert (len(loader), loader.depth) == (3, 4)
+    with pytest.raises(TypeError, match="generator"):
+        len(LookaheadLoader((n for n in range(3)), lambda batch: {}))
+    assert list(LookaheadLoader([], lambda batch: {})) == []
+
+
+def test_depth_must_not_be_negative() -> None:
+    with pytest.raises(ValueError, match="-1"):
+        LookaheadLoader([1], lambda batch: {}, depth=-1)
+
+
+def test_keys_of_every_form_and_table_are_counted(bank: embank.Bank) -> None:
+    users, items = bank.table("user", dim=2), bank.table("item", dim=2)
+
+    def keys(batch: Any) -> dict[embank.Table, Any]:
+        return {users: batch, items: batch.numpy()[:, :1]}
+
+    batches = [torch.arange(6).view(2, 3) + step for step in range(5)]
+    seen = list(LookaheadLoader(batches, keys, depth=2))
+    assert all(got is made for got, made in zip(seen, batches))
+    assert bank.stats()["lookahead"]["requested"] == 4 * (6 + 2)
+
+
+def test_errors_of_the_loader_and_of_keys_come_through(table: embank.Table) -> None:
+    def broken() -> Iterator[int]:
+        yield 1
+        raise OSError("the file ends here")
+
+    with pytest.raises(OSError, match="the file ends here"):
+        list(LookaheadLoader(broken(), lambda batch: {}))
+    with pytest.raises(TypeError, match="integers"):
+        list(LookaheadLoader([1, 2], lambda batch: {table: np.array([0.5])}))
+
+
+def test_a_data_loader_with_workers(bank: embank.Bank, table: embank.Table) -> None:
+    """Workers are forked while the bank is open; they carry keys and never touch it."""
+    data = torch.utils.data.TensorDataset(torch.arange(40))
+    loader = torch.utils.data.DataLoader(data, batch_size=4, num_workers=2)
+    ahead = LookaheadLoader(loader, lambda batch: {table: batch[0]}, depth=3)
+    assert len(ahead) == 10
+    assert torch.cat([batch[0] for batch in ahead]).tolist() == list(range(40))
+    assert bank.stats()["lookahead"]["requested"] == 36

@@ -1,0 +1,283 @@
+"""`embank.torch` beside `torch.nn`: the same numbers, with the table in the store."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any, Callable
+
+import numpy as np
+import pytest
+
+import embank
+
+torch = pytest.importorskip("torch")
+
+import embank.torch  # noqa: E402
+
+ROWS, DIM = 50, 6
+
+
+def twin(bank: embank.Bank, optimizer: Any, mode: str, **options: Any) -> tuple[Any, Any]:
+    """A table's module and torch's own, with the same initial weights."""
+    table = bank.table(f"twin {mode}", dim=DIM, optimizer=optimizer, seed=3)
+    weights = torch.from_numpy(table.initial(np.arange(ROWS)))
+    ours = embank.torch.EmbeddingBag(table, mode=mode, **options)
+    theirs = torch.nn.EmbeddingBag(ROWS, DIM, mode=mode, _weight=weights.clone(), **options)
+    return ours, theirs
+
+
+OPTIMIZERS: list[Any] = [
+    pytest.param(embank.SGD(lr=0.3), lambda p: torch.optim.SGD(p, lr=0.3), id="SGD"),
+    pytest.param(embank.Adagrad(lr=0.1), lambda p: torch.optim.Adagrad(p, lr=0.1), id="Adagrad"),
+    pytest.param(
+        embank.Adagrad(lr=0.1, eps=1e-3, initial_accumulator_value=0.5),
+        lambda p: torch.optim.Adagrad(p, lr=0.1, eps=1e-3, initial_accumulator_value=0.5),
+        id="Adagrad with initial accumulator",
+    ),
+]
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean"])
+@pytest.mark.parametrize(("optimizer", "torch_optimizer"), OPTIMIZERS)
+def test_a_hundred_steps_equal_torch(
+    bank: embank.Bank, optimizer: Any, torch_optimizer: Callable[..., Any], mode: str
+) -> None:
+    ours, theirs = twin(bank, optimizer, mode)
+    dense = torch_optimizer(theirs.parameters())
+    random = torch.Generator().manual_seed(5)
+    for step in range(100):
+        # Few keys, so that bags and batches repeat them; empty bags among them.
+        count = int(torch.randint(0, 40, (), generator=random))
+        keys = torch.randint(0, 12 if step % 2 else ROWS, (count,), generator=random)
+        cuts = torch.randint(0, count + 1, (7,), generator=random).sort().values
+        offsets = torch.cat([torch.zeros(1, dtype=torch.int64), cuts])
+        scale = torch.randn(8, DIM, generator=random)
+        got, wanted = ours(keys, offsets), theirs(keys, offsets)
+        torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-6)
+        dense.zero_grad()
+        ((got * scale).sum() + 0.01 * (got**2).sum()).backward()
+        ((wanted * scale).sum() + 0.01 * (wanted**2).sum()).backward()
+        dense.step()
+    rows = torch.from_numpy(ours.table.peek(np.arange(ROWS)))
+    torch.testing.assert_close(rows, theirs.weight.detach(), rtol=1e-5, atol=1e-6)
+    assert all(not ours.table.outstanding(key) for key in range(ROWS))
+
+
+FORMS: list[Any] = [
+    pytest.param(lambda: (torch.tensor([[1, 2, 2], [0, 5, 1]]),), {}, id="2-D"),
+    pytest.param(lambda: (torch.tensor([[1, 2]], dtype=torch.int32),), {}, id="2-D int32"),
+    pytest.param(
+        lambda: (torch.tensor([1, 2, 2, 7]), torch.tensor([0, 1])), {}, id="1-D and offsets"
+    ),
+    pytest.param(
+        lambda: (torch.tensor([1, 2, 2, 7]), torch.tensor([0, 1, 4])),
+        {"include_last_offset": True},
+        id="last offset",
+    ),
+    pytest.param(
+        lambda: (torch.tensor([2, 1, 2, 7, 2, 3]), torch.tensor([0, 1, 4])),
+        {"padding_idx": 2},
+        id="padding",
+    ),
+    pytest.param(
+        lambda: (torch.tensor([[2, 1, 2], [2, 2, 2], [4, 3, 2]]),),
+        {"padding_idx": 2},
+        id="2-D padding",
+    ),
+    pytest.param(
+        lambda: (torch.tensor([2, 1, 2, 7]), torch.tensor([0, 0, 3, 4])),
+        {"padding_idx": 2, "include_last_offset": True},
+        id="padding and last offset",
+    ),
+]
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean"])
+@pytest.mark.parametrize(("arguments", "options"), FORMS)
+def test_every_form_of_the_call_equals_torch(
+    bank: embank.Bank, arguments: Callable[[], Any], options: Any, mode: str
+) -> None:
+    ours, theirs = twin(bank, embank.SGD(lr=1.0), mode, **options)
+    for module in (ours, theirs):
+        module.train()
+    got, wanted = ours(*arguments()), theirs(*arguments())
+    torch.testing.assert_close(got, wanted)
+    (got**2).sum().backward()
+    (wanted**2).sum().backward()
+    stepped = theirs.weight.detach() - theirs.weight.grad
+    torch.testing.assert_close(torch.from_numpy(ours.table.peek(np.arange(ROWS))), stepped)
+    ours.eval()
+    theirs.weight.data = stepped
+    torch.testing.assert_close(ours(*arguments()), theirs(*arguments()).detach())
+    if "padding_idx" in options:
+        assert ours.table.contains([2]).tolist() == [False]
+
+
+def test_weights_of_single_keys_equal_torch(bank: embank.Bank) -> None:
+    ours, theirs = twin(bank, embank.SGD(lr=1.0), "sum", padding_idx=4)
+    keys = torch.tensor([[1, 4, 1], [3, 2, 4]])
+    results = []
+    for module in (ours, theirs):
+        weights = torch.arange(6, dtype=torch.float32).view(2, 3).requires_grad_()
+        module(keys, per_sample_weights=weights).square().sum().backward()
+        results.append(weights.grad)
+    torch.testing.assert_close(*results)
+    stepped = theirs.weight.detach() - theirs.weight.grad
+    torch.testing.assert_close(torch.from_numpy(ours.table.peek(np.arange(ROWS))), stepped)
+
+
+def test_an_embedding_equals_torch(bank: embank.Bank) -> None:
+    table = bank.table("words", dim=DIM, optimizer=embank.SGD(lr=1.0))
+    ours = embank.torch.Embedding(table)
+    theirs = torch.nn.Embedding(ROWS, DIM)
+    theirs.weight.data = torch.from_numpy(table.initial(np.arange(ROWS)))
+    keys = torch.tensor([[[1, 2], [3, 1]]])
+    got, wanted = ours(keys), theirs(keys)
+    torch.testing.assert_close(got, wanted)
+    got.square().sum().backward()
+    wanted.square().sum().backward()
+    stepped = theirs.weight.detach() - theirs.weight.grad
+    torch.testing.assert_close(torch.from_numpy(table.peek(np.arange(ROWS))), stepped)
+
+
+@pytest.fixture
+def bag(table: embank.Table) -> Any:
+    """Sums over the table of ones whose rate is 0.5."""
+    return embank.torch.EmbeddingBag(table, mode="sum")
+
+
+KEYS = [[1, 2], [1, 3]]
+
+
+@pytest.mark.parametrize("how", ["eval", "no_grad", "inference_mode"])
+def test_evaluation_peeks(bag: Any, how: str) -> None:
+    if how == "eval":
+        out = bag.eval()(torch.tensor(KEYS))
+    else:
+        with getattr(torch, how)():
+            out = bag(torch.tensor(KEYS))
+    assert (out == 2.0).all(), "missing rows read as their initial values"
+    assert not out.requires_grad
+    assert not bag.table.contains([1, 2, 3]).any()
+    stats = bag.table.stats()
+    assert stats["gets"] == 0
+
+
+def test_a_forward_holds_a_lease_until_the_backward(bag: Any) -> None:
+    out = bag(torch.tensor(KEYS))
+    assert [bag.table.outstanding(key) for key in (1, 2, 3)] == [1, 1, 1]
+    out.sum().backward()
+    assert [bag.table.outstanding(key) for key in (1, 2, 3)] == [0, 0, 0]
+    assert bag.table.peek([1, 2, 3])[:, 0].tolist() == [0.0, 0.5, 0.5]
+
+
+def test_a_graph_without_backward_gives_its_lease_back(bag: Any) -> None:
+    gc.disable()
+    try:
+        out = bag(torch.tensor(KEYS))
+        assert bag.table.outstanding(1) == 1
+        del out
+        assert bag.table.outstanding(1) == 0, "without waiting for the cyclic collector"
+    finally:
+        gc.enable()
+    assert (bag.table.peek([1, 2, 3]) == 1.0).all()
+
+
+def test_several_forwards_before_the_backward(bag: Any) -> None:
+    first, second = bag(torch.tensor(KEYS)), bag(torch.tensor([[1, 9]]))
+    assert bag.table.outstanding(1) == 2
+    (first.sum() + 3 * second.sum()).backward()
+    assert bag.table.outstanding(1) == 0
+    assert bag.table.peek([1, 9])[:, 0].tolist() == [1.0 - 0.5 * 2 - 0.5 * 3, 1.0 - 0.5 * 3]
+
+
+def test_each_backward_is_a_step_of_its_own(bank: embank.Bank) -> None:
+    table = bank.table(
+        "steps", dim=1, optimizer=embank.Adagrad(lr=1.0), initializer=embank.Zeros()
+    )
+    bag = embank.torch.EmbeddingBag(table, mode="sum")
+    for _ in range(2):
+        bag(torch.tensor([[1]])).sum().backward()
+    expected = -1.0 - 1.0 / np.sqrt(2.0)
+    np.testing.assert_allclose(table.peek([1]), [[expected]], rtol=1e-6)
+
+
+def test_a_second_backward_through_a_retained_graph_raises(bag: Any) -> None:
+    loss = bag(torch.tensor(KEYS)).sum()
+    loss.backward(retain_graph=True)
+    with pytest.raises(RuntimeError, match="already applied"):
+        loss.backward()
+    assert bag.table.peek([2])[:, 0].tolist() == [0.5]
+
+
+def test_what_the_store_refuses_surfaces_in_backward(bag: Any) -> None:
+    with pytest.raises(ValueError, match="NaN|finite"):
+        (bag(torch.tensor(KEYS)).sum() * float("nan")).backward()
+    assert (bag.table.peek([1, 2, 3]) == 1.0).all()
+    assert bag.table.outstanding(1) == 0
+
+
+def test_a_table_without_an_optimizer_fails_in_backward(bank: embank.Bank) -> None:
+    bag = embank.torch.EmbeddingBag(bank.table("plain", dim=2))
+    out = bag(torch.tensor(KEYS))
+    with pytest.raises(ValueError, match="optimizer"):
+        out.sum().backward()
+
+
+def test_a_backward_after_close_raises(bank: embank.Bank, bag: Any) -> None:
+    out = bag(torch.tensor(KEYS))
+    bank.close()
+    with pytest.raises(RuntimeError, match="released"):
+        out.sum().backward()
+
+
+def test_a_dense_part_learns_beside_the_table(bank: embank.Bank) -> None:
+    """A model with one parameter of torch's and one table: both move, and only one is a parameter."""
+    torch.manual_seed(1)
+    table = bank.table("u", dim=DIM, optimizer=embank.Adagrad(lr=0.1))
+    model = torch.nn.Sequential(embank.torch.EmbeddingBag(table), torch.nn.Linear(DIM, 1))
+    assert len(list(model.parameters())) == 2
+    assert list(model.state_dict()) == ["1.weight", "1.bias"]
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    keys = torch.randint(0, 20, (64, 3))
+    target = (keys.sum(1, keepdim=True) % 2).float()
+    losses = []
+    for _ in range(200):
+        loss = torch.nn.functional.binary_cross_entropy_with_logits(model(keys), target)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.75 * losses[0]
+
+
+def test_an_empty_batch_goes_through(bag: Any) -> None:
+    out = bag(torch.empty(0, dtype=torch.int64), torch.tensor([0, 0]))
+    assert out.tolist() == [[0.0] * 4] * 2
+    out.sum().backward()
+    assert bag(torch.empty((0, 3), dtype=torch.int64)).shape == (0, 4)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ((torch.tensor([1, 2]),), ValueError, "offsets"),
+        ((torch.tensor([[1, 2]]), torch.tensor([0])), ValueError, "leave offsets out"),
+        ((torch.tensor([[[1]]]),), ValueError, "1-D or 2-D, not 3-D"),
+        ((torch.tensor([1, 2]), torch.tensor([[0]])), ValueError, "offsets must be 1-D"),
+        ((torch.tensor([[1.0]]),), TypeError, r"keys\.long\(\)"),
+        ((torch.tensor([[1, 2]]), None, torch.ones(2)), ValueError, "same"),
+        ((torch.tensor([1, 2]), torch.tensor([0, 9])), RuntimeError, "offsets"),
+    ],
+)
+def test_wrong_inputs(bag: Any, arguments: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        bag(*arguments)
+    assert not bag.table.outstanding(1)
+
+
+def test_modes_are_checked_and_shown(table: embank.Table) -> None:
+    with pytest.raises(ValueError, match='"sum" or "mean"'):
+        embank.torch.EmbeddingBag(table, mode="max")  # type: ignore[arg-type]
+    assert repr(embank.torch.EmbeddingBag(table)) == "EmbeddingBag('item', dim=4, mode='mean')"
+    assert repr(embank.torch.Embedding(table)) == "Embedding('item', dim=4)"

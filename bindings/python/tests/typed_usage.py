@@ -1,0 +1,65 @@
+"""A program that uses the whole package; `mypy --strict` must find nothing to say.
+
+`test_typing.py` runs the checker over it. It is not run itself.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Optional
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+import embank
+import embank.torch
+
+
+def train(path: Path, batches: list[NDArray[np.int64]]) -> Optional[bytes]:
+    with embank.Bank(path, memory_budget="64MiB", device="auto", wait_timeout=5.0) as bank:
+        table: embank.Table = bank.table(
+            "user",
+            dim=16,
+            optimizer=embank.Adagrad(lr=0.01),
+            initializer=embank.Uniform(-0.1, 0.1),
+            staleness_bound=4,
+        )
+        for keys in batches:
+            table.lookahead(keys)
+            with table.get(keys) as lease:
+                rows: NDArray[np.float32] = lease.rows
+                lease.apply(rows * 2)
+            distinct = table.get_distinct([1, 2, 3])
+            inverse: NDArray[np.int64] = distinct.inverse
+            distinct.put(distinct.rows[inverse[:1]])
+        table.learning_rate = 0.5
+        table.staleness_bound = None
+        late: int = bank.stats()["lookahead"]["late"]
+        gets: int = table.stats()["gets"]
+        number: int = bank.checkpoint(b"%d %d" % (late, gets))
+        found: NDArray[np.bool_] = table.contains(np.array([number]))
+        if found.all() and bank.recovered is not None:
+            return bank.recovered.blob
+    return None
+
+
+def evaluate(table: embank.Table) -> torch.Tensor:
+    bag = embank.torch.EmbeddingBag(table, mode="sum")
+    batches = [torch.arange(4)]
+    loader = embank.torch.LookaheadLoader(batches, lambda batch: {table: batch}, depth=2)
+    total = torch.zeros(table.dim)
+    for batch in loader:
+        output: torch.Tensor = bag(batch, torch.tensor([0, 2]))
+        total += output.sum(0)
+    return total
+
+
+def first_missing(table: embank.Table) -> int:
+    try:
+        table.peek([1], missing="error")
+    except embank.MissingRow as error:
+        return error.key
+    except embank.StoreIOError as error:
+        return error.errno or 0
+    return -1
