@@ -32,6 +32,7 @@ const RECORDS_AHEAD: usize = 12;
 const BUCKETS_AHEAD: usize = 12;
 /// Cache lines of a record that are prefetched at most; the processor streams the rest.
 const LINES_AHEAD_MAX: usize = 8;
+const LINE_BYTES: usize = 64;
 
 /// What the engine does, the store's own jobs included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -329,9 +330,11 @@ impl<'a, W: Work> Batch<'a, W> {
             return;
         }
         let place = self.core.log.place(entry.address());
-        let lines = record_bytes(self.value_bytes).div_ceil(64) + 1;
+        // The lines that the record touches, not one more: each costs a fill buffer.
+        let end = place.wrapping_add(record_bytes(self.value_bytes) - 1);
+        let lines = (end as usize / LINE_BYTES) - (place as usize / LINE_BYTES) + 1;
         for line in 0..lines.min(LINES_AHEAD_MAX) {
-            let line = place.wrapping_add(line * 64);
+            let line = place.wrapping_add(line * LINE_BYTES);
             if matches!(W::MODE, Mode::Peek | Mode::Locate | Mode::Promote) {
                 prefetch::read(line);
             } else {

@@ -88,6 +88,12 @@ impl Entry {
         (tag ^ probe.0) & known == 0
     }
 
+    /// Whether all 16 bits are known and agree: what most matches are.
+    #[inline]
+    pub(crate) fn matches_fully(self, probe: Probe) -> bool {
+        self.tag() == probe.0
+    }
+
     /// How many leading known bits agree with the hash.
     pub(crate) fn agreement(self, probe: Probe) -> u32 {
         let tag = self.tag();

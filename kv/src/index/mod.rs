@@ -240,32 +240,37 @@ impl Index {
         }
     }
 
-    /// The first slot that may lead to the hash, without regard to a split under way: a hint that the
-    /// caller confirms by the record's key. Empty if there is none.
+    /// The first slot of the hash's bucket that may lead to it, without regard to a split under way: a
+    /// hint that the caller confirms by the record's key. Empty if there is none in the bucket itself;
+    /// its overflow bucket is then on its way into the cache.
     #[inline]
     pub(crate) fn first_match(&self, hash: u64) -> Entry {
         let (_, bucket, meta) = self.find_bucket(hash);
         let probe = Probe::new(hash, meta.depth());
-        for slot in bucket.slots() {
-            // Acquire: sees the record that the Release store of this slot published.
-            let entry = Entry(slot.load(Ordering::Acquire));
-            if entry.matches(probe) {
-                return entry;
-            }
+        let mut matching = 0u32;
+        for (i, slot) in bucket.slots().iter().enumerate() {
+            // Relaxed: the one that is used is loaded again below.
+            let entry = Entry(slot.load(Ordering::Relaxed));
+            matching |= u32::from(entry.matches_fully(probe)) << i;
         }
-        if meta.overflow() == 0 {
-            Entry::EMPTY
-        } else {
-            self.first_match_beyond(bucket, meta, probe)
+        if matching == 0 {
+            return self.first_partial_match(bucket, meta, probe);
         }
+        let slot = &bucket.slots()[matching.trailing_zeros() as usize];
+        // Acquire: sees the record that the Release store of this slot published. If the slot changed
+        // since, its record will not carry the key, or be just as good.
+        Entry(slot.load(Ordering::Acquire))
     }
 
     #[cold]
-    fn first_match_beyond(&self, bucket: &Bucket, meta: Meta, probe: Probe) -> Entry {
-        self.chain(bucket, meta)
-            .skip(1)
-            .take(MAX_CHAIN)
-            .flat_map(Bucket::slots)
+    fn first_partial_match(&self, bucket: &Bucket, meta: Meta, probe: Probe) -> Entry {
+        if meta.overflow() != 0 {
+            crate::prefetch::read(self.overflow_bucket(meta.overflow()));
+        }
+        bucket
+            .slots()
+            .iter()
+            // Acquire: as above.
             .map(|slot| Entry(slot.load(Ordering::Acquire)))
             .find(|entry| entry.matches(probe))
             .unwrap_or(Entry::EMPTY)

@@ -1,6 +1,5 @@
 //! Operations that the behaviour tests share.
 #![expect(clippy::unwrap_used, reason = "a test")]
-#![expect(clippy::allow_attributes, reason = "which of these a test binary uses differs")]
 #![allow(dead_code, reason = "each test binary uses some of these")]
 
 use embank_kv::{Access, Clock, Operation, Outcome, Result, Store, StoreOptions, TableId};
