@@ -1,13 +1,22 @@
 //! The distinct keys of a batch.
 //!
-//! Every Get and every update starts here, so this is part of the hot path: one pass over the keys, an
-//! open-addressing table of 32-bit numbers that fits the first-level cache for a batch of 4,096 keys,
-//! and no allocation per key. A batch that is sorted already skips the table.
+//! Every Get and every update starts here, so this is part of the hot path. A hash table that is probed
+//! key by key loses its time to branches that no processor can predict, so this one does without:
+//!
+//! 1. Backwards over the batch, each key writes its place to its slot. Nothing is compared, and the
+//!    first key of the batch with that hash is what stays. Nothing has to be cleared either, for only
+//!    slots just written are read.
+//! 2. Forwards, each key looks at its slot's place. It is its own (a new key), or that of an equal key
+//!    (a duplicate, whose number is known by now), which is a choice of values and no branch; or that of
+//!    another key with the same slot, which sends it to a small probed table. With 4 to 8 slots a key
+//!    that is some 10% of them, always the same keys.
+//!
+//! There is no allocation per key, and a batch that is sorted already needs no table at all.
 
 use std::cell::RefCell;
 
-/// Scratch tables up to this many slots (256 KiB) are kept by the thread for its next batch.
-const SLOTS_KEPT_MAX: usize = 1 << 16;
+/// Scratch tables up to this many slots (384 KiB, batches of 16,384 keys) are kept by the thread for its next batch.
+const SLOTS_KEPT_MAX: usize = 3 << 15;
 
 thread_local! {
     static SLOTS: RefCell<Vec<u32>> = const { RefCell::new(Vec::new()) };
@@ -49,35 +58,37 @@ impl UniqueKeys {
         })
     }
 
-    /// `slots` holds a distinct key's number + 1, or 0. It has at least twice as many slots as the
-    /// batch has keys, so a probe always meets an empty slot.
-    fn hashed(batch: &[u64], slots: &mut Vec<u32>) -> Self {
-        let slot_count = (2 * batch.len()).next_power_of_two();
-        if slots.len() < slot_count {
-            *slots = vec![0; slot_count];
-        } else {
-            slots[..slot_count].fill(0);
+    fn hashed(batch: &[u64], scratch: &mut Vec<u32>) -> Self {
+        let owner_count = (4 * batch.len()).next_power_of_two();
+        let probed_count = owner_count / 2;
+        if scratch.len() < owner_count + probed_count {
+            *scratch = vec![0; owner_count + probed_count];
         }
-        let slots = &mut slots[..slot_count];
-        let mask = slot_count - 1;
+        let (owners, probed) = scratch.split_at_mut(owner_count);
+        let mut probed = Probed::new(&mut probed[..probed_count]);
+        let mask = owner_count - 1;
+        for (place, &key) in batch.iter().enumerate().rev() {
+            owners[scatter(key) as usize & mask] = place as u32;
+        }
         let mut keys = vec![0; batch.len()];
         let mut inverse = vec![0; batch.len()];
         let mut distinct = 0;
-        for (&key, place) in batch.iter().zip(&mut inverse) {
-            let mut slot = scatter(key);
-            *place = loop {
-                let entry = &mut slots[slot & mask];
-                if *entry == 0 {
+        for (place, &key) in batch.iter().enumerate() {
+            let owner = owners[scatter(key) as usize & mask] as usize;
+            if batch[owner] == key {
+                // An owner is never behind its keys: its number, if it is another, is known.
+                let new = owner == place;
+                keys[distinct] = key;
+                inverse[place] = if new { distinct as u32 } else { inverse[owner] };
+                distinct += usize::from(new);
+            } else {
+                let number = probed.number_of(key, distinct as u32, &keys);
+                if number as usize == distinct {
                     keys[distinct] = key;
                     distinct += 1;
-                    *entry = distinct as u32;
-                    break distinct as u32 - 1;
                 }
-                if keys[*entry as usize - 1] == key {
-                    break *entry - 1;
-                }
-                slot += 1;
-            };
+                inverse[place] = number;
+            }
         }
         keys.truncate(distinct);
         Self { keys, inverse }
@@ -146,11 +157,44 @@ impl UniqueKeys {
     }
 }
 
+/// A table of those keys whose slot belongs to another key, with linear probing.
+struct Probed<'s> {
+    /// A distinct key's number + 1, or 0. At least twice as many as the batch has keys, so that a
+    /// probe always meets an empty one.
+    slots: &'s mut [u32],
+}
+
+impl<'s> Probed<'s> {
+    fn new(slots: &'s mut [u32]) -> Self {
+        slots.fill(0);
+        Self { slots }
+    }
+
+    /// The number of `key`, which is `next` if it was not in.
+    fn number_of(&mut self, key: u64, next: u32, keys: &[u64]) -> u32 {
+        let mask = self.slots.len() - 1;
+        // Other bits than those in which these keys agree with others.
+        let mut slot = (scatter(key) >> 32) as usize;
+        loop {
+            let entry = &mut self.slots[slot & mask];
+            if *entry == 0 {
+                *entry = next + 1;
+                return next;
+            }
+            if keys[*entry as usize - 1] == key {
+                return *entry - 1;
+            }
+            slot += 1;
+        }
+    }
+}
+
 /// Both halves of a 128-bit product folded: regular keys (runs, strides, powers of two) spread evenly
-/// over the low bits.
-fn scatter(key: u64) -> usize {
+/// over the bits.
+#[inline]
+fn scatter(key: u64) -> u64 {
     let product = u128::from(key ^ 0x2545_F491_4F6C_DD1D) * 0x9E37_79B9_7F4A_7C15;
-    (product as u64 ^ (product >> 64) as u64) as usize
+    product as u64 ^ (product >> 64) as u64
 }
 
 #[cfg(test)]

@@ -132,13 +132,19 @@ fn new_row(table: &Table, key: u64) -> ModelRow {
     ModelRow { vector: initial_of(table, &[key]), sums: vec![0.5; DIM] }
 }
 
+/// a * b + c, rounded as the crate rounds it: `f32::mul_add` differs once in some 2^29 cases, and this
+/// test has more than that.
+fn multiply_add(a: f32, b: f32, c: f32) -> f32 {
+    (f64::from(a) * f64::from(b) + f64::from(c)) as f32
+}
+
 fn model_step(row: &mut ModelRow, gradient: f32, adagrad: bool) {
     for (value, sum) in row.vector.iter_mut().zip(&mut row.sums) {
         if adagrad {
-            *sum = gradient.mul_add(gradient, *sum);
+            *sum = multiply_add(gradient, gradient, *sum);
             *value -= LR * gradient / (sum.sqrt() + 1e-10);
         } else {
-            *value = gradient.mul_add(-LR, *value);
+            *value = multiply_add(gradient, -LR, *value);
         }
     }
 }

@@ -10,6 +10,15 @@ use embank::{
 };
 
 #[test]
+fn handles_and_leases_go_between_threads() {
+    fn check<T: Send + Sync + 'static>() {}
+    check::<embank::Bank>();
+    check::<embank::Table>();
+    check::<embank::Lease>();
+    check::<Error>();
+}
+
+#[test]
 fn a_get_inserts_missing_rows_with_their_initial_values() {
     let test = new_bank();
     let table = table(&test.bank, TableConfig::new(3));
