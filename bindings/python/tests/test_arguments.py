@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Callable
 
 import numpy as np
 import pytest
@@ -86,11 +86,12 @@ def test_a_gradient_that_is_not_finite_changes_no_row(table: embank.Table, bad: 
 def test_a_table_without_an_optimizer_takes_no_gradients(bank: embank.Bank) -> None:
     table = bank.table("plain", dim=2)
     assert table.learning_rate is None
-    for use in (
+    uses: list[Callable[[], None]] = [
         lambda: table.apply_gradients([1], ones(1, 2)),
         lambda: table.get([1]).apply(ones(1, 2)),
         lambda: setattr(table, "learning_rate", 0.1),
-    ):
+    ]
+    for use in uses:
         with pytest.raises(ValueError, match="optimizer"):
             use()
 

@@ -29,7 +29,7 @@ class Announcements:
 
 @pytest.mark.parametrize("depth", [0, 1, 3, 9, 50])
 def test_batches_come_in_order_and_the_next_depth_are_announced(depth: int) -> None:
-    table = Announcements()
+    table: Any = Announcements()
     loader: Any = LookaheadLoader(list(range(10)), lambda at: {table: np.array([at])}, depth)
     for _ in range(2):
         table.keys.clear()
@@ -48,7 +48,7 @@ def test_no_batch_is_drawn_before_its_turn() -> None:
             drawn.append(at)
             yield at
 
-    table = Announcements()
+    table: Any = Announcements()
     loader: Any = LookaheadLoader(draw(), lambda at: {table: np.array([at])}, depth=2)
     batches = iter(loader)
     assert drawn == []

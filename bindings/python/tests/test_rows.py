@@ -94,7 +94,7 @@ KEYS = [3, 0, 7, 3]
     ids=lambda keys: f"{type(keys).__name__}-{getattr(keys, 'dtype', '')}",
 )
 def test_keys_of_every_integer_form_name_the_same_rows(table: embank.Table, keys: Any) -> None:
-    table.put([0, 3, 7], np.repeat(np.float32([0, 3, 7]), 4).reshape(3, 4))
+    table.put([0, 3, 7], np.repeat(np.array([0, 3, 7], np.float32), 4).reshape(3, 4))
     np.testing.assert_array_equal(table.peek(keys)[:, 0], KEYS)
     lease = table.get_distinct(keys)
     assert lease.keys.tolist() == [3, 0, 7]
@@ -130,9 +130,10 @@ def test_an_empty_batch_is_a_batch(table: embank.Table, keys: Any) -> None:
     table.put(keys, np.empty((0, 4), np.float32))
     with table.get(keys) as lease:
         lease.apply(np.empty((0, 4), np.float32))
-    lease = table.get_distinct(keys)
-    assert (lease.keys.shape, lease.inverse.shape, lease.rows.shape) == ((0,), (0,), (0, 4))
-    lease.release()
+    distinct = table.get_distinct(keys)
+    shapes = distinct.keys.shape, distinct.inverse.shape, distinct.rows.shape
+    assert shapes == ((0,), (0,), (0, 4))
+    distinct.release()
 
 
 def test_arrays_that_went_in_are_neither_kept_nor_changed(table: embank.Table) -> None:

@@ -17,7 +17,7 @@ import embank.torch  # noqa: E402
 ROWS, DIM = 50, 6
 
 
-def twin(bank: embank.Bank, optimizer: Any, mode: str, **options: Any) -> tuple[Any, Any]:
+def twin(bank: embank.Bank, optimizer: Any, mode: Any, **options: Any) -> tuple[Any, Any]:
     """A table's module and torch's own, with the same initial weights."""
     table = bank.table(f"twin {mode}", dim=DIM, optimizer=optimizer, seed=3)
     weights = torch.from_numpy(table.initial(np.arange(ROWS)))
