@@ -16,6 +16,7 @@ from typing import Any
 REPOSITORY = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(REPOSITORY / "examples" / "dlrm"))
 
+import openmp  # noqa: E402, F401  (before torch)
 from figures import Figure, text_table, write_json  # noqa: E402
 
 DATA = REPOSITORY / "target" / "data"

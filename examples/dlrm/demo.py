@@ -15,6 +15,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import openmp  # noqa: F401, I001  (before torch)
 import torch
 
 import embank

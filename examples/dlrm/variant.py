@@ -75,6 +75,7 @@ class Outcome:
     history: list[dict[str, Any]] = field(default_factory=list)
     aucs: list[tuple[int, float]] = field(default_factory=list)
     device: str = "memory"
+    resumed_from: int = 0
 
     @property
     def peak_bytes(self) -> int:
@@ -156,7 +157,9 @@ def run_on_bank(
         if not trainer.resume() and experiment.fill_tables:
             fill(tables, experiment.data)
             trainer.checkpoint()
+        resumed_from = trainer.progress.step
         outcome = finish(experiment, variant, trainer, baseline)
+        outcome.resumed_from = resumed_from
         outcome.device = bank.stats()["device"]
     return outcome
 

@@ -68,6 +68,7 @@ def test_an_interrupted_run_ends_as_the_undisturbed_one(
     monkeypatch.undo()
     resumed = run_variant(small, variant, tmp_path / "resumed", resume=True)
     assert resumed.auc == pytest.approx(undisturbed.auc, abs=1e-9)
+    assert resumed.resumed_from == 30
     assert [s["step"] for s in resumed.history] == [s["step"] for s in undisturbed.history]
 
 
