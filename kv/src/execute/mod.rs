@@ -18,7 +18,7 @@ use crossbeam_epoch::Guard;
 use crate::address::{Address, TableId};
 use crate::error::Result;
 use crate::hash::hash;
-use crate::index::{Candidates, Entry, Inserted};
+use crate::index::{Candidates, Entry, Guess, Inserted};
 use crate::log::{PageFull, View};
 use crate::operation::{Access, Clock, Operation, Outcome};
 use crate::prefetch;
@@ -28,8 +28,8 @@ use crate::store::Core;
 /// Keys that go through together: bounds the scratch memory and the rows of one burst.
 pub(crate) const CHUNK_KEYS: usize = 1024;
 /// Measured on 64-byte rows: fewer hide less latency, more fall out of the line-fill buffers.
-const RECORDS_AHEAD: usize = 12;
-const BUCKETS_AHEAD: usize = 12;
+const RECORDS_AHEAD: usize = 16;
+const BUCKETS_AHEAD: usize = 8;
 /// Cache lines of a record that are prefetched at most; the processor streams the rest.
 const LINES_AHEAD_MAX: usize = 8;
 const LINE_BYTES: usize = 64;
@@ -136,22 +136,27 @@ struct Pending {
 /// Memory that batches of a thread use again and again.
 pub(crate) struct Scratch {
     hashes: Box<[u64; CHUNK_KEYS]>,
+    guesses: Box<[Guess; CHUNK_KEYS]>,
     entries: Box<[Entry; CHUNK_KEYS]>,
     value: Vec<u64>,
     candidates: Candidates,
     pending: Vec<Pending>,
     redo: Vec<u32>,
+    /// Places of keys to be looked for in overflow buckets.
+    deferred: Vec<u32>,
 }
 
 impl Default for Scratch {
     fn default() -> Self {
         Scratch {
             hashes: Box::new([0; CHUNK_KEYS]),
+            guesses: Box::new([Guess::default(); CHUNK_KEYS]),
             entries: Box::new([Entry::EMPTY; CHUNK_KEYS]),
             value: Vec::new(),
             candidates: Candidates::default(),
             pending: Vec::new(),
             redo: Vec::new(),
+            deferred: Vec::new(),
         }
     }
 }
@@ -235,9 +240,17 @@ impl<'a, W: Work> Batch<'a, W> {
 
     fn run_chunk(&mut self, start: usize, end: usize) -> Result<()> {
         let mut at = start;
+        self.scratch.deferred.clear();
         while at < end {
             self.pinned(|batch, view| batch.pipeline(&mut at, end, view))?;
         }
+        let mut deferred = std::mem::take(&mut self.scratch.deferred);
+        let mut at = 0;
+        while at < deferred.len() {
+            self.pinned(|batch, view| batch.deferred_pipeline(&mut at, &deferred, view))?;
+        }
+        deferred.clear();
+        self.scratch.deferred = deferred;
         if W::MODE == Mode::Locate {
             let places = self.scratch.pending.drain(..).map(|pending| pending.i);
             self.outcome.missing.extend(places);
@@ -296,16 +309,20 @@ impl<'a, W: Work> Batch<'a, W> {
             self.prefetch_bucket(start, k);
         }
         for k in 0..count.min(RECORDS_AHEAD) {
-            self.prefetch_record(k, view);
+            self.probe(k, view);
         }
         for k in 0..count {
             if k + BUCKETS_AHEAD + RECORDS_AHEAD < count {
                 self.prefetch_bucket(start, k + BUCKETS_AHEAD + RECORDS_AHEAD);
             }
             if k + RECORDS_AHEAD < count {
-                self.prefetch_record(k + RECORDS_AHEAD, view);
+                self.probe(k + RECORDS_AHEAD, view);
             }
             let (hash, entry) = (self.scratch.hashes[k], self.scratch.entries[k]);
+            if entry == Entry::BEYOND {
+                self.scratch.deferred.push((start + k) as u32);
+                continue;
+            }
             if let Err(full) = self.step(start + k, hash, entry, view) {
                 *at = start + k;
                 return Err(full);
@@ -319,28 +336,60 @@ impl<'a, W: Work> Batch<'a, W> {
     fn prefetch_bucket(&mut self, start: usize, k: usize) {
         let hash = hash(self.table, self.keys[start + k]);
         self.scratch.hashes[k] = hash;
-        self.core.index.prefetch(hash);
+        self.scratch.guesses[k] = self.core.index.prefetch(hash);
     }
 
     #[inline]
-    fn prefetch_record(&mut self, k: usize, view: View) {
-        let entry = self.core.index.first_match(self.scratch.hashes[k]);
+    fn probe(&mut self, k: usize, view: View) {
+        let entry = self.core.index.first_match(self.scratch.hashes[k], self.scratch.guesses[k]);
         self.scratch.entries[k] = entry;
-        if entry.is_empty() || !view.in_memory(entry.address()) {
+        self.prefetch_record(entry, view);
+    }
+
+    /// The keys whose slots are in overflow buckets, a few in a hundred: their records are prefetched
+    /// all together, so that they too wait at once and not one after another.
+    fn deferred_pipeline(
+        &mut self,
+        at: &mut usize,
+        places: &[u32],
+        view: View,
+    ) -> std::result::Result<(), PageFull> {
+        let start = *at;
+        for (k, &i) in places[start..].iter().enumerate() {
+            let hash = hash(self.table, self.keys[i as usize]);
+            let entry = self.core.index.first_match_beyond(hash);
+            (self.scratch.hashes[k], self.scratch.entries[k]) = (hash, entry);
+            self.prefetch_record(entry, view);
+        }
+        for (k, &i) in places[start..].iter().enumerate() {
+            *at = start + k;
+            let (hash, entry) = (self.scratch.hashes[k], self.scratch.entries[k]);
+            self.step(i as usize, hash, entry, view)?;
+        }
+        *at = places.len();
+        Ok(())
+    }
+
+    #[inline]
+    fn prefetch_record(&self, entry: Entry, view: View) {
+        if entry.is_nowhere() || !view.in_memory(entry.address()) {
             return;
         }
         let place = self.core.log.place(entry.address());
-        // The lines that the record touches, not one more: each costs a fill buffer.
-        let end = place.wrapping_add(record_bytes(self.value_bytes) - 1);
-        let lines = (end as usize / LINE_BYTES) - (place as usize / LINE_BYTES) + 1;
-        for line in 0..lines.min(LINES_AHEAD_MAX) {
-            let line = place.wrapping_add(line * LINE_BYTES);
-            if matches!(W::MODE, Mode::Peek | Mode::Locate | Mode::Promote) {
-                prefetch::read(line);
-            } else {
-                prefetch::write(line);
-            }
+        // The lines that the record touches, not one more: each costs a fill buffer. The last byte
+        // stands for the last line; where that is the one before, asking twice costs nothing.
+        let bytes = record_bytes(self.value_bytes);
+        let last = place.wrapping_add(bytes - 1);
+        let fetch = if matches!(W::MODE, Mode::Peek | Mode::Locate | Mode::Promote) {
+            prefetch::read::<u8>
+        } else {
+            prefetch::write::<u8>
+        };
+        fetch(place);
+        for line in 1..(bytes / LINE_BYTES).min(LINES_AHEAD_MAX) {
+            fetch(place.wrapping_add(line * LINE_BYTES));
         }
+        fetch(last);
     }
 
     /// Deals with one key whose first matching slot held `entry` a moment ago.

@@ -19,6 +19,8 @@ const ADDRESS_MASK: u64 = (1 << ADDRESS_BITS) - 1;
 /// Hash bits that a fresh entry knows.
 const TAG_BITS: u32 = 16;
 const TAG_FULL: u64 = 1 << TAG_BITS;
+/// A bit that a probe has and no tag.
+const PROBE_TOP: u64 = TAG_FULL << 1;
 
 /// Addresses stay below this: 1 PiB of log, twelve days of writing 1 GB every second.
 pub(crate) const ADDRESS_LIMIT: u64 = 1 << (ADDRESS_BITS + 3);
@@ -34,21 +36,30 @@ pub(crate) struct Probe(u64);
 impl Probe {
     #[inline]
     pub(crate) fn new(hash: u64, depth: u32) -> Self {
-        Probe((hash >> depth) & (TAG_FULL - 1) | TAG_FULL)
+        Probe((hash >> depth) & (TAG_FULL - 1) | PROBE_TOP)
     }
 }
 
 impl Entry {
     pub(crate) const EMPTY: Entry = Entry(0);
+    /// In no slot: what `Index::first_match` says when the search goes on in an overflow bucket.
+    pub(crate) const BEYOND: Entry = Entry(1);
 
     pub(crate) fn new(probe: Probe, address: Address) -> Self {
         debug_assert!(!address.is_none() && address.raw() < ADDRESS_LIMIT);
-        Entry(probe.0 << ADDRESS_BITS | address.raw() >> 3)
+        let tag = probe.0 ^ PROBE_TOP | TAG_FULL;
+        Entry(tag << ADDRESS_BITS | address.raw() >> 3)
     }
 
     #[inline]
     pub(crate) fn is_empty(self) -> bool {
         self.0 == 0
+    }
+
+    /// Neither a slot's content nor an address: `EMPTY` or `BEYOND`.
+    #[inline]
+    pub(crate) fn is_nowhere(self) -> bool {
+        self.0 <= Entry::BEYOND.0
     }
 
     #[inline]
@@ -74,24 +85,17 @@ impl Entry {
         63 - tag.leading_zeros()
     }
 
-    /// Whether a key of this hash may be in this entry's chain.
+    /// Whether a key of this hash may be in this entry's chain: the lowest bit in which tag and hash
+    /// differ is not below the terminator. Written without a branch, for seven slots in a row.
     #[inline]
     pub(crate) fn matches(self, probe: Probe) -> bool {
         let tag = self.tag();
-        if tag >= TAG_FULL {
-            return tag == probe.0;
-        }
-        if tag == 0 {
-            return false;
-        }
-        let known = (1 << Self::known_bits(tag)) - 1;
-        (tag ^ probe.0) & known == 0
-    }
-
-    /// Whether all 16 bits are known and agree: what most matches are.
-    #[inline]
-    pub(crate) fn matches_fully(self, probe: Probe) -> bool {
-        self.tag() == probe.0
+        // The probe has a bit above any tag's, so this is not 0.
+        let differ = tag ^ probe.0;
+        // All ones up to the lowest differing bit: below `tag` just when that bit is below the
+        // terminator. Subtracting 1 on both sides keeps an empty slot, tag 0, from matching.
+        let up_to_lowest = differ ^ (differ - 1);
+        tag.wrapping_sub(1) < up_to_lowest
     }
 
     /// How many leading known bits agree with the hash.
@@ -141,6 +145,21 @@ mod tests {
         // 16 bits are used up: the entry goes both ways and matches every hash.
         assert_eq!(here.split(), (Some(here), Some(here)));
         assert!(here.matches(Probe::new(!hash, 19)));
+    }
+
+    #[test]
+    fn matching_agrees_with_its_definition() {
+        let mut state = 7u64;
+        for tag in (0..2 * TAG_FULL).chain([0, 1, TAG_FULL, TAG_FULL | 1]) {
+            state = state.wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(17) ^ tag;
+            let entry = Entry(tag << ADDRESS_BITS | 8);
+            // Once any hash, once one that agrees with the tag as far as it goes.
+            for hash in [state, state & !(TAG_FULL - 1) | tag & (TAG_FULL - 1)] {
+                let known = tag.checked_ilog2();
+                let expected = known.is_some_and(|bits| (tag ^ hash) & ((1 << bits) - 1) == 0);
+                assert_eq!(entry.matches(Probe::new(hash, 0)), expected, "{tag:b} {hash:b}");
+            }
+        }
     }
 
     #[test]

@@ -74,6 +74,20 @@ impl Candidates {
     }
 }
 
+/// Where a hash's bucket was when it was prefetched: number below, depth in the upper 8 bits.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Guess(u64);
+
+impl Guess {
+    fn bucket(self) -> u64 {
+        self.0 & ((1 << 56) - 1)
+    }
+
+    fn depth(self) -> u32 {
+        (self.0 >> 56) as u32
+    }
+}
+
 /// What became of an insert.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Inserted {
@@ -217,10 +231,15 @@ impl Index {
         if i < split { low_bits(hash, level + 1) } else { i }
     }
 
-    /// Brings a hash's bucket into the cache.
+    /// Works out where a hash's bucket should be and brings it into the cache.
     #[inline]
-    pub(crate) fn prefetch(&self, hash: u64) {
-        crate::prefetch::read(self.bucket(self.guess(hash)));
+    pub(crate) fn prefetch(&self, hash: u64) -> Guess {
+        let (level, split) = self.state();
+        let (narrow, wide) = (low_bits(hash, level), low_bits(hash, level + 1));
+        let bucket = if narrow < split { wide } else { narrow };
+        let deeper = narrow < split;
+        crate::prefetch::read(self.bucket(bucket));
+        Guess(bucket | u64::from(level + u32::from(deeper)) << 56)
     }
 
     /// The hash's bucket with a meta word that is good for it. Bounded: a bucket's depth only grows,
@@ -241,36 +260,53 @@ impl Index {
     }
 
     /// The first slot of the hash's bucket that may lead to it, without regard to a split under way: a
-    /// hint that the caller confirms by the record's key. Empty if there is none in the bucket itself;
-    /// its overflow bucket is then on its way into the cache.
+    /// hint that the caller confirms by the record's key. `EMPTY` if there is none; `BEYOND` if the search
+    /// goes on in an overflow bucket, which is then on its way into the cache.
     #[inline]
-    pub(crate) fn first_match(&self, hash: u64) -> Entry {
-        let (_, bucket, meta) = self.find_bucket(hash);
-        let probe = Probe::new(hash, meta.depth());
+    pub(crate) fn first_match(&self, hash: u64, guess: Guess) -> Entry {
+        let bucket = self.bucket(guess.bucket());
+        // Acquire: sees the slots as of this version (Release in `unlock`).
+        let meta = Meta(bucket.meta().load(Ordering::Acquire));
+        let probe = Probe::new(hash, guess.depth());
         let mut matching = 0u32;
-        for (i, slot) in bucket.slots().iter().enumerate() {
+        for slot in bucket.slots() {
             // Relaxed: the one that is used is loaded again below.
             let entry = Entry(slot.load(Ordering::Relaxed));
-            matching |= u32::from(entry.matches_fully(probe)) << i;
+            matching = matching << 1 | u32::from(entry.matches(probe));
         }
-        if matching == 0 {
-            return self.first_partial_match(bucket, meta, probe);
+        if matching == 0 || meta.depth() != guess.depth() {
+            return self.first_match_slowly(hash);
         }
-        let slot = &bucket.slots()[matching.trailing_zeros() as usize];
+        let slot = &bucket.slots()[SLOTS - 1 - matching.trailing_zeros() as usize];
         // Acquire: sees the record that the Release store of this slot published. If the slot changed
         // since, its record will not carry the key, or be just as good.
         Entry(slot.load(Ordering::Acquire))
     }
 
-    #[cold]
-    fn first_partial_match(&self, bucket: &Bucket, meta: Meta, probe: Probe) -> Entry {
-        if meta.overflow() != 0 {
-            crate::prefetch::read(self.overflow_bucket(meta.overflow()));
+    #[inline(never)]
+    fn first_match_slowly(&self, hash: u64) -> Entry {
+        let (_, bucket, meta) = self.find_bucket(hash);
+        let probe = Probe::new(hash, meta.depth());
+        // Acquire: as above.
+        let slots = bucket.slots().iter().map(|slot| Entry(slot.load(Ordering::Acquire)));
+        match { slots }.find(|entry| entry.matches(probe)) {
+            Some(entry) => entry,
+            None if meta.overflow() == 0 => Entry::EMPTY,
+            None => {
+                crate::prefetch::read(self.overflow_bucket(meta.overflow()));
+                Entry::BEYOND
+            }
         }
-        bucket
-            .slots()
-            .iter()
-            // Acquire: as above.
+    }
+
+    /// Goes on where `first_match` said `BEYOND`.
+    pub(crate) fn first_match_beyond(&self, hash: u64) -> Entry {
+        let (_, bucket, meta) = self.find_bucket(hash);
+        let probe = Probe::new(hash, meta.depth());
+        self.chain(bucket, meta)
+            .take(MAX_CHAIN)
+            .flat_map(Bucket::slots)
+            // Acquire: as in `first_match`.
             .map(|slot| Entry(slot.load(Ordering::Acquire)))
             .find(|entry| entry.matches(probe))
             .unwrap_or(Entry::EMPTY)

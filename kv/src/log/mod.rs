@@ -77,8 +77,9 @@ pub(crate) struct Log {
     flushed: AtomicU64,
     head: AtomicU64,
     frames: Region,
-    /// Frame of a page in memory, at `page % frame_of.len()`.
-    frame_of: Box<[AtomicU32]>,
+    /// For a page in memory, at `page % shifts.len()`: what to add (wrapping) to an address in it to get
+    /// its offset in `frames`.
+    shifts: Box<[AtomicU64]>,
     /// Bytes in use of a full page, likewise.
     used_bytes: Box<[AtomicU32]>,
     state: Mutex<State>,
@@ -132,7 +133,6 @@ impl Log {
     ) -> Result<Self> {
         let frames_max = budget.frames_max();
         let slots = (frames_max as usize + 2).next_power_of_two();
-        let numbers = || (0..slots).map(|_| AtomicU32::new(0)).collect();
         let start = tail_page << page_bits;
         let log = Log {
             page_bits,
@@ -142,8 +142,8 @@ impl Log {
             flushed: AtomicU64::new(start),
             head: AtomicU64::new(start),
             frames: Region::reserve((frames_max as usize) << page_bits, budget.huge_pages())?,
-            frame_of: numbers(),
-            used_bytes: numbers(),
+            shifts: (0..slots).map(|_| AtomicU64::new(0)).collect(),
+            used_bytes: (0..slots).map(|_| AtomicU32::new(0)).collect(),
             state: Mutex::default(),
             writer_wake: Condvar::new(),
             frame_freed: Condvar::new(),
@@ -166,23 +166,21 @@ impl Log {
     }
 
     fn slot(&self, page: u64) -> usize {
-        page as usize & (self.frame_of.len() - 1)
+        page as usize & (self.shifts.len() - 1)
+    }
+
+    /// Where an address lies if it is in memory.
+    #[inline]
+    pub(crate) fn place(&self, address: Address) -> *mut u8 {
+        let address = address.raw();
+        // Relaxed: whoever has an address in this page got it after the Release store of the tail
+        // in `begin_page`, through the page's allocations and the index.
+        let shift = self.shifts[self.slot(address >> self.page_bits)].load(Ordering::Relaxed);
+        self.frames.as_ptr().wrapping_add(address.wrapping_add(shift) as usize)
     }
 
     fn frame_pointer(&self, page: u64) -> *mut u8 {
-        // Relaxed: whoever has an address in this page got it after the Release store of the tail
-        // in `begin_page`, through the page's allocations and the index.
-        let frame = self.frame_of[self.slot(page)].load(Ordering::Relaxed) as usize;
-        // SAFETY: frames are numbered below `frames_max`, so the place is inside the region.
-        unsafe { self.frames.as_ptr().add(frame << self.page_bits) }
-    }
-
-    /// Where an address lies if it is in memory; for prefetching only.
-    #[inline]
-    pub(crate) fn place(&self, address: Address) -> *const u8 {
-        let page = address.raw() >> self.page_bits;
-        let offset = (address.raw() & (self.page_bytes() - 1)) as usize;
-        self.frame_pointer(page).wrapping_add(offset)
+        self.place(Address::new(page << self.page_bits))
     }
 
     /// The record at an address in memory.
@@ -265,7 +263,9 @@ impl Log {
     }
 
     fn begin_page(&self, page: u64, frame: u32) {
-        self.frame_of[self.slot(page)].store(frame, Ordering::Relaxed);
+        let frame_start = u64::from(frame) << self.page_bits;
+        let shift = frame_start.wrapping_sub(page << self.page_bits);
+        self.shifts[self.slot(page)].store(shift, Ordering::Relaxed);
         // Release: publishes the frame to `allocate`.
         self.tail.store(page << 32 | PAGE_HEADER_BYTES, Ordering::Release);
     }

@@ -105,15 +105,14 @@ impl Log {
     }
 
     fn free_frame(&self, page: u64) {
-        let frame = self.frame_of[self.slot(page)].load(Ordering::Relaxed);
+        let shift = self.shifts[self.slot(page)].load(Ordering::Relaxed);
+        let offset = (page << self.page_bits).wrapping_add(shift);
+        let frame = (offset >> self.page_bits) as u32;
         let mut state = self.state.lock();
         if state.live > self.budget.frames_allowed() {
             // SAFETY: nobody refers to the frame: its page was evicted behind a barrier, and it is
             // on no list yet.
-            unsafe {
-                let offset = (frame as usize) << self.page_bits;
-                self.frames.release(offset, self.page_bytes() as usize);
-            }
+            unsafe { self.frames.release(offset as usize, self.page_bytes() as usize) };
             state.live -= 1;
             state.retired.push(frame);
         } else {
