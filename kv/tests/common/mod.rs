@@ -83,6 +83,83 @@ pub(crate) fn put(
     store.execute(table, keys, Clock::Keep, &mut PutAll(&values)).unwrap()
 }
 
+/// Gets rows and raises their clocks; rows that are missing stay so.
+pub(crate) fn acquire(
+    store: &Store,
+    table: TableId,
+    keys: &[u64],
+    bound: Option<u32>,
+) -> Result<Outcome> {
+    let mut values = vec![Vec::new(); keys.len()];
+    store.execute(table, keys, Clock::Acquire { bound }, &mut GetAll(&mut values))
+}
+
+/// Lowers the clocks of rows.
+pub(crate) fn release(store: &Store, table: TableId, keys: &[u64]) -> Result<Outcome> {
+    let mut values = vec![Vec::new(); keys.len()];
+    store.execute(table, keys, Clock::Release, &mut GetAll(&mut values))
+}
+
+/// Whether the index leads to the disk for this key.
+pub(crate) fn is_on_disk(store: &Store, table: TableId, key: u64) -> bool {
+    let mut found = Vec::new();
+    store.on_disk(table, &[key], &mut found).unwrap();
+    !found.is_empty()
+}
+
+/// Inserts rows of a table of its own until the row of `key` has left memory.
+pub(crate) fn push_to_disk(store: &Store, table: TableId, key: u64) {
+    let name = "push rows to disk";
+    let other = store.tables().iter().find(|table| table.name == name).map(|table| table.id);
+    let other = other.unwrap_or_else(|| store.create_table(name, 1000, b"").unwrap());
+    let memory = store.stats().memory_budget_bytes;
+    for _ in 0..4 {
+        let keys: Vec<u64> = (0..memory / 1032).collect();
+        store.delete(other, &keys).unwrap();
+        put(store, other, &keys, 0, 1000);
+        if is_on_disk(store, table, key) {
+            return;
+        }
+    }
+    panic!("4 budgets of newer rows did not push key {key} to disk");
+}
+
+/// Random numbers (SplitMix64) from a seed that a failed test prints and `EMBANK_TEST_SEED` replays.
+#[derive(Debug, Clone)]
+pub(crate) struct Random(u64);
+
+impl Random {
+    pub(crate) fn new() -> Self {
+        use std::hash::{BuildHasher, RandomState};
+        let seed = match std::env::var("EMBANK_TEST_SEED") {
+            Ok(seed) => seed.parse().unwrap(),
+            Err(_) => RandomState::new().hash_one(0),
+        };
+        println!("replay with EMBANK_TEST_SEED={seed}");
+        Random(seed)
+    }
+
+    /// Another stream of the same seed, for a thread of its own.
+    pub(crate) fn stream(&self, number: u64) -> Self {
+        let mut random = Random(self.0 ^ number.wrapping_mul(0xD1B5_4A32_D192_ED03));
+        random.next();
+        random
+    }
+
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    /// A number below `end`.
+    pub(crate) fn below(&mut self, end: u64) -> u64 {
+        self.next() % end
+    }
+}
+
 /// The rows of `keys`; `None` for those that are missing.
 pub(crate) fn peek(store: &Store, table: TableId, keys: &[u64]) -> Result<Vec<Option<Vec<u8>>>> {
     let mut values = vec![Vec::new(); keys.len()];
