@@ -71,7 +71,9 @@ def train_on_bank(given: argparse.Namespace) -> None:
             for begin in range(0, rows, FILL_ROWS):
                 keys = np.arange(begin, min(begin + FILL_ROWS, rows))
                 table.put(keys, table.initial(keys))
-        bags = [embank.torch.EmbeddingBag(table, mode="sum") for table in tables]
+        bags: list[nn.Module] = [
+            embank.torch.EmbeddingBag(table, mode="sum") for table in tables
+        ]
         loader = embank.torch.LookaheadLoader(
             batches(given.steps, rows),
             keys=lambda batch: {

@@ -4,11 +4,15 @@ Criteo-format rows, tables of at least 4 times the budget, in two configurations
 
   model   a model of ordinary size: most of the time goes into its matrix products. Out of core
           with Lookahead must reach 0.80 of the samples/s of the same run fully in memory.
-  disk    a tiny model, small batches and hardly any skew: most rows come from disk, and it is
-          the bottleneck. Lookahead must reach 1.3 times the run without it.
+  disk    a tiny model and small batches: every batch waits for 26 short bursts of reads, far
+          from filling the disk's queue, so the disk is the bottleneck. Lookahead, which reads
+          for many batches at once, must reach 1.3 times the run without it.
 
 The variants alternate, so that a drift of the machine meets all of them; medians are shown with
-the spread from the slowest to the fastest run. All variants must end with the same AUC.
+the spread from the slowest to the fastest run. All banks must end with the same AUC, whatever
+their budget, and in-memory torch, which rounds in another order, with nearly the same.
+--quick takes a third of the rows, once, and only shows the ratios: small tables in a small budget
+leave no room to look ahead.
 """
 
 from __future__ import annotations
@@ -32,12 +36,13 @@ from variant import Experiment, run_variant
 
 IN_MEMORY_SHARE_MIN = 0.80
 LOOKAHEAD_GAIN_MIN = 1.3
-AUC_DIFFERENCE_MAX = 1e-4
+BANKS_DIFFERENCE_MAX = 1e-9
+TORCH_DIFFERENCE_MAX = 1e-3
 RUNS = 3
 CONFIGURATIONS = {
     "model": CriteoOptions(),
     "disk": CriteoOptions(
-        rows=300_000, batch_size=512, bottom=(32,), top=(32,), skew=0.7, scale=0.02
+        rows=300_000, batch_size=256, bottom=(64,), top=(64,), lookahead=8
     ),
 }
 
@@ -62,7 +67,7 @@ def main() -> int:
         if given.only not in (None, name):
             continue
         if given.quick:
-            configuration = replace(configuration, rows=configuration.rows // 5)
+            configuration = replace(configuration, rows=configuration.rows // 3)
         data = criteo_data(None, measure.DATA, configuration)
         experiment = replace(
             criteo_experiment(data, configuration, given.device),
@@ -70,7 +75,9 @@ def main() -> int:
         )
         print(f"{name}: tables {mebibytes(experiment.table_bytes)}, "
               f"budget {mebibytes(quarter_budget(experiment))}", flush=True)
-        rows += judge(name, rates(name, experiment, configuration.lookahead, runs))
+        rows += judge(
+            name, rates(name, experiment, configuration.lookahead, runs), asked=not given.quick
+        )
     return measure.report(rows, given)
 
 
@@ -88,8 +95,8 @@ def rates(name: str, experiment: Experiment, lookahead: int, runs: int) -> dict[
     return measured
 
 
-def judge(name: str, measured: dict[str, Rates]) -> list[Measured]:
-    """The rows of one configuration; what is asked differs between the two."""
+def judge(name: str, measured: dict[str, Rates], asked: bool) -> list[Measured]:
+    """The rows of one configuration; what is asked, if so, differs between the two."""
     medians = {variant: median_and_spread(seen.samples_per_second)
                for variant, seen in measured.items()}
     torch_rate, in_memory, without, ahead = (middle for middle, _ in medians.values())
@@ -97,18 +104,21 @@ def judge(name: str, measured: dict[str, Rates]) -> list[Measured]:
         Measured(Figure(f"{name}: {variant}", middle, "samples/s", "torch", torch_rate), spread)
         for variant, (middle, spread) in medians.items()
     ]
-    aucs = [seen.auc for seen in measured.values()]
-    difference = max(aucs) - min(aucs)
-    share = None if name != "model" else ahead / in_memory >= IN_MEMORY_SHARE_MIN
-    gain = None if name != "disk" else ahead / without >= LOOKAHEAD_GAIN_MIN
+    torch_auc, *bank_aucs = (seen.auc for seen in measured.values())
+    between_banks = max(bank_aucs) - min(bank_aucs)
+    to_torch = abs(bank_aucs[0] - torch_auc)
+    share = ahead / in_memory >= IN_MEMORY_SHARE_MIN if asked and name == "model" else None
+    gain = ahead / without >= LOOKAHEAD_GAIN_MIN if asked and name == "disk" else None
     return [
         *rows,
         Measured(Figure(f"{name}: lookahead against in memory", ahead, "samples/s", "in memory",
                         in_memory), passed=share),
         Measured(Figure(f"{name}: lookahead against none", ahead, "samples/s", "without",
                         without), passed=gain),
-        Measured(Figure(f"{name}: auc, largest difference", difference, ""),
-                 passed=difference <= AUC_DIFFERENCE_MAX),
+        Measured(Figure(f"{name}: auc, difference between banks", between_banks, ""),
+                 passed=between_banks <= BANKS_DIFFERENCE_MAX),
+        Measured(Figure(f"{name}: auc, difference to torch", to_torch, ""),
+                 passed=to_torch <= TORCH_DIFFERENCE_MAX),
     ]
 
 

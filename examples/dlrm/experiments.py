@@ -12,7 +12,7 @@ from embeddings import TableOptions
 from generate import GeneratorOptions, generate
 from model import ModelShape
 from train import TrainOptions
-from variant import Experiment, Variant
+from variant import Device, Experiment, Variant
 
 MEBI = 1 << 20
 BUDGET_BYTES_MIN = MEBI
@@ -40,7 +40,7 @@ class CriteoOptions:
 
 
 def movielens_experiment(
-    data_folder: Path, batch_size: int, seed: int, device: str = "auto"
+    data_folder: Path, batch_size: int, seed: int, device: Device = "auto"
 ) -> Experiment:
     """MovieLens-100K: every rating once, in shuffled order; rows are created on first touch.
 
@@ -77,7 +77,7 @@ def criteo_data(source: Path | None, data_folder: Path, options: CriteoOptions) 
 
 
 def criteo_experiment(
-    data: ClickData, options: CriteoOptions, device: str = "auto"
+    data: ClickData, options: CriteoOptions, device: Device = "auto"
 ) -> Experiment:
     """Rows in order of time, once, into tables that are filled beforehand."""
     split = Split.by_time(len(data))

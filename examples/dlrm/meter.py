@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import embank
 
@@ -41,7 +42,7 @@ class Meter:
     def counters(self) -> dict[str, dict[str, int]]:
         if self.bank is None:
             return {}
-        stats = self.bank.stats()
+        stats: Any = self.bank.stats()
         return {
             "hits": {name: stats["hits"][name] for name in HITS},
             "lookahead": {name: stats["lookahead"][name] for name in LOOKAHEAD},

@@ -8,7 +8,7 @@ import shutil
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -19,6 +19,8 @@ from embeddings import TableOptions, embank_bags, fill, row_count, torch_bags, t
 from meter import resident_bytes
 from model import DLRM, ModelShape
 from train import TrainOptions, Trainer
+
+Device = Literal["auto", "io_uring", "threads"]
 
 WARM_UP_SHARE = 0.2
 """Part of a run's steps that its samples/s leaves out: caches fill, the allocator settles."""
@@ -40,7 +42,7 @@ class Experiment:
     tables: TableOptions
     train: TrainOptions
     fill_tables: bool = False
-    device: str = "auto"
+    device: Device = "auto"
 
     @property
     def order(self) -> BatchOrder:
