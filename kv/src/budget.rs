@@ -7,10 +7,13 @@
 use crate::error::{Error, Result};
 use crate::sync::{AtomicU64, Ordering};
 
-/// The log needs so many frames to turn its pages: one filling, one or two being written, one free.
-const FRAMES_MIN: u64 = 6;
+/// The log needs so many frames to turn its pages (one filling, one or two being written, two free, one
+/// to spare), and one page stays unused while the index takes memory before a frame has given way.
+const FRAMES_MIN: u64 = 7;
 const PAGE_BYTES_MIN: u64 = 8 << 10;
 const PAGE_BYTES_MAX: u64 = 4 << 20;
+/// Budgets from here on use huge pages; below, 2 MiB are too coarse a unit.
+const HUGE_PAGES_FROM_BYTES: u64 = 128 << 20;
 /// The least that a store works with.
 pub const BUDGET_BYTES_MIN: u64 = 256 << 10;
 
@@ -64,7 +67,8 @@ impl Budget {
     }
 
     fn frames_beside(&self, index_bytes: u64) -> u64 {
-        (self.total_bytes - self.buffer_bytes).saturating_sub(index_bytes) / self.page_bytes
+        let left = (self.total_bytes - self.buffer_bytes).saturating_sub(index_bytes);
+        (left / self.page_bytes).saturating_sub(1)
     }
 
     /// Pages of the log that may be in memory now.
@@ -80,13 +84,13 @@ impl Budget {
     /// The most that the index may take, in bytes.
     pub(crate) fn index_bytes_max(&self) -> u64 {
         // A quarter of the budget stays with the rows however many there are.
-        let frames = FRAMES_MIN.max(self.total_bytes / 4 / self.page_bytes) * self.page_bytes;
+        let frames = FRAMES_MIN.max(self.total_bytes / 4 / self.page_bytes + 1) * self.page_bytes;
         (self.total_bytes - self.buffer_bytes).saturating_sub(frames)
     }
 
     /// Whether huge pages are a fine enough unit for this budget.
     pub(crate) fn huge_pages(&self) -> bool {
-        self.total_bytes >= 128 << 20
+        self.total_bytes >= HUGE_PAGES_FROM_BYTES
     }
 
     /// Takes memory from the frames for the index; false when they are down to their least.
@@ -104,11 +108,20 @@ impl Budget {
         false
     }
 
+    /// The least budget of which `index_bytes_max` is so much: besides, a 16th goes for reading and a page
+    /// for writing, and the larger of a quarter and the least number of frames stays with the rows.
+    fn needed_for_index(&self, index_bytes: u64) -> u64 {
+        let beside_quarter = (index_bytes + 2 * self.page_bytes) * 16 / 11;
+        let beside_frames = (index_bytes + (FRAMES_MIN + 1) * self.page_bytes) * 16 / 15;
+        beside_quarter.max(beside_frames).next_multiple_of(256 << 10)
+    }
+
     /// The error for an index that exists and does not fit.
     pub(crate) fn too_small_for_index(&self, index_bytes: u64) -> Error {
-        // index + buffers (a 16th) + the quarter kept for rows must fit: 11/16 of the budget is left.
-        let needed = (index_bytes * 16 / 11 + FRAMES_MIN * self.page_bytes + self.buffer_bytes)
-            .next_multiple_of(1 << 20);
+        // Memory is charged in units, for buckets and for overflow buckets; small units below 128 MiB.
+        let small = self.needed_for_index(index_bytes + (8 << 10));
+        let large = self.needed_for_index(index_bytes + (4 << 20)).max(HUGE_PAGES_FROM_BYTES);
+        let needed = if small < HUGE_PAGES_FROM_BYTES { small } else { large };
         Error::BudgetTooSmall {
             budget_bytes: self.total_bytes,
             needed_bytes: needed,

@@ -86,3 +86,47 @@ impl Drop for Buffer<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    #[test]
+    fn buffers_stay_within_the_total_and_are_whole_blocks() {
+        for total_bytes in [16 << 10, 60 << 10, 64 << 10, 300 << 10, 1 << 20, 8 << 20] {
+            let buffers = Buffers::new(total_bytes);
+            let count = buffers.state.lock().not_made;
+            assert!(buffers.bytes_each() >= 16 << 10);
+            assert!(count * buffers.bytes_each() <= total_bytes);
+            assert!(buffers.bytes_each().is_multiple_of(4096));
+            assert_eq!(buffers.take().len(), buffers.bytes_each());
+        }
+    }
+
+    #[test]
+    fn a_buffer_is_used_again() {
+        let buffers = Buffers::new(128 << 10);
+        let place = buffers.take().as_ptr();
+        assert_eq!(buffers.take().as_ptr(), place);
+    }
+
+    #[test]
+    fn who_comes_too_late_waits_until_a_buffer_goes_back() {
+        let buffers = Buffers::new(16 << 10);
+        let mut only = buffers.take();
+        only[0] = 7;
+        let (waits, waiting) = mpsc::channel();
+        std::thread::scope(|s| {
+            let late = s.spawn(|| {
+                waits.send(()).unwrap();
+                buffers.take()[0]
+            });
+            waiting.recv().unwrap();
+            only[0] = 8;
+            drop(only);
+            assert_eq!(late.join().unwrap(), 8);
+        });
+    }
+}

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! file   = header chunk* end
-//! header = magic (8) | format version (4) | CRC-32C of the 12 bytes before (4)
+//! header = magic (8) | format version (4) | CRC-32C of all other header bytes (4)
+//!        | bank id (8) | checkpoint number (8)
 //! chunk  = length (4) | CRC-32C of sequence number (8), length (4) and bytes (4) | bytes
 //! end    = a chunk of length 0
 //! ```
@@ -18,7 +19,33 @@ use crate::error::{Error, Result};
 
 /// Bytes of one chunk at most.
 pub(crate) const CHUNK_BYTES: usize = 64 << 10;
-const HEADER_BYTES: usize = 16;
+const HEADER_BYTES: usize = 32;
+
+/// What kind of file a stream is, and which checkpoint it belongs to.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct StreamIdentity {
+    pub(crate) magic: [u8; 8],
+    pub(crate) version: u32,
+    pub(crate) bank: u64,
+    pub(crate) checkpoint: u64,
+}
+
+impl StreamIdentity {
+    fn header(self) -> [u8; HEADER_BYTES] {
+        let mut header = [0; HEADER_BYTES];
+        header[..8].copy_from_slice(&self.magic);
+        header[8..12].copy_from_slice(&self.version.to_le_bytes());
+        header[16..24].copy_from_slice(&self.bank.to_le_bytes());
+        header[24..].copy_from_slice(&self.checkpoint.to_le_bytes());
+        let crc = header_crc(&header);
+        header[12..16].copy_from_slice(&crc.to_le_bytes());
+        header
+    }
+}
+
+fn header_crc(header: &[u8; HEADER_BYTES]) -> u32 {
+    crc32c::crc32c_append(crc32c::crc32c(&header[..12]), &header[16..])
+}
 
 fn chunk_crc(sequence: u64, bytes: &[u8]) -> u32 {
     let crc = crc32c::crc32c(&sequence.to_le_bytes());
@@ -37,7 +64,7 @@ pub(crate) struct CheckedWriter {
 
 impl CheckedWriter {
     /// Creates the file, which must not exist.
-    pub(crate) fn create(path: &Path, magic: [u8; 8], version: u32) -> Result<Self> {
+    pub(crate) fn create(path: &Path, identity: StreamIdentity) -> Result<Self> {
         let file = File::options()
             .write(true)
             .create_new(true)
@@ -50,11 +77,7 @@ impl CheckedWriter {
             sequence: 0,
             written_bytes: 0,
         };
-        let mut header = magic.to_vec();
-        header.extend_from_slice(&version.to_le_bytes());
-        let crc = crc32c::crc32c(&header);
-        header.extend_from_slice(&crc.to_le_bytes());
-        writer.write_raw(&header)?;
+        writer.write_raw(&identity.header())?;
         Ok(writer)
     }
 
@@ -111,8 +134,8 @@ pub(crate) struct CheckedReader {
 }
 
 impl CheckedReader {
-    /// Opens the file and checks its magic and version.
-    pub(crate) fn open(path: &Path, magic: [u8; 8], version: u32) -> Result<Self> {
+    /// Opens the file and checks that it is what it should be.
+    pub(crate) fn open(path: &Path, identity: StreamIdentity) -> Result<Self> {
         let file = File::open(path).map_err(|e| Error::io("open", path, e))?;
         let mut reader = CheckedReader {
             file: BufReader::new(file),
@@ -127,18 +150,19 @@ impl CheckedReader {
         reader.fill(&mut header)?;
         let word =
             |i: usize| u32::from_le_bytes([header[i], header[i + 1], header[i + 2], header[i + 3]]);
-        if header[..8] != magic {
-            return Err(reader.damaged(0, "its magic number is wrong".into()));
-        }
-        if word(12) != crc32c::crc32c(&header[..12]) {
-            return Err(reader.damaged(0, "its header fails the checksum".into()));
-        }
-        if word(8) != version {
-            let what =
-                format!("format version {} is not {version}, which this build reads", word(8));
-            return Err(reader.damaged(8, what));
-        }
-        Ok(reader)
+        let (found, expected) = (word(8), identity.version);
+        let what = if header[..8] != identity.magic {
+            "its magic number is wrong".into()
+        } else if word(12) != header_crc(&header) {
+            "its header fails the checksum".into()
+        } else if found != expected {
+            format!("format version {found} is not {expected}, which this build reads")
+        } else if header != identity.header() {
+            format!("it does not belong to checkpoint {}", identity.checkpoint)
+        } else {
+            return Ok(reader);
+        };
+        Err(reader.damaged(0, what))
     }
 
     pub(crate) fn damaged(&self, offset: u64, what: String) -> Error {
@@ -235,12 +259,13 @@ impl CheckedReader {
 mod tests {
     use super::*;
 
-    const MAGIC: [u8; 8] = *b"EMBKTEST";
+    const IDENTITY: StreamIdentity =
+        StreamIdentity { magic: *b"EMBKTEST", version: 3, bank: 5, checkpoint: 9 };
 
     fn sample(dir: &Path) -> (PathBuf, Vec<u8>) {
         let path = dir.join("stream");
         let bytes: Vec<u8> = (0..CHUNK_BYTES * 2 + 77).map(|i| (i * 31) as u8).collect();
-        let mut writer = CheckedWriter::create(&path, MAGIC, 3).unwrap();
+        let mut writer = CheckedWriter::create(&path, IDENTITY).unwrap();
         for part in bytes.chunks(1000) {
             writer.write(part).unwrap();
         }
@@ -250,7 +275,7 @@ mod tests {
     }
 
     fn read_all(path: &Path) -> Result<Vec<u8>> {
-        let mut reader = CheckedReader::open(path, MAGIC, 3)?;
+        let mut reader = CheckedReader::open(path, IDENTITY)?;
         let mut first = vec![0; 10];
         reader.read(&mut first)?;
         first.extend(reader.read_to_end(1 << 30)?);

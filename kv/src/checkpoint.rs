@@ -15,13 +15,23 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 use crate::address::TableId;
-use crate::checked_stream::{CheckedReader, CheckedWriter};
+use crate::checked_stream::{CheckedReader, CheckedWriter, StreamIdentity};
 use crate::error::{Error, Result};
 use crate::metadata;
 
-const BLOB_MAGIC: [u8; 8] = *b"EMBKBLOB";
-const BLOB_VERSION: u32 = 1;
 const PARTIAL: &str = "partial";
+
+/// Which checkpoint a file belongs to.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct CheckpointIdentity {
+    pub(crate) bank: u64,
+    pub(crate) checkpoint: u64,
+}
+
+fn blob_identity(of: CheckpointIdentity) -> StreamIdentity {
+    let CheckpointIdentity { bank, checkpoint } = of;
+    StreamIdentity { magic: *b"EMBKBLOB", version: 1, bank, checkpoint }
+}
 
 /// A table as the store knows it.
 #[derive(Debug, Clone, PartialEq, Eq, metadata::Encode, metadata::Decode)]
@@ -54,6 +64,12 @@ pub(crate) struct Manifest {
     pub(crate) tables: Vec<TableEntry>,
 }
 
+impl Manifest {
+    pub(crate) fn identity(&self) -> CheckpointIdentity {
+        CheckpointIdentity { bank: self.bank, checkpoint: self.number }
+    }
+}
+
 /// The checkpoints of a bank.
 #[derive(Debug)]
 pub(crate) struct Checkpoints {
@@ -68,7 +84,8 @@ pub(crate) struct PartialCheckpoint<'a> {
     finished: bool,
 }
 
-fn sync_dir(dir: &Path) -> Result<()> {
+/// Makes a directory's entries durable.
+pub(crate) fn sync_dir(dir: &Path) -> Result<()> {
     File::open(dir).and_then(|d| d.sync_all()).map_err(|e| Error::io("sync", dir, e))
 }
 
@@ -140,7 +157,7 @@ impl Checkpoints {
     /// The caller's bytes, checked.
     pub(crate) fn blob(&self, manifest: &Manifest) -> Result<Vec<u8>> {
         let path = self.dir_of(manifest.number).join("blob");
-        let mut reader = CheckedReader::open(&path, BLOB_MAGIC, BLOB_VERSION)?;
+        let mut reader = CheckedReader::open(&path, blob_identity(manifest.identity()))?;
         let blob = reader.read_to_end(manifest.blob_bytes as usize)?;
         if blob.len() as u64 != manifest.blob_bytes {
             let what = format!("{} bytes, not {}", blob.len(), manifest.blob_bytes);
@@ -169,9 +186,9 @@ impl PartialCheckpoint<'_> {
     }
 
     /// Writes the caller's bytes, durably.
-    pub(crate) fn write_blob(&self, blob: &[u8]) -> Result<()> {
+    pub(crate) fn write_blob(&self, of: CheckpointIdentity, blob: &[u8]) -> Result<()> {
         let path = self.dir.join("blob");
-        let mut writer = CheckedWriter::create(&path, BLOB_MAGIC, BLOB_VERSION)?;
+        let mut writer = CheckedWriter::create(&path, blob_identity(of))?;
         writer.write(blob)?;
         let (file, _) = writer.finish()?;
         file.sync_all().map_err(|e| Error::io("sync", &path, e))

@@ -10,6 +10,7 @@
 //! `clock` for the lock and staleness word, `checkpoint` for durability, `device` for I/O.
 
 mod address;
+mod bank_file;
 mod budget;
 mod buffers;
 mod checked_stream;

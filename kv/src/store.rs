@@ -10,9 +10,10 @@ use std::time::Instant;
 use parking_lot::{Mutex, RwLock};
 
 use crate::address::TableId;
+use crate::bank_file::{BankFile, LOCK_NAME};
 use crate::budget::Budget;
 use crate::buffers::Buffers;
-use crate::checkpoint::{Checkpoints, Manifest, TableEntry};
+use crate::checkpoint::{CheckpointIdentity, Checkpoints, Manifest, TableEntry};
 use crate::device::{self, Device, DeviceChoice, DeviceOptions};
 use crate::epoch::Gate;
 use crate::error::{Error, Result};
@@ -164,8 +165,8 @@ pub struct Store {
     core: Arc<Core>,
     writer: Option<JoinHandle<()>>,
     checkpoints: Checkpoints,
-    /// The number of the newest checkpoint; held while one is taken.
-    newest: Mutex<u64>,
+    /// Held while a checkpoint is taken.
+    newest: Mutex<Newest>,
     checkpoints_kept: usize,
     segment_bytes: u64,
     bank: u64,
@@ -174,8 +175,17 @@ pub struct Store {
     _lock: File,
 }
 
+/// The newest checkpoint.
+#[derive(Debug)]
+struct Newest {
+    /// Its number, or that of a later attempt; 0 for none.
+    number: u64,
+    /// Whether the bank file says that there is one.
+    noted: bool,
+}
+
 fn lock_dir(dir: &Path) -> Result<File> {
-    let path = dir.join("LOCK");
+    let path = dir.join(LOCK_NAME);
     let file = File::options()
         .write(true)
         .create(true)
@@ -248,12 +258,23 @@ impl Store {
         }
         std::fs::create_dir_all(dir).map_err(|e| Error::io("create", dir, e))?;
         let lock = lock_dir(dir)?;
+        let bank_file = BankFile::read(dir)?;
+        let fresh = new_bank(options)?;
+        let bank_file = match bank_file {
+            Some(bank_file) => bank_file,
+            None => {
+                let bank_file = BankFile { bank: fresh.bank, has_checkpoint: false };
+                bank_file.write(dir)?;
+                bank_file
+            }
+        };
         let checkpoints = Checkpoints::open(dir)?;
         let newest = checkpoints.numbers()?.last().copied();
         let manifest = match newest {
             Some(number) => checkpoints.manifest(number)?,
-            None => new_bank(options)?,
+            None => Manifest { bank: bank_file.bank, ..fresh },
         };
+        check_bank_file(dir, bank_file, newest, &manifest)?;
         let page_bytes = 1 << manifest.page_bits;
         let budget = Arc::new(Budget::new(options.memory_budget_bytes, page_bytes)?);
         let device = device(manifest.segment_bytes)?;
@@ -261,7 +282,8 @@ impl Store {
             None => (Index::new(&budget)?, None),
             Some(number) => {
                 let path = checkpoints.index_path(number);
-                let index = Index::read_image(&path, &budget, manifest.log_end)?;
+                let index =
+                    Index::read_image(&path, manifest.identity(), &budget, manifest.log_end)?;
                 let blob = checkpoints.blob(&manifest)?;
                 check_last_page(device.as_ref(), &manifest)?;
                 (index, Some(Recovered { checkpoint: number, blob }))
@@ -305,7 +327,7 @@ impl Store {
             core,
             writer: Some(writer),
             checkpoints,
-            newest: Mutex::new(newest.unwrap_or(0)),
+            newest: Mutex::new(Newest { number: newest.unwrap_or(0), noted: newest.is_some() }),
             checkpoints_kept: options.checkpoints_kept,
             segment_bytes: manifest.segment_bytes,
             bank: manifest.bank,
@@ -484,18 +506,21 @@ impl Store {
         let mut newest = self.newest.lock();
         self.core.log.check_poison()?;
         let started = Instant::now();
-        let partial = self.checkpoints.begin(*newest + 1)?;
+        let number = newest.number + 1;
+        let identity = CheckpointIdentity { bank: self.bank, checkpoint: number };
+        let partial = self.checkpoints.begin(number)?;
         let pause = self.core.gate.pause();
         let log_end = self.core.log.settle()?;
         let tables = self.core.tables.read().clone();
-        let (index_file, index_file_bytes) = self.core.index.write_image(&partial.index_path())?;
+        let (index_file, index_file_bytes) =
+            self.core.index.write_image(&partial.index_path(), identity)?;
         drop(pause);
         let pause_us = started.elapsed().as_micros() as u64;
         self.core.log.device.sync().inspect_err(|e| self.core.log.poison(e))?;
         index_file.sync_all().map_err(|e| Error::io("sync", partial.index_path(), e))?;
-        partial.write_blob(blob)?;
+        partial.write_blob(identity, blob)?;
         let manifest = Manifest {
-            number: *newest + 1,
+            number,
             bank: self.bank,
             page_bits: self.core.log.page_bytes().ilog2(),
             segment_bytes: self.segment_bytes,
@@ -505,14 +530,20 @@ impl Store {
             blob_bytes: blob.len() as u64,
             tables,
         };
+        // A number is used once: one that fails from here on may have got its final name.
+        newest.number = number;
         partial.complete(&manifest)?;
-        *newest = manifest.number;
-        self.checkpoints.prune(self.checkpoints_kept)?;
+        if !newest.noted {
+            BankFile { bank: self.bank, has_checkpoint: true }.write(&self.dir)?;
+            newest.noted = true;
+        }
+        // The checkpoint stands; one too many on disk is tried again after the next.
+        let _ = self.checkpoints.prune(self.checkpoints_kept);
         let counters = &self.core.counters;
         counters.checkpoints.add(1);
         counters.last_checkpoint_us.set(started.elapsed().as_micros() as u64);
         counters.last_checkpoint_pause_us.set(pause_us);
-        Ok(manifest.number)
+        Ok(number)
     }
 
     /// A snapshot of the counters. Cheap; may be called while batches run.
@@ -570,6 +601,35 @@ fn check_value_bytes(core: &Core, name: &str, value_bytes: u32) -> Result<()> {
         "table {name:?}: a value of {value_bytes} bytes does not fit a record of at most {room} \
          bytes; give the bank a larger memory budget or page size, or make the rows smaller"
     )))
+}
+
+/// Holds the bank file against the checkpoints that are there.
+fn check_bank_file(
+    dir: &Path,
+    bank_file: BankFile,
+    newest: Option<u64>,
+    manifest: &Manifest,
+) -> Result<()> {
+    let damaged = |what| Err(Error::Damaged { path: dir.join("checkpoints"), offset: 0, what });
+    if newest.is_none() && bank_file.has_checkpoint {
+        return damaged(
+            "the bank had checkpoints and none is left; restore this directory from a copy (the log \
+             is untouched), or remove the bank to begin anew"
+                .into(),
+        );
+    }
+    if manifest.bank != bank_file.bank {
+        let (found, expected) = (manifest.bank, bank_file.bank);
+        return damaged(format!(
+            "checkpoint {} belongs to bank {found:016x}, not to this one, {expected:016x}",
+            manifest.number
+        ));
+    }
+    if newest.is_some() && !bank_file.has_checkpoint {
+        // A crash came between the first checkpoint and this note of it.
+        BankFile { has_checkpoint: true, ..bank_file }.write(dir)?;
+    }
+    Ok(())
 }
 
 /// Reads the last page that a checkpoint names: a log cut short fails here, not in mid-training.

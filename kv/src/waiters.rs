@@ -93,3 +93,59 @@ impl Drop for ReleaseTicket<'_> {
         self.waiters.tickets.fetch_sub(1, Ordering::SeqCst);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    const TABLE: TableId = TableId(3);
+
+    fn soon() -> Instant {
+        Instant::now() + Duration::from_secs(60)
+    }
+
+    #[test]
+    fn a_release_since_the_ticket_ends_the_wait_and_one_before_does_not() {
+        let waiters = Waiters::default();
+        waiters.released(TABLE, &[5]);
+        let ticket = waiters.ticket(TABLE, 5);
+        assert!(!ticket.wait(Instant::now()), "the release was before the ticket");
+        let ticket = waiters.ticket(TABLE, 5);
+        waiters.released(TABLE, &[4, 5, 6]);
+        assert!(ticket.wait(soon()));
+    }
+
+    #[test]
+    fn a_release_in_another_stripe_does_not_end_the_wait() {
+        let waiters = Waiters::default();
+        let ticket = waiters.ticket(TABLE, 0);
+        let elsewhere =
+            (1..).find(|&key| !std::ptr::eq(waiters.stripe(TABLE, key), ticket.stripe)).unwrap();
+        waiters.released(TABLE, &[elsewhere]);
+        assert!(!ticket.wait(Instant::now()));
+    }
+
+    #[test]
+    fn tickets_are_counted_as_long_as_they_live() {
+        let waiters = Waiters::default();
+        let tickets: Vec<_> = (0..10).map(|key| waiters.ticket(TABLE, key)).collect();
+        assert_eq!(waiters.tickets.load(Ordering::SeqCst), 10);
+        drop(tickets);
+        assert!(!waiters.ticket(TABLE, 1).wait(Instant::now()));
+        assert_eq!(waiters.tickets.load(Ordering::SeqCst), 0);
+    }
+
+    #[test]
+    fn every_waiter_of_a_stripe_is_woken() {
+        let waiters = Waiters::default();
+        let tickets: Vec<_> = (0..3).map(|_| waiters.ticket(TABLE, 9)).collect();
+        std::thread::scope(|s| {
+            let waits: Vec<_> =
+                tickets.into_iter().map(|ticket| s.spawn(|| ticket.wait(soon()))).collect();
+            waiters.released(TABLE, &[9]);
+            assert!(waits.into_iter().all(|wait| wait.join().unwrap()));
+        });
+    }
+}

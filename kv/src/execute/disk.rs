@@ -208,7 +208,7 @@ impl<W: Work> Batch<'_, W> {
         }
         // Counts do not survive a restart: only this session's records tell them.
         let current = pending.address.raw() >= self.core.session_start;
-        let outstanding = if current { image.clock().outstanding() } else { 0 };
+        let outstanding = if current && !tombstone { image.clock().outstanding() } else { 0 };
         if W::MODE == Mode::Peek {
             self.work.read(i, &image.padded_value()[..self.value_bytes]);
             self.work.clock(outstanding);
@@ -231,11 +231,7 @@ impl<W: Work> Batch<'_, W> {
         let outstanding = self.clock.after(outstanding);
         if !self.publish(pending.hash, pending.entry, after_head, new, outstanding) {
             self.abandon(new);
-            if W::MODE == Mode::Promote {
-                self.tally.overtaken += 1;
-            } else {
-                self.scratch.redo.push(pending.i);
-            }
+            self.scratch.redo.push(pending.i);
             return Ok(());
         }
         self.tally.copied += 1;

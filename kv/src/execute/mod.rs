@@ -261,13 +261,19 @@ impl<'a, W: Work> Batch<'a, W> {
             self.read_pending()?;
             while let Some(i) = self.scratch.redo.pop() {
                 let hash = hash(self.table, self.keys[i as usize]);
+                let resident = self.tally.resident;
                 self.pinned_until_done(|batch, view| batch.search(i as usize, hash, view))?;
+                // Promoting: what is in memory now was on disk a moment ago.
+                self.tally.overtaken += self.tally.resident - resident;
+                self.tally.resident = resident;
             }
         }
         if self.tally.inserted > 0 {
             // Pinned, so that a checkpoint's pause keeps the index still.
-            let _guard = self.core.gate.enter();
+            let guard = self.core.gate.enter();
             self.core.index.grow(&self.core.budget);
+            drop(guard);
+            self.core.log.give_way()?;
         }
         Ok(())
     }

@@ -4,7 +4,6 @@ use super::{Batch, Mode, Place, Step, Work, bytes_of};
 use crate::clock::{self, ClockWord, LockRefused, Locked};
 use crate::index::Entry;
 use crate::log::{PageFull, View};
-use crate::operation::Clock;
 use crate::record::RecordRef;
 use crate::sync::Ordering;
 
@@ -99,6 +98,8 @@ impl<W: Work> Batch<'_, W> {
                 clock::fence_before_change();
                 record.set_link(record.link().with_tombstone(true));
                 self.tally.deleted += 1;
+                locked.unlock_changed(after.with_outstanding(0));
+                return Step::Done;
             }
             _ => {
                 let value = bytes_of(&mut self.scratch.value, self.value_bytes);
@@ -115,22 +116,19 @@ impl<W: Work> Batch<'_, W> {
         Step::Done
     }
 
-    /// A deleted row in the mutable region: may be filled again. Its clock goes on, so that leases
-    /// taken before the deletion come down as they are given back.
+    /// A deleted row in the mutable region: may be filled again.
     #[cold]
     fn revive_in_place(&mut self, i: usize, record: RecordRef<'_>, locked: Locked<'_>) {
         let before = locked.word();
-        let after = before.with_outstanding(self.clock.after(before.outstanding()));
         if self.make_missing_value(i) {
             clock::fence_before_change();
             record.store_value(&self.scratch.value);
             record.set_link(record.link().with_tombstone(false));
-            locked.unlock_changed(after);
+            locked.unlock_changed(before.with_outstanding(self.clock.after(0)));
             self.tally.inserted += 1;
             self.tally.missing += 1;
         } else {
-            let releases = self.clock == Clock::Release;
-            locked.unlock_unchanged(if releases { after } else { before });
+            locked.unlock_unchanged(before);
             self.note_missing(i);
         }
     }
@@ -180,7 +178,8 @@ impl<W: Work> Batch<'_, W> {
             // tombstone.
             self.fill_successor(i, new, unsafe { old.value(self.value_bytes) });
         }
-        let outstanding = clock.after(before.outstanding());
+        let outstanding = if tombstone { 0 } else { before.outstanding() };
+        let outstanding = clock.after(outstanding);
         let published = self.publish(
             hash,
             place.entry,
@@ -240,7 +239,9 @@ impl<W: Work> Batch<'_, W> {
     ) -> bool {
         let previous = after_head.unwrap_or(entry.address());
         new.set_link(new.link().with_previous(previous));
-        self.finish_record(new, outstanding, W::MODE == Mode::Delete);
+        // A deletion cancels the leases on its row: whatever comes after starts from 0.
+        let deletes = W::MODE == Mode::Delete;
+        self.finish_record(new, if deletes { 0 } else { outstanding }, deletes);
         self.core.index.replace(hash, entry, new.address(), previous.is_none())
     }
 }

@@ -106,3 +106,31 @@ impl Meta {
         self.0 & SAME == other.0 & SAME
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_fields_of_a_meta_word_keep_to_their_bits() {
+        let meta = Meta::new(63, (1 << 24) - 1, u32::MAX);
+        assert_eq!((meta.depth(), meta.version(), meta.overflow()), (63, (1 << 24) - 1, u32::MAX));
+        assert!(!meta.is_locked() && !meta.is_splitting());
+        let wrapped = Meta::new(5, 1 << 24, 7);
+        assert_eq!((wrapped.depth(), wrapped.version(), wrapped.overflow()), (5, 0, 7));
+        let changed = wrapped.splitting().with_overflow(u32::MAX);
+        assert!(changed.is_locked() && changed.is_splitting());
+        assert_eq!((changed.depth(), changed.version()), (5, 0));
+        assert_eq!(changed.unlocked(), wrapped.with_overflow(u32::MAX));
+    }
+
+    #[test]
+    fn only_splits_change_the_layout() {
+        let meta = Meta::new(9, 3, 0);
+        assert!(meta.locked().same_layout_as(meta));
+        assert!(meta.with_overflow(12).same_layout_as(meta));
+        assert!(!meta.splitting().same_layout_as(meta));
+        assert!(!Meta::new(9, 4, 0).same_layout_as(meta));
+        assert!(!Meta::new(10, 3, 0).same_layout_as(meta));
+    }
+}

@@ -86,6 +86,12 @@ impl Index {
         Some(pool.taken)
     }
 
+    /// Overflow buckets in use.
+    pub(super) fn overflow_count(&self) -> u64 {
+        let pool = self.pool.lock();
+        u64::from(pool.taken) - pool.free.len() as u64
+    }
+
     fn give_back_overflow(&self, numbers: &[u32]) {
         for &number in numbers {
             for slot in self.overflow_bucket(number).slots() {

@@ -1,7 +1,7 @@
 //! The index as a checkpoint holds it.
 //!
 //! ```text
-//! level (4) | zero (4) | split pointer (8) | entries (8)
+//! level (4) | zero (4) | split pointer (8) | overflow buckets (8)
 //! for each primary bucket in order: entries in its chain (2) | those entries (8 each)
 //! ```
 //!
@@ -13,25 +13,28 @@ use std::path::Path;
 
 use super::bucket::Bucket;
 use super::entry::Entry;
-use super::{INITIAL_LEVEL, Index};
+use super::{BUCKET_BYTES, INITIAL_LEVEL, Index};
 use crate::budget::Budget;
-use crate::checked_stream::{CheckedReader, CheckedWriter};
+use crate::checked_stream::{CheckedReader, CheckedWriter, StreamIdentity};
+use crate::checkpoint::CheckpointIdentity;
 use crate::error::Result;
 use crate::sync::Ordering;
 
-const MAGIC: [u8; 8] = *b"EMBKINDX";
-const VERSION: u32 = 1;
+fn identity(of: CheckpointIdentity) -> StreamIdentity {
+    let CheckpointIdentity { bank, checkpoint } = of;
+    StreamIdentity { magic: *b"EMBKINDX", version: 1, bank, checkpoint }
+}
 
 impl Index {
     /// Writes the image while nobody changes the index. Returns the file, not yet synced, and its
     /// length in bytes.
-    pub(crate) fn write_image(&self, path: &Path) -> Result<(File, u64)> {
+    pub(crate) fn write_image(&self, path: &Path, of: CheckpointIdentity) -> Result<(File, u64)> {
         let (level, split) = self.state();
-        let mut out = CheckedWriter::create(path, MAGIC, VERSION)?;
+        let mut out = CheckedWriter::create(path, identity(of))?;
         out.write(&level.to_le_bytes())?;
         out.write(&[0; 4])?;
         out.write(&split.to_le_bytes())?;
-        out.write(&self.entry_count().to_le_bytes())?;
+        out.write(&self.overflow_count().to_le_bytes())?;
         let mut bytes = Vec::new();
         for i in 0..self.bucket_count() {
             let bucket = self.bucket(i);
@@ -56,9 +59,14 @@ impl Index {
     ///
     /// # Errors
     /// Damage, a file cut short, or a budget that can't hold the index.
-    pub(crate) fn read_image(path: &Path, budget: &Budget, log_end: u64) -> Result<Self> {
+    pub(crate) fn read_image(
+        path: &Path,
+        of: CheckpointIdentity,
+        budget: &Budget,
+        log_end: u64,
+    ) -> Result<Self> {
         let index = Self::unallocated(budget)?;
-        let mut input = CheckedReader::open(path, MAGIC, VERSION)?;
+        let mut input = CheckedReader::open(path, identity(of))?;
         let mut head = [0; 24];
         input.read(&mut head)?;
         let word = |i: usize| {
@@ -66,13 +74,13 @@ impl Index {
             word.copy_from_slice(&head[i..i + 8]);
             u64::from_le_bytes(word)
         };
-        let (level, split, entries) = (word(0), word(8), word(16));
+        let (level, split, overflow) = (word(0), word(8), word(16));
         if !(u64::from(INITIAL_LEVEL)..48).contains(&level) || split >= 1 << level {
             return Err(input.damaged(16, format!("level {level} and split {split} do not fit")));
         }
         let (level, count) = (level as u32, (1 << level) + split);
-        // 10 bytes an entry is below what any layout takes: a first guess for the error message.
-        let too_small = || budget.too_small_for_index((entries * 10).max(count * 64));
+        let bytes = count.saturating_add(overflow).saturating_mul(BUCKET_BYTES as u64);
+        let too_small = || budget.too_small_for_index(bytes);
         if !index.reserve_buckets(budget, &mut index.growth.lock(), count) {
             return Err(too_small());
         }

@@ -30,6 +30,8 @@ mod bucket;
 mod entry;
 mod grow;
 mod image;
+#[cfg(test)]
+mod tests;
 
 use parking_lot::Mutex;
 

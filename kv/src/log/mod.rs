@@ -107,10 +107,13 @@ struct State {
 
 impl State {
     fn take_frame(&mut self, allowed: u64) -> Option<u32> {
+        if self.live > allowed {
+            return None;
+        }
         if let Some(frame) = self.free.pop() {
             return Some(frame);
         }
-        if self.live >= allowed {
+        if self.live == allowed {
             return None;
         }
         self.live += 1;
@@ -248,6 +251,7 @@ impl Log {
             if self.tail.load(Ordering::Relaxed) >> 32 != full.0 {
                 return Ok(());
             }
+            self.retire_free_frames(&mut state);
             if let Some(frame) = state.take_frame(self.budget.frames_allowed()) {
                 self.begin_page(next, frame);
                 self.writer_wake.notify_one();
@@ -313,6 +317,44 @@ impl Log {
     pub(crate) fn shut_down(&self) {
         self.state.lock().shutdown = true;
         self.writer_wake.notify_all();
+    }
+
+    /// Waits until no more frames are live than the budget allows: free ones go back to the system,
+    /// and the writer evicts pages for the rest. Called, unpinned, when the index has grown.
+    ///
+    /// # Errors
+    /// `Poisoned` after a failed write.
+    pub(crate) fn give_way(&self) -> Result<()> {
+        let mut state = self.state.lock();
+        // Ends: the writer evicts pages down to what is allowed, or poisons the log and wakes everybody.
+        loop {
+            self.retire_free_frames(&mut state);
+            if state.live <= self.budget.frames_allowed() {
+                return Ok(());
+            }
+            self.check_poison()?;
+            self.writer_wake.notify_one();
+            self.frame_freed.wait(&mut state);
+        }
+    }
+
+    fn retire_free_frames(&self, state: &mut State) {
+        while state.live > self.budget.frames_allowed()
+            && let Some(frame) = state.free.pop()
+        {
+            self.retire(state, frame);
+        }
+    }
+
+    fn retire(&self, state: &mut State, frame: u32) {
+        // SAFETY: nobody refers to the frame: its page was evicted behind a barrier, or never begun,
+        // and it is on no list.
+        unsafe {
+            let offset = (frame as usize) << self.page_bits;
+            self.frames.release(offset, self.page_bytes() as usize);
+        }
+        state.live -= 1;
+        state.retired.push(frame);
     }
 
     /// Bytes of memory that frames take now.

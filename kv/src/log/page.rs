@@ -118,3 +118,85 @@ pub(crate) fn check_image(
     let (path, offset) = place();
     Err(Error::Damaged { path, offset, what })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::address::TableId;
+    use crate::clock::ClockWord;
+    use crate::record::{RecordImage, record_bytes};
+    use crate::sync::AtomicU64;
+
+    const PAGE_BYTES: usize = 8192;
+    const IDENTITY: PageIdentity = PageIdentity { page: 3, bank: 0xB0_0B5E };
+    const START: u64 = 3 * PAGE_BYTES as u64;
+
+    /// A page in memory with records of values of 8, 16, 24, ... bytes, and the bytes that they use.
+    fn page() -> (Vec<AtomicU64>, u64) {
+        // What an earlier use of the frame left.
+        let words: Vec<_> = (0..PAGE_BYTES / 8).map(|_| AtomicU64::new(u64::MAX)).collect();
+        let mut offset = PAGE_HEADER_BYTES;
+        for key in 1..=20 {
+            let at = words[offset as usize / 8..].as_ptr();
+            // SAFETY: 20 records of at most 192 bytes fit the page.
+            let record = unsafe { RecordRef::new(at, Address::new(START + offset)) };
+            record.begin(TableId(2), key, key as usize * 8);
+            record.store_value(&vec![key; key as usize]);
+            record.finish(ClockWord::at_rest(key as u32), key == 4);
+            offset += record_bytes(key as usize * 8) as u64;
+        }
+        (words, offset)
+    }
+
+    fn image() -> (Vec<u8>, u64) {
+        let (words, used_bytes) = page();
+        let mut image = vec![0xFF; PAGE_BYTES];
+        // SAFETY: the page is whole and nobody else's.
+        unsafe { write_image(words.as_ptr().cast(), START, used_bytes, IDENTITY, &mut image) };
+        (image, used_bytes)
+    }
+
+    fn check(image: &[u8], identity: PageIdentity) -> Result<u64> {
+        check_image(image, identity, || (PathBuf::from("a segment"), 24_576))
+    }
+
+    #[test]
+    fn an_image_holds_the_records_and_zeros_after_them() {
+        let (image, used_bytes) = image();
+        assert_eq!(check(&image, IDENTITY).unwrap(), used_bytes);
+        let mut offset = PAGE_HEADER_BYTES as usize;
+        for key in 1..=20 {
+            let record = RecordImage::new(&image[offset..]);
+            assert!(record.is(TableId(2), key));
+            assert_eq!(record.link().is_tombstone(), key == 4);
+            assert_eq!(record.clock().outstanding(), key as u32);
+            assert_eq!(record.padded_value(), key.to_le_bytes().repeat(key as usize));
+            offset += record.shape().record_bytes();
+        }
+        assert_eq!(offset as u64, used_bytes);
+        assert!(image[offset..].iter().all(|&byte| byte == 0));
+    }
+
+    #[test]
+    fn every_flipped_bit_of_a_page_is_noticed() {
+        let (mut image, _) = image();
+        for bit in 0..PAGE_BYTES * 8 {
+            image[bit / 8] ^= 1 << (bit % 8);
+            assert!(check(&image, IDENTITY).is_err(), "bit {bit}");
+            image[bit / 8] ^= 1 << (bit % 8);
+        }
+    }
+
+    #[test]
+    fn a_page_of_another_place_or_bank_is_noticed() {
+        let (image, _) = image();
+        for identity in [PageIdentity { page: 4, ..IDENTITY }, PageIdentity { bank: 1, ..IDENTITY }]
+        {
+            let error = check(&image, identity).unwrap_err();
+            let Error::Damaged { path, offset, what } = error else { panic!("{error}") };
+            assert_eq!((path, offset), (PathBuf::from("a segment"), 24_576));
+            assert!(what.contains("here lies page 3"), "{what}");
+        }
+        assert!(check(&vec![0; PAGE_BYTES], IDENTITY).is_err());
+    }
+}

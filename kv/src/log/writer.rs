@@ -62,9 +62,9 @@ impl Log {
             .max(state.settle_below)
             .max(self.read_only.load(Ordering::Relaxed) >> self.page_bits)
             .min(tail);
-        let available = state.free.len() as u64 + allowed.saturating_sub(state.live);
-        let evict = FREE_FRAMES_WANTED.saturating_sub(available)
-            + state.live.saturating_sub(allowed).saturating_sub(state.free.len() as u64);
+        // Frames that a page turn could take once the live ones are down to what is allowed.
+        let in_use = state.live - state.free.len() as u64;
+        let evict = (in_use + FREE_FRAMES_WANTED).saturating_sub(allowed);
         let head = self.head.load(Ordering::Relaxed) >> self.page_bits;
         let flushed = self.flushed.load(Ordering::Relaxed) >> self.page_bits;
         Plan { read_only, head: (head + evict).min(flushed) }
@@ -110,11 +110,7 @@ impl Log {
         let frame = (offset >> self.page_bits) as u32;
         let mut state = self.state.lock();
         if state.live > self.budget.frames_allowed() {
-            // SAFETY: nobody refers to the frame: its page was evicted behind a barrier, and it is
-            // on no list yet.
-            unsafe { self.frames.release(offset as usize, self.page_bytes() as usize) };
-            state.live -= 1;
-            state.retired.push(frame);
+            self.retire(&mut state, frame);
         } else {
             state.free.push(frame);
         }

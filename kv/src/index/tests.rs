@@ -1,0 +1,309 @@
+//! The index alone, with a log that only remembers whose record lies where.
+
+use std::collections::HashMap;
+use std::sync::atomic::AtomicBool;
+
+use super::*;
+use crate::address::TableId;
+use crate::checkpoint::CheckpointIdentity;
+use crate::error::Error;
+use crate::hash::hash;
+
+const TABLE: TableId = TableId(1);
+/// Bytes between records: none lies at address 0.
+const STRIDE: u64 = 64;
+const IDENTITY: CheckpointIdentity = CheckpointIdentity { bank: 7, checkpoint: 2 };
+
+/// Records by number; record 0 is none.
+struct Records {
+    keys: Vec<AtomicU64>,
+    previous: Vec<AtomicU64>,
+    taken: AtomicU64,
+}
+
+impl Records {
+    fn new(count: usize) -> Self {
+        let words = || (0..=count).map(|_| AtomicU64::new(0)).collect();
+        Records { keys: words(), previous: words(), taken: AtomicU64::new(0) }
+    }
+
+    fn append(&self, key: u64) -> Address {
+        let number = self.taken.fetch_add(1, Ordering::Relaxed) + 1;
+        self.keys[number as usize].store(key, Ordering::Relaxed);
+        Address::new(number * STRIDE)
+    }
+
+    fn key(&self, address: Address) -> u64 {
+        self.keys[(address.raw() / STRIDE) as usize].load(Ordering::Relaxed)
+    }
+
+    fn previous(&self, address: Address) -> Address {
+        Address::new(self.previous[(address.raw() / STRIDE) as usize].load(Ordering::Relaxed))
+    }
+
+    fn link(&self, address: Address, previous: Address) {
+        let number = (address.raw() / STRIDE) as usize;
+        self.previous[number].store(previous.raw(), Ordering::Relaxed);
+    }
+}
+
+struct Indexed {
+    budget: Budget,
+    index: Index,
+    records: Records,
+}
+
+impl Indexed {
+    fn new(budget_bytes: u64, records: usize) -> Self {
+        let page_bytes = Budget::page_bytes_for(budget_bytes);
+        let budget = Budget::new(budget_bytes, page_bytes).unwrap();
+        let index = Index::new(&budget).unwrap();
+        Indexed { budget, index, records: Records::new(records) }
+    }
+
+    /// The key's slot and its newest record.
+    fn find(&self, key: u64, candidates: &mut Candidates) -> Option<(Entry, Address)> {
+        self.index.candidates(hash(TABLE, key), candidates);
+        for entry in candidates.iter() {
+            let mut address = entry.address();
+            while !address.is_none() {
+                if self.records.key(address) == key {
+                    return Some((entry, address));
+                }
+                let previous = self.records.previous(address);
+                assert!(previous < address, "chains go back");
+                address = previous;
+            }
+        }
+        None
+    }
+
+    fn insert(&self, key: u64) -> Address {
+        let address = self.records.append(key);
+        let mut searched = Candidates::default();
+        loop {
+            assert_eq!(self.find(key, &mut searched), None, "key {key}");
+            let link = |previous| self.records.link(address, previous);
+            let hash = hash(TABLE, key);
+            match self.index.insert(&self.budget, hash, &searched, address, link) {
+                Inserted::Yes => break,
+                Inserted::Changed => {}
+            }
+        }
+        self.index.grow(&self.budget);
+        address
+    }
+
+    /// A new record for a key that is there.
+    fn move_to_tail(&self, key: u64) -> Address {
+        let address = self.records.append(key);
+        let mut searched = Candidates::default();
+        loop {
+            let (entry, old) = self.find(key, &mut searched).unwrap();
+            let is_head = entry.address() == old;
+            let previous = if is_head { self.records.previous(old) } else { entry.address() };
+            self.records.link(address, previous);
+            if self.index.replace(hash(TABLE, key), entry, address, previous.is_none()) {
+                return address;
+            }
+        }
+    }
+}
+
+/// Inserts and moves keys as a `HashMap` does; every key is found at its newest record throughout.
+fn compare_with_a_map(budget_bytes: u64, rows: u64) -> Indexed {
+    let indexed = Indexed::new(budget_bytes, rows as usize * 2);
+    let mut map = HashMap::new();
+    let mut searched = Candidates::default();
+    for key in 0..rows {
+        map.insert(key, indexed.insert(key));
+        if key % 3 == 0 {
+            let moved = hash(TABLE, key) % (key + 1);
+            map.insert(moved, indexed.move_to_tail(moved));
+        }
+    }
+    for (&key, &address) in &map {
+        let found = indexed.find(key, &mut searched);
+        assert_eq!(found.map(|(_, found)| found), Some(address), "key {key}");
+    }
+    for key in rows..rows + 1000 {
+        assert_eq!(indexed.find(key, &mut searched), None);
+    }
+    indexed
+}
+
+#[test]
+fn keys_are_found_at_their_newest_record_while_the_index_grows() {
+    let rows = if cfg!(miri) { 500 } else { 200_000 };
+    let Indexed { index, budget, .. } = compare_with_a_map(64 << 20, rows);
+    assert!(index.entry_count() <= index.bucket_count() * 5);
+    assert!(budget.index_bytes() <= 16 * rows + 2 * index.granule_bytes + (16 << 10));
+    // Hash bits that are known keep most keys apart: few share a slot.
+    assert!(index.entry_count() * 100 > rows * 97, "{} entries", index.entry_count());
+}
+
+#[test]
+fn keys_are_found_when_slots_are_shared() {
+    let rows = if cfg!(miri) { 500 } else { 60_000 };
+    let Indexed { index, budget, .. } = compare_with_a_map(256 << 10, rows);
+    if !cfg!(miri) {
+        assert!(index.entry_count() * 2 < rows, "{} entries", index.entry_count());
+    }
+    assert!(budget.index_bytes() <= budget.index_bytes_max());
+}
+
+#[test]
+fn a_key_is_in_the_chain_of_one_slot() {
+    let rows = 40_000;
+    let Indexed { index, records, .. } = compare_with_a_map(4 << 20, rows);
+    let mut slots_of = vec![0; rows as usize];
+    for i in 0..index.bucket_count() {
+        let bucket = index.bucket(i);
+        let meta = Meta(bucket.meta().load(Ordering::Acquire));
+        assert!(!meta.is_locked() && !meta.is_splitting());
+        for slot in index.chain(bucket, meta).flat_map(Bucket::slots) {
+            let entry = Entry(slot.load(Ordering::Acquire));
+            if entry.is_empty() {
+                continue;
+            }
+            let mut keys = std::collections::HashSet::new();
+            let mut address = entry.address();
+            while !address.is_none() {
+                keys.insert(records.key(address));
+                address = records.previous(address);
+            }
+            for key in keys {
+                // A superseded record may lie in a chain that its key has left by a split.
+                let probe = Probe::new(hash(TABLE, key), meta.depth());
+                if low_bits(hash(TABLE, key), meta.depth()) == i && entry.matches(probe) {
+                    slots_of[key as usize] += 1;
+                }
+            }
+        }
+    }
+    assert!(slots_of.iter().all(|&slots| slots == 1));
+}
+
+#[test]
+fn a_lookup_never_misses_a_key_while_buckets_split() {
+    let rows: u64 = if cfg!(miri) { 300 } else { 300_000 };
+    let indexed = Indexed::new(64 << 20, rows as usize * 2);
+    let inserted = AtomicU64::new(0);
+    let done = AtomicBool::new(false);
+    std::thread::scope(|s| {
+        s.spawn(|| {
+            for key in 0..rows {
+                indexed.insert(key);
+                // Release: the reader that sees this count also finds the key.
+                inserted.store(key + 1, Ordering::Release);
+                if key % 5 == 0 {
+                    indexed.move_to_tail(key / 2);
+                }
+            }
+            done.store(true, Ordering::Release);
+        });
+        for thread in 0..2u64 {
+            let (indexed, inserted, done) = (&indexed, &inserted, &done);
+            s.spawn(move || {
+                let mut searched = Candidates::default();
+                let mut random = thread;
+                while !done.load(Ordering::Acquire) {
+                    let there = inserted.load(Ordering::Acquire);
+                    if there == 0 {
+                        std::thread::yield_now();
+                        continue;
+                    }
+                    random = hash(TABLE, random + 1);
+                    let key = random % there;
+                    assert!(indexed.find(key, &mut searched).is_some(), "key {key} of {there}");
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn threads_that_insert_the_same_keys_insert_each_once() {
+    let rows: u64 = if cfg!(miri) { 50 } else { 50_000 };
+    let indexed = Indexed::new(16 << 20, rows as usize * 4);
+    let wins = AtomicU64::new(0);
+    std::thread::scope(|s| {
+        for thread in 0..4 {
+            let (indexed, wins) = (&indexed, &wins);
+            s.spawn(move || {
+                let mut searched = Candidates::default();
+                for i in 0..rows {
+                    let key = (i + thread * 3) % rows;
+                    let address = indexed.records.append(key);
+                    let hash = hash(TABLE, key);
+                    while indexed.find(key, &mut searched).is_none() {
+                        let link = |previous| indexed.records.link(address, previous);
+                        let new =
+                            indexed.index.insert(&indexed.budget, hash, &searched, address, link);
+                        if new == Inserted::Yes {
+                            wins.fetch_add(1, Ordering::Relaxed);
+                            break;
+                        }
+                    }
+                    indexed.index.grow(&indexed.budget);
+                }
+            });
+        }
+    });
+    assert_eq!(wins.load(Ordering::Relaxed), rows);
+}
+
+/// All entries, in no order.
+fn entries(index: &Index) -> Vec<u64> {
+    let mut all = Vec::new();
+    for i in 0..index.bucket_count() {
+        let bucket = index.bucket(i);
+        let meta = Meta(bucket.meta().load(Ordering::Acquire));
+        let slots = index.chain(bucket, meta).flat_map(Bucket::slots);
+        all.extend(slots.map(|slot| slot.load(Ordering::Acquire)).filter(|&entry| entry != 0));
+    }
+    all.sort_unstable();
+    all
+}
+
+#[test]
+fn an_image_round_trips() {
+    let dir = tempfile::tempdir().unwrap();
+    for (name, budget_bytes) in [("roomy", 64 << 20), ("shared", 256 << 10)] {
+        let rows = 30_000;
+        let Indexed { index, budget, records } = compare_with_a_map(budget_bytes, rows);
+        let path = dir.path().join(name);
+        index.write_image(&path, IDENTITY).unwrap();
+        let log_end = (rows * 2 + 1) * STRIDE;
+        let budget_again = Budget::new(budget_bytes, Budget::page_bytes_for(budget_bytes)).unwrap();
+        let again = Index::read_image(&path, IDENTITY, &budget_again, log_end).unwrap();
+        assert_eq!(again.state(), index.state());
+        assert_eq!(entries(&again), entries(&index));
+        assert_eq!(again.entry_count(), entries(&index).len() as u64);
+        assert!(budget_again.index_bytes() <= budget.index_bytes());
+        // The one that was loaded goes on growing.
+        let indexed = Indexed { index: again, budget: budget_again, records };
+        let mut searched = Candidates::default();
+        for key in 0..rows {
+            assert!(indexed.find(key, &mut searched).is_some(), "{name}: key {key}");
+        }
+        for key in rows..rows + 100 {
+            indexed.insert(key);
+        }
+    }
+}
+
+#[test]
+fn an_image_that_points_beyond_the_log_is_damaged() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("index");
+    let indexed = Indexed::new(4 << 20, 1000);
+    let last = (0..100).map(|key| indexed.insert(key)).max().unwrap();
+    indexed.index.write_image(&path, IDENTITY).unwrap();
+    let load = |log_end| {
+        let budget = Budget::new(4 << 20, 64 << 10).unwrap();
+        Index::read_image(&path, IDENTITY, &budget, log_end).map(|_| ())
+    };
+    load(last.raw() + 8).unwrap();
+    assert!(matches!(load(last.raw()), Err(Error::Damaged { .. })));
+}
