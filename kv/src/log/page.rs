@@ -70,7 +70,7 @@ pub(crate) unsafe fn write_image(
     // SAFETY: passed on.
     unsafe {
         for_each_record(page, start, used_bytes, |offset, record| {
-            record.write_image(&mut image[offset as usize..]);
+            record.write_image(identity.bank, &mut image[offset as usize..]);
         });
     }
     image[used_bytes as usize..].fill(0);
