@@ -2,7 +2,8 @@
 //!
 //! The index grows with the rows and the frames give way, a page at a time. When the frames are down
 //! to their least, the index stops growing: rows then share index entries and chains get longer, which
-//! costs disk reads but never an answer (`Index::insert`).
+//! costs disk reads but never an answer (`Index::insert`). Superseded records stay in a shared chain until
+//! compaction takes them out, so a bank that lives for long with far too small a budget gets slower.
 
 use crate::error::{Error, Result};
 use crate::sync::{AtomicU64, Ordering};

@@ -12,6 +12,7 @@
 //! damage and an error. The log below a checkpoint's end is never written again.
 
 use std::fs::{self, File};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use crate::address::TableId;
@@ -132,8 +133,20 @@ impl Checkpoints {
     /// Begins to write a checkpoint.
     pub(crate) fn begin(&self, number: u64) -> Result<PartialCheckpoint<'_>> {
         let dir = self.dir_of(number).with_extension(PARTIAL);
-        fs::create_dir(&dir).map_err(|e| Error::io("create", &dir, e))?;
+        // An attempt that failed may not have been able to clear away what it had written.
+        let created = fs::create_dir(&dir).or_else(|e| match e.kind() {
+            ErrorKind::AlreadyExists => {
+                fs::remove_dir_all(&dir).and_then(|()| fs::create_dir(&dir))
+            }
+            _ => Err(e),
+        });
+        created.map_err(|e| Error::io("create", &dir, e))?;
         Ok(PartialCheckpoint { of: self, number, dir, finished: false })
+    }
+
+    /// Makes the checkpoints' names durable.
+    pub(crate) fn sync(&self) -> Result<()> {
+        sync_dir(&self.dir)
     }
 
     /// A checkpoint's manifest, checked.
@@ -174,6 +187,7 @@ impl Checkpoints {
             // Renamed first: a crash in between leaves a partial one, not a damaged one.
             let (dir, partial) = (self.dir_of(number), self.dir_of(number).with_extension(PARTIAL));
             fs::rename(&dir, &partial).map_err(|e| Error::io("rename", &dir, e))?;
+            sync_dir(&self.dir)?;
             fs::remove_dir_all(&partial).map_err(|e| Error::io("remove", &partial, e))?;
         }
         Ok(())
@@ -194,8 +208,8 @@ impl PartialCheckpoint<'_> {
         file.sync_all().map_err(|e| Error::io("sync", &path, e))
     }
 
-    /// Writes the manifest and gives the checkpoint its name. When this returns, it is the newest one,
-    /// for good.
+    /// Writes the manifest and gives the checkpoint its name: from then on it is the newest one. The
+    /// name is durable when `Checkpoints::sync` has returned.
     pub(crate) fn complete(mut self, manifest: &Manifest) -> Result<()> {
         use std::io::Write;
         let path = self.dir.join("manifest");
@@ -209,7 +223,7 @@ impl PartialCheckpoint<'_> {
         let last = self.of.dir_of(self.number);
         fs::rename(&self.dir, &last).map_err(|e| Error::io("rename", &self.dir, e))?;
         self.finished = true;
-        sync_dir(&self.of.dir)
+        Ok(())
     }
 }
 

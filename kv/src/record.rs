@@ -5,7 +5,7 @@
 //!          bits 48..64 flags: 0 tombstone, 1 invalid, 8..11 unused bytes at the value's end (0 to 7)
 //! word 1   lock-and-clock word (see `clock`)
 //! word 2   key
-//! word 3   bits 0..32  CRC-32C of address, header and value (0 in memory: set as the page is written)
+//! word 3   bits 0..32  CRC-32C of bank, address, header and value (0 in memory: set as the page is written)
 //!          bits 32..48 table (0: the unused rest of a page begins here)
 //!          bits 48..64 value length in units of 8 bytes
 //! ```
@@ -241,7 +241,7 @@ impl<'g> RecordRef<'g> {
     ///
     /// Nobody changes the value any more (the page is read-only and every thread that thought
     /// otherwise has unpinned); the clock word may still be locked or replaced, so it is read once.
-    pub(crate) fn write_image(self, into: &mut [u8]) {
+    pub(crate) fn write_image(self, bank: u64, into: &mut [u8]) {
         let shape = self.shape();
         let header = [self.link().0, self.for_disk().bits(), self.key(), shape.0];
         for (word, bytes) in header.iter().zip(into.chunks_exact_mut(8)) {
@@ -250,7 +250,7 @@ impl<'g> RecordRef<'g> {
         let padded = shape.padded_value_bytes();
         // SAFETY: the value is at rest (this function's documented precondition) and in bounds.
         into[HEADER_BYTES..HEADER_BYTES + padded].copy_from_slice(unsafe { self.value(padded) });
-        let crc = image_crc(&into[..HEADER_BYTES + padded], self.address);
+        let crc = image_crc(&into[..HEADER_BYTES + padded], bank, self.address);
         into[24..32].copy_from_slice(&shape.with_crc(crc).0.to_le_bytes());
     }
 
@@ -259,10 +259,11 @@ impl<'g> RecordRef<'g> {
     }
 }
 
-/// CRC-32C of a record's image with its checksum field taken as zero, seeded with its address: a
-/// record read from the wrong place fails as a damaged one does.
-fn image_crc(image: &[u8], address: Address) -> u32 {
-    let seed = crc32c::crc32c(&address.raw().to_le_bytes());
+/// CRC-32C of a record's image with its checksum field taken as zero, seeded with its bank and address:
+/// a record read from the wrong place fails as a damaged one does.
+fn image_crc(image: &[u8], bank: u64, address: Address) -> u32 {
+    let seed = crc32c::crc32c(&bank.to_le_bytes());
+    let seed = crc32c::crc32c_append(seed, &address.raw().to_le_bytes());
     let head = crc32c::crc32c_append(seed, &image[..24]);
     let shape = crc32c::crc32c_append(head, &[0; 4]);
     crc32c::crc32c_append(shape, &image[28..])
@@ -309,9 +310,9 @@ impl<'a> RecordImage<'a> {
 
     /// The checksum that the record carries and the one that its bytes give. The whole record must
     /// be there.
-    pub(crate) fn checksums(self, address: Address) -> (u32, u32) {
+    pub(crate) fn checksums(self, bank: u64, address: Address) -> (u32, u32) {
         let shape = self.shape();
-        (shape.crc(), image_crc(&self.bytes[..shape.record_bytes()], address))
+        (shape.crc(), image_crc(&self.bytes[..shape.record_bytes()], bank, address))
     }
 
     /// The value with its padding.
@@ -352,14 +353,14 @@ mod tests {
         let record = sample(&memory);
         assert_eq!(record.shape().record_bytes(), record_bytes(21));
         let mut bytes = vec![0; 56];
-        record.write_image(&mut bytes);
+        record.write_image(5, &mut bytes);
         let image = RecordImage::new(&bytes);
         assert!(image.is(TableId(7), 0xDEAD_BEEF));
         assert_eq!(image.link().previous(), Address::new(1 << 40));
         assert_eq!(image.clock().outstanding(), 2);
         assert_eq!(image.value_bytes(), 21);
         assert_eq!(image.padded_value()[..8], 1u64.to_le_bytes());
-        let (stored, computed) = image.checksums(Address::new(4096));
+        let (stored, computed) = image.checksums(5, Address::new(4096));
         assert_eq!(stored, computed);
     }
 
@@ -367,7 +368,7 @@ mod tests {
     fn every_flipped_bit_and_a_wrong_place_fail_the_checksum() {
         let memory = words(7);
         let mut bytes = vec![0; 56];
-        sample(&memory).write_image(&mut bytes);
+        sample(&memory).write_image(5, &mut bytes);
         for bit in 0..56 * 8 {
             let mut flipped = bytes.clone();
             flipped[bit / 8] ^= 1 << (bit % 8);
@@ -375,10 +376,12 @@ mod tests {
             if image.shape().record_bytes() > flipped.len() {
                 continue; // the reader refuses a record that is longer than its page
             }
-            let (stored, computed) = image.checksums(Address::new(4096));
+            let (stored, computed) = image.checksums(5, Address::new(4096));
             assert_ne!(stored, computed, "bit {bit}");
         }
-        let (stored, computed) = RecordImage::new(&bytes).checksums(Address::new(4104));
+        let (stored, computed) = RecordImage::new(&bytes).checksums(5, Address::new(4104));
+        assert_ne!(stored, computed);
+        let (stored, computed) = RecordImage::new(&bytes).checksums(6, Address::new(4096));
         assert_ne!(stored, computed);
     }
 

@@ -13,11 +13,11 @@ use crate::address::TableId;
 use crate::bank_file::{BankFile, LOCK_NAME};
 use crate::budget::Budget;
 use crate::buffers::Buffers;
-use crate::checkpoint::{CheckpointIdentity, Checkpoints, Manifest, TableEntry};
+use crate::checkpoint::{CheckpointIdentity, Checkpoints, Manifest, TableEntry, sync_dir};
 use crate::device::{self, Device, DeviceChoice, DeviceOptions};
 use crate::epoch::Gate;
 use crate::error::{Error, Result};
-use crate::execute::{Batch, Caller, Delete, Locate, Promote, Scratch, Tally, Work};
+use crate::execute::{Batch, Caller, Delete, Locate, Mode, Promote, Scratch, Tally, Work};
 use crate::index::Index;
 use crate::log::Log;
 use crate::log::page::{PAGE_HEADER_BYTES, PageIdentity, check_image};
@@ -25,6 +25,10 @@ use crate::operation::{Clock, Operation, Outcome, Promoted};
 use crate::record::{VALUE_BYTES_MAX, record_bytes};
 use crate::stats::{Counters, StoreStats};
 use crate::waiters::{ReleaseTicket, Waiters};
+
+/// With 65,535 tables, names and descriptors stay within what `metadata` decodes.
+const TABLE_NAME_BYTES_MAX: usize = 1 << 10;
+const DESCRIPTOR_BYTES_MAX: usize = 2 << 10;
 
 /// How a store is opened.
 #[derive(Debug, Clone)]
@@ -178,10 +182,26 @@ pub struct Store {
 /// The newest checkpoint.
 #[derive(Debug)]
 struct Newest {
-    /// Its number, or that of a later attempt; 0 for none.
+    /// Its number; 0 for none.
     number: u64,
     /// Whether the bank file says that there is one.
     noted: bool,
+}
+
+/// Makes a directory whose name survives a crash.
+fn create_dir_durably(dir: &Path) -> Result<()> {
+    if dir.is_dir() {
+        return Ok(());
+    }
+    std::fs::create_dir_all(dir).map_err(|e| Error::io("create", dir, e))?;
+    // Each new directory's name lies in its parent; syncing all of them costs little and happens once.
+    for parent in dir.canonicalize().map_err(|e| Error::io("open", dir, e))?.ancestors().skip(1) {
+        if sync_dir(parent).is_err() {
+            // A directory that was there before and that we may not open: nothing new is in it.
+            break;
+        }
+    }
+    Ok(())
 }
 
 fn lock_dir(dir: &Path) -> Result<File> {
@@ -256,7 +276,7 @@ impl Store {
         if options.checkpoints_kept == 0 {
             return Err(Error::InvalidArgument("checkpoints_kept must be at least 1".into()));
         }
-        std::fs::create_dir_all(dir).map_err(|e| Error::io("create", dir, e))?;
+        create_dir_durably(dir)?;
         let lock = lock_dir(dir)?;
         let bank_file = BankFile::read(dir)?;
         let fresh = new_bank(options)?;
@@ -357,6 +377,12 @@ impl Store {
     /// 65,535 tables.
     pub fn create_table(&self, name: &str, value_bytes: u32, descriptor: &[u8]) -> Result<TableId> {
         check_value_bytes(&self.core, name, value_bytes)?;
+        if descriptor.len() > DESCRIPTOR_BYTES_MAX {
+            return Err(Error::InvalidArgument(format!(
+                "table {name:?}: a descriptor of {} bytes is longer than {DESCRIPTOR_BYTES_MAX}",
+                descriptor.len()
+            )));
+        }
         let mut tables = self.core.tables.write();
         if let Some(found) = tables.iter().find(|entry| entry.name == name) {
             return Err(Error::TableMismatch {
@@ -409,7 +435,7 @@ impl Store {
             (std::mem::take(&mut batch.outcome), std::mem::take(&mut batch.tally));
         SCRATCH.set(Some(scratch));
         self.core.add_tally(&tally);
-        if clock == Clock::Release {
+        if clock == Clock::Release || W::MODE == Mode::Delete {
             self.core.waiters.released(table, keys);
         }
         result.map(|()| (outcome, tally))
@@ -417,7 +443,8 @@ impl Store {
 
     /// Runs an operation over a batch of keys of one table.
     ///
-    /// With `Acquire` and `Release` the keys must be distinct, lest a batch wait for itself. Rows are
+    /// With `Acquire` and `Release` the keys must be distinct, lest a batch wait for itself; of equal keys
+    /// in other batches each is worked on, in no particular order. Rows are
     /// worked on one by one: other batches may see some done and others not yet.
     ///
     /// # Errors
@@ -485,7 +512,7 @@ impl Store {
     pub fn clock_of(&self, table: TableId, key: u64) -> Result<Option<u32>> {
         struct ReadClock(Option<u32>);
         impl Work for ReadClock {
-            const MODE: crate::execute::Mode = crate::execute::Mode::Peek;
+            const MODE: Mode = Mode::Peek;
             fn clock(&mut self, outstanding: u32) {
                 self.0 = Some(outstanding);
             }
@@ -530,9 +557,10 @@ impl Store {
             blob_bytes: blob.len() as u64,
             tables,
         };
-        // A number is used once: one that fails from here on may have got its final name.
-        newest.number = number;
         partial.complete(&manifest)?;
+        newest.number = number;
+        // A name that may or may not last leaves open which checkpoint is the newest: no more writing.
+        self.checkpoints.sync().inspect_err(|e| self.core.log.poison(e))?;
         if !newest.noted {
             BankFile { bank: self.bank, has_checkpoint: true }.write(&self.dir)?;
             newest.noted = true;
@@ -593,6 +621,12 @@ impl Store {
 }
 
 fn check_value_bytes(core: &Core, name: &str, value_bytes: u32) -> Result<()> {
+    if name.len() > TABLE_NAME_BYTES_MAX {
+        return Err(Error::InvalidArgument(format!(
+            "a table's name of {} bytes is longer than {TABLE_NAME_BYTES_MAX}",
+            name.len()
+        )));
+    }
     let room = core.record_bytes_max();
     if record_bytes(value_bytes as usize) <= room {
         return Ok(());

@@ -45,7 +45,7 @@ impl<W: Work> Batch<'_, W> {
         let mut pending = std::mem::take(&mut self.scratch.pending);
         // Ends: a round takes every search it reads at least one record further down its chain.
         while !pending.is_empty() {
-            pending.sort_unstable_by_key(|p| p.address);
+            pending.sort_unstable_by_key(|p| (p.address, p.i));
             let (spans, places) = self.plan_burst(&pending, buffer.len());
             self.read_burst(&spans, &mut buffer)?;
             let later = pending.split_off(places.len());
@@ -177,7 +177,7 @@ impl<W: Work> Batch<'_, W> {
             return Ok(None);
         }
         let image = RecordImage::new(&bytes[..wanted.max(HEADER_BYTES)]);
-        let (stored, computed) = image.checksums(pending.address);
+        let (stored, computed) = image.checksums(self.core.log.bank(), pending.address);
         if stored != computed {
             let what = format!("its checksum is {computed:#010x}, not {stored:#010x}");
             return Err(self.damaged(pending.address, &what));

@@ -484,8 +484,9 @@ impl<'a, W: Work> Batch<'a, W> {
         let address = match self.spare.take() {
             Some((address, spare_bytes)) if spare_bytes == bytes => address,
             _ => {
+                let address = self.core.log.allocate(bytes)?;
                 self.tally.appended += 1;
-                self.core.log.allocate(bytes)?
+                address
             }
         };
         // SAFETY: pinned; the space was allocated under this pin, so it is above the head, and it is

@@ -17,7 +17,7 @@ use crate::address::Address;
 const ADDRESS_BITS: u32 = 47;
 const ADDRESS_MASK: u64 = (1 << ADDRESS_BITS) - 1;
 /// Hash bits that a fresh entry knows.
-const TAG_BITS: u32 = 16;
+pub(super) const TAG_BITS: u32 = 16;
 const TAG_FULL: u64 = 1 << TAG_BITS;
 /// A bit that a probe has and no tag.
 const PROBE_TOP: u64 = TAG_FULL << 1;
@@ -70,6 +70,11 @@ impl Entry {
     pub(crate) fn with_address(self, address: Address) -> Self {
         debug_assert!(!address.is_none() && address.raw() < ADDRESS_LIMIT);
         Entry(self.0 & !ADDRESS_MASK | address.raw() >> 3)
+    }
+
+    /// Whether a slot may hold this: an address, and a tag with its terminator.
+    pub(crate) fn is_sound(self) -> bool {
+        !self.address().is_none() && self.tag() != 0
     }
 
     #[inline]

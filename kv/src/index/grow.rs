@@ -94,7 +94,9 @@ impl Index {
 
     fn give_back_overflow(&self, numbers: &[u32]) {
         for &number in numbers {
-            for slot in self.overflow_bucket(number).slots() {
+            let bucket = self.overflow_bucket(number);
+            bucket.meta().store(0, Ordering::Release);
+            for slot in bucket.slots() {
                 slot.store(0, Ordering::Release);
             }
         }

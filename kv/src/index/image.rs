@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! level (4) | zero (4) | split pointer (8) | overflow buckets (8)
-//! for each primary bucket in order: entries in its chain (2) | those entries (8 each)
+//! for each primary bucket in order: entries in its chain (4) | those entries (8 each)
 //! ```
 //!
 //! in a checked stream (see `checked_stream`). A bucket's depth follows from its number; overflow
@@ -11,9 +11,9 @@
 use std::fs::File;
 use std::path::Path;
 
-use super::bucket::Bucket;
+use super::bucket::{Bucket, SLOTS};
 use super::entry::Entry;
-use super::{BUCKET_BYTES, INITIAL_LEVEL, Index};
+use super::{BUCKET_BYTES, INITIAL_LEVEL, Index, MAX_CHAIN};
 use crate::budget::Budget;
 use crate::checked_stream::{CheckedReader, CheckedWriter, StreamIdentity};
 use crate::checkpoint::CheckpointIdentity;
@@ -41,15 +41,15 @@ impl Index {
             let meta = super::Meta(bucket.meta().load(Ordering::Acquire));
             debug_assert!(!meta.is_locked());
             bytes.clear();
-            bytes.extend_from_slice(&[0; 2]);
+            bytes.extend_from_slice(&[0; 4]);
             for slot in self.chain(bucket, meta).flat_map(Bucket::slots) {
                 let entry = slot.load(Ordering::Acquire);
                 if entry != 0 {
                     bytes.extend_from_slice(&entry.to_le_bytes());
                 }
             }
-            let count = (bytes.len() / 8) as u16;
-            bytes[..2].copy_from_slice(&count.to_le_bytes());
+            let count = (bytes.len() / 8) as u32;
+            bytes[..4].copy_from_slice(&count.to_le_bytes());
             out.write(&bytes)?;
         }
         out.finish()
@@ -87,14 +87,18 @@ impl Index {
         let mut chain = Vec::new();
         let mut bytes = Vec::new();
         for i in 0..count {
-            let mut length = [0; 2];
+            let mut length = [0; 4];
             input.read(&mut length)?;
-            bytes.resize(usize::from(u16::from_le_bytes(length)) * 8, 0);
+            let length = u32::from_le_bytes(length) as usize;
+            if length > MAX_CHAIN * SLOTS {
+                return Err(input.damaged(0, format!("bucket {i} claims {length} entries")));
+            }
+            bytes.resize(length * 8, 0);
             input.read(&mut bytes)?;
             chain.clear();
             for word in bytes.as_chunks::<8>().0 {
                 let entry = Entry(u64::from_le_bytes(*word));
-                if entry.is_empty() || entry.address().raw() >= log_end {
+                if !entry.is_sound() || entry.address().raw() >= log_end {
                     return Err(input.damaged(0, format!("bucket {i} points beyond the log")));
                 }
                 chain.push(entry);

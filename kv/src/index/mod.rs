@@ -42,8 +42,8 @@ use crate::region::{HUGE_PAGE_BYTES, Region};
 use crate::sync::{AtomicU64, Backoff, Ordering, fence};
 
 use bucket::{Bucket, Meta, SLOTS};
-use entry::Probe;
 pub(crate) use entry::{ADDRESS_LIMIT, Entry};
+use entry::{Probe, TAG_BITS};
 use grow::{Growth, OverflowPool};
 
 const BUCKET_BYTES: usize = 64;
@@ -398,7 +398,7 @@ impl Index {
         let locked = self.lock(hash);
         let probe = Probe::new(hash, locked.meta.depth());
         let mut matching = Candidates::default();
-        let mut first = None;
+        let mut first: Option<(&AtomicU64, Entry)> = None;
         let mut empty = None;
         let mut closest: Option<(u32, &AtomicU64, Entry)> = None;
         let mut last = locked.bucket;
@@ -409,7 +409,10 @@ impl Index {
                 if entry.is_empty() {
                     empty = empty.or(Some(slot));
                 } else if entry.matches(probe) {
-                    first = first.or(Some(slot));
+                    if first.is_none_or(|(_, best)| best.agreement(probe) < entry.agreement(probe))
+                    {
+                        first = Some((slot, entry));
+                    }
                     matching.push(entry);
                 } else if closest.is_none_or(|(bits, ..)| bits < entry.agreement(probe)) {
                     closest = Some((entry.agreement(probe), slot, entry));
@@ -421,11 +424,13 @@ impl Index {
         }
         let fresh = Entry::new(probe, new);
         // Each store below is a Release that publishes the record, `link`'s write included.
-        if let (Some(slot), Some(entry)) = (first, matching.first) {
+        let same_tag = first.filter(|(_, entry)| entry.agreement(probe) == TAG_BITS);
+        if let Some((slot, entry)) = same_tag {
             link(entry.address());
             slot.store(entry.with_address(new).0, Ordering::Release);
             return Inserted::Yes;
         }
+        // A match by a shortened tag is most likely another key: a slot of its own keeps chains short.
         if let Some(slot) = empty {
             link(Address::NONE);
             slot.store(fresh.0, Ordering::Release);
@@ -444,7 +449,12 @@ impl Index {
             }
             return Inserted::Yes;
         }
-        // No memory for another slot: share the one whose tag agrees longest.
+        // No memory for another slot: share one that matches, or the one whose tag agrees longest.
+        if let Some((slot, entry)) = first {
+            link(entry.address());
+            slot.store(entry.with_address(new).0, Ordering::Release);
+            return Inserted::Yes;
+        }
         let (bits, slot, entry) = closest.expect("a bucket without an empty slot has a full one");
         link(entry.address());
         slot.store(entry.widened(bits).with_address(new).0, Ordering::Release);

@@ -164,6 +164,10 @@ impl Log {
         Ok(log)
     }
 
+    pub(crate) fn bank(&self) -> u64 {
+        self.bank
+    }
+
     pub(crate) fn page_bytes(&self) -> u64 {
         1 << self.page_bits
     }
@@ -237,9 +241,9 @@ impl Log {
     pub(crate) fn turn_page(&self, full: PageFull) -> Result<()> {
         debug_assert!(!crossbeam_epoch::is_pinned());
         let next = full.0 + 1;
-        if (next + 1) << self.page_bits > ADDRESS_LIMIT {
+        if next > u64::from(u32::MAX) || (next + 1) << self.page_bits > ADDRESS_LIMIT {
             return Err(Error::InvalidArgument(
-                "the log has used up its 1 PiB of addresses; export the tables into a new bank"
+                "the log has used up its addresses (1 PiB, or 4 billion pages); export the tables into a new bank"
                     .into(),
             ));
         }

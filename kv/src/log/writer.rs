@@ -5,7 +5,7 @@ use super::{Log, State};
 use crate::clock::ClockWord;
 use crate::device::AlignedBuffer;
 use crate::epoch;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::sync::Ordering;
 
 /// Frames that the writer tries to keep free, so that turning a page seldom waits.
@@ -25,6 +25,16 @@ struct Plan {
 impl Log {
     /// The writer thread's loop; returns at shutdown.
     pub(crate) fn run_writer(&self) {
+        /// Should a device panic, nobody waits for this thread in vain.
+        struct PoisonOnPanic<'a>(&'a Log);
+        impl Drop for PoisonOnPanic<'_> {
+            fn drop(&mut self) {
+                if std::thread::panicking() {
+                    self.0.poison(&Error::Poisoned { reason: "the writer thread panicked".into() });
+                }
+            }
+        }
+        let _poison_on_panic = PoisonOnPanic(self);
         let mut image = AlignedBuffer::zeroed(self.page_bytes() as usize);
         while let Some(plan) = self.next_plan() {
             self.move_boundaries(&plan);
