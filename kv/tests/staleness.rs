@@ -223,7 +223,6 @@ fn an_inserting_get_counts_from_the_first() {
 }
 
 #[test]
-#[ignore = "open bug: only a tombstone that can be revived in place lowers its count"]
 fn a_lease_over_a_deletion_comes_down_wherever_the_tombstone_lies() {
     // A release that finds a tombstone must still lower its count: the row may come back, and would
     // then be blocked until the bank is reopened.
