@@ -1,13 +1,13 @@
 //! Reading ahead: rows that training will want soon come from disk into memory before it asks.
 //!
-//! `announce` only asks the index which keys are on disk and queues those; it holds the queue's lock
-//! for the time of some hash look-ups and never waits for the disk. One worker thread takes bursts from
+//! `announce` only asks the index which keys are on disk or next in line for it, and queues those; it
+//! holds the queue's lock for the time of some hash look-ups and never waits for the disk. One worker thread takes bursts from
 //! the queue and has the store bring them in; it parks when there is nothing to do. The queue and the set
 //! that merges duplicates have a fixed capacity, taken from the bank's memory budget; what does not
 //! fit is dropped and counted, and a Get will read it as if nobody had looked ahead.
 //!
-//! Whether a lookahead came late costs the Gets nothing: a key was on disk when it was queued, so if it is
-//! in memory when its turn comes, somebody wanted it first. Whether a moved row was used in time or
+//! Whether a lookahead came late costs the Gets nothing: a key was not in mutable memory when it was
+//! queued, so if it is there when its turn comes, somebody wanted it first. Whether a moved row was used in time or
 //! wasted is told by the store, which marks the records that it moved.
 
 use std::collections::VecDeque;
@@ -156,7 +156,7 @@ impl Lookahead {
         }
     }
 
-    /// Queues those of `keys` that are on disk.
+    /// Queues those of `keys` that are on disk, or in the read-only region and so next in line for it.
     ///
     /// # Errors
     /// [`Error::LookaheadFailed`] once for a failure of the worker since the last call; then nothing is
@@ -167,7 +167,7 @@ impl Lookahead {
             return Err(Error::LookaheadFailed(failure));
         }
         let mut on_disk = Vec::new();
-        shared.store.on_disk(table, keys, &mut on_disk)?;
+        shared.store.promotable(table, keys, &mut on_disk)?;
         let mut receipt =
             LookaheadReceipt { resident: keys.len() - on_disk.len(), ..Default::default() };
         if !on_disk.is_empty() {

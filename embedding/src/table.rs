@@ -376,9 +376,8 @@ impl Table {
         Ok(present)
     }
 
-    /// Has the rows of `keys` that are on disk brought into memory soon. Never waits for the disk: rows
-    /// in memory are left where they are, what does not fit the queue is dropped, and a worker reads the
-    /// others. Clocks and staleness bounds play no part.
+    /// Has the rows of `keys` that are on disk, or next in line for it, brought into mutable memory soon.
+    /// Never waits for the disk: what does not fit the queue is dropped, and a worker does the rest. Clocks and staleness bounds play no part.
     ///
     /// # Errors
     /// [`Error::LookaheadFailed`] reports, once, that reading ahead failed since the last call; this

@@ -84,16 +84,16 @@ pub struct Outcome {
     pub missing: Vec<u32>,
     /// Places of rows that the staleness bound kept from being acquired; they were left alone.
     pub blocked: Vec<u32>,
-    /// Rows that were read from disk.
+    /// Rows that were read from disk, deleted ones included.
     pub disk_reads: u64,
 }
 
 /// What became of the rows that [`promote`](crate::Store::promote) was asked for.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Promoted {
-    /// Brought from disk into mutable memory.
+    /// Brought into mutable memory.
     pub moved: u64,
-    /// Already in memory.
+    /// Already in mutable memory.
     pub resident: u64,
     /// Not in the store.
     pub missing: u64,

@@ -468,25 +468,28 @@ impl Store {
         self.run(table, keys, Clock::Keep, &mut Delete).map(|(_, tally)| tally.deleted)
     }
 
-    /// Adds to `out` those keys whose rows may have to be read from disk. Reads nothing from disk
-    /// itself, so a key whose hash only looks like that of a row on disk may be among them.
+    /// Adds to `out` those keys whose rows `promote` would move: on disk, or in the read-only region and
+    /// so next in line for it. Reads nothing from disk itself, so a key whose hash only looks like that
+    /// of a row on disk may be among them.
     ///
     /// # Errors
     /// `NoSuchTable`.
-    pub fn on_disk(&self, table: TableId, keys: &[u64], out: &mut Vec<u64>) -> Result<()> {
+    pub fn promotable(&self, table: TableId, keys: &[u64], out: &mut Vec<u64>) -> Result<()> {
         let (outcome, _) = self.run(table, keys, Clock::Keep, &mut Locate)?;
         out.extend(outcome.missing.iter().map(|&i| keys[i as usize]));
         Ok(())
     }
 
-    /// Brings rows from disk into mutable memory, their clocks kept.
+    /// Brings rows from disk and from the read-only region into mutable memory, their clocks kept. A row
+    /// in the read-only region would be copied by its next Get anyway, unless it is evicted first:
+    /// then the Get would wait for the disk.
     ///
     /// # Errors
     /// As [`execute`](Self::execute).
     pub fn promote(&self, table: TableId, keys: &[u64]) -> Result<Promoted> {
         let (outcome, tally) = self.run(table, keys, Clock::Keep, &mut Promote)?;
         Ok(Promoted {
-            moved: tally.promoted,
+            moved: tally.moved,
             resident: tally.resident,
             missing: outcome.missing.len() as u64,
             overtaken: tally.overtaken,

@@ -204,6 +204,7 @@ impl<W: Work> Batch<'_, W> {
         let tombstone = image.link().is_tombstone();
         if tombstone && !self.make_missing_value(i) {
             self.note_missing(i);
+            self.outcome.disk_reads += 1;
             return Ok(());
         }
         // Counts do not survive a restart: only this session's records tell them.
@@ -240,7 +241,10 @@ impl<W: Work> Batch<'_, W> {
                 self.tally.inserted += 1;
                 self.tally.missing += 1;
             }
-            Mode::Promote => self.tally.promoted += 1,
+            Mode::Promote => {
+                self.tally.promoted += 1;
+                self.tally.moved += 1;
+            }
             Mode::Delete => self.tally.deleted += 1,
             _ => self.note_disk_hit(),
         }

@@ -42,9 +42,9 @@ pub(crate) enum Mode {
     Update,
     Put,
     Delete,
-    /// Brings rows from disk into mutable memory.
+    /// Brings rows into mutable memory.
     Promote,
-    /// Finds out which rows are on disk.
+    /// Finds out which rows are not in mutable memory.
     Locate,
 }
 
@@ -176,6 +176,8 @@ pub(crate) struct Tally {
     pub(crate) disk_reads: u64,
     pub(crate) disk_read_bytes: u64,
     pub(crate) promoted: u64,
+    /// Rows that a promotion brought to mutable memory, from disk or from the read-only region.
+    pub(crate) moved: u64,
     pub(crate) promoted_used: u64,
     pub(crate) overtaken: u64,
 }

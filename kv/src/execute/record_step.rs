@@ -17,8 +17,13 @@ impl<W: Work> Batch<'_, W> {
         view: View,
     ) -> Result<Step, PageFull> {
         match W::MODE {
-            Mode::Locate => Ok(Step::Done),
-            Mode::Promote => {
+            Mode::Locate => {
+                if !view.mutable(place.record.address()) {
+                    self.outcome.missing.push(i as u32);
+                }
+                Ok(Step::Done)
+            }
+            Mode::Promote if view.mutable(place.record.address()) => {
                 self.tally.resident += 1;
                 Ok(Step::Done)
             }
@@ -194,6 +199,12 @@ impl<W: Work> Batch<'_, W> {
         }
         locked.unlock_replaced();
         self.tally.copied += 1;
+        if W::MODE == Mode::Promote {
+            // A row that was promoted before and not used since goes on waiting for its first use.
+            self.tally.promoted += u64::from(!before.is_promoted());
+            self.tally.moved += 1;
+            return Ok(Step::Done);
+        }
         self.tally.promoted_used += u64::from(before.is_promoted());
         match W::MODE {
             _ if tombstone => {

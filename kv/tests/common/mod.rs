@@ -100,11 +100,11 @@ pub(crate) fn release(store: &Store, table: TableId, keys: &[u64]) -> Result<Out
     store.execute(table, keys, Clock::Release, &mut GetAll(&mut values))
 }
 
-/// Whether the index leads to the disk for this key.
+/// Whether the row has to be read from disk.
 pub(crate) fn is_on_disk(store: &Store, table: TableId, key: u64) -> bool {
-    let mut found = Vec::new();
-    store.on_disk(table, &[key], &mut found).unwrap();
-    !found.is_empty()
+    let mut values = [Vec::new()];
+    let outcome = store.execute(table, &[key], Clock::Keep, &mut ReadAll(&mut values)).unwrap();
+    outcome.disk_reads > 0
 }
 
 /// Inserts rows of a table of its own until the row of `key` has left memory.
