@@ -129,9 +129,11 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         huge_page_bytes().map_or("?".to_owned(), |bytes| (bytes >> 20).to_string()),
     );
 
-    let (get, peek) = (Get { table: &table }, Peek { table: &table });
+    let get = Get { table: &table, release: false };
+    let get_release = Get { table: &table, release: true };
+    let peek = Peek { table: &table };
     let get_put = GetPut { table: &table, flips: Mutex::new(Flips::new(plan.rows)) };
-    let contenders: [&dyn Contender; 5] = [&bare, &kv, &get, &get_put, &peek];
+    let contenders: [&dyn Contender; 6] = [&bare, &kv, &get, &get_put, &get_release, &peek];
     let spreads = alternate(&plan, &contenders, &bar("measuring", 0))?;
     let figures = figures(&contenders, spreads);
     let flips = get_put.flips.into_inner().expect("a thread that panicked has ended the run");

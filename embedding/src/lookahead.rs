@@ -22,6 +22,7 @@ use parking_lot::{Condvar, Mutex};
 use crate::error::{Error, Result};
 use crate::pending::{Insertion, PendingSet};
 use crate::stats::{Counter, LookaheadStats};
+use crate::unique::UniqueKeys;
 
 /// Keys that the worker hands to the store at once: deep enough a queue for any drive, and short enough
 /// that an urgent batch behind it does not wait long.
@@ -62,7 +63,7 @@ pub(crate) fn budget_for(store_bytes: u64) -> u64 {
     store_bytes.saturating_add(share)
 }
 
-/// What became of the keys of one lookahead.
+/// What became of the distinct keys of one lookahead.
 ///
 /// # Examples
 /// ```
@@ -77,7 +78,7 @@ pub(crate) fn budget_for(store_bytes: u64) -> u64 {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LookaheadReceipt {
-    /// In memory already, or in no table.
+    /// In mutable memory already, or in no table.
     pub resident: usize,
     /// Queued by this call.
     pub queued: usize,
@@ -166,13 +167,15 @@ impl Lookahead {
         if let Some(failure) = shared.state.lock().failure.take() {
             return Err(Error::LookaheadFailed(failure));
         }
-        let mut on_disk = Vec::new();
-        shared.store.promotable(table, keys, &mut on_disk)?;
+        let unique = UniqueKeys::new(keys);
+        let keys = unique.keys();
+        let mut wanted = Vec::new();
+        shared.store.promotable(table, keys, &mut wanted)?;
         let mut receipt =
-            LookaheadReceipt { resident: keys.len() - on_disk.len(), ..Default::default() };
-        if !on_disk.is_empty() {
+            LookaheadReceipt { resident: keys.len() - wanted.len(), ..Default::default() };
+        if !wanted.is_empty() {
             self.start_worker()?;
-            shared.enqueue(table, &on_disk, &mut receipt);
+            shared.enqueue(table, &wanted, &mut receipt);
         }
         let counters = &shared.counters;
         counters.requested.add(keys.len() as u64);

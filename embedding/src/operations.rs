@@ -141,7 +141,8 @@ impl Operation for PutVectors<'_> {
     }
 }
 
-/// Replaces whole rows of a table without state: nothing has to be read.
+/// Replaces whole rows of a table without state: what they held plays no part. (A row on disk is read
+/// all the same: its place in the index and its clock have to be known.)
 #[derive(Debug)]
 pub(crate) struct PutWhole<'a>(pub(crate) PutRows<'a>);
 

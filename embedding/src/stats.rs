@@ -122,9 +122,9 @@ pub struct TableStats {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LookaheadStats {
-    /// Asked for.
+    /// Asked for; equal keys of one call count once.
     pub requested: u64,
-    /// In memory already, or in no table, when asked for.
+    /// In mutable memory already, or in no table, when asked for.
     pub resident: u64,
     /// Put in the queue.
     pub queued: u64,
@@ -132,11 +132,12 @@ pub struct LookaheadStats {
     pub merged: u64,
     /// Turned away because the queue was full.
     pub dropped: u64,
-    /// Brought from disk into memory.
+    /// Brought from disk, or from the read-only region, into mutable memory.
     pub moved: u64,
     /// Moved, and then used from memory.
     pub on_time: u64,
-    /// In memory before their turn came: somebody used the row first and waited for the disk.
+    /// In mutable memory before their turn came: somebody used the row first, and may have waited for the
+    /// disk.
     pub late: u64,
     /// Moved, and gone from memory again without a use.
     pub wasted: u64,

@@ -45,9 +45,10 @@ pub enum Error {
         /// What was checked, expected and found.
         what: String,
     },
-    /// Another process has the bank open for writing.
+    /// The bank is open for writing already, in this process or another.
     #[error(
-        "{path} is locked: another process has this bank open for writing; close it there first"
+        "{path} is locked: this bank is open for writing already, here or in another process; close it \
+         there first"
     )]
     Locked {
         /// The lock file.

@@ -33,7 +33,8 @@ const DESCRIPTOR_BYTES_MAX: usize = 2 << 10;
 /// How a store is opened.
 #[derive(Debug, Clone)]
 pub struct StoreOptions {
-    /// Memory for everything: log frames, index, buffers. Bytes; default 1 GiB, at least 256 KiB.
+    /// Memory for everything: log frames, index, buffers. Bytes; default 1 GiB, at least
+    /// [`BUDGET_BYTES_MIN`](crate::BUDGET_BYTES_MIN).
     pub memory_budget_bytes: u64,
     /// Default: io_uring where the kernel grants it.
     pub device: DeviceChoice,
@@ -531,7 +532,9 @@ impl Store {
     /// and the index is copied; batches that another thread has half done are in it half done.
     ///
     /// # Errors
-    /// `Io` if something can't be written or synced: the newest checkpoint is then the one before.
+    /// `Io` or `Poisoned` if something can't be written or synced. The newest checkpoint is then the one
+    /// before, unless only the last step failed, making the new one's name durable: then a reopen may find
+    /// either, both whole, and the store takes no more writes.
     pub fn checkpoint(&self, blob: &[u8]) -> Result<u64> {
         let mut newest = self.newest.lock();
         self.core.log.check_poison()?;

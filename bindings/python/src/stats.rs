@@ -84,11 +84,15 @@ pub(crate) fn bank<'py>(py: Python<'py>, stats: &BankStats) -> PyResult<Bound<'p
         ("release_failures", stats.release_failures),
         ("checkpoints", store.checkpoints),
         ("last_checkpoint_us", store.last_checkpoint_us),
+        ("last_checkpoint_pause_us", store.last_checkpoint_pause_us),
+        ("records_appended", store.records_appended),
+        ("copied_to_tail", store.copied_to_tail),
         ("page_waits", store.page_waits),
         ("index_entries", store.index_entries),
     ] {
         all.set_item(name, value)?;
     }
+    all.set_item("device_notes", &store.device_notes)?;
     Ok(all)
 }
 

@@ -268,7 +268,7 @@ impl PyTable {
     /// counted in `Bank.stats()["lookahead"]` and let be.
     ///
     /// Returns:
-    ///     How many keys were queued.
+    ///     How many distinct keys are on their way into memory: queued now, or pending already.
     fn lookahead(&self, py: Python<'_>, keys: &Bound<'_, PyAny>) -> PyResult<usize> {
         let keys = Keys::new(keys)?;
         let keys = keys.as_slice()?;

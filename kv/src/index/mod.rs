@@ -19,7 +19,7 @@
 //! two-phase insert does without, but can't tell apart prefix tags or split a bucket under it.
 //!
 //! **Invariants.**
-//! 1. A key's records are in the chain of exactly one slot, newest first. A slot's known tag bits agree
+//! 1. A key's records are in the chain of exactly one slot of its bucket, newest first. A slot's known tag bits agree
 //!    with every key of its chain.
 //! 2. A slot changes only under its bucket's lock. An insert compares the matching slots with those
 //!    that its caller searched, so nobody adds a key twice.

@@ -11,9 +11,11 @@ use crate::sync::Ordering;
 /// Frames that the writer tries to keep free, so that turning a page seldom waits.
 const FREE_FRAMES_WANTED: u64 = 2;
 
-/// Pages of the mutable region out of the frames allowed: all but an eighth.
+/// Pages of the mutable region out of the frames allowed: all but a quarter. Measured on Zipf-skewed
+/// training rows at 4x the budget: against an eighth, 3% fewer disk reads and a third fewer rows evicted
+/// between their announcement and their use, for 6% more log written; a third gained nothing more.
 fn mutable_pages(frames_allowed: u64) -> u64 {
-    frames_allowed - (frames_allowed / 8).max(FREE_FRAMES_WANTED)
+    frames_allowed - (frames_allowed / 4).max(FREE_FRAMES_WANTED)
 }
 
 /// Where the boundaries go next, as page numbers.

@@ -68,6 +68,10 @@ class _BankStats(TypedDict):
     release_failures: int
     checkpoints: int
     last_checkpoint_us: int
+    last_checkpoint_pause_us: int
+    records_appended: int
+    copied_to_tail: int
+    device_notes: list[str]
     page_waits: int
     index_entries: int
 
