@@ -1,14 +1,14 @@
 //! Reading ahead: rows that training will want soon come from disk into memory before it asks.
 //!
 //! `announce` only asks the index which keys are on disk or next in line for it, and queues those; it
-//! holds the queue's lock for the time of some hash look-ups and never waits for the disk. One worker thread takes bursts from
-//! the queue and has the store bring them in; it parks when there is nothing to do. The queue and the set
-//! that merges duplicates have a fixed capacity, taken from the bank's memory budget; what does not
-//! fit is dropped and counted, and a Get will read it as if nobody had looked ahead.
+//! holds the queue's lock for the time of some hash look-ups and never waits for the disk. One worker
+//! thread takes bursts from the queue and has the store bring them in; it parks when there is nothing to
+//! do. The queue and the set that merges duplicates have a fixed capacity, taken from the bank's memory
+//! budget; what does not fit is dropped and counted, and a Get will read it as if nobody had looked ahead.
 //!
 //! Whether a lookahead came late costs the Gets nothing: a key was not in mutable memory when it was
-//! queued, so if it is there when its turn comes, somebody wanted it first. Whether a moved row was used in time or
-//! wasted is told by the store, which marks the records that it moved.
+//! queued, so if it is there when its turn comes, somebody wanted it first. Whether a moved row was used in
+//! time or wasted is told by the store, which marks the records that it moved.
 
 use std::collections::VecDeque;
 use std::num::NonZeroU16;
@@ -188,7 +188,10 @@ impl Lookahead {
 
     fn start_worker(&self) -> Result<()> {
         let mut worker = self.worker.lock();
-        if worker.is_none() {
+        if worker.as_ref().is_none_or(JoinHandle::is_finished) {
+            // A worker ends by itself only in a panic, which it has told on standard error; what it had
+            // in hand and what waited behind it is given up.
+            self.shared.give_up_pending();
             let shared = Arc::clone(&self.shared);
             let thread = std::thread::Builder::new().name("embank-lookahead".to_owned());
             *worker = Some(thread.spawn(move || shared.work()).map_err(Error::LookaheadThread)?);
@@ -275,6 +278,15 @@ impl Shared {
         if receipt.queued != 0 {
             self.work.notify_one();
         }
+    }
+
+    /// Forgets everything that is pending, as failed.
+    fn give_up_pending(&self) {
+        let mut state = self.state.lock();
+        self.counters.failed.add(state.pending.len() as u64);
+        state.queue.clear();
+        state.pending.clear();
+        self.idle.notify_all();
     }
 
     /// The worker: burst by burst until the bank goes.

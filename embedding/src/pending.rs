@@ -46,6 +46,12 @@ impl PendingSet {
         }
     }
 
+    /// Takes every row out.
+    pub(crate) fn clear(&mut self) {
+        self.tables.fill(0);
+        self.len = 0;
+    }
+
     /// Takes a row out, if it is in.
     pub(crate) fn remove(&mut self, table: NonZeroU16, key: u64) {
         let Some(mut hole) = self.slot_of(table, key).filter(|&slot| self.tables[slot] != 0) else {

@@ -69,7 +69,8 @@ impl Table {
         acquired
     }
 
-    /// One attempt. `Some(key)`: that row is blocked, and nothing is held.
+    /// One attempt. `Some(key)`: that row is blocked, and nothing is held (but what could not be given
+    /// back, which is counted).
     fn try_acquire(&self, get: &mut GetRows<'_>) -> Result<Option<u64>> {
         let clock = Clock::Acquire { bound: self.staleness_bound() };
         let keys = get.keys;
@@ -89,7 +90,7 @@ impl Table {
             blocked[place as usize] = true;
         }
         get.reached.forget();
-        self.release(&places_keys(keys, |place| !blocked[place]))?;
+        self.release_or_count(&places_keys(keys, |place| !blocked[place]));
         Ok(Some(keys[first as usize]))
     }
 
@@ -102,8 +103,10 @@ impl Table {
             if self.staleness_bound().is_none_or(|bound| outstanding <= bound) {
                 return Ok(true);
             }
-            if !store.wait_released(ticket, deadline) {
-                return Ok(false);
+            if !store.wait_released(ticket, deadline) && Instant::now() >= deadline {
+                // Not without a last look: the bound, too, may have changed.
+                let outstanding = store.clock_of(self.shared.id, key)?.unwrap_or(0);
+                return Ok(self.staleness_bound().is_none_or(|bound| outstanding <= bound));
             }
         }
     }

@@ -203,10 +203,11 @@ impl Table {
         self.shared.bound()
     }
 
-    /// Sets the staleness bound of all handles. A Get that is waiting already looks at the new bound when
-    /// it next wakes. Not durable: it is given again at the next open.
+    /// Sets the staleness bound of all handles. Gets that are waiting wake and look at the new bound. Not
+    /// durable: it is given again at the next open.
     pub fn set_staleness_bound(&self, bound: Option<u32>) {
         self.shared.set_bound(bound);
+        self.bank.store.wake_waiters();
     }
 
     /// Sets the learning rate of all handles, for batches applied from now on. Not durable: it is given
@@ -354,7 +355,9 @@ impl Table {
     }
 
     /// Deletes rows and returns how many there were. A later Get starts from the initial values again.
-    /// Leases on the rows lose their counts; their gradients are dropped.
+    /// Leases on the rows lose their counts, and while a row stays deleted their gradients are dropped. Where
+    /// it is made anew before such a lease ends, the two are not told apart: the old lease's gradient
+    /// goes to the new row, and its count comes off the new row's clock. End leases before deleting.
     ///
     /// # Errors
     /// A failure of the store, after which some of the rows are gone.
@@ -377,7 +380,8 @@ impl Table {
     }
 
     /// Has the rows of `keys` that are on disk, or next in line for it, brought into mutable memory soon.
-    /// Never waits for the disk: what does not fit the queue is dropped, and a worker does the rest. Clocks and staleness bounds play no part.
+    /// Never waits for the disk: what does not fit the queue is dropped, and a worker does the rest.
+    /// Clocks and staleness bounds play no part.
     ///
     /// # Errors
     /// [`Error::LookaheadFailed`] reports, once, that reading ahead failed since the last call; this

@@ -232,3 +232,20 @@ fn counts_do_not_survive_a_restart() {
     assert_eq!(table.staleness_bound(), Some(0));
     drop(get(&table, &[1]));
 }
+
+#[test]
+fn a_raised_bound_wakes_those_who_wait() {
+    // The default timeout is a minute: only the wake gets the second Get through before it.
+    let test = new_bank_with(small_options());
+    let table = table(&test.bank, config().staleness_bound(Some(0)));
+    let held = get(&table, &[5]);
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| get(&table, &[5]));
+        until_waiting(&table, 1);
+        table.set_staleness_bound(Some(1));
+        drop(waiting.join().unwrap());
+    });
+    assert_eq!(table.outstanding(5).unwrap(), Some(1));
+    drop(held);
+    assert_eq!(table.stats().timeouts, 0);
+}

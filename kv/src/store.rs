@@ -509,6 +509,12 @@ impl Store {
         ticket.wait(deadline)
     }
 
+    /// Wakes everybody who [waits](Self::wait_released), to try again: what they wait for may have changed
+    /// otherwise than by a release.
+    pub fn wake_waiters(&self) {
+        self.core.waiters.wake_all();
+    }
+
     /// How many Gets of a row are outstanding; none if the row is missing. Reads the disk if it must.
     ///
     /// # Errors

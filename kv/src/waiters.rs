@@ -74,6 +74,16 @@ impl Waiters {
     }
 }
 
+impl Waiters {
+    /// Wakes everybody who waits, to look again.
+    pub(crate) fn wake_all(&self) {
+        for stripe in &self.stripes {
+            *stripe.releases.lock() += 1;
+            stripe.released.notify_all();
+        }
+    }
+}
+
 impl ReleaseTicket<'_> {
     /// Parks until some release in the stripe since the ticket was taken, or until the deadline:
     /// then false.
