@@ -27,12 +27,14 @@ SCRATCH = REPOSITORY / "target" / "bench"
 class Measured:
     """A figure with the spread of its runs (largest less smallest, in the figure's unit).
 
-    `passed` is whether it keeps what is asked of it; None where nothing is asked.
+    `passed` is whether it keeps what is asked of it; None where nothing is asked. `invalid` is
+    for a figure whose circumstances do not let it say anything.
     """
 
     figure: Figure
     spread: float | None = None
     passed: bool | None = None
+    invalid: bool = False
 
 
 def parser(about: str) -> argparse.ArgumentParser:
@@ -48,9 +50,16 @@ def parser(about: str) -> argparse.ArgumentParser:
     return options
 
 
-def report(measured: Sequence[Measured], given: argparse.Namespace) -> int:
-    """Prints the table, writes the JSON, and returns the exit status: 1 if anything failed."""
-    circumstances = {"command": command(), "commit": commit(), "machine": machine()}
+def report(
+    measured: Sequence[Measured], given: argparse.Namespace, more: dict[str, Any] | None = None
+) -> int:
+    """Prints the table, writes the JSON, and returns the exit status: 1 if anything failed.
+
+    `more` are circumstances beyond command, commit and machine.
+    """
+    circumstances = {
+        "command": command(), "commit": commit(), "machine": machine(), **(more or {})
+    }
     print()
     print(text_table(
         ("", "value", "spread", "against", "ratio", ""), [cells(row) for row in measured]
@@ -61,9 +70,10 @@ def report(measured: Sequence[Measured], given: argparse.Namespace) -> int:
     return 1 if any(row.passed is False for row in measured) else 0
 
 
-def plain(row: Measured, circumstances: dict[str, str]) -> dict[str, Any]:
+def plain(row: Measured, circumstances: dict[str, Any]) -> dict[str, Any]:
     return {
-        **row.figure.plain(), "spread": row.spread, "passed": row.passed, **circumstances
+        **row.figure.plain(), "spread": row.spread, "passed": row.passed,
+        "invalid": row.invalid, **circumstances,
     }
 
 
@@ -78,7 +88,7 @@ def cells(row: Measured) -> tuple[str, ...]:
         "" if row.spread is None else number(row.spread),
         against,
         "" if figure.ratio is None else f"{figure.ratio:.3f}",
-        {None: "", True: "ok", False: "FAILED"}[row.passed],
+        "INVALID" if row.invalid else {None: "", True: "ok", False: "FAILED"}[row.passed],
     )
 
 

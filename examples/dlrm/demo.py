@@ -19,7 +19,7 @@ import openmp  # noqa: F401, I001  (before torch)
 import torch
 
 import embank
-from criteo import CriteoFormatError
+from data import ClickData
 from experiments import (
     CriteoOptions,
     criteo_data,
@@ -50,8 +50,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             chapters.append(movielens_chapter(given, figures))
         if given.only in (None, "criteo"):
             chapters.append(criteo_chapter(given, figures))
-    except (CriteoFormatError, RuntimeError, FileNotFoundError, embank.EmbankError) as error:
-        print(f"error: {error}", file=sys.stderr)
+    except (ValueError, RuntimeError, OSError, embank.EmbankError) as error:
+        print(f"error: {error or type(error).__name__}", file=sys.stderr)
         return 1
     figures.append(Figure("demo", time.perf_counter() - started, "s"))
     page = write_report(chapters, figures, given.out)
@@ -70,20 +70,22 @@ def parser() -> argparse.ArgumentParser:
     add("--quick", action="store_true", help="smaller runs: about a minute in all")
     add("--only", choices=("movielens", "criteo"), help="run one of the two experiments")
     add("--criteo", type=existing_file, metavar="PATH",
-        help="train on this file of the Criteo Kaggle format (default: generate one)")
-    add("--criteo-rows", type=int, metavar="N",
-        help=f"take or generate this many rows (default {CriteoOptions.rows:,})")
+        help="train on the first rows of this file of the Criteo Kaggle format (default: "
+        "generate one); --criteo-rows says how many")
+    add("--criteo-rows", type=count, metavar="N",
+        help=f"take or generate this many rows (default {CriteoOptions.rows:,}, with --quick "
+        f"{quick(CriteoOptions()).rows:,})")
     add("--budget", type=byte_size, metavar="SIZE",
         help="memory budget of the Criteo runs out of core, as 64MiB or in bytes (default: a "
         "quarter of what the tables weigh in memory)")
     add("--movielens-budget", type=byte_size, metavar="SIZE",
         help="memory budget of the MovieLens run, at least 1MiB (default: a quarter)")
-    add("--batch-size", type=int, metavar="N",
+    add("--batch-size", type=count, metavar="N",
         help=f"of the Criteo runs (default {CriteoOptions.batch_size:,})")
     add("--lookahead", type=int, metavar="N", default=CriteoOptions.lookahead,
         help="batches whose keys are announced ahead (default %(default)s)")
     add("--seed", type=int, default=0, help="of everything random (default %(default)s)")
-    add("--threads", type=int, default=cpus, metavar="N",
+    add("--threads", type=count, default=cpus, metavar="N",
         help="torch threads; the same number gives the same result (default %(default)s)")
     add("--device", choices=("auto", "io_uring", "threads"), default="auto",
         help="how the store reads and writes (default %(default)s)")
@@ -104,7 +106,12 @@ def prepare(given: argparse.Namespace) -> None:
     options = {name: str(value) for name, value in vars(given).items() if name not in ignored}
     noted = runs / "options.json"
     if given.resume and noted.exists():
-        before = json.loads(noted.read_text())
+        try:
+            before = json.loads(noted.read_text())
+        except ValueError as error:
+            raise RuntimeError(
+                f"{noted} is damaged ({error}); start afresh without --resume"
+            ) from error
         changed = [name for name in options if before.get(name) != options[name]]
         if changed:
             raise RuntimeError(
@@ -114,7 +121,9 @@ def prepare(given: argparse.Namespace) -> None:
         return
     shutil.rmtree(runs, ignore_errors=True)
     runs.mkdir(parents=True)
-    noted.write_text(json.dumps(options))
+    partial = noted.with_suffix(".partial")
+    partial.write_text(json.dumps(options))
+    partial.replace(noted)
 
 
 def movielens_chapter(given: argparse.Namespace, figures: list[Figure]) -> Chapter:
@@ -147,7 +156,7 @@ def criteo_chapter(given: argparse.Namespace, figures: list[Figure]) -> Chapter:
     experiment = criteo_experiment(data, options, given.device)
     budget = given.budget or quarter_budget(experiment)
     about = describe(experiment, budget)
-    title = "Criteo format" if given.criteo is None else str(given.criteo)
+    title = "Criteo format" if given.criteo is None else part_of(given.criteo, data, options.rows)
     print(f"\n{title}: {about}", flush=True)
     outcomes = run_all(experiment, criteo_variants(experiment, budget, options.lookahead), given)
     torch_run, in_memory, without, ahead = outcomes
@@ -164,10 +173,18 @@ def criteo_chapter(given: argparse.Namespace, figures: list[Figure]) -> Chapter:
                "Embank out of core", without.samples_per_second),
         Figure("criteo auc", ahead.auc, "", "torch in memory", torch_run.auc),
         Figure("criteo tables", ahead.table_bytes, "bytes", "budget", budget),
-        Figure("peak memory", ahead.peak_bytes, "bytes", "budget", budget),
+        # The largest sample; `cargo xtask bench memory` asks the kernel for the peak itself.
+        Figure("peak memory", ahead.largest_sample_bytes, "bytes", "budget", budget),
     ]
     print_outcomes(outcomes)
     return Chapter(title, about, outcomes)
+
+
+def part_of(path: Path, data: ClickData, rows_max: int) -> str:
+    """How much of a file is trained on."""
+    if len(data) < rows_max:
+        return f"{path}, all {len(data):,} rows"
+    return f"{path}, the first {len(data):,} rows (--criteo-rows takes more or fewer)"
 
 
 def run_all(
@@ -191,13 +208,13 @@ def print_outcomes(outcomes: list[Outcome]) -> None:
         (
             outcome.variant,
             mebibytes(outcome.budget_bytes) if outcome.budget_bytes else "-",
-            mebibytes(outcome.peak_bytes),
+            mebibytes(outcome.largest_sample_bytes),
             f"{outcome.samples_per_second:,.0f}",
             f"{outcome.auc:.6f}",
         )
         for outcome in outcomes
     ]
-    print(text_table(("", "budget", "memory used", "samples/s", "AUC"), rows))
+    print(text_table(("", "budget", "largest memory sample", "samples/s", "AUC"), rows))
 
 
 def byte_size(text: str) -> int:
@@ -214,6 +231,13 @@ def byte_size(text: str) -> int:
     if size <= 0:
         raise argparse.ArgumentTypeError(f"{text!r}: a budget is above zero")
     return size
+
+
+def count(text: str) -> int:
+    """Parses a whole number above zero."""
+    if not text.strip().isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number above zero")
+    return int(text)
 
 
 def existing_file(text: str) -> Path:

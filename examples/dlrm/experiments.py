@@ -49,6 +49,7 @@ def movielens_experiment(
     data = movielens.load(movielens.download(data_folder / "movielens"))
     split = Split.by_time(len(data))
     steps = split.train // batch_size
+    interval = max(1, steps // 25)
     dim = 16
     return Experiment(
         name="movielens",
@@ -61,7 +62,9 @@ def movielens_experiment(
         shape=ModelShape(data.dense.shape[1], len(data.columns), dim, bottom=(64,), top=(64,)),
         tables=TableOptions(dim=dim, learning_rate=0.02, seed=seed),
         train=TrainOptions(
-            sample_every=steps // 25, evaluate_every=steps // 25 * 3, checkpoint_every=steps // 6
+            sample_every=interval,
+            evaluate_every=interval * 3,
+            checkpoint_every=whole_intervals(steps // 6, interval),
         ),
         device=device,
     )
@@ -82,6 +85,7 @@ def criteo_experiment(
     """Rows in order of time, once, into tables that are filled beforehand."""
     split = Split.by_time(len(data))
     steps = -(-split.train // options.batch_size)
+    interval = max(1, steps // 40)
     return Experiment(
         name="criteo",
         data=data,
@@ -95,13 +99,18 @@ def criteo_experiment(
         ),
         tables=TableOptions(dim=options.dim, learning_rate=0.05, seed=options.seed),
         train=TrainOptions(
-            sample_every=max(1, steps // 40),
-            evaluate_every=max(1, steps // 40) * 10,
-            checkpoint_every=max(1, steps // 3),
+            sample_every=interval,
+            evaluate_every=interval * 10,
+            checkpoint_every=whole_intervals(steps // 3, interval),
         ),
         fill_tables=True,
         device=device,
     )
+
+
+def whole_intervals(steps: int, interval: int) -> int:
+    """About so many steps, in whole intervals between two samples, but at least one."""
+    return max(interval, steps // interval * interval)
 
 
 def quarter_budget(experiment: Experiment) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,11 +34,17 @@ class Figure:
 
 
 def write_json(rows: Sequence[dict[str, Any]], path: Path) -> None:
-    """Writes the rows, whole or not at all."""
+    """Writes the rows, whole or not at all; a NaN (an AUC of one class) becomes null."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + ".partial")
-    partial.write_text(json.dumps(list(rows), indent=2) + "\n")
+    known = [{name: finite(value) for name, value in row.items()} for row in rows]
+    partial.write_text(json.dumps(known, indent=2, allow_nan=False) + "\n")
     partial.replace(path)
+
+
+def finite(value: Any) -> Any:
+    """None in place of NaN and the infinities, which JSON has no words for."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def text_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -14,7 +14,11 @@ LOOKAHEAD = ("on_time", "late", "wasted", "dropped")
 
 @dataclass(frozen=True)
 class Sample:
-    """One interval. `seconds` is time spent training; counts are those of the interval alone."""
+    """One interval. `seconds` is time spent training; counts are those of the interval alone.
+
+    Memory is a sample of the interval's end: `resident_bytes` of the process, `used_bytes` of the
+    store.
+    """
 
     step: int
     samples: int

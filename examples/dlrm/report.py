@@ -174,7 +174,8 @@ def plot_lookahead(chapter: Chapter) -> None:
 PLOTS = (
     ("quality", "Loss and AUC", plot_quality),
     ("speed", "Samples per second, evaluations and checkpoints left out", plot_speed),
-    ("memory", "Memory against the budget", plot_memory),
+    ("memory", "Memory against the budget, sampled; the peak memory above is the largest sample, "
+     "with those after filling, evaluations and checkpoints", plot_memory),
     ("hits", "Where rows were found", plot_hits),
     ("lookahead", "Rows that Lookahead announced: on time, late, wasted, dropped", plot_lookahead),
 )

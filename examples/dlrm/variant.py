@@ -77,13 +77,18 @@ class Outcome:
     history: list[dict[str, Any]] = field(default_factory=list)
     aucs: list[tuple[int, float]] = field(default_factory=list)
     device: str = "memory"
+    device_notes: list[str] = field(default_factory=list)
     resumed_from: int = 0
+    largest_resident_bytes: int = 0
 
     @property
-    def peak_bytes(self) -> int:
-        """The most memory that the process held beyond what torch and the model need."""
-        highest = max((sample["resident_bytes"] for sample in self.history), default=0)
-        return max(0, highest - self.baseline_bytes)
+    def largest_sample_bytes(self) -> int:
+        """The largest sample of the process's memory beyond what torch and the model need.
+
+        Samples are taken at intervals of training and after filling, evaluations and
+        checkpoints; what rises and falls between two of them is not seen.
+        """
+        return max(0, self.largest_resident_bytes - self.baseline_bytes)
 
     def save(self, path: Path) -> None:
         partial = path.with_suffix(".partial")
@@ -108,6 +113,7 @@ def run_variant(experiment: Experiment, variant: Variant, folder: Path, resume: 
         finished.unlink(missing_ok=True)
         shutil.rmtree(bank_path, ignore_errors=True)
     if finished.exists():
+        shutil.rmtree(bank_path, ignore_errors=True)  # left by a kill right after the save
         return Outcome.load(finished)
     folder.mkdir(parents=True, exist_ok=True)
     baseline = torch_memory(experiment)
@@ -116,9 +122,10 @@ def run_variant(experiment: Experiment, variant: Variant, folder: Path, resume: 
         outcome = run_in_memory(experiment, variant, folder, baseline)
     else:
         outcome = run_on_bank(experiment, variant, bank_path, baseline)
-        shutil.rmtree(bank_path)
     outcome.seconds = time.perf_counter() - started
     outcome.save(finished)
+    # Only now: until the outcome is saved, the bank is what a killed run resumes from.
+    shutil.rmtree(bank_path, ignore_errors=True)
     gc.collect()
     return outcome
 
@@ -158,11 +165,17 @@ def run_on_bank(
         )
         if not trainer.resume() and experiment.fill_tables:
             fill(tables, experiment.data)
-            trainer.checkpoint()
+            trainer.look()
+            # A checkpoint makes all rows read-only, so the first use of each copies it. A run
+            # that takes none, as a measurement of speed, must not begin with that.
+            if experiment.train.checkpoint_every > 0:
+                trainer.checkpoint()
         resumed_from = trainer.progress.step
         outcome = finish(experiment, variant, trainer, baseline)
         outcome.resumed_from = resumed_from
-        outcome.device = bank.stats()["device"]
+        stats = bank.stats()
+        outcome.device = stats["device"]
+        outcome.device_notes = list(stats["device_notes"])
     return outcome
 
 
@@ -170,9 +183,10 @@ def finish(experiment: Experiment, variant: Variant, trainer: Trainer, baseline:
     """Trains to the last step and evaluates."""
     split = experiment.split
     progress = trainer.run(watch=range(split.train, split.valid))
+    auc = trainer.evaluate(range(split.valid, split.test))
     return Outcome(
         variant=variant.name,
-        auc=trainer.evaluate(range(split.valid, split.test)),
+        auc=auc,
         samples_per_second=steady_rate(progress.history),
         seconds=0.0,
         table_bytes=experiment.table_bytes,
@@ -180,6 +194,7 @@ def finish(experiment: Experiment, variant: Variant, trainer: Trainer, baseline:
         baseline_bytes=baseline,
         history=progress.history,
         aucs=progress.aucs,
+        largest_resident_bytes=progress.largest_resident_bytes,
     )
 
 

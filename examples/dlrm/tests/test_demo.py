@@ -1,9 +1,10 @@
-"""The demo as a user runs it: on real Criteo rows, and again after a kill."""
+"""The demo as a user runs it: on generated and real Criteo rows, and again after a kill."""
 
 import json
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,8 @@ pytest.importorskip("embank", reason="the wheel of Embank is not installed")
 
 from data import ClickData, Column, Split
 from embeddings import TableOptions
+from figures import write_json
+from generate import GeneratorOptions, generate
 from model import ModelShape
 from train import TrainOptions, Trainer
 from variant import Experiment, Variant, run_variant
@@ -20,6 +23,7 @@ from variant import Experiment, Variant, run_variant
 REPOSITORY = Path(__file__).resolve().parents[3]
 TINY = REPOSITORY.parent / "shared" / "data" / "criteo_tiny" / "train.tsv"
 ROWS = 4000
+CHECKPOINT_SECONDS_MAX = 240
 
 
 def experiment(epochs: int = 1, checkpoint_every: int = 0) -> Experiment:
@@ -79,26 +83,78 @@ def demo(*arguments: str) -> subprocess.Popen[str]:
     )
 
 
-@pytest.mark.skipif(not TINY.exists(), reason=f"{TINY} is absent")
-def test_real_criteo_rows_train_also_when_killed_in_between(tmp_path: Path) -> None:
-    arguments = ["--only", "criteo", "--criteo", str(TINY), "--batch-size", "128",
-                 "--out", str(tmp_path / "out"), "--data", str(tmp_path / "data"),
-                 "--json", str(tmp_path / "figures.json")]
+def wait_for_checkpoint(running: subprocess.Popen[str], runs: Path) -> None:
+    """Waits until some bank under `runs` has a checkpoint."""
+    deadline = time.monotonic() + CHECKPOINT_SECONDS_MAX
+    while not any(path.name.isdecimal() for path in runs.glob("*/*/checkpoints/*")):
+        assert time.monotonic() < deadline, f"no checkpoint after {CHECKPOINT_SECONDS_MAX} s"
+        try:
+            status = running.wait(timeout=0.005)
+        except subprocess.TimeoutExpired:
+            continue
+        pytest.fail(f"the demo ended with status {status} before a checkpoint was seen")
+
+
+def killed_and_resumed(rows: Path, folder: Path) -> dict[str, dict[str, float]]:
+    """Runs the demo on these rows, kills it after a checkpoint, resumes it: its figures by name."""
+    arguments = ["--only", "criteo", "--criteo", str(rows), "--batch-size", "128",
+                 "--out", str(folder / "out"), "--data", str(folder / "data"),
+                 "--json", str(folder / "figures.json")]
     killed = demo(*arguments)
-    assert killed.stdout is not None
-    for line in killed.stdout:
-        if "1,999 samples" in line:
-            break
+    wait_for_checkpoint(killed, folder / "out" / "runs")
     killed.send_signal(signal.SIGKILL)
     killed.communicate()
+    assert killed.returncode == -signal.SIGKILL
     resumed = demo(*arguments, "--resume")
-    _, errors = resumed.communicate(timeout=300)
+    output, errors = resumed.communicate(timeout=300)
     assert resumed.returncode == 0, errors
-    rows = {row["name"]: row for row in json.loads((tmp_path / "figures.json").read_text())}
-    assert rows["criteo auc"]["value"] > 0.5
+    assert f"{rows}, all " in output
+    assert (folder / "out" / "report.html").stat().st_size > 10_000
+    banks = [path for path in (folder / "out" / "runs" / "criteo").iterdir() if path.is_dir()]
+    assert banks == []
+    return {row["name"]: row for row in json.loads((folder / "figures.json").read_text())}
+
+
+def test_generated_rows_train_also_when_killed_in_between(tmp_path: Path) -> None:
+    path = generate(tmp_path / "rows.tsv", GeneratorOptions(rows=2000, scale=0.001, seed=5))
+    text = path.read_bytes()
+    assert b"\t\t" in text
+    assert b"\t-1\t" in text
+    rows = killed_and_resumed(path, tmp_path)
+    assert 0.0 < rows["criteo auc"]["value"] < 1.0
+    assert rows["criteo auc"]["ratio"] == pytest.approx(1.0, abs=1e-2)
     assert {"criteo samples/s in memory", "criteo samples/s lookahead", "peak memory",
             "criteo samples/s no lookahead"} <= set(rows)
-    assert (tmp_path / "out" / "report.html").stat().st_size > 10_000
+
+
+@pytest.mark.skipif(
+    not TINY.exists(), reason=f"no real Criteo rows at {TINY}; the same is tested on generated ones"
+)
+def test_real_criteo_rows_train_also_when_killed_in_between(tmp_path: Path) -> None:
+    assert killed_and_resumed(TINY, tmp_path)["criteo auc"]["value"] > 0.5
+
+
+def test_a_bank_left_after_the_outcome_was_saved_is_cleared_away(tmp_path: Path) -> None:
+    small, variant = experiment(), Variant("bank", 1 << 20)
+    outcome = run_variant(small, variant, tmp_path, resume=False)
+    (tmp_path / "bank" / "log").mkdir(parents=True)
+    again = run_variant(small, variant, tmp_path, resume=True)
+    assert (again.auc, again.seconds) == (outcome.auc, outcome.seconds)
+    assert not (tmp_path / "bank").exists()
+
+
+def test_a_figure_that_is_no_number_is_null(tmp_path: Path) -> None:
+    write_json([{"name": "auc", "value": float("nan"), "ratio": None}], tmp_path / "rows.json")
+    rows = json.loads((tmp_path / "rows.json").read_text(), parse_constant=pytest.fail)
+    assert rows == [{"name": "auc", "value": None, "ratio": None}]
+
+
+@pytest.mark.parametrize("rows", ["0", "-5", "many"])
+def test_rows_are_a_number_above_zero(rows: str) -> None:
+    failed = demo("--criteo-rows", rows)
+    _, errors = failed.communicate(timeout=120)
+    assert failed.returncode == 2
+    assert "no whole number above zero" in errors
 
 
 def test_a_bad_file_is_one_clear_line(tmp_path: Path) -> None:
@@ -120,3 +176,14 @@ def test_resuming_with_other_options_is_refused(tmp_path: Path) -> None:
     _, errors = failed.communicate(timeout=120)
     assert failed.returncode == 1
     assert "seed (was 3)" in errors
+
+
+def test_damaged_options_of_a_run_are_one_clear_line(tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    runs.mkdir()
+    (runs / "options.json").write_text('{"seed": ')
+    failed = demo("--resume", "--out", str(tmp_path), "--data", str(tmp_path / "data"))
+    _, errors = failed.communicate(timeout=120)
+    assert failed.returncode == 1
+    assert "is damaged" in errors and "without --resume" in errors
+    assert "Traceback" not in errors
