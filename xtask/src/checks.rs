@@ -49,11 +49,13 @@ fn rust_stages(root: &Path, stages: &mut Stages) {
     });
     stages.run("lints", || {
         component(root, "clippy", "clippy")?;
-        let line = ["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"];
+        let line = ["clippy", "--locked", "--workspace", "--all-targets", "--", "-D", "warnings"];
         command::shown(cargo(root).args(line))
     });
     // The default members: the Python extension is tested from Python.
-    stages.run("Rust tests", || command::shown(cargo(root).args(["test", "--no-fail-fast"])));
+    stages.run("Rust tests", || {
+        command::shown(cargo(root).args(["test", "--locked", "--no-fail-fast"]))
+    });
 }
 
 fn python_stages(root: &Path, stages: &mut Stages) {

@@ -139,7 +139,7 @@ pub(crate) fn with_embank(root: &Path, python: &Python, _lock: &Lock) -> Result<
     }
     let mut build = python.command(root);
     build
-        .args(["-m", "maturin", "build", "--release", "--compatibility", "linux"])
+        .args(["-m", "maturin", "build", "--release", "--locked", "--compatibility", "linux"])
         .args(["--manifest-path", "bindings/python/Cargo.toml", "--interpreter"])
         .arg(&python.program)
         .arg("--out")
@@ -174,14 +174,19 @@ fn only_file(folder: &Path) -> Result<PathBuf> {
     Ok(entries[0].path())
 }
 
-/// `torch==2.11.0 # why` and so on, as "torch 2.11.0, numpy 2.2.6, ...".
+/// `torch==2.11.0 # why` and so on, as "torch 2.11.0, numpy 2.2.6 or 2.4.6, ...".
 fn requirement_names(text: &str) -> String {
-    text.lines()
-        .map(|line| line.split('#').next().unwrap_or_default().trim())
-        .filter(|line| !line.is_empty() && !line.starts_with('-'))
-        .map(|line| line.split(';').next().unwrap_or_default().trim().replace("==", " "))
-        .collect::<Vec<_>>()
-        .join(", ")
+    let mut names: Vec<(&str, String)> = Vec::new();
+    let lines = text.lines().map(|line| line.split(['#', ';']).next().unwrap_or_default().trim());
+    for line in lines.filter(|line| !line.is_empty() && !line.starts_with('-')) {
+        let (name, version) = line.split_once("==").unwrap_or((line, ""));
+        match names.last_mut() {
+            Some((last, versions)) if *last == name => *versions += &format!(" or {version}"),
+            _ => names.push((name, version.to_owned())),
+        }
+    }
+    let shown = names.iter().map(|(name, versions)| format!("{name} {versions}").trim().to_owned());
+    shown.collect::<Vec<_>>().join(", ")
 }
 
 /// A file that says what a layer was made from.
@@ -222,6 +227,8 @@ mod tests {
         let text =
             "# why\ntorch==2.11.0   # net\n\n--extra x\nnumpy==2.2.6 ; python_version < '3.14'\n";
         assert_eq!(requirement_names(text), "torch 2.11.0, numpy 2.2.6");
+        let two = "numpy==2.2.6; python_version < '3.14'\nnumpy==2.4.6; python_version >= '3.14'\n";
+        assert_eq!(requirement_names(two), "numpy 2.2.6 or 2.4.6");
     }
 
     #[test]

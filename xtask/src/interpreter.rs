@@ -1,4 +1,4 @@
-//! Finding a Python 3 that is new enough, and saying what is missing where there is none.
+//! Finding a Python 3 of a version that will do, and saying what is missing where there is none.
 
 use std::ffi::OsString;
 use std::process::Command;
@@ -9,9 +9,12 @@ use anyhow::{Context, Result, bail, ensure};
 /// and the tests train beside, has wheels from 3.10 on.
 const OLDEST_MINOR: u32 = 10;
 
+/// The newest minor version that PyTorch 2.11.0 and NumPy, as pinned, have wheels for.
+const NEWEST_MINOR: u32 = 14;
+
 /// What the search tries, in order: the everyday name, then versions that PyTorch 2.11.0 has wheels for.
-const NAMES: [&str; 6] =
-    ["python3", "python3.13", "python3.12", "python3.11", "python3.10", "python"];
+const NAMES: [&str; 7] =
+    ["python3", "python3.14", "python3.13", "python3.12", "python3.11", "python3.10", "python"];
 
 /// Prints the version, the program's path and whether `python -m venv` can work, one a line.
 const PROBE: &str = "\
@@ -33,7 +36,7 @@ pub(crate) struct Interpreter {
 }
 
 impl Interpreter {
-    /// The first one of a known name that is new enough and can make virtual environments. `PYTHON` in
+    /// The first one of a known name whose version will do and that can make virtual environments. `PYTHON` in
     /// the environment names another.
     ///
     /// # Errors
@@ -69,13 +72,14 @@ fn parse(answer: &str) -> Option<Interpreter> {
 }
 
 fn choose(found: Vec<Interpreter>) -> Result<Interpreter> {
-    let new_enough =
-        |python: &&Interpreter| python.version.0 == 3 && python.version.1 >= OLDEST_MINOR;
-    let able = found.iter().filter(new_enough).find(|python| python.makes_environments);
+    let suitable = |python: &&Interpreter| {
+        python.version.0 == 3 && (OLDEST_MINOR..=NEWEST_MINOR).contains(&python.version.1)
+    };
+    let able = found.iter().filter(suitable).find(|python| python.makes_environments);
     if let Some(python) = able {
         return Ok(python.clone());
     }
-    if let Some(python) = found.iter().find(new_enough) {
+    if let Some(python) = found.iter().find(suitable) {
         bail!(
             "{} can't make virtual environments: its `venv` or `ensurepip` is missing; on Debian and \
              Ubuntu: apt install python3.{}-venv",
@@ -84,12 +88,18 @@ fn choose(found: Vec<Interpreter>) -> Result<Interpreter> {
         );
     }
     let seen = match found.first() {
+        Some(python) if python.version > (3, NEWEST_MINOR, u32::MAX) => {
+            format!(
+                "{} is too new: the pinned packages have no wheels for it",
+                python.description()
+            )
+        }
         Some(python) => format!("{} is too old", python.description()),
         None => "there is no python3 on the PATH".to_owned(),
     };
     bail!(
-        "{seen}; install Python 3.{OLDEST_MINOR} or newer (PyTorch 2.11.0 needs it), or name one with \
-         PYTHON=/path/to/python3"
+        "{seen}; install Python 3.{OLDEST_MINOR} to 3.{NEWEST_MINOR} (PyTorch 2.11.0 needs it), or name \
+         one with PYTHON=/path/to/python3"
     );
 }
 
@@ -132,7 +142,9 @@ mod tests {
         let error = |found| choose(found).unwrap_err().to_string();
         assert!(error(vec![python(12, false)]).contains("apt install python3.12-venv"));
         let old = error(vec![python(9, true)]);
-        assert!(old.contains("too old") && old.contains("Python 3.10 or newer"), "{old}");
+        assert!(old.contains("too old") && old.contains("Python 3.10 to 3.14"), "{old}");
+        let new = error(vec![python(15, true)]);
+        assert!(new.contains("too new") && new.contains("Python 3.10 to 3.14"), "{new}");
         assert!(error(vec![]).contains("no python3 on the PATH"));
     }
 }
