@@ -1,7 +1,9 @@
 //! The store: one log, one index, many tables.
 
+mod open;
+
 use std::cell::Cell;
-use std::fs::{File, TryLockError};
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -10,17 +12,17 @@ use std::time::Instant;
 use parking_lot::{Mutex, RwLock};
 
 use crate::address::TableId;
-use crate::bank_file::{BankFile, LOCK_NAME};
+use crate::bank_file::BankFile;
 use crate::budget::Budget;
 use crate::buffers::Buffers;
-use crate::checkpoint::{CheckpointIdentity, Checkpoints, Manifest, TableEntry, sync_dir};
-use crate::device::{self, Device, DeviceChoice, DeviceOptions};
+use crate::checkpoint::{CheckpointIdentity, Checkpoints, Manifest, TableEntry};
+use crate::device::{self, DeviceChoice};
 use crate::epoch::Gate;
 use crate::error::{Error, Result};
 use crate::execute::{Batch, Caller, Delete, Locate, Mode, Promote, Scratch, Tally, Work};
 use crate::index::Index;
 use crate::log::Log;
-use crate::log::page::{PAGE_HEADER_BYTES, PageIdentity, check_image};
+use crate::log::page::PAGE_HEADER_BYTES;
 use crate::operation::{Clock, Operation, Outcome, Promoted};
 use crate::record::{VALUE_BYTES_MAX, record_bytes};
 use crate::stats::{Counters, StoreStats};
@@ -189,175 +191,7 @@ struct Newest {
     noted: bool,
 }
 
-/// Makes a directory whose name survives a crash.
-fn create_dir_durably(dir: &Path) -> Result<()> {
-    if dir.is_dir() {
-        return Ok(());
-    }
-    std::fs::create_dir_all(dir).map_err(|e| Error::io("create", dir, e))?;
-    // Each new directory's name lies in its parent; syncing all of them costs little and happens once.
-    for parent in dir.canonicalize().map_err(|e| Error::io("open", dir, e))?.ancestors().skip(1) {
-        if sync_dir(parent).is_err() {
-            // A directory that was there before and that we may not open: nothing new is in it.
-            break;
-        }
-    }
-    Ok(())
-}
-
-fn lock_dir(dir: &Path) -> Result<File> {
-    let path = dir.join(LOCK_NAME);
-    let file = File::options()
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .open(&path)
-        .map_err(|e| Error::io("open", &path, e))?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(Error::Locked { path }),
-        Err(TryLockError::Error(e)) => Err(Error::io("lock", path, e)),
-    }
-}
-
-/// A number that no other bank has: from the system's random seed of hash maps.
-fn new_bank_id() -> u64 {
-    use std::hash::{BuildHasher, RandomState};
-    RandomState::new().hash_one(std::process::id())
-}
-
-fn new_bank(options: &StoreOptions) -> Result<Manifest> {
-    let page_bytes = match options.page_size_bytes {
-        None => Budget::page_bytes_for(options.memory_budget_bytes),
-        Some(bytes) if bytes.is_power_of_two() && (8 << 10..=4 << 20).contains(&bytes) => {
-            u64::from(bytes)
-        }
-        Some(bytes) => {
-            return Err(Error::InvalidArgument(format!(
-                "a page size of {bytes} bytes won't do: give a power of two from 8 KiB to 4 MiB"
-            )));
-        }
-    };
-    Ok(Manifest {
-        number: 0,
-        bank: new_bank_id(),
-        page_bits: page_bytes.ilog2(),
-        segment_bytes: device::SEGMENT_SIZE_BYTES_DEFAULT,
-        log_begin: 0,
-        log_end: 0,
-        index_file_bytes: 0,
-        blob_bytes: 0,
-        tables: Vec::new(),
-    })
-}
-
 impl Store {
-    /// Opens the store in `dir`, making one if there is none, at its newest checkpoint.
-    ///
-    /// # Errors
-    /// `Locked` if another process writes it; `BudgetTooSmall` if the budget can't hold its index or
-    /// pages; `Damaged` or `Truncated` if what the newest checkpoint names does not verify;
-    /// `DeviceUnavailable`; `Io`.
-    pub fn open(dir: &Path, options: &StoreOptions) -> Result<Store> {
-        Self::open_on(dir, options, |segment_size_bytes| {
-            let device_options = DeviceOptions { segment_size_bytes, ..DeviceOptions::default() };
-            device::open(dir, options.device, &device_options)
-        })
-    }
-
-    /// As [`open`](Self::open), on a device of the caller's: `device` gets the segment size in bytes.
-    ///
-    /// # Errors
-    /// As `open`, and what `device` returns.
-    pub fn open_on(
-        dir: &Path,
-        options: &StoreOptions,
-        device: impl FnOnce(u64) -> Result<Arc<dyn Device>>,
-    ) -> Result<Store> {
-        if options.checkpoints_kept == 0 {
-            return Err(Error::InvalidArgument("checkpoints_kept must be at least 1".into()));
-        }
-        create_dir_durably(dir)?;
-        let lock = lock_dir(dir)?;
-        let bank_file = BankFile::read(dir)?;
-        let fresh = new_bank(options)?;
-        let bank_file = match bank_file {
-            Some(bank_file) => bank_file,
-            None => {
-                let bank_file = BankFile { bank: fresh.bank, has_checkpoint: false };
-                bank_file.write(dir)?;
-                bank_file
-            }
-        };
-        let checkpoints = Checkpoints::open(dir)?;
-        let newest = checkpoints.numbers()?.last().copied();
-        let manifest = match newest {
-            Some(number) => checkpoints.manifest(number)?,
-            None => Manifest { bank: bank_file.bank, ..fresh },
-        };
-        check_bank_file(dir, bank_file, newest, &manifest)?;
-        let page_bytes = 1 << manifest.page_bits;
-        let budget = Arc::new(Budget::new(options.memory_budget_bytes, page_bytes)?);
-        let device = device(manifest.segment_bytes)?;
-        let (index, recovered) = match newest {
-            None => (Index::new(&budget)?, None),
-            Some(number) => {
-                let path = checkpoints.index_path(number);
-                let index =
-                    Index::read_image(&path, manifest.identity(), &budget, manifest.log_end)?;
-                let blob = checkpoints.blob(&manifest)?;
-                check_last_page(device.as_ref(), &manifest)?;
-                (index, Some(Recovered { checkpoint: number, blob }))
-            }
-        };
-        // What a crash left beyond the checkpoint belongs to nothing.
-        device.truncate(manifest.log_end)?;
-        let counters = Arc::new(Counters::default());
-        let log = Log::new(
-            Arc::clone(&budget),
-            device,
-            Arc::clone(&counters),
-            manifest.page_bits,
-            manifest.bank,
-            manifest.log_end >> manifest.page_bits,
-        )?;
-        let buffers = Buffers::new(Budget::read_buffer_bytes_for(budget.total_bytes()) as usize);
-        let core = Core {
-            log,
-            index,
-            gate: Gate::default(),
-            budget,
-            buffers,
-            session_start: manifest.log_end,
-            counters,
-            waiters: Waiters::default(),
-            tables: RwLock::new(manifest.tables),
-        };
-        for table in core.tables.read().iter() {
-            check_value_bytes(&core, &table.name, table.value_bytes)?;
-        }
-        let core = Arc::new(core);
-        let writer = {
-            let core = Arc::clone(&core);
-            std::thread::Builder::new()
-                .name("embank-writer".into())
-                .spawn(move || core.log.run_writer())
-                .map_err(|e| Error::io("start the writer thread for", dir, e))?
-        };
-        Ok(Store {
-            core,
-            writer: Some(writer),
-            checkpoints,
-            newest: Mutex::new(Newest { number: newest.unwrap_or(0), noted: newest.is_some() }),
-            checkpoints_kept: options.checkpoints_kept,
-            segment_bytes: manifest.segment_bytes,
-            bank: manifest.bank,
-            recovered,
-            dir: dir.to_owned(),
-            _lock: lock,
-        })
-    }
-
     /// The checkpoint that the store was opened at; none for a new store.
     #[must_use]
     pub fn recovered(&self) -> Option<&Recovered> {
@@ -647,48 +481,6 @@ fn check_value_bytes(core: &Core, name: &str, value_bytes: u32) -> Result<()> {
         "table {name:?}: a value of {value_bytes} bytes does not fit a record of at most {room} \
          bytes; give the bank a larger memory budget or page size, or make the rows smaller"
     )))
-}
-
-/// Holds the bank file against the checkpoints that are there.
-fn check_bank_file(
-    dir: &Path,
-    bank_file: BankFile,
-    newest: Option<u64>,
-    manifest: &Manifest,
-) -> Result<()> {
-    let damaged = |what| Err(Error::Damaged { path: dir.join("checkpoints"), offset: 0, what });
-    if newest.is_none() && bank_file.has_checkpoint {
-        return damaged(
-            "the bank had checkpoints and none is left; restore this directory from a copy (the log \
-             is untouched), or remove the bank to begin anew"
-                .into(),
-        );
-    }
-    if manifest.bank != bank_file.bank {
-        let (found, expected) = (manifest.bank, bank_file.bank);
-        return damaged(format!(
-            "checkpoint {} belongs to bank {found:016x}, not to this one, {expected:016x}",
-            manifest.number
-        ));
-    }
-    if newest.is_some() && !bank_file.has_checkpoint {
-        // A crash came between the first checkpoint and this note of it.
-        BankFile { has_checkpoint: true, ..bank_file }.write(dir)?;
-    }
-    Ok(())
-}
-
-/// Reads the last page that a checkpoint names: a log cut short fails here, not in mid-training.
-fn check_last_page(device: &dyn Device, manifest: &Manifest) -> Result<()> {
-    if manifest.log_end == 0 {
-        return Ok(());
-    }
-    let page_bytes = 1u64 << manifest.page_bits;
-    let start = manifest.log_end - page_bytes;
-    let mut page = device::AlignedBuffer::zeroed(page_bytes as usize);
-    device.read_many(&mut [device::Read { offset: start, buffer: &mut page }])?;
-    let identity = PageIdentity { page: start >> manifest.page_bits, bank: manifest.bank };
-    check_image(&page, identity, || device.locate(start)).map(|_| ())
 }
 
 impl Drop for Store {
