@@ -208,13 +208,13 @@ def print_outcomes(outcomes: list[Outcome]) -> None:
         (
             outcome.variant,
             mebibytes(outcome.budget_bytes) if outcome.budget_bytes else "-",
-            mebibytes(outcome.largest_sample_bytes),
+            mebibytes(outcome.rows_memory_bytes),
             f"{outcome.samples_per_second:,.0f}",
             f"{outcome.auc:.6f}",
         )
         for outcome in outcomes
     ]
-    print(text_table(("", "budget", "largest memory sample", "samples/s", "AUC"), rows))
+    print(text_table(("", "budget", "memory for rows", "samples/s", "AUC"), rows))
 
 
 def byte_size(text: str) -> int:

@@ -82,6 +82,17 @@ class Outcome:
     largest_resident_bytes: int = 0
 
     @property
+    def rows_memory_bytes(self) -> int:
+        """What the rows take in memory: the tensors, or the most that the store had in use.
+
+        The store's own account. What the process takes beyond torch is measured where it can be told
+        from torch's scratch memory: in a process of its own (`cargo xtask bench memory`).
+        """
+        if not self.budget_bytes:
+            return self.table_bytes
+        return max((sample["used_bytes"] for sample in self.history), default=0)
+
+    @property
     def largest_sample_bytes(self) -> int:
         """The largest sample of the process's memory beyond what torch and the model need.
 
