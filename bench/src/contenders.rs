@@ -1,98 +1,13 @@
-//! What is measured in memory, from the bare loop to a table's get + put.
+//! A table's operations as they are measured: get, get + put, peek. For the store below it see
+//! [`crate::kv_contenders`], for the bare loops [`crate::gather`] and [`crate::index_loop`].
 
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use embank::{Missing, Table};
-use embank_kv::{Access, Clock, Operation, Store, TableId};
 
-use crate::gather::RowTable;
 use crate::rounds::Contender;
-
-/// The gather loop at one prefetch distance.
-#[derive(Debug)]
-pub(crate) struct Gather<'a> {
-    /// What the report calls it.
-    pub(crate) name: &'static str,
-    /// The rows.
-    pub(crate) table: &'a RowTable,
-    /// Rows between a prefetch and its use.
-    pub(crate) distance: usize,
-}
-
-impl Contender for Gather<'_> {
-    fn name(&self) -> &'static str {
-        self.name
-    }
-
-    fn batch(&self, keys: &[u64], rows: &mut [f32]) -> Result<Duration> {
-        let started = Instant::now();
-        self.table.gather(keys, self.distance, rows);
-        Ok(started.elapsed())
-    }
-}
-
-/// A store below the tables: one batch of reads, no duplicates removed, no clocks moved.
-#[derive(Debug)]
-pub(crate) struct KvGet {
-    pub(crate) store: Store,
-    pub(crate) table: TableId,
-}
-
-impl Contender for KvGet {
-    fn name(&self) -> &'static str {
-        "kv get"
-    }
-
-    fn batch(&self, keys: &[u64], rows: &mut [f32]) -> Result<Duration> {
-        let dim = rows.len() / keys.len();
-        let started = Instant::now();
-        let outcome =
-            self.store.execute(self.table, keys, Clock::Keep, &mut ReadRows { rows, dim })?;
-        let spent = started.elapsed();
-        ensure!(outcome.missing.is_empty(), "{} rows are missing", outcome.missing.len());
-        Ok(spent)
-    }
-}
-
-/// Copies rows out of the store.
-struct ReadRows<'a> {
-    rows: &'a mut [f32],
-    dim: usize,
-}
-
-impl Operation for ReadRows<'_> {
-    const ACCESS: Access = Access::Get;
-
-    fn read(&mut self, i: usize, value: &[u8]) {
-        let row: &mut [u8] = bytemuck::cast_slice_mut(&mut self.rows[i * self.dim..][..self.dim]);
-        // A length that the compiler knows makes the common row a few wide moves, as in the bare loop.
-        match (<&mut [u8; 64]>::try_from(&mut *row), <&[u8; 64]>::try_from(value)) {
-            (Ok(row), Ok(value)) => *row = *value,
-            _ => row.copy_from_slice(value),
-        }
-    }
-}
-
-/// Copies rows into the store.
-pub(crate) struct WriteRows<'a> {
-    pub(crate) rows: &'a [f32],
-    pub(crate) dim: usize,
-}
-
-impl Operation for WriteRows<'_> {
-    const ACCESS: Access = Access::Put;
-
-    fn update(&mut self, i: usize, value: &mut [u8]) {
-        value.copy_from_slice(bytemuck::cast_slice(&self.rows[i * self.dim..][..self.dim]));
-    }
-
-    fn insert(&mut self, i: usize, value: &mut [u8]) -> bool {
-        self.update(i, value);
-        true
-    }
-}
 
 /// `Table::get`. Its lease is given back without an update, which is a batch of its own, timed or not.
 pub(crate) struct Get<'a> {
@@ -101,8 +16,8 @@ pub(crate) struct Get<'a> {
 }
 
 impl Contender for Get<'_> {
-    fn name(&self) -> &'static str {
-        if self.release { "get + release" } else { "get" }
+    fn name(&self) -> &str {
+        if self.release { "table get + release" } else { "table get" }
     }
 
     fn batch(&self, keys: &[u64], rows: &mut [f32]) -> Result<Duration> {
@@ -122,8 +37,8 @@ pub(crate) struct GetPut<'a> {
 }
 
 impl Contender for GetPut<'_> {
-    fn name(&self) -> &'static str {
-        "get + put"
+    fn name(&self) -> &str {
+        "table get + put"
     }
 
     fn batch(&self, keys: &[u64], rows: &mut [f32]) -> Result<Duration> {
@@ -148,8 +63,8 @@ pub(crate) struct Peek<'a> {
 }
 
 impl Contender for Peek<'_> {
-    fn name(&self) -> &'static str {
-        "peek"
+    fn name(&self) -> &str {
+        "table peek"
     }
 
     fn batch(&self, keys: &[u64], rows: &mut [f32]) -> Result<Duration> {
@@ -174,7 +89,7 @@ impl Flips {
     }
 
     /// A batch negates each of its distinct keys once.
-    fn note(&mut self, keys: &[u64]) {
+    pub(crate) fn note(&mut self, keys: &[u64]) {
         self.batches += 1;
         for &key in keys {
             let mark = &mut self.marks[key as usize];
@@ -185,8 +100,20 @@ impl Flips {
     }
 
     /// Whether the puts have left this key's row negated.
-    pub(crate) fn negated(&self, key: u64) -> bool {
+    fn negated(&self, key: u64) -> bool {
         self.marks[key as usize] & 1 == 1
+    }
+
+    /// # Errors
+    /// The row was found otherwise than the puts left it.
+    pub(crate) fn check(&self, key: u64, found_negated: bool) -> Result<()> {
+        ensure!(
+            found_negated == self.negated(key),
+            "wrong answer: key {key} is {}negated, {} put lost",
+            if found_negated { "" } else { "not " },
+            if found_negated { "a later" } else { "its last" }
+        );
+        Ok(())
     }
 }
 

@@ -2,6 +2,7 @@
 //!
 //! Column `c` of the row of key `k` is a fixed pseudo-random number in (0, 1). A row may have been
 //! negated as a whole by the get + put measurement; its sign tells how often, modulo two.
+//! Which keys are drawn is in [`KeyStream`].
 
 use anyhow::{Result, bail};
 
@@ -44,20 +45,104 @@ pub(crate) fn sign(key: u64, row: &[f32]) -> Result<bool> {
     Ok(negated)
 }
 
-/// A seeded stream of uniform keys (SplitMix64).
-#[derive(Debug)]
+/// Eight bytes as a function of their place in a bare loop's memory.
+#[inline]
+pub(crate) fn word(place: usize) -> u64 {
+    mix((place as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(1))
+}
+
+/// How often each key is asked for.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Popularity {
+    /// All alike.
+    Uniform,
+    /// By YCSB's Zipf distribution of this exponent (below 1), the popular keys scattered.
+    Zipf(f64),
+}
+
+impl std::fmt::Display for Popularity {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Popularity::Uniform => write!(f, "uniform"),
+            Popularity::Zipf(exponent) => write!(f, "Zipf {exponent}"),
+        }
+    }
+}
+
+/// Ranks by a Zipf distribution: the approximation of Gray et al. (SIGMOD 1994), as in YCSB.
+#[derive(Debug, Clone, Copy)]
+struct Zipf {
+    count: f64,
+    alpha: f64,
+    eta: f64,
+    zeta: f64,
+    half_to_theta: f64,
+}
+
+impl Zipf {
+    fn new(theta: f64, count: u64) -> Self {
+        let zeta: f64 = (1..=count).map(|rank| (rank as f64).powf(-theta)).sum();
+        let half_to_theta = 0.5_f64.powf(theta);
+        let eta =
+            (1.0 - (2.0 / count as f64).powf(1.0 - theta)) / (1.0 - (1.0 + half_to_theta) / zeta);
+        Self { count: count as f64, alpha: 1.0 / (1.0 - theta), eta, zeta, half_to_theta }
+    }
+
+    /// The rank, from 0, for a number in [0, 1).
+    fn rank(&self, uniform: f64) -> u64 {
+        let scaled = uniform * self.zeta;
+        if scaled < 1.0 {
+            return 0;
+        }
+        if scaled < 1.0 + self.half_to_theta {
+            return 1;
+        }
+        let rank = self.count * (self.eta * uniform - self.eta + 1.0).powf(self.alpha);
+        (rank as u64).min(self.count as u64 - 1)
+    }
+}
+
+/// A seeded stream of keys (SplitMix64).
+#[derive(Debug, Clone)]
 pub(crate) struct KeyStream {
     state: u64,
     first: u64,
     stride: u64,
     count: u64,
+    zipf: Option<Zipf>,
 }
 
 impl KeyStream {
     /// Uniform over `first`, `first + stride`, ..., `count` keys of them.
     pub(crate) fn new(seed: u64, first: u64, stride: u64, count: u64) -> Self {
         assert!(count > 0 && stride > 0, "a stream needs keys to draw from");
-        Self { state: mix(seed ^ 0x5851_f42d_4c95_7f2d), first, stride, count }
+        Self { state: Self::start(seed), first, stride, count, zipf: None }
+    }
+
+    /// By `popularity` over `0..count`.
+    pub(crate) fn of(popularity: Popularity, seed: u64, count: u64) -> Self {
+        let zipf = match popularity {
+            Popularity::Uniform => None,
+            Popularity::Zipf(theta) => Some(Zipf::new(theta, count)),
+        };
+        Self { zipf, ..Self::new(seed, 0, 1, count) }
+    }
+
+    /// The same keys with the same popularity, drawn in another order. (What a Zipf distribution needs
+    /// is costly to compute, and is kept.)
+    pub(crate) fn reseeded(&self, seed: u64) -> Self {
+        Self { state: Self::start(seed), ..self.clone() }
+    }
+
+    fn start(seed: u64) -> u64 {
+        mix(seed ^ 0x5851_f42d_4c95_7f2d)
+    }
+
+    /// A uniform number below `count`.
+    pub(crate) fn below(&mut self, count: u64) -> u64 {
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        // Lemire's multiply-and-shift: uniform up to a bias of count / 2^64.
+        ((u128::from(mix(self.state)) * u128::from(count)) >> 64) as u64
     }
 
     /// The next `n` keys.
@@ -65,13 +150,24 @@ impl KeyStream {
         (0..n).map(|_| self.next_key()).collect()
     }
 
-    fn next_key(&mut self) -> u64 {
-        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let random = mix(self.state);
-        // Lemire's multiply-and-shift: uniform up to a bias of count / 2^64.
-        let place = ((u128::from(random) * u128::from(self.count)) >> 64) as u64;
+    /// The next key.
+    pub(crate) fn next_key(&mut self) -> u64 {
+        let place = match self.zipf {
+            None => self.below(self.count),
+            Some(zipf) => {
+                let uniform = self.below(1 << 53) as f64 / (1u64 << 53) as f64;
+                scattered(zipf.rank(uniform), self.count)
+            }
+        };
         self.first + place * self.stride
     }
+}
+
+/// A permutation of `0..count`, so that popular keys do not lie side by side: the multiplier is a prime
+/// above any count that is measured.
+pub(crate) fn scattered(place: u64, count: u64) -> u64 {
+    const PRIME: u128 = 0x9e37_79b9_7f4a_7c55;
+    (u128::from(place) * PRIME % u128::from(count)) as u64
 }
 
 #[cfg(test)]
@@ -108,5 +204,27 @@ mod tests {
         seen.sort_unstable();
         seen.dedup();
         assert_eq!(seen.len(), 25, "a thousand draws reach all 25 keys");
+    }
+
+    #[test]
+    fn zipf_ranks_come_as_often_as_they_should() {
+        let count = 1_000;
+        let mut stream = KeyStream::of(Popularity::Zipf(0.99), 5, count);
+        let mut seen = vec![0u32; count as usize];
+        for key in stream.draw(200_000) {
+            seen[key as usize] += 1;
+        }
+        let zeta: f64 = (1..=count).map(|rank| (rank as f64).powf(-0.99)).sum();
+        let expected = 200_000.0 / zeta;
+        let most = f64::from(seen[scattered(0, count) as usize]);
+        assert!((most / expected - 1.0).abs() < 0.05, "{most} of {expected}");
+        assert!(seen.iter().filter(|&&n| n > 0).count() > 990, "the rare ones come too");
+    }
+
+    #[test]
+    fn scattering_is_one_to_one() {
+        let mut places: Vec<u64> = (0..10_000).map(|place| scattered(place, 10_000)).collect();
+        places.sort_unstable();
+        assert!(places.into_iter().eq(0..10_000));
     }
 }

@@ -1,20 +1,21 @@
 //! The bare random-gather loop: what this machine's memory gives when there is no store at all.
 //!
-//! One anonymous map of `rows x dim` f32, advised for huge pages; row numbers at random; each row is
-//! asked for a fixed number of rows ahead of its use with a software prefetch and then copied into the
-//! output of its batch, which stays in the core's own cache. No hashing, no index, no locks: a store
-//! that also looks a key up touches at least one more cache line a row, so this is the limit to come
-//! near, not one to beat.
+//! One anonymous map, advised for huge pages; row numbers at random; each row is asked for some rows
+//! ahead of its use with a software prefetch and then copied into the output of its batch, which stays
+//! in the core's own cache. No hashing, no index, no locks. Distance, hint and the number of cache lines
+//! asked for are found by a short sweep: the fastest counts.
 
-use std::time::Instant;
+use std::fmt;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use memmap2::{Advice, MmapMut, MmapOptions};
 
 use crate::content;
+use crate::rounds::Contender;
 
-/// The prefetch distances worth trying, in rows. Zero is no prefetch at all.
-pub(crate) const DISTANCES: [usize; 7] = [0, 4, 8, 16, 32, 64, 128];
+/// Bytes of a cache line.
+pub(crate) const LINE_BYTES: usize = 64;
 
 /// Whether the map asks the kernel for 2 MiB pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,137 +26,271 @@ pub(crate) enum Pages {
     Small,
 }
 
-/// A table without a store: row `k` lies at `k * dim`.
+/// Memory whose every byte is a function of its offset, so that rows of any length and stride can be
+/// gathered from it and checked.
 #[derive(Debug)]
-pub(crate) struct RowTable {
+pub(crate) struct Ground {
     map: MmapMut,
-    dim: usize,
 }
 
-impl RowTable {
-    /// Maps and fills `rows` rows; see [`content`].
+impl Ground {
+    /// Maps and fills at least `bytes` bytes; see [`content::word`].
     ///
     /// # Errors
     /// The map can't be had.
-    pub(crate) fn filled(rows: usize, dim: usize, pages: Pages) -> Result<Self> {
-        let bytes = rows * dim * size_of::<f32>();
-        let mut map = MmapOptions::new()
-            .len(bytes)
-            .map_anon()
-            .with_context(|| format!("mapping {bytes} bytes for the gather loop"))?;
-        let advice = match pages {
-            Pages::Huge => Advice::HugePage,
-            Pages::Small => Advice::NoHugePage,
-        };
-        // A kernel without huge pages refuses the advice; the report prints how many there are.
-        let _ = map.advise(advice);
-        let cells: &mut [f32] = bytemuck::cast_slice_mut(&mut map);
-        for (key, row) in cells.chunks_exact_mut(dim).enumerate() {
-            content::fill(&[key as u64], dim, row);
+    pub(crate) fn filled(bytes: usize, pages: Pages) -> Result<Self> {
+        let mut map = map(bytes.next_multiple_of(LINE_BYTES), pages)?;
+        let words: &mut [u64] = bytemuck::cast_slice_mut(&mut map);
+        for (place, word) in words.iter_mut().enumerate() {
+            *word = content::word(place);
         }
-        Ok(Self { map, dim })
+        Ok(Self { map })
     }
 
-    /// Copies the rows of `keys` to `out` (`keys.len() * dim`), each prefetched `distance` rows ahead.
-    ///
-    /// # Panics
-    /// A key that is not below the number of rows, or an output of the wrong length.
-    pub(crate) fn gather(&self, keys: &[u64], distance: usize, out: &mut [f32]) {
-        assert_eq!(out.len(), keys.len() * self.dim, "one output row a key");
-        let cells: &[f32] = bytemuck::cast_slice(&self.map);
-        match self.dim {
-            4 => gather_fixed::<4>(cells, keys, distance, out),
-            8 => gather_fixed::<8>(cells, keys, distance, out),
-            16 => gather_fixed::<16>(cells, keys, distance, out),
-            32 => gather_fixed::<32>(cells, keys, distance, out),
-            64 => gather_fixed::<64>(cells, keys, distance, out),
-            128 => gather_fixed::<128>(cells, keys, distance, out),
-            dim => gather_any(cells, dim, keys, distance, out),
-        }
+    /// All of it.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.map
     }
 
-    /// The distance at which the loop is fastest here: the best of three passes over `keys` for each.
-    ///
-    /// # Panics
-    /// Fewer keys than `batch`.
-    pub(crate) fn best_distance(&self, keys: &[u64], batch: usize) -> usize {
-        let mut out = vec![0.0; batch * self.dim];
-        let mut fastest = |distance: usize| {
-            (0..3)
-                .map(|_| {
-                    let started = Instant::now();
-                    for keys in keys.chunks_exact(batch) {
-                        self.gather(keys, distance, &mut out);
-                    }
-                    started.elapsed()
-                })
-                .min()
-        };
-        DISTANCES.into_iter().min_by_key(|&distance| fastest(distance)).expect("distances to try")
-    }
-
-    /// Checks one batch of answers in full.
+    /// Whether `row` is what lies at `offset`, a multiple of four.
     ///
     /// # Errors
-    /// A row that is not its key's.
-    #[cfg(test)]
-    fn check(&self, keys: &[u64], out: &[f32]) -> Result<()> {
-        for (&key, row) in keys.iter().zip(out.chunks_exact(self.dim)) {
-            if content::sign(key, row)? {
-                anyhow::bail!("wrong answer: the gather loop's row of key {key} is negated");
+    /// It is not.
+    pub(crate) fn check(key: u64, offset: usize, row: &[f32]) -> Result<()> {
+        for (column, found) in row.iter().enumerate() {
+            let cell = offset / size_of::<f32>() + column;
+            let word = content::word(cell / 2);
+            let expected = if cell.is_multiple_of(2) { word as u32 } else { (word >> 32) as u32 };
+            if found.to_bits() != expected {
+                bail!("wrong answer: the bare loop's row of key {key} differs in column {column}");
             }
         }
         Ok(())
     }
 }
 
-/// The loop for a row length known to the compiler, so that a row is copied with a few wide moves.
-fn gather_fixed<const DIM: usize>(cells: &[f32], keys: &[u64], distance: usize, out: &mut [f32]) {
-    let (rows, _) = cells.as_chunks::<DIM>();
-    let (out, _) = out.as_chunks_mut::<DIM>();
-    if distance == 0 {
-        for (&key, to) in keys.iter().zip(out) {
-            *to = rows[key as usize];
+/// An anonymous map of zeros, advised for the pages that are wanted.
+///
+/// # Errors
+/// The map can't be had.
+pub(crate) fn map(bytes: usize, pages: Pages) -> Result<MmapMut> {
+    let map = MmapOptions::new()
+        .len(bytes)
+        .map_anon()
+        .with_context(|| format!("mapping {bytes} bytes for a bare loop"))?;
+    let advice = match pages {
+        Pages::Huge => Advice::HugePage,
+        Pages::Small => Advice::NoHugePage,
+    };
+    // A kernel without huge pages refuses the advice; the report prints how many there are.
+    let _ = map.advise(advice);
+    Ok(map)
+}
+
+/// Which cache a prefetch asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Hint {
+    /// All levels.
+    T0,
+    /// The second level and beyond.
+    T1,
+    /// Near the core, without filling the levels between.
+    NonTemporal,
+}
+
+impl Hint {
+    /// All of them.
+    pub(crate) const ALL: [Hint; 3] = [Hint::T0, Hint::T1, Hint::NonTemporal];
+}
+
+/// How the loop prefetches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Ahead {
+    /// Rows between a prefetch and its use; zero is no prefetch at all.
+    pub(crate) distance: usize,
+    /// Cache lines of a row that are asked for; the processor's own prefetcher finds the rest.
+    pub(crate) lines: usize,
+    pub(crate) hint: Hint,
+}
+
+impl fmt::Display for Ahead {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.distance {
+            0 => write!(f, "no prefetch"),
+            _ => write!(f, "{} rows ahead, {} lines, {:?}", self.distance, self.lines, self.hint),
         }
-        return;
-    }
-    for &key in &keys[..distance.min(keys.len())] {
-        prefetch(&rows[key as usize]);
-    }
-    let ahead = keys.iter().skip(distance).map(Some).chain(std::iter::repeat(None));
-    for ((&key, ahead), to) in keys.iter().zip(ahead).zip(out) {
-        if let Some(&ahead) = ahead {
-            prefetch(&rows[ahead as usize]);
-        }
-        *to = rows[key as usize];
     }
 }
 
-/// The same loop for any other row length.
-fn gather_any(cells: &[f32], dim: usize, keys: &[u64], distance: usize, out: &mut [f32]) {
-    let row = |key: u64| &cells[key as usize * dim..][..dim];
-    for (i, (&key, to)) in keys.iter().zip(out.chunks_exact_mut(dim)).enumerate() {
-        if distance > 0
-            && let Some(&ahead) = keys.get(i + distance)
-        {
-            prefetch(row(ahead));
+/// The prefetch distances worth trying, in rows.
+const DISTANCES: [usize; 8] = [0, 4, 8, 16, 32, 64, 96, 128];
+
+/// The gather loop: row `k` lies at `k * row_bytes`.
+#[derive(Debug)]
+pub(crate) struct Gather<'a> {
+    ground: &'a Ground,
+    rows: u64,
+    row_bytes: usize,
+    ahead: Ahead,
+}
+
+impl<'a> Gather<'a> {
+    /// The loop with the prefetch that is fastest here.
+    pub(crate) fn tuned(ground: &'a Ground, rows: u64, row_bytes: usize, batch: usize) -> Self {
+        assert!(rows as usize * row_bytes <= ground.bytes().len(), "the ground holds the rows");
+        let lines_all = row_bytes.div_ceil(LINE_BYTES);
+        let mut best = Ahead { distance: 0, lines: lines_all, hint: Hint::T0 };
+        let keys = content::KeyStream::new(1, 0, 1, rows).draw(batch * 32);
+        let with = |ahead| Gather { ground, rows, row_bytes, ahead };
+        let lines = [1, 2, 4, lines_all];
+        let tried: Vec<usize> =
+            lines.into_iter().filter(|&n| n < lines_all).chain([lines_all]).collect();
+        let first = DISTANCES.iter().flat_map(|&distance| {
+            tried.iter().map(move |&lines| Ahead { distance, lines, hint: Hint::T0 })
+        });
+        best = fastest(first.chain([best]), |ahead| with(ahead).time(&keys, batch));
+        let hints = Hint::ALL.map(|hint| Ahead { hint, ..best });
+        best = fastest(hints, |ahead| with(ahead).time(&keys, batch));
+        with(best)
+    }
+
+    /// How it prefetches.
+    pub(crate) fn ahead(&self) -> Ahead {
+        self.ahead
+    }
+
+    fn time(&self, keys: &[u64], batch: usize) -> Duration {
+        let mut out = vec![0; batch * self.row_bytes];
+        let started = Instant::now();
+        for keys in keys.chunks_exact(batch) {
+            self.gather(keys, &mut out);
         }
-        to.copy_from_slice(row(key));
+        started.elapsed()
+    }
+
+    /// Copies the rows of `keys` to `out` (`keys.len() * row_bytes`).
+    ///
+    /// # Panics
+    /// A key that is not below the number of rows, or an output of the wrong length.
+    fn gather(&self, keys: &[u64], out: &mut [u8]) {
+        assert_eq!(out.len(), keys.len() * self.row_bytes, "one output row a key");
+        match self.ahead.hint {
+            Hint::T0 => self.gather_sized::<{ hint::T0 }>(keys, out),
+            Hint::T1 => self.gather_sized::<{ hint::T1 }>(keys, out),
+            Hint::NonTemporal => self.gather_sized::<{ hint::NON_TEMPORAL }>(keys, out),
+        }
+    }
+
+    /// A row length known to the compiler is copied with a few wide moves.
+    fn gather_sized<const HINT: i32>(&self, keys: &[u64], out: &mut [u8]) {
+        match self.row_bytes {
+            8 => self.gather_loop::<8, HINT>(keys, out),
+            64 => self.gather_loop::<64, HINT>(keys, out),
+            256 => self.gather_loop::<256, HINT>(keys, out),
+            512 => self.gather_loop::<512, HINT>(keys, out),
+            _ => self.gather_loop::<0, HINT>(keys, out),
+        }
+    }
+
+    fn gather_loop<const BYTES: usize, const HINT: i32>(&self, keys: &[u64], out: &mut [u8]) {
+        let row_bytes = if BYTES == 0 { self.row_bytes } else { BYTES };
+        let ground = self.ground.bytes();
+        let row = |key: u64| &ground[key as usize * row_bytes..][..row_bytes];
+        let Ahead { distance, lines, .. } = self.ahead;
+        let first = distance.min(keys.len());
+        for &key in &keys[..first] {
+            prefetch::<HINT>(row(key), lines);
+        }
+        // The last rows have nothing ahead of them.
+        let last = if distance == 0 { 0 } else { keys.len() - first };
+        let mut out = out.chunks_exact_mut(row_bytes);
+        for ((&key, &ahead), to) in keys[..last].iter().zip(&keys[first..]).zip(&mut out) {
+            prefetch::<HINT>(row(ahead), lines);
+            to.copy_from_slice(row(key));
+        }
+        for (&key, to) in keys[last..].iter().zip(out) {
+            to.copy_from_slice(row(key));
+        }
     }
 }
 
-/// Asks for every cache line of a row. Does nothing where there is no such instruction.
-#[inline(always)]
-fn prefetch(row: &[f32]) {
+impl Contender for Gather<'_> {
+    fn name(&self) -> &str {
+        "gather"
+    }
+
+    fn rows(&self) -> Option<u64> {
+        Some(self.rows)
+    }
+
+    fn batch(&self, keys: &[u64], rows: &mut [f32]) -> Result<Duration> {
+        let out = bytemuck::cast_slice_mut(rows);
+        let started = Instant::now();
+        self.gather(keys, out);
+        Ok(started.elapsed())
+    }
+
+    fn check(&self, key: u64, row: &[f32]) -> Result<()> {
+        Ground::check(key, key as usize * self.row_bytes, row)
+    }
+}
+
+/// The candidate whose best of three turns is the shortest. The turns alternate, so that a slow moment
+/// of the machine falls on all.
+pub(crate) fn fastest<T: Copy>(
+    candidates: impl IntoIterator<Item = T>,
+    time: impl Fn(T) -> Duration,
+) -> T {
+    let candidates: Vec<T> = candidates.into_iter().collect();
+    let mut best = vec![Duration::MAX; candidates.len()];
+    for _ in 0..3 {
+        for (candidate, best) in candidates.iter().zip(&mut best) {
+            *best = (*best).min(time(*candidate));
+        }
+    }
+    let place = (0..candidates.len()).min_by_key(|&i| best[i]).expect("candidates to try");
+    candidates[place]
+}
+
+/// The processor's numbers for [`Hint`].
+pub(crate) mod hint {
     #[cfg(target_arch = "x86_64")]
-    for line in row.chunks(64 / size_of::<f32>()) {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: a prefetch reads nothing into the program and never faults; the pointer is that of a
-        // live slice all the same.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast()) };
+    mod numbers {
+        use std::arch::x86_64::{_MM_HINT_NTA, _MM_HINT_T0, _MM_HINT_T1};
+        pub(crate) const T0: i32 = _MM_HINT_T0;
+        pub(crate) const T1: i32 = _MM_HINT_T1;
+        pub(crate) const NON_TEMPORAL: i32 = _MM_HINT_NTA;
     }
     #[cfg(not(target_arch = "x86_64"))]
-    let _ = row;
+    mod numbers {
+        pub(crate) const T0: i32 = 0;
+        pub(crate) const T1: i32 = 1;
+        pub(crate) const NON_TEMPORAL: i32 = 2;
+    }
+    pub(crate) use numbers::{NON_TEMPORAL, T0, T1};
+}
+
+/// Asks for the first `lines` cache lines of `bytes`, and for the last where all are asked for and they
+/// lie askew. Does nothing where there is no such instruction.
+#[inline(always)]
+pub(crate) fn prefetch<const HINT: i32>(bytes: &[u8], lines: usize) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::_mm_prefetch;
+        for line in bytes.chunks(LINE_BYTES).take(lines) {
+            // SAFETY: a prefetch reads nothing into the program and never faults; the pointer is that
+            // of a live slice all the same.
+            unsafe { _mm_prefetch::<HINT>(line.as_ptr().cast()) };
+        }
+        if lines * LINE_BYTES >= bytes.len()
+            && let Some(last) = bytes.last()
+        {
+            // SAFETY: as above.
+            unsafe { _mm_prefetch::<HINT>(std::ptr::from_ref(last).cast()) };
+        }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (bytes, lines);
 }
 
 /// How much of this process's anonymous memory lies in huge pages, in bytes; `None` where the kernel
@@ -173,15 +308,21 @@ mod tests {
     use crate::content::KeyStream;
 
     #[test]
-    fn every_distance_and_row_length_gives_the_same_rows() {
-        for dim in [1, 3, 4, 8, 16, 20, 32, 64, 128] {
-            let table = RowTable::filled(1_000, dim, Pages::Huge).unwrap();
+    fn every_way_to_prefetch_gives_the_same_rows() {
+        let ground = Ground::filled(1_000 * 512, Pages::Huge).unwrap();
+        for row_bytes in [4, 8, 12, 64, 100, 256, 512] {
             for n in [0, 1, 7, 200] {
                 let keys = KeyStream::new(1, 0, 1, 1_000).draw(n);
                 for distance in DISTANCES {
-                    let mut out = vec![0.0; n * dim];
-                    table.gather(&keys, distance, &mut out);
-                    table.check(&keys, &out).unwrap();
+                    for hint in Hint::ALL {
+                        let ahead = Ahead { distance, lines: 2, hint };
+                        let gather = Gather { ground: &ground, rows: 1_000, row_bytes, ahead };
+                        let mut out = vec![0.0; n * row_bytes / 4];
+                        gather.batch(&keys, &mut out).unwrap();
+                        for (&key, row) in keys.iter().zip(out.chunks_exact(row_bytes / 4)) {
+                            gather.check(key, row).unwrap();
+                        }
+                    }
                 }
             }
         }
@@ -189,9 +330,11 @@ mod tests {
 
     #[test]
     fn a_wrong_row_is_found() {
-        let table = RowTable::filled(10, 16, Pages::Small).unwrap();
+        let ground = Ground::filled(640, Pages::Small).unwrap();
+        let gather = Gather::tuned(&ground, 10, 64, 1);
         let mut out = vec![0.0; 16];
-        table.gather(&[3], 8, &mut out);
-        assert!(table.check(&[4], &out).is_err());
+        gather.batch(&[3], &mut out).unwrap();
+        assert!(gather.check(3, &out).is_ok());
+        assert!(gather.check(4, &out).is_err());
     }
 }

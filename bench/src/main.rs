@@ -1,18 +1,25 @@
 //! `embank-bench`: measurements that check their answers and stand beside a limit of the machine.
 //!
 //! Every subcommand prints the machine, the commit and its own command line, then a table with the
-//! median and the spread, and takes `--json FILE` for the same figures as rows. `cargo xtask bench`
-//! is the front door.
+//! median and the spread, and takes `--json`, `--markdown` and `--plot FILE` for the same figures.
+//! `cargo xtask bench` is the front door.
 //!
 //! A further subcommand is a module with an `Args` and a `run`, and one line in [`Command`].
 
 mod contenders;
 mod content;
+mod device_limit;
 mod gather;
-mod gather_sweep;
 mod in_memory;
+mod index_loop;
+mod kv_contenders;
+mod loading;
+mod page_cost;
+mod plot;
 mod report;
+mod roofline;
 mod rounds;
+mod staleness_cost;
 
 use clap::{Parser, Subcommand};
 
@@ -26,15 +33,18 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Rows/s of get, get + put and peek in memory, beside a bare random-gather loop
+    /// What memory and drive can do without a store: random gathers, reads and writes
+    Roofline(roofline::Args),
+    /// Rows/s of get, get + put and peek in memory, beside bare loops over the same memory
     InMemory(in_memory::Args),
-    /// The bare random-gather loop alone: prefetch distances, with and without huge pages
-    Gather(gather_sweep::Args),
+    /// The staleness clock moved against left alone: gets and puts, uniform and Zipf
+    StalenessCost(staleness_cost::Args),
 }
 
 fn main() -> anyhow::Result<()> {
     match Cli::parse().command {
-        Command::InMemory(args) => in_memory::run(&args),
-        Command::Gather(args) => gather_sweep::run(&args),
+        Command::Roofline(args) => roofline::run(args),
+        Command::InMemory(args) => in_memory::run(args),
+        Command::StalenessCost(args) => staleness_cost::run(args),
     }
 }

@@ -1,12 +1,14 @@
-//! What a measurement prints: machine, commit and command, a table, and rows for `--json`.
+//! What a measurement prints: machine, commit and command, a table, and the same for `--json`,
+//! `--markdown` and `--plot`.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result};
 use serde::Serialize;
 
+use crate::plot;
 use crate::rounds::Spread;
 
 /// One figure, beside what it is measured against.
@@ -24,6 +26,12 @@ pub(crate) struct Row {
     pub(crate) against_value: Option<f64>,
     /// `value / against_value`.
     pub(crate) ratio: Option<f64>,
+    /// A second thing of this run to stand beside: what no store with an index can pass.
+    pub(crate) floor: Option<String>,
+    /// Its median.
+    pub(crate) floor_value: Option<f64>,
+    /// `value / floor_value`.
+    pub(crate) floor_ratio: Option<f64>,
     /// The slowest round.
     pub(crate) min: f64,
     /// The fastest round.
@@ -31,19 +39,46 @@ pub(crate) struct Row {
 }
 
 impl Row {
-    /// A rate in million rows a second.
-    pub(crate) fn rate(name: impl Into<String>, spread: Spread) -> Self {
-        let million = 1e-6;
+    /// A figure in some unit: `spread` times `scale`.
+    pub(crate) fn of(
+        name: impl Into<String>,
+        unit: &'static str,
+        spread: Spread,
+        scale: f64,
+    ) -> Self {
         Self {
             name: name.into(),
-            value: spread.median * million,
-            unit: "million rows/s",
+            value: spread.median * scale,
+            unit,
             against: None,
             against_value: None,
             ratio: None,
-            min: spread.min * million,
-            max: spread.max * million,
+            floor: None,
+            floor_value: None,
+            floor_ratio: None,
+            min: spread.min * scale,
+            max: spread.max * scale,
         }
+    }
+
+    /// A rate in million rows a second.
+    pub(crate) fn rate(name: impl Into<String>, spread: Spread) -> Self {
+        Self::of(name, "million rows/s", spread, 1e-6)
+    }
+
+    /// The time of a row, for a spread of rows a second.
+    pub(crate) fn nanoseconds(name: impl Into<String>, spread: Spread) -> Self {
+        let Spread { median, min, max } = spread;
+        let spread = Spread { median: 1.0 / median, min: 1.0 / max, max: 1.0 / min };
+        Self::of(name, "ns/row", spread, 1e9)
+    }
+
+    /// How many times as fast `many` is as `one`.
+    pub(crate) fn scaling(many: &Row, one: &Row) -> Self {
+        let times = many.value / one.value;
+        let range = (many.min / one.max, many.max / one.min);
+        let spread = Spread { median: times, min: range.0, max: range.1 };
+        Self::of(format!("{}, scaling", many.name), "x one thread", spread, 1.0)
     }
 
     /// The same, beside another row of this run.
@@ -53,39 +88,115 @@ impl Row {
         self.ratio = Some(self.value / peer.value);
         self
     }
+
+    /// The same, beside a second row of this run.
+    pub(crate) fn over_floor(mut self, floor: &Row) -> Self {
+        self.floor = Some(floor.name.clone());
+        self.floor_value = Some(floor.value);
+        self.floor_ratio = Some(self.value / floor.value);
+        self
+    }
+}
+
+/// Where the figures go besides the terminal.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub(crate) struct Output {
+    /// Write the figures to this file as JSON rows
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+    /// Write the table to this file as Markdown, with machine, commit and command
+    #[arg(long, value_name = "FILE")]
+    pub(crate) markdown: Option<PathBuf>,
+    /// Draw the medians and their spread to this file, an SVG
+    #[arg(long, value_name = "FILE")]
+    pub(crate) plot: Option<PathBuf>,
+}
+
+impl Output {
+    /// Prints the table and writes the files that are asked for.
+    ///
+    /// # Errors
+    /// A file can't be written.
+    pub(crate) fn publish(&self, title: &str, rows: &[Row]) -> Result<()> {
+        print_table(rows);
+        if let Some(path) = &self.json {
+            write_json(path, rows)?;
+        }
+        if let Some(path) = &self.markdown {
+            fs::write(path, markdown(title, rows))
+                .with_context(|| format!("writing {}", path.display()))?;
+        }
+        if let Some(path) = &self.plot {
+            plot::bars(path, title, rows)?;
+        }
+        Ok(())
+    }
 }
 
 /// Prints where, from which commit and how this run was made.
 pub(crate) fn print_provenance() {
     println!("machine   {}", machine());
     println!("commit    {}", commit());
-    println!("command   {}", std::env::args().collect::<Vec<_>>().join(" "));
+    println!("command   {}", command());
+}
+
+/// This process's command line.
+fn command() -> String {
+    std::env::args().collect::<Vec<_>>().join(" ")
 }
 
 /// Prints the rows as a table; names are padded, numbers stand under one another.
-pub(crate) fn print_table(rows: &[Row]) {
+fn print_table(rows: &[Row]) {
     let width = rows.iter().map(|row| row.name.len()).max().unwrap_or(0).max("measurement".len());
     println!(
-        "{:width$}  {:>9}  {:>9}  {:>9}  {:<15} ratio",
+        "{:width$}  {:>10}  {:>10}  {:>10}  {:<15} ratio",
         "measurement", "median", "min", "max", "unit"
     );
     for row in rows {
-        let ratio = match (row.ratio, &row.against) {
-            (Some(ratio), Some(against)) => format!("{ratio:.3} of {against}"),
-            _ => "-".to_owned(),
-        };
         println!(
-            "{:width$}  {:>9.3}  {:>9.3}  {:>9.3}  {:<15} {ratio}",
-            row.name, row.value, row.min, row.max, row.unit
+            "{:width$}  {:>10.3}  {:>10.3}  {:>10.3}  {:<15} {}",
+            row.name,
+            row.value,
+            row.min,
+            row.max,
+            row.unit,
+            ratios(row)
         );
     }
+}
+
+/// What a row is measured against, in words.
+fn ratios(row: &Row) -> String {
+    let ratio = |ratio: Option<f64>, of: &Option<String>| {
+        ratio.zip(of.as_ref()).map(|(ratio, of)| format!("{ratio:.3} of {of}"))
+    };
+    let all = [ratio(row.ratio, &row.against), ratio(row.floor_ratio, &row.floor)];
+    let all: Vec<String> = all.into_iter().flatten().collect();
+    if all.is_empty() { "-".to_owned() } else { all.join("; ") }
+}
+
+/// The table as Markdown, ready for `docs/benchmarks.md`.
+fn markdown(title: &str, rows: &[Row]) -> String {
+    let mut text = format!(
+        "### {title}\n\n`{}`\n\n{}, commit {}.\n\n| | median | spread | unit | ratio |\n\
+         |---|---|---|---|---|\n",
+        command(),
+        machine(),
+        commit()
+    );
+    for row in rows {
+        let Row { name, value, min, max, unit, .. } = row;
+        text +=
+            &format!("| {name} | {value:.3} | {min:.3} to {max:.3} | {unit} | {} |\n", ratios(row));
+    }
+    text
 }
 
 /// Writes the rows to `path` as a JSON list.
 ///
 /// # Errors
 /// The file can't be written.
-pub(crate) fn write_json(path: &Path, rows: &[Row]) -> Result<()> {
+fn write_json(path: &Path, rows: &[Row]) -> Result<()> {
     let mut text = serde_json::to_string_pretty(rows).context("rows to JSON")?;
     text.push('\n');
     fs::write(path, text).with_context(|| format!("writing {}", path.display()))
@@ -154,6 +265,23 @@ mod tests {
         assert_eq!(row.against.as_deref(), Some("gather"));
         assert_eq!(row.against_value, Some(20.0));
         assert!((row.ratio.unwrap() - 0.4).abs() < 1e-12);
+    }
+
+    #[test]
+    fn a_time_is_the_inverse_of_a_rate_with_its_ends_swapped() {
+        let row = Row::nanoseconds("row", spread(50e6));
+        assert!((row.value - 20.0).abs() < 1e-9, "{row:?}");
+        assert!(row.min < row.value && row.value < row.max, "{row:?}");
+    }
+
+    #[test]
+    fn markdown_has_a_line_a_row_and_both_ratios() {
+        let limit = Row::rate("gather", spread(20e6));
+        let row = Row::rate("get", spread(8e6)).beside(&limit).over_floor(&limit);
+        let text = markdown("Title", &[limit, row]);
+        let last = text.lines().last().unwrap();
+        assert!(last.starts_with("| get | 8.000 | 4.000 to 16.000 | million rows/s |"), "{text}");
+        assert!(last.contains("0.400 of gather; 0.400 of gather"), "{text}");
     }
 
     #[test]

@@ -6,18 +6,24 @@
 //!
 //! Only what a contender times counts; drawing keys and checking answers happen outside.
 
+use std::borrow::Cow;
 use std::sync::Barrier;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use indicatif::ProgressBar;
 
-use crate::content::{self, KeyStream};
+use crate::content::{self, KeyStream, Popularity};
 
 /// One way of serving a batch of keys.
 pub(crate) trait Contender: Sync {
     /// What the report calls it.
-    fn name(&self) -> &'static str;
+    fn name(&self) -> &str;
+
+    /// Keys that it has, from 0, if those are fewer than the plan's; keys are then drawn from these.
+    fn rows(&self) -> Option<u64> {
+        None
+    }
 
     /// Serves one batch and returns how long the measured part of it took. `rows` holds the keys' rows
     /// afterwards (`keys.len() * dim`), so that they can be checked.
@@ -25,6 +31,14 @@ pub(crate) trait Contender: Sync {
     /// # Errors
     /// Whatever the store reports.
     fn batch(&self, keys: &[u64], rows: &mut [f32]) -> Result<Duration>;
+
+    /// Whether `row` is an answer for `key`.
+    ///
+    /// # Errors
+    /// It is not; the message begins with "wrong answer".
+    fn check(&self, key: u64, row: &[f32]) -> Result<()> {
+        content::sign(key, row).map(|_| ())
+    }
 
     /// Told the keys of each finished pass, one list a thread, in batches of `batch`.
     fn after_pass(&self, keys: &[Vec<u64>], batch: usize) {
@@ -41,19 +55,30 @@ pub(crate) struct Plan {
     pub(crate) dim: usize,
     /// Keys of a batch.
     pub(crate) batch: usize,
-    /// Threads, each with its own share of the keys.
-    pub(crate) threads: usize,
+    /// Numbers of threads to measure with, in turn within each round.
+    pub(crate) threads: Vec<usize>,
+    /// Which keys the threads ask for.
+    pub(crate) draw: Draw,
     /// Measured rounds.
     pub(crate) rounds: usize,
-    /// Batches that each thread serves in a round.
+    /// Batches that are served in a round, by all threads together.
     pub(crate) batches: usize,
-    /// Batches that each thread serves in the warm-up, every row of which is checked.
+    /// Batches that are served in the warm-up, every row of which is checked.
     pub(crate) warm_up_batches: usize,
     /// Seed of the keys.
     pub(crate) seed: u64,
 }
 
-/// Rows a second over the rounds.
+/// Which keys threads ask for.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Draw {
+    /// Uniform, each thread from its own share, so that what it has written can be foretold.
+    Apart,
+    /// All threads from all keys.
+    Together(Popularity),
+}
+
+/// A figure over the rounds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Spread {
     /// The middle round.
@@ -89,7 +114,8 @@ enum Check {
 const SAMPLE_STRIDE: usize = 61;
 
 /// Warms every contender up (checking every row), then measures them in turn, `plan.rounds` times.
-/// Returns one [`Spread`] a contender, in their order.
+/// Returns a [`Spread`] of rows a second for each number of threads and, within, each contender, in
+/// their order.
 ///
 /// # Errors
 /// A wrong answer, or what a contender reports.
@@ -97,37 +123,70 @@ pub(crate) fn alternate(
     plan: &Plan,
     contenders: &[&dyn Contender],
     progress: &ProgressBar,
-) -> Result<Vec<Spread>> {
-    ensure!(plan.rounds > 0 && plan.batches > 0 && plan.threads > 0, "nothing to measure");
-    progress.set_length((contenders.len() * (plan.rounds + 1)) as u64);
-    let mut streams: Vec<KeyStream> = (0..plan.threads as u64)
-        .map(|thread| {
-            let threads = plan.threads as u64;
-            let share = (plan.rows - thread).div_ceil(threads);
-            KeyStream::new(plan.seed.wrapping_add(thread), thread, threads, share)
-        })
-        .collect();
-    let mut samples = vec![Vec::new(); contenders.len()];
+) -> Result<Vec<Vec<Spread>>> {
+    ensure!(plan.rounds > 0 && plan.batches > 0, "nothing to measure");
+    ensure!(plan.threads.iter().all(|&threads| threads > 0), "threads must be at least 1");
+    progress.set_length((contenders.len() * plan.threads.len() * (plan.rounds + 1)) as u64);
+    let mut streams: Vec<Vec<KeyStream>> =
+        plan.threads.iter().map(|&threads| streams(plan, threads)).collect();
+    let mut samples = vec![vec![Vec::new(); contenders.len()]; plan.threads.len()];
     for round in 0..=plan.rounds {
         let (batches, check) = match round {
             0 => (plan.warm_up_batches, Check::Every),
             _ => (plan.batches, Check::Sampled),
         };
-        let keys: Vec<Vec<u64>> =
-            streams.iter_mut().map(|stream| stream.draw(batches * plan.batch)).collect();
-        for (contender, samples) in contenders.iter().zip(&mut samples) {
-            progress.set_message(contender.name());
-            let rate = pass(plan, *contender, &keys, check)
-                .with_context(|| format!("measuring {}, round {round}", contender.name()))?;
-            contender.after_pass(&keys, plan.batch);
-            if round > 0 {
-                samples.push(rate);
+        for (streams, samples) in streams.iter_mut().zip(&mut samples) {
+            let share = batches.div_ceil(streams.len()).max(1) * plan.batch;
+            let keys: Vec<Vec<u64>> = streams.iter_mut().map(|stream| stream.draw(share)).collect();
+            for (contender, samples) in contenders.iter().zip(samples) {
+                progress.set_message(contender.name().to_owned());
+                let keys = keys_for(*contender, plan, &keys);
+                let rate = pass(plan, *contender, &keys, check)
+                    .with_context(|| format!("measuring {}, round {round}", contender.name()))?;
+                contender.after_pass(&keys, plan.batch);
+                if round > 0 {
+                    samples.push(rate);
+                }
+                progress.inc(1);
             }
-            progress.inc(1);
         }
     }
     progress.finish_and_clear();
-    Ok(samples.into_iter().map(Spread::of).collect())
+    let of_threads = |samples: Vec<Vec<f64>>| samples.into_iter().map(Spread::of).collect();
+    Ok(samples.into_iter().map(of_threads).collect())
+}
+
+/// A stream for each thread.
+fn streams(plan: &Plan, threads: usize) -> Vec<KeyStream> {
+    let seed = |thread: u64| plan.seed.wrapping_add(thread);
+    let threads = threads as u64;
+    match plan.draw {
+        Draw::Apart => (0..threads)
+            .map(|thread| {
+                let share = (plan.rows - thread).div_ceil(threads);
+                KeyStream::new(seed(thread), thread, threads, share)
+            })
+            .collect(),
+        Draw::Together(popularity) => {
+            let first = KeyStream::of(popularity, plan.seed, plan.rows);
+            (0..threads).map(|thread| first.reseeded(seed(thread))).collect()
+        }
+    }
+}
+
+/// The keys, folded into those that the contender has. (With a number of rows that is a multiple of the
+/// number of threads, each thread's share stays its own.)
+fn keys_for<'k>(
+    contender: &dyn Contender,
+    plan: &Plan,
+    keys: &'k [Vec<u64>],
+) -> Cow<'k, [Vec<u64>]> {
+    match contender.rows() {
+        Some(rows) if rows < plan.rows => {
+            Cow::Owned(keys.iter().map(|k| k.iter().map(|key| key % rows).collect()).collect())
+        }
+        _ => Cow::Borrowed(keys),
+    }
 }
 
 /// One pass of one contender over its keys, all threads starting together; rows a second, summed over
@@ -170,7 +229,7 @@ fn serve(
             Check::Sampled => (number % SAMPLE_STRIDE, SAMPLE_STRIDE),
         };
         for place in (first..batch).step_by(stride) {
-            content::sign(keys[place], &rows[place * dim..][..dim])?;
+            contender.check(keys[place], &rows[place * dim..][..dim])?;
         }
     }
     Ok(keys.len() as f64 / spent.as_secs_f64())
@@ -185,7 +244,7 @@ mod tests {
     }
 
     impl Contender for Fixed {
-        fn name(&self) -> &'static str {
+        fn name(&self) -> &str {
             "fixed"
         }
 
@@ -198,12 +257,13 @@ mod tests {
         }
     }
 
-    fn plan(threads: usize) -> Plan {
+    fn plan(threads: &[usize]) -> Plan {
         Plan {
             rows: 1_000,
             dim: 4,
             batch: 64,
-            threads,
+            threads: threads.to_vec(),
+            draw: Draw::Apart,
             rounds: 3,
             batches: 10,
             warm_up_batches: 2,
@@ -213,10 +273,10 @@ mod tests {
 
     #[test]
     fn the_rate_is_that_of_the_measured_part_and_adds_up_over_threads() {
-        for threads in [1, 2] {
-            let right = Fixed { wrong: false };
-            let spreads = alternate(&plan(threads), &[&right], &ProgressBar::hidden()).unwrap();
-            let expected = 64_000.0 * threads as f64;
+        let right = Fixed { wrong: false };
+        let spreads = alternate(&plan(&[1, 2]), &[&right], &ProgressBar::hidden()).unwrap();
+        for (threads, spreads) in [1.0, 2.0].into_iter().zip(spreads) {
+            let expected = 64_000.0 * threads;
             assert!((spreads[0].median - expected).abs() < 1e-6 * expected, "{spreads:?}");
         }
     }
@@ -224,7 +284,7 @@ mod tests {
     #[test]
     fn a_wrong_answer_ends_the_run() {
         let wrong = Fixed { wrong: true };
-        let error = alternate(&plan(1), &[&wrong], &ProgressBar::hidden()).unwrap_err();
+        let error = alternate(&plan(&[1]), &[&wrong], &ProgressBar::hidden()).unwrap_err();
         assert!(format!("{error:#}").contains("wrong answer"), "{error:#}");
     }
 

@@ -14,12 +14,15 @@ use crate::{command, environment, workspace};
 /// Every measurement, one line each; `cargo xtask bench <name> --help` lists its options.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Measurement {
-    /// Rows/s of get, get + put and peek in memory, beside a bare random-gather loop (one minute)
+    /// What memory and drive can do without a store: random gathers, reads and writes
+    #[command(disable_help_flag = true)]
+    Roofline(PassedOn),
+    /// Rows/s of get, get + put and peek in memory, beside bare loops over the same memory
     #[command(disable_help_flag = true)]
     InMemory(PassedOn),
-    /// The bare random-gather loop alone: prefetch distances, with and without huge pages
+    /// The staleness clock moved against left alone: gets and puts, uniform and Zipf
     #[command(disable_help_flag = true)]
-    Gather(PassedOn),
+    StalenessCost(PassedOn),
     /// MovieLens-100K: AUC beside in-memory torch over three seeds, at a quarter of the table's bytes
     #[command(disable_help_flag = true)]
     Quality(PassedOn),
@@ -41,8 +44,9 @@ pub(crate) enum Measurement {
 pub(crate) fn run(measurement: Measurement) -> Result<ExitCode> {
     let root = workspace::root()?;
     match measurement {
+        Measurement::Roofline(PassedOn { args }) => rust(&root, "roofline", &args),
         Measurement::InMemory(PassedOn { args }) => rust(&root, "in-memory", &args),
-        Measurement::Gather(PassedOn { args }) => rust(&root, "gather", &args),
+        Measurement::StalenessCost(PassedOn { args }) => rust(&root, "staleness-cost", &args),
         Measurement::Quality(PassedOn { args }) => python(&root, "quality", &args),
         Measurement::Training(PassedOn { args }) => python(&root, "training", &args),
         Measurement::Memory(PassedOn { args }) => python(&root, "memory", &args),

@@ -1,0 +1,37 @@
+//! Going through every row once: to load them, to check them.
+
+use anyhow::{Context, Result};
+use indicatif::{ProgressBar, ProgressStyle};
+
+/// Rows that go through at a time.
+const BATCH_ROWS: u64 = 4096;
+
+/// Calls `each` with all keys in ascending order, batch by batch, and room for their rows.
+///
+/// # Errors
+/// What `each` returns.
+pub(crate) fn for_all_rows(
+    what: &'static str,
+    count: u64,
+    dim: usize,
+    mut each: impl FnMut(&[u64], &mut [f32]) -> Result<()>,
+) -> Result<()> {
+    let progress = bar(what, count);
+    let mut rows = vec![0.0; BATCH_ROWS as usize * dim];
+    let mut first = 0;
+    while first < count {
+        let keys: Vec<u64> = (first..count.min(first + BATCH_ROWS)).collect();
+        each(&keys, &mut rows[..keys.len() * dim]).with_context(|| what)?;
+        first += keys.len() as u64;
+        progress.set_position(first);
+    }
+    progress.finish_and_clear();
+    Ok(())
+}
+
+/// A bar on stderr; nothing is drawn where stderr is not a terminal.
+pub(crate) fn bar(what: &'static str, length: u64) -> ProgressBar {
+    let style = ProgressStyle::with_template("{prefix:24} {bar:40} {human_pos}/{human_len} {msg}")
+        .expect("the template is well formed");
+    ProgressBar::new(length).with_style(style).with_prefix(what)
+}
