@@ -46,13 +46,16 @@ pub(crate) struct Args {
     dims: Vec<usize>,
     /// Rows of a larger table of 8-byte rows, beside one of --rows; 0 leaves that out
     #[arg(long, value_name = "ROWS", default_value_t = 100_000_000)]
-    large_rows: u64,
+    pub(crate) large_rows: u64,
+    /// Only the store or only the tables above it
+    #[arg(long, value_enum)]
+    pub(crate) only: Option<Level>,
     /// Keys of a batch
     #[arg(long, default_value_t = 4096)]
     batch: usize,
     /// Numbers of threads, each thread with its own share of the keys
     #[arg(long, value_delimiter = ',', default_value = "1,2")]
-    threads: Vec<usize>,
+    pub(crate) threads: Vec<usize>,
     /// Measured rounds; the median counts
     #[arg(long, default_value_t = 5)]
     rounds: usize,
@@ -66,10 +69,17 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DIR", default_value = "target/bench")]
     directory: PathBuf,
     #[command(flatten)]
-    output: Output,
+    pub(crate) output: Output,
     /// A rough answer within a minute: 1 million rows beside 10 million, 3 rounds
     #[arg(long)]
     quick: bool,
+}
+
+/// What is measured beside the bare loops.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Level {
+    Store,
+    Tables,
 }
 
 impl Args {
@@ -114,7 +124,16 @@ pub(crate) fn scratch_in(directory: &Path) -> Result<tempfile::TempDir> {
 ///
 /// # Errors
 /// Options that do not fit together, what the store reports, a wrong answer, a read from disk.
-pub(crate) fn run(mut args: Args) -> Result<()> {
+pub(crate) fn run(args: Args) -> Result<()> {
+    let output = args.output.clone();
+    output.publish("In memory", &measure(args)?)
+}
+
+/// The figures.
+///
+/// # Errors
+/// As [`run`].
+pub(crate) fn measure(mut args: Args) -> Result<Vec<Row>> {
     ensure!(
         args.rows > 0 && args.batch > 0 && args.rounds > 0,
         "--rows, --batch and --rounds must be positive"
@@ -138,7 +157,7 @@ pub(crate) fn run(mut args: Args) -> Result<()> {
         sizes(&args, &mut figures)?;
     }
     println!("every row checked; no reads from disk");
-    args.output.publish("In memory", &figures)
+    Ok(figures)
 }
 
 /// Everything for rows of one length.
@@ -152,10 +171,6 @@ fn row_length(args: &Args, dim: usize, figures: &mut Vec<Row>) -> Result<()> {
     let behind_index = IndexAndRecord::tuned(&index, &ground, row_bytes, args.batch);
 
     let budget_bytes = args.budget_bytes(args.rows, dim);
-    let kv = KvRows::load(&directory.path().join("kv"), args.rows, dim, budget_bytes)?;
-    let options = BankOptions { memory_budget_bytes: budget_bytes, ..BankOptions::default() };
-    let bank = Bank::open(directory.path().join("bank"), options)?;
-    let table = load_table(&bank, args.rows, dim)?;
     println!(
         "{row_bytes} B      budget {} MiB each; gather: {}; index + record: {}; {} MiB in huge pages",
         budget_bytes >> 20,
@@ -163,45 +178,64 @@ fn row_length(args: &Args, dim: usize, figures: &mut Vec<Row>) -> Result<()> {
         behind_index.how(),
         huge_page_bytes().map_or("?".to_owned(), |bytes| (bytes >> 20).to_string()),
     );
+    let mut contenders: Vec<&dyn Contender> = vec![&gather, &behind_index];
+    let label = format!("{row_bytes} B");
+    let flips = || Mutex::new(Flips::new(args.rows));
 
-    let kv_flips = Mutex::new(Flips::new(args.rows));
-    let kv_get = KvGet { name: "kv get".to_owned(), rows: &kv };
-    let kv_get_put = KvGetPut {
-        name: "kv get + put".to_owned(),
-        rows: &kv,
-        clock: true,
-        flips: Some(&kv_flips),
-    };
-    let kv_peek = KvPeek { rows: &kv };
-    let get = Get { table: &table, release: false };
-    let get_release = Get { table: &table, release: true };
-    let peek = Peek { table: &table };
-    let get_put = GetPut { table: &table, flips: Mutex::new(Flips::new(args.rows)) };
-    let contenders: [&dyn Contender; 9] = [
-        &gather,
-        &behind_index,
-        &kv_get,
-        &kv_get_put,
-        &kv_peek,
-        &get,
-        &get_put,
-        &get_release,
-        &peek,
-    ];
+    let path = directory.path().join("kv");
+    let store = (args.only != Some(Level::Tables))
+        .then(|| KvRows::load(&path, args.rows, dim, budget_bytes))
+        .transpose()?;
+    let store_flips = flips();
+    let on_store = store.as_ref().map(|rows| {
+        let put = KvGetPut {
+            name: "kv get + put".to_owned(),
+            rows,
+            clock: true,
+            flips: Some(&store_flips),
+        };
+        (KvGet { name: "kv get".to_owned(), rows }, put, KvPeek { rows })
+    });
+    if let Some((get, get_put, peek)) = &on_store {
+        contenders.extend([get as &dyn Contender, get_put, peek]);
+    }
+
+    let options = BankOptions { memory_budget_bytes: budget_bytes, ..BankOptions::default() };
+    let bank = (args.only != Some(Level::Store))
+        .then(|| Bank::open(directory.path().join("bank"), options))
+        .transpose()?;
+    let table = bank.as_ref().map(|bank| load_table(bank, args.rows, dim)).transpose()?;
+    let on_table = table.as_ref().map(|table| {
+        let get_put = GetPut { table, flips: flips() };
+        (Get { table, release: false }, get_put, Get { table, release: true }, Peek { table })
+    });
+    if let Some((get, get_put, get_release, peek)) = &on_table {
+        contenders.extend([get as &dyn Contender, get_put, get_release, peek]);
+    }
+
     let spreads = alternate(&plan, &contenders, &bar("measuring", 0))?;
-    beside_limits(&format!("{row_bytes} B"), &args.threads, &contenders, spreads, figures);
+    beside_limits(&label, &args.threads, &contenders, spreads, figures);
+    drop(contenders);
     let flips =
         |flips: Mutex<Flips>| flips.into_inner().expect("a thread that panicked has ended the run");
-    check_table(&table, args.rows, dim, &flips(get_put.flips))?;
-    check_in_memory("kv store", &kv.store.stats())?;
-    check_in_memory("bank", &bank.stats().store)?;
-    kv.check_every_row(Some(&flips(kv_flips)))
+    if let (Some(bank), Some(table), Some((_, get_put, ..))) = (&bank, &table, on_table) {
+        check_in_memory("bank", &bank.stats().store)?;
+        check_table(table, args.rows, dim, &flips(get_put.flips))?;
+    }
+    drop(on_store);
+    match store {
+        None => Ok(()),
+        Some(rows) => {
+            check_in_memory("store", &rows.store.stats())?;
+            rows.check_every_row(Some(&flips(store_flips)))
+        }
+    }
 }
 
 /// One row a contender and number of threads: beside the first, which is the gather, and over the second,
 /// which is the loop behind an index. Where several numbers of threads begin with one, each also has its
 /// scaling.
-pub(crate) fn beside_limits(
+fn beside_limits(
     label: &str,
     threads: &[usize],
     contenders: &[&dyn Contender],
@@ -340,6 +374,7 @@ mod tests {
             rows,
             dims: vec![16],
             large_rows: 2 * rows,
+            only: None,
             batch: 512,
             threads: vec![1, 2],
             rounds: 2,

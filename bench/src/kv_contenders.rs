@@ -55,6 +55,17 @@ impl KvRows {
         Ok(())
     }
 
+    /// Peeks at rows, all of which must be there.
+    ///
+    /// # Errors
+    /// What the store reports; a missing row.
+    pub(crate) fn peek(&self, keys: &[u64], rows: &mut [f32]) -> Result<()> {
+        let mut operation = PeekRows { rows, dim: self.dim };
+        let outcome = self.store.execute(self.table, keys, Clock::Keep, &mut operation)?;
+        ensure!(outcome.missing.is_empty(), "wrong answer: {} rows missing", outcome.missing.len());
+        Ok(())
+    }
+
     /// Writes rows.
     ///
     /// # Errors
@@ -70,17 +81,7 @@ impl KvRows {
     /// A wrong answer, or what the store reports.
     pub(crate) fn check_every_row(&self, flips: Option<&Flips>) -> Result<()> {
         for_all_rows("checking every row", self.rows, self.dim, |keys, rows| {
-            let outcome = self.store.execute(
-                self.table,
-                keys,
-                Clock::Keep,
-                &mut PeekRows { rows, dim: self.dim },
-            )?;
-            ensure!(
-                outcome.missing.is_empty(),
-                "wrong answer: {} rows lost",
-                outcome.missing.len()
-            );
+            self.peek(keys, rows)?;
             for (&key, row) in keys.iter().zip(rows.chunks_exact(self.dim)) {
                 let negated = content::sign(key, row)?;
                 if let Some(flips) = flips {
@@ -194,17 +195,9 @@ impl Contender for KvPeek<'_> {
     }
 
     fn batch(&self, keys: &[u64], rows: &mut [f32]) -> Result<Duration> {
-        let dim = self.rows.dim;
         let started = Instant::now();
-        let outcome = self.rows.store.execute(
-            self.rows.table,
-            keys,
-            Clock::Keep,
-            &mut PeekRows { rows, dim },
-        )?;
-        let spent = started.elapsed();
-        ensure!(outcome.missing.is_empty(), "wrong answer: {} rows missing", outcome.missing.len());
-        Ok(spent)
+        self.rows.peek(keys, rows)?;
+        Ok(started.elapsed())
     }
 }
 

@@ -9,6 +9,7 @@
 mod contenders;
 mod content;
 mod device_limit;
+mod footprint;
 mod gather;
 mod in_memory;
 mod index_loop;
@@ -19,6 +20,8 @@ mod plot;
 mod report;
 mod roofline;
 mod rounds;
+mod scaling;
+mod single_op;
 mod staleness_cost;
 
 use clap::{Parser, Subcommand};
@@ -37,6 +40,12 @@ enum Command {
     Roofline(roofline::Args),
     /// Rows/s of get, get + put and peek in memory, beside bare loops over the same memory
     InMemory(in_memory::Args),
+    /// One key a call: reads, peeks, half updates; uniform and Zipf; beside another store's figures
+    SingleOp(single_op::Args),
+    /// Two threads against one in memory, beside how the bare loops scale
+    Scaling(scaling::Args),
+    /// Index bytes a row and bytes written to disk for each row loaded or updated
+    Footprint(footprint::Args),
     /// The staleness clock moved against left alone: gets and puts, uniform and Zipf
     StalenessCost(staleness_cost::Args),
 }
@@ -45,6 +54,9 @@ fn main() -> anyhow::Result<()> {
     match Cli::parse().command {
         Command::Roofline(args) => roofline::run(args),
         Command::InMemory(args) => in_memory::run(args),
+        Command::SingleOp(args) => single_op::run(args),
+        Command::Scaling(args) => scaling::run(args),
+        Command::Footprint(args) => footprint::run(args),
         Command::StalenessCost(args) => staleness_cost::run(args),
     }
 }

@@ -73,6 +73,11 @@ impl Row {
         Self::of(name, "ns/row", spread, 1e9)
     }
 
+    /// A number that is counted, not timed, and so has no spread.
+    pub(crate) fn count(name: impl Into<String>, unit: &'static str, value: f64) -> Self {
+        Self::of(name, unit, Spread { median: value, min: value, max: value }, 1.0)
+    }
+
     /// How many times as fast `many` is as `one`.
     pub(crate) fn scaling(many: &Row, one: &Row) -> Self {
         let times = many.value / one.value;
@@ -167,8 +172,11 @@ fn print_table(rows: &[Row]) {
 
 /// What a row is measured against, in words.
 fn ratios(row: &Row) -> String {
+    // What both names begin with is said once.
+    let shared = row.name.find(": ").map_or("", |end| &row.name[..end + 2]);
     let ratio = |ratio: Option<f64>, of: &Option<String>| {
-        ratio.zip(of.as_ref()).map(|(ratio, of)| format!("{ratio:.3} of {of}"))
+        let (ratio, of) = ratio.zip(of.as_deref())?;
+        Some(format!("{ratio:.3} of {}", of.strip_prefix(shared).unwrap_or(of)))
     };
     let all = [ratio(row.ratio, &row.against), ratio(row.floor_ratio, &row.floor)];
     let all: Vec<String> = all.into_iter().flatten().collect();

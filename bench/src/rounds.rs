@@ -124,6 +124,19 @@ pub(crate) fn alternate(
     contenders: &[&dyn Contender],
     progress: &ProgressBar,
 ) -> Result<Vec<Vec<Spread>>> {
+    let of_threads = |samples: Vec<Vec<f64>>| samples.into_iter().map(Spread::of).collect();
+    Ok(alternate_samples(plan, contenders, progress)?.into_iter().map(of_threads).collect())
+}
+
+/// As [`alternate`], with each round's rate, for comparing contenders round by round.
+///
+/// # Errors
+/// As [`alternate`].
+pub(crate) fn alternate_samples(
+    plan: &Plan,
+    contenders: &[&dyn Contender],
+    progress: &ProgressBar,
+) -> Result<Vec<Vec<Vec<f64>>>> {
     ensure!(plan.rounds > 0 && plan.batches > 0, "nothing to measure");
     ensure!(plan.threads.iter().all(|&threads| threads > 0), "threads must be at least 1");
     progress.set_length((contenders.len() * plan.threads.len() * (plan.rounds + 1)) as u64);
@@ -152,8 +165,7 @@ pub(crate) fn alternate(
         }
     }
     progress.finish_and_clear();
-    let of_threads = |samples: Vec<Vec<f64>>| samples.into_iter().map(Spread::of).collect();
-    Ok(samples.into_iter().map(of_threads).collect())
+    Ok(samples)
 }
 
 /// A stream for each thread.

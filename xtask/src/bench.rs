@@ -20,6 +20,15 @@ pub(crate) enum Measurement {
     /// Rows/s of get, get + put and peek in memory, beside bare loops over the same memory
     #[command(disable_help_flag = true)]
     InMemory(PassedOn),
+    /// One key a call: reads, peeks, half updates; uniform and Zipf; beside another store's figures
+    #[command(disable_help_flag = true)]
+    SingleOp(PassedOn),
+    /// Two threads against one in memory, beside how the bare loops scale
+    #[command(disable_help_flag = true)]
+    Scaling(PassedOn),
+    /// Index bytes a row and bytes written to disk for each row loaded or updated
+    #[command(disable_help_flag = true)]
+    Footprint(PassedOn),
     /// The staleness clock moved against left alone: gets and puts, uniform and Zipf
     #[command(disable_help_flag = true)]
     StalenessCost(PassedOn),
@@ -46,6 +55,9 @@ pub(crate) fn run(measurement: Measurement) -> Result<ExitCode> {
     match measurement {
         Measurement::Roofline(PassedOn { args }) => rust(&root, "roofline", &args),
         Measurement::InMemory(PassedOn { args }) => rust(&root, "in-memory", &args),
+        Measurement::SingleOp(PassedOn { args }) => rust(&root, "single-op", &args),
+        Measurement::Scaling(PassedOn { args }) => rust(&root, "scaling", &args),
+        Measurement::Footprint(PassedOn { args }) => rust(&root, "footprint", &args),
         Measurement::StalenessCost(PassedOn { args }) => rust(&root, "staleness-cost", &args),
         Measurement::Quality(PassedOn { args }) => python(&root, "quality", &args),
         Measurement::Training(PassedOn { args }) => python(&root, "training", &args),
