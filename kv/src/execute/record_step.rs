@@ -2,19 +2,28 @@
 
 use super::{Batch, Mode, Place, Step, Work, bytes_of};
 use crate::clock::{self, ClockWord, LockRefused, Locked};
+use crate::hash::hash;
 use crate::index::Entry;
 use crate::log::{PageFull, View};
 use crate::record::RecordRef;
 use crate::sync::Ordering;
 
 impl<W: Work> Batch<'_, W> {
+    /// Whether the row is one that this operation changes, or locks to read, where it lies. A tombstone
+    /// without a value has no room for one: its successor is appended.
     #[inline]
+    pub(super) fn may_change_in_place(&self, record: RecordRef<'_>, view: View<'_>) -> bool {
+        matches!(W::MODE, Mode::Get | Mode::Update | Mode::Put | Mode::Delete)
+            && view.mutable(record.address())
+            && self.has_room(record)
+    }
+
+    #[inline(never)]
     pub(super) fn on_record(
         &mut self,
         i: usize,
-        hash: u64,
         place: Place<'_>,
-        view: View,
+        view: View<'_>,
     ) -> Result<Step, PageFull> {
         match W::MODE {
             Mode::Locate => {
@@ -28,11 +37,8 @@ impl<W: Work> Batch<'_, W> {
                 Ok(Step::Done)
             }
             Mode::Peek => Ok(self.peek(i, place.record, view)),
-            // A tombstone without a value has no room for one: its successor is appended.
-            _ if view.mutable(place.record.address()) && self.has_room(place.record) => {
-                Ok(self.in_place(i, place.record))
-            }
-            _ => self.copy_to_tail(i, hash, place, view),
+            _ if self.may_change_in_place(place.record, view) => Ok(self.in_place(i, place.record)),
+            _ => self.copy_to_tail(i, place, view),
         }
     }
 
@@ -40,7 +46,7 @@ impl<W: Work> Batch<'_, W> {
         record.shape().padded_value_bytes() == self.scratch.value.len() * 8
     }
 
-    fn count_hit(&mut self, record: RecordRef<'_>, view: View) {
+    fn count_hit(&mut self, record: RecordRef<'_>, view: View<'_>) {
         if view.mutable(record.address()) {
             self.tally.hits_mutable += 1;
         } else {
@@ -48,7 +54,8 @@ impl<W: Work> Batch<'_, W> {
         }
     }
 
-    fn peek(&mut self, i: usize, record: RecordRef<'_>, view: View) -> Step {
+    #[inline]
+    pub(super) fn peek(&mut self, i: usize, record: RecordRef<'_>, view: View<'_>) -> Step {
         let has_room = self.has_room(record);
         let mut tombstone = false;
         let value = &mut self.scratch.value;
@@ -74,7 +81,7 @@ impl<W: Work> Batch<'_, W> {
 
     /// A row in the mutable region.
     #[inline]
-    fn in_place(&mut self, i: usize, record: RecordRef<'_>) -> Step {
+    pub(super) fn in_place(&mut self, i: usize, record: RecordRef<'_>) -> Step {
         let clock = self.clock;
         let locked = match clock::lock(record.clock(), |word| clock.admits(word.outstanding())) {
             Ok(locked) => locked,
@@ -143,10 +150,10 @@ impl<W: Work> Batch<'_, W> {
     fn copy_to_tail(
         &mut self,
         i: usize,
-        hash: u64,
         place: Place<'_>,
-        view: View,
+        view: View<'_>,
     ) -> Result<Step, PageFull> {
+        let hash = hash(self.table, self.keys[i]);
         let old = place.record;
         let clock = self.clock;
         // A look before space is taken. Relaxed: the lock below decides.

@@ -15,6 +15,9 @@
 //! | 1 | 0 | one slot may be changing; each is good by itself |
 //! | 1 | 1 | entries are moving between buckets: a lookup that misses must look again |
 
+#[cfg(any(test, miri, not(target_arch = "x86_64")))]
+use super::entry::Entry;
+use super::entry::Probe;
 use crate::sync::AtomicU64;
 
 pub(super) const SLOTS: usize = 7;
@@ -27,7 +30,7 @@ const VERSION_MASK: u64 = (1 << 24) - 1;
 const OVERFLOW_MASK: u64 = (1 << 32) - 1;
 
 #[repr(C, align(64))]
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Bucket {
     slots: [AtomicU64; SLOTS],
     meta: AtomicU64,
@@ -39,6 +42,7 @@ impl Bucket {
         &self.slots
     }
 
+    #[inline]
     pub(super) fn slot(&self, i: usize) -> &AtomicU64 {
         &self.slots[i]
     }
@@ -46,6 +50,32 @@ impl Bucket {
     #[inline]
     pub(super) fn meta(&self) -> &AtomicU64 {
         &self.meta
+    }
+
+    /// Which slots may lead to a probe's key: bit `i` for slot `i`. Each slot is read once, at some
+    /// moment of the call: whoever uses one loads it again.
+    #[inline]
+    pub(super) fn matching(&self, probe: Probe) -> u32 {
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        {
+            super::simd::matching(self, probe)
+        }
+        #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+        {
+            self.matching_by_slot(probe)
+        }
+    }
+
+    /// The plain form of `matching`: the one for other processors, and the reference in tests.
+    #[cfg(any(test, miri, not(target_arch = "x86_64")))]
+    pub(super) fn matching_by_slot(&self, probe: Probe) -> u32 {
+        let mut matching = 0;
+        for (i, slot) in self.slots.iter().enumerate() {
+            // Relaxed: see `matching`.
+            let entry = Entry(slot.load(crate::sync::Ordering::Relaxed));
+            matching |= u32::from(entry.matches(probe)) << i;
+        }
+        matching
     }
 }
 

@@ -14,7 +14,7 @@
 
 use crate::address::Address;
 
-const ADDRESS_BITS: u32 = 47;
+pub(super) const ADDRESS_BITS: u32 = 47;
 const ADDRESS_MASK: u64 = (1 << ADDRESS_BITS) - 1;
 /// Hash bits that a fresh entry knows.
 pub(super) const TAG_BITS: u32 = 16;
@@ -37,6 +37,12 @@ impl Probe {
     #[inline]
     pub(crate) fn new(hash: u64, depth: u32) -> Self {
         Probe((hash >> depth) & (TAG_FULL - 1) | PROBE_TOP)
+    }
+
+    /// The bits, 18 of them.
+    #[inline]
+    pub(super) fn bits(self) -> i32 {
+        self.0 as i32
     }
 }
 

@@ -30,6 +30,8 @@ mod bucket;
 mod entry;
 mod grow;
 mod image;
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+mod simd;
 #[cfg(test)]
 mod tests;
 
@@ -76,17 +78,47 @@ impl Candidates {
     }
 }
 
-/// Where a hash's bucket was when it was prefetched: number below, depth in the upper 8 bits.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Guess(u64);
+/// The index as of one look at its state: what finding a bucket takes. One copy serves a whole batch;
+/// buckets that were split since tell by their depth.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Outline<'a> {
+    index: &'a Index,
+    level: u32,
+    split: u64,
+}
 
-impl Guess {
-    fn bucket(self) -> u64 {
-        self.0 & ((1 << 56) - 1)
+impl Outline<'_> {
+    /// Where a hash's bucket should be, and its depth.
+    #[inline]
+    fn guess(self, hash: u64) -> (u64, u32) {
+        let narrow = low_bits(hash, self.level);
+        let deeper = narrow < self.split;
+        let wide = low_bits(hash, self.level + 1);
+        (if deeper { wide } else { narrow }, self.level + u32::from(deeper))
     }
 
-    fn depth(self) -> u32 {
-        (self.0 >> 56) as u32
+    /// Brings a hash's bucket into the cache.
+    #[inline]
+    pub(crate) fn prefetch(self, hash: u64) {
+        crate::prefetch::read(self.index.bucket(self.guess(hash).0));
+    }
+
+    /// The first slot of the hash's bucket that may lead to it, without regard to a split under way: a
+    /// hint that the caller confirms by the record's key. `EMPTY` if there is none; `BEYOND` if the search
+    /// goes on in an overflow bucket, which is then on its way into the cache.
+    #[inline]
+    pub(crate) fn first_match(self, hash: u64) -> Entry {
+        let (number, depth) = self.guess(hash);
+        let bucket = self.index.bucket(number);
+        // Acquire: sees the slots as of this version (Release in `unlock`).
+        let meta = Meta(bucket.meta().load(Ordering::Acquire));
+        let matching = bucket.matching(Probe::new(hash, depth));
+        if matching == 0 || meta.depth() != depth {
+            return self.index.first_match_slowly(hash);
+        }
+        // Acquire: sees the record that the Release store of this slot published. If the slot changed
+        // since, its record will not carry the key, or be just as good.
+        Entry(bucket.slot(matching.trailing_zeros() as usize).load(Ordering::Acquire))
     }
 }
 
@@ -225,30 +257,18 @@ impl Index {
         })
     }
 
-    /// The bucket of a hash as far as the state tells; the bucket's own depth has the last word.
+    /// The index as it stands now.
     #[inline]
-    fn guess(&self, hash: u64) -> u64 {
+    pub(crate) fn outline(&self) -> Outline<'_> {
         let (level, split) = self.state();
-        let i = low_bits(hash, level);
-        if i < split { low_bits(hash, level + 1) } else { i }
-    }
-
-    /// Works out where a hash's bucket should be and brings it into the cache.
-    #[inline]
-    pub(crate) fn prefetch(&self, hash: u64) -> Guess {
-        let (level, split) = self.state();
-        let (narrow, wide) = (low_bits(hash, level), low_bits(hash, level + 1));
-        let bucket = if narrow < split { wide } else { narrow };
-        let deeper = narrow < split;
-        crate::prefetch::read(self.bucket(bucket));
-        Guess(bucket | u64::from(level + u32::from(deeper)) << 56)
+        Outline { index: self, level, split }
     }
 
     /// The hash's bucket with a meta word that is good for it. Bounded: a bucket's depth only grows,
     /// and each step follows one split.
     #[inline]
     fn find_bucket(&self, hash: u64) -> (u64, &Bucket, Meta) {
-        let mut i = self.guess(hash);
+        let (mut i, _) = self.outline().guess(hash);
         loop {
             let bucket = self.bucket(i);
             // Acquire: sees the slots as of this version (Release in `unlock`).
@@ -259,30 +279,6 @@ impl Index {
             }
             i = home;
         }
-    }
-
-    /// The first slot of the hash's bucket that may lead to it, without regard to a split under way: a
-    /// hint that the caller confirms by the record's key. `EMPTY` if there is none; `BEYOND` if the search
-    /// goes on in an overflow bucket, which is then on its way into the cache.
-    #[inline]
-    pub(crate) fn first_match(&self, hash: u64, guess: Guess) -> Entry {
-        let bucket = self.bucket(guess.bucket());
-        // Acquire: sees the slots as of this version (Release in `unlock`).
-        let meta = Meta(bucket.meta().load(Ordering::Acquire));
-        let probe = Probe::new(hash, guess.depth());
-        let mut matching = 0u32;
-        for slot in bucket.slots() {
-            // Relaxed: the one that is used is loaded again below.
-            let entry = Entry(slot.load(Ordering::Relaxed));
-            matching = matching << 1 | u32::from(entry.matches(probe));
-        }
-        if matching == 0 || meta.depth() != guess.depth() {
-            return self.first_match_slowly(hash);
-        }
-        let slot = &bucket.slots()[SLOTS - 1 - matching.trailing_zeros() as usize];
-        // Acquire: sees the record that the Release store of this slot published. If the slot changed
-        // since, its record will not carry the key, or be just as good.
-        Entry(slot.load(Ordering::Acquire))
     }
 
     #[inline(never)]

@@ -47,14 +47,57 @@ use page::PAGE_HEADER_BYTES;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PageFull(u64);
 
-/// The boundaries that hold for a thread from its pin to its unpin.
+/// Where pages in memory lie.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct View {
-    pub(crate) head: u64,
-    pub(crate) read_only: u64,
+struct Frames<'a> {
+    base: *mut u8,
+    /// See [`Log::shifts`]; their number is a power of two.
+    shifts: &'a [AtomicU64],
+    page_bits: u32,
 }
 
-impl View {
+impl Frames<'_> {
+    #[inline]
+    fn place(self, address: Address) -> *mut u8 {
+        let address = address.raw();
+        let slot = (address >> self.page_bits) as usize & (self.shifts.len() - 1);
+        // SAFETY: masked by their number less one, which is not zero (`Log::new`).
+        let shift = unsafe { self.shifts.get_unchecked(slot) };
+        // Relaxed: whoever has an address in this page got it after the Release store of the tail
+        // in `begin_page`, through the page's allocations and the index.
+        let shift = shift.load(Ordering::Relaxed);
+        self.base.wrapping_add(address.wrapping_add(shift) as usize)
+    }
+}
+
+/// What holds for a thread from its pin to its unpin: the boundaries, and where frames lie. One copy
+/// for a whole batch, so that no key pays for finding its way through the log's fields.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct View<'a> {
+    pub(crate) head: u64,
+    pub(crate) read_only: u64,
+    frames: Frames<'a>,
+}
+
+impl<'a> View<'a> {
+    /// Where an address lies if it is in memory.
+    #[inline]
+    pub(crate) fn place(self, address: Address) -> *mut u8 {
+        self.frames.place(address)
+    }
+
+    /// The record at an address in memory.
+    ///
+    /// # Safety
+    /// The thread is still pinned as it was when it took this view, `address` lies at or above its
+    /// `head`, and a record's header has been written there (the address came from the index, a
+    /// record's link, or `allocate`).
+    #[inline]
+    pub(crate) unsafe fn record(self, address: Address) -> RecordRef<'a> {
+        // SAFETY: within the page's frame, which stays by invariant 2; the header is written.
+        unsafe { RecordRef::new(self.place(address).cast(), address) }
+    }
+
     #[inline]
     pub(crate) fn in_memory(self, address: Address) -> bool {
         address.raw() >= self.head
@@ -176,39 +219,22 @@ impl Log {
         page as usize & (self.shifts.len() - 1)
     }
 
-    /// Where an address lies if it is in memory.
-    #[inline]
-    pub(crate) fn place(&self, address: Address) -> *mut u8 {
-        let address = address.raw();
-        // Relaxed: whoever has an address in this page got it after the Release store of the tail
-        // in `begin_page`, through the page's allocations and the index.
-        let shift = self.shifts[self.slot(address >> self.page_bits)].load(Ordering::Relaxed);
-        self.frames.as_ptr().wrapping_add(address.wrapping_add(shift) as usize)
+    fn frames(&self) -> Frames<'_> {
+        Frames { base: self.frames.as_ptr(), shifts: &self.shifts, page_bits: self.page_bits }
     }
 
     fn frame_pointer(&self, page: u64) -> *mut u8 {
-        self.place(Address::new(page << self.page_bits))
-    }
-
-    /// The record at an address in memory.
-    ///
-    /// # Safety
-    /// The caller is pinned, `address` lies at or above the `head` of a view taken under that pin, and
-    /// a record's header has been written there (the address came from the index, a record's link, or
-    /// `allocate`).
-    #[inline]
-    pub(crate) unsafe fn record<'g>(&self, address: Address) -> RecordRef<'g> {
-        // SAFETY: within the page's frame, which stays by invariant 2; the header is written.
-        unsafe { RecordRef::new(self.place(address).cast(), address) }
+        self.frames().place(Address::new(page << self.page_bits))
     }
 
     /// The boundaries for a thread that has just pinned.
     #[inline]
-    pub(crate) fn view(&self) -> View {
+    pub(crate) fn view(&self) -> View<'_> {
         // Acquire: pairs with the writer's Release stores. `head` first: it never passes the
         // read-only boundary that is then read.
         let head = self.head.load(Ordering::Acquire);
-        View { head, read_only: self.read_only.load(Ordering::Acquire) }
+        let read_only = self.read_only.load(Ordering::Acquire);
+        View { head, read_only, frames: self.frames() }
     }
 
     /// Space at the tail for a record. The caller is pinned and writes the record's header before it
