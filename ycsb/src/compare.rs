@@ -1,0 +1,248 @@
+//! `compare`: the same work over several stores, in turn, round after round.
+//!
+//! Every store lives in a process of its own ([`serve`](crate::serve)), loaded once and asked for one measurement
+//! at a time, while the others are idle. One process for all would share an allocator, count all storage
+//! traffic and memory together, and let one store's background threads run into another's turn (a store's
+//! turn ends when its background work has). A fresh process for each round would measure how a
+//! store warms up. The price: all stores are in memory at the same time, so their budgets have to fit.
+
+use std::fs;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, ensure};
+use serde::Serialize;
+
+use crate::engine::{EngineKind, Named, Settings};
+use crate::measure::{Latency, Measured, Spec};
+use crate::options::{Data, NamedSpec, Times, Work};
+use crate::process;
+use crate::report::{self, Row, Spread, grouped};
+use crate::serve::{Client, Opening, Turn};
+
+/// Options of `compare`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Stores; ratios are those of the first to each of the others
+    #[arg(long, value_enum, value_delimiter = ',', required = true)]
+    engines: Vec<EngineKind>,
+    #[command(flatten)]
+    data: Data,
+    #[command(flatten)]
+    work: Work,
+    /// Rounds; the median counts
+    #[arg(long, default_value_t = 5)]
+    rounds: usize,
+    /// A rough answer: at most 1M rows, 3 rounds of one second after half a second of warm-up
+    #[arg(long)]
+    quick: bool,
+    /// Write everything to this file as JSON
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// All of a comparison, for `--json`.
+#[derive(Serialize)]
+struct Document<'a> {
+    machine: String,
+    commit: String,
+    command: String,
+    settings: &'a Settings,
+    rounds: usize,
+    engines: Vec<Configured>,
+    rows: Vec<Row>,
+    measurements: Vec<Measurement>,
+}
+
+#[derive(Serialize)]
+struct Configured {
+    name: &'static str,
+    configuration: Named<String>,
+    load_s: f64,
+}
+
+/// One store at one piece of work.
+#[derive(Serialize)]
+struct Measurement {
+    name: String,
+    engine: &'static str,
+    spec: Spec,
+    /// Why there are no rounds.
+    refused: Option<String>,
+    rounds: Vec<Measured>,
+}
+
+/// Runs the subcommand.
+///
+/// # Errors
+/// Options that do not fit together, a wrong answer, what a store reports.
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let times = if args.quick {
+        Times { seconds: 1.0, warm_up_seconds: 0.5 }
+    } else {
+        Times { seconds: 5.0, warm_up_seconds: 2.0 }
+    };
+    let specs = args.work.specs(times)?;
+    let mut data = args.data.clone();
+    let mut rounds = args.rounds;
+    if args.quick {
+        (data.rows, rounds) = (data.rows.min(1_000_000), rounds.min(3));
+    }
+    let engines: Vec<EngineKind> = args.engines.iter().map(|&kind| data.engine(kind)).collect();
+    check(&engines, rounds, data.memory_budget)?;
+
+    let parent = &data.directory;
+    fs::create_dir_all(parent).with_context(|| format!("creating {}", parent.display()))?;
+    let scratch = tempfile::tempdir_in(parent)?;
+    let settings = data.settings(scratch.path().to_owned())?;
+    report::print_provenance();
+    println!(
+        "rows      {} of {} bytes, {:?} keys; budget {} bytes each; {rounds} rounds",
+        data.rows, data.value_size, data.key_order, data.memory_budget
+    );
+    let (mut clients, mut configured) = (Vec::new(), Vec::new());
+    for &engine in &engines {
+        let directory = scratch.path().join(engine.name());
+        let settings = Settings { directory, ..settings.clone() };
+        let (key_order, threads) = (data.key_order, data.load_threads);
+        let opening = Opening { engine, settings, key_order, threads };
+        let (client, ready) = Client::start(&opening)?;
+        report::print_configuration(engine.name(), &ready.configuration, Some(ready.load_s));
+        let (name, configuration, load_s) = (engine.name(), ready.configuration, ready.load_s);
+        configured.push(Configured { name, configuration, load_s });
+        clients.push(client);
+    }
+
+    let (mut rows, mut measurements) = (Vec::new(), Vec::new());
+    for named in &specs {
+        let measured = alternate(&mut clients, named, rounds)?;
+        rows.extend(figures(&named.name, &measured));
+        print_comparison(&named.name, &measured);
+        measurements.extend(measured);
+    }
+    clients.into_iter().try_for_each(Client::finish)?;
+    if let Some(path) = &args.json {
+        let document = Document {
+            machine: process::machine(),
+            commit: process::commit(),
+            command: report::command(),
+            settings: &settings,
+            rounds,
+            engines: configured,
+            rows,
+            measurements,
+        };
+        report::write_json(path, &document)?;
+    }
+    Ok(())
+}
+
+fn check(engines: &[EngineKind], rounds: usize, budget: u64) -> Result<()> {
+    ensure!(rounds > 0, "--rounds must be positive");
+    let mut names: Vec<_> = engines.iter().map(|engine| engine.name()).collect();
+    names.sort_unstable();
+    names.dedup();
+    ensure!(names.len() == engines.len(), "--engines names a store twice");
+    if let Some(available) = process::memory_available_bytes() {
+        let needed = budget.saturating_mul(engines.len() as u64);
+        ensure!(
+            needed <= available,
+            "{} stores with {budget} bytes each need {needed} bytes at the same time, and {available} are \
+             available; lower --memory-budget or compare fewer stores at a time",
+            engines.len()
+        );
+    }
+    Ok(())
+}
+
+/// All rounds of one piece of work; each round begins with another store.
+fn alternate(clients: &mut [Client], named: &NamedSpec, rounds: usize) -> Result<Vec<Measurement>> {
+    let mut measurements: Vec<Measurement> = clients
+        .iter()
+        .map(|client| Measurement {
+            name: named.name.clone(),
+            engine: client.name(),
+            spec: named.spec.clone(),
+            refused: None,
+            rounds: Vec::new(),
+        })
+        .collect();
+    for round in 0..rounds {
+        // Every store gets the same operations, another sequence each round.
+        let seed = named.spec.seed.wrapping_add(round as u64);
+        let spec = Spec { seed, ..named.spec.clone() };
+        for turn in 0..clients.len() {
+            let place = (turn + round) % clients.len();
+            if measurements[place].refused.is_some() {
+                continue;
+            }
+            match clients[place].measure(&spec).with_context(|| named.name.clone())? {
+                Turn::Measured(measured) => measurements[place].rounds.push(measured),
+                Turn::Refused(reason) => measurements[place].refused = Some(reason),
+            }
+        }
+    }
+    Ok(measurements)
+}
+
+fn spread(measurement: &Measurement) -> Option<Spread> {
+    let rates: Vec<f64> = measurement.rounds.iter().map(|round| round.operations_per_s).collect();
+    (!rates.is_empty()).then(|| Spread::of(rates))
+}
+
+/// Every store's rate, and the first one's beside each of the others.
+fn figures(name: &str, measurements: &[Measurement]) -> Vec<Row> {
+    let mut rows = Vec::new();
+    let subject = measurements.first().and_then(|first| Some((first.engine, spread(first)?)));
+    for measurement in measurements {
+        let Some(peer) = spread(measurement) else { continue };
+        rows.push(Row::rate(format!("{name}: {}", measurement.engine), peer));
+        if let Some((engine, spread)) = subject.filter(|(engine, _)| *engine != measurement.engine)
+        {
+            let name = format!("{name}: {engine} beside {}", measurement.engine);
+            let peer_name = measurement.engine.to_owned();
+            rows.push(Row::rate(name, spread).beside(peer_name, peer.median));
+        }
+    }
+    rows
+}
+
+/// The round whose rate is the median's, or next below it.
+fn middle_round(measurement: &Measurement) -> Option<&Measured> {
+    let mut rounds: Vec<&Measured> = measurement.rounds.iter().collect();
+    rounds.sort_by(|a, b| a.operations_per_s.total_cmp(&b.operations_per_s));
+    rounds.get(rounds.len().saturating_sub(1) / 2).copied()
+}
+
+fn print_comparison(name: &str, measurements: &[Measurement]) {
+    println!("\n{name}");
+    println!(
+        "  {:13}{:>14}{:>14}{:>14} operations/s  ratio  of the middle round, us a call",
+        "store", "median", "min", "max"
+    );
+    let subject = measurements.first().and_then(spread);
+    for measurement in measurements {
+        let engine = measurement.engine;
+        if let Some(reason) = &measurement.refused {
+            println!("  {engine:13}refused: {reason}");
+        }
+        let (Some(spread), Some(middle)) = (spread(measurement), middle_round(measurement)) else {
+            continue;
+        };
+        let ratio = subject.map_or(f64::NAN, |subject| subject.median / spread.median);
+        println!(
+            "  {engine:13}{:>14}{:>14}{:>14} {ratio:>18.2}x  {}; {}",
+            grouped(spread.median),
+            grouped(spread.min),
+            grouped(spread.max),
+            middle.latencies.iter().map(short).collect::<Vec<_>>().join("; "),
+            report::usage(middle)
+        );
+    }
+}
+
+fn short(latency: &Latency) -> String {
+    format!(
+        "{} p50 {:.1} p99 {:.1} p99.9 {:.1} max {:.0}",
+        latency.kind, latency.p50_us, latency.p99_us, latency.p999_us, latency.max_us
+    )
+}

@@ -1,0 +1,263 @@
+//! Embank: every batch is one call of [`Store::execute`].
+
+use anyhow::{Context, Result, bail, ensure};
+use embank_kv::{Access, Clock, Operation, Outcome, Store, StoreOptions, TableId};
+
+use super::map::missing;
+use super::{Engine, Named, Session, Settings};
+use crate::content::{self, WrongAnswer};
+
+const TABLE: &str = "rows";
+
+/// A bound that is compared with on every acquisition and never met.
+const ACQUIRE: Clock = Clock::Acquire { bound: Some(1 << 30) };
+
+/// Which of the store's ways are measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Use {
+    /// Reads are peeks; a read-modify-write is one update in place. What a program without training does.
+    Peek,
+    /// Reads are gets, a read-modify-write is a get and a put. What training does, clocks left alone.
+    Get,
+    /// As `Get`; gets acquire the staleness clock, puts release it, a read is followed by a release.
+    Clock,
+}
+
+struct Embank {
+    store: Store,
+    table: TableId,
+    value_bytes: usize,
+    how: Use,
+}
+
+/// Opens a store with one table.
+///
+/// # Errors
+/// What the store reports; a reopened store without that table.
+pub(super) fn open(settings: &Settings, how: Use) -> Result<Box<dyn Engine>> {
+    let options = StoreOptions {
+        memory_budget_bytes: settings.memory_budget_bytes,
+        ..StoreOptions::default()
+    };
+    let store = Store::open(&settings.directory, &options)?;
+    let value_bytes = u32::try_from(settings.value_bytes).context("--value-size is too large")?;
+    let found = store.tables().into_iter().find(|table| table.name == TABLE);
+    let table = match found {
+        Some(table) => {
+            ensure!(table.value_bytes == value_bytes, "values of {} bytes", table.value_bytes);
+            table.id
+        }
+        None if settings.reopen => bail!("{} holds no rows", settings.directory.display()),
+        None => store.create_table(TABLE, value_bytes, b"")?,
+    };
+    Ok(Box::new(Embank { store, table, value_bytes: settings.value_bytes, how }))
+}
+
+impl Engine for Embank {
+    fn describe(&self) -> Named<String> {
+        let stats = self.store.stats();
+        let how = match self.how {
+            Use::Peek => "read = peek, update = put, rmw = update in one step, clocks kept",
+            Use::Get => "read = get, update = put, rmw = get then put, clocks kept",
+            Use::Clock => {
+                "read = get that acquires, then a release; update = put that releases; rmw = get that \
+                 acquires, then put that releases"
+            }
+        };
+        let notes = stats.device_notes.join("; ");
+        let device = if notes.is_empty() { String::new() } else { format!(" ({notes})") };
+        vec![
+            ("store".into(), format!("embank-kv {}", env!("CARGO_PKG_VERSION"))),
+            ("operations".into(), how.into()),
+            ("device".into(), format!("{}{device}", stats.device)),
+            ("memory_budget_bytes".into(), stats.memory_budget_bytes.to_string()),
+            ("page_size_bytes".into(), stats.page_size_bytes.to_string()),
+            ("durability".into(), "none between checkpoints; none is taken while measuring".into()),
+        ]
+    }
+
+    fn session(&self) -> Result<Box<dyn Session + '_>> {
+        Ok(Box::new(EmbankSession(self)))
+    }
+
+    fn no_scan(&self) -> Option<&'static str> {
+        Some("Embank is a hash-indexed store: rows have no order by key, so it has no range scan")
+    }
+
+    fn atomic_rmw(&self) -> bool {
+        self.how == Use::Peek
+    }
+
+    fn persist(&self) -> Result<()> {
+        self.store.checkpoint(b"").map(|_| ()).context("the checkpoint after the load")
+    }
+
+    fn counters(&self) -> Named<u64> {
+        let stats = self.store.stats();
+        [
+            ("hits_mutable", stats.hits_mutable),
+            ("hits_read_only", stats.hits_read_only),
+            ("hits_disk", stats.hits_disk),
+            ("copied_to_tail", stats.copied_to_tail),
+            ("disk_reads", stats.disk_reads),
+            ("disk_read_bytes", stats.disk_read_bytes),
+            ("disk_write_bytes", stats.disk_write_bytes),
+            ("page_waits", stats.page_waits),
+        ]
+        .map(|(name, count)| (name.to_owned(), count))
+        .into()
+    }
+}
+
+struct EmbankSession<'a>(&'a Embank);
+
+impl EmbankSession<'_> {
+    #[inline]
+    fn execute<O: Operation>(
+        &self,
+        keys: &[u64],
+        clock: Clock,
+        operation: &mut O,
+    ) -> Result<Outcome> {
+        let outcome = self.0.store.execute(self.0.table, keys, clock, operation)?;
+        if let Some(&place) = outcome.missing.first() {
+            bail!(missing(keys[place as usize]));
+        }
+        ensure!(outcome.blocked.is_empty(), "a row is blocked by more Gets than were ever made");
+        Ok(outcome)
+    }
+
+    #[inline]
+    fn put(&self, keys: &[u64], values: &[u8], inserts: bool) -> Result<()> {
+        let clock = if self.0.how == Use::Clock { Clock::Release } else { Clock::Keep };
+        let mut put = PutRows { values, value_bytes: self.0.value_bytes, inserts };
+        self.execute(keys, clock, &mut put).map(|_| ())
+    }
+
+    #[inline]
+    fn get(&self, keys: &[u64], values: &mut [u8]) -> Result<()> {
+        let clock = if self.0.how == Use::Clock { ACQUIRE } else { Clock::Keep };
+        let mut get = GetRows { values, value_bytes: self.0.value_bytes };
+        self.execute(keys, clock, &mut get).map(|_| ())
+    }
+}
+
+impl Session for EmbankSession<'_> {
+    fn read(&mut self, keys: &[u64], values: &mut [u8]) -> Result<()> {
+        match self.0.how {
+            Use::Peek => {
+                let mut peek = PeekRows { values, value_bytes: self.0.value_bytes };
+                self.execute(keys, Clock::Keep, &mut peek).map(|_| ())
+            }
+            Use::Get => self.get(keys, values),
+            Use::Clock => {
+                self.get(keys, values)?;
+                self.execute(keys, Clock::Release, &mut TouchClocks).map(|_| ())
+            }
+        }
+    }
+
+    fn update(&mut self, keys: &[u64], values: &[u8]) -> Result<()> {
+        self.put(keys, values, false)
+    }
+
+    fn insert(&mut self, keys: &[u64], values: &[u8]) -> Result<()> {
+        self.put(keys, values, true)
+    }
+
+    fn read_modify_write(&mut self, keys: &[u64], values: &mut [u8]) -> Result<()> {
+        if self.0.how == Use::Peek {
+            let mut advance = AdvanceRows { keys, wrong: None };
+            self.execute(keys, Clock::Keep, &mut advance)?;
+            return advance.wrong.map_or(Ok(()), |wrong| Err(wrong.into()));
+        }
+        self.get(keys, values)?;
+        for (&key, value) in keys.iter().zip(values.chunks_exact_mut(self.0.value_bytes)) {
+            content::advance(key, value)?;
+        }
+        self.put(keys, values, false)
+    }
+
+    fn scan(
+        &mut self,
+        _start: u64,
+        _limit: usize,
+        _each: &mut dyn FnMut(u64, &[u8]) -> Result<()>,
+    ) -> Result<()> {
+        unreachable!("refused by `no_scan`")
+    }
+}
+
+struct PeekRows<'a> {
+    values: &'a mut [u8],
+    value_bytes: usize,
+}
+
+impl Operation for PeekRows<'_> {
+    const ACCESS: Access = Access::Peek;
+
+    #[inline]
+    fn read(&mut self, i: usize, value: &[u8]) {
+        self.values[i * self.value_bytes..][..self.value_bytes].copy_from_slice(value);
+    }
+}
+
+struct GetRows<'a> {
+    values: &'a mut [u8],
+    value_bytes: usize,
+}
+
+impl Operation for GetRows<'_> {
+    const ACCESS: Access = Access::Get;
+
+    #[inline]
+    fn read(&mut self, i: usize, value: &[u8]) {
+        self.values[i * self.value_bytes..][..self.value_bytes].copy_from_slice(value);
+    }
+}
+
+struct PutRows<'a> {
+    values: &'a [u8],
+    value_bytes: usize,
+    inserts: bool,
+}
+
+impl Operation for PutRows<'_> {
+    const ACCESS: Access = Access::Put;
+
+    #[inline]
+    fn update(&mut self, i: usize, value: &mut [u8]) {
+        value.copy_from_slice(&self.values[i * self.value_bytes..][..self.value_bytes]);
+    }
+
+    #[inline]
+    fn insert(&mut self, i: usize, value: &mut [u8]) -> bool {
+        if self.inserts {
+            self.update(i, value);
+        }
+        self.inserts
+    }
+}
+
+struct AdvanceRows<'a> {
+    keys: &'a [u64],
+    wrong: Option<WrongAnswer>,
+}
+
+impl Operation for AdvanceRows<'_> {
+    const ACCESS: Access = Access::Update;
+
+    #[inline]
+    fn update(&mut self, i: usize, value: &mut [u8]) {
+        if let Err(wrong) = content::advance(self.keys[i], value) {
+            self.wrong = Some(wrong);
+        }
+    }
+}
+
+/// Leaves the values alone: executed for the clocks.
+struct TouchClocks;
+
+impl Operation for TouchClocks {
+    const ACCESS: Access = Access::Update;
+}

@@ -1,0 +1,152 @@
+//! The stores that are compared, behind one trait.
+//!
+//! A store opens as an [`Engine`]; each thread works through a [`Session`] of its own. A batch goes to the
+//! store in whatever way the store has for batches (Embank executes it as one, RocksDB has MultiGet and
+//! WriteBatch, the B-trees one transaction); a batch of one takes the store's way for single operations.
+//! Everybody hands values out as copies in one buffer, which is what a program that computes on a batch of
+//! rows needs.
+
+pub(crate) mod embank;
+pub(crate) mod map;
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+
+/// A name and a number or a setting.
+pub(crate) type Named<T> = Vec<(String, T)>;
+
+/// What every store is opened with.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Settings {
+    /// Where it may write; the store's own.
+    pub(crate) directory: PathBuf,
+    /// Bytes of every value.
+    pub(crate) value_bytes: usize,
+    /// Rows that will be loaded.
+    pub(crate) rows: u64,
+    /// Memory that it may use for caches, tables and buffers together.
+    pub(crate) memory_budget_bytes: u64,
+    /// Whether it opens what is there, or begins anew.
+    pub(crate) reopen: bool,
+}
+
+/// One store, shared by all threads.
+pub(crate) trait Engine: Send + Sync {
+    /// Its whole configuration, as the report prints it.
+    fn describe(&self) -> Named<String>;
+
+    /// This thread's way in.
+    ///
+    /// # Errors
+    /// What the store reports.
+    fn session(&self) -> Result<Box<dyn Session + '_>>;
+
+    /// Why the store has no scan in the order of the keys; `None` if it has.
+    fn no_scan(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// Whether a read-modify-write is one step, so that no addition gets lost among threads.
+    fn atomic_rmw(&self) -> bool {
+        false
+    }
+
+    /// Waits until work in the background (flushes, compactions) is done.
+    ///
+    /// # Errors
+    /// What the store reports.
+    fn settle(&self) -> Result<()> {
+        Ok(())
+    }
+
+    /// Makes everything so far durable, so that a later process can reopen it.
+    ///
+    /// # Errors
+    /// What the store reports; a store without durability refuses.
+    fn persist(&self) -> Result<()>;
+
+    /// What the store counts, since it was opened.
+    fn counters(&self) -> Named<u64> {
+        Vec::new()
+    }
+}
+
+/// A thread's way into a store. Every call is one batch; the values of a batch lie one after another.
+pub(crate) trait Session {
+    /// Copies values out.
+    ///
+    /// # Errors
+    /// A missing row; what the store reports.
+    fn read(&mut self, keys: &[u64], values: &mut [u8]) -> Result<()>;
+
+    /// Replaces the values of rows that exist.
+    ///
+    /// # Errors
+    /// What the store reports.
+    fn update(&mut self, keys: &[u64], values: &[u8]) -> Result<()>;
+
+    /// Adds new rows.
+    ///
+    /// # Errors
+    /// What the store reports.
+    fn insert(&mut self, keys: &[u64], values: &[u8]) -> Result<()>;
+
+    /// Takes every value through [`advance`](crate::content::advance). `values` is room for the batch.
+    ///
+    /// # Errors
+    /// A missing or wrong row; what the store reports.
+    fn read_modify_write(&mut self, keys: &[u64], values: &mut [u8]) -> Result<()>;
+
+    /// Shows up to `limit` rows with keys from `start` on, in order.
+    ///
+    /// # Errors
+    /// What `each` or the store reports; never called where [`Engine::no_scan`] has a reason.
+    fn scan(
+        &mut self,
+        start: u64,
+        limit: usize,
+        each: &mut dyn FnMut(u64, &[u8]) -> Result<()>,
+    ) -> Result<()>;
+}
+
+/// A store by name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum EngineKind {
+    /// Embank; reads as peeks, read-modify-write in one step
+    Embank,
+    /// Embank as training uses it, without clocks: reads as gets, read-modify-write as get and put
+    EmbankGet,
+    /// The same with staleness clocks: a get acquires, a put releases, a read gives back
+    EmbankClock,
+    /// A sharded in-memory hash map: no disk, no budget; the upper bound
+    Map,
+}
+
+impl EngineKind {
+    /// The name on the command line and in reports.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            EngineKind::Embank => "embank",
+            EngineKind::EmbankGet => "embank-get",
+            EngineKind::EmbankClock => "embank-clock",
+            EngineKind::Map => "map",
+        }
+    }
+
+    /// Opens the store.
+    ///
+    /// # Errors
+    /// What the store reports.
+    pub(crate) fn open(self, settings: &Settings) -> Result<Box<dyn Engine>> {
+        match self {
+            EngineKind::Embank => embank::open(settings, embank::Use::Peek),
+            EngineKind::EmbankGet => embank::open(settings, embank::Use::Get),
+            EngineKind::EmbankClock => embank::open(settings, embank::Use::Clock),
+            EngineKind::Map => map::open(settings),
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! What people and programs get to read.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use serde::Serialize;
+
+use crate::engine::Named;
+use crate::measure::Measured;
+use crate::process;
+
+/// One figure, beside what it is measured against.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Row {
+    /// What was measured, unique in its file.
+    pub(crate) name: String,
+    /// The median over the rounds.
+    pub(crate) value: f64,
+    pub(crate) unit: &'static str,
+    /// The peer, measured in turn.
+    pub(crate) against: Option<String>,
+    pub(crate) against_value: Option<f64>,
+    /// `value / against_value`.
+    pub(crate) ratio: Option<f64>,
+    pub(crate) min: f64,
+    pub(crate) max: f64,
+}
+
+/// Median, least and greatest.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Spread {
+    pub(crate) median: f64,
+    pub(crate) min: f64,
+    pub(crate) max: f64,
+}
+
+impl Spread {
+    /// # Panics
+    /// No samples.
+    pub(crate) fn of(mut samples: Vec<f64>) -> Self {
+        assert!(!samples.is_empty(), "a spread needs a sample");
+        samples.sort_by(f64::total_cmp);
+        let (n, half) = (samples.len(), samples.len() / 2);
+        let median =
+            if n % 2 == 1 { samples[half] } else { (samples[half - 1] + samples[half]) / 2.0 };
+        Spread { median, min: samples[0], max: samples[n - 1] }
+    }
+}
+
+impl Row {
+    /// A rate over rounds.
+    pub(crate) fn rate(name: String, spread: Spread) -> Self {
+        Row {
+            name,
+            value: spread.median,
+            unit: "operations/s",
+            against: None,
+            against_value: None,
+            ratio: None,
+            min: spread.min,
+            max: spread.max,
+        }
+    }
+
+    /// The same beside a peer's.
+    pub(crate) fn beside(mut self, peer: String, value: f64) -> Self {
+        self.ratio = Some(self.value / value);
+        (self.against, self.against_value) = (Some(peer), Some(value));
+        self
+    }
+
+    /// Rate and 99th percentiles of a single run.
+    pub(crate) fn of_run(name: &str, measured: &Measured) -> Vec<Self> {
+        let single = |value| Spread { median: value, min: value, max: value };
+        let mut rows = vec![Row::rate(name.to_owned(), single(measured.operations_per_s))];
+        rows.extend(measured.latencies.iter().map(|latency| Row {
+            unit: "us",
+            ..Row::rate(format!("{name}: {} p99", latency.kind), single(latency.p99_us))
+        }));
+        rows
+    }
+}
+
+/// The command line.
+pub(crate) fn command() -> String {
+    std::env::args().collect::<Vec<_>>().join(" ")
+}
+
+/// Prints where, from which commit and how this run was made.
+pub(crate) fn print_provenance() {
+    println!("machine   {}", process::machine());
+    println!("commit    {}", process::commit());
+    println!("command   {}", command());
+}
+
+/// Prints a store's settings.
+pub(crate) fn print_configuration(
+    engine: &str,
+    configuration: &Named<String>,
+    load_s: Option<f64>,
+) {
+    println!("\n{engine}");
+    for (name, setting) in configuration {
+        println!("  {name:22} {setting}");
+    }
+    if let Some(seconds) = load_s {
+        println!("  {:22} {seconds:.1} s", "loaded in");
+    }
+}
+
+/// Prints one measurement with its latencies.
+pub(crate) fn print_measured(name: &str, measured: &Measured) {
+    println!("\n{name}");
+    println!(
+        "  {} operations/s ({} in {:.1} s{}), background work done {:.1} s later",
+        grouped(measured.operations_per_s),
+        grouped(measured.operations as f64),
+        measured.wall_s,
+        if measured.scanned_rows > 0 {
+            format!(", {} rows scanned", grouped(measured.scanned_rows as f64))
+        } else {
+            String::new()
+        },
+        measured.settle_s
+    );
+    println!("  {}", usage(measured));
+    println!(
+        "  {:8}{:>10}{:>11}{:>11}{:>11}{:>11}{:>11}{:>11}  us a call",
+        "kind", "calls", "mean", "p50", "p95", "p99", "p99.9", "max"
+    );
+    for latency in &measured.latencies {
+        println!(
+            "  {:8}{:>10}{:>11.2}{:>11.2}{:>11.2}{:>11.2}{:>11.2}{:>11.2}",
+            latency.kind,
+            latency.timed_calls,
+            latency.mean_us,
+            latency.p50_us,
+            latency.p95_us,
+            latency.p99_us,
+            latency.p999_us,
+            latency.max_us
+        );
+    }
+    let counters = measured.counters.iter().map(|(name, count)| format!("{name} {count}"));
+    let counters = counters.collect::<Vec<_>>().join(", ");
+    if !counters.is_empty() {
+        println!("  {counters}");
+    }
+}
+
+/// Bytes moved and held, in words.
+pub(crate) fn usage(measured: &Measured) -> String {
+    let mib = |bytes: Option<u64>| bytes.map_or("?".to_owned(), |b| (b >> 20).to_string());
+    let usage = &measured.usage;
+    format!(
+        "storage: {} MiB read, {} MiB written; memory: {} MiB own, {} MiB of mapped files",
+        mib(usage.storage_read_bytes),
+        mib(usage.storage_write_bytes),
+        mib(usage.memory_own_bytes),
+        mib(usage.memory_files_bytes)
+    )
+}
+
+/// A number with commas between thousands.
+pub(crate) fn grouped(number: f64) -> String {
+    let digits = (number.round() as u64).to_string();
+    let mut grouped = String::new();
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+            grouped.push(',');
+        }
+        grouped.push(digit);
+    }
+    grouped
+}
+
+/// Writes a document to `path`.
+///
+/// # Errors
+/// The file can't be written.
+pub(crate) fn write_json(path: &Path, document: &impl Serialize) -> Result<()> {
+    let mut text = serde_json::to_string_pretty(document).context("the report to JSON")?;
+    text.push('\n');
+    fs::write(path, text).with_context(|| format!("writing {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn medians_and_thousands() {
+        let spread = Spread::of(vec![4.0, 1.0, 3.0, 2.0]);
+        assert_eq!(spread, Spread { median: 2.5, min: 1.0, max: 4.0 });
+        assert_eq!(grouped(1_234_567.4), "1,234,567");
+        assert_eq!(grouped(999.0), "999");
+        assert_eq!(grouped(0.0), "0");
+    }
+}

@@ -1,0 +1,303 @@
+//! Every workload on every store that is built in, and that wrong answers end a run.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use anyhow::Result;
+use clap::ValueEnum;
+use indicatif::ProgressBar;
+
+use crate::content;
+use crate::distribution::{Distribution, Skew};
+use crate::engine::{Engine, EngineKind, Named, Session, Settings};
+use crate::keyspace::{KeyOrder, Keyspace};
+use crate::measure::{self, Limit, Measured, Spec, Target};
+use crate::workload::{Kind, Mix, Workload};
+
+fn settings(directory: &Path, rows: u64, value_bytes: usize, budget: u64) -> Settings {
+    Settings {
+        directory: directory.to_owned(),
+        value_bytes,
+        rows,
+        memory_budget_bytes: budget,
+        reopen: false,
+    }
+}
+
+fn spec(workload: Workload, batch: usize, threads: usize, operations: u64) -> Spec {
+    Spec {
+        mix: workload.mix(),
+        distribution: workload.distribution(),
+        skew: Skew::default(),
+        batch,
+        threads,
+        warm_up: Limit { operations: Some(operations / 4), seconds: None },
+        limit: Limit { operations: Some(operations), seconds: None },
+        scan_rows_max: 20,
+        latency_every: 1,
+        seed: 7,
+    }
+}
+
+/// Loads, measures and checks every row; what was measured, and the sum of the versions.
+fn run(
+    engine: &dyn Engine,
+    keyspace: &Keyspace,
+    value_bytes: usize,
+    spec: &Spec,
+) -> Result<(Measured, u64)> {
+    let target = Target { engine, keyspace, value_bytes };
+    let hidden = ProgressBar::hidden();
+    measure::load(target, spec.threads, &hidden)?;
+    let measured = measure::measure(target, spec, &hidden)?;
+    Ok((measured, measure::check_all(target, &hidden)?))
+}
+
+fn operations_of(measured: &Measured, kind: Kind) -> u64 {
+    let found = measured.latencies.iter().find(|latency| latency.kind == kind);
+    found.map_or(0, |latency| latency.operations)
+}
+
+/// All stores.
+const BUILT_IN: &[EngineKind] =
+    &[EngineKind::Embank, EngineKind::EmbankGet, EngineKind::EmbankClock, EngineKind::Map];
+
+#[test]
+fn every_workload_on_every_store() {
+    for kind in BUILT_IN {
+        for workload in Workload::value_variants() {
+            for (batch, threads) in [(1, 2), (64, 1), (48, 2)] {
+                let directory = tempfile::tempdir().unwrap();
+                let settings = settings(directory.path(), 3_000, 24, 64 << 20);
+                let engine = kind.open(&settings).unwrap();
+                let keyspace = Keyspace::new(KeyOrder::Hashed, 3_000);
+                let spec = spec(*workload, batch, threads, 2_000);
+                let result = run(&*engine, &keyspace, 24, &spec);
+                let what = format!("{kind:?} {workload:?} batch {batch} threads {threads}");
+                if *workload == Workload::E && engine.no_scan().is_some() {
+                    let error = format!("{:#}", result.unwrap_err());
+                    assert!(error.contains("scans ranges of keys"), "{what}: {error}");
+                    continue;
+                }
+                let (measured, versions) = result.unwrap_or_else(|e| panic!("{what}: {e:#}"));
+                assert_eq!(measured.operations, 2_000, "{what}");
+                let timed: u64 = measured.latencies.iter().map(|l| l.timed_calls).sum();
+                assert!(timed >= 2_000 / batch as u64, "{what}: {timed} calls timed");
+                if spec.mix.inserts() {
+                    assert!(keyspace.rows() >= 3_000 + operations_of(&measured, Kind::Insert));
+                }
+                if spec.mix.update == 0.0 && (engine.atomic_rmw() || threads == 1) {
+                    let rmw = operations_of(&measured, Kind::Rmw);
+                    // The warm-up's quarter is not in the measurement.
+                    assert!(versions >= rmw && versions <= rmw + 500, "{what}: {versions}, {rmw}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn no_addition_is_lost_where_a_read_modify_write_is_one_step() {
+    for kind in BUILT_IN {
+        let directory = tempfile::tempdir().unwrap();
+        let engine = kind.open(&settings(directory.path(), 50, 64, 64 << 20)).unwrap();
+        if !engine.atomic_rmw() {
+            continue;
+        }
+        let keyspace = Keyspace::new(KeyOrder::Ordered, 50);
+        let mut spec = spec(Workload::F, 16, 2, 20_000);
+        spec.warm_up = Limit::default();
+        spec.mix = Mix { rmw: 1.0, ..Mix::default() };
+        let (_, versions) = run(&*engine, &keyspace, 64, &spec).unwrap();
+        assert_eq!(versions, 20_000, "{kind:?}");
+    }
+}
+
+#[test]
+fn embank_with_a_budget_below_its_data() {
+    for kind in [EngineKind::Embank, EngineKind::EmbankGet, EngineKind::EmbankClock] {
+        for workload in [Workload::A, Workload::C, Workload::D, Workload::F] {
+            let directory = tempfile::tempdir().unwrap();
+            // 20,000 rows of 160 bytes and their index in 1 MiB.
+            let settings = settings(directory.path(), 20_000, 128, 1 << 20);
+            let engine = kind.open(&settings).unwrap();
+            let keyspace = Keyspace::new(KeyOrder::Hashed, 20_000);
+            let mut spec = spec(workload, 256, 2, 10_000);
+            spec.distribution = Distribution::Uniform;
+            let (measured, _) = run(&*engine, &keyspace, 128, &spec).unwrap();
+            let disk = measured.counters.iter().find(|(name, _)| name == "hits_disk").unwrap();
+            assert!(disk.1 > 1_000, "{kind:?} {workload:?}: {} rows came from disk", disk.1);
+        }
+    }
+}
+
+#[test]
+fn embank_opens_again_what_was_loaded() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut settings = settings(directory.path(), 5_000, 64, 4 << 20);
+    let keyspace = Keyspace::new(KeyOrder::Hashed, 5_000);
+    let hidden = ProgressBar::hidden();
+    {
+        let engine = EngineKind::Embank.open(&settings).unwrap();
+        let target = Target { engine: &*engine, keyspace: &keyspace, value_bytes: 64 };
+        measure::load(target, 1, &hidden).unwrap();
+        engine.persist().unwrap();
+    }
+    settings.reopen = true;
+    let engine = EngineKind::Embank.open(&settings).unwrap();
+    let target = Target { engine: &*engine, keyspace: &keyspace, value_bytes: 64 };
+    assert_eq!(measure::check_all(target, &hidden).unwrap(), 0);
+    assert!(EngineKind::Map.open(&settings).is_err(), "the map has nothing to reopen");
+}
+
+#[test]
+fn a_time_limit_ends_a_run() {
+    let directory = tempfile::tempdir().unwrap();
+    let engine = EngineKind::Map.open(&settings(directory.path(), 100, 8, 0)).unwrap();
+    let mut spec = spec(Workload::C, 1, 1, 1);
+    spec.limit = Limit { seconds: Some(0.05), operations: None };
+    let (measured, _) = run(&*engine, &Keyspace::new(KeyOrder::Hashed, 100), 8, &spec).unwrap();
+    assert!(measured.wall_s >= 0.05 && measured.operations > 100, "{measured:?}");
+}
+
+/// How a broken store answers.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Fault {
+    /// Right.
+    None,
+    /// The value of the row before in the batch.
+    Neighbour,
+    /// Zeros.
+    Zeros,
+    /// The tail of another version.
+    Torn,
+    /// An error that is none of the answers.
+    Fails,
+    /// A scan that leaves the order.
+    Unordered,
+    /// A scan that begins elsewhere.
+    Elsewhere,
+}
+
+/// Computes its rows; from the 500th call on it answers by its fault.
+struct Broken {
+    fault: Fault,
+    calls: AtomicU64,
+}
+
+impl Engine for Broken {
+    fn describe(&self) -> Named<String> {
+        Vec::new()
+    }
+
+    fn session(&self) -> Result<Box<dyn Session + '_>> {
+        Ok(Box::new(BrokenSession(self)))
+    }
+
+    fn persist(&self) -> Result<()> {
+        Ok(())
+    }
+}
+
+struct BrokenSession<'a>(&'a Broken);
+
+impl BrokenSession<'_> {
+    fn fault(&self) -> Fault {
+        let late = self.0.calls.fetch_add(1, Ordering::Relaxed) >= 500;
+        if late { self.0.fault } else { Fault::None }
+    }
+}
+
+impl Session for BrokenSession<'_> {
+    fn read(&mut self, keys: &[u64], values: &mut [u8]) -> Result<()> {
+        let fault = self.fault();
+        let value_bytes = values.len() / keys.len();
+        for (&key, value) in keys.iter().zip(values.chunks_exact_mut(value_bytes)) {
+            content::fill(if fault == Fault::Neighbour { key ^ 1 } else { key }, 0, value);
+            match fault {
+                Fault::Zeros => value.fill(0),
+                Fault::Torn => value[0] ^= 1,
+                Fault::Fails => anyhow::bail!("the disk is on fire"),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn update(&mut self, _keys: &[u64], _values: &[u8]) -> Result<()> {
+        Ok(())
+    }
+
+    fn insert(&mut self, _keys: &[u64], _values: &[u8]) -> Result<()> {
+        Ok(())
+    }
+
+    fn read_modify_write(&mut self, keys: &[u64], values: &mut [u8]) -> Result<()> {
+        self.read(keys, values)
+    }
+
+    fn scan(
+        &mut self,
+        start: u64,
+        limit: usize,
+        each: &mut dyn FnMut(u64, &[u8]) -> Result<()>,
+    ) -> Result<()> {
+        let fault = self.fault();
+        let mut value = [0; 24];
+        for place in 0..limit as u64 {
+            let key = match fault {
+                Fault::Unordered if place > 0 => start.wrapping_sub(place),
+                Fault::Elsewhere => start.wrapping_add(place + 1),
+                _ => start.wrapping_add(place),
+            };
+            content::fill(key, 0, &mut value);
+            each(key, &value)?;
+        }
+        Ok(())
+    }
+}
+
+fn run_broken(fault: Fault, mix: Mix, threads: usize) -> Result<(Measured, u64)> {
+    let engine = Broken { fault, calls: AtomicU64::new(0) };
+    let mut spec = spec(Workload::C, 8, threads, 20_000);
+    spec.mix = mix;
+    run(&engine, &Keyspace::new(KeyOrder::Ordered, 1_000), 24, &spec)
+}
+
+#[test]
+fn a_wrong_answer_ends_the_run() {
+    let reads = Mix { read: 0.5, update: 0.5, ..Mix::default() };
+    run_broken(Fault::None, reads, 2).unwrap();
+    for fault in [Fault::Neighbour, Fault::Zeros, Fault::Torn] {
+        for threads in [1, 3] {
+            let error = format!("{:#}", run_broken(fault, reads, threads).unwrap_err());
+            assert!(error.contains("wrong answer"), "{fault:?}: {error}");
+        }
+    }
+    let error = format!("{:#}", run_broken(Fault::Fails, reads, 2).unwrap_err());
+    assert!(error.contains("on fire"), "{error}");
+}
+
+#[test]
+fn a_wrong_scan_ends_the_run() {
+    let scans = Mix { scan: 1.0, ..Mix::default() };
+    run_broken(Fault::None, scans, 1).unwrap();
+    for fault in [Fault::Unordered, Fault::Elsewhere] {
+        let error = format!("{:#}", run_broken(fault, scans, 1).unwrap_err());
+        assert!(error.contains("wrong answer"), "{fault:?}: {error}");
+    }
+}
+
+#[test]
+fn a_missing_row_ends_the_run() {
+    for kind in BUILT_IN {
+        let directory = tempfile::tempdir().unwrap();
+        let engine = kind.open(&settings(directory.path(), 100, 24, 64 << 20)).unwrap();
+        let keyspace = Keyspace::new(KeyOrder::Hashed, 100);
+        let target = Target { engine: &*engine, keyspace: &keyspace, value_bytes: 24 };
+        // Nothing was loaded.
+        let spec = spec(Workload::C, 8, 1, 100);
+        let error = measure::measure(target, &spec, &ProgressBar::hidden()).unwrap_err();
+        assert!(format!("{error:#}").contains("is missing"), "{kind:?}: {error:#}");
+    }
+}
