@@ -1,7 +1,7 @@
 //! The one place that names atomics, so that a model checker can take their place.
 
 pub(crate) use std::sync::atomic::{
-    AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+    AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, compiler_fence, fence,
 };
 
 /// Bounded spinning for a peer's few instructions, then yielding the core to it.

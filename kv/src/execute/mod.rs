@@ -19,8 +19,6 @@
 mod disk;
 mod record_step;
 
-use crossbeam_epoch::Guard;
-
 use crate::address::{Address, TableId};
 use crate::error::Result;
 use crate::hash::hash;
@@ -294,7 +292,7 @@ impl<'a, W: Work> Batch<'a, W> {
         &mut self,
         step: impl FnOnce(&mut Self, View<'_>) -> std::result::Result<(), PageFull>,
     ) -> Result<bool> {
-        let guard: Guard = self.core.gate.enter();
+        let guard = self.core.gate.enter();
         let view = self.core.log.view();
         let stopped = step(self, view);
         self.spare = None;

@@ -265,7 +265,7 @@ impl Log {
     /// # Errors
     /// `Poisoned` after a failed write; `InvalidArgument` at the end of the address space.
     pub(crate) fn turn_page(&self, full: PageFull) -> Result<()> {
-        debug_assert!(!crossbeam_epoch::is_pinned());
+        debug_assert!(!crate::epoch::is_pinned());
         let next = full.0 + 1;
         if next > u64::from(u32::MAX) || (next + 1) << self.page_bits > ADDRESS_LIMIT {
             return Err(Error::InvalidArgument(

@@ -1,0 +1,217 @@
+//! Who may still see the old state, and who must wait.
+//!
+//! Every batch pins the epoch once and works on memory only while pinned: it never waits, parks or
+//! enters the kernel to sleep before it has unpinned. So a moved boundary (read-only, head) or a set
+//! pause flag is known to everybody as soon as all who were pinned before it have unpinned: that is
+//! what `barrier` waits for.
+//!
+//! Two ways to do it, chosen once a process: `slots`, whose pins cost next to nothing, where the kernel
+//! has `membarrier(2)` (Linux 4.14), and `portable`, by `crossbeam-epoch`, elsewhere.
+
+mod portable;
+mod slots;
+
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::sync::{AtomicBool, Ordering};
+
+/// Keeps what this thread sees in place until it is dropped: frames, settled pages, the gate's state.
+#[must_use]
+pub(crate) enum Pin {
+    Slot(#[expect(dead_code, reason = "held for its drop")] slots::Pin),
+    Portable(#[expect(dead_code, reason = "held for its drop")] portable::Guard),
+}
+
+#[inline]
+fn pin() -> Pin {
+    if slots::available() { Pin::Slot(slots::pin()) } else { Pin::Portable(portable::pin()) }
+}
+
+/// Whether this thread is pinned.
+pub(crate) fn is_pinned() -> bool {
+    if slots::available() { slots::is_pinned() } else { portable::is_pinned() }
+}
+
+/// Waits until every thread that is pinned now has unpinned. The caller must not be pinned.
+///
+/// It ends because a pinned thread only computes.
+pub(crate) fn barrier() {
+    debug_assert!(!is_pinned());
+    if slots::available() { slots::barrier() } else { portable::barrier() }
+}
+
+/// Waits a little for a pinned thread, the longer the more rounds it has been: it may have lost its core.
+fn wait(round: &mut u32) {
+    *round += 1;
+    if *round > 64 {
+        std::thread::park_timeout(Duration::from_micros(20));
+    } else if *round > 8 {
+        std::thread::yield_now();
+    } else {
+        std::hint::spin_loop();
+    }
+}
+
+/// Lets batches in, or holds them while a checkpoint fixes the state.
+#[derive(Debug, Default)]
+pub(crate) struct Gate {
+    paused: AtomicBool,
+    waiting: Mutex<()>,
+    resumed: Condvar,
+}
+
+impl Gate {
+    /// Pins the epoch for one stretch of work in memory, after any pause has ended.
+    #[inline]
+    pub(crate) fn enter(&self) -> Pin {
+        loop {
+            let pin = pin();
+            // Acquire: pairs with the Release of `resume`. A pause set after this load waits for the
+            // pin to go (`pause` ends with a barrier).
+            if !self.paused.load(Ordering::Acquire) {
+                return pin;
+            }
+            drop(pin);
+            self.wait();
+        }
+    }
+
+    #[cold]
+    fn wait(&self) {
+        let mut waiting = self.waiting.lock();
+        while self.paused.load(Ordering::Acquire) {
+            self.resumed.wait(&mut waiting);
+        }
+    }
+
+    /// Holds all batches; returns when none is in memory any more. Ends when the result is dropped.
+    pub(crate) fn pause(&self) -> Pause<'_> {
+        self.paused.store(true, Ordering::SeqCst);
+        let pause = Pause(self);
+        barrier();
+        pause
+    }
+}
+
+/// While this lives, no batch works in memory.
+#[must_use]
+pub(crate) struct Pause<'a>(&'a Gate);
+
+impl Drop for Pause<'_> {
+    fn drop(&mut self) {
+        let _waiting = self.0.waiting.lock();
+        // Release: what was done during the pause comes before what the resumed batches do.
+        self.0.paused.store(false, Ordering::Release);
+        self.0.resumed.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sync::AtomicU64;
+
+    const ROUNDS: u64 = if cfg!(miri) { 3 } else { 200 };
+
+    #[test]
+    fn nobody_is_inside_during_a_pause() {
+        let gate = Gate::default();
+        let inside = AtomicU64::new(0);
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|s| {
+            for _ in 0..2 {
+                s.spawn(|| {
+                    while !stop.load(Ordering::Relaxed) {
+                        let guard = gate.enter();
+                        inside.fetch_add(1, Ordering::Relaxed);
+                        inside.fetch_sub(1, Ordering::Relaxed);
+                        drop(guard);
+                    }
+                });
+            }
+            for _ in 0..ROUNDS {
+                let pause = gate.pause();
+                for _ in 0..100 {
+                    assert_eq!(inside.load(Ordering::Relaxed), 0);
+                }
+                drop(pause);
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
+    }
+
+    /// Whoever pins after a barrier sees what came before it, and the barrier waits for whoever
+    /// may not: a writer changes a cell only when nobody can be reading it any more.
+    fn a_barrier_separates<P>(rounds: u64, pin: impl Fn() -> P + Sync, barrier: impl Fn()) {
+        // The cell that readers use; the other one is the writer's own.
+        let current = AtomicU64::new(0);
+        let cells = [AtomicU64::new(0), AtomicU64::new(0)];
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|s| {
+            for _ in 0..2 {
+                s.spawn(|| {
+                    while !stop.load(Ordering::Relaxed) {
+                        let pin = pin();
+                        let cell = &cells[current.load(Ordering::Acquire) as usize];
+                        let first = cell.load(Ordering::Relaxed);
+                        let changed = (0..3_000).any(|_| cell.load(Ordering::Relaxed) != first);
+                        drop(pin);
+                        if changed {
+                            stop.store(true, Ordering::Relaxed);
+                            panic!("a cell in use was changed");
+                        }
+                    }
+                });
+            }
+            for round in 0..rounds {
+                let (old, new) = ((round % 2) as usize, ((round + 1) % 2) as usize);
+                current.store(new as u64, Ordering::Release);
+                barrier();
+                cells[old].store(round, Ordering::Relaxed);
+                if stop.load(Ordering::Relaxed) {
+                    break;
+                }
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
+    }
+
+    #[test]
+    fn a_barrier_separates_by_slots() {
+        if !slots::available() {
+            eprintln!("skipped: this kernel has no membarrier");
+            return;
+        }
+        a_barrier_separates(ROUNDS * 10, slots::pin, slots::barrier);
+    }
+
+    #[test]
+    fn a_barrier_separates_portably() {
+        a_barrier_separates(ROUNDS.min(20), portable::pin, portable::barrier);
+    }
+
+    #[test]
+    fn pins_nest() {
+        let gate = Gate::default();
+        assert!(!is_pinned());
+        let outer = gate.enter();
+        drop(gate.enter());
+        assert!(is_pinned());
+        drop(outer);
+        assert!(!is_pinned());
+    }
+
+    #[test]
+    fn a_thread_gives_its_slot_back() {
+        if !slots::available() {
+            return;
+        }
+        // Far more threads than there could be slots without reuse.
+        for _ in 0..if cfg!(miri) { 3 } else { 2_000 } {
+            std::thread::spawn(|| drop(slots::pin())).join().unwrap();
+        }
+        assert!(slots::slot_count() < 1_000, "{}", slots::slot_count());
+    }
+}
