@@ -172,9 +172,7 @@ impl Session for EmbankSession<'_> {
             return advance.wrong.map_or(Ok(()), |wrong| Err(wrong.into()));
         }
         self.get(keys, values)?;
-        for (&key, value) in keys.iter().zip(values.chunks_exact_mut(self.0.value_bytes)) {
-            content::advance(key, value)?;
-        }
+        content::advance_all(keys, values)?;
         self.put(keys, values, false)
     }
 

@@ -7,11 +7,19 @@
 //! rows needs.
 
 pub(crate) mod embank;
+#[cfg(feature = "fjall")]
+pub(crate) mod fjall;
+#[cfg(feature = "lmdb")]
+pub(crate) mod lmdb;
 pub(crate) mod map;
+#[cfg(feature = "redb")]
+pub(crate) mod redb;
+#[cfg(feature = "rocksdb")]
+pub(crate) mod rocksdb;
 
 use std::path::PathBuf;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
@@ -112,6 +120,15 @@ pub(crate) trait Session {
     ) -> Result<()>;
 }
 
+/// Places of a batch in the order of their keys: what a sorted store walks through with the fewest misses.
+/// Equal keys stay in their order, so that the last write wins.
+#[cfg(any(feature = "fjall", feature = "lmdb", feature = "redb"))]
+fn sorted_places(keys: &[u64]) -> impl Iterator<Item = usize> {
+    let mut places: Vec<u32> = (0..keys.len() as u32).collect();
+    places.sort_by_key(|&place| keys[place as usize]);
+    places.into_iter().map(|place| place as usize)
+}
+
 /// A store by name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -124,6 +141,14 @@ pub(crate) enum EngineKind {
     EmbankClock,
     /// A sharded in-memory hash map: no disk, no budget; the upper bound
     Map,
+    /// RocksDB (feature `rocksdb`)
+    Rocksdb,
+    /// LMDB (feature `lmdb`)
+    Lmdb,
+    /// redb (feature `redb`)
+    Redb,
+    /// fjall (feature `fjall`)
+    Fjall,
 }
 
 impl EngineKind {
@@ -134,19 +159,38 @@ impl EngineKind {
             EngineKind::EmbankGet => "embank-get",
             EngineKind::EmbankClock => "embank-clock",
             EngineKind::Map => "map",
+            EngineKind::Rocksdb => "rocksdb",
+            EngineKind::Lmdb => "lmdb",
+            EngineKind::Redb => "redb",
+            EngineKind::Fjall => "fjall",
         }
     }
 
     /// Opens the store.
     ///
     /// # Errors
-    /// What the store reports.
+    /// A store that this program was built without; what the store reports.
     pub(crate) fn open(self, settings: &Settings) -> Result<Box<dyn Engine>> {
         match self {
             EngineKind::Embank => embank::open(settings, embank::Use::Peek),
             EngineKind::EmbankGet => embank::open(settings, embank::Use::Get),
             EngineKind::EmbankClock => embank::open(settings, embank::Use::Clock),
             EngineKind::Map => map::open(settings),
+            #[cfg(feature = "rocksdb")]
+            EngineKind::Rocksdb => rocksdb::open(settings),
+            #[cfg(feature = "lmdb")]
+            EngineKind::Lmdb => lmdb::open(settings),
+            #[cfg(feature = "redb")]
+            EngineKind::Redb => redb::open(settings),
+            #[cfg(feature = "fjall")]
+            EngineKind::Fjall => fjall::open(settings),
+            #[expect(clippy::allow_attributes, reason = "reached unless all features are on")]
+            #[allow(unreachable_patterns)]
+            missing => bail!(
+                "this program was built without {0}; build it with `--features {0}`, or `--features \
+                 peers` for all of them (docs/ycsb.md says what they need)",
+                missing.name()
+            ),
         }
     }
 }
