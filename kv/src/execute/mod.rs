@@ -239,6 +239,9 @@ impl<'a, W: Work> Batch<'a, W> {
         if !matches!(W::MODE, Mode::Peek | Mode::Locate) {
             self.core.log.check_poison()?;
         }
+        if let [key] = *self.keys {
+            return self.run_single(key);
+        }
         let mut start = 0;
         while start < self.keys.len() {
             let end = self.keys.len().min(start + CHUNK_KEYS);
@@ -246,6 +249,18 @@ impl<'a, W: Work> Batch<'a, W> {
             start = end;
         }
         Ok(())
+    }
+
+    /// The whole way of a batch of one, most of which ends after its first step.
+    fn run_single(&mut self, key: u64) -> Result<()> {
+        self.pinned_until_done(|batch, view| {
+            let hash = hash(batch.table, key);
+            match batch.core.index.outline().first_match(hash) {
+                Entry::BEYOND => batch.search(0, view),
+                entry => batch.step(0, key, entry, view),
+            }
+        })?;
+        self.finish_chunk()
     }
 
     fn run_chunk(&mut self, start: usize, end: usize) -> Result<()> {
@@ -261,6 +276,18 @@ impl<'a, W: Work> Batch<'a, W> {
         }
         deferred.clear();
         self.scratch.deferred = deferred;
+        self.finish_chunk()
+    }
+
+    /// What is left when the chunk's rows in memory are done: reads from disk, growth of the index.
+    #[inline]
+    fn finish_chunk(&mut self) -> Result<()> {
+        let waiting = !(self.scratch.pending.is_empty() && self.scratch.redo.is_empty());
+        if waiting || self.tally.inserted > 0 { self.finish_chunk_slowly() } else { Ok(()) }
+    }
+
+    #[inline(never)]
+    fn finish_chunk_slowly(&mut self) -> Result<()> {
         if W::MODE == Mode::Locate {
             let places = self.scratch.pending.drain(..).map(|pending| pending.i);
             self.outcome.missing.extend(places);

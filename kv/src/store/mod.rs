@@ -1,5 +1,6 @@
 //! The store: one log, one index, many tables.
 
+mod lengths;
 mod open;
 
 use std::cell::Cell;
@@ -27,6 +28,7 @@ use crate::operation::{Clock, Operation, Outcome, Promoted};
 use crate::record::{VALUE_BYTES_MAX, record_bytes};
 use crate::stats::{Counters, StoreStats};
 use crate::waiters::{ReleaseTicket, Waiters};
+use lengths::Lengths;
 
 /// With 65,535 tables, names and descriptors stay within what `metadata` decodes.
 const TABLE_NAME_BYTES_MAX: usize = 1 << 10;
@@ -93,6 +95,8 @@ pub(crate) struct Core {
     counters: Arc<Counters>,
     waiters: Waiters,
     tables: RwLock<Vec<TableEntry>>,
+    /// Of `tables`, for every batch.
+    lengths: Lengths,
 }
 
 impl Core {
@@ -109,13 +113,10 @@ impl Core {
         entry.map_or_else(|| format!("number {}", table.0), |entry| entry.name.clone())
     }
 
+    #[inline]
     fn value_bytes(&self, table: TableId) -> Result<usize> {
-        // Tables are numbered from 1 in the order in which they were made.
-        let tables = self.tables.read();
-        let entry = tables.get(usize::from(table.0).wrapping_sub(1));
-        entry
-            .map(|entry| entry.value_bytes as usize)
-            .ok_or_else(|| Error::NoSuchTable(format!("number {}", table.0)))
+        let length = self.lengths.get(table);
+        length.ok_or_else(|| Error::NoSuchTable(format!("number {}", table.0)))
     }
 
     fn add_tally(&self, tally: &Tally) {
@@ -235,6 +236,7 @@ impl Store {
             value_bytes,
             descriptor: descriptor.into(),
         });
+        self.core.lengths.set(TableId(number), value_bytes);
         Ok(TableId(number))
     }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use parking_lot::{Mutex, RwLock};
 
+use super::lengths::Lengths;
 use super::{Core, Newest, Recovered, Store, StoreOptions, check_value_bytes};
 use crate::bank_file::{BankFile, LOCK_NAME};
 use crate::budget::Budget;
@@ -101,9 +102,11 @@ impl Store {
             counters,
             waiters: Waiters::default(),
             tables: RwLock::new(manifest.tables),
+            lengths: Lengths::default(),
         };
         for table in core.tables.read().iter() {
             check_value_bytes(&core, &table.name, table.value_bytes)?;
+            core.lengths.set(table.id(), table.value_bytes);
         }
         let core = Arc::new(core);
         let writer = {
