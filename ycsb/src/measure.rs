@@ -320,7 +320,8 @@ struct Worker<'a> {
     keys: Vec<u64>,
     values: Vec<u8>,
     version: u32,
-    calls: u64,
+    /// Calls up to and with the next one that is timed on its own.
+    until_timed: u64,
     tally: Tally,
 }
 
@@ -337,7 +338,7 @@ impl<'a> Worker<'a> {
             keys: Vec::new(),
             values: vec![0; spec.batch * target.value_bytes],
             version: thread as u32,
-            calls: 0,
+            until_timed: spec.latency_every,
             tally: Tally {
                 operations: [0; 5],
                 scanned_rows: 0,
@@ -402,8 +403,9 @@ impl<'a> Worker<'a> {
     fn make_calls(&mut self) -> Result<()> {
         let (kinds, keys) = (std::mem::take(&mut self.kinds), std::mem::take(&mut self.keys));
         for (&kind, keys) in kinds.iter().zip(keys.chunks(self.spec.batch)) {
-            self.calls += 1;
-            if self.calls.is_multiple_of(self.spec.latency_every) {
+            self.until_timed -= 1;
+            if self.until_timed == 0 {
+                self.until_timed = self.spec.latency_every;
                 let began = Instant::now();
                 self.call(kind, keys)?;
                 let nanos = began.elapsed().as_nanos() as u64;
