@@ -68,9 +68,8 @@ pub(super) fn open(settings: &Settings) -> Result<Box<dyn Engine>> {
 
 impl Engine for Lmdb {
     fn describe(&self) -> Named<String> {
-        let version = heed::lmdb_version();
         vec![
-            ("store".into(), format!("LMDB {} through heed", version.string)),
+            ("store".into(), format!("{} through heed", heed::lmdb_version().string)),
             ("flags".into(), "NOSYNC, WRITEMAP, NORDAHEAD, NOMEMINIT; INTEGERKEY".into()),
             ("map_size".into(), self.map_bytes.to_string()),
             ("transactions".into(), "one a batch; reads keep theirs until a commit".into()),
