@@ -130,8 +130,8 @@ impl Operation for PeekRows<'_> {
     const ACCESS: Access = Access::Peek;
 
     #[inline]
-    fn read(&mut self, i: usize, value: &[u8]) {
-        read_row(self.rows, self.dim, i, value);
+    fn destination(&mut self, i: usize) -> Option<&mut [u8]> {
+        Some(bytemuck::cast_slice_mut(&mut self.rows[i * self.dim..][..self.dim]))
     }
 }
 

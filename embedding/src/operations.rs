@@ -42,10 +42,11 @@ pub(crate) struct PeekRows<'a> {
 impl Operation for PeekRows<'_> {
     const ACCESS: Access = Access::Peek;
 
+    /// A row begins with its vector.
     #[inline]
-    fn read(&mut self, i: usize, value: &[u8]) {
+    fn destination(&mut self, i: usize) -> Option<&mut [u8]> {
         let dim = self.layout.dim;
-        self.rows[i * dim..][..dim].copy_from_slice(self.layout.vector(value));
+        Some(bytemuck::cast_slice_mut(&mut self.rows[i * dim..][..dim]))
     }
 }
 

@@ -64,6 +64,14 @@ pub trait Operation {
         let _ = (i, value);
     }
 
+    /// Where a `Peek` copies the row's value straight to, its first bytes, as many as there is room for: then
+    /// `read` is not called. What lies there afterwards counts only if the row is not reported as missing.
+    /// Default: none, and `read` is called with a copy of the value.
+    fn destination(&mut self, i: usize) -> Option<&mut [u8]> {
+        let _ = i;
+        None
+    }
+
     /// Changes a row's value, for `Update`; fills it, for `Put`, which gets unspecified content.
     fn update(&mut self, i: usize, value: &mut [u8]) {
         let _ = (i, value);

@@ -226,6 +226,23 @@ impl<'g> RecordRef<'g> {
         }
     }
 
+    /// As `load_value`, straight to bytes, any number up to the record's padded value length.
+    #[inline]
+    pub(crate) fn load_value_bytes(self, into: &mut [u8]) {
+        debug_assert!(into.len() <= self.shape().padded_value_bytes());
+        let (words, rest) = into.as_chunks_mut::<8>();
+        let whole = words.len();
+        for (i, to) in words.iter_mut().enumerate() {
+            // SAFETY: `i` is below the record's length in words.
+            *to = unsafe { &*self.value_words().add(i) }.load(Ordering::Relaxed).to_ne_bytes();
+        }
+        if !rest.is_empty() {
+            // SAFETY: as above: the value is padded to whole words.
+            let last = unsafe { &*self.value_words().add(whole) }.load(Ordering::Relaxed);
+            rest.copy_from_slice(&last.to_ne_bytes()[..rest.len()]);
+        }
+    }
+
     /// Stores the value word by word through atomics. Under the lock only; the caller has called
     /// `clock::fence_before_change`.
     #[inline]
@@ -362,6 +379,18 @@ mod tests {
         assert_eq!(image.padded_value()[..8], 1u64.to_le_bytes());
         let (stored, computed) = image.checksums(5, Address::new(4096));
         assert_eq!(stored, computed);
+    }
+
+    #[test]
+    fn a_value_of_any_length_is_copied() {
+        let memory = words(7);
+        let record = sample(&memory);
+        let expected: Vec<u8> = [1u64, 2, 3].iter().flat_map(|word| word.to_ne_bytes()).collect();
+        for length in 0..=24 {
+            let mut bytes = vec![0xFF; length];
+            record.load_value_bytes(&mut bytes);
+            assert_eq!(bytes, expected[..length]);
+        }
     }
 
     #[test]

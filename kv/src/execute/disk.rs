@@ -211,7 +211,14 @@ impl<W: Work> Batch<'_, W> {
         let current = pending.address.raw() >= self.core.session_start;
         let outstanding = if current && !tombstone { image.clock().outstanding() } else { 0 };
         if W::MODE == Mode::Peek {
-            self.work.read(i, &image.padded_value()[..self.value_bytes]);
+            let value = &image.padded_value()[..self.value_bytes];
+            match self.work.destination(i) {
+                Some(to) => {
+                    let bytes = to.len().min(value.len());
+                    to[..bytes].copy_from_slice(&value[..bytes]);
+                }
+                None => self.work.read(i, value),
+            }
             self.work.clock(outstanding);
             self.note_disk_hit();
             return Ok(());

@@ -18,6 +18,9 @@
 
 mod disk;
 mod record_step;
+mod single;
+
+pub(crate) use single::{Hit, try_single};
 
 use crate::address::{Address, TableId};
 use crate::error::Result;
@@ -56,6 +59,9 @@ pub(crate) enum Mode {
 pub(crate) trait Work {
     const MODE: Mode;
     fn read(&mut self, _i: usize, _value: &[u8]) {}
+    fn destination(&mut self, _i: usize) -> Option<&mut [u8]> {
+        None
+    }
     fn update(&mut self, _i: usize, _value: &mut [u8]) {}
     fn insert(&mut self, _i: usize, _value: &mut [u8]) -> bool {
         false
@@ -76,6 +82,9 @@ impl<O: Operation> Work for Caller<'_, O> {
     };
     fn read(&mut self, i: usize, value: &[u8]) {
         self.0.read(i, value);
+    }
+    fn destination(&mut self, i: usize) -> Option<&mut [u8]> {
+        self.0.destination(i)
     }
     fn update(&mut self, i: usize, value: &mut [u8]) {
         self.0.update(i, value);
@@ -199,8 +208,8 @@ pub(crate) struct Batch<'a, W> {
     /// Allocated under the present pin and not published: marked invalid, free for the next record
     /// of its size.
     spare: Option<(Address, usize)>,
-    pub(crate) outcome: Outcome,
-    pub(crate) tally: Tally,
+    outcome: &'a mut Outcome,
+    tally: &'a mut Tally,
 }
 
 impl<'a, W: Work> Batch<'a, W> {
@@ -210,10 +219,11 @@ impl<'a, W: Work> Batch<'a, W> {
         keys: &'a [u64],
         clock: Clock,
         work: &'a mut W,
-        scratch: &'a mut Scratch,
+        (scratch, outcome, tally): (&'a mut Scratch, &'a mut Outcome, &'a mut Tally),
     ) -> Self {
-        scratch.value.clear();
-        scratch.value.resize(value_bytes.div_ceil(8), 0);
+        if scratch.value.len() != value_bytes.div_ceil(8) {
+            scratch.value.resize(value_bytes.div_ceil(8), 0);
+        }
         // An earlier batch may have ended with an error.
         scratch.pending.clear();
         scratch.redo.clear();
@@ -229,8 +239,8 @@ impl<'a, W: Work> Batch<'a, W> {
             prefetch_bytes: (record_bytes / LINE_BYTES).min(LINES_AHEAD_MAX) * LINE_BYTES,
             last_byte: record_bytes - 1,
             spare: None,
-            outcome: Outcome::default(),
-            tally: Tally::default(),
+            outcome,
+            tally,
         }
     }
 
@@ -239,9 +249,6 @@ impl<'a, W: Work> Batch<'a, W> {
         if !matches!(W::MODE, Mode::Peek | Mode::Locate) {
             self.core.log.check_poison()?;
         }
-        if let [key] = *self.keys {
-            return self.run_single(key);
-        }
         let mut start = 0;
         while start < self.keys.len() {
             let end = self.keys.len().min(start + CHUNK_KEYS);
@@ -249,18 +256,6 @@ impl<'a, W: Work> Batch<'a, W> {
             start = end;
         }
         Ok(())
-    }
-
-    /// The whole way of a batch of one, most of which ends after its first step.
-    fn run_single(&mut self, key: u64) -> Result<()> {
-        self.pinned_until_done(|batch, view| {
-            let hash = hash(batch.table, key);
-            match batch.core.index.outline().first_match(hash) {
-                Entry::BEYOND => batch.search(0, view),
-                entry => batch.step(0, key, entry, view),
-            }
-        })?;
-        self.finish_chunk()
     }
 
     fn run_chunk(&mut self, start: usize, end: usize) -> Result<()> {

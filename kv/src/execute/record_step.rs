@@ -5,8 +5,121 @@ use crate::clock::{self, ClockWord, LockRefused, Locked};
 use crate::hash::hash;
 use crate::index::Entry;
 use crate::log::{PageFull, View};
+use crate::operation::Clock;
 use crate::record::RecordRef;
 use crate::sync::Ordering;
+
+/// What a look without the lock found.
+pub(super) enum Peeked {
+    /// A newer record of the key exists.
+    Moved,
+    /// The row is deleted.
+    Missing,
+    /// The row, and the operation has it.
+    Row,
+}
+
+/// Reads a row in memory without its lock. `room`: words for a value of the table, and its length in bytes.
+#[inline]
+pub(super) fn peek<W: Work>(
+    work: &mut W,
+    i: usize,
+    record: RecordRef<'_>,
+    (value, value_bytes): (&mut [u64], usize),
+) -> Peeked {
+    let has_room = record.shape().padded_value_bytes() == value.len() * 8;
+    let (mut tombstone, mut direct) = (false, false);
+    let current = clock::read_unlocked(record.clock(), || {
+        tombstone = record.link().is_tombstone();
+        direct = false;
+        if !has_room || tombstone {
+            return;
+        }
+        match work.destination(i) {
+            Some(to) => {
+                let bytes = to.len().min(value_bytes);
+                record.load_value_bytes(&mut to[..bytes]);
+                direct = true;
+            }
+            None => record.load_value(value),
+        }
+    });
+    if !current {
+        return Peeked::Moved;
+    }
+    if tombstone {
+        return Peeked::Missing;
+    }
+    if !direct {
+        work.read(i, bytes_of(value, value_bytes));
+    }
+    let clock = ClockWord::from_bits(record.clock().load(Ordering::Relaxed));
+    work.clock(clock.outstanding());
+    Peeked::Row
+}
+
+/// What became of a row of the mutable region.
+pub(super) enum InPlace<'g> {
+    /// A newer record of the key exists.
+    Moved,
+    /// The staleness bound keeps it.
+    Blocked,
+    /// It is deleted; the lock is the caller's.
+    Tombstone(Locked<'g>),
+    /// It is done.
+    Row {
+        /// Lookahead had brought it, and this was its first use.
+        promoted: bool,
+    },
+}
+
+/// Works on a row of the mutable region that has room for a value. `room` as for [`peek`].
+#[inline]
+pub(super) fn in_place<'g, W: Work>(
+    work: &mut W,
+    i: usize,
+    record: RecordRef<'g>,
+    clock: Clock,
+    (scratch, value_bytes): (&mut [u64], usize),
+) -> InPlace<'g> {
+    let locked = match clock::lock(record.clock(), |word| clock.admits(word.outstanding())) {
+        Ok(locked) => locked,
+        Err(LockRefused::Replaced) => return InPlace::Moved,
+        Err(LockRefused::Declined) => return InPlace::Blocked,
+    };
+    if record.link().is_tombstone() {
+        return InPlace::Tombstone(locked);
+    }
+    let before = locked.word();
+    let done = InPlace::Row { promoted: before.is_promoted() };
+    let after = before.with_outstanding(clock.after(before.outstanding())).with_promoted(false);
+    match W::MODE {
+        Mode::Get => {
+            // SAFETY: the lock is held; the record has room for a value of this table.
+            work.read(i, unsafe { record.value(value_bytes) });
+            locked.unlock_unchanged(after);
+            return done;
+        }
+        Mode::Delete => {
+            clock::fence_before_change();
+            record.set_link(record.link().with_tombstone(true));
+            locked.unlock_changed(after.with_outstanding(0));
+            return done;
+        }
+        _ => {
+            let value = bytes_of(scratch, value_bytes);
+            if W::MODE == Mode::Update {
+                // SAFETY: as above.
+                value.copy_from_slice(unsafe { record.value(value_bytes) });
+            }
+            work.update(i, value);
+            clock::fence_before_change();
+            record.store_value(scratch);
+        }
+    }
+    locked.unlock_changed(after);
+    done
+}
 
 impl<W: Work> Batch<'_, W> {
     /// Whether the row is one that this operation changes, or locks to read, where it lies. A tombstone
@@ -56,25 +169,11 @@ impl<W: Work> Batch<'_, W> {
 
     #[inline]
     pub(super) fn peek(&mut self, i: usize, record: RecordRef<'_>, view: View<'_>) -> Step {
-        let has_room = self.has_room(record);
-        let mut tombstone = false;
-        let value = &mut self.scratch.value;
-        let current = clock::read_unlocked(record.clock(), || {
-            tombstone = record.link().is_tombstone();
-            if has_room {
-                record.load_value(value);
-            }
-        });
-        if !current {
-            return Step::Moved;
-        }
-        if tombstone {
-            self.note_missing(i);
-        } else {
-            self.work.read(i, bytes_of(&mut self.scratch.value, self.value_bytes));
-            let clock = ClockWord::from_bits(record.clock().load(Ordering::Relaxed));
-            self.work.clock(clock.outstanding());
-            self.count_hit(record, view);
+        let room = (&mut self.scratch.value[..], self.value_bytes);
+        match peek(self.work, i, record, room) {
+            Peeked::Moved => return Step::Moved,
+            Peeked::Missing => self.note_missing(i),
+            Peeked::Row => self.count_hit(record, view),
         }
         Step::Done
     }
@@ -82,49 +181,17 @@ impl<W: Work> Batch<'_, W> {
     /// A row in the mutable region.
     #[inline]
     pub(super) fn in_place(&mut self, i: usize, record: RecordRef<'_>) -> Step {
-        let clock = self.clock;
-        let locked = match clock::lock(record.clock(), |word| clock.admits(word.outstanding())) {
-            Ok(locked) => locked,
-            Err(LockRefused::Replaced) => return Step::Moved,
-            Err(LockRefused::Declined) => {
-                self.outcome.blocked.push(i as u32);
-                return Step::Done;
-            }
-        };
-        if record.link().is_tombstone() {
-            self.revive_in_place(i, record, locked);
-            return Step::Done;
-        }
-        self.tally.hits_mutable += 1;
-        let before = locked.word();
-        self.tally.promoted_used += u64::from(before.is_promoted());
-        let after = before.with_outstanding(clock.after(before.outstanding())).with_promoted(false);
-        match W::MODE {
-            Mode::Get => {
-                // SAFETY: the lock is held; the record has room for a value of this table.
-                self.work.read(i, unsafe { record.value(self.value_bytes) });
-                locked.unlock_unchanged(after);
-                return Step::Done;
-            }
-            Mode::Delete => {
-                clock::fence_before_change();
-                record.set_link(record.link().with_tombstone(true));
-                self.tally.deleted += 1;
-                locked.unlock_changed(after.with_outstanding(0));
-                return Step::Done;
-            }
-            _ => {
-                let value = bytes_of(&mut self.scratch.value, self.value_bytes);
-                if W::MODE == Mode::Update {
-                    // SAFETY: as above.
-                    value.copy_from_slice(unsafe { record.value(self.value_bytes) });
-                }
-                self.work.update(i, value);
-                clock::fence_before_change();
-                record.store_value(&self.scratch.value);
+        let room = (&mut self.scratch.value[..], self.value_bytes);
+        match in_place(self.work, i, record, self.clock, room) {
+            InPlace::Moved => return Step::Moved,
+            InPlace::Blocked => self.outcome.blocked.push(i as u32),
+            InPlace::Tombstone(locked) => self.revive_in_place(i, record, locked),
+            InPlace::Row { promoted } => {
+                self.tally.hits_mutable += 1;
+                self.tally.promoted_used += u64::from(promoted);
+                self.tally.deleted += u64::from(W::MODE == Mode::Delete);
             }
         }
-        locked.unlock_changed(after);
         Step::Done
     }
 

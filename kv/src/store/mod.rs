@@ -20,7 +20,9 @@ use crate::checkpoint::{CheckpointIdentity, Checkpoints, Manifest, TableEntry};
 use crate::device::{self, DeviceChoice};
 use crate::epoch::Gate;
 use crate::error::{Error, Result};
-use crate::execute::{Batch, Caller, Delete, Locate, Mode, Promote, Scratch, Tally, Work};
+use crate::execute::{
+    Batch, Caller, Delete, Hit, Locate, Mode, Promote, Scratch, Tally, Work, try_single,
+};
 use crate::index::Index;
 use crate::log::Log;
 use crate::log::page::PAGE_HEADER_BYTES;
@@ -117,6 +119,19 @@ impl Core {
     fn value_bytes(&self, table: TableId) -> Result<usize> {
         let length = self.lengths.get(table);
         length.ok_or_else(|| Error::NoSuchTable(format!("number {}", table.0)))
+    }
+
+    #[inline]
+    fn count_single(&self, hit: Hit) {
+        match hit {
+            Hit::Mutable => self.counters.hits_mutable.add(1),
+            Hit::ReadOnly => self.counters.hits_read_only.add(1),
+        }
+    }
+
+    #[cold]
+    pub(crate) fn note_promoted_used(&self) {
+        self.counters.promoted_used.add(1);
     }
 
     fn add_tally(&self, tally: &Tally) {
@@ -261,15 +276,23 @@ impl Store {
         work: &mut W,
     ) -> Result<(Outcome, Tally)> {
         let value_bytes = self.core.value_bytes(table)?;
+        if let [key] = *keys
+            && let Some(hit) = try_single(&self.core, (table, value_bytes), key, clock, work)
+        {
+            self.core.count_single(hit);
+            if clock == Clock::Release {
+                self.core.waiters.released(table, keys);
+            }
+            return Ok((Outcome::default(), Tally::default()));
+        }
         if u32::try_from(keys.len()).is_err() {
             return Err(Error::InvalidArgument("a batch holds at most 4,294,967,295 keys".into()));
         }
         let mut scratch = SCRATCH.take().unwrap_or_default();
-        let mut batch =
-            Batch::new(&self.core, (table, value_bytes), keys, clock, work, &mut scratch);
-        let result = batch.run();
-        let (outcome, tally) =
-            (std::mem::take(&mut batch.outcome), std::mem::take(&mut batch.tally));
+        // Filled where they lie: most of a single operation's time would go into moving them.
+        let (mut outcome, mut tally) = (Outcome::default(), Tally::default());
+        let memory = (&mut *scratch, &mut outcome, &mut tally);
+        let result = Batch::new(&self.core, (table, value_bytes), keys, clock, work, memory).run();
         SCRATCH.set(Some(scratch));
         self.core.add_tally(&tally);
         if clock == Clock::Release || W::MODE == Mode::Delete {

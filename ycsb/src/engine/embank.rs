@@ -195,8 +195,8 @@ impl Operation for PeekRows<'_> {
     const ACCESS: Access = Access::Peek;
 
     #[inline]
-    fn read(&mut self, i: usize, value: &[u8]) {
-        self.values[i * self.value_bytes..][..self.value_bytes].copy_from_slice(value);
+    fn destination(&mut self, i: usize) -> Option<&mut [u8]> {
+        Some(&mut self.values[i * self.value_bytes..][..self.value_bytes])
     }
 }
 

@@ -1,0 +1,75 @@
+//! The short way of a batch of one.
+//!
+//! A store driven key by key has nothing to overlap within a batch; the processor overlaps what it can see
+//! ahead, some 500 instructions. A batch's own book-keeping takes more than that. So a single key whose
+//! row is found at the first look, in memory and where it may stay, is dealt with here, by the same code as
+//! in a batch (`record_step`) without anything around it. Whatever is out of the ordinary is left to the
+//! batch, before anything has been done.
+
+use super::record_step::{InPlace, Peeked, in_place, peek};
+use super::{Entry, Mode, Work};
+use crate::address::TableId;
+use crate::hash::hash;
+use crate::operation::Clock;
+use crate::store::Core;
+
+/// Values up to this long go this way: they are worked on on the stack.
+const WORDS_MAX: usize = 16;
+
+/// Where a row was found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Hit {
+    /// In the mutable region.
+    Mutable,
+    /// In the read-only region.
+    ReadOnly,
+}
+
+/// Does the whole work for `key`, or nothing: then none.
+#[inline]
+pub(crate) fn try_single<W: Work>(
+    core: &Core,
+    (table, value_bytes): (TableId, usize),
+    key: u64,
+    clock: Clock,
+    work: &mut W,
+) -> Option<Hit> {
+    let mut words = [0; WORDS_MAX];
+    let value = words.get_mut(..value_bytes.div_ceil(8))?;
+    let _pin = core.gate.enter();
+    let view = core.log.view();
+    let entry: Entry = core.index.outline().first_match(hash(table, key));
+    if entry.is_nowhere() || !view.in_memory(entry.address()) {
+        return None;
+    }
+    // SAFETY: pinned, above the head; the address came from the index.
+    let record = unsafe { view.record(entry.address()) };
+    if !record.is(table, key) {
+        return None;
+    }
+    let mutable = view.mutable(entry.address());
+    match W::MODE {
+        Mode::Peek => {
+            let Peeked::Row = peek(work, 0, record, (value, value_bytes)) else { return None };
+        }
+        Mode::Get | Mode::Update | Mode::Put => {
+            let has_room = record.shape().padded_value_bytes() == value.len() * 8;
+            if !mutable || !has_room || core.log.check_poison().is_err() {
+                return None;
+            }
+            let done = in_place(work, 0, record, clock, (value, value_bytes));
+            // A tombstone's lock is given back as it was found; a row that lookahead brought is counted
+            // by the batch.
+            match done {
+                InPlace::Row { promoted } => {
+                    if promoted {
+                        core.note_promoted_used();
+                    }
+                }
+                InPlace::Moved | InPlace::Blocked | InPlace::Tombstone(_) => return None,
+            }
+        }
+        Mode::Delete | Mode::Promote | Mode::Locate => return None,
+    }
+    Some(if mutable { Hit::Mutable } else { Hit::ReadOnly })
+}
