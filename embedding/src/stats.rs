@@ -182,3 +182,59 @@ pub struct BankStats {
     /// Leases that were dropped and could not give back all of their counts.
     pub release_failures: u64,
 }
+
+#[cfg(feature = "prometheus")]
+impl BankStats {
+    /// All numbers of the bank in the text format that Prometheus scrapes (OpenMetrics 1.0; serve it as
+    /// `application/openmetrics-text; version=1.0.0; charset=utf-8`).
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// let bank = embank::Bank::open(dir.path().join("bank"), embank::BankOptions::default())?;
+    /// assert!(bank.stats().to_prometheus().contains("embank_lookahead_keys_total{fate=\"late\"} 0.0"));
+    /// # Ok::<(), embank::Error>(())
+    /// ```
+    #[must_use]
+    pub fn to_prometheus(&self) -> String {
+        use embank_kv::metrics::{Metric, to_prometheus};
+
+        let ahead = &self.lookahead;
+        let keys = |fate, value| {
+            Metric::counter("embank_lookahead_keys", "Keys announced ahead", value)
+                .labelled("fate", fate)
+        };
+        let mut metrics = self.store.metrics();
+        metrics.extend([
+            keys("requested", ahead.requested),
+            keys("resident", ahead.resident),
+            keys("queued", ahead.queued),
+            keys("merged", ahead.merged),
+            keys("dropped", ahead.dropped),
+            keys("moved", ahead.moved),
+            keys("on_time", ahead.on_time),
+            keys("late", ahead.late),
+            keys("wasted", ahead.wasted),
+            keys("missing", ahead.missing),
+            keys("cancelled", ahead.cancelled),
+            keys("failed", ahead.failed),
+            Metric::gauge("embank_lookahead_pending", "Keys waiting or being read", ahead.pending),
+            Metric::gauge("embank_lookahead_capacity", "Keys that may wait", ahead.capacity),
+            Metric::gauge("embank_lookahead_bytes", "Memory of the queue", ahead.memory_bytes),
+            Metric::gauge(
+                "embank_bank_memory_budget_bytes",
+                "The bank's memory budget",
+                self.memory_budget_bytes,
+            ),
+            Metric::counter("embank_staleness_waits", "Gets that waited for a bound", self.waits),
+            Metric::seconds("embank_staleness_waits_seconds", "How long they waited", self.wait_us),
+            Metric::counter("embank_staleness_timeouts", "Gets that gave up", self.timeouts),
+            Metric::counter(
+                "embank_release_failures",
+                "Dropped leases that could not give back all counts",
+                self.release_failures,
+            ),
+        ]);
+        to_prometheus(&metrics)
+    }
+}

@@ -24,6 +24,7 @@ mod hash;
 mod index;
 mod log;
 pub mod metadata;
+pub mod metrics;
 mod operation;
 mod prefetch;
 mod record;

@@ -1,8 +1,90 @@
 //! What the store counts.
+//!
+//! A batch counts for itself (its tally) and adds that once, at its end. Even once a batch is often when a
+//! batch is a single key: two threads that add to one counter then pass its cache line back and forth,
+//! some 50 ns each time. So a [`BatchCounter`] has a cell for each thread, on a cache line of its own, and a
+//! reader sums them. The first [`CELLS`] threads of the process that live at a time have their cells to
+//! themselves and add without a locked instruction; further ones share a last cell.
+
+use std::time::Duration;
+
+use parking_lot::Mutex;
 
 use crate::sync::{AtomicU64, Ordering};
 
-/// A counter that only grows. Batches add once each, not once per key.
+/// Threads with a cell of their own.
+const CELLS: usize = 16;
+
+/// Which of the first [`CELLS`] cells are taken, a bit each.
+static TAKEN: Mutex<u32> = Mutex::new(0);
+
+const _: () = assert!(CELLS <= 32);
+
+/// A thread's cell, given back when the thread ends. The lock orders what the next owner adds after it.
+struct OwnCell(usize);
+
+impl OwnCell {
+    fn take() -> Self {
+        let mut taken = TAKEN.lock();
+        let cell = (taken.trailing_ones() as usize).min(CELLS);
+        if cell < CELLS {
+            *taken |= 1 << cell;
+        }
+        OwnCell(cell)
+    }
+}
+
+impl Drop for OwnCell {
+    fn drop(&mut self) {
+        if self.0 < CELLS {
+            *TAKEN.lock() &= !(1 << self.0);
+        }
+    }
+}
+
+thread_local! {
+    static OWN_CELL: OwnCell = OwnCell::take();
+}
+
+/// The cell in which this thread counts; [`CELLS`] for the shared one.
+#[inline]
+fn own_cell() -> usize {
+    // A batch in the destructor of another thread local may come after this one's.
+    OWN_CELL.try_with(|cell| cell.0).unwrap_or(CELLS)
+}
+
+/// A number alone on its cache line.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Cell(AtomicU64);
+
+/// A counter that batches add to, once each.
+#[derive(Debug, Default)]
+pub(crate) struct BatchCounter([Cell; CELLS + 1]);
+
+impl BatchCounter {
+    #[inline]
+    pub(crate) fn add(&self, count: u64) {
+        if count == 0 {
+            return;
+        }
+        let place = own_cell();
+        let cell = &self.0[place].0;
+        // Relaxed, all of them: counters order nothing.
+        if place < CELLS {
+            // Nobody else writes here.
+            cell.store(cell.load(Ordering::Relaxed).wrapping_add(count), Ordering::Relaxed);
+        } else {
+            cell.fetch_add(count, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn get(&self) -> u64 {
+        self.0.iter().fold(0, |sum, cell| sum.wrapping_add(cell.0.load(Ordering::Relaxed)))
+    }
+}
+
+/// A counter for what happens seldom.
 #[derive(Debug, Default)]
 pub(crate) struct Counter(AtomicU64);
 
@@ -23,24 +105,95 @@ impl Counter {
     }
 }
 
+/// Something that batches wait for: how often, how long together, how long at most.
+#[derive(Debug, Default)]
+pub(crate) struct Stalls {
+    count: AtomicU64,
+    total_ns: AtomicU64,
+    longest_ns: AtomicU64,
+}
+
+impl Stalls {
+    pub(crate) fn note(&self, took: Duration) {
+        let took_ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        // Relaxed: counters order nothing.
+        self.count.fetch_add(1, Ordering::Relaxed);
+        self.total_ns.fetch_add(took_ns, Ordering::Relaxed);
+        self.longest_ns.fetch_max(took_ns, Ordering::Relaxed);
+    }
+
+    pub(crate) fn count(&self) -> u64 {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn total_us(&self) -> u64 {
+        self.total_ns.load(Ordering::Relaxed) / 1_000
+    }
+
+    pub(crate) fn longest_us(&self) -> u64 {
+        self.longest_ns.load(Ordering::Relaxed).div_ceil(1_000)
+    }
+}
+
+/// Batches of one key that took the short way, by what they did and where they found the row. All but
+/// peeks find it in the mutable region. One counter each, because adding to five would cost as much as the
+/// rest of such a batch.
+#[derive(Debug, Default)]
+pub(crate) struct Singles<T = BatchCounter> {
+    pub(crate) peek_mutable: T,
+    pub(crate) peek_read_only: T,
+    pub(crate) get: T,
+    pub(crate) update: T,
+    pub(crate) put: T,
+}
+
+impl Singles {
+    pub(crate) fn get(&self) -> Singles<u64> {
+        Singles {
+            peek_mutable: self.peek_mutable.get(),
+            peek_read_only: self.peek_read_only.get(),
+            get: self.get.get(),
+            update: self.update.get(),
+            put: self.put.get(),
+        }
+    }
+}
+
+impl Singles<u64> {
+    pub(crate) fn all(&self) -> u64 {
+        self.peek_mutable + self.peek_read_only + self.get + self.update + self.put
+    }
+}
+
 /// The live counters behind [`StoreStats`].
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
-    pub(crate) hits_mutable: Counter,
-    pub(crate) hits_read_only: Counter,
-    pub(crate) hits_disk: Counter,
-    pub(crate) missing: Counter,
-    pub(crate) inserted: Counter,
-    pub(crate) records_appended: Counter,
-    pub(crate) copied_to_tail: Counter,
-    pub(crate) disk_reads: Counter,
-    pub(crate) disk_read_bytes: Counter,
+    pub(crate) singles: Singles,
+    pub(crate) batches: BatchCounter,
+    pub(crate) peek_keys: BatchCounter,
+    pub(crate) get_keys: BatchCounter,
+    pub(crate) update_keys: BatchCounter,
+    pub(crate) put_keys: BatchCounter,
+    pub(crate) delete_keys: BatchCounter,
+    pub(crate) changed: BatchCounter,
+    pub(crate) deleted: BatchCounter,
+    pub(crate) hits_mutable: BatchCounter,
+    pub(crate) hits_read_only: BatchCounter,
+    pub(crate) hits_disk: BatchCounter,
+    pub(crate) missing: BatchCounter,
+    pub(crate) inserted: BatchCounter,
+    pub(crate) records_appended: BatchCounter,
+    pub(crate) copied_to_tail: BatchCounter,
+    pub(crate) disk_reads: BatchCounter,
+    pub(crate) disk_read_bytes: BatchCounter,
     pub(crate) disk_write_bytes: Counter,
-    pub(crate) promoted: Counter,
-    pub(crate) promoted_used: Counter,
+    pub(crate) promoted: BatchCounter,
+    pub(crate) promoted_used: BatchCounter,
     pub(crate) promoted_wasted: Counter,
-    pub(crate) overtaken: Counter,
-    pub(crate) page_waits: Counter,
+    pub(crate) overtaken: BatchCounter,
+    pub(crate) page_waits: Stalls,
+    pub(crate) growth_steps: Stalls,
+    pub(crate) checkpoint_pauses: Stalls,
     pub(crate) checkpoints: Counter,
     pub(crate) last_checkpoint_us: Counter,
     pub(crate) last_checkpoint_pause_us: Counter,
@@ -61,6 +214,22 @@ pub struct StoreStats {
     pub device: &'static str,
     /// Why the preferred device or direct I/O is not in use; empty if it is.
     pub device_notes: Vec<String>,
+    /// Batches run.
+    pub batches: u64,
+    /// Keys of peeks.
+    pub peek_keys: u64,
+    /// Keys of gets.
+    pub get_keys: u64,
+    /// Keys of updates.
+    pub update_keys: u64,
+    /// Keys of puts.
+    pub put_keys: u64,
+    /// Keys of deletions.
+    pub delete_keys: u64,
+    /// Rows changed: updated, put, inserted by a get, deleted.
+    pub changed: u64,
+    /// Rows deleted.
+    pub deleted: u64,
     /// Rows found in the mutable region.
     pub hits_mutable: u64,
     /// Rows found in the read-only region.
@@ -91,6 +260,20 @@ pub struct StoreStats {
     pub overtaken: u64,
     /// Times that a batch waited for a free frame.
     pub page_waits: u64,
+    /// How long those waits took together, in microseconds.
+    pub page_waits_us: u64,
+    /// The longest of them, in microseconds.
+    pub page_waits_us_max: u64,
+    /// Times that a batch split buckets of the index after its inserts.
+    pub growth_steps: u64,
+    /// How long that took together, in microseconds.
+    pub growth_steps_us: u64,
+    /// The longest of them, in microseconds.
+    pub growth_steps_us_max: u64,
+    /// How long checkpoints held batches, all together, in microseconds.
+    pub checkpoint_pauses_us: u64,
+    /// The longest of these pauses, in microseconds.
+    pub checkpoint_pauses_us_max: u64,
     /// Gauge: the memory budget, in bytes.
     pub memory_budget_bytes: u64,
     /// Gauge: log frames in memory, in bytes.
@@ -117,4 +300,48 @@ pub struct StoreStats {
     pub last_checkpoint_us: u64,
     /// Gauge: how long the last checkpoint held batches, in microseconds.
     pub last_checkpoint_pause_us: u64,
+}
+
+impl StoreStats {
+    /// Bytes written to the device for each row changed since the bank was opened; zero if none was.
+    ///
+    /// A row that is changed often while it is in mutable memory is written once, so this may be far below
+    /// the length of a record. What memory still holds unwritten is not in it.
+    #[must_use]
+    pub fn written_bytes_per_changed_row(&self) -> f64 {
+        if self.changed == 0 { 0.0 } else { self.disk_write_bytes as f64 / self.changed as f64 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_threads_lose_no_count() {
+        // More threads than cells, so that some share the last; and in two waves, so that cells change owner.
+        let counter = BatchCounter::default();
+        for _ in 0..2 {
+            std::thread::scope(|scope| {
+                for _ in 0..2 * CELLS {
+                    scope.spawn(|| (0..1_000).for_each(|_| counter.add(3)));
+                }
+            });
+        }
+        assert_eq!(counter.get(), 2 * 2 * CELLS as u64 * 3_000);
+    }
+
+    #[test]
+    fn stalls_keep_their_number_sum_and_longest() {
+        let stalls = Stalls::default();
+        for ms in [2, 5, 3] {
+            stalls.note(Duration::from_millis(ms));
+        }
+        assert_eq!((stalls.count(), stalls.total_us(), stalls.longest_us()), (3, 10_000, 5_000));
+    }
+
+    #[test]
+    fn a_store_that_changed_nothing_has_written_nothing_a_row() {
+        assert_eq!(StoreStats::default().written_bytes_per_changed_row(), 0.0);
+    }
 }

@@ -268,3 +268,47 @@ fn promote_moves_rows_to_mutable_memory_and_says_so() {
         assert_eq!(after.promoted_used, 100);
     }
 }
+
+#[test]
+fn operations_are_counted_by_kind_and_changes_by_row() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path(), &options(BUDGET_BYTES)).unwrap();
+    let table = store.create_table("rows", VALUE_BYTES as u32, b"").unwrap();
+    put(&store, table, &[1, 2, 3], 0, VALUE_BYTES);
+    get(&store, table, &[1, 2]);
+    peek(&store, table, &[1, 9]).unwrap();
+    // One row changed, one left missing, one inserted.
+    store.execute(table, &[3, 8], Clock::Keep, &mut Add { by: 1, insert: false }).unwrap();
+    store.execute(table, &[7], Clock::Keep, &mut Add { by: 1, insert: true }).unwrap();
+    assert_eq!(store.delete(table, &[2, 5]).unwrap(), 1);
+    let stats = store.stats();
+    assert_eq!(stats.batches, 6);
+    assert_eq!((stats.put_keys, stats.get_keys, stats.peek_keys), (3, 2, 2));
+    assert_eq!((stats.update_keys, stats.delete_keys), (3, 2));
+    assert_eq!((stats.changed, stats.inserted, stats.deleted), (3 + 1 + 1 + 1, 4, 1));
+    // One key a call counts as any other batch does.
+    put(&store, table, &[1], 0, VALUE_BYTES);
+    get(&store, table, &[1]);
+    peek(&store, table, &[1]).unwrap();
+    store.execute(table, &[3], Clock::Keep, &mut Add { by: 1, insert: false }).unwrap();
+    let after = store.stats();
+    assert_eq!(after.batches - stats.batches, 4);
+    assert_eq!(after.hits_mutable - stats.hits_mutable, 4);
+    let counts = |s: &StoreStats| [s.put_keys, s.get_keys, s.peek_keys, s.update_keys];
+    let (before, after_counts) = (counts(&stats), counts(&after));
+    assert!(before.iter().zip(after_counts).all(|(before, after)| before + 1 == after));
+    assert_eq!(after.changed - stats.changed, 2);
+}
+
+#[test]
+fn stalls_are_counted_and_timed() {
+    let Loaded { store, table, _dir } = load(DeviceChoice::Auto);
+    let stats = store.stats();
+    assert!(stats.growth_steps > 0, "{stats:?}");
+    assert!(stats.growth_steps_us_max <= stats.growth_steps_us + 1, "{stats:?}");
+    assert_eq!(stats.checkpoints, 1);
+    assert!(stats.checkpoint_pauses_us_max >= stats.last_checkpoint_pause_us, "{stats:?}");
+    assert!(stats.written_bytes_per_changed_row() >= VALUE_BYTES as f64, "{stats:?}");
+    put(&store, table, &keys(), 1, VALUE_BYTES);
+    assert_eq!(store.stats().changed, 2 * ROWS);
+}

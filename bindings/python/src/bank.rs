@@ -230,6 +230,11 @@ impl PyBank {
         stats::bank(py, &found)
     }
 
+    /// The same numbers as text that Prometheus scrapes, in the OpenMetrics format.
+    fn prometheus(&self, py: Python<'_>) -> PyResult<String> {
+        self.cell.with_bank(py, |bank| Ok(bank.stats().to_prometheus()))
+    }
+
     /// Closes the bank; a second call does nothing.
     ///
     /// It takes no checkpoint: what came after the last one is lost. Leases that are held are given

@@ -100,6 +100,7 @@ def test_closing_gives_leases_back_and_refuses_what_comes_after(tmp_path: Path) 
         lambda: bank.tables(),
         lambda: bank.checkpoint(),
         lambda: bank.stats(),
+        lambda: bank.prometheus(),
         lambda: bank.__enter__(),
     ]
     for use in uses:

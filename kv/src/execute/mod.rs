@@ -22,6 +22,8 @@ mod single;
 
 pub(crate) use single::{Hit, try_single};
 
+use std::time::Instant;
+
 use crate::address::{Address, TableId};
 use crate::error::Result;
 use crate::hash::hash;
@@ -302,9 +304,13 @@ impl<'a, W: Work> Batch<'a, W> {
         if self.tally.inserted > 0 {
             // Pinned, so that a checkpoint's pause keeps the index still.
             let guard = self.core.gate.enter();
+            let growing = self.core.index.wants_growth().then(Instant::now);
             self.core.index.grow(&self.core.budget);
             drop(guard);
             self.core.log.give_way()?;
+            if let Some(since) = growing {
+                self.core.counters.growth_steps.note(since.elapsed());
+            }
         }
         Ok(())
     }

@@ -35,16 +35,20 @@ fn overflow_buckets_for(entries: usize) -> usize {
 }
 
 impl Index {
+    /// Whether there are more entries than the buckets are meant for.
+    pub(crate) fn wants_growth(&self) -> bool {
+        self.entry_count() > self.bucket_count() * LOAD
+    }
+
     /// Splits buckets until the load is right again. Called after inserts; does nothing when another
     /// thread is at it or when the budget has nothing left (slots are then shared, see `insert`).
     pub(crate) fn grow(&self, budget: &Budget) {
-        if self.entry_count() <= self.bucket_count() * LOAD {
+        if !self.wants_growth() {
             return;
         }
         let Some(mut growth) = self.growth.try_lock() else { return };
         for _ in 0..SPLITS_PER_CALL {
-            let loaded = self.entry_count() > self.bucket_count() * LOAD;
-            if !loaded || !self.split_next(budget, &mut growth) {
+            if !self.wants_growth() || !self.split_next(budget, &mut growth) {
                 return;
             }
         }

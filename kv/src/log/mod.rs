@@ -29,6 +29,7 @@ pub(crate) mod page;
 mod writer;
 
 use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 
 use parking_lot::{Condvar, Mutex};
 
@@ -274,26 +275,28 @@ impl Log {
             ));
         }
         let mut state = self.state.lock();
-        let mut waited = false;
+        let mut waiting = None;
         // Ends: the writer frees a frame, or poisons the log and wakes everybody.
         loop {
             self.check_poison()?;
-            if self.tail.load(Ordering::Relaxed) >> 32 != full.0 {
-                return Ok(());
+            let turned = self.tail.load(Ordering::Relaxed) >> 32 != full.0;
+            if turned {
+                break;
             }
             self.retire_free_frames(&mut state);
             if let Some(frame) = state.take_frame(self.budget.frames_allowed()) {
                 self.begin_page(next, frame);
                 self.writer_wake.notify_one();
-                return Ok(());
+                break;
             }
-            if !waited {
-                self.counters.page_waits.add(1);
-                waited = true;
-            }
+            waiting.get_or_insert_with(Instant::now);
             self.writer_wake.notify_one();
             self.frame_freed.wait(&mut state);
         }
+        if let Some(since) = waiting {
+            self.counters.page_waits.note(since.elapsed());
+        }
+        Ok(())
     }
 
     fn begin_page(&self, page: u64, frame: u32) {

@@ -94,7 +94,7 @@ pub(crate) struct Core {
     pub(crate) buffers: Buffers,
     /// Records at or above this address were written since the store was opened.
     pub(crate) session_start: u64,
-    counters: Arc<Counters>,
+    pub(crate) counters: Arc<Counters>,
     waiters: Waiters,
     tables: RwLock<Vec<TableEntry>>,
     /// Of `tables`, for every batch.
@@ -121,11 +121,17 @@ impl Core {
         length.ok_or_else(|| Error::NoSuchTable(format!("number {}", table.0)))
     }
 
+    /// Counts a single key that took the short way: one counter tells all.
     #[inline]
-    fn count_single(&self, hit: Hit) {
-        match hit {
-            Hit::Mutable => self.counters.hits_mutable.add(1),
-            Hit::ReadOnly => self.counters.hits_read_only.add(1),
+    fn count_single(&self, mode: Mode, hit: Hit) {
+        let singles = &self.counters.singles;
+        match (mode, hit) {
+            (Mode::Peek, Hit::Mutable) => singles.peek_mutable.add(1),
+            (Mode::Peek, Hit::ReadOnly) => singles.peek_read_only.add(1),
+            (Mode::Get, _) => singles.get.add(1),
+            (Mode::Update, _) => singles.update.add(1),
+            (Mode::Put, _) => singles.put.add(1),
+            (Mode::Delete | Mode::Promote | Mode::Locate, _) => {}
         }
     }
 
@@ -134,8 +140,37 @@ impl Core {
         self.counters.promoted_used.add(1);
     }
 
-    fn add_tally(&self, tally: &Tally) {
+    /// Counts a batch of so many keys.
+    fn add_tally(&self, mode: Mode, keys: u64, outcome: &Outcome, tally: &Tally) {
         let counters = &self.counters;
+        counters.batches.add(1);
+        let left_alone = (outcome.missing.len() + outcome.blocked.len()) as u64;
+        let changed = match mode {
+            Mode::Peek => {
+                counters.peek_keys.add(keys);
+                0
+            }
+            Mode::Get => {
+                counters.get_keys.add(keys);
+                tally.inserted
+            }
+            Mode::Update => {
+                counters.update_keys.add(keys);
+                keys.saturating_sub(left_alone)
+            }
+            Mode::Put => {
+                counters.put_keys.add(keys);
+                keys.saturating_sub(left_alone)
+            }
+            Mode::Delete => {
+                counters.delete_keys.add(keys);
+                tally.deleted
+            }
+            // Looking ahead is no operation on rows; what it moves is counted as promoted.
+            Mode::Promote | Mode::Locate => 0,
+        };
+        counters.changed.add(changed);
+        counters.deleted.add(tally.deleted);
         counters.hits_mutable.add(tally.hits_mutable);
         counters.hits_read_only.add(tally.hits_read_only);
         counters.hits_disk.add(tally.hits_disk);
@@ -279,7 +314,7 @@ impl Store {
         if let [key] = *keys
             && let Some(hit) = try_single(&self.core, (table, value_bytes), key, clock, work)
         {
-            self.core.count_single(hit);
+            self.core.count_single(W::MODE, hit);
             if clock == Clock::Release {
                 self.core.waiters.released(table, keys);
             }
@@ -294,7 +329,7 @@ impl Store {
         let memory = (&mut *scratch, &mut outcome, &mut tally);
         let result = Batch::new(&self.core, (table, value_bytes), keys, clock, work, memory).run();
         SCRATCH.set(Some(scratch));
-        self.core.add_tally(&tally);
+        self.core.add_tally(W::MODE, keys.len() as u64, &outcome, &tally);
         if clock == Clock::Release || W::MODE == Mode::Delete {
             self.core.waiters.released(table, keys);
         }
@@ -413,7 +448,7 @@ impl Store {
         let (index_file, index_file_bytes) =
             self.core.index.write_image(&partial.index_path(), identity)?;
         drop(pause);
-        let pause_us = started.elapsed().as_micros() as u64;
+        let paused = started.elapsed();
         self.core.log.device.sync().inspect_err(|e| self.core.log.poison(e))?;
         index_file.sync_all().map_err(|e| Error::io("sync", partial.index_path(), e))?;
         partial.write_blob(identity, blob)?;
@@ -441,7 +476,8 @@ impl Store {
         let counters = &self.core.counters;
         counters.checkpoints.add(1);
         counters.last_checkpoint_us.set(started.elapsed().as_micros() as u64);
-        counters.last_checkpoint_pause_us.set(pause_us);
+        counters.last_checkpoint_pause_us.set(paused.as_micros() as u64);
+        counters.checkpoint_pauses.note(paused);
         Ok(number)
     }
 
@@ -450,6 +486,7 @@ impl Store {
     pub fn stats(&self) -> StoreStats {
         let core = &self.core;
         let c = &core.counters;
+        let singles = c.singles.get();
         let view = core.log.view();
         let report = core.log.device.report();
         StoreStats {
@@ -459,8 +496,16 @@ impl Store {
                 .into_iter()
                 .chain(report.direct_io_refused)
                 .collect(),
-            hits_mutable: c.hits_mutable.get(),
-            hits_read_only: c.hits_read_only.get(),
+            batches: c.batches.get() + singles.all(),
+            peek_keys: c.peek_keys.get() + singles.peek_mutable + singles.peek_read_only,
+            get_keys: c.get_keys.get() + singles.get,
+            update_keys: c.update_keys.get() + singles.update,
+            put_keys: c.put_keys.get() + singles.put,
+            delete_keys: c.delete_keys.get(),
+            changed: c.changed.get() + singles.update + singles.put,
+            deleted: c.deleted.get(),
+            hits_mutable: c.hits_mutable.get() + singles.all() - singles.peek_read_only,
+            hits_read_only: c.hits_read_only.get() + singles.peek_read_only,
             hits_disk: c.hits_disk.get(),
             missing: c.missing.get(),
             inserted: c.inserted.get(),
@@ -473,7 +518,14 @@ impl Store {
             promoted_used: c.promoted_used.get(),
             promoted_wasted: c.promoted_wasted.get(),
             overtaken: c.overtaken.get(),
-            page_waits: c.page_waits.get(),
+            page_waits: c.page_waits.count(),
+            page_waits_us: c.page_waits.total_us(),
+            page_waits_us_max: c.page_waits.longest_us(),
+            growth_steps: c.growth_steps.count(),
+            growth_steps_us: c.growth_steps.total_us(),
+            growth_steps_us_max: c.growth_steps.longest_us(),
+            checkpoint_pauses_us: c.checkpoint_pauses.total_us(),
+            checkpoint_pauses_us_max: c.checkpoint_pauses.longest_us(),
             memory_budget_bytes: core.budget.total_bytes(),
             memory_frames_bytes: core.log.frame_bytes(),
             memory_index_bytes: core.budget.index_bytes(),
