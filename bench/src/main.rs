@@ -22,6 +22,7 @@ mod roofline;
 mod rounds;
 mod scaling;
 mod single_op;
+mod soak;
 mod staleness_cost;
 
 use clap::{Parser, Subcommand};
@@ -44,6 +45,8 @@ enum Command {
     SingleOp(single_op::Args),
     /// Two threads against one in memory, beside how the bare loops scale
     Scaling(scaling::Args),
+    /// Everything at once for an hour, against a model: no wrong answer, memory, space, stalls
+    Soak(soak::Args),
     /// Index bytes a row and bytes written to disk for each row loaded or updated
     Footprint(footprint::Args),
     /// The staleness clock moved against left alone: gets and puts, uniform and Zipf
@@ -56,6 +59,7 @@ fn main() -> anyhow::Result<()> {
         Command::InMemory(args) => in_memory::run(args),
         Command::SingleOp(args) => single_op::run(args),
         Command::Scaling(args) => scaling::run(args),
+        Command::Soak(args) => soak::run(args),
         Command::Footprint(args) => footprint::run(args),
         Command::StalenessCost(args) => staleness_cost::run(args),
     }

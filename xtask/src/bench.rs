@@ -26,6 +26,9 @@ pub(crate) enum Measurement {
     /// Two threads against one in memory, beside how the bare loops scale
     #[command(disable_help_flag = true)]
     Scaling(PassedOn),
+    /// Everything at once for an hour, against a model: no wrong answer, memory, space, stalls
+    #[command(disable_help_flag = true)]
+    Soak(PassedOn),
     /// Index bytes a row and bytes written to disk for each row loaded or updated
     #[command(disable_help_flag = true)]
     Footprint(PassedOn),
@@ -57,6 +60,7 @@ pub(crate) fn run(measurement: Measurement) -> Result<ExitCode> {
         Measurement::InMemory(PassedOn { args }) => rust(&root, "in-memory", &args),
         Measurement::SingleOp(PassedOn { args }) => rust(&root, "single-op", &args),
         Measurement::Scaling(PassedOn { args }) => rust(&root, "scaling", &args),
+        Measurement::Soak(PassedOn { args }) => rust(&root, "soak", &args),
         Measurement::Footprint(PassedOn { args }) => rust(&root, "footprint", &args),
         Measurement::StalenessCost(PassedOn { args }) => rust(&root, "staleness-cost", &args),
         Measurement::Quality(PassedOn { args }) => python(&root, "quality", &args),
