@@ -15,6 +15,7 @@ mod in_memory;
 mod index_loop;
 mod kv_contenders;
 mod loading;
+mod out_of_core;
 mod page_cost;
 mod plot;
 mod report;
@@ -47,6 +48,8 @@ enum Command {
     Scaling(scaling::Args),
     /// Everything at once for an hour, against a model: no wrong answer, memory, space, stalls
     Soak(soak::Args),
+    /// Tables larger than memory, beside other stores and the drive's own limit
+    OutOfCore(out_of_core::Args),
     /// Index bytes a row and bytes written to disk for each row loaded or updated
     Footprint(footprint::Args),
     /// The staleness clock moved against left alone: gets and puts, uniform and Zipf
@@ -60,6 +63,7 @@ fn main() -> anyhow::Result<()> {
         Command::SingleOp(args) => single_op::run(args),
         Command::Scaling(args) => scaling::run(args),
         Command::Soak(args) => soak::run(args),
+        Command::OutOfCore(args) => out_of_core::run(args),
         Command::Footprint(args) => footprint::run(args),
         Command::StalenessCost(args) => staleness_cost::run(args),
     }

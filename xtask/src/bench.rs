@@ -29,6 +29,9 @@ pub(crate) enum Measurement {
     /// Everything at once for an hour, against a model: no wrong answer, memory, space, stalls
     #[command(disable_help_flag = true)]
     Soak(PassedOn),
+    /// Tables larger than memory, beside other stores and the drive's own limit
+    #[command(disable_help_flag = true)]
+    OutOfCore(PassedOn),
     /// Index bytes a row and bytes written to disk for each row loaded or updated
     #[command(disable_help_flag = true)]
     Footprint(PassedOn),
@@ -61,6 +64,7 @@ pub(crate) fn run(measurement: Measurement) -> Result<ExitCode> {
         Measurement::SingleOp(PassedOn { args }) => rust(&root, "single-op", &args),
         Measurement::Scaling(PassedOn { args }) => rust(&root, "scaling", &args),
         Measurement::Soak(PassedOn { args }) => rust(&root, "soak", &args),
+        Measurement::OutOfCore(PassedOn { args }) => rust(&root, "out-of-core", &args),
         Measurement::Footprint(PassedOn { args }) => rust(&root, "footprint", &args),
         Measurement::StalenessCost(PassedOn { args }) => rust(&root, "staleness-cost", &args),
         Measurement::Quality(PassedOn { args }) => python(&root, "quality", &args),
