@@ -11,6 +11,9 @@
 
 mod address;
 mod bank_file;
+#[cfg(feature = "bench")]
+#[doc(hidden)]
+pub mod bench;
 mod budget;
 mod buffers;
 mod checked_stream;

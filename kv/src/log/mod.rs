@@ -224,7 +224,7 @@ impl Log {
         Frames { base: self.frames.as_ptr(), shifts: &self.shifts, page_bits: self.page_bits }
     }
 
-    fn frame_pointer(&self, page: u64) -> *mut u8 {
+    pub(crate) fn frame_pointer(&self, page: u64) -> *mut u8 {
         self.frames().place(Address::new(page << self.page_bits))
     }
 
