@@ -4,6 +4,8 @@
 //! to their least, the index stops growing: rows then share index entries and chains get longer, which
 //! costs disk reads but never an answer (`Index::insert`). Superseded records stay in a shared chain until
 //! compaction takes them out, so a bank that lives for long with far too small a budget gets slower.
+//! The row cache takes from the frames too, and moves back and forth (`cache::sizing`); an eighth of the
+//! budget stays with the frames.
 
 use crate::error::{Error, Result};
 use crate::sync::{AtomicU64, Ordering};
@@ -25,6 +27,7 @@ pub(crate) struct Budget {
     page_bytes: u64,
     buffer_bytes: u64,
     index_bytes: AtomicU64,
+    cache_bytes: AtomicU64,
 }
 
 impl Budget {
@@ -52,11 +55,21 @@ impl Budget {
                 what: format!("a log with pages of {page_bytes} bytes"),
             });
         }
-        Ok(Budget { total_bytes, page_bytes, buffer_bytes, index_bytes: AtomicU64::new(0) })
+        Ok(Budget {
+            total_bytes,
+            page_bytes,
+            buffer_bytes,
+            index_bytes: AtomicU64::new(0),
+            cache_bytes: AtomicU64::new(0),
+        })
     }
 
     pub(crate) fn total_bytes(&self) -> u64 {
         self.total_bytes
+    }
+
+    pub(crate) fn page_bytes(&self) -> u64 {
+        self.page_bytes
     }
 
     pub(crate) fn buffer_bytes(&self) -> u64 {
@@ -74,7 +87,35 @@ impl Budget {
 
     /// Pages of the log that may be in memory now.
     pub(crate) fn frames_allowed(&self) -> u64 {
-        self.frames_beside(self.index_bytes())
+        self.frames_beside(self.index_bytes() + self.cache_bytes())
+    }
+
+    /// Bytes that the row cache has been given.
+    pub(crate) fn cache_bytes(&self) -> u64 {
+        self.cache_bytes.load(Ordering::Relaxed)
+    }
+
+    /// The most that the row cache may have beside the index of now.
+    pub(crate) fn cache_bytes_max(&self) -> u64 {
+        let frames = FRAMES_MIN.max(self.total_bytes / 8 / self.page_bytes + 1) + 1;
+        (self.total_bytes - self.buffer_bytes)
+            .saturating_sub(self.index_bytes() + frames * self.page_bytes)
+    }
+
+    /// Takes memory from the frames for the row cache; false if that is more than it may have. One thread
+    /// at a time does so.
+    pub(crate) fn try_charge_cache(&self, bytes: u64) -> bool {
+        self.cache_bytes.fetch_add(bytes, Ordering::Relaxed);
+        let fits = self.cache_bytes() <= self.cache_bytes_max();
+        if !fits {
+            self.uncharge_cache(bytes);
+        }
+        fits
+    }
+
+    /// Gives memory of the row cache back to the frames.
+    pub(crate) fn uncharge_cache(&self, bytes: u64) {
+        self.cache_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
     /// The most that `frames_allowed` can ever say.

@@ -16,6 +16,7 @@ mod bank_file;
 pub mod bench;
 mod budget;
 mod buffers;
+mod cache;
 mod checked_stream;
 mod checkpoint;
 mod clock;

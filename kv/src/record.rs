@@ -299,6 +299,19 @@ impl<'a> RecordImage<'a> {
         RecordImage { bytes }
     }
 
+    /// A record kept in words.
+    pub(crate) fn of_words(words: &'a [u64]) -> Self {
+        // SAFETY: initialised words are valid bytes, as many as they take; the borrow carries over.
+        let bytes =
+            unsafe { std::slice::from_raw_parts(words.as_ptr().cast::<u8>(), size_of_val(words)) };
+        Self::new(bytes)
+    }
+
+    /// The whole record, which must be there.
+    pub(crate) fn bytes(self) -> &'a [u8] {
+        &self.bytes[..self.shape().record_bytes()]
+    }
+
     fn word(self, i: usize) -> u64 {
         let mut word = [0; 8];
         word.copy_from_slice(&self.bytes[i * 8..i * 8 + 8]);

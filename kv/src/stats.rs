@@ -180,6 +180,7 @@ pub(crate) struct Counters {
     pub(crate) hits_mutable: BatchCounter,
     pub(crate) hits_read_only: BatchCounter,
     pub(crate) hits_disk: BatchCounter,
+    pub(crate) hits_cache: BatchCounter,
     pub(crate) missing: BatchCounter,
     pub(crate) inserted: BatchCounter,
     pub(crate) records_appended: BatchCounter,
@@ -234,8 +235,10 @@ pub struct StoreStats {
     pub hits_mutable: u64,
     /// Rows found in the read-only region.
     pub hits_read_only: u64,
-    /// Rows found on disk.
+    /// Rows found on disk and read from there.
     pub hits_disk: u64,
+    /// Rows found in the row cache, which holds copies of rows on disk.
+    pub hits_cache: u64,
     /// Rows looked for and missing, those then inserted included.
     pub missing: u64,
     /// Rows inserted.
@@ -280,6 +283,8 @@ pub struct StoreStats {
     pub memory_frames_bytes: u64,
     /// Gauge: index, in bytes.
     pub memory_index_bytes: u64,
+    /// Gauge: row cache, in bytes.
+    pub memory_cache_bytes: u64,
     /// Gauge: read and write buffers, in bytes.
     pub memory_buffers_bytes: u64,
     /// Gauge: index slots in use.

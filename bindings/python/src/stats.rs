@@ -11,6 +11,7 @@ pub(crate) fn bank<'py>(py: Python<'py>, stats: &BankStats) -> PyResult<Bound<'p
     let all = PyDict::new(py);
     let used_bytes = store.memory_frames_bytes
         + store.memory_index_bytes
+        + store.memory_cache_bytes
         + store.memory_buffers_bytes
         + ahead.memory_bytes;
     all.set_item("device", store.device)?;
@@ -20,6 +21,7 @@ pub(crate) fn bank<'py>(py: Python<'py>, stats: &BankStats) -> PyResult<Bound<'p
             ("budget_bytes", stats.memory_budget_bytes),
             ("frames_bytes", store.memory_frames_bytes),
             ("index_bytes", store.memory_index_bytes),
+            ("cache_bytes", store.memory_cache_bytes),
             ("buffers_bytes", store.memory_buffers_bytes),
             ("lookahead_bytes", ahead.memory_bytes),
             ("used_bytes", used_bytes),
@@ -31,6 +33,7 @@ pub(crate) fn bank<'py>(py: Python<'py>, stats: &BankStats) -> PyResult<Bound<'p
         [
             ("mutable", store.hits_mutable),
             ("read_only", store.hits_read_only),
+            ("cache", store.hits_cache),
             ("disk", store.hits_disk),
             ("missing", store.missing),
         ]

@@ -1,12 +1,15 @@
 //! The keys of a chunk whose rows are on disk.
 //!
-//! All of them are read in bursts: sorted by address, neighbours in one block joined into one read, as
+//! First the row cache is asked for all of them, with its cache misses overlapped. What it does not have is
+//! read in bursts: sorted by address, neighbours in one block joined into one read, as
 //! many at once as a read buffer holds. A record found under a slot may belong to another key of the
 //! chain; then the search goes on at its previous address in the next round. Rows that an operation
-//! uses go to the tail, where their update will fall; a peek leaves them where they are.
+//! uses go to the tail, where their update will fall; a peek leaves them where they are and a copy in the
+//! cache.
 
-use super::{Batch, Mode, Pending, Step, Work};
+use super::{Batch, GROUP_KEYS, Mode, Pending, Step, Work};
 use crate::address::Address;
+use crate::cache::Demand;
 use crate::clock::ClockWord;
 use crate::device::{BLOCK_BYTES, Read};
 use crate::error::{Error, Result};
@@ -24,36 +27,108 @@ struct Span {
     buffer_at: usize,
 }
 
-/// What a record read from disk means for its key.
-enum Found<'b> {
+/// What a verified record means for the key that led to it.
+enum Found {
     /// It is the key's.
-    Row(RecordImage<'b>),
+    Row,
     /// The search goes on, or needs more bytes.
     Further,
     /// The key is nowhere.
     Missing,
 }
 
+/// Where a record came from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Source {
+    Disk,
+    Cache,
+}
+
 impl<W: Work> Batch<'_, W> {
-    /// Reads and completes everything that is pending.
+    /// Finds and completes everything that is pending, in the cache or on disk.
     pub(super) fn read_pending(&mut self) -> Result<()> {
         if self.scratch.pending.is_empty() {
             return Ok(());
         }
         let core = self.core;
-        let mut buffer = core.buffers.take();
+        let mut demand = Demand::default();
         let mut pending = std::mem::take(&mut self.scratch.pending);
+        let done = self.read_all(&mut pending, &mut demand);
+        pending.clear();
+        self.scratch.pending = pending;
+        core.cache.resize(&demand, &core.log);
+        done
+    }
+
+    fn read_all(&mut self, pending: &mut Vec<Pending>, demand: &mut Demand) -> Result<()> {
+        let core = self.core;
+        self.serve_cached(pending, demand)?;
+        if pending.is_empty() {
+            return Ok(());
+        }
+        let mut buffer = core.buffers.take();
         // Ends: a round takes every search it reads at least one record further down its chain.
         while !pending.is_empty() {
             pending.sort_unstable_by_key(|p| (p.address, p.i));
-            let (spans, places) = self.plan_burst(&pending, buffer.len());
+            let (spans, places) = self.plan_burst(pending, buffer.len());
             self.read_burst(&spans, &mut buffer)?;
             let later = pending.split_off(places.len());
-            let mut further = self.complete_burst(pending, &places, &buffer)?;
-            further.extend(later);
-            pending = further;
+            self.complete_burst(pending, &places, &buffer, demand)?;
+            self.serve_cached(pending, demand)?;
+            pending.extend(later);
         }
-        self.scratch.pending = pending;
+        Ok(())
+    }
+
+    /// Deals with the keys whose records are in the cache; leaves those that must be read.
+    fn serve_cached(&mut self, pending: &mut Vec<Pending>, demand: &mut Demand) -> Result<()> {
+        let cache = &self.core.cache;
+        let head = self.core.log.view().head;
+        let near = head.saturating_sub(cache.near_bytes());
+        let mut cached = std::mem::take(&mut self.scratch.cached);
+        let mut kept = 0;
+        for group in (0..pending.len()).step_by(GROUP_KEYS) {
+            let group = group..pending.len().min(group + GROUP_KEYS);
+            for p in &pending[group.clone()] {
+                cache.prefetch_index(p.address);
+            }
+            for p in &pending[group.clone()] {
+                cache.prefetch_row(p.address);
+            }
+            for k in group {
+                // Ends: each round takes the search further down its chain.
+                let found = loop {
+                    let address = pending[k].address;
+                    demand.lookups += 1;
+                    if !cache.get(address, &mut cached) {
+                        demand.near_head += u64::from(address.raw() >= near);
+                        break Found::Further;
+                    }
+                    let image = RecordImage::of_words(&cached);
+                    match self.follow(&mut pending[k], image)? {
+                        Found::Further => {}
+                        Found::Row => {
+                            if self.use_row(&pending[k], image, Source::Cache)? {
+                                // In memory it would have been changed in place.
+                                demand.near_head += u64::from(address.raw() >= near);
+                                cache.remove(address);
+                            }
+                            break Found::Row;
+                        }
+                        Found::Missing => {
+                            self.use_missing(&pending[k])?;
+                            break Found::Missing;
+                        }
+                    }
+                };
+                if let Found::Further = found {
+                    pending.swap(kept, k);
+                    kept += 1;
+                }
+            }
+        }
+        pending.truncate(kept);
+        self.scratch.cached = cached;
         Ok(())
     }
 
@@ -107,43 +182,51 @@ impl<W: Work> Batch<'_, W> {
         self.core.log.device.read_many(&mut reads)
     }
 
-    /// Deals with the keys of a burst; returns those whose search goes on.
+    /// Deals with the keys of a burst; leaves those whose search goes on.
     fn complete_burst(
         &mut self,
-        burst: Vec<Pending>,
+        burst: &mut Vec<Pending>,
         places: &[usize],
         buffer: &[u8],
-    ) -> Result<Vec<Pending>> {
-        let mut further = Vec::new();
-        for (mut pending, &place) in burst.into_iter().zip(places) {
-            match self.examine(&mut pending, &buffer[place..])? {
-                Found::Further => further.push(pending),
-                Found::Row(image) => {
-                    self.pinned_until_done(|batch, _| batch.on_disk_row(&pending, image))?;
+        demand: &mut Demand,
+    ) -> Result<()> {
+        let mut kept = 0;
+        for (k, &place) in places.iter().enumerate() {
+            let address = burst[k].address;
+            let Some(image) = self.check(&mut burst[k], &buffer[place..])? else {
+                burst.swap(kept, k);
+                kept += 1;
+                continue;
+            };
+            let found = self.follow(&mut burst[k], image)?;
+            let superseded = match found {
+                Found::Row => self.use_row(&burst[k], image, Source::Disk)?,
+                Found::Missing => {
+                    self.use_missing(&burst[k])?;
+                    false
                 }
-                Found::Missing => self.pinned_until_done(|batch, _| {
-                    let step =
-                        batch.on_missing(pending.i as usize, pending.hash, &pending.searched);
-                    if let Step::Moved = step? {
-                        batch.scratch.redo.push(pending.i);
-                    }
-                    Ok(())
-                })?,
+                Found::Further => false,
+            };
+            if !superseded {
+                self.core.cache.insert(address, image.bytes(), demand);
+            }
+            if let Found::Further = found {
+                burst.swap(kept, k);
+                kept += 1;
             }
         }
-        Ok(further)
+        burst.truncate(kept);
+        Ok(())
     }
 
-    /// Checks a record and says what it means for the key.
-    fn examine<'b>(&self, pending: &mut Pending, bytes: &'b [u8]) -> Result<Found<'b>> {
-        let image = self.check(pending, bytes)?;
-        let Some(image) = image else { return Ok(Found::Further) };
+    /// Says what a verified record means for the key, and where its search goes on.
+    fn follow(&self, pending: &mut Pending, image: RecordImage<'_>) -> Result<Found> {
         if image.is(self.table, self.keys[pending.i as usize]) {
             let has_value = image.padded_value().len() == self.scratch.value.len() * 8;
             if !has_value && !image.link().is_tombstone() {
                 return Err(self.damaged(pending.address, "its length is not the table's"));
             }
-            return Ok(Found::Row(image));
+            return Ok(Found::Row);
         }
         pending.bytes = crate::record::record_bytes(self.value_bytes);
         let previous = image.link().previous();
@@ -194,35 +277,73 @@ impl<W: Work> Batch<'_, W> {
         Error::Damaged { path, offset, what }
     }
 
-    /// The key's own record has been read.
-    fn on_disk_row(
+    /// No chain holds the key.
+    fn use_missing(&mut self, pending: &Pending) -> Result<()> {
+        self.pinned_until_done(|batch, _| {
+            let step = batch.on_missing(pending.i as usize, pending.hash, &pending.searched);
+            if let Step::Moved = step? {
+                batch.scratch.redo.push(pending.i);
+            }
+            Ok(())
+        })
+    }
+
+    /// The key's own record has been found. True if the row moved to the tail, so that nobody will look
+    /// for it here again.
+    fn use_row(
         &mut self,
         pending: &Pending,
         image: RecordImage<'_>,
+        source: Source,
+    ) -> Result<bool> {
+        if W::MODE == Mode::Peek {
+            self.peek_at(pending, image, source);
+            return Ok(false);
+        }
+        let copied = self.tally.copied;
+        self.pinned_until_done(|batch, _| batch.bring_to_tail(pending, image, source))?;
+        Ok(self.tally.copied > copied)
+    }
+
+    /// Counts do not survive a restart: only this session's records tell them.
+    fn outstanding(&self, pending: &Pending, image: RecordImage<'_>) -> u32 {
+        let current = pending.address.raw() >= self.core.session_start;
+        if current { image.clock().outstanding() } else { 0 }
+    }
+
+    fn peek_at(&mut self, pending: &Pending, image: RecordImage<'_>, source: Source) {
+        let i = pending.i as usize;
+        if image.link().is_tombstone() {
+            self.note_missing(i);
+            self.outcome.disk_reads += u64::from(source == Source::Disk);
+            return;
+        }
+        let value = &image.padded_value()[..self.value_bytes];
+        match self.work.destination(i) {
+            Some(to) => {
+                let bytes = to.len().min(value.len());
+                to[..bytes].copy_from_slice(&value[..bytes]);
+            }
+            None => self.work.read(i, value),
+        }
+        self.work.clock(self.outstanding(pending, image));
+        self.note_hit(source);
+    }
+
+    fn bring_to_tail(
+        &mut self,
+        pending: &Pending,
+        image: RecordImage<'_>,
+        source: Source,
     ) -> std::result::Result<(), PageFull> {
         let i = pending.i as usize;
         let tombstone = image.link().is_tombstone();
         if tombstone && !self.make_missing_value(i) {
             self.note_missing(i);
-            self.outcome.disk_reads += 1;
+            self.outcome.disk_reads += u64::from(source == Source::Disk);
             return Ok(());
         }
-        // Counts do not survive a restart: only this session's records tell them.
-        let current = pending.address.raw() >= self.core.session_start;
-        let outstanding = if current && !tombstone { image.clock().outstanding() } else { 0 };
-        if W::MODE == Mode::Peek {
-            let value = &image.padded_value()[..self.value_bytes];
-            match self.work.destination(i) {
-                Some(to) => {
-                    let bytes = to.len().min(value.len());
-                    to[..bytes].copy_from_slice(&value[..bytes]);
-                }
-                None => self.work.read(i, value),
-            }
-            self.work.clock(outstanding);
-            self.note_disk_hit();
-            return Ok(());
-        }
+        let outstanding = if tombstone { 0 } else { self.outstanding(pending, image) };
         if !self.clock.admits(outstanding) {
             self.outcome.blocked.push(pending.i);
             return Ok(());
@@ -253,14 +374,19 @@ impl<W: Work> Batch<'_, W> {
                 self.tally.moved += 1;
             }
             Mode::Delete => self.tally.deleted += 1,
-            _ => self.note_disk_hit(),
+            _ => self.note_hit(source),
         }
         Ok(())
     }
 
-    fn note_disk_hit(&mut self) {
-        self.tally.hits_disk += 1;
-        self.outcome.disk_reads += 1;
+    fn note_hit(&mut self, source: Source) {
+        match source {
+            Source::Disk => {
+                self.tally.hits_disk += 1;
+                self.outcome.disk_reads += 1;
+            }
+            Source::Cache => self.tally.hits_cache += 1,
+        }
     }
 }
 

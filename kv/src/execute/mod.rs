@@ -155,6 +155,8 @@ pub(crate) struct Scratch {
     candidates: Candidates,
     pending: Vec<Pending>,
     redo: Vec<u32>,
+    /// A record copied from the row cache.
+    cached: Vec<u64>,
     /// Places of keys to be looked for in overflow buckets.
     deferred: Vec<u32>,
 }
@@ -179,6 +181,7 @@ pub(crate) struct Tally {
     pub(crate) hits_mutable: u64,
     pub(crate) hits_read_only: u64,
     pub(crate) hits_disk: u64,
+    pub(crate) hits_cache: u64,
     pub(crate) missing: u64,
     pub(crate) inserted: u64,
     pub(crate) deleted: u64,
@@ -307,6 +310,7 @@ impl<'a, W: Work> Batch<'a, W> {
             let growing = self.core.index.wants_growth().then(Instant::now);
             self.core.index.grow(&self.core.budget);
             drop(guard);
+            self.core.cache.give_way(&self.core.log);
             self.core.log.give_way()?;
             if let Some(since) = growing {
                 self.core.counters.growth_steps.note(since.elapsed());

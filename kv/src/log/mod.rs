@@ -371,6 +371,26 @@ impl Log {
         }
     }
 
+    /// Frames of the allowance that the log has no use for so far.
+    pub(crate) fn frames_unused(&self) -> u64 {
+        // One frame is being filled and two are kept free.
+        self.budget.frames_allowed().saturating_sub(self.state.lock().live + 3)
+    }
+
+    /// Whether the log takes no more memory than the budget allows.
+    pub(crate) fn is_within_allowance(&self) -> bool {
+        self.state.lock().live <= self.budget.frames_allowed()
+    }
+
+    /// The budget's allowance has changed: frames that are free and too many go back to the system at once,
+    /// the writer evicts pages for others, and whoever waits for a frame looks again. Waits for nothing.
+    pub(crate) fn allowance_changed(&self) {
+        let mut state = self.state.lock();
+        self.retire_free_frames(&mut state);
+        self.writer_wake.notify_one();
+        self.frame_freed.notify_all();
+    }
+
     fn retire_free_frames(&self, state: &mut State) {
         while state.live > self.budget.frames_allowed()
             && let Some(frame) = state.free.pop()

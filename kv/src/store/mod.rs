@@ -16,6 +16,7 @@ use crate::address::TableId;
 use crate::bank_file::BankFile;
 use crate::budget::Budget;
 use crate::buffers::Buffers;
+use crate::cache::RowCache;
 use crate::checkpoint::{CheckpointIdentity, Checkpoints, Manifest, TableEntry};
 use crate::device::{self, DeviceChoice};
 use crate::epoch::Gate;
@@ -92,6 +93,7 @@ pub(crate) struct Core {
     pub(crate) gate: Gate,
     pub(crate) budget: Arc<Budget>,
     pub(crate) buffers: Buffers,
+    pub(crate) cache: RowCache,
     /// Records at or above this address were written since the store was opened.
     pub(crate) session_start: u64,
     pub(crate) counters: Arc<Counters>,
@@ -174,6 +176,7 @@ impl Core {
         counters.hits_mutable.add(tally.hits_mutable);
         counters.hits_read_only.add(tally.hits_read_only);
         counters.hits_disk.add(tally.hits_disk);
+        counters.hits_cache.add(tally.hits_cache);
         counters.missing.add(tally.missing);
         counters.inserted.add(tally.inserted);
         counters.records_appended.add(tally.appended);
@@ -507,6 +510,7 @@ impl Store {
             hits_mutable: c.hits_mutable.get() + singles.all() - singles.peek_read_only,
             hits_read_only: c.hits_read_only.get() + singles.peek_read_only,
             hits_disk: c.hits_disk.get(),
+            hits_cache: c.hits_cache.get(),
             missing: c.missing.get(),
             inserted: c.inserted.get(),
             records_appended: c.records_appended.get(),
@@ -529,6 +533,7 @@ impl Store {
             memory_budget_bytes: core.budget.total_bytes(),
             memory_frames_bytes: core.log.frame_bytes(),
             memory_index_bytes: core.budget.index_bytes(),
+            memory_cache_bytes: core.cache.bytes(),
             memory_buffers_bytes: core.budget.buffer_bytes(),
             index_entries: core.index.entry_count(),
             log_begin: 0,

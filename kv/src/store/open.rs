@@ -11,6 +11,7 @@ use super::{Core, Newest, Recovered, Store, StoreOptions, check_value_bytes};
 use crate::bank_file::{BankFile, LOCK_NAME};
 use crate::budget::Budget;
 use crate::buffers::Buffers;
+use crate::cache::RowCache;
 use crate::checkpoint::{Checkpoints, Manifest, sync_dir};
 use crate::device::{self, Device, DeviceOptions};
 use crate::epoch::Gate;
@@ -96,6 +97,7 @@ impl Store {
             log,
             index,
             gate: Gate::default(),
+            cache: RowCache::new(Arc::clone(&budget)),
             budget,
             buffers,
             session_start: manifest.log_end,

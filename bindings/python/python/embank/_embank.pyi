@@ -16,6 +16,7 @@ class _MemoryStats(TypedDict):
     budget_bytes: int
     frames_bytes: int
     index_bytes: int
+    cache_bytes: int
     buffers_bytes: int
     lookahead_bytes: int
     used_bytes: int
@@ -23,6 +24,7 @@ class _MemoryStats(TypedDict):
 class _HitStats(TypedDict):
     mutable: int
     read_only: int
+    cache: int
     disk: int
     missing: int
 

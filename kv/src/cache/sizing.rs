@@ -1,0 +1,210 @@
+//! How much of the memory the cache gets.
+//!
+//! Log and cache share what index and buffers leave. Which of them should have the next shard's worth of
+//! memory shows in what either just missed:
+//!
+//! - The log's gain: rows wanted whose records lie *just below the head*, within as many bytes as the cache
+//!   has. With that memory they would still be in their frames. The log's order of addresses tells it for
+//!   nothing.
+//! - The cache's gain: rows that had to be read and whose marks still stood (`shard`): with as much
+//!   memory again they would still have been there.
+//!
+//! Both are counted over windows of lookups and stand for about the same number of bytes; the memory moves
+//! to where it would have met more. Peeks alone so get nearly all of it for the cache; training, whose
+//! rows go through the log and never into the cache, nearly all for the log. Memory that the log does not
+//! use yet is the cache's at once, and comes back to the log by the same comparison.
+//!
+//! The cache never has so much that the log would be left with less than an eighth of the budget
+//! (`Budget::cache_bytes_max`); when the index grows, both give way.
+
+use super::{RowCache, SLOTS};
+use crate::log::Log;
+use crate::sync::Ordering;
+
+/// Lookups below the head between two decisions, at least.
+const WINDOW_LOOKUPS: u64 = 4096;
+/// Misses that show a need, at least; fewer are chance.
+const MISSES_MIN: u64 = 32;
+/// Below the head, at least so many shards' worth of addresses count as just missed.
+const NEAR_SHARDS_MIN: u64 = 2;
+/// A cache that is full while the log leaves memory unused grows by this factor.
+const GROWTH: usize = 4;
+
+/// What batches report.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct Demand {
+    /// Lookups of addresses below the head.
+    pub(crate) lookups: u64,
+    /// Those just below it that the cache could not serve, or that moved the row to the tail.
+    pub(crate) near_head: u64,
+    /// Insertions that pushed another row out, or found no memory.
+    pub(crate) evicted: u64,
+    /// Insertions of rows that had been in the cache not long ago.
+    pub(crate) returned: u64,
+    /// The length of a record, to lay shards out for.
+    pub(crate) record_bytes: usize,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Sizing {
+    window: Demand,
+    /// Shards with slots.
+    open: usize,
+    /// Shards that the budget has been charged for and the log has not yet made room for.
+    pending: usize,
+}
+
+impl RowCache {
+    /// Bytes below the head whose rows count as just missed by the log.
+    pub(crate) fn near_bytes(&self) -> u64 {
+        self.bytes().max(NEAR_SHARDS_MIN * self.shard_bytes as u64)
+    }
+
+    /// Bytes of memory that the cache has.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.budget.cache_bytes()
+    }
+
+    /// Takes note of what a batch met, and now and then moves memory. The caller is not pinned. Never waits:
+    /// while another thread decides, this one's counts are dropped.
+    pub(crate) fn resize(&self, demand: &Demand, log: &Log) {
+        if self.shards.is_empty() || demand.lookups == 0 {
+            return;
+        }
+        let Some(mut sizing) = self.sizing.try_lock() else { return };
+        sizing.add(demand);
+        if sizing.pending > 0 {
+            if log.is_within_allowance() {
+                self.open_pending(&mut sizing);
+            }
+            return;
+        }
+        let wants = sizing.window.evicted > 0;
+        let free = log.frames_unused() * self.budget.page_bytes() / self.shard_bytes as u64;
+        if wants && (free > 0 || sizing.open == 0) {
+            let growth = (sizing.open.max(1) * (GROWTH - 1)).min(free.max(1) as usize);
+            self.grow(&mut sizing, growth, log);
+            return;
+        }
+        if sizing.window.lookups < WINDOW_LOOKUPS.max(self.rows_of_a_shard(&sizing)) {
+            return;
+        }
+        let window = std::mem::take(&mut sizing.window);
+        sizing.window.record_bytes = window.record_bytes;
+        // Hits per byte; the marks reach as far back as the cache is large.
+        let log_gain = window.near_head as f64 / self.near_bytes() as f64;
+        let cache_gain = window.returned as f64 / self.bytes().max(1) as f64;
+        if wants && window.returned >= MISSES_MIN && cache_gain > 1.25 * log_gain {
+            self.grow(&mut sizing, 1, log);
+        } else if window.near_head >= MISSES_MIN
+            && log_gain > 1.25 * cache_gain
+            && log.frames_unused() == 0
+        {
+            let steps = if log_gain > 4.0 * cache_gain { sizing.open.div_ceil(8) } else { 1 };
+            // The last shard stays, to show what more would bring.
+            let steps = steps.min(sizing.open.saturating_sub(1));
+            self.shrink(&mut sizing, steps, log);
+        }
+    }
+
+    /// Gives memory back if the index has grown into it. The caller is not pinned.
+    pub(crate) fn give_way(&self, log: &Log) {
+        let over = self.budget.cache_bytes().saturating_sub(self.budget.cache_bytes_max());
+        if over == 0 {
+            return;
+        }
+        let mut sizing = self.sizing.lock();
+        let over = self.budget.cache_bytes().saturating_sub(self.budget.cache_bytes_max());
+        let steps = over.div_ceil(self.shard_bytes as u64) as usize;
+        let unopened = steps.min(sizing.pending);
+        sizing.pending -= unopened;
+        self.budget.uncharge_cache((unopened * self.shard_bytes) as u64);
+        let steps = (steps - unopened).min(sizing.open);
+        self.shrink(&mut sizing, steps, log);
+    }
+
+    fn rows_of_a_shard(&self, sizing: &Sizing) -> u64 {
+        (self.shard_bytes / sizing.window.record_bytes.max(32)) as u64
+    }
+
+    fn grow(&self, sizing: &mut Sizing, shards: usize, log: &Log) {
+        let most = (self.budget.cache_bytes_max() / self.shard_bytes as u64) as usize;
+        let shards = shards.min(most.min(self.shards.len()).saturating_sub(sizing.open));
+        if shards == 0 {
+            return;
+        }
+        if !self.budget.try_charge_cache((shards * self.shard_bytes) as u64) {
+            return;
+        }
+        sizing.pending = shards;
+        log.allowance_changed();
+        if log.is_within_allowance() {
+            self.open_pending(sizing);
+        }
+    }
+
+    fn open_pending(&self, sizing: &mut Sizing) {
+        let end = sizing.open + sizing.pending;
+        sizing.pending = 0;
+        for number in sizing.open..end {
+            let record_bytes = sizing.window.record_bytes.max(32);
+            let huge = self.budget.huge_pages();
+            let opened = self.shards[number].lock().open(self.shard_bytes, record_bytes, huge);
+            if opened.is_err() {
+                // The system has no memory to map: the cache stays as it is.
+                self.budget.uncharge_cache(((end - number) * self.shard_bytes) as u64);
+                break;
+            }
+            sizing.open = number + 1;
+        }
+        self.deal_slots(sizing.open);
+        sizing.window = Demand { record_bytes: sizing.window.record_bytes, ..Demand::default() };
+    }
+
+    fn shrink(&self, sizing: &mut Sizing, shards: usize, log: &Log) {
+        let open = sizing.open - shards;
+        self.deal_slots(open);
+        for shard in &self.shards[open..sizing.open] {
+            shard.lock().close();
+        }
+        sizing.open = open;
+        self.budget.uncharge_cache((shards * self.shard_bytes) as u64);
+        log.allowance_changed();
+    }
+
+    /// Shares the slots out among the first `open` shards, moving as few as it can.
+    fn deal_slots(&self, open: usize) {
+        if open == 0 {
+            return;
+        }
+        let (each, larger) = (SLOTS / open, SLOTS % open);
+        let mut room: Vec<usize> =
+            (0..open).map(|shard| each + usize::from(shard < larger)).collect();
+        let mut homeless = Vec::new();
+        for (i, slot) in self.slots.iter().enumerate() {
+            // Relaxed, here and below: see `shard`.
+            match room.get_mut(slot.load(Ordering::Relaxed) as usize) {
+                Some(room) if *room > 0 => *room -= 1,
+                _ => homeless.push(i),
+            }
+        }
+        for (shard, room) in room.into_iter().enumerate() {
+            for _ in 0..room {
+                let slot = homeless.pop().expect("as many slots as places");
+                self.slots[slot].store(shard as u32, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+impl Sizing {
+    fn add(&mut self, demand: &Demand) {
+        self.window.lookups += demand.lookups;
+        self.window.near_head += demand.near_head;
+        self.window.evicted += demand.evicted;
+        self.window.returned += demand.returned;
+        if demand.record_bytes > 0 {
+            self.window.record_bytes = demand.record_bytes;
+        }
+    }
+}
