@@ -100,6 +100,13 @@ impl Counter {
         self.0.load(Ordering::Relaxed)
     }
 
+    /// Raises a gauge of the most that was seen.
+    pub(crate) fn raise(&self, value: u64) {
+        if value > self.get() {
+            self.0.fetch_max(value, Ordering::Relaxed);
+        }
+    }
+
     pub(crate) fn set(&self, value: u64) {
         self.0.store(value, Ordering::Relaxed);
     }
@@ -186,6 +193,8 @@ pub(crate) struct Counters {
     pub(crate) records_appended: BatchCounter,
     pub(crate) copied_to_tail: BatchCounter,
     pub(crate) disk_reads: BatchCounter,
+    pub(crate) disk_reads_joined: BatchCounter,
+    pub(crate) disk_queue_depth_max: Counter,
     pub(crate) disk_read_bytes: BatchCounter,
     pub(crate) disk_write_bytes: Counter,
     pub(crate) promoted: BatchCounter,
@@ -249,6 +258,10 @@ pub struct StoreStats {
     pub copied_to_tail: u64,
     /// Read requests to the device, after coalescing.
     pub disk_reads: u64,
+    /// Rows on disk that came with the read of another.
+    pub disk_reads_joined: u64,
+    /// Gauge: the most reads that one batch had in flight at once.
+    pub disk_queue_depth_max: u64,
     /// Bytes read from the device.
     pub disk_read_bytes: u64,
     /// Bytes written to the device.

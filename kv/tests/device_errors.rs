@@ -234,6 +234,22 @@ fn a_failed_read_fails_its_batch_and_no_later_one() {
 }
 
 #[test]
+fn reads_may_complete_in_any_order() {
+    let bank = Bank::new();
+    let open = bank.open();
+    for seed in 0..5 {
+        open.device.shuffle_completions(seed);
+        check_rows(&open.store, open.table, &all(), 0);
+        let mut values = vec![Vec::new(); ROWS as usize];
+        open.store.execute(open.table, &all(), Clock::Keep, &mut GetAll(&mut values)).unwrap();
+        for (key, found) in all().into_iter().zip(values) {
+            assert_eq!(found, value(key, 0, VALUE_BYTES), "key {key}, seed {seed}");
+        }
+    }
+    assert!(open.store.stats().disk_queue_depth_max > 1);
+}
+
+#[test]
 fn a_flipped_bit_is_damage_that_names_file_page_and_table() {
     let bank = Bank::new();
     let open = bank.open();

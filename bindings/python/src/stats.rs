@@ -54,6 +54,8 @@ pub(crate) fn bank<'py>(py: Python<'py>, stats: &BankStats) -> PyResult<Bound<'p
         "disk",
         [
             ("reads", store.disk_reads),
+            ("reads_joined", store.disk_reads_joined),
+            ("queue_depth_max", store.disk_queue_depth_max),
             ("read_bytes", store.disk_read_bytes),
             ("write_bytes", store.disk_write_bytes),
         ]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::{BLOCK_BYTES, Device, DeviceReport, Read};
+use super::{BLOCK_BYTES, Device, DeviceReport, Read, ReadStream, stream};
 use crate::error::{Error, Result};
 
 /// Wraps a device and fails its calls on request: the seam by which tests force every error site above the
@@ -44,6 +44,8 @@ struct Plan {
     broken: Option<io::ErrorKind>,
     flips: Vec<(u64, u8)>,
     end: Option<u64>,
+    /// The state of the generator that shuffles completions.
+    shuffle: Option<u64>,
     calls: DeviceCalls,
 }
 
@@ -139,6 +141,11 @@ impl FaultyDevice {
         self.plan.lock().end = Some(end);
     }
 
+    /// Hands the reads of a stream over in an order that `seed` decides, late ones first or last.
+    pub fn shuffle_completions(&self, seed: u64) {
+        self.plan.lock().shuffle = Some(seed);
+    }
+
     /// Takes back all that was asked for. Counts stay.
     pub fn mend(&self) {
         let mut plan = self.plan.lock();
@@ -193,6 +200,18 @@ impl Device for FaultyDevice {
             }
         }
         Ok(())
+    }
+
+    fn read_stream(&self, memory: &mut [u8], stream: &mut dyn ReadStream) -> Result<u64> {
+        let shuffle = |order: &mut [usize]| {
+            let mut plan = self.plan.lock();
+            let Some(state) = &mut plan.shuffle else { return };
+            for i in (1..order.len()).rev() {
+                *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                order.swap(i, (*state >> 33) as usize % (i + 1));
+            }
+        };
+        stream::in_bursts(memory, stream, |reads| self.read_many(reads), shuffle)
     }
 
     fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {

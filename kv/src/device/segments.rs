@@ -176,6 +176,19 @@ impl Segments {
         Ok(segments)
     }
 
+    pub(super) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Whether a segment holds a log offset.
+    pub(super) fn holds(&self, segment: &Segment, offset: u64) -> bool {
+        segment.number == self.number(offset)
+    }
+
+    pub(super) fn segment_size_bytes(&self) -> u64 {
+        self.segment_size_bytes
+    }
+
     pub(super) fn direct_refused(&self) -> Option<&str> {
         self.direct_refused.as_deref()
     }
@@ -193,7 +206,7 @@ impl Segments {
             let number = self.number(read.offset);
             // Bursts come sorted by address, so that most reads lie in the segment of the one before.
             if located.segments.last().is_none_or(|last| last.number != number) {
-                located.segments.push(self.for_reading(read)?);
+                located.segments.push(self.for_reading(read.offset, read.buffer.len())?);
             }
             let segment = located.segments.len() as u32 - 1;
             located.places.push((segment, self.within(read.offset)));
@@ -272,8 +285,9 @@ impl Segments {
         self.folder.join(format!("{:016x}.seg", number * self.segment_size_bytes))
     }
 
-    fn for_reading(&self, read: &Read<'_>) -> Result<Arc<Segment>> {
-        let number = self.number(read.offset);
+    /// The segment that holds the read of `len` bytes at a log offset.
+    pub(super) fn for_reading(&self, offset: u64, len: usize) -> Result<Arc<Segment>> {
+        let number = self.number(offset);
         if let Some(segment) = self.cached(number) {
             return Ok(segment);
         }
@@ -282,8 +296,8 @@ impl Segments {
             Some(segment) => Ok(segment),
             None => Err(Error::Truncated {
                 path: self.path(number),
-                offset: self.within(read.offset),
-                expected: read.buffer.len() as u64,
+                offset: self.within(offset),
+                expected: len as u64,
                 found: 0,
             }),
         }

@@ -184,6 +184,129 @@ fn reads_beyond_the_written_end_name_the_file_and_the_place() {
     });
 }
 
+/// Reads at `offsets`, each of its own length, and for every read at least one more that it asks for.
+struct Wander {
+    offsets: Vec<(u64, usize)>,
+    begun: Vec<(u64, usize)>,
+    done: Vec<bool>,
+    follow: u64,
+}
+
+impl Wander {
+    fn new(offsets: Vec<(u64, usize)>, follow: u64) -> Self {
+        Wander { offsets, begun: Vec::new(), done: Vec::new(), follow }
+    }
+}
+
+impl ReadStream for Wander {
+    fn next(&mut self) -> Option<(u64, usize)> {
+        let next = self.offsets.pop()?;
+        self.begun.push(next);
+        self.done.push(false);
+        Some(next)
+    }
+
+    fn done(&mut self, number: u64, bytes: &[u8]) -> Result<()> {
+        let (offset, len) = self.begun[number as usize];
+        assert!(!std::mem::replace(&mut self.done[number as usize], true), "{number} came twice");
+        assert_eq!(bytes, &*stamped(offset, 0, len as u64), "{number} at {offset}");
+        if self.follow > 0 {
+            self.follow -= 1;
+            self.offsets.push((offset / 2 / BLOCK * BLOCK, BLOCK_BYTES));
+        }
+        Ok(())
+    }
+}
+
+fn of_many_lengths(count: u64) -> Vec<(u64, usize)> {
+    let lens = [512, 1024, 4096, 1536, 16 << 10];
+    let offsets = scattered(count, 4 * SEGMENT, 16 << 10);
+    offsets.into_iter().zip(lens.into_iter().cycle()).collect()
+}
+
+#[test]
+fn a_stream_gets_every_read_once_however_little_memory_there_is() {
+    on_every_device(|device| {
+        write_log(device, 4);
+        for memory_bytes in [16 << 10, 17 << 10, 64 << 10, 1 << 20] {
+            let mut memory = AlignedBuffer::zeroed(memory_bytes);
+            for (count, follow) in [(0, 0), (1, 5), (40, 0), (300, 200)] {
+                let mut stream = Wander::new(of_many_lengths(count), follow);
+                let deepest = device.read_stream(&mut memory, &mut stream).unwrap();
+                assert_eq!(stream.begun.len() as u64, count + follow);
+                assert!(stream.done.iter().all(|&done| done), "{}", device.name());
+                assert!(deepest <= count.max(1) + follow);
+            }
+        }
+    });
+}
+
+#[test]
+fn a_stream_ends_with_the_first_failure_and_the_device_goes_on() {
+    struct Fails(Wander, u64);
+    impl ReadStream for Fails {
+        fn next(&mut self) -> Option<(u64, usize)> {
+            self.0.next()
+        }
+        fn done(&mut self, number: u64, bytes: &[u8]) -> Result<()> {
+            self.0.done(number, bytes)?;
+            self.1 -= 1;
+            let enough = || Error::InvalidArgument("enough".into());
+            if self.1 == 0 { Err(enough()) } else { Ok(()) }
+        }
+    }
+    on_every_device(|device| {
+        write_log(device, 4);
+        let mut memory = AlignedBuffer::zeroed(64 << 10);
+        for after in [1, 7, 100] {
+            let mut stream = Fails(Wander::new(of_many_lengths(200), 0), after);
+            let error = device.read_stream(&mut memory, &mut stream).unwrap_err();
+            assert!(error.to_string().contains("enough"), "{error}");
+            assert_eq!(stream.1, 0, "nothing is handed over after a failure");
+        }
+        let cases = [(4 * SEGMENT, 512), (SEGMENT, 128 << 10), (7, 512), (SEGMENT - BLOCK, 1024)];
+        for bad in cases {
+            let mut offsets = of_many_lengths(60);
+            offsets.insert(30, bad);
+            let error = device.read_stream(&mut memory, &mut Wander::new(offsets, 0)).unwrap_err();
+            match bad.0 {
+                offset if offset == 4 * SEGMENT => {
+                    assert!(matches!(error, Error::Truncated { .. }), "{error}");
+                }
+                _ => assert!(matches!(error, Error::InvalidArgument(_)), "{error}"),
+            }
+            let mut stream = Wander::new(of_many_lengths(60), 0);
+            device.read_stream(&mut memory, &mut stream).unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_stream_that_panics_leaves_no_read_behind() {
+    struct Panics(Wander);
+    impl ReadStream for Panics {
+        fn next(&mut self) -> Option<(u64, usize)> {
+            self.0.next()
+        }
+        fn done(&mut self, number: u64, _: &[u8]) -> Result<()> {
+            assert!(number < 20, "as it was told to");
+            Ok(())
+        }
+    }
+    on_every_device(|device| {
+        write_log(device, 4);
+        let mut memory = AlignedBuffer::zeroed(64 << 10);
+        let mut stream = Panics(Wander::new(of_many_lengths(200), 0));
+        let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            let _ = device.read_stream(&mut memory, &mut stream);
+        }));
+        assert!(caught.is_err());
+        memory.fill(0xEE);
+        assert_burst(device, &scattered(60, 4 * SEGMENT, BLOCK), 512);
+        assert!(memory.iter().all(|&byte| byte == 0xEE), "a read came late");
+    });
+}
+
 #[test]
 fn holes_within_a_segment_read_as_zeros() {
     on_every_device(|device| {

@@ -1,6 +1,6 @@
 //! The io_uring device: bursts of direct reads, many in flight from one thread.
 //!
-//! A burst takes a ring from a small pool, keeps it filled up to its depth, and reaps what has
+//! A burst or a stream takes a ring from a small pool, keeps it filled up to its depth, and reaps what has
 //! completed in one go: a system call per eighth of the depth, rather than one per read. Whoever calls
 //! does the work; there is no thread of its own.
 //!
@@ -9,7 +9,11 @@
 //!   nothing, and a file system runs extending direct writes one at a time anyway.
 //! - The ring for single reads, for the same reason; and so they never wait for a ring.
 //! - Registered files and buffers. A registered file would hold the space of a removed segment until it is
-//!   unregistered in every ring; buffers are the callers' own.
+//!   unregistered in every ring; buffers are the callers' own. Together they would save a tenth to a fifth
+//!   of the kernel's time per read (fio, 512 bytes, depth 256: 2.0 to 2.2 us instead of 2.3 to 2.5 with
+//!   both cores busy).
+//! - `IORING_SETUP_DEFER_TASKRUN`. It ties a ring to the thread that made it, and rings are lent to whoever
+//!   reads.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -20,8 +24,9 @@ use parking_lot::{Condvar, Mutex};
 
 use super::ring::Ring;
 use super::segments::{Located, Segments};
+use super::streaming::Streaming;
 use super::transfer::{self, Progress};
-use super::{Device, DeviceOptions, DeviceReport, Read};
+use super::{Device, DeviceOptions, DeviceReport, Read, ReadStream};
 use crate::error::{Error, Result};
 
 /// The most that one request asks for; the rest of a longer read follows as after a short one.
@@ -87,6 +92,12 @@ impl Device for UringDevice {
                 Burst::new(reads, &located).run(lent.ring())
             }
         }
+    }
+
+    fn read_stream(&self, memory: &mut [u8], stream: &mut dyn ReadStream) -> Result<u64> {
+        let lent = self.rings.lend();
+        let mut lent = lent.map_err(|e| Error::io("make a ring for", self.segments.folder(), e))?;
+        Streaming::new(&self.segments, memory, stream).run(lent.ring())
     }
 
     fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {

@@ -1,17 +1,20 @@
-//! The keys of a chunk whose rows are on disk.
+//! The keys of a batch whose rows are on disk.
 //!
 //! First the row cache is asked for all of them, with its cache misses overlapped. What it does not have is
-//! read in bursts: sorted by address, neighbours in one block joined into one read, as
-//! many at once as a read buffer holds. A record found under a slot may belong to another key of the
-//! chain; then the search goes on at its previous address in the next round. Rows that an operation
-//! uses go to the tail, where their update will fall; a peek leaves them where they are and a copy in the
-//! cache.
+//! read as one stream: sorted by address, neighbours in one block joined into one read, and as many in
+//! flight at once as device and read buffer hold. Rows are worked on as they come, while the device is busy
+//! with the next. A record found under a slot may belong to another key of the chain; then its
+//! previous address is read in the same stream. Rows that an operation uses go to the tail, where
+//! their update will fall; a peek leaves them where they are and a copy in the cache.
+//!
+//! Every read brings exactly the blocks of 512 bytes that its records touch: the device here did 138
+//! thousand random reads a second of 512 bytes, and 127 thousand of 4 KiB (fio, depth 256 and 128).
 
 use super::{Batch, GROUP_KEYS, Mode, Pending, Step, Work};
 use crate::address::Address;
 use crate::cache::Demand;
 use crate::clock::ClockWord;
-use crate::device::{BLOCK_BYTES, Read};
+use crate::device::{BLOCK_BYTES, ReadStream};
 use crate::error::{Error, Result};
 use crate::log::PageFull;
 use crate::record::{HEADER_BYTES, RecordImage};
@@ -19,12 +22,13 @@ use crate::record::{HEADER_BYTES, RecordImage};
 /// Neighbours are joined into reads up to this long.
 const JOINED_BYTES_MAX: u64 = 64 << 10;
 
-/// One read: where it lies in the log and in the buffer.
+/// One read: where it begins in the log, and whose it is.
 #[derive(Debug, Clone, Copy)]
 struct Span {
     start: u64,
-    end: u64,
-    buffer_at: usize,
+    /// Places in `Reading::pending`.
+    first: u32,
+    count: u32,
 }
 
 /// What a verified record means for the key that led to it.
@@ -61,22 +65,25 @@ impl<W: Work> Batch<'_, W> {
     }
 
     fn read_all(&mut self, pending: &mut Vec<Pending>, demand: &mut Demand) -> Result<()> {
-        let core = self.core;
         self.serve_cached(pending, demand)?;
         if pending.is_empty() {
             return Ok(());
         }
+        pending.sort_unstable_by_key(|p| (p.address, p.i));
+        let core = self.core;
         let mut buffer = core.buffers.take();
-        // Ends: a round takes every search it reads at least one record further down its chain.
-        while !pending.is_empty() {
-            pending.sort_unstable_by_key(|p| (p.address, p.i));
-            let (spans, places) = self.plan_burst(pending, buffer.len());
-            self.read_burst(&spans, &mut buffer)?;
-            let later = pending.split_off(places.len());
-            self.complete_burst(pending, &places, &buffer, demand)?;
-            self.serve_cached(pending, demand)?;
-            pending.extend(later);
-        }
+        let joined_bytes_max = JOINED_BYTES_MAX.min(buffer.len() as u64 / 4);
+        let mut reading = Reading {
+            batch: self,
+            pending,
+            demand,
+            joined_bytes_max,
+            begun: 0,
+            again: Vec::new(),
+            spans: Vec::new(),
+        };
+        let deepest = core.log.device.read_stream(&mut buffer, &mut reading)?;
+        self.tally.disk_queue_depth_max = self.tally.disk_queue_depth_max.max(deepest);
         Ok(())
     }
 
@@ -96,32 +103,7 @@ impl<W: Work> Batch<'_, W> {
                 cache.prefetch_row(p.address);
             }
             for k in group {
-                // Ends: each round takes the search further down its chain.
-                let found = loop {
-                    let address = pending[k].address;
-                    demand.lookups += 1;
-                    if !cache.get(address, &mut cached) {
-                        demand.near_head += u64::from(address.raw() >= near);
-                        break Found::Further;
-                    }
-                    let image = RecordImage::of_words(&cached);
-                    match self.follow(&mut pending[k], image)? {
-                        Found::Further => {}
-                        Found::Row => {
-                            if self.use_row(&pending[k], image, Source::Cache)? {
-                                // In memory it would have been changed in place.
-                                demand.near_head += u64::from(address.raw() >= near);
-                                cache.remove(address);
-                            }
-                            break Found::Row;
-                        }
-                        Found::Missing => {
-                            self.use_missing(&pending[k])?;
-                            break Found::Missing;
-                        }
-                    }
-                };
-                if let Found::Further = found {
+                if !self.served(&mut pending[k], near, &mut cached, demand)? {
                     pending.swap(kept, k);
                     kept += 1;
                 }
@@ -132,91 +114,40 @@ impl<W: Work> Batch<'_, W> {
         Ok(())
     }
 
-    /// The reads for as many of the first pending keys as fit the buffer, and each key's place in it.
-    fn plan_burst(&self, pending: &[Pending], buffer_bytes: usize) -> (Vec<Span>, Vec<usize>) {
-        let page_bytes = self.core.log.page_bytes();
-        let block = BLOCK_BYTES as u64;
-        let mut spans: Vec<Span> = Vec::new();
-        let mut places = Vec::with_capacity(pending.len());
-        let mut used = 0;
-        for p in pending {
-            let address = p.address.raw();
-            let start = address / block * block;
-            // A record never crosses its page, so neither does a read.
-            let page_end = (address / page_bytes + 1) * page_bytes;
-            let end = (address + p.bytes as u64).next_multiple_of(block).min(page_end);
-            let joins = spans.last().is_some_and(|last| {
-                start <= last.end
-                    && start / page_bytes == last.start / page_bytes
-                    && end.max(last.end) - last.start <= JOINED_BYTES_MAX
-            });
-            let (span_start, more) = match spans.last() {
-                Some(last) if joins => (last.start, end.saturating_sub(last.end) as usize),
-                _ => (start, (end - start) as usize),
-            };
-            if used + more > buffer_bytes {
-                break;
-            }
-            match spans.last_mut() {
-                Some(last) if joins => last.end = last.end.max(end),
-                _ => spans.push(Span { start, end, buffer_at: used }),
-            }
-            used += more;
-            let buffer_at = spans.last().map_or(0, |span| span.buffer_at);
-            places.push(buffer_at + (address - span_start) as usize);
-        }
-        (spans, places)
-    }
-
-    fn read_burst(&mut self, spans: &[Span], buffer: &mut [u8]) -> Result<()> {
-        let mut reads = Vec::with_capacity(spans.len());
-        let mut rest = buffer;
-        for span in spans {
-            let bytes = (span.end - span.start) as usize;
-            let (now, later) = rest.split_at_mut(bytes);
-            reads.push(Read { offset: span.start, buffer: now });
-            rest = later;
-            self.tally.disk_read_bytes += bytes as u64;
-        }
-        self.tally.disk_reads += reads.len() as u64;
-        self.core.log.device.read_many(&mut reads)
-    }
-
-    /// Deals with the keys of a burst; leaves those whose search goes on.
-    fn complete_burst(
+    /// Follows a key through the cache; false if it has to be read.
+    fn served(
         &mut self,
-        burst: &mut Vec<Pending>,
-        places: &[usize],
-        buffer: &[u8],
+        pending: &mut Pending,
+        near: u64,
+        cached: &mut Vec<u64>,
         demand: &mut Demand,
-    ) -> Result<()> {
-        let mut kept = 0;
-        for (k, &place) in places.iter().enumerate() {
-            let address = burst[k].address;
-            let Some(image) = self.check(&mut burst[k], &buffer[place..])? else {
-                burst.swap(kept, k);
-                kept += 1;
-                continue;
-            };
-            let found = self.follow(&mut burst[k], image)?;
-            let superseded = match found {
-                Found::Row => self.use_row(&burst[k], image, Source::Disk)?,
-                Found::Missing => {
-                    self.use_missing(&burst[k])?;
-                    false
-                }
-                Found::Further => false,
-            };
-            if !superseded {
-                self.core.cache.insert(address, image.bytes(), demand);
+    ) -> Result<bool> {
+        let cache = &self.core.cache;
+        // Ends: each round takes the search further down its chain.
+        loop {
+            let address = pending.address;
+            demand.lookups += 1;
+            if !cache.get(address, cached) {
+                demand.near_head += u64::from(address.raw() >= near);
+                return Ok(false);
             }
-            if let Found::Further = found {
-                burst.swap(kept, k);
-                kept += 1;
+            let image = RecordImage::of_words(cached);
+            match self.follow(pending, image)? {
+                Found::Further => {}
+                Found::Row => {
+                    if self.use_row(pending, image, Source::Cache)? {
+                        // In memory it would have been changed in place.
+                        demand.near_head += u64::from(address.raw() >= near);
+                        cache.remove(address);
+                    }
+                    return Ok(true);
+                }
+                Found::Missing => {
+                    self.use_missing(pending)?;
+                    return Ok(true);
+                }
             }
         }
-        burst.truncate(kept);
-        Ok(())
     }
 
     /// Says what a verified record means for the key, and where its search goes on.
@@ -387,6 +318,107 @@ impl<W: Work> Batch<'_, W> {
             }
             Source::Cache => self.tally.hits_cache += 1,
         }
+    }
+}
+
+/// The reads of a batch on their way.
+struct Reading<'s, 'a, W> {
+    batch: &'s mut Batch<'a, W>,
+    /// Sorted by address at the start; each changes as its search goes on.
+    pending: &'s mut [Pending],
+    demand: &'s mut Demand,
+    joined_bytes_max: u64,
+    /// So many of `pending` have been asked for a first time.
+    begun: usize,
+    /// Places in `pending` of searches that go on.
+    again: Vec<u32>,
+    /// By number of read.
+    spans: Vec<Span>,
+}
+
+impl<W: Work> Reading<'_, '_, W> {
+    /// The blocks of the log that the record of a search lies in.
+    fn blocks(&self, pending: &Pending) -> (u64, u64) {
+        let page_bytes = self.batch.core.log.page_bytes();
+        let block = BLOCK_BYTES as u64;
+        let address = pending.address.raw();
+        // A record never crosses its page, so neither does a read.
+        let page_end = (address / page_bytes + 1) * page_bytes;
+        let end = (address + pending.bytes as u64).next_multiple_of(block).min(page_end);
+        (address / block * block, end)
+    }
+
+    fn record(&mut self, i: usize, span: Span, bytes: &[u8]) -> Result<()> {
+        let Reading { batch, pending, demand, again, .. } = self;
+        let pending = &mut pending[i];
+        let address = pending.address;
+        let place = (address.raw() - span.start) as usize;
+        let Some(image) = batch.check(pending, &bytes[place..])? else {
+            again.push(i as u32);
+            return Ok(());
+        };
+        let superseded = match batch.follow(pending, image)? {
+            Found::Row => batch.use_row(pending, image, Source::Disk)?,
+            Found::Missing => {
+                batch.use_missing(pending)?;
+                false
+            }
+            Found::Further => {
+                let mut cached = std::mem::take(&mut batch.scratch.cached);
+                if !batch.served(pending, u64::MAX, &mut cached, demand)? {
+                    again.push(i as u32);
+                }
+                batch.scratch.cached = cached;
+                false
+            }
+        };
+        if !superseded {
+            batch.core.cache.insert(address, image.bytes(), demand);
+        }
+        Ok(())
+    }
+}
+
+impl<W: Work> ReadStream for Reading<'_, '_, W> {
+    fn next(&mut self) -> Option<(u64, usize)> {
+        // A search that goes on may do so anywhere, so only those in order are joined.
+        let (first, in_order) = match self.again.pop() {
+            Some(i) => (i as usize, false),
+            None if self.begun < self.pending.len() => {
+                self.begun += 1;
+                (self.begun - 1, true)
+            }
+            None => return None,
+        };
+        let (start, mut end) = self.blocks(&self.pending[first]);
+        let mut count = 1;
+        while in_order && self.begun < self.pending.len() {
+            let (next_start, next_end) = self.blocks(&self.pending[self.begun]);
+            let page_bytes = self.batch.core.log.page_bytes();
+            let joins = next_start <= end
+                && next_start / page_bytes == start / page_bytes
+                && next_end.max(end) - start <= self.joined_bytes_max;
+            if !joins {
+                break;
+            }
+            end = end.max(next_end);
+            count += 1;
+            self.begun += 1;
+        }
+        self.spans.push(Span { start, first: first as u32, count: count as u32 });
+        let tally = &mut self.batch.tally;
+        tally.disk_reads += 1;
+        tally.disk_reads_joined += count as u64 - 1;
+        tally.disk_read_bytes += end - start;
+        Some((start, (end - start) as usize))
+    }
+
+    fn done(&mut self, number: u64, bytes: &[u8]) -> Result<()> {
+        let span = self.spans[number as usize];
+        for i in span.first..span.first + span.count {
+            self.record(i as usize, span, bytes)?;
+        }
+        Ok(())
     }
 }
 

@@ -11,8 +11,8 @@
 //! few instructions a key count more than anything: whatever a batch can look up once (`View`, `Outline`,
 //! the record's length in lines) it does. Measured on 10 million rows of 64 bytes, beside a bare loop
 //! over the same buckets and records that took 46 ns a row: groups of 32 took 60, groups of 16 took 68,
-//! stages of different groups interleaved 60 to 62, keys one by one 67 to 73. Keys whose rows are on disk are set aside; when the chunk
-//! is through, they go to the device as one burst (`disk`). Everything in memory happens under one pin of
+//! stages of different groups interleaved 60 to 62, keys one by one 67 to 73. Keys whose rows are on disk are set aside; when the
+//! batch is through, they go to the device as one stream of reads (`disk`). Everything in memory happens under one pin of
 //! the epoch; whatever may wait (a page to turn, the device) happens between pins, and the chunk then goes
 //! on where it stopped. A single operation is a batch of one.
 
@@ -34,8 +34,10 @@ use crate::prefetch;
 use crate::record::{RecordRef, record_bytes};
 use crate::store::Core;
 
-/// Keys that go through together: bounds the scratch memory and the rows of one burst.
+/// Keys that go through together.
 pub(crate) const CHUNK_KEYS: usize = 1024;
+/// Keys whose rows must be read are set aside until there are so many: bounds the scratch memory.
+const PENDING_KEYS_MAX: usize = 4096;
 /// Keys that go through a stage together. Measured on 64-byte rows, 10 million of them: 32 and 64 are alike,
 /// fewer hide less latency, more fall out of the first-level cache.
 const GROUP_KEYS: usize = 32;
@@ -189,6 +191,9 @@ pub(crate) struct Tally {
     pub(crate) appended: u64,
     pub(crate) copied: u64,
     pub(crate) disk_reads: u64,
+    /// Rows that came with the read of another.
+    pub(crate) disk_reads_joined: u64,
+    pub(crate) disk_queue_depth_max: u64,
     pub(crate) disk_read_bytes: u64,
     pub(crate) promoted: u64,
     /// Rows that a promotion brought to mutable memory, from disk or from the read-only region.
@@ -259,6 +264,9 @@ impl<'a, W: Work> Batch<'a, W> {
             let end = self.keys.len().min(start + CHUNK_KEYS);
             self.run_chunk(start, end)?;
             start = end;
+            if start == self.keys.len() || self.scratch.pending.len() >= PENDING_KEYS_MAX {
+                self.finish_pending()?;
+            }
         }
         Ok(())
     }
@@ -293,6 +301,14 @@ impl<'a, W: Work> Batch<'a, W> {
             self.outcome.missing.extend(places);
             return Ok(());
         }
+        self.make_room()
+    }
+
+    /// Reads what is set aside, and deals with the keys whose rows moved meanwhile.
+    fn finish_pending(&mut self) -> Result<()> {
+        if self.scratch.pending.is_empty() && self.scratch.redo.is_empty() {
+            return Ok(());
+        }
         // Ends: a key comes back only because another thread changed its row or its chain.
         while !(self.scratch.pending.is_empty() && self.scratch.redo.is_empty()) {
             self.read_pending()?;
@@ -304,6 +320,11 @@ impl<'a, W: Work> Batch<'a, W> {
                 self.tally.resident = resident;
             }
         }
+        self.make_room()
+    }
+
+    /// Lets the index grow with the rows that were inserted, and cache and log give way to it.
+    fn make_room(&self) -> Result<()> {
         if self.tally.inserted > 0 {
             // Pinned, so that a checkpoint's pause keeps the index still.
             let guard = self.core.gate.enter();

@@ -182,6 +182,8 @@ impl Core {
         counters.records_appended.add(tally.appended);
         counters.copied_to_tail.add(tally.copied);
         counters.disk_reads.add(tally.disk_reads);
+        counters.disk_reads_joined.add(tally.disk_reads_joined);
+        counters.disk_queue_depth_max.raise(tally.disk_queue_depth_max);
         counters.disk_read_bytes.add(tally.disk_read_bytes);
         counters.promoted.add(tally.promoted);
         counters.promoted_used.add(tally.promoted_used);
@@ -516,6 +518,8 @@ impl Store {
             records_appended: c.records_appended.get(),
             copied_to_tail: c.copied_to_tail.get(),
             disk_reads: c.disk_reads.get(),
+            disk_reads_joined: c.disk_reads_joined.get(),
+            disk_queue_depth_max: c.disk_queue_depth_max.get(),
             disk_read_bytes: c.disk_read_bytes.get(),
             disk_write_bytes: c.disk_write_bytes.get(),
             promoted: c.promoted.get(),

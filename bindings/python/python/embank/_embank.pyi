@@ -37,6 +37,8 @@ class _LogStats(TypedDict):
 
 class _DiskStats(TypedDict):
     reads: int
+    reads_joined: int
+    queue_depth_max: int
     read_bytes: int
     write_bytes: int
 

@@ -1,0 +1,329 @@
+//! A stream of reads through an io_uring.
+//!
+//! The ring is kept full: while there is room in it and in the memory, the stream is asked for more; then as
+//! many completions as an eighth of the depth are waited for, handed over one by one, and their memory
+//! goes to the next reads. So the disk works while rows are worked on, and never waits for the last read of
+//! a burst.
+//!
+//! Memory is lent out as a ring, front to back, and comes back in that order: completions are nearly in
+//! order, and reads may have any length. A read's memory is the kernel's from push to completion, then
+//! the stream's during `done`, then free once all before it are.
+
+use std::collections::VecDeque;
+use std::io;
+use std::marker::PhantomData;
+use std::os::fd::AsRawFd;
+use std::slice;
+use std::sync::Arc;
+
+use io_uring::{opcode, types};
+
+use super::ReadStream;
+use super::ring::Ring;
+use super::segments::{Segment, Segments};
+use super::stream::too_long;
+use super::transfer::{self, Progress};
+use crate::error::{Error, Result};
+
+/// The most that one request asks for; the rest of a longer read follows as after a short one.
+const REQUEST_BYTES_MAX: usize = 1 << 30;
+
+/// A read whose memory is lent out.
+struct Lent {
+    /// Where its bytes lie in the memory.
+    at: usize,
+    len: usize,
+    /// How far the ring of memory reaches with it.
+    end: u64,
+    /// Its place in `files`, and the offset in that file.
+    file: usize,
+    offset: u64,
+    arrived: usize,
+    done: bool,
+}
+
+pub(super) struct Streaming<'a> {
+    segments: &'a Segments,
+    stream: &'a mut dyn ReadStream,
+    memory: *mut u8,
+    memory_bytes: usize,
+    borrow: PhantomData<&'a mut [u8]>,
+    /// The ring of memory: what lies between is lent out.
+    head: u64,
+    tail: u64,
+    lent: VecDeque<Lent>,
+    /// The number of the first of `lent`.
+    first: u64,
+    /// Held open until the end.
+    files: Vec<Arc<Segment>>,
+    /// Asked for, and no memory for it yet.
+    asked: Option<(u64, usize)>,
+    /// Reads to push again, for the rest of their bytes.
+    again: Vec<u64>,
+    retries: usize,
+    deepest: u64,
+    error: Option<Error>,
+}
+
+impl<'a> Streaming<'a> {
+    pub(super) fn new(
+        segments: &'a Segments,
+        memory: &'a mut [u8],
+        stream: &'a mut dyn ReadStream,
+    ) -> Self {
+        Streaming {
+            segments,
+            stream,
+            memory: memory.as_mut_ptr(),
+            memory_bytes: memory.len(),
+            borrow: PhantomData,
+            head: 0,
+            tail: 0,
+            lent: VecDeque::new(),
+            first: 0,
+            files: Vec::new(),
+            asked: None,
+            again: Vec::new(),
+            retries: 0,
+            deepest: 0,
+            error: None,
+        }
+    }
+
+    /// Ends: each turn reaps a completion or is bounded within the ring; a read comes again only after at
+    /// least a block has arrived, or within the bound on retries; and the stream ends.
+    pub(super) fn run(mut self, ring: &mut Ring) -> Result<u64> {
+        loop {
+            self.fill(ring);
+            if ring.outstanding() == 0 {
+                return self.error.map_or(Ok(self.deepest), Err);
+            }
+            self.deepest = self.deepest.max(u64::from(ring.outstanding()));
+            let want = (ring.depth() / 8).max(1).min(ring.outstanding());
+            if let Err(error) = ring.submit_and_wait(want) {
+                ring.drain();
+                // Of the reads in the ring none failed by itself: the first names the place.
+                let failed = self
+                    .lent
+                    .front()
+                    .map(|first| self.files[first.file].read_failed(first.offset, &error));
+                let failed =
+                    failed.unwrap_or_else(|| Error::io("read", self.segments.folder(), error));
+                return Err(self.error.unwrap_or(failed));
+            }
+            ring.reap(|number, result| self.complete(number, result));
+        }
+    }
+
+    fn fill(&mut self, ring: &mut Ring) {
+        while ring.has_room() && self.error.is_none() {
+            let number = match self.again.pop() {
+                Some(number) => number,
+                None => match self.begin() {
+                    Ok(Some(number)) => number,
+                    Ok(None) => return,
+                    Err(error) => {
+                        self.error = Some(error);
+                        return;
+                    }
+                },
+            };
+            self.push(ring, number);
+        }
+    }
+
+    /// Takes the next read of the stream and lends it memory; none if either is used up.
+    fn begin(&mut self) -> Result<Option<u64>> {
+        let Some((offset, len)) = self.asked.take().or_else(|| self.stream.next()) else {
+            return Ok(None);
+        };
+        let Some(at) = self.lend(len) else {
+            self.asked = Some((offset, len));
+            if self.lent.is_empty() {
+                return Err(too_long(self.asked, self.memory_bytes));
+            }
+            return Ok(None);
+        };
+        // SAFETY: the range was just lent, so nobody else uses it; it is within the memory.
+        let buffer = unsafe { slice::from_raw_parts(self.memory.add(at), len) };
+        transfer::check(offset, buffer, self.segments.segment_size_bytes())?;
+        let file = self.file(offset, len)?;
+        let within = offset % self.segments.segment_size_bytes();
+        let end = self.tail;
+        let lent = Lent { at, len, end, file, offset: within, arrived: 0, done: false };
+        self.lent.push_back(lent);
+        Ok(Some(self.first + self.lent.len() as u64 - 1))
+    }
+
+    /// A place for `len` bytes at the end of what is lent.
+    fn lend(&mut self, len: usize) -> Option<usize> {
+        if self.lent.is_empty() {
+            (self.head, self.tail) = (0, 0);
+        }
+        let offset = (self.tail % self.memory_bytes.max(1) as u64) as usize;
+        let skipped = if self.memory_bytes - offset < len { self.memory_bytes - offset } else { 0 };
+        if (self.tail - self.head) as usize + skipped + len > self.memory_bytes {
+            return None;
+        }
+        self.tail += (skipped + len) as u64;
+        Some(if skipped > 0 { 0 } else { offset })
+    }
+
+    /// The segment of a read. Streams come nearly sorted, so it is mostly that of the read before.
+    fn file(&mut self, offset: u64, len: usize) -> Result<usize> {
+        let holds = |file: &Arc<Segment>| self.segments.holds(file, offset);
+        if let Some(file) = self.files.iter().rposition(holds) {
+            return Ok(file);
+        }
+        self.files.push(self.segments.for_reading(offset, len)?);
+        Ok(self.files.len() - 1)
+    }
+
+    fn push(&mut self, ring: &mut Ring, number: u64) {
+        let lent = &self.lent[(number - self.first) as usize];
+        let len = (lent.len - lent.arrived).min(REQUEST_BYTES_MAX) as u32;
+        let file = types::Fd(self.files[lent.file].file().as_raw_fd());
+        let start = self.memory.wrapping_add(lent.at + lent.arrived);
+        let entry = opcode::Read::new(file, start, len)
+            .offset(lent.offset + lent.arrived as u64)
+            .build()
+            .user_data(number);
+        // SAFETY: the range belongs to this read alone until it is done (`lend`), inside memory that is
+        // borrowed for longer than the ring's loan, and `files` holds the file open. `run` returns
+        // with nothing outstanding, and an unwinding drops the loan, which drains, before either goes.
+        unsafe { ring.push(&entry) };
+    }
+
+    fn complete(&mut self, number: u64, result: i32) {
+        let place = (number - self.first) as usize;
+        let lent = &mut self.lent[place];
+        let (at, len, before) = (lent.at, lent.len, lent.arrived);
+        let segment = &self.files[lent.file];
+        if result < 0 {
+            let error = io::Error::from_raw_os_error(-result);
+            self.retries += 1;
+            if transfer::is_transient(&error)
+                && self.retries <= transfer::retries_max(number as usize + 1)
+            {
+                self.again.push(number);
+            } else {
+                let failed = segment.read_failed(lent.offset + before as u64, &error);
+                self.error.get_or_insert(failed);
+            }
+            return;
+        }
+        match Progress::after(len, before, result as usize) {
+            Progress::Complete => {
+                lent.done = true;
+                if self.error.is_none() {
+                    // SAFETY: the read is complete, so the kernel is through with its range, and nobody
+                    // gets it until it is given back below.
+                    let bytes = unsafe { slice::from_raw_parts(self.memory.add(at), len) };
+                    self.error = self.stream.done(number, bytes).err();
+                }
+                self.give_back();
+            }
+            Progress::More => {
+                lent.arrived += result as usize;
+                self.again.push(number);
+            }
+            Progress::EndOfFile => {
+                let cut = segment.truncated(lent.offset, len, before + result as usize);
+                self.error.get_or_insert(cut);
+            }
+        }
+    }
+
+    fn give_back(&mut self) {
+        while let Some(lent) = self.lent.front().filter(|lent| lent.done) {
+            self.head = lent.end;
+            self.first += 1;
+            self.lent.pop_front();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::device::{AlignedBuffer, DeviceOptions};
+
+    /// Two reads of 4 KiB.
+    struct Two {
+        asked: u64,
+        done: Vec<u64>,
+    }
+
+    impl ReadStream for Two {
+        fn next(&mut self) -> Option<(u64, usize)> {
+            self.asked += 1;
+            (self.asked <= 2).then_some(((self.asked - 1) * 4096, 4096))
+        }
+        fn done(&mut self, number: u64, _: &[u8]) -> Result<()> {
+            self.done.push(number);
+            Ok(())
+        }
+    }
+
+    fn segments(dir: &Path) -> Segments {
+        let segments = Segments::open(dir, &DeviceOptions::default()).unwrap();
+        segments.write(0, &AlignedBuffer::zeroed(8192)).unwrap();
+        segments
+    }
+
+    #[test]
+    fn short_disturbed_and_failed_completions_are_told_apart() {
+        let dir = tempfile::tempdir().unwrap();
+        let segments = segments(dir.path());
+        let mut memory = AlignedBuffer::zeroed(8192);
+        let mut two = Two { asked: 0, done: Vec::new() };
+        let mut streaming = Streaming::new(&segments, &mut memory, &mut two);
+        assert_eq!((streaming.begin().unwrap(), streaming.begin().unwrap()), (Some(0), Some(1)));
+        // The second comes first, disturbed, then short, then whole; its memory waits for the first.
+        streaming.complete(1, -libc::EAGAIN);
+        streaming.complete(1, 1024);
+        assert_eq!((streaming.again.len(), streaming.lent[1].arrived), (2, 1024));
+        streaming.complete(1, 3072);
+        assert_eq!((streaming.first, streaming.head), (0, 0));
+        streaming.complete(0, 4096);
+        assert_eq!((streaming.first, streaming.head, streaming.lent.len()), (2, 8192, 0));
+        assert!(streaming.error.is_none());
+        assert_eq!(two.done, [1, 0]);
+    }
+
+    #[test]
+    fn the_first_failure_is_reported_with_its_place_and_nothing_is_handed_over_after_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let segments = segments(dir.path());
+        let mut memory = AlignedBuffer::zeroed(8192);
+        for (result, what) in [(-libc::EIO, "at offset 4096"), (100, "holds 100 of 4096")] {
+            let mut two = Two { asked: 0, done: Vec::new() };
+            let mut streaming = Streaming::new(&segments, &mut memory, &mut two);
+            while streaming.begin().unwrap().is_some() {}
+            streaming.complete(1, result);
+            streaming.complete(0, 4096);
+            let error = streaming.error.take().unwrap();
+            match result {
+                100 => assert!(matches!(error, Error::Truncated { found: 100, .. }), "{what}"),
+                _ => assert!(error.to_string().contains(what), "{error}"),
+            }
+            assert!(two.done.is_empty());
+        }
+    }
+
+    #[test]
+    fn endless_disturbance_is_an_error_in_the_end() {
+        let dir = tempfile::tempdir().unwrap();
+        let segments = segments(dir.path());
+        let mut memory = AlignedBuffer::zeroed(8192);
+        let mut two = Two { asked: 0, done: Vec::new() };
+        let mut streaming = Streaming::new(&segments, &mut memory, &mut two);
+        streaming.begin().unwrap();
+        for _ in 0..=transfer::retries_max(1) {
+            streaming.complete(0, -libc::EINTR);
+        }
+        assert!(streaming.error.is_some());
+    }
+}
