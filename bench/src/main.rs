@@ -6,6 +6,7 @@
 //!
 //! A further subcommand is a module with an `Args` and a `run`, and one line in [`Command`].
 
+mod cache_policy;
 mod contenders;
 mod content;
 mod device_limit;
@@ -18,6 +19,7 @@ mod loading;
 mod out_of_core;
 mod page_cost;
 mod plot;
+mod policies;
 mod report;
 mod roofline;
 mod rounds;
@@ -52,6 +54,8 @@ enum Command {
     OutOfCore(out_of_core::Args),
     /// Index bytes a row and bytes written to disk for each row loaded or updated
     Footprint(footprint::Args),
+    /// The share of peeks that the row cache serves, beside the ideal, LRU and CLOCK
+    CachePolicy(cache_policy::Args),
     /// The staleness clock moved against left alone: gets and puts, uniform and Zipf
     StalenessCost(staleness_cost::Args),
 }
@@ -65,6 +69,7 @@ fn main() -> anyhow::Result<()> {
         Command::Soak(args) => soak::run(args),
         Command::OutOfCore(args) => out_of_core::run(args),
         Command::Footprint(args) => footprint::run(args),
+        Command::CachePolicy(args) => cache_policy::run(args),
         Command::StalenessCost(args) => staleness_cost::run(args),
     }
 }

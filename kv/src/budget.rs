@@ -4,8 +4,8 @@
 //! to their least, the index stops growing: rows then share index entries and chains get longer, which
 //! costs disk reads but never an answer (`Index::insert`). Superseded records stay in a shared chain until
 //! compaction takes them out, so a bank that lives for long with far too small a budget gets slower.
-//! The row cache takes from the frames too, and moves back and forth (`cache::sizing`); an eighth of the
-//! budget stays with the frames.
+//! The row cache takes from the frames too, and moves back and forth (`cache::sizing`); a sixteenth of
+//! what both share stays with the frames.
 
 use crate::error::{Error, Result};
 use crate::sync::{AtomicU64, Ordering};
@@ -97,9 +97,9 @@ impl Budget {
 
     /// The most that the row cache may have beside the index of now.
     pub(crate) fn cache_bytes_max(&self) -> u64 {
-        let frames = FRAMES_MIN.max(self.total_bytes / 8 / self.page_bytes + 1) + 1;
-        (self.total_bytes - self.buffer_bytes)
-            .saturating_sub(self.index_bytes() + frames * self.page_bytes)
+        let shared = (self.total_bytes - self.buffer_bytes).saturating_sub(self.index_bytes());
+        let frames = FRAMES_MIN.max(shared / 16 / self.page_bytes) + 1;
+        shared.saturating_sub(frames * self.page_bytes)
     }
 
     /// Takes memory from the frames for the row cache; false if that is more than it may have. One thread

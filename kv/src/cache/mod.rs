@@ -29,7 +29,7 @@ use parking_lot::Mutex;
 
 use crate::address::Address;
 use crate::budget::Budget;
-use crate::sync::{AtomicU32, Ordering};
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 use shard::{SHARD_BYTES_MAX, Shard};
 pub(crate) use sizing::Demand;
@@ -48,6 +48,8 @@ pub(crate) struct RowCache {
     /// Hash to shard.
     slots: Box<[AtomicU32]>,
     shard_bytes: usize,
+    /// Memory of the shards that are open; the budget may have been charged for more that are to be.
+    open_bytes: AtomicU64,
     sizing: Mutex<Sizing>,
 }
 
@@ -71,6 +73,7 @@ impl RowCache {
             shards: (0..shards).map(|_| Mutex::default()).collect(),
             slots: (0..SLOTS).map(|_| AtomicU32::new(0)).collect(),
             shard_bytes: shard_bytes as usize,
+            open_bytes: AtomicU64::new(0),
             sizing: Mutex::default(),
         }
     }

@@ -3,9 +3,11 @@
 //! Log and cache share what index and buffers leave. Which of them should have the next shard's worth of
 //! memory shows in what either just missed:
 //!
-//! - The log's gain: rows wanted whose records lie *just below the head*, within as many bytes as the cache
-//!   has. With that memory they would still be in their frames. The log's order of addresses tells it for
-//!   nothing.
+//! - The log's gain: rows wanted for training whose records lie *just below the head*, within as many bytes
+//!   as the cache has. With that memory they would still be in their frames. The log's order of
+//!   addresses tells it for nothing. Peeks do not count: what they want again the cache keeps, one
+//!   record at a time, where the log would keep whole pages for it. (Counted, they made memory wander to and
+//!   fro: each page that left took hot rows along, each of which then missed once.)
 //! - The cache's gain: rows that had to be read and whose marks still stood (`shard`): with as much
 //!   memory again they would still have been there.
 //!
@@ -14,7 +16,7 @@
 //! rows go through the log and never into the cache, nearly all for the log. Memory that the log does not
 //! use yet is the cache's at once, and comes back to the log by the same comparison.
 //!
-//! The cache never has so much that the log would be left with less than an eighth of the budget
+//! The cache never has so much that the log would be left with less than a sixteenth of what they share
 //! (`Budget::cache_bytes_max`); when the index grows, both give way.
 
 use super::{RowCache, SLOTS};
@@ -30,12 +32,21 @@ const NEAR_SHARDS_MIN: u64 = 2;
 /// A cache that is full while the log leaves memory unused grows by this factor.
 const GROWTH: usize = 4;
 
+/// The log gets memory back if it gains so many times what the cache would lose. Above 1, so that memory does
+/// not wander to and fro; to the cache's disadvantage it is 1, because what it takes is peeked at just now.
+const SHRINK_GAIN_MIN: f64 = 1.25;
+
+/// Shards to move at once, for `open` of them and one side that gains so many times what the other loses.
+fn step(open: usize, gain: f64) -> usize {
+    if gain > 2.0 { open.div_ceil(2) } else { open.div_ceil(8) }
+}
+
 /// What batches report.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct Demand {
     /// Lookups of addresses below the head.
     pub(crate) lookups: u64,
-    /// Those just below it that the cache could not serve, or that moved the row to the tail.
+    /// Those just below it for rows that then moved to the tail.
     pub(crate) near_head: u64,
     /// Insertions that pushed another row out, or found no memory.
     pub(crate) evicted: u64,
@@ -62,7 +73,13 @@ impl RowCache {
 
     /// Bytes of memory that the cache has.
     pub(crate) fn bytes(&self) -> u64 {
-        self.budget.cache_bytes()
+        // Relaxed: a gauge.
+        self.open_bytes.load(Ordering::Relaxed)
+    }
+
+    fn set_open(&self, sizing: &mut Sizing, open: usize) {
+        sizing.open = open;
+        self.open_bytes.store((open * self.shard_bytes) as u64, Ordering::Relaxed);
     }
 
     /// Takes note of what a batch met, and now and then moves memory. The caller is not pinned. Never waits:
@@ -89,20 +106,20 @@ impl RowCache {
         if sizing.window.lookups < WINDOW_LOOKUPS.max(self.rows_of_a_shard(&sizing)) {
             return;
         }
+        let open = sizing.open;
         let window = std::mem::take(&mut sizing.window);
         sizing.window.record_bytes = window.record_bytes;
         // Hits per byte; the marks reach as far back as the cache is large.
         let log_gain = window.near_head as f64 / self.near_bytes() as f64;
         let cache_gain = window.returned as f64 / self.bytes().max(1) as f64;
-        if wants && window.returned >= MISSES_MIN && cache_gain > 1.25 * log_gain {
-            self.grow(&mut sizing, 1, log);
+        if wants && window.returned >= MISSES_MIN && cache_gain > log_gain {
+            self.grow(&mut sizing, step(open, cache_gain / log_gain), log);
         } else if window.near_head >= MISSES_MIN
-            && log_gain > 1.25 * cache_gain
+            && log_gain > SHRINK_GAIN_MIN * cache_gain
             && log.frames_unused() == 0
         {
-            let steps = if log_gain > 4.0 * cache_gain { sizing.open.div_ceil(8) } else { 1 };
             // The last shard stays, to show what more would bring.
-            let steps = steps.min(sizing.open.saturating_sub(1));
+            let steps = step(open, log_gain / cache_gain).min(open.saturating_sub(1));
             self.shrink(&mut sizing, steps, log);
         }
     }
@@ -155,7 +172,7 @@ impl RowCache {
                 self.budget.uncharge_cache(((end - number) * self.shard_bytes) as u64);
                 break;
             }
-            sizing.open = number + 1;
+            self.set_open(sizing, number + 1);
         }
         self.deal_slots(sizing.open);
         sizing.window = Demand { record_bytes: sizing.window.record_bytes, ..Demand::default() };
@@ -167,7 +184,7 @@ impl RowCache {
         for shard in &self.shards[open..sizing.open] {
             shard.lock().close();
         }
-        sizing.open = open;
+        self.set_open(sizing, open);
         self.budget.uncharge_cache((shards * self.shard_bytes) as u64);
         log.allowance_changed();
     }

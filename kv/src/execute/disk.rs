@@ -91,7 +91,11 @@ impl<W: Work> Batch<'_, W> {
     fn serve_cached(&mut self, pending: &mut Vec<Pending>, demand: &mut Demand) -> Result<()> {
         let cache = &self.core.cache;
         let head = self.core.log.view().head;
-        let near = head.saturating_sub(cache.near_bytes());
+        // What is peeked at the cache can keep; what moves to the tail only a larger log would have had.
+        let near = match W::MODE {
+            Mode::Peek => u64::MAX,
+            _ => head.saturating_sub(cache.near_bytes()),
+        };
         let mut cached = std::mem::take(&mut self.scratch.cached);
         let mut kept = 0;
         for group in (0..pending.len()).step_by(GROUP_KEYS) {
