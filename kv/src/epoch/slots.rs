@@ -109,8 +109,9 @@ thread_local! {
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct Pin {
-    /// For a thread that is ending, whose own slot is gone: a slot for this pin alone.
-    late: Option<Local>,
+    /// For a thread that is ending, whose own slot is gone: a slot for this pin alone. Boxed, so that a
+    /// pin is a word.
+    late: Option<Box<Local>>,
     /// It belongs to its thread.
     thread: PhantomData<*const ()>,
 }
@@ -125,8 +126,8 @@ pub(super) fn pin() -> Pin {
 }
 
 #[cold]
-fn pin_late() -> Local {
-    let local = Local::new();
+fn pin_late() -> Box<Local> {
+    let local = Box::new(Local::new());
     local.pin();
     local
 }
