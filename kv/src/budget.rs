@@ -42,11 +42,18 @@ impl Budget {
         (total_bytes / 16).clamp(16 << 10, 8 << 20).next_multiple_of(4096)
     }
 
+    /// Bytes that compaction reads into: a page, and room to align a record of nearly that length.
+    pub(crate) fn compaction_buffer_bytes_for(page_bytes: u64) -> u64 {
+        page_bytes + 4096
+    }
+
     pub(crate) fn new(total_bytes: u64, page_bytes: u64) -> Result<Self> {
-        // Read buffers, and the page that is being written.
-        let buffer_bytes = Self::read_buffer_bytes_for(total_bytes) + page_bytes;
-        // Frames, that page, one page's worth of index; a 15th more for the read buffers.
-        let pages = (FRAMES_MIN + 2) * page_bytes;
+        // Read buffers, the page that is being written, and what compaction reads into.
+        let buffer_bytes = Self::read_buffer_bytes_for(total_bytes)
+            + page_bytes
+            + Self::compaction_buffer_bytes_for(page_bytes);
+        // Frames, these two, one page's worth of index; a 15th more for the read buffers.
+        let pages = (FRAMES_MIN + 2) * page_bytes + Self::compaction_buffer_bytes_for(page_bytes);
         let needed = (pages + pages / 15 + (32 << 10)).max(BUDGET_BYTES_MIN);
         if total_bytes < needed {
             return Err(Error::BudgetTooSmall {
@@ -150,11 +157,11 @@ impl Budget {
         false
     }
 
-    /// The least budget of which `index_bytes_max` is so much: besides, a 16th goes for reading and a page
-    /// for writing, and the larger of a quarter and the least number of frames stays with the rows.
+    /// The least budget of which `index_bytes_max` is so much: besides, a 16th goes for reading, a page for
+    /// writing and one for compaction, and the larger of a quarter and the least number of frames stays with the rows.
     fn needed_for_index(&self, index_bytes: u64) -> u64 {
-        let beside_quarter = (index_bytes + 2 * self.page_bytes) * 16 / 11;
-        let beside_frames = (index_bytes + (FRAMES_MIN + 1) * self.page_bytes) * 16 / 15;
+        let beside_quarter = (index_bytes + 3 * self.page_bytes + 4096) * 16 / 11;
+        let beside_frames = (index_bytes + (FRAMES_MIN + 2) * self.page_bytes + 4096) * 16 / 15;
         beside_quarter.max(beside_frames).next_multiple_of(256 << 10)
     }
 

@@ -41,6 +41,10 @@ pub(crate) struct TableEntry {
     pub(crate) name: String,
     pub(crate) value_bytes: u32,
     pub(crate) descriptor: Vec<u8>,
+    /// Rows that are there, deleted ones not counted.
+    pub(crate) rows: u64,
+    /// Dropped: only its number is kept, which is never given again, as its records may still be there.
+    pub(crate) dropped: bool,
 }
 
 impl TableEntry {
@@ -160,6 +164,7 @@ impl Checkpoints {
         }
         let sound = (13..=22).contains(&manifest.page_bits)
             && manifest.log_end.is_multiple_of(1 << manifest.page_bits)
+            && manifest.log_begin.is_multiple_of(1 << manifest.page_bits)
             && manifest.log_begin <= manifest.log_end;
         if !sound {
             return Err(damaged("its page size and log boundaries do not fit".into()));

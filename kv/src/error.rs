@@ -66,6 +66,22 @@ pub enum Error {
         /// What needs it.
         what: String,
     },
+    /// The log may not grow, and compaction can't make room.
+    #[error(
+        "the disk quota of {quota_bytes} bytes is used up: the log takes {log_bytes} bytes, {held_bytes} of \
+         them only for kept checkpoints, and its rows {live_bytes}; take a checkpoint to let go of the \
+         older ones' space, delete rows or drop tables, or raise the quota"
+    )]
+    QuotaExceeded {
+        /// The quota, in bytes.
+        quota_bytes: u64,
+        /// What the log takes, in bytes.
+        log_bytes: u64,
+        /// What the current rows take of it, in bytes.
+        live_bytes: u64,
+        /// What is held only because kept checkpoints name it, in bytes.
+        held_bytes: u64,
+    },
     /// An argument is out of range or does not fit the others.
     #[error("{0}")]
     InvalidArgument(String),

@@ -7,7 +7,8 @@
 //! business of the crate `embank` on top.
 //!
 //! Where to look: `log` for the memory hierarchy, `index` for finding rows, `execute` for how a batch runs,
-//! `clock` for the lock and staleness word, `checkpoint` for durability, `device` for I/O.
+//! `clock` for the lock and staleness word, `compaction` for giving space back, `checkpoint` for durability,
+//! `device` for I/O.
 
 mod address;
 mod bank_file;
@@ -20,6 +21,7 @@ mod cache;
 mod checked_stream;
 mod checkpoint;
 mod clock;
+mod compaction;
 pub mod device;
 mod epoch;
 mod error;
@@ -40,6 +42,7 @@ mod waiters;
 
 pub use address::TableId;
 pub use budget::BUDGET_BYTES_MIN;
+pub use compaction::{Compacted, CompactionOptions};
 pub use device::DeviceChoice;
 pub use error::{Error, Result};
 pub use operation::{Access, Clock, Operation, Outcome, Promoted};

@@ -75,6 +75,7 @@ impl StoreStats {
     pub fn metrics(&self) -> Vec<Metric> {
         let mut metrics = self.operation_metrics();
         metrics.extend(self.disk_metrics());
+        metrics.extend(self.space_metrics());
         metrics.extend(self.stall_metrics());
         metrics.extend(self.gauges());
         metrics
@@ -142,6 +143,30 @@ impl StoreStats {
         ]
     }
 
+    fn space_metrics(&self) -> Vec<Metric> {
+        let (gauge, counter) = (Metric::gauge, Metric::counter);
+        vec![
+            gauge("embank_live_rows", "Rows that are there", self.live_rows),
+            gauge("embank_live_bytes", "Bytes of their records", self.live_bytes),
+            gauge("embank_log_disk_bytes", "Bytes of log on disk", self.log_disk_bytes),
+            gauge("embank_log_held_bytes", "Bytes held for checkpoints", self.log_held_bytes),
+            Metric {
+                value: self.space_amplification(),
+                ..gauge("embank_space_amplification", "Log on disk over rows", 0)
+            },
+            counter("embank_compacted_bytes", "Log compacted", self.compacted_bytes),
+            counter("embank_compaction_copied_bytes", "Rows copied", self.compaction_copied_bytes),
+            Metric::seconds("embank_compaction_seconds", "Time it took", self.compaction_us),
+            counter("embank_freed_bytes", "Bytes given back", self.freed_bytes),
+            counter("embank_freed_segments", "Segment files removed", self.segments_freed),
+            gauge(
+                "embank_compaction_stopped",
+                "1 if compaction stopped at damage or a failure",
+                u64::from(self.compaction_stopped.is_some()),
+            ),
+        ]
+    }
+
     fn stall_metrics(&self) -> Vec<Metric> {
         let stalls = |cause, value| {
             Metric::counter("embank_stalls", "Times that batches stood still", value)
@@ -157,12 +182,15 @@ impl StoreStats {
         };
         vec![
             stalls("page", self.page_waits),
+            stalls("compaction", self.compaction_waits),
             stalls("growth", self.growth_steps),
             stalls("checkpoint", self.checkpoints),
             seconds("page", self.page_waits_us),
+            seconds("compaction", self.compaction_waits_us),
             seconds("growth", self.growth_steps_us),
             seconds("checkpoint", self.checkpoint_pauses_us),
             longest("page", self.page_waits_us_max),
+            longest("compaction", self.compaction_waits_us_max),
             longest("growth", self.growth_steps_us_max),
             longest("checkpoint", self.checkpoint_pauses_us_max),
             Metric::seconds_now(
@@ -312,6 +340,19 @@ mod tests {
             memory_cache_bytes,
             memory_buffers_bytes,
             index_entries,
+            live_rows,
+            live_bytes,
+            log_disk_bytes,
+            log_held_bytes,
+            compacted_bytes,
+            compaction_copied_bytes,
+            compaction_us,
+            compaction_waits,
+            compaction_waits_us,
+            compaction_waits_us_max,
+            freed_bytes,
+            segments_freed,
+            compaction_stopped: _,
             log_begin,
             log_head,
             log_read_only,
@@ -361,6 +402,18 @@ mod tests {
             memory_cache_bytes,
             memory_buffers_bytes,
             index_entries,
+            live_rows,
+            live_bytes,
+            log_disk_bytes,
+            log_held_bytes,
+            compacted_bytes,
+            compaction_copied_bytes,
+            compaction_us,
+            compaction_waits,
+            compaction_waits_us,
+            compaction_waits_us_max,
+            freed_bytes,
+            segments_freed,
             log_begin,
             log_head,
             log_read_only,

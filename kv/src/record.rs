@@ -30,7 +30,6 @@ const PREVIOUS_MASK: u64 = (1 << PREVIOUS_BITS) - 1;
 const FLAG_TOMBSTONE: u64 = 1 << PREVIOUS_BITS;
 const FLAG_INVALID: u64 = 2 << PREVIOUS_BITS;
 const UNUSED_SHIFT: u32 = PREVIOUS_BITS + 8;
-#[cfg(test)]
 const UNUSED_MASK: u64 = 7 << UNUSED_SHIFT;
 
 /// Bytes that a record with a value of `value_bytes` takes in the log.
@@ -72,7 +71,6 @@ impl Link {
         Link(if invalid { self.0 | FLAG_INVALID } else { self.0 & !FLAG_INVALID })
     }
 
-    #[cfg(test)]
     fn unused_bytes(self) -> usize {
         ((self.0 & UNUSED_MASK) >> UNUSED_SHIFT) as usize
     }
@@ -348,6 +346,11 @@ impl<'a> RecordImage<'a> {
     /// The value with its padding.
     pub(crate) fn padded_value(self) -> &'a [u8] {
         &self.bytes[HEADER_BYTES..self.shape().record_bytes()]
+    }
+
+    /// Unused bytes at the value's end.
+    pub(crate) fn unused_bytes(self) -> usize {
+        self.link().unused_bytes()
     }
 
     /// Bytes of the value without padding.

@@ -205,6 +205,12 @@ pub(crate) struct Counters {
     pub(crate) growth_steps: Stalls,
     pub(crate) checkpoint_pauses: Stalls,
     pub(crate) checkpoints: Counter,
+    pub(crate) compacted_bytes: Counter,
+    pub(crate) compaction_copied_bytes: Counter,
+    pub(crate) compaction_us: Counter,
+    pub(crate) compaction_waits: Stalls,
+    pub(crate) freed_bytes: Counter,
+    pub(crate) segments_freed: Counter,
     pub(crate) last_checkpoint_us: Counter,
     pub(crate) last_checkpoint_pause_us: Counter,
 }
@@ -302,6 +308,32 @@ pub struct StoreStats {
     pub memory_buffers_bytes: u64,
     /// Gauge: index slots in use.
     pub index_entries: u64,
+    /// Gauge: rows that are there.
+    pub live_rows: u64,
+    /// Gauge: bytes of their records, headers included.
+    pub live_bytes: u64,
+    /// Gauge: bytes of log on disk.
+    pub log_disk_bytes: u64,
+    /// Gauge: bytes of those that are held only because kept checkpoints or scans name them.
+    pub log_held_bytes: u64,
+    /// Bytes of log that compaction went through.
+    pub compacted_bytes: u64,
+    /// Bytes of rows that it copied to the tail.
+    pub compaction_copied_bytes: u64,
+    /// Time that it took, in microseconds, without waits for work or for the throttle.
+    pub compaction_us: u64,
+    /// Times that a batch waited for compaction to make room.
+    pub compaction_waits: u64,
+    /// How long they waited together, in microseconds.
+    pub compaction_waits_us: u64,
+    /// The longest of these waits, in microseconds.
+    pub compaction_waits_us_max: u64,
+    /// Why compaction stopped; none while it works. [`Store::compact`](crate::Store::compact) tries again.
+    pub compaction_stopped: Option<String>,
+    /// Bytes given back to the file system.
+    pub freed_bytes: u64,
+    /// Segment files removed.
+    pub segments_freed: u64,
     /// Gauge: where the log begins, in bytes.
     pub log_begin: u64,
     /// Gauge: where the part in memory begins, in bytes.
@@ -328,6 +360,23 @@ impl StoreStats {
     #[must_use]
     pub fn written_bytes_per_changed_row(&self) -> f64 {
         if self.changed == 0 { 0.0 } else { self.disk_write_bytes as f64 / self.changed as f64 }
+    }
+
+    /// Bytes of log on disk over bytes of rows; rows that are in memory only count as rows. 0 for a log
+    /// of which nothing is on disk, infinite for one without rows.
+    #[must_use]
+    pub fn space_amplification(&self) -> f64 {
+        if self.log_disk_bytes == 0 {
+            0.0
+        } else {
+            self.log_disk_bytes as f64 / self.live_bytes as f64
+        }
+    }
+
+    /// Bytes of log that compaction went through in each second of its work.
+    #[must_use]
+    pub fn compaction_bytes_per_s(&self) -> f64 {
+        self.compacted_bytes as f64 * 1e6 / self.compaction_us.max(1) as f64
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::{BLOCK_BYTES, Device, DeviceReport, Read, ReadStream, stream};
+use super::{BLOCK_BYTES, Device, DeviceReport, Freed, Read, ReadStream, stream};
 use crate::error::{Error, Result};
 
 /// Wraps a device and fails its calls on request: the seam by which tests force every error site above the
@@ -38,6 +38,7 @@ struct Plan {
     writes: Countdown,
     syncs: Countdown,
     truncates: Countdown,
+    frees: Countdown,
     /// Bytes that a write which fails leaves behind.
     torn_bytes: usize,
     /// Every write and sync from the next on.
@@ -120,6 +121,11 @@ impl FaultyDevice {
     /// Fails the `n`-th truncate from now.
     pub fn fail_truncate(&self, n: u64, kind: io::ErrorKind) {
         self.plan.lock().truncates.set(n, kind);
+    }
+
+    /// Fails the `n`-th giving back of space from now; nothing is given back.
+    pub fn fail_free(&self, n: u64, kind: io::ErrorKind) {
+        self.plan.lock().frees.set(n, kind);
     }
 
     /// Fails every write and sync from now on, as a disk that died or filled up.
@@ -245,6 +251,14 @@ impl Device for FaultyDevice {
         match failure {
             Some(kind) => Err(self.error("truncate", end, kind)),
             None => self.inner.truncate(end),
+        }
+    }
+
+    fn free(&self, below: u64) -> Result<Freed> {
+        let failure = self.plan.lock().frees.pass(1);
+        match failure {
+            Some(kind) => Err(self.error("remove", below, kind)),
+            None => self.inner.free(below),
         }
     }
 

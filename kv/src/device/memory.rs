@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use parking_lot::RwLock;
 
-use super::{BLOCK_BYTES, Device, DeviceOptions, Read, transfer};
+use super::{BLOCK_BYTES, Device, DeviceOptions, Freed, Read, transfer};
 use crate::error::{Error, Result};
 
 /// A device without a disk: for tests, and for Miri. Nothing is durable, and nothing counts against a
@@ -97,6 +97,17 @@ impl Device for MemoryDevice {
             last.truncate(self.within(end));
         }
         Ok(())
+    }
+
+    fn free(&self, below: u64) -> Result<Freed> {
+        let mut segments = self.segments.write();
+        let kept = segments.split_off(&self.number(below));
+        let removed = std::mem::replace(&mut *segments, kept);
+        if let Some(first) = segments.get_mut(&self.number(below)) {
+            let end = self.within(below).min(first.len());
+            first[..end].fill(0);
+        }
+        Ok(Freed { end: below, segments: removed.len() as u64 })
     }
 
     fn locate(&self, offset: u64) -> (PathBuf, u64) {

@@ -170,6 +170,22 @@ pub struct DeviceReport {
     pub direct_io_refused: Option<String>,
 }
 
+/// What [`Device::free`] did.
+///
+/// ```
+/// use embank_kv::device::{Device, DeviceOptions, MemoryDevice};
+/// let device = MemoryDevice::new(&DeviceOptions::default())?;
+/// assert_eq!(device.free(8192)?.end, 8192);
+/// # Ok::<(), embank_kv::Error>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Freed {
+    /// All space below this log offset has been given back.
+    pub end: u64,
+    /// Segment files that were removed by this call.
+    pub segments: u64,
+}
+
 /// Block storage for the log.
 pub trait Device: Send + Sync + fmt::Debug {
     /// The device's name as statistics print it: `"io_uring"`, `"threads"`, `"memory"`.
@@ -224,6 +240,14 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// # Errors
     /// A failed truncate or remove, naming the file.
     fn truncate(&self, end: u64) -> Result<()>;
+
+    /// Gives the space below log offset `below` back: files that lie wholly below it are removed, and where
+    /// the file system can, the rest of the next one is punched out. Reads of what was given back fail, or
+    /// find zeros. Not durable by itself: after a crash some of it may be there again.
+    ///
+    /// # Errors
+    /// A failed remove, naming the file; some of the space may have been given back by then.
+    fn free(&self, below: u64) -> Result<Freed>;
 
     /// The file and the offset in it that hold log offset `offset`, for error messages.
     fn locate(&self, offset: u64) -> (std::path::PathBuf, u64);

@@ -51,6 +51,22 @@ pub(super) fn probe_direct(folder: &Path) -> Option<String> {
     }
 }
 
+/// Gives the space of a file's first `bytes` back to the file system; they read as zeros then, and the
+/// file's length stays. False where that can't be done.
+#[cfg(target_os = "linux")]
+pub(super) fn punch(file: &File, bytes: u64) -> bool {
+    use std::os::fd::AsRawFd;
+    let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+    let Ok(bytes) = libc::off_t::try_from(bytes) else { return false };
+    // SAFETY: a system call on an open file; it touches no memory of this process.
+    unsafe { libc::fallocate(file.as_raw_fd(), mode, 0, bytes) == 0 }
+}
+
+#[cfg(not(target_os = "linux"))]
+pub(super) fn punch(_file: &File, _bytes: u64) -> bool {
+    false
+}
+
 fn try_direct(path: &Path) -> io::Result<()> {
     let file = options(true).create(true).truncate(true).open(path)?;
     let mut block = AlignedBuffer::zeroed(2 * BLOCK_BYTES);

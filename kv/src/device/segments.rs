@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::{Mutex, RwLock};
 
 use super::transfer::{self, Progress};
-use super::{BLOCK_BYTES, DeviceOptions, Read, open_file};
+use super::{BLOCK_BYTES, DeviceOptions, Freed, Read, open_file};
 use crate::error::{Error, Result};
 
 /// Bytes of log in one segment file unless told otherwise: 256 MiB. Space is given back in these units.
@@ -147,6 +147,8 @@ pub(super) struct Segments {
     open: RwLock<BTreeMap<u64, Arc<Segment>>>,
     unsynced: Mutex<BTreeMap<u64, Arc<Segment>>>,
     folder_unsynced: AtomicBool,
+    /// The first segment that may be there. Held while space is given back.
+    first: Mutex<u64>,
     /// Held for the whole of a sync; remembers the first that failed.
     sync_failure: Mutex<Option<String>>,
 }
@@ -170,9 +172,11 @@ impl Segments {
             open: RwLock::default(),
             unsynced: Mutex::default(),
             folder_unsynced: AtomicBool::new(false),
+            first: Mutex::new(0),
             sync_failure: Mutex::default(),
         };
-        segments.on_disk()?;
+        let on_disk = segments.on_disk()?;
+        *segments.first.lock() = on_disk.first().map_or(0, |(number, _)| *number);
         Ok(segments)
     }
 
@@ -254,6 +258,9 @@ impl Segments {
     /// without gaps; then cuts the one that holds `end`.
     pub(super) fn truncate(&self, end: u64) -> Result<()> {
         let Some(end) = end.checked_next_multiple_of(BLOCK_BYTES as u64) else { return Ok(()) };
+        let mut first = self.first.lock();
+        *first = (*first).min(self.number(end));
+        drop(first);
         let mut open = self.open.write();
         let mut unsynced = self.unsynced.lock();
         for (number, len) in self.on_disk()?.into_iter().rev() {
@@ -271,6 +278,38 @@ impl Segments {
             }
         }
         sync_folder(&self.folder)
+    }
+
+    /// Removes whole segments below `below`, the first ones first, and punches the part below it out of the
+    /// next one. A reader that has a removed file open goes on reading it.
+    pub(super) fn free(&self, below: u64) -> Result<Freed> {
+        let mut first = self.first.lock();
+        let last = self.number(below);
+        let mut freed = Freed { end: below, segments: 0 };
+        while *first < last {
+            let path = self.path(*first);
+            // Handles first, so that nobody finds one of a file that is gone.
+            self.open.write().remove(&first);
+            self.unsynced.lock().remove(&first);
+            match fs::remove_file(&path) {
+                Ok(()) => freed.segments += 1,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(Error::io("remove", &path, error)),
+            }
+            *first += 1;
+        }
+        let rest = self.within(below);
+        if rest > 0 {
+            let segment = {
+                let mut open = self.open.write();
+                self.open_existing(&mut open, last)?
+            };
+            // Where it can't be done, the space comes back with the whole file.
+            if segment.is_some_and(|segment| !open_file::punch(&segment.file, rest)) {
+                freed.end = below - rest;
+            }
+        }
+        Ok(freed)
     }
 
     fn number(&self, offset: u64) -> u64 {

@@ -20,7 +20,7 @@ use std::thread::{self, JoinHandle};
 use parking_lot::{Condvar, Mutex};
 
 use super::segments::{Located, Segments};
-use super::{Device, DeviceOptions, DeviceReport, Read};
+use super::{Device, DeviceOptions, DeviceReport, Freed, Read};
 use crate::error::{Error, Result};
 
 /// Direct reads by a pool of threads.
@@ -124,6 +124,10 @@ impl Device for ThreadDevice {
 
     fn truncate(&self, end: u64) -> Result<()> {
         self.segments.truncate(end)
+    }
+
+    fn free(&self, below: u64) -> Result<Freed> {
+        self.segments.free(below)
     }
 
     fn locate(&self, offset: u64) -> (PathBuf, u64) {

@@ -26,7 +26,7 @@ use super::ring::Ring;
 use super::segments::{Located, Segments};
 use super::streaming::Streaming;
 use super::transfer::{self, Progress};
-use super::{Device, DeviceOptions, DeviceReport, Read, ReadStream};
+use super::{Device, DeviceOptions, DeviceReport, Freed, Read, ReadStream};
 use crate::error::{Error, Result};
 
 /// The most that one request asks for; the rest of a longer read follows as after a short one.
@@ -110,6 +110,10 @@ impl Device for UringDevice {
 
     fn truncate(&self, end: u64) -> Result<()> {
         self.segments.truncate(end)
+    }
+
+    fn free(&self, below: u64) -> Result<Freed> {
+        self.segments.free(below)
     }
 
     fn locate(&self, offset: u64) -> (PathBuf, u64) {

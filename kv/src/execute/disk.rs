@@ -71,7 +71,12 @@ impl<W: Work> Batch<'_, W> {
         }
         pending.sort_unstable_by_key(|p| (p.address, p.i));
         let core = self.core;
-        let mut buffer = core.buffers.take();
+        let mut own = self.scratch.own_buffer.take();
+        let mut pooled = None;
+        let buffer: &mut [u8] = match &mut own {
+            Some(own) => own,
+            None => pooled.insert(core.buffers.take()),
+        };
         let joined_bytes_max = JOINED_BYTES_MAX.min(buffer.len() as u64 / 4);
         let mut reading = Reading {
             batch: self,
@@ -82,9 +87,34 @@ impl<W: Work> Batch<'_, W> {
             again: Vec::new(),
             spans: Vec::new(),
         };
-        let deepest = core.log.device.read_stream(&mut buffer, &mut reading)?;
-        self.tally.disk_queue_depth_max = self.tally.disk_queue_depth_max.max(deepest);
-        Ok(())
+        let read = core.log.device.read_stream(buffer, &mut reading);
+        self.scratch.own_buffer = own;
+        match read {
+            Ok(deepest) => {
+                let most = self.tally.disk_queue_depth_max.max(deepest);
+                self.tally.disk_queue_depth_max = most;
+                Ok(())
+            }
+            Err(_) if self.search_again(pending) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// A read failed. Compaction may have given the place back, having moved the row before: then what is not
+    /// done is searched again from the index. False if no row was moved, so that the failure counts.
+    ///
+    /// Each time `begin` has moved on since the search, so this comes to an end. A read without a failure
+    /// needs no such look: a file that is removed stays whole for who has it open, and a range that is
+    /// given back reads as zeros, which fail as records (`Reading::record`).
+    #[cold]
+    fn search_again(&mut self, pending: &[Pending]) -> bool {
+        let begin = self.core.log.begin();
+        let left = || pending.iter().filter(|p| !p.done);
+        let moved = left().any(|p| p.address.raw() < begin);
+        if moved {
+            self.scratch.redo.extend(left().map(|p| p.i));
+        }
+        moved
     }
 
     /// Deals with the keys whose records are in the cache; leaves those that must be read.
@@ -168,7 +198,7 @@ impl<W: Work> Batch<'_, W> {
         if previous >= pending.address {
             return Err(self.damaged(pending.address, "its chain does not go back"));
         }
-        if !previous.is_none() {
+        if previous.raw() >= pending.begin.max(1) {
             pending.address = previous;
             return Ok(Found::Further);
         }
@@ -273,6 +303,9 @@ impl<W: Work> Batch<'_, W> {
     ) -> std::result::Result<(), PageFull> {
         let i = pending.i as usize;
         let tombstone = image.link().is_tombstone();
+        if W::MODE == Mode::Compact && (tombstone || !self.work.wants(i, pending.address)) {
+            return Ok(());
+        }
         if tombstone && !self.make_missing_value(i) {
             self.note_missing(i);
             self.outcome.disk_reads += u64::from(source == Source::Disk);
@@ -296,6 +329,10 @@ impl<W: Work> Batch<'_, W> {
         if !self.publish(pending.hash, pending.entry, after_head, new, outstanding) {
             self.abandon(new);
             self.scratch.redo.push(pending.i);
+            return Ok(());
+        }
+        if W::MODE == Mode::Compact {
+            self.tally.moved += 1;
             return Ok(());
         }
         self.tally.copied += 1;
@@ -357,26 +394,43 @@ impl<W: Work> Reading<'_, '_, W> {
         let pending = &mut pending[i];
         let address = pending.address;
         let place = (address.raw() - span.start) as usize;
-        let Some(image) = batch.check(pending, &bytes[place..])? else {
-            again.push(i as u32);
-            return Ok(());
+        let image = match batch.check(pending, &bytes[place..]) {
+            Ok(Some(image)) => image,
+            Ok(None) => {
+                again.push(i as u32);
+                return Ok(());
+            }
+            // Given back by compaction, and so moved before.
+            Err(_) if address.raw() < batch.core.log.begin() => {
+                pending.done = true;
+                batch.scratch.redo.push(pending.i);
+                return Ok(());
+            }
+            Err(error) => return Err(error),
         };
         let superseded = match batch.follow(pending, image)? {
-            Found::Row => batch.use_row(pending, image, Source::Disk)?,
+            Found::Row => {
+                let superseded = batch.use_row(pending, image, Source::Disk)?;
+                pending.done = true;
+                superseded
+            }
             Found::Missing => {
                 batch.use_missing(pending)?;
+                pending.done = true;
                 false
             }
             Found::Further => {
                 let mut cached = std::mem::take(&mut batch.scratch.cached);
-                if !batch.served(pending, u64::MAX, &mut cached, demand)? {
+                if batch.served(pending, u64::MAX, &mut cached, demand)? {
+                    pending.done = true;
+                } else {
                     again.push(i as u32);
                 }
                 batch.scratch.cached = cached;
                 false
             }
         };
-        if !superseded {
+        if !superseded && W::MODE != Mode::Compact {
             batch.core.cache.insert(address, image.bytes(), demand);
         }
         Ok(())

@@ -25,6 +25,7 @@ pub(crate) use single::{Hit, try_single};
 use std::time::Instant;
 
 use crate::address::{Address, TableId};
+use crate::device::AlignedBuffer;
 use crate::error::Result;
 use crate::hash::hash;
 use crate::index::{Candidates, Entry, Inserted};
@@ -55,6 +56,8 @@ pub(crate) enum Mode {
     Delete,
     /// Brings rows into mutable memory.
     Promote,
+    /// Copies rows to the tail that lie where compaction found them.
+    Compact,
     /// Finds out which rows are not in mutable memory.
     Locate,
 }
@@ -69,6 +72,10 @@ pub(crate) trait Work {
     fn update(&mut self, _i: usize, _value: &mut [u8]) {}
     fn insert(&mut self, _i: usize, _value: &mut [u8]) -> bool {
         false
+    }
+    /// Whether `Compact` is to move the row that it found at an address.
+    fn wants(&self, _i: usize, _address: Address) -> bool {
+        true
     }
     /// The clock of a row that is peeked at.
     fn clock(&mut self, _outstanding: u32) {}
@@ -143,10 +150,15 @@ struct Pending {
     /// The slot whose chain is being searched, and the place reached in it.
     entry: Entry,
     address: Address,
+    /// Where the log began when the chains were entered: a link below that is the end of its chain. (One
+    /// below a later beginning is not: the row may have been moved while the search was on its way.)
+    begin: u64,
     /// Bytes to read there.
     bytes: usize,
     /// Other chains of the key, and where they go on.
     rest: Vec<(Entry, Address)>,
+    /// The key has been dealt with, or is to be searched again.
+    done: bool,
     searched: Candidates,
 }
 
@@ -159,6 +171,8 @@ pub(crate) struct Scratch {
     redo: Vec<u32>,
     /// A record copied from the row cache.
     cached: Vec<u64>,
+    /// To read into, in place of one from the pool: compaction must not wait for batches that wait for it.
+    pub(crate) own_buffer: Option<AlignedBuffer>,
     /// Places of keys to be looked for in overflow buckets.
     deferred: Vec<u32>,
 }
@@ -218,6 +232,8 @@ pub(crate) struct Batch<'a, W> {
     /// Allocated under the present pin and not published: marked invalid, free for the next record
     /// of its size.
     spare: Option<(Address, usize)>,
+    /// Rows inserted less rows deleted, as far as the table's count knows.
+    rows_noted: u64,
     outcome: &'a mut Outcome,
     tally: &'a mut Tally,
 }
@@ -249,6 +265,7 @@ impl<'a, W: Work> Batch<'a, W> {
             prefetch_bytes: (record_bytes / LINE_BYTES).min(LINES_AHEAD_MAX) * LINE_BYTES,
             last_byte: record_bytes - 1,
             spare: None,
+            rows_noted: 0,
             outcome,
             tally,
         }
@@ -349,11 +366,32 @@ impl<'a, W: Work> Batch<'a, W> {
         let view = self.core.log.view();
         let stopped = step(self, view);
         self.spare = None;
+        self.note_rows();
         drop(guard);
         match stopped {
             Ok(()) => Ok(true),
-            Err(full) => self.core.log.turn_page(full).map(|()| false),
+            Err(full) => self.turn_page(full).map(|()| false),
         }
+    }
+
+    /// Brings the table's count of rows up to date. Pinned, so that a checkpoint counts the rows that it
+    /// holds.
+    #[inline]
+    fn note_rows(&mut self) {
+        let rows = self.tally.inserted.wrapping_sub(self.tally.deleted);
+        if rows != self.rows_noted {
+            self.core.add_rows(self.table, rows.wrapping_sub(self.rows_noted));
+            self.rows_noted = rows;
+        }
+    }
+
+    #[cold]
+    fn turn_page(&self, full: PageFull) -> Result<()> {
+        // What gives space back does not wait for any.
+        if !matches!(W::MODE, Mode::Delete | Mode::Compact) {
+            self.core.await_space()?;
+        }
+        self.core.log.turn_page(full)
     }
 
     fn pinned_until_done(
@@ -428,7 +466,8 @@ impl<'a, W: Work> Batch<'a, W> {
             return;
         }
         let place = view.place(entry.address());
-        let fetch = if matches!(W::MODE, Mode::Peek | Mode::Locate | Mode::Promote) {
+        let fetch = if matches!(W::MODE, Mode::Peek | Mode::Locate | Mode::Promote | Mode::Compact)
+        {
             prefetch::read::<u8>
         } else {
             prefetch::write::<u8>
@@ -488,8 +527,10 @@ impl<'a, W: Work> Batch<'a, W> {
                         hash,
                         entry,
                         address,
+                        begin: view.begin,
                         bytes: record_bytes(self.value_bytes),
                         rest,
+                        done: false,
                         searched: candidates.clone(),
                     });
                     Ok(Step::Done)
@@ -508,8 +549,8 @@ impl<'a, W: Work> Batch<'a, W> {
         let mut on_disk = Vec::new();
         for entry in candidates.iter() {
             let mut address = entry.address();
-            // Ends: addresses go down along a chain.
-            while !address.is_none() {
+            // Ends: addresses go down along a chain, which ends at `NONE` or below the log's beginning.
+            while address.raw() >= view.begin.max(1) {
                 if !view.in_memory(address) {
                     on_disk.push((entry, address));
                     break;
@@ -587,7 +628,7 @@ impl<'a, W: Work> Batch<'a, W> {
     /// Lets the caller fill a new value in the scratch; false if the row is to stay missing.
     fn make_missing_value(&mut self, i: usize) -> bool {
         match W::MODE {
-            Mode::Peek | Mode::Delete | Mode::Promote | Mode::Locate => false,
+            Mode::Peek | Mode::Delete | Mode::Promote | Mode::Compact | Mode::Locate => false,
             Mode::Get | Mode::Update | Mode::Put => {
                 self.scratch.value.fill(0);
                 let value = bytes_of(&mut self.scratch.value, self.value_bytes);
@@ -597,6 +638,9 @@ impl<'a, W: Work> Batch<'a, W> {
     }
 
     fn note_missing(&mut self, i: usize) {
+        if W::MODE == Mode::Compact {
+            return;
+        }
         self.tally.missing += 1;
         if W::MODE != Mode::Locate {
             self.outcome.missing.push(i as u32);

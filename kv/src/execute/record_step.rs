@@ -145,6 +145,7 @@ impl<W: Work> Batch<'_, W> {
                 }
                 Ok(Step::Done)
             }
+            Mode::Compact if !self.work.wants(i, place.record.address()) => Ok(Step::Done),
             Mode::Promote if view.mutable(place.record.address()) => {
                 self.tally.resident += 1;
                 Ok(Step::Done)
@@ -272,6 +273,10 @@ impl<W: Work> Batch<'_, W> {
             return Ok(Step::Moved);
         }
         locked.unlock_replaced();
+        if W::MODE == Mode::Compact {
+            self.tally.moved += 1;
+            return Ok(Step::Done);
+        }
         self.tally.copied += 1;
         if W::MODE == Mode::Promote {
             // A row that was promoted before and not used since goes on waiting for its first use.
@@ -307,7 +312,7 @@ impl<W: Work> Batch<'_, W> {
         match W::MODE {
             Mode::Get => self.work.read(i, value),
             Mode::Update | Mode::Put => self.work.update(i, value),
-            Mode::Peek | Mode::Delete | Mode::Promote | Mode::Locate => {}
+            Mode::Peek | Mode::Delete | Mode::Promote | Mode::Compact | Mode::Locate => {}
         }
     }
 
@@ -323,6 +328,10 @@ impl<W: Work> Batch<'_, W> {
         outstanding: u32,
     ) -> bool {
         let previous = after_head.unwrap_or(entry.address());
+        // Nothing is left below the log's beginning: the chain ends here. (Had a row been moved from there,
+        // its copy would be this chain's head now, and the exchange below fails.)
+        let gone = previous.raw() < self.core.log.begin();
+        let previous = if gone { crate::address::Address::NONE } else { previous };
         new.set_link(new.link().with_previous(previous));
         // A deletion cancels the leases on its row: whatever comes after starts from 0.
         let deletes = W::MODE == Mode::Delete;

@@ -69,7 +69,7 @@ pub(crate) fn try_single<W: Work>(
                 InPlace::Moved | InPlace::Blocked | InPlace::Tombstone(_) => return None,
             }
         }
-        Mode::Delete | Mode::Promote | Mode::Locate => return None,
+        Mode::Delete | Mode::Promote | Mode::Compact | Mode::Locate => return None,
     }
     Some(if mutable { Hit::Mutable } else { Hit::ReadOnly })
 }

@@ -1,9 +1,13 @@
 //! One slot of a bucket: an address and the hash bits that are known of it.
 //!
 //! ```text
-//!  63 .............. 47  46 .............. 0
-//!  tag with terminator    address / 8
+//!  63 .............. 47    46     45 .............. 0
+//!  tag with terminator  chained    address / 8
 //! ```
+//!
+//! *Chained* says that other records may follow the head of this entry's chain. Without it the head is all
+//! there is, so compaction can tell a row from a superseded record by the address alone, without a look
+//! at newer records, which may be on disk: one random read for each dead record would cost more than the copying.
 //!
 //! The tag holds the hash bits that follow the bucket's own, lowest first, closed by a 1 bit above the
 //! highest known one: `1tttttttttttttttt` knows 16 bits, `00000000000000001` none. When the bucket
@@ -14,15 +18,17 @@
 
 use crate::address::Address;
 
-pub(super) const ADDRESS_BITS: u32 = 47;
+const ADDRESS_BITS: u32 = 46;
 const ADDRESS_MASK: u64 = (1 << ADDRESS_BITS) - 1;
+const CHAINED: u64 = 1 << ADDRESS_BITS;
+pub(super) const TAG_SHIFT: u32 = ADDRESS_BITS + 1;
 /// Hash bits that a fresh entry knows.
 pub(super) const TAG_BITS: u32 = 16;
 const TAG_FULL: u64 = 1 << TAG_BITS;
 /// A bit that a probe has and no tag.
 const PROBE_TOP: u64 = TAG_FULL << 1;
 
-/// Addresses stay below this: 1 PiB of log, twelve days of writing 1 GB every second.
+/// Addresses stay below this: 512 TiB of log, six days of writing 1 GB every second.
 pub(crate) const ADDRESS_LIMIT: u64 = 1 << (ADDRESS_BITS + 3);
 
 /// A slot's content. 0 is empty.
@@ -54,7 +60,7 @@ impl Entry {
     pub(crate) fn new(probe: Probe, address: Address) -> Self {
         debug_assert!(!address.is_none() && address.raw() < ADDRESS_LIMIT);
         let tag = probe.0 ^ PROBE_TOP | TAG_FULL;
-        Entry(tag << ADDRESS_BITS | address.raw() >> 3)
+        Entry(tag << TAG_SHIFT | address.raw() >> 3)
     }
 
     #[inline]
@@ -73,9 +79,15 @@ impl Entry {
         Address::new((self.0 & ADDRESS_MASK) << 3)
     }
 
-    pub(crate) fn with_address(self, address: Address) -> Self {
+    /// The entry with a new head in front of its chain.
+    pub(crate) fn chained_to(self, address: Address) -> Self {
         debug_assert!(!address.is_none() && address.raw() < ADDRESS_LIMIT);
-        Entry(self.0 & !ADDRESS_MASK | address.raw() >> 3)
+        Entry(self.0 & !ADDRESS_MASK | address.raw() >> 3 | CHAINED)
+    }
+
+    /// Whether records may follow the chain's head.
+    pub(crate) fn is_chained(self) -> bool {
+        self.0 & CHAINED != 0
     }
 
     /// Whether a slot may hold this: an address, and a tag with its terminator.
@@ -85,11 +97,11 @@ impl Entry {
 
     #[inline]
     fn tag(self) -> u64 {
-        self.0 >> ADDRESS_BITS
+        self.0 >> TAG_SHIFT
     }
 
     fn with_tag(self, tag: u64) -> Self {
-        Entry(self.0 & ADDRESS_MASK | tag << ADDRESS_BITS)
+        Entry(self.0 & (ADDRESS_MASK | CHAINED) | tag << TAG_SHIFT)
     }
 
     fn known_bits(tag: u64) -> u32 {
@@ -163,7 +175,7 @@ mod tests {
         let mut state = 7u64;
         for tag in (0..2 * TAG_FULL).chain([0, 1, TAG_FULL, TAG_FULL | 1]) {
             state = state.wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(17) ^ tag;
-            let entry = Entry(tag << ADDRESS_BITS | 8);
+            let entry = Entry(tag << TAG_SHIFT | 8);
             // Once any hash, once one that agrees with the tag as far as it goes.
             for hash in [state, state & !(TAG_FULL - 1) | tag & (TAG_FULL - 1)] {
                 let known = tag.checked_ilog2();
@@ -171,6 +183,17 @@ mod tests {
                 assert_eq!(entry.matches(Probe::new(hash, 0)), expected, "{tag:b} {hash:b}");
             }
         }
+    }
+
+    #[test]
+    fn a_chain_stays_one_through_splits_and_widening() {
+        let alone = entry(0b1010 << 8, 8);
+        assert!(!alone.is_chained());
+        let chained = alone.chained_to(Address::new(ADDRESS_LIMIT - 8));
+        assert!(chained.is_chained() && chained.matches(Probe::new(0b1010 << 8, 8)));
+        assert_eq!(chained.address(), Address::new(ADDRESS_LIMIT - 8));
+        let (low, _) = chained.split();
+        assert!(low.unwrap().is_chained() && chained.widened(3).is_chained());
     }
 
     #[test]

@@ -22,13 +22,18 @@ use crate::sync::Ordering;
 
 fn identity(of: CheckpointIdentity) -> StreamIdentity {
     let CheckpointIdentity { bank, checkpoint } = of;
-    StreamIdentity { magic: *b"EMBKINDX", version: 1, bank, checkpoint }
+    StreamIdentity { magic: *b"EMBKINDX", version: 2, bank, checkpoint }
 }
 
 impl Index {
-    /// Writes the image while nobody changes the index. Returns the file, not yet synced, and its
-    /// length in bytes.
-    pub(crate) fn write_image(&self, path: &Path, of: CheckpointIdentity) -> Result<(File, u64)> {
+    /// Writes the image while nobody changes the index, less what leads below `log_begin`. Returns the
+    /// file, not yet synced, and its length in bytes.
+    pub(crate) fn write_image(
+        &self,
+        path: &Path,
+        of: CheckpointIdentity,
+        log_begin: u64,
+    ) -> Result<(File, u64)> {
         let (level, split) = self.state();
         let mut out = CheckedWriter::create(path, identity(of))?;
         out.write(&level.to_le_bytes())?;
@@ -44,7 +49,7 @@ impl Index {
             bytes.extend_from_slice(&[0; 4]);
             for slot in self.chain(bucket, meta).flat_map(Bucket::slots) {
                 let entry = slot.load(Ordering::Acquire);
-                if entry != 0 {
+                if entry != 0 && Entry(entry).address().raw() >= log_begin {
                     bytes.extend_from_slice(&entry.to_le_bytes());
                 }
             }

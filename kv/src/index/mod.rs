@@ -30,6 +30,7 @@ mod bucket;
 mod entry;
 mod grow;
 mod image;
+mod purge;
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 mod simd;
 #[cfg(test)]
@@ -362,13 +363,13 @@ impl Index {
     }
 
     /// Lets the slot that holds `old` point to `new`. False if no slot of the hash's bucket holds
-    /// exactly `old` any more. With `alone` the chain holds no other key, and the tag is renewed.
+    /// exactly `old` any more. With `alone` no record follows `new`, and the tag is renewed.
     pub(crate) fn replace(&self, hash: u64, old: Entry, new: Address, alone: bool) -> bool {
         let locked = self.lock(hash);
         let replacement = if alone {
             Entry::new(Probe::new(hash, locked.meta.depth()), new)
         } else {
-            old.with_address(new)
+            old.chained_to(new)
         };
         let slot = locked
             .chain()
@@ -423,7 +424,7 @@ impl Index {
         let same_tag = first.filter(|(_, entry)| entry.agreement(probe) == TAG_BITS);
         if let Some((slot, entry)) = same_tag {
             link(entry.address());
-            slot.store(entry.with_address(new).0, Ordering::Release);
+            slot.store(entry.chained_to(new).0, Ordering::Release);
             return Inserted::Yes;
         }
         // A match by a shortened tag is most likely another key: a slot of its own keeps chains short.
@@ -448,12 +449,12 @@ impl Index {
         // No memory for another slot: share one that matches, or the one whose tag agrees longest.
         if let Some((slot, entry)) = first {
             link(entry.address());
-            slot.store(entry.with_address(new).0, Ordering::Release);
+            slot.store(entry.chained_to(new).0, Ordering::Release);
             return Inserted::Yes;
         }
         let (bits, slot, entry) = closest.expect("a bucket without an empty slot has a full one");
         link(entry.address());
-        slot.store(entry.widened(bits).with_address(new).0, Ordering::Release);
+        slot.store(entry.widened(bits).chained_to(new).0, Ordering::Release);
         Inserted::Yes
     }
 }

@@ -12,7 +12,7 @@ use std::arch::x86_64::{
 };
 
 use super::bucket::{Bucket, SLOTS};
-use super::entry::{ADDRESS_BITS, Probe};
+use super::entry::{Probe, TAG_SHIFT};
 
 /// See [`Bucket::matching`].
 #[inline]
@@ -52,8 +52,8 @@ fn load(bucket: &Bucket) -> (__m128i, __m128i, __m128i, __m128i) {
 fn tags(two: __m128i, two_more: __m128i) -> __m128i {
     // SAFETY: SSE2 is part of x86-64.
     unsafe {
-        let two = _mm_castsi128_ps(_mm_srli_epi64::<{ ADDRESS_BITS as i32 }>(two));
-        let two_more = _mm_castsi128_ps(_mm_srli_epi64::<{ ADDRESS_BITS as i32 }>(two_more));
+        let two = _mm_castsi128_ps(_mm_srli_epi64::<{ TAG_SHIFT as i32 }>(two));
+        let two_more = _mm_castsi128_ps(_mm_srli_epi64::<{ TAG_SHIFT as i32 }>(two_more));
         // The lower halves of each 64-bit lane.
         _mm_castps_si128(_mm_shuffle_ps::<0b10_00_10_00>(two, two_more))
     }
@@ -99,8 +99,8 @@ mod tests {
                         probe.bits() as u64 & ((1 << bits) - 1) | 1 << bits
                     }
                 };
-                let address = if tag == 0 { 0 } else { random() & ((1 << ADDRESS_BITS) - 1) };
-                bucket.slot(i).store(tag << ADDRESS_BITS | address, Ordering::Relaxed);
+                let address = if tag == 0 { 0 } else { random() & ((1 << TAG_SHIFT) - 1) };
+                bucket.slot(i).store(tag << TAG_SHIFT | address, Ordering::Relaxed);
             }
             bucket.meta().store(random(), Ordering::Relaxed);
             assert_eq!(matching(&bucket, probe), bucket.matching_by_slot(probe), "round {round}");

@@ -273,7 +273,7 @@ fn an_image_round_trips() {
         let rows = 30_000;
         let Indexed { index, budget, records } = compare_with_a_map(budget_bytes, rows);
         let path = dir.path().join(name);
-        index.write_image(&path, IDENTITY).unwrap();
+        index.write_image(&path, IDENTITY, 0).unwrap();
         let log_end = (rows * 2 + 1) * STRIDE;
         let budget_again = Budget::new(budget_bytes, Budget::page_bytes_for(budget_bytes)).unwrap();
         let again = Index::read_image(&path, IDENTITY, &budget_again, log_end).unwrap();
@@ -299,7 +299,7 @@ fn an_image_that_points_beyond_the_log_is_damaged() {
     let path = dir.path().join("index");
     let indexed = Indexed::new(4 << 20, 1000);
     let last = (0..100).map(|key| indexed.insert(key)).max().unwrap();
-    indexed.index.write_image(&path, IDENTITY).unwrap();
+    indexed.index.write_image(&path, IDENTITY, 0).unwrap();
     let load = |log_end| {
         let budget = Budget::new(4 << 20, 64 << 10).unwrap();
         Index::read_image(&path, IDENTITY, &budget, log_end).map(|_| ())

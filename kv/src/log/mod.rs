@@ -18,7 +18,9 @@
 //! values, writes settled pages, and frees the frames of evicted ones.
 //!
 //! **Invariants.**
-//! 1. `begin <= head <= flushed <= read_only <= tail`; each only grows.
+//! 1. `head <= flushed <= read_only <= tail` and `begin <= flushed`; each only grows. (`begin` passes the
+//!    head where the whole log is in memory. No row lies below it: compaction has moved them to the tail, and
+//!    an index entry or a link that leads there leads nowhere.)
 //! 2. A thread uses the `head` and `read_only` that it loaded after it pinned. A frame at or above
 //!    that head is not reused, and a page at or above that read-only boundary is not written, until it
 //!    has unpinned.
@@ -35,6 +37,7 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::address::Address;
 use crate::budget::Budget;
+use crate::compaction::Signal;
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::index::ADDRESS_LIMIT;
@@ -75,6 +78,8 @@ impl Frames<'_> {
 /// for a whole batch, so that no key pays for finding its way through the log's fields.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct View<'a> {
+    /// Entries and links that lead below it lead nowhere.
+    pub(crate) begin: u64,
     pub(crate) head: u64,
     pub(crate) read_only: u64,
     frames: Frames<'a>,
@@ -120,6 +125,7 @@ pub(crate) struct Log {
     read_only: AtomicU64,
     flushed: AtomicU64,
     head: AtomicU64,
+    begin: AtomicU64,
     frames: Region,
     /// For a page in memory, at `page % shifts.len()`: what to add (wrapping) to an address in it to get
     /// its offset in `frames`.
@@ -131,9 +137,19 @@ pub(crate) struct Log {
     frame_freed: Condvar,
     page_flushed: Condvar,
     poison: OnceLock<String>,
+    /// Told when a page has been written: compaction may have something to do.
+    compactor: Arc<Signal>,
     pub(crate) device: Arc<dyn Device>,
     budget: Arc<Budget>,
     counters: Arc<Counters>,
+}
+
+/// Where a log lies when it is opened.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Extent {
+    pub(crate) page_bits: u32,
+    pub(crate) begin: u64,
+    pub(crate) tail_page: u64,
 }
 
 /// What turning pages and the writer share.
@@ -169,15 +185,16 @@ impl State {
 }
 
 impl Log {
-    /// A log whose pages below `tail_page` are on the device and whose tail begins there.
+    /// A log whose pages are on the device, of which the tail page is the next one.
     pub(crate) fn new(
         budget: Arc<Budget>,
         device: Arc<dyn Device>,
         counters: Arc<Counters>,
-        page_bits: u32,
         bank: u64,
-        tail_page: u64,
+        extent: Extent,
+        compactor: Arc<Signal>,
     ) -> Result<Self> {
+        let Extent { page_bits, begin, tail_page } = extent;
         let frames_max = budget.frames_max();
         let slots = (frames_max as usize + 2).next_power_of_two();
         let start = tail_page << page_bits;
@@ -188,6 +205,7 @@ impl Log {
             read_only: AtomicU64::new(start),
             flushed: AtomicU64::new(start),
             head: AtomicU64::new(start),
+            begin: AtomicU64::new(begin),
             frames: Region::reserve((frames_max as usize) << page_bits, budget.huge_pages())?,
             shifts: (0..slots).map(|_| AtomicU64::new(0)).collect(),
             used_bytes: (0..slots).map(|_| AtomicU32::new(0)).collect(),
@@ -196,6 +214,7 @@ impl Log {
             frame_freed: Condvar::new(),
             page_flushed: Condvar::new(),
             poison: OnceLock::new(),
+            compactor,
             device,
             budget,
             counters,
@@ -232,10 +251,29 @@ impl Log {
     #[inline]
     pub(crate) fn view(&self) -> View<'_> {
         // Acquire: pairs with the writer's Release stores. `head` first: it never passes the
-        // read-only boundary that is then read.
+        // read-only boundary that is then read. `begin` pairs with `set_begin`: whoever sees it and looks
+        // into the index afterwards finds there what was moved from below it.
+        let begin = self.begin.load(Ordering::Acquire);
         let head = self.head.load(Ordering::Acquire);
         let read_only = self.read_only.load(Ordering::Acquire);
-        View { head, read_only, frames: self.frames() }
+        View { begin, head, read_only, frames: self.frames() }
+    }
+
+    /// Where the log begins: no row lies below.
+    pub(crate) fn begin(&self) -> u64 {
+        self.begin.load(Ordering::Acquire)
+    }
+
+    /// Moves the log's beginning up to an address below which no row is left. Compaction alone does.
+    pub(crate) fn set_begin(&self, begin: u64) {
+        debug_assert!(self.begin() <= begin && begin <= self.flushed());
+        // Release: pairs with `view`; the moves come before.
+        self.begin.store(begin, Ordering::Release);
+    }
+
+    /// Everything below is on the device, not necessarily synced.
+    pub(crate) fn flushed(&self) -> u64 {
+        self.flushed.load(Ordering::Acquire)
     }
 
     /// Space at the tail for a record. The caller is pinned and writes the record's header before it
@@ -270,7 +308,7 @@ impl Log {
         let next = full.0 + 1;
         if next > u64::from(u32::MAX) || (next + 1) << self.page_bits > ADDRESS_LIMIT {
             return Err(Error::InvalidArgument(
-                "the log has used up its addresses (1 PiB, or 4 billion pages); export the tables into a new bank"
+                "the log has used up its addresses (512 TiB, or 4 billion pages); export the tables into a new bank"
                     .into(),
             ));
         }
@@ -342,9 +380,11 @@ impl Log {
     /// Stops all writing for good.
     pub(crate) fn poison(&self, error: &Error) {
         let _ = self.poison.set(error.to_string());
-        let _state = self.state.lock();
+        let state = self.state.lock();
         self.frame_freed.notify_all();
         self.page_flushed.notify_all();
+        drop(state);
+        self.compactor.raise();
     }
 
     pub(crate) fn shut_down(&self) {

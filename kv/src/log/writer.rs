@@ -147,9 +147,11 @@ impl Log {
             self.counters.disk_write_bytes.add(image.len() as u64);
             page += 1;
             // Release: pairs with `settle`; under the lock so that no waiter misses the wake.
-            let _state = self.state.lock();
+            let state = self.state.lock();
             self.flushed.store(page << self.page_bits, Ordering::Release);
             self.page_flushed.notify_all();
+            drop(state);
+            self.compactor.raise();
         }
         Ok(())
     }

@@ -27,6 +27,13 @@ impl Lengths {
         page[usize::from(table.0) % PAGE].store(value_bytes + 1, Ordering::Relaxed);
     }
 
+    /// Forgets a table.
+    pub(super) fn clear(&self, table: TableId) {
+        if let Some(page) = self.0[usize::from(table.0) / PAGE].get() {
+            page[usize::from(table.0) % PAGE].store(0, Ordering::Relaxed);
+        }
+    }
+
     /// A table's value length in bytes, if there is such a table.
     #[inline]
     pub(super) fn get(&self, table: TableId) -> Option<usize> {
@@ -51,5 +58,7 @@ mod tests {
         assert_eq!(lengths.get(TableId(3)), None);
         lengths.set(TableId(3), 0);
         assert_eq!(lengths.get(TableId(3)), Some(0));
+        lengths.clear(TableId(3));
+        assert_eq!(lengths.get(TableId(3)), None);
     }
 }

@@ -18,6 +18,7 @@ use crate::budget::Budget;
 use crate::buffers::Buffers;
 use crate::cache::RowCache;
 use crate::checkpoint::{CheckpointIdentity, Checkpoints, Manifest, TableEntry};
+use crate::compaction::{Compacted, CompactionOptions, Space};
 use crate::device::{self, DeviceChoice};
 use crate::epoch::Gate;
 use crate::error::{Error, Result};
@@ -30,6 +31,7 @@ use crate::log::page::PAGE_HEADER_BYTES;
 use crate::operation::{Clock, Operation, Outcome, Promoted};
 use crate::record::{VALUE_BYTES_MAX, record_bytes};
 use crate::stats::{Counters, StoreStats};
+use crate::sync::{AtomicU64, Ordering};
 use crate::waiters::{ReleaseTicket, Waiters};
 use lengths::Lengths;
 
@@ -50,6 +52,12 @@ pub struct StoreOptions {
     /// Size of a log page for a new bank: a power of two from 8 KiB to 4 MiB. Default: follows from
     /// the budget. A bank keeps the page size that it was created with.
     pub page_size_bytes: Option<u32>,
+    /// How space is given back. Default: in the background, so that the log stays below 1.5 times its rows.
+    pub compaction: CompactionOptions,
+    /// The most that the log may take on disk, in bytes; none by default. At the quota, writers wait for
+    /// compaction as far as that can help, then fail with `QuotaExceeded`. Deletions go on, and peeks.
+    /// Checkpoints' index images are not counted.
+    pub disk_quota_bytes: Option<u64>,
 }
 
 impl Default for StoreOptions {
@@ -59,6 +67,8 @@ impl Default for StoreOptions {
             device: DeviceChoice::Auto,
             checkpoints_kept: 2,
             page_size_bytes: None,
+            compaction: CompactionOptions::default(),
+            disk_quota_bytes: None,
         }
     }
 }
@@ -96,11 +106,32 @@ pub(crate) struct Core {
     pub(crate) cache: RowCache,
     /// Records at or above this address were written since the store was opened.
     pub(crate) session_start: u64,
+    pub(crate) space: Space,
     pub(crate) counters: Arc<Counters>,
     waiters: Waiters,
-    tables: RwLock<Vec<TableEntry>>,
+    pub(crate) tables: RwLock<Vec<TableState>>,
     /// Of `tables`, for every batch.
     lengths: Lengths,
+}
+
+/// A table and its count of rows.
+#[derive(Debug)]
+pub(crate) struct TableState {
+    pub(crate) entry: TableEntry,
+    /// Batches add what they inserted less what they deleted before they unpin, so the sum is exact while
+    /// they are paused. Between the counts of two batches it may be off, even below zero.
+    pub(crate) rows: AtomicU64,
+}
+
+impl TableState {
+    fn new(entry: TableEntry) -> Self {
+        TableState { rows: AtomicU64::new(entry.rows), entry }
+    }
+
+    /// The table as a checkpoint holds it.
+    fn to_entry(&self) -> TableEntry {
+        TableEntry { rows: self.rows.load(Ordering::Relaxed), ..self.entry.clone() }
+    }
 }
 
 impl Core {
@@ -113,12 +144,12 @@ impl Core {
 
     pub(crate) fn table_name(&self, table: TableId) -> String {
         let tables = self.tables.read();
-        let entry = tables.iter().find(|entry| entry.id() == table);
-        entry.map_or_else(|| format!("number {}", table.0), |entry| entry.name.clone())
+        let found = tables.iter().find(|state| state.entry.id() == table && !state.entry.dropped);
+        found.map_or_else(|| format!("number {}", table.0), |state| state.entry.name.clone())
     }
 
     #[inline]
-    fn value_bytes(&self, table: TableId) -> Result<usize> {
+    pub(crate) fn value_bytes(&self, table: TableId) -> Result<usize> {
         let length = self.lengths.get(table);
         length.ok_or_else(|| Error::NoSuchTable(format!("number {}", table.0)))
     }
@@ -133,13 +164,21 @@ impl Core {
             (Mode::Get, _) => singles.get.add(1),
             (Mode::Update, _) => singles.update.add(1),
             (Mode::Put, _) => singles.put.add(1),
-            (Mode::Delete | Mode::Promote | Mode::Locate, _) => {}
+            (Mode::Delete | Mode::Promote | Mode::Compact | Mode::Locate, _) => {}
         }
     }
 
     #[cold]
     pub(crate) fn note_promoted_used(&self) {
         self.counters.promoted_used.add(1);
+    }
+
+    /// Adds to a table's count of rows, wrapping.
+    #[cold]
+    pub(crate) fn add_rows(&self, table: TableId, rows: u64) {
+        if let Some(state) = self.tables.read().get(usize::from(table.0).wrapping_sub(1)) {
+            state.rows.fetch_add(rows, Ordering::Relaxed);
+        }
     }
 
     /// Counts a batch of so many keys.
@@ -169,7 +208,7 @@ impl Core {
                 tally.deleted
             }
             // Looking ahead is no operation on rows; what it moves is counted as promoted.
-            Mode::Promote | Mode::Locate => 0,
+            Mode::Promote | Mode::Compact | Mode::Locate => 0,
         };
         counters.changed.add(changed);
         counters.deleted.add(tally.deleted);
@@ -227,6 +266,7 @@ thread_local! {
 pub struct Store {
     core: Arc<Core>,
     writer: Option<JoinHandle<()>>,
+    compactor: Option<JoinHandle<()>>,
     checkpoints: Checkpoints,
     /// Held while a checkpoint is taken.
     newest: Mutex<Newest>,
@@ -275,7 +315,8 @@ impl Store {
             )));
         }
         let mut tables = self.core.tables.write();
-        if let Some(found) = tables.iter().find(|entry| entry.name == name) {
+        let taken = |state: &&TableState| !state.entry.dropped && state.entry.name == name;
+        if let Some(found) = tables.iter().find(taken).map(|state| &state.entry) {
             return Err(Error::TableMismatch {
                 name: name.into(),
                 expected: "a new table".into(),
@@ -285,17 +326,46 @@ impl Store {
         let number = u16::try_from(tables.len() + 1).map_err(|_| {
             Error::InvalidArgument("a bank holds at most 65,535 tables; open another bank".into())
         })?;
-        tables.push(TableEntry {
+        tables.push(TableState::new(TableEntry {
             number,
             name: name.into(),
             value_bytes,
             descriptor: descriptor.into(),
-        });
+            rows: 0,
+            dropped: false,
+        }));
         self.core.lengths.set(TableId(number), value_bytes);
         Ok(TableId(number))
     }
 
-    /// All tables, in the order in which they were made.
+    /// Drops a table: its rows are gone for every operation that begins from now on, and for those that
+    /// wait. Durable with the next checkpoint: a crash before that brings the table back whole. Its space
+    /// comes back by compaction. Its number is not given again, its name may be.
+    ///
+    /// # Errors
+    /// `NoSuchTable`.
+    pub fn drop_table(&self, table: TableId) -> Result<()> {
+        self.core.log.check_poison()?;
+        {
+            let mut tables = self.core.tables.write();
+            // Under the lock: of two calls one drops the table.
+            self.core.value_bytes(table)?;
+            let state = &mut tables[usize::from(table.0) - 1];
+            state.entry = TableEntry {
+                name: String::new(),
+                descriptor: Vec::new(),
+                dropped: true,
+                ..state.entry.clone()
+            };
+            state.rows = AtomicU64::new(0);
+            self.core.lengths.clear(table);
+        }
+        self.core.waiters.wake_all();
+        self.core.space.signal().raise();
+        Ok(())
+    }
+
+    /// All tables but the dropped ones, in the order in which they were made.
     #[must_use]
     pub fn tables(&self) -> Vec<TableInfo> {
         let tables = self.core.tables.read();
@@ -305,7 +375,7 @@ impl Store {
             value_bytes: entry.value_bytes,
             descriptor: entry.descriptor.clone(),
         };
-        tables.iter().map(info).collect()
+        tables.iter().map(|state| &state.entry).filter(|entry| !entry.dropped).map(info).collect()
     }
 
     fn run<W: Work>(
@@ -449,9 +519,11 @@ impl Store {
         let partial = self.checkpoints.begin(number)?;
         let pause = self.core.gate.pause();
         let log_end = self.core.log.settle()?;
-        let tables = self.core.tables.read().clone();
+        // From here on nothing that this checkpoint names is given back.
+        let log_begin = self.core.pin_checkpoint(number);
+        let tables = self.core.tables.read().iter().map(TableState::to_entry).collect();
         let (index_file, index_file_bytes) =
-            self.core.index.write_image(&partial.index_path(), identity)?;
+            self.core.index.write_image(&partial.index_path(), identity, log_begin)?;
         drop(pause);
         let paused = started.elapsed();
         self.core.log.device.sync().inspect_err(|e| self.core.log.poison(e))?;
@@ -462,7 +534,7 @@ impl Store {
             bank: self.bank,
             page_bits: self.core.log.page_bytes().ilog2(),
             segment_bytes: self.segment_bytes,
-            log_begin: 0,
+            log_begin,
             log_end: log_end.raw(),
             index_file_bytes,
             blob_bytes: blob.len() as u64,
@@ -478,12 +550,30 @@ impl Store {
         }
         // The checkpoint stands; one too many on disk is tried again after the next.
         let _ = self.checkpoints.prune(self.checkpoints_kept);
+        // Those that are gone for good hold no space any more. What fails here is tried again with the next
+        // page of compaction or the next checkpoint.
+        if let Ok(on_disk) = self.checkpoints.numbers() {
+            self.core.unpin_all_but(&on_disk);
+            let _ = self.core.free_space(0);
+        }
+        self.core.space.signal().raise();
         let counters = &self.core.counters;
         counters.checkpoints.add(1);
         counters.last_checkpoint_us.set(started.elapsed().as_micros() as u64);
         counters.last_checkpoint_pause_us.set(paused.as_micros() as u64);
         counters.checkpoint_pauses.note(paused);
         Ok(number)
+    }
+
+    /// Compacts all of the log that is on disk now, whatever its space amplification: current rows go to the
+    /// tail, and space goes back as far as no kept checkpoint names it; the rest follows with the next
+    /// checkpoints. Other calls go on meanwhile. Tries again where compaction had stopped.
+    ///
+    /// # Errors
+    /// `Damaged`, `Truncated` or `Io` for a page that can't be read, or a file that can't be removed: nothing
+    /// at or after that page has been given back, and no row is lost that could be read before. `Poisoned`.
+    pub fn compact(&self) -> Result<Compacted> {
+        self.core.compact_all()
     }
 
     /// A snapshot of the counters. Cheap; may be called while batches run.
@@ -494,6 +584,7 @@ impl Store {
         let singles = c.singles.get();
         let view = core.log.view();
         let report = core.log.device.report();
+        let live = core.live();
         StoreStats {
             device: core.log.device.name(),
             device_notes: report
@@ -540,7 +631,20 @@ impl Store {
             memory_cache_bytes: core.cache.bytes(),
             memory_buffers_bytes: core.budget.buffer_bytes(),
             index_entries: core.index.entry_count(),
-            log_begin: 0,
+            live_rows: live.rows,
+            live_bytes: live.bytes,
+            log_disk_bytes: core.disk_bytes(),
+            log_held_bytes: view.begin.saturating_sub(core.space.freed()),
+            compacted_bytes: c.compacted_bytes.get(),
+            compaction_copied_bytes: c.compaction_copied_bytes.get(),
+            compaction_us: c.compaction_us.get(),
+            compaction_waits: c.compaction_waits.count(),
+            compaction_waits_us: c.compaction_waits.total_us(),
+            compaction_waits_us_max: c.compaction_waits.longest_us(),
+            compaction_stopped: core.space.stopped(),
+            freed_bytes: c.freed_bytes.get(),
+            segments_freed: c.segments_freed.get(),
+            log_begin: view.begin,
             log_head: view.head,
             log_read_only: view.read_only,
             log_tail: core.log.tail_address(),
@@ -571,6 +675,12 @@ fn check_value_bytes(core: &Core, name: &str, value_bytes: u32) -> Result<()> {
 
 impl Drop for Store {
     fn drop(&mut self) {
+        // Before the writer, which it may wait for.
+        self.core.space.shut_down();
+        if let Some(compactor) = self.compactor.take() {
+            // It does not panic either.
+            let _ = compactor.join();
+        }
         self.core.log.shut_down();
         if let Some(writer) = self.writer.take() {
             // The thread does not panic; if it did, there is nobody to tell.

@@ -7,20 +7,23 @@ use std::sync::Arc;
 use parking_lot::{Mutex, RwLock};
 
 use super::lengths::Lengths;
-use super::{Core, Newest, Recovered, Store, StoreOptions, check_value_bytes};
+use super::{Core, Newest, Recovered, Store, StoreOptions, TableState, check_value_bytes};
 use crate::bank_file::{BankFile, LOCK_NAME};
 use crate::budget::Budget;
 use crate::buffers::Buffers;
 use crate::cache::RowCache;
 use crate::checkpoint::{Checkpoints, Manifest, sync_dir};
+use crate::compaction::{Pins, Signal, Space};
 use crate::device::{self, Device, DeviceOptions};
 use crate::epoch::Gate;
 use crate::error::{Error, Result};
 use crate::index::Index;
-use crate::log::Log;
 use crate::log::page::{PageIdentity, check_image};
+use crate::log::{Extent, Log};
 use crate::stats::Counters;
 use crate::waiters::Waiters;
+
+const QUOTA_PAGES_MIN: u64 = 16;
 
 impl Store {
     /// Opens the store in `dir`, making one if there is none, at its newest checkpoint.
@@ -67,7 +70,9 @@ impl Store {
             None => Manifest { bank: bank_file.bank, ..fresh },
         };
         check_bank_file(dir, bank_file, newest, &manifest)?;
+        options.compaction.check()?;
         let page_bytes = 1 << manifest.page_bits;
+        check_quota(options, page_bytes)?;
         let budget = Arc::new(Budget::new(options.memory_budget_bytes, page_bytes)?);
         let device = device(manifest.segment_bytes)?;
         let (index, recovered) = match newest {
@@ -84,13 +89,19 @@ impl Store {
         // What a crash left beyond the checkpoint belongs to nothing.
         device.truncate(manifest.log_end)?;
         let counters = Arc::new(Counters::default());
+        let signal = Arc::new(Signal::default());
+        let extent = Extent {
+            page_bits: manifest.page_bits,
+            begin: manifest.log_begin,
+            tail_page: manifest.log_end >> manifest.page_bits,
+        };
         let log = Log::new(
             Arc::clone(&budget),
             device,
             Arc::clone(&counters),
-            manifest.page_bits,
             manifest.bank,
-            manifest.log_end >> manifest.page_bits,
+            extent,
+            Arc::clone(&signal),
         )?;
         let buffers = Buffers::new(Budget::read_buffer_bytes_for(budget.total_bytes()) as usize);
         let core = Core {
@@ -101,15 +112,25 @@ impl Store {
             budget,
             buffers,
             session_start: manifest.log_end,
+            space: Space::new(
+                options.compaction.clone(),
+                options.disk_quota_bytes,
+                signal,
+                Pins::new(log_begins(&checkpoints)?),
+            ),
             counters,
             waiters: Waiters::default(),
-            tables: RwLock::new(manifest.tables),
+            tables: RwLock::new(manifest.tables.into_iter().map(TableState::new).collect()),
             lengths: Lengths::default(),
         };
         for table in core.tables.read().iter() {
-            check_value_bytes(&core, &table.name, table.value_bytes)?;
-            core.lengths.set(table.id(), table.value_bytes);
+            check_value_bytes(&core, &table.entry.name, table.entry.value_bytes)?;
+            if !table.entry.dropped {
+                core.lengths.set(table.entry.id(), table.entry.value_bytes);
+            }
         }
+        // A crash may have come between a checkpoint and giving back what it let go of.
+        core.free_space(0)?;
         let core = Arc::new(core);
         let writer = {
             let core = Arc::clone(&core);
@@ -118,9 +139,10 @@ impl Store {
                 .spawn(move || core.log.run_writer())
                 .map_err(|e| Error::io("start the writer thread for", dir, e))?
         };
-        Ok(Store {
+        let mut store = Store {
             core,
             writer: Some(writer),
+            compactor: None,
             checkpoints,
             newest: Mutex::new(Newest { number: newest.unwrap_or(0), noted: newest.is_some() }),
             checkpoints_kept: options.checkpoints_kept,
@@ -129,7 +151,34 @@ impl Store {
             recovered,
             dir: dir.to_owned(),
             _lock: lock,
-        })
+        };
+        if store.core.space.background() {
+            let core = Arc::clone(&store.core);
+            let started = std::thread::Builder::new()
+                .name("embank-compactor".into())
+                .spawn(move || core.run_compactor());
+            // On failure the drop of `store` ends the writer.
+            let failed = |e| Error::io("start the compaction thread for", dir, e);
+            store.compactor = Some(started.map_err(failed)?);
+        }
+        Ok(store)
+    }
+}
+
+/// Where the log of each checkpoint on disk begins. One that can't be read holds everything.
+fn log_begins(checkpoints: &Checkpoints) -> Result<Vec<(u64, u64)>> {
+    let begin = |number| checkpoints.manifest(number).map_or(0, |manifest| manifest.log_begin);
+    Ok(checkpoints.numbers()?.into_iter().map(|number| (number, begin(number))).collect())
+}
+
+/// A quota must leave compaction room to work in.
+fn check_quota(options: &StoreOptions, page_bytes: u64) -> Result<()> {
+    let least = QUOTA_PAGES_MIN * page_bytes;
+    match options.disk_quota_bytes {
+        Some(quota) if quota < least => Err(Error::InvalidArgument(format!(
+            "a disk quota of {quota} bytes won't do: give at least {least} bytes, {QUOTA_PAGES_MIN} pages"
+        ))),
+        _ => Ok(()),
     }
 }
 
@@ -226,7 +275,7 @@ fn check_bank_file(
 
 /// Reads the last page that a checkpoint names: a log cut short fails here, not in mid-training.
 fn check_last_page(device: &dyn Device, manifest: &Manifest) -> Result<()> {
-    if manifest.log_end == 0 {
+    if manifest.log_end == manifest.log_begin {
         return Ok(());
     }
     let page_bytes = 1u64 << manifest.page_bits;

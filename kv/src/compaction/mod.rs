@@ -1,0 +1,316 @@
+//! Giving space back: the log's cold end moves up.
+//!
+//! **Problem.** Updates of settled rows, promotions and deletions leave superseded records behind. Without
+//! compaction the log only grows.
+//!
+//! **Approach.** Pages are taken from the log's beginning, one after another. Rows that are still current
+//! are copied to the tail, as a promotion would; then `begin` moves past the page, and its space goes back
+//! to the file system: whole segments are removed, and the part of the next one below `begin` is punched
+//! out, so that a large segment holds back no space. With rewrites spread evenly and a log kept at 1.4
+//! times its rows, half of the oldest page is dead, and each page compacted gains half a page.
+//! Always the oldest page, rather than the emptiest one: chains lead only to older records, so below
+//! `begin` there is nothing that anything could lead to.
+//!
+//! **Which records are current.** A record is current just when a search for its key ends at it. Searching
+//! for each would read one newer record from disk for every dead one. The index saves that: an entry
+//! says whether its head is all its chain (`index::entry`). An unchained head at the record's address means
+//! current, no such head and no chained entry means dead. Only for chained entries, rare with enough
+//! memory, the chain is walked (`Mode::Compact` of `execute`).
+//!
+//! **Why it is right, beside everything else that goes on.**
+//! 1. Compaction reads pages that are on the device (below `flushed`). Their records never change again;
+//!    their clocks neither, because whatever changes a settled row's clock copies it to the tail first.
+//! 2. The copy is published by `Index::replace` on the very entry that was seen, as every other copy is. So
+//!    of a compaction and an update, promotion or deletion of the same row, one wins and the other searches
+//!    again.
+//! 3. `begin` moves after the last row below it was published elsewhere. Who sees the new `begin` and then
+//!    looks into the index sees the copies (`Log::view`). Who has searched before reads the old record, which
+//!    was current when the search began, or finds its place gone: then it searches again
+//!    (`execute::disk`).
+//! 4. An entry whose head lies below `begin` leads nowhere; so does a link. Tombstones are not copied: what
+//!    they hide lies below them, so it goes when they go. Their entries are removed, lest they take slots.
+//! 5. Space that a kept checkpoint names stays until that checkpoint goes (`pins`): moved rows are durable
+//!    with the next checkpoint, and until then a crash needs the old ones. A bank without a checkpoint
+//!    recovers nothing, so there space goes back at once.
+//! 6. Nobody waits in a circle. Compaction waits for frames, which the writer thread frees without it, and
+//!    for pauses of a checkpoint, which waits for no batch. It reads into a buffer of its own, because a
+//!    batch may hold one of the pool while it waits for compaction (`Core::await_space`).
+//!
+//! **Damage.** A page that does not verify stops compaction there: nothing at or after it is given back, the
+//! reason shows in the statistics, and `Store::compact` returns it.
+
+mod pass;
+mod pins;
+mod pressure;
+
+use std::sync::Arc;
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
+
+use crate::error::{Error, Result};
+use crate::store::Core;
+use crate::sync::{AtomicU64, Ordering};
+
+pub(crate) use pass::Pass;
+pub(crate) use pins::Pins;
+
+/// How space is given back.
+///
+/// ```
+/// use embank_kv::CompactionOptions;
+/// let gentle = CompactionOptions { throttle_bytes_per_s: Some(20 << 20), ..Default::default() };
+/// assert!(gentle.background);
+/// ```
+#[derive(Debug, Clone, PartialEq)]
+pub struct CompactionOptions {
+    /// Whether a thread compacts in the background. Default true. Without it, only
+    /// [`Store::compact`](crate::Store::compact) does.
+    pub background: bool,
+    /// The log's length over that of its rows beyond which the thread sets to work: 1.1 to 10, default
+    /// 1.4. Less saves space and costs writing: with rewrites spread evenly, compaction writes about one
+    /// byte for each byte of the callers' at 1.4, two at 1.2.
+    pub space_amplification_target: f64,
+    /// The most that the thread reads and writes, in bytes a second; none by default. With a throttle,
+    /// writers never wait for compaction (but for a quota), so the target may be exceeded.
+    pub throttle_bytes_per_s: Option<u64>,
+}
+
+impl Default for CompactionOptions {
+    fn default() -> Self {
+        CompactionOptions {
+            background: true,
+            space_amplification_target: 1.4,
+            throttle_bytes_per_s: None,
+        }
+    }
+}
+
+impl CompactionOptions {
+    pub(crate) fn check(&self) -> Result<()> {
+        let target = self.space_amplification_target;
+        if !(1.1..=10.0).contains(&target) {
+            return Err(Error::InvalidArgument(format!(
+                "a target of {target} for the space amplification won't do: give 1.1 to 10"
+            )));
+        }
+        if self.throttle_bytes_per_s == Some(0) {
+            return Err(Error::InvalidArgument(
+                "a throttle of 0 bytes per second would stop compaction: set `background` to false for that"
+                    .into(),
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// What a pass of [`Store::compact`](crate::Store::compact) did.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Compacted {
+    /// Bytes of log gone through.
+    pub scanned_bytes: u64,
+    /// Bytes of rows copied to the tail.
+    pub copied_bytes: u64,
+    /// Bytes given back to the file system so far. What kept checkpoints name follows with them.
+    pub freed_bytes: u64,
+}
+
+/// Wakes whoever waits for the log's length to change: the thread for work, writers for space.
+#[derive(Debug, Default)]
+pub(crate) struct Signal {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    shutdown: bool,
+    /// A writer waits at the quota.
+    urgent: bool,
+    /// Why compaction stopped, until somebody calls for it.
+    stopped: Option<String>,
+    /// A turn through the whole log gained next to nothing: no other before the log is so long.
+    rest_until: u64,
+    /// Where the present turn through the log ends, and what it gave so far.
+    turn_end: u64,
+    turn_scanned: u64,
+    turn_copied: u64,
+}
+
+impl Signal {
+    /// Wakes everybody who waits. A waiter looks at its condition under the lock, so it misses nothing.
+    pub(crate) fn raise(&self) {
+        let _state = self.state.lock();
+        self.changed.notify_all();
+    }
+}
+
+/// What a store keeps about its space.
+#[derive(Debug)]
+pub(crate) struct Space {
+    options: CompactionOptions,
+    quota_bytes: Option<u64>,
+    signal: Arc<Signal>,
+    /// Held by whoever compacts, page by page.
+    pass: Mutex<Pass>,
+    pins: Mutex<Pins>,
+    /// All space below has been given back.
+    freed: AtomicU64,
+    /// Bytes that checkpoints hold at most between two of them, on average of late.
+    held_expected: AtomicU64,
+}
+
+impl Space {
+    pub(crate) fn new(
+        options: CompactionOptions,
+        quota_bytes: Option<u64>,
+        signal: Arc<Signal>,
+        pins: Pins,
+    ) -> Self {
+        Space {
+            options,
+            quota_bytes,
+            signal,
+            pass: Mutex::default(),
+            pins: Mutex::new(pins),
+            freed: AtomicU64::new(0),
+            held_expected: AtomicU64::new(0),
+        }
+    }
+
+    /// Takes a checkpoint's space into the average. Slowly: lowering the goal makes compaction go further,
+    /// and so the next checkpoint hold more; taken at once, it would swing.
+    fn expect_held(&self, bytes: u64) {
+        let before = self.held_expected.load(Ordering::Relaxed);
+        self.held_expected.store(before - before / 8 + bytes / 8, Ordering::Relaxed);
+    }
+
+    pub(crate) fn background(&self) -> bool {
+        self.options.background
+    }
+
+    pub(crate) fn signal(&self) -> &Signal {
+        &self.signal
+    }
+
+    /// All space of the log below has been given back.
+    pub(crate) fn freed(&self) -> u64 {
+        self.freed.load(Ordering::Relaxed)
+    }
+
+    /// Why compaction stopped.
+    pub(crate) fn stopped(&self) -> Option<String> {
+        self.signal.state.lock().stopped.clone()
+    }
+
+    pub(crate) fn shut_down(&self) {
+        self.signal.state.lock().shutdown = true;
+        self.signal.raise();
+    }
+}
+
+impl Core {
+    /// One pass over everything that is on the device now.
+    pub(crate) fn compact_all(&self) -> Result<Compacted> {
+        self.log.check_poison()?;
+        let end = self.log.flushed();
+        let freed = self.space.freed();
+        let mut done = Compacted::default();
+        let mut pass = self.space.pass.lock();
+        self.space.signal.state.lock().stopped = None;
+        // Ends: each page moves `begin` towards `end`.
+        while self.log.begin() + self.log.page_bytes() <= end {
+            let copied = self.compact_page(&mut pass).inspect_err(|error| self.stop(error))?;
+            done.scanned_bytes += self.log.page_bytes();
+            done.copied_bytes += copied;
+            self.space.signal.raise();
+        }
+        drop(pass);
+        self.free_space(0)?;
+        done.freed_bytes = self.space.freed() - freed;
+        Ok(done)
+    }
+
+    fn stop(&self, error: &Error) {
+        self.space.signal.state.lock().stopped = Some(error.to_string());
+        self.space.signal.raise();
+    }
+
+    /// The thread's loop; returns at shutdown.
+    pub(crate) fn run_compactor(&self) {
+        /// Should this thread panic, no writer waits for it in vain.
+        struct StopOnPanic<'a>(&'a Core);
+        impl Drop for StopOnPanic<'_> {
+            fn drop(&mut self) {
+                if std::thread::panicking() {
+                    let reason = "the compaction thread panicked".into();
+                    self.0.stop(&Error::Poisoned { reason });
+                }
+            }
+        }
+        let _stop_on_panic = StopOnPanic(self);
+        while self.wait_for_work() {
+            let worked = {
+                let mut pass = self.space.pass.lock();
+                // Whoever had the pass may have done it meanwhile.
+                let left = self.log.begin() + self.log.page_bytes() <= self.log.flushed();
+                if left { self.compact_page(&mut pass) } else { Ok(0) }
+            };
+            let worked = worked.and_then(|copied| {
+                self.free_space(self.free_stride())?;
+                Ok(copied)
+            });
+            match worked {
+                Ok(copied) => self.note_turn(copied),
+                Err(error) => self.stop(&error),
+            }
+        }
+    }
+
+    fn wait_for_work(&self) -> bool {
+        let mut state = self.space.signal.state.lock();
+        // Ends: with work, or at shutdown.
+        loop {
+            if state.shutdown {
+                return false;
+            }
+            if self.compaction_wanted(&state) {
+                return true;
+            }
+            // A writer may have seen work where there is none any more.
+            self.space.signal.changed.notify_all();
+            self.space.signal.changed.wait(&mut state);
+        }
+    }
+
+    /// Keeps account of a turn through the log: where rows fill their pages badly, a log without any dead
+    /// record may be longer than the target allows, and copying it around would never end.
+    fn note_turn(&self, copied: u64) {
+        let space = &self.space;
+        let mut state = space.signal.state.lock();
+        state.turn_scanned += self.log.page_bytes();
+        state.turn_copied += copied;
+        if self.log.begin() >= state.turn_end {
+            let (tail, begin) = (self.log.tail_address(), self.log.begin());
+            if state.turn_copied >= state.turn_scanned / 100 * 90 && state.turn_end > 0 {
+                state.rest_until = tail + (tail - begin) / 10;
+            }
+            (state.turn_end, state.turn_scanned, state.turn_copied) = (tail, 0, 0);
+        }
+        space.signal.changed.notify_all();
+        if let Some(throttle) = space.options.throttle_bytes_per_s.filter(|_| !state.urgent) {
+            self.sleep_for(&mut state, self.log.page_bytes() + copied, throttle);
+        }
+    }
+
+    /// Makes up for work that was done faster than the throttle allows.
+    fn sleep_for(&self, state: &mut MutexGuard<'_, State>, bytes: u64, throttle: u64) {
+        let time = std::time::Duration::from_secs_f64(bytes as f64 / throttle as f64);
+        let until = std::time::Instant::now() + time;
+        // Ends: at the time, at shutdown, or when a writer waits at the quota.
+        while !state.shutdown && !state.urgent {
+            if self.space.signal.changed.wait_until(state, until).timed_out() {
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,301 @@
+//! One page of the log's cold end: its rows go to the tail, its space becomes free.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use crate::address::{Address, TableId};
+use crate::budget::Budget;
+use crate::clock::ClockWord;
+use crate::device::{AlignedBuffer, Read};
+use crate::error::{Error, Result};
+use crate::execute::{Batch, Mode, Scratch, Tally, Work};
+use crate::hash::hash;
+use crate::index::{Candidates, Entry};
+use crate::log::page::{PAGE_HEADER_BYTES, PageIdentity, check_image};
+use crate::log::{PageFull, View};
+use crate::operation::{Clock, Outcome};
+use crate::record::{HEADER_BYTES, RecordImage};
+use crate::store::Core;
+
+/// Rows whose index misses overlap, and that are copied under one pin.
+const GROUP_ROWS: usize = 32;
+/// A page is read in so many requests at once, none shorter than `READ_BYTES_MIN`.
+const READS: usize = 4;
+const READ_BYTES_MIN: usize = 64 << 10;
+
+/// What compaction keeps from page to page.
+#[derive(Default)]
+pub(crate) struct Pass {
+    buffer: Option<AlignedBuffer>,
+    rows: Vec<Row>,
+    /// Records of no row: tombstones, and rows of dropped tables.
+    dead: Vec<Row>,
+    /// Rows that may be in chains.
+    chained: BTreeMap<TableId, (Vec<u64>, Vec<Address>)>,
+    candidates: Candidates,
+    scratch: Box<Scratch>,
+    /// The bucket at which the sweep of the index goes on.
+    sweep: u64,
+}
+
+impl std::fmt::Debug for Pass {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pass").field("sweep", &self.sweep).finish_non_exhaustive()
+    }
+}
+
+/// A record of the page, by its place in it.
+#[derive(Debug, Clone, Copy)]
+struct Row {
+    offset: u32,
+    hash: u64,
+}
+
+/// What the index says of a record.
+enum Verdict {
+    /// It is all that this entry leads to.
+    Current(Entry),
+    /// It may be in a chain.
+    Chained,
+    Dead,
+}
+
+/// Moves rows of one table that lie where compaction found them.
+struct MoveChained<'a>(&'a [Address]);
+
+impl Work for MoveChained<'_> {
+    const MODE: Mode = Mode::Compact;
+    fn wants(&self, i: usize, address: Address) -> bool {
+        self.0[i] == address
+    }
+}
+
+impl Core {
+    /// Compacts the page at the log's beginning, which is on the device; returns the bytes copied.
+    ///
+    /// # Errors
+    /// `Damaged`, `Truncated` or `Io` for a page that can't be read: it stays as it is. `Poisoned`.
+    pub(super) fn compact_page(&self, pass: &mut Pass) -> Result<u64> {
+        let started = Instant::now();
+        let start = self.log.begin();
+        let end = start + self.log.page_bytes();
+        let bytes = Budget::compaction_buffer_bytes_for(self.log.page_bytes()) as usize;
+        let mut buffer = pass.buffer.take().unwrap_or_else(|| AlignedBuffer::zeroed(bytes));
+        let copied = self.move_rows(pass, &mut buffer, start);
+        // Walking chains reads into the same buffer: the page is not needed any more.
+        pass.scratch.own_buffer = Some(buffer);
+        let copied = copied.and_then(|copied| Ok(copied + self.move_chained(pass)?));
+        pass.buffer = pass.scratch.own_buffer.take();
+        let copied = copied?;
+        self.clear_entries(pass, start, end);
+        self.log.set_begin(end);
+        self.counters.compacted_bytes.add(end - start);
+        self.counters.compaction_copied_bytes.add(copied);
+        self.counters.compaction_us.add(started.elapsed().as_micros() as u64);
+        Ok(copied)
+    }
+
+    /// Reads the page and copies the rows that the index leads to without a chain; sorts out the others.
+    fn move_rows(&self, pass: &mut Pass, buffer: &mut [u8], start: u64) -> Result<u64> {
+        let page = &mut buffer[..self.log.page_bytes() as usize];
+        self.read_page(page, start)?;
+        self.list_records(pass, page, start)?;
+        let rows = std::mem::take(&mut pass.rows);
+        let (mut at, mut copied) = (0, 0);
+        // Ends: a stretch that copies nothing has met a full page, and the next one has a fresh one.
+        while at < rows.len() {
+            let full = self.move_group(pass, &rows, &mut at, page, start, &mut copied);
+            if let Err(full) = full {
+                self.log.turn_page(full)?;
+            }
+        }
+        pass.rows = rows;
+        Ok(copied)
+    }
+
+    /// Reads a page of the log and verifies it.
+    fn read_page(&self, page: &mut [u8], start: u64) -> Result<()> {
+        let each = page.len().div_ceil(READS).next_multiple_of(4096).max(READ_BYTES_MIN);
+        let mut reads = Vec::with_capacity(READS);
+        let mut offset = start;
+        for buffer in page.chunks_mut(each) {
+            let length = buffer.len() as u64;
+            reads.push(Read { offset, buffer });
+            offset += length;
+        }
+        self.counters.disk_reads.add(reads.len() as u64);
+        self.counters.disk_read_bytes.add(page_bytes_of(&reads));
+        self.log.device.read_many(&mut reads)
+    }
+
+    fn list_records(&self, pass: &mut Pass, page: &[u8], start: u64) -> Result<()> {
+        let number = start / self.log.page_bytes();
+        let identity = PageIdentity { page: number, bank: self.log.bank() };
+        let used = check_image(page, identity, || self.log.device.locate(start))? as usize;
+        let dropped: Vec<bool> =
+            self.tables.read().iter().map(|table| table.entry.dropped).collect();
+        pass.rows.clear();
+        pass.dead.clear();
+        pass.chained.clear();
+        let mut offset = PAGE_HEADER_BYTES as usize;
+        // Ends: each record takes at least its header's length.
+        while offset + HEADER_BYTES <= used {
+            let image = RecordImage::new(&page[offset..]);
+            let (table, bytes) = (image.shape().table(), image.shape().record_bytes());
+            if offset + bytes > used {
+                let (path, offset) = self.log.device.locate(start + offset as u64);
+                let what = format!("page {number}: a record runs past its end");
+                return Err(Error::Damaged { path, offset, what });
+            }
+            if !image.link().is_invalid() && table.0 != 0 {
+                let row = Row { offset: offset as u32, hash: hash(table, image.key()) };
+                // A table that this bank does not know was made after its checkpoint: nothing leads there.
+                let gone = dropped.get(usize::from(table.0) - 1).is_none_or(|&dropped| dropped);
+                let list = if gone || image.link().is_tombstone() {
+                    &mut pass.dead
+                } else {
+                    &mut pass.rows
+                };
+                list.push(row);
+            }
+            offset += bytes;
+        }
+        Ok(())
+    }
+
+    /// Copies rows from `at` on under one pin; leaves `at` where it stopped.
+    fn move_group(
+        &self,
+        pass: &mut Pass,
+        rows: &[Row],
+        at: &mut usize,
+        page: &[u8],
+        start: u64,
+        copied: &mut u64,
+    ) -> std::result::Result<(), PageFull> {
+        let end = rows.len().min(*at + GROUP_ROWS);
+        // Pinned, and held by a checkpoint's pause.
+        let guard = self.gate.enter();
+        let (view, outline) = (self.log.view(), self.index.outline());
+        for row in &rows[*at..end] {
+            outline.prefetch(row.hash);
+        }
+        for row in &rows[*at..end] {
+            let address = Address::new(start + u64::from(row.offset));
+            let image = RecordImage::new(&page[row.offset as usize..]);
+            // Ends: each further round means that another thread changed the row's entry.
+            loop {
+                match self.verdict(&mut pass.candidates, row.hash, address) {
+                    Verdict::Dead => {}
+                    Verdict::Chained => {
+                        let table = pass.chained.entry(image.shape().table()).or_default();
+                        table.0.push(image.key());
+                        table.1.push(address);
+                    }
+                    Verdict::Current(entry) => {
+                        if !self.copy(view, image, address, (row.hash, entry))? {
+                            continue;
+                        }
+                        *copied += image.shape().record_bytes() as u64;
+                    }
+                }
+                break;
+            }
+            *at += 1;
+        }
+        drop(guard);
+        Ok(())
+    }
+
+    fn verdict(&self, candidates: &mut Candidates, hash: u64, address: Address) -> Verdict {
+        self.index.candidates(hash, candidates);
+        let mut verdict = Verdict::Dead;
+        for entry in candidates.iter() {
+            if entry.is_chained() && entry.address() >= address {
+                verdict = Verdict::Chained;
+            } else if entry.address() == address {
+                return Verdict::Current(entry);
+            }
+        }
+        verdict
+    }
+
+    /// Copies a row to the tail and lets its entry lead there. False if the entry has changed.
+    fn copy(
+        &self,
+        view: View<'_>,
+        image: RecordImage<'_>,
+        address: Address,
+        (hash, entry): (u64, Entry),
+    ) -> std::result::Result<bool, PageFull> {
+        let value = image.padded_value();
+        let new = self.log.allocate(image.shape().record_bytes())?;
+        self.counters.records_appended.add(1);
+        // SAFETY: pinned by the caller; the space was allocated under this pin, so it is above the head,
+        // and it is this thread's own until it is published.
+        let record = unsafe { view.record(new) };
+        let unused = image.unused_bytes();
+        record.begin(image.shape().table(), image.key(), value.len() - unused);
+        // SAFETY: this thread's own unpublished record, of the same length as the image.
+        unsafe { record.value_mut(value.len()) }.copy_from_slice(value);
+        // Counts do not survive a restart: only this session's records tell them.
+        let current = address.raw() >= self.session_start;
+        let outstanding = if current { image.clock().outstanding() } else { 0 };
+        record.finish(ClockWord::at_rest(outstanding), false);
+        let published = self.index.replace(hash, entry, new, true);
+        if !published {
+            record.set_link(record.link().with_invalid(true));
+        }
+        Ok(published)
+    }
+
+    /// Copies those rows of the page that a walk of their chain ends at.
+    fn move_chained(&self, pass: &mut Pass) -> Result<u64> {
+        let mut copied = 0;
+        for (&table, (keys, addresses)) in &pass.chained {
+            // Dropped meanwhile: its rows are dead.
+            let Ok(value_bytes) = self.value_bytes(table) else { continue };
+            let mut work = MoveChained(addresses);
+            let rows = (table, value_bytes);
+            let (mut outcome, mut tally) = (Outcome::default(), Tally::default());
+            let memory = (&mut *pass.scratch, &mut outcome, &mut tally);
+            let result = Batch::new(self, rows, keys, Clock::Keep, &mut work, memory).run();
+            copied += tally.moved * crate::record::record_bytes(value_bytes) as u64;
+            self.counters.records_appended.add(tally.appended);
+            self.counters.disk_reads.add(tally.disk_reads);
+            self.counters.disk_read_bytes.add(tally.disk_read_bytes);
+            result?;
+        }
+        Ok(copied)
+    }
+
+    /// Removes entries that lead nowhere now that every row below `end` has been moved: those of the page's
+    /// tombstones and dropped tables, and some of what a sweep over the whole index finds.
+    fn clear_entries(&self, pass: &mut Pass, start: u64, end: u64) {
+        for group in pass.dead.chunks(GROUP_ROWS) {
+            // Pinned, so that a checkpoint's pause keeps the index still.
+            let guard = self.gate.enter();
+            for row in group {
+                self.index.candidates(row.hash, &mut pass.candidates);
+                for entry in pass.candidates.iter().filter(|entry| entry.address().raw() < end) {
+                    self.index.remove(row.hash, entry);
+                }
+            }
+            drop(guard);
+        }
+        // The sweep goes once through the index while compaction goes once through the log.
+        let pages = (self.log.tail_address() - start) / self.log.page_bytes() + 1;
+        let mut left = self.index.bucket_count() / pages + 1;
+        while left > 0 {
+            let count = left.min(4096);
+            let guard = self.gate.enter();
+            pass.sweep = self.index.purge(start, pass.sweep, count);
+            drop(guard);
+            left -= count;
+        }
+    }
+}
+
+fn page_bytes_of(reads: &[Read<'_>]) -> u64 {
+    reads.iter().map(|read| read.buffer.len() as u64).sum()
+}

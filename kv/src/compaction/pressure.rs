@@ -1,0 +1,176 @@
+//! When compaction sets to work, and when writers wait for it.
+//!
+//! The log's length is measured against its *footprint*: the pages that its current rows would fill by
+//! themselves. Compaction begins at the target (1.4). Writers wait at the next page turn a little above
+//! it, so that the log stays near its target however fast they are; they wait while compaction makes
+//! room and go on with the first page that it has passed.
+//!
+//! Space that kept checkpoints hold counts too, as far as compaction can make up for it: the target for
+//! the rest of the log is lowered by what they hold on average, but not below a floor, because until the next
+//! checkpoint every copy makes the log longer, and its old place is still held.
+
+use std::time::Instant;
+
+use super::State;
+use crate::error::{Error, Result};
+use crate::log::page::PAGE_HEADER_BYTES;
+use crate::record::record_bytes;
+use crate::store::Core;
+use crate::sync::Ordering;
+
+/// What the log may be longer than its target: pages that are filling, being written, or in compaction.
+const SLACK_PAGES: u64 = 2;
+/// Writers wait when the log exceeds its target by this factor and `SLACK_PAGES` once more.
+const BEHIND: f64 = 1.03;
+/// How far the target is lowered at most for space that checkpoints hold: to so much of what it allows
+/// beyond the rows.
+const HELD_FLOOR: f64 = 0.6;
+/// Pages below the quota that only compaction and deletions use.
+const QUOTA_RESERVE_PAGES: u64 = 4;
+
+/// The current rows of a store.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct Live {
+    pub(crate) rows: u64,
+    /// Bytes of their records.
+    pub(crate) bytes: u64,
+    /// Bytes of the pages that they would fill.
+    footprint: u64,
+}
+
+impl Core {
+    /// The current rows of all tables. Exact while batches are paused, else as of a moment ago.
+    pub(crate) fn live(&self) -> Live {
+        let page_bytes = self.log.page_bytes();
+        let mut live = Live::default();
+        for table in self.tables.read().iter().filter(|table| !table.entry.dropped) {
+            // Another thread's deletion may be counted before the insertion.
+            let rows = table.rows.load(Ordering::Relaxed).cast_signed().max(0).cast_unsigned();
+            let record = record_bytes(table.entry.value_bytes as usize) as u64;
+            live.rows += rows;
+            live.bytes += rows * record;
+            live.footprint += rows * page_bytes / ((page_bytes - PAGE_HEADER_BYTES) / record);
+        }
+        live
+    }
+
+    fn log_bytes(&self) -> u64 {
+        self.log.tail_address() - self.log.begin()
+    }
+
+    /// Bytes of log that the device holds.
+    pub(crate) fn disk_bytes(&self) -> u64 {
+        self.log.flushed().saturating_sub(self.space.freed())
+    }
+
+    /// Space goes back in steps: a system call for each small page would cost more than it gains.
+    pub(super) fn free_stride(&self) -> u64 {
+        let page_bytes = self.log.page_bytes();
+        let urgent = self.space.quota_bytes.is_some();
+        if urgent { 0 } else { (self.live().footprint / 64).min(1 << 20).max(page_bytes) }
+    }
+
+    pub(super) fn compaction_wanted(&self, state: &State) -> bool {
+        if state.stopped.is_some() || self.log.check_poison().is_err() || !self.has_cold_page() {
+            return false;
+        }
+        if state.urgent && self.has_dead_space() {
+            return true;
+        }
+        self.exceeds(self.goal_bytes(), SLACK_PAGES) && self.log.tail_address() >= state.rest_until
+    }
+
+    /// How long the log should be at most.
+    fn goal_bytes(&self) -> f64 {
+        let target = self.space.options.space_amplification_target;
+        let footprint = self.live().footprint as f64;
+        let held = self.space.held_expected.load(Ordering::Relaxed) as f64;
+        let floor = 1.0 + (target - 1.0) * HELD_FLOOR;
+        (footprint * target - held).max(footprint * floor)
+    }
+
+    fn has_cold_page(&self) -> bool {
+        self.log.begin() + self.log.page_bytes() <= self.log.flushed()
+    }
+
+    fn has_dead_space(&self) -> bool {
+        self.exceeds(self.live().footprint as f64 * 1.05, SLACK_PAGES)
+    }
+
+    fn exceeds(&self, bytes: f64, pages: u64) -> bool {
+        self.log_bytes() as f64 > bytes + (pages * self.log.page_bytes()) as f64
+    }
+
+    /// Whether writers are so far ahead of compaction that they should wait.
+    fn behind(&self, state: &State) -> bool {
+        let options = &self.space.options;
+        options.background
+            && options.throttle_bytes_per_s.is_none()
+            && !state.shutdown
+            && self.compaction_wanted(state)
+            && self.exceeds(self.goal_bytes() * BEHIND, 2 * SLACK_PAGES)
+    }
+
+    fn over_quota(&self) -> Option<u64> {
+        let quota = self.space.quota_bytes?;
+        let pages = QUOTA_RESERVE_PAGES + 1;
+        let next = self.log.tail_address() + pages * self.log.page_bytes();
+        (next - self.space.freed() > quota).then_some(quota)
+    }
+
+    /// Called by a batch that is about to take another page of the log, unpinned. Waits for compaction
+    /// where that is behind, or where it can make room below the quota.
+    ///
+    /// # Errors
+    /// `QuotaExceeded` where it can't; `Poisoned`.
+    #[cold]
+    pub(crate) fn await_space(&self) -> Result<()> {
+        self.log.check_poison()?;
+        let signal = &self.space.signal;
+        let mut state = signal.state.lock();
+        let mut since: Option<Instant> = None;
+        // Ends: compaction makes room, has nothing left to do, or stops; each raises the signal.
+        let done = loop {
+            let over_quota = self.over_quota();
+            match over_quota {
+                None if !self.behind(&state) => break Ok(()),
+                None => {}
+                Some(quota) => {
+                    if !self.can_make_room(&state) {
+                        break Err(self.quota_exceeded(quota));
+                    }
+                    state.urgent = true;
+                }
+            }
+            since.get_or_insert_with(Instant::now);
+            // The thread may sleep: the log has grown since it looked.
+            signal.changed.notify_all();
+            signal.changed.wait(&mut state);
+        };
+        state.urgent = false;
+        if let Some(since) = since {
+            self.counters.compaction_waits.note(since.elapsed());
+        }
+        done
+    }
+
+    fn can_make_room(&self, state: &State) -> bool {
+        self.space.options.background
+            && state.stopped.is_none()
+            && !state.shutdown
+            && self.log.check_poison().is_ok()
+            && self.has_cold_page()
+            && self.has_dead_space()
+            // What a checkpoint holds stays, however much is copied out of it.
+            && self.pinned().is_none()
+    }
+
+    fn quota_exceeded(&self, quota_bytes: u64) -> Error {
+        Error::QuotaExceeded {
+            quota_bytes,
+            log_bytes: self.log.tail_address() - self.space.freed(),
+            live_bytes: self.live().bytes,
+            held_bytes: self.log.begin().saturating_sub(self.space.freed()),
+        }
+    }
+}

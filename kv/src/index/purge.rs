@@ -1,0 +1,68 @@
+//! Taking entries out of the index: rows that were deleted, and what leads below the log's beginning.
+//!
+//! An entry whose head lies below `begin` leads nowhere: compaction has moved every row from there, and
+//! lookups take it for the end of its chain (`execute`). So it does no harm but take a slot. Most such
+//! entries are removed by compaction as it meets their tombstones. What is left are copies that a split
+//! made of an entry without tag bits; compaction sweeps the whole index for them, some buckets for each
+//! page.
+
+use super::Index;
+use super::bucket::{Bucket, Meta};
+use super::entry::Entry;
+use crate::sync::{Backoff, Ordering};
+
+impl Index {
+    /// Empties the slot that holds `entry`. False if none does any more.
+    pub(crate) fn remove(&self, hash: u64, entry: Entry) -> bool {
+        let locked = self.lock(hash);
+        let slot = locked
+            .chain()
+            .flat_map(Bucket::slots)
+            .find(|slot| slot.load(Ordering::Relaxed) == entry.0);
+        if let Some(slot) = slot {
+            // Release: pairs with the Acquire loads of slots, like every store to one.
+            slot.store(Entry::EMPTY.0, Ordering::Release);
+            self.entries.fetch_sub(1, Ordering::Relaxed);
+        }
+        slot.is_some()
+    }
+
+    /// Removes entries that lead below `begin` from `count` buckets, from bucket `from` on; returns the
+    /// bucket to go on from, 0 after the last. The caller is pinned, so that no checkpoint writes the
+    /// index meanwhile.
+    pub(crate) fn purge(&self, begin: u64, from: u64, count: u64) -> u64 {
+        let buckets = self.bucket_count();
+        let end = buckets.min(from + count);
+        for i in from..end {
+            let bucket = self.bucket(i);
+            let stale = |slot: &&crate::sync::AtomicU64| {
+                let entry = Entry(slot.load(Ordering::Relaxed));
+                !entry.is_empty() && entry.address().raw() < begin
+            };
+            // Acquire: sees the slots as of this version.
+            let meta = Meta(bucket.meta().load(Ordering::Acquire));
+            // A look without the lock; what it misses in a race, the next round finds.
+            if !self
+                .chain(bucket, meta)
+                .take(super::MAX_CHAIN)
+                .flat_map(Bucket::slots)
+                .any(|slot| stale(&slot))
+            {
+                continue;
+            }
+            let mut backoff = Backoff::new();
+            let locked = loop {
+                let meta = Meta(bucket.meta().load(Ordering::Acquire));
+                match self.try_lock_bucket(bucket, meta) {
+                    Some(locked) => break locked,
+                    None => backoff.snooze(),
+                }
+            };
+            for slot in locked.chain().flat_map(Bucket::slots).filter(stale) {
+                slot.store(Entry::EMPTY.0, Ordering::Release);
+                self.entries.fetch_sub(1, Ordering::Relaxed);
+            }
+        }
+        if end >= buckets { 0 } else { end }
+    }
+}
