@@ -13,6 +13,8 @@ use crate::sync::{AtomicU64, Ordering};
 /// The log needs so many frames to turn its pages (one filling, one or two being written, two free, one
 /// to spare), and one page stays unused while the index takes memory before a frame has given way.
 const FRAMES_MIN: u64 = 7;
+/// Pages that a scan borrows: one to read into, one for its bits.
+pub(crate) const SCAN_PAGES: u64 = 2;
 const PAGE_BYTES_MIN: u64 = 8 << 10;
 const PAGE_BYTES_MAX: u64 = 4 << 20;
 /// Budgets from here on use huge pages; below, 2 MiB are too coarse a unit.
@@ -28,6 +30,8 @@ pub(crate) struct Budget {
     buffer_bytes: u64,
     index_bytes: AtomicU64,
     cache_bytes: AtomicU64,
+    /// Lent to scans; frames give way.
+    lent_bytes: AtomicU64,
 }
 
 impl Budget {
@@ -68,6 +72,7 @@ impl Budget {
             buffer_bytes,
             index_bytes: AtomicU64::new(0),
             cache_bytes: AtomicU64::new(0),
+            lent_bytes: AtomicU64::new(0),
         })
     }
 
@@ -94,7 +99,9 @@ impl Budget {
 
     /// Pages of the log that may be in memory now.
     pub(crate) fn frames_allowed(&self) -> u64 {
-        self.frames_beside(self.index_bytes() + self.cache_bytes())
+        self.frames_beside(
+            self.index_bytes() + self.cache_bytes() + self.lent_bytes.load(Ordering::Relaxed),
+        )
     }
 
     /// Bytes that the row cache has been given.
@@ -105,7 +112,8 @@ impl Budget {
     /// The most that the row cache may have beside the index of now.
     pub(crate) fn cache_bytes_max(&self) -> u64 {
         let shared = (self.total_bytes - self.buffer_bytes).saturating_sub(self.index_bytes());
-        let frames = FRAMES_MIN.max(shared / 16 / self.page_bytes) + 1;
+        // What one scan borrows stays with the frames, so that a scan need not wait for the cache.
+        let frames = (FRAMES_MIN + SCAN_PAGES).max(shared / 16 / self.page_bytes) + 1;
         shared.saturating_sub(frames * self.page_bytes)
     }
 
@@ -130,11 +138,38 @@ impl Budget {
         self.frames_beside(0)
     }
 
+    /// Frames that the index leaves to the rows however many there are: a quarter of the budget.
+    fn frames_kept(&self) -> u64 {
+        FRAMES_MIN.max(self.total_bytes / 4 / self.page_bytes + 1)
+    }
+
     /// The most that the index may take, in bytes.
     pub(crate) fn index_bytes_max(&self) -> u64 {
-        // A quarter of the budget stays with the rows however many there are.
-        let frames = FRAMES_MIN.max(self.total_bytes / 4 / self.page_bytes + 1) * self.page_bytes;
+        let frames = self.frames_kept() * self.page_bytes;
         (self.total_bytes - self.buffer_bytes).saturating_sub(frames)
+    }
+
+    /// Lends memory to a scan, from the frames that the index leaves.
+    ///
+    /// # Errors
+    /// `BudgetTooSmall` if so much is lent already that the log could not turn its pages.
+    pub(crate) fn lend(&self, bytes: u64) -> Result<()> {
+        let most = (self.frames_kept() - FRAMES_MIN) * self.page_bytes;
+        let (order, charge) = (Ordering::Relaxed, |lent: u64| Some(lent + bytes));
+        let within = |lent| charge(lent).filter(|&lent| lent <= most);
+        self.lent_bytes.fetch_update(order, order, within).map(|_| ()).map_err(|lent| {
+            Error::BudgetTooSmall {
+                budget_bytes: self.total_bytes,
+                needed_bytes: (4 * (lent + bytes + FRAMES_MIN * self.page_bytes))
+                    .next_multiple_of(256 << 10),
+                what: "scanning, with the scans that are under way,".into(),
+            }
+        })
+    }
+
+    /// Takes back what was lent.
+    pub(crate) fn take_back(&self, bytes: u64) {
+        self.lent_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
     /// Whether huge pages are a fine enough unit for this budget.

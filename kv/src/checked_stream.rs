@@ -12,7 +12,7 @@
 //! catches a file cut short at a chunk's border.
 
 use std::fs::File;
-use std::io::{self, BufReader, Read, Write};
+use std::io::{self, BufReader, Read, Seek, Write};
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
@@ -137,6 +137,12 @@ impl CheckedReader {
     /// Opens the file and checks that it is what it should be.
     pub(crate) fn open(path: &Path, identity: StreamIdentity) -> Result<Self> {
         let file = File::open(path).map_err(|e| Error::io("open", path, e))?;
+        Self::from_file(file, path, identity)
+    }
+
+    /// As `open`, of a file that is open already and may not have its name any more. Reads from its start.
+    pub(crate) fn from_file(mut file: File, path: &Path, identity: StreamIdentity) -> Result<Self> {
+        file.rewind().map_err(|e| Error::io("read", path, e))?;
         let mut reader = CheckedReader {
             file: BufReader::new(file),
             path: path.to_owned(),

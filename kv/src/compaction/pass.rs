@@ -114,7 +114,7 @@ impl Core {
     }
 
     /// Reads a page of the log and verifies it.
-    fn read_page(&self, page: &mut [u8], start: u64) -> Result<()> {
+    pub(crate) fn read_page(&self, page: &mut [u8], start: u64) -> Result<()> {
         let each = page.len().div_ceil(READS).next_multiple_of(4096).max(READ_BYTES_MIN);
         let mut reads = Vec::with_capacity(READS);
         let mut offset = start;

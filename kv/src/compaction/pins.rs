@@ -9,17 +9,20 @@ use crate::sync::Ordering;
 pub(crate) struct Pins {
     /// Checkpoints that are on disk, or about to be: number, and where their log begins.
     checkpoints: Vec<(u64, u64)>,
+    /// Scans: where the log that they read begins.
+    scans: Vec<u64>,
     /// All space below has been given back, or can only be given back with more.
     tried: u64,
 }
 
 impl Pins {
     pub(crate) fn new(checkpoints: Vec<(u64, u64)>) -> Self {
-        Pins { checkpoints, tried: 0 }
+        Pins { checkpoints, ..Pins::default() }
     }
 
     fn lowest(&self) -> Option<u64> {
-        self.checkpoints.iter().map(|&(_, begin)| begin).min()
+        let checkpoints = self.checkpoints.iter().map(|&(_, begin)| begin);
+        checkpoints.chain(self.scans.iter().copied()).min()
     }
 }
 
@@ -41,6 +44,24 @@ impl Core {
     /// Forgets checkpoints that are not on disk any more.
     pub(crate) fn unpin_all_but(&self, on_disk: &[u64]) {
         self.space.pins.lock().checkpoints.retain(|(number, _)| on_disk.contains(number));
+    }
+
+    /// Keeps the log from `begin` on, which a checkpoint on disk names, until `end_lease`.
+    pub(crate) fn lease(&self, begin: u64) -> u64 {
+        self.space.pins.lock().scans.push(begin);
+        begin
+    }
+
+    pub(crate) fn end_lease(&self, lease: u64) {
+        {
+            let mut pins = self.space.pins.lock();
+            if let Some(i) = pins.scans.iter().position(|&begin| begin == lease) {
+                pins.scans.swap_remove(i);
+            }
+        }
+        // What fails here is tried again with the next page of compaction or the next checkpoint.
+        let _ = self.free_space(0);
+        self.space.signal.raise();
     }
 
     /// The log's beginning that space below is held for; none if nothing is held.

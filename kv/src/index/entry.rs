@@ -85,6 +85,12 @@ impl Entry {
         Entry(self.0 & !ADDRESS_MASK | address.raw() >> 3 | CHAINED)
     }
 
+    /// Whether the head is all that the entry leads to, and its key one of the entry's bucket: without tag
+    /// bits, the entry may be a copy that a split has left.
+    pub(crate) fn stands_alone(self) -> bool {
+        !self.is_chained() && self.tag() != 1
+    }
+
     /// Whether records may follow the chain's head.
     pub(crate) fn is_chained(self) -> bool {
         self.0 & CHAINED != 0

@@ -20,7 +20,7 @@ use crate::checkpoint::CheckpointIdentity;
 use crate::error::Result;
 use crate::sync::Ordering;
 
-fn identity(of: CheckpointIdentity) -> StreamIdentity {
+pub(crate) fn identity(of: CheckpointIdentity) -> StreamIdentity {
     let CheckpointIdentity { bank, checkpoint } = of;
     StreamIdentity { magic: *b"EMBKINDX", version: 2, bank, checkpoint }
 }
@@ -71,7 +71,40 @@ impl Index {
         log_end: u64,
     ) -> Result<Self> {
         let index = Self::unallocated(budget)?;
-        let mut input = CheckedReader::open(path, identity(of))?;
+        let mut image = ImageReader::new(CheckedReader::open(path, identity(of))?)?;
+        let (level, split, count) = (image.level, image.split, image.count);
+        let bytes = count.saturating_add(image.overflow).saturating_mul(BUCKET_BYTES as u64);
+        let too_small = || budget.too_small_for_index(bytes);
+        if !index.reserve_buckets(budget, &mut index.growth.lock(), count) {
+            return Err(too_small());
+        }
+        let mut chain = Vec::new();
+        while let Some((bucket, depth)) = image.next_bucket(&mut chain, log_end)? {
+            if !index.load_bucket(budget, bucket, depth, &chain) {
+                return Err(too_small());
+            }
+        }
+        image.finish()?;
+        index.set_state(level, split);
+        Ok(index)
+    }
+}
+
+/// Reads an image bucket by bucket.
+pub(crate) struct ImageReader {
+    input: CheckedReader,
+    level: u32,
+    split: u64,
+    /// Overflow buckets in use when it was written.
+    overflow: u64,
+    /// Primary buckets, and how many have been read.
+    count: u64,
+    read: u64,
+    bytes: Vec<u8>,
+}
+
+impl ImageReader {
+    pub(crate) fn new(mut input: CheckedReader) -> Result<Self> {
         let mut head = [0; 24];
         input.read(&mut head)?;
         let word = |i: usize| {
@@ -84,37 +117,42 @@ impl Index {
             return Err(input.damaged(16, format!("level {level} and split {split} do not fit")));
         }
         let (level, count) = (level as u32, (1 << level) + split);
-        let bytes = count.saturating_add(overflow).saturating_mul(BUCKET_BYTES as u64);
-        let too_small = || budget.too_small_for_index(bytes);
-        if !index.reserve_buckets(budget, &mut index.growth.lock(), count) {
-            return Err(too_small());
+        Ok(ImageReader { input, level, split, overflow, count, read: 0, bytes: Vec::new() })
+    }
+
+    /// The entries of the next bucket's chain, its number and its depth; none after the last.
+    pub(crate) fn next_bucket(
+        &mut self,
+        entries: &mut Vec<Entry>,
+        log_end: u64,
+    ) -> Result<Option<(u64, u32)>> {
+        let i = self.read;
+        if i == self.count {
+            return Ok(None);
         }
-        let mut chain = Vec::new();
-        let mut bytes = Vec::new();
-        for i in 0..count {
-            let mut length = [0; 4];
-            input.read(&mut length)?;
-            let length = u32::from_le_bytes(length) as usize;
-            if length > MAX_CHAIN * SLOTS {
-                return Err(input.damaged(0, format!("bucket {i} claims {length} entries")));
-            }
-            bytes.resize(length * 8, 0);
-            input.read(&mut bytes)?;
-            chain.clear();
-            for word in bytes.as_chunks::<8>().0 {
-                let entry = Entry(u64::from_le_bytes(*word));
-                if !entry.is_sound() || entry.address().raw() >= log_end {
-                    return Err(input.damaged(0, format!("bucket {i} points beyond the log")));
-                }
-                chain.push(entry);
-            }
-            let deeper = i < split || i >= 1 << level;
-            if !index.load_bucket(budget, i, level + u32::from(deeper), &chain) {
-                return Err(too_small());
-            }
+        self.read += 1;
+        let mut length = [0; 4];
+        self.input.read(&mut length)?;
+        let length = u32::from_le_bytes(length) as usize;
+        if length > MAX_CHAIN * SLOTS {
+            return Err(self.input.damaged(0, format!("bucket {i} claims {length} entries")));
         }
-        input.finish()?;
-        index.set_state(level, split);
-        Ok(index)
+        self.bytes.resize(length * 8, 0);
+        self.input.read(&mut self.bytes)?;
+        entries.clear();
+        for word in self.bytes.as_chunks::<8>().0 {
+            let entry = Entry(u64::from_le_bytes(*word));
+            if !entry.is_sound() || entry.address().raw() >= log_end {
+                return Err(self.input.damaged(0, format!("bucket {i} points beyond the log")));
+            }
+            entries.push(entry);
+        }
+        let deeper = i < self.split || i >= 1 << self.level;
+        Ok(Some((i, self.level + u32::from(deeper))))
+    }
+
+    /// Checks that nothing follows the last bucket.
+    pub(crate) fn finish(self) -> Result<()> {
+        self.input.finish()
     }
 }

@@ -29,7 +29,7 @@
 mod bucket;
 mod entry;
 mod grow;
-mod image;
+pub(crate) mod image;
 mod purge;
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 mod simd;

@@ -30,6 +30,7 @@ use crate::log::Log;
 use crate::log::page::PAGE_HEADER_BYTES;
 use crate::operation::{Clock, Operation, Outcome, Promoted};
 use crate::record::{VALUE_BYTES_MAX, record_bytes};
+use crate::scan::Scan;
 use crate::stats::{Counters, StoreStats};
 use crate::sync::{AtomicU64, Ordering};
 use crate::waiters::{ReleaseTicket, Waiters};
@@ -563,6 +564,46 @@ impl Store {
         counters.last_checkpoint_pause_us.set(paused.as_micros() as u64);
         counters.checkpoint_pauses.note(paused);
         Ok(number)
+    }
+
+    /// Goes through a table as the newest checkpoint holds it: each of its rows once, in no particular order,
+    /// while other calls go on. Reads the checkpoint's log from end to end, whatever other tables lie in it.
+    /// While a scan lives, the log's space is not given back, and two pages of the memory budget are lent to
+    /// it.
+    ///
+    /// ```
+    /// # fn main() -> embank_kv::Result<()> {
+    /// # let dir = tempfile::tempdir().expect("a temporary directory");
+    /// # let store = embank_kv::Store::open(dir.path(), &embank_kv::StoreOptions::default())?;
+    /// # let table = store.create_table("squares", 8, b"")?;
+    /// store.checkpoint(b"")?;
+    /// let mut scan = store.scan(table)?;
+    /// while let Some(row) = scan.next_row()? {
+    ///     println!("{}: {:?}", row.key, row.value);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// `NoSuchTable` if there is no such table, or was none at the checkpoint; `InvalidArgument` without a
+    /// checkpoint; `BudgetTooSmall`; `Io` or `Damaged` for a checkpoint that can't be read.
+    pub fn scan(&self, table: TableId) -> Result<Scan<'_>> {
+        self.core.value_bytes(table)?;
+        // Held until the log is leased: no later checkpoint removes this one before.
+        let newest = self.newest.lock();
+        if newest.number == 0 {
+            return Err(Error::InvalidArgument(
+                "a scan shows a table as a checkpoint holds it, and there is none: take one first"
+                    .into(),
+            ));
+        }
+        let manifest = self.checkpoints.manifest(newest.number)?;
+        let path = self.checkpoints.index_path(newest.number);
+        let image = File::open(&path).map_err(|e| Error::io("open", &path, e))?;
+        let lease = self.core.lease(manifest.log_begin);
+        drop(newest);
+        Scan::new(&self.core, &manifest, (image, path), table, lease)
     }
 
     /// Compacts all of the log that is on disk now, whatever its space amplification: current rows go to the

@@ -1,0 +1,355 @@
+//! Every row of a table, as a checkpoint holds it.
+//!
+//! **Problem.** Rows come and go, move to the tail and age out while somebody goes through a table of which
+//! only a part fits the memory. Each row must come exactly once, as it was at one moment, at the speed of
+//! sequential reads.
+//!
+//! **Approach.** A checkpoint is such a moment: its log, from `log_begin` to `log_end`, never changes, and its
+//! index image says which records of it were current. The log is gone through in *windows*. For each one
+//! the image is streamed, and each entry that leads into the window sets a bit, one for 32 bytes of log
+//! (records are no shorter). Then the window's pages are read one after another and verified; a record whose
+//! bit is set is a row. A window is 256 times as long as its bits, so the image, some 9 bytes a row, is
+//! read once for each four budgets of log. Nothing is asked of the live store, so writers, compaction
+//! and later checkpoints go on; a lease keeps the space from being given back.
+//!
+//! Entries that a chain follows don't say which of its records are current. Such chains are walked from
+//! the head, many at once, and the first record of each key counts. So are entries without tag bits, of which
+//! a split may have left a stale copy in another bucket: a record counts only in its own hash's bucket.
+//! With enough memory both are rare; where keys share slots as a rule, walking costs random reads.
+//!
+//! **Memory.** A page to read into and as much for the bits, lent by the budget: frames give way.
+
+use std::fs::File;
+use std::path::PathBuf;
+
+use crate::address::{Address, TableId};
+use crate::budget::SCAN_PAGES;
+use crate::checked_stream::CheckedReader;
+use crate::checkpoint::{CheckpointIdentity, Manifest};
+use crate::device::{AlignedBuffer, BLOCK_BYTES, Read};
+use crate::error::{Error, Result};
+use crate::hash::hash;
+use crate::index::image::ImageReader;
+use crate::log::page::{PAGE_HEADER_BYTES, PageIdentity, check_image};
+use crate::record::{HEADER_BYTES, RecordImage};
+use crate::store::Core;
+
+/// Bytes of log for each bit: the shortest record.
+const GRAIN_BYTES: u64 = HEADER_BYTES as u64;
+/// Chains that are walked together.
+const CHAINS: usize = 256;
+/// What is read of a record at first; most fit.
+const FIRST_BYTES: usize = BLOCK_BYTES;
+
+/// A row that a [`Scan`] yields.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ScannedRow<'a> {
+    /// Its key.
+    pub key: u64,
+    /// Its value.
+    pub value: &'a [u8],
+}
+
+/// The rows of a table as of a checkpoint, each once, in no particular order. See
+/// [`Store::scan`](crate::Store::scan).
+#[derive(Debug)]
+pub struct Scan<'a> {
+    core: &'a Core,
+    image: File,
+    image_path: PathBuf,
+    identity: CheckpointIdentity,
+    table: TableId,
+    value_bytes: usize,
+    rows: u64,
+    log_begin: u64,
+    log_end: u64,
+    window: Window,
+    page: AlignedBuffer,
+    /// The page that is in `page`, and how far it has been gone through.
+    page_start: u64,
+    offset: usize,
+    used: usize,
+    lease: u64,
+    lent_bytes: u64,
+}
+
+/// Which records of a part of the log are current.
+#[derive(Debug)]
+struct Window {
+    start: u64,
+    end: u64,
+    bits: Vec<u64>,
+}
+
+impl Window {
+    fn covers(&self, address: u64) -> bool {
+        (self.start..self.end).contains(&address)
+    }
+
+    fn set(&mut self, address: u64) {
+        if self.covers(address) {
+            let grain = (address - self.start) / GRAIN_BYTES;
+            self.bits[grain as usize / 64] |= 1 << (grain % 64);
+        }
+    }
+
+    fn is_set(&self, address: u64) -> bool {
+        let grain = (address - self.start) / GRAIN_BYTES;
+        self.bits[grain as usize / 64] & 1 << (grain % 64) != 0
+    }
+}
+
+/// A chain on its way from the head to the window.
+struct Chain {
+    bucket: u64,
+    depth: u32,
+    at: u64,
+    /// Bytes to read there.
+    bytes: usize,
+    /// Keys whose newest record has been seen.
+    seen: Vec<(TableId, u64)>,
+}
+
+impl<'a> Scan<'a> {
+    /// A scan of `table` in the checkpoint of `manifest`, whose log is leased as `lease`.
+    pub(crate) fn new(
+        core: &'a Core,
+        manifest: &Manifest,
+        (image, image_path): (File, PathBuf),
+        table: TableId,
+        lease: u64,
+    ) -> Result<Self> {
+        let page_bytes = core.log.page_bytes();
+        let lent_bytes = SCAN_PAGES * page_bytes;
+        let mut scan = Scan {
+            core,
+            image,
+            image_path,
+            identity: manifest.identity(),
+            table,
+            value_bytes: 0,
+            rows: 0,
+            log_begin: manifest.log_begin,
+            log_end: manifest.log_end,
+            window: Window { start: manifest.log_begin, end: manifest.log_begin, bits: Vec::new() },
+            page: AlignedBuffer::zeroed(BLOCK_BYTES),
+            page_start: manifest.log_begin,
+            offset: 0,
+            used: 0,
+            lease,
+            lent_bytes: 0,
+        };
+        let entry = manifest.tables.iter().find(|entry| entry.id() == table && !entry.dropped);
+        let Some(entry) = entry else {
+            let name = core.table_name(table);
+            let number = manifest.number;
+            return Err(Error::NoSuchTable(format!("{name:?} in checkpoint {number}")));
+        };
+        (scan.value_bytes, scan.rows) = (entry.value_bytes as usize, entry.rows);
+        core.budget.lend(lent_bytes)?;
+        scan.lent_bytes = lent_bytes;
+        core.log.give_way()?;
+        scan.page = AlignedBuffer::zeroed(page_bytes as usize);
+        scan.window.bits = vec![0; page_bytes as usize / 8];
+        Ok(scan)
+    }
+
+    /// The checkpoint's number.
+    #[must_use]
+    pub fn checkpoint(&self) -> u64 {
+        self.identity.checkpoint
+    }
+
+    /// How many rows the scan yields in all.
+    #[must_use]
+    pub fn rows(&self) -> u64 {
+        self.rows
+    }
+
+    /// The next row; none after the last.
+    ///
+    /// # Errors
+    /// `Damaged`, `Truncated` or `Io` for a part of the checkpoint that can't be read.
+    pub fn next_row(&mut self) -> Result<Option<ScannedRow<'_>>> {
+        // Ends: each turn goes a record on, a page on, or to the next window.
+        loop {
+            if self.offset + HEADER_BYTES > self.used {
+                if !self.next_page()? {
+                    return Ok(None);
+                }
+                continue;
+            }
+            let at = self.offset;
+            let image = RecordImage::new(&self.page[at..self.used]);
+            let (bytes, link, shape) = (image.shape().record_bytes(), image.link(), image.shape());
+            if at + bytes > self.used {
+                return Err(self.damaged(self.page_start + at as u64, "it runs past its page"));
+            }
+            self.offset += bytes;
+            let counts = shape.table() == self.table
+                && !link.is_invalid()
+                && !link.is_tombstone()
+                && self.window.is_set(self.page_start + at as u64);
+            if counts {
+                if shape.padded_value_bytes() != self.value_bytes.next_multiple_of(8) {
+                    let address = self.page_start + at as u64;
+                    return Err(self.damaged(address, "its length is not the table's"));
+                }
+                let value = at + HEADER_BYTES..at + HEADER_BYTES + self.value_bytes;
+                let key = RecordImage::new(&self.page[at..self.used]).key();
+                return Ok(Some(ScannedRow { key, value: &self.page[value] }));
+            }
+        }
+    }
+
+    /// Reads the page after the present one; false at the end.
+    fn next_page(&mut self) -> Result<bool> {
+        let page_bytes = self.page.len() as u64;
+        let next = if self.used == 0 { self.page_start } else { self.page_start + page_bytes };
+        if next >= self.log_end {
+            return Ok(false);
+        }
+        if next >= self.window.end {
+            self.next_window(next)?;
+        }
+        self.core.read_page(&mut self.page, next)?;
+        let identity = PageIdentity { page: next / page_bytes, bank: self.core.log.bank() };
+        let used = check_image(&self.page, identity, || self.core.log.device.locate(next))?;
+        (self.page_start, self.used) = (next, used as usize);
+        self.offset = PAGE_HEADER_BYTES as usize;
+        Ok(true)
+    }
+
+    /// Finds out which records from `start` on are current.
+    fn next_window(&mut self, start: u64) -> Result<()> {
+        let window = &mut self.window;
+        let length = window.bits.len() as u64 * 64 * GRAIN_BYTES;
+        window.bits.fill(0);
+        (window.start, window.end) = (start, self.log_end.min(start + length));
+        let input = CheckedReader::from_file(
+            self.image.try_clone().map_err(|e| Error::io("open", &self.image_path, e))?,
+            &self.image_path,
+            crate::index::image::identity(self.identity),
+        )?;
+        let mut image = ImageReader::new(input)?;
+        let mut chains = Vec::new();
+        let mut entries = Vec::new();
+        while let Some((bucket, depth)) = image.next_bucket(&mut entries, self.log_end)? {
+            for entry in &entries {
+                let address = entry.address().raw();
+                // Chains go down: from below the window, none leads into it.
+                if address < self.window.start {
+                    continue;
+                }
+                if entry.stands_alone() {
+                    self.window.set(address);
+                } else {
+                    let seen = Vec::new();
+                    chains.push(Chain { bucket, depth, at: address, bytes: FIRST_BYTES, seen });
+                }
+            }
+            if chains.len() >= CHAINS {
+                self.walk(&mut chains)?;
+            }
+        }
+        image.finish()?;
+        self.walk(&mut chains)
+    }
+
+    /// Follows chains down to the window's start and sets the bits of their current records.
+    fn walk(&mut self, chains: &mut Vec<Chain>) -> Result<()> {
+        if chains.is_empty() {
+            return Ok(());
+        }
+        let core = self.core;
+        let mut buffer = core.buffers.take();
+        // Ends: each round takes the chains that it reads a record down, or reads more of that record.
+        while !chains.is_empty() {
+            chains.sort_unstable_by_key(|chain| chain.at);
+            let places = self.read_chains(chains, &mut buffer)?;
+            let mut i = 0;
+            let mut failed = None;
+            chains.retain_mut(|chain| {
+                let Some(&place) = places.get(i) else { return true };
+                i += 1;
+                let more = self.step(chain, &buffer[place..]);
+                more.unwrap_or_else(|error| {
+                    failed = Some(error);
+                    false
+                })
+            });
+            if let Some(error) = failed {
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads the next record of as many of the first chains as fit; returns their places in the buffer.
+    fn read_chains(&self, chains: &[Chain], buffer: &mut [u8]) -> Result<Vec<usize>> {
+        let (block, page_bytes) = (BLOCK_BYTES as u64, self.page.len() as u64);
+        let (mut reads, mut places) = (Vec::new(), Vec::new());
+        let (mut rest, mut used) = (buffer, 0);
+        for chain in chains {
+            let start = chain.at / block * block;
+            let page_end = (chain.at / page_bytes + 1) * page_bytes;
+            let end = (chain.at + chain.bytes as u64).next_multiple_of(block).min(page_end);
+            let bytes = (end - start) as usize;
+            if bytes > rest.len() {
+                break;
+            }
+            let (now, later) = rest.split_at_mut(bytes);
+            reads.push(Read { offset: start, buffer: now });
+            places.push(used + (chain.at - start) as usize);
+            (rest, used) = (later, used + bytes);
+        }
+        self.core.log.device.read_many(&mut reads)?;
+        Ok(places)
+    }
+
+    /// Takes a chain a record down; false at its end.
+    fn step(&mut self, chain: &mut Chain, bytes: &[u8]) -> Result<bool> {
+        let bytes = &bytes[..chain.bytes.min(bytes.len())];
+        let image = RecordImage::new(bytes);
+        let wanted = image.shape().record_bytes();
+        let room = self.page.len() as u64 - chain.at % self.page.len() as u64;
+        if wanted as u64 > room || wanted > self.core.record_bytes_max() {
+            return Err(self.damaged(chain.at, "its length runs past its page"));
+        }
+        if wanted > bytes.len() {
+            chain.bytes = wanted;
+            return Ok(true);
+        }
+        let (stored, computed) = image.checksums(self.core.log.bank(), Address::new(chain.at));
+        if stored != computed {
+            let what = format!("its checksum is {computed:#010x}, not {stored:#010x}");
+            return Err(self.damaged(chain.at, &what));
+        }
+        let row = (image.shape().table(), image.key());
+        let mask = (1 << chain.depth) - 1;
+        if hash(row.0, row.1) & mask == chain.bucket && !chain.seen.contains(&row) {
+            chain.seen.push(row);
+            self.window.set(chain.at);
+        }
+        let previous = image.link().previous().raw();
+        if previous >= chain.at {
+            return Err(self.damaged(chain.at, "its chain does not go back"));
+        }
+        (chain.at, chain.bytes) = (previous, FIRST_BYTES);
+        Ok(previous >= self.window.start.max(self.log_begin).max(1))
+    }
+
+    #[cold]
+    fn damaged(&self, address: u64, what: &str) -> Error {
+        let (path, offset) = self.core.log.device.locate(address);
+        let page = address / self.core.log.page_bytes();
+        Error::Damaged { path, offset, what: format!("page {page}, a record of a scan: {what}") }
+    }
+}
+
+impl Drop for Scan<'_> {
+    fn drop(&mut self) {
+        self.core.budget.take_back(self.lent_bytes);
+        self.core.end_lease(self.lease);
+    }
+}
