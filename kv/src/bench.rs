@@ -11,8 +11,8 @@ use crate::epoch::Gate;
 use crate::error::Result;
 use crate::hash::hash;
 use crate::index::{Candidates, Index};
-use crate::log::Log;
 use crate::log::page::{self, PAGE_HEADER_BYTES, PageIdentity};
+use crate::log::{Extent, Log};
 use crate::record::record_bytes;
 use crate::stats::Counters;
 use crate::sync::{AtomicU64, Ordering};
@@ -92,7 +92,9 @@ impl FirstPage {
     /// The memory can't be had.
     pub fn new(device: Arc<dyn Device>, page_bits: u32, value_bytes: usize) -> Result<Self> {
         let budget = Arc::new(Budget::new(256 << 20, 1 << page_bits)?);
-        let log = Log::new(budget, device, Arc::new(Counters::default()), page_bits, 1, 0)?;
+        let extent = Extent { page_bits, begin: 0, tail_page: 0 };
+        let counters = Arc::new(Counters::default());
+        let log = Log::new(budget, device, counters, 1, extent, Arc::default())?;
         Ok(FirstPage { log, gate: Gate::default(), value_bytes })
     }
 
