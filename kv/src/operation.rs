@@ -54,7 +54,7 @@ impl Clock {
 /// Values are `value_bytes` of the table long and 8-byte aligned. A method may be called again for the
 /// same place, when the row moved meanwhile: each call must do the whole work for its place anew,
 /// and the last one counts. The methods run while the store holds the row: they should only compute,
-/// and must not call the store.
+/// and must not call any store.
 pub trait Operation {
     /// What it does to rows that exist.
     const ACCESS: Access;

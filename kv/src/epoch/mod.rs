@@ -203,6 +203,39 @@ mod tests {
         assert!(!is_pinned());
     }
 
+    /// A child once waited for ever for the pins of threads that only its parent had.
+    #[cfg(all(target_os = "linux", not(miri)))]
+    #[test]
+    fn a_child_is_not_held_by_pins_of_threads_it_does_not_have() {
+        if !slots::available() {
+            return;
+        }
+        let (tell, told) = std::sync::mpsc::channel();
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        let pinned = std::thread::spawn(move || {
+            let pin = slots::pin();
+            tell.send(()).unwrap();
+            let _ = ended.recv();
+            drop(pin);
+        });
+        told.recv().unwrap();
+        // SAFETY: the child only runs a barrier and ends; the alarm ends it if the barrier does not.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: as above.
+            unsafe { libc::alarm(20) };
+            slots::barrier();
+            // SAFETY: as above.
+            unsafe { libc::_exit(0) };
+        }
+        let mut status = 0;
+        // SAFETY: waits for this test's own child.
+        unsafe { libc::waitpid(child, &raw mut status, 0) };
+        end.send(()).unwrap();
+        pinned.join().unwrap();
+        assert_eq!(status, 0, "killed by signal {}", status & 127);
+    }
+
     #[test]
     fn a_thread_gives_its_slot_back() {
         if !slots::available() {

@@ -16,8 +16,12 @@
 //! that era with Acquire from the addition that followed the change, and so sees the change. Or the store came
 //! after that fence: then so did every later load of the thread, which sees the change.
 //!
-//! **Threads.** A thread takes a slot at its first pin and gives it back when it ends. Pins nest: a
-//! callback that pins again under its batch's pin changes nothing, and the outermost unpin counts.
+//! **Threads.** A thread takes a slot at its first pin and gives it back when it ends. Pins nest: the
+//! outermost unpin counts. (A callback that enters any store's gate again may still wait for a pause that
+//! waits for its own batch; `Operation` forbids it.)
+//!
+//! **Fork.** A child has one thread and all slots of its parent's. What the others had pinned is unpinned for
+//! it by a handler at the fork, lest its barriers wait for threads that it does not have.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -78,7 +82,9 @@ impl Local {
         if depth == 0 {
             // Acquire: see the essay.
             let era = ERA.load(Ordering::Acquire);
-            self.slot.era.store(era, Ordering::Relaxed);
+            // Release: a barrier that meets this pin in place of the last one's end must see what was done
+            // under the last one, too.
+            self.slot.era.store(era, Ordering::Release);
             // The store above stays before every later load; the barrier's fence does the rest.
             compiler_fence(Ordering::SeqCst);
         }
@@ -172,13 +178,37 @@ pub(super) fn slot_count() -> usize {
 /// Whether this kernel makes other threads execute a fence on demand. Asked once.
 pub(super) fn available() -> bool {
     static AVAILABLE: OnceLock<bool> = OnceLock::new();
-    *AVAILABLE.get_or_init(membarrier::register)
+    *AVAILABLE.get_or_init(|| membarrier::register() && membarrier::watch_forks())
 }
 
 #[cfg(all(target_os = "linux", not(miri)))]
 mod membarrier {
     const PRIVATE_EXPEDITED: libc::c_int = 1 << 3;
     const REGISTER_PRIVATE_EXPEDITED: libc::c_int = 1 << 4;
+
+    use super::{FREE, LOCAL, Ordering, slot};
+
+    /// Has the slots ready for use in whatever child this process has from now on.
+    pub(super) fn watch_forks() -> bool {
+        /// Nobody changes the list while it is copied.
+        extern "C" fn before() {
+            std::mem::forget(FREE.lock());
+        }
+        extern "C" fn in_parent() {
+            // SAFETY: `before` locked it on this thread and forgot the guard.
+            unsafe { FREE.force_unlock() };
+        }
+        extern "C" fn in_child() {
+            in_parent();
+            let own = LOCAL.try_with(|local| local.number).ok();
+            let slots = FREE.lock().1;
+            for number in (0..slots).filter(|&number| Some(number) != own) {
+                slot(number).era.store(0, Ordering::Relaxed);
+            }
+        }
+        // SAFETY: the handlers are functions of this program, only lock, unlock and store.
+        unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) == 0 }
+    }
 
     fn call(command: libc::c_int) -> bool {
         // SAFETY: membarrier takes three integers and touches no memory of ours.
@@ -199,6 +229,10 @@ mod membarrier {
 #[cfg(not(all(target_os = "linux", not(miri))))]
 mod membarrier {
     pub(super) fn register() -> bool {
+        false
+    }
+
+    pub(super) fn watch_forks() -> bool {
         false
     }
 

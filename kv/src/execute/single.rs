@@ -4,7 +4,8 @@
 //! ahead, some 500 instructions. A batch's own book-keeping takes more than that. So a single key whose
 //! row is found at the first look, in memory and where it may stay, is dealt with here, by the same code as
 //! in a batch (`record_step`) without anything around it. Whatever is out of the ordinary is left to the
-//! batch, before anything has been done.
+//! batch, which starts anew: no row has been changed then and none was read, though a peek may have written
+//! to its destination.
 
 use super::record_step::{InPlace, Peeked, in_place, peek};
 use super::{Entry, Mode, Work};
@@ -58,8 +59,7 @@ pub(crate) fn try_single<W: Work>(
                 return None;
             }
             let done = in_place(work, 0, record, clock, (value, value_bytes));
-            // A tombstone's lock is given back as it was found; a row that lookahead brought is counted
-            // by the batch.
+            // Dropped with a tombstone, its lock is given back.
             match done {
                 InPlace::Row { promoted } => {
                     if promoted {

@@ -183,10 +183,11 @@ impl Core {
     }
 
     /// Counts a batch of so many keys.
-    fn add_tally(&self, mode: Mode, keys: u64, outcome: &Outcome, tally: &Tally) {
+    fn add_tally(&self, mode: Mode, keys: u64, tally: &Tally) {
         let counters = &self.counters;
         counters.batches.add(1);
-        let left_alone = (outcome.missing.len() + outcome.blocked.len()) as u64;
+        // What was done, which after an error is less than what was asked.
+        let found = tally.hits_mutable + tally.hits_read_only + tally.hits_disk + tally.hits_cache;
         let changed = match mode {
             Mode::Peek => {
                 counters.peek_keys.add(keys);
@@ -198,11 +199,11 @@ impl Core {
             }
             Mode::Update => {
                 counters.update_keys.add(keys);
-                keys.saturating_sub(left_alone)
+                found + tally.inserted
             }
             Mode::Put => {
                 counters.put_keys.add(keys);
-                keys.saturating_sub(left_alone)
+                found + tally.inserted
             }
             Mode::Delete => {
                 counters.delete_keys.add(keys);
@@ -233,6 +234,30 @@ impl Core {
 
 thread_local! {
     static SCRATCH: Cell<Option<Box<Scratch>>> = const { Cell::new(None) };
+}
+
+/// The thread's scratch; a new one for a batch within a batch, or in a destructor as the thread ends.
+fn take_scratch() -> Box<Scratch> {
+    SCRATCH.try_with(Cell::take).ok().flatten().unwrap_or_default()
+}
+
+fn give_back_scratch(scratch: Box<Scratch>) {
+    // A thread that is ending keeps none.
+    let _ = SCRATCH.try_with(|place| place.set(Some(scratch)));
+}
+
+/// Wakes those who wait for rows of a batch when the batch is over, whatever its end: an error or a panic in
+/// the middle leaves clocks that have come down.
+struct Released<'a> {
+    waiters: &'a Waiters,
+    table: TableId,
+    keys: &'a [u64],
+}
+
+impl Drop for Released<'_> {
+    fn drop(&mut self) {
+        self.waiters.released(self.table, self.keys);
+    }
 }
 
 /// A store of rows in a directory. Share it between threads behind an `Arc` or a reference.
@@ -387,28 +412,24 @@ impl Store {
         work: &mut W,
     ) -> Result<(Outcome, Tally)> {
         let value_bytes = self.core.value_bytes(table)?;
+        let releases = clock == Clock::Release || W::MODE == Mode::Delete;
+        let _released = releases.then(|| Released { waiters: &self.core.waiters, table, keys });
         if let [key] = *keys
             && let Some(hit) = try_single(&self.core, (table, value_bytes), key, clock, work)
         {
             self.core.count_single(W::MODE, hit);
-            if clock == Clock::Release {
-                self.core.waiters.released(table, keys);
-            }
             return Ok((Outcome::default(), Tally::default()));
         }
         if u32::try_from(keys.len()).is_err() {
             return Err(Error::InvalidArgument("a batch holds at most 4,294,967,295 keys".into()));
         }
-        let mut scratch = SCRATCH.take().unwrap_or_default();
+        let mut scratch = take_scratch();
         // Filled where they lie: most of a single operation's time would go into moving them.
         let (mut outcome, mut tally) = (Outcome::default(), Tally::default());
         let memory = (&mut *scratch, &mut outcome, &mut tally);
         let result = Batch::new(&self.core, (table, value_bytes), keys, clock, work, memory).run();
-        SCRATCH.set(Some(scratch));
-        self.core.add_tally(W::MODE, keys.len() as u64, &outcome, &tally);
-        if clock == Clock::Release || W::MODE == Mode::Delete {
-            self.core.waiters.released(table, keys);
-        }
+        give_back_scratch(scratch);
+        self.core.add_tally(W::MODE, keys.len() as u64, &tally);
         result.map(|()| (outcome, tally))
     }
 
