@@ -6,14 +6,14 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use embank_kv::{DeviceChoice, Recovered, Store, StoreOptions};
+use embank_kv::{Compacted, CompactionOptions, DeviceChoice, Recovered, Store, StoreOptions};
 use parking_lot::Mutex;
 
 use crate::config::TableConfig;
 use crate::error::{Error, Result};
 use crate::lookahead::{self, Lookahead};
 use crate::staleness::deadline_after;
-use crate::stats::BankStats;
+use crate::stats::{BankStats, WaitCounters};
 use crate::table::{Table, TableShared};
 
 /// How to open a bank.
@@ -25,7 +25,7 @@ use crate::table::{Table, TableShared};
 /// let options = BankOptions { memory_budget_bytes: 64 << 20, ..Default::default() };
 /// assert_eq!(options.checkpoints_kept, 2);
 /// ```
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct BankOptions {
     /// Memory for everything the bank keeps: rows, index, buffers and the lookahead queue, in bytes.
     /// Default: 1 GiB. The slices that callers pass in and get filled are theirs.
@@ -39,6 +39,15 @@ pub struct BankOptions {
     pub lookahead_queue_keys: Option<usize>,
     /// How long a Get waits for a staleness bound before it fails. Default: 60 s.
     pub wait_timeout: Duration,
+    /// How space on disk is given back. Default: in the background, unthrottled, so that the log stays below
+    /// 1.5 times its rows.
+    pub compaction: CompactionOptions,
+    /// The most that the log may take on disk, in bytes; at least 16 of the bank's pages. At the quota,
+    /// calls that write wait for compaction as far as that can help, then fail with
+    /// [`QuotaExceeded`](embank_kv::Error::QuotaExceeded); peeks, deletions, drops and checkpoints go on,
+    /// and leases that are out can be applied, put or dropped, if need be beyond the quota.
+    /// Default: `None`, no quota.
+    pub disk_quota_bytes: Option<u64>,
 }
 
 impl Default for BankOptions {
@@ -49,6 +58,8 @@ impl Default for BankOptions {
             checkpoints_kept: 2,
             lookahead_queue_keys: None,
             wait_timeout: Duration::from_secs(60),
+            compaction: CompactionOptions::default(),
+            disk_quota_bytes: None,
         }
     }
 }
@@ -103,6 +114,7 @@ pub(crate) struct BankShared {
     pub(crate) lookahead: Lookahead,
     pub(crate) store: Arc<Store>,
     pub(crate) wait_timeout: Duration,
+    pub(crate) waiting: WaitCounters,
     memory_budget_bytes: u64,
     tables: Mutex<BTreeMap<String, Arc<TableShared>>>,
 }
@@ -113,7 +125,8 @@ impl Bank {
     ///
     /// # Errors
     /// The store's, among them [`Locked`](embank_kv::Error::Locked) by another process,
-    /// [`BudgetTooSmall`](embank_kv::Error::BudgetTooSmall) and [`Damaged`](embank_kv::Error::Damaged);
+    /// [`BudgetTooSmall`](embank_kv::Error::BudgetTooSmall), [`Damaged`](embank_kv::Error::Damaged) and
+    /// [`InvalidArgument`](embank_kv::Error::InvalidArgument), which names the option that is out of its range;
     /// [`Error::UnreadableTable`].
     pub fn open(path: impl AsRef<Path>, options: BankOptions) -> Result<Self> {
         let budget = options.memory_budget_bytes;
@@ -124,6 +137,8 @@ impl Bank {
             memory_budget_bytes: budget.saturating_sub(queue_bytes),
             device: options.device,
             checkpoints_kept: options.checkpoints_kept,
+            compaction: options.compaction.clone(),
+            disk_quota_bytes: options.disk_quota_bytes,
             ..StoreOptions::default()
         };
         let store = Store::open(path.as_ref(), &store_options)
@@ -134,6 +149,7 @@ impl Bank {
             lookahead: Lookahead::new(Arc::clone(&store), queue_keys),
             store,
             wait_timeout: options.wait_timeout,
+            waiting: WaitCounters::default(),
             memory_budget_bytes: budget,
             tables: Mutex::new(tables),
         };
@@ -172,8 +188,47 @@ impl Bank {
             Some(shared) => {
                 Ok(Table { bank: Arc::clone(&self.shared), shared: Arc::clone(shared) })
             }
-            None => Err(embank_kv::Error::NoSuchTable(format!("{name:?}")).into()),
+            None => Err(no_such_table(name)),
         }
+    }
+
+    /// Drops the table `name`. Its rows are gone for every call that begins from now on: those on handles
+    /// and leases of the table fail with [`Error::TableDropped`], Gets that wait for one of its
+    /// rows too, and what lookahead has queued of it is cancelled. Calls in other threads that are in
+    /// the middle of a batch may still finish it. Dropping or releasing a lease of it is no error.
+    ///
+    /// Durable with the next checkpoint: a crash before that brings the table back whole. Its space comes
+    /// back by compaction, once no kept checkpoint holds it any more. [`Bank::table`] may make a new
+    /// table of the name at once; it has nothing to do with the old one.
+    ///
+    /// # Errors
+    /// [`NoSuchTable`](embank_kv::Error::NoSuchTable), or
+    /// [`Poisoned`](embank_kv::Error::Poisoned) after a failed write; then the table is still there.
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// use embank::{Bank, BankOptions, Error, TableConfig};
+    ///
+    /// let bank = Bank::open(dir.path().join("bank"), BankOptions::default())?;
+    /// let old = bank.table("user", TableConfig::new(2))?;
+    /// old.put(&[1], &[0.5, 1.5])?;
+    /// bank.drop_table("user")?;
+    /// assert!(matches!(old.contains(&[1]), Err(Error::TableDropped { .. })));
+    ///
+    /// let new = bank.table("user", TableConfig::new(8))?;
+    /// assert_eq!(new.contains(&[1])?, [false]);
+    /// # Ok::<(), embank::Error>(())
+    /// ```
+    pub fn drop_table(&self, name: &str) -> Result<()> {
+        // Held throughout: nobody makes a table of the name in between.
+        let mut tables = self.shared.tables.lock();
+        let Some(shared) = tables.get(name) else { return Err(no_such_table(name)) };
+        self.shared.store.drop_table(shared.id)?;
+        // After the store: whoever looks ahead from here on is told that the table is gone.
+        self.shared.lookahead.forget(shared.id);
+        tables.remove(name);
+        Ok(())
     }
 
     /// The bank's tables, by name.
@@ -208,6 +263,30 @@ impl Bank {
         Ok(self.shared.store.checkpoint(blob)?)
     }
 
+    /// Compacts all of the log that is on disk now, whatever its space amplification: current rows move to
+    /// its end, and space goes back as far as no kept checkpoint holds it; the rest follows with the next
+    /// checkpoints. Other calls go on meanwhile. Tries again where background compaction had stopped
+    /// ([`compaction_stopped`](embank_kv::StoreStats::compaction_stopped)).
+    ///
+    /// # Errors
+    /// A failure of the store, such as a page that can't be read; no row is lost that could be read before.
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// use embank::{Bank, BankOptions, CompactionOptions};
+    ///
+    /// let by_hand = CompactionOptions { background: false, ..Default::default() };
+    /// let options = BankOptions { compaction: by_hand, ..Default::default() };
+    /// let bank = Bank::open(dir.path().join("bank"), options)?;
+    /// let done = bank.compact()?;
+    /// assert_eq!(done.scanned_bytes, 0); // nothing is on disk yet
+    /// # Ok::<(), embank::Error>(())
+    /// ```
+    pub fn compact(&self) -> Result<Compacted> {
+        Ok(self.shared.store.compact()?)
+    }
+
     /// The checkpoint that opening the bank recovered, with its blob; `None` for a bank without one.
     #[must_use]
     pub fn recovered(&self) -> Option<&Recovered> {
@@ -219,15 +298,16 @@ impl Bank {
     pub fn stats(&self) -> BankStats {
         let store = self.shared.store.stats();
         let lookahead = self.shared.lookahead.stats(&store);
-        let memory_budget_bytes = self.shared.memory_budget_bytes;
-        let mut stats = BankStats { store, lookahead, memory_budget_bytes, ..Default::default() };
-        for table in self.shared.tables.lock().values() {
-            stats.waits += table.counters.waits.get();
-            stats.wait_us += table.counters.wait_us.get();
-            stats.timeouts += table.counters.timeouts.get();
-            stats.release_failures += table.counters.release_failures.get();
+        let waiting = &self.shared.waiting;
+        BankStats {
+            store,
+            lookahead,
+            memory_budget_bytes: self.shared.memory_budget_bytes,
+            waits: waiting.waits.get(),
+            wait_us: waiting.wait_us.get(),
+            timeouts: waiting.timeouts.get(),
+            release_failures: waiting.release_failures.get(),
         }
-        stats
     }
 
     /// Forgets what lookahead has queued and not begun to read; returns how many keys that were.
@@ -246,6 +326,10 @@ impl Bank {
     pub fn path(&self) -> &Path {
         self.shared.store.path()
     }
+}
+
+fn no_such_table(name: &str) -> Error {
+    embank_kv::Error::NoSuchTable(format!("{name:?}")).into()
 }
 
 fn read_tables(store: &Store) -> Result<BTreeMap<String, Arc<TableShared>>> {

@@ -68,6 +68,15 @@ pub enum Error {
         /// The same settings as the bank holds them.
         found: String,
     },
+    /// The table was dropped while this handle or lease of it was around.
+    #[error(
+        "table {table:?} was dropped, and its rows are gone; to go on under that name, make the table \
+         anew with Bank::table"
+    )]
+    TableDropped {
+        /// The table.
+        table: String,
+    },
     /// A setting of a table is out of its range.
     #[error("table {table:?}: {what}")]
     InvalidConfig {

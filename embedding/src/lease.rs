@@ -12,7 +12,7 @@ use crate::unique::UniqueKeys;
 ///
 /// [`apply`](Self::apply) and [`put`](Self::put) update the rows and bring the counts down. Dropping the
 /// lease gives the counts back without an update, and so does an update that fails, whatever the
-/// reason. A row that was deleted meanwhile has no count left to give back.
+/// reason. A row that was deleted meanwhile, or whose table was dropped, has no count left to give back.
 ///
 /// # Examples
 /// ```

@@ -55,7 +55,9 @@ mod unique;
 
 pub use bank::{Bank, BankOptions, TableInfo};
 pub use config::{DIM_MAX, Dtype, TableConfig};
-pub use embank_kv::{DeviceChoice, Error as StoreError, Recovered, StoreStats};
+pub use embank_kv::{
+    Compacted, CompactionOptions, DeviceChoice, Error as StoreError, Recovered, StoreStats,
+};
 pub use error::{Error, Result};
 pub use initializer::Initializer;
 pub use lease::Lease;

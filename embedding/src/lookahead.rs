@@ -201,12 +201,26 @@ impl Lookahead {
 
     /// Empties the queue and returns how many keys were in it. A burst in hand is not stopped.
     pub(crate) fn cancel(&self) -> usize {
+        self.cancel_those(|_| true)
+    }
+
+    /// Takes what waits of a dropped table out of the queue. What a burst has in hand comes to its end.
+    pub(crate) fn forget(&self, table: TableId) {
+        self.cancel_those(|request| request.table == table);
+    }
+
+    fn cancel_those(&self, chosen: impl Fn(&Request) -> bool) -> usize {
         let mut state = self.shared.state.lock();
         let State { queue, pending, .. } = &mut *state;
-        let cancelled = queue.len();
-        for request in queue.drain(..) {
-            pending.remove(number(request.table), request.key);
-        }
+        let waiting = queue.len();
+        queue.retain(|request| {
+            let cancel = chosen(request);
+            if cancel {
+                pending.remove(number(request.table), request.key);
+            }
+            !cancel
+        });
+        let cancelled = waiting - queue.len();
         self.shared.counters.cancelled.add(cancelled as u64);
         if pending.len() == 0 {
             self.shared.idle.notify_all();
@@ -330,6 +344,8 @@ impl Shared {
                 counters.late.add(promoted.resident + promoted.overtaken);
                 counters.missing.add(promoted.missing);
             }
+            // The table was dropped, which is nobody's failure.
+            Err(embank_kv::Error::NoSuchTable(_)) => counters.cancelled.add(burst.len() as u64),
             Err(failure) => {
                 counters.failed.add(burst.len() as u64);
                 state.failure.get_or_insert(failure);

@@ -20,6 +20,7 @@ use embank_kv::Clock;
 
 use crate::error::{Error, Result};
 use crate::operations::{GetRows, Reached, TouchClocks};
+use crate::stats::WaitCounters;
 use crate::table::Table;
 
 /// Where a deadline lies that the clock can't represent.
@@ -48,8 +49,7 @@ impl Table {
     fn acquire_waiting(&self, get: &mut GetRows<'_>, mut blocked: u64) -> Result<()> {
         let started = Instant::now();
         let deadline = deadline_after(self.bank.wait_timeout);
-        let counters = &self.shared.counters;
-        counters.waits.add(1);
+        self.count_wait(|counters| counters.waits.add(1));
         let acquired = loop {
             if !self.wait_admitted(blocked, deadline)? {
                 break self.timeout(blocked, started);
@@ -65,7 +65,8 @@ impl Table {
                 Err(error) => break Err(error),
             }
         };
-        counters.wait_us.add(started.elapsed().as_micros() as u64);
+        let waited_us = started.elapsed().as_micros() as u64;
+        self.count_wait(|counters| counters.wait_us.add(waited_us));
         acquired
     }
 
@@ -74,11 +75,11 @@ impl Table {
     fn try_acquire(&self, get: &mut GetRows<'_>) -> Result<Option<u64>> {
         let clock = Clock::Acquire { bound: self.staleness_bound() };
         let keys = get.keys;
-        let outcome = match self.bank.store.execute(self.shared.id, keys, clock, get) {
+        let outcome = match self.execute(keys, clock, get) {
             Ok(outcome) => outcome,
             Err(error) => {
                 self.release_or_count(&places_keys(keys, |place| get.reached.contains(place)));
-                return Err(error.into());
+                return Err(error);
             }
         };
         self.shared.counters.disk_reads.add(outcome.disk_reads);
@@ -99,20 +100,20 @@ impl Table {
         let store = &self.bank.store;
         loop {
             let ticket = store.release_ticket(self.shared.id, key);
-            let outstanding = store.clock_of(self.shared.id, key)?.unwrap_or(0);
+            let outstanding = self.outstanding(key)?.unwrap_or(0);
             if self.staleness_bound().is_none_or(|bound| outstanding <= bound) {
                 return Ok(true);
             }
             if !store.wait_released(ticket, deadline) && Instant::now() >= deadline {
                 // Not without a last look: the bound, too, may have changed.
-                let outstanding = store.clock_of(self.shared.id, key)?.unwrap_or(0);
+                let outstanding = self.outstanding(key)?.unwrap_or(0);
                 return Ok(self.staleness_bound().is_none_or(|bound| outstanding <= bound));
             }
         }
     }
 
     fn timeout(&self, key: u64, started: Instant) -> Result<()> {
-        self.shared.counters.timeouts.add(1);
+        self.count_wait(|counters| counters.timeouts.add(1));
         Err(Error::StalenessTimeout {
             table: self.name().to_owned(),
             key,
@@ -122,19 +123,29 @@ impl Table {
         })
     }
 
-    /// Gives back one count of each of `keys`, which are distinct. Rows deleted meanwhile are passed over.
+    /// Gives back one count of each of `keys`, which are distinct. Rows deleted meanwhile are passed over,
+    /// as is a table that was dropped: its counts went with its rows.
     pub(crate) fn release(&self, keys: &[u64]) -> Result<()> {
-        if !keys.is_empty() {
-            self.bank.store.execute(self.shared.id, keys, Clock::Release, &mut TouchClocks)?;
+        if keys.is_empty() {
+            return Ok(());
         }
-        Ok(())
+        match self.execute(keys, Clock::Release, &mut TouchClocks) {
+            Ok(_) | Err(Error::TableDropped { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
     }
 
     /// [`release`](Self::release) where another error is already on its way or nobody listens.
     pub(crate) fn release_or_count(&self, keys: &[u64]) {
         if self.release(keys).is_err() {
-            self.shared.counters.release_failures.add(1);
+            self.count_wait(|counters| counters.release_failures.add(1));
         }
+    }
+
+    /// Counts for the table and for the bank. Seldom: nothing that a get without a wait does.
+    fn count_wait(&self, count: impl Fn(&WaitCounters)) {
+        count(&self.shared.counters.waiting);
+        count(&self.bank.waiting);
     }
 
     /// After a batch with [`Clock::Release`] failed halfway: gives back the counts of the rest.

@@ -20,6 +20,15 @@ impl Counter {
     }
 }
 
+/// What went on around staleness clocks: of a table, and of the bank, whose counts outlive dropped tables.
+#[derive(Debug, Default)]
+pub(crate) struct WaitCounters {
+    pub(crate) waits: Counter,
+    pub(crate) wait_us: Counter,
+    pub(crate) timeouts: Counter,
+    pub(crate) release_failures: Counter,
+}
+
 /// The live counters behind [`TableStats`].
 #[derive(Debug, Default)]
 pub(crate) struct TableCounters {
@@ -33,10 +42,7 @@ pub(crate) struct TableCounters {
     pub(crate) apply_rows: Counter,
     pub(crate) deleted_rows: Counter,
     pub(crate) disk_reads: Counter,
-    pub(crate) waits: Counter,
-    pub(crate) wait_us: Counter,
-    pub(crate) timeouts: Counter,
-    pub(crate) release_failures: Counter,
+    pub(crate) waiting: WaitCounters,
 }
 
 impl TableCounters {
@@ -52,10 +58,10 @@ impl TableCounters {
             apply_rows: self.apply_rows.get(),
             deleted_rows: self.deleted_rows.get(),
             disk_reads: self.disk_reads.get(),
-            waits: self.waits.get(),
-            wait_us: self.wait_us.get(),
-            timeouts: self.timeouts.get(),
-            release_failures: self.release_failures.get(),
+            waits: self.waiting.waits.get(),
+            wait_us: self.waiting.wait_us.get(),
+            timeouts: self.waiting.timeouts.get(),
+            release_failures: self.waiting.release_failures.get(),
         }
     }
 }
@@ -143,7 +149,8 @@ pub struct LookaheadStats {
     pub wasted: u64,
     /// Found to be in no table when their turn came.
     pub missing: u64,
-    /// Taken out of the queue by [`Bank::cancel_lookahead`](crate::Bank::cancel_lookahead).
+    /// Given up before their turn: by [`Bank::cancel_lookahead`](crate::Bank::cancel_lookahead), or because
+    /// their table was dropped.
     pub cancelled: u64,
     /// Left on disk because reading failed.
     pub failed: u64,

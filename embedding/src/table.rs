@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use embank_kv::{Clock, Operation, TableId};
+use embank_kv::{Clock, Operation, Outcome, TableId};
 use parking_lot::Mutex;
 
 use crate::bank::BankShared;
@@ -177,6 +177,13 @@ impl Table {
     #[must_use]
     pub fn name(&self) -> &str {
         &self.shared.name
+    }
+
+    /// The table's number in its bank. No other table gets it while the bank is open, not even one of the
+    /// same name after this one was dropped.
+    #[must_use]
+    pub fn number(&self) -> u16 {
+        self.shared.id.number()
     }
 
     /// Values per row.
@@ -362,7 +369,8 @@ impl Table {
     /// # Errors
     /// A failure of the store, after which some of the rows are gone.
     pub fn delete(&self, keys: &[u64]) -> Result<u64> {
-        let deleted = self.bank.store.delete(self.shared.id, UniqueKeys::new(keys).keys())?;
+        let deleted = self.bank.store.delete(self.shared.id, UniqueKeys::new(keys).keys());
+        let deleted = deleted.map_err(|error| self.in_terms_of_the_table(error))?;
         self.shared.counters.deleted_rows.add(deleted);
         Ok(deleted)
     }
@@ -387,7 +395,11 @@ impl Table {
     /// [`Error::LookaheadFailed`] reports, once, that reading ahead failed since the last call; this
     /// call's keys are not queued then. [`Error::LookaheadThread`], or a failure of the store.
     pub fn lookahead(&self, keys: &[u64]) -> Result<LookaheadReceipt> {
-        self.bank.lookahead.announce(self.shared.id, keys)
+        let announced = self.bank.lookahead.announce(self.shared.id, keys);
+        announced.map_err(|error| match error {
+            Error::Store(error) => self.in_terms_of_the_table(error),
+            other => other,
+        })
     }
 
     /// The staleness clock of a row: Gets whose update has not come yet. `None` if it is missing.
@@ -395,12 +407,34 @@ impl Table {
     /// # Errors
     /// A failure of the store.
     pub fn outstanding(&self, key: u64) -> Result<Option<u32>> {
-        Ok(self.bank.store.clock_of(self.shared.id, key)?)
+        let clock = self.bank.store.clock_of(self.shared.id, key);
+        clock.map_err(|error| self.in_terms_of_the_table(error))
+    }
+
+    pub(crate) fn execute<O: Operation>(
+        &self,
+        keys: &[u64],
+        clock: Clock,
+        operation: &mut O,
+    ) -> Result<Outcome> {
+        let outcome = self.bank.store.execute(self.shared.id, keys, clock, operation);
+        outcome.map_err(|error| self.in_terms_of_the_table(error))
+    }
+
+    /// The store knows tables by number; a handle's number is missing only once the table was dropped.
+    #[cold]
+    fn in_terms_of_the_table(&self, error: embank_kv::Error) -> Error {
+        match error {
+            embank_kv::Error::NoSuchTable(_) => {
+                Error::TableDropped { table: self.name().to_owned() }
+            }
+            other => other.into(),
+        }
     }
 
     /// Executes an operation that only reads; returns the places of missing rows, ascending.
     fn find<O: Operation>(&self, keys: &[u64], operation: &mut O) -> Result<Vec<u32>> {
-        let mut outcome = self.bank.store.execute(self.shared.id, keys, Clock::Keep, operation)?;
+        let mut outcome = self.execute(keys, Clock::Keep, operation)?;
         self.shared.counters.disk_reads.add(outcome.disk_reads);
         outcome.missing.sort_unstable();
         Ok(outcome.missing)
@@ -434,7 +468,7 @@ impl Table {
         clock: Clock,
         apply: &mut ApplyGradients<'_>,
     ) -> Result<()> {
-        let outcome = self.bank.store.execute(self.shared.id, keys, clock, apply)?;
+        let outcome = self.execute(keys, clock, apply)?;
         let counters = &self.shared.counters;
         counters.disk_reads.add(outcome.disk_reads);
         counters.applies.add(1);
@@ -452,15 +486,14 @@ impl Table {
     ) -> std::result::Result<(), (Error, Reached)> {
         let layout = &self.shared.layout;
         let put = PutRows { layout, rows, sources, reached: Reached::none_of(keys.len()) };
-        let (store, id) = (&self.bank.store, self.shared.id);
         let (outcome, put) = if layout.has_state() {
             let mut put = PutVectors(put);
-            (store.execute(id, keys, clock, &mut put), put.0)
+            (self.execute(keys, clock, &mut put), put.0)
         } else {
             let mut put = PutWhole(put);
-            (store.execute(id, keys, clock, &mut put), put.0)
+            (self.execute(keys, clock, &mut put), put.0)
         };
-        let outcome = outcome.map_err(|error| (error.into(), put.reached))?;
+        let outcome = outcome.map_err(|error| (error, put.reached))?;
         let counters = &self.shared.counters;
         counters.disk_reads.add(outcome.disk_reads);
         counters.puts.add(1);

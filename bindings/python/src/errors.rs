@@ -47,6 +47,7 @@ pub(crate) fn to_python(py: Python<'_>, error: &Error) -> PyErr {
                 ("count", count.into_py_any(py)),
             ],
         ),
+        Error::TableDropped { .. } => NoSuchTable::new_err(text),
         Error::ConfigMismatch { .. } => TableMismatch::new_err(text),
         Error::InvalidConfig { .. }
         | Error::ShapeMismatch { .. }

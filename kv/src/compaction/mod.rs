@@ -90,12 +90,13 @@ impl CompactionOptions {
         let target = self.space_amplification_target;
         if !(1.1..=10.0).contains(&target) {
             return Err(Error::InvalidArgument(format!(
-                "a target of {target} for the space amplification won't do: give 1.1 to 10"
+                "space_amplification_target must be from 1.1 to 10, not {target}"
             )));
         }
         if self.throttle_bytes_per_s == Some(0) {
             return Err(Error::InvalidArgument(
-                "a throttle of 0 bytes per second would stop compaction: set `background` to false for that"
+                "throttle_bytes_per_s must be 1 or more: 0 would stop compaction, for which there is \
+                 `background: false`"
                     .into(),
             ));
         }

@@ -56,7 +56,8 @@ pub struct StoreOptions {
     /// How space is given back. Default: in the background, so that the log stays below 1.5 times its rows.
     pub compaction: CompactionOptions,
     /// The most that the log may take on disk, in bytes; none by default. At the quota, writers wait for
-    /// compaction as far as that can help, then fail with `QuotaExceeded`. Deletions go on, and peeks.
+    /// compaction as far as that can help, then fail with `QuotaExceeded`. Deletions go on, and peeks, and
+    /// whatever releases clocks: the rows that are out come to their end, if need be beyond the quota.
     /// Checkpoints' index images are not counted.
     pub disk_quota_bytes: Option<u64>,
 }

@@ -176,7 +176,7 @@ fn check_quota(options: &StoreOptions, page_bytes: u64) -> Result<()> {
     let least = QUOTA_PAGES_MIN * page_bytes;
     match options.disk_quota_bytes {
         Some(quota) if quota < least => Err(Error::InvalidArgument(format!(
-            "a disk quota of {quota} bytes won't do: give at least {least} bytes, {QUOTA_PAGES_MIN} pages"
+            "disk_quota_bytes must be at least {least}, {QUOTA_PAGES_MIN} of the bank's pages, not {quota}"
         ))),
         _ => Ok(()),
     }
