@@ -77,8 +77,8 @@ pub struct TableInfo {
     pub config: TableConfig,
 }
 
-/// An open bank. Cloning it is cheap; the bank closes when the last handle of it, of its tables and of
-/// their leases is gone. Closing writes no checkpoint.
+/// An open bank. Cloning it is cheap; the bank closes when the last handle of it, of its tables, and of
+/// their leases and scans is gone. Closing writes no checkpoint.
 ///
 /// # Examples
 /// ```
@@ -116,7 +116,16 @@ pub(crate) struct BankShared {
     pub(crate) wait_timeout: Duration,
     pub(crate) waiting: WaitCounters,
     memory_budget_bytes: u64,
+    /// As the options gave it.
+    lookahead_queue_keys: Option<usize>,
     tables: Mutex<BTreeMap<String, Arc<TableShared>>>,
+}
+
+impl BankShared {
+    /// An error of the store about its part of the budget as one about the bank's.
+    pub(crate) fn in_terms_of_the_bank(&self, error: embank_kv::Error) -> embank_kv::Error {
+        in_terms_of_the_bank(error, self.memory_budget_bytes, self.lookahead_queue_keys)
+    }
 }
 
 impl Bank {
@@ -142,7 +151,7 @@ impl Bank {
             ..StoreOptions::default()
         };
         let store = Store::open(path.as_ref(), &store_options)
-            .map_err(|error| in_terms_of_the_bank(error, &options, queue_bytes))?;
+            .map_err(|error| in_terms_of_the_bank(error, budget, options.lookahead_queue_keys))?;
         let tables = read_tables(&store)?;
         let store = Arc::new(store);
         let shared = BankShared {
@@ -151,6 +160,7 @@ impl Bank {
             wait_timeout: options.wait_timeout,
             waiting: WaitCounters::default(),
             memory_budget_bytes: budget,
+            lookahead_queue_keys: options.lookahead_queue_keys,
             tables: Mutex::new(tables),
         };
         Ok(Self { shared: Arc::new(shared) })
@@ -355,17 +365,16 @@ fn read_tables(store: &Store) -> Result<BTreeMap<String, Arc<TableShared>>> {
 /// The store knows only its part of the budget; an error must name the whole.
 fn in_terms_of_the_bank(
     error: embank_kv::Error,
-    options: &BankOptions,
-    queue_bytes: u64,
+    budget_bytes: u64,
+    lookahead_queue_keys: Option<usize>,
 ) -> embank_kv::Error {
     match error {
         embank_kv::Error::BudgetTooSmall { needed_bytes, what, .. } => {
             // The queue's share grows with the budget unless its size was given.
-            let needed_bytes = match options.lookahead_queue_keys {
-                Some(_) => needed_bytes.saturating_add(queue_bytes),
+            let needed_bytes = match lookahead_queue_keys {
+                Some(keys) => needed_bytes.saturating_add(lookahead::memory_bytes(keys)),
                 None => lookahead::budget_for(needed_bytes),
             };
-            let budget_bytes = options.memory_budget_bytes;
             embank_kv::Error::BudgetTooSmall { budget_bytes, needed_bytes, what }
         }
         other => other,

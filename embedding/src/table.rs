@@ -111,6 +111,10 @@ impl TableShared {
         self.set_bound(asked.staleness_bound);
     }
 
+    pub(crate) fn layout(&self) -> &RowLayout {
+        &self.layout
+    }
+
     fn set_bound(&self, bound: Option<u32>) {
         self.bound.store(bound.map_or(UNBOUNDED, u64::from), Ordering::Relaxed);
     }

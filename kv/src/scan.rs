@@ -20,7 +20,9 @@
 //! **Memory.** A page to read into and as much for the bits, lent by the budget: frames give way.
 
 use std::fs::File;
+use std::marker::PhantomData;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use crate::address::{Address, TableId};
 use crate::budget::SCAN_PAGES;
@@ -32,7 +34,7 @@ use crate::hash::hash;
 use crate::index::image::ImageReader;
 use crate::log::page::{PAGE_HEADER_BYTES, PageIdentity, check_image};
 use crate::record::{HEADER_BYTES, RecordImage};
-use crate::store::Core;
+use crate::store::{Core, Store};
 
 /// Bytes of log for each bit: the shortest record.
 const GRAIN_BYTES: u64 = HEADER_BYTES as u64;
@@ -54,7 +56,10 @@ pub struct ScannedRow<'a> {
 /// [`Store::scan`](crate::Store::scan).
 #[derive(Debug)]
 pub struct Scan<'a> {
-    core: &'a Core,
+    core: Arc<Core>,
+    /// The store, which must not close meanwhile, is borrowed or held.
+    _borrowed: PhantomData<&'a Store>,
+    _held: Option<Arc<Store>>,
     image: File,
     image_path: PathBuf,
     identity: CheckpointIdentity,
@@ -110,10 +115,10 @@ struct Chain {
     seen: Vec<(TableId, u64)>,
 }
 
-impl<'a> Scan<'a> {
+impl Scan<'_> {
     /// A scan of `table` in the checkpoint of `manifest`, whose log is leased as `lease`.
     pub(crate) fn new(
-        core: &'a Core,
+        (core, held): (&Arc<Core>, Option<Arc<Store>>),
         manifest: &Manifest,
         (image, image_path): (File, PathBuf),
         table: TableId,
@@ -122,7 +127,9 @@ impl<'a> Scan<'a> {
         let page_bytes = core.log.page_bytes();
         let lent_bytes = SCAN_PAGES * page_bytes;
         let mut scan = Scan {
-            core,
+            core: Arc::clone(core),
+            _borrowed: PhantomData,
+            _held: held,
             image,
             image_path,
             identity: manifest.identity(),
@@ -261,7 +268,7 @@ impl<'a> Scan<'a> {
         if chains.is_empty() {
             return Ok(());
         }
-        let core = self.core;
+        let core = Arc::clone(&self.core);
         let mut buffer = core.buffers.take();
         // Ends: each round takes the chains that it reads a record down, or reads more of that record.
         while !chains.is_empty() {

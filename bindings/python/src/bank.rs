@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use embank::{BankOptions, DeviceChoice, TableConfig};
+use embank::{BankOptions, CompactionOptions, DeviceChoice, TableConfig};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict};
+use pyo3::types::{IntoPyDict, PyBytes, PyDict};
 
 use crate::bank_cell::BankCell;
 use crate::table::PyTable;
@@ -48,6 +48,12 @@ impl PyRecovered {
 ///     device: "auto" (`io_uring` where the kernel grants it, else threads), "io_uring" or "threads".
 ///     checkpoints_kept: How many of the newest checkpoints stay on disk.
 ///     wait_timeout: Seconds that a get waits at a staleness bound; Ctrl-C takes effect after it.
+///     compaction: Whether space on disk is given back in the background; else only `compact` does it.
+///     space_amplification_target: The log's length over its rows' beyond which it is, 1.1 to 10; 1.4 by
+///         default. Less saves space and costs writing.
+///     compaction_throttle: Bytes, or text such as "20MiB", that it reads and writes each second at most;
+///         None for as fast as writers need it.
+///     disk_quota: Bytes, or text such as "8GiB", that the log may take on disk; None for no limit.
 ///
 /// Raises:
 ///     BudgetTooSmall: The budget can't hold what it must; has the number that would do.
@@ -75,8 +81,11 @@ pub(crate) struct PyBank {
 impl PyBank {
     #[new]
     #[pyo3(signature = (
-        path, *, memory_budget = None, device = "auto", checkpoints_kept = None, wait_timeout = 60.0
+        path, *, memory_budget = None, device = "auto", checkpoints_kept = None, wait_timeout = 60.0,
+        compaction = true, space_amplification_target = 1.4, compaction_throttle = None,
+        disk_quota = None
     ))]
+    #[expect(clippy::too_many_arguments, reason = "keyword arguments in Python")]
     fn new(
         py: Python<'_>,
         path: PathBuf,
@@ -84,6 +93,10 @@ impl PyBank {
         device: &str,
         checkpoints_kept: Option<&Bound<'_, PyAny>>,
         wait_timeout: f64,
+        compaction: bool,
+        space_amplification_target: f64,
+        compaction_throttle: Option<&Bound<'_, PyAny>>,
+        disk_quota: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
         let mut options = BankOptions::default();
         if let Some(budget) = memory_budget {
@@ -94,6 +107,13 @@ impl PyBank {
         }
         options.device = device_choice(device)?;
         options.wait_timeout = scalars::seconds("wait_timeout", wait_timeout)?;
+        options.compaction = CompactionOptions {
+            background: compaction,
+            space_amplification_target,
+            throttle_bytes_per_s: compaction_throttle.map(throttle).transpose()?,
+        };
+        options.disk_quota_bytes =
+            disk_quota.map(|quota| scalars::size_bytes("disk_quota", quota)).transpose()?;
         let bank = py
             .detach(|| embank::Bank::open(path, options))
             .map_err(|error| errors::to_python(py, &error))?;
@@ -182,6 +202,54 @@ impl PyBank {
         self.cell.with_bank(py, |bank| Ok(bank.tables().into_iter().map(|t| t.name).collect()))
     }
 
+    /// Drops a table: its rows are gone at once, for every thread.
+    ///
+    /// Any later call on its `Table` objects and leases raises `NoSuchTable`, as do gets that wait for one of its
+    /// rows; releasing a lease is no error. Durable with the next checkpoint: a crash before that brings
+    /// the table back whole. Space on disk comes back by compaction, once no kept checkpoint holds it.
+    /// The name may be used again at once, with other settings.
+    ///
+    /// Raises:
+    ///     NoSuchTable: The bank has none of this name.
+    ///     PoisonedError: An earlier write failed; the table is still there.
+    ///
+    /// >>> import embank
+    /// >>> with embank.Bank("drop.bank", memory_budget="16MiB") as bank:
+    /// ...     bank.table("user", dim=2).put([1], [[1.0, 2.0]])
+    /// ...     bank.drop_table("user")
+    /// ...     print(bank.tables(), bank.table("user", dim=3).contains([1]))
+    /// [] [False]
+    fn drop_table(&self, py: Python<'_>, name: &str) -> PyResult<()> {
+        self.cell.with_bank(py, |bank| bank.drop_table(name))
+    }
+
+    /// Gives space on disk back now: one pass of compaction over all of the log that is on disk.
+    ///
+    /// Other threads go on meanwhile. What kept checkpoints hold follows with the next checkpoints. Tries again
+    /// where background compaction had stopped (`stats()["compaction"]["stopped"]`).
+    ///
+    /// Returns:
+    ///     A dictionary: `scanned_bytes` of log gone through, `copied_bytes` of rows moved to the log's end,
+    ///     `freed_bytes` given back to the file system so far.
+    ///
+    /// Raises:
+    ///     Damaged, StoreIOError: A page can't be read; no row is lost that could be read before.
+    ///     PoisonedError: An earlier write failed.
+    ///
+    /// >>> import embank
+    /// >>> with embank.Bank("compact.bank", memory_budget="16MiB", compaction=False) as bank:
+    /// ...     bank.compact()["freed_bytes"]  # nothing is on disk yet
+    /// 0
+    fn compact<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let done = self.cell.with_bank(py, |bank| bank.compact())?;
+        [
+            ("scanned_bytes", done.scanned_bytes),
+            ("copied_bytes", done.copied_bytes),
+            ("freed_bytes", done.freed_bytes),
+        ]
+        .into_py_dict(py)
+    }
+
     /// Makes everything durable: every row, optimizer state, and `blob`.
     ///
     /// When it returns, all of it is on stable storage, and a crash at any later moment recovers
@@ -258,6 +326,15 @@ impl PyBank {
 
     fn __repr__(&self) -> String {
         format!("<embank.Bank {}>", self.cell.path().display())
+    }
+}
+
+fn throttle(value: &Bound<'_, PyAny>) -> PyResult<u64> {
+    match scalars::size_bytes("compaction_throttle", value)? {
+        0 => Err(PyValueError::new_err(
+            "compaction_throttle must be 1 byte a second or more; compaction=False turns it off",
+        )),
+        bytes_per_s => Ok(bytes_per_s),
     }
 }
 

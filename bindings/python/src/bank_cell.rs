@@ -23,7 +23,7 @@ use std::path::{Path, PathBuf};
 use std::process;
 use std::sync::Arc;
 
-use embank::{Bank, Lease, Table};
+use embank::{Bank, Lease, Scan, Table};
 use parking_lot::{Condvar, Mutex};
 use pyo3::prelude::*;
 
@@ -32,6 +32,19 @@ use crate::errors;
 /// Names a lease within its cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct LeaseId(u64);
+
+/// Names a scan within its cell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct ScanId(u64);
+
+/// What a table object needs to know of its table.
+#[derive(Debug)]
+pub(crate) struct TableKey {
+    /// Names the table within its bank: its name may come to mean another.
+    pub(crate) number: u16,
+    pub(crate) name: Arc<str>,
+    pub(crate) dim: usize,
+}
 
 /// An open bank, or what is left of it.
 #[derive(Debug)]
@@ -55,20 +68,31 @@ struct State {
 struct Open {
     leases: HashMap<LeaseId, Lease>,
     leases_made: u64,
-    tables: HashMap<Arc<str>, Table>,
+    /// Each is used by one call at a time.
+    scans: HashMap<ScanId, Arc<Mutex<Scan>>>,
+    scans_made: u64,
+    /// Those that were dropped too: their handles say so.
+    tables: HashMap<u16, Table>,
     bank: Bank,
 }
 
 impl Open {
-    fn table(&self, name: &str) -> PyResult<Table> {
-        Ok(self.tables.get(name).expect("a table stays in its cell until that closes").clone())
+    fn table(&self, number: u16) -> PyResult<Table> {
+        Ok(self.tables.get(&number).expect("a table stays in its cell until that closes").clone())
     }
 }
 
 impl BankCell {
     pub(crate) fn new(bank: Bank) -> Self {
         let path = bank.path().to_owned();
-        let open = Open { leases: HashMap::new(), leases_made: 0, tables: HashMap::new(), bank };
+        let open = Open {
+            leases: HashMap::new(),
+            leases_made: 0,
+            scans: HashMap::new(),
+            scans_made: 0,
+            tables: HashMap::new(),
+            bank,
+        };
         Self {
             path,
             process: process::id(),
@@ -98,18 +122,18 @@ impl BankCell {
         self.run(py, move || call(&bank))
     }
 
-    /// Opens a table with the GIL released, keeps its handle, and returns its name and dim.
+    /// Opens a table with the GIL released and keeps its handle.
     pub(crate) fn open_table(
         &self,
         py: Python<'_>,
         call: impl FnOnce(&Bank) -> embank::Result<Table> + Send,
-    ) -> PyResult<(Arc<str>, usize)> {
+    ) -> PyResult<TableKey> {
         let bank = self.pick(|open| Ok(open.bank.clone()))?;
         let kept = self.run(py, move || {
             let table = call(&bank)?;
-            let (name, dim): (Arc<str>, usize) = (table.name().into(), table.dim());
-            let kept = self.keep(table, |open, table| open.tables.insert(name.clone(), table));
-            Ok(kept.map(|_replaced| (name, dim)))
+            let (number, name, dim) = (table.number(), table.name().into(), table.dim());
+            let kept = self.keep(table, |open, table| open.tables.insert(number, table));
+            Ok(kept.map(|_replaced| TableKey { number, name, dim }))
         })?;
         kept.ok_or_else(errors::bank_closed)
     }
@@ -118,10 +142,10 @@ impl BankCell {
     pub(crate) fn with_table<R: Send>(
         &self,
         py: Python<'_>,
-        name: &str,
+        number: u16,
         call: impl FnOnce(&Table) -> embank::Result<R> + Send,
     ) -> PyResult<R> {
-        let table = self.pick(|open| open.table(name))?;
+        let table = self.pick(|open| open.table(number))?;
         self.run(py, move || call(&table))
     }
 
@@ -129,7 +153,7 @@ impl BankCell {
     pub(crate) fn take_lease(
         &self,
         py: Python<'_>,
-        table: &str,
+        table: u16,
         call: impl FnOnce(&Table) -> embank::Result<Lease> + Send,
     ) -> PyResult<LeaseId> {
         let table = self.pick(|open| open.table(table))?;
@@ -154,6 +178,52 @@ impl BankCell {
     ) -> PyResult<R> {
         let lease = self.pick(|open| open.leases.remove(&id).ok_or_else(lease_consumed))?;
         self.run(py, move || call(lease))
+    }
+
+    /// Begins a scan with the GIL released, keeps it, and returns its checkpoint and number of rows too.
+    pub(crate) fn begin_scan(&self, py: Python<'_>, table: u16) -> PyResult<(ScanId, u64, u64)> {
+        let table = self.pick(|open| open.table(table))?;
+        let kept = self.run(py, move || {
+            let scan = table.scan()?;
+            let (checkpoint, rows) = (scan.checkpoint(), scan.rows());
+            Ok(self.keep(scan, |open, scan| {
+                let id = ScanId(open.scans_made);
+                open.scans_made += 1;
+                open.scans.insert(id, Arc::new(Mutex::new(scan)));
+                (id, checkpoint, rows)
+            }))
+        })?;
+        kept.ok_or_else(errors::bank_closed)
+    }
+
+    /// Runs `call` on a scan with the GIL released; none if the scan has ended.
+    pub(crate) fn with_scan<R: Send>(
+        &self,
+        py: Python<'_>,
+        id: ScanId,
+        call: impl FnOnce(&mut Scan) -> embank::Result<R> + Send,
+    ) -> PyResult<Option<R>> {
+        let scan = self.pick(|open| Ok(open.scans.get(&id).cloned()))?;
+        self.run(py, move || scan.map(|scan| call(&mut scan.lock())).transpose())
+    }
+
+    /// Ends a scan, if it has not ended: what it was lent goes back. Never fails, for the garbage
+    /// collector calls it too.
+    pub(crate) fn end_scan(&self, id: ScanId) {
+        if self.check_process().is_err() {
+            return;
+        }
+        let scan = {
+            let mut state = self.state.lock();
+            let scan = state.open.as_mut().and_then(|open| open.scans.remove(&id));
+            state.in_flight += usize::from(scan.is_some());
+            scan
+        };
+        if let Some(scan) = scan {
+            let call = InFlight(self);
+            detached(move || drop(scan));
+            drop(call);
+        }
     }
 
     /// Fails unless the lease can still be consumed.

@@ -16,6 +16,7 @@ import_exception!(embank.errors, Locked);
 import_exception!(embank.errors, MissingRow);
 import_exception!(embank.errors, NoSuchTable);
 import_exception!(embank.errors, PoisonedError);
+import_exception!(embank.errors, QuotaExceeded);
 import_exception!(embank.errors, StalenessTimeout);
 import_exception!(embank.errors, StoreIOError);
 import_exception!(embank.errors, TableMismatch);
@@ -81,6 +82,18 @@ fn store_to_python(py: Python<'_>, error: &StoreError, text: String) -> PyErr {
                 ("needed_bytes", needed_bytes.into_py_any(py)),
             ],
         ),
+        StoreError::QuotaExceeded { quota_bytes, log_bytes, live_bytes, held_bytes } => {
+            with_attributes(
+                py,
+                QuotaExceeded::new_err(text),
+                [
+                    ("quota_bytes", quota_bytes.into_py_any(py)),
+                    ("log_bytes", log_bytes.into_py_any(py)),
+                    ("live_bytes", live_bytes.into_py_any(py)),
+                    ("held_bytes", held_bytes.into_py_any(py)),
+                ],
+            )
+        }
         StoreError::InvalidArgument(_) => PyValueError::new_err(text),
         StoreError::TableMismatch { .. } => TableMismatch::new_err(text),
         StoreError::NoSuchTable(_) => NoSuchTable::new_err(text),

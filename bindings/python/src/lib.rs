@@ -28,6 +28,7 @@ mod bank_cell;
 mod errors;
 mod lease;
 mod scalars;
+mod scan;
 mod settings;
 mod stats;
 mod table;
@@ -41,6 +42,8 @@ mod _embank {
     use crate::bank::{PyBank, PyRecovered};
     #[pymodule_export]
     use crate::lease::{PyDistinctLease, PyLease};
+    #[pymodule_export]
+    use crate::scan::PyScan;
     #[pymodule_export]
     use crate::settings::{PyAdagrad, PyConstant, PyNormal, PySgd, PyUniform, PyZeros};
     #[pymodule_export]

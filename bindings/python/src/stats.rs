@@ -81,6 +81,58 @@ pub(crate) fn bank<'py>(py: Python<'py>, stats: &BankStats) -> PyResult<Bound<'p
         ]
         .into_py_dict(py)?,
     )?;
+    all.set_item(
+        "operations",
+        [
+            ("batches", store.batches),
+            ("peek_keys", store.peek_keys),
+            ("get_keys", store.get_keys),
+            ("update_keys", store.update_keys),
+            ("put_keys", store.put_keys),
+            ("delete_keys", store.delete_keys),
+            ("changed", store.changed),
+            ("deleted", store.deleted),
+        ]
+        .into_py_dict(py)?,
+    )?;
+    all.set_item(
+        "stalls",
+        [
+            ("page_waits", store.page_waits),
+            ("page_waits_us", store.page_waits_us),
+            ("page_waits_us_max", store.page_waits_us_max),
+            ("growth_steps", store.growth_steps),
+            ("growth_steps_us", store.growth_steps_us),
+            ("growth_steps_us_max", store.growth_steps_us_max),
+            ("checkpoint_pauses_us", store.checkpoint_pauses_us),
+            ("checkpoint_pauses_us_max", store.checkpoint_pauses_us_max),
+            ("compaction_waits", store.compaction_waits),
+            ("compaction_waits_us", store.compaction_waits_us),
+            ("compaction_waits_us_max", store.compaction_waits_us_max),
+        ]
+        .into_py_dict(py)?,
+    )?;
+    let space = [
+        ("live_rows", store.live_rows),
+        ("live_bytes", store.live_bytes),
+        ("log_disk_bytes", store.log_disk_bytes),
+        ("log_held_bytes", store.log_held_bytes),
+        ("freed_bytes", store.freed_bytes),
+        ("segments_freed", store.segments_freed),
+    ]
+    .into_py_dict(py)?;
+    space.set_item("amplification", store.space_amplification())?;
+    space.set_item("written_bytes_per_changed_row", store.written_bytes_per_changed_row())?;
+    all.set_item("space", space)?;
+    let compaction = [
+        ("compacted_bytes", store.compacted_bytes),
+        ("copied_bytes", store.compaction_copied_bytes),
+        ("us", store.compaction_us),
+    ]
+    .into_py_dict(py)?;
+    compaction.set_item("bytes_per_s", store.compaction_bytes_per_s())?;
+    compaction.set_item("stopped", &store.compaction_stopped)?;
+    all.set_item("compaction", compaction)?;
     for (name, value) in [
         ("inserted", store.inserted),
         ("waits", stats.waits),
@@ -92,7 +144,6 @@ pub(crate) fn bank<'py>(py: Python<'py>, stats: &BankStats) -> PyResult<Bound<'p
         ("last_checkpoint_pause_us", store.last_checkpoint_pause_us),
         ("records_appended", store.records_appended),
         ("copied_to_tail", store.copied_to_tail),
-        ("page_waits", store.page_waits),
         ("index_entries", store.index_entries),
     ] {
         all.set_item(name, value)?;

@@ -9,8 +9,9 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::arrays::{self, Keys, Rows};
-use crate::bank_cell::BankCell;
+use crate::bank_cell::{BankCell, TableKey};
 use crate::lease::{Held, PyDistinctLease, PyLease};
+use crate::scan::PyScan;
 use crate::{scalars, stats};
 
 /// An embedding table: float32 rows of one width by 64-bit key. Made by `Bank.table`.
@@ -32,8 +33,7 @@ use crate::{scalars, stats};
 #[derive(Debug)]
 pub(crate) struct PyTable {
     cell: Arc<BankCell>,
-    name: Arc<str>,
-    dim: usize,
+    key: TableKey,
 }
 
 impl PyTable {
@@ -42,8 +42,7 @@ impl PyTable {
         cell: &Arc<BankCell>,
         call: impl FnOnce(&embank::Bank) -> embank::Result<embank::Table> + Send,
     ) -> PyResult<Self> {
-        let (name, dim) = cell.open_table(py, call)?;
-        Ok(Self { cell: cell.clone(), name, dim })
+        Ok(Self { cell: cell.clone(), key: cell.open_table(py, call)? })
     }
 
     /// Runs `call` on the store's table with the GIL released.
@@ -52,7 +51,7 @@ impl PyTable {
         py: Python<'_>,
         call: impl FnOnce(&embank::Table) -> embank::Result<R> + Send,
     ) -> PyResult<R> {
-        self.cell.with_table(py, &self.name, call)
+        self.cell.with_table(py, self.key.number, call)
     }
 }
 
@@ -61,13 +60,13 @@ impl PyTable {
     /// The table's name.
     #[getter]
     fn name(&self) -> &str {
-        &self.name
+        &self.key.name
     }
 
     /// Columns of a row.
     #[getter]
     fn dim(&self) -> usize {
-        self.dim
+        self.key.dim
     }
 
     /// The optimizer's learning rate, or None for a table without an optimizer. Settable.
@@ -119,10 +118,10 @@ impl PyTable {
     fn get(&self, py: Python<'_>, keys: &Bound<'_, PyAny>) -> PyResult<PyLease> {
         let keys = Keys::new(keys)?;
         let keys = keys.as_slice()?;
-        let mut rows = Rows::new(py, keys.len(), self.dim)?;
+        let mut rows = Rows::new(py, keys.len(), self.key.dim)?;
         let values = rows.as_slice_mut()?;
-        let id = self.cell.take_lease(py, &self.name, |table| table.get(keys, values))?;
-        Ok(PyLease(Held::new(self.cell.clone(), id, rows.into_array(), self.name.clone())))
+        let id = self.cell.take_lease(py, self.key.number, |table| table.get(keys, values))?;
+        Ok(PyLease(Held::new(self.cell.clone(), id, rows.into_array(), self.key.name.clone())))
     }
 
     /// As `get`, with one row for each distinct key.
@@ -140,12 +139,13 @@ impl PyTable {
         let unique = py.detach(|| UniqueKeys::new(keys));
         let distinct = PyArray1::from_slice(py, unique.keys());
         let inverse = PyArray1::from_iter(py, unique.inverse().iter().map(|&at| i64::from(at)));
-        let mut rows = Rows::new(py, unique.len(), self.dim)?;
+        let mut rows = Rows::new(py, unique.len(), self.key.dim)?;
         let values = rows.as_slice_mut()?;
-        let id =
-            self.cell.take_lease(py, &self.name, |table| table.get_distinct(unique, values))?;
+        let id = self
+            .cell
+            .take_lease(py, self.key.number, |table| table.get_distinct(unique, values))?;
         Ok(PyDistinctLease {
-            held: Held::new(self.cell.clone(), id, rows.into_array(), self.name.clone()),
+            held: Held::new(self.cell.clone(), id, rows.into_array(), self.key.name.clone()),
             keys: distinct.unbind(),
             inverse: inverse.unbind(),
         })
@@ -166,7 +166,7 @@ impl PyTable {
     ) -> PyResult<()> {
         let keys = Keys::new(keys)?;
         let keys = keys.as_slice()?;
-        let rows = arrays::values("rows", rows, keys.len(), self.dim)?;
+        let rows = arrays::values("rows", rows, keys.len(), self.key.dim)?;
         let rows = rows.as_slice()?;
         self.with(py, |table| table.put(keys, rows))
     }
@@ -189,7 +189,7 @@ impl PyTable {
     ) -> PyResult<()> {
         let keys = Keys::new(keys)?;
         let keys = keys.as_slice()?;
-        let grads = arrays::values("grads", grads, keys.len(), self.dim)?;
+        let grads = arrays::values("grads", grads, keys.len(), self.key.dim)?;
         let grads = grads.as_slice()?;
         self.with(py, |table| table.apply_gradients(keys, grads))
     }
@@ -223,7 +223,7 @@ impl PyTable {
         };
         let keys = Keys::new(keys)?;
         let keys = keys.as_slice()?;
-        let mut rows = Rows::new(py, keys.len(), self.dim)?;
+        let mut rows = Rows::new(py, keys.len(), self.key.dim)?;
         let values = rows.as_slice_mut()?;
         self.with(py, |table| table.peek(keys, values, missing).map(drop))?;
         Ok(rows.into_array())
@@ -237,7 +237,7 @@ impl PyTable {
     ) -> PyResult<Bound<'py, PyArray2<f32>>> {
         let keys = Keys::new(keys)?;
         let keys = keys.as_slice()?;
-        let mut rows = Rows::new(py, keys.len(), self.dim)?;
+        let mut rows = Rows::new(py, keys.len(), self.key.dim)?;
         let values = rows.as_slice_mut()?;
         self.with(py, |table| table.initial(keys, values))?;
         Ok(rows.into_array())
@@ -275,6 +275,27 @@ impl PyTable {
         self.with(py, |table| Ok(table.lookahead(keys)?.accepted()))
     }
 
+    /// Goes through the table as the newest checkpoint holds it, while training goes on.
+    ///
+    /// Each row comes once, in no particular order, in constant memory and at the speed of sequential
+    /// reads. Rows that came after the checkpoint are not in it. While a scan is open, space on disk is not
+    /// given back and two pages of the memory budget are lent to it: use it in a `with` block, or to its end.
+    ///
+    /// Args:
+    ///     batch_size: Rows at a time; the last batch may be shorter.
+    ///
+    /// Returns:
+    ///     A `Scan`: an iterator of `(keys, rows)`, uint64 `(n,)` and float32 `(n, dim)`.
+    ///
+    /// Raises:
+    ///     ValueError: There is no checkpoint yet, or `batch_size` is 0.
+    ///     NoSuchTable: The table was made after the newest checkpoint, or was dropped.
+    ///     BudgetTooSmall: The memory budget has no room for a scan.
+    #[pyo3(signature = (batch_size = None))]
+    fn scan(&self, py: Python<'_>, batch_size: Option<&Bound<'_, PyAny>>) -> PyResult<PyScan> {
+        PyScan::begin(py, &self.cell, &self.key, batch_size)
+    }
+
     /// How many leases hold the row of `key`, or None if there is no such row.
     fn outstanding(&self, py: Python<'_>, key: &Bound<'_, PyAny>) -> PyResult<Option<u32>> {
         let key = scalars::key(key)?;
@@ -288,6 +309,6 @@ impl PyTable {
     }
 
     fn __repr__(&self) -> String {
-        format!("<embank.Table {:?}, dim={}>", &*self.name, self.dim)
+        format!("<embank.Table {:?}, dim={}>", &*self.key.name, self.key.dim)
     }
 }

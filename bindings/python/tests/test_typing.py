@@ -67,6 +67,11 @@ def test_stats_have_the_keys_that_the_stub_declares(
     assert set(stats["hits"]) == declared["_HitStats"]
     assert set(stats["log"]) == declared["_LogStats"]
     assert set(stats["disk"]) == declared["_DiskStats"]
+    assert set(stats["operations"]) == declared["_OperationStats"]
+    assert set(stats["stalls"]) == declared["_StallStats"]
+    assert set(stats["space"]) == declared["_SpaceStats"]
+    assert set(stats["compaction"]) == declared["_CompactionStats"]
+    assert set(bank.compact()) == declared["_Compacted"]
     assert set(stats["lookahead"]) == declared["_LookaheadStats"]
     assert set(table.stats()) == declared["_TableStats"]
 

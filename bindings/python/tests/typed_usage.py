@@ -37,8 +37,17 @@ def train(path: Path, batches: list[NDArray[np.int64]]) -> Optional[bytes]:
         table.staleness_bound = None
         late: int = bank.stats()["lookahead"]["late"]
         gets: int = table.stats()["gets"]
+        freed: int = bank.compact()["freed_bytes"]
+        amplification: float = bank.stats()["space"]["amplification"]
+        stopped: Optional[str] = bank.stats()["compaction"]["stopped"]
+        print(freed, amplification, stopped)
         number: int = bank.checkpoint(b"%d %d" % (late, gets))
         found: NDArray[np.bool_] = table.contains(np.array([number]))
+        with table.scan(batch_size=1000) as scan:
+            for some, vectors in scan:
+                total: np.float32 = vectors[: len(some)].sum()
+                print(scan.checkpoint, len(scan), total)
+        bank.drop_table("user")
         if found.all() and bank.recovered is not None:
             return bank.recovered.blob
     return None

@@ -611,6 +611,18 @@ impl Store {
     /// `NoSuchTable` if there is no such table, or was none at the checkpoint; `InvalidArgument` without a
     /// checkpoint; `BudgetTooSmall`; `Io` or `Damaged` for a checkpoint that can't be read.
     pub fn scan(&self, table: TableId) -> Result<Scan<'_>> {
+        self.scan_held(table, None)
+    }
+
+    /// As [`scan`](Self::scan), for whoever can't borrow the store for so long: the scan keeps it open.
+    ///
+    /// # Errors
+    /// As [`scan`](Self::scan).
+    pub fn scan_shared(self: &Arc<Self>, table: TableId) -> Result<Scan<'static>> {
+        self.scan_held(table, Some(Arc::clone(self)))
+    }
+
+    fn scan_held<'a>(&self, table: TableId, held: Option<Arc<Store>>) -> Result<Scan<'a>> {
         self.core.value_bytes(table)?;
         // Held until the log is leased: no later checkpoint removes this one before.
         let newest = self.newest.lock();
@@ -625,7 +637,7 @@ impl Store {
         let image = File::open(&path).map_err(|e| Error::io("open", &path, e))?;
         let lease = self.core.lease(manifest.log_begin);
         drop(newest);
-        Scan::new(&self.core, &manifest, (image, path), table, lease)
+        Scan::new((&self.core, held), &manifest, (image, path), table, lease)
     }
 
     /// Compacts all of the log that is on disk now, whatever its space amplification: current rows go to the

@@ -58,8 +58,57 @@ class _LookaheadStats(TypedDict):
     pending: int
     capacity: int
 
+class _OperationStats(TypedDict):
+    batches: int
+    peek_keys: int
+    get_keys: int
+    update_keys: int
+    put_keys: int
+    delete_keys: int
+    changed: int
+    deleted: int
+
+class _StallStats(TypedDict):
+    page_waits: int
+    page_waits_us: int
+    page_waits_us_max: int
+    growth_steps: int
+    growth_steps_us: int
+    growth_steps_us_max: int
+    checkpoint_pauses_us: int
+    checkpoint_pauses_us_max: int
+    compaction_waits: int
+    compaction_waits_us: int
+    compaction_waits_us_max: int
+
+class _SpaceStats(TypedDict):
+    live_rows: int
+    live_bytes: int
+    log_disk_bytes: int
+    log_held_bytes: int
+    freed_bytes: int
+    segments_freed: int
+    amplification: float
+    written_bytes_per_changed_row: float
+
+class _CompactionStats(TypedDict):
+    compacted_bytes: int
+    copied_bytes: int
+    us: int
+    bytes_per_s: float
+    stopped: Optional[str]
+
+class _Compacted(TypedDict):
+    scanned_bytes: int
+    copied_bytes: int
+    freed_bytes: int
+
 class _BankStats(TypedDict):
     device: str
+    operations: _OperationStats
+    stalls: _StallStats
+    space: _SpaceStats
+    compaction: _CompactionStats
     memory: _MemoryStats
     hits: _HitStats
     inserted: int
@@ -76,7 +125,6 @@ class _BankStats(TypedDict):
     records_appended: int
     copied_to_tail: int
     device_notes: list[str]
-    page_waits: int
     index_entries: int
 
 class _TableStats(TypedDict):
@@ -189,6 +237,23 @@ class DistinctLease:
     def __len__(self) -> int: ...
 
 @final
+class Scan:
+    @property
+    def checkpoint(self) -> int: ...
+    def close(self) -> None: ...
+    def __len__(self) -> int: ...
+    def __iter__(self) -> Self: ...
+    def __next__(self) -> tuple[NDArray[np.uint64], NDArray[np.float32]]: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self,
+        exception_type: Optional[type[BaseException]] = None,
+        exception: Optional[BaseException] = None,
+        traceback: Optional[TracebackType] = None,
+        /,
+    ) -> None: ...
+
+@final
 class Table:
     @property
     def name(self) -> str: ...
@@ -213,6 +278,7 @@ class Table:
     def contains(self, keys: ArrayLike) -> NDArray[np.bool_]: ...
     def delete(self, keys: ArrayLike) -> int: ...
     def lookahead(self, keys: ArrayLike) -> int: ...
+    def scan(self, batch_size: Optional[int] = None) -> Scan: ...
     def outstanding(self, key: int) -> Optional[int]: ...
     def stats(self) -> _TableStats: ...
 
@@ -226,6 +292,10 @@ class Bank:
         device: Literal["auto", "io_uring", "threads"] = "auto",
         checkpoints_kept: Optional[int] = None,
         wait_timeout: float = 60.0,
+        compaction: bool = True,
+        space_amplification_target: float = 1.4,
+        compaction_throttle: Optional[Union[int, str]] = None,
+        disk_quota: Optional[Union[int, str]] = None,
     ) -> Self: ...
     @property
     def path(self) -> Path: ...
@@ -245,6 +315,8 @@ class Bank:
     ) -> Table: ...
     def open_table(self, name: str) -> Table: ...
     def tables(self) -> list[str]: ...
+    def drop_table(self, name: str) -> None: ...
+    def compact(self) -> _Compacted: ...
     def checkpoint(self, blob: Optional[bytes] = None) -> int: ...
     def cancel_lookahead(self) -> int: ...
     def wait_lookahead(self, timeout: float = 60.0) -> bool: ...

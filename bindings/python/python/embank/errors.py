@@ -18,6 +18,7 @@ __all__ = [
     "MissingRow",
     "NoSuchTable",
     "PoisonedError",
+    "QuotaExceeded",
     "StalenessTimeout",
     "StoreIOError",
     "TableMismatch",
@@ -59,7 +60,7 @@ class MissingRow(EmbankError):
 
 
 class NoSuchTable(EmbankError):
-    """No table of that name is in the bank."""
+    """No table of that name is in the bank, or in its newest checkpoint; or the table was dropped."""
 
 
 class TableMismatch(EmbankError):
@@ -94,6 +95,23 @@ class DeviceUnavailable(EmbankError):
 
 class PoisonedError(EmbankError):
     """An earlier write failed and the store takes no more; the last checkpoint is good."""
+
+
+class QuotaExceeded(EmbankError):
+    """The log may not grow beyond the bank's `disk_quota`, and compaction can't make room.
+
+    Take a checkpoint, so that an older one lets go of its space; delete rows or drop tables; or open the
+    bank with a larger quota. Peeks, deletions, checkpoints and the leases that are out go on.
+    """
+
+    quota_bytes: int
+    """The quota, in bytes."""
+    log_bytes: int
+    """What the log takes, in bytes."""
+    live_bytes: int
+    """What the rows take of it, in bytes."""
+    held_bytes: int
+    """What is held only because kept checkpoints name it, in bytes."""
 
 
 class StoreIOError(EmbankError, OSError):
