@@ -6,12 +6,13 @@ mod common;
 
 use std::collections::HashMap;
 use std::io::ErrorKind;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use common::{Add, GetAll, PutAll, Random, options, peek, put, value};
-use embank_kv::device::{Device, DeviceOptions, FaultyDevice, MemoryDevice};
-use embank_kv::{Clock, CompactionOptions, Error, Store, StoreOptions, TableId};
+use embank_kv::device::{Device, DeviceOptions, FaultyDevice, Freed, MemoryDevice, Read};
+use embank_kv::{Clock, CompactionOptions, Error, Result, Store, StoreOptions, TableId};
 
 const VALUE_BYTES: usize = 96;
 const RECORD_BYTES: u64 = 128;
@@ -294,6 +295,91 @@ fn clocks_go_along_with_their_rows() {
             assert_eq!(store.clock_of(table, key).unwrap(), Some(count), "key {key}");
         }
     }
+}
+
+/// Holds the reads of the thread that is called "slow" until told otherwise.
+#[derive(Debug)]
+struct Slow {
+    inner: MemoryDevice,
+    held: AtomicBool,
+    waits: AtomicBool,
+}
+
+impl Device for Slow {
+    fn name(&self) -> &'static str {
+        "slow"
+    }
+    fn read_many(&self, reads: &mut [Read<'_>]) -> Result<()> {
+        self.inner.read_many(reads)?;
+        if std::thread::current().name() == Some("slow") {
+            self.waits.store(true, Ordering::SeqCst);
+            while self.held.load(Ordering::SeqCst) {
+                std::thread::yield_now();
+            }
+        }
+        Ok(())
+    }
+    fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.inner.write(offset, bytes)
+    }
+    fn sync(&self) -> Result<()> {
+        Ok(())
+    }
+    fn truncate(&self, end: u64) -> Result<()> {
+        self.inner.truncate(end)
+    }
+    fn free(&self, below: u64) -> Result<Freed> {
+        self.inner.free(below)
+    }
+    fn locate(&self, offset: u64) -> (PathBuf, u64) {
+        self.inner.locate(offset)
+    }
+}
+
+/// A put has found tombstones on disk, compaction passes them, and another put of the same keys finds nothing
+/// any more: of the two, one inserts.
+#[test]
+fn a_key_whose_tombstone_goes_is_inserted_once() {
+    const ROWS: u64 = 160_000;
+    let dir = tempfile::tempdir().unwrap();
+    let inner = MemoryDevice::new(&DeviceOptions::default()).unwrap();
+    let device =
+        Arc::new(Slow { inner, held: AtomicBool::new(true), waits: AtomicBool::new(false) });
+    let wrapped: Arc<dyn Device> = Arc::<Slow>::clone(&device);
+    let store = Store::open_on(dir.path(), &by_hand(1 << 20), |_| Ok(wrapped)).unwrap();
+    let table = store.create_table("rows", 8, b"").unwrap();
+    let all: Vec<u64> = (0..ROWS).collect();
+    for keys in all.chunks(4000) {
+        put(&store, table, keys, 0, 8);
+    }
+    // So many rows that they share slots.
+    let deleted: Vec<u64> = (0..ROWS).filter(|key| key % 10 != 1).collect();
+    for keys in deleted.chunks(4000) {
+        store.delete(table, keys).unwrap();
+    }
+    store.checkpoint(b"").unwrap();
+    // New heads in memory, in front of chains with tombstones.
+    let heads: Vec<u64> = (ROWS / 20..ROWS / 10).map(|i| i * 10 + 1).take(5000).collect();
+    put(&store, table, &heads, 1, 8);
+    let keys = &deleted[..4000];
+    let before = store.stats().live_rows;
+    std::thread::scope(|s| {
+        let slow = std::thread::Builder::new().name("slow".into());
+        let slow = slow.spawn_scoped(s, || put(&store, table, keys, 7, 8)).unwrap();
+        while !device.waits.load(Ordering::SeqCst) && !slow.is_finished() {
+            std::thread::yield_now();
+        }
+        store.compact().unwrap();
+        put(&store, table, keys, 8, 8);
+        device.held.store(false, Ordering::SeqCst);
+    });
+    assert_eq!(store.stats().live_rows - before, 4000);
+    assert_eq!(store.delete(table, keys).unwrap(), 4000);
+    for _ in 0..3 {
+        store.checkpoint(b"").unwrap();
+        store.compact().unwrap();
+    }
+    assert!(peek(&store, table, keys).unwrap().iter().all(Option::is_none));
 }
 
 /// A bank on a disk in memory, most of whose rows are on it.

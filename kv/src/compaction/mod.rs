@@ -29,6 +29,9 @@
 //!    (`execute::disk`).
 //! 4. An entry whose head lies below `begin` leads nowhere; so does a link. Tombstones are not copied: what
 //!    they hide lies below them, so it goes when they go. Their entries are removed, lest they take slots.
+//!    A tombstone also keeps its key from being inserted elsewhere, and ceases to without its chain's entry
+//!    changing. So who has found one, and means to put a row in its place, looks at `begin` once more under
+//!    the bucket's lock (`publish` of `execute`), and searches again where it has passed the tombstone.
 //! 5. Space that a kept checkpoint names stays until that checkpoint goes (`pins`): moved rows are durable
 //!    with the next checkpoint, and until then a crash needs the old ones. A bank without a checkpoint
 //!    recovers nothing, so there space goes back at once.

@@ -326,7 +326,8 @@ impl<W: Work> Batch<'_, W> {
         let is_head = pending.address == pending.entry.address();
         let after_head = is_head.then(|| image.link().previous());
         let outstanding = self.clock.after(outstanding);
-        if !self.publish(pending.hash, pending.entry, after_head, new, outstanding) {
+        let tombstone_at = tombstone.then_some(pending.address);
+        if !self.publish(pending.hash, pending.entry, after_head, new, outstanding, tombstone_at) {
             self.abandon(new);
             self.scratch.redo.push(pending.i);
             return Ok(());

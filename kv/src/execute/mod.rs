@@ -517,7 +517,7 @@ impl<'a, W: Work> Batch<'a, W> {
 
     /// Looks for a key from the index on, through all chains that may hold it.
     #[inline(never)]
-    fn search(&mut self, i: usize, view: View<'_>) -> std::result::Result<(), PageFull> {
+    fn search(&mut self, i: usize, mut view: View<'_>) -> std::result::Result<(), PageFull> {
         let hash = hash(self.table, self.keys[i]);
         // Ends: each further round means that another thread moved this row or changed this chain.
         loop {
@@ -545,6 +545,8 @@ impl<'a, W: Work> Batch<'a, W> {
             if let Step::Done = step? {
                 return Ok(());
             }
+            // What was found may lie below the log's beginning by now (`publish`).
+            view.begin = self.core.log.begin();
         }
     }
 

@@ -266,6 +266,7 @@ impl<W: Work> Batch<'_, W> {
             place.is_head().then(|| old.link().previous()),
             new,
             outstanding,
+            tombstone.then(|| old.address()),
         );
         if !published {
             locked.unlock_unchanged(before);
@@ -319,6 +320,13 @@ impl<W: Work> Batch<'_, W> {
     /// Puts a complete record in the place of the key's last one. `after_head` is what followed that
     /// one, if it was its chain's head: the new record then takes its place, and the superseded one
     /// is out of the chain. False if the chain has changed.
+    ///
+    /// `tombstone` is where the key's last record lies if it is a tombstone. Once the log's beginning has
+    /// passed one in the middle of a chain, searches don't meet it any more, and an insert gives the key
+    /// another slot without touching this chain's: the exchange of this one's entry would succeed, and the key
+    /// be there twice. So it must not lie below the beginning while the bucket, which both slots share, is
+    /// locked: an insert that took the lock before saw the new beginning, so this sees it too; one that
+    /// takes it afterwards finds this entry changed.
     pub(super) fn publish(
         &self,
         hash: u64,
@@ -326,6 +334,7 @@ impl<W: Work> Batch<'_, W> {
         after_head: Option<crate::address::Address>,
         new: RecordRef<'_>,
         outstanding: u32,
+        tombstone: Option<crate::address::Address>,
     ) -> bool {
         let previous = after_head.unwrap_or(entry.address());
         // Nothing is left below the log's beginning: the chain ends here. (Had a row been moved from there,
@@ -336,6 +345,9 @@ impl<W: Work> Batch<'_, W> {
         // A deletion cancels the leases on its row: whatever comes after starts from 0.
         let deletes = W::MODE == Mode::Delete;
         self.finish_record(new, if deletes { 0 } else { outstanding }, deletes);
-        self.core.index.replace(hash, entry, new.address(), previous.is_none())
+        let alone = previous.is_none();
+        self.core.index.replace_if(hash, entry, new.address(), alone, || {
+            tombstone.is_none_or(|address| address.raw() >= self.core.log.begin())
+        })
     }
 }

@@ -365,6 +365,19 @@ impl Index {
     /// Lets the slot that holds `old` point to `new`. False if no slot of the hash's bucket holds
     /// exactly `old` any more. With `alone` no record follows `new`, and the tag is renewed.
     pub(crate) fn replace(&self, hash: u64, old: Entry, new: Address, alone: bool) -> bool {
+        self.replace_if(hash, old, new, alone, || true)
+    }
+
+    /// As `replace`, and only if `still` says so while the hash's bucket is locked: of this and an insert of
+    /// the same key, into whatever slot, the later one sees all that the earlier one saw.
+    pub(crate) fn replace_if(
+        &self,
+        hash: u64,
+        old: Entry,
+        new: Address,
+        alone: bool,
+        still: impl FnOnce() -> bool,
+    ) -> bool {
         let locked = self.lock(hash);
         let replacement = if alone {
             Entry::new(Probe::new(hash, locked.meta.depth()), new)
@@ -374,7 +387,8 @@ impl Index {
         let slot = locked
             .chain()
             .flat_map(Bucket::slots)
-            .find(|slot| slot.load(Ordering::Relaxed) == old.0);
+            .find(|slot| slot.load(Ordering::Relaxed) == old.0)
+            .filter(|_| still());
         if let Some(slot) = slot {
             // Release: publishes the record; pairs with the Acquire loads of slots.
             slot.store(replacement.0, Ordering::Release);
