@@ -9,6 +9,8 @@ use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::RecvTimeoutError;
+use std::time::Duration;
 
 use common::{Add, GetAll, PutAll, Random, options, peek, put, value};
 use embank_kv::device::{Device, DeviceOptions, FaultyDevice, Freed, MemoryDevice, Read};
@@ -43,6 +45,19 @@ fn check(store: &Store, table: TableId, versions: &HashMap<u64, u64>, keys: std:
     for (&key, row) in keys.iter().zip(peek(store, table, &keys).unwrap()) {
         let expected = versions.get(&key).map(|&version| value(key, version, VALUE_BYTES));
         assert_eq!(row, expected, "key {key}");
+    }
+}
+
+/// Runs `work` on a thread of its own, which stays behind if it hangs; false if it has not ended in time.
+fn ends(seconds: u64, work: impl FnOnce() + Send + 'static) -> bool {
+    let (tell, told) = std::sync::mpsc::channel();
+    let thread = std::thread::spawn(move || {
+        work();
+        let _ = tell.send(());
+    });
+    match told.recv_timeout(Duration::from_secs(seconds)) {
+        Err(RecvTimeoutError::Timeout) => false,
+        _ => thread.join().map(|()| true).unwrap(),
     }
 }
 
@@ -295,6 +310,49 @@ fn clocks_go_along_with_their_rows() {
             assert_eq!(store.clock_of(table, key).unwrap(), Some(count), "key {key}");
         }
     }
+}
+
+/// More threads than the device has rings bring rows from disk to the tail, which must wait for compaction;
+/// that reads too. A scan stands beside them.
+#[test]
+fn batches_that_wait_for_compaction_leave_it_what_it_needs_to_read() {
+    const ROWS: u64 = 60_000;
+    let dir = tempfile::tempdir().unwrap();
+    let store = Arc::new(Store::open(dir.path(), &options(4 << 20)).unwrap());
+    let table = store.create_table("rows", VALUE_BYTES as u32, b"").unwrap();
+    let all: Vec<u64> = (0..ROWS).collect();
+    put(&store, table, &all, 0, VALUE_BYTES);
+    store.checkpoint(b"").unwrap();
+    let random = Random::new();
+    let worked = Arc::clone(&store);
+    let ended = ends(120, move || {
+        std::thread::scope(|s| {
+            for thread in 0..6 {
+                let (store, mut random) = (&worked, random.stream(thread));
+                s.spawn(move || {
+                    for _ in 0..60 {
+                        let keys: Vec<u64> = (0..2048).map(|_| random.below(ROWS)).collect();
+                        let mut rows = vec![Vec::new(); keys.len()];
+                        store.execute(table, &keys, Clock::Keep, &mut GetAll(&mut rows)).unwrap();
+                        for (key, row) in keys.iter().zip(rows) {
+                            assert_eq!(row, value(*key, 0, VALUE_BYTES));
+                        }
+                    }
+                });
+            }
+            let store = &worked;
+            s.spawn(move || {
+                let (mut scan, mut rows) = (store.scan(table).unwrap(), 0);
+                while scan.next_row().unwrap().is_some() {
+                    rows += 1;
+                }
+                assert_eq!(rows, ROWS);
+            });
+        });
+    });
+    let stats = store.stats();
+    assert!(ended, "stuck on {}: {stats:?}", stats.device);
+    println!("{} waits on {}", stats.compaction_waits, stats.device);
 }
 
 /// Holds the reads of the thread that is called "slow" until told otherwise.

@@ -35,9 +35,10 @@
 //! 5. Space that a kept checkpoint names stays until that checkpoint goes (`pins`): moved rows are durable
 //!    with the next checkpoint, and until then a crash needs the old ones. A bank without a checkpoint
 //!    recovers nothing, so there space goes back at once.
-//! 6. Nobody waits in a circle. Compaction waits for frames, which the writer thread frees without it, and
-//!    for pauses of a checkpoint, which waits for no batch. It reads into a buffer of its own, because a
-//!    batch may hold one of the pool while it waits for compaction (`Core::await_space`).
+//! 6. Nobody waits in a circle. Compaction waits for frames, which the writer thread frees without it; for
+//!    pauses of a checkpoint, which waits for no batch; and for a ring of the device, which batches and scans
+//!    hold only while they read. Whoever waits for compaction holds neither a ring nor a read buffer nor a
+//!    pin (`Core::await_space`, `execute::disk`).
 //!
 //! **Damage.** A page that does not verify stops compaction there: nothing at or after it is given back, the
 //! reason shows in the statistics, and `Store::compact` returns it.
@@ -56,6 +57,7 @@ use crate::sync::{AtomicU64, Ordering};
 
 pub(crate) use pass::Pass;
 pub(crate) use pins::Pins;
+pub(crate) use pressure::quota_reserve_bytes;
 
 /// How space is given back.
 ///

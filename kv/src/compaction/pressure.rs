@@ -12,6 +12,7 @@
 use std::time::Instant;
 
 use super::State;
+use crate::budget::Budget;
 use crate::error::{Error, Result};
 use crate::log::page::PAGE_HEADER_BYTES;
 use crate::record::record_bytes;
@@ -27,6 +28,11 @@ const BEHIND: f64 = 1.03;
 const HELD_FLOOR: f64 = 0.6;
 /// Pages below the quota that only compaction and deletions use.
 const QUOTA_RESERVE_PAGES: u64 = 4;
+
+/// What stays free below the quota: those pages, and what batches take whose reads are on their way.
+pub(crate) fn quota_reserve_bytes(page_bytes: u64, budget_bytes: u64) -> u64 {
+    QUOTA_RESERVE_PAGES * page_bytes + Budget::read_buffer_bytes_for(budget_bytes)
+}
 
 /// The current rows of a store.
 #[derive(Debug, Default, Clone, Copy)]
@@ -111,15 +117,20 @@ impl Core {
             && self.exceeds(self.goal_bytes() * BEHIND, 2 * SLACK_PAGES)
     }
 
+    /// Whether `await_space` would wait, or fail.
+    pub(crate) fn must_await_space(&self) -> bool {
+        self.over_quota().is_some() || self.behind(&self.space.signal.state.lock())
+    }
+
     fn over_quota(&self) -> Option<u64> {
         let quota = self.space.quota_bytes?;
-        let pages = QUOTA_RESERVE_PAGES + 1;
-        let next = self.log.tail_address() + pages * self.log.page_bytes();
+        let reserve = quota_reserve_bytes(self.log.page_bytes(), self.budget.total_bytes());
+        let next = self.log.tail_address() + self.log.page_bytes() + reserve;
         (next - self.space.freed() > quota).then_some(quota)
     }
 
-    /// Called by a batch that is about to take another page of the log, unpinned. Waits for compaction
-    /// where that is behind, or where it can make room below the quota.
+    /// Called by a batch that is about to take another page of the log, unpinned and without a read
+    /// buffer or a stream. Waits for compaction where that is behind, or where it can make room below the quota.
     ///
     /// # Errors
     /// `QuotaExceeded` where it can't; `Poisoned`.

@@ -234,6 +234,10 @@ pub(crate) struct Batch<'a, W> {
     spare: Option<(Address, usize)>,
     /// Rows inserted less rows deleted, as far as the table's count knows.
     rows_noted: u64,
+    /// A stream of reads is under way, so a read buffer is held and perhaps a ring.
+    streaming: bool,
+    /// A page was taken meanwhile for which the batch should have waited, and will.
+    owes_wait: bool,
     outcome: &'a mut Outcome,
     tally: &'a mut Tally,
 }
@@ -266,6 +270,8 @@ impl<'a, W: Work> Batch<'a, W> {
             last_byte: record_bytes - 1,
             spare: None,
             rows_noted: 0,
+            streaming: false,
+            owes_wait: false,
             outcome,
             tally,
         }
@@ -386,16 +392,25 @@ impl<'a, W: Work> Batch<'a, W> {
     }
 
     #[cold]
-    fn turn_page(&self, full: PageFull) -> Result<()> {
+    fn turn_page(&mut self, full: PageFull) -> Result<()> {
         // What gives space back does not wait for any.
         if !matches!(W::MODE, Mode::Delete | Mode::Compact) {
-            match self.core.await_space() {
-                // What was got comes to its end, or its counts would stand for ever: as many rows as are out.
-                Err(Error::QuotaExceeded { .. }) if self.clock == Clock::Release => {}
-                done => done?,
+            if self.streaming {
+                // Nor does who holds what compaction may need, to read; the stream ends soon, and then it waits.
+                self.owes_wait |= self.core.must_await_space();
+            } else {
+                self.await_space()?;
             }
         }
         self.core.log.turn_page(full)
+    }
+
+    fn await_space(&self) -> Result<()> {
+        match self.core.await_space() {
+            // What was got comes to its end, or its counts would stand for ever: as many rows as are out.
+            Err(Error::QuotaExceeded { .. }) if self.clock == Clock::Release => Ok(()),
+            done => done,
+        }
     }
 
     fn pinned_until_done(

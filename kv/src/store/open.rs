@@ -13,7 +13,7 @@ use crate::budget::Budget;
 use crate::buffers::Buffers;
 use crate::cache::RowCache;
 use crate::checkpoint::{Checkpoints, Manifest, sync_dir};
-use crate::compaction::{Pins, Signal, Space};
+use crate::compaction::{Pins, Signal, Space, quota_reserve_bytes};
 use crate::device::{self, Device, DeviceOptions};
 use crate::epoch::Gate;
 use crate::error::{Error, Result};
@@ -23,7 +23,8 @@ use crate::log::{Extent, Log};
 use crate::stats::Counters;
 use crate::waiters::Waiters;
 
-const QUOTA_PAGES_MIN: u64 = 16;
+/// Beside what stays free below the quota.
+const QUOTA_PAGES_MIN: u64 = 12;
 
 impl Store {
     /// Opens the store in `dir`, making one if there is none, at its newest checkpoint.
@@ -173,10 +174,11 @@ fn log_begins(checkpoints: &Checkpoints) -> Result<Vec<(u64, u64)>> {
 
 /// A quota must leave compaction room to work in.
 fn check_quota(options: &StoreOptions, page_bytes: u64) -> Result<()> {
-    let least = QUOTA_PAGES_MIN * page_bytes;
+    let reserve = quota_reserve_bytes(page_bytes, options.memory_budget_bytes);
+    let least = QUOTA_PAGES_MIN * page_bytes + reserve;
     match options.disk_quota_bytes {
         Some(quota) if quota < least => Err(Error::InvalidArgument(format!(
-            "disk_quota_bytes must be at least {least}, {QUOTA_PAGES_MIN} of the bank's pages, not {quota}"
+            "disk_quota_bytes must be at least {least} for pages of {page_bytes} bytes, not {quota}"
         ))),
         _ => Ok(()),
     }
