@@ -5,7 +5,9 @@
 //! costs disk reads but never an answer (`Index::insert`). Superseded records stay in a shared chain until
 //! compaction takes them out, so a bank that lives for long with far too small a budget gets slower.
 //! The row cache takes from the frames too, and moves back and forth (`cache::sizing`); a sixteenth of
-//! what both share stays with the frames.
+//! what both share stays with the frames. Index and scans charge without regard to the cache, so between a
+//! charge and the cache's giving way there may be no frame left for the log: who waits for one then wakes the
+//! log's writer, which makes the cache give way before anything else (`log::writer`).
 
 use crate::error::{Error, Result};
 use crate::sync::{AtomicU64, Ordering};
@@ -109,21 +111,28 @@ impl Budget {
         self.cache_bytes.load(Ordering::Relaxed)
     }
 
-    /// The most that the row cache may have beside the index of now.
+    /// The most that the row cache may have beside the index and the scans of now.
     pub(crate) fn cache_bytes_max(&self) -> u64 {
-        let shared = (self.total_bytes - self.buffer_bytes).saturating_sub(self.index_bytes());
         // What one scan borrows stays with the frames, so that a scan need not wait for the cache.
-        let frames = (FRAMES_MIN + SCAN_PAGES).max(shared / 16 / self.page_bytes) + 1;
+        let lent = self.lent_bytes.load(Ordering::Relaxed).max(SCAN_PAGES * self.page_bytes);
+        let taken = self.index_bytes() + lent;
+        let shared = (self.total_bytes - self.buffer_bytes).saturating_sub(taken);
+        let frames = FRAMES_MIN.max(shared / 16 / self.page_bytes) + 1;
         shared.saturating_sub(frames * self.page_bytes)
+    }
+
+    /// Bytes that the row cache has to give back: index or scans took memory since it was given them.
+    pub(crate) fn cache_bytes_over(&self) -> u64 {
+        self.cache_bytes().saturating_sub(self.cache_bytes_max())
     }
 
     /// Takes memory from the frames for the row cache; false if that is more than it may have. One thread
     /// at a time does so.
     pub(crate) fn try_charge_cache(&self, bytes: u64) -> bool {
-        self.cache_bytes.fetch_add(bytes, Ordering::Relaxed);
-        let fits = self.cache_bytes() <= self.cache_bytes_max();
-        if !fits {
-            self.uncharge_cache(bytes);
+        let fits = self.cache_bytes() + bytes <= self.cache_bytes_max();
+        if fits {
+            // Not before: whoever waits for a frame would see too few and might never look again.
+            self.cache_bytes.fetch_add(bytes, Ordering::Relaxed);
         }
         fits
     }

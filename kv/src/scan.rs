@@ -155,6 +155,7 @@ impl Scan<'_> {
         (scan.value_bytes, scan.rows) = (entry.value_bytes as usize, entry.rows);
         core.budget.lend(lent_bytes)?;
         scan.lent_bytes = lent_bytes;
+        core.cache.give_way(&core.log);
         core.log.give_way()?;
         scan.page = AlignedBuffer::zeroed(page_bytes as usize);
         scan.window.bits = vec![0; page_bytes as usize / 8];

@@ -301,3 +301,55 @@ fn bump(written: &[AtomicU64], keys: &[u64]) {
         written[key as usize].fetch_add(1, Ordering::Release);
     }
 }
+
+/// A hang, and a writer that counted frames below none: the index grew into a cache that had all it may have,
+/// while every inserter, and a checkpoint that held them, waited for a frame in mid-chunk.
+#[test]
+fn inserts_and_checkpoints_beside_a_full_cache_come_to_an_end() {
+    const OLD: u64 = 1500;
+    const THREADS: u64 = 12;
+    for round in 0..12 {
+        let dir = tempfile::tempdir().unwrap();
+        let disk: Arc<dyn Device> = Arc::new(MemoryDevice::new(&DeviceOptions::default()).unwrap());
+        let open =
+            || Store::open_on(dir.path(), &options(320 << 10), |_| Ok(Arc::clone(&disk))).unwrap();
+        let store = open();
+        let table = store.create_table("rows", VALUE_BYTES as u32, b"").unwrap();
+        let old: Vec<u64> = (0..OLD).collect();
+        put(&store, table, &old, 0, VALUE_BYTES);
+        store.checkpoint(b"").unwrap();
+        drop(store);
+        let store = Arc::new(open());
+        for _ in 0..20 {
+            peek(&store, table, &old).unwrap();
+        }
+        let stats = store.stats();
+        assert!(stats.memory_cache_bytes > stats.memory_budget_bytes / 2, "{stats:?}");
+        // Threads of their own, not a scope: those that hang must not hold the test's end.
+        let (tell, told) = std::sync::mpsc::channel();
+        for thread in 0..=THREADS {
+            let (store, tell) = (Arc::clone(&store), tell.clone());
+            std::thread::spawn(move || {
+                if thread == THREADS {
+                    for _ in 0..3 {
+                        store.checkpoint(b"").unwrap();
+                    }
+                } else {
+                    let keys: Vec<u64> = (0..1024).map(|i| (thread + 1) << 20 | i).collect();
+                    put(&store, table, &keys, 1, VALUE_BYTES);
+                }
+                tell.send(()).unwrap();
+            });
+        }
+        drop(tell);
+        for _ in 0..=THREADS {
+            let ended = told.recv_timeout(std::time::Duration::from_secs(60));
+            assert!(ended.is_ok(), "round {round}: {ended:?} {:?}", store.stats());
+        }
+        assert_within_budget(&store.stats());
+        let keys: Vec<u64> = (0..1024).map(|i| THREADS << 20 | i).collect();
+        for (&key, row) in keys.iter().zip(peek(&store, table, &keys).unwrap()) {
+            assert_eq!(row.unwrap(), value(key, 1, VALUE_BYTES));
+        }
+    }
+}

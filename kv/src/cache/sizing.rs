@@ -17,7 +17,7 @@
 //! use yet is the cache's at once, and comes back to the log by the same comparison.
 //!
 //! The cache never has so much that the log would be left with less than a sixteenth of what they share
-//! (`Budget::cache_bytes_max`); when the index grows, both give way.
+//! (`Budget::cache_bytes_max`); when the index grows or a scan begins, first the cache gives way, then the log.
 
 use super::{RowCache, SLOTS};
 use crate::log::Log;
@@ -124,14 +124,16 @@ impl RowCache {
         }
     }
 
-    /// Gives memory back if the index has grown into it. The caller is not pinned.
+    /// Gives memory back if index or scans have grown into it. The caller is not pinned.
+    ///
+    /// The log's writer calls it on behalf of all who wait for a frame, so nobody waits for the log or for the
+    /// gate while holding the sizing's lock.
     pub(crate) fn give_way(&self, log: &Log) {
-        let over = self.budget.cache_bytes().saturating_sub(self.budget.cache_bytes_max());
-        if over == 0 {
+        if self.budget.cache_bytes_over() == 0 {
             return;
         }
         let mut sizing = self.sizing.lock();
-        let over = self.budget.cache_bytes().saturating_sub(self.budget.cache_bytes_max());
+        let over = self.budget.cache_bytes_over();
         let steps = over.div_ceil(self.shard_bytes as u64) as usize;
         let unopened = steps.min(sizing.pending);
         sizing.pending -= unopened;
@@ -223,5 +225,88 @@ impl Sizing {
         if demand.record_bytes > 0 {
             self.window.record_bytes = demand.record_bytes;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::mpsc::channel;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::budget::{Budget, SCAN_PAGES};
+    use crate::device::{DeviceOptions, MemoryDevice};
+    use crate::error::Error;
+    use crate::log::Extent;
+    use crate::stats::Counters;
+
+    const BUDGET_BYTES: u64 = 4 << 20;
+
+    /// A log and a cache that has all it may have.
+    fn full_cache() -> (Log, RowCache) {
+        let page_bytes = Budget::page_bytes_for(BUDGET_BYTES);
+        let budget = Arc::new(Budget::new(BUDGET_BYTES, page_bytes).unwrap());
+        let device = Arc::new(MemoryDevice::new(&DeviceOptions::default()).unwrap());
+        let counters = Arc::new(Counters::default());
+        let extent = Extent { page_bits: page_bytes.ilog2(), begin: 0, tail_page: 0 };
+        let log =
+            Log::new(Arc::clone(&budget), device, counters, 1, extent, Arc::default()).unwrap();
+        let cache = RowCache::new(Arc::clone(&budget));
+        let demand = Demand { lookups: 1, evicted: 1, record_bytes: 96, ..Demand::default() };
+        for _ in 0..20 {
+            cache.resize(&demand, &log);
+        }
+        assert!(budget.cache_bytes() + cache.shard_bytes as u64 > budget.cache_bytes_max());
+        assert_eq!(cache.bytes(), budget.cache_bytes());
+        (log, cache)
+    }
+
+    /// Nobody but the writer may be needed to make the cache give way: turning pages, then a checkpoint's
+    /// settling, then a wait for the log to give way, by a thread that never asks the cache.
+    fn the_log_gets_its_frames(log: &Log, cache: &RowCache) {
+        let budget = &cache.budget;
+        assert!(budget.frames_allowed() < 2, "{} are left", budget.frames_allowed());
+        let (tell, told) = channel();
+        let ended = std::thread::scope(|s| {
+            s.spawn(|| log.run_writer(|| cache.give_way(log)));
+            s.spawn(move || {
+                for _ in 0..60 {
+                    // A page without a record.
+                    let full = log.allocate(log.page_bytes() as usize).unwrap_err();
+                    log.turn_page(full)?;
+                }
+                log.settle()?;
+                log.give_way()?;
+                tell.send(()).expect("the test waits");
+                Ok::<_, Error>(())
+            });
+            let ended = told.recv_timeout(Duration::from_secs(60));
+            if ended.is_err() {
+                log.poison(&Error::Poisoned { reason: "the log hangs".into() });
+            }
+            log.shut_down();
+            ended
+        });
+        ended.expect("a log that turns its pages");
+        assert_eq!(budget.cache_bytes_over(), 0);
+        let used = budget.cache_bytes() + budget.index_bytes() + budget.buffer_bytes();
+        assert!(log.frame_bytes() + used <= budget.total_bytes());
+    }
+
+    /// A hang: the index leaves the frames their least, and the cache had it.
+    #[test]
+    fn the_cache_gives_way_when_the_index_has_taken_the_last_frames() {
+        let (log, cache) = full_cache();
+        while cache.budget.try_charge_index(4096) {}
+        the_log_gets_its_frames(&log, &cache);
+    }
+
+    /// The same with what many scans borrow.
+    #[test]
+    fn the_cache_gives_way_when_scans_have_borrowed_the_last_frames() {
+        let (log, cache) = full_cache();
+        while cache.budget.lend(SCAN_PAGES * log.page_bytes()).is_ok() {}
+        the_log_gets_its_frames(&log, &cache);
     }
 }

@@ -137,7 +137,7 @@ impl Store {
             let core = Arc::clone(&core);
             std::thread::Builder::new()
                 .name("embank-writer".into())
-                .spawn(move || core.log.run_writer())
+                .spawn(move || core.log.run_writer(|| core.cache.give_way(&core.log)))
                 .map_err(|e| Error::io("start the writer thread for", dir, e))?
         };
         let mut store = Store {
