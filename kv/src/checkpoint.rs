@@ -19,6 +19,7 @@ use crate::address::TableId;
 use crate::checked_stream::{CheckedReader, CheckedWriter, StreamIdentity};
 use crate::error::{Error, Result};
 use crate::metadata;
+use crate::operation::Width;
 
 const PARTIAL: &str = "partial";
 
@@ -39,10 +40,14 @@ fn blob_identity(of: CheckpointIdentity) -> StreamIdentity {
 pub(crate) struct TableEntry {
     pub(crate) number: u16,
     pub(crate) name: String,
+    /// Length of every value; the longest one's where the width is variable.
     pub(crate) value_bytes: u32,
+    pub(crate) variable: bool,
     pub(crate) descriptor: Vec<u8>,
     /// Rows that are there, deleted ones not counted.
     pub(crate) rows: u64,
+    /// Bytes of those rows' records, where the width is variable; else 0.
+    pub(crate) record_bytes: u64,
     /// Dropped: only its number is kept, which is never given again, as its records may still be there.
     pub(crate) dropped: bool,
 }
@@ -50,6 +55,10 @@ pub(crate) struct TableEntry {
 impl TableEntry {
     pub(crate) fn id(&self) -> TableId {
         TableId(self.number)
+    }
+
+    pub(crate) fn width(&self) -> Width {
+        if self.variable { Width::Variable } else { Width::Fixed }
     }
 }
 

@@ -46,7 +46,7 @@ pub use budget::BUDGET_BYTES_MIN;
 pub use compaction::{Compacted, CompactionOptions};
 pub use device::DeviceChoice;
 pub use error::{Error, Result};
-pub use operation::{Access, Clock, Operation, Outcome, Promoted};
+pub use operation::{Access, Clock, Operation, Outcome, Promoted, Width};
 pub use scan::{Scan, ScannedRow};
 pub use stats::StoreStats;
 pub use store::{Recovered, Store, StoreOptions, TableInfo};

@@ -13,6 +13,16 @@ pub enum Access {
     Put,
 }
 
+/// How long the values of a table are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Width {
+    /// All alike, as embedding rows are ([`Store::create_table`](crate::Store::create_table)).
+    Fixed,
+    /// Each as long as it is, up to the table's maximum, as the entries of a vocabulary are
+    /// ([`Store::create_variable_table`](crate::Store::create_variable_table)).
+    Variable,
+}
+
 /// What an operation does to the staleness clock of each row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Clock {
@@ -51,13 +61,18 @@ impl Clock {
 
 /// One operation over a batch of keys; `i` is a key's place in the batch.
 ///
-/// Values are `value_bytes` of the table long and 8-byte aligned. A method may be called again for the
+/// Values are 8-byte aligned and as long as the table says; in a table of variable width each has a length of
+/// its own, which [`value_bytes`](Self::value_bytes) decides when it is written. A method may be called again for the
 /// same place, when the row moved meanwhile: each call must do the whole work for its place anew,
 /// and the last one counts. The methods run while the store holds the row: they should only compute,
 /// and must not call any store.
 pub trait Operation {
     /// What it does to rows that exist.
     const ACCESS: Access;
+
+    /// The tables that it is for; others refuse it. A constant, so that rows of fixed width pay nothing for the
+    /// others. Default: fixed.
+    const WIDTH: Width = Width::Fixed;
 
     /// A row's value, for `Peek` and `Get`.
     fn read(&mut self, i: usize, value: &[u8]) {
@@ -66,13 +81,24 @@ pub trait Operation {
 
     /// Where a `Peek` copies the row's value straight to, its first bytes, as many as there is room for: then
     /// `read` is not called. What lies there afterwards counts only if the row is not reported as missing.
-    /// Default: none, and `read` is called with a copy of the value.
+    /// Default: none, and `read` is called with a copy of the value. Not asked for tables of variable width:
+    /// there `read` is always called, and its slice tells the value's length.
     fn destination(&mut self, i: usize) -> Option<&mut [u8]> {
         let _ = i;
         None
     }
 
-    /// Changes a row's value, for `Update`; fills it, for `Put`, which gets unspecified content.
+    /// Bytes of the row's next value, in a table of variable width: asked before each call of `update` and
+    /// `insert`, which then get a slice of that length. `old` is the row's present value for `Update`, and
+    /// none for `Put` and for a row that is missing. A length above the table's maximum fails the batch.
+    /// Default: as long as before; empty without a value before, so a `Put` must give it.
+    fn value_bytes(&mut self, i: usize, old: Option<&[u8]>) -> usize {
+        let _ = i;
+        old.map_or(0, <[u8]>::len)
+    }
+
+    /// Changes a row's value, for `Update`; fills it, for `Put`, which gets unspecified content. Where an
+    /// `Update` changes a value's length, it gets as much of the old one as fits, then zeros.
     fn update(&mut self, i: usize, value: &mut [u8]) {
         let _ = (i, value);
     }

@@ -71,8 +71,14 @@ impl Link {
         Link(if invalid { self.0 | FLAG_INVALID } else { self.0 & !FLAG_INVALID })
     }
 
-    fn unused_bytes(self) -> usize {
+    pub(crate) fn unused_bytes(self) -> usize {
         ((self.0 & UNUSED_MASK) >> UNUSED_SHIFT) as usize
+    }
+
+    /// The same for a value of `value_bytes`, whose padded length stays.
+    pub(crate) fn with_value_bytes(self, value_bytes: usize) -> Self {
+        let unused = value_bytes.next_multiple_of(8) - value_bytes;
+        Link(self.0 & !UNUSED_MASK | (unused as u64) << UNUSED_SHIFT)
     }
 }
 
@@ -166,6 +172,11 @@ impl<'g> RecordRef<'g> {
     #[inline]
     pub(crate) fn is(self, table: TableId, key: u64) -> bool {
         self.key() == key && self.shape().table() == table
+    }
+
+    /// Bytes of the value without padding. They change under the record's lock.
+    pub(crate) fn value_bytes(self) -> usize {
+        self.shape().padded_value_bytes() - self.link().unused_bytes()
     }
 
     /// Writes the header of a fresh allocation, marked invalid until `publish_as`.
@@ -353,10 +364,9 @@ impl<'a> RecordImage<'a> {
         self.link().unused_bytes()
     }
 
-    /// Bytes of the value without padding.
-    #[cfg(test)]
-    pub(crate) fn value_bytes(self) -> usize {
-        self.shape().padded_value_bytes() - self.link().unused_bytes()
+    /// Bytes of the value without padding; none if more are unused than there are.
+    pub(crate) fn value_bytes(self) -> Option<usize> {
+        self.shape().padded_value_bytes().checked_sub(self.unused_bytes())
     }
 }
 
@@ -391,7 +401,7 @@ mod tests {
         assert!(image.is(TableId(7), 0xDEAD_BEEF));
         assert_eq!(image.link().previous(), Address::new(1 << 40));
         assert_eq!(image.clock().outstanding(), 2);
-        assert_eq!(image.value_bytes(), 21);
+        assert_eq!(image.value_bytes(), Some(21));
         assert_eq!(image.padded_value()[..8], 1u64.to_le_bytes());
         let (stored, computed) = image.checksums(5, Address::new(4096));
         assert_eq!(stored, computed);

@@ -33,6 +33,7 @@ use crate::error::{Error, Result};
 use crate::hash::hash;
 use crate::index::image::ImageReader;
 use crate::log::page::{PAGE_HEADER_BYTES, PageIdentity, check_image};
+use crate::operation::Width;
 use crate::record::{HEADER_BYTES, RecordImage};
 use crate::store::{Core, Store};
 
@@ -64,6 +65,7 @@ pub struct Scan<'a> {
     image_path: PathBuf,
     identity: CheckpointIdentity,
     table: TableId,
+    width: Width,
     value_bytes: usize,
     rows: u64,
     log_begin: u64,
@@ -134,6 +136,7 @@ impl Scan<'_> {
             image_path,
             identity: manifest.identity(),
             table,
+            width: Width::Fixed,
             value_bytes: 0,
             rows: 0,
             log_begin: manifest.log_begin,
@@ -152,7 +155,8 @@ impl Scan<'_> {
             let number = manifest.number;
             return Err(Error::NoSuchTable(format!("{name:?} in checkpoint {number}")));
         };
-        (scan.value_bytes, scan.rows) = (entry.value_bytes as usize, entry.rows);
+        (scan.width, scan.value_bytes) = (entry.width(), entry.value_bytes as usize);
+        scan.rows = entry.rows;
         core.budget.lend(lent_bytes)?;
         scan.lent_bytes = lent_bytes;
         core.cache.give_way(&core.log);
@@ -199,11 +203,15 @@ impl Scan<'_> {
                 && !link.is_tombstone()
                 && self.window.is_set(self.page_start + at as u64);
             if counts {
-                if shape.padded_value_bytes() != self.value_bytes.next_multiple_of(8) {
+                let value_bytes = image.value_bytes().filter(|&bytes| match self.width {
+                    Width::Fixed => bytes == self.value_bytes,
+                    Width::Variable => bytes <= self.value_bytes,
+                });
+                let Some(value_bytes) = value_bytes else {
                     let address = self.page_start + at as u64;
                     return Err(self.damaged(address, "its length is not the table's"));
-                }
-                let value = at + HEADER_BYTES..at + HEADER_BYTES + self.value_bytes;
+                };
+                let value = at + HEADER_BYTES..at + HEADER_BYTES + value_bytes;
                 let key = RecordImage::new(&self.page[at..self.used]).key();
                 return Ok(Some(ScannedRow { key, value: &self.page[value] }));
             }

@@ -6,7 +6,9 @@ mod common;
 
 use std::collections::HashMap;
 
-use common::{Add, GetAll, PutAll, options, peek, value};
+use common::{
+    Add, GetAll, GetEach, PutAll, PutEach, Turn, options, peek, peek_each, rows, turned, value,
+};
 use embank_kv::{Clock, DeviceChoice, Store, StoreOptions, TableId};
 use proptest::prelude::*;
 
@@ -25,10 +27,34 @@ enum Step {
 }
 
 const KEYS: u64 = 6000;
-const VALUE_BYTES: [u32; 2] = [72, 12];
+/// The last table is of variable width.
+const VALUE_BYTES: [u32; 3] = [72, 12, 201];
+const VARIABLE: usize = 2;
+
+/// Bytes of a value that is put: mostly short, of every padding, some empty, some as long as may be.
+fn value_bytes(table: usize, key: u64, version: u64) -> usize {
+    let most = VALUE_BYTES[table] as usize;
+    let mixed = (key ^ version.wrapping_mul(0xD1B5_4A32_D192_ED03)) >> 20;
+    match (table, mixed % 16) {
+        (VARIABLE, 0) => most,
+        (VARIABLE, 1) => (mixed >> 4) as usize % (most + 1),
+        (VARIABLE, _) => (mixed >> 4) as usize % 40,
+        _ => most,
+    }
+}
+
+fn create(store: &Store, table: usize) -> TableId {
+    let bytes = VALUE_BYTES[table];
+    let name = format!("t{bytes}");
+    let created = match table {
+        VARIABLE => store.create_variable_table(&name, bytes, b"d"),
+        _ => store.create_table(&name, bytes, b"d"),
+    };
+    created.unwrap()
+}
 
 fn step() -> impl Strategy<Value = Step> {
-    let span = (0..2usize, 0..KEYS, 1..2500u64);
+    let span = (0..3usize, 0..KEYS, 1..2500u64);
     prop_oneof![
         4 => (span.clone(), 0..1000u64).prop_map(|((table, first, count), version)| Step::Put { table, first, count, version }),
         3 => (span.clone(), any::<bool>()).prop_map(|((table, first, count), insert)| Step::Add { table, first, count, insert }),
@@ -37,7 +63,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => span.clone().prop_map(|(table, first, count)| Step::Delete { table, first, count }),
         1 => span.prop_map(|(table, first, count)| Step::Promote { table, first, count }),
         1 => (0..8usize).prop_map(|table| match table {
-            0 | 1 => Step::Drop { table },
+            0..=2 => Step::Drop { table },
             _ => Step::Compact,
         }),
         1 => Just(Step::Checkpoint),
@@ -85,10 +111,7 @@ impl Pair {
                 };
                 VALUE_BYTES.iter().map(find).collect()
             }
-            None => VALUE_BYTES
-                .iter()
-                .map(|&bytes| store.create_table(&format!("t{bytes}"), bytes, b"d").unwrap())
-                .collect(),
+            None => (0..VALUE_BYTES.len()).map(|table| create(&store, table)).collect(),
         };
         self.store = Some(store);
     }
@@ -106,14 +129,30 @@ impl Pair {
         match *step {
             Step::Put { table, first, count, version } => {
                 let keys = keys(first, count);
-                let bytes = VALUE_BYTES[table] as usize;
-                let values: Vec<_> = keys.iter().map(|&key| value(key, version, bytes)).collect();
-                let outcome = store
-                    .execute(self.tables[table], &keys, Clock::Keep, &mut PutAll(&values))
-                    .unwrap();
+                let of = |&key| value(key, version, value_bytes(table, key, version));
+                let values: Vec<_> = keys.iter().map(of).collect();
+                let id = self.tables[table];
+                let outcome = match table {
+                    VARIABLE => store.execute(id, &keys, Clock::Keep, &mut PutEach(&values)),
+                    _ => store.execute(id, &keys, Clock::Keep, &mut PutAll(&values)),
+                };
+                let outcome = outcome.unwrap();
                 assert!(outcome.missing.is_empty());
                 for (key, value) in keys.into_iter().zip(values) {
                     self.rows.insert((table, key), value);
+                }
+            }
+            Step::Add { table: VARIABLE, first, count, insert } => {
+                let keys = keys(first, count);
+                let max = VALUE_BYTES[VARIABLE] as usize;
+                let mut turn = Turn { max, insert };
+                store.execute(self.tables[VARIABLE], &keys, Clock::Keep, &mut turn).unwrap();
+                for key in keys {
+                    let old = self.rows.get(&(VARIABLE, key));
+                    if old.is_some() || insert {
+                        let new = turned(old.map(Vec::as_slice), max);
+                        self.rows.insert((VARIABLE, key), new);
+                    }
                 }
             }
             Step::Add { table, first, count, insert } => {
@@ -137,19 +176,16 @@ impl Pair {
             Step::Get { table, first, count } => {
                 let keys = keys(first, count);
                 let mut values = vec![Vec::new(); keys.len()];
-                let outcome = store
-                    .execute(self.tables[table], &keys, Clock::Keep, &mut GetAll(&mut values))
-                    .unwrap();
-                let mut rows: Vec<_> = values.into_iter().map(Some).collect();
-                for i in outcome.missing {
-                    rows[i as usize] = None;
-                }
-                assert_eq!(rows, self.expected(table, &keys));
+                let id = self.tables[table];
+                let outcome = match table {
+                    VARIABLE => store.execute(id, &keys, Clock::Keep, &mut GetEach(&mut values)),
+                    _ => store.execute(id, &keys, Clock::Keep, &mut GetAll(&mut values)),
+                };
+                assert_eq!(rows(values, &outcome.unwrap()), self.expected(table, &keys));
             }
             Step::Peek { table, first, count } => {
                 let keys = keys(first, count);
-                let rows = peek(store, self.tables[table], &keys).unwrap();
-                assert_eq!(rows, self.expected(table, &keys));
+                assert_eq!(self.peek(table, &keys), self.expected(table, &keys));
             }
             Step::Delete { table, first, count } => {
                 let keys = keys(first, count);
@@ -167,12 +203,12 @@ impl Pair {
                 assert_eq!(total, keys.len() as u64);
             }
             Step::Drop { table } => {
-                let bytes = VALUE_BYTES[table];
                 let dropped = self.tables[table];
                 store.drop_table(dropped).unwrap();
                 assert!(peek(store, dropped, &[1]).is_err());
+                assert!(peek_each(store, dropped, &[1]).is_err());
                 self.rows.retain(|(of, _), _| *of != table);
-                self.tables[table] = store.create_table(&format!("t{bytes}"), bytes, b"d").unwrap();
+                self.tables[table] = create(store, table);
                 assert_ne!(self.tables[table], dropped);
             }
             Step::Compact => {
@@ -196,13 +232,38 @@ impl Pair {
         let stats = self.store.as_ref().unwrap().stats();
         assert_eq!(stats.live_rows, self.rows.len() as u64);
         assert_eq!(stats.compaction_stopped, None);
-        let bytes =
-            |&(table, _): &(usize, u64)| 32 + u64::from(VALUE_BYTES[table].next_multiple_of(8));
-        assert_eq!(stats.live_bytes, self.rows.keys().map(bytes).sum::<u64>());
-        for table in 0..2 {
+        let bytes = |value: &Vec<u8>| 32 + value.len().next_multiple_of(8) as u64;
+        assert_eq!(stats.live_bytes, self.rows.values().map(bytes).sum::<u64>());
+        for table in 0..VALUE_BYTES.len() {
             let keys: Vec<u64> = (0..KEYS).map(|i| i.wrapping_mul(0x9E37_79B9_7F4A_7C15)).collect();
-            let rows = peek(self.store.as_ref().unwrap(), self.tables[table], &keys).unwrap();
-            assert_eq!(rows, self.expected(table, &keys));
+            assert_eq!(self.peek(table, &keys), self.expected(table, &keys));
+        }
+    }
+
+    fn peek(&self, table: usize, keys: &[u64]) -> Vec<Option<Vec<u8>>> {
+        let (store, id) = (self.store.as_ref().unwrap(), self.tables[table]);
+        let rows = match table {
+            VARIABLE => peek_each(store, id, keys),
+            _ => peek(store, id, keys),
+        };
+        rows.unwrap()
+    }
+
+    /// What a scan yields is what the newest checkpoint holds.
+    fn check_scans(&self) {
+        let durable = self.durable.as_ref().unwrap();
+        for (table, &id) in self.tables.iter().enumerate() {
+            let mut scan = self.store.as_ref().unwrap().scan(id).unwrap();
+            let mut rows = Rows::new();
+            while let Some(row) = scan.next_row().unwrap() {
+                assert_eq!(rows.insert((table, row.key), row.value.to_vec()), None);
+            }
+            let expected: Rows = durable
+                .iter()
+                .filter(|((of, _), _)| *of == table)
+                .map(|(k, v)| (*k, v.clone()))
+                .collect();
+            assert_eq!(rows, expected);
         }
     }
 }
@@ -216,6 +277,7 @@ fn run(options: StoreOptions, steps: &[Step]) {
     pair.apply(&Step::Checkpoint);
     pair.apply(&Step::Reopen);
     pair.check_all();
+    pair.check_scans();
 }
 
 proptest! {

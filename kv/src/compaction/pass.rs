@@ -8,12 +8,12 @@ use crate::budget::Budget;
 use crate::clock::ClockWord;
 use crate::device::{AlignedBuffer, Read};
 use crate::error::{Error, Result};
-use crate::execute::{Batch, Mode, Scratch, Tally, Work};
+use crate::execute::{Batch, MoveChained, Scratch, Tally, Work};
 use crate::hash::hash;
 use crate::index::{Candidates, Entry};
 use crate::log::page::{PAGE_HEADER_BYTES, PageIdentity, check_image};
 use crate::log::{PageFull, View};
-use crate::operation::{Clock, Outcome};
+use crate::operation::{Clock, Outcome, Width};
 use crate::record::{HEADER_BYTES, RecordImage};
 use crate::store::Core;
 
@@ -58,16 +58,6 @@ enum Verdict {
     /// It may be in a chain.
     Chained,
     Dead,
-}
-
-/// Moves rows of one table that lie where compaction found them.
-struct MoveChained<'a>(&'a [Address]);
-
-impl Work for MoveChained<'_> {
-    const MODE: Mode = Mode::Compact;
-    fn wants(&self, i: usize, address: Address) -> bool {
-        self.0[i] == address
-    }
 }
 
 impl Core {
@@ -253,20 +243,39 @@ impl Core {
     fn move_chained(&self, pass: &mut Pass) -> Result<u64> {
         let mut copied = 0;
         for (&table, (keys, addresses)) in &pass.chained {
-            // Dropped meanwhile: its rows are dead.
-            let Ok(value_bytes) = self.value_bytes(table) else { continue };
-            let mut work = MoveChained(addresses);
-            let rows = (table, value_bytes);
-            let (mut outcome, mut tally) = (Outcome::default(), Tally::default());
-            let memory = (&mut *pass.scratch, &mut outcome, &mut tally);
-            let result = Batch::new(self, rows, keys, Clock::Keep, &mut work, memory).run();
-            copied += tally.moved * crate::record::record_bytes(value_bytes) as u64;
-            self.counters.records_appended.add(tally.appended);
-            self.counters.disk_reads.add(tally.disk_reads);
-            self.counters.disk_read_bytes.add(tally.disk_read_bytes);
-            result?;
+            copied += match self.width(table) {
+                Ok(Width::Fixed) => {
+                    let work = MoveChained::<false>(addresses);
+                    self.move_chained_of(table, keys, work, &mut pass.scratch)?
+                }
+                Ok(Width::Variable) => {
+                    let work = MoveChained::<true>(addresses);
+                    self.move_chained_of(table, keys, work, &mut pass.scratch)?
+                }
+                // Dropped meanwhile: its rows are dead.
+                Err(_) => 0,
+            };
         }
         Ok(copied)
+    }
+
+    fn move_chained_of<W: Work>(
+        &self,
+        table: TableId,
+        keys: &[u64],
+        mut work: W,
+        scratch: &mut Scratch,
+    ) -> Result<u64> {
+        // As above: dropped.
+        let Ok(value_bytes) = self.value_bytes(table, W::WIDTH) else { return Ok(0) };
+        let (mut outcome, mut tally) = (Outcome::default(), Tally::default());
+        let memory = (scratch, &mut outcome, &mut tally);
+        let rows = (table, value_bytes);
+        let result = Batch::new(self, rows, keys, Clock::Keep, &mut work, memory).run();
+        self.counters.records_appended.add(tally.appended);
+        self.counters.disk_reads.add(tally.disk_reads);
+        self.counters.disk_read_bytes.add(tally.disk_read_bytes);
+        result.map(|()| tally.moved_bytes)
     }
 
     /// Removes entries that lead nowhere now that every row below `end` has been moved: those of the page's

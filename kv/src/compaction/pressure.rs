@@ -15,7 +15,7 @@ use super::State;
 use crate::budget::Budget;
 use crate::error::{Error, Result};
 use crate::log::page::PAGE_HEADER_BYTES;
-use crate::record::record_bytes;
+use crate::operation::Width;
 use crate::store::Core;
 use crate::sync::Ordering;
 
@@ -52,10 +52,19 @@ impl Core {
         for table in self.tables.read().iter().filter(|table| !table.entry.dropped) {
             // Another thread's deletion may be counted before the insertion.
             let rows = table.rows.load(Ordering::Relaxed).cast_signed().max(0).cast_unsigned();
-            let record = record_bytes(table.entry.value_bytes as usize) as u64;
+            if rows == 0 {
+                continue;
+            }
+            let (bytes, record) = (table.live_bytes(rows), table.record_bytes_max());
+            let room = page_bytes - PAGE_HEADER_BYTES;
             live.rows += rows;
-            live.bytes += rows * record;
-            live.footprint += rows * page_bytes / ((page_bytes - PAGE_HEADER_BYTES) / record);
+            live.bytes += bytes;
+            live.footprint += match table.entry.width() {
+                Width::Fixed => rows * page_bytes / (room / record),
+                // A page ends with less free than the next record takes; and of two pages in a row one is
+                // half full. (An estimate that was too low would have writers wait for ever for compaction.)
+                Width::Variable => bytes * page_bytes / (room - record).max(room / 2),
+            };
         }
         live
     }

@@ -19,6 +19,7 @@
 mod disk;
 mod record_step;
 mod single;
+mod variable;
 
 pub(crate) use single::{Hit, try_single};
 
@@ -30,7 +31,7 @@ use crate::error::{Error, Result};
 use crate::hash::hash;
 use crate::index::{Candidates, Entry, Inserted};
 use crate::log::{PageFull, View};
-use crate::operation::{Access, Clock, Operation, Outcome};
+use crate::operation::{Access, Clock, Operation, Outcome, Width};
 use crate::prefetch;
 use crate::record::{RecordRef, record_bytes};
 use crate::store::Core;
@@ -65,9 +66,14 @@ pub(crate) enum Mode {
 /// An operation as the engine runs it.
 pub(crate) trait Work {
     const MODE: Mode;
+    /// The tables that it is for.
+    const WIDTH: Width;
     fn read(&mut self, _i: usize, _value: &[u8]) {}
     fn destination(&mut self, _i: usize) -> Option<&mut [u8]> {
         None
+    }
+    fn value_bytes(&mut self, _i: usize, _old: Option<&[u8]>) -> usize {
+        0
     }
     fn update(&mut self, _i: usize, _value: &mut [u8]) {}
     fn insert(&mut self, _i: usize, _value: &mut [u8]) -> bool {
@@ -91,11 +97,15 @@ impl<O: Operation> Work for Caller<'_, O> {
         Access::Update => Mode::Update,
         Access::Put => Mode::Put,
     };
+    const WIDTH: Width = O::WIDTH;
     fn read(&mut self, i: usize, value: &[u8]) {
         self.0.read(i, value);
     }
     fn destination(&mut self, i: usize) -> Option<&mut [u8]> {
         self.0.destination(i)
+    }
+    fn value_bytes(&mut self, i: usize, old: Option<&[u8]>) -> usize {
+        self.0.value_bytes(i, old)
     }
     fn update(&mut self, i: usize, value: &mut [u8]) {
         self.0.update(i, value);
@@ -105,19 +115,47 @@ impl<O: Operation> Work for Caller<'_, O> {
     }
 }
 
-pub(crate) struct Delete;
-impl Work for Delete {
+/// The width of a store's own job, which there is for both.
+const fn width(variable: bool) -> Width {
+    if variable { Width::Variable } else { Width::Fixed }
+}
+
+pub(crate) struct Delete<const VARIABLE: bool>;
+impl<const VARIABLE: bool> Work for Delete<VARIABLE> {
     const MODE: Mode = Mode::Delete;
+    const WIDTH: Width = width(VARIABLE);
 }
 
-pub(crate) struct Promote;
-impl Work for Promote {
+pub(crate) struct Promote<const VARIABLE: bool>;
+impl<const VARIABLE: bool> Work for Promote<VARIABLE> {
     const MODE: Mode = Mode::Promote;
+    const WIDTH: Width = width(VARIABLE);
 }
 
-pub(crate) struct Locate;
-impl Work for Locate {
+pub(crate) struct Locate<const VARIABLE: bool>;
+impl<const VARIABLE: bool> Work for Locate<VARIABLE> {
     const MODE: Mode = Mode::Locate;
+    const WIDTH: Width = width(VARIABLE);
+}
+
+/// What a clock is when a row is peeked at.
+pub(crate) struct ReadClock<const VARIABLE: bool>(pub(crate) Option<u32>);
+impl<const VARIABLE: bool> Work for ReadClock<VARIABLE> {
+    const MODE: Mode = Mode::Peek;
+    const WIDTH: Width = width(VARIABLE);
+    fn clock(&mut self, outstanding: u32) {
+        self.0 = Some(outstanding);
+    }
+}
+
+/// Moves rows that lie at these addresses, where compaction found them.
+pub(crate) struct MoveChained<'a, const VARIABLE: bool>(pub(crate) &'a [Address]);
+impl<const VARIABLE: bool> Work for MoveChained<'_, VARIABLE> {
+    const MODE: Mode = Mode::Compact;
+    const WIDTH: Width = width(VARIABLE);
+    fn wants(&self, i: usize, address: Address) -> bool {
+        self.0[i] == address
+    }
 }
 
 /// What a step did with its key.
@@ -212,6 +250,10 @@ pub(crate) struct Tally {
     pub(crate) promoted: u64,
     /// Rows that a promotion brought to mutable memory, from disk or from the read-only region.
     pub(crate) moved: u64,
+    /// Bytes of the records that `Compact` moved.
+    pub(crate) moved_bytes: u64,
+    /// By how much the records of the table's rows have grown (wrapping); of variable width only.
+    pub(crate) grown_bytes: u64,
     pub(crate) promoted_used: u64,
     pub(crate) overtaken: u64,
 }
@@ -220,11 +262,14 @@ pub(crate) struct Tally {
 pub(crate) struct Batch<'a, W> {
     core: &'a Core,
     table: TableId,
+    /// The length of the table's values; their maximum where that varies.
     value_bytes: usize,
     keys: &'a [u64],
     clock: Clock,
     work: &'a mut W,
     scratch: &'a mut Scratch,
+    /// What is read of a record on disk at first.
+    read_bytes: usize,
     /// Where the prefetch of a record's lines ends, its last line apart.
     prefetch_bytes: usize,
     /// The offset of a record's last byte.
@@ -238,6 +283,10 @@ pub(crate) struct Batch<'a, W> {
     streaming: bool,
     /// A page was taken meanwhile for which the batch should have waited, and will.
     owes_wait: bool,
+    /// `Tally::grown_bytes`, likewise.
+    grown_noted: u64,
+    /// A place whose value would be longer than the table admits, and its length: the batch fails.
+    too_long: Option<(usize, usize)>,
     outcome: &'a mut Outcome,
     tally: &'a mut Tally,
 }
@@ -254,10 +303,17 @@ impl<'a, W: Work> Batch<'a, W> {
         if scratch.value.len() != value_bytes.div_ceil(8) {
             scratch.value.resize(value_bytes.div_ceil(8), 0);
         }
+        // Padding is zero, whatever an earlier batch left.
+        if let Some(last) = scratch.value.last_mut() {
+            *last = 0;
+        }
         // An earlier batch may have ended with an error.
         scratch.pending.clear();
         scratch.redo.clear();
-        let record_bytes = record_bytes(value_bytes);
+        let (record_bytes, read_bytes) = match W::WIDTH {
+            Width::Fixed => (record_bytes(value_bytes), record_bytes(value_bytes)),
+            Width::Variable => variable::typical_bytes(core, table, value_bytes),
+        };
         Batch {
             core,
             table,
@@ -266,12 +322,15 @@ impl<'a, W: Work> Batch<'a, W> {
             clock,
             work,
             scratch,
+            read_bytes,
             prefetch_bytes: (record_bytes / LINE_BYTES).min(LINES_AHEAD_MAX) * LINE_BYTES,
             last_byte: record_bytes - 1,
             spare: None,
             rows_noted: 0,
             streaming: false,
             owes_wait: false,
+            grown_noted: 0,
+            too_long: None,
             outcome,
             tally,
         }
@@ -374,6 +433,9 @@ impl<'a, W: Work> Batch<'a, W> {
         self.spare = None;
         self.note_rows();
         drop(guard);
+        if W::WIDTH == Width::Variable {
+            self.check_lengths()?;
+        }
         match stopped {
             Ok(()) => Ok(true),
             Err(full) => self.turn_page(full).map(|()| false),
@@ -388,6 +450,9 @@ impl<'a, W: Work> Batch<'a, W> {
         if rows != self.rows_noted {
             self.core.add_rows(self.table, rows.wrapping_sub(self.rows_noted));
             self.rows_noted = rows;
+        }
+        if W::WIDTH == Width::Variable {
+            self.note_grown();
         }
     }
 
@@ -515,7 +580,9 @@ impl<'a, W: Work> Batch<'a, W> {
             // SAFETY: pinned, above the head; the address came from the index.
             let record = unsafe { view.record(entry.address()) };
             if record.is(self.table, key) {
-                let step = if W::MODE == Mode::Peek {
+                let step = if W::WIDTH == Width::Variable {
+                    self.on_record(i, Place { entry, record }, view)?
+                } else if W::MODE == Mode::Peek {
                     self.peek(i, record, view)
                 } else if self.may_change_in_place(record, view) {
                     self.in_place(i, record)
@@ -547,7 +614,7 @@ impl<'a, W: Work> Batch<'a, W> {
                         entry,
                         address,
                         begin: view.begin,
-                        bytes: record_bytes(self.value_bytes),
+                        bytes: self.read_bytes,
                         rest,
                         done: false,
                         searched: candidates.clone(),
@@ -625,18 +692,17 @@ impl<'a, W: Work> Batch<'a, W> {
         hash: u64,
         searched: &Candidates,
     ) -> std::result::Result<Step, PageFull> {
-        if !self.make_missing_value(i) {
+        let Some(value_bytes) = self.make_missing_value(i) else {
             self.note_missing(i);
             return Ok(Step::Done);
-        }
-        let record = self.begin_record(self.keys[i], self.value_bytes)?;
-        record.store_value(&self.scratch.value);
+        };
+        let record = self.begin_record(self.keys[i], value_bytes)?;
+        record.store_value(&self.scratch.value[..value_bytes.div_ceil(8)]);
         self.finish_record(record, self.clock.after(0), false);
         let link = |previous| record.set_link(record.link().with_previous(previous));
         match self.core.index.insert(&self.core.budget, hash, searched, record.address(), link) {
             Inserted::Yes => {
-                self.tally.inserted += 1;
-                self.tally.missing += 1;
+                self.note_inserted(record_bytes(value_bytes));
                 Ok(Step::Done)
             }
             Inserted::Changed => {
@@ -646,15 +712,42 @@ impl<'a, W: Work> Batch<'a, W> {
         }
     }
 
-    /// Lets the caller fill a new value in the scratch; false if the row is to stay missing.
-    fn make_missing_value(&mut self, i: usize) -> bool {
+    /// Lets the caller fill a new value in the scratch; returns its length, or none if the row is to stay
+    /// missing.
+    fn make_missing_value(&mut self, i: usize) -> Option<usize> {
         match W::MODE {
-            Mode::Peek | Mode::Delete | Mode::Promote | Mode::Compact | Mode::Locate => false,
+            Mode::Peek | Mode::Delete | Mode::Promote | Mode::Compact | Mode::Locate => None,
             Mode::Get | Mode::Update | Mode::Put => {
-                self.scratch.value.fill(0);
-                let value = bytes_of(&mut self.scratch.value, self.value_bytes);
-                self.work.insert(i, value)
+                let value_bytes = self.next_value_bytes(i, None)?;
+                self.scratch.value[..value_bytes.div_ceil(8)].fill(0);
+                let value = bytes_of(&mut self.scratch.value, value_bytes);
+                self.work.insert(i, value).then_some(value_bytes)
             }
+        }
+    }
+
+    /// Bytes of a row's next value; none if the table does not admit it.
+    #[inline]
+    fn next_value_bytes(&mut self, i: usize, old: Option<&[u8]>) -> Option<usize> {
+        match W::WIDTH {
+            Width::Fixed => Some(self.value_bytes),
+            Width::Variable => self.asked_value_bytes(i, old),
+        }
+    }
+
+    /// Counts a row that came to be, with a record of so many bytes.
+    fn note_inserted(&mut self, record_bytes: usize) {
+        self.tally.inserted += 1;
+        self.tally.missing += 1;
+        self.note_replaced(0, record_bytes);
+    }
+
+    /// Counts what a row's record is longer than the one before; 0 stands for no row.
+    #[inline]
+    fn note_replaced(&mut self, old_bytes: usize, new_bytes: usize) {
+        if W::WIDTH == Width::Variable {
+            let grown = (new_bytes as u64).wrapping_sub(old_bytes as u64);
+            self.tally.grown_bytes = self.tally.grown_bytes.wrapping_add(grown);
         }
     }
 

@@ -1,11 +1,11 @@
 //! What happens to a row that is in memory.
 
-use super::{Batch, Mode, Place, Step, Work, bytes_of};
+use super::{Batch, Mode, Place, Step, Work, bytes_of, variable};
 use crate::clock::{self, ClockWord, LockRefused, Locked};
 use crate::hash::hash;
 use crate::index::Entry;
 use crate::log::{PageFull, View};
-use crate::operation::Clock;
+use crate::operation::{Clock, Width};
 use crate::record::RecordRef;
 use crate::sync::Ordering;
 
@@ -121,7 +121,7 @@ pub(super) fn in_place<'g, W: Work>(
     done
 }
 
-impl<W: Work> Batch<'_, W> {
+impl<'a, W: Work> Batch<'a, W> {
     /// Whether the row is one that this operation changes, or locks to read, where it lies. A tombstone
     /// without a value has no room for one: its successor is appended.
     #[inline]
@@ -151,13 +151,20 @@ impl<W: Work> Batch<'_, W> {
                 Ok(Step::Done)
             }
             Mode::Peek => Ok(self.peek(i, place.record, view)),
-            _ if self.may_change_in_place(place.record, view) => Ok(self.in_place(i, place.record)),
+            _ if self.may_change_in_place(place.record, view) => match W::WIDTH {
+                Width::Fixed => Ok(self.in_place(i, place.record)),
+                Width::Variable => match self.in_place_variable(i, place.record) {
+                    Some(step) => Ok(step),
+                    None => self.copy_to_tail(i, place, view),
+                },
+            },
             _ => self.copy_to_tail(i, place, view),
         }
     }
 
     fn has_room(&self, record: RecordRef<'_>) -> bool {
-        record.shape().padded_value_bytes() == self.scratch.value.len() * 8
+        W::WIDTH == Width::Variable
+            || record.shape().padded_value_bytes() == self.scratch.value.len() * 8
     }
 
     fn count_hit(&mut self, record: RecordRef<'_>, view: View<'_>) {
@@ -171,7 +178,11 @@ impl<W: Work> Batch<'_, W> {
     #[inline]
     pub(super) fn peek(&mut self, i: usize, record: RecordRef<'_>, view: View<'_>) -> Step {
         let room = (&mut self.scratch.value[..], self.value_bytes);
-        match peek(self.work, i, record, room) {
+        let peeked = match W::WIDTH {
+            Width::Fixed => peek(self.work, i, record, room),
+            Width::Variable => variable::peek(self.work, i, record, room.0),
+        };
+        match peeked {
             Peeked::Moved => return Step::Moved,
             Peeked::Missing => self.note_missing(i),
             Peeked::Row => self.count_hit(record, view),
@@ -200,20 +211,19 @@ impl<W: Work> Batch<'_, W> {
     #[cold]
     fn revive_in_place(&mut self, i: usize, record: RecordRef<'_>, locked: Locked<'_>) {
         let before = locked.word();
-        if self.make_missing_value(i) {
+        if self.make_missing_value(i).is_some() {
             clock::fence_before_change();
             record.store_value(&self.scratch.value);
             record.set_link(record.link().with_tombstone(false));
             locked.unlock_changed(before.with_outstanding(self.clock.after(0)));
-            self.tally.inserted += 1;
-            self.tally.missing += 1;
+            self.note_inserted(record.shape().record_bytes());
         } else {
             locked.unlock_unchanged(before);
             self.note_missing(i);
         }
     }
 
-    /// A row in the read-only region: its successor goes to the tail.
+    /// A row in the read-only region, or one without room for its next value: its successor goes to the tail.
     #[inline(never)]
     fn copy_to_tail(
         &mut self,
@@ -224,40 +234,30 @@ impl<W: Work> Batch<'_, W> {
         let hash = hash(self.table, self.keys[i]);
         let old = place.record;
         let clock = self.clock;
-        // A look before space is taken. Relaxed: the lock below decides.
-        let seen = ClockWord::from_bits(old.clock().load(Ordering::Relaxed));
-        if !seen.is_replaced() && !clock.admits(seen.outstanding()) {
-            self.outcome.blocked.push(i as u32);
-            return Ok(Step::Done);
-        }
-        let value_bytes = if W::MODE == Mode::Delete { 0 } else { self.value_bytes };
-        let new = self.begin_record(self.keys[i], value_bytes)?;
         let locked = match clock::lock(old.clock(), |word| clock.admits(word.outstanding())) {
             Ok(locked) => locked,
-            Err(refused) => {
-                self.abandon(new);
-                if refused == LockRefused::Declined {
-                    self.outcome.blocked.push(i as u32);
-                    return Ok(Step::Done);
-                }
-                return Ok(Step::Moved);
+            Err(LockRefused::Replaced) => return Ok(Step::Moved),
+            Err(LockRefused::Declined) => {
+                self.outcome.blocked.push(i as u32);
+                return Ok(Step::Done);
             }
         };
         let before = locked.word();
         let tombstone = old.link().is_tombstone();
-        if tombstone && !self.make_missing_value(i) {
-            locked.unlock_unchanged(before);
-            self.abandon(new);
-            self.note_missing(i);
-            return Ok(Step::Done);
-        }
-        if tombstone {
-            new.store_value(&self.scratch.value);
-        } else {
-            // SAFETY: the old record's lock is held, and it has room for a value, not being a
-            // tombstone.
-            self.fill_successor(i, new, unsafe { old.value(self.value_bytes) });
-        }
+        // SAFETY: the old record's lock is held.
+        let old_value = (!tombstone).then(|| unsafe { old.value(old.value_bytes()) });
+        let new = match self.make_successor(i, old_value) {
+            Ok(Some(new)) => new,
+            Ok(None) => {
+                locked.unlock_unchanged(before);
+                self.note_missing(i);
+                return Ok(Step::Done);
+            }
+            Err(full) => {
+                locked.unlock_unchanged(before);
+                return Err(full);
+            }
+        };
         let outstanding = if tombstone { 0 } else { before.outstanding() };
         let outstanding = clock.after(outstanding);
         let published = self.publish(
@@ -274,8 +274,10 @@ impl<W: Work> Batch<'_, W> {
             return Ok(Step::Moved);
         }
         locked.unlock_replaced();
+        let (old_bytes, new_bytes) = (old.shape().record_bytes(), new.shape().record_bytes());
         if W::MODE == Mode::Compact {
             self.tally.moved += 1;
+            self.tally.moved_bytes += new_bytes as u64;
             return Ok(Step::Done);
         }
         self.tally.copied += 1;
@@ -287,34 +289,59 @@ impl<W: Work> Batch<'_, W> {
         }
         self.tally.promoted_used += u64::from(before.is_promoted());
         match W::MODE {
-            _ if tombstone => {
-                self.tally.inserted += 1;
-                self.tally.missing += 1;
+            _ if tombstone => self.note_inserted(new_bytes),
+            Mode::Delete => {
+                self.tally.deleted += 1;
+                self.note_replaced(old_bytes, 0);
             }
-            Mode::Delete => self.tally.deleted += 1,
-            _ => self.count_hit(old, view),
+            _ => {
+                self.note_replaced(old_bytes, new_bytes);
+                self.count_hit(old, view);
+            }
         }
         Ok(Step::Done)
     }
 
-    /// Fills an unpublished record from the value of the one that it will replace.
-    pub(super) fn fill_successor(&mut self, i: usize, new: RecordRef<'_>, old_value: &[u8]) {
-        if W::MODE == Mode::Delete {
-            return;
+    /// The record that is to replace a row's last one, complete but for its clock and its place in the chain;
+    /// none if the row is to stay missing. `old`: the row's value; none if it is deleted.
+    pub(super) fn make_successor(
+        &mut self,
+        i: usize,
+        old: Option<&[u8]>,
+    ) -> Result<Option<RecordRef<'a>>, PageFull> {
+        let key = self.keys[i];
+        let Some(old) = old else {
+            let Some(value_bytes) = self.make_missing_value(i) else { return Ok(None) };
+            let new = self.begin_record(key, value_bytes)?;
+            new.store_value(&self.scratch.value[..value_bytes.div_ceil(8)]);
+            return Ok(Some(new));
+        };
+        let value_bytes = match W::MODE {
+            Mode::Delete => Some(0),
+            Mode::Update => self.next_value_bytes(i, Some(old)),
+            Mode::Put => self.next_value_bytes(i, None),
+            Mode::Get | Mode::Peek | Mode::Promote | Mode::Compact | Mode::Locate => {
+                Some(old.len())
+            }
+        };
+        let Some(value_bytes) = value_bytes else { return Ok(None) };
+        let new = self.begin_record(key, value_bytes)?;
+        let kept = old.len().min(value_bytes);
+        // SAFETY: this thread's own unpublished record, with room for the value and its padding.
+        let value = unsafe { new.value_mut(value_bytes.next_multiple_of(8)) };
+        if W::MODE == Mode::Put {
+            value[value_bytes..].fill(0);
+        } else {
+            value[..kept].copy_from_slice(&old[..kept]);
+            value[kept..].fill(0);
         }
-        let padded = self.scratch.value.len() * 8;
-        // SAFETY: `new` is this thread's own unpublished record with room for a value.
-        let value = unsafe { new.value_mut(padded) };
-        value[self.value_bytes..].fill(0);
-        let value = &mut value[..self.value_bytes];
-        if W::MODE != Mode::Put {
-            value.copy_from_slice(old_value);
-        }
+        let value = &mut value[..value_bytes];
         match W::MODE {
             Mode::Get => self.work.read(i, value),
             Mode::Update | Mode::Put => self.work.update(i, value),
             Mode::Peek | Mode::Delete | Mode::Promote | Mode::Compact | Mode::Locate => {}
         }
+        Ok(Some(new))
     }
 
     /// Puts a complete record in the place of the key's last one. `after_head` is what followed that

@@ -2,7 +2,7 @@
 //!
 //! A store driven key by key has nothing to overlap within a batch; the processor overlaps what it can see
 //! ahead, some 500 instructions. A batch's own book-keeping takes more than that. So a single key whose
-//! row is found at the first look, in memory and where it may stay, is dealt with here, by the same code as
+//! row, of fixed width, is found at the first look, in memory and where it may stay, is dealt with here, by the same code as
 //! in a batch (`record_step`) without anything around it. Whatever is out of the ordinary is left to the
 //! batch, which starts anew: no row has been changed then and none was read, though a peek may have written
 //! to its destination.
@@ -11,7 +11,7 @@ use super::record_step::{InPlace, Peeked, in_place, peek};
 use super::{Entry, Mode, Work};
 use crate::address::TableId;
 use crate::hash::hash;
-use crate::operation::Clock;
+use crate::operation::{Clock, Width};
 use crate::store::Core;
 
 /// Values up to this long go this way: they are worked on on the stack.
@@ -35,6 +35,9 @@ pub(crate) fn try_single<W: Work>(
     clock: Clock,
     work: &mut W,
 ) -> Option<Hit> {
+    if W::WIDTH == Width::Variable {
+        return None;
+    }
     let mut words = [0; WORDS_MAX];
     let value = words.get_mut(..value_bytes.div_ceil(8))?;
     let _pin = core.gate.enter();

@@ -1,14 +1,18 @@
-//! Value lengths by table, looked up without a lock by every batch.
+//! Kinds and value lengths of tables, looked up without a lock by every batch.
 
 use std::sync::OnceLock;
 
 use crate::address::TableId;
+use crate::operation::Width;
 use crate::sync::{AtomicU32, Ordering};
 
 const PAGE: usize = 256;
 
-/// Pages of lengths, made as tables come: 65,536 of them would not suit a budget of 1 MiB. A length is
-/// kept plus one; 0 is no table.
+/// Set in the word of a table of variable width.
+const VARIABLE: u32 = 1 << 31;
+
+/// Pages of words, made as tables come: 65,536 of them would not suit a budget of 1 MiB. A word is the length
+/// plus one, with a bit for the width; 0 is no table.
 #[derive(Debug)]
 pub(super) struct Lengths(Box<[OnceLock<Box<[AtomicU32; PAGE]>>; PAGE]>);
 
@@ -19,12 +23,14 @@ impl Default for Lengths {
 }
 
 impl Lengths {
-    /// Sets a table's value length in bytes.
-    pub(super) fn set(&self, table: TableId, value_bytes: u32) {
+    /// Sets a table's width and the length of its values in bytes, their maximum where that varies.
+    pub(super) fn set(&self, table: TableId, width: Width, value_bytes: u32) {
+        debug_assert!(value_bytes < VARIABLE - 1);
+        let flag = if width == Width::Variable { VARIABLE } else { 0 };
         let page = self.0[usize::from(table.0) / PAGE]
             .get_or_init(|| Box::new([const { AtomicU32::new(0) }; PAGE]));
         // Relaxed: the length is all there is; whoever has the table's number got it afterwards.
-        page[usize::from(table.0) % PAGE].store(value_bytes + 1, Ordering::Relaxed);
+        page[usize::from(table.0) % PAGE].store(flag | (value_bytes + 1), Ordering::Relaxed);
     }
 
     /// Forgets a table.
@@ -34,12 +40,28 @@ impl Lengths {
         }
     }
 
-    /// A table's value length in bytes, if there is such a table.
     #[inline]
-    pub(super) fn get(&self, table: TableId) -> Option<usize> {
-        let page = self.0[usize::from(table.0) / PAGE].get()?;
-        let length = page[usize::from(table.0) % PAGE].load(Ordering::Relaxed);
-        (length as usize).checked_sub(1)
+    fn word(&self, table: TableId) -> u32 {
+        let page = self.0[usize::from(table.0) / PAGE].get();
+        page.map_or(0, |page| page[usize::from(table.0) % PAGE].load(Ordering::Relaxed))
+    }
+
+    /// The value length in bytes of a table of this width, if there is such a table.
+    #[inline]
+    pub(super) fn get(&self, table: TableId, width: Width) -> Option<usize> {
+        let flag = if width == Width::Variable { VARIABLE } else { 0 };
+        // One comparison tells both: what is not of this width becomes large.
+        let length = (self.word(table) ^ flag).wrapping_sub(1);
+        (length < VARIABLE - 1).then_some(length as usize)
+    }
+
+    /// The width of a table, if there is one.
+    pub(super) fn width(&self, table: TableId) -> Option<Width> {
+        match self.word(table) {
+            0 => None,
+            VARIABLE.. => Some(Width::Variable),
+            _ => Some(Width::Fixed),
+        }
     }
 }
 
@@ -51,14 +73,21 @@ mod tests {
     fn lengths_are_there_once_set() {
         let lengths = Lengths::default();
         for number in [1, 2, 255, 256, u16::MAX] {
-            assert_eq!(lengths.get(TableId(number)), None);
-            lengths.set(TableId(number), u32::from(number) * 8);
-            assert_eq!(lengths.get(TableId(number)), Some(usize::from(number) * 8));
+            let table = TableId(number);
+            for (width, other) in [(Width::Fixed, Width::Variable), (Width::Variable, Width::Fixed)]
+            {
+                for bytes in [0, 1, u32::from(number) * 8] {
+                    assert_eq!((lengths.width(table), lengths.get(table, width)), (None, None));
+                    lengths.set(table, width, bytes);
+                    assert_eq!(lengths.get(table, width), Some(bytes as usize));
+                    assert_eq!(lengths.get(table, other), None);
+                    assert_eq!(lengths.width(table), Some(width));
+                    lengths.clear(table);
+                }
+            }
+            lengths.set(table, Width::Fixed, 8);
         }
-        assert_eq!(lengths.get(TableId(3)), None);
-        lengths.set(TableId(3), 0);
-        assert_eq!(lengths.get(TableId(3)), Some(0));
-        lengths.clear(TableId(3));
-        assert_eq!(lengths.get(TableId(3)), None);
+        assert_eq!(lengths.get(TableId(3), Width::Fixed), None);
+        assert_eq!(lengths.get(TableId(3), Width::Variable), None);
     }
 }

@@ -23,13 +23,13 @@ use crate::device::{self, DeviceChoice};
 use crate::epoch::Gate;
 use crate::error::{Error, Result};
 use crate::execute::{
-    Batch, Caller, Delete, Hit, Locate, Mode, Promote, Scratch, Tally, Work, try_single,
+    Batch, Caller, Delete, Hit, Locate, Mode, Promote, ReadClock, Scratch, Tally, Work, try_single,
 };
 use crate::index::Index;
 use crate::log::Log;
 use crate::log::page::PAGE_HEADER_BYTES;
-use crate::operation::{Clock, Operation, Outcome, Promoted};
-use crate::record::{VALUE_BYTES_MAX, record_bytes};
+use crate::operation::{Clock, Operation, Outcome, Promoted, Width};
+use crate::record::{HEADER_BYTES, VALUE_BYTES_MAX, record_bytes};
 use crate::scan::Scan;
 use crate::stats::{Counters, StoreStats};
 use crate::sync::{AtomicU64, Ordering};
@@ -82,7 +82,9 @@ pub struct TableInfo {
     pub id: TableId,
     /// Its name.
     pub name: String,
-    /// Bytes of each value.
+    /// How long its values are: all alike, or each as it is.
+    pub width: Width,
+    /// Bytes of each value; where the width is variable, of the longest that it takes.
     pub value_bytes: u32,
     /// What the caller keeps with it.
     pub descriptor: Vec<u8>,
@@ -123,16 +125,42 @@ pub(crate) struct TableState {
     /// Batches add what they inserted less what they deleted before they unpin, so the sum is exact while
     /// they are paused. Between the counts of two batches it may be off, even below zero.
     pub(crate) rows: AtomicU64,
+    /// Bytes of those rows' records, where the width is variable; counted in the same way.
+    record_bytes: AtomicU64,
 }
 
 impl TableState {
     fn new(entry: TableEntry) -> Self {
-        TableState { rows: AtomicU64::new(entry.rows), entry }
+        let (rows, record_bytes) = (entry.rows.into(), entry.record_bytes.into());
+        TableState { rows, record_bytes, entry }
     }
 
     /// The table as a checkpoint holds it.
     fn to_entry(&self) -> TableEntry {
-        TableEntry { rows: self.rows.load(Ordering::Relaxed), ..self.entry.clone() }
+        TableEntry {
+            rows: self.rows.load(Ordering::Relaxed),
+            record_bytes: self.record_bytes.load(Ordering::Relaxed),
+            ..self.entry.clone()
+        }
+    }
+
+    /// Bytes of a record; of the longest one, where the width is variable.
+    pub(crate) fn record_bytes_max(&self) -> u64 {
+        record_bytes(self.entry.value_bytes as usize) as u64
+    }
+
+    /// Bytes of the records of so many rows, all that the table has.
+    pub(crate) fn live_bytes(&self, rows: u64) -> u64 {
+        let longest = self.record_bytes_max();
+        match self.entry.width() {
+            Width::Fixed => rows * longest,
+            Width::Variable => {
+                // Counts of batches under way may not fit each other.
+                let bytes = self.record_bytes.load(Ordering::Relaxed);
+                let bytes = bytes.cast_signed().max(0).cast_unsigned();
+                bytes.clamp(rows * HEADER_BYTES as u64, rows * longest)
+            }
+        }
     }
 }
 
@@ -150,10 +178,48 @@ impl Core {
         found.map_or_else(|| format!("number {}", table.0), |state| state.entry.name.clone())
     }
 
+    /// The value length of a table of this width; the longest value's, where that varies.
     #[inline]
-    pub(crate) fn value_bytes(&self, table: TableId) -> Result<usize> {
-        let length = self.lengths.get(table);
-        length.ok_or_else(|| Error::NoSuchTable(format!("number {}", table.0)))
+    pub(crate) fn value_bytes(&self, table: TableId, width: Width) -> Result<usize> {
+        self.lengths.get(table, width).ok_or_else(|| self.not_of_width(table, width))
+    }
+
+    #[cold]
+    fn not_of_width(&self, table: TableId, width: Width) -> Error {
+        if let Err(error) = self.width(table) {
+            return error;
+        }
+        let name = self.table_name(table);
+        Error::InvalidArgument(match width {
+            Width::Fixed => format!(
+                "table {name:?} has values of variable width: it takes operations whose WIDTH is Variable"
+            ),
+            Width::Variable => format!(
+                "table {name:?} has values of fixed width: it takes operations whose WIDTH is Fixed"
+            ),
+        })
+    }
+
+    pub(crate) fn width(&self, table: TableId) -> Result<Width> {
+        let width = self.lengths.width(table);
+        width.ok_or_else(|| Error::NoSuchTable(format!("number {}", table.0)))
+    }
+
+    /// Bytes of a record of a table on average; none as long as it has no rows.
+    pub(crate) fn mean_record_bytes(&self, table: TableId) -> Option<usize> {
+        let tables = self.tables.read();
+        let state = tables.get(usize::from(table.0).wrapping_sub(1))?;
+        let rows = state.rows.load(Ordering::Relaxed).cast_signed();
+        let rows = u64::try_from(rows).ok().filter(|&rows| rows > 0)?;
+        Some(state.live_bytes(rows).div_ceil(rows) as usize)
+    }
+
+    /// Adds to the bytes of a table's records, wrapping.
+    #[cold]
+    pub(crate) fn add_record_bytes(&self, table: TableId, bytes: u64) {
+        if let Some(state) = self.tables.read().get(usize::from(table.0).wrapping_sub(1)) {
+            state.record_bytes.fetch_add(bytes, Ordering::Relaxed);
+        }
     }
 
     /// Counts a single key that took the short way: one counter tells all.
@@ -334,6 +400,61 @@ impl Store {
     /// `TableMismatch` if the name is taken; `InvalidArgument` for a value that fits no page, or after
     /// 65,535 tables.
     pub fn create_table(&self, name: &str, value_bytes: u32, descriptor: &[u8]) -> Result<TableId> {
+        self.create(name, Width::Fixed, value_bytes, descriptor)
+    }
+
+    /// Makes a table of values of any length up to `value_bytes_max`, each as long as it is: 32 bytes of
+    /// header, and the value padded to 8. It takes operations whose [`Operation::WIDTH`] is `Variable`.
+    ///
+    /// A value changes in place as long as its padded length stays; one of another length goes to the
+    /// log's tail, which costs a record's space until compaction has passed the old one.
+    ///
+    /// ```
+    /// use embank_kv::{Access, Clock, Operation, Store, StoreOptions, Width};
+    ///
+    /// struct PutWords<'a>(&'a [&'a str]);
+    /// impl Operation for PutWords<'_> {
+    ///     const ACCESS: Access = Access::Put;
+    ///     const WIDTH: Width = Width::Variable;
+    ///     fn value_bytes(&mut self, i: usize, _old: Option<&[u8]>) -> usize {
+    ///         self.0[i].len()
+    ///     }
+    ///     fn update(&mut self, i: usize, value: &mut [u8]) {
+    ///         value.copy_from_slice(self.0[i].as_bytes());
+    ///     }
+    ///     fn insert(&mut self, i: usize, value: &mut [u8]) -> bool {
+    ///         self.update(i, value);
+    ///         true
+    ///     }
+    /// }
+    ///
+    /// # fn main() -> embank_kv::Result<()> {
+    /// # let dir = tempfile::tempdir().expect("a temporary directory");
+    /// let store = Store::open(dir.path(), &StoreOptions::default())?;
+    /// let words = store.create_variable_table("words", 1024, b"")?;
+    /// store.execute(words, &[0, 1], Clock::Keep, &mut PutWords(&["in", "order"]))?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`create_table`](Self::create_table), for a maximum that fits no page.
+    pub fn create_variable_table(
+        &self,
+        name: &str,
+        value_bytes_max: u32,
+        descriptor: &[u8],
+    ) -> Result<TableId> {
+        self.create(name, Width::Variable, value_bytes_max, descriptor)
+    }
+
+    fn create(
+        &self,
+        name: &str,
+        width: Width,
+        value_bytes: u32,
+        descriptor: &[u8],
+    ) -> Result<TableId> {
         check_value_bytes(&self.core, name, value_bytes)?;
         if descriptor.len() > DESCRIPTOR_BYTES_MAX {
             return Err(Error::InvalidArgument(format!(
@@ -347,7 +468,10 @@ impl Store {
             return Err(Error::TableMismatch {
                 name: name.into(),
                 expected: "a new table".into(),
-                found: format!("values of {} bytes", found.value_bytes),
+                found: match found.width() {
+                    Width::Fixed => format!("values of {} bytes", found.value_bytes),
+                    Width::Variable => format!("values of up to {} bytes", found.value_bytes),
+                },
             });
         }
         let number = u16::try_from(tables.len() + 1).map_err(|_| {
@@ -357,11 +481,13 @@ impl Store {
             number,
             name: name.into(),
             value_bytes,
+            variable: width == Width::Variable,
             descriptor: descriptor.into(),
             rows: 0,
+            record_bytes: 0,
             dropped: false,
         }));
-        self.core.lengths.set(TableId(number), value_bytes);
+        self.core.lengths.set(TableId(number), width, value_bytes);
         Ok(TableId(number))
     }
 
@@ -376,7 +502,7 @@ impl Store {
         {
             let mut tables = self.core.tables.write();
             // Under the lock: of two calls one drops the table.
-            self.core.value_bytes(table)?;
+            self.core.width(table)?;
             let state = &mut tables[usize::from(table.0) - 1];
             state.entry = TableEntry {
                 name: String::new(),
@@ -384,7 +510,7 @@ impl Store {
                 dropped: true,
                 ..state.entry.clone()
             };
-            state.rows = AtomicU64::new(0);
+            (state.rows, state.record_bytes) = (AtomicU64::new(0), AtomicU64::new(0));
             self.core.lengths.clear(table);
         }
         self.core.waiters.wake_all();
@@ -399,6 +525,7 @@ impl Store {
         let info = |entry: &TableEntry| TableInfo {
             id: entry.id(),
             name: entry.name.clone(),
+            width: entry.width(),
             value_bytes: entry.value_bytes,
             descriptor: entry.descriptor.clone(),
         };
@@ -412,7 +539,7 @@ impl Store {
         clock: Clock,
         work: &mut W,
     ) -> Result<(Outcome, Tally)> {
-        let value_bytes = self.core.value_bytes(table)?;
+        let value_bytes = self.core.value_bytes(table, W::WIDTH)?;
         let releases = clock == Clock::Release || W::MODE == Mode::Delete;
         let _released = releases.then(|| Released { waiters: &self.core.waiters, table, keys });
         if let [key] = *keys
@@ -441,8 +568,9 @@ impl Store {
     /// worked on one by one: other batches may see some done and others not yet.
     ///
     /// # Errors
-    /// `NoSuchTable`; `Damaged` or `Io` for a row that can't be read; `Poisoned` after a failed write,
-    /// for anything but a peek. Rows before the failure may have been worked on.
+    /// `NoSuchTable`; `InvalidArgument` for an operation of another width than the table's, or a value longer
+    /// than its maximum; `Damaged` or `Io` for a row that can't be read; `Poisoned` after a failed write,
+    /// for anything but a peek. Other rows may have been worked on before the failure.
     pub fn execute<O: Operation>(
         &self,
         table: TableId,
@@ -458,7 +586,11 @@ impl Store {
     /// # Errors
     /// As [`execute`](Self::execute).
     pub fn delete(&self, table: TableId, keys: &[u64]) -> Result<u64> {
-        self.run(table, keys, Clock::Keep, &mut Delete).map(|(_, tally)| tally.deleted)
+        let (_, tally) = match self.core.width(table)? {
+            Width::Fixed => self.run(table, keys, Clock::Keep, &mut Delete::<false>)?,
+            Width::Variable => self.run(table, keys, Clock::Keep, &mut Delete::<true>)?,
+        };
+        Ok(tally.deleted)
     }
 
     /// Adds to `out` those keys whose rows `promote` would move: on disk, or in the read-only region and
@@ -468,7 +600,10 @@ impl Store {
     /// # Errors
     /// `NoSuchTable`.
     pub fn promotable(&self, table: TableId, keys: &[u64], out: &mut Vec<u64>) -> Result<()> {
-        let (outcome, _) = self.run(table, keys, Clock::Keep, &mut Locate)?;
+        let (outcome, _) = match self.core.width(table)? {
+            Width::Fixed => self.run(table, keys, Clock::Keep, &mut Locate::<false>)?,
+            Width::Variable => self.run(table, keys, Clock::Keep, &mut Locate::<true>)?,
+        };
         out.extend(outcome.missing.iter().map(|&i| keys[i as usize]));
         Ok(())
     }
@@ -480,7 +615,10 @@ impl Store {
     /// # Errors
     /// As [`execute`](Self::execute).
     pub fn promote(&self, table: TableId, keys: &[u64]) -> Result<Promoted> {
-        let (outcome, tally) = self.run(table, keys, Clock::Keep, &mut Promote)?;
+        let (outcome, tally) = match self.core.width(table)? {
+            Width::Fixed => self.run(table, keys, Clock::Keep, &mut Promote::<false>)?,
+            Width::Variable => self.run(table, keys, Clock::Keep, &mut Promote::<true>)?,
+        };
         Ok(Promoted {
             moved: tally.moved,
             resident: tally.resident,
@@ -512,16 +650,12 @@ impl Store {
     /// # Errors
     /// As [`execute`](Self::execute).
     pub fn clock_of(&self, table: TableId, key: u64) -> Result<Option<u32>> {
-        struct ReadClock(Option<u32>);
-        impl Work for ReadClock {
-            const MODE: Mode = Mode::Peek;
-            fn clock(&mut self, outstanding: u32) {
-                self.0 = Some(outstanding);
-            }
-        }
-        let mut work = ReadClock(None);
-        let (outcome, _) = self.run(table, &[key], Clock::Keep, &mut work)?;
-        Ok(work.0.filter(|_| outcome.missing.is_empty()))
+        let (mut fixed, mut variable) = (ReadClock::<false>(None), ReadClock::<true>(None));
+        let (outcome, _) = match self.core.width(table)? {
+            Width::Fixed => self.run(table, &[key], Clock::Keep, &mut fixed)?,
+            Width::Variable => self.run(table, &[key], Clock::Keep, &mut variable)?,
+        };
+        Ok(fixed.0.or(variable.0).filter(|_| outcome.missing.is_empty()))
     }
 
     /// Takes a checkpoint of all tables and of `blob`, the caller's own bytes; returns its number.
@@ -623,7 +757,7 @@ impl Store {
     }
 
     fn scan_held<'a>(&self, table: TableId, held: Option<Arc<Store>>) -> Result<Scan<'a>> {
-        self.core.value_bytes(table)?;
+        self.core.width(table)?;
         // Held until the log is leased: no later checkpoint removes this one before.
         let newest = self.newest.lock();
         if newest.number == 0 {

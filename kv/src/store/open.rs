@@ -127,7 +127,7 @@ impl Store {
         for table in core.tables.read().iter() {
             check_value_bytes(&core, &table.entry.name, table.entry.value_bytes)?;
             if !table.entry.dropped {
-                core.lengths.set(table.entry.id(), table.entry.value_bytes);
+                core.lengths.set(table.entry.id(), table.entry.width(), table.entry.value_bytes);
             }
         }
         // A crash may have come between a checkpoint and giving back what it let go of.

@@ -2,7 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a test")]
 #![allow(dead_code, reason = "each test binary uses some of these")]
 
-use embank_kv::{Access, Clock, Operation, Outcome, Result, Store, StoreOptions, TableId};
+use embank_kv::{Access, Clock, Operation, Outcome, Result, Store, StoreOptions, TableId, Width};
 
 /// Puts `values[i]`, inserting missing rows.
 pub(crate) struct PutAll<'a>(pub(crate) &'a [Vec<u8>]);
@@ -50,6 +50,90 @@ impl Operation for Add {
     fn update(&mut self, _i: usize, value: &mut [u8]) {
         let now = u64::from_le_bytes(value[..8].try_into().unwrap());
         value[..8].copy_from_slice(&now.wrapping_add(self.by).to_le_bytes());
+    }
+    fn insert(&mut self, i: usize, value: &mut [u8]) -> bool {
+        self.update(i, value);
+        self.insert
+    }
+}
+
+/// Puts `values[i]` into a table of variable width.
+pub(crate) struct PutEach<'a>(pub(crate) &'a [Vec<u8>]);
+
+impl Operation for PutEach<'_> {
+    const ACCESS: Access = Access::Put;
+    const WIDTH: Width = Width::Variable;
+    fn value_bytes(&mut self, i: usize, old: Option<&[u8]>) -> usize {
+        assert_eq!(old, None, "a put is not told the old value");
+        self.0[i].len()
+    }
+    fn update(&mut self, i: usize, value: &mut [u8]) {
+        value.copy_from_slice(&self.0[i]);
+    }
+    fn insert(&mut self, i: usize, value: &mut [u8]) -> bool {
+        assert!(value.iter().all(|&byte| byte == 0), "a new value is zeroed");
+        self.update(i, value);
+        true
+    }
+}
+
+/// As `ReadAll`, of variable width.
+pub(crate) struct ReadEach<'a>(pub(crate) &'a mut [Vec<u8>]);
+
+impl Operation for ReadEach<'_> {
+    const ACCESS: Access = Access::Peek;
+    const WIDTH: Width = Width::Variable;
+    fn read(&mut self, i: usize, value: &[u8]) {
+        self.0[i] = value.to_vec();
+    }
+    fn destination(&mut self, _i: usize) -> Option<&mut [u8]> {
+        panic!("not asked for a table of variable width")
+    }
+}
+
+/// As `GetAll`, of variable width.
+pub(crate) struct GetEach<'a>(pub(crate) &'a mut [Vec<u8>]);
+
+impl Operation for GetEach<'_> {
+    const ACCESS: Access = Access::Get;
+    const WIDTH: Width = Width::Variable;
+    fn read(&mut self, i: usize, value: &[u8]) {
+        self.0[i] = value.to_vec();
+    }
+}
+
+/// Changes length and content of rows by what they were: see `turned`. A missing row begins with 9 bytes.
+pub(crate) struct Turn {
+    pub(crate) max: usize,
+    pub(crate) insert: bool,
+}
+
+/// What `Turn` makes of a value.
+pub(crate) fn turned(old: Option<&[u8]>, max: usize) -> Vec<u8> {
+    let mut value = old.unwrap_or_default().to_vec();
+    value.resize(turned_bytes(old, max), 0);
+    value.iter_mut().for_each(|byte| *byte = byte.wrapping_add(3));
+    value
+}
+
+fn turned_bytes(old: Option<&[u8]>, max: usize) -> usize {
+    let last = |old: &[u8]| usize::from(old.last().copied().unwrap_or(7));
+    old.map_or(9, |old| match last(old) % 3 {
+        // Often within the same padding, else anywhere.
+        0 => old.len(),
+        1 => (old.len() ^ 3).min(max),
+        _ => (old.len() * 5 + last(old)) % (max + 1),
+    })
+}
+
+impl Operation for Turn {
+    const ACCESS: Access = Access::Update;
+    const WIDTH: Width = Width::Variable;
+    fn value_bytes(&mut self, _i: usize, old: Option<&[u8]>) -> usize {
+        turned_bytes(old, self.max)
+    }
+    fn update(&mut self, _i: usize, value: &mut [u8]) {
+        value.iter_mut().for_each(|byte| *byte = byte.wrapping_add(3));
     }
     fn insert(&mut self, i: usize, value: &mut [u8]) -> bool {
         self.update(i, value);
@@ -164,9 +248,25 @@ impl Random {
 pub(crate) fn peek(store: &Store, table: TableId, keys: &[u64]) -> Result<Vec<Option<Vec<u8>>>> {
     let mut values = vec![Vec::new(); keys.len()];
     let outcome = store.execute(table, keys, Clock::Keep, &mut ReadAll(&mut values))?;
+    Ok(rows(values, &outcome))
+}
+
+/// Values as rows; `None` for those that are missing.
+pub(crate) fn rows(values: Vec<Vec<u8>>, outcome: &Outcome) -> Vec<Option<Vec<u8>>> {
     let mut rows: Vec<_> = values.into_iter().map(Some).collect();
-    for i in outcome.missing {
+    for &i in &outcome.missing {
         rows[i as usize] = None;
     }
-    Ok(rows)
+    rows
+}
+
+/// As `peek`, of variable width.
+pub(crate) fn peek_each(
+    store: &Store,
+    table: TableId,
+    keys: &[u64],
+) -> Result<Vec<Option<Vec<u8>>>> {
+    let mut values = vec![Vec::new(); keys.len()];
+    let outcome = store.execute(table, keys, Clock::Keep, &mut ReadEach(&mut values))?;
+    Ok(rows(values, &outcome))
 }
