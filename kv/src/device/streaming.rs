@@ -54,8 +54,8 @@ pub(super) struct Streaming<'a> {
     lent: VecDeque<Lent>,
     /// The number of the first of `lent`.
     first: u64,
-    /// Held open until the end.
-    files: Vec<Arc<Segment>>,
+    /// The caller's, which keeps them open until the ring is drained.
+    files: &'a mut Vec<Arc<Segment>>,
     /// Asked for, and no memory for it yet.
     asked: Option<(u64, usize)>,
     /// Reads to push again, for the rest of their bytes.
@@ -68,6 +68,7 @@ pub(super) struct Streaming<'a> {
 impl<'a> Streaming<'a> {
     pub(super) fn new(
         segments: &'a Segments,
+        files: &'a mut Vec<Arc<Segment>>,
         memory: &'a mut [u8],
         stream: &'a mut dyn ReadStream,
     ) -> Self {
@@ -81,7 +82,7 @@ impl<'a> Streaming<'a> {
             tail: 0,
             lent: VecDeque::new(),
             first: 0,
-            files: Vec::new(),
+            files,
             asked: None,
             again: Vec::new(),
             retries: 0,
@@ -188,9 +189,10 @@ impl<'a> Streaming<'a> {
             .offset(lent.offset + lent.arrived as u64)
             .build()
             .user_data(number);
-        // SAFETY: the range belongs to this read alone until it is done (`lend`), inside memory that is
-        // borrowed for longer than the ring's loan, and `files` holds the file open. `run` returns
-        // with nothing outstanding, and an unwinding drops the loan, which drains, before either goes.
+        // SAFETY: the range belongs to this read alone until it is done (`lend`). `run` returns with nothing
+        // outstanding. Where `done` unwinds, `self` goes first, but it only borrows: the memory is the
+        // caller's, `files` was made before the ring's loan (`read_stream`), and the loan drains on its
+        // drop, so both outlive whatever is in flight.
         unsafe { ring.push(&entry) };
     }
 
@@ -279,7 +281,8 @@ mod tests {
         let segments = segments(dir.path());
         let mut memory = AlignedBuffer::zeroed(8192);
         let mut two = Two { asked: 0, done: Vec::new() };
-        let mut streaming = Streaming::new(&segments, &mut memory, &mut two);
+        let mut files = Vec::new();
+        let mut streaming = Streaming::new(&segments, &mut files, &mut memory, &mut two);
         assert_eq!((streaming.begin().unwrap(), streaming.begin().unwrap()), (Some(0), Some(1)));
         // The second comes first, disturbed, then short, then whole; its memory waits for the first.
         streaming.complete(1, -libc::EAGAIN);
@@ -300,7 +303,8 @@ mod tests {
         let mut memory = AlignedBuffer::zeroed(8192);
         for (result, what) in [(-libc::EIO, "at offset 4096"), (100, "holds 100 of 4096")] {
             let mut two = Two { asked: 0, done: Vec::new() };
-            let mut streaming = Streaming::new(&segments, &mut memory, &mut two);
+            let mut files = Vec::new();
+            let mut streaming = Streaming::new(&segments, &mut files, &mut memory, &mut two);
             while streaming.begin().unwrap().is_some() {}
             streaming.complete(1, result);
             streaming.complete(0, 4096);
@@ -319,7 +323,8 @@ mod tests {
         let segments = segments(dir.path());
         let mut memory = AlignedBuffer::zeroed(8192);
         let mut two = Two { asked: 0, done: Vec::new() };
-        let mut streaming = Streaming::new(&segments, &mut memory, &mut two);
+        let mut files = Vec::new();
+        let mut streaming = Streaming::new(&segments, &mut files, &mut memory, &mut two);
         streaming.begin().unwrap();
         for _ in 0..=transfer::retries_max(1) {
             streaming.complete(0, -libc::EINTR);
