@@ -67,7 +67,8 @@ impl RowCache {
         let most = budget.cache_bytes_max();
         let wanted = (most / SHARDS_WANTED / page_bytes).max(1) * page_bytes;
         let shard_bytes = wanted.min(SHARD_BYTES_MAX as u64);
-        let shards = (most / shard_bytes) as usize;
+        // One without a slot would be memory that nobody looks into: from 1 TiB on, the rest is the log's.
+        let shards = ((most / shard_bytes) as usize).min(SLOTS);
         RowCache {
             budget,
             shards: (0..shards).map(|_| Mutex::default()).collect(),
@@ -113,13 +114,14 @@ impl RowCache {
         let hash = hash(address);
         let Some(shard) = self.shard(hash) else { return };
         let mut shard = shard.lock();
+        demand.record_bytes = image.len();
         if !shard.is_open() {
-            demand.record_bytes = image.len();
-            demand.evicted += 1;
+            // A record that no shard would take is no reason to open one.
+            let wanted = shard::would_take(self.shard_bytes, image.len());
+            demand.evicted += u64::from(wanted);
             return;
         }
         let done = shard.insert(address, hash, image);
-        demand.record_bytes = image.len();
         demand.evicted += u64::from(done.evicted);
         demand.returned += u64::from(done.returned);
     }

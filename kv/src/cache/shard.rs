@@ -104,10 +104,18 @@ fn address_of(words: &[u64], at: usize) -> u64 {
     (words[at + 1] >> 32 | (words[at + 3] & 0xFFFF) << 32) << 3
 }
 
-impl Shard {
-    /// Takes memory of `bytes`, laid out for records of about `record_bytes`; what was in it is forgotten.
-    pub(super) fn open(&mut self, bytes: usize, record_bytes: usize, huge: bool) -> Result<()> {
-        debug_assert!(bytes <= SHARD_BYTES_MAX && bytes.is_multiple_of(4096));
+/// Where index, marks and queues lie in a shard's memory.
+struct Layout {
+    buckets: usize,
+    marks: usize,
+    /// In words, as are the lengths of the two queues after it.
+    queues_at: usize,
+    small: usize,
+    main: usize,
+}
+
+impl Layout {
+    fn new(bytes: usize, record_bytes: usize) -> Self {
         let rows = bytes / (record_bytes + 9);
         // Five in eight places in use: a bucket then overflows for one row in two hundred.
         let buckets = (rows * 8 / 5).div_ceil(BUCKET_PLACES).max(1);
@@ -115,13 +123,27 @@ impl Shard {
         let queues_at = (buckets * BUCKET_PLACES * 4 + marks * 2) / 8;
         let words = (bytes / 8).saturating_sub(queues_at);
         let small = words / SMALL_PART;
+        Layout { buckets, marks, queues_at, small, main: words - small }
+    }
+}
+
+/// Whether a shard of `bytes`, laid out for records of `record_bytes`, would take them at all.
+pub(super) fn would_take(bytes: usize, record_bytes: usize) -> bool {
+    Ring::new(0, Layout::new(bytes, record_bytes).main).suits(record_bytes / 8)
+}
+
+impl Shard {
+    /// Takes memory of `bytes`, laid out for records of about `record_bytes`; what was in it is forgotten.
+    pub(super) fn open(&mut self, bytes: usize, record_bytes: usize, huge: bool) -> Result<()> {
+        debug_assert!(bytes <= SHARD_BYTES_MAX && bytes.is_multiple_of(4096));
+        let Layout { buckets, marks, queues_at, small, main } = Layout::new(bytes, record_bytes);
         *self = Shard(Some(Live {
             memory: Region::reserve(bytes, huge)?,
             buckets,
             marks,
             queues_at,
             small: Ring::new(0, small.max(1)),
-            main: Ring::new(small, (words - small).max(1)),
+            main: Ring::new(small, main.max(1)),
         }));
         Ok(())
     }
@@ -157,7 +179,7 @@ impl Shard {
         }
     }
 
-    /// Copies the record at an address of the log into `into`; its length in words if it is here.
+    /// Copies the record at an address of the log into `into`; false if it is not here.
     pub(super) fn get(&mut self, address: Address, hash: u64, into: &mut Vec<u64>) -> bool {
         let Some(live) = &mut self.0 else { return false };
         let Some((_, at)) = live.find(address, hash) else { return false };
@@ -455,6 +477,7 @@ mod tests {
         let mut shard = shard(96);
         insert(&mut shard, 96, SHARD_BYTES / 2);
         assert!(!has(&mut shard, 96, SHARD_BYTES / 2));
+        assert!(would_take(SHARD_BYTES, 96) && !would_take(SHARD_BYTES, SHARD_BYTES / 2));
         shard.close();
         assert!(!has(&mut shard, 96, 64));
     }

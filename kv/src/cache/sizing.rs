@@ -235,6 +235,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::address::Address;
     use crate::budget::{Budget, SCAN_PAGES};
     use crate::device::{DeviceOptions, MemoryDevice};
     use crate::error::Error;
@@ -260,6 +261,32 @@ mod tests {
         assert!(budget.cache_bytes() + cache.shard_bytes as u64 > budget.cache_bytes_max());
         assert_eq!(cache.bytes(), budget.cache_bytes());
         (log, cache)
+    }
+
+    /// Above it, shards had memory and no slot that led to them.
+    #[test]
+    fn every_shard_of_the_largest_budget_has_a_slot() {
+        let budget = Budget::new(4 << 40, 4 << 20).unwrap();
+        let cache = RowCache::new(Arc::new(budget));
+        assert_eq!(cache.shards.len(), SLOTS);
+        cache.deal_slots(cache.shards.len());
+        let mut dealt: Vec<u32> =
+            cache.slots.iter().map(|slot| slot.load(Ordering::Relaxed)).collect();
+        dealt.sort_unstable();
+        assert!(dealt.into_iter().eq(0..SLOTS as u32));
+    }
+
+    /// A closed cache is not opened for records that it could never take.
+    #[test]
+    fn records_too_long_for_a_shard_show_no_need_of_one() {
+        let page_bytes = Budget::page_bytes_for(BUDGET_BYTES);
+        let budget = Budget::new(BUDGET_BYTES, page_bytes).unwrap();
+        let cache = RowCache::new(Arc::new(budget));
+        for (bytes, evicted) in [(96, 1), (cache.shard_bytes / 2, 0)] {
+            let mut demand = Demand::default();
+            cache.insert(Address::new(4096), &vec![0; bytes], &mut demand);
+            assert_eq!(demand.evicted, evicted, "{bytes} bytes");
+        }
     }
 
     /// Nobody but the writer may be needed to make the cache give way: turning pages, then a checkpoint's
