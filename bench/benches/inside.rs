@@ -66,16 +66,16 @@ fn log(criterion: &mut Criterion) {
     group.bench_function("append a page of 64-byte rows", |bencher| {
         bencher.iter_batched(
             page,
-            |page| assert_eq!(page.fill(), records),
+            |mut page| assert_eq!(page.fill(), records),
             BatchSize::PerIteration,
         );
     });
     group.throughput(Throughput::Bytes(1 << PAGE_BITS));
-    let filled = page();
+    let mut filled = page();
     assert_eq!(filled.fill(), records);
     let mut image = AlignedBuffer::zeroed(1 << PAGE_BITS);
     group.bench_function("flush a page to memory", |bencher| {
-        bencher.iter(|| filled.flush(records, &mut image).expect("memory takes it"));
+        bencher.iter(|| filled.flush(&mut image).expect("memory takes it"));
     });
     group.finish();
 }

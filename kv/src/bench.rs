@@ -83,6 +83,8 @@ pub struct FirstPage {
     log: Log,
     gate: Gate,
     value_bytes: usize,
+    /// Records that are complete in the page.
+    appended: u64,
 }
 
 impl FirstPage {
@@ -95,12 +97,12 @@ impl FirstPage {
         let extent = Extent { page_bits, begin: 0, tail_page: 0 };
         let counters = Arc::new(Counters::default());
         let log = Log::new(budget, device, counters, 1, extent, Arc::default())?;
-        Ok(FirstPage { log, gate: Gate::default(), value_bytes })
+        Ok(FirstPage { log, gate: Gate::default(), value_bytes, appended: 0 })
     }
 
     /// Appends records until the page is full; how many.
     #[must_use]
-    pub fn fill(&self) -> u64 {
+    pub fn fill(&mut self) -> u64 {
         let mut appended = 0;
         let guard = self.gate.enter();
         let view = self.log.view();
@@ -114,6 +116,7 @@ impl FirstPage {
             appended += 1;
         }
         drop(guard);
+        self.appended += appended;
         appended
     }
 
@@ -121,10 +124,10 @@ impl FirstPage {
     ///
     /// # Errors
     /// What the device reports.
-    pub fn flush(&self, appended: u64, image: &mut AlignedBuffer) -> Result<()> {
-        let used = PAGE_HEADER_BYTES + appended * record_bytes(self.value_bytes) as u64;
-        // SAFETY: the page's frame lives with the log; `appended` records were completed by `fill`, and
-        // nobody else refers to this log.
+    pub fn flush(&self, image: &mut AlignedBuffer) -> Result<()> {
+        let used = PAGE_HEADER_BYTES + self.appended * record_bytes(self.value_bytes) as u64;
+        // SAFETY: the page's frame lives with the log; so many records were completed by `fill`,
+        // which alone counts them, and nobody else refers to this log.
         unsafe {
             let frame = self.log.frame_pointer(0);
             page::write_image(frame, 0, used, PageIdentity { page: 0, bank: 1 }, image);
