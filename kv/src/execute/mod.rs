@@ -40,6 +40,12 @@ use crate::store::Core;
 pub(crate) const CHUNK_KEYS: usize = 1024;
 /// Keys whose rows must be read are set aside until there are so many: bounds the scratch memory.
 const PENDING_KEYS_MAX: usize = 4096;
+/// A thread's scratch is nearly all keys set aside; docs/architecture.md says that it stays below this.
+const SCRATCH_BYTES_MAX: usize = 1 << 20;
+// A vector that grows by doubling.
+const _: () = assert!(
+    (PENDING_KEYS_MAX + CHUNK_KEYS).next_power_of_two() * size_of::<Pending>() < SCRATCH_BYTES_MAX
+);
 /// Keys that go through a stage together. Measured on 64-byte rows, 10 million of them: 32 and 64 are alike,
 /// fewer hide less latency, more fall out of the first-level cache.
 const GROUP_KEYS: usize = 32;
