@@ -1,0 +1,49 @@
+//! Callers' functions that panic: the store is as it was, and so is its memory.
+
+#![expect(clippy::unwrap_used, reason = "a test")]
+
+mod common;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use common::{options, peek, put, value};
+use embank_kv::{Access, Clock, DeviceChoice, Operation, Store, StoreOptions};
+
+const VALUE_BYTES: usize = 64;
+const ROWS: u64 = 20_000;
+
+/// Panics at the 64th row of a batch, and at each 64th after it.
+struct Panics;
+
+impl Operation for Panics {
+    const ACCESS: Access = Access::Peek;
+    fn read(&mut self, i: usize, _: &[u8]) {
+        assert!(i % 64 != 63, "a callback's panic, which this test wants");
+    }
+}
+
+/// The device's queue is full of reads into the store's buffer when the callback unwinds past them.
+#[test]
+fn a_panic_amid_reads_from_disk_leaves_the_device_whole() {
+    for choice in [DeviceChoice::IoUring, DeviceChoice::Threads] {
+        let dir = tempfile::tempdir().unwrap();
+        let options = StoreOptions { device: choice, ..options(1 << 20) };
+        let Ok(store) = Store::open(dir.path(), &options) else {
+            eprintln!("left out: {choice:?} is refused here");
+            continue;
+        };
+        let table = store.create_table("rows", VALUE_BYTES as u32, b"").unwrap();
+        put(&store, table, &(0..ROWS).collect::<Vec<_>>(), 0, VALUE_BYTES);
+        store.checkpoint(b"").unwrap();
+        for round in 0..10 {
+            let keys: Vec<u64> = (0..700).map(|i| (i * 43 + round * 700) % (ROWS / 2)).collect();
+            let run = || store.execute(table, &keys, Clock::Keep, &mut Panics);
+            assert!(catch_unwind(AssertUnwindSafe(run)).is_err());
+            for (&key, row) in keys.iter().zip(peek(&store, table, &keys).unwrap()) {
+                assert_eq!(row.unwrap(), value(key, 0, VALUE_BYTES), "{choice:?} key {key}");
+            }
+        }
+        put(&store, table, &(0..ROWS).collect::<Vec<_>>(), 1, VALUE_BYTES);
+        assert!(store.checkpoint(b"").is_ok());
+    }
+}
