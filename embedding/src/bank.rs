@@ -39,8 +39,10 @@ pub struct BankOptions {
     pub lookahead_queue_keys: Option<usize>,
     /// How long a Get waits for a staleness bound before it fails. Default: 60 s.
     pub wait_timeout: Duration,
-    /// How space on disk is given back. Default: in the background, unthrottled, so that the log stays below
-    /// 1.5 times its rows.
+    /// How space on disk is given back. Default: only when [`Bank::compact`] is called; with `background`,
+    /// unthrottled, the log stays below 1.5 times its rows. Then what is copied passes through mutable
+    /// memory and pushes out what Lookahead brought: where little memory is left beside the index, training
+    /// ran at half its speed. For runs whose log would outgrow the disk, switch it on.
     pub compaction: CompactionOptions,
     /// The most that the log may take on disk, in bytes; at least 16 of the bank's pages. At the quota,
     /// calls that write wait for compaction as far as that can help, then fail with
@@ -58,7 +60,7 @@ impl Default for BankOptions {
             checkpoints_kept: 2,
             lookahead_queue_keys: None,
             wait_timeout: Duration::from_secs(60),
-            compaction: CompactionOptions::default(),
+            compaction: CompactionOptions { background: false, ..CompactionOptions::default() },
             disk_quota_bytes: None,
         }
     }

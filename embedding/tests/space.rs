@@ -77,7 +77,9 @@ fn compaction_works_in_the_background_or_when_it_is_called() {
 #[test]
 fn a_quota_refuses_what_does_not_fit_and_dropping_a_table_cures_it() {
     const QUOTA: u64 = 4 << 20;
-    let test = new_bank_with(BankOptions { disk_quota_bytes: Some(QUOTA), ..small_options() });
+    let compaction = CompactionOptions::default();
+    let test =
+        new_bank_with(BankOptions { disk_quota_bytes: Some(QUOTA), compaction, ..small_options() });
     let config = || TableConfig::new(DIM).optimizer(Optimizer::sgd(1.0));
     let kept = test.bank.table("kept", config()).unwrap();
     kept.put(&[1, 2], &[7.0; 2 * DIM as usize]).unwrap();
@@ -116,7 +118,12 @@ fn a_quota_refuses_what_does_not_fit_and_dropping_a_table_cures_it() {
 /// back the count of a row that has left memory takes a new record.
 #[test]
 fn at_the_quota_counts_come_back() {
-    let test = new_bank_with(BankOptions { disk_quota_bytes: Some(4 << 20), ..small_options() });
+    let compaction = CompactionOptions::default();
+    let test = new_bank_with(BankOptions {
+        disk_quota_bytes: Some(4 << 20),
+        compaction,
+        ..small_options()
+    });
     let rows = table(&test.bank, TableConfig::new(DIM).staleness_bound(Some(0)));
     let refused = (0..1000_u64).map(|batch| (batch * 500..(batch + 1) * 500).collect::<Vec<_>>());
     let mut held = Vec::new();

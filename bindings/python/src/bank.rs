@@ -49,6 +49,8 @@ impl PyRecovered {
 ///     checkpoints_kept: How many of the newest checkpoints stay on disk.
 ///     wait_timeout: Seconds that a get waits at a staleness bound; Ctrl-C takes effect after it.
 ///     compaction: Whether space on disk is given back in the background; else only `compact` does it.
+///         Default: only with a `disk_quota`, because what is copied pushes rows that were looked ahead
+///         for out of memory. Switch it on for runs whose log would outgrow the disk.
 ///     space_amplification_target: The log's length over its rows' beyond which it is, 1.1 to 10; 1.4 by
 ///         default. Less saves space and costs writing.
 ///     compaction_throttle: Bytes, or text such as "20MiB", that it reads and writes each second at most;
@@ -82,7 +84,7 @@ impl PyBank {
     #[new]
     #[pyo3(signature = (
         path, *, memory_budget = None, device = "auto", checkpoints_kept = None, wait_timeout = 60.0,
-        compaction = true, space_amplification_target = 1.4, compaction_throttle = None,
+        compaction = None, space_amplification_target = 1.4, compaction_throttle = None,
         disk_quota = None
     ))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments in Python")]
@@ -93,7 +95,7 @@ impl PyBank {
         device: &str,
         checkpoints_kept: Option<&Bound<'_, PyAny>>,
         wait_timeout: f64,
-        compaction: bool,
+        compaction: Option<bool>,
         space_amplification_target: f64,
         compaction_throttle: Option<&Bound<'_, PyAny>>,
         disk_quota: Option<&Bound<'_, PyAny>>,
@@ -108,7 +110,7 @@ impl PyBank {
         options.device = device_choice(device)?;
         options.wait_timeout = scalars::seconds("wait_timeout", wait_timeout)?;
         options.compaction = CompactionOptions {
-            background: compaction,
+            background: compaction.unwrap_or(disk_quota.is_some()),
             space_amplification_target,
             throttle_bytes_per_s: compaction_throttle.map(throttle).transpose()?,
         };

@@ -292,7 +292,7 @@ class Bank:
         device: Literal["auto", "io_uring", "threads"] = "auto",
         checkpoints_kept: Optional[int] = None,
         wait_timeout: float = 60.0,
-        compaction: bool = True,
+        compaction: Optional[bool] = None,
         space_amplification_target: float = 1.4,
         compaction_throttle: Optional[Union[int, str]] = None,
         disk_quota: Optional[Union[int, str]] = None,
