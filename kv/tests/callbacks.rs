@@ -1,7 +1,5 @@
 //! Callers' functions that panic: the store is as it was, and so is its memory.
 
-#![expect(clippy::unwrap_used, reason = "a test")]
-
 mod common;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
