@@ -134,12 +134,20 @@ struct State {
     urgent: bool,
     /// Why compaction stopped, until somebody calls for it.
     stopped: Option<String>,
-    /// A turn through the whole log gained next to nothing: no other before the log is so long.
-    rest_until: u64,
-    /// Where the present turn through the log ends, and what it gave so far.
+    /// Where the present turn through the log ends, and what it has come by.
     turn_end: u64,
-    turn_scanned: u64,
-    turn_copied: u64,
+    turn: Turn,
+    /// How many times the pages that its rows would fill by themselves the log needs; 0 if unknown.
+    packing: f64,
+}
+
+/// What compaction has come by in a turn through the log.
+#[derive(Debug, Default, Clone, Copy)]
+struct Turn {
+    /// Bytes of records, current or not.
+    records: u64,
+    /// Bytes of the pages that they took.
+    pages: u64,
 }
 
 impl Signal {
@@ -161,6 +169,10 @@ pub(crate) struct Space {
     pins: Mutex<Pins>,
     /// All space below has been given back.
     freed: AtomicU64,
+    /// All space below has been given back, or can only be given back with more.
+    tried: AtomicU64,
+    /// Held by whoever gives space back.
+    freeing: Mutex<()>,
     /// Bytes that checkpoints hold at most between two of them, on average of late.
     held_expected: AtomicU64,
 }
@@ -179,6 +191,8 @@ impl Space {
             pass: Mutex::default(),
             pins: Mutex::new(pins),
             freed: AtomicU64::new(0),
+            tried: AtomicU64::new(0),
+            freeing: Mutex::default(),
             held_expected: AtomicU64::new(0),
         }
     }
@@ -228,10 +242,12 @@ impl Core {
             let copied = self.compact_page(&mut pass).inspect_err(|error| self.stop(error))?;
             done.scanned_bytes += self.log.page_bytes();
             done.copied_bytes += copied;
+            self.free_space(self.free_stride())?;
             self.space.signal.raise();
         }
         drop(pass);
         self.free_space(0)?;
+        self.space.signal.raise();
         done.freed_bytes = self.space.freed() - freed;
         Ok(done)
     }
@@ -266,7 +282,7 @@ impl Core {
                 Ok(copied)
             });
             match worked {
-                Ok(copied) => self.note_turn(copied),
+                Ok(copied) => self.pace(copied),
                 Err(error) => self.stop(&error),
             }
         }
@@ -288,20 +304,28 @@ impl Core {
         }
     }
 
-    /// Keeps account of a turn through the log: where rows fill their pages badly, a log without any dead
-    /// record may be longer than the target allows, and copying it around would never end.
-    fn note_turn(&self, copied: u64) {
+    /// Keeps account of a turn through the log: how full its pages are. Rows of different lengths may fill them
+    /// so badly that a log without any dead record is longer than the target allows, and copying it
+    /// around would gain nothing: goals are set by what rows turn out to need.
+    fn note_turn(&self, page: Turn) {
+        let mut state = self.space.signal.state.lock();
+        state.turn.records += page.records;
+        state.turn.pages += page.pages;
+        if self.log.begin() + self.log.page_bytes() >= state.turn_end {
+            let live = self.live();
+            if state.turn_end > 0 && state.turn.records > 0 && live.bytes > 0 {
+                let needed =
+                    live.bytes as f64 * state.turn.pages as f64 / state.turn.records as f64;
+                state.packing = needed / live.footprint() as f64;
+            }
+            (state.turn_end, state.turn) = (self.log.tail_address(), Turn::default());
+        }
+    }
+
+    /// Wakes those who wait, and keeps to the throttle.
+    fn pace(&self, copied: u64) {
         let space = &self.space;
         let mut state = space.signal.state.lock();
-        state.turn_scanned += self.log.page_bytes();
-        state.turn_copied += copied;
-        if self.log.begin() >= state.turn_end {
-            let (tail, begin) = (self.log.tail_address(), self.log.begin());
-            if state.turn_copied >= state.turn_scanned / 100 * 90 && state.turn_end > 0 {
-                state.rest_until = tail + (tail - begin) / 10;
-            }
-            (state.turn_end, state.turn_scanned, state.turn_copied) = (tail, 0, 0);
-        }
         space.signal.changed.notify_all();
         if let Some(throttle) = space.options.throttle_bytes_per_s.filter(|_| !state.urgent) {
             self.sleep_for(&mut state, self.log.page_bytes() + copied, throttle);

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
+use super::Turn;
 use crate::address::{Address, TableId};
 use crate::budget::Budget;
 use crate::clock::ClockWord;
@@ -34,6 +35,8 @@ pub(crate) struct Pass {
     chained: BTreeMap<TableId, (Vec<u64>, Vec<Address>)>,
     candidates: Candidates,
     scratch: Box<Scratch>,
+    /// How full the page is.
+    fill: Turn,
     /// The bucket at which the sweep of the index goes on.
     sweep: u64,
 }
@@ -78,6 +81,7 @@ impl Core {
         pass.buffer = pass.scratch.own_buffer.take();
         let copied = copied?;
         self.clear_entries(pass, start, end);
+        self.note_turn(pass.fill);
         self.log.set_begin(end);
         self.counters.compacted_bytes.add(end - start);
         self.counters.compaction_copied_bytes.add(copied);
@@ -127,6 +131,12 @@ impl Core {
         pass.rows.clear();
         pass.dead.clear();
         pass.chained.clear();
+        // A page that a checkpoint ended early could be filled further; one that is only too full for the longest
+        // row could not.
+        let room = page.len() - used;
+        let taken = if room < self.longest_record() { page.len() } else { used };
+        let records = used as u64 - PAGE_HEADER_BYTES;
+        pass.fill = Turn { records, pages: taken as u64 };
         let mut offset = PAGE_HEADER_BYTES as usize;
         // Ends: each record takes at least its header's length.
         while offset + HEADER_BYTES <= used {

@@ -11,8 +11,34 @@ pub(crate) struct Pins {
     checkpoints: Vec<(u64, u64)>,
     /// Scans: where the log that they read begins.
     scans: Vec<u64>,
-    /// All space below has been given back, or can only be given back with more.
-    tried: u64,
+}
+
+/// Holds the log's space for a checkpoint that is being taken; lets go of it if that fails.
+pub(crate) struct CheckpointPin<'a> {
+    core: &'a Core,
+    number: u64,
+    /// Where the checkpoint's log begins.
+    pub(crate) begin: u64,
+    on_disk: bool,
+}
+
+impl CheckpointPin<'_> {
+    /// The checkpoint is on disk: its space is held until `unpin_all_but`.
+    pub(crate) fn keep(mut self) {
+        self.on_disk = true;
+    }
+}
+
+impl Drop for CheckpointPin<'_> {
+    fn drop(&mut self) {
+        if !self.on_disk {
+            let mut pins = self.core.space.pins.lock();
+            pins.checkpoints.retain(|&(number, _)| number != self.number);
+            drop(pins);
+            // The space goes back with the next page of compaction or the next checkpoint.
+            self.core.space.signal.raise();
+        }
+    }
 }
 
 impl Pins {
@@ -27,9 +53,9 @@ impl Pins {
 }
 
 impl Core {
-    /// Notes that checkpoint `number`, which is being taken, needs the log from its present beginning on;
-    /// returns that. To be called while batches are paused.
-    pub(crate) fn pin_checkpoint(&self, number: u64) -> u64 {
+    /// Notes that checkpoint `number`, which is being taken, needs the log from its present beginning on.
+    /// To be called while batches are paused.
+    pub(crate) fn pin_checkpoint(&self, number: u64) -> CheckpointPin<'_> {
         let mut pins = self.space.pins.lock();
         // Read under the lock, so that nothing at or above it has been given back.
         let begin = self.log.begin();
@@ -38,7 +64,7 @@ impl Core {
         pins.checkpoints.push((number, begin));
         let progress = newest.map_or(0, |newest| begin.saturating_sub(newest));
         self.space.expect_held(progress * pins.checkpoints.len() as u64);
-        begin
+        CheckpointPin { core: self, number, begin, on_disk: false }
     }
 
     /// Forgets checkpoints that are not on disk any more.
@@ -69,20 +95,32 @@ impl Core {
         self.space.pins.lock().lowest()
     }
 
+    /// Nobody needs what lies below.
+    fn unneeded(&self) -> u64 {
+        let pins = self.space.pins.lock();
+        let begin = self.log.begin();
+        pins.lowest().map_or(begin, |lowest| lowest.min(begin))
+    }
+
+    /// Whether there is space that nobody needs and that has not been given back yet.
+    pub(super) fn has_unneeded(&self) -> bool {
+        self.space.tried.load(Ordering::Relaxed) < self.unneeded()
+    }
+
     /// Gives back what nobody needs, if that is at least `stride_bytes`.
     ///
     /// # Errors
     /// A file that can't be removed. Nothing is lost; the next call tries again.
     pub(crate) fn free_space(&self, stride_bytes: u64) -> Result<()> {
-        // Held throughout: no checkpoint that needs the space can come in between.
-        let mut pins = self.space.pins.lock();
-        let begin = self.log.begin();
-        let below = pins.lowest().map_or(begin, |lowest| lowest.min(begin));
-        if below <= pins.tried || below - pins.tried < stride_bytes {
+        // One at a time. Pins may come and go meanwhile, none of them below: a checkpoint needs the log from
+        // `begin` on, a scan from where that of a checkpoint begins which is pinned itself.
+        let _freeing = self.space.freeing.lock();
+        let (below, tried) = (self.unneeded(), self.space.tried.load(Ordering::Relaxed));
+        if below <= tried || below - tried < stride_bytes {
             return Ok(());
         }
         let freed = self.log.device.free(below)?;
-        pins.tried = below;
+        self.space.tried.store(below, Ordering::Relaxed);
         let before = self.space.freed.fetch_max(freed.end, Ordering::Relaxed);
         self.counters.freed_bytes.add(freed.end.saturating_sub(before));
         self.counters.segments_freed.add(freed.segments);

@@ -1,9 +1,11 @@
 //! When compaction sets to work, and when writers wait for it.
 //!
 //! The log's length is measured against its *footprint*: the pages that its current rows would fill by
-//! themselves. Compaction begins at the target (1.4). Writers wait at the next page turn a little above
-//! it, so that the log stays near its target however fast they are; they wait while compaction makes
-//! room and go on with the first page that it has passed.
+//! themselves, table by table, times the *packing*: how much more they turned out to need in the last turn of
+//! compaction through the log, because long and short rows side by side may leave pages badly filled.
+//! Compaction begins at the target (1.4). Writers wait at the next page turn a little above it, so that the log
+//! stays near its target however fast they are; they wait while compaction makes room and go on with the
+//! first page that it has passed.
 //!
 //! Space that kept checkpoints hold counts too, as far as compaction can make up for it: the target for
 //! the rest of the log is lowered by what they hold on average, but not below a floor, because until the next
@@ -44,6 +46,12 @@ pub(crate) struct Live {
     footprint: u64,
 }
 
+impl Live {
+    pub(super) fn footprint(&self) -> u64 {
+        self.footprint
+    }
+}
+
 impl Core {
     /// The current rows of all tables. Exact while batches are paused, else as of a moment ago.
     pub(crate) fn live(&self) -> Live {
@@ -69,6 +77,18 @@ impl Core {
         live
     }
 
+    /// Bytes of the longest record that a table holds.
+    pub(super) fn longest_record(&self) -> usize {
+        let tables = self.tables.read();
+        let lengths = tables.iter().filter(|table| !table.entry.dropped);
+        lengths.map(|table| table.record_bytes_max() as usize).max().unwrap_or(0)
+    }
+
+    /// Bytes of the pages that the current rows need, as far as compaction knows.
+    fn needed_bytes(&self, state: &State) -> f64 {
+        self.live().footprint as f64 * state.packing.max(1.0)
+    }
+
     fn log_bytes(&self) -> u64 {
         self.log.tail_address() - self.log.begin()
     }
@@ -86,19 +106,24 @@ impl Core {
     }
 
     pub(super) fn compaction_wanted(&self, state: &State) -> bool {
-        if state.stopped.is_some() || self.log.check_poison().is_err() || !self.has_cold_page() {
+        if state.stopped.is_some() || self.log.check_poison().is_err() {
             return false;
         }
-        if state.urgent && self.has_dead_space() {
+        if state.urgent && self.has_unneeded() {
             return true;
         }
-        self.exceeds(self.goal_bytes(), SLACK_PAGES) && self.log.tail_address() >= state.rest_until
+        // At the quota every copy makes the log longer, and what a checkpoint holds does not come back.
+        let in_vain = || self.over_quota().is_some() && self.pinned().is_some();
+        self.has_cold_page()
+            && (state.urgent && self.has_dead_space(state)
+                || self.exceeds(self.goal_bytes(state), SLACK_PAGES))
+            && !in_vain()
     }
 
     /// How long the log should be at most.
-    fn goal_bytes(&self) -> f64 {
+    fn goal_bytes(&self, state: &State) -> f64 {
         let target = self.space.options.space_amplification_target;
-        let footprint = self.live().footprint as f64;
+        let footprint = self.needed_bytes(state);
         let held = self.space.held_expected.load(Ordering::Relaxed) as f64;
         let floor = 1.0 + (target - 1.0) * HELD_FLOOR;
         (footprint * target - held).max(footprint * floor)
@@ -108,8 +133,8 @@ impl Core {
         self.log.begin() + self.log.page_bytes() <= self.log.flushed()
     }
 
-    fn has_dead_space(&self) -> bool {
-        self.exceeds(self.live().footprint as f64 * 1.05, SLACK_PAGES)
+    fn has_dead_space(&self, state: &State) -> bool {
+        self.exceeds(self.needed_bytes(state) * 1.05, SLACK_PAGES)
     }
 
     fn exceeds(&self, bytes: f64, pages: u64) -> bool {
@@ -123,7 +148,7 @@ impl Core {
             && options.throttle_bytes_per_s.is_none()
             && !state.shutdown
             && self.compaction_wanted(state)
-            && self.exceeds(self.goal_bytes() * BEHIND, 2 * SLACK_PAGES)
+            && self.exceeds(self.goal_bytes(state) * BEHIND, 2 * SLACK_PAGES)
     }
 
     /// Whether `await_space` would wait, or fail.
@@ -179,10 +204,11 @@ impl Core {
             && state.stopped.is_none()
             && !state.shutdown
             && self.log.check_poison().is_ok()
-            && self.has_cold_page()
-            && self.has_dead_space()
-            // What a checkpoint holds stays, however much is copied out of it.
-            && self.pinned().is_none()
+            && (self.has_unneeded()
+                // What a checkpoint holds stays, however much is copied out of it.
+                || self.has_dead_space(state)
+                    && self.pinned().is_none()
+                    && (self.has_cold_page() || self.log.settle_oldest()))
     }
 
     fn quota_exceeded(&self, quota_bytes: u64) -> Error {

@@ -27,7 +27,8 @@ use super::transfer::{self, Progress};
 use super::{BLOCK_BYTES, DeviceOptions, Freed, Read, open_file};
 use crate::error::{Error, Result};
 
-/// Bytes of log in one segment file unless told otherwise: 256 MiB. Space is given back in these units.
+/// Bytes of log in one segment file unless told otherwise: 256 MiB. Space is given back in these units
+/// where the file system can't punch holes.
 pub const SEGMENT_SIZE_BYTES_DEFAULT: u64 = 256 << 20;
 
 /// One segment file, open.

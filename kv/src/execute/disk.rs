@@ -113,7 +113,7 @@ impl<W: Work> Batch<'_, W> {
                 // All but what was not begun.
                 pending.retain(|p| !p.done);
             }
-            Err(_) if self.search_again(pending) => pending.clear(),
+            Err(error) if self.search_again(pending, &error) => pending.clear(),
             Err(error) => return Err(error),
         }
         if std::mem::take(&mut self.owes_wait) { self.await_space() } else { Ok(()) }
@@ -126,7 +126,11 @@ impl<W: Work> Batch<'_, W> {
     /// needs no such look: a file that is removed stays whole for who has it open, and a range that is
     /// given back reads as zeros, which fail as records (`Reading::record`).
     #[cold]
-    fn search_again(&mut self, pending: &[Pending]) -> bool {
+    fn search_again(&mut self, pending: &[Pending], error: &Error) -> bool {
+        // What else there is, damage among it, was found in what had been read (`Reading::record`).
+        if !matches!(error, Error::Io { .. } | Error::Truncated { .. }) {
+            return false;
+        }
         let begin = self.core.log.begin();
         let left = || pending.iter().filter(|p| !p.done);
         let moved = left().any(|p| p.address.raw() < begin);

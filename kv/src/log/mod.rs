@@ -47,6 +47,9 @@ use crate::stats::Counters;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use page::PAGE_HEADER_BYTES;
 
+/// Pages that are settled at once where the log has reached its quota and none of it is on the device.
+const SETTLED_EARLY_PAGES: u64 = 4;
+
 /// The tail's page has no room: unpin, call [`Log::turn_page`] with this, and try again.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PageFull(u64);
@@ -367,6 +370,19 @@ impl Log {
             self.page_flushed.wait(&mut state);
         }
         Ok(Address::new(end << self.page_bits))
+    }
+
+    /// Lets the writer settle the oldest pages of the mutable region before their time, so that compaction
+    /// can get at them; false if there is none but the tail's. Waits for nothing.
+    pub(crate) fn settle_oldest(&self) -> bool {
+        let tail = self.tail.load(Ordering::Relaxed) >> 32;
+        let flushed = self.flushed() >> self.page_bits;
+        let mut state = self.state.lock();
+        if flushed < tail && state.settle_below <= flushed {
+            state.settle_below = tail.min(flushed + SETTLED_EARLY_PAGES);
+        }
+        self.writer_wake.notify_one();
+        flushed < tail
     }
 
     /// The error that an earlier failed write left behind.

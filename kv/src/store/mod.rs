@@ -677,7 +677,8 @@ impl Store {
         let pause = self.core.gate.pause();
         let log_end = self.core.log.settle()?;
         // From here on nothing that this checkpoint names is given back.
-        let log_begin = self.core.pin_checkpoint(number);
+        let pin = self.core.pin_checkpoint(number);
+        let log_begin = pin.begin;
         let tables = self.core.tables.read().iter().map(TableState::to_entry).collect();
         let (index_file, index_file_bytes) =
             self.core.index.write_image(&partial.index_path(), identity, log_begin)?;
@@ -698,6 +699,7 @@ impl Store {
             tables,
         };
         partial.complete(&manifest)?;
+        pin.keep();
         newest.number = number;
         // A name that may or may not last leaves open which checkpoint is the newest: no more writing.
         self.checkpoints.sync().inspect_err(|e| self.core.log.poison(e))?;
@@ -706,10 +708,10 @@ impl Store {
             newest.noted = true;
         }
         // The checkpoint stands; one too many on disk is tried again after the next.
-        let _ = self.checkpoints.prune(self.checkpoints_kept);
+        let pruned = self.checkpoints.prune(self.checkpoints_kept);
         // Those that are gone for good hold no space any more. What fails here is tried again with the next
         // page of compaction or the next checkpoint.
-        if let Ok(on_disk) = self.checkpoints.numbers() {
+        if let Ok(on_disk) = pruned.and_then(|()| self.checkpoints.numbers()) {
             self.core.unpin_all_but(&on_disk);
             let _ = self.core.free_space(0);
         }

@@ -24,7 +24,7 @@ use crate::stats::Counters;
 use crate::waiters::Waiters;
 
 /// Beside what stays free below the quota.
-const QUOTA_PAGES_MIN: u64 = 12;
+const QUOTA_PAGES_MIN: u64 = 8;
 
 impl Store {
     /// Opens the store in `dir`, making one if there is none, at its newest checkpoint.
