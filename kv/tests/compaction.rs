@@ -426,6 +426,34 @@ fn a_quota_below_the_memory_is_no_limit_to_what_is_deleted() {
 }
 
 #[test]
+fn a_dropped_table_of_long_rows_asks_for_no_memory_once_they_are_gone() {
+    let dir = tempfile::tempdir().unwrap();
+    {
+        let store = Store::open(dir.path(), &by_hand(4 << 20)).unwrap();
+        let long = store.create_table("long", 60_000, b"").unwrap();
+        let table = store.create_table("rows", VALUE_BYTES as u32, b"").unwrap();
+        put(&store, long, &[1, 2, 3], 0, 60_000);
+        put(&store, table, &[1, 2, 3], 4, VALUE_BYTES);
+        store.checkpoint(b"").unwrap();
+        store.drop_table(long).unwrap();
+        store.checkpoint(b"").unwrap();
+    }
+    // Its records may still be in the way.
+    Store::open(dir.path(), &by_hand(768 << 10)).unwrap_err();
+    {
+        let store = Store::open(dir.path(), &by_hand(4 << 20)).unwrap();
+        for _ in 0..3 {
+            store.compact().unwrap();
+            store.checkpoint(b"").unwrap();
+        }
+    }
+    let store = Store::open(dir.path(), &by_hand(768 << 10)).unwrap();
+    let [table] = &store.tables()[..] else { panic!("one table is left") };
+    let versions: HashMap<_, _> = (1..4).map(|key| (key, 4)).collect();
+    check(&store, table.id, &versions, 0..5);
+}
+
+#[test]
 fn a_checkpoint_that_failed_holds_no_space() {
     let dir = tempfile::tempdir().unwrap();
     let (store, table) = open(dir.path(), &options(512 << 10));

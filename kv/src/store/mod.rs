@@ -127,17 +127,24 @@ pub(crate) struct TableState {
     pub(crate) rows: AtomicU64,
     /// Bytes of those rows' records, where the width is variable; counted in the same way.
     record_bytes: AtomicU64,
+    /// Where the log ended when the table was dropped; no record of it was begun after that, but for those of
+    /// batches that were under way.
+    dropped_at: u64,
 }
 
 impl TableState {
-    fn new(entry: TableEntry) -> Self {
+    /// A table that is new, or was in a checkpoint whose log ends at `log_end`.
+    fn new(entry: TableEntry, log_end: u64) -> Self {
         let (rows, record_bytes) = (entry.rows.into(), entry.record_bytes.into());
-        TableState { rows, record_bytes, entry }
+        TableState { rows, record_bytes, dropped_at: log_end, entry }
     }
 
-    /// The table as a checkpoint holds it.
-    fn to_entry(&self) -> TableEntry {
+    /// The table as a checkpoint holds it whose log begins at `log_begin`.
+    fn to_entry(&self, log_begin: u64) -> TableEntry {
+        // Once none of its records is left, their length is no matter to whoever opens the bank.
+        let gone = self.entry.dropped && log_begin >= self.dropped_at;
         TableEntry {
+            value_bytes: if gone { 0 } else { self.entry.value_bytes },
             rows: self.rows.load(Ordering::Relaxed),
             record_bytes: self.record_bytes.load(Ordering::Relaxed),
             ..self.entry.clone()
@@ -477,7 +484,7 @@ impl Store {
         let number = u16::try_from(tables.len() + 1).map_err(|_| {
             Error::InvalidArgument("a bank holds at most 65,535 tables; open another bank".into())
         })?;
-        tables.push(TableState::new(TableEntry {
+        let entry = TableEntry {
             number,
             name: name.into(),
             value_bytes,
@@ -486,7 +493,8 @@ impl Store {
             rows: 0,
             record_bytes: 0,
             dropped: false,
-        }));
+        };
+        tables.push(TableState::new(entry, 0));
         self.core.lengths.set(TableId(number), width, value_bytes);
         Ok(TableId(number))
     }
@@ -511,6 +519,7 @@ impl Store {
                 ..state.entry.clone()
             };
             (state.rows, state.record_bytes) = (AtomicU64::new(0), AtomicU64::new(0));
+            state.dropped_at = self.core.log.tail_address();
             self.core.lengths.clear(table);
         }
         self.core.waiters.wake_all();
@@ -679,7 +688,8 @@ impl Store {
         // From here on nothing that this checkpoint names is given back.
         let pin = self.core.pin_checkpoint(number);
         let log_begin = pin.begin;
-        let tables = self.core.tables.read().iter().map(TableState::to_entry).collect();
+        let tables =
+            self.core.tables.read().iter().map(|table| table.to_entry(log_begin)).collect();
         let (index_file, index_file_bytes) =
             self.core.index.write_image(&partial.index_path(), identity, log_begin)?;
         drop(pause);

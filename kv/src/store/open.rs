@@ -121,7 +121,13 @@ impl Store {
             ),
             counters,
             waiters: Waiters::default(),
-            tables: RwLock::new(manifest.tables.into_iter().map(TableState::new).collect()),
+            tables: RwLock::new(
+                manifest
+                    .tables
+                    .into_iter()
+                    .map(|entry| TableState::new(entry, manifest.log_end))
+                    .collect(),
+            ),
             lengths: Lengths::default(),
         };
         for table in core.tables.read().iter() {
