@@ -372,18 +372,6 @@ impl<'a, W: Work> Batch<'a, W> {
         }
         deferred.clear();
         self.scratch.deferred = deferred;
-        self.finish_chunk()
-    }
-
-    /// What is left when the chunk's rows in memory are done: reads from disk, growth of the index.
-    #[inline]
-    fn finish_chunk(&mut self) -> Result<()> {
-        let waiting = !(self.scratch.pending.is_empty() && self.scratch.redo.is_empty());
-        if waiting || self.tally.inserted > 0 { self.finish_chunk_slowly() } else { Ok(()) }
-    }
-
-    #[inline(never)]
-    fn finish_chunk_slowly(&mut self) -> Result<()> {
         if W::MODE == Mode::Locate {
             let places = self.scratch.pending.drain(..).map(|pending| pending.i);
             self.outcome.missing.extend(places);
