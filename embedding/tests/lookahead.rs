@@ -168,3 +168,44 @@ fn a_bank_closes_with_requests_pending_and_opens_again() {
     let bank = Bank::open(path, small_options()).unwrap();
     assert_eq!(rows_of(&bank.open_table("t").unwrap(), &[499]), [499.0; 2]);
 }
+
+/// `count` keys below `rows`, the same for the same step.
+fn batch_of(step: u64, count: u64, rows: u64) -> Vec<u64> {
+    let mix = |x: u64| (x ^ x >> 29).wrapping_mul(0xBF58_476D_1CE4_E5B9).rotate_left(31);
+    (0..count).map(|i| mix(mix(step * count + i + 1)) % rows).collect()
+}
+
+#[test]
+fn a_row_in_memory_when_it_is_announced_is_still_there_when_it_is_got() {
+    const ROWS: u64 = 60_000;
+    const DIM: u32 = 16;
+    // What is written between a batch's announcement and its use is more than a quarter of memory.
+    const BATCH: u64 = 400;
+    const AHEAD: u64 = 22;
+    const WARM_UP: u64 = 60;
+    const STEPS: u64 = 200;
+    let options = BankOptions { memory_budget_bytes: 4 << 20, ..small_options() };
+    let test = new_bank_with(options);
+    let table = table(&test.bank, TableConfig::new(DIM).optimizer(Optimizer::sgd(1.0)));
+    let keys: Vec<u64> = (0..ROWS).collect();
+    for keys in keys.chunks(1000) {
+        table.put(keys, &vec![0.5; keys.len() * DIM as usize]).unwrap();
+    }
+    let mut rows = vec![0.0; BATCH as usize * DIM as usize];
+    let mut from_disk = 0;
+    for step in 0..STEPS {
+        table.lookahead(&batch_of(step + AHEAD, BATCH, ROWS)).unwrap();
+        assert!(test.bank.wait_lookahead(PATIENCE));
+        let keys = batch_of(step, BATCH, ROWS);
+        let before = test.bank.stats().store;
+        drop(table.get(&keys, &mut rows).unwrap());
+        table.put(&keys, &rows).unwrap();
+        let after = test.bank.stats().store;
+        if step >= WARM_UP {
+            from_disk += after.hits_disk - before.hits_disk + after.hits_cache - before.hits_cache;
+        }
+    }
+    assert_eq!(test.bank.stats().lookahead.wasted, 0);
+    let got = (STEPS - WARM_UP) * BATCH;
+    assert!(from_disk * 1000 < got, "{from_disk} of {got} rows had to be read from disk again");
+}

@@ -261,6 +261,8 @@ pub(crate) struct Tally {
     /// By how much the records of the table's rows have grown (wrapping); of variable width only.
     pub(crate) grown_bytes: u64,
     pub(crate) promoted_used: u64,
+    /// Where the oldest of those lay.
+    pub(crate) promoted_used_from: Option<Address>,
     pub(crate) overtaken: u64,
 }
 
@@ -743,6 +745,14 @@ impl<'a, W: Work> Batch<'a, W> {
             let grown = (new_bytes as u64).wrapping_sub(old_bytes as u64);
             self.tally.grown_bytes = self.tally.grown_bytes.wrapping_add(grown);
         }
+    }
+
+    /// The first use of a row that had been promoted to `from`.
+    fn note_promoted_used(&mut self, from: Address) {
+        let tally = &mut *self.tally;
+        tally.promoted_used += 1;
+        tally.promoted_used_from =
+            Some(tally.promoted_used_from.map_or(from, |oldest| oldest.min(from)));
     }
 
     fn note_missing(&mut self, i: usize) {

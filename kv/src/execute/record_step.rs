@@ -200,7 +200,9 @@ impl<'a, W: Work> Batch<'a, W> {
             InPlace::Tombstone(locked) => self.revive_in_place(i, record, locked),
             InPlace::Row { promoted } => {
                 self.tally.hits_mutable += 1;
-                self.tally.promoted_used += u64::from(promoted);
+                if promoted {
+                    self.note_promoted_used(record.address());
+                }
                 self.tally.deleted += u64::from(W::MODE == Mode::Delete);
             }
         }
@@ -287,7 +289,9 @@ impl<'a, W: Work> Batch<'a, W> {
             self.tally.moved += 1;
             return Ok(Step::Done);
         }
-        self.tally.promoted_used += u64::from(before.is_promoted());
+        if before.is_promoted() {
+            self.note_promoted_used(old.address());
+        }
         match W::MODE {
             _ if tombstone => self.note_inserted(new_bytes),
             Mode::Delete => {

@@ -66,7 +66,7 @@ pub(crate) fn try_single<W: Work>(
             match done {
                 InPlace::Row { promoted } => {
                     if promoted {
-                        core.note_promoted_used();
+                        core.note_promoted_used(1, entry.address());
                     }
                 }
                 InPlace::Moved | InPlace::Blocked | InPlace::Tombstone(_) => return None,

@@ -122,7 +122,9 @@ impl<W: Work> Batch<'_, W> {
             }
         }
         self.tally.hits_mutable += 1;
-        self.tally.promoted_used += u64::from(before.is_promoted());
+        if before.is_promoted() {
+            self.note_promoted_used(record.address());
+        }
         Some(Step::Done)
     }
 

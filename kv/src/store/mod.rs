@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use parking_lot::{Mutex, RwLock};
 
-use crate::address::TableId;
+use crate::address::{Address, TableId};
 use crate::bank_file::BankFile;
 use crate::budget::Budget;
 use crate::buffers::Buffers;
@@ -243,9 +243,11 @@ impl Core {
         }
     }
 
+    /// So many promoted rows were used for the first time, the oldest of which lay at `from`.
     #[cold]
-    pub(crate) fn note_promoted_used(&self) {
-        self.counters.promoted_used.add(1);
+    pub(crate) fn note_promoted_used(&self, rows: u64, from: Address) {
+        self.counters.promoted_used.add(rows);
+        self.log.note_promoted_use(from);
     }
 
     /// Adds to a table's count of rows, wrapping.
@@ -301,7 +303,9 @@ impl Core {
         counters.disk_queue_depth_max.raise(tally.disk_queue_depth_max);
         counters.disk_read_bytes.add(tally.disk_read_bytes);
         counters.promoted.add(tally.promoted);
-        counters.promoted_used.add(tally.promoted_used);
+        if let Some(from) = tally.promoted_used_from {
+            self.note_promoted_used(tally.promoted_used, from);
+        }
         counters.overtaken.add(tally.overtaken);
     }
 }
