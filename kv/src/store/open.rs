@@ -7,7 +7,8 @@ use std::sync::Arc;
 use parking_lot::{Mutex, RwLock};
 
 use super::lengths::Lengths;
-use super::{Core, Newest, Recovered, Store, StoreOptions, TableState, check_value_bytes};
+use super::tables::{TableState, check_value_bytes};
+use super::{Core, Newest, Recovered, Store, StoreOptions};
 use crate::bank_file::{BankFile, LOCK_NAME};
 use crate::budget::Budget;
 use crate::buffers::Buffers;

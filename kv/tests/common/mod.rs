@@ -2,6 +2,8 @@
 #![expect(clippy::unwrap_used, reason = "a test")]
 #![allow(dead_code, reason = "each test binary uses some of these")]
 
+pub(crate) mod compacting;
+
 use embank_kv::{Access, Clock, Operation, Outcome, Result, Store, StoreOptions, TableId, Width};
 
 /// Puts `values[i]`, inserting missing rows.

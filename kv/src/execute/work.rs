@@ -1,0 +1,115 @@
+//! What a batch does with its rows, as the engine sees it.
+
+use crate::address::Address;
+use crate::operation::{Access, Operation, Width};
+
+/// What the engine does, the store's own jobs included.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mode {
+    Peek,
+    Get,
+    Update,
+    Put,
+    Delete,
+    /// Brings rows into mutable memory.
+    Promote,
+    /// Copies rows to the tail that lie where compaction found them.
+    Compact,
+    /// Finds out which rows are not in mutable memory.
+    Locate,
+}
+
+/// An operation as the engine runs it.
+pub(crate) trait Work {
+    const MODE: Mode;
+    /// The tables that it is for.
+    const WIDTH: Width;
+    fn read(&mut self, _i: usize, _value: &[u8]) {}
+    fn destination(&mut self, _i: usize) -> Option<&mut [u8]> {
+        None
+    }
+    fn value_bytes(&mut self, _i: usize, _old: Option<&[u8]>) -> usize {
+        0
+    }
+    fn update(&mut self, _i: usize, _value: &mut [u8]) {}
+    fn insert(&mut self, _i: usize, _value: &mut [u8]) -> bool {
+        false
+    }
+    /// Whether `Compact` is to move the row that it found at an address.
+    fn wants(&self, _i: usize, _address: Address) -> bool {
+        true
+    }
+    /// The clock of a row that is peeked at.
+    fn clock(&mut self, _outstanding: u32) {}
+}
+
+/// A caller's operation.
+pub(crate) struct Caller<'a, O>(pub(crate) &'a mut O);
+
+impl<O: Operation> Work for Caller<'_, O> {
+    const MODE: Mode = match O::ACCESS {
+        Access::Peek => Mode::Peek,
+        Access::Get => Mode::Get,
+        Access::Update => Mode::Update,
+        Access::Put => Mode::Put,
+    };
+    const WIDTH: Width = O::WIDTH;
+    fn read(&mut self, i: usize, value: &[u8]) {
+        self.0.read(i, value);
+    }
+    fn destination(&mut self, i: usize) -> Option<&mut [u8]> {
+        self.0.destination(i)
+    }
+    fn value_bytes(&mut self, i: usize, old: Option<&[u8]>) -> usize {
+        self.0.value_bytes(i, old)
+    }
+    fn update(&mut self, i: usize, value: &mut [u8]) {
+        self.0.update(i, value);
+    }
+    fn insert(&mut self, i: usize, value: &mut [u8]) -> bool {
+        self.0.insert(i, value)
+    }
+}
+
+/// The width of a store's own job, which there is for both.
+const fn width(variable: bool) -> Width {
+    if variable { Width::Variable } else { Width::Fixed }
+}
+
+pub(crate) struct Delete<const VARIABLE: bool>;
+impl<const VARIABLE: bool> Work for Delete<VARIABLE> {
+    const MODE: Mode = Mode::Delete;
+    const WIDTH: Width = width(VARIABLE);
+}
+
+pub(crate) struct Promote<const VARIABLE: bool>;
+impl<const VARIABLE: bool> Work for Promote<VARIABLE> {
+    const MODE: Mode = Mode::Promote;
+    const WIDTH: Width = width(VARIABLE);
+}
+
+pub(crate) struct Locate<const VARIABLE: bool>;
+impl<const VARIABLE: bool> Work for Locate<VARIABLE> {
+    const MODE: Mode = Mode::Locate;
+    const WIDTH: Width = width(VARIABLE);
+}
+
+/// What a clock is when a row is peeked at.
+pub(crate) struct ReadClock<const VARIABLE: bool>(pub(crate) Option<u32>);
+impl<const VARIABLE: bool> Work for ReadClock<VARIABLE> {
+    const MODE: Mode = Mode::Peek;
+    const WIDTH: Width = width(VARIABLE);
+    fn clock(&mut self, outstanding: u32) {
+        self.0 = Some(outstanding);
+    }
+}
+
+/// Moves rows that lie at these addresses, where compaction found them.
+pub(crate) struct MoveChained<'a, const VARIABLE: bool>(pub(crate) &'a [Address]);
+impl<const VARIABLE: bool> Work for MoveChained<'_, VARIABLE> {
+    const MODE: Mode = Mode::Compact;
+    const WIDTH: Width = width(VARIABLE);
+    fn wants(&self, i: usize, address: Address) -> bool {
+        self.0[i] == address
+    }
+}

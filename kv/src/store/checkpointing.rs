@@ -1,0 +1,151 @@
+//! Taking checkpoints of a store, and reading what the newest one holds.
+
+use std::fs::File;
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::Store;
+use crate::address::TableId;
+use crate::bank_file::BankFile;
+use crate::checkpoint::{CheckpointIdentity, Manifest};
+use crate::error::{Error, Result};
+use crate::scan::Scan;
+
+/// What the newest checkpoint held besides rows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Recovered {
+    /// The checkpoint's number.
+    pub checkpoint: u64,
+    /// The caller's bytes.
+    pub blob: Vec<u8>,
+}
+
+/// The newest checkpoint.
+#[derive(Debug)]
+pub(super) struct Newest {
+    /// Its number; 0 for none.
+    pub(super) number: u64,
+    /// Whether the bank file says that there is one.
+    pub(super) noted: bool,
+}
+
+impl Store {
+    /// Takes a checkpoint of all tables and of `blob`, the caller's own bytes; returns its number.
+    ///
+    /// When it returns, the checkpoint is on stable storage. Batches are held while pages are written
+    /// and the index is copied; batches that another thread has half done are in it half done.
+    ///
+    /// # Errors
+    /// `Io` or `Poisoned` if something can't be written or synced. The newest checkpoint is then the one
+    /// before, unless only the last step failed, making the new one's name durable: then a reopen may find
+    /// either, both whole, and the store takes no more writes.
+    pub fn checkpoint(&self, blob: &[u8]) -> Result<u64> {
+        let mut newest = self.newest.lock();
+        self.core.log.check_poison()?;
+        let started = Instant::now();
+        let number = newest.number + 1;
+        let identity = CheckpointIdentity { bank: self.bank, checkpoint: number };
+        let partial = self.checkpoints.begin(number)?;
+        let pause = self.core.gate.pause();
+        let log_end = self.core.log.settle()?;
+        // From here on nothing that this checkpoint names is given back.
+        let pin = self.core.pin_checkpoint(number);
+        let log_begin = pin.begin;
+        let tables =
+            self.core.tables.read().iter().map(|table| table.to_entry(log_begin)).collect();
+        let (index_file, index_file_bytes) =
+            self.core.index.write_image(&partial.index_path(), identity, log_begin)?;
+        drop(pause);
+        let paused = started.elapsed();
+        self.core.log.device.sync().inspect_err(|e| self.core.log.poison(e))?;
+        index_file.sync_all().map_err(|e| Error::io("sync", partial.index_path(), e))?;
+        partial.write_blob(identity, blob)?;
+        let manifest = Manifest {
+            number,
+            bank: self.bank,
+            page_bits: self.core.log.page_bytes().ilog2(),
+            segment_bytes: self.segment_bytes,
+            log_begin,
+            log_end: log_end.raw(),
+            index_file_bytes,
+            blob_bytes: blob.len() as u64,
+            tables,
+        };
+        partial.complete(&manifest)?;
+        pin.keep();
+        newest.number = number;
+        // A name that may or may not last leaves open which checkpoint is the newest: no more writing.
+        self.checkpoints.sync().inspect_err(|e| self.core.log.poison(e))?;
+        if !newest.noted {
+            BankFile { bank: self.bank, has_checkpoint: true }.write(&self.dir)?;
+            newest.noted = true;
+        }
+        // The checkpoint stands; one too many on disk is tried again after the next.
+        let pruned = self.checkpoints.prune(self.checkpoints_kept);
+        // Those that are gone for good hold no space any more. What fails here is tried again with the next
+        // page of compaction or the next checkpoint.
+        if let Ok(on_disk) = pruned.and_then(|()| self.checkpoints.numbers()) {
+            self.core.unpin_all_but(&on_disk);
+            let _ = self.core.free_space(0);
+        }
+        self.core.space.signal().raise();
+        let counters = &self.core.counters;
+        counters.checkpoints.add(1);
+        counters.last_checkpoint_us.set(started.elapsed().as_micros() as u64);
+        counters.last_checkpoint_pause_us.set(paused.as_micros() as u64);
+        counters.checkpoint_pauses.note(paused);
+        Ok(number)
+    }
+
+    /// Goes through a table as the newest checkpoint holds it: each of its rows once, in no particular order,
+    /// while other calls go on. Reads the checkpoint's log from end to end, whatever other tables lie in it.
+    /// While a scan lives, the log's space is not given back, and two pages of the memory budget are lent to
+    /// it.
+    ///
+    /// ```
+    /// # fn main() -> embank_kv::Result<()> {
+    /// # let dir = tempfile::tempdir().expect("a temporary directory");
+    /// # let store = embank_kv::Store::open(dir.path(), &embank_kv::StoreOptions::default())?;
+    /// # let table = store.create_table("squares", 8, b"")?;
+    /// store.checkpoint(b"")?;
+    /// let mut scan = store.scan(table)?;
+    /// while let Some(row) = scan.next_row()? {
+    ///     println!("{}: {:?}", row.key, row.value);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// `NoSuchTable` if there is no such table, or was none at the checkpoint; `InvalidArgument` without a
+    /// checkpoint; `BudgetTooSmall`; `Io` or `Damaged` for a checkpoint that can't be read.
+    pub fn scan(&self, table: TableId) -> Result<Scan<'_>> {
+        self.scan_held(table, None)
+    }
+
+    /// As [`scan`](Self::scan), for whoever can't borrow the store for so long: the scan keeps it open.
+    ///
+    /// # Errors
+    /// As [`scan`](Self::scan).
+    pub fn scan_shared(self: &Arc<Self>, table: TableId) -> Result<Scan<'static>> {
+        self.scan_held(table, Some(Arc::clone(self)))
+    }
+
+    fn scan_held<'a>(&self, table: TableId, held: Option<Arc<Store>>) -> Result<Scan<'a>> {
+        self.core.width(table)?;
+        // Held until the log is leased: no later checkpoint removes this one before.
+        let newest = self.newest.lock();
+        if newest.number == 0 {
+            return Err(Error::InvalidArgument(
+                "a scan shows a table as a checkpoint holds it, and there is none: take one first"
+                    .into(),
+            ));
+        }
+        let manifest = self.checkpoints.manifest(newest.number)?;
+        let path = self.checkpoints.index_path(newest.number);
+        let image = File::open(&path).map_err(|e| Error::io("open", &path, e))?;
+        let lease = self.core.lease(manifest.log_begin);
+        drop(newest);
+        Scan::new((&self.core, held), &manifest, (image, path), table, lease)
+    }
+}

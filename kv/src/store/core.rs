@@ -1,0 +1,94 @@
+//! What all who work on a store share: batches, the log's writer, compaction, scans.
+
+use std::sync::Arc;
+
+use parking_lot::RwLock;
+
+use super::lengths::Lengths;
+use super::tables::TableState;
+use crate::address::TableId;
+use crate::budget::Budget;
+use crate::buffers::Buffers;
+use crate::cache::RowCache;
+use crate::compaction::Space;
+use crate::device;
+use crate::epoch::Gate;
+use crate::error::{Error, Result};
+use crate::index::Index;
+use crate::log::Log;
+use crate::log::page::PAGE_HEADER_BYTES;
+use crate::operation::Width;
+use crate::record::{VALUE_BYTES_MAX, record_bytes};
+use crate::stats::Counters;
+use crate::sync::Ordering;
+use crate::waiters::Waiters;
+
+/// What batches and the writer thread share.
+#[derive(Debug)]
+pub(crate) struct Core {
+    pub(crate) log: Log,
+    pub(crate) index: Index,
+    pub(crate) gate: Gate,
+    pub(crate) budget: Arc<Budget>,
+    pub(crate) buffers: Buffers,
+    pub(crate) cache: RowCache,
+    /// Records at or above this address were written since the store was opened.
+    pub(crate) session_start: u64,
+    pub(crate) space: Space,
+    pub(crate) counters: Arc<Counters>,
+    pub(super) waiters: Waiters,
+    pub(crate) tables: RwLock<Vec<TableState>>,
+    /// Of `tables`, for every batch.
+    pub(super) lengths: Lengths,
+}
+
+impl Core {
+    /// The longest record that fits a page and a read buffer.
+    pub(crate) fn record_bytes_max(&self) -> usize {
+        let in_page = (self.log.page_bytes() - PAGE_HEADER_BYTES) as usize;
+        let in_buffer = self.buffers.bytes_each() - 2 * device::BLOCK_BYTES;
+        in_page.min(in_buffer).min(record_bytes(VALUE_BYTES_MAX))
+    }
+
+    pub(crate) fn table_name(&self, table: TableId) -> String {
+        let tables = self.tables.read();
+        let found = tables.iter().find(|state| state.entry.id() == table && !state.entry.dropped);
+        found.map_or_else(|| format!("number {}", table.0), |state| state.entry.name.clone())
+    }
+
+    /// The value length of a table of this width; the longest value's, where that varies.
+    #[inline]
+    pub(crate) fn value_bytes(&self, table: TableId, width: Width) -> Result<usize> {
+        self.lengths.get(table, width).ok_or_else(|| self.not_of_width(table, width))
+    }
+
+    #[cold]
+    fn not_of_width(&self, table: TableId, width: Width) -> Error {
+        if let Err(error) = self.width(table) {
+            return error;
+        }
+        let name = self.table_name(table);
+        Error::InvalidArgument(match width {
+            Width::Fixed => format!(
+                "table {name:?} has values of variable width: it takes operations whose WIDTH is Variable"
+            ),
+            Width::Variable => format!(
+                "table {name:?} has values of fixed width: it takes operations whose WIDTH is Fixed"
+            ),
+        })
+    }
+
+    pub(crate) fn width(&self, table: TableId) -> Result<Width> {
+        let width = self.lengths.width(table);
+        width.ok_or_else(|| Error::NoSuchTable(format!("number {}", table.0)))
+    }
+
+    /// Bytes of a record of a table on average; none as long as it has no rows.
+    pub(crate) fn mean_record_bytes(&self, table: TableId) -> Option<usize> {
+        let tables = self.tables.read();
+        let state = tables.get(usize::from(table.0).wrapping_sub(1))?;
+        let rows = state.rows.load(Ordering::Relaxed).cast_signed();
+        let rows = u64::try_from(rows).ok().filter(|&rows| rows > 0)?;
+        Some(state.live_bytes(rows).div_ceil(rows) as usize)
+    }
+}
