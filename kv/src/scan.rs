@@ -319,7 +319,7 @@ impl Scan<'_> {
             places.push(used + (chain.at - start) as usize);
             (rest, used) = (later, used + bytes);
         }
-        self.core.log.device.read_many(&mut reads)?;
+        self.core.log.device.read_many_behind(&mut reads)?;
         Ok(places)
     }
 

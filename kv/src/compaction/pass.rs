@@ -119,7 +119,7 @@ impl Core {
         }
         self.counters.disk_reads.add(reads.len() as u64);
         self.counters.disk_read_bytes.add(page_bytes_of(&reads));
-        self.log.device.read_many(&mut reads)
+        self.log.device.read_many_behind(&mut reads)
     }
 
     fn list_records(&self, pass: &mut Pass, page: &[u8], start: u64) -> Result<()> {

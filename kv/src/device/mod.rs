@@ -27,6 +27,8 @@ mod faulty;
 mod memory;
 mod open_file;
 #[cfg(target_os = "linux")]
+mod priority;
+#[cfg(target_os = "linux")]
 mod ring;
 mod segments;
 mod stream;
@@ -47,7 +49,7 @@ pub use buffer::AlignedBuffer;
 pub use faulty::{DeviceCalls, FaultyDevice};
 pub use memory::MemoryDevice;
 pub use segments::SEGMENT_SIZE_BYTES_DEFAULT;
-pub use stream::ReadStream;
+pub use stream::{Priority, ReadStream};
 pub use threads::ThreadDevice;
 #[cfg(target_os = "linux")]
 pub use uring::UringDevice;
@@ -206,6 +208,14 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// all buffers are then unspecified. [`Error::InvalidArgument`] for what is not block-aligned, empty
     /// or crosses a segment; nothing has been read then.
     fn read_many(&self, reads: &mut [Read<'_>]) -> Result<()>;
+
+    /// As [`read_many`](Self::read_many), for reads that nobody waits for: those that somebody waits for go first.
+    ///
+    /// # Errors
+    /// As [`read_many`](Self::read_many).
+    fn read_many_behind(&self, reads: &mut [Read<'_>]) -> Result<()> {
+        self.read_many(reads)
+    }
 
     /// Reads what `stream` asks for, as many at once as the device and `memory` take, and hands each read
     /// over as it completes, in any order. Returns when `stream` has no more and all is handed over:

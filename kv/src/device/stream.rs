@@ -3,6 +3,23 @@
 use super::Read;
 use crate::error::{Error, Result};
 
+/// Whether somebody waits for reads.
+///
+/// While reads of the foreground are under way, those of the background leave most of the device's queue to them.
+///
+/// ```
+/// use embank_kv::device::Priority;
+/// assert_eq!(Priority::default(), Priority::Foreground);
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Priority {
+    /// A caller waits for them.
+    #[default]
+    Foreground,
+    /// They are ahead of their use, or for housekeeping.
+    Background,
+}
+
 /// A caller's reads, of which it need not know all at the start: what one brings may ask for another.
 ///
 /// ```
@@ -25,6 +42,11 @@ use crate::error::{Error, Result};
 /// # Ok::<(), embank_kv::Error>(())
 /// ```
 pub trait ReadStream {
+    /// Whether somebody waits for these reads; asked once, at the start.
+    fn priority(&self) -> Priority {
+        Priority::Foreground
+    }
+
     /// The next read: log offset and length, as for [`Read`](super::Read). `None` if there is nothing
     /// to ask for now; it is asked again after the next `done`.
     fn next(&mut self) -> Option<(u64, usize)>;

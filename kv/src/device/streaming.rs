@@ -1,9 +1,9 @@
 //! A stream of reads through an io_uring.
 //!
-//! The ring is kept full: while there is room in it and in the memory, the stream is asked for more; then as
-//! many completions as an eighth of the depth are waited for, handed over one by one, and their memory
-//! goes to the next reads. So the disk works while rows are worked on, and never waits for the last read of
-//! a burst.
+//! The ring is kept full: while there is room in it, in the memory and in its lane (`priority`), the stream is asked
+//! for more; then as many completions as an eighth of the depth are waited for, handed over one by one, and
+//! their memory goes to the next reads. So the disk works while rows are worked on, and never waits for the
+//! last read of a burst.
 //!
 //! Memory is lent out as a ring, front to back, and comes back in that order: completions are nearly in
 //! order, and reads may have any length. A read's memory is the kernel's from push to completion, then
@@ -19,6 +19,7 @@ use std::sync::Arc;
 use io_uring::{opcode, types};
 
 use super::ReadStream;
+use super::priority::Lane;
 use super::ring::Ring;
 use super::segments::{Segment, Segments};
 use super::stream::too_long;
@@ -45,6 +46,7 @@ struct Lent {
 pub(super) struct Streaming<'a> {
     segments: &'a Segments,
     stream: &'a mut dyn ReadStream,
+    lane: Lane<'a>,
     memory: *mut u8,
     memory_bytes: usize,
     borrow: PhantomData<&'a mut [u8]>,
@@ -71,10 +73,12 @@ impl<'a> Streaming<'a> {
         files: &'a mut Vec<Arc<Segment>>,
         memory: &'a mut [u8],
         stream: &'a mut dyn ReadStream,
+        lane: Lane<'a>,
     ) -> Self {
         Streaming {
             segments,
             stream,
+            lane,
             memory: memory.as_mut_ptr(),
             memory_bytes: memory.len(),
             borrow: PhantomData,
@@ -100,7 +104,7 @@ impl<'a> Streaming<'a> {
                 return self.error.map_or(Ok(self.deepest), Err);
             }
             self.deepest = self.deepest.max(u64::from(ring.outstanding()));
-            let want = (ring.depth() / 8).max(1).min(ring.outstanding());
+            let want = self.lane.patience(ring.depth(), ring.outstanding());
             if let Err(error) = ring.submit_and_wait(want) {
                 ring.drain();
                 // Of the reads in the ring none failed by itself: the first names the place.
@@ -112,12 +116,15 @@ impl<'a> Streaming<'a> {
                     failed.unwrap_or_else(|| Error::io("read", self.segments.folder(), error));
                 return Err(self.error.unwrap_or(failed));
             }
-            ring.reap(|number, result| self.complete(number, result));
+            ring.reap(|number, result| {
+                self.lane.ends(self.rest(number));
+                self.complete(number, result);
+            });
         }
     }
 
     fn fill(&mut self, ring: &mut Ring) {
-        while ring.has_room() && self.error.is_none() {
+        while ring.has_room() && self.lane.has_room() && self.error.is_none() {
             let number = match self.again.pop() {
                 Some(number) => number,
                 None => match self.begin() {
@@ -180,7 +187,14 @@ impl<'a> Streaming<'a> {
         Ok(self.files.len() - 1)
     }
 
+    /// How much of a read has not arrived.
+    fn rest(&self, number: u64) -> usize {
+        let lent = &self.lent[(number - self.first) as usize];
+        lent.len - lent.arrived
+    }
+
     fn push(&mut self, ring: &mut Ring, number: u64) {
+        self.lane.begins(self.rest(number));
         let lent = &self.lent[(number - self.first) as usize];
         let len = (lent.len - lent.arrived).min(REQUEST_BYTES_MAX) as u32;
         let file = types::Fd(self.files[lent.file].file().as_raw_fd());
@@ -250,7 +264,8 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::device::{AlignedBuffer, DeviceOptions};
+    use crate::device::priority::{self, Traffic};
+    use crate::device::{AlignedBuffer, DeviceOptions, Priority};
 
     /// Two reads of 4 KiB.
     struct Two {
@@ -279,10 +294,12 @@ mod tests {
     fn short_disturbed_and_failed_completions_are_told_apart() {
         let dir = tempfile::tempdir().unwrap();
         let segments = segments(dir.path());
+        let traffic = Traffic::new();
+        let lane = || traffic.enter(Priority::Foreground);
         let mut memory = AlignedBuffer::zeroed(8192);
         let mut two = Two { asked: 0, done: Vec::new() };
         let mut files = Vec::new();
-        let mut streaming = Streaming::new(&segments, &mut files, &mut memory, &mut two);
+        let mut streaming = Streaming::new(&segments, &mut files, &mut memory, &mut two, lane());
         assert_eq!((streaming.begin().unwrap(), streaming.begin().unwrap()), (Some(0), Some(1)));
         // The second comes first, disturbed, then short, then whole; its memory waits for the first.
         streaming.complete(1, -libc::EAGAIN);
@@ -293,6 +310,7 @@ mod tests {
         streaming.complete(0, 4096);
         assert_eq!((streaming.first, streaming.head, streaming.lent.len()), (2, 8192, 0));
         assert!(streaming.error.is_none());
+        drop(streaming);
         assert_eq!(two.done, [1, 0]);
     }
 
@@ -300,15 +318,19 @@ mod tests {
     fn the_first_failure_is_reported_with_its_place_and_nothing_is_handed_over_after_it() {
         let dir = tempfile::tempdir().unwrap();
         let segments = segments(dir.path());
+        let traffic = Traffic::new();
+        let lane = || traffic.enter(Priority::Foreground);
         let mut memory = AlignedBuffer::zeroed(8192);
         for (result, what) in [(-libc::EIO, "at offset 4096"), (100, "holds 100 of 4096")] {
             let mut two = Two { asked: 0, done: Vec::new() };
             let mut files = Vec::new();
-            let mut streaming = Streaming::new(&segments, &mut files, &mut memory, &mut two);
+            let mut streaming =
+                Streaming::new(&segments, &mut files, &mut memory, &mut two, lane());
             while streaming.begin().unwrap().is_some() {}
             streaming.complete(1, result);
             streaming.complete(0, 4096);
             let error = streaming.error.take().unwrap();
+            drop(streaming);
             match result {
                 100 => assert!(matches!(error, Error::Truncated { found: 100, .. }), "{what}"),
                 _ => assert!(error.to_string().contains(what), "{error}"),
@@ -321,14 +343,67 @@ mod tests {
     fn endless_disturbance_is_an_error_in_the_end() {
         let dir = tempfile::tempdir().unwrap();
         let segments = segments(dir.path());
+        let traffic = Traffic::new();
+        let lane = || traffic.enter(Priority::Foreground);
         let mut memory = AlignedBuffer::zeroed(8192);
         let mut two = Two { asked: 0, done: Vec::new() };
         let mut files = Vec::new();
-        let mut streaming = Streaming::new(&segments, &mut files, &mut memory, &mut two);
+        let mut streaming = Streaming::new(&segments, &mut files, &mut memory, &mut two, lane());
         streaming.begin().unwrap();
         for _ in 0..=transfer::retries_max(1) {
             streaming.complete(0, -libc::EINTR);
         }
         assert!(streaming.error.is_some());
+    }
+
+    /// Many reads in the background; at the hundredth to come, a foreground call begins.
+    struct Behind<'t> {
+        traffic: &'t Traffic,
+        foreground: Option<Lane<'t>>,
+        begun: u32,
+        done: u32,
+        /// The most that was in flight when a read began: before the foreground call, and during it.
+        deepest: [u32; 2],
+    }
+
+    impl ReadStream for Behind<'_> {
+        fn priority(&self) -> Priority {
+            Priority::Background
+        }
+        fn next(&mut self) -> Option<(u64, usize)> {
+            if self.begun == 2000 {
+                return None;
+            }
+            self.begun += 1;
+            let deepest = &mut self.deepest[usize::from(self.foreground.is_some())];
+            *deepest = (*deepest).max(self.begun - self.done);
+            Some((u64::from(self.begun % 16) * 512, 512))
+        }
+        fn done(&mut self, _: u64, _: &[u8]) -> Result<()> {
+            self.done += 1;
+            if self.done == 100 {
+                self.foreground = Some(self.traffic.enter(Priority::Foreground));
+            }
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_background_stream_leaves_the_queue_to_a_foreground_call() {
+        let dir = tempfile::tempdir().unwrap();
+        let segments = segments(dir.path());
+        let mut ring = match Ring::new(256) {
+            Ok(ring) => ring,
+            Err(refused) => return eprintln!("left out: {refused}"),
+        };
+        let traffic = Traffic::new();
+        let mut memory = AlignedBuffer::zeroed(512 << 10);
+        let mut stream =
+            Behind { traffic: &traffic, foreground: None, begun: 0, done: 0, deepest: [0, 0] };
+        let (mut files, lane) = (Vec::new(), traffic.enter(Priority::Background));
+        let streaming = Streaming::new(&segments, &mut files, &mut memory, &mut stream, lane);
+        streaming.run(&mut ring).unwrap();
+        assert_eq!((stream.begun, stream.done), (2000, 2000));
+        assert_eq!(stream.deepest, [priority::ALONE, priority::YIELDING]);
     }
 }

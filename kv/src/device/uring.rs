@@ -24,11 +24,12 @@ use std::path::{Path, PathBuf};
 use io_uring::{opcode, types};
 use parking_lot::{Condvar, Mutex};
 
+use super::priority::{Lane, Traffic};
 use super::ring::Ring;
 use super::segments::{Located, Segments};
 use super::streaming::Streaming;
 use super::transfer::{self, Progress};
-use super::{Device, DeviceOptions, DeviceReport, Freed, Read, ReadStream};
+use super::{Device, DeviceOptions, DeviceReport, Freed, Priority, Read, ReadStream};
 use crate::error::{Error, Result};
 
 /// The most that one request asks for; the rest of a longer read follows as after a short one.
@@ -48,6 +49,7 @@ const REQUEST_BYTES_MAX: usize = 1 << 30;
 pub struct UringDevice {
     segments: Segments,
     rings: RingPool,
+    traffic: Traffic,
 }
 
 impl UringDevice {
@@ -64,7 +66,25 @@ impl UringDevice {
                 reason: format!("the kernel refuses a ring of {}: {error}", options.queue_depth),
             })?;
         let segments = Segments::open(dir, options)?;
-        Ok(Self { segments, rings: RingPool::new(first, options) })
+        Ok(Self { segments, rings: RingPool::new(first, options), traffic: Traffic::new() })
+    }
+
+    fn read(&self, reads: &mut [Read<'_>], priority: Priority) -> Result<()> {
+        let located = self.segments.locate_all(reads)?;
+        match reads {
+            [] => Ok(()),
+            [read] => {
+                let _lane = self.traffic.enter(priority);
+                let (segment, offset) = located.place(0);
+                segment.read_exact(offset, read.buffer)
+            }
+            reads => {
+                let lane = self.traffic.enter(priority);
+                let lent = self.rings.lend();
+                let mut lent = lent.map_err(|e| Error::io("make a ring for", located.path(), e))?;
+                Burst::new(reads, &located, lane).run(lent.ring())
+            }
+        }
     }
 }
 
@@ -81,28 +101,21 @@ impl Device for UringDevice {
     }
 
     fn read_many(&self, reads: &mut [Read<'_>]) -> Result<()> {
-        let located = self.segments.locate_all(reads)?;
-        match reads {
-            [] => Ok(()),
-            [read] => {
-                let (segment, offset) = located.place(0);
-                segment.read_exact(offset, read.buffer)
-            }
-            reads => {
-                let lent = self.rings.lend();
-                let mut lent = lent.map_err(|e| Error::io("make a ring for", located.path(), e))?;
-                Burst::new(reads, &located).run(lent.ring())
-            }
-        }
+        self.read(reads, Priority::Foreground)
+    }
+
+    fn read_many_behind(&self, reads: &mut [Read<'_>]) -> Result<()> {
+        self.read(reads, Priority::Background)
     }
 
     fn read_stream(&self, memory: &mut [u8], stream: &mut dyn ReadStream) -> Result<u64> {
+        let lane = self.traffic.enter(stream.priority());
         // Before the loan, so dropped after it: the loan's drop drains the ring, and until then the kernel may
         // read from these files, also when the stream unwinds.
         let mut files = Vec::new();
         let lent = self.rings.lend();
         let mut lent = lent.map_err(|e| Error::io("make a ring for", self.segments.folder(), e))?;
-        Streaming::new(&self.segments, &mut files, memory, stream).run(lent.ring())
+        Streaming::new(&self.segments, &mut files, memory, stream, lane).run(lent.ring())
     }
 
     fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
@@ -130,6 +143,7 @@ impl Device for UringDevice {
 struct Burst<'a, 'b> {
     reads: &'a mut [Read<'b>],
     located: &'a Located,
+    lane: Lane<'a>,
     /// Bytes that have arrived, for each read.
     arrived: Vec<usize>,
     /// The first read that has not been pushed yet.
@@ -141,9 +155,9 @@ struct Burst<'a, 'b> {
 }
 
 impl<'a, 'b> Burst<'a, 'b> {
-    fn new(reads: &'a mut [Read<'b>], located: &'a Located) -> Self {
+    fn new(reads: &'a mut [Read<'b>], located: &'a Located, lane: Lane<'a>) -> Self {
         let arrived = vec![0; reads.len()];
-        Self { reads, located, arrived, next: 0, again: Vec::new(), retries: 0, error: None }
+        Self { reads, located, lane, arrived, next: 0, again: Vec::new(), retries: 0, error: None }
     }
 
     /// Ends: each turn reaps a completion or is bounded within the ring; a read comes again only after at
@@ -156,14 +170,21 @@ impl<'a, 'b> Burst<'a, 'b> {
             }
             // While there is more to push, wait for a part of the depth, so that the disk never runs dry
             // and a system call still brings several; then wait for all that is left.
-            let want = if self.has_more() { (ring.depth() / 8).max(1) } else { u32::MAX };
-            if let Err(error) = ring.submit_and_wait(want.min(ring.outstanding())) {
+            let outstanding = ring.outstanding();
+            let more = self.has_more();
+            let want =
+                if more { self.lane.patience(ring.depth(), outstanding) } else { outstanding };
+            if let Err(error) = ring.submit_and_wait(want) {
                 ring.drain();
                 // Of several reads in the ring none failed by itself: the first names the place.
                 let (segment, offset) = self.located.place(0);
                 return Err(self.error.unwrap_or_else(|| segment.read_failed(offset, &error)));
             }
-            ring.reap(|i, result| self.complete(i as usize, result));
+            ring.reap(|i, result| {
+                let i = i as usize;
+                self.lane.ends(self.reads[i].buffer.len() - self.arrived[i]);
+                self.complete(i, result);
+            });
         }
     }
 
@@ -172,13 +193,14 @@ impl<'a, 'b> Burst<'a, 'b> {
     }
 
     fn fill(&mut self, ring: &mut Ring) {
-        while ring.has_room() && self.has_more() {
+        while ring.has_room() && self.lane.has_room() && self.has_more() {
             let i = self.again.pop().unwrap_or_else(|| {
                 self.next += 1;
                 self.next - 1
             });
             let (segment, offset) = self.located.place(i);
             let rest = &mut self.reads[i].buffer[self.arrived[i]..];
+            self.lane.begins(rest.len());
             let len = rest.len().min(REQUEST_BYTES_MAX) as u32;
             let file = types::Fd(segment.file().as_raw_fd());
             let entry = opcode::Read::new(file, rest.as_mut_ptr(), len)
@@ -364,7 +386,8 @@ mod tests {
         let mut memory = AlignedBuffer::zeroed(4096);
         let mut reads = [Read { offset: 4096, buffer: &mut memory }];
         let located = device.segments.locate_all(&reads).unwrap();
-        let mut burst = Burst::new(&mut reads, &located);
+        let lane = || device.traffic.enter(Priority::Foreground);
+        let mut burst = Burst::new(&mut reads, &located, lane());
         burst.complete(0, 1024);
         burst.complete(0, -libc::EAGAIN);
         assert_eq!((burst.arrived[0], burst.again.len()), (1024, 2));
@@ -373,16 +396,18 @@ mod tests {
             burst.complete(0, -libc::EINTR);
         }
         let error = burst.error.take().unwrap();
+        drop(burst);
         assert!(error.to_string().contains("at offset 5120"), "{error}");
 
-        let mut burst = Burst::new(&mut reads, &located);
+        let mut burst = Burst::new(&mut reads, &located, lane());
         burst.complete(0, 512);
         burst.complete(0, 0);
         let error = burst.error.take().unwrap();
+        drop(burst);
         let Error::Truncated { offset, expected, found, .. } = error else { panic!("{error}") };
         assert_eq!((offset, expected, found), (4096, 4096, 512));
 
-        let mut burst = Burst::new(&mut reads, &located);
+        let mut burst = Burst::new(&mut reads, &located, lane());
         burst.complete(0, -libc::EIO);
         burst.complete(0, 0);
         assert!(matches!(burst.error, Some(Error::Io { .. })), "the first failure is reported");

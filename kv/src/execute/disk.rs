@@ -24,7 +24,7 @@ use super::{Batch, GROUP_KEYS, Mode, Pending, Step, Work};
 use crate::address::Address;
 use crate::cache::Demand;
 use crate::clock::ClockWord;
-use crate::device::{BLOCK_BYTES, ReadStream};
+use crate::device::{BLOCK_BYTES, Priority, ReadStream};
 use crate::error::{Error, Result};
 use crate::log::PageFull;
 use crate::operation::Width;
@@ -477,6 +477,13 @@ impl<W: Work> Reading<'_, '_, W> {
 }
 
 impl<W: Work> ReadStream for Reading<'_, '_, W> {
+    fn priority(&self) -> Priority {
+        match W::MODE {
+            Mode::Promote | Mode::Compact => Priority::Background,
+            _ => Priority::Foreground,
+        }
+    }
+
     fn next(&mut self) -> Option<(u64, usize)> {
         // A search that goes on may do so anywhere, so only those in order are joined.
         let (first, in_order) = match self.again.pop() {
