@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import io
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,6 +37,9 @@ class TrainOptions:
 
     `checkpoint_every` should be a multiple of `sample_every`: a checkpoint within an interval
     does not hold the seconds of its first part, and a resumed run would count too few.
+
+    `between` is called after each sample, outside of the time of training. What has been announced
+    by then is awaited first, within that time: nothing goes on meanwhile that an interval gains by.
     """
 
     dense_learning_rate: float = 1e-3
@@ -44,6 +47,7 @@ class TrainOptions:
     sample_every: int = 20
     evaluate_every: int = 0
     checkpoint_every: int = 0
+    between: Callable[[], None] | None = None
 
 
 @dataclass
@@ -103,10 +107,13 @@ class Trainer:
             while progress.step < self.order.steps:
                 started = time.perf_counter()
                 losses.append(self.train_step(next(batches)))
-                seconds += time.perf_counter() - started
                 progress.step += 1
+                sampled = self.due(options.sample_every)
+                if sampled and options.between is not None and self.bank is not None:
+                    self.bank.wait_lookahead()
+                seconds += time.perf_counter() - started
                 bar.update()
-                if self.due(options.sample_every):
+                if sampled:
                     loss = float(torch.stack(losses).mean())
                     samples = self.order.samples_before(progress.step)
                     sample = meter.sample(progress.step, samples, seconds, loss)
@@ -114,6 +121,8 @@ class Trainer:
                     self.look()
                     losses, seconds = [], 0.0
                     bar.set_postfix(loss=f"{loss:.4f}", refresh=False)
+                    if options.between is not None:
+                        options.between()
                 if watch is not None and self.due(options.evaluate_every):
                     progress.aucs.append((progress.step, self.evaluate(watch)))
                     meter = Meter(self.bank)

@@ -6,7 +6,7 @@ import gc
 import json
 import shutil
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -169,7 +169,7 @@ def run_on_bank(
         bank_path, memory_budget=variant.budget_bytes, device=experiment.device
     ) as bank:
         tables = experiment.tables.open(bank, experiment.data)
-        options = TrainOptions(**{**asdict(experiment.train), "lookahead": variant.lookahead})
+        options = replace(experiment.train, lookahead=variant.lookahead)
         model = DLRM(experiment.shape, embank_bags(tables, experiment.data), experiment.seed)
         trainer = Trainer(
             model, experiment.data, experiment.order, options, variant.name, bank, tables
