@@ -51,7 +51,7 @@ impl Buffers {
             if state.not_made > 0 {
                 state.not_made -= 1;
                 drop(state);
-                let buffer = AlignedBuffer::zeroed(self.bytes_each);
+                let buffer = AlignedBuffer::for_streams(self.bytes_each);
                 return Buffer { pool: self, buffer: Some(buffer) };
             }
             self.returned.wait(&mut state);
@@ -63,6 +63,13 @@ impl Buffers {
 pub(crate) struct Buffer<'a> {
     pool: &'a Buffers,
     buffer: Option<AlignedBuffer>,
+}
+
+impl Buffer<'_> {
+    /// For a device to stream into.
+    pub(crate) fn memory(&mut self) -> &mut AlignedBuffer {
+        self.buffer.as_mut().expect("there until dropped")
+    }
 }
 
 impl Deref for Buffer<'_> {

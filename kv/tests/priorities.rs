@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use common::{GetAll, options, peek, put};
-use embank_kv::device::{Device, DeviceOptions, Freed, MemoryDevice, Priority, Read, ReadStream};
+use embank_kv::device::{
+    AlignedBuffer, Device, DeviceOptions, Freed, MemoryDevice, Priority, Read, ReadStream,
+};
 use embank_kv::{Clock, Result, Store};
 
 const ROWS: u64 = 20_000;
@@ -48,7 +50,7 @@ impl Device for Counting {
         self.count(Priority::Background);
         self.inner.read_many_behind(reads)
     }
-    fn read_stream(&self, memory: &mut [u8], stream: &mut dyn ReadStream) -> Result<u64> {
+    fn read_stream(&self, memory: &mut AlignedBuffer, stream: &mut dyn ReadStream) -> Result<u64> {
         self.count(stream.priority());
         self.inner.read_stream(memory, stream)
     }

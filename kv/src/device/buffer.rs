@@ -5,6 +5,7 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::slice;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Alignment of every buffer: a page, so that no transfer straddles one page more than it needs to.
 const ALIGNMENT_BYTES: usize = 4096;
@@ -24,6 +25,7 @@ const ALIGNMENT_BYTES: usize = 4096;
 pub struct AlignedBuffer {
     start: NonNull<u8>,
     len: usize,
+    number: Option<u64>,
 }
 
 impl AlignedBuffer {
@@ -33,13 +35,35 @@ impl AlignedBuffer {
     /// If `len` rounded up to a page exceeds `isize::MAX`.
     pub fn zeroed(len: usize) -> Self {
         if len == 0 {
-            return Self { start: NonNull::<Page>::dangling().cast(), len };
+            return Self { start: NonNull::<Page>::dangling().cast(), len, number: None };
         }
         let layout = Self::layout(len);
         // SAFETY: alloc_zeroed wants a size above zero; `len` was checked just above.
         let start = unsafe { alloc_zeroed(layout) };
         let Some(start) = NonNull::new(start) else { handle_alloc_error(layout) };
-        Self { start, len }
+        Self { start, len, number: None }
+    }
+
+    /// As [`zeroed`](Self::zeroed), for a buffer that streams read into again and again for as long as a device is
+    /// used: the device may register it with the kernel, once. All its pages are then held in memory until the
+    /// device closes, also those of a buffer that is dropped before.
+    ///
+    /// ```
+    /// use embank_kv::device::AlignedBuffer;
+    /// assert_eq!(AlignedBuffer::for_streams(8192).len(), 8192);
+    /// ```
+    pub fn for_streams(len: usize) -> Self {
+        static NUMBERS: AtomicU64 = AtomicU64::new(0);
+        let mut buffer = Self::zeroed(len);
+        // Relaxed: only that no number comes twice matters.
+        buffer.number = Some(NUMBERS.fetch_add(1, Ordering::Relaxed));
+        buffer
+    }
+
+    /// What tells this buffer from every other that there is or was, at the same address too; none if it is not to
+    /// be registered.
+    pub(super) fn number(&self) -> Option<u64> {
+        self.number
     }
 
     fn layout(len: usize) -> Layout {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::{BLOCK_BYTES, Device, DeviceReport, Freed, Read, ReadStream, stream};
+use super::{AlignedBuffer, BLOCK_BYTES, Device, DeviceReport, Freed, Read, ReadStream, stream};
 use crate::error::{Error, Result};
 
 /// Wraps a device and fails its calls on request: the seam by which tests force every error site above the
@@ -208,7 +208,7 @@ impl Device for FaultyDevice {
         Ok(())
     }
 
-    fn read_stream(&self, memory: &mut [u8], stream: &mut dyn ReadStream) -> Result<u64> {
+    fn read_stream(&self, memory: &mut AlignedBuffer, stream: &mut dyn ReadStream) -> Result<u64> {
         let shuffle = |order: &mut [usize]| {
             let mut plan = self.plan.lock();
             let Some(state) = &mut plan.shuffle else { return };

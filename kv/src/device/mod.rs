@@ -221,13 +221,12 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// over as it completes, in any order. Returns when `stream` has no more and all is handed over:
     /// how many reads were in flight at most.
     ///
-    /// `memory` is where the bytes arrive: its address a multiple of [`BLOCK_BYTES`], its length at least
-    /// that of the longest read.
+    /// `memory` is where the bytes arrive: its length at least that of the longest read.
     ///
     /// # Errors
     /// As [`read_many`](Self::read_many), or what [`ReadStream::done`] returned; of several the first. No
     /// read is begun after it, and none is in flight when this returns.
-    fn read_stream(&self, memory: &mut [u8], stream: &mut dyn ReadStream) -> Result<u64> {
+    fn read_stream(&self, memory: &mut AlignedBuffer, stream: &mut dyn ReadStream) -> Result<u64> {
         stream::in_bursts(memory, stream, |reads| self.read_many(reads), |_| {})
     }
 

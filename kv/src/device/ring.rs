@@ -13,6 +13,14 @@
 //! - Where even waiting fails, again and again, the process is aborted with a message. Nothing gentler is
 //!   sound, and no kernel is known to do it.
 //!
+//! A ring can have one *registered* buffer, whose pages the kernel holds in place from then on instead of looking
+//! them up for each read. It is registered once, between streams, and never replaced: it goes with the ring. The
+//! kernel holds the pages, not the addresses, so a buffer that is freed before its ring endangers nothing, but a read
+//! that took another buffer at the same addresses for the registered one would land in pages that nobody
+//! looks at. So whoever reads compares numbers, which are never given twice, not addresses. And registration
+//! is left to kernels of 5.19 and newer: older ones may give a process that forks other pages than those that they
+//! hold.
+//!
 //! A ring belongs to one thread from the first push to the drain, which is what
 //! `IORING_SETUP_COOP_TASKRUN` wants: completions arrive when that thread enters the kernel.
 
@@ -21,6 +29,8 @@ use std::thread;
 use std::time::Duration;
 
 use io_uring::{EnterFlags, IoUring, Probe, opcode, squeue};
+
+use super::AlignedBuffer;
 
 /// How often a drain asks again when waiting fails, a millisecond apart, before it gives up and aborts.
 const DRAIN_FAILURES_MAX: u32 = 10_000;
@@ -35,6 +45,10 @@ pub(super) struct Ring {
     /// Entries pushed and not reaped.
     outstanding: u32,
     abandoned: bool,
+    /// The kernel is Linux 5.19 or newer.
+    recent: bool,
+    /// The number of the registered buffer.
+    registered: Option<u64>,
     /// Errors that the next enters report in the kernel's stead.
     #[cfg(test)]
     pub(super) injected: tests::Injected,
@@ -50,15 +64,19 @@ impl Ring {
         // Flags of Linux 5.18 and 5.19; older kernels answer EINVAL and do without.
         let mut builder = IoUring::builder();
         builder.setup_coop_taskrun().setup_submit_all();
-        let io = match builder.build(depth) {
-            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => IoUring::new(depth),
-            built => built,
-        }?;
+        let (io, recent) = match builder.build(depth) {
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+                (IoUring::new(depth)?, false)
+            }
+            built => (built?, true),
+        };
         Ok(Self {
             io,
             depth,
             outstanding: 0,
             abandoned: false,
+            recent,
+            registered: None,
             #[cfg(test)]
             injected: tests::Injected::default(),
         })
@@ -91,6 +109,32 @@ impl Ring {
     /// Entries pushed and not reaped.
     pub(super) fn outstanding(&self) -> u32 {
         self.outstanding
+    }
+
+    /// The number of the registered buffer.
+    pub(super) fn registered(&self) -> Option<u64> {
+        self.registered
+    }
+
+    /// Registers `buffer` as the ring's only one, of index 0; false where the kernel refuses it (for a limit on
+    /// locked memory, mostly) or is too old. Nothing is in flight.
+    pub(super) fn register(&mut self, buffer: &mut AlignedBuffer) -> bool {
+        debug_assert!(self.outstanding == 0 && self.registered.is_none());
+        #[cfg(test)]
+        if self.injected.lock().pop_front().is_some() {
+            return false;
+        }
+        if !self.recent || buffer.number().is_none() {
+            return false;
+        }
+        let all = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
+        // SAFETY: the kernel takes references to the pages, so it touches no memory of this process that is
+        // freed later; and it writes to them only by requests that name index 0, whose memory `push` has valid.
+        if unsafe { self.io.submitter().register_buffers(&[all]) }.is_err() {
+            return false;
+        }
+        self.registered = buffer.number();
+        true
     }
 
     pub(super) fn has_room(&self) -> bool {

@@ -18,12 +18,12 @@ use std::sync::Arc;
 
 use io_uring::{opcode, types};
 
-use super::ReadStream;
 use super::priority::Lane;
 use super::ring::Ring;
 use super::segments::{Segment, Segments};
 use super::stream::too_long;
 use super::transfer::{self, Progress};
+use super::{AlignedBuffer, ReadStream};
 use crate::error::{Error, Result};
 
 /// The most that one request asks for; the rest of a longer read follows as after a short one.
@@ -49,7 +49,9 @@ pub(super) struct Streaming<'a> {
     lane: Lane<'a>,
     memory: *mut u8,
     memory_bytes: usize,
-    borrow: PhantomData<&'a mut [u8]>,
+    /// The number of the memory as a buffer.
+    buffer: Option<u64>,
+    borrow: PhantomData<&'a mut AlignedBuffer>,
     /// The ring of memory: what lies between is lent out.
     head: u64,
     tail: u64,
@@ -71,7 +73,7 @@ impl<'a> Streaming<'a> {
     pub(super) fn new(
         segments: &'a Segments,
         files: &'a mut Vec<Arc<Segment>>,
-        memory: &'a mut [u8],
+        memory: &'a mut AlignedBuffer,
         stream: &'a mut dyn ReadStream,
         lane: Lane<'a>,
     ) -> Self {
@@ -81,6 +83,7 @@ impl<'a> Streaming<'a> {
             lane,
             memory: memory.as_mut_ptr(),
             memory_bytes: memory.len(),
+            buffer: memory.number(),
             borrow: PhantomData,
             head: 0,
             tail: 0,
@@ -199,10 +202,13 @@ impl<'a> Streaming<'a> {
         let len = (lent.len - lent.arrived).min(REQUEST_BYTES_MAX) as u32;
         let file = types::Fd(self.files[lent.file].file().as_raw_fd());
         let start = self.memory.wrapping_add(lent.at + lent.arrived);
-        let entry = opcode::Read::new(file, start, len)
-            .offset(lent.offset + lent.arrived as u64)
-            .build()
-            .user_data(number);
+        let offset = lent.offset + lent.arrived as u64;
+        let entry = if self.buffer.is_some() && self.buffer == ring.registered() {
+            opcode::ReadFixed::new(file, start, len, 0).offset(offset).build()
+        } else {
+            opcode::Read::new(file, start, len).offset(offset).build()
+        };
+        let entry = entry.user_data(number);
         // SAFETY: the range belongs to this read alone until it is done (`lend`). `run` returns with nothing
         // outstanding. Where `done` unwinds, `self` goes first, but it only borrows: the memory is the
         // caller's, `files` was made before the ring's loan (`read_stream`), and the loan drains on its
@@ -265,7 +271,7 @@ mod tests {
 
     use super::*;
     use crate::device::priority::{self, Traffic};
-    use crate::device::{AlignedBuffer, DeviceOptions, Priority};
+    use crate::device::{DeviceOptions, Priority};
 
     /// Two reads of 4 KiB.
     struct Two {

@@ -24,7 +24,7 @@ use super::{Batch, GROUP_KEYS, Mode, Pending, Step, Work};
 use crate::address::Address;
 use crate::cache::Demand;
 use crate::clock::ClockWord;
-use crate::device::{BLOCK_BYTES, Priority, ReadStream};
+use crate::device::{AlignedBuffer, BLOCK_BYTES, Priority, ReadStream};
 use crate::error::{Error, Result};
 use crate::log::PageFull;
 use crate::operation::Width;
@@ -87,9 +87,9 @@ impl<W: Work> Batch<'_, W> {
         let core = self.core;
         let mut own = self.scratch.own_buffer.take();
         let mut pooled = None;
-        let buffer: &mut [u8] = match &mut own {
+        let buffer: &mut AlignedBuffer = match &mut own {
             Some(own) => own,
-            None => pooled.insert(core.buffers.take()),
+            None => pooled.insert(core.buffers.take()).memory(),
         };
         let joined_bytes_max = JOINED_BYTES_MAX.min(buffer.len() as u64 / 4);
         let mut reading = Reading {
