@@ -366,6 +366,7 @@ impl Scan<'_> {
 impl Drop for Scan<'_> {
     fn drop(&mut self) {
         self.core.budget.take_back(self.lent_bytes);
+        self.core.log.allowance_changed();
         self.core.end_lease(self.lease);
     }
 }

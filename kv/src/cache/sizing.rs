@@ -92,7 +92,7 @@ impl RowCache {
         sizing.add(demand);
         if sizing.pending > 0 {
             if log.is_within_allowance() {
-                self.open_pending(&mut sizing);
+                self.open_pending(&mut sizing, log);
             }
             return;
         }
@@ -158,11 +158,11 @@ impl RowCache {
         sizing.pending = shards;
         log.allowance_changed();
         if log.is_within_allowance() {
-            self.open_pending(sizing);
+            self.open_pending(sizing, log);
         }
     }
 
-    fn open_pending(&self, sizing: &mut Sizing) {
+    fn open_pending(&self, sizing: &mut Sizing, log: &Log) {
         let end = sizing.open + sizing.pending;
         sizing.pending = 0;
         for number in sizing.open..end {
@@ -172,6 +172,7 @@ impl RowCache {
             if opened.is_err() {
                 // The system has no memory to map: the cache stays as it is.
                 self.budget.uncharge_cache(((end - number) * self.shard_bytes) as u64);
+                log.allowance_changed();
                 break;
             }
             self.set_open(sizing, number + 1);

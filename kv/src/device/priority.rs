@@ -8,7 +8,7 @@
 //! Reads are weighed: one for itself and one for each 8 KiB, because four reads of 64 KiB hold up others as 32
 //! of 512 bytes do. What all background calls together may have in flight, the *window*, is
 //! - [`YIELDING`] while a foreground call runs or waits for a ring;
-//! - [`ALONE`] when there has been none for a while;
+//! - [`ALONE`] once background reads have brought enough since the last one ended;
 //! - in between after one has ended: it grows by one for each [`GROWTH`] that background reads bring. Work
 //!   that gets by turns with others, a millisecond apart, thus finds a short queue every time, and a get every
 //!   ten milliseconds costs the background next to nothing.
@@ -78,8 +78,8 @@ impl Traffic {
 
     /// A call begins, before it waits for anything; it ends with the drop of what this returns.
     pub(super) fn enter(&self, priority: Priority) -> Lane<'_> {
-        // Relaxed here and below: the counts guard nothing. A background call that sees one late has a few reads
-        // more in flight.
+        // Relaxed: the counts guard nothing. A background call that sees one late has a few reads more in
+        // flight.
         self.count(priority).fetch_add(1, Ordering::Relaxed);
         Lane { traffic: self, priority, in_flight: 0 }
     }
@@ -93,7 +93,7 @@ impl Traffic {
 
     /// What one of the background calls may have in flight.
     fn window(&self) -> u32 {
-        let together = if self.foreground.load(Ordering::Relaxed) > 0 {
+        let together = if self.foreground.load(Ordering::Acquire) > 0 {
             YIELDING
         } else {
             ALONE.min(YIELDING + self.undisturbed.load(Ordering::Relaxed) / GROWTH)
@@ -148,10 +148,12 @@ impl Lane<'_> {
 
 impl Drop for Lane<'_> {
     fn drop(&mut self) {
-        self.traffic.count(self.priority).fetch_sub(1, Ordering::Relaxed);
+        // First, lest a background call see neither this one nor that it ended just now. Release and Acquire (in
+        // `window`) keep the two in order.
         if self.priority == Priority::Foreground {
             self.traffic.undisturbed.store(0, Ordering::Relaxed);
         }
+        self.traffic.count(self.priority).fetch_sub(1, Ordering::Release);
     }
 }
 

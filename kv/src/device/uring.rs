@@ -537,8 +537,8 @@ mod tests {
             device.read_stream(&mut buffer, &mut Numbered(0)).unwrap();
             places.push(buffer.as_ptr());
         }
-        places.dedup();
-        assert!(places.len() < 20, "no two were at the same place: {places:?}");
+        let first = places[0];
+        assert!(places[1..].contains(&first), "none was where the first one had been: {places:?}");
     }
 
     #[test]

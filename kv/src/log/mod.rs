@@ -28,6 +28,8 @@
 //!    clock word.
 
 pub(crate) mod page;
+#[cfg(test)]
+mod tests;
 mod writer;
 
 use std::sync::{Arc, OnceLock};
@@ -342,6 +344,8 @@ impl Log {
             if let Some(frame) = state.take_frame(self.budget.frames_allowed()) {
                 self.begin_page(next, frame);
                 self.writer_wake.notify_one();
+                // Others that waited to turn this page find it turned.
+                self.frame_freed.notify_all();
                 break;
             }
             waiting.get_or_insert_with(Instant::now);
