@@ -180,17 +180,16 @@ impl Drop for Locked<'_> {
 
 /// Reads a value without its lock: `copy` is called until one call ran between two equal words (a
 /// sequence lock). `copy` must read through atomics. Returns false if the record was replaced.
+#[inline(always)]
 pub(crate) fn read_unlocked(word: &AtomicU64, mut copy: impl FnMut()) -> bool {
-    let mut backoff = Backoff::new();
     loop {
         // Acquire: sees the value of the Release store that unlocked it.
-        let before = ClockWord(word.load(Ordering::Acquire));
-        if before.is_replaced() {
-            return false;
-        }
-        if before.is_locked() {
-            backoff.snooze();
-            continue;
+        let mut before = ClockWord(word.load(Ordering::Acquire));
+        if before.0 & (LOCKED | REPLACED) != 0 {
+            before = await_unlocked(word);
+            if before.is_replaced() {
+                return false;
+            }
         }
         copy();
         // Acquire fence: the copy's loads come before the second load of the word. Pairs with the
@@ -200,6 +199,20 @@ pub(crate) fn read_unlocked(word: &AtomicU64, mut copy: impl FnMut()) -> bool {
         if after.same_value_as(before) {
             return true;
         }
+    }
+}
+
+/// The word once nobody holds the lock.
+#[cold]
+fn await_unlocked(word: &AtomicU64) -> ClockWord {
+    let mut backoff = Backoff::new();
+    loop {
+        // Acquire: as in `read_unlocked`.
+        let seen = ClockWord(word.load(Ordering::Acquire));
+        if !seen.is_locked() {
+            return seen;
+        }
+        backoff.snooze();
     }
 }
 

@@ -26,7 +26,15 @@ pub(crate) enum Pin {
 
 #[inline]
 fn pin() -> Pin {
-    if slots::available() { Pin::Slot(slots::pin()) } else { Pin::Portable(portable::pin()) }
+    match slots::own() {
+        Some(slot) => Pin::Slot(slot.pin()),
+        None => pin_anew(),
+    }
+}
+
+#[cold]
+fn pin_anew() -> Pin {
+    if slots::available() { Pin::Slot(slots::pin_anew()) } else { Pin::Portable(portable::pin()) }
 }
 
 /// Whether this thread is pinned.
@@ -178,13 +186,17 @@ mod tests {
         });
     }
 
+    fn slots_pin() -> slots::Pin {
+        slots::own().map_or_else(slots::pin_anew, slots::Slot::pin)
+    }
+
     #[test]
     fn a_barrier_separates_by_slots() {
         if !slots::available() {
             eprintln!("skipped: this kernel has no membarrier");
             return;
         }
-        a_barrier_separates(ROUNDS * 10, slots::pin, slots::barrier);
+        a_barrier_separates(ROUNDS * 10, slots_pin, slots::barrier);
     }
 
     #[test]
@@ -213,7 +225,7 @@ mod tests {
         let (tell, told) = std::sync::mpsc::channel();
         let (end, ended) = std::sync::mpsc::channel::<()>();
         let pinned = std::thread::spawn(move || {
-            let pin = slots::pin();
+            let pin = slots_pin();
             tell.send(()).unwrap();
             let _ = ended.recv();
             drop(pin);
@@ -243,7 +255,7 @@ mod tests {
         }
         // Far more threads than there could be slots without reuse.
         for _ in 0..if cfg!(miri) { 3 } else { 2_000 } {
-            std::thread::spawn(|| drop(slots::pin())).join().unwrap();
+            std::thread::spawn(|| drop(slots_pin())).join().unwrap();
         }
         assert!(slots::slot_count() < 1_000, "{}", slots::slot_count());
     }

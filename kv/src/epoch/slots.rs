@@ -30,18 +30,79 @@ use std::sync::OnceLock;
 use parking_lot::Mutex;
 
 use super::wait;
-use crate::sync::{AtomicU64, Ordering, compiler_fence, fence};
+use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Ordering, compiler_fence, fence};
 
 /// Slots are made in blocks of this many, and never given back to the system.
 const BLOCK_SLOTS: usize = 64;
 /// Bounds the threads of a process that use stores at one time to 65,536.
 const BLOCKS_MAX: usize = 1024;
 
-/// The era of a thread's pin, 0 while it is not pinned. A cache line of its own.
+/// What a thread has pinned. Two cache lines of its own; only `era` is read by others.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-struct Slot {
+pub(super) struct Slot {
+    /// The era of the thread's pin, 0 while it is not pinned.
     era: AtomicU64,
+    /// How many pins the thread has.
+    depth: AtomicUsize,
+    /// Its place in the list.
+    number: AtomicUsize,
+    /// It serves one pin and is then given back.
+    late: AtomicBool,
+}
+
+impl Slot {
+    /// A slot that nobody uses.
+    fn take(late: bool) -> &'static Slot {
+        let mut free = FREE.lock();
+        let number = free.0.pop().unwrap_or_else(|| {
+            free.1 += 1;
+            free.1 - 1
+        });
+        assert!(number < BLOCK_SLOTS * BLOCKS_MAX, "more than 65,536 threads use stores");
+        let slot = slot(number);
+        slot.number.store(number, Ordering::Relaxed);
+        // A thread that ended in the midst of a pin, by `exit` in a callback, has left its mark.
+        slot.depth.store(0, Ordering::Relaxed);
+        slot.era.store(0, Ordering::Relaxed);
+        slot.late.store(late, Ordering::Relaxed);
+        slot
+    }
+
+    #[cold]
+    fn give_back(&self) {
+        FREE.lock().0.push(self.number.load(Ordering::Relaxed));
+    }
+
+    #[inline]
+    pub(super) fn pin(&'static self) -> Pin {
+        // Relaxed: the thread's own. The lock of the list orders one owner after the other.
+        let depth = self.depth.load(Ordering::Relaxed);
+        self.depth.store(depth + 1, Ordering::Relaxed);
+        if depth == 0 {
+            // Acquire: see the essay.
+            let era = ERA.load(Ordering::Acquire);
+            // Release: a barrier that meets this pin in place of the last one's end must see what was done
+            // under the last one, too.
+            self.era.store(era, Ordering::Release);
+            // The store above stays before every later load; the barrier's fence does the rest.
+            compiler_fence(Ordering::SeqCst);
+        }
+        Pin { slot: self, thread: PhantomData }
+    }
+
+    #[inline]
+    fn unpin(&self) {
+        let depth = self.depth.load(Ordering::Relaxed) - 1;
+        self.depth.store(depth, Ordering::Relaxed);
+        if depth == 0 {
+            // Release: what was done under the pin comes before what follows the barrier.
+            self.era.store(0, Ordering::Release);
+            if self.late.load(Ordering::Relaxed) {
+                self.give_back();
+            }
+        }
+    }
 }
 
 static ERA: AtomicU64 = AtomicU64::new(1);
@@ -56,101 +117,54 @@ fn slot(number: usize) -> &'static Slot {
     &block[number % BLOCK_SLOTS]
 }
 
-/// A thread's slot.
-#[derive(Debug)]
-struct Local {
-    number: usize,
-    slot: &'static Slot,
-    depth: Cell<usize>,
-}
+/// Gives a thread's slot back when the thread ends.
+struct Owner(&'static Slot);
 
-impl Local {
-    fn new() -> Self {
-        let mut free = FREE.lock();
-        let number = free.0.pop().unwrap_or_else(|| {
-            free.1 += 1;
-            free.1 - 1
-        });
-        assert!(number < BLOCK_SLOTS * BLOCKS_MAX, "more than 65,536 threads use stores");
-        Local { number, slot: slot(number), depth: Cell::new(0) }
-    }
-
-    #[inline]
-    fn pin(&self) {
-        let depth = self.depth.get();
-        self.depth.set(depth + 1);
-        if depth == 0 {
-            // Acquire: see the essay.
-            let era = ERA.load(Ordering::Acquire);
-            // Release: a barrier that meets this pin in place of the last one's end must see what was done
-            // under the last one, too.
-            self.slot.era.store(era, Ordering::Release);
-            // The store above stays before every later load; the barrier's fence does the rest.
-            compiler_fence(Ordering::SeqCst);
-        }
-    }
-
-    #[inline]
-    fn unpin(&self) {
-        let depth = self.depth.get() - 1;
-        self.depth.set(depth);
-        if depth == 0 {
-            // Release: what was done under the pin comes before what follows the barrier.
-            self.slot.era.store(0, Ordering::Release);
-        }
-    }
-}
-
-impl Drop for Local {
+impl Drop for Owner {
     fn drop(&mut self) {
-        FREE.lock().0.push(self.number);
+        OWN.set(None);
+        self.0.give_back();
     }
 }
 
 thread_local! {
-    static LOCAL: Local = Local::new();
+    /// This thread's slot once it has one. Nothing to initialise and nothing to drop: a pin finds it with
+    /// one load.
+    static OWN: Cell<Option<&'static Slot>> = const { Cell::new(None) };
+    static OWNER: Owner = Owner(Slot::take(false));
 }
 
 /// A pin of this thread, until it is dropped.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct Pin {
-    /// For a thread that is ending, whose own slot is gone: a slot for this pin alone. Boxed, so that a
-    /// pin is a word.
-    late: Option<Box<Local>>,
+    slot: &'static Slot,
     /// It belongs to its thread.
     thread: PhantomData<*const ()>,
-}
-
-#[inline]
-pub(super) fn pin() -> Pin {
-    let late = match LOCAL.try_with(Local::pin) {
-        Ok(()) => None,
-        Err(_) => Some(pin_late()),
-    };
-    Pin { late, thread: PhantomData }
-}
-
-#[cold]
-fn pin_late() -> Box<Local> {
-    let local = Box::new(Local::new());
-    local.pin();
-    local
 }
 
 impl Drop for Pin {
     #[inline]
     fn drop(&mut self) {
-        match &self.late {
-            // The slot lives: it outlives every pin that it counts, but for one that is leaked.
-            None => drop(LOCAL.try_with(Local::unpin)),
-            Some(local) => local.unpin(),
-        }
+        self.slot.unpin();
     }
 }
 
+/// This thread's slot, unless it has none yet or is ending.
+#[inline]
+pub(super) fn own() -> Option<&'static Slot> {
+    OWN.get()
+}
+
+/// A thread's first pin; or one of a thread that is ending, whose own slot is gone: that pin gets a slot
+/// for itself.
+pub(super) fn pin_anew() -> Pin {
+    let own = OWNER.try_with(|owner| owner.0).inspect(|&slot| OWN.set(Some(slot)));
+    own.unwrap_or_else(|_| Slot::take(true)).pin()
+}
+
 pub(super) fn is_pinned() -> bool {
-    LOCAL.try_with(|local| local.depth.get() > 0).unwrap_or(false)
+    own().is_some_and(|slot| slot.depth.load(Ordering::Relaxed) > 0)
 }
 
 /// See [`super::barrier`].
@@ -186,7 +200,7 @@ mod membarrier {
     const PRIVATE_EXPEDITED: libc::c_int = 1 << 3;
     const REGISTER_PRIVATE_EXPEDITED: libc::c_int = 1 << 4;
 
-    use super::{FREE, LOCAL, Ordering, slot};
+    use super::{FREE, Ordering, own, slot};
 
     /// Has the slots ready for use in whatever child this process has from now on.
     pub(super) fn watch_forks() -> bool {
@@ -200,10 +214,11 @@ mod membarrier {
         }
         extern "C" fn in_child() {
             in_parent();
-            let own = LOCAL.try_with(|local| local.number).ok();
             let slots = FREE.lock().1;
-            for number in (0..slots).filter(|&number| Some(number) != own) {
-                slot(number).era.store(0, Ordering::Relaxed);
+            for slot in (0..slots).map(slot) {
+                if !own().is_some_and(|own| std::ptr::eq(own, slot)) {
+                    slot.era.store(0, Ordering::Relaxed);
+                }
             }
         }
         // SAFETY: the handlers are functions of this program, only lock, unlock and store.

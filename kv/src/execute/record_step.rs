@@ -35,7 +35,7 @@ pub(super) fn peek<W: Work>(
         if !has_room || tombstone {
             return;
         }
-        match work.destination(i) {
+        match if W::MODE == Mode::Peek { work.destination(i) } else { None } {
             Some(to) => {
                 let bytes = to.len().min(value_bytes);
                 record.load_value_bytes(&mut to[..bytes]);

@@ -10,9 +10,11 @@
 use super::record_step::{InPlace, Peeked, in_place, peek};
 use super::{Entry, Mode, Work};
 use crate::address::TableId;
+use crate::clock::ClockWord;
 use crate::hash::hash;
 use crate::operation::{Clock, Width};
 use crate::store::Core;
+use crate::sync::Ordering;
 
 /// Values up to this long go this way: they are worked on on the stack.
 const WORDS_MAX: usize = 16;
@@ -30,7 +32,7 @@ pub(crate) enum Hit {
 #[inline]
 pub(crate) fn try_single<W: Work>(
     core: &Core,
-    (table, value_bytes): (TableId, usize),
+    table: TableId,
     key: u64,
     clock: Clock,
     work: &mut W,
@@ -38,6 +40,7 @@ pub(crate) fn try_single<W: Work>(
     if W::WIDTH == Width::Variable {
         return None;
     }
+    let value_bytes = core.value_bytes_if(table, W::WIDTH)?;
     let mut words = [0; WORDS_MAX];
     let value = words.get_mut(..value_bytes.div_ceil(8))?;
     let _pin = core.gate.enter();
@@ -56,9 +59,17 @@ pub(crate) fn try_single<W: Work>(
         Mode::Peek => {
             let Peeked::Row = peek(work, 0, record, (value, value_bytes)) else { return None };
         }
+        // Changes nothing but the mark of a first use, so without that it takes no lock either.
+        Mode::Get if clock == Clock::Keep => {
+            let word = ClockWord::from_bits(record.clock().load(Ordering::Relaxed));
+            if !mutable || word.is_promoted() || core.log.is_poisoned() {
+                return None;
+            }
+            let Peeked::Row = peek(work, 0, record, (value, value_bytes)) else { return None };
+        }
         Mode::Get | Mode::Update | Mode::Put => {
             let has_room = record.shape().padded_value_bytes() == value.len() * 8;
-            if !mutable || !has_room || core.log.check_poison().is_err() {
+            if !mutable || !has_room || core.log.is_poisoned() {
                 return None;
             }
             let done = in_place(work, 0, record, clock, (value, value_bytes));

@@ -411,6 +411,11 @@ impl Log {
         }
     }
 
+    #[inline]
+    pub(crate) fn is_poisoned(&self) -> bool {
+        self.poison.get().is_some()
+    }
+
     /// Stops all writing for good.
     pub(crate) fn poison(&self, error: &Error) {
         let _ = self.poison.set(error.to_string());

@@ -59,7 +59,13 @@ impl Core {
     /// The value length of a table of this width; the longest value's, where that varies.
     #[inline]
     pub(crate) fn value_bytes(&self, table: TableId, width: Width) -> Result<usize> {
-        self.lengths.get(table, width).ok_or_else(|| self.not_of_width(table, width))
+        self.value_bytes_if(table, width).ok_or_else(|| self.not_of_width(table, width))
+    }
+
+    /// The same, if there is such a table.
+    #[inline]
+    pub(crate) fn value_bytes_if(&self, table: TableId, width: Width) -> Option<usize> {
+        self.lengths.get(table, width)
     }
 
     #[cold]

@@ -137,6 +137,21 @@ impl Store {
         &self.dir
     }
 
+    /// Does the whole work for one key and counts it, or nothing: then false.
+    #[inline]
+    fn run_single<W: Work>(&self, table: TableId, key: u64, clock: Clock, work: &mut W) -> bool {
+        let hit = try_single(&self.core, table, key, clock, work);
+        if let Some(hit) = hit {
+            self.core.count_single(W::MODE, hit);
+            // Not where nothing was done, a panic included: whoever is woken finds the row released.
+            if clock == Clock::Release {
+                self.core.waiters.released(table, &[key]);
+            }
+        }
+        hit.is_some()
+    }
+
+    #[inline(never)]
     fn run<W: Work>(
         &self,
         table: TableId,
@@ -147,12 +162,6 @@ impl Store {
         let value_bytes = self.core.value_bytes(table, W::WIDTH)?;
         let releases = clock == Clock::Release || W::MODE == Mode::Delete;
         let _released = releases.then(|| Released { waiters: &self.core.waiters, table, keys });
-        if let [key] = *keys
-            && let Some(hit) = try_single(&self.core, (table, value_bytes), key, clock, work)
-        {
-            self.core.count_single(W::MODE, hit);
-            return Ok((Outcome::default(), Tally::default()));
-        }
         if u32::try_from(keys.len()).is_err() {
             return Err(Error::InvalidArgument("a batch holds at most 4,294,967,295 keys".into()));
         }
@@ -176,6 +185,7 @@ impl Store {
     /// `NoSuchTable`; `InvalidArgument` for an operation of another width than the table's, or a value longer
     /// than its maximum; `Damaged` or `Io` for a row that can't be read; `Poisoned` after a failed write,
     /// for anything but a peek. Other rows may have been worked on before the failure.
+    #[inline]
     pub fn execute<O: Operation>(
         &self,
         table: TableId,
@@ -183,7 +193,13 @@ impl Store {
         clock: Clock,
         operation: &mut O,
     ) -> Result<Outcome> {
-        self.run(table, keys, clock, &mut Caller(operation)).map(|(outcome, _)| outcome)
+        let work = &mut Caller(operation);
+        if let [key] = *keys
+            && self.run_single(table, key, clock, work)
+        {
+            return Ok(Outcome::default());
+        }
+        self.run(table, keys, clock, work).map(|(outcome, _)| outcome)
     }
 
     /// Deletes rows; returns how many were there.
