@@ -110,7 +110,8 @@ class Trainer:
                 progress.step += 1
                 sampled = self.due(options.sample_every)
                 if sampled and options.between is not None and self.bank is not None:
-                    self.bank.wait_lookahead()
+                    if not self.bank.wait_lookahead():
+                        raise TimeoutError("what was announced has not come in within a minute")
                 seconds += time.perf_counter() - started
                 bar.update()
                 if sampled:

@@ -5,7 +5,8 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::slice;
-use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::sync::{AtomicU64, Ordering};
 
 /// Alignment of every buffer: a page, so that no transfer straddles one page more than it needs to.
 const ALIGNMENT_BYTES: usize = 4096;
@@ -53,11 +54,15 @@ impl AlignedBuffer {
     /// assert_eq!(AlignedBuffer::for_streams(8192).len(), 8192);
     /// ```
     pub fn for_streams(len: usize) -> Self {
-        static NUMBERS: AtomicU64 = AtomicU64::new(0);
         let mut buffer = Self::zeroed(len);
-        // Relaxed: only that no number comes twice matters.
-        buffer.number = Some(NUMBERS.fetch_add(1, Ordering::Relaxed));
+        buffer.number = Some(Self::new_number());
         buffer
+    }
+
+    fn new_number() -> u64 {
+        static NUMBERS: AtomicU64 = AtomicU64::new(0);
+        // Relaxed: only that no number comes twice matters.
+        NUMBERS.fetch_add(1, Ordering::Relaxed)
     }
 
     /// What tells this buffer from every other that there is or was, at the same address too; none if it is not to
@@ -112,6 +117,23 @@ impl DerefMut for AlignedBuffer {
 impl fmt::Debug for AlignedBuffer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "AlignedBuffer({} bytes)", self.len)
+    }
+}
+
+#[cfg(test)]
+impl AlignedBuffer {
+    /// Gives this buffer's pages back to the system; fresh ones, zeroed, come in their place at the same address.
+    pub(super) fn replace_pages(&mut self) {
+        assert_eq!(self.len % ALIGNMENT_BYTES, 0, "whole pages, so that nobody else's bytes go along");
+        // SAFETY: the range is this buffer's own, borrowed exclusively, and anonymous private memory, as the
+        // allocator's is; its bytes are any bytes, so zeros are valid.
+        let done = unsafe { libc::madvise(self.start.as_ptr().cast(), self.len, libc::MADV_DONTNEED) };
+        assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
+    }
+
+    /// Makes it another buffer in the eyes of a device, as [`for_streams`](Self::for_streams) would.
+    pub(super) fn renumber(&mut self) {
+        self.number = Some(Self::new_number());
     }
 }
 

@@ -42,9 +42,8 @@
 //! | 32, 16 | 0.82 | 0.23 ms |
 //! | 64, 4 | 0.88 | 0.89 ms |
 
-use std::sync::atomic::{AtomicU32, Ordering};
-
 use super::Priority;
+use crate::sync::{AtomicU32, Ordering};
 
 /// What background calls may have in flight while a foreground call is under way.
 pub(super) const YIELDING: u32 = 32;

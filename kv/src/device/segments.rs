@@ -19,13 +19,13 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 
 use super::transfer::{self, Progress};
 use super::{BLOCK_BYTES, DeviceOptions, Freed, Read, open_file};
 use crate::error::{Error, Result};
+use crate::sync::{AtomicBool, Ordering};
 
 /// Bytes of log in one segment file unless told otherwise: 256 MiB. Space is given back in these units
 /// where the file system can't punch holes.

@@ -14,7 +14,6 @@ use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::slice;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
 
 use parking_lot::{Condvar, Mutex};
@@ -22,6 +21,7 @@ use parking_lot::{Condvar, Mutex};
 use super::segments::{Located, Segments};
 use super::{Device, DeviceOptions, DeviceReport, Freed, Read};
 use crate::error::{Error, Result};
+use crate::sync::{AtomicUsize, Ordering};
 
 /// Direct reads by a pool of threads.
 ///
