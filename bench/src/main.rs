@@ -12,6 +12,7 @@ mod content;
 mod device_limit;
 mod footprint;
 mod gather;
+mod growth;
 mod in_memory;
 mod index_loop;
 mod kv_contenders;
@@ -54,6 +55,8 @@ enum Command {
     OutOfCore(out_of_core::Args),
     /// Index bytes a row and bytes written to disk for each row loaded or updated
     Footprint(footprint::Args),
+    /// How long a batch of inserts takes at most while the index grows under it
+    Growth(growth::Args),
     /// The share of peeks that the row cache serves, beside the ideal, LRU and CLOCK
     CachePolicy(cache_policy::Args),
     /// The staleness clock moved against left alone: gets and puts, uniform and Zipf
@@ -69,6 +72,7 @@ fn main() -> anyhow::Result<()> {
         Command::Soak(args) => soak::run(args),
         Command::OutOfCore(args) => out_of_core::run(args),
         Command::Footprint(args) => footprint::run(args),
+        Command::Growth(args) => growth::run(args),
         Command::CachePolicy(args) => cache_policy::run(args),
         Command::StalenessCost(args) => staleness_cost::run(args),
     }

@@ -1,15 +1,26 @@
 //! One number of bytes, shared out: index, buffers, and the log's frames take what is left.
 //!
-//! The index grows with the rows and the frames give way, a page at a time. When the frames are down
-//! to their least, the index stops growing: rows then share index entries and chains get longer, which
-//! costs disk reads but never an answer (`Index::insert`). Superseded records stay in a shared chain until
-//! compaction takes them out, so a bank that lives for long with far too small a budget gets slower.
+//! The index grows with the rows and the frames give way, a page at a time, and nobody waits for that. Some
+//! memory, a page at least, is kept free of frames (`slack_bytes`). The index takes a unit of it when it needs
+//! one, which lowers the frames' allowance; the log's writer then evicts pages until the slack is whole again.
+//! No page is turned before it is, and the rows of a page need less than half a page of index, so the slack
+//! lasts from one turn to the next, even if the writer is held up by its disk. Should it not (batches of
+//! many threads at once, units that are as long as a page), the index grows a little later: it is refused
+//! now and asks again after the next batch (`Index::grow`). What is charged is there: frames and index are counted
+//! together under one lock, so the process stays inside the budget at every instant.
+//!
+//! When the frames are down to their least, the index stops growing: rows then share index entries and chains get
+//! longer, which costs disk reads but never an answer (`Index::insert`). Superseded records stay in a shared chain
+//! until compaction takes them out, so a bank that lives for long with far too small a budget gets slower.
 //! The row cache takes from the frames too, and moves back and forth (`cache::sizing`); a sixteenth of
 //! what both share stays with the frames. Index and scans charge without regard to the cache, so between a
 //! charge and the cache's giving way there may be no frame left for the log: who waits for one then wakes the
 //! log's writer, which makes the cache give way before anything else (`log::writer`).
 
+use parking_lot::Mutex;
+
 use crate::error::{Error, Result};
+use crate::region::HUGE_PAGE_BYTES;
 use crate::sync::{AtomicU64, Ordering};
 
 /// The log needs so many frames to turn its pages (one filling, one or two being written, two free, one
@@ -30,10 +41,17 @@ pub(crate) struct Budget {
     total_bytes: u64,
     page_bytes: u64,
     buffer_bytes: u64,
+    /// What the frames leave free, for the index to take from until they have given way.
+    slack_bytes: u64,
+    /// Frames of the log that have memory. Changes under `taking` only.
+    frames: AtomicU64,
+    /// Changes under `taking` only.
     index_bytes: AtomicU64,
     cache_bytes: AtomicU64,
     /// Lent to scans; frames give way.
     lent_bytes: AtomicU64,
+    /// Held by who takes memory for a frame or for the index: of two, one sees what the other took.
+    taking: Mutex<()>,
 }
 
 impl Budget {
@@ -72,10 +90,24 @@ impl Budget {
             total_bytes,
             page_bytes,
             buffer_bytes,
+            slack_bytes: Self::slack_bytes_for(total_bytes, page_bytes),
+            frames: AtomicU64::new(0),
             index_bytes: AtomicU64::new(0),
             cache_bytes: AtomicU64::new(0),
             lent_bytes: AtomicU64::new(0),
+            taking: Mutex::new(()),
         })
+    }
+
+    /// A page; with huge pages two of those if they are more: one for buckets and one for overflow buckets.
+    fn slack_bytes_for(total_bytes: u64, page_bytes: u64) -> u64 {
+        let units = if uses_huge_pages(total_bytes) { 2 * HUGE_PAGE_BYTES as u64 } else { 0 };
+        units.max(page_bytes)
+    }
+
+    /// The slack in whole pages.
+    fn slack_pages(&self) -> u64 {
+        self.slack_bytes.div_ceil(self.page_bytes)
     }
 
     pub(crate) fn total_bytes(&self) -> u64 {
@@ -95,8 +127,34 @@ impl Budget {
     }
 
     fn frames_beside(&self, index_bytes: u64) -> u64 {
-        let left = (self.total_bytes - self.buffer_bytes).saturating_sub(index_bytes);
-        (left / self.page_bytes).saturating_sub(1)
+        let taken = index_bytes + self.slack_bytes;
+        (self.total_bytes - self.buffer_bytes).saturating_sub(taken) / self.page_bytes
+    }
+
+    /// Frames of the log that have memory.
+    pub(crate) fn frames(&self) -> u64 {
+        self.frames.load(Ordering::Relaxed)
+    }
+
+    /// Takes memory for another frame of the log; false if it has as many as it may.
+    pub(crate) fn try_take_frame(&self) -> bool {
+        let _taking = self.taking.lock();
+        let fits = self.frames() < self.frames_allowed();
+        if fits {
+            self.frames.fetch_add(1, Ordering::Relaxed);
+        }
+        fits
+    }
+
+    /// A frame's memory has gone back to the system.
+    pub(crate) fn give_back_frame(&self) {
+        let _taking = self.taking.lock();
+        self.frames.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Whether frames or row cache have more than is left to them since index or scans took memory.
+    pub(crate) fn is_over(&self) -> bool {
+        self.frames() > self.frames_allowed() || self.cache_bytes_over() > 0
     }
 
     /// Pages of the log that may be in memory now.
@@ -117,7 +175,7 @@ impl Budget {
         let lent = self.lent_bytes.load(Ordering::Relaxed).max(SCAN_PAGES * self.page_bytes);
         let taken = self.index_bytes() + lent;
         let shared = (self.total_bytes - self.buffer_bytes).saturating_sub(taken);
-        let frames = FRAMES_MIN.max(shared / 16 / self.page_bytes) + 1;
+        let frames = FRAMES_MIN.max(shared / 16 / self.page_bytes) + self.slack_pages();
         shared.saturating_sub(frames * self.page_bytes)
     }
 
@@ -149,7 +207,8 @@ impl Budget {
 
     /// Frames that the index leaves to the rows however many there are: a quarter of the budget.
     fn frames_kept(&self) -> u64 {
-        FRAMES_MIN.max(self.total_bytes / 4 / self.page_bytes + 1)
+        let slack = self.slack_pages();
+        (FRAMES_MIN - 1 + slack).max(self.total_bytes / 4 / self.page_bytes + slack)
     }
 
     /// The most that the index may take, in bytes.
@@ -163,7 +222,7 @@ impl Budget {
     /// # Errors
     /// `BudgetTooSmall` if so much is lent already that the log could not turn its pages.
     pub(crate) fn lend(&self, bytes: u64) -> Result<()> {
-        let most = (self.frames_kept() - FRAMES_MIN) * self.page_bytes;
+        let most = (self.frames_kept() + 1 - FRAMES_MIN - self.slack_pages()) * self.page_bytes;
         let (order, charge) = (Ordering::Relaxed, |lent: u64| Some(lent + bytes));
         let within = |lent| charge(lent).filter(|&lent| lent <= most);
         self.lent_bytes.fetch_update(order, order, within).map(|_| ()).map_err(|lent| {
@@ -183,22 +242,22 @@ impl Budget {
 
     /// Whether huge pages are a fine enough unit for this budget.
     pub(crate) fn huge_pages(&self) -> bool {
-        self.total_bytes >= HUGE_PAGES_FROM_BYTES
+        uses_huge_pages(self.total_bytes)
     }
 
-    /// Takes memory from the frames for the index; false when they are down to their least.
+    /// Takes memory for the index, to be used at once; false when the frames are down to their least, or have
+    /// not given way yet. The caller sees to it that they do ([`is_over`](Self::is_over)).
     pub(crate) fn try_charge_index(&self, bytes: u64) -> bool {
-        let max = self.index_bytes_max();
-        // Ends: a failed exchange means that another thread took its share.
-        let mut now = self.index_bytes();
-        while now + bytes <= max {
-            let (order, charged) = (Ordering::Relaxed, now + bytes);
-            match self.index_bytes.compare_exchange_weak(now, charged, order, order) {
-                Ok(_) => return true,
-                Err(seen) => now = seen,
-            }
+        let _taking = self.taking.lock();
+        let index_bytes = self.index_bytes() + bytes;
+        let lent = self.lent_bytes.load(Ordering::Relaxed);
+        let others = self.frames() * self.page_bytes + self.cache_bytes() + lent;
+        let fits = index_bytes <= self.index_bytes_max()
+            && index_bytes + others <= self.total_bytes - self.buffer_bytes;
+        if fits {
+            self.index_bytes.store(index_bytes, Ordering::Relaxed);
         }
-        false
+        fits
     }
 
     /// The least budget of which `index_bytes_max` is so much: besides, a 16th goes for reading, a page for
@@ -211,9 +270,10 @@ impl Budget {
 
     /// The error for an index that exists and does not fit.
     pub(crate) fn too_small_for_index(&self, index_bytes: u64) -> Error {
-        // Memory is charged in units, for buckets and for overflow buckets; small units below 128 MiB.
+        // Memory is charged in units, for buckets and for overflow buckets; small units below 128 MiB. With
+        // large ones, the slack may be more than the page that is counted anyway.
         let small = self.needed_for_index(index_bytes + (8 << 10));
-        let large = self.needed_for_index(index_bytes + (4 << 20)).max(HUGE_PAGES_FROM_BYTES);
+        let large = self.needed_for_index(index_bytes + (8 << 20)).max(HUGE_PAGES_FROM_BYTES);
         let needed = if small < HUGE_PAGES_FROM_BYTES { small } else { large };
         Error::BudgetTooSmall {
             budget_bytes: self.total_bytes,
@@ -221,6 +281,10 @@ impl Budget {
             what: format!("this bank's index of {index_bytes} bytes"),
         }
     }
+}
+
+fn uses_huge_pages(total_bytes: u64) -> bool {
+    total_bytes >= HUGE_PAGES_FROM_BYTES
 }
 
 #[cfg(test)]
@@ -244,6 +308,31 @@ mod tests {
         while budget.try_charge_index(4096) {}
         assert!(budget.frames_allowed() * (16 << 10) >= 256 << 10);
         assert!(budget.index_bytes() <= budget.index_bytes_max());
+    }
+
+    /// The index was charged whether or not the frames had given way, and every batch then waited for that.
+    #[test]
+    fn the_index_takes_what_is_free_and_no_more_until_frames_give_way() {
+        for (total_bytes, page_bytes) in
+            [(1 << 20, 16 << 10), (128 << 20, 8 << 10), (1 << 30, 4 << 20)]
+        {
+            let budget = Budget::new(total_bytes, page_bytes).unwrap();
+            let unit = if budget.huge_pages() { HUGE_PAGE_BYTES as u64 } else { 4096 };
+            while budget.try_take_frame() {}
+            let mut charged = 0;
+            while budget.try_charge_index(unit) {
+                charged += unit;
+                assert!(
+                    budget.buffer_bytes() + charged + budget.frames() * page_bytes <= total_bytes
+                );
+            }
+            assert!(charged >= page_bytes.max(2 * unit), "{charged} bytes were free");
+            assert!(budget.is_over() && !budget.try_take_frame());
+            while budget.is_over() {
+                budget.give_back_frame();
+            }
+            assert!(budget.try_charge_index(unit));
+        }
     }
 
     #[test]

@@ -22,6 +22,7 @@ mod checked_stream;
 mod checkpoint;
 mod clock;
 mod compaction;
+mod cpu_time;
 pub mod device;
 mod epoch;
 mod error;

@@ -192,6 +192,7 @@ impl StoreStats {
             longest("page", self.page_waits_us_max),
             longest("compaction", self.compaction_waits_us_max),
             longest("growth", self.growth_steps_us_max),
+            longest("growth (processor time)", self.growth_steps_cpu_us_max),
             longest("checkpoint", self.checkpoint_pauses_us_max),
             Metric::seconds_now(
                 "embank_last_checkpoint_seconds",
@@ -332,6 +333,7 @@ mod tests {
             growth_steps,
             growth_steps_us,
             growth_steps_us_max,
+            growth_steps_cpu_us_max,
             checkpoint_pauses_us,
             checkpoint_pauses_us_max,
             memory_budget_bytes,
@@ -394,6 +396,7 @@ mod tests {
             growth_steps,
             growth_steps_us,
             growth_steps_us_max,
+            growth_steps_cpu_us_max,
             checkpoint_pauses_us,
             checkpoint_pauses_us_max,
             memory_budget_bytes,

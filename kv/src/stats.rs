@@ -203,6 +203,7 @@ pub(crate) struct Counters {
     pub(crate) overtaken: BatchCounter,
     pub(crate) page_waits: Stalls,
     pub(crate) growth_steps: Stalls,
+    pub(crate) growth_steps_cpu_us_max: Counter,
     pub(crate) checkpoint_pauses: Stalls,
     pub(crate) checkpoints: Counter,
     pub(crate) compacted_bytes: Counter,
@@ -292,6 +293,10 @@ pub struct StoreStats {
     pub growth_steps_us: u64,
     /// The longest of them, in microseconds.
     pub growth_steps_us_max: u64,
+    /// The most processor time that one of them took, in microseconds: what it cost itself, however long the
+    /// thread was off the processor meanwhile. Of batches that insert 64 rows or more; less is not worth
+    /// asking the system for.
+    pub growth_steps_cpu_us_max: u64,
     /// How long checkpoints held batches, all together, in microseconds.
     pub checkpoint_pauses_us: u64,
     /// The longest of these pauses, in microseconds.

@@ -35,6 +35,9 @@ pub(crate) enum Measurement {
     /// Index bytes a row and bytes written to disk for each row loaded or updated
     #[command(disable_help_flag = true)]
     Footprint(PassedOn),
+    /// How long a batch of inserts takes at most while the index grows under it
+    #[command(disable_help_flag = true)]
+    Growth(PassedOn),
     /// The share of peeks that the row cache serves, beside the ideal, LRU and CLOCK
     #[command(disable_help_flag = true)]
     CachePolicy(PassedOn),
@@ -69,6 +72,7 @@ pub(crate) fn run(measurement: Measurement) -> Result<ExitCode> {
         Measurement::Soak(PassedOn { args }) => rust(&root, "soak", &args),
         Measurement::OutOfCore(PassedOn { args }) => rust(&root, "out-of-core", &args),
         Measurement::Footprint(PassedOn { args }) => rust(&root, "footprint", &args),
+        Measurement::Growth(PassedOn { args }) => rust(&root, "growth", &args),
         Measurement::CachePolicy(PassedOn { args }) => rust(&root, "cache-policy", &args),
         Measurement::StalenessCost(PassedOn { args }) => rust(&root, "staleness-cost", &args),
         Measurement::Quality(PassedOn { args }) => python(&root, "quality", &args),

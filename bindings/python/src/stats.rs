@@ -104,6 +104,7 @@ pub(crate) fn bank<'py>(py: Python<'py>, stats: &BankStats) -> PyResult<Bound<'p
             ("growth_steps", store.growth_steps),
             ("growth_steps_us", store.growth_steps_us),
             ("growth_steps_us_max", store.growth_steps_us_max),
+            ("growth_steps_cpu_us_max", store.growth_steps_cpu_us_max),
             ("checkpoint_pauses_us", store.checkpoint_pauses_us),
             ("checkpoint_pauses_us_max", store.checkpoint_pauses_us_max),
             ("compaction_waits", store.compaction_waits),

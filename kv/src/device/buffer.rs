@@ -124,10 +124,15 @@ impl fmt::Debug for AlignedBuffer {
 impl AlignedBuffer {
     /// Gives this buffer's pages back to the system; fresh ones, zeroed, come in their place at the same address.
     pub(super) fn replace_pages(&mut self) {
-        assert_eq!(self.len % ALIGNMENT_BYTES, 0, "whole pages, so that nobody else's bytes go along");
+        assert_eq!(
+            self.len % ALIGNMENT_BYTES,
+            0,
+            "whole pages, so that nobody else's bytes go along"
+        );
         // SAFETY: the range is this buffer's own, borrowed exclusively, and anonymous private memory, as the
         // allocator's is; its bytes are any bytes, so zeros are valid.
-        let done = unsafe { libc::madvise(self.start.as_ptr().cast(), self.len, libc::MADV_DONTNEED) };
+        let done =
+            unsafe { libc::madvise(self.start.as_ptr().cast(), self.len, libc::MADV_DONTNEED) };
         assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
     }
 

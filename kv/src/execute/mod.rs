@@ -35,6 +35,7 @@ pub(crate) use work::{Caller, Delete, Locate, Mode, MoveChained, Promote, ReadCl
 use std::time::Instant;
 
 use crate::address::{Address, TableId};
+use crate::cpu_time;
 use crate::error::{Error, Result};
 use crate::index::Entry;
 use crate::log::{PageFull, View};
@@ -50,6 +51,8 @@ const GROUP_KEYS: usize = 32;
 /// Cache lines of a record that are prefetched at most; the processor streams the rest.
 const LINES_AHEAD_MAX: usize = 8;
 const LINE_BYTES: usize = 64;
+/// A growth step's processor time is taken from so many inserted rows on: asking costs as much as a row.
+const CPU_TIMED_ROWS_MIN: u64 = 64;
 
 /// What a step did with its key.
 enum Step {
@@ -186,7 +189,8 @@ impl<'a, W: Work> Batch<'a, W> {
             self.outcome.missing.extend(places);
             return Ok(());
         }
-        self.make_room()
+        self.make_room();
+        Ok(())
     }
 
     /// Reads what is set aside, and deals with the keys whose rows moved meanwhile.
@@ -205,24 +209,32 @@ impl<'a, W: Work> Batch<'a, W> {
                 self.tally.resident = resident;
             }
         }
-        self.make_room()
+        self.make_room();
+        Ok(())
     }
 
-    /// Lets the index grow with the rows that were inserted, and cache and log give way to it.
-    fn make_room(&self) -> Result<()> {
-        if self.tally.inserted > 0 {
+    /// Lets the index grow with the rows that were inserted. What it took, the cache gives up now, and the log
+    /// when its writer comes to it: nobody waits.
+    fn make_room(&self) {
+        if self.tally.inserted == 0 {
+            return;
+        }
+        if self.core.index.wants_growth() {
             // Pinned, so that a checkpoint's pause keeps the index still.
-            let guard = self.core.gate.enter();
-            let growing = self.core.index.wants_growth().then(Instant::now);
+            let _guard = self.core.gate.enter();
+            let timed = self.tally.inserted >= CPU_TIMED_ROWS_MIN;
+            let (began, ran) = (Instant::now(), timed.then(cpu_time::of_this_thread));
             self.core.index.grow(&self.core.budget);
-            drop(guard);
-            self.core.cache.give_way(&self.core.log);
-            self.core.log.give_way()?;
-            if let Some(since) = growing {
-                self.core.counters.growth_steps.note(since.elapsed());
+            self.core.counters.growth_steps.note(began.elapsed());
+            if let Some(before) = ran {
+                let ran = cpu_time::of_this_thread().saturating_sub(before);
+                self.core.counters.growth_steps_cpu_us_max.raise(ran.as_micros() as u64);
             }
         }
-        Ok(())
+        if self.core.budget.is_over() {
+            self.core.cache.give_way(&self.core.log);
+            self.core.log.allowance_changed();
+        }
     }
 
     /// Runs `step` once under a pin; if it met a full page, turns it.

@@ -11,6 +11,12 @@ use crate::sync::{Backoff, Ordering};
 const LOAD: u64 = 5;
 /// Splits that one call does at most, so that no batch pays for many others' inserts at once.
 const SPLITS_PER_CALL: usize = 4096;
+/// So often a split tries to lock its bucket; then the next call goes on. Whoever holds the lock may have been
+/// taken off the processor.
+const LOCK_TRIES: usize = 64;
+/// Overflow buckets are charged for ahead of need, when less than one part in so many of a unit is left: an
+/// insert that finds none shares a slot for good, a split that finds none only comes later.
+const HEADROOM_PART: u64 = 4;
 
 /// What the one growing thread keeps.
 #[derive(Debug, Default)]
@@ -40,13 +46,15 @@ impl Index {
         self.entry_count() > self.bucket_count() * LOAD
     }
 
-    /// Splits buckets until the load is right again. Called after inserts; does nothing when another
-    /// thread is at it or when the budget has nothing left (slots are then shared, see `insert`).
+    /// Splits buckets until the load is right again, for a bounded time. Called after inserts; does nothing when
+    /// another thread is at it, and stops when the budget has nothing now: the next call goes on from there.
+    /// Meanwhile more keys go to overflow buckets, and share slots when those are used up (see `insert`).
     pub(crate) fn grow(&self, budget: &Budget) {
         if !self.wants_growth() {
             return;
         }
         let Some(mut growth) = self.growth.try_lock() else { return };
+        self.charge_overflow_ahead(budget);
         for _ in 0..SPLITS_PER_CALL {
             if !self.wants_growth() || !self.split_next(budget, &mut growth) {
                 return;
@@ -79,15 +87,32 @@ impl Index {
             return Some(number);
         }
         let end = (u64::from(pool.taken) + 2) * BUCKET_BYTES as u64;
-        if end > pool.charged_bytes {
-            let next = pool.charged_bytes + self.granule_bytes;
-            if next > self.overflow.len() as u64 || !budget.try_charge_index(self.granule_bytes) {
-                return None;
-            }
-            pool.charged_bytes = next;
+        if end > pool.charged_bytes && !self.charge_overflow(budget, &mut pool) {
+            return None;
         }
         pool.taken = pool.taken.checked_add(1)?;
         Some(pool.taken)
+    }
+
+    /// Charges for another unit of overflow buckets.
+    fn charge_overflow(&self, budget: &Budget, pool: &mut OverflowPool) -> bool {
+        let next = pool.charged_bytes + self.granule_bytes;
+        let charged =
+            next <= self.overflow.len() as u64 && budget.try_charge_index(self.granule_bytes);
+        if charged {
+            pool.charged_bytes = next;
+        }
+        charged
+    }
+
+    fn charge_overflow_ahead(&self, budget: &Budget) {
+        let mut pool = self.pool.lock();
+        let used = (u64::from(pool.taken) + 1) * BUCKET_BYTES as u64;
+        let left =
+            pool.charged_bytes.saturating_sub(used) + pool.free.len() as u64 * BUCKET_BYTES as u64;
+        if left < self.granule_bytes / HEADROOM_PART {
+            self.charge_overflow(budget, &mut pool);
+        }
     }
 
     /// Overflow buckets in use.
@@ -107,7 +132,7 @@ impl Index {
         self.pool.lock().free.extend_from_slice(numbers);
     }
 
-    /// Splits the bucket at the split pointer. False if there is no memory for it.
+    /// Splits the bucket at the split pointer. False if there is no memory for it, or its lock is held.
     fn split_next(&self, budget: &Budget, growth: &mut Growth) -> bool {
         let (level, split) = self.state();
         let upper = split + (1 << level);
@@ -116,13 +141,14 @@ impl Index {
         }
         let bucket = self.bucket(split);
         let mut backoff = Backoff::new();
-        let locked = loop {
+        let locked = (0..LOCK_TRIES).find_map(|_| {
             let meta = Meta(bucket.meta().load(Ordering::Acquire));
-            match self.try_lock_bucket(bucket, meta) {
-                Some(locked) => break locked,
-                None => backoff.snooze(),
-            }
-        };
+            self.try_lock_bucket(bucket, meta).or_else(|| {
+                backoff.snooze();
+                None
+            })
+        });
+        let Some(locked) = locked else { return false };
         let Growth { low, high, numbers, .. } = growth;
         low.clear();
         high.clear();

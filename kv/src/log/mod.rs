@@ -165,25 +165,22 @@ struct State {
     free: Vec<u32>,
     retired: Vec<u32>,
     never_used: u32,
-    /// Frames that are filled or free, that is, count against the budget.
-    live: u64,
     /// Pages below this are to be settled and written however young they are.
     settle_below: u64,
     shutdown: bool,
 }
 
 impl State {
-    fn take_frame(&mut self, allowed: u64) -> Option<u32> {
-        if self.live > allowed {
+    fn take_frame(&mut self, budget: &Budget) -> Option<u32> {
+        if budget.frames() > budget.frames_allowed() {
             return None;
         }
         if let Some(frame) = self.free.pop() {
             return Some(frame);
         }
-        if self.live == allowed {
+        if !budget.try_take_frame() {
             return None;
         }
-        self.live += 1;
         self.retired.pop().or_else(|| {
             self.never_used += 1;
             Some(self.never_used - 1)
@@ -229,7 +226,7 @@ impl Log {
         };
         {
             let mut state = log.state.lock();
-            let frame = state.take_frame(log.budget.frames_allowed()).expect("frames_min > 0");
+            let frame = state.take_frame(&log.budget).expect("frames_min > 0");
             log.begin_page(tail_page, frame);
         }
         Ok(log)
@@ -341,7 +338,7 @@ impl Log {
                 break;
             }
             self.retire_free_frames(&mut state);
-            if let Some(frame) = state.take_frame(self.budget.frames_allowed()) {
+            if let Some(frame) = state.take_frame(&self.budget) {
                 self.begin_page(next, frame);
                 self.writer_wake.notify_one();
                 // Others that waited to turn this page find it turned.
@@ -432,7 +429,7 @@ impl Log {
     }
 
     /// Waits until no more frames are live than the budget allows: free ones go back to the system,
-    /// and the writer evicts pages for the rest. Called, unpinned, when the index has grown.
+    /// and the writer evicts pages for the rest. Called, unpinned, by who borrows from the budget.
     ///
     /// # Errors
     /// `Poisoned` after a failed write.
@@ -441,7 +438,7 @@ impl Log {
         // Ends: the writer evicts pages down to what is allowed, or poisons the log and wakes everybody.
         loop {
             self.retire_free_frames(&mut state);
-            if state.live <= self.budget.frames_allowed() {
+            if self.is_within_allowance() {
                 return Ok(());
             }
             self.check_poison()?;
@@ -453,12 +450,12 @@ impl Log {
     /// Frames of the allowance that the log has no use for so far.
     pub(crate) fn frames_unused(&self) -> u64 {
         // One frame is being filled and two are kept free.
-        self.budget.frames_allowed().saturating_sub(self.state.lock().live + 3)
+        self.budget.frames_allowed().saturating_sub(self.budget.frames() + 3)
     }
 
     /// Whether the log takes no more memory than the budget allows.
     pub(crate) fn is_within_allowance(&self) -> bool {
-        self.state.lock().live <= self.budget.frames_allowed()
+        self.budget.frames() <= self.budget.frames_allowed()
     }
 
     /// The budget's allowance has changed: frames that are free and too many go back to the system at once,
@@ -471,7 +468,7 @@ impl Log {
     }
 
     fn retire_free_frames(&self, state: &mut State) {
-        while state.live > self.budget.frames_allowed()
+        while !self.is_within_allowance()
             && let Some(frame) = state.free.pop()
         {
             self.retire(state, frame);
@@ -485,13 +482,13 @@ impl Log {
             let offset = (frame as usize) << self.page_bits;
             self.frames.release(offset, self.page_bytes() as usize);
         }
-        state.live -= 1;
+        self.budget.give_back_frame();
         state.retired.push(frame);
     }
 
     /// Bytes of memory that frames take now.
     pub(crate) fn frame_bytes(&self) -> u64 {
-        self.state.lock().live << self.page_bits
+        self.budget.frames() << self.page_bits
     }
 
     pub(crate) fn tail_address(&self) -> u64 {

@@ -9,7 +9,8 @@
 //!
 //! No wake-up is lost: who waits wakes the writer under the state's lock, after the charge that made it wait;
 //! the writer looks at the cache's share under that lock before it sleeps. A charge after the writer went to
-//! sleep finds nobody waiting, or is followed by a wait of its own (`make_room`, `Scan::new`).
+//! sleep finds nobody waiting, or wakes the writer itself under that lock: at the end of the batch (`make_room`),
+//! or by waiting in its turn (`Scan::new`).
 
 use parking_lot::MutexGuard;
 
@@ -108,7 +109,7 @@ impl Log {
             .max(self.read_only.load(Ordering::Relaxed) >> self.page_bits)
             .min(tail);
         // Frames that a page turn could take once the live ones are down to what is allowed.
-        let in_use = state.live - state.free.len() as u64;
+        let in_use = self.budget.frames() - state.free.len() as u64;
         let evict = (in_use + FREE_FRAMES_WANTED).saturating_sub(allowed);
         let head = self.head.load(Ordering::Relaxed) >> self.page_bits;
         let flushed = self.flushed.load(Ordering::Relaxed) >> self.page_bits;
@@ -154,7 +155,7 @@ impl Log {
         let offset = (page << self.page_bits).wrapping_add(shift);
         let frame = (offset >> self.page_bits) as u32;
         let mut state = self.state.lock();
-        if state.live > self.budget.frames_allowed() {
+        if !self.is_within_allowance() {
             self.retire(&mut state, frame);
         } else {
             state.free.push(frame);

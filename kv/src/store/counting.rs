@@ -144,6 +144,7 @@ impl Store {
             growth_steps: c.growth_steps.count(),
             growth_steps_us: c.growth_steps.total_us(),
             growth_steps_us_max: c.growth_steps.longest_us(),
+            growth_steps_cpu_us_max: c.growth_steps_cpu_us_max.get(),
             checkpoint_pauses_us: c.checkpoint_pauses.total_us(),
             checkpoint_pauses_us_max: c.checkpoint_pauses.longest_us(),
             memory_budget_bytes: core.budget.total_bytes(),

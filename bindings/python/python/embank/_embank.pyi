@@ -75,6 +75,7 @@ class _StallStats(TypedDict):
     growth_steps: int
     growth_steps_us: int
     growth_steps_us_max: int
+    growth_steps_cpu_us_max: int
     checkpoint_pauses_us: int
     checkpoint_pauses_us_max: int
     compaction_waits: int

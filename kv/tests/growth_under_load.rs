@@ -1,0 +1,194 @@
+//! The index grows while batches go on, and none of them waits for the disk on its account.
+
+#![expect(clippy::unwrap_used, reason = "a test")]
+
+mod common;
+
+use std::path::PathBuf;
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+use common::compacting::ends;
+use common::{options, peek, put, value};
+use embank_kv::device::{Device, DeviceOptions, Freed, MemoryDevice, Read};
+use embank_kv::{Result, Store, StoreOptions, TableId};
+
+const VALUE_BYTES: usize = 8;
+const RECORD_BYTES: u64 = 40;
+/// Rows of a batch.
+const BATCH: u64 = 128;
+
+/// Holds every write while it is closed.
+#[derive(Debug)]
+struct Gate {
+    inner: MemoryDevice,
+    closed: Mutex<bool>,
+    opened: Condvar,
+}
+
+impl Gate {
+    fn set_closed(&self, closed: bool) {
+        *self.closed.lock().unwrap() = closed;
+        self.opened.notify_all();
+    }
+}
+
+impl Device for Gate {
+    fn name(&self) -> &'static str {
+        "gate"
+    }
+    fn read_many(&self, reads: &mut [Read<'_>]) -> Result<()> {
+        self.inner.read_many(reads)
+    }
+    fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        let closed = self.closed.lock().unwrap();
+        drop(self.opened.wait_while(closed, |closed| *closed).unwrap());
+        self.inner.write(offset, bytes)
+    }
+    fn sync(&self) -> Result<()> {
+        Ok(())
+    }
+    fn truncate(&self, end: u64) -> Result<()> {
+        self.inner.truncate(end)
+    }
+    fn free(&self, below: u64) -> Result<Freed> {
+        self.inner.free(below)
+    }
+    fn locate(&self, offset: u64) -> (PathBuf, u64) {
+        self.inner.locate(offset)
+    }
+}
+
+/// A store that is full of rows, on a gate.
+struct Bank {
+    store: Store,
+    gate: Arc<Gate>,
+    table: TableId,
+    rows: u64,
+    _dir: tempfile::TempDir,
+}
+
+impl Bank {
+    fn new(options: &StoreOptions) -> Bank {
+        let dir = tempfile::tempdir().unwrap();
+        let inner = MemoryDevice::new(&DeviceOptions::default()).unwrap();
+        let gate = Arc::new(Gate { inner, closed: Mutex::new(false), opened: Condvar::new() });
+        let device: Arc<dyn Device> = Arc::<Gate>::clone(&gate);
+        let store = Store::open_on(dir.path(), options, |_| Ok(device)).unwrap();
+        let table = store.create_table("rows", VALUE_BYTES as u32, b"").unwrap();
+        Bank { store, gate, table, rows: 0, _dir: dir }
+    }
+
+    fn insert(&mut self, rows: u64) {
+        let keys: Vec<u64> = (self.rows..self.rows + rows).collect();
+        put(&self.store, self.table, &keys, 0, VALUE_BYTES);
+        self.rows += rows;
+    }
+
+    /// Inserts until rows are on disk, and opens the row cache: otherwise the first row that is read would, and
+    /// take frames for it.
+    fn warm_up(&mut self) {
+        while self.store.stats().log_head == 0 {
+            self.insert(BATCH);
+        }
+        let until = Instant::now() + Duration::from_secs(30);
+        while self.store.stats().memory_cache_bytes == 0 {
+            assert!(Instant::now() < until, "{:?}", self.store.stats());
+            peek(&self.store, self.table, &(0..BATCH).collect::<Vec<_>>()).unwrap();
+        }
+    }
+
+    /// Frames that the budget allows and that hold no page: what is left beside index and buffers, less the page
+    /// that is kept free.
+    fn free_frames(&self) -> u64 {
+        let stats = self.store.stats();
+        let page = stats.page_size_bytes;
+        let taken =
+            stats.memory_index_bytes + stats.memory_buffers_bytes + stats.memory_cache_bytes;
+        let allowed = (stats.memory_budget_bytes - taken) / page - 1;
+        // The tail's page may be full to its end.
+        allowed.saturating_sub(stats.log_tail.div_ceil(page) - stats.log_head / page)
+    }
+
+    fn wait_for_free_frames(&self, wanted: u64) {
+        let until = Instant::now() + Duration::from_secs(30);
+        while self.free_frames() < wanted {
+            assert!(Instant::now() < until, "{:?}", self.store.stats());
+            std::thread::yield_now();
+        }
+    }
+
+    /// Inserts until the last free frame is filled, but for a batch's worth. Pages are turned by single rows: a
+    /// batch may need index before it does, and get it from the frame that was free.
+    fn fill_what_is_free(&mut self) {
+        let page = self.store.stats().page_size_bytes;
+        loop {
+            let tail = self.store.stats().log_tail;
+            let room = tail.next_multiple_of(page) - tail;
+            if room >= BATCH * RECORD_BYTES {
+                self.insert(BATCH);
+            } else if self.free_frames() > 0 {
+                self.insert(1);
+            } else {
+                return;
+            }
+        }
+    }
+}
+
+/// Batches waited, after each unit of memory that the index took, until the writer had evicted a page for it:
+/// with a disk that stands still, for ever.
+#[test]
+fn batches_with_room_in_memory_go_on_while_the_disk_stands_still() {
+    for (budget_bytes, rounds) in [(1 << 20, 12), (8 << 20, 8)] {
+        let mut bank = Bank::new(&options(budget_bytes));
+        bank.warm_up();
+        let mut grown = 0;
+        let ended = ends(120, move || {
+            for _ in 0..rounds {
+                bank.wait_for_free_frames(1);
+                bank.gate.set_closed(true);
+                let before = bank.store.stats();
+                bank.fill_what_is_free();
+                let after = bank.store.stats();
+                bank.gate.set_closed(false);
+                grown += after.growth_steps - before.growth_steps;
+            }
+            assert!(grown > 4 * rounds, "{grown} steps in {rounds} rounds");
+            // Late is all that it was: no two rows had to share a slot, and the load is what it should be.
+            bank.wait_for_free_frames(1);
+            bank.insert(BATCH);
+            let stats = bank.store.stats();
+            assert!(stats.index_entries + bank.rows / 1000 > bank.rows, "{stats:?}");
+            assert!(stats.memory_index_bytes >= 13 * bank.rows, "{stats:?}");
+            let keys: Vec<u64> = (0..bank.rows).collect();
+            for (key, row) in keys.iter().zip(peek(&bank.store, bank.table, &keys).unwrap()) {
+                assert_eq!(row, Some(value(*key, 0, VALUE_BYTES)));
+            }
+        });
+        assert!(ended, "a batch hangs, with {budget_bytes} bytes");
+    }
+}
+
+/// While the disk stands still and memory is full, all that waits is who turns a page.
+#[test]
+fn memory_is_within_the_budget_while_frames_have_yet_to_give_way() {
+    let budget_bytes = 2 << 20;
+    let mut bank = Bank::new(&options(budget_bytes));
+    bank.warm_up();
+    for round in 0..300 {
+        if round % 50 == 0 {
+            bank.wait_for_free_frames(1);
+            bank.gate.set_closed(true);
+            bank.fill_what_is_free();
+            bank.gate.set_closed(false);
+        }
+        bank.insert(BATCH);
+        let stats = bank.store.stats();
+        let used = stats.memory_frames_bytes
+            + stats.memory_index_bytes
+            + stats.memory_cache_bytes
+            + stats.memory_buffers_bytes;
+        assert!(used <= budget_bytes, "{stats:?}");
+    }
+}
