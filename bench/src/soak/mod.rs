@@ -8,7 +8,10 @@
 //!
 //! Memory is what the process has resident beyond what it had before the store was opened. Space
 //! amplification is the bytes that the log's files take on the drive over the bytes of the records that are
-//! there. Both come from outside of the store, so they hold its own statistics to account.
+//! there. Both come from outside of the store, so they hold its own statistics to account. Old versions of rows that
+//! two kept checkpoints name are there on purpose, as those of a snapshot are anywhere; how many depends on how much is
+//! rewritten between checkpoints, here most rows. So amplification is also given without them
+//! (`StoreStats::log_held_bytes`), and that is what is asked for.
 //!
 //! Estimate, written before measuring: no wrong answer. Memory within 1.02 of the budget (what a batch takes
 //! besides is not in it, below 2 MiB a thread). Space amplification 1.3 to 1.4 once compaction keeps up, 1.5
@@ -99,6 +102,8 @@ struct Samples {
     memory: Vec<f64>,
     /// Bytes of the log's files over bytes of live records, in the second half.
     amplification: Vec<f64>,
+    /// The same without what is held only for kept checkpoints.
+    amplification_beside_held: Vec<f64>,
     checkpoints: u64,
 }
 
@@ -134,8 +139,11 @@ pub(crate) fn run(mut args: Args) -> Result<()> {
     figures.extend(latencies("batch of 2 to 4,096 keys", &harvest.batch));
     let memory = Spread::of(samples.memory);
     figures.push(Row::of("memory", "of the budget", memory, 1.0));
-    let amplification = Spread::of(samples.amplification);
-    figures.push(Row::of("space amplification, second half", "x", amplification, 1.0));
+    let all = Spread::of(samples.amplification);
+    figures.push(Row::of("space amplification, second half", "x", all, 1.0));
+    let amplification = Spread::of(samples.amplification_beside_held);
+    let what = "space amplification beside what kept checkpoints hold";
+    figures.push(Row::of(what, "x", amplification, 1.0));
     args.output.publish("Soak", &figures)?;
     ensure!(
         memory.max <= MEMORY_MAX,
@@ -144,7 +152,7 @@ pub(crate) fn run(mut args: Args) -> Result<()> {
     );
     ensure!(
         args.quick || amplification.max <= AMPLIFICATION_MAX,
-        "space amplification reached {:.3}, {AMPLIFICATION_MAX} is asked",
+        "space amplification reached {:.3} beside what kept checkpoints hold, {AMPLIFICATION_MAX} is asked",
         amplification.max
     );
     Ok(())
@@ -213,9 +221,12 @@ fn watch(
             disk >> 30
         );
         let live = model.present() * record_bytes(ROW_BYTES) as u64;
-        let amplification = disk as f64 / live.max(1) as f64;
+        let amplification = |bytes: u64| bytes as f64 / live.max(1) as f64;
+        let beside_held = amplification(disk.saturating_sub(store.stats().log_held_bytes));
+        let amplification = amplification(disk);
         if started.elapsed() * 2 > args.length() {
             samples.amplification.push(amplification);
+            samples.amplification_beside_held.push(beside_held);
         }
         if checkpointed.elapsed().as_secs_f64() > args.checkpoint_every {
             store.checkpoint(b"soak")?;
@@ -226,7 +237,8 @@ fn watch(
             let stats = store.stats();
             println!(
                 "{:>6.0} s  {} rows, {} keys worked on, memory {memory:.3} of the budget, space \
-                 amplification {amplification:.2}, longest pause {} ms, longest page wait {} ms",
+                 amplification {amplification:.2} ({beside_held:.2} beside what checkpoints hold), longest pause \
+                 {} ms, longest page wait {} ms",
                 started.elapsed().as_secs_f64(),
                 model.present(),
                 stats.get_keys + stats.put_keys + stats.update_keys + stats.peek_keys,

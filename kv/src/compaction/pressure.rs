@@ -8,8 +8,8 @@
 //! first page that it has passed.
 //!
 //! Space that kept checkpoints hold counts too, as far as compaction can make up for it: the target for
-//! the rest of the log is lowered by what they hold on average, but not below a floor, because until the next
-//! checkpoint every copy makes the log longer, and its old place is still held.
+//! the rest of the log is lowered by what they hold on average, but not far, because until the next
+//! checkpoint every copy makes the log longer, and its old place is still held ([`goal`]).
 
 use std::time::Instant;
 
@@ -28,6 +28,9 @@ const BEHIND: f64 = 1.03;
 /// How far the target is lowered at most for space that checkpoints hold: to so much of what it allows
 /// beyond the rows.
 const HELD_FLOOR: f64 = 0.6;
+/// What compaction copies for each byte that writers append, times what the log may be longer than its rows,
+/// over its rows: one byte at 1.4, two at 1.2, with rewrites spread evenly.
+const COPYING: f64 = 0.4;
 /// Pages below the quota that only compaction and deletions use.
 const QUOTA_RESERVE_PAGES: u64 = 4;
 
@@ -50,6 +53,19 @@ impl Live {
     pub(super) fn footprint(&self) -> u64 {
         self.footprint
     }
+}
+
+/// How long the log beside what checkpoints hold should be at most, and what they hold, both over the length
+/// of its rows.
+///
+/// The target less `held`, but not below the floor, and not below what makes both together the least: of writers'
+/// bytes `w` between checkpoints, a log of `1 + x` has `held = w (1 + COPYING / x)`, and `1 + x + held` is least
+/// at `x^2 = COPYING w`, that is, `x^2 + COPYING x = COPYING held`. Where most rows are rewritten from one checkpoint
+/// to the next, that is above the target, which then stands: copying more would only have more held.
+fn goal(target: f64, held: f64) -> f64 {
+    let floor = 1.0 + (target - 1.0) * HELD_FLOOR;
+    let least = ((COPYING * COPYING + 4.0 * COPYING * held).sqrt() - COPYING) / 2.0;
+    (target - held).max(floor).max(1.0 + least).min(target)
 }
 
 impl Core {
@@ -122,11 +138,9 @@ impl Core {
 
     /// How long the log should be at most.
     fn goal_bytes(&self, state: &State) -> f64 {
-        let target = self.space.options.space_amplification_target;
-        let footprint = self.needed_bytes(state);
+        let needed = self.needed_bytes(state);
         let held = self.space.held_expected.load(Ordering::Relaxed) as f64;
-        let floor = 1.0 + (target - 1.0) * HELD_FLOOR;
-        (footprint * target - held).max(footprint * floor)
+        needed * goal(self.space.options.space_amplification_target, held / needed.max(1.0))
     }
 
     fn has_cold_page(&self) -> bool {
@@ -217,6 +231,47 @@ impl Core {
             log_bytes: self.log.tail_address() - self.space.freed(),
             live_bytes: self.live().bytes,
             held_bytes: self.log.begin().saturating_sub(self.space.freed()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_goal_makes_up_for_what_is_held_as_long_as_that_gains_space() {
+        let close = |held: f64, expected: f64| {
+            let found = goal(1.4, held);
+            assert!((found - expected).abs() < 1e-3, "{held}: {found}, not {expected}");
+        };
+        close(0.0, 1.4);
+        close(0.1, 1.3);
+        close(0.16, 1.24);
+        close(0.3, 1.24);
+        close(0.384, 1.24);
+        close(0.6, 1.329);
+        close(0.8, 1.4);
+        close(50.0, 1.4);
+    }
+
+    /// Each byte that writers append between checkpoints is followed by as many copies as the goal asks for.
+    #[test]
+    fn no_other_goal_between_floor_and_target_takes_less_space() {
+        let total = |written: f64, log: f64| log + written * (1.0 + COPYING / (log - 1.0));
+        for written in [0.2, 0.3, 0.5, 1.0, 3.0] {
+            // Checkpoint after checkpoint, with what the goal before made them hold.
+            let mut log = 1.4;
+            for _ in 0..200 {
+                let held = written * (1.0 + COPYING / (log - 1.0));
+                log += (goal(1.4, held) - log) / 8.0;
+            }
+            for other in [1.24, 1.26, 1.3, 1.35, 1.4] {
+                assert!(
+                    total(written, log) <= total(written, other) + 1e-3,
+                    "{written}: {log}, {other}"
+                );
+            }
         }
     }
 }
