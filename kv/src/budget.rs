@@ -5,9 +5,11 @@
 //! one, which lowers the frames' allowance; the log's writer then evicts pages until the slack is whole again.
 //! No page is turned before it is, and the rows of a page need less than half a page of index, so the slack
 //! lasts from one turn to the next, even if the writer is held up by its disk. Should it not (batches of
-//! many threads at once, units that are as long as a page), the index grows a little later: it is refused
-//! now and asks again after the next batch (`Index::grow`). What is charged is there: frames and index are counted
-//! together under one lock, so the process stays inside the budget at every instant.
+//! many threads at once, units that are as long as a page, a row cache or a scan that has just charged more than
+//! that), the index grows a little later: it is refused now and asks again after the next batch (`Index::grow`).
+//! What is charged is there: frames and index are counted together under one lock. Cache and scans charge
+//! outside of it, and what one of them may miss of the index, a unit, the slack has room for. So the process stays
+//! inside the budget at every instant.
 //!
 //! When the frames are down to their least, the index stops growing: rows then share index entries and chains get
 //! longer, which costs disk reads but never an answer (`Index::insert`). Superseded records stay in a shared chain
@@ -274,7 +276,8 @@ impl Budget {
         // large ones, the slack may be more than the page that is counted anyway.
         let small = self.needed_for_index(index_bytes + (8 << 10));
         let large = self.needed_for_index(index_bytes + (8 << 20)).max(HUGE_PAGES_FROM_BYTES);
-        let needed = if small < HUGE_PAGES_FROM_BYTES { small } else { large };
+        let small_will_do = small < HUGE_PAGES_FROM_BYTES && !self.huge_pages();
+        let needed = if small_will_do { small } else { large };
         Error::BudgetTooSmall {
             budget_bytes: self.total_bytes,
             needed_bytes: needed,

@@ -7,7 +7,7 @@ pub(crate) use std::sync::atomic::{
 /// Bounded spinning for a peer's few instructions, then yielding the core to it.
 ///
 /// It ends because every lock bit in this crate is held for a bounded number of instructions, never
-/// across a wait, an allocation of a page or a system call.
+/// across a wait for the disk or for another lock bit; at most across a mutex that is held as shortly.
 pub(crate) struct Backoff(u32);
 
 impl Backoff {

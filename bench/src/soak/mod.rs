@@ -10,8 +10,9 @@
 //! amplification is the bytes that the log's files take on the drive over the bytes of the records that are
 //! there. Both come from outside of the store, so they hold its own statistics to account. Old versions of rows that
 //! two kept checkpoints name are there on purpose, as those of a snapshot are anywhere; how many depends on how much is
-//! rewritten between checkpoints, here most rows. So amplification is also given without them
-//! (`StoreStats::log_held_bytes`), and that is what is asked for.
+//! rewritten between checkpoints, here most rows. So amplification is also given without what was appended since the
+//! older of them, and without what the store says that they hold (`StoreStats::log_held_bytes`). Both are
+//! asked for: neither space that never comes back nor compaction that lags behind goes unseen.
 //!
 //! Estimate, written before measuring: no wrong answer. Memory within 1.02 of the budget (what a batch takes
 //! besides is not in it, below 2 MiB a thread). Space amplification 1.3 to 1.4 once compaction keeps up, 1.5
@@ -103,7 +104,9 @@ struct Samples {
     /// Bytes of the log's files over bytes of live records, in the second half.
     amplification: Vec<f64>,
     /// The same without what is held only for kept checkpoints.
-    amplification_beside_held: Vec<f64>,
+    beside_held: Vec<f64>,
+    /// The same without what was appended since the older of the two kept checkpoints.
+    before_checkpoints: Vec<f64>,
     checkpoints: u64,
 }
 
@@ -141,20 +144,27 @@ pub(crate) fn run(mut args: Args) -> Result<()> {
     figures.push(Row::of("memory", "of the budget", memory, 1.0));
     let all = Spread::of(samples.amplification);
     figures.push(Row::of("space amplification, second half", "x", all, 1.0));
-    let amplification = Spread::of(samples.amplification_beside_held);
-    let what = "space amplification beside what kept checkpoints hold";
-    figures.push(Row::of(what, "x", amplification, 1.0));
+    let asked = [
+        ("beside what kept checkpoints hold", samples.beside_held),
+        ("without what was appended since the older kept one", samples.before_checkpoints),
+    ]
+    .map(|(what, samples)| (format!("space amplification, {what}"), Spread::of(samples)));
+    for (what, amplification) in &asked {
+        figures.push(Row::of(what.clone(), "x", *amplification, 1.0));
+    }
     args.output.publish("Soak", &figures)?;
     ensure!(
         memory.max <= MEMORY_MAX,
         "{:.3} of the memory budget was resident, {MEMORY_MAX} is asked",
         memory.max
     );
-    ensure!(
-        args.quick || amplification.max <= AMPLIFICATION_MAX,
-        "space amplification reached {:.3} beside what kept checkpoints hold, {AMPLIFICATION_MAX} is asked",
-        amplification.max
-    );
+    for (what, amplification) in &asked {
+        ensure!(
+            args.quick || amplification.max <= AMPLIFICATION_MAX,
+            "{what}: {:.3}, {AMPLIFICATION_MAX} is asked",
+            amplification.max
+        );
+    }
     Ok(())
 }
 
@@ -209,11 +219,14 @@ fn watch(
     now: impl Fn() -> Option<f64>,
 ) -> Result<Samples> {
     let mut samples = Samples::default();
+    // The log's ends at the kept checkpoints.
+    let mut kept = [0_u64; 2];
     let (started, mut checkpointed, mut printed) = (Instant::now(), Instant::now(), Instant::now());
     while now().is_some() || samples.amplification.is_empty() {
         std::thread::sleep(SAMPLE_EVERY.min(args.length() / 8));
         let memory = resident_bytes()?.saturating_sub(baseline) as f64 / args.budget_bytes() as f64;
         samples.memory.push(memory);
+        let stats = store.stats();
         let disk = log_bytes(path)?;
         ensure!(
             disk <= args.disk << 30,
@@ -222,19 +235,22 @@ fn watch(
         );
         let live = model.present() * record_bytes(ROW_BYTES) as u64;
         let amplification = |bytes: u64| bytes as f64 / live.max(1) as f64;
-        let beside_held = amplification(disk.saturating_sub(store.stats().log_held_bytes));
+        let beside_held = amplification(disk.saturating_sub(stats.log_held_bytes));
+        let appended = stats.log_tail - kept[0];
+        let before_checkpoints = amplification(disk.saturating_sub(appended));
         let amplification = amplification(disk);
         if started.elapsed() * 2 > args.length() {
             samples.amplification.push(amplification);
-            samples.amplification_beside_held.push(beside_held);
+            samples.beside_held.push(beside_held);
+            samples.before_checkpoints.push(before_checkpoints);
         }
         if checkpointed.elapsed().as_secs_f64() > args.checkpoint_every {
+            kept = [kept[1], store.stats().log_tail];
             store.checkpoint(b"soak")?;
             samples.checkpoints += 1;
             checkpointed = Instant::now();
         }
         if printed.elapsed() > Duration::from_secs(10).min(args.length() / 4) {
-            let stats = store.stats();
             println!(
                 "{:>6.0} s  {} rows, {} keys worked on, memory {memory:.3} of the budget, space \
                  amplification {amplification:.2} ({beside_held:.2} beside what checkpoints hold), longest pause \

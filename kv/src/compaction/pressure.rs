@@ -61,7 +61,8 @@ impl Live {
 /// The target less `held`, but not below the floor, and not below what makes both together the least: of writers'
 /// bytes `w` between checkpoints, a log of `1 + x` has `held = w (1 + COPYING / x)`, and `1 + x + held` is least
 /// at `x^2 = COPYING w`, that is, `x^2 + COPYING x = COPYING held`. Where most rows are rewritten from one checkpoint
-/// to the next, that is above the target, which then stands: copying more would only have more held.
+/// to the next, that is above the target, which then stands: copying more would only have more held. (The floor is
+/// above the least where little is held; it keeps copies few there.)
 fn goal(target: f64, held: f64) -> f64 {
     let floor = 1.0 + (target - 1.0) * HELD_FLOOR;
     let least = ((COPYING * COPYING + 4.0 * COPYING * held).sqrt() - COPYING) / 2.0;
@@ -257,7 +258,7 @@ mod tests {
 
     /// Each byte that writers append between checkpoints is followed by as many copies as the goal asks for.
     #[test]
-    fn no_other_goal_between_floor_and_target_takes_less_space() {
+    fn once_much_is_held_no_other_goal_between_floor_and_target_takes_less_space() {
         let total = |written: f64, log: f64| log + written * (1.0 + COPYING / (log - 1.0));
         for written in [0.2, 0.3, 0.5, 1.0, 3.0] {
             // Checkpoint after checkpoint, with what the goal before made them hold.

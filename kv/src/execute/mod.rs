@@ -224,11 +224,12 @@ impl<'a, W: Work> Batch<'a, W> {
             let _guard = self.core.gate.enter();
             let timed = self.tally.inserted >= CPU_TIMED_ROWS_MIN;
             let (began, ran) = (Instant::now(), timed.then(cpu_time::of_this_thread));
-            self.core.index.grow(&self.core.budget);
-            self.core.counters.growth_steps.note(began.elapsed());
-            if let Some(before) = ran {
-                let ran = cpu_time::of_this_thread().saturating_sub(before);
-                self.core.counters.growth_steps_cpu_us_max.raise(ran.as_micros() as u64);
+            if self.core.index.grow(&self.core.budget) {
+                self.core.counters.growth_steps.note(began.elapsed());
+                if let Some(before) = ran {
+                    let ran = cpu_time::of_this_thread().saturating_sub(before);
+                    self.core.counters.growth_steps_cpu_us_max.raise(ran.as_micros() as u64);
+                }
             }
         }
         if self.core.budget.is_over() {

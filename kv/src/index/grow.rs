@@ -11,12 +11,15 @@ use crate::sync::{Backoff, Ordering};
 const LOAD: u64 = 5;
 /// Splits that one call does at most, so that no batch pays for many others' inserts at once.
 const SPLITS_PER_CALL: usize = 4096;
-/// So often a split tries to lock its bucket; then the next call goes on. Whoever holds the lock may have been
-/// taken off the processor.
-const LOCK_TRIES: usize = 64;
-/// Overflow buckets are charged for ahead of need, when less than one part in so many of a unit is left: an
-/// insert that finds none shares a slot for good, a split that finds none only comes later.
-const HEADROOM_PART: u64 = 4;
+/// So often a split tries to lock its bucket, without giving the processor away; then the next call goes on.
+/// Whoever holds the lock may have been taken off the processor.
+const LOCK_TRIES: usize = 7;
+/// Overflow buckets are charged for ahead of need, down to one part in so many of a unit: an insert that finds
+/// none shares a slot for good, a split that finds none only comes later.
+const HEADROOM_PART_OF_UNIT: u64 = 4;
+/// And down to one part in so many of a page, which may still be filled while frames give way to the row cache or a
+/// scan and the index is refused.
+const HEADROOM_PART_OF_PAGE: u64 = 16;
 
 /// What the one growing thread keeps.
 #[derive(Debug, Default)]
@@ -48,18 +51,20 @@ impl Index {
 
     /// Splits buckets until the load is right again, for a bounded time. Called after inserts; does nothing when
     /// another thread is at it, and stops when the budget has nothing now: the next call goes on from there.
-    /// Meanwhile more keys go to overflow buckets, and share slots when those are used up (see `insert`).
-    pub(crate) fn grow(&self, budget: &Budget) {
+    /// Meanwhile more keys go to overflow buckets, and share slots when those are used up (see `insert`). True if
+    /// it has split a bucket.
+    pub(crate) fn grow(&self, budget: &Budget) -> bool {
         if !self.wants_growth() {
-            return;
+            return false;
         }
-        let Some(mut growth) = self.growth.try_lock() else { return };
+        let Some(mut growth) = self.growth.try_lock() else { return false };
         self.charge_overflow_ahead(budget);
-        for _ in 0..SPLITS_PER_CALL {
+        for done in 0..SPLITS_PER_CALL {
             if !self.wants_growth() || !self.split_next(budget, &mut growth) {
-                return;
+                return done > 0;
             }
         }
+        true
     }
 
     /// Charges memory for so many primary buckets; false if the budget has none.
@@ -108,11 +113,10 @@ impl Index {
     fn charge_overflow_ahead(&self, budget: &Budget) {
         let mut pool = self.pool.lock();
         let used = (u64::from(pool.taken) + 1) * BUCKET_BYTES as u64;
-        let left =
-            pool.charged_bytes.saturating_sub(used) + pool.free.len() as u64 * BUCKET_BYTES as u64;
-        if left < self.granule_bytes / HEADROOM_PART {
-            self.charge_overflow(budget, &mut pool);
-        }
+        let used = used.saturating_sub(pool.free.len() as u64 * BUCKET_BYTES as u64);
+        let headroom = (self.granule_bytes / HEADROOM_PART_OF_UNIT)
+            .max(budget.page_bytes() / HEADROOM_PART_OF_PAGE);
+        while pool.charged_bytes < used + headroom && self.charge_overflow(budget, &mut pool) {}
     }
 
     /// Overflow buckets in use.

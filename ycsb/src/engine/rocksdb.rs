@@ -16,14 +16,6 @@ use super::map::missing;
 use super::{Engine, Named, Session, Settings};
 use crate::content;
 
-/// RocksDB asks the program whether it may use io_uring.
-// SAFETY: no other function of the program has this name; RocksDB declares it weak, without arguments, as
-// returning a C++ bool, which is Rust's.
-#[unsafe(no_mangle)]
-pub(crate) extern "C" fn RocksDbIOUringEnable() -> bool {
-    true
-}
-
 const FILTER_BITS: f64 = 10.0;
 const HASH_RATIO: f64 = 0.75;
 const BLOCK_BYTES: usize = 4096;
