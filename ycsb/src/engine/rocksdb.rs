@@ -7,9 +7,9 @@
 
 use anyhow::{Context, Result};
 use rocksdb::{
-    BlockBasedIndexType, BlockBasedOptions, Cache, ColumnFamily, DB, DBCompressionType,
-    DataBlockIndexType, Direction, IteratorMode, Options, ReadOptions, WaitForCompactOptions,
-    WriteBatch, WriteBufferManager, WriteOptions,
+    BlockBasedIndexType, BlockBasedOptions, Cache, ColumnFamily, ColumnFamilyDescriptor, DB,
+    DBCompressionType, DEFAULT_COLUMN_FAMILY_NAME, DataBlockIndexType, Direction, IteratorMode,
+    Options, ReadOptions, WaitForCompactOptions, WriteBatch, WriteBufferManager, WriteOptions,
 };
 
 use super::map::missing;
@@ -38,7 +38,9 @@ pub(super) fn open(settings: &Settings) -> Result<Box<dyn Engine>> {
     // A quarter for memtables at most; blocks get what those do not use.
     let memtables_bytes = (budget_bytes / 4).max(2 << 20);
     let options = options(budget_bytes, memtables_bytes);
-    let db = DB::open(&options, &settings.directory)?;
+    // By its descriptor, as only families that were named so have a handle, and MultiGet asks for one.
+    let family = ColumnFamilyDescriptor::new(DEFAULT_COLUMN_FAMILY_NAME, options.clone());
+    let db = DB::open_cf_descriptors(&options, &settings.directory, [family])?;
     let mut write = WriteOptions::default();
     write.disable_wal(true);
     let value_bytes = settings.value_bytes;
@@ -111,7 +113,8 @@ impl Engine for RocksDb {
     }
 
     fn session(&self) -> Result<Box<dyn Session + '_>> {
-        let family = self.db.cf_handle("default").context("the default column family")?;
+        let family =
+            self.db.cf_handle(DEFAULT_COLUMN_FAMILY_NAME).context("the default column family")?;
         Ok(Box::new(RocksDbSession { engine: self, family, read: ReadOptions::default() }))
     }
 
