@@ -92,7 +92,8 @@ impl Store {
     }
 
     /// Makes a table of values of any length up to `value_bytes_max`, each as long as it is: 32 bytes of
-    /// header, and the value padded to 8. It takes operations whose [`Operation::WIDTH`] is `Variable`.
+    /// header, and the value padded to 8. It takes operations whose
+    /// [`Operation::WIDTH`](crate::Operation::WIDTH) is `Variable`.
     ///
     /// A value changes in place as long as its padded length stays; one of another length goes to the
     /// log's tail, which costs a record's space until compaction has passed the old one.
