@@ -73,13 +73,27 @@ impl Budget {
         page_bytes + 4096
     }
 
+    /// Bytes of buckets that may wait for the image of a checkpoint: a quarter of a page, twice, as some are being
+    /// written.
+    fn saved_bytes_for(page_bytes: u64) -> u64 {
+        page_bytes / 2
+    }
+
+    /// Bytes of buckets saved for a checkpoint's image at which batches wait until they have been fetched.
+    pub(crate) fn saved_bytes_max(&self) -> usize {
+        Self::saved_bytes_for(self.page_bytes) as usize / 2
+    }
+
     pub(crate) fn new(total_bytes: u64, page_bytes: u64) -> Result<Self> {
-        // Read buffers, the page that is being written, and what compaction reads into.
+        // Read buffers, the page that is being written, what compaction reads into, and what checkpoints save.
         let buffer_bytes = Self::read_buffer_bytes_for(total_bytes)
             + page_bytes
-            + Self::compaction_buffer_bytes_for(page_bytes);
-        // Frames, these two, one page's worth of index; a 15th more for the read buffers.
-        let pages = (FRAMES_MIN + 2) * page_bytes + Self::compaction_buffer_bytes_for(page_bytes);
+            + Self::compaction_buffer_bytes_for(page_bytes)
+            + Self::saved_bytes_for(page_bytes);
+        // Frames, these three, one page's worth of index; a 15th more for the read buffers.
+        let pages = (FRAMES_MIN + 2) * page_bytes
+            + Self::compaction_buffer_bytes_for(page_bytes)
+            + Self::saved_bytes_for(page_bytes);
         let needed = (pages + pages / 15 + (32 << 10)).max(BUDGET_BYTES_MIN);
         if total_bytes < needed {
             return Err(Error::BudgetTooSmall {
@@ -263,10 +277,11 @@ impl Budget {
     }
 
     /// The least budget of which `index_bytes_max` is so much: besides, a 16th goes for reading, a page for
-    /// writing and one for compaction, and the larger of a quarter and the least number of frames stays with the rows.
+    /// writing, one for compaction and half of one for checkpoints, and the larger of a quarter and the least number of frames stays with the rows.
     fn needed_for_index(&self, index_bytes: u64) -> u64 {
-        let beside_quarter = (index_bytes + 3 * self.page_bytes + 4096) * 16 / 11;
-        let beside_frames = (index_bytes + (FRAMES_MIN + 2) * self.page_bytes + 4096) * 16 / 15;
+        let buffers = self.page_bytes + 4096 + Self::saved_bytes_for(self.page_bytes);
+        let beside_quarter = (index_bytes + 2 * self.page_bytes + buffers) * 16 / 11;
+        let beside_frames = (index_bytes + (FRAMES_MIN + 1) * self.page_bytes + buffers) * 16 / 15;
         beside_quarter.max(beside_frames).next_multiple_of(256 << 10)
     }
 

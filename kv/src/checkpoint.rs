@@ -1,10 +1,13 @@
 //! Checkpoints on disk: writing one whole, finding the newest whole one.
 //!
 //! ```text
-//! <bank>/checkpoints/0000000007/manifest   what the checkpoint is (metadata, see `metadata`)
-//!                               index      the index (see `index::image`)
-//!                               blob       the caller's own bytes (checked stream)
+//! <bank>/checkpoints/0000000007/manifest           what the checkpoint is (metadata, see `metadata`)
+//!                               index.0000000004   the index as of checkpoint 4 (see `index::image`)
+//!                               index.0000000007   what of it has changed since
+//!                               blob               the caller's own bytes (checked stream)
 //! ```
+//!
+//! Images of the index that earlier checkpoints wrote are linked into the directory, so each has all that it needs.
 //!
 //! A checkpoint is written under `0000000007.partial`; every file and that directory are synced, after
 //! the log itself; then the directory gets its final name and `checkpoints` is synced. So a directory
@@ -18,6 +21,7 @@ use std::path::{Path, PathBuf};
 use crate::address::TableId;
 use crate::checked_stream::{CheckedReader, CheckedWriter, StreamIdentity};
 use crate::error::{Error, Result};
+use crate::index::image::Images;
 use crate::metadata;
 use crate::operation::Width;
 
@@ -62,6 +66,14 @@ impl TableEntry {
     }
 }
 
+/// A part of a checkpoint's index.
+#[derive(Debug, Clone, PartialEq, Eq, metadata::Encode, metadata::Decode)]
+pub(crate) struct ImageEntry {
+    /// The checkpoint that it was written for.
+    pub(crate) checkpoint: u64,
+    pub(crate) file_bytes: u64,
+}
+
 /// What a checkpoint is.
 #[derive(Debug, Clone, PartialEq, Eq, metadata::Encode, metadata::Decode)]
 pub(crate) struct Manifest {
@@ -73,8 +85,11 @@ pub(crate) struct Manifest {
     pub(crate) log_begin: u64,
     /// Where the log ends, a page boundary: nothing at or above belongs to this checkpoint.
     pub(crate) log_end: u64,
-    pub(crate) index_file_bytes: u64,
+    /// The index: a whole image and the changes that followed, oldest first.
+    pub(crate) images: Vec<ImageEntry>,
     pub(crate) blob_bytes: u64,
+    /// When it was taken, in seconds since 1970.
+    pub(crate) unix_s: u64,
     pub(crate) tables: Vec<TableEntry>,
 }
 
@@ -96,6 +111,10 @@ pub(crate) struct PartialCheckpoint<'a> {
     number: u64,
     dir: PathBuf,
     finished: bool,
+}
+
+fn image_name(checkpoint: u64) -> String {
+    format!("index.{checkpoint:010}")
 }
 
 /// Makes a directory's entries durable.
@@ -139,8 +158,14 @@ impl Checkpoints {
         self.dir.join(format!("{number:010}"))
     }
 
-    pub(crate) fn index_path(&self, number: u64) -> PathBuf {
-        self.dir_of(number).join("index")
+    /// The images of a checkpoint's index.
+    pub(crate) fn images(&self, manifest: &Manifest) -> Result<Images> {
+        let dir = self.dir_of(manifest.number);
+        let files = manifest.images.iter().map(|image| {
+            let of = CheckpointIdentity { bank: manifest.bank, checkpoint: image.checkpoint };
+            (dir.join(image_name(image.checkpoint)), of)
+        });
+        Images::open(files, manifest.log_begin, manifest.log_end)
     }
 
     /// Begins to write a checkpoint.
@@ -171,12 +196,15 @@ impl Checkpoints {
         if manifest.number != number {
             return Err(damaged(format!("it belongs to checkpoint {}", manifest.number)));
         }
-        let sound = (13..=22).contains(&manifest.page_bits)
+        let images = manifest.images.iter().map(|image| image.checkpoint);
+        let sound = images.is_sorted_by(|a, b| a < b)
+            && manifest.images.last().is_some_and(|image| image.checkpoint == number)
+            && (13..=22).contains(&manifest.page_bits)
             && manifest.log_end.is_multiple_of(1 << manifest.page_bits)
             && manifest.log_begin.is_multiple_of(1 << manifest.page_bits)
             && manifest.log_begin <= manifest.log_end;
         if !sound {
-            return Err(damaged("its page size and log boundaries do not fit".into()));
+            return Err(damaged("its page size, log boundaries and images do not fit".into()));
         }
         Ok(manifest)
     }
@@ -209,8 +237,32 @@ impl Checkpoints {
 }
 
 impl PartialCheckpoint<'_> {
-    pub(crate) fn index_path(&self) -> PathBuf {
-        self.dir.join("index")
+    /// Where this checkpoint's own image of the index goes.
+    pub(crate) fn image_path(&self) -> PathBuf {
+        self.dir.join(image_name(self.number))
+    }
+
+    /// Links the images of checkpoint `number` into this one, which adds to them. False if the file system can't;
+    /// then some may be there.
+    pub(crate) fn link_images(&self, number: u64, images: &[ImageEntry]) -> bool {
+        images.iter().all(|image| {
+            let name = image_name(image.checkpoint);
+            fs::hard_link(self.of.dir_of(number).join(&name), self.dir.join(&name)).is_ok()
+        })
+    }
+
+    /// Takes links away again.
+    pub(crate) fn unlink_images(&self, images: &[ImageEntry]) -> Result<()> {
+        for image in images {
+            let path = self.dir.join(image_name(image.checkpoint));
+            match fs::remove_file(&path) {
+                Err(e) if e.kind() != ErrorKind::NotFound => {
+                    return Err(Error::io("remove", path, e));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
     }
 
     /// Writes the caller's bytes, durably.

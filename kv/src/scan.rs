@@ -8,8 +8,8 @@
 //! index image says which records of it were current. The log is gone through in *windows*. For each one
 //! the image is streamed, and each entry that leads into the window sets a bit, one for 32 bytes of log
 //! (records are no shorter). Then the window's pages are read one after another and verified; a record whose
-//! bit is set is a row. A window is 256 times as long as its bits, so the image, some 9 bytes a row, is
-//! read once for each four budgets of log. Nothing is asked of the live store, so writers, compaction
+//! bit is set is a row. A window is 256 times as long as its bits, so the image, some 10 bytes a row, is
+//! read once for each three or four budgets of log. Nothing is asked of the live store, so writers, compaction
 //! and later checkpoints go on; a lease keeps the space from being given back.
 //!
 //! Entries that a chain follows don't say which of its records are current. Such chains are walked from
@@ -17,21 +17,19 @@
 //! a split may have left a stale copy in another bucket: a record counts only in its own hash's bucket.
 //! With enough memory both are rare; where keys share slots as a rule, walking costs random reads.
 //!
-//! **Memory.** A page to read into and as much for the bits, lent by the budget: frames give way.
+//! **Memory.** A page to read into and as much for the bits, those that tell which buckets have been seen among
+//! them, lent by the budget: frames give way.
 
-use std::fs::File;
 use std::marker::PhantomData;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::address::{Address, TableId};
 use crate::budget::SCAN_PAGES;
-use crate::checked_stream::CheckedReader;
-use crate::checkpoint::{CheckpointIdentity, Manifest};
+use crate::checkpoint::Manifest;
 use crate::device::{AlignedBuffer, BLOCK_BYTES, Read};
 use crate::error::{Error, Result};
 use crate::hash::hash;
-use crate::index::image::ImageReader;
+use crate::index::image::Images;
 use crate::log::page::{PAGE_HEADER_BYTES, PageIdentity, check_image};
 use crate::operation::Width;
 use crate::record::{HEADER_BYTES, RecordImage};
@@ -61,9 +59,8 @@ pub struct Scan<'a> {
     /// The store, which must not close meanwhile, is borrowed or held.
     _borrowed: PhantomData<&'a Store>,
     _held: Option<Arc<Store>>,
-    image: File,
-    image_path: PathBuf,
-    identity: CheckpointIdentity,
+    images: Arc<Images>,
+    checkpoint: u64,
     table: TableId,
     width: Width,
     value_bytes: usize,
@@ -122,19 +119,21 @@ impl Scan<'_> {
     pub(crate) fn new(
         (core, held): (&Arc<Core>, Option<Arc<Store>>),
         manifest: &Manifest,
-        (image, image_path): (File, PathBuf),
+        images: Images,
         table: TableId,
         lease: u64,
     ) -> Result<Self> {
         let page_bytes = core.log.page_bytes();
-        let lent_bytes = SCAN_PAGES * page_bytes;
+        // The buckets' bits come out of the window's, as long as they leave it half a page.
+        let bucket_bytes = images.reader_bytes()?;
+        let from_window = bucket_bytes.min(page_bytes / 2);
+        let lent_bytes = SCAN_PAGES * page_bytes + bucket_bytes - from_window;
         let mut scan = Scan {
             core: Arc::clone(core),
             _borrowed: PhantomData,
             _held: held,
-            image,
-            image_path,
-            identity: manifest.identity(),
+            images: Arc::new(images),
+            checkpoint: manifest.number,
             table,
             width: Width::Fixed,
             value_bytes: 0,
@@ -162,14 +161,14 @@ impl Scan<'_> {
         core.cache.give_way(&core.log);
         core.log.give_way()?;
         scan.page = AlignedBuffer::zeroed(page_bytes as usize);
-        scan.window.bits = vec![0; page_bytes as usize / 8];
+        scan.window.bits = vec![0; (page_bytes - from_window) as usize / 8];
         Ok(scan)
     }
 
     /// The checkpoint's number.
     #[must_use]
     pub fn checkpoint(&self) -> u64 {
-        self.identity.checkpoint
+        self.checkpoint
     }
 
     /// How many rows the scan yields in all.
@@ -239,18 +238,15 @@ impl Scan<'_> {
     /// Finds out which records from `start` on are current.
     fn next_window(&mut self, start: u64) -> Result<()> {
         let window = &mut self.window;
-        let length = window.bits.len() as u64 * 64 * GRAIN_BYTES;
+        let page_bytes = self.page.len() as u64;
+        let length = window.bits.len() as u64 * 64 * GRAIN_BYTES / page_bytes * page_bytes;
         window.bits.fill(0);
         (window.start, window.end) = (start, self.log_end.min(start + length));
-        let input = CheckedReader::from_file(
-            self.image.try_clone().map_err(|e| Error::io("open", &self.image_path, e))?,
-            &self.image_path,
-            crate::index::image::identity(self.identity),
-        )?;
-        let mut image = ImageReader::new(input)?;
+        let images = Arc::clone(&self.images);
+        let mut buckets = images.read()?;
         let mut chains = Vec::new();
         let mut entries = Vec::new();
-        while let Some((bucket, depth)) = image.next_bucket(&mut entries, self.log_end)? {
+        while let Some((bucket, depth)) = buckets.next_bucket(&mut entries)? {
             for entry in &entries {
                 let address = entry.address().raw();
                 // Chains go down: from below the window, none leads into it.
@@ -268,7 +264,6 @@ impl Scan<'_> {
                 self.walk(&mut chains)?;
             }
         }
-        image.finish()?;
         self.walk(&mut chains)
     }
 

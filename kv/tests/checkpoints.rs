@@ -197,7 +197,7 @@ fn a_crash_in_the_middle_of_a_checkpoint_leaves_the_one_before() {
     let second = checkpoint_dir(dir.path(), 2);
     let partial = second.with_extension("partial");
     fs::rename(&second, &partial).unwrap();
-    for file in ["manifest", "blob", "index"] {
+    for file in ["manifest", "blob", "index.0000000001"] {
         let store = open(dir.path());
         assert_eq!(listed(dir.path()), ["0000000001"], "the half-written one is cleared away");
         assert_eq!(store.recovered().unwrap().blob, b"good");

@@ -14,8 +14,9 @@ const BUDGET_BYTES: u64 = 256 << 10;
 const ROWS: u64 = 700;
 const VALUE_BYTES: [usize; 2] = [40, 100];
 const BLOB: &[u8] = b"the step, and whatever else the caller keeps";
-/// Two generations of rows: half of them were written again for the second checkpoint.
-const SECOND_FROM: u64 = ROWS / 2;
+/// Two generations of rows: a few of them were written again for the second checkpoint, whose index is thus that of
+/// the first and what changed since.
+const SECOND_FROM: u64 = ROWS - 25;
 
 fn version(key: u64) -> u64 {
     if key < SECOND_FROM { 1 } else { 2 }
@@ -53,10 +54,11 @@ impl Bank {
         store.checkpoint(BLOB).unwrap();
         drop(store);
         let newest = dir.path().join("checkpoints/0000000002");
-        let mut files = vec![newest.join("manifest"), newest.join("index"), newest.join("blob")];
+        let names = ["manifest", "index.0000000002", "blob", "index.0000000001"];
+        let mut files: Vec<PathBuf> = names.iter().map(|name| newest.join(name)).collect();
         let segments = fs::read_dir(dir.path().join("log")).unwrap();
         files.extend(segments.map(|entry| entry.unwrap().path()));
-        assert!(files.len() >= 4 && files.iter().all(|file| file.is_file()), "{files:?}");
+        assert!(files.len() >= 5 && files.iter().all(|file| file.is_file()), "{files:?}");
         Bank { dir, tables, files }
     }
 
@@ -204,7 +206,7 @@ fn blocks_that_were_lost_swapped_or_repeated_are_errors() {
 #[test]
 fn bytes_after_the_end_of_metadata_are_errors() {
     let bank = Bank::new();
-    for file in &bank.files[..3] {
+    for file in &bank.files[..4] {
         let mut bytes = fs::read(file).unwrap();
         bytes.extend([0; 8]);
         let what = format!("{} is longer", file.display());
@@ -218,7 +220,8 @@ fn a_file_of_another_checkpoint_is_an_error() {
     let bank = Bank::new();
     let older = bank.dir.path().join("checkpoints/0000000001");
     for file in &bank.files[..3] {
-        let bytes = fs::read(older.join(file.file_name().unwrap())).unwrap();
+        let name = file.file_name().unwrap().to_str().unwrap().replace('2', "1");
+        let bytes = fs::read(older.join(name)).unwrap();
         let what = format!("{} of the checkpoint before", file.display());
         assert!(bank.with(file, &bytes, &what) > 0, "{what} went unnoticed");
     }

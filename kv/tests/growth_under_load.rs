@@ -4,60 +4,19 @@
 
 mod common;
 
-use std::path::PathBuf;
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use common::compacting::ends;
+use common::gate::{Gate, Opens};
 use common::{options, peek, put, value};
-use embank_kv::device::{Device, DeviceOptions, Freed, MemoryDevice, Read};
-use embank_kv::{Result, Store, StoreOptions, TableId};
+use embank_kv::device::Device;
+use embank_kv::{Store, StoreOptions, TableId};
 
 const VALUE_BYTES: usize = 8;
 const RECORD_BYTES: u64 = 40;
 /// Rows of a batch.
 const BATCH: u64 = 128;
-
-/// Holds every write while it is closed.
-#[derive(Debug)]
-struct Gate {
-    inner: MemoryDevice,
-    closed: Mutex<bool>,
-    opened: Condvar,
-}
-
-impl Gate {
-    fn set_closed(&self, closed: bool) {
-        *self.closed.lock().unwrap() = closed;
-        self.opened.notify_all();
-    }
-}
-
-impl Device for Gate {
-    fn name(&self) -> &'static str {
-        "gate"
-    }
-    fn read_many(&self, reads: &mut [Read<'_>]) -> Result<()> {
-        self.inner.read_many(reads)
-    }
-    fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
-        let closed = self.closed.lock().unwrap();
-        drop(self.opened.wait_while(closed, |closed| *closed).unwrap());
-        self.inner.write(offset, bytes)
-    }
-    fn sync(&self) -> Result<()> {
-        Ok(())
-    }
-    fn truncate(&self, end: u64) -> Result<()> {
-        self.inner.truncate(end)
-    }
-    fn free(&self, below: u64) -> Result<Freed> {
-        self.inner.free(below)
-    }
-    fn locate(&self, offset: u64) -> (PathBuf, u64) {
-        self.inner.locate(offset)
-    }
-}
 
 /// A store that is full of rows, on a gate.
 struct Bank {
@@ -71,8 +30,7 @@ struct Bank {
 impl Bank {
     fn new(options: &StoreOptions) -> Bank {
         let dir = tempfile::tempdir().unwrap();
-        let inner = MemoryDevice::new(&DeviceOptions::default()).unwrap();
-        let gate = Arc::new(Gate { inner, closed: Mutex::new(false), opened: Condvar::new() });
+        let gate = Arc::new(Gate::new());
         let device: Arc<dyn Device> = Arc::<Gate>::clone(&gate);
         let store = Store::open_on(dir.path(), options, |_| Ok(device)).unwrap();
         let table = store.create_table("rows", VALUE_BYTES as u32, b"").unwrap();
@@ -126,15 +84,7 @@ impl Bank {
 
     /// Fills what is free while the disk takes nothing.
     fn fill_while_closed(&mut self) {
-        /// Whatever happens: the store waits for its writes before it is gone.
-        struct Opens(Arc<Gate>);
-        impl Drop for Opens {
-            fn drop(&mut self) {
-                self.0.set_closed(false);
-            }
-        }
-        self.gate.set_closed(true);
-        let _opens = Opens(Arc::clone(&self.gate));
+        let _opens = Opens::after_closing(&self.gate);
         self.fill_what_is_free();
     }
 

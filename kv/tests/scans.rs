@@ -156,7 +156,7 @@ fn damage_and_failures_reach_the_scan() {
     }
     device.mend();
     assert_eq!(all(&store).unwrap(), 3000);
-    let index = dir.path().join("checkpoints/0000000001/index");
+    let index = dir.path().join("checkpoints/0000000001/index.0000000001");
     let bytes = std::fs::read(&index).unwrap();
     std::fs::write(&index, &bytes[..bytes.len() - 9]).unwrap();
     assert!(matches!(all(&store), Err(Error::Truncated { .. })));

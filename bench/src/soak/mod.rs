@@ -17,8 +17,8 @@
 //! Estimate, written before measuring: no wrong answer. Memory within 1.02 of the budget (what a batch takes
 //! besides is not in it, below 2 MiB a thread). Space amplification 1.3 to 1.4 once compaction keeps up, 1.5
 //! at its worst; without compaction it only grows. A batch of 4,096 keys with most rows on disk is 3,000
-//! reads, 30 ms; p99.9 twice that; the longest stall is a checkpoint's pause, which writes what memory holds
-//! unsettled: 100 to 300 ms for 256 MiB.
+//! reads, 30 ms; p99.9 twice that; the longest stall is a wait for a page, while the drive takes what a checkpoint has
+//! settled: 100 to 300 ms for 256 MiB.
 
 mod model;
 mod worker;

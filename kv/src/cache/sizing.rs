@@ -304,7 +304,8 @@ mod tests {
                     let full = log.allocate(log.page_bytes() as usize).unwrap_err();
                     log.turn_page(full)?;
                 }
-                log.settle()?;
+                let end = log.cut(log.reserve_frame()?)?;
+                log.await_flushed(end)?;
                 log.give_way()?;
                 tell.send(()).expect("the test waits");
                 Ok::<_, Error>(())

@@ -204,6 +204,7 @@ impl Core {
             *at += 1;
         }
         drop(guard);
+        self.index.wait_for_image();
         Ok(())
     }
 
@@ -301,6 +302,7 @@ impl Core {
                 }
             }
             drop(guard);
+            self.index.wait_for_image();
         }
         // The sweep goes once through the index while compaction goes once through the log.
         let pages = (self.log.tail_address() - start) / self.log.page_bytes() + 1;
@@ -310,6 +312,7 @@ impl Core {
             let guard = self.gate.enter();
             pass.sweep = self.index.purge(start, pass.sweep, count);
             drop(guard);
+            self.index.wait_for_image();
             left -= count;
         }
     }

@@ -249,6 +249,9 @@ impl<'a, W: Work> Batch<'a, W> {
         self.spare = None;
         self.note_rows();
         drop(guard);
+        if !self.streaming && !matches!(W::MODE, Mode::Peek | Mode::Locate) {
+            self.core.index.wait_for_image();
+        }
         if W::WIDTH == Width::Variable {
             self.check_lengths()?;
         }

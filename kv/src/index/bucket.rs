@@ -1,13 +1,14 @@
 //! A cache line of the index: seven slots and a meta word.
 //!
 //! ```text
-//! meta    63       62       61 .. 56    55 .......... 32   31 ........... 0
-//!       locked  splitting    depth (6)     version (24)      overflow (32)
+//! meta    63       62       61 .. 56    55 .. 54    53 .......... 32   31 ........... 0
+//!       locked  splitting    depth (6)  changed (2)    version (22)      overflow (32)
 //! ```
 //!
 //! *Depth*: how many low hash bits this bucket's keys share; a lookup that came with another depth in
 //! mind goes on to the bucket that this one tells. *Version* changes with every split. *Overflow*: the
-//! number of the next bucket of the chain, 0 for none. An overflow bucket uses only that last field.
+//! number of the next bucket of the chain, 0 for none. An overflow bucket uses only that last field. *Changed*: in
+//! which of two eras, that of now and the one before, entries changed (see `cut`).
 //!
 //! | locked | splitting | slots |
 //! |---|---|---|
@@ -25,8 +26,9 @@ pub(super) const SLOTS: usize = 7;
 const LOCKED: u64 = 1 << 63;
 const SPLITTING: u64 = 1 << 62;
 const DEPTH_SHIFT: u32 = 56;
+const CHANGED_SHIFT: u32 = 54;
 const VERSION_SHIFT: u32 = 32;
-const VERSION_MASK: u64 = (1 << 24) - 1;
+const VERSION_MASK: u64 = (1 << 22) - 1;
 const OVERFLOW_MASK: u64 = (1 << 32) - 1;
 
 #[repr(C, align(64))]
@@ -109,6 +111,16 @@ impl Meta {
         Meta(self.0 & !OVERFLOW_MASK | u64::from(number))
     }
 
+    /// Whether entries changed in an era, 0 or 1.
+    pub(super) fn changed_in(self, era: u64) -> bool {
+        self.0 >> (CHANGED_SHIFT + era as u32) & 1 != 0
+    }
+
+    pub(super) fn with_changed_in(self, era: u64, changed: bool) -> Self {
+        let bit = CHANGED_SHIFT + era as u32;
+        Meta(self.0 & !(1 << bit) | u64::from(changed) << bit)
+    }
+
     pub(super) fn is_locked(self) -> bool {
         self.0 & LOCKED != 0
     }
@@ -143,10 +155,18 @@ mod tests {
 
     #[test]
     fn the_fields_of_a_meta_word_keep_to_their_bits() {
-        let meta = Meta::new(63, (1 << 24) - 1, u32::MAX);
-        assert_eq!((meta.depth(), meta.version(), meta.overflow()), (63, (1 << 24) - 1, u32::MAX));
+        let meta = Meta::new(63, (1 << 22) - 1, u32::MAX);
+        assert_eq!((meta.depth(), meta.version(), meta.overflow()), (63, (1 << 22) - 1, u32::MAX));
         assert!(!meta.is_locked() && !meta.is_splitting());
-        let wrapped = Meta::new(5, 1 << 24, 7);
+        assert!(!meta.changed_in(0) && !meta.changed_in(1));
+        let changed = meta.with_changed_in(1, true);
+        assert!(!changed.changed_in(0) && changed.changed_in(1));
+        assert_eq!((changed.depth(), changed.version()), (meta.depth(), meta.version()));
+        assert_eq!(
+            changed.with_changed_in(0, true).with_changed_in(1, false),
+            meta.with_changed_in(0, true)
+        );
+        let wrapped = Meta::new(5, 1 << 22, 7);
         assert_eq!((wrapped.depth(), wrapped.version(), wrapped.overflow()), (5, 0, 7));
         let changed = wrapped.splitting().with_overflow(u32::MAX);
         assert!(changed.is_locked() && changed.is_splitting());
@@ -159,6 +179,7 @@ mod tests {
         let meta = Meta::new(9, 3, 0);
         assert!(meta.locked().same_layout_as(meta));
         assert!(meta.with_overflow(12).same_layout_as(meta));
+        assert!(meta.with_changed_in(0, true).same_layout_as(meta));
         assert!(!meta.splitting().same_layout_as(meta));
         assert!(!Meta::new(9, 4, 0).same_layout_as(meta));
         assert!(!Meta::new(10, 3, 0).same_layout_as(meta));

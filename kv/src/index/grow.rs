@@ -147,12 +147,12 @@ impl Index {
         let mut backoff = Backoff::new();
         let locked = (0..LOCK_TRIES).find_map(|_| {
             let meta = Meta(bucket.meta().load(Ordering::Acquire));
-            self.try_lock_bucket(bucket, meta).or_else(|| {
+            self.try_lock_bucket(split, bucket, meta).or_else(|| {
                 backoff.snooze();
                 None
             })
         });
-        let Some(locked) = locked else { return false };
+        let Some(mut locked) = locked else { return false };
         let Growth { low, high, numbers, .. } = growth;
         low.clear();
         high.clear();
@@ -173,6 +173,7 @@ impl Index {
             };
             numbers.push(number);
         }
+        locked.will_change();
         // From here on entries move. Each slot store below is a Release after this one: a lookup
         // that reads a moved slot also sees this bit, or the version that follows it.
         bucket.meta().store(locked.meta.splitting().0, Ordering::Relaxed);
@@ -181,10 +182,11 @@ impl Index {
         let target = self.bucket(upper);
         let high_head = self.fill(target, high, high_numbers);
         // Release: the bucket is whole before anyone is led to it by the lower bucket's depth.
-        target.meta().store(Meta::new(level + 1, 0, high_head).0, Ordering::Release);
+        let meta = self.changed_now(Meta::new(level + 1, 0, high_head));
+        target.meta().store(meta.0, Ordering::Release);
         let low_head = self.fill(bucket, low, low_numbers);
         let version = locked.meta.version() + 1;
-        locked.unlock(Meta::new(level + 1, version, low_head));
+        locked.unlock(self.changed_now(Meta::new(level + 1, version, low_head)));
         self.give_back_overflow(unused);
         let next = split + 1;
         if next == 1 << level {

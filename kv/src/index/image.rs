@@ -1,158 +1,279 @@
-//! The index as a checkpoint holds it.
+//! The index as a checkpoint holds it: a whole image, and what changed since.
 //!
 //! ```text
-//! level (4) | zero (4) | split pointer (8) | overflow buckets (8)
-//! for each primary bucket in order: entries in its chain (4) | those entries (8 each)
+//! level (4) | zero (4) | split pointer (8) | overflow buckets (8) | checkpoint of the image before (8), 0 for none
+//! for each bucket, in any order: number << 20 | entries in its chain (8) | those entries (8 each)
+//! all ones (8)
 //! ```
 //!
-//! in a checked stream (see `checked_stream`). A bucket's depth follows from its number; overflow
-//! buckets are laid out anew on loading.
+//! in a checked stream (see `checked_stream`). A *whole* image has every bucket of the index, a *delta* those that
+//! changed since the image before it. A checkpoint names a whole one and the deltas that follow it; a bucket counts
+//! as the newest of them has it. A bucket's depth follows from its number and the newest one's level and split
+//! pointer: one that was split since is in a later delta. Overflow buckets are laid out anew on loading.
 
 use std::fs::File;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use super::bucket::{Bucket, SLOTS};
+use super::bucket::SLOTS;
 use super::entry::Entry;
 use super::{BUCKET_BYTES, INITIAL_LEVEL, Index, MAX_CHAIN};
 use crate::budget::Budget;
 use crate::checked_stream::{CheckedReader, CheckedWriter, StreamIdentity};
 use crate::checkpoint::CheckpointIdentity;
-use crate::error::Result;
-use crate::sync::Ordering;
+use crate::error::{Error, Result};
 
-pub(crate) fn identity(of: CheckpointIdentity) -> StreamIdentity {
+const COUNT_BITS: u32 = 20;
+const END: u64 = u64::MAX;
+
+fn identity(of: CheckpointIdentity) -> StreamIdentity {
     let CheckpointIdentity { bank, checkpoint } = of;
-    StreamIdentity { magic: *b"EMBKINDX", version: 2, bank, checkpoint }
+    StreamIdentity { magic: *b"EMBKINDX", version: 3, bank, checkpoint }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ImageKind {
+    /// Every bucket.
+    Whole,
+    /// The buckets that changed since the image of this checkpoint.
+    Since(u64),
+}
+
+/// What an image says of the index as a whole.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ImageHead {
+    pub(super) kind: ImageKind,
+    pub(super) level: u32,
+    pub(super) split: u64,
+    /// Overflow buckets in use: how much memory loading takes.
+    pub(super) overflow: u64,
+}
+
+impl ImageHead {
+    /// Primary buckets of the index.
+    pub(super) fn bucket_count(&self) -> u64 {
+        (1 << self.level) + self.split
+    }
+
+    fn depth(&self, bucket: u64) -> u32 {
+        self.level + u32::from(bucket < self.split || bucket >= 1 << self.level)
+    }
+
+    fn read(input: &mut CheckedReader) -> Result<Self> {
+        let mut head = [0; 32];
+        input.read(&mut head)?;
+        let half = |i: usize| u32::from_le_bytes([head[i], head[i + 1], head[i + 2], head[i + 3]]);
+        let word = |i: usize| u64::from(half(i)) | u64::from(half(i + 4)) << 32;
+        let (level, split, overflow) = (half(0), word(8), word(16));
+        let kind = match word(24) {
+            0 => ImageKind::Whole,
+            before => ImageKind::Since(before),
+        };
+        if !(INITIAL_LEVEL..44).contains(&level) || split >= 1 << level {
+            return Err(input.damaged(0, format!("level {level} and split {split} do not fit")));
+        }
+        Ok(ImageHead { kind, level, split, overflow })
+    }
+}
+
+/// Writes one image.
+pub(super) struct ImageWriter(CheckedWriter);
+
+impl ImageWriter {
+    pub(super) fn create(path: &Path, of: CheckpointIdentity, head: ImageHead) -> Result<Self> {
+        let mut out = CheckedWriter::create(path, identity(of))?;
+        let before = match head.kind {
+            ImageKind::Whole => 0,
+            ImageKind::Since(before) => before,
+        };
+        out.write(&u64::from(head.level).to_le_bytes())?;
+        for word in [head.split, head.overflow, before] {
+            out.write(&word.to_le_bytes())?;
+        }
+        Ok(ImageWriter(out))
+    }
+
+    /// Appends a bucket as it goes into an image.
+    pub(super) fn encode(number: u64, entries: impl Iterator<Item = Entry>, into: &mut Vec<u8>) {
+        let head = into.len();
+        into.extend_from_slice(&[0; 8]);
+        for entry in entries.filter(|entry| !entry.is_empty()) {
+            into.extend_from_slice(&entry.0.to_le_bytes());
+        }
+        let count = ((into.len() - head) / 8 - 1) as u64;
+        into[head..head + 8].copy_from_slice(&(number << COUNT_BITS | count).to_le_bytes());
+    }
+
+    /// Writes encoded buckets.
+    pub(super) fn write(&mut self, encoded: &[u8]) -> Result<()> {
+        self.0.write(encoded)
+    }
+
+    /// Returns the file, not yet synced, and its length in bytes.
+    pub(super) fn finish(mut self) -> Result<(File, u64)> {
+        self.0.write(&END.to_le_bytes())?;
+        self.0.finish()
+    }
+}
+
+/// The images that make up a checkpoint's index.
+#[derive(Debug)]
+pub(crate) struct Images {
+    /// The newest first; the last one is whole.
+    files: Vec<(File, PathBuf, CheckpointIdentity)>,
+    log_begin: u64,
+    log_end: u64,
+}
+
+impl Images {
+    /// `files`: the whole image and the deltas that follow it, oldest first. Entries that lead below `log_begin`
+    /// lead nowhere, and none lead to `log_end` or beyond.
+    pub(crate) fn open(
+        files: impl DoubleEndedIterator<Item = (PathBuf, CheckpointIdentity)>,
+        log_begin: u64,
+        log_end: u64,
+    ) -> Result<Self> {
+        let open = |(path, of): (PathBuf, CheckpointIdentity)| match File::open(&path) {
+            Ok(file) => Ok((file, path, of)),
+            Err(e) => Err(Error::io("open", path, e)),
+        };
+        let files = files.rev().map(open).collect::<Result<_>>()?;
+        Ok(Images { files, log_begin, log_end })
+    }
+
+    /// Goes through all buckets from the beginning; one reader at a time.
+    pub(crate) fn read(&self) -> Result<BucketReader<'_>> {
+        let mut input = self.reader(0)?;
+        let newest = ImageHead::read(&mut input)?;
+        let mut reader = BucketReader {
+            images: self,
+            newest,
+            input,
+            file: 0,
+            read: vec![0; newest.bucket_count().div_ceil(64) as usize],
+            left: newest.bucket_count(),
+            bytes: Vec::new(),
+        };
+        reader.check_kind(newest.kind)?;
+        Ok(reader)
+    }
+
+    /// Bytes that a reader needs to tell which buckets it has seen: a bit for each.
+    pub(crate) fn reader_bytes(&self) -> Result<u64> {
+        Ok(ImageHead::read(&mut self.reader(0)?)?.bucket_count().div_ceil(8))
+    }
+
+    fn reader(&self, i: usize) -> Result<CheckedReader> {
+        let (file, path, of) = &self.files[i];
+        let file = file.try_clone().map_err(|e| Error::io("open", path, e))?;
+        CheckedReader::from_file(file, path, identity(*of))
+    }
+}
+
+/// Reads a checkpoint's index, each bucket once, in no particular order.
+pub(crate) struct BucketReader<'a> {
+    images: &'a Images,
+    newest: ImageHead,
+    input: CheckedReader,
+    file: usize,
+    /// A bit for each bucket that has been read.
+    read: Vec<u64>,
+    /// Buckets that have not.
+    left: u64,
+    bytes: Vec<u8>,
+}
+
+impl BucketReader<'_> {
+    /// The entries of another bucket's chain, its number and its depth; none after the last.
+    pub(crate) fn next_bucket(&mut self, entries: &mut Vec<Entry>) -> Result<Option<(u64, u32)>> {
+        // Ends: each turn reads on.
+        loop {
+            let mut head = [0; 8];
+            self.input.read(&mut head)?;
+            let head = u64::from_le_bytes(head);
+            if head == END {
+                self.input.finish()?;
+                if !self.next_file()? {
+                    return Ok(None);
+                }
+                continue;
+            }
+            let (number, length) = (head >> COUNT_BITS, head as usize & ((1 << COUNT_BITS) - 1));
+            if number >= self.newest.bucket_count() || length > MAX_CHAIN * SLOTS {
+                let what = format!("bucket {number} claims {length} entries");
+                return Err(self.input.damaged(0, what));
+            }
+            self.bytes.resize(length * 8, 0);
+            self.input.read(&mut self.bytes)?;
+            let (word, bit) = (number as usize / 64, 1 << (number % 64));
+            if self.read[word] & bit != 0 {
+                // A newer image has it.
+                continue;
+            }
+            self.read[word] |= bit;
+            self.left -= 1;
+            entries.clear();
+            for word in self.bytes.as_chunks::<8>().0 {
+                let entry = Entry(u64::from_le_bytes(*word));
+                if !entry.is_sound() || entry.address().raw() >= self.images.log_end {
+                    let what = format!("bucket {number} points beyond the log");
+                    return Err(self.input.damaged(0, what));
+                }
+                if entry.address().raw() >= self.images.log_begin {
+                    entries.push(entry);
+                }
+            }
+            return Ok(Some((number, self.newest.depth(number))));
+        }
+    }
+
+    /// Goes on to the next older image; false after the oldest.
+    fn next_file(&mut self) -> Result<bool> {
+        self.file += 1;
+        if self.file == self.images.files.len() {
+            return match self.left {
+                0 => Ok(false),
+                left => Err(self.input.damaged(0, format!("{left} buckets are missing"))),
+            };
+        }
+        self.input = self.images.reader(self.file)?;
+        let kind = ImageHead::read(&mut self.input)?.kind;
+        self.check_kind(kind)?;
+        Ok(true)
+    }
+
+    fn check_kind(&mut self, kind: ImageKind) -> Result<()> {
+        let before = self.images.files.get(self.file + 1).map(|(.., of)| of.checkpoint);
+        let expected = before.map_or(ImageKind::Whole, ImageKind::Since);
+        if kind != expected {
+            let what = format!("its image of the index is {kind:?}, not {expected:?}");
+            return Err(self.input.damaged(0, what));
+        }
+        Ok(())
+    }
 }
 
 impl Index {
-    /// Writes the image while nobody changes the index, less what leads below `log_begin`. Returns the
-    /// file, not yet synced, and its length in bytes.
-    pub(crate) fn write_image(
-        &self,
-        path: &Path,
-        of: CheckpointIdentity,
-        log_begin: u64,
-    ) -> Result<(File, u64)> {
-        let (level, split) = self.state();
-        let mut out = CheckedWriter::create(path, identity(of))?;
-        out.write(&level.to_le_bytes())?;
-        out.write(&[0; 4])?;
-        out.write(&split.to_le_bytes())?;
-        out.write(&self.overflow_count().to_le_bytes())?;
-        let mut bytes = Vec::new();
-        for i in 0..self.bucket_count() {
-            let bucket = self.bucket(i);
-            let meta = super::Meta(bucket.meta().load(Ordering::Acquire));
-            debug_assert!(!meta.is_locked());
-            bytes.clear();
-            bytes.extend_from_slice(&[0; 4]);
-            for slot in self.chain(bucket, meta).flat_map(Bucket::slots) {
-                let entry = slot.load(Ordering::Acquire);
-                if entry != 0 && Entry(entry).address().raw() >= log_begin {
-                    bytes.extend_from_slice(&entry.to_le_bytes());
-                }
-            }
-            let count = (bytes.len() / 8) as u32;
-            bytes[..4].copy_from_slice(&count.to_le_bytes());
-            out.write(&bytes)?;
-        }
-        out.finish()
-    }
-
-    /// Loads an image. All addresses lie below `log_end`.
+    /// Loads a checkpoint's index.
     ///
     /// # Errors
     /// Damage, a file cut short, or a budget that can't hold the index.
-    pub(crate) fn read_image(
-        path: &Path,
-        of: CheckpointIdentity,
-        budget: &Budget,
-        log_end: u64,
-    ) -> Result<Self> {
+    pub(crate) fn load(images: &Images, budget: &Budget) -> Result<Self> {
         let index = Self::unallocated(budget)?;
-        let mut image = ImageReader::new(CheckedReader::open(path, identity(of))?)?;
-        let (level, split, count) = (image.level, image.split, image.count);
-        let bytes = count.saturating_add(image.overflow).saturating_mul(BUCKET_BYTES as u64);
+        let mut reader = images.read()?;
+        let ImageHead { level, split, overflow, .. } = reader.newest;
+        let count = reader.newest.bucket_count();
+        let bytes = count.saturating_add(overflow).saturating_mul(BUCKET_BYTES as u64);
         let too_small = || budget.too_small_for_index(bytes);
         if !index.reserve_buckets(budget, &mut index.growth.lock(), count) {
             return Err(too_small());
         }
         let mut chain = Vec::new();
-        while let Some((bucket, depth)) = image.next_bucket(&mut chain, log_end)? {
+        while let Some((bucket, depth)) = reader.next_bucket(&mut chain)? {
             if !index.load_bucket(budget, bucket, depth, &chain) {
                 return Err(too_small());
             }
         }
-        image.finish()?;
         index.set_state(level, split);
         Ok(index)
-    }
-}
-
-/// Reads an image bucket by bucket.
-pub(crate) struct ImageReader {
-    input: CheckedReader,
-    level: u32,
-    split: u64,
-    /// Overflow buckets in use when it was written.
-    overflow: u64,
-    /// Primary buckets, and how many have been read.
-    count: u64,
-    read: u64,
-    bytes: Vec<u8>,
-}
-
-impl ImageReader {
-    pub(crate) fn new(mut input: CheckedReader) -> Result<Self> {
-        let mut head = [0; 24];
-        input.read(&mut head)?;
-        let word = |i: usize| {
-            let mut word = [0; 8];
-            word.copy_from_slice(&head[i..i + 8]);
-            u64::from_le_bytes(word)
-        };
-        let (level, split, overflow) = (word(0), word(8), word(16));
-        if !(u64::from(INITIAL_LEVEL)..48).contains(&level) || split >= 1 << level {
-            return Err(input.damaged(16, format!("level {level} and split {split} do not fit")));
-        }
-        let (level, count) = (level as u32, (1 << level) + split);
-        Ok(ImageReader { input, level, split, overflow, count, read: 0, bytes: Vec::new() })
-    }
-
-    /// The entries of the next bucket's chain, its number and its depth; none after the last.
-    pub(crate) fn next_bucket(
-        &mut self,
-        entries: &mut Vec<Entry>,
-        log_end: u64,
-    ) -> Result<Option<(u64, u32)>> {
-        let i = self.read;
-        if i == self.count {
-            return Ok(None);
-        }
-        self.read += 1;
-        let mut length = [0; 4];
-        self.input.read(&mut length)?;
-        let length = u32::from_le_bytes(length) as usize;
-        if length > MAX_CHAIN * SLOTS {
-            return Err(self.input.damaged(0, format!("bucket {i} claims {length} entries")));
-        }
-        self.bytes.resize(length * 8, 0);
-        self.input.read(&mut self.bytes)?;
-        entries.clear();
-        for word in self.bytes.as_chunks::<8>().0 {
-            let entry = Entry(u64::from_le_bytes(*word));
-            if !entry.is_sound() || entry.address().raw() >= log_end {
-                return Err(self.input.damaged(0, format!("bucket {i} points beyond the log")));
-            }
-            entries.push(entry);
-        }
-        let deeper = i < self.split || i >= 1 << self.level;
-        Ok(Some((i, self.level + u32::from(deeper))))
-    }
-
-    /// Checks that nothing follows the last bucket.
-    pub(crate) fn finish(self) -> Result<()> {
-        self.input.finish()
     }
 }

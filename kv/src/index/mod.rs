@@ -23,10 +23,12 @@
 //!    with every key of its chain.
 //! 2. A slot changes only under its bucket's lock. An insert compares the matching slots with those
 //!    that its caller searched, so nobody adds a key twice.
-//! 3. A bucket's depth only grows, its version changes with every split, and moves between buckets
+//! 3. Before a bucket's entries change, its lock held, `will_change` notes it for the next checkpoint (`cut`).
+//! 4. A bucket's depth only grows, its version changes with every split, and moves between buckets
 //!    happen only while `SPLITTING` is set.
 
 mod bucket;
+mod cut;
 mod entry;
 mod grow;
 pub(crate) mod image;
@@ -45,6 +47,7 @@ use crate::region::{HUGE_PAGE_BYTES, Region};
 use crate::sync::{AtomicU64, Backoff, Ordering, fence};
 
 use bucket::{Bucket, Meta, SLOTS};
+use cut::Eras;
 pub(crate) use entry::{ADDRESS_LIMIT, Entry};
 use entry::{Probe, TAG_BITS};
 use grow::{Growth, OverflowPool};
@@ -144,6 +147,7 @@ pub(crate) struct Index {
     /// Held by the one thread that splits buckets.
     growth: Mutex<Growth>,
     pool: Mutex<OverflowPool>,
+    eras: Eras,
     /// Bytes in which memory is charged to the budget.
     granule_bytes: u64,
 }
@@ -151,7 +155,9 @@ pub(crate) struct Index {
 /// A bucket's lock bit, held.
 struct LockedBucket<'a> {
     index: &'a Index,
+    number: u64,
     bucket: &'a Bucket,
+    /// What unlocking leaves in the meta word.
     meta: Meta,
 }
 
@@ -199,6 +205,7 @@ impl Index {
             entries: AtomicU64::new(0),
             growth: Mutex::new(Growth::default()),
             pool: Mutex::new(OverflowPool::default()),
+            eras: Eras::new(budget.saved_bytes_max()),
             granule_bytes: if huge { HUGE_PAGE_BYTES as u64 } else { 4096 },
         })
     }
@@ -341,15 +348,20 @@ impl Index {
     fn lock(&self, hash: u64) -> LockedBucket<'_> {
         let mut backoff = Backoff::new();
         loop {
-            let (_, bucket, meta) = self.find_bucket(hash);
-            if let Some(locked) = self.try_lock_bucket(bucket, meta) {
+            let (number, bucket, meta) = self.find_bucket(hash);
+            if let Some(locked) = self.try_lock_bucket(number, bucket, meta) {
                 return locked;
             }
             backoff.snooze();
         }
     }
 
-    fn try_lock_bucket<'a>(&'a self, bucket: &'a Bucket, meta: Meta) -> Option<LockedBucket<'a>> {
+    fn try_lock_bucket<'a>(
+        &'a self,
+        number: u64,
+        bucket: &'a Bucket,
+        meta: Meta,
+    ) -> Option<LockedBucket<'a>> {
         if meta.is_locked() {
             return None;
         }
@@ -359,7 +371,7 @@ impl Index {
             .meta()
             .compare_exchange(meta.0, meta.locked().0, Ordering::Acquire, Ordering::Relaxed)
             .ok()
-            .map(|_| LockedBucket { index: self, bucket, meta })
+            .map(|_| LockedBucket { index: self, number, bucket, meta })
     }
 
     /// Lets the slot that holds `old` point to `new`. False if no slot of the hash's bucket holds
@@ -378,7 +390,7 @@ impl Index {
         alone: bool,
         still: impl FnOnce() -> bool,
     ) -> bool {
-        let locked = self.lock(hash);
+        let mut locked = self.lock(hash);
         let replacement = if alone {
             Entry::new(Probe::new(hash, locked.meta.depth()), new)
         } else {
@@ -390,6 +402,7 @@ impl Index {
             .find(|slot| slot.load(Ordering::Relaxed) == old.0)
             .filter(|_| still());
         if let Some(slot) = slot {
+            locked.will_change();
             // Release: publishes the record; pairs with the Acquire loads of slots.
             slot.store(replacement.0, Ordering::Release);
         }
@@ -406,7 +419,7 @@ impl Index {
         new: Address,
         link: impl FnOnce(Address),
     ) -> Inserted {
-        let locked = self.lock(hash);
+        let mut locked = self.lock(hash);
         let probe = Probe::new(hash, locked.meta.depth());
         let mut matching = Candidates::default();
         let mut first: Option<(&AtomicU64, Entry)> = None;
@@ -433,6 +446,7 @@ impl Index {
         if matching != *searched {
             return Inserted::Changed;
         }
+        locked.will_change();
         let fresh = Entry::new(probe, new);
         // Each store below is a Release that publishes the record, `link`'s write included.
         let same_tag = first.filter(|(_, entry)| entry.agreement(probe) == TAG_BITS);

@@ -9,17 +9,18 @@
 use super::Index;
 use super::bucket::{Bucket, Meta};
 use super::entry::Entry;
-use crate::sync::{Backoff, Ordering};
+use crate::sync::Ordering;
 
 impl Index {
     /// Empties the slot that holds `entry`. False if none does any more.
     pub(crate) fn remove(&self, hash: u64, entry: Entry) -> bool {
-        let locked = self.lock(hash);
+        let mut locked = self.lock(hash);
         let slot = locked
             .chain()
             .flat_map(Bucket::slots)
             .find(|slot| slot.load(Ordering::Relaxed) == entry.0);
         if let Some(slot) = slot {
+            locked.will_change();
             // Release: pairs with the Acquire loads of slots, like every store to one.
             slot.store(Entry::EMPTY.0, Ordering::Release);
             self.entries.fetch_sub(1, Ordering::Relaxed);
@@ -50,14 +51,8 @@ impl Index {
             {
                 continue;
             }
-            let mut backoff = Backoff::new();
-            let locked = loop {
-                let meta = Meta(bucket.meta().load(Ordering::Acquire));
-                match self.try_lock_bucket(bucket, meta) {
-                    Some(locked) => break locked,
-                    None => backoff.snooze(),
-                }
-            };
+            let mut locked = self.lock_number(i);
+            locked.will_change();
             for slot in locked.chain().flat_map(Bucket::slots).filter(stale) {
                 slot.store(Entry::EMPTY.0, Ordering::Release);
                 self.entries.fetch_sub(1, Ordering::Relaxed);

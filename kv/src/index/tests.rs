@@ -8,11 +8,12 @@ use crate::address::TableId;
 use crate::checkpoint::CheckpointIdentity;
 use crate::error::Error;
 use crate::hash::hash;
+use crate::index::cut::Cut;
+use crate::index::image::{ImageKind, Images};
 
 const TABLE: TableId = TableId(1);
 /// Bytes between records: none lies at address 0.
 const STRIDE: u64 = 64;
-const IDENTITY: CheckpointIdentity = CheckpointIdentity { bank: 7, checkpoint: 2 };
 
 /// Records by number; record 0 is none.
 struct Records {
@@ -266,21 +267,64 @@ fn entries(index: &Index) -> Vec<u64> {
     all
 }
 
+/// A folder of images, each adding to the one before.
+struct Album {
+    dir: tempfile::TempDir,
+    written: u64,
+    /// The images since the last whole one.
+    images: Vec<u64>,
+}
+
+impl Album {
+    fn new() -> Self {
+        Album { dir: tempfile::tempdir().unwrap(), written: 0, images: Vec::new() }
+    }
+
+    fn path(&self, number: u64) -> std::path::PathBuf {
+        self.dir.path().join(number.to_string())
+    }
+
+    /// Writes the image of the cut that `cut` makes; returns its length in bytes.
+    fn add<'a>(&mut self, whole: bool, cut: impl FnOnce() -> Cut<'a>) -> u64 {
+        let kind = if whole { ImageKind::Whole } else { ImageKind::Since(self.written) };
+        if whole {
+            self.images.clear();
+        }
+        self.written += 1;
+        self.images.push(self.written);
+        let of = CheckpointIdentity { bank: 7, checkpoint: self.written };
+        cut().write(&self.path(self.written), of, kind).unwrap().1
+    }
+
+    fn open(&self, log_begin: u64, log_end: u64) -> Images {
+        let of = |number| CheckpointIdentity { bank: 7, checkpoint: number };
+        let files = self.images.iter().map(|&number| (self.path(number), of(number)));
+        Images::open(files, log_begin, log_end).unwrap()
+    }
+
+    fn load(&self, budget: &Budget) -> Index {
+        Index::load(&self.open(0, u64::MAX), budget).unwrap()
+    }
+}
+
+fn budget(bytes: u64) -> Budget {
+    Budget::new(bytes, Budget::page_bytes_for(bytes)).unwrap()
+}
+
 #[test]
 fn an_image_round_trips() {
-    let dir = tempfile::tempdir().unwrap();
     for (name, budget_bytes) in [("roomy", 64 << 20), ("shared", 256 << 10)] {
-        let rows = 30_000;
-        let Indexed { index, budget, records } = compare_with_a_map(budget_bytes, rows);
-        let path = dir.path().join(name);
-        index.write_image(&path, IDENTITY, 0).unwrap();
-        let log_end = (rows * 2 + 1) * STRIDE;
-        let budget_again = Budget::new(budget_bytes, Budget::page_bytes_for(budget_bytes)).unwrap();
-        let again = Index::read_image(&path, IDENTITY, &budget_again, log_end).unwrap();
+        let rows = if cfg!(miri) { 300 } else { 30_000 };
+        let Indexed { index, budget: before, records } = compare_with_a_map(budget_bytes, rows);
+        let mut album = Album::new();
+        index.mark_all_changed();
+        album.add(true, || index.cut());
+        let budget_again = budget(budget_bytes);
+        let again = album.load(&budget_again);
         assert_eq!(again.state(), index.state());
         assert_eq!(entries(&again), entries(&index));
         assert_eq!(again.entry_count(), entries(&index).len() as u64);
-        assert!(budget_again.index_bytes() <= budget.index_bytes());
+        assert!(budget_again.index_bytes() <= before.index_bytes());
         // The one that was loaded goes on growing.
         let indexed = Indexed { index: again, budget: budget_again, records };
         let mut searched = Candidates::default();
@@ -294,16 +338,149 @@ fn an_image_round_trips() {
 }
 
 #[test]
-fn an_image_that_points_beyond_the_log_is_damaged() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("index");
-    let indexed = Indexed::new(4 << 20, 1000);
+fn an_image_and_its_deltas_are_the_index() {
+    let rows: u64 = if cfg!(miri) { 200 } else { 20_000 };
+    let indexed = Indexed::new(64 << 20, rows as usize * 20);
+    let mut album = Album::new();
+    let mut there = 0;
+    for round in 0..12 {
+        let whole = round % 5 == 0;
+        for _ in 0..if round % 5 < 2 { rows / 4 } else { 20 } {
+            indexed.insert(there);
+            there += 1;
+        }
+        for i in 0..there / 50 {
+            let key = hash(TABLE, i + 1000 * round) % there;
+            indexed.move_to_tail(key);
+            if i % 8 == 0 {
+                // Deleted and made again.
+                let mut searched = Candidates::default();
+                let (entry, _) = indexed.find(key, &mut searched).unwrap();
+                if entry.stands_alone() {
+                    assert!(indexed.index.remove(hash(TABLE, key), entry));
+                    indexed.insert(key);
+                }
+            }
+        }
+        if whole {
+            indexed.index.mark_all_changed();
+        }
+        album.add(whole, || indexed.index.cut());
+        let again = album.load(&budget(64 << 20));
+        assert_eq!(again.state(), indexed.index.state(), "round {round}");
+        assert_eq!(entries(&again), entries(&indexed.index), "round {round}");
+        // Of a cut right after it, nothing is left to write.
+        let bytes = album.add(false, || indexed.index.cut());
+        assert!(bytes < 200, "round {round}: {bytes} bytes");
+        assert_eq!(entries(&album.load(&budget(64 << 20))), entries(&indexed.index));
+    }
+}
+
+#[test]
+fn an_image_shows_the_moment_of_its_cut_whatever_changes_meanwhile() {
+    let rows: u64 = if cfg!(miri) { 100 } else { 30_000 };
+    let rounds = if cfg!(miri) { 3 } else { 12 };
+    let indexed = Indexed::new(64 << 20, (rows * rounds * 4) as usize);
+    let mut album = Album::new();
+    let mut expected = Vec::new();
+    let mut saved = 0;
+    for round in 0..rounds {
+        let whole = round % 4 == 0;
+        for key in round * rows..(round + 1) * rows {
+            indexed.insert(key);
+        }
+        if whole {
+            indexed.index.mark_all_changed();
+        }
+        let there = (round + 1) * rows;
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|s| {
+            album.add(whole, || {
+                expected = entries(&indexed.index);
+                let cut = indexed.index.cut();
+                // What was moved before the image is begun, it finds saved.
+                for key in 0..20 {
+                    indexed.move_to_tail(key);
+                }
+                saved += indexed.index.saved_bytes();
+                for thread in 0..2 {
+                    let (indexed, stop) = (&indexed, &stop);
+                    s.spawn(move || {
+                        for i in 0..rows {
+                            if stop.load(Ordering::Relaxed) {
+                                break;
+                            }
+                            let key = hash(TABLE, i * 2 + thread) % (there / 2) * 2 + thread;
+                            indexed.move_to_tail(key);
+                            indexed.index.grow(&indexed.budget);
+                            indexed.index.wait_for_image();
+                        }
+                    });
+                }
+                cut
+            });
+            stop.store(true, Ordering::Relaxed);
+        });
+        let again = album.load(&budget(64 << 20));
+        assert_eq!(entries(&again), expected, "round {round}");
+    }
+    assert!(saved > 0);
+}
+
+#[test]
+fn after_an_image_that_failed_a_whole_one_is_right() {
+    let indexed = Indexed::new(16 << 20, 20_000);
+    let mut album = Album::new();
+    for key in 0..2000 {
+        indexed.insert(key);
+    }
+    indexed.index.mark_all_changed();
+    album.add(true, || indexed.index.cut());
+    for key in 0..500 {
+        indexed.move_to_tail(key);
+    }
+    let of = CheckpointIdentity { bank: 7, checkpoint: 9 };
+    let nowhere = album.dir.path().join("nowhere/9");
+    assert!(indexed.index.cut().write(&nowhere, of, ImageKind::Since(1)).is_err());
+    // Some are changed again, some not, and one image more fails.
+    for key in 400..900 {
+        indexed.move_to_tail(key);
+    }
+    assert!(indexed.index.cut().write(&nowhere, of, ImageKind::Since(1)).is_err());
+    indexed.move_to_tail(3);
+    indexed.index.mark_all_changed();
+    album.add(true, || indexed.index.cut());
+    assert_eq!(entries(&album.load(&budget(16 << 20))), entries(&indexed.index));
+    indexed.move_to_tail(4);
+    album.add(false, || indexed.index.cut());
+    assert_eq!(entries(&album.load(&budget(16 << 20))), entries(&indexed.index));
+}
+
+#[test]
+fn images_that_do_not_belong_together_are_damaged() {
+    let mut album = Album::new();
+    let indexed = Indexed::new(4 << 20, 3000);
     let last = (0..100).map(|key| indexed.insert(key)).max().unwrap();
-    indexed.index.write_image(&path, IDENTITY, 0).unwrap();
-    let load = |log_end| {
-        let budget = Budget::new(4 << 20, 64 << 10).unwrap();
-        Index::read_image(&path, IDENTITY, &budget, log_end).map(|_| ())
+    indexed.index.mark_all_changed();
+    album.add(true, || indexed.index.cut());
+    let load = |album: &Album, begin, end| {
+        Index::load(&album.open(begin, end), &budget(4 << 20)).map(|index| index.entry_count())
     };
-    load(last.raw() + 8).unwrap();
-    assert!(matches!(load(last.raw()), Err(Error::Damaged { .. })));
+    assert_eq!(load(&album, 0, last.raw() + 8).unwrap(), 100);
+    assert!(matches!(load(&album, 0, last.raw()), Err(Error::Damaged { .. })));
+    // Entries that lead below the log's beginning lead nowhere.
+    assert_eq!(load(&album, last.raw(), last.raw() + 8).unwrap(), 1);
+    for key in 100..2000 {
+        indexed.insert(key);
+    }
+    album.add(false, || indexed.index.cut());
+    indexed.move_to_tail(0);
+    album.add(false, || indexed.index.cut());
+    assert_eq!(load(&album, 0, u64::MAX).unwrap(), indexed.index.entry_count());
+    // The middle one is missing, the whole one is missing, one follows the whole one twice.
+    for wrong in [vec![1, 3], vec![2, 3], vec![1, 1], vec![3, 2]] {
+        album.images = wrong.clone();
+        let loaded = load(&album, 0, u64::MAX);
+        assert!(matches!(loaded, Err(Error::Damaged { .. })), "{wrong:?}: {loaded:?}");
+    }
 }

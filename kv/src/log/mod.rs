@@ -15,7 +15,8 @@
 //! crosses the page's end notes how much of it is used and reports the page full; its caller unpins and
 //! calls `turn_page`, which waits for a free frame if it must. The writer thread (`writer`) keeps
 //! frames free: it moves `read_only` and `head`, waits for a `barrier` so that nobody acts on the old
-//! values, writes settled pages, and frees the frames of evicted ones.
+//! values, writes settled pages, and frees the frames of evicted ones. A checkpoint's `cut` ends the tail's page and
+//! moves `read_only` to the tail itself, while nobody is pinned.
 //!
 //! **Invariants.**
 //! 1. `head <= flushed <= read_only <= tail` and `begin <= flushed`; each only grows. (`begin` passes the
@@ -149,6 +150,24 @@ pub(crate) struct Log {
     pub(crate) device: Arc<dyn Device>,
     budget: Arc<Budget>,
     counters: Arc<Counters>,
+}
+
+/// A frame that is nobody's page yet; goes back when it is dropped.
+#[must_use]
+pub(crate) struct ReservedFrame<'a> {
+    log: &'a Log,
+    frame: Option<u32>,
+}
+
+impl Drop for ReservedFrame<'_> {
+    fn drop(&mut self) {
+        if let Some(frame) = self.frame.take() {
+            let mut state = self.log.state.lock();
+            state.free.push(frame);
+            self.log.retire_free_frames(&mut state);
+            self.log.frame_freed.notify_all();
+        }
+    }
 }
 
 /// Where a log lies when it is opened.
@@ -322,12 +341,7 @@ impl Log {
     pub(crate) fn turn_page(&self, full: PageFull) -> Result<()> {
         debug_assert!(!crate::epoch::is_pinned());
         let next = full.0 + 1;
-        if next > u64::from(u32::MAX) || (next + 1) << self.page_bits > ADDRESS_LIMIT {
-            return Err(Error::InvalidArgument(
-                "the log has used up its addresses (512 TiB, or 4 billion pages); export the tables into a new bank"
-                    .into(),
-            ));
-        }
+        self.check_page(next)?;
         let mut state = self.state.lock();
         let mut waiting = None;
         // Ends: the writer frees a frame, or poisons the log and wakes everybody.
@@ -355,6 +369,16 @@ impl Log {
         Ok(())
     }
 
+    fn check_page(&self, page: u64) -> Result<()> {
+        if page > u64::from(u32::MAX) || (page + 1) << self.page_bits > ADDRESS_LIMIT {
+            return Err(Error::InvalidArgument(
+                "the log has used up its addresses (512 TiB, or 4 billion pages); export the tables into a new bank"
+                    .into(),
+            ));
+        }
+        Ok(())
+    }
+
     fn begin_page(&self, page: u64, frame: u32) {
         let frame_start = u64::from(frame) << self.page_bits;
         let shift = frame_start.wrapping_sub(page << self.page_bits);
@@ -363,28 +387,73 @@ impl Log {
         self.tail.store(page << 32 | PAGE_HEADER_BYTES, Ordering::Release);
     }
 
-    /// Ends the tail's page, so that everything written so far lies below the returned address, and
-    /// waits until all of it is on the device (not yet synced). Called while batches are paused.
-    pub(crate) fn settle(&self) -> Result<Address> {
-        let tail = self.tail.load(Ordering::Acquire);
-        let (page, offset) = (tail >> 32, tail & 0xFFFF_FFFF);
-        if offset != PAGE_HEADER_BYTES {
-            if offset <= self.page_bytes() {
-                self.used_bytes[self.slot(page)].store(offset as u32, Ordering::Relaxed);
-                self.tail.store(page << 32 | (self.page_bytes() + 8), Ordering::Relaxed);
-            }
-            self.turn_page(PageFull(page))?;
-        }
-        let end = self.tail.load(Ordering::Relaxed) >> 32;
+    /// Sets a frame aside for [`cut`](Self::cut), waiting for one if none is free. The caller is not pinned.
+    ///
+    /// # Errors
+    /// `Poisoned` after a failed write.
+    pub(crate) fn reserve_frame(&self) -> Result<ReservedFrame<'_>> {
+        debug_assert!(!crate::epoch::is_pinned());
         let mut state = self.state.lock();
-        state.settle_below = end;
-        self.writer_wake.notify_one();
-        // Ends: the writer gets there, or poisons the log and wakes everybody.
-        while self.flushed.load(Ordering::Acquire) < end << self.page_bits {
+        // Ends: as in `turn_page`.
+        loop {
             self.check_poison()?;
+            self.retire_free_frames(&mut state);
+            if let Some(frame) = state.take_frame(&self.budget) {
+                return Ok(ReservedFrame { log: self, frame: Some(frame) });
+            }
+            self.writer_wake.notify_one();
+            self.frame_freed.wait(&mut state);
+        }
+    }
+
+    /// Ends the tail's page and settles everything written so far, which lies below the returned address. Waits
+    /// for nothing. Called while nobody is pinned.
+    ///
+    /// # Errors
+    /// `InvalidArgument` at the end of the address space.
+    pub(crate) fn cut(&self, mut reserved: ReservedFrame<'_>) -> Result<Address> {
+        let mut end = {
+            // Who found the page full before the pause may be about to turn it.
+            let _state = self.state.lock();
+            let tail = self.tail.load(Ordering::Acquire);
+            let (page, offset) = (tail >> 32, tail & 0xFFFF_FFFF);
+            if offset == PAGE_HEADER_BYTES {
+                page
+            } else {
+                self.check_page(page + 1)?;
+                if offset <= self.page_bytes() {
+                    self.used_bytes[self.slot(page)].store(offset as u32, Ordering::Relaxed);
+                }
+                if let Some(frame) = reserved.frame.take() {
+                    self.begin_page(page + 1, frame);
+                }
+                page + 1
+            }
+        };
+        drop(reserved);
+        end <<= self.page_bits;
+        // Nobody acts on the old boundary, so what lies below can be written at once. Not a store: the writer may
+        // be about to move it, less far.
+        self.read_only.fetch_max(end, Ordering::Release);
+        let _state = self.state.lock();
+        self.frame_freed.notify_all();
+        self.writer_wake.notify_one();
+        Ok(Address::new(end))
+    }
+
+    /// Waits until everything below `end`, which is settled, is on the device, not yet synced.
+    ///
+    /// # Errors
+    /// `Poisoned` after a failed write.
+    pub(crate) fn await_flushed(&self, end: Address) -> Result<()> {
+        let mut state = self.state.lock();
+        // Ends: the writer gets there, or poisons the log and wakes everybody.
+        while self.flushed() < end.raw() {
+            self.check_poison()?;
+            self.writer_wake.notify_one();
             self.page_flushed.wait(&mut state);
         }
-        Ok(Address::new(end << self.page_bits))
+        Ok(())
     }
 
     /// Lets the writer settle the oldest pages of the mutable region before their time, so that compaction

@@ -1,8 +1,8 @@
 //! The thread that settles, writes and evicts pages.
 //!
 //! **Whoever waits for the log waits for this thread**, and for nobody else: for a frame in `turn_page` (a
-//! batch in mid-chunk, compaction, a checkpoint that holds every batch at the gate) or in `give_way`, for a
-//! written page in `settle`. Frames are lacking for one of two reasons. Pages fill them: this thread evicts. Or
+//! batch in mid-chunk, compaction, a checkpoint before it holds the batches) or in `give_way`, for a
+//! written page in `await_flushed`. Frames are lacking for one of two reasons. Pages fill them: this thread evicts. Or
 //! the budget has none left, because the index or a scan took memory that the row cache still has: then
 //! this thread makes the cache give way, before it plans. None of those who wait could be relied upon for it:
 //! all may be waiting at once, in mid-chunk or at the gate.
@@ -88,7 +88,9 @@ impl Log {
             if self.poison.get().is_none() {
                 let plan = self.plan(&state);
                 let page = |boundary: u64| boundary >> self.page_bits;
-                if plan.read_only > page(self.read_only.load(Ordering::Relaxed))
+                let read_only = page(self.read_only.load(Ordering::Relaxed));
+                if plan.read_only > read_only
+                    || page(self.flushed.load(Ordering::Relaxed)) < read_only
                     || plan.head > page(self.head.load(Ordering::Relaxed))
                 {
                     return Some(plan);
@@ -121,7 +123,8 @@ impl Log {
         let old_head = self.head.load(Ordering::Relaxed) >> self.page_bits;
         // Release: pairs with `view`. What makes the old boundaries safe to act upon until then is the
         // barrier, not the ordering.
-        self.read_only.store(plan.read_only << self.page_bits, Ordering::Release);
+        // A cut may have moved the read-only boundary further meanwhile.
+        self.read_only.fetch_max(plan.read_only << self.page_bits, Ordering::Release);
         self.head.store(plan.head << self.page_bits, Ordering::Release);
         epoch::barrier();
         for page in old_head..plan.head {
@@ -183,7 +186,7 @@ impl Log {
             let reach = self.reach.load(Ordering::Relaxed);
             self.reach.fetch_sub(reach / REACH_DECAY, Ordering::Relaxed);
             page += 1;
-            // Release: pairs with `settle`; under the lock so that no waiter misses the wake.
+            // Release: pairs with `flushed`; under the lock so that no waiter misses the wake.
             let state = self.state.lock();
             self.flushed.store(page << self.page_bits, Ordering::Release);
             self.page_flushed.notify_all();

@@ -1,14 +1,14 @@
 //! Taking checkpoints of a store, and reading what the newest one holds.
 
-use std::fs::File;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use super::Store;
 use crate::address::TableId;
 use crate::bank_file::BankFile;
-use crate::checkpoint::{CheckpointIdentity, Manifest};
+use crate::checkpoint::{CheckpointIdentity, ImageEntry, Manifest, PartialCheckpoint};
 use crate::error::{Error, Result};
+use crate::index::image::ImageKind;
 use crate::scan::Scan;
 
 /// What the newest checkpoint held besides rows.
@@ -27,13 +27,31 @@ pub(super) struct Newest {
     pub(super) number: u64,
     /// Whether the bank file says that there is one.
     pub(super) noted: bool,
+    /// The images of its index. None if what has changed since is not known: the next one is whole.
+    pub(super) images: Vec<ImageEntry>,
+}
+
+/// Deltas together may be this part of the whole image that they follow; then the next image is whole. So opening
+/// reads no more than so much more than one whole image.
+const DELTAS_PART: u64 = 4;
+/// And they may be so many files.
+const DELTAS_MAX: usize = 64;
+
+impl Newest {
+    /// Whether the next image should be a delta.
+    fn takes_delta(&self) -> bool {
+        let [whole, deltas @ ..] = &self.images[..] else { return false };
+        let bytes: u64 = deltas.iter().map(|image| image.file_bytes).sum();
+        deltas.len() < DELTAS_MAX && bytes < whole.file_bytes / DELTAS_PART
+    }
 }
 
 impl Store {
     /// Takes a checkpoint of all tables and of `blob`, the caller's own bytes; returns its number.
     ///
-    /// When it returns, the checkpoint is on stable storage. Batches are held while pages are written
-    /// and the index is copied; batches that another thread has half done are in it half done.
+    /// When it returns, the checkpoint is on stable storage. It shows one moment of the call: batches are held for
+    /// that moment and go on while it is written. Batches that another thread has half done then are in it half done.
+    /// What it writes is what changed since the checkpoint before: pages of the log, and the index's buckets.
     ///
     /// # Errors
     /// `Io` or `Poisoned` if something can't be written or synced. The newest checkpoint is then the one
@@ -46,19 +64,32 @@ impl Store {
         let number = newest.number + 1;
         let identity = CheckpointIdentity { bank: self.bank, checkpoint: number };
         let partial = self.checkpoints.begin(number)?;
+        let kind = self.next_image(&newest, &partial)?;
+        let reserved = self.core.log.reserve_frame()?;
+
+        let pausing = Instant::now();
         let pause = self.core.gate.pause();
-        let log_end = self.core.log.settle()?;
+        let log_end = self.core.log.cut(reserved)?;
         // From here on nothing that this checkpoint names is given back.
         let pin = self.core.pin_checkpoint(number);
         let log_begin = pin.begin;
         let tables =
             self.core.tables.read().iter().map(|table| table.to_entry(log_begin)).collect();
-        let (index_file, index_file_bytes) =
-            self.core.index.write_image(&partial.index_path(), identity, log_begin)?;
+        let index = self.core.index.cut();
         drop(pause);
-        let paused = started.elapsed();
+        let paused = pausing.elapsed();
+
+        // Until the checkpoint is complete, nobody knows what has changed since the last one that is.
+        let mut images = std::mem::take(&mut newest.images);
+        if kind == ImageKind::Whole {
+            images.clear();
+        }
+        let path = partial.image_path();
+        let (image, file_bytes) = index.write(&path, identity, kind)?;
+        images.push(ImageEntry { checkpoint: number, file_bytes });
+        self.core.log.await_flushed(log_end)?;
         self.core.log.device.sync().inspect_err(|e| self.core.log.poison(e))?;
-        index_file.sync_all().map_err(|e| Error::io("sync", partial.index_path(), e))?;
+        image.sync_all().map_err(|e| Error::io("sync", path, e))?;
         partial.write_blob(identity, blob)?;
         let manifest = Manifest {
             number,
@@ -67,13 +98,14 @@ impl Store {
             segment_bytes: self.segment_bytes,
             log_begin,
             log_end: log_end.raw(),
-            index_file_bytes,
+            images: images.clone(),
             blob_bytes: blob.len() as u64,
+            unix_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs()),
             tables,
         };
         partial.complete(&manifest)?;
         pin.keep();
-        newest.number = number;
+        (newest.number, newest.images) = (number, images);
         // A name that may or may not last leaves open which checkpoint is the newest: no more writing.
         self.checkpoints.sync().inspect_err(|e| self.core.log.poison(e))?;
         if !newest.noted {
@@ -95,6 +127,18 @@ impl Store {
         counters.last_checkpoint_pause_us.set(paused.as_micros() as u64);
         counters.checkpoint_pauses.note(paused);
         Ok(number)
+    }
+
+    /// Which image of the index the next checkpoint gets; links those that it adds to.
+    fn next_image(&self, newest: &Newest, partial: &PartialCheckpoint<'_>) -> Result<ImageKind> {
+        if newest.takes_delta() && !self.core.index.has_changed_much() {
+            if partial.link_images(newest.number, &newest.images) {
+                return Ok(ImageKind::Since(newest.number));
+            }
+            partial.unlink_images(&newest.images)?;
+        }
+        self.core.index.mark_all_changed();
+        Ok(ImageKind::Whole)
     }
 
     /// Goes through a table as the newest checkpoint holds it: each of its rows once, in no particular order,
@@ -142,10 +186,9 @@ impl Store {
             ));
         }
         let manifest = self.checkpoints.manifest(newest.number)?;
-        let path = self.checkpoints.index_path(newest.number);
-        let image = File::open(&path).map_err(|e| Error::io("open", &path, e))?;
+        let images = self.checkpoints.images(&manifest)?;
         let lease = self.core.lease(manifest.log_begin);
         drop(newest);
-        Scan::new((&self.core, held), &manifest, (image, path), table, lease)
+        Scan::new((&self.core, held), &manifest, images, table, lease)
     }
 }

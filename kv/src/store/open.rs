@@ -80,9 +80,7 @@ impl Store {
         let (index, recovered) = match newest {
             None => (Index::new(&budget)?, None),
             Some(number) => {
-                let path = checkpoints.index_path(number);
-                let index =
-                    Index::read_image(&path, manifest.identity(), &budget, manifest.log_end)?;
+                let index = Index::load(&checkpoints.images(&manifest)?, &budget)?;
                 let blob = checkpoints.blob(&manifest)?;
                 check_last_page(device.as_ref(), &manifest)?;
                 (index, Some(Recovered { checkpoint: number, blob }))
@@ -152,7 +150,11 @@ impl Store {
             writer: Some(writer),
             compactor: None,
             checkpoints,
-            newest: Mutex::new(Newest { number: newest.unwrap_or(0), noted: newest.is_some() }),
+            newest: Mutex::new(Newest {
+                number: newest.unwrap_or(0),
+                noted: newest.is_some(),
+                images: manifest.images,
+            }),
             checkpoints_kept: options.checkpoints_kept,
             segment_bytes: manifest.segment_bytes,
             bank: manifest.bank,
@@ -247,8 +249,9 @@ fn new_bank(options: &StoreOptions) -> Result<Manifest> {
         segment_bytes: device::SEGMENT_SIZE_BYTES_DEFAULT,
         log_begin: 0,
         log_end: 0,
-        index_file_bytes: 0,
+        images: Vec::new(),
         blob_bytes: 0,
+        unix_s: 0,
         tables: Vec::new(),
     })
 }

@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test binary uses some of these")]
 
 pub(crate) mod compacting;
+pub(crate) mod gate;
 
 use embank_kv::{Access, Clock, Operation, Outcome, Result, Store, StoreOptions, TableId, Width};
 

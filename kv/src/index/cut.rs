@@ -1,0 +1,258 @@
+//! The index as of one moment, written while everybody goes on changing it.
+//!
+//! **Problem.** A checkpoint needs the index exactly as it was when batches were held. To copy all of it takes
+//! hundreds of milliseconds for 100 million rows, and most of it has not changed since the checkpoint before.
+//!
+//! **Approach.** A *cut* divides time into eras, numbered 0 and 1 by turns. Each bucket has a bit for each of the
+//! two: entries of it changed in that era. Whoever changes a bucket, under its lock, sets the bit of the era of
+//! now. With batches held, the cut does nothing but turn the era over. Then, with batches going on, the writer of
+//! the image goes through all buckets: one without the old era's bit has not changed since the cut before and
+//! is passed over with one look; one with it is locked, copied, its bit cleared. Whoever wants to change a bucket
+//! that still has the old era's bit first *saves* what it held, for the writer to fetch, and clears the bit
+//! itself. So every bucket that changed in the old era is written exactly once, as it was at the cut.
+//!
+//! For a *whole* image, all buckets are marked as changed before the cut.
+//!
+//! **Invariants.**
+//! 1. In an era, the old era's bits are only cleared, under the bucket's lock: a bucket without it need not be
+//!    looked at again.
+//! 2. The era turns over only while nobody is pinned, and whoever changes the index is pinned: nobody works in
+//!    two eras at once.
+//! 3. Buckets that splits add after the cut have only the new era's bit, and the image does not go so far.
+//!
+//! **Memory.** What is saved is fetched many times a second. Should the image's disk not keep up, batches wait
+//! between two stretches of work (`wait_for_image`), with nothing pinned and no bucket locked.
+
+use std::fs::File;
+use std::path::Path;
+
+use parking_lot::{Condvar, Mutex};
+
+use super::bucket::{Bucket, Meta};
+use super::entry::Entry;
+use super::image::{ImageHead, ImageKind, ImageWriter};
+use super::{Index, LockedBucket};
+use crate::checkpoint::CheckpointIdentity;
+use crate::error::Result;
+use crate::sync::{AtomicBool, AtomicU64, Backoff, Ordering};
+
+/// Buckets that the writer of an image goes through before it fetches what was saved.
+const BUCKETS_PER_TURN: u64 = 64;
+/// Buckets that are looked at, to learn how many have changed.
+const SAMPLE: u64 = 4096;
+
+/// Who changed what since when.
+#[derive(Debug)]
+pub(super) struct Eras {
+    /// The era of now, 0 or 1. Turns over while nobody is pinned.
+    now: AtomicU64,
+    /// An image is being written: what the old era's buckets held must be saved.
+    capturing: AtomicBool,
+    /// Buckets as they were at the cut, as they go into the image.
+    saved: Mutex<Vec<u8>>,
+    fetched: Condvar,
+    /// More than so many saved bytes, and batches wait.
+    saved_bytes_max: usize,
+}
+
+impl Eras {
+    pub(super) fn new(saved_bytes_max: usize) -> Self {
+        Eras {
+            now: AtomicU64::new(0),
+            capturing: AtomicBool::new(false),
+            saved: Mutex::default(),
+            fetched: Condvar::new(),
+            saved_bytes_max,
+        }
+    }
+
+    fn now(&self) -> u64 {
+        // Relaxed: it turns over only while nobody is pinned, and who asks is pinned, or the one who turns it.
+        self.now.load(Ordering::Relaxed)
+    }
+}
+
+impl LockedBucket<'_> {
+    /// To be called before the bucket's entries change: notes that they do, and saves what they were if an image
+    /// still has to have that.
+    pub(super) fn will_change(&mut self) {
+        let eras = &self.index.eras;
+        let now = eras.now();
+        let old = 1 - now;
+        if self.meta.changed_in(old) {
+            self.save();
+            self.meta = self.meta.with_changed_in(old, false);
+        }
+        self.meta = self.meta.with_changed_in(now, true);
+    }
+
+    #[cold]
+    fn save(&self) {
+        let eras = &self.index.eras;
+        // Without an image that is being written, the last one failed, and the next one will be whole.
+        // Relaxed: as for the era; and once an image is complete, no bucket has the old era's bit.
+        if eras.capturing.load(Ordering::Relaxed) {
+            let entries = self.chain().flat_map(Bucket::slots);
+            let entries = entries.map(|slot| Entry(slot.load(Ordering::Relaxed)));
+            ImageWriter::encode(self.number, entries, &mut eras.saved.lock());
+        }
+    }
+
+    fn clear_changed(mut self, era: u64) {
+        self.meta = self.meta.with_changed_in(era, false);
+    }
+}
+
+impl Index {
+    /// The meta word of a bucket that this era's split fills.
+    pub(super) fn changed_now(&self, meta: Meta) -> Meta {
+        meta.with_changed_in(self.eras.now(), true)
+    }
+
+    pub(super) fn lock_number(&self, number: u64) -> LockedBucket<'_> {
+        let bucket = self.bucket(number);
+        let mut backoff = Backoff::new();
+        loop {
+            let meta = Meta(bucket.meta().load(Ordering::Acquire));
+            match self.try_lock_bucket(number, bucket, meta) {
+                Some(locked) => return locked,
+                None => backoff.snooze(),
+            }
+        }
+    }
+
+    /// Whether so many buckets have changed since the last cut that a whole image is the better one: more than a
+    /// quarter of a sample.
+    pub(crate) fn has_changed_much(&self) -> bool {
+        let era = self.eras.now();
+        let (mut looked, mut changed) = (0u64, 0u64);
+        let stride = self.bucket_count().div_ceil(SAMPLE);
+        for i in (0..self.bucket_count()).step_by(stride as usize) {
+            looked += 1;
+            let meta = Meta(self.bucket(i).meta().load(Ordering::Relaxed));
+            changed += u64::from(meta.changed_in(era));
+        }
+        changed * 4 > looked
+    }
+
+    /// Makes the next cut's image a whole one: every bucket counts as changed. By the thread that makes the cut.
+    pub(crate) fn mark_all_changed(&self) {
+        let era = self.eras.now();
+        // Those that a split adds behind this are marked by it.
+        for number in 0..self.bucket_count() {
+            if !Meta(self.bucket(number).meta().load(Ordering::Relaxed)).changed_in(era) {
+                let mut locked = self.lock_number(number);
+                locked.meta = locked.meta.with_changed_in(era, true);
+            }
+        }
+    }
+
+    /// Fixes the state that the next image shows. Called while nobody is pinned; the image may be written when
+    /// they go on.
+    pub(crate) fn cut(&self) -> Cut<'_> {
+        let old = self.eras.now();
+        let (level, split) = self.state();
+        // Relaxed: the pause's end publishes both to whoever pins after it.
+        self.eras.now.store(1 - old, Ordering::Relaxed);
+        self.eras.capturing.store(true, Ordering::Relaxed);
+        Cut { index: self, old, level, split, overflow: self.overflow_count() }
+    }
+
+    #[cfg(test)]
+    pub(super) fn saved_bytes(&self) -> usize {
+        self.eras.saved.lock().len()
+    }
+
+    /// Waits, if too much is saved for the image that is being written, until it has been fetched. Called
+    /// between two stretches of work: nothing pinned, no bucket locked.
+    #[inline]
+    pub(crate) fn wait_for_image(&self) {
+        if self.eras.capturing.load(Ordering::Relaxed) {
+            self.wait_while_capturing();
+        }
+    }
+
+    #[cold]
+    fn wait_while_capturing(&self) {
+        let mut saved = self.eras.saved.lock();
+        // Ends: the image's writer fetches what is saved after so many buckets, and when it ends, whatever the end.
+        while saved.len() > self.eras.saved_bytes_max && self.eras.capturing.load(Ordering::Relaxed)
+        {
+            self.eras.fetched.wait(&mut saved);
+        }
+    }
+}
+
+/// A moment of the index, to be written.
+#[must_use]
+pub(crate) struct Cut<'a> {
+    index: &'a Index,
+    /// The era that ended with it.
+    old: u64,
+    level: u32,
+    split: u64,
+    overflow: u64,
+}
+
+impl Cut<'_> {
+    /// Writes the image. Returns the file, not yet synced, and its length in bytes. After an error the next image
+    /// must be a whole one.
+    pub(crate) fn write(
+        self,
+        path: &Path,
+        of: CheckpointIdentity,
+        kind: ImageKind,
+    ) -> Result<(File, u64)> {
+        let Cut { index, level, split, overflow, .. } = self;
+        let head = ImageHead { kind, level, split, overflow };
+        let mut out = ImageWriter::create(path, of, head)?;
+        let (mut encoded, mut fetched) = (Vec::new(), Vec::new());
+        let count = head.bucket_count();
+        for start in (0..count).step_by(BUCKETS_PER_TURN as usize) {
+            for number in start..count.min(start + BUCKETS_PER_TURN) {
+                // Acquire: who cleared the bit had saved the bucket before.
+                let meta = Meta(index.bucket(number).meta().load(Ordering::Acquire));
+                if meta.changed_in(self.old) {
+                    self.copy(number, &mut encoded);
+                }
+            }
+            self.fetch(&mut fetched);
+            for bytes in [&mut encoded, &mut fetched] {
+                out.write(bytes)?;
+                bytes.clear();
+            }
+        }
+        // What was saved since the last turn: nobody saves any more, as no bucket has the old era's bit.
+        self.fetch(&mut fetched);
+        out.write(&fetched)?;
+        out.finish()
+    }
+
+    /// Copies a bucket that has not been saved meanwhile.
+    fn copy(&self, number: u64, encoded: &mut Vec<u8>) {
+        let locked = self.index.lock_number(number);
+        if locked.meta.changed_in(self.old) {
+            let entries = locked.chain().flat_map(Bucket::slots);
+            let entries = entries.map(|slot| Entry(slot.load(Ordering::Relaxed)));
+            ImageWriter::encode(number, entries, encoded);
+            locked.clear_changed(self.old);
+        }
+    }
+
+    fn fetch(&self, into: &mut Vec<u8>) {
+        let eras = &self.index.eras;
+        let mut saved = eras.saved.lock();
+        std::mem::swap(&mut *saved, into);
+        eras.fetched.notify_all();
+    }
+}
+
+impl Drop for Cut<'_> {
+    fn drop(&mut self) {
+        let eras = &self.index.eras;
+        let mut saved = eras.saved.lock();
+        eras.capturing.store(false, Ordering::Relaxed);
+        *saved = Vec::new();
+        eras.fetched.notify_all();
+    }
+}
