@@ -1,5 +1,7 @@
 //! Keys of a chunk through the stages, their cache misses overlapped (the essay of `execute`).
 
+use std::ptr;
+
 use super::{Batch, GROUP_KEYS, LINE_BYTES, Mode, Pending, Place, Step, Work};
 use crate::address::Address;
 use crate::hash::hash;
@@ -11,14 +13,21 @@ use crate::prefetch;
 /// Keys that are on their way through the stages together: small enough to stay in the first-level cache
 /// beside their rows.
 struct Group {
+    /// Of the keys whose buckets are on their way.
     hashes: [u64; GROUP_KEYS],
     entries: [Entry; GROUP_KEYS],
+    /// Where the entries' records lie; null where that is not in memory.
+    places: [*const u8; GROUP_KEYS],
 }
 
 impl Group {
     #[inline]
     fn new() -> Self {
-        Group { hashes: [0; GROUP_KEYS], entries: [Entry::EMPTY; GROUP_KEYS] }
+        Group {
+            hashes: [0; GROUP_KEYS],
+            entries: [Entry::EMPTY; GROUP_KEYS],
+            places: [ptr::null(); GROUP_KEYS],
+        }
     }
 }
 
@@ -41,15 +50,25 @@ impl<W: Work> Batch<'_, W> {
         let index = self.core.index.outline();
         let mut group = Group::new();
         let start = *at;
+        // The first group's; the others' buckets are fetched while the group before waits for its records.
+        for (to, &key) in group.hashes.iter_mut().zip(&self.keys[start..end]) {
+            *to = hash(self.table, key);
+            index.prefetch(*to);
+        }
         for start in (start..end).step_by(GROUP_KEYS) {
             let keys = &self.keys[start..end.min(start + GROUP_KEYS)];
-            for (to, &key) in group.hashes.iter_mut().zip(keys) {
+            let next_keys = &self.keys[start + keys.len()..end];
+            let found = group.entries.iter_mut().zip(&mut group.places);
+            for (((to, place), &hash), _) in found.zip(&group.hashes).zip(keys) {
+                *to = index.first_match(hash);
+                *place = self.prefetch_header(*to, view);
+            }
+            for (to, &key) in group.hashes.iter_mut().zip(next_keys) {
                 *to = hash(self.table, key);
                 index.prefetch(*to);
             }
-            for ((to, &hash), _) in group.entries.iter_mut().zip(&group.hashes).zip(keys) {
-                *to = index.first_match(hash);
-                self.prefetch_record(*to, view);
+            for &place in &group.places[..keys.len()] {
+                self.prefetch_rest(place);
             }
             for (k, (&entry, &key)) in group.entries.iter().zip(keys).enumerate() {
                 if entry == Entry::BEYOND {
@@ -76,10 +95,14 @@ impl<W: Work> Batch<'_, W> {
     ) -> std::result::Result<(), PageFull> {
         let mut group = Group::new();
         for places in places[*at..].chunks(GROUP_KEYS) {
-            for (to, &i) in group.entries.iter_mut().zip(places) {
+            let found = group.entries.iter_mut().zip(&mut group.places);
+            for ((to, place), &i) in found.zip(places) {
                 let hash = hash(self.table, self.keys[i as usize]);
                 *to = self.core.index.first_match_beyond(hash);
-                self.prefetch_record(*to, view);
+                *place = self.prefetch_header(*to, view);
+            }
+            for &place in &group.places[..places.len()] {
+                self.prefetch_rest(place);
             }
             for (&entry, &i) in group.entries.iter().zip(places) {
                 self.step(i as usize, self.keys[i as usize], entry, view)?;
@@ -89,19 +112,30 @@ impl<W: Work> Batch<'_, W> {
         Ok(())
     }
 
+    /// Fetches the line where an entry's record begins; returns its place, or null if it is not in memory.
     #[inline]
-    fn prefetch_record(&self, entry: Entry, view: View<'_>) {
+    fn prefetch_header(&self, entry: Entry, view: View<'_>) -> *const u8 {
         if entry.is_nowhere() || !view.in_memory(entry.address()) {
+            return ptr::null();
+        }
+        let place = view.place(entry.address()).cast_const();
+        match W::MODE {
+            Mode::Peek | Mode::Locate | Mode::Promote | Mode::Compact => prefetch::read(place),
+            Mode::Get | Mode::Update | Mode::Put | Mode::Delete => prefetch::write(place),
+        }
+        place
+    }
+
+    /// Fetches a record's other lines.
+    #[inline]
+    fn prefetch_rest(&self, place: *const u8) {
+        if place.is_null() {
             return;
         }
-        let place = view.place(entry.address());
-        let fetch = if matches!(W::MODE, Mode::Peek | Mode::Locate | Mode::Promote | Mode::Compact)
-        {
-            prefetch::read::<u8>
-        } else {
-            prefetch::write::<u8>
+        let fetch = match W::MODE {
+            Mode::Update | Mode::Put => prefetch::write::<u8>,
+            _ => prefetch::read::<u8>,
         };
-        fetch(place);
         // The lines that the record touches, not one more: each costs a fill buffer. The last byte
         // stands for the last line; where that is the one before, asking twice costs nothing.
         let mut line = LINE_BYTES;
