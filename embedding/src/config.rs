@@ -216,8 +216,28 @@ impl TableConfig {
         metadata::encode(&(EMBEDDING_TABLE, DESCRIPTOR_VERSION, metadata::encode(&settings)))
     }
 
-    /// Reads what [`to_descriptor`](Self::to_descriptor) wrote for `table`.
-    pub(crate) fn from_descriptor(table: &str, descriptor: &[u8]) -> Result<Self> {
+    /// The settings of `table` from the descriptor that the store keeps with it, for whoever looks at a
+    /// bank without opening it ([`embank_kv::inspect`]). Learning rate, eps and staleness bound are those of the
+    /// table's creation.
+    ///
+    /// # Errors
+    /// [`Error::UnreadableTable`] for a table that is no embedding table, or a newer program's.
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// use embank::{Bank, BankOptions, TableConfig};
+    ///
+    /// let bank = Bank::open(dir.path(), BankOptions::default())?;
+    /// bank.table("user", TableConfig::new(2).seed(7))?;
+    /// bank.checkpoint(b"")?;
+    ///
+    /// let summary = embank_kv::inspect::summary(dir.path())?;
+    /// let table = &summary.checkpoints[0].tables[0];
+    /// assert_eq!(TableConfig::from_descriptor(&table.name, &table.descriptor)?.seed, 7);
+    /// # Ok::<(), embank::Error>(())
+    /// ```
+    pub fn from_descriptor(table: &str, descriptor: &[u8]) -> Result<Self> {
         let unreadable = |reason| Error::UnreadableTable { table: table.to_owned(), reason };
         let (kind, version, settings): (u16, u16, Vec<u8>) =
             metadata::decode(descriptor).map_err(unreadable)?;

@@ -12,7 +12,7 @@
 //! catches a file cut short at a chunk's border.
 
 use std::fs::File;
-use std::io::{self, BufReader, Read, Seek, Write};
+use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
@@ -258,6 +258,56 @@ impl CheckedReader {
             Ok(_) => Err(self.damaged(self.offset, "bytes follow its end".into())),
             Err(e) => Err(Error::io("read", &self.path, e)),
         }
+    }
+}
+
+/// Goes through a whole file, whatever is wrong with it; returns each damaged place and what is wrong there.
+/// After a damaged chunk it goes on where the next one lies if this one was full, as all but the last are.
+pub(crate) fn survey(path: &Path, identity: StreamIdentity) -> Result<Vec<(u64, String)>> {
+    let file = File::open(path).map_err(|e| Error::io("open", path, e))?;
+    let file_bytes = file.metadata().map_err(|e| Error::io("stat", path, e))?.len();
+    let mut file = BufReader::with_capacity(CHUNK_BYTES, file);
+    let mut faults = Vec::new();
+    match CheckedReader::open(path, identity) {
+        Ok(_) => {}
+        Err(Error::Damaged { what, .. }) => faults.push((0, what)),
+        Err(Error::Truncated { .. }) => return Ok(vec![(0, "it ends within its header".into())]),
+        Err(error) => return Err(error),
+    }
+    let failed = |e| Error::io("read", path, e);
+    let mut chunk = vec![0; CHUNK_BYTES];
+    let (mut at, mut sequence) = (HEADER_BYTES as u64, 0);
+    // Ends: each turn goes on by a chunk's head at least, to the file's end.
+    loop {
+        if at + 8 > file_bytes {
+            faults.push((at, format!("it is cut short: its {file_bytes} bytes have no end mark")));
+            return Ok(faults);
+        }
+        let mut head = [0; 8];
+        file.seek(SeekFrom::Start(at)).and_then(|_| file.read_exact(&mut head)).map_err(failed)?;
+        let length = u32::from_le_bytes([head[0], head[1], head[2], head[3]]) as usize;
+        let stored = u32::from_le_bytes([head[4], head[5], head[6], head[7]]);
+        let fits = length <= CHUNK_BYTES && at + 8 + length as u64 <= file_bytes;
+        let sound = fits && {
+            file.read_exact(&mut chunk[..length]).map_err(failed)?;
+            chunk_crc(sequence, &chunk[..length]) == stored
+        };
+        if sound && length == 0 {
+            if at + 8 != file_bytes {
+                faults.push((at + 8, "bytes follow its end".into()));
+            }
+            return Ok(faults);
+        }
+        let step = if sound { length } else { CHUNK_BYTES };
+        if !sound {
+            let last = at + 8 + CHUNK_BYTES as u64 >= file_bytes;
+            faults.push((at, format!("chunk {sequence} fails its checksum")));
+            if last {
+                return Ok(faults);
+            }
+        }
+        at += 8 + step as u64;
+        sequence += 1;
     }
 }
 

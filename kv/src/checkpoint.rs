@@ -34,7 +34,7 @@ pub(crate) struct CheckpointIdentity {
     pub(crate) checkpoint: u64,
 }
 
-fn blob_identity(of: CheckpointIdentity) -> StreamIdentity {
+pub(crate) fn blob_identity(of: CheckpointIdentity) -> StreamIdentity {
     let CheckpointIdentity { bank, checkpoint } = of;
     StreamIdentity { magic: *b"EMBKBLOB", version: 1, bank, checkpoint }
 }
@@ -137,6 +137,11 @@ impl Checkpoints {
         Ok(checkpoints)
     }
 
+    /// The same for whoever only looks: makes nothing, clears nothing away.
+    pub(crate) fn look(bank: &Path) -> Self {
+        Checkpoints { dir: bank.join("checkpoints") }
+    }
+
     fn paths(&self) -> Result<Vec<PathBuf>> {
         let failed = |e| Error::io("list", &self.dir, e);
         let entries = fs::read_dir(&self.dir).map_err(failed)?;
@@ -154,16 +159,20 @@ impl Checkpoints {
         Ok(numbers)
     }
 
-    fn dir_of(&self, number: u64) -> PathBuf {
+    pub(crate) fn dir_of(&self, number: u64) -> PathBuf {
         self.dir.join(format!("{number:010}"))
+    }
+
+    /// The file of an image of the index in a checkpoint's directory.
+    pub(crate) fn image_path(&self, number: u64, image: u64) -> PathBuf {
+        self.dir_of(number).join(image_name(image))
     }
 
     /// The images of a checkpoint's index.
     pub(crate) fn images(&self, manifest: &Manifest) -> Result<Images> {
-        let dir = self.dir_of(manifest.number);
         let files = manifest.images.iter().map(|image| {
             let of = CheckpointIdentity { bank: manifest.bank, checkpoint: image.checkpoint };
-            (dir.join(image_name(image.checkpoint)), of)
+            (self.image_path(manifest.number, image.checkpoint), of)
         });
         Images::open(files, manifest.log_begin, manifest.log_end)
     }

@@ -8,7 +8,7 @@
 //!
 //! Where to look: `log` for the memory hierarchy, `index` for finding rows, `execute` for how a batch runs,
 //! `clock` for the lock and staleness word, `compaction` for giving space back, `checkpoint` for durability,
-//! `device` for I/O.
+//! `device` for I/O, `inspect` for looking at a bank without opening it.
 
 mod address;
 mod bank_file;
@@ -29,6 +29,7 @@ mod error;
 mod execute;
 mod hash;
 mod index;
+pub mod inspect;
 mod log;
 pub mod metadata;
 pub mod metrics;

@@ -88,7 +88,12 @@ impl Entry {
     /// Whether the head is all that the entry leads to, and its key one of the entry's bucket: without tag
     /// bits, the entry may be a copy that a split has left.
     pub(crate) fn stands_alone(self) -> bool {
-        !self.is_chained() && self.tag() != 1
+        !self.is_chained() && !self.knows_nothing()
+    }
+
+    /// Whether it matches any hash, of its own bucket or of those that split from it.
+    pub(crate) fn knows_nothing(self) -> bool {
+        self.tag() == 1
     }
 
     /// Whether records may follow the chain's head.

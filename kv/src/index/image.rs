@@ -25,7 +25,7 @@ use crate::error::{Error, Result};
 const COUNT_BITS: u32 = 20;
 const END: u64 = u64::MAX;
 
-fn identity(of: CheckpointIdentity) -> StreamIdentity {
+pub(crate) fn identity(of: CheckpointIdentity) -> StreamIdentity {
     let CheckpointIdentity { bank, checkpoint } = of;
     StreamIdentity { magic: *b"EMBKINDX", version: 3, bank, checkpoint }
 }

@@ -48,8 +48,8 @@ use crate::sync::{AtomicU64, Backoff, Ordering, fence};
 
 use bucket::{Bucket, Meta, SLOTS};
 use cut::Eras;
-pub(crate) use entry::{ADDRESS_LIMIT, Entry};
-use entry::{Probe, TAG_BITS};
+use entry::TAG_BITS;
+pub(crate) use entry::{ADDRESS_LIMIT, Entry, Probe};
 use grow::{Growth, OverflowPool};
 
 const BUCKET_BYTES: usize = 64;

@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a test")]
 #![allow(dead_code, reason = "each test binary uses some of these")]
 
+pub(crate) mod banks;
 pub(crate) mod compacting;
 pub(crate) mod gate;
 

@@ -1,0 +1,111 @@
+//! `embank compact`: gives space back.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, bail};
+use embank_kv::inspect::summary;
+use embank_kv::{CompactionOptions, Error, Store, StoreOptions};
+use serde::Serialize;
+
+use crate::Ending;
+use crate::output::{self, bytes, parse_scaled};
+
+/// Options of `compact`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The bank's directory
+    dir: PathBuf,
+    /// Checkpoints to keep, the new one counted; as many as are there, by default, and two at least
+    #[arg(long, value_name = "K")]
+    keep: Option<usize>,
+    /// Memory for index and pages; more is taken if the bank needs it
+    #[arg(long, value_name = "BYTES", default_value = "256MiB", value_parser = parse_scaled)]
+    memory_budget: u64,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct Report {
+    checkpoint: u64,
+    checkpoints_kept: usize,
+    scanned_bytes: u64,
+    copied_bytes: u64,
+    log_disk_bytes_before: u64,
+    log_disk_bytes_after: u64,
+    log_held_bytes: u64,
+}
+
+/// Runs the subcommand.
+///
+/// # Errors
+/// The bank can't be opened, read or written.
+pub(crate) fn run(args: &Args) -> Result<Ending> {
+    let before = summary(&args.dir)?;
+    let Some(newest) = before.checkpoints.last() else {
+        bail!("{} has no checkpoint: there is nothing to compact", args.dir.display());
+    };
+    let keep = args.keep.unwrap_or(before.checkpoints.len().max(2));
+    let store = open(&args.dir, args.memory_budget, keep)?;
+    let blob = match store.recovered() {
+        Some(recovered) if recovered.checkpoint >= newest.number => recovered.blob.clone(),
+        _ => bail!("{} does not open at its newest checkpoint", args.dir.display()),
+    };
+    let done = store.compact()?;
+    let checkpoint = store.checkpoint(&blob)?;
+    let held = store.stats().log_held_bytes;
+    drop(store);
+    let after = summary(&args.dir)?;
+    let report = Report {
+        checkpoint,
+        checkpoints_kept: after.checkpoints.len(),
+        scanned_bytes: done.scanned_bytes,
+        copied_bytes: done.copied_bytes,
+        log_disk_bytes_before: before.log_disk_bytes,
+        log_disk_bytes_after: after.log_disk_bytes,
+        log_held_bytes: held,
+    };
+    if args.json {
+        output::json(&report)?;
+    } else {
+        output::print(&text(&report))?;
+    }
+    Ok(Ending::Good)
+}
+
+fn text(report: &Report) -> String {
+    let mut text = format!(
+        "log           {} before, {} now\nwent through  {}, of it {} copied\ncheckpoint    {}\n",
+        bytes(report.log_disk_bytes_before),
+        bytes(report.log_disk_bytes_after),
+        bytes(report.scanned_bytes),
+        bytes(report.copied_bytes),
+        report.checkpoint
+    );
+    if report.log_held_bytes > 0 {
+        text += &format!(
+            "held          {} by older checkpoints; it comes back when they go (--keep 1)\n",
+            bytes(report.log_held_bytes)
+        );
+    }
+    text
+}
+
+/// Opens a bank, with as much memory as it needs.
+fn open(dir: &Path, memory_budget_bytes: u64, keep: usize) -> Result<Store> {
+    let options = StoreOptions {
+        memory_budget_bytes,
+        checkpoints_kept: keep,
+        compaction: CompactionOptions { background: false, ..CompactionOptions::default() },
+        ..StoreOptions::default()
+    };
+    match Store::open(dir, &options) {
+        Err(Error::BudgetTooSmall { needed_bytes, .. }) => {
+            // Twice the index, so that pages and their turning have room too.
+            let memory_budget_bytes = needed_bytes.saturating_mul(2);
+            Ok(Store::open(dir, &StoreOptions { memory_budget_bytes, ..options })?)
+        }
+        opened => Ok(opened?),
+    }
+}

@@ -1,0 +1,224 @@
+//! `embank dump`: rows of a table.
+
+use std::io::{self, BufWriter, Write};
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail};
+use clap::ValueEnum;
+use embank::TableConfig;
+use embank_kv::inspect::TableReader;
+use serde::Serialize;
+
+use crate::Ending;
+use crate::output::damage_lines;
+
+/// Options of `dump`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The bank's directory
+    dir: PathBuf,
+    /// The table's name
+    table: String,
+    /// Only this key; may be given several times. A row that is missing is left out
+    #[arg(long = "key", value_name = "K")]
+    keys: Vec<u64>,
+    /// Only keys from A up to and not including B; either may be left out
+    #[arg(long, value_name = "A..B", conflicts_with = "keys", value_parser = range)]
+    range: Option<(u64, u64)>,
+    /// At most so many rows
+    #[arg(long, value_name = "N")]
+    limit: Option<u64>,
+    /// This checkpoint; the newest, by default
+    #[arg(long, value_name = "N")]
+    checkpoint: Option<u64>,
+    /// Also the optimizer's state
+    #[arg(long)]
+    state: bool,
+    /// How rows are printed
+    #[arg(long, value_enum, default_value = "text")]
+    format: Format,
+    /// The same as --format json
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Format {
+    /// The key, then the values
+    Text,
+    /// One JSON list
+    Json,
+    /// A JSON object a line
+    Jsonl,
+}
+
+/// A row as JSON.
+#[derive(Debug, Serialize)]
+struct Row {
+    key: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    vector: Option<Vec<f32>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    state: Option<Vec<f32>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hex: Option<String>,
+}
+
+fn range(text: &str) -> Result<(u64, u64)> {
+    let (from, to) = text.split_once("..").context("a range is written A..B")?;
+    let number = |text: &str, default| match text {
+        "" => Ok(default),
+        text => text.parse::<u64>().with_context(|| format!("{text:?} is no key")),
+    };
+    let (from, to) = (number(from, 0)?, number(to, u64::MAX)?);
+    if from > to {
+        bail!("{from} is above {to}");
+    }
+    Ok((from, to))
+}
+
+/// Runs the subcommand.
+///
+/// # Errors
+/// The directory is no bank, has no such checkpoint or table, or can't be read.
+pub(crate) fn run(args: &Args) -> Result<Ending> {
+    let mut reader = TableReader::open(&args.dir, args.checkpoint, &args.table)?;
+    let table = reader.table();
+    let config = TableConfig::from_descriptor(&table.name, &table.descriptor).ok();
+    let format = if args.json { Format::Json } else { args.format };
+    let limit = args.limit.unwrap_or(u64::MAX);
+    let mut printer = Printer {
+        out: BufWriter::new(io::stdout().lock()),
+        format,
+        columns: config.map(|config| {
+            let dim = config.dim as usize;
+            (dim, if args.state { config.optimizer.state_values(dim) } else { 0 })
+        }),
+        printed: 0,
+    };
+    let mut damage = Vec::new();
+    printer.begin()?;
+    if args.keys.is_empty() {
+        let mut failed = None;
+        damage = reader.for_each_row(&mut |key, value| {
+            let wanted = args.range.is_none_or(|(from, to)| (from..to).contains(&key));
+            if printer.printed >= limit {
+                return false;
+            }
+            if wanted && let Err(error) = printer.row(key, value) {
+                failed = Some(error);
+            }
+            failed.is_none() && printer.printed < limit
+        })?;
+        if let Some(error) = failed {
+            return Err(error);
+        }
+    } else {
+        let values = reader.get(&args.keys)?;
+        for (&key, value) in args.keys.iter().zip(values) {
+            if let Some(value) = value.filter(|_| printer.printed < limit) {
+                printer.row(key, &value)?;
+            }
+        }
+    }
+    printer.end()?;
+    if damage.is_empty() {
+        return Ok(Ending::Good);
+    }
+    eprint!(
+        "rows that can't be read are left out; `embank verify` tells more:\n{}",
+        damage_lines(&args.dir, &damage)
+    );
+    Ok(Ending::Damage)
+}
+
+struct Printer<W: Write> {
+    out: W,
+    format: Format,
+    /// Columns of vector and state; none for values that are bytes.
+    columns: Option<(usize, usize)>,
+    printed: u64,
+}
+
+impl<W: Write> Printer<W> {
+    fn begin(&mut self) -> Result<()> {
+        if self.format == Format::Json {
+            writeln!(self.out, "[")?;
+        }
+        Ok(())
+    }
+
+    fn row(&mut self, key: u64, value: &[u8]) -> Result<()> {
+        let row = row(key, value, self.columns);
+        match self.format {
+            Format::Text => {
+                write!(self.out, "{key}")?;
+                if let Some(hex) = &row.hex {
+                    write!(self.out, " {hex}")?;
+                }
+                for column in row.vector.iter().flatten() {
+                    write!(self.out, " {column}")?;
+                }
+                if let Some(state) = &row.state {
+                    write!(self.out, " |")?;
+                    for column in state {
+                        write!(self.out, " {column}")?;
+                    }
+                }
+                writeln!(self.out)?;
+            }
+            Format::Json | Format::Jsonl => {
+                if self.format == Format::Json && self.printed > 0 {
+                    writeln!(self.out, ",")?;
+                }
+                serde_json::to_writer(&mut self.out, &row).map_err(io::Error::from)?;
+                if self.format == Format::Jsonl {
+                    writeln!(self.out)?;
+                }
+            }
+        }
+        self.printed += 1;
+        Ok(())
+    }
+
+    fn end(&mut self) -> Result<()> {
+        if self.format == Format::Json {
+            writeln!(self.out, "{}]", if self.printed > 0 { "\n" } else { "" })?;
+        }
+        self.out.flush()?;
+        Ok(())
+    }
+}
+
+fn row(key: u64, value: &[u8], columns: Option<(usize, usize)>) -> Row {
+    let (words, _) = value.as_chunks::<4>();
+    match columns.filter(|(dim, state)| words.len() >= dim + state) {
+        Some((dim, state)) => {
+            let number = |word: &[u8; 4]| f32::from_le_bytes(*word);
+            let state_values = &words[dim..dim + state];
+            Row {
+                key,
+                vector: Some(words[..dim].iter().map(number).collect()),
+                state: (state > 0).then(|| state_values.iter().map(number).collect()),
+                hex: None,
+            }
+        }
+        None => {
+            let hex = value.iter().map(|byte| format!("{byte:02x}")).collect();
+            Row { key, vector: None, state: None, hex: Some(hex) }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_may_be_open() {
+        assert_eq!(range("3..9").unwrap(), (3, 9));
+        assert_eq!(range("..9").unwrap(), (0, 9));
+        assert_eq!(range("3..").unwrap(), (3, u64::MAX));
+        assert!(range("9..3").is_err() && range("9").is_err() && range("a..b").is_err());
+    }
+}

@@ -1,0 +1,110 @@
+//! `embank`: looks at banks, verifies, dumps, compacts and repairs them, and plans new ones.
+//!
+//! The work is done in `embank_kv::inspect` and the store; here it gets a command line, words and JSON. A further
+//! subcommand is a module with an `Args` and a `run` that says how it ended, and one line in [`Command`].
+
+mod checkpoints;
+mod compact;
+mod dump;
+mod output;
+mod plan;
+mod repair;
+mod stat;
+mod verify;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+/// Looks at Embank banks, verifies, dumps, compacts and repairs them
+///
+/// A bank is a directory with a file BANK. All subcommands but `compact` leave it as it is, to the byte, and work
+/// while another process has it open; they show kept checkpoints, never what came after the newest.
+///
+/// Exit status: 0 if all is well, 1 if damage was found, 2 if the command could not run.
+#[derive(Debug, Parser)]
+#[command(name = "embank", version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// What a bank holds: tables, rows, bytes, checkpoints, log, space amplification
+    Stat(stat::Args),
+    /// Checks every byte that a bank's checkpoints rely on, and lists all damage
+    ///
+    /// Every page and record of the log, each entry of the index against the log, row counts, blob, manifest and BANK
+    /// are checked. Goes on after damage and lists all of it. Changes nothing and takes no lock: beside a writer it
+    /// tells about the checkpoints that are still kept when it is done.
+    Verify(verify::Args),
+    /// Lists the kept checkpoints
+    Checkpoints(checkpoints::Args),
+    /// Gives space back: moves current rows together and takes a checkpoint
+    ///
+    /// Opens the bank for writing, moves all current rows to the log's end, and takes a checkpoint with the blob of
+    /// the newest. Space that older kept checkpoints name comes back when they go: with --keep 1 that is at once.
+    Compact(compact::Args),
+    /// Prints rows of a table, as a checkpoint holds them
+    ///
+    /// Rows of embedding tables are printed as numbers, other values as hexadecimal digits. Rows come in no
+    /// particular order; keys that are asked for with --key come in that order.
+    Dump(dump::Args),
+    /// Brings every intact row of a damaged bank into a new one, and says what was lost
+    ///
+    /// Goes by the newest checkpoint whose manifest or index is whole, and by the log alone where the index is
+    /// damaged. Rows on undamaged pages all come back. The damaged bank stays as it is. Exit status 1 if anything was
+    /// damaged, though the new bank is then good.
+    Repair(repair::Args),
+    /// Memory, disk, checkpoint size and endurance of a table before it is made
+    ///
+    /// By the formulas of docs/architecture.md. The output says which numbers were measured and where.
+    Plan(plan::Args),
+}
+
+/// How a subcommand ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ending {
+    /// All is well.
+    Good,
+    /// It did its work and found damage.
+    Damage,
+}
+
+fn main() -> ExitCode {
+    match run(Cli::parse().command) {
+        Ok(Ending::Good) => ExitCode::SUCCESS,
+        Ok(Ending::Damage) => ExitCode::from(1),
+        // Whoever reads the output had enough, as `| head` does.
+        Err(error) if output::is_closed_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn run(command: Command) -> Result<Ending> {
+    match command {
+        Command::Stat(args) => stat::run(&args),
+        Command::Verify(args) => verify::run(&args),
+        Command::Checkpoints(args) => checkpoints::run(&args),
+        Command::Compact(args) => compact::run(&args),
+        Command::Dump(args) => dump::run(&args),
+        Command::Repair(args) => repair::run(&args),
+        Command::Plan(args) => plan::run(&args),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        Cli::command().debug_assert();
+    }
+}

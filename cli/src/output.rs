@@ -1,0 +1,189 @@
+//! Numbers in words, tables, JSON, progress.
+
+use std::io::{self, ErrorKind, Write};
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use embank_kv::inspect::{Damage, Progress};
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
+
+/// Prints a value as JSON.
+///
+/// # Errors
+/// Standard output can't be written.
+pub(crate) fn json<T: Serialize>(value: &T) -> Result<()> {
+    let mut text = serde_json::to_string_pretty(value).context("the result as JSON")?;
+    text.push('\n');
+    print(&text)
+}
+
+/// Prints text.
+///
+/// # Errors
+/// Standard output can't be written.
+pub(crate) fn print(text: &str) -> Result<()> {
+    io::stdout().lock().write_all(text.as_bytes()).context("writing to standard output")
+}
+
+/// Whether an error is that nobody reads standard output any more.
+pub(crate) fn is_closed_pipe(error: &anyhow::Error) -> bool {
+    let of = error.chain().find_map(|cause| cause.downcast_ref::<io::Error>());
+    of.is_some_and(|error| error.kind() == ErrorKind::BrokenPipe)
+}
+
+/// Columns of text, the first to the left, the others to the right.
+pub(crate) fn table(rows: &[Vec<String>]) -> String {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let width = |column: usize| {
+        let cells = rows.iter().filter_map(|row| row.get(column));
+        cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    let mut text = String::new();
+    for row in rows {
+        let mut line = String::new();
+        for (i, cell) in row.iter().enumerate() {
+            if i == 0 {
+                line += &format!("{cell:<width$}", width = widths[0]);
+            } else {
+                line += &format!("  {cell:>width$}", width = widths[i]);
+            }
+        }
+        text += line.trim_end();
+        text.push('\n');
+    }
+    text
+}
+
+/// 1,234,567.
+pub(crate) fn count(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// 1.50 GiB.
+pub(crate) fn bytes(number: u64) -> String {
+    const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+    let (mut value, mut unit) = (number as f64, 0);
+    while value >= 1024.0 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    if unit == 0 { format!("{number} B") } else { format!("{value:.2} {}", UNITS[unit]) }
+}
+
+/// A number with an optional unit: 4096, 64MiB, 1GB, 10k.
+///
+/// # Errors
+/// Something else.
+pub(crate) fn parse_scaled(text: &str) -> Result<u64> {
+    let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = (&text[..split], text[split..].trim());
+    let scale: u64 = match unit {
+        "" | "B" => 1,
+        "k" | "kB" => 1_000,
+        "M" | "MB" => 1_000_000,
+        "G" | "GB" => 1_000_000_000,
+        "T" | "TB" => 1_000_000_000_000,
+        "K" | "KiB" => 1 << 10,
+        "MiB" => 1 << 20,
+        "GiB" => 1 << 30,
+        "TiB" => 1 << 40,
+        _ => bail!("{unit:?} is no known unit: k, M, G, T (of 1,000), KiB, MiB, GiB, TiB"),
+    };
+    if let Ok(whole) = number.parse::<u64>() {
+        return whole.checked_mul(scale).context("the number is too large");
+    }
+    let value: f64 = number.parse().with_context(|| format!("{text:?} is no number"))?;
+    Ok((value * scale as f64).round() as u64)
+}
+
+/// A bar of log bytes on stderr; nothing is drawn where stderr is not a terminal.
+pub(crate) struct Bar(ProgressBar);
+
+impl Bar {
+    pub(crate) fn new(what: &'static str) -> Self {
+        let style = ProgressStyle::with_template(
+            "{prefix} {bar:40} {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec} {eta}",
+        );
+        let style = style.expect("the template is well formed");
+        Bar(ProgressBar::new(0).with_style(style).with_prefix(what))
+    }
+
+    pub(crate) fn show(&self, progress: Progress) {
+        self.0.set_length(progress.total_bytes);
+        self.0.set_position(progress.done_bytes);
+    }
+}
+
+impl Drop for Bar {
+    fn drop(&mut self) {
+        self.0.finish_and_clear();
+    }
+}
+
+/// Damage as JSON.
+#[derive(Debug, Serialize)]
+pub(crate) struct DamageJson {
+    file: String,
+    offset: u64,
+    page: Option<u64>,
+    pages: u64,
+    tables: Vec<String>,
+    checkpoint: Option<u64>,
+    what: String,
+}
+
+impl DamageJson {
+    pub(crate) fn all(damage: &[Damage]) -> Vec<Self> {
+        let of = |damage: &Damage| DamageJson {
+            file: damage.path.display().to_string(),
+            offset: damage.offset,
+            page: damage.page,
+            pages: damage.pages,
+            tables: damage.tables.clone(),
+            checkpoint: damage.checkpoint,
+            what: damage.what.clone(),
+        };
+        damage.iter().map(of).collect()
+    }
+}
+
+/// Damage as lines, files below the bank's directory.
+pub(crate) fn damage_lines(bank: &Path, damage: &[Damage]) -> String {
+    let mut text = String::new();
+    for found in damage {
+        let path = found.path.strip_prefix(bank).unwrap_or(&found.path).display();
+        text += &format!("  {path} at {}: {}", found.offset, found.what);
+        if !found.tables.is_empty() {
+            text += &format!(" (table {})", found.tables.join(", "));
+        }
+        text.push('\n');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_read_and_written_as_people_do() {
+        assert_eq!(count(0), "0");
+        assert_eq!(count(1_234_567), "1,234,567");
+        assert_eq!(count(123_456), "123,456");
+        assert_eq!((bytes(1023), bytes(1536)), ("1023 B".into(), "1.50 KiB".into()));
+        assert_eq!(parse_scaled("64MiB").unwrap(), 64 << 20);
+        assert_eq!(parse_scaled("1.5 GB").unwrap(), 1_500_000_000);
+        assert_eq!(parse_scaled("10k").unwrap(), 10_000);
+        assert!(parse_scaled("10 apples").is_err() && parse_scaled("").is_err());
+    }
+}

@@ -1,0 +1,277 @@
+//! `embank plan`: what a table will take, before it is made.
+//!
+//! Formulas are those of docs/architecture.md (the memory budget, disk space) and docs/format.md (records). Where a
+//! number was measured and not derived, the output says so and where.
+
+use anyhow::{Result, ensure};
+use clap::ValueEnum;
+use serde::Serialize;
+
+use crate::Ending;
+use crate::output::{self, bytes, count, parse_scaled};
+
+/// Bytes of index memory a row.
+const INDEX_BYTES_PER_ROW: f64 = 15.1;
+/// Bytes of a checkpoint's index a row.
+const CHECKPOINT_BYTES_PER_ROW: f64 = 9.0;
+/// Bytes of a record's header.
+const RECORD_HEADER_BYTES: u64 = 32;
+/// The log over its rows, with compaction in the background.
+const SPACE_AMPLIFICATION: f64 = 1.5;
+/// Bytes written by compaction for each byte of the caller's, at its default target.
+const COMPACTION_WRITES: f64 = 1.0;
+/// Of a budget, what is left beside lookahead queue (1/32), read buffers (1/16), pages in flight.
+const FRAMES_PART: f64 = 0.85;
+
+/// Options of `plan`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Rows: 1000000, 100M
+    #[arg(long, value_parser = parse_scaled)]
+    rows: u64,
+    /// Values per row
+    #[arg(long)]
+    dim: u64,
+    /// How values are stored
+    #[arg(long, value_enum, default_value = "f32")]
+    dtype: Dtype,
+    /// What applies gradients, and so what state a row has
+    #[arg(long, value_enum, default_value = "none")]
+    optimizer: Optimizer,
+    /// Rows in each update and updates in each second, multiplied: for endurance
+    #[arg(long, value_name = "N", value_parser = parse_scaled)]
+    updates_per_second: Option<u64>,
+    /// Seconds between checkpoints: each writes the index, and lets each row be written anew once
+    #[arg(long, value_name = "S", default_value_t = 600)]
+    checkpoint_every: u64,
+    /// Checkpoints that are kept
+    #[arg(long, value_name = "K", default_value_t = 2)]
+    checkpoints_kept: u64,
+    /// The part of the rows that the memory should hold, from 0 to 1
+    #[arg(long, value_name = "PART", default_value_t = 0.25)]
+    in_memory: f64,
+    /// Terabytes that may be written to the drive in its life (its TBW), to say how long it lasts
+    #[arg(long, value_name = "TB")]
+    drive_tbw: Option<f64>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Dtype {
+    /// 4 bytes a value
+    F32,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Optimizer {
+    /// No state
+    None,
+    /// No state
+    Sgd,
+    /// One more value for each value
+    Adagrad,
+}
+
+#[derive(Debug, Serialize)]
+struct Plan {
+    rows: u64,
+    value_bytes: u64,
+    record_bytes: u64,
+    rows_bytes: u64,
+    index_bytes: u64,
+    memory_budget_all_bytes: u64,
+    memory_budget_part_bytes: u64,
+    in_memory: f64,
+    log_disk_bytes: u64,
+    checkpoint_bytes: u64,
+    disk_bytes: u64,
+    written_per_day: Option<Written>,
+}
+
+#[derive(Debug, Serialize)]
+struct Written {
+    updates_bytes: u64,
+    compaction_bytes: u64,
+    checkpoints_bytes: u64,
+    total_bytes: u64,
+    drive_days: Option<f64>,
+}
+
+/// Runs the subcommand.
+///
+/// # Errors
+/// Options out of range.
+pub(crate) fn run(args: &Args) -> Result<Ending> {
+    ensure!(args.rows > 0 && args.dim > 0, "--rows and --dim must be positive");
+    ensure!((0.0..=1.0).contains(&args.in_memory), "--in-memory goes from 0 to 1");
+    ensure!(args.checkpoint_every > 0, "--checkpoint-every must be positive");
+    let plan = plan(args);
+    if args.json {
+        output::json(&plan)?;
+    } else {
+        output::print(&text(args, &plan))?;
+    }
+    Ok(Ending::Good)
+}
+
+fn scaled(bytes: u64, by: f64) -> u64 {
+    (bytes as f64 * by).round() as u64
+}
+
+fn plan(args: &Args) -> Plan {
+    let Dtype::F32 = args.dtype;
+    let values = match args.optimizer {
+        Optimizer::None | Optimizer::Sgd => args.dim,
+        Optimizer::Adagrad => 2 * args.dim,
+    };
+    let value_bytes = (4 * values).next_multiple_of(8);
+    let record_bytes = RECORD_HEADER_BYTES + value_bytes;
+    let rows_bytes = args.rows * record_bytes;
+    let index_bytes = scaled(args.rows, INDEX_BYTES_PER_ROW);
+    let budget = |part: f64| {
+        let kept = scaled(rows_bytes, part) + index_bytes;
+        // A quarter of the budget at least stays with the log.
+        scaled(kept, 1.0 / FRAMES_PART).max(scaled(index_bytes, 1.0 / 0.65)).max(1 << 20)
+    };
+    let checkpoint_bytes = scaled(args.rows, CHECKPOINT_BYTES_PER_ROW);
+    let log_disk_bytes = scaled(rows_bytes, SPACE_AMPLIFICATION);
+    Plan {
+        rows: args.rows,
+        value_bytes,
+        record_bytes,
+        rows_bytes,
+        index_bytes,
+        memory_budget_all_bytes: budget(1.0),
+        memory_budget_part_bytes: budget(args.in_memory),
+        in_memory: args.in_memory,
+        log_disk_bytes,
+        checkpoint_bytes,
+        disk_bytes: log_disk_bytes + (args.checkpoints_kept + 1) * checkpoint_bytes,
+        written_per_day: args
+            .updates_per_second
+            .map(|rate| written(args, rate, record_bytes, checkpoint_bytes)),
+    }
+}
+
+fn written(args: &Args, rate: u64, record_bytes: u64, checkpoint_bytes: u64) -> Written {
+    const DAY: u64 = 86_400;
+    // Spread evenly: what is not in mutable memory is written anew with each update, which is the most.
+    let updates_bytes = rate.saturating_mul(DAY).saturating_mul(record_bytes);
+    let compaction_bytes = scaled(updates_bytes, COMPACTION_WRITES);
+    let checkpoints_bytes = (DAY / args.checkpoint_every) * checkpoint_bytes;
+    let total_bytes = updates_bytes + compaction_bytes + checkpoints_bytes;
+    let drive_days = args.drive_tbw.map(|terabytes| terabytes * 1e12 / total_bytes as f64);
+    Written { updates_bytes, compaction_bytes, checkpoints_bytes, total_bytes, drive_days }
+}
+
+fn text(args: &Args, plan: &Plan) -> String {
+    let mut lines = vec![
+        (
+            "record",
+            bytes(plan.record_bytes),
+            "32 and the row with its state, in whole 8 bytes".into(),
+        ),
+        ("rows", bytes(plan.rows_bytes), format!("{} of them", count(plan.rows))),
+        (
+            "index in memory",
+            bytes(plan.index_bytes),
+            "15.1 a row; measured: `footprint`, 10 and 100 million rows".into(),
+        ),
+        (
+            "memory budget, all rows",
+            bytes(plan.memory_budget_all_bytes),
+            "everything in memory".into(),
+        ),
+        (
+            "memory budget, a part",
+            bytes(plan.memory_budget_part_bytes),
+            format!("{:.0}% of the rows in memory", plan.in_memory * 100.0),
+        ),
+        (
+            "log on disk",
+            bytes(plan.log_disk_bytes),
+            "1.5 times the rows; with compaction, a checkpoint for each 4% of them written".into(),
+        ),
+        (
+            "a checkpoint",
+            bytes(plan.checkpoint_bytes),
+            "9 a row for the index, beside the log and your blob; measured".into(),
+        ),
+        (
+            "disk in all",
+            bytes(plan.disk_bytes),
+            format!("{} checkpoints kept and one being written", args.checkpoints_kept),
+        ),
+    ];
+    if let Some(written) = &plan.written_per_day {
+        let rate = args.updates_per_second.unwrap_or(0);
+        lines.extend([
+            (
+                "written a day",
+                bytes(written.total_bytes),
+                format!(
+                    "at {} updates a second spread evenly; skewed ones write less",
+                    count(rate)
+                ),
+            ),
+            (
+                "  updates",
+                bytes(written.updates_bytes),
+                "a record each; measured: 38 to 40 bytes for records of 40".into(),
+            ),
+            (
+                "  compaction",
+                bytes(written.compaction_bytes),
+                "as much again, at a log of 1.4 times its rows".into(),
+            ),
+            (
+                "  checkpoints",
+                bytes(written.checkpoints_bytes),
+                format!("one every {} s", args.checkpoint_every),
+            ),
+        ]);
+        if let Some(days) = written.drive_days {
+            lines.push(("the drive lasts", format!("{days:.0} days"), "by its TBW".into()));
+        }
+    }
+    let width = lines.iter().map(|(_, value, _)| value.len()).max().unwrap_or(0);
+    let mut text = String::new();
+    for (what, value, why) in lines {
+        text += &format!("{what:<24} {value:>width$}  {why}\n");
+    }
+    text += "\nMeasured numbers: docs/benchmarks.md. Formulas: docs/architecture.md, \"The memory budget\" and \
+             \"Disk space\".\n";
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plan_follows_the_documented_numbers() {
+        let args = Args {
+            rows: 1_000_000,
+            dim: 16,
+            dtype: Dtype::F32,
+            optimizer: Optimizer::Adagrad,
+            updates_per_second: Some(10_000),
+            checkpoint_every: 600,
+            checkpoints_kept: 2,
+            in_memory: 0.25,
+            drive_tbw: Some(600.0),
+            json: false,
+        };
+        let plan = plan(&args);
+        // docs/format.md: dim 16 with Adagrad is a record of 160 bytes.
+        assert_eq!((plan.value_bytes, plan.record_bytes), (128, 160));
+        assert!((14_000_000..16_000_000).contains(&plan.index_bytes));
+        // README: 10,000 rows a second of 160 bytes are 138 GB a day.
+        let written = plan.written_per_day.as_ref().unwrap();
+        assert_eq!(written.updates_bytes / 1_000_000_000, 138);
+        assert!(written.total_bytes > 2 * written.updates_bytes);
+        assert!(text(&args, &plan).contains("the drive lasts"));
+    }
+}

@@ -1,0 +1,186 @@
+//! `embank stat`: what the metadata tells.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use embank::TableConfig;
+use embank_kv::Width;
+use embank_kv::inspect::{BankSummary, CheckpointSummary, TableSummary, summary};
+use serde::Serialize;
+
+use crate::Ending;
+use crate::output::{self, DamageJson, bytes, count, damage_lines};
+
+/// Options of `stat`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The bank's directory
+    dir: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct Report {
+    bank: Option<String>,
+    checkpoint: Option<u64>,
+    checkpoints: Vec<u64>,
+    tables: Vec<TableJson>,
+    rows: u64,
+    row_bytes: u64,
+    checkpoint_bytes: u64,
+    log_begin: u64,
+    log_end: u64,
+    page_bytes: u64,
+    segments: u64,
+    log_disk_bytes: u64,
+    space_amplification: Option<f64>,
+    damage: Vec<DamageJson>,
+}
+
+/// A table as JSON.
+#[derive(Debug, Serialize)]
+pub(crate) struct TableJson {
+    number: u16,
+    name: String,
+    width: &'static str,
+    value_bytes: u32,
+    dim: Option<u32>,
+    optimizer: Option<String>,
+    rows: u64,
+    row_bytes: u64,
+}
+
+impl TableJson {
+    pub(crate) fn of(table: &TableSummary) -> Self {
+        let config = TableConfig::from_descriptor(&table.name, &table.descriptor).ok();
+        TableJson {
+            number: table.number,
+            name: table.name.clone(),
+            width: match table.width {
+                Width::Fixed => "fixed",
+                Width::Variable => "variable",
+            },
+            value_bytes: table.value_bytes,
+            dim: config.as_ref().map(|config| config.dim),
+            optimizer: config.map(|config| format!("{:?}", config.optimizer)),
+            rows: table.rows,
+            row_bytes: table.record_bytes,
+        }
+    }
+}
+
+/// Runs the subcommand.
+///
+/// # Errors
+/// The directory is no bank, or can't be read.
+pub(crate) fn run(args: &Args) -> Result<Ending> {
+    let summary = summary(&args.dir)?;
+    if args.json {
+        output::json(&report(&summary))?;
+    } else {
+        output::print(&text(args, &summary))?;
+    }
+    Ok(if summary.damage.is_empty() { Ending::Good } else { Ending::Damage })
+}
+
+fn amplification(summary: &BankSummary, newest: &CheckpointSummary) -> Option<f64> {
+    let live = newest.record_bytes();
+    (live > 0).then(|| summary.log_disk_bytes as f64 / live as f64)
+}
+
+fn report(summary: &BankSummary) -> Report {
+    let newest = summary.checkpoints.last();
+    Report {
+        bank: summary.bank.map(|bank| format!("{bank:016x}")),
+        checkpoint: newest.map(|newest| newest.number),
+        checkpoints: summary.checkpoints.iter().map(|checkpoint| checkpoint.number).collect(),
+        tables: newest.map_or(Vec::new(), |of| of.tables.iter().map(TableJson::of).collect()),
+        rows: newest.map_or(0, CheckpointSummary::rows),
+        row_bytes: newest.map_or(0, CheckpointSummary::record_bytes),
+        checkpoint_bytes: summary.checkpoint_bytes,
+        log_begin: newest.map_or(0, |newest| newest.log_begin),
+        log_end: newest.map_or(0, |newest| newest.log_end),
+        page_bytes: newest.map_or(0, |newest| newest.page_bytes),
+        segments: summary.segments,
+        log_disk_bytes: summary.log_disk_bytes,
+        space_amplification: newest.and_then(|newest| amplification(summary, newest)),
+        damage: DamageJson::all(&summary.damage),
+    }
+}
+
+fn text(args: &Args, summary: &BankSummary) -> String {
+    let mut text = format!("bank          {}", args.dir.display());
+    if let Some(bank) = summary.bank {
+        text += &format!(" ({bank:016x})");
+    }
+    text.push('\n');
+    match summary.checkpoints.last() {
+        None => text += "checkpoints   none that can be read: there are no rows to show\n",
+        Some(newest) => {
+            let kept: Vec<String> =
+                summary.checkpoints.iter().map(|kept| kept.number.to_string()).collect();
+            text += &format!(
+                "checkpoints   {}; {} of manifests, indexes and blobs; what follows is {}\n",
+                kept.join(", "),
+                bytes(summary.checkpoint_bytes),
+                newest.number
+            );
+            text += &format!(
+                "rows          {}, {} with their headers\n",
+                count(newest.rows()),
+                bytes(newest.record_bytes())
+            );
+            let amplification = amplification(summary, newest)
+                .map_or(String::new(), |times| format!(", {times:.2} times the rows"));
+            text += &format!(
+                "log           {} on disk in {} segments{amplification}; addresses {} to {}, pages of {}\n",
+                bytes(summary.log_disk_bytes),
+                summary.segments,
+                newest.log_begin,
+                newest.log_end,
+                bytes(newest.page_bytes)
+            );
+            text.push('\n');
+            text += &tables(&newest.tables);
+        }
+    }
+    if !summary.damage.is_empty() {
+        text += "\ndamaged; `embank verify` tells more:\n";
+        text += &damage_lines(&args.dir, &summary.damage);
+    }
+    text
+}
+
+fn tables(tables: &[TableSummary]) -> String {
+    let head = ["table", "rows", "bytes", "value", "dim", "optimizer"];
+    let mut rows = vec![head.map(str::to_owned).to_vec()];
+    for table in tables {
+        let config = TableConfig::from_descriptor(&table.name, &table.descriptor).ok();
+        let value = match table.width {
+            Width::Fixed => bytes(u64::from(table.value_bytes)),
+            Width::Variable => format!("up to {}", bytes(u64::from(table.value_bytes))),
+        };
+        let dash = || "-".to_owned();
+        rows.push(vec![
+            table.name.clone(),
+            count(table.rows),
+            bytes(table.record_bytes),
+            value,
+            config.as_ref().map_or_else(dash, |config| config.dim.to_string()),
+            config.map_or_else(dash, |config| optimizer(config.optimizer).to_owned()),
+        ]);
+    }
+    output::table(&rows)
+}
+
+/// An optimizer's name.
+fn optimizer(optimizer: embank::Optimizer) -> &'static str {
+    match optimizer {
+        embank::Optimizer::None => "none",
+        embank::Optimizer::Sgd { .. } => "SGD",
+        embank::Optimizer::Adagrad { .. } => "Adagrad",
+        _ => "other",
+    }
+}

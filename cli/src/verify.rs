@@ -1,0 +1,157 @@
+//! `embank verify`: is a bank whole?
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use embank_kv::inspect::{CheckpointReport, VerifyOptions, VerifyReport, verify};
+use serde::Serialize;
+
+use crate::Ending;
+use crate::output::{self, Bar, DamageJson, count, damage_lines, parse_scaled};
+
+/// Options of `verify`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The bank's directory
+    dir: PathBuf,
+    /// Only this checkpoint; all that are kept, by default
+    #[arg(long, value_name = "N")]
+    checkpoint: Option<u64>,
+    /// Memory for a part of the index; with less, the index is read more often
+    #[arg(long, value_name = "BYTES", default_value = "256MiB", value_parser = parse_scaled)]
+    memory: u64,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct Report {
+    clean: bool,
+    bank: Option<String>,
+    pages: u64,
+    records: u64,
+    checkpoints: Vec<Checkpoint>,
+    gone: Vec<u64>,
+    unchecked: Vec<u64>,
+    damage: Vec<DamageJson>,
+    unlisted: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct Checkpoint {
+    number: u64,
+    index_readable: bool,
+    entries_lost: u64,
+    tables: Vec<Table>,
+}
+
+#[derive(Debug, Serialize)]
+struct Table {
+    name: String,
+    rows: u64,
+    sound: u64,
+}
+
+/// Runs the subcommand.
+///
+/// # Errors
+/// The directory is no bank, has no such checkpoint, or can't be read.
+pub(crate) fn run(args: &Args) -> Result<Ending> {
+    let options = VerifyOptions { checkpoint: args.checkpoint, memory_bytes: args.memory };
+    let report = {
+        let bar = Bar::new("verifying");
+        verify(&args.dir, &options, &mut |progress| bar.show(progress))?
+    };
+    if args.json {
+        output::json(&json(&report))?;
+    } else {
+        output::print(&text(args, &report))?;
+    }
+    Ok(if report.is_clean() { Ending::Good } else { Ending::Damage })
+}
+
+fn json(report: &VerifyReport) -> Report {
+    let checkpoint = |of: &CheckpointReport| Checkpoint {
+        number: of.number,
+        index_readable: of.indexed,
+        entries_lost: of.entries_lost,
+        tables: of
+            .tables
+            .iter()
+            .map(|table| Table { name: table.name.clone(), rows: table.rows, sound: table.sound })
+            .collect(),
+    };
+    Report {
+        clean: report.is_clean(),
+        bank: report.bank.map(|bank| format!("{bank:016x}")),
+        pages: report.pages,
+        records: report.records,
+        checkpoints: report.checkpoints.iter().map(checkpoint).collect(),
+        gone: report.gone.clone(),
+        unchecked: report.unchecked.clone(),
+        damage: DamageJson::all(&report.damage),
+        unlisted: report.unlisted,
+    }
+}
+
+fn text(args: &Args, report: &VerifyReport) -> String {
+    let mut text = format!(
+        "{} pages of the log, {} sound records\n",
+        count(report.pages),
+        count(report.records)
+    );
+    for checkpoint in &report.checkpoints {
+        let rows: u64 = checkpoint.tables.iter().map(|table| table.rows).sum();
+        let sound: u64 = checkpoint.tables.iter().map(|table| table.sound).sum();
+        text += &match (checkpoint.indexed, checkpoint.entries_lost) {
+            (false, _) => format!(
+                "checkpoint {}: {} rows; its index is damaged, so they were not counted\n",
+                checkpoint.number,
+                count(rows)
+            ),
+            (true, 0) => format!(
+                "checkpoint {}: {} of {} rows found sound\n",
+                checkpoint.number,
+                count(sound),
+                count(rows)
+            ),
+            (true, lost) => format!(
+                "checkpoint {}: {} of {} rows found sound; {} entries of the index lead to none\n",
+                checkpoint.number,
+                count(sound),
+                count(rows),
+                count(lost)
+            ),
+        };
+        for table in checkpoint.tables.iter().filter(|_| checkpoint.indexed) {
+            if table.sound != table.rows {
+                text += &format!(
+                    "  table {}: {} of {}\n",
+                    table.name,
+                    count(table.sound),
+                    count(table.rows)
+                );
+            }
+        }
+    }
+    for number in &report.unchecked {
+        text += &format!(
+            "checkpoint {number}: its manifest can't be read, so its part of the log is not known\n"
+        );
+    }
+    for number in &report.gone {
+        text += &format!("checkpoint {number}: a writer let go of it meanwhile; not checked\n");
+    }
+    if report.is_clean() {
+        text += "no damage\n";
+        return text;
+    }
+    let places = report.damage.len() as u64 + report.unlisted;
+    text += &format!("damage in {} places:\n", count(places));
+    text += &damage_lines(&args.dir, &report.damage);
+    if report.unlisted > 0 {
+        text += &format!("  and {} more entries of the index that lead astray\n", report.unlisted);
+    }
+    text
+}

@@ -1,0 +1,233 @@
+//! The program as people and scripts start it.
+
+#![expect(clippy::unwrap_used, reason = "a test")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::Mutex;
+
+use embank::{Bank, BankOptions, Optimizer, TableConfig};
+use serde_json::Value;
+
+const ROWS: u64 = 500;
+
+/// A process between its fork and its exec holds all that this one has open, locks of banks among it. So none is
+/// started while a bank is open that is to be opened again.
+static FORKS: Mutex<()> = Mutex::new(());
+
+fn embank(dir: &Path, arguments: &str) -> Output {
+    let mut words = arguments.split_whitespace();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_embank"));
+    command.args(words.next()).arg(dir).args(words);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let forking = FORKS.lock().unwrap();
+    let started = command.spawn().expect("the program starts");
+    drop(forking);
+    started.wait_with_output().unwrap()
+}
+
+fn text(output: &Output) -> String {
+    let (out, errors) = (&output.stdout, &output.stderr);
+    format!("{}{}", String::from_utf8_lossy(out), String::from_utf8_lossy(errors))
+}
+
+/// What a call prints as JSON, and its exit status.
+fn json(dir: &Path, arguments: &str) -> (Value, i32) {
+    let output = embank(dir, &format!("{arguments} --json"));
+    let found = serde_json::from_slice(&output.stdout);
+    (found.unwrap_or_else(|_| panic!("{}", text(&output))), output.status.code().unwrap())
+}
+
+/// A bank with two checkpoints: `user` of dim 3 with Adagrad, and `item`.
+fn bank() -> tempfile::TempDir {
+    let _no_forks = FORKS.lock().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let options = BankOptions { memory_budget_bytes: 2 << 20, ..BankOptions::default() };
+    let bank = Bank::open(dir.path(), options).unwrap();
+    let user = TableConfig::new(3).optimizer(Optimizer::adagrad(0.5));
+    let user = bank.table("user", user).unwrap();
+    let item = bank.table("item", TableConfig::new(2)).unwrap();
+    for step in 1..=2 {
+        let keys: Vec<u64> = (0..ROWS).collect();
+        let row = |key: u64| [key as f32, step as f32, -1.5];
+        let rows: Vec<f32> = keys.iter().flat_map(|&key| row(key)).collect();
+        user.put(&keys, &rows).unwrap();
+        item.put(&[7], &[0.25, step as f32]).unwrap();
+        bank.checkpoint(format!("step {step}").as_bytes()).unwrap();
+    }
+    dir
+}
+
+fn segment(dir: &Path) -> PathBuf {
+    fs::read_dir(dir.join("log")).unwrap().next().unwrap().unwrap().path()
+}
+
+#[test]
+fn stat_tells_tables_rows_and_space() {
+    let dir = bank();
+    let output = embank(dir.path(), "stat");
+    assert!(output.status.success(), "{}", text(&output));
+    for expected in ["rows          501", "user", "Adagrad", "times the rows"] {
+        assert!(text(&output).contains(expected), "{expected}: {}", text(&output));
+    }
+    let (report, status) = json(dir.path(), "stat");
+    assert_eq!((status, &report["rows"]), (0, &Value::from(ROWS + 1)));
+    assert_eq!(report["tables"][0]["dim"], 3);
+    // dim 3 with Adagrad: 24 bytes of value, 56 of record.
+    assert_eq!(report["tables"][0]["row_bytes"], 56 * ROWS);
+    let live = report["row_bytes"].as_f64().unwrap();
+    let times = report["log_disk_bytes"].as_f64().unwrap() / live;
+    assert!((report["space_amplification"].as_f64().unwrap() - times).abs() < 1e-9);
+}
+
+#[test]
+fn checkpoints_are_listed() {
+    let dir = bank();
+    let output = embank(dir.path(), "checkpoints");
+    assert!(output.status.success() && text(&output).lines().count() == 3, "{}", text(&output));
+    let (report, status) = json(dir.path(), "checkpoints");
+    assert_eq!(status, 0);
+    let numbers: Vec<_> = report["checkpoints"].as_array().unwrap().iter().collect();
+    assert_eq!((&numbers[0]["number"], &numbers[1]["number"]), (&1.into(), &2.into()));
+    assert_eq!(numbers[1]["blob_bytes"], "step 2".len());
+}
+
+#[test]
+fn verify_says_by_its_status_whether_the_bank_is_whole() {
+    let dir = bank();
+    let output = embank(dir.path(), "verify");
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output));
+    assert!(text(&output).contains("no damage"), "{}", text(&output));
+
+    let log = segment(dir.path());
+    let mut bytes = fs::read(&log).unwrap();
+    bytes[100] ^= 4;
+    fs::write(&log, &bytes).unwrap();
+    let output = embank(dir.path(), "verify");
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output));
+    assert!(text(&output).contains("page 0"), "{}", text(&output));
+    assert!(text(&output).contains("user"), "{}", text(&output));
+    let (report, status) = json(dir.path(), "verify --checkpoint 2");
+    assert_eq!((status, &report["clean"]), (1, &Value::from(false)));
+    assert_eq!(report["damage"][0]["page"], 0);
+    assert_eq!(report["damage"][0]["file"], log.to_str().unwrap());
+    assert_eq!(fs::read(&log).unwrap(), bytes, "verify changed the log");
+
+    for cannot in
+        [embank(&dir.path().join("log"), "verify"), embank(dir.path(), "verify --checkpoint 9")]
+    {
+        assert_eq!(cannot.status.code(), Some(2), "{}", text(&cannot));
+    }
+}
+
+#[test]
+fn dump_prints_rows_of_any_checkpoint() {
+    let dir = bank();
+    let output = embank(dir.path(), "dump user --key 7 --key 99999 --key 3 --state");
+    assert!(output.status.success(), "{}", text(&output));
+    assert_eq!(text(&output), "7 7 2 -1.5 | 0 0 0\n3 3 2 -1.5 | 0 0 0\n");
+
+    let output = embank(dir.path(), "dump user --range 10..13 --format jsonl --checkpoint 1");
+    let mut lines: Vec<Value> =
+        text(&output).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    lines.sort_by_key(|row| row["key"].as_u64());
+    assert_eq!(lines.len(), 3);
+    assert_eq!(lines[2], serde_json::json!({"key": 12, "vector": [12.0, 1.0, -1.5]}));
+
+    let (all, status) = json(dir.path(), "dump user");
+    assert_eq!((status, all.as_array().unwrap().len() as u64), (0, ROWS));
+    let (some, _) = json(dir.path(), "dump user --limit 4");
+    assert_eq!(some.as_array().unwrap().len(), 4);
+    assert_eq!(embank(dir.path(), "dump nothing").status.code(), Some(2));
+
+    let log = segment(dir.path());
+    let mut bytes = fs::read(&log).unwrap();
+    let last = bytes.len() - 1;
+    bytes[last / 2..].fill(0xFF);
+    fs::write(&log, bytes).unwrap();
+    let output = embank(dir.path(), "dump user");
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output));
+}
+
+#[test]
+fn a_running_writer_is_no_hindrance() {
+    let dir = bank();
+    let options = BankOptions { memory_budget_bytes: 2 << 20, ..BankOptions::default() };
+    let _open = Bank::open(dir.path(), options).unwrap();
+    for command in ["stat", "checkpoints", "verify", "dump user --limit 1"] {
+        let output = embank(dir.path(), command);
+        assert_eq!(output.status.code(), Some(0), "{command}: {}", text(&output));
+    }
+    let output = embank(dir.path(), "compact");
+    assert_eq!(output.status.code(), Some(2), "{}", text(&output));
+    assert!(text(&output).contains("locked"), "{}", text(&output));
+}
+
+#[test]
+fn compact_gives_space_back_and_keeps_rows_and_blob() {
+    let dir = bank();
+    let (before, _) = json(dir.path(), "stat");
+    let (report, status) = json(dir.path(), "compact --keep 1");
+    assert_eq!((status, &report["checkpoint"]), (0, &Value::from(3)));
+    let (after, _) = json(dir.path(), "stat");
+    assert_eq!(after["checkpoints"], serde_json::json!([3]));
+    assert_eq!(after["rows"], before["rows"]);
+    let disk = |of: &Value| of["log_disk_bytes"].as_u64().unwrap();
+    assert!(disk(&after) <= disk(&before), "{before} {after}");
+    let options = BankOptions { memory_budget_bytes: 2 << 20, ..BankOptions::default() };
+    let bank = Bank::open(dir.path(), options).unwrap();
+    assert_eq!(bank.recovered().unwrap().blob, b"step 2");
+    drop(bank);
+    assert_eq!(embank(dir.path(), "verify").status.code(), Some(0));
+}
+
+#[test]
+fn repair_makes_a_bank_of_what_is_intact() {
+    let dir = bank();
+    let elsewhere = tempfile::tempdir().unwrap();
+    let new = |name: &str| elsewhere.path().join(name);
+    let (whole, status) = json(dir.path(), &format!("repair {}", new("whole").display()));
+    assert_eq!((status, &whole["complete"]), (0, &Value::from(true)));
+    let rows = |dir: &Path| {
+        let (all, _) = json(dir, "dump user --state");
+        let mut all = all.as_array().unwrap().clone();
+        all.sort_by_key(|row| row["key"].as_u64());
+        all
+    };
+    assert_eq!(rows(&new("whole")), rows(dir.path()));
+
+    let index = dir.path().join("checkpoints/0000000002");
+    for file in fs::read_dir(index).unwrap().map(|file| file.unwrap().path()) {
+        if file.file_name().unwrap().to_str().unwrap().starts_with("index") {
+            fs::write(file, "no index").unwrap();
+        }
+    }
+    let (report, status) = json(dir.path(), &format!("repair {}", new("by-log").display()));
+    assert_eq!((status, &report["rows_by"]), (1, &Value::from("log")));
+    assert_eq!(report["tables"][0]["lost"], 0);
+    assert_eq!(report["blob_bytes"], "step 2".len());
+    assert_eq!(rows(&new("by-log")), rows(&new("whole")));
+    assert_eq!(embank(&new("by-log"), "verify").status.code(), Some(0));
+
+    let again = embank(dir.path(), &format!("repair {}", new("by-log").display()));
+    assert_eq!(again.status.code(), Some(2), "{}", text(&again));
+    assert!(text(&again).contains("not empty"), "{}", text(&again));
+    let output = embank(dir.path(), &format!("repair {}", new("words").display()));
+    assert!(text(&output).contains("rows by the log"), "{}", text(&output));
+}
+
+#[test]
+fn a_plan_needs_no_bank() {
+    let plan = |arguments: &str| {
+        let words = arguments.split_whitespace();
+        Command::new(env!("CARGO_BIN_EXE_embank")).arg("plan").args(words).output().unwrap()
+    };
+    let output = plan("--rows 10M --dim 16 --optimizer adagrad --updates-per-second 10k");
+    assert!(output.status.success(), "{}", text(&output));
+    assert!(text(&output).contains("written a day"), "{}", text(&output));
+    let output = plan("--rows 10M --dim 16 --json");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["record_bytes"], 96);
+    assert_eq!(plan("--rows 0 --dim 16").status.code(), Some(2));
+}

@@ -1,0 +1,109 @@
+//! A checkpoint's index as inspection sees it: whether its files are whole, and where each bucket leads.
+//!
+//! Whatever form the index takes on disk, these two functions are all that the rest of `inspect` knows of it. Both
+//! do without the checkpoint's manifest where that can't be read: then the images in its directory count.
+
+use std::fs;
+use std::path::PathBuf;
+
+use super::Damage;
+use crate::checked_stream::survey;
+use crate::checkpoint::{CheckpointIdentity, Checkpoints, Manifest};
+use crate::error::{Error, Result};
+use crate::index::image::{Images, identity};
+use crate::index::{ADDRESS_LIMIT, Entry};
+
+/// An image's file, its identity, and its length if the manifest tells it.
+type ImageFile = (PathBuf, CheckpointIdentity, Option<u64>);
+
+/// The images of a checkpoint's index, oldest first.
+fn files(
+    checkpoints: &Checkpoints,
+    of: CheckpointIdentity,
+    manifest: Option<&Manifest>,
+) -> Result<Vec<ImageFile>> {
+    let dir = checkpoints.dir_of(of.checkpoint);
+    let image = |checkpoint| CheckpointIdentity { checkpoint, ..of };
+    if let Some(manifest) = manifest {
+        let files = manifest.images.iter().map(|entry| {
+            let path = checkpoints.image_path(of.checkpoint, entry.checkpoint);
+            (path, image(entry.checkpoint), Some(entry.file_bytes))
+        });
+        return Ok(files.collect());
+    }
+    let listed = |e| Error::io("list", &dir, e);
+    let mut numbers = Vec::new();
+    for entry in fs::read_dir(&dir).map_err(listed)? {
+        let name = entry.map_err(listed)?.file_name();
+        let number = name.to_str().and_then(|name| name.strip_prefix("index."));
+        numbers.extend(number.and_then(|number| number.parse::<u64>().ok()));
+    }
+    numbers.sort_unstable();
+    if numbers.last() != Some(&of.checkpoint) {
+        let what = "its own image of the index is not there".into();
+        return Err(Error::Damaged { path: dir, offset: 0, what });
+    }
+    let path = |number| checkpoints.image_path(of.checkpoint, number);
+    Ok(numbers.into_iter().map(|number| (path(number), image(number), None)).collect())
+}
+
+/// Every damaged place in the files of a checkpoint's index.
+///
+/// # Errors
+/// `Damaged` or `Io`, if it can't be told which files those are.
+pub(super) fn damage(
+    checkpoints: &Checkpoints,
+    of: CheckpointIdentity,
+    manifest: Option<&Manifest>,
+) -> Result<Vec<Damage>> {
+    let mut found = Vec::new();
+    for (path, image, file_bytes) in files(checkpoints, of, manifest)? {
+        let mut note = |offset, what| {
+            found.push(Damage::in_file(&path, offset, of.checkpoint, what));
+        };
+        match survey(&path, identity(image)) {
+            Ok(faults) => faults.into_iter().for_each(|(offset, what)| note(offset, what)),
+            Err(error) => {
+                note(0, error.to_string());
+                continue;
+            }
+        }
+        let length = fs::metadata(&path).map_or(0, |file| file.len());
+        if let Some(expected) = file_bytes.filter(|expected| *expected != length) {
+            note(0, format!("it has {length} bytes, the manifest says {expected}"));
+        }
+    }
+    if found.is_empty() {
+        // Each file is as it was written; do they fit each other?
+        let fit = for_each_bucket(checkpoints, of, manifest, (0, ADDRESS_LIMIT), |_, _, _| Ok(()));
+        match fit {
+            Err(Error::Damaged { path, offset, what }) => {
+                found.push(Damage::in_file(&path, offset, of.checkpoint, what));
+            }
+            fit => fit?,
+        }
+    }
+    Ok(found)
+}
+
+/// Calls `visit` for each logical bucket of a checkpoint's index: its number, its depth, and the entries of its
+/// chain that lead to somewhere from `log_begin` on; all of them lead below `log_end`.
+///
+/// # Errors
+/// `Damaged`, `Truncated` or `Io` for an index that can't be read to its end, and those of `visit`.
+pub(super) fn for_each_bucket(
+    checkpoints: &Checkpoints,
+    of: CheckpointIdentity,
+    manifest: Option<&Manifest>,
+    (log_begin, log_end): (u64, u64),
+    mut visit: impl FnMut(u64, u32, &[Entry]) -> Result<()>,
+) -> Result<()> {
+    let files = files(checkpoints, of, manifest)?.into_iter().map(|(path, of, _)| (path, of));
+    let images = Images::open(files, log_begin, log_end)?;
+    let mut buckets = images.read()?;
+    let mut entries = Vec::new();
+    while let Some((bucket, depth)) = buckets.next_bucket(&mut entries)? {
+        visit(bucket, depth, &entries)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,250 @@
+//! The log's segment files, read and never written: plain reads, so that any file system will do.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use crate::address::Address;
+use crate::checkpoint::Manifest;
+use crate::error::{Error, Result};
+use crate::log::page::{PAGE_HEADER_BYTES, PageIdentity, check_image};
+use crate::record::{HEADER_BYTES, RecordImage, Shape};
+
+/// Handles that stay open.
+const OPEN_FILES_MAX: usize = 64;
+/// What is read of a record at first; most fit.
+const FIRST_BYTES: usize = 4096;
+
+/// What the log's files take.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct LogSize {
+    /// Their lengths together.
+    pub(super) file_bytes: u64,
+    /// What the file system has given them: less than that where space was given back within a file.
+    pub(super) disk_bytes: u64,
+    pub(super) segments: u64,
+}
+
+/// The log of one bank.
+#[derive(Debug)]
+pub(super) struct LogFiles {
+    folder: PathBuf,
+    pub(super) segment_bytes: u64,
+    pub(super) page_bytes: u64,
+    pub(super) bank: u64,
+    open: BTreeMap<u64, File>,
+    /// What a record outside of the present page is read into.
+    record: Vec<u8>,
+}
+
+/// A record that is sound, or what is wrong with what lies in its place.
+pub(super) type Looked<'a> = std::result::Result<RecordImage<'a>, String>;
+
+/// A page as it was found.
+#[derive(Debug)]
+pub(super) struct PageRead {
+    pub(super) start: u64,
+    /// Zeros where the file has nothing.
+    pub(super) bytes: Vec<u8>,
+    /// How much of it was there.
+    pub(super) there: usize,
+    /// Bytes in use, as its header says; all of them where the header can't be trusted.
+    pub(super) used: usize,
+    /// What is wrong with it.
+    pub(super) fault: Option<String>,
+}
+
+/// The sizes of a bank's segment files.
+pub(super) fn log_size(bank: &Path) -> Result<LogSize> {
+    let folder = bank.join("log");
+    let mut size = LogSize::default();
+    let entries = match fs::read_dir(&folder) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(size),
+        entries => entries.map_err(|e| Error::io("list", &folder, e))?,
+    };
+    for entry in entries {
+        let path = entry.map_err(|e| Error::io("list", &folder, e))?.path();
+        if path.extension().is_none_or(|extension| extension != "seg") {
+            continue;
+        }
+        match fs::metadata(&path) {
+            Ok(found) => {
+                size.file_bytes += found.len();
+                size.disk_bytes += found.blocks() * 512;
+                size.segments += 1;
+            }
+            // A writer has just given it back.
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+            Err(e) => return Err(Error::io("stat", path, e)),
+        }
+    }
+    Ok(size)
+}
+
+impl LogFiles {
+    /// The log that a checkpoint's manifest describes.
+    pub(super) fn new(bank: &Path, manifest: &Manifest) -> Self {
+        LogFiles {
+            folder: bank.join("log"),
+            segment_bytes: manifest.segment_bytes,
+            page_bytes: 1 << manifest.page_bits,
+            bank: manifest.bank,
+            open: BTreeMap::new(),
+            record: Vec::new(),
+        }
+    }
+
+    /// The file of a log offset, and the place in it.
+    pub(super) fn locate(&self, offset: u64) -> (PathBuf, u64) {
+        let within = offset % self.segment_bytes;
+        (self.folder.join(format!("{:016x}.seg", offset - within)), within)
+    }
+
+    /// Reads within one segment; returns how many bytes were there.
+    fn read(&mut self, offset: u64, into: &mut [u8]) -> Result<usize> {
+        let (path, within) = self.locate(offset);
+        let number = offset / self.segment_bytes;
+        if !self.open.contains_key(&number) {
+            if self.open.len() >= OPEN_FILES_MAX {
+                self.open.clear();
+            }
+            match File::open(&path) {
+                Ok(file) => self.open.insert(number, file),
+                Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(0),
+                Err(e) => return Err(Error::io("open", path, e)),
+            };
+        }
+        let file = &self.open[&number];
+        let mut done = 0;
+        while done < into.len() {
+            match file.read_at(&mut into[done..], within + done as u64) {
+                Ok(0) => break,
+                Ok(moved) => done += moved,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(Error::io("read", path, e)),
+            }
+        }
+        Ok(done)
+    }
+
+    /// Reads the page that begins at `start` and checks it. A part of the disk that can't be read is a fault of
+    /// the page like any other.
+    pub(super) fn page(&mut self, start: u64, page: &mut PageRead) {
+        page.start = start;
+        page.bytes.resize(self.page_bytes as usize, 0);
+        let mut bytes = std::mem::take(&mut page.bytes);
+        let read = self.read(start, &mut bytes);
+        page.bytes = bytes;
+        let number = start / self.page_bytes;
+        page.used = page.bytes.len();
+        page.there = *read.as_ref().unwrap_or(&0);
+        page.bytes[page.there..].fill(0);
+        page.fault = match read {
+            Err(error) => Some(format!("page {number} can't be read: {error}")),
+            Ok(0) => Some(format!("page {number} is not there: the file is cut short")),
+            Ok(there) if there < page.bytes.len() => Some(format!(
+                "page {number}: the file is cut short, {there} of {} bytes are there",
+                page.bytes.len()
+            )),
+            Ok(_) => {
+                let identity = PageIdentity { page: number, bank: self.bank };
+                match check_image(&page.bytes, identity, || (PathBuf::new(), 0)) {
+                    Ok(used) => {
+                        page.used = used as usize;
+                        None
+                    }
+                    Err(Error::Damaged { what, .. }) => Some(what),
+                    Err(error) => Some(error.to_string()),
+                }
+            }
+        };
+    }
+
+    /// The record at an address anywhere in the log, or what is wrong with it.
+    pub(super) fn record(&mut self, address: u64) -> Looked<'_> {
+        let room = (self.page_bytes - address % self.page_bytes) as usize;
+        let mut record = std::mem::take(&mut self.record);
+        let mut wanted = room.min(FIRST_BYTES);
+        // Ends: the second turn reads all that the record's length asks for.
+        loop {
+            record.resize(wanted, 0);
+            let read = self.read(address, &mut record);
+            let there = read.map_err(|error| error.to_string())?;
+            record.truncate(there);
+            if there >= HEADER_BYTES {
+                let length = RecordImage::new(&record).shape().record_bytes();
+                if length > there && length <= room && there == wanted {
+                    wanted = length;
+                    continue;
+                }
+            }
+            break;
+        }
+        self.record = record;
+        sound_record(&self.record, self.bank, address)
+    }
+}
+
+impl PageRead {
+    pub(super) fn new() -> Self {
+        PageRead { start: 0, bytes: Vec::new(), there: 0, used: 0, fault: None }
+    }
+
+    /// The record at an offset in the page, whether the page is good or not, or what is wrong with it.
+    pub(super) fn record(&self, offset: usize, bank: u64) -> Looked<'_> {
+        sound_record(&self.bytes[offset..self.used.max(offset)], bank, self.start + offset as u64)
+    }
+
+    /// Calls `visit` for each sound record. In a good page they lie back to back, and one that is not sound is
+    /// reported and the last. In a damaged page the next one is looked for wherever it may begin: its checksum
+    /// covers bank and address, so nothing else is taken for it. `known` says of which tables and lengths
+    /// records can be: only of those are checksums taken.
+    pub(super) fn records(
+        &self,
+        bank: u64,
+        known: impl Fn(Shape) -> bool,
+        mut visit: impl FnMut(usize, Looked<'_>) -> Result<()>,
+    ) -> Result<()> {
+        let mut at = PAGE_HEADER_BYTES as usize;
+        // Ends: each turn goes on by 8 bytes at least.
+        while at + HEADER_BYTES <= self.used {
+            if self.fault.is_some() {
+                let plausible = known(RecordImage::new(&self.bytes[at..]).shape());
+                match plausible.then(|| self.record(at, bank)) {
+                    Some(Ok(record)) => {
+                        visit(at, Ok(record))?;
+                        at += record.shape().record_bytes();
+                    }
+                    _ => at += 8,
+                }
+                continue;
+            }
+            match self.record(at, bank) {
+                Ok(record) => {
+                    visit(at, Ok(record))?;
+                    at += record.shape().record_bytes();
+                }
+                Err(what) => return visit(at, Err(what)),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The record that `bytes` begin with, if its checksum is right.
+fn sound_record(bytes: &[u8], bank: u64, address: u64) -> Looked<'_> {
+    if bytes.len() < HEADER_BYTES {
+        return Err("no record lies there".into());
+    }
+    let image = RecordImage::new(bytes);
+    if image.shape().record_bytes() > bytes.len() {
+        return Err("a record runs past its page".into());
+    }
+    let (stored, computed) = image.checksums(bank, Address::new(address));
+    if stored != computed {
+        return Err(format!("a record's checksum is {computed:#010x}, not {stored:#010x}"));
+    }
+    Ok(image)
+}

@@ -1,0 +1,172 @@
+//! A table's rows as a checkpoint holds them, without opening the bank.
+
+use std::path::{Path, PathBuf};
+
+use super::bank::{BankFiles, table_summary};
+use super::index::for_each_bucket;
+use super::log_files::{LogFiles, PageRead};
+use super::walk::{Broken, Row, Source, Visit, follow_entry, walk};
+use super::{Damage, Progress, TableSummary};
+use crate::address::TableId;
+use crate::error::{Error, Result};
+use crate::hash::hash;
+use crate::index::Probe;
+
+/// Memory for a window of the index.
+const WINDOW_BYTES: u64 = 64 << 20;
+
+/// Reads a table as a checkpoint holds it. Changes nothing and takes no lock, so it works beside a writer as long
+/// as that keeps the checkpoint.
+///
+/// ```
+/// # fn main() -> embank_kv::Result<()> {
+/// # let dir = tempfile::tempdir().expect("a temporary directory");
+/// let store = embank_kv::Store::open(dir.path(), &embank_kv::StoreOptions::default())?;
+/// store.create_table("squares", 8, b"")?;
+/// store.checkpoint(b"step 1")?;
+///
+/// let mut reader = embank_kv::inspect::TableReader::open(dir.path(), None, "squares")?;
+/// reader.for_each_row(&mut |_key, _value| true)?;
+/// assert_eq!(reader.get(&[7])?, [None]);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct TableReader {
+    dir: PathBuf,
+    log: LogFiles,
+    source: Source,
+    table: TableSummary,
+}
+
+impl TableReader {
+    /// The table `name` of a checkpoint; of the newest one, by default.
+    ///
+    /// # Errors
+    /// `InvalidArgument` without such a checkpoint, `NoSuchTable`, `Damaged` or `Io` for metadata that can't be
+    /// read.
+    pub fn open(dir: &Path, checkpoint: Option<u64>, name: &str) -> Result<Self> {
+        let files = BankFiles::read(dir)?;
+        let number = checkpoint.or(files.numbers.last().copied());
+        let Some(number) = number.filter(|number| files.numbers.contains(number)) else {
+            let what = match checkpoint {
+                Some(number) => format!("{} has no checkpoint {number}", dir.display()),
+                None => format!("{} has no checkpoint yet", dir.display()),
+            };
+            return Err(Error::InvalidArgument(what));
+        };
+        let Some(manifest) = files.manifest(number) else {
+            return Err(damaged_of(&files, number));
+        };
+        let entry = manifest.tables.iter().find(|table| !table.dropped && table.name == name);
+        let Some(entry) = entry else {
+            return Err(Error::NoSuchTable(format!("{name:?} in checkpoint {number}")));
+        };
+        let (table, source) = (table_summary(entry), Source::of(manifest, true));
+        Ok(TableReader { dir: dir.to_owned(), log: LogFiles::new(dir, manifest), source, table })
+    }
+
+    /// The checkpoint's number.
+    #[must_use]
+    pub fn checkpoint(&self) -> u64 {
+        self.source.identity.checkpoint
+    }
+
+    /// The table.
+    #[must_use]
+    pub fn table(&self) -> &TableSummary {
+        &self.table
+    }
+
+    /// Calls `row` with key and value of each row, in no particular order, until it returns false. Rows that can't
+    /// be read are left out; why, is returned.
+    ///
+    /// # Errors
+    /// `Damaged` or `Io` for an index that can't be read.
+    pub fn for_each_row(&mut self, row: &mut dyn FnMut(u64, &[u8]) -> bool) -> Result<Vec<Damage>> {
+        let files = BankFiles::read(&self.dir)?;
+        let table = TableId(self.table.number);
+        let mut visit = Rows { table, row, damage: Vec::new() };
+        let sources = std::slice::from_ref(&self.source);
+        walk(&files, &mut self.log, sources, WINDOW_BYTES, &mut visit)?;
+        Ok(visit.damage)
+    }
+
+    /// The values of `keys`; none for rows that are missing.
+    ///
+    /// # Errors
+    /// `Damaged` or `Io` for an index or a row that can't be read.
+    pub fn get(&mut self, keys: &[u64]) -> Result<Vec<Option<Vec<u8>>>> {
+        let files = BankFiles::read(&self.dir)?;
+        let table = TableId(self.table.number);
+        let hashes: Vec<u64> = keys.iter().map(|&key| hash(table, key)).collect();
+        let mut found = Vec::new();
+        let source = &self.source;
+        for_each_bucket(
+            &files.checkpoints,
+            source.identity,
+            files.manifest(source.identity.checkpoint),
+            (source.log_begin, source.log_end),
+            |bucket, depth, entries| {
+                let here = |hash: &&u64| **hash & ((1 << depth) - 1) == bucket;
+                for &hash in hashes.iter().filter(here) {
+                    let probe = Probe::new(hash, depth);
+                    let leads = entries.iter().filter(|entry| entry.matches(probe));
+                    found.extend(leads.map(|&entry| (bucket, depth, entry)));
+                }
+                Ok(())
+            },
+        )?;
+        let mut values = vec![None; keys.len()];
+        for entry in found {
+            let mut row = |key: u64, value: &[u8]| {
+                for (to, _) in values.iter_mut().zip(keys).filter(|(_, wanted)| **wanted == key) {
+                    *to = Some(value.to_vec());
+                }
+                true
+            };
+            let mut visit = Rows { table, row: &mut row, damage: Vec::new() };
+            follow_entry(&mut self.log, &self.source, entry, &mut visit)?;
+            if let Some(Damage { path, offset, what, .. }) = visit.damage.pop() {
+                return Err(Error::Damaged { path, offset, what });
+            }
+        }
+        Ok(values)
+    }
+}
+
+/// Why a checkpoint's manifest could not be read.
+fn damaged_of(files: &BankFiles, number: u64) -> Error {
+    let of = files.damage.iter().find(|damage| damage.checkpoint == Some(number));
+    let path = files.checkpoints.dir_of(number).join("manifest");
+    let what = of.map_or_else(|| "it can't be read".into(), |damage| damage.what.clone());
+    Error::Damaged { path, offset: 0, what }
+}
+
+struct Rows<'a> {
+    table: TableId,
+    row: &'a mut dyn FnMut(u64, &[u8]) -> bool,
+    damage: Vec<Damage>,
+}
+
+impl Visit for Rows<'_> {
+    fn page(&mut self, _log: &LogFiles, _page: &PageRead) -> Result<()> {
+        Ok(())
+    }
+
+    fn row(&mut self, row: Row<'_>) -> Result<bool> {
+        Ok(row.table != self.table || (self.row)(row.key, row.value))
+    }
+
+    fn broken(&mut self, log: &LogFiles, broken: Broken<'_>) -> Result<()> {
+        let (path, offset) = log.locate(broken.at);
+        let page = broken.at / log.page_bytes;
+        let what = format!("page {page}: {}", broken.what);
+        let mut damage = Damage::in_file(&path, offset, 0, what);
+        (damage.page, damage.pages, damage.checkpoint) = (Some(page), 1, None);
+        self.damage.push(damage);
+        Ok(())
+    }
+
+    fn progress(&mut self, _progress: Progress) {}
+}

@@ -1,0 +1,448 @@
+//! What can be saved of a damaged bank goes into a new one.
+//!
+//! **By the index**, where a checkpoint's index is whole: exactly the rows that it leads to and that are sound, on
+//! damaged pages too (a record carries its own checksum). A chain that ends at a damaged record may go on behind it,
+//! on pages that are good: then the log is gone through for sound records that hash to such a chain, and the newest
+//! of each key comes back, if nothing else brought that key back. Those rows are *uncertain*: the damaged record may
+//! have been a newer one of the same key.
+//!
+//! **By the log**, where the index is damaged or lost: all records of the checkpoint's log in the order of their
+//! addresses, the last one of each key counts, and a tombstone deletes. Without damaged pages that is the checkpoint
+//! exactly: superseded records lie below their successors, and compaction moves what is current to the end. With
+//! damaged pages a row whose newest record or tombstone lay there comes back as it was before.
+//!
+//! **Which checkpoint.** The newest whose manifest can be read, or whose index is whole: an index without its
+//! manifest takes the tables of another checkpoint's, and the part of the log that it leads to.
+
+use std::collections::{BTreeSet, HashMap};
+use std::path::Path;
+
+use super::bank::BankFiles;
+use super::faults::PageFaults;
+use super::log_files::{LogFiles, Looked, PageRead};
+use super::salvaged::NewBank;
+use super::walk::{Broken, Row, Source, Visit, walk};
+use super::{Damage, Progress, index};
+use crate::address::TableId;
+use crate::checked_stream::CheckedReader;
+use crate::checkpoint::{CheckpointIdentity, Manifest, blob_identity};
+use crate::error::{Error, Result};
+use crate::hash::hash;
+use crate::index::{ADDRESS_LIMIT, Entry, Probe};
+
+/// Memory of the new bank beside its index, and for a row of that.
+const MEMORY_BYTES: u64 = 128 << 20;
+const MEMORY_BYTES_PER_ROW: u64 = 18;
+/// Memory for a window of the old index.
+const WINDOW_BYTES: u64 = 256 << 20;
+/// A blob is not longer than what a call takes at a time.
+const BLOB_BYTES_MAX: usize = isize::MAX as usize;
+
+/// How a bank is salvaged.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SalvageOptions {
+    /// Memory budget of the new bank while it is written, in bytes; default: 128 MiB and 18 bytes a row.
+    pub memory_budget_bytes: Option<u64>,
+}
+
+/// What said which records are rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RowSource {
+    /// A checkpoint's index, which is whole.
+    Index,
+    /// The log alone: the last record of each key.
+    Log,
+}
+
+/// What became of the caller's bytes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Blob {
+    /// The new bank has them, so many.
+    Kept(u64),
+    /// They can't be read, for this reason; the new bank has none.
+    Lost(String),
+}
+
+/// What [`salvage`] brought back and what it did not.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct SalvageReport {
+    /// The checkpoint that was brought back.
+    pub checkpoint: u64,
+    /// The newest one that was there. Rows that changed in between are back as they were before.
+    pub newest: u64,
+    /// What said which records are rows.
+    pub rows_by: RowSource,
+    /// The tables.
+    pub tables: Vec<SalvagedTable>,
+    /// The caller's bytes.
+    pub blob: Blob,
+    /// Entries of the index that led to no sound record.
+    pub entries_lost: u64,
+    /// All damage that was met, damaged pages among it.
+    pub damage: Vec<Damage>,
+    /// What else whoever uses the new bank should know.
+    pub notes: Vec<String>,
+}
+
+impl SalvageReport {
+    /// Whether the new bank has all that the newest checkpoint held.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        let exact = |table: &SalvagedTable| {
+            table.uncertain == 0 && table.expected.is_some_and(|expected| expected == table.rows)
+        };
+        self.checkpoint == self.newest
+            && self.entries_lost == 0
+            && matches!(self.blob, Blob::Kept(_))
+            && self.damage.iter().all(|damage| damage.page.is_none())
+            && self.tables.iter().all(exact)
+    }
+}
+
+/// A table of a [`SalvageReport`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SalvagedTable {
+    /// Its name.
+    pub name: String,
+    /// Rows that the checkpoint's manifest says it had; none if that manifest can't be read.
+    pub expected: Option<u64>,
+    /// Rows in the new bank.
+    pub rows: u64,
+    /// Those of them that may be older than they were.
+    pub uncertain: u64,
+}
+
+impl SalvagedTable {
+    /// Rows that did not come back as the checkpoint held them; none if their number was lost too.
+    #[must_use]
+    pub fn lost(&self) -> Option<u64> {
+        let certain = self.rows - self.uncertain;
+        self.expected.map(|expected| expected.saturating_sub(certain))
+    }
+}
+
+/// Brings every intact row of the bank in `dir` into a new bank in `new`, takes a checkpoint of that, and says what
+/// was lost. The damaged bank is left as it is. For a checkpoint that opens and verifies this is a copy.
+///
+/// ```
+/// use embank_kv::inspect::{SalvageOptions, salvage};
+///
+/// # fn main() -> embank_kv::Result<()> {
+/// # let dir = tempfile::tempdir().expect("a temporary directory");
+/// # let (old, new) = (dir.path().join("old"), dir.path().join("new"));
+/// let store = embank_kv::Store::open(&old, &embank_kv::StoreOptions::default())?;
+/// store.create_table("squares", 8, b"")?;
+/// store.checkpoint(b"step 1")?;
+/// let report = salvage(&old, &new, &SalvageOptions::default(), &mut |_| {})?;
+/// assert!(report.is_complete());
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// `InvalidArgument` for a directory that is no bank, where `new` is not empty, or if no manifest can be read, so that
+/// nothing tells the tables; what writing the new bank reports, which then has no checkpoint.
+pub fn salvage(
+    dir: &Path,
+    new: &Path,
+    options: &SalvageOptions,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<SalvageReport> {
+    let files = BankFiles::read(dir)?;
+    let mut choice = choose(&files)?;
+    let (manifest, number) = (choice.manifest, choice.number);
+    let rows: u64 = manifest.tables.iter().map(|table| table.rows).sum();
+    let memory = MEMORY_BYTES + rows * MEMORY_BYTES_PER_ROW;
+    let memory = options.memory_budget_bytes.unwrap_or(memory);
+    let bank = NewBank::create(new, &manifest.tables, 1 << manifest.page_bits, memory)?;
+    let mut log = LogFiles::new(dir, manifest);
+    let source = choice.source();
+    let sources = std::slice::from_ref(&source);
+    let mut salvager = Salvager {
+        sources,
+        bank,
+        progress,
+        faults: PageFaults::default(),
+        open: Vec::new(),
+        entries_lost: 0,
+        strangers: 0,
+        uncertain: vec![0; manifest.tables.len()],
+    };
+    match choice.rows_by {
+        RowSource::Index => {
+            walk(&files, &mut log, sources, WINDOW_BYTES, &mut salvager)?;
+            salvager.behind_broken_chains(&mut log)?;
+        }
+        RowSource::Log => salvager.all_records(&mut log)?,
+    }
+    let blob = read_blob(&files, choice.identity);
+    let kept = blob.as_deref().unwrap_or_default();
+    let Salvager { bank, faults, entries_lost, strangers, uncertain, .. } = salvager;
+    bank.finish(kept)?;
+    choice.damage.extend(faults.damage);
+    if strangers > 0 {
+        choice.notes.push(format!(
+            "{strangers} rows belong to tables that were made after checkpoint {}, whose names and settings were \
+             in the damaged manifest: they are lost",
+            manifest.number
+        ));
+    }
+    let tables = tables(new, manifest, number, &uncertain)?;
+    Ok(SalvageReport {
+        checkpoint: number,
+        newest: files.numbers.last().copied().unwrap_or(number),
+        rows_by: choice.rows_by,
+        tables,
+        blob: blob.map_or_else(|e| Blob::Lost(e.to_string()), |blob| Blob::Kept(blob.len() as u64)),
+        entries_lost,
+        damage: choice.damage,
+        notes: choice.notes,
+    })
+}
+
+/// What will be brought back.
+struct Choice<'a> {
+    number: u64,
+    identity: CheckpointIdentity,
+    /// The tables are this one's.
+    manifest: &'a Manifest,
+    rows_by: RowSource,
+    log_end: u64,
+    damage: Vec<Damage>,
+    notes: Vec<String>,
+}
+
+impl Choice<'_> {
+    fn source(&self) -> Source {
+        Source {
+            identity: self.identity,
+            log_end: self.log_end,
+            ..Source::of(self.manifest, self.rows_by == RowSource::Index)
+        }
+    }
+}
+
+/// The newest checkpoint of which there is enough.
+fn choose(files: &BankFiles) -> Result<Choice<'_>> {
+    let (mut damage, mut notes) = (files.damage.clone(), Vec::new());
+    for &number in files.numbers.iter().rev() {
+        let own = files.manifest(number);
+        // Tables are rarely made or dropped: another checkpoint's will nearly always do.
+        let older = files.manifests.iter().rev().find(|manifest| manifest.number < number);
+        let Some(manifest) = own.or(older).or(files.manifests.first()) else { break };
+        let identity = CheckpointIdentity { bank: manifest.bank, checkpoint: number };
+        let in_index = index::damage(&files.checkpoints, identity, own).unwrap_or_else(|error| {
+            vec![Damage::in_file(&files.checkpoints.dir_of(number), 0, number, error.to_string())]
+        });
+        let whole = in_index.is_empty();
+        damage.extend(in_index);
+        let (rows_by, log_end) = match (own, whole) {
+            (Some(own), true) => (RowSource::Index, own.log_end),
+            (Some(own), false) => {
+                notes.push(format!(
+                    "the index of checkpoint {number} is damaged: of each key the last record in the log counts; rows \
+                     whose last record or deletion lay on a damaged page may be back as they were before"
+                ));
+                (RowSource::Log, own.log_end)
+            }
+            (None, true) => {
+                notes.push(format!(
+                    "the manifest of checkpoint {number} is damaged: the tables are those of checkpoint {}; rows that \
+                     were deleted, or tables that were dropped, since then may be back",
+                    manifest.number
+                ));
+                (RowSource::Index, log_end_by_index(files, identity, manifest)?)
+            }
+            (None, false) => {
+                notes.push(format!("checkpoint {number} has lost both its manifest and its index"));
+                continue;
+            }
+        };
+        return Ok(Choice { number, identity, manifest, rows_by, log_end, damage, notes });
+    }
+    Err(Error::InvalidArgument(
+        "no manifest of this bank can be read, and nothing else tells its tables; restore one from a copy".into(),
+    ))
+}
+
+/// The end of the page that the last entry leads into.
+fn log_end_by_index(files: &BankFiles, of: CheckpointIdentity, like: &Manifest) -> Result<u64> {
+    let mut last = like.log_begin;
+    let range = (0, ADDRESS_LIMIT);
+    index::for_each_bucket(&files.checkpoints, of, None, range, |_, _, entries| {
+        last = entries.iter().map(|entry| entry.address().raw()).fold(last, u64::max);
+        Ok(())
+    })?;
+    Ok((last + 1).next_multiple_of(1 << like.page_bits))
+}
+
+fn read_blob(files: &BankFiles, of: CheckpointIdentity) -> Result<Vec<u8>> {
+    let path = files.checkpoints.dir_of(of.checkpoint).join("blob");
+    let mut reader = CheckedReader::open(&path, blob_identity(of))?;
+    let blob = reader.read_to_end(BLOB_BYTES_MAX)?;
+    reader.finish()?;
+    Ok(blob)
+}
+
+/// The new bank's tables beside the old ones.
+fn tables(
+    new: &Path,
+    manifest: &Manifest,
+    number: u64,
+    uncertain: &[u64],
+) -> Result<Vec<SalvagedTable>> {
+    let summary = super::summary(new)?;
+    let made = summary.checkpoints.last().map_or(&[][..], |checkpoint| &checkpoint.tables);
+    let old = manifest.tables.iter().zip(uncertain).filter(|(table, _)| !table.dropped);
+    let salvaged = old.zip(made).map(|((old, &uncertain), made)| SalvagedTable {
+        name: made.name.clone(),
+        expected: (manifest.number == number).then_some(old.rows),
+        rows: made.rows,
+        uncertain,
+    });
+    Ok(salvaged.collect())
+}
+
+/// A chain that ended at a damaged record and may go on behind it.
+struct OpenChain {
+    bucket: u64,
+    depth: u32,
+    entry: Entry,
+    below: u64,
+    seen: BTreeSet<(TableId, u64)>,
+}
+
+struct Salvager<'a> {
+    sources: &'a [Source],
+    bank: NewBank,
+    progress: &'a mut dyn FnMut(Progress),
+    faults: PageFaults,
+    open: Vec<OpenChain>,
+    entries_lost: u64,
+    /// Rows of tables that the manifest does not know.
+    strangers: u64,
+    /// Rows of each table that may be older than they were.
+    uncertain: Vec<u64>,
+}
+
+impl Salvager<'_> {
+    /// Calls `visit` with the address of each sound record of a row, in ascending order.
+    fn records(
+        &mut self,
+        log: &mut LogFiles,
+        mut visit: impl FnMut(&mut Self, u64, (TableId, u64), Option<&[u8]>) -> Result<()>,
+    ) -> Result<()> {
+        let sources = self.sources;
+        let source = &sources[0];
+        let mut page = PageRead::new();
+        for start in (source.log_begin..source.log_end).step_by(log.page_bytes as usize) {
+            log.page(start, &mut page);
+            if page.fault.is_some() && !self.faults.has(start / log.page_bytes) {
+                self.page(log, &page)?;
+            }
+            page.records(
+                log.bank,
+                |shape| source.knows(shape),
+                |at, record: Looked<'_>| {
+                    let Ok(record) = record else { return Ok(()) };
+                    let (table, key) = (record.shape().table(), record.key());
+                    let known = source.table(table).filter(|table| !table.dropped);
+                    let Some(known) = known.filter(|_| !record.link().is_invalid()) else {
+                        return Ok(());
+                    };
+                    let value = match record.link().is_tombstone() {
+                        true => None,
+                        // One of another length was never this table's row.
+                        false => match Source::value(known, record) {
+                            Ok(value) => Some(value),
+                            Err(_) => return Ok(()),
+                        },
+                    };
+                    visit(self, start + at as u64, (table, key), value)
+                },
+            )?;
+            let (done, total) = (start + log.page_bytes, source.log_end);
+            let (done_bytes, total_bytes) = (done - source.log_begin, total - source.log_begin);
+            (self.progress)(Progress { done_bytes, total_bytes });
+        }
+        Ok(())
+    }
+
+    /// Every row by the last record of its key.
+    fn all_records(&mut self, log: &mut LogFiles) -> Result<()> {
+        self.records(log, |salvager, _, (table, key), value| salvager.bank.set(table, key, value))
+    }
+
+    /// Looks for rows whose chains ended at a damaged record above them.
+    fn behind_broken_chains(&mut self, log: &mut LogFiles) -> Result<()> {
+        let open = std::mem::take(&mut self.open);
+        if open.is_empty() {
+            return Ok(());
+        }
+        let mut by_bucket: HashMap<(u32, u64), Vec<&OpenChain>> = HashMap::new();
+        for chain in &open {
+            by_bucket.entry((chain.depth, chain.bucket)).or_default().push(chain);
+        }
+        let depths: BTreeSet<u32> = open.iter().map(|chain| chain.depth).collect();
+        let mut found: HashMap<(TableId, u64), Option<Vec<u8>>> = HashMap::new();
+        self.records(log, |_, address, row, value| {
+            let hash = hash(row.0, row.1);
+            let leads = depths.iter().any(|&depth| {
+                let bucket = hash & ((1 << depth) - 1);
+                let chains = by_bucket.get(&(depth, bucket)).into_iter().flatten();
+                chains.into_iter().any(|chain| {
+                    chain.entry.matches(Probe::new(hash, depth))
+                        && address < chain.below
+                        && !chain.seen.contains(&row)
+                })
+            });
+            if leads {
+                found.insert(row, value.map(<[u8]>::to_vec));
+            }
+            Ok(())
+        })?;
+        for ((table, key), value) in found {
+            if value.is_some() && !self.bank.has(table, key)? {
+                self.bank.set(table, key, value.as_deref())?;
+                self.uncertain[usize::from(table.number()) - 1] += 1;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Visit for Salvager<'_> {
+    fn page(&mut self, log: &LogFiles, page: &PageRead) -> Result<()> {
+        if let Some(fault) = &page.fault {
+            self.faults.note(log, page, fault, self.sources);
+        }
+        Ok(())
+    }
+
+    fn row(&mut self, row: Row<'_>) -> Result<bool> {
+        self.bank.set(row.table, row.key, Some(row.value))?;
+        Ok(true)
+    }
+
+    fn broken(&mut self, _log: &LogFiles, broken: Broken<'_>) -> Result<()> {
+        let Broken { bucket, depth, entry, at: below, seen, what, .. } = broken;
+        if what == super::walk::STRANGER {
+            self.strangers += 1;
+        } else {
+            self.entries_lost += 1;
+        }
+        if entry.is_chained() {
+            let seen = seen.iter().copied().collect();
+            self.open.push(OpenChain { bucket, depth, entry, below, seen });
+        }
+        Ok(())
+    }
+
+    fn progress(&mut self, progress: Progress) {
+        (self.progress)(progress);
+    }
+}

@@ -1,0 +1,144 @@
+//! The bank that salvaged rows go into.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use crate::address::TableId;
+use crate::checkpoint::TableEntry;
+use crate::compaction::CompactionOptions;
+use crate::error::{Error, Result};
+use crate::operation::{Access, Clock, Operation, Width};
+use crate::store::{Store, StoreOptions};
+
+/// Rows and bytes of a batch.
+const BATCH_ROWS: usize = 4096;
+const BATCH_BYTES: usize = 8 << 20;
+
+/// What became of a key since the last batch: its newest value, or none where it was deleted.
+type Pending = HashMap<u64, Option<Vec<u8>>>;
+
+/// A new bank with the tables of an old one.
+pub(super) struct NewBank {
+    store: Store,
+    /// By the old bank's numbers less one; none for dropped tables.
+    tables: Vec<Option<(TableId, Width)>>,
+    pending: Vec<Pending>,
+    pending_bytes: Vec<usize>,
+}
+
+impl NewBank {
+    pub(super) fn create(
+        dir: &Path,
+        tables: &[TableEntry],
+        page_bytes: u64,
+        memory_bytes: u64,
+    ) -> Result<Self> {
+        let taken = std::fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_some());
+        if taken {
+            let what = format!("{} is not empty; give a new directory", dir.display());
+            return Err(Error::InvalidArgument(what));
+        }
+        let store = Store::open(
+            dir,
+            &StoreOptions {
+                memory_budget_bytes: memory_bytes,
+                page_size_bytes: u32::try_from(page_bytes).ok(),
+                compaction: CompactionOptions::default(),
+                ..StoreOptions::default()
+            },
+        )?;
+        let mut made = Vec::new();
+        for table in tables {
+            let (name, bytes, about) = (&table.name, table.value_bytes, &table.descriptor);
+            made.push(match (table.dropped, table.width()) {
+                (true, _) => None,
+                (false, Width::Fixed) => {
+                    Some((store.create_table(name, bytes, about)?, Width::Fixed))
+                }
+                (false, Width::Variable) => {
+                    Some((store.create_variable_table(name, bytes, about)?, Width::Variable))
+                }
+            });
+        }
+        let count = made.len();
+        Ok(NewBank {
+            store,
+            tables: made,
+            pending: vec![Pending::new(); count],
+            pending_bytes: vec![0; count],
+        })
+    }
+
+    /// Sets a row of a table of the old bank; without a value it is deleted. The last call for a key counts.
+    pub(super) fn set(&mut self, table: TableId, key: u64, value: Option<&[u8]>) -> Result<()> {
+        let i = usize::from(table.number()) - 1;
+        self.pending_bytes[i] += value.map_or(0, <[u8]>::len);
+        self.pending[i].insert(key, value.map(<[u8]>::to_vec));
+        if self.pending[i].len() >= BATCH_ROWS || self.pending_bytes[i] >= BATCH_BYTES {
+            self.write(i)?;
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, i: usize) -> Result<()> {
+        self.pending_bytes[i] = 0;
+        let pending = std::mem::take(&mut self.pending[i]);
+        let Some((table, width)) = self.tables[i] else { return Ok(()) };
+        let (mut keys, mut values, mut deleted) = (Vec::new(), Vec::new(), Vec::new());
+        for (key, value) in pending {
+            match value {
+                Some(value) => {
+                    keys.push(key);
+                    values.push(value);
+                }
+                None => deleted.push(key),
+            }
+        }
+        let (store, clock) = (&self.store, Clock::Keep);
+        match width {
+            Width::Fixed => store.execute(table, &keys, clock, &mut Put::<false>(&values))?,
+            Width::Variable => store.execute(table, &keys, clock, &mut Put::<true>(&values))?,
+        };
+        self.store.delete(table, &deleted)?;
+        Ok(())
+    }
+
+    /// Whether the row of a table of the old bank has been set.
+    pub(super) fn has(&mut self, table: TableId, key: u64) -> Result<bool> {
+        let i = usize::from(table.number()) - 1;
+        if let Some(value) = self.pending[i].get(&key) {
+            return Ok(value.is_some());
+        }
+        let Some((table, _)) = self.tables[i] else { return Ok(false) };
+        Ok(self.store.clock_of(table, key)?.is_some())
+    }
+
+    /// Writes what is pending and takes a checkpoint; returns its number.
+    pub(super) fn finish(mut self, blob: &[u8]) -> Result<u64> {
+        for i in 0..self.tables.len() {
+            self.write(i)?;
+        }
+        self.store.checkpoint(blob)
+    }
+}
+
+/// Puts values, of variable width or not.
+struct Put<'a, const VARIABLE: bool>(&'a [Vec<u8>]);
+
+impl<const VARIABLE: bool> Operation for Put<'_, VARIABLE> {
+    const ACCESS: Access = Access::Put;
+    const WIDTH: Width = if VARIABLE { Width::Variable } else { Width::Fixed };
+
+    fn value_bytes(&mut self, i: usize, _old: Option<&[u8]>) -> usize {
+        self.0[i].len()
+    }
+
+    fn update(&mut self, i: usize, value: &mut [u8]) {
+        value.copy_from_slice(&self.0[i]);
+    }
+
+    fn insert(&mut self, i: usize, value: &mut [u8]) -> bool {
+        self.update(i, value);
+        true
+    }
+}

@@ -1,0 +1,397 @@
+//! Is a bank whole? All of it is looked at, and all that is wrong is listed.
+//!
+//! What is checked: `BANK`; of each checkpoint its manifest, every chunk of `index` and `blob`; every page of the
+//! log that a checkpoint names, and every record in it; that each entry of the index leads to a record that is
+//! sound, belongs to a table of the checkpoint, and hashes to the entry's bucket and tag; that what the index
+//! leads to is as many rows of each table, of as many bytes, as the manifest says.
+//!
+//! What is not: the log below the oldest `log_begin` and above the newest `log_end`, which nothing reads.
+
+use std::path::Path;
+
+use super::bank::BankFiles;
+use super::faults::PageFaults;
+use super::log_files::{LogFiles, PageRead};
+use super::walk::{Broken, Row, Source, Visit, walk};
+use super::{Damage, Progress, index};
+use crate::checked_stream::{StreamIdentity, survey};
+use crate::checkpoint::{CheckpointIdentity, Checkpoints, Manifest, blob_identity};
+use crate::error::{Error, Result};
+use crate::record::record_bytes;
+
+/// Findings of one kind that are listed; the rest is counted. More means that everything is wrong.
+const ASTRAY_LISTED_MAX: u64 = 10_000;
+/// Bytes of a stream's header, of a chunk's head.
+const STREAM_HEADER_BYTES: u64 = 32;
+const CHUNK_HEAD_BYTES: u64 = 8;
+
+/// How often it begins anew because a writer let go of a checkpoint.
+const ATTEMPTS_MAX: u32 = 16;
+
+/// How a bank is verified.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VerifyOptions {
+    /// The checkpoint; all that are kept, by default.
+    pub checkpoint: Option<u64>,
+    /// Memory for a window of the index, in bytes; default 256 MiB. With less the index is read more often.
+    pub memory_bytes: u64,
+}
+
+impl Default for VerifyOptions {
+    fn default() -> Self {
+        VerifyOptions { checkpoint: None, memory_bytes: 256 << 20 }
+    }
+}
+
+/// What [`verify`] found.
+#[derive(Debug, Clone, Default)]
+#[non_exhaustive]
+pub struct VerifyReport {
+    /// The bank's id.
+    pub bank: Option<u64>,
+    /// The checkpoints that were gone through, oldest first.
+    pub checkpoints: Vec<CheckpointReport>,
+    /// Checkpoints that a writer let go of meanwhile: nothing is said about them.
+    pub gone: Vec<u64>,
+    /// All damage, in no particular order; none if the bank is whole.
+    pub damage: Vec<Damage>,
+    /// Checkpoints whose manifest can't be read: nothing tells which part of the log is theirs, so only their
+    /// other files were checked.
+    pub unchecked: Vec<u64>,
+    /// Findings beyond those that are listed.
+    pub unlisted: u64,
+    /// Pages of the log that were read.
+    pub pages: u64,
+    /// Records in them that are sound.
+    pub records: u64,
+}
+
+impl VerifyReport {
+    /// Whether nothing is wrong.
+    #[must_use]
+    pub fn is_clean(&self) -> bool {
+        self.damage.is_empty()
+    }
+}
+
+/// A checkpoint of a [`VerifyReport`].
+#[derive(Debug, Clone, Default)]
+#[non_exhaustive]
+pub struct CheckpointReport {
+    /// Its number.
+    pub number: u64,
+    /// Whether its manifest and index could be read, so that its rows could be counted.
+    pub indexed: bool,
+    /// Its tables, dropped ones left out.
+    pub tables: Vec<CheckedTable>,
+    /// Entries of the index that lead to no sound record: rows, at least so many, that can't be read.
+    pub entries_lost: u64,
+}
+
+/// A table of a [`CheckpointReport`].
+#[derive(Debug, Clone, Default)]
+#[non_exhaustive]
+pub struct CheckedTable {
+    /// Its name.
+    pub name: String,
+    /// Rows that the manifest says it has.
+    pub rows: u64,
+    /// Rows that the index leads to and that are sound.
+    pub sound: u64,
+}
+
+/// Verifies a bank, or one checkpoint of it: every byte that opening and reading it would rely on. Goes on after
+/// damage and lists all of it. Changes nothing and takes no lock, so it works beside a writer.
+///
+/// ```
+/// use embank_kv::inspect::{VerifyOptions, verify};
+///
+/// # fn main() -> embank_kv::Result<()> {
+/// # let dir = tempfile::tempdir().expect("a temporary directory");
+/// let store = embank_kv::Store::open(dir.path(), &embank_kv::StoreOptions::default())?;
+/// store.checkpoint(b"step 1")?;
+/// let report = verify(dir.path(), &VerifyOptions::default(), &mut |_| {})?;
+/// assert!(report.is_clean());
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// `InvalidArgument` for a directory that is no bank, or has no such checkpoint, or where a writer lets go of
+/// each checkpoint before it is gone through; `Io` where a directory can't be
+/// listed. Damage is no error.
+pub fn verify(
+    dir: &Path,
+    options: &VerifyOptions,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<VerifyReport> {
+    // A writer that lets go of a checkpoint may take its files away in the middle: then from the start.
+    for _ in 0..ATTEMPTS_MAX {
+        if let Some(report) = attempt(dir, options, progress)? {
+            return Ok(report);
+        }
+    }
+    Err(Error::InvalidArgument(format!(
+        "{}: a writer takes checkpoints faster than one can be verified; keep more of them, or verify a copy",
+        dir.display()
+    )))
+}
+
+/// The report; none if a checkpoint went away, and what was found of the others says too little.
+fn attempt(
+    dir: &Path,
+    options: &VerifyOptions,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Option<VerifyReport>> {
+    let files = BankFiles::read(dir)?;
+    if let Some(number) = options.checkpoint
+        && !files.numbers.contains(&number)
+    {
+        let there = &files.numbers;
+        return Err(Error::InvalidArgument(format!(
+            "{} has no checkpoint {number}; those that are kept are {there:?}",
+            dir.display()
+        )));
+    }
+    let wanted = |number| options.checkpoint.is_none_or(|only| only == number);
+    let (mut damage, mut unchecked, mut sources) = (files.damage.clone(), Vec::new(), Vec::new());
+    damage.retain(|damage| damage.checkpoint.is_none_or(wanted));
+    for &number in files.numbers.iter().filter(|number| wanted(**number)) {
+        let manifest = files.manifest(number);
+        let Some(bank) = manifest.map(|manifest| manifest.bank).or(files.bank) else { continue };
+        let identity = CheckpointIdentity { bank, checkpoint: number };
+        let has_index = check_streams(&files.checkpoints, identity, manifest, &mut damage);
+        match manifest {
+            Some(manifest) => sources.push(Source::of(manifest, has_index)),
+            None => unchecked.push(number),
+        }
+    }
+    let mut checker = Checker::new(&sources, damage, progress);
+    checker.report.unchecked = unchecked;
+    if let Some(manifest) = files.manifests.first() {
+        let mut log = LogFiles::new(dir, manifest);
+        if let Err(error) = walk(&files, &mut log, &sources, options.memory_bytes, &mut checker) {
+            let gone = sources.iter().any(|source| !files.is_kept(source.identity.checkpoint));
+            return if gone { Ok(None) } else { Err(error) };
+        }
+        checker.compare_counts(&files, &sources);
+    }
+    let report = checker.finish(&files, &sources);
+    let all_gone = report.checkpoints.is_empty() && !report.gone.is_empty();
+    Ok((!all_gone).then_some(report))
+}
+
+impl Source {
+    pub(super) fn of(manifest: &Manifest, has_index: bool) -> Self {
+        Source {
+            identity: manifest.identity(),
+            log_begin: manifest.log_begin,
+            log_end: manifest.log_end,
+            has_index,
+            tables: manifest.tables.clone(),
+        }
+    }
+}
+
+/// Notes what is wrong with a checkpoint's index and blob; whether the index can be read.
+fn check_streams(
+    checkpoints: &Checkpoints,
+    identity: CheckpointIdentity,
+    manifest: Option<&Manifest>,
+    damage: &mut Vec<Damage>,
+) -> bool {
+    let number = identity.checkpoint;
+    let index = index::damage(checkpoints, identity, manifest).unwrap_or_else(|error| {
+        let path = checkpoints.dir_of(number);
+        vec![Damage::in_file(&path, 0, number, error.to_string())]
+    });
+    let has_index = index.is_empty();
+    damage.extend(index);
+    let path = checkpoints.dir_of(number).join("blob");
+    damage.extend(stream_damage(&path, blob_identity(identity), number));
+    let found = std::fs::metadata(&path).map_or(0, |found| found.len());
+    let blob_bytes = manifest.map_or(0, |manifest| manifest.blob_bytes);
+    if found < STREAM_HEADER_BYTES + CHUNK_HEAD_BYTES + blob_bytes {
+        let what = format!("{found} bytes can't hold a blob of {blob_bytes}");
+        damage.push(Damage::in_file(&path, 0, number, what));
+    }
+    has_index
+}
+
+/// What is wrong with a stream.
+fn stream_damage(path: &Path, identity: StreamIdentity, number: u64) -> Vec<Damage> {
+    let damage = |(offset, what)| Damage::in_file(path, offset, number, what);
+    match survey(path, identity) {
+        Ok(faults) => faults.into_iter().map(damage).collect(),
+        Err(error) => vec![damage((0, error.to_string()))],
+    }
+}
+
+/// Collects what a walk finds.
+struct Checker<'a> {
+    sources: &'a [Source],
+    progress: &'a mut dyn FnMut(Progress),
+    report: VerifyReport,
+    /// Rows and bytes of their records that were found, by checkpoint and table.
+    found: Vec<Vec<(u64, u64)>>,
+    faults: PageFaults,
+    astray: u64,
+}
+
+impl<'a> Checker<'a> {
+    fn new(
+        sources: &'a [Source],
+        damage: Vec<Damage>,
+        progress: &'a mut dyn FnMut(Progress),
+    ) -> Self {
+        let of = |source: &Source| CheckpointReport {
+            number: source.identity.checkpoint,
+            indexed: source.has_index,
+            ..CheckpointReport::default()
+        };
+        let report = VerifyReport {
+            checkpoints: sources.iter().map(of).collect(),
+            damage,
+            ..VerifyReport::default()
+        };
+        Checker {
+            sources,
+            progress,
+            report,
+            found: sources.iter().map(|source| vec![(0, 0); source.tables.len()]).collect(),
+            faults: PageFaults::default(),
+            astray: 0,
+        }
+    }
+
+    fn note_astray(&mut self, damage: Damage) {
+        self.astray += 1;
+        if self.astray <= ASTRAY_LISTED_MAX {
+            self.report.damage.push(damage);
+        } else {
+            self.report.unlisted += 1;
+        }
+    }
+
+    /// Holds the rows that were found against the manifests, where nothing else explains a difference.
+    fn compare_counts(&mut self, files: &BankFiles, sources: &[Source]) {
+        for (number, source) in sources.iter().enumerate() {
+            let report = &mut self.report.checkpoints[number];
+            let explained = report.entries_lost > 0 || !source.has_index;
+            let path = files.checkpoints.dir_of(source.identity.checkpoint).join("manifest");
+            for (table, &(rows, bytes)) in source.tables.iter().zip(&self.found[number]) {
+                if table.dropped {
+                    continue;
+                }
+                let (name, rows_named) = (table.name.clone(), table.rows);
+                let fits = rows == table.rows && (!table.variable || bytes == table.record_bytes);
+                if !fits && !explained {
+                    let what = format!(
+                        "table {name:?} has {rows_named} rows of {} bytes here, the index leads to \
+                         {rows} of {bytes}",
+                        super::bank::live_bytes(table)
+                    );
+                    let mut damage = Damage::in_file(&path, 0, source.identity.checkpoint, what);
+                    damage.tables = vec![name.clone()];
+                    self.report.damage.push(damage);
+                }
+                report.tables.push(CheckedTable { name, rows: rows_named, sound: rows });
+            }
+        }
+    }
+
+    fn finish(mut self, files: &BankFiles, sources: &[Source]) -> VerifyReport {
+        let mut report = self.report;
+        report.damage.append(&mut self.faults.damage);
+        report.bank = files.bank;
+        let gone: Vec<u64> =
+            files.numbers.iter().copied().filter(|&number| !files.is_kept(number)).collect();
+        if !gone.is_empty() {
+            // The log that only they named may be gone too.
+            let kept = |number: &u64| !gone.contains(number);
+            let named = |damage: &Damage| {
+                let Some(page) = damage.page else { return true };
+                let kept = sources.iter().filter(|source| kept(&source.identity.checkpoint));
+                kept.into_iter().any(|source| {
+                    let begin = source.log_begin / files.page_bytes();
+                    (begin..source.log_end / files.page_bytes()).contains(&page)
+                })
+            };
+            report.damage.retain(|damage| damage.checkpoint.is_none_or(|of| kept(&of)));
+            report.damage.retain(named);
+            report.checkpoints.retain(|checkpoint| kept(&checkpoint.number));
+            report.gone = gone;
+        }
+        report
+    }
+}
+
+impl BankFiles {
+    fn page_bytes(&self) -> u64 {
+        self.manifests.first().map_or(1, |manifest| 1 << manifest.page_bits)
+    }
+}
+
+impl Visit for Checker<'_> {
+    fn page(&mut self, log: &LogFiles, page: &PageRead) -> Result<()> {
+        self.report.pages += 1;
+        if let Some(fault) = &page.fault {
+            self.faults.note(log, page, fault, self.sources);
+            return Ok(());
+        }
+        let mut unsound = None;
+        page.records(
+            log.bank,
+            |_| true,
+            |at, record| {
+                match record {
+                    Ok(_) => self.report.records += 1,
+                    Err(what) => unsound = Some((at, what)),
+                }
+                Ok(())
+            },
+        )?;
+        if let Some((at, what)) = unsound {
+            let number = page.start / log.page_bytes;
+            let what = format!("page {number}, a record at {at} in it: {what}");
+            self.faults.note(log, page, &what, self.sources);
+        }
+        Ok(())
+    }
+
+    fn row(&mut self, row: Row<'_>) -> Result<bool> {
+        let found = &mut self.found[row.source][usize::from(row.table.number()) - 1];
+        found.0 += 1;
+        found.1 += record_bytes(row.value.len()) as u64;
+        Ok(true)
+    }
+
+    fn broken(&mut self, log: &LogFiles, broken: Broken<'_>) -> Result<()> {
+        let page = broken.at / log.page_bytes;
+        self.report.checkpoints[broken.source].entries_lost += 1;
+        // What a damaged page does to the entries that lead into it is counted, and the page listed.
+        if self.faults.has(page) {
+            return Ok(());
+        }
+        let (path, offset) = log.locate(broken.at);
+        let number = self.report.checkpoints[broken.source].number;
+        let what = format!(
+            "page {page}: bucket {} of checkpoint {number}'s index leads here to {}",
+            broken.bucket, broken.what
+        );
+        self.note_astray(Damage {
+            path,
+            offset,
+            page: Some(page),
+            pages: 1,
+            tables: Vec::new(),
+            checkpoint: Some(number),
+            what,
+        });
+        Ok(())
+    }
+
+    fn progress(&mut self, progress: Progress) {
+        (self.progress)(progress);
+    }
+}

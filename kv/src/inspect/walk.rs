@@ -1,0 +1,326 @@
+//! A checkpoint's index held against its log.
+//!
+//! The log is gone through once, page by page, in windows. For each window the entries that lead into it are
+//! taken from the index's stream and sorted by address; a first pass over the stream counts them for parts of the
+//! log, so that a window has no more than the memory admits. An entry that stands alone leads to one record, in
+//! the page that is being looked at. One that other records follow is walked down its chain from there: its
+//! further records, in pages that were before, are read one by one. The first record of each key in a chain counts,
+//! and only in the bucket that its hash belongs to (a split may have left copies of entries in others).
+//!
+//! Several checkpoints can be gone through together; the log that they share is then read once.
+
+use super::index::for_each_bucket;
+use super::log_files::{LogFiles, Looked, PageRead};
+use super::{Progress, bank::BankFiles};
+use crate::address::TableId;
+use crate::checkpoint::{CheckpointIdentity, TableEntry};
+use crate::error::Result;
+use crate::hash::hash;
+use crate::index::{Entry, Probe};
+use crate::operation::Width;
+use crate::record::{RecordImage, Shape};
+
+/// What is wrong with an entry that leads to a sound record of an unknown table.
+pub(super) const STRANGER: &str = "a record of a table that is not there";
+
+/// Parts of the log that entries are counted for.
+const PARTS: u64 = 4096;
+
+/// A checkpoint to go through.
+#[derive(Debug)]
+pub(super) struct Source {
+    pub(super) identity: CheckpointIdentity,
+    pub(super) log_begin: u64,
+    pub(super) log_end: u64,
+    /// Its index can be read; without, only its pages are looked at.
+    pub(super) has_index: bool,
+    pub(super) tables: Vec<TableEntry>,
+}
+
+/// An entry whose search for rows ended before its chain did.
+#[derive(Debug)]
+pub(super) struct Broken<'a> {
+    pub(super) source: usize,
+    pub(super) bucket: u64,
+    pub(super) depth: u32,
+    pub(super) entry: Entry,
+    /// The keys that were found before.
+    pub(super) seen: &'a [(TableId, u64)],
+    /// Where.
+    pub(super) at: u64,
+    pub(super) what: String,
+}
+
+/// A row as a checkpoint holds it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Row<'a> {
+    pub(super) source: usize,
+    pub(super) table: TableId,
+    pub(super) key: u64,
+    pub(super) value: &'a [u8],
+}
+
+/// Who is told what a walk finds.
+pub(super) trait Visit {
+    /// A page, good or not, before the rows in it.
+    fn page(&mut self, log: &LogFiles, page: &PageRead) -> Result<()>;
+    /// A row, in no particular order; false ends the walk.
+    fn row(&mut self, row: Row<'_>) -> Result<bool>;
+    /// An entry that leads to something else than rows.
+    fn broken(&mut self, log: &LogFiles, broken: Broken<'_>) -> Result<()>;
+    /// A part of the log is done.
+    fn progress(&mut self, progress: Progress);
+}
+
+/// An entry with what a walk must know of its bucket.
+#[derive(Debug, Clone, Copy)]
+struct Item {
+    entry: Entry,
+    bucket: u64,
+    depth: u16,
+    source: u16,
+}
+
+impl Source {
+    /// The table of a record, if it can be one of this checkpoint.
+    pub(super) fn table(&self, table: TableId) -> Option<&TableEntry> {
+        self.tables.get(usize::from(table.number()).checked_sub(1)?)
+    }
+
+    /// Whether there can be a record of this table and length.
+    pub(super) fn knows(&self, shape: Shape) -> bool {
+        self.table(shape.table()).is_some_and(|table| {
+            let longest = (table.value_bytes as usize).next_multiple_of(8);
+            let length = shape.padded_value_bytes();
+            length == 0
+                || length == longest
+                || (length < longest && table.variable)
+                || (table.dropped && longest == 0)
+        })
+    }
+
+    /// The value of a row of this table, or what is wrong with its length.
+    pub(super) fn value<'a>(
+        table: &TableEntry,
+        image: RecordImage<'a>,
+    ) -> std::result::Result<&'a [u8], String> {
+        let bytes = image.value_bytes().filter(|&bytes| match table.width() {
+            Width::Fixed => bytes == table.value_bytes as usize,
+            Width::Variable => bytes <= table.value_bytes as usize,
+        });
+        let wrong = || format!("a record's length is not that of table {:?}", table.name);
+        bytes.map(|bytes| &image.padded_value()[..bytes]).ok_or_else(wrong)
+    }
+}
+
+/// Goes through `sources`. `memory_bytes` bounds what is kept of their indexes.
+///
+/// # Errors
+/// Those of `visit`, and of an index that can't be read.
+pub(super) fn walk<V: Visit>(
+    files: &BankFiles,
+    log: &mut LogFiles,
+    sources: &[Source],
+    memory_bytes: u64,
+    visit: &mut V,
+) -> Result<()> {
+    let Some(begin) = sources.iter().map(|source| source.log_begin).min() else { return Ok(()) };
+    let end = sources.iter().map(|source| source.log_end).max().unwrap_or(begin);
+    let page_bytes = log.page_bytes;
+    let windows = windows(files, sources, (begin, end), page_bytes, memory_bytes)?;
+    let (mut items, mut page) = (Vec::new(), PageRead::new());
+    for (start, window_end) in windows {
+        items.clear();
+        collect(files, sources, (start, window_end), &mut items)?;
+        let mut rest = &items[..];
+        let mut at = start;
+        while at < window_end {
+            let next = at + page_bytes;
+            let here = rest.partition_point(|item: &Item| item.entry.address().raw() < next);
+            let (now, later) = rest.split_at(here);
+            rest = later;
+            if sources.iter().any(|source| (source.log_begin..source.log_end).contains(&at)) {
+                log.page(at, &mut page);
+                visit.page(log, &page)?;
+                for item in now {
+                    if !follow(log, &sources[usize::from(item.source)], *item, &page, visit)? {
+                        return Ok(());
+                    }
+                }
+            }
+            at = next;
+            visit.progress(Progress { done_bytes: at - begin, total_bytes: end - begin });
+        }
+    }
+    Ok(())
+}
+
+/// The log in windows of not many more entries than the memory admits.
+fn windows(
+    files: &BankFiles,
+    sources: &[Source],
+    (begin, end): (u64, u64),
+    page_bytes: u64,
+    memory_bytes: u64,
+) -> Result<Vec<(u64, u64)>> {
+    let part_bytes = ((end - begin) / PARTS).next_multiple_of(page_bytes).max(page_bytes);
+    let mut counts = vec![0_u64; (end - begin).div_ceil(part_bytes) as usize];
+    for source in sources.iter().filter(|source| source.has_index) {
+        let manifest = files.manifest(source.identity.checkpoint);
+        let range = (source.log_begin, source.log_end);
+        let count = |_, _, entries: &[Entry]| {
+            for entry in entries {
+                counts[((entry.address().raw() - begin) / part_bytes) as usize] += 1;
+            }
+            Ok(())
+        };
+        for_each_bucket(&files.checkpoints, source.identity, manifest, range, count)?;
+    }
+    let most = (memory_bytes / size_of::<Item>() as u64).max(1);
+    let (mut windows, mut taken, mut start) = (Vec::new(), 0, begin);
+    for (count, at) in counts.into_iter().zip((begin..).step_by(part_bytes as usize)) {
+        if taken > 0 && taken + count > most {
+            windows.push((start, at));
+            (start, taken) = (at, 0);
+        }
+        taken += count;
+    }
+    windows.push((start, end));
+    Ok(windows)
+}
+
+/// The entries that lead into a window, by address.
+fn collect(
+    files: &BankFiles,
+    sources: &[Source],
+    (start, end): (u64, u64),
+    items: &mut Vec<Item>,
+) -> Result<()> {
+    for (number, source) in sources.iter().enumerate().filter(|(_, source)| source.has_index) {
+        let (low, high) = (start.max(source.log_begin), end.min(source.log_end));
+        let visit = |bucket, depth, entries: &[Entry]| {
+            for &entry in entries {
+                if (low..high).contains(&entry.address().raw()) {
+                    items.push(Item { entry, bucket, depth: depth as u16, source: number as u16 });
+                }
+            }
+            Ok(())
+        };
+        let manifest = files.manifest(source.identity.checkpoint);
+        let range = (source.log_begin, source.log_end);
+        for_each_bucket(&files.checkpoints, source.identity, manifest, range, visit)?;
+    }
+    items.sort_unstable_by_key(|item| item.entry.address().raw());
+    Ok(())
+}
+
+/// Follows an entry whose chain begins in `page`; false if the visitor has had enough.
+fn follow<V: Visit>(
+    log: &mut LogFiles,
+    source: &Source,
+    item: Item,
+    page: &PageRead,
+    visit: &mut V,
+) -> Result<bool> {
+    let head = item.entry.address().raw();
+    let mut chain = Chain { source, item, at: head, seen: Vec::new() };
+    let mut stepped = chain.step(page.record((head - page.start) as usize, log.bank), visit);
+    // Ends: each step goes down.
+    loop {
+        match stepped {
+            Ok(more) => {
+                if !more? {
+                    return Ok(false);
+                }
+            }
+            Err(what) => {
+                visit.broken(log, chain.broken(what))?;
+                return Ok(true);
+            }
+        }
+        if !item.entry.is_chained() || chain.at < source.log_begin.max(1) {
+            return Ok(true);
+        }
+        stepped = chain.step(log.record(chain.at), visit);
+    }
+}
+
+/// Goes down the chain of an entry of a bucket in memory of keys that are looked for: see `TableReader::get`.
+pub(super) fn follow_entry<V: Visit>(
+    log: &mut LogFiles,
+    source: &Source,
+    (bucket, depth, entry): (u64, u32, Entry),
+    visit: &mut V,
+) -> Result<()> {
+    let mut page = PageRead::new();
+    let address = entry.address().raw();
+    log.page(address / log.page_bytes * log.page_bytes, &mut page);
+    let item = Item { entry, bucket, depth: depth as u16, source: 0 };
+    follow(log, source, item, &page, visit).map(|_| ())
+}
+
+/// A chain on its way down.
+struct Chain<'a> {
+    source: &'a Source,
+    item: Item,
+    at: u64,
+    /// Keys whose newest record has been seen.
+    seen: Vec<(TableId, u64)>,
+}
+
+impl Chain<'_> {
+    fn broken(&self, what: String) -> Broken<'_> {
+        let Item { entry, bucket, depth, source } = self.item;
+        let (source, depth) = (usize::from(source), u32::from(depth));
+        Broken { source, bucket, depth, entry, at: self.at, seen: &self.seen, what }
+    }
+
+    /// Takes in the record at the chain's place and goes on to the one before. The outer error tells what is
+    /// wrong with it, the inner one is the visitor's.
+    fn step<V: Visit>(
+        &mut self,
+        record: Looked<'_>,
+        visit: &mut V,
+    ) -> std::result::Result<Result<bool>, String> {
+        let image = record?;
+        let item = self.item;
+        let (table, key) = (image.shape().table(), image.key());
+        let hash = hash(table, key);
+        let depth = u32::from(item.depth);
+        let at_home = hash & ((1 << depth) - 1) == item.bucket;
+        // Only the chain's head tells: what follows may have come from a time when the entry knew less.
+        let first = self.at == item.entry.address().raw();
+        if first && !item.entry.knows_nothing() {
+            let matches = at_home && item.entry.matches(Probe::new(hash, depth));
+            if !matches {
+                return Err(format!(
+                    "the record of key {key} is not one of bucket {}",
+                    item.bucket
+                ));
+            }
+        }
+        if image.link().is_invalid() {
+            return Err("a record that never became a row".into());
+        }
+        let Some(entry) = self.source.table(table) else {
+            return Err(STRANGER.to_owned());
+        };
+        if at_home && !self.seen.contains(&(table, key)) {
+            self.seen.push((table, key));
+            if !image.link().is_tombstone() && !entry.dropped {
+                let value = Source::value(entry, image)?;
+                let row = Row { source: usize::from(item.source), table, key, value };
+                match visit.row(row) {
+                    Ok(true) => {}
+                    other => return Ok(other),
+                }
+            }
+        }
+        let previous = image.link().previous().raw();
+        if previous >= self.at {
+            return Err("its chain does not go back".into());
+        }
+        self.at = previous;
+        Ok(Ok(true))
+    }
+}
