@@ -7,6 +7,7 @@
 //! A further subcommand is a module with an `Args` and a `run`, and one line in [`Command`].
 
 mod cache_policy;
+mod checkpoint;
 mod contenders;
 mod content;
 mod device_limit;
@@ -21,6 +22,7 @@ mod out_of_core;
 mod page_cost;
 mod plot;
 mod policies;
+mod recovery;
 mod report;
 mod roofline;
 mod rounds;
@@ -57,6 +59,10 @@ enum Command {
     Footprint(footprint::Args),
     /// How long a batch of inserts takes at most while the index grows under it
     Growth(growth::Args),
+    /// What a checkpoint costs the batches that go on meanwhile, and the bytes that it writes
+    Checkpoint(checkpoint::Args),
+    /// Seconds to open a bank, after one checkpoint and after many
+    Recovery(recovery::Args),
     /// The share of peeks that the row cache serves, beside the ideal, LRU and CLOCK
     CachePolicy(cache_policy::Args),
     /// The staleness clock moved against left alone: gets and puts, uniform and Zipf
@@ -73,6 +79,8 @@ fn main() -> anyhow::Result<()> {
         Command::OutOfCore(args) => out_of_core::run(args),
         Command::Footprint(args) => footprint::run(args),
         Command::Growth(args) => growth::run(args),
+        Command::Checkpoint(args) => checkpoint::run(args),
+        Command::Recovery(args) => recovery::run(args),
         Command::CachePolicy(args) => cache_policy::run(args),
         Command::StalenessCost(args) => staleness_cost::run(args),
     }

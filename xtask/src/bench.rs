@@ -38,6 +38,12 @@ pub(crate) enum Measurement {
     /// How long a batch of inserts takes at most while the index grows under it
     #[command(disable_help_flag = true)]
     Growth(PassedOn),
+    /// What a checkpoint costs the batches that go on meanwhile, and the bytes that it writes
+    #[command(disable_help_flag = true)]
+    Checkpoint(PassedOn),
+    /// Seconds to open a bank, after one checkpoint and after many
+    #[command(disable_help_flag = true)]
+    Recovery(PassedOn),
     /// The share of peeks that the row cache serves, beside the ideal, LRU and CLOCK
     #[command(disable_help_flag = true)]
     CachePolicy(PassedOn),
@@ -73,6 +79,8 @@ pub(crate) fn run(measurement: Measurement) -> Result<ExitCode> {
         Measurement::OutOfCore(PassedOn { args }) => rust(&root, "out-of-core", &args),
         Measurement::Footprint(PassedOn { args }) => rust(&root, "footprint", &args),
         Measurement::Growth(PassedOn { args }) => rust(&root, "growth", &args),
+        Measurement::Checkpoint(PassedOn { args }) => rust(&root, "checkpoint", &args),
+        Measurement::Recovery(PassedOn { args }) => rust(&root, "recovery", &args),
         Measurement::CachePolicy(PassedOn { args }) => rust(&root, "cache-policy", &args),
         Measurement::StalenessCost(PassedOn { args }) => rust(&root, "staleness-cost", &args),
         Measurement::Quality(PassedOn { args }) => python(&root, "quality", &args),
