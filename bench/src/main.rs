@@ -10,6 +10,7 @@ mod cache_policy;
 mod checkpoint;
 mod contenders;
 mod content;
+mod damage;
 mod device_limit;
 mod footprint;
 mod gather;
@@ -65,6 +66,8 @@ enum Command {
     Recovery(recovery::Args),
     /// The share of peeks that the row cache serves, beside the ideal, LRU and CLOCK
     CachePolicy(cache_policy::Args),
+    /// Single bits flipped and files cut, one at a time: reported, never data, and what repair brings back
+    Damage(damage::Args),
     /// The staleness clock moved against left alone: gets and puts, uniform and Zipf
     StalenessCost(staleness_cost::Args),
 }
@@ -82,6 +85,7 @@ fn main() -> anyhow::Result<()> {
         Command::Checkpoint(args) => checkpoint::run(args),
         Command::Recovery(args) => recovery::run(args),
         Command::CachePolicy(args) => cache_policy::run(args),
+        Command::Damage(args) => damage::run(args),
         Command::StalenessCost(args) => staleness_cost::run(args),
     }
 }

@@ -47,6 +47,9 @@ pub(crate) enum Measurement {
     /// The share of peeks that the row cache serves, beside the ideal, LRU and CLOCK
     #[command(disable_help_flag = true)]
     CachePolicy(PassedOn),
+    /// Single bits flipped and files cut, one at a time: reported, never data, and what repair brings back
+    #[command(disable_help_flag = true)]
+    Damage(PassedOn),
     /// The staleness clock moved against left alone: gets and puts, uniform and Zipf
     #[command(disable_help_flag = true)]
     StalenessCost(PassedOn),
@@ -82,6 +85,7 @@ pub(crate) fn run(measurement: Measurement) -> Result<ExitCode> {
         Measurement::Checkpoint(PassedOn { args }) => rust(&root, "checkpoint", &args),
         Measurement::Recovery(PassedOn { args }) => rust(&root, "recovery", &args),
         Measurement::CachePolicy(PassedOn { args }) => rust(&root, "cache-policy", &args),
+        Measurement::Damage(PassedOn { args }) => rust(&root, "damage", &args),
         Measurement::StalenessCost(PassedOn { args }) => rust(&root, "staleness-cost", &args),
         Measurement::Quality(PassedOn { args }) => python(&root, "quality", &args),
         Measurement::Training(PassedOn { args }) => python(&root, "training", &args),
