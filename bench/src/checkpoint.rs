@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use embank_kv::Clock;
+use embank_kv::{Clock, CompactionOptions, StoreOptions};
 
 use crate::content::{self, KeyStream, Popularity};
 use crate::in_memory::scratch_in;
@@ -34,12 +34,15 @@ pub(crate) struct Args {
     /// Columns (f32) of a row, each measured by itself
     #[arg(long, value_delimiter = ',', default_value = "16,128")]
     dims: Vec<usize>,
-    /// Memory budget over the bank's rows and index: 2 has room for each row's next version
-    #[arg(long, value_delimiter = ',', default_value = "2.2,0.5")]
+    /// Memory budget over the bank's rows and index: 2 has room for a next version of each row, 3 for one more
+    #[arg(long, value_delimiter = ',', default_value = "3.5,0.5")]
     budgets: Vec<f64>,
     /// Exponents of the Zipf distribution that the load follows, each measured by itself; 0: uniform
     #[arg(long, value_delimiter = ',', default_value = "0.99,0")]
     zipf: Vec<f64>,
+    /// Compact in the background meanwhile, which a bank does when it is asked to
+    #[arg(long)]
+    compaction: bool,
     /// Threads of the load
     #[arg(long, default_value_t = 1)]
     threads: u64,
@@ -161,7 +164,11 @@ fn measure(args: &Args, dim: usize, budget: f64, zipf: f64, figures: &mut Vec<Ro
     let budget_bytes = (rows as f64 * (record + 16) as f64 * budget) as u64 + (64 << 20);
     let directory = scratch_in(&args.directory)?;
     let path = directory.path().join("kv");
-    let kv = KvRows::load(&path, rows, dim, budget_bytes)?;
+    let compaction =
+        CompactionOptions { background: args.compaction, ..CompactionOptions::default() };
+    let memory_budget_bytes = budget_bytes;
+    let options = StoreOptions { memory_budget_bytes, compaction, ..StoreOptions::default() };
+    let kv = KvRows::load_with(&path, rows, dim, &options)?;
     let popularity = if zipf > 0.0 { Popularity::Zipf(zipf) } else { Popularity::Uniform };
     let label =
         format!("{} MiB in rows of {row_bytes} B, budget {budget}, {popularity}", args.bank);

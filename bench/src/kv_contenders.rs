@@ -32,7 +32,20 @@ impl KvRows {
     /// What the store reports.
     pub(crate) fn load(path: &Path, rows: u64, dim: usize, budget_bytes: u64) -> Result<Self> {
         let options = StoreOptions { memory_budget_bytes: budget_bytes, ..StoreOptions::default() };
-        let store = Store::open(path, &options)?;
+        Self::load_with(path, rows, dim, &options)
+    }
+
+    /// As `load`, with other options.
+    ///
+    /// # Errors
+    /// What the store reports.
+    pub(crate) fn load_with(
+        path: &Path,
+        rows: u64,
+        dim: usize,
+        options: &StoreOptions,
+    ) -> Result<Self> {
+        let store = Store::open(path, options)?;
         let value_bytes = u32::try_from(dim * size_of::<f32>()).context("the rows are too long")?;
         let table = store.create_table("rows", value_bytes, &[])?;
         for_all_rows("loading a store", rows, dim, |keys, values| {

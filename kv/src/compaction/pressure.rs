@@ -3,9 +3,9 @@
 //! The log's length is measured against its *footprint*: the pages that its current rows would fill by
 //! themselves, table by table, times the *packing*: how much more they turned out to need in the last turn of
 //! compaction through the log, because long and short rows side by side may leave pages badly filled.
-//! Compaction begins at the target (1.4). Writers wait at the next page turn a little above it, so that the log
-//! stays near its target however fast they are; they wait while compaction makes room and go on with the
-//! first page that it has passed.
+//! Compaction begins at the target (1.4). Writers wait at the next page turn a little above it, until compaction has
+//! passed some pages, the more the further they are ahead: so the log stays near its target however fast they are, and
+//! nobody stands still until all that a checkpoint has settled at once is gone through ([`pages_to_await`]).
 //!
 //! Space that kept checkpoints hold counts too, as far as compaction can make up for it: the target for
 //! the rest of the log is lowered by what they hold on average, but not far, because until the next
@@ -25,6 +25,10 @@ use crate::sync::Ordering;
 const SLACK_PAGES: u64 = 2;
 /// Writers wait when the log exceeds its target by this factor and `SLACK_PAGES` once more.
 const BEHIND: f64 = 1.03;
+/// With each further part of its length, writers wait for one more page of compaction,
+const PAGES_PER_EXCESS: f64 = 100.0;
+/// from two, by which the log of evenly spread rewrites stays as long as it is, to so many.
+const AWAITED_PAGES: (f64, f64) = (2.0, 16.0);
 /// How far the target is lowered at most for space that checkpoints hold: to so much of what it allows
 /// beyond the rows.
 const HELD_FLOOR: f64 = 0.6;
@@ -67,6 +71,13 @@ fn goal(target: f64, held: f64) -> f64 {
     let floor = 1.0 + (target - 1.0) * HELD_FLOOR;
     let least = ((COPYING * COPYING + 4.0 * COPYING * held).sqrt() - COPYING) / 2.0;
     (target - held).max(floor).max(1.0 + least).min(target)
+}
+
+/// How many pages compaction passes while a writer waits to take another, if the log is `length` times as long as it
+/// may be without waiting.
+fn pages_to_await(length: f64) -> u64 {
+    let (least, most) = AWAITED_PAGES;
+    (least + (length - 1.0) * PAGES_PER_EXCESS).clamp(least, most) as u64
 }
 
 impl Core {
@@ -163,7 +174,18 @@ impl Core {
             && options.throttle_bytes_per_s.is_none()
             && !state.shutdown
             && self.compaction_wanted(state)
-            && self.exceeds(self.goal_bytes(state) * BEHIND, 2 * SLACK_PAGES)
+            && self.log_bytes() as f64 > self.bytes_before_waiting(state)
+    }
+
+    /// A log as long as this has nobody wait.
+    fn bytes_before_waiting(&self, state: &State) -> f64 {
+        self.goal_bytes(state) * BEHIND + (2 * SLACK_PAGES * self.log.page_bytes()) as f64
+    }
+
+    /// Where compaction has to get before a writer that is ahead of it goes on.
+    fn awaited_begin(&self, state: &State) -> u64 {
+        let length = self.log_bytes() as f64 / self.bytes_before_waiting(state);
+        self.log.begin() + pages_to_await(length) * self.log.page_bytes()
     }
 
     /// Whether `await_space` would wait, or fail.
@@ -179,7 +201,8 @@ impl Core {
     }
 
     /// Called by a batch that is about to take another page of the log, unpinned and without a read
-    /// buffer or a stream. Waits for compaction where that is behind, or where it can make room below the quota.
+    /// buffer or a stream. Waits for compaction to pass some pages where it is behind, or until it has made room below
+    /// the quota.
     ///
     /// # Errors
     /// `QuotaExceeded` where it can't; `Poisoned`.
@@ -188,12 +211,15 @@ impl Core {
         self.log.check_poison()?;
         let signal = &self.space.signal;
         let mut state = signal.state.lock();
-        let mut since: Option<Instant> = None;
+        let mut waiting: Option<(Instant, u64)> = None;
         // Ends: compaction makes room, has nothing left to do, or stops; each raises the signal.
         let done = loop {
             let over_quota = self.over_quota();
             match over_quota {
                 None if !self.behind(&state) => break Ok(()),
+                None if waiting.is_some_and(|(_, awaited)| self.log.begin() >= awaited) => {
+                    break Ok(());
+                }
                 None => {}
                 Some(quota) => {
                     if !self.can_make_room(&state) {
@@ -202,13 +228,13 @@ impl Core {
                     state.urgent = true;
                 }
             }
-            since.get_or_insert_with(Instant::now);
+            waiting.get_or_insert_with(|| (Instant::now(), self.awaited_begin(&state)));
             // The thread may sleep: the log has grown since it looked.
             signal.changed.notify_all();
             signal.changed.wait(&mut state);
         };
         state.urgent = false;
-        if let Some(since) = since {
+        if let Some((since, _)) = waiting {
             self.counters.compaction_waits.note(since.elapsed());
         }
         done
@@ -254,6 +280,11 @@ mod tests {
         close(0.6, 1.329);
         close(0.8, 1.4);
         close(50.0, 1.4);
+    }
+
+    #[test]
+    fn writers_wait_the_longer_the_further_they_are_ahead() {
+        assert_eq!([1.0, 1.01, 1.055, 1.1, 2.0].map(pages_to_await), [2, 3, 7, 12, 16]);
     }
 
     /// Each byte that writers append between checkpoints is followed by as many copies as the goal asks for.

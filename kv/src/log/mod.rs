@@ -450,7 +450,6 @@ impl Log {
         // Ends: the writer gets there, or poisons the log and wakes everybody.
         while self.flushed() < end.raw() {
             self.check_poison()?;
-            self.writer_wake.notify_one();
             self.page_flushed.wait(&mut state);
         }
         Ok(())

@@ -12,6 +12,8 @@
 //! sleep finds nobody waiting, or wakes the writer itself under that lock: at the end of the batch (`make_room`),
 //! or by waiting in its turn (`Scan::new`).
 
+use std::time::Instant;
+
 use parking_lot::MutexGuard;
 
 use super::page::{self, PageIdentity};
@@ -166,11 +168,23 @@ impl Log {
         self.frame_freed.notify_all();
     }
 
-    /// Writes every settled page that is not on the device yet.
+    /// Whether those who append might fill memory before pages `page..end` are written, should they be as fast as
+    /// that: frames that hold no unwritten page are fewer than these.
+    fn is_urgent(&self, state: &State, page: u64, end: u64) -> bool {
+        let unwritten = (self.tail.load(Ordering::Relaxed) >> 32) + 1 - page;
+        let left = self.budget.frames_allowed().saturating_sub(unwritten + FREE_FRAMES_WANTED);
+        state.shutdown || left <= end - page
+    }
+
+    /// Writes every settled page that is not on the device yet. A checkpoint settles all of memory at once; so as not to
+    /// take processor and drive from those who append meanwhile, this rests after each page for as long as it took, while
+    /// there is room in memory.
     fn write_settled(&self, image: &mut AlignedBuffer) -> Result<()> {
         let end = self.read_only.load(Ordering::Relaxed) >> self.page_bits;
         let mut page = self.flushed.load(Ordering::Relaxed) >> self.page_bits;
+        let mut tail = self.tail.load(Ordering::Relaxed);
         while page < end {
+            let began = Instant::now();
             let start = page << self.page_bits;
             let used = u64::from(self.used_bytes[self.slot(page)].load(Ordering::Relaxed));
             // SAFETY: the page lies below the read-only boundary and a barrier has passed since that
@@ -187,9 +201,14 @@ impl Log {
             self.reach.fetch_sub(reach / REACH_DECAY, Ordering::Relaxed);
             page += 1;
             // Release: pairs with `flushed`; under the lock so that no waiter misses the wake.
-            let state = self.state.lock();
+            let mut state = self.state.lock();
             self.flushed.store(page << self.page_bits, Ordering::Release);
             self.page_flushed.notify_all();
+            let tail_before = std::mem::replace(&mut tail, self.tail.load(Ordering::Relaxed));
+            if page < end && tail != tail_before && !self.is_urgent(&state, page, end) {
+                // Whoever turns a page ends it.
+                self.writer_wake.wait_for(&mut state, began.elapsed());
+            }
             drop(state);
             self.compactor.raise();
         }
