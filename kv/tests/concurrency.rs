@@ -7,7 +7,7 @@ mod common;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use common::{Add, GetAll, Random, acquire, options, peek, put, release, value};
+use common::{Add, GetAll, Random, acquire, options, peek, push_to_disk, put, release, value};
 use embank_kv::{Access, Clock, DeviceChoice, Operation, Store, StoreOptions, TableId};
 
 const THREADS: u64 = 4;
@@ -375,4 +375,58 @@ fn a_row_that_comes_and_goes_is_whole_or_missing() {
     let there = peek(&store, table, &all).unwrap().into_iter().flatten().count() as u64;
     // Every row that came either went or is there.
     assert_eq!(store.stats().inserted, deleted.load(Ordering::Relaxed) + there);
+}
+
+/// The hash of `docs/format.md`.
+fn hash(table: TableId, key: u64) -> u64 {
+    let mut x = key ^ u64::from(table.number()).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    x = (x ^ (x >> 27)).wrapping_mul(0x3C79_AC49_2BA7_B653);
+    x = (x ^ (x >> 33)).wrapping_mul(0x1C69_B3F7_4AC4_AE35);
+    x ^ (x >> 27)
+}
+
+/// Adds 1, and lets another thread in while its new record is not yet published.
+struct Overtaken<F: FnMut()>(F);
+
+impl<F: FnMut()> Operation for Overtaken<F> {
+    const ACCESS: Access = Access::Update;
+    fn update(&mut self, _: usize, value: &mut [u8]) {
+        (self.0)();
+        value[0] = value[0].wrapping_add(1);
+    }
+}
+
+/// An update that had to begin anew took the space of its first attempt, and put a record in front of a newer one: the
+/// chain did not go back, and the other row could not be read any more.
+#[test]
+fn a_record_that_was_overtaken_does_not_lead_to_a_newer_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path(), &options(1 << 20)).unwrap();
+    let table = store.create_table("rows", 8, b"").unwrap();
+    // Two keys that share a slot, as all the hash bits are equal that it knows.
+    let mut seen = std::collections::HashMap::new();
+    let (first, second) = (0..1u64 << 20)
+        .find_map(|key| {
+            let slot = hash(table, key) & ((1 << 24) - 1);
+            seen.insert(slot, key).map(|before| (before, key))
+        })
+        .unwrap();
+    put(&store, table, &[first], 0, 8);
+    store.checkpoint(b"").unwrap();
+    let mut overtaken = false;
+    let mut update = Overtaken(|| {
+        if !std::mem::replace(&mut overtaken, true) {
+            std::thread::scope(|s| s.spawn(|| put(&store, table, &[second], 0, 8)).join().unwrap());
+        }
+    });
+    store.execute(table, &[first], Clock::Keep, &mut update).unwrap();
+    let mut expected = value(first, 0, 8);
+    expected[0] = expected[0].wrapping_add(1);
+    for key in [first, second] {
+        push_to_disk(&store, table, key);
+    }
+    assert_eq!(
+        peek(&store, table, &[first, second]).unwrap(),
+        [Some(expected), Some(value(second, 0, 8))]
+    );
 }

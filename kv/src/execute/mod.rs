@@ -42,7 +42,7 @@ pub(crate) use work::{Caller, Delete, Locate, Mode, MoveChained, Promote, ReadCl
 
 use std::time::Instant;
 
-use crate::address::{Address, TableId};
+use crate::address::TableId;
 use crate::cpu_time;
 use crate::error::{Error, Result};
 use crate::index::Entry;
@@ -100,9 +100,6 @@ pub(crate) struct Batch<'a, W> {
     prefetch_bytes: usize,
     /// The offset of a record's last byte.
     last_byte: usize,
-    /// Allocated under the present pin and not published: marked invalid, free for the next record
-    /// of its size.
-    spare: Option<(Address, usize)>,
     /// Rows inserted less rows deleted, as far as the table's count knows.
     rows_noted: u64,
     /// A stream of reads is under way, so a read buffer is held and perhaps a ring.
@@ -151,7 +148,6 @@ impl<'a, W: Work> Batch<'a, W> {
             read_bytes,
             prefetch_bytes: (record_bytes / LINE_BYTES).min(LINES_AHEAD_MAX) * LINE_BYTES,
             last_byte: record_bytes - 1,
-            spare: None,
             rows_noted: 0,
             streaming: false,
             owes_wait: false,
@@ -254,7 +250,6 @@ impl<'a, W: Work> Batch<'a, W> {
         let guard = self.core.gate.enter();
         let view = self.core.log.view();
         let stopped = step(self, view);
-        self.spare = None;
         self.note_rows();
         drop(guard);
         if !self.streaming && !matches!(W::MODE, Mode::Peek | Mode::Locate) {

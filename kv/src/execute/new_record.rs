@@ -13,15 +13,8 @@ impl<'a, W: Work> Batch<'a, W> {
         key: u64,
         value_bytes: usize,
     ) -> std::result::Result<RecordRef<'a>, PageFull> {
-        let bytes = record_bytes(value_bytes);
-        let address = match self.spare.take() {
-            Some((address, spare_bytes)) if spare_bytes == bytes => address,
-            _ => {
-                let address = self.core.log.allocate(bytes)?;
-                self.tally.appended += 1;
-                address
-            }
-        };
+        let address = self.core.log.allocate(record_bytes(value_bytes))?;
+        self.tally.appended += 1;
         // SAFETY: pinned; the space was allocated under this pin, so it is above the head, and it is
         // this thread's own until it is published.
         let record = unsafe { self.core.log.view().record(address) };
@@ -29,10 +22,10 @@ impl<'a, W: Work> Batch<'a, W> {
         Ok(record)
     }
 
-    /// Keeps an unpublished record's space for the next one.
-    pub(super) fn abandon(&mut self, record: RecordRef<'_>) {
+    /// Gives up a record that could not be published. Its space is not used again: what the next one would follow in
+    /// its chain may have been appended since, and chains go back.
+    pub(super) fn abandon(&self, record: RecordRef<'_>) {
         record.set_link(record.link().with_invalid(true));
-        self.spare = Some((record.address(), record.shape().record_bytes()));
     }
 
     /// A key that is in none of the `searched` chains.

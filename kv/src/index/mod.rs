@@ -131,7 +131,8 @@ impl Outline<'_> {
 pub(crate) enum Inserted {
     /// The record is found from now on.
     Yes,
-    /// The matching slots are not those that were searched: search again.
+    /// The matching slots are not those that were searched, or hold newer records than the new one only: search again,
+    /// and begin another record.
     Changed,
 }
 
@@ -438,7 +439,9 @@ impl Index {
                         first = Some((slot, entry));
                     }
                     matching.push(entry);
-                } else if closest.is_none_or(|(bits, ..)| bits < entry.agreement(probe)) {
+                } else if entry.address() < new
+                    && closest.is_none_or(|(bits, ..)| bits < entry.agreement(probe))
+                {
                     closest = Some((entry.agreement(probe), slot, entry));
                 }
             }
@@ -480,7 +483,8 @@ impl Index {
             slot.store(entry.chained_to(new).0, Ordering::Release);
             return Inserted::Yes;
         }
-        let (bits, slot, entry) = closest.expect("a bucket without an empty slot has a full one");
+        // Chains go back. Heads that its caller searched are older than its record; others need not be.
+        let Some((bits, slot, entry)) = closest else { return Inserted::Changed };
         link(entry.address());
         slot.store(entry.widened(bits).chained_to(new).0, Ordering::Release);
         Inserted::Yes

@@ -185,6 +185,32 @@ fn a_key_is_in_the_chain_of_one_slot() {
     assert!(slots_of.iter().all(|&slots| slots == 1));
 }
 
+/// A record that took long to be published was linked to newer ones, in front of a chain that then did not go back.
+#[test]
+fn no_record_is_linked_to_a_newer_one() {
+    let rows = if cfg!(miri) { 300 } else { 40_000 };
+    let late = rows / 10;
+    let indexed = Indexed::new(256 << 10, rows as usize * 2);
+    let records: Vec<Address> =
+        (rows..rows + late).map(|key| indexed.records.append(key)).collect();
+    for key in 0..rows {
+        indexed.insert(key);
+    }
+    let (mut searched, mut refused) = (Candidates::default(), 0);
+    for (key, &record) in (rows..).zip(&records) {
+        let hash = hash(TABLE, key);
+        // What was searched before the record was begun.
+        indexed.index.candidates(hash, &mut searched);
+        let older = searched.iter().all(|entry| entry.address() < record);
+        let mut previous = Address::NONE;
+        let link = |address| previous = address;
+        let done = indexed.index.insert(&indexed.budget, hash, &searched, record, link);
+        assert!(!older || previous < record, "key {key}: {record:?} follows {previous:?}");
+        refused += u64::from(done == Inserted::Changed);
+    }
+    assert!(cfg!(miri) || refused > 0, "there was room for all");
+}
+
 #[test]
 fn a_lookup_never_misses_a_key_while_buckets_split() {
     let rows: u64 = if cfg!(miri) { 300 } else { 300_000 };
