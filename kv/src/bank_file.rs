@@ -26,6 +26,11 @@ pub(crate) struct BankFile {
 }
 
 impl BankFile {
+    /// Whether a directory is a bank.
+    pub(crate) fn is_in(dir: &Path) -> bool {
+        dir.join(NAME).exists()
+    }
+
     /// The bank file of a directory; none if the directory is empty but for a lock.
     pub(crate) fn read(dir: &Path) -> Result<Option<Self>> {
         let path = dir.join(NAME);

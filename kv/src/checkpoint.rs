@@ -134,6 +134,9 @@ impl Checkpoints {
                 fs::remove_dir_all(&path).map_err(|e| Error::io("remove", &path, e))?;
             }
         }
+        // A process that was killed may have given a checkpoint its name and not synced that. Whoever opens the bank
+        // at it must find it there for good.
+        checkpoints.sync()?;
         Ok(checkpoints)
     }
 

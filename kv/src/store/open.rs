@@ -195,7 +195,8 @@ fn check_quota(options: &StoreOptions, page_bytes: u64) -> Result<()> {
 
 /// Makes a directory whose name survives a crash.
 fn create_dir_durably(dir: &Path) -> Result<()> {
-    if dir.is_dir() {
+    // One that is there without a bank may have been made by a process that was killed before it synced the name.
+    if BankFile::is_in(dir) {
         return Ok(());
     }
     std::fs::create_dir_all(dir).map_err(|e| Error::io("create", dir, e))?;
