@@ -53,6 +53,9 @@ pub(crate) enum Measurement {
     /// The staleness clock moved against left alone: gets and puts, uniform and Zipf
     #[command(disable_help_flag = true)]
     StalenessCost(PassedOn),
+    /// Power cuts: what may be left of a bank, opened and held against what its checkpoints held
+    #[command(disable_help_flag = true)]
+    CrashImages(PassedOn),
     /// MovieLens-100K: AUC beside in-memory torch over three seeds, at a quarter of the table's bytes
     #[command(disable_help_flag = true)]
     Quality(PassedOn),
@@ -87,6 +90,9 @@ pub(crate) fn run(measurement: Measurement) -> Result<ExitCode> {
         Measurement::CachePolicy(PassedOn { args }) => rust(&root, "cache-policy", &args),
         Measurement::Damage(PassedOn { args }) => rust(&root, "damage", &args),
         Measurement::StalenessCost(PassedOn { args }) => rust(&root, "staleness-cost", &args),
+        Measurement::CrashImages(PassedOn { args }) => {
+            rust_of(&root, "embank-crash", "crash-images", &args)
+        }
         Measurement::Quality(PassedOn { args }) => python(&root, "quality", &args),
         Measurement::Training(PassedOn { args }) => python(&root, "training", &args),
         Measurement::Memory(PassedOn { args }) => python(&root, "memory", &args),
@@ -96,11 +102,16 @@ pub(crate) fn run(measurement: Measurement) -> Result<ExitCode> {
 
 /// A subcommand of `embank-bench`, in release.
 fn rust(root: &Path, name: &str, args: &[OsString]) -> Result<ExitCode> {
+    rust_of(root, "embank-bench", name, args)
+}
+
+/// A subcommand of one of the workspace's programs, in release.
+fn rust_of(root: &Path, package: &str, name: &str, args: &[OsString]) -> Result<ExitCode> {
     let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     command::become_program(
         Command::new(cargo)
             .current_dir(root)
-            .args(["run", "--release", "--package", "embank-bench", "--", name])
+            .args(["run", "--release", "--package", package, "--", name])
             .args(args),
     )
 }

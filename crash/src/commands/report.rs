@@ -1,0 +1,55 @@
+//! What a run prints and writes: the command, and rows of counts as the other measurements have them.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use serde::Serialize;
+
+/// One count.
+#[derive(Debug, Serialize)]
+pub(crate) struct Row {
+    name: String,
+    value: f64,
+    unit: &'static str,
+}
+
+impl Row {
+    pub(crate) fn new(name: impl Into<String>, value: f64, unit: &'static str) -> Self {
+        Row { name: name.into(), value, unit }
+    }
+}
+
+/// Prints the counts, and writes them to a file if one is asked for.
+pub(crate) fn publish(rows: &[Row], json: Option<&Path>) -> Result<()> {
+    for Row { name, value, unit } in rows {
+        println!("{name:44} {value:>12} {unit}");
+    }
+    if let Some(path) = json {
+        let mut text = serde_json::to_string_pretty(rows).context("rows to JSON")?;
+        text.push('\n');
+        fs::write(path, text).with_context(|| format!("writing {}", path.display()))?;
+    }
+    Ok(())
+}
+
+/// Where banks lie while they are tested: the directory that was asked for, or one in memory, or a temporary one.
+pub(crate) fn scratch(asked_for: Option<&PathBuf>) -> Result<tempfile::TempDir> {
+    let memory = Path::new("/dev/shm");
+    let found = match asked_for {
+        Some(dir) => {
+            fs::create_dir_all(dir).with_context(|| format!("making {}", dir.display()))?;
+            tempfile::tempdir_in(dir)
+        }
+        None => tempfile::tempdir_in(memory).or_else(|_| tempfile::tempdir()),
+    };
+    found.context("making a temporary directory")
+}
+
+/// The seed that was asked for, or one of the moment, printed for a replay.
+pub(crate) fn seed(asked_for: Option<u64>) -> u64 {
+    use std::hash::{BuildHasher, RandomState};
+    let seed = asked_for.unwrap_or_else(|| RandomState::new().hash_one(0) % 1_000_000);
+    println!("seed      {seed} (--seed {seed} runs the same again)");
+    seed
+}

@@ -1,0 +1,320 @@
+//! What a power cut may leave of a recorded directory.
+//!
+//! Cut after the first `position` calls of a journal, the disk holds
+//! - every change that a later sync before `position` covers: for a file's bytes and length a sync of the file, for a
+//!   name a sync of its directory (POSIX; most file systems promise more, so what passes here passes there);
+//! - of the others **any subset**: writes reach the disk in any order and not as a whole. A write is torn at blocks of
+//!   512 bytes, which a drive writes whole; its blocks may be there or not each by itself, and the file's new length may
+//!   be there without any. A rename is there or not as a whole.
+//!
+//! What can't happen here: unsynced calls of one file (or one directory) swapped, so that the older one wins. For each
+//! block and each name that is the same as the newer one missing, which is among the subsets.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::journal::{Journal, Node, Op};
+use crate::random::Random;
+
+/// What a drive writes whole.
+const BLOCK_BYTES: u64 = 512;
+
+/// Which of the unsynced calls have reached the disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Left {
+    /// None.
+    Nothing,
+    /// All: what a kill of the process leaves.
+    Everything,
+    /// All but the call at this place of the journal.
+    AllBut(usize),
+    /// None but the call at this place of the journal.
+    Only(usize),
+    /// A random subset, with torn writes.
+    Random(u64),
+}
+
+#[derive(Debug, Clone)]
+enum Content {
+    File(Arc<Vec<u8>>),
+    Dir(BTreeMap<String, Node>),
+}
+
+/// A directory and all below it.
+#[derive(Debug, Clone)]
+pub struct Disk {
+    nodes: Vec<Content>,
+}
+
+/// How much of a call reaches the disk.
+#[derive(Clone, Copy)]
+enum Part {
+    Whole,
+    /// The blocks that the seed says, of a write.
+    Torn(u64),
+    /// The length alone, of a write.
+    Length,
+}
+
+impl Disk {
+    /// What is left of `journal` cut at `position`; `sure` is its [`Journal::sure_from`].
+    #[must_use]
+    pub fn after_cut(journal: &Journal, sure: &[usize], position: usize, left: Left) -> Disk {
+        let mut disk = Disk::empty(journal);
+        let mut random = Random::new(match left {
+            Left::Random(seed) => seed,
+            _ => 0,
+        });
+        // Much, half or little of it.
+        let keep_of_8 = [1, 4, 7][random.below(3) as usize];
+        for (i, op) in journal.ops[..position].iter().enumerate() {
+            let is_sure = sure[i] < position;
+            let part = match left {
+                _ if is_sure => Some(Part::Whole),
+                Left::Nothing => None,
+                Left::Everything => Some(Part::Whole),
+                Left::AllBut(missing) => (i != missing).then_some(Part::Whole),
+                Left::Only(there) => (i == there).then_some(Part::Whole),
+                Left::Random(_) => some_part(&mut random, keep_of_8),
+            };
+            if let Some(part) = part {
+                disk.apply(op, part);
+            }
+        }
+        disk
+    }
+
+    /// The calls before `position` that no sync before it covers.
+    #[must_use]
+    pub fn unsure(journal: &Journal, sure: &[usize], position: usize) -> Vec<usize> {
+        let unsure = |&i: &usize| sure[i] >= position && journal.ops[i].covered_by().is_some();
+        (0..position).filter(unsure).collect()
+    }
+
+    /// All files and directories that will ever be made, none of them with a name.
+    fn empty(journal: &Journal) -> Disk {
+        let mut nodes = vec![Content::Dir(BTreeMap::new()); journal.nodes()];
+        for op in &journal.ops {
+            if let Op::Make { node, is_dir: false, .. } = op {
+                nodes[*node] = Content::File(Arc::default());
+            }
+        }
+        Disk { nodes }
+    }
+
+    fn names(&mut self, dir: Node) -> Option<&mut BTreeMap<String, Node>> {
+        match &mut self.nodes[dir] {
+            Content::Dir(names) => Some(names),
+            Content::File(_) => None,
+        }
+    }
+
+    fn bytes(&mut self, file: Node) -> Option<&mut Vec<u8>> {
+        match &mut self.nodes[file] {
+            Content::File(bytes) => Some(Arc::make_mut(bytes)),
+            Content::Dir(_) => None,
+        }
+    }
+
+    fn apply(&mut self, op: &Op, part: Part) {
+        match op {
+            Op::Make { dir, name, node, .. } | Op::Link { dir, name, node } => {
+                if let Some(names) = self.names(*dir) {
+                    names.insert(name.clone(), *node);
+                }
+            }
+            Op::Unlink { dir, name } => {
+                if let Some(names) = self.names(*dir) {
+                    names.remove(name);
+                }
+            }
+            Op::Rename { dir, from, to, node } => {
+                if let Some(names) = self.names(*dir) {
+                    names.remove(from);
+                    names.insert(to.clone(), *node);
+                }
+            }
+            Op::Write { node, offset, bytes } => {
+                if let Some(file) = self.bytes(*node) {
+                    write_part(file, *offset, bytes, part);
+                }
+            }
+            Op::SetLen { node, len } => {
+                if let Some(file) = self.bytes(*node) {
+                    file.resize(*len as usize, 0);
+                }
+            }
+            Op::Punch { node, offset, len } => {
+                if let Some(file) = self.bytes(*node) {
+                    let end = (offset + len).min(file.len() as u64) as usize;
+                    let start = (*offset as usize).min(end);
+                    file[start..end].fill(0);
+                }
+            }
+            Op::Sync { .. } | Op::Mark(_) => {}
+        }
+    }
+
+    /// Writes it out below `dir`, which must be there and empty.
+    ///
+    /// # Errors
+    /// What the file system reports.
+    pub fn write_to(&self, dir: &Path) -> io::Result<()> {
+        self.write_names(0, dir)
+    }
+
+    fn write_names(&self, node: Node, dir: &Path) -> io::Result<()> {
+        let Content::Dir(names) = &self.nodes[node] else { return Ok(()) };
+        for (name, &node) in names {
+            let path = dir.join(name);
+            match &self.nodes[node] {
+                // Further names of a file become copies: no reader can tell.
+                Content::File(bytes) => fs::write(path, &**bytes)?,
+                Content::Dir(_) => {
+                    fs::create_dir(&path)?;
+                    self.write_names(node, &path)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Where a directory differs from this, if it does.
+    ///
+    /// # Errors
+    /// What the file system reports.
+    pub fn difference(&self, dir: &Path) -> io::Result<Option<String>> {
+        self.difference_below(0, dir)
+    }
+
+    fn difference_below(&self, node: Node, dir: &Path) -> io::Result<Option<String>> {
+        let Content::Dir(names) = &self.nodes[node] else { return Ok(None) };
+        let mut found: Vec<String> = Vec::new();
+        for entry in fs::read_dir(dir)? {
+            found.push(entry?.file_name().to_string_lossy().into_owned());
+        }
+        found.sort_unstable();
+        if !found.iter().eq(names.keys()) {
+            let recorded: Vec<_> = names.keys().collect();
+            return Ok(Some(format!("{} holds {found:?}, not {recorded:?}", dir.display())));
+        }
+        for (name, &node) in names {
+            let path = dir.join(name);
+            let difference = match &self.nodes[node] {
+                Content::File(bytes) => {
+                    (fs::read(&path)? != **bytes).then(|| format!("{} differs", path.display()))
+                }
+                Content::Dir(_) => self.difference_below(node, &path)?,
+            };
+            if difference.is_some() {
+                return Ok(difference);
+            }
+        }
+        Ok(None)
+    }
+}
+
+fn some_part(random: &mut Random, keep_of_8: u64) -> Option<Part> {
+    let kept = random.below(8) < keep_of_8;
+    let seed = random.number();
+    match seed % 16 {
+        0..4 => Some(Part::Torn(seed)),
+        4 => Some(Part::Length),
+        _ => kept.then_some(Part::Whole),
+    }
+}
+
+fn write_part(file: &mut Vec<u8>, offset: u64, bytes: &[u8], part: Part) {
+    let end = offset + bytes.len() as u64;
+    let mut put = |from: u64, to: u64| {
+        if (file.len() as u64) < to {
+            file.resize(to as usize, 0);
+        }
+        let source = &bytes[(from - offset) as usize..(to - offset) as usize];
+        file[from as usize..to as usize].copy_from_slice(source);
+    };
+    match part {
+        Part::Whole => put(offset, end),
+        Part::Length => file.resize(file.len().max(end as usize), 0),
+        Part::Torn(seed) => {
+            let mut random = Random::new(seed);
+            let mut at = offset;
+            while at < end {
+                let to = (at / BLOCK_BYTES * BLOCK_BYTES + BLOCK_BYTES).min(end);
+                if random.once_in(2) {
+                    put(at, to);
+                }
+                at = to;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn journal() -> Journal {
+        let bytes = |byte: u8| Arc::<[u8]>::from(vec![byte; 1024]);
+        let sync = |node| Op::Sync { node, path: String::new() };
+        Journal {
+            ops: vec![
+                Op::Make { dir: 0, name: "a".into(), node: 1, is_dir: false },
+                Op::Write { node: 1, offset: 0, bytes: bytes(1) },
+                sync(1),
+                sync(0),
+                Op::Write { node: 1, offset: 1024, bytes: bytes(2) },
+                Op::Rename { dir: 0, from: "a".into(), to: "b".into(), node: 1 },
+                Op::Punch { node: 1, offset: 0, len: 512 },
+            ],
+        }
+    }
+
+    fn files(position: usize, left: Left) -> Vec<(String, Vec<u8>)> {
+        let journal = journal();
+        let disk = Disk::after_cut(&journal, &journal.sure_from(), position, left);
+        let dir = tempfile::tempdir().unwrap();
+        disk.write_to(dir.path()).unwrap();
+        assert_eq!(disk.difference(dir.path()).unwrap(), None);
+        let mut files: Vec<_> = fs::read_dir(dir.path())
+            .unwrap()
+            .map(|entry| entry.unwrap())
+            .map(|entry| {
+                (entry.file_name().into_string().unwrap(), fs::read(entry.path()).unwrap())
+            })
+            .collect();
+        files.sort();
+        files
+    }
+
+    #[test]
+    fn a_name_is_sure_with_its_directory_and_a_content_with_its_file() {
+        assert_eq!(files(3, Left::Nothing), []);
+        assert_eq!(files(3, Left::Everything), [("a".into(), vec![1; 1024])]);
+        assert_eq!(files(4, Left::Nothing), [("a".into(), vec![1; 1024])]);
+        assert_eq!(files(7, Left::Nothing), [("a".into(), vec![1; 1024])]);
+        let grown = [vec![1; 1024], vec![2; 1024]].concat();
+        assert_eq!(files(6, Left::Everything), [("b".into(), grown.clone())]);
+        assert_eq!(files(6, Left::Only(4)), [("a".into(), grown)]);
+        assert_eq!(files(6, Left::AllBut(4)), [("b".into(), vec![1; 1024])]);
+        let punched = [vec![0; 512], vec![1; 512]].concat();
+        assert_eq!(files(7, Left::Only(6)), [("a".into(), punched)]);
+    }
+
+    #[test]
+    fn random_subsets_tear_writes_and_leave_what_is_sure_alone() {
+        let mut seen = std::collections::HashSet::new();
+        for seed in 0..300 {
+            let files = files(6, Left::Random(seed));
+            let [(name, bytes)] = &files[..] else { panic!("{} files", files.len()) };
+            assert_eq!(bytes[..1024], [1; 1024]);
+            let blocks: Vec<u8> = bytes[1024..].chunks(512).map(|block| block[0]).collect();
+            seen.insert((name.clone(), blocks));
+        }
+        // Neither, a zero length, one, the other (with a hole before it), both; under either name.
+        assert_eq!(seen.len(), 10, "{seen:?}");
+    }
+}

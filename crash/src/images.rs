@@ -1,0 +1,273 @@
+//! Crash images of a recorded life: which power cuts are tried, and what must come back.
+//!
+//! The state that an image must open at follows from the journal alone. It is the one of the last `checkpoint` that
+//! had returned, or that `Store::open` had returned with; and from a checkpoint's renaming until one of these, it may
+//! be that checkpoint's as well.
+
+use std::fmt;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail, ensure};
+use embank_kv::Store;
+
+use crate::disk::{Disk, Left};
+use crate::journal::{Journal, Mark, Op};
+use crate::random::{Random, content};
+use crate::rows::{self, Model};
+use crate::workload::{BANK, KEYS_END, State, open, options, serial_of};
+
+/// Every so many images a scan is held against the model too, and an older checkpoint is fallen back to.
+const SELDOM: u64 = 4;
+
+/// What the program was doing when the power went.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Phase {
+    /// In `Store::open`.
+    Open,
+    /// In `checkpoint`.
+    Checkpoint,
+    /// In `compact`; where compaction runs in the background, it may also be at work in any other phase.
+    Compaction,
+    /// In batches, whose pages are written as they fill.
+    Work,
+}
+
+/// A moment at which the power goes.
+#[derive(Debug, Clone, Copy)]
+pub struct Moment {
+    /// Calls of the journal before it.
+    pub position: usize,
+    /// The serial number of the state that is durable.
+    pub sure: u64,
+    /// That of a checkpoint that may be complete.
+    pub maybe: Option<u64>,
+    /// What the program was doing.
+    pub phase: Phase,
+}
+
+impl Moment {
+    fn admits(self, serial: u64) -> bool {
+        serial == self.sure || Some(serial) == self.maybe
+    }
+}
+
+/// A moment and what had reached the disk by then.
+#[derive(Debug, Clone, Copy)]
+pub struct Cut {
+    /// When.
+    pub moment: Moment,
+    /// What.
+    pub left: Left,
+}
+
+impl fmt::Display for Cut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "after call {} ({:?})", self.moment.position, self.left)
+    }
+}
+
+/// All moments of a journal, before its first call and after each.
+#[must_use]
+pub fn moments(journal: &Journal) -> Vec<Moment> {
+    let mut moment = Moment { position: 0, sure: 0, maybe: None, phase: Phase::Work };
+    let mut begun = None;
+    let mut moments = vec![moment];
+    for (i, op) in journal.ops.iter().enumerate() {
+        moment.position = i + 1;
+        match op {
+            Op::Mark(Mark::Begun { serial }) => {
+                begun = Some(*serial);
+                moment.phase = Phase::Checkpoint;
+            }
+            Op::Mark(Mark::Done { serial } | Mark::Opened { serial }) => {
+                (moment.sure, moment.maybe, begun) = (*serial, None, None);
+                moment.phase = Phase::Work;
+            }
+            Op::Mark(Mark::Compacting) => moment.phase = Phase::Compaction,
+            Op::Mark(Mark::Opening) => moment.phase = Phase::Open,
+            Op::Mark(Mark::Working) => moment.phase = Phase::Work,
+            // A checkpoint gets its final name.
+            Op::Rename { from, to, .. } if from.strip_suffix(".partial") == Some(to) => {
+                moment.maybe = begun;
+            }
+            _ => {}
+        }
+        moments.push(moment);
+    }
+    moments
+}
+
+/// `count` different cuts of a journal: at each moment with nothing and with everything of what was not sure, with
+/// each single call missing or there alone, and with random subsets; a random selection if that is more.
+#[must_use]
+pub fn cuts(journal: &Journal, count: usize, random: &mut Random) -> Vec<Cut> {
+    let (sure, moments) = (journal.sure_from(), moments(journal));
+    let mut plain = Vec::new();
+    let mut singles = Vec::new();
+    for &moment in &moments {
+        let unsure = Disk::unsure(journal, &sure, moment.position);
+        plain.push(Cut { moment, left: Left::Nothing });
+        if !unsure.is_empty() {
+            plain.push(Cut { moment, left: Left::Everything });
+        }
+        for call in unsure {
+            singles.push(Cut { moment, left: Left::AllBut(call) });
+            singles.push(Cut { moment, left: Left::Only(call) });
+        }
+    }
+    // A third each.
+    shuffle(&mut plain, random);
+    shuffle(&mut singles, random);
+    let mut cuts: Vec<Cut> = plain.into_iter().take(count / 3).collect();
+    cuts.extend(singles.into_iter().take(count / 3));
+    while cuts.len() < count {
+        let moment = moments[random.below(moments.len() as u64) as usize];
+        cuts.push(Cut { moment, left: Left::Random(random.number()) });
+    }
+    cuts
+}
+
+fn shuffle<T>(items: &mut [T], random: &mut Random) {
+    for i in (1..items.len()).rev() {
+        items.swap(i, random.below(i as u64 + 1) as usize);
+    }
+}
+
+/// What a bank must come back as.
+#[derive(Debug)]
+pub struct Oracle<'a> {
+    journal: &'a Journal,
+    states: &'a [State],
+    sure: Vec<usize>,
+}
+
+impl<'a> Oracle<'a> {
+    /// The oracle of a journal whose states are these.
+    #[must_use]
+    pub fn new(journal: &'a Journal, states: &'a [State]) -> Self {
+        Oracle { journal, states, sure: journal.sure_from() }
+    }
+
+    /// Makes the image of `cut` in `dir`, which must be empty, opens it, and holds it against the oracle. The image
+    /// has been worked with when this returns.
+    ///
+    /// # Errors
+    /// What is wrong.
+    pub fn check(&self, cut: &Cut, dir: &Path, seed: u64) -> Result<()> {
+        let mut random = Random::new(seed);
+        self.lay_out(cut, dir)?;
+        let bank = dir.join(BANK);
+        if random.once_in(SELDOM) {
+            self.check_older(cut, dir).context("falling back to an older checkpoint")?;
+        }
+        let options = options(false);
+        let store = open(&bank, &options).context("opening it")?;
+        let serial = serial_of(&store)?;
+        ensure!(
+            cut.moment.admits(serial),
+            "it is at state {serial}, not at {}{}",
+            cut.moment.sure,
+            cut.moment.maybe.map_or(String::new(), |maybe| format!(" or {maybe}"))
+        );
+        let state = &self.states[serial as usize];
+        self.check_state(&store, state)?;
+        if serial > 0 && random.once_in(SELDOM) {
+            rows::check_by_scan(&store, &state.model)?;
+        }
+        let model = work_on(&store, &state.model, &mut random).context("working on")?;
+        let blob = content(seed, 2, 100);
+        store.checkpoint(&blob).context("taking a checkpoint of it")?;
+        rows::check(&store, &model, KEYS_END).context("after a checkpoint of it")?;
+        drop(store);
+        let store = open(&bank, &options).context("opening it again")?;
+        ensure!(store.recovered().is_some_and(|found| found.blob == blob), "its own blob");
+        rows::check(&store, &model, KEYS_END).context("opened again")
+    }
+
+    /// Makes the image of `cut` in `dir`.
+    ///
+    /// # Errors
+    /// What the file system reports.
+    pub fn lay_out(&self, cut: &Cut, dir: &Path) -> Result<()> {
+        let disk = Disk::after_cut(self.journal, &self.sure, cut.moment.position, cut.left);
+        disk.write_to(dir).context("writing the image")
+    }
+
+    fn check_state(&self, store: &Store, state: &State) -> Result<()> {
+        if state.serial > 0 {
+            let same = store.recovered().is_some_and(|found| found.blob == state.blob());
+            ensure!(same, "the blob of state {} differs", state.serial);
+        }
+        rows::check(store, &state.model, KEYS_END)
+            .with_context(|| format!("the rows of state {}", state.serial))
+    }
+
+    /// Holds every checkpoint but the newest against what it held: a name without `.partial` is a promise. Works on
+    /// copies.
+    fn check_older(&self, cut: &Cut, dir: &Path) -> Result<()> {
+        let copy = dir.join("older");
+        let checkpoints = copy.join(BANK).join("checkpoints");
+        for passed_over in 1.. {
+            std::fs::create_dir(&copy)?;
+            self.lay_out(cut, &copy)?;
+            let mut names = complete_names(&checkpoints)?;
+            names.sort_unstable();
+            let left = names.len().saturating_sub(passed_over);
+            for name in &names[left..] {
+                std::fs::remove_dir_all(checkpoints.join(name))?;
+            }
+            if left > 0 {
+                let store = open(&copy.join(BANK), &options(false)).context("opening it")?;
+                let serial = serial_of(&store)?;
+                let Some(state) = self.states.get(serial as usize) else {
+                    bail!("state {serial}?")
+                };
+                self.check_state(&store, state)?;
+            }
+            std::fs::remove_dir_all(&copy)?;
+            if left == 0 {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The names of the directories that say that they are complete checkpoints.
+fn complete_names(checkpoints: &Path) -> Result<Vec<String>> {
+    let mut names = Vec::new();
+    // A bank that is just being made has no such directory.
+    if checkpoints.is_dir() {
+        for entry in std::fs::read_dir(checkpoints)? {
+            let name = entry?.file_name().into_string().unwrap_or_default();
+            names.extend((!name.ends_with(".partial")).then_some(name));
+        }
+    }
+    Ok(names)
+}
+
+/// Some work of each kind, on the store and on a copy of the model.
+fn work_on(store: &Store, model: &Model, random: &mut Random) -> Result<Model> {
+    let mut model = model.clone();
+    if !model.contains_key("afterwards") {
+        rows::create(store, &mut model, "afterwards", 16, false)?;
+    }
+    for (name, expected) in &mut model {
+        let table = rows::table(store, name)?;
+        let first = random.below(KEYS_END - 40);
+        let keys: Vec<u64> = (first..first + 40).collect();
+        let values: Vec<_> =
+            keys.iter().map(|&key| content(key, first, expected.value_bytes as usize)).collect();
+        rows::put(store, &table, &keys, &values)?;
+        expected.rows.extend(keys.iter().copied().zip(values));
+        let deleted: Vec<u64> = keys[..7].iter().map(|key| key / 2).collect();
+        store.delete(table.id, &deleted)?;
+        deleted.iter().for_each(|key| {
+            expected.rows.remove(key);
+        });
+    }
+    if random.once_in(SELDOM) {
+        store.compact()?;
+    }
+    Ok(model)
+}

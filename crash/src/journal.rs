@@ -1,0 +1,223 @@
+//! What a program did to a directory, call by call, and what of it a sync has made sure of.
+
+use std::fmt;
+use std::sync::Arc;
+
+/// A file or directory, whatever its name; numbered from 0, the recorded directory itself.
+pub type Node = usize;
+
+/// One call that changed something, made sure of something, or says where the program was.
+#[derive(Debug, Clone)]
+pub enum Op {
+    /// A new file or directory `node`, named `name` in `dir`.
+    Make {
+        /// The directory.
+        dir: Node,
+        /// The name in it.
+        name: String,
+        /// What the name leads to.
+        node: Node,
+        /// Whether that is a directory.
+        is_dir: bool,
+    },
+    /// A further name of a file.
+    Link {
+        /// The directory.
+        dir: Node,
+        /// The name in it.
+        name: String,
+        /// What the name leads to.
+        node: Node,
+    },
+    /// A name is gone: of a file, or of an empty directory.
+    Unlink {
+        /// The directory.
+        dir: Node,
+        /// The name that was in it.
+        name: String,
+    },
+    /// A name changed within its directory, over whatever had the new one. There or not there as a whole.
+    Rename {
+        /// The directory.
+        dir: Node,
+        /// The old name.
+        from: String,
+        /// The new one.
+        to: String,
+        /// What it leads to.
+        node: Node,
+    },
+    /// Bytes of a file.
+    Write {
+        /// The file.
+        node: Node,
+        /// Where in it.
+        offset: u64,
+        /// What.
+        bytes: Arc<[u8]>,
+    },
+    /// A file was cut or made longer.
+    SetLen {
+        /// The file.
+        node: Node,
+        /// Its new length.
+        len: u64,
+    },
+    /// A part of a file reads as zeros now; its length stays.
+    Punch {
+        /// The file.
+        node: Node,
+        /// Where the part begins.
+        offset: u64,
+        /// How long it is.
+        len: u64,
+    },
+    /// A file's content and length, or a directory's names, were synced.
+    Sync {
+        /// What was synced.
+        node: Node,
+        /// Its path from the recorded directory at that moment.
+        path: String,
+    },
+    /// The program says where it is.
+    Mark(Mark),
+}
+
+/// Where the program under test was.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mark {
+    /// It is about to call `checkpoint`.
+    Begun {
+        /// The state's serial number, which is in the blob and never comes again.
+        serial: u64,
+    },
+    /// `checkpoint` returned.
+    Done {
+        /// As in `Begun`.
+        serial: u64,
+    },
+    /// `Store::open` returned a store in this state: 0 for an empty one.
+    Opened {
+        /// As in `Begun`.
+        serial: u64,
+    },
+    /// It is about to compact by hand.
+    Compacting,
+    /// It is about to open the bank.
+    Opening,
+    /// It is about to do anything else.
+    Working,
+}
+
+impl Op {
+    /// The node whose sync makes this sure: the file of a content, the directory of a name.
+    #[must_use]
+    pub fn covered_by(&self) -> Option<Node> {
+        match *self {
+            Op::Make { dir, .. }
+            | Op::Link { dir, .. }
+            | Op::Unlink { dir, .. }
+            | Op::Rename { dir, .. } => Some(dir),
+            Op::Write { node, .. } | Op::SetLen { node, .. } | Op::Punch { node, .. } => Some(node),
+            Op::Sync { .. } | Op::Mark(_) => None,
+        }
+    }
+}
+
+impl fmt::Display for Op {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Op::Make { dir, name, node, is_dir } => {
+                let kind = if *is_dir { "directory" } else { "file" };
+                write!(f, "make {kind} #{node} as {name} in #{dir}")
+            }
+            Op::Link { dir, name, node } => write!(f, "link #{node} as {name} in #{dir}"),
+            Op::Unlink { dir, name } => write!(f, "unlink {name} in #{dir}"),
+            Op::Rename { dir, from, to, node } => {
+                write!(f, "rename #{node} from {from} to {to} in #{dir}")
+            }
+            Op::Write { node, offset, bytes } => {
+                write!(f, "write {} bytes at {offset} of #{node}", bytes.len())
+            }
+            Op::SetLen { node, len } => write!(f, "set length of #{node} to {len}"),
+            Op::Punch { node, offset, len } => {
+                write!(f, "punch {len} bytes at {offset} of #{node}")
+            }
+            Op::Sync { node, path } => write!(f, "sync #{node} {path}"),
+            Op::Mark(mark) => write!(f, "-- {mark:?}"),
+        }
+    }
+}
+
+/// Everything that was done to a directory, in order.
+#[derive(Debug, Clone, Default)]
+pub struct Journal {
+    /// The calls.
+    pub ops: Vec<Op>,
+}
+
+impl Journal {
+    /// For each call, the place of the first sync that makes it sure; beyond the end if there is none. Syncs and
+    /// marks need none.
+    #[must_use]
+    pub fn sure_from(&self) -> Vec<usize> {
+        let mut next_sync = vec![usize::MAX; self.nodes()];
+        let mut sure = vec![0; self.ops.len()];
+        for (i, op) in self.ops.iter().enumerate().rev() {
+            if let Op::Sync { node, .. } = op {
+                next_sync[*node] = i;
+            }
+            if let Some(node) = op.covered_by() {
+                sure[i] = next_sync[node];
+            }
+        }
+        sure
+    }
+
+    /// How many files and directories there have been.
+    #[must_use]
+    pub fn nodes(&self) -> usize {
+        let made = |op: &Op| match op {
+            Op::Make { node, .. } => node + 1,
+            _ => 1,
+        };
+        self.ops.iter().map(made).max().unwrap_or(1)
+    }
+
+    /// The same without the syncs of which `gone` says so: the program as it would be without them.
+    #[must_use]
+    pub fn without_syncs(&self, mut gone: impl FnMut(usize, &str) -> bool) -> Journal {
+        let kept = |(i, op): (usize, &Op)| match op {
+            Op::Sync { path, .. } if gone(i, path) => None,
+            op => Some(op.clone()),
+        };
+        Journal { ops: self.ops.iter().enumerate().filter_map(kept).collect() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_is_sure_from_the_next_sync_of_its_own_node() {
+        let make = |node: Node, dir, is_dir| Op::Make { dir, name: node.to_string(), node, is_dir };
+        let write = |node| Op::Write { node, offset: 0, bytes: [1].into() };
+        let sync = |node| Op::Sync { node, path: String::new() };
+        let ops = vec![
+            make(1, 0, true),  // sure with 6
+            make(2, 1, false), // sure with 4
+            write(2),          // sure with 3
+            sync(2),
+            sync(1),
+            write(2), // never
+            sync(0),
+        ];
+        let journal = Journal { ops };
+        let none = usize::MAX;
+        assert_eq!(journal.sure_from(), [6, 4, 3, 0, 0, none, 0]);
+        assert_eq!(journal.nodes(), 3);
+        let without = journal.without_syncs(|i, _| i == 3);
+        assert_eq!(without.sure_from(), [5, 3, none, 0, none, 0]);
+    }
+}

@@ -1,0 +1,16 @@
+//! How the store is tested against loss of power and kills.
+//!
+//! - [`recorder`] records what the store does to its directory, system call by system call, into a [`journal`].
+//! - [`disk`] builds from a journal what a power cut may have left.
+//! - [`workload`] is the life of a bank that is recorded, and [`images`] says what must come back from its images.
+//!
+//! `docs/testing.md` has the commands.
+#![cfg(all(target_os = "linux", target_env = "gnu", target_pointer_width = "64"))]
+
+pub mod disk;
+pub mod images;
+pub mod journal;
+pub mod random;
+pub mod recorder;
+pub mod rows;
+pub mod workload;

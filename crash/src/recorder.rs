@@ -1,0 +1,263 @@
+//! Records what this process does to a directory, at the C library.
+//!
+//! **Problem.** The store writes its log through `Device` and everything else through `std::fs`. A recorder in the
+//! store would need a seam around all of that, would test the seam, and would not see a call that goes round it: a
+//! forgotten sync is exactly such a slip.
+//!
+//! **Approach.** This crate defines `open64`, `write`, `fsync`, `rename`, ... under the C library's own names. A
+//! program that links it calls these wherever Rust's standard library would call those, so the store runs as it ships.
+//! Each forwards to the kernel (`syscall`) and, while a [`Recording`] is going on and the call is about its directory,
+//! adds to one [`Journal`]. That is done under one lock, so the journal's order is the order of the calls. It is kept
+//! out of `embank-bench`, whose figures it would touch.
+//!
+//! **Whole or useless.** A call under a name that is not here would go unseen. So [`Recording::finish`] replays the
+//! journal and compares the result with the directory, byte by byte; what is not understood (a rename across
+//! directories, another mode of `fallocate`) is an error there. Transfers by io_uring would not be seen either: the
+//! store only reads that way.
+//!
+//! **Kills.** [`Recording::kill_in`] lets so many calls pass; the ones that follow fail with `EIO` and do nothing, as if
+//! the process were gone. What is left is what SIGKILL leaves, in the middle of anything, at every call's boundary.
+//!
+//! Source: ALICE (Pillai et al., OSDI 2014) records system calls and builds the states that a file system may leave;
+//! CrashMonkey (Mohan et al., OSDI 2018) does so below the file system.
+
+use std::collections::HashMap;
+use std::ffi::{CStr, OsStr};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anyhow::{Context, Result, ensure};
+use parking_lot::{Mutex, MutexGuard};
+
+use crate::disk::{Disk, Left};
+use crate::journal::{Journal, Mark, Node, Op};
+
+mod calls;
+
+/// Whether calls are recorded. Relaxed: what is recorded is behind `STATE`'s lock; a thread of the program under test
+/// is started after this was set, or it works on another directory.
+static RECORDING: AtomicBool = AtomicBool::new(false);
+/// Whether syncs of files that are not recorded are left out. Relaxed: a matter of speed.
+static SYNCS_SKIPPED: AtomicBool = AtomicBool::new(false);
+static STATE: Mutex<Option<State>> = Mutex::new(None);
+/// One recording at a time.
+static TURN: Mutex<()> = Mutex::new(());
+
+/// What is known of the recorded directory.
+#[derive(Debug)]
+struct State {
+    root: Vec<u8>,
+    journal: Journal,
+    names: HashMap<(Node, String), Node>,
+    /// Where each node was found last: its directory and its name.
+    places: Vec<(Node, String)>,
+    is_dir: Vec<bool>,
+    files: HashMap<i32, Node>,
+    /// Calls that still pass.
+    passes: Option<u64>,
+    /// A call that can't be recorded.
+    not_understood: Option<String>,
+}
+
+impl State {
+    /// Whether another call may change something.
+    fn pass(&mut self) -> bool {
+        match &mut self.passes {
+            None => true,
+            Some(0) => false,
+            Some(left) => {
+                *left -= 1;
+                true
+            }
+        }
+    }
+
+    /// The directory and name that a path from the directory `from` leads to.
+    fn place(&self, from: Node, path: &[u8]) -> Option<(Node, String)> {
+        let path = std::str::from_utf8(path).ok()?;
+        let mut parts = path.split('/').filter(|part| !part.is_empty() && *part != ".");
+        let last = parts.next_back()?;
+        let dir = parts.try_fold(from, |dir, part| self.names.get(&(dir, part.into())).copied())?;
+        Some((dir, last.into()))
+    }
+
+    /// The same for a path as a call got it, with the open directory that it starts from.
+    fn place_of(&self, dir_fd: i32, path: &[u8]) -> Option<(Node, String)> {
+        if path.first() != Some(&b'/') {
+            return self.place(*self.files.get(&dir_fd)?, path);
+        }
+        let below = path.strip_prefix(&self.root[..])?;
+        if below.first() != Some(&b'/') {
+            return None;
+        }
+        self.place(0, below)
+    }
+
+    /// What a path leads to.
+    fn node_of(&self, dir_fd: i32, path: &[u8]) -> Option<Node> {
+        if path == self.root {
+            return Some(0);
+        }
+        self.names.get(&self.place_of(dir_fd, path)?).copied()
+    }
+
+    fn path(&self, node: Node) -> String {
+        if node == 0 {
+            return String::new();
+        }
+        let (dir, name) = &self.places[node];
+        let above = self.path(*dir);
+        if above.is_empty() { name.clone() } else { format!("{above}/{name}") }
+    }
+
+    fn make(&mut self, (dir, name): (Node, String), is_dir: bool) -> Node {
+        let node = self.places.len();
+        self.places.push((dir, name.clone()));
+        self.is_dir.push(is_dir);
+        self.names.insert((dir, name.clone()), node);
+        self.journal.ops.push(Op::Make { dir, name, node, is_dir });
+        node
+    }
+
+    fn file(&self, fd: i32) -> Option<Node> {
+        self.files.get(&fd).copied().filter(|&node| !self.is_dir[node])
+    }
+
+    fn wrote(&mut self, node: Node, offset: u64, bytes: &[u8]) {
+        self.journal.ops.push(Op::Write { node, offset, bytes: Arc::from(bytes) });
+    }
+
+    fn synced(&mut self, node: Node) {
+        let path = self.path(node);
+        self.journal.ops.push(Op::Sync { node, path });
+    }
+
+    fn unlinked(&mut self, (dir, name): (Node, String)) {
+        self.names.remove(&(dir, name.clone()));
+        self.journal.ops.push(Op::Unlink { dir, name });
+    }
+
+    fn renamed(&mut self, from: (Node, String), to: (Node, String)) {
+        let Some(node) = self.names.remove(&from) else { return };
+        if from.0 != to.0 {
+            self.not_understood = Some(format!("a rename of {} across directories", from.1));
+        }
+        self.names.insert(to.clone(), node);
+        self.places[node] = to.clone();
+        self.journal.ops.push(Op::Rename { dir: from.0, from: from.1, to: to.1, node });
+    }
+
+    fn linked(&mut self, node: Node, (dir, name): (Node, String)) {
+        self.names.insert((dir, name.clone()), node);
+        self.journal.ops.push(Op::Link { dir, name, node });
+    }
+
+    /// Takes in a directory that is there already: all of it sure.
+    fn take_in(&mut self, node: Node, dir: &Path) -> Result<()> {
+        let mut entries: Vec<_> = std::fs::read_dir(dir)?.collect::<std::io::Result<_>>()?;
+        entries.sort_by_key(std::fs::DirEntry::file_name);
+        for entry in entries {
+            let name = entry.file_name().into_string().ok().context("a name that is not UTF-8")?;
+            let is_dir = entry.file_type()?.is_dir();
+            let made = self.make((node, name), is_dir);
+            if is_dir {
+                self.take_in(made, &entry.path())?;
+            } else {
+                self.wrote(made, 0, &std::fs::read(entry.path())?);
+                self.synced(made);
+            }
+        }
+        self.synced(node);
+        Ok(())
+    }
+}
+
+/// Leaves out the syncs of all files that are not being recorded, from now on: copies that are looked at and thrown
+/// away need none.
+pub fn skip_syncs() {
+    SYNCS_SKIPPED.store(true, Ordering::Relaxed);
+}
+
+/// The record of a directory, going on until it is finished or dropped. One at a time in a process; a second one
+/// waits.
+#[derive(Debug)]
+pub struct Recording {
+    root: PathBuf,
+    _turn: MutexGuard<'static, ()>,
+}
+
+impl Recording {
+    /// Begins to record what this process does below `root`, a directory that is there. What it holds is taken in
+    /// as if it had been synced.
+    ///
+    /// # Errors
+    /// The directory can't be read.
+    pub fn start(root: &Path) -> Result<Self> {
+        let turn = TURN.lock();
+        let root = root.canonicalize().with_context(|| format!("opening {}", root.display()))?;
+        let mut state = State {
+            root: root.as_os_str().as_bytes().to_vec(),
+            journal: Journal::default(),
+            names: HashMap::new(),
+            places: vec![(0, String::new())],
+            is_dir: vec![true],
+            files: HashMap::new(),
+            passes: None,
+            not_understood: None,
+        };
+        state.take_in(0, &root)?;
+        *STATE.lock() = Some(state);
+        RECORDING.store(true, Ordering::Relaxed);
+        Ok(Recording { root, _turn: turn })
+    }
+
+    /// The recorded directory, by the path under which calls are seen.
+    #[must_use]
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Notes where the program is.
+    pub fn mark(&self, mark: Mark) {
+        if let Some(state) = &mut *STATE.lock() {
+            state.journal.ops.push(Op::Mark(mark));
+        }
+    }
+
+    /// Lets so many more calls pass; then nothing changes any more, and calls fail. `None` lets all pass again.
+    pub fn kill_in(&self, calls: Option<u64>) {
+        if let Some(state) = &mut *STATE.lock() {
+            state.passes = calls;
+        }
+    }
+
+    /// The journal.
+    ///
+    /// # Errors
+    /// Something was done to the directory that the journal does not show.
+    pub fn finish(self) -> Result<Journal> {
+        RECORDING.store(false, Ordering::Relaxed);
+        let state = STATE.lock().take().context("the recording has ended already")?;
+        ensure!(state.not_understood.is_none(), "can't record {:?}", state.not_understood);
+        let journal = state.journal;
+        let whole =
+            Disk::after_cut(&journal, &journal.sure_from(), journal.ops.len(), Left::Everything);
+        let difference = whole.difference(&self.root).context("reading the recorded directory")?;
+        ensure!(difference.is_none(), "a call went unseen: {}", difference.unwrap_or_default());
+        Ok(journal)
+    }
+}
+
+impl Drop for Recording {
+    fn drop(&mut self) {
+        RECORDING.store(false, Ordering::Relaxed);
+        STATE.lock().take();
+    }
+}
+
+/// A path as the C library's functions get it.
+fn bytes_of(path: &CStr) -> &[u8] {
+    OsStr::from_bytes(path.to_bytes()).as_bytes()
+}

@@ -1,0 +1,357 @@
+//! The C library's functions as the recorder sees them. Each does what it is named for.
+//!
+//! They must not call anything that calls them: no file is touched here but by `syscall`.
+
+use std::ffi::CStr;
+use std::sync::atomic::Ordering;
+
+use libc::{c_char, c_int, c_long, c_uint, c_void, mode_t, off64_t, size_t, ssize_t};
+use parking_lot::{MappedMutexGuard, MutexGuard};
+
+use super::{RECORDING, STATE, SYNCS_SKIPPED, State, bytes_of};
+use crate::journal::Op;
+
+/// The recording that is going on, if one is.
+fn state() -> Option<MappedMutexGuard<'static, State>> {
+    if !RECORDING.load(Ordering::Relaxed) {
+        return None;
+    }
+    MutexGuard::try_map(STATE.lock(), Option::as_mut).ok()
+}
+
+/// What a call of a process that is gone answers.
+fn gone() -> c_int {
+    // SAFETY: the pointer to this thread's own `errno`.
+    unsafe { *libc::__errno_location() = libc::EIO };
+    -1
+}
+
+/// The path behind a C library call's argument.
+///
+/// # Safety
+/// A string as such a call may get it, which stays for the call.
+unsafe fn path<'a>(path: *const c_char) -> &'a [u8] {
+    // SAFETY: the caller's duty.
+    bytes_of(unsafe { CStr::from_ptr(path) })
+}
+
+/// `openat`, as the kernel does it.
+///
+/// # Safety
+/// As for `openat`.
+unsafe fn open_in(dir_fd: c_int, name: *const c_char, flags: c_int, mode: mode_t) -> c_int {
+    // SAFETY: the caller's duty; the kernel adds O_LARGEFILE on 64-bit systems.
+    let open = || unsafe {
+        libc::syscall(libc::SYS_openat, dir_fd, name, flags, c_long::from(mode)) as c_int
+    };
+    let Some(mut state) = state() else { return open() };
+    // SAFETY: the caller's duty.
+    let bytes = unsafe { path(name) };
+    let (there, place) = (state.node_of(dir_fd, bytes), state.place_of(dir_fd, bytes));
+    let makes = there.is_none() && place.is_some() && flags & libc::O_CREAT != 0;
+    let cuts = there.is_some() && flags & libc::O_TRUNC != 0;
+    if (makes || cuts) && !state.pass() {
+        return gone();
+    }
+    let fd = open();
+    if fd < 0 {
+        return fd;
+    }
+    let node = match (there, place) {
+        (None, Some(place)) if makes => Some(state.make(place, false)),
+        _ => there,
+    };
+    match node {
+        Some(node) => state.files.insert(fd, node),
+        None => state.files.remove(&fd),
+    };
+    if let Some(node) = there.filter(|_| cuts) {
+        state.journal.ops.push(Op::SetLen { node, len: 0 });
+    }
+    fd
+}
+
+/// # Safety
+/// As `open`. The mode is an argument like the others where arguments of variadic functions are passed like any (x86-64
+/// and AArch64 Linux); it is only looked at when a file is created, when there is one.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn open64(name: *const c_char, flags: c_int, mode: mode_t) -> c_int {
+    // SAFETY: the caller's duty.
+    unsafe { open_in(libc::AT_FDCWD, name, flags, mode) }
+}
+
+/// # Safety
+/// As `open64`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn open(name: *const c_char, flags: c_int, mode: mode_t) -> c_int {
+    // SAFETY: the caller's duty.
+    unsafe { open_in(libc::AT_FDCWD, name, flags, mode) }
+}
+
+/// # Safety
+/// As `open64`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn openat64(
+    dir_fd: c_int,
+    name: *const c_char,
+    flags: c_int,
+    mode: mode_t,
+) -> c_int {
+    // SAFETY: the caller's duty.
+    unsafe { open_in(dir_fd, name, flags, mode) }
+}
+
+/// # Safety
+/// As `open64`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn openat(
+    dir_fd: c_int,
+    name: *const c_char,
+    flags: c_int,
+    mode: mode_t,
+) -> c_int {
+    // SAFETY: the caller's duty.
+    unsafe { open_in(dir_fd, name, flags, mode) }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn close(fd: c_int) -> c_int {
+    let mut state = state();
+    if let Some(state) = &mut state {
+        state.files.remove(&fd);
+    }
+    // SAFETY: no memory is involved; who owns the descriptor is the caller's business.
+    unsafe { libc::syscall(libc::SYS_close, fd) as c_int }
+}
+
+/// # Safety
+/// As for `write`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn write(fd: c_int, bytes: *const c_void, count: size_t) -> ssize_t {
+    // SAFETY: the caller's duty.
+    let write = || unsafe { libc::syscall(libc::SYS_write, fd, bytes, count) as ssize_t };
+    let Some(mut state) = state() else { return write() };
+    let Some(node) = state.file(fd) else {
+        drop(state);
+        return write();
+    };
+    if !state.pass() {
+        return gone() as ssize_t;
+    }
+    // SAFETY: no memory is involved.
+    let offset = unsafe { libc::syscall(libc::SYS_lseek, fd, 0, libc::SEEK_CUR) };
+    let done = write();
+    if done > 0 {
+        // SAFETY: the kernel has just read so many bytes from there.
+        let bytes = unsafe { std::slice::from_raw_parts(bytes.cast(), done.cast_unsigned()) };
+        state.wrote(node, offset.cast_unsigned(), bytes);
+    }
+    done
+}
+
+/// # Safety
+/// As for `pwrite`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn pwrite64(
+    fd: c_int,
+    bytes: *const c_void,
+    count: size_t,
+    offset: off64_t,
+) -> ssize_t {
+    // SAFETY: the caller's duty.
+    let write =
+        || unsafe { libc::syscall(libc::SYS_pwrite64, fd, bytes, count, offset) as ssize_t };
+    let Some(mut state) = state() else { return write() };
+    let Some(node) = state.file(fd) else {
+        drop(state);
+        return write();
+    };
+    if !state.pass() {
+        return gone() as ssize_t;
+    }
+    let done = write();
+    if done > 0 {
+        // SAFETY: the kernel has just read so many bytes from there.
+        let bytes = unsafe { std::slice::from_raw_parts(bytes.cast(), done.cast_unsigned()) };
+        state.wrote(node, offset.cast_unsigned(), bytes);
+    }
+    done
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn ftruncate64(fd: c_int, len: off64_t) -> c_int {
+    // SAFETY: no memory is involved.
+    let cut = || unsafe { libc::syscall(libc::SYS_ftruncate, fd, len) as c_int };
+    let Some(mut state) = state() else { return cut() };
+    let Some(node) = state.file(fd) else { return cut() };
+    if !state.pass() {
+        return gone();
+    }
+    let done = cut();
+    if done == 0 {
+        state.journal.ops.push(Op::SetLen { node, len: len.cast_unsigned() });
+    }
+    done
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn fallocate(fd: c_int, mode: c_int, offset: off64_t, len: off64_t) -> c_int {
+    // SAFETY: no memory is involved.
+    let allocate = || unsafe { libc::syscall(libc::SYS_fallocate, fd, mode, offset, len) as c_int };
+    let Some(mut state) = state() else { return allocate() };
+    let Some(node) = state.file(fd) else { return allocate() };
+    if !state.pass() {
+        return gone();
+    }
+    let done = allocate();
+    if done == 0 {
+        if mode != libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE {
+            state.not_understood = Some(format!("fallocate in mode {mode}"));
+        }
+        let (offset, len) = (offset.cast_unsigned(), len.cast_unsigned());
+        state.journal.ops.push(Op::Punch { node, offset, len });
+    }
+    done
+}
+
+/// A sync of either kind. What is recorded is not synced in truth: the journal says what would be.
+fn sync(fd: c_int, call: c_long) -> c_int {
+    if let Some(mut state) = state()
+        && let Some(&node) = state.files.get(&fd)
+    {
+        if !state.pass() {
+            return gone();
+        }
+        state.synced(node);
+        return 0;
+    }
+    if SYNCS_SKIPPED.load(Ordering::Relaxed) {
+        return 0;
+    }
+    // SAFETY: no memory is involved.
+    unsafe { libc::syscall(call, fd) as c_int }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn fsync(fd: c_int) -> c_int {
+    sync(fd, libc::SYS_fsync)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn fdatasync(fd: c_int) -> c_int {
+    sync(fd, libc::SYS_fdatasync)
+}
+
+/// # Safety
+/// As for `mkdir`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn mkdir(name: *const c_char, mode: mode_t) -> c_int {
+    // SAFETY: the caller's duty.
+    let make = || unsafe {
+        libc::syscall(libc::SYS_mkdirat, libc::AT_FDCWD, name, c_long::from(mode)) as c_int
+    };
+    let Some(mut state) = state() else { return make() };
+    // SAFETY: the caller's duty.
+    let Some(place) = state.place_of(libc::AT_FDCWD, unsafe { path(name) }) else { return make() };
+    if !state.pass() {
+        return gone();
+    }
+    let done = make();
+    if done == 0 {
+        state.make(place, true);
+    }
+    done
+}
+
+/// `unlinkat`, as the kernel does it.
+///
+/// # Safety
+/// As for `unlinkat`.
+unsafe fn unlink_in(dir_fd: c_int, name: *const c_char, flags: c_int) -> c_int {
+    // SAFETY: the caller's duty.
+    let unlink = || unsafe { libc::syscall(libc::SYS_unlinkat, dir_fd, name, flags) as c_int };
+    let Some(mut state) = state() else { return unlink() };
+    // SAFETY: the caller's duty.
+    let Some(place) = state.place_of(dir_fd, unsafe { path(name) }) else { return unlink() };
+    if !state.pass() {
+        return gone();
+    }
+    let done = unlink();
+    if done == 0 {
+        state.unlinked(place);
+    }
+    done
+}
+
+/// # Safety
+/// As for `unlinkat`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn unlinkat(dir_fd: c_int, name: *const c_char, flags: c_int) -> c_int {
+    // SAFETY: the caller's duty.
+    unsafe { unlink_in(dir_fd, name, flags) }
+}
+
+/// # Safety
+/// As for `unlink`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn unlink(name: *const c_char) -> c_int {
+    // SAFETY: the caller's duty.
+    unsafe { unlink_in(libc::AT_FDCWD, name, 0) }
+}
+
+/// # Safety
+/// As for `rmdir`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rmdir(name: *const c_char) -> c_int {
+    // SAFETY: the caller's duty.
+    unsafe { unlink_in(libc::AT_FDCWD, name, libc::AT_REMOVEDIR) }
+}
+
+/// # Safety
+/// As for `rename`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rename(from: *const c_char, to: *const c_char) -> c_int {
+    let (here, no_flags): (c_int, c_uint) = (libc::AT_FDCWD, 0);
+    // SAFETY: the caller's duty.
+    let rename =
+        || unsafe { libc::syscall(libc::SYS_renameat2, here, from, here, to, no_flags) as c_int };
+    let Some(mut state) = state() else { return rename() };
+    // SAFETY: the caller's duty.
+    let places = unsafe { (state.place_of(here, path(from)), state.place_of(here, path(to))) };
+    let (Some(from), Some(to)) = places else { return rename() };
+    if !state.pass() {
+        return gone();
+    }
+    let done = rename();
+    if done == 0 {
+        state.renamed(from, to);
+    }
+    done
+}
+
+/// # Safety
+/// As for `linkat`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn linkat(
+    old_dir: c_int,
+    old: *const c_char,
+    new_dir: c_int,
+    new: *const c_char,
+    flags: c_int,
+) -> c_int {
+    // SAFETY: the caller's duty.
+    let link =
+        || unsafe { libc::syscall(libc::SYS_linkat, old_dir, old, new_dir, new, flags) as c_int };
+    let Some(mut state) = state() else { return link() };
+    // SAFETY: the caller's duty.
+    let ends = unsafe { (state.node_of(old_dir, path(old)), state.place_of(new_dir, path(new))) };
+    let (Some(node), Some(place)) = ends else { return link() };
+    if !state.pass() {
+        return gone();
+    }
+    let done = link();
+    if done == 0 {
+        state.linked(node, place);
+    }
+    done
+}

@@ -1,0 +1,212 @@
+//! Rows of either width, put and read by the batch, and a model of what a store should hold.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result, ensure};
+use embank_kv::{Access, Clock, Operation, Store, TableId, TableInfo, Width};
+
+struct PutFixed<'a>(&'a [Vec<u8>]);
+
+impl Operation for PutFixed<'_> {
+    const ACCESS: Access = Access::Put;
+    fn update(&mut self, i: usize, value: &mut [u8]) {
+        value.copy_from_slice(&self.0[i]);
+    }
+    fn insert(&mut self, i: usize, value: &mut [u8]) -> bool {
+        self.update(i, value);
+        true
+    }
+}
+
+struct PutVariable<'a>(&'a [Vec<u8>]);
+
+impl Operation for PutVariable<'_> {
+    const ACCESS: Access = Access::Put;
+    const WIDTH: Width = Width::Variable;
+    fn value_bytes(&mut self, i: usize, _old: Option<&[u8]>) -> usize {
+        self.0[i].len()
+    }
+    fn update(&mut self, i: usize, value: &mut [u8]) {
+        value.copy_from_slice(&self.0[i]);
+    }
+    fn insert(&mut self, i: usize, value: &mut [u8]) -> bool {
+        self.update(i, value);
+        true
+    }
+}
+
+/// Reads values; as a get for training if `GET`, else as a peek.
+struct Fetch<'a, const GET: bool, const VARIABLE: bool>(&'a mut [Option<Vec<u8>>]);
+
+impl<const GET: bool, const VARIABLE: bool> Operation for Fetch<'_, GET, VARIABLE> {
+    const ACCESS: Access = if GET { Access::Get } else { Access::Peek };
+    const WIDTH: Width = if VARIABLE { Width::Variable } else { Width::Fixed };
+    fn read(&mut self, i: usize, value: &[u8]) {
+        self.0[i] = Some(value.to_vec());
+    }
+}
+
+fn fetch<const GET: bool>(
+    store: &Store,
+    table: &TableInfo,
+    keys: &[u64],
+) -> embank_kv::Result<Vec<Option<Vec<u8>>>> {
+    let mut values = vec![None; keys.len()];
+    let outcome = match table.width {
+        Width::Fixed => {
+            store.execute(table.id, keys, Clock::Keep, &mut Fetch::<GET, false>(&mut values))?
+        }
+        Width::Variable => {
+            store.execute(table.id, keys, Clock::Keep, &mut Fetch::<GET, true>(&mut values))?
+        }
+    };
+    for &i in &outcome.missing {
+        values[i as usize] = None;
+    }
+    Ok(values)
+}
+
+/// Rows as a get for training finds them: they come to mutable memory.
+///
+/// # Errors
+/// What the store reports.
+pub fn get(
+    store: &Store,
+    table: &TableInfo,
+    keys: &[u64],
+) -> embank_kv::Result<Vec<Option<Vec<u8>>>> {
+    fetch::<true>(store, table, keys)
+}
+
+/// Rows as they are; none for those that are missing.
+///
+/// # Errors
+/// What the store reports.
+pub fn peek(
+    store: &Store,
+    table: &TableInfo,
+    keys: &[u64],
+) -> embank_kv::Result<Vec<Option<Vec<u8>>>> {
+    fetch::<false>(store, table, keys)
+}
+
+/// Puts rows.
+///
+/// # Errors
+/// What the store reports.
+pub fn put(
+    store: &Store,
+    table: &TableInfo,
+    keys: &[u64],
+    values: &[Vec<u8>],
+) -> embank_kv::Result<()> {
+    match table.width {
+        Width::Fixed => store.execute(table.id, keys, Clock::Keep, &mut PutFixed(values))?,
+        Width::Variable => store.execute(table.id, keys, Clock::Keep, &mut PutVariable(values))?,
+    };
+    Ok(())
+}
+
+/// What a table should hold.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ModelTable {
+    /// The length of its values, of the longest one if they vary.
+    pub value_bytes: u32,
+    /// Whether they vary.
+    pub variable: bool,
+    /// Its rows.
+    pub rows: BTreeMap<u64, Vec<u8>>,
+}
+
+/// What a store should hold: tables by name.
+pub type Model = BTreeMap<String, ModelTable>;
+
+/// Makes a table in store and model.
+///
+/// # Errors
+/// What the store reports.
+pub fn create(
+    store: &Store,
+    model: &mut Model,
+    name: &str,
+    value_bytes: u32,
+    variable: bool,
+) -> embank_kv::Result<TableId> {
+    let id = if variable {
+        store.create_variable_table(name, value_bytes, name.as_bytes())?
+    } else {
+        store.create_table(name, value_bytes, name.as_bytes())?
+    };
+    model.insert(name.to_owned(), ModelTable { value_bytes, variable, rows: BTreeMap::new() });
+    Ok(id)
+}
+
+/// The store's table of a name.
+///
+/// # Errors
+/// There is none.
+pub fn table(store: &Store, name: &str) -> Result<TableInfo> {
+    let mut tables = store.tables().into_iter();
+    tables.find(|table| table.name == name).with_context(|| format!("table {name} is missing"))
+}
+
+/// Holds every table and every row against the model; no key at or above `keys_end` was ever used.
+///
+/// # Errors
+/// What differs first, or what the store reports.
+pub fn check(store: &Store, model: &Model, keys_end: u64) -> Result<()> {
+    let mut tables = store.tables();
+    tables.sort_by(|a, b| a.name.cmp(&b.name));
+    let names: Vec<_> = tables.iter().map(|table| &table.name).collect();
+    ensure!(names.iter().copied().eq(model.keys()), "tables {names:?}, not {:?}", model.keys());
+    let keys: Vec<u64> = (0..keys_end).collect();
+    for (table, expected) in tables.iter().zip(model.values()) {
+        let variable = table.width == Width::Variable;
+        ensure!(
+            (table.value_bytes, variable) == (expected.value_bytes, expected.variable)
+                && table.descriptor == table.name.as_bytes(),
+            "table {} came back with other settings: {table:?}",
+            table.name
+        );
+        let rows = peek(store, table, &keys).with_context(|| format!("table {}", table.name))?;
+        for (key, row) in keys.iter().zip(&rows) {
+            let expected = expected.rows.get(key);
+            ensure!(
+                row.as_ref() == expected,
+                "table {}, key {key}: {}, not {}",
+                table.name,
+                shown(row.as_ref()),
+                shown(expected)
+            );
+        }
+    }
+    Ok(())
+}
+
+/// The same by a scan of each table, which goes by the checkpoint: the store must be at one and unchanged since.
+///
+/// # Errors
+/// As [`check`].
+pub fn check_by_scan(store: &Store, model: &Model) -> Result<()> {
+    for (name, expected) in model {
+        let mut found = BTreeMap::new();
+        let mut scan = store.scan(table(store, name)?.id)?;
+        while let Some(row) = scan.next_row()? {
+            let twice = found.insert(row.key, row.value.to_vec());
+            ensure!(twice.is_none(), "a scan of {name} yields key {} twice", row.key);
+        }
+        ensure!(
+            found == expected.rows,
+            "a scan of {name} yields {} rows that are not the {} expected ones",
+            found.len(),
+            expected.rows.len()
+        );
+    }
+    Ok(())
+}
+
+fn shown(row: Option<&Vec<u8>>) -> String {
+    row.map_or("missing".into(), |row| {
+        format!("{} bytes {:02x?}", row.len(), &row[..row.len().min(8)])
+    })
+}

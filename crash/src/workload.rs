@@ -1,0 +1,396 @@
+//! A bank's life under the recorder: work of every kind, checkpoints, kills and reopens, and what each of its
+//! checkpoints held.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail, ensure};
+use embank_kv::device::{DeviceOptions, ThreadDevice};
+use embank_kv::{CompactionOptions, Store, StoreOptions};
+
+use crate::journal::{Journal, Mark};
+use crate::random::{Random, content};
+use crate::recorder::Recording;
+use crate::rows::{self, Model};
+
+/// The bank's directory below the recorded one.
+pub const BANK: &str = "bank";
+/// Keys are below this.
+pub const KEYS_END: u64 = 4000;
+const BUDGET_BYTES: u64 = 512 << 10;
+const PAGE_BYTES: u32 = 8 << 10;
+/// Small, so that whole segments go; the store's own are of 256 MiB.
+const SEGMENT_BYTES: u64 = 64 << 10;
+/// The name, length and kind of every table that comes and goes.
+const TABLES: [(&str, u32, bool); 4] =
+    [("rows", 24, false), ("wide", 200, false), ("words", 300, true), ("brief", 8, false)];
+/// A kill comes within so many calls, most of which are a checkpoint's, or after them.
+const KILL_CALLS: u64 = 40;
+
+/// A state that a checkpoint was to hold. Its serial number never comes again, as a checkpoint's own may after a crash.
+#[derive(Debug, Clone)]
+pub struct State {
+    /// What the blob begins with.
+    pub serial: u64,
+    /// The rows.
+    pub model: Arc<Model>,
+}
+
+impl State {
+    /// The state of a new bank.
+    fn empty() -> Self {
+        State { serial: 0, model: Arc::default() }
+    }
+
+    /// The blob of this state: its serial number and some more.
+    #[must_use]
+    pub fn blob(&self) -> Vec<u8> {
+        let long = self.serial.is_multiple_of(7);
+        let bytes = content(self.serial, 1, if long { 70_000 } else { 40 });
+        [&self.serial.to_le_bytes()[..], &bytes].concat()
+    }
+}
+
+/// A recorded life.
+#[derive(Debug)]
+pub struct Life {
+    /// What was done.
+    pub journal: Journal,
+    /// The state of each serial number.
+    pub states: Vec<State>,
+    /// Checkpoints that were completed.
+    pub checkpoints: u64,
+    /// Steps by which the index grew.
+    pub growth_steps: u64,
+    /// Kills of the program.
+    pub kills: u64,
+    /// Kills inside `checkpoint`.
+    pub kills_in_checkpoint: u64,
+}
+
+/// How the banks of these tests are opened.
+#[must_use]
+pub fn options(background: bool) -> StoreOptions {
+    StoreOptions {
+        memory_budget_bytes: BUDGET_BYTES,
+        page_size_bytes: Some(PAGE_BYTES),
+        compaction: CompactionOptions { background, ..CompactionOptions::default() },
+        ..StoreOptions::default()
+    }
+}
+
+/// Opens a bank on a device of small segments.
+///
+/// # Errors
+/// What the store reports.
+pub fn open(dir: &Path, options: &StoreOptions) -> embank_kv::Result<Store> {
+    Store::open_on(dir, options, |_| {
+        let options = DeviceOptions {
+            segment_size_bytes: SEGMENT_BYTES,
+            threads: 1,
+            ..DeviceOptions::default()
+        };
+        Ok(Arc::new(ThreadDevice::open(dir, &options)?))
+    })
+}
+
+/// The serial number that a store's blob begins with; 0 for a store without a checkpoint.
+///
+/// # Errors
+/// The blob is too short.
+pub fn serial_of(store: &Store) -> Result<u64> {
+    let Some(recovered) = store.recovered() else { return Ok(0) };
+    let first = recovered.blob.first_chunk().context("the blob is too short")?;
+    Ok(u64::from_le_bytes(*first))
+}
+
+/// Lives `steps` steps of the life of `seed` below `dir`, an empty directory.
+///
+/// # Errors
+/// An operation fails that was not killed, a kill leads back to the wrong state, or a call went unseen.
+pub fn live(dir: &Path, seed: u64, steps: u64) -> Result<Life> {
+    let mut living = Living::start(dir, seed)?;
+    living.may_be_killed = true;
+    living.reopen()?;
+    for step in 0..steps {
+        living.step(step).with_context(|| format!("step {step} of the life of seed {seed}"))?;
+    }
+    living.end()
+}
+
+/// Opens a new bank, takes three checkpoints, is killed after so many calls, if it makes as many, and goes on from
+/// there with two more.
+///
+/// # Errors
+/// As [`live`].
+pub fn live_and_be_killed(dir: &Path, calls: u64) -> Result<Life> {
+    let mut living = Living::start(dir, 0)?;
+    living.recording.kill_in(Some(calls));
+    let mut work = || {
+        living.open()?;
+        for _ in 0..3 {
+            living.create_missing()?;
+            living.put(100)?;
+            living.checkpoint()?;
+        }
+        Ok::<_, anyhow::Error>(())
+    };
+    living.kills = u64::from(work().is_err());
+    living.reopen()?;
+    for _ in 0..2 {
+        living.put(100)?;
+        living.checkpoint()?;
+    }
+    living.end()
+}
+
+struct Living {
+    recording: Recording,
+    bank: std::path::PathBuf,
+    random: Random,
+    options: StoreOptions,
+    store: Option<Store>,
+    model: Model,
+    states: Vec<State>,
+    /// The state that is durable for sure.
+    sure: u64,
+    /// A checkpoint that was begun and has neither returned nor been passed by.
+    begun: Option<u64>,
+    /// Whether a kill has been called for, so that calls may fail.
+    may_be_killed: bool,
+    version: u64,
+    checkpoints: u64,
+    growth_steps: u64,
+    kills: u64,
+    kills_in_checkpoint: u64,
+}
+
+impl Living {
+    fn start(dir: &Path, seed: u64) -> Result<Self> {
+        let recording = Recording::start(dir)?;
+        Ok(Living {
+            bank: recording.root().join(BANK),
+            recording,
+            random: Random::new(seed),
+            // Odd lives compact in the background, where the order of calls is not the seed's alone.
+            options: options(seed % 2 == 1),
+            store: None,
+            model: Model::new(),
+            states: vec![State::empty()],
+            sure: 0,
+            begun: None,
+            may_be_killed: false,
+            version: 0,
+            checkpoints: 0,
+            growth_steps: 0,
+            kills: 0,
+            kills_in_checkpoint: 0,
+        })
+    }
+
+    fn end(mut self) -> Result<Life> {
+        self.close();
+        Ok(Life {
+            journal: self.recording.finish()?,
+            states: self.states,
+            growth_steps: self.growth_steps,
+            checkpoints: self.checkpoints,
+            kills: self.kills,
+            kills_in_checkpoint: self.kills_in_checkpoint,
+        })
+    }
+
+    fn step(&mut self, step: u64) -> Result<()> {
+        let done = match (step, self.random.below(100)) {
+            // A bank with rows enough for delta images, early on.
+            (0..4, _) => self.create_missing().and_then(|()| self.put(500)),
+            (4, _) | (_, 0..24) => self.checkpoint(),
+            (_, 24..36) => return self.kill(),
+            (_, 36..39) => return self.reopen(),
+            (_, 39..47) => self.compact(),
+            (_, 47..50) => self.drop_table(),
+            (_, 50..53) => self.create_missing(),
+            (_, 53..60) => self.delete(),
+            (_, 60..66) => self.get(),
+            (_, 66..70) => self.promote(),
+            (_, 70..76) => self.put(400),
+            _ => self.put(30),
+        };
+        self.survive(done)
+    }
+
+    /// After a kill the bank is opened again; an error without one is an error.
+    fn survive(&mut self, done: Result<()>) -> Result<()> {
+        match done {
+            Err(_) if self.may_be_killed => self.reopen(),
+            done => done,
+        }
+    }
+
+    fn close(&mut self) {
+        if let Some(store) = self.store.take() {
+            self.growth_steps += store.stats().growth_steps;
+        }
+    }
+
+    fn store(&self) -> Result<&Store> {
+        self.store.as_ref().context("the store is closed")
+    }
+
+    fn open(&mut self) -> Result<()> {
+        self.recording.mark(Mark::Opening);
+        let store = open(&self.bank, &self.options)?;
+        let serial = serial_of(&store)?;
+        ensure!(
+            serial == self.sure || Some(serial) == self.begun,
+            "opened at state {serial}, not {} or {:?}",
+            self.sure,
+            self.begun
+        );
+        self.recording.mark(Mark::Opened { serial });
+        let state = &self.states[serial as usize];
+        if serial > 0 {
+            ensure!(store.recovered().is_some_and(|found| found.blob == state.blob()), "the blob");
+        }
+        rows::check(&store, &state.model, KEYS_END)?;
+        (self.sure, self.begun) = (serial, None);
+        self.model = Model::clone(&state.model);
+        self.store = Some(store);
+        Ok(())
+    }
+
+    /// Kills the program within some calls, most often in a checkpoint, and opens the bank again; that may be killed
+    /// as well.
+    fn kill(&mut self) -> Result<()> {
+        self.kills += 1;
+        self.may_be_killed = true;
+        self.recording.kill_in(Some(self.random.below(KILL_CALLS)));
+        let done = match self.random.below(4) {
+            0 => self.put(300).and_then(|()| self.compact()),
+            _ => self.checkpoint().and_then(|()| self.compact()),
+        };
+        self.kills_in_checkpoint += u64::from(self.begun.is_some());
+        // Whether or not it came to the kill, the program is gone now.
+        drop(done);
+        self.reopen()
+    }
+
+    fn reopen(&mut self) -> Result<()> {
+        // A killed program closes nothing; what closing does fails as well.
+        self.close();
+        if self.may_be_killed && self.random.once_in(2) {
+            self.recording.kill_in(Some(self.random.below(20)));
+            if self.open().is_ok() {
+                self.close();
+            }
+        }
+        self.recording.kill_in(None);
+        self.may_be_killed = false;
+        self.open()
+    }
+
+    fn checkpoint(&mut self) -> Result<()> {
+        let state = State { serial: self.states.len() as u64, model: Arc::new(self.model.clone()) };
+        let (serial, blob) = (state.serial, state.blob());
+        self.states.push(state);
+        self.begun = Some(serial);
+        self.recording.mark(Mark::Begun { serial });
+        let number = self.store()?.checkpoint(&blob)?;
+        ensure!(number > 0, "checkpoints are counted from 1");
+        self.recording.mark(Mark::Done { serial });
+        self.recording.mark(Mark::Working);
+        self.checkpoints += 1;
+        (self.sure, self.begun) = (serial, None);
+        Ok(())
+    }
+
+    fn compact(&mut self) -> Result<()> {
+        self.recording.mark(Mark::Compacting);
+        self.store()?.compact()?;
+        self.recording.mark(Mark::Working);
+        Ok(())
+    }
+
+    fn create_missing(&mut self) -> Result<()> {
+        for (name, value_bytes, variable) in TABLES {
+            if !self.model.contains_key(name) {
+                let store = self.store.as_ref().context("the store is closed")?;
+                rows::create(store, &mut self.model, name, value_bytes, variable)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A table of the bank, if it has any.
+    fn some_table(&mut self) -> Option<String> {
+        let count = self.model.len() as u64;
+        let chosen = self.random.below(count.max(1)) as usize;
+        self.model.keys().nth(chosen).cloned()
+    }
+
+    /// Keys that follow one another, from anywhere.
+    fn some_keys(&mut self, count_max: u64) -> Vec<u64> {
+        let count = 1 + self.random.below(count_max);
+        // New keys, more and more of them: the index grows.
+        let end = (1000 + self.version * 40).min(KEYS_END);
+        let first = self.random.below(end - count.min(end - 1));
+        (first..first + count).filter(|&key| key < KEYS_END).collect()
+    }
+
+    fn put(&mut self, count_max: u64) -> Result<()> {
+        let Some(name) = self.some_table() else { return self.create_missing() };
+        let keys = self.some_keys(count_max);
+        self.version += 1;
+        let Some(model) = self.model.get_mut(&name) else { bail!("no table {name}") };
+        let bytes = |key: u64| match (model.variable, model.value_bytes as usize) {
+            (true, longest) => (content(key, self.version, 1)[0] as usize * 7) % (longest + 1),
+            (false, bytes) => bytes,
+        };
+        let values: Vec<_> =
+            keys.iter().map(|&key| content(key, self.version, bytes(key))).collect();
+        let store = self.store.as_ref().context("the store is closed")?;
+        rows::put(store, &rows::table(store, &name)?, &keys, &values)?;
+        model.rows.extend(keys.into_iter().zip(values));
+        Ok(())
+    }
+
+    fn delete(&mut self) -> Result<()> {
+        let Some(name) = self.some_table() else { return Ok(()) };
+        let keys = self.some_keys(150);
+        let store = self.store()?;
+        store.delete(rows::table(store, &name)?.id, &keys)?;
+        if let Some(model) = self.model.get_mut(&name) {
+            keys.iter().for_each(|key| {
+                model.rows.remove(key);
+            });
+        }
+        Ok(())
+    }
+
+    fn get(&mut self) -> Result<()> {
+        let Some(name) = self.some_table() else { return Ok(()) };
+        let keys = self.some_keys(200);
+        let store = self.store()?;
+        let found = rows::get(store, &rows::table(store, &name)?, &keys)?;
+        let model = &self.model[&name].rows;
+        let same = keys.iter().zip(&found).all(|(key, row)| row.as_ref() == model.get(key));
+        ensure!(same, "a get of table {name} differs");
+        Ok(())
+    }
+
+    fn promote(&mut self) -> Result<()> {
+        let Some(name) = self.some_table() else { return Ok(()) };
+        let keys = self.some_keys(200);
+        let store = self.store()?;
+        store.promote(rows::table(store, &name)?.id, &keys)?;
+        Ok(())
+    }
+
+    fn drop_table(&mut self) -> Result<()> {
+        let Some(name) = self.some_table() else { return Ok(()) };
+        let store = self.store()?;
+        store.drop_table(rows::table(store, &name)?.id)?;
+        self.model.remove(&name);
+        Ok(())
+    }
+}

@@ -1,0 +1,203 @@
+//! Does every crash image of a bank's life come back to a completed checkpoint, and would a missing sync show?
+#![cfg(all(target_os = "linux", target_env = "gnu", target_pointer_width = "64"))]
+#![expect(clippy::unwrap_used, reason = "a test")]
+
+use std::path::Path;
+use std::sync::OnceLock;
+
+use embank_crash::disk::Left;
+use embank_crash::images::{Cut, Oracle, cuts, moments};
+use embank_crash::journal::{Journal, Mark, Op};
+use embank_crash::random::Random;
+use embank_crash::recorder;
+use embank_crash::workload::{Life, live, live_and_be_killed};
+use tempfile::TempDir;
+
+/// In memory, where there is such a place.
+fn temporary() -> TempDir {
+    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
+}
+
+/// Every life is recorded anew, so that a cut of another run lies elsewhere: threads decide the calls' order too.
+fn seed() -> u64 {
+    static SEED: OnceLock<u64> = OnceLock::new();
+    *SEED.get_or_init(|| {
+        let seed = std::env::var("EMBANK_TEST_SEED").map_or(2, |seed| seed.parse().unwrap());
+        println!("replay with EMBANK_TEST_SEED={seed}");
+        seed
+    })
+}
+
+/// A life that the tests look at from several sides.
+fn life() -> &'static Life {
+    static LIFE: OnceLock<Life> = OnceLock::new();
+    LIFE.get_or_init(|| {
+        recorder::skip_syncs();
+        live(temporary().path(), seed(), 80).unwrap()
+    })
+}
+
+/// What is wrong with the image of a cut.
+fn failure(oracle: &Oracle<'_>, cut: &Cut, seed: u64) -> Option<String> {
+    let dir = temporary();
+    let checked = oracle.check(cut, dir.path(), seed);
+    checked.err().map(|error| format!("{cut}: {error:#}"))
+}
+
+#[test]
+fn every_image_of_a_life_opens_at_its_checkpoint() {
+    let life = life();
+    assert!(life.checkpoints > 10 && life.kills_in_checkpoint > 0, "a dull life");
+    let oracle = Oracle::new(&life.journal, &life.states);
+    let mut random = Random::new(seed());
+    for cut in cuts(&life.journal, 400, &mut random) {
+        assert_eq!(failure(&oracle, &cut, random.number()), None);
+    }
+}
+
+/// An open after a kill found a checkpoint whose name no sync covered, and a new bank's directory of which the same
+/// was true. A power cut after that took back what the open had reported.
+#[test]
+fn what_an_open_after_a_kill_reports_is_there_for_good() {
+    recorder::skip_syncs();
+    let mut random = Random::new(seed());
+    let mut killed = 0;
+    for calls in 0.. {
+        let life = live_and_be_killed(temporary().path(), calls).unwrap();
+        if life.kills == 0 {
+            break;
+        }
+        killed += 1;
+        let oracle = Oracle::new(&life.journal, &life.states);
+        let (moments, opened) = (moments(&life.journal), opened_last(&life.journal));
+        let after = (moments.len() - opened) as u64;
+        for i in 0..5 {
+            // The moment of the open, and some that follow.
+            let at = opened + if i == 0 { 0 } else { random.below(after) as usize };
+            let cut = Cut { moment: moments[at], left: Left::Nothing };
+            assert_eq!(failure(&oracle, &cut, random.number()), None, "killed after {calls} calls");
+        }
+    }
+    assert!(killed > 60, "{killed} kills");
+}
+
+/// The moment after the last open.
+fn opened_last(journal: &Journal) -> usize {
+    let opened = |op: &Op| matches!(op, Op::Mark(Mark::Opened { .. }));
+    journal.ops.iter().rposition(opened).unwrap() + 1
+}
+
+/// What a sync is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Purpose {
+    Segment,
+    LogFolder,
+    Image,
+    Blob,
+    Manifest,
+    PartialDirectory,
+    Completion,
+    Pruning,
+    CheckpointsAtOpen,
+    BankFile,
+    BankDirectory,
+    Other,
+}
+
+fn purposes(journal: &Journal) -> Vec<Purpose> {
+    let mut purposes = Vec::new();
+    let mut renamed = Purpose::CheckpointsAtOpen;
+    for op in &journal.ops {
+        match op {
+            Op::Rename { to, .. } if to.ends_with(".partial") => renamed = Purpose::Pruning,
+            Op::Rename { .. } => renamed = Purpose::Completion,
+            Op::Mark(Mark::Opening) => renamed = Purpose::CheckpointsAtOpen,
+            _ => {}
+        }
+        let Op::Sync { path, .. } = op else {
+            purposes.push(Purpose::Other);
+            continue;
+        };
+        purposes.push(
+            match Path::new(path).strip_prefix("bank").map(|path| path.to_str().unwrap()) {
+                Ok("") => Purpose::BankDirectory,
+                Ok("log") => Purpose::LogFolder,
+                Ok("checkpoints") => renamed,
+                Ok("BANK.new") => Purpose::BankFile,
+                Ok(path) if path.ends_with(".seg") => Purpose::Segment,
+                Ok(path) if path.ends_with(".partial") => Purpose::PartialDirectory,
+                Ok(path) if path.ends_with("/blob") => Purpose::Blob,
+                Ok(path) if path.ends_with("/manifest") => Purpose::Manifest,
+                Ok(path) if path.contains("/index.") => Purpose::Image,
+                _ => Purpose::Other,
+            },
+        );
+    }
+    purposes
+}
+
+/// Each sync of the store is there for something: without it, an image does not come back. So the images are not
+/// blind.
+#[test]
+fn a_missing_sync_shows() {
+    for purpose in [
+        Purpose::Segment,
+        Purpose::LogFolder,
+        Purpose::Image,
+        Purpose::Blob,
+        Purpose::Manifest,
+        Purpose::PartialDirectory,
+        Purpose::Completion,
+        Purpose::Pruning,
+        Purpose::BankFile,
+        Purpose::BankDirectory,
+    ] {
+        let life = life();
+        let purposes = purposes(&life.journal);
+        let mut gone = 0;
+        let journal = life.journal.without_syncs(|i, _| {
+            let is = purposes[i] == purpose;
+            gone += u32::from(is);
+            is
+        });
+        assert!(gone > 0, "no sync for {purpose:?}");
+        assert_fails(&journal, life, &format!("without {gone} syncs for {purpose:?}"));
+    }
+}
+
+/// Some image of a journal does not come back.
+fn assert_fails(journal: &Journal, life: &Life, what: &str) {
+    let oracle = Oracle::new(journal, &life.states);
+    let mut random = Random::new(seed());
+    let mut cuts = cuts(journal, 600, &mut random).into_iter();
+    let found = cuts.find_map(|cut| failure(&oracle, &cut, random.number()));
+    println!("{what}: {found:?}");
+    assert!(found.is_some(), "{what} every image is good");
+}
+
+/// Space that is given back before the checkpoint that lets go of it is durable is missed.
+#[test]
+fn space_that_is_given_back_too_early_shows() {
+    let life = life();
+    let mut ops: Vec<Op> = Vec::new();
+    let (mut begun, mut moved) = (0, 0);
+    for op in &life.journal.ops {
+        match op {
+            Op::Mark(Mark::Begun { .. }) => begun = ops.len(),
+            Op::Punch { .. } => {
+                ops.insert(begun, op.clone());
+                moved += 1;
+                continue;
+            }
+            Op::Unlink { name, .. } if name.ends_with(".seg") => {
+                ops.insert(begun, op.clone());
+                moved += 1;
+                continue;
+            }
+            _ => {}
+        }
+        ops.push(op.clone());
+    }
+    assert!(moved > 0, "nothing was given back");
+    assert_fails(&Journal { ops }, life, "with space given back too early");
+}
