@@ -3,6 +3,7 @@
 //! - [`recorder`] records what the store does to its directory, system call by system call, into a [`journal`].
 //! - [`disk`] builds from a journal what a power cut may have left.
 //! - [`workload`] is the life of a bank that is recorded, and [`images`] says what must come back from its images.
+//! - [`kills`] kills a writer, which does the steps of [`program`], and looks at what it left.
 //!
 //! `docs/testing.md` has the commands.
 #![cfg(all(target_os = "linux", target_env = "gnu", target_pointer_width = "64"))]
@@ -10,6 +11,8 @@
 pub mod disk;
 pub mod images;
 pub mod journal;
+pub mod kills;
+pub mod program;
 pub mod random;
 pub mod recorder;
 pub mod rows;

@@ -56,6 +56,9 @@ pub(crate) enum Measurement {
     /// Power cuts: what may be left of a bank, opened and held against what its checkpoints held
     #[command(disable_help_flag = true)]
     CrashImages(PassedOn),
+    /// kill -9 of a writer at random and at chosen moments: every row after it, against an oracle
+    #[command(disable_help_flag = true)]
+    StoreKills(PassedOn),
     /// MovieLens-100K: AUC beside in-memory torch over three seeds, at a quarter of the table's bytes
     #[command(disable_help_flag = true)]
     Quality(PassedOn),
@@ -92,6 +95,9 @@ pub(crate) fn run(measurement: Measurement) -> Result<ExitCode> {
         Measurement::StalenessCost(PassedOn { args }) => rust(&root, "staleness-cost", &args),
         Measurement::CrashImages(PassedOn { args }) => {
             rust_of(&root, "embank-crash", "crash-images", &args)
+        }
+        Measurement::StoreKills(PassedOn { args }) => {
+            rust_of(&root, "embank-crash", "store-kills", &args)
         }
         Measurement::Quality(PassedOn { args }) => python(&root, "quality", &args),
         Measurement::Training(PassedOn { args }) => python(&root, "training", &args),

@@ -2,6 +2,7 @@
 
 mod crash_images;
 mod report;
+mod store_kills;
 
 use clap::{Parser, Subcommand};
 
@@ -17,11 +18,18 @@ struct Cli {
 enum Command {
     /// Power cuts: what may be left of a bank, opened and held against what its checkpoints held
     CrashImages(crash_images::Args),
+    /// kill -9 of a writer at random and at chosen moments: every row after it, against an oracle
+    StoreKills(store_kills::Args),
+    /// The writer that `store-kills` kills
+    #[command(hide = true)]
+    Writer(store_kills::WriterArgs),
 }
 
 /// Runs the subcommand that the command line names.
 pub(crate) fn main() -> anyhow::Result<()> {
     match Cli::parse().command {
         Command::CrashImages(args) => crash_images::run(&args),
+        Command::StoreKills(args) => store_kills::run(&args),
+        Command::Writer(args) => store_kills::write(&args),
     }
 }

@@ -1,0 +1,100 @@
+//! `store-kills`: a writer that is killed thousands of times.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use embank_crash::kills::{Kill, Moment, Supervisor, device_named, write_until_killed};
+use indicatif::ProgressBar;
+
+use super::report::{Row, publish, scratch, seed};
+
+/// Options of `store-kills`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Kills in all
+    #[arg(long, default_value_t = 2000)]
+    count: u64,
+    /// Decides the steps and the moments; a random one by default, printed
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Where the bank lies while this runs; it is removed at the end
+    #[arg(long, value_name = "DIR", default_value = "target/store-kills")]
+    directory: PathBuf,
+    /// Write the counts to this file as JSON rows
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// A rough answer within seconds: 50 kills
+    #[arg(long)]
+    quick: bool,
+}
+
+/// Options of the hidden `writer`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct WriterArgs {
+    dir: PathBuf,
+    #[arg(long)]
+    seed: u64,
+    #[arg(long)]
+    from: u64,
+    #[arg(long)]
+    device: String,
+}
+
+/// The writer, until it is killed.
+///
+/// # Errors
+/// What the store reports.
+pub(crate) fn write(args: &WriterArgs) -> Result<()> {
+    write_until_killed(&args.dir, args.seed, args.from, device_named(&args.device)?)
+}
+
+/// Runs the subcommand.
+///
+/// # Errors
+/// A bank did not come back as it should; it is kept then.
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let seed = seed(args.seed);
+    let count = if args.quick { args.count.min(50) } else { args.count };
+    let dir = scratch(Some(&args.directory))?;
+    let program = std::env::current_exe().context("finding this program")?;
+    let started = Instant::now();
+    let bar = ProgressBar::new(count);
+    let mut supervisor = Supervisor::new(&program, dir.path(), seed)?;
+    let mut kills = Vec::new();
+    for _ in 0..count {
+        match supervisor.kill() {
+            Ok(kill) => kills.push(kill),
+            Err(error) => {
+                let kept = dir.keep();
+                return Err(error.context(format!("the bank is kept in {}", kept.display())));
+            }
+        }
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    let mut rows = rows(&kills);
+    rows.push(Row::new("steps in the last checkpoint", supervisor.steps() as f64, ""));
+    rows.push(Row::new("time", started.elapsed().as_secs_f64().round(), "s"));
+    publish(&rows, args.json.as_deref())
+}
+
+fn rows(kills: &[Kill]) -> Vec<Row> {
+    let mut moments: BTreeMap<Moment, u64> = BTreeMap::new();
+    for kill in kills {
+        *moments.entry(kill.moment).or_default() += 1;
+    }
+    let named = |(moment, count): (&Moment, &u64)| {
+        Row::new(format!("kills meant for: {moment:?}"), *count as f64, "")
+    };
+    let mut rows: Vec<Row> = moments.iter().map(named).collect();
+    let count = |what: fn(&&Kill) -> bool| kills.iter().filter(what).count() as f64;
+    rows.push(Row::new("kills", kills.len() as f64, ""));
+    rows.push(Row::new("kills inside a checkpoint", count(|kill| kill.in_checkpoint), ""));
+    rows.push(Row::new("of these, it was complete already", count(|kill| kill.at_begun), ""));
+    let lost: u64 = kills.iter().map(|kill| kill.steps_lost).sum();
+    rows.push(Row::new("steps after a checkpoint, gone as they should", lost as f64, ""));
+    rows.push(Row::new("kills after which something was wrong", 0.0, ""));
+    rows
+}

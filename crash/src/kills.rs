@@ -1,0 +1,348 @@
+//! A writer that is killed again and again, and the supervisor that looks at what it left.
+//!
+//! The writer goes through the steps of [`program`](crate::program) on one thread (the store's own threads write and
+//! compact beside it), with a checkpoint now and then whose blob says how many steps it holds. It also says so beside the
+//! bank, in a *status file*: which checkpoint it has begun, and which has returned. Those few bytes are written in one
+//! call and outlive the process, as the bank's do.
+//!
+//! The supervisor starts it, waits for the moment that the kill is meant for, sends SIGKILL, opens the bank itself and
+//! compares every row of every table with what the steps make. Then the writer goes on from there. Moments within a
+//! checkpoint are found by watching its directory, so the store holds no hook for it.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use embank_kv::device::{self, DeviceOptions};
+use embank_kv::{DeviceChoice, Store, StoreOptions};
+
+use crate::program::{self, KEYS_END, Step};
+use crate::random::Random;
+use crate::rows::{self, Model};
+
+const BUDGET_BYTES: u64 = 1 << 20;
+/// Small, so that whole segments go.
+const SEGMENT_BYTES: u64 = 256 << 10;
+/// How long a moment is waited for, on however slow a machine.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// Between two looks at the directory.
+const LOOK: Duration = Duration::from_micros(30);
+/// Steps that the writer does at most before the moment is looked out for.
+const STEPS_AHEAD_MAX: u64 = 60;
+/// Longest time from there to a kill at any time.
+const ANY_TIME_US: u64 = 20_000;
+/// Longest time from a moment that was waited for to its kill.
+const LATER_US: u64 = 4_000;
+
+/// Opens the bank that is killed.
+///
+/// # Errors
+/// What the store reports.
+pub fn open(dir: &Path, device: DeviceChoice) -> embank_kv::Result<Store> {
+    let options = StoreOptions { memory_budget_bytes: BUDGET_BYTES, ..StoreOptions::default() };
+    Store::open_on(dir, &options, |_| {
+        let options = DeviceOptions {
+            segment_size_bytes: SEGMENT_BYTES,
+            threads: 2,
+            ..DeviceOptions::default()
+        };
+        device::open(dir, device, &options)
+    })
+}
+
+/// Where the writer is; steps are counted from 1 here, and 0 is none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct Status {
+    /// Steps that are done.
+    done: u64,
+    /// Steps of the checkpoint that was begun and has not returned.
+    begun: u64,
+    /// Steps of the checkpoint that returned last.
+    completed: u64,
+}
+
+const STATUS_BYTES: usize = 24;
+
+impl Status {
+    fn write(self, file: &File) -> Result<()> {
+        let mut bytes = [0; STATUS_BYTES];
+        for (to, number) in bytes.chunks_mut(8).zip([self.done, self.begun, self.completed]) {
+            to.copy_from_slice(&number.to_le_bytes());
+        }
+        file.write_all_at(&bytes, 0).context("writing the status file")
+    }
+
+    fn read(file: &File) -> Result<Self> {
+        let mut bytes = [0; STATUS_BYTES];
+        file.read_exact_at(&mut bytes, 0).context("reading the status file")?;
+        let [done, begun, completed] = [0, 8, 16]
+            .map(|at| bytes[at..].first_chunk().map_or(0, |number| u64::from_le_bytes(*number)));
+        Ok(Status { done, begun, completed })
+    }
+}
+
+/// The steps that a store's checkpoint holds.
+fn steps_held(store: &Store) -> Result<u64> {
+    let Some(recovered) = store.recovered() else { return Ok(0) };
+    Ok(u64::from_le_bytes(*recovered.blob.first_chunk().context("the blob is too short")?))
+}
+
+/// The writer's life: until it is killed. The bank should hold `from` steps.
+///
+/// # Errors
+/// It does not; what the store reports.
+pub fn write_until_killed(dir: &Path, seed: u64, from: u64, device: DeviceChoice) -> Result<()> {
+    let status_file = File::options().write(true).open(dir.join("status"))?;
+    let store = open(&dir.join("bank"), device)?;
+    let steps = steps_held(&store)?;
+    ensure!(
+        steps == from,
+        "the bank holds {steps} steps, and held {from} when it was last looked at"
+    );
+    let mut status = Status { done: steps, begun: 0, completed: steps };
+    // Ends with the process, by SIGKILL.
+    loop {
+        let step = program::step(seed, status.done);
+        program::act(&store, &step).with_context(|| format!("step {}", status.done))?;
+        status.done += 1;
+        if step == Step::Checkpoint {
+            status.begun = status.done;
+            status.write(&status_file)?;
+            store.checkpoint(&status.done.to_le_bytes())?;
+            (status.begun, status.completed) = (0, status.done);
+        }
+        status.write(&status_file)?;
+    }
+}
+
+/// The moment that a kill is meant for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Moment {
+    /// While the writer opens the bank or has just begun.
+    Start,
+    /// Any time.
+    Any,
+    /// In a checkpoint, at some time from its call.
+    Checkpoint,
+    /// When its directory has appeared.
+    Partial,
+    /// When the image of the index is being written.
+    Image,
+    /// When the blob has appeared.
+    Blob,
+    /// When the manifest has appeared.
+    Manifest,
+    /// When it has its final name.
+    Renamed,
+}
+
+/// All of them.
+pub const MOMENTS: [Moment; 8] = [
+    Moment::Start,
+    Moment::Any,
+    Moment::Checkpoint,
+    Moment::Partial,
+    Moment::Image,
+    Moment::Blob,
+    Moment::Manifest,
+    Moment::Renamed,
+];
+
+/// What a kill hit.
+#[derive(Debug, Clone, Copy)]
+pub struct Kill {
+    /// What it was meant for.
+    pub moment: Moment,
+    /// Whether the writer was in `checkpoint`.
+    pub in_checkpoint: bool,
+    /// Whether the bank came back at the checkpoint that was being taken.
+    pub at_begun: bool,
+    /// Steps that were lost, as they should be.
+    pub steps_lost: u64,
+}
+
+/// Kills a writer and looks at what it leaves.
+#[derive(Debug)]
+pub struct Supervisor {
+    program: PathBuf,
+    dir: PathBuf,
+    seed: u64,
+    random: Random,
+    status_file: File,
+    /// Steps that the newest checkpoint holds for sure, and what they make.
+    steps: u64,
+    model: Model,
+    kills: u64,
+}
+
+impl Supervisor {
+    /// Over an empty directory; `program` is this crate's own, whose `writer` subcommand is the writer.
+    ///
+    /// # Errors
+    /// The directory can't be written.
+    pub fn new(program: &Path, dir: &Path, seed: u64) -> Result<Self> {
+        let mut status_file = File::options();
+        let status_file = status_file.read(true).write(true).create(true).truncate(true);
+        let status_file = status_file.open(dir.join("status"))?;
+        Status::default().write(&status_file)?;
+        Ok(Supervisor {
+            program: program.to_owned(),
+            dir: dir.to_owned(),
+            seed,
+            random: Random::new(seed),
+            status_file,
+            steps: 0,
+            model: Model::new(),
+            kills: 0,
+        })
+    }
+
+    /// Checkpoints' steps so far.
+    #[must_use]
+    pub fn steps(&self) -> u64 {
+        self.steps
+    }
+
+    /// Starts the writer, kills it, and holds the bank against the steps.
+    ///
+    /// # Errors
+    /// What is wrong, with the number of the kill.
+    pub fn kill(&mut self) -> Result<Kill> {
+        let moment = MOMENTS[self.random.below(MOMENTS.len() as u64) as usize];
+        // By turns, both over the same bank.
+        let device = if self.kills.is_multiple_of(2) { "auto" } else { "threads" };
+        let number = self.kills;
+        self.kills += 1;
+        let killed = self.kill_at(moment, device);
+        killed.with_context(|| format!("kill {number} ({moment:?}, {device}, seed {})", self.seed))
+    }
+
+    fn kill_at(&mut self, moment: Moment, device: &str) -> Result<Kill> {
+        Status { done: 0, begun: 0, completed: self.steps }.write(&self.status_file)?;
+        let mut command = Command::new(&self.program);
+        command.arg("writer").arg(&self.dir).args(["--seed", &self.seed.to_string()]);
+        command.args(["--from", &self.steps.to_string(), "--device", device]).stdin(Stdio::null());
+        let mut writer = Writer(command.spawn().context("starting the writer")?);
+        self.await_moment(moment, &mut writer.0)?;
+        writer.0.kill()?;
+        let ended = writer.0.wait()?;
+        ensure!(ended.signal() == Some(libc::SIGKILL), "the writer ended by itself: {ended}");
+        self.check(moment)
+    }
+
+    fn await_moment(&mut self, moment: Moment, writer: &mut Child) -> Result<()> {
+        let later = Duration::from_micros(match moment {
+            Moment::Start => self.random.below(15_000),
+            Moment::Any => self.random.below(ANY_TIME_US),
+            Moment::Checkpoint => self.random.below(LATER_US),
+            // At once, or a little later.
+            _ => self.random.below(2) * self.random.below(LATER_US / 4),
+        });
+        let ahead = match moment {
+            Moment::Start => 0,
+            _ => self.steps + 1 + self.random.below(STEPS_AHEAD_MAX),
+        };
+        let began = Instant::now();
+        let (mut before, mut looks_out, mut came) = (None, false, None);
+        // Ends: with the moment, with the writer, or with patience.
+        loop {
+            if !looks_out && Status::read(&self.status_file)?.done >= ahead {
+                (looks_out, before) = (true, self.newest_name());
+            }
+            if looks_out && came.is_none() && self.has_come(moment, before.as_deref())? {
+                came = Some(Instant::now());
+            }
+            if came.is_some_and(|came| came.elapsed() >= later) {
+                return Ok(());
+            }
+            if let Some(ended) = writer.try_wait()? {
+                bail!("the writer ended by itself: {ended}");
+            }
+            ensure!(began.elapsed() < PATIENCE, "the moment has not come");
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    fn has_come(&self, moment: Moment, before: Option<&str>) -> Result<bool> {
+        let in_partial = |starts: &str| {
+            let partial = self.checkpoints().into_iter().find(|name| name.ends_with(".partial"));
+            partial.is_some_and(|name| {
+                let files = fs::read_dir(self.dir.join("bank/checkpoints").join(name));
+                let named = |name: &std::ffi::OsStr| name.to_string_lossy().starts_with(starts);
+                files.is_ok_and(|files| files.flatten().any(|file| named(&file.file_name())))
+            })
+        };
+        Ok(match moment {
+            Moment::Start | Moment::Any => true,
+            Moment::Checkpoint => Status::read(&self.status_file)?.begun > 0,
+            Moment::Partial => self.checkpoints().iter().any(|name| name.ends_with(".partial")),
+            Moment::Image => in_partial("index"),
+            Moment::Blob => in_partial("blob"),
+            Moment::Manifest => in_partial("manifest"),
+            Moment::Renamed => self.newest_name().as_deref() > before,
+        })
+    }
+
+    fn checkpoints(&self) -> Vec<String> {
+        // While the bank is being made, there is no such directory.
+        let entries = fs::read_dir(self.dir.join("bank/checkpoints")).into_iter().flatten();
+        entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect()
+    }
+
+    fn newest_name(&self) -> Option<String> {
+        self.checkpoints().into_iter().filter(|name| !name.ends_with(".partial")).max()
+    }
+
+    fn check(&mut self, moment: Moment) -> Result<Kill> {
+        let status = Status::read(&self.status_file)?;
+        let store = open(&self.dir.join("bank"), DeviceChoice::Auto).context("opening the bank")?;
+        let steps = steps_held(&store)?;
+        let at_begun = status.begun > 0 && steps == status.begun;
+        ensure!(
+            steps == status.completed || at_begun,
+            "the bank holds {steps} steps; the writer was at {status:?}"
+        );
+        for step in self.steps..steps {
+            program::foresee(&mut self.model, program::step(self.seed, step))?;
+        }
+        self.steps = steps;
+        rows::check(&store, &self.model, KEYS_END).with_context(|| format!("{steps} steps"))?;
+        if steps > 0 && self.random.once_in(8) {
+            rows::check_by_scan(&store, &self.model)?;
+        }
+        Ok(Kill {
+            moment,
+            in_checkpoint: status.begun > 0,
+            at_begun,
+            steps_lost: status.done.saturating_sub(steps),
+        })
+    }
+}
+
+/// A writer that does not outlive its supervisor's error.
+struct Writer(Child);
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The device of a name.
+///
+/// # Errors
+/// There is none.
+pub fn device_named(name: &str) -> Result<DeviceChoice> {
+    match name {
+        "auto" => Ok(DeviceChoice::Auto),
+        "threads" => Ok(DeviceChoice::Threads),
+        "io_uring" => Ok(DeviceChoice::IoUring),
+        _ => bail!("no device {name}: auto, threads or io_uring"),
+    }
+}

@@ -1,0 +1,142 @@
+//! What the killed program does: an endless sequence of steps, each of which its number and the seed decide, so that
+//! whoever knows how many steps a checkpoint holds can work out what it holds.
+
+use anyhow::{Context, Result};
+use embank_kv::Store;
+
+use crate::random::{Random, content};
+use crate::rows::{self, Model};
+
+/// Keys are below this; the last one is never used.
+pub const KEYS_END: u64 = 3000;
+/// The table that comes and goes does so every so many steps.
+const TABLE_TURN: u64 = 150;
+/// The tables that stay: name, length of the values, whether they vary.
+const TABLES: [(&str, u32, bool); 3] =
+    [("rows", 24, false), ("wide", 400, false), ("words", 500, true)];
+const PASSING_TABLE: (&str, u32, bool) = ("passing", 64, false);
+
+/// One step.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Step {
+    /// Makes the tables that stay.
+    CreateAll,
+    /// Makes the table that comes and goes.
+    Create,
+    /// Drops it.
+    Drop,
+    /// Puts rows of a table.
+    Put(&'static str, Vec<u64>, Vec<Vec<u8>>),
+    /// Deletes rows of a table.
+    Delete(&'static str, Vec<u64>),
+    /// Gets rows for training.
+    Get(&'static str, Vec<u64>),
+    /// Promotes rows.
+    Promote(&'static str, Vec<u64>),
+    /// Compacts by hand, beside what compacts in the background.
+    Compact,
+    /// Takes a checkpoint.
+    Checkpoint,
+}
+
+/// Step `number` of a program.
+#[must_use]
+pub fn step(seed: u64, number: u64) -> Step {
+    if number == 0 {
+        return Step::CreateAll;
+    }
+    let turn = number / TABLE_TURN;
+    if number.is_multiple_of(TABLE_TURN) {
+        return if turn % 2 == 1 { Step::Create } else { Step::Drop };
+    }
+    let mut random = Random::new(seed ^ number.wrapping_mul(0x9E6C_63D0_876A_3F6B));
+    let passing = turn % 2 == 1 && random.once_in(4);
+    let stays = TABLES[random.below(TABLES.len() as u64) as usize];
+    let (table, value_bytes, variable) = if passing { PASSING_TABLE } else { stays };
+    let mut keys = |count_max: u64| -> Vec<u64> {
+        let (count, first) = (1 + random.below(count_max), random.below(KEYS_END - 1));
+        (first..(first + count).min(KEYS_END - 1)).collect()
+    };
+    match Random::new(seed ^ number).below(100) {
+        0..8 => Step::Checkpoint,
+        8..16 => Step::Delete(table, keys(60)),
+        16..24 => Step::Get(table, keys(100)),
+        24..28 => Step::Promote(table, keys(200)),
+        28 => Step::Compact,
+        kind => {
+            let keys = keys(if kind < 35 { 600 } else { 60 });
+            let bytes = |key: u64| match variable {
+                true => content(key, number, 1)[0] as usize * 2 % (value_bytes as usize + 1),
+                false => value_bytes as usize,
+            };
+            let values = keys.iter().map(|&key| content(key, number, bytes(key))).collect();
+            Step::Put(table, keys, values)
+        }
+    }
+}
+
+/// Does a step, but for a checkpoint.
+///
+/// # Errors
+/// What the store reports.
+pub fn act(store: &Store, step: &Step) -> Result<()> {
+    match step {
+        Step::CreateAll => {
+            for (name, value_bytes, variable) in TABLES {
+                rows::create(store, &mut Model::new(), name, value_bytes, variable)?;
+            }
+        }
+        Step::Create => {
+            let (name, value_bytes, variable) = PASSING_TABLE;
+            rows::create(store, &mut Model::new(), name, value_bytes, variable)?;
+        }
+        Step::Drop => store.drop_table(rows::table(store, PASSING_TABLE.0)?.id)?,
+        Step::Put(name, keys, values) => {
+            rows::put(store, &rows::table(store, name)?, keys, values)?;
+        }
+        Step::Delete(name, keys) => {
+            store.delete(rows::table(store, name)?.id, keys)?;
+        }
+        Step::Get(name, keys) => {
+            rows::get(store, &rows::table(store, name)?, keys)?;
+        }
+        Step::Promote(name, keys) => {
+            store.promote(rows::table(store, name)?.id, keys)?;
+        }
+        Step::Compact => {
+            store.compact()?;
+        }
+        Step::Checkpoint => {}
+    }
+    Ok(())
+}
+
+/// What a step makes of a model.
+///
+/// # Errors
+/// The step is not one that follows on the model.
+pub fn foresee(model: &mut Model, step: Step) -> Result<()> {
+    let mut create = |(name, value_bytes, variable): (&str, u32, bool)| {
+        let table = rows::ModelTable { value_bytes, variable, rows: Default::default() };
+        model.insert(name.to_owned(), table);
+    };
+    match step {
+        Step::CreateAll => TABLES.into_iter().for_each(create),
+        Step::Create => create(PASSING_TABLE),
+        Step::Drop => {
+            model.remove(PASSING_TABLE.0).context("the table to drop")?;
+        }
+        Step::Put(name, keys, values) => {
+            let table = model.get_mut(name).context("the table to put into")?;
+            table.rows.extend(keys.into_iter().zip(values));
+        }
+        Step::Delete(name, keys) => {
+            let table = model.get_mut(name).context("the table to delete from")?;
+            keys.iter().for_each(|key| {
+                table.rows.remove(key);
+            });
+        }
+        Step::Get(..) | Step::Promote(..) | Step::Compact | Step::Checkpoint => {}
+    }
+    Ok(())
+}

@@ -1,0 +1,69 @@
+//! Does a bank whose writer is killed come back at its newest checkpoint, with every row?
+#![cfg(all(target_os = "linux", target_env = "gnu", target_pointer_width = "64"))]
+#![expect(clippy::unwrap_used, reason = "a test")]
+
+use std::path::Path;
+
+use embank_crash::kills::{Supervisor, open};
+use embank_crash::program::KEYS_END;
+use embank_crash::rows;
+use embank_kv::DeviceChoice;
+
+fn seed() -> u64 {
+    let seed = std::env::var("EMBANK_TEST_SEED").map_or(3, |seed| seed.parse().unwrap());
+    println!("replay with EMBANK_TEST_SEED={seed}");
+    seed
+}
+
+fn supervisor(dir: &Path) -> Supervisor {
+    Supervisor::new(Path::new(env!("CARGO_BIN_EXE_embank-crash")), dir, seed()).unwrap()
+}
+
+#[test]
+fn every_row_comes_back_after_twenty_kills() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut supervisor = supervisor(dir.path());
+    let kills: Vec<_> = (0..20).map(|_| supervisor.kill().unwrap()).collect();
+    println!("{} steps: {kills:?}", supervisor.steps());
+    assert!(kills.iter().any(|kill| kill.in_checkpoint));
+    assert!(supervisor.steps() > 0);
+}
+
+/// The supervisor is not blind.
+#[test]
+fn a_wrong_row_shows() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut supervisor = supervisor(dir.path());
+    let bank = dir.path().join("bank");
+    while supervisor.steps() < 50 {
+        supervisor.kill().unwrap();
+    }
+    let store = open(&bank, DeviceChoice::Threads).unwrap();
+    let wide = rows::table(&store, "wide").unwrap();
+    // A key that the writer never puts or deletes.
+    rows::put(&store, &wide, &[KEYS_END - 1], &[vec![7; 400]]).unwrap();
+    store.checkpoint(&supervisor.steps().to_le_bytes()).unwrap();
+    drop(store);
+    let error = format!("{:#}", supervisor.kill().unwrap_err());
+    assert!(error.contains(&format!("table wide, key {}", KEYS_END - 1)), "{error}");
+}
+
+#[test]
+fn a_lost_checkpoint_shows() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut supervisor = supervisor(dir.path());
+    let checkpoints = dir.path().join("bank/checkpoints");
+    let mut names: Vec<_> = Vec::new();
+    // Until there is an older one to fall back to.
+    while names.len() < 2 {
+        supervisor.kill().unwrap();
+        let entries = std::fs::read_dir(&checkpoints).unwrap();
+        names = entries.map(|entry| entry.unwrap().path()).collect();
+        names.retain(|name| name.extension().is_none());
+    }
+    std::fs::remove_dir_all(names.iter().max().unwrap()).unwrap();
+    // Unless it is killed before it could say so.
+    let shown = (0..20).find_map(|_| supervisor.kill().err());
+    let error = format!("{:#}", shown.unwrap());
+    assert!(error.contains("the bank holds") || error.contains("by itself"), "{error}");
+}
