@@ -4,6 +4,7 @@
 //! had returned, or that `Store::open` had returned with; and from a checkpoint's renaming until one of these, it may
 //! be that checkpoint's as well.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 
@@ -120,8 +121,15 @@ pub fn cuts(journal: &Journal, count: usize, random: &mut Random) -> Vec<Cut> {
     shuffle(&mut singles, random);
     let mut cuts: Vec<Cut> = plain.into_iter().take(count / 3).collect();
     cuts.extend(singles.into_iter().take(count / 3));
+    // Of the random ones, as many in each phase: most calls are a checkpoint's.
+    let mut phases: BTreeMap<Phase, Vec<Moment>> = BTreeMap::new();
+    for moment in moments {
+        phases.entry(moment.phase).or_default().push(moment);
+    }
+    let phases: Vec<Vec<Moment>> = phases.into_values().collect();
     while cuts.len() < count {
-        let moment = moments[random.below(moments.len() as u64) as usize];
+        let phase = &phases[random.below(phases.len() as u64) as usize];
+        let moment = phase[random.below(phase.len() as u64) as usize];
         cuts.push(Cut { moment, left: Left::Random(random.number()) });
     }
     cuts

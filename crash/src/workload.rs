@@ -17,7 +17,7 @@ use crate::rows::{self, Model};
 pub const BANK: &str = "bank";
 /// Keys are below this.
 pub const KEYS_END: u64 = 4000;
-const BUDGET_BYTES: u64 = 512 << 10;
+const BUDGET_BYTES: u64 = 384 << 10;
 const PAGE_BYTES: u32 = 8 << 10;
 /// Small, so that whole segments go; the store's own are of 256 MiB.
 const SEGMENT_BYTES: u64 = 64 << 10;
