@@ -1,36 +1,30 @@
 //! Reserved address space that takes memory as it is touched.
 
-use memmap2::{Advice, MmapOptions, MmapRaw, UncheckedAdvice};
+#[cfg(miri)]
+use heap::Map;
+#[cfg(not(miri))]
+use system::Map;
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 /// Regions at least this long are advised for huge pages; below, a 2 MiB page would be too coarse a
 /// unit for the budget.
 pub(crate) const HUGE_PAGE_BYTES: usize = 2 << 20;
 
-/// An anonymous map. Untouched parts take no memory; `release` gives touched parts back.
+/// Zeroed memory. Untouched parts take none; `release` gives touched parts back.
 #[derive(Debug)]
 pub(crate) struct Region {
-    map: MmapRaw,
+    map: Map,
 }
 
 impl Region {
     /// Reserves `bytes` of zeroed memory.
     pub(crate) fn reserve(bytes: usize, huge_pages: bool) -> Result<Self> {
-        let map = MmapOptions::new()
-            .len(bytes)
-            .no_reserve_swap()
-            .map_anon()
-            .map(MmapRaw::from)
-            .map_err(|source| Error::io("reserve memory for", "the memory budget", source))?;
-        // Advice only: a kernel without transparent huge pages refuses it and nothing is lost. The
-        // opposite advice keeps a small budget from being rounded up where THP is "always".
-        let _ = map.advise(if huge_pages { Advice::HugePage } else { Advice::NoHugePage });
-        Ok(Region { map })
+        Map::reserve(bytes, huge_pages).map(|map| Region { map })
     }
 
     pub(crate) fn as_ptr(&self) -> *mut u8 {
-        self.map.as_mut_ptr()
+        self.map.as_ptr()
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -42,9 +36,105 @@ impl Region {
     /// # Safety
     /// Nobody refers to the range, and none of its content is wanted any more.
     pub(crate) unsafe fn release(&self, offset: usize, bytes: usize) {
-        // SAFETY: the caller has the range to itself; the range is inside an anonymous map. Failing
-        // only means that the memory is given back later, with the map.
-        let _ =
-            unsafe { self.map.unchecked_advise_range(UncheckedAdvice::DontNeed, offset, bytes) };
+        assert!(offset + bytes <= self.len());
+        // SAFETY: inside the map, and the caller has the range to itself.
+        unsafe { self.map.release(offset, bytes) };
+    }
+}
+
+#[cfg(not(miri))]
+mod system {
+    use memmap2::{Advice, MmapOptions, MmapRaw, UncheckedAdvice};
+
+    use crate::error::{Error, Result};
+
+    /// An anonymous map.
+    #[derive(Debug)]
+    pub(super) struct Map(MmapRaw);
+
+    impl Map {
+        pub(super) fn reserve(bytes: usize, huge_pages: bool) -> Result<Self> {
+            let map = MmapOptions::new()
+                .len(bytes)
+                .no_reserve_swap()
+                .map_anon()
+                .map(MmapRaw::from)
+                .map_err(|source| Error::io("reserve memory for", "the memory budget", source))?;
+            // Advice only: a kernel without transparent huge pages refuses it and nothing is lost. The
+            // opposite advice keeps a small budget from being rounded up where THP is "always".
+            let _ = map.advise(if huge_pages { Advice::HugePage } else { Advice::NoHugePage });
+            Ok(Map(map))
+        }
+
+        pub(super) fn as_ptr(&self) -> *mut u8 {
+            self.0.as_mut_ptr()
+        }
+
+        pub(super) fn len(&self) -> usize {
+            self.0.len()
+        }
+
+        /// # Safety
+        /// The range lies inside, and nobody refers to it.
+        pub(super) unsafe fn release(&self, offset: usize, bytes: usize) {
+            // SAFETY: by this function's contract. Failing only means that the memory is given back later, with
+            // the map.
+            let _ =
+                unsafe { self.0.unchecked_advise_range(UncheckedAdvice::DontNeed, offset, bytes) };
+        }
+    }
+}
+
+/// Miri knows no advice on maps.
+#[cfg(miri)]
+mod heap {
+    use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+
+    use crate::error::Result;
+
+    /// Aligned as pages are.
+    #[derive(Debug)]
+    pub(super) struct Map {
+        start: *mut u8,
+        layout: Layout,
+    }
+
+    // SAFETY: plain memory; who shares what is in it is the callers' business, as with a map.
+    unsafe impl Send for Map {}
+    // SAFETY: as above.
+    unsafe impl Sync for Map {}
+
+    impl Map {
+        pub(super) fn reserve(bytes: usize, _: bool) -> Result<Self> {
+            let layout = Layout::from_size_align(bytes.max(1), 4096).expect("a length in bounds");
+            // SAFETY: the layout is not empty.
+            let start = unsafe { alloc_zeroed(layout) };
+            if start.is_null() {
+                handle_alloc_error(layout);
+            }
+            Ok(Map { start, layout })
+        }
+
+        pub(super) fn as_ptr(&self) -> *mut u8 {
+            self.start
+        }
+
+        pub(super) fn len(&self) -> usize {
+            self.layout.size()
+        }
+
+        /// # Safety
+        /// The range lies inside, and nobody refers to it.
+        pub(super) unsafe fn release(&self, offset: usize, bytes: usize) {
+            // SAFETY: by this function's contract.
+            unsafe { self.start.add(offset).write_bytes(0, bytes) };
+        }
+    }
+
+    impl Drop for Map {
+        fn drop(&mut self) {
+            // SAFETY: allocated in `reserve` with this layout.
+            unsafe { dealloc(self.start, self.layout) };
+        }
     }
 }
