@@ -8,6 +8,7 @@
 
 mod cache_policy;
 mod checkpoint;
+mod checksum_cost;
 mod contenders;
 mod content;
 mod damage;
@@ -62,6 +63,8 @@ enum Command {
     Growth(growth::Args),
     /// What a checkpoint costs the batches that go on meanwhile, and the bytes that it writes
     Checkpoint(checkpoint::Args),
+    /// What verifying every row that comes from disk takes of the throughput
+    ChecksumCost(checksum_cost::Args),
     /// Seconds to open a bank, after one checkpoint and after many
     Recovery(recovery::Args),
     /// The share of peeks that the row cache serves, beside the ideal, LRU and CLOCK
@@ -83,6 +86,7 @@ fn main() -> anyhow::Result<()> {
         Command::Footprint(args) => footprint::run(args),
         Command::Growth(args) => growth::run(args),
         Command::Checkpoint(args) => checkpoint::run(args),
+        Command::ChecksumCost(args) => checksum_cost::run(args),
         Command::Recovery(args) => recovery::run(args),
         Command::CachePolicy(args) => cache_policy::run(args),
         Command::Damage(args) => damage::run(args),

@@ -53,6 +53,18 @@ impl Probing {
     }
 }
 
+static EXTRA_CHECKSUMS: AtomicU64 = AtomicU64::new(0);
+
+/// Lets every record that is read from disk be verified so many times more than once, in this process, so that the
+/// cost of once can be measured.
+pub fn set_extra_checksums(times: u64) {
+    EXTRA_CHECKSUMS.store(times, Ordering::Relaxed);
+}
+
+pub(crate) fn extra_checksums() -> u64 {
+    EXTRA_CHECKSUMS.load(Ordering::Relaxed)
+}
+
 /// A record's word.
 #[derive(Debug, Default)]
 pub struct Clock(AtomicU64);

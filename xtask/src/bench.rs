@@ -41,6 +41,9 @@ pub(crate) enum Measurement {
     /// What a checkpoint costs the batches that go on meanwhile, and the bytes that it writes
     #[command(disable_help_flag = true)]
     Checkpoint(PassedOn),
+    /// What verifying every row that comes from disk takes of the throughput
+    #[command(disable_help_flag = true)]
+    ChecksumCost(PassedOn),
     /// Seconds to open a bank, after one checkpoint and after many
     #[command(disable_help_flag = true)]
     Recovery(PassedOn),
@@ -89,6 +92,7 @@ pub(crate) fn run(measurement: Measurement) -> Result<ExitCode> {
         Measurement::Footprint(PassedOn { args }) => rust(&root, "footprint", &args),
         Measurement::Growth(PassedOn { args }) => rust(&root, "growth", &args),
         Measurement::Checkpoint(PassedOn { args }) => rust(&root, "checkpoint", &args),
+        Measurement::ChecksumCost(PassedOn { args }) => rust(&root, "checksum-cost", &args),
         Measurement::Recovery(PassedOn { args }) => rust(&root, "recovery", &args),
         Measurement::CachePolicy(PassedOn { args }) => rust(&root, "cache-policy", &args),
         Measurement::Damage(PassedOn { args }) => rust(&root, "damage", &args),

@@ -252,6 +252,10 @@ impl<W: Work> Batch<'_, W> {
         }
         let image = RecordImage::new(&bytes[..wanted]);
         let (stored, computed) = image.checksums(self.core.log.bank(), pending.address);
+        #[cfg(feature = "bench")]
+        for _ in 0..crate::bench::extra_checksums() {
+            std::hint::black_box(image.checksums(self.core.log.bank(), pending.address));
+        }
         if stored != computed {
             let what = format!("its checksum is {computed:#010x}, not {stored:#010x}");
             return Err(self.damaged(pending.address, &what));
