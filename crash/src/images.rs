@@ -211,8 +211,11 @@ impl<'a> Oracle<'a> {
     }
 
     /// Holds every checkpoint but the newest against what it held: a name without `.partial` is a promise. Works on
-    /// copies.
-    fn check_older(&self, cut: &Cut, dir: &Path) -> Result<()> {
+    /// copies of the image, in `dir`.
+    ///
+    /// # Errors
+    /// What is wrong.
+    pub fn check_older(&self, cut: &Cut, dir: &Path) -> Result<()> {
         let copy = dir.join("older");
         let checkpoints = copy.join(BANK).join("checkpoints");
         for passed_over in 1.. {

@@ -233,6 +233,12 @@ impl Recording {
         }
     }
 
+    /// Whether no more calls pass.
+    #[must_use]
+    pub fn is_killed(&self) -> bool {
+        STATE.lock().as_ref().is_some_and(|state| state.passes == Some(0))
+    }
+
     /// The journal.
     ///
     /// # Errors

@@ -5,7 +5,7 @@
 use std::path::Path;
 use std::sync::OnceLock;
 
-use embank_crash::disk::Left;
+use embank_crash::disk::{Disk, Left};
 use embank_crash::images::{Cut, Oracle, cuts, moments};
 use embank_crash::journal::{Journal, Mark, Op};
 use embank_crash::random::Random;
@@ -79,6 +79,30 @@ fn what_an_open_after_a_kill_reports_is_there_for_good() {
         }
     }
     assert!(killed > 60, "{killed} kills");
+}
+
+/// An open after a kill removed the files of a checkpoint that had been renamed away, and no sync covered the renaming.
+/// A power cut then could bring its name back without them.
+#[test]
+fn what_an_open_after_a_kill_removes_does_not_come_back() {
+    recorder::skip_syncs();
+    for calls in 0.. {
+        let life = live_and_be_killed(temporary().path(), calls).unwrap();
+        if life.kills == 0 {
+            break;
+        }
+        let oracle = Oracle::new(&life.journal, &life.states);
+        let (sure, moments) = (life.journal.sure_from(), moments(&life.journal));
+        let opening = |op: &Op| matches!(op, Op::Mark(Mark::Opening));
+        let opening = life.journal.ops.iter().rposition(opening).unwrap();
+        for &moment in &moments[opening..=opened_last(&life.journal)] {
+            for call in Disk::unsure(&life.journal, &sure, moment.position) {
+                let (cut, dir) = (Cut { moment, left: Left::Only(call) }, temporary());
+                let checked = oracle.check_older(&cut, dir.path());
+                assert!(checked.is_ok(), "killed after {calls} calls, {cut}: {checked:?}");
+            }
+        }
+    }
 }
 
 /// The moment after the last open.

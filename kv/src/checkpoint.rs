@@ -129,14 +129,15 @@ impl Checkpoints {
         fs::create_dir_all(&dir).map_err(|e| Error::io("create", &dir, e))?;
         sync_dir(bank)?;
         let checkpoints = Checkpoints { dir };
+        // A process that was killed may have renamed checkpoints and not synced that. One that has its final name must
+        // be there for good when the bank is opened at it; one that has lost it must not come back when its files
+        // and its log are gone.
+        checkpoints.sync()?;
         for path in checkpoints.paths()? {
             if path.extension().is_some_and(|extension| extension == PARTIAL) {
                 fs::remove_dir_all(&path).map_err(|e| Error::io("remove", &path, e))?;
             }
         }
-        // A process that was killed may have given a checkpoint its name and not synced that. Whoever opens the bank
-        // at it must find it there for good.
-        checkpoints.sync()?;
         Ok(checkpoints)
     }
 
