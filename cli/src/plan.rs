@@ -12,8 +12,13 @@ use crate::output::{self, bytes, count, parse_scaled};
 
 /// Bytes of index memory a row.
 const INDEX_BYTES_PER_ROW: f64 = 15.1;
-/// Bytes of a checkpoint's index a row.
-const CHECKPOINT_BYTES_PER_ROW: f64 = 9.0;
+/// Bytes of a whole image of the index a row.
+const IMAGE_BYTES_PER_ROW: f64 = 9.6;
+/// Of a whole image, what the changes that checkpoints add to it come to before the next one is whole; and the part of the
+/// buckets from which changed ones are too many for that.
+const CHANGES_PART: f64 = 0.25;
+/// Rows of a bucket of the index.
+const ROWS_PER_BUCKET: f64 = 5.0;
 /// Bytes of a record's header.
 const RECORD_HEADER_BYTES: u64 = 32;
 /// The log over its rows, with compaction in the background.
@@ -135,7 +140,7 @@ fn plan(args: &Args) -> Plan {
         // A quarter of the budget at least stays with the log.
         scaled(kept, 1.0 / FRAMES_PART).max(scaled(index_bytes, 1.0 / 0.65)).max(1 << 20)
     };
-    let checkpoint_bytes = scaled(args.rows, CHECKPOINT_BYTES_PER_ROW);
+    let checkpoint_bytes = scaled(args.rows, IMAGE_BYTES_PER_ROW);
     let log_disk_bytes = scaled(rows_bytes, SPACE_AMPLIFICATION);
     Plan {
         rows: args.rows,
@@ -148,7 +153,8 @@ fn plan(args: &Args) -> Plan {
         in_memory: args.in_memory,
         log_disk_bytes,
         checkpoint_bytes,
-        disk_bytes: log_disk_bytes + (args.checkpoints_kept + 1) * checkpoint_bytes,
+        disk_bytes: log_disk_bytes
+            + scaled((args.checkpoints_kept + 1) * checkpoint_bytes, 1.0 + CHANGES_PART),
         written_per_day: args
             .updates_per_second
             .map(|rate| written(args, rate, record_bytes, checkpoint_bytes)),
@@ -160,10 +166,24 @@ fn written(args: &Args, rate: u64, record_bytes: u64, checkpoint_bytes: u64) -> 
     // Spread evenly: what is not in mutable memory is written anew with each update, which is the most.
     let updates_bytes = rate.saturating_mul(DAY).saturating_mul(record_bytes);
     let compaction_bytes = scaled(updates_bytes, COMPACTION_WRITES);
-    let checkpoints_bytes = (DAY / args.checkpoint_every) * checkpoint_bytes;
+    let changed = rate as f64 * args.checkpoint_every as f64 / args.rows as f64;
+    let checkpoints_bytes =
+        scaled((DAY / args.checkpoint_every) * checkpoint_bytes, image_part(changed));
     let total_bytes = updates_bytes + compaction_bytes + checkpoints_bytes;
     let drive_days = args.drive_tbw.map(|terabytes| terabytes * 1e12 / total_bytes as f64);
     Written { updates_bytes, compaction_bytes, checkpoints_bytes, total_bytes, drive_days }
+}
+
+/// Bytes of an image of the index over those of a whole one, on average, if so many updates for each row are spread evenly
+/// between two checkpoints.
+fn image_part(updates_per_row: f64) -> f64 {
+    let buckets = 1.0 - (-ROWS_PER_BUCKET * updates_per_row).exp();
+    if buckets > CHANGES_PART {
+        return 1.0;
+    }
+    // One whole image, and changes until they come to its quarter.
+    let changes = (CHANGES_PART / buckets.max(1e-6)).ceil();
+    (1.0 + changes * buckets) / (1.0 + changes)
 }
 
 fn text(args: &Args, plan: &Plan) -> String {
@@ -197,7 +217,7 @@ fn text(args: &Args, plan: &Plan) -> String {
         (
             "a checkpoint",
             bytes(plan.checkpoint_bytes),
-            "9 a row for the index, beside the log and your blob; measured".into(),
+            "at most: 9.6 a row for the index, beside the log and your blob; measured".into(),
         ),
         (
             "disk in all",
@@ -273,5 +293,14 @@ mod tests {
         assert_eq!(written.updates_bytes / 1_000_000_000, 138);
         assert!(written.total_bytes > 2 * written.updates_bytes);
         assert!(text(&args, &plan).contains("the drive lasts"));
+    }
+
+    #[test]
+    fn images_cost_what_changed_and_a_whole_one_at_times() {
+        assert_eq!(image_part(1.0), 1.0);
+        assert!(image_part(0.0) < 1e-4);
+        // 4.9% of the buckets: six times, then a whole one.
+        let part = image_part(0.01);
+        assert!((part - (1.0 + 6.0 * 0.0488) / 7.0).abs() < 1e-3, "{part}");
     }
 }
