@@ -21,6 +21,7 @@ use std::path::{Path, PathBuf};
 use crate::address::TableId;
 use crate::checked_stream::{CheckedReader, CheckedWriter, StreamIdentity};
 use crate::error::{Error, Result};
+use crate::hold::Unread;
 use crate::index::image::Images;
 use crate::metadata;
 use crate::operation::Width;
@@ -163,6 +164,15 @@ impl Checkpoints {
         Ok(numbers)
     }
 
+    /// The same; none where there is no folder for them.
+    pub(crate) fn numbers_if_any(&self) -> Result<Vec<u64>> {
+        if self.dir.is_dir() { self.numbers() } else { Ok(Vec::new()) }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.dir
+    }
+
     pub(crate) fn dir_of(&self, number: u64) -> PathBuf {
         self.dir.join(format!("{number:010}"))
     }
@@ -235,17 +245,24 @@ impl Checkpoints {
         Ok(blob)
     }
 
-    /// Removes all but the newest `kept` checkpoints.
+    /// Removes all but the newest `kept` checkpoints, and those that somebody reads: see `hold`.
     pub(crate) fn prune(&self, kept: usize) -> Result<()> {
         let numbers = self.numbers()?;
         for &number in &numbers[..numbers.len().saturating_sub(kept)] {
-            // Renamed first: a crash in between leaves a partial one, not a damaged one.
-            let (dir, partial) = (self.dir_of(number), self.dir_of(number).with_extension(PARTIAL));
-            fs::rename(&dir, &partial).map_err(|e| Error::io("rename", &dir, e))?;
-            sync_dir(&self.dir)?;
-            fs::remove_dir_all(&partial).map_err(|e| Error::io("remove", &partial, e))?;
+            if let Some(unread) = self.unread(number)? {
+                self.remove(number, unread)?;
+            }
         }
         Ok(())
+    }
+
+    /// Removes a checkpoint that nobody reads. Its name is gone for good on return.
+    pub(crate) fn remove(&self, number: u64, _unread: Unread) -> Result<()> {
+        // Renamed first: a crash in between leaves a partial one, not a damaged one.
+        let (dir, partial) = (self.dir_of(number), self.dir_of(number).with_extension(PARTIAL));
+        fs::rename(&dir, &partial).map_err(|e| Error::io("rename", &dir, e))?;
+        sync_dir(&self.dir)?;
+        fs::remove_dir_all(&partial).map_err(|e| Error::io("remove", &partial, e))
     }
 }
 

@@ -54,6 +54,15 @@ pub enum Error {
         /// The lock file.
         path: PathBuf,
     },
+    /// The bank was opened to read only.
+    #[error(
+        "{path} was opened read-only, so nothing can be written, got for training or compacted; open it for \
+         writing instead (in one process at a time)"
+    )]
+    ReadOnly {
+        /// The bank's directory.
+        path: PathBuf,
+    },
     /// The memory budget can't hold what it must.
     #[error(
         "a memory budget of {budget_bytes} bytes is too small: {what} needs at least {needed_bytes} bytes"

@@ -28,6 +28,7 @@ mod epoch;
 mod error;
 mod execute;
 mod hash;
+mod hold;
 mod index;
 pub mod inspect;
 mod log;

@@ -319,7 +319,7 @@ pub struct StoreStats {
     pub live_bytes: u64,
     /// Gauge: bytes of log on disk.
     pub log_disk_bytes: u64,
-    /// Gauge: bytes of those that are held only because kept checkpoints or scans name them.
+    /// Gauge: bytes of those that are held only because checkpoints that are kept or read, or scans, name them.
     pub log_held_bytes: u64,
     /// Bytes of log that compaction went through.
     pub compacted_bytes: u64,

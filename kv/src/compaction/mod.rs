@@ -204,6 +204,12 @@ impl Space {
         self.held_expected.store(before - before / 8 + bytes / 8, Ordering::Relaxed);
     }
 
+    /// What lies below was given back before, or is not this store's to give back.
+    pub(crate) fn leave_below(&self, begin: u64) {
+        self.freed.store(begin, Ordering::Relaxed);
+        self.tried.store(begin, Ordering::Relaxed);
+    }
+
     pub(crate) fn background(&self) -> bool {
         self.options.background
     }

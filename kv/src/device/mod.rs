@@ -117,6 +117,8 @@ pub struct DeviceOptions {
     pub threads: usize,
     /// Segment files whose handles stay open between uses; at least 1. Default 512.
     pub open_files_max: usize,
+    /// Files are opened to read only; nothing is made, written, cut or removed: what would, fails. Default false.
+    pub read_only: bool,
 }
 
 impl Default for DeviceOptions {
@@ -127,6 +129,7 @@ impl Default for DeviceOptions {
             rings_max: 4,
             threads: 32,
             open_files_max: 512,
+            read_only: false,
         }
     }
 }

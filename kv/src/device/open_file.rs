@@ -12,9 +12,9 @@ const DIRECT: i32 = libc::O_DIRECT;
 #[cfg(not(target_os = "linux"))]
 const DIRECT: i32 = 0;
 
-/// Opens a segment file that is there, to read and write.
-pub(super) fn existing(path: &Path, direct: bool) -> io::Result<File> {
-    options(direct).open(path)
+/// Opens a segment file that is there, to read, and to write unless `read_only`.
+pub(super) fn existing(path: &Path, direct: bool, read_only: bool) -> io::Result<File> {
+    options(direct).write(!read_only).open(path)
 }
 
 /// Creates a segment file that must not be there.
@@ -47,6 +47,24 @@ pub(super) fn probe_direct(folder: &Path) -> Option<String> {
             "the file system under {} refuses O_DIRECT in blocks of {BLOCK_BYTES} bytes: {error}",
             folder.display()
         )),
+        _ => None,
+    }
+}
+
+/// As [`probe_direct`], for whoever may not make a file: tries to read the segment file `path`.
+pub(super) fn probe_direct_reads(path: Option<&Path>) -> Option<String> {
+    let Some(path) = path else {
+        return Some("there was no segment file yet to try direct reads on".to_owned());
+    };
+    let mut block = AlignedBuffer::zeroed(2 * BLOCK_BYTES);
+    let tried = existing(path, DIRECT != 0, true)
+        .and_then(|file| file.read_at(&mut block[BLOCK_BYTES..], BLOCK_BYTES as u64));
+    match tried {
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Some(format!(
+            "the file system of {} refuses O_DIRECT in blocks of {BLOCK_BYTES} bytes: {error}",
+            path.display()
+        )),
+        _ if DIRECT == 0 => Some("this system has no O_DIRECT".to_owned()),
         _ => None,
     }
 }

@@ -143,6 +143,7 @@ pub(super) struct Segments {
     folder: PathBuf,
     segment_size_bytes: u64,
     open_files_max: usize,
+    read_only: bool,
     direct: bool,
     direct_refused: Option<String>,
     open: RwLock<BTreeMap<u64, Arc<Segment>>>,
@@ -159,13 +160,18 @@ impl Segments {
     pub(super) fn open(dir: &Path, options: &DeviceOptions) -> Result<Self> {
         options.check()?;
         let folder = dir.join("log");
-        if !folder.is_dir() {
+        if !folder.is_dir() && !options.read_only {
             fs::create_dir_all(&folder).map_err(|e| Error::io("create", &folder, e))?;
             sync_folder(dir)?;
         }
-        let direct_refused = open_file::probe_direct(&folder);
+        let direct_refused = if options.read_only {
+            open_file::probe_direct_reads(last_segment(&folder)?.as_deref())
+        } else {
+            open_file::probe_direct(&folder)
+        };
         let segments = Self {
             folder,
+            read_only: options.read_only,
             segment_size_bytes: options.segment_size_bytes,
             open_files_max: options.open_files_max,
             direct: direct_refused.is_none(),
@@ -220,6 +226,7 @@ impl Segments {
     }
 
     pub(super) fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.check_writable("write")?;
         transfer::check(offset, bytes, self.segment_size_bytes)?;
         let segment = self.for_writing(self.number(offset))?;
         segment.write_all(self.within(offset), bytes)?;
@@ -258,6 +265,7 @@ impl Segments {
     /// Removes whole segments beyond `end`, the last first, so that a crash in between leaves a log
     /// without gaps; then cuts the one that holds `end`.
     pub(super) fn truncate(&self, end: u64) -> Result<()> {
+        self.check_writable("truncate")?;
         let Some(end) = end.checked_next_multiple_of(BLOCK_BYTES as u64) else { return Ok(()) };
         let mut first = self.first.lock();
         *first = (*first).min(self.number(end));
@@ -284,6 +292,7 @@ impl Segments {
     /// Removes whole segments below `below`, the first ones first, and punches the part below it out of the
     /// next one. A reader that has a removed file open goes on reading it.
     pub(super) fn free(&self, below: u64) -> Result<Freed> {
+        self.check_writable("free")?;
         let mut first = self.first.lock();
         let last = self.number(below);
         let mut freed = Freed { end: below, segments: 0 };
@@ -311,6 +320,14 @@ impl Segments {
             }
         }
         Ok(freed)
+    }
+
+    fn check_writable(&self, operation: &'static str) -> Result<()> {
+        if self.read_only {
+            let refused = io::Error::from(io::ErrorKind::PermissionDenied);
+            return Err(Error::io(operation, &self.folder, refused));
+        }
+        Ok(())
     }
 
     fn number(&self, offset: u64) -> u64 {
@@ -377,7 +394,7 @@ impl Segments {
             return Ok(Some(Arc::clone(segment)));
         }
         let path = self.path(number);
-        match open_file::existing(&path, self.direct) {
+        match open_file::existing(&path, self.direct, self.read_only) {
             Ok(file) => Ok(Some(self.keep(open, number, path, file))),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(Error::io("open", &path, error)),
@@ -413,7 +430,12 @@ impl Segments {
         for entry in fs::read_dir(&self.folder).map_err(listed)? {
             let entry = entry.map_err(listed)?;
             let Some(first) = first_offset(&entry.file_name()) else { continue };
-            let len = entry.metadata().map_err(|e| Error::io("stat", entry.path(), e))?.len();
+            let len = match entry.metadata() {
+                Ok(found) => found.len(),
+                // A writer has given it back just now.
+                Err(e) if self.read_only && e.kind() == io::ErrorKind::NotFound => continue,
+                Err(e) => return Err(Error::io("stat", entry.path(), e)),
+            };
             if !first.is_multiple_of(self.segment_size_bytes) || len > self.segment_size_bytes {
                 return Err(Error::InvalidArgument(format!(
                     "{} ({len} bytes) is no segment of {} bytes; open the bank with the segment size \
@@ -427,6 +449,21 @@ impl Segments {
         found.sort_unstable();
         Ok(found)
     }
+}
+
+/// The last segment file of a folder, which no writer removes, if it has one.
+fn last_segment(folder: &Path) -> Result<Option<PathBuf>> {
+    let listed = |e| Error::io("list", folder, e);
+    let mut last: Option<(u64, PathBuf)> = None;
+    for entry in fs::read_dir(folder).map_err(listed)? {
+        let entry = entry.map_err(listed)?;
+        if let Some(first) = first_offset(&entry.file_name())
+            && last.as_ref().is_none_or(|last| last.0 < first)
+        {
+            last = Some((first, entry.path()));
+        }
+    }
+    Ok(last.map(|(_, path)| path))
 }
 
 /// The log offset that a segment file's name says it begins at.

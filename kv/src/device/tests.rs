@@ -19,6 +19,7 @@ fn options() -> DeviceOptions {
         rings_max: 2,
         threads: 4,
         open_files_max: 3,
+        read_only: false,
     }
 }
 

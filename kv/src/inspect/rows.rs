@@ -10,13 +10,14 @@ use super::{Damage, Progress, TableSummary};
 use crate::address::TableId;
 use crate::error::{Error, Result};
 use crate::hash::hash;
+use crate::hold::Hold;
 use crate::index::Probe;
 
 /// Memory for a window of the index.
 const WINDOW_BYTES: u64 = 64 << 20;
 
-/// Reads a table as a checkpoint holds it. Changes nothing and takes no lock, so it works beside a writer as long
-/// as that keeps the checkpoint.
+/// Reads a table as a checkpoint holds it. Changes nothing, and works beside a writer: that leaves the checkpoint alone
+/// as long as the reader is there.
 ///
 /// ```
 /// # fn main() -> embank_kv::Result<()> {
@@ -37,6 +38,7 @@ pub struct TableReader {
     log: LogFiles,
     source: Source,
     table: TableSummary,
+    _hold: Hold,
 }
 
 impl TableReader {
@@ -46,15 +48,7 @@ impl TableReader {
     /// `InvalidArgument` without such a checkpoint, `NoSuchTable`, `Damaged` or `Io` for metadata that can't be
     /// read.
     pub fn open(dir: &Path, checkpoint: Option<u64>, name: &str) -> Result<Self> {
-        let files = BankFiles::read(dir)?;
-        let number = checkpoint.or(files.numbers.last().copied());
-        let Some(number) = number.filter(|number| files.numbers.contains(number)) else {
-            let what = match checkpoint {
-                Some(number) => format!("{} has no checkpoint {number}", dir.display()),
-                None => format!("{} has no checkpoint yet", dir.display()),
-            };
-            return Err(Error::InvalidArgument(what));
-        };
+        let (files, number, hold) = held_files(dir, checkpoint)?;
         let Some(manifest) = files.manifest(number) else {
             return Err(damaged_of(&files, number));
         };
@@ -63,7 +57,8 @@ impl TableReader {
             return Err(Error::NoSuchTable(format!("{name:?} in checkpoint {number}")));
         };
         let (table, source) = (table_summary(entry), Source::of(manifest, true));
-        Ok(TableReader { dir: dir.to_owned(), log: LogFiles::new(dir, manifest), source, table })
+        let log = LogFiles::new(dir, manifest);
+        Ok(TableReader { dir: dir.to_owned(), log, source, table, _hold: hold })
     }
 
     /// The checkpoint's number.
@@ -132,6 +127,26 @@ impl TableReader {
             }
         }
         Ok(values)
+    }
+}
+
+/// A bank's metadata, read while the checkpoint that is asked for, or the newest one, is held.
+fn held_files(dir: &Path, checkpoint: Option<u64>) -> Result<(BankFiles, u64, Hold)> {
+    let files = BankFiles::read(dir)?;
+    let held = match checkpoint {
+        Some(number) if files.numbers.contains(&number) && files.manifest(number).is_none() => {
+            return Err(damaged_of(&files, number));
+        }
+        Some(number) => files.checkpoints.hold(number)?.map(|hold| (number, hold)),
+        None => files.checkpoints.hold_newest()?,
+    };
+    match held {
+        // Read again: what was read before may be of another that had the same number.
+        Some((number, hold)) => Ok((BankFiles::read(dir)?, number, hold)),
+        None => Err(Error::InvalidArgument(match checkpoint {
+            Some(number) => format!("{} has no checkpoint {number}", dir.display()),
+            None => format!("{} has no checkpoint yet", dir.display()),
+        })),
     }
 }
 

@@ -33,6 +33,7 @@ pub(crate) mod page;
 mod tests;
 mod writer;
 
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
@@ -144,12 +145,21 @@ pub(crate) struct Log {
     writer_wake: Condvar,
     frame_freed: Condvar,
     page_flushed: Condvar,
-    poison: OnceLock<String>,
+    poison: OnceLock<Stopped>,
     /// Told when a page has been written: compaction may have something to do.
     compactor: Arc<Signal>,
     pub(crate) device: Arc<dyn Device>,
     budget: Arc<Budget>,
     counters: Arc<Counters>,
+}
+
+/// Why a log takes no writes.
+#[derive(Debug)]
+enum Stopped {
+    /// A write failed: for this reason.
+    Failed(String),
+    /// It was opened to read only, in this directory.
+    ReadOnly(PathBuf),
 }
 
 /// A frame that is nobody's page yet; goes back when it is dropped.
@@ -468,12 +478,22 @@ impl Log {
         flushed < tail
     }
 
-    /// The error that an earlier failed write left behind.
+    /// The error that an earlier failed write left behind, or that of a log that is only read.
     pub(crate) fn check_poison(&self) -> Result<()> {
         match self.poison.get() {
             None => Ok(()),
-            Some(reason) => Err(Error::Poisoned { reason: reason.clone() }),
+            Some(Stopped::Failed(reason)) => Err(Error::Poisoned { reason: reason.clone() }),
+            Some(Stopped::ReadOnly(path)) => Err(Error::ReadOnly { path: path.clone() }),
         }
+    }
+
+    /// Lets nobody write, from the beginning: the bank in `dir` is opened to read only.
+    pub(crate) fn seal(&self, dir: &Path) {
+        let _ = self.poison.set(Stopped::ReadOnly(dir.to_owned()));
+    }
+
+    fn is_sealed(&self) -> bool {
+        matches!(self.poison.get(), Some(Stopped::ReadOnly(_)))
     }
 
     #[inline]
@@ -483,7 +503,7 @@ impl Log {
 
     /// Stops all writing for good.
     pub(crate) fn poison(&self, error: &Error) {
-        let _ = self.poison.set(error.to_string());
+        let _ = self.poison.set(Stopped::Failed(error.to_string()));
         let state = self.state.lock();
         self.frame_freed.notify_all();
         self.page_flushed.notify_all();
@@ -506,7 +526,8 @@ impl Log {
         // Ends: the writer evicts pages down to what is allowed, or poisons the log and wakes everybody.
         loop {
             self.retire_free_frames(&mut state);
-            if self.is_within_allowance() {
+            // A log that is only read has one frame, and nobody to evict it.
+            if self.is_within_allowance() || self.is_sealed() {
                 return Ok(());
             }
             self.check_poison()?;

@@ -58,24 +58,24 @@ impl Store {
     /// before, unless only the last step failed, making the new one's name durable: then a reopen may find
     /// either, both whole, and the store takes no more writes.
     pub fn checkpoint(&self, blob: &[u8]) -> Result<u64> {
+        let core = self.core();
         let mut newest = self.newest.lock();
-        self.core.log.check_poison()?;
+        core.log.check_poison()?;
         let started = Instant::now();
         let number = newest.number + 1;
         let identity = CheckpointIdentity { bank: self.bank, checkpoint: number };
         let partial = self.checkpoints.begin(number)?;
         let kind = self.next_image(&newest, &partial)?;
-        let reserved = self.core.log.reserve_frame()?;
+        let reserved = core.log.reserve_frame()?;
 
         let pausing = Instant::now();
-        let pause = self.core.gate.pause();
-        let log_end = self.core.log.cut(reserved)?;
+        let pause = core.gate.pause();
+        let log_end = core.log.cut(reserved)?;
         // From here on nothing that this checkpoint names is given back.
-        let pin = self.core.pin_checkpoint(number);
+        let pin = core.pin_checkpoint(number);
         let log_begin = pin.begin;
-        let tables =
-            self.core.tables.read().iter().map(|table| table.to_entry(log_begin)).collect();
-        let index = self.core.index.cut();
+        let tables = core.tables.read().iter().map(|table| table.to_entry(log_begin)).collect();
+        let index = core.index.cut();
         drop(pause);
         let paused = pausing.elapsed();
 
@@ -87,14 +87,14 @@ impl Store {
         let path = partial.image_path();
         let (image, file_bytes) = index.write(&path, identity, kind)?;
         images.push(ImageEntry { checkpoint: number, file_bytes });
-        self.core.log.await_flushed(log_end)?;
-        self.core.log.device.sync().inspect_err(|e| self.core.log.poison(e))?;
+        core.log.await_flushed(log_end)?;
+        core.log.device.sync().inspect_err(|e| core.log.poison(e))?;
         image.sync_all().map_err(|e| Error::io("sync", path, e))?;
         partial.write_blob(identity, blob)?;
         let manifest = Manifest {
             number,
             bank: self.bank,
-            page_bits: self.core.log.page_bytes().ilog2(),
+            page_bits: core.log.page_bytes().ilog2(),
             segment_bytes: self.segment_bytes,
             log_begin,
             log_end: log_end.raw(),
@@ -107,7 +107,7 @@ impl Store {
         pin.keep();
         (newest.number, newest.images) = (number, images);
         // A name that may or may not last leaves open which checkpoint is the newest: no more writing.
-        self.checkpoints.sync().inspect_err(|e| self.core.log.poison(e))?;
+        self.checkpoints.sync().inspect_err(|e| core.log.poison(e))?;
         if !newest.noted {
             BankFile { bank: self.bank, has_checkpoint: true }.write(&self.dir)?;
             newest.noted = true;
@@ -117,11 +117,11 @@ impl Store {
         // Those that are gone for good hold no space any more. What fails here is tried again with the next
         // page of compaction or the next checkpoint.
         if let Ok(on_disk) = pruned.and_then(|()| self.checkpoints.numbers()) {
-            self.core.unpin_all_but(&on_disk);
-            let _ = self.core.free_space(0);
+            core.unpin_all_but(&on_disk);
+            let _ = core.free_space(0);
         }
-        self.core.space.signal().raise();
-        let counters = &self.core.counters;
+        core.space.signal().raise();
+        let counters = &core.counters;
         counters.checkpoints.add(1);
         counters.last_checkpoint_us.set(started.elapsed().as_micros() as u64);
         counters.last_checkpoint_pause_us.set(paused.as_micros() as u64);
@@ -131,20 +131,21 @@ impl Store {
 
     /// Which image of the index the next checkpoint gets; links those that it adds to.
     fn next_image(&self, newest: &Newest, partial: &PartialCheckpoint<'_>) -> Result<ImageKind> {
-        if newest.takes_delta() && !self.core.index.has_changed_much() {
+        let core = self.core();
+        if newest.takes_delta() && !core.index.has_changed_much() {
             if partial.link_images(newest.number, &newest.images) {
                 return Ok(ImageKind::Since(newest.number));
             }
             partial.unlink_images(&newest.images)?;
         }
-        self.core.index.mark_all_changed();
+        core.index.mark_all_changed();
         Ok(ImageKind::Whole)
     }
 
     /// Goes through a table as the newest checkpoint holds it: each of its rows once, in no particular order,
     /// while other calls go on. Reads the checkpoint's log from end to end, whatever other tables lie in it.
     /// While a scan lives, the log's space is not given back, and two pages of the memory budget are lent to
-    /// it.
+    /// it. Of a store that is opened to read only: as the checkpoint that it is at holds it, to the scan's end.
     ///
     /// ```
     /// # fn main() -> embank_kv::Result<()> {
@@ -176,7 +177,13 @@ impl Store {
     }
 
     fn scan_held<'a>(&self, table: TableId, held: Option<Arc<Store>>) -> Result<Scan<'a>> {
-        self.core.width(table)?;
+        let core = self.core();
+        core.width(table)?;
+        if let Some(at) = &core.reading {
+            let images = self.checkpoints.images(&at.manifest)?;
+            let lease = core.lease(at.manifest.log_begin);
+            return Scan::new((&core, held), &at.manifest, images, table, lease);
+        }
         // Held until the log is leased: no later checkpoint removes this one before.
         let newest = self.newest.lock();
         if newest.number == 0 {
@@ -187,8 +194,8 @@ impl Store {
         }
         let manifest = self.checkpoints.manifest(newest.number)?;
         let images = self.checkpoints.images(&manifest)?;
-        let lease = self.core.lease(manifest.log_begin);
+        let lease = core.lease(manifest.log_begin);
         drop(newest);
-        Scan::new((&self.core, held), &manifest, images, table, lease)
+        Scan::new((&core, held), &manifest, images, table, lease)
     }
 }

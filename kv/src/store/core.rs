@@ -5,6 +5,7 @@ use std::sync::Arc;
 use parking_lot::RwLock;
 
 use super::lengths::Lengths;
+use super::reading::ReadAt;
 use super::tables::TableState;
 use crate::address::TableId;
 use crate::budget::Budget;
@@ -36,10 +37,12 @@ pub(crate) struct Core {
     pub(crate) session_start: u64,
     pub(crate) space: Space,
     pub(crate) counters: Arc<Counters>,
-    pub(super) waiters: Waiters,
+    pub(super) waiters: Arc<Waiters>,
     pub(crate) tables: RwLock<Vec<TableState>>,
     /// Of `tables`, for every batch.
     pub(super) lengths: Lengths,
+    /// Where the store is opened to read only: what it shows.
+    pub(super) reading: Option<ReadAt>,
 }
 
 impl Core {

@@ -100,7 +100,7 @@ impl Store {
     /// A snapshot of the counters. Cheap; may be called while batches run.
     #[must_use]
     pub fn stats(&self) -> StoreStats {
-        let core = &self.core;
+        let core = self.core();
         let c = &core.counters;
         let singles = c.singles.get();
         let view = core.log.view();

@@ -5,6 +5,8 @@ mod core;
 mod counting;
 mod lengths;
 mod open;
+mod reading;
+mod serving;
 mod tables;
 
 use std::fs::File;
@@ -29,6 +31,7 @@ use crate::operation::{Clock, Operation, Outcome, Promoted, Width};
 use crate::waiters::{ReleaseTicket, Waiters};
 use checkpointing::Newest;
 pub use checkpointing::Recovered;
+use serving::Serving;
 pub use tables::TableInfo;
 
 /// How a store is opened.
@@ -110,7 +113,8 @@ impl Drop for Released<'_> {
 /// ```
 #[derive(Debug)]
 pub struct Store {
-    core: Arc<Core>,
+    serving: Serving,
+    waiters: Arc<Waiters>,
     writer: Option<JoinHandle<()>>,
     compactor: Option<JoinHandle<()>>,
     checkpoints: Checkpoints,
@@ -121,11 +125,13 @@ pub struct Store {
     bank: u64,
     recovered: Option<Recovered>,
     dir: PathBuf,
-    _lock: File,
+    /// None if it is opened to read only.
+    _lock: Option<File>,
 }
 
 impl Store {
-    /// The checkpoint that the store was opened at; none for a new store.
+    /// The checkpoint that the store was opened at; none for a new store. For one that is opened to read only, see
+    /// [`reading`](Self::reading).
     #[must_use]
     pub fn recovered(&self) -> Option<&Recovered> {
         self.recovered.as_ref()
@@ -140,12 +146,13 @@ impl Store {
     /// Does the whole work for one key and counts it, or nothing: then false.
     #[inline]
     fn run_single<W: Work>(&self, table: TableId, key: u64, clock: Clock, work: &mut W) -> bool {
-        let hit = try_single(&self.core, table, key, clock, work);
+        let core = self.core();
+        let hit = try_single(&core, table, key, clock, work);
         if let Some(hit) = hit {
-            self.core.count_single(W::MODE, hit);
+            core.count_single(W::MODE, hit);
             // Not where nothing was done, a panic included: whoever is woken finds the row released.
             if clock == Clock::Release {
-                self.core.waiters.released(table, &[key]);
+                core.waiters.released(table, &[key]);
             }
         }
         hit.is_some()
@@ -159,9 +166,10 @@ impl Store {
         clock: Clock,
         work: &mut W,
     ) -> Result<(Outcome, Tally)> {
-        let value_bytes = self.core.value_bytes(table, W::WIDTH)?;
+        let core = self.core();
+        let value_bytes = core.value_bytes(table, W::WIDTH)?;
         let releases = clock == Clock::Release || W::MODE == Mode::Delete;
-        let _released = releases.then(|| Released { waiters: &self.core.waiters, table, keys });
+        let _released = releases.then(|| Released { waiters: &core.waiters, table, keys });
         if u32::try_from(keys.len()).is_err() {
             return Err(Error::InvalidArgument("a batch holds at most 4,294,967,295 keys".into()));
         }
@@ -169,9 +177,9 @@ impl Store {
         // Filled where they lie: most of a single operation's time would go into moving them.
         let (mut outcome, mut tally) = (Outcome::default(), Tally::default());
         let memory = (&mut *scratch, &mut outcome, &mut tally);
-        let result = Batch::new(&self.core, (table, value_bytes), keys, clock, work, memory).run();
+        let result = Batch::new(&core, (table, value_bytes), keys, clock, work, memory).run();
         give_back_scratch(scratch);
-        self.core.add_tally(W::MODE, keys.len() as u64, &tally);
+        core.add_tally(W::MODE, keys.len() as u64, &tally);
         result.map(|()| (outcome, tally))
     }
 
@@ -207,7 +215,7 @@ impl Store {
     /// # Errors
     /// As [`execute`](Self::execute).
     pub fn delete(&self, table: TableId, keys: &[u64]) -> Result<u64> {
-        let (_, tally) = match self.core.width(table)? {
+        let (_, tally) = match self.core().width(table)? {
             Width::Fixed => self.run(table, keys, Clock::Keep, &mut Delete::<false>)?,
             Width::Variable => self.run(table, keys, Clock::Keep, &mut Delete::<true>)?,
         };
@@ -221,7 +229,7 @@ impl Store {
     /// # Errors
     /// `NoSuchTable`.
     pub fn promotable(&self, table: TableId, keys: &[u64], out: &mut Vec<u64>) -> Result<()> {
-        let (outcome, _) = match self.core.width(table)? {
+        let (outcome, _) = match self.core().width(table)? {
             Width::Fixed => self.run(table, keys, Clock::Keep, &mut Locate::<false>)?,
             Width::Variable => self.run(table, keys, Clock::Keep, &mut Locate::<true>)?,
         };
@@ -236,7 +244,7 @@ impl Store {
     /// # Errors
     /// As [`execute`](Self::execute).
     pub fn promote(&self, table: TableId, keys: &[u64]) -> Result<Promoted> {
-        let (outcome, tally) = match self.core.width(table)? {
+        let (outcome, tally) = match self.core().width(table)? {
             Width::Fixed => self.run(table, keys, Clock::Keep, &mut Promote::<false>)?,
             Width::Variable => self.run(table, keys, Clock::Keep, &mut Promote::<true>)?,
         };
@@ -251,7 +259,7 @@ impl Store {
     /// To wait for a blocked row: take a ticket, try the `Acquire` again, and if it is still blocked,
     /// [wait](Self::wait_released) with the ticket. In this order no release is missed.
     pub fn release_ticket(&self, table: TableId, key: u64) -> ReleaseTicket<'_> {
-        self.core.waiters.ticket(table, key)
+        self.waiters.ticket(table, key)
     }
 
     /// Parks until some row of the ticket's stripe was released, or until the deadline: then false.
@@ -263,7 +271,7 @@ impl Store {
     /// Wakes everybody who [waits](Self::wait_released), to try again: what they wait for may have changed
     /// otherwise than by a release.
     pub fn wake_waiters(&self) {
-        self.core.waiters.wake_all();
+        self.waiters.wake_all();
     }
 
     /// How many Gets of a row are outstanding; none if the row is missing. Reads the disk if it must.
@@ -272,7 +280,7 @@ impl Store {
     /// As [`execute`](Self::execute).
     pub fn clock_of(&self, table: TableId, key: u64) -> Result<Option<u32>> {
         let (mut fixed, mut variable) = (ReadClock::<false>(None), ReadClock::<true>(None));
-        let (outcome, _) = match self.core.width(table)? {
+        let (outcome, _) = match self.core().width(table)? {
             Width::Fixed => self.run(table, &[key], Clock::Keep, &mut fixed)?,
             Width::Variable => self.run(table, &[key], Clock::Keep, &mut variable)?,
         };
@@ -287,19 +295,20 @@ impl Store {
     /// `Damaged`, `Truncated` or `Io` for a page that can't be read, or a file that can't be removed: nothing
     /// at or after that page has been given back, and no row is lost that could be read before. `Poisoned`.
     pub fn compact(&self) -> Result<Compacted> {
-        self.core.compact_all()
+        self.core().compact_all()
     }
 }
 
 impl Drop for Store {
     fn drop(&mut self) {
+        let Serving::Writing(core) = &self.serving else { return };
         // Before the writer, which it may wait for.
-        self.core.space.shut_down();
+        core.space.shut_down();
         if let Some(compactor) = self.compactor.take() {
             // It does not panic either.
             let _ = compactor.join();
         }
-        self.core.log.shut_down();
+        core.log.shut_down();
         if let Some(writer) = self.writer.take() {
             // The thread does not panic; if it did, there is nobody to tell.
             let _ = writer.join();

@@ -8,13 +8,13 @@ use parking_lot::{Mutex, RwLock};
 
 use super::lengths::Lengths;
 use super::tables::{TableState, check_value_bytes};
-use super::{Core, Newest, Recovered, Store, StoreOptions};
+use super::{Core, Newest, Recovered, Serving, Store, StoreOptions};
 use crate::bank_file::{BankFile, LOCK_NAME};
 use crate::budget::Budget;
 use crate::buffers::Buffers;
 use crate::cache::RowCache;
-use crate::checkpoint::{Checkpoints, Manifest, sync_dir};
-use crate::compaction::{Pins, Signal, Space, quota_reserve_bytes};
+use crate::checkpoint::{Checkpoints, Manifest, TableEntry, sync_dir};
+use crate::compaction::{CompactionOptions, Pins, Signal, Space, quota_reserve_bytes};
 use crate::device::{self, Device, DeviceOptions};
 use crate::epoch::Gate;
 use crate::error::{Error, Result};
@@ -71,7 +71,14 @@ impl Store {
             Some(number) => checkpoints.manifest(number)?,
             None => Manifest { bank: bank_file.bank, ..fresh },
         };
-        check_bank_file(dir, bank_file, newest, &manifest)?;
+        if newest.is_none() && bank_file.has_checkpoint {
+            return Err(no_checkpoint_left(dir));
+        }
+        check_bank_file(dir, bank_file, &manifest)?;
+        if newest.is_some() && !bank_file.has_checkpoint {
+            // A crash came between the first checkpoint and this note of it.
+            BankFile { has_checkpoint: true, ..bank_file }.write(dir)?;
+        }
         options.compaction.check()?;
         let page_bytes = 1 << manifest.page_bits;
         check_quota(options, page_bytes)?;
@@ -88,8 +95,76 @@ impl Store {
         };
         // What a crash left beyond the checkpoint belongs to nothing.
         device.truncate(manifest.log_end)?;
-        let counters = Arc::new(Counters::default());
-        let signal = Arc::new(Signal::default());
+        let waiters = Arc::new(Waiters::default());
+        let parts = CoreParts {
+            index,
+            budget,
+            device,
+            counters: Arc::new(Counters::default()),
+            waiters: Arc::clone(&waiters),
+            signal: Arc::new(Signal::default()),
+            compaction: options.compaction.clone(),
+            disk_quota_bytes: options.disk_quota_bytes,
+            pins: Pins::new(log_begins(&checkpoints)?),
+        };
+        let core = Core::new(parts, &manifest)?;
+        // A crash may have come between a checkpoint and giving back what it let go of.
+        core.free_space(0)?;
+        let core = Arc::new(core);
+        let writer = {
+            let core = Arc::clone(&core);
+            std::thread::Builder::new()
+                .name("embank-writer".into())
+                .spawn(move || core.log.run_writer(|| core.cache.give_way(&core.log)))
+                .map_err(|e| Error::io("start the writer thread for", dir, e))?
+        };
+        let mut store = Store {
+            serving: Serving::Writing(Arc::clone(&core)),
+            waiters,
+            writer: Some(writer),
+            compactor: None,
+            checkpoints,
+            newest: Mutex::new(Newest {
+                number: newest.unwrap_or(0),
+                noted: newest.is_some(),
+                images: manifest.images,
+            }),
+            checkpoints_kept: options.checkpoints_kept,
+            segment_bytes: manifest.segment_bytes,
+            bank: manifest.bank,
+            recovered,
+            dir: dir.to_owned(),
+            _lock: Some(lock),
+        };
+        if core.space.background() {
+            let started = std::thread::Builder::new()
+                .name("embank-compactor".into())
+                .spawn(move || core.run_compactor());
+            // On failure the drop of `store` ends the writer.
+            let failed = |e| Error::io("start the compaction thread for", dir, e);
+            store.compactor = Some(started.map_err(failed)?);
+        }
+        Ok(store)
+    }
+}
+
+/// What a core is made of, besides a checkpoint's manifest.
+pub(super) struct CoreParts {
+    pub(super) index: Index,
+    pub(super) budget: Arc<Budget>,
+    pub(super) device: Arc<dyn Device>,
+    pub(super) counters: Arc<Counters>,
+    pub(super) waiters: Arc<Waiters>,
+    pub(super) signal: Arc<Signal>,
+    pub(super) compaction: CompactionOptions,
+    pub(super) disk_quota_bytes: Option<u64>,
+    pub(super) pins: Pins,
+}
+
+impl Core {
+    /// A core that is where a checkpoint was: all of its log is on the device.
+    pub(super) fn new(parts: CoreParts, manifest: &Manifest) -> Result<Core> {
+        let CoreParts { index, budget, device, counters, waiters, signal, .. } = parts;
         let extent = Extent {
             page_bits: manifest.page_bits,
             begin: manifest.log_begin,
@@ -104,6 +179,7 @@ impl Store {
             Arc::clone(&signal),
         )?;
         let buffers = Buffers::new(Budget::read_buffer_bytes_for(budget.total_bytes()) as usize);
+        let table = |entry: &TableEntry| TableState::new(entry.clone(), manifest.log_end);
         let core = Core {
             log,
             index,
@@ -112,22 +188,12 @@ impl Store {
             budget,
             buffers,
             session_start: manifest.log_end,
-            space: Space::new(
-                options.compaction.clone(),
-                options.disk_quota_bytes,
-                signal,
-                Pins::new(log_begins(&checkpoints)?),
-            ),
+            space: Space::new(parts.compaction, parts.disk_quota_bytes, signal, parts.pins),
             counters,
-            waiters: Waiters::default(),
-            tables: RwLock::new(
-                manifest
-                    .tables
-                    .into_iter()
-                    .map(|entry| TableState::new(entry, manifest.log_end))
-                    .collect(),
-            ),
+            waiters,
+            tables: RwLock::new(manifest.tables.iter().map(table).collect()),
             lengths: Lengths::default(),
+            reading: None,
         };
         for table in core.tables.read().iter() {
             check_value_bytes(&core, &table.entry.name, table.entry.value_bytes)?;
@@ -135,43 +201,7 @@ impl Store {
                 core.lengths.set(table.entry.id(), table.entry.width(), table.entry.value_bytes);
             }
         }
-        // A crash may have come between a checkpoint and giving back what it let go of.
-        core.free_space(0)?;
-        let core = Arc::new(core);
-        let writer = {
-            let core = Arc::clone(&core);
-            std::thread::Builder::new()
-                .name("embank-writer".into())
-                .spawn(move || core.log.run_writer(|| core.cache.give_way(&core.log)))
-                .map_err(|e| Error::io("start the writer thread for", dir, e))?
-        };
-        let mut store = Store {
-            core,
-            writer: Some(writer),
-            compactor: None,
-            checkpoints,
-            newest: Mutex::new(Newest {
-                number: newest.unwrap_or(0),
-                noted: newest.is_some(),
-                images: manifest.images,
-            }),
-            checkpoints_kept: options.checkpoints_kept,
-            segment_bytes: manifest.segment_bytes,
-            bank: manifest.bank,
-            recovered,
-            dir: dir.to_owned(),
-            _lock: lock,
-        };
-        if store.core.space.background() {
-            let core = Arc::clone(&store.core);
-            let started = std::thread::Builder::new()
-                .name("embank-compactor".into())
-                .spawn(move || core.run_compactor());
-            // On failure the drop of `store` ends the writer.
-            let failed = |e| Error::io("start the compaction thread for", dir, e);
-            store.compactor = Some(started.map_err(failed)?);
-        }
-        Ok(store)
+        Ok(core)
     }
 }
 
@@ -257,37 +287,27 @@ fn new_bank(options: &StoreOptions) -> Result<Manifest> {
     })
 }
 
-/// Holds the bank file against the checkpoints that are there.
-fn check_bank_file(
-    dir: &Path,
-    bank_file: BankFile,
-    newest: Option<u64>,
-    manifest: &Manifest,
-) -> Result<()> {
-    let damaged = |what| Err(Error::Damaged { path: dir.join("checkpoints"), offset: 0, what });
-    if newest.is_none() && bank_file.has_checkpoint {
-        return damaged(
-            "the bank had checkpoints and none is left; restore this directory from a copy (the log \
-             is untouched), or remove the bank to begin anew"
-                .into(),
-        );
+/// The error for a bank that lost its checkpoints.
+pub(super) fn no_checkpoint_left(dir: &Path) -> Error {
+    let what = "the bank had checkpoints and none is left; restore this directory from a copy (the log is \
+                untouched), or remove the bank to begin anew";
+    Error::Damaged { path: dir.join("checkpoints"), offset: 0, what: what.into() }
+}
+
+/// Holds the bank file against a checkpoint.
+pub(super) fn check_bank_file(dir: &Path, bank_file: BankFile, manifest: &Manifest) -> Result<()> {
+    if manifest.bank == bank_file.bank {
+        return Ok(());
     }
-    if manifest.bank != bank_file.bank {
-        let (found, expected) = (manifest.bank, bank_file.bank);
-        return damaged(format!(
-            "checkpoint {} belongs to bank {found:016x}, not to this one, {expected:016x}",
-            manifest.number
-        ));
-    }
-    if newest.is_some() && !bank_file.has_checkpoint {
-        // A crash came between the first checkpoint and this note of it.
-        BankFile { has_checkpoint: true, ..bank_file }.write(dir)?;
-    }
-    Ok(())
+    let (found, expected, number) = (manifest.bank, bank_file.bank, manifest.number);
+    let what = format!(
+        "checkpoint {number} belongs to bank {found:016x}, not to this one, {expected:016x}"
+    );
+    Err(Error::Damaged { path: dir.join("checkpoints"), offset: 0, what })
 }
 
 /// Reads the last page that a checkpoint names: a log cut short fails here, not in mid-training.
-fn check_last_page(device: &dyn Device, manifest: &Manifest) -> Result<()> {
+pub(super) fn check_last_page(device: &dyn Device, manifest: &Manifest) -> Result<()> {
     if manifest.log_end == manifest.log_begin {
         return Ok(());
     }

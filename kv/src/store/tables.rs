@@ -144,14 +144,18 @@ impl Store {
         value_bytes: u32,
         descriptor: &[u8],
     ) -> Result<TableId> {
-        check_value_bytes(&self.core, name, value_bytes)?;
+        let core = self.core();
+        if let Err(error @ Error::ReadOnly { .. }) = core.log.check_poison() {
+            return Err(error);
+        }
+        check_value_bytes(&core, name, value_bytes)?;
         if descriptor.len() > DESCRIPTOR_BYTES_MAX {
             return Err(Error::InvalidArgument(format!(
                 "table {name:?}: a descriptor of {} bytes is longer than {DESCRIPTOR_BYTES_MAX}",
                 descriptor.len()
             )));
         }
-        let mut tables = self.core.tables.write();
+        let mut tables = core.tables.write();
         let taken = |state: &&TableState| !state.entry.dropped && state.entry.name == name;
         if let Some(found) = tables.iter().find(taken).map(|state| &state.entry) {
             return Err(Error::TableMismatch {
@@ -177,7 +181,7 @@ impl Store {
             dropped: false,
         };
         tables.push(TableState::new(entry, 0));
-        self.core.lengths.set(TableId(number), width, value_bytes);
+        core.lengths.set(TableId(number), width, value_bytes);
         Ok(TableId(number))
     }
 
@@ -188,11 +192,12 @@ impl Store {
     /// # Errors
     /// `NoSuchTable`.
     pub fn drop_table(&self, table: TableId) -> Result<()> {
-        self.core.log.check_poison()?;
+        let core = self.core();
+        core.log.check_poison()?;
         {
-            let mut tables = self.core.tables.write();
+            let mut tables = core.tables.write();
             // Under the lock: of two calls one drops the table.
-            self.core.width(table)?;
+            core.width(table)?;
             let state = &mut tables[usize::from(table.0) - 1];
             state.entry = TableEntry {
                 name: String::new(),
@@ -201,18 +206,19 @@ impl Store {
                 ..state.entry.clone()
             };
             (state.rows, state.record_bytes) = (AtomicU64::new(0), AtomicU64::new(0));
-            state.dropped_at = self.core.log.tail_address();
-            self.core.lengths.clear(table);
+            state.dropped_at = core.log.tail_address();
+            core.lengths.clear(table);
         }
-        self.core.waiters.wake_all();
-        self.core.space.signal().raise();
+        self.waiters.wake_all();
+        core.space.signal().raise();
         Ok(())
     }
 
     /// All tables but the dropped ones, in the order in which they were made.
     #[must_use]
     pub fn tables(&self) -> Vec<TableInfo> {
-        let tables = self.core.tables.read();
+        let core = self.core();
+        let tables = core.tables.read();
         let info = |entry: &TableEntry| TableInfo {
             id: entry.id(),
             name: entry.name.clone(),

@@ -1,0 +1,166 @@
+//! Holding a checkpoint that is read, so that a writer in another process does not take it away.
+//!
+//! **Problem.** A writer lets go of checkpoints beyond those that it keeps: it removes the directory, and gives back
+//! the log below the oldest one that is left. Who reads such a checkpoint would then find files gone, or holes that
+//! read as zeros. The reader may be another process, may be killed at any instant, and may change no byte of the bank.
+//!
+//! **Approach.** A reader holds a shared lock (`flock`) on the checkpoint's `manifest`, which no two checkpoints share.
+//! Before a writer takes a checkpoint away it tries for the exclusive lock, without waiting: if it can't have it, the
+//! checkpoint stays until the next time, whole, with all of its log (`Pins` goes by the directories that are there). The
+//! kernel lets go of a lock with the process, so a killed reader holds nothing.
+//!
+//! **Why it is right.** The directory loses its name only while the exclusive lock is held. So a reader that has the
+//! shared lock and *then* finds the file that it locked under the checkpoint's name holds a checkpoint that was whole
+//! all along, and stays so. If it finds no file there, or another, the checkpoint went between listing and locking: it is
+//! gone, and the reader takes another. What lies below a checkpoint's end is never written again, so nothing else of it
+//! needs a lock. A directory that is still `.partial` is never looked at.
+
+use std::fs::{self, File, TryLockError};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+
+use crate::checkpoint::Checkpoints;
+use crate::error::{Error, Result};
+
+/// How often the newest checkpoint may go between listing and locking; each time the writer has taken others.
+const ATTEMPTS_MAX: u32 = 1000;
+
+/// Keeps a checkpoint on disk with all that it names, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Hold {
+    _manifest: File,
+}
+
+/// Nobody reads the checkpoint, nor can begin to, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Unread {
+    _manifest: Option<File>,
+}
+
+impl Checkpoints {
+    fn manifest_path(&self, number: u64) -> PathBuf {
+        self.dir_of(number).join("manifest")
+    }
+
+    /// Holds a checkpoint; none if there is no such checkpoint, or none any more.
+    pub(crate) fn hold(&self, number: u64) -> Result<Option<Hold>> {
+        let path = self.manifest_path(number);
+        let manifest = match File::open(&path) {
+            Ok(manifest) => manifest,
+            Err(e) if e.kind() == ErrorKind::NotFound && !self.dir_of(number).is_dir() => {
+                return Ok(None);
+            }
+            Err(e) => return Err(Error::io("open", path, e)),
+        };
+        // Waits for a writer that is taking the checkpoint away, and for nobody else.
+        lock_shared(&manifest).map_err(|e| Error::io("lock", &path, e))?;
+        let locked = manifest.metadata().map_err(|e| Error::io("stat", &path, e))?;
+        match fs::metadata(&path) {
+            Ok(found) if (found.dev(), found.ino()) == (locked.dev(), locked.ino()) => {
+                Ok(Some(Hold { _manifest: manifest }))
+            }
+            Ok(_) => Ok(None),
+            Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
+            Err(e) => Err(Error::io("stat", path, e)),
+        }
+    }
+
+    /// Holds the newest checkpoint; none if there is none.
+    pub(crate) fn hold_newest(&self) -> Result<Option<(u64, Hold)>> {
+        for _ in 0..ATTEMPTS_MAX {
+            let Some(newest) = self.numbers_if_any()?.last().copied() else { return Ok(None) };
+            if let Some(hold) = self.hold(newest)? {
+                return Ok(Some((newest, hold)));
+            }
+        }
+        Err(Error::InvalidArgument(format!(
+            "{}: a writer lets go of checkpoints faster than one can be held; keep more of them \
+             (checkpoints_kept)",
+            self.path().display()
+        )))
+    }
+
+    /// Makes sure that nobody reads a checkpoint, which may then be taken away; none if somebody does.
+    pub(crate) fn unread(&self, number: u64) -> Result<Option<Unread>> {
+        let path = self.manifest_path(number);
+        let manifest = match File::open(&path) {
+            Ok(manifest) => manifest,
+            // Damaged: nobody can open it.
+            Err(e) if e.kind() == ErrorKind::NotFound => {
+                return Ok(Some(Unread { _manifest: None }));
+            }
+            Err(e) => return Err(Error::io("open", path, e)),
+        };
+        match manifest.try_lock() {
+            Ok(()) => Ok(Some(Unread { _manifest: Some(manifest) })),
+            Err(TryLockError::WouldBlock) => Ok(None),
+            Err(TryLockError::Error(e)) => Err(Error::io("lock", path, e)),
+        }
+    }
+}
+
+fn lock_shared(file: &File) -> io::Result<()> {
+    // Ends: a signal comes now and then, not always.
+    loop {
+        match file.lock_shared() {
+            Err(e) if e.kind() == ErrorKind::Interrupted => {}
+            done => return done,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bank_with(numbers: &[u64]) -> (tempfile::TempDir, Checkpoints) {
+        let dir = tempfile::tempdir().unwrap();
+        let checkpoints = Checkpoints::look(dir.path());
+        for &number in numbers {
+            fs::create_dir_all(checkpoints.dir_of(number)).unwrap();
+            fs::write(checkpoints.manifest_path(number), number.to_string()).unwrap();
+        }
+        (dir, checkpoints)
+    }
+
+    #[test]
+    fn what_is_read_stays_and_what_is_not_goes() {
+        let (_dir, checkpoints) = bank_with(&[1, 2, 3, 4]);
+        let (first, again) = (checkpoints.hold(2).unwrap(), checkpoints.hold(2).unwrap());
+        assert!(first.is_some() && again.is_some(), "readers share");
+        checkpoints.prune(1).unwrap();
+        assert_eq!(checkpoints.numbers().unwrap(), [2, 4]);
+        drop(first);
+        checkpoints.prune(1).unwrap();
+        assert_eq!(checkpoints.numbers().unwrap(), [2, 4], "one of two readers is left");
+        drop(again);
+        checkpoints.prune(1).unwrap();
+        assert_eq!(checkpoints.numbers().unwrap(), [4]);
+        assert!(checkpoints.hold(2).unwrap().is_none());
+    }
+
+    #[test]
+    fn one_that_goes_between_opening_and_locking_is_not_held() {
+        let (_dir, checkpoints) = bank_with(&[1, 2]);
+        let unread = checkpoints.unread(1).unwrap().unwrap();
+        let dir = checkpoints.dir_of(1);
+        std::thread::scope(|scope| {
+            // Opens the file under its name or finds it gone, and if it opened it, waits for the lock.
+            let holder = scope.spawn(|| checkpoints.hold(1).unwrap());
+            fs::rename(&dir, dir.with_extension("partial")).unwrap();
+            drop(unread);
+            assert!(holder.join().unwrap().is_none());
+        });
+        assert_eq!(checkpoints.hold_newest().unwrap().unwrap().0, 2);
+    }
+
+    #[test]
+    fn a_checkpoint_without_its_manifest_is_an_error_and_can_go() {
+        let (_dir, checkpoints) = bank_with(&[1, 2]);
+        fs::remove_file(checkpoints.manifest_path(1)).unwrap();
+        assert!(checkpoints.hold(1).unwrap_err().to_string().contains("manifest"));
+        checkpoints.prune(1).unwrap();
+        assert_eq!(checkpoints.numbers().unwrap(), [2]);
+    }
+}

@@ -1,0 +1,249 @@
+//! Stores that are opened to read only, at a checkpoint, beside a writer.
+//!
+//! **Problem.** Serving and evaluation read a bank that a training process goes on writing. They must see one moment,
+//! change no byte, keep nothing of it from being read by others, and get at newer checkpoints without a reopen, during
+//! which nobody would be served.
+//!
+//! **Approach.** A checkpoint's log and index never change, so a read-only store is a `Core` whose log ends, in memory
+//! and on disk, where the checkpoint's does: every row is on disk, peeks bring them into the row cache, and there is
+//! neither a writer nor a compactor. The log is sealed, so whatever would write ends where it would after a failed write,
+//! with an error of its own. The checkpoint is held (`hold`) as long as the core is there.
+//!
+//! **Moving on** makes a core for the newer checkpoint beside the present one and then puts it in its place. Each call
+//! takes the core that is in place when it begins and keeps it to its end, scans to theirs, and with it the hold. So a
+//! batch shows one checkpoint, never two, and nobody waits for more than the exchange of a pointer. The price: until the
+//! last call on the old core has ended, both indexes are in memory, each within a budget of its own.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use parking_lot::{Mutex, RwLock};
+
+use super::open::{CoreParts, check_bank_file, check_last_page, no_checkpoint_left};
+use super::{Core, Newest, Recovered, Serving, Store, StoreOptions};
+use crate::bank_file::BankFile;
+use crate::budget::Budget;
+use crate::checkpoint::{Checkpoints, Manifest};
+use crate::compaction::{CompactionOptions, Pins, Signal};
+use crate::device::{self, Device, DeviceOptions};
+use crate::error::{Error, Result};
+use crate::hold::Hold;
+use crate::index::Index;
+use crate::stats::Counters;
+use crate::waiters::Waiters;
+
+/// The checkpoint that a read-only store is at.
+#[derive(Debug)]
+pub(crate) struct ReadAt {
+    pub(super) manifest: Manifest,
+    pub(super) recovered: Arc<Recovered>,
+    _hold: Hold,
+}
+
+/// What a read-only store works on, and what it needs to move on.
+#[derive(Debug)]
+pub(super) struct Reading {
+    pub(super) core: RwLock<Arc<Core>>,
+    /// Held while moving on.
+    moving: Mutex<()>,
+    budget_bytes: u64,
+    device: Arc<dyn Device>,
+    counters: Arc<Counters>,
+    waiters: Arc<Waiters>,
+}
+
+impl Store {
+    /// Opens the bank in `dir` to read only, at checkpoint `checkpoint` or the newest one, beside a process that
+    /// writes it or none. Changes not a byte of it: read-only file systems will do. Rows are there to peek, scan and
+    /// list; whatever would write fails with `ReadOnly`.
+    ///
+    /// Of `options`, memory budget and device count. As long as the store is at a checkpoint, no writer takes it away,
+    /// beyond `checkpoints_kept` if need be, nor gives back the log that it names: the writer's `log_held_bytes` shows
+    /// that. The hold goes with the process, however that ends.
+    ///
+    /// ```
+    /// use embank_kv::{Store, StoreOptions};
+    ///
+    /// # fn main() -> embank_kv::Result<()> {
+    /// # let dir = tempfile::tempdir().expect("a temporary directory");
+    /// let writer = Store::open(dir.path(), &StoreOptions::default())?;
+    /// writer.create_table("squares", 8, b"")?;
+    /// writer.checkpoint(b"step 1")?;
+    ///
+    /// let reader = Store::open_read_only(dir.path(), &StoreOptions::default(), None)?;
+    /// assert_eq!(reader.tables()[0].name, "squares");
+    /// writer.checkpoint(b"step 2")?;
+    /// assert_eq!(reader.refresh()?, 2);
+    /// assert_eq!(reader.reading().expect("it reads").blob, b"step 2");
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// `InvalidArgument` where there is no bank or no such checkpoint; `BudgetTooSmall`; `Damaged` or `Truncated` if
+    /// what the checkpoint names does not verify; `DeviceUnavailable`; `Io`.
+    pub fn open_read_only(
+        dir: &Path,
+        options: &StoreOptions,
+        checkpoint: Option<u64>,
+    ) -> Result<Store> {
+        if options.device == device::DeviceChoice::Memory {
+            return Err(Error::InvalidArgument(
+                "the memory device holds no bank to read: give another device".into(),
+            ));
+        }
+        let Some(bank_file) = BankFile::read(dir)? else {
+            let what = format!("{} is not a bank: it has no file BANK", dir.display());
+            return Err(Error::InvalidArgument(what));
+        };
+        let checkpoints = Checkpoints::look(dir);
+        let (manifest, hold) = hold_one(dir, &checkpoints, bank_file, checkpoint)?;
+        let device_options = DeviceOptions {
+            segment_size_bytes: manifest.segment_bytes,
+            read_only: true,
+            ..DeviceOptions::default()
+        };
+        let device = device::open(dir, options.device, &device_options)?;
+        let (counters, waiters) = (Arc::new(Counters::default()), Arc::new(Waiters::default()));
+        let (segment_bytes, bank) = (manifest.segment_bytes, manifest.bank);
+        let number = manifest.number;
+        let core = core_of(
+            dir,
+            &checkpoints,
+            (manifest, hold),
+            options.memory_budget_bytes,
+            (&device, &counters, &waiters),
+        )?;
+        let reading = Reading {
+            core: RwLock::new(Arc::new(core)),
+            moving: Mutex::default(),
+            budget_bytes: options.memory_budget_bytes,
+            device,
+            counters,
+            waiters: Arc::clone(&waiters),
+        };
+        Ok(Store {
+            serving: Serving::Reading(Box::new(reading)),
+            waiters,
+            writer: None,
+            compactor: None,
+            checkpoints,
+            newest: Mutex::new(Newest { number, noted: true, images: Vec::new() }),
+            checkpoints_kept: options.checkpoints_kept,
+            segment_bytes,
+            bank,
+            recovered: None,
+            dir: dir.to_owned(),
+            _lock: None,
+        })
+    }
+
+    /// Moves a read-only store on to the newest checkpoint, if that is newer; returns the number of the one that it
+    /// is at then. Calls of other threads go on: those that have begun, scans among them, show the old checkpoint to
+    /// their end, those that begin afterwards the new one. Reads the whole index, as opening does, and until the last
+    /// call on the old checkpoint has ended there are two of it in memory. After an error the store is where it was.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the store is open for writing, or another bank lies in its directory now; else as
+    /// [`open_read_only`](Self::open_read_only).
+    pub fn refresh(&self) -> Result<u64> {
+        let Serving::Reading(reading) = &self.serving else {
+            return Err(Error::InvalidArgument(
+                "a store that is open for writing is its own newest state; refresh is for those that were \
+                 opened read-only"
+                    .into(),
+            ));
+        };
+        let _moving = reading.moving.lock();
+        let now = self.core().reading.as_ref().map_or(0, |at| at.manifest.number);
+        let Some((number, hold)) = self.checkpoints.hold_newest()? else { return Ok(now) };
+        if number <= now {
+            return Ok(now);
+        }
+        let manifest = self.checkpoints.manifest(number)?;
+        if manifest.bank != self.bank {
+            let what = format!("{}: another bank lies here now; open it anew", self.dir.display());
+            return Err(Error::InvalidArgument(what));
+        }
+        let core = core_of(
+            &self.dir,
+            &self.checkpoints,
+            (manifest, hold),
+            reading.budget_bytes,
+            (&reading.device, &reading.counters, &reading.waiters),
+        )?;
+        let old = std::mem::replace(&mut *reading.core.write(), Arc::new(core));
+        // Its memory goes back here or with its last call, not under the lock.
+        drop(old);
+        Ok(number)
+    }
+
+    /// The checkpoint that a read-only store is at, with its blob; none if the store is open for writing.
+    #[must_use]
+    pub fn reading(&self) -> Option<Arc<Recovered>> {
+        self.core().reading.as_ref().map(|at| Arc::clone(&at.recovered))
+    }
+}
+
+/// Holds the checkpoint that is asked for, or the newest one.
+fn hold_one(
+    dir: &Path,
+    checkpoints: &Checkpoints,
+    bank_file: BankFile,
+    wanted: Option<u64>,
+) -> Result<(Manifest, Hold)> {
+    let held = match wanted {
+        Some(number) => checkpoints.hold(number)?.map(|hold| (number, hold)),
+        None => checkpoints.hold_newest()?,
+    };
+    if let Some((number, hold)) = held {
+        let manifest = checkpoints.manifest(number)?;
+        check_bank_file(dir, bank_file, &manifest)?;
+        return Ok((manifest, hold));
+    }
+    let there = checkpoints.numbers_if_any()?;
+    if there.is_empty() && bank_file.has_checkpoint {
+        return Err(no_checkpoint_left(dir));
+    }
+    let dir = dir.display();
+    Err(Error::InvalidArgument(match wanted {
+        Some(number) => {
+            format!("{dir} has no checkpoint {number}; those that are kept are {there:?}")
+        }
+        None => {
+            format!("{dir} has no checkpoint yet, and a read-only store shows one: take one first")
+        }
+    }))
+}
+
+/// A core that shows the checkpoint of `manifest` and nothing else.
+fn core_of(
+    dir: &Path,
+    checkpoints: &Checkpoints,
+    (manifest, hold): (Manifest, Hold),
+    budget_bytes: u64,
+    (device, counters, waiters): (&Arc<dyn Device>, &Arc<Counters>, &Arc<Waiters>),
+) -> Result<Core> {
+    let budget = Arc::new(Budget::new(budget_bytes, 1 << manifest.page_bits)?);
+    let index = Index::load(&checkpoints.images(&manifest)?, &budget)?;
+    let blob = checkpoints.blob(&manifest)?;
+    check_last_page(device.as_ref(), &manifest)?;
+    let recovered = Arc::new(Recovered { checkpoint: manifest.number, blob });
+    let parts = CoreParts {
+        index,
+        budget,
+        device: Arc::clone(device),
+        counters: Arc::clone(counters),
+        waiters: Arc::clone(waiters),
+        signal: Arc::new(Signal::default()),
+        compaction: CompactionOptions { background: false, ..CompactionOptions::default() },
+        disk_quota_bytes: None,
+        pins: Pins::default(),
+    };
+    let mut core = Core::new(parts, &manifest)?;
+    // Nothing of it is this store's to give back.
+    core.space.leave_below(manifest.log_begin);
+    core.log.seal(dir);
+    core.reading = Some(ReadAt { manifest, recovered, _hold: hold });
+    Ok(core)
+}
