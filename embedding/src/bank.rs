@@ -140,6 +140,58 @@ impl Bank {
     /// [`InvalidArgument`](embank_kv::Error::InvalidArgument), which names the option that is out of its range;
     /// [`Error::UnreadableTable`].
     pub fn open(path: impl AsRef<Path>, options: BankOptions) -> Result<Self> {
+        Self::open_by(options, |store_options| Store::open(path.as_ref(), store_options))
+    }
+
+    /// Opens the bank in the directory `path` to read only, at the checkpoint of that number or at the newest one,
+    /// beside a process that writes it or none. Changes not a byte of it. Tables can be opened, peeked at and
+    /// scanned; whatever would write, a Get for training too, fails with [`ReadOnly`](embank_kv::Error::ReadOnly).
+    /// Lookahead does nothing. Of `options`, memory budget and device count.
+    ///
+    /// As long as the bank is at a checkpoint, the writer keeps that, and the disk space that it names.
+    ///
+    /// # Errors
+    /// [`InvalidArgument`](embank_kv::Error::InvalidArgument) where there is no bank or no such checkpoint; else as
+    /// [`open`](Self::open).
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let path = dir.path().join("bank");
+    /// use embank::{Bank, BankOptions, Missing, TableConfig};
+    ///
+    /// let training = Bank::open(&path, BankOptions::default())?;
+    /// training.table("user", TableConfig::new(2))?.put(&[1], &[0.5, 1.5])?;
+    /// training.checkpoint(b"step 1")?;
+    ///
+    /// let serving = Bank::open_read_only(&path, BankOptions::default(), None)?;
+    /// let users = serving.open_table("user")?;
+    /// training.table("user", TableConfig::new(2))?.put(&[1], &[2.5, 3.5])?;
+    /// training.checkpoint(b"step 2")?;
+    /// let mut row = [0.0; 2];
+    /// users.peek(&[1], &mut row, Missing::Error)?;
+    /// assert_eq!(row, [0.5, 1.5]);
+    /// serving.refresh()?;
+    /// users.peek(&[1], &mut row, Missing::Error)?;
+    /// assert_eq!(row, [2.5, 3.5]);
+    /// # Ok::<(), embank::Error>(())
+    /// ```
+    pub fn open_read_only(
+        path: impl AsRef<Path>,
+        options: BankOptions,
+        checkpoint: Option<u64>,
+    ) -> Result<Self> {
+        // Nothing can be brought into memory that would be changed.
+        let options = BankOptions { lookahead_queue_keys: Some(0), ..options };
+        Self::open_by(options, |store_options| {
+            Store::open_read_only(path.as_ref(), store_options, checkpoint)
+        })
+    }
+
+    fn open_by(
+        options: BankOptions,
+        open: impl FnOnce(&StoreOptions) -> embank_kv::Result<Store>,
+    ) -> Result<Self> {
         let budget = options.memory_budget_bytes;
         let queue_keys =
             options.lookahead_queue_keys.unwrap_or_else(|| lookahead::capacity_for_budget(budget));
@@ -152,7 +204,7 @@ impl Bank {
             disk_quota_bytes: options.disk_quota_bytes,
             ..StoreOptions::default()
         };
-        let store = Store::open(path.as_ref(), &store_options)
+        let store = open(&store_options)
             .map_err(|error| in_terms_of_the_bank(error, budget, options.lookahead_queue_keys))?;
         let tables = read_tables(&store)?;
         let store = Arc::new(store);
@@ -166,6 +218,36 @@ impl Bank {
             tables: Mutex::new(tables),
         };
         Ok(Self { shared: Arc::new(shared) })
+    }
+
+    /// Moves a bank that is open to read only on to its newest checkpoint, if that is newer, without a reopen; returns
+    /// the number of the one that it is at then. Handles of tables go on to show the new one, calls and scans that
+    /// have begun show the old one to their end. Until those have ended, both indexes are in memory. After an error the
+    /// bank is where it was.
+    ///
+    /// # Errors
+    /// [`InvalidArgument`](embank_kv::Error::InvalidArgument) if the bank is open for writing; else as
+    /// [`open_read_only`](Self::open_read_only).
+    pub fn refresh(&self) -> Result<u64> {
+        let store = &self.shared.store;
+        let number = store.refresh().map_err(|error| self.shared.in_terms_of_the_bank(error))?;
+        let mut tables = self.shared.tables.lock();
+        // Under the lock: whoever comes last has seen the newest.
+        let mut now = read_tables(store)?;
+        for (name, shared) in &mut now {
+            // The handles that are out stay those of the table.
+            if let Some(known) = tables.get(name).filter(|known| known.id == shared.id) {
+                *shared = Arc::clone(known);
+            }
+        }
+        *tables = now;
+        Ok(number)
+    }
+
+    /// The checkpoint that a bank which is open to read only is at, with its blob; `None` if it is open for writing.
+    #[must_use]
+    pub fn reading(&self) -> Option<Arc<Recovered>> {
+        self.shared.store.reading()
     }
 
     /// Opens the table `name`, or creates it. The learning rate, eps and staleness bound of `config` hold
@@ -299,7 +381,8 @@ impl Bank {
         Ok(self.shared.store.compact()?)
     }
 
-    /// The checkpoint that opening the bank recovered, with its blob; `None` for a bank without one.
+    /// The checkpoint that opening the bank recovered, with its blob; `None` for a bank without one. For one that is
+    /// open to read only, see [`reading`](Self::reading).
     #[must_use]
     pub fn recovered(&self) -> Option<&Recovered> {
         self.shared.store.recovered()

@@ -7,7 +7,9 @@ mod common;
 use std::collections::HashMap;
 
 use common::{initial_of, new_bank, rows_of, small_options, table};
-use embank::{Bank, Error, Initializer, Missing, Optimizer, StoreError, Table, TableConfig};
+use embank::{
+    Bank, BankOptions, Error, Initializer, Missing, Optimizer, StoreError, Table, TableConfig,
+};
 use proptest::prelude::*;
 
 #[test]
@@ -260,4 +262,64 @@ proptest! {
         }
         prop_assert_eq!(bank.stats().release_failures, 0);
     }
+}
+
+#[test]
+fn a_bank_that_is_read_shows_checkpoints_beside_the_writer() {
+    let dir = tempfile::tempdir().unwrap();
+    let training = Bank::open(dir.path(), BankOptions::default()).unwrap();
+    let config = TableConfig::new(2).optimizer(Optimizer::sgd(1.0));
+    let users = training.table("user", config.clone()).unwrap();
+    users.put(&[1, 2], &[1.0, 2.0, 3.0, 4.0]).unwrap();
+    training.table("doomed", TableConfig::new(1)).unwrap();
+    assert_eq!(training.checkpoint(b"one").unwrap(), 1);
+
+    let serving = Bank::open_read_only(dir.path(), BankOptions::default(), Some(1)).unwrap();
+    let (table, doomed) =
+        (serving.open_table("user").unwrap(), serving.open_table("doomed").unwrap());
+    let peeked = |table: &Table| {
+        let mut rows = [0.0; 4];
+        table.peek(&[1, 2], &mut rows, Missing::Error).unwrap();
+        rows
+    };
+    users.apply_gradients(&[1], &[1.0, 1.0]).unwrap();
+    training.drop_table("doomed").unwrap();
+    training.table("new", TableConfig::new(3)).unwrap();
+    for _ in 0..3 {
+        training.checkpoint(b"two").unwrap();
+    }
+    assert_eq!(peeked(&table), [1.0, 2.0, 3.0, 4.0]);
+    assert_eq!(serving.reading().unwrap().blob, b"one");
+    assert_eq!(table.contains(&[1, 3]).unwrap(), [true, false]);
+    assert_eq!(table.lookahead(&[1, 2]).unwrap().accepted(), 0);
+
+    assert_eq!(serving.refresh().unwrap(), 4);
+    assert_eq!(serving.reading().unwrap().blob, b"two");
+    assert_eq!(peeked(&table), [0.0, 1.0, 3.0, 4.0]);
+    assert!(matches!(doomed.contains(&[1]), Err(Error::TableDropped { .. })));
+    let names: Vec<_> = serving.tables().into_iter().map(|table| table.name).collect();
+    assert_eq!(names, ["new", "user"]);
+    let mut scan = table.scan().unwrap();
+    let mut found = 0;
+    while scan.next_row().unwrap().is_some() {
+        found += 1;
+    }
+    assert_eq!(found, 2);
+
+    let read_only = |result: embank::Result<()>| {
+        let error = result.unwrap_err();
+        assert!(matches!(error, Error::Store(StoreError::ReadOnly { .. })), "{error}");
+    };
+    let mut rows = [0.0; 2];
+    read_only(table.put(&[1], &[0.0, 0.0]));
+    read_only(table.get(&[1], &mut rows).map(drop));
+    read_only(table.apply_gradients(&[1], &[0.0, 0.0]));
+    read_only(table.delete(&[1]).map(drop));
+    read_only(serving.table("more", TableConfig::new(2)).map(drop));
+    read_only(serving.drop_table("user"));
+    read_only(serving.checkpoint(b"").map(drop));
+    read_only(serving.compact().map(drop));
+    assert_eq!(serving.table("user", config).unwrap().dim(), 2);
+    assert_eq!(peeked(&table), [0.0, 1.0, 3.0, 4.0]);
+    assert!(training.refresh().is_err() && training.reading().is_none());
 }

@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use embank::{BankOptions, CompactionOptions, DeviceChoice, TableConfig};
+use embank::{BankOptions, CompactionOptions, DeviceChoice, Recovered, TableConfig};
+use parking_lot::Mutex;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyBytes, PyDict};
@@ -56,6 +57,10 @@ impl PyRecovered {
 ///     compaction_throttle: Bytes, or text such as "20MiB", that it reads and writes each second at most;
 ///         None for as fast as writers need it.
 ///     disk_quota: Bytes, or text such as "8GiB", that the log may take on disk; None for no limit.
+///     read_only: Whether to open it at a checkpoint beside the process that writes it, or none, and change
+///         not a byte. Tables can be opened, peeked at and scanned; what would write, a get too, raises
+///         `ReadOnly`. The writer keeps the checkpoint until `refresh`, `close` or the end of this process.
+///     checkpoint: With `read_only`, the checkpoint's number; the newest by default.
 ///
 /// Raises:
 ///     BudgetTooSmall: The budget can't hold what it must; has the number that would do.
@@ -76,7 +81,16 @@ impl PyRecovered {
 #[derive(Debug)]
 pub(crate) struct PyBank {
     cell: Arc<BankCell>,
-    recovered: Option<Py<PyRecovered>>,
+    /// Changes with `refresh`.
+    recovered: Mutex<Option<Py<PyRecovered>>>,
+}
+
+impl PyRecovered {
+    fn of(py: Python<'_>, found: Option<&Recovered>) -> PyResult<Option<Py<Self>>> {
+        let Some(found) = found else { return Ok(None) };
+        let blob = PyBytes::new(py, &found.blob).unbind();
+        Py::new(py, Self { checkpoint: found.checkpoint, blob }).map(Some)
+    }
 }
 
 #[pymethods]
@@ -85,7 +99,7 @@ impl PyBank {
     #[pyo3(signature = (
         path, *, memory_budget = None, device = "auto", checkpoints_kept = None, wait_timeout = 60.0,
         compaction = None, space_amplification_target = 1.4, compaction_throttle = None,
-        disk_quota = None
+        disk_quota = None, read_only = false, checkpoint = None
     ))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments in Python")]
     fn new(
@@ -99,6 +113,8 @@ impl PyBank {
         space_amplification_target: f64,
         compaction_throttle: Option<&Bound<'_, PyAny>>,
         disk_quota: Option<&Bound<'_, PyAny>>,
+        read_only: bool,
+        checkpoint: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
         let mut options = BankOptions::default();
         if let Some(budget) = memory_budget {
@@ -116,17 +132,26 @@ impl PyBank {
         };
         options.disk_quota_bytes =
             disk_quota.map(|quota| scalars::size_bytes("disk_quota", quota)).transpose()?;
+        let number = checkpoint
+            .map(|number| scalars::unsigned("checkpoint", number, u64::MAX))
+            .transpose()?;
+        if number.is_some() && !read_only {
+            return Err(PyValueError::new_err(
+                "checkpoint goes with read_only=True: for writing, a bank opens at its newest checkpoint",
+            ));
+        }
         let bank = py
-            .detach(|| embank::Bank::open(path, options))
+            .detach(|| {
+                if read_only {
+                    embank::Bank::open_read_only(path, options, number)
+                } else {
+                    embank::Bank::open(path, options)
+                }
+            })
             .map_err(|error| errors::to_python(py, &error))?;
-        let recovered = match bank.recovered() {
-            Some(found) => {
-                let blob = PyBytes::new(py, &found.blob).unbind();
-                Some(Py::new(py, PyRecovered { checkpoint: found.checkpoint, blob })?)
-            }
-            None => None,
-        };
-        Ok(Self { cell: Arc::new(BankCell::new(bank)), recovered })
+        let reading = bank.reading();
+        let recovered = PyRecovered::of(py, reading.as_deref().or(bank.recovered()))?;
+        Ok(Self { cell: Arc::new(BankCell::new(bank)), recovered: Mutex::new(recovered) })
     }
 
     /// The directory.
@@ -135,10 +160,41 @@ impl PyBank {
         self.cell.path().to_owned()
     }
 
-    /// What opening it found, or None if there was no checkpoint.
+    /// What opening it found, or None if there was no checkpoint. With `read_only`: the checkpoint that it is at.
     #[getter]
     fn recovered(&self, py: Python<'_>) -> Option<Py<PyRecovered>> {
-        self.recovered.as_ref().map(|recovered| recovered.clone_ref(py))
+        self.recovered.lock().as_ref().map(|recovered| recovered.clone_ref(py))
+    }
+
+    /// Moves a bank that was opened with `read_only` on to its newest checkpoint, if that is newer.
+    ///
+    /// `Table` objects show the new one from then on; calls and scans that other threads have begun show the old
+    /// one to their end, and until then both indexes are in memory. After an error the bank is where it was.
+    ///
+    /// Returns:
+    ///     The number of the checkpoint that the bank is at then.
+    ///
+    /// Raises:
+    ///     ValueError: The bank is open for writing.
+    ///     Damaged, StoreIOError, BudgetTooSmall: The newer checkpoint can't be opened.
+    ///
+    /// >>> import embank
+    /// >>> with embank.Bank("serve.bank", memory_budget="16MiB") as training:
+    /// ...     training.table("user", dim=2).put([1], [[1.0, 2.0]])
+    /// ...     first = training.checkpoint(b"step 1")
+    /// ...     with embank.Bank("serve.bank", memory_budget="16MiB", read_only=True) as serving:
+    /// ...         training.open_table("user").put([1], [[3.0, 4.0]])
+    /// ...         second = training.checkpoint(b"step 2")
+    /// ...         old = serving.open_table("user").peek([1])
+    /// ...         assert serving.refresh() == second
+    /// ...         print(old, serving.open_table("user").peek([1]), serving.recovered.blob)
+    /// [[1. 2.]] [[3. 4.]] b'step 2'
+    fn refresh(&self, py: Python<'_>) -> PyResult<u64> {
+        let (number, reading) =
+            self.cell.with_bank(py, |bank| Ok((bank.refresh()?, bank.reading())))?;
+        let recovered = PyRecovered::of(py, reading.as_deref())?;
+        *self.recovered.lock() = recovered;
+        Ok(number)
     }
 
     /// Whether `close` was called.

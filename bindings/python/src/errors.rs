@@ -13,6 +13,7 @@ import_exception!(embank.errors, Damaged);
 import_exception!(embank.errors, DeviceUnavailable);
 import_exception!(embank.errors, EmbankError);
 import_exception!(embank.errors, Locked);
+import_exception!(embank.errors, ReadOnly);
 import_exception!(embank.errors, MissingRow);
 import_exception!(embank.errors, NoSuchTable);
 import_exception!(embank.errors, PoisonedError);
@@ -74,6 +75,7 @@ fn store_to_python(py: Python<'_>, error: &StoreError, text: String) -> PyErr {
             )
         }
         StoreError::Locked { .. } => Locked::new_err(text),
+        StoreError::ReadOnly { .. } => ReadOnly::new_err(text),
         StoreError::BudgetTooSmall { budget_bytes, needed_bytes, .. } => with_attributes(
             py,
             BudgetTooSmall::new_err(text),

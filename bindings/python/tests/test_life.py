@@ -218,3 +218,34 @@ def test_numpy_alone_is_enough() -> None:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "pip install 'embank[torch]'" in done.stdout
+
+
+def test_a_reader_beside_the_writer_shows_checkpoints(tmp_path: Path) -> None:
+    path = tmp_path / "bank"
+    with open_bank(path, checkpoints_kept=1) as training:
+        table = training.table("item", dim=4)
+        table.put(np.arange(10), ones(10))
+        first = training.checkpoint(b"one")
+        with pytest.raises(ValueError, match="read_only=True"):
+            open_bank(path, checkpoint=first)
+        with pytest.raises(ValueError, match="no checkpoint 7"):
+            open_bank(path, read_only=True, checkpoint=7)
+        with open_bank(path, read_only=True, checkpoint=first) as serving:
+            rows = serving.open_table("item")
+            table.put(np.arange(10), 2 * ones(10))
+            second = training.checkpoint(b"two")
+            assert serving.recovered is not None
+            assert (serving.recovered.checkpoint, serving.recovered.blob) == (first, b"one")
+            np.testing.assert_array_equal(rows.peek(np.arange(10)), ones(10))
+            with pytest.raises(embank.ReadOnly, match="open it for writing"):
+                rows.put([1], ones(1))
+            with pytest.raises(embank.ReadOnly):
+                rows.get([1])
+            with pytest.raises(embank.ReadOnly):
+                serving.checkpoint()
+            assert serving.refresh() == second
+            assert serving.recovered is not None
+            assert (serving.recovered.checkpoint, serving.recovered.blob) == (second, b"two")
+            np.testing.assert_array_equal(rows.peek(np.arange(10)), 2 * ones(10))
+        with pytest.raises(ValueError, match="open for writing"):
+            training.refresh()

@@ -19,6 +19,7 @@ __all__ = [
     "NoSuchTable",
     "PoisonedError",
     "QuotaExceeded",
+    "ReadOnly",
     "StalenessTimeout",
     "StoreIOError",
     "TableMismatch",
@@ -87,6 +88,10 @@ class Damaged(EmbankError):
 
 class Locked(EmbankError):
     """Another process, or another `Bank` of this one, has the bank open for writing."""
+
+
+class ReadOnly(EmbankError):
+    """The bank was opened with `read_only=True`, and the call would write, or get rows for training."""
 
 
 class DeviceUnavailable(EmbankError):
