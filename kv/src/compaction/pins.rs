@@ -11,6 +11,8 @@ pub(crate) struct Pins {
     checkpoints: Vec<(u64, u64)>,
     /// Scans: where the log that they read begins.
     scans: Vec<u64>,
+    /// A checkpoint is being taken, after which older ones may let go of space.
+    taking: bool,
 }
 
 /// Holds the log's space for a checkpoint that is being taken; lets go of it if that fails.
@@ -24,20 +26,21 @@ pub(crate) struct CheckpointPin<'a> {
 
 impl CheckpointPin<'_> {
     /// The checkpoint is on disk: its space is held until `unpin_all_but`.
-    pub(crate) fn keep(mut self) {
+    pub(crate) fn keep(&mut self) {
         self.on_disk = true;
     }
 }
 
 impl Drop for CheckpointPin<'_> {
     fn drop(&mut self) {
+        let mut pins = self.core.space.pins.lock();
+        pins.taking = false;
         if !self.on_disk {
-            let mut pins = self.core.space.pins.lock();
-            pins.checkpoints.retain(|&(number, _)| number != self.number);
-            drop(pins);
             // The space goes back with the next page of compaction or the next checkpoint.
-            self.core.space.signal.raise();
+            pins.checkpoints.retain(|&(number, _)| number != self.number);
         }
+        drop(pins);
+        self.core.space.signal.raise();
     }
 }
 
@@ -62,6 +65,7 @@ impl Core {
         pins.checkpoints.retain(|&(other, _)| other != number);
         let newest = pins.checkpoints.iter().map(|&(_, begin)| begin).max();
         pins.checkpoints.push((number, begin));
+        pins.taking = true;
         let progress = newest.map_or(0, |newest| begin.saturating_sub(newest));
         self.space.expect_held(progress * pins.checkpoints.len() as u64);
         CheckpointPin { core: self, number, begin, on_disk: false }
@@ -93,6 +97,11 @@ impl Core {
     /// The log's beginning that space below is held for; none if nothing is held.
     pub(crate) fn pinned(&self) -> Option<u64> {
         self.space.pins.lock().lowest()
+    }
+
+    /// Whether a checkpoint is being taken.
+    pub(super) fn is_taking_checkpoint(&self) -> bool {
+        self.space.pins.lock().taking
     }
 
     /// Nobody needs what lies below.

@@ -246,6 +246,8 @@ impl Core {
             && !state.shutdown
             && self.log.check_poison().is_ok()
             && (self.has_unneeded()
+                // When it is done it lets go of older ones. It waits for the log's writer alone.
+                || self.is_taking_checkpoint()
                 // What a checkpoint holds stays, however much is copied out of it.
                 || self.has_dead_space(state)
                     && self.pinned().is_none()

@@ -1,7 +1,7 @@
 //! Who may still see the old state, and who must wait.
 //!
-//! Every batch pins the epoch once and works on memory only while pinned: it never waits, parks or
-//! enters the kernel to sleep before it has unpinned. So a moved boundary (read-only, head) or a set
+//! Every batch pins the epoch once and works on memory only while pinned: it never waits for the disk or for
+//! another pin, and never parks for longer than a mutex is held for a few instructions, before it has unpinned. So a moved boundary (read-only, head) or a set
 //! pause flag is known to everybody as soon as all who were pinned before it have unpinned: that is
 //! what `barrier` waits for.
 //!

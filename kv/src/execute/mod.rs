@@ -236,6 +236,7 @@ impl<'a, W: Work> Batch<'a, W> {
                 }
             }
         }
+        self.core.index.wait_for_image();
         if self.core.budget.is_over() {
             self.core.cache.give_way(&self.core.log);
             self.core.log.allowance_changed();

@@ -21,7 +21,8 @@
 //! 3. Buckets that splits add after the cut have only the new era's bit, and the image does not go so far.
 //!
 //! **Memory.** What is saved is fetched many times a second. Should the image's disk not keep up, batches wait
-//! between two stretches of work (`wait_for_image`), with nothing pinned and no bucket locked.
+//! between two stretches of work (`wait_for_image`), with nothing pinned and no bucket locked. What one stretch of each
+//! thread saves, up to 50 KiB, or more where it splits buckets, comes on top of what the budget counts.
 
 use std::fs::File;
 use std::path::Path;
@@ -89,12 +90,13 @@ impl LockedBucket<'_> {
     #[cold]
     fn save(&self) {
         let eras = &self.index.eras;
-        // Without an image that is being written, the last one failed, and the next one will be whole.
-        // Relaxed: as for the era; and once an image is complete, no bucket has the old era's bit.
+        // Under the lock: an image that fails ends under it, and what is saved after that would be taken for the next
+        // one's. Without an image that is being written, the last one failed, and the next one will be whole.
+        let mut saved = eras.saved.lock();
         if eras.capturing.load(Ordering::Relaxed) {
             let entries = self.chain().flat_map(Bucket::slots);
             let entries = entries.map(|slot| Entry(slot.load(Ordering::Relaxed)));
-            ImageWriter::encode(self.number, entries, &mut eras.saved.lock());
+            ImageWriter::encode(self.number, entries, &mut saved);
         }
     }
 
@@ -121,9 +123,8 @@ impl Index {
         }
     }
 
-    /// Whether so many buckets have changed since the last cut that a whole image is the better one: more than a
-    /// quarter of a sample.
-    pub(crate) fn has_changed_much(&self) -> bool {
+    /// Which part of the buckets has changed since the last cut, by a sample.
+    pub(crate) fn changed_part(&self) -> f64 {
         let era = self.eras.now();
         let (mut looked, mut changed) = (0u64, 0u64);
         let stride = self.bucket_count().div_ceil(SAMPLE);
@@ -132,7 +133,7 @@ impl Index {
             let meta = Meta(self.bucket(i).meta().load(Ordering::Relaxed));
             changed += u64::from(meta.changed_in(era));
         }
-        changed * 4 > looked
+        changed as f64 / looked as f64
     }
 
     /// Makes the next cut's image a whole one: every bucket counts as changed. By the thread that makes the cut.

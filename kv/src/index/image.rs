@@ -54,6 +54,11 @@ impl ImageHead {
         (1 << self.level) + self.split
     }
 
+    /// How many buckets its image must have, if that is known.
+    fn due(&self) -> Option<u64> {
+        (self.kind == ImageKind::Whole).then(|| self.bucket_count())
+    }
+
     fn depth(&self, bucket: u64) -> u32 {
         self.level + u32::from(bucket < self.split || bucket >= 1 << self.level)
     }
@@ -149,6 +154,7 @@ impl Images {
             newest,
             input,
             file: 0,
+            due: newest.due(),
             read: vec![0; newest.bucket_count().div_ceil(64) as usize],
             left: newest.bucket_count(),
             bytes: Vec::new(),
@@ -175,6 +181,8 @@ pub(crate) struct BucketReader<'a> {
     newest: ImageHead,
     input: CheckedReader,
     file: usize,
+    /// Buckets that the present file still has, if it is whole.
+    due: Option<u64>,
     /// A bit for each bucket that has been read.
     read: Vec<u64>,
     /// Buckets that have not.
@@ -192,6 +200,17 @@ impl BucketReader<'_> {
             let head = u64::from_le_bytes(head);
             if head == END {
                 self.input.finish()?;
+                match self.due.unwrap_or(0).cast_signed() {
+                    0 => {}
+                    due @ 1.. => {
+                        let what = format!("the whole image lacks {due} buckets");
+                        return Err(self.input.damaged(0, what));
+                    }
+                    due => {
+                        let what = format!("the whole image has {} buckets twice", -due);
+                        return Err(self.input.damaged(0, what));
+                    }
+                }
                 if !self.next_file()? {
                     return Ok(None);
                 }
@@ -202,6 +221,7 @@ impl BucketReader<'_> {
                 let what = format!("bucket {number} claims {length} entries");
                 return Err(self.input.damaged(0, what));
             }
+            self.due = self.due.map(|due| due.wrapping_sub(1));
             self.bytes.resize(length * 8, 0);
             self.input.read(&mut self.bytes)?;
             let (word, bit) = (number as usize / 64, 1 << (number % 64));
@@ -236,8 +256,9 @@ impl BucketReader<'_> {
             };
         }
         self.input = self.images.reader(self.file)?;
-        let kind = ImageHead::read(&mut self.input)?.kind;
-        self.check_kind(kind)?;
+        let head = ImageHead::read(&mut self.input)?;
+        self.due = head.due();
+        self.check_kind(head.kind)?;
         Ok(true)
     }
 

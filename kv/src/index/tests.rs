@@ -9,7 +9,7 @@ use crate::checkpoint::CheckpointIdentity;
 use crate::error::Error;
 use crate::hash::hash;
 use crate::index::cut::Cut;
-use crate::index::image::{ImageKind, Images};
+use crate::index::image::{ImageHead, ImageKind, ImageWriter, Images};
 
 const TABLE: TableId = TableId(1);
 /// Bytes between records: none lies at address 0.
@@ -481,6 +481,33 @@ fn after_an_image_that_failed_a_whole_one_is_right() {
     indexed.move_to_tail(4);
     album.add(false, || indexed.index.cut());
     assert_eq!(entries(&album.load(&budget(16 << 20))), entries(&indexed.index));
+}
+
+/// A bucket that was in a whole image twice, once as of another moment, was loaded as whichever came first.
+#[test]
+fn a_whole_image_with_a_bucket_twice_or_none_is_damaged() {
+    let dir = tempfile::tempdir().unwrap();
+    let of = CheckpointIdentity { bank: 7, checkpoint: 1 };
+    let head = ImageHead { kind: ImageKind::Whole, level: INITIAL_LEVEL, split: 0, overflow: 0 };
+    let all: Vec<u64> = (0..1 << INITIAL_LEVEL).collect();
+    let load = |name: &str, buckets: &[u64]| {
+        let path = dir.path().join(name);
+        let mut out = ImageWriter::create(&path, of, head).unwrap();
+        let mut encoded = Vec::new();
+        for &number in buckets {
+            ImageWriter::encode(number, std::iter::empty(), &mut encoded);
+        }
+        out.write(&encoded).unwrap();
+        out.finish().unwrap();
+        let images = Images::open(std::iter::once((path, of)), 0, u64::MAX).unwrap();
+        Index::load(&images, &budget(4 << 20)).map(|index| index.bucket_count())
+    };
+    assert_eq!(load("all", &all).unwrap(), 1 << INITIAL_LEVEL);
+    let twice: Vec<u64> = all.iter().copied().chain([77]).collect();
+    let Err(Error::Damaged { what, .. }) = load("twice", &twice) else { panic!("loaded") };
+    assert!(what.contains("twice"), "{what}");
+    let Err(Error::Damaged { what, .. }) = load("lacks", &all[1..]) else { panic!("loaded") };
+    assert!(what.contains("lacks"), "{what}");
 }
 
 #[test]

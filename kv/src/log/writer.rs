@@ -176,19 +176,26 @@ impl Log {
         state.shutdown || left <= end - page
     }
 
-    /// Writes every settled page that is not on the device yet. A checkpoint settles all of memory at once; so as not to
+    /// Whether frames can be freed, or the cache must be: whoever waits for that need not wait for all that is settled.
+    fn has_to_give_way(&self, state: &State) -> bool {
+        let head = self.head.load(Ordering::Relaxed) >> self.page_bits;
+        self.plan(state).head > head || self.budget.cache_bytes_over() > 0
+    }
+
+    /// Writes settled pages that are not on the device yet, until there is something else to do. A checkpoint settles all of memory at once; so as not to
     /// take processor and drive from those who append meanwhile, this rests after each page for as long as it took, while
     /// there is room in memory.
     fn write_settled(&self, image: &mut AlignedBuffer) -> Result<()> {
-        let end = self.read_only.load(Ordering::Relaxed) >> self.page_bits;
+        // Acquire: pairs with the boundary's Release, of a cut too, which saw all batches out before.
+        let end = self.read_only.load(Ordering::Acquire) >> self.page_bits;
         let mut page = self.flushed.load(Ordering::Relaxed) >> self.page_bits;
         let mut tail = self.tail.load(Ordering::Relaxed);
         while page < end {
             let began = Instant::now();
             let start = page << self.page_bits;
             let used = u64::from(self.used_bytes[self.slot(page)].load(Ordering::Relaxed));
-            // SAFETY: the page lies below the read-only boundary and a barrier has passed since that
-            // moved, so its records are complete and their values at rest; it is above the head,
+            // SAFETY: the page lies below the read-only boundary, and nobody acts on an older one: a barrier has passed
+            // since this thread moved it, or it was moved while nobody was pinned (`Log::cut`). So its records are complete and their values at rest; it is above the head,
             // which only this thread moves.
             unsafe {
                 let identity = PageIdentity { page, bank: self.bank };
@@ -204,6 +211,12 @@ impl Log {
             let mut state = self.state.lock();
             self.flushed.store(page << self.page_bits, Ordering::Release);
             self.page_flushed.notify_all();
+            if self.has_to_give_way(&state) {
+                // The next plan comes at once, and goes on with the pages after it.
+                drop(state);
+                self.compactor.raise();
+                return Ok(());
+            }
             let tail_before = std::mem::replace(&mut tail, self.tail.load(Ordering::Relaxed));
             if page < end && tail != tail_before && !self.is_urgent(&state, page, end) {
                 // Whoever turns a page ends it.

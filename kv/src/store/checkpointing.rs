@@ -31,18 +31,19 @@ pub(super) struct Newest {
     pub(super) images: Vec<ImageEntry>,
 }
 
-/// Deltas together may be this part of the whole image that they follow; then the next image is whole. So opening
-/// reads no more than so much more than one whole image.
-const DELTAS_PART: u64 = 4;
+/// Deltas together may be this part of the whole image that they follow; an image that would make them more is whole. So
+/// opening reads about so much more than one whole image at most.
+const DELTAS_PART: f64 = 0.25;
 /// And they may be so many files.
 const DELTAS_MAX: usize = 64;
 
 impl Newest {
-    /// Whether the next image should be a delta.
-    fn takes_delta(&self) -> bool {
+    /// Whether the next image should be a delta, if that part of the buckets has changed.
+    fn takes_delta(&self, changed_part: f64) -> bool {
         let [whole, deltas @ ..] = &self.images[..] else { return false };
         let bytes: u64 = deltas.iter().map(|image| image.file_bytes).sum();
-        deltas.len() < DELTAS_MAX && bytes < whole.file_bytes / DELTAS_PART
+        let part = bytes as f64 / whole.file_bytes as f64 + changed_part;
+        deltas.len() < DELTAS_MAX && part <= DELTAS_PART
     }
 }
 
@@ -55,10 +56,16 @@ impl Store {
     ///
     /// # Errors
     /// `Io` or `Poisoned` if something can't be written or synced. The newest checkpoint is then the one
-    /// before, unless only the last step failed, making the new one's name durable: then a reopen may find
-    /// either, both whole, and the store takes no more writes.
+    /// before, unless only a last step failed: making the new one's name durable (then a reopen may find
+    /// either, both whole, and the store takes no more writes), or noting in `BANK` that there is one (then it stands).
+    /// `InvalidArgument` if called by an operation's callback.
     pub fn checkpoint(&self, blob: &[u8]) -> Result<u64> {
         let core = self.core();
+        if crate::epoch::is_pinned() {
+            return Err(Error::InvalidArgument(
+                "a checkpoint can't be taken by an operation's callback, whose own batch it would wait for".into(),
+            ));
+        }
         let mut newest = self.newest.lock();
         core.log.check_poison()?;
         let started = Instant::now();
@@ -72,7 +79,7 @@ impl Store {
         let pause = core.gate.pause();
         let log_end = core.log.cut(reserved)?;
         // From here on nothing that this checkpoint names is given back.
-        let pin = core.pin_checkpoint(number);
+        let mut pin = core.pin_checkpoint(number);
         let log_begin = pin.begin;
         let tables = core.tables.read().iter().map(|table| table.to_entry(log_begin)).collect();
         let index = core.index.cut();
@@ -120,7 +127,7 @@ impl Store {
             core.unpin_all_but(&on_disk);
             let _ = core.free_space(0);
         }
-        core.space.signal().raise();
+        drop(pin);
         let counters = &core.counters;
         counters.checkpoints.add(1);
         counters.last_checkpoint_us.set(started.elapsed().as_micros() as u64);
@@ -132,7 +139,7 @@ impl Store {
     /// Which image of the index the next checkpoint gets; links those that it adds to.
     fn next_image(&self, newest: &Newest, partial: &PartialCheckpoint<'_>) -> Result<ImageKind> {
         let core = self.core();
-        if newest.takes_delta() && !core.index.has_changed_much() {
+        if newest.takes_delta(core.index.changed_part()) {
             if partial.link_images(newest.number, &newest.images) {
                 return Ok(ImageKind::Since(newest.number));
             }
