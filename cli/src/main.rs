@@ -9,6 +9,7 @@ mod dump;
 mod output;
 mod plan;
 mod repair;
+mod rollback;
 mod stat;
 mod verify;
 
@@ -19,7 +20,7 @@ use clap::{Parser, Subcommand};
 
 /// Looks at Embank banks, verifies, dumps, compacts and repairs them
 ///
-/// A bank is a directory with a file BANK. All subcommands but `compact` leave it as it is, to the byte, and work
+/// A bank is a directory with a file BANK. All subcommands but `compact` and `rollback` leave it as it is, to the byte, and work
 /// while another process has it open; they show kept checkpoints, never what came after the newest.
 ///
 /// Exit status: 0 if all is well, 1 if damage was found, 2 if the command could not run.
@@ -58,6 +59,11 @@ enum Command {
     /// damaged. Rows on undamaged pages all come back. The damaged bank stays as it is. Exit status 1 if anything was
     /// damaged, though the new bank is then good.
     Repair(repair::Args),
+    /// Goes back to an older checkpoint for good: removes all newer ones
+    ///
+    /// For a bank that nobody has open for writing, and whose newer checkpoints nobody reads. Makes sure first that the
+    /// checkpoint opens; `verify --checkpoint` looks at every page of it. Without --yes nothing is changed.
+    Rollback(rollback::Args),
     /// Memory, disk, checkpoint size and endurance of a table before it is made
     ///
     /// By the formulas of docs/architecture.md. The output says which numbers were measured and where.
@@ -94,6 +100,7 @@ fn run(command: Command) -> Result<Ending> {
         Command::Compact(args) => compact::run(&args),
         Command::Dump(args) => dump::run(&args),
         Command::Repair(args) => repair::run(&args),
+        Command::Rollback(args) => rollback::run(&args),
         Command::Plan(args) => plan::run(&args),
     }
 }

@@ -231,3 +231,18 @@ fn a_plan_needs_no_bank() {
     assert_eq!(report["record_bytes"], 96);
     assert_eq!(plan("--rows 0 --dim 16").status.code(), Some(2));
 }
+
+#[test]
+fn rollback_asks_first_and_goes_back_to_the_checkpoint() {
+    let dir = bank();
+    let asked = embank(dir.path(), "rollback 1");
+    assert_eq!(asked.status.code(), Some(2));
+    assert!(text(&asked).contains("removes checkpoints [2]"), "{}", text(&asked));
+    assert!(text(&asked).contains("--yes"), "{}", text(&asked));
+    let (done, status) = json(dir.path(), "rollback 1 --yes");
+    assert_eq!((status, &done["checkpoint"], &done["removed"][0]), (0, &1.into(), &2.into()));
+    let (listed, _) = json(dir.path(), "checkpoints");
+    assert_eq!(listed["checkpoints"].as_array().unwrap().len(), 1);
+    let gone = embank(dir.path(), "rollback 2 --yes");
+    assert!(text(&gone).contains("has no checkpoint 2"), "{}", text(&gone));
+}

@@ -63,6 +63,17 @@ pub enum Error {
         /// The bank's directory.
         path: PathBuf,
     },
+    /// A checkpoint is being read, so it can't be removed.
+    #[error(
+        "checkpoint {checkpoint} in {path} is being read, here or in another process; close what was opened \
+         read-only at it first, or move that on to another checkpoint"
+    )]
+    BeingRead {
+        /// The directory of the checkpoints.
+        path: PathBuf,
+        /// The checkpoint.
+        checkpoint: u64,
+    },
     /// The memory budget can't hold what it must.
     #[error(
         "a memory budget of {budget_bytes} bytes is too small: {what} needs at least {needed_bytes} bytes"

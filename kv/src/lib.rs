@@ -38,6 +38,7 @@ mod operation;
 mod prefetch;
 mod record;
 mod region;
+mod rollback;
 mod scan;
 mod stats;
 mod store;

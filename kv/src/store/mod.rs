@@ -31,6 +31,7 @@ use crate::operation::{Clock, Operation, Outcome, Promoted, Width};
 use crate::waiters::{ReleaseTicket, Waiters};
 use checkpointing::Newest;
 pub use checkpointing::Recovered;
+pub(crate) use open::{check_bank_file, check_last_page, lock_dir};
 use serving::Serving;
 pub use tables::TableInfo;
 

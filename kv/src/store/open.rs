@@ -240,7 +240,7 @@ fn create_dir_durably(dir: &Path) -> Result<()> {
     Ok(())
 }
 
-fn lock_dir(dir: &Path) -> Result<File> {
+pub(crate) fn lock_dir(dir: &Path) -> Result<File> {
     let path = dir.join(LOCK_NAME);
     let file = File::options()
         .write(true)
@@ -295,7 +295,7 @@ pub(super) fn no_checkpoint_left(dir: &Path) -> Error {
 }
 
 /// Holds the bank file against a checkpoint.
-pub(super) fn check_bank_file(dir: &Path, bank_file: BankFile, manifest: &Manifest) -> Result<()> {
+pub(crate) fn check_bank_file(dir: &Path, bank_file: BankFile, manifest: &Manifest) -> Result<()> {
     if manifest.bank == bank_file.bank {
         return Ok(());
     }
@@ -307,7 +307,7 @@ pub(super) fn check_bank_file(dir: &Path, bank_file: BankFile, manifest: &Manife
 }
 
 /// Reads the last page that a checkpoint names: a log cut short fails here, not in mid-training.
-pub(super) fn check_last_page(device: &dyn Device, manifest: &Manifest) -> Result<()> {
+pub(crate) fn check_last_page(device: &dyn Device, manifest: &Manifest) -> Result<()> {
     if manifest.log_end == manifest.log_begin {
         return Ok(());
     }

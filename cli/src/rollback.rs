@@ -1,0 +1,52 @@
+//! `embank rollback`: back to an older checkpoint, for good.
+
+use std::path::PathBuf;
+
+use anyhow::{Result, bail};
+use embank_kv::Store;
+use embank_kv::inspect::summary;
+use serde::Serialize;
+
+use crate::Ending;
+use crate::output;
+
+/// Options of `rollback`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The bank's directory
+    dir: PathBuf,
+    /// The checkpoint's number
+    checkpoint: u64,
+    /// Do it; without this nothing is changed, and what would go is listed
+    #[arg(long)]
+    yes: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct Report {
+    checkpoint: u64,
+    removed: Vec<u64>,
+}
+
+/// Runs the subcommand.
+///
+/// # Errors
+/// The bank is open or being read, the checkpoint is not there or does not verify, or `--yes` is missing.
+pub(crate) fn run(args: &Args) -> Result<Ending> {
+    if !args.yes {
+        let numbers = summary(&args.dir)?.checkpoints.into_iter().map(|of| of.number);
+        let newer: Vec<u64> = numbers.filter(|&number| number > args.checkpoint).collect();
+        bail!("this removes checkpoints {newer:?} for good; say --yes to do it");
+    }
+    let checkpoint = args.checkpoint;
+    let removed = Store::roll_back(&args.dir, checkpoint)?;
+    if args.json {
+        output::json(&Report { checkpoint, removed })?;
+    } else {
+        output::print(&format!("at checkpoint {checkpoint}; removed {removed:?}\n"))?;
+    }
+    Ok(Ending::Good)
+}

@@ -1,0 +1,191 @@
+//! Read-only stores with a writer or a reader in a process of its own: this test binary, run again.
+//!
+//! In a file of its own, because a process between its fork and its exec holds all locks that this one has.
+
+#![expect(clippy::unwrap_used, reason = "a test")]
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+use common::{Random, options, peek, put, value};
+use embank_kv::{CompactionOptions, Store, StoreOptions, TableId};
+
+const BUDGET: u64 = 1 << 20;
+const ROWS: u64 = 2_000;
+const ROLE: &str = "EMBANK_TEST_READ_ONLY_ROLE";
+
+/// Options of a writer that compacts only when told to.
+fn by_hand(checkpoints_kept: usize) -> StoreOptions {
+    StoreOptions {
+        checkpoints_kept,
+        compaction: CompactionOptions { background: false, ..CompactionOptions::default() },
+        ..options(BUDGET)
+    }
+}
+
+fn keys(count: u64) -> Vec<u64> {
+    (0..count).collect()
+}
+
+/// All rows as of a version.
+fn rows_of(keys: &[u64], version: u64, bytes: usize) -> Vec<Option<Vec<u8>>> {
+    keys.iter().map(|&key| Some(value(key, version, bytes))).collect()
+}
+
+fn scanned(store: &Store, table: TableId) -> BTreeMap<u64, Vec<u8>> {
+    let mut scan = store.scan(table).unwrap();
+    let mut rows = BTreeMap::new();
+    while let Some(row) = scan.next_row().unwrap() {
+        assert_eq!(rows.insert(row.key, row.value.to_vec()), None, "each row once");
+    }
+    assert_eq!(rows.len() as u64, scan.rows());
+    rows
+}
+
+struct Other {
+    child: Child,
+    to: ChildStdin,
+    from: BufReader<ChildStdout>,
+}
+
+impl Other {
+    fn start(role: &str, dir: &Path) -> Self {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "other_process", "--nocapture"])
+            .env(ROLE, format!("{role}:{}", dir.display()))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let to = child.stdin.take().unwrap();
+        let from = BufReader::new(child.stdout.take().unwrap());
+        Other { child, to, from }
+    }
+
+    fn ask(&mut self, what: &str) {
+        writeln!(self.to, "{what}").unwrap();
+        self.to.flush().unwrap();
+    }
+
+    /// The next line of its own, which begins with a colon.
+    fn answer(&mut self) -> String {
+        let mut line = String::new();
+        // Ends: with the answer, or with the process.
+        loop {
+            line.clear();
+            assert!(self.from.read_line(&mut line).unwrap() > 0, "the other process ended");
+            if let Some((_, answer)) = line.split_once("answer:") {
+                return answer.trim().to_owned();
+            }
+        }
+    }
+}
+
+impl Drop for Other {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// What the other process does; nothing in an ordinary run of the tests.
+#[test]
+fn other_process() {
+    let Ok(role) = std::env::var(ROLE) else { return };
+    let (role, dir) = role.split_once(':').unwrap();
+    let dir = Path::new(dir);
+    let all = keys(ROWS);
+    let options = StoreOptions { checkpoints_kept: 1, ..options(BUDGET) };
+    let mut lines = std::io::stdin().lines();
+    if role == "reader" {
+        let store = Store::open_read_only(dir, &options, None).unwrap();
+        println!("answer:{}", store.reading().unwrap().checkpoint);
+        while let Some(Ok(_)) = lines.next() {
+            let at = store.reading().unwrap().checkpoint;
+            let table = store.tables()[0].id;
+            let whole = peek(&store, table, &all).unwrap() == rows_of(&all, at, 120);
+            println!("answer:{whole}");
+        }
+        return;
+    }
+    // A writer that goes on until it is killed.
+    let store = Store::open(dir, &options).unwrap();
+    let found = store.tables().first().map(|table| table.id);
+    let table = found.unwrap_or_else(|| store.create_table("rows", 120, b"").unwrap());
+    let next = store.recovered().map_or(1, |found| found.checkpoint + 1);
+    for version in next.. {
+        put(&store, table, &all, version, 120);
+        assert_eq!(store.checkpoint(&version.to_le_bytes()).unwrap(), version);
+        println!("answer:{version}");
+        if version % 3 == 0 {
+            store.compact().unwrap();
+        }
+    }
+}
+
+#[test]
+fn readers_beside_a_writer_that_is_killed_and_begins_anew() {
+    let mut random = Random::new();
+    let dir = tempfile::tempdir().unwrap();
+    let all = keys(ROWS);
+    let mut writer = Other::start("writer", dir.path());
+    writer.answer();
+    let open = || Store::open_read_only(dir.path(), &options(BUDGET), None).unwrap();
+    let whole = |reader: &Store| {
+        let at = reader.reading().unwrap();
+        assert_eq!(at.blob, at.checkpoint.to_le_bytes());
+        let table = reader.tables()[0].id;
+        assert_eq!(peek(reader, table, &all).unwrap(), rows_of(&all, at.checkpoint, 120));
+        let rows: Vec<_> = scanned(reader, table).into_values().map(Some).collect();
+        assert_eq!(rows, rows_of(&all, at.checkpoint, 120));
+        at.checkpoint
+    };
+    let stays = open();
+    let first = whole(&stays);
+    let moves = open();
+    for _ in 0..4 {
+        for _ in 0..=random.below(8) {
+            let before = whole(&moves);
+            assert!(moves.refresh().unwrap() >= before);
+            let new = open();
+            assert!(whole(&new) >= before);
+            writer.answer();
+        }
+        writer.child.kill().unwrap();
+        writer.child.wait().unwrap();
+        assert_eq!(whole(&stays), first);
+        whole(&moves);
+        writer = Other::start("writer", dir.path());
+        writer.answer();
+    }
+    assert_eq!(whole(&stays), first);
+    assert!(moves.refresh().unwrap() > first);
+    whole(&moves);
+}
+
+#[test]
+fn a_killed_reader_holds_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let writer = Store::open(dir.path(), &by_hand(1)).unwrap();
+    let table = writer.create_table("rows", 120, b"").unwrap();
+    let mut turn = |version| {
+        put(&writer, table, &keys(ROWS), version, 120);
+        assert_eq!(writer.checkpoint(b"").unwrap(), version);
+    };
+    turn(1);
+    let mut reader = Other::start("reader", dir.path());
+    assert_eq!(reader.answer(), "1");
+    (2..5).for_each(&mut turn);
+    let is_there = |number: u64| dir.path().join(format!("checkpoints/{number:010}")).is_dir();
+    assert_eq!([1, 2, 3, 4].map(is_there), [true, false, false, true]);
+    reader.ask("are your rows whole?");
+    assert_eq!(reader.answer(), "true");
+    reader.child.kill().unwrap();
+    reader.child.wait().unwrap();
+    turn(5);
+    assert_eq!([1, 4, 5].map(is_there), [false, false, true]);
+}
