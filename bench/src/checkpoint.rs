@@ -1,15 +1,17 @@
 //! `checkpoint`: what a checkpoint costs those who go on meanwhile, and what it writes.
 //!
-//! A bank is loaded, and threads peek at and put batches of its rows by turns, as YCSB's workload A does, while checkpoints
-//! are taken, the first of which finds all of it new: how long the longest batch took, and how fast they were, beside the time just before. Then 1% of the rows
-//! is changed, and the bytes that the next checkpoint writes stand beside those of the first.
+//! A bank is loaded, and threads peek at and put batches of its rows by turns, as YCSB's workload A does, while
+//! checkpoints are taken, the first of which finds all of it new: how long the longest batch took, and how fast
+//! they were, beside the time just before. Then 1% of the rows is changed, and the bytes that the next checkpoint
+//! writes stand beside those of the first.
 //!
-//! Estimate, written before measuring: batches are held while those in memory finish their stretch of up to 1,024 rows,
-//! 0.1 to 1 ms, and longer where a thread is off the processor. After the moment each put of a settled row makes a
-//! new record: some 100 ns in place of 50, and new pages to touch, a fault of 2 MiB each (0.1 to 0.5 ms). The thread that
-//! writes pages takes a part of a processor for their checksums, at 1.5 GB/s. So with as many processors as threads, 0.5
-//! to 0.8 of the rate before, and batches of 5 ms at most, for as long as the budget has room for the new records.
-//! Bytes of the second: a record for each changed row, and 5 entries for each changed bucket, 50 bytes.
+//! Estimate, written before measuring: batches are held while those in memory finish their stretch of up to 1,024
+//! rows, 0.1 to 1 ms, and longer where a thread is off the processor. After the moment each put of a settled row
+//! makes a new record: some 100 ns in place of 50, and new pages to touch, a fault of 2 MiB each (0.1 to 0.5 ms).
+//! The thread that writes pages takes a part of a processor for their checksums, at 1.5 GB/s. So with as many
+//! processors as threads, 0.5 to 0.8 of the rate before, and batches of 5 ms at most, for as long as the budget has
+//! room for the new records. Bytes of the second: a record for each changed row, and 5 entries for each changed
+//! bucket, 50 bytes.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -14,8 +14,8 @@ use crate::output::{self, bytes, count, parse_scaled};
 const INDEX_BYTES_PER_ROW: f64 = 15.1;
 /// Bytes of a whole image of the index a row.
 const IMAGE_BYTES_PER_ROW: f64 = 9.6;
-/// Of a whole image, what the changes that checkpoints add to it come to before the next one is whole; and the part of the
-/// buckets from which changed ones are too many for that.
+/// Of a whole image, what the changes that checkpoints add to it come to before the next one is whole; and the part
+/// of the buckets from which changed ones are too many for that.
 const CHANGES_PART: f64 = 0.25;
 /// Rows of a bucket of the index.
 const ROWS_PER_BUCKET: f64 = 5.0;
@@ -174,8 +174,8 @@ fn written(args: &Args, rate: u64, record_bytes: u64, checkpoint_bytes: u64) -> 
     Written { updates_bytes, compaction_bytes, checkpoints_bytes, total_bytes, drive_days }
 }
 
-/// Bytes of an image of the index over those of a whole one, on average, if so many updates for each row are spread evenly
-/// between two checkpoints.
+/// Bytes of an image of the index over those of a whole one, on average, if so many updates for each row are spread
+/// evenly between two checkpoints.
 fn image_part(updates_per_row: f64) -> f64 {
     let buckets = 1.0 - (-ROWS_PER_BUCKET * updates_per_row).exp();
     if buckets > CHANGES_PART {

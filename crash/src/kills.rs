@@ -1,9 +1,9 @@
 //! A writer that is killed again and again, and the supervisor that looks at what it left.
 //!
-//! The writer goes through the steps of [`program`](crate::program) on one thread (the store's own threads write and
-//! compact beside it), with a checkpoint now and then whose blob says how many steps it holds. It also says so beside the
-//! bank, in a *status file*: which checkpoint it has begun, and which has returned. Those few bytes are written in one
-//! call and outlive the process, as the bank's do.
+//! The writer goes through the steps of [`program`](crate::program) on one thread (the store's own threads write
+//! and compact beside it), with a checkpoint now and then whose blob says how many steps it holds. It also says so
+//! beside the bank, in a *status file*: which checkpoint it has begun, and which has returned. Those few bytes are
+//! written in one call and outlive the process, as the bank's do.
 //!
 //! The supervisor starts it, waits for the moment that the kill is meant for, sends SIGKILL, opens the bank itself and
 //! compares every row of every table with what the steps make. Then the writer goes on from there. Moments within a

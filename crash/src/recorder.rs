@@ -15,8 +15,9 @@
 //! directories, another mode of `fallocate`) is an error there. Transfers by io_uring would not be seen either: the
 //! store only reads that way.
 //!
-//! **Kills.** [`Recording::kill_in`] lets so many calls pass; the ones that follow fail with `EIO` and do nothing, as if
-//! the process were gone. What is left is what SIGKILL leaves, in the middle of anything, at every call's boundary.
+//! **Kills.** [`Recording::kill_in`] lets so many calls pass; the ones that follow fail with `EIO` and do nothing,
+//! as if the process were gone. What is left is what SIGKILL leaves, in the middle of anything, at every call's
+//! boundary.
 //!
 //! Source: ALICE (Pillai et al., OSDI 2014) records system calls and builds the states that a file system may leave;
 //! CrashMonkey (Mohan et al., OSDI 2018) does so below the file system.

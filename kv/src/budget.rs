@@ -1,15 +1,16 @@
 //! One number of bytes, shared out: index, buffers, and the log's frames take what is left.
 //!
-//! The index grows with the rows and the frames give way, a page at a time, and nobody waits for that. Some
-//! memory, a page at least, is kept free of frames (`slack_bytes`). The index takes a unit of it when it needs
-//! one, which lowers the frames' allowance; the log's writer then evicts pages until the slack is whole again.
-//! No page is turned before it is, and the rows of a page need less than half a page of index, so the slack
-//! lasts from one turn to the next, even if the writer is held up by its disk. Should it not (batches of
-//! many threads at once, units that are as long as a page, a row cache or a scan that has just charged more than
-//! that), the index grows a little later: it is refused now and asks again after the next batch (`Index::grow`).
-//! What is charged is there: frames and index are counted together under one lock. Cache and scans charge
-//! outside of it, and what one of them may miss of the index, a unit, the slack has room for. So the process stays
-//! inside the budget at every instant.
+//! The index grows with the rows and the frames give way, a page at a time, and nobody waits for that. Some memory,
+//! a page at least, is kept free of frames (`slack_bytes`). The index takes a unit of it when it needs one, which
+//! lowers the frames' allowance; the log's writer then evicts pages until the slack is whole again. No page is
+//! turned before it is, and the rows of a page need less than half a page of index, so the slack lasts from one
+//! turn to the next, even if the writer is held up by its disk. Should it not (batches of many threads at once,
+//! units that are as long as a page, a row cache or a scan that has just charged more than that), the index grows a
+//! little later: it is refused now and asks again after the next batch (`Index::grow`). What is charged is there:
+//! frames and index are counted together under one lock. Cache and scans charge outside of it, and what one of them
+//! may miss of the index, a unit, the slack has room for. So the process stays inside the budget at every instant,
+//! but for what each thread saves in one stretch of work while a checkpoint's image is written (`index::cut`): some
+//! 50 KiB.
 //!
 //! When the frames are down to their least, the index stops growing: rows then share index entries and chains get
 //! longer, which costs disk reads but never an answer (`Index::insert`). Superseded records stay in a shared chain
@@ -277,7 +278,8 @@ impl Budget {
     }
 
     /// The least budget of which `index_bytes_max` is so much: besides, a 16th goes for reading, a page for
-    /// writing, one for compaction and half of one for checkpoints, and the larger of a quarter and the least number of frames stays with the rows.
+    /// writing, one for compaction and half of one for checkpoints, and the larger of a quarter and the least
+    /// number of frames stays with the rows.
     fn needed_for_index(&self, index_bytes: u64) -> u64 {
         let buffers = self.page_bytes + 4096 + Self::saved_bytes_for(self.page_bytes);
         let beside_quarter = (index_bytes + 2 * self.page_bytes + buffers) * 16 / 11;

@@ -4,16 +4,16 @@
 //! the log below the oldest one that is left. Who reads such a checkpoint would then find files gone, or holes that
 //! read as zeros. The reader may be another process, may be killed at any instant, and may change no byte of the bank.
 //!
-//! **Approach.** A reader holds a shared lock (`flock`) on the checkpoint's `manifest`, which no two checkpoints share.
-//! Before a writer takes a checkpoint away it tries for the exclusive lock, without waiting: if it can't have it, the
-//! checkpoint stays until the next time, whole, with all of its log (`Pins` goes by the directories that are there). The
-//! kernel lets go of a lock with the process, so a killed reader holds nothing.
+//! **Approach.** A reader holds a shared lock (`flock`) on the checkpoint's `manifest`, which no two checkpoints
+//! share. Before a writer takes a checkpoint away it tries for the exclusive lock, without waiting: if it can't
+//! have it, the checkpoint stays until the next time, whole, with all of its log (`Pins` goes by the directories
+//! that are there). The kernel lets go of a lock with the process, so a killed reader holds nothing.
 //!
-//! **Why it is right.** The directory loses its name only while the exclusive lock is held. So a reader that has the
-//! shared lock and *then* finds the file that it locked under the checkpoint's name holds a checkpoint that was whole
-//! all along, and stays so. If it finds no file there, or another, the checkpoint went between listing and locking: it is
-//! gone, and the reader takes another. What lies below a checkpoint's end is never written again, so nothing else of it
-//! needs a lock. A directory that is still `.partial` is never looked at.
+//! **Why it is right.** The directory loses its name only while the exclusive lock is held. So a reader that has
+//! the shared lock and *then* finds the file that it locked under the checkpoint's name holds a checkpoint that was
+//! whole all along, and stays so. If it finds no file there, or another, the checkpoint went between listing and
+//! locking: it is gone, and the reader takes another. What lies below a checkpoint's end is never written again, so
+//! nothing else of it needs a lock. A directory that is still `.partial` is never looked at.
 
 use std::fs::{self, File, TryLockError};
 use std::io::{self, ErrorKind};

@@ -1,8 +1,8 @@
 //! Going back to an older checkpoint for good.
 //!
-//! Every newer checkpoint is removed, the newest first, each name gone for good before the next: so after a crash at any
-//! instant the bank is at the last one that is left, which is complete. The log is not touched here. What lies beyond the
-//! checkpoint belongs to nothing then, and the next open cuts it off, as it does after a crash.
+//! Every newer checkpoint is removed, the newest first, each name gone for good before the next: so after a crash
+//! at any instant the bank is at the last one that is left, which is complete. The log is not touched here. What
+//! lies beyond the checkpoint belongs to nothing then, and the next open cuts it off, as it does after a crash.
 
 use std::path::Path;
 

@@ -5,7 +5,7 @@ mod common;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use common::{options, peek, put, value};
-use embank_kv::{Access, Clock, DeviceChoice, Operation, Store, StoreOptions};
+use embank_kv::{Access, Clock, DeviceChoice, Error, Operation, Store, StoreOptions};
 
 const VALUE_BYTES: usize = 64;
 const ROWS: u64 = 20_000;
@@ -44,4 +44,27 @@ fn a_panic_amid_reads_from_disk_leaves_the_device_whole() {
         put(&store, table, &(0..ROWS).collect::<Vec<_>>(), 1, VALUE_BYTES);
         assert!(store.checkpoint(b"").is_ok());
     }
+}
+
+/// Takes a checkpoint where none can be taken.
+struct Checkpoints<'a>(&'a Store);
+
+impl Operation for Checkpoints<'_> {
+    const ACCESS: Access = Access::Get;
+    fn read(&mut self, _: usize, _: &[u8]) {
+        let error = self.0.checkpoint(b"").expect_err("a checkpoint inside a callback");
+        assert!(matches!(error, Error::InvalidArgument(_)), "{error:?}");
+    }
+}
+
+/// It waited for its own batch, for ever.
+#[test]
+fn a_checkpoint_in_a_callback_is_an_error() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path(), &options(1 << 20)).unwrap();
+    let table = store.create_table("rows", VALUE_BYTES as u32, b"").unwrap();
+    let keys = [1, 2];
+    put(&store, table, &keys, 0, VALUE_BYTES);
+    store.execute(table, &keys, Clock::Keep, &mut Checkpoints(&store)).unwrap();
+    assert_eq!(store.checkpoint(b"").unwrap(), 1);
 }

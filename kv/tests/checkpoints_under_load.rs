@@ -76,6 +76,57 @@ fn batches_go_on_while_the_disk_does_not_take_the_checkpoint() {
     assert!(ended, "a batch hangs");
 }
 
+/// No frame was freed until all that a checkpoint had settled was on disk, so who appended with memory full waited for
+/// all of it.
+#[test]
+fn who_appends_with_memory_full_waits_for_some_pages_of_a_checkpoint_and_not_for_all() {
+    let ended = ends(120, || {
+        let dir = tempfile::tempdir().unwrap();
+        let gate = Arc::new(Gate::new());
+        let options = options(1 << 20);
+        let store = reopened(&dir, &options, &gate);
+        let table = store.create_table("rows", 1000, b"").unwrap();
+        let mut rows = 0;
+        let mut insert = |count: u64| {
+            put(&store, table, &(rows..rows + count).collect::<Vec<_>>(), 1, 1000);
+            rows += count;
+        };
+        while store.stats().log_head == 0 {
+            insert(10);
+        }
+        let opens = Opens::after_closing(&gate);
+        let before = store.stats();
+        let page = before.page_size_bytes;
+        let settled = (before.log_tail - before.log_read_only) / page;
+        let done = AtomicBool::new(false);
+        let mut passed = 0;
+        std::thread::scope(|s| {
+            s.spawn(|| store.checkpoint(b"").unwrap());
+            let until = Instant::now() + Duration::from_secs(60);
+            while store.stats().log_tail / page == before.log_tail / page {
+                assert!(Instant::now() < until, "{:?}", store.stats());
+                std::thread::yield_now();
+            }
+            s.spawn(|| {
+                // More than the frames that are free.
+                insert(5 * page / 1032);
+                done.store(true, Ordering::Release);
+            });
+            while !done.load(Ordering::Acquire) {
+                assert!(Instant::now() < until, "{:?}", store.stats());
+                if gate.all_passed() {
+                    gate.let_one_through();
+                    passed += 1;
+                }
+                std::thread::yield_now();
+            }
+            drop(opens);
+        });
+        assert!(settled > 20 && passed < settled / 2, "{passed} of {settled} pages");
+    });
+    assert!(ended, "a batch hangs");
+}
+
 /// The versions of a table's rows as the newest checkpoint holds them.
 fn scanned(store: &Store, table: TableId) -> HashMap<u64, u64> {
     let mut versions = HashMap::new();

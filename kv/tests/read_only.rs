@@ -8,38 +8,9 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use common::reading::{BUDGET, by_hand, keys, rows_of, scanned};
 use common::{Add, PutAll, Random, acquire, options, peek, peek_each, push_to_disk, put, value};
-use embank_kv::{Clock, CompactionOptions, DeviceChoice, Error, Store, StoreOptions, TableId};
-
-const BUDGET: u64 = 1 << 20;
-
-/// Options of a writer that compacts only when told to.
-fn by_hand(checkpoints_kept: usize) -> StoreOptions {
-    StoreOptions {
-        checkpoints_kept,
-        compaction: CompactionOptions { background: false, ..CompactionOptions::default() },
-        ..options(BUDGET)
-    }
-}
-
-fn keys(count: u64) -> Vec<u64> {
-    (0..count).collect()
-}
-
-/// All rows as of a version.
-fn rows_of(keys: &[u64], version: u64, bytes: usize) -> Vec<Option<Vec<u8>>> {
-    keys.iter().map(|&key| Some(value(key, version, bytes))).collect()
-}
-
-fn scanned(store: &Store, table: TableId) -> BTreeMap<u64, Vec<u8>> {
-    let mut scan = store.scan(table).unwrap();
-    let mut rows = BTreeMap::new();
-    while let Some(row) = scan.next_row().unwrap() {
-        assert_eq!(rows.insert(row.key, row.value.to_vec()), None, "each row once");
-    }
-    assert_eq!(rows.len() as u64, scan.rows());
-    rows
-}
+use embank_kv::{Clock, DeviceChoice, Error, Store, StoreOptions};
 
 /// Every file and folder: path, content, length, times of change.
 fn tree(dir: &Path) -> Vec<(PathBuf, Vec<u8>, std::time::SystemTime)> {

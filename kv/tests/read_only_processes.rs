@@ -6,45 +6,16 @@
 
 mod common;
 
-use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-use common::{Random, options, peek, put, value};
-use embank_kv::{CompactionOptions, Store, StoreOptions, TableId};
+use common::reading::{BUDGET, by_hand, keys, rows_of, scanned};
+use common::{Random, options, peek, put};
+use embank_kv::{Store, StoreOptions};
 
-const BUDGET: u64 = 1 << 20;
 const ROWS: u64 = 2_000;
 const ROLE: &str = "EMBANK_TEST_READ_ONLY_ROLE";
-
-/// Options of a writer that compacts only when told to.
-fn by_hand(checkpoints_kept: usize) -> StoreOptions {
-    StoreOptions {
-        checkpoints_kept,
-        compaction: CompactionOptions { background: false, ..CompactionOptions::default() },
-        ..options(BUDGET)
-    }
-}
-
-fn keys(count: u64) -> Vec<u64> {
-    (0..count).collect()
-}
-
-/// All rows as of a version.
-fn rows_of(keys: &[u64], version: u64, bytes: usize) -> Vec<Option<Vec<u8>>> {
-    keys.iter().map(|&key| Some(value(key, version, bytes))).collect()
-}
-
-fn scanned(store: &Store, table: TableId) -> BTreeMap<u64, Vec<u8>> {
-    let mut scan = store.scan(table).unwrap();
-    let mut rows = BTreeMap::new();
-    while let Some(row) = scan.next_row().unwrap() {
-        assert_eq!(rows.insert(row.key, row.value.to_vec()), None, "each row once");
-    }
-    assert_eq!(rows.len() as u64, scan.rows());
-    rows
-}
 
 struct Other {
     child: Child,

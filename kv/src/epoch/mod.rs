@@ -1,9 +1,9 @@
 //! Who may still see the old state, and who must wait.
 //!
 //! Every batch pins the epoch once and works on memory only while pinned: it never waits for the disk or for
-//! another pin, and never parks for longer than a mutex is held for a few instructions, before it has unpinned. So a moved boundary (read-only, head) or a set
-//! pause flag is known to everybody as soon as all who were pinned before it have unpinned: that is
-//! what `barrier` waits for.
+//! another pin, and never parks for longer than a mutex is held for a few instructions, before it has unpinned. So
+//! a moved boundary (read-only, head) or a set pause flag is known to everybody as soon as all who were pinned
+//! before it have unpinned: that is what `barrier` waits for.
 //!
 //! Two ways to do it, chosen once a process: `slots`, whose pins cost next to nothing, where the kernel
 //! has `membarrier(2)` (Linux 4.14), and `portable`, by `crossbeam-epoch`, elsewhere.

@@ -21,8 +21,8 @@
 //! other lines 55, the copies 32, and the 7 keys in 100 that are in overflow buckets 13.
 //!
 //! Keys whose rows are on disk are set aside; when the batch is through, they go to the device as one stream of
-//! reads (`disk`). Everything in memory happens under one pin of the epoch; whatever may wait (a page to turn, the device) happens between pins, and the chunk then goes
-//! on where it stopped. A single operation is a batch of one.
+//! reads (`disk`). Everything in memory happens under one pin of the epoch; whatever may wait (a page to turn, the
+//! device) happens between pins, and the chunk then goes on where it stopped. A single operation is a batch of one.
 
 mod disk;
 mod new_record;

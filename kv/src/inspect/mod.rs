@@ -10,12 +10,12 @@
 //! records further down a chain are read one by one.
 //!
 //! **Beside a writer.** Nothing is written (only [`salvage`] writes, into a new bank). A [`TableReader`] holds its
-//! checkpoint, as a read-only store does (`hold`), so the writer leaves it alone. What goes through all checkpoints holds
-//! none, lest a long look keep a writer from giving space back: the writer may take a further checkpoint and let go
-//! of one that is being looked at. Whether the checkpoint is
-//! still there is therefore asked again at the end: if it is gone, what was found of it says nothing, and the call
-//! reports that instead. The device and the store's memory budget play no part: files are read through the page
-//! cache, and [`VerifyOptions::memory_bytes`] bounds what is kept of the index.
+//! checkpoint, as a read-only store does (`hold`), so the writer leaves it alone. What goes through all checkpoints
+//! holds none, lest a long look keep a writer from giving space back: the writer may take a further checkpoint and
+//! let go of one that is being looked at. Whether the checkpoint is still there is therefore asked again at the
+//! end: if it is gone, what was found of it says nothing, and the call reports that instead. The device and the
+//! store's memory budget play no part: files are read through the page cache, and [`VerifyOptions::memory_bytes`]
+//! bounds what is kept of the index.
 
 mod bank;
 mod faults;

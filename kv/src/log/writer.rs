@@ -182,9 +182,9 @@ impl Log {
         self.plan(state).head > head || self.budget.cache_bytes_over() > 0
     }
 
-    /// Writes settled pages that are not on the device yet, until there is something else to do. A checkpoint settles all of memory at once; so as not to
-    /// take processor and drive from those who append meanwhile, this rests after each page for as long as it took, while
-    /// there is room in memory.
+    /// Writes settled pages that are not on the device yet, until there is something else to do. A checkpoint
+    /// settles all of memory at once; so as not to take processor and drive from those who append meanwhile, this
+    /// rests after each page for as long as it took, while there is room in memory.
     fn write_settled(&self, image: &mut AlignedBuffer) -> Result<()> {
         // Acquire: pairs with the boundary's Release, of a cut too, which saw all batches out before.
         let end = self.read_only.load(Ordering::Acquire) >> self.page_bits;
@@ -194,9 +194,9 @@ impl Log {
             let began = Instant::now();
             let start = page << self.page_bits;
             let used = u64::from(self.used_bytes[self.slot(page)].load(Ordering::Relaxed));
-            // SAFETY: the page lies below the read-only boundary, and nobody acts on an older one: a barrier has passed
-            // since this thread moved it, or it was moved while nobody was pinned (`Log::cut`). So its records are complete and their values at rest; it is above the head,
-            // which only this thread moves.
+            // SAFETY: the page lies below the read-only boundary, and nobody acts on an older one: a barrier has
+            // passed since this thread moved it, or it was moved while nobody was pinned (`Log::cut`). So its
+            // records are complete and their values at rest; it is above the head, which only this thread moves.
             unsafe {
                 let identity = PageIdentity { page, bank: self.bank };
                 page::write_image(self.frame_pointer(page), start, used, identity, image);

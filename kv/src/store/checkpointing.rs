@@ -31,8 +31,8 @@ pub(super) struct Newest {
     pub(super) images: Vec<ImageEntry>,
 }
 
-/// Deltas together may be this part of the whole image that they follow; an image that would make them more is whole. So
-/// opening reads about so much more than one whole image at most.
+/// Deltas together may be this part of the whole image that they follow; an image that would make them more is
+/// whole. So opening reads about so much more than one whole image at most.
 const DELTAS_PART: f64 = 0.25;
 /// And they may be so many files.
 const DELTAS_MAX: usize = 64;

@@ -4,15 +4,16 @@
 //! change no byte, keep nothing of it from being read by others, and get at newer checkpoints without a reopen, during
 //! which nobody would be served.
 //!
-//! **Approach.** A checkpoint's log and index never change, so a read-only store is a `Core` whose log ends, in memory
-//! and on disk, where the checkpoint's does: every row is on disk, peeks bring them into the row cache, and there is
-//! neither a writer nor a compactor. The log is sealed, so whatever would write ends where it would after a failed write,
-//! with an error of its own. The checkpoint is held (`hold`) as long as the core is there.
+//! **Approach.** A checkpoint's log and index never change, so a read-only store is a `Core` whose log ends, in
+//! memory and on disk, where the checkpoint's does: every row is on disk, peeks bring them into the row cache, and
+//! there is neither a writer nor a compactor. The log is sealed, so whatever would write ends where it would after
+//! a failed write, with an error of its own. The checkpoint is held (`hold`) as long as the core is there.
 //!
-//! **Moving on** makes a core for the newer checkpoint beside the present one and then puts it in its place. Each call
-//! takes the core that is in place when it begins and keeps it to its end, scans to theirs, and with it the hold. So a
-//! batch shows one checkpoint, never two, and nobody waits for more than the exchange of a pointer. The price: until the
-//! last call on the old core has ended, both indexes are in memory, each within a budget of its own.
+//! **Moving on** makes a core for the newer checkpoint beside the present one and then puts it in its place. Each
+//! call takes the core that is in place when it begins and keeps it to its end, scans to theirs, and with it the
+//! hold. So a batch shows one checkpoint, never two, and nobody waits for more than the exchange of a pointer. The
+//! price: until the last call on the old core has ended, both indexes are in memory, each within a budget of its
+//! own.
 
 use std::path::Path;
 use std::sync::Arc;

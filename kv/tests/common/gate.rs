@@ -6,23 +6,41 @@ use std::sync::{Arc, Condvar, Mutex};
 use embank_kv::Result;
 use embank_kv::device::{Device, DeviceOptions, Freed, MemoryDevice, Read};
 
-/// Holds every write while it is closed.
+/// Holds every write while it is closed, but for those that are let through.
 #[derive(Debug)]
 pub(crate) struct Gate {
     inner: MemoryDevice,
-    closed: Mutex<bool>,
-    opened: Condvar,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    closed: bool,
+    /// Writes that may pass all the same.
+    passes: u64,
 }
 
 impl Gate {
     pub(crate) fn new() -> Self {
         let inner = MemoryDevice::new(&DeviceOptions::default()).unwrap();
-        Gate { inner, closed: Mutex::new(false), opened: Condvar::new() }
+        Gate { inner, state: Mutex::default(), changed: Condvar::new() }
     }
 
     pub(crate) fn set_closed(&self, closed: bool) {
-        *self.closed.lock().unwrap() = closed;
-        self.opened.notify_all();
+        *self.state.lock().unwrap() = State { closed, passes: 0 };
+        self.changed.notify_all();
+    }
+
+    /// Lets one more write through while it is closed.
+    pub(crate) fn let_one_through(&self) {
+        self.state.lock().unwrap().passes += 1;
+        self.changed.notify_all();
+    }
+
+    /// Whether all that were let through have passed.
+    pub(crate) fn all_passed(&self) -> bool {
+        self.state.lock().unwrap().passes == 0
     }
 }
 
@@ -34,8 +52,11 @@ impl Device for Gate {
         self.inner.read_many(reads)
     }
     fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
-        let closed = self.closed.lock().unwrap();
-        drop(self.opened.wait_while(closed, |closed| *closed).unwrap());
+        let state = self.state.lock().unwrap();
+        let held = |state: &mut State| state.closed && state.passes == 0;
+        let mut state = self.changed.wait_while(state, held).unwrap();
+        state.passes = state.passes.saturating_sub(1);
+        drop(state);
         self.inner.write(offset, bytes)
     }
     fn sync(&self) -> Result<()> {

@@ -5,6 +5,7 @@
 pub(crate) mod banks;
 pub(crate) mod compacting;
 pub(crate) mod gate;
+pub(crate) mod reading;
 
 use embank_kv::{Access, Clock, Operation, Outcome, Result, Store, StoreOptions, TableId, Width};
 
