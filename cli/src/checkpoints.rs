@@ -30,6 +30,8 @@ struct Report {
 #[derive(Debug, Serialize)]
 struct Checkpoint {
     number: u64,
+    /// In hexadecimal digits: JSON numbers can't hold it.
+    id: String,
     taken_unix_s: Option<u64>,
     log_begin: u64,
     log_end: u64,
@@ -49,6 +51,7 @@ pub(crate) fn run(args: &Args) -> Result<Ending> {
     if args.json {
         let checkpoint = |of: &CheckpointSummary| Checkpoint {
             number: of.number,
+            id: format!("{:016x}", of.id),
             taken_unix_s: unix_seconds(of.taken),
             log_begin: of.log_begin,
             log_end: of.log_end,

@@ -7,7 +7,7 @@
 pub use bincode::{Decode, Encode};
 
 const MAGIC: [u8; 8] = *b"EMBKMETA";
-const VERSION: u32 = 4;
+const VERSION: u32 = 5;
 const HEADER_BYTES: usize = 24;
 
 /// A value as bytes.

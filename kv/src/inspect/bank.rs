@@ -146,6 +146,7 @@ pub fn summary(dir: &Path) -> Result<BankSummary> {
         let tables = manifest.tables.iter().filter(|table| !table.dropped);
         CheckpointSummary {
             number: manifest.number,
+            id: manifest.id,
             taken: UNIX_EPOCH + Duration::from_secs(manifest.unix_s),
             page_bytes: 1 << manifest.page_bits,
             segment_bytes: manifest.segment_bytes,

@@ -118,6 +118,8 @@ pub struct BankSummary {
 pub struct CheckpointSummary {
     /// Its number.
     pub number: u64,
+    /// A random number that tells it from others of that number, in copies of the bank and after a roll back.
+    pub id: u64,
     /// When it was taken, to the second.
     pub taken: SystemTime,
     /// Bytes of a page.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use super::Store;
+use super::open::new_id;
 use crate::address::TableId;
 use crate::bank_file::BankFile;
 use crate::checkpoint::{CheckpointIdentity, ImageEntry, Manifest, PartialCheckpoint};
@@ -100,6 +101,7 @@ impl Store {
         partial.write_blob(identity, blob)?;
         let manifest = Manifest {
             number,
+            id: new_id(),
             bank: self.bank,
             page_bits: core.log.page_bytes().ilog2(),
             segment_bytes: self.segment_bytes,

@@ -255,8 +255,8 @@ pub(crate) fn lock_dir(dir: &Path) -> Result<File> {
     }
 }
 
-/// A number that no other bank has: from the system's random seed of hash maps.
-fn new_bank_id() -> u64 {
+/// A number that no other bank or checkpoint has: from the system's random seed of hash maps.
+pub(super) fn new_id() -> u64 {
     use std::hash::{BuildHasher, RandomState};
     RandomState::new().hash_one(std::process::id())
 }
@@ -275,7 +275,8 @@ fn new_bank(options: &StoreOptions) -> Result<Manifest> {
     };
     Ok(Manifest {
         number: 0,
-        bank: new_bank_id(),
+        id: 0,
+        bank: new_id(),
         page_bits: page_bytes.ilog2(),
         segment_bytes: device::SEGMENT_SIZE_BYTES_DEFAULT,
         log_begin: 0,
