@@ -1,10 +1,11 @@
-//! `embank`: looks at banks, verifies, dumps, compacts and repairs them, and plans new ones.
+//! `embank`: looks at banks, verifies, dumps, copies, compacts and repairs them, and plans new ones.
 //!
 //! The work is done in `embank_kv::inspect` and the store; here it gets a command line, words and JSON. A further
 //! subcommand is a module with an `Args` and a `run` that says how it ended, and one line in [`Command`].
 
 mod checkpoints;
 mod compact;
+mod copy;
 mod dump;
 mod output;
 mod plan;
@@ -48,6 +49,11 @@ enum Command {
     /// Opens the bank for writing, moves all current rows to the log's end, and takes a checkpoint with the blob of
     /// the newest. Space that older kept checkpoints name comes back when they go: with --keep 1 that is at once.
     Compact(compact::Args),
+    /// Makes a bank of its own out of a checkpoint, beside a process that writes the bank
+    ///
+    /// On the same file system, files that never change are shared (hard links), so it takes seconds and hardly any
+    /// space; bank and copy then go on by themselves. To another file system everything is copied.
+    Copy(copy::Args),
     /// Prints rows of a table, as a checkpoint holds them
     ///
     /// Rows of embedding tables are printed as numbers, other values as hexadecimal digits. Rows come in no
@@ -98,6 +104,7 @@ fn run(command: Command) -> Result<Ending> {
         Command::Verify(args) => verify::run(&args),
         Command::Checkpoints(args) => checkpoints::run(&args),
         Command::Compact(args) => compact::run(&args),
+        Command::Copy(args) => copy::run(&args),
         Command::Dump(args) => dump::run(&args),
         Command::Repair(args) => repair::run(&args),
         Command::Rollback(args) => rollback::run(&args),

@@ -233,6 +233,22 @@ fn a_plan_needs_no_bank() {
 }
 
 #[test]
+fn copy_makes_a_bank_of_a_checkpoint() {
+    let dir = bank();
+    let to = tempfile::tempdir().unwrap();
+    let arguments = format!("copy {} --checkpoint 1", to.path().display());
+    let (made, status) = json(dir.path(), &arguments);
+    assert_eq!((status, &made["checkpoint"]), (0, &1.into()));
+    assert!(made["linked_bytes"].as_u64().unwrap() + made["copied_bytes"].as_u64().unwrap() > 0);
+    let (listed, _) = json(to.path(), "checkpoints");
+    assert_eq!(listed["checkpoints"].as_array().unwrap().len(), 1);
+    assert_eq!(embank(to.path(), "verify").status.code(), Some(0));
+    let again = embank(dir.path(), &arguments);
+    assert_eq!(again.status.code(), Some(2));
+    assert!(text(&again).contains("give a directory that is empty"), "{}", text(&again));
+}
+
+#[test]
 fn rollback_asks_first_and_goes_back_to_the_checkpoint() {
     let dir = bank();
     let asked = embank(dir.path(), "rollback 1");

@@ -48,6 +48,15 @@ impl BankFile {
         }
     }
 
+    /// The bank file of a directory that must be a bank.
+    pub(crate) fn read_one(dir: &Path) -> Result<Self> {
+        let not_a_bank = || {
+            let what = format!("{} is not a bank: it has no file {NAME}", dir.display());
+            Error::InvalidArgument(what)
+        };
+        if Self::is_in(dir) { Self::read(dir)?.ok_or_else(not_a_bank) } else { Err(not_a_bank()) }
+    }
+
     fn refuse_other_files(dir: &Path) -> Result<()> {
         for entry in fs::read_dir(dir).map_err(|e| Error::io("list", dir, e))? {
             let name = entry.map_err(|e| Error::io("list", dir, e))?.file_name();

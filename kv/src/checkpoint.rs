@@ -27,6 +27,7 @@ use crate::metadata;
 use crate::operation::Width;
 
 const PARTIAL: &str = "partial";
+const BLOB: &str = "blob";
 
 /// Which checkpoint a file belongs to.
 #[derive(Debug, Clone, Copy)]
@@ -185,6 +186,11 @@ impl Checkpoints {
         self.dir_of(number).join(image_name(image))
     }
 
+    /// The file of a checkpoint's blob.
+    pub(crate) fn blob_path(&self, number: u64) -> PathBuf {
+        self.dir_of(number).join(BLOB)
+    }
+
     /// The images of a checkpoint's index.
     pub(crate) fn images(&self, manifest: &Manifest) -> Result<Images> {
         let files = manifest.images.iter().map(|image| {
@@ -237,7 +243,7 @@ impl Checkpoints {
 
     /// The caller's bytes, checked.
     pub(crate) fn blob(&self, manifest: &Manifest) -> Result<Vec<u8>> {
-        let path = self.dir_of(manifest.number).join("blob");
+        let path = self.blob_path(manifest.number);
         let mut reader = CheckedReader::open(&path, blob_identity(manifest.identity()))?;
         let blob = reader.read_to_end(manifest.blob_bytes as usize)?;
         if blob.len() as u64 != manifest.blob_bytes {
@@ -275,6 +281,11 @@ impl PartialCheckpoint<'_> {
         self.dir.join(image_name(self.number))
     }
 
+    /// Where a file of another checkpoint goes in this one.
+    pub(crate) fn path_of(&self, other: &Path) -> PathBuf {
+        other.file_name().map_or_else(|| self.dir.clone(), |name| self.dir.join(name))
+    }
+
     /// Links the images of checkpoint `number` into this one, which adds to them. False if the file system can't;
     /// then some may be there.
     pub(crate) fn link_images(&self, number: u64, images: &[ImageEntry]) -> bool {
@@ -302,7 +313,7 @@ impl PartialCheckpoint<'_> {
 
     /// Writes the caller's bytes, durably.
     pub(crate) fn write_blob(&self, of: CheckpointIdentity, blob: &[u8]) -> Result<()> {
-        let path = self.dir.join("blob");
+        let path = self.dir.join(BLOB);
         let mut writer = CheckedWriter::create(&path, blob_identity(of))?;
         writer.write(blob)?;
         let (file, _) = writer.finish()?;

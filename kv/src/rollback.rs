@@ -44,10 +44,7 @@ impl Store {
     /// `BeingRead` if somebody reads a newer checkpoint; `Damaged` or `Truncated` if the checkpoint does not verify;
     /// `Io`.
     pub fn roll_back(dir: &Path, number: u64) -> Result<Vec<u64>> {
-        let Some(bank_file) = BankFile::read(dir)? else {
-            let what = format!("{} is not a bank: it has no file BANK", dir.display());
-            return Err(Error::InvalidArgument(what));
-        };
+        let bank_file = BankFile::read_one(dir)?;
         let _lock = lock_dir(dir)?;
         let checkpoints = Checkpoints::open(dir)?;
         let there = checkpoints.numbers()?;

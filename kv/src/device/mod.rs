@@ -49,6 +49,7 @@ pub use buffer::AlignedBuffer;
 pub use faulty::{DeviceCalls, FaultyDevice};
 pub use memory::MemoryDevice;
 pub use segments::SEGMENT_SIZE_BYTES_DEFAULT;
+pub(crate) use segments::segment_path;
 pub use stream::{Priority, ReadStream};
 pub use threads::ThreadDevice;
 #[cfg(target_os = "linux")]

@@ -10,13 +10,17 @@
 //!   write-back is reported to it and to nobody else.
 //! - A new file sets `folder_unsynced` before its first write returns.
 //! - Syncs take turns: one that finds nothing to do must not return while another still works on it.
+//! - A file that has another name belongs to a copy of the bank too (see `copying`), and stays as it is: its first
+//!   part is not punched out, and before the log ends within it and goes on there, it gives way to a file of this
+//!   bank's own. Nobody writes to full segments otherwise, so it needs no lock, and who makes such a name keeps the
+//!   log that the copy needs from being given back meanwhile.
 //! - After a failed sync the kernel may have marked the lost pages clean, and a second sync would report
 //!   success (the "fsyncgate" of PostgreSQL, 2018). The failure is therefore kept and repeated.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -30,6 +34,11 @@ use crate::sync::{AtomicBool, Ordering};
 /// Bytes of log in one segment file unless told otherwise: 256 MiB. Space is given back in these units
 /// where the file system can't punch holes.
 pub const SEGMENT_SIZE_BYTES_DEFAULT: u64 = 256 << 20;
+
+const FOLDER: &str = "log";
+
+/// The extension of a segment file that is being made.
+const UNFINISHED: &str = "new";
 
 /// One segment file, open.
 #[derive(Debug)]
@@ -159,7 +168,7 @@ impl Segments {
     /// Opens the segment files under `dir/log`, creating the folder durably if it is absent.
     pub(super) fn open(dir: &Path, options: &DeviceOptions) -> Result<Self> {
         options.check()?;
-        let folder = dir.join("log");
+        let folder = dir.join(FOLDER);
         if !folder.is_dir() && !options.read_only {
             fs::create_dir_all(&folder).map_err(|e| Error::io("create", &folder, e))?;
             sync_folder(dir)?;
@@ -263,7 +272,7 @@ impl Segments {
     }
 
     /// Removes whole segments beyond `end`, the last first, so that a crash in between leaves a log
-    /// without gaps; then cuts the one that holds `end`.
+    /// without gaps; then cuts the one that holds `end`. A copy of the bank keeps what is its own.
     pub(super) fn truncate(&self, end: u64) -> Result<()> {
         self.check_writable("truncate")?;
         let Some(end) = end.checked_next_multiple_of(BLOCK_BYTES as u64) else { return Ok(()) };
@@ -272,9 +281,16 @@ impl Segments {
         drop(first);
         let mut open = self.open.write();
         let mut unsynced = self.unsynced.lock();
+        self.remove_unfinished()?;
         for (number, len) in self.on_disk()?.into_iter().rev() {
             let first = number * self.segment_size_bytes;
             let path = self.path(number);
+            if (first + 1..first + self.segment_size_bytes).contains(&end) && is_shared(&path)? {
+                open.remove(&number);
+                unsynced.remove(&number);
+                make_own(&path, end - first).map_err(|e| Error::io("copy", &path, e))?;
+                continue;
+            }
             if first >= end {
                 open.remove(&number);
                 unsynced.remove(&number);
@@ -314,9 +330,12 @@ impl Segments {
                 let mut open = self.open.write();
                 self.open_existing(&mut open, last)?
             };
-            // Where it can't be done, the space comes back with the whole file.
-            if segment.is_some_and(|segment| !open_file::punch(&segment.file, rest)) {
-                freed.end = below - rest;
+            if let Some(segment) = segment {
+                // Where it can't be done, the space comes back with the whole file.
+                let shared = is_shared(&segment.path)?;
+                if shared || !open_file::punch(&segment.file, rest) {
+                    freed.end = below - rest;
+                }
             }
         }
         Ok(freed)
@@ -339,7 +358,7 @@ impl Segments {
     }
 
     fn path(&self, number: u64) -> PathBuf {
-        self.folder.join(format!("{:016x}.seg", number * self.segment_size_bytes))
+        self.folder.join(segment_name(number * self.segment_size_bytes))
     }
 
     /// The segment that holds the read of `len` bytes at a log offset.
@@ -423,6 +442,18 @@ impl Segments {
         segment
     }
 
+    /// Removes what a crash left of `make_own`.
+    fn remove_unfinished(&self) -> Result<()> {
+        let listed = |e| Error::io("list", &self.folder, e);
+        for entry in fs::read_dir(&self.folder).map_err(listed)? {
+            let path = entry.map_err(listed)?.path();
+            if path.extension().is_some_and(|extension| extension == UNFINISHED) {
+                fs::remove_file(&path).map_err(|e| Error::io("remove", &path, e))?;
+            }
+        }
+        Ok(())
+    }
+
     /// Segment numbers and file lengths, ascending. Files of other names are none of the log's.
     fn on_disk(&self) -> Result<Vec<(u64, u64)>> {
         let listed = |e| Error::io("list", &self.folder, e);
@@ -464,6 +495,31 @@ fn last_segment(folder: &Path) -> Result<Option<PathBuf>> {
         }
     }
     Ok(last.map(|(_, path)| path))
+}
+
+/// Whether a file has other names than this one.
+fn is_shared(path: &Path) -> Result<bool> {
+    let found = fs::metadata(path).map_err(|e| Error::io("stat", path, e))?;
+    Ok(found.nlink() > 1)
+}
+
+/// Puts a copy of a file's first `bytes` in its place, durably but for the name.
+fn make_own(path: &Path, bytes: u64) -> io::Result<()> {
+    use std::io::Read as _;
+    let unfinished = path.with_extension(UNFINISHED);
+    let mut copy = File::create_new(&unfinished)?;
+    io::copy(&mut File::open(path)?.take(bytes), &mut copy)?;
+    copy.sync_all()?;
+    fs::rename(&unfinished, path)
+}
+
+fn segment_name(first: u64) -> String {
+    format!("{first:016x}.seg")
+}
+
+/// The segment file of the bank in `dir` that begins at log offset `first`.
+pub(crate) fn segment_path(dir: &Path, first: u64) -> PathBuf {
+    dir.join(FOLDER).join(segment_name(first))
 }
 
 /// The log offset that a segment file's name says it begins at.
@@ -529,6 +585,31 @@ mod tests {
         assert!(segments.sync().unwrap_err().to_string().contains("broken"));
         segments.write(0, &AlignedBuffer::zeroed(512)).unwrap();
         assert!(segments.sync().unwrap_err().to_string().contains("an earlier sync failed"));
+    }
+
+    #[test]
+    fn a_file_with_another_name_is_never_changed() {
+        let dir = tempfile::tempdir().unwrap();
+        let segments = segments(dir.path(), 8);
+        let mut block = AlignedBuffer::zeroed(4096);
+        block.fill(9);
+        for number in 0..3 {
+            segments.write(number * 4096, &block).unwrap();
+            fs::hard_link(segments.path(number), dir.path().join(number.to_string())).unwrap();
+        }
+        assert_eq!(segments.free(4096 + 1024).unwrap(), Freed { end: 4096, segments: 1 });
+        segments.truncate(2 * 4096 + 512).unwrap();
+        block.fill(8);
+        segments.write(2 * 4096 + 512, &block[..512]).unwrap();
+        for number in 0..3 {
+            let bytes = fs::read(dir.path().join(number.to_string())).unwrap();
+            assert!(bytes.len() == 4096 && bytes.iter().all(|&byte| byte == 9), "{number}");
+        }
+        let own = fs::read(segments.path(2)).unwrap();
+        assert!(own.len() == 1024 && own[..512].iter().all(|&byte| byte == 9));
+        // Without the other name it is changed again.
+        fs::remove_file(dir.path().join("1")).unwrap();
+        assert_eq!(segments.free(4096 + 1024).unwrap().end, 4096 + 1024);
     }
 
     #[test]

@@ -31,7 +31,8 @@ use crate::operation::{Clock, Operation, Outcome, Promoted, Width};
 use crate::waiters::{ReleaseTicket, Waiters};
 use checkpointing::Newest;
 pub use checkpointing::Recovered;
-pub(crate) use open::{check_bank_file, check_last_page, lock_dir};
+pub(crate) use open::{check_bank_file, check_last_page, create_dir_durably, lock_dir};
+pub(crate) use reading::hold_one;
 use serving::Serving;
 pub use tables::TableInfo;
 
@@ -48,6 +49,10 @@ pub struct StoreOptions {
     /// Size of a log page for a new bank: a power of two from 8 KiB to 4 MiB. Default: follows from
     /// the budget. A bank keeps the page size that it was created with.
     pub page_size_bytes: Option<u32>,
+    /// Size of the log's files for a new bank: a power of two from the page size to 64 GiB. Default: 256 MiB. Space is
+    /// given back in these units where the file system can't punch holes, and copies share whole files. A bank keeps
+    /// the size that it was created with.
+    pub segment_size_bytes: Option<u64>,
     /// How space is given back. Default: in the background, so that the log stays below 1.5 times its rows.
     pub compaction: CompactionOptions,
     /// The most that the log may take on disk, in bytes; none by default. At the quota, writers wait for
@@ -64,6 +69,7 @@ impl Default for StoreOptions {
             device: DeviceChoice::Auto,
             checkpoints_kept: 2,
             page_size_bytes: None,
+            segment_size_bytes: None,
             compaction: CompactionOptions::default(),
             disk_quota_bytes: None,
         }

@@ -224,7 +224,7 @@ fn check_quota(options: &StoreOptions, page_bytes: u64) -> Result<()> {
 }
 
 /// Makes a directory whose name survives a crash.
-fn create_dir_durably(dir: &Path) -> Result<()> {
+pub(crate) fn create_dir_durably(dir: &Path) -> Result<()> {
     // One that is there without a bank may have been made by a process that was killed before it synced the name.
     if BankFile::is_in(dir) {
         return Ok(());
@@ -273,12 +273,22 @@ fn new_bank(options: &StoreOptions) -> Result<Manifest> {
             )));
         }
     };
+    let segment_bytes = match options.segment_size_bytes {
+        None => device::SEGMENT_SIZE_BYTES_DEFAULT,
+        Some(bytes) if bytes.is_power_of_two() && (page_bytes..=64 << 30).contains(&bytes) => bytes,
+        Some(bytes) => {
+            return Err(Error::InvalidArgument(format!(
+                "a segment size of {bytes} bytes won't do: give a power of two from the page size, {page_bytes} \
+                 bytes, to 64 GiB"
+            )));
+        }
+    };
     Ok(Manifest {
         number: 0,
         id: 0,
         bank: new_id(),
         page_bits: page_bytes.ilog2(),
-        segment_bytes: device::SEGMENT_SIZE_BYTES_DEFAULT,
+        segment_bytes,
         log_begin: 0,
         log_end: 0,
         images: Vec::new(),

@@ -93,10 +93,7 @@ impl Store {
                 "the memory device holds no bank to read: give another device".into(),
             ));
         }
-        let Some(bank_file) = BankFile::read(dir)? else {
-            let what = format!("{} is not a bank: it has no file BANK", dir.display());
-            return Err(Error::InvalidArgument(what));
-        };
+        let bank_file = BankFile::read_one(dir)?;
         let checkpoints = Checkpoints::look(dir);
         let (manifest, hold) = hold_one(dir, &checkpoints, bank_file, checkpoint)?;
         let device_options = DeviceOptions {
@@ -187,7 +184,7 @@ impl Store {
 }
 
 /// Holds the checkpoint that is asked for, or the newest one.
-fn hold_one(
+pub(crate) fn hold_one(
     dir: &Path,
     checkpoints: &Checkpoints,
     bank_file: BankFile,

@@ -1,0 +1,183 @@
+//! A checkpoint in another directory, which opens there as a bank.
+//!
+//! **Approach.** What a checkpoint names never changes: segments of the log below its end, images of its index, its
+//! blob. So the copy gets further names (hard links) for those files and costs no space, until the bank lets go of
+//! them. Only the segment in which the checkpoint's log ends is copied, as the bank goes on writing there, and the
+//! manifest, whose lock tells who reads which bank's checkpoint (`hold`). Where the file system makes no link, as to
+//! another drive, all is copied.
+//!
+//! **What makes sharing safe** stands in `device::segments`: a bank changes no file that has another name. While the
+//! copy is made, the checkpoint is held, so that neither its directory goes nor its log, not even in parts.
+//!
+//! **Crashes.** `BANK` is written last and durably. A directory without it does not open.
+
+use std::fs::{self, File};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+
+use crate::bank_file::{BankFile, LOCK_NAME};
+use crate::checkpoint::{Checkpoints, Manifest, sync_dir};
+use crate::device::segment_path;
+use crate::error::{Error, Result};
+use crate::store::{Store, create_dir_durably, hold_one, lock_dir};
+
+/// What [`Store::copy_checkpoint`] made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Copied {
+    /// The checkpoint's number, in the copy too.
+    pub checkpoint: u64,
+    /// Bytes of files that bank and copy share.
+    pub linked_bytes: u64,
+    /// Bytes that were written.
+    pub copied_bytes: u64,
+}
+
+impl Store {
+    /// Copies checkpoint `checkpoint`, or the newest one, of the bank in `dir` to the directory `to`, which must not be
+    /// there or be empty, and which is a bank of its own then. Works beside a process that writes the bank, and changes
+    /// nothing of it.
+    ///
+    /// On the same file system, files are shared (hard links): the copy takes seconds and hardly any space, until bank
+    /// and copy have changed so much that each needs files of its own. That is no backup against a bad disk: damage to
+    /// a shared file is damage to both. On another one all is copied.
+    ///
+    /// ```
+    /// use embank_kv::{Store, StoreOptions};
+    ///
+    /// # fn main() -> embank_kv::Result<()> {
+    /// # let dir = tempfile::tempdir().expect("a temporary directory");
+    /// # let (bank, copy) = (dir.path().join("bank"), dir.path().join("copy"));
+    /// let store = Store::open(&bank, &StoreOptions::default())?;
+    /// store.checkpoint(b"step 1")?;
+    ///
+    /// Store::copy_checkpoint(&bank, None, &copy)?;
+    /// let copy = Store::open(&copy, &StoreOptions::default())?;
+    /// assert_eq!(copy.recovered().expect("a checkpoint").blob, b"step 1");
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// `InvalidArgument` where there is no bank, no such checkpoint, or something in `to`; `Locked` if somebody else
+    /// makes a bank there; `Damaged` if the manifest does not verify ([`verify`](crate::inspect::verify) looks at the
+    /// rest); `Io`. What was made in `to` is removed then.
+    pub fn copy_checkpoint(dir: &Path, checkpoint: Option<u64>, to: &Path) -> Result<Copied> {
+        let bank_file = BankFile::read_one(dir)?;
+        let checkpoints = Checkpoints::look(dir);
+        let (manifest, _hold) = hold_one(dir, &checkpoints, bank_file, checkpoint)?;
+        create_dir_durably(to)?;
+        let _lock = lock_dir(to)?;
+        check_empty(to)?;
+        let mut copying = Copying {
+            to,
+            made: Copied { checkpoint: manifest.number, linked_bytes: 0, copied_bytes: 0 },
+            finished: false,
+        };
+        copying.log(dir, &manifest)?;
+        copying.checkpoint(&checkpoints, &manifest)?;
+        BankFile { bank: manifest.bank, has_checkpoint: true }.write(to)?;
+        copying.finished = true;
+        Ok(copying.made)
+    }
+}
+
+fn check_empty(dir: &Path) -> Result<()> {
+    let failed = |e| Error::io("list", dir, e);
+    for entry in fs::read_dir(dir).map_err(failed)? {
+        let name = entry.map_err(failed)?.file_name();
+        if name != LOCK_NAME {
+            return Err(Error::InvalidArgument(format!(
+                "{} holds {name:?}: give a directory that is empty or not there yet",
+                dir.display()
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// A copy that is being made. Dropped unfinished, what is there of it is removed.
+struct Copying<'a> {
+    to: &'a Path,
+    made: Copied,
+    finished: bool,
+}
+
+impl Copying<'_> {
+    fn log(&mut self, dir: &Path, manifest: &Manifest) -> Result<()> {
+        let folder = self.to.join("log");
+        fs::create_dir(&folder).map_err(|e| Error::io("create", &folder, e))?;
+        let Manifest { segment_bytes, log_begin, log_end, .. } = *manifest;
+        let mut first = log_begin - log_begin % segment_bytes;
+        // Ends: with the log.
+        while first < log_end {
+            let (from, into) = (segment_path(dir, first), segment_path(self.to, first));
+            let end = first + segment_bytes;
+            if end > log_end || !self.link(&from, &into)? {
+                self.copy(&from, &into, log_begin.saturating_sub(first)..log_end.min(end) - first)?;
+            }
+            first = end;
+        }
+        sync_dir(&folder)
+    }
+
+    fn checkpoint(&mut self, of: &Checkpoints, manifest: &Manifest) -> Result<()> {
+        let checkpoints = Checkpoints::open(self.to)?;
+        let partial = checkpoints.begin(manifest.number)?;
+        let images = manifest.images.iter().map(|image| image.checkpoint);
+        let images = images.map(|image| of.image_path(manifest.number, image));
+        for from in images.chain([of.blob_path(manifest.number)]) {
+            let into = partial.path_of(&from);
+            if !self.link(&from, &into)? {
+                let bytes = fs::metadata(&from).map_err(|e| Error::io("stat", &from, e))?.len();
+                self.copy(&from, &into, 0..bytes)?;
+            }
+        }
+        partial.complete(manifest)?;
+        checkpoints.sync()
+    }
+
+    /// Gives a file that never changes another name. False if the file system can't.
+    fn link(&mut self, from: &Path, into: &Path) -> Result<bool> {
+        if fs::hard_link(from, into).is_err() {
+            return Ok(false);
+        }
+        // The content was synced with the checkpoint; not every file system counts a new name to it.
+        let file = File::open(into).and_then(|file| file.sync_all().map(|()| file));
+        let bytes =
+            file.and_then(|file| file.metadata()).map_err(|e| Error::io("sync", into, e))?;
+        self.made.linked_bytes += bytes.len();
+        Ok(true)
+    }
+
+    /// Copies part of a file to the same place of a new one, durably but for its name.
+    fn copy(&mut self, from: &Path, into: &Path, part: std::ops::Range<u64>) -> Result<()> {
+        let copy = || -> io::Result<u64> {
+            let (mut source, mut copy) = (File::open(from)?, File::create_new(into)?);
+            source.seek(SeekFrom::Start(part.start))?;
+            copy.seek(SeekFrom::Start(part.start))?;
+            let copied = io::copy(&mut source.take(part.end - part.start), &mut copy)?;
+            copy.sync_all()?;
+            Ok(copied)
+        };
+        let (expected, found) =
+            (part.end - part.start, copy().map_err(|e| Error::io("copy", from, e))?);
+        self.made.copied_bytes += found;
+        if found == expected {
+            return Ok(());
+        }
+        Err(Error::Truncated { path: from.to_owned(), offset: part.start, expected, found })
+    }
+}
+
+impl Drop for Copying<'_> {
+    fn drop(&mut self) {
+        if !self.finished {
+            let folders: [PathBuf; 2] = ["log", "checkpoints"].map(|name| self.to.join(name));
+            for folder in folders {
+                // A failure here leaves a directory without BANK, which does not open.
+                let _ = fs::remove_dir_all(folder);
+            }
+        }
+    }
+}
