@@ -2,7 +2,8 @@
 //!
 //! The state that an image must open at follows from the journal alone. It is the one of the last `checkpoint` that
 //! had returned, or that `Store::open` had returned with; and from a checkpoint's renaming until one of these, it may
-//! be that checkpoint's as well.
+//! be that checkpoint's as well. While the bank is rolled back, it is the next older one's from the sync of a name's
+//! removal on, and from the removal until then either's.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,6 +11,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
 use embank_kv::Store;
+use embank_kv::inspect::{Damage, VerifyOptions, verify};
 
 use crate::disk::{Disk, Left};
 use crate::journal::{Journal, Mark, Op};
@@ -17,7 +19,8 @@ use crate::random::{Random, content};
 use crate::rows::{self, Model};
 use crate::workload::{BANK, KEYS_END, State, open, options, serial_of};
 
-/// Every so many images a scan is held against the model too, and an older checkpoint is fallen back to.
+/// Every so many images all of it is verified, a scan is held against the model too, and older checkpoints are fallen
+/// back to.
 const SELDOM: u64 = 4;
 
 /// What the program was doing when the power went.
@@ -29,6 +32,8 @@ pub enum Phase {
     Checkpoint,
     /// In `compact`; where compaction runs in the background, it may also be at work in any other phase.
     Compaction,
+    /// In `roll_back`.
+    RollBack,
     /// In batches, whose pages are written as they fill.
     Work,
 }
@@ -72,6 +77,8 @@ impl fmt::Display for Cut {
 pub fn moments(journal: &Journal) -> Vec<Moment> {
     let mut moment = Moment { position: 0, sure: 0, maybe: None, phase: Phase::Work };
     let mut begun = None;
+    // Checkpoints on the disk, by their names.
+    let mut complete: BTreeMap<String, u64> = BTreeMap::new();
     let mut moments = vec![moment];
     for (i, op) in journal.ops.iter().enumerate() {
         moment.position = i + 1;
@@ -80,22 +87,40 @@ pub fn moments(journal: &Journal) -> Vec<Moment> {
                 begun = Some(*serial);
                 moment.phase = Phase::Checkpoint;
             }
-            Op::Mark(Mark::Done { serial } | Mark::Opened { serial }) => {
+            Op::Mark(
+                Mark::Done { serial } | Mark::Opened { serial } | Mark::RolledBack { serial },
+            ) => {
                 (moment.sure, moment.maybe, begun) = (*serial, None, None);
                 moment.phase = Phase::Work;
             }
             Op::Mark(Mark::Compacting) => moment.phase = Phase::Compaction,
+            Op::Mark(Mark::RollingBack) => moment.phase = Phase::RollBack,
             Op::Mark(Mark::Opening) => moment.phase = Phase::Open,
             Op::Mark(Mark::Working) => moment.phase = Phase::Work,
             // A checkpoint gets its final name.
             Op::Rename { from, to, .. } if from.strip_suffix(".partial") == Some(to) => {
                 moment.maybe = begun;
+                complete.extend(begun.map(|serial| (to.clone(), serial)));
+            }
+            // One goes: the oldest, or, in rolling back, the newest.
+            Op::Rename { from, to, .. } if to.strip_suffix(".partial") == Some(from) => {
+                complete.remove(from);
+                if moment.phase == Phase::RollBack {
+                    moment.maybe = complete.last_key_value().map(|(_, serial)| *serial);
+                }
+            }
+            Op::Sync { path, .. } if moment.phase == Phase::RollBack && is_checkpoints(path) => {
+                moment.sure = moment.maybe.take().unwrap_or(moment.sure);
             }
             _ => {}
         }
         moments.push(moment);
     }
     moments
+}
+
+fn is_checkpoints(path: &str) -> bool {
+    Path::new(path) == Path::new(BANK).join("checkpoints")
 }
 
 /// `count` different cuts of a journal: at each moment with nothing and with everything of what was not sure, with
@@ -167,6 +192,9 @@ impl<'a> Oracle<'a> {
         let bank = dir.join(BANK);
         if random.once_in(SELDOM) {
             self.check_older(cut, dir).context("falling back to an older checkpoint")?;
+        }
+        if cut.moment.sure > 0 && random.once_in(SELDOM) {
+            check_whole(&bank)?;
         }
         let options = options(false);
         let store = open(&bank, &options).context("opening it")?;
@@ -242,6 +270,14 @@ impl<'a> Oracle<'a> {
         }
         Ok(())
     }
+}
+
+/// Every byte that a kept checkpoint names is as it should be.
+fn check_whole(bank: &Path) -> Result<()> {
+    let report = verify(bank, &VerifyOptions::default(), &mut |_| {}).context("verifying it")?;
+    let damage = report.damage.first();
+    ensure!(report.is_clean(), "verify finds: {}", damage.map_or(String::new(), Damage::to_string));
+    Ok(())
 }
 
 /// The names of the directories that say that they are complete checkpoints.

@@ -103,6 +103,13 @@ pub enum Mark {
     },
     /// It is about to compact by hand.
     Compacting,
+    /// It is about to take the bank back to an older checkpoint.
+    RollingBack,
+    /// `Store::roll_back` returned.
+    RolledBack {
+        /// As in `Begun`: that of the older checkpoint.
+        serial: u64,
+    },
     /// It is about to open the bank.
     Opening,
     /// It is about to do anything else.

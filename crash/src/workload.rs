@@ -1,6 +1,7 @@
 //! A bank's life under the recorder: work of every kind, checkpoints, kills and reopens, and what each of its
 //! checkpoints held.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -19,13 +20,17 @@ pub const BANK: &str = "bank";
 pub const KEYS_END: u64 = 4000;
 const BUDGET_BYTES: u64 = 384 << 10;
 const PAGE_BYTES: u32 = 8 << 10;
-/// Small, so that whole segments go; the store's own are of 256 MiB.
+/// Small, so that whole segments go.
 const SEGMENT_BYTES: u64 = 64 << 10;
 /// The name, length and kind of every table that comes and goes.
 const TABLES: [(&str, u32, bool); 4] =
     [("rows", 24, false), ("wide", 200, false), ("words", 300, true), ("brief", 8, false)];
+/// So that there are several to go back to.
+const CHECKPOINTS_KEPT: usize = 3;
 /// A kill comes within so many calls, most of which are a checkpoint's, or after them.
 const KILL_CALLS: u64 = 40;
+/// The same for taking the bank back.
+const ROLL_BACK_CALLS: u64 = 25;
 
 /// A state that a checkpoint was to hold. Its serial number never comes again, as a checkpoint's own may after a crash.
 #[derive(Debug, Clone)]
@@ -66,6 +71,10 @@ pub struct Life {
     pub kills: u64,
     /// Kills inside `checkpoint`.
     pub kills_in_checkpoint: u64,
+    /// Times that the bank was taken back to an older checkpoint.
+    pub roll_backs: u64,
+    /// Kills inside of that.
+    pub kills_in_roll_back: u64,
 }
 
 /// How the banks of these tests are opened.
@@ -74,22 +83,20 @@ pub fn options(background: bool) -> StoreOptions {
     StoreOptions {
         memory_budget_bytes: BUDGET_BYTES,
         page_size_bytes: Some(PAGE_BYTES),
+        segment_size_bytes: Some(SEGMENT_BYTES),
+        checkpoints_kept: CHECKPOINTS_KEPT,
         compaction: CompactionOptions { background, ..CompactionOptions::default() },
         ..StoreOptions::default()
     }
 }
 
-/// Opens a bank on a device of small segments.
+/// Opens a bank on a device of few threads, whose calls the recorder sees.
 ///
 /// # Errors
 /// What the store reports.
 pub fn open(dir: &Path, options: &StoreOptions) -> embank_kv::Result<Store> {
-    Store::open_on(dir, options, |_| {
-        let options = DeviceOptions {
-            segment_size_bytes: SEGMENT_BYTES,
-            threads: 1,
-            ..DeviceOptions::default()
-        };
+    Store::open_on(dir, options, |segment_size_bytes| {
+        let options = DeviceOptions { segment_size_bytes, threads: 1, ..DeviceOptions::default() };
         Ok(Arc::new(ThreadDevice::open(dir, &options)?))
     })
 }
@@ -146,6 +153,16 @@ pub fn live_and_be_killed(dir: &Path, calls: u64) -> Result<Life> {
     living.end()
 }
 
+/// The numbers of the checkpoints in a bank's directory, oldest first.
+fn checkpoints_of(bank: &Path) -> Result<Vec<u64>> {
+    let mut numbers = Vec::new();
+    for entry in std::fs::read_dir(bank.join("checkpoints"))? {
+        numbers.extend(entry?.file_name().to_str().and_then(|name| name.parse::<u64>().ok()));
+    }
+    numbers.sort_unstable();
+    Ok(numbers)
+}
+
 struct Living {
     recording: Recording,
     bank: std::path::PathBuf,
@@ -158,6 +175,10 @@ struct Living {
     sure: u64,
     /// A checkpoint that was begun and has neither returned nor been passed by.
     begun: Option<u64>,
+    /// States at which a rolling back may have ended that was begun and has not returned.
+    going_back: Vec<u64>,
+    /// The states of checkpoints by their numbers, the newest of each.
+    serials: BTreeMap<u64, u64>,
     /// Whether a kill has been called for, so that calls may fail.
     may_be_killed: bool,
     version: u64,
@@ -165,6 +186,8 @@ struct Living {
     growth_steps: u64,
     kills: u64,
     kills_in_checkpoint: u64,
+    roll_backs: u64,
+    kills_in_roll_back: u64,
 }
 
 impl Living {
@@ -181,12 +204,16 @@ impl Living {
             states: vec![State::empty()],
             sure: 0,
             begun: None,
+            going_back: Vec::new(),
+            serials: BTreeMap::new(),
             may_be_killed: false,
             version: 0,
             checkpoints: 0,
             growth_steps: 0,
             kills: 0,
             kills_in_checkpoint: 0,
+            roll_backs: 0,
+            kills_in_roll_back: 0,
         })
     }
 
@@ -199,6 +226,8 @@ impl Living {
             checkpoints: self.checkpoints,
             kills: self.kills,
             kills_in_checkpoint: self.kills_in_checkpoint,
+            roll_backs: self.roll_backs,
+            kills_in_roll_back: self.kills_in_roll_back,
         })
     }
 
@@ -208,7 +237,10 @@ impl Living {
             (0..4, _) => self.create_missing().and_then(|()| self.put(500)),
             (4, _) | (_, 0..24) => self.checkpoint(),
             (_, 24..36) => return self.kill(),
-            (_, 36..39) => return self.reopen(),
+            // No life without one that comes to its end.
+            (40, _) => return self.roll_back(false),
+            (_, 36..38) => return self.roll_back(true),
+            (_, 38..39) => return self.reopen(),
             (_, 39..47) => self.compact(),
             (_, 47..50) => self.drop_table(),
             (_, 50..53) => self.create_missing(),
@@ -244,10 +276,11 @@ impl Living {
         let store = open(&self.bank, &self.options)?;
         let serial = serial_of(&store)?;
         ensure!(
-            serial == self.sure || Some(serial) == self.begun,
-            "opened at state {serial}, not {} or {:?}",
+            serial == self.sure || Some(serial) == self.begun || self.going_back.contains(&serial),
+            "opened at state {serial}, not {} or {:?} or one of {:?}",
             self.sure,
-            self.begun
+            self.begun,
+            self.going_back
         );
         self.recording.mark(Mark::Opened { serial });
         let state = &self.states[serial as usize];
@@ -256,6 +289,8 @@ impl Living {
         }
         rows::check(&store, &state.model, KEYS_END)?;
         (self.sure, self.begun) = (serial, None);
+        self.going_back.clear();
+        self.serials.extend(store.recovered().map(|found| (found.checkpoint, serial)));
         self.model = Model::clone(&state.model);
         self.store = Some(store);
         Ok(())
@@ -291,6 +326,37 @@ impl Living {
         self.open()
     }
 
+    /// Takes the bank back to one of its older checkpoints, if it has any; half of the times that it may be killed in
+    /// that, it is, if it makes as many calls.
+    fn roll_back(&mut self, may_be_killed: bool) -> Result<()> {
+        self.close();
+        let numbers = checkpoints_of(&self.bank)?;
+        let [older @ .., _] = &numbers[..] else { return self.reopen() };
+        if older.is_empty() {
+            return self.reopen();
+        }
+        let number = older[self.random.below(older.len() as u64) as usize];
+        self.going_back = self.serials.range(number..).map(|(_, serial)| *serial).collect();
+        if may_be_killed && self.random.once_in(2) {
+            self.may_be_killed = true;
+            self.recording.kill_in(Some(self.random.below(ROLL_BACK_CALLS)));
+        }
+        self.recording.mark(Mark::RollingBack);
+        self.roll_backs += 1;
+        match Store::roll_back(&self.bank, number) {
+            Ok(_) => {
+                let serial = self.serials[&number];
+                self.recording.mark(Mark::RolledBack { serial });
+                self.sure = serial;
+                self.going_back.clear();
+                self.serials.split_off(&(number + 1));
+            }
+            Err(_) if self.may_be_killed => self.kills_in_roll_back += 1,
+            Err(error) => return Err(error.into()),
+        }
+        self.reopen()
+    }
+
     fn checkpoint(&mut self) -> Result<()> {
         let state = State { serial: self.states.len() as u64, model: Arc::new(self.model.clone()) };
         let (serial, blob) = (state.serial, state.blob());
@@ -303,6 +369,7 @@ impl Living {
         self.recording.mark(Mark::Working);
         self.checkpoints += 1;
         (self.sure, self.begun) = (serial, None);
+        self.serials.insert(number, serial);
         Ok(())
     }
 

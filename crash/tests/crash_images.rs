@@ -47,7 +47,10 @@ fn failure(oracle: &Oracle<'_>, cut: &Cut, seed: u64) -> Option<String> {
 #[test]
 fn every_image_of_a_life_opens_at_its_checkpoint() {
     let life = life();
-    assert!(life.checkpoints > 10 && life.kills_in_checkpoint > 0, "a dull life");
+    assert!(
+        life.checkpoints > 10 && life.kills_in_checkpoint > 0 && life.roll_backs > 0,
+        "a dull life"
+    );
     let oracle = Oracle::new(&life.journal, &life.states);
     let mut random = Random::new(seed());
     for cut in cuts(&life.journal, 400, &mut random) {
@@ -122,6 +125,7 @@ enum Purpose {
     PartialDirectory,
     Completion,
     Pruning,
+    RollingBack,
     CheckpointsAtOpen,
     BankFile,
     BankDirectory,
@@ -131,9 +135,14 @@ enum Purpose {
 fn purposes(journal: &Journal) -> Vec<Purpose> {
     let mut purposes = Vec::new();
     let mut renamed = Purpose::CheckpointsAtOpen;
+    let mut removing = Purpose::Pruning;
     for op in &journal.ops {
         match op {
-            Op::Rename { to, .. } if to.ends_with(".partial") => renamed = Purpose::Pruning,
+            Op::Rename { to, .. } if to.ends_with(".partial") => renamed = removing,
+            Op::Mark(Mark::RollingBack) => {
+                (renamed, removing) = (Purpose::CheckpointsAtOpen, Purpose::RollingBack);
+            }
+            Op::Mark(Mark::Begun { .. }) => removing = Purpose::Pruning,
             Op::Rename { .. } => renamed = Purpose::Completion,
             Op::Mark(Mark::Opening) => renamed = Purpose::CheckpointsAtOpen,
             _ => {}
@@ -173,6 +182,7 @@ fn a_missing_sync_shows() {
         Purpose::PartialDirectory,
         Purpose::Completion,
         Purpose::Pruning,
+        Purpose::RollingBack,
         Purpose::BankFile,
         Purpose::BankDirectory,
     ] {

@@ -246,6 +246,31 @@ fn the_page_size_stays_with_another_budget() {
 }
 
 #[test]
+fn the_segment_size_stays_whatever_a_later_open_says() {
+    let segments = |dir: &Path| std::fs::read_dir(dir.join("log")).unwrap().count();
+    let of = |segment_size_bytes| StoreOptions { segment_size_bytes, ..options(256 << 10) };
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path(), &of(Some(64 << 10))).unwrap();
+    let table = store.create_table("rows", VALUE_BYTES as u32, b"").unwrap();
+    put(&store, table, &all(), 1, VALUE_BYTES);
+    store.checkpoint(b"").unwrap();
+    let log_bytes = store.stats().log_tail;
+    assert_eq!(segments(dir.path()) as u64, log_bytes.div_ceil(64 << 10));
+    drop(store);
+    let store = Store::open(dir.path(), &of(None)).unwrap();
+    check(&store, 1);
+    put(&store, table, &all(), 2, VALUE_BYTES);
+    store.checkpoint(b"").unwrap();
+    assert!(segments(dir.path()) as u64 > log_bytes.div_ceil(64 << 10));
+    drop(store);
+    for refused in [0, 100 << 10, 4 << 10] {
+        let error = Store::open(dir.path(), &of(Some(refused))).unwrap_err();
+        assert!(error.to_string().contains("segment size"), "{error}");
+    }
+    check(&Store::open(dir.path(), &of(None)).unwrap(), 2);
+}
+
+#[test]
 fn too_small_a_budget_on_reopening_is_refused_with_the_one_that_does() {
     for page_size_bytes in [16 << 10, 64 << 10, 1 << 20, 4 << 20] {
         let dir = tempfile::tempdir().unwrap();
