@@ -141,7 +141,22 @@ impl CheckedReader {
     }
 
     /// As `open`, of a file that is open already and may not have its name any more. Reads from its start.
-    pub(crate) fn from_file(mut file: File, path: &Path, identity: StreamIdentity) -> Result<Self> {
+    pub(crate) fn from_file(file: File, path: &Path, identity: StreamIdentity) -> Result<Self> {
+        let (reader, found) =
+            Self::from_file_of_any(file, path, (identity.magic, identity.version))?;
+        if found.header() != identity.header() {
+            let what = format!("it does not belong to checkpoint {}", identity.checkpoint);
+            return Err(reader.damaged(0, what));
+        }
+        Ok(reader)
+    }
+
+    /// As `from_file`, of whatever bank and checkpoint.
+    pub(crate) fn from_file_of_any(
+        mut file: File,
+        path: &Path,
+        (magic, version): ([u8; 8], u32),
+    ) -> Result<(Self, StreamIdentity)> {
         file.rewind().map_err(|e| Error::io("read", path, e))?;
         let mut reader = CheckedReader {
             file: BufReader::new(file),
@@ -156,23 +171,28 @@ impl CheckedReader {
         reader.fill(&mut header)?;
         let word =
             |i: usize| u32::from_le_bytes([header[i], header[i + 1], header[i + 2], header[i + 3]]);
-        let (found, expected) = (word(8), identity.version);
-        let what = if header[..8] != identity.magic {
+        let found = word(8);
+        let what = if header[..8] != magic {
             "its magic number is wrong".into()
         } else if word(12) != header_crc(&header) {
             "its header fails the checksum".into()
-        } else if found != expected {
-            format!("format version {found} is not {expected}, which this build reads")
-        } else if header != identity.header() {
-            format!("it does not belong to checkpoint {}", identity.checkpoint)
+        } else if found != version {
+            format!("format version {found} is not {version}, which this build reads")
         } else {
-            return Ok(reader);
+            let wide = |i: usize| u64::from(word(i)) | u64::from(word(i + 4)) << 32;
+            let identity = StreamIdentity { magic, version, bank: wide(16), checkpoint: wide(24) };
+            return Ok((reader, identity));
         };
         Err(reader.damaged(0, what))
     }
 
     pub(crate) fn damaged(&self, offset: u64, what: String) -> Error {
         Error::Damaged { path: self.path.clone(), offset, what }
+    }
+
+    /// The file, and how far it has been read.
+    pub(crate) fn place(&self) -> (PathBuf, u64) {
+        (self.path.clone(), self.offset)
     }
 
     fn fill(&mut self, into: &mut [u8]) -> Result<()> {
@@ -231,6 +251,15 @@ impl CheckedReader {
             into = later;
         }
         Ok(())
+    }
+
+    /// What is left of the present chunk, or the next one; none at the end.
+    pub(crate) fn read_some(&mut self) -> Result<Option<&[u8]>> {
+        if self.at == self.chunk.len() && !self.next_chunk()? {
+            return Ok(None);
+        }
+        let at = std::mem::replace(&mut self.at, self.chunk.len());
+        Ok(Some(&self.chunk[at..]))
     }
 
     /// Everything that is left, at most `limit_bytes`.

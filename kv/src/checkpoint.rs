@@ -102,6 +102,17 @@ impl Manifest {
     pub(crate) fn identity(&self) -> CheckpointIdentity {
         CheckpointIdentity { bank: self.bank, checkpoint: self.number }
     }
+
+    /// Whether its parts can belong together.
+    pub(crate) fn is_sound(&self) -> bool {
+        let images = self.images.iter().map(|image| image.checkpoint);
+        images.is_sorted_by(|a, b| a < b)
+            && self.images.last().is_some_and(|image| image.checkpoint == self.number)
+            && (13..=22).contains(&self.page_bits)
+            && self.log_end.is_multiple_of(1 << self.page_bits)
+            && self.log_begin.is_multiple_of(1 << self.page_bits)
+            && self.log_begin <= self.log_end
+    }
 }
 
 /// The checkpoints of a bank.
@@ -228,14 +239,7 @@ impl Checkpoints {
         if manifest.number != number {
             return Err(damaged(format!("it belongs to checkpoint {}", manifest.number)));
         }
-        let images = manifest.images.iter().map(|image| image.checkpoint);
-        let sound = images.is_sorted_by(|a, b| a < b)
-            && manifest.images.last().is_some_and(|image| image.checkpoint == number)
-            && (13..=22).contains(&manifest.page_bits)
-            && manifest.log_end.is_multiple_of(1 << manifest.page_bits)
-            && manifest.log_begin.is_multiple_of(1 << manifest.page_bits)
-            && manifest.log_begin <= manifest.log_end;
-        if !sound {
+        if !manifest.is_sound() {
             return Err(damaged("its page size, log boundaries and images do not fit".into()));
         }
         Ok(manifest)
@@ -276,9 +280,14 @@ impl Checkpoints {
 }
 
 impl PartialCheckpoint<'_> {
-    /// Where this checkpoint's own image of the index goes.
-    pub(crate) fn image_path(&self) -> PathBuf {
-        self.dir.join(image_name(self.number))
+    /// Where the image of the index goes that checkpoint `image` wrote.
+    pub(crate) fn image_path(&self, image: u64) -> PathBuf {
+        self.dir.join(image_name(image))
+    }
+
+    /// Where the blob goes.
+    pub(crate) fn blob_path(&self) -> PathBuf {
+        self.dir.join(BLOB)
     }
 
     /// Where a file of another checkpoint goes in this one.
@@ -297,6 +306,22 @@ impl PartialCheckpoint<'_> {
         })
     }
 
+    /// Links the images of checkpoint `number` into this one, or copies them where the file system can't.
+    pub(crate) fn take_images(&self, number: u64, images: &[ImageEntry]) -> Result<()> {
+        if self.link_images(number, images) {
+            return Ok(());
+        }
+        self.unlink_images(images)?;
+        for image in images {
+            let (from, to) =
+                (self.of.image_path(number, image.checkpoint), self.image_path(image.checkpoint));
+            fs::copy(&from, &to)
+                .and_then(|_| File::open(&to)?.sync_all())
+                .map_err(|e| Error::io("copy", from, e))?;
+        }
+        Ok(())
+    }
+
     /// Takes links away again.
     pub(crate) fn unlink_images(&self, images: &[ImageEntry]) -> Result<()> {
         for image in images {
@@ -313,7 +338,7 @@ impl PartialCheckpoint<'_> {
 
     /// Writes the caller's bytes, durably.
     pub(crate) fn write_blob(&self, of: CheckpointIdentity, blob: &[u8]) -> Result<()> {
-        let path = self.dir.join(BLOB);
+        let path = self.blob_path();
         let mut writer = CheckedWriter::create(&path, blob_identity(of))?;
         writer.write(blob)?;
         let (file, _) = writer.finish()?;

@@ -74,6 +74,14 @@ pub enum Error {
         /// The checkpoint.
         checkpoint: u64,
     },
+    /// A delta does not lead on from where the bank is.
+    #[error("{path} can't be applied here: {what}")]
+    DeltaMismatch {
+        /// The delta.
+        path: PathBuf,
+        /// What it follows, and where the bank is.
+        what: String,
+    },
     /// The memory budget can't hold what it must.
     #[error(
         "a memory budget of {budget_bytes} bytes is too small: {what} needs at least {needed_bytes} bytes"

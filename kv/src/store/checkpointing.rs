@@ -92,7 +92,7 @@ impl Store {
         if kind == ImageKind::Whole {
             images.clear();
         }
-        let path = partial.image_path();
+        let path = partial.image_path(number);
         let (image, file_bytes) = index.write(&path, identity, kind)?;
         images.push(ImageEntry { checkpoint: number, file_bytes });
         core.log.await_flushed(log_end)?;

@@ -31,7 +31,7 @@ use crate::operation::{Clock, Operation, Outcome, Promoted, Width};
 use crate::waiters::{ReleaseTicket, Waiters};
 use checkpointing::Newest;
 pub use checkpointing::Recovered;
-pub(crate) use open::{check_bank_file, check_last_page, create_dir_durably, lock_dir};
+pub(crate) use open::{check_bank_file, check_last_page, create_dir_durably, lock_dir, log_begins};
 pub(crate) use reading::hold_one;
 use serving::Serving;
 pub use tables::TableInfo;

@@ -206,7 +206,7 @@ impl Core {
 }
 
 /// Where the log of each checkpoint on disk begins. One that can't be read holds everything.
-fn log_begins(checkpoints: &Checkpoints) -> Result<Vec<(u64, u64)>> {
+pub(crate) fn log_begins(checkpoints: &Checkpoints) -> Result<Vec<(u64, u64)>> {
     let begin = |number| checkpoints.manifest(number).map_or(0, |manifest| manifest.log_begin);
     Ok(checkpoints.numbers()?.into_iter().map(|number| (number, begin(number))).collect())
 }

@@ -1,0 +1,449 @@
+//! What lies between two checkpoints as a file, which takes a copy of the bank from the one to the other.
+//!
+//! ```text
+//! length of the head (4) | head (metadata, see `metadata`)
+//! for each image of the index that the base has not, oldest first, and for the blob:
+//!   pieces of length (4) | bytes, the last one of length 0
+//! pages of the log, in order
+//! ```
+//!
+//! in a checked stream (see `checked_stream`).
+//!
+//! **Approach.** A checkpoint's part of the log never changes, and a later checkpoint's is that of the earlier one, less
+//! what compaction has given up at its begin, and more pages at its end. So a delta is those pages, the images of
+//! the index that have come since, blob and manifest; applied, they make the same checkpoint, to the byte.
+//!
+//! **Lineage.** Numbers do not tell checkpoints apart: a copy goes on counting by itself, and a roll back gives numbers
+//! anew. So a delta names the one that it follows by its random id too, and a bank takes it only when its newest
+//! checkpoint is that one.
+//!
+//! **Crashes.** Pages go beyond the newest checkpoint's end, where nothing lies, and the rest into a partial checkpoint,
+//! which gets its name when all is synced: as when a checkpoint is taken. Until then the bank is where it was.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::bank_file::BankFile;
+use crate::checked_stream::{CheckedReader, CheckedWriter, StreamIdentity};
+use crate::checkpoint::{
+    CheckpointIdentity, Checkpoints, ImageEntry, Manifest, PartialCheckpoint, blob_identity,
+    sync_dir,
+};
+use crate::device::{self, AlignedBuffer, Device, DeviceChoice, DeviceOptions, Read};
+use crate::error::{Error, Result};
+use crate::index::image;
+use crate::inspect::Progress;
+use crate::log::page::{PageIdentity, check_image};
+use crate::metadata;
+use crate::store::{Store, check_bank_file, hold_one, lock_dir, log_begins};
+
+const KIND: ([u8; 8], u32) = (*b"EMBKDELT", 1);
+const PARTIAL: &str = "partial";
+/// Pages that are read at once, in bytes.
+const BURST_BYTES: u64 = 8 << 20;
+
+/// What [`Store::export_delta`] wrote, or [`Store::apply_delta`] applied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Delta {
+    /// The checkpoint that it follows.
+    pub from: u64,
+    /// The one that it leads to.
+    pub to: u64,
+    /// Bytes of the log in it.
+    pub log_bytes: u64,
+    /// Bytes of its file.
+    pub file_bytes: u64,
+}
+
+#[derive(Debug, metadata::Encode, metadata::Decode)]
+struct Head {
+    base: u64,
+    base_id: u64,
+    /// Images of the index, the oldest ones, that the base has too.
+    images_shared: u32,
+    /// The first page that follows.
+    first_page: u64,
+    manifest: Manifest,
+}
+
+impl Head {
+    fn between(base: &Manifest, manifest: Manifest) -> Self {
+        let shared = manifest.images.starts_with(&base.images);
+        Head {
+            base: base.number,
+            base_id: base.id,
+            images_shared: if shared { base.images.len() as u32 } else { 0 },
+            first_page: base.log_end.max(manifest.log_begin) >> manifest.page_bits,
+            manifest,
+        }
+    }
+
+    fn images(&self) -> (&[ImageEntry], &[ImageEntry]) {
+        self.manifest.images.split_at(self.images_shared as usize)
+    }
+
+    fn page_bytes(&self) -> u64 {
+        1 << self.manifest.page_bits
+    }
+
+    /// Log addresses of its pages.
+    fn pages(&self) -> std::ops::Range<u64> {
+        self.first_page << self.manifest.page_bits..self.manifest.log_end
+    }
+
+    fn delta(&self, file_bytes: u64) -> Delta {
+        let pages = self.pages();
+        let log_bytes = pages.end - pages.start;
+        Delta { from: self.base, to: self.manifest.number, log_bytes, file_bytes }
+    }
+
+    fn check_page(&self, start: u64, page: &[u8], place: (PathBuf, u64)) -> Result<()> {
+        let page_bits = self.manifest.page_bits;
+        let identity = PageIdentity { page: start >> page_bits, bank: self.manifest.bank };
+        check_image(page, identity, || place).map(|_| ())
+    }
+
+    /// Why a bank whose newest checkpoint is `newest` can't take the delta; none if it can.
+    fn misfit(&self, newest: &Manifest) -> Option<String> {
+        let (to, base, at) = (&self.manifest, self.base, newest.number);
+        if to.bank != newest.bank {
+            return Some(format!(
+                "it is of bank {:016x}, and this is bank {:016x}",
+                to.bank, newest.bank
+            ));
+        }
+        if to.id == newest.id {
+            return Some(format!("the bank is at checkpoint {at}, to which it leads, already"));
+        }
+        if at < base {
+            return Some(format!(
+                "it follows checkpoint {base}, and the bank is at {at}: apply those in between first"
+            ));
+        }
+        if at > base {
+            return Some(format!(
+                "it follows checkpoint {base}, and the bank is at {at}: it has been applied, or the bank has gone \
+                 on by itself"
+            ));
+        }
+        if newest.id != self.base_id {
+            return Some(format!(
+                "it follows checkpoint {base} of another lineage: id {:016x}, not {:016x}. The bank has gone on by \
+                 itself, or was rolled back, since the copy was made; make a new copy",
+                self.base_id, newest.id
+            ));
+        }
+        None
+    }
+
+    /// Whether it can be what led on from `newest`, the checkpoint that it follows.
+    fn is_sound(&self, newest: &Manifest) -> bool {
+        let to = &self.manifest;
+        let follows = to.is_sound()
+            && to.number > newest.number
+            && (to.page_bits, to.segment_bytes) == (newest.page_bits, newest.segment_bytes)
+            && to.log_begin >= newest.log_begin
+            && to.log_end >= newest.log_end;
+        follows && {
+            let expected = Head::between(newest, to.clone());
+            (self.images_shared, self.first_page) == (expected.images_shared, expected.first_page)
+        }
+    }
+}
+
+impl Store {
+    /// Writes what lies between checkpoints `from` and `to` (or the newest) of the bank in `dir` to `file`, which must
+    /// not be there. Both must be kept: see `checkpoints_kept`. Works beside a process that writes the bank, and changes
+    /// nothing of it.
+    ///
+    /// It holds the log's pages that came in between, what of the index has changed, and the blob. A copy of the bank
+    /// ([`copy_checkpoint`](Self::copy_checkpoint)) that is at `from` takes it with [`apply_delta`](Self::apply_delta).
+    ///
+    /// ```
+    /// use embank_kv::{Store, StoreOptions};
+    ///
+    /// # fn main() -> embank_kv::Result<()> {
+    /// # let dir = tempfile::tempdir().expect("a temporary directory");
+    /// # let (bank, copy, file) = (dir.path().join("bank"), dir.path().join("copy"), dir.path().join("1-to-2"));
+    /// let store = Store::open(&bank, &StoreOptions::default())?;
+    /// store.checkpoint(b"step 1")?;
+    /// Store::copy_checkpoint(&bank, None, &copy)?;
+    /// store.checkpoint(b"step 2")?;
+    /// Store::export_delta(&bank, 1, None, &file, &mut |_| ())?;
+    ///
+    /// Store::apply_delta(&copy, &file, 2, &mut |_| ())?;
+    /// let copy = Store::open(&copy, &StoreOptions::default())?;
+    /// assert_eq!(copy.recovered().expect("a checkpoint").blob, b"step 2");
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// `InvalidArgument` where there is no bank, no such checkpoint, `from` is not older than `to`, or `file` is there;
+    /// `Damaged` or `Truncated` for what does not verify: everything that is written was checked; `Io`. No file is
+    /// left then.
+    pub fn export_delta(
+        dir: &Path,
+        from: u64,
+        to: Option<u64>,
+        file: &Path,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<Delta> {
+        let bank_file = BankFile::read_one(dir)?;
+        let checkpoints = Checkpoints::look(dir);
+        let (base, _base_hold) = hold_one(dir, &checkpoints, bank_file, Some(from))?;
+        let (manifest, _hold) = hold_one(dir, &checkpoints, bank_file, to)?;
+        if manifest.number <= from {
+            return Err(Error::InvalidArgument(format!(
+                "checkpoint {} does not come after {from}; a delta leads from an older one to a newer one",
+                manifest.number
+            )));
+        }
+        if file.exists() {
+            let what = format!("{} is there already; give another name", file.display());
+            return Err(Error::InvalidArgument(what));
+        }
+        let head = Head::between(&base, manifest);
+        let unfinished = Unfinished::new(file)?;
+        let file_bytes = export(dir, &checkpoints, &head, &unfinished.0, progress)?;
+        fs::rename(&unfinished.0, file).map_err(|e| Error::io("rename", &unfinished.0, e))?;
+        sync_dir(&parent_of(file))?;
+        Ok(head.delta(file_bytes))
+    }
+
+    /// Takes the bank in `dir`, which nobody has open for writing, to the checkpoint that the delta in `file` leads to,
+    /// and keeps the newest `checkpoints_kept`. The bank must be a copy whose newest checkpoint is the one that the
+    /// delta follows. Those who have the bank open to read only stay where they are until they
+    /// [`refresh`](Self::refresh). Durable on return; after an error or a crash the bank is where it was.
+    ///
+    /// # Errors
+    /// `DeltaMismatch` if it follows another checkpoint, is of another bank or lineage, or was applied before;
+    /// `InvalidArgument` where there is no bank; `Locked` if it is open for writing; `Damaged` or `Truncated` for a
+    /// delta that does not verify; `Io`.
+    pub fn apply_delta(
+        dir: &Path,
+        file: &Path,
+        checkpoints_kept: usize,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<Delta> {
+        if checkpoints_kept == 0 {
+            return Err(Error::InvalidArgument("checkpoints_kept must be at least 1".into()));
+        }
+        let bank_file = BankFile::read_one(dir)?;
+        let _lock = lock_dir(dir)?;
+        let checkpoints = Checkpoints::open(dir)?;
+        let Some(newest) = checkpoints.numbers()?.last().copied() else {
+            let what = format!("{} has no checkpoint for a delta to follow", dir.display());
+            return Err(Error::InvalidArgument(what));
+        };
+        let newest = checkpoints.manifest(newest)?;
+        check_bank_file(dir, bank_file, &newest)?;
+        let (mut input, head) = open(file)?;
+        if let Some(what) = head.misfit(&newest) {
+            return Err(Error::DeltaMismatch { path: file.to_owned(), what });
+        }
+        if !head.is_sound(&newest) {
+            let what = "its log, images and page size do not follow those of the bank".into();
+            return Err(input.damaged(0, what));
+        }
+        let device = log_of(dir, &newest, false)?;
+        device.truncate(newest.log_end)?;
+        let partial = checkpoints.begin(head.manifest.number)?;
+        import(&mut input, &head, &partial, newest.number, device.as_ref(), progress)?;
+        partial.complete(&head.manifest)?;
+        checkpoints.sync()?;
+        if !bank_file.has_checkpoint {
+            BankFile { has_checkpoint: true, ..bank_file }.write(dir)?;
+        }
+        checkpoints.prune(checkpoints_kept)?;
+        let begins = log_begins(&checkpoints)?;
+        let unneeded = begins.into_iter().map(|(_, begin)| begin).min();
+        device.free(unneeded.unwrap_or(0))?;
+        let file_bytes = fs::metadata(file).map_err(|e| Error::io("stat", file, e))?.len();
+        Ok(head.delta(file_bytes))
+    }
+}
+
+fn log_of(dir: &Path, manifest: &Manifest, read_only: bool) -> Result<std::sync::Arc<dyn Device>> {
+    let segment_size_bytes = manifest.segment_bytes;
+    let options = DeviceOptions { segment_size_bytes, read_only, ..DeviceOptions::default() };
+    device::open(dir, DeviceChoice::Auto, &options)
+}
+
+/// The directory that a file is in.
+fn parent_of(file: &Path) -> PathBuf {
+    match file.parent() {
+        Some(parent) if parent != Path::new("") => parent.to_owned(),
+        _ => PathBuf::from("."),
+    }
+}
+
+/// A file that is being written, under another name. Dropped, it is removed if it is still there.
+struct Unfinished(PathBuf);
+
+impl Unfinished {
+    fn new(file: &Path) -> Result<Self> {
+        let mut name = file.file_name().unwrap_or_default().to_owned();
+        name.push(".");
+        name.push(PARTIAL);
+        let path = file.with_file_name(name);
+        match fs::remove_file(&path) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => Err(Error::io("remove", path, e)),
+            _ => Ok(Unfinished(path)),
+        }
+    }
+}
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        // A failure here leaves a file that says by its name what it is.
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+/// Writes a delta, durably but for its name. Returns its length.
+fn export(
+    dir: &Path,
+    checkpoints: &Checkpoints,
+    head: &Head,
+    path: &Path,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<u64> {
+    let Manifest { bank, number, .. } = head.manifest;
+    let identity = StreamIdentity { magic: KIND.0, version: KIND.1, bank, checkpoint: number };
+    let mut out = CheckedWriter::create(path, identity)?;
+    let encoded = metadata::encode(head);
+    out.write(&(encoded.len() as u32).to_le_bytes())?;
+    out.write(&encoded)?;
+    for entry in head.images().1 {
+        let of = CheckpointIdentity { bank, checkpoint: entry.checkpoint };
+        let path = checkpoints.image_path(number, entry.checkpoint);
+        export_stream(CheckedReader::open(&path, image::identity(of))?, &mut out)?;
+    }
+    let blob = checkpoints.blob_path(number);
+    export_stream(CheckedReader::open(&blob, blob_identity(head.manifest.identity()))?, &mut out)?;
+    let device = log_of(dir, &head.manifest, true)?;
+    let (pages, page_bytes) = (head.pages(), head.page_bytes());
+    let burst = (BURST_BYTES / page_bytes).max(1) as usize;
+    let starts: Vec<u64> = pages.clone().step_by(page_bytes as usize).collect();
+    let mut buffers: Vec<AlignedBuffer> =
+        (0..burst.min(starts.len())).map(|_| AlignedBuffer::zeroed(page_bytes as usize)).collect();
+    for burst in starts.chunks(burst) {
+        let mut reads: Vec<Read<'_>> = Vec::with_capacity(burst.len());
+        for (&offset, buffer) in burst.iter().zip(&mut buffers) {
+            reads.push(Read { offset, buffer });
+        }
+        device.read_many(&mut reads)?;
+        for (&start, page) in burst.iter().zip(&buffers) {
+            head.check_page(start, page, device.locate(start))?;
+            out.write(page)?;
+            let done_bytes = start + page_bytes - pages.start;
+            progress(Progress { done_bytes, total_bytes: pages.end - pages.start });
+        }
+    }
+    let (file, bytes) = out.finish()?;
+    file.sync_all().map_err(|e| Error::io("sync", path, e))?;
+    Ok(bytes)
+}
+
+/// Writes a stream's content in pieces.
+fn export_stream(mut input: CheckedReader, out: &mut CheckedWriter) -> Result<()> {
+    while let Some(piece) = input.read_some()? {
+        out.write(&(piece.len() as u32).to_le_bytes())?;
+        out.write(piece)?;
+    }
+    input.finish()?;
+    out.write(&0_u32.to_le_bytes())
+}
+
+/// Opens a delta and reads its head.
+fn open(path: &Path) -> Result<(CheckedReader, Head)> {
+    let file = File::open(path).map_err(|e| Error::io("open", path, e))?;
+    let file_bytes = file.metadata().map_err(|e| Error::io("stat", path, e))?.len();
+    let (mut input, identity) = CheckedReader::from_file_of_any(file, path, KIND)?;
+    let mut length = [0; 4];
+    input.read(&mut length)?;
+    let length = u32::from_le_bytes(length);
+    if u64::from(length) > file_bytes {
+        return Err(input.damaged(0, format!("its head claims {length} bytes")));
+    }
+    let mut head = vec![0; length as usize];
+    input.read(&mut head)?;
+    let head: Head = metadata::decode(&head).map_err(|what| input.damaged(0, what))?;
+    let named = (head.manifest.bank, head.manifest.number);
+    if named != (identity.bank, identity.checkpoint) {
+        return Err(input.damaged(0, "its head is another delta's".into()));
+    }
+    Ok((input, head))
+}
+
+/// Reads all of a delta into a partial checkpoint and the log, durably but for the checkpoint's name.
+fn import(
+    input: &mut CheckedReader,
+    head: &Head,
+    partial: &PartialCheckpoint<'_>,
+    newest: u64,
+    device: &dyn Device,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<()> {
+    let (shared, new) = head.images();
+    partial.take_images(newest, shared)?;
+    let Manifest { bank, blob_bytes, .. } = head.manifest;
+    for entry in new {
+        let of = CheckpointIdentity { bank, checkpoint: entry.checkpoint };
+        let path = partial.image_path(entry.checkpoint);
+        let out = CheckedWriter::create(&path, image::identity(of))?;
+        let bytes = import_stream(input, out, &path)?.1;
+        if bytes != entry.file_bytes {
+            let what = format!("an image of the index is {bytes} bytes, not {}", entry.file_bytes);
+            return Err(input.damaged(0, what));
+        }
+    }
+    let path = partial.blob_path();
+    let out = CheckedWriter::create(&path, blob_identity(head.manifest.identity()))?;
+    let bytes = import_stream(input, out, &path)?.0;
+    if bytes != blob_bytes {
+        return Err(input.damaged(0, format!("the blob is {bytes} bytes, not {blob_bytes}")));
+    }
+    let (pages, page_bytes) = (head.pages(), head.page_bytes());
+    let mut page = AlignedBuffer::zeroed(page_bytes as usize);
+    for start in pages.clone().step_by(page_bytes as usize) {
+        input.read(&mut page)?;
+        head.check_page(start, &page, input.place())?;
+        device.write(start, &page)?;
+        let done_bytes = start + page_bytes - pages.start;
+        progress(Progress { done_bytes, total_bytes: pages.end - pages.start });
+    }
+    input.finish()?;
+    device.sync()
+}
+
+/// Reads pieces into a file, durably but for its name. Returns the content's length and the file's.
+fn import_stream(
+    input: &mut CheckedReader,
+    mut out: CheckedWriter,
+    path: &Path,
+) -> Result<(u64, u64)> {
+    let (mut bytes, mut piece) = (0, Vec::new());
+    // Ends: with the delta at the latest.
+    loop {
+        let mut length = [0; 4];
+        input.read(&mut length)?;
+        let length = u32::from_le_bytes(length) as usize;
+        if length > crate::checked_stream::CHUNK_BYTES {
+            return Err(input.damaged(0, format!("a piece claims {length} bytes")));
+        }
+        if length == 0 {
+            break;
+        }
+        piece.resize(length, 0);
+        input.read(&mut piece)?;
+        out.write(&piece)?;
+        bytes += length as u64;
+    }
+    let (file, file_bytes) = out.finish()?;
+    file.sync_all().map_err(|e| Error::io("sync", path, e))?;
+    Ok((bytes, file_bytes))
+}
