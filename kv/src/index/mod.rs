@@ -91,7 +91,7 @@ pub(crate) struct Outline<'a> {
     split: u64,
 }
 
-impl Outline<'_> {
+impl<'a> Outline<'a> {
     /// Where a hash's bucket should be, and its depth.
     #[inline]
     fn guess(self, hash: u64) -> (u64, u32) {
@@ -99,6 +99,27 @@ impl Outline<'_> {
         let deeper = narrow < self.split;
         let wide = low_bits(hash, self.level + 1);
         (if deeper { wide } else { narrow }, self.level + u32::from(deeper))
+    }
+
+    /// The hash's bucket with a meta word that is good for it, however old the outline is. Bounded: each step
+    /// goes one bit deeper at least, of 64.
+    ///
+    /// A bucket may have been split several times since. Which of its hashes went elsewhere then is told by the first of
+    /// these splits at which this one did: that bucket is there. Where the hash would go at the bucket's
+    /// present depth, there need not be one yet, as the other bucket has splits of its own.
+    #[inline]
+    fn find_bucket(self, hash: u64) -> (u64, &'a Bucket, Meta) {
+        let (mut i, mut depth) = self.guess(hash);
+        loop {
+            let bucket = self.index.bucket(i);
+            // Acquire: sees the slots as of this version (Release in `unlock`).
+            let meta = Meta(bucket.meta().load(Ordering::Acquire));
+            if low_bits(hash, meta.depth()) == i {
+                return (i, bucket, meta);
+            }
+            depth += (hash >> depth).trailing_zeros() + 1;
+            i = low_bits(hash, depth);
+        }
     }
 
     /// Brings a hash's bucket into the cache.
@@ -273,21 +294,10 @@ impl Index {
         Outline { index: self, level, split }
     }
 
-    /// The hash's bucket with a meta word that is good for it. Bounded: a bucket's depth only grows,
-    /// and each step follows one split.
+    /// The hash's bucket with a meta word that is good for it.
     #[inline]
     fn find_bucket(&self, hash: u64) -> (u64, &Bucket, Meta) {
-        let (mut i, _) = self.outline().guess(hash);
-        loop {
-            let bucket = self.bucket(i);
-            // Acquire: sees the slots as of this version (Release in `unlock`).
-            let meta = Meta(bucket.meta().load(Ordering::Acquire));
-            let home = low_bits(hash, meta.depth());
-            if home == i {
-                return (i, bucket, meta);
-            }
-            i = home;
-        }
+        self.outline().find_bucket(hash)
     }
 
     #[inline(never)]

@@ -538,3 +538,24 @@ fn images_that_do_not_belong_together_are_damaged() {
         assert!(matches!(loaded, Err(Error::Damaged { .. })), "{wrong:?}: {loaded:?}");
     }
 }
+
+/// A lookup that was held up while the bucket of its key's hash was split twice, and the bucket that the key had gone to
+/// not yet, looked for the key where there was no bucket, and never came back. (A model found it.)
+#[test]
+fn a_look_from_before_several_splits_finds_the_bucket() {
+    let indexed = Indexed::new(64 << 20, 4000);
+    let before = indexed.index.outline();
+    let mut keys = 0;
+    // Until the first bucket has been split twice, the others only once.
+    while indexed.index.bucket_count() <= 2 << INITIAL_LEVEL {
+        indexed.insert(keys);
+        keys += 1;
+    }
+    assert!(indexed.index.bucket_count() < 3 << INITIAL_LEVEL);
+    for hash in (0..8 << INITIAL_LEVEL).chain((0..keys).map(|key| hash(TABLE, key))) {
+        let (number, _, meta) = before.find_bucket(hash);
+        assert!(number < indexed.index.bucket_count(), "hash {hash:#x}");
+        assert_eq!(number, low_bits(hash, meta.depth()));
+        assert_eq!(number, indexed.index.outline().guess(hash).0);
+    }
+}
