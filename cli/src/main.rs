@@ -6,6 +6,7 @@
 mod checkpoints;
 mod compact;
 mod copy;
+mod delta;
 mod dump;
 mod output;
 mod plan;
@@ -21,8 +22,8 @@ use clap::{Parser, Subcommand};
 
 /// Looks at Embank banks, verifies, dumps, compacts and repairs them
 ///
-/// A bank is a directory with a file BANK. All subcommands but `compact` and `rollback` leave it as it is, to the
-/// byte, and work while another process has it open; they show kept checkpoints, never what came after the newest.
+/// A bank is a directory with a file BANK. All subcommands but `compact`, `rollback` and `apply-delta` leave it as it
+/// is, to the byte, and work while another process has it open; they show kept checkpoints, never what came after the newest.
 ///
 /// Exit status: 0 if all is well, 1 if damage was found, 2 if the command could not run.
 #[derive(Debug, Parser)]
@@ -54,6 +55,15 @@ enum Command {
     /// On the same file system, files that never change are shared (hard links), so it takes seconds and hardly any
     /// space; bank and copy then go on by themselves. To another file system everything is copied.
     Copy(copy::Args),
+    /// Writes what lies between two checkpoints to a file, beside a process that writes the bank
+    ///
+    /// A copy of the bank (`embank copy`) that is at the first of them takes it with `apply-delta`.
+    ExportDelta(delta::ExportArgs),
+    /// Takes a copy of a bank to the checkpoint that a delta leads to
+    ///
+    /// The delta must follow the copy's newest checkpoint. Nobody may have the copy open for writing; those who read
+    /// it stay where they are until they refresh. After an error the copy is where it was.
+    ApplyDelta(delta::ApplyArgs),
     /// Prints rows of a table, as a checkpoint holds them
     ///
     /// Rows of embedding tables are printed as numbers, other values as hexadecimal digits. Rows come in no
@@ -105,6 +115,8 @@ fn run(command: Command) -> Result<Ending> {
         Command::Checkpoints(args) => checkpoints::run(&args),
         Command::Compact(args) => compact::run(&args),
         Command::Copy(args) => copy::run(&args),
+        Command::ExportDelta(args) => delta::export(&args),
+        Command::ApplyDelta(args) => delta::apply(&args),
         Command::Dump(args) => dump::run(&args),
         Command::Repair(args) => repair::run(&args),
         Command::Rollback(args) => rollback::run(&args),

@@ -249,6 +249,25 @@ fn copy_makes_a_bank_of_a_checkpoint() {
 }
 
 #[test]
+fn deltas_take_a_copy_to_a_later_checkpoint() {
+    let (dir, away) = (bank(), tempfile::tempdir().unwrap());
+    let (copy, file) = (away.path().join("copy"), away.path().join("delta"));
+    embank(dir.path(), &format!("copy {} --checkpoint 1", copy.display()));
+    let (made, status) = json(dir.path(), &format!("export-delta {} --from 1", file.display()));
+    assert_eq!((status, &made["from"], &made["to"]), (0, &1.into(), &2.into()));
+    assert_eq!(made["file_bytes"], fs::metadata(&file).unwrap().len());
+    let apply = format!("apply-delta {} --keep 1", file.display());
+    let done = embank(&copy, &apply);
+    assert!(text(&done).contains("is at checkpoint 2: from 1 to 2"), "{}", text(&done));
+    let (listed, _) = json(&copy, "checkpoints");
+    assert_eq!(listed["checkpoints"].as_array().unwrap().len(), 1);
+    assert_eq!(embank(&copy, "verify").status.code(), Some(0));
+    let again = embank(&copy, &apply);
+    assert_eq!(again.status.code(), Some(2));
+    assert!(text(&again).contains("can't be applied here"), "{}", text(&again));
+}
+
+#[test]
 fn rollback_asks_first_and_goes_back_to_the_checkpoint() {
     let dir = bank();
     let asked = embank(dir.path(), "rollback 1");

@@ -37,6 +37,7 @@
 #![forbid(unsafe_code)]
 
 mod bank;
+mod checkpoints;
 mod config;
 mod error;
 mod gradients;
@@ -56,8 +57,10 @@ mod unique;
 
 pub use bank::{Bank, BankOptions, TableInfo};
 pub use config::{DIM_MAX, Dtype, TableConfig};
+pub use embank_kv::inspect::{CheckpointSummary, TableSummary};
 pub use embank_kv::{
-    Compacted, CompactionOptions, DeviceChoice, Error as StoreError, Recovered, StoreStats,
+    Compacted, CompactionOptions, Copied, Delta, DeviceChoice, Error as StoreError, Recovered,
+    StoreStats,
 };
 pub use error::{Error, Result};
 pub use initializer::Initializer;

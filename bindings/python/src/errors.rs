@@ -10,6 +10,7 @@ use pyo3::{IntoPyObjectExt, import_exception};
 
 import_exception!(embank.errors, BudgetTooSmall);
 import_exception!(embank.errors, Damaged);
+import_exception!(embank.errors, DeltaMismatch);
 import_exception!(embank.errors, DeviceUnavailable);
 import_exception!(embank.errors, EmbankError);
 import_exception!(embank.errors, Locked);
@@ -100,6 +101,7 @@ fn store_to_python(py: Python<'_>, error: &StoreError, text: String) -> PyErr {
         StoreError::TableMismatch { .. } => TableMismatch::new_err(text),
         StoreError::NoSuchTable(_) => NoSuchTable::new_err(text),
         StoreError::Poisoned { .. } => PoisonedError::new_err(text),
+        StoreError::DeltaMismatch { .. } => DeltaMismatch::new_err(text),
         StoreError::DeviceUnavailable { .. } => DeviceUnavailable::new_err(text),
         _ => EmbankError::new_err(text),
     }

@@ -25,6 +25,7 @@
 mod arrays;
 mod bank;
 mod bank_cell;
+mod checkpoints;
 mod errors;
 mod lease;
 mod scalars;
@@ -40,6 +41,10 @@ use pyo3::prelude::*;
 mod _embank {
     #[pymodule_export]
     use crate::bank::{PyBank, PyRecovered};
+    #[pymodule_export]
+    use crate::checkpoints::{
+        apply_delta, copy_checkpoint, export_delta, list_checkpoints, roll_back,
+    };
     #[pymodule_export]
     use crate::lease::{PyDistinctLease, PyLease};
     #[pymodule_export]

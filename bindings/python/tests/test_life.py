@@ -249,3 +249,39 @@ def test_a_reader_beside_the_writer_shows_checkpoints(tmp_path: Path) -> None:
             np.testing.assert_array_equal(rows.peek(np.arange(10)), 2 * ones(10))
         with pytest.raises(ValueError, match="open for writing"):
             training.refresh()
+
+
+def test_checkpoints_are_listed_copied_sent_and_gone_back_to(tmp_path: Path) -> None:
+    path, copy, delta = tmp_path / "bank", tmp_path / "copy", tmp_path / "delta"
+    with open_bank(path, checkpoints_kept=5) as bank:
+        table = bank.table("item", dim=4)
+        for step in range(1, 4):
+            table.put(np.arange(10), ones(10) * step)
+            assert bank.checkpoint(b"%d" % step) == step
+            if step == 1:
+                assert embank.copy_checkpoint(path, copy) == 1
+        listed = embank.list_checkpoints(path)
+        assert [of["number"] for of in listed] == [1, 2, 3]
+        assert listed[2]["tables"] == {"item": 10} and listed[2]["blob_bytes"] == 1
+        assert listed[0]["time"] > 1_700_000_000 and listed[0]["file_bytes"] > 0
+        with pytest.raises(embank.Locked):
+            embank.roll_back(path, 1)
+        assert embank.export_delta(path, delta, since=1, to=2) == 2
+        with pytest.raises(ValueError, match="is there already"):
+            embank.export_delta(path, delta, since=1)
+        assert embank.export_delta(path, tmp_path / "later", since=2) == 3
+    with pytest.raises(embank.DeltaMismatch, match="follows checkpoint 2"):
+        embank.apply_delta(copy, tmp_path / "later")
+    assert embank.apply_delta(copy, delta) == 2
+    assert embank.apply_delta(copy, tmp_path / "later", checkpoints_kept=1) == 3
+    with open_bank(copy, read_only=True) as bank:
+        assert bank.recovered is not None and bank.recovered.blob == b"3"
+        np.testing.assert_array_equal(bank.open_table("item").peek(np.arange(10)), ones(10) * 3)
+    assert embank.roll_back(path, 1) == [3, 2]
+    with open_bank(path) as bank:
+        np.testing.assert_array_equal(bank.open_table("item").peek(np.arange(10)), ones(10))
+    with pytest.raises(ValueError, match="is not a bank"):
+        embank.list_checkpoints(tmp_path)
+    for wrong in (-1, 1.5, "1"):
+        with pytest.raises((TypeError, ValueError)):
+            embank.roll_back(path, wrong)  # type: ignore[arg-type]

@@ -47,6 +47,12 @@ def train(path: Path, batches: list[NDArray[np.int64]]) -> Optional[bytes]:
             for some, vectors in scan:
                 total: np.float32 = vectors[: len(some)].sum()
                 print(scan.checkpoint, len(scan), total)
+        delta: int = embank.export_delta(path, path / "delta", since=1, to=number)
+        copied: int = embank.copy_checkpoint(path, path.with_name("copy"), checkpoint=delta)
+        applied: int = embank.apply_delta("copy", "delta", checkpoints_kept=copied)
+        gone: list[int] = embank.roll_back("copy", applied)
+        rows_of_users: int = embank.list_checkpoints(path)[gone[0]]["tables"]["user"]
+        print(rows_of_users)
         bank.drop_table("user")
         if found.all() and bank.recovered is not None:
             return bank.recovered.blob

@@ -9,6 +9,7 @@ from typing_extensions import Self
 
 __version__: str
 
+_Path = Union[str, PathLike[str]]
 _Optimizer = Union[SGD, Adagrad]
 _Initializer = Union[Uniform, Normal, Constant, Zeros]
 
@@ -287,7 +288,7 @@ class Table:
 class Bank:
     def __new__(
         cls,
-        path: Union[str, PathLike[str]],
+        path: _Path,
         *,
         memory_budget: Optional[Union[int, str]] = None,
         device: Literal["auto", "io_uring", "threads"] = "auto",
@@ -335,3 +336,16 @@ class Bank:
         traceback: Optional[TracebackType] = None,
         /,
     ) -> None: ...
+
+class _Checkpoint(TypedDict):
+    number: int
+    time: int
+    blob_bytes: int
+    file_bytes: int
+    tables: dict[str, int]
+
+def list_checkpoints(path: _Path) -> list[_Checkpoint]: ...
+def roll_back(path: _Path, checkpoint: int) -> list[int]: ...
+def copy_checkpoint(path: _Path, to: _Path, checkpoint: Optional[int] = None) -> int: ...
+def export_delta(path: _Path, file: _Path, *, since: int, to: Optional[int] = None) -> int: ...
+def apply_delta(path: _Path, file: _Path, *, checkpoints_kept: Optional[int] = None) -> int: ...

@@ -12,6 +12,7 @@ from typing import Optional
 __all__ = [
     "BudgetTooSmall",
     "Damaged",
+    "DeltaMismatch",
     "DeviceUnavailable",
     "EmbankError",
     "Locked",
@@ -84,6 +85,10 @@ class Damaged(EmbankError):
     """The file."""
     offset: int
     """Byte offset of the damage in that file."""
+
+
+class DeltaMismatch(EmbankError):
+    """A delta does not lead on from the checkpoint that the bank is at; the text tells both."""
 
 
 class Locked(EmbankError):

@@ -1,0 +1,86 @@
+//! `embank export-delta` and `embank apply-delta`: what lies between two checkpoints as a file.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use embank_kv::{Delta, Store};
+use serde::Serialize;
+
+use crate::Ending;
+use crate::output::{self, Bar, bytes};
+
+/// Options of `export-delta`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ExportArgs {
+    /// The bank's directory
+    dir: PathBuf,
+    /// The file to write; must not be there
+    file: PathBuf,
+    /// The checkpoint that the delta follows
+    #[arg(long, value_name = "N")]
+    from: u64,
+    /// The checkpoint that it leads to; without it the newest
+    #[arg(long, value_name = "N")]
+    to: Option<u64>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Options of `apply-delta`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ApplyArgs {
+    /// The directory of a copy of the bank that the delta was made of
+    dir: PathBuf,
+    /// The delta
+    file: PathBuf,
+    /// How many of the newest checkpoints stay
+    #[arg(long, value_name = "N", default_value_t = 2)]
+    keep: usize,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct Report {
+    from: u64,
+    to: u64,
+    log_bytes: u64,
+    file_bytes: u64,
+}
+
+/// Runs `export-delta`.
+///
+/// # Errors
+/// A checkpoint is not there or damaged, the file is there already, or something can't be read or written.
+pub(crate) fn export(args: &ExportArgs) -> Result<Ending> {
+    let bar = Bar::new("exporting");
+    let mut show = |progress| bar.show(progress);
+    let made = Store::export_delta(&args.dir, args.from, args.to, &args.file, &mut show)?;
+    drop(bar);
+    report(made, args.json, &format!("{}:", args.file.display()))
+}
+
+/// Runs `apply-delta`.
+///
+/// # Errors
+/// The delta does not lead on from where the bank is, is damaged, or something can't be read or written.
+pub(crate) fn apply(args: &ApplyArgs) -> Result<Ending> {
+    let bar = Bar::new("applying");
+    let mut show = |progress| bar.show(progress);
+    let made = Store::apply_delta(&args.dir, &args.file, args.keep, &mut show)?;
+    drop(bar);
+    report(made, args.json, &format!("{} is at checkpoint {}:", args.dir.display(), made.to))
+}
+
+fn report(made: Delta, json: bool, what: &str) -> Result<Ending> {
+    let Delta { from, to, log_bytes, file_bytes, .. } = made;
+    if json {
+        output::json(&Report { from, to, log_bytes, file_bytes })?;
+    } else {
+        let (log, file) = (bytes(log_bytes), bytes(file_bytes));
+        output::print(&format!("{what} from {from} to {to}, {log} of log, {file} in all\n"))?;
+    }
+    Ok(Ending::Good)
+}

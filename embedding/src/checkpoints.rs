@@ -1,0 +1,133 @@
+//! Kept checkpoints of a bank that need not be open: listed, gone back to, copied, sent to a copy as deltas.
+
+use std::path::Path;
+
+use embank_kv::inspect::{self, CheckpointSummary};
+use embank_kv::{Copied, Delta, Store};
+
+use crate::bank::Bank;
+use crate::error::Result;
+
+impl Bank {
+    /// The kept checkpoints of the bank in `path`, oldest first, those whose metadata can be read. Changes nothing and
+    /// takes no lock, so it works beside whoever has the bank open.
+    ///
+    /// # Errors
+    /// [`InvalidArgument`](embank_kv::Error::InvalidArgument) where there is no bank; a failure to read.
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let path = dir.path().join("bank");
+    /// use embank::{Bank, BankOptions};
+    ///
+    /// let bank = Bank::open(&path, BankOptions::default())?;
+    /// bank.checkpoint(b"step 1")?;
+    /// bank.checkpoint(b"step 2")?;
+    /// let numbers: Vec<u64> = Bank::checkpoints(&path)?.iter().map(|of| of.number).collect();
+    /// assert_eq!(numbers, [1, 2]);
+    /// # Ok::<(), embank::Error>(())
+    /// ```
+    pub fn checkpoints(path: impl AsRef<Path>) -> Result<Vec<CheckpointSummary>> {
+        Ok(inspect::summary(path.as_ref())?.checkpoints)
+    }
+
+    /// Takes the bank in `path`, which nobody has open for writing, back to an older checkpoint for good; returns the
+    /// numbers of the newer ones, which are gone. See [`Store::roll_back`].
+    ///
+    /// # Errors
+    /// No such bank or checkpoint; the bank is open, or somebody reads a newer checkpoint; this one does not verify.
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let path = dir.path().join("bank");
+    /// use embank::{Bank, BankOptions};
+    ///
+    /// let bank = Bank::open(&path, BankOptions::default())?;
+    /// bank.checkpoint(b"step 1")?;
+    /// bank.checkpoint(b"step 2")?;
+    /// drop(bank);
+    /// assert_eq!(Bank::roll_back(&path, 1)?, [2]);
+    /// # Ok::<(), embank::Error>(())
+    /// ```
+    pub fn roll_back(path: impl AsRef<Path>, checkpoint: u64) -> Result<Vec<u64>> {
+        Ok(Store::roll_back(path.as_ref(), checkpoint)?)
+    }
+
+    /// Copies a checkpoint, or the newest one, of the bank in `path` to the directory `to`, a bank of its own then.
+    /// Works beside whoever has the bank open. On the same file system, files that never change are shared: see
+    /// [`Store::copy_checkpoint`].
+    ///
+    /// # Errors
+    /// No such bank or checkpoint; `to` holds something; a failure to read or write.
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let (path, copy) = (dir.path().join("bank"), dir.path().join("copy"));
+    /// use embank::{Bank, BankOptions, TableConfig};
+    ///
+    /// let bank = Bank::open(&path, BankOptions::default())?;
+    /// bank.table("user", TableConfig::new(2))?.put(&[1], &[0.5, 1.5])?;
+    /// bank.checkpoint(b"step 1")?;
+    /// Bank::copy_checkpoint(&path, None, &copy)?;
+    /// assert_eq!(Bank::open(&copy, BankOptions::default())?.tables()[0].name, "user");
+    /// # Ok::<(), embank::Error>(())
+    /// ```
+    pub fn copy_checkpoint(
+        path: impl AsRef<Path>,
+        checkpoint: Option<u64>,
+        to: impl AsRef<Path>,
+    ) -> Result<Copied> {
+        Ok(Store::copy_checkpoint(path.as_ref(), checkpoint, to.as_ref())?)
+    }
+
+    /// Writes what lies between checkpoints `from` and `to`, or the newest one, of the bank in `path` to a file, which a
+    /// copy that is at `from` takes with [`apply_delta`](Self::apply_delta). Works beside whoever has the bank open.
+    /// See [`Store::export_delta`].
+    ///
+    /// # Errors
+    /// No such bank or checkpoints; the file is there; something does not verify; a failure to read or write.
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let (path, copy) = (dir.path().join("bank"), dir.path().join("copy"));
+    /// # let file = dir.path().join("1-to-2.delta");
+    /// use embank::{Bank, BankOptions};
+    ///
+    /// let bank = Bank::open(&path, BankOptions::default())?;
+    /// bank.checkpoint(b"step 1")?;
+    /// Bank::copy_checkpoint(&path, None, &copy)?;
+    /// bank.checkpoint(b"step 2")?;
+    /// Bank::export_delta(&path, 1, None, &file)?;
+    /// assert_eq!(Bank::apply_delta(&copy, &file, 2)?.to, 2);
+    /// # Ok::<(), embank::Error>(())
+    /// ```
+    pub fn export_delta(
+        path: impl AsRef<Path>,
+        from: u64,
+        to: Option<u64>,
+        file: impl AsRef<Path>,
+    ) -> Result<Delta> {
+        Ok(Store::export_delta(path.as_ref(), from, to, file.as_ref(), &mut |_| ())?)
+    }
+
+    /// Takes the bank in `path`, a copy that nobody has open for writing, to the checkpoint that the delta in `file`
+    /// leads to, and keeps the newest `checkpoints_kept`. See [`Store::apply_delta`].
+    ///
+    /// # Errors
+    /// [`DeltaMismatch`](embank_kv::Error::DeltaMismatch) if the delta does not follow the bank's newest checkpoint;
+    /// the bank is open; the delta does not verify; a failure to read or write. The bank is where it was then.
+    ///
+    /// # Examples
+    /// As for [`export_delta`](Self::export_delta).
+    pub fn apply_delta(
+        path: impl AsRef<Path>,
+        file: impl AsRef<Path>,
+        checkpoints_kept: usize,
+    ) -> Result<Delta> {
+        Ok(Store::apply_delta(path.as_ref(), file.as_ref(), checkpoints_kept, &mut |_| ())?)
+    }
+}
