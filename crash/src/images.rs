@@ -210,7 +210,7 @@ impl<'a> Oracle<'a> {
         if serial > 0 && random.once_in(SELDOM) {
             rows::check_by_scan(&store, &state.model)?;
         }
-        let model = work_on(&store, &state.model, &mut random).context("working on")?;
+        let model = work_on(&store, &state.model, KEYS_END, &mut random).context("working on")?;
         let blob = content(seed, 2, 100);
         store.checkpoint(&blob).context("taking a checkpoint of it")?;
         rows::check(&store, &model, KEYS_END).context("after a checkpoint of it")?;
@@ -294,14 +294,19 @@ fn complete_names(checkpoints: &Path) -> Result<Vec<String>> {
 }
 
 /// Some work of each kind, on the store and on a copy of the model.
-fn work_on(store: &Store, model: &Model, random: &mut Random) -> Result<Model> {
+pub(crate) fn work_on(
+    store: &Store,
+    model: &Model,
+    keys_end: u64,
+    random: &mut Random,
+) -> Result<Model> {
     let mut model = model.clone();
     if !model.contains_key("afterwards") {
         rows::create(store, &mut model, "afterwards", 16, false)?;
     }
     for (name, expected) in &mut model {
         let table = rows::table(store, name)?;
-        let first = random.below(KEYS_END - 40);
+        let first = random.below(keys_end - 40);
         let keys: Vec<u64> = (first..first + 40).collect();
         let values: Vec<_> =
             keys.iter().map(|&key| content(key, first, expected.value_bytes as usize)).collect();

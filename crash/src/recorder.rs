@@ -19,10 +19,13 @@
 //! as if the process were gone. What is left is what SIGKILL leaves, in the middle of anything, at every call's
 //! boundary.
 //!
+//! **Faults.** [`Recording::plan`] has one call, or all from one on, go wrong like those of a disk that fails, fills up
+//! or lies; calls that only look are counted then too (`looks`).
+//!
 //! Source: ALICE (Pillai et al., OSDI 2014) records system calls and builds the states that a file system may leave;
 //! CrashMonkey (Mohan et al., OSDI 2018) does so below the file system.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ffi::{CStr, OsStr};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -36,6 +39,11 @@ use crate::disk::{Disk, Left};
 use crate::journal::{Journal, Mark, Node, Op};
 
 mod calls;
+mod faults;
+mod looks;
+
+use faults::Faults;
+pub use faults::{Call, Fault, Plan, Site};
 
 /// Whether calls are recorded. Relaxed: what is recorded is behind `STATE`'s lock; a thread of the program under test
 /// is started after this was set, or it works on another directory.
@@ -60,9 +68,26 @@ struct State {
     passes: Option<u64>,
     /// A call that can't be recorded.
     not_understood: Option<String>,
+    /// Calls of every kind and the one that goes wrong; none while nobody wants to know.
+    faults: Option<Faults>,
 }
 
 impl State {
+    /// Counts a call about a node; how it goes wrong, if it does.
+    fn meet(&mut self, call: Call, node: Node) -> Option<Fault> {
+        self.faults.as_ref()?;
+        let path = self.path(node);
+        self.faults.as_mut()?.meet(call, &path)
+    }
+
+    /// The same for a name, which need not be there.
+    fn meet_name(&mut self, call: Call, place: &(Node, String)) -> Option<Fault> {
+        self.faults.as_ref()?;
+        let above = self.path(place.0);
+        let path = if above.is_empty() { place.1.clone() } else { format!("{above}/{}", place.1) };
+        self.faults.as_mut()?.meet(call, &path)
+    }
+
     /// Whether another call may change something.
     fn pass(&mut self) -> bool {
         match &mut self.passes {
@@ -207,6 +232,7 @@ impl Recording {
             files: HashMap::new(),
             passes: None,
             not_understood: None,
+            faults: None,
         };
         state.take_in(0, &root)?;
         *STATE.lock() = Some(state);
@@ -232,6 +258,28 @@ impl Recording {
         if let Some(state) = &mut *STATE.lock() {
             state.passes = calls;
         }
+    }
+
+    /// Counts calls of every kind from now on, anew; the planned one goes wrong.
+    pub fn plan(&self, plan: Option<Plan>) {
+        if let Some(state) = &mut *STATE.lock() {
+            state.faults = Some(Faults::new(plan));
+        }
+    }
+
+    /// How many calls of each site there have been since [`plan`](Self::plan).
+    #[must_use]
+    pub fn calls(&self) -> BTreeMap<Site, u64> {
+        let state = STATE.lock();
+        let faults = state.as_ref().and_then(|state| state.faults.as_ref());
+        faults.map_or_else(BTreeMap::new, |faults| faults.calls.clone())
+    }
+
+    /// Whether the planned call has come.
+    #[must_use]
+    pub fn has_struck(&self) -> bool {
+        let state = STATE.lock();
+        state.as_ref().and_then(|state| state.faults.as_ref()).is_some_and(|faults| faults.struck)
     }
 
     /// Whether no more calls pass.

@@ -43,7 +43,7 @@ pub struct State {
 
 impl State {
     /// The state of a new bank.
-    fn empty() -> Self {
+    pub(crate) fn empty() -> Self {
         State { serial: 0, model: Arc::default() }
     }
 
@@ -154,7 +154,7 @@ pub fn live_and_be_killed(dir: &Path, calls: u64) -> Result<Life> {
 }
 
 /// The numbers of the checkpoints in a bank's directory, oldest first.
-fn checkpoints_of(bank: &Path) -> Result<Vec<u64>> {
+pub(crate) fn checkpoints_of(bank: &Path) -> Result<Vec<u64>> {
     let mut numbers = Vec::new();
     for entry in std::fs::read_dir(bank.join("checkpoints"))? {
         numbers.extend(entry?.file_name().to_str().and_then(|name| name.parse::<u64>().ok()));

@@ -281,10 +281,10 @@ impl CheckedReader {
         if self.at != self.chunk.len() || self.next_chunk()? {
             return Err(self.damaged(self.offset, "it is longer than it should be".into()));
         }
-        let mut one = [0];
-        match self.file.read(&mut one) {
-            Ok(0) => Ok(()),
-            Ok(_) => Err(self.damaged(self.offset, "bytes follow its end".into())),
+        // Not `read`, which gives up when a signal comes.
+        match self.file.read_exact(&mut [0]) {
+            Ok(()) => Err(self.damaged(self.offset, "bytes follow its end".into())),
+            Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => Ok(()),
             Err(e) => Err(Error::io("read", &self.path, e)),
         }
     }

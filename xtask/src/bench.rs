@@ -59,6 +59,9 @@ pub(crate) enum Measurement {
     /// Power cuts: what may be left of a bank, opened and held against what its checkpoints held
     #[command(disable_help_flag = true)]
     CrashImages(PassedOn),
+    /// Calls that go wrong one by one, as those of a disk that fails, fills up or lies: errors, and what is left
+    #[command(disable_help_flag = true)]
+    Faults(PassedOn),
     /// kill -9 of a writer at random and at chosen moments: every row after it, against an oracle
     #[command(disable_help_flag = true)]
     StoreKills(PassedOn),
@@ -100,6 +103,7 @@ pub(crate) fn run(measurement: Measurement) -> Result<ExitCode> {
         Measurement::CrashImages(PassedOn { args }) => {
             rust_of(&root, "embank-crash", "crash-images", &args)
         }
+        Measurement::Faults(PassedOn { args }) => rust_of(&root, "embank-crash", "faults", &args),
         Measurement::StoreKills(PassedOn { args }) => {
             rust_of(&root, "embank-crash", "store-kills", &args)
         }

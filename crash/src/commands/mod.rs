@@ -1,6 +1,7 @@
 //! The program's subcommands.
 
 mod crash_images;
+mod faults;
 mod report;
 mod store_kills;
 
@@ -18,6 +19,8 @@ struct Cli {
 enum Command {
     /// Power cuts: what may be left of a bank, opened and held against what its checkpoints held
     CrashImages(crash_images::Args),
+    /// Calls that go wrong one by one, as those of a disk that fails, fills up or lies: errors, and what is left
+    Faults(faults::Args),
     /// kill -9 of a writer at random and at chosen moments: every row after it, against an oracle
     StoreKills(store_kills::Args),
     /// The writer that `store-kills` kills
@@ -29,6 +32,7 @@ enum Command {
 pub(crate) fn main() -> anyhow::Result<()> {
     match Cli::parse().command {
         Command::CrashImages(args) => crash_images::run(&args),
+        Command::Faults(args) => faults::run(&args),
         Command::StoreKills(args) => store_kills::run(&args),
         Command::Writer(args) => store_kills::write(&args),
     }

@@ -8,11 +8,13 @@ use std::sync::atomic::Ordering;
 use libc::{c_char, c_int, c_long, c_uint, c_void, mode_t, off64_t, size_t, ssize_t};
 use parking_lot::{MappedMutexGuard, MutexGuard};
 
-use super::{RECORDING, STATE, SYNCS_SKIPPED, State, bytes_of};
+use embank_kv::device::AlignedBuffer;
+
+use super::{Call, Fault, RECORDING, STATE, SYNCS_SKIPPED, State, bytes_of};
 use crate::journal::Op;
 
 /// The recording that is going on, if one is.
-fn state() -> Option<MappedMutexGuard<'static, State>> {
+pub(super) fn state() -> Option<MappedMutexGuard<'static, State>> {
     if !RECORDING.load(Ordering::Relaxed) {
         return None;
     }
@@ -21,16 +23,26 @@ fn state() -> Option<MappedMutexGuard<'static, State>> {
 
 /// What a call of a process that is gone answers.
 fn gone() -> c_int {
+    failed(libc::EIO)
+}
+
+/// What a call answers that fails.
+pub(super) fn failed(errno: c_int) -> c_int {
     // SAFETY: the pointer to this thread's own `errno`.
-    unsafe { *libc::__errno_location() = libc::EIO };
+    unsafe { *libc::__errno_location() = errno };
     -1
+}
+
+/// What a call answers that meets a fault and moves no bytes.
+pub(super) fn failed_by(fault: Option<Fault>) -> Option<c_int> {
+    fault.and_then(Fault::errno).map(failed)
 }
 
 /// The path behind a C library call's argument.
 ///
 /// # Safety
 /// A string as such a call may get it, which stays for the call.
-unsafe fn path<'a>(path: *const c_char) -> &'a [u8] {
+pub(super) unsafe fn path<'a>(path: *const c_char) -> &'a [u8] {
     // SAFETY: the caller's duty.
     bytes_of(unsafe { CStr::from_ptr(path) })
 }
@@ -52,6 +64,16 @@ unsafe fn open_in(dir_fd: c_int, name: *const c_char, flags: c_int, mode: mode_t
     let cuts = there.is_some() && flags & libc::O_TRUNC != 0;
     if (makes || cuts) && !state.pass() {
         return gone();
+    }
+    let fault = match (there, &place) {
+        (Some(node), _) => state.meet(Call::Open, node),
+        (None, Some(place)) => {
+            state.meet_name(if makes { Call::Create } else { Call::Open }, place)
+        }
+        (None, None) => None,
+    };
+    if let Some(failed) = failed_by(fault) {
+        return failed;
     }
     let fd = open();
     if fd < 0 {
@@ -129,18 +151,31 @@ extern "C" fn close(fd: c_int) -> c_int {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn write(fd: c_int, bytes: *const c_void, count: size_t) -> ssize_t {
     // SAFETY: the caller's duty.
-    let write = || unsafe { libc::syscall(libc::SYS_write, fd, bytes, count) as ssize_t };
-    let Some(mut state) = state() else { return write() };
+    let write =
+        |count: size_t| unsafe { libc::syscall(libc::SYS_write, fd, bytes, count) as ssize_t };
+    let Some(mut state) = state() else { return write(count) };
     let Some(node) = state.file(fd) else {
         drop(state);
-        return write();
+        return write(count);
     };
     if !state.pass() {
         return gone() as ssize_t;
     }
     // SAFETY: no memory is involved.
     let offset = unsafe { libc::syscall(libc::SYS_lseek, fd, 0, libc::SEEK_CUR) };
-    let done = write();
+    let done = match state.meet(Call::Write, node) {
+        None => write(count),
+        Some(fault) => {
+            // SAFETY: the caller's duty: so many bytes are there.
+            let content = unsafe { std::slice::from_raw_parts(bytes.cast(), count) };
+            let done = badly_written(fd, content, offset, fault);
+            if done > 0 {
+                // SAFETY: no memory is involved.
+                unsafe { libc::syscall(libc::SYS_lseek, fd, done, libc::SEEK_CUR) };
+            }
+            return done;
+        }
+    };
     if done > 0 {
         // SAFETY: the kernel has just read so many bytes from there.
         let bytes = unsafe { std::slice::from_raw_parts(bytes.cast(), done.cast_unsigned()) };
@@ -169,6 +204,11 @@ unsafe extern "C" fn pwrite64(
     if !state.pass() {
         return gone() as ssize_t;
     }
+    if let Some(fault) = state.meet(Call::Write, node) {
+        // SAFETY: the caller's duty: so many bytes are there.
+        let content = unsafe { std::slice::from_raw_parts(bytes.cast(), count) };
+        return badly_written(fd, content, offset, fault);
+    }
     let done = write();
     if done > 0 {
         // SAFETY: the kernel has just read so many bytes from there.
@@ -176,6 +216,56 @@ unsafe extern "C" fn pwrite64(
         state.wrote(node, offset.cast_unsigned(), bytes);
     }
     done
+}
+
+/// A write that meets a fault. The journal does not hear of it: who plans faults has no use for one.
+fn badly_written(fd: c_int, content: &[u8], offset: off64_t, fault: Fault) -> ssize_t {
+    if let Some(errno) = fault.errno() {
+        return failed(errno) as ssize_t;
+    }
+    let put = |bytes: &[u8], offset: off64_t| {
+        // SAFETY: the kernel reads the bytes of a slice.
+        unsafe {
+            libc::syscall(libc::SYS_pwrite64, fd, bytes.as_ptr(), bytes.len(), offset) as ssize_t
+        }
+    };
+    let elsewhere = misdirected(offset);
+    match fault {
+        Fault::Short => put(&content[..shortened(content.len())], offset),
+        Fault::Misdirected => put(content, elsewhere),
+        Fault::Flipped => {
+            // As aligned as what the caller gave, which direct transfers need.
+            let mut flipped = AlignedBuffer::zeroed(content.len().max(1).next_multiple_of(512));
+            flipped[..content.len()].copy_from_slice(content);
+            flip(&mut flipped[..content.len()]);
+            put(&flipped[..content.len()], offset)
+        }
+        _ => content.len().cast_signed(),
+    }
+}
+
+/// How many bytes a transfer moves that is cut short. One of blocks stops at the end of one, unless the file ends.
+pub(super) fn shortened(len: usize) -> usize {
+    const BLOCK: usize = 512;
+    match len {
+        0..2 => len,
+        len if len.is_multiple_of(BLOCK) => (len / BLOCK).div_ceil(2) * BLOCK,
+        len => len / 2,
+    }
+}
+
+/// Where a transfer goes that is misdirected: two pages away.
+pub(super) fn misdirected(offset: off64_t) -> off64_t {
+    const AWAY: off64_t = 16 << 10;
+    if offset >= AWAY { offset - AWAY } else { offset + AWAY }
+}
+
+/// Turns a bit in the middle around.
+pub(super) fn flip(bytes: &mut [u8]) {
+    let middle = bytes.len() / 2;
+    if let Some(byte) = bytes.get_mut(middle) {
+        *byte ^= 1 << (middle % 8);
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -186,6 +276,9 @@ extern "C" fn ftruncate64(fd: c_int, len: off64_t) -> c_int {
     let Some(node) = state.file(fd) else { return cut() };
     if !state.pass() {
         return gone();
+    }
+    if let Some(failed) = failed_by(state.meet(Call::SetLen, node)) {
+        return failed;
     }
     let done = cut();
     if done == 0 {
@@ -202,6 +295,9 @@ extern "C" fn fallocate(fd: c_int, mode: c_int, offset: off64_t, len: off64_t) -
     let Some(node) = state.file(fd) else { return allocate() };
     if !state.pass() {
         return gone();
+    }
+    if let Some(failed) = failed_by(state.meet(Call::Punch, node)) {
+        return failed;
     }
     let done = allocate();
     if done == 0 {
@@ -221,6 +317,9 @@ fn sync(fd: c_int, call: c_long) -> c_int {
     {
         if !state.pass() {
             return gone();
+        }
+        if let Some(failed) = failed_by(state.meet(Call::Sync, node)) {
+            return failed;
         }
         state.synced(node);
         return 0;
@@ -256,6 +355,11 @@ unsafe extern "C" fn mkdir(name: *const c_char, mode: mode_t) -> c_int {
     if !state.pass() {
         return gone();
     }
+    // One that is there is found before the disk is asked for anything.
+    let is_new = !state.names.contains_key(&place);
+    if is_new && let Some(failed) = failed_by(state.meet_name(Call::MakeDir, &place)) {
+        return failed;
+    }
     let done = make();
     if done == 0 {
         state.make(place, true);
@@ -275,6 +379,10 @@ unsafe fn unlink_in(dir_fd: c_int, name: *const c_char, flags: c_int) -> c_int {
     let Some(place) = state.place_of(dir_fd, unsafe { path(name) }) else { return unlink() };
     if !state.pass() {
         return gone();
+    }
+    let call = if flags & libc::AT_REMOVEDIR == 0 { Call::Remove } else { Call::RemoveDir };
+    if let Some(failed) = failed_by(state.meet_name(call, &place)) {
+        return failed;
     }
     let done = unlink();
     if done == 0 {
@@ -322,6 +430,9 @@ unsafe extern "C" fn rename(from: *const c_char, to: *const c_char) -> c_int {
     if !state.pass() {
         return gone();
     }
+    if let Some(failed) = failed_by(state.meet_name(Call::Rename, &from)) {
+        return failed;
+    }
     let done = rename();
     if done == 0 {
         state.renamed(from, to);
@@ -348,6 +459,9 @@ unsafe extern "C" fn linkat(
     let (Some(node), Some(place)) = ends else { return link() };
     if !state.pass() {
         return gone();
+    }
+    if let Some(failed) = failed_by(state.meet_name(Call::Link, &place)) {
+        return failed;
     }
     let done = link();
     if done == 0 {

@@ -264,9 +264,10 @@ fn choose(files: &BankFiles) -> Result<Choice<'_>> {
         };
         return Ok(Choice { number, identity, manifest, rows_by, log_end, damage, notes });
     }
-    Err(Error::InvalidArgument(
-        "no manifest of this bank can be read, and nothing else tells its tables; restore one from a copy".into(),
-    ))
+    Err(Error::InvalidArgument(format!(
+        "{}: no manifest of this bank can be read, and nothing else tells its tables; restore one from a copy",
+        files.checkpoints.path().display()
+    )))
 }
 
 /// The end of the page that the last entry leads into.

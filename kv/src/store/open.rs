@@ -1,6 +1,7 @@
 //! Opening a store: which directory, which checkpoint, and whether all of it fits together.
 
 use std::fs::{File, TryLockError};
+use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -232,12 +233,23 @@ pub(crate) fn create_dir_durably(dir: &Path) -> Result<()> {
     std::fs::create_dir_all(dir).map_err(|e| Error::io("create", dir, e))?;
     // Each new directory's name lies in its parent; syncing all of them costs little and happens once.
     for parent in dir.canonicalize().map_err(|e| Error::io("open", dir, e))?.ancestors().skip(1) {
-        if sync_dir(parent).is_err() {
-            // A directory that was there before and that we may not open: nothing new is in it.
-            break;
+        match sync_dir(parent) {
+            Err(Error::Io { source, .. }) if holds_nothing_new(source.kind()) => break,
+            synced => synced?,
         }
     }
     Ok(())
+}
+
+/// Whether a directory that can't be opened or synced for this reason was there before: we may not write in it.
+fn holds_nothing_new(kind: ErrorKind) -> bool {
+    matches!(
+        kind,
+        ErrorKind::PermissionDenied
+            | ErrorKind::ReadOnlyFilesystem
+            | ErrorKind::InvalidInput
+            | ErrorKind::Unsupported
+    )
 }
 
 pub(crate) fn lock_dir(dir: &Path) -> Result<File> {

@@ -1,0 +1,131 @@
+//! `faults`: every call of a bank's life goes wrong in every way that it can.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Instant;
+
+use anyhow::{Result, ensure};
+use embank_crash::faults::judge::Outcome;
+use embank_crash::faults::sweep::{Tally, check, count, plans};
+use embank_crash::faults::{Call, Fault, Site};
+use embank_crash::random::Random;
+use embank_crash::recorder;
+use indicatif::ProgressBar;
+
+use super::report::{Row, publish, scratch, seed};
+
+/// Failures that are told in full.
+const TOLD_MAX: usize = 20;
+
+/// Options of `faults`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Faults in all; at least the first and the last call of each site meets each that can strike there. All of them
+    /// are some 16,000
+    #[arg(long, default_value_t = 4000)]
+    count: usize,
+    /// Decides which; a random one by default, printed
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Where banks lie while they are looked at; in memory (/dev/shm) by default
+    #[arg(long, value_name = "DIR")]
+    directory: Option<PathBuf>,
+    /// Write the counts to this file as JSON rows
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// A rough answer within seconds: only the first and the last calls
+    #[arg(long)]
+    quick: bool,
+}
+
+/// Runs the subcommand.
+///
+/// # Errors
+/// Something was wrong after a fault, or a site was not forced.
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let seed = seed(args.seed);
+    let dir = scratch(args.directory.as_ref())?;
+    recorder::skip_syncs();
+    let started = Instant::now();
+    let calls = count(dir.path(), false)?;
+    let mut random = Random::new(seed);
+    let plans = plans(&calls, if args.quick { 0 } else { args.count }, &mut random);
+    let bar = ProgressBar::new(plans.len() as u64);
+    let (mut tally, mut failed) = (Tally::new(), Vec::new());
+    for &plan in &plans {
+        // Compaction in the background makes the order of calls the threads' own.
+        match check(dir.path(), plan, random.once_in(4)) {
+            Ok(outcome) => {
+                let outcomes = tally.entry((plan.site, plan.fault)).or_default();
+                *outcomes.entry(outcome).or_default() += 1;
+            }
+            Err(error) => {
+                let text = format!("{error:#}");
+                if failed.len() < TOLD_MAX {
+                    bar.suspend(|| println!("{text}"));
+                }
+                failed.push(text);
+            }
+        }
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    print_sites(&calls, &tally);
+    let mut rows = rows(&calls, &tally);
+    rows.push(Row::new("faults after which something was wrong", failed.len() as f64, ""));
+    rows.push(Row::new("time", started.elapsed().as_secs_f64().round(), "s"));
+    publish(&rows, args.json.as_deref())?;
+    ensure!(failed.is_empty(), "{} faults left something wrong: {}", failed.len(), failed[0]);
+    Ok(())
+}
+
+/// A line for each site: how many calls there are, and what came of each fault.
+fn print_sites(calls: &BTreeMap<Site, u64>, tally: &Tally) {
+    for (site, calls) in calls {
+        let mut line = format!("{:34} {calls:5} calls;", site.to_string());
+        for fault in Fault::ALL {
+            let Some(outcomes) = tally.get(&(*site, fault)) else { continue };
+            let counts: Vec<_> =
+                outcomes.iter().map(|(outcome, n)| format!("{outcome:?} {n}")).collect();
+            line += &format!(" {fault:?}: {};", counts.join(", "));
+        }
+        println!("{line}");
+    }
+}
+
+fn rows(calls: &BTreeMap<Site, u64>, tally: &Tally) -> Vec<Row> {
+    let mut by_fault: BTreeMap<(Fault, Outcome), u64> = BTreeMap::new();
+    let mut by_call: BTreeMap<Call, u64> = BTreeMap::new();
+    for ((site, fault), outcomes) in tally {
+        for (&outcome, count) in outcomes {
+            *by_fault.entry((*fault, outcome)).or_default() += count;
+            let struck = u64::from(outcome != Outcome::NotReached) * count;
+            *by_call.entry(site.call).or_default() += struck;
+        }
+    }
+    let mut rows = vec![
+        Row::new("calls of the script", calls.values().sum::<u64>() as f64, ""),
+        Row::new("sites: a call and a kind of file", calls.len() as f64, ""),
+        Row::new("sites and faults that can strike there", pairs(calls) as f64, ""),
+        Row::new("of these, forced", forced(tally) as f64, ""),
+    ];
+    let named = |((fault, outcome), n): (&(Fault, Outcome), &u64)| {
+        Row::new(format!("faults: {fault:?}, {outcome:?}"), *n as f64, "")
+    };
+    rows.extend(by_fault.iter().map(named));
+    rows.extend(
+        by_call.iter().map(|(call, n)| Row::new(format!("faults at {call:?}"), *n as f64, "")),
+    );
+    rows.push(Row::new("faults", by_fault.values().sum::<u64>() as f64, ""));
+    rows
+}
+
+/// How many faults there are for each site, over all sites.
+fn pairs(calls: &BTreeMap<Site, u64>) -> usize {
+    calls.keys().map(|site| Fault::ALL.iter().filter(|f| f.can_strike(site.call)).count()).sum()
+}
+
+/// How many of them have struck.
+fn forced(tally: &Tally) -> usize {
+    tally.values().filter(|outcomes| outcomes.keys().any(|o| *o != Outcome::NotReached)).count()
+}

@@ -1,0 +1,154 @@
+//! What a fault may leave: a bank that opens at its newest checkpoint, or an error that says what is wrong.
+
+use anyhow::{Context, Result, ensure};
+use embank_kv::inspect::{VerifyOptions, verify};
+use embank_kv::{Error, Store};
+
+use super::script::{KEYS_END, Script, bank_in, options};
+use super::{Call, Fault, Plan, Site};
+use crate::images::work_on;
+use crate::random::Random;
+use crate::recorder::Recording;
+use crate::rows::{self, Model};
+use crate::workload::{open, serial_of};
+
+/// What came of a fault.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Outcome {
+    /// The planned call never came.
+    NotReached,
+    /// Nobody noticed, and nothing is wrong.
+    Harmless,
+    /// An operation failed, and its next try was right.
+    Failed,
+    /// An operation failed, and the script ended: the store takes no more writes, or the fault lasted.
+    Stopped,
+    /// Something is lost, and whoever needs it is told so.
+    Damaged,
+}
+
+/// Judges what a script and its fault have left.
+///
+/// # Errors
+/// What is wrong.
+pub fn judge(recording: &Recording, script: &Script<'_>, plan: Plan) -> Result<Outcome> {
+    let struck = recording.has_struck();
+    let Plan { site, fault, .. } = plan;
+    let unnoticed = matches!(fault, Fault::Interrupted | Fault::Short);
+    ensure!(!unnoticed || script.errors.is_empty(), "it is no failure: {:?}", script.errors);
+    if fault == Fault::Full && script.sure > 0 {
+        // A bank on a full disk must still open.
+        match open(&bank_in(recording.root()), &options(false)) {
+            Ok(store) => drop(script.admitted(serial_of(&store)?)?),
+            // A segment that a copy of the bank shares is copied before it is cut, and there is no room for that.
+            Err(Error::Io { operation: "copy", .. }) => {}
+            Err(error) => return Err(error).context("on a full disk"),
+        }
+    }
+    recording.plan(None);
+    let fails = matches!(fault, Fault::Broken | Fault::NoRoom);
+    let noticed = !script.errors.is_empty() || script.overtaken;
+    ensure!(!(fails && struck && must_be_noticed(site)) || noticed, "it fails, and nobody says so");
+    if (fault.is_silent() && site.call == Call::Write) || script.copied_wrong {
+        let outcome = check_what_is_left(recording, script)?;
+        return Ok(if struck { outcome } else { Outcome::NotReached });
+    }
+    check_that_it_is_whole(recording, script)?;
+    Ok(match (struck, script.errors.is_empty(), fault.lasts() || script.has_stopped()) {
+        (false, ..) => Outcome::NotReached,
+        (_, true, _) => Outcome::Harmless,
+        (_, false, false) => Outcome::Failed,
+        (_, false, true) => Outcome::Stopped,
+    })
+}
+
+/// Whether what rests on a call is lost without it. The others are of use only (removing what nobody needs, links
+/// that spare a copy, trying what the file system can) and are made again, or done without.
+fn must_be_noticed(Site { call, file }: Site) -> bool {
+    match call {
+        Call::Create | Call::Write => file != "probe",
+        // A link of an image is done without; the names of checkpoints are synced again after they are removed.
+        Call::Sync => !matches!(file, "index image" | "checkpoints directory"),
+        Call::Read => matches!(file, "BANK" | "blob" | "index image"),
+        // A checkpoint that can't be removed stays until the next one.
+        Call::Rename => file != "checkpoint's directory",
+        Call::Lock => file == "LOCK",
+        Call::MakeDir | Call::SetLen => true,
+        _ => false,
+    }
+}
+
+/// The bank opens at its newest checkpoint, every byte of it is right, and it can be worked with.
+fn check_that_it_is_whole(recording: &Recording, script: &Script<'_>) -> Result<()> {
+    let bank = bank_in(recording.root());
+    if script.sure > 0 {
+        let report = verify(&bank, &VerifyOptions::default(), &mut |_| {}).context("verifying")?;
+        ensure!(report.is_clean(), "verify finds {}", report.damage[0]);
+    }
+    let store = open(&bank, &options(false)).context("opening")?;
+    let state = script.admitted(serial_of(&store)?)?;
+    rows::check(&store, &state.model, KEYS_END)?;
+    go_on(store, &state.model, recording)
+}
+
+/// Works with a bank that is open and whole, takes a checkpoint, and opens it again.
+fn go_on(store: Store, model: &Model, recording: &Recording) -> Result<()> {
+    let model = work_on(&store, model, KEYS_END, &mut Random::new(1)).context("working on")?;
+    store.checkpoint(b"afterwards").context("taking a checkpoint")?;
+    drop(store);
+    let store = open(&bank_in(recording.root()), &options(false)).context("opening again")?;
+    ensure!(store.recovered().is_some_and(|found| found.blob == b"afterwards"), "the blob");
+    rows::check(&store, &model, KEYS_END).context("opened again")
+}
+
+/// All that can be read of the bank is right, and `verify` says so if something can't be.
+fn check_what_is_left(recording: &Recording, script: &Script<'_>) -> Result<Outcome> {
+    let bank = bank_in(recording.root());
+    let whole =
+        verify(&bank, &VerifyOptions::default(), &mut |_| {}).is_ok_and(|report| report.is_clean());
+    let store = match open(&bank, &options(false)) {
+        Ok(store) => store,
+        Err(error) => {
+            check_named(recording, &error)?;
+            ensure!(!whole || script.sure == 0, "verify finds nothing, and opening says: {error}");
+            return Ok(Outcome::Damaged);
+        }
+    };
+    let state = script.admitted(serial_of(&store)?)?;
+    let lost = rows_lost(recording, &store, &state.model)?;
+    if whole {
+        ensure!(lost == 0, "verify finds nothing, and {lost} rows can't be read");
+        go_on(store, &state.model, recording)?;
+    }
+    let harmless = whole && script.errors.is_empty();
+    Ok(if harmless { Outcome::Harmless } else { Outcome::Damaged })
+}
+
+/// How many rows can't be read; the others must be right.
+fn rows_lost(recording: &Recording, store: &Store, model: &Model) -> Result<u64> {
+    let mut lost = 0;
+    for (name, expected) in model {
+        let table = rows::table(store, name)?;
+        for key in 0..KEYS_END {
+            match rows::peek(store, &table, &[key]) {
+                Ok(row) => ensure!(
+                    row[0].as_ref() == expected.rows.get(&key),
+                    "table {name}, key {key}: a wrong row, or a missing one, is no error"
+                ),
+                Err(error) => {
+                    check_named(recording, &error)?;
+                    lost += 1;
+                }
+            }
+        }
+    }
+    Ok(lost)
+}
+
+/// An error that tells of damage, and where.
+fn check_named(recording: &Recording, error: &Error) -> Result<()> {
+    let text = error.to_string();
+    let named = text.contains(&*recording.root().to_string_lossy());
+    ensure!(named, "an error that names no file: {text}");
+    Ok(())
+}

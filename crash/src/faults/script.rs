@@ -1,0 +1,457 @@
+//! What is done to a bank while a call goes wrong: some of everything, always the same.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use embank_kv::inspect::{Blob, Damage, SalvageOptions, VerifyOptions, salvage, verify};
+use embank_kv::{CompactionOptions, DeviceChoice, Error, Store, StoreOptions};
+
+use super::{Call, Fault, Plan, Site};
+use crate::random::content;
+use crate::recorder::Recording;
+use crate::rows::{self, Model};
+use crate::workload::{BANK, State, checkpoints_of, open, serial_of};
+
+/// Keys are below this.
+pub const KEYS_END: u64 = 1500;
+const TABLES: [(&str, u32, bool); 3] =
+    [("rows", 24, false), ("wide", 120, false), ("words", 200, true)];
+
+/// How the bank is opened.
+#[must_use]
+pub fn options(background: bool) -> StoreOptions {
+    StoreOptions {
+        memory_budget_bytes: 256 << 10,
+        page_size_bytes: Some(8 << 10),
+        segment_size_bytes: Some(64 << 10),
+        device: DeviceChoice::Threads,
+        compaction: CompactionOptions { background, ..CompactionOptions::default() },
+        ..StoreOptions::default()
+    }
+}
+
+/// How far the script came, and what must be there.
+#[derive(Debug)]
+pub struct Script<'a> {
+    recording: &'a Recording,
+    plan: Option<Plan>,
+    options: StoreOptions,
+    bank: PathBuf,
+    store: Option<Store>,
+    model: Model,
+    /// The state of each serial number.
+    pub states: Vec<State>,
+    /// The serial number of the state that is durable.
+    pub sure: u64,
+    /// Those of others at which the bank may be.
+    pub maybe: Vec<u64>,
+    /// Those of all checkpoints that were completed, but for what was rolled back.
+    completed: Vec<u64>,
+    /// The steps that failed, and with what.
+    pub errors: Vec<(&'static str, String)>,
+    /// The step in which the fault struck.
+    pub struck_in: Option<&'static str>,
+    /// Whether the store must take no more writes until it is opened again.
+    closed_for_good: bool,
+    stopped: bool,
+    /// Whether a store whose log could not be written was closed before anybody asked it for more.
+    pub overtaken: bool,
+    /// Whether a read that lied got into a copy of a segment.
+    pub copied_wrong: bool,
+}
+
+/// Whether the script goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Next {
+    Step,
+    Stop,
+}
+
+/// Runs the script below the recorded directory, which is empty.
+///
+/// # Errors
+/// Something is wrong: rows that differ, an error that names no file, one that no fault explains, or none after which
+/// writes must be refused.
+pub fn run(recording: &Recording, plan: Option<Plan>, background: bool) -> Result<Script<'_>> {
+    let mut script = Script {
+        recording,
+        plan,
+        options: options(background),
+        bank: recording.root().join(BANK),
+        store: None,
+        model: Model::new(),
+        states: vec![State::empty()],
+        sure: 0,
+        maybe: Vec::new(),
+        completed: Vec::new(),
+        errors: Vec::new(),
+        struck_in: None,
+        closed_for_good: false,
+        stopped: false,
+        overtaken: false,
+        copied_wrong: false,
+    };
+    recording.plan(plan);
+    script.live()?;
+    if script.closed_for_good && script.store.is_some() {
+        script.overtaken = true;
+        script.check_that_writes_are_refused()?;
+    }
+    script.store = None;
+    Ok(script)
+}
+
+impl Script<'_> {
+    /// All steps, until one fails for good.
+    fn live(&mut self) -> Result<()> {
+        type Act<'a> = fn(&mut Script<'a>) -> Result<()>;
+        let steps: [(&'static str, Act<'_>); 31] = [
+            ("open", Self::open),
+            ("put", |s| s.create().and_then(|()| s.put(1, 0, 900))),
+            ("checkpoint", Self::checkpoint),
+            ("put", |s| s.put(2, 100, 130)),
+            ("delete", Self::delete),
+            ("get", Self::get),
+            ("promote", Self::promote),
+            ("checkpoint", Self::checkpoint),
+            ("put", |s| s.put(3, 300, 340)),
+            ("checkpoint", Self::checkpoint),
+            ("verify", Self::verify),
+            ("put", |s| s.put(4, 0, 1100)),
+            ("compact", Self::compact),
+            ("checkpoint", Self::checkpoint),
+            ("check", Self::check),
+            ("scan", Self::scan),
+            ("read only", Self::read_only),
+            ("put", |s| s.put(9, 0, 1200)),
+            ("reopen", Self::open),
+            ("put", |s| s.put(5, 800, 1400)),
+            ("checkpoint", Self::checkpoint),
+            ("copy", Self::copy),
+            ("roll back", Self::roll_back),
+            ("reopen", Self::open),
+            ("put", |s| s.put(6, 50, 500)),
+            ("checkpoint", Self::checkpoint),
+            ("compact", Self::compact),
+            ("checkpoint", Self::checkpoint),
+            ("check", Self::check),
+            ("salvage", Self::salvage),
+            ("scan", Self::scan),
+        ];
+        for (name, act) in steps {
+            if self.step(name, act)? == Next::Stop {
+                self.stopped = true;
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether it ended before its last step.
+    #[must_use]
+    pub fn has_stopped(&self) -> bool {
+        self.stopped
+    }
+
+    fn step(&mut self, name: &'static str, act: fn(&mut Self) -> Result<()>) -> Result<Next> {
+        let done = act(self);
+        if self.struck_in.is_none() && self.recording.has_struck() {
+            self.struck_in = Some(name);
+            self.closed_for_good = self.must_close();
+        }
+        let Err(error) = done else {
+            let ended = name == "checkpoint" && self.closed_for_good;
+            ensure!(!ended, "a checkpoint completes after the log could not be written");
+            return Ok(Next::Step);
+        };
+        self.note(name, error)?;
+        let fault = self.plan.map(|plan| (plan.site.call, plan.fault));
+        let passes = fault.is_some_and(|(call, fault)| {
+            !(fault.lasts() || fault.is_silent() && call == Call::Write)
+        });
+        if !passes || self.is_closed() {
+            return Ok(Next::Stop);
+        }
+        match act(self) {
+            Ok(()) => Ok(Next::Step),
+            Err(error) => {
+                let what = format!("{name} failed, the cause is over, and it fails again");
+                self.note(name, error).context(what.clone())?;
+                // What was read wrong while a segment was copied, to be cut, is wrong in the copy.
+                self.copied_wrong = name == "reopen" && self.reads_lie();
+                if self.copied_wrong {
+                    return Ok(Next::Stop);
+                }
+                // The first failure may have been that of an operation within, whose own is the store's.
+                ensure!(self.is_closed(), "{what}: {:?}", self.errors);
+                Ok(Next::Stop)
+            }
+        }
+    }
+
+    /// Takes an error in, which must be the store's own, name a file, and have a cause.
+    fn note(&mut self, name: &'static str, error: anyhow::Error) -> Result<()> {
+        let Some(of_store) = error.downcast_ref::<Error>() else {
+            return Err(error.context(format!("wrong in {name}")));
+        };
+        let text = of_store.to_string();
+        ensure!(self.struck_in.is_some(), "{name} fails for no reason: {text}");
+        let root = self.recording.root().to_string_lossy().into_owned();
+        ensure!(text.contains(&root), "{name} fails with an error that names no file: {text}");
+        ensure!(!text.contains("panicked"), "{name} fails with {text}");
+        self.errors.push((name, text));
+        Ok(())
+    }
+
+    /// Whether the log of the store that is open has met a write or sync that failed.
+    fn must_close(&self) -> bool {
+        let Some(Plan { site, fault, .. }) = self.plan else { return false };
+        let fails = matches!(fault, Fault::Broken | Fault::NoRoom);
+        let step = self.struck_in.unwrap_or_default();
+        let by_others = matches!(step, "open" | "reopen" | "copy" | "roll back" | "salvage");
+        fails
+            && !by_others
+            && matches!(
+                (site.call, site.file),
+                (Call::Write | Call::Create | Call::Sync, "segment")
+                    | (Call::Sync, "log directory")
+            )
+    }
+
+    fn reads_lie(&self) -> bool {
+        self.plan.is_some_and(|Plan { site, fault, .. }| {
+            fault.is_silent() && site == Site { call: Call::Read, file: "segment" }
+        })
+    }
+
+    fn is_closed(&self) -> bool {
+        let Some(store) = &self.store else { return false };
+        let Some(table) = store.tables().into_iter().next() else { return false };
+        // A key that no row has: nothing changes.
+        matches!(store.delete(table.id, &[KEYS_END + 1]), Err(Error::Poisoned { .. }))
+    }
+
+    fn check_that_writes_are_refused(&mut self) -> Result<()> {
+        ensure!(self.is_closed(), "the log could not be written, and the store takes puts");
+        let store = self.store()?;
+        let refused = store.checkpoint(b"bad");
+        ensure!(
+            matches!(refused, Err(Error::Poisoned { .. })),
+            "the log could not be written, and a checkpoint gives {refused:?}"
+        );
+        Ok(())
+    }
+
+    fn store(&self) -> Result<&Store> {
+        self.store.as_ref().context("the store is closed")
+    }
+
+    fn open(&mut self) -> Result<()> {
+        self.store = None;
+        self.overtaken |= std::mem::take(&mut self.closed_for_good);
+        let store = open(&self.bank, &self.options)?;
+        self.take(store)
+    }
+
+    /// Takes a store that was just opened, which must be at a checkpoint that may be the newest.
+    fn take(&mut self, store: Store) -> Result<()> {
+        let serial = serial_of(&store)?;
+        let state = self.admitted(serial)?;
+        self.model = Model::clone(&state.model);
+        rows::check(&store, &self.model, KEYS_END)?;
+        (self.sure, self.maybe) = (serial, Vec::new());
+        self.store = Some(store);
+        Ok(())
+    }
+
+    /// The state of a serial number, which must be one that the bank may be at.
+    ///
+    /// # Errors
+    /// It is not.
+    pub fn admitted(&self, serial: u64) -> Result<&State> {
+        ensure!(
+            serial == self.sure || self.maybe.contains(&serial),
+            "the bank is at state {serial}, not at {} or one of {:?}",
+            self.sure,
+            self.maybe
+        );
+        self.states.get(serial as usize).context("a state that never was")
+    }
+
+    fn create(&mut self) -> Result<()> {
+        for (name, value_bytes, variable) in TABLES {
+            if !self.model.contains_key(name) {
+                let store = self.store.as_ref().context("the store is closed")?;
+                rows::create(store, &mut self.model, name, value_bytes, variable)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn put(&mut self, version: u64, first: u64, end: u64) -> Result<()> {
+        let keys: Vec<u64> = (first..end).collect();
+        for (name, value_bytes, variable) in TABLES {
+            let bytes = |key: u64| match variable {
+                true => content(key, version, 1)[0] as usize % (value_bytes as usize + 1),
+                false => value_bytes as usize,
+            };
+            let values: Vec<_> =
+                keys.iter().map(|&key| content(key, version, bytes(key))).collect();
+            let store = self.store.as_ref().context("the store is closed")?;
+            rows::put(store, &rows::table(store, name)?, &keys, &values)?;
+            let model = self.model.get_mut(name).context("a table of the model")?;
+            model.rows.extend(keys.iter().copied().zip(values));
+        }
+        Ok(())
+    }
+
+    fn delete(&mut self) -> Result<()> {
+        let keys: Vec<u64> = (500..560).collect();
+        let store = self.store()?;
+        store.delete(rows::table(store, "wide")?.id, &keys)?;
+        let model = self.model.get_mut("wide").context("a table of the model")?;
+        model.rows.retain(|key, _| !keys.contains(key));
+        Ok(())
+    }
+
+    fn get(&mut self) -> Result<()> {
+        let keys: Vec<u64> = (0..200).collect();
+        let store = self.store()?;
+        let found = rows::get(store, &rows::table(store, "rows")?, &keys)?;
+        let model = &self.model["rows"].rows;
+        let same = keys.iter().zip(&found).all(|(key, row)| row.as_ref() == model.get(key));
+        ensure!(same, "a get differs");
+        Ok(())
+    }
+
+    fn promote(&mut self) -> Result<()> {
+        let keys: Vec<u64> = (200..300).collect();
+        let store = self.store()?;
+        store.promote(rows::table(store, "words")?.id, &keys)?;
+        Ok(())
+    }
+
+    fn checkpoint(&mut self) -> Result<()> {
+        let state = State { serial: self.states.len() as u64, model: Arc::new(self.model.clone()) };
+        let (serial, blob) = (state.serial, state.blob());
+        self.states.push(state);
+        // It may have come to its name before it failed, one after the other.
+        self.maybe.push(serial);
+        self.store()?.checkpoint(&blob)?;
+        self.completed.push(serial);
+        (self.sure, self.maybe) = (serial, Vec::new());
+        Ok(())
+    }
+
+    fn compact(&mut self) -> Result<()> {
+        self.store()?.compact()?;
+        Ok(())
+    }
+
+    fn check(&mut self) -> Result<()> {
+        rows::check(self.store()?, &self.model, KEYS_END)
+    }
+
+    /// Looks at the bank from outside; a bank that is whole must be found whole.
+    fn verify(&mut self) -> Result<()> {
+        let report = verify(&self.bank, &VerifyOptions::default(), &mut |_| {})?;
+        if report.is_clean() {
+            return Ok(());
+        }
+        let found = anyhow!("verify finds {}", report.damage[0]);
+        // Who looks says what it saw, and what a read that failed saw is no bank that is whole.
+        if self.recording.has_struck() {
+            self.noted_by_verify(&report.damage[0])
+        } else {
+            Err(found)
+        }
+    }
+
+    /// As if an operation had failed with it.
+    fn noted_by_verify(&self, damage: &Damage) -> Result<()> {
+        Err(Error::Damaged {
+            path: damage.path.clone(),
+            offset: damage.offset,
+            what: damage.what.clone(),
+        }
+        .into())
+    }
+
+    fn scan(&mut self) -> Result<()> {
+        rows::check_by_scan(self.store()?, &self.states[self.sure as usize].model)
+    }
+
+    /// Reads the bank beside its writer.
+    fn read_only(&mut self) -> Result<()> {
+        let reader = Store::open_read_only(&self.bank, &self.options, None)?;
+        rows::check(&reader, &self.states[self.sure as usize].model, KEYS_END)?;
+        reader.refresh()?;
+        Ok(())
+    }
+
+    /// Copies the newest checkpoint and opens the copy.
+    fn copy(&mut self) -> Result<()> {
+        let copy = self.bank.with_file_name("copy");
+        if copy.exists() {
+            // What an earlier try has left.
+            std::fs::remove_dir_all(&copy)?;
+        }
+        Store::copy_checkpoint(&self.bank, None, &copy)?;
+        let reader = Store::open_read_only(&copy, &self.options, None)?;
+        rows::check(&reader, &self.states[self.sure as usize].model, KEYS_END)
+    }
+
+    /// Goes back to the older one of two checkpoints.
+    fn roll_back(&mut self) -> Result<()> {
+        self.store = None;
+        let listed = checkpoints_of(&self.bank);
+        // Listing is the script's own call, and may be the one that fails.
+        let numbers = listed.map_err(|error| Error::Io {
+            operation: "list",
+            path: self.bank.clone(),
+            source: std::io::Error::other(error),
+        })?;
+        let &[.., older, _] = &self.completed[..] else { bail!("no older checkpoint") };
+        // A first try that failed may have taken the newest away already.
+        let number = match &numbers[..] {
+            &[.., number, _] if !self.maybe.contains(&older) => number,
+            &[.., number] => number,
+            [] => bail!("no checkpoint"),
+        };
+        self.maybe.push(older);
+        Store::roll_back(&self.bank, number)?;
+        self.completed.pop();
+        (self.sure, self.maybe) = (older, Vec::new());
+        Ok(())
+    }
+
+    /// Saves what is there into another bank, and reads that.
+    fn salvage(&mut self) -> Result<()> {
+        let salvaged = self.bank.with_file_name("salvaged");
+        if salvaged.exists() {
+            std::fs::remove_dir_all(&salvaged)?;
+        }
+        let options = SalvageOptions { memory_budget_bytes: Some(1 << 20) };
+        let report = salvage(&self.bank, &salvaged, &options, &mut |_| {})?;
+        if let Some(damage) = report.damage.first() {
+            ensure!(self.recording.has_struck(), "salvage finds {damage}");
+            return self.noted_by_verify(damage);
+        }
+        if let Blob::Lost(what) = &report.blob
+            && self.recording.has_struck()
+        {
+            let path = self.bank.join("checkpoints");
+            return Err(Error::Damaged { path, offset: 0, what: what.clone() }.into());
+        }
+        ensure!(report.is_complete(), "salvage brings back less: {report:?}");
+        let reader = Store::open_read_only(&salvaged, &self.options, None)?;
+        rows::check(&reader, &self.states[self.sure as usize].model, KEYS_END)
+    }
+}
+
+/// The bank of a script that ran below a directory.
+#[must_use]
+pub fn bank_in(root: &Path) -> PathBuf {
+    root.join(BANK)
+}

@@ -1,0 +1,92 @@
+//! Every fault at every site.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+
+use super::judge::{Outcome, judge};
+use super::script;
+use super::{Fault, Plan, Site};
+use crate::random::Random;
+use crate::recorder::Recording;
+
+/// A run that takes longer hangs: it takes a tenth of a second.
+const RUN_S_MAX: u64 = 120;
+
+/// How often each site and fault came to what.
+pub type Tally = BTreeMap<(Site, Fault), BTreeMap<Outcome, u64>>;
+
+/// How many calls of each site an undisturbed script makes.
+///
+/// # Errors
+/// It fails.
+pub fn count(dir: &Path, background: bool) -> Result<BTreeMap<Site, u64>> {
+    let home = tempfile::tempdir_in(dir)?;
+    let recording = Recording::start(home.path())?;
+    let script = script::run(&recording, None, background).context("without a fault")?;
+    ensure!(script.errors.is_empty(), "without a fault: {:?}", script.errors);
+    Ok(recording.calls())
+}
+
+/// `count` plans, or all if there are fewer: the first and the last call of each site with each fault that can strike
+/// there, however many they are, and others chosen by chance.
+#[must_use]
+pub fn plans(calls: &BTreeMap<Site, u64>, count: usize, random: &mut Random) -> Vec<Plan> {
+    let (mut forced, mut others) = (Vec::new(), Vec::new());
+    for (&site, &calls) in calls {
+        for fault in Fault::ALL.into_iter().filter(|fault| fault.can_strike(site.call)) {
+            for number in 0..calls {
+                let chosen = number == 0 || number == calls - 1;
+                let plans = if chosen { &mut forced } else { &mut others };
+                plans.push(Plan { site, number, fault });
+            }
+        }
+    }
+    for i in (1..others.len()).rev() {
+        others.swap(i, random.below(i as u64 + 1) as usize);
+    }
+    others.truncate(count.saturating_sub(forced.len()));
+    forced.extend(others);
+    forced
+}
+
+/// Runs the script with one fault below `dir` and judges it.
+///
+/// # Errors
+/// What is wrong.
+pub fn check(dir: &Path, plan: Plan, background: bool) -> Result<Outcome> {
+    static PANICS: AtomicU64 = AtomicU64::new(0);
+    static HOOK: std::sync::Once = std::sync::Once::new();
+    HOOK.call_once(|| {
+        let before = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            // Relaxed: read by the thread that has joined all others.
+            PANICS.fetch_add(1, Ordering::Relaxed);
+            before(info);
+        }));
+    });
+    let panics = PANICS.load(Ordering::Relaxed);
+    let (done, waits) = mpsc::channel::<()>();
+    let watch = std::thread::spawn(move || {
+        if waits.recv_timeout(Duration::from_secs(RUN_S_MAX))
+            == Err(mpsc::RecvTimeoutError::Timeout)
+        {
+            eprintln!("{plan}: still running after {RUN_S_MAX} seconds");
+            std::process::abort();
+        }
+    });
+    let home = tempfile::tempdir_in(dir)?;
+    let checked = {
+        let recording = Recording::start(home.path())?;
+        script::run(&recording, Some(plan), background)
+            .and_then(|script| judge(&recording, &script, plan))
+    };
+    drop(done);
+    ensure!(watch.join().is_ok(), "the watch ended");
+    ensure!(PANICS.load(Ordering::Relaxed) == panics, "{plan}: a thread panicked");
+    checked.with_context(|| plan.to_string())
+}

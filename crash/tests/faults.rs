@@ -1,0 +1,47 @@
+//! Does every call that goes wrong, in every way that it can, leave a bank that is whole or says what is lost?
+#![cfg(all(target_os = "linux", target_env = "gnu", target_pointer_width = "64"))]
+#![expect(clippy::unwrap_used, reason = "a test")]
+
+use std::collections::BTreeSet;
+
+use embank_crash::faults::judge::Outcome;
+use embank_crash::faults::sweep::{check, count, plans};
+use embank_crash::faults::{Fault, Site};
+use embank_crash::random::Random;
+use embank_crash::recorder;
+use tempfile::TempDir;
+
+/// In memory, where there is such a place.
+fn temporary() -> TempDir {
+    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
+}
+
+/// Every call that the store makes is one of a list, so that a new one shows; and each goes wrong in every way that
+/// it can.
+#[test]
+fn every_site_is_forced() {
+    recorder::skip_syncs();
+    let seed = std::env::var("EMBANK_TEST_SEED").map_or(1, |seed| seed.parse().unwrap());
+    println!("replay with EMBANK_TEST_SEED={seed}");
+    let dir = temporary();
+    let calls = count(dir.path(), false).unwrap();
+    let sites: Vec<String> = calls.keys().map(Site::to_string).collect();
+    let listed: Vec<&str> = include_str!("fault_sites.txt").lines().collect();
+    assert_eq!(sites, listed, "the calls of the store, and those of crash/tests/fault_sites.txt");
+    let (mut struck, mut failed) = (BTreeSet::new(), Vec::new());
+    for plan in plans(&calls, 0, &mut Random::new(seed)) {
+        match check(dir.path(), plan, false) {
+            Ok(Outcome::NotReached) => {}
+            Ok(_) => {
+                struck.insert((plan.site, plan.fault));
+            }
+            Err(error) => failed.push(format!("{error:#}")),
+        }
+    }
+    assert!(failed.is_empty(), "{} failed:\n{}", failed.len(), failed.join("\n"));
+    for &site in calls.keys() {
+        for fault in Fault::ALL.into_iter().filter(|fault| fault.can_strike(site.call)) {
+            assert!(struck.contains(&(site, fault)), "{fault:?} never struck at {site}");
+        }
+    }
+}
