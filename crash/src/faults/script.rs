@@ -48,6 +48,8 @@ pub struct Script<'a> {
     pub maybe: Vec<u64>,
     /// Those of all checkpoints that were completed, but for what was rolled back.
     completed: Vec<u64>,
+    /// The number of the checkpoint that the bank is being taken back to.
+    going_back_to: Option<u64>,
     /// The steps that failed, and with what.
     pub errors: Vec<(&'static str, String)>,
     /// The step in which the fault struck.
@@ -85,6 +87,7 @@ pub fn run(recording: &Recording, plan: Option<Plan>, background: bool) -> Resul
         sure: 0,
         maybe: Vec::new(),
         completed: Vec::new(),
+        going_back_to: None,
         errors: Vec::new(),
         struck_in: None,
         closed_for_good: false,
@@ -414,11 +417,11 @@ impl Script<'_> {
         })?;
         let &[.., older, _] = &self.completed[..] else { bail!("no older checkpoint") };
         // A first try that failed may have taken the newest away already.
-        let number = match &numbers[..] {
-            &[.., number, _] if !self.maybe.contains(&older) => number,
-            &[.., number] => number,
-            [] => bail!("no checkpoint"),
+        let number = match (self.going_back_to, &numbers[..]) {
+            (Some(number), _) | (None, &[.., number, _]) => number,
+            _ => bail!("no older checkpoint"),
         };
+        self.going_back_to = Some(number);
         self.maybe.push(older);
         Store::roll_back(&self.bank, number)?;
         self.completed.pop();
