@@ -31,7 +31,7 @@ pub(crate) struct StreamIdentity {
 }
 
 impl StreamIdentity {
-    fn header(self) -> [u8; HEADER_BYTES] {
+    pub(crate) fn header(self) -> [u8; HEADER_BYTES] {
         let mut header = [0; HEADER_BYTES];
         header[..8].copy_from_slice(&self.magic);
         header[8..12].copy_from_slice(&self.version.to_le_bytes());

@@ -22,12 +22,16 @@ use crate::address::TableId;
 use crate::checked_stream::{CheckedReader, CheckedWriter, StreamIdentity};
 use crate::error::{Error, Result};
 use crate::hold::Unread;
+use crate::index::ADDRESS_LIMIT;
 use crate::index::image::Images;
 use crate::metadata;
 use crate::operation::Width;
+use crate::record::record_bytes;
 
 const PARTIAL: &str = "partial";
 const BLOB: &str = "blob";
+/// Beyond every number that is ever given, and far from where numbers end.
+const NUMBER_MAX: u64 = 1 << 62;
 
 /// Which checkpoint a file belongs to.
 #[derive(Debug, Clone, Copy)]
@@ -66,6 +70,15 @@ impl TableEntry {
     pub(crate) fn width(&self) -> Width {
         if self.variable { Width::Variable } else { Width::Fixed }
     }
+
+    /// Bytes of its rows' records.
+    pub(crate) fn live_bytes(&self) -> u64 {
+        let each = record_bytes(self.value_bytes as usize) as u64;
+        match self.width() {
+            Width::Fixed => self.rows.saturating_mul(each),
+            Width::Variable => self.record_bytes,
+        }
+    }
 }
 
 /// A part of a checkpoint's index.
@@ -103,15 +116,59 @@ impl Manifest {
         CheckpointIdentity { bank: self.bank, checkpoint: self.number }
     }
 
+    /// The manifest of checkpoint `number` from its file.
+    ///
+    /// A right checksum says that the bytes are those that were written, not that a sane program wrote them: all
+    /// that others reckon with is held against its bounds here, once.
+    ///
+    /// # Errors
+    /// What does not fit.
+    pub(crate) fn decode(bytes: &[u8], number: u64) -> std::result::Result<Self, String> {
+        let manifest: Manifest = metadata::decode(bytes)?;
+        if manifest.number != number {
+            return Err(format!("it belongs to checkpoint {}", manifest.number));
+        }
+        if !manifest.is_sound() {
+            return Err("its page size, log boundaries, images and tables do not fit".into());
+        }
+        Ok(manifest)
+    }
+
     /// Whether its parts can belong together.
     pub(crate) fn is_sound(&self) -> bool {
-        let images = self.images.iter().map(|image| image.checkpoint);
-        images.is_sorted_by(|a, b| a < b)
-            && self.images.last().is_some_and(|image| image.checkpoint == self.number)
-            && (13..=22).contains(&self.page_bits)
+        self.log_fits() && self.images_fit() && self.tables_fit()
+    }
+
+    fn log_fits(&self) -> bool {
+        (13..=22).contains(&self.page_bits)
+            && self.segment_bytes.is_power_of_two()
+            && self.segment_bytes >= 1 << self.page_bits
             && self.log_end.is_multiple_of(1 << self.page_bits)
             && self.log_begin.is_multiple_of(1 << self.page_bits)
             && self.log_begin <= self.log_end
+            && self.log_end < ADDRESS_LIMIT
+            && self.log_end >> self.page_bits < u64::from(u32::MAX)
+    }
+
+    fn images_fit(&self) -> bool {
+        let mut images = self.images.iter().map(|image| image.checkpoint);
+        self.number <= NUMBER_MAX
+            && images.clone().is_sorted_by(|a, b| a < b)
+            && images.next_back() == Some(self.number)
+    }
+
+    /// Tables are numbered in order, and their rows lie in the log.
+    fn tables_fit(&self) -> bool {
+        let numbered = self
+            .tables
+            .iter()
+            .zip(1_u32..)
+            .all(|(table, number)| u32::from(table.number) == number);
+        let live_bytes =
+            self.tables.iter().map(TableEntry::live_bytes).fold(0, u64::saturating_add);
+        let rows = self.tables.iter().map(|table| table.rows).fold(0, u64::saturating_add);
+        let log_bytes = self.log_end - self.log_begin;
+        numbered && live_bytes <= log_bytes && rows <= log_bytes
     }
 }
 
@@ -235,14 +292,7 @@ impl Checkpoints {
         let path = self.dir_of(number).join("manifest");
         let bytes = fs::read(&path).map_err(|e| Error::io("read", &path, e))?;
         let damaged = |what: String| Error::Damaged { path: path.clone(), offset: 0, what };
-        let manifest: Manifest = metadata::decode(&bytes).map_err(damaged)?;
-        if manifest.number != number {
-            return Err(damaged(format!("it belongs to checkpoint {}", manifest.number)));
-        }
-        if !manifest.is_sound() {
-            return Err(damaged("its page size, log boundaries and images do not fit".into()));
-        }
-        Ok(manifest)
+        Manifest::decode(&bytes, number).map_err(damaged)
     }
 
     /// The caller's bytes, checked.
@@ -369,6 +419,75 @@ impl Drop for PartialCheckpoint<'_> {
         if !self.finished {
             // A failure here leaves a partial directory, which the next open clears away.
             let _ = fs::remove_dir_all(&self.dir);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table(rows: u64) -> TableEntry {
+        TableEntry {
+            number: 1,
+            name: "rows".into(),
+            value_bytes: 24,
+            variable: false,
+            descriptor: Vec::new(),
+            rows,
+            record_bytes: 0,
+            dropped: false,
+        }
+    }
+
+    fn manifest() -> Manifest {
+        Manifest {
+            number: 7,
+            id: 1,
+            bank: 5,
+            page_bits: 13,
+            segment_bytes: 1 << 20,
+            log_begin: 0,
+            log_end: 1 << 16,
+            images: vec![ImageEntry { checkpoint: 7, file_bytes: 3000 }],
+            blob_bytes: 0,
+            unix_s: 0,
+            tables: vec![table(100)],
+        }
+    }
+
+    /// What others add up and multiply was taken from the file as it was: a panic, or a number that had wrapped.
+    #[test]
+    fn numbers_beyond_their_bounds_are_refused() {
+        let decode = |change: &dyn Fn(&mut Manifest)| {
+            let mut manifest = manifest();
+            change(&mut manifest);
+            Manifest::decode(&metadata::encode(&manifest), manifest.number)
+        };
+        decode(&|_| {}).unwrap();
+        decode(&|manifest| manifest.unix_s = u64::MAX).unwrap();
+        let changes: [&dyn Fn(&mut Manifest); 12] = [
+            &|manifest| manifest.tables = vec![table(u64::MAX)],
+            &|manifest| manifest.tables = vec![table((1 << 16) / 56 + 1)],
+            &|manifest| manifest.tables[0].number = 0,
+            &|manifest| manifest.tables.push(table(1)),
+            &|manifest| {
+                manifest.tables[0] =
+                    TableEntry { variable: true, record_bytes: 1 << 17, ..table(1) };
+            },
+            &|manifest| manifest.segment_bytes = 0,
+            &|manifest| manifest.segment_bytes = 4096,
+            &|manifest| manifest.segment_bytes = 3 << 20,
+            &|manifest| manifest.log_begin = 1 << 17,
+            &|manifest| manifest.log_end = u64::MAX << 13,
+            &|manifest| {
+                manifest.number = u64::MAX;
+                manifest.images[0].checkpoint = u64::MAX;
+            },
+            &|manifest| manifest.images[0].checkpoint = 6,
+        ];
+        for (i, change) in changes.into_iter().enumerate() {
+            assert!(decode(change).is_err(), "change {i}");
         }
     }
 }

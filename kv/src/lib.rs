@@ -29,6 +29,9 @@ pub mod device;
 mod epoch;
 mod error;
 mod execute;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzzing;
 mod hash;
 mod hold;
 mod index;

@@ -317,3 +317,21 @@ fn stalls_are_counted_and_timed() {
     put(&store, table, &keys(), 1, VALUE_BYTES);
     assert_eq!(store.stats().changed, 2 * ROWS);
 }
+
+/// A row whose record in the mutable region says that it was deleted was counted as resident.
+#[test]
+fn a_deleted_row_is_missing_to_a_promote_in_every_region() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path(), &options(BUDGET_BYTES)).unwrap();
+    let table = store.create_table("t", 64, b"").unwrap();
+    let keys: Vec<u64> = (0..20).collect();
+    put(&store, table, &keys, 1, 64);
+    store.delete(table, &keys[..10]).unwrap();
+    let missing = |store: &Store| store.promote(table, &keys).unwrap().missing;
+    assert_eq!(missing(&store), 10);
+    // Everything becomes read-only.
+    store.checkpoint(b"").unwrap();
+    assert_eq!(missing(&store), 10);
+    common::push_to_disk(&store, table, 10);
+    assert_eq!(missing(&store), 10);
+}

@@ -28,7 +28,7 @@ use crate::device::{AlignedBuffer, BLOCK_BYTES, Priority, ReadStream};
 use crate::error::{Error, Result};
 use crate::log::PageFull;
 use crate::operation::Width;
-use crate::record::RecordImage;
+use crate::record::{HEADER_BYTES, RecordImage};
 
 /// Neighbours are joined into reads up to this long.
 const JOINED_BYTES_MAX: u64 = 64 << 10;
@@ -239,10 +239,13 @@ impl<W: Work> Batch<'_, W> {
 
     /// The verified record at the pending address; none if more bytes must be read first.
     fn check<'b>(&self, pending: &mut Pending, bytes: &'b [u8]) -> Result<Option<RecordImage<'b>>> {
-        let image = RecordImage::new(bytes);
-        let wanted = image.shape().record_bytes();
         let page_bytes = self.core.log.page_bytes();
         let room = page_bytes - pending.address.raw() % page_bytes;
+        if room < HEADER_BYTES as u64 {
+            return Err(self.damaged(pending.address, "no record fits there"));
+        }
+        let image = RecordImage::new(bytes);
+        let wanted = image.shape().record_bytes();
         if wanted as u64 > room || wanted > self.core.record_bytes_max() {
             return Err(self.damaged(pending.address, "its length runs past its page"));
         }

@@ -147,7 +147,11 @@ impl<'a, W: Work> Batch<'a, W> {
             }
             Mode::Compact if !self.work.wants(i, place.record.address()) => Ok(Step::Done),
             Mode::Promote if view.mutable(place.record.address()) => {
-                self.tally.resident += 1;
+                if place.record.link().is_tombstone() {
+                    self.note_missing(i);
+                } else {
+                    self.tally.resident += 1;
+                }
                 Ok(Step::Done)
             }
             Mode::Peek => Ok(self.peek(i, place.record, view)),

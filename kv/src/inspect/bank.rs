@@ -11,8 +11,9 @@ use super::{BankSummary, CheckpointSummary, Damage, TableSummary};
 use crate::bank_file::BankFile;
 use crate::checkpoint::{Checkpoints, Manifest, TableEntry};
 use crate::error::{Error, Result};
-use crate::operation::Width;
-use crate::record::record_bytes;
+
+/// The end of the year 9999: what lies beyond is no time, and not every program can add it up.
+const TAKEN_S_MAX: u64 = 253_402_300_799;
 
 /// The metadata of a bank, as far as it can be read.
 pub(super) struct BankFiles {
@@ -62,7 +63,7 @@ impl BankFiles {
         let mut manifests: Vec<Manifest> = Vec::new();
         for &number in &numbers {
             let path = checkpoints.dir_of(number).join("manifest");
-            match read_manifest(&checkpoints, number) {
+            match checkpoints.manifest(number) {
                 Ok(manifest) => manifests.push(manifest),
                 // Gone while this looked: a writer has let go of it.
                 Err(_) if !checkpoints.dir_of(number).exists() => {}
@@ -96,27 +97,6 @@ impl BankFiles {
     }
 }
 
-fn read_manifest(checkpoints: &Checkpoints, number: u64) -> Result<Manifest> {
-    let manifest = checkpoints.manifest(number)?;
-    let segments_fit = manifest.segment_bytes.is_multiple_of(1 << manifest.page_bits)
-        && manifest.segment_bytes > 0;
-    let tables = manifest.tables.iter().zip(1..);
-    if segments_fit && tables.clone().all(|(table, number)| table.number == number) {
-        return Ok(manifest);
-    }
-    let path = checkpoints.dir_of(number).join("manifest");
-    let what = "its segment size or its tables' numbers do not fit".into();
-    Err(Error::Damaged { path, offset: 0, what })
-}
-
-/// Bytes of the records of a table's rows.
-pub(super) fn live_bytes(table: &TableEntry) -> u64 {
-    match table.width() {
-        Width::Fixed => table.rows * record_bytes(table.value_bytes as usize) as u64,
-        Width::Variable => table.record_bytes,
-    }
-}
-
 /// What the bank in `dir` holds, without opening it: its checkpoints and tables as the manifests tell, and what
 /// the log takes on disk. Changes nothing and takes no lock, so it works beside a writer.
 ///
@@ -147,7 +127,7 @@ pub fn summary(dir: &Path) -> Result<BankSummary> {
         CheckpointSummary {
             number: manifest.number,
             id: manifest.id,
-            taken: UNIX_EPOCH + Duration::from_secs(manifest.unix_s),
+            taken: UNIX_EPOCH + Duration::from_secs(manifest.unix_s.min(TAKEN_S_MAX)),
             page_bytes: 1 << manifest.page_bits,
             segment_bytes: manifest.segment_bytes,
             log_begin: manifest.log_begin,
@@ -177,7 +157,7 @@ pub(super) fn table_summary(table: &TableEntry) -> TableSummary {
         value_bytes: table.value_bytes,
         descriptor: table.descriptor.clone(),
         rows: table.rows,
-        record_bytes: live_bytes(table),
+        record_bytes: table.live_bytes(),
     }
 }
 

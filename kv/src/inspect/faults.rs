@@ -1,6 +1,7 @@
 //! Damaged pages of the log, listed.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 use super::Damage;
 use super::log_files::{LogFiles, Looked, PageRead};
@@ -11,31 +12,57 @@ use super::walk::Source;
 pub(super) struct PageFaults {
     pub(super) damage: Vec<Damage>,
     pages: BTreeSet<u64>,
+    /// Stretches of pages that are not there.
+    missing: Vec<Range<u64>>,
 }
 
 impl PageFaults {
     /// Whether a page has been noted.
     pub(super) fn has(&self, page: u64) -> bool {
-        self.pages.contains(&page)
+        self.pages.contains(&page) || self.missing.iter().any(|missing| missing.contains(&page))
+    }
+
+    /// Notes that no file has any of the pages from address `start` to `end`.
+    pub(super) fn note_missing(&mut self, log: &LogFiles, start: u64, end: u64) {
+        let (first, after) = (start / log.page_bytes, end / log.page_bytes);
+        if self.has(first) {
+            return;
+        }
+        self.missing.push(first..after);
+        self.missing_at(log, start, after - first);
+    }
+
+    /// Pages that are missing one after another are one finding.
+    fn missing_at(&mut self, log: &LogFiles, start: u64, pages: u64) {
+        let (number, (path, offset)) = (start / log.page_bytes, log.locate(start));
+        if let Some(last) = self.damage.last_mut()
+            && last.path == path
+            && last.page.is_some_and(|first| first + last.pages == number)
+            && last.what.contains("not there")
+        {
+            last.pages += pages;
+        } else {
+            let mut damage = Damage::in_file(&path, offset, 0, String::new());
+            (damage.page, damage.pages, damage.checkpoint) = (Some(number), pages, None);
+            self.damage.push(damage);
+        }
+        let Some(last) = self.damage.last_mut() else { return };
+        let (first, end) = (last.page.unwrap_or(number), number + pages);
+        last.what = match end - first {
+            1 => format!("page {first} is not there: the file is cut short"),
+            _ => format!("pages {first} to {} are not there: the file is cut short", end - 1),
+        };
     }
 
     /// Notes what is wrong with a page.
     pub(super) fn note(&mut self, log: &LogFiles, page: &PageRead, what: &str, of: &[Source]) {
         let number = page.start / log.page_bytes;
-        let (path, offset) = log.locate(page.start);
         self.pages.insert(number);
-        // Pages that are missing one after another are one finding.
-        if page.there == 0
-            && let Some(last) = self.damage.last_mut()
-            && last.path == path
-            && last.page.is_some_and(|first| first + last.pages == number)
-            && last.what.contains("not there")
-        {
-            last.pages += 1;
-            let first = number + 1 - last.pages;
-            last.what = format!("pages {first} to {number} are not there: the file is cut short");
+        if page.there == 0 && page.fault.as_deref().is_some_and(|what| what.contains("not there")) {
+            self.missing_at(log, page.start, 1);
             return;
         }
+        let (path, offset) = log.locate(page.start);
         self.damage.push(Damage {
             path,
             offset,

@@ -35,6 +35,8 @@ pub(super) struct LogFiles {
     pub(super) page_bytes: u64,
     pub(super) bank: u64,
     open: BTreeMap<u64, File>,
+    /// Where the files that are there begin and end in the log; none if that can't be told.
+    there: Option<BTreeMap<u64, u64>>,
     /// What a record outside of the present page is read into.
     record: Vec<u8>,
 }
@@ -83,6 +85,21 @@ pub(super) fn log_size(bank: &Path) -> Result<LogSize> {
     Ok(size)
 }
 
+/// Where in the log the segment files of a folder begin and end.
+fn files_there(folder: &Path) -> Option<BTreeMap<u64, u64>> {
+    let mut there = BTreeMap::new();
+    for entry in fs::read_dir(folder).ok()? {
+        let entry = entry.ok()?;
+        let name = entry.file_name();
+        let first = name.to_str().and_then(|name| name.strip_suffix(".seg"));
+        let Some(first) = first.and_then(|first| u64::from_str_radix(first, 16).ok()) else {
+            continue;
+        };
+        there.insert(first, first.saturating_add(entry.metadata().ok()?.len()));
+    }
+    Some(there)
+}
+
 impl LogFiles {
     /// The log that a checkpoint's manifest describes.
     pub(super) fn new(bank: &Path, manifest: &Manifest) -> Self {
@@ -92,8 +109,20 @@ impl LogFiles {
             page_bytes: 1 << manifest.page_bits,
             bank: manifest.bank,
             open: BTreeMap::new(),
+            there: files_there(&bank.join("log")),
             record: Vec::new(),
         }
+    }
+
+    /// The page at `from`, or the first one after it of which a file has a part; the end of all addresses if there
+    /// is none. A manifest can name far more pages than there are: nobody goes through those one by one.
+    pub(super) fn next_there(&self, from: u64) -> u64 {
+        let Some(there) = &self.there else { return from };
+        if there.range(..=from).next_back().is_some_and(|(_, end)| *end > from) {
+            return from;
+        }
+        let mut after = there.range(from..).filter(|(first, end)| end > first);
+        after.next().map_or(u64::MAX, |(first, _)| first / self.page_bytes * self.page_bytes)
     }
 
     /// The file of a log offset, and the place in it.
@@ -247,4 +276,26 @@ fn sound_record(bytes: &[u8], bank: u64, address: u64) -> Looked<'_> {
         return Err(format!("a record's checksum is {computed:#010x}, not {stored:#010x}"));
     }
     Ok(image)
+}
+
+/// Goes through the sound records of a page, good or damaged, as they lie in it: for the fuzz targets.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn walk_page(
+    identity: PageIdentity,
+    bytes: Vec<u8>,
+    known: impl Fn(Shape) -> bool,
+    mut visit: impl FnMut(usize, RecordImage<'_>),
+) {
+    let start = identity.page * bytes.len() as u64;
+    let checked = check_image(&bytes, identity, || (PathBuf::new(), 0));
+    let (used, fault) = match checked {
+        Ok(used) => (used as usize, None),
+        Err(error) => (bytes.len(), Some(error.to_string())),
+    };
+    let page = PageRead { start, there: bytes.len(), bytes, used, fault };
+    let walked = page.records(identity.bank, known, |offset, record| {
+        record.into_iter().for_each(|record| visit(offset, record));
+        Ok(())
+    });
+    walked.expect("the visitor does not fail");
 }

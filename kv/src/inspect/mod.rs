@@ -32,6 +32,8 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 pub use bank::summary;
+#[cfg(any(test, fuzzing))]
+pub(crate) use log_files::walk_page;
 pub use rows::TableReader;
 pub use salvage::{Blob, RowSource, SalvageOptions, SalvageReport, SalvagedTable, salvage};
 

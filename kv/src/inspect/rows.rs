@@ -169,6 +169,8 @@ impl Visit for Rows<'_> {
         Ok(())
     }
 
+    fn missing(&mut self, _log: &LogFiles, _start: u64, _end: u64) {}
+
     fn row(&mut self, row: Row<'_>) -> Result<bool> {
         Ok(row.table != self.table || (self.row)(row.key, row.value))
     }

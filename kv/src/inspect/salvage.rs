@@ -340,7 +340,17 @@ impl Salvager<'_> {
         let sources = self.sources;
         let source = &sources[0];
         let mut page = PageRead::new();
-        for start in (source.log_begin..source.log_end).step_by(log.page_bytes as usize) {
+        let mut next = source.log_begin;
+        // Ends: each turn goes on by a page at least.
+        while next < source.log_end {
+            let there = log.next_there(next).min(source.log_end);
+            if there > next {
+                self.faults.note_missing(log, next, there);
+                next = there;
+                continue;
+            }
+            let start = next;
+            next += log.page_bytes;
             log.page(start, &mut page);
             if page.fault.is_some() && !self.faults.has(start / log.page_bytes) {
                 self.page(log, &page)?;
@@ -422,6 +432,10 @@ impl Visit for Salvager<'_> {
             self.faults.note(log, page, fault, self.sources);
         }
         Ok(())
+    }
+
+    fn missing(&mut self, log: &LogFiles, start: u64, end: u64) {
+        self.faults.note_missing(log, start, end);
     }
 
     fn row(&mut self, row: Row<'_>) -> Result<bool> {

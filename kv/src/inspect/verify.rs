@@ -211,7 +211,7 @@ fn check_streams(
     damage.extend(stream_damage(&path, blob_identity(identity), number));
     let found = std::fs::metadata(&path).map_or(0, |found| found.len());
     let blob_bytes = manifest.map_or(0, |manifest| manifest.blob_bytes);
-    if found < STREAM_HEADER_BYTES + CHUNK_HEAD_BYTES + blob_bytes {
+    if found < (STREAM_HEADER_BYTES + CHUNK_HEAD_BYTES).saturating_add(blob_bytes) {
         let what = format!("{found} bytes can't hold a blob of {blob_bytes}");
         damage.push(Damage::in_file(&path, 0, number, what));
     }
@@ -289,7 +289,7 @@ impl<'a> Checker<'a> {
                     let what = format!(
                         "table {name:?} has {rows_named} rows of {} bytes here, the index leads to \
                          {rows} of {bytes}",
-                        super::bank::live_bytes(table)
+                        table.live_bytes()
                     );
                     let mut damage = Damage::in_file(&path, 0, source.identity.checkpoint, what);
                     damage.tables = vec![name.clone()];
@@ -333,6 +333,10 @@ impl BankFiles {
 }
 
 impl Visit for Checker<'_> {
+    fn missing(&mut self, log: &LogFiles, start: u64, end: u64) {
+        self.faults.note_missing(log, start, end);
+    }
+
     fn page(&mut self, log: &LogFiles, page: &PageRead) -> Result<()> {
         self.report.pages += 1;
         if let Some(fault) = &page.fault {

@@ -64,6 +64,8 @@ pub(super) struct Row<'a> {
 pub(super) trait Visit {
     /// A page, good or not, before the rows in it.
     fn page(&mut self, log: &LogFiles, page: &PageRead) -> Result<()>;
+    /// A stretch of the log that no file has any part of and no entry leads to.
+    fn missing(&mut self, log: &LogFiles, start: u64, end: u64);
     /// A row, in no particular order; false ends the walk.
     fn row(&mut self, row: Row<'_>) -> Result<bool>;
     /// An entry that leads to something else than rows.
@@ -135,11 +137,22 @@ pub(super) fn walk<V: Visit>(
         let mut rest = &items[..];
         let mut at = start;
         while at < window_end {
+            let item = rest.first().map_or(window_end, |item| item.entry.address().raw());
+            let (named, border) = named(sources, at);
+            let next_item = item / page_bytes * page_bytes;
+            let there = log.next_there(at).min(next_item).min(border).min(window_end);
+            if there > at {
+                if named {
+                    visit.missing(log, at, there);
+                }
+                at = there;
+                continue;
+            }
             let next = at + page_bytes;
             let here = rest.partition_point(|item: &Item| item.entry.address().raw() < next);
             let (now, later) = rest.split_at(here);
             rest = later;
-            if sources.iter().any(|source| (source.log_begin..source.log_end).contains(&at)) {
+            if named {
                 log.page(at, &mut page);
                 visit.page(log, &page)?;
                 for item in now {
@@ -153,6 +166,14 @@ pub(super) fn walk<V: Visit>(
         }
     }
     Ok(())
+}
+
+/// Whether a source names the page at `at`, and how far that holds.
+fn named(sources: &[Source], at: u64) -> (bool, u64) {
+    let names = |source: &Source| (source.log_begin..source.log_end).contains(&at);
+    let borders = sources.iter().flat_map(|source| [source.log_begin, source.log_end]);
+    let border = borders.filter(|&border| border > at).min();
+    (sources.iter().any(names), border.unwrap_or(u64::MAX))
 }
 
 /// The log in windows of not many more entries than the memory admits.

@@ -1,0 +1,5 @@
+#![no_main]
+
+use embank_kv_fuzz::operations::{Life, run};
+
+libfuzzer_sys::fuzz_target!(|life: Life| run(&life, &embank_kv_fuzz::folder()));

@@ -1,0 +1,60 @@
+//! What lies between two checkpoints, edited, with the checksums as they are or set right again: applied, it takes the
+//! copy to the checkpoint that it leads to or leaves it where it was.
+
+use std::fs;
+use std::path::Path;
+
+use arbitrary::Arbitrary;
+use embank_kv::Store;
+
+use super::damaged_bank::{Bank, EDITS_MAX, Edit, change, open, write};
+use super::rows::peek;
+use super::seals;
+
+/// What happens to the delta; the edits' files do not matter.
+#[derive(Debug, Arbitrary)]
+pub struct DamagedDelta {
+    /// Checksums are set right after the edits.
+    seal: bool,
+    edits: Vec<Edit>,
+}
+
+impl Bank {
+    /// Applies an edited delta to a copy below `folder`.
+    pub fn apply(&self, damage: &DamagedDelta, folder: &Path) {
+        let dir = tempfile::tempdir_in(folder).expect("a directory");
+        let (bank, file) = (dir.path().join("bank"), dir.path().join("delta"));
+        write(&self.copy, &bank);
+        let mut delta = self.delta.clone();
+        for edit in damage.edits.iter().take(EDITS_MAX) {
+            change(&mut delta, edit);
+        }
+        if damage.seal {
+            seals::delta(&mut delta);
+        }
+        fs::write(&file, &delta).expect("a file");
+        let applied = Store::apply_delta(&bank, &file, 2, &mut |_| {});
+        assert!(applied.is_ok() || delta != self.delta, "{applied:?}");
+        let tables = match &applied {
+            Err(_) => &self.tables_before,
+            Ok(_) => {
+                let right = delta == self.delta;
+                assert!(right || damage.seal, "an edit that no checksum covers");
+                if !right {
+                    // It says of itself that it is right: a bank that goes by it answers or refuses.
+                    drop(open(&bank));
+                    return;
+                }
+                &self.tables
+            }
+        };
+        let store = open(&bank).expect("it is at a whole checkpoint");
+        for table in store.tables() {
+            let (_, rows) = &tables[&table.name];
+            let keys: Vec<u64> = (0..70).collect();
+            let found = peek(&store, (table.id, table.width), &keys).expect("its rows are whole");
+            assert!(keys.iter().zip(&found).all(|(key, row)| row.as_ref() == rows.get(key)));
+        }
+        assert_eq!(store.tables().len(), tables.len());
+    }
+}

@@ -1,0 +1,95 @@
+//! Checksums of the on-disk format (docs/format.md), set right again after an edit.
+//!
+//! A fuzzer does not get past a checksum by itself, and what lies behind one must be as safe as what lies before: a
+//! file can be wrong and have the right checksum. Written from the document and not with the store's own code.
+
+/// Header of a metadata frame.
+pub const FRAME_BYTES: usize = 24;
+/// Header of a checked stream.
+pub const STREAM_BYTES: usize = 32;
+const CHUNK_BYTES: usize = 64 << 10;
+const PAGE_HEADER_BYTES: usize = 64;
+const RECORD_HEADER_BYTES: usize = 32;
+
+fn put(bytes: &mut [u8], at: usize, value: u32) {
+    bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
+}
+
+/// Length and checksum of a metadata frame.
+pub fn metadata(file: &mut [u8]) {
+    if file.len() < FRAME_BYTES {
+        return;
+    }
+    let body_bytes = (file.len() - FRAME_BYTES) as u64;
+    file[16..24].copy_from_slice(&body_bytes.to_le_bytes());
+    let crc = crc32c::crc32c(&file[16..]);
+    put(file, 12, crc);
+}
+
+/// The checksums of a checked stream's header and of its chunks, as far as their lengths lead.
+pub fn stream(file: &mut [u8]) {
+    if file.len() < STREAM_BYTES {
+        return;
+    }
+    let crc = crc32c::crc32c_append(crc32c::crc32c(&file[..12]), &file[16..STREAM_BYTES]);
+    put(file, 12, crc);
+    let mut at = STREAM_BYTES;
+    for sequence in 0_u64.. {
+        let Some(length) = file.get(at..at + 4) else { return };
+        let length = u32::from_le_bytes([length[0], length[1], length[2], length[3]]) as usize;
+        if length > CHUNK_BYTES || at + 8 + length > file.len() {
+            return;
+        }
+        let crc = crc32c::crc32c(&sequence.to_le_bytes());
+        let crc = crc32c::crc32c_append(crc, &(length as u32).to_le_bytes());
+        let crc = crc32c::crc32c_append(crc, &file[at + 8..at + 8 + length]);
+        put(file, at + 4, crc);
+        at += 8 + length;
+    }
+}
+
+/// The checksum of the record that `record` begins with and that lies at `address`; its length, if it fits.
+pub fn record(record: &mut [u8], bank: u64, address: u64) -> Option<usize> {
+    let units = record.get(30..RECORD_HEADER_BYTES)?;
+    let length = RECORD_HEADER_BYTES + usize::from(u16::from_le_bytes([units[0], units[1]])) * 8;
+    let record = record.get_mut(..length)?;
+    let crc = crc32c::crc32c(&bank.to_le_bytes());
+    let crc = crc32c::crc32c_append(crc, &address.to_le_bytes());
+    let crc = crc32c::crc32c_append(crc, &record[..24]);
+    let crc = crc32c::crc32c_append(crc, &[0; 4]);
+    let crc = crc32c::crc32c_append(crc, &record[28..]);
+    put(record, 24, crc);
+    Some(length)
+}
+
+/// The checksums of the page that begins at log address `start`, and of its records as far as their lengths lead.
+pub fn page(page: &mut [u8], bank: u64, start: u64) {
+    if page.len() < PAGE_HEADER_BYTES {
+        return;
+    }
+    let used = u32::from_le_bytes([page[24], page[25], page[26], page[27]]) as usize;
+    let used = used.min(page.len());
+    let mut at = PAGE_HEADER_BYTES;
+    while at + RECORD_HEADER_BYTES <= used {
+        match record(&mut page[at..used], bank, start + at as u64) {
+            Some(length) => at += length,
+            None => break,
+        }
+    }
+    let crc = crc32c::crc32c(&page[..4]);
+    let crc = crc32c::crc32c_append(crc, &[0; 4]);
+    let crc = crc32c::crc32c_append(crc, &page[8..]);
+    put(page, 4, crc);
+}
+
+/// The checksums of a delta between two checkpoints: its head's, a metadata frame, and the stream's.
+pub fn delta(file: &mut [u8]) {
+    let content = STREAM_BYTES + 8;
+    if let Some(length) = file.get(content..content + 4) {
+        let length = u32::from_le_bytes([length[0], length[1], length[2], length[3]]) as usize;
+        if let Some(head) = file[content + 4..].get_mut(..length) {
+            metadata(head);
+        }
+    }
+    stream(file);
+}
