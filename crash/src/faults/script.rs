@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use embank_kv::inspect::{Blob, Damage, SalvageOptions, VerifyOptions, salvage, verify};
+use embank_kv::inspect::{Damage, SalvageOptions, VerifyOptions, salvage, verify};
 use embank_kv::{CompactionOptions, DeviceChoice, Error, Store, StoreOptions};
 
 use super::{Call, Fault, Plan, Site};
@@ -441,13 +441,12 @@ impl Script<'_> {
             ensure!(self.recording.has_struck(), "salvage finds {damage}");
             return self.noted_by_verify(damage);
         }
-        if let Blob::Lost(what) = &report.blob
-            && self.recording.has_struck()
-        {
-            let path = self.bank.join("checkpoints");
-            return Err(Error::Damaged { path, offset: 0, what: what.clone() }.into());
+        if !report.is_complete() {
+            // A blob or a record down a chain that could not be read: the report tells.
+            let what = format!("salvage brings back less: {report:?}");
+            ensure!(self.recording.has_struck(), what);
+            return Err(Error::Damaged { path: self.bank.clone(), offset: 0, what }.into());
         }
-        ensure!(report.is_complete(), "salvage brings back less: {report:?}");
         let reader = Store::open_read_only(&salvaged, &self.options, None)?;
         rows::check(&reader, &self.states[self.sure as usize].model, KEYS_END)
     }

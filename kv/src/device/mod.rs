@@ -46,7 +46,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 pub use buffer::AlignedBuffer;
-pub use faulty::{DeviceCalls, FaultyDevice};
+pub use faulty::{DeviceCalls, FaultyDevice, ReadFault, WriteFault};
 pub use memory::MemoryDevice;
 pub use segments::SEGMENT_SIZE_BYTES_DEFAULT;
 pub(crate) use segments::segment_path;

@@ -1,8 +1,12 @@
 //! A device that fails when it is told to. For tests.
 
+#[cfg(test)]
+mod tests;
+
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 
@@ -34,19 +38,18 @@ pub struct FaultyDevice {
 
 #[derive(Debug, Default)]
 struct Plan {
-    reads: Countdown,
-    writes: Countdown,
-    syncs: Countdown,
-    truncates: Countdown,
-    frees: Countdown,
-    /// Bytes that a write which fails leaves behind.
-    torn_bytes: usize,
+    reads: Countdown<ReadFault>,
+    writes: Countdown<WriteFault>,
+    syncs: Countdown<io::ErrorKind>,
+    truncates: Countdown<io::ErrorKind>,
+    frees: Countdown<io::ErrorKind>,
     /// Every write and sync from the next on.
     broken: Option<io::ErrorKind>,
     flips: Vec<(u64, u8)>,
     end: Option<u64>,
-    /// The state of the generator that shuffles completions.
+    /// The state of the generator that shuffles completions and draws delays.
     shuffle: Option<u64>,
+    delay_us_max: u64,
     calls: DeviceCalls,
 }
 
@@ -66,23 +69,91 @@ pub struct DeviceCalls {
     pub writes: u64,
     /// Syncs.
     pub syncs: u64,
+    /// Truncates.
+    pub truncates: u64,
+    /// Givings back of space.
+    pub frees: u64,
 }
 
-/// Fails one call, so many from now.
-#[derive(Debug, Default)]
-struct Countdown(Option<(u64, io::ErrorKind)>);
+/// How a read goes wrong.
+///
+/// ```
+/// use embank_kv::device::ReadFault;
+/// let elsewhere = ReadFault::Misdirected { by: -8192 };
+/// assert_ne!(elsewhere, ReadFault::CutShort);
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReadFault {
+    /// The burst fails.
+    Fails(io::ErrorKind),
+    /// The burst ends within this read, as if the file did: [`Error::Truncated`].
+    CutShort,
+    /// It gets the bytes that lie so far from where it asked for; zeros where nothing lies.
+    Misdirected {
+        /// In bytes, a multiple of [`BLOCK_BYTES`].
+        by: i64,
+    },
+    /// A bit of what it gets is turned around.
+    Flipped {
+        /// Which byte, counted from the read's first and modulo its length.
+        byte: usize,
+        /// Which bit of it, 0 to 7.
+        bit: u8,
+    },
+}
 
-impl Countdown {
-    fn set(&mut self, n: u64, kind: io::ErrorKind) {
+/// How a write goes wrong. All but the first are reported done.
+///
+/// ```
+/// use embank_kv::device::WriteFault;
+/// assert_ne!(WriteFault::Lost, WriteFault::Misdirected { by: 8192 });
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WriteFault {
+    /// It fails after its first `kept_bytes`, rounded down to blocks, have reached the device.
+    Fails {
+        /// With what.
+        kind: io::ErrorKind,
+        /// How much is there.
+        kept_bytes: usize,
+    },
+    /// Nothing of it is ever there.
+    Lost,
+    /// It goes so far from where it should; nowhere if that is below 0 or across a segment's end.
+    Misdirected {
+        /// In bytes, a multiple of [`BLOCK_BYTES`].
+        by: i64,
+    },
+    /// A bit of it is turned around on its way.
+    Flipped {
+        /// Which byte, counted from the write's first and modulo its length.
+        byte: usize,
+        /// Which bit of it, 0 to 7.
+        bit: u8,
+    },
+}
+
+/// One call goes wrong, so many from now.
+#[derive(Debug)]
+struct Countdown<F>(Option<(u64, F)>);
+
+impl<F> Default for Countdown<F> {
+    fn default() -> Self {
+        Countdown(None)
+    }
+}
+
+impl<F: Copy> Countdown<F> {
+    fn set(&mut self, n: u64, fault: F) {
         assert!(n > 0, "calls are counted from 1, the next one");
-        self.0 = Some((n, kind));
+        self.0 = Some((n, fault));
     }
 
-    /// Counts `calls`; the kind to fail with if the chosen one is among them.
-    fn pass(&mut self, calls: u64) -> Option<io::ErrorKind> {
-        let (n, kind) = self.0?;
-        self.0 = (n > calls).then(|| (n - calls, kind));
-        (n <= calls).then_some(kind)
+    /// Counts `calls`; if the chosen one is among them, which of them, from 0, and how it goes wrong.
+    fn pass(&mut self, calls: u64) -> Option<(usize, F)> {
+        let (n, fault) = self.0?;
+        self.0 = (n > calls).then(|| (n - calls, fault));
+        (n <= calls).then_some((n as usize - 1, fault))
     }
 }
 
@@ -97,7 +168,17 @@ impl FaultyDevice {
     /// # Panics
     /// If `n` is 0, here and below.
     pub fn fail_read(&self, n: u64, kind: io::ErrorKind) {
-        self.plan.lock().reads.set(n, kind);
+        self.spoil_read(n, ReadFault::Fails(kind));
+    }
+
+    /// Has the `n`-th single read from now go wrong.
+    pub fn spoil_read(&self, n: u64, fault: ReadFault) {
+        self.plan.lock().reads.set(n, fault);
+    }
+
+    /// Has the `n`-th write from now go wrong.
+    pub fn spoil_write(&self, n: u64, fault: WriteFault) {
+        self.plan.lock().writes.set(n, fault);
     }
 
     /// Fails the `n`-th write from now; nothing of it reaches the device.
@@ -108,9 +189,7 @@ impl FaultyDevice {
     /// Fails the `n`-th write from now after its first `kept_bytes` bytes, rounded down to blocks, have
     /// reached the device: what a power cut or a full disk leaves of a page.
     pub fn tear_write(&self, n: u64, kept_bytes: usize, kind: io::ErrorKind) {
-        let mut plan = self.plan.lock();
-        plan.writes.set(n, kind);
-        plan.torn_bytes = kept_bytes;
+        self.spoil_write(n, WriteFault::Fails { kind, kept_bytes });
     }
 
     /// Fails the `n`-th sync from now.
@@ -152,6 +231,23 @@ impl FaultyDevice {
         self.plan.lock().shuffle = Some(seed);
     }
 
+    /// Keeps each read and write waiting for up to `us_max` microseconds, as `seed` decides, and completes the reads of
+    /// a stream in such an order too.
+    pub fn delay(&self, seed: u64, us_max: u64) {
+        let mut plan = self.plan.lock();
+        plan.shuffle = Some(seed);
+        plan.delay_us_max = us_max;
+    }
+
+    fn wait(&self) {
+        let mut plan = self.plan.lock();
+        let us_max = plan.delay_us_max;
+        let Some(state) = plan.shuffle.as_mut().filter(|_| us_max > 0) else { return };
+        let us = next(state) % (us_max + 1);
+        drop(plan);
+        std::thread::sleep(Duration::from_micros(us));
+    }
+
     /// Takes back all that was asked for. Counts stay.
     pub fn mend(&self) {
         let mut plan = self.plan.lock();
@@ -163,10 +259,36 @@ impl FaultyDevice {
         self.plan.lock().calls
     }
 
+    fn read_elsewhere(&self, read: &mut Read<'_>, by: i64) {
+        let there = moved(read.offset, by).is_some_and(|offset| {
+            let elsewhere = Read { offset, buffer: &mut *read.buffer };
+            self.inner.read_many(&mut [elsewhere]).is_ok()
+        });
+        if !there {
+            read.buffer.fill(0);
+        }
+    }
+
     fn error(&self, operation: &'static str, offset: u64, kind: io::ErrorKind) -> Error {
         let (path, offset) = self.inner.locate(offset);
         Error::io(operation, path, io::Error::new(kind, format!("at offset {offset}: injected")))
     }
+}
+
+/// The next number of a sequence.
+fn next(state: &mut u64) -> u64 {
+    *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+    *state >> 33
+}
+
+/// An offset so far from another; none below 0.
+fn moved(offset: u64, by: i64) -> Option<u64> {
+    offset.checked_add_signed(by)
+}
+
+fn flip(bytes: &mut [u8], byte: usize, bit: u8) {
+    let byte = byte % bytes.len();
+    bytes[byte] ^= 1 << (bit % 8);
 }
 
 impl Device for FaultyDevice {
@@ -179,14 +301,24 @@ impl Device for FaultyDevice {
     }
 
     fn read_many(&self, reads: &mut [Read<'_>]) -> Result<()> {
-        let (failure, flips, end) = {
+        self.wait();
+        let (fault, flips, end) = {
             let mut plan = self.plan.lock();
             plan.calls.bursts += 1;
             plan.calls.reads += reads.len() as u64;
             (plan.reads.pass(reads.len() as u64), plan.flips.clone(), plan.end)
         };
-        if let Some(kind) = failure {
-            return Err(self.error("read", reads.first().map_or(0, |read| read.offset), kind));
+        match fault {
+            Some((_, ReadFault::Fails(kind))) => {
+                let first = reads.first().map_or(0, |read| read.offset);
+                return Err(self.error("read", first, kind));
+            }
+            Some((at, ReadFault::CutShort)) => {
+                let (path, offset) = self.inner.locate(reads[at].offset);
+                let expected = reads[at].buffer.len() as u64;
+                return Err(Error::Truncated { path, offset, expected, found: expected / 2 });
+            }
+            _ => {}
         }
         for read in reads.iter() {
             let len = read.buffer.len() as u64;
@@ -197,6 +329,11 @@ impl Device for FaultyDevice {
             }
         }
         self.inner.read_many(reads)?;
+        match fault {
+            Some((at, ReadFault::Misdirected { by })) => self.read_elsewhere(&mut reads[at], by),
+            Some((at, ReadFault::Flipped { byte, bit })) => flip(reads[at].buffer, byte, bit),
+            _ => {}
+        }
         for read in reads {
             for &(offset, bit) in &flips {
                 let byte = offset.checked_sub(read.offset).and_then(|at| usize::try_from(at).ok());
@@ -213,131 +350,82 @@ impl Device for FaultyDevice {
             let mut plan = self.plan.lock();
             let Some(state) = &mut plan.shuffle else { return };
             for i in (1..order.len()).rev() {
-                *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-                order.swap(i, (*state >> 33) as usize % (i + 1));
+                order.swap(i, next(state) as usize % (i + 1));
             }
         };
         stream::in_bursts(memory, stream, |reads| self.read_many(reads), shuffle)
     }
 
     fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
-        let (failure, kept) = {
+        self.wait();
+        let fault = {
             let mut plan = self.plan.lock();
             plan.calls.writes += 1;
             match plan.broken {
-                Some(kind) => (Some(kind), 0),
-                None => (plan.writes.pass(1), plan.torn_bytes),
+                Some(kind) => Some(WriteFault::Fails { kind, kept_bytes: 0 }),
+                None => plan.writes.pass(1).map(|(_, fault)| fault),
             }
         };
-        let Some(kind) = failure else { return self.inner.write(offset, bytes) };
-        let kept = kept.min(bytes.len()) / BLOCK_BYTES * BLOCK_BYTES;
-        if kept > 0 {
-            self.inner.write(offset, &bytes[..kept])?;
+        match fault {
+            None => self.inner.write(offset, bytes),
+            Some(WriteFault::Fails { kind, kept_bytes }) => {
+                let kept = kept_bytes.min(bytes.len()) / BLOCK_BYTES * BLOCK_BYTES;
+                if kept > 0 {
+                    self.inner.write(offset, &bytes[..kept])?;
+                }
+                Err(self.error("write", offset + kept as u64, kind))
+            }
+            Some(WriteFault::Lost) => Ok(()),
+            Some(WriteFault::Misdirected { by }) => {
+                if let Some(elsewhere) = moved(offset, by) {
+                    // Where it can't lie, it is lost.
+                    let _ = self.inner.write(elsewhere, bytes);
+                }
+                Ok(())
+            }
+            Some(WriteFault::Flipped { byte, bit }) => {
+                let mut flipped = AlignedBuffer::zeroed(bytes.len());
+                flipped.copy_from_slice(bytes);
+                flip(&mut flipped, byte, bit);
+                self.inner.write(offset, &flipped)
+            }
         }
-        Err(self.error("write", offset + kept as u64, kind))
     }
 
     fn sync(&self) -> Result<()> {
         let failure = {
             let mut plan = self.plan.lock();
             plan.calls.syncs += 1;
-            plan.broken.or_else(|| plan.syncs.pass(1))
+            plan.broken.or_else(|| plan.syncs.pass(1).map(|(_, kind)| kind))
         };
         failure.map_or_else(|| self.inner.sync(), |kind| Err(self.error("sync", 0, kind)))
     }
 
     fn truncate(&self, end: u64) -> Result<()> {
-        let failure = self.plan.lock().truncates.pass(1);
+        let failure = {
+            let mut plan = self.plan.lock();
+            plan.calls.truncates += 1;
+            plan.truncates.pass(1)
+        };
         match failure {
-            Some(kind) => Err(self.error("truncate", end, kind)),
+            Some((_, kind)) => Err(self.error("truncate", end, kind)),
             None => self.inner.truncate(end),
         }
     }
 
     fn free(&self, below: u64) -> Result<Freed> {
-        let failure = self.plan.lock().frees.pass(1);
+        let failure = {
+            let mut plan = self.plan.lock();
+            plan.calls.frees += 1;
+            plan.frees.pass(1)
+        };
         match failure {
-            Some(kind) => Err(self.error("remove", below, kind)),
+            Some((_, kind)) => Err(self.error("remove", below, kind)),
             None => self.inner.free(below),
         }
     }
 
     fn locate(&self, offset: u64) -> (PathBuf, u64) {
         self.inner.locate(offset)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::device::{AlignedBuffer, DeviceOptions, MemoryDevice};
-
-    fn device() -> FaultyDevice {
-        let memory = MemoryDevice::new(&DeviceOptions::default()).unwrap();
-        FaultyDevice::new(Arc::new(memory))
-    }
-
-    fn block(device: &FaultyDevice, offset: u64) -> Result<AlignedBuffer> {
-        let mut buffer = AlignedBuffer::zeroed(BLOCK_BYTES);
-        device.read_many(&mut [Read { offset, buffer: &mut buffer }])?;
-        Ok(buffer)
-    }
-
-    #[test]
-    fn the_chosen_call_fails_and_its_neighbours_do_not() {
-        let device = device();
-        let bytes = AlignedBuffer::zeroed(BLOCK_BYTES);
-        device.write(0, &bytes).unwrap();
-        device.fail_read(2, io::ErrorKind::Other);
-        device.fail_sync(1, io::ErrorKind::Other);
-        device.fail_truncate(1, io::ErrorKind::Other);
-        assert!(block(&device, 0).is_ok());
-        assert!(block(&device, 0).is_err());
-        assert!(block(&device, 0).is_ok());
-        assert!(device.sync().is_err());
-        assert!(device.sync().is_ok());
-        assert!(device.truncate(512).is_err());
-        assert!(device.truncate(512).is_ok());
-        let expected = DeviceCalls { bursts: 3, reads: 3, writes: 1, syncs: 2 };
-        assert_eq!(device.calls(), expected);
-    }
-
-    #[test]
-    fn a_torn_write_leaves_its_first_blocks() {
-        let device = device();
-        let mut bytes = AlignedBuffer::zeroed(4 * BLOCK_BYTES);
-        bytes.fill(9);
-        device.tear_write(1, 2 * BLOCK_BYTES + 5, io::ErrorKind::StorageFull);
-        let error = device.write(0, &bytes).unwrap_err();
-        assert!(error.to_string().contains("at offset 1024"), "{error}");
-        assert_eq!(block(&device, 512).unwrap()[511], 9);
-        assert!(matches!(block(&device, 1024), Err(Error::Truncated { .. })));
-    }
-
-    #[test]
-    fn broken_writes_stay_broken_until_mended() {
-        let device = device();
-        let bytes = AlignedBuffer::zeroed(BLOCK_BYTES);
-        device.break_writes(io::ErrorKind::StorageFull);
-        for _ in 0..3 {
-            assert!(device.write(0, &bytes).is_err());
-            assert!(device.sync().is_err());
-        }
-        device.mend();
-        assert!(device.write(0, &bytes).is_ok());
-        assert!(device.sync().is_ok());
-    }
-
-    #[test]
-    fn flipped_bits_and_cut_ends_show_in_the_reads_that_reach_them() {
-        let device = device();
-        device.write(0, &AlignedBuffer::zeroed(3 * BLOCK_BYTES)).unwrap();
-        device.flip_bit_on_read(513, 7);
-        device.cut_reads_at(1024 + 100);
-        assert!(block(&device, 0).unwrap().iter().all(|&byte| byte == 0));
-        assert_eq!(block(&device, 512).unwrap()[1], 0x80);
-        let error = block(&device, 1024).unwrap_err();
-        let Error::Truncated { offset, expected, found, .. } = error else { panic!("{error}") };
-        assert_eq!((offset, expected, found), (1024, 512, 100));
     }
 }
