@@ -21,7 +21,7 @@ const TOLD_MAX: usize = 20;
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Faults in all; at least the first and the last call of each site meets each that can strike there. All of them
-    /// are some 16,000
+    /// are some 20,000
     #[arg(long, default_value_t = 4000)]
     count: usize,
     /// Decides which; a random one by default, printed
