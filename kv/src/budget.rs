@@ -20,23 +20,23 @@
 //! charge and the cache's giving way there may be no frame left for the log: who waits for one then wakes the
 //! log's writer, which makes the cache give way before anything else (`log::writer`).
 
-use parking_lot::Mutex;
-
 use crate::error::{Error, Result};
 use crate::region::HUGE_PAGE_BYTES;
-use crate::sync::{AtomicU64, Ordering};
+use crate::sync::{AtomicU64, Mutex, Ordering};
 
 /// The log needs so many frames to turn its pages (one filling, one or two being written, two free, one
 /// to spare), and one page stays unused while the index takes memory before a frame has given way.
 const FRAMES_MIN: u64 = 7;
 /// Pages that a scan borrows: one to read into, one for its bits.
 pub(crate) const SCAN_PAGES: u64 = 2;
-const PAGE_BYTES_MIN: u64 = 8 << 10;
-const PAGE_BYTES_MAX: u64 = 4 << 20;
+// A model has few steps for each page, so that there are many schedules.
+pub(crate) const PAGE_BYTES_MIN: u64 = if cfg!(embank_shuttle) { 512 } else { 8 << 10 };
+pub(crate) const PAGE_BYTES_MAX: u64 = 4 << 20;
 /// Budgets from here on use huge pages; below, 2 MiB are too coarse a unit.
 const HUGE_PAGES_FROM_BYTES: u64 = 128 << 20;
 /// The least that a store works with.
-pub const BUDGET_BYTES_MIN: u64 = 256 << 10;
+pub const BUDGET_BYTES_MIN: u64 = if cfg!(embank_shuttle) { 20 << 10 } else { 256 << 10 };
+const READ_BUFFER_BYTES_MIN: u64 = if cfg!(embank_shuttle) { 4 << 10 } else { 16 << 10 };
 
 /// Who has how much of the budget.
 #[derive(Debug)]
@@ -66,7 +66,7 @@ impl Budget {
 
     /// Bytes of read buffers that go with a budget: a 16th, at most 8 MiB.
     pub(crate) fn read_buffer_bytes_for(total_bytes: u64) -> u64 {
-        (total_bytes / 16).clamp(16 << 10, 8 << 20).next_multiple_of(4096)
+        (total_bytes / 16).clamp(READ_BUFFER_BYTES_MIN, 8 << 20).next_multiple_of(4096)
     }
 
     /// Bytes that compaction reads into: a page, and room to align a record of nearly that length.
@@ -95,7 +95,7 @@ impl Budget {
         let pages = (FRAMES_MIN + 2) * page_bytes
             + Self::compaction_buffer_bytes_for(page_bytes)
             + Self::saved_bytes_for(page_bytes);
-        let needed = (pages + pages / 15 + (32 << 10)).max(BUDGET_BYTES_MIN);
+        let needed = (pages + pages / 15 + 2 * READ_BUFFER_BYTES_MIN).max(BUDGET_BYTES_MIN);
         if total_bytes < needed {
             return Err(Error::BudgetTooSmall {
                 budget_bytes: total_bytes,

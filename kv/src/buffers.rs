@@ -2,9 +2,8 @@
 
 use std::ops::{Deref, DerefMut};
 
-use parking_lot::{Condvar, Mutex};
-
 use crate::device::AlignedBuffer;
+use crate::sync::{Condvar, Mutex};
 
 /// The pool. Buffers are made when first needed.
 #[derive(Debug)]

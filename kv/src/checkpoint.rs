@@ -19,6 +19,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use crate::address::TableId;
+use crate::budget::{PAGE_BYTES_MAX, PAGE_BYTES_MIN};
 use crate::checked_stream::{CheckedReader, CheckedWriter, StreamIdentity};
 use crate::error::{Error, Result};
 use crate::hold::Unread;
@@ -140,7 +141,7 @@ impl Manifest {
     }
 
     fn log_fits(&self) -> bool {
-        (13..=22).contains(&self.page_bits)
+        (PAGE_BYTES_MIN.ilog2()..=PAGE_BYTES_MAX.ilog2()).contains(&self.page_bits)
             && self.segment_bytes.is_power_of_two()
             && self.segment_bytes >= 1 << self.page_bits
             && self.log_end.is_multiple_of(1 << self.page_bits)

@@ -20,7 +20,7 @@
 //! A reader must check the lock as well as the generation: a value under change still carries the
 //! old generation.
 
-use crate::sync::{AtomicU64, Backoff, Ordering};
+use crate::sync::{AtomicU64, Backoff, Ordering, Planted, planted};
 
 const LOCKED: u64 = 1 << 63;
 const REPLACED: u64 = 1 << 62;
@@ -185,7 +185,7 @@ pub(crate) fn read_unlocked(word: &AtomicU64, mut copy: impl FnMut()) -> bool {
     loop {
         // Acquire: sees the value of the Release store that unlocked it.
         let mut before = ClockWord(word.load(Ordering::Acquire));
-        if before.0 & (LOCKED | REPLACED) != 0 {
+        if before.0 & (LOCKED | REPLACED) != 0 && !planted(Planted::ReadThroughLock) {
             before = await_unlocked(word);
             if before.is_replaced() {
                 return false;

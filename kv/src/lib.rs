@@ -39,6 +39,8 @@ pub mod inspect;
 mod log;
 pub mod metadata;
 pub mod metrics;
+#[cfg(all(test, embank_shuttle))]
+mod models;
 mod operation;
 mod prefetch;
 mod record;

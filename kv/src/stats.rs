@@ -8,15 +8,15 @@
 
 use std::time::Duration;
 
-use parking_lot::Mutex;
-
-use crate::sync::{AtomicU64, Ordering};
+use crate::sync::{CountingU64, Mutex, Ordering, global, thread_local};
 
 /// Threads with a cell of their own.
 const CELLS: usize = 16;
 
-/// Which of the first [`CELLS`] cells are taken, a bit each.
-static TAKEN: Mutex<u32> = Mutex::new(0);
+global! {
+    /// Which of the first [`CELLS`] cells are taken, a bit each.
+    static TAKEN: Mutex<u32> = Mutex::new(0);
+}
 
 const _: () = assert!(CELLS <= 32);
 
@@ -56,7 +56,7 @@ fn own_cell() -> usize {
 /// A number alone on its cache line.
 #[derive(Debug, Default)]
 #[repr(align(64))]
-struct Cell(AtomicU64);
+struct Cell(CountingU64);
 
 /// A counter that batches add to, once each.
 #[derive(Debug, Default)]
@@ -86,7 +86,7 @@ impl BatchCounter {
 
 /// A counter for what happens seldom.
 #[derive(Debug, Default)]
-pub(crate) struct Counter(AtomicU64);
+pub(crate) struct Counter(CountingU64);
 
 impl Counter {
     pub(crate) fn add(&self, count: u64) {
@@ -115,9 +115,9 @@ impl Counter {
 /// Something that batches wait for: how often, how long together, how long at most.
 #[derive(Debug, Default)]
 pub(crate) struct Stalls {
-    count: AtomicU64,
-    total_ns: AtomicU64,
-    longest_ns: AtomicU64,
+    count: CountingU64,
+    total_ns: CountingU64,
+    longest_ns: CountingU64,
 }
 
 impl Stalls {

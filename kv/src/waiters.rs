@@ -7,11 +7,9 @@
 
 use std::time::Instant;
 
-use parking_lot::{Condvar, Mutex};
-
 use crate::address::TableId;
 use crate::hash::hash;
-use crate::sync::{AtomicUsize, Ordering, fence};
+use crate::sync::{AtomicUsize, Condvar, Mutex, Ordering, Planted, fence, planted};
 
 const STRIPES: usize = 64;
 
@@ -68,7 +66,7 @@ impl Waiters {
         }
         for &key in keys {
             let stripe = self.stripe(table, key);
-            *stripe.releases.lock() += 1;
+            *stripe.releases.lock() += u64::from(!planted(Planted::ReleaseUncounted));
             stripe.released.notify_all();
         }
     }

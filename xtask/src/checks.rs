@@ -108,7 +108,7 @@ const PYTHON_STAGES: [PythonStage; 4] = [
     },
 ];
 
-fn cargo(root: &Path) -> Command {
+pub(crate) fn cargo(root: &Path) -> Command {
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.current_dir(root);
     cargo

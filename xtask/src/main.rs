@@ -7,6 +7,7 @@ mod checks;
 mod command;
 mod environment;
 mod interpreter;
+mod models;
 mod workspace;
 
 use std::ffi::OsString;
@@ -32,6 +33,8 @@ enum Command {
     Demo(PassedOn),
     /// Everything that CI checks: format, lints, Rust and Python tests
     Test(checks::Args),
+    /// Model checking of the store's concurrency; see docs/testing.md
+    Models(models::Args),
     /// Measurements; each prints a table and takes --json FILE and --quick
     #[command(subcommand)]
     Bench(bench::Measurement),
@@ -58,6 +61,7 @@ fn run(command: Command) -> Result<ExitCode> {
     match command {
         Command::Demo(PassedOn { args }) => demo(&args),
         Command::Test(args) => checks::run(&args),
+        Command::Models(args) => models::run(&args),
         Command::Bench(measurement) => bench::run(measurement),
     }
 }

@@ -49,11 +49,9 @@ mod pressure;
 
 use std::sync::Arc;
 
-use parking_lot::{Condvar, Mutex, MutexGuard};
-
 use crate::error::{Error, Result};
 use crate::store::Core;
-use crate::sync::{AtomicU64, Ordering};
+use crate::sync::{AtomicU64, Condvar, Mutex, MutexGuard, Ordering};
 
 pub(crate) use pass::Pass;
 pub(crate) use pins::Pins;

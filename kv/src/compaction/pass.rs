@@ -17,6 +17,7 @@ use crate::log::{PageFull, View};
 use crate::operation::{Clock, Outcome, Width};
 use crate::record::{HEADER_BYTES, RecordImage};
 use crate::store::Core;
+use crate::sync::{Planted, planted};
 
 /// Rows whose index misses overlap, and that are copied under one pin.
 const GROUP_ROWS: usize = 32;
@@ -73,6 +74,9 @@ impl Core {
         let start = self.log.begin();
         let end = start + self.log.page_bytes();
         let bytes = Budget::compaction_buffer_bytes_for(self.log.page_bytes()) as usize;
+        if planted(Planted::BeginEarly) {
+            self.log.set_begin(end);
+        }
         let mut buffer = pass.buffer.take().unwrap_or_else(|| AlignedBuffer::zeroed(bytes));
         let copied = self.move_rows(pass, &mut buffer, start);
         // Walking chains reads into the same buffer: the page is not needed any more.

@@ -3,10 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use parking_lot::RwLock;
-
 use super::{BLOCK_BYTES, Device, DeviceOptions, Freed, Read, transfer};
 use crate::error::{Error, Result};
+use crate::sync::RwLock;
 
 /// A device without a disk: for tests, and for Miri. Nothing is durable, and nothing counts against a
 /// memory budget.

@@ -11,11 +11,7 @@
 mod portable;
 mod slots;
 
-use std::time::Duration;
-
-use parking_lot::{Condvar, Mutex};
-
-use crate::sync::{AtomicBool, Ordering};
+use crate::sync::{AtomicBool, Condvar, Mutex, Ordering, Planted, planted};
 
 /// Keeps what this thread sees in place until it is dropped: frames, settled pages, the gate's state.
 #[must_use]
@@ -48,18 +44,6 @@ pub(crate) fn is_pinned() -> bool {
 pub(crate) fn barrier() {
     debug_assert!(!is_pinned());
     if slots::available() { slots::barrier() } else { portable::barrier() }
-}
-
-/// Waits a little for a pinned thread, the longer the more rounds it has been: it may have lost its core.
-fn wait(round: &mut u32) {
-    *round += 1;
-    if *round > 64 {
-        std::thread::park_timeout(Duration::from_micros(20));
-    } else if *round > 8 {
-        std::thread::yield_now();
-    } else {
-        std::hint::spin_loop();
-    }
 }
 
 /// Lets batches in, or holds them while a checkpoint fixes the state.
@@ -98,7 +82,9 @@ impl Gate {
     pub(crate) fn pause(&self) -> Pause<'_> {
         self.paused.store(true, Ordering::SeqCst);
         let pause = Pause(self);
-        barrier();
+        if !planted(Planted::PauseAtOnce) {
+            barrier();
+        }
         pause
     }
 }

@@ -6,8 +6,7 @@
 
 use std::sync::Arc;
 
-use super::wait;
-use crate::sync::{AtomicBool, Ordering};
+use crate::sync::{AtomicBool, Ordering, rest};
 
 pub(super) use crossbeam_epoch::{Guard, is_pinned, pin};
 
@@ -24,6 +23,6 @@ pub(super) fn barrier() {
     let mut round = 0;
     while !passed.load(Ordering::Acquire) {
         pin().flush();
-        wait(&mut round);
+        rest(&mut round);
     }
 }

@@ -27,10 +27,10 @@ use std::cell::Cell;
 use std::marker::PhantomData;
 use std::sync::OnceLock;
 
-use parking_lot::Mutex;
-
-use super::wait;
-use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Ordering, compiler_fence, fence};
+use crate::sync::{
+    AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering, compiler_fence, fence, global, rest,
+    thread_local,
+};
 
 /// Slots are made in blocks of this many, and never given back to the system.
 const BLOCK_SLOTS: usize = 64;
@@ -105,11 +105,13 @@ impl Slot {
     }
 }
 
-static ERA: AtomicU64 = AtomicU64::new(1);
-static BLOCKS: [OnceLock<Box<[Slot; BLOCK_SLOTS]>>; BLOCKS_MAX] =
-    [const { OnceLock::new() }; BLOCKS_MAX];
-/// Numbers of slots that nobody uses, and how many there have been.
-static FREE: Mutex<(Vec<usize>, usize)> = Mutex::new((Vec::new(), 0));
+global! {
+    static ERA: AtomicU64 = AtomicU64::new(1);
+    static BLOCKS: [OnceLock<Box<[Slot; BLOCK_SLOTS]>>; BLOCKS_MAX] =
+        [const { OnceLock::new() }; BLOCKS_MAX];
+    /// Numbers of slots that nobody uses, and how many there have been.
+    static FREE: Mutex<(Vec<usize>, usize)> = Mutex::new((Vec::new(), 0));
+}
 
 fn slot(number: usize) -> &'static Slot {
     let block = BLOCKS[number / BLOCK_SLOTS]
@@ -122,7 +124,8 @@ struct Owner(&'static Slot);
 
 impl Drop for Owner {
     fn drop(&mut self) {
-        OWN.set(None);
+        // It has nothing to destroy, so it is there; but in a model.
+        let _ = OWN.try_with(|own| own.set(None));
         self.0.give_back();
     }
 }
@@ -153,13 +156,13 @@ impl Drop for Pin {
 /// This thread's slot, unless it has none yet or is ending.
 #[inline]
 pub(super) fn own() -> Option<&'static Slot> {
-    OWN.get()
+    OWN.try_with(Cell::get).ok().flatten()
 }
 
 /// A thread's first pin; or one of a thread that is ending, whose own slot is gone: that pin gets a slot
 /// for itself.
 pub(super) fn pin_anew() -> Pin {
-    let own = OWNER.try_with(|owner| owner.0).inspect(|&slot| OWN.set(Some(slot)));
+    let own = OWNER.try_with(|owner| owner.0).inspect(|&slot| OWN.with(|own| own.set(Some(slot))));
     own.unwrap_or_else(|_| Slot::take(true)).pin()
 }
 
@@ -179,7 +182,7 @@ pub(super) fn barrier() {
         // Ends: a pinned thread only computes. Acquire: pairs with the Release in `unpin`.
         while matches!(slot(number).era.load(Ordering::Acquire), pinned if pinned != 0 && pinned < era)
         {
-            wait(&mut round);
+            rest(&mut round);
         }
     }
 }
@@ -195,7 +198,7 @@ pub(super) fn available() -> bool {
     *AVAILABLE.get_or_init(|| membarrier::register() && membarrier::watch_forks())
 }
 
-#[cfg(all(target_os = "linux", not(miri)))]
+#[cfg(all(target_os = "linux", not(any(miri, embank_shuttle))))]
 mod membarrier {
     const PRIVATE_EXPEDITED: libc::c_int = 1 << 3;
     const REGISTER_PRIVATE_EXPEDITED: libc::c_int = 1 << 4;
@@ -241,14 +244,15 @@ mod membarrier {
     }
 }
 
-#[cfg(not(all(target_os = "linux", not(miri))))]
+#[cfg(not(all(target_os = "linux", not(any(miri, embank_shuttle)))))]
 mod membarrier {
+    /// In a model all that happens is one sequence, with nothing for a fence to order.
     pub(super) fn register() -> bool {
-        false
+        cfg!(embank_shuttle)
     }
 
     pub(super) fn watch_forks() -> bool {
-        false
+        cfg!(embank_shuttle)
     }
 
     pub(super) fn fence_all_threads() {}

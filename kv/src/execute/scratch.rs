@@ -6,6 +6,7 @@ use super::CHUNK_KEYS;
 use crate::address::Address;
 use crate::device::AlignedBuffer;
 use crate::index::{Candidates, Entry};
+use crate::sync::thread_local;
 
 /// Keys whose rows must be read are set aside until there are so many: bounds the scratch memory.
 pub(super) const PENDING_KEYS_MAX: usize = 4096;

@@ -4,7 +4,7 @@ use super::bucket::{Bucket, Meta, SLOTS};
 use super::entry::Entry;
 use super::{BUCKET_BYTES, Index};
 use crate::budget::Budget;
-use crate::sync::{Backoff, Ordering};
+use crate::sync::{Backoff, Ordering, Planted, planted};
 
 /// Used slots per primary bucket at which the next bucket is split. At 5, a sixth of the buckets
 /// have an overflow bucket and an entry costs 14 to 15 bytes (the tests measure it).
@@ -176,7 +176,9 @@ impl Index {
         locked.will_change();
         // From here on entries move. Each slot store below is a Release after this one: a lookup
         // that reads a moved slot also sees this bit, or the version that follows it.
-        bucket.meta().store(locked.meta.splitting().0, Ordering::Relaxed);
+        if !planted(Planted::SplitUntold) {
+            bucket.meta().store(locked.meta.splitting().0, Ordering::Relaxed);
+        }
         let (low_numbers, rest) = numbers.split_at(overflow_buckets_for(low.len()));
         let (high_numbers, unused) = rest.split_at(overflow_buckets_for(high.len()));
         let target = self.bucket(upper);

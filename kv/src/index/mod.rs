@@ -33,18 +33,16 @@ mod entry;
 mod grow;
 pub(crate) mod image;
 mod purge;
-#[cfg(all(target_arch = "x86_64", not(miri)))]
+#[cfg(all(target_arch = "x86_64", not(any(miri, embank_shuttle))))]
 mod simd;
 #[cfg(test)]
 mod tests;
-
-use parking_lot::Mutex;
 
 use crate::address::Address;
 use crate::budget::Budget;
 use crate::error::Result;
 use crate::region::{HUGE_PAGE_BYTES, Region};
-use crate::sync::{AtomicU64, Backoff, Ordering, fence};
+use crate::sync::{AtomicU64, Backoff, Mutex, Ordering, Planted, fence, planted};
 
 use bucket::{Bucket, Meta, SLOTS};
 use cut::Eras;
@@ -53,8 +51,10 @@ pub(crate) use entry::{ADDRESS_LIMIT, Entry, Probe};
 use grow::{Growth, OverflowPool};
 
 const BUCKET_BYTES: usize = 64;
-/// Buckets of an empty index: 16 KiB.
-const INITIAL_LEVEL: u32 = 8;
+/// Buckets of an empty index: 16 KiB. In a model, one.
+const INITIAL_LEVEL: u32 = if cfg!(embank_shuttle) { 0 } else { 8 };
+/// The least unit in which memory is charged to the budget.
+const GRANULE_BYTES_MIN: u64 = if cfg!(embank_shuttle) { 512 } else { 4096 };
 
 /// The slots of a bucket that may lead to a key, in slot order; rarely more than one.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -228,7 +228,7 @@ impl Index {
             growth: Mutex::new(Growth::default()),
             pool: Mutex::new(OverflowPool::default()),
             eras: Eras::new(budget.saved_bytes_max()),
-            granule_bytes: if huge { HUGE_PAGE_BYTES as u64 } else { 4096 },
+            granule_bytes: if huge { HUGE_PAGE_BYTES as u64 } else { GRANULE_BYTES_MIN },
         })
     }
 
@@ -348,7 +348,7 @@ impl Index {
                 // any of them came from a split, that split's `SPLITTING` or version shows here.
                 fence(Ordering::Acquire);
                 let after = Meta(bucket.meta().load(Ordering::Relaxed));
-                if after.same_layout_as(meta) {
+                if after.same_layout_as(meta) || planted(Planted::LookupOnce) {
                     return;
                 }
             }
@@ -456,7 +456,7 @@ impl Index {
                 }
             }
         }
-        if matching != *searched {
+        if matching != *searched && !planted(Planted::InsertUnchecked) {
             return Inserted::Changed;
         }
         locked.will_change();

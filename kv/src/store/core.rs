@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use parking_lot::RwLock;
-
 use super::lengths::Lengths;
 use super::reading::ReadAt;
 use super::tables::TableState;
@@ -21,7 +19,7 @@ use crate::log::page::PAGE_HEADER_BYTES;
 use crate::operation::Width;
 use crate::record::{VALUE_BYTES_MAX, record_bytes};
 use crate::stats::Counters;
-use crate::sync::Ordering;
+use crate::sync::{Ordering, RwLock};
 use crate::waiters::Waiters;
 
 /// What batches and the writer thread share.

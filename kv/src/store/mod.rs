@@ -12,10 +12,7 @@ mod tables;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::Instant;
-
-use parking_lot::Mutex;
 
 pub(crate) use self::core::Core;
 use crate::address::TableId;
@@ -28,6 +25,8 @@ use crate::execute::{
     take_scratch, try_single,
 };
 use crate::operation::{Clock, Operation, Outcome, Promoted, Width};
+use crate::sync::Mutex;
+use crate::sync::thread::JoinHandle;
 use crate::waiters::{ReleaseTicket, Waiters};
 use checkpointing::Newest;
 pub use checkpointing::Recovered;

@@ -5,8 +5,6 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 
-use parking_lot::{Mutex, RwLock};
-
 use super::lengths::Lengths;
 use super::tables::{TableState, check_value_bytes};
 use super::{Core, Newest, Recovered, Serving, Store, StoreOptions};
@@ -23,6 +21,7 @@ use crate::index::Index;
 use crate::log::page::{PageIdentity, check_image};
 use crate::log::{Extent, Log};
 use crate::stats::Counters;
+use crate::sync::{Mutex, RwLock, thread};
 use crate::waiters::Waiters;
 
 /// Beside what stays free below the quota.
@@ -114,7 +113,7 @@ impl Store {
         let core = Arc::new(core);
         let writer = {
             let core = Arc::clone(&core);
-            std::thread::Builder::new()
+            thread::Builder::new()
                 .name("embank-writer".into())
                 .spawn(move || core.log.run_writer(|| core.cache.give_way(&core.log)))
                 .map_err(|e| Error::io("start the writer thread for", dir, e))?
@@ -138,7 +137,7 @@ impl Store {
             _lock: Some(lock),
         };
         if core.space.background() {
-            let started = std::thread::Builder::new()
+            let started = thread::Builder::new()
                 .name("embank-compactor".into())
                 .spawn(move || core.run_compactor());
             // On failure the drop of `store` ends the writer.

@@ -18,8 +18,6 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use parking_lot::{Mutex, RwLock};
-
 use super::open::{CoreParts, check_bank_file, check_last_page, no_checkpoint_left};
 use super::{Core, Newest, Recovered, Serving, Store, StoreOptions};
 use crate::bank_file::BankFile;
@@ -31,6 +29,7 @@ use crate::error::{Error, Result};
 use crate::hold::Hold;
 use crate::index::Index;
 use crate::stats::Counters;
+use crate::sync::{Mutex, RwLock};
 use crate::waiters::Waiters;
 
 /// The checkpoint that a read-only store is at.

@@ -1,0 +1,123 @@
+//! The store's concurrency under a model checker.
+//!
+//! **Approach.** A model is a handful of threads, each of a few operations, on the code that the store runs with. Built
+//! with `--cfg embank_shuttle`, all atomics, locks and threads of it are those of `sync::modelled`: shuttle runs
+//! one thread at a time and chooses at each operation who goes on. A schedule is one such sequence of choices; a
+//! model is run through many, by turns drawn at random and by PCT (Burckhardt et al., ASPLOS 2010), which lets
+//! one thread run as long as it can and changes that at a few random steps only. Sizes are small (`budget`,
+//! `index`: pages of 512 bytes, an index of one bucket), so that a few steps turn a page or split a bucket.
+//!
+//! **A model that can't fail proves nothing.** So each is also run with bugs planted (`sync::Planted`), and each of
+//! those must be found.
+//!
+//! **Blind for** whatever only a weaker memory model shows: all operations happen in one sequence. That goes for
+//! the argument of `epoch::slots` about `membarrier`, too: its slots and eras run here, its fences order nothing.
+//! And for what a real device does: memory takes its place.
+//!
+//! `docs/testing.md` has the commands. `EMBANK_MODEL_SCHEDULES` and `EMBANK_MODEL_SEED` set how many schedules each
+//! model is run through and where it begins: at the seed of a turn that failed, to see that again.
+
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+mod index;
+mod log;
+mod records;
+mod store;
+
+use std::io::Write;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Instant;
+
+use shuttle::scheduler::{PctScheduler, RandomScheduler};
+use shuttle::{Config, FailurePersistence, MaxSteps, Runner};
+
+use crate::sync::{Planted, plant};
+
+/// Schedules of each model, unless the environment asks for more.
+const SCHEDULES_DEFAULT: usize = 400;
+/// Schedules of one seed and one scheduler.
+const SCHEDULES_PER_TURN: usize = 100;
+/// A planted bug must be found within so many.
+const SCHEDULES_TO_FIND: usize = 20_000;
+/// More than any schedule of any model takes: one that goes on for so long goes on for ever.
+const STEPS_MAX: usize = 300_000;
+/// At so many steps PCT changes who runs, less one.
+const DEPTHS: [usize; 3] = [2, 3, 5];
+const STACK_BYTES: usize = 512 << 10;
+
+fn from_environment(name: &str, default: impl FnOnce() -> u64) -> u64 {
+    match std::env::var(name) {
+        Ok(value) => value.parse().unwrap_or_else(|_| panic!("{name} is a number, not {value:?}")),
+        Err(_) => default(),
+    }
+}
+
+fn first_seed() -> u64 {
+    from_environment("EMBANK_MODEL_SEED", || {
+        use std::hash::{BuildHasher, RandomState};
+        RandomState::new().hash_one(0) >> 32
+    })
+}
+
+/// Tells the reader, past the capture of the test harness, which so keeps the many panics of planted bugs to itself.
+fn report(line: &str) {
+    let _ = writeln!(std::io::stderr(), "{line}");
+}
+
+/// Runs a model through the schedules of one turn, by its seed random ones or such of PCT.
+fn run_turn(seed: u64, schedules: usize, model: fn()) {
+    let mut config = Config::new();
+    config.stack_size = STACK_BYTES;
+    config.max_steps = MaxSteps::FailAfter(STEPS_MAX);
+    config.failure_persistence = FailurePersistence::None;
+    config.silence_warnings = true;
+    if seed.is_multiple_of(2) {
+        Runner::new(RandomScheduler::new_from_seed(seed, schedules), config).run(model);
+    } else {
+        let depth = DEPTHS[seed as usize / 2 % DEPTHS.len()];
+        Runner::new(PctScheduler::new_from_seed(seed, depth, schedules), config).run(model);
+    }
+}
+
+/// Runs a model through as many schedules as are asked for; it must not fail in any.
+fn explore(name: &str, model: fn()) {
+    let wanted = from_environment("EMBANK_MODEL_SCHEDULES", || SCHEDULES_DEFAULT as u64) as usize;
+    let (seed, began) = (first_seed(), Instant::now());
+    for turn in 0..wanted.div_ceil(SCHEDULES_PER_TURN) as u64 {
+        let run = AssertUnwindSafe(|| run_turn(seed.wrapping_add(turn), SCHEDULES_PER_TURN, model));
+        if let Err(panic) = catch_unwind(run) {
+            let from = seed.wrapping_add(turn);
+            eprintln!(
+                "model {name}: failed in the turn of seed {from} (from seed {seed}, turn {turn})"
+            );
+            std::panic::resume_unwind(panic);
+        }
+    }
+    let seconds = began.elapsed().as_secs_f64();
+    let schedules = wanted.next_multiple_of(SCHEDULES_PER_TURN);
+    report(&format!("model {name}: {schedules} schedules in {seconds:.1} s, from seed {seed}"));
+}
+
+/// Runs a model with a bug planted; it must fail in some schedule, and in none of the first turns' without the bug.
+fn finds(bug: Planted, model: fn()) {
+    let (seed, began) = (first_seed(), Instant::now());
+    for turn in 0..(SCHEDULES_TO_FIND / SCHEDULES_PER_TURN) as u64 {
+        if turn < 2 {
+            run_turn(seed.wrapping_add(turn), SCHEDULES_PER_TURN, model);
+        }
+        plant(Some(bug));
+        let run = AssertUnwindSafe(|| run_turn(seed.wrapping_add(turn), SCHEDULES_PER_TURN, model));
+        let found = catch_unwind(run);
+        plant(None);
+        if let Err(panic) = found {
+            let text = panic.downcast_ref::<&str>().copied();
+            let text = text.or(panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("?");
+            let (seconds, turn) = (began.elapsed().as_secs_f64(), turn + 1);
+            report(&format!(
+                "planted {bug:?}: found in turn {turn} of {SCHEDULES_PER_TURN} schedules, {seconds:.1} s, from seed {seed}: {text}"
+            ));
+            return;
+        }
+    }
+    panic!("{bug:?} was planted and not found in {SCHEDULES_TO_FIND} schedules from seed {seed}");
+}

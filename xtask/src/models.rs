@@ -1,0 +1,49 @@
+//! `models`: the store under a model checker.
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::process::{Command, ExitCode};
+
+use anyhow::Result;
+
+use crate::{checks, command, workspace};
+
+/// Options of `models`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Only models whose paths begin like this: `index`, `log::planted`
+    name: Option<String>,
+    /// Schedules of each model [default: 400]
+    #[arg(long)]
+    schedules: Option<u64>,
+    /// The first turn's seed [default: random]; the turn that failed prints its own
+    #[arg(long)]
+    seed: Option<u64>,
+}
+
+/// Builds the store for the model checker and runs its models.
+///
+/// # Errors
+/// There is no repository around this crate; a model fails, or misses a planted bug.
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    command::shown(&mut cargo_test(&workspace::root()?, args))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn cargo_test(root: &Path, args: &Args) -> Command {
+    let mut cargo = checks::cargo(root);
+    let mut flags = std::env::var_os("RUSTFLAGS").unwrap_or_default();
+    flags.push(OsString::from(" --cfg embank_shuttle"));
+    // Other flags make other builds: a folder of its own keeps the usual one warm.
+    cargo.env("RUSTFLAGS", flags).args(["test", "--locked", "--target-dir", "target/models"]);
+    cargo.args(["--package", "embank-kv", "--lib", "--"]);
+    cargo.arg(args.name.as_deref().map_or("models::".to_owned(), |name| format!("models::{name}")));
+    for (name, value) in
+        [("EMBANK_MODEL_SCHEDULES", args.schedules), ("EMBANK_MODEL_SEED", args.seed)]
+    {
+        if let Some(value) = value {
+            cargo.env(name, value.to_string());
+        }
+    }
+    cargo
+}
