@@ -20,12 +20,15 @@ const BUDGET_BYTES: u64 = 256 << 10;
 const KEYS: u64 = 40;
 const WORDS_MAX: u32 = 90;
 
+/// A table of a checkpoint: its width, bytes of the longest value, descriptor, rows.
+type HeldTable = (Width, u32, Vec<u8>, BTreeMap<u64, Vec<u8>>);
+
 /// What a checkpoint holds, as it stands beside the fixture.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Held {
     blob: Vec<u8>,
-    /// By name: width, bytes of the longest value, descriptor, rows.
-    tables: BTreeMap<String, (Width, u32, Vec<u8>, BTreeMap<u64, Vec<u8>>)>,
+    /// By name.
+    tables: BTreeMap<String, HeldTable>,
 }
 
 fn hex(bytes: &[u8]) -> String {
