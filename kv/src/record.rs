@@ -285,7 +285,7 @@ impl<'g> RecordRef<'g> {
 ///
 /// # Safety
 /// `from` leads to as many words as `into` has.
-#[cfg(any(not(target_arch = "x86_64"), miri, embank_shuttle))]
+#[cfg(any(not(target_arch = "x86_64"), miri, embank_shuttle, embank_tsan))]
 #[inline]
 unsafe fn load_words(from: *const AtomicU64, into: &mut [[u8; 8]]) {
     for (i, to) in into.iter_mut().enumerate() {
@@ -302,7 +302,7 @@ unsafe fn load_words(from: *const AtomicU64, into: &mut [[u8; 8]]) {
 ///
 /// # Safety
 /// `from` leads to as many words as `into` has.
-#[cfg(all(target_arch = "x86_64", not(any(miri, embank_shuttle))))]
+#[cfg(all(target_arch = "x86_64", not(any(miri, embank_shuttle, embank_tsan))))]
 #[inline]
 unsafe fn load_words(from: *const AtomicU64, into: &mut [[u8; 8]]) {
     use std::arch::asm;
@@ -338,7 +338,7 @@ unsafe fn load_words(from: *const AtomicU64, into: &mut [[u8; 8]]) {
 ///
 /// # Safety
 /// `to` leads to as many words as `from` has.
-#[cfg(any(not(target_arch = "x86_64"), miri, embank_shuttle))]
+#[cfg(any(not(target_arch = "x86_64"), miri, embank_shuttle, embank_tsan))]
 #[inline]
 unsafe fn store_words(from: &[u64], to: *const AtomicU64) {
     for (i, word) in from.iter().enumerate() {
@@ -356,7 +356,7 @@ unsafe fn store_words(from: &[u64], to: *const AtomicU64) {
 ///
 /// # Safety
 /// `to` leads to as many words as `from` has.
-#[cfg(all(target_arch = "x86_64", not(any(miri, embank_shuttle))))]
+#[cfg(all(target_arch = "x86_64", not(any(miri, embank_shuttle, embank_tsan))))]
 #[inline]
 unsafe fn store_words(from: &[u64], to: *const AtomicU64) {
     use std::arch::asm;

@@ -16,7 +16,7 @@
 //! | 1 | 0 | one slot may be changing; each is good by itself |
 //! | 1 | 1 | entries are moving between buckets: a lookup that misses must look again |
 
-#[cfg(any(test, miri, embank_shuttle, not(target_arch = "x86_64")))]
+#[cfg(any(test, miri, embank_shuttle, embank_tsan, not(target_arch = "x86_64")))]
 use super::entry::Entry;
 use super::entry::Probe;
 use crate::sync::AtomicU64;
@@ -58,18 +58,18 @@ impl Bucket {
     /// moment of the call: whoever uses one loads it again.
     #[inline]
     pub(super) fn matching(&self, probe: Probe) -> u32 {
-        #[cfg(all(target_arch = "x86_64", not(any(miri, embank_shuttle))))]
+        #[cfg(all(target_arch = "x86_64", not(any(miri, embank_shuttle, embank_tsan))))]
         {
             super::simd::matching(self, probe)
         }
-        #[cfg(not(all(target_arch = "x86_64", not(any(miri, embank_shuttle)))))]
+        #[cfg(not(all(target_arch = "x86_64", not(any(miri, embank_shuttle, embank_tsan)))))]
         {
             self.matching_by_slot(probe)
         }
     }
 
     /// The plain form of `matching`: the one for other processors, and the reference in tests.
-    #[cfg(any(test, miri, embank_shuttle, not(target_arch = "x86_64")))]
+    #[cfg(any(test, miri, embank_shuttle, embank_tsan, not(target_arch = "x86_64")))]
     pub(super) fn matching_by_slot(&self, probe: Probe) -> u32 {
         let mut matching = 0;
         for (i, slot) in self.slots.iter().enumerate() {

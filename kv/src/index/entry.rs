@@ -46,7 +46,7 @@ impl Probe {
     }
 
     /// The bits, 18 of them.
-    #[cfg(all(target_arch = "x86_64", not(any(miri, embank_shuttle))))]
+    #[cfg(all(target_arch = "x86_64", not(any(miri, embank_shuttle, embank_tsan))))]
     #[inline]
     pub(super) fn bits(self) -> i32 {
         self.0 as i32

@@ -33,7 +33,7 @@ mod entry;
 mod grow;
 pub(crate) mod image;
 mod purge;
-#[cfg(all(target_arch = "x86_64", not(any(miri, embank_shuttle))))]
+#[cfg(all(target_arch = "x86_64", not(any(miri, embank_shuttle, embank_tsan))))]
 mod simd;
 #[cfg(test)]
 mod tests;
