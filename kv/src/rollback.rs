@@ -85,7 +85,9 @@ fn check_that_it_opens(
     let images = checkpoints.images(&manifest)?;
     let (mut buckets, mut entries) = (images.read()?, Vec::new());
     // Ends: with the index.
-    while buckets.next_bucket(&mut entries)?.is_some() {}
+    while buckets.next_bucket(&mut entries)?.is_some() {
+        entries.clear();
+    }
     checkpoints.blob(&manifest)?;
     let options = DeviceOptions {
         segment_size_bytes: manifest.segment_bytes,

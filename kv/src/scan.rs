@@ -247,7 +247,7 @@ impl Scan<'_> {
         let mut chains = Vec::new();
         let mut entries = Vec::new();
         while let Some((bucket, depth)) = buckets.next_bucket(&mut entries)? {
-            for entry in &entries {
+            for entry in entries.drain(..) {
                 let address = entry.address().raw();
                 // Chains go down: from below the window, none leads into it.
                 if address < self.window.start {

@@ -104,6 +104,7 @@ pub(super) fn for_each_bucket(
     let mut entries = Vec::new();
     while let Some((bucket, depth)) = buckets.next_bucket(&mut entries)? {
         visit(bucket, depth, &entries)?;
+        entries.clear();
     }
     Ok(())
 }
