@@ -321,9 +321,12 @@ impl Scan<'_> {
     /// Takes a chain a record down; false at its end.
     fn step(&mut self, chain: &mut Chain, bytes: &[u8]) -> Result<bool> {
         let bytes = &bytes[..chain.bytes.min(bytes.len())];
+        let room = self.page.len() as u64 - chain.at % self.page.len() as u64;
+        if room < HEADER_BYTES as u64 {
+            return Err(self.damaged(chain.at, "no record fits there"));
+        }
         let image = RecordImage::new(bytes);
         let wanted = image.shape().record_bytes();
-        let room = self.page.len() as u64 - chain.at % self.page.len() as u64;
         if wanted as u64 > room || wanted > self.core.record_bytes_max() {
             return Err(self.damaged(chain.at, "its length runs past its page"));
         }

@@ -12,8 +12,8 @@ use std::fs;
 use std::path::PathBuf;
 
 use common::{options, peek, put};
-use embank_kv::inspect::TableReader;
-use embank_kv::{Store, TableId};
+use embank_kv::inspect::{SalvageOptions, TableReader, VerifyOptions, salvage, verify};
+use embank_kv::{Error, Store, TableId};
 
 const BUDGET_BYTES: u64 = 256 << 10;
 const PAGE_BYTES: u64 = 8 << 10;
@@ -38,6 +38,20 @@ fn change_words(image: &PathBuf, change: impl FnOnce(&mut [[u8; 8]])) {
     fs::write(image, bytes).unwrap();
 }
 
+/// An image that claimed 2^43 buckets had a terabyte asked for before anything was read.
+#[test]
+fn an_index_is_not_larger_than_its_files() {
+    let (dir, _, image) = bank();
+    change_words(&image, |words| words[0] = 43_u64.to_le_bytes());
+    let error = Store::open(dir.path(), &options(BUDGET_BYTES)).unwrap_err();
+    assert!(matches!(&error, Error::Damaged { path, .. } if *path == image), "{error}");
+    let report = verify(dir.path(), &VerifyOptions::default(), &mut |_| {}).unwrap();
+    assert!(report.damage.iter().any(|damage| damage.path == image), "{:?}", report.damage);
+    let new = dir.path().join("new");
+    let report = salvage(dir.path(), &new, &SalvageOptions::default(), &mut |_| {}).unwrap();
+    assert_eq!(report.tables[0].rows, 500);
+}
+
 /// An entry that led to the last bytes of a page, where no header fits, was read beyond what had been read.
 #[test]
 fn an_entry_that_leads_to_a_pages_end_is_damage() {
@@ -58,6 +72,9 @@ fn an_entry_that_leads_to_a_pages_end_is_damage() {
         let store = Store::open(dir.path(), &options(BUDGET_BYTES)).unwrap();
         for key in 0..500 {
             assert!(peek(&store, table, &[key]).is_err());
+        }
+        if chained == 1 {
+            assert!(store.scan(table).unwrap().next_row().is_err());
         }
         let mut reader = TableReader::open(dir.path(), None, "rows").unwrap();
         let damage = reader.for_each_row(&mut |_, _| panic!("no entry leads to a row")).unwrap();

@@ -150,8 +150,7 @@ impl Images {
 
     /// Goes through all buckets from the beginning; one reader at a time.
     pub(crate) fn read(&self) -> Result<BucketReader<'_>> {
-        let mut input = self.reader(0)?;
-        let newest = ImageHead::read(&mut input)?;
+        let (input, newest) = self.newest()?;
         let mut reader = BucketReader {
             images: self,
             newest,
@@ -168,7 +167,23 @@ impl Images {
 
     /// Bytes that a reader needs to tell which buckets it has seen: a bit for each.
     pub(crate) fn reader_bytes(&self) -> Result<u64> {
-        Ok(ImageHead::read(&mut self.reader(0)?)?.bucket_count().div_ceil(8))
+        Ok(self.newest()?.1.bucket_count().div_ceil(8))
+    }
+
+    /// The newest image, and what it says of the index. Each bucket is in some file, with 8 bytes at least: a head
+    /// that claims more than that is damage, not a reason to ask for memory.
+    fn newest(&self) -> Result<(CheckedReader, ImageHead)> {
+        let mut input = self.reader(0)?;
+        let head = ImageHead::read(&mut input)?;
+        let mut file_bytes = 0_u64;
+        for (file, path, _) in &self.files {
+            file_bytes += file.metadata().map_err(|e| Error::io("stat", path, e))?.len();
+        }
+        if head.bucket_count() > file_bytes / 8 {
+            let what = format!("{} buckets are more than its files hold", head.bucket_count());
+            return Err(input.damaged(0, what));
+        }
+        Ok((input, head))
     }
 
     fn reader(&self, i: usize) -> Result<CheckedReader> {
