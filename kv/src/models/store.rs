@@ -101,12 +101,9 @@ impl Bank {
     /// A new one after `begin`.
     fn new(begin: impl FnOnce(&Bank)) -> Arc<Bank> {
         quietly(|| {
-            // Memory, if the system has it: each schedule makes some files.
-            let memory = Path::new("/dev/shm");
-            let dir =
-                if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() };
+            let dir = ROOT.with(|root| tempfile::tempdir_in(root)).unwrap();
             let device = MemoryDevice::new(&DeviceOptions::default()).unwrap();
-            let bank = Bank::open(Arc::new(dir.unwrap()), Arc::new(device));
+            let bank = Bank::open(Arc::new(dir), Arc::new(device));
             begin(&bank);
             Arc::new(bank)
         })
