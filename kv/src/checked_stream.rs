@@ -290,6 +290,19 @@ impl CheckedReader {
     }
 }
 
+/// Copies a stream, checking it, to a file that must not exist, durably but for its name. Returns its length in bytes.
+pub(crate) fn copy(from: &Path, into: &Path, identity: StreamIdentity) -> Result<u64> {
+    let mut reader = CheckedReader::open(from, identity)?;
+    let mut writer = CheckedWriter::create(into, identity)?;
+    while let Some(bytes) = reader.read_some()? {
+        writer.write(bytes)?;
+    }
+    reader.finish()?;
+    let (file, bytes) = writer.finish()?;
+    file.sync_all().map_err(|e| Error::io("sync", into, e))?;
+    Ok(bytes)
+}
+
 /// Goes through a whole file, whatever is wrong with it; returns each damaged place and what is wrong there.
 /// After a damaged chunk it goes on where the next one lies if this one was full, as all but the last are.
 pub(crate) fn survey(path: &Path, identity: StreamIdentity) -> Result<Vec<(u64, String)>> {

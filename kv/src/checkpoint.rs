@@ -20,11 +20,11 @@ use std::path::{Path, PathBuf};
 
 use crate::address::TableId;
 use crate::budget::{PAGE_BYTES_MAX, PAGE_BYTES_MIN};
-use crate::checked_stream::{CheckedReader, CheckedWriter, StreamIdentity};
+use crate::checked_stream::{self, CheckedReader, CheckedWriter, StreamIdentity};
 use crate::error::{Error, Result};
 use crate::hold::Unread;
 use crate::index::ADDRESS_LIMIT;
-use crate::index::image::Images;
+use crate::index::image::{self, Images};
 use crate::metadata;
 use crate::operation::Width;
 use crate::record::record_bytes;
@@ -357,18 +357,17 @@ impl PartialCheckpoint<'_> {
         })
     }
 
-    /// Links the images of checkpoint `number` into this one, or copies them where the file system can't.
-    pub(crate) fn take_images(&self, number: u64, images: &[ImageEntry]) -> Result<()> {
+    /// Links the images of checkpoint `of` into this one, or copies them where the file system can't.
+    pub(crate) fn take_images(&self, of: CheckpointIdentity, images: &[ImageEntry]) -> Result<()> {
+        let CheckpointIdentity { bank, checkpoint: number } = of;
         if self.link_images(number, images) {
             return Ok(());
         }
         self.unlink_images(images)?;
-        for image in images {
-            let (from, to) =
-                (self.of.image_path(number, image.checkpoint), self.image_path(image.checkpoint));
-            fs::copy(&from, &to)
-                .and_then(|_| File::open(&to)?.sync_all())
-                .map_err(|e| Error::io("copy", from, e))?;
+        for &ImageEntry { checkpoint, .. } in images {
+            let identity = image::identity(CheckpointIdentity { bank, checkpoint });
+            let from = self.of.image_path(number, checkpoint);
+            checked_stream::copy(&from, &self.image_path(checkpoint), identity)?;
         }
         Ok(())
     }

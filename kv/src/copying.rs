@@ -12,13 +12,19 @@
 //! **Crashes.** `BANK` is written last and durably. A directory without it does not open.
 
 use std::fs::{self, File};
-use std::io::{self, Read, Seek, SeekFrom};
+use std::io;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use crate::bank_file::{BankFile, LOCK_NAME};
-use crate::checkpoint::{Checkpoints, Manifest, sync_dir};
+use crate::checked_stream;
+use crate::checkpoint::{
+    CheckpointIdentity, Checkpoints, ImageEntry, Manifest, blob_identity, sync_dir,
+};
 use crate::device::segment_path;
 use crate::error::{Error, Result};
+use crate::index::image;
+use crate::log::page::{PageIdentity, check_image};
 use crate::store::{Store, create_dir_durably, hold_one, lock_dir};
 
 /// What [`Store::copy_checkpoint`] made.
@@ -60,8 +66,8 @@ impl Store {
     ///
     /// # Errors
     /// `InvalidArgument` where there is no bank, no such checkpoint, or something in `to`; `Locked` if somebody else
-    /// makes a bank there; `Damaged` if the manifest does not verify ([`verify`](crate::inspect::verify) looks at the
-    /// rest); `Io`. What was made in `to` is removed then.
+    /// makes a bank there; `Damaged` or `Truncated` if the manifest or something that is written does not verify
+    /// ([`verify`](crate::inspect::verify) looks at what is shared); `Io`. What was made in `to` is removed then.
     pub fn copy_checkpoint(dir: &Path, checkpoint: Option<u64>, to: &Path) -> Result<Copied> {
         let bank_file = BankFile::read_one(dir)?;
         let checkpoints = Checkpoints::look(dir);
@@ -114,7 +120,12 @@ impl Copying<'_> {
             let (from, into) = (segment_path(dir, first), segment_path(self.to, first));
             let end = first + segment_bytes;
             if end > log_end || !self.link(&from, &into)? {
-                self.copy(&from, &into, log_begin.saturating_sub(first)..log_end.min(end) - first)?;
+                self.copy_pages(
+                    manifest,
+                    first,
+                    (&from, &into),
+                    log_begin.max(first)..log_end.min(end),
+                )?;
             }
             first = end;
         }
@@ -124,13 +135,15 @@ impl Copying<'_> {
     fn checkpoint(&mut self, of: &Checkpoints, manifest: &Manifest) -> Result<()> {
         let checkpoints = Checkpoints::open(self.to)?;
         let partial = checkpoints.begin(manifest.number)?;
-        let images = manifest.images.iter().map(|image| image.checkpoint);
-        let images = images.map(|image| of.image_path(manifest.number, image));
-        for from in images.chain([of.blob_path(manifest.number)]) {
+        let blob = (of.blob_path(manifest.number), blob_identity(manifest.identity()));
+        let image = |image: &ImageEntry| {
+            let identity = CheckpointIdentity { bank: manifest.bank, checkpoint: image.checkpoint };
+            (of.image_path(manifest.number, image.checkpoint), image::identity(identity))
+        };
+        for (from, identity) in manifest.images.iter().map(image).chain([blob]) {
             let into = partial.path_of(&from);
             if !self.link(&from, &into)? {
-                let bytes = fs::metadata(&from).map_err(|e| Error::io("stat", &from, e))?.len();
-                self.copy(&from, &into, 0..bytes)?;
+                self.made.copied_bytes += checked_stream::copy(&from, &into, identity)?;
             }
         }
         partial.complete(manifest)?;
@@ -150,23 +163,35 @@ impl Copying<'_> {
         Ok(true)
     }
 
-    /// Copies part of a file to the same place of a new one, durably but for its name.
-    fn copy(&mut self, from: &Path, into: &Path, part: std::ops::Range<u64>) -> Result<()> {
-        let copy = || -> io::Result<u64> {
-            let (mut source, mut copy) = (File::open(from)?, File::create_new(into)?);
-            source.seek(SeekFrom::Start(part.start))?;
-            copy.seek(SeekFrom::Start(part.start))?;
-            let copied = io::copy(&mut source.take(part.end - part.start), &mut copy)?;
-            copy.sync_all()?;
-            Ok(copied)
-        };
-        let (expected, found) =
-            (part.end - part.start, copy().map_err(|e| Error::io("copy", from, e))?);
-        self.made.copied_bytes += found;
-        if found == expected {
-            return Ok(());
+    /// Copies pages of the log, checking them, to the same place of a new file that begins at log offset `first`,
+    /// durably but for its name.
+    fn copy_pages(
+        &mut self,
+        manifest: &Manifest,
+        first: u64,
+        (from, into): (&Path, &Path),
+        pages: std::ops::Range<u64>,
+    ) -> Result<()> {
+        let source = File::open(from).map_err(|e| Error::io("open", from, e))?;
+        let copy = File::create_new(into).map_err(|e| Error::io("create", into, e))?;
+        let mut page = vec![0; 1 << manifest.page_bits];
+        for start in pages.step_by(page.len()) {
+            let offset = start - first;
+            source.read_exact_at(&mut page, offset).map_err(|e| match e.kind() {
+                io::ErrorKind::UnexpectedEof => Error::Truncated {
+                    path: from.to_owned(),
+                    offset,
+                    expected: page.len() as u64,
+                    found: source.metadata().map_or(0, |file| file.len().saturating_sub(offset)),
+                },
+                _ => Error::io("read", from, e),
+            })?;
+            let identity = PageIdentity { page: start >> manifest.page_bits, bank: manifest.bank };
+            check_image(&page, identity, || (from.to_owned(), offset))?;
+            copy.write_all_at(&page, offset).map_err(|e| Error::io("write", into, e))?;
+            self.made.copied_bytes += page.len() as u64;
         }
-        Err(Error::Truncated { path: from.to_owned(), offset: part.start, expected, found })
+        copy.sync_all().map_err(|e| Error::io("sync", into, e))
     }
 }
 

@@ -251,7 +251,7 @@ impl Store {
         let device = log_of(dir, &newest, false)?;
         device.truncate(newest.log_end)?;
         let partial = checkpoints.begin(head.manifest.number)?;
-        import(&mut input, &head, &partial, newest.number, device.as_ref(), progress)?;
+        import(&mut input, &head, &partial, newest.identity(), device.as_ref(), progress)?;
         partial.complete(&head.manifest)?;
         checkpoints.sync()?;
         if !bank_file.has_checkpoint {
@@ -384,7 +384,7 @@ fn import(
     input: &mut CheckedReader,
     head: &Head,
     partial: &PartialCheckpoint<'_>,
-    newest: u64,
+    newest: CheckpointIdentity,
     device: &dyn Device,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<()> {

@@ -4,6 +4,7 @@
 
 mod common;
 
+use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -55,7 +56,7 @@ fn holds_open(store: &Store, version: u64) {
 
 /// Log files that have other names, and those that have none.
 fn segments(dir: &Path) -> (usize, usize) {
-    let files = std::fs::read_dir(dir.join("log")).unwrap();
+    let files = fs::read_dir(dir.join("log")).unwrap();
     let (shared, own): (Vec<u64>, Vec<u64>) =
         files.map(|file| file.unwrap().metadata().unwrap().nlink()).partition(|&names| names > 1);
     (shared.len(), own.len())
@@ -126,7 +127,7 @@ fn a_bank_that_goes_back_takes_nothing_from_its_copy() {
     Store::copy_checkpoint(&bank, None, &copy).unwrap();
     assert_eq!(Store::roll_back(&bank, 1).unwrap(), [2]);
     let unfinished = bank.join("log/0000000000000000.new");
-    std::fs::write(&unfinished, "left by a crash").unwrap();
+    fs::write(&unfinished, "left by a crash").unwrap();
     let store = Store::open(&bank, &options(2)).unwrap();
     assert!(!unfinished.exists());
     holds_open(&store, 1);
@@ -178,27 +179,32 @@ fn what_can_not_be_copied_is_refused_and_leaves_nothing() {
     assert!(refused(dir.path(), None).to_string().contains("is not a bank"));
     assert!(refused(&bank, Some(7)).to_string().contains("those that are kept are [1]"));
     assert!(!to.exists());
-    std::fs::create_dir(&to).unwrap();
-    std::fs::write(to.join("notes"), "mine").unwrap();
+    fs::create_dir(&to).unwrap();
+    fs::write(to.join("notes"), "mine").unwrap();
     assert!(refused(&bank, None).to_string().contains("holds \"notes\""));
-    std::fs::remove_file(to.join("notes")).unwrap();
+    fs::remove_file(to.join("notes")).unwrap();
     // A log file that is gone: found when its turn comes.
     let segment = bank.join(format!("log/{:016x}.seg", 2 * SEGMENT));
-    std::fs::rename(&segment, dir.path().join("away")).unwrap();
+    fs::rename(&segment, dir.path().join("away")).unwrap();
     assert!(matches!(refused(&bank, None), Error::Io { .. }));
-    let left: Vec<_> =
-        std::fs::read_dir(&to).unwrap().map(|file| file.unwrap().file_name()).collect();
+    let left: Vec<_> = fs::read_dir(&to).unwrap().map(|file| file.unwrap().file_name()).collect();
     assert_eq!(left, ["LOCK"]);
     // What is cut short is an error as well, where it is copied: the last file is.
-    std::fs::rename(dir.path().join("away"), &segment).unwrap();
+    fs::rename(dir.path().join("away"), &segment).unwrap();
     let mut files: Vec<_> =
-        std::fs::read_dir(bank.join("log")).unwrap().map(|file| file.unwrap().path()).collect();
+        fs::read_dir(bank.join("log")).unwrap().map(|file| file.unwrap().path()).collect();
     files.sort();
-    let last = std::fs::File::options().write(true).open(files.last().unwrap()).unwrap();
-    let whole = last.metadata().unwrap().len();
-    last.set_len(512).unwrap();
+    let path = files.last().unwrap();
+    let good = fs::read(path).unwrap();
+    fs::write(path, &good[..512]).unwrap();
     assert!(matches!(refused(&bank, None), Error::Truncated { .. }));
-    last.set_len(whole).unwrap();
+    // As is damage to what is copied.
+    let mut bytes = good.clone();
+    bytes[700] ^= 1;
+    fs::write(path, &bytes).unwrap();
+    let error = refused(&bank, None);
+    assert!(matches!(&error, Error::Damaged { path: of, .. } if of == path), "{error}");
+    fs::write(path, good).unwrap();
     Store::copy_checkpoint(&bank, None, &to).unwrap();
     assert!(refused(&bank, None).to_string().contains("holds \""));
 }
