@@ -62,7 +62,8 @@ enum Command {
     /// Takes a copy of a bank to the checkpoint that a delta leads to
     ///
     /// The delta must follow the copy's newest checkpoint. Nobody may have the copy open for writing; those who read
-    /// it stay where they are until they refresh. After an error the copy is where it was.
+    /// it stay where they are until they refresh. After an error the copy is where it was, or
+    /// at the new checkpoint if only the last sync failed.
     ApplyDelta(delta::ApplyArgs),
     /// Prints rows of a table, as a checkpoint holds them
     ///

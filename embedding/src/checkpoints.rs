@@ -119,7 +119,8 @@ impl Bank {
     ///
     /// # Errors
     /// [`DeltaMismatch`](embank_kv::Error::DeltaMismatch) if the delta does not follow the bank's newest checkpoint;
-    /// the bank is open; the delta does not verify; a failure to read or write. The bank is where it was then.
+    /// the bank is open; the delta does not verify; a failure to read or write. The bank is where
+    /// it was then, or at the new checkpoint if only the last sync failed.
     ///
     /// # Examples
     /// As for [`export_delta`](Self::export_delta).

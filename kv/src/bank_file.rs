@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::metadata;
 
 const NAME: &str = "BANK";
-const NEW_NAME: &str = "BANK.new";
+pub(crate) const NEW_NAME: &str = "BANK.new";
 /// The lock file, which is there before the bank is.
 pub(crate) const LOCK_NAME: &str = "LOCK";
 
@@ -69,6 +69,19 @@ impl BankFile {
             }
         }
         Ok(())
+    }
+
+    /// Makes a directory no bank any more, durably, if it was one.
+    pub(crate) fn remove(dir: &Path) -> Result<()> {
+        for path in [dir.join(NAME), dir.join(NEW_NAME)] {
+            match fs::remove_file(&path) {
+                Err(e) if e.kind() != io::ErrorKind::NotFound => {
+                    return Err(Error::io("remove", path, e));
+                }
+                _ => {}
+            }
+        }
+        sync_dir(dir)
     }
 
     /// Puts the file in place, durably: whole or not at all.

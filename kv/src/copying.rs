@@ -13,10 +13,10 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use crate::bank_file::{BankFile, LOCK_NAME};
+use crate::bank_file::{BankFile, LOCK_NAME, NEW_NAME};
 use crate::checked_stream;
 use crate::checkpoint::{
     CheckpointIdentity, Checkpoints, ImageEntry, Manifest, blob_identity, sync_dir,
@@ -92,7 +92,7 @@ fn check_empty(dir: &Path) -> Result<()> {
     let failed = |e| Error::io("list", dir, e);
     for entry in fs::read_dir(dir).map_err(failed)? {
         let name = entry.map_err(failed)?.file_name();
-        if name != LOCK_NAME {
+        if name != LOCK_NAME && name != NEW_NAME {
             return Err(Error::InvalidArgument(format!(
                 "{} holds {name:?}: give a directory that is empty or not there yet",
                 dir.display()
@@ -157,9 +157,14 @@ impl Copying<'_> {
         }
         // The content was synced with the checkpoint; not every file system counts a new name to it.
         let file = File::open(into).and_then(|file| file.sync_all().map(|()| file));
-        let bytes =
+        let found =
             file.and_then(|file| file.metadata()).map_err(|e| Error::io("sync", into, e))?;
-        self.made.linked_bytes += bytes.len();
+        if found.nlink() < 2 {
+            // A file system that does not tell of other names: neither bank would know what is shared.
+            fs::remove_file(into).map_err(|e| Error::io("remove", into, e))?;
+            return Ok(false);
+        }
+        self.made.linked_bytes += found.len();
         Ok(true)
     }
 
@@ -198,10 +203,12 @@ impl Copying<'_> {
 impl Drop for Copying<'_> {
     fn drop(&mut self) {
         if !self.finished {
-            let folders: [PathBuf; 2] = ["log", "checkpoints"].map(|name| self.to.join(name));
-            for folder in folders {
-                // A failure here leaves a directory without BANK, which does not open.
-                let _ = fs::remove_dir_all(folder);
+            // A failure here leaves a directory without BANK, which does not open.
+            if BankFile::remove(self.to).is_ok() {
+                let folders: [PathBuf; 2] = ["log", "checkpoints"].map(|name| self.to.join(name));
+                for folder in folders {
+                    let _ = fs::remove_dir_all(folder);
+                }
             }
         }
     }

@@ -36,7 +36,7 @@ use crate::index::image;
 use crate::inspect::Progress;
 use crate::log::page::{PageIdentity, check_image};
 use crate::metadata;
-use crate::store::{Store, check_bank_file, hold_one, lock_dir, log_begins};
+use crate::store::{Store, check_bank_file, hold_one, lock_dir, log_begins, new_id};
 
 const KIND: ([u8; 8], u32) = (*b"EMBKDELT", 1);
 const PARTIAL: &str = "partial";
@@ -110,7 +110,7 @@ impl Head {
         let (to, base, at) = (&self.manifest, self.base, newest.number);
         if to.bank != newest.bank {
             return Some(format!(
-                "it is of bank {:016x}, and this is bank {:016x}",
+                "it is of bank {:016x}, and this is bank {:016x}: give a copy of that one",
                 to.bank, newest.bank
             ));
         }
@@ -208,7 +208,13 @@ impl Store {
         let head = Head::between(&base, manifest);
         let unfinished = Unfinished::new(file)?;
         let file_bytes = export(dir, &checkpoints, &head, &unfinished.0, progress)?;
-        fs::rename(&unfinished.0, file).map_err(|e| Error::io("rename", &unfinished.0, e))?;
+        // Fails if somebody has made the file meanwhile.
+        fs::hard_link(&unfinished.0, file)
+            .or_else(|e| match e.kind() {
+                io::ErrorKind::AlreadyExists => Err(e),
+                _ => fs::rename(&unfinished.0, file),
+            })
+            .map_err(|e| Error::io("make", file, e))?;
         sync_dir(&parent_of(file))?;
         Ok(head.delta(file_bytes))
     }
@@ -216,7 +222,8 @@ impl Store {
     /// Takes the bank in `dir`, which nobody has open for writing, to the checkpoint that the delta in `file` leads to,
     /// and keeps the newest `checkpoints_kept`. The bank must be a copy whose newest checkpoint is the one that the
     /// delta follows. Those who have the bank open to read only stay where they are until they
-    /// [`refresh`](Self::refresh). Durable on return; after an error or a crash the bank is where it was.
+    /// [`refresh`](Self::refresh). Durable on return. After an error or a crash the bank is where it was, unless only the last step failed, making the
+    /// new checkpoint's name durable: then it may be at either, both whole.
     ///
     /// # Errors
     /// `DeltaMismatch` if it follows another checkpoint, is of another bank or lineage, or was applied before;
@@ -240,12 +247,14 @@ impl Store {
         };
         let newest = checkpoints.manifest(newest)?;
         check_bank_file(dir, bank_file, &newest)?;
-        let (mut input, head) = open(file)?;
+        let (mut input, head, file_bytes) = open(file)?;
         if let Some(what) = head.misfit(&newest) {
             return Err(Error::DeltaMismatch { path: file.to_owned(), what });
         }
         if !head.is_sound(&newest) {
-            let what = "its log, images and page size do not follow those of the bank".into();
+            let what =
+                "its log, images and page size do not follow those of the bank; export it anew"
+                    .into();
             return Err(input.damaged(0, what));
         }
         let device = log_of(dir, &newest, false)?;
@@ -254,16 +263,17 @@ impl Store {
         import(&mut input, &head, &partial, newest.identity(), device.as_ref(), progress)?;
         partial.complete(&head.manifest)?;
         checkpoints.sync()?;
-        if !bank_file.has_checkpoint {
-            BankFile { has_checkpoint: true, ..bank_file }.write(dir)?;
-        }
-        checkpoints.prune(checkpoints_kept)?;
-        let begins = log_begins(&checkpoints)?;
-        let unneeded = begins.into_iter().map(|(_, begin)| begin).min();
-        device.free(unneeded.unwrap_or(0))?;
-        let file_bytes = fs::metadata(file).map_err(|e| Error::io("stat", file, e))?.len();
+        // The delta stands. What fails from here on is done by the next open, checkpoint or delta.
+        let _ = give_back(&checkpoints, checkpoints_kept, device.as_ref());
         Ok(head.delta(file_bytes))
     }
+}
+
+/// Lets go of checkpoints beyond those to be kept, and of the log that no other names.
+fn give_back(checkpoints: &Checkpoints, kept: usize, device: &dyn Device) -> Result<()> {
+    checkpoints.prune(kept)?;
+    let begins = log_begins(checkpoints)?.into_iter().map(|(_, begin)| begin);
+    device.free(begins.min().unwrap_or(0)).map(|_| ())
 }
 
 fn log_of(dir: &Path, manifest: &Manifest, read_only: bool) -> Result<std::sync::Arc<dyn Device>> {
@@ -285,14 +295,14 @@ struct Unfinished(PathBuf);
 
 impl Unfinished {
     fn new(file: &Path) -> Result<Self> {
-        let mut name = file.file_name().unwrap_or_default().to_owned();
-        name.push(".");
-        name.push(PARTIAL);
-        let path = file.with_file_name(name);
-        match fs::remove_file(&path) {
-            Err(e) if e.kind() != io::ErrorKind::NotFound => Err(Error::io("remove", path, e)),
-            _ => Ok(Unfinished(path)),
-        }
+        let Some(name) = file.file_name() else {
+            let what = format!("{} is no name for a file", file.display());
+            return Err(Error::InvalidArgument(what));
+        };
+        let mut name = name.to_owned();
+        // Of two that write the same file, each has a name of its own.
+        name.push(format!(".{:08x}.{PARTIAL}", new_id() as u32));
+        Ok(Unfinished(file.with_file_name(name)))
     }
 }
 
@@ -326,17 +336,18 @@ fn export(
     export_stream(CheckedReader::open(&blob, blob_identity(head.manifest.identity()))?, &mut out)?;
     let device = log_of(dir, &head.manifest, true)?;
     let (pages, page_bytes) = (head.pages(), head.page_bytes());
-    let burst = (BURST_BYTES / page_bytes).max(1) as usize;
-    let starts: Vec<u64> = pages.clone().step_by(page_bytes as usize).collect();
-    let mut buffers: Vec<AlignedBuffer> =
-        (0..burst.min(starts.len())).map(|_| AlignedBuffer::zeroed(page_bytes as usize)).collect();
-    for burst in starts.chunks(burst) {
-        let mut reads: Vec<Read<'_>> = Vec::with_capacity(burst.len());
-        for (&offset, buffer) in burst.iter().zip(&mut buffers) {
+    let mut buffers: Vec<AlignedBuffer> = (0..(BURST_BYTES / page_bytes).max(1))
+        .map(|_| AlignedBuffer::zeroed(page_bytes as usize))
+        .collect();
+    let burst_bytes = page_bytes * buffers.len() as u64;
+    for burst in pages.clone().step_by(burst_bytes as usize) {
+        let starts = (burst..pages.end).step_by(page_bytes as usize);
+        let mut reads: Vec<Read<'_>> = Vec::with_capacity(buffers.len());
+        for (offset, buffer) in starts.clone().zip(&mut buffers) {
             reads.push(Read { offset, buffer });
         }
         device.read_many(&mut reads)?;
-        for (&start, page) in burst.iter().zip(&buffers) {
+        for (start, page) in starts.zip(&buffers) {
             head.check_page(start, page, device.locate(start))?;
             out.write(page)?;
             let done_bytes = start + page_bytes - pages.start;
@@ -358,8 +369,8 @@ fn export_stream(mut input: CheckedReader, out: &mut CheckedWriter) -> Result<()
     out.write(&0_u32.to_le_bytes())
 }
 
-/// Opens a delta and reads its head.
-fn open(path: &Path) -> Result<(CheckedReader, Head)> {
+/// Opens a delta and reads its head. Returns the file's length too.
+fn open(path: &Path) -> Result<(CheckedReader, Head, u64)> {
     let file = File::open(path).map_err(|e| Error::io("open", path, e))?;
     let file_bytes = file.metadata().map_err(|e| Error::io("stat", path, e))?.len();
     let (mut input, identity) = CheckedReader::from_file_of_any(file, path, KIND)?;
@@ -376,7 +387,7 @@ fn open(path: &Path) -> Result<(CheckedReader, Head)> {
     if named != (identity.bank, identity.checkpoint) {
         return Err(input.damaged(0, "its head is another delta's".into()));
     }
-    Ok((input, head))
+    Ok((input, head, file_bytes))
 }
 
 /// Reads all of a delta into a partial checkpoint and the log, durably but for the checkpoint's name.

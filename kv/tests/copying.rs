@@ -140,6 +140,45 @@ fn a_bank_that_goes_back_takes_nothing_from_its_copy() {
     holds_open(&Store::open(&copy, &options(2)).unwrap(), 2);
 }
 
+/// Who read the bank before had the file open that is the copy's now, with other rows at the same places.
+#[test]
+fn a_reader_sees_what_the_bank_wrote_after_it_went_back_and_not_the_copy_s() {
+    let (dir, bank, store, table) = bank();
+    write(&store, table, 2);
+    drop(store);
+    let copy = dir.path().join("copy");
+    Store::copy_checkpoint(&bank, None, &copy).unwrap();
+    Store::roll_back(&bank, 1).unwrap();
+    let reader = Store::open_read_only(&bank, &options(2), None).unwrap();
+    holds_open(&reader, 1);
+    let store = Store::open(&bank, &options(2)).unwrap();
+    assert_eq!(write(&store, table, 12), 2);
+    assert_eq!(reader.refresh().unwrap(), 2);
+    holds_open(&reader, 12);
+    holds(&copy, 2);
+}
+
+#[test]
+fn a_reader_does_not_move_on_to_another_copy_in_the_place_of_its_own() {
+    let (dir, bank, store, table) = bank();
+    let (copy, again) = (dir.path().join("copy"), dir.path().join("again"));
+    Store::copy_checkpoint(&bank, None, &copy).unwrap();
+    let reader = Store::open_read_only(&copy, &options(2), None).unwrap();
+    for number in 2..=3 {
+        write(&store, table, number);
+        Store::copy_checkpoint(&bank, None, &again).unwrap();
+        fs::remove_dir_all(&copy).unwrap();
+        fs::rename(&again, &copy).unwrap();
+        let error = reader.refresh().unwrap_err().to_string();
+        assert!(error.contains("another bank lies here now; open it anew"), "{error}");
+    }
+    drop(store);
+    Store::roll_back(&bank, 2).unwrap();
+    let reader = Store::open_read_only(&bank, &options(2), None).unwrap();
+    holds_open(&reader, 2);
+    assert_eq!(reader.refresh().unwrap(), 2);
+}
+
 #[test]
 fn a_copy_is_made_beside_a_writer_that_keeps_one_checkpoint() {
     let (dir, bank, store, table) = bank();
@@ -183,6 +222,7 @@ fn what_can_not_be_copied_is_refused_and_leaves_nothing() {
     fs::write(to.join("notes"), "mine").unwrap();
     assert!(refused(&bank, None).to_string().contains("holds \"notes\""));
     fs::remove_file(to.join("notes")).unwrap();
+    fs::write(to.join("BANK.new"), "left by a crash").unwrap();
     // A log file that is gone: found when its turn comes.
     let segment = bank.join(format!("log/{:016x}.seg", 2 * SEGMENT));
     fs::rename(&segment, dir.path().join("away")).unwrap();

@@ -275,6 +275,8 @@ fn what_can_not_be_exported_is_refused_and_leaves_no_file() {
     pair.checkpoint(2);
     let file = pair.dir.path().join("delta");
     let refused = |from, to| export(&pair.bank, from, to, &file).unwrap_err().to_string();
+    let refused_as =
+        |bank: &Path, file: &Path| export(bank, 1, None, file).unwrap_err().to_string();
     assert!(refused(2, None).contains("checkpoint 2 does not come after 2"));
     assert!(refused(2, Some(1)).contains("checkpoint 1 does not come after 2"));
     assert!(refused(7, None).contains("those that are kept are [1, 2]"));
@@ -286,9 +288,13 @@ fn what_can_not_be_exported_is_refused_and_leaves_no_file() {
     fs::write(&segment, bytes).unwrap();
     let error = export(&pair.bank, 1, None, &file).unwrap_err();
     assert!(matches!(&error, Error::Damaged { path, .. } if *path == segment), "{error}");
-    assert!(!pair.dir.path().join("delta.partial").exists());
+    let mut left: Vec<_> =
+        fs::read_dir(pair.dir.path()).unwrap().map(|file| file.unwrap().file_name()).collect();
+    left.sort();
+    assert_eq!(left, ["bank", "copy"]);
     fs::write(&segment, whole).unwrap();
-    fs::write(pair.dir.path().join("delta.partial"), "left by a crash").unwrap();
+    assert!(refused_as(&pair.bank, Path::new("/")).contains("is there already"));
+    assert!(refused_as(&pair.bank, &pair.dir.path().join("..")).contains("is there already"));
     export(&pair.bank, 1, None, &file).unwrap();
     assert!(refused(1, None).contains("is there already"));
     assert!(matches!(apply(pair.dir.path(), &file), Err(Error::InvalidArgument(_))));

@@ -171,7 +171,7 @@ pub(crate) fn export_delta(
 /// Takes a copy of a bank to the checkpoint that a delta leads to.
 ///
 /// Those who have the copy open with `read_only=True` stay where they are until they `refresh`. After an error or a
-/// crash the copy is where it was.
+/// crash the copy is where it was, or at the new checkpoint if only the last sync failed.
 ///
 /// Args:
 ///     path: The copy's directory; nobody has it open for writing.

@@ -13,7 +13,8 @@
 //! - A file that has another name belongs to a copy of the bank too (see `copying`), and stays as it is: its first
 //!   part is not punched out, and before the log ends within it and goes on there, it gives way to a file of this
 //!   bank's own. Nobody writes to full segments otherwise, so it needs no lock, and who makes such a name keeps the
-//!   log that the copy needs from being given back meanwhile.
+//!   log that the copy needs from being given back meanwhile. A reader may have the old file open: so each checkpoint
+//!   that is read has a device of its own (`store::reading`).
 //! - After a failed sync the kernel may have marked the lost pages clean, and a second sync would report
 //!   success (the "fsyncgate" of PostgreSQL, 2018). The failure is therefore kept and repeated.
 

@@ -30,7 +30,9 @@ use crate::sync::thread::JoinHandle;
 use crate::waiters::{ReleaseTicket, Waiters};
 use checkpointing::Newest;
 pub use checkpointing::Recovered;
-pub(crate) use open::{check_bank_file, check_last_page, create_dir_durably, lock_dir, log_begins};
+pub(crate) use open::{
+    check_bank_file, check_last_page, create_dir_durably, lock_dir, log_begins, new_id,
+};
 pub(crate) use reading::hold_one;
 use serving::Serving;
 pub use tables::TableInfo;

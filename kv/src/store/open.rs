@@ -267,7 +267,7 @@ pub(crate) fn lock_dir(dir: &Path) -> Result<File> {
 }
 
 /// A number that no other bank or checkpoint has: from the system's random seed of hash maps.
-pub(super) fn new_id() -> u64 {
+pub(crate) fn new_id() -> u64 {
     use std::hash::{BuildHasher, RandomState};
     RandomState::new().hash_one(std::process::id())
 }

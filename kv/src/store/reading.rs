@@ -24,7 +24,7 @@ use crate::bank_file::BankFile;
 use crate::budget::Budget;
 use crate::checkpoint::{Checkpoints, Manifest};
 use crate::compaction::{CompactionOptions, Pins, Signal};
-use crate::device::{self, Device, DeviceOptions};
+use crate::device::{self, DeviceChoice, DeviceOptions};
 use crate::error::{Error, Result};
 use crate::hold::Hold;
 use crate::index::Index;
@@ -40,6 +40,12 @@ pub(crate) struct ReadAt {
     _hold: Hold,
 }
 
+impl ReadAt {
+    fn number_and_id(&self) -> (u64, u64) {
+        (self.manifest.number, self.manifest.id)
+    }
+}
+
 /// What a read-only store works on, and what it needs to move on.
 #[derive(Debug)]
 pub(super) struct Reading {
@@ -47,7 +53,7 @@ pub(super) struct Reading {
     /// Held while moving on.
     moving: Mutex<()>,
     budget_bytes: u64,
-    device: Arc<dyn Device>,
+    device: DeviceChoice,
     counters: Arc<Counters>,
     waiters: Arc<Waiters>,
 }
@@ -87,7 +93,7 @@ impl Store {
         options: &StoreOptions,
         checkpoint: Option<u64>,
     ) -> Result<Store> {
-        if options.device == device::DeviceChoice::Memory {
+        if options.device == DeviceChoice::Memory {
             return Err(Error::InvalidArgument(
                 "the memory device holds no bank to read: give another device".into(),
             ));
@@ -95,12 +101,6 @@ impl Store {
         let bank_file = BankFile::read_one(dir)?;
         let checkpoints = Checkpoints::look(dir);
         let (manifest, hold) = hold_one(dir, &checkpoints, bank_file, checkpoint)?;
-        let device_options = DeviceOptions {
-            segment_size_bytes: manifest.segment_bytes,
-            read_only: true,
-            ..DeviceOptions::default()
-        };
-        let device = device::open(dir, options.device, &device_options)?;
         let (counters, waiters) = (Arc::new(Counters::default()), Arc::new(Waiters::default()));
         let (segment_bytes, bank) = (manifest.segment_bytes, manifest.bank);
         let number = manifest.number;
@@ -109,13 +109,13 @@ impl Store {
             &checkpoints,
             (manifest, hold),
             options.memory_budget_bytes,
-            (&device, &counters, &waiters),
+            (options.device, &counters, &waiters),
         )?;
         let reading = Reading {
             core: RwLock::new(Arc::new(core)),
             moving: Mutex::default(),
             budget_bytes: options.memory_budget_bytes,
-            device,
+            device: options.device,
             counters,
             waiters: Arc::clone(&waiters),
         };
@@ -152,10 +152,16 @@ impl Store {
             ));
         };
         let _moving = reading.moving.lock();
-        let now = self.core().reading.as_ref().map_or(0, |at| at.manifest.number);
-        let Some((number, hold)) = self.checkpoints.hold_newest()? else { return Ok(now) };
-        if number <= now {
-            return Ok(now);
+        let now = self.core().reading.as_ref().map_or((0, 0), ReadAt::number_and_id);
+        // The checkpoint that is held stays where it is, and what is kept with it is one history. If it is not there,
+        // the directory was replaced, as by a new copy, and numbers say nothing.
+        if !self.checkpoints.manifest(now.0).is_ok_and(|manifest| manifest.id == now.1) {
+            let what = format!("{}: another bank lies here now; open it anew", self.dir.display());
+            return Err(Error::InvalidArgument(what));
+        }
+        let Some((number, hold)) = self.checkpoints.hold_newest()? else { return Ok(now.0) };
+        if number <= now.0 {
+            return Ok(now.0);
         }
         let manifest = self.checkpoints.manifest(number)?;
         if manifest.bank != self.bank {
@@ -167,7 +173,7 @@ impl Store {
             &self.checkpoints,
             (manifest, hold),
             reading.budget_bytes,
-            (&reading.device, &reading.counters, &reading.waiters),
+            (reading.device, &reading.counters, &reading.waiters),
         )?;
         let old = std::mem::replace(&mut *reading.core.write(), Arc::new(core));
         // Its memory goes back here or with its last call, not under the lock.
@@ -219,8 +225,16 @@ fn core_of(
     checkpoints: &Checkpoints,
     (manifest, hold): (Manifest, Hold),
     budget_bytes: u64,
-    (device, counters, waiters): (&Arc<dyn Device>, &Arc<Counters>, &Arc<Waiters>),
+    (device, counters, waiters): (DeviceChoice, &Arc<Counters>, &Arc<Waiters>),
 ) -> Result<Core> {
+    let device_options = DeviceOptions {
+        segment_size_bytes: manifest.segment_bytes,
+        read_only: true,
+        ..DeviceOptions::default()
+    };
+    // One of its own: handles that another core has opened may be of files that have given way to others of the same
+    // name since, as after a roll back.
+    let device = device::open(dir, device, &device_options)?;
     let budget = Arc::new(Budget::new(budget_bytes, 1 << manifest.page_bits)?);
     let index = Index::load(&checkpoints.images(&manifest)?, &budget)?;
     let blob = checkpoints.blob(&manifest)?;
@@ -229,7 +243,7 @@ fn core_of(
     let parts = CoreParts {
         index,
         budget,
-        device: Arc::clone(device),
+        device: Arc::clone(&device),
         counters: Arc::clone(counters),
         waiters: Arc::clone(waiters),
         signal: Arc::new(Signal::default()),
