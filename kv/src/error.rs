@@ -135,6 +135,15 @@ pub enum Error {
         /// The first failure.
         reason: String,
     },
+    /// The store's own counts do not fit each other, which is a mistake in Embank.
+    #[error(
+        "the store contradicts itself, which is a mistake in Embank and should be reported: {what}. The last \
+         checkpoint stands; reopen the bank to go on from it"
+    )]
+    Inconsistent {
+        /// What does not fit.
+        what: String,
+    },
     /// The device was asked for by name and can't be had here.
     #[error("{device} can't be used here: {reason}; use DeviceChoice::Auto to fall back")]
     DeviceUnavailable {

@@ -7,8 +7,10 @@ mod common;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use common::{Add, GetAll, Random, acquire, options, peek, push_to_disk, put, release, value};
-use embank_kv::{Access, Clock, DeviceChoice, Operation, Store, StoreOptions, TableId};
+use common::{
+    Add, GetAll, PutEach, Random, acquire, options, peek, push_to_disk, put, release, value,
+};
+use embank_kv::{Access, Clock, DeviceChoice, Operation, Store, StoreOptions, TableId, Width};
 
 const THREADS: u64 = 4;
 const BUDGET_BYTES: u64 = 256 << 10;
@@ -429,4 +431,77 @@ fn a_record_that_was_overtaken_does_not_lead_to_a_newer_one() {
         peek(&store, table, &[first, second]).unwrap(),
         [Some(expected), Some(value(second, 0, 8))]
     );
+}
+
+/// Makes every value empty, and does something else meanwhile.
+struct Shrink<F: FnMut()>(F);
+
+impl<F: FnMut()> Operation for Shrink<F> {
+    const ACCESS: Access = Access::Update;
+    const WIDTH: Width = Width::Variable;
+    fn value_bytes(&mut self, _: usize, _: Option<&[u8]>) -> usize {
+        0
+    }
+    fn update(&mut self, _: usize, _: &mut [u8]) {
+        (self.0)();
+    }
+}
+
+/// Takes a checkpoint and opens the bank again; one table is there, with the rows of `keys`.
+fn goes_on(dir: &tempfile::TempDir, store: Store, keys: &[u64]) {
+    let kept = store.create_table("kept", 8, b"").unwrap();
+    put(&store, kept, keys, 1, 8);
+    store.checkpoint(b"").unwrap();
+    drop(store);
+    let store = Store::open(dir.path(), &options(4 << 20)).unwrap();
+    assert_eq!(store.stats().live_rows, keys.len() as u64);
+    assert_eq!(peek(&store, kept, &keys[..1]).unwrap(), [Some(value(keys[0], 1, 8))]);
+}
+
+/// A batch under way when its table was dropped took from the table's count of rows, which was 0 by then. The manifest
+/// of the next checkpoint had rows beyond all bounds, and the bank could not be opened again.
+#[test]
+fn a_drop_beside_a_delete_leaves_a_bank_that_opens() {
+    let mut random = Random::new();
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path(), &options(4 << 20)).unwrap();
+    let keys: Vec<u64> = (0..3000).collect();
+    for round in 0..24 {
+        let table = store.create_table("rows", 8, b"").unwrap();
+        put(&store, table, &keys, round, 8);
+        let begin = Barrier::new(2);
+        std::thread::scope(|s| {
+            s.spawn(|| {
+                begin.wait();
+                // As many as the drop leaves.
+                let _ = store.delete(table, &keys);
+            });
+            begin.wait();
+            for _ in 0..random.below(4000) {
+                std::hint::spin_loop();
+            }
+            store.drop_table(table).unwrap();
+        });
+    }
+    goes_on(&dir, store, &keys);
+}
+
+/// The same of the bytes of a table of variable width, dropped in the middle of a batch.
+#[test]
+fn a_drop_beside_a_batch_that_shrinks_leaves_a_bank_that_opens() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path(), &options(4 << 20)).unwrap();
+    let words = store.create_variable_table("words", 300, b"").unwrap();
+    let keys: Vec<u64> = (0..100).collect();
+    let long = vec![vec![7; 300]; keys.len()];
+    store.execute(words, &keys, Clock::Keep, &mut PutEach(&long)).unwrap();
+    let mut dropped = false;
+    let mut shrink = Shrink(|| {
+        if !std::mem::replace(&mut dropped, true) {
+            std::thread::scope(|s| s.spawn(|| store.drop_table(words)).join().unwrap()).unwrap();
+        }
+    });
+    let _ = store.execute(words, &keys, Clock::Keep, &mut shrink);
+    assert!(dropped);
+    goes_on(&dir, store, &keys);
 }

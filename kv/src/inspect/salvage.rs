@@ -155,8 +155,7 @@ pub fn salvage(
     let files = BankFiles::read(dir)?;
     let mut choice = choose(&files)?;
     let (manifest, number) = (choice.manifest, choice.number);
-    let rows: u64 = manifest.tables.iter().map(|table| table.rows).sum();
-    let memory = MEMORY_BYTES + rows * MEMORY_BYTES_PER_ROW;
+    let memory = MEMORY_BYTES + manifest.rows() * MEMORY_BYTES_PER_ROW;
     let memory = options.memory_budget_bytes.unwrap_or(memory);
     let bank = NewBank::create(new, &manifest.tables, 1 << manifest.page_bits, memory)?;
     let mut log = LogFiles::new(dir, manifest);

@@ -7,7 +7,7 @@ use super::Store;
 use super::open::new_id;
 use crate::address::TableId;
 use crate::bank_file::BankFile;
-use crate::checkpoint::{CheckpointIdentity, ImageEntry, Manifest, PartialCheckpoint};
+use crate::checkpoint::{CheckpointIdentity, ImageEntry, Manifest, PartialCheckpoint, UNSOUND};
 use crate::error::{Error, Result};
 use crate::index::image::ImageKind;
 use crate::scan::Scan;
@@ -59,7 +59,7 @@ impl Store {
     /// `Io` or `Poisoned` if something can't be written or synced. The newest checkpoint is then the one
     /// before, unless only a last step failed: making the new one's name durable (then a reopen may find
     /// either, both whole, and the store takes no more writes), or noting in `BANK` that there is one (then it stands).
-    /// `InvalidArgument` if called by an operation's callback.
+    /// `InvalidArgument` if called by an operation's callback. `Inconsistent` if it could not be opened again.
     pub fn checkpoint(&self, blob: &[u8]) -> Result<u64> {
         let core = self.core();
         if crate::epoch::is_pinned() {
@@ -112,6 +112,9 @@ impl Store {
             unix_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs()),
             tables,
         };
+        if !manifest.is_sound() {
+            return Err(Error::Inconsistent { what: format!("checkpoint {number}: {UNSOUND}") });
+        }
         partial.complete(&manifest)?;
         pin.keep();
         (newest.number, newest.images) = (number, images);
@@ -206,5 +209,27 @@ impl Store {
         let lease = core.lease(manifest.log_begin);
         drop(newest);
         Scan::new((&core, held), &manifest, images, table, lease)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::StoreOptions;
+
+    /// What no reader would take is not written: the checkpoint before stands.
+    #[test]
+    fn a_checkpoint_that_could_not_be_opened_is_not_made() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(dir.path(), &StoreOptions::default()).unwrap();
+        let table = store.create_table("rows", 8, b"").unwrap();
+        let first = store.checkpoint(b"first").unwrap();
+        store.core().add_rows(table, u64::MAX);
+        let error = store.checkpoint(b"second").unwrap_err();
+        assert!(matches!(error, Error::Inconsistent { .. }), "{error}");
+        drop(store);
+        let store = Store::open(dir.path(), &StoreOptions::default()).unwrap();
+        assert_eq!(store.recovered().map(|recovered| recovered.checkpoint), Some(first));
+        assert_eq!(store.checkpoint(b"second").unwrap(), first + 1);
     }
 }

@@ -1,5 +1,6 @@
 //! What batches add to the store's counters, and the counters as its users see them.
 
+use super::tables::TableState;
 use super::{Core, Store};
 use crate::address::{Address, TableId};
 use crate::execute::{Hit, Mode, Tally};
@@ -10,9 +11,7 @@ impl Core {
     /// Adds to the bytes of a table's records, wrapping.
     #[cold]
     pub(crate) fn add_record_bytes(&self, table: TableId, bytes: u64) {
-        if let Some(state) = self.tables.read().get(usize::from(table.0).wrapping_sub(1)) {
-            state.record_bytes.fetch_add(bytes, Ordering::Relaxed);
-        }
+        self.with_live_table(table, |state| state.record_bytes.fetch_add(bytes, Ordering::Relaxed));
     }
 
     /// Counts a single key that took the short way: one counter tells all.
@@ -39,8 +38,17 @@ impl Core {
     /// Adds to a table's count of rows, wrapping.
     #[cold]
     pub(crate) fn add_rows(&self, table: TableId, rows: u64) {
-        if let Some(state) = self.tables.read().get(usize::from(table.0).wrapping_sub(1)) {
-            state.rows.fetch_add(rows, Ordering::Relaxed);
+        self.with_live_table(table, |state| state.rows.fetch_add(rows, Ordering::Relaxed));
+    }
+
+    /// Leaves a dropped table alone: a batch that was under way when it was dropped counts what it did to rows that are
+    /// counted no more.
+    fn with_live_table<R>(&self, table: TableId, count: impl FnOnce(&TableState) -> R) {
+        // Held while counting: a drop comes before or after.
+        let tables = self.tables.read();
+        let state = tables.get(usize::from(table.0).wrapping_sub(1));
+        if let Some(state) = state.filter(|state| !state.entry.dropped) {
+            count(state);
         }
     }
 

@@ -52,10 +52,12 @@ impl TableState {
     pub(super) fn to_entry(&self, log_begin: u64) -> TableEntry {
         // Once none of its records is left, their length is no matter to whoever opens the bank.
         let gone = self.entry.dropped && log_begin >= self.dropped_at;
+        let count =
+            |of: &AtomicU64| if self.entry.dropped { 0 } else { of.load(Ordering::Relaxed) };
         TableEntry {
             value_bytes: if gone { 0 } else { self.entry.value_bytes },
-            rows: self.rows.load(Ordering::Relaxed),
-            record_bytes: self.record_bytes.load(Ordering::Relaxed),
+            rows: count(&self.rows),
+            record_bytes: count(&self.record_bytes),
             ..self.entry.clone()
         }
     }
