@@ -4,6 +4,7 @@ use anyhow::{Context, Result, ensure};
 use embank_kv::inspect::{VerifyOptions, verify};
 use embank_kv::{Error, Store};
 
+use super::script::follower::Follower;
 use super::script::{KEYS_END, Script, bank_in, options};
 use super::{Call, Fault, Plan, Site};
 use crate::images::work_on;
@@ -51,9 +52,16 @@ pub fn judge(recording: &Recording, script: &Script<'_>, plan: Plan) -> Result<O
     ensure!(!(fails && struck && must_be_noticed(site)) || noticed, "it fails, and nobody says so");
     if (fault.is_silent() && site.call == Call::Write) || script.copied_wrong {
         let outcome = check_what_is_left(recording, script)?;
+        if let Some(follower) = &script.follower {
+            let checked = check_what_is_left_of(recording, script, follower);
+            checked.context("the copy that follows")?;
+        }
         return Ok(if struck { outcome } else { Outcome::NotReached });
     }
     check_that_it_is_whole(recording, script)?;
+    if let Some(follower) = &script.follower {
+        check_that_it_follows(script, follower).context("the copy that follows")?;
+    }
     Ok(match (struck, script.errors.is_empty(), fault.lasts() || script.has_stopped()) {
         (false, ..) => Outcome::NotReached,
         (_, true, _) => Outcome::Harmless,
@@ -69,7 +77,7 @@ fn must_be_noticed(Site { call, file }: Site) -> bool {
         Call::Create | Call::Write => file != "probe",
         // A link of an image is done without; the names of checkpoints are synced again after they are removed.
         Call::Sync => !matches!(file, "index image" | "checkpoints directory"),
-        Call::Read => matches!(file, "BANK" | "blob" | "index image"),
+        Call::Read => matches!(file, "BANK" | "blob" | "delta" | "index image"),
         // A checkpoint that can't be removed stays until the next one.
         Call::Rename => file != "checkpoint's directory",
         Call::Lock => file == "LOCK",
@@ -89,6 +97,27 @@ fn check_that_it_is_whole(recording: &Recording, script: &Script<'_>) -> Result<
     let state = script.admitted(serial_of(&store)?)?;
     rows::check(&store, &state.model, KEYS_END)?;
     go_on(store, &state.model, recording)
+}
+
+/// A copy is whole at one of its two checkpoints, and the delta takes it to the newer one.
+fn check_that_it_follows(script: &Script<'_>, follower: &Follower) -> Result<()> {
+    let check = || -> Result<u64> {
+        let report = verify(&follower.bank, &VerifyOptions::default(), &mut |_| {})?;
+        ensure!(report.is_clean(), "verify finds {}", report.damage[0]);
+        let store = open(&follower.bank, &options(false)).context("opening")?;
+        let state = script.admitted_of(follower, blob_of(&store)?)?;
+        rows::check(&store, &state.model, KEYS_END)?;
+        Ok(state.serial)
+    };
+    follower.catch_up(check()?).context("catching up")?;
+    let serial = check().context("caught up")?;
+    let there = follower.newer.is_none_or(|newer| newer == serial);
+    ensure!(there, "the delta leads to state {serial}");
+    Ok(())
+}
+
+fn blob_of(store: &Store) -> Result<&[u8]> {
+    Ok(&store.recovered().context("a copy without a checkpoint")?.blob)
 }
 
 /// Works with a bank that is open and whole, takes a checkpoint, and opens it again.
@@ -122,6 +151,38 @@ fn check_what_is_left(recording: &Recording, script: &Script<'_>) -> Result<Outc
     }
     let harmless = whole && script.errors.is_empty();
     Ok(if harmless { Outcome::Harmless } else { Outcome::Damaged })
+}
+
+/// As [`check_what_is_left`], of a copy; and what a delta makes of one that is whole is right, or it says what is wrong.
+fn check_what_is_left_of(
+    recording: &Recording,
+    script: &Script<'_>,
+    follower: &Follower,
+) -> Result<()> {
+    let look = || -> Result<Option<u64>> {
+        let report = verify(&follower.bank, &VerifyOptions::default(), &mut |_| {});
+        let whole = report.is_ok_and(|report| report.is_clean());
+        let store = match open(&follower.bank, &options(false)) {
+            Ok(store) => store,
+            Err(error) => {
+                check_named(recording, &error)?;
+                ensure!(!whole, "verify finds nothing, and opening says: {error}");
+                return Ok(None);
+            }
+        };
+        let state = script.admitted_of(follower, blob_of(&store)?)?;
+        let lost = rows_lost(recording, &store, &state.model)?;
+        ensure!(!whole || lost == 0, "verify finds nothing, and {lost} rows can't be read");
+        Ok(whole.then_some(state.serial))
+    };
+    let Some(serial) = look()? else { return Ok(()) };
+    if let Err(error) = follower.catch_up(serial) {
+        check_named(recording, error.downcast_ref().context("no error of the store")?)?;
+        ensure!(look()?.is_some(), "a delta that fails damages the copy: {error}");
+    } else {
+        look()?;
+    }
+    Ok(())
 }
 
 /// How many rows can't be read; the others must be right.

@@ -7,11 +7,14 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use embank_kv::inspect::{Damage, SalvageOptions, VerifyOptions, salvage, verify};
 use embank_kv::{CompactionOptions, DeviceChoice, Error, Store, StoreOptions};
 
+use self::follower::Follower;
 use super::{Call, Fault, Plan, Site};
 use crate::random::content;
 use crate::recorder::Recording;
 use crate::rows::{self, Model};
 use crate::workload::{BANK, State, checkpoints_of, open, serial_of};
+
+pub mod follower;
 
 /// Keys are below this.
 pub const KEYS_END: u64 = 1500;
@@ -48,6 +51,8 @@ pub struct Script<'a> {
     pub maybe: Vec<u64>,
     /// Those of all checkpoints that were completed, but for what was rolled back.
     completed: Vec<u64>,
+    /// The copy that deltas are to keep up with the bank.
+    pub follower: Option<Follower>,
     /// The number of the checkpoint that the bank is being taken back to.
     going_back_to: Option<u64>,
     /// The steps that failed, and with what.
@@ -87,6 +92,7 @@ pub fn run(recording: &Recording, plan: Option<Plan>, background: bool) -> Resul
         sure: 0,
         maybe: Vec::new(),
         completed: Vec::new(),
+        follower: None,
         going_back_to: None,
         errors: Vec::new(),
         struck_in: None,
@@ -109,7 +115,7 @@ impl Script<'_> {
     /// All steps, until one fails for good.
     fn live(&mut self) -> Result<()> {
         type Act<'a> = fn(&mut Script<'a>) -> Result<()>;
-        let steps: [(&'static str, Act<'_>); 31] = [
+        let steps: [(&'static str, Act<'_>); 34] = [
             ("open", Self::open),
             ("put", |s| s.create().and_then(|()| s.put(1, 0, 900))),
             ("checkpoint", Self::checkpoint),
@@ -136,8 +142,11 @@ impl Script<'_> {
             ("reopen", Self::open),
             ("put", |s| s.put(6, 50, 500)),
             ("checkpoint", Self::checkpoint),
+            ("copy", Self::follow),
             ("compact", Self::compact),
             ("checkpoint", Self::checkpoint),
+            ("export delta", Self::export_delta),
+            ("apply delta", Self::apply_delta),
             ("check", Self::check),
             ("salvage", Self::salvage),
             ("scan", Self::scan),
@@ -212,7 +221,10 @@ impl Script<'_> {
         let Some(Plan { site, fault, .. }) = self.plan else { return false };
         let fails = matches!(fault, Fault::Broken | Fault::NoRoom);
         let step = self.struck_in.unwrap_or_default();
-        let by_others = matches!(step, "open" | "reopen" | "copy" | "roll back" | "salvage");
+        let by_others = matches!(
+            step,
+            "open" | "reopen" | "copy" | "export delta" | "apply delta" | "roll back" | "salvage"
+        );
         fails
             && !by_others
             && matches!(
@@ -395,14 +407,21 @@ impl Script<'_> {
 
     /// Copies the newest checkpoint and opens the copy.
     fn copy(&mut self) -> Result<()> {
-        let copy = self.bank.with_file_name("copy");
-        if copy.exists() {
-            // What an earlier try has left.
+        self.copy_to("copy").map(|_| ())
+    }
+
+    /// Returns the checkpoint's number.
+    fn copy_to(&self, name: &str) -> Result<u64> {
+        let copy = self.bank.with_file_name(name);
+        if copy.join("BANK").exists() {
+            // An earlier try made it and could not read it.
             std::fs::remove_dir_all(&copy)?;
         }
-        Store::copy_checkpoint(&self.bank, None, &copy)?;
+        // What an earlier try that failed has left is no hindrance.
+        let copied = Store::copy_checkpoint(&self.bank, None, &copy)?;
         let reader = Store::open_read_only(&copy, &self.options, None)?;
-        rows::check(&reader, &self.states[self.sure as usize].model, KEYS_END)
+        rows::check(&reader, &self.states[self.sure as usize].model, KEYS_END)?;
+        Ok(copied.checkpoint)
     }
 
     /// Goes back to the older one of two checkpoints.

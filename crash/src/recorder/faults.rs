@@ -55,8 +55,9 @@ impl fmt::Display for Site {
 /// The kind of file that a path from the recorded directory names.
 fn kind_of(path: &str) -> &'static str {
     let last = path.rsplit('/').next().unwrap_or_default();
-    let kinds: [(bool, &'static str); 14] = [
+    let kinds: [(bool, &'static str); 15] = [
         (path.is_empty(), "parent directory"),
+        (last.contains(".delta"), "delta"),
         (!path.contains('/'), "bank directory"),
         (last == "LOCK", "LOCK"),
         (last == "BANK", "BANK"),
