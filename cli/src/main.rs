@@ -23,7 +23,8 @@ use clap::{Parser, Subcommand};
 /// Looks at Embank banks, verifies, dumps, compacts and repairs them
 ///
 /// A bank is a directory with a file BANK. All subcommands but `compact`, `rollback` and `apply-delta` leave it as it
-/// is, to the byte, and work while another process has it open; they show kept checkpoints, never what came after the newest.
+/// is, to the byte, and work while another process has it open; they show kept checkpoints, never what came after the
+/// newest.
 ///
 /// Exit status: 0 if all is well, 1 if damage was found, 2 if the command could not run.
 #[derive(Debug, Parser)]

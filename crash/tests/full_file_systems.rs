@@ -44,6 +44,7 @@ fn in_own_namespace(test: &str) {
     let text = [done.stdout, done.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
     println!("{}", text.concat());
     assert!(done.status.success(), "{test} fails");
+    assert!(text[0].contains("1 passed"), "there is no test {test}");
 }
 
 fn mount(args: &[&str], at: &Path) -> bool {

@@ -83,8 +83,8 @@ impl Bank {
         Ok(Store::copy_checkpoint(path.as_ref(), checkpoint, to.as_ref())?)
     }
 
-    /// Writes what lies between checkpoints `from` and `to`, or the newest one, of the bank in `path` to a file, which a
-    /// copy that is at `from` takes with [`apply_delta`](Self::apply_delta). Works beside whoever has the bank open.
+    /// Writes what lies between checkpoints `from` and `to`, or the newest one, of the bank in `path` to a file, which
+    /// a copy that is at `from` takes with [`apply_delta`](Self::apply_delta). Works beside whoever has the bank open.
     /// See [`Store::export_delta`].
     ///
     /// # Errors

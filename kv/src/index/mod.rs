@@ -104,8 +104,8 @@ impl<'a> Outline<'a> {
     /// The hash's bucket with a meta word that is good for it, however old the outline is. Bounded: each step
     /// goes one bit deeper at least, of 64.
     ///
-    /// A bucket may have been split several times since. Which of its hashes went elsewhere then is told by the first of
-    /// these splits at which this one did: that bucket is there. Where the hash would go at the bucket's
+    /// A bucket may have been split several times since. Which of its hashes went elsewhere then is told by the
+    /// first of these splits at which this one did: that bucket is there. Where the hash would go at the bucket's
     /// present depth, there need not be one yet, as the other bucket has splits of its own.
     #[inline]
     fn find_bucket(self, hash: u64) -> (u64, &'a Bucket, Meta) {

@@ -539,8 +539,8 @@ fn images_that_do_not_belong_together_are_damaged() {
     }
 }
 
-/// A lookup that was held up while the bucket of its key's hash was split twice, and the bucket that the key had gone to
-/// not yet, looked for the key where there was no bucket, and never came back. (A model found it.)
+/// A lookup that was held up while the bucket of its key's hash was split twice, and the bucket that the key had
+/// gone to not yet, looked for the key where there was no bucket, and never came back. (A model found it.)
 #[test]
 fn a_look_from_before_several_splits_finds_the_bucket() {
     let indexed = Indexed::new(64 << 20, 4000);

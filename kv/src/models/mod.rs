@@ -114,7 +114,8 @@ fn finds(bug: Planted, model: fn()) {
             let text = text.or(panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("?");
             let (seconds, turn) = (began.elapsed().as_secs_f64(), turn + 1);
             report(&format!(
-                "planted {bug:?}: found in turn {turn} of {SCHEDULES_PER_TURN} schedules, {seconds:.1} s, from seed {seed}: {text}"
+                "planted {bug:?}: found in turn {turn} of {SCHEDULES_PER_TURN} schedules, {seconds:.1} s, \
+                 from seed {seed}: {text}"
             ));
             return;
         }

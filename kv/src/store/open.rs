@@ -9,7 +9,7 @@ use super::lengths::Lengths;
 use super::tables::{TableState, check_value_bytes};
 use super::{Core, Newest, Recovered, Serving, Store, StoreOptions};
 use crate::bank_file::{BankFile, LOCK_NAME};
-use crate::budget::Budget;
+use crate::budget::{Budget, PAGE_BYTES_MAX, PAGE_BYTES_MIN};
 use crate::buffers::Buffers;
 use crate::cache::RowCache;
 use crate::checkpoint::{Checkpoints, Manifest, TableEntry, sync_dir};
@@ -275,7 +275,10 @@ pub(crate) fn new_id() -> u64 {
 fn new_bank(options: &StoreOptions) -> Result<Manifest> {
     let page_bytes = match options.page_size_bytes {
         None => Budget::page_bytes_for(options.memory_budget_bytes),
-        Some(bytes) if bytes.is_power_of_two() && (8 << 10..=4 << 20).contains(&bytes) => {
+        Some(bytes)
+            if bytes.is_power_of_two()
+                && (PAGE_BYTES_MIN..=PAGE_BYTES_MAX).contains(&u64::from(bytes)) =>
+        {
             u64::from(bytes)
         }
         Some(bytes) => {
