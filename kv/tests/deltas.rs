@@ -132,7 +132,7 @@ fn deltas_in_order_make_the_same_checkpoints() {
                 }
             }
         }
-        if random.below(6) == 0 {
+        if step % 9 == 4 || random.below(9) == 0 {
             store.compact().unwrap();
         }
         if step % 7 == 3 {
