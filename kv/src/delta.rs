@@ -215,7 +215,10 @@ impl Store {
                 _ => fs::rename(&unfinished.0, file),
             })
             .map_err(|e| Error::io("make", file, e))?;
-        sync_dir(&parent_of(file))?;
+        sync_dir(&parent_of(file)).inspect_err(|_| {
+            // Whether the name lasts is open: it goes, so that the call can be made again.
+            let _ = fs::remove_file(file);
+        })?;
         Ok(head.delta(file_bytes))
     }
 
