@@ -18,7 +18,13 @@ pub(super) fn state() -> Option<MappedMutexGuard<'static, State>> {
     if !RECORDING.load(Ordering::Relaxed) {
         return None;
     }
-    MutexGuard::try_map(STATE.lock(), Option::as_mut).ok()
+    // SAFETY: the pointer to this thread's own `errno`. It stays as it was: waiting for the lock may set it, and who
+    // calls `readdir` tells the end from an error by it.
+    let errno = unsafe { &mut *libc::__errno_location() };
+    let before = *errno;
+    let locked = STATE.lock();
+    *errno = before;
+    MutexGuard::try_map(locked, Option::as_mut).ok()
 }
 
 /// What a call of a process that is gone answers.
