@@ -44,8 +44,8 @@ impl Store {
     /// there or be empty, and which is a bank of its own then. Works beside a process that writes the bank, and changes
     /// nothing of it.
     ///
-    /// On the same file system, files are shared (hard links): the copy takes seconds and hardly any space, until bank
-    /// and copy have changed so much that each needs files of its own. That is no backup against a bad disk: damage to
+    /// On the same file system, files are shared (hard links): the copy takes seconds and little space beyond the last
+    /// segment's, until bank and copy have changed so much that each needs files of its own. That is no backup against a bad disk: damage to
     /// a shared file is damage to both. On another one all is copied.
     ///
     /// ```
@@ -67,7 +67,8 @@ impl Store {
     /// # Errors
     /// `InvalidArgument` where there is no bank, no such checkpoint, or something in `to`; `Locked` if somebody else
     /// makes a bank there; `Damaged` or `Truncated` if the manifest or something that is written does not verify
-    /// ([`verify`](crate::inspect::verify) looks at what is shared); `Io`. What was made in `to` is removed then.
+    /// ([`verify`](crate::inspect::verify) looks at what is shared); `Io`. What was made in `to` is removed
+    /// then, but for an empty `LOCK`.
     pub fn copy_checkpoint(dir: &Path, checkpoint: Option<u64>, to: &Path) -> Result<Copied> {
         let bank_file = BankFile::read_one(dir)?;
         let checkpoints = Checkpoints::look(dir);

@@ -9,16 +9,16 @@
 //!
 //! in a checked stream (see `checked_stream`).
 //!
-//! **Approach.** A checkpoint's part of the log never changes, and a later checkpoint's is that of the earlier one, less
-//! what compaction has given up at its begin, and more pages at its end. So a delta is those pages, the images of
+//! **Approach.** A checkpoint's part of the log never changes, and a later checkpoint's is that of the earlier one,
+//! less what compaction has given up at its begin, and more pages at its end. So a delta is those pages, the images of
 //! the index that have come since, blob and manifest; applied, they make the same checkpoint, to the byte.
 //!
 //! **Lineage.** Numbers do not tell checkpoints apart: a copy goes on counting by itself, and a roll back gives numbers
 //! anew. So a delta names the one that it follows by its random id too, and a bank takes it only when its newest
 //! checkpoint is that one.
 //!
-//! **Crashes.** Pages go beyond the newest checkpoint's end, where nothing lies, and the rest into a partial checkpoint,
-//! which gets its name when all is synced: as when a checkpoint is taken. Until then the bank is where it was.
+//! **Crashes.** Pages go beyond the newest checkpoint's end, where nothing lies, and the rest into a partial
+//! checkpoint, which gets its name when all is synced: as when a checkpoint is taken. Until then the bank is where it was.
 
 use std::fs::{self, File};
 use std::io;
@@ -155,8 +155,8 @@ impl Head {
 
 impl Store {
     /// Writes what lies between checkpoints `from` and `to` (or the newest) of the bank in `dir` to `file`, which must
-    /// not be there. Both must be kept: see `checkpoints_kept`. Works beside a process that writes the bank, and changes
-    /// nothing of it.
+    /// not be there. Both must be kept: see `checkpoints_kept`. Works beside a process that writes the bank, and
+    /// changes nothing of it.
     ///
     /// It holds the log's pages that came in between, what of the index has changed, and the blob. A copy of the bank
     /// ([`copy_checkpoint`](Self::copy_checkpoint)) that is at `from` takes it with [`apply_delta`](Self::apply_delta).
@@ -225,8 +225,8 @@ impl Store {
     /// Takes the bank in `dir`, which nobody has open for writing, to the checkpoint that the delta in `file` leads to,
     /// and keeps the newest `checkpoints_kept`. The bank must be a copy whose newest checkpoint is the one that the
     /// delta follows. Those who have the bank open to read only stay where they are until they
-    /// [`refresh`](Self::refresh). Durable on return. After an error or a crash the bank is where it was, unless only the last step failed, making the
-    /// new checkpoint's name durable: then it may be at either, both whole.
+    /// [`refresh`](Self::refresh). Durable on return. After an error or a crash the bank is where it was, unless only
+    /// the last step failed, making the new checkpoint's name durable: then it may be at either, both whole.
     ///
     /// # Errors
     /// `DeltaMismatch` if it follows another checkpoint, is of another bank or lineage, or was applied before;

@@ -4,8 +4,8 @@ mod common;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use common::{options, peek, put, value};
-use embank_kv::{Access, Clock, DeviceChoice, Error, Operation, Store, StoreOptions};
+use common::{options, peek, peek_each, put, value};
+use embank_kv::{Access, Clock, DeviceChoice, Error, Operation, Store, StoreOptions, Width};
 
 const VALUE_BYTES: usize = 64;
 const ROWS: u64 = 20_000;
@@ -67,4 +67,56 @@ fn a_checkpoint_in_a_callback_is_an_error() {
     put(&store, table, &keys, 0, VALUE_BYTES);
     store.execute(table, &keys, Clock::Keep, &mut Checkpoints(&store)).unwrap();
     assert_eq!(store.checkpoint(b"").unwrap(), 1);
+}
+
+/// Inserts rows, and panics at the last one of the batch: in a table of fixed width, and in one of variable width.
+struct PanicsAtTheEnd<const VARIABLE: bool>(usize);
+
+impl<const VARIABLE: bool> Operation for PanicsAtTheEnd<VARIABLE> {
+    const ACCESS: Access = Access::Put;
+    const WIDTH: Width = if VARIABLE { Width::Variable } else { Width::Fixed };
+    fn value_bytes(&mut self, _: usize, _: Option<&[u8]>) -> usize {
+        VALUE_BYTES
+    }
+    fn update(&mut self, i: usize, value: &mut [u8]) {
+        self.insert(i, value);
+    }
+    fn insert(&mut self, i: usize, value: &mut [u8]) -> bool {
+        assert!(i + 1 < self.0, "a callback's panic, which this test wants");
+        value.fill(i as u8);
+        true
+    }
+}
+
+/// The rows before the one that panicked were there and not counted; deleted, they took the count below zero, and no
+/// checkpoint could be taken any more.
+#[test]
+fn rows_that_were_inserted_before_a_panic_are_counted() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path(), &options(1 << 20)).unwrap();
+    let fixed = store.create_table("fixed", VALUE_BYTES as u32, b"").unwrap();
+    let variable = store.create_variable_table("variable", 2 * VALUE_BYTES as u32, b"").unwrap();
+    for count in [2_u64, 10, 300, 3_000] {
+        let keys: Vec<u64> = (0..count).collect();
+        for table in [fixed, variable] {
+            let panicked = catch_unwind(AssertUnwindSafe(|| {
+                let rows = keys.len();
+                if table == fixed {
+                    store.execute(table, &keys, Clock::Keep, &mut PanicsAtTheEnd::<false>(rows))
+                } else {
+                    store.execute(table, &keys, Clock::Keep, &mut PanicsAtTheEnd::<true>(rows))
+                }
+            }));
+            assert!(panicked.is_err());
+        }
+        // Rows that had to wait for a read are not there.
+        let there = peek(&store, fixed, &keys).unwrap().into_iter().flatten().count()
+            + peek_each(&store, variable, &keys).unwrap().into_iter().flatten().count();
+        assert!(there > 0);
+        assert_eq!(store.stats().live_rows, there as u64);
+        let deleted = [fixed, variable].map(|table| store.delete(table, &keys).unwrap());
+        assert_eq!(deleted[0] + deleted[1], there as u64);
+        assert_eq!((store.stats().live_rows, store.stats().live_bytes), (0, 0));
+        store.checkpoint(b"").unwrap();
+    }
 }

@@ -100,7 +100,7 @@ pub(crate) fn roll_back(
 ///
 /// Raises:
 ///     ValueError: There is no bank or no such checkpoint, or `to` holds something.
-///     Damaged, StoreIOError: A file can't be read or written; nothing is left in `to`.
+///     Damaged, StoreIOError: A file can't be read or written; nothing but an empty `LOCK` is left in `to`.
 ///
 /// >>> import embank
 /// >>> with embank.Bank("first.bank", memory_budget="16MiB") as bank:

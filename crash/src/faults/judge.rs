@@ -153,7 +153,8 @@ fn check_what_is_left(recording: &Recording, script: &Script<'_>) -> Result<Outc
     Ok(if harmless { Outcome::Harmless } else { Outcome::Damaged })
 }
 
-/// As [`check_what_is_left`], of a copy; and what a delta makes of one that is whole is right, or it says what is wrong.
+/// As [`check_what_is_left`], of a copy; and what a delta makes of one that is whole is right, or it says what is
+/// wrong.
 fn check_what_is_left_of(
     recording: &Recording,
     script: &Script<'_>,

@@ -250,8 +250,7 @@ impl<'a, W: Work> Batch<'a, W> {
     ) -> Result<bool> {
         let guard = self.core.gate.enter();
         let view = self.core.log.view();
-        let stopped = step(self, view);
-        self.note_rows();
+        let stopped = step(Counting(self).0, view);
         drop(guard);
         if !self.streaming && !matches!(W::MODE, Mode::Peek | Mode::Locate) {
             self.core.index.wait_for_image();
@@ -293,6 +292,16 @@ impl<'a, W: Work> Batch<'a, W> {
     ) -> Result<()> {
         while !self.pinned(&mut step)? {}
         Ok(())
+    }
+}
+
+/// Brings the count of rows up to date when a step of a batch is over, pinned still, and when a callback unwinds out
+/// of it.
+struct Counting<'a, 'b, W: Work>(&'a mut Batch<'b, W>);
+
+impl<W: Work> Drop for Counting<'_, '_, W> {
+    fn drop(&mut self) {
+        self.0.note_rows();
     }
 }
 
