@@ -1,0 +1,676 @@
+// Embank: embedding tables larger than memory, for training. The C ABI.
+//
+// Made by cbindgen from bindings/c/src; `EMBANK_BLESS=1 cargo test -p embank-c --test header` makes it anew.
+// The guide is docs/c.md, the tutorial bindings/c/examples/train.cpp.
+//
+// These rules hold for every function:
+//
+// Errors. A function that can fail returns an embank_status: EMBANK_STATUS_OK is 0, the other numbers never change
+// their meaning. embank_last_error_message() says what happened and what to do. Out parameters are written only on
+// success, except that a handle's is NULL after a failure, and that buffers of rows are unspecified then. No Rust
+// panic crosses: it is EMBANK_STATUS_INTERNAL.
+//
+// Handles. What a function hands out through a `T **` is yours, and is freed once, by the function that its type
+// names, whatever has become of it meanwhile. Handles may be freed in any order: a table, lease or scan keeps its bank
+// open, and the bank closes with the last of them. Freeing NULL does nothing. Using a handle after that, or freeing it
+// while another call uses it, is undefined.
+//
+// Buffers. Keys, rows, gradients, names and paths are lent for the time of the call; nothing is kept. A batch is
+// `key_count` keys and key_count * dim values, row after row; `..._len` is counted in values, and one that does not
+// fit is an error before anything happens. A buffer that is written to must not overlap another of the call; that,
+// NULL with a length, and a misaligned pointer are errors. Names are UTF-8, paths are bytes as the system takes them,
+// both end with a NUL.
+//
+// Threads. Every handle may be used by several threads at once, and moved between threads. Functions on a bank, table
+// or lease do not exclude each other; calls on one scan take turns.
+//
+// fork(). A handle is of no use in a child process: calls return EMBANK_STATUS_FORKED and freeing does nothing, so the
+// parent's bank comes to no harm. Open the bank in the child, or use exec.
+
+
+#ifndef EMBANK_H
+#define EMBANK_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+// How a call went. Numbers never change their meaning; a newer library may return ones that are not listed here.
+typedef enum embank_status {
+  // It did what it says.
+  EMBANK_STATUS_OK = 0,
+  // An argument is NULL, misaligned, overlapping, no UTF-8 or out of its range, or an option or setting is.
+  EMBANK_STATUS_INVALID_ARGUMENT = 1,
+  // A buffer's length does not fit the keys and the table's dim.
+  EMBANK_STATUS_SHAPE_MISMATCH = 2,
+  // The table exists with another layout or other initial values.
+  EMBANK_STATUS_TABLE_MISMATCH = 3,
+  // The bank has no table of this name.
+  EMBANK_STATUS_NO_SUCH_TABLE = 4,
+  // The table was dropped while this handle or lease of it was around.
+  EMBANK_STATUS_TABLE_DROPPED = 5,
+  // The bank holds a table that this version can't read.
+  EMBANK_STATUS_UNREADABLE_TABLE = 6,
+  // A peek with EMBANK_MISSING_ERROR met keys that have no row.
+  EMBANK_STATUS_MISSING_ROW = 7,
+  // A get waited for the staleness bound until its time was up. Nothing is held; it may be called again.
+  EMBANK_STATUS_STALENESS_TIMEOUT = 8,
+  // The table has no optimizer that could apply a gradient.
+  EMBANK_STATUS_NO_OPTIMIZER = 9,
+  // A gradient is NaN or infinite. No row has been changed.
+  EMBANK_STATUS_NON_FINITE_GRADIENT = 10,
+  // The lease was applied, put or released already.
+  EMBANK_STATUS_LEASE_ENDED = 11,
+  // A system call on a file failed.
+  EMBANK_STATUS_IO = 12,
+  // A file is damaged or cut short.
+  EMBANK_STATUS_DAMAGED = 13,
+  // The bank is open for writing already, in this process or another.
+  EMBANK_STATUS_LOCKED = 14,
+  // The bank was opened to read only.
+  EMBANK_STATUS_READ_ONLY = 15,
+  // A checkpoint is being read, so it can't be removed.
+  EMBANK_STATUS_BEING_READ = 16,
+  // A delta does not lead on from where the bank is.
+  EMBANK_STATUS_DELTA_MISMATCH = 17,
+  // The memory budget can't hold what it must; the message names one that would do.
+  EMBANK_STATUS_BUDGET_TOO_SMALL = 18,
+  // The disk quota is used up.
+  EMBANK_STATUS_QUOTA_EXCEEDED = 19,
+  // An earlier write failed; nothing more is written until the bank is opened again.
+  EMBANK_STATUS_POISONED = 20,
+  // The store contradicts itself: a mistake in Embank. The last checkpoint stands.
+  EMBANK_STATUS_INCONSISTENT = 21,
+  // The device was asked for by name and can't be had here.
+  EMBANK_STATUS_DEVICE_UNAVAILABLE = 22,
+  // An earlier lookahead met an error while it read ahead. This call's keys are not queued.
+  EMBANK_STATUS_LOOKAHEAD_FAILED = 23,
+  // The handle came from before a fork().
+  EMBANK_STATUS_FORKED = 24,
+  // A panic: a mistake in Embank. Open the bank again from its last checkpoint.
+  EMBANK_STATUS_INTERNAL = 25,
+  // A failure that has no number of its own yet; see the message.
+  EMBANK_STATUS_OTHER = 26,
+} embank_status;
+
+// How a table's values are stored.
+typedef enum embank_dtype {
+  // IEEE 754 single precision.
+  EMBANK_DTYPE_F32 = 0,
+} embank_dtype;
+
+// What applies gradients.
+typedef enum embank_optimizer_kind {
+  // Nothing: rows are only put.
+  EMBANK_OPTIMIZER_KIND_NONE = 0,
+  // torch.optim.SGD.
+  EMBANK_OPTIMIZER_KIND_SGD = 1,
+  // torch.optim.Adagrad.
+  EMBANK_OPTIMIZER_KIND_ADAGRAD = 2,
+} embank_optimizer_kind;
+
+// How new rows are filled.
+typedef enum embank_initializer_kind {
+  // With zeros.
+  EMBANK_INITIALIZER_KIND_ZEROS = 0,
+  // With parameters[0].
+  EMBANK_INITIALIZER_KIND_CONSTANT = 1,
+  // Uniformly between parameters[0] and parameters[1].
+  EMBANK_INITIALIZER_KIND_UNIFORM = 2,
+  // From a normal distribution with mean parameters[0] and standard deviation parameters[1].
+  EMBANK_INITIALIZER_KIND_NORMAL = 3,
+} embank_initializer_kind;
+
+// What a bank reads and writes its log with.
+typedef enum embank_device {
+  // io_uring where the kernel grants it, else threads.
+  EMBANK_DEVICE_AUTO = 0,
+  // io_uring or an error.
+  EMBANK_DEVICE_IO_URING = 1,
+  // A pool of threads.
+  EMBANK_DEVICE_THREADS = 2,
+} embank_device;
+
+// What a peek does about keys that have no row. It never makes up zeros.
+typedef enum embank_missing {
+  // Fills in the row's initial values, which the first get would give it.
+  EMBANK_MISSING_INITIAL = 0,
+  // Fails with EMBANK_STATUS_MISSING_ROW.
+  EMBANK_MISSING_ERROR = 1,
+  // Leaves that part of the rows as it is.
+  EMBANK_MISSING_SKIP = 2,
+} embank_missing;
+
+// An open bank: a directory with many tables under one memory budget. Free with embank_bank_close.
+typedef struct embank_bank embank_bank;
+
+// Bytes that a call hands out. Free with embank_bytes_free.
+typedef struct embank_bytes embank_bytes;
+
+// The counts that a get took up in the staleness clocks of its rows. Applying, putting and releasing end it, whatever
+// they return, except that a wrong argument leaves it as it was. Free with embank_lease_free, which releases it if it
+// has not ended.
+typedef struct embank_lease embank_lease;
+
+// Names that a call hands out. Free with embank_names_free.
+typedef struct embank_names embank_names;
+
+// The rows of a table as the newest checkpoint held them: each once, in no particular order. Free with
+// embank_scan_free.
+typedef struct embank_scan embank_scan;
+
+// A table of a bank: rows of f32 by 64-bit key. All handles of a table are one table. Free with embank_table_free.
+typedef struct embank_table embank_table;
+
+// How to open a bank. Call embank_bank_options_init, then change what you like.
+typedef struct embank_bank_options {
+  // Set by embank_bank_options_init.
+  size_t size;
+  // Memory for everything that the bank keeps: rows, index, buffers and the lookahead queue, in bytes. 1 GiB.
+  uint64_t memory_budget_bytes;
+  // How many of the newest checkpoints stay. 2.
+  uint64_t checkpoints_kept;
+  // How long a get waits at a staleness bound before it fails, in milliseconds. 60,000.
+  uint64_t wait_timeout_ms;
+  // The most keys that looking ahead may have pending; 0 turns it off, negative: what 1/32 of the budget holds. -1.
+  int64_t lookahead_queue_keys;
+  // The most that the log may take on disk, in bytes; 0: no quota. 0.
+  uint64_t disk_quota_bytes;
+  // The most that compaction in the background reads and writes, in bytes a second; 0: no limit. 0.
+  uint64_t compaction_throttle_bytes_per_s;
+  // The log's length over its rows' beyond which compaction in the background sets to work, 1.1 to 10. 1.4.
+  double space_amplification_target;
+  // One of embank_device. EMBANK_DEVICE_AUTO.
+  uint32_t device;
+  // Whether a thread gives disk space back in the background, 0 or 1; else only embank_bank_compact does. 0.
+  uint32_t background_compaction;
+} embank_bank_options;
+
+// An optimizer with its numbers; those that its kind does not have are not looked at. Make one with embank_sgd and so
+// on, which fill in torch's defaults, and change what you like.
+typedef struct embank_optimizer {
+  // One of embank_optimizer_kind.
+  uint32_t kind;
+  // Not negative. embank_table_set_learning_rate changes it later.
+  float learning_rate;
+  // Keeps a division finite.
+  float eps;
+  // Where a new row's accumulators start. Part of the table's identity.
+  float initial_accumulator;
+  // Zeros: room for the numbers of other optimizers.
+  float reserved[20];
+} embank_optimizer;
+
+// How new rows are filled, with its numbers. Make one with embank_uniform and so on; zeros are one, too.
+typedef struct embank_initializer {
+  // One of embank_initializer_kind.
+  uint32_t kind;
+  // As the kind says; the others are zeros.
+  float parameters[7];
+} embank_initializer;
+
+// The settings of a table. Call embank_table_settings_init, set the dim, then change what you like. dim, dtype, the
+// optimizer's kind and initial accumulator, the initializer and the seed are the table's for good; a table that exists
+// is only given out if they are the same. The others hold from the latest call on.
+typedef struct embank_table_settings {
+  // Set by embank_table_settings_init.
+  size_t size;
+  // Seed of the initial values. 0.
+  uint64_t seed;
+  // A get waits while more than this many gets of its row are outstanding: 0 is bulk-synchronous, k
+  // stale-synchronous, negative: asynchronous, which never waits. -1.
+  int64_t staleness_bound;
+  // Values per row. 0, which has to be changed.
+  uint32_t dim;
+  // One of embank_dtype. EMBANK_DTYPE_F32.
+  uint32_t dtype;
+  // What applies gradients. None.
+  struct embank_optimizer optimizer;
+  // How new rows are filled. Uniformly between -0.05 and 0.05.
+  struct embank_initializer initializer;
+} embank_table_settings;
+
+// What a bank has done since it was opened. docs/python.md and docs/staleness.md say more of each.
+typedef struct embank_bank_stats {
+  // sizeof(embank_bank_stats), as it was passed.
+  size_t size;
+  // The memory budget, in bytes.
+  uint64_t memory_budget_bytes;
+  // What of it is taken, in bytes.
+  uint64_t memory_used_bytes;
+  // Keys found in the mutable part of memory.
+  uint64_t hits_mutable;
+  // Keys found in the read-only part of memory.
+  uint64_t hits_read_only;
+  // Keys on disk of which memory held a copy.
+  uint64_t hits_cache;
+  // Keys found on disk.
+  uint64_t hits_disk;
+  // Keys without a row, those included that were then made.
+  uint64_t missing;
+  // Rows made.
+  uint64_t inserted;
+  // Reads of the disk.
+  uint64_t disk_reads;
+  // Bytes read.
+  uint64_t disk_read_bytes;
+  // Bytes written.
+  uint64_t disk_write_bytes;
+  // Gauge: rows there are.
+  uint64_t live_rows;
+  // Gauge: bytes of log that they take.
+  uint64_t live_bytes;
+  // Gauge: bytes of log on disk.
+  uint64_t log_disk_bytes;
+  // Gets that had to wait for a staleness bound.
+  uint64_t waits;
+  // How long they waited together, in microseconds.
+  uint64_t wait_us;
+  // Gets that gave up waiting.
+  uint64_t timeouts;
+  // Leases that were freed and could not give all counts back.
+  uint64_t release_failures;
+  // Checkpoints taken.
+  uint64_t checkpoints;
+  // How long the last one took, in microseconds.
+  uint64_t last_checkpoint_us;
+  // Keys asked to be looked ahead for.
+  uint64_t lookahead_requested;
+  // Those in memory already, or in no table.
+  uint64_t lookahead_resident;
+  // Those put in the queue.
+  uint64_t lookahead_queued;
+  // Those pending already.
+  uint64_t lookahead_merged;
+  // Those turned away by a full queue.
+  uint64_t lookahead_dropped;
+  // Brought into mutable memory.
+  uint64_t lookahead_moved;
+  // Moved, then used from memory.
+  uint64_t lookahead_on_time;
+  // In mutable memory before their turn came.
+  uint64_t lookahead_late;
+  // Moved, and evicted without a use.
+  uint64_t lookahead_wasted;
+  // Given up before their turn.
+  uint64_t lookahead_cancelled;
+  // Left on disk because reading failed.
+  uint64_t lookahead_failed;
+  // Gauge: waiting for their turn or being read.
+  uint64_t lookahead_pending;
+  // Gauge: the most that may be pending.
+  uint64_t lookahead_capacity;
+} embank_bank_stats;
+
+// What a table has done since its bank was opened. Rows are counted once per batch.
+typedef struct embank_table_stats {
+  // sizeof(embank_table_stats), as it was passed.
+  size_t size;
+  // Batches got.
+  uint64_t gets;
+  // Distinct rows got.
+  uint64_t get_rows;
+  // Batches peeked at.
+  uint64_t peeks;
+  // Rows peeked at, duplicates counted.
+  uint64_t peek_rows;
+  // Batches put.
+  uint64_t puts;
+  // Distinct rows put.
+  uint64_t put_rows;
+  // Batches of gradients applied.
+  uint64_t applies;
+  // Distinct rows that gradients were applied to.
+  uint64_t apply_rows;
+  // Rows deleted.
+  uint64_t deleted_rows;
+  // Rows that had to be read from disk.
+  uint64_t disk_reads;
+  // Gets that had to wait for the staleness bound.
+  uint64_t waits;
+  // How long they waited together, in microseconds.
+  uint64_t wait_us;
+  // Gets that gave up waiting.
+  uint64_t timeouts;
+  // Leases that were freed and could not give all counts back.
+  uint64_t release_failures;
+} embank_table_stats;
+
+#ifdef __cplusplus
+extern "C" {
+#endif // __cplusplus
+
+// What the last failing call on this thread met, as UTF-8 text that names the thing and the cure; "" if none failed.
+// Valid until the next failing call on this thread, or the thread's end. Copy it where calls move between threads,
+// as in languages with threads of their own.
+const char *embank_last_error_message(void);
+
+// The name of a status without its prefix, such as "LOCKED"; "UNKNOWN" for a number that this library doesn't know.
+// Valid for ever.
+const char *embank_status_name(int32_t status);
+
+// The library's version, such as "0.1.0". Valid for ever.
+const char *embank_version(void);
+
+// Sets every option to its default. `size` is sizeof(embank_bank_options).
+enum embank_status embank_bank_options_init(struct embank_bank_options *options, size_t size);
+
+// torch.optim.SGD: row -= learning_rate * gradient.
+struct embank_optimizer embank_sgd(float learning_rate);
+
+// torch.optim.Adagrad: sum += gradient^2, row -= learning_rate * gradient / (sqrt(sum) + eps). eps is 1e-10, the
+// initial accumulator 0.
+struct embank_optimizer embank_adagrad(float learning_rate);
+
+// New rows are all `value`.
+struct embank_initializer embank_constant(float value);
+
+// New rows are uniform between `low` and `high`.
+struct embank_initializer embank_uniform(float low, float high);
+
+// New rows are normal (Gaussian).
+struct embank_initializer embank_normal(float mean, float std);
+
+// Sets every setting to its default, the dim to 0. `size` is sizeof(embank_table_settings).
+enum embank_status embank_table_settings_init(struct embank_table_settings *settings, size_t size);
+
+// Opens the bank in the directory `path`, or creates it there. An existing bank comes back as its newest completed
+// checkpoint left it; what was written after that is gone. `options` may be NULL for defaults.
+enum embank_status embank_bank_open(const char *path,
+                                    const struct embank_bank_options *options,
+                                    struct embank_bank **bank);
+
+// Opens the bank in the directory `path` to read only, at the checkpoint of that number or, for 0, at the newest one,
+// beside a process that writes it or none. Peek and scan; whatever would write is EMBANK_STATUS_READ_ONLY. The writer
+// keeps the checkpoint as long as the bank is at it. Of `options`, which may be NULL, memory budget and device count.
+enum embank_status embank_bank_open_read_only(const char *path,
+                                              const struct embank_bank_options *options,
+                                              uint64_t checkpoint,
+                                              struct embank_bank **bank);
+
+// Frees the handle. The bank closes when its tables, leases and scans are freed too; another can't open it for writing
+// before that. Takes no checkpoint.
+void embank_bank_close(struct embank_bank *bank);
+
+// Opens the table `name`, or creates it. A new table is durable with the next checkpoint.
+enum embank_status embank_bank_table(const struct embank_bank *bank,
+                                     const char *name,
+                                     const struct embank_table_settings *settings,
+                                     struct embank_table **table);
+
+// Opens the table `name` as it is.
+enum embank_status embank_bank_open_table(const struct embank_bank *bank,
+                                          const char *name,
+                                          struct embank_table **table);
+
+// Drops the table `name`: its rows are gone at once, for good with the next checkpoint. Handles and leases of it are
+// still to be freed. The name may be used again.
+enum embank_status embank_bank_drop_table(const struct embank_bank *bank,
+                                          const char *name);
+
+// Lists the names of the bank's tables, in order.
+enum embank_status embank_bank_tables(const struct embank_bank *bank, struct embank_names **names);
+
+// Makes all tables as they are, and the caller's own bytes, durable together. When the call returns, everything is on
+// stable storage; a crash at any later moment recovers at least this checkpoint. `number` may be NULL.
+enum embank_status embank_bank_checkpoint(const struct embank_bank *bank,
+                                          const void *blob,
+                                          size_t blob_size,
+                                          uint64_t *number);
+
+// The checkpoint that opening the bank recovered, or that a bank which is open to read only is at, with its blob.
+// Without one, the number is 0 and the blob NULL. Either place may be NULL.
+enum embank_status embank_bank_recovered(const struct embank_bank *bank,
+                                         uint64_t *number,
+                                         struct embank_bytes **blob);
+
+// Moves a bank that is open to read only on to its newest checkpoint. `number`, of the one that it is at then, may be
+// NULL.
+enum embank_status embank_bank_refresh(const struct embank_bank *bank,
+                                       uint64_t *number);
+
+// Gives disk space back now, as far as no kept checkpoint holds it. Other calls go on meanwhile.
+enum embank_status embank_bank_compact(const struct embank_bank *bank);
+
+// Forgets what lookahead has queued and not begun to read. `cancelled`, how many keys that were, may be NULL.
+enum embank_status embank_bank_cancel_lookahead(const struct embank_bank *bank,
+                                                size_t *cancelled);
+
+// Waits until nothing is pending in the lookahead queue; `idle` is 1 then, and 0 if `timeout_ms` passed first. For
+// tests and measurements: training need not wait.
+enum embank_status embank_bank_wait_lookahead(const struct embank_bank *bank,
+                                              uint64_t timeout_ms,
+                                              uint8_t *idle);
+
+// Frees the handle. The table stays in its bank.
+void embank_table_free(struct embank_table *table);
+
+// The table's name as UTF-8, valid until the handle is freed. NULL for NULL.
+const char *embank_table_name(const struct embank_table *table);
+
+// Values per row. 0 for NULL.
+uint32_t embank_table_dim(const struct embank_table *table);
+
+// The table's settings as they are now. `size` is sizeof(embank_table_settings).
+enum embank_status embank_table_get_settings(const struct embank_table *table,
+                                             struct embank_table_settings *settings,
+                                             size_t size);
+
+// Gets rows for training: one per key, duplicates included. Missing rows are inserted with their initial values. The
+// staleness clock of each distinct key goes up by one until the lease ends; if a clock is above the table's bound, the
+// call waits, at most the bank's wait timeout.
+enum embank_status embank_table_get(const struct embank_table *table,
+                                    const uint64_t *keys,
+                                    size_t key_count,
+                                    float *rows,
+                                    size_t rows_len,
+                                    struct embank_lease **lease);
+
+// Gets one row per distinct key for training, in order of first appearance. `rows` may be longer than that:
+// key_count * dim values always do. How many distinct keys there are goes to `distinct_count`, which may be NULL;
+// which they are is told by embank_lease_distinct. Otherwise as embank_table_get.
+enum embank_status embank_table_get_distinct(const struct embank_table *table,
+                                             const uint64_t *keys,
+                                             size_t key_count,
+                                             float *rows,
+                                             size_t rows_len,
+                                             size_t *distinct_count,
+                                             struct embank_lease **lease);
+
+// Reads rows for evaluation, one per key. Touches no clock, waits for none, and writes nothing. `missing` is one of
+// embank_missing. `present`, key_count bytes, gets 1 for each key that has a row and 0 for the others; it may be NULL.
+enum embank_status embank_table_peek(const struct embank_table *table,
+                                     const uint64_t *keys,
+                                     size_t key_count,
+                                     float *rows,
+                                     size_t rows_len,
+                                     uint32_t missing,
+                                     uint8_t *present);
+
+// What rows start with, whether they are there or not: a pure function of the table's seed and name, key and column.
+enum embank_status embank_table_initial(const struct embank_table *table,
+                                        const uint64_t *keys,
+                                        size_t key_count,
+                                        float *rows,
+                                        size_t rows_len);
+
+// Replaces or inserts rows without a lease; of equal keys the last one wins. Optimizer state stays. Touches no clock.
+enum embank_status embank_table_put(const struct embank_table *table,
+                                    const uint64_t *keys,
+                                    size_t key_count,
+                                    const float *rows,
+                                    size_t rows_len);
+
+// Takes a step of the table's optimizer without a lease; gradients of equal keys are summed first. Missing rows start
+// from their initial values. Touches no clock.
+enum embank_status embank_table_apply_gradients(const struct embank_table *table,
+                                                const uint64_t *keys,
+                                                size_t key_count,
+                                                const float *gradients,
+                                                size_t gradients_len);
+
+// Deletes rows. `deleted`, how many there were, may be NULL. End leases on them first: one that is still out is not
+// told from a lease on a row that is made anew.
+enum embank_status embank_table_delete(const struct embank_table *table,
+                                       const uint64_t *keys,
+                                       size_t key_count,
+                                       uint64_t *deleted);
+
+// Says which rows there are: `present`, key_count bytes, gets 1 or 0 for each key. Touches no clock.
+enum embank_status embank_table_contains(const struct embank_table *table,
+                                         const uint64_t *keys,
+                                         size_t key_count,
+                                         uint8_t *present);
+
+// Has the rows of `keys` that are on disk brought into memory soon. Never waits for the disk: what does not fit the
+// queue is dropped, and a worker does the rest. `accepted`, how many keys are on their way, may be NULL.
+enum embank_status embank_table_lookahead(const struct embank_table *table,
+                                          const uint64_t *keys,
+                                          size_t key_count,
+                                          size_t *accepted);
+
+// The staleness clock of a row: gets whose update has not come yet. -1 if the row is missing.
+enum embank_status embank_table_outstanding(const struct embank_table *table,
+                                            uint64_t key,
+                                            int64_t *outstanding);
+
+// The staleness bound; -1 is none.
+enum embank_status embank_table_staleness_bound(const struct embank_table *table, int64_t *bound);
+
+// Sets the staleness bound of all handles of the table; negative is none. Gets that wait look at the new one. Not
+// durable.
+enum embank_status embank_table_set_staleness_bound(const struct embank_table *table,
+                                                    int64_t bound);
+
+// Sets the learning rate of all handles of the table, for batches applied from now on. Not durable.
+enum embank_status embank_table_set_learning_rate(const struct embank_table *table,
+                                                  float learning_rate);
+
+// Goes through the table as the newest checkpoint holds it, while training goes on. Disk space is not given back until
+// the scan is freed.
+enum embank_status embank_table_scan(const struct embank_table *table,
+                                     struct embank_scan **scan);
+
+// Applies one gradient per key of the batch with the table's optimizer; those of equal keys are summed first. The next
+// checkpoint makes it durable.
+enum embank_status embank_lease_apply(const struct embank_lease *lease,
+                                      const float *gradients,
+                                      size_t gradients_len);
+
+// Applies one gradient per distinct key, in the order of embank_lease_distinct.
+enum embank_status embank_lease_apply_distinct(const struct embank_lease *lease,
+                                               const float *gradients,
+                                               size_t gradients_len);
+
+// Replaces the rows, one per key of the batch; of equal keys the last one wins. Optimizer state stays.
+enum embank_status embank_lease_put(const struct embank_lease *lease,
+                                    const float *rows,
+                                    size_t rows_len);
+
+// Replaces the rows, one per distinct key, in the order of embank_lease_distinct.
+enum embank_status embank_lease_put_distinct(const struct embank_lease *lease,
+                                             const float *rows,
+                                             size_t rows_len);
+
+// Gives the counts back without an update, and says if that failed. Of a lease that has ended, there are none left.
+enum embank_status embank_lease_release(const struct embank_lease *lease);
+
+// The distinct keys of the batch in order of first appearance, and each key's place among them: place[i] is that of
+// keys[i]. `count` is how many there are. `keys` and `places` may be NULL; else the first holds at least that many,
+// and the second as many as the batch has keys.
+enum embank_status embank_lease_distinct(const struct embank_lease *lease,
+                                         uint64_t *keys,
+                                         size_t keys_len,
+                                         uint32_t *places,
+                                         size_t places_len,
+                                         size_t *count);
+
+// Releases the lease, if it has not ended, and frees the handle.
+void embank_lease_free(struct embank_lease *lease);
+
+// Fills `keys` and `rows`, which holds capacity * dim values, with the next rows. `count` is how many those are: fewer
+// than `capacity` at the end only, 0 after the last.
+enum embank_status embank_scan_next(const struct embank_scan *scan,
+                                    uint64_t *keys,
+                                    size_t capacity,
+                                    float *rows,
+                                    size_t rows_len,
+                                    size_t *count);
+
+// The number of the checkpoint, how many rows it has in all, and how many are still to come. Any place may be NULL.
+enum embank_status embank_scan_progress(const struct embank_scan *scan,
+                                        uint64_t *checkpoint,
+                                        uint64_t *rows,
+                                        uint64_t *remaining);
+
+// Ends the scan and frees the handle.
+void embank_scan_free(struct embank_scan *scan);
+
+// Lists the kept checkpoints of the bank in `path`, oldest first, beside whoever has it open. `count` is how many
+// there are; as many of their numbers as `capacity` allows go to `numbers`.
+enum embank_status embank_list_checkpoints(const char *path,
+                                           uint64_t *numbers,
+                                           size_t capacity,
+                                           size_t *count);
+
+// Takes the bank in `path`, which nobody has open for writing, back to an older checkpoint for good; the newer ones
+// are gone.
+enum embank_status embank_roll_back(const char *path,
+                                    uint64_t checkpoint);
+
+// Copies a checkpoint or, for 0, the newest one of the bank in `path` to the directory `to`, which is a bank of its
+// own then. Works beside whoever has the bank open.
+enum embank_status embank_copy_checkpoint(const char *path,
+                                          uint64_t checkpoint,
+                                          const char *to);
+
+// Writes what lies between the checkpoints `from` and `to` (0: the newest one) of the bank in `path` to a new file,
+// for embank_apply_delta. Works beside whoever has the bank open.
+enum embank_status embank_export_delta(const char *path,
+                                       uint64_t from,
+                                       uint64_t to,
+                                       const char *file);
+
+// Takes the bank in `path`, a copy that nobody has open for writing, to the checkpoint that the delta in `file`
+// leads to, and keeps the newest `checkpoints_kept`. EMBANK_STATUS_DELTA_MISMATCH if it does not follow the bank's
+// newest one.
+enum embank_status embank_apply_delta(const char *path,
+                                      const char *file,
+                                      size_t checkpoints_kept);
+
+// The bank's counters. `size` is sizeof(embank_bank_stats).
+enum embank_status embank_bank_get_stats(const struct embank_bank *bank,
+                                         struct embank_bank_stats *stats,
+                                         size_t size);
+
+// The table's counters. `size` is sizeof(embank_table_stats).
+enum embank_status embank_table_get_stats(const struct embank_table *table,
+                                          struct embank_table_stats *stats,
+                                          size_t size);
+
+// All numbers of the bank as text that Prometheus scrapes.
+enum embank_status embank_bank_prometheus(const struct embank_bank *bank,
+                                          struct embank_bytes **text);
+
+// The bytes, with a NUL behind them; valid until they are freed. NULL for NULL.
+const void *embank_bytes_data(const struct embank_bytes *bytes);
+
+// How many bytes there are, without the NUL. 0 for NULL.
+size_t embank_bytes_size(const struct embank_bytes *bytes);
+
+// Frees the bytes.
+void embank_bytes_free(struct embank_bytes *bytes);
+
+// How many names there are. 0 for NULL.
+size_t embank_names_count(const struct embank_names *names);
+
+// The name at `place`, from 0, as UTF-8; valid until the names are freed. NULL where there is none.
+const char *embank_names_at(const struct embank_names *names, size_t place);
+
+// Frees the names.
+void embank_names_free(struct embank_names *names);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif  // __cplusplus
+
+#endif  /* EMBANK_H */

@@ -1,0 +1,79 @@
+//! Handles: what a C pointer to an opaque type points to.
+//!
+//! A handle is a box that the caller owns. It knows the process that made it: a child made by `fork` shares the
+//! parent's files but has none of its threads, so there every call fails and freeing lets the content leak. Dropping it
+//! would write to the parent's files and wait for threads that do not exist.
+
+use std::mem;
+use std::process;
+
+use crate::status::{Failure, embank_status};
+
+/// The content of a handle.
+#[derive(Debug)]
+pub(crate) struct Owned<T> {
+    process: u32,
+    /// There until the drop.
+    content: Option<T>,
+}
+
+impl<T> Owned<T> {
+    pub(crate) fn new(content: T) -> Self {
+        Self { process: process::id(), content: Some(content) }
+    }
+
+    /// The content, in the process that made it.
+    pub(crate) fn get(&self) -> Result<&T, Failure> {
+        let here = process::id();
+        if here != self.process {
+            return Err(Failure {
+                status: embank_status::Forked,
+                message: format!(
+                    "this handle was made in process {} and does not survive the fork into process {here}: \
+                     open the bank after forking",
+                    self.process
+                ),
+            });
+        }
+        Ok(self.content.as_ref().expect("it is there until the drop"))
+    }
+}
+
+impl<T> Drop for Owned<T> {
+    fn drop(&mut self) {
+        let content = self.content.take();
+        if process::id() != self.process {
+            mem::forget(content);
+        }
+    }
+}
+
+/// A handle that a caller passes in.
+///
+/// # Safety
+/// `pointer` is null or a handle of this type that is not freed before the call returns.
+pub(crate) unsafe fn borrowed<'a, T>(
+    what: &'static str,
+    pointer: *const T,
+) -> Result<&'a T, Failure> {
+    if pointer.is_null() {
+        return Err(Failure::invalid(format!("the {what} is NULL")));
+    }
+    // SAFETY: not null; the caller says that it is one of ours and lives. Handles are only read through `&`.
+    Ok(unsafe { &*pointer })
+}
+
+/// Frees a handle; null is none.
+///
+/// # Safety
+/// `pointer` is null or a handle of this type, and nobody uses it from now on.
+pub(crate) unsafe fn free<T>(pointer: *mut T) {
+    if pointer.is_null() {
+        return;
+    }
+    let _ = crate::status::call(|| {
+        // SAFETY: not null, made by `Box::into_raw` in `HandlePlace::hand_over`, and freed once.
+        drop(unsafe { Box::from_raw(pointer) });
+        Ok(())
+    });
+}

@@ -1,0 +1,193 @@
+//! Memory of the caller: buffers, text and places for results, checked as far as they can be.
+
+use std::ffi::{CStr, OsStr, c_char};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::slice;
+
+use bytemuck::Pod;
+
+use crate::status::Failure;
+
+/// A buffer that the caller lends for the time of a call.
+#[derive(Debug)]
+pub(crate) struct Lent<T> {
+    what: &'static str,
+    pointer: *mut T,
+    len: usize,
+}
+
+impl<T: Pod> Lent<T> {
+    /// To be read.
+    pub(crate) fn new(what: &'static str, pointer: *const T, len: usize) -> Result<Self, Failure> {
+        Self::new_mut(what, pointer.cast_mut(), len)
+    }
+
+    /// To be written.
+    pub(crate) fn new_mut(
+        what: &'static str,
+        pointer: *mut T,
+        len: usize,
+    ) -> Result<Self, Failure> {
+        if len == 0 {
+            return Ok(Self { what, pointer: std::ptr::dangling_mut(), len });
+        }
+        if pointer.is_null() {
+            return Err(Failure::invalid(format!("{what} is NULL, with a length of {len}")));
+        }
+        if !pointer.is_aligned() {
+            return Err(Failure::invalid(format!(
+                "{what} is at address {:#x}, which is no multiple of {}",
+                pointer.addr(),
+                align_of::<T>()
+            )));
+        }
+        let bytes = len.checked_mul(size_of::<T>()).filter(|&bytes| bytes <= isize::MAX as usize);
+        if bytes.is_none_or(|bytes| pointer.addr().checked_add(bytes).is_none()) {
+            return Err(Failure::invalid(format!("{what} can't have a length of {len}")));
+        }
+        Ok(Self { what, pointer, len })
+    }
+
+    /// Fails if the two have memory in common, of which one is to be written.
+    pub(crate) fn check_apart<U: Pod>(&self, other: &Lent<U>) -> Result<(), Failure> {
+        let (start, end) = (self.pointer.addr(), self.pointer.addr() + self.len * size_of::<T>());
+        let (other_start, other_end) =
+            (other.pointer.addr(), other.pointer.addr() + other.len * size_of::<U>());
+        if self.len > 0 && other.len > 0 && start < other_end && other_start < end {
+            let (what, other) = (self.what, other.what);
+            return Err(Failure::invalid(format!("{what} and {other} overlap")));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The buffer to read.
+    ///
+    /// # Safety
+    /// By the header's rules: it lies there for the time of the call, and nobody writes to it meanwhile.
+    pub(crate) unsafe fn read<'a>(&self) -> &'a [T] {
+        // SAFETY: `new` checked null, alignment and size; the caller answers for the rest. Any bits are a `T`.
+        unsafe { slice::from_raw_parts(self.pointer, self.len) }
+    }
+
+    /// The buffer to write.
+    ///
+    /// # Safety
+    /// By the header's rules: it lies there for the time of the call, and nobody looks at it meanwhile. It was
+    /// made by `new_mut`, asked for once, and checked to be apart from the call's other buffers.
+    pub(crate) unsafe fn write<'a>(&self) -> &'a mut [T] {
+        // SAFETY: as in `read`, and no other reference to it is alive. Memory that the caller has not
+        // initialised holds some bits all the same, for it comes from outside of the program that Rust sees.
+        unsafe { slice::from_raw_parts_mut(self.pointer, self.len) }
+    }
+}
+
+/// A place for one result.
+#[derive(Debug)]
+pub(crate) struct Place<T>(*mut T);
+
+impl<T> Place<T> {
+    /// One that the call can't do without.
+    pub(crate) fn required(what: &'static str, pointer: *mut T) -> Result<Self, Failure> {
+        if pointer.is_null() {
+            return Err(Failure::invalid(format!("the place for the {what} is NULL")));
+        }
+        Self::optional(what, pointer)
+    }
+
+    /// One that may be null: then the result is not wanted.
+    pub(crate) fn optional(what: &'static str, pointer: *mut T) -> Result<Self, Failure> {
+        if !pointer.is_aligned() {
+            return Err(Failure::invalid(format!("the place for the {what} is misaligned")));
+        }
+        Ok(Self(pointer))
+    }
+
+    /// Writes the result.
+    ///
+    /// # Safety
+    /// By the header's rules: the pointer is null or good for writing.
+    pub(crate) unsafe fn set(&self, value: T) {
+        if !self.0.is_null() {
+            // SAFETY: not null and aligned, as the constructors checked; the caller answers for the rest.
+            unsafe { self.0.write(value) };
+        }
+    }
+}
+
+/// A place for a handle.
+#[derive(Debug)]
+pub(crate) struct HandlePlace<T>(Place<*mut T>);
+
+impl<T> HandlePlace<T> {
+    /// Null until [`hand_over`](Self::hand_over).
+    ///
+    /// # Safety
+    /// By the header's rules: the pointer is null or good for writing.
+    pub(crate) unsafe fn cleared(
+        what: &'static str,
+        pointer: *mut *mut T,
+    ) -> Result<Self, Failure> {
+        let place = Place::required(what, pointer)?;
+        // SAFETY: the caller's duty is the same.
+        unsafe { place.set(std::ptr::null_mut()) };
+        Ok(Self(place))
+    }
+
+    /// Makes the caller the owner of `content`.
+    ///
+    /// # Safety
+    /// As [`cleared`](Self::cleared).
+    pub(crate) unsafe fn hand_over(&self, content: T) {
+        // SAFETY: the caller's duty is the same.
+        unsafe { self.0.set(Box::into_raw(Box::new(content))) };
+    }
+}
+
+/// Text that is UTF-8.
+///
+/// # Safety
+/// By the header's rules: `pointer` is null or text that ends with a NUL and stays for the time of the call.
+pub(crate) unsafe fn text<'a>(
+    what: &'static str,
+    pointer: *const c_char,
+) -> Result<&'a str, Failure> {
+    // SAFETY: the caller's duty is the same.
+    let bytes = unsafe { c_string(what, pointer) }?.to_bytes();
+    std::str::from_utf8(bytes).map_err(|error| {
+        Failure::invalid(format!(
+            "the {what} {:?} is not UTF-8: {error}",
+            String::from_utf8_lossy(bytes)
+        ))
+    })
+}
+
+/// A path, in whatever bytes the system takes.
+///
+/// # Safety
+/// As [`text`].
+pub(crate) unsafe fn path<'a>(
+    what: &'static str,
+    pointer: *const c_char,
+) -> Result<&'a Path, Failure> {
+    // SAFETY: the caller's duty is the same.
+    let bytes = unsafe { c_string(what, pointer) }?.to_bytes();
+    if bytes.is_empty() {
+        return Err(Failure::invalid(format!("the {what} is empty")));
+    }
+    Ok(Path::new(OsStr::from_bytes(bytes)))
+}
+
+/// # Safety
+/// As [`text`].
+unsafe fn c_string<'a>(what: &'static str, pointer: *const c_char) -> Result<&'a CStr, Failure> {
+    if pointer.is_null() {
+        return Err(Failure::invalid(format!("the {what} is NULL")));
+    }
+    // SAFETY: not null; the caller answers for the NUL and the time.
+    Ok(unsafe { CStr::from_ptr(pointer) })
+}

@@ -1,0 +1,127 @@
+//! How to open a bank.
+
+use std::time::Duration;
+
+use bytemuck::{Pod, Zeroable};
+use embank::{BankOptions, CompactionOptions, DeviceChoice};
+
+use crate::sized::{self, Growing, flag};
+use crate::status::{Failure, call, embank_status};
+
+/// What a bank reads and writes its log with.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub enum embank_device {
+    /// io_uring where the kernel grants it, else threads.
+    Auto = 0,
+    /// io_uring or an error.
+    IoUring = 1,
+    /// A pool of threads.
+    Threads = 2,
+}
+
+/// How to open a bank. Call embank_bank_options_init, then change what you like.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub struct embank_bank_options {
+    /// Set by embank_bank_options_init.
+    pub size: usize,
+    /// Memory for everything that the bank keeps: rows, index, buffers and the lookahead queue, in bytes. 1 GiB.
+    pub memory_budget_bytes: u64,
+    /// How many of the newest checkpoints stay. 2.
+    pub checkpoints_kept: u64,
+    /// How long a get waits at a staleness bound before it fails, in milliseconds. 60,000.
+    pub wait_timeout_ms: u64,
+    /// The most keys that looking ahead may have pending; 0 turns it off, negative: what 1/32 of the budget holds. -1.
+    pub lookahead_queue_keys: i64,
+    /// The most that the log may take on disk, in bytes; 0: no quota. 0.
+    pub disk_quota_bytes: u64,
+    /// The most that compaction in the background reads and writes, in bytes a second; 0: no limit. 0.
+    pub compaction_throttle_bytes_per_s: u64,
+    /// The log's length over its rows' beyond which compaction in the background sets to work, 1.1 to 10. 1.4.
+    pub space_amplification_target: f64,
+    /// One of embank_device. EMBANK_DEVICE_AUTO.
+    pub device: u32,
+    /// Whether a thread gives disk space back in the background, 0 or 1; else only embank_bank_compact does. 0.
+    pub background_compaction: u32,
+}
+
+impl Growing for embank_bank_options {
+    const NAME: &'static str = "embank_bank_options";
+    const FILLED_BY: &'static str = "embank_bank_options_init";
+    const SIZE_MIN: usize = 72;
+
+    fn defaults() -> Self {
+        let BankOptions {
+            memory_budget_bytes,
+            device: _,
+            checkpoints_kept,
+            lookahead_queue_keys: _,
+            wait_timeout,
+            compaction,
+            disk_quota_bytes: _,
+        } = BankOptions::default();
+        Self {
+            size: size_of::<Self>(),
+            memory_budget_bytes,
+            checkpoints_kept: checkpoints_kept as u64,
+            wait_timeout_ms: wait_timeout.as_millis() as u64,
+            lookahead_queue_keys: -1,
+            disk_quota_bytes: 0,
+            compaction_throttle_bytes_per_s: 0,
+            space_amplification_target: compaction.space_amplification_target,
+            device: embank_device::Auto as u32,
+            background_compaction: u32::from(compaction.background),
+        }
+    }
+}
+
+impl embank_bank_options {
+    pub(crate) fn to_rust(self) -> Result<BankOptions, Failure> {
+        const AUTO: u32 = embank_device::Auto as u32;
+        const IO_URING: u32 = embank_device::IoUring as u32;
+        const THREADS: u32 = embank_device::Threads as u32;
+        let some_unless_0 = |value: u64| (value != 0).then_some(value);
+        Ok(BankOptions {
+            memory_budget_bytes: self.memory_budget_bytes,
+            device: match self.device {
+                AUTO => DeviceChoice::Auto,
+                IO_URING => DeviceChoice::IoUring,
+                THREADS => DeviceChoice::Threads,
+                other => {
+                    return Err(Failure::invalid(format!("there is no embank_device {other}")));
+                }
+            },
+            checkpoints_kept: usize::try_from(self.checkpoints_kept).unwrap_or(usize::MAX),
+            lookahead_queue_keys: usize::try_from(self.lookahead_queue_keys).ok(),
+            wait_timeout: Duration::from_millis(self.wait_timeout_ms),
+            compaction: CompactionOptions {
+                background: flag("background_compaction", self.background_compaction)?,
+                space_amplification_target: self.space_amplification_target,
+                throttle_bytes_per_s: some_unless_0(self.compaction_throttle_bytes_per_s),
+            },
+            disk_quota_bytes: some_unless_0(self.disk_quota_bytes),
+        })
+    }
+}
+
+/// Sets every option to its default. `size` is sizeof(embank_bank_options).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn embank_bank_options_init(
+    options: *mut embank_bank_options,
+    size: usize,
+) -> embank_status {
+    // SAFETY: by the header's rules.
+    call(|| unsafe { sized::write(options, size, &embank_bank_options::defaults()) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_defaults_are_those_of_the_library() {
+        let options = embank_bank_options::defaults().to_rust().unwrap();
+        assert_eq!(options, BankOptions::default());
+    }
+}

@@ -1,0 +1,80 @@
+//! Going through a table: every row, as a checkpoint holds it.
+
+use embank::Scan;
+use parking_lot::Mutex;
+
+use crate::handle::{self, Owned, borrowed};
+use crate::memory::{Lent, Place};
+use crate::status::{Failure, call, embank_status};
+
+/// The rows of a table as the newest checkpoint held them: each once, in no particular order. Free with
+/// embank_scan_free.
+#[derive(Debug)]
+pub struct embank_scan {
+    inner: Owned<Mutex<Scan>>,
+}
+
+impl embank_scan {
+    pub(crate) fn new(scan: Scan) -> Self {
+        Self { inner: Owned::new(Mutex::new(scan)) }
+    }
+}
+
+/// # Safety
+/// By the header's rules for handles.
+unsafe fn scan_of<'a>(scan: *const embank_scan) -> Result<&'a Mutex<Scan>, Failure> {
+    // SAFETY: the caller's duty is the same.
+    unsafe { borrowed("scan", scan) }?.inner.get()
+}
+
+/// Fills `keys` and `rows`, which holds capacity * dim values, with the next rows. `count` is how many those are: fewer
+/// than `capacity` at the end only, 0 after the last.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn embank_scan_next(
+    scan: *const embank_scan,
+    keys: *mut u64,
+    capacity: usize,
+    rows: *mut f32,
+    rows_len: usize,
+    count: *mut usize,
+) -> embank_status {
+    // SAFETY: by the header's rules.
+    call(|| unsafe {
+        let place = Place::required("count", count)?;
+        let keys = Lent::new_mut("keys", keys, capacity)?;
+        let rows = Lent::new_mut("rows", rows, rows_len)?;
+        keys.check_apart(&rows)?;
+        let mut scan = scan_of(scan)?.lock();
+        let count = scan.next_batch(keys.write(), rows.write())?;
+        place.set(count);
+        Ok(())
+    })
+}
+
+/// The number of the checkpoint, how many rows it has in all, and how many are still to come. Any place may be NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn embank_scan_progress(
+    scan: *const embank_scan,
+    checkpoint: *mut u64,
+    rows: *mut u64,
+    remaining: *mut u64,
+) -> embank_status {
+    // SAFETY: by the header's rules.
+    call(|| unsafe {
+        let checkpoint = Place::optional("checkpoint", checkpoint)?;
+        let rows = Place::optional("number of rows", rows)?;
+        let remaining = Place::optional("number of remaining rows", remaining)?;
+        let scan = scan_of(scan)?.lock();
+        checkpoint.set(scan.checkpoint());
+        rows.set(scan.rows());
+        remaining.set(scan.remaining());
+        Ok(())
+    })
+}
+
+/// Ends the scan and frees the handle.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn embank_scan_free(scan: *mut embank_scan) {
+    // SAFETY: by the header's rules.
+    unsafe { handle::free(scan) };
+}

@@ -1,0 +1,174 @@
+//! Structs that may grow: options, settings and statistics.
+//!
+//! The caller's header may be older or newer than the library, and its struct shorter or longer. Fields are only ever
+//! added at the end, so both sides agree on the shorter one's bytes:
+//!
+//! - What a shorter struct lacks has its default.
+//! - What a longer struct has beyond this library must be zeros, which `..._init` of this library left there: then
+//!   the caller has set nothing that would be ignored. (Linux treats the structs of its newer system calls alike.)
+
+use bytemuck::Pod;
+
+use crate::memory::Lent;
+use crate::status::Failure;
+
+/// A struct whose first field is its size in bytes, as the caller's header has it.
+pub(crate) trait Growing: Pod {
+    /// As messages name it.
+    const NAME: &'static str;
+    /// The function that the caller passes its size to.
+    const FILLED_BY: &'static str;
+    /// Its size in the first version: none is shorter.
+    const SIZE_MIN: usize;
+
+    /// Every field at its default. The size is not looked at.
+    fn defaults() -> Self;
+}
+
+/// No struct is longer: this is no size but a struct that nobody has initialised.
+const SIZE_MAX: usize = 4096;
+
+fn check_size<T: Growing>(size: usize) -> Result<(), Failure> {
+    if (T::SIZE_MIN..=SIZE_MAX).contains(&size) {
+        return Ok(());
+    }
+    Err(Failure::invalid(format!(
+        "an {} can't have {size} bytes; call {}(..., &it, sizeof it) before its fields are looked at or set",
+        T::NAME,
+        T::FILLED_BY
+    )))
+}
+
+/// Fills the caller's struct of `size` bytes with `value`, and its first field with `size`.
+///
+/// # Safety
+/// By the header's rules: `pointer` is null or good for writing `size` bytes.
+pub(crate) unsafe fn write<T: Growing>(
+    pointer: *mut T,
+    size: usize,
+    value: &T,
+) -> Result<(), Failure> {
+    check_size::<T>(size)?;
+    check_pointer(pointer)?;
+    // SAFETY: the caller's duty is the same; there is no other buffer in the call.
+    let theirs = unsafe { Lent::new_mut(T::NAME, pointer.cast::<u8>(), size)?.write() };
+    let known = size.min(size_of::<T>());
+    theirs[..known].copy_from_slice(&bytemuck::bytes_of(value)[..known]);
+    theirs[known..].fill(0);
+    theirs[..size_of::<usize>()].copy_from_slice(&size.to_ne_bytes());
+    Ok(())
+}
+
+/// The caller's struct, completed with defaults.
+///
+/// # Safety
+/// By the header's rules: `pointer` is null or points to a struct of the size that its first field says.
+pub(crate) unsafe fn read<T: Growing>(pointer: *const T) -> Result<T, Failure> {
+    check_pointer(pointer)?;
+    // SAFETY: not null and aligned for `T`, whose first field this is.
+    let size = unsafe { pointer.cast::<usize>().read() };
+    check_size::<T>(size)?;
+    // SAFETY: the caller's duty is the same.
+    let theirs = unsafe { Lent::new(T::NAME, pointer.cast::<u8>(), size)?.read() };
+    let known = size.min(size_of::<T>());
+    if theirs[known..].iter().any(|&byte| byte != 0) {
+        return Err(Failure::invalid(format!(
+            "the {} sets fields that this library ({}) does not know; use the one that came with the header",
+            T::NAME,
+            env!("CARGO_PKG_VERSION")
+        )));
+    }
+    let mut ours = T::defaults();
+    bytemuck::bytes_of_mut(&mut ours)[..known].copy_from_slice(&theirs[..known]);
+    Ok(ours)
+}
+
+fn check_pointer<T: Growing>(pointer: *const T) -> Result<(), Failure> {
+    if pointer.is_null() {
+        return Err(Failure::invalid(format!("the {} is NULL", T::NAME)));
+    }
+    if !pointer.is_aligned() {
+        return Err(Failure::invalid(format!("the {} is misaligned", T::NAME)));
+    }
+    Ok(())
+}
+
+/// Whether the caller's flag is set; anything but 0 and 1 is a struct that nobody has initialised.
+pub(crate) fn flag(what: &str, value: u32) -> Result<bool, Failure> {
+    match value {
+        0 => Ok(false),
+        1 => Ok(true),
+        other => Err(Failure::invalid(format!("{what} must be 0 or 1, found {other}"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytemuck::Zeroable;
+
+    #[derive(Debug, Clone, Copy, PartialEq, Pod, Zeroable)]
+    #[repr(C)]
+    struct Options {
+        size: usize,
+        old: u64,
+        new: u64,
+    }
+
+    impl Growing for Options {
+        const NAME: &'static str = "options";
+        const FILLED_BY: &'static str = "options_init";
+        const SIZE_MIN: usize = 16;
+
+        fn defaults() -> Self {
+            Options { size: 0, old: 1, new: 2 }
+        }
+    }
+
+    #[derive(Clone, Copy, Pod, Zeroable)]
+    #[repr(C)]
+    struct Newer {
+        known: Options,
+        newest: u64,
+    }
+
+    fn read_newer(newer: &Newer) -> Result<Options, Failure> {
+        // SAFETY: the struct has the size that it says.
+        unsafe { read::<Options>((&raw const *newer).cast()) }
+    }
+
+    #[test]
+    fn a_shorter_struct_gets_defaults_and_keeps_what_lies_behind_it() {
+        let mut memory = [7_u64; 3];
+        // SAFETY: 16 bytes of 24.
+        unsafe { write(memory.as_mut_ptr().cast::<Options>(), 16, &Options::defaults()) }.unwrap();
+        assert_eq!(memory, [16, 1, 7]);
+        memory[1] = 5;
+        // SAFETY: as above; the first field says 16.
+        let options = unsafe { read::<Options>(memory.as_ptr().cast()) }.unwrap();
+        assert_eq!(options, Options { size: 16, old: 5, new: 2 });
+    }
+
+    #[test]
+    fn a_longer_struct_is_taken_unless_it_sets_what_is_not_known() {
+        let mut newer: Newer = Newer::zeroed();
+        let size = size_of::<Newer>();
+        // SAFETY: the size is that of the struct.
+        unsafe { write((&raw mut newer).cast::<Options>(), size, &Options::defaults()) }.unwrap();
+        assert_eq!(read_newer(&newer).unwrap(), Options { size, old: 1, new: 2 });
+        newer.newest = 1;
+        assert!(read_newer(&newer).unwrap_err().message.contains("does not know"));
+    }
+
+    #[test]
+    fn a_struct_that_nobody_initialised_is_refused() {
+        for size in [0, 15, SIZE_MAX + 1, usize::MAX] {
+            let options = Options { size, ..Options::defaults() };
+            // SAFETY: the size is refused before anything behind it is looked at.
+            let failure = unsafe { read(&raw const options) }.unwrap_err();
+            assert!(failure.message.contains("options_init"), "{}", failure.message);
+        }
+        // SAFETY: null is refused.
+        assert!(unsafe { read(std::ptr::null::<Options>()) }.is_err());
+    }
+}

@@ -1,0 +1,362 @@
+//! Status codes, the message of the last failure, and the wall that no panic gets through.
+
+use std::any::Any;
+use std::cell::RefCell;
+use std::ffi::{CStr, CString, c_char};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use embank::{Error, StoreError};
+
+/// How a call went. Numbers never change their meaning; a newer library may return ones that are not listed here.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum embank_status {
+    /// It did what it says.
+    Ok = 0,
+    /// An argument is NULL, misaligned, overlapping, no UTF-8 or out of its range, or an option or setting is.
+    InvalidArgument = 1,
+    /// A buffer's length does not fit the keys and the table's dim.
+    ShapeMismatch = 2,
+    /// The table exists with another layout or other initial values.
+    TableMismatch = 3,
+    /// The bank has no table of this name.
+    NoSuchTable = 4,
+    /// The table was dropped while this handle or lease of it was around.
+    TableDropped = 5,
+    /// The bank holds a table that this version can't read.
+    UnreadableTable = 6,
+    /// A peek with EMBANK_MISSING_ERROR met keys that have no row.
+    MissingRow = 7,
+    /// A get waited for the staleness bound until its time was up. Nothing is held; it may be called again.
+    StalenessTimeout = 8,
+    /// The table has no optimizer that could apply a gradient.
+    NoOptimizer = 9,
+    /// A gradient is NaN or infinite. No row has been changed.
+    NonFiniteGradient = 10,
+    /// The lease was applied, put or released already.
+    LeaseEnded = 11,
+    /// A system call on a file failed.
+    Io = 12,
+    /// A file is damaged or cut short.
+    Damaged = 13,
+    /// The bank is open for writing already, in this process or another.
+    Locked = 14,
+    /// The bank was opened to read only.
+    ReadOnly = 15,
+    /// A checkpoint is being read, so it can't be removed.
+    BeingRead = 16,
+    /// A delta does not lead on from where the bank is.
+    DeltaMismatch = 17,
+    /// The memory budget can't hold what it must; the message names one that would do.
+    BudgetTooSmall = 18,
+    /// The disk quota is used up.
+    QuotaExceeded = 19,
+    /// An earlier write failed; nothing more is written until the bank is opened again.
+    Poisoned = 20,
+    /// The store contradicts itself: a mistake in Embank. The last checkpoint stands.
+    Inconsistent = 21,
+    /// The device was asked for by name and can't be had here.
+    DeviceUnavailable = 22,
+    /// An earlier lookahead met an error while it read ahead. This call's keys are not queued.
+    LookaheadFailed = 23,
+    /// The handle came from before a fork().
+    Forked = 24,
+    /// A panic: a mistake in Embank. Open the bank again from its last checkpoint.
+    Internal = 25,
+    /// A failure that has no number of its own yet; see the message.
+    Other = 26,
+}
+
+/// Why a call fails.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) status: embank_status,
+    pub(crate) message: String,
+}
+
+impl Failure {
+    pub(crate) fn invalid(message: impl Into<String>) -> Self {
+        Self { status: embank_status::InvalidArgument, message: message.into() }
+    }
+
+    fn from_panic(panic: &(dyn Any + Send)) -> Self {
+        let what = panic
+            .downcast_ref::<&str>()
+            .copied()
+            .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+            .unwrap_or("no message");
+        Self {
+            status: embank_status::Internal,
+            message: format!(
+                "a bug in Embank, please report it: {what}; open the bank again from its last checkpoint"
+            ),
+        }
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self { status: status_of(&error), message: error.to_string() }
+    }
+}
+
+fn status_of(error: &Error) -> embank_status {
+    match error {
+        Error::Store(store) => status_of_store(store),
+        Error::StalenessTimeout { .. } => embank_status::StalenessTimeout,
+        Error::MissingRow { .. } => embank_status::MissingRow,
+        Error::ConfigMismatch { .. } => embank_status::TableMismatch,
+        Error::TableDropped { .. } => embank_status::TableDropped,
+        Error::InvalidConfig { .. } => embank_status::InvalidArgument,
+        Error::UnreadableTable { .. } => embank_status::UnreadableTable,
+        Error::ShapeMismatch { .. } => embank_status::ShapeMismatch,
+        Error::NoOptimizer { .. } => embank_status::NoOptimizer,
+        Error::NonFiniteGradient { .. } => embank_status::NonFiniteGradient,
+        Error::LookaheadFailed(_) => embank_status::LookaheadFailed,
+        Error::LookaheadThread(_) => embank_status::Io,
+        _ => embank_status::Other,
+    }
+}
+
+fn status_of_store(error: &StoreError) -> embank_status {
+    match error {
+        StoreError::Io { .. } => embank_status::Io,
+        StoreError::Truncated { .. } | StoreError::Damaged { .. } => embank_status::Damaged,
+        StoreError::Locked { .. } => embank_status::Locked,
+        StoreError::ReadOnly { .. } => embank_status::ReadOnly,
+        StoreError::BeingRead { .. } => embank_status::BeingRead,
+        StoreError::DeltaMismatch { .. } => embank_status::DeltaMismatch,
+        StoreError::BudgetTooSmall { .. } => embank_status::BudgetTooSmall,
+        StoreError::QuotaExceeded { .. } => embank_status::QuotaExceeded,
+        StoreError::InvalidArgument(_) => embank_status::InvalidArgument,
+        StoreError::TableMismatch { .. } => embank_status::TableMismatch,
+        StoreError::NoSuchTable(_) => embank_status::NoSuchTable,
+        StoreError::Poisoned { .. } => embank_status::Poisoned,
+        StoreError::Inconsistent { .. } => embank_status::Inconsistent,
+        StoreError::DeviceUnavailable { .. } => embank_status::DeviceUnavailable,
+        _ => embank_status::Other,
+    }
+}
+
+thread_local! {
+    static LAST_MESSAGE: RefCell<CString> = RefCell::new(CString::default());
+}
+
+/// Runs the body of an exported function. The store keeps its own invariants through a panic, and nothing of this crate
+/// is half done: handles are made whole or not at all.
+pub(crate) fn call(body: impl FnOnce() -> Result<(), Failure>) -> embank_status {
+    let failure = match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(Ok(())) => return embank_status::Ok,
+        Ok(Err(failure)) => failure,
+        Err(panic) => Failure::from_panic(panic.as_ref()),
+    };
+    let mut message = failure.message.into_bytes();
+    message.retain(|&byte| byte != 0);
+    let message = CString::new(message).unwrap_or_default();
+    // A thread that is ending may have no place for it any more; the status says enough then.
+    let _ = LAST_MESSAGE.try_with(|last| *last.borrow_mut() = message);
+    failure.status
+}
+
+/// What the last failing call on this thread met, as UTF-8 text that names the thing and the cure; "" if none failed.
+/// Valid until the next failing call on this thread, or the thread's end. Copy it where calls move between threads,
+/// as in languages with threads of their own.
+#[unsafe(no_mangle)]
+pub extern "C" fn embank_last_error_message() -> *const c_char {
+    LAST_MESSAGE.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())
+}
+
+/// The name of a status without its prefix, such as "LOCKED"; "UNKNOWN" for a number that this library doesn't know.
+/// Valid for ever.
+#[unsafe(no_mangle)]
+pub extern "C" fn embank_status_name(status: i32) -> *const c_char {
+    usize::try_from(status)
+        .ok()
+        .and_then(|place| NAMES.get(place))
+        .map_or(c"UNKNOWN", |name| name)
+        .as_ptr()
+}
+
+/// The library's version, such as "0.1.0". Valid for ever.
+#[unsafe(no_mangle)]
+pub extern "C" fn embank_version() -> *const c_char {
+    VERSION.as_ptr()
+}
+
+const VERSION: &CStr =
+    match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_VERSION"), "\0").as_bytes()) {
+        Ok(version) => version,
+        Err(_) => panic!("a version has no NUL in it"),
+    };
+
+/// By number.
+const NAMES: [&CStr; embank_status::Other as usize + 1] = [
+    c"OK",
+    c"INVALID_ARGUMENT",
+    c"SHAPE_MISMATCH",
+    c"TABLE_MISMATCH",
+    c"NO_SUCH_TABLE",
+    c"TABLE_DROPPED",
+    c"UNREADABLE_TABLE",
+    c"MISSING_ROW",
+    c"STALENESS_TIMEOUT",
+    c"NO_OPTIMIZER",
+    c"NON_FINITE_GRADIENT",
+    c"LEASE_ENDED",
+    c"IO",
+    c"DAMAGED",
+    c"LOCKED",
+    c"READ_ONLY",
+    c"BEING_READ",
+    c"DELTA_MISMATCH",
+    c"BUDGET_TOO_SMALL",
+    c"QUOTA_EXCEEDED",
+    c"POISONED",
+    c"INCONSISTENT",
+    c"DEVICE_UNAVAILABLE",
+    c"LOOKAHEAD_FAILED",
+    c"FORKED",
+    c"INTERNAL",
+    c"OTHER",
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io;
+    use std::path::PathBuf;
+    use std::time::Duration;
+
+    fn last_message() -> String {
+        // SAFETY: the pointer is to this thread's message, and no call fails before it is copied.
+        unsafe { CStr::from_ptr(embank_last_error_message()) }.to_str().unwrap().to_owned()
+    }
+
+    #[test]
+    fn a_panic_becomes_a_status_with_its_message() {
+        assert_eq!(call(|| panic!("row {} is gone", 7)), embank_status::Internal);
+        assert!(last_message().contains("row 7 is gone"), "{}", last_message());
+        assert_eq!(call(|| std::panic::panic_any(7_u8)), embank_status::Internal);
+        assert!(last_message().contains("no message"), "{}", last_message());
+    }
+
+    #[test]
+    fn a_message_stays_until_the_next_failure_of_its_thread() {
+        assert_eq!(call(|| Err(Failure::invalid("one\0two"))), embank_status::InvalidArgument);
+        assert_eq!(call(|| Ok(())), embank_status::Ok);
+        std::thread::spawn(|| assert_eq!(last_message(), "")).join().unwrap();
+        assert_eq!(last_message(), "onetwo");
+    }
+
+    #[test]
+    fn every_status_has_its_name() {
+        // SAFETY: names are static and end with a NUL.
+        let name =
+            |status: i32| unsafe { CStr::from_ptr(embank_status_name(status)) }.to_str().unwrap();
+        assert_eq!(name(embank_status::Ok as i32), "OK");
+        assert_eq!(name(embank_status::LeaseEnded as i32), "LEASE_ENDED");
+        assert_eq!(name(embank_status::Forked as i32), "FORKED");
+        assert_eq!(name(embank_status::Other as i32), "OTHER");
+        assert_eq!((name(-1), name(27), name(i32::MAX)), ("UNKNOWN", "UNKNOWN", "UNKNOWN"));
+    }
+
+    /// Those that `tests/c/abi.c` can't bring about, and those that it can, too.
+    #[test]
+    fn every_error_has_its_status() {
+        let table = String::from("t");
+        let path = PathBuf::from("p");
+        let text = String::new;
+        let io = || io::Error::from_raw_os_error(5);
+        let of_tables = [
+            (
+                Error::StalenessTimeout {
+                    table: table.clone(),
+                    key: 1,
+                    outstanding: 2,
+                    bound: 1,
+                    waited: Duration::ZERO,
+                },
+                embank_status::StalenessTimeout,
+            ),
+            (
+                Error::MissingRow { table: table.clone(), key: 1, count: 1 },
+                embank_status::MissingRow,
+            ),
+            (
+                Error::ConfigMismatch { table: table.clone(), expected: text(), found: text() },
+                embank_status::TableMismatch,
+            ),
+            (Error::TableDropped { table: table.clone() }, embank_status::TableDropped),
+            (
+                Error::InvalidConfig { table: table.clone(), what: text() },
+                embank_status::InvalidArgument,
+            ),
+            (
+                Error::UnreadableTable { table: table.clone(), reason: text() },
+                embank_status::UnreadableTable,
+            ),
+            (
+                Error::ShapeMismatch { table: table.clone(), what: "rows", expected: 1, found: 2 },
+                embank_status::ShapeMismatch,
+            ),
+            (Error::NoOptimizer { table: table.clone() }, embank_status::NoOptimizer),
+            (
+                Error::NonFiniteGradient { table, key: 1, column: 0, value: f32::NAN },
+                embank_status::NonFiniteGradient,
+            ),
+            (
+                Error::LookaheadFailed(StoreError::Poisoned { reason: text() }),
+                embank_status::LookaheadFailed,
+            ),
+            (Error::LookaheadThread(io()), embank_status::Io),
+        ];
+        let path = || path.clone();
+        let of_the_store = [
+            (StoreError::Io { operation: "read", path: path(), source: io() }, embank_status::Io),
+            (
+                StoreError::Truncated { path: path(), offset: 0, expected: 1, found: 0 },
+                embank_status::Damaged,
+            ),
+            (StoreError::Damaged { path: path(), offset: 0, what: text() }, embank_status::Damaged),
+            (StoreError::Locked { path: path() }, embank_status::Locked),
+            (StoreError::ReadOnly { path: path() }, embank_status::ReadOnly),
+            (StoreError::BeingRead { path: path(), checkpoint: 1 }, embank_status::BeingRead),
+            (
+                StoreError::DeltaMismatch { path: path(), what: text() },
+                embank_status::DeltaMismatch,
+            ),
+            (
+                StoreError::BudgetTooSmall { budget_bytes: 0, needed_bytes: 1, what: text() },
+                embank_status::BudgetTooSmall,
+            ),
+            (
+                StoreError::QuotaExceeded {
+                    quota_bytes: 0,
+                    log_bytes: 0,
+                    live_bytes: 0,
+                    held_bytes: 0,
+                },
+                embank_status::QuotaExceeded,
+            ),
+            (StoreError::InvalidArgument(text()), embank_status::InvalidArgument),
+            (
+                StoreError::TableMismatch { name: text(), expected: text(), found: text() },
+                embank_status::TableMismatch,
+            ),
+            (StoreError::NoSuchTable(text()), embank_status::NoSuchTable),
+            (StoreError::Poisoned { reason: text() }, embank_status::Poisoned),
+            (StoreError::Inconsistent { what: text() }, embank_status::Inconsistent),
+            (
+                StoreError::DeviceUnavailable { device: "io_uring", reason: text() },
+                embank_status::DeviceUnavailable,
+            ),
+        ];
+        let of_the_store =
+            of_the_store.into_iter().map(|(error, status)| (Error::Store(error), status));
+        for (error, status) in of_tables.into_iter().chain(of_the_store) {
+            let text = error.to_string();
+            assert_eq!(call(|| Err(error.into())), status, "{text}");
+            assert_eq!(last_message(), text);
+        }
+    }
+}

@@ -1,0 +1,537 @@
+/* Does each function of embank.h do what it says, and does each error come as its code? In C11, against the static
+ * library; bindings/c/tests/programs.rs builds it and runs it with an empty folder and with a bank that holds a table
+ * which is none of Embank's. A failed check ends it with its line. */
+
+#define _POSIX_C_SOURCE 200809L
+
+#include <fcntl.h>
+#include <math.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "embank.h"
+
+#define CHECK(condition)                                                                                      \
+    do {                                                                                                      \
+        if (!(condition)) {                                                                                   \
+            fprintf(stderr, "%s:%d: %s; last error: %s\n", __FILE__, __LINE__, #condition,                    \
+                    embank_last_error_message());                                                             \
+            exit(1);                                                                                          \
+        }                                                                                                     \
+    } while (0)
+
+#define GOOD(call) CHECK((call) == EMBANK_STATUS_OK)
+
+/* The status, and a message that speaks of `word`. */
+#define BAD(status, word, call)                                                                               \
+    do {                                                                                                      \
+        CHECK((call) == (status));                                                                            \
+        CHECK(strstr(embank_last_error_message(), word) != NULL);                                             \
+    } while (0)
+
+static char folder[512];
+
+/* A path in the folder, good until the fourth call after this one. */
+static const char *in_folder(const char *name) {
+    static char paths[4][1024];
+    static int next;
+    char *path = paths[next++ % 4];
+    snprintf(path, sizeof paths[0], "%s/%s", folder, name);
+    return path;
+}
+
+static embank_bank *open_bank(const char *name) {
+    embank_bank_options options;
+    embank_bank *bank;
+    GOOD(embank_bank_options_init(&options, sizeof options));
+    options.memory_budget_bytes = 4 << 20;
+    options.wait_timeout_ms = 20;
+    GOOD(embank_bank_open(in_folder(name), &options, &bank));
+    return bank;
+}
+
+static embank_table_settings settings_of(uint32_t dim) {
+    embank_table_settings settings;
+    GOOD(embank_table_settings_init(&settings, sizeof settings));
+    settings.dim = dim;
+    settings.optimizer = embank_sgd(0.5f);
+    settings.initializer = embank_constant(1.0f);
+    return settings;
+}
+
+static embank_table *table_of(embank_bank *bank, const char *name) {
+    embank_table_settings settings = settings_of(2);
+    embank_table *table;
+    GOOD(embank_bank_table(bank, name, &settings, &table));
+    return table;
+}
+
+static void rows_and_leases(void) {
+    embank_bank *bank = open_bank("rows");
+    embank_table *table = table_of(bank, "user");
+    const uint64_t keys[3] = {7, UINT64_MAX, 7};
+    float rows[6] = {0};
+    const float ones[6] = {1, 1, 1, 1, 1, 1};
+    embank_lease *lease;
+    int64_t outstanding;
+
+    CHECK(strcmp(embank_table_name(table), "user") == 0 && embank_table_dim(table) == 2);
+    GOOD(embank_table_outstanding(table, 7, &outstanding));
+    CHECK(outstanding == -1);
+
+    /* The gradients of equal keys are summed: key 7 takes one step of 2. */
+    GOOD(embank_table_get(table, keys, 3, rows, 6, &lease));
+    for (int i = 0; i < 6; i++) CHECK(rows[i] == 1.0f);
+    GOOD(embank_table_outstanding(table, 7, &outstanding));
+    CHECK(outstanding == 1);
+    GOOD(embank_lease_apply(lease, ones, 6));
+    GOOD(embank_table_outstanding(table, 7, &outstanding));
+    CHECK(outstanding == 0);
+    BAD(EMBANK_STATUS_LEASE_ENDED, "already", embank_lease_apply(lease, ones, 6));
+    BAD(EMBANK_STATUS_LEASE_ENDED, "already", embank_lease_put(lease, ones, 6));
+    GOOD(embank_lease_release(lease));
+    embank_lease_free(lease);
+    GOOD(embank_table_peek(table, keys, 3, rows, 6, EMBANK_MISSING_ERROR, NULL));
+    CHECK(rows[0] == 0.0f && rows[2] == 0.5f && rows[4] == 0.0f);
+
+    /* One row per distinct key, and where each key's is. */
+    size_t count = 0;
+    uint64_t distinct[2];
+    uint32_t places[3];
+    GOOD(embank_table_get_distinct(table, keys, 3, rows, 6, &count, &lease));
+    CHECK(count == 2 && rows[0] == 0.0f && rows[2] == 0.5f);
+    GOOD(embank_lease_distinct(lease, distinct, 2, places, 3, &count));
+    CHECK(count == 2 && distinct[0] == 7 && distinct[1] == UINT64_MAX);
+    CHECK(places[0] == 0 && places[1] == 1 && places[2] == 0);
+    GOOD(embank_lease_distinct(lease, NULL, 0, NULL, 0, &count));
+    BAD(EMBANK_STATUS_SHAPE_MISMATCH, "2", embank_lease_distinct(lease, distinct, 1, NULL, 0, &count));
+    /* A wrong length leaves the lease as it was. */
+    BAD(EMBANK_STATUS_SHAPE_MISMATCH, "gradients", embank_lease_apply_distinct(lease, ones, 6));
+    GOOD(embank_lease_apply_distinct(lease, ones, 4));
+    embank_lease_free(lease);
+
+    GOOD(embank_table_get(table, keys, 3, rows, 6, &lease));
+    const float last_wins[6] = {3, 3, 4, 4, 5, 5};
+    GOOD(embank_lease_put(lease, last_wins, 6));
+    embank_lease_free(lease);
+    GOOD(embank_table_get_distinct(table, keys, 3, rows, 4, NULL, &lease));
+    CHECK(rows[0] == 5.0f && rows[2] == 4.0f);
+    GOOD(embank_lease_put_distinct(lease, ones, 4));
+    embank_lease_free(lease);
+
+    /* Freeing gives the counts back. */
+    GOOD(embank_table_get(table, keys, 1, rows, 2, &lease));
+    embank_lease_free(lease);
+    GOOD(embank_table_outstanding(table, 7, &outstanding));
+    CHECK(outstanding == 0);
+
+    /* Without leases. */
+    const float row[2] = {8, 9};
+    const uint64_t other = 3;
+    uint8_t present[3];
+    uint64_t deleted;
+    float initial[2];
+    GOOD(embank_table_put(table, &other, 1, row, 2));
+    GOOD(embank_table_apply_gradients(table, &other, 1, ones, 2));
+    GOOD(embank_table_peek(table, &other, 1, rows, 2, EMBANK_MISSING_SKIP, present));
+    CHECK(rows[0] == 7.5f && rows[1] == 8.5f && present[0] == 1);
+    GOOD(embank_table_delete(table, &other, 1, &deleted));
+    CHECK(deleted == 1);
+    GOOD(embank_table_peek(table, &other, 1, rows, 2, EMBANK_MISSING_SKIP, present));
+    CHECK(rows[0] == 7.5f && present[0] == 0);
+    GOOD(embank_table_peek(table, &other, 1, rows, 2, EMBANK_MISSING_INITIAL, NULL));
+    GOOD(embank_table_initial(table, &other, 1, initial, 2));
+    CHECK(rows[0] == 1.0f && initial[0] == 1.0f);
+    const uint64_t both[2] = {3, 7};
+    GOOD(embank_table_contains(table, both, 2, present));
+    CHECK(present[0] == 0 && present[1] == 1);
+    /* An empty batch is a batch. */
+    GOOD(embank_table_get(table, NULL, 0, NULL, 0, &lease));
+    GOOD(embank_lease_apply(lease, NULL, 0));
+    embank_lease_free(lease);
+
+    /* Settings that may change. */
+    embank_table_settings now;
+    int64_t bound;
+    GOOD(embank_table_set_learning_rate(table, 0.25f));
+    GOOD(embank_table_set_staleness_bound(table, 4));
+    GOOD(embank_table_staleness_bound(table, &bound));
+    GOOD(embank_table_get_settings(table, &now, sizeof now));
+    CHECK(bound == 4 && now.staleness_bound == 4 && now.dim == 2 && now.size == sizeof now);
+    CHECK(now.optimizer.kind == EMBANK_OPTIMIZER_KIND_SGD && now.optimizer.learning_rate == 0.25f);
+
+    embank_table_stats table_stats;
+    embank_bank_stats bank_stats;
+    embank_bytes *text;
+    GOOD(embank_table_get_stats(table, &table_stats, sizeof table_stats));
+    CHECK(table_stats.gets == 6 && table_stats.deleted_rows == 1);
+    GOOD(embank_bank_get_stats(bank, &bank_stats, sizeof bank_stats));
+    CHECK(bank_stats.memory_budget_bytes == 4 << 20 && bank_stats.live_rows == 2);
+    GOOD(embank_bank_prometheus(bank, &text));
+    CHECK(strlen(embank_bytes_data(text)) == embank_bytes_size(text));
+    CHECK(strstr(embank_bytes_data(text), "embank_") != NULL);
+    embank_bytes_free(text);
+
+    embank_table_free(table);
+    embank_bank_close(bank);
+}
+
+static void checkpoints(void) {
+    embank_bank *bank = open_bank("checkpoints");
+    embank_table *table = table_of(bank, "user");
+    const uint64_t keys[3] = {1, 2, 3};
+    float rows[6] = {1, 1, 2, 2, 3, 3};
+    uint64_t number, numbers[8];
+    size_t count;
+    embank_bytes *blob;
+
+    GOOD(embank_bank_recovered(bank, &number, &blob));
+    CHECK(number == 0 && blob == NULL);
+    GOOD(embank_table_put(table, keys, 3, rows, 6));
+    GOOD(embank_bank_checkpoint(bank, "step 1", 6, &number));
+    CHECK(number == 1);
+
+    /* A reader beside it, which stays where it is until it is moved on. */
+    embank_bank *reader;
+    embank_table *read_only;
+    GOOD(embank_bank_open_read_only(in_folder("checkpoints"), NULL, 0, &reader));
+    GOOD(embank_bank_open_table(reader, "user", &read_only));
+    rows[0] = 9;
+    GOOD(embank_table_put(table, keys, 1, rows, 2));
+    GOOD(embank_bank_checkpoint(bank, NULL, 0, NULL));
+    GOOD(embank_table_peek(read_only, keys, 1, rows, 2, EMBANK_MISSING_ERROR, NULL));
+    CHECK(rows[0] == 1);
+    GOOD(embank_bank_refresh(reader, &number));
+    CHECK(number == 2);
+    GOOD(embank_table_peek(read_only, keys, 1, rows, 2, EMBANK_MISSING_ERROR, NULL));
+    CHECK(rows[0] == 9);
+    GOOD(embank_bank_recovered(reader, &number, NULL));
+    CHECK(number == 2);
+
+    /* A scan, two rows at a time. */
+    embank_scan *scan;
+    uint64_t all, remaining;
+    GOOD(embank_table_scan(table, &scan));
+    uint64_t seen = 0;
+    do {
+        GOOD(embank_scan_next(scan, numbers, 2, rows, 4, &count));
+        for (size_t i = 0; i < count; i++) seen += numbers[i];
+    } while (count > 0);
+    CHECK(seen == 6);
+    GOOD(embank_scan_progress(scan, &number, &all, &remaining));
+    CHECK(number == 2 && all == 3 && remaining == 0);
+    BAD(EMBANK_STATUS_SHAPE_MISMATCH, "rows", embank_scan_next(scan, numbers, 2, rows, 3, &count));
+    embank_scan_free(scan);
+
+    /* Copies and deltas. */
+    GOOD(embank_copy_checkpoint(in_folder("checkpoints"), 1, in_folder("copy")));
+    GOOD(embank_export_delta(in_folder("checkpoints"), 1, 0, in_folder("delta")));
+    GOOD(embank_apply_delta(in_folder("copy"), in_folder("delta"), 2));
+    BAD(EMBANK_STATUS_DELTA_MISMATCH, "delta", embank_apply_delta(in_folder("copy"), in_folder("delta"), 2));
+
+    /* Going back, which nobody may be in the way of. */
+    BAD(EMBANK_STATUS_LOCKED, "locked", embank_roll_back(in_folder("checkpoints"), 1));
+    embank_bank_close(bank);
+    embank_table_free(table); /* the bank is closed only now */
+    BAD(EMBANK_STATUS_BEING_READ, "read", embank_roll_back(in_folder("checkpoints"), 1));
+    embank_table_free(read_only);
+    embank_bank_close(reader);
+    GOOD(embank_list_checkpoints(in_folder("checkpoints"), numbers, 1, &count));
+    CHECK(count == 2 && numbers[0] == 1);
+    GOOD(embank_roll_back(in_folder("checkpoints"), 1));
+    GOOD(embank_list_checkpoints(in_folder("checkpoints"), NULL, 0, &count));
+    CHECK(count == 1);
+
+    bank = open_bank("checkpoints");
+    GOOD(embank_bank_recovered(bank, &number, &blob));
+    CHECK(number == 1 && embank_bytes_size(blob) == 6 && memcmp(embank_bytes_data(blob), "step 1", 7) == 0);
+    embank_bytes_free(blob);
+    embank_bank_close(bank);
+}
+
+static void tables_and_lookahead(void) {
+    embank_bank *bank = open_bank("tables");
+    embank_table *user = table_of(bank, "user"), *item = table_of(bank, "item"), *again;
+    embank_table_settings settings = settings_of(2);
+    embank_names *names;
+    GOOD(embank_bank_tables(bank, &names));
+    CHECK(embank_names_count(names) == 2);
+    CHECK(strcmp(embank_names_at(names, 0), "item") == 0 && strcmp(embank_names_at(names, 1), "user") == 0);
+    CHECK(embank_names_at(names, 2) == NULL);
+    embank_names_free(names);
+
+    /* Other handles are the same table. */
+    const uint64_t key = 5;
+    const float row[2] = {1, 2};
+    float rows[2];
+    GOOD(embank_bank_table(bank, "user", &settings, &again));
+    GOOD(embank_table_put(again, &key, 1, row, 2));
+    GOOD(embank_table_peek(user, &key, 1, rows, 2, EMBANK_MISSING_ERROR, NULL));
+    settings.dim = 3;
+    embank_table_free(again);
+    BAD(EMBANK_STATUS_TABLE_MISMATCH, "dim", embank_bank_table(bank, "user", &settings, &again));
+    CHECK(again == NULL);
+
+    embank_lease *lease;
+    GOOD(embank_table_get(item, &key, 1, rows, 2, &lease));
+    GOOD(embank_bank_drop_table(bank, "item"));
+    BAD(EMBANK_STATUS_TABLE_DROPPED, "item", embank_table_put(item, &key, 1, row, 2));
+    BAD(EMBANK_STATUS_TABLE_DROPPED, "item", embank_lease_apply(lease, row, 2));
+    BAD(EMBANK_STATUS_NO_SUCH_TABLE, "item", embank_bank_open_table(bank, "item", &again));
+    embank_lease_free(lease);
+    embank_table_free(item);
+
+    /* Many more rows than memory holds; then the first come back ahead of their use. */
+    enum { ROWS = 60000, BATCH = 1000 };
+    static uint64_t keys[BATCH];
+    static float values[BATCH * 2];
+    for (uint64_t start = 0; start < ROWS; start += BATCH) {
+        for (uint64_t i = 0; i < BATCH; i++) keys[i] = start + i;
+        GOOD(embank_table_put(user, keys, BATCH, values, BATCH * 2));
+    }
+    for (uint64_t i = 0; i < BATCH; i++) keys[i] = i;
+    size_t accepted, cancelled;
+    uint8_t idle = 0;
+    embank_bank_stats stats;
+    GOOD(embank_table_lookahead(user, keys, BATCH, &accepted));
+    CHECK(accepted > 0);
+    GOOD(embank_bank_wait_lookahead(bank, 60000, &idle));
+    CHECK(idle == 1);
+    GOOD(embank_bank_get_stats(bank, &stats, sizeof stats));
+    CHECK(stats.lookahead_moved > 0 && stats.lookahead_pending == 0);
+    GOOD(embank_bank_cancel_lookahead(bank, &cancelled));
+    CHECK(cancelled == 0);
+    GOOD(embank_bank_compact(bank));
+    embank_table_free(user);
+    embank_bank_close(bank);
+}
+
+static void bad_arguments(void) {
+    embank_bank *bank = open_bank("arguments"), *other = (embank_bank *)1;
+    embank_table *table = table_of(bank, "user");
+    const uint64_t keys[2] = {1, 2};
+    uint64_t buffer[8] = {0};
+    float rows[4] = {0};
+    embank_lease *lease;
+    const embank_status invalid = EMBANK_STATUS_INVALID_ARGUMENT;
+
+    BAD(invalid, "path is NULL", embank_bank_open(NULL, NULL, &other));
+    CHECK(other == NULL);
+    BAD(invalid, "empty", embank_bank_open("", NULL, &other));
+    BAD(invalid, "place for the bank", embank_bank_open(in_folder("x"), NULL, NULL));
+    BAD(invalid, "bank is NULL", embank_bank_checkpoint(NULL, NULL, 0, NULL));
+    BAD(invalid, "table is NULL", embank_table_put(NULL, keys, 2, rows, 4));
+    BAD(invalid, "lease is NULL", embank_lease_release(NULL));
+    BAD(invalid, "scan is NULL", embank_scan_progress(NULL, NULL, NULL, NULL));
+    BAD(invalid, "keys is NULL", embank_table_put(table, NULL, 2, rows, 4));
+    BAD(invalid, "rows is NULL", embank_table_put(table, keys, 2, NULL, 4));
+    BAD(invalid, "place for the lease", embank_table_get(table, keys, 2, rows, 4, NULL));
+    BAD(invalid, "multiple of 8",
+        embank_table_put(table, (const uint64_t *)(const void *)((const char *)keys + 4), 1, rows, 2));
+    BAD(invalid, "length", embank_table_put(table, keys, SIZE_MAX / 8, rows, 4));
+    BAD(invalid, "length", embank_table_put(table, keys, SIZE_MAX, rows, 4));
+    BAD(invalid, "overlap", embank_table_get(table, buffer, 2, (float *)(void *)(buffer + 1), 4, &lease));
+    CHECK(lease == NULL);
+    BAD(invalid, "overlap", embank_table_contains(table, buffer, 2, (uint8_t *)buffer));
+    BAD(invalid, "embank_missing 7", embank_table_peek(table, keys, 2, rows, 4, 7, NULL));
+    BAD(invalid, "UTF-8", embank_bank_drop_table(bank, "\xff"));
+    BAD(invalid, "learning rate", embank_table_set_learning_rate(table, -1.0f));
+    BAD(invalid, "staleness bound", embank_table_set_staleness_bound(table, INT64_MAX));
+    BAD(invalid, "not a bank", embank_roll_back(in_folder("nothing here"), 1));
+    BAD(EMBANK_STATUS_SHAPE_MISMATCH, "4", embank_table_get(table, keys, 2, rows, 3, &lease));
+    BAD(EMBANK_STATUS_SHAPE_MISMATCH, "4", embank_table_get_distinct(table, keys, 2, rows, 3, NULL, &lease));
+    BAD(EMBANK_STATUS_MISSING_ROW, "key 1", embank_table_peek(table, keys, 2, rows, 4, EMBANK_MISSING_ERROR, NULL));
+
+    /* Structs: one that nobody initialised, a size that is none, fields of a newer header. */
+    embank_bank_options options;
+    embank_table_settings settings = settings_of(2);
+    struct { embank_bank_options known; uint64_t newer; } newer;
+    memset(&options, 0, sizeof options);
+    BAD(invalid, "embank_bank_options_init", embank_bank_open(in_folder("x"), &options, &other));
+    BAD(invalid, "NULL", embank_bank_options_init(NULL, sizeof options));
+    BAD(invalid, "embank_bank_options_init", embank_bank_options_init(&options, 3));
+    GOOD(embank_bank_options_init(&newer.known, sizeof newer));
+    newer.newer = 1;
+    BAD(invalid, "does not know", embank_bank_open(in_folder("x"), &newer.known, &other));
+    GOOD(embank_bank_options_init(&options, sizeof options));
+    options.device = 77;
+    BAD(invalid, "embank_device 77", embank_bank_open(in_folder("x"), &options, &other));
+    options.device = EMBANK_DEVICE_THREADS;
+    options.background_compaction = 2;
+    BAD(invalid, "background_compaction", embank_bank_open(in_folder("x"), &options, &other));
+    BAD(invalid, "settings is NULL", embank_bank_table(bank, "new", NULL, &table));
+    table = NULL;
+    settings.dim = 0;
+    BAD(invalid, "dim", embank_bank_table(bank, "new", &settings, &table));
+    settings = settings_of(2);
+    settings.optimizer.kind = 77;
+    BAD(invalid, "embank_optimizer_kind 77", embank_bank_table(bank, "new", &settings, &table));
+    GOOD(embank_bank_open_table(bank, "user", &table));
+
+    /* NULL is free, and has nothing in it. */
+    embank_lease_free(NULL);
+    embank_scan_free(NULL);
+    embank_bytes_free(NULL);
+    embank_names_free(NULL);
+    CHECK(embank_bytes_data(NULL) == NULL && embank_bytes_size(NULL) == 0);
+    CHECK(embank_names_count(NULL) == 0 && embank_table_name(NULL) == NULL && embank_table_dim(NULL) == 0);
+
+    embank_table_free(table);
+    embank_bank_close(bank);
+    embank_bank_close(NULL);
+    embank_table_free(NULL);
+}
+
+static void *get_in_another_thread(void *table) {
+    const uint64_t key = 1;
+    float row[2];
+    embank_lease *lease;
+    BAD(EMBANK_STATUS_STALENESS_TIMEOUT, "bound", embank_table_get(table, &key, 1, row, 2, &lease));
+    CHECK(lease == NULL);
+    return NULL;
+}
+
+static void training_errors(void) {
+    embank_bank *bank = open_bank("training");
+    embank_table_settings settings = settings_of(2);
+    embank_table *table, *plain;
+    const uint64_t key = 1;
+    float row[2];
+    const float nan[2] = {0, NAN};
+    embank_lease *lease;
+
+    settings.staleness_bound = 0;
+    GOOD(embank_bank_table(bank, "user", &settings, &table));
+    GOOD(embank_table_get(table, &key, 1, row, 2, &lease));
+    pthread_t thread;
+    CHECK(pthread_create(&thread, NULL, get_in_another_thread, table) == 0);
+    CHECK(pthread_join(thread, NULL) == 0);
+    CHECK(strstr(embank_last_error_message(), "bound") == NULL); /* that was the other thread's */
+    BAD(EMBANK_STATUS_NON_FINITE_GRADIENT, "column 1", embank_lease_apply(lease, nan, 2));
+    embank_lease_free(lease);
+    GOOD(embank_table_get(table, &key, 1, row, 2, &lease)); /* its count went back */
+    embank_lease_free(lease);
+
+    settings.optimizer.kind = EMBANK_OPTIMIZER_KIND_NONE;
+    GOOD(embank_bank_table(bank, "plain", &settings, &plain));
+    BAD(EMBANK_STATUS_NO_OPTIMIZER, "plain", embank_table_apply_gradients(plain, &key, 1, row, 2));
+    embank_table_free(plain);
+
+    /* A child of a fork is kept off, and frees nothing. */
+    GOOD(embank_table_get(table, &key, 1, row, 2, &lease));
+    fflush(NULL);
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        BAD(EMBANK_STATUS_FORKED, "fork", embank_table_put(table, &key, 1, row, 2));
+        BAD(EMBANK_STATUS_FORKED, "fork", embank_bank_checkpoint(bank, NULL, 0, NULL));
+        embank_lease_free(lease);
+        embank_table_free(table);
+        embank_bank_close(bank);
+        _exit(0);
+    }
+    int state;
+    CHECK(waitpid(child, &state, 0) == child && WIFEXITED(state) && WEXITSTATUS(state) == 0);
+    GOOD(embank_lease_apply(lease, row, 2));
+    embank_bank_close(bank); /* in any order */
+    embank_table_free(table);
+    embank_lease_free(lease);
+}
+
+static void disk_errors(const char *foreign) {
+    embank_bank *bank = open_bank("disk"), *other;
+    embank_table *table = table_of(bank, "user");
+    embank_bank_options options;
+    const uint64_t key = 1;
+    float row[2] = {1, 2};
+    embank_lease *lease;
+
+    BAD(EMBANK_STATUS_LOCKED, "open for writing", embank_bank_open(in_folder("disk"), NULL, &other));
+    GOOD(embank_table_put(table, &key, 1, row, 2));
+    GOOD(embank_bank_checkpoint(bank, NULL, 0, NULL));
+
+    GOOD(embank_bank_open_read_only(in_folder("disk"), NULL, 1, &other));
+    embank_table *read_only;
+    GOOD(embank_bank_open_table(other, "user", &read_only));
+    BAD(EMBANK_STATUS_READ_ONLY, "read-only", embank_table_get(read_only, &key, 1, row, 2, &lease));
+    embank_bank_close(other);
+    embank_table_free(read_only);
+
+    GOOD(embank_bank_options_init(&options, sizeof options));
+    options.memory_budget_bytes = 1;
+    BAD(EMBANK_STATUS_BUDGET_TOO_SMALL, "budget", embank_bank_open(in_folder("small"), &options, &other));
+    BAD(EMBANK_STATUS_IO, "", embank_bank_open("/dev/null/bank", NULL, &other));
+    BAD(EMBANK_STATUS_UNREADABLE_TABLE, "vocabulary", embank_bank_open(foreign, NULL, &other));
+
+    /* A quota, used up by rows that are all alive. */
+    GOOD(embank_bank_options_init(&options, sizeof options));
+    options.memory_budget_bytes = 1 << 20;
+    options.disk_quota_bytes = 2 << 20;
+    GOOD(embank_bank_open(in_folder("quota"), &options, &other));
+    embank_table *filling = table_of(other, "user");
+    static uint64_t keys[1000];
+    static float rows[2000];
+    embank_status status = EMBANK_STATUS_OK;
+    for (uint64_t start = 0; status == EMBANK_STATUS_OK && start < 1000; start++) {
+        for (uint64_t i = 0; i < 1000; i++) keys[i] = start * 1000 + i;
+        status = embank_table_put(filling, keys, 1000, rows, 2000);
+    }
+    BAD(EMBANK_STATUS_QUOTA_EXCEEDED, "quota", status);
+    embank_table_free(filling);
+    embank_bank_close(other);
+
+    /* A file that can't grow, as on a full disk: the write fails, and then no more is written. */
+    struct rlimit limit, none;
+    CHECK(getrlimit(RLIMIT_FSIZE, &limit) == 0);
+    none = limit;
+    none.rlim_cur = 0;
+    signal(SIGXFSZ, SIG_IGN);
+    CHECK(setrlimit(RLIMIT_FSIZE, &none) == 0);
+    row[0] = 3;
+    GOOD(embank_table_put(table, &key, 1, row, 2));
+    status = embank_bank_checkpoint(bank, NULL, 0, NULL);
+    CHECK(status == EMBANK_STATUS_IO || status == EMBANK_STATUS_POISONED);
+    BAD(EMBANK_STATUS_POISONED, "reopen", embank_bank_checkpoint(bank, NULL, 0, NULL));
+    CHECK(setrlimit(RLIMIT_FSIZE, &limit) == 0);
+    embank_table_free(table);
+    embank_bank_close(bank);
+
+    /* The checkpoint before is good; and a flipped bit in it is told. */
+    bank = open_bank("disk");
+    GOOD(embank_bank_open_table(bank, "user", &table));
+    GOOD(embank_table_peek(table, &key, 1, row, 2, EMBANK_MISSING_ERROR, NULL));
+    CHECK(row[0] == 1);
+    embank_table_free(table);
+    embank_bank_close(bank);
+    FILE *file = fopen(in_folder("disk/BANK"), "r+b");
+    CHECK(file != NULL && fseek(file, 20, SEEK_SET) == 0);
+    int byte = fgetc(file);
+    CHECK(byte != EOF && fseek(file, 20, SEEK_SET) == 0 && fputc(byte ^ 1, file) != EOF && fclose(file) == 0);
+    BAD(EMBANK_STATUS_DAMAGED, "damaged", embank_bank_open(in_folder("disk"), NULL, &other));
+}
+
+int main(int count, char **arguments) {
+    if (count != 3) {
+        fprintf(stderr, "usage: %s FOLDER BANK_WITH_A_FOREIGN_TABLE\n", arguments[0]);
+        return 2;
+    }
+    snprintf(folder, sizeof folder, "%s", arguments[1]);
+    CHECK(strlen(embank_version()) >= 5);
+    CHECK(strcmp(embank_last_error_message(), "") == 0);
+    CHECK(strcmp(embank_status_name(EMBANK_STATUS_LEASE_ENDED), "LEASE_ENDED") == 0);
+    rows_and_leases();
+    checkpoints();
+    tables_and_lookahead();
+    bad_arguments();
+    training_errors();
+    disk_errors(arguments[2]);
+    puts("all checks passed");
+    return 0;
+}

@@ -1,0 +1,96 @@
+//! Do programs in C and C++ that use the header and link the libraries work? `c/abi.c` is the test of the ABI, linked
+//! statically; `../examples/train.cpp` is the tutorial, linked dynamically.
+//!
+//! They are built with `cc` and `c++`, or what `CC` and `CXX` name. Without a C++ compiler the tutorial is left out.
+
+#![expect(clippy::unwrap_used, reason = "a test")]
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use embank_kv::{Store, StoreOptions};
+use tempfile::TempDir;
+
+// Cargo builds the library before this test because it is named here.
+use embank_c as _;
+
+const SOURCES: &str = env!("CARGO_MANIFEST_DIR");
+
+/// What the Rust standard library needs of the system, on Linux.
+const SYSTEM_LIBRARIES: [&str; 5] = ["-lgcc_s", "-lpthread", "-lm", "-ldl", "-lrt"];
+
+const WARNINGS: [&str; 4] = ["-Wall", "-Wextra", "-Wpedantic", "-Werror"];
+
+/// The folder of libembank_c.a and libembank_c.so, built with this test.
+fn libraries() -> PathBuf {
+    env::current_exe().unwrap().parent().unwrap().to_owned()
+}
+
+/// `usual`, or the command that the variable holds, which may have arguments.
+fn compiler(variable: &str, usual: &str) -> Command {
+    let named = env::var(variable).unwrap_or_default();
+    let mut words = named.split_whitespace();
+    let mut command = Command::new(words.next().unwrap_or(usual));
+    command.args(words);
+    command
+}
+
+fn run(command: &mut Command) -> Output {
+    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    assert!(
+        output.status.success(),
+        "{command:?}: {}\n{}{}",
+        output.status,
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    output
+}
+
+fn include_and_source(command: &mut Command, source: &str, to: &Path) {
+    command.args(WARNINGS).arg("-O1").arg("-g").arg("-I").arg(Path::new(SOURCES).join("include"));
+    command.arg(Path::new(SOURCES).join(source)).arg("-o").arg(to);
+}
+
+/// A bank with a table that some other program made with the store under it.
+fn foreign_bank(folder: &TempDir) -> PathBuf {
+    let path = folder.path().join("foreign");
+    let store = Store::open(&path, &StoreOptions::default()).unwrap();
+    store.create_table("vocabulary", 8, b"no descriptor of Embank's").unwrap();
+    store.checkpoint(b"").unwrap();
+    path
+}
+
+#[test]
+fn every_function_and_every_error_from_c() {
+    let folder = TempDir::new().unwrap();
+    let program = folder.path().join("abi");
+    let mut build = compiler("CC", "cc");
+    include_and_source(build.arg("-std=c11"), "tests/c/abi.c", &program);
+    run(build.arg(libraries().join("libembank_c.a")).args(SYSTEM_LIBRARIES));
+
+    let foreign = foreign_bank(&folder);
+    let output = run(Command::new(program).arg(folder.path()).arg(foreign));
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "all checks passed\n");
+}
+
+#[test]
+fn the_tutorial_in_cpp_resumes_to_the_same_rows() {
+    if compiler("CXX", "c++").arg("--version").output().is_err() {
+        eprintln!("left out: there is no C++ compiler (apt install g++, or set CXX)");
+        return;
+    }
+    let folder = TempDir::new().unwrap();
+    let program = folder.path().join("train");
+    let mut build = compiler("CXX", "c++");
+    include_and_source(build.arg("-std=c++17"), "examples/train.cpp", &program);
+    let libraries = libraries();
+    build.arg("-L").arg(&libraries).arg("-lembank_c");
+    run(build.arg(format!("-Wl,-rpath,{}", libraries.display())));
+
+    let bank = folder.path().join("bank");
+    let first = run(Command::new(&program).arg(&bank));
+    let text = String::from_utf8_lossy(&first.stdout);
+    assert!(text.contains("resumed to the same rows"), "{text}");
+}
