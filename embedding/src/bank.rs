@@ -1,17 +1,20 @@
 //! Banks: a directory with many tables under one memory budget.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use embank_kv::{Compacted, CompactionOptions, DeviceChoice, Recovered, Store, StoreOptions};
 use parking_lot::Mutex;
 
 use crate::config::TableConfig;
 use crate::error::{Error, Result};
+use crate::holders::LeaseInfo;
 use crate::lookahead::{self, Lookahead};
+use crate::seen::StalenessHistogram;
 use crate::staleness::deadline_after;
 use crate::stats::{BankStats, WaitCounters};
 use crate::table::{Table, TableShared};
@@ -39,6 +42,13 @@ pub struct BankOptions {
     pub lookahead_queue_keys: Option<usize>,
     /// How long a Get waits for a staleness bound before it fails. Default: 60 s.
     pub wait_timeout: Duration,
+    /// How old a lease may become before it expires, longer than zero. A lease that is older still counts, and can be
+    /// applied, until the next Get of its table, or a Get that waits for its rows, declares it expired: its counts
+    /// are given back, and what its owner tries to do with it fails with
+    /// [`LeaseExpired`](Error::LeaseExpired) and changes nothing. Several times what the slowest step takes is a good
+    /// value. Default: `None`, leases never expire: no update is lost because a step was slow, and a lease that
+    /// is never ended blocks its rows.
+    pub lease_timeout: Option<Duration>,
     /// How space on disk is given back. Default: only when [`Bank::compact`] is called; with `background`,
     /// unthrottled, the log stays below 1.5 times its rows. Then what is copied passes through mutable
     /// memory and pushes out what Lookahead brought: where little memory is left beside the index, training
@@ -60,6 +70,7 @@ impl Default for BankOptions {
             checkpoints_kept: 2,
             lookahead_queue_keys: None,
             wait_timeout: Duration::from_secs(60),
+            lease_timeout: None,
             compaction: CompactionOptions { background: false, ..CompactionOptions::default() },
             disk_quota_bytes: None,
         }
@@ -116,7 +127,10 @@ pub(crate) struct BankShared {
     pub(crate) lookahead: Lookahead,
     pub(crate) store: Arc<Store>,
     pub(crate) wait_timeout: Duration,
+    pub(crate) lease_timeout: Option<Duration>,
     pub(crate) waiting: WaitCounters,
+    /// What dropped tables saw.
+    staleness_of_dropped: Mutex<StalenessHistogram>,
     memory_budget_bytes: u64,
     /// As the options gave it.
     lookahead_queue_keys: Option<usize>,
@@ -192,6 +206,10 @@ impl Bank {
         options: BankOptions,
         open: impl FnOnce(&StoreOptions) -> embank_kv::Result<Store>,
     ) -> Result<Self> {
+        if options.lease_timeout == Some(Duration::ZERO) {
+            let what = "lease_timeout must be longer than zero; None lets leases live for ever";
+            return Err(embank_kv::Error::InvalidArgument(what.to_owned()).into());
+        }
         let budget = options.memory_budget_bytes;
         let queue_keys =
             options.lookahead_queue_keys.unwrap_or_else(|| lookahead::capacity_for_budget(budget));
@@ -212,7 +230,9 @@ impl Bank {
             lookahead: Lookahead::new(Arc::clone(&store), queue_keys),
             store,
             wait_timeout: options.wait_timeout,
+            lease_timeout: options.lease_timeout,
             waiting: WaitCounters::default(),
+            staleness_of_dropped: Mutex::default(),
             memory_budget_bytes: budget,
             lookahead_queue_keys: options.lookahead_queue_keys,
             tables: Mutex::new(tables),
@@ -321,6 +341,7 @@ impl Bank {
         self.shared.store.drop_table(shared.id)?;
         // After the store: whoever looks ahead from here on is told that the table is gone.
         self.shared.lookahead.forget(shared.id);
+        self.shared.staleness_of_dropped.lock().add(&shared.counters.staleness());
         tables.remove(name);
         Ok(())
     }
@@ -394,6 +415,10 @@ impl Bank {
         let store = self.shared.store.stats();
         let lookahead = self.shared.lookahead.stats(&store);
         let waiting = &self.shared.waiting;
+        let mut staleness = *self.shared.staleness_of_dropped.lock();
+        for table in self.shared.tables.lock().values() {
+            staleness.add(&table.counters.staleness());
+        }
         BankStats {
             store,
             lookahead,
@@ -402,7 +427,20 @@ impl Bank {
             wait_us: waiting.wait_us.get(),
             timeouts: waiting.timeouts.get(),
             release_failures: waiting.release_failures.get(),
+            leases_expired: waiting.leases_expired.get(),
+            staleness,
         }
+    }
+
+    /// The leases of all tables that are out, the oldest first: whose counts keep rows above a staleness bound.
+    #[must_use]
+    pub fn outstanding_leases(&self) -> Vec<LeaseInfo> {
+        let tables = self.shared.tables.lock();
+        let now = Instant::now();
+        let lists = tables.values().map(|table| table.holders.list(&table.name, None, now));
+        let mut leases: Vec<_> = lists.flatten().collect();
+        leases.sort_by_key(|lease| Reverse(lease.age));
+        leases
     }
 
     /// Forgets what lookahead has queued and not begun to read; returns how many keys that were.

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::holders::LeaseInfo;
+
 /// The result of a fallible call on a bank or a table.
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -27,8 +29,9 @@ pub enum Error {
     /// made again.
     #[error(
         "table {table:?}, key {key}: {outstanding} Gets were outstanding, more than the staleness \
-         bound of {bound} lets through, still after {waited:?}; apply or drop the leases that hold \
-         this row, raise the bound, or raise the bank's wait_timeout"
+         bound of {bound} lets through, still after {waited:?}{}; apply or drop the leases that hold \
+         this row, raise the bound, or raise the bank's wait_timeout",
+        oldest.as_ref().map_or_else(String::new, |oldest| format!(" (the oldest holds {oldest})"))
     )]
     StalenessTimeout {
         /// The table.
@@ -41,6 +44,25 @@ pub enum Error {
         bound: u32,
         /// How long the Get waited.
         waited: Duration,
+        /// The oldest lease that holds the row, if there is one still.
+        oldest: Option<Box<LeaseInfo>>,
+    },
+    /// The lease grew older than the bank's `lease_timeout`, and its counts were given back so that others could go
+    /// on. The call has changed nothing.
+    #[error(
+        "table {table:?}: this lease of {keys} keys was taken {age:.1?} ago and has expired: after the bank's \
+         lease_timeout of {timeout:?} others were let through; nothing was changed; get the rows again and \
+         compute the update anew, or raise lease_timeout"
+    )]
+    LeaseExpired {
+        /// The table.
+        table: String,
+        /// Distinct keys of the lease.
+        keys: usize,
+        /// How long ago the lease was taken.
+        age: Duration,
+        /// The bank's `lease_timeout`.
+        timeout: Duration,
     },
     /// A peek asked for rows that were never written, with [`Missing::Error`](crate::Missing::Error).
     #[error(

@@ -1,10 +1,12 @@
 //! What a Get hands out: the duty to update the rows it got, or to say that no update will come.
 
 use std::fmt;
+use std::sync::Arc;
 
-use embank_kv::Clock;
+use embank_kv::{Clock, Leased};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::holders::Holding;
 use crate::table::Table;
 use crate::unique::UniqueKeys;
 
@@ -13,6 +15,9 @@ use crate::unique::UniqueKeys;
 /// [`apply`](Self::apply) and [`put`](Self::put) update the rows and bring the counts down. Dropping the
 /// lease gives the counts back without an update, and so does an update that fails, whatever the
 /// reason. A row that was deleted meanwhile, or whose table was dropped, has no count left to give back.
+///
+/// With [`lease_timeout`](crate::BankOptions::lease_timeout), a lease that is kept for longer may expire: its counts
+/// are given back by whoever needs them, and an update through it is refused.
 ///
 /// # Examples
 /// ```
@@ -32,30 +37,50 @@ use crate::unique::UniqueKeys;
 #[must_use = "dropping a lease gives its counts back without an update"]
 pub struct Lease {
     table: Table,
-    unique: UniqueKeys,
-    held: bool,
+    held: Arc<Leased<Holding>>,
 }
 
 impl fmt::Debug for Lease {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (table, keys) = (self.table.name(), self.unique.len());
+        let (table, keys) = (self.table.name(), self.unique().len());
         formatter.debug_struct("Lease").field("table", &table).field("keys", &keys).finish()
     }
 }
 
 impl Lease {
     pub(crate) fn new(table: Table, unique: UniqueKeys) -> Self {
-        Self { table, unique, held: true }
+        let held = table.shared.holders.register(unique);
+        Self { table, held }
     }
 
     /// The distinct keys of the Get, and the place of each key of the batch among them.
     pub fn unique(&self) -> &UniqueKeys {
-        &self.unique
+        &self.held.what().unique
     }
 
     /// The table.
     pub fn table(&self) -> &Table {
         &self.table
+    }
+
+    /// Whether it has expired: its counts were given back, and an update through it would fail with
+    /// [`LeaseExpired`](crate::Error::LeaseExpired).
+    #[must_use]
+    pub fn is_expired(&self) -> bool {
+        self.held.is_expired()
+    }
+
+    /// From now on the counts are this call's to bring down, and nobody else's.
+    fn begin_answer(&self) -> Result<()> {
+        if self.held.begin_answer() {
+            return Ok(());
+        }
+        Err(Error::LeaseExpired {
+            table: self.table.name().to_owned(),
+            keys: self.unique().len(),
+            age: self.held.taken().elapsed(),
+            timeout: self.table.bank.lease_timeout.unwrap_or_default(),
+        })
     }
 
     /// Applies one gradient per key of the batch: `gradients` holds batch length * dim values. The
@@ -65,12 +90,12 @@ impl Lease {
     /// When the call returns, the rows are changed in memory; the next checkpoint makes them durable.
     ///
     /// # Errors
-    /// [`ShapeMismatch`](crate::Error::ShapeMismatch), [`NoOptimizer`](crate::Error::NoOptimizer) and
-    /// [`NonFiniteGradient`](crate::Error::NonFiniteGradient) before any row is changed; a failure of
-    /// the store, after which some of the rows are changed. The counts are given back in each case.
-    pub fn apply(mut self, gradients: &[f32]) -> Result<()> {
-        self.table.check_shape("gradients", self.unique.batch_len(), gradients.len())?;
-        let sums = self.table.summed(&self.unique, gradients);
+    /// [`ShapeMismatch`](crate::Error::ShapeMismatch), [`NoOptimizer`](crate::Error::NoOptimizer),
+    /// [`NonFiniteGradient`](crate::Error::NonFiniteGradient) and [`LeaseExpired`](crate::Error::LeaseExpired)
+    /// before any row is changed; a failure of the store, after which some of the rows are changed. The counts are given back in each case.
+    pub fn apply(self, gradients: &[f32]) -> Result<()> {
+        self.table.check_shape("gradients", self.unique().batch_len(), gradients.len())?;
+        let sums = self.table.summed(self.unique(), gradients);
         self.apply_sums(&sums)
     }
 
@@ -79,15 +104,15 @@ impl Lease {
     ///
     /// # Errors
     /// As [`apply`](Self::apply).
-    pub fn apply_distinct(mut self, gradients: &[f32]) -> Result<()> {
-        self.table.check_shape("gradients", self.unique.len(), gradients.len())?;
+    pub fn apply_distinct(self, gradients: &[f32]) -> Result<()> {
+        self.table.check_shape("gradients", self.unique().len(), gradients.len())?;
         self.apply_sums(gradients)
     }
 
-    fn apply_sums(&mut self, sums: &[f32]) -> Result<()> {
-        let keys = self.unique.keys();
+    fn apply_sums(&self, sums: &[f32]) -> Result<()> {
+        let keys = self.unique().keys();
         let mut apply = self.table.prepare_apply(keys, sums, false)?;
-        self.held = false;
+        self.begin_answer()?;
         let applied = self.table.execute_update(keys, Clock::Release, &mut apply);
         if applied.is_err() {
             self.table.release_unreached(keys, &apply.reached);
@@ -101,14 +126,14 @@ impl Lease {
     /// When the call returns, the rows are changed in memory; the next checkpoint makes them durable.
     ///
     /// # Errors
-    /// [`ShapeMismatch`](crate::Error::ShapeMismatch) before any row is changed; a failure of the store,
-    /// after which some of the rows are changed. The counts are given back in each case.
-    pub fn put(mut self, rows: &[f32]) -> Result<()> {
-        self.table.check_shape("rows", self.unique.batch_len(), rows.len())?;
-        if self.unique.all_distinct() {
+    /// [`ShapeMismatch`](crate::Error::ShapeMismatch) and [`LeaseExpired`](crate::Error::LeaseExpired) before any row
+    /// is changed; a failure of the store, after which some of the rows are changed. The counts are given back in each case.
+    pub fn put(self, rows: &[f32]) -> Result<()> {
+        self.table.check_shape("rows", self.unique().batch_len(), rows.len())?;
+        if self.unique().all_distinct() {
             return self.put_from(rows, None);
         }
-        let sources = self.unique.last_places();
+        let sources = self.unique().last_places();
         self.put_from(rows, Some(&sources))
     }
 
@@ -116,34 +141,35 @@ impl Lease {
     ///
     /// # Errors
     /// As [`put`](Self::put).
-    pub fn put_distinct(mut self, rows: &[f32]) -> Result<()> {
-        self.table.check_shape("rows", self.unique.len(), rows.len())?;
+    pub fn put_distinct(self, rows: &[f32]) -> Result<()> {
+        self.table.check_shape("rows", self.unique().len(), rows.len())?;
         self.put_from(rows, None)
     }
 
-    fn put_from(&mut self, rows: &[f32], sources: Option<&[u32]>) -> Result<()> {
-        self.held = false;
-        let keys = self.unique.keys();
+    fn put_from(&self, rows: &[f32], sources: Option<&[u32]>) -> Result<()> {
+        self.begin_answer()?;
+        let keys = self.unique().keys();
         self.table.execute_put(keys, rows, sources, Clock::Release).map_err(|(error, reached)| {
             self.table.release_unreached(keys, &reached);
             error
         })
     }
 
-    /// Gives the counts back without an update, as dropping the lease does, and says if that failed.
+    /// Gives the counts back without an update, as dropping the lease does, and says if that failed. Nothing happens
+    /// if the lease has expired.
     ///
     /// # Errors
     /// A failure of the store; some counts may still stand then.
-    pub fn release(mut self) -> Result<()> {
-        self.held = false;
-        self.table.release(self.unique.keys())
+    pub fn release(self) -> Result<()> {
+        if self.held.begin_answer() { self.table.release(self.unique().keys()) } else { Ok(()) }
     }
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        if self.held {
-            self.table.release_or_count(self.unique.keys());
+        if self.held.begin_answer() {
+            self.table.release_or_count(self.unique().keys());
         }
+        self.table.shared.holders.end(&self.held);
     }
 }

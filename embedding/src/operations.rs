@@ -7,6 +7,7 @@ use embank_kv::{Access, Operation};
 
 use crate::optimizer::Optimizer;
 use crate::row::RowLayout;
+use crate::seen::SeenClocks;
 
 /// Which places of a batch the store has worked on. Looked at only when a batch failed halfway.
 #[derive(Debug)]
@@ -67,6 +68,7 @@ pub(crate) struct GetRows<'a> {
     /// Where in `rows` each key's vector goes; `None`: to its own place.
     pub(crate) destinations: Option<&'a [u32]>,
     pub(crate) reached: Reached,
+    pub(crate) seen: SeenClocks,
 }
 
 impl GetRows<'_> {
@@ -86,6 +88,11 @@ impl Operation for GetRows<'_> {
         let vector = self.layout.vector(value);
         self.destination(i).copy_from_slice(vector);
         self.reached.mark(i);
+    }
+
+    #[inline]
+    fn seen(&mut self, _: usize, outstanding: u32) {
+        self.seen.note(outstanding);
     }
 
     fn insert(&mut self, i: usize, value: &mut [u8]) -> bool {

@@ -11,6 +11,10 @@
 //!   of them can't block each other over and over with rows that both give back again. Nobody
 //!   waits for a clock while holding the turn.
 //!
+//! A lease that is never ended would block its rows for ever. With the bank's `lease_timeout`, who waits looks for
+//! leases that are older, at once and again when the next one comes of age, and gives their counts back
+//! (`holders`; why that happens once: `embank_kv`'s `leases`).
+//!
 //! Every wait ends at the deadline. A batch does not wait on itself, for its keys are distinct; a thread
 //! that holds a lease on the same row does, and gets the timeout.
 
@@ -20,6 +24,7 @@ use embank_kv::Clock;
 
 use crate::error::{Error, Result};
 use crate::operations::{GetRows, Reached, TouchClocks};
+use crate::seen::SeenClocks;
 use crate::stats::WaitCounters;
 use crate::table::Table;
 
@@ -91,6 +96,7 @@ impl Table {
             blocked[place as usize] = true;
         }
         get.reached.forget();
+        get.seen = SeenClocks::default();
         self.release_or_count(&places_keys(keys, |place| !blocked[place]));
         Ok(Some(keys[first as usize]))
     }
@@ -104,7 +110,10 @@ impl Table {
             if self.staleness_bound().is_none_or(|bound| outstanding <= bound) {
                 return Ok(true);
             }
-            if !store.wait_released(ticket, deadline) && Instant::now() >= deadline {
+            // After the ticket: what this gives back, and what others do, ends the wait at once.
+            let next_look = self.expire_leases().unwrap_or(deadline);
+            let woken = store.wait_released(ticket, deadline.min(next_look));
+            if !woken && Instant::now() >= deadline {
                 // Not without a last look: the bound, too, may have changed.
                 let outstanding = self.outstanding(key)?.unwrap_or(0);
                 return Ok(self.staleness_bound().is_none_or(|bound| outstanding <= bound));
@@ -120,7 +129,34 @@ impl Table {
             outstanding: self.outstanding(key)?.unwrap_or(0),
             bound: self.staleness_bound().unwrap_or(u32::MAX),
             waited: started.elapsed(),
+            oldest: self
+                .shared
+                .holders
+                .list(self.name(), Some(key), Instant::now())
+                .into_iter()
+                .next()
+                .map(Box::new),
         })
+    }
+
+    /// Before a Get: gives back the counts of leases that have come of age.
+    pub(crate) fn expire_due_leases(&self) {
+        if self.bank.lease_timeout.is_some() && self.shared.holders.look_is_due(Instant::now()) {
+            self.expire_leases();
+        }
+    }
+
+    /// Gives back the counts of leases that are older than the bank's `lease_timeout`. Returns when to look again;
+    /// none if leases do not expire.
+    #[cold]
+    fn expire_leases(&self) -> Option<Instant> {
+        let timeout = self.bank.lease_timeout?;
+        let (expired, next_look) = self.shared.holders.expire(timeout, Instant::now());
+        for lease in &expired {
+            self.count_wait(|counters| counters.leases_expired.add(1));
+            self.release_or_count(lease.what().unique.keys());
+        }
+        Some(next_look)
     }
 
     /// Gives back one count of each of `keys`, which are distinct. Rows deleted meanwhile are passed over,

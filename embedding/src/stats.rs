@@ -4,6 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use embank_kv::StoreStats;
 
+use crate::seen::{SeenCounters, StalenessHistogram};
+
 /// A counter that only grows.
 #[derive(Debug, Default)]
 pub(crate) struct Counter(AtomicU64);
@@ -27,6 +29,7 @@ pub(crate) struct WaitCounters {
     pub(crate) wait_us: Counter,
     pub(crate) timeouts: Counter,
     pub(crate) release_failures: Counter,
+    pub(crate) leases_expired: Counter,
 }
 
 /// The live counters behind [`TableStats`].
@@ -43,6 +46,7 @@ pub(crate) struct TableCounters {
     pub(crate) deleted_rows: Counter,
     pub(crate) disk_reads: Counter,
     pub(crate) waiting: WaitCounters,
+    pub(crate) seen: SeenCounters,
 }
 
 impl TableCounters {
@@ -62,7 +66,15 @@ impl TableCounters {
             wait_us: self.waiting.wait_us.get(),
             timeouts: self.waiting.timeouts.get(),
             release_failures: self.waiting.release_failures.get(),
+            leases_expired: self.waiting.leases_expired.get(),
+            staleness: self.staleness(),
         }
+    }
+}
+
+impl TableCounters {
+    pub(crate) fn staleness(&self) -> StalenessHistogram {
+        self.seen.snapshot(|| self.get_rows.get())
     }
 }
 
@@ -106,8 +118,12 @@ pub struct TableStats {
     pub wait_us: u64,
     /// Gets that gave up waiting.
     pub timeouts: u64,
-    /// Leases that were dropped and could not give back all of their counts.
+    /// Leases that were dropped or expired and whose counts could not all be given back.
     pub release_failures: u64,
+    /// Leases that grew older than [`lease_timeout`](crate::BankOptions::lease_timeout) and were declared expired.
+    pub leases_expired: u64,
+    /// The staleness at which rows were got.
+    pub staleness: StalenessHistogram,
 }
 
 /// What looking ahead has done since the bank was opened, in keys.
@@ -186,8 +202,12 @@ pub struct BankStats {
     pub wait_us: u64,
     /// Gets that gave up waiting.
     pub timeouts: u64,
-    /// Leases that were dropped and could not give back all of their counts.
+    /// Leases that were dropped or expired and whose counts could not all be given back.
     pub release_failures: u64,
+    /// Leases that grew older than [`lease_timeout`](crate::BankOptions::lease_timeout) and were declared expired.
+    pub leases_expired: u64,
+    /// The staleness at which rows were got, in all tables, dropped ones included.
+    pub staleness: StalenessHistogram,
 }
 
 #[cfg(feature = "prometheus")]
@@ -237,11 +257,33 @@ impl BankStats {
             Metric::seconds("embank_staleness_waits_seconds", "How long they waited", self.wait_us),
             Metric::counter("embank_staleness_timeouts", "Gets that gave up", self.timeouts),
             Metric::counter(
+                "embank_leases_expired",
+                "Leases that grew too old",
+                self.leases_expired,
+            ),
+            Metric::counter(
                 "embank_release_failures",
                 "Dropped leases that could not give back all counts",
                 self.release_failures,
             ),
         ]);
+        for (label, clocks) in [
+            ("0", 0..=0),
+            ("1", 1..=1),
+            ("2", 2..=2),
+            ("3-4", 3..=4),
+            ("5-8", 5..=8),
+            ("9-16", 9..=16),
+            ("17-64", 17..=64),
+            ("65-", 65..=u32::MAX),
+        ] {
+            let within = self.staleness.buckets().filter(|(largest, _)| clocks.contains(largest));
+            let rows = within.map(|(_, rows)| rows).sum();
+            let help = "Rows got, by updates that were outstanding then";
+            metrics.push(
+                Metric::counter("embank_staleness_rows", help, rows).labelled("outstanding", label),
+            );
+        }
         to_prometheus(&metrics)
     }
 }

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Instant;
 
 use embank_kv::{Clock, Operation, Outcome, TableId};
 use parking_lot::Mutex;
@@ -12,6 +13,7 @@ use crate::bank::BankShared;
 use crate::config::{TableConfig, check_learning_rate};
 use crate::error::{Error, Result};
 use crate::gradients::{check_finite, sum_duplicates};
+use crate::holders::{Holders, LeaseInfo};
 use crate::lease::Lease;
 use crate::lookahead::LookaheadReceipt;
 use crate::operations::{
@@ -19,6 +21,7 @@ use crate::operations::{
 };
 use crate::optimizer::Optimizer;
 use crate::row::RowLayout;
+use crate::seen::SeenClocks;
 use crate::stats::{TableCounters, TableStats};
 use crate::unique::UniqueKeys;
 
@@ -63,6 +66,7 @@ pub(crate) struct TableShared {
     pub(crate) id: TableId,
     pub(crate) name: String,
     pub(crate) counters: TableCounters,
+    pub(crate) holders: Holders,
     /// Held while a batch that was blocked once tries again; see the module `staleness`.
     pub(crate) retry_turn: Mutex<()>,
     /// The identity. Its learning rate, eps and bound are those of the first open; the live ones follow.
@@ -82,6 +86,7 @@ impl TableShared {
             id,
             name: name.to_owned(),
             counters: TableCounters::default(),
+            holders: Holders::new(),
             retry_turn: Mutex::new(()),
             layout: RowLayout::new(name, &config),
             learning_rate_bits: AtomicU32::new(0),
@@ -283,11 +288,15 @@ impl Table {
         rows: &mut [f32],
         destinations: Option<&[u32]>,
     ) -> Result<Lease> {
-        let reached = Reached::none_of(unique.len());
-        let layout = &self.shared.layout;
-        self.acquire(&mut GetRows { layout, keys: unique.keys(), rows, destinations, reached })?;
-        self.shared.counters.gets.add(1);
-        self.shared.counters.get_rows.add(unique.len() as u64);
+        self.expire_due_leases();
+        let (layout, keys) = (&self.shared.layout, unique.keys());
+        let (reached, seen) = (Reached::none_of(keys.len()), SeenClocks::default());
+        let mut get = GetRows { layout, keys, rows, destinations, reached, seen };
+        self.acquire(&mut get)?;
+        let counters = &self.shared.counters;
+        counters.seen.add(&get.seen);
+        counters.gets.add(1);
+        counters.get_rows.add(unique.len() as u64);
         Ok(Lease::new(self.clone(), unique))
     }
 
@@ -413,6 +422,12 @@ impl Table {
     pub fn outstanding(&self, key: u64) -> Result<Option<u32>> {
         let clock = self.bank.store.clock_of(self.shared.id, key);
         clock.map_err(|error| self.in_terms_of_the_table(error))
+    }
+
+    /// The leases of the table that are out, the oldest first: whose counts its rows' clocks show.
+    #[must_use]
+    pub fn outstanding_leases(&self) -> Vec<LeaseInfo> {
+        self.shared.holders.list(self.name(), None, Instant::now())
     }
 
     pub(crate) fn execute<O: Operation>(

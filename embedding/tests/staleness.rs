@@ -51,10 +51,18 @@ fn a_get_waits_while_more_than_bound_are_outstanding_and_names_what_it_waited_fo
         let table = test.bank.table(&format!("bound {bound}"), config).unwrap();
         let leases: Vec<Lease> = (0..=bound).map(|_| get(&table, &[7])).collect();
         match times_out(&table, &[1, 7, 9]) {
-            Error::StalenessTimeout { table: name, key, outstanding, bound: named, waited } => {
+            Error::StalenessTimeout {
+                table: name,
+                key,
+                outstanding,
+                bound: named,
+                waited,
+                oldest,
+            } => {
                 assert_eq!((name.as_str(), key), (table.name(), 7));
                 assert_eq!((outstanding, named), (bound + 1, bound));
                 assert!(waited >= Duration::from_millis(20));
+                assert_eq!(oldest.map(|lease| lease.keys), Some(1));
             }
             other => panic!("{other}"),
         }

@@ -115,7 +115,7 @@ pub(crate) fn lock(
             backoff.snooze();
             continue;
         }
-        if !admit(seen) {
+        if !admit(seen) && !planted(Planted::AcquireUnchecked) {
             return Err(LockRefused::Declined);
         }
         // Acquire: sees the value written before the Release store that last unlocked this word.

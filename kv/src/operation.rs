@@ -97,6 +97,12 @@ pub trait Operation {
         old.map_or(0, <[u8]>::len)
     }
 
+    /// The staleness clock that a `Peek` or a `Get` saw on a row that was there, before its own count: called once
+    /// for each, when it is certain that the row was read. Not for a row that was inserted, whose clock was 0.
+    fn seen(&mut self, i: usize, outstanding: u32) {
+        let _ = (i, outstanding);
+    }
+
     /// Changes a row's value, for `Update`; fills it, for `Put`, which gets unspecified content. Where an
     /// `Update` changes a value's length, it gets as much of the old one as fits, then zeros.
     fn update(&mut self, i: usize, value: &mut [u8]) {

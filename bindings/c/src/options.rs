@@ -58,6 +58,7 @@ impl Growing for embank_bank_options {
             checkpoints_kept,
             lookahead_queue_keys: _,
             wait_timeout,
+            lease_timeout: _,
             compaction,
             disk_quota_bytes: _,
         } = BankOptions::default();
@@ -95,6 +96,7 @@ impl embank_bank_options {
             checkpoints_kept: usize::try_from(self.checkpoints_kept).unwrap_or(usize::MAX),
             lookahead_queue_keys: usize::try_from(self.lookahead_queue_keys).ok(),
             wait_timeout: Duration::from_millis(self.wait_timeout_ms),
+            lease_timeout: None,
             compaction: CompactionOptions {
                 background: flag("background_compaction", self.background_compaction)?,
                 space_amplification_target: self.space_amplification_target,

@@ -104,6 +104,7 @@ fn status_of(error: &Error) -> embank_status {
     match error {
         Error::Store(store) => status_of_store(store),
         Error::StalenessTimeout { .. } => embank_status::StalenessTimeout,
+        Error::LeaseExpired { .. } => embank_status::LeaseEnded,
         Error::MissingRow { .. } => embank_status::MissingRow,
         Error::ConfigMismatch { .. } => embank_status::TableMismatch,
         Error::TableDropped { .. } => embank_status::TableDropped,
@@ -275,6 +276,7 @@ mod tests {
                     outstanding: 2,
                     bound: 1,
                     waited: Duration::ZERO,
+                    oldest: None,
                 },
                 embank_status::StalenessTimeout,
             ),

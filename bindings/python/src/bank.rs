@@ -49,6 +49,10 @@ impl PyRecovered {
 ///     device: "auto" (`io_uring` where the kernel grants it, else threads), "io_uring" or "threads".
 ///     checkpoints_kept: How many of the newest checkpoints stay on disk.
 ///     wait_timeout: Seconds that a get waits at a staleness bound; Ctrl-C takes effect after it.
+///     lease_timeout: Seconds after which a lease expires, when somebody else gets rows of its table: its
+///         counts are given back, and an update through it raises `LeaseExpired`. Take several times what
+///         the slowest step takes. None by default: a lease is good for ever, and one that is never
+///         ended blocks its rows.
 ///     compaction: Whether space on disk is given back in the background; else only `compact` does it.
 ///         Default: only with a `disk_quota`, because what is copied pushes rows that were looked ahead
 ///         for out of memory. Switch it on for runs whose log would outgrow the disk.
@@ -98,7 +102,7 @@ impl PyBank {
     #[new]
     #[pyo3(signature = (
         path, *, memory_budget = None, device = "auto", checkpoints_kept = None, wait_timeout = 60.0,
-        compaction = None, space_amplification_target = 1.4, compaction_throttle = None,
+        lease_timeout = None, compaction = None, space_amplification_target = 1.4, compaction_throttle = None,
         disk_quota = None, read_only = false, checkpoint = None
     ))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments in Python")]
@@ -109,6 +113,7 @@ impl PyBank {
         device: &str,
         checkpoints_kept: Option<&Bound<'_, PyAny>>,
         wait_timeout: f64,
+        lease_timeout: Option<f64>,
         compaction: Option<bool>,
         space_amplification_target: f64,
         compaction_throttle: Option<&Bound<'_, PyAny>>,
@@ -125,6 +130,8 @@ impl PyBank {
         }
         options.device = device_choice(device)?;
         options.wait_timeout = scalars::seconds("wait_timeout", wait_timeout)?;
+        options.lease_timeout =
+            lease_timeout.map(|seconds| scalars::seconds("lease_timeout", seconds)).transpose()?;
         options.compaction = CompactionOptions {
             background: compaction.unwrap_or(disk_quota.is_some()),
             space_amplification_target,
@@ -348,6 +355,16 @@ impl PyBank {
     fn wait_lookahead(&self, py: Python<'_>, timeout: f64) -> PyResult<bool> {
         let timeout = scalars::seconds("timeout", timeout)?;
         self.cell.with_bank(py, |bank| Ok(bank.wait_lookahead(timeout)))
+    }
+
+    /// The leases of all tables that are out, the oldest first: what to look at when gets time out.
+    ///
+    /// Returns:
+    ///     A dictionary for each: `table`, distinct `keys`, `age_seconds`, and `thread`, the name and id of the
+    ///     thread that took it, as `threading.get_native_id()` gives it.
+    fn outstanding_leases<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
+        let found = self.cell.with_bank(py, |bank| Ok(bank.outstanding_leases()))?;
+        stats::leases(py, &found)
     }
 
     /// Counters since the bank was opened, and gauges of memory and log, as a nested dictionary.

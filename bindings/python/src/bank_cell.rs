@@ -236,6 +236,17 @@ impl BankCell {
         }
     }
 
+    /// Whether the lease can still be consumed and has not expired.
+    pub(crate) fn is_held(&self, id: LeaseId) -> bool {
+        self.check_process().is_ok()
+            && self
+                .state
+                .lock()
+                .open
+                .as_ref()
+                .is_some_and(|open| open.leases.get(&id).is_some_and(|lease| !lease.is_expired()))
+    }
+
     /// Gives a lease's counts back with the GIL released, if it is still held.
     pub(crate) fn release(&self, py: Python<'_>, id: LeaseId) -> PyResult<()> {
         let lease = match self.pick(|open| Ok(open.leases.remove(&id))) {

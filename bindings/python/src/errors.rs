@@ -13,6 +13,7 @@ import_exception!(embank.errors, Damaged);
 import_exception!(embank.errors, DeltaMismatch);
 import_exception!(embank.errors, DeviceUnavailable);
 import_exception!(embank.errors, EmbankError);
+import_exception!(embank.errors, LeaseExpired);
 import_exception!(embank.errors, Locked);
 import_exception!(embank.errors, ReadOnly);
 import_exception!(embank.errors, MissingRow);
@@ -30,7 +31,7 @@ pub(crate) fn to_python(py: Python<'_>, error: &Error) -> PyErr {
         Error::Store(store) => store_to_python(py, store, text),
         Error::LookaheadFailed(store) => store_to_python(py, store, text),
         Error::LookaheadThread(source) => io_error(source, text, None),
-        Error::StalenessTimeout { table, key, outstanding, bound, waited } => with_attributes(
+        Error::StalenessTimeout { table, key, outstanding, bound, waited, .. } => with_attributes(
             py,
             StalenessTimeout::new_err(text),
             [
@@ -39,6 +40,15 @@ pub(crate) fn to_python(py: Python<'_>, error: &Error) -> PyErr {
                 ("outstanding", outstanding.into_py_any(py)),
                 ("bound", bound.into_py_any(py)),
                 ("waited_seconds", waited.as_secs_f64().into_py_any(py)),
+            ],
+        ),
+        Error::LeaseExpired { table, keys, age, .. } => with_attributes(
+            py,
+            LeaseExpired::new_err(text),
+            [
+                ("table", table.into_py_any(py)),
+                ("keys", keys.into_py_any(py)),
+                ("age_seconds", age.as_secs_f64().into_py_any(py)),
             ],
         ),
         Error::MissingRow { table, key, count } => with_attributes(

@@ -28,7 +28,7 @@ impl Held {
     }
 
     fn is_held(&self) -> bool {
-        self.cell.check_lease(self.id).is_ok()
+        self.cell.is_held(self.id)
     }
 
     /// Consumes the lease with values that have its rows' shape; a wrong shape leaves it held.
@@ -111,6 +111,7 @@ impl PyLease {
     ///         was); a gradient is NaN or infinite, or the table has no optimizer (no row changes,
     ///         the lease is given back).
     ///     TypeError: An array of another dtype.
+    ///     LeaseExpired: It was kept for longer than the bank's `lease_timeout`; no row changes.
     ///     EmbankError: The store failed; the lease is given back.
     fn apply(&self, grads: &Bound<'_, PyAny>) -> PyResult<()> {
         self.0.consume("grads", grads, |lease, grads| lease.apply(grads))
@@ -125,6 +126,7 @@ impl PyLease {
     /// Raises:
     ///     ValueError: Wrong shape, lease already consumed or bank closed.
     ///     TypeError: An array of another dtype.
+    ///     LeaseExpired: It was kept for longer than the bank's `lease_timeout`; no row changes.
     ///     EmbankError: The store failed; the lease is given back.
     fn put(&self, rows: &Bound<'_, PyAny>) -> PyResult<()> {
         self.0.consume("rows", rows, |lease, rows| lease.put(rows))

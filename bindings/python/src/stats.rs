@@ -1,6 +1,6 @@
 //! Statistics as nested dictionaries.
 
-use embank::{BankStats, TableStats};
+use embank::{BankStats, LeaseInfo, StalenessHistogram, TableStats};
 use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyDict};
 
@@ -140,6 +140,7 @@ pub(crate) fn bank<'py>(py: Python<'py>, stats: &BankStats) -> PyResult<Bound<'p
         ("wait_us", stats.wait_us),
         ("timeouts", stats.timeouts),
         ("release_failures", stats.release_failures),
+        ("leases_expired", stats.leases_expired),
         ("checkpoints", store.checkpoints),
         ("last_checkpoint_us", store.last_checkpoint_us),
         ("last_checkpoint_pause_us", store.last_checkpoint_pause_us),
@@ -149,13 +150,14 @@ pub(crate) fn bank<'py>(py: Python<'py>, stats: &BankStats) -> PyResult<Bound<'p
     ] {
         all.set_item(name, value)?;
     }
+    all.set_item("staleness", staleness(py, &stats.staleness)?)?;
     all.set_item("device_notes", &store.device_notes)?;
     Ok(all)
 }
 
 /// The shape that the type stub's `TableStats` describes.
 pub(crate) fn table<'py>(py: Python<'py>, stats: &TableStats) -> PyResult<Bound<'py, PyDict>> {
-    [
+    let all = [
         ("gets", stats.gets),
         ("get_rows", stats.get_rows),
         ("peeks", stats.peeks),
@@ -170,6 +172,30 @@ pub(crate) fn table<'py>(py: Python<'py>, stats: &TableStats) -> PyResult<Bound<
         ("wait_us", stats.wait_us),
         ("timeouts", stats.timeouts),
         ("release_failures", stats.release_failures),
+        ("leases_expired", stats.leases_expired),
     ]
-    .into_py_dict(py)
+    .into_py_dict(py)?;
+    all.set_item("staleness", staleness(py, &stats.staleness)?)?;
+    Ok(all)
+}
+
+/// Rows by the largest clock of their bucket.
+fn staleness<'py>(py: Python<'py>, histogram: &StalenessHistogram) -> PyResult<Bound<'py, PyDict>> {
+    histogram.buckets().collect::<Vec<_>>().into_py_dict(py)
+}
+
+/// What the type stub's `LeaseInfo` describes.
+pub(crate) fn leases<'py>(
+    py: Python<'py>,
+    leases: &[LeaseInfo],
+) -> PyResult<Vec<Bound<'py, PyDict>>> {
+    let describe = |lease: &LeaseInfo| {
+        let info = PyDict::new(py);
+        info.set_item("table", &lease.table)?;
+        info.set_item("keys", lease.keys)?;
+        info.set_item("age_seconds", lease.age.as_secs_f64())?;
+        info.set_item("thread", &lease.thread)?;
+        Ok(info)
+    };
+    leases.iter().map(describe).collect()
 }

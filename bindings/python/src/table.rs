@@ -302,7 +302,14 @@ impl PyTable {
         self.with(py, |table| table.outstanding(key))
     }
 
-    /// What this table has done since its bank was opened, as a dictionary of counters.
+    /// The leases of this table that are out, the oldest first, as `Bank.outstanding_leases`.
+    fn outstanding_leases<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
+        let found = self.with(py, |table| Ok(table.outstanding_leases()))?;
+        stats::leases(py, &found)
+    }
+
+    /// What this table has done since its bank was opened, as a dictionary of counters. `staleness` has, by how many
+    /// other leases there were on a row when it was got, how many rows that were; above 16, such as up to that many.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let found = self.with(py, |table| Ok(table.stats()))?;
         stats::table(py, &found)

@@ -161,6 +161,85 @@ def test_peeks_and_puts_wait_for_no_bound(table: embank.Table) -> None:
     assert (table.peek([1]) == 3.5).all()
 
 
+def test_a_lease_in_a_dead_workers_hands_expires(tmp_path: Path) -> None:
+    with embank.Bank(
+        tmp_path / "bank", memory_budget="16MiB", wait_timeout=20.0, lease_timeout=0.02
+    ) as bank:
+        table = bank.table("item", dim=4, optimizer=embank.SGD(lr=0.5), staleness_bound=0)
+        before = table.initial([7])
+        hands: list[embank.Lease] = []
+        worker = threading.Thread(target=lambda: hands.append(table.get([7, 8, 7])))
+        worker.start()
+        worker_id = worker.native_id
+        worker.join()
+        (held,) = bank.outstanding_leases()
+        assert (held["table"], held["keys"]) == ("item", 2) and held["age_seconds"] > 0
+        assert str(worker_id) in held["thread"]
+        assert table.outstanding_leases()[0]["thread"] == held["thread"]
+        with table.get([7]) as lease:
+            assert table.stats()["leases_expired"] == 1
+            assert bank.stats()["leases_expired"] == 1
+            late = hands.pop()
+            assert lease.held and not late.held
+            with pytest.raises(embank.LeaseExpired, match="lease_timeout") as raised:
+                late.apply(ones(3))
+            assert (raised.value.table, raised.value.keys) == ("item", 2)
+            assert raised.value.age_seconds >= 0.02
+            late.release()
+            assert table.outstanding(7) == 1, "that of the second lease"
+        np.testing.assert_array_equal(table.peek([7]), before)
+        assert bank.outstanding_leases() == []
+
+
+def test_a_lease_timeout_must_be_positive(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="lease_timeout"):
+        embank.Bank(tmp_path / "bank", memory_budget="16MiB", lease_timeout=0.0)
+
+
+def test_the_histogram_counts_rows_by_the_clock_they_had(table: embank.Table) -> None:
+    leases = [table.get([1, 2, 1]) for _ in range(3)]
+    with table.get([2, 3]):
+        assert table.stats()["staleness"] == {0: 3, 1: 2, 2: 2, 3: 1}
+    for lease in leases:
+        lease.release()
+
+
+@pytest.mark.parametrize("bound", [0, 1, 2])
+def test_trainer_threads_share_a_table_within_the_bound(
+    bank: embank.Bank, table: embank.Table, bound: int
+) -> None:
+    """Every update arrives, no get sees more than `bound` others, and threads do run at once."""
+    table.staleness_bound = bound
+    threads, rounds = 4, 60
+    failures: list[BaseException] = []
+
+    def train(seed: int) -> None:
+        random = np.random.default_rng(seed)
+        try:
+            for _ in range(rounds):
+                keys = random.integers(0, 6, size=4)
+                with table.get(keys) as lease:
+                    lease.apply(ones(4))
+        except BaseException as failure:
+            failures.append(failure)
+
+    workers = [threading.Thread(target=train, args=(seed,)) for seed in range(threads)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert failures == []
+    stats = table.stats()
+    assert max(stats["staleness"]) <= bound, stats
+    assert sum(stats["staleness"].values()) == stats["get_rows"]
+    assert all(table.outstanding(key) in (0, None) for key in range(6))
+    drawn = [
+        np.random.default_rng(seed).integers(0, 6, size=(rounds, 4)) for seed in range(threads)
+    ]
+    counts = np.bincount(np.concatenate(drawn).reshape(-1), minlength=6)
+    np.testing.assert_array_equal(table.peek(range(6))[:, 0], 1.0 - 0.5 * counts)
+
+
 def until(condition: Any) -> None:
     """Polls, because no test hook tells when another thread has begun to wait in the store."""
     deadline = time.monotonic() + 20

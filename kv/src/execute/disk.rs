@@ -328,7 +328,7 @@ impl<W: Work> Batch<'_, W> {
             }
             None => self.work.read(i, value),
         }
-        self.work.clock(self.outstanding(pending, image));
+        self.work.clock(i, self.outstanding(pending, image));
         self.note_hit(source);
     }
 
@@ -365,7 +365,7 @@ impl<W: Work> Batch<'_, W> {
         };
         let is_head = pending.address == pending.entry.address();
         let after_head = is_head.then(|| image.link().previous());
-        let outstanding = self.clock.after(outstanding);
+        let (seen, outstanding) = (outstanding, self.clock.after(outstanding));
         let tombstone_at = tombstone.then_some(pending.address);
         if !self.publish(pending.hash, pending.entry, after_head, new, outstanding, tombstone_at) {
             self.abandon(new);
@@ -390,6 +390,9 @@ impl<W: Work> Batch<'_, W> {
                 self.note_replaced(old_bytes, 0);
             }
             _ => {
+                if W::MODE == Mode::Get {
+                    self.work.clock(i, seen);
+                }
                 self.note_replaced(old_bytes, new_bytes);
                 self.note_hit(source);
             }

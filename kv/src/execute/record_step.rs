@@ -54,7 +54,7 @@ pub(super) fn peek<W: Work>(
         work.read(i, bytes_of(value, value_bytes));
     }
     let clock = ClockWord::from_bits(record.clock().load(Ordering::Relaxed));
-    work.clock(clock.outstanding());
+    work.clock(i, clock.outstanding());
     Peeked::Row
 }
 
@@ -98,6 +98,7 @@ pub(super) fn in_place<'g, W: Work>(
             // SAFETY: the lock is held; the record has room for a value of this table.
             work.read(i, unsafe { record.value(value_bytes) });
             locked.unlock_unchanged(after);
+            work.clock(i, before.outstanding());
             return done;
         }
         Mode::Delete => {
@@ -303,6 +304,9 @@ impl<'a, W: Work> Batch<'a, W> {
                 self.note_replaced(old_bytes, 0);
             }
             _ => {
+                if W::MODE == Mode::Get {
+                    self.work.clock(i, before.outstanding());
+                }
                 self.note_replaced(old_bytes, new_bytes);
                 self.count_hit(old, view);
             }

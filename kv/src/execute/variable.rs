@@ -60,7 +60,7 @@ pub(super) fn peek<W: Work>(
     work.read(i, bytes_of(words, padded - link.unused_bytes()));
     // Relaxed: a count of its own, as of now.
     let clock = ClockWord::from_bits(record.clock().load(Ordering::Relaxed));
-    work.clock(clock.outstanding());
+    work.clock(i, clock.outstanding());
     Peeked::Row
 }
 
@@ -87,6 +87,7 @@ impl<W: Work> Batch<'_, W> {
             Mode::Get => {
                 self.work.read(i, old);
                 locked.unlock_unchanged(after);
+                self.work.clock(i, before.outstanding());
             }
             Mode::Delete => {
                 clock::fence_before_change();

@@ -39,8 +39,8 @@ pub(crate) trait Work {
     fn wants(&self, _i: usize, _address: Address) -> bool {
         true
     }
-    /// The clock of a row that is peeked at.
-    fn clock(&mut self, _outstanding: u32) {}
+    /// The clock of a row that was peeked at or got, before the operation's own count.
+    fn clock(&mut self, _i: usize, _outstanding: u32) {}
 }
 
 /// A caller's operation.
@@ -68,6 +68,9 @@ impl<O: Operation> Work for Caller<'_, O> {
     }
     fn insert(&mut self, i: usize, value: &mut [u8]) -> bool {
         self.0.insert(i, value)
+    }
+    fn clock(&mut self, i: usize, outstanding: u32) {
+        self.0.seen(i, outstanding);
     }
 }
 
@@ -99,7 +102,7 @@ pub(crate) struct ReadClock<const VARIABLE: bool>(pub(crate) Option<u32>);
 impl<const VARIABLE: bool> Work for ReadClock<VARIABLE> {
     const MODE: Mode = Mode::Peek;
     const WIDTH: Width = width(VARIABLE);
-    fn clock(&mut self, outstanding: u32) {
+    fn clock(&mut self, _i: usize, outstanding: u32) {
         self.0 = Some(outstanding);
     }
 }

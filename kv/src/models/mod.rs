@@ -20,6 +20,7 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 mod index;
+mod leases;
 mod log;
 mod records;
 mod store;

@@ -12,13 +12,14 @@ use crate::device::{Device, DeviceOptions, MemoryDevice};
 use crate::operation::{Access, Clock, Operation};
 use crate::store::{Store, StoreOptions};
 use crate::sync::{CountingU64, Ordering, Planted, quietly, thread};
+use crate::waiters::ReleaseTicket;
 
 /// Values of `rows`: a number.
 const VALUE_BYTES: u32 = 8;
 /// Values of `filler`: nearly a page.
 const FILLER_BYTES: u32 = 400;
 /// Memory holds about so many pages.
-const PAGES_IN_MEMORY: u64 = 19;
+pub(super) const PAGES_IN_MEMORY: u64 = 19;
 
 std::thread_local! {
     /// Where banks are made, in memory if the system has that: each schedule makes some files. A schedule that fails
@@ -56,6 +57,12 @@ impl Operation for Add {
     }
 }
 
+/// Leaves the value alone.
+struct Touch;
+impl Operation for Touch {
+    const ACCESS: Access = Access::Update;
+}
+
 struct Get;
 impl Operation for Get {
     const ACCESS: Access = Access::Get;
@@ -73,7 +80,7 @@ impl Operation for Peek {
 }
 
 /// A store, its directory and its device, with a table of numbers and one of values that fill pages.
-struct Bank {
+pub(super) struct Bank {
     store: Store,
     rows: TableId,
     filler: TableId,
@@ -99,7 +106,7 @@ impl Bank {
     }
 
     /// A new one after `begin`.
-    fn new(begin: impl FnOnce(&Bank)) -> Arc<Bank> {
+    pub(super) fn new(begin: impl FnOnce(&Bank)) -> Arc<Bank> {
         quietly(|| {
             let dir = ROOT.with(|root| tempfile::tempdir_in(root)).unwrap();
             let device = MemoryDevice::new(&DeviceOptions::default()).unwrap();
@@ -126,25 +133,46 @@ impl Bank {
     }
 
     /// Gets a row for training, unless more than `bound` have it.
-    fn get(&self, key: u64, bound: u32) -> bool {
+    pub(super) fn get(&self, key: u64, bound: u32) -> bool {
         let clock = Clock::Acquire { bound: Some(bound) };
         let outcome = self.store.execute(self.rows, &[key], clock, &mut Get).unwrap();
         outcome.blocked.is_empty()
     }
 
     /// Gives it back, changed.
-    fn train(&self, key: u64) {
+    pub(super) fn train(&self, key: u64) {
         self.store.execute(self.rows, &[key], Clock::Release, &mut Add).unwrap();
     }
 
-    fn peek(&self, key: u64) -> Option<u64> {
+    /// Gives it back as it is.
+    pub(super) fn release(&self, key: u64) {
+        self.store.execute(self.rows, &[key], Clock::Release, &mut Touch).unwrap();
+    }
+
+    pub(super) fn clock_of(&self, key: u64) -> Option<u32> {
+        self.store.clock_of(self.rows, key).unwrap()
+    }
+
+    pub(super) fn release_ticket(&self, key: u64) -> ReleaseTicket<'_> {
+        self.store.release_ticket(self.rows, key)
+    }
+
+    pub(super) fn wait_released(&self, ticket: ReleaseTicket<'_>) -> bool {
+        self.store.wait_released(ticket, Instant::now())
+    }
+
+    pub(super) fn wake_waiters(&self) {
+        self.store.wake_waiters();
+    }
+
+    pub(super) fn peek(&self, key: u64) -> Option<u64> {
         let mut peek = Peek(0);
         let outcome = self.store.execute(self.rows, &[key], Clock::Keep, &mut peek).unwrap();
         outcome.missing.is_empty().then_some(peek.0)
     }
 
     /// As many pages as keys.
-    fn fill(&self, keys: impl IntoIterator<Item = u64>) {
+    pub(super) fn fill(&self, keys: impl IntoIterator<Item = u64>) {
         for key in keys {
             self.store.execute(self.filler, &[key], Clock::Keep, &mut Put(key)).unwrap();
         }
@@ -169,7 +197,7 @@ fn spawn(bank: &Arc<Bank>, work: impl FnOnce(&Bank) + Send + 'static) -> thread:
     thread::spawn(move || work(&bank))
 }
 
-fn join(threads: impl IntoIterator<Item = thread::JoinHandle<()>>) {
+pub(super) fn join(threads: impl IntoIterator<Item = thread::JoinHandle<()>>) {
     threads.into_iter().for_each(|thread| thread.join().unwrap());
 }
 

@@ -11,8 +11,12 @@ pub(crate) enum Planted {
     ExchangeUncompared,
     /// A reader without the lock looks at the generation only, as in the public MLKV code.
     ReadThroughLock,
+    /// A Get takes a count without looking at the bound under the row's lock.
+    AcquireUnchecked,
     /// A release wakes who waits, but is not counted: who is about to wait does not see it.
     ReleaseUncounted,
+    /// An expiring lease and its owner look at its state and set it, in place of a compare-and-swap.
+    ExpiryUncompared,
     /// An insert does not look whether the slots are still those that were searched.
     InsertUnchecked,
     /// A lookup does not look at the bucket's meta word again.

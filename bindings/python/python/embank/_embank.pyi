@@ -121,6 +121,8 @@ class _BankStats(TypedDict):
     wait_us: int
     timeouts: int
     release_failures: int
+    leases_expired: int
+    staleness: dict[int, int]
     checkpoints: int
     last_checkpoint_us: int
     last_checkpoint_pause_us: int
@@ -144,6 +146,14 @@ class _TableStats(TypedDict):
     wait_us: int
     timeouts: int
     release_failures: int
+    leases_expired: int
+    staleness: dict[int, int]
+
+class _LeaseInfo(TypedDict):
+    table: str
+    keys: int
+    age_seconds: float
+    thread: str
 
 @final
 class SGD:
@@ -282,6 +292,7 @@ class Table:
     def lookahead(self, keys: ArrayLike) -> int: ...
     def scan(self, batch_size: Optional[int] = None) -> Scan: ...
     def outstanding(self, key: int) -> Optional[int]: ...
+    def outstanding_leases(self) -> list[_LeaseInfo]: ...
     def stats(self) -> _TableStats: ...
 
 @final
@@ -294,6 +305,7 @@ class Bank:
         device: Literal["auto", "io_uring", "threads"] = "auto",
         checkpoints_kept: Optional[int] = None,
         wait_timeout: float = 60.0,
+        lease_timeout: Optional[float] = None,
         compaction: Optional[bool] = None,
         space_amplification_target: float = 1.4,
         compaction_throttle: Optional[Union[int, str]] = None,
@@ -324,6 +336,7 @@ class Bank:
     def checkpoint(self, blob: Optional[bytes] = None) -> int: ...
     def refresh(self) -> int: ...
     def cancel_lookahead(self) -> int: ...
+    def outstanding_leases(self) -> list[_LeaseInfo]: ...
     def wait_lookahead(self, timeout: float = 60.0) -> bool: ...
     def stats(self) -> _BankStats: ...
     def prometheus(self) -> str: ...

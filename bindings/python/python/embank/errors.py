@@ -15,6 +15,7 @@ __all__ = [
     "DeltaMismatch",
     "DeviceUnavailable",
     "EmbankError",
+    "LeaseExpired",
     "Locked",
     "MissingRow",
     "NoSuchTable",
@@ -48,6 +49,21 @@ class StalenessTimeout(EmbankError):
     """The table's staleness bound."""
     waited_seconds: float
     """How long the call waited."""
+
+
+class LeaseExpired(EmbankError):
+    """A lease was kept for longer than the bank's `lease_timeout`, and others were let through.
+
+    Its counts are given back, and the call that raised this has changed nothing: get the rows again
+    and compute the update anew.
+    """
+
+    table: str
+    """The table's name."""
+    keys: int
+    """Distinct keys of the lease."""
+    age_seconds: float
+    """How long ago it was taken."""
 
 
 class MissingRow(EmbankError):

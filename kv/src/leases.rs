@@ -1,0 +1,234 @@
+//! Who has got rows for training and has not answered yet.
+//!
+//! **Problem.** A Get's counts come down with its answer. If none ever comes, because a thread hangs or a
+//! worker died with its lease in some list, the counts stand for ever and nobody can tell whose they are.
+//!
+//! **Approach.** Each batch that holds counts is one entry of a registry, with its keys. Whoever waits may declare
+//! the old entries expired and give their counts back. The entry's state decides who that is:
+//!
+//! | state | meaning | who may leave it, and where to |
+//! |---|---|---|
+//! | held | the counts stand and nobody is at them | the owner, to answering; an expirer, to expired |
+//! | answering | the owner brings the counts down, by an update or without | nobody: it is removed when that is done |
+//! | expired | an expirer brings the counts down, or has | nobody |
+//!
+//! Both ways out of *held* are one compare-and-swap of the same word, so of an owner and any number of expirers
+//! exactly one succeeds, and only that one touches the counts: they come down once. An owner that comes too late
+//! learns so before it has changed a row. An entry is removed once: from *held* by its expirer, under the shard's
+//! lock, else by its owner.
+//!
+//! An entry costs an allocation and two short locks of a shard which threads hardly share, for a batch of any
+//! length.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::sync::{AtomicU32, Mutex, Ordering, Planted, planted};
+
+const SHARDS: usize = 16;
+
+const HELD: u32 = 0;
+const ANSWERING: u32 = 1;
+const EXPIRED: u32 = 2;
+
+/// The batches of a table that hold counts; `T` is what is to be known of each.
+///
+/// ```
+/// use std::time::{Duration, Instant};
+/// use embank_kv::Leases;
+///
+/// let leases = Leases::default();
+/// let taken = Instant::now();
+/// let batch = leases.register([1, 2, 3], taken, 0);
+/// let expired = leases.expire(taken + Duration::from_secs(1));
+/// assert_eq!(expired.leases[0].what(), &[1, 2, 3]); // whoever called gives these counts back
+/// assert!(!batch.begin_answer()); // and the owner is told
+/// ```
+#[derive(Debug)]
+pub struct Leases<T> {
+    shards: Box<[Shard<T>]>,
+}
+
+/// Alone on its cache lines.
+#[derive(Debug)]
+#[repr(align(128))]
+struct Shard<T>(Mutex<Slots<T>>);
+
+#[derive(Debug)]
+struct Slots<T> {
+    slots: Vec<Option<Arc<Leased<T>>>>,
+    free: Vec<u32>,
+}
+
+impl<T> Slots<T> {
+    fn take(&mut self, slot: u32) {
+        self.slots[slot as usize] = None;
+        self.free.push(slot);
+    }
+}
+
+/// One batch that holds counts.
+#[derive(Debug)]
+pub struct Leased<T> {
+    state: AtomicU32,
+    shard: u32,
+    slot: u32,
+    taken: Instant,
+    what: T,
+}
+
+impl<T> Leased<T> {
+    /// What it was registered with.
+    pub fn what(&self) -> &T {
+        &self.what
+    }
+
+    /// When it was taken.
+    pub fn taken(&self) -> Instant {
+        self.taken
+    }
+
+    /// For its owner, once: from now on it does not expire, and the owner brings the counts down. False if it has
+    /// expired: then the counts are none of the owner's business any more.
+    #[must_use]
+    pub fn begin_answer(&self) -> bool {
+        self.leave_held(ANSWERING)
+    }
+
+    /// Whether it can still be answered.
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        // Acquire: pairs with the Release half of `leave_held`.
+        self.state.load(Ordering::Acquire) == HELD
+    }
+
+    /// Whether it came to its end without an answer.
+    #[must_use]
+    pub fn is_expired(&self) -> bool {
+        // Acquire: as in `is_held`.
+        self.state.load(Ordering::Acquire) == EXPIRED
+    }
+
+    fn leave_held(&self, to: u32) -> bool {
+        if planted(Planted::ExpiryUncompared) {
+            let held = self.is_held();
+            self.state.store(to, Ordering::Release);
+            return held;
+        }
+        // AcqRel: what the loser does then comes after what the winner did before. Acquire: `is_held`'s.
+        self.state.compare_exchange(HELD, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+}
+
+/// What [`Leases::expire`] did.
+#[derive(Debug)]
+pub struct Expired<T> {
+    /// Those that expired by this call: the caller has to bring their counts down.
+    pub leases: Vec<Arc<Leased<T>>>,
+    /// When the oldest of the others was taken.
+    pub oldest_left: Option<Instant>,
+}
+
+impl<T> Default for Leases<T> {
+    fn default() -> Self {
+        let shard = || Shard(Mutex::new(Slots { slots: Vec::new(), free: Vec::new() }));
+        Leases { shards: (0..SHARDS).map(|_| shard()).collect() }
+    }
+}
+
+impl<T> Leases<T> {
+    /// Registers a batch whose counts are up. Threads with different `thread` numbers get out of each other's way.
+    pub fn register(&self, what: T, taken: Instant, thread: usize) -> Arc<Leased<T>> {
+        let shard = thread % SHARDS;
+        let mut slots = self.shards[shard].0.lock();
+        let slot = slots.free.pop().unwrap_or_else(|| {
+            slots.slots.push(None);
+            slots.slots.len() as u32 - 1
+        });
+        let state = AtomicU32::new(HELD);
+        let lease = Arc::new(Leased { state, shard: shard as u32, slot, taken, what });
+        slots.slots[slot as usize] = Some(Arc::clone(&lease));
+        lease
+    }
+
+    /// For the owner, after an answer that [began](Leased::begin_answer): the counts are down. Nothing happens
+    /// if the lease has expired.
+    pub fn end(&self, lease: &Leased<T>) {
+        if !lease.is_expired() {
+            self.shards[lease.shard as usize].0.lock().take(lease.slot);
+        }
+    }
+
+    /// Declares all that were taken at `before` or earlier, and are not being answered, expired.
+    #[must_use]
+    pub fn expire(&self, before: Instant) -> Expired<T> {
+        let mut expired = Expired { leases: Vec::new(), oldest_left: None };
+        for shard in &self.shards {
+            let mut slots = shard.0.lock();
+            for slot in 0..slots.slots.len() {
+                let Some(lease) = &slots.slots[slot] else { continue };
+                if !lease.is_held() {
+                    continue;
+                }
+                if lease.taken > before {
+                    let oldest = expired.oldest_left.get_or_insert(lease.taken);
+                    *oldest = lease.taken.min(*oldest);
+                } else if lease.leave_held(EXPIRED) {
+                    expired.leases.push(Arc::clone(lease));
+                    slots.take(slot as u32);
+                }
+            }
+        }
+        expired
+    }
+
+    /// Those that hold counts now, the oldest first.
+    #[must_use]
+    pub fn held(&self) -> Vec<Arc<Leased<T>>> {
+        let mut held = Vec::new();
+        for shard in &self.shards {
+            held.extend(shard.0.lock().slots.iter().flatten().cloned());
+        }
+        held.sort_by_key(|lease| lease.taken);
+        held
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn only_the_old_expire_and_only_once() {
+        let leases = Leases::default();
+        let start = Instant::now();
+        let at = |second| start + Duration::from_secs(second);
+        let batches: Vec<_> = (0..40).map(|i| leases.register(i, at(i), i as usize)).collect();
+        assert!(batches[3].begin_answer());
+        let expired = leases.expire(at(9));
+        let mut which: Vec<_> = expired.leases.iter().map(|lease| *lease.what()).collect();
+        which.sort_unstable();
+        assert_eq!(which, [0, 1, 2, 4, 5, 6, 7, 8, 9]);
+        assert_eq!(expired.oldest_left, Some(at(10)));
+        assert!(leases.expire(at(9)).leases.is_empty());
+        assert!(!batches[4].begin_answer() && batches[4].is_expired());
+        assert_eq!(leases.held().len(), 31, "one of them is being answered");
+        leases.end(&batches[3]);
+        leases.end(&batches[4]);
+        assert_eq!(leases.held().len(), 30);
+        assert_eq!(*leases.held()[0].what(), 10);
+    }
+
+    #[test]
+    fn slots_are_used_again() {
+        let leases = Leases::default();
+        for _ in 0..100 {
+            let lease = leases.register((), Instant::now(), 3);
+            assert!(lease.begin_answer());
+            leases.end(&lease);
+        }
+        assert_eq!(leases.shards[3].0.lock().slots.len(), 1);
+    }
+}
