@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(REPOSITORY / "examples" / "dlrm"))
+sys.path[:0] = [str(REPOSITORY / "examples" / name) for name in ("dlrm", "common")]
 
 import openmp  # noqa: E402, F401  (before torch)
 from figures import Figure, text_table, write_json  # noqa: E402

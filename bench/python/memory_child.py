@@ -11,7 +11,7 @@ import measure  # noqa: F401  (finds the demo's modules)
 import numpy as np
 import torch
 from data import Bag, Batch
-from model import DLRM, ModelShape
+from model import ClickModel, ModelShape
 from numpy.typing import NDArray
 from torch import nn
 from torch.nn import functional
@@ -113,7 +113,7 @@ def zipf(rng: np.random.Generator, rows: int) -> NDArray[np.int64]:
 
 def train(bags: list[nn.Module], loader: Iterable[Batch]) -> None:
     """Trains, and evaluates now and then, as the demo does."""
-    model = DLRM(ModelShape(DENSE, TABLES, DIM, bottom=(64,), top=(64,)), bags, seed=0)
+    model = ClickModel(ModelShape(DENSE, TABLES, DIM, bottom=(64,), top=(64,)), bags, seed=0)
     optimizer = torch.optim.Adam(model.dense_parameters(), lr=1e-3)
     criterion = nn.BCEWithLogitsLoss()
     for step, batch in enumerate(loader, start=1):

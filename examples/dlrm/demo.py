@@ -15,6 +15,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "common"))
+
 import openmp  # noqa: F401, I001  (before torch)
 import torch
 
@@ -31,6 +33,7 @@ from experiments import (
     quick,
 )
 from figures import Figure, mebibytes, text_table, write_json
+from model import INTERACTIONS
 from report import Chapter, write_report
 from variant import Experiment, Outcome, Variant, run_variant
 
@@ -69,6 +72,8 @@ def parser() -> argparse.ArgumentParser:
     add = options.add_argument
     add("--quick", action="store_true", help="smaller runs: about a minute in all")
     add("--only", choices=("movielens", "criteo"), help="run one of the two experiments")
+    add("--model", choices=tuple(INTERACTIONS), default="dlrm",
+        help="dot products or cross layers (default %(default)s)")
     add("--criteo", type=existing_file, metavar="PATH",
         help="train on the first rows of this file of the Criteo Kaggle format (default: "
         "generate one); --criteo-rows says how many")
@@ -128,7 +133,8 @@ def prepare(given: argparse.Namespace) -> None:
 
 def movielens_chapter(given: argparse.Namespace, figures: list[Figure]) -> Chapter:
     experiment = movielens_experiment(
-        given.data, batch_size=256 if given.quick else 128, seed=given.seed, device=given.device
+        given.data, batch_size=256 if given.quick else 128, seed=given.seed, device=given.device,
+        model=given.model,
     )
     budget = given.movielens_budget or quarter_budget(experiment)
     about = describe(experiment, budget)
@@ -151,6 +157,7 @@ def criteo_chapter(given: argparse.Namespace, figures: list[Figure]) -> Chapter:
     options = CriteoOptions(**{
         **vars(options), "seed": given.seed, "rows": given.criteo_rows or options.rows,
         "batch_size": given.batch_size or options.batch_size, "lookahead": given.lookahead,
+        "model": given.model,
     })
     data = criteo_data(given.criteo, given.data, options)
     experiment = criteo_experiment(data, options, given.device)

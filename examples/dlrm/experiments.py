@@ -10,7 +10,7 @@ import movielens
 from data import ClickData, Split
 from embeddings import TableOptions
 from generate import GeneratorOptions, generate
-from model import ModelShape
+from model import ModelName, ModelShape
 from train import TrainOptions
 from variant import Device, Experiment, Variant
 
@@ -37,10 +37,15 @@ class CriteoOptions:
     scale: float = 0.1
     lookahead: int = 3
     seed: int = 0
+    model: ModelName = "dlrm"
 
 
 def movielens_experiment(
-    data_folder: Path, batch_size: int, seed: int, device: Device = "auto"
+    data_folder: Path,
+    batch_size: int,
+    seed: int,
+    device: Device = "auto",
+    model: ModelName = "dlrm",
 ) -> Experiment:
     """MovieLens-100K: every rating once, in shuffled order; rows are created on first touch.
 
@@ -59,7 +64,9 @@ def movielens_experiment(
         epochs=1,
         shuffle=True,
         seed=seed,
-        shape=ModelShape(data.dense.shape[1], len(data.columns), dim, bottom=(64,), top=(64,)),
+        shape=ModelShape(
+            data.dense.shape[1], len(data.columns), dim, bottom=(64,), top=(64,), model=model
+        ),
         tables=TableOptions(dim=dim, learning_rate=0.02, seed=seed),
         train=TrainOptions(
             sample_every=interval,
@@ -95,7 +102,8 @@ def criteo_experiment(
         shuffle=False,
         seed=options.seed,
         shape=ModelShape(
-            criteo.DENSE, criteo.CATEGORIES, options.dim, options.bottom, options.top
+            criteo.DENSE, criteo.CATEGORIES, options.dim, options.bottom, options.top,
+            options.model,
         ),
         tables=TableOptions(dim=options.dim, learning_rate=0.05, seed=options.seed),
         train=TrainOptions(

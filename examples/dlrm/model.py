@@ -1,7 +1,10 @@
-"""A DLRM-style click model (Naumov et al., "Deep Learning Recommendation Model", 2019).
+"""Click models: DLRM (Naumov et al., 2019) and DCN-v2 (Wang et al., "DCN V2", 2021).
 
-    dense features --> bottom MLP ----------------+--> pairwise dot --> top MLP --> logit
-    categories     --> one embedding bag a column-+    products
+    dense features --> bottom MLP ----------------+--> interaction --> top MLP --> logit
+    categories     --> one embedding bag a column-+
+
+They differ in the interaction: DLRM takes the dot products of all pairs of vectors, DCN multiplies
+all features with each other in cross layers.
 
 The embedding bags come from outside: `embank.torch.EmbeddingBag` and `torch.nn.EmbeddingBag`
 are called alike, so the model does not know where its rows live.
@@ -11,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import nn
@@ -18,25 +22,31 @@ from torch import nn
 from data import Batch
 
 
+ModelName = Literal["dlrm", "dcn"]
+
+
 @dataclass(frozen=True)
 class ModelShape:
-    """Sizes of the dense part. `bottom` and `top` are the hidden layers of the two MLPs."""
+    """Sizes of the dense part. `bottom` and `top` are the hidden layers of the two MLPs.
+
+    `cross_layers` are those of DCN.
+    """
 
     dense_features: int
     columns: int
     dim: int
     bottom: tuple[int, ...] = (64,)
     top: tuple[int, ...] = (64,)
+    model: ModelName = "dlrm"
+    cross_layers: int = 2
 
 
-class DLRM(nn.Module):
+class ClickModel(nn.Module):
     """Scores a batch: `forward` returns the logits (B,) of a click.
 
     The dense weights start from `seed` alone, whatever the bags are, so that two models with
     different kinds of bags start alike.
     """
-
-    pairs: torch.Tensor
 
     def __init__(self, shape: ModelShape, bags: Sequence[nn.Module], seed: int) -> None:
         super().__init__()
@@ -44,39 +54,70 @@ class DLRM(nn.Module):
             raise ValueError(f"{shape.columns} columns need as many bags, not {len(bags)}")
         torch.manual_seed(seed)
         self.bottom = mlp([shape.dense_features, *shape.bottom, shape.dim], last_relu=True)
-        vectors = shape.columns + 1
-        pairs = vectors * (vectors - 1) // 2
-        self.top = mlp([shape.dim + pairs, *shape.top, 1], last_relu=False)
+        self.interaction = INTERACTIONS[shape.model](shape)
+        self.top = mlp([self.interaction.width, *shape.top, 1], last_relu=False)
         self.bags = nn.ModuleList(bags)
-        first, second = torch.tril_indices(vectors, vectors, offset=-1)
-        self.register_buffer("pairs", first * vectors + second, persistent=False)
 
     def forward(self, batch: Batch) -> torch.Tensor:
         dense = self.bottom(batch.dense)
         vectors = [bag(b.keys, b.offsets) for bag, b in zip(self.bags, batch.bags, strict=True)]
-        features = torch.cat([dense, self.interact([dense, *vectors])], dim=1)
-        logits: torch.Tensor = self.top(features)
+        logits: torch.Tensor = self.top(self.interaction([dense, *vectors]))
         return logits.squeeze(1)
 
-    def interact(self, vectors: list[torch.Tensor]) -> torch.Tensor:
-        """The dot product of every pair of the (B, dim) vectors: (B, pairs)."""
-        stacked = torch.stack(vectors, dim=1)
-        products = torch.bmm(stacked, stacked.transpose(1, 2))
-        return products.flatten(1).index_select(1, self.pairs)
-
     def dense_parameters(self) -> Iterator[nn.Parameter]:
-        """The weights of both MLPs: what the dense optimizer trains."""
-        yield from self.bottom.parameters()
-        yield from self.top.parameters()
+        """All weights but the rows: what the dense optimizer trains."""
+        for part in self.dense_parts().values():
+            yield from part.parameters()
 
     def dense_state(self) -> dict[str, dict[str, torch.Tensor]]:
-        """The weights of both MLPs, for a checkpoint."""
-        return {"bottom": self.bottom.state_dict(), "top": self.top.state_dict()}
+        """Those weights, for a checkpoint."""
+        return {name: part.state_dict() for name, part in self.dense_parts().items()}
 
     def load_dense_state(self, state: dict[str, dict[str, torch.Tensor]]) -> None:
         """Takes back what `dense_state` gave."""
-        self.bottom.load_state_dict(state["bottom"])
-        self.top.load_state_dict(state["top"])
+        for name, part in self.dense_parts().items():
+            part.load_state_dict(state[name])
+
+    def dense_parts(self) -> dict[str, nn.Module]:
+        return {"bottom": self.bottom, "interaction": self.interaction, "top": self.top}
+
+
+class DotProducts(nn.Module):
+    """DLRM: the dense vector, and the dot product of every pair of vectors: (B, dim + pairs)."""
+
+    pairs: torch.Tensor
+
+    def __init__(self, shape: ModelShape) -> None:
+        super().__init__()
+        vectors = shape.columns + 1
+        self.width = shape.dim + vectors * (vectors - 1) // 2
+        first, second = torch.tril_indices(vectors, vectors, offset=-1)
+        self.register_buffer("pairs", first * vectors + second, persistent=False)
+
+    def forward(self, vectors: list[torch.Tensor]) -> torch.Tensor:
+        stacked = torch.stack(vectors, dim=1)
+        products = torch.bmm(stacked, stacked.transpose(1, 2))
+        return torch.cat([vectors[0], products.flatten(1).index_select(1, self.pairs)], dim=1)
+
+
+class CrossLayers(nn.Module):
+    """DCN-v2: x becomes x0 * (W x + b) + x, layer by layer; x0 are all vectors in a row."""
+
+    def __init__(self, shape: ModelShape) -> None:
+        super().__init__()
+        self.width = (shape.columns + 1) * shape.dim
+        self.layers = nn.ModuleList(
+            nn.Linear(self.width, self.width) for _ in range(shape.cross_layers)
+        )
+
+    def forward(self, vectors: list[torch.Tensor]) -> torch.Tensor:
+        first = x = torch.cat(vectors, dim=1)
+        for layer in self.layers:
+            x = first * layer(x) + x
+        return x
+
+
+INTERACTIONS = {"dlrm": DotProducts, "dcn": CrossLayers}
 
 
 def mlp(sizes: Sequence[int], last_relu: bool) -> nn.Sequential:

@@ -25,10 +25,10 @@ from auc import auc
 from data import Batch, BatchOrder, ClickData
 from embeddings import batch_keys
 from meter import Meter, resident_bytes
-from model import DLRM
+from model import ClickModel
 
 EVALUATION_ROWS = 4096
-BLOB_FORMAT = 2
+BLOB_FORMAT = 3
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Trainer:
 
     def __init__(
         self,
-        model: DLRM,
+        model: ClickModel,
         data: ClickData,
         order: BatchOrder,
         options: TrainOptions,

@@ -17,7 +17,7 @@ import embank
 from data import BatchOrder, ClickData, Split
 from embeddings import TableOptions, embank_bags, fill, row_count, torch_bags, torch_optimizer
 from meter import resident_bytes
-from model import DLRM, ModelShape
+from model import ClickModel, ModelShape
 from train import TrainOptions, Trainer
 
 Device = Literal["auto", "io_uring", "threads"]
@@ -151,7 +151,7 @@ def run_in_memory(
         bags = torch_bags(experiment.tables.open(bank, experiment.data), experiment.data)
     shutil.rmtree(scratch)
     trainer = Trainer(
-        DLRM(experiment.shape, bags, experiment.seed),
+        ClickModel(experiment.shape, bags, experiment.seed),
         experiment.data.numbered(),
         experiment.order,
         experiment.train,
@@ -170,7 +170,7 @@ def run_on_bank(
     ) as bank:
         tables = experiment.tables.open(bank, experiment.data)
         options = replace(experiment.train, lookahead=variant.lookahead)
-        model = DLRM(experiment.shape, embank_bags(tables, experiment.data), experiment.seed)
+        model = ClickModel(experiment.shape, embank_bags(tables, experiment.data), experiment.seed)
         trainer = Trainer(
             model, experiment.data, experiment.order, options, variant.name, bank, tables
         )
@@ -243,7 +243,7 @@ def torch_memory(experiment: Experiment) -> int:
         min(experiment.split.train, WARM_UP_STEPS * experiment.batch_size),
         experiment.batch_size, 1, False, 0,
     )
-    model = DLRM(experiment.shape, bags, experiment.seed)
+    model = ClickModel(experiment.shape, bags, experiment.seed)
     trainer = Trainer(model, experiment.data, order, TrainOptions(), "warm-up")
     for batch in trainer.batches():
         trainer.train_step(batch)

@@ -89,7 +89,7 @@ struct PythonStage {
     args: &'static [&'static str],
 }
 
-const PYTHON_STAGES: [PythonStage; 4] = [
+const PYTHON_STAGES: [PythonStage; 6] = [
     PythonStage {
         name: "Python types",
         folder: "bindings/python",
@@ -102,9 +102,19 @@ const PYTHON_STAGES: [PythonStage; 4] = [
     },
     PythonStage { name: "Python doc tests", folder: "", args: &["xtask/doctests.py"] },
     PythonStage {
-        name: "example tests",
+        name: "dlrm tests",
         folder: "",
         args: &["-m", "pytest", "-q", "-p", "no:cacheprovider", "examples/dlrm/tests"],
+    },
+    PythonStage {
+        name: "kge tests",
+        folder: "",
+        args: &["-m", "pytest", "-q", "-p", "no:cacheprovider", "examples/kge/tests"],
+    },
+    PythonStage {
+        name: "gnn tests",
+        folder: "",
+        args: &["-m", "pytest", "-q", "-p", "no:cacheprovider", "examples/gnn/tests"],
     },
 ];
 

@@ -1,8 +1,9 @@
-"""Finds the demo's modules, which lie beside this folder and are no package."""
+"""Finds the demo's modules, and those that all examples share; neither are a package."""
 
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+EXAMPLE = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(EXAMPLE), str(EXAMPLE.parent / "common")]
 
 import openmp  # noqa: E402, F401  (before torch)

@@ -16,7 +16,7 @@ from data import ClickData, Column, Split
 from embeddings import TableOptions
 from figures import write_json
 from generate import GeneratorOptions, generate
-from model import ModelShape
+from model import ModelName, ModelShape
 from train import TrainOptions, Trainer
 from variant import Experiment, Variant, run_variant
 
@@ -26,7 +26,9 @@ ROWS = 4000
 CHECKPOINT_SECONDS_MAX = 240
 
 
-def experiment(epochs: int = 1, checkpoint_every: int = 0) -> Experiment:
+def experiment(
+    epochs: int = 1, checkpoint_every: int = 0, model: ModelName = "dlrm"
+) -> Experiment:
     """A small one, whose clicks depend on one column."""
     rng = np.random.default_rng(3)
     user, item = rng.integers(0, 300, ROWS), rng.integers(0, 2000, ROWS)
@@ -37,14 +39,15 @@ def experiment(epochs: int = 1, checkpoint_every: int = 0) -> Experiment:
     data = ClickData(clicks.astype(np.uint8), rng.random((ROWS, 2), dtype=np.float32), columns)
     return Experiment(
         name="small", data=data, split=Split.by_time(ROWS), batch_size=64, epochs=epochs,
-        shuffle=True, seed=1, shape=ModelShape(2, 3, 8, (16,), (16,)),
+        shuffle=True, seed=1, shape=ModelShape(2, 3, 8, (16,), (16,), model),
         tables=TableOptions(dim=8, learning_rate=0.1, seed=1),
         train=TrainOptions(sample_every=10, evaluate_every=20, checkpoint_every=checkpoint_every),
     )
 
 
-def test_a_bank_and_memory_learn_the_same(tmp_path: Path) -> None:
-    small = experiment(epochs=3)
+@pytest.mark.parametrize("model", ["dlrm", "dcn"])
+def test_a_bank_and_memory_learn_the_same(tmp_path: Path, model: ModelName) -> None:
+    small = experiment(epochs=3, model=model)
     memory = run_variant(small, Variant("memory", None), tmp_path, resume=False)
     bank = run_variant(small, Variant("bank", 1 << 20, lookahead=3), tmp_path, resume=False)
     assert memory.auc > 0.7

@@ -1,0 +1,121 @@
+"""Graphs as compressed sparse rows: Cora from its files, and a generated one of any size on disk.
+
+`starts` (nodes + 1,) and `neighbours` (edges,) say that node v's neighbours are
+`neighbours[starts[v]:starts[v + 1]]`. For the generated graph, both are memory maps.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+
+DEGREE_MIN, DEGREE_MAX = 3, 1000
+DEGREE_EXPONENT = 2.5
+"""Of the power law of out-degrees: the share of nodes with degree d falls with d to this power."""
+POPULARITY = 3.0
+"""Rank u^3 of a uniform u: the first 1 % of nodes take a fifth of all edges."""
+SAME_CLASS = 0.8
+GENERATED_CLASSES = 16
+GENERATED_TEST = 10_000
+CHUNK_NODES = 1 << 18
+
+
+@dataclass(frozen=True)
+class Graph:
+    """`labels` (nodes,) are 0..classes-1; `features` (nodes, width) float32, or None.
+
+    `train`, `valid` and `test` are nodes.
+    """
+
+    starts: Ints
+    neighbours: NDArray[np.integer]
+    labels: NDArray[np.integer]
+    classes: int
+    features: NDArray[np.float32] | None
+    train: Ints
+    valid: Ints
+    test: Ints
+
+    @property
+    def nodes(self) -> int:
+        return self.starts.size - 1
+
+
+def load_cora(folder: Path) -> Graph:
+    """Reads nodes.tsv (node, class, split, words) and edges.tsv (two nodes, each edge once).
+
+    The features are the words of a paper, all alike, with length 1 in all.
+    """
+    for name in ("nodes.tsv", "edges.tsv"):
+        if not (folder / name).exists():
+            raise FileNotFoundError(
+                f"{folder / name} is missing: put Cora's nodes.tsv and edges.tsv there, or name "
+                "their folder with --data"
+            )
+    lines = [line.split("\t") for line in (folder / "nodes.tsv").read_text().splitlines()]
+    words = [[int(word) for word in line[3].split(",") if word] for line in lines]
+    features = np.zeros((len(lines), 1 + max(max(row, default=0) for row in words)), np.float32)
+    for node, row in enumerate(words):
+        features[node, row] = max(1, len(row)) ** -0.5
+    edges = np.loadtxt(folder / "edges.tsv", dtype=np.int64, delimiter="\t")
+    both = np.concatenate([edges, edges[:, ::-1]])
+    both = both[np.argsort(both[:, 0], kind="stable")]
+    starts = np.zeros(len(lines) + 1, np.int64)
+    np.cumsum(np.bincount(both[:, 0], minlength=len(lines)), out=starts[1:])
+    labels = np.array([int(line[1]) for line in lines])
+    splits = np.array([line[2] for line in lines])
+    parts = [np.flatnonzero(splits == split) for split in ("train", "valid", "test")]
+    return Graph(starts, both[:, 1].copy(), labels, int(labels.max()) + 1, features, *parts)
+
+
+def power_law(folder: Path, nodes: int, seed: int) -> Graph:
+    """A graph of `nodes` nodes with planted classes, made in `folder` unless it is there.
+
+    Both degrees follow power laws. A node's class is its number modulo 16; four of five edges stay
+    within the class, so the neighbours tell it. Made in constant memory, a chunk of nodes at a time.
+    """
+    about = folder / "graph.json"
+    wanted = {"nodes": nodes, "seed": seed, "format": 1}
+    if not about.exists() or json.loads(about.read_text()) != wanted:
+        folder.mkdir(parents=True, exist_ok=True)
+        about.unlink(missing_ok=True)
+        generate(folder, nodes, seed)
+        partial = about.with_suffix(".partial")
+        partial.write_text(json.dumps(wanted))
+        os.replace(partial, about)
+    starts = np.memmap(folder / "starts.i64", np.int64, "r")
+    neighbours = np.memmap(folder / "neighbours.i32", np.int32, "r")
+    order = np.random.default_rng([seed, 1]).permutation(nodes)
+    test = min(GENERATED_TEST, nodes // 10)
+    labels = (np.arange(nodes) % GENERATED_CLASSES).astype(np.int8)
+    return Graph(
+        starts, neighbours, labels, GENERATED_CLASSES, None,
+        train=order[2 * test :], valid=order[test : 2 * test], test=order[:test],
+    )
+
+
+def generate(folder: Path, nodes: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    with open(folder / "starts.i64", "wb") as starts, \
+            open(folder / "neighbours.i32", "wb") as neighbours:
+        edges = 0
+        np.zeros(1, np.int64).tofile(starts)
+        for begin in range(0, nodes, CHUNK_NODES):
+            node = np.arange(begin, min(begin + CHUNK_NODES, nodes))
+            tail = (1.0 - rng.random(node.size)) ** (-1.0 / (DEGREE_EXPONENT - 1.0))
+            degree = np.minimum(DEGREE_MIN * tail, DEGREE_MAX).astype(np.int64)
+            ends = edges + np.cumsum(degree)
+            ends.tofile(starts)
+            edges = int(ends[-1])
+            label = np.repeat(node % GENERATED_CLASSES, degree)
+            stray = rng.random(label.size) >= SAME_CLASS
+            label[stray] = rng.integers(0, GENERATED_CLASSES, int(stray.sum()))
+            rank = (nodes // GENERATED_CLASSES * rng.random(label.size) ** POPULARITY)
+            (rank.astype(np.int64) * GENERATED_CLASSES + label).astype(np.int32).tofile(neighbours)

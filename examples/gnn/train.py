@@ -1,0 +1,184 @@
+"""Trains GraphSAGE or GAT by neighbour sampling, with node embeddings and features in a bank on disk.
+
+    python examples/gnn/train.py --model gat                # Cora, a quarter of the tables in memory
+    python examples/gnn/train.py --model gat --in-memory    # the same with torch.nn.Embedding
+    python examples/gnn/train.py --graph powerlaw --nodes 10_000_000 --steps 500
+
+Reported is the accuracy on the test nodes, at the epoch that was best on the validation nodes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "common"))
+
+import openmp  # noqa: E402, F401  (before torch)
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+from torch import nn  # noqa: E402
+
+import embank  # noqa: E402
+import embank.torch  # noqa: E402
+import rows  # noqa: E402
+from graph import Graph, Ints, load_cora, power_law  # noqa: E402
+from model import GNN, LAYERS  # noqa: E402
+from sampling import Batch, NeighbourSampler  # noqa: E402
+
+EVALUATION_NODES = 512
+
+
+def main() -> int:
+    given = parser().parse_args()
+    torch.set_num_threads(given.threads)
+    try:
+        graph = open_graph(given)
+    except OSError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    folder = Path(tempfile.mkdtemp(prefix="gnn-", dir=given.scratch))
+    budget = rows.budget(table_bytes(graph, given.dim), given.budget_share)
+    try:
+        with embank.Bank(folder / "bank", memory_budget=budget, device=given.device) as bank:
+            outcome = train(graph, bank, given)
+    finally:
+        shutil.rmtree(folder)
+    print(f"test accuracy {outcome['metric']:.4f}")
+    if given.json is not None:
+        given.json.write_text(json.dumps(outcome) + "\n")
+    return 0
+
+
+def open_graph(given: argparse.Namespace) -> Graph:
+    if given.graph == "cora":
+        return load_cora(given.data or rows.data_folder("cora"))
+    folder = given.data or rows.REPOSITORY / "target" / "data" / f"powerlaw-{given.nodes}"
+    return power_law(folder, given.nodes, seed=0)
+
+
+def table_bytes(graph: Graph, dim: int) -> int:
+    """What embeddings and features weigh in memory."""
+    features = 0 if graph.features is None else graph.features.nbytes
+    return rows.table_bytes((graph.nodes, dim)) + features
+
+
+def train(graph: Graph, bank: embank.Bank, given: argparse.Namespace) -> dict[str, Any]:
+    """Trains to the end; returns the accuracy on the test nodes and the way there."""
+    table = bank.table("node", dim=given.dim, optimizer=embank.Adagrad(lr=given.embedding_lr),
+                       initializer=embank.Normal(mean=0.0, std=given.spread), seed=given.seed)
+    tables = [table]
+    optimizer, features, width = None, None, 0
+    if graph.features is not None:
+        width = graph.features.shape[1]
+        fixed = bank.table("feature", dim=width, optimizer=None)
+        fixed.put(np.arange(graph.nodes), graph.features)
+        features = embank.torch.Embedding(fixed)
+        tables.append(fixed)
+    if given.in_memory:
+        embeddings = rows.twin(table, graph.nodes)
+        optimizer = rows.twin_optimizer([embeddings], given.embedding_lr)
+        if graph.features is not None:
+            features = nn.Embedding.from_pretrained(torch.from_numpy(graph.features))
+    else:
+        embeddings = embank.torch.Embedding(table)
+    model = GNN(given.model, embeddings, features, width, given.dim, given.hidden,
+                graph.classes, given.dropout, given.seed)
+    dense = torch.optim.Adam(model.dense_parameters(), lr=given.lr,
+                             weight_decay=given.weight_decay)
+
+    def announce(batch: Batch) -> dict[embank.Table, torch.Tensor]:
+        return {each: batch.nodes for each in tables}
+
+    sampler = NeighbourSampler(graph, given.fanouts)
+    best, test, history, seconds, steps = -1.0, 0.0, [], 0.0, 0
+    for epoch in range(1, given.epochs + 1):
+        rng = np.random.default_rng([given.seed, epoch])
+        batches = sampler.batches(graph.train, given.batch_size, rng, shuffle=True)
+        batches = itertools.islice(batches, given.steps)
+        if not given.in_memory:
+            batches = embank.torch.LookaheadLoader(batches, announce, depth=given.lookahead)
+        started, losses = time.perf_counter(), []
+        for batch in batches:
+            loss = nn.functional.cross_entropy(model(batch), batch.labels)
+            dense.zero_grad()
+            if optimizer is not None:
+                optimizer.zero_grad()
+            loss.backward()         # the table's own optimizer steps here
+            dense.step()
+            if optimizer is not None:
+                optimizer.step()
+            losses.append(loss.detach())
+        seconds += time.perf_counter() - started
+        steps += len(losses)
+        if epoch % given.evaluate_every == 0 or epoch == given.epochs:
+            valid = accuracy(model, graph, graph.valid)
+            if valid > best:
+                best, test = valid, accuracy(model, graph, graph.test)
+            loss_mean = float(torch.stack(losses).mean())
+            print(f"epoch {epoch}: loss {loss_mean:.4f}, valid accuracy {valid:.4f}, "
+                  f"{seconds:.1f} s", flush=True)
+            history.append({"epoch": epoch, "loss": loss_mean, "seconds": seconds,
+                            "metric": valid})
+    seeds = min(len(graph.train), given.batch_size * (given.steps or len(graph.train)))
+    return {"metric": test, "history": history,
+            "samples_per_second": given.epochs * seeds / seconds}
+
+
+@torch.no_grad()
+def accuracy(model: GNN, graph: Graph, nodes: Ints) -> float:
+    """The share of nodes with the right class, from up to 50 neighbours; rows are peeked."""
+    model.eval()
+    sampler, right = NeighbourSampler(graph, [50, 50]), 0
+    rng = np.random.default_rng(0)
+    for batch in sampler.batches(nodes, EVALUATION_NODES, rng, shuffle=False):
+        right += int((model(batch).argmax(1) == batch.labels).sum())
+    model.train()
+    return right / len(nodes)
+
+
+def parser() -> argparse.ArgumentParser:
+    options = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = options.add_argument
+    add("--model", choices=tuple(LAYERS), default="graphsage")
+    add("--graph", choices=("cora", "powerlaw"), default="cora")
+    add("--nodes", type=int, default=1_000_000, metavar="N", help="of a power-law graph")
+    add("--data", type=Path, metavar="DIR", help="Cora's files, or where to make the other graph")
+    add("--in-memory", action="store_true", help="torch.nn.Embedding in place of the bank")
+    add("--budget-share", type=float, default=0.25, metavar="X",
+        help="memory budget as a share of the tables' bytes (default %(default)s)")
+    add("--lookahead", type=int, default=4, metavar="N",
+        help="batches announced ahead (default %(default)s)")
+    add("--dim", type=int, default=64, help="floats of an embedding (default %(default)s)")
+    add("--hidden", type=int, default=64)
+    add("--fanouts", type=int, nargs=2, default=(10, 10), metavar="N")
+    add("--epochs", type=int, default=40)
+    add("--steps", type=int, metavar="N", help="of an epoch at most (default: all)")
+    add("--batch-size", type=int, default=32)
+    add("--lr", type=float, default=0.01, help="of the dense part's Adam (default %(default)s)")
+    add("--embedding-lr", type=float, default=0.002, help="of Adagrad (default %(default)s)")
+    add("--spread", type=float, default=0.001,
+        help="standard deviation of the first embeddings (default %(default)s)")
+    add("--weight-decay", type=float, default=5e-4, help="of the dense part")
+    add("--dropout", type=float, default=0.5)
+    add("--evaluate-every", type=int, default=2, metavar="EPOCHS")
+    add("--seed", type=int, default=0)
+    add("--threads", type=int, default=torch.get_num_threads(), help="of torch")
+    add("--device", choices=("auto", "io_uring", "threads"), default="auto")
+    add("--scratch", type=Path, default=None, metavar="DIR",
+        help="where the bank is made and removed (default: the system's folder for that)")
+    add("--json", type=Path, metavar="FILE", help="write the outcome to this file")
+    return options
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,9 @@
+"""Finds the example's modules, and those that all examples share; neither are a package."""
+
+import sys
+from pathlib import Path
+
+EXAMPLE = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(EXAMPLE), str(EXAMPLE.parent / "common")]
+
+import openmp  # noqa: E402, F401  (before torch)

@@ -1,0 +1,103 @@
+"""The knowledge-graph example: numbering, filtered ranking, and the same learning as in memory."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("embank", reason="the wheel of Embank is not installed")
+
+import rows
+from model import ComplEx, DistMult
+from ranking import rank
+from triples import KnowledgeGraph
+
+TRAIN = Path(__file__).resolve().parents[1] / "train.py"
+WN18RR = rows.data_folder("wn18rr")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """400 entities in a ring: `next` goes on by one, `skip` by two, `same` joins n and n + 200."""
+    triples = [(n, name, (n + step) % 400) for name, step in
+               (("next", 1), ("skip", 2), ("same", 200)) for n in range(400)]
+    order = np.random.default_rng(5).permutation(len(triples))
+    for part, begin, end in (("train", 0, 1000), ("valid", 1000, 1100), ("test", 1100, 1200)):
+        lines = ["\t".join(map(str, triples[at])) for at in order[begin:end]]
+        (tmp_path / f"{part}.tsv").write_text("\n".join(lines) + "\n")
+    return tmp_path
+
+
+def train(data: Path, out: Path, *arguments: str) -> dict[str, float]:
+    subprocess.run(
+        [sys.executable, str(TRAIN), "--data", str(data), "--json", str(out), "--threads", "1",
+         "--scratch", str(out.parent), *arguments],
+        check=True, timeout=300, stdout=subprocess.DEVNULL,
+    )
+    outcome: dict[str, float] = json.loads(out.read_text())
+    return outcome
+
+
+@pytest.mark.parametrize("model", ["distmult", "complex"])
+def test_a_bank_learns_what_memory_learns(folder: Path, tmp_path: Path, model: str) -> None:
+    small = ["--model", model, "--dim", "64", "--epochs", "12", "--batch-size", "100",
+             "--negatives", "100", "--seed", "3"]
+    memory = train(folder, tmp_path / "memory.json", *small, "--in-memory")
+    bank = train(folder, tmp_path / "bank.json", *small)
+    assert bank["metric"] == pytest.approx(memory["metric"], abs=2e-3)
+    losses = [[entry["loss"] for entry in run["history"]] for run in (memory, bank)]
+    assert losses[1] == pytest.approx(losses[0], rel=1e-4)
+    assert losses[0][-1] < 0.7 * losses[0][0]
+
+
+def test_a_batch_holds_its_triples(folder: Path) -> None:
+    graph = KnowledgeGraph.load(folder)
+    assert (graph.entities, graph.relations, len(graph.train)) == (400, 6, 2000)
+    seen = []
+    for batch in graph.batches(batch_size=300, negatives=50, seed=1, epoch=2):
+        entities = batch.entities
+        assert torch.equal(entities[batch.candidates][batch.targets], entities[batch.tails])
+        assert len(torch.unique(entities)) == len(entities)
+        seen.append(torch.stack([entities[batch.heads], batch.relations, entities[batch.tails]]))
+    assert sorted(torch.cat(seen, 1).T.tolist()) == sorted(graph.train.tolist())
+
+
+@pytest.mark.parametrize("kind", [DistMult, ComplEx])
+def test_ranks_are_those_of_the_definition(folder: Path, kind: type[DistMult]) -> None:
+    graph = KnowledgeGraph.load(folder)
+    torch.manual_seed(7)
+    model = kind(torch.nn.Embedding(graph.entities, 8), torch.nn.Embedding(graph.relations, 8), 0.0)
+    everything = np.concatenate([graph.train, graph.valid, graph.test]).tolist()
+    known = {tuple(triple) for triple in everything}
+    reciprocals = []
+    with torch.no_grad():
+        weight = model.entities.weight
+        for head, relation, tail in graph.test[:60].tolist():
+            relation_row = model.relations(torch.tensor([relation]))
+            scores = (model.query(weight[head : head + 1], relation_row) @ weight.T)[0]
+            better = [other for other in range(graph.entities) if scores[other] > scores[tail]
+                      and (head, relation, other) not in known]
+            reciprocals.append(1.0 / (1 + len(better)))
+    found = rank(model, graph.test[:60], graph.known_tails(), graph.entities)
+    assert found.mrr == pytest.approx(np.mean(reciprocals), abs=1e-6)
+    assert found.hits_10 == pytest.approx(np.mean(np.array(reciprocals) >= 0.1), abs=1e-6)
+
+
+def test_missing_data_are_one_clear_line(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, str(TRAIN), "--data", str(tmp_path)],
+                          capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 1
+    assert "train.tsv is missing" in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.skipif(not WN18RR.exists(), reason=f"no WN18RR at {WN18RR}")
+def test_wn18rr_has_the_counts_that_are_published() -> None:
+    graph = KnowledgeGraph.load(WN18RR)
+    assert (graph.entities, graph.relations) == (40_943, 22)
+    assert [len(part) for part in (graph.train, graph.valid, graph.test)] == [173_670, 6068, 6268]
