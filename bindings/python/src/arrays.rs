@@ -3,6 +3,7 @@
 //! In: a C-contiguous, aligned array of the right dtype is borrowed as a slice; anything else is
 //! converted once. Out: see [`Rows`].
 
+use embank::UniqueKeys;
 use numpy::{
     PyArray1, PyArray2, PyArrayDescrMethods, PyArrayMethods, PyReadonlyArray1, PyReadonlyArray2,
     PyReadwriteArray2, PyUntypedArray, PyUntypedArrayMethods, dtype,
@@ -10,7 +11,7 @@ use numpy::{
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{IntoPyDict, PyList, PyTuple};
+use pyo3::types::{IntoPyDict, PyList, PySlice, PyTuple};
 
 /// Keys as Python passed them: borrowed, or converted once.
 #[derive(Debug)]
@@ -95,22 +96,90 @@ pub(crate) fn values<'py>(
     Ok(array.cast_into::<PyArray2<f32>>()?.try_readonly()?)
 }
 
-/// A fresh array of rows, float32 `(keys, dim)`, for the store to fill.
+/// An array of rows, float32 `(keys, dim)`, for the store to fill: a fresh one, or the caller's.
 ///
-/// NumPy zeroes it. The store takes a `&mut [f32]`, which may not point to memory that was never
+/// NumPy zeroes a fresh one. The store takes a `&mut [f32]`, which may not point to memory that was never
 /// written, so an array from `numpy.empty` would not be sound. It costs little: 4 of the 1,070 us that
 /// a get of 4,096 rows of 16 columns took from memory.
 #[derive(Debug)]
 pub(crate) struct Rows<'py>(PyReadwriteArray2<'py, f32>);
 
 impl<'py> Rows<'py> {
+    /// The rows of `out`, or a fresh array where the caller gave none.
+    ///
     /// # Errors
-    /// `MemoryError` when there is no memory for it.
-    pub(crate) fn new(py: Python<'py>, keys: usize, dim: usize) -> PyResult<Self> {
+    /// As [`given`](Self::given); `MemoryError` when there is no memory for a fresh one.
+    pub(crate) fn new(
+        py: Python<'py>,
+        out: Option<&Bound<'py, PyAny>>,
+        keys: usize,
+        dim: usize,
+    ) -> PyResult<Self> {
+        if let Some(out) = out {
+            let array = Self::given(out, dim)?;
+            if array.shape()[0] != keys {
+                return Err(out_shape(&format!("{keys}"), dim, array.shape()));
+            }
+            return Self::borrow(array);
+        }
         static ZEROS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
         let zeros = ZEROS.import(py, "numpy", "zeros")?;
         let array = zeros.call1(((keys, dim), dtype::<f32>(py)))?;
         Ok(Rows(array.cast_into::<PyArray2<f32>>()?.try_readwrite()?))
+    }
+
+    /// As [`new`](Self::new), where `out` may have more rows than there are keys: the first ones are taken.
+    pub(crate) fn first_of(
+        py: Python<'py>,
+        out: Option<&Bound<'py, PyAny>>,
+        keys: usize,
+        dim: usize,
+    ) -> PyResult<Self> {
+        let Some(out) = out else { return Self::new(py, None, keys, dim) };
+        let array = Self::given(out, dim)?;
+        if array.shape()[0] < keys {
+            return Err(out_shape(&format!("{keys} or more"), dim, array.shape()));
+        }
+        let end = isize::try_from(keys).map_err(|_| PyValueError::new_err("too many keys"))?;
+        let first = array.get_item(PySlice::new(py, 0, end, 1))?;
+        Self::borrow(first.cast_into::<PyArray2<f32>>()?)
+    }
+
+    /// The caller's array, if the store can write rows of `dim` values right into it.
+    ///
+    /// # Errors
+    /// `TypeError` unless it is a NumPy array of float32, `ValueError` unless it is C-contiguous and has rows of
+    /// `dim`.
+    fn given(out: &Bound<'py, PyAny>, dim: usize) -> PyResult<Bound<'py, PyArray2<f32>>> {
+        let array = out.cast::<PyUntypedArray>().map_err(|_| {
+            PyTypeError::new_err(format!(
+                "out must be a NumPy array of float32, not {}; of a torch tensor in host memory, tensor.numpy()",
+                out.get_type()
+            ))
+        })?;
+        if !array.dtype().is_equiv_to(&dtype::<f32>(out.py())) {
+            return Err(PyTypeError::new_err(format!(
+                "out must be float32, not {}",
+                array.dtype()
+            )));
+        }
+        if array.ndim() != 2 || array.shape()[1] != dim {
+            return Err(out_shape("keys", dim, array.shape()));
+        }
+        if !array.is_c_contiguous() || !array.is_aligned() {
+            return Err(PyValueError::new_err(
+                "out must be C-contiguous: the store writes rows to it, one behind the other",
+            ));
+        }
+        Ok(array.clone().cast_into::<PyArray2<f32>>()?)
+    }
+
+    fn borrow(array: Bound<'py, PyArray2<f32>>) -> PyResult<Self> {
+        array.try_readwrite().map(Rows).map_err(|error| {
+            PyValueError::new_err(format!(
+                "out can't be written to: {error}; it must be writable and share no memory with the keys"
+            ))
+        })
     }
 
     /// All values, row after row.
@@ -124,10 +193,34 @@ impl<'py> Rows<'py> {
     }
 }
 
+/// The distinct keys, and for each key of the batch its place among them.
+pub(crate) fn unique<'py>(
+    py: Python<'py>,
+    unique: &UniqueKeys,
+) -> (Bound<'py, PyArray1<u64>>, Bound<'py, PyArray1<i64>>) {
+    let inverse = unique.inverse().iter().map(|&place| i64::from(place));
+    (PyArray1::from_slice(py, unique.keys()), PyArray1::from_iter(py, inverse))
+}
+
+fn out_shape(keys: &str, dim: usize, found: &[usize]) -> PyErr {
+    PyValueError::new_err(format!(
+        "out must have shape ({keys}, {dim}); found shape {}",
+        shape_text(found)
+    ))
+}
+
+/// `object` as a NumPy array: itself, or one that shares its memory if it knows how to (`__array__`, or else
+/// `__dlpack__`), or a new one.
 fn as_array<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyUntypedArray>> {
     static ASARRAY: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    static FROM_DLPACK: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     if let Ok(array) = object.cast::<PyUntypedArray>() {
         return Ok(array.clone());
+    }
+    let (numpy_way, dlpack) = ("__array__", "__dlpack__");
+    if !object.hasattr(numpy_way)? && object.hasattr(dlpack)? {
+        let from_dlpack = FROM_DLPACK.import(object.py(), "numpy", "from_dlpack")?;
+        return Ok(from_dlpack.call1((object,))?.cast_into::<PyUntypedArray>()?);
     }
     let asarray = ASARRAY.import(object.py(), "numpy", "asarray")?;
     Ok(asarray.call1((object,))?.cast_into::<PyUntypedArray>()?)

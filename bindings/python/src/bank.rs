@@ -84,9 +84,18 @@ impl PyRecovered {
 #[pyclass(name = "Bank", module = "embank", frozen)]
 #[derive(Debug)]
 pub(crate) struct PyBank {
-    cell: Arc<BankCell>,
+    pub(crate) cell: Arc<BankCell>,
     /// Changes with `refresh`.
     recovered: Mutex<Option<Py<PyRecovered>>>,
+    position: Mutex<Position>,
+}
+
+/// The newest checkpoint that this object knows to be in what it shows.
+#[derive(Debug, Clone, Copy)]
+struct Position {
+    checkpoint: Option<u64>,
+    /// The bank's count of changed rows when that checkpoint began.
+    changed: u64,
 }
 
 impl PyRecovered {
@@ -94,6 +103,13 @@ impl PyRecovered {
         let Some(found) = found else { return Ok(None) };
         let blob = PyBytes::new(py, &found.blob).unbind();
         Py::new(py, Self { checkpoint: found.checkpoint, blob }).map(Some)
+    }
+}
+
+impl PyBank {
+    /// Rows made, changed and deleted since the bank was opened.
+    fn changed(&self, py: Python<'_>) -> PyResult<u64> {
+        self.cell.with_bank(py, |bank| Ok(bank.stats().store.changed))
     }
 }
 
@@ -157,8 +173,14 @@ impl PyBank {
             })
             .map_err(|error| errors::to_python(py, &error))?;
         let reading = bank.reading();
-        let recovered = PyRecovered::of(py, reading.as_deref().or(bank.recovered()))?;
-        Ok(Self { cell: Arc::new(BankCell::new(bank)), recovered: Mutex::new(recovered) })
+        let found = reading.as_deref().or(bank.recovered());
+        let recovered = PyRecovered::of(py, found)?;
+        let checkpoint = found.map(|found| found.checkpoint);
+        Ok(Self {
+            cell: Arc::new(BankCell::new(bank)),
+            recovered: Mutex::new(recovered),
+            position: Mutex::new(Position { checkpoint, changed: 0 }),
+        })
     }
 
     /// The directory.
@@ -171,6 +193,30 @@ impl PyBank {
     #[getter]
     fn recovered(&self, py: Python<'_>) -> Option<Py<PyRecovered>> {
         self.recovered.lock().as_ref().map(|recovered| recovered.clone_ref(py))
+    }
+
+    /// The number of the newest checkpoint: taken by this object, or found when it was opened; None before the first.
+    /// With `read_only`: the one that it is at.
+    #[getter]
+    fn last_checkpoint(&self) -> Option<u64> {
+        self.position.lock().checkpoint
+    }
+
+    /// Whether a row was made, changed or deleted since that checkpoint, or, where there is none, since the
+    /// bank was opened. Closing the bank, or a crash, would lose it.
+    ///
+    /// >>> import embank
+    /// >>> with embank.Bank("changed.bank", memory_budget="16MiB") as bank:
+    /// ...     bank.table("user", dim=2).put([1], [[1.0, 2.0]])
+    /// ...     print(bank.last_checkpoint, bank.changed_since_checkpoint)
+    /// ...     number = bank.checkpoint()
+    /// ...     print(bank.last_checkpoint, bank.changed_since_checkpoint)
+    /// None True
+    /// 1 False
+    #[getter]
+    fn changed_since_checkpoint(&self, py: Python<'_>) -> PyResult<bool> {
+        let changed = self.changed(py)?;
+        Ok(changed != self.position.lock().changed)
     }
 
     /// Moves a bank that was opened with `read_only` on to its newest checkpoint, if that is newer.
@@ -201,6 +247,7 @@ impl PyBank {
             self.cell.with_bank(py, |bank| Ok((bank.refresh()?, bank.reading())))?;
         let recovered = PyRecovered::of(py, reading.as_deref())?;
         *self.recovered.lock() = recovered;
+        self.position.lock().checkpoint = Some(number);
         Ok(number)
     }
 
@@ -231,10 +278,8 @@ impl PyBank {
     #[pyo3(signature = (
         name, dim, *, optimizer = None, initializer = None, seed = None, staleness_bound = None
     ))]
-    #[expect(clippy::too_many_arguments, reason = "keyword arguments in Python")]
     fn table(
-        &self,
-        py: Python<'_>,
+        slf: &Bound<'_, Self>,
         name: &str,
         dim: &Bound<'_, PyAny>,
         optimizer: Option<&Bound<'_, PyAny>>,
@@ -251,15 +296,15 @@ impl PyBank {
             .initializer(settings::initializer(initializer)?)
             .seed(seed)
             .staleness_bound(bound);
-        PyTable::open(py, &self.cell, |bank| bank.table(name, config))
+        PyTable::open(slf, |bank| bank.table(name, config))
     }
 
     /// Opens a table that is there, with the settings it has.
     ///
     /// Raises:
     ///     NoSuchTable: The bank has none of this name.
-    fn open_table(&self, py: Python<'_>, name: &str) -> PyResult<PyTable> {
-        PyTable::open(py, &self.cell, |bank| bank.open_table(name))
+    fn open_table(slf: &Bound<'_, Self>, name: &str) -> PyResult<PyTable> {
+        PyTable::open(slf, |bank| bank.open_table(name))
     }
 
     /// The names of the bank's tables.
@@ -333,7 +378,11 @@ impl PyBank {
     #[pyo3(signature = (blob = None))]
     fn checkpoint(&self, py: Python<'_>, blob: Option<&[u8]>) -> PyResult<u64> {
         let blob = blob.unwrap_or_default();
-        self.cell.with_bank(py, |bank| bank.checkpoint(blob))
+        // Counted before: a change that another thread makes meanwhile may not be in the checkpoint.
+        let changed = self.changed(py)?;
+        let number = self.cell.with_bank(py, |bank| bank.checkpoint(blob))?;
+        *self.position.lock() = Position { checkpoint: Some(number), changed };
+        Ok(number)
     }
 
     /// Takes announced keys that wait for their turn out of the queue, of all tables.

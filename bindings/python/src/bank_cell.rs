@@ -77,6 +77,13 @@ struct Open {
 }
 
 impl Open {
+    fn keep_lease(&mut self, lease: Lease) -> LeaseId {
+        let id = LeaseId(self.leases_made);
+        self.leases_made += 1;
+        self.leases.insert(id, lease);
+        id
+    }
+
     fn table(&self, number: u16) -> PyResult<Table> {
         Ok(self.tables.get(&number).expect("a table stays in its cell until that closes").clone())
     }
@@ -159,11 +166,35 @@ impl BankCell {
         let table = self.pick(|open| open.table(table))?;
         let kept = self.run(py, move || {
             let lease = call(&table)?;
-            Ok(self.keep(lease, |open, lease| {
-                let id = LeaseId(open.leases_made);
-                open.leases_made += 1;
-                open.leases.insert(id, lease);
-                id
+            Ok(self.keep(lease, Open::keep_lease))
+        })?;
+        kept.ok_or_else(errors::bank_closed)
+    }
+
+    /// Takes one lease on each table with the GIL released, all or none, and keeps them.
+    ///
+    /// `calls` come in the order of their tables' numbers: everybody who takes several at once takes them in that
+    /// order, so two who wait at staleness bounds never wait for each other.
+    pub(crate) fn take_leases<C>(
+        &self,
+        py: Python<'_>,
+        calls: Vec<(u16, C)>,
+    ) -> PyResult<Vec<LeaseId>>
+    where
+        C: FnOnce(&Table) -> embank::Result<Lease> + Send,
+    {
+        let tables = self.pick(|open| {
+            calls.iter().map(|(number, _)| open.table(*number)).collect::<PyResult<Vec<_>>>()
+        })?;
+        let kept = self.run(py, move || {
+            // Those before one that fails are dropped, which gives their counts back.
+            let leases = tables
+                .iter()
+                .zip(calls)
+                .map(|(table, (_, call))| call(table))
+                .collect::<embank::Result<Vec<_>>>()?;
+            Ok(self.keep(leases, |open, leases| {
+                leases.into_iter().map(|lease| open.keep_lease(lease)).collect()
             }))
         })?;
         kept.ok_or_else(errors::bank_closed)

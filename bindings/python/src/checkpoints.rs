@@ -17,7 +17,8 @@ use crate::{errors, scalars};
 ///     path: The bank's directory.
 ///
 /// Returns:
-///     A dictionary for each: `number`; `time`, when it was taken, in seconds since 1970; `blob_bytes`;
+///     A dictionary for each: `number`; `id`, a random number that tells it from others of that number, in copies of
+///     the bank and after a roll back; `time`, when it was taken, in seconds since 1970; `blob_bytes`;
 ///     `file_bytes` of its own files and those that it shares with others; `tables`, from name to rows.
 ///
 /// Raises:
@@ -40,6 +41,7 @@ pub(crate) fn list_checkpoints(py: Python<'_>, path: PathBuf) -> PyResult<Bound<
             tables.set_item(&table.name, table.rows)?;
         }
         one.set_item("number", of.number)?;
+        one.set_item("id", of.id)?;
         one.set_item(
             "time",
             of.taken.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),

@@ -28,6 +28,7 @@ mod bank_cell;
 mod checkpoints;
 mod errors;
 mod lease;
+mod many;
 mod scalars;
 mod scan;
 mod settings;
@@ -47,6 +48,8 @@ mod _embank {
     };
     #[pymodule_export]
     use crate::lease::{PyDistinctLease, PyLease};
+    #[pymodule_export]
+    use crate::many::get_many;
     #[pymodule_export]
     use crate::scan::PyScan;
     #[pymodule_export]

@@ -9,6 +9,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::arrays::{self, Keys, Rows};
+use crate::bank::PyBank;
 use crate::bank_cell::{BankCell, TableKey};
 use crate::lease::{Held, PyDistinctLease, PyLease};
 use crate::scan::PyScan;
@@ -32,17 +33,19 @@ use crate::{scalars, stats};
 #[pyclass(name = "Table", module = "embank", frozen)]
 #[derive(Debug)]
 pub(crate) struct PyTable {
-    cell: Arc<BankCell>,
-    key: TableKey,
+    pub(crate) cell: Arc<BankCell>,
+    pub(crate) key: TableKey,
+    bank: Py<PyBank>,
 }
 
 impl PyTable {
     pub(crate) fn open(
-        py: Python<'_>,
-        cell: &Arc<BankCell>,
+        bank: &Bound<'_, PyBank>,
         call: impl FnOnce(&embank::Bank) -> embank::Result<embank::Table> + Send,
     ) -> PyResult<Self> {
-        Ok(Self { cell: cell.clone(), key: cell.open_table(py, call)? })
+        let cell = bank.get().cell.clone();
+        let key = cell.open_table(bank.py(), call)?;
+        Ok(Self { cell, key, bank: bank.clone().unbind() })
     }
 
     /// Runs `call` on the store's table with the GIL released.
@@ -57,6 +60,12 @@ impl PyTable {
 
 #[pymethods]
 impl PyTable {
+    /// The bank that it is a table of.
+    #[getter]
+    fn bank(&self, py: Python<'_>) -> Py<PyBank> {
+        self.bank.clone_ref(py)
+    }
+
     /// The table's name.
     #[getter]
     fn name(&self) -> &str {
@@ -108,6 +117,8 @@ impl PyTable {
     ///
     /// Args:
     ///     keys: Integers `(n,)`.
+    ///     out: Where the rows go: C-contiguous float32 `(n, dim)`, which is `lease.rows` then. A new
+    ///         array by default. After an error its content is unspecified.
     ///
     /// Returns:
     ///     A `Lease` with `rows`, float32 `(n, dim)`. A row counts once, however often its key occurs.
@@ -115,10 +126,16 @@ impl PyTable {
     /// Raises:
     ///     StalenessTimeout: A row stayed beyond the bound; nothing is held.
     ///     ValueError, TypeError: The keys are not 1-D, or no integers.
-    fn get(&self, py: Python<'_>, keys: &Bound<'_, PyAny>) -> PyResult<PyLease> {
+    #[pyo3(signature = (keys, *, out = None))]
+    fn get<'py>(
+        &self,
+        py: Python<'py>,
+        keys: &Bound<'py, PyAny>,
+        out: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<PyLease> {
         let keys = Keys::new(keys)?;
         let keys = keys.as_slice()?;
-        let mut rows = Rows::new(py, keys.len(), self.key.dim)?;
+        let mut rows = Rows::new(py, out, keys.len(), self.key.dim)?;
         let values = rows.as_slice_mut()?;
         let id = self.cell.take_lease(py, self.key.number, |table| table.get(keys, values))?;
         Ok(PyLease(Held::new(self.cell.clone(), id, rows.into_array(), self.key.name.clone())))
@@ -128,18 +145,25 @@ impl PyTable {
     ///
     /// Args:
     ///     keys: Integers `(n,)`.
+    ///     out: Where the rows go: C-contiguous float32 with `u` rows or more of `dim`, of which the
+    ///         first `u` are `lease.rows` then. A new array by default.
     ///
     /// Returns:
     ///     A `DistinctLease` with `rows`, float32 `(u, dim)`, `keys` and `inverse`.
     ///
     /// Raises: as `get`.
-    fn get_distinct(&self, py: Python<'_>, keys: &Bound<'_, PyAny>) -> PyResult<PyDistinctLease> {
+    #[pyo3(signature = (keys, *, out = None))]
+    fn get_distinct<'py>(
+        &self,
+        py: Python<'py>,
+        keys: &Bound<'py, PyAny>,
+        out: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<PyDistinctLease> {
         let keys = Keys::new(keys)?;
         let keys = keys.as_slice()?;
         let unique = py.detach(|| UniqueKeys::new(keys));
-        let distinct = PyArray1::from_slice(py, unique.keys());
-        let inverse = PyArray1::from_iter(py, unique.inverse().iter().map(|&at| i64::from(at)));
-        let mut rows = Rows::new(py, unique.len(), self.key.dim)?;
+        let (distinct, inverse) = arrays::unique(py, &unique);
+        let mut rows = Rows::first_of(py, out, unique.len(), self.key.dim)?;
         let values = rows.as_slice_mut()?;
         let id = self
             .cell
@@ -199,18 +223,20 @@ impl PyTable {
     /// Args:
     ///     keys: Integers `(n,)`.
     ///     missing: What a key without a row gives: "initial" (its initial value) or "error".
+    ///     out: Where the rows go, C-contiguous float32 `(n, dim)`; it is returned. A new array by default.
     ///
     /// Returns:
     ///     float32 `(n, dim)`, one row for each key.
     ///
     /// Raises:
     ///     MissingRow: With `missing="error"`, when a key has no row.
-    #[pyo3(signature = (keys, *, missing = "initial"))]
+    #[pyo3(signature = (keys, *, missing = "initial", out = None))]
     fn peek<'py>(
         &self,
         py: Python<'py>,
         keys: &Bound<'py, PyAny>,
         missing: &str,
+        out: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyArray2<f32>>> {
         let missing = match missing {
             "initial" => Missing::Initial,
@@ -223,7 +249,7 @@ impl PyTable {
         };
         let keys = Keys::new(keys)?;
         let keys = keys.as_slice()?;
-        let mut rows = Rows::new(py, keys.len(), self.key.dim)?;
+        let mut rows = Rows::new(py, out, keys.len(), self.key.dim)?;
         let values = rows.as_slice_mut()?;
         self.with(py, |table| table.peek(keys, values, missing).map(drop))?;
         Ok(rows.into_array())
@@ -237,7 +263,7 @@ impl PyTable {
     ) -> PyResult<Bound<'py, PyArray2<f32>>> {
         let keys = Keys::new(keys)?;
         let keys = keys.as_slice()?;
-        let mut rows = Rows::new(py, keys.len(), self.key.dim)?;
+        let mut rows = Rows::new(py, None, keys.len(), self.key.dim)?;
         let values = rows.as_slice_mut()?;
         self.with(py, |table| table.initial(keys, values))?;
         Ok(rows.into_array())

@@ -237,7 +237,7 @@ def test_a_dense_part_learns_beside_the_table(bank: embank.Bank) -> None:
     table = bank.table("u", dim=DIM, optimizer=embank.Adagrad(lr=0.1))
     model = torch.nn.Sequential(embank.torch.EmbeddingBag(table), torch.nn.Linear(DIM, 1))
     assert len(list(model.parameters())) == 2
-    assert list(model.state_dict()) == ["1.weight", "1.bias"]
+    assert list(model.state_dict()) == ["0._extra_state", "1.weight", "1.bias"]
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     keys = torch.randint(0, 20, (64, 3))
     target = (keys.sum(1, keepdim=True) % 2).float()
@@ -277,7 +277,11 @@ def test_wrong_inputs(bag: Any, arguments: Any, error: type[Exception], message:
 
 
 def test_modes_are_checked_and_shown(table: embank.Table) -> None:
-    with pytest.raises(ValueError, match='"sum" or "mean"'):
-        embank.torch.EmbeddingBag(table, mode="max")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match='"sum", "mean" or "max"'):
+        embank.torch.EmbeddingBag(table, mode="min")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="max"):
+        embank.torch.EmbeddingBag(table, mode="max", scale_grad_by_freq=True)
+    with pytest.raises(ValueError, match="max_norm"):
+        embank.torch.Embedding(table, max_norm=-1.0)
     assert repr(embank.torch.EmbeddingBag(table)) == "EmbeddingBag('item', dim=4, mode='mean')"
     assert repr(embank.torch.Embedding(table)) == "Embedding('item', dim=4)"

@@ -40,6 +40,7 @@ from ._embank import (
     apply_delta,
     copy_checkpoint,
     export_delta,
+    get_many,
     list_checkpoints,
     roll_back,
 )
@@ -93,6 +94,7 @@ __all__ = [
     "apply_delta",
     "copy_checkpoint",
     "export_delta",
+    "get_many",
     "list_checkpoints",
     "roll_back",
 ]

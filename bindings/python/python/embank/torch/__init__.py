@@ -1,14 +1,14 @@
 """Embank tables in PyTorch models.
 
 `EmbeddingBag` and `Embedding` take the place of their namesakes in `torch.nn`, with a
-`embank.Table` for the weight. `LookaheadLoader` wraps a data loader and announces the keys of the
+`embank.Table` for the weight; `EmbeddingBagCollection` and `EmbeddingCollection` look several tables
+up in one call. `LookaheadLoader` wraps a data loader and announces the keys of the
 next batches, so that their rows are in memory when the model asks for them.
 
 **Training.** With gradients enabled and the module in training mode, `forward` takes a lease on the
 batch's rows, and the backward pass hands their gradient to the table, where the table's own
 optimizer applies it. There is no parameter: a `torch.optim` optimizer looks after the dense part of
-the model alone, and `zero_grad`, gradient clipping by parameter and `GradScaler` do not reach the
-table's gradients.
+the model alone.
 
 **One forward, one backward, one update.** Every forward pass has a lease of its own, and the backward
 pass consumes it. Several forward passes before the first backward pass are fine, within the
@@ -19,6 +19,9 @@ nothing. What the store refuses (a NaN gradient, say) is raised by `backward()`.
 
 **Evaluation.** In `eval()` mode or under `torch.no_grad()` the rows are peeked: no lease, no
 insertion, and a key that has no row yet reads as its initial value.
+
+**State.** `state_dict()` holds no rows but says which checkpoint of the bank does; `load_state_dict`
+raises unless the bank is there.
 """
 
 try:
@@ -28,7 +31,14 @@ except ImportError as error:  # pragma: no cover - the tests run it in a process
         "embank.torch needs PyTorch, which is not installed here: pip install 'embank[torch]'"
     ) from error
 
+from .collections import EmbeddingBagCollection, EmbeddingCollection
 from .lookahead import LookaheadLoader
 from .modules import Embedding, EmbeddingBag
 
-__all__ = ["Embedding", "EmbeddingBag", "LookaheadLoader"]
+__all__ = [
+    "Embedding",
+    "EmbeddingBag",
+    "EmbeddingBagCollection",
+    "EmbeddingCollection",
+    "LookaheadLoader",
+]

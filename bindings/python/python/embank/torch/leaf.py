@@ -3,32 +3,74 @@
 A `torch.nn.Module` would keep its weight in a parameter, and an optimizer would read `.grad` later.
 Here the weight of a batch lives as long as the batch's graph does, so the update rides on the graph
 itself: the leased rows are a leaf tensor, and a hook on that leaf runs once autograd has
-accumulated its whole gradient, however many times the leaf was used.
+accumulated its whole gradient, however many times the leaf was used. The hook hands the gradient to
+the store at once, or to a `Sink` that does it later.
 
 Who owns what: the graph's accumulation node owns the leaf, the leaf owns the hook, the hook owns the
 lease, and the lease knows none of them. So freeing the graph frees the lease, which gives its counts
-back, at once and without the cyclic collector.
+back, at once and without the cyclic collector. A sink keeps no leaf for the same reason.
+
+**Other devices.** The store reads and writes host memory. The leaf is made on the keys' device, so that
+its gradient is accumulated, scaled and clipped there; it crosses to the host once, when it is
+applied. Rows go to a CUDA device through page-locked memory and on the current stream, without
+waiting: the copy is ordered before the kernels that the same stream gets next, and torch's allocator
+of page-locked memory reuses a block only when the copies that read it are done. The way back must
+wait, for the store reads the gradient in this process: autograd runs the hook with the leaf's
+device and stream set, after it has ordered that stream behind the one that wrote the gradient, so
+a copy on the current stream followed by waiting for that stream sees the whole gradient.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Callable
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Callable, NamedTuple, Optional, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
+
+import embank
 
 if TYPE_CHECKING:
     from embank import DistinctLease, Table
 
 
-class _ApplyOnce:
-    """Applies the leaf's gradient through the lease; the second time is an error."""
+class Sink(Protocol):
+    """Who takes gradients that are not to be applied at once."""
 
-    def __init__(self, lease: DistinctLease) -> None:
+    def collect(
+        self, table: Table, lease: DistinctLease, rows: Tensor, gradient: Tensor
+    ) -> None:
+        """Takes the gradient of a lease's rows; both have the shape `(u, dim)`.
+
+        Raises `ValueError` if the lease is not held, unless the sink itself has it.
+        """
+
+
+class Norm(NamedTuple):
+    """The largest norm that a row may have, and which norm."""
+
+    largest: float
+    order: float
+
+
+class Rows(NamedTuple):
+    """Rows for a module to compute with, float32 `(u, dim)`, and for each key its place in them."""
+
+    rows: Tensor
+    places: Tensor
+
+
+class _OnGradient:
+    """Sees to the leaf's gradient; once the lease is gone, that is an error."""
+
+    def __init__(self, table: Table, lease: DistinctLease, sink: Optional[Sink]) -> None:
+        self._table = table
         self._lease = lease
+        self._sink = sink
 
-    def __call__(self, leaf: torch.Tensor) -> None:
+    def __call__(self, leaf: Tensor) -> None:
         gradient = leaf.grad
         # The leaf is used once: its gradient needs no second copy, nor a sum with a later one.
         leaf.grad = None
@@ -39,34 +81,72 @@ class _ApplyOnce:
                 "the gradient of these rows was already applied, or their lease was released: "
                 "run forward again instead of a second backward through a retained graph"
             )
-        self._lease.apply(gradient.detach().numpy())
+        if self._sink is None:
+            self._lease.apply(to_host(gradient))
+        else:
+            self._sink.collect(self._table, self._lease, leaf.detach(), gradient.detach())
 
 
-def leased_rows(table: Table, keys: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Leases the rows of `keys` (any shape) for one backward pass.
+def leased_rows(
+    requests: Sequence[tuple[Table, Tensor]],
+    sink: Optional[Sink] = None,
+    norm: Optional[Norm] = None,
+) -> list[Rows]:
+    """Leases the rows of each table's keys (any shape) for one backward pass.
 
-    Returns the rows of the distinct keys, float32 `(u, dim)` on the device of `keys`, and for each
-    key its place among them, int64 in the shape of `keys`.
+    Returns for each request the rows of its distinct keys, on the device of the keys, and places in
+    the shape of the keys. The tables must be of one bank and differ.
     """
-    lease = table.get_distinct(as_keys(keys))
-    leaf = torch.from_numpy(lease.rows).requires_grad_()
-    on_gradient: Callable[[_ApplyOnce], object] = leaf.register_post_accumulate_grad_hook
-    on_gradient(_ApplyOnce(lease))
-    inverse = torch.from_numpy(lease.inverse).view(keys.shape)
-    return leaf.to(keys.device), inverse.to(keys.device)
+    if len(requests) == 1:
+        ((table, keys),) = requests
+        leases = [table.get_distinct(as_keys(keys))]
+    else:
+        leases = embank.get_many([(table, as_keys(keys)) for table, keys in requests])
+    found = []
+    for (table, keys), lease in zip(requests, leases):
+        rows = torch.from_numpy(lease.rows)
+        if norm is not None:
+            too_long = shorten(rows, norm).numpy()
+            if too_long.any():
+                # As torch, which shortens the weight itself: what the step starts from.
+                table.put(lease.keys[too_long], lease.rows[too_long])
+        leaf = to_device(rows, keys.device).requires_grad_()
+        on_gradient: Callable[[_OnGradient], object] = leaf.register_post_accumulate_grad_hook
+        on_gradient(_OnGradient(table, lease, sink))
+        places = to_device(torch.from_numpy(lease.inverse), keys.device).view(keys.shape)
+        found.append(Rows(leaf, places))
+    return found
 
 
-def peeked_rows(table: Table, keys: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Reads the rows of `keys` (any shape) without a lease; missing ones as their initial values.
+def peeked_rows(
+    requests: Sequence[tuple[Table, Tensor]], norm: Optional[Norm] = None
+) -> list[Rows]:
+    """Reads the rows of each table's keys without a lease; missing ones as their initial values.
 
-    Returns one row a key, float32 `(n, dim)` on the device of `keys`, and for each key its place,
-    int64 in the shape of `keys`.
+    Returns for each request one row a key, on the device of the keys, and places in their shape.
     """
-    rows = torch.from_numpy(table.peek(as_keys(keys)))
-    return rows.to(keys.device), torch.arange(keys.numel(), device=keys.device).view(keys.shape)
+    found = []
+    for table, keys in requests:
+        rows = torch.from_numpy(table.peek(as_keys(keys)))
+        if norm is not None:
+            shorten(rows, norm)
+        places = torch.arange(keys.numel(), device=keys.device).view(keys.shape)
+        found.append(Rows(to_device(rows, keys.device), places))
+    return found
 
 
-def as_keys(keys: torch.Tensor) -> NDArray[np.int64]:
+def shorten(rows: Tensor, norm: Norm) -> Tensor:
+    """Scales those of `rows` that are too long, in place, as `torch.nn.functional.embedding` does.
+
+    Returns which they are: bool `(n,)`.
+    """
+    norms: Tensor = torch.linalg.vector_norm(rows, norm.order, dim=1)
+    too_long: Tensor = norms > norm.largest
+    rows[too_long] *= (norm.largest / (norms[too_long] + 1e-7)).unsqueeze(1)
+    return too_long
+
+
+def as_keys(keys: Tensor) -> NDArray[np.int64]:
     """The keys as a 1-D NumPy array, sharing memory where the tensor is int64 in host memory.
 
     Raises `TypeError` for a tensor that does not hold integers.
@@ -74,6 +154,28 @@ def as_keys(keys: torch.Tensor) -> NDArray[np.int64]:
     if keys.dtype not in _INTEGERS:
         raise TypeError(f"keys must be an integer tensor, not {keys.dtype}: use keys.long()")
     array: NDArray[np.int64] = keys.detach().reshape(-1).to("cpu", torch.int64).numpy()
+    return array
+
+
+def to_device(values: Tensor, device: torch.device) -> Tensor:
+    """`values`, which lie in host memory, on `device`: themselves on the CPU, else a copy on the
+    current stream that the caller need not wait for."""
+    if device.type == "cpu":
+        return values
+    if device.type == "cuda":
+        return values.pin_memory().to(device, non_blocking=True)
+    return values.to(device)
+
+
+def to_host(values: Tensor) -> NDArray[np.float32]:
+    """`values` as an array; from a CUDA device by way of page-locked memory."""
+    values = values.detach()
+    if values.device.type == "cuda":
+        host = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+        host.copy_(values, non_blocking=True)
+        torch.cuda.current_stream(values.device).synchronize()
+        values = host
+    array: NDArray[np.float32] = values.cpu().contiguous().numpy()
     return array
 
 

@@ -2,25 +2,86 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, Optional, Union
+from typing import TYPE_CHECKING, Any, Callable, Literal, Optional
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from typing_extensions import Self
 
-from .leaf import leased_rows, peeked_rows
+from .leaf import Norm, Rows, Sink, leased_rows, peeked_rows
+from .reference import check_reference, reference
 
 if TYPE_CHECKING:
     from embank import Table
 
-Mode = Literal["sum", "mean"]
+Mode = Literal["sum", "mean", "max"]
+MODES = ("sum", "mean", "max")
 
 
-class Embedding(nn.Module):
+class TableModule(nn.Module):
+    """A module whose weights are tables: what `Embedding`, `EmbeddingBag` and the collections share.
+
+    Its part of `state_dict()` is no tensor but says which checkpoint of which bank holds the rows;
+    `load_state_dict` raises unless the bank is at that checkpoint.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._sink: Optional[Sink] = None
+        self._frozen = False
+
+    def tables(self) -> list[Table]:
+        """The tables, each once."""
+        raise NotImplementedError
+
+    @property
+    def trains(self) -> bool:
+        """Whether a forward pass leases rows; else it peeks."""
+        return self.training and torch.is_grad_enabled() and not self._frozen
+
+    def get_extra_state(self) -> dict[str, Any]:
+        return reference(self.tables())
+
+    def set_extra_state(self, state: Any) -> None:
+        check_reference(self.tables(), state)
+
+
+class _OneTable(TableModule):
+    def __init__(self, table: Table, max_norm: Optional[float], norm_type: float) -> None:
+        super().__init__()
+        self.table = table
+        if max_norm is not None and not max_norm >= 0:
+            raise ValueError(f"max_norm must be 0 or more, not {max_norm}")
+        self.max_norm = max_norm
+        self.norm_type = norm_type
+
+    def tables(self) -> list[Table]:
+        return [self.table]
+
+    def _rows(self, keys: Tensor) -> Rows:
+        norm = None if self.max_norm is None else Norm(self.max_norm, self.norm_type)
+        if self.trains:
+            return leased_rows([(self.table, keys)], self._sink, norm)[0]
+        return peeked_rows([(self.table, keys)], norm)[0]
+
+    def _fill(self, embeddings: Tensor, padding_idx: Optional[int], freeze: bool) -> Self:
+        fill(self.table, embeddings, padding_idx)
+        self._frozen = freeze
+        return self
+
+
+class Embedding(_OneTable):
     """`torch.nn.Embedding` with a table for its weight.
 
     Args:
         table: Where the rows live. Its optimizer applies the gradients.
+        padding_idx: A key that stands for no row: it reads as zeros, gets no gradient, and is never
+            looked up. Any key, -1 too.
+        max_norm: Rows that are longer are shortened to it before they are used, in the table too
+            when training. This is a `put`: what another thread did to the row since is lost.
+        norm_type: Which norm: the p of the p-norm.
+        scale_grad_by_freq: Whether a row's gradient is divided by how often its key is in the batch.
 
     >>> import embank, embank.torch, torch
     >>> bank = embank.Bank("embedding.bank", memory_budget="16MiB")
@@ -31,28 +92,97 @@ class Embedding(nn.Module):
     >>> bank.close()
     """
 
-    def __init__(self, table: Table) -> None:
-        super().__init__()
-        self.table = table
+    def __init__(
+        self,
+        table: Table,
+        *,
+        padding_idx: Optional[int] = None,
+        max_norm: Optional[float] = None,
+        norm_type: float = 2.0,
+        scale_grad_by_freq: bool = False,
+    ) -> None:
+        super().__init__(table, max_norm, norm_type)
+        self.padding_idx = padding_idx
+        self.scale_grad_by_freq = scale_grad_by_freq
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        embeddings: Tensor,
+        table: Table,
+        *,
+        freeze: bool = True,
+        padding_idx: Optional[int] = None,
+        max_norm: Optional[float] = None,
+        norm_type: float = 2.0,
+        scale_grad_by_freq: bool = False,
+    ) -> Self:
+        """Puts row i of `embeddings` under key i of `table`, and makes a module of it.
+
+        Args:
+            embeddings: float32 `(n, dim)`. Optimizer state of rows that are there stays.
+            table: Where they go.
+            freeze: Whether forward passes only ever peek: the rows never learn. As in torch, they don't
+                unless told to.
+            padding_idx: As in the constructor; that row of `embeddings` is not put.
+            max_norm: As in the constructor.
+            norm_type: As in the constructor.
+            scale_grad_by_freq: As in the constructor.
+
+        >>> import embank, embank.torch, torch
+        >>> bank = embank.Bank("pretrained.bank", memory_budget="16MiB")
+        >>> matrix = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+        >>> words = embank.torch.Embedding.from_pretrained(matrix, bank.table("word", dim=2))
+        >>> words(torch.tensor([1, 0])).tolist()
+        [[3.0, 4.0], [1.0, 2.0]]
+        >>> bank.close()
+        """
+        module = cls(
+            table,
+            padding_idx=padding_idx,
+            max_norm=max_norm,
+            norm_type=norm_type,
+            scale_grad_by_freq=scale_grad_by_freq,
+        )
+        return module._fill(embeddings, padding_idx, freeze)
 
     def forward(self, input: Tensor) -> Tensor:
         """The rows of `input` (integers of any shape): float32 `(*input.shape, dim)`."""
-        rows, places = _rows(self, input)
-        return F.embedding(places, rows)
+        if self.padding_idx is None:
+            rows, places = self._rows(input)
+            padding_place = None
+        else:
+            rows, places, padding_place = self._padded(input, self.padding_idx)
+        return F.embedding(
+            places, rows, padding_idx=padding_place, scale_grad_by_freq=self.scale_grad_by_freq
+        )
+
+    def _padded(self, input: Tensor, padding_idx: int) -> tuple[Tensor, Tensor, int]:
+        """Rows with one of zeros behind them, where every place of padding points."""
+        kept = input != padding_idx
+        rows, kept_places = self._rows(input[kept])
+        places = torch.full(input.shape, len(rows), dtype=torch.int64, device=input.device)
+        places[kept] = kept_places
+        return torch.cat([rows, rows.new_zeros(1, self.table.dim)]), places, len(rows)
 
     def extra_repr(self) -> str:
-        return f"{self.table.name!r}, dim={self.table.dim}"
+        return f"{self.table.name!r}, dim={self.table.dim}" + _shown(
+            padding_idx=self.padding_idx, max_norm=self.max_norm
+        )
 
 
-class EmbeddingBag(nn.Module):
+class EmbeddingBag(_OneTable):
     """`torch.nn.EmbeddingBag` with a table for its weight.
 
     Args:
         table: Where the rows live. Its optimizer applies the gradients.
-        mode: How the rows of a bag become one: "mean" (the default, as in torch) or "sum".
+        mode: How the rows of a bag become one: "mean" (the default, as in torch), "sum" or "max".
         include_last_offset: `offsets` has one more entry, the length of `input`.
         padding_idx: A key that stands for no row: it adds nothing to its bag, does not count in
-            its mean, and is never looked up.
+            its mean, and is never looked up. Any key, -1 too.
+        max_norm: As for `Embedding`.
+        norm_type: As for `Embedding`.
+        scale_grad_by_freq: As for `Embedding`; not with mode "max".
 
     >>> import embank, embank.torch, torch
     >>> bank = embank.Bank("bag.bank", memory_budget="16MiB")
@@ -74,14 +204,44 @@ class EmbeddingBag(nn.Module):
         *,
         include_last_offset: bool = False,
         padding_idx: Optional[int] = None,
+        max_norm: Optional[float] = None,
+        norm_type: float = 2.0,
+        scale_grad_by_freq: bool = False,
     ) -> None:
-        super().__init__()
-        if mode not in ("sum", "mean"):
-            raise ValueError(f'mode must be "sum" or "mean", not {mode!r}')
-        self.table = table
+        super().__init__(table, max_norm, norm_type)
+        check_mode(mode)
+        if mode == "max" and scale_grad_by_freq:
+            raise ValueError('scale_grad_by_freq goes with mode "sum" or "mean", not "max"')
         self.mode: Mode = mode
         self.include_last_offset = include_last_offset
         self.padding_idx = padding_idx
+        self.scale_grad_by_freq = scale_grad_by_freq
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        embeddings: Tensor,
+        table: Table,
+        mode: Mode = "mean",
+        *,
+        freeze: bool = True,
+        include_last_offset: bool = False,
+        padding_idx: Optional[int] = None,
+        max_norm: Optional[float] = None,
+        norm_type: float = 2.0,
+        scale_grad_by_freq: bool = False,
+    ) -> Self:
+        """As `Embedding.from_pretrained`."""
+        module = cls(
+            table,
+            mode,
+            include_last_offset=include_last_offset,
+            padding_idx=padding_idx,
+            max_norm=max_norm,
+            norm_type=norm_type,
+            scale_grad_by_freq=scale_grad_by_freq,
+        )
+        return module._fill(embeddings, padding_idx, freeze)
 
     def forward(
         self,
@@ -94,45 +254,114 @@ class EmbeddingBag(nn.Module):
         Args:
             input: Integers: 1-D with `offsets`, or 2-D `(bags, keys per bag)` without.
             offsets: 1-D, where each bag begins in a 1-D `input`. An empty bag gives zeros.
-            per_sample_weights: float32 in the shape of `input`; for mode "sum" alone.
+            per_sample_weights: float32 in the shape of `input`; for mode "sum" alone. Gradients
+                flow to them.
 
         Raises:
             ValueError: Shapes that do not fit each other.
             TypeError: `input` does not hold integers.
             embank.StalenessTimeout: A row stayed at the table's staleness bound.
         """
-        keys, starts = _flat(input, offsets, self.include_last_offset)
-        weights = per_sample_weights
+        bags = Bags.of(
+            input, offsets, per_sample_weights, self.mode, self.include_last_offset, self.padding_idx
+        )
+        rows, places = self._rows(bags.keys)
+        if self.scale_grad_by_freq and rows.requires_grad:
+            # Not by torch's own option: on the CPU its bags divide by the counts of other keys (2.11).
+            counts = torch.bincount(places, minlength=len(rows)).clamp(min=1).unsqueeze(1)
+            on_gradient: Callable[[Callable[[Tensor], Tensor]], object] = rows.register_hook
+            on_gradient(lambda gradient: gradient / counts)
+        return bags.reduced(rows, places)
+
+    def extra_repr(self) -> str:
+        return f"{self.table.name!r}, dim={self.table.dim}, mode={self.mode!r}" + _shown(
+            padding_idx=self.padding_idx, max_norm=self.max_norm
+        )
+
+
+class Bags:
+    """The keys of one feature without its padding, and how their rows become one a bag."""
+
+    def __init__(
+        self,
+        keys: Tensor,
+        starts: Tensor,
+        weights: Optional[Tensor],
+        mode: Mode,
+        include_last_offset: bool,
+    ) -> None:
+        self.keys = keys
+        self._starts = starts
+        self._weights = weights
+        self._mode = mode
+        self._include_last_offset = include_last_offset
+
+    @classmethod
+    def of(
+        cls,
+        input: Tensor,
+        offsets: Optional[Tensor],
+        weights: Optional[Tensor],
+        mode: Mode,
+        include_last_offset: bool,
+        padding_idx: Optional[int],
+    ) -> Bags:
+        """Checks the arguments of a call and brings them into one form."""
+        keys, starts = _flat(input, offsets, include_last_offset)
         if weights is not None:
+            if mode != "sum":
+                raise ValueError(f'per_sample_weights go with mode "sum", not {mode!r}')
             if weights.shape != input.shape:
                 raise ValueError(
                     f"per_sample_weights has shape {tuple(weights.shape)}, "
                     f"input has {tuple(input.shape)}: they must be the same"
                 )
             weights = weights.reshape(-1)
-        if self.padding_idx is not None:
-            kept = keys != self.padding_idx
+        if padding_idx is not None:
+            kept = keys != padding_idx
             skipped_before = F.pad((~kept).cumsum(0), (1, 0))
             keys, starts = keys[kept], starts - skipped_before[starts]
             weights = None if weights is None else weights[kept]
-        rows, places = _rows(self, keys)
+        return cls(keys, starts, weights, mode, include_last_offset)
+
+    def reduced(self, rows: Tensor, places: Tensor) -> Tensor:
+        """One row a bag, from the keys' places in `rows`."""
         return F.embedding_bag(
             places,
             rows,
-            starts,
-            mode=self.mode,
-            per_sample_weights=weights,
-            include_last_offset=self.include_last_offset,
+            self._starts,
+            mode=self._mode,
+            per_sample_weights=self._weights,
+            include_last_offset=self._include_last_offset,
         )
 
-    def extra_repr(self) -> str:
-        return f"{self.table.name!r}, dim={self.table.dim}, mode={self.mode!r}"
+
+def check_mode(mode: str) -> None:
+    if mode not in MODES:
+        raise ValueError(f'mode must be "sum", "mean" or "max", not {mode!r}')
 
 
-def _rows(module: "Union[Embedding, EmbeddingBag]", keys: Tensor) -> tuple[Tensor, Tensor]:
-    if module.training and torch.is_grad_enabled():
-        return leased_rows(module.table, keys)
-    return peeked_rows(module.table, keys)
+def fill(table: Table, embeddings: Tensor, padding_idx: Optional[int]) -> None:
+    """Puts row i of `embeddings` under key i, some at a time, and leaves the padding out."""
+    if embeddings.dim() != 2 or embeddings.shape[1] != table.dim:
+        raise ValueError(
+            f"embeddings must have shape (n, {table.dim}), the rows of table {table.name!r}; "
+            f"found {tuple(embeddings.shape)}"
+        )
+    for begin in range(0, len(embeddings), _PUT_ROWS):
+        rows = embeddings[begin : begin + _PUT_ROWS].detach().cpu()
+        keys = torch.arange(begin, begin + len(rows))
+        if padding_idx is not None:
+            kept = keys != padding_idx
+            keys, rows = keys[kept], rows[kept]
+        table.put(keys.numpy(), rows.numpy())
+
+
+_PUT_ROWS = 1 << 16
+
+
+def _shown(**options: object) -> str:
+    return "".join(f", {name}={value}" for name, value in options.items() if value is not None)
 
 
 def _flat(

@@ -1,0 +1,189 @@
+"""Several tables in one module."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Optional, Union
+
+import torch
+from torch import Tensor
+
+from .leaf import Rows, leased_rows, peeked_rows
+from .modules import Bags, Mode, TableModule, check_mode
+
+if TYPE_CHECKING:
+    from embank import Table
+
+Jagged = Union[Tensor, tuple[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
+
+
+class _Collection(TableModule):
+    """Features by name, each with its table; a table may serve several."""
+
+    def __init__(self, features: Mapping[str, Table]) -> None:
+        super().__init__()
+        if not features:
+            raise ValueError("a collection needs a feature: {name: table}")
+        self.features = dict(features)
+        # Two objects of one table are one table.
+        self._identity = {
+            name: (id(table.bank), table.name) for name, table in self.features.items()
+        }
+        self._table = {self._identity[name]: table for name, table in self.features.items()}
+
+    def tables(self) -> list[Table]:
+        return list(self._table.values())
+
+    def _check_names(self, given: Mapping[str, object]) -> None:
+        missing = [name for name in self.features if name not in given]
+        unknown = [name for name in given if name not in self.features]
+        if missing or unknown:
+            raise ValueError(
+                f"features must be {list(self.features)}; missing: {missing}, unknown: {unknown}"
+            )
+
+    def _rows(self, keys: Mapping[str, Tensor]) -> dict[str, Rows]:
+        """Looks all features' keys up, each table's in one batch, each bank's tables in one call."""
+        of_table: dict[tuple[int, str], list[str]] = {}
+        for name in keys:
+            of_table.setdefault(self._identity[name], []).append(name)
+        of_bank: dict[int, list[tuple[int, str]]] = {}
+        for identity in of_table:
+            of_bank.setdefault(identity[0], []).append(identity)
+        found: dict[str, Rows] = {}
+        for identities in of_bank.values():
+            requests = [
+                (self._table[at], torch.cat([keys[name].reshape(-1) for name in of_table[at]]))
+                for at in identities
+            ]
+            if self.trains:
+                answers = leased_rows(requests, self._sink)
+            else:
+                answers = peeked_rows(requests)
+            for at, answer in zip(identities, answers):
+                names = of_table[at]
+                places = torch.split(answer.places, [keys[name].numel() for name in names])
+                for name, some in zip(names, places):
+                    found[name] = Rows(answer.rows, some.view(keys[name].shape))
+        return found
+
+    def extra_repr(self) -> str:
+        return ", ".join(
+            f"{name!r}: {table.name!r} dim={table.dim}" for name, table in self.features.items()
+        )
+
+
+class EmbeddingCollection(_Collection):
+    """Rows for several features, out of several tables, in one call.
+
+    Each forward pass asks each table once, whatever the number of its features, and all tables of a
+    bank in one call. In the backward pass each table takes one step.
+
+    Args:
+        features: The table of each feature; features may share one.
+
+    >>> import embank, embank.torch, torch
+    >>> bank = embank.Bank("collection.bank", memory_budget="16MiB")
+    >>> users, items = bank.table("user", dim=4), bank.table("item", dim=8)
+    >>> model = embank.torch.EmbeddingCollection({"user": users, "seen": items, "next": items})
+    >>> batch = {"user": torch.tensor([7, 9]), "seen": torch.zeros(2, 5, dtype=torch.int64),
+    ...          "next": torch.tensor([1, 2])}
+    >>> {name: tuple(rows.shape) for name, rows in model(batch).items()}
+    {'user': (2, 4), 'seen': (2, 5, 8), 'next': (2, 8)}
+    >>> bank.close()
+    """
+
+    def forward(self, features: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """For each feature the rows of its keys: float32 `(*keys.shape, dim)`.
+
+        Raises:
+            ValueError: A feature is missing or unknown.
+            TypeError: Keys that are no integers.
+        """
+        self._check_names(features)
+        found = self._rows({name: features[name] for name in self.features})
+        return {
+            name: torch.nn.functional.embedding(places, rows)
+            for name, (rows, places) in found.items()
+        }
+
+
+class EmbeddingBagCollection(_Collection):
+    """Bags of several features, out of several tables, in one call.
+
+    The namesake of TorchRec's, with tensors in place of its jagged ones. Each forward pass asks each table once, and
+    all tables of a bank in one call. In the backward pass each table takes one step.
+
+    Args:
+        features: The table of each feature; features may share one.
+        mode: "sum" (the default, as in TorchRec), "mean" or "max", for all features or by name.
+        include_last_offset: Whether `offsets` have one more entry, the number of keys.
+        padding_idx: A key that stands for no row, in every feature.
+
+    >>> import embank, embank.torch, torch
+    >>> bank = embank.Bank("bags.bank", memory_budget="16MiB")
+    >>> users, items = bank.table("user", dim=4), bank.table("item", dim=8)
+    >>> model = embank.torch.EmbeddingBagCollection({"user": users, "seen": items, "liked": items})
+    >>> bags = model({
+    ...     "user": torch.tensor([[7], [9]]),                                # 2-D: a bag a row
+    ...     "seen": (torch.tensor([1, 2, 3]), torch.tensor([0, 2])),         # keys and offsets
+    ...     "liked": (torch.tensor([1, 3]), torch.tensor([0, 1]), torch.ones(2)),  # and weights
+    ... })
+    >>> torch.cat(list(bags.values()), dim=1).shape
+    torch.Size([2, 20])
+    >>> bank.close()
+    """
+
+    def __init__(
+        self,
+        features: Mapping[str, Table],
+        mode: Union[Mode, Mapping[str, Mode]] = "sum",
+        *,
+        include_last_offset: bool = False,
+        padding_idx: Optional[int] = None,
+    ) -> None:
+        super().__init__(features)
+        if isinstance(mode, str):
+            self.modes: dict[str, Mode] = dict.fromkeys(self.features, mode)
+        else:
+            self._check_names(mode)
+            self.modes = {name: mode[name] for name in self.features}
+        for each in self.modes.values():
+            check_mode(each)
+        self.include_last_offset = include_last_offset
+        self.padding_idx = padding_idx
+
+    def forward(self, features: Mapping[str, Jagged]) -> dict[str, Tensor]:
+        """For each feature its bags, each reduced to a row: float32 `(bags, dim)`.
+
+        Args:
+            features: For each feature its keys as a 2-D tensor `(bags, keys per bag)`, or 1-D as a tuple
+                `(keys, offsets)` or `(keys, offsets, per_sample_weights)`.
+
+        Raises:
+            ValueError: A feature is missing or unknown, or shapes do not fit each other.
+            TypeError: Keys that are no integers.
+        """
+        self._check_names(features)
+        bags = {name: self._bags(name, features[name]) for name in self.features}
+        found = self._rows({name: of.keys for name, of in bags.items()})
+        return {name: of.reduced(*found[name]) for name, of in bags.items()}
+
+    def _bags(self, name: str, jagged: Jagged) -> Bags:
+        offsets: Optional[Tensor] = None
+        weights: Optional[Tensor] = None
+        if isinstance(jagged, Tensor):
+            keys = jagged
+        else:
+            keys, offsets, *rest = jagged
+            weights = rest[0] if rest else None
+        try:
+            return Bags.of(
+                keys, offsets, weights, self.modes[name], self.include_last_offset, self.padding_idx
+            )
+        except ValueError as error:
+            raise ValueError(f"feature {name!r}: {error}") from None
+
+    def extra_repr(self) -> str:
+        modes = ", ".join(f"{name!r}: {mode!r}" for name, mode in self.modes.items())
+        return f"{super().extra_repr()}, mode={{{modes}}}"

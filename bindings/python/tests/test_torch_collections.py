@@ -1,0 +1,118 @@
+"""Several tables in one module: one call for all, one step for each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import embank
+
+torch = pytest.importorskip("torch")
+
+import embank.torch  # noqa: E402
+
+
+@pytest.fixture
+def tables(bank: embank.Bank) -> list[embank.Table]:
+    """"a" of 2 columns and "b" of 3, all ones, SGD with a rate of 0.5."""
+    options: Any = {"optimizer": embank.SGD(lr=0.5), "initializer": embank.Constant(1.0)}
+    return [bank.table("a", dim=2, **options), bank.table("b", dim=3, **options)]
+
+
+def test_many_gets_equal_single_ones(tables: list[embank.Table]) -> None:
+    a, b = tables
+    a.put([1, 2], [[1.0, 2.0], [3.0, 4.0]])
+    leases = embank.get_many([(b, [5, 5, 6]), (a, torch.tensor([2, 1, 2]))])
+    assert [lease.rows.shape for lease in leases] == [(2, 3), (2, 2)]
+    assert leases[1].rows.tolist() == [[3.0, 4.0], [1.0, 2.0]]
+    assert leases[1].inverse.tolist() == [0, 1, 0]
+    assert (a.outstanding(2), b.outstanding(5)) == (1, 1)
+    leases[0].apply(np.ones((2, 3), np.float32))
+    leases[1].release()
+    assert b.peek([5])[0, 0] == 0.5
+    assert (a.outstanding(2), b.outstanding(5)) == (0, 0)
+    assert embank.get_many([]) == []
+
+
+def test_many_gets_take_all_leases_or_none(tmp_path: Path) -> None:
+    with embank.Bank(tmp_path / "own", memory_budget="16MiB", wait_timeout=0.1) as bank:
+        first = bank.table("first", dim=1, staleness_bound=0)
+        second = bank.table("second", dim=1, staleness_bound=0)
+        held = second.get([7])
+        with pytest.raises(embank.StalenessTimeout):
+            embank.get_many([(first, [1]), (second, [7])])
+        assert first.outstanding(1) == 0
+        held.release()
+        for lease in embank.get_many([(second, [7]), (first, [1])]):
+            lease.release()
+
+
+def test_many_gets_of_one_table_or_two_banks_are_refused(
+    tmp_path: Path, tables: list[embank.Table]
+) -> None:
+    a, b = tables
+    with pytest.raises(ValueError, match='"a" comes twice'):
+        embank.get_many([(a, [1]), (b, [1]), (a.bank.open_table("a"), [2])])
+    with embank.Bank(tmp_path / "other", memory_budget="16MiB") as other:
+        with pytest.raises(ValueError, match="two banks"):
+            embank.get_many([(a, [1]), (other.table("a", dim=2), [1])])
+    with pytest.raises(TypeError, match="integers"):
+        embank.get_many([(a, [1]), (b, [0.5])])
+    assert a.outstanding(1) is None, "nothing was made"
+
+
+def test_a_shared_table_takes_one_step(tables: list[embank.Table]) -> None:
+    a, b = tables
+    module = embank.torch.EmbeddingCollection({"x": a, "y": b, "z": a})
+    out = module({"x": torch.tensor([1, 2]), "y": torch.tensor([[1]]), "z": torch.tensor([[2]])})
+    assert a.outstanding(2) == 1, "one lease for both features"
+    assert {name: tuple(rows.shape) for name, rows in out.items()} == {
+        "x": (2, 2), "y": (1, 1, 3), "z": (1, 1, 2),
+    }
+    sum(rows.sum() for rows in out.values()).backward()
+    assert a.peek([1, 2])[:, 0].tolist() == [0.5, 0.0]
+    assert b.peek([1])[:, 0].tolist() == [0.5]
+    assert a.stats()["applies"] == 1
+
+
+def test_two_objects_of_one_table_are_one(bank: embank.Bank, tables: list[embank.Table]) -> None:
+    module = embank.torch.EmbeddingCollection({"x": tables[0], "z": bank.open_table("a")})
+    assert len(module.tables()) == 1
+    sum(rows.sum() for rows in module({"x": torch.tensor([1]), "z": torch.tensor([1])}).values()).backward()
+    assert tables[0].peek([1])[0, 0] == 0.0
+
+
+def test_tables_of_two_banks_in_one_module(tmp_path: Path, tables: list[embank.Table]) -> None:
+    with embank.Bank(tmp_path / "other", memory_budget="16MiB") as bank:
+        other = bank.table("a", dim=2, optimizer=embank.SGD(lr=0.5), initializer=embank.Zeros())
+        module = embank.torch.EmbeddingCollection({"x": tables[0], "y": other})
+        keys = torch.tensor([1])
+        out = module({"x": keys, "y": keys})
+        (out["x"] + out["y"]).sum().backward()
+        assert tables[0].peek([1])[0, 0] == 0.5
+        assert other.peek([1])[0, 0] == -0.5
+
+
+def test_evaluation_peeks(tables: list[embank.Table]) -> None:
+    module = embank.torch.EmbeddingBagCollection({"x": tables[0], "y": tables[1]}, padding_idx=-1)
+    with torch.no_grad():
+        out = module({"x": torch.tensor([[1, -1]]), "y": (torch.tensor([3]), torch.tensor([0, 1]))})
+    assert out["x"].tolist() == [[1.0, 1.0]]
+    assert out["y"].tolist() == [[1.0] * 3, [0.0] * 3]
+    assert not tables[0].contains([1, -1]).any()
+
+
+def test_wrong_features_are_named(tables: list[embank.Table]) -> None:
+    module = embank.torch.EmbeddingBagCollection({"x": tables[0], "y": tables[1]})
+    with pytest.raises(ValueError, match=r"missing: \['y'\], unknown: \['z'\]"):
+        module({"x": torch.tensor([[1]]), "z": torch.tensor([[1]])})
+    with pytest.raises(ValueError, match="feature 'x': a 1-D input needs offsets"):
+        module({"x": torch.tensor([1]), "y": torch.tensor([[1]])})
+    with pytest.raises(ValueError, match="needs a feature"):
+        embank.torch.EmbeddingCollection({})
+    with pytest.raises(ValueError, match="mode must be"):
+        embank.torch.EmbeddingBagCollection({"x": tables[0]}, mode="min")  # type: ignore[arg-type]
+    assert "'x': 'a' dim=2" in repr(module)

@@ -1,0 +1,132 @@
+"""State dicts refer to checkpoints, and load only where the rows are."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import embank
+
+torch = pytest.importorskip("torch")
+
+import embank.torch  # noqa: E402
+
+
+@contextmanager
+def opened(path: Path, **options: Any) -> Iterator[tuple[embank.Bank, Any]]:
+    with embank.Bank(path, memory_budget="16MiB", **options) as bank:
+        if options.get("read_only"):
+            table = bank.open_table("t")
+        else:
+            table = bank.table("t", dim=2, optimizer=embank.SGD(lr=1.0))
+        yield bank, torch.nn.Sequential(embank.torch.Embedding(table), torch.nn.Linear(2, 1))
+
+
+def train(model: Any) -> None:
+    model(torch.tensor([1, 2])).sum().backward()
+
+
+def saved(state: Any) -> bytes:
+    file = io.BytesIO()
+    torch.save(state, file)
+    return file.getvalue()
+
+
+def loaded(state: bytes) -> Any:
+    return torch.load(io.BytesIO(state), weights_only=True)
+
+
+def test_a_state_dict_loads_where_its_checkpoint_is(tmp_path: Path) -> None:
+    with opened(tmp_path / "bank") as (bank, model):
+        train(model)
+        number = bank.checkpoint()
+        state = saved(model.state_dict())
+        model.load_state_dict(loaded(state))
+    with opened(tmp_path / "bank") as (bank, model):
+        assert bank.last_checkpoint == number
+        model.load_state_dict(loaded(state))
+    embank.copy_checkpoint(tmp_path / "bank", tmp_path / "copy")
+    with opened(tmp_path / "copy") as (bank, model):
+        model.load_state_dict(loaded(state))
+    with opened(tmp_path / "copy", read_only=True, checkpoint=number) as (bank, model):
+        model.load_state_dict(loaded(state))
+
+
+def test_rows_that_went_on_are_told_with_the_way_back(tmp_path: Path) -> None:
+    with opened(tmp_path / "bank") as (bank, model):
+        train(model)
+        first = bank.checkpoint()
+        state = saved(model.state_dict())
+        train(model)
+        with pytest.raises(ValueError, match=f"changed since checkpoint {first}; close"):
+            model.load_state_dict(loaded(state))
+        second = bank.checkpoint()
+        with pytest.raises(ValueError, match="roll_back"):
+            model.load_state_dict(loaded(state))
+    with opened(tmp_path / "bank", read_only=True, checkpoint=first) as (bank, model):
+        model.load_state_dict(loaded(state))
+    assert embank.roll_back(tmp_path / "bank", first) == [second]
+    with opened(tmp_path / "bank") as (bank, model):
+        model.load_state_dict(loaded(state))
+        train(model)
+        assert bank.checkpoint() == second, "the number is given anew, the id is not"
+
+
+def test_a_checkpoint_that_is_gone_or_of_another_bank_is_told(tmp_path: Path) -> None:
+    with opened(tmp_path / "bank", checkpoints_kept=1) as (bank, model):
+        bank.checkpoint()
+        state = saved(model.state_dict())
+        bank.checkpoint()
+        with pytest.raises(ValueError, match=r"does not hold \(it keeps \[2\]\)"):
+            model.load_state_dict(loaded(state))
+    with opened(tmp_path / "other") as (bank, model):
+        bank.checkpoint()
+        with pytest.raises(ValueError, match="another bank"):
+            model.load_state_dict(loaded(state))
+
+
+def test_a_state_dict_between_checkpoints_is_refused(tmp_path: Path) -> None:
+    with opened(tmp_path / "bank") as (bank, model):
+        never = saved(model.state_dict())
+        train(model)
+        with pytest.raises(ValueError, match=r"embank\.torch\.save"):
+            model.load_state_dict(loaded(never))
+        bank.checkpoint()
+        train(model)
+        state = saved(model.state_dict())
+        bank.checkpoint()
+    with opened(tmp_path / "bank") as (bank, model):
+        with pytest.raises(ValueError, match=r"embank\.torch\.save"):
+            model.load_state_dict(loaded(state))
+
+
+def test_a_state_dict_in_the_blob_belongs_to_the_checkpoint(tmp_path: Path) -> None:
+    with opened(tmp_path / "bank") as (bank, model):
+        train(model)
+        bank.checkpoint(saved(model.state_dict()))
+    with opened(tmp_path / "bank") as (bank, model):
+        assert bank.recovered is not None
+        state = bank.recovered.blob
+        model.load_state_dict(loaded(state))
+        train(model)
+        with pytest.raises(ValueError, match="changed since"):
+            model.load_state_dict(loaded(state))
+
+
+def test_another_table_is_refused(tmp_path: Path) -> None:
+    with opened(tmp_path / "bank") as (bank, model):
+        bank.checkpoint()
+        state = loaded(saved(model.state_dict()))
+        other = torch.nn.Sequential(
+            embank.torch.Embedding(bank.table("u", dim=2)), torch.nn.Linear(2, 1)
+        )
+        with pytest.raises(ValueError, match=r"tables \[\('t', 2\)\]"):
+            other.load_state_dict(state)
+        state["0._extra_state"] = {"embank": 99}
+        with pytest.raises(ValueError, match="not made by this version"):
+            model.load_state_dict(state)
