@@ -8,6 +8,8 @@ mod compact;
 mod copy;
 mod delta;
 mod dump;
+mod export;
+mod import;
 mod output;
 mod plan;
 mod repair;
@@ -22,8 +24,8 @@ use clap::{Parser, Subcommand};
 
 /// Looks at Embank banks, verifies, dumps, compacts and repairs them
 ///
-/// A bank is a directory with a file BANK. All subcommands but `compact`, `rollback` and `apply-delta` leave it as it
-/// is, to the byte, and work while another process has it open; they show kept checkpoints, never what came after the
+/// A bank is a directory with a file BANK. All subcommands but `compact`, `import`, `rollback` and `apply-delta` leave it
+/// as it is, to the byte, and work while another process has it open; they show kept checkpoints, never what came after the
 /// newest.
 ///
 /// Exit status: 0 if all is well, 1 if damage was found, 2 if the command could not run.
@@ -71,6 +73,16 @@ enum Command {
     /// Rows of embedding tables are printed as numbers, other values as hexadecimal digits. Rows come in no
     /// particular order; keys that are asked for with --key come in that order.
     Dump(dump::Args),
+    /// Writes a table to a file: safetensors, npy or Parquet, beside a process that writes the bank
+    ///
+    /// In constant memory, as a checkpoint holds the table. The file gets its name when it is complete and on stable
+    /// storage. docs/export.md tells what lies where in it.
+    Export(export::Args),
+    /// Puts the rows of a file into a table, and takes a checkpoint with the blob of the newest
+    ///
+    /// Reads what `export` writes, and matrices that others made: row i is the row of key i, unless there are keys. A
+    /// row that is there is replaced.
+    Import(import::Args),
     /// Brings every intact row of a damaged bank into a new one, and says what was lost
     ///
     /// Goes by the newest checkpoint whose manifest or index is whole, and by the log alone where the index is
@@ -120,6 +132,8 @@ fn run(command: Command) -> Result<Ending> {
         Command::ExportDelta(args) => delta::export(&args),
         Command::ApplyDelta(args) => delta::apply(&args),
         Command::Dump(args) => dump::run(&args),
+        Command::Export(args) => export::run(&args),
+        Command::Import(args) => import::run(&args),
         Command::Repair(args) => repair::run(&args),
         Command::Rollback(args) => rollback::run(&args),
         Command::Plan(args) => plan::run(&args),

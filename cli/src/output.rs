@@ -4,6 +4,7 @@ use std::io::{self, ErrorKind, Write};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
+use embank::TransferProgress;
 use embank_kv::inspect::{Damage, Progress};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
@@ -125,6 +126,29 @@ impl Bar {
 }
 
 impl Drop for Bar {
+    fn drop(&mut self) {
+        self.0.finish_and_clear();
+    }
+}
+
+/// A bar of rows on stderr; nothing is drawn where stderr is not a terminal.
+pub(crate) struct RowBar(ProgressBar);
+
+impl RowBar {
+    pub(crate) fn new(what: &'static str) -> Self {
+        let style =
+            ProgressStyle::with_template("{prefix} {bar:40} {human_pos}/{human_len} rows {eta}");
+        let style = style.expect("the template is well formed");
+        RowBar(ProgressBar::new(0).with_style(style).with_prefix(what))
+    }
+
+    pub(crate) fn show(&self, progress: TransferProgress) {
+        self.0.set_length(progress.rows_total);
+        self.0.set_position(progress.rows_done);
+    }
+}
+
+impl Drop for RowBar {
     fn drop(&mut self) {
         self.0.finish_and_clear();
     }

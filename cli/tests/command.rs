@@ -281,3 +281,48 @@ fn rollback_asks_first_and_goes_back_to_the_checkpoint() {
     let gone = embank(dir.path(), "rollback 2 --yes");
     assert!(text(&gone).contains("has no checkpoint 2"), "{}", text(&gone));
 }
+
+#[test]
+fn a_table_goes_out_and_comes_into_a_new_bank() {
+    let dir = bank();
+    let files = tempfile::tempdir().unwrap();
+    for suffix in ["safetensors", "npy", "parquet"] {
+        let file = files.path().join("user").with_extension(suffix);
+        let (report, status) = json(dir.path(), &format!("export user {} --state", file.display()));
+        assert_eq!((status, &report["rows"]), (0, &Value::from(ROWS)));
+        let copy = files.path().join(suffix);
+        let create = if suffix == "npy" { "--create --dim 3 --no-state" } else { "--create" };
+        let (report, status) = json(&copy, &format!("import user {} {create}", file.display()));
+        assert_eq!((status, &report["rows"]), (0, &Value::from(ROWS)));
+        assert_eq!(report["with_state"], suffix != "npy");
+        let dump = |dir: &Path| text(&embank(dir, "dump user --key 0 --key 499 --format text"));
+        assert_eq!(dump(&copy), dump(dir.path()));
+    }
+    let file = files.path().join("user.safetensors");
+    let output = embank(dir.path(), &format!("import nothing {}", file.display()));
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output).contains("--create"), "{}", text(&output));
+    let output = embank(dir.path(), &format!("export item {} --dense", file.display()));
+    assert!(text(&output).contains("--fill-missing") || text(&output).contains("fill missing"));
+}
+
+/// A file that may not grow beyond 4 KiB stands for a full disk: the write fails midway.
+#[test]
+fn an_export_that_finds_no_space_leaves_nothing() {
+    let dir = bank();
+    for suffix in ["safetensors", "npy", "parquet"] {
+        let files = tempfile::tempdir().unwrap();
+        let file = files.path().join("user").with_extension(suffix);
+        let mut command = Command::new("bash");
+        let line = "ulimit -f 4; trap '' XFSZ; exec \"$0\" export \"$1\" user \"$2\" --state";
+        command.args(["-c", line, env!("CARGO_BIN_EXE_embank")]).arg(dir.path()).arg(&file);
+        let forking = FORKS.lock().unwrap();
+        let started = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        drop(forking);
+        let output = started.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{}", text(&output));
+        assert!(text(&output).contains("File too large"), "{}", text(&output));
+        assert!(text(&output).contains("user."), "{}", text(&output));
+        assert_eq!(fs::read_dir(files.path()).unwrap().count(), 0, "{suffix}");
+    }
+}

@@ -1,5 +1,6 @@
 //! What can go wrong with banks and tables, and what the caller can do about it.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::holders::LeaseInfo;
@@ -151,6 +152,17 @@ pub enum Error {
         /// The gradient, after duplicates were summed.
         value: f32,
     },
+    /// A file can't be imported. Rows of the batches before the one that failed are in the table.
+    #[error("{} can't be imported: {what}", path.display())]
+    UnreadableFile {
+        /// The file.
+        path: PathBuf,
+        /// What was expected and found, and in which row and column.
+        what: String,
+    },
+    /// The caller ended an export, import or eviction by what it told its progress.
+    #[error("the caller ended it before it was through")]
+    Cancelled,
     /// An earlier lookahead met an error while it read ahead. Its rows stay on disk, and a Get still
     /// finds them there or meets the same error.
     #[error("looking ahead failed earlier: {0}")]

@@ -40,8 +40,11 @@ mod bank;
 mod checkpoints;
 mod config;
 mod error;
+mod export;
+mod files;
 mod gradients;
 mod holders;
+mod import;
 mod initializer;
 mod lease;
 mod lookahead;
@@ -65,7 +68,10 @@ pub use embank_kv::{
     StoreStats,
 };
 pub use error::{Error, Result};
+pub use export::{DenseRows, ExportOptions, Exported};
+pub use files::{FileFormat, TransferProgress};
 pub use holders::LeaseInfo;
+pub use import::{ImportOptions, Imported, exported_config};
 pub use initializer::Initializer;
 pub use lease::Lease;
 pub use lookahead::LookaheadReceipt;

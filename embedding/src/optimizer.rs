@@ -89,6 +89,11 @@ impl Optimizer {
         }
     }
 
+    /// Whether `other`'s state means the same.
+    pub(crate) fn is_kind_of(&self, other: &Self) -> bool {
+        std::mem::discriminant(self) == std::mem::discriminant(other)
+    }
+
     /// Fills the state of a new row.
     pub(crate) fn start(&self, state: &mut [f32]) {
         if let Optimizer::Adagrad { initial_accumulator, .. } = *self {

@@ -27,6 +27,11 @@ impl RowLayout {
         }
     }
 
+    /// How many f32 of optimizer state a row has.
+    pub(crate) fn state_values(&self) -> usize {
+        self.state_values
+    }
+
     /// Whether rows hold more than their vector.
     pub(crate) fn has_state(&self) -> bool {
         self.state_values != 0

@@ -71,6 +71,13 @@ impl Scan {
         Ok(Some(ScannedRow { key: row.key, vector }))
     }
 
+    /// The next row as the store keeps it.
+    pub(crate) fn next_value(&mut self) -> Result<Option<(u64, &[u8])>> {
+        let Some(row) = self.rows.next_row()? else { return Ok(None) };
+        self.remaining = self.remaining.saturating_sub(1);
+        Ok(Some((row.key, row.value)))
+    }
+
     /// Fills `keys` and `rows`, which holds keys * dim values, with the next rows, and returns how many those
     /// are: fewer than fit at the end only, 0 after the last.
     ///

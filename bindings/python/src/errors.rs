@@ -23,6 +23,7 @@ import_exception!(embank.errors, QuotaExceeded);
 import_exception!(embank.errors, StalenessTimeout);
 import_exception!(embank.errors, StoreIOError);
 import_exception!(embank.errors, TableMismatch);
+import_exception!(embank.errors, UnreadableFile);
 
 /// The exception for `error`, with the facts that the class documents as its attributes.
 pub(crate) fn to_python(py: Python<'_>, error: &Error) -> PyErr {
@@ -61,6 +62,11 @@ pub(crate) fn to_python(py: Python<'_>, error: &Error) -> PyErr {
             ],
         ),
         Error::TableDropped { .. } => NoSuchTable::new_err(text),
+        Error::UnreadableFile { path, .. } => with_attributes(
+            py,
+            UnreadableFile::new_err(text),
+            [("path", path.to_string_lossy().into_py_any(py))],
+        ),
         Error::ConfigMismatch { .. } => TableMismatch::new_err(text),
         Error::InvalidConfig { .. }
         | Error::ShapeMismatch { .. }

@@ -27,6 +27,7 @@ mod bank;
 mod bank_cell;
 mod checkpoints;
 mod errors;
+mod files;
 mod lease;
 mod many;
 mod scalars;

@@ -1,5 +1,6 @@
 //! `Table`: rows by key.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use embank::{Missing, UniqueKeys};
@@ -11,6 +12,7 @@ use pyo3::types::PyDict;
 use crate::arrays::{self, Keys, Rows};
 use crate::bank::PyBank;
 use crate::bank_cell::{BankCell, TableKey};
+use crate::files::{self, ExportArguments, ImportArguments};
 use crate::lease::{Held, PyDistinctLease, PyLease};
 use crate::scan::PyScan;
 use crate::{scalars, stats};
@@ -320,6 +322,106 @@ impl PyTable {
     #[pyo3(signature = (batch_size = None))]
     fn scan(&self, py: Python<'_>, batch_size: Option<&Bound<'_, PyAny>>) -> PyResult<PyScan> {
         PyScan::begin(py, &self.cell, &self.key, batch_size)
+    }
+
+    /// Writes the table to a file, as the newest checkpoint holds it: safetensors, npy or Parquet.
+    ///
+    /// In constant memory, while training goes on. What came after the newest checkpoint is not in it: take one first
+    /// to have it. The file gets its name when it is complete and on stable storage; after an error nothing of
+    /// it is there. docs/export.md tells what lies where in it.
+    ///
+    /// Args:
+    ///     path: `x.safetensors` (tensors `keys`, `rows`, `state`), `x.npy` (files `x.keys.npy`,
+    ///         `x.rows.npy`, `x.state.npy`) or `x.parquet` (columns `key`, `vector`, `state`).
+    ///     format: "safetensors", "npy" or "parquet", whatever the suffix says.
+    ///     state: Also the optimizer's state, so that an import restores training exactly.
+    ///     dense: One matrix in order of the keys, 0 to n - 1, without them; not for Parquet.
+    ///     rows: The n of a dense file; the largest key and one, by default.
+    ///     fill_missing: Keys of a dense file that have no row get their initial values; else they
+    ///         are an error.
+    ///     progress: Called with (rows done, rows in all) after each batch of rows. What it raises ends
+    ///         the export.
+    ///
+    /// Returns:
+    ///     A dictionary: `checkpoint`, `rows`, `filled_rows`, `bytes`, `files`.
+    ///
+    /// Raises:
+    ///     ValueError: There is no checkpoint yet, the suffix says no format, or the keys make no
+    ///         dense table.
+    ///     StoreIOError: The file can't be written.
+    ///
+    /// >>> import embank
+    /// >>> bank = embank.Bank("export.bank", memory_budget="16MiB")
+    /// >>> table = bank.table("item", dim=2)
+    /// >>> table.put([5, 6], [[1.0, 2.0], [3.0, 4.0]])
+    /// >>> number = bank.checkpoint()
+    /// >>> table.export("item.safetensors")["rows"]
+    /// 2
+    /// >>> copy = bank.table("copy", dim=2)
+    /// >>> copy.import_from("item.safetensors")
+    /// {'rows': 2, 'with_state': False}
+    /// >>> copy.peek([6, 5]).tolist()
+    /// [[3.0, 4.0], [1.0, 2.0]]
+    /// >>> bank.close()
+    #[pyo3(signature = (path, *, format = None, state = false, dense = false, rows = None,
+                        fill_missing = false, progress = None))]
+    #[expect(clippy::too_many_arguments, reason = "Python's keyword arguments")]
+    fn export<'py>(
+        &self,
+        py: Python<'py>,
+        path: PathBuf,
+        format: Option<&str>,
+        state: bool,
+        dense: bool,
+        rows: Option<&Bound<'py, PyAny>>,
+        fill_missing: bool,
+        progress: Option<Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        let arguments = ExportArguments { format, state, dense, rows, fill_missing, progress };
+        files::export(py, (&self.cell, self.key.number), path, arguments)
+    }
+
+    /// Puts the rows of a file into the table: what `export` wrote, or a matrix that others made.
+    ///
+    /// In constant memory. A row that is there is replaced; of equal keys, the last one in the file stays.
+    /// With the optimizer's state, rows train on as the exported ones would have; without, a row keeps
+    /// the state that it has. Durable with the next checkpoint. After an error, the batches before it are in
+    /// the table.
+    ///
+    /// Args:
+    ///     path: As for `export`. Of a matrix of f16, bf16, f32 or f64 without keys, row i is the row
+    ///         of key i.
+    ///     format: "safetensors", "npy" or "parquet", whatever the suffix says.
+    ///     keys: The tensor or column of the keys, for npy the file.
+    ///     rows: The tensor or column of the vectors, for npy the file.
+    ///     state: Whether the optimizer's state is taken too, if the file has it.
+    ///     non_finite: Whether NaN and infinite values are taken; else they are an error.
+    ///     progress: Called with (rows done, rows in all) after each batch of rows. What it raises ends
+    ///         the import.
+    ///
+    /// Returns:
+    ///     A dictionary: `rows`, `with_state`.
+    ///
+    /// Raises:
+    ///     UnreadableFile: The file is damaged, of another dim, has the state of another optimizer, or
+    ///         holds what is not finite; names row and column.
+    ///     StoreIOError: The file is not there, or can't be read.
+    #[pyo3(signature = (path, *, format = None, keys = None, rows = None, state = true,
+                        non_finite = false, progress = None))]
+    #[expect(clippy::too_many_arguments, reason = "Python's keyword arguments")]
+    fn import_from<'py>(
+        &self,
+        py: Python<'py>,
+        path: PathBuf,
+        format: Option<&str>,
+        keys: Option<String>,
+        rows: Option<String>,
+        state: bool,
+        non_finite: bool,
+        progress: Option<Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        let arguments = ImportArguments { format, keys, rows, state, non_finite, progress };
+        files::import(py, (&self.cell, self.key.number), path, arguments)
     }
 
     /// How many leases hold the row of `key`, or None if there is no such row.

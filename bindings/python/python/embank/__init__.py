@@ -60,6 +60,7 @@ from .errors import (
     StalenessTimeout,
     StoreIOError,
     TableMismatch,
+    UnreadableFile,
 )
 
 __all__ = [
@@ -89,6 +90,7 @@ __all__ = [
     "Table",
     "TableMismatch",
     "Uniform",
+    "UnreadableFile",
     "Zeros",
     "__version__",
     "apply_delta",

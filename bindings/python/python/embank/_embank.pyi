@@ -2,7 +2,7 @@ from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, Optional, Protocol, TypedDict, Union, final
+from typing import Callable, Literal, Optional, Protocol, TypedDict, Union, final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -105,6 +105,17 @@ class _CompactionStats(TypedDict):
     us: int
     bytes_per_s: float
     stopped: Optional[str]
+
+class _Exported(TypedDict):
+    checkpoint: int
+    rows: int
+    filled_rows: int
+    bytes: int
+    files: list[Path]
+
+class _Imported(TypedDict):
+    rows: int
+    with_state: bool
 
 class _Compacted(TypedDict):
     scanned_bytes: int
@@ -305,6 +316,28 @@ class Table:
     def delete(self, keys: _Keys) -> int: ...
     def lookahead(self, keys: _Keys) -> int: ...
     def scan(self, batch_size: Optional[int] = None) -> Scan: ...
+    def export(
+        self,
+        path: _Path,
+        *,
+        format: Optional[Literal["safetensors", "npy", "parquet"]] = None,
+        state: bool = False,
+        dense: bool = False,
+        rows: Optional[int] = None,
+        fill_missing: bool = False,
+        progress: Optional[Callable[[int, int], object]] = None,
+    ) -> _Exported: ...
+    def import_from(
+        self,
+        path: _Path,
+        *,
+        format: Optional[Literal["safetensors", "npy", "parquet"]] = None,
+        keys: Optional[str] = None,
+        rows: Optional[str] = None,
+        state: bool = True,
+        non_finite: bool = False,
+        progress: Optional[Callable[[int, int], object]] = None,
+    ) -> _Imported: ...
     def outstanding(self, key: int) -> Optional[int]: ...
     def outstanding_leases(self) -> list[_LeaseInfo]: ...
     def stats(self) -> _TableStats: ...

@@ -25,6 +25,7 @@ __all__ = [
     "StalenessTimeout",
     "StoreIOError",
     "TableMismatch",
+    "UnreadableFile",
 ]
 
 
@@ -145,3 +146,13 @@ class StoreIOError(EmbankError, OSError):
 
     errno: Optional[int]
     filename: Optional[str]
+
+
+class UnreadableFile(EmbankError):
+    """A file can't be imported: damaged, of another dim, or with values that are not finite.
+
+    Rows of the batches before the one that failed are in the table.
+    """
+
+    path: str
+    """The file."""

@@ -1,0 +1,144 @@
+"""Export and import: files that safetensors, NumPy and Polars open, with what peek shows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import embank
+
+FORMATS = ["safetensors", "npy", "parquet"]
+
+
+def filled(bank: embank.Bank) -> tuple[embank.Table, Any]:
+    table = bank.table("item", dim=6, optimizer=embank.Adagrad(lr=0.5))
+    keys = (np.arange(5000, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)).astype(np.uint64)
+    rng = np.random.default_rng(4)
+    for _ in range(2):
+        table.apply_gradients(keys, rng.standard_normal((5000, 6)).astype(np.float32))
+    bank.checkpoint()
+    return table, keys
+
+
+def opened(suffix: str, path: Path) -> tuple[Any, Any]:
+    """Keys and rows of an export, as those who know nothing of Embank read it."""
+    if suffix == "safetensors":
+        from safetensors.numpy import load_file
+
+        tensors = load_file(path)
+        return tensors["keys"], tensors["rows"]
+    if suffix == "npy":
+        rows = np.load(path.with_suffix(".rows.npy"), mmap_mode="r")
+        return np.load(path.with_suffix(".keys.npy")), rows
+    polars = pytest.importorskip("polars")
+    frame = polars.read_parquet(path)
+    assert frame.schema["vector"] == polars.Array(polars.Float32, 6)
+    return frame["key"].to_numpy(), frame["vector"].to_numpy()
+
+
+@pytest.mark.parametrize("suffix", FORMATS)
+def test_an_export_opens_elsewhere_and_equals_peek(tmp_path: Path, suffix: str) -> None:
+    with embank.Bank(tmp_path / "bank", memory_budget="4MiB") as bank:
+        table, keys = filled(bank)
+        path = tmp_path / f"item.{suffix}"
+        told: list[tuple[int, int]] = []
+        report = table.export(path, progress=lambda done, total: told.append((done, total)))
+        assert report["rows"] == 5000 and told[-1] == (5000, 5000)
+        assert report["bytes"] == sum(file.stat().st_size for file in map(Path, report["files"]))
+        found, rows = opened(suffix, path)
+        assert sorted(found.tolist()) == sorted(keys.tolist())
+        np.testing.assert_array_equal(rows, table.peek(found, missing="error"))
+
+
+def test_a_dense_export_is_an_embeddings_weight(tmp_path: Path) -> None:
+    from safetensors.numpy import load_file
+
+    with embank.Bank(tmp_path / "bank", memory_budget="4MiB") as bank:
+        table = bank.table("item", dim=3)
+        table.get(np.arange(0, 100, 2)).release()
+        bank.checkpoint()
+        with pytest.raises(ValueError, match="49 of the keys 0 to 98"):
+            table.export(tmp_path / "w.npy", dense=True)
+        table.export(tmp_path / "w.npy", dense=True, rows=100, fill_missing=True)
+        table.export(tmp_path / "w.safetensors", dense=True, fill_missing=True)
+        every = table.peek(np.arange(100))
+        np.testing.assert_array_equal(np.load(tmp_path / "w.npy"), every)
+        weight = load_file(tmp_path / "w.safetensors")
+        assert list(weight) == ["rows"]
+        np.testing.assert_array_equal(weight["rows"], every[:99])
+        with pytest.raises(ValueError, match="dense=True"):
+            table.export(tmp_path / "w.npy", fill_missing=True)
+
+
+@pytest.mark.parametrize("suffix", FORMATS)
+def test_training_goes_on_from_an_import_as_it_would_have(tmp_path: Path, suffix: str) -> None:
+    with embank.Bank(tmp_path / "bank", memory_budget="4MiB") as bank:
+        table, keys = filled(bank)
+        table.export(tmp_path / f"item.{suffix}", state=True)
+        other = bank.table("other", dim=6, optimizer=embank.Adagrad(lr=0.5))
+        report = other.import_from(tmp_path / f"item.{suffix}")
+        assert report == {"rows": 5000, "with_state": True}
+        for each in (table, other):
+            each.apply_gradients(keys, np.ones((5000, 6), np.float32))
+        np.testing.assert_array_equal(other.peek(keys), table.peek(keys))
+
+
+def test_files_of_others_come_in(tmp_path: Path) -> None:
+    from safetensors.numpy import save_file
+
+    rng = np.random.default_rng(5)
+    weight = rng.standard_normal((300, 8)).astype(np.float32)
+    ids = rng.permutation(10**6)[:300]
+    with embank.Bank(tmp_path / "bank", memory_budget="4MiB") as bank:
+        table = bank.table("item", dim=8)
+        np.save(tmp_path / "weight.npy", weight.astype(np.float64))
+        np.save(tmp_path / "ids.npy", ids)
+        table.import_from(tmp_path / "weight.npy", keys=str(tmp_path / "ids.npy"))
+        np.testing.assert_array_equal(table.peek(ids, missing="error"), weight)
+        save_file({"emb.weight": weight.astype(np.float16)}, tmp_path / "model.safetensors")
+        table.import_from(tmp_path / "model.safetensors")
+        expected = weight.astype(np.float16).astype(np.float32)
+        np.testing.assert_array_equal(table.peek(np.arange(300), missing="error"), expected)
+        np.save(tmp_path / "fortran.npy", np.asfortranarray(weight))
+        with pytest.raises(embank.UnreadableFile, match="Fortran"):
+            table.import_from(tmp_path / "fortran.npy")
+
+        polars = pytest.importorskip("polars")
+        frame = polars.DataFrame({"id": ids, "embedding": (weight * 2).tolist(), "name": ["x"] * 300})
+        frame.write_parquet(tmp_path / "others.parquet", compression="zstd")
+        table.import_from(tmp_path / "others.parquet", keys="id")
+        np.testing.assert_array_equal(table.peek(ids, missing="error"), weight * 2)
+
+
+def test_what_the_progress_raises_ends_it(tmp_path: Path) -> None:
+    def enough(done: int, total: int) -> None:
+        raise RuntimeError(f"{done} of {total} are enough")
+
+    with embank.Bank(tmp_path / "bank", memory_budget="4MiB") as bank:
+        table, keys = filled(bank)
+        with pytest.raises(RuntimeError, match="are enough"):
+            table.export(tmp_path / "item.npy", progress=enough)
+        assert [path.name for path in tmp_path.iterdir()] == ["bank"]
+        table.export(tmp_path / "item.npy")
+        with pytest.raises(RuntimeError, match="5000 of 5000"):
+            bank.table("other", dim=6).import_from(tmp_path / "item.npy", progress=enough)
+
+
+def test_errors_name_the_file(tmp_path: Path) -> None:
+    with embank.Bank(tmp_path / "bank", memory_budget="4MiB") as bank:
+        table = bank.table("item", dim=6)
+        with pytest.raises(ValueError, match="suffix"):
+            table.export(tmp_path / "item.csv")
+        with pytest.raises(ValueError, match="format"):
+            table.export(tmp_path / "item", format="csv")  # type: ignore[arg-type]
+        with pytest.raises(embank.StoreIOError, match="none.safetensors"):
+            table.import_from(tmp_path / "none.safetensors")
+        rows = np.zeros((3, 6), np.float32)
+        rows[1, 4] = np.inf
+        np.save(tmp_path / "bad.npy", rows)
+        with pytest.raises(embank.UnreadableFile, match="row 1 .*column 4 .*inf") as caught:
+            table.import_from(tmp_path / "bad.npy")
+        assert caught.value.path == str(tmp_path / "bad.npy")

@@ -1,0 +1,138 @@
+//! `embank export`: a table to a file that other programs read.
+
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+
+use anyhow::Result;
+use clap::ValueEnum;
+use embank::{Bank, BankOptions, DenseRows, Error, ExportOptions, FileFormat, StoreError};
+use serde::Serialize;
+
+use crate::Ending;
+use crate::output::{self, RowBar, bytes, count, parse_scaled};
+
+/// Options of `export`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The bank's directory
+    dir: PathBuf,
+    /// The table's name
+    table: String,
+    /// The file: FILE.safetensors, FILE.npy or FILE.parquet
+    out: PathBuf,
+    /// The format, whatever the file's suffix says
+    #[arg(long, value_enum)]
+    format: Option<Format>,
+    /// Also the optimizer's state, so that an import restores training exactly
+    #[arg(long)]
+    state: bool,
+    /// One matrix in order of the keys, 0 to the largest, without them; not for Parquet
+    #[arg(long)]
+    dense: bool,
+    /// With --dense: so many rows; a key beyond is an error
+    #[arg(long, value_name = "N", requires = "dense")]
+    rows: Option<u64>,
+    /// With --dense: keys without a row get their initial values
+    #[arg(long, requires = "dense")]
+    fill_missing: bool,
+    /// This checkpoint; the newest, by default
+    #[arg(long, value_name = "N")]
+    checkpoint: Option<u64>,
+    /// Memory for index and pages; more is taken if the bank needs it
+    #[arg(long, value_name = "BYTES", default_value = "256MiB", value_parser = parse_scaled)]
+    memory_budget: u64,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// A file format on the command line.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum Format {
+    Safetensors,
+    Npy,
+    Parquet,
+}
+
+impl From<Format> for FileFormat {
+    fn from(format: Format) -> Self {
+        match format {
+            Format::Safetensors => Self::Safetensors,
+            Format::Npy => Self::Npy,
+            Format::Parquet => Self::Parquet,
+        }
+    }
+}
+
+#[derive(Debug, Serialize)]
+struct Report {
+    checkpoint: u64,
+    rows: u64,
+    filled_rows: u64,
+    bytes: u64,
+    files: Vec<PathBuf>,
+}
+
+/// Runs the subcommand.
+///
+/// # Errors
+/// The bank has no such table or checkpoint or can't be read, or the file can't be written.
+pub(crate) fn run(args: &Args) -> Result<Ending> {
+    let bank = with_enough_memory(args.memory_budget, |options| {
+        Bank::open_read_only(&args.dir, options, args.checkpoint)
+    })?;
+    let table = bank.open_table(&args.table)?;
+    let options = ExportOptions {
+        format: args.format.map(Into::into),
+        state: args.state,
+        dense: args.dense.then_some(DenseRows { rows: args.rows, fill_missing: args.fill_missing }),
+    };
+    let bar = RowBar::new("exporting");
+    let exported = table.export_with(&args.out, &options, |progress| {
+        bar.show(progress);
+        ControlFlow::Continue(())
+    })?;
+    drop(bar);
+    let report = Report {
+        checkpoint: exported.checkpoint,
+        rows: exported.rows,
+        filled_rows: exported.filled_rows,
+        bytes: exported.bytes,
+        files: exported.files,
+    };
+    if args.json {
+        output::json(&report)?;
+    } else {
+        let files: Vec<String> =
+            report.files.iter().map(|file| file.display().to_string()).collect();
+        output::print(&format!(
+            "{} rows of checkpoint {}, {} with initial values beside them, {}: {}\n",
+            count(report.rows),
+            report.checkpoint,
+            count(report.filled_rows),
+            bytes(report.bytes),
+            files.join(", ")
+        ))?;
+    }
+    Ok(Ending::Good)
+}
+
+/// Opens a bank, with as much memory as it needs.
+pub(crate) fn with_enough_memory(
+    memory_budget_bytes: u64,
+    open: impl Fn(BankOptions) -> embank::Result<Bank>,
+) -> Result<Bank> {
+    let options = BankOptions {
+        memory_budget_bytes,
+        lookahead_queue_keys: Some(0),
+        ..BankOptions::default()
+    };
+    match open(options.clone()) {
+        Err(Error::Store(StoreError::BudgetTooSmall { needed_bytes, .. })) => {
+            // Twice the index, so that pages and their turning have room too.
+            let memory_budget_bytes = needed_bytes.saturating_mul(2);
+            Ok(open(BankOptions { memory_budget_bytes, ..options })?)
+        }
+        opened => Ok(opened?),
+    }
+}

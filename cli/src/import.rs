@@ -1,0 +1,121 @@
+//! `embank import`: a file into a table.
+
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail};
+use embank::{Bank, BankOptions, ImportOptions, Table, TableConfig, exported_config};
+use embank_kv::inspect::summary;
+use serde::Serialize;
+
+use crate::Ending;
+use crate::export::{Format, with_enough_memory};
+use crate::output::{self, RowBar, count, parse_scaled};
+
+/// Options of `import`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The bank's directory
+    dir: PathBuf,
+    /// The table's name
+    table: String,
+    /// The file: FILE.safetensors, FILE.npy or FILE.parquet
+    file: PathBuf,
+    /// The format, whatever the file's suffix says
+    #[arg(long, value_enum)]
+    format: Option<Format>,
+    /// The tensor or column of the keys, for npy the file; `keys`, in Parquet `key`, by default, else row i is key i's
+    #[arg(long, value_name = "NAME")]
+    keys: Option<String>,
+    /// The tensor or column of the vectors, for npy the file; `rows`, in Parquet `vector`, or the only matrix, by default
+    #[arg(long, value_name = "NAME")]
+    rows: Option<String>,
+    /// Leave the optimizer's state in the file
+    #[arg(long)]
+    no_state: bool,
+    /// Take NaN and infinite values too
+    #[arg(long)]
+    non_finite: bool,
+    /// Make the table, and the bank, if they are not there: with the settings that an export wrote down, or --dim
+    #[arg(long)]
+    create: bool,
+    /// With --create: values per row, all other settings at their defaults
+    #[arg(long, value_name = "N", requires = "create")]
+    dim: Option<u32>,
+    /// Memory for index and pages; more is taken if the bank needs it
+    #[arg(long, value_name = "BYTES", default_value = "256MiB", value_parser = parse_scaled)]
+    memory_budget: u64,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct Report {
+    checkpoint: u64,
+    rows: u64,
+    with_state: bool,
+}
+
+/// Runs the subcommand.
+///
+/// # Errors
+/// The file or the bank can't be read, the file is none of the table's, or there is no such table.
+pub(crate) fn run(args: &Args) -> Result<Ending> {
+    // As many as there are: an import takes none away but for the oldest of two or more.
+    let kept = match summary(&args.dir) {
+        Ok(summary) => summary.checkpoints.len().max(2),
+        Err(_) if args.create => 2,
+        Err(error) => return Err(error.into()),
+    };
+    let bank = with_enough_memory(args.memory_budget, |options| {
+        Bank::open(&args.dir, BankOptions { checkpoints_kept: kept, ..options })
+    })?;
+    let table = open_table(&bank, args)?;
+    let options = ImportOptions {
+        format: args.format.map(Into::into),
+        keys: args.keys.clone(),
+        rows: args.rows.clone(),
+        state: !args.no_state,
+        non_finite: args.non_finite,
+    };
+    let bar = RowBar::new("importing");
+    let imported = table.import_with(&args.file, &options, |progress| {
+        bar.show(progress);
+        ControlFlow::Continue(())
+    })?;
+    drop(bar);
+    let blob = bank.recovered().map(|recovered| recovered.blob.clone()).unwrap_or_default();
+    let checkpoint = bank.checkpoint(&blob)?;
+    let report = Report { checkpoint, rows: imported.rows, with_state: imported.with_state };
+    if args.json {
+        output::json(&report)?;
+    } else {
+        let state = if report.with_state { "with" } else { "without" };
+        output::print(&format!(
+            "{} rows {state} optimizer state, in checkpoint {}\n",
+            count(report.rows),
+            report.checkpoint
+        ))?;
+    }
+    Ok(Ending::Good)
+}
+
+fn open_table(bank: &Bank, args: &Args) -> Result<Table> {
+    if bank.tables().iter().any(|table| table.name == args.table) {
+        return Ok(bank.open_table(&args.table)?);
+    }
+    if !args.create {
+        bail!(
+            "{} has no table {:?}; name one that it has, or let --create make it",
+            args.dir.display(),
+            args.table
+        );
+    }
+    let config = match args.dim {
+        Some(dim) => TableConfig::new(dim),
+        None => exported_config(&args.file, args.format.map(Into::into))?
+            .context("the file doesn't tell the table's settings; give --dim")?,
+    };
+    Ok(bank.table(&args.table, config)?)
+}

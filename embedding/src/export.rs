@@ -1,0 +1,313 @@
+//! Tables into files; see the module `files` for how.
+
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+
+use crate::error::Result;
+use crate::files::batch::{Part, RowBatch, parts_of, rows_per_batch};
+use crate::files::tensors::TensorWriter;
+use crate::files::{
+    FileFormat, OnProgress, TransferProgress, invalid, npy, output, report, safetensors, settings,
+};
+use crate::scan::Scan;
+use crate::table::Table;
+
+/// What an export writes. Default: keys and vectors, in the format that the file's suffix stands for.
+///
+/// # Examples
+/// See [`Table::export`].
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ExportOptions {
+    /// Default: by the suffix ([`FileFormat::of_path`]).
+    pub format: Option<FileFormat>,
+    /// Also the optimizer's state, so that an import restores training exactly. Default: no.
+    pub state: bool,
+    /// One matrix in order of the keys, without them. Default: no.
+    pub dense: Option<DenseRows>,
+}
+
+/// A table whose keys are 0 to n - 1 as one matrix: row i is the row of key i, as an embedding's weight in a state
+/// dict has it. Not for Parquet.
+///
+/// # Examples
+/// See [`Table::export`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct DenseRows {
+    /// How many rows the matrix has; a key beyond is an error. Default: the largest key and one, for which the
+    /// table is gone through once more.
+    pub rows: Option<u64>,
+    /// Keys without a row get their initial values. Default: they are an error.
+    pub fill_missing: bool,
+}
+
+/// What an export wrote.
+///
+/// # Examples
+/// See [`Table::export`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Exported {
+    /// The checkpoint whose rows they are.
+    pub checkpoint: u64,
+    /// Rows that came from the table.
+    pub rows: u64,
+    /// Rows of a dense file that have initial values.
+    pub filled_rows: u64,
+    /// Bytes of all files.
+    pub bytes: u64,
+    /// The files.
+    pub files: Vec<PathBuf>,
+}
+
+enum Writer {
+    Tensors(TensorWriter),
+    #[cfg(feature = "parquet")]
+    Parquet(Box<crate::files::parquet::ParquetWriter>),
+}
+
+impl Table {
+    /// Writes the table to a file, as the newest checkpoint holds it: keys and vectors, and the optimizer's state if
+    /// `options` say so. What came after that checkpoint is not in it; take one first to have it.
+    ///
+    /// In constant memory (some MiB, and the pages that a [scan](Self::scan) borrows of the budget), while training
+    /// goes on. Rows come in no particular order unless they are dense. When the call returns, the file is complete
+    /// and on stable storage, in place of an older one of that name; before that, it is not there under its name,
+    /// and after an error nothing of it is.
+    ///
+    /// # Errors
+    /// As [`scan`](Self::scan); [`InvalidArgument`](embank_kv::Error::InvalidArgument) for a suffix that says no
+    /// format, and for keys that make no dense table; [`Io`](embank_kv::Error::Io) for a file that can't be written,
+    /// as when the disk is full.
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// use embank::{Bank, BankOptions, ExportOptions, ImportOptions, TableConfig};
+    ///
+    /// let bank = Bank::open(dir.path().join("bank"), BankOptions::default())?;
+    /// let table = bank.table("user", TableConfig::new(2))?;
+    /// table.put(&[7, 9], &[0.5, 1.5, 2.5, 3.5])?;
+    /// bank.checkpoint(b"")?;
+    ///
+    /// let file = dir.path().join("user.safetensors");
+    /// let exported = table.export(&file, &ExportOptions::default())?;
+    /// assert_eq!((exported.rows, &exported.files[..]), (2, &[file.clone()][..]));
+    ///
+    /// let other = bank.table("copy", TableConfig::new(2))?;
+    /// assert_eq!(other.import(&file, &ImportOptions::default())?.rows, 2);
+    /// assert_eq!(other.contains(&[7, 8, 9])?, [true, false, true]);
+    /// # Ok::<(), embank::Error>(())
+    /// ```
+    pub fn export(&self, path: impl AsRef<Path>, options: &ExportOptions) -> Result<Exported> {
+        self.export_with(path, options, |_| ControlFlow::Continue(()))
+    }
+
+    /// As [`export`](Self::export), and tells `progress` after each batch of rows how far it is. Ends with
+    /// [`Error::Cancelled`](crate::Error::Cancelled) if that says so.
+    ///
+    /// # Errors
+    /// As [`export`](Self::export); [`Cancelled`](crate::Error::Cancelled).
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// use embank::{Bank, BankOptions, DenseRows, ExportOptions, TableConfig};
+    /// use std::ops::ControlFlow;
+    ///
+    /// let bank = Bank::open(dir.path().join("bank"), BankOptions::default())?;
+    /// let table = bank.table("user", TableConfig::new(2))?;
+    /// table.put(&[2, 0], &[0.5, 1.5, 2.5, 3.5])?;
+    /// bank.checkpoint(b"")?;
+    ///
+    /// let dense = Some(DenseRows { fill_missing: true, ..Default::default() });
+    /// let options = ExportOptions { dense, ..Default::default() };
+    /// let exported = table.export_with(dir.path().join("user.npy"), &options, |progress| {
+    ///     println!("{} of {} rows", progress.rows_done, progress.rows_total);
+    ///     ControlFlow::Continue(())
+    /// })?;
+    /// assert_eq!((exported.rows, exported.filled_rows), (2, 1));
+    /// # Ok::<(), embank::Error>(())
+    /// ```
+    pub fn export_with(
+        &self,
+        path: impl AsRef<Path>,
+        options: &ExportOptions,
+        mut progress: impl FnMut(TransferProgress) -> ControlFlow<()>,
+    ) -> Result<Exported> {
+        let path = path.as_ref();
+        let format = options.format.map_or_else(|| FileFormat::of_path(path), Ok)?;
+        if format == FileFormat::Parquet && options.dense.is_some() {
+            return Err(invalid(
+                "Parquet has no dense tables; export with keys, or to safetensors or npy"
+                    .to_owned(),
+            ));
+        }
+        let (mut scan, dense_rows) = self.scan_for(options.dense)?;
+        let parts = parts_of(self.shared.layout(), options.state);
+        let rows = dense_rows.unwrap_or(scan.rows());
+        let with_keys = dense_rows.is_none();
+        let missing = rows - scan.rows().min(rows);
+        if missing > 0 && !options.dense.is_some_and(|dense| dense.fill_missing) {
+            return Err(invalid(format!(
+                "table {:?} has {} rows, so {missing} of the keys 0 to {} have none; export it with keys, or fill \
+                 missing rows with their initial values",
+                self.name(),
+                scan.rows(),
+                rows - 1
+            )));
+        }
+        let pairs = settings::to_pairs(self.name(), &self.config(), scan.checkpoint());
+        let mut writer = match format {
+            FileFormat::Safetensors => {
+                Writer::Tensors(safetensors::create(path, rows, parts.clone(), with_keys, pairs)?)
+            }
+            FileFormat::Npy => Writer::Tensors(npy::create(path, rows, parts.clone(), with_keys)?),
+            #[cfg(feature = "parquet")]
+            FileFormat::Parquet => {
+                use crate::files::parquet::ParquetWriter;
+                Writer::Parquet(Box::new(ParquetWriter::create(path, parts.clone(), pairs)?))
+            }
+            #[cfg(not(feature = "parquet"))]
+            FileFormat::Parquet => return Err(crate::files::no_parquet()),
+        };
+        if missing > 0 {
+            self.fill_dense(&mut writer, &parts, rows)?;
+        }
+        self.write_rows(&mut scan, &mut writer, (&parts, dense_rows), &mut progress)?;
+        let (files, bytes) = commit(writer, path, format, with_keys)?;
+        Ok(Exported {
+            checkpoint: scan.checkpoint(),
+            rows: scan.rows(),
+            filled_rows: missing,
+            bytes,
+            files,
+        })
+    }
+
+    /// A scan, and how many rows a dense file gets.
+    fn scan_for(&self, dense: Option<DenseRows>) -> Result<(Scan, Option<u64>)> {
+        match dense {
+            None => Ok((self.scan()?, None)),
+            Some(DenseRows { rows: Some(rows), .. }) => Ok((self.scan()?, Some(rows))),
+            // Ends: as soon as no checkpoint comes to its end between two calls.
+            Some(DenseRows { rows: None, .. }) => loop {
+                let (mut first, scan) = (self.scan()?, self.scan()?);
+                if first.checkpoint() != scan.checkpoint() {
+                    continue;
+                }
+                let mut rows = 0;
+                while let Some((key, _)) = first.next_value()? {
+                    let beyond = || invalid(format!("key {key} is too large for a dense table"));
+                    rows = rows.max(key.checked_add(1).ok_or_else(beyond)?);
+                }
+                return Ok((scan, Some(rows)));
+            },
+        }
+    }
+
+    /// Gives a dense file's rows their initial values; those of the table go over them.
+    fn fill_dense(&self, writer: &mut Writer, parts: &[Part], rows: u64) -> Result<()> {
+        let layout = self.shared.layout();
+        let mut words = vec![0_u64; self.config().value_bytes() as usize / 8];
+        let mut batch = RowBatch::new(parts);
+        let batch_rows = rows_per_batch(words.len() * 8) as u64;
+        let mut first = 0;
+        while first < rows {
+            let end = rows.min(first + batch_rows);
+            batch.clear();
+            for key in first..end {
+                let value: &mut [u8] = bytemuck::cast_slice_mut(&mut words);
+                layout.fill_initial(key, layout.parts(value).0);
+                layout.fill_rest(value);
+                batch.push(parts, key, value);
+            }
+            writer.write(first, &batch)?;
+            first = end;
+        }
+        Ok(())
+    }
+
+    fn write_rows(
+        &self,
+        scan: &mut Scan,
+        writer: &mut Writer,
+        (parts, dense_rows): (&[Part], Option<u64>),
+        progress: &mut OnProgress<'_>,
+    ) -> Result<()> {
+        let total = scan.rows();
+        let row_bytes = 8 + parts.iter().map(Part::row_bytes).sum::<usize>();
+        let batch_rows = rows_per_batch(row_bytes);
+        let mut batch = RowBatch::new(parts);
+        let mut done = 0;
+        // Ends: with the scan.
+        loop {
+            batch.clear();
+            while batch.keys.len() < batch_rows
+                && let Some((key, value)) = scan.next_value()?
+            {
+                if dense_rows.is_some_and(|rows| key >= rows) {
+                    return Err(invalid(format!(
+                        "table {:?} has a row of key {key}, beyond the {} rows of the dense table",
+                        self.name(),
+                        dense_rows.unwrap_or(0)
+                    )));
+                }
+                batch.push(parts, key, value);
+            }
+            if batch.keys.is_empty() {
+                return Ok(());
+            }
+            if dense_rows.is_some() {
+                batch.sort(parts);
+            }
+            writer.write(done, &batch)?;
+            done += batch.keys.len() as u64;
+            report(progress, done, total)?;
+        }
+    }
+}
+
+impl Writer {
+    fn write(&mut self, first: u64, batch: &RowBatch) -> Result<()> {
+        match self {
+            Self::Tensors(writer) => writer.write(first, batch),
+            #[cfg(feature = "parquet")]
+            Self::Parquet(writer) => writer.write(batch),
+        }
+    }
+}
+
+/// Completes the files and gives them their names; returns those and how long they are together.
+fn commit(
+    writer: Writer,
+    path: &Path,
+    format: FileFormat,
+    with_keys: bool,
+) -> Result<(Vec<PathBuf>, u64)> {
+    let writer = match writer {
+        Writer::Tensors(writer) => writer,
+        #[cfg(feature = "parquet")]
+        Writer::Parquet(writer) => {
+            let (path, bytes) = writer.commit()?;
+            return Ok((vec![path], bytes));
+        }
+    };
+    if format == FileFormat::Npy {
+        // What an older export left would be taken for a part of this one; its keys go first, see `npy`.
+        let written: Vec<PathBuf> =
+            writer.files.iter().map(|file| file.path().to_owned()).collect();
+        let all = ["keys", "rows", "state"].map(|part| npy::path_of(path, part));
+        for old in all.iter().filter(|old| !written.contains(old) || **old == all[0]) {
+            output::remove(old)?;
+        }
+        if with_keys {
+            output::remove(path)?;
+        }
+    }
+    let (mut paths, mut bytes) = (Vec::new(), 0);
+    for file in writer.files {
+        paths.push(file.path().to_owned());
+        bytes += file.commit()?;
+    }
+    Ok((paths, bytes))
+}

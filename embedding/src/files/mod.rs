@@ -1,0 +1,135 @@
+//! Tables in files that other programs read: safetensors, npy and Parquet.
+//!
+//! **Problem.** A table is larger than memory, training goes on while it is written out, and whoever gets the file
+//! has no Embank. What comes in was written by others, may be damaged, and may not fit the memory either.
+//!
+//! **Approach.** Out: a scan gives the newest checkpoint's rows, whose number is known before the first. So the
+//! places of all columns in the file are known too, and each batch of rows goes to its place in every one of them
+//! (`tensors`). Parquet goes by row groups of bounded size instead. The file gets its name when it is complete and
+//! on stable storage (`output`). In: the header is checked against the file's length before anything is believed,
+//! then batches of rows are read, converted, checked and put.
+//!
+//! **Memory** is that of a batch, some MiB, in both directions, plus what the scan borrows of the bank's budget.
+//!
+//! | format | keys | vectors | state |
+//! |---|---|---|---|
+//! | safetensors | tensor `keys` | tensor `rows` | tensor `state` |
+//! | npy, for `x.npy` | `x.keys.npy` | `x.rows.npy` | `x.state.npy` |
+//! | Parquet | column `key` | column `vector` | column `state` |
+//!
+//! A dense file has no keys: row i is the row of key i, as state dicts of PyTorch have it. The npy file is `x.npy`
+//! itself then.
+
+pub(crate) mod batch;
+pub(crate) mod element;
+pub(crate) mod npy;
+pub(crate) mod output;
+#[cfg(feature = "parquet")]
+pub(crate) mod parquet;
+pub(crate) mod safetensors;
+pub(crate) mod settings;
+pub(crate) mod tensors;
+
+use std::fs::File;
+use std::ops::ControlFlow;
+use std::path::Path;
+
+use crate::error::{Error, Result};
+
+/// The formats that a table can be written to and read from.
+///
+/// # Examples
+/// ```
+/// use embank::FileFormat;
+///
+/// assert_eq!(FileFormat::of_path("user.safetensors")?, FileFormat::Safetensors);
+/// assert!(FileFormat::of_path("user.csv").is_err());
+/// # Ok::<(), embank::Error>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum FileFormat {
+    /// Tensors `keys`, `rows` and `state` in one file, with the table's settings in its metadata.
+    Safetensors,
+    /// NumPy's own: for `user.npy` the files `user.keys.npy`, `user.rows.npy` and `user.state.npy`; a dense table is
+    /// `user.npy` alone.
+    Npy,
+    /// Columns `key`, `vector` and `state`, with the table's settings in its metadata.
+    Parquet,
+}
+
+impl FileFormat {
+    /// The format that a file's suffix stands for: `.safetensors`, `.npy` or `.parquet`.
+    ///
+    /// # Errors
+    /// [`InvalidArgument`](embank_kv::Error::InvalidArgument) for another one.
+    pub fn of_path(path: impl AsRef<Path>) -> Result<Self> {
+        let path = path.as_ref();
+        match path.extension().and_then(|suffix| suffix.to_str()) {
+            Some("safetensors") => Ok(Self::Safetensors),
+            Some("npy") => Ok(Self::Npy),
+            Some("parquet") => Ok(Self::Parquet),
+            _ => Err(invalid(format!(
+                "{}: the format does not follow from the file's suffix (.safetensors, .npy or .parquet); \
+                 name the file so, or give the format",
+                path.display()
+            ))),
+        }
+    }
+}
+
+/// How far an export or import is, in rows.
+///
+/// # Examples
+/// See [`Table::export_with`](crate::Table::export_with).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TransferProgress {
+    /// Rows that have been gone through.
+    pub rows_done: u64,
+    /// Rows to go through in all.
+    pub rows_total: u64,
+}
+
+/// Gets told how far a transfer is, and may end it.
+pub(crate) type OnProgress<'a> = dyn FnMut(TransferProgress) -> ControlFlow<()> + 'a;
+
+/// Tells how far a transfer is; an error if that ends it.
+pub(crate) fn report(progress: &mut OnProgress<'_>, rows_done: u64, rows_total: u64) -> Result<()> {
+    match progress(TransferProgress { rows_done, rows_total }) {
+        ControlFlow::Continue(()) => Ok(()),
+        ControlFlow::Break(()) => Err(Error::Cancelled),
+    }
+}
+
+pub(crate) fn invalid(what: String) -> Error {
+    embank_kv::Error::InvalidArgument(what).into()
+}
+
+pub(crate) fn io_error(operation: &'static str, path: &Path, source: std::io::Error) -> Error {
+    embank_kv::Error::Io { operation, path: path.to_owned(), source }.into()
+}
+
+/// A file whose content is not what it should be.
+pub(crate) fn unreadable(path: &Path, what: impl Into<String>) -> Error {
+    Error::UnreadableFile { path: path.to_owned(), what: what.into() }
+}
+
+/// Opens a file to read, and says how long it is.
+pub(crate) fn open_to_read(path: &Path) -> Result<(File, u64)> {
+    let file = File::open(path).map_err(|error| io_error("open", path, error))?;
+    let metadata = file.metadata().map_err(|error| io_error("look at", path, error))?;
+    if !metadata.is_file() {
+        return Err(unreadable(path, "it is no regular file"));
+    }
+    Ok((file, metadata.len()))
+}
+
+/// Parquet in a program that was built without it.
+#[cfg(not(feature = "parquet"))]
+pub(crate) fn no_parquet() -> Error {
+    invalid(
+        "this program was built without Parquet; build it with the cargo feature `parquet`, or take safetensors"
+            .to_owned(),
+    )
+}

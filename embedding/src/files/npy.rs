@@ -1,0 +1,301 @@
+//! npy: a magic number, a header that is a Python dictionary, the array's bytes.
+//!
+//! The header says three things, so it is read here: the crates for it bring a parser of Python literals and big
+//! numbers along.
+//!
+//! A table is several files. The keys' file gets its name last and loses it first, so a set that a crash left half
+//! replaced has no keys, and is refused.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::batch::Part;
+use super::element::Element;
+use super::output::OutputFile;
+use super::tensors::{Place, Tensor, TensorRows, TensorWriter};
+use super::{io_error, open_to_read, unreadable};
+use crate::error::Result;
+
+const MAGIC: &[u8; 6] = b"\x93NUMPY";
+/// Data begins at a multiple of that.
+const ALIGNMENT: usize = 64;
+/// Beyond that, a header is taken for damage: it describes one plain array.
+const HEADER_BYTES_MAX: u64 = 1 << 16;
+
+/// The file of a part beside `path`: `x.rows.npy` for `x.npy`.
+pub(crate) fn path_of(path: &Path, part: &str) -> PathBuf {
+    path.with_extension(format!("{part}.npy"))
+}
+
+/// Begins the files of a table of so many rows, in the order in which they are to be committed.
+pub(crate) fn create(
+    path: &Path,
+    rows: u64,
+    parts: Vec<Part>,
+    with_keys: bool,
+) -> Result<TensorWriter> {
+    let mut files = Vec::new();
+    let mut begin = |path: PathBuf, header: Vec<u8>| -> Result<Place> {
+        let file = OutputFile::create(&path)?;
+        file.write_at(&header, 0)?;
+        files.push(file);
+        Ok(Place { file: files.len() - 1, offset: header.len() as u64 })
+    };
+    let mut placed = Vec::new();
+    for part in parts {
+        let own = if with_keys || part.name != "rows" {
+            path_of(path, part.name)
+        } else {
+            path.to_owned()
+        };
+        let place = begin(own, header(part.element, &format!("({rows}, {})", part.columns)))?;
+        placed.push((part, place));
+    }
+    let keys = match with_keys {
+        true => Some(begin(path_of(path, "keys"), header(Element::U64, &format!("({rows},)")))?),
+        false => None,
+    };
+    Ok(TensorWriter { files, keys, parts: placed })
+}
+
+fn header(element: Element, shape: &str) -> Vec<u8> {
+    let kind = match element {
+        Element::F64 => "<f8",
+        // NumPy has no bfloat16.
+        Element::F32 | Element::Bf16 => "<f4",
+        Element::F16 => "<f2",
+        Element::I8 => "|i1",
+        Element::U64 => "<u8",
+        Element::I64 => "<i8",
+        Element::U32 => "<u4",
+        Element::I32 => "<i4",
+    };
+    let mut text = format!("{{'descr': '{kind}', 'fortran_order': False, 'shape': {shape}, }}");
+    let length = (MAGIC.len() + 4 + text.len() + 1).next_multiple_of(ALIGNMENT) - MAGIC.len() - 4;
+    text.extend(std::iter::repeat_n(' ', length - text.len() - 1));
+    text.push('\n');
+    let mut bytes = MAGIC.to_vec();
+    bytes.extend([1, 0]);
+    bytes.extend((text.len() as u16).to_le_bytes());
+    bytes.extend(text.as_bytes());
+    bytes
+}
+
+/// The rows in the files for `path`: those beside it, or the one matrix that it is itself. `keys` and `rows` name
+/// other files.
+pub(crate) fn read(
+    path: &Path,
+    keys: Option<&str>,
+    rows: Option<&str>,
+    with_state: bool,
+) -> Result<TensorRows> {
+    let state = Some(path_of(path, "state")).filter(|path| with_state && path.exists());
+    if let Some(rows) = rows {
+        let keys = keys.map(|keys| open(Path::new(keys))).transpose()?;
+        return TensorRows::new(keys, open(Path::new(rows))?, None, None);
+    }
+    if path.exists() {
+        let keys = keys.map(|keys| open(Path::new(keys))).transpose()?;
+        let state = state.filter(|_| keys.is_none());
+        let state = state.map(|path| open(&path)).transpose()?;
+        return TensorRows::new(keys, open(path)?, None, state);
+    }
+    let rows_path = path_of(path, "rows");
+    if !rows_path.exists() {
+        return Err(unreadable(path, format!("neither it nor {} is there", rows_path.display())));
+    }
+    let keys_path = keys.map_or_else(|| path_of(path, "keys"), PathBuf::from);
+    if !keys_path.exists() {
+        return Err(unreadable(
+            path,
+            format!(
+                "{} is there, but {}, which is written last, is not: the export did not come to its end; \
+                 to take the rows for those of the keys from 0 on, import {} itself",
+                rows_path.display(),
+                keys_path.display(),
+                rows_path.display()
+            ),
+        ));
+    }
+    let state = state.map(|path| open(&path)).transpose()?;
+    TensorRows::new(Some(open(&keys_path)?), open(&rows_path)?, None, state)
+}
+
+fn open(path: &Path) -> Result<Tensor> {
+    let (file, file_bytes) = open_to_read(path)?;
+    let (text, offset) = read_header(path, &file, file_bytes)?;
+    let damaged = |what: String| unreadable(path, format!("its npy header: {what}"));
+    let Header { kind, fortran_order, shape } = parse(&text).map_err(damaged)?;
+    let element = match kind.as_str() {
+        "<f8" => Element::F64,
+        "<f4" => Element::F32,
+        "<f2" => Element::F16,
+        "<u8" => Element::U64,
+        "<i8" => Element::I64,
+        "<u4" => Element::U32,
+        "<i4" => Element::I32,
+        other => {
+            return Err(damaged(format!(
+                "its type is {other:?}; floats of 2, 4 or 8 bytes and integers of 4 or 8 are read, \
+                 little-endian"
+            )));
+        }
+    };
+    let (rows, columns) = match shape[..] {
+        [rows] => (rows, 1),
+        [rows, columns] => (rows, columns),
+        _ => {
+            return Err(damaged(format!("its shape is {shape:?}; one or two dimensions are read")));
+        }
+    };
+    if fortran_order && rows > 1 && columns > 1 {
+        return Err(damaged(
+            "it is in Fortran's order; save numpy.ascontiguousarray of it instead".to_owned(),
+        ));
+    }
+    let wanted = rows.checked_mul(columns).and_then(|n| n.checked_mul(element.bytes() as u64));
+    if wanted != Some(file_bytes - offset) {
+        return Err(damaged(format!(
+            "its shape is ({rows}, {columns}) of {}, which does not fit the {} bytes that follow",
+            element.name(),
+            file_bytes - offset
+        )));
+    }
+    let name = path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into());
+    let columns = columns as usize;
+    Ok(Tensor { file: Arc::new(file), path: path.to_owned(), name, element, rows, columns, offset })
+}
+
+/// The header's text, and where the data begins.
+fn read_header(path: &Path, file: &File, file_bytes: u64) -> Result<(String, u64)> {
+    let damaged = |what: &str| unreadable(path, format!("it is no npy file: {what}"));
+    let mut start = [0; 12];
+    let known = file_bytes.min(12) as usize;
+    let read = file.read_exact_at(&mut start[..known], 0);
+    read.map_err(|error| io_error("read", path, error))?;
+    if known < 10 || start[..6] != *MAGIC {
+        return Err(damaged("its first bytes are others"));
+    }
+    let (begin, length) = match start[6] {
+        1 => (10, u64::from(u16::from_le_bytes([start[8], start[9]]))),
+        2 | 3 => {
+            let bytes = [start[8], start[9], start[10], start[11]];
+            (12, u64::from(u32::from_le_bytes(bytes)))
+        }
+        _ => return Err(damaged("its version is none of 1, 2 and 3")),
+    };
+    if length > HEADER_BYTES_MAX || begin + length > file_bytes {
+        return Err(damaged("its header is longer than the file, or than any header of an array"));
+    }
+    let mut text = vec![0; length as usize];
+    file.read_exact_at(&mut text, begin).map_err(|error| io_error("read", path, error))?;
+    let text = String::from_utf8(text).map_err(|_| damaged("its header is no text"))?;
+    Ok((text, begin + length))
+}
+
+#[derive(Debug, PartialEq)]
+struct Header {
+    kind: String,
+    fortran_order: bool,
+    shape: Vec<u64>,
+}
+
+/// Reads `{'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }`, in any order of its parts.
+fn parse(text: &str) -> std::result::Result<Header, String> {
+    let unexpected = |rest: &str| {
+        let rest: String = rest.chars().take(40).collect();
+        format!("{rest:?} was not expected")
+    };
+    let mut rest = text.trim().strip_prefix('{').ok_or_else(|| unexpected(text))?.trim_start();
+    let (mut kind, mut fortran_order, mut shape) = (None, None, None);
+    // Ends: each turn takes an entry off the text.
+    while !rest.starts_with('}') {
+        let (name, after) = quoted(rest).ok_or_else(|| unexpected(rest))?;
+        let value = after.trim_start().strip_prefix(':').ok_or_else(|| unexpected(after))?;
+        let value = value.trim_start();
+        let after = match name {
+            "descr" => {
+                let (found, after) = quoted(value)
+                    .ok_or_else(|| "it is no plain array but has fields".to_owned())?;
+                kind = Some(found.to_owned());
+                after
+            }
+            "fortran_order" => {
+                let (found, after) = if let Some(after) = value.strip_prefix("False") {
+                    (false, after)
+                } else {
+                    (true, value.strip_prefix("True").ok_or_else(|| unexpected(value))?)
+                };
+                fortran_order = Some(found);
+                after
+            }
+            "shape" => {
+                let inside = value.strip_prefix('(').and_then(|value| value.split_once(')'));
+                let (inside, after) = inside.ok_or_else(|| unexpected(value))?;
+                let numbers = inside.split(',').map(str::trim).filter(|number| !number.is_empty());
+                let numbers = numbers.map(|number| number.parse().map_err(|_| unexpected(number)));
+                shape = Some(numbers.collect::<std::result::Result<_, _>>()?);
+                after
+            }
+            _ => return Err(unexpected(rest)),
+        };
+        rest = after.trim_start();
+        rest = rest.strip_prefix(',').unwrap_or(rest).trim_start();
+    }
+    match (kind, fortran_order, shape) {
+        (Some(kind), Some(fortran_order), Some(shape)) => Ok(Header { kind, fortran_order, shape }),
+        _ => Err("it does not say descr, fortran_order and shape".to_owned()),
+    }
+}
+
+/// A text in quotes, and what follows it.
+fn quoted(text: &str) -> Option<(&str, &str)> {
+    let quote = text.chars().next().filter(|&quote| quote == '\'' || quote == '"')?;
+    text[1..].split_once(quote)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn headers_are_aligned_and_come_back() {
+        for rows in [0_u64, 1, 12_345_678_901_234_567] {
+            let bytes = header(Element::F32, &format!("({rows}, 16)"));
+            assert_eq!(bytes.len() % ALIGNMENT, 0);
+            let text = std::str::from_utf8(&bytes[10..]).unwrap();
+            assert!(text.ends_with('\n'));
+            let header = parse(text).unwrap();
+            assert_eq!((header.kind.as_str(), header.fortran_order), ("<f4", false));
+            assert_eq!(header.shape, [rows, 16]);
+        }
+    }
+
+    #[test]
+    fn headers_of_other_writers_are_read() {
+        let header =
+            parse("{\"shape\": (3,), \"descr\": \"<i8\", \"fortran_order\": True}\n").unwrap();
+        assert_eq!(header, Header { kind: "<i8".into(), fortran_order: true, shape: vec![3] });
+        for bad in [
+            "",
+            "{}",
+            "{'descr': [('a', '<f4')], }",
+            "{'shape': (1, -2)}",
+            "{'descr'",
+            "{'shape': (1",
+        ] {
+            assert!(parse(bad).is_err(), "{bad}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_makes_the_parser_panic(text in "[{}()':,0-9a-z<\" ]{0,60}") {
+            let _ = parse(&text);
+            let _ = parse(&format!("{{'descr': '<f4', 'fortran_order': False, 'shape': {text}"));
+        }
+    }
+}

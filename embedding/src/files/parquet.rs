@@ -1,0 +1,439 @@
+//! Parquet: columns `key`, `vector` and `state`, in row groups of bounded size.
+//!
+//! Vectors are fixed-size lists of f32, which Polars shows as arrays. Their bytes hardly compress and repeat nothing,
+//! so they are written plain: no dictionary, no compression.
+
+use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use arrow_array::cast::AsArray;
+use arrow_array::types::{Float16Type, Float32Type, Float64Type};
+use arrow_array::types::{Int32Type, Int64Type, UInt32Type, UInt64Type};
+use arrow_array::{Array, ArrayRef, FixedSizeListArray, Float32Array, RecordBatch, UInt64Array};
+use arrow_schema::{DataType, Field, Schema, SchemaRef};
+use parquet::arrow::ProjectionMask;
+use parquet::arrow::arrow_reader::{ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder};
+use parquet::arrow::arrow_writer::ArrowWriter;
+use parquet::errors::ParquetError;
+use parquet::file::metadata::KeyValue;
+use parquet::file::properties::{EnabledStatistics, WriterProperties};
+
+use super::batch::{Part, ReadBatch, RowBatch, RowFile, rows_per_batch};
+use super::output::OutputFile;
+use super::{io_error, open_to_read, unreadable};
+use crate::error::{Error, Result};
+
+/// The bytes of a row group, if a row is not longer: they are in memory until it is written.
+const ROW_GROUP_BYTES: usize = 16 << 20;
+
+/// A file that is being written.
+pub(crate) struct ParquetWriter {
+    writer: ArrowWriter<OutputFile>,
+    schema: SchemaRef,
+    parts: Vec<Part>,
+    path: PathBuf,
+}
+
+impl std::fmt::Debug for ParquetWriter {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("ParquetWriter").field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
+fn column_name(part: &Part) -> &'static str {
+    if part.name == "rows" { "vector" } else { part.name }
+}
+
+fn list_of(columns: usize) -> (Arc<Field>, i32) {
+    (Arc::new(Field::new("item", DataType::Float32, false)), columns as i32)
+}
+
+impl ParquetWriter {
+    pub(crate) fn create(
+        path: &Path,
+        parts: Vec<Part>,
+        pairs: HashMap<String, String>,
+    ) -> Result<Self> {
+        let mut fields = vec![Field::new("key", DataType::UInt64, false)];
+        for part in &parts {
+            let (item, columns) = list_of(part.columns);
+            let kind = DataType::FixedSizeList(item, columns);
+            fields.push(Field::new(column_name(part), kind, false));
+        }
+        let row_bytes = 8 + parts.iter().map(Part::row_bytes).sum::<usize>();
+        let pairs = pairs.into_iter().map(|(name, value)| KeyValue::new(name, value)).collect();
+        let properties = WriterProperties::builder()
+            .set_dictionary_enabled(false)
+            .set_statistics_enabled(EnabledStatistics::None)
+            .set_max_row_group_row_count(Some((ROW_GROUP_BYTES / row_bytes).max(1)))
+            .set_key_value_metadata(Some(pairs))
+            .build();
+        let schema = Arc::new(Schema::new(fields));
+        let file = OutputFile::create(path)?;
+        let writer = ArrowWriter::try_new(file, Arc::clone(&schema), Some(properties))
+            .map_err(|error| write_error(path, error))?;
+        Ok(Self { writer, schema, parts, path: path.to_owned() })
+    }
+
+    pub(crate) fn write(&mut self, batch: &RowBatch) -> Result<()> {
+        let mut columns: Vec<ArrayRef> = vec![Arc::new(UInt64Array::from(batch.keys.clone()))];
+        for (part, bytes) in self.parts.iter().zip(&batch.parts) {
+            let mut values = Vec::with_capacity(bytes.len() / part.element.bytes());
+            part.element.append_f32(bytes, &mut values);
+            let (item, width) = list_of(part.columns);
+            let values = Arc::new(Float32Array::from(values));
+            let lists = FixedSizeListArray::try_new(item, width, values, None);
+            columns.push(Arc::new(lists.map_err(|error| write_error(&self.path, error.into()))?));
+        }
+        let batch = RecordBatch::try_new(Arc::clone(&self.schema), columns);
+        let written = batch.map_err(ParquetError::from).and_then(|batch| self.writer.write(&batch));
+        written.map_err(|error| write_error(&self.path, error))
+    }
+
+    /// Ends the file and gives it its name; returns its path and length.
+    pub(crate) fn commit(self) -> Result<(PathBuf, u64)> {
+        let file = self.writer.into_inner().map_err(|error| write_error(&self.path, error))?;
+        Ok((self.path, file.commit()?))
+    }
+}
+
+fn write_error(path: &Path, error: ParquetError) -> Error {
+    io_error("write", path, as_io(error))
+}
+
+/// The system's own error, where there is one below.
+fn as_io(error: ParquetError) -> std::io::Error {
+    match error {
+        ParquetError::External(cause) => match cause.downcast::<std::io::Error>() {
+            Ok(error) => *error,
+            Err(cause) => std::io::Error::other(cause),
+        },
+        other => std::io::Error::other(other),
+    }
+}
+
+/// A file's rows, batch by batch.
+pub(crate) struct ParquetRows {
+    path: PathBuf,
+    reader: ParquetRecordBatchReader,
+    rows: u64,
+    key_column: Option<String>,
+    vector_column: String,
+    columns: usize,
+    state_columns: Option<usize>,
+    /// What was read and not handed out yet, and how much of it was.
+    pending: Option<(RecordBatch, usize)>,
+    row: u64,
+}
+
+impl std::fmt::Debug for ParquetRows {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("ParquetRows").field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
+/// The pairs of text that a file carries.
+pub(crate) fn read_pairs(path: &Path) -> Result<HashMap<String, String>> {
+    let builder = open(path)?;
+    let pairs = builder.metadata().file_metadata().key_value_metadata();
+    let pairs = pairs.into_iter().flatten();
+    Ok(pairs.filter_map(|pair| Some((pair.key.clone(), pair.value.clone()?))).collect())
+}
+
+type Builder = ParquetRecordBatchReaderBuilder<std::fs::File>;
+
+fn open(path: &Path) -> Result<Builder> {
+    let (file, _) = open_to_read(path)?;
+    caught(path, || Builder::try_new(file))?.map_err(|error| read_error(path, error))
+}
+
+/// Calls the reader, which panics where some numbers of a damaged file contradict each other. What the call worked on
+/// is not used after that.
+fn caught<T>(path: &Path, call: impl FnOnce() -> T) -> Result<T> {
+    catch_unwind(AssertUnwindSafe(call)).map_err(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("it panicked");
+        unreadable(path, format!("it is damaged; its reader says: {text}"))
+    })
+}
+
+fn read_error(path: &Path, error: ParquetError) -> Error {
+    match as_io(error) {
+        error if error.raw_os_error().is_some() => io_error("read", path, error),
+        error => unreadable(path, format!("as Parquet: {error}")),
+    }
+}
+
+/// Opens a file's rows: the columns of those names, or `key` and `vector`, or the one column of lists that there is.
+pub(crate) fn read(
+    path: &Path,
+    keys: Option<&str>,
+    rows: Option<&str>,
+    with_state: bool,
+) -> Result<ParquetRows> {
+    let builder = open(path)?;
+    let schema = Arc::clone(builder.schema());
+    let listed = || {
+        let fields = schema.fields().iter();
+        fields
+            .map(|field| format!("{:?} ({})", field.name(), field.data_type()))
+            .collect::<Vec<_>>()
+            .join(", ")
+    };
+    let find = |name: &str| schema.index_of(name).ok();
+    let wanted = |name: &str| {
+        find(name).ok_or_else(|| {
+            unreadable(path, format!("it has no column {name:?}; it has {}", listed()))
+        })
+    };
+    let vector = match rows {
+        Some(name) => wanted(name)?,
+        None => match find("vector") {
+            Some(vector) => vector,
+            None => {
+                let is_list = |field: &Field| list_width(field.data_type()).is_some();
+                let lists: Vec<usize> =
+                    (0..schema.fields().len()).filter(|&i| is_list(schema.field(i))).collect();
+                let [one] = lists[..] else {
+                    return Err(unreadable(
+                        path,
+                        format!(
+                            "it has no column \"vector\", and which of its columns is meant does not show; name one \
+                             of {}",
+                            listed()
+                        ),
+                    ));
+                };
+                one
+            }
+        },
+    };
+    let key = match keys {
+        Some(name) => Some(wanted(name)?),
+        None => find("key"),
+    };
+    let state = find("state").filter(|_| with_state && schema.field(vector).name() == "vector");
+    let roots = [Some(vector), key, state].into_iter().flatten();
+    let mask = ProjectionMask::roots(builder.parquet_schema(), roots);
+    let rows = u64::try_from(builder.metadata().file_metadata().num_rows()).unwrap_or(0);
+    let name = |i: usize| schema.field(i).name().clone();
+    let width = |i: usize| {
+        let field = schema.field(i);
+        list_width(field.data_type()).ok_or_else(|| {
+            unreadable(
+                path,
+                format!(
+                    "column {:?} is {}, and no list of floats",
+                    field.name(),
+                    field.data_type()
+                ),
+            )
+        })
+    };
+    let (columns, state_columns) = (width(vector)?, state.map(width).transpose()?);
+    let batch_rows = rows_per_batch(4 * columns.max(16));
+    let mut found = ParquetRows {
+        path: path.to_owned(),
+        reader: caught(path, || builder.with_projection(mask).with_batch_size(batch_rows).build())?
+            .map_err(|error| read_error(path, error))?,
+        rows,
+        key_column: key.map(name),
+        vector_column: name(vector),
+        columns,
+        state_columns,
+        pending: None,
+        row: 0,
+    };
+    // Lists of any length tell theirs with the first row.
+    found.fill()?;
+    if let Some((batch, _)) = &found.pending {
+        let width = |name: &str| batch.column_by_name(name).map_or(0, first_width);
+        if found.columns == 0 {
+            found.columns = width(&found.vector_column);
+        }
+        if found.state_columns == Some(0) {
+            found.state_columns = Some(width("state"));
+        }
+    }
+    Ok(found)
+}
+
+/// The width of lists of floats; 0 where each has its own.
+fn list_width(kind: &DataType) -> Option<usize> {
+    let (item, width) = match kind {
+        DataType::FixedSizeList(item, width) => (item, usize::try_from(*width).ok()?),
+        DataType::List(item) | DataType::LargeList(item) => (item, 0),
+        _ => return None,
+    };
+    let floats = [DataType::Float16, DataType::Float32, DataType::Float64];
+    floats.contains(item.data_type()).then_some(width)
+}
+
+fn first_width(lists: &ArrayRef) -> usize {
+    if lists.is_empty() {
+        return 0;
+    }
+    match lists.data_type() {
+        DataType::FixedSizeList(_, width) => *width as usize,
+        DataType::List(_) => lists.as_list::<i32>().value_length(0) as usize,
+        DataType::LargeList(_) => lists.as_list::<i64>().value_length(0) as usize,
+        _ => 0,
+    }
+}
+
+impl ParquetRows {
+    /// Reads the next batch, if the last one is used up; false at the end.
+    fn fill(&mut self) -> Result<bool> {
+        // Ends: with the file's batches.
+        loop {
+            if self.pending.as_ref().is_some_and(|(batch, used)| *used < batch.num_rows()) {
+                return Ok(true);
+            }
+            match caught(&self.path, || self.reader.next())? {
+                None => return Ok(false),
+                Some(Ok(batch)) => self.pending = Some((batch, 0)),
+                Some(Err(error)) => {
+                    return Err(unreadable(&self.path, format!("after row {}: {error}", self.row)));
+                }
+            }
+        }
+    }
+
+    fn lists(
+        &self,
+        batch: &RecordBatch,
+        name: &str,
+        width: usize,
+        values: &mut Vec<f32>,
+    ) -> Result<()> {
+        let Some(lists) = batch.column_by_name(name) else {
+            return Err(unreadable(&self.path, format!("column {name:?} is gone")));
+        };
+        let refuse = |row: usize, what: String| {
+            let row = self.row + row as u64;
+            Err(unreadable(&self.path, format!("row {row}, column {name:?}: {what}")))
+        };
+        if let Some(row) = (0..lists.len()).find(|&row| lists.is_null(row)) {
+            return refuse(row, "it is null".to_owned());
+        }
+        let inner = match lists.data_type() {
+            DataType::FixedSizeList(_, found) if *found as usize == width => {
+                let lists = lists.as_fixed_size_list();
+                let start = lists.value_offset_at(0);
+                lists.values().slice(start, lists.len() * width)
+            }
+            DataType::List(_) => {
+                let lists = lists.as_list::<i32>();
+                let offsets = lists.value_offsets();
+                if let Some(row) =
+                    (0..lists.len()).find(|&row| lists.value_length(row) as usize != width)
+                {
+                    return refuse(
+                        row,
+                        format!("it has {} values, not {width}", lists.value_length(row)),
+                    );
+                }
+                lists.values().slice(offsets[0] as usize, lists.len() * width)
+            }
+            DataType::LargeList(_) => {
+                let lists = lists.as_list::<i64>();
+                let offsets = lists.value_offsets();
+                if let Some(row) =
+                    (0..lists.len()).find(|&row| lists.value_length(row) as usize != width)
+                {
+                    return refuse(
+                        row,
+                        format!("it has {} values, not {width}", lists.value_length(row)),
+                    );
+                }
+                lists.values().slice(offsets[0] as usize, lists.len() * width)
+            }
+            other => return refuse(0, format!("it is {other}")),
+        };
+        if let Some(at) = (0..inner.len()).find(|&at| inner.is_null(at)) {
+            return refuse(at / width.max(1), format!("value {} is null", at % width.max(1)));
+        }
+        match inner.data_type() {
+            DataType::Float32 => values.extend(inner.as_primitive::<Float32Type>().values().iter()),
+            DataType::Float64 => {
+                let found = inner.as_primitive::<Float64Type>().values();
+                values.extend(found.iter().map(|&value| value as f32));
+            }
+            DataType::Float16 => {
+                let found = inner.as_primitive::<Float16Type>().values();
+                values.extend(found.iter().map(|value| value.to_f32()));
+            }
+            other => return refuse(0, format!("its values are {other}")),
+        }
+        Ok(())
+    }
+
+    fn keys(&self, batch: &RecordBatch, name: &str, keys: &mut Vec<u64>) -> Result<()> {
+        let Some(column) = batch.column_by_name(name) else {
+            return Err(unreadable(&self.path, format!("column {name:?} is gone")));
+        };
+        if let Some(row) = (0..column.len()).find(|&row| column.is_null(row)) {
+            let row = self.row + row as u64;
+            return Err(unreadable(&self.path, format!("row {row}, column {name:?} is null")));
+        }
+        // Negative keys stand for the same 64 bits, as in Element::append_keys.
+        match column.data_type() {
+            DataType::UInt64 => keys.extend(column.as_primitive::<UInt64Type>().values().iter()),
+            DataType::Int64 => {
+                let found = column.as_primitive::<Int64Type>().values();
+                keys.extend(found.iter().map(|&key| key as u64));
+            }
+            DataType::UInt32 => {
+                let found = column.as_primitive::<UInt32Type>().values();
+                keys.extend(found.iter().map(|&key| u64::from(key)));
+            }
+            DataType::Int32 => {
+                let found = column.as_primitive::<Int32Type>().values();
+                keys.extend(found.iter().map(|&key| i64::from(key) as u64));
+            }
+            other => {
+                return Err(unreadable(
+                    &self.path,
+                    format!("column {name:?} is {other}; keys are u64, i64, u32 or i32"),
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl RowFile for ParquetRows {
+    fn rows(&self) -> u64 {
+        self.rows
+    }
+
+    fn columns(&self) -> usize {
+        self.columns
+    }
+
+    fn state_columns(&self) -> Option<usize> {
+        self.state_columns
+    }
+
+    fn read_batch(&mut self, count: usize, batch: &mut ReadBatch) -> Result<()> {
+        if !self.fill()? {
+            return Ok(());
+        }
+        let Some((found, used)) = self.pending.take() else { return Ok(()) };
+        let taken = count.min(found.num_rows() - used);
+        let slice = found.slice(used, taken);
+        self.lists(&slice, &self.vector_column, self.columns, &mut batch.vectors)?;
+        if let Some(columns) = self.state_columns {
+            self.lists(&slice, "state", columns, &mut batch.state)?;
+        }
+        match &self.key_column {
+            Some(name) => self.keys(&slice, name, &mut batch.keys)?,
+            None => batch.keys.extend(self.row..self.row + taken as u64),
+        }
+        self.row += taken as u64;
+        self.pending = Some((found, used + taken));
+        Ok(())
+    }
+}

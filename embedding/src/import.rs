@@ -1,0 +1,284 @@
+//! Tables out of files; see the module `files` for how.
+
+use std::collections::HashMap;
+use std::ops::ControlFlow;
+use std::path::Path;
+
+use embank_kv::{Access, Clock, Operation};
+
+use crate::config::TableConfig;
+use crate::error::Result;
+use crate::files::batch::{ReadBatch, RowFile, rows_per_batch};
+use crate::files::{FileFormat, TransferProgress, npy, report, safetensors, settings, unreadable};
+use crate::row::RowLayout;
+use crate::table::Table;
+use crate::unique::UniqueKeys;
+
+/// What an import takes of a file. Default: what an export wrote there, in the format that the file's suffix stands
+/// for; of files that others made, a single matrix.
+///
+/// # Examples
+/// See [`Table::import`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ImportOptions {
+    /// Default: by the suffix ([`FileFormat::of_path`]).
+    pub format: Option<FileFormat>,
+    /// The tensor or column of the keys (for npy the file). Default: `keys`, in Parquet `key`, if it is there; else row
+    /// i is the row of key i.
+    pub keys: Option<String>,
+    /// The tensor or column of the vectors (for npy the file). Default: `rows`, in Parquet `vector`, or the only matrix.
+    pub rows: Option<String>,
+    /// Whether the optimizer's state is taken too, if the file has it. Default: yes.
+    pub state: bool,
+    /// Whether NaN and infinite values are taken. Default: no, they are an error.
+    pub non_finite: bool,
+}
+
+impl Default for ImportOptions {
+    fn default() -> Self {
+        Self { format: None, keys: None, rows: None, state: true, non_finite: false }
+    }
+}
+
+/// What an import put.
+///
+/// # Examples
+/// See [`Table::import`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Imported {
+    /// Rows of the file.
+    pub rows: u64,
+    /// Whether they came with the optimizer's state.
+    pub with_state: bool,
+}
+
+/// The settings of the table that a safetensors or Parquet file was exported from; `None` for a file that others made,
+/// and for npy, which has no place for them.
+///
+/// # Errors
+/// The file can't be read, or its settings are a newer program's.
+///
+/// # Examples
+/// ```
+/// # let dir = tempfile::tempdir().unwrap();
+/// use embank::{Bank, BankOptions, ExportOptions, TableConfig};
+///
+/// let bank = Bank::open(dir.path().join("bank"), BankOptions::default())?;
+/// let table = bank.table("user", TableConfig::new(2).seed(7))?;
+/// bank.checkpoint(b"")?;
+/// let file = dir.path().join("user.safetensors");
+/// table.export(&file, &ExportOptions::default())?;
+///
+/// let config = embank::exported_config(&file, None)?.expect("Embank wrote it");
+/// assert_eq!((config.dim, config.seed), (2, 7));
+/// # Ok::<(), embank::Error>(())
+/// ```
+pub fn exported_config(
+    path: impl AsRef<Path>,
+    format: Option<FileFormat>,
+) -> Result<Option<TableConfig>> {
+    let path = path.as_ref();
+    let pairs = match format.map_or_else(|| FileFormat::of_path(path), Ok)? {
+        FileFormat::Safetensors => safetensors::read(path)?.pairs,
+        FileFormat::Npy => HashMap::new(),
+        #[cfg(feature = "parquet")]
+        FileFormat::Parquet => crate::files::parquet::read_pairs(path)?,
+        #[cfg(not(feature = "parquet"))]
+        FileFormat::Parquet => return Err(crate::files::no_parquet()),
+    };
+    settings::from_pairs(path, &pairs)
+}
+
+impl Table {
+    /// Puts the rows of a file into the table, in constant memory (some MiB): those that an [export](Self::export)
+    /// wrote, or a matrix of f16, bf16, f32 or f64 that others did, of which row i is that of key i unless keys are
+    /// there or named.
+    ///
+    /// A row that is there is replaced. With the optimizer's state, it trains on as the exported one would have;
+    /// without, it keeps the state that it has, and a new row's starts afresh. Of equal keys, the last one in the
+    /// file stays. Staleness clocks play no part. The rows are in memory when the call returns;
+    /// [`Bank::checkpoint`](crate::Bank::checkpoint) makes them durable. After an error, the batches before it are
+    /// in the table.
+    ///
+    /// # Errors
+    /// [`UnreadableFile`](crate::Error::UnreadableFile) names the file, and row and column where it
+    /// is damaged, is of another dim, has the state of another optimizer, or holds what is not finite;
+    /// [`InvalidArgument`](embank_kv::Error::InvalidArgument) for a suffix that says no format; a failure of the
+    /// store.
+    ///
+    /// # Examples
+    /// See [`export`](Self::export).
+    pub fn import(&self, path: impl AsRef<Path>, options: &ImportOptions) -> Result<Imported> {
+        self.import_with(path, options, |_| ControlFlow::Continue(()))
+    }
+
+    /// As [`import`](Self::import), and tells `progress` after each batch of rows how far it is. Ends with
+    /// [`Error::Cancelled`](crate::Error::Cancelled) if that says so.
+    ///
+    /// # Errors
+    /// As [`import`](Self::import); [`Cancelled`](crate::Error::Cancelled).
+    ///
+    /// # Examples
+    /// See [`export_with`](Self::export_with).
+    pub fn import_with(
+        &self,
+        path: impl AsRef<Path>,
+        options: &ImportOptions,
+        mut progress: impl FnMut(TransferProgress) -> ControlFlow<()>,
+    ) -> Result<Imported> {
+        let path = path.as_ref();
+        let (mut file, held) = open(path, options)?;
+        let with_state = self.check_fit(path, file.as_ref(), held.as_ref())?;
+        let (dim, total) = (self.dim(), file.rows());
+        let batch_rows = rows_per_batch(4 * (dim + file.state_columns().unwrap_or(0)) + 8);
+        let mut batch = ReadBatch::default();
+        let mut done = 0;
+        // Ends: with the file's rows.
+        loop {
+            batch.clear();
+            file.read_batch(batch_rows, &mut batch)?;
+            if batch.keys.is_empty() {
+                return Ok(Imported { rows: done, with_state });
+            }
+            if !options.non_finite {
+                check_finite(path, "vector", done, &batch.keys, &batch.vectors)?;
+                if with_state {
+                    check_finite(path, "state", done, &batch.keys, &batch.state)?;
+                }
+            }
+            if with_state {
+                self.put_with_state(&batch)?;
+            } else {
+                self.put(&batch.keys, &batch.vectors)?;
+            }
+            done += batch.keys.len() as u64;
+            report(&mut progress, done, total)?;
+        }
+    }
+
+    /// Whether the file's rows come with state; an error if they are none of this table's.
+    fn check_fit(
+        &self,
+        path: &Path,
+        file: &dyn RowFile,
+        held: Option<&TableConfig>,
+    ) -> Result<bool> {
+        if file.rows() == 0 {
+            return Ok(false);
+        }
+        if file.columns() != self.dim() {
+            return Err(unreadable(
+                path,
+                format!(
+                    "its vectors have {} values, those of table {:?} have {}; make a table of that dim",
+                    file.columns(),
+                    self.name(),
+                    self.dim()
+                ),
+            ));
+        }
+        let Some(found) = file.state_columns() else { return Ok(false) };
+        let config = self.config();
+        let wanted = self.shared.layout().state_values();
+        let other = held.filter(|held| !config.optimizer.is_kind_of(&held.optimizer));
+        if other.is_none() && found == wanted {
+            return Ok(true);
+        }
+        let whose = other.map_or_else(
+            || format!("{found} values of optimizer state a row"),
+            |held| format!("the state of {:?}", held.optimizer),
+        );
+        Err(unreadable(
+            path,
+            format!(
+                "it has {whose}, and table {:?} has {:?} with {wanted}; import without the state, or into a table with \
+                 that optimizer",
+                self.name(),
+                config.optimizer
+            ),
+        ))
+    }
+
+    fn put_with_state(&self, batch: &ReadBatch) -> Result<()> {
+        let unique = UniqueKeys::new(&batch.keys);
+        let sources = unique.last_places();
+        let (layout, counters) = (self.shared.layout(), &self.shared.counters);
+        let mut put = PutWithState { layout, batch, sources: &sources };
+        let outcome = self.execute(unique.keys(), Clock::Keep, &mut put)?;
+        counters.disk_reads.add(outcome.disk_reads);
+        counters.puts.add(1);
+        counters.put_rows.add(unique.len() as u64);
+        Ok(())
+    }
+}
+
+/// Opens a file's rows, with the settings of the table that they came from if it tells them.
+fn open(path: &Path, options: &ImportOptions) -> Result<(Box<dyn RowFile>, Option<TableConfig>)> {
+    let (keys, rows) = (options.keys.as_deref(), options.rows.as_deref());
+    match options.format.map_or_else(|| FileFormat::of_path(path), Ok)? {
+        FileFormat::Safetensors => {
+            let contents = safetensors::read(path)?;
+            let held = settings::from_pairs(path, &contents.pairs)?;
+            Ok((Box::new(contents.rows(path, keys, rows, options.state)?), held))
+        }
+        FileFormat::Npy => Ok((Box::new(npy::read(path, keys, rows, options.state)?), None)),
+        #[cfg(feature = "parquet")]
+        FileFormat::Parquet => {
+            use crate::files::parquet;
+            let held = settings::from_pairs(path, &parquet::read_pairs(path)?)?;
+            Ok((Box::new(parquet::read(path, keys, rows, options.state)?), held))
+        }
+        #[cfg(not(feature = "parquet"))]
+        FileFormat::Parquet => Err(crate::files::no_parquet()),
+    }
+}
+
+fn check_finite(path: &Path, what: &str, first: u64, keys: &[u64], values: &[f32]) -> Result<()> {
+    let Some(at) = values.iter().position(|value| !value.is_finite()) else { return Ok(()) };
+    let columns = values.len() / keys.len();
+    let (row, column) = (at / columns, at % columns);
+    Err(unreadable(
+        path,
+        format!(
+            "row {} (key {}), column {column} of the {what} is {}; mend the file, or import with `non_finite` to \
+             take it as it is",
+            first + row as u64,
+            keys[row],
+            values[at]
+        ),
+    ))
+}
+
+/// Replaces whole rows, the optimizer's state too.
+#[derive(Debug)]
+struct PutWithState<'a> {
+    layout: &'a RowLayout,
+    batch: &'a ReadBatch,
+    /// Where in the batch each distinct key's row lies.
+    sources: &'a [u32],
+}
+
+impl PutWithState<'_> {
+    fn write(&self, i: usize, value: &mut [u8]) {
+        let place = self.sources[i] as usize;
+        self.layout.fill_rest(value);
+        let (vector, state) = self.layout.parts(value);
+        let (dim, columns) = (vector.len(), state.len());
+        vector.copy_from_slice(&self.batch.vectors[place * dim..][..dim]);
+        state.copy_from_slice(&self.batch.state[place * columns..][..columns]);
+    }
+}
+
+impl Operation for PutWithState<'_> {
+    const ACCESS: Access = Access::Put;
+
+    fn update(&mut self, i: usize, value: &mut [u8]) {
+        self.write(i, value);
+    }
+
+    fn insert(&mut self, i: usize, value: &mut [u8]) -> bool {
+        self.write(i, value);
+        true
+    }
+}

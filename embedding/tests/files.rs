@@ -1,0 +1,351 @@
+//! Tables out of banks into files and back, and files that others made or that are damaged.
+
+#![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
+
+mod common;
+
+use std::fs;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+
+use common::{new_bank, push_to_disk, rows_of, table};
+use embank::{
+    DenseRows, Error, ExportOptions, FileFormat, ImportOptions, Optimizer, Table, TableConfig,
+    exported_config,
+};
+use proptest::prelude::*;
+
+fn formats() -> Vec<&'static str> {
+    let mut suffixes = vec!["safetensors", "npy"];
+    if cfg!(feature = "parquet") {
+        suffixes.push("parquet");
+    }
+    suffixes
+}
+
+fn config() -> TableConfig {
+    TableConfig::new(5).optimizer(Optimizer::adagrad(0.1)).seed(3)
+}
+
+/// Keys far apart, in no order.
+fn keys() -> Vec<u64> {
+    (0..3000_u64).map(|i| i.wrapping_mul(0x9E37_79B9_7F4A_7C15)).collect()
+}
+
+fn values(count: usize) -> Vec<f32> {
+    (0..count).map(|i| (i as f32).sin()).collect()
+}
+
+fn export(table: &Table, path: &Path, state: bool) {
+    let exported = table.export(path, &ExportOptions { state, ..Default::default() }).unwrap();
+    assert_eq!(exported.rows, keys().len() as u64);
+    let bytes: u64 = exported.files.iter().map(|file| fs::metadata(file).unwrap().len()).sum();
+    assert_eq!(exported.bytes, bytes);
+}
+
+#[test]
+fn what_is_exported_comes_back_and_trains_on_as_before() {
+    for suffix in formats() {
+        let test = new_bank();
+        let from = table(&test.bank, config());
+        let keys = keys();
+        for _ in 0..3 {
+            from.apply_gradients(&keys, &values(keys.len() * 5)).unwrap();
+        }
+        push_to_disk(&test.bank);
+        test.bank.checkpoint(b"").unwrap();
+        let path = test.dir.path().join("t").with_extension(suffix);
+        export(&from, &path, true);
+
+        let into = test.bank.table("into", config()).unwrap();
+        let imported = into.import(&path, &ImportOptions::default()).unwrap();
+        assert_eq!((imported.rows, imported.with_state), (3000, true), "{suffix}");
+        assert_eq!(rows_of(&into, &keys), rows_of(&from, &keys), "{suffix}");
+        for table in [&from, &into] {
+            table.apply_gradients(&keys, &values(keys.len() * 5)).unwrap();
+        }
+        assert_eq!(rows_of(&into, &keys), rows_of(&from, &keys), "{suffix}: the state is there");
+
+        let fresh = test.bank.table("fresh", config()).unwrap();
+        let options = ImportOptions { state: false, ..Default::default() };
+        assert!(!fresh.import(&path, &options).unwrap().with_state);
+        fresh.apply_gradients(&keys, &values(keys.len() * 5)).unwrap();
+        assert_ne!(rows_of(&fresh, &keys), rows_of(&from, &keys), "{suffix}: no state");
+
+        let other = test.bank.table("other", TableConfig::new(5)).unwrap();
+        let error = other.import(&path, &ImportOptions::default()).unwrap_err().to_string();
+        assert!(error.contains("state"), "{error}");
+        let narrow = test.bank.table("narrow", TableConfig::new(4)).unwrap();
+        let error = narrow.import(&path, &ImportOptions::default()).unwrap_err().to_string();
+        assert!(error.contains("have 5 values") && error.contains("have 4"), "{error}");
+        if suffix != "npy" {
+            assert_eq!(exported_config(&path, None).unwrap(), Some(from.config()));
+        }
+    }
+}
+
+#[test]
+fn an_export_is_the_checkpoint_whatever_comes_after() {
+    for suffix in formats() {
+        let test = new_bank();
+        let table = table(&test.bank, config());
+        table.put(&[1, 2], &values(10)).unwrap();
+        test.bank.checkpoint(b"").unwrap();
+        table.put(&[1, 3], &[9.0; 10]).unwrap();
+        table.delete(&[2]).unwrap();
+        let path = test.dir.path().join("t").with_extension(suffix);
+        let mut told = Vec::new();
+        let exported = table.export_with(&path, &ExportOptions::default(), |progress| {
+            told.push((progress.rows_done, progress.rows_total));
+            table.put(&[2], &[7.0; 5]).unwrap();
+            ControlFlow::Continue(())
+        });
+        assert_eq!(exported.unwrap().rows, 2);
+        assert_eq!(told, [(2, 2)]);
+        let into = test.bank.table("into", config()).unwrap();
+        into.import(&path, &ImportOptions::default()).unwrap();
+        assert_eq!(into.contains(&[1, 2, 3]).unwrap(), [true, true, false]);
+        assert_eq!(rows_of(&into, &[1, 2]), values(10));
+    }
+}
+
+#[test]
+fn an_export_that_is_ended_or_fails_leaves_the_older_file() {
+    for suffix in formats() {
+        let test = new_bank();
+        let table = table(&test.bank, config());
+        table.put(&keys(), &values(15_000)).unwrap();
+        let folder = test.dir.path().join("files");
+        fs::create_dir(&folder).unwrap();
+        let path = folder.join("t").with_extension(suffix);
+        let error = table.export(&path, &ExportOptions::default()).unwrap_err();
+        assert!(error.to_string().contains("checkpoint"), "{error}");
+        test.bank.checkpoint(b"").unwrap();
+        export(&table, &path, false);
+        let files = || {
+            let names = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path());
+            let mut files: Vec<(PathBuf, Vec<u8>)> =
+                names.map(|path| (path.clone(), fs::read(path).unwrap())).collect();
+            files.sort();
+            files
+        };
+        let before = files();
+        let ended = table
+            .export_with(&path, &ExportOptions::default(), |_| ControlFlow::Break(()))
+            .unwrap_err();
+        assert!(matches!(ended, Error::Cancelled));
+        let nowhere = folder.join("nowhere").join("t").with_extension(suffix);
+        let error = table.export(nowhere, &ExportOptions::default()).unwrap_err().to_string();
+        assert!(error.contains("nowhere"), "{error}");
+        assert!(before == files(), "{suffix}");
+    }
+}
+
+#[test]
+fn a_dense_file_has_row_i_for_key_i() {
+    for suffix in ["safetensors", "npy"] {
+        let test = new_bank();
+        let table = table(&test.bank, config());
+        let present: Vec<u64> = (0..5000).filter(|key| key % 7 != 3).collect();
+        table.put(&present, &values(present.len() * 5)).unwrap();
+        test.bank.checkpoint(b"").unwrap();
+        let path = test.dir.path().join("t").with_extension(suffix);
+        let dense = |rows, fill_missing| ExportOptions {
+            dense: Some(DenseRows { rows, fill_missing }),
+            ..Default::default()
+        };
+        let error = table.export(&path, &dense(None, false)).unwrap_err().to_string();
+        assert!(error.contains("714 of the keys 0 to 4999"), "{error}");
+        let error = table.export(&path, &dense(Some(4000), true)).unwrap_err().to_string();
+        assert!(error.contains("beyond the 4000 rows"), "{error}");
+        assert!(!path.exists());
+        let exported = table.export(&path, &dense(Some(5010), true)).unwrap();
+        assert_eq!((exported.rows, exported.filled_rows), (4286, 724));
+        assert_eq!(exported.files, std::slice::from_ref(&path));
+
+        let into = test.bank.table("into", config()).unwrap();
+        assert_eq!(into.import(&path, &ImportOptions::default()).unwrap().rows, 5010);
+        let all: Vec<u64> = (0..5010).collect();
+        let mut expected = vec![0.0; all.len() * 5];
+        table.initial(&all, &mut expected).unwrap();
+        for (i, &key) in present.iter().enumerate() {
+            expected[key as usize * 5..][..5]
+                .copy_from_slice(&values(present.len() * 5)[i * 5..][..5]);
+        }
+        assert_eq!(rows_of(&into, &all), expected, "{suffix}");
+
+        let exported = table.export(&path, &dense(None, true)).unwrap();
+        assert_eq!(exported.filled_rows, 714);
+        let bytes = fs::metadata(&path).unwrap().len();
+        assert!((5000 * 20..5000 * 20 + 1000).contains(&bytes), "{bytes}");
+    }
+}
+
+#[test]
+fn an_npy_set_loses_its_keys_first_and_no_older_part_stays() {
+    let test = new_bank();
+    let table = table(&test.bank, config());
+    table.put(&keys(), &values(15_000)).unwrap();
+    test.bank.checkpoint(b"").unwrap();
+    let path = test.dir.path().join("t.npy");
+    export(&table, &path, true);
+    export(&table, &path, false);
+    assert!(!test.dir.path().join("t.state.npy").exists());
+    fs::remove_file(test.dir.path().join("t.keys.npy")).unwrap();
+    let error = table.import(&path, &ImportOptions::default()).unwrap_err().to_string();
+    assert!(error.contains("did not come to its end"), "{error}");
+}
+
+/// An npy file as NumPy writes it.
+fn npy(kind: &str, shape: &str, data: &[u8]) -> Vec<u8> {
+    let mut text = format!("{{'descr': '{kind}', 'fortran_order': False, 'shape': {shape}, }}");
+    while !(10 + text.len() + 1).is_multiple_of(64) {
+        text.push(' ');
+    }
+    text.push('\n');
+    let length = (text.len() as u16).to_le_bytes();
+    [b"\x93NUMPY\x01\0", &length[..], text.as_bytes(), data].concat()
+}
+
+/// A safetensors file of one header and its data.
+fn safetensors(header: &str, data: &[u8]) -> Vec<u8> {
+    [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), data].concat()
+}
+
+#[test]
+fn matrices_of_others_are_rows_from_key_0_on() {
+    let test = new_bank();
+    let table = table(&test.bank, TableConfig::new(2));
+    let path = test.dir.path().join("others.npy");
+    let doubles = [1.5_f64, -2.0, 0.25, 3.0].map(f64::to_le_bytes).concat();
+    fs::write(&path, npy("<f8", "(2, 2)", &doubles)).unwrap();
+    table.import(&path, &ImportOptions::default()).unwrap();
+    assert_eq!(rows_of(&table, &[0, 1]), [1.5, -2.0, 0.25, 3.0]);
+
+    let keys = test.dir.path().join("ids.npy");
+    fs::write(&keys, npy("<i8", "(2,)", &[9_i64, -1].map(i64::to_le_bytes).concat())).unwrap();
+    let named = ImportOptions { keys: Some(keys.display().to_string()), ..Default::default() };
+    table.import(&path, &named).unwrap();
+    assert_eq!(rows_of(&table, &[9, u64::MAX]), [1.5, -2.0, 0.25, 3.0]);
+
+    let path = test.dir.path().join("others.safetensors");
+    let header = r#"{"emb.weight":{"dtype":"BF16","shape":[3,2],"data_offsets":[0,12]}}"#;
+    let halves = [0x3F80_u16, 0x4000, 0xBF80, 0, 0x3F00, 0x4040].map(u16::to_le_bytes).concat();
+    fs::write(&path, safetensors(header, &halves)).unwrap();
+    assert_eq!(table.import(&path, &ImportOptions::default()).unwrap().rows, 3);
+    assert_eq!(rows_of(&table, &[0, 1, 2]), [1.0, 2.0, -1.0, 0.0, 0.5, 3.0]);
+
+    // Bytes with a factor for each row.
+    let header = r#"{"rows":{"dtype":"I8","shape":[2,2],"data_offsets":[0,4]},"scales":{"dtype":"F32","shape":[2],"data_offsets":[4,12]}}"#;
+    let data = [&[1, 0xFF, 100, 2][..], &[0.5_f32, 2.0].map(f32::to_le_bytes).concat()].concat();
+    fs::write(&path, safetensors(header, &data)).unwrap();
+    table.import(&path, &ImportOptions::default()).unwrap();
+    assert_eq!(rows_of(&table, &[0, 1]), [0.5, -0.5, 200.0, 4.0]);
+    let named = ImportOptions { rows: Some("nothing".to_owned()), ..Default::default() };
+    let error = table.import(&path, &named).unwrap_err().to_string();
+    assert!(error.contains("\"nothing\"") && error.contains("\"scales\""), "{error}");
+}
+
+#[test]
+fn a_value_that_is_not_finite_is_named_with_its_place() {
+    for suffix in formats() {
+        let test = new_bank();
+        let table = table(&test.bank, TableConfig::new(3));
+        table.put(&[40], &[1.0, f32::NAN, 2.0]).unwrap();
+        test.bank.checkpoint(b"").unwrap();
+        let path = test.dir.path().join("t").with_extension(suffix);
+        table.export(&path, &ExportOptions::default()).unwrap();
+        let into = test.bank.table("into", TableConfig::new(3)).unwrap();
+        let error = into.import(&path, &ImportOptions::default()).unwrap_err().to_string();
+        for expected in ["t.", "row 0 (key 40), column 1 of the vector is NaN"] {
+            assert!(error.contains(expected), "{error}");
+        }
+        assert_eq!(into.contains(&[40]).unwrap(), [false]);
+        into.import(&path, &ImportOptions { non_finite: true, ..Default::default() }).unwrap();
+        assert!(rows_of(&into, &[40])[1].is_nan());
+    }
+}
+
+#[test]
+fn of_equal_keys_the_last_row_stays() {
+    let test = new_bank();
+    let table = table(&test.bank, TableConfig::new(1).optimizer(Optimizer::adagrad(0.1)));
+    let header = r#"{"keys":{"dtype":"U32","shape":[3],"data_offsets":[0,12]},"rows":{"dtype":"F32","shape":[3,1],"data_offsets":[12,24]},"state":{"dtype":"F32","shape":[3,1],"data_offsets":[24,36]}}"#;
+    let keys = [4_u32, 5, 4].map(u32::to_le_bytes).concat();
+    let rows = [1.0_f32, 2.0, 3.0].map(f32::to_le_bytes).concat();
+    let path = test.dir.path().join("t.safetensors");
+    fs::write(&path, safetensors(header, &[keys, rows.clone(), rows].concat())).unwrap();
+    assert!(table.import(&path, &ImportOptions::default()).unwrap().with_state);
+    assert_eq!(rows_of(&table, &[4, 5]), [3.0, 2.0]);
+}
+
+/// Every cut and many changed bytes: an error or other values, never a panic.
+#[test]
+fn damaged_files_are_refused_or_read_and_nothing_else() {
+    let test = new_bank();
+    let from = table(&test.bank, config());
+    from.put(&[1, 2, 3], &values(15)).unwrap();
+    test.bank.checkpoint(b"").unwrap();
+    for suffix in formats() {
+        let path = test.dir.path().join("t").with_extension(suffix);
+        from.export(&path, &ExportOptions { state: true, ..Default::default() }).unwrap();
+        let into = test.bank.table("into", config()).unwrap();
+        let file = if suffix == "npy" { test.dir.path().join("t.rows.npy") } else { path.clone() };
+        let whole = fs::read(&file).unwrap();
+        for length in (0..whole.len()).step_by(if suffix == "parquet" { 9 } else { 1 }) {
+            fs::write(&file, &whole[..length]).unwrap();
+            let error = into.import(&path, &ImportOptions::default()).unwrap_err();
+            assert!(
+                matches!(error, Error::UnreadableFile { .. } | Error::Store(_)),
+                "{suffix} cut to {length}: {error}"
+            );
+        }
+        // Parquet's reader is slow to open a file, and slower to panic, which is caught.
+        for at in (0..whole.len()).step_by(if suffix == "parquet" { 9 } else { 1 }) {
+            for flip in [1, 0xFF] {
+                let mut damaged = whole.clone();
+                damaged[at] ^= flip;
+                fs::write(&file, &damaged).unwrap();
+                let _ =
+                    into.import(&path, &ImportOptions { non_finite: true, ..Default::default() });
+            }
+        }
+        fs::write(&file, &whole).unwrap();
+        into.import(&path, &ImportOptions::default()).unwrap();
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn no_header_makes_the_reader_panic(
+        header in r#"(\{|\}|\[|\]|"rows"|"dtype"|"shape"|"data_offsets"|"F32"|:|,|[0-9]{1,20}){0,24}"#,
+        data in prop::collection::vec(any::<u8>(), 0..64),
+    ) {
+        let test = new_bank();
+        let table = table(&test.bank, TableConfig::new(2));
+        let path = test.dir.path().join("t.safetensors");
+        fs::write(&path, safetensors(&header, &data)).unwrap();
+        let _ = table.import(&path, &ImportOptions::default());
+        let shape = format!(
+            r#"{{"rows":{{"dtype":"F32","shape":{header},"data_offsets":[0,{}]}}}}"#,
+            data.len()
+        );
+        fs::write(&path, safetensors(&shape, &data)).unwrap();
+        let _ = table.import(&path, &ImportOptions::default());
+    }
+}
+
+#[test]
+fn parquet_is_told_apart_from_a_program_without_it() {
+    let test = new_bank();
+    let table = table(&test.bank, config());
+    test.bank.checkpoint(b"").unwrap();
+    let options = ExportOptions { format: Some(FileFormat::Parquet), ..Default::default() };
+    let exported = table.export(test.dir.path().join("t"), &options);
+    assert_eq!(exported.is_ok(), cfg!(feature = "parquet"));
+    let dense = ExportOptions { dense: Some(DenseRows::default()), ..options };
+    let error = table.export(test.dir.path().join("t"), &dense).unwrap_err().to_string();
+    assert!(error.contains("no dense tables"), "{error}");
+}
