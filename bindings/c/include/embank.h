@@ -90,6 +90,8 @@ typedef enum embank_status {
   EMBANK_STATUS_INTERNAL = 25,
   // A failure that has no number of its own yet; see the message.
   EMBANK_STATUS_OTHER = 26,
+  // The lease grew older than the bank's lease_timeout_ms, and others were let through. Nothing was changed.
+  EMBANK_STATUS_LEASE_EXPIRED = 27,
 } embank_status;
 
 // How a table's values are stored.
@@ -171,6 +173,9 @@ typedef struct embank_bank_options {
   uint64_t checkpoints_kept;
   // How long a get waits at a staleness bound before it fails, in milliseconds. 60,000.
   uint64_t wait_timeout_ms;
+  // How old a lease may become before it expires, when others want its rows, in milliseconds: its counts are given
+  // back, and ending it is EMBANK_STATUS_LEASE_EXPIRED. 0: never. 0.
+  uint64_t lease_timeout_ms;
   // The most keys that looking ahead may have pending; 0 turns it off, negative: what 1/32 of the budget holds. -1.
   int64_t lookahead_queue_keys;
   // The most that the log may take on disk, in bytes; 0: no quota. 0.
@@ -267,8 +272,10 @@ typedef struct embank_bank_stats {
   uint64_t wait_us;
   // Gets that gave up waiting.
   uint64_t timeouts;
-  // Leases that were freed and could not give all counts back.
+  // Leases that were freed or expired and whose counts could not all be given back.
   uint64_t release_failures;
+  // Leases that grew too old.
+  uint64_t leases_expired;
   // Checkpoints taken.
   uint64_t checkpoints;
   // How long the last one took, in microseconds.
@@ -331,8 +338,10 @@ typedef struct embank_table_stats {
   uint64_t wait_us;
   // Gets that gave up waiting.
   uint64_t timeouts;
-  // Leases that were freed and could not give all counts back.
+  // Leases that were freed or expired and whose counts could not all be given back.
   uint64_t release_failures;
+  // Leases that grew too old.
+  uint64_t leases_expired;
 } embank_table_stats;
 
 #ifdef __cplusplus

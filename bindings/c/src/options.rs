@@ -32,6 +32,9 @@ pub struct embank_bank_options {
     pub checkpoints_kept: u64,
     /// How long a get waits at a staleness bound before it fails, in milliseconds. 60,000.
     pub wait_timeout_ms: u64,
+    /// How old a lease may become before it expires, when others want its rows, in milliseconds: its counts are given
+    /// back, and ending it is EMBANK_STATUS_LEASE_EXPIRED. 0: never. 0.
+    pub lease_timeout_ms: u64,
     /// The most keys that looking ahead may have pending; 0 turns it off, negative: what 1/32 of the budget holds. -1.
     pub lookahead_queue_keys: i64,
     /// The most that the log may take on disk, in bytes; 0: no quota. 0.
@@ -49,7 +52,7 @@ pub struct embank_bank_options {
 impl Growing for embank_bank_options {
     const NAME: &'static str = "embank_bank_options";
     const FILLED_BY: &'static str = "embank_bank_options_init";
-    const SIZE_MIN: usize = 72;
+    const SIZE_MIN: usize = 80;
 
     fn defaults() -> Self {
         let BankOptions {
@@ -67,6 +70,7 @@ impl Growing for embank_bank_options {
             memory_budget_bytes,
             checkpoints_kept: checkpoints_kept as u64,
             wait_timeout_ms: wait_timeout.as_millis() as u64,
+            lease_timeout_ms: 0,
             lookahead_queue_keys: -1,
             disk_quota_bytes: 0,
             compaction_throttle_bytes_per_s: 0,
@@ -96,7 +100,7 @@ impl embank_bank_options {
             checkpoints_kept: usize::try_from(self.checkpoints_kept).unwrap_or(usize::MAX),
             lookahead_queue_keys: usize::try_from(self.lookahead_queue_keys).ok(),
             wait_timeout: Duration::from_millis(self.wait_timeout_ms),
-            lease_timeout: None,
+            lease_timeout: some_unless_0(self.lease_timeout_ms).map(Duration::from_millis),
             compaction: CompactionOptions {
                 background: flag("background_compaction", self.background_compaction)?,
                 space_amplification_target: self.space_amplification_target,

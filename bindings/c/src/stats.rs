@@ -49,8 +49,10 @@ pub struct embank_bank_stats {
     pub wait_us: u64,
     /// Gets that gave up waiting.
     pub timeouts: u64,
-    /// Leases that were freed and could not give all counts back.
+    /// Leases that were freed or expired and whose counts could not all be given back.
     pub release_failures: u64,
+    /// Leases that grew too old.
+    pub leases_expired: u64,
     /// Checkpoints taken.
     pub checkpoints: u64,
     /// How long the last one took, in microseconds.
@@ -86,7 +88,7 @@ pub struct embank_bank_stats {
 impl Growing for embank_bank_stats {
     const NAME: &'static str = "embank_bank_stats";
     const FILLED_BY: &'static str = "embank_bank_get_stats";
-    const SIZE_MIN: usize = 272;
+    const SIZE_MIN: usize = 280;
 
     fn defaults() -> Self {
         Self::zeroed()
@@ -125,14 +127,16 @@ pub struct embank_table_stats {
     pub wait_us: u64,
     /// Gets that gave up waiting.
     pub timeouts: u64,
-    /// Leases that were freed and could not give all counts back.
+    /// Leases that were freed or expired and whose counts could not all be given back.
     pub release_failures: u64,
+    /// Leases that grew too old.
+    pub leases_expired: u64,
 }
 
 impl Growing for embank_table_stats {
     const NAME: &'static str = "embank_table_stats";
     const FILLED_BY: &'static str = "embank_table_get_stats";
-    const SIZE_MIN: usize = 120;
+    const SIZE_MIN: usize = 128;
 
     fn defaults() -> Self {
         Self::zeroed()
@@ -174,6 +178,7 @@ pub unsafe extern "C" fn embank_bank_get_stats(
             wait_us: now.wait_us,
             timeouts: now.timeouts,
             release_failures: now.release_failures,
+            leases_expired: now.leases_expired,
             checkpoints: store.checkpoints,
             last_checkpoint_us: store.last_checkpoint_us,
             lookahead_requested: ahead.requested,
@@ -220,6 +225,7 @@ pub unsafe extern "C" fn embank_table_get_stats(
             wait_us: now.wait_us,
             timeouts: now.timeouts,
             release_failures: now.release_failures,
+            leases_expired: now.leases_expired,
         };
         sized::write(stats, size, &found)
     })

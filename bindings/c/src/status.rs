@@ -65,6 +65,8 @@ pub enum embank_status {
     Internal = 25,
     /// A failure that has no number of its own yet; see the message.
     Other = 26,
+    /// The lease grew older than the bank's lease_timeout_ms, and others were let through. Nothing was changed.
+    LeaseExpired = 27,
 }
 
 /// Why a call fails.
@@ -104,7 +106,7 @@ fn status_of(error: &Error) -> embank_status {
     match error {
         Error::Store(store) => status_of_store(store),
         Error::StalenessTimeout { .. } => embank_status::StalenessTimeout,
-        Error::LeaseExpired { .. } => embank_status::LeaseEnded,
+        Error::LeaseExpired { .. } => embank_status::LeaseExpired,
         Error::MissingRow { .. } => embank_status::MissingRow,
         Error::ConfigMismatch { .. } => embank_status::TableMismatch,
         Error::TableDropped { .. } => embank_status::TableDropped,
@@ -191,7 +193,7 @@ const VERSION: &CStr =
     };
 
 /// By number.
-const NAMES: [&CStr; embank_status::Other as usize + 1] = [
+const NAMES: [&CStr; embank_status::LeaseExpired as usize + 1] = [
     c"OK",
     c"INVALID_ARGUMENT",
     c"SHAPE_MISMATCH",
@@ -219,6 +221,7 @@ const NAMES: [&CStr; embank_status::Other as usize + 1] = [
     c"FORKED",
     c"INTERNAL",
     c"OTHER",
+    c"LEASE_EXPIRED",
 ];
 
 #[cfg(test)]
@@ -257,8 +260,8 @@ mod tests {
         assert_eq!(name(embank_status::Ok as i32), "OK");
         assert_eq!(name(embank_status::LeaseEnded as i32), "LEASE_ENDED");
         assert_eq!(name(embank_status::Forked as i32), "FORKED");
-        assert_eq!(name(embank_status::Other as i32), "OTHER");
-        assert_eq!((name(-1), name(27), name(i32::MAX)), ("UNKNOWN", "UNKNOWN", "UNKNOWN"));
+        assert_eq!(name(embank_status::LeaseExpired as i32), "LEASE_EXPIRED");
+        assert_eq!((name(-1), name(28), name(i32::MAX)), ("UNKNOWN", "UNKNOWN", "UNKNOWN"));
     }
 
     /// Those that `tests/c/abi.c` can't bring about, and those that it can, too.
@@ -279,6 +282,15 @@ mod tests {
                     oldest: None,
                 },
                 embank_status::StalenessTimeout,
+            ),
+            (
+                Error::LeaseExpired {
+                    table: table.clone(),
+                    keys: 1,
+                    age: Duration::ZERO,
+                    timeout: Duration::ZERO,
+                },
+                embank_status::LeaseExpired,
             ),
             (
                 Error::MissingRow { table: table.clone(), key: 1, count: 1 },

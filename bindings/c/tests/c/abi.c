@@ -315,7 +315,7 @@ static void tables_and_lookahead(void) {
 
 static void bad_arguments(void) {
     embank_bank *bank = open_bank("arguments"), *other = (embank_bank *)1;
-    embank_table *table = table_of(bank, "user");
+    embank_table *table = table_of(bank, "user"), *none;
     const uint64_t keys[2] = {1, 2};
     uint64_t buffer[8] = {0};
     float rows[4] = {0};
@@ -366,14 +366,13 @@ static void bad_arguments(void) {
     options.device = EMBANK_DEVICE_THREADS;
     options.background_compaction = 2;
     BAD(invalid, "background_compaction", embank_bank_open(in_folder("x"), &options, &other));
-    BAD(invalid, "settings is NULL", embank_bank_table(bank, "new", NULL, &table));
-    table = NULL;
+    BAD(invalid, "settings is NULL", embank_bank_table(bank, "new", NULL, &none));
     settings.dim = 0;
-    BAD(invalid, "dim", embank_bank_table(bank, "new", &settings, &table));
+    BAD(invalid, "dim", embank_bank_table(bank, "new", &settings, &none));
     settings = settings_of(2);
     settings.optimizer.kind = 77;
-    BAD(invalid, "embank_optimizer_kind 77", embank_bank_table(bank, "new", &settings, &table));
-    GOOD(embank_bank_open_table(bank, "user", &table));
+    BAD(invalid, "embank_optimizer_kind 77", embank_bank_table(bank, "new", &settings, &none));
+    CHECK(none == NULL);
 
     /* NULL is free, and has nothing in it. */
     embank_lease_free(NULL);
@@ -423,6 +422,25 @@ static void training_errors(void) {
     GOOD(embank_bank_table(bank, "plain", &settings, &plain));
     BAD(EMBANK_STATUS_NO_OPTIMIZER, "plain", embank_table_apply_gradients(plain, &key, 1, row, 2));
     embank_table_free(plain);
+
+    /* A lease that grew too old gives way to others. */
+    embank_bank_options options;
+    embank_bank *impatient;
+    embank_table *expiring;
+    embank_lease *second;
+    GOOD(embank_bank_options_init(&options, sizeof options));
+    options.memory_budget_bytes = 4 << 20;
+    options.lease_timeout_ms = 1;
+    GOOD(embank_bank_open(in_folder("expiring"), &options, &impatient));
+    settings.optimizer = embank_sgd(0.5f);
+    GOOD(embank_bank_table(impatient, "user", &settings, &expiring));
+    GOOD(embank_table_get(expiring, &key, 1, row, 2, &lease));
+    GOOD(embank_table_get(expiring, &key, 1, row, 2, &second)); /* waits until the first one expires */
+    BAD(EMBANK_STATUS_LEASE_EXPIRED, "expired", embank_lease_apply(lease, row, 2));
+    embank_lease_free(lease);
+    embank_lease_free(second);
+    embank_table_free(expiring);
+    embank_bank_close(impatient);
 
     /* A child of a fork is kept off, and frees nothing. */
     GOOD(embank_table_get(table, &key, 1, row, 2, &lease));
