@@ -358,6 +358,13 @@ impl<W: Work> Batch<'_, W> {
             return Ok(());
         }
         let old = (!tombstone).then(|| self.value_of(image));
+        if W::MODE == Mode::Delete
+            && let Some(value) = old
+            && !self.work.deletes(i, value, outstanding)
+        {
+            self.note_hit(source);
+            return Ok(());
+        }
         let Some(new) = self.make_successor(i, old)? else {
             self.note_missing(i);
             self.outcome.disk_reads += u64::from(source == Source::Disk);

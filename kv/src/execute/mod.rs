@@ -38,7 +38,9 @@ use scratch::{PENDING_KEYS_MAX, Pending};
 pub(crate) use scratch::{Scratch, give_back_scratch, take_scratch};
 pub(crate) use single::{Hit, try_single};
 pub(crate) use tally::Tally;
-pub(crate) use work::{Caller, Delete, Locate, Mode, MoveChained, Promote, ReadClock, Work};
+pub(crate) use work::{
+    Caller, Delete, DeleteIf, Locate, Mode, MoveChained, Promote, ReadClock, Work,
+};
 
 use std::time::Instant;
 

@@ -64,6 +64,8 @@ pub(super) enum InPlace<'g> {
     Moved,
     /// The staleness bound keeps it.
     Blocked,
+    /// A conditional deletion left it alone.
+    Kept,
     /// It is deleted; the lock is the caller's.
     Tombstone(Locked<'g>),
     /// It is done.
@@ -102,6 +104,11 @@ pub(super) fn in_place<'g, W: Work>(
             return done;
         }
         Mode::Delete => {
+            // SAFETY: as above.
+            if !work.deletes(i, unsafe { record.value(value_bytes) }, before.outstanding()) {
+                locked.unlock_unchanged(before);
+                return InPlace::Kept;
+            }
             clock::fence_before_change();
             record.set_link(record.link().with_tombstone(true));
             locked.unlock_changed(after.with_outstanding(0));
@@ -202,6 +209,7 @@ impl<'a, W: Work> Batch<'a, W> {
         match in_place(self.work, i, record, self.clock, room) {
             InPlace::Moved => return Step::Moved,
             InPlace::Blocked => self.outcome.blocked.push(i as u32),
+            InPlace::Kept => {}
             InPlace::Tombstone(locked) => self.revive_in_place(i, record, locked),
             InPlace::Row { promoted } => {
                 self.tally.hits_mutable += 1;
@@ -253,6 +261,13 @@ impl<'a, W: Work> Batch<'a, W> {
         let tombstone = old.link().is_tombstone();
         // SAFETY: the old record's lock is held.
         let old_value = (!tombstone).then(|| unsafe { old.value(old.value_bytes()) });
+        if W::MODE == Mode::Delete
+            && let Some(value) = old_value
+            && !self.work.deletes(i, value, before.outstanding())
+        {
+            locked.unlock_unchanged(before);
+            return Ok(Step::Done);
+        }
         let new = match self.make_successor(i, old_value) {
             Ok(Some(new)) => new,
             Ok(None) => {

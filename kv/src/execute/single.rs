@@ -80,7 +80,9 @@ pub(crate) fn try_single<W: Work>(
                         core.note_promoted_used(1, entry.address());
                     }
                 }
-                InPlace::Moved | InPlace::Blocked | InPlace::Tombstone(_) => return None,
+                InPlace::Moved | InPlace::Blocked | InPlace::Kept | InPlace::Tombstone(_) => {
+                    return None;
+                }
             }
         }
         Mode::Delete | Mode::Promote | Mode::Compact | Mode::Locate => return None,

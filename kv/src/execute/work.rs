@@ -39,6 +39,10 @@ pub(crate) trait Work {
     fn wants(&self, _i: usize, _address: Address) -> bool {
         true
     }
+    /// Whether `Delete` is to delete the row: asked while its lock is held, or nobody else can change it.
+    fn deletes(&mut self, _i: usize, _value: &[u8], _outstanding: u32) -> bool {
+        true
+    }
     /// The clock of a row that was peeked at or got, before the operation's own count.
     fn clock(&mut self, _i: usize, _outstanding: u32) {}
 }
@@ -83,6 +87,16 @@ pub(crate) struct Delete<const VARIABLE: bool>;
 impl<const VARIABLE: bool> Work for Delete<VARIABLE> {
     const MODE: Mode = Mode::Delete;
     const WIDTH: Width = width(VARIABLE);
+}
+
+/// Deletes rows of fixed width on a condition.
+pub(crate) struct DeleteIf<F>(pub(crate) F);
+impl<F: FnMut(usize, &[u8], u32) -> bool> Work for DeleteIf<F> {
+    const MODE: Mode = Mode::Delete;
+    const WIDTH: Width = Width::Fixed;
+    fn deletes(&mut self, i: usize, value: &[u8], outstanding: u32) -> bool {
+        (self.0)(i, value, outstanding)
+    }
 }
 
 pub(crate) struct Promote<const VARIABLE: bool>;

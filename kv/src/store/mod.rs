@@ -21,8 +21,8 @@ use crate::compaction::{Compacted, CompactionOptions};
 use crate::device::DeviceChoice;
 use crate::error::{Error, Result};
 use crate::execute::{
-    Batch, Caller, Delete, Locate, Mode, Promote, ReadClock, Tally, Work, give_back_scratch,
-    take_scratch, try_single,
+    Batch, Caller, Delete, DeleteIf, Locate, Mode, Promote, ReadClock, Tally, Work,
+    give_back_scratch, take_scratch, try_single,
 };
 use crate::operation::{Clock, Operation, Outcome, Promoted, Width};
 use crate::sync::Mutex;
@@ -227,6 +227,47 @@ impl Store {
             Width::Fixed => self.run(table, keys, Clock::Keep, &mut Delete::<false>)?,
             Width::Variable => self.run(table, keys, Clock::Keep, &mut Delete::<true>)?,
         };
+        Ok(tally.deleted)
+    }
+
+    /// Deletes those rows of a table of fixed width of which `condition` says so; returns how many those were.
+    ///
+    /// It gets the key's place among `keys`, the row's value as it is now and its clock, and is asked while nobody
+    /// else can change the row, so that nothing that it did not see is deleted. It may be asked again for a row that
+    /// moved meanwhile: its last answer counts. It should only compute, and must not call any store.
+    ///
+    /// ```
+    /// use embank_kv::{Access, Clock, Operation, Store, StoreOptions};
+    ///
+    /// struct Put;
+    /// impl Operation for Put {
+    ///     const ACCESS: Access = Access::Put;
+    ///     fn insert(&mut self, i: usize, value: &mut [u8]) -> bool {
+    ///         value[0] = i as u8;
+    ///         true
+    ///     }
+    /// }
+    ///
+    /// # fn main() -> embank_kv::Result<()> {
+    /// # let dir = tempfile::tempdir().expect("a temporary directory");
+    /// let store = Store::open(dir.path(), &StoreOptions::default())?;
+    /// let table = store.create_table("numbers", 8, b"")?;
+    /// store.execute(table, &[10, 11, 12], Clock::Keep, &mut Put)?;
+    /// assert_eq!(store.delete_if(table, &[10, 11, 12], |_, value, _| value[0] == 1)?, 1);
+    /// assert_eq!(store.delete(table, &[10, 11, 12])?, 2);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`execute`](Self::execute).
+    pub fn delete_if(
+        &self,
+        table: TableId,
+        keys: &[u64],
+        condition: impl FnMut(usize, &[u8], u32) -> bool,
+    ) -> Result<u64> {
+        let (_, tally) = self.run(table, keys, Clock::Keep, &mut DeleteIf(condition))?;
         Ok(tally.deleted)
     }
 
