@@ -70,6 +70,31 @@ def evaluate(table: embank.Table) -> torch.Tensor:
     return total
 
 
+def train_a_model(path: Path, users: embank.Table, items: embank.Table) -> int:
+    bank: embank.Bank = users.bank
+    buffer = np.empty((3, users.dim), dtype=np.float32)
+    users.peek([1, 2, 3], out=buffer)
+    for lease in embank.get_many([(users, np.array([1])), (items, torch.tensor([2]))]):
+        lease.release()
+    bags = embank.torch.EmbeddingBagCollection({"user": users, "item": items}, mode="max")
+    words = embank.torch.Embedding.from_pretrained(torch.zeros(3, items.dim), items, padding_idx=0)
+    model = torch.nn.ModuleList([bags, words])
+    tables = embank.torch.SparseOptimizer(model, lr=0.1)
+    loader = embank.torch.ResumableLoader([torch.arange(4)])
+    values = embank.torch.resume(bank, model=model, tables=tables, loader=loader)
+    step: int = 0 if values is None else values["step"]
+    for batch in loader:
+        pooled: dict[str, torch.Tensor] = bags({"user": (batch, torch.zeros(1)), "item": batch})
+        torch.autograd.backward(pooled["user"].sum())
+        torch.nn.utils.clip_grad_norm_(tables.parameters(), 1.0)
+        tables.step()
+        tables.zero_grad()
+    changed: bool = bank.changed_since_checkpoint
+    number: Optional[int] = bank.last_checkpoint
+    print(changed, number, embank.list_checkpoints(path)[0]["id"])
+    return embank.torch.save(bank, model=model, tables=tables, loader=loader, step=step)
+
+
 def first_missing(table: embank.Table) -> int:
     try:
         table.peek([1], missing="error")

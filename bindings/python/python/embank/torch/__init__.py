@@ -8,7 +8,8 @@ next batches, so that their rows are in memory when the model asks for them.
 **Training.** With gradients enabled and the module in training mode, `forward` takes a lease on the
 batch's rows, and the backward pass hands their gradient to the table, where the table's own
 optimizer applies it. There is no parameter: a `torch.optim` optimizer looks after the dense part of
-the model alone.
+the model alone. Where gradients of several backward passes are to add up, or to be clipped or unscaled, a
+`SparseOptimizer` takes them over and `step()` applies them.
 
 **One forward, one backward, one update.** Every forward pass has a lease of its own, and the backward
 pass consumes it. Several forward passes before the first backward pass are fine, within the
@@ -21,7 +22,8 @@ nothing. What the store refuses (a NaN gradient, say) is raised by `backward()`.
 insertion, and a key that has no row yet reads as its initial value.
 
 **State.** `state_dict()` holds no rows but says which checkpoint of the bank does; `load_state_dict`
-raises unless the bank is there.
+raises unless the bank is there. `save` takes a checkpoint of tables, dense part, optimizers, place in the data and
+random generators in one, and `resume` goes on from it.
 """
 
 try:
@@ -34,6 +36,8 @@ except ImportError as error:  # pragma: no cover - the tests run it in a process
 from .collections import EmbeddingBagCollection, EmbeddingCollection
 from .lookahead import LookaheadLoader
 from .modules import Embedding, EmbeddingBag
+from .optimizer import SparseOptimizer
+from .training_state import ResumableLoader, resume, save
 
 __all__ = [
     "Embedding",
@@ -41,4 +45,8 @@ __all__ = [
     "EmbeddingBagCollection",
     "EmbeddingCollection",
     "LookaheadLoader",
+    "ResumableLoader",
+    "SparseOptimizer",
+    "resume",
+    "save",
 ]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Optional, Union
 import torch
 from torch import Tensor
 
-from .leaf import Rows, leased_rows, peeked_rows
+from .leaf import Rows, identity, leased_rows, peeked_rows
 from .modules import Bags, Mode, TableModule, check_mode
 
 if TYPE_CHECKING:
@@ -26,9 +26,7 @@ class _Collection(TableModule):
             raise ValueError("a collection needs a feature: {name: table}")
         self.features = dict(features)
         # Two objects of one table are one table.
-        self._identity = {
-            name: (id(table.bank), table.name) for name, table in self.features.items()
-        }
+        self._identity = {name: identity(table) for name, table in self.features.items()}
         self._table = {self._identity[name]: table for name, table in self.features.items()}
 
     def tables(self) -> list[Table]:

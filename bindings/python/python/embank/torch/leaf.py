@@ -36,16 +36,19 @@ if TYPE_CHECKING:
     from embank import DistinctLease, Table
 
 
+Identity = tuple[int, str]
+
+
 class Sink(Protocol):
     """Who takes gradients that are not to be applied at once."""
 
     def collect(
         self, table: Table, lease: DistinctLease, rows: Tensor, gradient: Tensor
     ) -> None:
-        """Takes the gradient of a lease's rows; both have the shape `(u, dim)`.
+        """Takes the gradient of a lease's rows; both have the shape `(u, dim)`."""
 
-        Raises `ValueError` if the lease is not held, unless the sink itself has it.
-        """
+    def check_bound(self, table: Table, keys: NDArray[np.int64]) -> None:
+        """Raises where a get of `keys` would wait for leases that the sink itself has."""
 
 
 class Norm(NamedTuple):
@@ -76,11 +79,7 @@ class _OnGradient:
         leaf.grad = None
         if gradient is None:
             return
-        if not self._lease.held:
-            raise RuntimeError(
-                "the gradient of these rows was already applied, or their lease was released: "
-                "run forward again instead of a second backward through a retained graph"
-            )
+        raise_unless_held(self._lease)
         if self._sink is None:
             self._lease.apply(to_host(gradient))
         else:
@@ -97,11 +96,15 @@ def leased_rows(
     Returns for each request the rows of its distinct keys, on the device of the keys, and places in
     the shape of the keys. The tables must be of one bank and differ.
     """
-    if len(requests) == 1:
-        ((table, keys),) = requests
-        leases = [table.get_distinct(as_keys(keys))]
+    wanted = [(table, as_keys(keys)) for table, keys in requests]
+    if sink is not None:
+        for table, keys_of_table in wanted:
+            sink.check_bound(table, keys_of_table)
+    if len(wanted) == 1:
+        ((table, keys_of_table),) = wanted
+        leases = [table.get_distinct(keys_of_table)]
     else:
-        leases = embank.get_many([(table, as_keys(keys)) for table, keys in requests])
+        leases = embank.get_many(wanted)
     found = []
     for (table, keys), lease in zip(requests, leases):
         rows = torch.from_numpy(lease.rows)
@@ -135,6 +138,11 @@ def peeked_rows(
     return found
 
 
+def identity(table: Table) -> Identity:
+    """Equal for two objects of one table, as long as one of them is there."""
+    return id(table.bank), table.name
+
+
 def shorten(rows: Tensor, norm: Norm) -> Tensor:
     """Scales those of `rows` that are too long, in place, as `torch.nn.functional.embedding` does.
 
@@ -144,6 +152,20 @@ def shorten(rows: Tensor, norm: Norm) -> Tensor:
     too_long: Tensor = norms > norm.largest
     rows[too_long] *= (norm.largest / (norms[too_long] + 1e-7)).unsqueeze(1)
     return too_long
+
+
+def raise_unless_held(lease: DistinctLease) -> None:
+    """Raises `RuntimeError` for a lease that was ended, `embank.LeaseExpired` for one that expired."""
+    if lease.held:
+        return
+    try:
+        lease.apply(np.zeros_like(lease.rows))
+    except ValueError:
+        pass
+    raise RuntimeError(
+        "the gradient of these rows was already applied, or their lease was released: "
+        "run forward again instead of a second backward through a retained graph"
+    )
 
 
 def as_keys(keys: Tensor) -> NDArray[np.int64]:

@@ -1,0 +1,263 @@
+"""A `torch.optim` optimizer for tables: gradients wait for `step()`.
+
+Without it, each backward pass is a step of the table's optimizer. With it, gradients of several backward
+passes add up, row by row, and can be looked at, unscaled and clipped before one step is taken, as those of
+parameters can.
+
+What waits is, for each table, one tensor of the rows that were used and its `.grad`, which are in
+`param_groups` from the backward pass to the step: for everything in torch that goes through parameters
+and their gradients, they are parameters. The leases of the rows wait with them, so a staleness bound counts
+an update as outstanding until it is made.
+
+Invariant: a table's pending keys are distinct. A second gradient for the same table is merged into the
+first, so norms are those of the sums, as in `Parameter.grad`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Callable, Optional, Union, overload
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from .leaf import Identity, identity, raise_unless_held, to_host
+from .modules import TableModule
+
+if TYPE_CHECKING:
+    from embank import DistinctLease, Table
+
+
+class _Pending:
+    """What waits for a table's step: distinct keys, their rows with `.grad`, and the leases."""
+
+    def __init__(
+        self, table: Table, keys: NDArray[np.uint64], rows: Tensor, gradient: Tensor
+    ) -> None:
+        self.table = table
+        self.keys = keys
+        self.leases: list[DistinctLease] = []
+        # Then `keys` are not in the order of a lease's.
+        self._merged = False
+        self.rows = _with_gradient(rows, gradient)
+
+    @property
+    def gradient(self) -> Tensor:
+        """Raises `RuntimeError` if somebody took it away."""
+        if self.rows.grad is None:
+            raise RuntimeError(
+                f"the gradient of table {self.table.name!r} was set to None: drop gradients with zero_grad() "
+                "of the SparseOptimizer"
+            )
+        return self.rows.grad
+
+    def merge(self, keys: NDArray[np.uint64], rows: Tensor, gradient: Tensor) -> None:
+        """Adds a gradient; rows that are new come behind or between those that are there."""
+        both = np.concatenate([self.keys, keys])
+        distinct, first, inverse = np.unique(both, return_index=True, return_inverse=True)
+        places = torch.from_numpy(inverse.reshape(-1)).to(gradient.device)
+        # Two summands a row at most: their order does not matter, so devices that add in any order are exact.
+        total = gradient.new_zeros(len(distinct), gradient.shape[1])
+        total.index_add_(0, places, torch.cat([self.gradient, gradient]))
+        at = torch.from_numpy(first).to(rows.device)
+        self._merged = True
+        self.keys = distinct
+        self.rows = _with_gradient(torch.cat([self.rows.detach(), rows])[at], total)
+
+    def apply(self) -> None:
+        """One step of the table's optimizer; the leases end, whatever happens."""
+        gradient = to_host(self.gradient)
+        if not self._merged:
+            self.leases[0].apply(gradient)
+            return
+        try:
+            for lease in self.leases:
+                raise_unless_held(lease)
+            # One step a row, though several leases may be on it; counts come down after it.
+            self.table.apply_gradients(self.keys, gradient)
+        finally:
+            self.release()
+
+    def release(self) -> None:
+        for lease in self.leases:
+            lease.release()
+
+
+class SparseOptimizer(torch.optim.Optimizer):
+    """`step` and `zero_grad` for the tables of a model, with the semantics of `torch.optim`.
+
+    The tables' own optimizers take the steps. From the moment that this object is made, the backward pass of the
+    modules changes no row; `step()` does. It is for one training thread, or for several that step together.
+
+    Args:
+        modules: A model, or some: every module of `embank.torch` in it is taken over.
+        lr: The learning rate of all tables, which every step hands to them; by default each one's own.
+
+    Raises:
+        ValueError: There is no such module, a table has no optimizer, or a module has another `SparseOptimizer`.
+
+    >>> import embank, embank.torch, torch
+    >>> bank = embank.Bank("sparse.bank", memory_budget="16MiB")
+    >>> words = bank.table(
+    ...     "word", dim=2, optimizer=embank.SGD(lr=1.0), initializer=embank.Zeros()
+    ... )
+    >>> model = embank.torch.Embedding(words)
+    >>> tables = embank.torch.SparseOptimizer(model)
+    >>> schedule = torch.optim.lr_scheduler.StepLR(tables, step_size=1, gamma=0.5)
+    >>> for step in range(2):
+    ...     tables.zero_grad()
+    ...     for part in (torch.tensor([7]), torch.tensor([7, 8])):
+    ...         model(part).sum().backward()  # gradients add up
+    ...     norm = torch.nn.utils.clip_grad_norm_(tables.parameters(), max_norm=100.0)
+    ...     tables.step()
+    ...     schedule.step()
+    >>> words.peek([7, 8])[:, 0].tolist()
+    [-3.0, -1.5]
+    >>> bank.close()
+    """
+
+    def __init__(
+        self, modules: Union[nn.Module, Iterable[nn.Module]], lr: Optional[float] = None
+    ) -> None:
+        given = [modules] if isinstance(modules, nn.Module) else list(modules)
+        self._modules = [
+            module for each in given for module in each.modules() if isinstance(module, TableModule)
+        ]
+        if not self._modules:
+            raise ValueError("no module of embank.torch is among these modules")
+        tables = {identity(of): of for module in self._modules for of in module.tables()}
+        groups: list[dict[str, Any]] = []
+        for table in tables.values():
+            rate = table.learning_rate
+            if rate is None:
+                raise ValueError(
+                    f"table {table.name!r} has no optimizer: give Bank.table one, such as "
+                    "optimizer=embank.Adagrad(lr=0.01)"
+                )
+            groups.append({"params": [], "lr": rate if lr is None else lr, "table": table.name})
+        for module in self._modules:
+            if module._sink is not None:
+                raise ValueError(
+                    f"a SparseOptimizer looks after {module} already: call its detach() first"
+                )
+        super().__init__(groups, {"lr": lr})
+        self._tables = list(tables.values())
+        self._group = {of: self.param_groups[at] for at, of in enumerate(tables)}
+        self._pending: dict[Identity, _Pending] = {}
+        self._lock = threading.Lock()
+        for module in self._modules:
+            module._sink = self
+
+    def parameters(self) -> list[Tensor]:
+        """The rows that wait for a step, one float32 `(u, dim)` a table, each with its `.grad`.
+
+        For `torch.nn.utils.clip_grad_norm_([*model.parameters(), *tables.parameters()], 1.0)` and the like: what is
+        done to a `.grad` in place, the step sees. Changes of the rows themselves are not seen.
+        """
+        with self._lock:
+            return [pending.rows for pending in self._pending.values()]
+
+    def collect(self, table: Table, lease: DistinctLease, rows: Tensor, gradient: Tensor) -> None:
+        """Called by the backward pass."""
+        at = identity(table)
+        with self._lock:
+            pending = self._pending.get(at)
+            if pending is None:
+                pending = self._pending[at] = _Pending(table, lease.keys, rows, gradient)
+            else:
+                pending.merge(lease.keys, rows, gradient)
+            if all(lease is not of for of in pending.leases):
+                pending.leases.append(lease)
+            self._group[at]["params"] = [pending.rows]
+
+    def check_bound(self, table: Table, keys: NDArray[np.int64]) -> None:
+        """Called before a get: refuses one that would wait for this object's own leases for ever."""
+        bound = table.staleness_bound
+        with self._lock:
+            pending = self._pending.get(identity(table))
+            if bound is None or pending is None or len(pending.leases) <= bound:
+                return
+            wanted = keys.view(np.uint64)
+            held = sum(np.isin(wanted, lease.keys).astype(np.int64) for lease in pending.leases)
+        if np.any(held > bound):
+            raise RuntimeError(
+                f"rows of table {table.name!r} wait for step() after {int(np.max(held))} backward passes, and its "
+                f"staleness_bound is {bound}: call step() or zero_grad() first, or set the bound to "
+                "the number of backward passes a step, less one, or more"
+            )
+
+    @overload
+    def step(self, closure: None = None) -> None: ...
+
+    @overload
+    def step(self, closure: Callable[[], float]) -> float: ...
+
+    @torch.no_grad()
+    def step(self, closure: Optional[Callable[[], float]] = None) -> Optional[float]:
+        """Takes one step with each table that has gradients, at its group's learning rate, and forgets them.
+
+        Raises:
+            ValueError: A gradient is NaN or infinite: rows of that table are unchanged, those of tables before it
+                have changed, and those of tables behind it wait until `zero_grad`.
+            embank.LeaseExpired: The rows were held for longer than the bank's `lease_timeout`.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for table in self._tables:
+            at = identity(table)
+            with self._lock:
+                pending = self._pending.pop(at, None)
+                self._group[at]["params"] = []
+            if pending is not None:
+                rate = float(self._group[at]["lr"])
+                if rate != table.learning_rate:
+                    table.learning_rate = rate
+                pending.apply()
+        return loss
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forgets the gradients that wait for a step, and gives their leases back."""
+        with self._lock:
+            dropped = list(self._pending.values())
+            self._pending.clear()
+            for group in self.param_groups:
+                group["params"] = []
+        for pending in dropped:
+            pending.release()
+
+    def detach(self) -> None:
+        """Lets the modules go: their backward passes apply gradients again. What waits is dropped."""
+        self.zero_grad()
+        for module in self._modules:
+            module._sink = None
+        self._modules = []
+
+    def state_dict(self) -> dict[str, Any]:
+        """The learning rates and what schedules keep beside them. Optimizer state of rows is in the tables."""
+        groups = [{**group, "params": []} for group in self.param_groups]
+        return {"state": {}, "param_groups": groups}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Takes the learning rates over.
+
+        Raises:
+            ValueError: It is of other tables.
+        """
+        saved = state_dict["param_groups"]
+        names = [of["table"] for of in saved]
+        own = [group["table"] for group in self.param_groups]
+        if names != own:
+            raise ValueError(f"the state dict is of tables {names}, this optimizer of {own}")
+        for group, of in zip(self.param_groups, saved):
+            group.update({name: value for name, value in of.items() if name != "params"})
+
+
+def _with_gradient(rows: Tensor, gradient: Tensor) -> Tensor:
+    rows = rows.detach().requires_grad_()
+    rows.grad = gradient
+    return rows

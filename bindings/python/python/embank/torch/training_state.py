@@ -1,0 +1,273 @@
+"""Everything that a training run is, in one checkpoint.
+
+Rows and optimizer state of the tables are in a checkpoint anyway. What else a run needs to go on as
+if nothing had happened goes into the checkpoint's blob: the dense part, its optimizer, schedules, the
+place in the data, and the states of the random generators. Blob and rows become durable together
+or not at all, so they never disagree.
+"""
+
+from __future__ import annotations
+
+import io
+import random
+from collections.abc import Iterable, Iterator, Sized
+from typing import TYPE_CHECKING, Any, Generic, Optional, Protocol, TypeVar, runtime_checkable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from embank import Bank
+
+_FORMAT = 1
+Batch = TypeVar("Batch")
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """What `save` asks for its state and `resume` gives it back to."""
+
+    def state_dict(self) -> Any: ...
+    def load_state_dict(self, state_dict: Any, /) -> Any: ...
+
+
+def save(bank: Bank, *, random_state: bool = True, **parts: Any) -> int:
+    """Takes a checkpoint of the bank with everything else that the run needs, in one.
+
+    When it returns, all of it is on stable storage. Call it where no backward pass is half done: gradients that
+    wait for a step, and leases, are not saved.
+
+    Args:
+        bank: The bank.
+        random_state: Whether the states of the random generators of torch (those of CUDA devices
+            too), NumPy (the global one) and Python go with it.
+        parts: By name, whatever has `state_dict` (models, optimizers, schedules, a `ResumableLoader`, a
+            `GradScaler`); other values as they are, if `torch.load(weights_only=True)` takes them: numbers, text,
+            tensors, lists, tuples and dictionaries.
+
+    Returns:
+        The checkpoint's number.
+
+    Raises:
+        TypeError: A value could not be read back.
+        embank.StoreIOError: Writing failed; the last checkpoint is good.
+
+    >>> import embank, embank.torch, torch
+    >>> with embank.Bank("saved.bank", memory_budget="16MiB") as bank:
+    ...     model = torch.nn.Sequential(
+    ...         embank.torch.Embedding(bank.table("word", dim=4)), torch.nn.Linear(4, 1)
+    ...     )
+    ...     number = embank.torch.save(bank, model=model, step=7)
+    >>> with embank.Bank("saved.bank", memory_budget="16MiB") as bank:
+    ...     model = torch.nn.Sequential(
+    ...         embank.torch.Embedding(bank.table("word", dim=4)), torch.nn.Linear(4, 1)
+    ...     )
+    ...     embank.torch.resume(bank, model=model)
+    {'step': 7}
+    """
+    states = {}
+    values = {}
+    for name, part in parts.items():
+        if isinstance(part, Stateful):
+            states[name] = part.state_dict()
+        else:
+            values[name] = part
+    blob = io.BytesIO()
+    torch.save(
+        {
+            "embank.torch": _FORMAT,
+            "states": states,
+            "values": values,
+            "random": _random_state() if random_state else None,
+        },
+        blob,
+    )
+    content = blob.getvalue()
+    try:
+        _decoded(content)
+    except Exception as error:
+        raise TypeError(
+            "a part can't be read back by torch.load(weights_only=True); save numbers, text, tensors, lists and "
+            f"dictionaries of them, or an object whose state_dict() is made of them: {error}"
+        ) from None
+    return bank.checkpoint(content)
+
+
+def resume(bank: Bank, *, random_state: bool = True, **parts: Stateful) -> Optional[dict[str, Any]]:
+    """Restores what `save` put into the checkpoint that the bank was opened at.
+
+    Call it after everything is made and before anything is trained.
+
+    Args:
+        bank: The bank, as it was opened: no row may have changed since.
+        random_state: Whether the random generators go back to where they were, if they were saved.
+        parts: Objects to restore, under the names that `save` got them by.
+
+    Returns:
+        The other values by name, or None where there was no checkpoint: a new run begins.
+
+    Raises:
+        ValueError: Rows have changed since the bank was opened; the checkpoint was not made by `save`; a name is
+            not in it, or an object in it is not asked for.
+
+    See `save` for an example.
+    """
+    recovered = bank.recovered
+    if recovered is None:
+        return None
+    if bank.last_checkpoint != recovered.checkpoint or bank.changed_since_checkpoint:
+        raise ValueError(
+            f"{bank.path} has gone on since it was opened at checkpoint {recovered.checkpoint}: open it anew and "
+            "resume before anything is trained"
+        )
+    try:
+        state = _decoded(recovered.blob)
+        states, values, generators = state["states"], state["values"], state["random"]
+    except Exception as error:
+        raise ValueError(
+            f"the blob of checkpoint {recovered.checkpoint} was not made by embank.torch.save: {error}"
+        ) from None
+    if parts.keys() != states.keys():
+        raise ValueError(
+            f"checkpoint {recovered.checkpoint} has states of {sorted(states)}, and resume was asked for "
+            f"{sorted(parts)}: name the same"
+        )
+    for name, part in parts.items():
+        part.load_state_dict(states[name])
+    if random_state and generators is not None:
+        _set_random_state(generators)
+    loaded: dict[str, Any] = values
+    return loaded
+
+
+def _decoded(blob: bytes) -> Any:
+    state = torch.load(io.BytesIO(blob), weights_only=True, map_location="cpu")
+    if state["embank.torch"] != _FORMAT:
+        raise ValueError(f"its format is {state['embank.torch']}, this version knows {_FORMAT}")
+    return state
+
+
+def _random_state() -> dict[str, Any]:
+    name, keys, position, has_gauss, gauss = np.random.get_state(legacy=True)
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+    return {
+        "torch": torch.get_rng_state(),
+        "cuda": cuda,
+        "numpy": (name, torch.from_numpy(np.asarray(keys).astype(np.int64)), position, has_gauss, gauss),
+        "python": random.getstate(),
+    }
+
+
+def _set_random_state(state: dict[str, Any]) -> None:
+    torch.set_rng_state(state["torch"])
+    if torch.cuda.is_available() and len(state["cuda"]) == torch.cuda.device_count():
+        torch.cuda.set_rng_state_all(state["cuda"])
+    name, keys, *rest = state["numpy"]
+    np.random.set_state((name, keys.numpy().astype(np.uint32), *rest))
+    random.setstate(state["python"])
+
+
+class ResumableLoader(Generic[Batch]):
+    """Iterates over `loader` and remembers where it is, so that a resumed run sees the batches that are left.
+
+    The state is the number of passes, the batches of this one that were handed out, and the random
+    state that the pass began with. After `load_state_dict` the next pass is that one: it begins
+    with the same random state, so a loader that shuffles draws the same order, and the batches that were
+    handed out before are drawn and dropped.
+
+    It goes around everything that reads ahead: `ResumableLoader(LookaheadLoader(DataLoader(...)))`. Batches in
+    which the loader draws random numbers in this process, other than for the order, are repeated exactly
+    if it has a generator of its own.
+
+    Args:
+        loader: Any iterable of batches; iterated anew on every pass.
+        generator: The loader's own generator, if it has one. Without, the order comes from torch's global one.
+
+    >>> import torch, embank.torch
+    >>> data = torch.utils.data.DataLoader(range(8), batch_size=2, shuffle=True)
+    >>> loader = embank.torch.ResumableLoader(data)
+    >>> batches = iter(loader)
+    >>> seen = [next(batches), next(batches)]
+    >>> state, left = loader.state_dict(), list(batches)
+    >>> again = embank.torch.ResumableLoader(data)
+    >>> again.load_state_dict(state)
+    >>> [batch.tolist() for batch in again] == [batch.tolist() for batch in left]
+    True
+    """
+
+    def __init__(
+        self, loader: Iterable[Batch], generator: Optional[torch.Generator] = None
+    ) -> None:
+        self.loader = loader
+        self.generator = generator
+        self.epoch = 0
+        """Passes that have come to their end."""
+        self._handed_out = 0
+        self._began_with: Optional[Tensor] = None
+        self._resuming = False
+
+    def __iter__(self) -> Iterator[Batch]:
+        if self._resuming:
+            self._resuming = False
+            batches = self._fast_forward()
+        else:
+            self._handed_out = 0
+            self._began_with = self._random_state()
+            batches = iter(self.loader)
+        for batch in batches:
+            self._handed_out += 1
+            yield batch
+        self.epoch += 1
+        self._handed_out = 0
+        self._began_with = None
+
+    def __len__(self) -> int:
+        """Batches in a whole pass; `TypeError` where the loader does not know."""
+        if not isinstance(self.loader, Sized):
+            raise TypeError(f"{type(self.loader).__name__} has no len()")
+        return len(self.loader)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the pass is; the batch in the caller's hands counts as done."""
+        return {
+            "epoch": self.epoch,
+            "handed_out": self._handed_out,
+            "began_with": self._began_with,
+            "generator": None if self.generator is None else self.generator.get_state(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """The next pass goes on where that state was taken."""
+        self.epoch = int(state["epoch"])
+        self._handed_out = int(state["handed_out"])
+        self._began_with = state["began_with"]
+        self._resuming = self._began_with is not None
+        if self.generator is not None and state["generator"] is not None:
+            self.generator.set_state(state["generator"])
+
+    def _fast_forward(self) -> Iterator[Batch]:
+        """The pass with what was handed out before left behind, and the random state as it is now."""
+        now = self._random_state()
+        assert self._began_with is not None, "resuming begins with what began the pass"
+        self._set_random_state(self._began_with)
+        batches = iter(self.loader)
+        for at in range(self._handed_out):
+            try:
+                next(batches)
+            except StopIteration:
+                raise ValueError(
+                    f"the loader has {at} batches, but {self._handed_out} were handed out when its "
+                    "state was taken: it is not the same loader"
+                ) from None
+        self._set_random_state(now)
+        return batches
+
+    def _random_state(self) -> Tensor:
+        return torch.get_rng_state() if self.generator is None else self.generator.get_state()
+
+    def _set_random_state(self, state: Tensor) -> None:
+        if self.generator is None:
+            torch.set_rng_state(state)
+        else:
+            self.generator.set_state(state)

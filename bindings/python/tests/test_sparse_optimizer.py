@@ -1,0 +1,260 @@
+"""`SparseOptimizer` beside `torch.optim` over parameters: accumulation, clipping, schedules, scaling."""
+
+from __future__ import annotations
+
+import gc
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import embank
+
+torch = pytest.importorskip("torch")
+
+import embank.torch  # noqa: E402
+
+ROWS = 30
+
+
+class Model(torch.nn.Module):  # type: ignore[misc, unused-ignore]
+    """Two modules, one of which looks up twice, and a dense part."""
+
+    def __init__(self, words: Any, tags: Any) -> None:
+        super().__init__()
+        self.words, self.tags = words, tags
+        self.top = torch.nn.Linear(7, 1)
+
+    def forward(self, words: Any, tags: Any) -> Any:
+        parts = [self.words(words), self.tags(tags) + self.tags(tags.flip(1))]
+        return self.top(torch.cat(parts, dim=1).tanh())
+
+
+def twins(bank: embank.Bank, kind: str, lr: float) -> tuple[Any, Any, Any, Any, Any]:
+    """Both models with equal weights, our tables' optimizer, the dense one's, and torch's of all."""
+    optimizer = {"SGD": embank.SGD(lr=lr), "Adagrad": embank.Adagrad(lr=lr)}[kind]
+    torch_optimizer = {"SGD": torch.optim.SGD, "Adagrad": torch.optim.Adagrad}[kind]
+    tables = [bank.table(name, dim=dim, optimizer=optimizer) for name, dim in (("w", 4), ("t", 3))]
+    ours = Model(*(embank.torch.EmbeddingBag(table, mode="sum") for table in tables))
+    theirs = Model(*(torch.nn.EmbeddingBag(ROWS, table.dim, mode="sum") for table in tables))
+    for module, table in zip((theirs.words, theirs.tags), tables):
+        module.weight.data = torch.from_numpy(table.initial(np.arange(ROWS)))
+    ours.top.load_state_dict(theirs.top.state_dict())
+    return (
+        ours,
+        theirs,
+        embank.torch.SparseOptimizer(ours),
+        torch_optimizer(ours.top.parameters(), lr=lr),
+        torch_optimizer(theirs.parameters(), lr=lr),
+    )
+
+
+def assert_models_agree(ours: Any, theirs: Any) -> None:
+    for mine, twin in ((ours.words, theirs.words), (ours.tags, theirs.tags)):
+        rows = torch.from_numpy(mine.table.peek(np.arange(ROWS)))
+        torch.testing.assert_close(rows, twin.weight.detach(), rtol=1e-5, atol=1e-6)
+        assert not any(mine.table.outstanding(key) for key in range(ROWS))
+    torch.testing.assert_close(ours.top.weight, theirs.top.weight, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["SGD", "Adagrad"])
+@pytest.mark.parametrize("seed", range(6))
+def test_accumulated_clipped_and_scheduled_steps_equal_torch(
+    bank: embank.Bank, kind: str, seed: int
+) -> None:
+    choose = random.Random(seed)
+    torch.manual_seed(seed)
+    ours, theirs, tables, dense, all_of_theirs = twins(bank, kind, lr=0.1)
+    schedules = [
+        torch.optim.lr_scheduler.LambdaLR(of, lambda step: 1.0 / (1 + step))
+        for of in (tables, dense, all_of_theirs)
+    ]
+    for _ in range(8):
+        for of in (tables, dense, all_of_theirs):
+            of.zero_grad()
+        for _ in range(choose.randrange(1, 4)):
+            size = choose.randrange(1, 5)
+            words, tags = torch.randint(0, ROWS, (size, 3)), torch.randint(0, 6, (size, 2))
+            got, wanted = ours(words, tags), theirs(words, tags)
+            torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-6)
+            (10 * got.square().sum() + got.sum()).backward()
+            (10 * wanted.square().sum() + wanted.sum()).backward()
+        norms = [
+            torch.nn.utils.clip_grad_norm_([*ours.parameters(), *tables.parameters()], 0.5),
+            torch.nn.utils.clip_grad_norm_(theirs.parameters(), 0.5),
+        ]
+        torch.testing.assert_close(*norms, rtol=1e-5, atol=1e-6)
+        for of in (tables, dense, all_of_theirs, *schedules):
+            of.step()
+    assert tables.param_groups[0]["lr"] == pytest.approx(0.1 / 9)
+    assert_models_agree(ours, theirs)
+
+
+def test_gradients_are_unscaled_and_infinite_ones_skipped(bank: embank.Bank) -> None:
+    torch.manual_seed(1)
+    ours, theirs, tables, dense, all_of_theirs = twins(bank, "Adagrad", lr=0.1)
+    scalers = [torch.amp.GradScaler("cpu", init_scale=2.0**14) for _ in range(2)]
+    for step in range(5):
+        words, tags = torch.randint(0, ROWS, (4, 3)), torch.randint(0, 6, (4, 2))
+        too_much = float("inf") if step == 2 else 1.0
+        for of in (tables, dense, all_of_theirs):
+            of.zero_grad()
+        for scaler, model, optimizers in zip(
+            scalers, (ours, theirs), ([tables, dense], [all_of_theirs])
+        ):
+            scaler.scale(model(words, tags).square().sum() * too_much).backward()
+            for of in optimizers:
+                scaler.unscale_(of)
+                scaler.step(of)
+            scaler.update()
+    assert scalers[0].get_scale() == scalers[1].get_scale() == 2.0**13
+    assert_models_agree(ours, theirs)
+
+
+@pytest.fixture
+def module(table: embank.Table) -> Any:
+    return embank.torch.Embedding(table)
+
+
+def test_backward_waits_for_step(module: Any) -> None:
+    tables = embank.torch.SparseOptimizer(module)
+    module(torch.tensor([1, 2])).sum().backward()
+    assert (module.table.peek([1, 2]) == 1.0).all()
+    assert module.table.outstanding(1) == 1
+    assert [rows.grad.shape for rows in tables.parameters()] == [(2, 4)]
+    tables.step()
+    assert (module.table.peek([1, 2]) == 0.5).all()
+    assert module.table.outstanding(1) == 0
+    assert tables.parameters() == []
+    tables.step()
+    assert (module.table.peek([1, 2]) == 0.5).all(), "nothing waits"
+
+
+def test_zero_grad_and_detach_give_leases_back(module: Any) -> None:
+    tables = embank.torch.SparseOptimizer(module, lr=0.25)
+    module(torch.tensor([1])).sum().backward()
+    tables.zero_grad()
+    assert module.table.outstanding(1) == 0
+    module(torch.tensor([1])).sum().backward()
+    tables.detach()
+    assert module.table.outstanding(1) == 0
+    assert (module.table.peek([1]) == 1.0).all()
+    module(torch.tensor([1])).sum().backward()
+    assert (module.table.peek([1]) == 0.5).all(), "applied at once, at the table's own rate"
+
+
+def test_what_waits_goes_with_the_optimizer(module: Any) -> None:
+    gc.disable()
+    try:
+        tables = embank.torch.SparseOptimizer(module)
+        module(torch.tensor([1])).sum().backward()
+        waiting = tables.parameters()
+        assert waiting[0].grad is not None
+    finally:
+        gc.enable()
+    del tables, waiting
+    module._sink = None
+    gc.collect()
+    assert module.table.outstanding(1) == 0
+
+
+def test_the_rate_is_handed_to_the_table(module: Any) -> None:
+    tables = embank.torch.SparseOptimizer(module, lr=0.25)
+    module(torch.tensor([1])).sum().backward()
+    tables.step()
+    assert (module.table.peek([1]) == 0.75).all()
+    assert module.table.learning_rate == 0.25
+    tables.param_groups[0]["lr"] = 1.0
+    module(torch.tensor([1])).sum().backward()
+    tables.step(lambda: 0.0)
+    assert (module.table.peek([1]) == -0.25).all()
+
+
+def test_a_retained_graph_adds_up(module: Any) -> None:
+    tables = embank.torch.SparseOptimizer(module)
+    loss = (module(torch.tensor([9, 1])) * torch.tensor([[1.0], [2.0]])).sum()
+    loss.backward(retain_graph=True)
+    loss.backward(retain_graph=True)
+    tables.step()
+    assert module.table.peek([9, 1])[:, 0].tolist() == [0.0, -1.0]
+    with pytest.raises(RuntimeError, match="already applied"):
+        loss.backward()
+
+
+def test_leases_count_for_the_bound_until_the_step(module: Any) -> None:
+    tables = embank.torch.SparseOptimizer(module)
+    module.table.staleness_bound = 1
+    for _ in range(2):
+        module(torch.tensor([1, 2])).sum().backward()
+    with pytest.raises(RuntimeError, match=r"'item' wait for step\(\) after 2 backward passes.* is 1"):
+        module(torch.tensor([2, 3]))
+    module(torch.tensor([3])).sum().backward()
+    tables.step()
+    assert module.table.peek([1, 2, 3])[:, 0].tolist() == [0.0, 0.0, 0.5]
+    module(torch.tensor([2, 3]))
+
+
+def test_a_nan_changes_nothing_and_gives_the_lease_back(module: Any) -> None:
+    tables = embank.torch.SparseOptimizer(module)
+    for passes in (1, 2):
+        for _ in range(passes):
+            (module(torch.tensor([1])).sum() * float("nan")).backward()
+        with pytest.raises(ValueError, match="NaN|finite"):
+            tables.step()
+        assert module.table.outstanding(1) == 0
+        assert (module.table.peek([1]) == 1.0).all()
+
+
+@pytest.mark.parametrize("passes", [1, 2])
+def test_expired_leases_are_told(tmp_path: Path, passes: int) -> None:
+    with embank.Bank(tmp_path / "own", memory_budget="16MiB", lease_timeout=0.001) as bank:
+        table = bank.table("t", dim=1, optimizer=embank.SGD(lr=1.0), initializer=embank.Zeros())
+        table.staleness_bound = passes - 1
+        module = embank.torch.Embedding(table)
+        tables = embank.torch.SparseOptimizer(module)
+        for _ in range(passes):
+            module(torch.tensor([1])).sum().backward()
+        table.get([1]).release()  # waits until one has expired
+        with pytest.raises(embank.LeaseExpired):
+            tables.step()
+        assert (table.peek([1]) == 0.0).all()
+        assert table.outstanding(1) == 0
+
+
+def test_state_dicts_carry_the_rates(bank: embank.Bank, module: Any) -> None:
+    tables = embank.torch.SparseOptimizer(module)
+    schedule = torch.optim.lr_scheduler.ExponentialLR(tables, gamma=0.5)
+    module(torch.tensor([1])).sum().backward()
+    state = tables.state_dict()
+    assert state["param_groups"][0]["params"] == [], "what waits is no state"
+    tables.step()
+    schedule.step()
+    state = tables.state_dict()
+    tables.detach()
+    again = embank.torch.SparseOptimizer(module)
+    again.load_state_dict(state)
+    assert again.param_groups[0]["lr"] == 0.25
+    other = embank.torch.Embedding(bank.table("other", dim=1, optimizer=embank.SGD(lr=1.0)))
+    with pytest.raises(ValueError, match=r"tables \['item'\], this optimizer of \['other'\]"):
+        embank.torch.SparseOptimizer(other).load_state_dict(state)
+
+
+def test_what_cannot_be_optimized_is_refused(bank: embank.Bank, module: Any) -> None:
+    with pytest.raises(ValueError, match=r"no module of embank\.torch"):
+        embank.torch.SparseOptimizer(torch.nn.Linear(1, 1))
+    plain = embank.torch.Embedding(bank.table("plain", dim=1))
+    with pytest.raises(ValueError, match="'plain' has no optimizer"):
+        embank.torch.SparseOptimizer([module, plain])
+    embank.torch.SparseOptimizer([module])
+    with pytest.raises(ValueError, match=r"detach\(\)"):
+        embank.torch.SparseOptimizer(module)
+
+
+def test_a_gradient_that_was_taken_away_is_told(module: Any) -> None:
+    tables = embank.torch.SparseOptimizer(module)
+    module(torch.tensor([1])).sum().backward()
+    tables.parameters()[0].grad = None
+    with pytest.raises(RuntimeError, match="set to None"):
+        tables.step()
