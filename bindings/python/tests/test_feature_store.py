@@ -1,0 +1,164 @@
+"""The features of PyTorch Geometric in tables, beside its own in memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import embank
+
+torch = pytest.importorskip("torch")
+pyg = pytest.importorskip("torch_geometric")
+
+from torch_geometric.data import FeatureStore as Base  # noqa: E402
+from torch_geometric.data import HeteroData, TensorAttr  # noqa: E402
+from torch_geometric.loader.utils import (  # noqa: E402
+    filter_custom_hetero_store,
+    filter_custom_store,
+)
+
+from embank.torch.geometric import FeatureStore  # noqa: E402
+
+WRITES = ("author", "writes", "paper")
+
+
+@pytest.fixture
+def store(bank: embank.Bank) -> FeatureStore:
+    return FeatureStore(bank)
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        None,
+        torch.tensor([3, 0, 3]),
+        torch.tensor([1], dtype=torch.int32),
+        torch.tensor([True, False, True, False, False]),
+        slice(1, 4),
+        slice(None, None, 2),
+        slice(-2, None),
+        2,
+        torch.empty(0, dtype=torch.int64),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("shape", [(5, 3), (5,)])
+def test_every_index_reads_as_in_memory(store: FeatureStore, index: Any, shape: Any) -> None:
+    values = torch.randn(shape)
+    memory: Any = HeteroData()
+    for of in (store, memory):
+        assert of.put_tensor(values, group_name="paper", attr_name="x", index=None)
+    wanted = values if index is None else values[index]
+    got = store.get_tensor("paper", "x", index)
+    assert torch.equal(got, wanted)
+    assert torch.equal(got, memory.get_tensor("paper", "x", index))
+    assert store.get_tensor_size("paper", "x") == shape
+
+
+def test_groups_are_node_types_edge_types_or_none(bank: embank.Bank, store: FeatureStore) -> None:
+    groups: list[Any] = [None, "paper", WRITES]
+    for at, group in enumerate(groups):
+        store[group, "x", None] = torch.full((2, 2), float(at))
+    again = FeatureStore(bank)
+    assert {attr.group_name for attr in again.get_all_tensor_attrs()} == set(groups)
+    for at, group in enumerate(groups):
+        assert (again[group, "x", None] == at).all()
+    assert isinstance(store, Base) and "3 attributes" in repr(store)
+
+
+def test_two_stores_of_a_bank_do_not_meet(bank: embank.Bank) -> None:
+    one, two = FeatureStore(bank), FeatureStore(bank, "other")
+    one["paper", "x", None] = torch.ones(2, 2)
+    assert two.get_tensor_size("paper", "x") is None
+    assert two.get_tensor("paper", "x", None) is None
+    assert not two.remove_tensor("paper", "x", None)
+
+
+def test_features_survive_with_the_checkpoint(tmp_path: Path) -> None:
+    values = torch.randn(100_000, 2)
+    with embank.Bank(tmp_path / "own", memory_budget="16MiB") as bank:
+        FeatureStore(bank)["paper", "x", None] = values
+        bank.checkpoint()
+    with embank.Bank(tmp_path / "own", memory_budget="16MiB") as bank:
+        store = FeatureStore(bank)
+        assert store.get_tensor_size("paper", "x") == (100_000, 2)
+        assert torch.equal(store["paper", "x", None], values)
+
+
+def test_parts_are_written_removed_and_updated(store: FeatureStore) -> None:
+    store["paper", "x", None] = torch.zeros(4, 2)
+    store["paper", "x", torch.tensor([1, 5])] = torch.ones(2, 2)
+    assert store.get_tensor_size("paper", "x") == (6, 2)
+    with pytest.raises(embank.MissingRow):
+        store["paper", "x", 4]  # between those that were put
+    assert store.update_tensor(torch.full((1, 2), 3.0), "paper", "x", slice(0, 1))
+    assert store["paper", "x", torch.tensor([0, 1, 2, 5])][:, 0].tolist() == [3.0, 1.0, 0.0, 1.0]
+    assert store.remove_tensor("paper", "x", torch.tensor([1]))
+    with pytest.raises(embank.MissingRow):
+        store["paper", "x", 1]
+    del store["paper", "x"]
+    assert store.get_all_tensor_attrs() == []
+    store["paper", "x", None] = torch.zeros(3, 7)
+    assert store.get_tensor_size("paper", "x") == (3, 7)
+
+
+def test_embeddings_are_trained_and_fetched(store: FeatureStore) -> None:
+    embedding = store.add_embedding(
+        "paper", "z", 10, 2, optimizer=embank.SGD(lr=1.0), initializer=embank.Constant(1.0)
+    )
+    assert store["paper", "z", None].shape == (10, 2), "initial values"
+    embedding(torch.tensor([3])).sum().backward()
+    assert store["paper", "z", torch.tensor([3, 4])][:, 0].tolist() == [0.0, 1.0]
+    table = store.table("paper", "z")
+    assert table.stats()["gets"] == 1, "the fetches were peeks"
+    with pytest.raises(KeyError, match="no attribute 'y'"):
+        store.table("paper", "y")
+
+
+def test_what_does_not_fit_is_named(store: FeatureStore) -> None:
+    store["paper", "x", None] = torch.zeros(4, 2)
+    with pytest.raises(IndexError, match="4 rows; there is no row 4"):
+        store["paper", "x", torch.tensor([1, 4])]
+    with pytest.raises(IndexError, match="no row -1"):
+        store["paper", "x", torch.tensor([-1])]
+    with pytest.raises(TypeError, match=r"'y' must be float32.*tensor\.float\(\)"):
+        store["paper", "y", None] = torch.zeros(4, dtype=torch.int64)
+    with pytest.raises(ValueError, match="names 2 rows, the tensor has 3"):
+        store["paper", "x", torch.tensor([0, 1])] = torch.zeros(3, 2)
+    with pytest.raises(ValueError, match="has rows of 2"):
+        store["paper", "x", None] = torch.zeros(4, 3)
+    with pytest.raises(ValueError, match=r"shape \(n, dim\)"):
+        store["paper", "w", None] = torch.zeros(4, 3, 2)
+    with pytest.raises(TypeError, match="integer"):
+        store["paper", "x", torch.tensor([0.5])]
+
+
+def test_loaders_build_batches_from_it(store: FeatureStore) -> None:
+    """What PyTorch Geometric's node loaders call with the nodes that they sampled."""
+    x, z = torch.randn(6, 3), torch.randn(6, 2)
+    store[None, "x", None] = x
+    store[None, "z", None] = z
+    nodes, row, col = torch.tensor([4, 0, 5]), torch.tensor([1, 2]), torch.tensor([0, 0])
+    data = filter_custom_store(store, None, nodes, row, col, None)
+    assert torch.equal(data.x, x[nodes]) and torch.equal(data.z, z[nodes])
+    assert data.num_nodes == 3 and data.edge_index.tolist() == [[1, 2], [0, 0]]
+
+
+def test_heterogeneous_loaders_build_batches_from_it(bank: embank.Bank) -> None:
+    store = FeatureStore(bank)
+    papers, authors = torch.randn(6, 3), torch.randn(4, 2)
+    store["paper", "x", None] = papers
+    store["author", "x", None] = authors
+    nodes = {"paper": torch.tensor([5, 1]), "author": torch.tensor([0, 3])}
+    data = filter_custom_hetero_store(store, HeteroData(), nodes, {}, {}, {})
+    assert torch.equal(data["paper"].x, papers[[5, 1]])
+    assert torch.equal(data["author"].x, authors[[0, 3]])
+
+
+def test_views_work_as_in_the_base_class(store: FeatureStore) -> None:
+    store["paper", "x", None] = torch.arange(6.0).view(3, 2)
+    assert store["paper"]["x"][torch.tensor([1])].tolist() == [[2.0, 3.0]]
+    assert store.view("paper").x[:].shape == (3, 2)
+    assert TensorAttr("paper", "x").group_name == "paper"
