@@ -38,7 +38,7 @@ pub struct BankOptions {
     /// How many of the newest checkpoints stay. Default: 2.
     pub checkpoints_kept: usize,
     /// The most keys that looking ahead may have pending; 0 turns it off. Default: `None`, what 1/32 of
-    /// the budget holds (some 30,000 keys per MiB of that share).
+    /// the budget holds (some 20,000 keys per MiB of that share).
     pub lookahead_queue_keys: Option<usize>,
     /// How long a Get waits for a staleness bound before it fails. Default: 60 s.
     pub wait_timeout: Duration,

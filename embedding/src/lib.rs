@@ -59,6 +59,7 @@ mod staleness;
 mod stats;
 mod table;
 mod unique;
+mod window;
 
 pub use bank::{Bank, BankOptions, TableInfo};
 pub use config::{DIM_MAX, Dtype, TableConfig};

@@ -6,6 +6,10 @@
 //! do. The queue and the set that merges duplicates have a fixed capacity, taken from the bank's memory
 //! budget; what does not fit is dropped and counted, and a Get will read it as if nobody had looked ahead.
 //!
+//! A row that is in memory can leave it before the batch comes for which it was announced. So rows that were announced
+//! are remembered where they are in mutable memory (`window`). When the log's boundaries move, the store tells, and the
+//! worker copies those to the tail that are about to leave and have not been used since.
+//!
 //! Whether a lookahead came late costs the Gets nothing: a key was not in mutable memory when it was
 //! queued, so if it is there when its turn comes, somebody wanted it first. Whether a moved row was used in
 //! time or wasted is told by the store, which marks the records that it moved.
@@ -16,13 +20,14 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-use embank_kv::{Promoted, Store, StoreStats, TableId};
+use embank_kv::{Promoted, RowMark, Store, StoreStats, TableId};
 use parking_lot::{Condvar, Mutex};
 
 use crate::error::{Error, Result};
 use crate::pending::{Insertion, PendingSet};
 use crate::stats::{Counter, LookaheadStats};
 use crate::unique::UniqueKeys;
+use crate::window::{Remembered, Window};
 
 /// Keys that the worker hands to the store at once: deep enough a queue for any drive, and short enough
 /// that an urgent batch behind it does not wait long.
@@ -33,8 +38,14 @@ const BUDGET_SHARE: u64 = 32;
 /// Enough for a million keys; more would be read too early anyway.
 const MEMORY_BYTES_MAX: u64 = 40 << 20;
 
+/// For so many keys of capacity the window remembers one: rows are in it for as long as their batch is ahead, in the
+/// queue only until they have been read.
+const KEYS_PER_REMEMBERED: usize = 2;
+
 /// Memory per key of capacity, in bytes.
-const BYTES_PER_KEY: u64 = size_of::<Request>() as u64 + PendingSet::BYTES_PER_KEY;
+const BYTES_PER_KEY: u64 = size_of::<Request>() as u64
+    + PendingSet::BYTES_PER_KEY
+    + (size_of::<Remembered>() / KEYS_PER_REMEMBERED) as u64;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Request {
@@ -106,12 +117,29 @@ pub(crate) struct Lookahead {
 #[derive(Debug)]
 struct Shared {
     store: Arc<Store>,
+    queue: Arc<Queue>,
+    /// Signalled when there is nothing to do any more.
+    idle: Condvar,
+    counters: Counters,
+}
+
+/// What the store's writer may tell: it must not own the store.
+#[derive(Debug)]
+struct Queue {
     state: Mutex<State>,
     /// Signalled when there is work or the worker has to stop.
     work: Condvar,
-    /// Signalled when nothing is pending any more.
-    idle: Condvar,
-    counters: Counters,
+}
+
+impl Queue {
+    /// The log's boundaries have moved.
+    fn boundaries_moved(&self) {
+        let mut state = self.state.lock();
+        if !state.window.is_empty() {
+            state.look = true;
+            self.work.notify_one();
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -119,8 +147,28 @@ struct State {
     queue: VecDeque<Request>,
     /// The rows of the queue and of the burst in hand.
     pending: PendingSet,
+    /// Announced rows in mutable memory.
+    window: Window,
+    /// Some of them may be about to leave it.
+    look: bool,
+    /// The worker is looking after those.
+    looking: bool,
     stopping: bool,
     failure: Option<embank_kv::Error>,
+}
+
+impl State {
+    fn is_idle(&self) -> bool {
+        self.pending.len() == 0 && !self.look && !self.looking
+    }
+}
+
+/// What the worker does next.
+enum Job {
+    /// Bring the burst of this table in.
+    Burst(TableId),
+    /// Look after rows that are about to leave memory.
+    Look,
 }
 
 #[derive(Debug, Default)]
@@ -135,6 +183,7 @@ struct Counters {
     missing: Counter,
     cancelled: Counter,
     failed: Counter,
+    kept: Counter,
 }
 
 impl Lookahead {
@@ -142,14 +191,21 @@ impl Lookahead {
         let state = State {
             queue: VecDeque::with_capacity(capacity_keys),
             pending: PendingSet::with_capacity(capacity_keys),
+            window: Window::with_capacity(capacity_keys / KEYS_PER_REMEMBERED),
+            look: false,
+            looking: false,
             stopping: false,
             failure: None,
         };
+        let queue = Arc::new(Queue { state: Mutex::new(state), work: Condvar::new() });
+        let told = Arc::clone(&queue);
+        if capacity_keys > 0 {
+            store.when_boundaries_move(Box::new(move || told.boundaries_moved()));
+        }
         Self {
             shared: Arc::new(Shared {
                 store,
-                state: Mutex::new(state),
-                work: Condvar::new(),
+                queue,
                 idle: Condvar::new(),
                 counters: Counters::default(),
             }),
@@ -164,18 +220,18 @@ impl Lookahead {
     /// queued. [`Error::LookaheadThread`] if the worker can't be started.
     pub(crate) fn announce(&self, table: TableId, keys: &[u64]) -> Result<LookaheadReceipt> {
         let shared = &*self.shared;
-        if let Some(failure) = shared.state.lock().failure.take() {
+        if let Some(failure) = shared.queue.state.lock().failure.take() {
             return Err(Error::LookaheadFailed(failure));
         }
         let unique = UniqueKeys::new(keys);
         let keys = unique.keys();
-        let mut wanted = Vec::new();
-        shared.store.promotable(table, keys, &mut wanted)?;
+        let (mut wanted, mut resident) = (Vec::new(), Vec::new());
+        shared.store.announce(table, keys, &mut wanted, &mut resident)?;
         let mut receipt =
             LookaheadReceipt { resident: keys.len() - wanted.len(), ..Default::default() };
-        if !wanted.is_empty() {
+        if !(wanted.is_empty() && resident.is_empty()) {
             self.start_worker()?;
-            shared.enqueue(table, &wanted, &mut receipt);
+            shared.enqueue(table, &wanted, &resident, &mut receipt);
         }
         let counters = &shared.counters;
         counters.requested.add(keys.len() as u64);
@@ -206,15 +262,16 @@ impl Lookahead {
 
     /// Takes what waits of a dropped table out of the queue. What a burst has in hand comes to its end.
     pub(crate) fn forget(&self, table: TableId) {
-        self.cancel_those(|request| request.table == table);
+        self.cancel_those(|of| of == table);
     }
 
-    fn cancel_those(&self, chosen: impl Fn(&Request) -> bool) -> usize {
-        let mut state = self.shared.state.lock();
-        let State { queue, pending, .. } = &mut *state;
+    fn cancel_those(&self, chosen: impl Fn(TableId) -> bool) -> usize {
+        let mut state = self.shared.queue.state.lock();
+        let State { queue, pending, window, .. } = &mut *state;
         let waiting = queue.len();
+        window.forget(&chosen);
         queue.retain(|request| {
-            let cancel = chosen(request);
+            let cancel = chosen(request.table);
             if cancel {
                 pending.remove(number(request.table), request.key);
             }
@@ -222,7 +279,7 @@ impl Lookahead {
         });
         let cancelled = waiting - queue.len();
         self.shared.counters.cancelled.add(cancelled as u64);
-        if pending.len() == 0 {
+        if state.is_idle() {
             self.shared.idle.notify_all();
         }
         cancelled
@@ -230,10 +287,10 @@ impl Lookahead {
 
     /// Waits until nothing is pending; false if that took longer than to `deadline`.
     pub(crate) fn wait_idle(&self, deadline: Instant) -> bool {
-        let mut state = self.shared.state.lock();
-        while state.pending.len() != 0 {
+        let mut state = self.shared.queue.state.lock();
+        while !state.is_idle() {
             if self.shared.idle.wait_until(&mut state, deadline).timed_out() {
-                return state.pending.len() == 0;
+                return state.is_idle();
             }
         }
         true
@@ -242,7 +299,7 @@ impl Lookahead {
     pub(crate) fn stats(&self, store: &StoreStats) -> LookaheadStats {
         let counters = &self.shared.counters;
         let (pending, capacity) = {
-            let state = self.shared.state.lock();
+            let state = self.shared.queue.state.lock();
             (state.pending.len(), state.pending.capacity())
         };
         LookaheadStats {
@@ -258,6 +315,7 @@ impl Lookahead {
             missing: counters.missing.get(),
             cancelled: counters.cancelled.get(),
             failed: counters.failed.get(),
+            kept: counters.kept.get(),
             pending: pending as u64,
             capacity: capacity as u64,
             memory_bytes: memory_bytes(capacity),
@@ -267,8 +325,8 @@ impl Lookahead {
 
 impl Drop for Lookahead {
     fn drop(&mut self) {
-        self.shared.state.lock().stopping = true;
-        self.shared.work.notify_all();
+        self.shared.queue.state.lock().stopping = true;
+        self.shared.queue.work.notify_all();
         if let Some(worker) = self.worker.lock().take() {
             // A worker that panicked has said so on standard error; there is nothing left to stop.
             let _ = worker.join();
@@ -277,8 +335,14 @@ impl Drop for Lookahead {
 }
 
 impl Shared {
-    fn enqueue(&self, table: TableId, keys: &[u64], receipt: &mut LookaheadReceipt) {
-        let mut state = self.state.lock();
+    fn enqueue(
+        &self,
+        table: TableId,
+        keys: &[u64],
+        resident: &[(u64, RowMark)],
+        receipt: &mut LookaheadReceipt,
+    ) {
+        let mut state = self.queue.state.lock();
         for &key in keys {
             match state.pending.insert(number(table), key) {
                 Insertion::Added => {
@@ -289,36 +353,82 @@ impl Shared {
                 Insertion::Full => receipt.dropped += 1,
             }
         }
+        state.window.remember(table, resident);
         if receipt.queued != 0 {
-            self.work.notify_one();
+            self.queue.work.notify_one();
         }
     }
 
     /// Forgets everything that is pending, as failed.
     fn give_up_pending(&self) {
-        let mut state = self.state.lock();
+        let mut state = self.queue.state.lock();
         self.counters.failed.add(state.pending.len() as u64);
         state.queue.clear();
         state.pending.clear();
+        state.looking = false;
         self.idle.notify_all();
     }
 
     /// The worker: burst by burst until the bank goes.
     fn work(&self) {
         let mut burst = Vec::with_capacity(BURST_KEYS_MAX);
-        while let Some(table) = self.next_burst(&mut burst) {
-            let promoted = self.store.promote(table, &burst);
-            self.finish_burst(table, &burst, promoted);
+        let mut marks = Vec::new();
+        while let Some(job) = self.next_job(&mut burst) {
+            match job {
+                Job::Burst(table) => {
+                    marks.clear();
+                    let promoted = self.store.promote_marking(table, &burst, &mut marks);
+                    self.finish_burst(table, &burst, &marks, promoted);
+                }
+                Job::Look => self.look_after_the_oldest(),
+            }
         }
     }
 
-    /// Fills `burst` with the next keys of one table; waits while there are none. `None`: stop.
-    fn next_burst(&self, burst: &mut Vec<u64>) -> Option<TableId> {
+    /// Copies announced rows that are about to leave memory, and have not been used since, to the log's tail.
+    fn look_after_the_oldest(&self) {
+        // Each leaves the window here, and comes back for a bounded number of times.
+        let (read_only, head) = self.store.boundaries();
+        let due = self.queue.state.lock().window.take_below(read_only);
+        for rows in due.chunk_by(|a, b| a.table == b.table) {
+            // What is on disk already would have to be read, and may have been used before it went there.
+            let rows: Vec<_> = rows.iter().filter(|row| row.mark.address() >= head).collect();
+            let Some(first) = rows.first() else { continue };
+            let keys: Vec<u64> = rows.iter().map(|row| row.key).collect();
+            let marks: Vec<RowMark> = rows.iter().map(|row| row.mark).collect();
+            let mut moved = Vec::new();
+            let kept = self.store.keep(first.table, &keys, &marks, &mut moved);
+            self.counters.kept.add(moved.len() as u64);
+            let mut state = self.queue.state.lock();
+            for (place, mark) in moved {
+                state.window.remember_again(rows[place], mark);
+            }
+            match kept {
+                Ok(()) | Err(embank_kv::Error::NoSuchTable(_)) => {}
+                Err(failure) => {
+                    state.failure.get_or_insert(failure);
+                }
+            }
+        }
+        let mut state = self.queue.state.lock();
+        state.looking = false;
+        if state.is_idle() {
+            self.idle.notify_all();
+        }
+    }
+
+    /// What to do next, for a burst its keys, which are of one table; waits while there is nothing. `None`: stop.
+    fn next_job(&self, burst: &mut Vec<u64>) -> Option<Job> {
         burst.clear();
-        let mut state = self.state.lock();
+        let mut state = self.queue.state.lock();
         loop {
             if state.stopping {
                 return None;
+            }
+            // First: it takes no disk, and what is about to leave would have to be read again.
+            if std::mem::take(&mut state.look) {
+                state.looking = true;
+                return Some(Job::Look);
             }
             if let Some(first) = state.queue.pop_front() {
                 burst.push(first.key);
@@ -329,15 +439,21 @@ impl Shared {
                     }
                     state.queue.pop_front();
                 }
-                return Some(first.table);
+                return Some(Job::Burst(first.table));
             }
-            self.work.wait(&mut state);
+            self.queue.work.wait(&mut state);
         }
     }
 
-    fn finish_burst(&self, table: TableId, burst: &[u64], promoted: embank_kv::Result<Promoted>) {
+    fn finish_burst(
+        &self,
+        table: TableId,
+        burst: &[u64],
+        marks: &[(u64, RowMark)],
+        promoted: embank_kv::Result<Promoted>,
+    ) {
         let counters = &self.counters;
-        let mut state = self.state.lock();
+        let mut state = self.queue.state.lock();
         match promoted {
             Ok(promoted) => {
                 counters.moved.add(promoted.moved);
@@ -354,7 +470,8 @@ impl Shared {
         for &key in burst {
             state.pending.remove(number(table), key);
         }
-        if state.pending.len() == 0 {
+        state.window.remember(table, marks);
+        if state.is_idle() {
             self.idle.notify_all();
         }
     }

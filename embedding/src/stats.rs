@@ -156,12 +156,12 @@ pub struct LookaheadStats {
     pub dropped: u64,
     /// Brought from disk, or from the read-only region, into mutable memory.
     pub moved: u64,
-    /// Moved, and then used from memory.
+    /// Moved or kept, and then used from memory.
     pub on_time: u64,
     /// In mutable memory before their turn came: somebody used the row first, and may have waited for the
     /// disk.
     pub late: u64,
-    /// Moved, and gone from memory again without a use.
+    /// Moved or kept, and gone from memory again without a use.
     pub wasted: u64,
     /// Found to be in no table when their turn came.
     pub missing: u64,
@@ -170,6 +170,9 @@ pub struct LookaheadStats {
     pub cancelled: u64,
     /// Left on disk because reading failed.
     pub failed: u64,
+    /// In memory, and copied to its mutable part again because they were about to leave it unused; a row may be kept
+    /// more than once for one announcement.
+    pub kept: u64,
     /// Gauge: waiting for their turn or being read.
     pub pending: u64,
     /// Gauge: the most keys that may be pending.
@@ -245,6 +248,7 @@ impl BankStats {
             keys("missing", ahead.missing),
             keys("cancelled", ahead.cancelled),
             keys("failed", ahead.failed),
+            keys("kept", ahead.kept),
             Metric::gauge("embank_lookahead_pending", "Keys waiting or being read", ahead.pending),
             Metric::gauge("embank_lookahead_capacity", "Keys that may wait", ahead.capacity),
             Metric::gauge("embank_lookahead_bytes", "Memory of the queue", ahead.memory_bytes),

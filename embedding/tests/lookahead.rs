@@ -209,3 +209,85 @@ fn a_row_in_memory_when_it_is_announced_is_still_there_when_it_is_got() {
     let got = (STEPS - WARM_UP) * BATCH;
     assert!(from_disk * 1000 < got, "{from_disk} of {got} rows had to be read from disk again");
 }
+
+/// Writes so many bytes of rows that nobody asked for.
+fn flood(bank: &Bank, bytes: u64) {
+    const DIM: u32 = 64;
+    let filler = bank.table("flood", TableConfig::new(DIM)).unwrap();
+    let first = filler.stats().put_rows;
+    let rows = vec![0.5; 100 * DIM as usize];
+    for first in (first..first + bytes / (4 * u64::from(DIM))).step_by(100) {
+        let keys: Vec<u64> = (first..first + 100).collect();
+        filler.put(&keys, &rows).unwrap();
+        // The worker would hardly keep up with nothing but writing.
+        assert!(bank.wait_lookahead(PATIENCE));
+    }
+}
+
+/// Rows in mutable memory, and what memory their bank has.
+fn rows_in_memory(count: u64) -> (common::TestBank, Table, Vec<u64>, u64) {
+    let options = BankOptions { memory_budget_bytes: 4 << 20, ..small_options() };
+    let test = new_bank_with(options);
+    // Memory has filled up once.
+    flood(&test.bank, 6 << 20);
+    let table = table(&test.bank, TableConfig::new(2).optimizer(Optimizer::sgd(1.0)));
+    let keys: Vec<u64> = (0..count).collect();
+    table.put(&keys, &vec![1.0; 2 * count as usize]).unwrap();
+    let frames_bytes = test.bank.stats().store.memory_frames_bytes;
+    (test, table, keys, frames_bytes)
+}
+
+fn disk_reads_of_a_get(table: &Table, keys: &[u64]) -> u64 {
+    let before = table.stats().disk_reads;
+    let lease = table.get(keys, &mut vec![0.0; 2 * keys.len()]).unwrap();
+    lease.apply(&vec![1.0; 2 * keys.len()]).unwrap();
+    table.stats().disk_reads - before
+}
+
+#[test]
+fn an_announced_row_in_memory_outlives_a_flood_until_it_is_used() {
+    let (test, table, keys, frames_bytes) = rows_in_memory(400);
+    let (announced, others) = keys.split_at(200);
+    assert_eq!(table.lookahead(announced).unwrap().resident, 200);
+    flood(&test.bank, frames_bytes * 3 / 2);
+    assert_eq!(disk_reads_of_a_get(&table, others), 200, "these were pushed out");
+    assert_eq!(disk_reads_of_a_get(&table, announced), 0, "these were kept");
+    let stats = settled(&test.bank);
+    assert!(stats.kept >= 200 && stats.moved == 0, "{stats:?}");
+    assert_eq!((stats.on_time, stats.wasted), (200, 0));
+}
+
+#[test]
+fn rows_are_not_kept_once_they_are_used_or_given_up() {
+    let (test, table, keys, frames_bytes) = rows_in_memory(300);
+    table.lookahead(&keys[..200]).unwrap();
+    assert_eq!(disk_reads_of_a_get(&table, &keys[..100]), 0);
+    table.put(&keys[100..150], &[5.0; 100]).unwrap();
+    table.lookahead(&keys[200..]).unwrap();
+    test.bank.cancel_lookahead();
+    flood(&test.bank, 2 * frames_bytes);
+    assert_eq!(settled(&test.bank).kept, 0);
+    assert_eq!(disk_reads_of_a_get(&table, &keys), 300);
+}
+
+#[test]
+fn rows_that_nobody_comes_for_are_kept_for_some_rounds_only() {
+    let (test, table, keys, frames_bytes) = rows_in_memory(100);
+    table.lookahead(&keys).unwrap();
+    flood(&test.bank, 8 * frames_bytes);
+    let stats = settled(&test.bank);
+    assert_eq!((stats.kept, stats.wasted), (300, 100), "{stats:?}");
+    assert_eq!(disk_reads_of_a_get(&table, &keys), 100);
+}
+
+#[test]
+fn a_row_that_was_moved_in_time_is_kept_too() {
+    let (test, table, keys, frames_bytes) = rows_in_memory(200);
+    flood(&test.bank, 2 * frames_bytes);
+    assert_eq!(table.lookahead(&keys).unwrap().queued, 200);
+    flood(&test.bank, frames_bytes * 3 / 2);
+    assert_eq!(disk_reads_of_a_get(&table, &keys), 0);
+    let stats = settled(&test.bank);
+    assert_eq!((stats.moved, stats.on_time, stats.wasted), (200, 200, 0));
+    assert!(stats.kept >= 200);
+}

@@ -28,6 +28,7 @@ const PROMOTED: u64 = 1 << 61;
 const GENERATION_SHIFT: u32 = 32;
 const GENERATION_BITS: u32 = 29;
 const GENERATION_MASK: u64 = ((1 << GENERATION_BITS) - 1) << GENERATION_SHIFT;
+const USES_MASK: u32 = (1 << GENERATION_BITS) - 1;
 const OUTSTANDING_MASK: u64 = (1 << 32) - 1;
 
 /// A value of the word, taken apart.
@@ -62,6 +63,19 @@ impl ClockWord {
 
     pub(crate) fn outstanding(self) -> u32 {
         (self.0 & OUTSTANDING_MASK) as u32
+    }
+
+    /// Uses of the record so far, modulo 2^29: the changes of its value and the Gets that are outstanding. Goes up with
+    /// a Get, stays with its update, goes down with a release without one.
+    pub(crate) fn uses(self) -> u32 {
+        let changes = ((self.0 & GENERATION_MASK) >> GENERATION_SHIFT) as u32;
+        changes.wrapping_add(self.outstanding()) & USES_MASK
+    }
+
+    /// Whether the record was used since it had so many uses. Releases of older Gets are no uses.
+    pub(crate) fn used_since(self, uses: u32) -> bool {
+        let more = self.uses().wrapping_sub(uses) & USES_MASK;
+        more != 0 && more <= USES_MASK / 2
     }
 
     pub(crate) fn with_promoted(self, promoted: bool) -> Self {
@@ -244,6 +258,19 @@ mod tests {
         assert_eq!(word.outstanding(), u32::MAX);
         assert!(!word.is_locked() && !word.is_replaced() && !word.is_promoted());
         assert_eq!(word.with_outstanding(0).bits(), 0);
+    }
+
+    #[test]
+    fn a_get_and_its_update_are_one_use_and_a_release_is_none() {
+        let marked = ClockWord(GENERATION_MASK | 1);
+        assert!(!marked.used_since(marked.uses()));
+        let answered = marked.next_generation().with_outstanding(0);
+        assert!(!answered.used_since(marked.uses()), "the Get was before the mark");
+        assert!(!marked.with_outstanding(0).used_since(marked.uses()));
+        let got = marked.with_outstanding(2);
+        assert!(got.used_since(marked.uses()));
+        assert!(got.next_generation().with_outstanding(1).used_since(marked.uses()));
+        assert!(marked.next_generation().used_since(marked.uses()), "changed without a Get");
     }
 
     #[test]

@@ -61,7 +61,7 @@ pub use delta::Delta;
 pub use device::DeviceChoice;
 pub use error::{Error, Result};
 pub use leases::{Expired, Leased, Leases};
-pub use operation::{Access, Clock, Operation, Outcome, Promoted, Width};
+pub use operation::{Access, Clock, Operation, Outcome, Promoted, RowMark, Width};
 pub use scan::{Scan, ScannedRow};
 pub use stats::StoreStats;
 pub use store::{Recovered, Store, StoreOptions, TableInfo};

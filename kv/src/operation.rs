@@ -128,6 +128,22 @@ pub struct Outcome {
     pub disk_reads: u64,
 }
 
+/// Where a row lay in mutable memory, and how often it had been used, when it was looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RowMark {
+    pub(crate) address: u64,
+    /// Uses of the record, modulo 2^29.
+    pub(crate) uses: u32,
+}
+
+impl RowMark {
+    /// Where it lay in the log; compares with [`Store::boundaries`](crate::Store::boundaries).
+    #[must_use]
+    pub fn address(self) -> u64 {
+        self.address
+    }
+}
+
 /// What became of the rows that [`promote`](crate::Store::promote) was asked for.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Promoted {

@@ -76,6 +76,7 @@ pub(crate) fn bank<'py>(py: Python<'py>, stats: &BankStats) -> PyResult<Bound<'p
             ("missing", ahead.missing),
             ("cancelled", ahead.cancelled),
             ("failed", ahead.failed),
+            ("kept", ahead.kept),
             ("pending", ahead.pending),
             ("capacity", ahead.capacity),
         ]

@@ -349,10 +349,13 @@ impl<W: Work> Batch<'_, W> {
     ) -> std::result::Result<(), PageFull> {
         let i = pending.i as usize;
         let tombstone = image.link().is_tombstone();
-        if W::MODE == Mode::Compact && (tombstone || !self.work.wants(i, pending.address)) {
-            return Ok(());
-        }
         let outstanding = if tombstone { 0 } else { self.outstanding(pending, image) };
+        if matches!(W::MODE, Mode::Compact | Mode::Promote) {
+            let unwanted = !self.work.wants(i, pending.address, ClockWord::at_rest(outstanding));
+            if unwanted || tombstone && W::MODE == Mode::Compact {
+                return Ok(());
+            }
+        }
         if !self.clock.admits(outstanding) {
             self.outcome.blocked.push(pending.i);
             return Ok(());
@@ -391,6 +394,7 @@ impl<W: Work> Batch<'_, W> {
             Mode::Promote => {
                 self.tally.promoted += 1;
                 self.tally.moved += 1;
+                self.mark(i, new);
             }
             Mode::Delete => {
                 self.tally.deleted += 1;

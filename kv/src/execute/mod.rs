@@ -39,7 +39,7 @@ pub(crate) use scratch::{Scratch, give_back_scratch, take_scratch};
 pub(crate) use single::{Hit, try_single};
 pub(crate) use tally::Tally;
 pub(crate) use work::{
-    Caller, Delete, DeleteIf, Locate, Mode, MoveChained, Promote, ReadClock, Work,
+    Announce, Caller, Delete, DeleteIf, Keep, Mode, MoveChained, Promote, ReadClock, Work,
 };
 
 use std::time::Instant;

@@ -5,7 +5,7 @@ use crate::clock::{self, ClockWord, LockRefused, Locked};
 use crate::hash::hash;
 use crate::index::Entry;
 use crate::log::{PageFull, View};
-use crate::operation::{Clock, Width};
+use crate::operation::{Clock, RowMark, Width};
 use crate::record::RecordRef;
 use crate::sync::Ordering;
 
@@ -150,18 +150,22 @@ impl<'a, W: Work> Batch<'a, W> {
             Mode::Locate => {
                 if !view.mutable(place.record.address()) {
                     self.outcome.missing.push(i as u32);
+                } else if !place.record.link().is_tombstone() {
+                    self.mark(i, place.record);
                 }
                 Ok(Step::Done)
             }
-            Mode::Compact if !self.work.wants(i, place.record.address()) => Ok(Step::Done),
+            Mode::Compact if !self.wants(i, place.record) => Ok(Step::Done),
             Mode::Promote if view.mutable(place.record.address()) => {
                 if place.record.link().is_tombstone() {
                     self.note_missing(i);
                 } else {
                     self.tally.resident += 1;
+                    self.mark(i, place.record);
                 }
                 Ok(Step::Done)
             }
+            Mode::Promote if !self.wants(i, place.record) => Ok(Step::Done),
             Mode::Peek => Ok(self.peek(i, place.record, view)),
             _ if self.may_change_in_place(place.record, view) => match W::WIDTH {
                 Width::Fixed => Ok(self.in_place(i, place.record)),
@@ -172,6 +176,21 @@ impl<'a, W: Work> Batch<'a, W> {
             },
             _ => self.copy_to_tail(i, place, view),
         }
+    }
+
+    /// Whether `Compact` or `Promote` is to move a row.
+    fn wants(&self, i: usize, record: RecordRef<'_>) -> bool {
+        // Relaxed: a use that it misses is one at the same time.
+        let word = ClockWord::from_bits(record.clock().load(Ordering::Relaxed));
+        self.work.wants(i, record.address(), word)
+    }
+
+    /// Tells the work of a row in mutable memory.
+    pub(super) fn mark(&mut self, i: usize, record: RecordRef<'_>) {
+        // Relaxed: as in `wants`.
+        let word = ClockWord::from_bits(record.clock().load(Ordering::Relaxed));
+        let mark = RowMark { address: record.address().raw(), uses: word.uses() };
+        self.work.in_mutable_memory(i, mark);
     }
 
     fn has_room(&self, record: RecordRef<'_>) -> bool {
@@ -307,6 +326,7 @@ impl<'a, W: Work> Batch<'a, W> {
             // A row that was promoted before and not used since goes on waiting for its first use.
             self.tally.promoted += u64::from(!before.is_promoted());
             self.tally.moved += 1;
+            self.mark(i, new);
             return Ok(Step::Done);
         }
         if before.is_promoted() {

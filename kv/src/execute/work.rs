@@ -1,7 +1,8 @@
 //! What a batch does with its rows, as the engine sees it.
 
 use crate::address::Address;
-use crate::operation::{Access, Operation, Width};
+use crate::clock::ClockWord;
+use crate::operation::{Access, Operation, RowMark, Width};
 
 /// What the engine does, the store's own jobs included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,14 +36,16 @@ pub(crate) trait Work {
     fn insert(&mut self, _i: usize, _value: &mut [u8]) -> bool {
         false
     }
-    /// Whether `Compact` is to move the row that it found at an address.
-    fn wants(&self, _i: usize, _address: Address) -> bool {
+    /// Whether `Compact` or `Promote` is to move the row that it found at an address with this clock.
+    fn wants(&self, _i: usize, _address: Address, _word: ClockWord) -> bool {
         true
     }
     /// Whether `Delete` is to delete the row: asked while its lock is held, or nobody else can change it.
     fn deletes(&mut self, _i: usize, _value: &[u8], _outstanding: u32) -> bool {
         true
     }
+    /// `Locate` and `Promote` found the row in mutable memory, or brought it there.
+    fn in_mutable_memory(&mut self, _i: usize, _mark: RowMark) {}
     /// The clock of a row that was peeked at or got, before the operation's own count.
     fn clock(&mut self, _i: usize, _outstanding: u32) {}
 }
@@ -99,16 +102,42 @@ impl<F: FnMut(usize, &[u8], u32) -> bool> Work for DeleteIf<F> {
     }
 }
 
-pub(crate) struct Promote<const VARIABLE: bool>;
-impl<const VARIABLE: bool> Work for Promote<VARIABLE> {
+/// Brings rows to mutable memory, and marks those that are there then.
+pub(crate) struct Promote<'a, F, const VARIABLE: bool>(pub(crate) &'a mut F);
+impl<F: FnMut(usize, RowMark), const VARIABLE: bool> Work for Promote<'_, F, VARIABLE> {
     const MODE: Mode = Mode::Promote;
     const WIDTH: Width = width(VARIABLE);
+    fn in_mutable_memory(&mut self, i: usize, mark: RowMark) {
+        self.0(i, mark);
+    }
 }
 
-pub(crate) struct Locate<const VARIABLE: bool>;
-impl<const VARIABLE: bool> Work for Locate<VARIABLE> {
+/// Brings rows to mutable memory that are as they were when they were marked.
+pub(crate) struct Keep<'a, F, const VARIABLE: bool> {
+    pub(crate) marks: &'a [RowMark],
+    pub(crate) marked: &'a mut F,
+}
+impl<F: FnMut(usize, RowMark), const VARIABLE: bool> Work for Keep<'_, F, VARIABLE> {
+    const MODE: Mode = Mode::Promote;
+    const WIDTH: Width = width(VARIABLE);
+    fn wants(&self, i: usize, address: Address, word: ClockWord) -> bool {
+        self.marks[i].address == address.raw() && !word.used_since(self.marks[i].uses)
+    }
+    fn in_mutable_memory(&mut self, i: usize, mark: RowMark) {
+        if mark.address != self.marks[i].address {
+            (self.marked)(i, mark);
+        }
+    }
+}
+
+/// Finds out which rows are not in mutable memory, and marks the others.
+pub(crate) struct Announce<'a, F, const VARIABLE: bool>(pub(crate) &'a mut F);
+impl<F: FnMut(usize, RowMark), const VARIABLE: bool> Work for Announce<'_, F, VARIABLE> {
     const MODE: Mode = Mode::Locate;
     const WIDTH: Width = width(VARIABLE);
+    fn in_mutable_memory(&mut self, i: usize, mark: RowMark) {
+        self.0(i, mark);
+    }
 }
 
 /// What a clock is when a row is peeked at.
@@ -126,7 +155,7 @@ pub(crate) struct MoveChained<'a, const VARIABLE: bool>(pub(crate) &'a [Address]
 impl<const VARIABLE: bool> Work for MoveChained<'_, VARIABLE> {
     const MODE: Mode = Mode::Compact;
     const WIDTH: Width = width(VARIABLE);
-    fn wants(&self, i: usize, address: Address) -> bool {
+    fn wants(&self, i: usize, address: Address, _: ClockWord) -> bool {
         self.0[i] == address
     }
 }

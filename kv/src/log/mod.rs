@@ -146,9 +146,20 @@ pub(crate) struct Log {
     poison: OnceLock<Stopped>,
     /// Told when a page has been written: compaction may have something to do.
     compactor: Arc<Signal>,
+    lookahead: Told,
     pub(crate) device: Arc<dyn Device>,
     budget: Arc<Budget>,
     counters: Arc<Counters>,
+}
+
+/// Who is told when the boundaries have moved.
+#[derive(Default)]
+struct Told(OnceLock<Box<dyn Fn() + Send + Sync>>);
+
+impl std::fmt::Debug for Told {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_tuple("Told").field(&self.0.get().is_some()).finish()
+    }
 }
 
 /// Why a log takes no writes.
@@ -247,6 +258,7 @@ impl Log {
             page_flushed: Condvar::new(),
             poison: OnceLock::new(),
             compactor,
+            lookahead: Told::default(),
             device,
             budget,
             counters,
@@ -257,6 +269,12 @@ impl Log {
             log.begin_page(tail_page, frame);
         }
         Ok(log)
+    }
+
+    /// The first call counts.
+    pub(crate) fn when_boundaries_move(&self, told: Box<dyn Fn() + Send + Sync>) {
+        // A second one has nothing to add.
+        let _ = self.lookahead.0.set(told);
     }
 
     pub(crate) fn bank(&self) -> u64 {

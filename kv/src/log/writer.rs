@@ -133,6 +133,9 @@ impl Log {
             self.count_wasted(page);
             self.free_frame(page);
         }
+        if let Some(told) = self.lookahead.0.get() {
+            told();
+        }
     }
 
     /// Counts rows that lookahead brought in and nobody used before they left memory again.

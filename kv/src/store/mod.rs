@@ -1,5 +1,6 @@
 //! The store: one log, one index, many tables.
 
+mod ahead;
 mod checkpointing;
 mod core;
 mod counting;
@@ -21,10 +22,10 @@ use crate::compaction::{Compacted, CompactionOptions};
 use crate::device::DeviceChoice;
 use crate::error::{Error, Result};
 use crate::execute::{
-    Batch, Caller, Delete, DeleteIf, Locate, Mode, Promote, ReadClock, Tally, Work,
-    give_back_scratch, take_scratch, try_single,
+    Batch, Caller, Delete, DeleteIf, Mode, ReadClock, Tally, Work, give_back_scratch, take_scratch,
+    try_single,
 };
-use crate::operation::{Clock, Operation, Outcome, Promoted, Width};
+use crate::operation::{Clock, Operation, Outcome, Width};
 use crate::sync::Mutex;
 use crate::sync::thread::JoinHandle;
 use crate::waiters::{ReleaseTicket, Waiters};
@@ -269,40 +270,6 @@ impl Store {
     ) -> Result<u64> {
         let (_, tally) = self.run(table, keys, Clock::Keep, &mut DeleteIf(condition))?;
         Ok(tally.deleted)
-    }
-
-    /// Adds to `out` those keys whose rows `promote` would move: on disk, or in the read-only region and
-    /// so next in line for it. Reads nothing from disk itself, so a key whose hash only looks like that
-    /// of a row on disk may be among them.
-    ///
-    /// # Errors
-    /// `NoSuchTable`.
-    pub fn promotable(&self, table: TableId, keys: &[u64], out: &mut Vec<u64>) -> Result<()> {
-        let (outcome, _) = match self.core().width(table)? {
-            Width::Fixed => self.run(table, keys, Clock::Keep, &mut Locate::<false>)?,
-            Width::Variable => self.run(table, keys, Clock::Keep, &mut Locate::<true>)?,
-        };
-        out.extend(outcome.missing.iter().map(|&i| keys[i as usize]));
-        Ok(())
-    }
-
-    /// Brings rows from disk and from the read-only region into mutable memory, their clocks kept. A row
-    /// in the read-only region would be copied by its next Get anyway, unless it is evicted first:
-    /// then the Get would wait for the disk.
-    ///
-    /// # Errors
-    /// As [`execute`](Self::execute).
-    pub fn promote(&self, table: TableId, keys: &[u64]) -> Result<Promoted> {
-        let (outcome, tally) = match self.core().width(table)? {
-            Width::Fixed => self.run(table, keys, Clock::Keep, &mut Promote::<false>)?,
-            Width::Variable => self.run(table, keys, Clock::Keep, &mut Promote::<true>)?,
-        };
-        Ok(Promoted {
-            moved: tally.moved,
-            resident: tally.resident,
-            missing: outcome.missing.len() as u64,
-            overtaken: tally.overtaken,
-        })
     }
 
     /// To wait for a blocked row: take a ticket, try the `Acquire` again, and if it is still blocked,

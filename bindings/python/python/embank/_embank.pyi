@@ -62,6 +62,7 @@ class _LookaheadStats(TypedDict):
     missing: int
     cancelled: int
     failed: int
+    kept: int
     pending: int
     capacity: int
 

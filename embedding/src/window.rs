@@ -1,0 +1,81 @@
+//! Announced rows that are in mutable memory, and are to stay in memory until they are used.
+//!
+//! A ring of fixed capacity: the newest pushes the oldest out, whose batch has probably come. Each row is remembered with
+//! its place in the log and its uses so far, so whether one is about to leave memory is a comparison, and whether it
+//! was used meanwhile is told by the row itself when it comes to that. Nobody who uses a row pays for being watched.
+
+use std::collections::VecDeque;
+
+use embank_kv::{RowMark, TableId};
+
+/// So often a row that nobody uses is kept in memory; then it may go. Each time costs a record in the log.
+const LAPS_MAX: u8 = 3;
+
+/// An announced row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Remembered {
+    pub(crate) key: u64,
+    pub(crate) mark: RowMark,
+    pub(crate) table: TableId,
+    /// How often it was kept in memory.
+    laps: u8,
+}
+
+/// The announced rows of a bank.
+#[derive(Debug)]
+pub(crate) struct Window {
+    rows: VecDeque<Remembered>,
+    capacity: usize,
+}
+
+impl Window {
+    pub(crate) fn with_capacity(capacity: usize) -> Self {
+        Self { rows: VecDeque::with_capacity(capacity), capacity }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    pub(crate) fn remember(&mut self, table: TableId, rows: &[(u64, RowMark)]) {
+        for &(key, mark) in rows {
+            self.push(Remembered { key, mark, table, laps: 0 });
+        }
+    }
+
+    /// A row that was kept in memory, at its new place.
+    pub(crate) fn remember_again(&mut self, row: &Remembered, mark: RowMark) {
+        if row.laps + 1 < LAPS_MAX {
+            self.push(Remembered { mark, laps: row.laps + 1, ..*row });
+        }
+    }
+
+    fn push(&mut self, row: Remembered) {
+        if self.capacity == 0 {
+            return;
+        }
+        if self.rows.len() == self.capacity {
+            self.rows.pop_front();
+        }
+        self.rows.push_back(row);
+    }
+
+    /// Takes out the rows that lie below an address, by table, each table's in the order of their announcements.
+    pub(crate) fn take_below(&mut self, address: u64) -> Vec<Remembered> {
+        let mut below = Vec::new();
+        self.rows.retain(|row| {
+            let stays = row.mark.address() >= address;
+            if !stays {
+                below.push(*row);
+            }
+            stays
+        });
+        below.sort_by_key(|row| row.table);
+        below
+    }
+
+    /// Takes out the rows of these tables.
+    pub(crate) fn forget(&mut self, chosen: impl Fn(TableId) -> bool) {
+        self.rows.retain(|row| !chosen(row.table));
+    }
+}
