@@ -61,6 +61,8 @@ struct Row {
     #[serde(skip_serializing_if = "Option::is_none")]
     state: Option<Vec<f32>>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    steps: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     hex: Option<String>,
 }
 
@@ -90,10 +92,8 @@ pub(crate) fn run(args: &Args) -> Result<Ending> {
     let mut printer = Printer {
         out: BufWriter::new(io::stdout().lock()),
         format,
-        columns: config.map(|config| {
-            let dim = config.dim as usize;
-            (dim, if args.state { config.optimizer.state_values(dim) } else { 0 })
-        }),
+        config,
+        state: args.state,
         printed: 0,
     };
     let mut damage = Vec::new();
@@ -136,7 +136,10 @@ struct Printer<W: Write> {
     out: W,
     format: Format,
     /// Columns of vector and state; none for values that are bytes.
-    columns: Option<(usize, usize)>,
+    /// None for a table that is no embedding table.
+    config: Option<TableConfig>,
+    /// Whether the optimizer's values are printed too.
+    state: bool,
     printed: u64,
 }
 
@@ -149,7 +152,7 @@ impl<W: Write> Printer<W> {
     }
 
     fn row(&mut self, key: u64, value: &[u8]) -> Result<()> {
-        let row = row(key, value, self.columns);
+        let row = row(key, value, self.config.as_ref(), self.state);
         match self.format {
             Format::Text => {
                 write!(self.out, "{key}")?;
@@ -164,6 +167,9 @@ impl<W: Write> Printer<W> {
                     for column in state {
                         write!(self.out, " {column}")?;
                     }
+                }
+                if let Some(steps) = row.steps {
+                    write!(self.out, " | {steps}")?;
                 }
                 writeln!(self.out)?;
             }
@@ -190,22 +196,21 @@ impl<W: Write> Printer<W> {
     }
 }
 
-fn row(key: u64, value: &[u8], columns: Option<(usize, usize)>) -> Row {
-    let (words, _) = value.as_chunks::<4>();
-    match columns.filter(|(dim, state)| words.len() >= dim + state) {
-        Some((dim, state)) => {
-            let number = |word: &[u8; 4]| f32::from_le_bytes(*word);
-            let state_values = &words[dim..dim + state];
+fn row(key: u64, value: &[u8], config: Option<&TableConfig>, state: bool) -> Row {
+    match config.and_then(|config| config.decode_row(value)) {
+        Some(row) => {
+            let has_state = state && !(row.state.is_empty() && row.steps.is_none());
             Row {
                 key,
-                vector: Some(words[..dim].iter().map(number).collect()),
-                state: (state > 0).then(|| state_values.iter().map(number).collect()),
+                vector: Some(row.vector),
+                state: has_state.then_some(row.state),
+                steps: row.steps.filter(|_| state),
                 hex: None,
             }
         }
         None => {
             let hex = value.iter().map(|byte| format!("{byte:02x}")).collect();
-            Row { key, vector: None, state: None, hex: Some(hex) }
+            Row { key, vector: None, state: None, steps: None, hex: Some(hex) }
         }
     }
 }

@@ -5,6 +5,7 @@
 
 use anyhow::{Result, ensure};
 use clap::ValueEnum;
+use embank::{DIM_MAX, TableConfig};
 use serde::Serialize;
 
 use crate::Ending;
@@ -35,8 +36,8 @@ pub(crate) struct Args {
     #[arg(long, value_parser = parse_scaled)]
     rows: u64,
     /// Values per row
-    #[arg(long)]
-    dim: u64,
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=i64::from(DIM_MAX)))]
+    dim: u32,
     /// How values are stored
     #[arg(long, value_enum, default_value = "f32")]
     dtype: Dtype,
@@ -77,6 +78,29 @@ enum Optimizer {
     Sgd,
     /// One more value for each value
     Adagrad,
+    /// One more value a row
+    RowWiseAdagrad,
+    /// Two more values for each value, and a count
+    Adam,
+    /// Two more values for each value, and a count
+    Adamw,
+    /// Two more values for each value
+    Ftrl,
+}
+
+impl Optimizer {
+    fn of_a_table(self) -> embank::Optimizer {
+        // The rate plays no part in what lies beside a row.
+        match self {
+            Optimizer::None => embank::Optimizer::None,
+            Optimizer::Sgd => embank::Optimizer::sgd(0.1),
+            Optimizer::Adagrad => embank::Optimizer::adagrad(0.1),
+            Optimizer::RowWiseAdagrad => embank::Optimizer::row_wise_adagrad(0.1),
+            Optimizer::Adam => embank::Optimizer::adam(0.1),
+            Optimizer::Adamw => embank::Optimizer::adamw(0.1),
+            Optimizer::Ftrl => embank::Optimizer::ftrl(0.1),
+        }
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -109,7 +133,7 @@ struct Written {
 /// # Errors
 /// Options out of range.
 pub(crate) fn run(args: &Args) -> Result<Ending> {
-    ensure!(args.rows > 0 && args.dim > 0, "--rows and --dim must be positive");
+    ensure!(args.rows > 0, "--rows must be positive");
     ensure!((0.0..=1.0).contains(&args.in_memory), "--in-memory goes from 0 to 1");
     ensure!(args.checkpoint_every > 0, "--checkpoint-every must be positive");
     let plan = plan(args);
@@ -127,11 +151,8 @@ fn scaled(bytes: u64, by: f64) -> u64 {
 
 fn plan(args: &Args) -> Plan {
     let Dtype::F32 = args.dtype;
-    let values = match args.optimizer {
-        Optimizer::None | Optimizer::Sgd => args.dim,
-        Optimizer::Adagrad => 2 * args.dim,
-    };
-    let value_bytes = (4 * values).next_multiple_of(8);
+    let table = TableConfig::new(args.dim).optimizer(args.optimizer.of_a_table());
+    let value_bytes = u64::from(table.value_bytes());
     let record_bytes = RECORD_HEADER_BYTES + value_bytes;
     let rows_bytes = args.rows * record_bytes;
     let index_bytes = scaled(args.rows, INDEX_BYTES_PER_ROW);

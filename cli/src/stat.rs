@@ -169,18 +169,8 @@ fn tables(tables: &[TableSummary]) -> String {
             bytes(table.record_bytes),
             value,
             config.as_ref().map_or_else(dash, |config| config.dim.to_string()),
-            config.map_or_else(dash, |config| optimizer(config.optimizer).to_owned()),
+            config.map_or_else(dash, |config| config.optimizer.name().to_owned()),
         ]);
     }
     output::table(&rows)
-}
-
-/// An optimizer's name.
-fn optimizer(optimizer: embank::Optimizer) -> &'static str {
-    match optimizer {
-        embank::Optimizer::None => "none",
-        embank::Optimizer::Sgd { .. } => "SGD",
-        embank::Optimizer::Adagrad { .. } => "Adagrad",
-        _ => "other",
-    }
 }

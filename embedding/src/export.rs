@@ -217,9 +217,9 @@ impl Table {
             batch.clear();
             for key in first..end {
                 let value: &mut [u8] = bytemuck::cast_slice_mut(&mut words);
-                layout.fill_initial(key, layout.parts(value).0);
+                layout.fill_initial(key, layout.vector_mut(value));
                 layout.fill_rest(value);
-                batch.push(parts, key, value);
+                batch.push(layout, parts, key, value);
             }
             writer.write(first, &batch)?;
             first = end;
@@ -234,7 +234,7 @@ impl Table {
         (parts, dense_rows): (&[Part], Option<u64>),
         progress: &mut OnProgress<'_>,
     ) -> Result<()> {
-        let total = scan.rows();
+        let (layout, total) = (self.shared.layout(), scan.rows());
         let row_bytes = 8 + parts.iter().map(Part::row_bytes).sum::<usize>();
         let batch_rows = rows_per_batch(row_bytes);
         let mut batch = RowBatch::new(parts);
@@ -252,7 +252,7 @@ impl Table {
                         dense_rows.unwrap_or(0)
                     )));
                 }
-                batch.push(parts, key, value);
+                batch.push(layout, parts, key, value);
             }
             if batch.keys.is_empty() {
                 return Ok(());

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use crate::error::{Error, Result};
+use crate::optimizer::sum_of_squares;
 use crate::unique::UniqueKeys;
 
 /// Sums the gradients of equal keys, in batch order. `gradients` holds one row of `dim` per key of the
@@ -52,6 +53,25 @@ pub(crate) fn check_finite(table: &str, keys: &[u64], gradients: &[f32], dim: us
     }
 }
 
+/// Scales each row of `gradients` whose L2 norm is above `norm_max` down to it; the others keep their bits.
+pub(crate) fn clip_rows(
+    mut gradients: Cow<'_, [f32]>,
+    dim: usize,
+    norm_max: f32,
+) -> Cow<'_, [f32]> {
+    let norm_max = f64::from(norm_max);
+    for start in (0..gradients.len()).step_by(dim) {
+        let norm = sum_of_squares(&gradients[start..start + dim]).sqrt();
+        if norm > norm_max {
+            let scale = norm_max / norm;
+            for value in &mut gradients.to_mut()[start..start + dim] {
+                *value = (f64::from(*value) * scale) as f32;
+            }
+        }
+    }
+    gradients
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -62,6 +82,16 @@ mod tests {
         let gradients = [1e8, 1.0, 2.0, 2.0, 1.0, 3.0, -1e8, 4.0];
         let sums = sum_duplicates(&unique, &gradients, 2);
         assert_eq!(sums.as_ref(), [(1e8_f32 + 1.0) - 1e8, 8.0, 2.0, 2.0]);
+    }
+
+    #[test]
+    fn only_rows_that_are_too_long_are_clipped() {
+        let gradients = [3.0, 4.0, 0.3, 0.4, f32::MAX, f32::MAX];
+        let clipped = clip_rows(Cow::Borrowed(&gradients), 2, 1.0);
+        let diagonal = 0.5_f32.sqrt();
+        assert_eq!(clipped.as_ref(), [0.6, 0.8, 0.3, 0.4, diagonal, diagonal]);
+        let short = clip_rows(Cow::Borrowed(&gradients[..4]), 2, 5.0);
+        assert!(matches!(short, Cow::Borrowed(_)));
     }
 
     #[test]

@@ -262,11 +262,11 @@ struct PutWithState<'a> {
 impl PutWithState<'_> {
     fn write(&self, i: usize, value: &mut [u8]) {
         let place = self.sources[i] as usize;
-        self.layout.fill_rest(value);
-        let (vector, state) = self.layout.parts(value);
-        let (dim, columns) = (vector.len(), state.len());
-        vector.copy_from_slice(&self.batch.vectors[place * dim..][..dim]);
-        state.copy_from_slice(&self.batch.state[place * columns..][..columns]);
+        let layout = self.layout;
+        layout.fill_rest(value);
+        let (dim, columns) = (layout.dim, layout.state_values());
+        layout.vector_mut(value).copy_from_slice(&self.batch.vectors[place * dim..][..dim]);
+        layout.import_state(value, &self.batch.state[place * columns..][..columns]);
     }
 }
 

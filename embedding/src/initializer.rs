@@ -10,7 +10,8 @@
 //! multiplications, divisions and square roots are used, each rounded as IEEE 754 says, so the bits
 //! do not depend on a platform's mathematical library.
 
-use crate::quantile::standard_normal_quantile;
+use crate::config::TableConfig;
+use crate::quantile::{standard_normal_probability, standard_normal_quantile};
 
 /// How the vector of a new row is filled. Default: `Uniform { low: -0.05, high: 0.05 }`.
 ///
@@ -21,7 +22,7 @@ use crate::quantile::standard_normal_quantile;
 /// let config = TableConfig::new(16).initializer(Initializer::Normal { mean: 0.0, std: 0.01 });
 /// assert_eq!(config.initializer, Initializer::Normal { mean: 0.0, std: 0.01 });
 /// ```
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum Initializer {
     /// Every value is 0.
@@ -42,6 +43,131 @@ pub enum Initializer {
         /// Standard deviation.
         std: f32,
     },
+    /// Normal, drawn again (in effect) until it lies between `low` and `high`; `torch.nn.init.trunc_normal_`.
+    /// [`truncated_normal`](Self::truncated_normal) sets the bounds two standard deviations off the mean.
+    TruncatedNormal {
+        /// Mean before truncation.
+        mean: f32,
+        /// Standard deviation before truncation.
+        std: f32,
+        /// Smallest value.
+        low: f32,
+        /// Largest value.
+        high: f32,
+    },
+    /// Uniform between -a and a, where a = gain * sqrt(6 / (fan_in + fan_out));
+    /// `torch.nn.init.xavier_uniform_` (Glorot and Bengio, 2010).
+    XavierUniform {
+        /// Scales it; 1 in torch.
+        gain: f32,
+        /// The fans.
+        fans: Fans,
+    },
+    /// Normal with mean 0 and standard deviation gain * sqrt(2 / (fan_in + fan_out));
+    /// `torch.nn.init.xavier_normal_`.
+    XavierNormal {
+        /// Scales it; 1 in torch.
+        gain: f32,
+        /// The fans.
+        fans: Fans,
+    },
+}
+
+/// The fans of an Xavier initialiser. A table does not know how many rows it will have, so the number is the
+/// caller's. Default: `None`, the table's dim, for both.
+///
+/// Torch takes the weight of an `Embedding` of n rows as a matrix: its fan_in is dim and its fan_out n.
+///
+/// # Examples
+/// ```
+/// use embank::{Fans, Initializer};
+///
+/// // As torch fills an Embedding of 10,000 rows.
+/// let fans = Fans { fan_out: Some(10_000), ..Fans::default() };
+/// let initializer = Initializer::XavierUniform { gain: 1.0, fans };
+/// # assert_ne!(initializer, Initializer::XavierNormal { gain: 1.0, fans });
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Fans {
+    /// Default: the table's dim.
+    pub fan_in: Option<u64>,
+    /// Default: the table's dim.
+    pub fan_out: Option<u64>,
+}
+
+impl Fans {
+    /// Their sum.
+    fn sum(self, dim: u32) -> f64 {
+        let or_dim = |fan: Option<u64>| fan.unwrap_or(u64::from(dim)) as f64;
+        or_dim(self.fan_in) + or_dim(self.fan_out)
+    }
+}
+
+impl Initializer {
+    /// A normal cut off two standard deviations off its mean.
+    #[must_use]
+    pub fn truncated_normal(mean: f32, std: f32) -> Self {
+        Initializer::TruncatedNormal { mean, std, low: mean - 2.0 * std, high: mean + 2.0 * std }
+    }
+
+    /// What is out of its range, if anything.
+    pub(crate) fn check(&self) -> std::result::Result<(), String> {
+        match *self {
+            Initializer::Zeros => Ok(()),
+            Initializer::Constant(value) if value.is_finite() => Ok(()),
+            Initializer::Constant(value) => {
+                Err(format!("the initial constant must be finite, found {value}"))
+            }
+            Initializer::Uniform { low, high } => check_bounds(low, high),
+            Initializer::Normal { mean, std } => check_normal(mean, std),
+            Initializer::TruncatedNormal { mean, std, low, high } => {
+                check_normal(mean, std)?;
+                check_bounds(low, high)?;
+                let reach = TRUNCATION_REACH * f64::from(std);
+                let mean = f64::from(mean);
+                if f64::from(low) > mean + reach || f64::from(high) < mean - reach {
+                    return Err(format!(
+                        "a truncated normal's low and high must come within {TRUNCATION_REACH} standard \
+                         deviations of its mean, found {low} and {high}"
+                    ));
+                }
+                Ok(())
+            }
+            Initializer::XavierUniform { gain, fans }
+            | Initializer::XavierNormal { gain, fans } => {
+                if !(gain.is_finite() && gain >= 0.0) {
+                    return Err(format!(
+                        "the initializer's gain must be finite and not negative, found {gain}"
+                    ));
+                }
+                if fans.fan_in == Some(0) || fans.fan_out == Some(0) {
+                    return Err("the initializer's fans must be 1 or more, found 0".into());
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+/// How many standard deviations off the mean a truncated normal may lie: beyond, hardly any draw is there.
+const TRUNCATION_REACH: f64 = 5.0;
+
+fn check_bounds(low: f32, high: f32) -> std::result::Result<(), String> {
+    if low <= high && (high - low).is_finite() {
+        return Ok(());
+    }
+    Err(format!(
+        "the initializer's low must not be above its high, and both finite, found {low} and {high}"
+    ))
+}
+
+fn check_normal(mean: f32, std: f32) -> std::result::Result<(), String> {
+    if mean.is_finite() && std.is_finite() && std >= 0.0 {
+        return Ok(());
+    }
+    Err(format!(
+        "the initializer's mean must be finite and its std finite and not negative, found {mean} and {std}"
+    ))
 }
 
 impl Default for Initializer {
@@ -51,28 +177,75 @@ impl Default for Initializer {
 }
 
 /// An initializer bound to one table's seed and name.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct RowSource {
-    initializer: Initializer,
+    values: Values,
     table_stream: u64,
 }
 
+/// What is drawn, with all that is the same for all rows worked out.
+#[derive(Debug, Clone)]
+enum Values {
+    Constant(f32),
+    Uniform { low: f32, width: f32 },
+    Normal { mean: f32, std: f32 },
+    Truncated { mean: f32, std: f32, low: f32, high: f32, from: f64, width: f64 },
+}
+
+impl Values {
+    fn new(initializer: &Initializer, dim: u32) -> Self {
+        match *initializer {
+            Initializer::Zeros => Values::Constant(0.0),
+            Initializer::Constant(value) => Values::Constant(value),
+            Initializer::Uniform { low, high } => Values::Uniform { low, width: high - low },
+            Initializer::Normal { mean, std } => Values::Normal { mean, std },
+            Initializer::TruncatedNormal { mean, std: 0.0, .. } => Values::Constant(mean),
+            Initializer::TruncatedNormal { mean, std, low, high } => {
+                let probability = |bound: f32| {
+                    standard_normal_probability(
+                        (f64::from(bound) - f64::from(mean)) / f64::from(std),
+                    )
+                };
+                let from = probability(low);
+                Values::Truncated { mean, std, low, high, from, width: probability(high) - from }
+            }
+            Initializer::XavierUniform { gain, fans } => {
+                let bound = (f64::from(gain) * (6.0 / fans.sum(dim)).sqrt()) as f32;
+                Values::Uniform { low: -bound, width: 2.0 * bound }
+            }
+            Initializer::XavierNormal { gain, fans } => {
+                let std = (f64::from(gain) * (2.0 / fans.sum(dim)).sqrt()) as f32;
+                Values::Normal { mean: 0.0, std }
+            }
+        }
+    }
+}
+
 impl RowSource {
-    pub(crate) fn new(initializer: Initializer, seed: u64, table_name: &str) -> Self {
-        Self { initializer, table_stream: finish(seed.wrapping_add(name_hash(table_name))) }
+    pub(crate) fn new(table: &str, config: &TableConfig) -> Self {
+        Self {
+            values: Values::new(&config.initializer, config.dim),
+            table_stream: finish(config.seed.wrapping_add(name_hash(table))),
+        }
     }
 
     /// Writes the initial vector of `key`.
     pub(crate) fn fill(&self, key: u64, vector: &mut [f32]) {
-        match self.initializer {
-            Initializer::Zeros => vector.fill(0.0),
-            Initializer::Constant(value) => vector.fill(value),
-            Initializer::Uniform { low, high } => {
-                let width = high - low;
+        match self.values {
+            Values::Constant(value) => vector.fill(value),
+            Values::Uniform { low, width } => {
                 self.fill_from_draws(key, vector, |bits| low + width * unit_24(bits));
             }
-            Initializer::Normal { mean, std } => {
+            Values::Normal { mean, std } => {
                 self.fill_from_draws(key, vector, |bits| mean + std * standard_normal(bits));
+            }
+            Values::Truncated { mean, std, low, high, from, width } => {
+                self.fill_from_draws(key, vector, |bits| {
+                    // Far up the tail the sum can round to 1, whose quantile is infinite.
+                    let probability = (from + width * open_unit(bits)).min(1.0 - 1e-16);
+                    let quantile = standard_normal_quantile(probability);
+                    (mean + std * quantile as f32).clamp(low, high)
+                });
             }
         }
     }
@@ -115,16 +288,25 @@ fn unit_24(bits: u32) -> f32 {
     (bits >> 8) as f32 * (1.0 / (1 << 24) as f32)
 }
 
+/// Uniform between 0 and 1, neither of which it yields, on a grid of 2^-32.
+fn open_unit(bits: u32) -> f64 {
+    (f64::from(bits) + 0.5) * (1.0 / 4_294_967_296.0)
+}
+
 fn standard_normal(bits: u32) -> f32 {
-    standard_normal_quantile((f64::from(bits) + 0.5) * (1.0 / 4_294_967_296.0)) as f32
+    standard_normal_quantile(open_unit(bits)) as f32
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn source(initializer: Initializer, seed: u64, table: &str, dim: usize) -> RowSource {
+        RowSource::new(table, &TableConfig::new(dim as u32).initializer(initializer).seed(seed))
+    }
+
     fn rows(initializer: Initializer, seed: u64, table: &str, keys: u64, dim: usize) -> Vec<f32> {
-        let source = RowSource::new(initializer, seed, table);
+        let source = source(initializer, seed, table, dim);
         let mut rows = vec![f32::NAN; keys as usize * dim];
         for (key, row) in rows.chunks_exact_mut(dim).enumerate() {
             source.fill(key as u64, row);
@@ -164,6 +346,36 @@ mod tests {
     }
 
     #[test]
+    fn truncated_normals_have_their_moments_and_bounds() {
+        let values = rows(Initializer::truncated_normal(1.0, 2.0), 1, "t", 20_000, 16);
+        let (mean, std, _) = moments(&values);
+        assert!((mean - 1.0).abs() < 0.015, "{mean}");
+        // sqrt(1 - 2 * 2 * phi(2) / (Phi(2) - Phi(-2))) = 0.8796
+        assert!((std - 2.0 * 0.8796).abs() < 0.01, "{std}");
+        assert!(values.iter().all(|value| (-3.0..=5.0).contains(value)));
+        // One tail: the mean of a standard normal above 1 is phi(1) / (1 - Phi(1)) = 1.5251.
+        let tail = Initializer::TruncatedNormal { mean: 0.0, std: 1.0, low: 1.0, high: 9.0 };
+        let (mean, ..) = moments(&rows(tail, 1, "t", 20_000, 16));
+        assert!((mean - 1.5251).abs() < 0.005, "{mean}");
+        let point = Initializer::TruncatedNormal { mean: 1.0, std: 0.0, low: 0.0, high: 2.0 };
+        assert_eq!(rows(point, 1, "t", 1, 2), [1.0, 1.0]);
+    }
+
+    #[test]
+    fn xavier_follows_torchs_formulas() {
+        let fans = Fans { fan_in: None, fan_out: Some(1000) };
+        let uniform = rows(Initializer::XavierUniform { gain: 2.0, fans }, 1, "t", 20_000, 16);
+        let bound = 2.0 * (6.0 / 1016.0_f32).sqrt();
+        assert!(uniform.iter().all(|value| value.abs() <= bound));
+        assert!(uniform.iter().any(|value| value.abs() > 0.999 * bound));
+        let normal = Initializer::XavierNormal { gain: 0.5, fans: Fans::default() };
+        let (mean, std, kurtosis) = moments(&rows(normal, 1, "t", 20_000, 16));
+        let expected = 0.5 * (2.0_f64 / 32.0).sqrt();
+        assert!(mean.abs() < 0.002 && (std / expected - 1.0).abs() < 0.01, "{mean} {std}");
+        assert!((kurtosis - 3.0).abs() < 0.06, "{kurtosis}");
+    }
+
+    #[test]
     fn neighbouring_keys_and_columns_are_uncorrelated() {
         let dim = 8;
         let values = rows(Initializer::Uniform { low: -1.0, high: 1.0 }, 3, "t", 20_000, dim);
@@ -177,13 +389,13 @@ mod tests {
     #[test]
     fn depends_on_seed_table_key_and_column_only() {
         let uniform = Initializer::default();
-        let base = rows(uniform, 7, "user", 4, 6);
-        assert_eq!(base, rows(uniform, 7, "user", 4, 6));
-        assert_ne!(base, rows(uniform, 8, "user", 4, 6));
-        assert_ne!(base, rows(uniform, 7, "item", 4, 6));
+        let base = rows(uniform.clone(), 7, "user", 4, 6);
+        assert_eq!(base, rows(uniform.clone(), 7, "user", 4, 6));
+        assert_ne!(base, rows(uniform.clone(), 8, "user", 4, 6));
+        assert_ne!(base, rows(uniform.clone(), 7, "item", 4, 6));
         assert_ne!(base[..6], base[6..12]);
         let mut narrow = [0.0; 5];
-        RowSource::new(uniform, 7, "user").fill(2, &mut narrow);
+        source(uniform, 7, "user", 5).fill(2, &mut narrow);
         assert_eq!(narrow, base[12..17], "a column does not depend on the dim");
     }
 
@@ -197,10 +409,10 @@ mod tests {
     #[test]
     fn known_answers() {
         let mut vector = [0.0; 3];
-        RowSource::new(Initializer::Uniform { low: -0.05, high: 0.05 }, 42, "user")
+        source(Initializer::Uniform { low: -0.05, high: 0.05 }, 42, "user", 3)
             .fill(123_456_789, &mut vector);
         assert_eq!(vector.map(f32::to_bits), UNIFORM_BITS);
-        RowSource::new(Initializer::Normal { mean: 0.0, std: 1.0 }, 42, "user")
+        source(Initializer::Normal { mean: 0.0, std: 1.0 }, 42, "user", 3)
             .fill(u64::MAX, &mut vector);
         assert_eq!(vector.map(f32::to_bits), NORMAL_BITS);
     }

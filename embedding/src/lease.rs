@@ -1,5 +1,6 @@
 //! What a Get hands out: the duty to update the rows it got, or to say that no update will come.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
@@ -96,7 +97,7 @@ impl Lease {
     pub fn apply(self, gradients: &[f32]) -> Result<()> {
         self.table.check_shape("gradients", self.unique().batch_len(), gradients.len())?;
         let sums = self.table.summed(self.unique(), gradients);
-        self.apply_sums(&sums)
+        self.apply_sums(sums)
     }
 
     /// Applies one gradient per distinct key: `gradients` holds distinct keys * dim values. As
@@ -106,10 +107,10 @@ impl Lease {
     /// As [`apply`](Self::apply).
     pub fn apply_distinct(self, gradients: &[f32]) -> Result<()> {
         self.table.check_shape("gradients", self.unique().len(), gradients.len())?;
-        self.apply_sums(gradients)
+        self.apply_sums(Cow::Borrowed(gradients))
     }
 
-    fn apply_sums(&self, sums: &[f32]) -> Result<()> {
+    fn apply_sums(&self, sums: Cow<'_, [f32]>) -> Result<()> {
         let keys = self.unique().keys();
         let mut apply = self.table.prepare_apply(keys, sums, false)?;
         self.begin_answer()?;

@@ -39,6 +39,9 @@
 mod bank;
 mod checkpoints;
 mod config;
+mod decoded;
+mod descriptor;
+mod dtype;
 mod error;
 mod export;
 mod files;
@@ -47,6 +50,7 @@ mod holders;
 mod import;
 mod initializer;
 mod lease;
+mod live;
 mod lookahead;
 mod operations;
 mod optimizer;
@@ -62,7 +66,9 @@ mod unique;
 mod window;
 
 pub use bank::{Bank, BankOptions, TableInfo};
-pub use config::{DIM_MAX, Dtype, TableConfig};
+pub use config::{DIM_MAX, TableConfig};
+pub use decoded::DecodedRow;
+pub use dtype::Dtype;
 pub use embank_kv::inspect::{CheckpointSummary, TableSummary};
 pub use embank_kv::{
     Compacted, CompactionOptions, Copied, Delta, DeviceChoice, Error as StoreError, Recovered,
@@ -73,10 +79,10 @@ pub use export::{DenseRows, ExportOptions, Exported};
 pub use files::{FileFormat, TransferProgress};
 pub use holders::LeaseInfo;
 pub use import::{ImportOptions, Imported, exported_config};
-pub use initializer::Initializer;
+pub use initializer::{Fans, Initializer};
 pub use lease::Lease;
 pub use lookahead::LookaheadReceipt;
-pub use optimizer::Optimizer;
+pub use optimizer::{Adagrad, Adam, AdamW, Ftrl, Optimizer, RowWiseAdagrad, Sgd};
 pub use scan::{Scan, ScannedRow};
 pub use seen::StalenessHistogram;
 pub use stats::{BankStats, LookaheadStats, TableStats};

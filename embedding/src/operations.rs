@@ -3,9 +3,12 @@
 //! The store may call a method again for the same place when the row moved meanwhile. So each call
 //! computes from what it is given and from the batch, never from what an earlier call left behind.
 
+use std::borrow::Cow;
+use std::sync::Arc;
+
 use embank_kv::{Access, Operation};
 
-use crate::optimizer::Optimizer;
+use crate::live::Live;
 use crate::row::RowLayout;
 use crate::seen::SeenClocks;
 
@@ -97,7 +100,7 @@ impl Operation for GetRows<'_> {
 
     fn insert(&mut self, i: usize, value: &mut [u8]) -> bool {
         let layout = self.layout;
-        let vector = layout.parts(value).0;
+        let vector = layout.vector_mut(value);
         layout.fill_initial(self.keys[i], vector);
         self.destination(i).copy_from_slice(vector);
         layout.fill_rest(value);
@@ -121,7 +124,7 @@ impl PutRows<'_> {
     fn write_vector(&mut self, i: usize, value: &mut [u8]) {
         let place = self.sources.map_or(i, |places| places[i] as usize);
         let dim = self.layout.dim;
-        self.layout.parts(value).0.copy_from_slice(&self.rows[place * dim..][..dim]);
+        self.layout.vector_mut(value).copy_from_slice(&self.rows[place * dim..][..dim]);
         self.reached.mark(i);
     }
 
@@ -172,10 +175,10 @@ impl Operation for PutWhole<'_> {
 #[derive(Debug)]
 pub(crate) struct ApplyGradients<'a> {
     pub(crate) layout: &'a RowLayout,
-    pub(crate) optimizer: Optimizer,
+    pub(crate) live: Arc<Live>,
     pub(crate) keys: &'a [u64],
-    /// One gradient per key.
-    pub(crate) gradients: &'a [f32],
+    /// One gradient per key, as the optimizer takes them.
+    pub(crate) gradients: Cow<'a, [f32]>,
     /// Whether a missing row starts from its initial values; else it stays missing.
     pub(crate) insert_missing: bool,
     pub(crate) reached: Reached,
@@ -187,14 +190,13 @@ impl Operation for ApplyGradients<'_> {
     #[inline]
     fn update(&mut self, i: usize, value: &mut [u8]) {
         let dim = self.layout.dim;
-        let (vector, state) = self.layout.parts(value);
-        self.optimizer.step(vector, state, &self.gradients[i * dim..][..dim]);
+        self.layout.step(&self.live.stepper, value, &self.gradients[i * dim..][..dim]);
         self.reached.mark(i);
     }
 
     fn insert(&mut self, i: usize, value: &mut [u8]) -> bool {
         if self.insert_missing {
-            self.layout.fill_initial(self.keys[i], self.layout.parts(value).0);
+            self.layout.fill_initial(self.keys[i], self.layout.vector_mut(value));
             self.layout.fill_rest(value);
             self.update(i, value);
         }

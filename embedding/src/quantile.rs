@@ -29,6 +29,32 @@ pub(crate) fn standard_normal_quantile(p: f64) -> f64 {
     distance.copysign(from_median)
 }
 
+/// The probability that a standard normal variable stays below `x`: the inverse of
+/// [`standard_normal_quantile`], found by halving, so that the two fit each other to the last bit.
+pub(crate) fn standard_normal_probability(x: f64) -> f64 {
+    let (mut low, mut high) = (1e-300, 1.0 - 1e-16);
+    if standard_normal_quantile(low) >= x {
+        return 0.0;
+    }
+    if standard_normal_quantile(high) <= x {
+        return 1.0;
+    }
+    // Where it ends at the latest: the tail's exponent and the mantissa are found after some 1,100 halvings.
+    for _ in 0..1200 {
+        // Geometric in the lower tail, whose probabilities differ by orders of magnitude.
+        let middle = if high < 0.25 { (low * high).sqrt() } else { 0.5 * (low + high) };
+        if middle <= low || middle >= high {
+            break;
+        }
+        if standard_normal_quantile(middle) < x {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    high
+}
+
 /// ln x of a positive normal number, to about 1e-14: x = m * 2^e with m in [0.7, 1.5), and
 /// ln m = 2 artanh((m - 1) / (m + 1)) by its series.
 fn natural_logarithm(x: f64) -> f64 {
@@ -71,6 +97,22 @@ mod tests {
             let found = standard_normal_quantile(p);
             assert!((found - quantile).abs() < 2e-6, "{p}: {found}");
         }
+    }
+
+    #[test]
+    fn probabilities_are_the_quantiles_inverse() {
+        for (x, probability) in [
+            (0.0, 0.5),
+            (1.0, 0.841_344_746),
+            (-1.0, 0.158_655_254),
+            (2.0, 0.977_249_868),
+            (-6.0, 9.865_876e-10),
+        ] {
+            let found = standard_normal_probability(x);
+            assert!((found / probability - 1.0).abs() < 1e-5, "{x}: {found}");
+        }
+        assert_eq!(standard_normal_probability(-1e9), 0.0);
+        assert_eq!(standard_normal_probability(1e9), 1.0);
     }
 
     #[test]

@@ -1,40 +1,113 @@
-//! How a row lies in the store's bytes: the vector, the optimizer's state, zeros up to 8 bytes.
+//! How a row lies in the store's bytes.
+//!
+//! ```text
+//! vector | optimizer state: vectors, single values | count of steps | zeros up to 8 bytes
+//! ```
+//!
+//! Each section begins at a multiple of 4 bytes, in this order, where a table has it. docs/format.md says the
+//! same to whoever reads a bank without this code.
 
 use crate::config::TableConfig;
 use crate::initializer::RowSource;
-use crate::optimizer::Optimizer;
+use crate::optimizer::{RowState, StateShape, Stepper};
 
 // Rows are viewed as f32 where they lie, and their format is little-endian.
 const _: () = assert!(cfg!(target_endian = "little"), "big-endian machines need a byte swap here");
 
+/// Where the sections of a row begin, in bytes. A section that a table has not is empty.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Sections {
+    /// The optimizer's vectors; they end where `scalars` begin.
+    pub(crate) state: usize,
+    scalars: usize,
+    /// A u32.
+    pub(crate) steps: usize,
+    end: usize,
+}
+
+impl Sections {
+    pub(crate) fn of(config: &TableConfig) -> Self {
+        let dim = config.dim as usize;
+        let shape = config.optimizer.state_shape();
+        let mut end = 0;
+        let mut section = |bytes: usize| {
+            let begin = end;
+            end += bytes.next_multiple_of(4);
+            begin
+        };
+        section(dim * config.dtype.bytes());
+        let state = section(shape.vectors * dim * 4);
+        let scalars = section(shape.scalars * 4);
+        let steps = section(if shape.counts_steps { 4 } else { 0 });
+        Self { state, scalars, steps, end }
+    }
+
+    /// Bytes of the whole row.
+    pub(crate) fn value_bytes(&self) -> usize {
+        self.end.next_multiple_of(8)
+    }
+}
+
 /// The parts of a table's rows, and what fills new ones.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct RowLayout {
     pub(crate) dim: usize,
-    state_values: usize,
-    optimizer: Optimizer,
+    sections: Sections,
+    shape: StateShape,
+    initial_accumulator: f32,
     source: RowSource,
+    /// What this processor can do.
+    arch: pulp::Arch,
 }
 
 impl RowLayout {
     pub(crate) fn new(table: &str, config: &TableConfig) -> Self {
-        let dim = config.dim as usize;
         Self {
-            dim,
-            state_values: config.optimizer.state_values(dim),
-            optimizer: config.optimizer,
-            source: RowSource::new(config.initializer, config.seed, table),
+            dim: config.dim as usize,
+            sections: Sections::of(config),
+            shape: config.optimizer.state_shape(),
+            initial_accumulator: config.optimizer.initial_accumulator(),
+            source: RowSource::new(table, config),
+            arch: pulp::Arch::new(),
         }
     }
 
-    /// How many f32 of optimizer state a row has.
+    /// Columns of a row's state in a file: its values, and the count of steps where there is one.
     pub(crate) fn state_values(&self) -> usize {
-        self.state_values
+        let Sections { state, steps, .. } = self.sections;
+        (steps - state) / 4 + usize::from(self.shape.counts_steps)
+    }
+
+    /// Writes the vector as a file holds it: 4 * dim bytes.
+    pub(crate) fn export_vector(&self, value: &[u8], to: &mut [u8]) {
+        to.copy_from_slice(&value[..4 * self.dim]);
+    }
+
+    /// Writes the state as a file holds it: 4 * [`state_values`](Self::state_values) bytes of f32. A count of
+    /// steps is a float there, exact up to 2^24.
+    pub(crate) fn export_state(&self, value: &[u8], to: &mut [u8]) {
+        let Sections { state, steps, end, .. } = self.sections;
+        let (values, count) = to.split_at_mut(steps - state);
+        values.copy_from_slice(&value[state..steps]);
+        if self.shape.counts_steps {
+            let steps: &[u32] = bytemuck::cast_slice(&value[steps..end]);
+            count.copy_from_slice(&(steps[0] as f32).to_le_bytes());
+        }
+    }
+
+    /// Fills the state from a file's columns.
+    pub(crate) fn import_state(&self, value: &mut [u8], from: &[f32]) {
+        let Sections { state, steps, end, .. } = self.sections;
+        let (values, count) = from.split_at((steps - state) / 4);
+        value[state..steps].copy_from_slice(bytemuck::cast_slice(values));
+        if let [count] = count {
+            value[steps..end].copy_from_slice(&(*count as u32).to_le_bytes());
+        }
     }
 
     /// Whether rows hold more than their vector.
     pub(crate) fn has_state(&self) -> bool {
-        self.state_values != 0
+        self.sections.end > self.sections.state
     }
 
     /// The row's vector.
@@ -43,11 +116,10 @@ impl RowLayout {
         bytemuck::cast_slice(&value[..4 * self.dim])
     }
 
-    /// The row's vector and state.
+    /// The row's vector, to write to.
     #[inline]
-    pub(crate) fn parts<'v>(&self, value: &'v mut [u8]) -> (&'v mut [f32], &'v mut [f32]) {
-        let used = 4 * (self.dim + self.state_values);
-        bytemuck::cast_slice_mut(&mut value[..used]).split_at_mut(self.dim)
+    pub(crate) fn vector_mut<'v>(&self, value: &'v mut [u8]) -> &'v mut [f32] {
+        bytemuck::cast_slice_mut(&mut value[..4 * self.dim])
     }
 
     /// Fills a vector with `key`'s initial values.
@@ -58,9 +130,32 @@ impl RowLayout {
     /// Fills everything but the vector as a new row has it.
     #[inline]
     pub(crate) fn fill_rest(&self, value: &mut [u8]) {
-        let used = 4 * (self.dim + self.state_values);
-        value[used..].fill(0);
-        self.optimizer.start(self.parts(value).1);
+        let Sections { state, steps, .. } = self.sections;
+        value[state..].fill(0);
+        if self.initial_accumulator != 0.0 {
+            // The accumulator is the first state vector, or the scalar of an optimizer that has no vector.
+            let state: &mut [f32] = bytemuck::cast_slice_mut(&mut value[state..steps]);
+            let accumulators = state.len().min(self.dim);
+            state[..accumulators].fill(self.initial_accumulator);
+        }
+    }
+
+    /// Takes one step with a gradient, dim values.
+    #[inline]
+    pub(crate) fn step(&self, stepper: &Stepper, value: &mut [u8], gradient: &[f32]) {
+        let Sections { state, scalars, steps, end } = self.sections;
+        let step = if self.shape.counts_steps {
+            let count: &mut [u32] = bytemuck::cast_slice_mut(&mut value[steps..end]);
+            // A row is not stepped four billion times; if it is, it goes on at the last correction.
+            count[0] = count[0].saturating_add(1);
+            count[0]
+        } else {
+            0
+        };
+        let floats: &mut [f32] = bytemuck::cast_slice_mut(&mut value[..steps]);
+        let (vector, rest) = floats.split_at_mut(state / 4);
+        let (state, scalars) = rest.split_at_mut((scalars - state) / 4);
+        stepper.take(self.arch, RowState { vector, state, scalars, step }, gradient);
     }
 }
 
@@ -68,21 +163,40 @@ impl RowLayout {
 mod tests {
     use super::*;
     use crate::initializer::Initializer;
+    use crate::optimizer::{Adagrad, Optimizer, RowWiseAdagrad};
 
     #[test]
     fn a_new_row_has_vector_state_and_zero_padding() {
-        let optimizer = Optimizer::Adagrad { lr: 0.1, eps: 1e-10, initial_accumulator: 0.5 };
+        let adagrad = Adagrad { initial_accumulator: 0.5, ..Adagrad::new(0.1) };
+        let row_wise = RowWiseAdagrad { initial_accumulator: 0.5, ..RowWiseAdagrad::new(0.1) };
         let odd = TableConfig::new(3).initializer(Initializer::Constant(2.0));
-        for (config, expected) in [
-            (odd.clone().optimizer(optimizer), &[2.0, 2.0, 2.0, 0.5, 0.5, 0.5][..]),
-            (odd, &[2.0, 2.0, 2.0, 0.0][..]),
+        for (optimizer, expected) in [
+            (Optimizer::Adagrad(adagrad), &[2.0, 2.0, 2.0, 0.5, 0.5, 0.5][..]),
+            (Optimizer::RowWiseAdagrad(row_wise), &[2.0, 2.0, 2.0, 0.5]),
+            (Optimizer::adam(0.1), &[2.0, 2.0, 2.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]),
+            (Optimizer::None, &[2.0, 2.0, 2.0, 0.0]),
         ] {
+            let config = odd.clone().optimizer(optimizer);
             let layout = RowLayout::new("t", &config);
             let mut words = vec![u64::MAX; config.value_bytes() as usize / 8];
             let value: &mut [u8] = bytemuck::cast_slice_mut(&mut words);
-            layout.fill_initial(1, layout.parts(value).0);
+            layout.fill_initial(1, layout.vector_mut(value));
             layout.fill_rest(value);
-            assert_eq!(bytemuck::cast_slice::<u8, f32>(value), expected);
+            assert_eq!(bytemuck::cast_slice::<u8, f32>(value), expected, "{optimizer:?}");
         }
+    }
+
+    #[test]
+    fn steps_are_counted_in_the_row_and_stop_at_the_end() {
+        let config = TableConfig::new(2).optimizer(Optimizer::adam(0.0));
+        let (layout, stepper) = (RowLayout::new("t", &config), Stepper::new(&config.optimizer));
+        let mut words = vec![0_u64; config.value_bytes() as usize / 8];
+        let value: &mut [u8] = bytemuck::cast_slice_mut(&mut words);
+        layout.step(&stepper, value, &[0.0, 0.0]);
+        layout.step(&stepper, value, &[0.0, 0.0]);
+        assert_eq!(value[24..28], 2_u32.to_le_bytes());
+        value[24..28].fill(0xFF);
+        layout.step(&stepper, value, &[0.0, 0.0]);
+        assert_eq!(value[24..28], u32::MAX.to_le_bytes());
     }
 }

@@ -3,18 +3,19 @@
 use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use embank_kv::{Clock, Operation, Outcome, TableId};
 use parking_lot::Mutex;
 
 use crate::bank::BankShared;
-use crate::config::{TableConfig, check_learning_rate};
+use crate::config::{TableConfig, check_clip_row_norm};
 use crate::error::{Error, Result};
-use crate::gradients::{check_finite, sum_duplicates};
+use crate::gradients::{check_finite, clip_rows, sum_duplicates};
 use crate::holders::{Holders, LeaseInfo};
 use crate::lease::Lease;
+use crate::live::LiveSettings;
 use crate::lookahead::LookaheadReceipt;
 use crate::operations::{
     ApplyGradients, FindRows, GetRows, PeekRows, PutRows, PutVectors, PutWhole, Reached,
@@ -69,11 +70,10 @@ pub(crate) struct TableShared {
     pub(crate) holders: Holders,
     /// Held while a batch that was blocked once tries again; see the module `staleness`.
     pub(crate) retry_turn: Mutex<()>,
-    /// The identity. Its learning rate, eps and bound are those of the first open; the live ones follow.
+    /// The identity. Its rates, clipping and bound are those of the first open; the live ones follow.
     config: TableConfig,
     layout: RowLayout,
-    learning_rate_bits: AtomicU32,
-    eps_bits: AtomicU32,
+    live: LiveSettings,
     /// The staleness bound; `UNBOUNDED` for none.
     bound: AtomicU64,
 }
@@ -89,31 +89,20 @@ impl TableShared {
             holders: Holders::new(),
             retry_turn: Mutex::new(()),
             layout: RowLayout::new(name, &config),
-            learning_rate_bits: AtomicU32::new(0),
-            eps_bits: AtomicU32::new(0),
+            live: LiveSettings::of(&config),
             bound: AtomicU64::new(UNBOUNDED),
-            config: config.clone(),
+            config,
         };
-        shared.adopt(&config);
+        shared.set_bound(shared.config.staleness_bound);
         shared
     }
 
     /// Checks that `asked` is this table, and takes over the settings that are not its identity.
     pub(crate) fn reopen(&self, asked: &TableConfig) -> Result<()> {
         self.config.check_same_table(&self.name, asked)?;
-        self.adopt(asked);
-        Ok(())
-    }
-
-    fn adopt(&self, asked: &TableConfig) {
-        // Relaxed here and in every load: each setting stands for itself.
-        if let Some(lr) = asked.optimizer.learning_rate() {
-            self.learning_rate_bits.store(lr.to_bits(), Ordering::Relaxed);
-        }
-        if let Optimizer::Adagrad { eps, .. } = asked.optimizer {
-            self.eps_bits.store(eps.to_bits(), Ordering::Relaxed);
-        }
+        self.live.set(asked);
         self.set_bound(asked.staleness_bound);
+        Ok(())
     }
 
     pub(crate) fn layout(&self) -> &RowLayout {
@@ -128,21 +117,11 @@ impl TableShared {
         u32::try_from(self.bound.load(Ordering::Relaxed)).ok()
     }
 
-    /// The optimizer as it is set now.
-    fn optimizer(&self) -> Optimizer {
-        let lr = f32::from_bits(self.learning_rate_bits.load(Ordering::Relaxed));
-        match self.config.optimizer.with_learning_rate(lr) {
-            Optimizer::Adagrad { lr, initial_accumulator, .. } => {
-                let eps = f32::from_bits(self.eps_bits.load(Ordering::Relaxed));
-                Optimizer::Adagrad { lr, eps, initial_accumulator }
-            }
-            other => other,
-        }
-    }
-
     /// The config as it is set now.
     pub(crate) fn config(&self) -> TableConfig {
-        self.config.clone().optimizer(self.optimizer()).staleness_bound(self.bound())
+        let live = self.live.now();
+        let config = self.config.clone().staleness_bound(self.bound());
+        config.optimizer(live.optimizer).clip_row_norm(live.clip_row_norm)
     }
 }
 
@@ -231,13 +210,56 @@ impl Table {
     ///
     /// # Errors
     /// [`Error::InvalidConfig`] if it is negative, NaN or infinite; [`Error::NoOptimizer`].
-    pub fn set_learning_rate(&self, lr: f32) -> Result<()> {
+    pub fn set_learning_rate(&self, lr: f64) -> Result<()> {
         if self.shared.config.optimizer == Optimizer::None {
             return Err(Error::NoOptimizer { table: self.name().to_owned() });
         }
-        check_learning_rate(self.name(), lr)?;
-        self.shared.learning_rate_bits.store(lr.to_bits(), Ordering::Relaxed);
+        self.shared.live.change_optimizer(|optimizer| {
+            let changed = optimizer.with_learning_rate(lr);
+            changed.check().map_err(|what| self.invalid(what))?;
+            Ok(changed)
+        })
+    }
+
+    /// Sets the numbers of the optimizer of all handles, for batches applied from now on; a batch sees all of
+    /// them or none. Not durable: they are given again at the next open.
+    ///
+    /// # Errors
+    /// [`Error::ConfigMismatch`] if it is another optimizer, or one that keeps something else beside a row (see
+    /// [`Optimizer`]); [`Error::InvalidConfig`].
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// use embank::{Adam, Bank, BankOptions, Optimizer, TableConfig};
+    ///
+    /// let bank = Bank::open(dir.path().join("bank"), BankOptions::default())?;
+    /// let table = bank.table("user", TableConfig::new(2).optimizer(Optimizer::adam(0.01)))?;
+    /// table.set_optimizer(Optimizer::Adam(Adam { weight_decay: 0.1, ..Adam::new(0.001) }))?;
+    /// assert_eq!(table.config().optimizer.learning_rate(), Some(0.001));
+    /// assert!(table.set_optimizer(Optimizer::sgd(0.1)).is_err());
+    /// # Ok::<(), embank::Error>(())
+    /// ```
+    pub fn set_optimizer(&self, optimizer: Optimizer) -> Result<()> {
+        optimizer.check().map_err(|what| self.invalid(what))?;
+        let config = &self.shared.config;
+        config.check_same_table(self.name(), &config.clone().optimizer(optimizer))?;
+        self.shared.live.change_optimizer(|_| Ok(optimizer))
+    }
+
+    /// Sets the longest gradient of a row ([`TableConfig::clip_row_norm`]) of all handles, for batches applied
+    /// from now on. Not durable: it is given again at the next open.
+    ///
+    /// # Errors
+    /// [`Error::InvalidConfig`] unless it is finite and above 0.
+    pub fn set_clip_row_norm(&self, norm: Option<f32>) -> Result<()> {
+        check_clip_row_norm(norm).map_err(|what| self.invalid(what))?;
+        self.shared.live.set_clip_row_norm(norm);
         Ok(())
+    }
+
+    fn invalid(&self, what: String) -> Error {
+        Error::InvalidConfig { table: self.name().to_owned(), what }
     }
 
     /// Gets rows for training: `rows` holds keys * dim values and gets one row per key, duplicates
@@ -370,7 +392,7 @@ impl Table {
         self.check_shape("gradients", keys.len(), gradients.len())?;
         let unique = UniqueKeys::new(keys);
         let sums = self.summed(&unique, gradients);
-        let mut apply = self.prepare_apply(unique.keys(), &sums, true)?;
+        let mut apply = self.prepare_apply(unique.keys(), sums, true)?;
         self.execute_update(unique.keys(), Clock::Keep, &mut apply)
     }
 
@@ -464,21 +486,24 @@ impl Table {
         sum_duplicates(unique, gradients, self.dim())
     }
 
-    /// Checks the gradients, one per distinct key, and makes the operation that applies them.
+    /// Checks and clips the gradients, one per distinct key, and makes the operation that applies them.
     pub(crate) fn prepare_apply<'a>(
         &'a self,
         keys: &'a [u64],
-        gradients: &'a [f32],
+        mut gradients: Cow<'a, [f32]>,
         insert_missing: bool,
     ) -> Result<ApplyGradients<'a>> {
-        let optimizer = self.shared.optimizer();
-        if optimizer == Optimizer::None {
+        let live = self.shared.live.now();
+        if live.optimizer == Optimizer::None {
             return Err(Error::NoOptimizer { table: self.name().to_owned() });
         }
-        check_finite(self.name(), keys, gradients, self.dim())?;
+        check_finite(self.name(), keys, &gradients, self.dim())?;
+        if let Some(norm_max) = live.clip_row_norm {
+            gradients = clip_rows(gradients, self.dim(), norm_max);
+        }
         let layout = &self.shared.layout;
         let reached = Reached::none_of(keys.len());
-        Ok(ApplyGradients { layout, optimizer, keys, gradients, insert_missing, reached })
+        Ok(ApplyGradients { layout, live, keys, gradients, insert_missing, reached })
     }
 
     pub(crate) fn execute_update(

@@ -8,7 +8,8 @@ use std::collections::HashMap;
 
 use common::{initial_of, new_bank, rows_of, small_options, table};
 use embank::{
-    Bank, BankOptions, Error, Initializer, Missing, Optimizer, StoreError, Table, TableConfig,
+    Adagrad, Bank, BankOptions, Error, Initializer, Missing, Optimizer, StoreError, Table,
+    TableConfig,
 };
 use proptest::prelude::*;
 
@@ -67,6 +68,7 @@ fn handles_and_leases_keep_the_bank_open() {
 const DIM: usize = 32;
 const KEYS: u64 = 3000;
 const LR: f32 = 0.25;
+const LR_F64: f64 = LR as f64;
 const TABLES: [&str; 2] = ["plain", "adagrad"];
 
 #[derive(Debug, Clone)]
@@ -119,9 +121,9 @@ struct ModelRow {
 type Model = HashMap<(usize, u64), ModelRow>;
 
 fn configs() -> [TableConfig; 2] {
-    let adagrad = Optimizer::Adagrad { lr: LR, eps: 1e-10, initial_accumulator: 0.5 };
+    let adagrad = Optimizer::Adagrad(Adagrad { initial_accumulator: 0.5, ..Adagrad::new(LR_F64) });
     [
-        TableConfig::new(DIM as u32).optimizer(Optimizer::sgd(LR)).staleness_bound(Some(0)),
+        TableConfig::new(DIM as u32).optimizer(Optimizer::sgd(LR_F64)).staleness_bound(Some(0)),
         TableConfig::new(DIM as u32).optimizer(adagrad).seed(1),
     ]
 }

@@ -7,13 +7,13 @@ mod common;
 use std::collections::HashMap;
 
 use common::{new_bank, push_to_disk, small_options, table};
-use embank::{Bank, Error, Optimizer, Scan, StoreError, TableConfig};
+use embank::{Adagrad, Bank, Error, Optimizer, Scan, StoreError, TableConfig};
 
 const DIM: usize = 3;
 
 /// An odd dim and a state after the vector: neither may show.
 fn config() -> TableConfig {
-    let adagrad = Optimizer::Adagrad { lr: 0.5, eps: 1e-10, initial_accumulator: 9.0 };
+    let adagrad = Optimizer::Adagrad(Adagrad { initial_accumulator: 9.0, ..Adagrad::new(0.5) });
     TableConfig::new(DIM as u32).optimizer(adagrad)
 }
 

@@ -6,7 +6,8 @@ mod common;
 
 use common::{initial_of, new_bank, new_bank_with, rows_of, small_options, table};
 use embank::{
-    BankOptions, Error, Initializer, Missing, Optimizer, StoreError, TableConfig, UniqueKeys,
+    Adagrad, BankOptions, Error, Initializer, Missing, Optimizer, StoreError, TableConfig,
+    UniqueKeys,
 };
 
 #[test]
@@ -76,7 +77,8 @@ fn of_equal_keys_the_last_put_wins() {
 #[test]
 fn a_put_keeps_the_state_of_an_existing_row_and_starts_that_of_a_new_one() {
     let test = new_bank();
-    let optimizer = Optimizer::Adagrad { lr: 1.0, eps: 0.0, initial_accumulator: 9.0 };
+    let optimizer =
+        Optimizer::Adagrad(Adagrad { eps: 0.0, initial_accumulator: 9.0, ..Adagrad::new(1.0) });
     let table = table(&test.bank, TableConfig::new(1).optimizer(optimizer));
     table.put(&[1], &[0.0]).unwrap();
     table.apply_gradients(&[1], &[4.0]).unwrap(); // sum 25
@@ -219,7 +221,7 @@ fn the_learning_rate_changes_for_all_handles() {
     table(&test.bank, config.optimizer(Optimizer::sgd(2.0)));
     first.apply_gradients(&[1], &[-1.0]).unwrap();
     assert_eq!(rows_of(&first, &[1]), [2.25]);
-    assert!(first.set_learning_rate(f32::NAN).is_err());
+    assert!(first.set_learning_rate(f64::NAN).is_err());
 }
 
 #[test]

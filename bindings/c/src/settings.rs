@@ -1,7 +1,7 @@
 //! The settings of a table.
 
 use bytemuck::{Pod, Zeroable};
-use embank::{Dtype, Initializer, Optimizer, TableConfig};
+use embank::{Adagrad, Dtype, Initializer, Optimizer, Sgd, TableConfig};
 
 use crate::sized::{self, Growing};
 use crate::status::{Failure, call, embank_status};
@@ -55,16 +55,23 @@ impl embank_optimizer {
     fn from_rust(optimizer: Optimizer) -> Result<Self, Failure> {
         Ok(match optimizer {
             Optimizer::None => Self::NONE,
-            Optimizer::Sgd { lr } => {
-                Self { kind: embank_optimizer_kind::Sgd as u32, learning_rate: lr, ..Self::NONE }
-            }
-            Optimizer::Adagrad { lr, eps, initial_accumulator } => Self {
-                kind: embank_optimizer_kind::Adagrad as u32,
-                learning_rate: lr,
-                eps,
-                initial_accumulator,
+            // What has numbers that the header has no field for is left to the last arm.
+            Optimizer::Sgd(sgd) if sgd == Sgd::new(sgd.lr) => Self {
+                kind: embank_optimizer_kind::Sgd as u32,
+                learning_rate: sgd.lr as f32,
                 ..Self::NONE
             },
+            Optimizer::Adagrad(Adagrad { lr, eps, initial_accumulator, .. })
+                if optimizer == adagrad(lr, eps, initial_accumulator) =>
+            {
+                Self {
+                    kind: embank_optimizer_kind::Adagrad as u32,
+                    learning_rate: lr as f32,
+                    eps: eps as f32,
+                    initial_accumulator,
+                    ..Self::NONE
+                }
+            }
             other => return Err(beyond_this_header("optimizer", &other)),
         })
     }
@@ -76,15 +83,22 @@ impl embank_optimizer {
         check_reserved("embank_optimizer", &self.reserved)?;
         Ok(match self.kind {
             NONE => Optimizer::None,
-            SGD => Optimizer::Sgd { lr: self.learning_rate },
-            ADAGRAD => Optimizer::Adagrad {
-                lr: self.learning_rate,
-                eps: self.eps,
-                initial_accumulator: self.initial_accumulator,
-            },
+            SGD => Optimizer::sgd(decimal(self.learning_rate)),
+            ADAGRAD => {
+                adagrad(decimal(self.learning_rate), decimal(self.eps), self.initial_accumulator)
+            }
             other => return Err(no_such_number("embank_optimizer_kind", other)),
         })
     }
+}
+
+fn adagrad(lr: f64, eps: f64, initial_accumulator: f32) -> Optimizer {
+    Optimizer::Adagrad(Adagrad { eps, initial_accumulator, ..Adagrad::new(lr) })
+}
+
+/// The double of the fewest digits that is this float: 0.1f is meant as 0.1.
+pub(crate) fn decimal(number: f32) -> f64 {
+    number.to_string().parse().unwrap_or_else(|_| f64::from(number))
 }
 
 /// torch.optim.SGD: row -= learning_rate * gradient.
@@ -139,14 +153,14 @@ impl embank_initializer {
         Self { kind: kind as u32, parameters: [first, second, 0.0, 0.0, 0.0, 0.0, 0.0] }
     }
 
-    fn from_rust(initializer: Initializer) -> Result<Self, Failure> {
+    fn from_rust(initializer: &Initializer) -> Result<Self, Failure> {
         use embank_initializer_kind as Kind;
-        Ok(match initializer {
+        Ok(match *initializer {
             Initializer::Zeros => Self::new(Kind::Zeros, [0.0, 0.0]),
             Initializer::Constant(value) => Self::new(Kind::Constant, [value, 0.0]),
             Initializer::Uniform { low, high } => Self::new(Kind::Uniform, [low, high]),
             Initializer::Normal { mean, std } => Self::new(Kind::Normal, [mean, std]),
-            other => return Err(beyond_this_header("initializer", &other)),
+            _ => return Err(beyond_this_header("initializer", initializer)),
         })
     }
 
@@ -238,7 +252,7 @@ impl embank_table_settings {
                 other => return Err(beyond_this_header("dtype", &other)),
             },
             optimizer: embank_optimizer::from_rust(config.optimizer)?,
-            initializer: embank_initializer::from_rust(config.initializer)?,
+            initializer: embank_initializer::from_rust(&config.initializer)?,
         })
     }
 
@@ -320,11 +334,7 @@ mod tests {
 
     #[test]
     fn settings_come_back_as_they_went() {
-        let optimizers = [
-            Optimizer::None,
-            Optimizer::sgd(0.5),
-            Optimizer::Adagrad { lr: 0.5, eps: 0.25, initial_accumulator: 2.0 },
-        ];
+        let optimizers = [Optimizer::None, Optimizer::sgd(0.5), adagrad(0.5, 0.1, 2.0)];
         let initializers = [
             Initializer::Zeros,
             Initializer::Constant(1.5),
@@ -332,11 +342,11 @@ mod tests {
             Initializer::Normal { mean: 1.0, std: 2.0 },
         ];
         for optimizer in optimizers {
-            for initializer in initializers {
+            for initializer in initializers.clone() {
                 for bound in [None, Some(0), Some(u32::MAX)] {
                     let config = TableConfig::new(7)
                         .optimizer(optimizer)
-                        .initializer(initializer)
+                        .initializer(initializer.clone())
                         .seed(u64::MAX)
                         .staleness_bound(bound);
                     let settings = embank_table_settings::from_rust(&config).unwrap();

@@ -8,7 +8,7 @@ use crate::handle::{self, Owned, borrowed};
 use crate::lease::embank_lease;
 use crate::memory::{HandlePlace, Lent, Place};
 use crate::scan::embank_scan;
-use crate::settings::{bound_from_rust, bound_to_rust, embank_table_settings};
+use crate::settings::{bound_from_rust, bound_to_rust, decimal, embank_table_settings};
 use crate::sized;
 use crate::status::{Failure, call, embank_status};
 
@@ -346,7 +346,7 @@ pub unsafe extern "C" fn embank_table_set_learning_rate(
     learning_rate: f32,
 ) -> embank_status {
     // SAFETY: by the header's rules.
-    call(|| unsafe { Ok(table_of(table)?.set_learning_rate(learning_rate)?) })
+    call(|| unsafe { Ok(table_of(table)?.set_learning_rate(decimal(learning_rate))?) })
 }
 
 /// Goes through the table as the newest checkpoint holds it, while training goes on. Disk space is not given back until

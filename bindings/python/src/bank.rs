@@ -259,25 +259,32 @@ impl PyBank {
 
     /// Opens a table, or creates it if the bank has none of this name.
     ///
-    /// `dim`, the optimizer's kind and initial accumulator, `initializer` and `seed` belong to the table
-    /// for good. The learning rate, `eps` and the staleness bound are those of the latest call.
+    /// `dim`, the optimizer's kind and what it keeps beside a row, `initializer` and `seed` belong to the table
+    /// for good. The learning rate and the optimizer's other numbers, `clip_row_norm` and the staleness bound are
+    /// those of the latest call.
     ///
     /// Args:
     ///     name: The table's name.
     ///     dim: Columns of a row, 1 or more.
-    ///     optimizer: `SGD`, `Adagrad`, or None for a table that takes no gradients.
-    ///     initializer: What a new row holds: `Uniform`, `Normal`, `Constant` or `Zeros`; by default
-    ///         `Uniform(-0.05, 0.05)`. A pure function of seed, table name, key and column.
+    ///     optimizer: `SGD`, `Adagrad`, `RowWiseAdagrad`, `Adam`, `AdamW`, `FTRL`, or None for a table that
+    ///         takes no gradients.
+    ///     initializer: What a new row holds: `Uniform`, `Normal`, `TruncatedNormal`, `XavierUniform`,
+    ///         `XavierNormal`, `Constant` or `Zeros`; by default `Uniform(-0.05, 0.05)`. A pure function of
+    ///         seed, table name, key and column.
     ///     seed: From 0 to 2**64 - 1; 0 by default.
     ///     staleness_bound: A get waits while more than this many leases hold one of its rows; None
     ///         (the default) never waits.
+    ///     clip_row_norm: A row's gradient whose L2 norm is above it is scaled down to it, after those of equal
+    ///         keys are summed; None (the default) takes gradients as they come.
     ///
     /// Raises:
     ///     TableMismatch: The table exists with other settings; the text names both.
     ///     ValueError, TypeError: An argument is wrong.
     #[pyo3(signature = (
-        name, dim, *, optimizer = None, initializer = None, seed = None, staleness_bound = None
+        name, dim, *, optimizer = None, initializer = None, seed = None, staleness_bound = None,
+        clip_row_norm = None
     ))]
+    #[expect(clippy::too_many_arguments, reason = "keyword arguments in Python")]
     fn table(
         slf: &Bound<'_, Self>,
         name: &str,
@@ -286,6 +293,7 @@ impl PyBank {
         initializer: Option<&Bound<'_, PyAny>>,
         seed: Option<&Bound<'_, PyAny>>,
         staleness_bound: Option<&Bound<'_, PyAny>>,
+        clip_row_norm: Option<f64>,
     ) -> PyResult<PyTable> {
         let seed = seed.map_or(Ok(0), |seed| scalars::unsigned("seed", seed, u64::MAX))?;
         let bound = staleness_bound
@@ -295,6 +303,7 @@ impl PyBank {
             .optimizer(settings::optimizer(optimizer)?)
             .initializer(settings::initializer(initializer)?)
             .seed(seed)
+            .clip_row_norm(clip_row_norm.map(|norm| norm as f32))
             .staleness_bound(bound);
         PyTable::open(slf, |bank| bank.table(name, config))
     }

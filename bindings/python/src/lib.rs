@@ -54,7 +54,10 @@ mod _embank {
     #[pymodule_export]
     use crate::scan::PyScan;
     #[pymodule_export]
-    use crate::settings::{PyAdagrad, PyConstant, PyNormal, PySgd, PyUniform, PyZeros};
+    use crate::settings::{
+        PyAdagrad, PyAdam, PyAdamW, PyConstant, PyFtrl, PyNormal, PyRowWiseAdagrad, PySgd,
+        PyTruncatedNormal, PyUniform, PyXavierNormal, PyXavierUniform, PyZeros,
+    };
     #[pymodule_export]
     use crate::table::PyTable;
 

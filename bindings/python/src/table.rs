@@ -15,7 +15,7 @@ use crate::bank_cell::{BankCell, TableKey};
 use crate::files::{self, ExportArguments, ImportArguments};
 use crate::lease::{Held, PyDistinctLease, PyLease};
 use crate::scan::PyScan;
-use crate::{scalars, stats};
+use crate::{scalars, settings, stats};
 
 /// An embedding table: float32 rows of one width by 64-bit key. Made by `Bank.table`.
 ///
@@ -83,13 +83,45 @@ impl PyTable {
     /// The optimizer's learning rate, or None for a table without an optimizer. Settable.
     #[getter]
     fn learning_rate(&self, py: Python<'_>) -> PyResult<Option<f64>> {
-        let lr = self.with(py, |table| Ok(table.config().optimizer.learning_rate()))?;
-        Ok(lr.map(scalars::shortest))
+        self.with(py, |table| Ok(table.config().optimizer.learning_rate()))
     }
 
     #[setter]
     fn set_learning_rate(&self, py: Python<'_>, value: f64) -> PyResult<()> {
-        self.with(py, |table| table.set_learning_rate(value as f32))
+        self.with(py, |table| table.set_learning_rate(value))
+    }
+
+    /// The table's optimizer as it is set now, or None. Settable: one of the same kind that keeps the same
+    /// beside a row, with other numbers; batches see all of them or none.
+    ///
+    /// >>> import embank
+    /// >>> with embank.Bank("optimizer.bank", memory_budget="16MiB") as bank:
+    /// ...     table = bank.table("item", dim=2, optimizer=embank.SGD(lr=0.1))
+    /// ...     table.optimizer = embank.SGD(lr=0.05, weight_decay=0.01)
+    /// ...     table.optimizer.lr, table.learning_rate
+    /// (0.05, 0.05)
+    #[getter]
+    fn optimizer(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        let optimizer = self.with(py, |table| Ok(table.config().optimizer))?;
+        settings::optimizer_object(py, optimizer)
+    }
+
+    #[setter]
+    fn set_optimizer(&self, py: Python<'_>, value: &Bound<'_, PyAny>) -> PyResult<()> {
+        let optimizer = settings::optimizer(Some(value))?;
+        self.with(py, |table| table.set_optimizer(optimizer))
+    }
+
+    /// The longest gradient of a row, or None. Settable.
+    #[getter]
+    fn clip_row_norm(&self, py: Python<'_>) -> PyResult<Option<f64>> {
+        let norm = self.with(py, |table| Ok(table.config().clip_row_norm))?;
+        Ok(norm.map(scalars::shortest))
+    }
+
+    #[setter]
+    fn set_clip_row_norm(&self, py: Python<'_>, value: Option<f64>) -> PyResult<()> {
+        self.with(py, |table| table.set_clip_row_norm(value.map(|norm| norm as f32)))
     }
 
     /// A get waits while more than this many leases hold one of its rows; None never waits. Settable.

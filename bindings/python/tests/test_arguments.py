@@ -221,7 +221,9 @@ def test_rates_and_bounds_can_be_set(table: embank.Table) -> None:
 
 
 def test_settings_print_and_compare() -> None:
-    assert repr(embank.SGD(0.1)) == "SGD(lr=0.1)"
+    assert repr(embank.SGD(0.1)) == (
+        "SGD(lr=0.1, momentum=0.0, dampening=0.0, nesterov=False, weight_decay=0.0)"
+    )
     assert embank.SGD(0.1) == embank.SGD(lr=0.1) != embank.SGD(0.2)
     assert embank.Zeros() == embank.Zeros()
     assert embank.Uniform(-1, 1).high == 1.0

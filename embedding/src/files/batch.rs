@@ -1,7 +1,5 @@
 //! Batches of rows on their way into a file and out of one.
 
-use std::ops::Range;
-
 use super::element::Element;
 use crate::error::Result;
 use crate::row::RowLayout;
@@ -15,6 +13,13 @@ pub(crate) fn rows_per_batch(row_bytes: usize) -> usize {
     (BATCH_BYTES / row_bytes.max(1)).clamp(1, BATCH_ROWS_MAX)
 }
 
+/// What of a row's value a part is.
+#[derive(Debug, Clone, Copy)]
+enum Source {
+    Vector,
+    State,
+}
+
 /// A part of every row that becomes a column of a file.
 #[derive(Debug, Clone)]
 pub(crate) struct Part {
@@ -22,8 +27,7 @@ pub(crate) struct Part {
     pub(crate) element: Element,
     /// Elements per row.
     pub(crate) columns: usize,
-    /// Where it lies in a row's value.
-    bytes: Range<usize>,
+    source: Source,
 }
 
 impl Part {
@@ -35,13 +39,11 @@ impl Part {
 /// The parts of a table's rows: `rows`, and `state` if it is wanted and there is one.
 pub(crate) fn parts_of(layout: &RowLayout, state: bool) -> Vec<Part> {
     let element = Element::F32;
-    let vector_bytes = layout.dim * element.bytes();
     let mut parts =
-        vec![Part { name: "rows", element, columns: layout.dim, bytes: 0..vector_bytes }];
+        vec![Part { name: "rows", element, columns: layout.dim, source: Source::Vector }];
     let columns = layout.state_values();
     if state && columns > 0 {
-        let bytes = vector_bytes..vector_bytes + columns * element.bytes();
-        parts.push(Part { name: "state", element, columns, bytes });
+        parts.push(Part { name: "state", element, columns, source: Source::State });
     }
     parts
 }
@@ -64,10 +66,16 @@ impl RowBatch {
         self.parts.iter_mut().for_each(Vec::clear);
     }
 
-    pub(crate) fn push(&mut self, parts: &[Part], key: u64, value: &[u8]) {
+    pub(crate) fn push(&mut self, layout: &RowLayout, parts: &[Part], key: u64, value: &[u8]) {
         self.keys.push(key);
         for (bytes, part) in self.parts.iter_mut().zip(parts) {
-            bytes.extend_from_slice(&value[part.bytes.clone()]);
+            let start = bytes.len();
+            bytes.resize(start + part.row_bytes(), 0);
+            let to = &mut bytes[start..];
+            match part.source {
+                Source::Vector => layout.export_vector(value, to),
+                Source::State => layout.export_state(value, to),
+            }
         }
     }
 
@@ -130,11 +138,12 @@ mod tests {
     #[test]
     fn sorting_moves_every_part_with_its_key() {
         let config = TableConfig::new(1).optimizer(Optimizer::adagrad(0.1));
-        let parts = parts_of(&RowLayout::new("t", &config), true);
+        let layout = RowLayout::new("t", &config);
+        let parts = parts_of(&layout, true);
         let mut batch = RowBatch::new(&parts);
         for key in [3_u64, 1, 2] {
             let value: Vec<u8> = [key as f32, -(key as f32)].map(f32::to_le_bytes).concat();
-            batch.push(&parts, key, &value);
+            batch.push(&layout, &parts, key, &value);
         }
         batch.sort(&parts);
         assert_eq!(batch.keys, [1, 2, 3]);

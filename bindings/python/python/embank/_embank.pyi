@@ -16,8 +16,10 @@ class _SupportsDLPack(Protocol):
 
 _Keys = Union[ArrayLike, _SupportsDLPack]
 _Values = Union[ArrayLike, _SupportsDLPack]
-_Optimizer = Union[SGD, Adagrad]
-_Initializer = Union[Uniform, Normal, Constant, Zeros]
+_Optimizer = Union[SGD, Adagrad, RowWiseAdagrad, Adam, AdamW, FTRL]
+_Initializer = Union[
+    Uniform, Normal, TruncatedNormal, XavierUniform, XavierNormal, Constant, Zeros
+]
 
 class _MemoryStats(TypedDict):
     budget_bytes: int
@@ -175,19 +177,118 @@ class _LeaseInfo(TypedDict):
 
 @final
 class SGD:
-    def __new__(cls, lr: float) -> Self: ...
+    def __new__(
+        cls,
+        lr: float,
+        momentum: float = 0.0,
+        dampening: float = 0.0,
+        nesterov: bool = False,
+        weight_decay: float = 0.0,
+    ) -> Self: ...
     @property
     def lr(self) -> float: ...
+    @property
+    def momentum(self) -> float: ...
+    @property
+    def dampening(self) -> float: ...
+    @property
+    def nesterov(self) -> bool: ...
+    @property
+    def weight_decay(self) -> float: ...
 
 @final
 class Adagrad:
     def __new__(
-        cls, lr: float, eps: float = 1e-10, initial_accumulator_value: float = 0.0
+        cls,
+        lr: float,
+        eps: float = 1e-10,
+        initial_accumulator_value: float = 0.0,
+        lr_decay: float = 0.0,
+        weight_decay: float = 0.0,
     ) -> Self: ...
     @property
     def lr(self) -> float: ...
     @property
     def eps(self) -> float: ...
+    @property
+    def initial_accumulator_value(self) -> float: ...
+    @property
+    def lr_decay(self) -> float: ...
+    @property
+    def weight_decay(self) -> float: ...
+
+@final
+class RowWiseAdagrad:
+    def __new__(
+        cls,
+        lr: float,
+        eps: float = 1e-8,
+        initial_accumulator_value: float = 0.0,
+        weight_decay: float = 0.0,
+    ) -> Self: ...
+    @property
+    def lr(self) -> float: ...
+    @property
+    def eps(self) -> float: ...
+    @property
+    def initial_accumulator_value(self) -> float: ...
+    @property
+    def weight_decay(self) -> float: ...
+
+@final
+class Adam:
+    def __new__(
+        cls,
+        lr: float,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+    ) -> Self: ...
+    @property
+    def lr(self) -> float: ...
+    @property
+    def betas(self) -> tuple[float, float]: ...
+    @property
+    def eps(self) -> float: ...
+    @property
+    def weight_decay(self) -> float: ...
+
+@final
+class AdamW:
+    def __new__(
+        cls,
+        lr: float,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.01,
+    ) -> Self: ...
+    @property
+    def lr(self) -> float: ...
+    @property
+    def betas(self) -> tuple[float, float]: ...
+    @property
+    def eps(self) -> float: ...
+    @property
+    def weight_decay(self) -> float: ...
+
+@final
+class FTRL:
+    def __new__(
+        cls,
+        lr: float,
+        beta: float = 0.0,
+        l1: float = 0.0,
+        l2: float = 0.0,
+        initial_accumulator_value: float = 0.1,
+    ) -> Self: ...
+    @property
+    def lr(self) -> float: ...
+    @property
+    def beta(self) -> float: ...
+    @property
+    def l1(self) -> float: ...
+    @property
+    def l2(self) -> float: ...
     @property
     def initial_accumulator_value(self) -> float: ...
 
@@ -216,6 +317,54 @@ class Normal:
     def mean(self) -> float: ...
     @property
     def std(self) -> float: ...
+
+@final
+class TruncatedNormal:
+    def __new__(
+        cls,
+        mean: float = 0.0,
+        std: float = 1.0,
+        low: Optional[float] = None,
+        high: Optional[float] = None,
+    ) -> Self: ...
+    @property
+    def mean(self) -> float: ...
+    @property
+    def std(self) -> float: ...
+    @property
+    def low(self) -> float: ...
+    @property
+    def high(self) -> float: ...
+
+@final
+class XavierUniform:
+    def __new__(
+        cls,
+        fan_out: Optional[int] = None,
+        fan_in: Optional[int] = None,
+        gain: float = 1.0,
+    ) -> Self: ...
+    @property
+    def fan_out(self) -> Optional[int]: ...
+    @property
+    def fan_in(self) -> Optional[int]: ...
+    @property
+    def gain(self) -> float: ...
+
+@final
+class XavierNormal:
+    def __new__(
+        cls,
+        fan_out: Optional[int] = None,
+        fan_in: Optional[int] = None,
+        gain: float = 1.0,
+    ) -> Self: ...
+    @property
+    def fan_out(self) -> Optional[int]: ...
+    @property
+    def fan_in(self) -> Optional[int]: ...
+    @property
+    def gain(self) -> float: ...
 
 @final
 class Recovered:
@@ -295,6 +444,14 @@ class Table:
     def learning_rate(self) -> Optional[float]: ...
     @learning_rate.setter
     def learning_rate(self, value: float) -> None: ...
+    @property
+    def optimizer(self) -> Optional[_Optimizer]: ...
+    @optimizer.setter
+    def optimizer(self, value: _Optimizer) -> None: ...
+    @property
+    def clip_row_norm(self) -> Optional[float]: ...
+    @clip_row_norm.setter
+    def clip_row_norm(self, value: Optional[float]) -> None: ...
     @property
     def staleness_bound(self) -> Optional[int]: ...
     @staleness_bound.setter
@@ -380,6 +537,7 @@ class Bank:
         initializer: Optional[_Initializer] = None,
         seed: Optional[int] = None,
         staleness_bound: Optional[int] = None,
+        clip_row_norm: Optional[float] = None,
     ) -> Table: ...
     def open_table(self, name: str) -> Table: ...
     def tables(self) -> list[str]: ...

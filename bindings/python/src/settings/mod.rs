@@ -1,0 +1,12 @@
+//! Optimizers and initializers: values that say what a table is to do.
+
+mod initializers;
+mod optimizers;
+
+pub(crate) use initializers::{
+    PyConstant, PyNormal, PyTruncatedNormal, PyUniform, PyXavierNormal, PyXavierUniform, PyZeros,
+    initializer,
+};
+pub(crate) use optimizers::{
+    PyAdagrad, PyAdam, PyAdamW, PyFtrl, PyRowWiseAdagrad, PySgd, optimizer, optimizer_object,
+};

@@ -1,0 +1,134 @@
+use super::*;
+
+fn optimizers() -> Vec<Optimizer> {
+    vec![
+        Optimizer::None,
+        Optimizer::sgd(0.5),
+        Optimizer::Sgd(Sgd {
+            lr: 0.1,
+            momentum: 0.9,
+            dampening: 0.0,
+            nesterov: true,
+            weight_decay: 0.2,
+        }),
+        Optimizer::Adagrad(Adagrad {
+            lr: 0.1,
+            lr_decay: 0.2,
+            weight_decay: 0.3,
+            initial_accumulator: 0.4,
+            eps: 0.5,
+        }),
+        Optimizer::RowWiseAdagrad(RowWiseAdagrad {
+            lr: 0.1,
+            weight_decay: 0.3,
+            initial_accumulator: 0.4,
+            eps: 0.5,
+        }),
+        Optimizer::Adam(Adam { lr: 0.1, betas: (0.2, 0.3), eps: 0.4, weight_decay: 0.5 }),
+        Optimizer::AdamW(AdamW { lr: 0.1, betas: (0.2, 0.3), eps: 0.4, weight_decay: 0.5 }),
+        Optimizer::Ftrl(Ftrl { lr: 0.1, beta: 0.2, l1: 0.3, l2: 0.4, initial_accumulator: 0.5 }),
+    ]
+}
+
+fn initializers() -> Vec<Initializer> {
+    let fans = Fans { fan_in: None, fan_out: Some(u64::MAX) };
+    vec![
+        Initializer::Zeros,
+        Initializer::Constant(1.5),
+        Initializer::default(),
+        Initializer::Normal { mean: 1.0, std: 2.0 },
+        Initializer::TruncatedNormal { mean: 1.0, std: 2.0, low: 0.5, high: 9.0 },
+        Initializer::XavierUniform { gain: 2.0, fans },
+        Initializer::XavierNormal { gain: 0.5, fans: Fans { fan_in: Some(3), fan_out: None } },
+    ]
+}
+
+#[test]
+fn a_descriptor_comes_back_as_it_was_written() {
+    for optimizer in optimizers() {
+        for initializer in initializers() {
+            let config = TableConfig::new(24)
+                .optimizer(optimizer)
+                .initializer(initializer)
+                .seed(u64::MAX)
+                .clip_row_norm(Some(2.5))
+                .staleness_bound(Some(3));
+            let descriptor = config.to_descriptor();
+            assert!(descriptor.len() < 1024, "the store takes 2,048 bytes");
+            assert_eq!(TableConfig::from_descriptor("t", &descriptor).unwrap(), config);
+        }
+    }
+    let plain = TableConfig::new(1);
+    assert_eq!(TableConfig::from_descriptor("t", &plain.to_descriptor()).unwrap(), plain);
+}
+
+fn refusal(descriptor: &[u8]) -> String {
+    match TableConfig::from_descriptor("t", descriptor) {
+        Err(Error::UnreadableTable { table, reason }) if table == "t" => reason,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_damaged_or_foreign_descriptor_is_refused() {
+    let mut damaged = TableConfig::new(24).to_descriptor();
+    let middle = damaged.len() / 2;
+    damaged[middle] ^= 1;
+    refusal(&damaged);
+    refusal(&[]);
+    let foreign = metadata::encode(&(99_u16, 1_u16, Vec::<u8>::new()));
+    assert!(refusal(&foreign).contains("kind 99"), "{}", refusal(&foreign));
+    let newer = metadata::encode(&(EMBEDDING_TABLE, 3_u16, Vec::<u8>::new()));
+    assert!(refusal(&newer).contains("version 3"), "{}", refusal(&newer));
+}
+
+/// The settings of a plain table with a change.
+fn with(change: impl FnOnce(&mut Vec<(u16, Vec<u8>)>)) -> Vec<u8> {
+    let descriptor = TableConfig::new(24).to_descriptor();
+    let (.., settings): (u16, u16, Vec<u8>) = metadata::decode(&descriptor).unwrap();
+    let mut settings: Vec<(u16, Vec<u8>)> = metadata::decode(&settings).unwrap();
+    change(&mut settings);
+    metadata::encode(&(EMBEDDING_TABLE, VERSION, metadata::encode(&settings)))
+}
+
+#[test]
+fn unknown_settings_are_refused_unless_they_can_be_passed_over() {
+    let unknown = refusal(&with(|settings| settings.push((99, vec![1]))));
+    assert!(unknown.contains("number 99") && unknown.contains("newer"), "{unknown}");
+    let optional = with(|settings| settings.push((tag::MAY_BE_SKIPPED | 99, vec![1])));
+    assert_eq!(TableConfig::from_descriptor("t", &optional).unwrap(), TableConfig::new(24));
+}
+
+#[test]
+fn settings_that_are_missing_short_long_or_out_of_range_are_refused() {
+    for i in 0..5 {
+        refusal(&with(|settings| drop(settings.remove(i))));
+        refusal(&with(|settings| {
+            settings[i].1.pop();
+        }));
+        refusal(&with(|settings| settings[i].1.push(0)));
+    }
+    for (tag, bytes) in [(tag::DTYPE, 200), (tag::OPTIMIZER, 200), (tag::INITIALIZER, 200)] {
+        let unknown = refusal(&with(|settings| {
+            settings.iter_mut().find(|setting| setting.0 == tag).unwrap().1[0] = bytes;
+        }));
+        assert!(unknown.contains("number 200"), "{unknown}");
+    }
+    let no_columns = with(|settings| settings[0].1.fill(0));
+    let error = TableConfig::from_descriptor("t", &no_columns).unwrap_err();
+    assert!(matches!(error, Error::InvalidConfig { .. }), "{error}");
+}
+
+#[test]
+fn version_1_is_read_with_the_numbers_that_were_meant() {
+    let settings: SettingsOfVersion1 =
+        (24, 0, (2, [0.1, 1e-10, 0.25]), (3, [0.0, 0.01]), 7, Some(4));
+    let descriptor = metadata::encode(&(EMBEDDING_TABLE, 1_u16, metadata::encode(&settings)));
+    let adagrad = Adagrad { initial_accumulator: 0.25, ..Adagrad::new(0.1) };
+    let expected = TableConfig::new(24)
+        .optimizer(Optimizer::Adagrad(adagrad))
+        .initializer(Initializer::Normal { mean: 0.0, std: 0.01 })
+        .seed(7)
+        .staleness_bound(Some(4));
+    assert_eq!(TableConfig::from_descriptor("t", &descriptor).unwrap(), expected);
+}

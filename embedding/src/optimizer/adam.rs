@@ -1,0 +1,194 @@
+//! Adam and AdamW, with the steps of each row counted for itself.
+//!
+//! The bias corrections need powers of the betas at the row's step, for each row anew. They come from two small
+//! tables, so that a row of 16 values does not spend its time in `pow`: beta^step = beta^(step mod 256) *
+//! beta^(256 * (step / 256)), two rounded factors. Beyond 65,535 steps the power is worked out.
+
+use super::lanes::each_value;
+use super::{RowState, check_learning_rate, check_not_negative};
+
+/// `torch.optim.Adam`, with steps counted per row. Two values of state per value, and the count.
+///
+/// ```text
+/// g += weight_decay * row
+/// m += (1 - beta1) * (g - m)
+/// v = beta2 * v + (1 - beta2) * g^2
+/// row -= lr / (1 - beta1^step) * m / (sqrt(v) / sqrt(1 - beta2^step) + eps)
+/// ```
+///
+/// # Examples
+/// ```
+/// use embank::{Adam, Optimizer};
+///
+/// let adam = Adam { betas: (0.9, 0.99), ..Adam::new(0.001) };
+/// assert_eq!(Optimizer::Adam(adam).name(), "Adam");
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Adam {
+    /// Learning rate.
+    pub lr: f64,
+    /// How much of each moment stays at a step, from 0 to below 1. Default: 0.9 and 0.999.
+    pub betas: (f64, f64),
+    /// Added to the root, against division by zero. Default: 1e-8.
+    pub eps: f64,
+    /// L2 penalty: how much of the row is added to its gradient. Default: 0.
+    pub weight_decay: f64,
+}
+
+impl Adam {
+    /// Torch's defaults at this learning rate.
+    #[must_use]
+    pub fn new(lr: f64) -> Self {
+        Self { lr, betas: (0.9, 0.999), eps: 1e-8, weight_decay: 0.0 }
+    }
+
+    pub(super) fn check(&self) -> Result<(), String> {
+        check_learning_rate(self.lr)?;
+        for (name, beta) in [("the first beta", self.betas.0), ("the second beta", self.betas.1)] {
+            if !(0.0..1.0).contains(&beta) {
+                return Err(format!("{name} must be at least 0 and less than 1, found {beta}"));
+            }
+        }
+        check_not_negative("eps", self.eps)?;
+        check_not_negative("weight_decay", self.weight_decay)
+    }
+
+    pub(super) fn stepper(&self, decoupled: bool) -> AdamStep {
+        let decay = self.weight_decay;
+        AdamStep {
+            lr: self.lr,
+            powers: [Powers::new(self.betas.0), Powers::new(self.betas.1)],
+            first_share: (1.0 - self.betas.0) as f32,
+            first_rest: (1.0 - (1.0 - self.betas.0)) as f32,
+            second_kept: self.betas.1 as f32,
+            second_share: (1.0 - self.betas.1) as f32,
+            eps: self.eps as f32,
+            penalty: if decoupled { 0.0 } else { decay as f32 },
+            kept: if decoupled { (1.0 - self.lr * decay) as f32 } else { 1.0 },
+        }
+    }
+}
+
+/// `torch.optim.AdamW`: Adam whose weight decay works on the row itself, with steps counted per row.
+///
+/// ```text
+/// row *= 1 - lr * weight_decay
+/// then as Adam without weight decay
+/// ```
+///
+/// # Examples
+/// ```
+/// assert_eq!(embank::AdamW::new(0.001).weight_decay, 0.01);
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct AdamW {
+    /// Learning rate.
+    pub lr: f64,
+    /// How much of each moment stays at a step, from 0 to below 1. Default: 0.9 and 0.999.
+    pub betas: (f64, f64),
+    /// Added to the root, against division by zero. Default: 1e-8.
+    pub eps: f64,
+    /// What of the row goes at each step, times the learning rate. Default: 0.01.
+    pub weight_decay: f64,
+}
+
+impl AdamW {
+    /// Torch's defaults at this learning rate.
+    #[must_use]
+    pub fn new(lr: f64) -> Self {
+        Self { lr, betas: (0.9, 0.999), eps: 1e-8, weight_decay: 0.01 }
+    }
+
+    pub(super) fn as_adam(&self) -> Adam {
+        let Self { lr, betas, eps, weight_decay } = *self;
+        Adam { lr, betas, eps, weight_decay }
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct AdamStep {
+    lr: f64,
+    powers: [Powers; 2],
+    /// 1 - beta1.
+    first_share: f32,
+    /// 1 - (1 - beta1), in that order.
+    first_rest: f32,
+    /// beta2.
+    second_kept: f32,
+    /// 1 - beta2.
+    second_share: f32,
+    eps: f32,
+    /// Weight decay that the gradient takes up.
+    penalty: f32,
+    /// What the row keeps of itself.
+    kept: f32,
+}
+
+impl AdamStep {
+    #[inline(always)]
+    pub(super) fn take(&self, row: RowState<'_>, gradient: &[f32]) {
+        let [first, second] = self.powers.each_ref().map(|powers| 1.0 - powers.at(row.step));
+        let rate = (-(self.lr / first)) as f32;
+        let correction = second.sqrt() as f32;
+        let Self { second_kept, second_share, eps, penalty, kept, .. } = *self;
+        // Of the two ways to mix, torch takes the one whose result is exact at its end.
+        let near = self.first_share < 0.5;
+        let mix = if near { self.first_share } else { -self.first_rest };
+        let (means, squares) = row.state.split_at_mut(gradient.len());
+        each_value(row.vector, [means, squares], gradient, |value, [mean, square], g| {
+            let g = value.mul_add(penalty, g);
+            let mean = (g - mean).mul_add(mix, if near { mean } else { g });
+            let square = (second_share * g).mul_add(g, square * second_kept);
+            let denominator = square.sqrt() / correction + eps;
+            (value * kept + (rate * mean) / denominator, [mean, square])
+        });
+    }
+}
+
+const TABLE: usize = 256;
+
+/// The powers of a number.
+#[derive(Debug)]
+struct Powers {
+    base: f64,
+    low: [f64; TABLE],
+    high: [f64; TABLE],
+}
+
+impl Powers {
+    fn new(base: f64) -> Self {
+        let turn = base.powi(TABLE as i32);
+        Self {
+            base,
+            low: std::array::from_fn(|i| base.powi(i as i32)),
+            high: std::array::from_fn(|i| turn.powi(i as i32)),
+        }
+    }
+
+    #[inline]
+    fn at(&self, step: u32) -> f64 {
+        let (low, high) = (step as usize % TABLE, step as usize / TABLE);
+        match self.high.get(high) {
+            Some(high) => self.low[low] * high,
+            None => self.base.powf(f64::from(step)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn powers_come_out_of_the_tables() {
+        for base in [0.0, 0.5, 0.9, 0.999, 0.999_999] {
+            let powers = Powers::new(base);
+            for step in [1, 2, 255, 256, 257, 1000, 10_000, 65_535, 65_536, 1 << 20, u32::MAX] {
+                // What counts is how far from 1 they are.
+                let (found, exact) = (1.0 - powers.at(step), 1.0 - base.powf(f64::from(step)));
+                let difference = (found - exact).abs();
+                assert!(difference <= 1e-11 * exact, "1 - {base}^{step}: {found} for {exact}");
+            }
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! Follow the regularised leader, with L1 and L2 penalties.
+
+use super::lanes::each_value;
+use super::{RowState, check_learning_rate, check_not_negative};
+
+/// FTRL-proximal (McMahan et al., "Ad click prediction: a view from the trenches", 2013, algorithm 1). Two
+/// values of state per value: the sum of squares `n` and the leader's gradient `z`.
+///
+/// ```text
+/// sigma = (sqrt(n + g^2) - sqrt(n)) / lr
+/// z += g - sigma * row
+/// n += g^2
+/// row = 0 where |z| <= l1, else -(z - sign(z) * l1) / ((beta + sqrt(n)) / lr + l2)
+/// ```
+///
+/// `tf.keras.optimizers.Ftrl` with `learning_rate_power=-0.5` is the same, where this `l2` is twice its
+/// `l2_regularization_strength`. The first step replaces the row's initial values by the formula's;
+/// [`Initializer::Zeros`](crate::Initializer::Zeros) is what goes with it.
+///
+/// # Examples
+/// ```
+/// use embank::{Ftrl, Initializer, Optimizer, TableConfig};
+///
+/// let ftrl = Ftrl { l1: 1.0, beta: 1.0, ..Ftrl::new(0.1) };
+/// let config = TableConfig::new(1).optimizer(Optimizer::Ftrl(ftrl)).initializer(Initializer::Zeros);
+/// assert_eq!(config.value_bytes(), 16);
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Ftrl {
+    /// Learning rate, the paper's alpha; above 0.
+    pub lr: f64,
+    /// Added to the root of the sum of squares: smaller first steps. Default: 0; the paper suggests 1.
+    pub beta: f64,
+    /// L1 penalty: makes rows sparse. Default: 0.
+    pub l1: f64,
+    /// L2 penalty. Default: 0.
+    pub l2: f64,
+    /// Where a new row's sums of squares start. Default: 0.1, as in Keras; 0 in the paper. The table's for good.
+    pub initial_accumulator: f32,
+}
+
+impl Ftrl {
+    /// Keras' defaults at this learning rate.
+    #[must_use]
+    pub fn new(lr: f64) -> Self {
+        Self { lr, beta: 0.0, l1: 0.0, l2: 0.0, initial_accumulator: 0.1 }
+    }
+
+    pub(super) fn check(&self) -> Result<(), String> {
+        check_learning_rate(self.lr)?;
+        // It divides by the rate; a rate of zero has no meaning here.
+        if !(1.0 / self.lr as f32).is_finite() {
+            return Err(format!("FTRL's learning rate must be above 0, found {}", self.lr));
+        }
+        check_not_negative("beta", self.beta)?;
+        check_not_negative("l1", self.l1)?;
+        check_not_negative("l2", self.l2)?;
+        check_not_negative("the initial accumulator", f64::from(self.initial_accumulator))
+    }
+
+    pub(super) fn stepper(&self) -> FtrlStep {
+        FtrlStep {
+            lr: self.lr as f32,
+            beta: self.beta as f32,
+            l1: self.l1 as f32,
+            l2: self.l2 as f32,
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct FtrlStep {
+    lr: f32,
+    beta: f32,
+    l1: f32,
+    l2: f32,
+}
+
+impl FtrlStep {
+    #[inline(always)]
+    pub(super) fn take(&self, row: RowState<'_>, gradient: &[f32]) {
+        let Self { lr, beta, l1, l2 } = *self;
+        let (sums, leaders) = row.state.split_at_mut(gradient.len());
+        each_value(row.vector, [sums, leaders], gradient, |value, [sum, leader], g| {
+            let square = g * g;
+            let next = sum + square;
+            let (root, next_root) = (sum.sqrt(), next.sqrt());
+            // The roots' difference without the cancellation, which would lose it for a large sum.
+            let roots = root + next_root;
+            let sigma = if roots > 0.0 { square / (roots * lr) } else { 0.0 };
+            let leader = (-sigma).mul_add(value, leader + g);
+            let strength = (beta + next_root) / lr + l2;
+            let excess = leader - leader.clamp(-l1, l1);
+            // No gradient so far, and nothing to divide by: the row stays.
+            let new = if strength > 0.0 { -excess / strength } else { value };
+            (new, [next, leader])
+        });
+    }
+}

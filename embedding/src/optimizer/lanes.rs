@@ -1,0 +1,66 @@
+//! Loops over the values of a row, eight at a time.
+//!
+//! Eight f32 fill a register of AVX2. The inner loops have a constant length and work on arrays of their own,
+//! so that the compiler turns them into vector instructions for rows of any length and without asking
+//! whether slices overlap; what is left of a row goes value by value. A value's result does not depend on
+//! its place in this.
+
+pub(super) const LANES: usize = 8;
+
+/// Replaces each value and its state by what `kernel(value, state, gradient)` makes of them. All slices have
+/// the same length. Inlined, so that it is compiled for the caller's processor.
+#[inline(always)]
+pub(super) fn each_value<const STATES: usize>(
+    vector: &mut [f32],
+    states: [&mut [f32]; STATES],
+    gradient: &[f32],
+    kernel: impl Fn(f32, [f32; STATES], f32) -> (f32, [f32; STATES]),
+) {
+    let (vectors, vector_rest) = vector.as_chunks_mut::<LANES>();
+    let (gradients, gradient_rest) = gradient.as_chunks::<LANES>();
+    let state_chunks = states.map(|state| state.as_chunks_mut::<LANES>());
+    for (i, (vector, gradient)) in vectors.iter_mut().zip(gradients).enumerate() {
+        let mut values = *vector;
+        let mut held: [[f32; LANES]; STATES] = std::array::from_fn(|s| state_chunks[s].0[i]);
+        for lane in 0..LANES {
+            let state = std::array::from_fn(|s| held[s][lane]);
+            let (value, state) = kernel(values[lane], state, gradient[lane]);
+            values[lane] = value;
+            for s in 0..STATES {
+                held[s][lane] = state[s];
+            }
+        }
+        *vector = values;
+        for s in 0..STATES {
+            state_chunks[s].0[i] = held[s];
+        }
+    }
+    for (i, (value, &gradient)) in vector_rest.iter_mut().zip(gradient_rest).enumerate() {
+        let state = std::array::from_fn(|s| state_chunks[s].1[i]);
+        let (new, state) = kernel(*value, state, gradient);
+        *value = new;
+        for s in 0..STATES {
+            state_chunks[s].1[i] = state[s];
+        }
+    }
+}
+
+/// The sum of squares in f64, where the square of an f32 is exact and none overflows. Value `i` goes to partial
+/// sum `i % 8`: the same bits on every processor.
+#[inline(always)]
+pub(crate) fn sum_of_squares(values: &[f32]) -> f64 {
+    let (chunks, rest) = values.as_chunks::<LANES>();
+    let mut sums = [0.0_f64; LANES];
+    for chunk in chunks {
+        for lane in 0..LANES {
+            let value = f64::from(chunk[lane]);
+            sums[lane] += value * value;
+        }
+    }
+    for (lane, &value) in rest.iter().enumerate() {
+        let value = f64::from(value);
+        sums[lane] += value * value;
+    }
+    let halves: [f64; 4] = std::array::from_fn(|i| sums[i] + sums[i + 4]);
+    (halves[0] + halves[2]) + (halves[1] + halves[3])
+}

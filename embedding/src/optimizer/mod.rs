@@ -1,0 +1,318 @@
+//! Optimizers that run in the store: a gradient goes in, the row and its state change under the row's
+//! lock.
+//!
+//! **A row is a parameter of its own.** Momentum's first step, Adam's bias corrections and Adagrad's decaying
+//! rate count the steps of the row, in a word beside it: each row behaves as a `torch` parameter
+//! that gets a step only when it has a gradient. That is what row-sparse training needs, and what differs from
+//! `torch.optim.Adam` over a whole table, where rows without a gradient decay too, and from
+//! `torch.optim.SparseAdam`, which skips those rows but counts the steps of the table.
+//!
+//! **Bits.** The arithmetic follows `torch.optim` on a CPU, operation by operation. Hyperparameters are f64, as
+//! Python's are, and what torch computes from them as Python floats is computed in f64 here, then rounded to
+//! f32 once. Torch fuses a product and the sum that takes it up (one rounding, not two); so does
+//! `f32::mul_add` here, wherever it runs: one instruction where the processor has it, the library's exact
+//! function where not. What remains is torch's vector square root (MKL), which is not always correctly
+//! rounded; this one is. Numbers: docs/optimizers.md.
+//!
+//! **Speed.** A step works on eight values at a time ([`lanes`]), in code that `pulp` compiles a second time for
+//! AVX2 and FMA and picks when the program starts. The plain loops of the test module `reference` say the
+//! same and are the measure of both.
+
+mod adagrad;
+mod adam;
+mod ftrl;
+mod lanes;
+#[cfg(test)]
+#[expect(clippy::needless_range_loop, reason = "plain loops over columns")]
+mod reference;
+mod sgd;
+
+pub use adagrad::{Adagrad, RowWiseAdagrad};
+pub use adam::{Adam, AdamW};
+pub use ftrl::Ftrl;
+pub(crate) use lanes::sum_of_squares;
+pub use sgd::Sgd;
+
+/// How a table turns gradients into new values; `torch.optim`'s semantics, row by row. Default:
+/// [`Optimizer::None`].
+///
+/// Learning rate and other numbers may differ from one open to the next, and change while a table is open
+/// ([`Table::set_optimizer`](crate::Table::set_optimizer)). What lies beside a row is part of what the table is:
+/// the kind, the initial accumulator, whether there is momentum, whether Adagrad's rate decays.
+///
+/// # Examples
+/// ```
+/// use embank::{Adam, Optimizer, TableConfig};
+///
+/// let config = TableConfig::new(16).optimizer(Optimizer::adagrad(0.01));
+/// assert_eq!(config.value_bytes(), 2 * 16 * 4);
+///
+/// let adam = Optimizer::Adam(Adam { weight_decay: 0.1, ..Adam::new(0.001) });
+/// assert_eq!(adam.learning_rate(), Some(0.001));
+/// // Two moments per value and a count of steps, in whole 8 bytes.
+/// assert_eq!(TableConfig::new(16).optimizer(adam).value_bytes(), 3 * 16 * 4 + 8);
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+#[non_exhaustive]
+pub enum Optimizer {
+    /// Rows are only put; applying gradients is an error.
+    #[default]
+    None,
+    /// `torch.optim.SGD`.
+    Sgd(Sgd),
+    /// `torch.optim.Adagrad`.
+    Adagrad(Adagrad),
+    /// Adagrad with one accumulator a row, FBGEMM's `EXACT_ROWWISE_ADAGRAD`.
+    RowWiseAdagrad(RowWiseAdagrad),
+    /// `torch.optim.Adam`.
+    Adam(Adam),
+    /// `torch.optim.AdamW`.
+    AdamW(AdamW),
+    /// FTRL-proximal.
+    Ftrl(Ftrl),
+}
+
+/// What an optimizer keeps beside a row's vector.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct StateShape {
+    /// Vectors of dim values.
+    pub(crate) vectors: usize,
+    /// Single f32.
+    pub(crate) scalars: usize,
+    /// Whether the row's steps are counted.
+    pub(crate) counts_steps: bool,
+}
+
+impl Optimizer {
+    /// SGD with this learning rate.
+    #[must_use]
+    pub fn sgd(lr: f64) -> Self {
+        Optimizer::Sgd(Sgd::new(lr))
+    }
+
+    /// Adagrad with this learning rate and torch's defaults.
+    #[must_use]
+    pub fn adagrad(lr: f64) -> Self {
+        Optimizer::Adagrad(Adagrad::new(lr))
+    }
+
+    /// Row-wise Adagrad with this learning rate and FBGEMM's defaults.
+    #[must_use]
+    pub fn row_wise_adagrad(lr: f64) -> Self {
+        Optimizer::RowWiseAdagrad(RowWiseAdagrad::new(lr))
+    }
+
+    /// Adam with this learning rate and torch's defaults.
+    #[must_use]
+    pub fn adam(lr: f64) -> Self {
+        Optimizer::Adam(Adam::new(lr))
+    }
+
+    /// AdamW with this learning rate and torch's defaults.
+    #[must_use]
+    pub fn adamw(lr: f64) -> Self {
+        Optimizer::AdamW(AdamW::new(lr))
+    }
+
+    /// FTRL-proximal with this learning rate and Keras' defaults.
+    #[must_use]
+    pub fn ftrl(lr: f64) -> Self {
+        Optimizer::Ftrl(Ftrl::new(lr))
+    }
+
+    /// Its name in the literature.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Optimizer::None => "none",
+            Optimizer::Sgd(_) => "SGD",
+            Optimizer::Adagrad(_) => "Adagrad",
+            Optimizer::RowWiseAdagrad(_) => "row-wise Adagrad",
+            Optimizer::Adam(_) => "Adam",
+            Optimizer::AdamW(_) => "AdamW",
+            Optimizer::Ftrl(_) => "FTRL",
+        }
+    }
+
+    /// The learning rate, if this optimizer has one.
+    #[must_use]
+    pub fn learning_rate(&self) -> Option<f64> {
+        let mut own = *self;
+        own.learning_rate_mut().copied()
+    }
+
+    /// The same optimizer at another learning rate; [`Optimizer::None`] stays as it is.
+    #[must_use]
+    pub fn with_learning_rate(mut self, lr: f64) -> Self {
+        if let Some(own) = self.learning_rate_mut() {
+            *own = lr;
+        }
+        self
+    }
+
+    fn learning_rate_mut(&mut self) -> Option<&mut f64> {
+        match self {
+            Optimizer::None => None,
+            Optimizer::Sgd(sgd) => Some(&mut sgd.lr),
+            Optimizer::Adagrad(adagrad) => Some(&mut adagrad.lr),
+            Optimizer::RowWiseAdagrad(adagrad) => Some(&mut adagrad.lr),
+            Optimizer::Adam(adam) => Some(&mut adam.lr),
+            Optimizer::AdamW(adam) => Some(&mut adam.lr),
+            Optimizer::Ftrl(ftrl) => Some(&mut ftrl.lr),
+        }
+    }
+
+    /// Whether `other`'s state means the same.
+    pub(crate) fn is_kind_of(&self, other: &Self) -> bool {
+        std::mem::discriminant(self) == std::mem::discriminant(other)
+            && self.state_shape() == other.state_shape()
+    }
+
+    /// What is out of its range, if anything.
+    pub(crate) fn check(&self) -> std::result::Result<(), String> {
+        match self {
+            Optimizer::None => Ok(()),
+            Optimizer::Sgd(sgd) => sgd.check(),
+            Optimizer::Adagrad(adagrad) => adagrad.check(),
+            Optimizer::RowWiseAdagrad(adagrad) => adagrad.check(),
+            Optimizer::Adam(adam) => adam.check(),
+            Optimizer::AdamW(adam) => adam.as_adam().check(),
+            Optimizer::Ftrl(ftrl) => ftrl.check(),
+        }
+    }
+
+    /// The part of it that a table keeps for good, in words.
+    pub(crate) fn identity(&self) -> String {
+        let with = |addition: String| format!("optimizer {} with {addition}", self.name());
+        let accumulator = |value: f32| with(format!("initial accumulator {value}"));
+        match self {
+            Optimizer::None => "no optimizer".to_owned(),
+            Optimizer::Sgd(sgd) if sgd.momentum != 0.0 => with("momentum".to_owned()),
+            Optimizer::Adagrad(adagrad) if adagrad.lr_decay != 0.0 => {
+                accumulator(adagrad.initial_accumulator) + " and a decaying rate"
+            }
+            Optimizer::Adagrad(adagrad) => accumulator(adagrad.initial_accumulator),
+            Optimizer::RowWiseAdagrad(adagrad) => accumulator(adagrad.initial_accumulator),
+            Optimizer::Ftrl(ftrl) => accumulator(ftrl.initial_accumulator),
+            Optimizer::Sgd(_) | Optimizer::Adam(_) | Optimizer::AdamW(_) => {
+                format!("optimizer {}", self.name())
+            }
+        }
+    }
+
+    pub(crate) fn state_shape(&self) -> StateShape {
+        let shape = |vectors, scalars, counts_steps| StateShape { vectors, scalars, counts_steps };
+        match self {
+            Optimizer::None => shape(0, 0, false),
+            Optimizer::Sgd(sgd) if sgd.momentum == 0.0 => shape(0, 0, false),
+            Optimizer::Sgd(_) => shape(1, 0, true),
+            Optimizer::Adagrad(adagrad) => shape(1, 0, adagrad.lr_decay != 0.0),
+            Optimizer::RowWiseAdagrad(_) => shape(0, 1, false),
+            Optimizer::Adam(_) | Optimizer::AdamW(_) => shape(2, 0, true),
+            Optimizer::Ftrl(_) => shape(2, 0, false),
+        }
+    }
+
+    /// What the first state vector and the scalars of a new row hold; other state begins at zero.
+    pub(crate) fn initial_accumulator(&self) -> f32 {
+        match self {
+            Optimizer::Adagrad(adagrad) => adagrad.initial_accumulator,
+            Optimizer::RowWiseAdagrad(adagrad) => adagrad.initial_accumulator,
+            Optimizer::Ftrl(ftrl) => ftrl.initial_accumulator,
+            Optimizer::None | Optimizer::Sgd(_) | Optimizer::Adam(_) | Optimizer::AdamW(_) => 0.0,
+        }
+    }
+}
+
+/// A row as an optimizer sees it: the vector, its state, and the number of this step, from 1.
+#[derive(Debug)]
+pub(crate) struct RowState<'r> {
+    /// dim values.
+    pub(crate) vector: &'r mut [f32],
+    /// [`StateShape::vectors`] * dim values, vector after vector.
+    pub(crate) state: &'r mut [f32],
+    /// [`StateShape::scalars`] values.
+    pub(crate) scalars: &'r mut [f32],
+    /// Which step of the row this is, from 1. Anything where steps are not counted.
+    pub(crate) step: u32,
+}
+
+/// An optimizer with everything worked out that is the same for all rows. Made when its numbers are set, not
+/// for each batch: Adam's has tables.
+#[derive(Debug)]
+pub(crate) enum Stepper {
+    None,
+    Sgd(sgd::SgdStep),
+    Momentum(sgd::MomentumStep),
+    Adagrad(adagrad::AdagradStep),
+    RowWiseAdagrad(adagrad::RowWiseStep),
+    Adam(Box<adam::AdamStep>),
+    Ftrl(ftrl::FtrlStep),
+}
+
+impl Stepper {
+    pub(crate) fn new(optimizer: &Optimizer) -> Self {
+        match optimizer {
+            Optimizer::None => Stepper::None,
+            Optimizer::Sgd(sgd) if sgd.momentum == 0.0 => Stepper::Sgd(sgd.stepper()),
+            Optimizer::Sgd(sgd) => Stepper::Momentum(sgd.momentum_stepper()),
+            Optimizer::Adagrad(adagrad) => Stepper::Adagrad(adagrad.stepper()),
+            Optimizer::RowWiseAdagrad(adagrad) => Stepper::RowWiseAdagrad(adagrad.stepper()),
+            Optimizer::Adam(adam) => Stepper::Adam(Box::new(adam.stepper(false))),
+            Optimizer::AdamW(adam) => Stepper::Adam(Box::new(adam.as_adam().stepper(true))),
+            Optimizer::Ftrl(ftrl) => Stepper::Ftrl(ftrl.stepper()),
+        }
+    }
+
+    /// Takes one step, in the code for this processor. `gradient` is dim long.
+    #[inline]
+    pub(crate) fn take(&self, arch: pulp::Arch, row: RowState<'_>, gradient: &[f32]) {
+        arch.dispatch(Take { stepper: self, row, gradient });
+    }
+
+    /// Must be inlined into its caller, which says what the processor can do.
+    #[inline(always)]
+    fn take_here(&self, row: RowState<'_>, gradient: &[f32]) {
+        match self {
+            Stepper::None => {}
+            Stepper::Sgd(step) => step.take(row, gradient),
+            Stepper::Momentum(step) => step.take(row, gradient),
+            Stepper::Adagrad(step) => step.take(row, gradient),
+            Stepper::RowWiseAdagrad(step) => step.take(row, gradient),
+            Stepper::Adam(step) => step.take(row, gradient),
+            Stepper::Ftrl(step) => step.take(row, gradient),
+        }
+    }
+}
+
+struct Take<'a> {
+    stepper: &'a Stepper,
+    row: RowState<'a>,
+    gradient: &'a [f32],
+}
+
+impl pulp::NullaryFnOnce for Take<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn call(self) {
+        self.stepper.take_here(self.row, self.gradient);
+    }
+}
+
+/// Refuses a hyperparameter that is negative, NaN or infinite.
+fn check_not_negative(name: &str, value: f64) -> std::result::Result<(), String> {
+    // Steps compute in f32: what is finite there too.
+    if (value as f32).is_finite() && value >= 0.0 {
+        return Ok(());
+    }
+    Err(format!("{name} must be finite and not negative, found {value}"))
+}
+
+/// Refuses a learning rate that is negative, NaN or infinite.
+pub(crate) fn check_learning_rate(lr: f64) -> std::result::Result<(), String> {
+    check_not_negative("the learning rate", lr)
+}
+
+#[cfg(test)]
+mod tests;
