@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import platform
 import statistics
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,6 +72,40 @@ def report(
     return 1 if any(row.passed is False for row in measured) else 0
 
 
+def each_alone(script: str, models: Sequence[str], given: argparse.Namespace) -> int:
+    """Runs the program for each model in a process of its own; the JSON has the rows of all.
+
+    The modules of the examples share names, and what one run leaves in memory must not slow the next.
+    """
+    taken = [argument for argument in without(sys.argv[1:], "--model", "--json")]
+    rows: list[dict[str, Any]] = []
+    status = 0
+    with tempfile.TemporaryDirectory() as folder:
+        for model in models:
+            out = Path(folder) / f"{model}.json"
+            done = subprocess.run(
+                [sys.executable, script, *taken, "--model", model, "--json", str(out)], check=False
+            )
+            status = max(status, abs(done.returncode))
+            if out.exists():
+                rows += json.loads(out.read_text())
+    if given.json is not None:
+        write_json(rows, given.json)
+    return min(status, 1)
+
+
+def without(arguments: Sequence[str], *options: str) -> list[str]:
+    """The arguments without these options and their values."""
+    kept: list[str] = []
+    skipping = False
+    for argument in arguments:
+        if argument.startswith("--"):
+            skipping = argument.split("=")[0] in options
+        if not skipping:
+            kept.append(argument)
+    return kept
+
+
 def plain(row: Measured, circumstances: dict[str, Any]) -> dict[str, Any]:
     return {
         **row.figure.plain(), "spread": row.spread, "passed": row.passed,
@@ -100,6 +136,12 @@ def number(value: float) -> str:
 def median_and_spread(values: Sequence[float]) -> tuple[float, float]:
     """The median, and the largest less the smallest."""
     return statistics.median(values), max(values) - min(values)
+
+
+def median_and_quartiles(values: Sequence[float]) -> tuple[float, float]:
+    """The median, and the distance between the quartiles."""
+    first, middle, third = statistics.quantiles(values, n=4, method="inclusive")
+    return middle, third - first
 
 
 def command() -> str:

@@ -19,8 +19,8 @@ Ints = NDArray[np.int64]
 DEGREE_MIN, DEGREE_MAX = 3, 1000
 DEGREE_EXPONENT = 2.5
 """Of the power law of out-degrees: the share of nodes with degree d falls with d to this power."""
-POPULARITY = 3.0
-"""Rank u^3 of a uniform u: the first 1 % of nodes take a fifth of all edges."""
+POPULARITY = 4.0
+"""Rank u^4 of a uniform u: the first 1 % of nodes take a third of all edges."""
 SAME_CLASS = 0.8
 GENERATED_CLASSES = 16
 GENERATED_TEST = 10_000
@@ -82,7 +82,7 @@ def power_law(folder: Path, nodes: int, seed: int) -> Graph:
     within the class, so the neighbours tell it. Made in constant memory, a chunk of nodes at a time.
     """
     about = folder / "graph.json"
-    wanted = {"nodes": nodes, "seed": seed, "format": 1}
+    wanted = {"nodes": nodes, "seed": seed, "format": 2}
     if not about.exists() or json.loads(about.read_text()) != wanted:
         folder.mkdir(parents=True, exist_ok=True)
         about.unlink(missing_ok=True)

@@ -16,6 +16,8 @@ import shutil
 import sys
 import tempfile
 import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -70,66 +72,79 @@ def table_bytes(graph: Graph, dim: int) -> int:
     return rows.table_bytes((graph.nodes, dim)) + features
 
 
-def train(graph: Graph, bank: embank.Bank, given: argparse.Namespace) -> dict[str, Any]:
-    """Trains to the end; returns the accuracy on the test nodes and the way there."""
-    table = bank.table("node", dim=given.dim, optimizer=embank.Adagrad(lr=given.embedding_lr),
+@dataclass
+class Training:
+    """A model, the tables that hold its rows, and the optimizers of all else."""
+
+    model: GNN
+    tables: list[embank.Table]
+    dense_optimizer: torch.optim.Optimizer
+    row_optimizer: torch.optim.Optimizer | None
+
+    def steps(self, batches: Iterable[Batch], lookahead: int) -> Iterator[torch.Tensor]:
+        """Trains on each batch and yields its loss."""
+        if self.row_optimizer is None:
+            batches = embank.torch.LookaheadLoader(
+                batches, lambda batch: {table: batch.nodes for table in self.tables},
+                depth=lookahead,
+            )
+        for batch in batches:
+            loss = nn.functional.cross_entropy(self.model(batch), batch.labels)
+            self.dense_optimizer.zero_grad()
+            if self.row_optimizer is not None:
+                self.row_optimizer.zero_grad()
+            loss.backward()         # the table's own optimizer steps here
+            self.dense_optimizer.step()
+            if self.row_optimizer is not None:
+                self.row_optimizer.step()
+            yield loss.detach()
+
+
+def build(graph: Graph, bank: embank.Bank, given: argparse.Namespace) -> Training:
+    """The model with its rows in the bank, or in memory from the same values."""
+    nodes = bank.table("node", dim=given.dim, optimizer=embank.Adagrad(lr=given.embedding_lr),
                        initializer=embank.Normal(mean=0.0, std=given.spread), seed=given.seed)
-    tables = [table]
-    optimizer, features, width = None, None, 0
+    tables, features, width, row_optimizer = [nodes], None, 0, None
     if graph.features is not None:
         width = graph.features.shape[1]
         fixed = bank.table("feature", dim=width, optimizer=None)
         fixed.put(np.arange(graph.nodes), graph.features)
         features = embank.torch.Embedding(fixed)
         tables.append(fixed)
+    embeddings = embank.torch.Embedding(nodes)
     if given.in_memory:
-        embeddings = rows.twin(table, graph.nodes)
-        optimizer = rows.twin_optimizer([embeddings], given.embedding_lr)
+        embeddings = rows.twin(nodes, graph.nodes)
+        row_optimizer = rows.twin_optimizer([embeddings], given.embedding_lr)
         if graph.features is not None:
             features = nn.Embedding.from_pretrained(torch.from_numpy(graph.features))
-    else:
-        embeddings = embank.torch.Embedding(table)
     model = GNN(given.model, embeddings, features, width, given.dim, given.hidden,
                 graph.classes, given.dropout, given.seed)
-    dense = torch.optim.Adam(model.dense_parameters(), lr=given.lr,
-                             weight_decay=given.weight_decay)
+    dense_optimizer = torch.optim.Adam(model.dense_parameters(), lr=given.lr,
+                                       weight_decay=given.weight_decay)
+    return Training(model, tables, dense_optimizer, row_optimizer)
 
-    def announce(batch: Batch) -> dict[embank.Table, torch.Tensor]:
-        return {each: batch.nodes for each in tables}
 
+def train(graph: Graph, bank: embank.Bank, given: argparse.Namespace) -> dict[str, Any]:
+    """Trains to the end; returns the accuracy on the test nodes and the way there."""
+    training = build(graph, bank, given)
     sampler = NeighbourSampler(graph, given.fanouts)
-    best, test, history, seconds, steps = -1.0, 0.0, [], 0.0, 0
+    best, test, history, seconds, samples = -1.0, 0.0, [], 0.0, 0
     for epoch in range(1, given.epochs + 1):
         rng = np.random.default_rng([given.seed, epoch])
         batches = sampler.batches(graph.train, given.batch_size, rng, shuffle=True)
-        batches = itertools.islice(batches, given.steps)
-        if not given.in_memory:
-            batches = embank.torch.LookaheadLoader(batches, announce, depth=given.lookahead)
-        started, losses = time.perf_counter(), []
-        for batch in batches:
-            loss = nn.functional.cross_entropy(model(batch), batch.labels)
-            dense.zero_grad()
-            if optimizer is not None:
-                optimizer.zero_grad()
-            loss.backward()         # the table's own optimizer steps here
-            dense.step()
-            if optimizer is not None:
-                optimizer.step()
-            losses.append(loss.detach())
+        started = time.perf_counter()
+        losses = list(training.steps(itertools.islice(batches, given.steps), given.lookahead))
         seconds += time.perf_counter() - started
-        steps += len(losses)
+        samples += min(len(losses) * given.batch_size, len(graph.train))
         if epoch % given.evaluate_every == 0 or epoch == given.epochs:
-            valid = accuracy(model, graph, graph.valid)
+            valid = accuracy(training.model, graph, graph.valid)
             if valid > best:
-                best, test = valid, accuracy(model, graph, graph.test)
-            loss_mean = float(torch.stack(losses).mean())
-            print(f"epoch {epoch}: loss {loss_mean:.4f}, valid accuracy {valid:.4f}, "
-                  f"{seconds:.1f} s", flush=True)
-            history.append({"epoch": epoch, "loss": loss_mean, "seconds": seconds,
-                            "metric": valid})
-    seeds = min(len(graph.train), given.batch_size * (given.steps or len(graph.train)))
-    return {"metric": test, "history": history,
-            "samples_per_second": given.epochs * seeds / seconds}
+                best, test = valid, accuracy(training.model, graph, graph.test)
+            loss = float(torch.stack(losses).mean())
+            print(f"epoch {epoch}: loss {loss:.4f}, valid accuracy {valid:.4f}, {seconds:.1f} s",
+                  flush=True)
+            history.append({"epoch": epoch, "loss": loss, "seconds": seconds, "metric": valid})
+    return {"metric": test, "history": history, "samples_per_second": samples / seconds}
 
 
 @torch.no_grad()

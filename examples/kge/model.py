@@ -27,7 +27,10 @@ class DistMult(nn.Module):
         self.regularization = regularization
 
     def forward(self, batch: Batch) -> Tensor:
-        rows, relation = self.entities(batch.entities), self.relations(batch.relations)
+        return self.loss(self.entities(batch.entities), self.relations(batch.relations), batch)
+
+    def loss(self, rows: Tensor, relation: Tensor, batch: Batch) -> Tensor:
+        """The same from the rows of `batch.entities` (m, dim) and `batch.relations` (B, dim)."""
         head, tail = rows[batch.heads], rows[batch.tails]
         scores = self.query(head, relation) @ rows[batch.candidates].T
         norm = sum(self.magnitude(part).pow(3).sum() for part in (head, relation, tail))

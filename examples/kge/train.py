@@ -15,7 +15,8 @@ import shutil
 import sys
 import tempfile
 import time
-from dataclasses import asdict
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ import torch  # noqa: E402
 import embank  # noqa: E402
 import embank.torch  # noqa: E402
 import rows  # noqa: E402
-from model import MODELS  # noqa: E402
+from model import MODELS, DistMult  # noqa: E402
 from ranking import rank  # noqa: E402
 from triples import Batch, KnowledgeGraph  # noqa: E402
 
@@ -54,8 +55,33 @@ def main() -> int:
     return 0
 
 
-def train(graph: KnowledgeGraph, bank: embank.Bank, given: argparse.Namespace) -> dict[str, Any]:
-    """Trains to the end; returns the ranking of the test triples and the way there."""
+@dataclass
+class Training:
+    """A model, the tables that hold its rows, and what steps those that are in memory."""
+
+    model: DistMult
+    tables: list[embank.Table]
+    optimizer: torch.optim.Optimizer | None
+
+    def steps(self, batches: Iterable[Batch], lookahead: int) -> Iterator[torch.Tensor]:
+        """Trains on each batch and yields its loss."""
+        if self.optimizer is None:
+            entities, _ = self.tables
+            batches = embank.torch.LookaheadLoader(
+                batches, lambda batch: {entities: batch.entities}, depth=lookahead
+            )
+        for batch in batches:
+            loss = self.model(batch)
+            if self.optimizer is not None:
+                self.optimizer.zero_grad()
+            loss.backward()             # the tables' own optimizer steps here
+            if self.optimizer is not None:
+                self.optimizer.step()
+            yield loss.detach()
+
+
+def build(graph: KnowledgeGraph, bank: embank.Bank, given: argparse.Namespace) -> Training:
+    """The model with its rows in the bank, or in memory from the same values."""
     tables = [
         bank.table(name, dim=given.dim, optimizer=embank.Adagrad(lr=given.lr),
                    initializer=embank.Normal(mean=0.0, std=1e-2), seed=given.seed)
@@ -68,34 +94,26 @@ def train(graph: KnowledgeGraph, bank: embank.Bank, given: argparse.Namespace) -
         optimizer = rows.twin_optimizer(embeddings, given.lr)
     else:
         embeddings = [embank.torch.Embedding(table) for table in tables]
-    model = MODELS[given.model](*embeddings, given.regularization)
+    return Training(MODELS[given.model](*embeddings, given.regularization), tables, optimizer)
 
-    def announce(batch: Batch) -> dict[embank.Table, torch.Tensor]:
-        return {tables[0]: batch.entities}
 
+def train(graph: KnowledgeGraph, bank: embank.Bank, given: argparse.Namespace) -> dict[str, Any]:
+    """Trains to the end; returns the ranking of the test triples and the way there."""
+    training = build(graph, bank, given)
     known, history, seconds = graph.known_tails(), [], 0.0
     for epoch in range(1, given.epochs + 1):
         batches = graph.batches(given.batch_size, given.negatives, given.seed, epoch)
-        if not given.in_memory:
-            batches = embank.torch.LookaheadLoader(batches, announce, depth=given.lookahead)
-        started, losses = time.perf_counter(), []
-        for batch in batches:
-            loss = model(batch)
-            if optimizer is not None:
-                optimizer.zero_grad()
-            loss.backward()             # the tables' own optimizer steps here
-            if optimizer is not None:
-                optimizer.step()
-            losses.append(loss.detach())
+        started = time.perf_counter()
+        losses = list(training.steps(batches, given.lookahead))
         seconds += time.perf_counter() - started
         if epoch % given.evaluate_every == 0 or epoch == given.epochs:
-            valid = rank(model, graph.valid, known, graph.entities)
-            loss_mean = float(torch.stack(losses).mean())
-            print(f"epoch {epoch}: loss {loss_mean:.4f}, valid MRR {valid.mrr:.4f}, "
-                  f"{seconds:.1f} s", flush=True)
-            history.append({"epoch": epoch, "loss": loss_mean, "seconds": seconds,
+            valid = rank(training.model, graph.valid, known, graph.entities)
+            loss = float(torch.stack(losses).mean())
+            print(f"epoch {epoch}: loss {loss:.4f}, valid MRR {valid.mrr:.4f}, {seconds:.1f} s",
+                  flush=True)
+            history.append({"epoch": epoch, "loss": loss, "seconds": seconds,
                             "metric": valid.mrr})
-    test = rank(model, graph.test, known, graph.entities)
+    test = rank(training.model, graph.test, known, graph.entities)
     return {"test": asdict(test), "metric": test.mrr, "history": history,
             "samples_per_second": given.epochs * len(graph.train) / seconds}
 

@@ -65,10 +65,10 @@ pub(crate) enum Measurement {
     /// kill -9 of a writer at random and at chosen moments: every row after it, against an oracle
     #[command(disable_help_flag = true)]
     StoreKills(PassedOn),
-    /// MovieLens-100K: AUC beside in-memory torch over three seeds, at a quarter of the table's bytes
+    /// Six models on real data beside in-memory torch, at a quarter of the tables: `training quality`
     #[command(disable_help_flag = true)]
     Quality(PassedOn),
-    /// Criteo-format training: samples/s in memory, out of core, with Lookahead and without
+    /// Training: quality, speed, staleness, lookahead, optimizers, python; without a name, clicks
     #[command(disable_help_flag = true)]
     Training(PassedOn),
     /// Resident memory against the budget, at tables of 1x, 4x and 16x the budget

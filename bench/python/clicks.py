@@ -1,0 +1,212 @@
+"""What does training out of core cost, and what does Lookahead give back?
+
+Criteo-format rows, tables of at least 4 times the budget, in two configurations:
+
+  model   a model of ordinary size: most of the time goes into its matrix products. Out of core
+          with Lookahead must reach 0.80 of the samples/s of the same run fully in memory.
+  disk    a tiny model and small batches: every batch waits for 26 short bursts of reads, far
+          from filling the disk's queue, so the disk is the bottleneck. Lookahead, which reads
+          for many batches at once, must reach 1.3 times the run without it.
+
+The variants train in turns, an interval of some batches each, round and round, and each interval is
+compared with the same one of the others: seconds apart, on the same batches, so that a machine whose
+speed changes from minute to minute meets all of them. A turn ends when what was announced has come
+in. Medians over all intervals but the first fifth of a run are shown, with the distance between
+their quartiles. All banks must end with the same AUC, whatever their budget, and in-memory torch,
+which rounds in another order, with nearly the same.
+--quick takes a third of the rows, once, and only shows the ratios: small tables in a small budget
+leave no room to look ahead.
+
+The device of the banks and its notes (reads that the kernel's cache may answer, say) are printed
+and stand in the JSON; with notes, the gain of the disk configuration is marked invalid and fails.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+
+import measure
+import torch
+from experiments import (
+    CriteoOptions,
+    criteo_data,
+    criteo_experiment,
+    criteo_variants,
+    quarter_budget,
+)
+from figures import Figure, mebibytes
+from measure import Measured, median_and_quartiles
+from train import TrainOptions
+from variant import WARM_UP_SHARE, Experiment, Outcome, Variant, run_variant
+
+IN_MEMORY_SHARE_MIN = 0.80
+LOOKAHEAD_GAIN_MIN = 1.3
+BANKS_DIFFERENCE_MAX = 1e-9
+TORCH_DIFFERENCE_MAX = 1e-3
+RUNS = 3
+INTERVAL_STEPS = 20
+CONFIGURATIONS = {
+    "model": CriteoOptions(),
+    "disk": CriteoOptions(
+        rows=300_000, batch_size=256, bottom=(64,), top=(64,), lookahead=8
+    ),
+}
+
+
+@dataclass
+class Rates:
+    """Samples/s of every interval of one variant, the AUCs that it ended with, and the device."""
+
+    samples_per_second: list[float] = field(default_factory=list)
+    aucs: list[float] = field(default_factory=list)
+    devices: set[str] = field(default_factory=set)
+    device_notes: set[str] = field(default_factory=set)
+
+
+class Turns:
+    """Lets one of several threads at a time go on, round and round."""
+
+    def __init__(self, threads: int) -> None:
+        self._waiting = list(range(threads))
+        self._changed = threading.Condition()
+
+    def run(self, number: int, work: Callable[[Callable[[], None]], Outcome]) -> Outcome:
+        """Does `work` while it is this thread's turn; what `work` is given ends the turn."""
+        try:
+            self._await(number)
+            return work(lambda: self._end(number))
+        finally:
+            with self._changed:
+                self._waiting.remove(number)
+                self._changed.notify_all()
+
+    def _await(self, number: int) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting[0] == number)
+
+    def _end(self, number: int) -> None:
+        with self._changed:
+            self._waiting.append(self._waiting.pop(0))
+            self._changed.notify_all()
+        self._await(number)
+
+
+def main() -> int:
+    options = measure.parser(__doc__)
+    options.add_argument("--runs", type=int, help=f"of each variant (default {RUNS}, quick 1)")
+    options.add_argument("--only", choices=tuple(CONFIGURATIONS))
+    given = options.parse_args()
+    torch.set_num_threads(given.threads)
+    runs = given.runs or (1 if given.quick else RUNS)
+    rows: list[Measured] = []
+    devices: set[str] = set()
+    notes: set[str] = set()
+    for name, configuration in CONFIGURATIONS.items():
+        if given.only not in (None, name):
+            continue
+        if given.quick:
+            configuration = replace(configuration, rows=configuration.rows // 3)
+        data = criteo_data(None, measure.DATA, configuration)
+        experiment = replace(
+            criteo_experiment(data, configuration, given.device),
+            train=TrainOptions(sample_every=INTERVAL_STEPS),
+        )
+        print(f"{name}: tables {mebibytes(experiment.table_bytes)}, "
+              f"budget {mebibytes(quarter_budget(experiment))}", flush=True)
+        measured = rates(name, experiment, configuration.lookahead, runs)
+        devices |= set().union(*(seen.devices for seen in measured.values()))
+        notes |= set().union(*(seen.device_notes for seen in measured.values()))
+        rows += judge(name, measured, asked=not given.quick)
+    circumstances = {"device": ", ".join(sorted(devices)), "device_notes": sorted(notes)}
+    return measure.report(rows, given, circumstances)
+
+
+def rates(name: str, experiment: Experiment, lookahead: int, runs: int) -> dict[str, Rates]:
+    """Runs all variants beside each other, in turns, `runs` times."""
+    variants = criteo_variants(experiment, quarter_budget(experiment), lookahead)
+    measured = {variant.name: Rates() for variant in variants}
+    for number in range(runs):
+        for variant, outcome in zip(variants, in_turns(experiment, variants)):
+            seen = measured[variant.name]
+            intervals = interval_rates(outcome)
+            seen.samples_per_second += intervals
+            seen.aucs.append(outcome.auc)
+            if variant.budget_bytes is not None:
+                seen.devices.add(outcome.device)
+                seen.device_notes.update(outcome.device_notes)
+            print(f"  {name}, run {number + 1}: {variant.name}: "
+                  f"{statistics.median(intervals):,.0f} samples/s", flush=True)
+    return measured
+
+
+def in_turns(experiment: Experiment, variants: Sequence[Variant]) -> list[Outcome]:
+    turns = Turns(len(variants))
+
+    def train(number: int) -> Outcome:
+        def work(end_of_turn: Callable[[], None]) -> Outcome:
+            options = replace(experiment.train, between=end_of_turn)
+            return run_variant(replace(experiment, train=options), variants[number],
+                               measure.SCRATCH / "training", False)
+
+        return turns.run(number, work)
+
+    with ThreadPoolExecutor(len(variants)) as threads:
+        return list(threads.map(train, range(len(variants))))
+
+
+def interval_rates(outcome: Outcome) -> list[float]:
+    """Samples/s of each whole interval after the warm-up; the last one may be shorter."""
+    history = outcome.history[:-1]
+    ends = [int(sample["samples"]) for sample in history]
+    counts = [end - begin for begin, end in zip([0, *ends], ends)]
+    rates = [count / float(sample["seconds"]) for count, sample in zip(counts, history)]
+    return rates[int(len(rates) * WARM_UP_SHARE):]
+
+
+def compared(rates: Rates, against: Rates) -> tuple[float, float]:
+    """The median of the intervals' ratios, and the distance between their quartiles."""
+    pairs = zip(rates.samples_per_second, against.samples_per_second)
+    return median_and_quartiles([one / other for one, other in pairs])
+
+
+def judge(name: str, measured: dict[str, Rates], asked: bool) -> list[Measured]:
+    """The rows of one configuration; what is asked, if so, differs between the two."""
+    medians = {variant: median_and_quartiles(seen.samples_per_second)
+               for variant, seen in measured.items()}
+    torch_rate = next(iter(medians.values()))[0]
+    rows = [
+        Measured(Figure(f"{name}: {variant}", middle, "samples/s", "torch", torch_rate), spread)
+        for variant, (middle, spread) in medians.items()
+    ]
+    _, in_memory, without, ahead = measured.values()
+    to_memory, to_memory_spread = compared(ahead, in_memory)
+    to_none, to_none_spread = compared(ahead, without)
+    torch_run, *banks = measured.values()
+    bank_aucs = [auc for seen in banks for auc in seen.aucs]
+    between_banks = max(bank_aucs) - min(bank_aucs)
+    to_torch = max(abs(bank - auc) for bank in bank_aucs for auc in torch_run.aucs)
+    invalid = name == "disk" and any(seen.device_notes for seen in banks)
+    share = to_memory >= IN_MEMORY_SHARE_MIN if asked and name == "model" else None
+    gain = None
+    if asked and name == "disk":
+        gain = not invalid and to_none >= LOOKAHEAD_GAIN_MIN
+    return [
+        *rows,
+        Measured(Figure(f"{name}: lookahead against in memory", to_memory, "x"),
+                 to_memory_spread, passed=share),
+        Measured(Figure(f"{name}: lookahead against none", to_none, "x"),
+                 to_none_spread, passed=gain, invalid=invalid),
+        Measured(Figure(f"{name}: auc, difference between banks", between_banks, ""),
+                 passed=between_banks <= BANKS_DIFFERENCE_MAX),
+        Measured(Figure(f"{name}: auc, difference to torch", to_torch, ""),
+                 passed=to_torch <= TORCH_DIFFERENCE_MAX),
+    ]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,82 @@
+"""What does Lookahead give, at which size of the buffer?
+
+For a model of each family, on the generated data of `speed`: samples/s with Lookahead and without, under budgets from
+1/16 of the tables' bytes to all that they need, in turns. Asked: at a quarter of the tables, and where the run without
+Lookahead falls below 0.7 of the one with all rows in memory, Lookahead is faster; and at no size does it cost more than
+a tenth. --plot DIR draws both against the size. --quick takes dlrm-disk, three sizes and few turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+import measure
+import torch
+from figures import Figure
+from measure import Measured, median_and_quartiles
+from speed import DISK_BOUND_SHARE, LOOKAHEAD, LOOKAHEAD_SMALL, compared, in_turns
+from workloads import MEBI, NAMES, ROOMY, Rows, workload
+
+DEFAULT = ("dlrm-disk", "distmult-disk", "graphsage-disk")
+SHARES = (1 / 16, 1 / 8, 1 / 4, 1 / 2, ROOMY)
+SHARES_QUICK = (1 / 8, 1 / 4, ROOMY)
+TURNS, TURNS_QUICK = 6, 4
+COST_MAX = 0.10
+BUDGET_BYTES_MIN = 4 * MEBI
+
+
+def main() -> int:
+    options = measure.parser(__doc__)
+    add = options.add_argument
+    add("--model", choices=NAMES, nargs="+", help=f"default: {' '.join(DEFAULT)}")
+    add("--nodes", type=int, default=500_000, help="of the power-law graph")
+    add("--turns", type=int, help=f"at every size (default {TURNS}, quick {TURNS_QUICK})")
+    add("--plot", type=Path, metavar="DIR")
+    given = options.parse_args()
+    torch.set_num_threads(given.threads)
+    models = given.model or (["dlrm-disk"] if given.quick else DEFAULT)
+    if len(models) > 1:
+        return measure.each_alone(__file__, models, given)
+    return measure.report(sizes(models[0], given), given, {"nodes": given.nodes})
+
+
+def sizes(name: str, given: argparse.Namespace) -> list[Measured]:
+    """Each size of the buffer, from the largest down, without Lookahead and with it."""
+    work = workload(name, given)
+    lookahead = LOOKAHEAD_SMALL if name.endswith("-disk") else LOOKAHEAD
+    turns = given.turns or (TURNS_QUICK if given.quick else TURNS)
+    shares = sorted(SHARES_QUICK if given.quick else SHARES, reverse=True)
+    rows: list[Measured] = []
+    without_rates: list[float] = []
+    ahead_rates: list[float] = []
+    for share in shares:
+        budget = max(BUDGET_BYTES_MIN, int(work.table_bytes * share))
+        label = "all" if share == ROOMY else f"1/{round(1 / share)}"
+        variants = [Rows("without Lookahead", "embank", budget),
+                    Rows("with Lookahead", "embank", budget, lookahead)]
+        without, ahead = in_turns(work, variants, f"{name} {label}".replace("/", "-"), turns)
+        for one, rates in ((without, without_rates), (ahead, ahead_rates)):
+            rate, spread = median_and_quartiles(one.steady())
+            rates.append(rate)
+            rows.append(Measured(
+                Figure(f"{name}, buffer {label}: {one.run.rows.name}", rate, "samples/s"), spread
+            ))
+        gain, spread = compared(ahead, without)
+        disk_bound = without_rates[-1] < DISK_BOUND_SHARE * without_rates[0]
+        least = 1.0 if disk_bound and share == 1 / 4 else 1.0 - COST_MAX
+        rows.append(Measured(Figure(f"{name}, buffer {label}: gain", gain, "x"), spread,
+                             passed=None if given.quick else gain >= least))
+    if given.plot is not None:
+        from plots import sweep
+
+        places = ["all" if share == ROOMY else f"1/{round(1 / share)}" for share in shares]
+        sweep(given.plot / f"lookahead-{name}.svg", f"{name}: Lookahead on and off",
+              "buffer, as a share of the tables", "samples/s", places[::-1],
+              {"with Lookahead": ahead_rates[::-1], "without": without_rates[::-1]})
+    return rows
+
+
+if __name__ == "__main__":
+    sys.exit(main())

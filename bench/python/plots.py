@@ -1,0 +1,68 @@
+"""The figures of the evaluation as SVG files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+from matplotlib import pyplot  # noqa: E402
+
+SIZE = (6.0, 3.6)
+COLOURS = {"torch in memory": "tab:gray", "Embank": "tab:blue"}
+
+
+def figure(title: str, x: str, y: str) -> Any:
+    matplotlib.rcParams.update({"svg.hashsalt": "embank", "font.size": 9})
+    made, axes = pyplot.subplots(figsize=SIZE, layout="constrained")
+    axes.set(title=title, xlabel=x, ylabel=y)
+    axes.grid(alpha=0.3)
+    return made, axes
+
+
+def save(made: Any, path: Path) -> None:
+    """Without the date, so that equal figures are equal files."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    made.savefig(path, metadata={"Date": None})
+    pyplot.close(made)
+    print(f"plot: {path}")
+
+
+def convergence(
+    path: Path, model: str, metric: str, runs: Sequence[tuple[dict[str, Any], dict[str, Any]]]
+) -> None:
+    """The metric on the validation data against the epoch; a pair (memory, bank) a seed."""
+    made, axes = figure(f"{model}: in memory and out of core", "epoch", f"validation {metric}")
+    for number, pair in enumerate(runs):
+        for outcome, (name, colour), style in zip(pair, COLOURS.items(), ("-", "--")):
+            epochs = [entry["epoch"] for entry in outcome["history"]]
+            values = [entry["metric"] for entry in outcome["history"]]
+            axes.plot(epochs, values, style, color=colour, label=name if number == 0 else None,
+                      linewidth=2.5 if style == "-" else 1.2)
+    axes.legend()
+    save(made, path)
+
+
+def sweep(
+    path: Path, title: str, x: str, y: str, places: Sequence[str],
+    lines: dict[str, Sequence[float]], quality: tuple[str, Sequence[float], float] | None = None,
+) -> None:
+    """Lines over named places; `quality` is a second axis: its name, values, and reference."""
+    made, axes = figure(title, x, y)
+    at = range(len(places))
+    axes.set_xticks(list(at), list(places))
+    for name, values in lines.items():
+        axes.plot(at, values, "o-", label=name, markersize=4)
+    axes.set_ylim(bottom=0)
+    if quality is not None:
+        name, values, reference = quality
+        second = axes.twinx()
+        second.plot(at, values, "s--", color="tab:red", label=name, markersize=4)
+        second.axhline(reference, color="tab:gray", linewidth=1, label=f"{name}, one thread")
+        second.set_ylabel(name)
+        second.legend(loc="lower right")
+    axes.legend(loc="lower left" if quality is not None else "best")
+    save(made, path)

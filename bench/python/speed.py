@@ -1,0 +1,170 @@
+"""How fast do the families train out of core, beside memory and beside RocksDB?
+
+Tables of four times the budget, for a model of each family on generated data:
+
+  dlrm, dcn             clicks in Criteo format, the MLPs of DLRM's reference configuration
+  distmult, complex     triples over 300,000 entities, 128 floats, batches of 4,000
+  graphsage, gat        neighbour sampling on a power-law graph (--nodes, 500,000 by default), 512 hidden units
+
+and each with "-disk" behind its name: small batches, little work for each row that is read.
+
+Variants: torch in memory, Embank with room for every row, Embank out of core, the same with Lookahead, and
+RocksDB with the same budget and the same loop. They train in turns of some batches, round and round, and each
+turn is compared with the same one of the others. Medians over all turns but the first fifth are shown, with the
+distance between their quartiles.
+
+Asked: with Lookahead at least 0.85 of Embank in memory, for each that is not "-disk"; and at least 3 times RocksDB for
+each that is, if the disk is indeed its bottleneck (out of core without Lookahead below 0.7 of memory; else the
+figure is invalid). All variants must learn the same.
+--quick takes dlrm-disk alone with few turns, and asks nothing of the ratios.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import time
+from dataclasses import dataclass, field
+
+import measure
+import torch
+from figures import Figure, mebibytes
+from measure import Measured, median_and_quartiles
+from workloads import MEBI, NAMES, ROOMY, Rows, Run, Workload, workload
+
+DEFAULT = ("dlrm", "dlrm-disk", "distmult", "distmult-disk", "gat", "graphsage-disk")
+IN_MEMORY_SHARE_MIN = 0.85
+ROCKSDB_RATIO_MIN = 3.0
+DISK_BOUND_SHARE = 0.7
+LOSS_DIFFERENCE_MAX = 5e-3
+TURNS, TURNS_QUICK = 12, 5
+TURN_SECONDS = 0.4
+"""Of the first run; the number of steps of a turn follows from it."""
+STEPS_MIN = 4
+WARM_UP_STEPS = 5
+WARM_UP_SHARE = 0.2
+LOOKAHEAD, LOOKAHEAD_SMALL = 3, 8
+"""Batches announced; the second where batches are small."""
+
+
+@dataclass
+class Turns:
+    """What a run did: samples/s of every turn, and its losses."""
+
+    run: Run
+    rates: list[float] = field(default_factory=list)
+    losses: list[torch.Tensor] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def take(self, steps: int, batch: int) -> None:
+        """Trains for some steps and waits for what was announced; all of that counts."""
+        started = time.perf_counter()
+        self.losses += [next(self.run.steps) for _ in range(steps)]
+        self.run.settle()
+        self.rates.append(steps * batch / (time.perf_counter() - started))
+        self.run.rest()
+
+    def steady(self) -> list[float]:
+        return self.rates[int(len(self.rates) * WARM_UP_SHARE) :]
+
+    def loss(self) -> float:
+        return float(torch.stack(self.losses).mean())
+
+
+def main() -> int:
+    given = parser(__doc__).parse_args()
+    torch.set_num_threads(given.threads)
+    models = given.model or (["dlrm-disk"] if given.quick else DEFAULT)
+    if len(models) > 1:
+        return measure.each_alone(__file__, models, given)
+    rows = measured(models[0], given)
+    return measure.report(rows, given, {"nodes": given.nodes})
+
+
+def parser(about: str | None) -> argparse.ArgumentParser:
+    options = measure.parser(about or "")
+    add = options.add_argument
+    add("--model", choices=NAMES, nargs="+", help=f"default: {' '.join(DEFAULT)}")
+    add("--nodes", type=int, default=500_000, help="of the power-law graph")
+    add("--turns", type=int, help=f"default {TURNS}, quick {TURNS_QUICK}")
+    return options
+
+
+def measured(name: str, given: argparse.Namespace) -> list[Measured]:
+    """All variants of one model, in turns."""
+    work = workload(name, given)
+    budget = work.table_bytes // 4
+    lookahead = LOOKAHEAD_SMALL if name.endswith("-disk") else LOOKAHEAD
+    variants = [
+        Rows("torch in memory", "torch"),
+        Rows("Embank in memory", "embank", max(64 * MEBI, ROOMY * work.table_bytes)),
+        Rows("Embank out of core", "embank", budget),
+        Rows("Embank with Lookahead", "embank", budget, lookahead),
+        Rows("RocksDB", "rocksdb", budget),
+    ]
+    print(f"{name}: tables {mebibytes(work.table_bytes)}, budget {mebibytes(budget)}", flush=True)
+    turns = given.turns or (TURNS_QUICK if given.quick else TURNS)
+    seen = in_turns(work, variants, name, turns)
+    return judge(name, seen, asked=not given.quick)
+
+
+def in_turns(work: Workload, variants: list[Rows], name: str, turns: int) -> list[Turns]:
+    """Lets the variants train beside each other, `turns` times round."""
+    folder = measure.SCRATCH / "speed" / name
+    shutil.rmtree(folder, ignore_errors=True)
+    seen = []
+    for number, variant in enumerate(variants):
+        seen.append(Turns(work.start(variant, folder / str(number))))
+        seen[-1].run.rest()
+    for one in seen:
+        one.take(WARM_UP_STEPS, work.batch)
+    steps = max(STEPS_MIN, round(TURN_SECONDS * seen[0].rates[-1] / work.batch))
+    steps = min(steps, (work.steps_max - WARM_UP_STEPS) // turns)
+    for one in seen:
+        one.rates.clear()
+    for _ in range(turns):
+        for one in seen:
+            one.take(steps, work.batch)
+    for one in seen:
+        one.notes = one.run.notes
+        one.run.bank.close()
+    shutil.rmtree(folder)
+    print(f"  {turns} turns of {steps} steps of {work.batch} samples", flush=True)
+    return seen
+
+
+def judge(name: str, seen: list[Turns], asked: bool) -> list[Measured]:
+    torch_run, in_memory, without, ahead, rocks = seen
+    rows = []
+    for one in seen:
+        rate, spread = median_and_quartiles(one.steady())
+        rows.append(Measured(Figure(f"{name}: {one.run.rows.name}", rate, "samples/s"), spread))
+    notes = [note for one in seen for note in one.notes]
+    share, share_spread = compared(ahead, in_memory)
+    bound, bound_spread = compared(without, in_memory)
+    ratio, ratio_spread = compared(ahead, rocks)
+    disk, disk_bound = name.endswith("-disk"), bound < DISK_BOUND_SHARE
+    losses = [one.loss() for one in seen]
+    apart = max(losses) / min(losses) - 1.0
+    return [
+        *rows,
+        Measured(Figure(f"{name}: out of core against in memory", bound, "x"), bound_spread),
+        Measured(Figure(f"{name}: lookahead against in memory", share, "x"), share_spread,
+                 passed=share >= IN_MEMORY_SHARE_MIN if asked and not disk else None),
+        Measured(Figure(f"{name}: lookahead against RocksDB", ratio, "x"), ratio_spread,
+                 passed=disk_bound and not notes and ratio >= ROCKSDB_RATIO_MIN
+                 if asked and disk else None,
+                 invalid=disk and (bool(notes) or not disk_bound)),
+        Measured(Figure(f"{name}: losses apart, relative", apart, ""),
+                 passed=apart <= LOSS_DIFFERENCE_MAX),
+    ]
+
+
+def compared(one: Turns, other: Turns) -> tuple[float, float]:
+    """The median of the turns' ratios, and the distance between their quartiles."""
+    return median_and_quartiles([a / b for a, b in zip(one.steady(), other.steady())])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,243 @@
+"""The three families at sizes that say something of speed: their tables, and one run on some rows.
+
+A run is an iterator of training steps, so that several can take turns on the same batches. The steps are
+those of the examples; only what holds the rows differs. All tables are filled beforehand: a table that
+is still growing is smaller than its name says.
+"""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import measure
+import numpy as np
+import rows as example_rows
+import torch
+
+import embank
+
+Kind = Literal["torch", "embank", "rocksdb"]
+MEBI = 1 << 20
+ROOMY = 4
+"""A budget of this many times the tables holds every row, its header and the index."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What holds the rows: tensors, or a store with a budget. `lookahead` is in batches."""
+
+    name: str
+    kind: Kind
+    budget_bytes: int = 0
+    lookahead: int = 0
+
+
+@dataclass
+class Run:
+    """One model in training. `steps` yields the loss of each batch that it has trained on."""
+
+    rows: Rows
+    steps: Iterator[torch.Tensor]
+    bank: Any
+
+    @property
+    def notes(self) -> list[str]:
+        """Why io_uring or direct I/O is not in use."""
+        return list(self.bank.stats()["device_notes"]) if self.rows.kind == "embank" else []
+
+    def settle(self) -> None:
+        """Waits for what was announced: nothing goes on while others have their turn."""
+        if self.rows.kind == "embank" and not self.bank.wait_lookahead():
+            raise TimeoutError("what was announced has not come in within a minute")
+
+    def rest(self) -> None:
+        """Waits, outside of the time of a turn, for what a store does in the background."""
+        if self.rows.kind == "rocksdb":
+            self.bank.settle()
+
+
+class Workload:
+    """A model of a family on generated data.
+
+    `batch` samples a step, `table_bytes` of all rows in memory, `steps_max` as far as the data reach.
+    """
+
+    batch: int
+    table_bytes: int
+    steps_max: int = sys.maxsize
+
+    def __init__(self, given: Any) -> None:
+        self.device = given.device
+
+    def start(self, rows: Rows, folder: Path) -> Run:
+        """Opens what holds the rows, fills it, and returns the run from its first step."""
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        if rows.kind == "rocksdb":
+            from rocks import RocksBank
+
+            bank: Any = RocksBank(folder, rows.budget_bytes)
+        else:
+            budget = rows.budget_bytes or 16 * MEBI
+            bank = embank.Bank(folder, memory_budget=budget, device=self.device)
+        return Run(rows, self.steps(rows, bank), bank)
+
+    def steps(self, rows: Rows, bank: Any) -> Iterator[torch.Tensor]:
+        raise NotImplementedError
+
+
+def fill(table: Any, count: int) -> None:
+    """Writes the initial value of every row, in random order."""
+    order = np.random.default_rng(0).permutation(count)
+    for begin in range(0, count, example_rows.CHUNK_ROWS):
+        keys = order[begin : begin + example_rows.CHUNK_ROWS]
+        table.put(keys, table.initial(keys))
+
+
+class Clicks(Workload):
+    """The click model on Criteo-format rows; `disk` is small, with small batches."""
+
+    def __init__(self, given: Any, model: str, disk: bool) -> None:
+        super().__init__(given)
+        family("dlrm")
+        from experiments import CriteoOptions, criteo_data, criteo_experiment
+
+        options = CriteoOptions(model=model)
+        if disk:
+            options = CriteoOptions(
+                rows=300_000, batch_size=256, bottom=(64,), top=(64,), model=model
+            )
+        self.data = criteo_data(None, measure.DATA, options)
+        self.experiment = criteo_experiment(self.data, options, given.device)
+        self.batch, self.table_bytes = options.batch_size, self.experiment.table_bytes
+        self.steps_max = self.experiment.order.steps
+        self.numbered = self.data.numbered()
+
+    def steps(self, rows: Rows, bank: Any) -> Iterator[torch.Tensor]:
+        from embeddings import embank_bags, fill as fill_tables, torch_bags, torch_optimizer
+        from model import ClickModel
+        from train import TrainOptions, Trainer
+
+        experiment, in_memory = self.experiment, rows.kind == "torch"
+        tables = experiment.tables.open(bank, self.data)
+        optimizer = None
+        if in_memory:
+            bags = torch_bags(tables, self.data)
+            optimizer = torch_optimizer(bags, experiment.tables)
+        else:
+            bags = embank_bags(tables, self.data)
+            fill_tables(tables, self.data)
+        trainer = Trainer(
+            ClickModel(experiment.shape, bags, experiment.seed),
+            self.numbered if in_memory else self.data, experiment.order,
+            TrainOptions(lookahead=rows.lookahead), rows.name, None if in_memory else bank,
+            [] if in_memory else tables, optimizer,
+        )
+        return map(trainer.train_step, trainer.batches())
+
+
+class Triples(Workload):
+    """Knowledge graph embeddings over 300,000 entities, some far more frequent than others.
+
+    The tails of a batch are the negatives of its other triples, so work grows with the square of the
+    batch and reads do not: `disk` is a small batch.
+    """
+
+    ENTITIES, RELATIONS, TRIPLES, DIM = 300_000, 20, 1_000_000, 128
+
+    def __init__(self, given: Any, model: str, disk: bool) -> None:
+        super().__init__(given)
+        self.train = family("kge")
+        from triples import KnowledgeGraph
+
+        rng = np.random.default_rng(1)
+        ends = (self.ENTITIES * rng.random((self.TRIPLES, 2)) ** 3).astype(np.int64)
+        relation = rng.integers(0, self.RELATIONS, (self.TRIPLES, 1))
+        triples = np.concatenate([ends[:, :1], relation, ends[:, 1:]], axis=1)
+        none = triples[:0]
+        self.graph = KnowledgeGraph(self.ENTITIES, self.RELATIONS, triples, none, none)
+        self.given = self.train.parser().parse_args(
+            ["--model", model, "--dim", str(self.DIM), "--negatives", "1000",
+             "--batch-size", "500" if disk else "4000"]
+        )
+        self.batch = self.given.batch_size
+        self.table_bytes = example_rows.table_bytes(
+            (self.ENTITIES, self.DIM), (self.RELATIONS, self.DIM)
+        )
+
+    def steps(self, rows: Rows, bank: Any) -> Iterator[torch.Tensor]:
+        self.given.in_memory = rows.kind == "torch"
+        training = self.train.build(self.graph, bank, self.given)
+        if rows.kind != "torch":
+            fill(training.tables[0], self.ENTITIES)
+            fill(training.tables[1], self.RELATIONS)
+        batches = itertools.chain.from_iterable(
+            self.graph.batches(self.batch, self.given.negatives, 0, epoch)
+            for epoch in itertools.count()
+        )
+        steps: Iterator[torch.Tensor] = training.steps(batches, rows.lookahead)
+        return steps
+
+
+class Neighbours(Workload):
+    """A graph neural network on a power-law graph, by neighbour sampling.
+
+    `disk` has a narrow network and small batches.
+    """
+
+    DIM = 64
+
+    def __init__(self, given: Any, model: str, disk: bool) -> None:
+        super().__init__(given)
+        self.train = family("gnn")
+        self.given = self.train.parser().parse_args([
+            "--model", model, "--graph", "powerlaw", "--nodes", str(given.nodes),
+            "--data", str(measure.DATA / f"powerlaw-{given.nodes}"), "--dim", str(self.DIM),
+            "--dropout", "0", "--embedding-lr", "0.05", "--spread", "0.1",
+            *("--batch-size 256 --hidden 64 --fanouts 10 5" if disk
+              else "--batch-size 512 --hidden 512 --fanouts 10 10").split(),
+        ])
+        self.graph = self.train.open_graph(self.given)
+        self.batch = self.given.batch_size
+        self.table_bytes = self.train.table_bytes(self.graph, self.DIM)
+
+    def steps(self, rows: Rows, bank: Any) -> Iterator[torch.Tensor]:
+        self.given.in_memory = rows.kind == "torch"
+        training = self.train.build(self.graph, bank, self.given)
+        if rows.kind != "torch":
+            fill(training.tables[0], self.graph.nodes)
+        sampler = self.train.NeighbourSampler(self.graph, self.given.fanouts)
+        batches = sampler.batches(
+            self.graph.train, self.batch, np.random.default_rng(0), shuffle=True
+        )
+        steps: Iterator[torch.Tensor] = training.steps(batches, rows.lookahead)
+        return steps
+
+
+def family(name: str) -> Any:
+    """The example's module `train`; a process takes one family, as their modules share names."""
+    sys.path.insert(0, str(measure.REPOSITORY / "examples" / name))
+    return importlib.import_module("train")
+
+
+FAMILY = {"dlrm": "dlrm", "dcn": "dlrm", "distmult": "kge", "complex": "kge",
+          "graphsage": "gnn", "gat": "gnn"}
+NAMES = tuple(model + size for model in FAMILY for size in ("", "-disk"))
+
+
+def workload(name: str, given: Any) -> Workload:
+    """By model; with "-disk" behind it, where little is computed for each row that is read."""
+    model, _, disk = name.partition("-")
+    makers: dict[str, Callable[[], Workload]] = {
+        "dlrm": lambda: Clicks(given, model, bool(disk)),
+        "kge": lambda: Triples(given, model, bool(disk)),
+        "gnn": lambda: Neighbours(given, model, bool(disk)),
+    }
+    return makers[FAMILY[model]]()
