@@ -5,14 +5,15 @@ use crate::error::{Error, Result};
 use crate::initializer::Initializer;
 use crate::optimizer::Optimizer;
 use crate::row::Sections;
+use crate::tracking::Tracking;
 
 /// The most columns that a table may have; the bank's page size may set a lower limit.
 pub const DIM_MAX: u32 = 1 << 20;
 
 /// The settings of a table.
 ///
-/// `dim`, `dtype`, what the optimizer keeps beside a row ([`Optimizer`]), the initializer and the seed are the
-/// table's identity: they are fixed when it is created, and [`Bank::table`](crate::Bank::table) refuses
+/// `dim`, `dtype`, what the optimizer keeps beside a row ([`Optimizer`]), the initializer, the seed and the tracking are
+/// the table's identity: they are fixed when it is created, and [`Bank::table`](crate::Bank::table) refuses
 /// others. The learning rate and the optimizer's other numbers, `clip_row_norm` and the staleness bound hold from
 /// the latest call on.
 ///
@@ -40,6 +41,8 @@ pub struct TableConfig {
     pub initializer: Initializer,
     /// Seed of the initial values. Default: 0.
     pub seed: u64,
+    /// Whether rows tell when they were used last and how often. Default: they don't.
+    pub tracking: Tracking,
     /// The longest gradient of a row: one whose L2 norm, after those of equal keys are summed, is above it is
     /// scaled down to it. Default: `None`, gradients are taken as they come.
     pub clip_row_norm: Option<f32>,
@@ -58,6 +61,7 @@ impl TableConfig {
             optimizer: Optimizer::default(),
             initializer: Initializer::default(),
             seed: 0,
+            tracking: Tracking::None,
             clip_row_norm: None,
             staleness_bound: None,
         }
@@ -81,6 +85,13 @@ impl TableConfig {
     #[must_use]
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = seed;
+        self
+    }
+
+    /// Sets whether rows tell when they were used.
+    #[must_use]
+    pub fn tracking(mut self, tracking: Tracking) -> Self {
+        self.tracking = tracking;
         self
     }
 
@@ -141,13 +152,14 @@ impl TableConfig {
 
     /// The identity, setting by setting, as error messages print it. Two settings are equal exactly
     /// when they print alike: Rust prints the shortest digits that tell an f32 from all others.
-    fn identity(&self) -> [String; 5] {
+    fn identity(&self) -> [String; 6] {
         [
             format!("dim {}", self.dim),
             format!("dtype {}", self.dtype.name()),
             self.optimizer.identity(),
             format!("initializer {:?}", self.initializer),
             format!("seed {}", self.seed),
+            format!("tracking {:?}", self.tracking),
         ]
     }
 }

@@ -16,6 +16,7 @@ use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::initializer::{Fans, Initializer};
 use crate::optimizer::{Adagrad, Adam, AdamW, Ftrl, Optimizer, RowWiseAdagrad, Sgd};
+use crate::tracking::Tracking;
 
 /// The kind of table: rows of an embedding.
 const EMBEDDING_TABLE: u16 = 1;
@@ -31,6 +32,7 @@ mod tag {
     /// What is not the table's identity can be passed over.
     pub(super) const STALENESS_BOUND: u16 = MAY_BE_SKIPPED | 6;
     pub(super) const CLIP_ROW_NORM: u16 = MAY_BE_SKIPPED | 7;
+    pub(super) const TRACKING: u16 = 8;
     pub(super) const MAY_BE_SKIPPED: u16 = 1 << 15;
 }
 
@@ -51,6 +53,9 @@ impl TableConfig {
         }
         if let Some(norm) = self.clip_row_norm {
             settings.push((tag::CLIP_ROW_NORM, norm.to_le_bytes().to_vec()));
+        }
+        if self.tracking != Tracking::None {
+            settings.push((tag::TRACKING, vec![tracking_number(self.tracking)]));
         }
         metadata::encode(&(EMBEDDING_TABLE, VERSION, metadata::encode(&settings)))
     }
@@ -111,6 +116,7 @@ fn from_settings(bytes: &[u8]) -> Parsed<TableConfig> {
                 config.staleness_bound = Some(u32::from_le_bytes(bytes.take()?));
             }
             tag::CLIP_ROW_NORM => config.clip_row_norm = Some(f32::from_le_bytes(bytes.take()?)),
+            tag::TRACKING => config.tracking = tracking_of(bytes.take::<1>()?[0])?,
             unknown if unknown & tag::MAY_BE_SKIPPED != 0 => continue,
             unknown => {
                 return Err(format!(
@@ -163,6 +169,23 @@ impl Bytes<'_> {
         Err(format!(
             "its setting number {tag} is longer than this program knows; use a newer Embank"
         ))
+    }
+}
+
+fn tracking_number(tracking: Tracking) -> u8 {
+    match tracking {
+        Tracking::None => 0,
+        Tracking::Minutes => 1,
+        Tracking::SetTime => 2,
+    }
+}
+
+fn tracking_of(number: u8) -> Parsed<Tracking> {
+    match number {
+        0 => Ok(Tracking::None),
+        1 => Ok(Tracking::Minutes),
+        2 => Ok(Tracking::SetTime),
+        other => Err(format!("its tracking is number {other}; use a newer Embank")),
     }
 }
 

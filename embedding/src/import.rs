@@ -266,6 +266,7 @@ impl PutWithState<'_> {
         layout.fill_rest(value);
         let (dim, columns) = (layout.dim, layout.state_values());
         layout.vector_mut(value).copy_from_slice(&self.batch.vectors[place * dim..][..dim]);
+        layout.note_use(value);
         layout.import_state(value, &self.batch.state[place * columns..][..columns]);
     }
 }

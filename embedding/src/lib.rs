@@ -43,6 +43,7 @@ mod decoded;
 mod descriptor;
 mod dtype;
 mod error;
+mod eviction;
 mod export;
 mod files;
 mod gradients;
@@ -62,6 +63,7 @@ mod seen;
 mod staleness;
 mod stats;
 mod table;
+mod tracking;
 mod unique;
 mod window;
 
@@ -75,6 +77,7 @@ pub use embank_kv::{
     StoreStats,
 };
 pub use error::{Error, Result};
+pub use eviction::{Evicted, Eviction};
 pub use export::{DenseRows, ExportOptions, Exported};
 pub use files::{FileFormat, TransferProgress};
 pub use holders::LeaseInfo;
@@ -87,4 +90,5 @@ pub use scan::{Scan, ScannedRow};
 pub use seen::StalenessHistogram;
 pub use stats::{BankStats, LookaheadStats, TableStats};
 pub use table::{Missing, PeekOutcome, Table};
+pub use tracking::Tracking;
 pub use unique::UniqueKeys;

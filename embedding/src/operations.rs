@@ -125,12 +125,13 @@ impl PutRows<'_> {
         let place = self.sources.map_or(i, |places| places[i] as usize);
         let dim = self.layout.dim;
         self.layout.vector_mut(value).copy_from_slice(&self.rows[place * dim..][..dim]);
+        self.layout.note_use(value);
         self.reached.mark(i);
     }
 
     fn write_new(&mut self, i: usize, value: &mut [u8]) {
-        self.write_vector(i, value);
         self.layout.fill_rest(value);
+        self.write_vector(i, value);
     }
 }
 
@@ -191,6 +192,7 @@ impl Operation for ApplyGradients<'_> {
     fn update(&mut self, i: usize, value: &mut [u8]) {
         let dim = self.layout.dim;
         self.layout.step(&self.live.stepper, value, &self.gradients[i * dim..][..dim]);
+        self.layout.note_use(value);
         self.reached.mark(i);
     }
 

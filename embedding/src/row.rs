@@ -1,15 +1,18 @@
 //! How a row lies in the store's bytes.
 //!
 //! ```text
-//! vector | optimizer state: vectors, single values | count of steps | zeros up to 8 bytes
+//! vector | optimizer state: vectors, single values | count of steps | time of last use, uses | zeros up to 8 bytes
 //! ```
 //!
 //! Each section begins at a multiple of 4 bytes, in this order, where a table has it. docs/format.md says the
 //! same to whoever reads a bank without this code.
 
+use std::sync::Arc;
+
 use crate::config::TableConfig;
 use crate::initializer::RowSource;
 use crate::optimizer::{RowState, StateShape, Stepper};
+use crate::tracking::{TRACKING_BYTES, Tracker, Tracking, Uses};
 
 // Rows are viewed as f32 where they lie, and their format is little-endian.
 const _: () = assert!(cfg!(target_endian = "little"), "big-endian machines need a byte swap here");
@@ -22,6 +25,8 @@ pub(crate) struct Sections {
     scalars: usize,
     /// A u32.
     pub(crate) steps: usize,
+    /// Two u32; see the module `tracking`. The count of steps ends where they begin.
+    tracking: usize,
     end: usize,
 }
 
@@ -39,7 +44,9 @@ impl Sections {
         let state = section(shape.vectors * dim * 4);
         let scalars = section(shape.scalars * 4);
         let steps = section(if shape.counts_steps { 4 } else { 0 });
-        Self { state, scalars, steps, end }
+        let tracked = config.tracking != Tracking::None;
+        let tracking = section(if tracked { TRACKING_BYTES } else { 0 });
+        Self { state, scalars, steps, tracking, end }
     }
 
     /// Bytes of the whole row.
@@ -56,6 +63,8 @@ pub(crate) struct RowLayout {
     shape: StateShape,
     initial_accumulator: f32,
     source: RowSource,
+    /// The table's time, if its rows are to tell when they were used.
+    tracker: Option<Arc<Tracker>>,
     /// What this processor can do.
     arch: pulp::Arch,
 }
@@ -68,6 +77,7 @@ impl RowLayout {
             shape: config.optimizer.state_shape(),
             initial_accumulator: config.optimizer.initial_accumulator(),
             source: RowSource::new(table, config),
+            tracker: Tracker::new(config.tracking).map(Arc::new),
             arch: pulp::Arch::new(),
         }
     }
@@ -86,22 +96,22 @@ impl RowLayout {
     /// Writes the state as a file holds it: 4 * [`state_values`](Self::state_values) bytes of f32. A count of
     /// steps is a float there, exact up to 2^24.
     pub(crate) fn export_state(&self, value: &[u8], to: &mut [u8]) {
-        let Sections { state, steps, end, .. } = self.sections;
+        let Sections { state, steps, tracking, .. } = self.sections;
         let (values, count) = to.split_at_mut(steps - state);
         values.copy_from_slice(&value[state..steps]);
         if self.shape.counts_steps {
-            let steps: &[u32] = bytemuck::cast_slice(&value[steps..end]);
+            let steps: &[u32] = bytemuck::cast_slice(&value[steps..tracking]);
             count.copy_from_slice(&(steps[0] as f32).to_le_bytes());
         }
     }
 
     /// Fills the state from a file's columns.
     pub(crate) fn import_state(&self, value: &mut [u8], from: &[f32]) {
-        let Sections { state, steps, end, .. } = self.sections;
+        let Sections { state, steps, tracking, .. } = self.sections;
         let (values, count) = from.split_at((steps - state) / 4);
         value[state..steps].copy_from_slice(bytemuck::cast_slice(values));
         if let [count] = count {
-            value[steps..end].copy_from_slice(&(*count as u32).to_le_bytes());
+            value[steps..tracking].copy_from_slice(&(*count as u32).to_le_bytes());
         }
     }
 
@@ -138,14 +148,41 @@ impl RowLayout {
             let accumulators = state.len().min(self.dim);
             state[..accumulators].fill(self.initial_accumulator);
         }
+        if let Some(tracker) = &self.tracker {
+            tracker.begin(&mut value[self.sections.tracking..][..TRACKING_BYTES]);
+        }
+    }
+
+    /// The table's time, where rows tell when they were used.
+    pub(crate) fn tracker(&self) -> Option<&Tracker> {
+        self.tracker.as_deref()
+    }
+
+    /// Marks that a row is used, where rows tell that.
+    #[inline]
+    pub(crate) fn note_use(&self, value: &mut [u8]) {
+        if let Some(tracker) = &self.tracker {
+            tracker.note(&mut value[self.sections.tracking..][..TRACKING_BYTES]);
+        }
+    }
+
+    /// When and how often a row was used, where rows tell that.
+    pub(crate) fn uses(&self, value: &[u8]) -> Option<Uses> {
+        let words = || &value[self.sections.tracking..][..TRACKING_BYTES];
+        self.tracker.is_some().then(|| Uses::of(words()))
+    }
+
+    /// The square of the vector's L2 norm.
+    pub(crate) fn squared_norm(&self, value: &[u8]) -> f64 {
+        self.vector(value).iter().map(|&value| f64::from(value).powi(2)).sum()
     }
 
     /// Takes one step with a gradient, dim values.
     #[inline]
     pub(crate) fn step(&self, stepper: &Stepper, value: &mut [u8], gradient: &[f32]) {
-        let Sections { state, scalars, steps, end } = self.sections;
+        let Sections { state, scalars, steps, tracking, .. } = self.sections;
         let step = if self.shape.counts_steps {
-            let count: &mut [u32] = bytemuck::cast_slice_mut(&mut value[steps..end]);
+            let count: &mut [u32] = bytemuck::cast_slice_mut(&mut value[steps..tracking]);
             // A row is not stepped four billion times; if it is, it goes on at the last correction.
             count[0] = count[0].saturating_add(1);
             count[0]

@@ -44,6 +44,7 @@ pub(crate) struct TableCounters {
     pub(crate) applies: Counter,
     pub(crate) apply_rows: Counter,
     pub(crate) deleted_rows: Counter,
+    pub(crate) evicted_rows: Counter,
     pub(crate) disk_reads: Counter,
     pub(crate) waiting: WaitCounters,
     pub(crate) seen: SeenCounters,
@@ -61,6 +62,7 @@ impl TableCounters {
             applies: self.applies.get(),
             apply_rows: self.apply_rows.get(),
             deleted_rows: self.deleted_rows.get(),
+            evicted_rows: self.evicted_rows.get(),
             disk_reads: self.disk_reads.get(),
             waits: self.waiting.waits.get(),
             wait_us: self.waiting.wait_us.get(),
@@ -110,6 +112,8 @@ pub struct TableStats {
     pub apply_rows: u64,
     /// Rows deleted.
     pub deleted_rows: u64,
+    /// Rows evicted.
+    pub evicted_rows: u64,
     /// Rows that a get, peek, put or apply had to read from disk.
     pub disk_reads: u64,
     /// Gets that had to wait for the staleness bound.

@@ -262,6 +262,28 @@ impl Table {
         Error::InvalidConfig { table: self.name().to_owned(), what }
     }
 
+    /// Sets the time of all handles of a table with [`Tracking::SetTime`](crate::Tracking::SetTime): what rows that are
+    /// used from now on tell, and what eviction by age counts from. Not durable: 0 after an open, until it is set
+    /// again.
+    ///
+    /// # Errors
+    /// [`Error::InvalidConfig`] for a table that tracks otherwise or not at all.
+    pub fn set_time(&self, time: u32) -> Result<()> {
+        match self.shared.layout.tracker().filter(|tracker| !tracker.is_by_clock()) {
+            Some(tracker) => {
+                tracker.set(time);
+                Ok(())
+            }
+            None => Err(Error::InvalidConfig {
+                table: self.name().to_owned(),
+                what: format!(
+                    "its tracking is {:?}, so it has no time to set; create it with Tracking::SetTime",
+                    self.shared.config.tracking
+                ),
+            }),
+        }
+    }
+
     /// Gets rows for training: `rows` holds keys * dim values and gets one row per key, duplicates
     /// included. Missing rows are inserted with their initial values. The staleness clock of each
     /// distinct key goes up by one until the lease brings it down; if a clock is above the table's bound,
@@ -458,13 +480,16 @@ impl Table {
         clock: Clock,
         operation: &mut O,
     ) -> Result<Outcome> {
+        if let Some(tracker) = self.shared.layout.tracker() {
+            tracker.refresh();
+        }
         let outcome = self.bank.store.execute(self.shared.id, keys, clock, operation);
         outcome.map_err(|error| self.in_terms_of_the_table(error))
     }
 
     /// The store knows tables by number; a handle's number is missing only once the table was dropped.
     #[cold]
-    fn in_terms_of_the_table(&self, error: embank_kv::Error) -> Error {
+    pub(crate) fn in_terms_of_the_table(&self, error: embank_kv::Error) -> Error {
         match error {
             embank_kv::Error::NoSuchTable(_) => {
                 Error::TableDropped { table: self.name().to_owned() }

@@ -11,7 +11,7 @@ use pyo3::types::{IntoPyDict, PyBytes, PyDict};
 
 use crate::bank_cell::BankCell;
 use crate::table::PyTable;
-use crate::{errors, scalars, settings, stats};
+use crate::{errors, life, scalars, settings, stats};
 
 /// What a bank found when it was opened: the newest checkpoint and its blob.
 #[pyclass(name = "Recovered", module = "embank", frozen)]
@@ -276,13 +276,16 @@ impl PyBank {
     ///         (the default) never waits.
     ///     clip_row_norm: A row's gradient whose L2 norm is above it is scaled down to it, after those of equal
     ///         keys are summed; None (the default) takes gradients as they come.
+    ///     tracking: "minutes" or "set_time" (see `Table.set_time`): rows tell when they were used last
+    ///         and how often, in 8 more bytes each; eviction by age and frequency needs it. None by default.
+    ///         Belongs to the table for good.
     ///
     /// Raises:
     ///     TableMismatch: The table exists with other settings; the text names both.
     ///     ValueError, TypeError: An argument is wrong.
     #[pyo3(signature = (
         name, dim, *, optimizer = None, initializer = None, seed = None, staleness_bound = None,
-        clip_row_norm = None
+        clip_row_norm = None, tracking = None
     ))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments in Python")]
     fn table(
@@ -294,6 +297,7 @@ impl PyBank {
         seed: Option<&Bound<'_, PyAny>>,
         staleness_bound: Option<&Bound<'_, PyAny>>,
         clip_row_norm: Option<f64>,
+        tracking: Option<&str>,
     ) -> PyResult<PyTable> {
         let seed = seed.map_or(Ok(0), |seed| scalars::unsigned("seed", seed, u64::MAX))?;
         let bound = staleness_bound
@@ -303,6 +307,7 @@ impl PyBank {
             .optimizer(settings::optimizer(optimizer)?)
             .initializer(settings::initializer(initializer)?)
             .seed(seed)
+            .tracking(life::tracking(tracking)?)
             .clip_row_norm(clip_row_norm.map(|norm| norm as f32))
             .staleness_bound(bound);
         PyTable::open(slf, |bank| bank.table(name, config))

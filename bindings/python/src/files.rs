@@ -15,13 +15,13 @@ use crate::bank_cell::BankCell;
 use crate::scalars;
 
 /// Tells Python how far a transfer is, and looks for Ctrl-C. The first exception ends the transfer.
-struct Progress {
+pub(crate) struct Progress {
     callback: Option<Py<PyAny>>,
     raised: Option<PyErr>,
 }
 
 impl Progress {
-    fn new(callback: Option<Bound<'_, PyAny>>) -> Self {
+    pub(crate) fn new(callback: Option<Bound<'_, PyAny>>) -> Self {
         Self { callback: callback.map(Bound::unbind), raised: None }
     }
 
@@ -43,7 +43,7 @@ impl Progress {
     }
 
     /// Runs `call` on the table, and raises what ended it.
-    fn through<R: Send>(
+    pub(crate) fn through<R: Send>(
         mut self,
         py: Python<'_>,
         (cell, table): (&BankCell, u16),

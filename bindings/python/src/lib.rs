@@ -29,6 +29,7 @@ mod checkpoints;
 mod errors;
 mod files;
 mod lease;
+mod life;
 mod many;
 mod scalars;
 mod scan;

@@ -168,6 +168,7 @@ pub(crate) fn table<'py>(py: Python<'py>, stats: &TableStats) -> PyResult<Bound<
         ("applies", stats.applies),
         ("apply_rows", stats.apply_rows),
         ("deleted_rows", stats.deleted_rows),
+        ("evicted_rows", stats.evicted_rows),
         ("disk_reads", stats.disk_reads),
         ("waits", stats.waits),
         ("wait_us", stats.wait_us),

@@ -14,6 +14,7 @@ use crate::bank::PyBank;
 use crate::bank_cell::{BankCell, TableKey};
 use crate::files::{self, ExportArguments, ImportArguments};
 use crate::lease::{Held, PyDistinctLease, PyLease};
+use crate::life::{self, EvictArguments};
 use crate::scan::PyScan;
 use crate::{scalars, settings, stats};
 
@@ -454,6 +455,72 @@ impl PyTable {
     ) -> PyResult<Bound<'py, PyDict>> {
         let arguments = ImportArguments { format, keys, rows, state, non_finite, progress };
         files::import(py, (&self.cell, self.key.number), path, arguments)
+    }
+
+    /// Sets the time of a table with `tracking="set_time"`: steps, epochs, days, whatever you count.
+    ///
+    /// Rows that are used from now on tell it, and `evict(unused_for=...)` counts from it. Not durable: 0 after an
+    /// open, until it is set again.
+    ///
+    /// Raises:
+    ///     ValueError: The table tracks otherwise or not at all.
+    fn set_time(&self, py: Python<'_>, time: &Bound<'_, PyAny>) -> PyResult<()> {
+        let time = scalars::unsigned_32("time", time)?;
+        self.with(py, |table| table.set_time(time))
+    }
+
+    /// Deletes the rows for which every condition that is given holds, in memory and on disk.
+    ///
+    /// Goes through the rows of the newest checkpoint, in constant memory, while training goes on, and judges each as
+    /// it is now; rows that were made after the checkpoint stay, and so do rows that leases hold. Durable with
+    /// the next checkpoint; compaction gives the space back.
+    ///
+    /// Args:
+    ///     unused_for: Rows whose last use lies so far back or further: minutes, or in the unit of
+    ///         `set_time`. A use is a gradient applied or a row put. Needs `tracking`.
+    ///     used_fewer_than: Rows with fewer uses than this. Needs `tracking`.
+    ///     norm_below: Rows with an L2 norm below this.
+    ///     dry_run: Only count, and list with `keys`.
+    ///     keys: Also return the keys that went (or would): 8 bytes of memory each.
+    ///     progress: Called with (rows done, rows in all) after each batch of rows. What it raises ends
+    ///         the eviction; what went is gone.
+    ///
+    /// Returns:
+    ///     A dictionary: `checkpoint`, `examined`, `rows` that went (or would), `leased` rows that leases
+    ///     kept, `keys` (uint64, or None).
+    ///
+    /// Raises:
+    ///     ValueError: No condition, or one that the table can't tell; there is no checkpoint yet.
+    ///
+    /// >>> import embank
+    /// >>> bank = embank.Bank("evict.bank", memory_budget="16MiB")
+    /// >>> table = bank.table("item", dim=2, tracking="set_time")
+    /// >>> table.set_time(3)
+    /// >>> table.put([5, 6], [[1.0, 2.0], [3.0, 4.0]])
+    /// >>> table.set_time(9)
+    /// >>> table.put([6], [[3.0, 4.0]])
+    /// >>> number = bank.checkpoint()
+    /// >>> table.evict(unused_for=6, dry_run=True)["rows"]
+    /// 1
+    /// >>> table.evict(unused_for=6, keys=True)["keys"].tolist()
+    /// [5]
+    /// >>> bank.close()
+    #[pyo3(signature = (*, unused_for = None, used_fewer_than = None, norm_below = None,
+                        dry_run = false, keys = false, progress = None))]
+    #[expect(clippy::too_many_arguments, reason = "Python's keyword arguments")]
+    fn evict<'py>(
+        &self,
+        py: Python<'py>,
+        unused_for: Option<Bound<'py, PyAny>>,
+        used_fewer_than: Option<Bound<'py, PyAny>>,
+        norm_below: Option<f64>,
+        dry_run: bool,
+        keys: bool,
+        progress: Option<Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        let arguments =
+            EvictArguments { unused_for, used_fewer_than, norm_below, dry_run, keys, progress };
+        life::evict(py, (&self.cell, self.key.number), arguments)
     }
 
     /// How many leases hold the row of `key`, or None if there is no such row.

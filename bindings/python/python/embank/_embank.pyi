@@ -120,6 +120,13 @@ class _Imported(TypedDict):
     rows: int
     with_state: bool
 
+class _Evicted(TypedDict):
+    checkpoint: int
+    examined: int
+    rows: int
+    leased: int
+    keys: Optional[NDArray[np.uint64]]
+
 class _Compacted(TypedDict):
     scanned_bytes: int
     copied_bytes: int
@@ -161,6 +168,7 @@ class _TableStats(TypedDict):
     applies: int
     apply_rows: int
     deleted_rows: int
+    evicted_rows: int
     disk_reads: int
     waits: int
     wait_us: int
@@ -474,6 +482,17 @@ class Table:
     def delete(self, keys: _Keys) -> int: ...
     def lookahead(self, keys: _Keys) -> int: ...
     def scan(self, batch_size: Optional[int] = None) -> Scan: ...
+    def set_time(self, time: int) -> None: ...
+    def evict(
+        self,
+        *,
+        unused_for: Optional[int] = None,
+        used_fewer_than: Optional[int] = None,
+        norm_below: Optional[float] = None,
+        dry_run: bool = False,
+        keys: bool = False,
+        progress: Optional[Callable[[int, int], object]] = None,
+    ) -> _Evicted: ...
     def export(
         self,
         path: _Path,
@@ -538,6 +557,7 @@ class Bank:
         seed: Optional[int] = None,
         staleness_bound: Optional[int] = None,
         clip_row_norm: Optional[float] = None,
+        tracking: Optional[Literal["minutes", "set_time"]] = None,
     ) -> Table: ...
     def open_table(self, name: str) -> Table: ...
     def tables(self) -> list[str]: ...

@@ -1,0 +1,147 @@
+//! When a row was used last and how often: two words in every row of a table that tracks it.
+//!
+//! The words lie behind the optimizer's state, so they change under the lock that an update takes anyway, and travel
+//! with the row wherever it goes. What counts as a use: a gradient applied, a row put. A peek changes nothing and a Get
+//! is followed by its update. A row that a Get makes has the present time and no use.
+//!
+//! Time never goes back in a row: an update with an older time than the row's counts as a use and leaves the time.
+//! So a caller who forgets to set the time after opening a bank makes no old rows.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Whether a table's rows tell when they were used last, and how often; eviction by age and by frequency goes by that.
+/// Part of the table's identity: it adds 8 bytes to a row. Default: [`Tracking::None`].
+///
+/// # Examples
+/// ```
+/// # let dir = tempfile::tempdir().unwrap();
+/// use embank::{Bank, BankOptions, Eviction, TableConfig, Tracking};
+///
+/// let bank = Bank::open(dir.path().join("bank"), BankOptions::default())?;
+/// let table = bank.table("user", TableConfig::new(2).tracking(Tracking::SetTime))?;
+/// table.set_time(7)?; // an epoch, or thousands of steps
+/// table.put(&[1], &[0.5, 1.5])?;
+/// table.set_time(10)?;
+/// table.put(&[2], &[0.5, 1.5])?;
+/// bank.checkpoint(b"")?;
+/// let evicted = table.evict(&Eviction::new().unused_for(3))?;
+/// assert_eq!((evicted.rows, table.contains(&[1, 2])?), (1, vec![false, true]));
+/// # Ok::<(), embank::Error>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum Tracking {
+    /// Rows don't tell.
+    #[default]
+    None,
+    /// By the system's clock, in minutes.
+    Minutes,
+    /// By what [`Table::set_time`](crate::Table::set_time) was last given in this process, 0 before: steps, epochs,
+    /// days, whatever the caller counts.
+    SetTime,
+}
+
+/// Bytes of a row's two words: time of the last use, number of uses, each a u32.
+pub(crate) const TRACKING_BYTES: usize = 8;
+
+/// A table's time.
+#[derive(Debug)]
+pub(crate) struct Tracker {
+    by_clock: bool,
+    now: AtomicU32,
+}
+
+/// What a row tells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Uses {
+    pub(crate) last: u32,
+    pub(crate) count: u32,
+}
+
+impl Tracker {
+    pub(crate) fn new(tracking: Tracking) -> Option<Self> {
+        let by_clock = match tracking {
+            Tracking::None => return None,
+            Tracking::Minutes => true,
+            Tracking::SetTime => false,
+        };
+        let tracker = Self { by_clock, now: AtomicU32::new(0) };
+        tracker.refresh();
+        Some(tracker)
+    }
+
+    /// Looks at the system's clock, once for a batch.
+    pub(crate) fn refresh(&self) {
+        if self.by_clock {
+            let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+            // Minutes fit for eight thousand years.
+            self.set((since.as_secs() / 60) as u32);
+        }
+    }
+
+    pub(crate) fn is_by_clock(&self) -> bool {
+        self.by_clock
+    }
+
+    pub(crate) fn set(&self, now: u32) {
+        // Relaxed here and below: the time stands for itself.
+        self.now.store(now, Ordering::Relaxed);
+    }
+
+    pub(crate) fn now(&self) -> u32 {
+        self.now.load(Ordering::Relaxed)
+    }
+
+    /// Marks a new row, whose words are zero.
+    pub(crate) fn begin(&self, words: &mut [u8]) {
+        words[..4].copy_from_slice(&self.now().to_le_bytes());
+    }
+
+    /// Marks a use.
+    pub(crate) fn note(&self, words: &mut [u8]) {
+        let Uses { last, count } = Uses::of(words);
+        words[..4].copy_from_slice(&last.max(self.now()).to_le_bytes());
+        words[4..].copy_from_slice(&count.saturating_add(1).to_le_bytes());
+    }
+}
+
+impl Uses {
+    pub(crate) fn of(words: &[u8]) -> Self {
+        let word = |at: usize| {
+            u32::from_le_bytes([words[at], words[at + 1], words[at + 2], words[at + 3]])
+        };
+        Self { last: word(0), count: word(4) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn uses_are_counted_and_time_never_goes_back() {
+        let tracker = Tracker::new(Tracking::SetTime).unwrap();
+        let mut words = [0; TRACKING_BYTES];
+        tracker.set(5);
+        tracker.begin(&mut words);
+        assert_eq!(Uses::of(&words), Uses { last: 5, count: 0 });
+        tracker.set(3);
+        tracker.note(&mut words);
+        assert_eq!(Uses::of(&words), Uses { last: 5, count: 1 });
+        tracker.set(9);
+        tracker.note(&mut words);
+        assert_eq!(Uses::of(&words), Uses { last: 9, count: 2 });
+        words[4..].fill(0xFF);
+        tracker.note(&mut words);
+        assert_eq!(Uses::of(&words).count, u32::MAX);
+    }
+
+    #[test]
+    fn the_clock_counts_minutes() {
+        let tracker = Tracker::new(Tracking::Minutes).unwrap();
+        // 2025 and 2400.
+        assert!((28_928_160..226_164_960).contains(&tracker.now()), "{}", tracker.now());
+        assert!(Tracker::new(Tracking::None).is_none());
+    }
+}
