@@ -57,7 +57,7 @@ Table open_table(const Bank &bank, const char *name) {
     embank_table_settings settings;
     check(embank_table_settings_init(&settings, sizeof settings));
     settings.dim = dim;
-    settings.optimizer = embank_adagrad(0.1f);
+    settings.optimizer = embank_adagrad(0.1);
     settings.initializer = embank_normal(0.0f, 0.1f);
     settings.seed = 7;
     embank_table *table = nullptr;

@@ -94,13 +94,13 @@ typedef enum embank_status {
   EMBANK_STATUS_LEASE_EXPIRED = 27,
 } embank_status;
 
-// How a table's values are stored.
+// How a table's values are stored. Rows go in and out as float, whatever they are stored as.
 typedef enum embank_dtype {
   // IEEE 754 single precision.
   EMBANK_DTYPE_F32 = 0,
 } embank_dtype;
 
-// What applies gradients.
+// What applies gradients. docs/optimizers.md has the formulas.
 typedef enum embank_optimizer_kind {
   // Nothing: rows are only put.
   EMBANK_OPTIMIZER_KIND_NONE = 0,
@@ -108,6 +108,14 @@ typedef enum embank_optimizer_kind {
   EMBANK_OPTIMIZER_KIND_SGD = 1,
   // torch.optim.Adagrad.
   EMBANK_OPTIMIZER_KIND_ADAGRAD = 2,
+  // Adagrad with one accumulator a row.
+  EMBANK_OPTIMIZER_KIND_ROW_WISE_ADAGRAD = 3,
+  // torch.optim.Adam.
+  EMBANK_OPTIMIZER_KIND_ADAM = 4,
+  // torch.optim.AdamW.
+  EMBANK_OPTIMIZER_KIND_ADAM_W = 5,
+  // FTRL-proximal.
+  EMBANK_OPTIMIZER_KIND_FTRL = 6,
 } embank_optimizer_kind;
 
 // How new rows are filled.
@@ -120,7 +128,23 @@ typedef enum embank_initializer_kind {
   EMBANK_INITIALIZER_KIND_UNIFORM = 2,
   // From a normal distribution with mean parameters[0] and standard deviation parameters[1].
   EMBANK_INITIALIZER_KIND_NORMAL = 3,
+  // As Normal, but between parameters[2] and parameters[3].
+  EMBANK_INITIALIZER_KIND_TRUNCATED_NORMAL = 4,
+  // torch.nn.init.xavier_uniform_, with gain parameters[0].
+  EMBANK_INITIALIZER_KIND_XAVIER_UNIFORM = 5,
+  // torch.nn.init.xavier_normal_, with gain parameters[0].
+  EMBANK_INITIALIZER_KIND_XAVIER_NORMAL = 6,
 } embank_initializer_kind;
+
+// Whether rows tell when they were used last, and how often.
+typedef enum embank_tracking {
+  // They don't.
+  EMBANK_TRACKING_NONE = 0,
+  // By the system's clock, in minutes.
+  EMBANK_TRACKING_MINUTES = 1,
+  // By what embank_table_set_time was last given.
+  EMBANK_TRACKING_SET_TIME = 2,
+} embank_tracking;
 
 // What a bank reads and writes its log with.
 typedef enum embank_device {
@@ -190,32 +214,57 @@ typedef struct embank_bank_options {
   uint32_t background_compaction;
 } embank_bank_options;
 
-// An optimizer with its numbers; those that its kind does not have are not looked at. Make one with embank_sgd and so
-// on, which fill in torch's defaults, and change what you like.
+// An optimizer with its numbers; those that its kind does not have are zeros. Make one with embank_sgd and so on,
+// which fill in the usual defaults, and change what you like. Kind, initial accumulator, whether there is
+// momentum and whether Adagrad's rate decays are the table's for good; the rest may change.
 typedef struct embank_optimizer {
   // One of embank_optimizer_kind.
   uint32_t kind;
-  // Not negative. embank_table_set_learning_rate changes it later.
-  float learning_rate;
-  // Keeps a division finite.
-  float eps;
-  // Where a new row's accumulators start. Part of the table's identity.
-  float initial_accumulator;
+  // 0 or 1: Nesterov momentum. SGD.
+  uint32_t nesterov;
+  // Not negative; FTRL's is above 0.
+  double learning_rate;
+  // All but FTRL.
+  double weight_decay;
+  // SGD.
+  double momentum;
+  // SGD, with momentum.
+  double dampening;
+  // Adagrad, not row-wise.
+  double lr_decay;
+  // Adam, AdamW.
+  double beta1;
+  // Adam, AdamW.
+  double beta2;
+  // Keeps a division finite. Adagrad, Adam, AdamW.
+  double eps;
+  // Where a new row's accumulators start. Adagrad, FTRL.
+  double initial_accumulator;
+  // FTRL.
+  double beta;
+  // FTRL.
+  double l1;
+  // FTRL.
+  double l2;
   // Zeros: room for the numbers of other optimizers.
-  float reserved[20];
+  double reserved[5];
 } embank_optimizer;
 
-// How new rows are filled, with its numbers. Make one with embank_uniform and so on; zeros are one, too.
+// How new rows are filled, with its numbers. Make one with embank_uniform and so on; all zeros are one, too.
 typedef struct embank_initializer {
   // One of embank_initializer_kind.
   uint32_t kind;
   // As the kind says; the others are zeros.
   float parameters[7];
+  // Of the Xavier kinds; 0: the table's dim. For torch, it is the dim.
+  uint64_t fan_in;
+  // Of the Xavier kinds; 0: the table's dim. For torch, it is the number of rows.
+  uint64_t fan_out;
 } embank_initializer;
 
-// The settings of a table. Call embank_table_settings_init, set the dim, then change what you like. dim, dtype, the
-// optimizer's kind and initial accumulator, the initializer and the seed are the table's for good; a table that exists
-// is only given out if they are the same. The others hold from the latest call on.
+// The settings of a table. Call embank_table_settings_init, set the dim, then change what you like. dim, dtype,
+// initializer, seed, tracking and what lies beside a row for the optimizer are the table's for good; a table that
+// exists is only given out if they are the same. The others hold from the latest call on.
 typedef struct embank_table_settings {
   // Set by embank_table_settings_init.
   size_t size;
@@ -228,6 +277,12 @@ typedef struct embank_table_settings {
   uint32_t dim;
   // One of embank_dtype. EMBANK_DTYPE_F32.
   uint32_t dtype;
+  // One of embank_tracking; 8 bytes a row. EMBANK_TRACKING_NONE.
+  uint32_t tracking;
+  // Zero.
+  uint32_t reserved;
+  // The longest gradient of a row: one whose L2 norm is above it is scaled down to it. 0: as they come. 0.
+  double clip_row_norm;
   // What applies gradients. None.
   struct embank_optimizer optimizer;
   // How new rows are filled. Uniformly between -0.05 and 0.05.
@@ -294,6 +349,8 @@ typedef struct embank_bank_stats {
   uint64_t lookahead_moved;
   // Moved, then used from memory.
   uint64_t lookahead_on_time;
+  // In memory, and copied to its mutable part again because they were about to leave it unused.
+  uint64_t lookahead_kept;
   // In mutable memory before their turn came.
   uint64_t lookahead_late;
   // Moved, and evicted without a use.
@@ -330,6 +387,8 @@ typedef struct embank_table_stats {
   uint64_t apply_rows;
   // Rows deleted.
   uint64_t deleted_rows;
+  // Rows evicted.
+  uint64_t evicted_rows;
   // Rows that had to be read from disk.
   uint64_t disk_reads;
   // Gets that had to wait for the staleness bound.
@@ -363,12 +422,23 @@ const char *embank_version(void);
 // Sets every option to its default. `size` is sizeof(embank_bank_options).
 enum embank_status embank_bank_options_init(struct embank_bank_options *options, size_t size);
 
-// torch.optim.SGD: row -= learning_rate * gradient.
-struct embank_optimizer embank_sgd(float learning_rate);
+// torch.optim.SGD without momentum and weight decay.
+struct embank_optimizer embank_sgd(double learning_rate);
 
-// torch.optim.Adagrad: sum += gradient^2, row -= learning_rate * gradient / (sqrt(sum) + eps). eps is 1e-10, the
-// initial accumulator 0.
-struct embank_optimizer embank_adagrad(float learning_rate);
+// torch.optim.Adagrad: eps 1e-10, initial accumulator 0, no decay.
+struct embank_optimizer embank_adagrad(double learning_rate);
+
+// Adagrad with one accumulator a row, FBGEMM's EXACT_ROWWISE_ADAGRAD: eps 1e-8, initial accumulator 0.
+struct embank_optimizer embank_row_wise_adagrad(double learning_rate);
+
+// torch.optim.Adam: betas 0.9 and 0.999, eps 1e-8, no weight decay.
+struct embank_optimizer embank_adam(double learning_rate);
+
+// torch.optim.AdamW: betas 0.9 and 0.999, eps 1e-8, weight decay 0.01.
+struct embank_optimizer embank_adam_w(double learning_rate);
+
+// FTRL-proximal as in Keras: beta, l1 and l2 0, initial accumulator 0.1.
+struct embank_optimizer embank_ftrl(double learning_rate);
 
 // New rows are all `value`.
 struct embank_initializer embank_constant(float value);
@@ -378,6 +448,15 @@ struct embank_initializer embank_uniform(float low, float high);
 
 // New rows are normal (Gaussian).
 struct embank_initializer embank_normal(float mean, float std);
+
+// New rows are normal between `low` and `high`, as torch.nn.init.trunc_normal_ has them.
+struct embank_initializer embank_truncated_normal(float mean, float std, float low, float high);
+
+// As torch.nn.init.xavier_uniform_; set the fans if they are not the table's dim.
+struct embank_initializer embank_xavier_uniform(float gain);
+
+// As torch.nn.init.xavier_normal_; set the fans if they are not the table's dim.
+struct embank_initializer embank_xavier_normal(float gain);
 
 // Sets every setting to its default, the dim to 0. `size` is sizeof(embank_table_settings).
 enum embank_status embank_table_settings_init(struct embank_table_settings *settings, size_t size);
@@ -552,7 +631,17 @@ enum embank_status embank_table_set_staleness_bound(const struct embank_table *t
 
 // Sets the learning rate of all handles of the table, for batches applied from now on. Not durable.
 enum embank_status embank_table_set_learning_rate(const struct embank_table *table,
-                                                  float learning_rate);
+                                                  double learning_rate);
+
+// Sets the time that rows used from now on tell: an epoch, thousands of steps. The table's tracking is
+// EMBANK_TRACKING_SET_TIME.
+enum embank_status embank_table_set_time(const struct embank_table *table,
+                                         uint32_t time);
+
+// Sets the numbers of the optimizer, for all handles of the table and batches applied from now on. Its kind, initial
+// accumulator, whether there is momentum and whether Adagrad's rate decays must be the table's. Not durable.
+enum embank_status embank_table_set_optimizer(const struct embank_table *table,
+                                              struct embank_optimizer optimizer);
 
 // Goes through the table as the newest checkpoint holds it, while training goes on. Disk space is not given back until
 // the scan is freed.

@@ -29,6 +29,7 @@ pub(crate) trait Growing: Pod {
 const SIZE_MAX: usize = 4096;
 
 fn check_size<T: Growing>(size: usize) -> Result<(), Failure> {
+    const { assert!(T::SIZE_MIN <= size_of::<T>()) };
     if (T::SIZE_MIN..=SIZE_MAX).contains(&size) {
         return Ok(());
     }

@@ -71,6 +71,8 @@ pub struct embank_bank_stats {
     pub lookahead_moved: u64,
     /// Moved, then used from memory.
     pub lookahead_on_time: u64,
+    /// In memory, and copied to its mutable part again because they were about to leave it unused.
+    pub lookahead_kept: u64,
     /// In mutable memory before their turn came.
     pub lookahead_late: u64,
     /// Moved, and evicted without a use.
@@ -88,7 +90,7 @@ pub struct embank_bank_stats {
 impl Growing for embank_bank_stats {
     const NAME: &'static str = "embank_bank_stats";
     const FILLED_BY: &'static str = "embank_bank_get_stats";
-    const SIZE_MIN: usize = 280;
+    const SIZE_MIN: usize = 288;
 
     fn defaults() -> Self {
         Self::zeroed()
@@ -119,6 +121,8 @@ pub struct embank_table_stats {
     pub apply_rows: u64,
     /// Rows deleted.
     pub deleted_rows: u64,
+    /// Rows evicted.
+    pub evicted_rows: u64,
     /// Rows that had to be read from disk.
     pub disk_reads: u64,
     /// Gets that had to wait for the staleness bound.
@@ -136,7 +140,7 @@ pub struct embank_table_stats {
 impl Growing for embank_table_stats {
     const NAME: &'static str = "embank_table_stats";
     const FILLED_BY: &'static str = "embank_table_get_stats";
-    const SIZE_MIN: usize = 128;
+    const SIZE_MIN: usize = 136;
 
     fn defaults() -> Self {
         Self::zeroed()
@@ -188,6 +192,7 @@ pub unsafe extern "C" fn embank_bank_get_stats(
             lookahead_dropped: ahead.dropped,
             lookahead_moved: ahead.moved,
             lookahead_on_time: ahead.on_time,
+            lookahead_kept: ahead.kept,
             lookahead_late: ahead.late,
             lookahead_wasted: ahead.wasted,
             lookahead_cancelled: ahead.cancelled,
@@ -220,6 +225,7 @@ pub unsafe extern "C" fn embank_table_get_stats(
             applies: now.applies,
             apply_rows: now.apply_rows,
             deleted_rows: now.deleted_rows,
+            evicted_rows: now.evicted_rows,
             disk_reads: now.disk_reads,
             waits: now.waits,
             wait_us: now.wait_us,

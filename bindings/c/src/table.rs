@@ -7,8 +7,9 @@ use embank::{Missing, Table};
 use crate::handle::{self, Owned, borrowed};
 use crate::lease::embank_lease;
 use crate::memory::{HandlePlace, Lent, Place};
+use crate::optimizer::embank_optimizer;
 use crate::scan::embank_scan;
-use crate::settings::{bound_from_rust, bound_to_rust, decimal, embank_table_settings};
+use crate::settings::{bound_from_rust, bound_to_rust, embank_table_settings};
 use crate::sized;
 use crate::status::{Failure, call, embank_status};
 
@@ -343,10 +344,32 @@ pub unsafe extern "C" fn embank_table_set_staleness_bound(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_table_set_learning_rate(
     table: *const embank_table,
-    learning_rate: f32,
+    learning_rate: f64,
 ) -> embank_status {
     // SAFETY: by the header's rules.
-    call(|| unsafe { Ok(table_of(table)?.set_learning_rate(decimal(learning_rate))?) })
+    call(|| unsafe { Ok(table_of(table)?.set_learning_rate(learning_rate)?) })
+}
+
+/// Sets the time that rows used from now on tell: an epoch, thousands of steps. The table's tracking is
+/// EMBANK_TRACKING_SET_TIME.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn embank_table_set_time(
+    table: *const embank_table,
+    time: u32,
+) -> embank_status {
+    // SAFETY: by the header's rules.
+    call(|| unsafe { Ok(table_of(table)?.set_time(time)?) })
+}
+
+/// Sets the numbers of the optimizer, for all handles of the table and batches applied from now on. Its kind, initial
+/// accumulator, whether there is momentum and whether Adagrad's rate decays must be the table's. Not durable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn embank_table_set_optimizer(
+    table: *const embank_table,
+    optimizer: embank_optimizer,
+) -> embank_status {
+    // SAFETY: by the header's rules.
+    call(|| unsafe { Ok(table_of(table)?.set_optimizer(optimizer.to_rust()?)?) })
 }
 
 /// Goes through the table as the newest checkpoint holds it, while training goes on. Disk space is not given back until

@@ -4,9 +4,11 @@ use std::path::Path;
 use std::{env, fs};
 
 /// In the order in which the header tells of them.
-const SOURCES: [&str; 10] = [
+const SOURCES: [&str; 12] = [
     "status.rs",
     "options.rs",
+    "optimizer.rs",
+    "initializer.rs",
     "settings.rs",
     "bank.rs",
     "table.rs",

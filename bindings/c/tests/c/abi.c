@@ -61,7 +61,7 @@ static embank_table_settings settings_of(uint32_t dim) {
     embank_table_settings settings;
     GOOD(embank_table_settings_init(&settings, sizeof settings));
     settings.dim = dim;
-    settings.optimizer = embank_sgd(0.5f);
+    settings.optimizer = embank_sgd(0.5);
     settings.initializer = embank_constant(1.0f);
     return settings;
 }
@@ -160,12 +160,17 @@ static void rows_and_leases(void) {
     /* Settings that may change. */
     embank_table_settings now;
     int64_t bound;
-    GOOD(embank_table_set_learning_rate(table, 0.25f));
+    GOOD(embank_table_set_learning_rate(table, 0.25));
     GOOD(embank_table_set_staleness_bound(table, 4));
     GOOD(embank_table_staleness_bound(table, &bound));
     GOOD(embank_table_get_settings(table, &now, sizeof now));
     CHECK(bound == 4 && now.staleness_bound == 4 && now.dim == 2 && now.size == sizeof now);
-    CHECK(now.optimizer.kind == EMBANK_OPTIMIZER_KIND_SGD && now.optimizer.learning_rate == 0.25f);
+    CHECK(now.optimizer.kind == EMBANK_OPTIMIZER_KIND_SGD && now.optimizer.learning_rate == 0.25);
+    now.optimizer.learning_rate = 0.125;
+    GOOD(embank_table_set_optimizer(table, now.optimizer));
+    BAD(EMBANK_STATUS_TABLE_MISMATCH, "Adam", embank_table_set_optimizer(table, embank_adam(0.1)));
+    GOOD(embank_table_get_settings(table, &now, sizeof now));
+    CHECK(now.optimizer.learning_rate == 0.125);
 
     embank_table_stats table_stats;
     embank_bank_stats bank_stats;
@@ -289,7 +294,7 @@ static void tables_and_lookahead(void) {
     embank_table_free(item);
 
     /* Many more rows than memory holds; then the first come back ahead of their use. */
-    enum { ROWS = 60000, BATCH = 1000 };
+    enum { ROWS = 200000, BATCH = 1000 };
     static uint64_t keys[BATCH];
     static float values[BATCH * 2];
     for (uint64_t start = 0; start < ROWS; start += BATCH) {
@@ -342,7 +347,7 @@ static void bad_arguments(void) {
     BAD(invalid, "overlap", embank_table_contains(table, buffer, 2, (uint8_t *)buffer));
     BAD(invalid, "embank_missing 7", embank_table_peek(table, keys, 2, rows, 4, 7, NULL));
     BAD(invalid, "UTF-8", embank_bank_drop_table(bank, "\xff"));
-    BAD(invalid, "learning rate", embank_table_set_learning_rate(table, -1.0f));
+    BAD(invalid, "learning rate", embank_table_set_learning_rate(table, -1.0));
     BAD(invalid, "staleness bound", embank_table_set_staleness_bound(table, INT64_MAX));
     BAD(invalid, "not a bank", embank_roll_back(in_folder("nothing here"), 1));
     BAD(EMBANK_STATUS_SHAPE_MISMATCH, "4", embank_table_get(table, keys, 2, rows, 3, &lease));
@@ -397,6 +402,37 @@ static void *get_in_another_thread(void *table) {
     return NULL;
 }
 
+/* Every optimizer and initializer makes a table that learns. */
+static void optimizers(void) {
+    embank_bank *bank = open_bank("optimizers");
+    const embank_optimizer all[6] = {embank_sgd(0.1),  embank_adagrad(0.1), embank_row_wise_adagrad(0.1),
+                                     embank_adam(0.1), embank_adam_w(0.1),  embank_ftrl(0.1)};
+    const embank_initializer starts[6] = {embank_constant(2.0f),
+                                          embank_uniform(1.0f, 2.0f),
+                                          embank_normal(5.0f, 0.1f),
+                                          embank_truncated_normal(2.0f, 1.0f, 1.5f, 2.5f),
+                                          embank_xavier_uniform(1.0f),
+                                          embank_xavier_normal(1.0f)};
+    for (int i = 0; i < 6; i++) {
+        embank_table_settings settings = settings_of(2);
+        embank_table *table;
+        const uint64_t key = 1;
+        const float gradient[2] = {1.0f, 1.0f};
+        float before[2], after[2];
+        char name[2] = {(char)('a' + i), 0};
+        settings.optimizer = all[i];
+        settings.initializer = starts[i];
+        settings.clip_row_norm = 1.0;
+        GOOD(embank_bank_table(bank, name, &settings, &table));
+        GOOD(embank_table_initial(table, &key, 1, before, 2));
+        GOOD(embank_table_apply_gradients(table, &key, 1, gradient, 2));
+        GOOD(embank_table_peek(table, &key, 1, after, 2, EMBANK_MISSING_ERROR, NULL));
+        CHECK(after[0] != before[0] && after[1] != before[1]);
+        embank_table_free(table);
+    }
+    embank_bank_close(bank);
+}
+
 static void training_errors(void) {
     embank_bank *bank = open_bank("training");
     embank_table_settings settings = settings_of(2);
@@ -432,7 +468,7 @@ static void training_errors(void) {
     options.memory_budget_bytes = 4 << 20;
     options.lease_timeout_ms = 1;
     GOOD(embank_bank_open(in_folder("expiring"), &options, &impatient));
-    settings.optimizer = embank_sgd(0.5f);
+    settings.optimizer = embank_sgd(0.5);
     GOOD(embank_bank_table(impatient, "user", &settings, &expiring));
     GOOD(embank_table_get(expiring, &key, 1, row, 2, &lease));
     GOOD(embank_table_get(expiring, &key, 1, row, 2, &second)); /* waits until the first one expires */
@@ -548,6 +584,7 @@ int main(int count, char **arguments) {
     checkpoints();
     tables_and_lookahead();
     bad_arguments();
+    optimizers();
     training_errors();
     disk_errors(arguments[2]);
     puts("all checks passed");

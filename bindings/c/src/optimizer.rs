@@ -1,0 +1,322 @@
+//! What applies gradients.
+
+use bytemuck::{Pod, Zeroable};
+use embank::{Adagrad, Adam, AdamW, Ftrl, Optimizer, RowWiseAdagrad, Sgd};
+
+use crate::settings::{beyond_this_header, check_zeros, no_such_number};
+use crate::sized::flag;
+use crate::status::Failure;
+
+/// What applies gradients. docs/optimizers.md has the formulas.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub enum embank_optimizer_kind {
+    /// Nothing: rows are only put.
+    None = 0,
+    /// torch.optim.SGD.
+    Sgd = 1,
+    /// torch.optim.Adagrad.
+    Adagrad = 2,
+    /// Adagrad with one accumulator a row.
+    RowWiseAdagrad = 3,
+    /// torch.optim.Adam.
+    Adam = 4,
+    /// torch.optim.AdamW.
+    AdamW = 5,
+    /// FTRL-proximal.
+    Ftrl = 6,
+}
+
+/// An optimizer with its numbers; those that its kind does not have are zeros. Make one with embank_sgd and so on,
+/// which fill in the usual defaults, and change what you like. Kind, initial accumulator, whether there is
+/// momentum and whether Adagrad's rate decays are the table's for good; the rest may change.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Pod, Zeroable)]
+pub struct embank_optimizer {
+    /// One of embank_optimizer_kind.
+    pub kind: u32,
+    /// 0 or 1: Nesterov momentum. SGD.
+    pub nesterov: u32,
+    /// Not negative; FTRL's is above 0.
+    pub learning_rate: f64,
+    /// All but FTRL.
+    pub weight_decay: f64,
+    /// SGD.
+    pub momentum: f64,
+    /// SGD, with momentum.
+    pub dampening: f64,
+    /// Adagrad, not row-wise.
+    pub lr_decay: f64,
+    /// Adam, AdamW.
+    pub beta1: f64,
+    /// Adam, AdamW.
+    pub beta2: f64,
+    /// Keeps a division finite. Adagrad, Adam, AdamW.
+    pub eps: f64,
+    /// Where a new row's accumulators start. Adagrad, FTRL.
+    pub initial_accumulator: f64,
+    /// FTRL.
+    pub beta: f64,
+    /// FTRL.
+    pub l1: f64,
+    /// FTRL.
+    pub l2: f64,
+    /// Zeros: room for the numbers of other optimizers.
+    pub reserved: [f64; 5],
+}
+
+/// One of an optimizer's numbers.
+type Number = fn(&embank_optimizer) -> f64;
+
+impl embank_optimizer {
+    pub(crate) fn from_rust(optimizer: Optimizer) -> Result<Self, Failure> {
+        use embank_optimizer_kind as Kind;
+        let of = |kind: Kind| Self { kind: kind as u32, ..Self::zeroed() };
+        Ok(match optimizer {
+            Optimizer::None => of(Kind::None),
+            Optimizer::Sgd(Sgd { lr, momentum, dampening, nesterov, weight_decay }) => Self {
+                learning_rate: lr,
+                momentum,
+                dampening,
+                nesterov: u32::from(nesterov),
+                weight_decay,
+                ..of(Kind::Sgd)
+            },
+            Optimizer::Adagrad(Adagrad {
+                lr,
+                lr_decay,
+                weight_decay,
+                initial_accumulator,
+                eps,
+            }) => Self {
+                learning_rate: lr,
+                lr_decay,
+                weight_decay,
+                initial_accumulator: initial_accumulator.into(),
+                eps,
+                ..of(Kind::Adagrad)
+            },
+            Optimizer::RowWiseAdagrad(RowWiseAdagrad {
+                lr,
+                weight_decay,
+                initial_accumulator,
+                eps,
+            }) => Self {
+                learning_rate: lr,
+                weight_decay,
+                initial_accumulator: initial_accumulator.into(),
+                eps,
+                ..of(Kind::RowWiseAdagrad)
+            },
+            Optimizer::Adam(Adam { lr, betas, eps, weight_decay }) => Self {
+                learning_rate: lr,
+                beta1: betas.0,
+                beta2: betas.1,
+                eps,
+                weight_decay,
+                ..of(Kind::Adam)
+            },
+            Optimizer::AdamW(AdamW { lr, betas, eps, weight_decay }) => Self {
+                learning_rate: lr,
+                beta1: betas.0,
+                beta2: betas.1,
+                eps,
+                weight_decay,
+                ..of(Kind::AdamW)
+            },
+            Optimizer::Ftrl(Ftrl { lr, beta, l1, l2, initial_accumulator }) => Self {
+                learning_rate: lr,
+                beta,
+                l1,
+                l2,
+                initial_accumulator: initial_accumulator.into(),
+                ..of(Kind::Ftrl)
+            },
+            other => return Err(beyond_this_header("optimizer", &other)),
+        })
+    }
+
+    pub(crate) fn to_rust(self) -> Result<Optimizer, Failure> {
+        const NONE: u32 = embank_optimizer_kind::None as u32;
+        const SGD: u32 = embank_optimizer_kind::Sgd as u32;
+        const ADAGRAD: u32 = embank_optimizer_kind::Adagrad as u32;
+        const ROW_WISE_ADAGRAD: u32 = embank_optimizer_kind::RowWiseAdagrad as u32;
+        const ADAM: u32 = embank_optimizer_kind::Adam as u32;
+        const ADAM_W: u32 = embank_optimizer_kind::AdamW as u32;
+        const FTRL: u32 = embank_optimizer_kind::Ftrl as u32;
+        check_zeros("embank_optimizer", &self.reserved)?;
+        let (lr, weight_decay, eps) = (self.learning_rate, self.weight_decay, self.eps);
+        let initial_accumulator = self.initial_accumulator as f32;
+        let betas = (self.beta1, self.beta2);
+        let optimizer = match self.kind {
+            NONE => Optimizer::None,
+            SGD => Optimizer::Sgd(Sgd {
+                lr,
+                momentum: self.momentum,
+                dampening: self.dampening,
+                nesterov: flag("nesterov", self.nesterov)?,
+                weight_decay,
+            }),
+            ADAGRAD => {
+                let lr_decay = self.lr_decay;
+                Optimizer::Adagrad(Adagrad { lr, lr_decay, weight_decay, initial_accumulator, eps })
+            }
+            ROW_WISE_ADAGRAD => Optimizer::RowWiseAdagrad(RowWiseAdagrad {
+                lr,
+                weight_decay,
+                initial_accumulator,
+                eps,
+            }),
+            ADAM => Optimizer::Adam(Adam { lr, betas, eps, weight_decay }),
+            ADAM_W => Optimizer::AdamW(AdamW { lr, betas, eps, weight_decay }),
+            FTRL => {
+                let Self { beta, l1, l2, .. } = self;
+                Optimizer::Ftrl(Ftrl { lr, beta, l1, l2, initial_accumulator })
+            }
+            other => return Err(no_such_number("embank_optimizer_kind", other)),
+        };
+        // A number that the kind does not have would be ignored without a word.
+        let taken = Self::from_rust(optimizer)?;
+        let numbers: [(&str, Number); 12] = [
+            ("nesterov", |of| of.nesterov.into()),
+            ("weight_decay", |of| of.weight_decay),
+            ("momentum", |of| of.momentum),
+            ("dampening", |of| of.dampening),
+            ("lr_decay", |of| of.lr_decay),
+            ("beta1", |of| of.beta1),
+            ("beta2", |of| of.beta2),
+            ("eps", |of| of.eps),
+            ("initial_accumulator", |of| of.initial_accumulator),
+            ("beta", |of| of.beta),
+            ("l1", |of| of.l1),
+            ("l2", |of| of.l2),
+        ];
+        let ignored = |number: Number| number(&self) != 0.0 && number(&taken) == 0.0;
+        match numbers.into_iter().find(|&(_, number)| ignored(number)) {
+            None => Ok(optimizer),
+            Some((name, _)) => Err(Failure::invalid(format!(
+                "the optimizer {} has no {name}; leave that at 0",
+                optimizer.name()
+            ))),
+        }
+    }
+
+    /// Of the library's own optimizers, which the header has all the numbers of.
+    fn of(optimizer: Optimizer) -> Self {
+        Self::from_rust(optimizer).unwrap_or(Self::zeroed())
+    }
+}
+
+/// torch.optim.SGD without momentum and weight decay.
+#[unsafe(no_mangle)]
+pub extern "C" fn embank_sgd(learning_rate: f64) -> embank_optimizer {
+    embank_optimizer::of(Optimizer::sgd(learning_rate))
+}
+
+/// torch.optim.Adagrad: eps 1e-10, initial accumulator 0, no decay.
+#[unsafe(no_mangle)]
+pub extern "C" fn embank_adagrad(learning_rate: f64) -> embank_optimizer {
+    embank_optimizer::of(Optimizer::adagrad(learning_rate))
+}
+
+/// Adagrad with one accumulator a row, FBGEMM's EXACT_ROWWISE_ADAGRAD: eps 1e-8, initial accumulator 0.
+#[unsafe(no_mangle)]
+pub extern "C" fn embank_row_wise_adagrad(learning_rate: f64) -> embank_optimizer {
+    embank_optimizer::of(Optimizer::row_wise_adagrad(learning_rate))
+}
+
+/// torch.optim.Adam: betas 0.9 and 0.999, eps 1e-8, no weight decay.
+#[unsafe(no_mangle)]
+pub extern "C" fn embank_adam(learning_rate: f64) -> embank_optimizer {
+    embank_optimizer::of(Optimizer::adam(learning_rate))
+}
+
+/// torch.optim.AdamW: betas 0.9 and 0.999, eps 1e-8, weight decay 0.01.
+#[unsafe(no_mangle)]
+pub extern "C" fn embank_adam_w(learning_rate: f64) -> embank_optimizer {
+    embank_optimizer::of(Optimizer::adamw(learning_rate))
+}
+
+/// FTRL-proximal as in Keras: beta, l1 and l2 0, initial accumulator 0.1.
+#[unsafe(no_mangle)]
+pub extern "C" fn embank_ftrl(learning_rate: f64) -> embank_optimizer {
+    embank_optimizer::of(Optimizer::ftrl(learning_rate))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::status::embank_status;
+
+    /// Every number different, so that two of them can't change places.
+    fn all() -> [Optimizer; 7] {
+        let betas = (0.5, 0.75);
+        [
+            Optimizer::None,
+            Optimizer::Sgd(Sgd {
+                lr: 0.1,
+                momentum: 0.2,
+                dampening: 0.0,
+                nesterov: true,
+                weight_decay: 0.4,
+            }),
+            Optimizer::Adagrad(Adagrad {
+                lr: 0.1,
+                lr_decay: 0.2,
+                weight_decay: 0.3,
+                initial_accumulator: 0.4,
+                eps: 0.5,
+            }),
+            Optimizer::RowWiseAdagrad(RowWiseAdagrad {
+                lr: 0.1,
+                weight_decay: 0.2,
+                initial_accumulator: 0.3,
+                eps: 0.4,
+            }),
+            Optimizer::Adam(Adam { lr: 0.1, betas, eps: 0.2, weight_decay: 0.3 }),
+            Optimizer::AdamW(AdamW { lr: 0.1, betas, eps: 0.2, weight_decay: 0.3 }),
+            Optimizer::Ftrl(Ftrl {
+                lr: 0.1,
+                beta: 0.2,
+                l1: 0.3,
+                l2: 0.4,
+                initial_accumulator: 0.5,
+            }),
+        ]
+    }
+
+    #[test]
+    fn optimizers_come_back_as_they_went() {
+        for (kind, optimizer) in (0..).zip(all()) {
+            let for_c = embank_optimizer::from_rust(optimizer).unwrap();
+            assert_eq!(for_c.kind, kind);
+            assert_eq!(for_c.to_rust().unwrap(), optimizer);
+        }
+    }
+
+    #[test]
+    fn the_defaults_are_those_of_the_library() {
+        assert_eq!(embank_sgd(0.5).to_rust().unwrap(), Optimizer::sgd(0.5));
+        assert_eq!(embank_adagrad(0.5).to_rust().unwrap(), Optimizer::adagrad(0.5));
+        assert_eq!(
+            embank_row_wise_adagrad(0.5).to_rust().unwrap(),
+            Optimizer::row_wise_adagrad(0.5)
+        );
+        assert_eq!(embank_adam(0.5).to_rust().unwrap(), Optimizer::adam(0.5));
+        assert_eq!(embank_adam_w(0.5).to_rust().unwrap(), Optimizer::adamw(0.5));
+        assert_eq!(embank_ftrl(0.5).to_rust().unwrap(), Optimizer::ftrl(0.5));
+    }
+
+    #[test]
+    fn a_number_that_would_be_ignored_is_refused() {
+        let mut bad = [embank_sgd(0.5); 5];
+        bad[0].l1 = 0.1;
+        bad[1].initial_accumulator = f64::NAN;
+        bad[2].reserved[4] = 1.0;
+        bad[3].nesterov = 2;
+        bad[4].kind = 7;
+        for optimizer in bad {
+            assert_eq!(optimizer.to_rust().unwrap_err().status, embank_status::InvalidArgument);
+        }
+    }
+}
