@@ -111,7 +111,7 @@ pub struct TableInfo {
 /// ```
 #[derive(Clone)]
 pub struct Bank {
-    shared: Arc<BankShared>,
+    pub(crate) shared: Arc<BankShared>,
 }
 
 impl fmt::Debug for Bank {

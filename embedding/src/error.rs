@@ -167,6 +167,12 @@ pub enum Error {
     /// finds them there or meets the same error.
     #[error("looking ahead failed earlier: {0}")]
     LookaheadFailed(#[source] embank_kv::Error),
+    /// The thread that reads ahead panicked with this request, which is a bug of this library.
+    #[error(
+        "the thread that reads ahead panicked before it had read these rows; peek at them instead, and please \
+         report what it wrote to standard error"
+    )]
+    PrefetchAbandoned,
     /// The system refused the thread that reads ahead.
     #[error("the thread that reads ahead can't be started: {0}")]
     LookaheadThread(#[source] std::io::Error),

@@ -36,10 +36,12 @@
 
 #![forbid(unsafe_code)]
 
+mod auto_depth;
 mod bank;
 mod checkpoints;
 mod config;
 mod decoded;
+mod depth;
 mod descriptor;
 mod dtype;
 mod error;
@@ -56,6 +58,7 @@ mod lookahead;
 mod operations;
 mod optimizer;
 mod pending;
+mod prefetch;
 mod quantile;
 mod row;
 mod scan;
@@ -67,6 +70,7 @@ mod tracking;
 mod unique;
 mod window;
 
+pub use auto_depth::AutoDepth;
 pub use bank::{Bank, BankOptions, TableInfo};
 pub use config::{DIM_MAX, TableConfig};
 pub use decoded::DecodedRow;
@@ -86,6 +90,7 @@ pub use initializer::{Fans, Initializer};
 pub use lease::Lease;
 pub use lookahead::LookaheadReceipt;
 pub use optimizer::{Adagrad, Adam, AdamW, Ftrl, Optimizer, RowWiseAdagrad, Sgd};
+pub use prefetch::Prefetch;
 pub use scan::{Scan, ScannedRow};
 pub use seen::StalenessHistogram;
 pub use stats::{BankStats, LookaheadStats, TableStats};

@@ -14,9 +14,10 @@
 //! queued, so if it is there when its turn comes, somebody wanted it first. Whether a moved row was used in
 //! time or wasted is told by the store, which marks the records that it moved.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::num::NonZeroU16;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
@@ -25,6 +26,7 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::error::{Error, Result};
 use crate::pending::{Insertion, PendingSet};
+use crate::prefetch::PrefetchJob;
 use crate::stats::{Counter, LookaheadStats};
 use crate::unique::UniqueKeys;
 use crate::window::{Remembered, Window};
@@ -153,6 +155,9 @@ struct State {
     look: bool,
     /// The worker is looking after those.
     looking: bool,
+    /// Requests for buffers, in their order.
+    prefetches: VecDeque<PrefetchJob>,
+    burst_was_last: bool,
     stopping: bool,
     failure: Option<embank_kv::Error>,
 }
@@ -169,6 +174,8 @@ enum Job {
     Burst(TableId),
     /// Look after rows that are about to leave memory.
     Look,
+    /// Read some rows into a buffer.
+    Prefetch(PrefetchJob),
 }
 
 #[derive(Debug, Default)]
@@ -184,6 +191,9 @@ struct Counters {
     cancelled: Counter,
     failed: Counter,
     kept: Counter,
+    reading_us: Counter,
+    /// As an `AutoDepth` has chosen it.
+    depth: AtomicU64,
 }
 
 impl Lookahead {
@@ -194,6 +204,8 @@ impl Lookahead {
             window: Window::with_capacity(capacity_keys / KEYS_PER_REMEMBERED),
             look: false,
             looking: false,
+            prefetches: VecDeque::new(),
+            burst_was_last: false,
             stopping: false,
             failure: None,
         };
@@ -242,6 +254,17 @@ impl Lookahead {
         Ok(receipt)
     }
 
+    /// Has the worker read rows into a buffer.
+    ///
+    /// # Errors
+    /// [`Error::LookaheadThread`] if the worker can't be started.
+    pub(crate) fn prefetch(&self, job: PrefetchJob) -> Result<()> {
+        self.start_worker()?;
+        self.shared.queue.state.lock().prefetches.push_back(job);
+        self.shared.queue.work.notify_one();
+        Ok(())
+    }
+
     fn start_worker(&self) -> Result<()> {
         let mut worker = self.worker.lock();
         if worker.as_ref().is_none_or(JoinHandle::is_finished) {
@@ -257,21 +280,27 @@ impl Lookahead {
 
     /// Empties the queue and returns how many keys were in it. A burst in hand is not stopped.
     pub(crate) fn cancel(&self) -> usize {
-        self.cancel_those(|_| true)
+        self.cancel_those(|_, _| true)
+    }
+
+    /// Takes these keys of a table out of the queue and returns how many were in it.
+    pub(crate) fn cancel_keys(&self, table: TableId, keys: &[u64]) -> usize {
+        let keys: HashSet<u64> = keys.iter().copied().collect();
+        self.cancel_those(|of, key| of == table && keys.contains(&key))
     }
 
     /// Takes what waits of a dropped table out of the queue. What a burst has in hand comes to its end.
     pub(crate) fn forget(&self, table: TableId) {
-        self.cancel_those(|of| of == table);
+        self.cancel_those(|of, _| of == table);
     }
 
-    fn cancel_those(&self, chosen: impl Fn(TableId) -> bool) -> usize {
+    fn cancel_those(&self, chosen: impl Fn(TableId, u64) -> bool) -> usize {
         let mut state = self.shared.queue.state.lock();
         let State { queue, pending, window, .. } = &mut *state;
         let waiting = queue.len();
         window.forget(&chosen);
         queue.retain(|request| {
-            let cancel = chosen(request.table);
+            let cancel = chosen(request.table, request.key);
             if cancel {
                 pending.remove(number(request.table), request.key);
             }
@@ -296,6 +325,11 @@ impl Lookahead {
         true
     }
 
+    pub(crate) fn note_depth(&self, depth: usize) {
+        // Relaxed: for those who look.
+        self.shared.counters.depth.store(depth as u64, Ordering::Relaxed);
+    }
+
     pub(crate) fn stats(&self, store: &StoreStats) -> LookaheadStats {
         let counters = &self.shared.counters;
         let (pending, capacity) = {
@@ -316,6 +350,8 @@ impl Lookahead {
             cancelled: counters.cancelled.get(),
             failed: counters.failed.get(),
             kept: counters.kept.get(),
+            reading_us: counters.reading_us.get(),
+            depth: counters.depth.load(Ordering::Relaxed),
             pending: pending as u64,
             capacity: capacity as u64,
             memory_bytes: memory_bytes(capacity),
@@ -366,21 +402,38 @@ impl Shared {
         state.queue.clear();
         state.pending.clear();
         state.looking = false;
+        // Dropping them takes locks of their own alone.
+        state.prefetches.clear();
         self.idle.notify_all();
     }
 
     /// The worker: burst by burst until the bank goes.
     fn work(&self) {
         let mut burst = Vec::with_capacity(BURST_KEYS_MAX);
+        /// Should it panic, nobody waits for it in vain.
+        struct GiveUpAtTheEnd<'a>(&'a Shared);
+        impl Drop for GiveUpAtTheEnd<'_> {
+            fn drop(&mut self) {
+                self.0.give_up_pending();
+            }
+        }
+        let _give_up_at_the_end = GiveUpAtTheEnd(self);
         let mut marks = Vec::new();
         while let Some(job) = self.next_job(&mut burst) {
             match job {
                 Job::Burst(table) => {
                     marks.clear();
+                    let began = Instant::now();
                     let promoted = self.store.promote_marking(table, &burst, &mut marks);
+                    self.counters.reading_us.add(began.elapsed().as_micros() as u64);
                     self.finish_burst(table, &burst, &marks, promoted);
                 }
                 Job::Look => self.look_after_the_oldest(),
+                Job::Prefetch(mut job) => {
+                    if !job.advance(&self.store, BURST_KEYS_MAX) {
+                        self.queue.state.lock().prefetches.push_back(job);
+                    }
+                }
             }
         }
     }
@@ -430,7 +483,13 @@ impl Shared {
                 state.looking = true;
                 return Some(Job::Look);
             }
+            // Bursts and prefetches in turn, of several prefetches each in turn.
+            let turn = std::mem::take(&mut state.burst_was_last) || state.queue.is_empty();
+            if let Some(job) = if turn { state.prefetches.pop_front() } else { None } {
+                return Some(Job::Prefetch(job));
+            }
             if let Some(first) = state.queue.pop_front() {
+                state.burst_was_last = true;
                 burst.push(first.key);
                 while burst.len() < BURST_KEYS_MAX {
                     match state.queue.front() {

@@ -177,6 +177,10 @@ pub struct LookaheadStats {
     /// In memory, and copied to its mutable part again because they were about to leave it unused; a row may be kept
     /// more than once for one announcement.
     pub kept: u64,
+    /// How long the thread that reads ahead was at it, in microseconds.
+    pub reading_us: u64,
+    /// Gauge: the batches to look ahead that an [`AutoDepth`](crate::AutoDepth) has chosen last; 0 without one.
+    pub depth: u64,
     /// Gauge: waiting for their turn or being read.
     pub pending: u64,
     /// Gauge: the most keys that may be pending.
@@ -253,6 +257,12 @@ impl BankStats {
             keys("cancelled", ahead.cancelled),
             keys("failed", ahead.failed),
             keys("kept", ahead.kept),
+            Metric::seconds(
+                "embank_lookahead_reading_seconds",
+                "How long the thread that reads ahead was at it",
+                ahead.reading_us,
+            ),
+            Metric::gauge("embank_lookahead_depth", "Batches ahead, as chosen", ahead.depth),
             Metric::gauge("embank_lookahead_pending", "Keys waiting or being read", ahead.pending),
             Metric::gauge("embank_lookahead_capacity", "Keys that may wait", ahead.capacity),
             Metric::gauge("embank_lookahead_bytes", "Memory of the queue", ahead.memory_bytes),

@@ -21,6 +21,7 @@ use crate::operations::{
     ApplyGradients, FindRows, GetRows, PeekRows, PutRows, PutVectors, PutWhole, Reached,
 };
 use crate::optimizer::Optimizer;
+use crate::prefetch::Prefetch;
 use crate::row::RowLayout;
 use crate::seen::SeenClocks;
 use crate::stats::{TableCounters, TableStats};
@@ -357,18 +358,29 @@ impl Table {
         let places = self.find(keys, &mut peek)?;
         counters.peeks.add(1);
         counters.peek_rows.add(keys.len() as u64);
+        self.settle_missing(|place| keys[place as usize], rows, places, missing)
+    }
+
+    /// Does what `missing` says about the keys of `places` that have no row.
+    pub(crate) fn settle_missing(
+        &self,
+        key_at: impl Fn(u32) -> u64,
+        rows: &mut [f32],
+        places: Vec<u32>,
+        missing: Missing,
+    ) -> Result<PeekOutcome> {
+        let layout = &self.shared.layout;
         match (missing, places.first()) {
             (Missing::Initial, _) => {
                 for &place in &places {
-                    let place = place as usize;
-                    let row = &mut rows[place * layout.dim..][..layout.dim];
-                    layout.fill_initial(keys[place], row);
+                    let row = &mut rows[place as usize * layout.dim..][..layout.dim];
+                    layout.fill_initial(key_at(place), row);
                 }
             }
             (Missing::Error, Some(&first)) => {
                 return Err(Error::MissingRow {
                     table: self.name().to_owned(),
-                    key: keys[first as usize],
+                    key: key_at(first),
                     count: places.len(),
                 });
             }
@@ -457,6 +469,31 @@ impl Table {
             Error::Store(error) => self.in_terms_of_the_table(error),
             other => other,
         })
+    }
+
+    /// Forgets what looking ahead still has to do for these keys, whoever asked for it: those that wait for their turn stay
+    /// where they are, and none is kept in memory any more. Returns how many waited.
+    pub fn cancel_lookahead(&self, keys: &[u64]) -> usize {
+        self.bank.lookahead.cancel_keys(self.shared.id, keys)
+    }
+
+    /// Reads the rows of `keys` ahead into a buffer, for a [`wait`](Prefetch::wait) later: for evaluation, and for
+    /// features that are only read. Never waits: the thread that reads ahead does it all, behind the reads that somebody
+    /// waits for. As a peek, it touches no clock and writes nothing; rows that are to be trained want
+    /// [`lookahead`](Self::lookahead). The buffer, keys * dim * 4 bytes, comes out of the bank's memory budget until
+    /// the rows are fetched or the handle is dropped.
+    ///
+    /// # Errors
+    /// [`BudgetTooSmall`](embank_kv::Error::BudgetTooSmall) if so much is prefetched already that the store could not
+    /// do with the rest: wait for some of it first. [`Error::TableDropped`], [`Error::LookaheadThread`].
+    pub fn prefetch(&self, keys: &[u64]) -> Result<Prefetch> {
+        let unique = UniqueKeys::new(keys);
+        let bytes = unique.len() as u64 * self.dim() as u64 * 4;
+        let loan = self.bank.store.lend_memory(bytes);
+        let loan = loan.map_err(|error| self.bank.in_terms_of_the_bank(error))?;
+        let (prefetch, job) = Prefetch::new(self.clone(), unique, loan);
+        self.bank.lookahead.prefetch(job)?;
+        Ok(prefetch)
     }
 
     /// The staleness clock of a row: Gets whose update has not come yet. `None` if it is missing.

@@ -74,8 +74,8 @@ impl Window {
         below
     }
 
-    /// Takes out the rows of these tables.
-    pub(crate) fn forget(&mut self, chosen: impl Fn(TableId) -> bool) {
-        self.rows.retain(|row| !chosen(row.table));
+    /// Takes out the rows that are chosen.
+    pub(crate) fn forget(&mut self, chosen: impl Fn(TableId, u64) -> bool) {
+        self.rows.retain(|row| !chosen(row.table, row.key));
     }
 }

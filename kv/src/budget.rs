@@ -239,6 +239,11 @@ impl Budget {
     /// # Errors
     /// `BudgetTooSmall` if so much is lent already that the log could not turn its pages.
     pub(crate) fn lend(&self, bytes: u64) -> Result<()> {
+        self.lend_for(bytes, "scanning, with the scans and prefetches that are under way,")
+    }
+
+    /// As [`lend`](Self::lend), for `what`.
+    pub(crate) fn lend_for(&self, bytes: u64, what: &str) -> Result<()> {
         let most = (self.frames_kept() + 1 - FRAMES_MIN - self.slack_pages()) * self.page_bytes;
         let (order, charge) = (Ordering::Relaxed, |lent: u64| Some(lent + bytes));
         let within = |lent| charge(lent).filter(|&lent| lent <= most);
@@ -247,7 +252,7 @@ impl Budget {
                 budget_bytes: self.total_bytes,
                 needed_bytes: (4 * (lent + bytes + FRAMES_MIN * self.page_bytes))
                     .next_multiple_of(256 << 10),
-                what: "scanning, with the scans that are under way,".into(),
+                what: what.into(),
             }
         })
     }

@@ -64,5 +64,5 @@ pub use leases::{Expired, Leased, Leases};
 pub use operation::{Access, Clock, Operation, Outcome, Promoted, RowMark, Width};
 pub use scan::{Scan, ScannedRow};
 pub use stats::StoreStats;
-pub use store::{Recovered, Store, StoreOptions, TableInfo};
+pub use store::{Loan, Recovered, Store, StoreOptions, TableInfo};
 pub use waiters::ReleaseTicket;

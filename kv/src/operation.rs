@@ -74,6 +74,9 @@ pub trait Operation {
     /// others. Default: fixed.
     const WIDTH: Width = Width::Fixed;
 
+    /// Whether nobody waits for its reads yet: then they go behind those of other batches. Default: no.
+    const AHEAD: bool = false;
+
     /// A row's value, for `Peek` and `Get`.
     fn read(&mut self, i: usize, value: &[u8]) {
         let _ = (i, value);

@@ -23,7 +23,7 @@ use std::path::{Path, PathBuf};
 use std::process;
 use std::sync::Arc;
 
-use embank::{Bank, Lease, Scan, Table};
+use embank::{Bank, Lease, Prefetch, Scan, Table};
 use parking_lot::{Condvar, Mutex};
 use pyo3::prelude::*;
 
@@ -32,6 +32,10 @@ use crate::errors;
 /// Names a lease within its cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct LeaseId(u64);
+
+/// Names a prefetch within its cell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct PrefetchId(u64);
 
 /// Names a scan within its cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -68,6 +72,8 @@ struct State {
 struct Open {
     leases: HashMap<LeaseId, Lease>,
     leases_made: u64,
+    prefetches: HashMap<PrefetchId, Prefetch>,
+    prefetches_made: u64,
     /// Each is used by one call at a time.
     scans: HashMap<ScanId, Arc<Mutex<Scan>>>,
     scans_made: u64,
@@ -95,6 +101,8 @@ impl BankCell {
         let open = Open {
             leases: HashMap::new(),
             leases_made: 0,
+            prefetches: HashMap::new(),
+            prefetches_made: 0,
             scans: HashMap::new(),
             scans_made: 0,
             tables: HashMap::new(),
@@ -209,6 +217,66 @@ impl BankCell {
     ) -> PyResult<R> {
         let lease = self.pick(|open| open.leases.remove(&id).ok_or_else(lease_consumed))?;
         self.run(py, move || call(lease))
+    }
+
+    /// Begins a prefetch with the GIL released and keeps it.
+    pub(crate) fn begin_prefetch(
+        &self,
+        py: Python<'_>,
+        table: u16,
+        call: impl FnOnce(&Table) -> embank::Result<Prefetch> + Send,
+    ) -> PyResult<PrefetchId> {
+        let table = self.pick(|open| open.table(table))?;
+        let kept = self.run(py, move || {
+            let prefetch = call(&table)?;
+            Ok(self.keep(prefetch, |open, prefetch| {
+                let id = PrefetchId(open.prefetches_made);
+                open.prefetches_made += 1;
+                open.prefetches.insert(id, prefetch);
+                id
+            }))
+        })?;
+        kept.ok_or_else(errors::bank_closed)
+    }
+
+    /// Runs `call` on a prefetch, which it consumes, with the GIL released.
+    pub(crate) fn with_prefetch<R: Send>(
+        &self,
+        py: Python<'_>,
+        id: PrefetchId,
+        call: impl FnOnce(Prefetch) -> embank::Result<R> + Send,
+    ) -> PyResult<R> {
+        let prefetch = self.pick(|open| open.prefetches.remove(&id).ok_or_else(prefetch_gone))?;
+        self.run(py, move || call(prefetch))
+    }
+
+    /// Whether a prefetch would not wait.
+    pub(crate) fn is_prefetched(&self, id: PrefetchId) -> bool {
+        self.check_process().is_ok()
+            && self
+                .state
+                .lock()
+                .open
+                .as_ref()
+                .is_some_and(|open| open.prefetches.get(&id).is_some_and(Prefetch::is_ready))
+    }
+
+    /// Drops a prefetch, if it is there still. Never fails, for the garbage collector calls it too.
+    pub(crate) fn cancel_prefetch(&self, id: PrefetchId) {
+        if self.check_process().is_err() {
+            return;
+        }
+        let prefetch = {
+            let mut state = self.state.lock();
+            let prefetch = state.open.as_mut().and_then(|open| open.prefetches.remove(&id));
+            state.in_flight += usize::from(prefetch.is_some());
+            prefetch
+        };
+        if let Some(prefetch) = prefetch {
+            let call = InFlight(self);
+            detached(move || drop(prefetch));
+            drop(call);
+        }
     }
 
     /// Begins a scan with the GIL released, keeps it, and returns its checkpoint and number of rows too.
@@ -409,6 +477,12 @@ fn detached(work: impl FnOnce() + Send) {
     {
         work();
     }
+}
+
+fn prefetch_gone() -> PyErr {
+    pyo3::exceptions::PyValueError::new_err(
+        "this prefetch was cancelled, or has failed: prefetch the rows again, or peek at them",
+    )
 }
 
 fn lease_consumed() -> PyErr {

@@ -31,6 +31,7 @@ mod files;
 mod lease;
 mod life;
 mod many;
+mod prefetch;
 mod scalars;
 mod scan;
 mod settings;
@@ -52,6 +53,8 @@ mod _embank {
     use crate::lease::{PyDistinctLease, PyLease};
     #[pymodule_export]
     use crate::many::get_many;
+    #[pymodule_export]
+    use crate::prefetch::{PyAutoDepth, PyPrefetch};
     #[pymodule_export]
     use crate::scan::PyScan;
     #[pymodule_export]

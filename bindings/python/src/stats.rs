@@ -77,6 +77,8 @@ pub(crate) fn bank<'py>(py: Python<'py>, stats: &BankStats) -> PyResult<Bound<'p
             ("cancelled", ahead.cancelled),
             ("failed", ahead.failed),
             ("kept", ahead.kept),
+            ("reading_us", ahead.reading_us),
+            ("depth", ahead.depth),
             ("pending", ahead.pending),
             ("capacity", ahead.capacity),
         ]

@@ -3,9 +3,8 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use embank::{Missing, UniqueKeys};
+use embank::UniqueKeys;
 use numpy::{PyArray1, PyArray2};
-use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -15,6 +14,7 @@ use crate::bank_cell::{BankCell, TableKey};
 use crate::files::{self, ExportArguments, ImportArguments};
 use crate::lease::{Held, PyDistinctLease, PyLease};
 use crate::life::{self, EvictArguments};
+use crate::prefetch::{PyPrefetch, missing_choice};
 use crate::scan::PyScan;
 use crate::{scalars, settings, stats};
 
@@ -273,15 +273,7 @@ impl PyTable {
         missing: &str,
         out: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyArray2<f32>>> {
-        let missing = match missing {
-            "initial" => Missing::Initial,
-            "error" => Missing::Error,
-            _ => {
-                return Err(PyValueError::new_err(format!(
-                    "missing must be \"initial\" or \"error\", not {missing:?}"
-                )));
-            }
-        };
+        let missing = missing_choice(missing)?;
         let keys = Keys::new(keys)?;
         let keys = keys.as_slice()?;
         let mut rows = Rows::new(py, out, keys.len(), self.key.dim)?;
@@ -334,6 +326,42 @@ impl PyTable {
         let keys = Keys::new(keys)?;
         let keys = keys.as_slice()?;
         self.with(py, |table| Ok(table.lookahead(keys)?.accepted()))
+    }
+
+    /// Forgets what looking ahead still has to do for these keys, whoever announced them.
+    ///
+    /// Returns:
+    ///     How many waited for their turn.
+    fn cancel_lookahead(&self, py: Python<'_>, keys: &Bound<'_, PyAny>) -> PyResult<usize> {
+        let keys = Keys::new(keys)?;
+        let keys = keys.as_slice()?;
+        self.with(py, |table| Ok(table.cancel_lookahead(keys)))
+    }
+
+    /// Reads rows into a buffer in the background, for evaluation and features that are only read.
+    ///
+    /// Never waits, touches no clock and writes nothing, as `peek`; for rows that are to be trained use
+    /// `lookahead`. The buffer comes out of the bank's memory budget until the rows are fetched.
+    ///
+    /// Args:
+    ///     keys: Integers `(n,)`.
+    ///     missing: What a key without a row gives: "initial" (its initial value) or "error".
+    ///
+    /// Returns:
+    ///     A `Prefetch`, whose `rows()` are float32 `(n, dim)`.
+    ///
+    /// Raises:
+    ///     BudgetTooSmall: So much is prefetched already that the store could not do with the rest.
+    #[pyo3(signature = (keys, *, missing = "initial"))]
+    fn prefetch(
+        &self,
+        py: Python<'_>,
+        keys: &Bound<'_, PyAny>,
+        missing: &str,
+    ) -> PyResult<PyPrefetch> {
+        let missing = missing_choice(missing)?;
+        let keys = Keys::new(keys)?;
+        PyPrefetch::begin(py, &self.cell, &self.key, keys.as_slice()?, missing)
     }
 
     /// Goes through the table as the newest checkpoint holds it, while training goes on.

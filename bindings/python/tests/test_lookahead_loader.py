@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,10 +22,16 @@ class Announcements:
 
     def __init__(self) -> None:
         self.keys: list[list[int]] = []
+        self.cancelled: list[int] = []
+        self.bank = SimpleNamespace(closed=False)
 
     def lookahead(self, keys: Any) -> int:
         assert keys.ndim == 1
         self.keys.append(keys.tolist())
+        return len(keys)
+
+    def cancel_lookahead(self, keys: Any) -> int:
+        self.cancelled += keys.tolist()
         return len(keys)
 
 
@@ -60,7 +68,7 @@ def test_no_batch_is_drawn_before_its_turn() -> None:
 
 def test_length_is_the_loaders() -> None:
     loader: Any = LookaheadLoader([1, 2, 3], lambda batch: {})
-    assert (len(loader), loader.depth) == (3, 4)
+    assert (len(loader), loader.depth) == (3, "auto")
     with pytest.raises(TypeError, match="generator"):
         len(LookaheadLoader((n for n in range(3)), lambda batch: {}))
     assert list(LookaheadLoader([], lambda batch: {})) == []
@@ -69,6 +77,9 @@ def test_length_is_the_loaders() -> None:
 def test_depth_must_not_be_negative() -> None:
     with pytest.raises(ValueError, match="-1"):
         LookaheadLoader([1], lambda batch: {}, depth=-1)
+    wrong: Any = "four"
+    with pytest.raises(ValueError, match="four"):
+        LookaheadLoader([1], lambda batch: {}, depth=wrong)
 
 
 def test_keys_of_every_form_and_table_are_counted(bank: embank.Bank) -> None:
@@ -102,3 +113,59 @@ def test_a_data_loader_with_workers(bank: embank.Bank, table: embank.Table) -> N
     assert len(ahead) == 10
     assert torch.cat([batch[0] for batch in ahead]).tolist() == list(range(40))
     assert bank.stats()["lookahead"]["requested"] == 36
+
+
+@pytest.mark.parametrize("stop", ["break", "exception", "end"])
+def test_what_was_announced_and_not_handed_out_is_cancelled(stop: str) -> None:
+    table: Any = Announcements()
+    loader: Any = LookaheadLoader(list(range(10)), lambda at: {table: np.array([at])}, depth=3)
+
+    def run() -> None:
+        for at in loader:
+            if at == 2 and stop == "break":
+                break
+            if at == 2 and stop == "exception":
+                raise KeyError("of ours")
+
+    if stop == "exception":
+        with pytest.raises(KeyError):
+            run()
+    else:
+        run()
+    gc.collect()
+    assert table.cancelled == ([] if stop == "end" else [3, 4, 5])
+
+
+def test_a_loader_that_is_given_up_leaves_nothing_in_the_queue(bank: embank.Bank) -> None:
+    items = bank.table("item", dim=64)
+    count = 200_000
+    for first in range(0, count, 10_000):
+        items.put(np.arange(first, first + 10_000), np.ones((10_000, 64), np.float32))
+    batches = [np.arange(first, first + 3000) for first in range(0, count, 3000)]
+    for batch in LookaheadLoader(batches, lambda batch: {items: batch}, depth=4):
+        items.get(batch).release()
+        break
+    assert bank.wait_lookahead()
+    stats = bank.stats()["lookahead"]
+    assert stats["pending"] == 0
+    assert stats["queued"] == (
+        stats["moved"] + stats["late"] + stats["missing"] + stats["cancelled"] + stats["failed"]
+    )
+
+
+def test_the_depth_is_chosen_and_shown(bank: embank.Bank, table: embank.Table) -> None:
+    batches = [torch.arange(50) + step for step in range(40)]
+    for batch in LookaheadLoader(batches, lambda batch: {table: batch}):
+        table.get(batch).release()
+    assert bank.stats()["lookahead"]["depth"] == 1, "all rows are in memory"
+
+
+def test_pinned_batches_come_through_as_they_are() -> None:
+    table: Any = Announcements()
+    data = torch.utils.data.TensorDataset(torch.arange(8))
+    loader = torch.utils.data.DataLoader(
+        data, batch_size=4, pin_memory=torch.cuda.is_available()
+    )
+    for batch in LookaheadLoader(loader, lambda batch: {table: batch[0]}, depth=1):
+        assert batch[0].is_pinned() == torch.cuda.is_available()
+    assert table.keys == [[4, 5, 6, 7]]

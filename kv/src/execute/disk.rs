@@ -499,10 +499,7 @@ impl<W: Work> Reading<'_, '_, W> {
 
 impl<W: Work> ReadStream for Reading<'_, '_, W> {
     fn priority(&self) -> Priority {
-        match W::MODE {
-            Mode::Promote | Mode::Compact => Priority::Background,
-            _ => Priority::Foreground,
-        }
+        if W::AHEAD { Priority::Background } else { Priority::Foreground }
     }
 
     fn next(&mut self) -> Option<(u64, usize)> {

@@ -25,6 +25,8 @@ pub(crate) trait Work {
     const MODE: Mode;
     /// The tables that it is for.
     const WIDTH: Width;
+    /// Its reads go behind those that somebody waits for.
+    const AHEAD: bool = matches!(Self::MODE, Mode::Promote | Mode::Compact);
     fn read(&mut self, _i: usize, _value: &[u8]) {}
     fn destination(&mut self, _i: usize) -> Option<&mut [u8]> {
         None
@@ -61,6 +63,7 @@ impl<O: Operation> Work for Caller<'_, O> {
         Access::Put => Mode::Put,
     };
     const WIDTH: Width = O::WIDTH;
+    const AHEAD: bool = O::AHEAD;
     fn read(&mut self, i: usize, value: &[u8]) {
         self.0.read(i, value);
     }

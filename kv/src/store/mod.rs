@@ -5,6 +5,7 @@ mod checkpointing;
 mod core;
 mod counting;
 mod lengths;
+mod loan;
 mod open;
 mod reading;
 mod serving;
@@ -31,6 +32,7 @@ use crate::sync::thread::JoinHandle;
 use crate::waiters::{ReleaseTicket, Waiters};
 use checkpointing::Newest;
 pub use checkpointing::Recovered;
+pub use loan::Loan;
 pub(crate) use open::{
     check_bank_file, check_last_page, create_dir_durably, lock_dir, log_begins, new_id,
 };

@@ -1,0 +1,84 @@
+//! The depth controller, fed with a bank's counters.
+
+use std::time::{Duration, Instant};
+
+use crate::bank::Bank;
+use crate::depth::{DepthController, StepReport};
+use crate::stats::LookaheadStats;
+
+/// Finds out how many batches to look ahead, from what reading and computing take. One for each loop that trains, on
+/// one bank.
+///
+/// # Examples
+/// ```
+/// # let dir = tempfile::tempdir().unwrap();
+/// use embank::{AutoDepth, Bank, BankOptions, TableConfig};
+///
+/// let bank = Bank::open(dir.path().join("bank"), BankOptions::default())?;
+/// let table = bank.table("user", TableConfig::new(4))?;
+/// let batches: Vec<Vec<u64>> = (0..20).map(|step| (step..step + 100).collect()).collect();
+/// let mut auto = AutoDepth::new();
+/// let mut announced = 1;
+/// for step in 0..batches.len() {
+///     let ahead = auto.step(&bank);
+///     while announced <= (step + ahead).min(batches.len() - 1) {
+///         table.lookahead(&batches[announced])?;
+///         announced += 1;
+///     }
+///     let lease = table.get(&batches[step], &mut [0.0; 400])?;
+///     lease.put(&[1.0; 400])?;
+/// }
+/// assert_eq!(bank.stats().lookahead.depth, 1); // all rows are in memory
+/// # Ok::<(), embank::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct AutoDepth {
+    controller: DepthController,
+    last: Option<(Instant, LookaheadStats)>,
+}
+
+impl Default for AutoDepth {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl AutoDepth {
+    /// One that knows nothing yet.
+    #[must_use]
+    pub fn new() -> Self {
+        Self { controller: DepthController::new(), last: None }
+    }
+
+    /// What [`step`](Self::step) returned last; where it begins before the first.
+    #[must_use]
+    pub fn depth(&self) -> usize {
+        self.controller.depth()
+    }
+
+    /// To be called once a step: how many batches beside the one in hand to have announced, at least 1. Looks at the
+    /// counters of the bank; never waits. [`LookaheadStats::depth`] shows the last answer.
+    pub fn step(&mut self, bank: &Bank) -> usize {
+        let bank = &bank.shared;
+        let now = Instant::now();
+        let store = bank.store.stats();
+        let stats = bank.lookahead.stats(&store);
+        let (began, before) = *self.last.get_or_insert((now, stats));
+        let row_bytes = store.live_bytes / store.live_rows.max(1);
+        let report = StepReport {
+            interval: now - began,
+            reading: Duration::from_micros(stats.reading_us - before.reading_us),
+            read: stats.moved - before.moved,
+            late: stats.late - before.late,
+            wasted: stats.wasted - before.wasted,
+            dropped: stats.dropped - before.dropped,
+            pending: stats.pending,
+            capacity: stats.capacity,
+            memory_rows: store.memory_frames_bytes / row_bytes.max(1),
+        };
+        self.last = Some((now, stats));
+        let depth = self.controller.step(&report);
+        bank.lookahead.note_depth(depth);
+        depth
+    }
+}

@@ -1,0 +1,304 @@
+//! How many batches to look ahead, from what reading and computing take.
+//!
+//! **Problem.** Too few batches ahead and rows come late; too many and they fill the queue, or push each other out of
+//! memory before their use. What is right follows from the disk, the model and the data, and changes with them.
+//!
+//! **Approach.** A step gives the interval since the step before, and what the thread that reads ahead did meanwhile. A
+//! batch that is announced has to wait for what is queued before it and then takes its own reading time; that, in
+//! intervals, and one batch to spare, is the depth needed. Means and mean deviations are smoothed as round-trip times are
+//! in TCP (Jacobson, SIGCOMM 1988): what is expected is the mean and twice the deviation.
+//!
+//! - Where reading takes longer than computing, no depth makes up for it, and rows are late at any: the need is cut off
+//!   at what evens out fluctuations (`DISK_BOUND_DEPTH`).
+//! - Late rows tell that the estimate was too low: each step in which more than one in `LATE_SHARE` was late adds to a
+//!   margin, which shrinks again slowly. Rows that were dropped by the queue or wasted take from it at once, and cap the
+//!   depth for a while below what it was.
+//! - Never more than the queue's capacity and a third of memory can take.
+//! - Hysteresis: up after `RAISE_AFTER` steps that ask for it, one batch a step; down by one after `LOWER_AFTER`.
+//!
+//! The controller is a pure function of the reports: no clock, no randomness.
+
+use std::time::Duration;
+
+/// Where a controller begins.
+const DEPTH_FIRST: usize = 2;
+/// More batches are of no use to anybody.
+const DEPTH_MAX: usize = 64;
+/// The most where reading takes longer than computing.
+const DISK_BOUND_DEPTH: usize = 8;
+const RAISE_AFTER: u32 = 2;
+const LOWER_AFTER: u32 = 16;
+/// One late row in so many that were read is nobody's worry.
+const LATE_SHARE: u64 = 50;
+const MARGIN_MAX: usize = 8;
+/// After so many steps without a late row the margin shrinks by one.
+const MARGIN_STEPS: u32 = 64;
+/// For so many steps a depth that was too large is not tried again.
+const CAPPED_STEPS: u32 = 128;
+
+/// What happened since the last step.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct StepReport {
+    /// Since the last step: what the caller computed and waited for.
+    pub(crate) interval: Duration,
+    /// Of that, how long the thread that reads ahead was reading.
+    pub(crate) reading: Duration,
+    /// Rows that it read.
+    pub(crate) read: u64,
+    /// Rows that were in use before it came to them.
+    pub(crate) late: u64,
+    /// Rows that left memory unused.
+    pub(crate) wasted: u64,
+    /// Rows that the queue turned away.
+    pub(crate) dropped: u64,
+    /// Rows that the queue holds now.
+    pub(crate) pending: u64,
+    /// Rows that the queue can hold.
+    pub(crate) capacity: u64,
+    /// Rows that memory can hold.
+    pub(crate) memory_rows: u64,
+}
+
+/// A value that fluctuates.
+#[derive(Debug, Clone, Copy, Default)]
+struct Smoothed {
+    mean: f64,
+    deviation: f64,
+    samples: u64,
+}
+
+impl Smoothed {
+    fn add(&mut self, sample: f64) {
+        if self.samples == 0 {
+            (self.mean, self.deviation) = (sample, sample / 2.0);
+        } else {
+            let error = sample - self.mean;
+            self.mean += error / 8.0;
+            self.deviation += (error.abs() - self.deviation) / 4.0;
+        }
+        self.samples += 1;
+    }
+
+    fn expected_at_most(&self) -> f64 {
+        self.mean + 2.0 * self.deviation
+    }
+}
+
+/// The controller. See the module's essay.
+#[derive(Debug, Clone)]
+pub(crate) struct DepthController {
+    depth: usize,
+    interval_s: Smoothed,
+    /// Reading time of a batch.
+    reading_s: Smoothed,
+    /// Rows of a batch that have to be read.
+    rows: Smoothed,
+    margin: usize,
+    steps_in_time: u32,
+    /// A depth that was too large, and for how many steps it counts.
+    too_deep: usize,
+    capped_for: u32,
+    asked_up: u32,
+    asked_down: u32,
+}
+
+impl DepthController {
+    pub(crate) fn new() -> Self {
+        Self {
+            depth: DEPTH_FIRST,
+            interval_s: Smoothed::default(),
+            reading_s: Smoothed::default(),
+            rows: Smoothed::default(),
+            margin: 0,
+            steps_in_time: 0,
+            too_deep: usize::MAX,
+            capped_for: 0,
+            asked_up: 0,
+            asked_down: 0,
+        }
+    }
+
+    pub(crate) fn depth(&self) -> usize {
+        self.depth
+    }
+
+    /// Takes in a step and says how many batches to look ahead from now on, at least 1.
+    pub(crate) fn step(&mut self, report: &StepReport) -> usize {
+        self.interval_s.add(report.interval.as_secs_f64());
+        self.reading_s.add(report.reading.as_secs_f64());
+        self.rows.add((report.read + report.late) as f64);
+        self.learn_from_failures(report);
+        let wanted = self.needed(report).min(self.most(report)).max(1);
+        if wanted > self.depth {
+            (self.asked_up, self.asked_down) = (self.asked_up + 1, 0);
+            if self.asked_up >= RAISE_AFTER {
+                self.depth += 1;
+            }
+        } else if wanted < self.depth {
+            (self.asked_up, self.asked_down) = (0, self.asked_down + 1);
+            let must = self.depth > self.most(report).max(1);
+            if must || self.asked_down >= LOWER_AFTER {
+                (self.depth, self.asked_down) = (self.depth - 1, 0);
+            }
+        } else {
+            (self.asked_up, self.asked_down) = (0, 0);
+        }
+        self.depth
+    }
+
+    fn learn_from_failures(&mut self, report: &StepReport) {
+        if report.dropped + report.wasted > (report.read + report.late) / LATE_SHARE {
+            self.margin = 0;
+            (self.too_deep, self.capped_for) = (self.depth, CAPPED_STEPS);
+        } else {
+            self.capped_for = self.capped_for.saturating_sub(1);
+            if self.capped_for == 0 {
+                self.too_deep = usize::MAX;
+            }
+        }
+        if report.late * LATE_SHARE > report.read + report.late {
+            self.margin = (self.margin + 1).min(MARGIN_MAX);
+            self.steps_in_time = 0;
+        } else {
+            self.steps_in_time += 1;
+            if self.steps_in_time == MARGIN_STEPS {
+                (self.margin, self.steps_in_time) = (self.margin.saturating_sub(1), 0);
+            }
+        }
+    }
+
+    /// Batches after which a batch that is announced now has been read.
+    fn needed(&self, report: &StepReport) -> usize {
+        let interval_s = self.interval_s.mean.max(1e-9);
+        if self.reading_s.mean <= 0.0 {
+            return 1 + self.margin;
+        }
+        if self.reading_s.mean >= interval_s {
+            return DISK_BOUND_DEPTH;
+        }
+        let rows_per_s = self.rows.mean / self.reading_s.mean;
+        // Of what is queued, the last batch is this step's own.
+        let before = (report.pending as f64 - self.rows.mean).max(0.0);
+        let queued_s = if rows_per_s > 0.0 { before / rows_per_s } else { 0.0 };
+        let batches = (queued_s + self.reading_s.expected_at_most()) / interval_s;
+        1 + self.margin + batches.ceil().min(DEPTH_MAX as f64) as usize
+    }
+
+    /// What queue and memory have room for, and what has not failed of late.
+    fn most(&self, report: &StepReport) -> usize {
+        let rows = self.rows.expected_at_most().max(1.0);
+        let room = |rows_max: f64| (rows_max / rows) as usize;
+        let queue = room(report.capacity as f64);
+        let memory = room(report.memory_rows as f64 / 3.0);
+        queue.min(memory).min(self.too_deep.saturating_sub(1)).min(DEPTH_MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    fn report(interval_ms: u32, reading_ms: u32) -> StepReport {
+        StepReport {
+            interval: interval_ms * MS,
+            reading: reading_ms * MS,
+            read: 1000,
+            capacity: 1 << 20,
+            memory_rows: 1 << 20,
+            ..StepReport::default()
+        }
+    }
+
+    /// The depths of so many steps that all report the same.
+    fn after(controller: &mut DepthController, steps: usize, report: StepReport) -> Vec<usize> {
+        (0..steps).map(|_| controller.step(&report)).collect()
+    }
+
+    #[test]
+    fn where_nothing_is_read_one_batch_will_do() {
+        let mut controller = DepthController::new();
+        let depths = after(&mut controller, 100, StepReport { read: 0, ..report(10, 0) });
+        assert_eq!((depths[0], depths[99]), (2, 1));
+    }
+
+    #[test]
+    fn quick_reading_takes_two_and_slow_reading_more_but_not_without_end() {
+        let settled = |reading_ms| {
+            *after(&mut DepthController::new(), 200, report(10, reading_ms)).last().unwrap()
+        };
+        assert_eq!(settled(1), 2);
+        assert_eq!(settled(9), 2);
+        assert_eq!(settled(10), DISK_BOUND_DEPTH);
+        assert_eq!(settled(50), DISK_BOUND_DEPTH);
+    }
+
+    #[test]
+    fn what_waits_in_the_queue_is_counted() {
+        let queued = StepReport { pending: 5000, ..report(10, 5) };
+        // Four batches before it at 5 ms each, its own, and one to spare.
+        assert_eq!(*after(&mut DepthController::new(), 200, queued).last().unwrap(), 4);
+    }
+
+    #[test]
+    fn late_rows_raise_it_step_by_step_and_time_lowers_it_again() {
+        let mut controller = DepthController::new();
+        let late = StepReport { late: 100, ..report(10, 2) };
+        let depths = after(&mut controller, 40, late);
+        assert!(depths.windows(2).all(|pair| pair[1] == pair[0] || pair[1] == pair[0] + 1));
+        assert_eq!(*depths.last().unwrap(), 2 + MARGIN_MAX);
+        let depths = after(&mut controller, 2000, report(10, 2));
+        assert!(depths.windows(2).all(|pair| pair[1] == pair[0] || pair[1] + 1 == pair[0]));
+        assert_eq!(*depths.last().unwrap(), 2);
+    }
+
+    #[test]
+    fn wasted_and_dropped_rows_lower_it_and_it_stays_lower_for_a_while() {
+        for failing in [
+            StepReport { wasted: 500, ..report(10, 50) },
+            StepReport { dropped: 500, ..report(10, 50) },
+        ] {
+            let mut controller = DepthController::new();
+            let before = *after(&mut controller, 50, report(10, 50)).last().unwrap();
+            assert_eq!(before, DISK_BOUND_DEPTH);
+            let below = controller.step(&failing);
+            assert_eq!(below, before - 1);
+            let depths = after(&mut controller, CAPPED_STEPS as usize - 1, report(10, 50));
+            assert!(depths.iter().all(|&depth| depth == below), "{depths:?}");
+            assert_eq!(*after(&mut controller, 50, report(10, 50)).last().unwrap(), before);
+        }
+    }
+
+    #[test]
+    fn queue_and_memory_bound_it() {
+        for (capacity, memory_rows) in [(3000, 1 << 20), (1 << 20, 9000)] {
+            let bounded = StepReport { capacity, memory_rows, ..report(10, 50) };
+            let depth = *after(&mut DepthController::new(), 300, bounded).last().unwrap();
+            assert!(depth == 2 || depth == 3, "{depth}");
+        }
+        let none = StepReport { capacity: 0, ..report(10, 50) };
+        assert_eq!(*after(&mut DepthController::new(), 300, none).last().unwrap(), 1);
+    }
+
+    #[test]
+    fn one_slow_step_in_many_does_not_move_it() {
+        let mut controller = DepthController::new();
+        after(&mut controller, 100, report(10, 2));
+        for _ in 0..20 {
+            let depth = controller.step(&report(10, 9));
+            assert!(depth <= 3, "{depth}");
+            assert!(after(&mut controller, 30, report(10, 2)).iter().all(|&depth| depth <= 3));
+        }
+    }
+
+    #[test]
+    fn the_same_reports_give_the_same_depths() {
+        let reports: Vec<_> = (0..500_u32).map(|i| report(10 + i % 7, i * i % 23)).collect();
+        let run = || {
+            let mut controller = DepthController::new();
+            reports.iter().map(|report| controller.step(report)).collect::<Vec<_>>()
+        };
+        assert_eq!(run(), run());
+    }
+}
