@@ -16,8 +16,8 @@ import measure
 import torch
 from figures import Figure
 from measure import Measured, median_and_quartiles
-from speed import DISK_BOUND_SHARE, LOOKAHEAD, LOOKAHEAD_SMALL, compared, in_turns
-from workloads import MEBI, NAMES, ROOMY, Rows, workload
+from speed import DISK_BOUND_SHARE, LOOKAHEAD, LOOKAHEAD_SMALL, compared, in_turns, pooled
+from workloads import MEBI, NAMES, ROOMY, Rows, add_options, workload
 
 DEFAULT = ("dlrm-disk", "distmult-disk", "graphsage-disk")
 SHARES = (1 / 16, 1 / 8, 1 / 4, 1 / 2, ROOMY)
@@ -31,7 +31,8 @@ def main() -> int:
     options = measure.parser(__doc__)
     add = options.add_argument
     add("--model", choices=NAMES, nargs="+", help=f"default: {' '.join(DEFAULT)}")
-    add("--nodes", type=int, default=500_000, help="of the power-law graph")
+    add_options(options)
+    add("--seeds", type=int, default=1, help="runs, from --seed on; their turns are pooled")
     add("--turns", type=int, help=f"at every size (default {TURNS}, quick {TURNS_QUICK})")
     add("--plot", type=Path, metavar="DIR")
     given = options.parse_args()
@@ -39,7 +40,7 @@ def main() -> int:
     models = given.model or (["dlrm-disk"] if given.quick else DEFAULT)
     if len(models) > 1:
         return measure.each_alone(__file__, models, given)
-    return measure.report(sizes(models[0], given), given, {"nodes": given.nodes})
+    return measure.report(sizes(models[0], given), given, {"nodes": given.nodes, "dim": given.dim})
 
 
 def sizes(name: str, given: argparse.Namespace) -> list[Measured]:
@@ -56,9 +57,11 @@ def sizes(name: str, given: argparse.Namespace) -> list[Measured]:
         label = "all" if share == ROOMY else f"1/{round(1 / share)}"
         variants = [Rows("without Lookahead", "embank", budget),
                     Rows("with Lookahead", "embank", budget, lookahead)]
-        without, ahead = in_turns(work, variants, f"{name} {label}".replace("/", "-"), turns)
+        runs = [in_turns(work, variants, f"{name} {label}".replace("/", "-"), turns, seed)
+                for seed in range(given.seed, given.seed + given.seeds)]
+        without, ahead = pooled(runs)
         for one, rates in ((without, without_rates), (ahead, ahead_rates)):
-            rate, spread = median_and_quartiles(one.steady())
+            rate, spread = median_and_quartiles(one.rates)
             rates.append(rate)
             rows.append(Measured(
                 Figure(f"{name}, buffer {label}: {one.run.rows.name}", rate, "samples/s"), spread

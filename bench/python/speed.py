@@ -31,7 +31,7 @@ import measure
 import torch
 from figures import Figure, mebibytes
 from measure import Measured, median_and_quartiles
-from workloads import MEBI, NAMES, ROOMY, Rows, Run, Workload, workload
+from workloads import MEBI, NAMES, ROOMY, Rows, Run, Workload, add_options, workload
 
 DEFAULT = ("dlrm", "dlrm-disk", "distmult", "distmult-disk", "gat", "graphsage-disk")
 IN_MEMORY_SHARE_MIN = 0.85
@@ -79,14 +79,15 @@ def main() -> int:
     if len(models) > 1:
         return measure.each_alone(__file__, models, given)
     rows = measured(models[0], given)
-    return measure.report(rows, given, {"nodes": given.nodes})
+    return measure.report(rows, given, {"nodes": given.nodes, "dim": given.dim})
 
 
 def parser(about: str | None) -> argparse.ArgumentParser:
     options = measure.parser(about or "")
     add = options.add_argument
     add("--model", choices=NAMES, nargs="+", help=f"default: {' '.join(DEFAULT)}")
-    add("--nodes", type=int, default=500_000, help="of the power-law graph")
+    add_options(options)
+    add("--seeds", type=int, default=1, help="runs, from --seed on; their turns are pooled")
     add("--turns", type=int, help=f"default {TURNS}, quick {TURNS_QUICK}")
     return options
 
@@ -94,6 +95,7 @@ def parser(about: str | None) -> argparse.ArgumentParser:
 def measured(name: str, given: argparse.Namespace) -> list[Measured]:
     """All variants of one model, in turns."""
     work = workload(name, given)
+    seeds = range(given.seed, given.seed + given.seeds)
     budget = work.table_bytes // 4
     lookahead = LOOKAHEAD_SMALL if name.endswith("-disk") else LOOKAHEAD
     variants = [
@@ -105,17 +107,29 @@ def measured(name: str, given: argparse.Namespace) -> list[Measured]:
     ]
     print(f"{name}: tables {mebibytes(work.table_bytes)}, budget {mebibytes(budget)}", flush=True)
     turns = given.turns or (TURNS_QUICK if given.quick else TURNS)
-    seen = in_turns(work, variants, name, turns)
+    seen = pooled([in_turns(work, variants, name, turns, seed) for seed in seeds])
     return judge(name, seen, asked=not given.quick)
 
 
-def in_turns(work: Workload, variants: list[Rows], name: str, turns: int) -> list[Turns]:
+def pooled(runs: list[list[Turns]]) -> list[Turns]:
+    """The turns of each variant over all runs."""
+    return [
+        Turns(parts[0].run, [rate for part in parts for rate in part.steady()],
+              [loss for part in parts for loss in part.losses],
+              [note for part in parts for note in part.notes])
+        for parts in zip(*runs)
+    ]
+
+
+def in_turns(
+    work: Workload, variants: list[Rows], name: str, turns: int, seed: int
+) -> list[Turns]:
     """Lets the variants train beside each other, `turns` times round."""
     folder = measure.SCRATCH / "speed" / name
     shutil.rmtree(folder, ignore_errors=True)
     seen = []
     for number, variant in enumerate(variants):
-        seen.append(Turns(work.start(variant, folder / str(number))))
+        seen.append(Turns(work.start(variant, folder / str(number), seed)))
         seen[-1].run.rest()
     for one in seen:
         one.take(WARM_UP_STEPS, work.batch)
@@ -138,7 +152,7 @@ def judge(name: str, seen: list[Turns], asked: bool) -> list[Measured]:
     torch_run, in_memory, without, ahead, rocks = seen
     rows = []
     for one in seen:
-        rate, spread = median_and_quartiles(one.steady())
+        rate, spread = median_and_quartiles(one.rates)
         rows.append(Measured(Figure(f"{name}: {one.run.rows.name}", rate, "samples/s"), spread))
     notes = [note for one in seen for note in one.notes]
     share, share_spread = compared(ahead, in_memory)
@@ -163,7 +177,7 @@ def judge(name: str, seen: list[Turns], asked: bool) -> list[Measured]:
 
 def compared(one: Turns, other: Turns) -> tuple[float, float]:
     """The median of the turns' ratios, and the distance between their quartiles."""
-    return median_and_quartiles([a / b for a, b in zip(one.steady(), other.steady())])
+    return median_and_quartiles([a / b for a, b in zip(one.rates, other.rates)])
 
 
 if __name__ == "__main__":

@@ -7,12 +7,13 @@ is still growing is smaller than its name says.
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import itertools
 import shutil
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -76,7 +77,7 @@ class Workload:
     def __init__(self, given: Any) -> None:
         self.device = given.device
 
-    def start(self, rows: Rows, folder: Path) -> Run:
+    def start(self, rows: Rows, folder: Path, seed: int) -> Run:
         """Opens what holds the rows, fills it, and returns the run from its first step."""
         shutil.rmtree(folder, ignore_errors=True)
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -87,9 +88,9 @@ class Workload:
         else:
             budget = rows.budget_bytes or 16 * MEBI
             bank = embank.Bank(folder, memory_budget=budget, device=self.device)
-        return Run(rows, self.steps(rows, bank), bank)
+        return Run(rows, self.steps(rows, bank, seed), bank)
 
-    def steps(self, rows: Rows, bank: Any) -> Iterator[torch.Tensor]:
+    def steps(self, rows: Rows, bank: Any, seed: int) -> Iterator[torch.Tensor]:
         raise NotImplementedError
 
 
@@ -120,12 +121,14 @@ class Clicks(Workload):
         self.steps_max = self.experiment.order.steps
         self.numbered = self.data.numbered()
 
-    def steps(self, rows: Rows, bank: Any) -> Iterator[torch.Tensor]:
+    def steps(self, rows: Rows, bank: Any, seed: int) -> Iterator[torch.Tensor]:
         from embeddings import embank_bags, fill as fill_tables, torch_bags, torch_optimizer
         from model import ClickModel
         from train import TrainOptions, Trainer
 
-        experiment, in_memory = self.experiment, rows.kind == "torch"
+        in_memory = rows.kind == "torch"
+        options = replace(self.experiment.tables, seed=seed)
+        experiment = replace(self.experiment, seed=seed, tables=options)
         tables = experiment.tables.open(bank, self.data)
         optimizer = None
         if in_memory:
@@ -172,14 +175,14 @@ class Triples(Workload):
             (self.ENTITIES, self.DIM), (self.RELATIONS, self.DIM)
         )
 
-    def steps(self, rows: Rows, bank: Any) -> Iterator[torch.Tensor]:
-        self.given.in_memory = rows.kind == "torch"
+    def steps(self, rows: Rows, bank: Any, seed: int) -> Iterator[torch.Tensor]:
+        self.given.in_memory, self.given.seed = rows.kind == "torch", seed
         training = self.train.build(self.graph, bank, self.given)
         if rows.kind != "torch":
             fill(training.tables[0], self.ENTITIES)
             fill(training.tables[1], self.RELATIONS)
         batches = itertools.chain.from_iterable(
-            self.graph.batches(self.batch, self.given.negatives, 0, epoch)
+            self.graph.batches(self.batch, self.given.negatives, seed, epoch)
             for epoch in itertools.count()
         )
         steps: Iterator[torch.Tensor] = training.steps(batches, rows.lookahead)
@@ -192,33 +195,37 @@ class Neighbours(Workload):
     `disk` has a narrow network and small batches.
     """
 
-    DIM = 64
-
     def __init__(self, given: Any, model: str, disk: bool) -> None:
         super().__init__(given)
         self.train = family("gnn")
         self.given = self.train.parser().parse_args([
             "--model", model, "--graph", "powerlaw", "--nodes", str(given.nodes),
-            "--data", str(measure.DATA / f"powerlaw-{given.nodes}"), "--dim", str(self.DIM),
+            "--data", str(measure.DATA / f"powerlaw-{given.nodes}"), "--dim", str(given.dim),
             "--dropout", "0", "--embedding-lr", "0.05", "--spread", "0.1",
             *("--batch-size 256 --hidden 64 --fanouts 10 5" if disk
               else "--batch-size 512 --hidden 512 --fanouts 10 10").split(),
         ])
         self.graph = self.train.open_graph(self.given)
         self.batch = self.given.batch_size
-        self.table_bytes = self.train.table_bytes(self.graph, self.DIM)
+        self.table_bytes = self.train.table_bytes(self.graph, given.dim)
 
-    def steps(self, rows: Rows, bank: Any) -> Iterator[torch.Tensor]:
-        self.given.in_memory = rows.kind == "torch"
+    def steps(self, rows: Rows, bank: Any, seed: int) -> Iterator[torch.Tensor]:
+        self.given.in_memory, self.given.seed = rows.kind == "torch", seed
         training = self.train.build(self.graph, bank, self.given)
         if rows.kind != "torch":
             fill(training.tables[0], self.graph.nodes)
         sampler = self.train.NeighbourSampler(self.graph, self.given.fanouts)
         batches = sampler.batches(
-            self.graph.train, self.batch, np.random.default_rng(0), shuffle=True
+            self.graph.train, self.batch, np.random.default_rng(seed), shuffle=True
         )
         steps: Iterator[torch.Tensor] = training.steps(batches, rows.lookahead)
         return steps
+
+
+def add_options(options: argparse.ArgumentParser) -> None:
+    """The size of the power-law graph."""
+    options.add_argument("--nodes", type=int, default=500_000, help="of the power-law graph")
+    options.add_argument("--dim", type=int, default=64, help="floats a node of that graph")
 
 
 def family(name: str) -> Any:

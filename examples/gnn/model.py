@@ -15,9 +15,12 @@ from sampling import Batch, Block
 
 
 class SageLayer(nn.Module):
-    """A node's own vector and the mean of its neighbours', each through a matrix of its own."""
+    """A node's own vector and the mean of its neighbours', each through a matrix of its own.
 
-    def __init__(self, size_in: int, size_out: int, last: bool) -> None:
+    `dropout` is for layers that have one inside, as attention.
+    """
+
+    def __init__(self, size_in: int, size_out: int, last: bool, dropout: float = 0.0) -> None:
         super().__init__()
         self.own, self.around = nn.Linear(size_in, size_out), nn.Linear(size_in, size_out, False)
         self.last = last
@@ -31,11 +34,16 @@ class SageLayer(nn.Module):
 
 
 class GatLayer(nn.Module):
-    """Attention over a node's neighbours and itself; heads side by side, averaged in the last."""
+    """Attention over a node's neighbours and itself; heads side by side, averaged in the last.
 
-    def __init__(self, size_in: int, size_out: int, last: bool, heads: int = 8) -> None:
+    `dropout` is that of the attention.
+    """
+
+    def __init__(
+        self, size_in: int, size_out: int, last: bool, dropout: float = 0.0, heads: int = 8
+    ) -> None:
         super().__init__()
-        self.heads, self.last = heads, last
+        self.heads, self.last, self.dropout = heads, last, dropout
         width = size_out if last else size_out // heads
         self.matrix = nn.Linear(size_in, heads * width, bias=False)
         self.from_source = nn.Parameter(torch.empty(heads, width))
@@ -58,7 +66,7 @@ class GatLayer(nn.Module):
         largest = largest.scatter_reduce(0, index, score.detach(), "amax")
         weight = (score - largest[target]).exp()
         total = weight.new_zeros(made, self.heads).index_add(0, target, weight)
-        share = functional.dropout(weight / total[target], 0.3, self.training)
+        share = functional.dropout(weight / total[target], self.dropout, self.training)
         result = h.new_zeros(made, self.heads, h.shape[2])
         result = result.index_add(0, target, h[source] * share.unsqueeze(2))
         if self.last:
@@ -87,7 +95,7 @@ class GNN(nn.Module):
             nn.init.xavier_uniform_(self.encoder.weight)
         layer = LAYERS[kind]
         self.layers = nn.ModuleList(
-            [layer(dim, hidden, last=False), layer(hidden, classes, last=True)]
+            [layer(dim, hidden, False, dropout), layer(hidden, classes, True, dropout)]
         )
 
     def forward(self, batch: Batch) -> Tensor:
