@@ -7,10 +7,14 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use embank_kv::{Compacted, CompactionOptions, DeviceChoice, Recovered, Store, StoreOptions};
+use embank_kv::{
+    Compacted, CompactionOptions, DeviceChoice, Recovered, Store, StoreOptions, TableId,
+};
 use parking_lot::Mutex;
 
+use crate::admission::{Admission, COUNT_BYTES, Gate};
 use crate::config::TableConfig;
+use crate::descriptor::{counts_descriptor, is_counts_descriptor};
 use crate::error::{Error, Result};
 use crate::holders::LeaseInfo;
 use crate::lookahead::{self, Lookahead};
@@ -284,12 +288,27 @@ impl Bank {
             Arc::clone(shared)
         } else {
             let store = &self.shared.store;
+            let counts = self.create_counts(name, &config)?;
             let id = store.create_table(name, config.value_bytes(), &config.to_descriptor())?;
-            let shared = Arc::new(TableShared::new(id, name, config));
+            let shared = Arc::new(TableShared::new(id, name, config, counts));
             tables.insert(name.to_owned(), Arc::clone(&shared));
             shared
         };
         Ok(Table { bank: Arc::clone(&self.shared), shared })
+    }
+
+    /// Makes the table that counts the Gets of keys without rows, if admission goes by those. It is made before and
+    /// dropped after its table, so a crash may leave one alone: then it is made anew.
+    fn create_counts(&self, name: &str, config: &TableConfig) -> Result<Option<TableId>> {
+        if !matches!(config.admission, Admission::AfterGets(_)) {
+            return Ok(None);
+        }
+        let (store, counts) = (&self.shared.store, counts_name(name));
+        let left = store.tables().into_iter().find(|table| table.name == counts);
+        if let Some(left) = left.filter(|table| is_counts_descriptor(&table.descriptor)) {
+            store.drop_table(left.id)?;
+        }
+        Ok(Some(store.create_table(&counts, COUNT_BYTES, &counts_descriptor())?))
     }
 
     /// Opens the table `name` as it is. Its learning rate, eps and staleness bound are those of its
@@ -339,11 +358,15 @@ impl Bank {
         let mut tables = self.shared.tables.lock();
         let Some(shared) = tables.get(name) else { return Err(no_such_table(name)) };
         self.shared.store.drop_table(shared.id)?;
+        let counts_dropped = match shared.gate {
+            Some(Gate::Counts { counts, .. }) => self.shared.store.drop_table(counts),
+            Some(Gate::Chance { .. }) | None => Ok(()),
+        };
         // After the store: whoever looks ahead from here on is told that the table is gone.
         self.shared.lookahead.forget(shared.id);
         self.shared.staleness_of_dropped.lock().add(&shared.counters.staleness());
         tables.remove(name);
-        Ok(())
+        Ok(counts_dropped?)
     }
 
     /// The bank's tables, by name.
@@ -465,9 +488,17 @@ fn no_such_table(name: &str) -> Error {
     embank_kv::Error::NoSuchTable(format!("{name:?}")).into()
 }
 
+/// The name of the table that counts the Gets of keys without rows in table `name`.
+fn counts_name(name: &str) -> String {
+    format!("{name} (counts before admission)")
+}
+
 fn read_tables(store: &Store) -> Result<BTreeMap<String, Arc<TableShared>>> {
     let mut tables = BTreeMap::new();
-    for info in store.tables() {
+    let infos = store.tables();
+    let (counts, infos): (Vec<_>, Vec<_>) =
+        infos.into_iter().partition(|info| is_counts_descriptor(&info.descriptor));
+    for info in infos {
         let config = TableConfig::from_descriptor(&info.name, &info.descriptor)?;
         if config.value_bytes() != info.value_bytes {
             return Err(Error::UnreadableTable {
@@ -479,7 +510,13 @@ fn read_tables(store: &Store) -> Result<BTreeMap<String, Arc<TableShared>>> {
                 ),
             });
         }
-        let shared = Arc::new(TableShared::new(info.id, &info.name, config));
+        let counts = counts.iter().find(|counts| counts.name == counts_name(&info.name));
+        if matches!(config.admission, Admission::AfterGets(_)) && counts.is_none() {
+            let reason = "the table of its counts before admission is missing".to_owned();
+            return Err(Error::UnreadableTable { table: info.name, reason });
+        }
+        let counts = counts.map(|counts| counts.id);
+        let shared = Arc::new(TableShared::new(info.id, &info.name, config, counts));
         tables.insert(info.name, shared);
     }
     Ok(tables)

@@ -1,5 +1,6 @@
 //! What a table is: the settings that a caller gives. How a bank keeps them: the module `descriptor`.
 
+use crate::admission::Admission;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::initializer::Initializer;
@@ -12,8 +13,8 @@ pub const DIM_MAX: u32 = 1 << 20;
 
 /// The settings of a table.
 ///
-/// `dim`, `dtype`, what the optimizer keeps beside a row ([`Optimizer`]), the initializer, the seed and the tracking are
-/// the table's identity: they are fixed when it is created, and [`Bank::table`](crate::Bank::table) refuses
+/// `dim`, `dtype`, what the optimizer keeps beside a row ([`Optimizer`]), the initializer, the seed, admission and tracking
+/// are the table's identity: they are fixed when it is created, and [`Bank::table`](crate::Bank::table) refuses
 /// others. The learning rate and the optimizer's other numbers, `clip_row_norm` and the staleness bound hold from
 /// the latest call on.
 ///
@@ -41,6 +42,8 @@ pub struct TableConfig {
     pub initializer: Initializer,
     /// Seed of the initial values. Default: 0.
     pub seed: u64,
+    /// Which keys a Get gives a row. Default: all.
+    pub admission: Admission,
     /// Whether rows tell when they were used last and how often. Default: they don't.
     pub tracking: Tracking,
     /// The longest gradient of a row: one whose L2 norm, after those of equal keys are summed, is above it is
@@ -61,6 +64,7 @@ impl TableConfig {
             optimizer: Optimizer::default(),
             initializer: Initializer::default(),
             seed: 0,
+            admission: Admission::Always,
             tracking: Tracking::None,
             clip_row_norm: None,
             staleness_bound: None,
@@ -85,6 +89,13 @@ impl TableConfig {
     #[must_use]
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = seed;
+        self
+    }
+
+    /// Sets which keys a Get gives a row.
+    #[must_use]
+    pub fn admission(mut self, admission: Admission) -> Self {
+        self.admission = admission;
         self
     }
 
@@ -120,6 +131,7 @@ impl TableConfig {
         }
         self.optimizer.check().or_else(refuse)?;
         self.initializer.check().or_else(refuse)?;
+        self.admission.check().or_else(refuse)?;
         check_clip_row_norm(self.clip_row_norm).or_else(refuse)
     }
 
@@ -152,7 +164,7 @@ impl TableConfig {
 
     /// The identity, setting by setting, as error messages print it. Two settings are equal exactly
     /// when they print alike: Rust prints the shortest digits that tell an f32 from all others.
-    fn identity(&self) -> [String; 6] {
+    fn identity(&self) -> [String; 7] {
         [
             format!("dim {}", self.dim),
             format!("dtype {}", self.dtype.name()),
@@ -160,6 +172,7 @@ impl TableConfig {
             format!("initializer {:?}", self.initializer),
             format!("seed {}", self.seed),
             format!("tracking {:?}", self.tracking),
+            format!("admission {:?}", self.admission),
         ]
     }
 }

@@ -11,6 +11,7 @@
 
 use embank_kv::metadata;
 
+use crate::admission::Admission;
 use crate::config::TableConfig;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
@@ -20,6 +21,8 @@ use crate::tracking::Tracking;
 
 /// The kind of table: rows of an embedding.
 const EMBEDDING_TABLE: u16 = 1;
+/// The kind of table: counts of Gets before admission.
+const COUNTS_TABLE: u16 = 2;
 const VERSION: u16 = 2;
 
 /// Tags of the settings. The highest bit of a tag says that a program may pass over what it does not know.
@@ -33,6 +36,7 @@ mod tag {
     pub(super) const STALENESS_BOUND: u16 = MAY_BE_SKIPPED | 6;
     pub(super) const CLIP_ROW_NORM: u16 = MAY_BE_SKIPPED | 7;
     pub(super) const TRACKING: u16 = 8;
+    pub(super) const ADMISSION: u16 = 9;
     pub(super) const MAY_BE_SKIPPED: u16 = 1 << 15;
 }
 
@@ -56,6 +60,15 @@ impl TableConfig {
         }
         if self.tracking != Tracking::None {
             settings.push((tag::TRACKING, vec![tracking_number(self.tracking)]));
+        }
+        match self.admission {
+            Admission::Always => {}
+            Admission::AfterGets(gets) => {
+                settings.push((tag::ADMISSION, [&[1][..], &gets.to_le_bytes()].concat()));
+            }
+            Admission::Probability(chance) => {
+                settings.push((tag::ADMISSION, [&[2][..], &chance.to_le_bytes()].concat()));
+            }
         }
         metadata::encode(&(EMBEDDING_TABLE, VERSION, metadata::encode(&settings)))
     }
@@ -117,6 +130,7 @@ fn from_settings(bytes: &[u8]) -> Parsed<TableConfig> {
             }
             tag::CLIP_ROW_NORM => config.clip_row_norm = Some(f32::from_le_bytes(bytes.take()?)),
             tag::TRACKING => config.tracking = tracking_of(bytes.take::<1>()?[0])?,
+            tag::ADMISSION => config.admission = admission_of(&mut bytes)?,
             unknown if unknown & tag::MAY_BE_SKIPPED != 0 => continue,
             unknown => {
                 return Err(format!(
@@ -170,6 +184,25 @@ impl Bytes<'_> {
             "its setting number {tag} is longer than this program knows; use a newer Embank"
         ))
     }
+}
+
+fn admission_of(bytes: &mut Bytes<'_>) -> Parsed<Admission> {
+    match bytes.take::<1>()?[0] {
+        1 => Ok(Admission::AfterGets(u32::from_le_bytes(bytes.take()?))),
+        2 => Ok(Admission::Probability(bytes.f32()?)),
+        other => Err(format!("its admission is number {other}; use a newer Embank")),
+    }
+}
+
+/// The descriptor of the table that counts the Gets of keys without rows in another one.
+pub(crate) fn counts_descriptor() -> Vec<u8> {
+    metadata::encode(&(COUNTS_TABLE, 1_u16, Vec::<u8>::new()))
+}
+
+/// Whether it is such a table.
+pub(crate) fn is_counts_descriptor(descriptor: &[u8]) -> bool {
+    let kind: std::result::Result<(u16, u16, Vec<u8>), _> = metadata::decode(descriptor);
+    kind.is_ok_and(|(kind, version, _)| (kind, version) == (COUNTS_TABLE, 1))
 }
 
 fn tracking_number(tracking: Tracking) -> u8 {

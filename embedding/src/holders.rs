@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use embank_kv::{Leased, Leases};
 
+use crate::admission::HeldPart;
 use crate::unique::UniqueKeys;
 
 /// A lease that is out: what to look for when rows stay blocked.
@@ -57,7 +58,16 @@ impl std::fmt::Display for LeaseInfo {
 #[derive(Debug)]
 pub(crate) struct Holding {
     pub(crate) unique: UniqueKeys,
+    /// The keys whose rows it holds, if some were not admitted.
+    pub(crate) part: Option<HeldPart>,
     thread: Arc<str>,
+}
+
+impl Holding {
+    /// The keys whose clocks it holds up.
+    pub(crate) fn held_keys(&self) -> &[u64] {
+        self.part.as_ref().map_or_else(|| self.unique.keys(), |part| &part.keys)
+    }
 }
 
 /// The leases of a table.
@@ -75,13 +85,17 @@ impl Holders {
     }
 
     /// Registers the lease on rows whose clocks are up.
-    pub(crate) fn register(&self, unique: UniqueKeys) -> Arc<Leased<Holding>> {
+    pub(crate) fn register(
+        &self,
+        unique: UniqueKeys,
+        part: Option<HeldPart>,
+    ) -> Arc<Leased<Holding>> {
         ME.with(|me| {
             let (number, thread) = me.get_or_init(|| {
                 // Relaxed: nothing but a number.
                 (THREADS.fetch_add(1, Ordering::Relaxed), name_of_this_thread().into())
             });
-            let holding = Holding { unique, thread: Arc::clone(thread) };
+            let holding = Holding { unique, part, thread: Arc::clone(thread) };
             self.leases.register(holding, Instant::now(), *number)
         })
     }
@@ -113,12 +127,12 @@ impl Holders {
 
     /// All leases that are out, the oldest first; with a key, only those that hold it.
     pub(crate) fn list(&self, table: &str, key: Option<u64>, now: Instant) -> Vec<LeaseInfo> {
-        let holds = |lease: &Leased<Holding>, key| lease.what().unique.keys().contains(&key);
+        let holds = |lease: &Leased<Holding>, key| lease.what().held_keys().contains(&key);
         let held = self.leases.held().into_iter();
         held.filter(|lease| key.is_none_or(|key| holds(lease, key)))
             .map(|lease| LeaseInfo {
                 table: table.to_owned(),
-                keys: lease.what().unique.len(),
+                keys: lease.what().held_keys().len(),
                 age: now.saturating_duration_since(lease.taken()),
                 thread: lease.what().thread.to_string(),
             })

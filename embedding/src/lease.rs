@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use embank_kv::{Clock, Leased};
 
+use crate::admission::HeldPart;
 use crate::error::{Error, Result};
 use crate::holders::Holding;
 use crate::table::Table;
@@ -49,8 +50,8 @@ impl fmt::Debug for Lease {
 }
 
 impl Lease {
-    pub(crate) fn new(table: Table, unique: UniqueKeys) -> Self {
-        let held = table.shared.holders.register(unique);
+    pub(crate) fn new(table: Table, unique: UniqueKeys, part: Option<HeldPart>) -> Self {
+        let held = table.shared.holders.register(unique, part);
         Self { table, held }
     }
 
@@ -110,8 +111,17 @@ impl Lease {
         self.apply_sums(Cow::Borrowed(gradients))
     }
 
+    /// The keys whose rows it holds.
+    fn held_keys(&self) -> &[u64] {
+        self.held.what().held_keys()
+    }
+
     fn apply_sums(&self, sums: Cow<'_, [f32]>) -> Result<()> {
-        let keys = self.unique().keys();
+        let keys = self.held_keys();
+        let sums = match &self.held.what().part {
+            None => sums,
+            Some(part) => Cow::Owned(part.gather(&sums, self.table.dim())),
+        };
         let mut apply = self.table.prepare_apply(keys, sums, false)?;
         self.begin_answer()?;
         let applied = self.table.execute_update(keys, Clock::Release, &mut apply);
@@ -149,7 +159,12 @@ impl Lease {
 
     fn put_from(&self, rows: &[f32], sources: Option<&[u32]>) -> Result<()> {
         self.begin_answer()?;
-        let keys = self.unique().keys();
+        let keys = self.held_keys();
+        let of_part: Option<Vec<u32>> = self.held.what().part.as_ref().map(|part| {
+            let source = |&place: &u32| sources.map_or(place, |of| of[place as usize]);
+            part.places.iter().map(source).collect()
+        });
+        let sources = of_part.as_deref().or(sources);
         self.table.execute_put(keys, rows, sources, Clock::Release).map_err(|(error, reached)| {
             self.table.release_unreached(keys, &reached);
             error
@@ -162,14 +177,14 @@ impl Lease {
     /// # Errors
     /// A failure of the store; some counts may still stand then.
     pub fn release(self) -> Result<()> {
-        if self.held.begin_answer() { self.table.release(self.unique().keys()) } else { Ok(()) }
+        if self.held.begin_answer() { self.table.release(self.held_keys()) } else { Ok(()) }
     }
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
         if self.held.begin_answer() {
-            self.table.release_or_count(self.unique().keys());
+            self.table.release_or_count(self.held_keys());
         }
         self.table.shared.holders.end(&self.held);
     }

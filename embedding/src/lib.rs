@@ -36,6 +36,7 @@
 
 #![forbid(unsafe_code)]
 
+mod admission;
 mod auto_depth;
 mod bank;
 mod checkpoints;
@@ -70,6 +71,7 @@ mod tracking;
 mod unique;
 mod window;
 
+pub use admission::Admission;
 pub use auto_depth::AutoDepth;
 pub use bank::{Bank, BankOptions, TableInfo};
 pub use config::{DIM_MAX, TableConfig};

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use embank_kv::{Access, Operation};
 
+use crate::admission::Decision;
 use crate::live::Live;
 use crate::row::RowLayout;
 use crate::seen::SeenClocks;
@@ -22,8 +23,12 @@ impl Reached {
     }
 
     #[inline]
-    fn mark(&mut self, place: usize) {
+    pub(crate) fn mark(&mut self, place: usize) {
         self.0[place / 64] |= 1 << (place % 64);
+    }
+
+    pub(crate) fn unmark(&mut self, place: usize) {
+        self.0[place / 64] &= !(1 << (place % 64));
     }
 
     pub(crate) fn forget(&mut self) {
@@ -72,6 +77,12 @@ pub(crate) struct GetRows<'a> {
     pub(crate) destinations: Option<&'a [u32]>,
     pub(crate) reached: Reached,
     pub(crate) seen: SeenClocks,
+    /// Whether a missing row stays so unless it was admitted (see the module `admission`).
+    pub(crate) gated: bool,
+    /// What was decided about missing rows so far.
+    pub(crate) decisions: Option<Vec<Decision>>,
+    /// Places of the rows that were refused in the end, ascending.
+    pub(crate) refused: Vec<u32>,
 }
 
 impl GetRows<'_> {
@@ -99,6 +110,10 @@ impl Operation for GetRows<'_> {
     }
 
     fn insert(&mut self, i: usize, value: &mut [u8]) -> bool {
+        let admitted = || self.decisions.as_ref().is_some_and(|of| of[i] == Decision::Admitted);
+        if self.gated && !admitted() {
+            return false;
+        }
         let layout = self.layout;
         let vector = layout.vector_mut(value);
         layout.fill_initial(self.keys[i], vector);

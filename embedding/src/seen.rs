@@ -101,6 +101,14 @@ impl SeenClocks {
             self.any = true;
         }
     }
+
+    /// Adds what another batch saw for the same Get.
+    pub(crate) fn merge(&mut self, other: &Self) {
+        for (count, more) in self.counts.iter_mut().zip(other.counts) {
+            *count += more;
+        }
+        self.any |= other.any;
+    }
 }
 
 /// The live counters behind a table's [`StalenessHistogram`]; that of rows at 0 is never used.

@@ -15,6 +15,9 @@
 //! leases that are older, at once and again when the next one comes of age, and gives their counts back
 //! (`holders`; why that happens once: `embank_kv`'s `leases`).
 //!
+//! Where not every key is admitted, the rows of those that are make a second part of the attempt; when one of them is
+//! blocked, both parts are given back (`admission`).
+//!
 //! Every wait ends at the deadline. A batch does not wait on itself, for its keys are distinct; a thread
 //! that holds a lease on the same row does, and gets the timeout.
 
@@ -88,17 +91,32 @@ impl Table {
             }
         };
         self.shared.counters.disk_reads.add(outcome.disk_reads);
-        let Some(&first) = outcome.blocked.iter().min() else {
+        let first_blocked = outcome.blocked.iter().min().map(|&first| keys[first as usize]);
+        if first_blocked.is_none() && outcome.missing.is_empty() {
             return Ok(None);
+        }
+        let mut held = vec![true; keys.len()];
+        for &place in outcome.blocked.iter().chain(&outcome.missing) {
+            held[place as usize] = false;
+        }
+        for &place in &outcome.missing {
+            // A look before the last one may have found it.
+            get.reached.unmark(place as usize);
+        }
+        let blocked = match first_blocked {
+            Some(key) => Ok(Some(key)),
+            None => self.admit(get, &outcome.missing),
         };
-        let mut blocked = vec![false; keys.len()];
-        for &place in &outcome.blocked {
-            blocked[place as usize] = true;
+        if let Ok(None) = blocked {
+            return Ok(None);
+        }
+        for &place in &outcome.missing {
+            held[place as usize] = get.reached.contains(place as usize);
         }
         get.reached.forget();
         get.seen = SeenClocks::default();
-        self.release_or_count(&places_keys(keys, |place| !blocked[place]));
-        Ok(Some(keys[first as usize]))
+        self.release_or_count(&places_keys(keys, |place| held[place]));
+        blocked
     }
 
     /// Waits until the row admits a Get; false if it does not before the deadline.
@@ -154,7 +172,7 @@ impl Table {
         let (expired, next_look) = self.shared.holders.expire(timeout, Instant::now());
         for lease in &expired {
             self.count_wait(|counters| counters.leases_expired.add(1));
-            self.release_or_count(lease.what().unique.keys());
+            self.release_or_count(lease.what().held_keys());
         }
         Some(next_look)
     }

@@ -9,6 +9,7 @@ use std::time::Instant;
 use embank_kv::{Clock, Operation, Outcome, TableId};
 use parking_lot::Mutex;
 
+use crate::admission::{Admission, Gate, HeldPart};
 use crate::bank::BankShared;
 use crate::config::{TableConfig, check_clip_row_norm};
 use crate::error::{Error, Result};
@@ -75,6 +76,8 @@ pub(crate) struct TableShared {
     config: TableConfig,
     layout: RowLayout,
     live: LiveSettings,
+    /// What decides which keys get rows, if not all do.
+    pub(crate) gate: Option<Gate>,
     /// The staleness bound; `UNBOUNDED` for none.
     bound: AtomicU64,
 }
@@ -82,8 +85,22 @@ pub(crate) struct TableShared {
 const UNBOUNDED: u64 = u64::MAX;
 
 impl TableShared {
-    pub(crate) fn new(id: TableId, name: &str, config: TableConfig) -> Self {
+    /// `counts`: the table of the Gets of keys without rows, if admission goes by those.
+    pub(crate) fn new(
+        id: TableId,
+        name: &str,
+        config: TableConfig,
+        counts: Option<TableId>,
+    ) -> Self {
+        let gate = match (config.admission, counts) {
+            (Admission::AfterGets(needed), Some(counts)) => Some(Gate::Counts { needed, counts }),
+            (Admission::Probability(probability), _) => {
+                Some(Gate::Chance { probability, seed: config.seed, gets: AtomicU64::new(0) })
+            }
+            (Admission::Always | Admission::AfterGets(_), _) => None,
+        };
         let shared = Self {
+            gate,
             id,
             name: name.to_owned(),
             counters: TableCounters::default(),
@@ -336,13 +353,19 @@ impl Table {
         self.expire_due_leases();
         let (layout, keys) = (&self.shared.layout, unique.keys());
         let (reached, seen) = (Reached::none_of(keys.len()), SeenClocks::default());
-        let mut get = GetRows { layout, keys, rows, destinations, reached, seen };
+        let gated = self.shared.gate.is_some();
+        let (decisions, refused) = (None, Vec::new());
+        let mut get =
+            GetRows { layout, keys, rows, destinations, reached, seen, gated, decisions, refused };
         self.acquire(&mut get)?;
+        let (seen, refused) = (get.seen, get.refused);
         let counters = &self.shared.counters;
-        counters.seen.add(&get.seen);
+        counters.seen.add(&seen);
+        counters.not_admitted_rows.add(refused.len() as u64);
         counters.gets.add(1);
         counters.get_rows.add(unique.len() as u64);
-        Ok(Lease::new(self.clone(), unique))
+        let part = (!refused.is_empty()).then(|| HeldPart::without(unique.keys(), &refused));
+        Ok(Lease::new(self.clone(), unique, part))
     }
 
     /// Reads rows for evaluation: `rows` holds keys * dim values and gets one row per key. Touches no
@@ -426,7 +449,7 @@ impl Table {
         self.check_shape("gradients", keys.len(), gradients.len())?;
         let unique = UniqueKeys::new(keys);
         let sums = self.summed(&unique, gradients);
-        let mut apply = self.prepare_apply(unique.keys(), sums, true)?;
+        let mut apply = self.prepare_apply(unique.keys(), sums, self.shared.gate.is_none())?;
         self.execute_update(unique.keys(), Clock::Keep, &mut apply)
     }
 

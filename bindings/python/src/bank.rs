@@ -279,13 +279,17 @@ impl PyBank {
     ///     tracking: "minutes" or "set_time" (see `Table.set_time`): rows tell when they were used last
     ///         and how often, in 8 more bytes each; eviction by age and frequency needs it. None by default.
     ///         Belongs to the table for good.
+    ///     admit_after_gets: A key gets its row with its so-manyth get; before that, gets return its initial
+    ///         value and its gradients are dropped. Belongs to the table for good.
+    ///     admit_probability: Each get of a key without a row gives it one with this probability; else as above.
+    ///         Without either, every get makes a row.
     ///
     /// Raises:
     ///     TableMismatch: The table exists with other settings; the text names both.
     ///     ValueError, TypeError: An argument is wrong.
     #[pyo3(signature = (
         name, dim, *, optimizer = None, initializer = None, seed = None, staleness_bound = None,
-        clip_row_norm = None, tracking = None
+        clip_row_norm = None, tracking = None, admit_after_gets = None, admit_probability = None
     ))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments in Python")]
     fn table(
@@ -298,6 +302,8 @@ impl PyBank {
         staleness_bound: Option<&Bound<'_, PyAny>>,
         clip_row_norm: Option<f64>,
         tracking: Option<&str>,
+        admit_after_gets: Option<&Bound<'_, PyAny>>,
+        admit_probability: Option<f64>,
     ) -> PyResult<PyTable> {
         let seed = seed.map_or(Ok(0), |seed| scalars::unsigned("seed", seed, u64::MAX))?;
         let bound = staleness_bound
@@ -308,6 +314,7 @@ impl PyBank {
             .initializer(settings::initializer(initializer)?)
             .seed(seed)
             .tracking(life::tracking(tracking)?)
+            .admission(life::admission(admit_after_gets, admit_probability)?)
             .clip_row_norm(clip_row_norm.map(|norm| norm as f32))
             .staleness_bound(bound);
         PyTable::open(slf, |bank| bank.table(name, config))

@@ -1,8 +1,8 @@
-//! Life of a row: tracking and eviction.
+//! Life of a row: admission, tracking and eviction.
 
 use std::ops::ControlFlow;
 
-use embank::{Evicted, Eviction, Tracking};
+use embank::{Admission, Evicted, Eviction, Tracking};
 use numpy::PyArray1;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -20,6 +20,22 @@ pub(crate) fn tracking(name: Option<&str>) -> PyResult<Tracking> {
         Some(other) => Err(PyValueError::new_err(format!(
             "tracking must be \"minutes\", \"set_time\" or None, not {other:?}"
         ))),
+    }
+}
+
+pub(crate) fn admission(
+    after_gets: Option<&Bound<'_, PyAny>>,
+    probability: Option<f64>,
+) -> PyResult<Admission> {
+    match (after_gets, probability) {
+        (None, None) => Ok(Admission::Always),
+        (Some(gets), None) => {
+            Ok(Admission::AfterGets(scalars::unsigned_32("admit_after_gets", gets)?))
+        }
+        (None, Some(probability)) => Ok(Admission::Probability(probability as f32)),
+        (Some(_), Some(_)) => Err(PyValueError::new_err(
+            "give one of admit_after_gets and admit_probability, not both",
+        )),
     }
 }
 

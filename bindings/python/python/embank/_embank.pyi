@@ -171,6 +171,7 @@ class _TableStats(TypedDict):
     apply_rows: int
     deleted_rows: int
     evicted_rows: int
+    not_admitted_rows: int
     disk_reads: int
     waits: int
     wait_us: int
@@ -587,6 +588,8 @@ class Bank:
         staleness_bound: Optional[int] = None,
         clip_row_norm: Optional[float] = None,
         tracking: Optional[Literal["minutes", "set_time"]] = None,
+        admit_after_gets: Optional[int] = None,
+        admit_probability: Optional[float] = None,
     ) -> Table: ...
     def open_table(self, name: str) -> Table: ...
     def tables(self) -> list[str]: ...
