@@ -6,6 +6,7 @@
 //!
 //! A further subcommand is a module with an `Args` and a `run`, and one line in [`Command`].
 
+mod batch_get;
 mod cache_policy;
 mod checkpoint;
 mod checksum_cost;
@@ -47,6 +48,8 @@ struct Cli {
 enum Command {
     /// What memory and drive can do without a store: random gathers, reads and writes
     Roofline(roofline::Args),
+    /// The Rust side of `bench/python/overhead.py`, which starts it: batches on demand, timed one by one
+    BatchGet(batch_get::Args),
     /// Rows/s of get, get + put and peek in memory, beside bare loops over the same memory
     InMemory(in_memory::Args),
     /// One key a call: reads, peeks, half updates; uniform and Zipf; beside another store's figures
@@ -78,6 +81,7 @@ enum Command {
 fn main() -> anyhow::Result<()> {
     match Cli::parse().command {
         Command::Roofline(args) => roofline::run(args),
+        Command::BatchGet(args) => batch_get::run(args),
         Command::InMemory(args) => in_memory::run(args),
         Command::SingleOp(args) => single_op::run(args),
         Command::Scaling(args) => scaling::run(args),
