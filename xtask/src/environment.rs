@@ -18,6 +18,9 @@ use crate::interpreter::Interpreter;
 /// What is installed from the package index, in the repository.
 const REQUIREMENTS: [&str; 2] = ["examples/dlrm/requirements.txt", "xtask/requirements.txt"];
 
+/// Where the tools that build a wheel are pinned.
+const TOOLS: [&str; 2] = ["xtask/requirements.txt", "xtask/wheel-requirements.txt"];
+
 /// The earliest time that a zip archive can hold: it makes equal wheels equal byte for byte.
 const WHEEL_TIME: &str = "315532800";
 
@@ -159,6 +162,55 @@ pub(crate) fn with_embank(root: &Path, python: &Python, _lock: &Lock) -> Result<
     stamp.write(&built)
 }
 
+/// `target/tools`: some of the pinned packages that need no more than themselves, without PyTorch.
+#[derive(Debug)]
+pub(crate) struct Tools(Python);
+
+impl Tools {
+    /// An environment with those packages of [`TOOLS`] that are named.
+    ///
+    /// # Errors
+    /// No suitable Python, a package that is in no such file, or pip fails.
+    pub(crate) fn with(root: &Path, _lock: &Lock, names: &[&str]) -> Result<Self> {
+        let base = Interpreter::find()?;
+        let mut pinned = String::new();
+        for file in TOOLS {
+            let path = root.join(file);
+            pinned += &fs::read_to_string(&path)
+                .with_context(|| format!("reading {}", path.display()))?;
+        }
+        let wanted = pinned_as(&pinned, names)?;
+        let folder = root.join("target/tools");
+        let python = Python { program: folder.join("bin/python") };
+        if !python.program.exists() {
+            command::quiet(Command::new(&base.program).args(["-m", "venv"]).arg(&folder))
+                .with_context(|| format!("making an environment with {}", base.description()))?;
+        }
+        command::quiet(pip(&python, root, "install").args(wanted))
+            .context("installing the tools that build a wheel")?;
+        Ok(Self(python))
+    }
+
+    /// A command that runs their Python in `folder`.
+    pub(crate) fn command(&self, folder: &Path) -> Command {
+        self.0.command(folder)
+    }
+}
+
+/// The lines of requirements for the named packages, without comments.
+fn pinned_as(requirements: &str, names: &[&str]) -> Result<Vec<String>> {
+    let lines: Vec<&str> = requirements
+        .lines()
+        .map(|line| line.split('#').next().unwrap_or_default().trim())
+        .collect();
+    let find = |name: &&str| {
+        let line = lines.iter().find(|line| line.split("==").next() == Some(name));
+        line.map(|line| (*line).to_owned())
+            .with_context(|| format!("{} pin no {name}", TOOLS.join(" and ")))
+    };
+    names.iter().map(find).collect()
+}
+
 fn pip(python: &Python, root: &Path, action: &str) -> Command {
     let mut pip = python.command(root);
     pip.args(["-m", "pip", action, "--quiet", "--disable-pip-version-check", "--no-input"]);
@@ -166,7 +218,7 @@ fn pip(python: &Python, root: &Path, action: &str) -> Command {
 }
 
 /// The one file in a folder.
-fn only_file(folder: &Path) -> Result<PathBuf> {
+pub(crate) fn only_file(folder: &Path) -> Result<PathBuf> {
     let entries: Vec<_> = fs::read_dir(folder)
         .with_context(|| format!("listing {}", folder.display()))?
         .collect::<std::io::Result<_>>()?;
@@ -229,6 +281,17 @@ mod tests {
         assert_eq!(requirement_names(text), "torch 2.11.0, numpy 2.2.6");
         let two = "numpy==2.2.6; python_version < '3.14'\nnumpy==2.4.6; python_version >= '3.14'\n";
         assert_eq!(requirement_names(two), "numpy 2.2.6 or 2.4.6");
+    }
+
+    #[test]
+    fn tools_are_pinned_where_the_tests_packages_are() {
+        let text = "# why\nmaturin==1.9.6   # builds\nabi3audit==0.0.26\n";
+        assert_eq!(
+            pinned_as(text, &["abi3audit", "maturin"]).unwrap(),
+            ["abi3audit==0.0.26", "maturin==1.9.6"]
+        );
+        let error = pinned_as(text, &["ziglang"]).unwrap_err().to_string();
+        assert!(error.contains("ziglang"), "{error}");
     }
 
     #[test]

@@ -9,6 +9,9 @@ use anyhow::{Context, Result, bail, ensure};
 /// and the tests train beside, has wheels from 3.10 on.
 const OLDEST_MINOR: u32 = 10;
 
+/// The oldest minor version that the package runs on.
+const WHEEL_OLDEST_MINOR: u32 = 9;
+
 /// The newest minor version that PyTorch 2.11.0 and NumPy, as pinned, have wheels for.
 const NEWEST_MINOR: u32 = 14;
 
@@ -48,6 +51,22 @@ impl Interpreter {
             return choose(vec![found]);
         }
         choose(NAMES.iter().filter_map(|name| probe(&OsString::from(name)).ok()).collect())
+    }
+
+    /// Every CPython on the PATH that the wheel is for (3.9 and newer) and that can make virtual environments, one of
+    /// each minor version.
+    pub(crate) fn every_for_the_wheel() -> Vec<Self> {
+        let names = NAMES.iter().map(|name| (*name).to_owned());
+        let others =
+            (WHEEL_OLDEST_MINOR..=NEWEST_MINOR + 2).map(|minor| format!("python3.{minor}"));
+        let mut found: Vec<Self> =
+            names.chain(others).filter_map(|name| probe(&OsString::from(name)).ok()).collect();
+        found.retain(|python| {
+            python.makes_environments && python.version >= (3, WHEEL_OLDEST_MINOR, 0)
+        });
+        found.sort_by_key(|python| python.version);
+        found.dedup_by_key(|python| (python.version.0, python.version.1));
+        found
     }
 
     /// The version and the program, for a stamp that notices when either changes.

@@ -8,6 +8,7 @@ mod command;
 mod environment;
 mod interpreter;
 mod models;
+mod wheel;
 mod workspace;
 
 use std::ffi::OsString;
@@ -35,6 +36,8 @@ enum Command {
     Test(checks::Args),
     /// Model checking of the store's concurrency; see docs/testing.md
     Models(models::Args),
+    /// The wheel for every CPython from 3.9 on: built, checked against the stable ABI, tried out without torch
+    Wheel(wheel::Args),
     /// Measurements; each prints a table and takes --json FILE and --quick
     #[command(subcommand)]
     Bench(bench::Measurement),
@@ -62,6 +65,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Demo(PassedOn { args }) => demo(&args),
         Command::Test(args) => checks::run(&args),
         Command::Models(args) => models::run(&args),
+        Command::Wheel(args) => wheel::run(&args),
         Command::Bench(measurement) => bench::run(measurement),
     }
 }

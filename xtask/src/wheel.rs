@@ -1,0 +1,95 @@
+//! `wheel`: the wheel that is given to others, built once for every CPython from 3.9 on, and tried out.
+//!
+//! It has a manylinux tag: maturin holds the extension's symbols against the policies, and refuses libraries that
+//! other machines need not have. With `--zig` it links against an old glibc by way of Zig's linker, else
+//! against this machine's, which the tag then says. `abi3audit` checks that it uses the stable ABI alone. Each
+//! CPython on the PATH gets it into a fresh environment with NumPy and nothing else, and runs
+//! `wheel_smoke.py` there.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, Result, ensure};
+
+use crate::environment::{Lock, Tools, only_file};
+use crate::interpreter::Interpreter;
+use crate::{command, workspace};
+
+/// Options of `wheel`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Where the wheel goes; what is in the folder is removed
+    #[arg(long, value_name = "DIR", default_value = "target/wheels/manylinux")]
+    out: PathBuf,
+    /// Link against glibc 2.17 (manylinux2014), with Zig from the package index
+    #[arg(long)]
+    zig: bool,
+}
+
+/// Builds, checks and tries the wheel.
+///
+/// # Errors
+/// The build fails, the wheel is not what its tags say, or it does not work.
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    let root = workspace::root()?;
+    let lock = Lock::take(&root)?;
+    let zig: &[&str] = if args.zig { &["ziglang"] } else { &[] };
+    let tools = Tools::with(&root, &lock, &[&["maturin", "abi3audit"], zig].concat())?;
+    let wheel = build(&root, &tools, args)?;
+    let name = wheel.file_name().context("a wheel has a name")?.to_string_lossy().into_owned();
+    ensure!(
+        name.contains("-cp39-abi3-manylinux"),
+        "{name} is not for every CPython from 3.9 on any recent Linux"
+    );
+    command::shown(tools.command(&root).args(["-m", "abi3audit", "--strict"]).arg(&wheel))
+        .context("it uses what is not in Python's stable ABI")?;
+    let tried = Interpreter::every_for_the_wheel();
+    ensure!(
+        !tried.is_empty(),
+        "there is no CPython 3.9 or newer that can make environments to try it with"
+    );
+    for python in &tried {
+        try_out(&root, &wheel, python)?;
+    }
+    let bytes = fs::metadata(&wheel)?.len();
+    println!("\n{} ({bytes} bytes)", wheel.display());
+    for python in &tried {
+        println!("works on {}", python.description());
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn build(root: &Path, tools: &Tools, args: &Args) -> Result<PathBuf> {
+    let out = root.join(&args.out);
+    if out.exists() {
+        fs::remove_dir_all(&out).with_context(|| format!("emptying {}", out.display()))?;
+    }
+    let mut build = tools.command(root);
+    build
+        .args(["-m", "maturin", "build", "--release", "--locked", "--auditwheel", "check"])
+        .args(["--manifest-path", "bindings/python/Cargo.toml", "--out"])
+        .arg(&out);
+    if args.zig {
+        build.args(["--zig", "--compatibility", "manylinux2014"]);
+    }
+    command::shown(&mut build).context("building the wheel")?;
+    only_file(&out)
+}
+
+/// Installs the wheel into a fresh environment and uses it there.
+fn try_out(root: &Path, wheel: &Path, python: &Interpreter) -> Result<()> {
+    let (major, minor, _) = python.version;
+    let folder = root.join(format!("target/wheel-{major}.{minor}"));
+    if folder.exists() {
+        fs::remove_dir_all(&folder).with_context(|| format!("removing {}", folder.display()))?;
+    }
+    command::quiet(Command::new(&python.program).args(["-m", "venv"]).arg(&folder))?;
+    let program = folder.join("bin/python");
+    let mut pip = Command::new(&program);
+    pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"]);
+    command::quiet(pip.arg(wheel)).context("installing the wheel with NumPy")?;
+    command::shown(Command::new(&program).arg("-I").arg(root.join("xtask/wheel_smoke.py")))
+        .with_context(|| format!("it does not work on {}", python.description()))?;
+    fs::remove_dir_all(&folder).with_context(|| format!("removing {}", folder.display()))
+}
