@@ -65,7 +65,10 @@ def main() -> int:
         measured.append(
             measure.Measured(figure, quartiles[2] - quartiles[0], ratio <= LIMIT if counts else None)
         )
-        print(f"{name}: {python:.0f} us, Rust {rust:.0f} us, ratio {ratio:.3f} ({quartiles[0]:.3f} to {quartiles[2]:.3f})")
+        print(
+            f"{name}: {python:.0f} us, Rust {rust:.0f} us, "
+            f"ratio {ratio:.3f} ({quartiles[0]:.3f} to {quartiles[2]:.3f})"
+        )
     return measure.report(
         measured, given,
         {"rows": rows, "runs": runs, "rounds": rounds, "limit": f"{LIMIT} for {COUNTS!r}",
