@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 use crate::environment::{self, Lock, Python};
-use crate::{command, workspace};
+use crate::{command, examples, workspace};
 
 /// Options of `test`.
 #[derive(Debug, clap::Args)]
@@ -79,7 +79,16 @@ fn python_stages(root: &Path, stages: &mut Stages) {
             None => stages.skip(stage.name),
         }
     }
+    match &python {
+        Some(python) => {
+            stages.run(RUST_EXAMPLES, || examples::check(root, python));
+        }
+        None => stages.skip(RUST_EXAMPLES),
+    }
 }
+
+/// They are here for the sake of PyTorch's libraries.
+const RUST_EXAMPLES: &str = "Rust examples";
 
 /// A check that is one call of the environment's Python.
 struct PythonStage {

@@ -6,6 +6,7 @@ mod bench;
 mod checks;
 mod command;
 mod environment;
+mod examples;
 mod interpreter;
 mod models;
 mod wheel;
@@ -32,6 +33,8 @@ enum Command {
     /// Every argument is the demo's own: `cargo xtask demo --help` lists them.
     #[command(disable_help_flag = true)]
     Demo(PassedOn),
+    /// Train a model in Rust: a click model, a knowledge graph or a graph neural network
+    Example(examples::Args),
     /// Everything that CI checks: format, lints, Rust and Python tests
     Test(checks::Args),
     /// Model checking of the store's concurrency; see docs/testing.md
@@ -63,6 +66,7 @@ fn main() -> ExitCode {
 fn run(command: Command) -> Result<ExitCode> {
     match command {
         Command::Demo(PassedOn { args }) => demo(&args),
+        Command::Example(args) => examples::run(&workspace::root()?, &args),
         Command::Test(args) => checks::run(&args),
         Command::Models(args) => models::run(&args),
         Command::Wheel(args) => wheel::run(&args),

@@ -1,0 +1,341 @@
+//! Trains GraphSAGE (Hamilton et al., 2017) by neighbour sampling, with node embeddings and features in a bank on disk.
+//!
+//! ```sh
+//! cargo xtask example gnn                  # a quarter of the tables in memory
+//! cargo xtask example gnn -- --in-memory   # the same with plain tensors
+//! ```
+//!
+//! The data are Cora's two files. Reported is the accuracy on the test nodes, at the epoch that was best on the
+//! validation nodes. The twin in Python, with GAT and a generated graph too, is `examples/gnn`.
+
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use anyhow::{Context, Result, ensure};
+use clap::Parser;
+use embank::{Initializer, Optimizer, TableConfig, UniqueKeys};
+use embank_examples::ahead::announced;
+use embank_examples::linear::linear;
+use embank_examples::options::{ADAGRAD_BYTES_PER_VALUE, Common, data_path};
+use embank_examples::rows::Embedding;
+use rand::rngs::SmallRng;
+use rand::seq::SliceRandom;
+use rand::{Rng, SeedableRng};
+use tch::nn::{self, Module, OptimizerConfig};
+use tch::{Kind, Tensor, no_grad};
+
+#[derive(Debug, Parser)]
+#[command(about = "Trains GraphSAGE on Cora, with node embeddings and features in a bank on disk")]
+struct Options {
+    /// Folder of nodes.tsv and edges.tsv [default: Cora]
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
+    /// Values of an embedding
+    #[arg(long, default_value_t = 64)]
+    dim: u32,
+    #[arg(long, default_value_t = 64)]
+    hidden: i64,
+    /// Neighbours drawn for a node, in each of the two layers
+    #[arg(long, default_value_t = 10)]
+    fanout: usize,
+    #[arg(long, default_value_t = 40)]
+    epochs: u64,
+    #[arg(long, default_value_t = 32)]
+    batch_size: usize,
+    /// Of the dense part's Adam
+    #[arg(long, default_value_t = 0.01)]
+    lr: f64,
+    /// Of the embeddings' Adagrad
+    #[arg(long, default_value_t = 0.002)]
+    embedding_lr: f64,
+    /// Standard deviation of the first embeddings
+    #[arg(long, default_value_t = 0.001)]
+    spread: f32,
+    /// Of the dense part
+    #[arg(long, default_value_t = 5e-4)]
+    weight_decay: f64,
+    #[arg(long, default_value_t = 0.5)]
+    dropout: f64,
+    #[arg(long, default_value_t = 2, value_name = "EPOCHS")]
+    evaluate_every: u64,
+    #[command(flatten)]
+    common: Common,
+}
+
+fn main() -> Result<()> {
+    let options = Options::parse();
+    let folder = data_path(options.data.as_deref(), "cora", "Cora's nodes.tsv and edges.tsv")?;
+    let graph = Graph::load(&folder)?;
+
+    // Two tables: embeddings that are trained, and features that are only put and looked at.
+    let nodes = graph.neighbours.len() as u64;
+    let values =
+        nodes * (u64::from(options.dim) * ADAGRAD_BYTES_PER_VALUE + 4 * graph.width as u64);
+    let (bank, _folder) = options.common.bank(values)?;
+    let config = TableConfig::new(options.dim)
+        .optimizer(Optimizer::adagrad(options.embedding_lr))
+        .initializer(Initializer::Normal { mean: 0.0, std: options.spread })
+        .seed(options.common.seed);
+    let embeddings = Embedding::open(&bank, "node", config, options.common.in_memory, 0..nodes)?;
+    let features = bank.table("feature", TableConfig::new(graph.width as u32))?;
+    for node in 0..nodes {
+        features.put(&[node], &graph.features(node))?;
+    }
+    let features = Embedding::Bank(features);
+
+    let variables = nn::VarStore::new(tch::Device::Cpu);
+    let model = Model::new(&variables.root(), &graph, &options);
+    let mut dense = nn::Adam { wd: options.weight_decay, ..nn::Adam::default() }
+        .build(&variables, options.lr)?;
+
+    let announce = |batch: &Batch| {
+        embeddings.lookahead(&batch.nodes)?;
+        features.lookahead(&batch.nodes)
+    };
+    let (mut best, mut test, mut seconds) = (-1.0, 0.0, 0.0);
+    for epoch in 1..=options.epochs {
+        let started = Instant::now();
+        let (mut total, mut steps) = (0.0, 0.0);
+        let mut random = SmallRng::seed_from_u64(options.common.seed << 32 | epoch);
+        let mut order = graph.train.clone();
+        order.shuffle(&mut random);
+        let batches = graph.batches(&order, options.batch_size, options.fanout, random);
+        for batch in announced(batches, options.common.lookahead, announce) {
+            let batch = batch?;
+            let rows = embeddings.get(&batch.nodes)?;
+            let logits = model.forward(&batch, &rows.tensor(), &features.look(&batch.nodes)?, true);
+            let loss = logits.cross_entropy_for_logits(&batch.labels);
+            dense.zero_grad();
+            loss.backward();
+            dense.step();
+            rows.step()?; // the table's own optimizer
+            total += loss.double_value(&[]);
+            steps += 1.0;
+        }
+        seconds += started.elapsed().as_secs_f64();
+        if epoch % options.evaluate_every == 0 || epoch == options.epochs {
+            let accuracy = |nodes: &[u64]| accuracy(&model, &graph, nodes, &embeddings, &features);
+            let valid = accuracy(&graph.valid)?;
+            if valid > best {
+                (best, test) = (valid, accuracy(&graph.test)?);
+            }
+            println!(
+                "epoch {epoch}: loss {:.4}, valid accuracy {valid:.4}, {seconds:.1} s",
+                total / steps
+            );
+        }
+    }
+    println!("test accuracy {test:.4}");
+    println!("{:.0} samples/s", options.epochs as f64 * graph.train.len() as f64 / seconds);
+    Ok(())
+}
+
+/// Two layers of GraphSAGE over the nodes' inputs: features times a matrix, plus an embedding of each node's own.
+struct Model {
+    encoder: nn::Linear,
+    layers: [Layer; 2],
+    dropout: f64,
+}
+
+/// A node's own vector and the mean of its neighbours', each through a matrix of its own.
+struct Layer {
+    own: nn::Linear,
+    around: nn::Linear,
+}
+
+impl Model {
+    fn new(path: &nn::Path<'_>, graph: &Graph, options: &Options) -> Self {
+        let (width, dim, hidden) = (graph.width as i64, i64::from(options.dim), options.hidden);
+        let xavier = (6.0 / (width + dim) as f64).sqrt();
+        let ws_init = nn::Init::Uniform { lo: -xavier, up: xavier };
+        let encoder = nn::LinearConfig { ws_init, bs_init: None, bias: false };
+        Self {
+            encoder: nn::linear(path / "encoder", width, dim, encoder),
+            layers: [
+                Layer::new(&(path / "first"), dim, hidden),
+                Layer::new(&(path / "second"), hidden, graph.classes),
+            ],
+            dropout: options.dropout,
+        }
+    }
+
+    /// Logits, (seeds, classes).
+    fn forward(
+        &self,
+        batch: &Batch,
+        embeddings: &Tensor,
+        features: &Tensor,
+        train: bool,
+    ) -> Tensor {
+        let mut x = embeddings + self.encoder.forward(&features.dropout(self.dropout, train));
+        for (number, (layer, block)) in self.layers.iter().zip(&batch.blocks).enumerate() {
+            if number > 0 {
+                x = x.relu();
+            }
+            x = layer.forward(&x.dropout(self.dropout, train), block);
+        }
+        x
+    }
+}
+
+impl Layer {
+    fn new(path: &nn::Path<'_>, from: i64, to: i64) -> Self {
+        Self {
+            own: linear(path / "own", from, to, true),
+            around: linear(path / "around", from, to, false),
+        }
+    }
+
+    fn forward(&self, x: &Tensor, block: &Block) -> Tensor {
+        // The nodes that the layer makes are the first ones of those that it reads.
+        let own = x.narrow(0, 0, block.made);
+        let sums =
+            own.zeros_like().index_add(0, &block.targets, &x.index_select(0, &block.sources));
+        self.own.forward(&own) + self.around.forward(&(sums / &block.counts))
+    }
+}
+
+/// The share of nodes with the right class, from up to 50 neighbours each.
+fn accuracy(
+    model: &Model,
+    graph: &Graph,
+    nodes: &[u64],
+    embeddings: &Embedding,
+    features: &Embedding,
+) -> Result<f64> {
+    let mut right = 0;
+    for batch in graph.batches(nodes, 512, 50, SmallRng::seed_from_u64(0)) {
+        let (rows, features) = (embeddings.look(&batch.nodes)?, features.look(&batch.nodes)?);
+        let logits = no_grad(|| model.forward(&batch, &rows, &features, false));
+        right += logits.argmax(1, false).eq_tensor(&batch.labels).sum(Kind::Int64).int64_value(&[]);
+    }
+    Ok(right as f64 / nodes.len() as f64)
+}
+
+/// An undirected graph with words and a class per node.
+struct Graph {
+    neighbours: Vec<Vec<u64>>,
+    words: Vec<Vec<usize>>,
+    labels: Vec<i64>,
+    /// Words that there are.
+    width: usize,
+    classes: i64,
+    train: Vec<u64>,
+    valid: Vec<u64>,
+    test: Vec<u64>,
+}
+
+/// `nodes` are distinct, those that the first block reads; the last one makes the seeds.
+struct Batch {
+    nodes: Vec<u64>,
+    blocks: [Block; 2],
+    labels: Tensor,
+}
+
+/// The edges of one layer: from `sources`, places among the nodes that it reads, to `targets`, places among the `made`
+/// nodes that it makes, which are the first ones of those that it reads. `counts` (made, 1) are the made nodes' edges,
+/// at least 1.
+struct Block {
+    made: i64,
+    sources: Tensor,
+    targets: Tensor,
+    counts: Tensor,
+}
+
+impl Graph {
+    fn load(folder: &Path) -> Result<Self> {
+        let read = |name: &str| {
+            let path = folder.join(name);
+            std::fs::read_to_string(&path).with_context(|| {
+                format!("reading {} (name its folder with --data)", path.display())
+            })
+        };
+        let (mut labels, mut words) = (Vec::new(), Vec::new());
+        let [mut train, mut valid, mut test] = [const { Vec::new() }; 3];
+        for line in read("nodes.tsv")?.lines() {
+            let fields: Vec<&str> = line.split('\t').collect();
+            let [node, class, split, indices] = fields[..] else {
+                anyhow::bail!("nodes.tsv: a line is node, class, split and words, not {line:?}");
+            };
+            let node: u64 = node.parse()?;
+            ensure!(node == labels.len() as u64, "nodes.tsv: nodes must be in order, found {node}");
+            labels.push(class.parse()?);
+            let indices = indices.split(',').filter(|index| !index.is_empty());
+            words.push(indices.map(str::parse).collect::<Result<Vec<usize>, _>>()?);
+            match split {
+                "train" => train.push(node),
+                "valid" => valid.push(node),
+                "test" => test.push(node),
+                _ => {}
+            }
+        }
+        let mut neighbours = vec![Vec::new(); labels.len()];
+        for line in read("edges.tsv")?.lines() {
+            let (from, to) = line.split_once('\t').context("edges.tsv: a line is two nodes")?;
+            let (from, to): (u64, u64) = (from.parse()?, to.parse()?);
+            ensure!(
+                from.max(to) < labels.len() as u64,
+                "edges.tsv: there is no node {}",
+                from.max(to)
+            );
+            neighbours[from as usize].push(to);
+            neighbours[to as usize].push(from);
+        }
+        let width = words.iter().flatten().max().context("nodes.tsv has no words")? + 1;
+        let classes = labels.iter().max().context("nodes.tsv is empty")? + 1;
+        Ok(Self { neighbours, words, labels, width, classes, train, valid, test })
+    }
+
+    /// A row of length 1 with the node's words, all alike.
+    fn features(&self, node: u64) -> Vec<f32> {
+        let words = &self.words[node as usize];
+        let mut row = vec![0.0; self.width];
+        words.iter().for_each(|&word| row[word] = (words.len() as f32).powf(-0.5));
+        row
+    }
+
+    /// Goes through the seeds once, with at most `fanout` neighbours a node and layer.
+    fn batches(
+        &self,
+        seeds: &[u64],
+        size: usize,
+        fanout: usize,
+        mut random: SmallRng,
+    ) -> impl Iterator<Item = Batch> {
+        seeds.chunks(size).map(move |seeds| {
+            let (last, middle) = self.block(seeds, fanout, &mut random);
+            let (first, nodes) = self.block(&middle, fanout, &mut random);
+            let labels: Vec<i64> = seeds.iter().map(|&seed| self.labels[seed as usize]).collect();
+            Batch { nodes, blocks: [first, last], labels: Tensor::from_slice(&labels) }
+        })
+    }
+
+    /// The block that makes `nodes`, which are distinct, and the distinct nodes that it reads. Of a node with more
+    /// neighbours than the fanout, that many are drawn, with replacement.
+    fn block(&self, nodes: &[u64], fanout: usize, random: &mut SmallRng) -> (Block, Vec<u64>) {
+        let (mut all, mut targets) = (nodes.to_vec(), Vec::new());
+        let mut counts = Vec::with_capacity(nodes.len());
+        for (target, &node) in (0_i64..).zip(nodes) {
+            let neighbours = &self.neighbours[node as usize];
+            if neighbours.len() <= fanout {
+                all.extend(neighbours);
+            } else {
+                all.extend(
+                    (0..fanout).map(|_| neighbours[random.random_range(0..neighbours.len())]),
+                );
+            }
+            let count = neighbours.len().min(fanout);
+            targets.resize(targets.len() + count, target);
+            counts.push(count.max(1) as f32);
+        }
+        let unique = UniqueKeys::new(&all);
+        let sources = unique.inverse()[nodes.len()..].iter().map(|&place| i64::from(place));
+        let block = Block {
+            made: nodes.len() as i64,
+            sources: Tensor::from_slice(&sources.collect::<Vec<_>>()),
+            targets: Tensor::from_slice(&targets),
+            counts: Tensor::from_slice(&counts).view([-1, 1]),
+        };
+        (block, unique.keys().to_vec())
+    }
+}

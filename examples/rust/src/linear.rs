@@ -1,0 +1,11 @@
+//! Linear layers.
+
+use tch::nn;
+
+/// A linear layer that starts as `torch.nn.Linear` does: uniformly within 1 / sqrt(inputs). That of `tch` starts 2.4
+/// times as wide.
+pub fn linear(path: nn::Path<'_>, from: i64, to: i64, bias: bool) -> nn::Linear {
+    let bound = 1.0 / (from as f64).sqrt();
+    let init = nn::Init::Uniform { lo: -bound, up: bound };
+    nn::linear(path, from, to, nn::LinearConfig { ws_init: init, bs_init: Some(init), bias })
+}

@@ -1,0 +1,185 @@
+//! Rows of embeddings as tensors with a gradient.
+//!
+//! [`Embedding`] stands where `tch::nn::embedding` would. A training step is
+//!
+//! 1. `let rows = embedding.get(&keys)?`: the rows of the distinct keys become a leaf of the autograd graph, and
+//!    `rows.tensor()` has one row per key;
+//! 2. forward and `loss.backward()` as ever: the leaf collects the gradient, duplicates summed;
+//! 3. `rows.step()?`: the gradient goes back with the lease, and the optimizer runs in the store.
+//!
+//! Rows that are dropped without a step go back unchanged.
+//!
+//! The twin in memory is a plain tensor with Adagrad by hand, from the same initial values, so that its runs are
+//! comparable to the last digits.
+
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use anyhow::{Context, Result, ensure};
+use embank::{Adagrad, Bank, Lease, Missing, Optimizer, Table, TableConfig, UniqueKeys};
+use tch::{Kind, Tensor, no_grad};
+
+/// Rows by key.
+pub enum Embedding {
+    /// In a bank, on disk as far as the memory budget does not hold them.
+    Bank(Table),
+    /// In memory.
+    Memory(Twin),
+}
+
+/// Rows that were got for training.
+pub struct Rows {
+    /// (distinct keys, dim), with a gradient after the backward pass.
+    leaf: Tensor,
+    /// Where each key's row is in `leaf`; none if that is its own place.
+    places: Option<Tensor>,
+    origin: Origin,
+}
+
+enum Origin {
+    Bank(Lease),
+    Memory { twin: Twin, positions: Tensor },
+}
+
+impl Embedding {
+    /// Opens the table in the bank; `keys` are all that will be asked for, which only the twin has to know.
+    pub fn open(
+        bank: &Bank,
+        name: &str,
+        config: TableConfig,
+        in_memory: bool,
+        keys: impl Iterator<Item = u64>,
+    ) -> Result<Self> {
+        let table = bank.table(name, config)?;
+        Ok(if in_memory { Self::Memory(Twin::of(&table, keys)?) } else { Self::Bank(table) })
+    }
+
+    /// Gets the rows of `keys`, which may repeat, for training.
+    pub fn get(&self, keys: &[u64]) -> Result<Rows> {
+        let unique = UniqueKeys::new(keys);
+        let places = (!unique.all_distinct()).then(|| {
+            let places: Vec<i64> = unique.inverse().iter().map(|&place| place.into()).collect();
+            Tensor::from_slice(&places)
+        });
+        let (leaf, origin) = match self {
+            Self::Bank(table) => {
+                let mut rows = vec![0.0; unique.len() * table.dim()];
+                let lease = table.get_distinct(unique, &mut rows)?;
+                (matrix(&rows, table.dim()), Origin::Bank(lease))
+            }
+            Self::Memory(twin) => {
+                let positions = twin.positions(unique.keys())?;
+                let leaf = twin.weight.index_select(0, &positions);
+                (leaf, Origin::Memory { twin: twin.share(), positions })
+            }
+        };
+        Ok(Rows { leaf: leaf.set_requires_grad(true), places, origin })
+    }
+
+    /// Reads the rows of `keys` for evaluation: nothing is made, counted or changed.
+    pub fn look(&self, keys: &[u64]) -> Result<Tensor> {
+        match self {
+            Self::Bank(table) => {
+                let mut rows = vec![0.0; keys.len() * table.dim()];
+                table.peek(keys, &mut rows, Missing::Initial)?;
+                Ok(matrix(&rows, table.dim()))
+            }
+            Self::Memory(twin) => Ok(twin.weight.index_select(0, &twin.positions(keys)?)),
+        }
+    }
+
+    /// Says that these rows will be wanted soon. Never waits.
+    pub fn lookahead(&self, keys: &[u64]) -> Result<()> {
+        if let Self::Bank(table) = self {
+            table.lookahead(keys)?;
+        }
+        Ok(())
+    }
+}
+
+impl Rows {
+    /// (keys, dim): one row per key, in the order of the keys.
+    pub fn tensor(&self) -> Tensor {
+        match &self.places {
+            Some(places) => self.leaf.index_select(0, places),
+            None => self.leaf.shallow_clone(),
+        }
+    }
+
+    /// Takes one optimizer step per distinct key, with the gradient of the backward pass.
+    pub fn step(self) -> Result<()> {
+        let gradient = self.leaf.grad();
+        ensure!(
+            gradient.defined(),
+            "there is no gradient: call `backward` on the loss before `step`"
+        );
+        match self.origin {
+            Origin::Bank(lease) => {
+                let mut values = vec![0.0; gradient.numel()];
+                gradient.contiguous().copy_data(&mut values, gradient.numel());
+                lease.apply_distinct(&values)?;
+            }
+            Origin::Memory { twin, positions } => twin.step(&positions, &gradient),
+        }
+        Ok(())
+    }
+}
+
+/// (rows, dim) from rows one after the other.
+fn matrix(rows: &[f32], dim: usize) -> Tensor {
+    Tensor::from_slice(rows).view([-1, dim as i64])
+}
+
+/// A table's twin in memory, with Adagrad as `torch.optim` has it.
+pub struct Twin {
+    weight: Tensor,
+    /// The sum of each value's squared gradients.
+    sums: Tensor,
+    lr: f64,
+    eps: f64,
+    /// Each key's row in them.
+    positions: Rc<HashMap<u64, i64>>,
+}
+
+impl Twin {
+    /// From the values that the table starts with, which are a pure function of its seed, its name and the keys.
+    fn of(table: &Table, keys: impl Iterator<Item = u64>) -> Result<Self> {
+        let keys: Vec<u64> = keys.collect();
+        let unique = UniqueKeys::new(&keys);
+        let mut rows = vec![0.0; unique.len() * table.dim()];
+        table.initial(unique.keys(), &mut rows)?;
+        let weight = matrix(&rows, table.dim());
+        let (lr, eps) = match table.config().optimizer {
+            Optimizer::Adagrad(Adagrad { lr, eps, .. }) => (lr, eps),
+            Optimizer::None => (0.0, 1.0),
+            other => anyhow::bail!("the twin in memory has no {other:?}"),
+        };
+        let positions = unique.keys().iter().copied().zip(0..).collect();
+        Ok(Self { sums: weight.zeros_like(), weight, lr, eps, positions: Rc::new(positions) })
+    }
+
+    /// The same tensors once more.
+    fn share(&self) -> Self {
+        Self {
+            weight: self.weight.shallow_clone(),
+            sums: self.sums.shallow_clone(),
+            positions: self.positions.clone(),
+            ..*self
+        }
+    }
+
+    fn positions(&self, keys: &[u64]) -> Result<Tensor> {
+        let found: Option<Vec<i64>> =
+            keys.iter().map(|key| self.positions.get(key).copied()).collect();
+        Ok(Tensor::from_slice(&found.context("a key that the twin was not told of")?))
+    }
+
+    fn step(mut self, positions: &Tensor, gradient: &Tensor) {
+        no_grad(|| {
+            let sums = self.sums.index_select(0, positions) + gradient.square();
+            let step = gradient / (sums.sqrt() + self.eps) * -self.lr;
+            let _ = self.sums.index_copy_(0, positions, &sums);
+            let _ = self.weight.index_add_(0, positions, &step.to_kind(Kind::Float));
+        });
+    }
+}

@@ -1,0 +1,90 @@
+//! `example`: the models in Rust, and their tests. They need libtorch, which is that of the environment's PyTorch.
+
+use std::env;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::environment::{self, Lock, Python};
+use crate::{checks, command};
+
+/// Options of `example`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Which model
+    #[arg(value_parser = ["dlrm", "kge", "gnn"])]
+    name: String,
+    /// Its own options, after `--`; `-- --help` lists them
+    #[arg(last = true)]
+    args: Vec<OsString>,
+}
+
+/// Sets PyTorch up, builds the example and becomes it.
+///
+/// # Errors
+/// No suitable Python, no network, a build that fails: each with what to do.
+pub(crate) fn run(root: &Path, args: &Args) -> Result<ExitCode> {
+    let lock = Lock::take(root)?;
+    let python = environment::with_python(root, &lock)?;
+    environment::with_packages(root, &python, &lock, "")?;
+    drop(lock);
+    let mut cargo = cargo(root, &python)?;
+    cargo.args(["run", "--release", "--locked", "--manifest-path", MANIFEST, "--bin", &args.name]);
+    command::become_program(cargo.arg("--").args(&args.args))
+}
+
+/// Checks format, lints and behaviour of the examples.
+///
+/// # Errors
+/// The first that does not hold.
+pub(crate) fn check(root: &Path, python: &Python) -> Result<()> {
+    let run = |words: &[&str]| {
+        let (subcommand, others) = words.split_first().context("a subcommand of cargo")?;
+        let mut cargo = cargo(root, python)?;
+        command::shown(cargo.arg(subcommand).args(["--manifest-path", MANIFEST]).args(others))
+    };
+    run(&["fmt", "--check"])?;
+    run(&["clippy", "--release", "--locked", "--all-targets", "--", "-D", "warnings"])?;
+    run(&["test", "--release", "--locked"])
+}
+
+const MANIFEST: &str = "examples/rust/Cargo.toml";
+
+/// Cargo with what the crate `tch` and the programs built with it need: PyTorch's Python first in the path, and its
+/// libraries where the loader looks.
+fn cargo(root: &Path, python: &Python) -> Result<Command> {
+    let torch = torch_folder(root, python)?;
+    let mut cargo = checks::cargo(root);
+    cargo
+        .env("LIBTORCH_USE_PYTORCH", "1")
+        .env("CARGO_TARGET_DIR", root.join("target/examples"))
+        .env("PATH", with_first(&root.join("target/venv/bin"), "PATH")?)
+        .env("LD_LIBRARY_PATH", with_first(&torch.join("lib"), "LD_LIBRARY_PATH")?);
+    Ok(cargo)
+}
+
+fn torch_folder(root: &Path, python: &Python) -> Result<PathBuf> {
+    let ask =
+        "import importlib.util as u; print(u.find_spec('torch').submodule_search_locations[0])";
+    let output = python.command(root).args(["-c", ask]).output().context("asking for PyTorch")?;
+    let folder = String::from_utf8(output.stdout).context("where PyTorch is")?;
+    ensure!(output.status.success(), "PyTorch is not in target/venv; remove that and try again");
+    let folder = PathBuf::from(folder.trim());
+    if !folder.join("lib").is_dir() {
+        bail!(
+            "there is no {}: this PyTorch has no libraries to link",
+            folder.join("lib").display()
+        );
+    }
+    Ok(folder)
+}
+
+/// The variable's folders with `folder` before them.
+fn with_first(folder: &Path, variable: &str) -> Result<OsString> {
+    let others = env::var_os(variable).unwrap_or_default();
+    let others = env::split_paths(&others).filter(|path| !path.as_os_str().is_empty());
+    env::join_paths(std::iter::once(folder.to_owned()).chain(others))
+        .with_context(|| format!("{} can't be in {variable}", folder.display()))
+}
