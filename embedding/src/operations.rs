@@ -13,7 +13,8 @@ use crate::live::Live;
 use crate::row::RowLayout;
 use crate::seen::SeenClocks;
 
-/// Which places of a batch the store has worked on. Looked at only when a batch failed halfway.
+/// The places of a batch whose clocks the store has moved. Looked at only when a batch failed halfway: then counts are
+/// given back for just these, or for just the others.
 #[derive(Debug)]
 pub(crate) struct Reached(Vec<u64>);
 
@@ -101,12 +102,16 @@ impl Operation for GetRows<'_> {
     fn read(&mut self, i: usize, value: &[u8]) {
         let vector = self.layout.vector(value);
         self.destination(i).copy_from_slice(vector);
-        self.reached.mark(i);
     }
 
     #[inline]
     fn seen(&mut self, _: usize, outstanding: u32) {
         self.seen.note(outstanding);
+    }
+
+    #[inline]
+    fn settled(&mut self, i: usize) {
+        self.reached.mark(i);
     }
 
     fn insert(&mut self, i: usize, value: &mut [u8]) -> bool {
@@ -119,7 +124,6 @@ impl Operation for GetRows<'_> {
         layout.fill_initial(self.keys[i], vector);
         self.destination(i).copy_from_slice(vector);
         layout.fill_rest(value);
-        self.reached.mark(i);
         true
     }
 }
@@ -141,7 +145,6 @@ impl PutRows<'_> {
         let dim = self.layout.dim;
         self.layout.vector_mut(value).copy_from_slice(&self.rows[place * dim..][..dim]);
         self.layout.note_use(value);
-        self.reached.mark(i);
     }
 
     fn write_new(&mut self, i: usize, value: &mut [u8]) {
@@ -166,6 +169,11 @@ impl Operation for PutVectors<'_> {
         self.0.write_new(i, value);
         true
     }
+
+    #[inline]
+    fn settled(&mut self, i: usize) {
+        self.0.reached.mark(i);
+    }
 }
 
 /// Replaces whole rows of a table without state: what they held plays no part. (A row on disk is read
@@ -184,6 +192,11 @@ impl Operation for PutWhole<'_> {
     fn insert(&mut self, i: usize, value: &mut [u8]) -> bool {
         self.0.write_new(i, value);
         true
+    }
+
+    #[inline]
+    fn settled(&mut self, i: usize) {
+        self.0.reached.mark(i);
     }
 }
 
@@ -208,7 +221,6 @@ impl Operation for ApplyGradients<'_> {
         let dim = self.layout.dim;
         self.layout.step(&self.live.stepper, value, &self.gradients[i * dim..][..dim]);
         self.layout.note_use(value);
-        self.reached.mark(i);
     }
 
     fn insert(&mut self, i: usize, value: &mut [u8]) -> bool {
@@ -218,6 +230,11 @@ impl Operation for ApplyGradients<'_> {
             self.update(i, value);
         }
         self.insert_missing
+    }
+
+    #[inline]
+    fn settled(&mut self, i: usize) {
+        self.reached.mark(i);
     }
 }
 

@@ -106,6 +106,14 @@ pub trait Operation {
         let _ = (i, outstanding);
     }
 
+    /// What the operation did to the row at this place stands, and its clock has moved: called once for each that is
+    /// neither missing nor blocked, for `Get`, `Update` and `Put`, inserted rows too. The other methods may have been
+    /// called for a row that then moved, in a batch that failed before it came back to it: only from this can be
+    /// told what such a batch has done.
+    fn settled(&mut self, i: usize) {
+        let _ = i;
+    }
+
     /// Changes a row's value, for `Update`; fills it, for `Put`, which gets unspecified content. Where an
     /// `Update` changes a value's length, it gets as much of the old one as fits, then zeros.
     fn update(&mut self, i: usize, value: &mut [u8]) {

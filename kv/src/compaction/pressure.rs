@@ -193,6 +193,11 @@ impl Core {
         self.over_quota().is_some() || self.behind(&self.space.signal.state.lock())
     }
 
+    /// Whether the log may not take another page as it is.
+    pub(crate) fn has_no_room(&self) -> bool {
+        self.over_quota().is_some()
+    }
+
     fn over_quota(&self) -> Option<u64> {
         let quota = self.space.quota_bytes?;
         let reserve = quota_reserve_bytes(self.log.page_bytes(), self.budget.total_bytes());

@@ -83,6 +83,12 @@ impl<W: Work> Batch<'_, W> {
         if pending.is_empty() {
             return Ok(());
         }
+        // What a stream takes beyond the quota it takes without waiting, so with no room it does not begin: or the
+        // log would grow by what each of many refused batches had under way.
+        if !matches!(W::MODE, Mode::Peek | Mode::Delete | Mode::Compact) && self.core.has_no_room()
+        {
+            self.await_space()?;
+        }
         pending.sort_unstable_by_key(|p| (p.address, p.i));
         let core = self.core;
         let mut own = self.scratch.own_buffer.take();
@@ -389,6 +395,7 @@ impl<W: Work> Batch<'_, W> {
             return Ok(());
         }
         self.tally.copied += 1;
+        self.work.settled(i);
         match W::MODE {
             _ if tombstone => self.note_inserted(new_bytes),
             Mode::Promote => {

@@ -45,6 +45,7 @@ impl<'a, W: Work> Batch<'a, W> {
         let link = |previous| record.set_link(record.link().with_previous(previous));
         match self.core.index.insert(&self.core.budget, hash, searched, record.address(), link) {
             Inserted::Yes => {
+                self.work.settled(i);
                 self.note_inserted(record_bytes(value_bytes));
                 Ok(Step::Done)
             }

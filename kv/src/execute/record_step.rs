@@ -101,6 +101,7 @@ pub(super) fn in_place<'g, W: Work>(
             work.read(i, unsafe { record.value(value_bytes) });
             locked.unlock_unchanged(after);
             work.clock(i, before.outstanding());
+            work.settled(i);
             return done;
         }
         Mode::Delete => {
@@ -126,6 +127,7 @@ pub(super) fn in_place<'g, W: Work>(
         }
     }
     locked.unlock_changed(after);
+    work.settled(i);
     done
 }
 
@@ -250,6 +252,7 @@ impl<'a, W: Work> Batch<'a, W> {
             record.store_value(&self.scratch.value);
             record.set_link(record.link().with_tombstone(false));
             locked.unlock_changed(before.with_outstanding(self.clock.after(0)));
+            self.work.settled(i);
             self.note_inserted(record.shape().record_bytes());
         } else {
             locked.unlock_unchanged(before);
@@ -329,6 +332,7 @@ impl<'a, W: Work> Batch<'a, W> {
             self.mark(i, new);
             return Ok(Step::Done);
         }
+        self.work.settled(i);
         if before.is_promoted() {
             self.note_promoted_used(old.address());
         }

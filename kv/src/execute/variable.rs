@@ -88,6 +88,7 @@ impl<W: Work> Batch<'_, W> {
                 self.work.read(i, old);
                 locked.unlock_unchanged(after);
                 self.work.clock(i, before.outstanding());
+                self.work.settled(i);
             }
             Mode::Delete => {
                 clock::fence_before_change();
@@ -120,6 +121,7 @@ impl<W: Work> Batch<'_, W> {
                 self.work.update(i, value);
                 self.store_variable(record, next);
                 locked.unlock_changed(after);
+                self.work.settled(i);
             }
         }
         self.tally.hits_mutable += 1;
@@ -150,6 +152,7 @@ impl<W: Work> Batch<'_, W> {
         self.store_variable(record, next);
         record.set_link(record.link().with_tombstone(false));
         locked.unlock_changed(before.with_outstanding(self.clock.after(0)));
+        self.work.settled(i);
         self.note_inserted(record.shape().record_bytes());
         Some(Step::Done)
     }

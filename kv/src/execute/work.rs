@@ -50,6 +50,8 @@ pub(crate) trait Work {
     fn in_mutable_memory(&mut self, _i: usize, _mark: RowMark) {}
     /// The clock of a row that was peeked at or got, before the operation's own count.
     fn clock(&mut self, _i: usize, _outstanding: u32) {}
+    /// What was done to a row by `Get`, `Update` or `Put` stands.
+    fn settled(&mut self, _i: usize) {}
 }
 
 /// A caller's operation.
@@ -81,6 +83,10 @@ impl<O: Operation> Work for Caller<'_, O> {
     }
     fn clock(&mut self, i: usize, outstanding: u32) {
         self.0.seen(i, outstanding);
+    }
+    #[inline]
+    fn settled(&mut self, i: usize) {
+        self.0.settled(i);
     }
 }
 
