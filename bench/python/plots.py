@@ -61,8 +61,7 @@ def sweep(
         name, values, reference = quality
         second = axes.twinx()
         second.plot(at, values, "s--", color="tab:red", label=name, markersize=4)
-        second.axhline(reference, color="tab:gray", linewidth=1, label=f"{name}, one thread")
+        second.axhline(reference, color="tab:gray", linewidth=1, label=f"{name}, one trainer")
         second.set_ylabel(name)
-        second.legend(loc="lower right")
-    axes.legend(loc="lower left" if quality is not None else "best")
+    made.legend(loc="outside lower center", ncols=3)
     save(made, path)
