@@ -5,6 +5,7 @@
   staleness    two trainers, bounds from 0 to 80 and none: speed and quality  (its Fig. 8)
   lookahead    with and without, over sizes of the buffer                     (its Fig. 9)
   optimizers   parity with torch.optim
+  dtypes       rows below f32: bytes on disk and a read, and what they cost in quality
   python       what a call from Python costs
   clicks       Criteo-format rows in turns: what training out of core costs, and Lookahead gives back
 
@@ -23,6 +24,7 @@ PROGRAMS = {
     "staleness": "staleness.py",
     "lookahead": "lookahead.py",
     "optimizers": "optimizers.py",
+    "dtypes": "dtypes.py",
     "python": "overhead.py",
     "clicks": "clicks.py",
 }

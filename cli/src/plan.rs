@@ -68,6 +68,23 @@ pub(crate) struct Args {
 enum Dtype {
     /// 4 bytes a value
     F32,
+    /// 2 bytes a value
+    F16,
+    /// 2 bytes a value
+    Bf16,
+    /// 1 byte a value, and 8 a row
+    Int8,
+}
+
+impl Dtype {
+    fn of_a_table(self) -> embank::Dtype {
+        match self {
+            Dtype::F32 => embank::Dtype::F32,
+            Dtype::F16 => embank::Dtype::F16,
+            Dtype::Bf16 => embank::Dtype::Bf16,
+            Dtype::Int8 => embank::Dtype::Int8,
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -150,8 +167,9 @@ fn scaled(bytes: u64, by: f64) -> u64 {
 }
 
 fn plan(args: &Args) -> Plan {
-    let Dtype::F32 = args.dtype;
-    let table = TableConfig::new(args.dim).optimizer(args.optimizer.of_a_table());
+    let table = TableConfig::new(args.dim)
+        .dtype(args.dtype.of_a_table())
+        .optimizer(args.optimizer.of_a_table());
     let value_bytes = u64::from(table.value_bytes());
     let record_bytes = RECORD_HEADER_BYTES + value_bytes;
     let rows_bytes = args.rows * record_bytes;

@@ -154,7 +154,7 @@ fn text(args: &Args, summary: &BankSummary) -> String {
 }
 
 fn tables(tables: &[TableSummary]) -> String {
-    let head = ["table", "rows", "bytes", "value", "dim", "optimizer"];
+    let head = ["table", "rows", "bytes", "value", "dim", "dtype", "optimizer"];
     let mut rows = vec![head.map(str::to_owned).to_vec()];
     for table in tables {
         let config = TableConfig::from_descriptor(&table.name, &table.descriptor).ok();
@@ -169,6 +169,7 @@ fn tables(tables: &[TableSummary]) -> String {
             bytes(table.record_bytes),
             value,
             config.as_ref().map_or_else(dash, |config| config.dim.to_string()),
+            config.as_ref().map_or_else(dash, |config| config.dtype.name().to_owned()),
             config.map_or_else(dash, |config| config.optimizer.name().to_owned()),
         ]);
     }

@@ -1,7 +1,7 @@
 //! What a table is: the settings that a caller gives. How a bank keeps them: the module `descriptor`.
 
 use crate::admission::Admission;
-use crate::dtype::Dtype;
+use crate::dtype::{Dtype, Rounding};
 use crate::error::{Error, Result};
 use crate::initializer::Initializer;
 use crate::optimizer::Optimizer;
@@ -13,8 +13,8 @@ pub const DIM_MAX: u32 = 1 << 20;
 
 /// The settings of a table.
 ///
-/// `dim`, `dtype`, what the optimizer keeps beside a row ([`Optimizer`]), the initializer, the seed, admission and tracking
-/// are the table's identity: they are fixed when it is created, and [`Bank::table`](crate::Bank::table) refuses
+/// `dim`, dtypes and rounding, what the optimizer keeps beside a row ([`Optimizer`]), the initializer, the seed, admission
+/// and tracking are the table's identity: they are fixed when it is created, and [`Bank::table`](crate::Bank::table) refuses
 /// others. The learning rate and the optimizer's other numbers, `clip_row_norm` and the staleness bound hold from
 /// the latest call on.
 ///
@@ -36,6 +36,11 @@ pub struct TableConfig {
     pub dim: u32,
     /// How values are stored. Default: f32.
     pub dtype: Dtype,
+    /// How the optimizer's vectors are stored: f32, f16 or bf16, and rounded by chance below f32. Single values and
+    /// counts are not affected. Default: f32.
+    pub state_dtype: Dtype,
+    /// How updates are rounded to a dtype below f32. Default: `None`, stochastic for int8, else to the nearest.
+    pub rounding: Option<Rounding>,
     /// What applies gradients. Default: none.
     pub optimizer: Optimizer,
     /// What fills new rows. Default: uniform between -0.05 and 0.05.
@@ -61,6 +66,8 @@ impl TableConfig {
         Self {
             dim,
             dtype: Dtype::default(),
+            state_dtype: Dtype::default(),
+            rounding: None,
             optimizer: Optimizer::default(),
             initializer: Initializer::default(),
             seed: 0,
@@ -69,6 +76,34 @@ impl TableConfig {
             clip_row_norm: None,
             staleness_bound: None,
         }
+    }
+
+    /// Sets how values are stored.
+    #[must_use]
+    pub fn dtype(mut self, dtype: Dtype) -> Self {
+        self.dtype = dtype;
+        self
+    }
+
+    /// Sets how the optimizer's vectors are stored.
+    #[must_use]
+    pub fn state_dtype(mut self, dtype: Dtype) -> Self {
+        self.state_dtype = dtype;
+        self
+    }
+
+    /// Sets how updates are rounded.
+    #[must_use]
+    pub fn rounding(mut self, rounding: Option<Rounding>) -> Self {
+        self.rounding = rounding;
+        self
+    }
+
+    /// How updates are rounded, where that makes a difference.
+    pub(crate) fn rounds(&self) -> Rounding {
+        let by_dtype =
+            if self.dtype == Dtype::Int8 { Rounding::Stochastic } else { Rounding::Nearest };
+        self.rounding.unwrap_or(by_dtype)
     }
 
     /// Sets the optimizer.
@@ -129,6 +164,12 @@ impl TableConfig {
         if !(1..=DIM_MAX).contains(&self.dim) {
             return refuse(format!("dim must be 1 to {DIM_MAX}, found {}", self.dim));
         }
+        if self.state_dtype == Dtype::Int8 {
+            return refuse("state_dtype must be float32, float16 or bfloat16, found int8".into());
+        }
+        if self.dtype == Dtype::F32 && self.rounding == Some(Rounding::Stochastic) {
+            return refuse("float32 is not rounded: take another dtype or no rounding".into());
+        }
         self.optimizer.check().or_else(refuse)?;
         self.initializer.check().or_else(refuse)?;
         self.admission.check().or_else(refuse)?;
@@ -164,10 +205,12 @@ impl TableConfig {
 
     /// The identity, setting by setting, as error messages print it. Two settings are equal exactly
     /// when they print alike: Rust prints the shortest digits that tell an f32 from all others.
-    fn identity(&self) -> [String; 7] {
+    fn identity(&self) -> [String; 9] {
         [
             format!("dim {}", self.dim),
             format!("dtype {}", self.dtype.name()),
+            format!("state dtype {}", self.state_dtype.name()),
+            format!("rounding {:?}", self.rounds()),
             self.optimizer.identity(),
             format!("initializer {:?}", self.initializer),
             format!("seed {}", self.seed),

@@ -1,7 +1,8 @@
 //! Rows from their bytes, for whoever reads a bank without opening it.
 
 use crate::config::TableConfig;
-use crate::row::Sections;
+use crate::initializer::Initializer;
+use crate::row::RowLayout;
 
 /// A row with its optimizer's state.
 ///
@@ -14,7 +15,7 @@ pub struct DecodedRow {
     pub vector: Vec<f32>,
     /// The optimizer's values in the order of docs/format.md, without the count of steps.
     pub state: Vec<f32>,
-    /// How many steps the row has taken, where its optimizer counts them.
+    /// How many updates the row has had, where its optimizer or its rounding counts them.
     pub steps: Option<u32>,
 }
 
@@ -34,15 +35,18 @@ impl TableConfig {
     /// ```
     #[must_use]
     pub fn decode_row(&self, value: &[u8]) -> Option<DecodedRow> {
-        let sections = Sections::of(self);
-        let (words, _) = value.get(..sections.value_bytes())?.as_chunks::<4>();
-        let floats =
-            |words: &[[u8; 4]]| words.iter().map(|&word| f32::from_le_bytes(word)).collect();
-        let shape = self.optimizer.state_shape();
-        Some(DecodedRow {
-            vector: floats(&words[..self.dim as usize]),
-            state: floats(&words[sections.state / 4..sections.steps / 4]),
-            steps: shape.counts_steps.then(|| u32::from_le_bytes(words[sections.steps / 4])),
-        })
+        // Where values come from plays no part, and working it out takes time for some.
+        let layout = RowLayout::new("", &self.clone().initializer(Initializer::Zeros));
+        let mut words = vec![0_u64; self.value_bytes() as usize / 8];
+        let aligned: &mut [u8] = bytemuck::cast_slice_mut(&mut words);
+        aligned.copy_from_slice(value.get(..aligned.len())?);
+        let mut vector = vec![0.0; layout.dim];
+        layout.read_vector(aligned, &mut vector);
+        let mut state = layout.state_columns(aligned);
+        let steps = layout.count_of(aligned);
+        if steps.is_some() {
+            state.pop();
+        }
+        Some(DecodedRow { vector, state, steps })
     }
 }

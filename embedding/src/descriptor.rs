@@ -13,7 +13,7 @@ use embank_kv::metadata;
 
 use crate::admission::Admission;
 use crate::config::TableConfig;
-use crate::dtype::Dtype;
+use crate::dtype::{Dtype, Rounding};
 use crate::error::{Error, Result};
 use crate::initializer::{Fans, Initializer};
 use crate::optimizer::{Adagrad, Adam, AdamW, Ftrl, Optimizer, RowWiseAdagrad, Sgd};
@@ -32,6 +32,8 @@ mod tag {
     pub(super) const OPTIMIZER: u16 = 3;
     pub(super) const INITIALIZER: u16 = 4;
     pub(super) const SEED: u16 = 5;
+    pub(super) const STATE_DTYPE: u16 = 10;
+    pub(super) const ROUNDING: u16 = 11;
     /// What is not the table's identity can be passed over.
     pub(super) const STALENESS_BOUND: u16 = MAY_BE_SKIPPED | 6;
     pub(super) const CLIP_ROW_NORM: u16 = MAY_BE_SKIPPED | 7;
@@ -52,6 +54,12 @@ impl TableConfig {
             (tag::INITIALIZER, initializer_bytes(&self.initializer)),
             (tag::SEED, self.seed.to_le_bytes().to_vec()),
         ];
+        if self.state_dtype != Dtype::F32 {
+            settings.push((tag::STATE_DTYPE, vec![dtype_number(self.state_dtype)]));
+        }
+        if let Some(rounding) = self.rounding {
+            settings.push((tag::ROUNDING, vec![rounding_number(rounding)]));
+        }
         if let Some(bound) = self.staleness_bound {
             settings.push((tag::STALENESS_BOUND, bound.to_le_bytes().to_vec()));
         }
@@ -125,6 +133,8 @@ fn from_settings(bytes: &[u8]) -> Parsed<TableConfig> {
             tag::OPTIMIZER => config.optimizer = optimizer_of(&mut bytes)?,
             tag::INITIALIZER => config.initializer = initializer_of(&mut bytes)?,
             tag::SEED => config.seed = u64::from_le_bytes(bytes.take()?),
+            tag::STATE_DTYPE => config.state_dtype = dtype_of(bytes.take::<1>()?[0])?,
+            tag::ROUNDING => config.rounding = Some(rounding_of(bytes.take::<1>()?[0])?),
             tag::STALENESS_BOUND => {
                 config.staleness_bound = Some(u32::from_le_bytes(bytes.take()?));
             }
@@ -225,12 +235,33 @@ fn tracking_of(number: u8) -> Parsed<Tracking> {
 fn dtype_number(dtype: Dtype) -> u8 {
     match dtype {
         Dtype::F32 => 0,
+        Dtype::F16 => 1,
+        Dtype::Bf16 => 2,
+        Dtype::Int8 => 3,
+    }
+}
+
+fn rounding_number(rounding: Rounding) -> u8 {
+    match rounding {
+        Rounding::Nearest => 0,
+        Rounding::Stochastic => 1,
+    }
+}
+
+fn rounding_of(number: u8) -> Parsed<Rounding> {
+    match number {
+        0 => Ok(Rounding::Nearest),
+        1 => Ok(Rounding::Stochastic),
+        other => Err(format!("its rounding is number {other}; use a newer Embank")),
     }
 }
 
 fn dtype_of(number: u8) -> Parsed<Dtype> {
     match number {
         0 => Ok(Dtype::F32),
+        1 => Ok(Dtype::F16),
+        2 => Ok(Dtype::Bf16),
+        3 => Ok(Dtype::Int8),
         other => Err(format!("its dtype is number {other}; use a newer Embank")),
     }
 }

@@ -209,6 +209,7 @@ impl Table {
     fn fill_dense(&self, writer: &mut Writer, parts: &[Part], rows: u64) -> Result<()> {
         let layout = self.shared.layout();
         let mut words = vec![0_u64; self.config().value_bytes() as usize / 8];
+        let mut vector = vec![0.0; layout.dim];
         let mut batch = RowBatch::new(parts);
         let batch_rows = rows_per_batch(words.len() * 8) as u64;
         let mut first = 0;
@@ -217,8 +218,7 @@ impl Table {
             batch.clear();
             for key in first..end {
                 let value: &mut [u8] = bytemuck::cast_slice_mut(&mut words);
-                layout.fill_initial(key, layout.vector_mut(value));
-                layout.fill_rest(value);
+                layout.begin(key, value, &mut vector);
                 batch.push(layout, parts, key, value);
             }
             writer.write(first, &batch)?;

@@ -265,7 +265,7 @@ impl PutWithState<'_> {
         let layout = self.layout;
         layout.fill_rest(value);
         let (dim, columns) = (layout.dim, layout.state_values());
-        layout.vector_mut(value).copy_from_slice(&self.batch.vectors[place * dim..][..dim]);
+        layout.write_vector(value, &self.batch.vectors[place * dim..][..dim]);
         layout.note_use(value);
         layout.import_state(value, &self.batch.state[place * columns..][..columns]);
     }

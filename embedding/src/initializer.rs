@@ -11,6 +11,7 @@
 //! do not depend on a platform's mathematical library.
 
 use crate::config::TableConfig;
+use crate::dtype::Draws;
 use crate::quantile::{standard_normal_probability, standard_normal_quantile};
 
 /// How the vector of a new row is filled. Default: `Uniform { low: -0.05, high: 0.05 }`.
@@ -248,6 +249,13 @@ impl RowSource {
                 });
             }
         }
+    }
+
+    /// The draws of stochastic rounding for one update of the row of `key`. Apart from those of initial values, which
+    /// begin elsewhere.
+    pub(crate) fn draws(&self, key: u64, update: u64) -> Draws {
+        let row = finish(!self.table_stream ^ key.wrapping_mul(KEY_MULTIPLIER));
+        Draws::new(finish(row.wrapping_add(update.wrapping_mul(GOLDEN_RATIO))))
     }
 
     fn fill_from_draws(&self, key: u64, vector: &mut [f32], value: impl Fn(u32) -> f32) {

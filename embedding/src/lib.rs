@@ -76,7 +76,7 @@ pub use auto_depth::AutoDepth;
 pub use bank::{Bank, BankOptions, TableInfo};
 pub use config::{DIM_MAX, TableConfig};
 pub use decoded::DecodedRow;
-pub use dtype::Dtype;
+pub use dtype::{Dtype, Rounding};
 pub use embank_kv::inspect::{CheckpointSummary, TableSummary};
 pub use embank_kv::{
     Compacted, CompactionOptions, Copied, Delta, DeviceChoice, Error as StoreError, Recovered,

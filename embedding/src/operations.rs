@@ -52,11 +52,19 @@ pub(crate) struct PeekRows<'a> {
 impl Operation for PeekRows<'_> {
     const ACCESS: Access = Access::Peek;
 
-    /// A row begins with its vector.
+    /// A row of f32 begins with its vector.
     #[inline]
     fn destination(&mut self, i: usize) -> Option<&mut [u8]> {
         let dim = self.layout.dim;
-        Some(bytemuck::cast_slice_mut(&mut self.rows[i * dim..][..dim]))
+        let row = &mut self.rows[i * dim..][..dim];
+        self.layout.is_plain().then(|| bytemuck::cast_slice_mut(row))
+    }
+
+    /// Other rows are converted.
+    #[inline]
+    fn read(&mut self, i: usize, value: &[u8]) {
+        let dim = self.layout.dim;
+        self.layout.read_vector(value, &mut self.rows[i * dim..][..dim]);
     }
 }
 
@@ -100,8 +108,8 @@ impl Operation for GetRows<'_> {
 
     #[inline]
     fn read(&mut self, i: usize, value: &[u8]) {
-        let vector = self.layout.vector(value);
-        self.destination(i).copy_from_slice(vector);
+        let layout = self.layout;
+        layout.read_vector(value, self.destination(i));
     }
 
     #[inline]
@@ -119,11 +127,8 @@ impl Operation for GetRows<'_> {
         if self.gated && !admitted() {
             return false;
         }
-        let layout = self.layout;
-        let vector = layout.vector_mut(value);
-        layout.fill_initial(self.keys[i], vector);
-        self.destination(i).copy_from_slice(vector);
-        layout.fill_rest(value);
+        let (layout, key) = (self.layout, self.keys[i]);
+        layout.begin(key, value, self.destination(i));
         true
     }
 }
@@ -132,6 +137,9 @@ impl Operation for GetRows<'_> {
 #[derive(Debug)]
 pub(crate) struct PutRows<'a> {
     pub(crate) layout: &'a RowLayout,
+    pub(crate) keys: &'a [u64],
+    /// Whether the vectors are updates of rows that were got, and rounded as such.
+    pub(crate) updates: bool,
     pub(crate) rows: &'a [f32],
     /// Where in `rows` each key's vector lies; `None`: at its own place.
     pub(crate) sources: Option<&'a [u32]>,
@@ -139,17 +147,27 @@ pub(crate) struct PutRows<'a> {
 }
 
 impl PutRows<'_> {
-    #[inline]
-    fn write_vector(&mut self, i: usize, value: &mut [u8]) {
+    fn vector(&self, i: usize) -> &'_ [f32] {
         let place = self.sources.map_or(i, |places| places[i] as usize);
         let dim = self.layout.dim;
-        self.layout.vector_mut(value).copy_from_slice(&self.rows[place * dim..][..dim]);
+        &self.rows[place * dim..][..dim]
+    }
+
+    #[inline]
+    fn write_vector(&mut self, i: usize, value: &mut [u8]) {
+        if self.updates {
+            self.layout.update_vector(self.keys[i], value, self.vector(i));
+        } else {
+            self.layout.write_vector(value, self.vector(i));
+        }
         self.layout.note_use(value);
     }
 
+    #[inline]
     fn write_new(&mut self, i: usize, value: &mut [u8]) {
+        self.layout.write_vector(value, self.vector(i));
         self.layout.fill_rest(value);
-        self.write_vector(i, value);
+        self.layout.note_use(value);
     }
 }
 
@@ -211,6 +229,8 @@ pub(crate) struct ApplyGradients<'a> {
     /// Whether a missing row starts from its initial values; else it stays missing.
     pub(crate) insert_missing: bool,
     pub(crate) reached: Reached,
+    /// For rows that have to be converted.
+    pub(crate) room: Vec<f32>,
 }
 
 impl Operation for ApplyGradients<'_> {
@@ -219,14 +239,15 @@ impl Operation for ApplyGradients<'_> {
     #[inline]
     fn update(&mut self, i: usize, value: &mut [u8]) {
         let dim = self.layout.dim;
-        self.layout.step(&self.live.stepper, value, &self.gradients[i * dim..][..dim]);
+        let gradient = &self.gradients[i * dim..][..dim];
+        self.layout.step(&self.live.stepper, self.keys[i], value, gradient, &mut self.room);
         self.layout.note_use(value);
     }
 
     fn insert(&mut self, i: usize, value: &mut [u8]) -> bool {
         if self.insert_missing {
-            self.layout.fill_initial(self.keys[i], self.layout.vector_mut(value));
-            self.layout.fill_rest(value);
+            self.room.resize(self.layout.dim, 0.0);
+            self.layout.begin(self.keys[i], value, &mut self.room);
             self.update(i, value);
         }
         self.insert_missing

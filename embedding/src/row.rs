@@ -1,15 +1,17 @@
 //! How a row lies in the store's bytes.
 //!
 //! ```text
-//! vector | optimizer state: vectors, single values | count of steps | time of last use, uses | zeros up to 8 bytes
+//! vector | scale | optimizer state: vectors, single values | count | time of last use, uses | zeros up to 8 bytes
 //! ```
 //!
-//! Each section begins at a multiple of 4 bytes, in this order, where a table has it. docs/format.md says the
-//! same to whoever reads a bank without this code.
+//! Each section begins at a multiple of 4 bytes, in this order, where a table has it; a section more is a line
+//! in [`Sections::of`]. The count is of the row's updates: the optimizer's steps, and what the draws of
+//! stochastic rounding depend on. docs/format.md says the same to whoever reads a bank without this code.
 
 use std::sync::Arc;
 
 use crate::config::TableConfig;
+use crate::dtype::{Draws, Dtype, Rounding, decode_float, decode_int8, encode_float, encode_int8};
 use crate::initializer::RowSource;
 use crate::optimizer::{RowState, StateShape, Stepper};
 use crate::tracking::{TRACKING_BYTES, Tracker, Tracking, Uses};
@@ -20,12 +22,15 @@ const _: () = assert!(cfg!(target_endian = "little"), "big-endian machines need 
 /// Where the sections of a row begin, in bytes. A section that a table has not is empty.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Sections {
-    /// The optimizer's vectors; they end where `scalars` begin.
-    pub(crate) state: usize,
+    /// An f32; the vector ends here.
+    scale: usize,
+    /// The optimizer's vectors.
+    state: usize,
+    /// The optimizer's single values.
     scalars: usize,
     /// A u32.
-    pub(crate) steps: usize,
-    /// Two u32; see the module `tracking`. The count of steps ends where they begin.
+    count: usize,
+    /// Two u32; see the module `tracking`. The count ends where they begin.
     tracking: usize,
     end: usize,
 }
@@ -40,13 +45,15 @@ impl Sections {
             end += bytes.next_multiple_of(4);
             begin
         };
-        section(dim * config.dtype.bytes());
-        let state = section(shape.vectors * dim * 4);
+        section(config.dtype.bytes_of(dim));
+        let scale = section(if config.dtype == Dtype::Int8 { 4 } else { 0 });
+        let state = section(config.state_dtype.bytes_of(shape.vectors * dim));
         let scalars = section(shape.scalars * 4);
-        let steps = section(if shape.counts_steps { 4 } else { 0 });
+        let counted = shape.counts_steps || Rounds::of(config).by_chance();
+        let count = section(if counted { 4 } else { 0 });
         let tracked = config.tracking != Tracking::None;
         let tracking = section(if tracked { TRACKING_BYTES } else { 0 });
-        Self { state, scalars, steps, tracking, end }
+        Self { scale, state, scalars, count, tracking, end }
     }
 
     /// Bytes of the whole row.
@@ -55,10 +62,35 @@ impl Sections {
     }
 }
 
+/// What is rounded by chance.
+#[derive(Debug, Clone, Copy)]
+struct Rounds {
+    vector: bool,
+    /// State below f32 always is: moments move by less than half a step of 16 bits, and would stand still.
+    state: bool,
+}
+
+impl Rounds {
+    fn of(config: &TableConfig) -> Self {
+        let has_vectors = config.optimizer.state_shape().vectors > 0;
+        Self {
+            vector: config.dtype != Dtype::F32 && config.rounds() == Rounding::Stochastic,
+            state: config.state_dtype != Dtype::F32 && has_vectors,
+        }
+    }
+
+    fn by_chance(self) -> bool {
+        self.vector || self.state
+    }
+}
+
 /// The parts of a table's rows, and what fills new ones.
 #[derive(Debug, Clone)]
 pub(crate) struct RowLayout {
     pub(crate) dim: usize,
+    dtype: Dtype,
+    state_dtype: Dtype,
+    rounds: Rounds,
     sections: Sections,
     shape: StateShape,
     initial_accumulator: f32,
@@ -73,6 +105,9 @@ impl RowLayout {
     pub(crate) fn new(table: &str, config: &TableConfig) -> Self {
         Self {
             dim: config.dim as usize,
+            dtype: config.dtype,
+            state_dtype: config.state_dtype,
+            rounds: Rounds::of(config),
             sections: Sections::of(config),
             shape: config.optimizer.state_shape(),
             initial_accumulator: config.optimizer.initial_accumulator(),
@@ -82,74 +117,153 @@ impl RowLayout {
         }
     }
 
-    /// Columns of a row's state in a file: its values, and the count of steps where there is one.
-    pub(crate) fn state_values(&self) -> usize {
-        let Sections { state, steps, .. } = self.sections;
-        (steps - state) / 4 + usize::from(self.shape.counts_steps)
-    }
-
-    /// Writes the vector as a file holds it: 4 * dim bytes.
-    pub(crate) fn export_vector(&self, value: &[u8], to: &mut [u8]) {
-        to.copy_from_slice(&value[..4 * self.dim]);
-    }
-
-    /// Writes the state as a file holds it: 4 * [`state_values`](Self::state_values) bytes of f32. A count of
-    /// steps is a float there, exact up to 2^24.
-    pub(crate) fn export_state(&self, value: &[u8], to: &mut [u8]) {
-        let Sections { state, steps, tracking, .. } = self.sections;
-        let (values, count) = to.split_at_mut(steps - state);
-        values.copy_from_slice(&value[state..steps]);
-        if self.shape.counts_steps {
-            let steps: &[u32] = bytemuck::cast_slice(&value[steps..tracking]);
-            count.copy_from_slice(&(steps[0] as f32).to_le_bytes());
-        }
-    }
-
-    /// Fills the state from a file's columns.
-    pub(crate) fn import_state(&self, value: &mut [u8], from: &[f32]) {
-        let Sections { state, steps, tracking, .. } = self.sections;
-        let (values, count) = from.split_at((steps - state) / 4);
-        value[state..steps].copy_from_slice(bytemuck::cast_slice(values));
-        if let [count] = count {
-            value[steps..tracking].copy_from_slice(&(*count as u32).to_le_bytes());
-        }
-    }
-
     /// Whether rows hold more than their vector.
     pub(crate) fn has_state(&self) -> bool {
         self.sections.end > self.sections.state
     }
 
-    /// The row's vector.
+    /// Whether a row's first bytes are its vector as callers see it.
     #[inline]
-    pub(crate) fn vector<'v>(&self, value: &'v [u8]) -> &'v [f32] {
-        bytemuck::cast_slice(&value[..4 * self.dim])
+    pub(crate) fn is_plain(&self) -> bool {
+        self.dtype == Dtype::F32
     }
 
-    /// The row's vector, to write to.
-    #[inline]
-    pub(crate) fn vector_mut<'v>(&self, value: &'v mut [u8]) -> &'v mut [f32] {
-        bytemuck::cast_slice_mut(&mut value[..4 * self.dim])
+    /// The row's vector: where it lies, or in `room` if it has to be converted.
+    pub(crate) fn vector<'v>(&self, value: &'v [u8], room: &'v mut Vec<f32>) -> &'v [f32] {
+        if self.is_plain() {
+            return bytemuck::cast_slice(&value[..4 * self.dim]);
+        }
+        room.resize(self.dim, 0.0);
+        self.read_vector(value, room);
+        room
     }
 
-    /// Fills a vector with `key`'s initial values.
-    pub(crate) fn fill_initial(&self, key: u64, vector: &mut [f32]) {
-        self.source.fill(key, vector);
+    /// Copies the row's vector out.
+    #[inline]
+    pub(crate) fn read_vector(&self, value: &[u8], to: &mut [f32]) {
+        if self.is_plain() {
+            to.copy_from_slice(bytemuck::cast_slice(&value[..4 * self.dim]));
+            return;
+        }
+        let vector = &value[..self.dtype.bytes_of(self.dim)];
+        if self.dtype == Dtype::Int8 {
+            let scale = self.scale(value);
+            self.arch.dispatch(|| decode_int8(vector, scale, to));
+        } else {
+            self.arch.dispatch(|| decode_float(self.dtype, vector, to));
+        }
+    }
+
+    /// Writes the row's vector, rounded by the draws, to the nearest without.
+    #[inline]
+    fn encode_vector(&self, value: &mut [u8], from: &[f32], draws: Option<&Draws>) {
+        if self.is_plain() {
+            value[..4 * self.dim].copy_from_slice(bytemuck::cast_slice(from));
+            return;
+        }
+        let scale_at = self.sections.scale;
+        let vector = &mut value[..self.dtype.bytes_of(self.dim)];
+        if self.dtype == Dtype::Int8 {
+            let scale = self.arch.dispatch(|| encode_int8(from, vector, draws));
+            value[scale_at..scale_at + 4].copy_from_slice(&scale.to_le_bytes());
+        } else {
+            self.arch.dispatch(|| encode_float(self.dtype, from, vector, draws));
+        }
+    }
+
+    /// Writes the row's vector, rounded to the nearest.
+    #[inline]
+    pub(crate) fn write_vector(&self, value: &mut [u8], from: &[f32]) {
+        self.encode_vector(value, from, None);
+    }
+
+    /// Writes the vector of `key`'s row as an update of it, rounded as the table rounds updates.
+    #[inline]
+    pub(crate) fn update_vector(&self, key: u64, value: &mut [u8], from: &[f32]) {
+        if !self.rounds.vector {
+            return self.write_vector(value, from);
+        }
+        // An optimizer's steps are not counted up by what is no step.
+        let salt = if self.shape.counts_steps { PUT } else { 0 };
+        let count = if self.shape.counts_steps { self.count(value) } else { self.count_up(value) };
+        let draws = self.source.draws(key, u64::from(count) ^ salt);
+        self.encode_vector(value, from, Some(&draws));
+    }
+
+    fn scale(&self, value: &[u8]) -> f32 {
+        let at = self.sections.scale;
+        bytemuck::cast_slice::<u8, f32>(&value[at..at + 4])[0]
+    }
+
+    fn count(&self, value: &[u8]) -> u32 {
+        let at = self.sections.count;
+        bytemuck::cast_slice::<u8, u32>(&value[at..at + 4])[0]
+    }
+
+    /// Counts an update of the row. A row is not updated four billion times; if it is, its steps go on at the
+    /// last correction.
+    #[inline]
+    fn count_up(&self, value: &mut [u8]) -> u32 {
+        let Sections { count, tracking, .. } = self.sections;
+        if count == tracking {
+            return 0;
+        }
+        let count: &mut [u32] = bytemuck::cast_slice_mut(&mut value[count..tracking]);
+        count[0] = count[0].saturating_add(1);
+        count[0]
+    }
+
+    /// Writes the vector that a row of `key` begins with to `to`, as the table can hold it.
+    pub(crate) fn fill_initial(&self, key: u64, to: &mut [f32]) {
+        self.source.fill(key, to);
+        if !self.is_plain() {
+            let mut words = vec![0_u32; self.sections.state / 4];
+            let value = bytemuck::cast_slice_mut(&mut words);
+            self.write_vector(value, to);
+            self.read_vector(value, to);
+        }
+    }
+
+    /// Makes a new row of `key`, and copies its vector to `to`.
+    pub(crate) fn begin(&self, key: u64, value: &mut [u8], to: &mut [f32]) {
+        self.source.fill(key, to);
+        self.write_vector(value, to);
+        if !self.is_plain() {
+            self.read_vector(value, to);
+        }
+        self.fill_rest(value);
     }
 
     /// Fills everything but the vector as a new row has it.
     #[inline]
     pub(crate) fn fill_rest(&self, value: &mut [u8]) {
-        let Sections { state, steps, .. } = self.sections;
-        value[state..].fill(0);
-        if self.initial_accumulator != 0.0 {
-            // The accumulator is the first state vector, or the scalar of an optimizer that has no vector.
-            let state: &mut [f32] = bytemuck::cast_slice_mut(&mut value[state..steps]);
-            let accumulators = state.len().min(self.dim);
-            state[..accumulators].fill(self.initial_accumulator);
-        }
+        value[self.sections.state..].fill(0);
+        self.fill_accumulators(value);
         if let Some(tracker) = &self.tracker {
             tracker.begin(&mut value[self.sections.tracking..][..TRACKING_BYTES]);
+        }
+    }
+
+    /// What is not zero in the optimizer's state of a new row.
+    #[inline]
+    fn fill_accumulators(&self, value: &mut [u8]) {
+        let Sections { state, scalars, count, .. } = self.sections;
+        let accumulator = self.initial_accumulator;
+        if accumulator == 0.0 {
+            return;
+        }
+        // It is what the first state vector holds, or the single value of an optimizer that has no vector.
+        if self.shape.vectors == 0 {
+            let scalars: &mut [f32] = bytemuck::cast_slice_mut(&mut value[scalars..count]);
+            scalars.fill(accumulator);
+            return;
+        }
+        let accumulators = &mut value[state..][..self.state_dtype.bytes_of(self.dim)];
+        let size = self.state_dtype.bytes();
+        let mut one = [0; 4];
+        encode_float(self.state_dtype, &[accumulator], &mut one[..size], None);
+        for bytes in accumulators.chunks_exact_mut(size) {
+            bytes.copy_from_slice(&one[..size]);
         }
     }
 
@@ -174,27 +288,108 @@ impl RowLayout {
 
     /// The square of the vector's L2 norm.
     pub(crate) fn squared_norm(&self, value: &[u8]) -> f64 {
-        self.vector(value).iter().map(|&value| f64::from(value).powi(2)).sum()
+        self.vector(value, &mut Vec::new()).iter().map(|&value| f64::from(value).powi(2)).sum()
     }
 
-    /// Takes one step with a gradient, dim values.
+    /// Takes one step with a gradient, dim values, for the row of `key`. `room` is for values that have to be
+    /// converted; what it holds before and after plays no part.
     #[inline]
-    pub(crate) fn step(&self, stepper: &Stepper, value: &mut [u8], gradient: &[f32]) {
-        let Sections { state, scalars, steps, tracking, .. } = self.sections;
-        let step = if self.shape.counts_steps {
-            let count: &mut [u32] = bytemuck::cast_slice_mut(&mut value[steps..tracking]);
-            // A row is not stepped four billion times; if it is, it goes on at the last correction.
-            count[0] = count[0].saturating_add(1);
-            count[0]
-        } else {
-            0
+    pub(crate) fn step(
+        &self,
+        stepper: &Stepper,
+        key: u64,
+        value: &mut [u8],
+        gradient: &[f32],
+        room: &mut Vec<f32>,
+    ) {
+        let step = self.count_up(value);
+        let Sections { state, scalars, count, .. } = self.sections;
+        if self.is_plain() && self.state_dtype == Dtype::F32 {
+            let floats: &mut [f32] = bytemuck::cast_slice_mut(&mut value[..count]);
+            let (vector, rest) = floats.split_at_mut(state / 4);
+            let (state, scalars) = rest.split_at_mut((scalars - state) / 4);
+            stepper.take(self.arch, RowState { vector, state, scalars, step }, gradient);
+            return;
+        }
+        room.resize(self.dim * (1 + self.shape.vectors), 0.0);
+        let (vector, moments) = room.split_at_mut(self.dim);
+        self.read_vector(value, vector);
+        let (arch, dtype) = (self.arch, self.state_dtype);
+        arch.dispatch(|| decode_float(dtype, &value[state..scalars], moments));
+        let row = RowState {
+            vector,
+            state: moments,
+            scalars: bytemuck::cast_slice_mut(&mut value[scalars..count]),
+            step,
         };
-        let floats: &mut [f32] = bytemuck::cast_slice_mut(&mut value[..steps]);
-        let (vector, rest) = floats.split_at_mut(state / 4);
-        let (state, scalars) = rest.split_at_mut((scalars - state) / 4);
-        stepper.take(self.arch, RowState { vector, state, scalars, step }, gradient);
+        stepper.take(arch, row, gradient);
+        let draws = self.source.draws(key, u64::from(step));
+        let (vector, moments) = room.split_at(self.dim);
+        self.encode_vector(value, vector, self.rounds.vector.then_some(&draws));
+        let draws = draws.after(self.dim);
+        let draws = self.rounds.state.then_some(&draws);
+        arch.dispatch(|| encode_float(dtype, moments, &mut value[state..scalars], draws));
+    }
+
+    /// Columns of a row's state in a file: its values, and the count where there is one.
+    pub(crate) fn state_values(&self) -> usize {
+        let has_count = self.sections.count < self.sections.tracking;
+        self.shape.vectors * self.dim + self.shape.scalars + usize::from(has_count)
+    }
+
+    /// Writes the vector as a file holds it: 4 * dim bytes.
+    pub(crate) fn export_vector(&self, value: &[u8], to: &mut [u8]) {
+        if self.is_plain() {
+            to.copy_from_slice(&value[..4 * self.dim]);
+            return;
+        }
+        let mut room = Vec::new();
+        for (bytes, column) in to.as_chunks_mut().0.iter_mut().zip(self.vector(value, &mut room)) {
+            *bytes = column.to_le_bytes();
+        }
+    }
+
+    /// Writes the state as a file holds it: 4 * [`state_values`](Self::state_values) bytes of f32. A count is a
+    /// float there, exact up to 2^24.
+    pub(crate) fn export_state(&self, value: &[u8], to: &mut [u8]) {
+        let columns = self.state_columns(value);
+        for (bytes, column) in to.as_chunks_mut::<4>().0.iter_mut().zip(columns) {
+            *bytes = column.to_le_bytes();
+        }
+    }
+
+    /// The state as a file's columns.
+    pub(crate) fn state_columns(&self, value: &[u8]) -> Vec<f32> {
+        let Sections { state, scalars, count, tracking, .. } = self.sections;
+        let mut columns = vec![0.0; self.shape.vectors * self.dim];
+        decode_float(self.state_dtype, &value[state..scalars], &mut columns);
+        columns.extend_from_slice(bytemuck::cast_slice(&value[scalars..count]));
+        if count < tracking {
+            columns.push(self.count(value) as f32);
+        }
+        columns
+    }
+
+    /// Whether rows count their updates, and the count of this one.
+    pub(crate) fn count_of(&self, value: &[u8]) -> Option<u32> {
+        (self.sections.count < self.sections.tracking).then(|| self.count(value))
+    }
+
+    /// Fills the state from a file's columns.
+    pub(crate) fn import_state(&self, value: &mut [u8], from: &[f32]) {
+        let Sections { state, scalars, count, tracking, .. } = self.sections;
+        let (moments, rest) = from.split_at(self.shape.vectors * self.dim);
+        let (single, updates) = rest.split_at(self.shape.scalars);
+        encode_float(self.state_dtype, moments, &mut value[state..scalars], None);
+        value[scalars..count].copy_from_slice(bytemuck::cast_slice(single));
+        if let [updates] = updates {
+            value[count..tracking].copy_from_slice(&(*updates as u32).to_le_bytes());
+        }
     }
 }
+
+/// Tells the draws of a put from those of the step before it.
+const PUT: u64 = 1 << 63;
 
 #[cfg(test)]
 mod tests {
@@ -217,8 +412,7 @@ mod tests {
             let layout = RowLayout::new("t", &config);
             let mut words = vec![u64::MAX; config.value_bytes() as usize / 8];
             let value: &mut [u8] = bytemuck::cast_slice_mut(&mut words);
-            layout.fill_initial(1, layout.vector_mut(value));
-            layout.fill_rest(value);
+            layout.begin(1, value, &mut [0.0; 3]);
             assert_eq!(bytemuck::cast_slice::<u8, f32>(value), expected, "{optimizer:?}");
         }
     }
@@ -229,11 +423,11 @@ mod tests {
         let (layout, stepper) = (RowLayout::new("t", &config), Stepper::new(&config.optimizer));
         let mut words = vec![0_u64; config.value_bytes() as usize / 8];
         let value: &mut [u8] = bytemuck::cast_slice_mut(&mut words);
-        layout.step(&stepper, value, &[0.0, 0.0]);
-        layout.step(&stepper, value, &[0.0, 0.0]);
+        layout.step(&stepper, 1, value, &[0.0, 0.0], &mut Vec::new());
+        layout.step(&stepper, 1, value, &[0.0, 0.0], &mut Vec::new());
         assert_eq!(value[24..28], 2_u32.to_le_bytes());
         value[24..28].fill(0xFF);
-        layout.step(&stepper, value, &[0.0, 0.0]);
+        layout.step(&stepper, 1, value, &[0.0, 0.0], &mut Vec::new());
         assert_eq!(value[24..28], u32::MAX.to_le_bytes());
     }
 }

@@ -28,6 +28,8 @@ pub struct Scan {
     rows: embank_kv::Scan<'static>,
     table: Table,
     remaining: u64,
+    /// For rows that have to be converted.
+    room: Vec<f32>,
 }
 
 impl fmt::Debug for Scan {
@@ -67,7 +69,7 @@ impl Scan {
     pub fn next_row(&mut self) -> Result<Option<ScannedRow<'_>>> {
         let Some(row) = self.rows.next_row()? else { return Ok(None) };
         self.remaining = self.remaining.saturating_sub(1);
-        let vector = self.table.shared.layout().vector(row.value);
+        let vector = self.table.shared.layout().vector(row.value, &mut self.room);
         Ok(Some(ScannedRow { key: row.key, vector }))
     }
 
@@ -132,6 +134,6 @@ impl Table {
         self.contains(&[])?;
         let rows = self.bank.store.scan_shared(self.shared.id);
         let rows = rows.map_err(|error| Error::from(self.bank.in_terms_of_the_bank(error)))?;
-        Ok(Scan { remaining: rows.rows(), rows, table: self.clone() })
+        Ok(Scan { remaining: rows.rows(), rows, table: self.clone(), room: Vec::new() })
     }
 }

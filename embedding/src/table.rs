@@ -588,7 +588,8 @@ impl Table {
         }
         let layout = &self.shared.layout;
         let reached = Reached::none_of(keys.len());
-        Ok(ApplyGradients { layout, live, keys, gradients, insert_missing, reached })
+        let room = Vec::new();
+        Ok(ApplyGradients { layout, live, keys, gradients, insert_missing, reached, room })
     }
 
     pub(crate) fn execute_update(
@@ -614,7 +615,10 @@ impl Table {
         clock: Clock,
     ) -> std::result::Result<(), (Error, Reached)> {
         let layout = &self.shared.layout;
-        let put = PutRows { layout, rows, sources, reached: Reached::none_of(keys.len()) };
+        // What comes back through a lease is an update of what was got.
+        let updates = clock == Clock::Release;
+        let reached = Reached::none_of(keys.len());
+        let put = PutRows { layout, keys, updates, rows, sources, reached };
         let (outcome, put) = if layout.has_state() {
             let mut put = PutVectors(put);
             (self.execute(keys, clock, &mut put), put.0)

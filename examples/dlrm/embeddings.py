@@ -7,6 +7,7 @@ key), so the tensor that stands in for a table is just `table.initial(vocabulary
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import torch
@@ -30,6 +31,7 @@ class TableOptions:
     seed: int
     spread: float = 0.05
     staleness_bound: int | None = None
+    dtype: Literal["float32", "float16", "bfloat16", "int8"] = "float32"
 
     @property
     def torch_bytes_per_row(self) -> int:
@@ -46,6 +48,7 @@ class TableOptions:
                 initializer=embank.Uniform(-self.spread, self.spread),
                 seed=self.seed,
                 staleness_bound=self.staleness_bound,
+                dtype=self.dtype,
             )
             for column in data.columns
         ]

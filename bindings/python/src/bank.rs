@@ -283,13 +283,20 @@ impl PyBank {
     ///         value and its gradients are dropped. Belongs to the table for good.
     ///     admit_probability: Each get of a key without a row gives it one with this probability; else as above.
     ///         Without either, every get makes a row.
+    ///     dtype: How values are stored: "float32" (the default), "float16", "bfloat16", or "int8" with a scale a
+    ///         row; or NumPy's or PyTorch's object. Rows go in and out as float32.
+    ///     state_dtype: How the optimizer's vectors are stored: "float32" (the default), "float16" or "bfloat16".
+    ///     rounding: How updates are rounded to a `dtype` below float32: "nearest" or "stochastic"; by default
+    ///         stochastic for int8, else nearest. Reproducible: the draws depend on seed, table, key and the
+    ///         count of the row's updates.
     ///
     /// Raises:
     ///     TableMismatch: The table exists with other settings; the text names both.
     ///     ValueError, TypeError: An argument is wrong.
     #[pyo3(signature = (
         name, dim, *, optimizer = None, initializer = None, seed = None, staleness_bound = None,
-        clip_row_norm = None, tracking = None, admit_after_gets = None, admit_probability = None
+        clip_row_norm = None, tracking = None, admit_after_gets = None, admit_probability = None,
+        dtype = None, state_dtype = None, rounding = None
     ))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments in Python")]
     fn table(
@@ -304,6 +311,9 @@ impl PyBank {
         tracking: Option<&str>,
         admit_after_gets: Option<&Bound<'_, PyAny>>,
         admit_probability: Option<f64>,
+        dtype: Option<&Bound<'_, PyAny>>,
+        state_dtype: Option<&Bound<'_, PyAny>>,
+        rounding: Option<&str>,
     ) -> PyResult<PyTable> {
         let seed = seed.map_or(Ok(0), |seed| scalars::unsigned("seed", seed, u64::MAX))?;
         let bound = staleness_bound
@@ -315,6 +325,9 @@ impl PyBank {
             .seed(seed)
             .tracking(life::tracking(tracking)?)
             .admission(life::admission(admit_after_gets, admit_probability)?)
+            .dtype(settings::dtype("dtype", dtype)?)
+            .state_dtype(settings::dtype("state_dtype", state_dtype)?)
+            .rounding(settings::rounding(rounding)?)
             .clip_row_norm(clip_row_norm.map(|norm| norm as f32))
             .staleness_bound(bound);
         PyTable::open(slf, |bank| bank.table(name, config))

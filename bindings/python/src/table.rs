@@ -81,6 +81,19 @@ impl PyTable {
         self.key.dim
     }
 
+    /// How values are stored: "float32", "float16", "bfloat16" or "int8".
+    ///
+    /// >>> import embank
+    /// >>> with embank.Bank("dtype.bank", memory_budget="16MiB") as bank:
+    /// ...     table = bank.table("item", dim=3, dtype="int8", optimizer=embank.SGD(lr=0.1))
+    /// ...     table.put([1], [[1.0, -127.0, 63.4]])
+    /// ...     table.dtype, table.peek([1]).tolist()
+    /// ('int8', [[1.0, -127.0, 63.0]])
+    #[getter]
+    fn dtype(&self, py: Python<'_>) -> PyResult<&'static str> {
+        self.with(py, |table| Ok(table.config().dtype.name()))
+    }
+
     /// The optimizer's learning rate, or None for a table without an optimizer. Settable.
     #[getter]
     fn learning_rate(&self, py: Python<'_>) -> PyResult<Option<f64>> {

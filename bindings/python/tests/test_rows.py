@@ -181,3 +181,25 @@ def test_rows_beyond_the_budget_come_back_with_and_without_lookahead(tmp_path: P
         assert stats["hits"]["disk"] > 0
         assert stats["memory"]["used_bytes"] <= stats["memory"]["budget_bytes"] == 2 << 20
         assert stats["lookahead"]["requested"] == 20_000
+
+
+def test_rows_are_stored_in_the_dtype_asked_for(bank: embank.Bank) -> None:
+    import numpy
+
+    values = np.linspace(-1, 1, 8, dtype=np.float32).reshape(1, 8)
+    asked = {"float32": "float32", "float16": numpy.float16, "int8": numpy.dtype("int8"),
+             "bfloat16": "bfloat16"}
+    for name, dtype in asked.items():
+        table = bank.table(name, dim=8, dtype=dtype, optimizer=embank.Adam(lr=0.01),
+                           state_dtype="bfloat16")
+        assert table.dtype == name
+        table.put([1], values)
+        found = table.peek([1])
+        assert found.dtype == np.float32
+        np.testing.assert_allclose(found, values, atol=0.004)
+        table.apply_gradients([1], values)
+        assert not np.array_equal(table.peek([1]), found)
+    with pytest.raises(ValueError, match="int8"):
+        bank.table("other", dim=8, dtype="float64")
+    with pytest.raises(ValueError, match="stochastic"):
+        bank.table("other", dim=8, dtype="int8", rounding="up")  # type: ignore[arg-type]

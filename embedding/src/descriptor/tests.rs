@@ -60,6 +60,16 @@ fn a_descriptor_comes_back_as_it_was_written() {
             assert_eq!(TableConfig::from_descriptor("t", &descriptor).unwrap(), config);
         }
     }
+    for dtype in [Dtype::F16, Dtype::Bf16, Dtype::Int8] {
+        for state_dtype in [Dtype::F32, Dtype::F16, Dtype::Bf16] {
+            for rounding in [None, Some(Rounding::Nearest), Some(Rounding::Stochastic)] {
+                let config =
+                    TableConfig::new(24).dtype(dtype).state_dtype(state_dtype).rounding(rounding);
+                let read = TableConfig::from_descriptor("t", &config.to_descriptor()).unwrap();
+                assert_eq!(read, config);
+            }
+        }
+    }
     let plain = TableConfig::new(1);
     assert_eq!(TableConfig::from_descriptor("t", &plain.to_descriptor()).unwrap(), plain);
 }

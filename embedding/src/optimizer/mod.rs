@@ -315,4 +315,6 @@ pub(crate) fn check_learning_rate(lr: f64) -> std::result::Result<(), String> {
 }
 
 #[cfg(test)]
+mod speed;
+#[cfg(test)]
 mod tests;

@@ -16,6 +16,8 @@ class _SupportsDLPack(Protocol):
 
 _Keys = Union[ArrayLike, _SupportsDLPack]
 _Values = Union[ArrayLike, _SupportsDLPack]
+# A name, or NumPy's or PyTorch's object for it.
+_Dtype = Optional[object]
 _Optimizer = Union[SGD, Adagrad, RowWiseAdagrad, Adam, AdamW, FTRL]
 _Initializer = Union[
     Uniform, Normal, TruncatedNormal, XavierUniform, XavierNormal, Constant, Zeros
@@ -475,6 +477,8 @@ class Table:
     @property
     def dim(self) -> int: ...
     @property
+    def dtype(self) -> Literal["float32", "float16", "bfloat16", "int8"]: ...
+    @property
     def learning_rate(self) -> Optional[float]: ...
     @learning_rate.setter
     def learning_rate(self, value: float) -> None: ...
@@ -590,6 +594,9 @@ class Bank:
         tracking: Optional[Literal["minutes", "set_time"]] = None,
         admit_after_gets: Optional[int] = None,
         admit_probability: Optional[float] = None,
+        dtype: _Dtype = None,
+        state_dtype: _Dtype = None,
+        rounding: Optional[Literal["nearest", "stochastic"]] = None,
     ) -> Table: ...
     def open_table(self, name: str) -> Table: ...
     def tables(self) -> list[str]: ...

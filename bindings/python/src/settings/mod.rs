@@ -1,8 +1,10 @@
 //! Optimizers and initializers: values that say what a table is to do.
 
+mod dtypes;
 mod initializers;
 mod optimizers;
 
+pub(crate) use dtypes::{dtype, rounding};
 pub(crate) use initializers::{
     PyConstant, PyNormal, PyTruncatedNormal, PyUniform, PyXavierNormal, PyXavierUniform, PyZeros,
     initializer,

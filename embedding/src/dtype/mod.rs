@@ -1,0 +1,145 @@
+//! How values are stored, and the way there and back.
+//!
+//! Rows go in and out as f32. In the store an f32 lies as it is; f16 and bf16 are rounded; an int8 is a whole
+//! number from -127 to 127 times the row's scale, an f32: the row's largest magnitude over 127.
+//!
+//! **Rounding.** To the nearest (ties to even) loses whatever is smaller than half a step: a bf16 that is updated
+//! by less than 0.2% of itself never moves. Stochastic rounding goes up with the probability that the value is
+//! above the step below it, and so is right on average (Gupta et al., "Deep learning with limited numerical
+//! precision", 2015). Its draws are a pure function of (seed, table, key, count of the row's updates, place in the
+//! row): the same run gives the same bits, on any thread. The count must be part of it: with the value's bits
+//! alone, a row that rounds back to where it was would draw the same again, and never move.
+//!
+//! Conversions are loops without branches, which the compiler turns into vector instructions for the caller's
+//! processor; they agree with the crate `half` for every value.
+
+mod draws;
+mod float16;
+mod int8;
+
+pub(crate) use draws::Draws;
+use float16::{bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};
+pub(crate) use int8::{decode as decode_int8, encode as encode_int8};
+
+/// How a table's values are stored. Rows go in and out as f32, whatever they are stored as. Default:
+/// [`Dtype::F32`].
+///
+/// # Examples
+/// ```
+/// use embank::{Dtype, TableConfig};
+///
+/// let config = TableConfig::new(64).dtype(Dtype::Int8);
+/// // 64 values, the scale, and the count that stochastic rounding needs.
+/// assert_eq!(config.value_bytes(), 64 + 4 + 4);
+/// assert_eq!((Dtype::Bf16.bytes(), Dtype::Bf16.name()), (2, "bfloat16"));
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum Dtype {
+    /// IEEE 754 single precision.
+    #[default]
+    F32,
+    /// IEEE 754 half precision: 11 bits, magnitudes from 6e-8 to 65,504; what is larger becomes infinite.
+    F16,
+    /// The upper half of an f32: 8 bits, and its range.
+    Bf16,
+    /// Whole numbers from -127 to 127 times a scale of the row, an f32.
+    Int8,
+}
+
+impl Dtype {
+    /// Bytes of a value; the scale of an int8 row comes to 4 more.
+    #[must_use]
+    pub fn bytes(self) -> usize {
+        match self {
+            Dtype::F32 => 4,
+            Dtype::F16 | Dtype::Bf16 => 2,
+            Dtype::Int8 => 1,
+        }
+    }
+
+    /// Its name in NumPy and PyTorch.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Dtype::F32 => "float32",
+            Dtype::F16 => "float16",
+            Dtype::Bf16 => "bfloat16",
+            Dtype::Int8 => "int8",
+        }
+    }
+
+    /// Bytes of `count` values without a scale.
+    pub(crate) fn bytes_of(self, count: usize) -> usize {
+        count * self.bytes()
+    }
+}
+
+/// How updates are rounded to a [`Dtype`] below f32. Initial values and [`Table::put`](crate::Table::put) always
+/// round to the nearest. Default: stochastic for int8, else to the nearest.
+///
+/// # Examples
+/// ```
+/// use embank::{Dtype, Rounding, TableConfig};
+///
+/// let config = TableConfig::new(64).dtype(Dtype::Bf16).rounding(Some(Rounding::Stochastic));
+/// assert_eq!(config.value_bytes(), 2 * 64 + 8); // and the count of updates
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Rounding {
+    /// To the nearest, ties to even. What is below half a step is lost.
+    Nearest,
+    /// Up or down by chance, right on average; reproducible.
+    Stochastic,
+}
+
+/// Values from the bytes of `dtype`, which is not int8.
+#[inline(always)]
+pub(crate) fn decode_float(dtype: Dtype, bytes: &[u8], to: &mut [f32]) {
+    let pairs = bytes.as_chunks::<2>().0;
+    match dtype {
+        Dtype::F32 | Dtype::Int8 => {
+            for (value, bytes) in to.iter_mut().zip(bytes.as_chunks::<4>().0) {
+                *value = f32::from_le_bytes(*bytes);
+            }
+        }
+        Dtype::F16 => {
+            for (value, &bytes) in to.iter_mut().zip(pairs) {
+                *value = f16_to_f32(u16::from_le_bytes(bytes));
+            }
+        }
+        Dtype::Bf16 => {
+            for (value, &bytes) in to.iter_mut().zip(pairs) {
+                *value = bf16_to_f32(u16::from_le_bytes(bytes));
+            }
+        }
+    }
+}
+
+/// Values to the bytes of `dtype`, which is not int8; rounded by the draws, to the nearest without.
+#[inline(always)]
+pub(crate) fn encode_float(dtype: Dtype, from: &[f32], bytes: &mut [u8], draws: Option<&Draws>) {
+    match (dtype, draws) {
+        (Dtype::F32 | Dtype::Int8, _) => {
+            for (value, bytes) in from.iter().zip(bytes.as_chunks_mut::<4>().0) {
+                *bytes = value.to_le_bytes();
+            }
+        }
+        (Dtype::F16, None) => each_16(from, bytes, |_, value| f32_to_f16(value, None)),
+        (Dtype::F16, Some(draws)) => {
+            each_16(from, bytes, |i, value| f32_to_f16(value, Some(draws.at(i))));
+        }
+        (Dtype::Bf16, None) => each_16(from, bytes, |_, value| f32_to_bf16(value, None)),
+        (Dtype::Bf16, Some(draws)) => {
+            each_16(from, bytes, |i, value| f32_to_bf16(value, Some(draws.at(i))));
+        }
+    }
+}
+
+#[inline(always)]
+fn each_16(from: &[f32], bytes: &mut [u8], convert: impl Fn(u32, f32) -> u16) {
+    for ((i, &value), bytes) in (0_u32..).zip(from).zip(bytes.as_chunks_mut::<2>().0) {
+        *bytes = convert(i, value).to_le_bytes();
+    }
+}
