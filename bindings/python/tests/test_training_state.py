@@ -153,6 +153,34 @@ def test_a_loader_goes_on_where_it_was(which: int, stop: int) -> None:
     assert list(passes(again)) == wanted
 
 
+def test_own_draws_are_repeated_however_far_a_loader_is_read_ahead() -> None:
+    """A loader that draws for every batch, read ahead by other depths before and after."""
+
+    class Drawing:
+        def __init__(self, generator: Any, ahead: int) -> None:
+            self.generator, self.ahead = generator, ahead
+
+        def __iter__(self) -> Any:
+            waiting = []
+            for _ in range(8):
+                waiting.append(torch.rand(1, generator=self.generator).item())
+                if len(waiting) > self.ahead:
+                    yield waiting.pop(0)
+            yield from waiting
+
+    own = torch.Generator().manual_seed(1)
+    first = embank.torch.ResumableLoader(Drawing(own, ahead=3), own)
+    batches = iter(first)
+    for _ in range(2):
+        next(batches)
+    state = first.state_dict()
+    wanted = list(batches) + list(first)
+    other = torch.Generator().manual_seed(2)
+    again = embank.torch.ResumableLoader(Drawing(other, ahead=1), other)
+    again.load_state_dict(state)
+    assert list(again) + list(again) == wanted
+
+
 def test_a_shorter_loader_is_told() -> None:
     loader = embank.torch.ResumableLoader(range(5))
     batches = iter(loader)

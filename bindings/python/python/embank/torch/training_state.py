@@ -178,7 +178,7 @@ class ResumableLoader(Generic[Batch]):
 
     It goes around everything that reads ahead: `ResumableLoader(LookaheadLoader(DataLoader(...)))`. Batches in
     which the loader draws random numbers in this process, other than for the order, are repeated exactly
-    if it has a generator of its own.
+    if it has a generator of its own, however far it is read ahead.
 
     Args:
         loader: Any iterable of batches; iterated anew on every pass.
@@ -260,7 +260,10 @@ class ResumableLoader(Generic[Batch]):
                     f"the loader has {at} batches, but {self._handed_out} were handed out when its "
                     "state was taken: it is not the same loader"
                 ) from None
-        self._set_random_state(now)
+        if self.generator is None:
+            # The model draws from the global one. The loader's own is where the batches have brought it, however far
+            # ahead it was read when the state was taken.
+            self._set_random_state(now)
         return batches
 
     def _random_state(self) -> Tensor:
