@@ -3,7 +3,9 @@
 mod common;
 
 use std::collections::HashMap;
+use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use common::compacting::{RECORD_BYTES, VALUE_BYTES, check, ends, open};
@@ -29,6 +31,48 @@ fn compaction_beside_a_checkpoint_keeps_to_the_quota() {
         assert!(stats.log_disk_bytes <= quota + 32 * odd.len() as u64, "{stats:?}");
         std::thread::yield_now();
     }
+}
+
+/// Writers at the quota, background compaction, checkpoints: looked at all the time, by the store's own count and by
+/// what the file system says.
+#[test]
+fn the_log_is_never_above_the_quota() {
+    let dir = tempfile::tempdir().unwrap();
+    let quota = 4 << 20;
+    let options = StoreOptions { disk_quota_bytes: Some(quota), ..options(512 << 10) };
+    let (store, table) = open(dir.path(), &options);
+    let keys: Vec<u64> = (0..quota / RECORD_BYTES / 2).collect();
+    let done = AtomicBool::new(false);
+    let on_disk = || -> u64 {
+        let files = std::fs::read_dir(dir.path().join("log")).unwrap();
+        // A file may go between its listing and the look at it.
+        files.filter_map(|file| file.unwrap().metadata().ok()).map(|file| file.blocks() * 512).sum()
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for version in 0..24 {
+                let values: Vec<_> =
+                    keys.iter().map(|&key| value(key, version, VALUE_BYTES)).collect();
+                for (keys, values) in keys.chunks(500).zip(values.chunks(500)) {
+                    match store.execute(table, keys, Clock::Keep, &mut PutAll(values)) {
+                        Ok(_) | Err(Error::QuotaExceeded { .. }) => {}
+                        Err(error) => panic!("{error}"),
+                    }
+                }
+                if version % 3 == 2 {
+                    store.checkpoint(b"").unwrap();
+                }
+            }
+            done.store(true, Ordering::Release);
+        });
+        let mut most = (0, 0);
+        while !done.load(Ordering::Acquire) {
+            most = (most.0.max(store.stats().log_disk_bytes), most.1.max(on_disk()));
+            std::thread::yield_now();
+        }
+        assert!(most.0 > quota / 2, "the quota came near: {most:?}");
+        assert!(most.0 <= quota && most.1 <= quota, "{most:?}");
+    });
 }
 
 /// A quota below the memory: what is dead was never on disk.
