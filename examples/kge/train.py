@@ -47,6 +47,9 @@ def main() -> int:
     try:
         with embank.Bank(folder / "bank", memory_budget=budget, device=given.device) as bank:
             outcome = train(graph, bank, given)
+    except FloatingPointError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
     finally:
         shutil.rmtree(folder)
     print(json.dumps(outcome["test"]))

@@ -16,7 +16,7 @@ pytest.importorskip("embank", reason="the wheel of Embank is not installed")
 import rows
 from model import ComplEx, DistMult
 from ranking import rank
-from triples import KnowledgeGraph
+from triples import KnowledgeGraph, KnownTails
 
 TRAIN = Path(__file__).resolve().parents[1] / "train.py"
 WN18RR = rows.data_folder("wn18rr")
@@ -87,6 +87,36 @@ def test_ranks_are_those_of_the_definition(folder: Path, kind: type[DistMult]) -
     found = rank(model, graph.test[:60], graph.known_tails(), graph.entities)
     assert found.mrr == pytest.approx(np.mean(reciprocals), abs=1e-6)
     assert found.hits_10 == pytest.approx(np.mean(np.array(reciprocals) >= 0.1), abs=1e-6)
+
+
+@pytest.mark.parametrize("kind", [DistMult, ComplEx])
+@pytest.mark.parametrize("dim", [6, 128, 200])
+def test_a_collapsed_model_ranks_in_the_middle(
+    folder: Path, kind: type[DistMult], dim: int
+) -> None:
+    graph = KnowledgeGraph.load(folder)
+    torch.manual_seed(dim)
+    model = kind(
+        torch.nn.Embedding(graph.entities, dim), torch.nn.Embedding(graph.relations, dim), 0.0
+    )
+    with torch.no_grad():
+        model.entities.weight[:] = torch.randn(dim)
+    known = KnownTails(graph.test, graph.relations)     # of each query the tail alone, or few more
+    found = rank(model, graph.test, known, graph.entities)
+    assert found.hits_10 == 0.0
+    assert found.mrr == pytest.approx(2 / graph.entities, rel=0.05)
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf")])
+@pytest.mark.parametrize("part", ["entities", "relations"])
+def test_a_model_that_diverged_has_no_ranking(folder: Path, part: str, wrong: float) -> None:
+    graph = KnowledgeGraph.load(folder)
+    entities, relations = (torch.nn.Embedding(n, 8) for n in (graph.entities, graph.relations))
+    model = DistMult(entities, relations, 0.0)
+    with torch.no_grad():
+        getattr(model, part).weight[2, 3] = wrong
+    with pytest.raises(FloatingPointError, match="not finite"):
+        rank(model, graph.test, graph.known_tails(), graph.entities)
 
 
 def test_missing_data_are_one_clear_line(tmp_path: Path) -> None:
