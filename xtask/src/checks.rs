@@ -22,6 +22,9 @@ pub(crate) struct Args {
     /// Only the wheel and the Python tests
     #[arg(long)]
     python_only: bool,
+    /// Also the models in Rust: compiling tch takes some minutes more
+    #[arg(long, conflicts_with = "rust_only")]
+    rust_examples: bool,
 }
 
 /// Runs the stages and prints the summary; fails if one failed.
@@ -35,7 +38,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         rust_stages(&root, &mut stages);
     }
     if !args.rust_only {
-        python_stages(&root, &mut stages);
+        python_stages(&root, args.rust_examples, &mut stages);
     }
     print!("{}", stages.summary());
     Ok(if stages.all_passed() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -58,7 +61,7 @@ fn rust_stages(root: &Path, stages: &mut Stages) {
     });
 }
 
-fn python_stages(root: &Path, stages: &mut Stages) {
+fn python_stages(root: &Path, rust_examples: bool, stages: &mut Stages) {
     let environment = stages.run("Python environment", || {
         let lock = Lock::take(root)?;
         let python = environment::with_python(root, &lock)?;
@@ -80,6 +83,7 @@ fn python_stages(root: &Path, stages: &mut Stages) {
         }
     }
     match &python {
+        _ if !rust_examples => {}
         Some(python) => {
             stages.run(RUST_EXAMPLES, || examples::check(root, python));
         }
