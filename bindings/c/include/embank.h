@@ -90,7 +90,7 @@ typedef enum embank_status {
   EMBANK_STATUS_INTERNAL = 25,
   // A failure that has no number of its own yet; see the message.
   EMBANK_STATUS_OTHER = 26,
-  // The lease grew older than the bank's lease_timeout_ms, and others were let through. Nothing was changed.
+  // The lease grew older than the bank's lease_timeout_ms, and a get of its table ended it. Nothing was changed.
   EMBANK_STATUS_LEASE_EXPIRED = 27,
 } embank_status;
 
@@ -197,8 +197,9 @@ typedef struct embank_bank_options {
   uint64_t checkpoints_kept;
   // How long a get waits at a staleness bound before it fails, in milliseconds. 60,000.
   uint64_t wait_timeout_ms;
-  // How old a lease may become before it expires, when others want its rows, in milliseconds: its counts are given
-  // back, and ending it is EMBANK_STATUS_LEASE_EXPIRED. 0: never. 0.
+  // How old a lease may become, in milliseconds. One that is older expires with the next get of its table, of
+  // whatever rows: its counts are given back, and applying or putting it is EMBANK_STATUS_LEASE_EXPIRED. Releasing
+  // and freeing it do nothing, and are no error. 0: never. 0.
   uint64_t lease_timeout_ms;
   // The most keys that looking ahead may have pending; 0 turns it off, negative: what 1/32 of the budget holds. -1.
   int64_t lookahead_queue_keys;

@@ -177,15 +177,13 @@ pub unsafe extern "C" fn embank_bank_recovered(
 ) -> embank_status {
     // SAFETY: by the header's rules.
     call(|| unsafe {
+        let blob = HandlePlace::cleared_optional("blob", blob)?;
         let number = Place::optional("number", number)?;
         let bank = bank_of(bank)?;
         let reading = bank.reading();
         let recovered = reading.as_deref().or(bank.recovered());
-        if !blob.is_null() {
-            let place = HandlePlace::cleared("blob", blob)?;
-            if let Some(recovered) = recovered {
-                place.hand_over(embank_bytes::new(&recovered.blob));
-            }
+        if let (Some(place), Some(recovered)) = (blob, recovered) {
+            place.hand_over(embank_bytes::new(&recovered.blob));
         }
         number.set(recovered.map_or(0, |recovered| recovered.checkpoint));
         Ok(())

@@ -124,7 +124,8 @@ impl<T> Place<T> {
 pub(crate) struct HandlePlace<T>(Place<*mut T>);
 
 impl<T> HandlePlace<T> {
-    /// Null until [`hand_over`](Self::hand_over).
+    /// Null until [`hand_over`](Self::hand_over). To be made before anything else of the call can fail: the header
+    /// promises a null handle after every failure.
     ///
     /// # Safety
     /// By the header's rules: the pointer is null or good for writing.
@@ -136,6 +137,21 @@ impl<T> HandlePlace<T> {
         // SAFETY: the caller's duty is the same.
         unsafe { place.set(std::ptr::null_mut()) };
         Ok(Self(place))
+    }
+
+    /// As [`cleared`](Self::cleared); none if the pointer is null, for then the handle is not wanted.
+    ///
+    /// # Safety
+    /// As [`cleared`](Self::cleared).
+    pub(crate) unsafe fn cleared_optional(
+        what: &'static str,
+        pointer: *mut *mut T,
+    ) -> Result<Option<Self>, Failure> {
+        if pointer.is_null() {
+            return Ok(None);
+        }
+        // SAFETY: the caller's duty is the same.
+        unsafe { Self::cleared(what, pointer) }.map(Some)
     }
 
     /// Makes the caller the owner of `content`.

@@ -32,8 +32,9 @@ pub struct embank_bank_options {
     pub checkpoints_kept: u64,
     /// How long a get waits at a staleness bound before it fails, in milliseconds. 60,000.
     pub wait_timeout_ms: u64,
-    /// How old a lease may become before it expires, when others want its rows, in milliseconds: its counts are given
-    /// back, and ending it is EMBANK_STATUS_LEASE_EXPIRED. 0: never. 0.
+    /// How old a lease may become, in milliseconds. One that is older expires with the next get of its table, of
+    /// whatever rows: its counts are given back, and applying or putting it is EMBANK_STATUS_LEASE_EXPIRED. Releasing
+    /// and freeing it do nothing, and are no error. 0: never. 0.
     pub lease_timeout_ms: u64,
     /// The most keys that looking ahead may have pending; 0 turns it off, negative: what 1/32 of the budget holds. -1.
     pub lookahead_queue_keys: i64,

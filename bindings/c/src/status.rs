@@ -65,7 +65,7 @@ pub enum embank_status {
     Internal = 25,
     /// A failure that has no number of its own yet; see the message.
     Other = 26,
-    /// The lease grew older than the bank's lease_timeout_ms, and others were let through. Nothing was changed.
+    /// The lease grew older than the bank's lease_timeout_ms, and a get of its table ended it. Nothing was changed.
     LeaseExpired = 27,
 }
 

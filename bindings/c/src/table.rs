@@ -133,8 +133,8 @@ pub unsafe extern "C" fn embank_table_get_distinct(
 ) -> embank_status {
     // SAFETY: by the header's rules.
     call(|| unsafe {
-        let count = Place::optional("number of distinct keys", distinct_count)?;
         let place = HandlePlace::cleared("lease", lease)?;
+        let count = Place::optional("number of distinct keys", distinct_count)?;
         let table = table_of(table)?;
         let (keys, rows) = keys_and_rows_mut(keys, key_count, rows, rows_len)?;
         let unique = table.get_unique(keys);
