@@ -95,7 +95,7 @@ pub(crate) enum Decision {
 }
 
 /// The keys of a Get that have rows, if not all do.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct HeldPart {
     pub(crate) keys: Vec<u64>,
     /// Their places among the distinct keys, ascending.

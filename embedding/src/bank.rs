@@ -19,7 +19,7 @@ use crate::error::{Error, Result};
 use crate::holders::LeaseInfo;
 use crate::lookahead::{self, Lookahead};
 use crate::seen::StalenessHistogram;
-use crate::staleness::deadline_after;
+use crate::staleness::{FAR_OFF, deadline_after};
 use crate::stats::{BankStats, WaitCounters};
 use crate::table::{Table, TableShared};
 
@@ -234,7 +234,7 @@ impl Bank {
             lookahead: Lookahead::new(Arc::clone(&store), queue_keys),
             store,
             wait_timeout: options.wait_timeout,
-            lease_timeout: options.lease_timeout,
+            lease_timeout: options.lease_timeout.map(|timeout| timeout.min(FAR_OFF)),
             waiting: WaitCounters::default(),
             staleness_of_dropped: Mutex::default(),
             memory_budget_bytes: budget,
@@ -438,10 +438,15 @@ impl Bank {
         let store = self.shared.store.stats();
         let lookahead = self.shared.lookahead.stats(&store);
         let waiting = &self.shared.waiting;
-        let mut staleness = *self.shared.staleness_of_dropped.lock();
-        for table in self.shared.tables.lock().values() {
-            staleness.add(&table.counters.staleness());
-        }
+        let staleness = {
+            // First: a table that is dropped meanwhile is counted here or there.
+            let tables = self.shared.tables.lock();
+            let mut staleness = *self.shared.staleness_of_dropped.lock();
+            for table in tables.values() {
+                staleness.add(&table.counters.staleness());
+            }
+            staleness
+        };
         BankStats {
             store,
             lookahead,

@@ -5,18 +5,25 @@
 //! that waits looks whenever the oldest comes of age. Nobody looks at a table that nobody gets rows of, so there
 //! a lease may be answered however old it is.
 //!
-//! `next_look_us` is never later than when the oldest lease comes of age: a lease that is registered after a look was
-//! taken after it, for all leases have the same time. So a Get compares two numbers, and the registry is gone
-//! through about once per `lease_timeout`.
+//! `next_look_us` is not later than when the oldest lease comes of age, but for leases that were being registered during
+//! the look: their time was taken before they could be seen, so they may expire that much late. For the others, who are
+//! registered later, were taken later, and all leases have the same time. So a Get compares two numbers, and the
+//! registry is gone through about once per `lease_timeout`.
+//!
+//! A lease can lose rows to a deletion; its owner and who expires it leave their clocks alone then (`deletion`).
 
+use std::borrow::Cow;
 use std::cell::OnceCell;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use embank_kv::{Leased, Leases};
+use parking_lot::Mutex;
 
 use crate::admission::HeldPart;
+use crate::turnstile::{Entered, Shut, Turnstile};
 use crate::unique::UniqueKeys;
 
 /// A lease that is out: what to look for when rows stay blocked.
@@ -59,14 +66,54 @@ impl std::fmt::Display for LeaseInfo {
 pub(crate) struct Holding {
     pub(crate) unique: UniqueKeys,
     /// The keys whose rows it holds, if some were not admitted.
-    pub(crate) part: Option<HeldPart>,
+    part: Option<HeldPart>,
     thread: Arc<str>,
+    /// Those of its rows that were deleted meanwhile. Changes only while the turnstile is shut.
+    struck: Mutex<BTreeSet<u64>>,
 }
 
 impl Holding {
-    /// The keys whose clocks it holds up.
-    pub(crate) fn held_keys(&self) -> &[u64] {
+    /// The keys whose clocks it took up.
+    fn keys(&self) -> &[u64] {
         self.part.as_ref().map_or_else(|| self.unique.keys(), |part| &part.keys)
+    }
+
+    /// The rows that it still holds.
+    pub(crate) fn held(&self, _: &Entered<'_>) -> Held<'_> {
+        let unique = &self.unique;
+        let struck = self.struck.lock();
+        if struck.is_empty() {
+            let part = self.part.as_ref().map(Cow::Borrowed);
+            return Held { unique, part, deleted: None };
+        }
+        let (mut held, mut deleted) = (HeldPart::default(), HeldPart::default());
+        for (i, &key) in self.keys().iter().enumerate() {
+            let part = if struck.contains(&key) { &mut deleted } else { &mut held };
+            part.keys.push(key);
+            part.places.push(self.part.as_ref().map_or(i as u32, |part| part.places[i]));
+        }
+        Held { unique, part: Some(Cow::Owned(held)), deleted: Some(deleted) }
+    }
+}
+
+/// The rows of a lease, some perhaps deleted since.
+#[derive(Debug)]
+pub(crate) struct Held<'a> {
+    unique: &'a UniqueKeys,
+    part: Option<Cow<'a, HeldPart>>,
+    /// Those that were deleted.
+    pub(crate) deleted: Option<HeldPart>,
+}
+
+impl Held<'_> {
+    /// The keys whose clocks the lease holds up.
+    pub(crate) fn keys(&self) -> &[u64] {
+        self.part.as_ref().map_or_else(|| self.unique.keys(), |part| &part.keys)
+    }
+
+    /// What part of the distinct keys those are, if they are not all.
+    pub(crate) fn part(&self) -> Option<&HeldPart> {
+        self.part.as_deref()
     }
 }
 
@@ -74,6 +121,7 @@ impl Holding {
 #[derive(Debug)]
 pub(crate) struct Holders {
     leases: Leases<Holding>,
+    turnstile: Turnstile,
     since: Instant,
     /// Microseconds after `since`.
     next_look_us: AtomicU64,
@@ -81,7 +129,30 @@ pub(crate) struct Holders {
 
 impl Holders {
     pub(crate) fn new() -> Self {
-        Self { leases: Leases::default(), since: Instant::now(), next_look_us: AtomicU64::new(0) }
+        Self {
+            leases: Leases::default(),
+            turnstile: Turnstile::new(),
+            since: Instant::now(),
+            next_look_us: AtomicU64::new(0),
+        }
+    }
+
+    /// To be held by who moves clocks for a lease, from before it does to after the lease is registered or answered.
+    pub(crate) fn enter(&self) -> Entered<'_> {
+        with_me(|number, _| self.turnstile.enter(number))
+    }
+
+    /// To be held by who deletes rows with leases on them, until those are struck.
+    pub(crate) fn shut(&self) -> Shut<'_> {
+        self.turnstile.shut()
+    }
+
+    /// All leases lose these rows, which are deleted.
+    pub(crate) fn strike(&self, keys: &HashSet<u64>, _: &Shut<'_>) {
+        for lease in self.leases.held() {
+            let lost = lease.what().keys().iter().filter(|&key| keys.contains(key));
+            lease.what().struck.lock().extend(lost);
+        }
     }
 
     /// Registers the lease on rows whose clocks are up.
@@ -89,14 +160,12 @@ impl Holders {
         &self,
         unique: UniqueKeys,
         part: Option<HeldPart>,
+        _: &Entered<'_>,
     ) -> Arc<Leased<Holding>> {
-        ME.with(|me| {
-            let (number, thread) = me.get_or_init(|| {
-                // Relaxed: nothing but a number.
-                (THREADS.fetch_add(1, Ordering::Relaxed), name_of_this_thread().into())
-            });
-            let holding = Holding { unique, part, thread: Arc::clone(thread) };
-            self.leases.register(holding, Instant::now(), *number)
+        with_me(|number, thread| {
+            let (thread, struck) = (Arc::clone(thread), Mutex::default());
+            let holding = Holding { unique, part, thread, struck };
+            self.leases.register(holding, Instant::now(), number)
         })
     }
 
@@ -111,28 +180,43 @@ impl Holders {
         self.us(now) >= self.next_look_us.load(Ordering::Relaxed)
     }
 
-    /// The leases that expire now, whose counts the caller has to give back, and when to look again.
+    /// When a lease may come of age next.
+    pub(crate) fn next_look(&self) -> Instant {
+        // Relaxed: as in `look_is_due`. The sum is a time that was one before.
+        self.since + Duration::from_micros(self.next_look_us.load(Ordering::Relaxed))
+    }
+
+    /// The leases that expire now, whose counts the caller has to give back. `timeout` is such that it can be added to
+    /// any time of the session.
     pub(crate) fn expire(
         &self,
         timeout: Duration,
         now: Instant,
-    ) -> (Vec<Arc<Leased<Holding>>>, Instant) {
-        let Some(before) = now.checked_sub(timeout) else { return (Vec::new(), now + timeout) };
-        let expired = self.leases.expire(before);
-        let oldest = expired.oldest_left.map_or(now, |oldest| oldest.min(now));
-        let next_look = oldest.checked_add(timeout).unwrap_or(oldest);
-        self.next_look_us.store(self.us(next_look), Ordering::Relaxed);
-        (expired.leases, next_look)
+        _: &Entered<'_>,
+    ) -> Vec<Arc<Leased<Holding>>> {
+        let (leases, oldest) = match now.checked_sub(timeout) {
+            Some(before) => {
+                let expired = self.leases.expire(before);
+                (expired.leases, expired.oldest_left.map_or(now, |oldest| oldest.min(now)))
+            }
+            // The clock is younger than that.
+            None => (Vec::new(), self.since),
+        };
+        self.next_look_us.store(self.us(oldest + timeout), Ordering::Relaxed);
+        leases
     }
 
     /// All leases that are out, the oldest first; with a key, only those that hold it.
     pub(crate) fn list(&self, table: &str, key: Option<u64>, now: Instant) -> Vec<LeaseInfo> {
-        let holds = |lease: &Leased<Holding>, key| lease.what().held_keys().contains(&key);
+        let holds = |lease: &Leased<Holding>, key| {
+            let holding = lease.what();
+            holding.keys().contains(&key) && !holding.struck.lock().contains(&key)
+        };
         let held = self.leases.held().into_iter();
         held.filter(|lease| key.is_none_or(|key| holds(lease, key)))
             .map(|lease| LeaseInfo {
                 table: table.to_owned(),
-                keys: lease.what().held_keys().len(),
+                keys: lease.what().keys().len() - lease.what().struck.lock().len(),
                 age: now.saturating_duration_since(lease.taken()),
                 thread: lease.what().thread.to_string(),
             })
@@ -149,6 +233,16 @@ static THREADS: AtomicUsize = AtomicUsize::new(0);
 thread_local! {
     /// This thread's number, which spreads threads over the registry, and its name.
     static ME: OnceCell<(usize, Arc<str>)> = const { OnceCell::new() };
+}
+
+fn with_me<R>(work: impl FnOnce(usize, &Arc<str>) -> R) -> R {
+    ME.with(|me| {
+        let (number, thread) = me.get_or_init(|| {
+            // Relaxed: nothing but a number.
+            (THREADS.fetch_add(1, Ordering::Relaxed), name_of_this_thread().into())
+        });
+        work(*number, thread)
+    })
 }
 
 fn name_of_this_thread() -> String {

@@ -10,13 +10,15 @@ use crate::admission::HeldPart;
 use crate::error::{Error, Result};
 use crate::holders::Holding;
 use crate::table::Table;
+use crate::turnstile::Entered;
 use crate::unique::UniqueKeys;
 
 /// The counts that a Get took up in the staleness clocks of its rows, one per distinct key.
 ///
 /// [`apply`](Self::apply) and [`put`](Self::put) update the rows and bring the counts down. Dropping the
 /// lease gives the counts back without an update, and so does an update that fails, whatever the
-/// reason. A row that was deleted meanwhile, or whose table was dropped, has no count left to give back.
+/// reason. A row that was deleted meanwhile, also if it was made anew, or whose table was dropped, has no count of
+/// this lease left to give back.
 ///
 /// With [`lease_timeout`](crate::BankOptions::lease_timeout), a lease that is kept for longer may expire: its counts
 /// are given back by whoever needs them, and an update through it is refused.
@@ -50,8 +52,13 @@ impl fmt::Debug for Lease {
 }
 
 impl Lease {
-    pub(crate) fn new(table: Table, unique: UniqueKeys, part: Option<HeldPart>) -> Self {
-        let held = table.shared.holders.register(unique, part);
+    pub(crate) fn new(
+        table: Table,
+        unique: UniqueKeys,
+        part: Option<HeldPart>,
+        entered: &Entered<'_>,
+    ) -> Self {
+        let held = table.shared.holders.register(unique, part, entered);
         Self { table, held }
     }
 
@@ -87,7 +94,7 @@ impl Lease {
 
     /// Applies one gradient per key of the batch: `gradients` holds batch length * dim values. The
     /// gradients of equal keys are summed in batch order first, as torch does for a dense embedding. A row
-    /// that was deleted since the Get stays deleted.
+    /// that was deleted since the Get gets none: it stays deleted, or as it was made anew.
     ///
     /// When the call returns, the rows are changed in memory; the next checkpoint makes them durable.
     ///
@@ -111,14 +118,16 @@ impl Lease {
         self.apply_sums(Cow::Borrowed(gradients))
     }
 
-    /// The keys whose rows it holds.
-    fn held_keys(&self) -> &[u64] {
-        self.held.what().held_keys()
+    /// Whoever answers holds this, from before the answer begins to its end.
+    fn enter(&self) -> Entered<'_> {
+        self.table.shared.holders.enter()
     }
 
     fn apply_sums(&self, sums: Cow<'_, [f32]>) -> Result<()> {
-        let keys = self.held_keys();
-        let sums = match &self.held.what().part {
+        let entered = self.enter();
+        let held = self.held.what().held(&entered);
+        let keys = held.keys();
+        let sums = match held.part() {
             None => sums,
             Some(part) => Cow::Owned(part.gather(&sums, self.table.dim())),
         };
@@ -126,13 +135,13 @@ impl Lease {
         self.begin_answer()?;
         let applied = self.table.execute_update(keys, Clock::Release, &mut apply);
         if applied.is_err() {
-            self.table.release_unreached(keys, &apply.reached);
+            self.table.release_unreached(keys, &apply.reached, &entered);
         }
         applied
     }
 
     /// Replaces the vectors: `rows` holds batch length * dim values. Of equal keys the last one wins. The
-    /// optimizer's state is kept. A row that was deleted since the Get is written anew.
+    /// optimizer's state is kept. A row that was deleted since the Get is written as by a put without a lease.
     ///
     /// When the call returns, the rows are changed in memory; the next checkpoint makes them durable.
     ///
@@ -158,17 +167,32 @@ impl Lease {
     }
 
     fn put_from(&self, rows: &[f32], sources: Option<&[u32]>) -> Result<()> {
+        let entered = self.enter();
         self.begin_answer()?;
-        let keys = self.held_keys();
-        let of_part: Option<Vec<u32>> = self.held.what().part.as_ref().map(|part| {
+        let held = self.held.what().held(&entered);
+        let sources_of = |part: &HeldPart| -> Vec<u32> {
             let source = |&place: &u32| sources.map_or(place, |of| of[place as usize]);
             part.places.iter().map(source).collect()
-        });
-        let sources = of_part.as_deref().or(sources);
-        self.table.execute_put(keys, rows, sources, Clock::Release).map_err(|(error, reached)| {
-            self.table.release_unreached(keys, &reached);
+        };
+        let of_part = held.part().map(sources_of);
+        let (keys, sources) = (held.keys(), of_part.as_deref().or(sources));
+        let put = self.table.execute_put(keys, rows, sources, Clock::Release);
+        put.map_err(|(error, reached)| {
+            self.table.release_unreached(keys, &reached, &entered);
             error
-        })
+        })?;
+        // As without a lease: they are other rows now, whose counts are not this lease's.
+        let Some(deleted) = &held.deleted else { return Ok(()) };
+        let put =
+            self.table.execute_put(&deleted.keys, rows, Some(&sources_of(deleted)), Clock::Keep);
+        put.map_err(|(error, _)| error)
+    }
+
+    /// Gives the counts back, if nobody has; then none.
+    fn give_back<R>(&self, release: impl FnOnce(&[u64], &Entered<'_>) -> R) -> Option<R> {
+        let entered = self.enter();
+        let begun = self.held.begin_answer();
+        begun.then(|| release(self.held.what().held(&entered).keys(), &entered))
     }
 
     /// Gives the counts back without an update, as dropping the lease does, and says if that failed. Nothing happens
@@ -177,14 +201,14 @@ impl Lease {
     /// # Errors
     /// A failure of the store; some counts may still stand then.
     pub fn release(self) -> Result<()> {
-        if self.held.begin_answer() { self.table.release(self.held_keys()) } else { Ok(()) }
+        self.give_back(|keys, entered| self.table.release(keys, entered)).unwrap_or(Ok(()))
     }
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        if self.held.begin_answer() {
-            self.table.release_or_count(self.held_keys());
+        if self.held.is_held() {
+            self.give_back(|keys, entered| self.table.release_or_count(keys, entered));
         }
         self.table.shared.holders.end(&self.held);
     }

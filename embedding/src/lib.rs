@@ -42,6 +42,7 @@ mod bank;
 mod checkpoints;
 mod config;
 mod decoded;
+mod deletion;
 mod depth;
 mod descriptor;
 mod dtype;
@@ -68,6 +69,7 @@ mod staleness;
 mod stats;
 mod table;
 mod tracking;
+mod turnstile;
 mod unique;
 mod window;
 

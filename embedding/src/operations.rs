@@ -261,8 +261,15 @@ impl Operation for ApplyGradients<'_> {
 
 /// Leaves the value alone: the batch is executed for its clocks. Rows deleted meanwhile stay so.
 #[derive(Debug)]
-pub(crate) struct TouchClocks;
+pub(crate) struct TouchClocks {
+    pub(crate) reached: Reached,
+}
 
 impl Operation for TouchClocks {
     const ACCESS: Access = Access::Update;
+
+    #[inline]
+    fn settled(&mut self, i: usize) {
+        self.reached.mark(i);
+    }
 }

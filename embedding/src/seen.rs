@@ -1,7 +1,8 @@
 //! How stale the rows are that Gets return: a histogram of the clocks that they saw.
 //!
-//! A batch tallies for itself and adds to the table's counters once, and only for rows whose clock was not 0: those
-//! at 0 are the rest of the rows got. So where nothing is stale the histogram costs a comparison a row.
+//! A batch tallies for itself, and only rows whose clock was not 0: those at 0 are the rest of its rows. So where
+//! nothing is stale the histogram costs a comparison a row. The table's counters, to which it adds once, are all
+//! counted up for themselves: one that were the rest of others would fall when it is read while those grow.
 
 use crate::stats::Counter;
 
@@ -111,27 +112,29 @@ impl SeenClocks {
     }
 }
 
-/// The live counters behind a table's [`StalenessHistogram`]; that of rows at 0 is never used.
+/// The live counters behind a table's [`StalenessHistogram`].
 #[derive(Debug, Default)]
 pub(crate) struct SeenCounters([Counter; BUCKETS]);
 
 impl SeenCounters {
-    pub(crate) fn add(&self, seen: &SeenClocks) {
-        if !seen.any {
-            return;
-        }
-        for (counter, &count) in self.0.iter().zip(&seen.counts) {
-            if count != 0 {
-                counter.add(count.into());
+    /// Adds what a batch of so many rows saw.
+    pub(crate) fn add(&self, seen: &SeenClocks, rows: usize) {
+        let mut at_zero = rows as u64;
+        if seen.any {
+            for (counter, &count) in self.0.iter().zip(&seen.counts) {
+                if count != 0 {
+                    counter.add(count.into());
+                    at_zero -= u64::from(count);
+                }
             }
+        }
+        if at_zero != 0 {
+            self.0[0].add(at_zero);
         }
     }
 
-    /// `rows`: how many were got, read after these counters.
-    pub(crate) fn snapshot(&self, rows: impl FnOnce() -> u64) -> StalenessHistogram {
-        let mut counts: [u64; BUCKETS] = std::array::from_fn(|bucket| self.0[bucket].get());
-        counts[0] = rows().saturating_sub(counts.iter().sum());
-        StalenessHistogram { counts }
+    pub(crate) fn snapshot(&self) -> StalenessHistogram {
+        StalenessHistogram { counts: std::array::from_fn(|bucket| self.0[bucket].get()) }
     }
 }
 

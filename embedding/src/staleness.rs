@@ -26,13 +26,15 @@ use std::time::{Duration, Instant};
 use embank_kv::Clock;
 
 use crate::error::{Error, Result};
+use crate::holders::Holders;
 use crate::operations::{GetRows, Reached, TouchClocks};
 use crate::seen::SeenClocks;
 use crate::stats::WaitCounters;
 use crate::table::Table;
+use crate::turnstile::Entered;
 
-/// Where a deadline lies that the clock can't represent.
-const FAR_OFF: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
+/// Stands for longer times, and for where a deadline lies that the clock can't represent.
+pub(crate) const FAR_OFF: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
 /// The time `wait` from now.
 pub(crate) fn deadline_after(wait: Duration) -> Instant {
@@ -42,34 +44,34 @@ pub(crate) fn deadline_after(wait: Duration) -> Instant {
 
 impl Table {
     /// Executes `get` with the clocks of all its rows taken up by one, and waits if it must. `get.keys`
-    /// are distinct.
+    /// are distinct. What it returns is to be held until the lease is registered.
     ///
     /// # Errors
     /// A failure of the store or the wait's timeout; no count is held then.
-    pub(crate) fn acquire(&self, get: &mut GetRows<'_>) -> Result<()> {
+    pub(crate) fn acquire(&self, get: &mut GetRows<'_>) -> Result<Entered<'_>> {
         match self.try_acquire(get)? {
-            None => Ok(()),
-            Some(blocked) => self.acquire_waiting(get, blocked),
+            Attempt::Acquired(entered) => Ok(entered),
+            Attempt::Blocked(key) => self.acquire_waiting(get, key),
         }
     }
 
     #[cold]
-    fn acquire_waiting(&self, get: &mut GetRows<'_>, mut blocked: u64) -> Result<()> {
+    fn acquire_waiting(&self, get: &mut GetRows<'_>, mut blocked: u64) -> Result<Entered<'_>> {
         let started = Instant::now();
         let deadline = deadline_after(self.bank.wait_timeout);
         self.count_wait(|counters| counters.waits.add(1));
         let acquired = loop {
             if !self.wait_admitted(blocked, deadline)? {
-                break self.timeout(blocked, started);
+                break self.timeout(blocked, started).and_then(Err);
             }
             let Some(turn) = self.shared.retry_turn.try_lock_until(deadline) else {
-                break self.timeout(blocked, started);
+                break self.timeout(blocked, started).and_then(Err);
             };
             let attempt = self.try_acquire(get);
             drop(turn);
             match attempt {
-                Ok(None) => break Ok(()),
-                Ok(Some(key)) => blocked = key,
+                Ok(Attempt::Acquired(entered)) => break Ok(entered),
+                Ok(Attempt::Blocked(key)) => blocked = key,
                 Err(error) => break Err(error),
             }
         };
@@ -78,22 +80,23 @@ impl Table {
         acquired
     }
 
-    /// One attempt. `Some(key)`: that row is blocked, and nothing is held (but what could not be given
-    /// back, which is counted).
-    fn try_acquire(&self, get: &mut GetRows<'_>) -> Result<Option<u64>> {
+    /// One attempt. After one that is blocked, nothing is held (but what could not be given back, which is counted).
+    fn try_acquire(&self, get: &mut GetRows<'_>) -> Result<Attempt<'_>> {
+        let entered = self.shared.holders.enter();
         let clock = Clock::Acquire { bound: self.staleness_bound() };
         let keys = get.keys;
         let outcome = match self.execute(keys, clock, get) {
             Ok(outcome) => outcome,
             Err(error) => {
-                self.release_or_count(&places_keys(keys, |place| get.reached.contains(place)));
+                let taken = places_keys(keys, |place| get.reached.contains(place));
+                self.release_or_count(&taken, &entered);
                 return Err(error);
             }
         };
         self.shared.counters.disk_reads.add(outcome.disk_reads);
         let first_blocked = outcome.blocked.iter().min().map(|&first| keys[first as usize]);
         if first_blocked.is_none() && outcome.missing.is_empty() {
-            return Ok(None);
+            return Ok(Attempt::Acquired(entered));
         }
         let mut held = vec![true; keys.len()];
         for &place in outcome.blocked.iter().chain(&outcome.missing) {
@@ -104,19 +107,20 @@ impl Table {
             get.reached.unmark(place as usize);
         }
         let blocked = match first_blocked {
-            Some(key) => Ok(Some(key)),
-            None => self.admit(get, &outcome.missing),
+            Some(key) => Ok(key),
+            None => match self.admit(get, &outcome.missing) {
+                Ok(None) => return Ok(Attempt::Acquired(entered)),
+                Ok(Some(key)) => Ok(key),
+                Err(error) => Err(error),
+            },
         };
-        if let Ok(None) = blocked {
-            return Ok(None);
-        }
         for &place in &outcome.missing {
             held[place as usize] = get.reached.contains(place as usize);
         }
         get.reached.forget();
         get.seen = SeenClocks::default();
-        self.release_or_count(&places_keys(keys, |place| held[place]));
-        blocked
+        self.release_or_count(&places_keys(keys, |place| held[place]), &entered);
+        blocked.map(Attempt::Blocked)
     }
 
     /// Waits until the row admits a Get; false if it does not before the deadline.
@@ -129,7 +133,7 @@ impl Table {
                 return Ok(true);
             }
             // After the ticket: what this gives back, and what others do, ends the wait at once.
-            let next_look = self.expire_leases().unwrap_or(deadline);
+            let next_look = self.expire_due_leases().map_or(deadline, Holders::next_look);
             let woken = store.wait_released(ticket, deadline.min(next_look));
             if !woken && Instant::now() >= deadline {
                 // Not without a last look: the bound, too, may have changed.
@@ -139,9 +143,10 @@ impl Table {
         }
     }
 
-    fn timeout(&self, key: u64, started: Instant) -> Result<()> {
+    /// The error of a Get that waited in vain.
+    fn timeout(&self, key: u64, started: Instant) -> Result<Error> {
         self.count_wait(|counters| counters.timeouts.add(1));
-        Err(Error::StalenessTimeout {
+        Ok(Error::StalenessTimeout {
             table: self.name().to_owned(),
             key,
             outstanding: self.outstanding(key)?.unwrap_or(0),
@@ -157,41 +162,57 @@ impl Table {
         })
     }
 
-    /// Before a Get: gives back the counts of leases that have come of age.
-    pub(crate) fn expire_due_leases(&self) {
-        if self.bank.lease_timeout.is_some() && self.shared.holders.look_is_due(Instant::now()) {
-            self.expire_leases();
+    /// Before a Get and while it waits: gives back the counts of leases that have come of age. Returns who knows when
+    /// to look again; none if leases do not expire.
+    pub(crate) fn expire_due_leases(&self) -> Option<&Holders> {
+        let (timeout, holders) = (self.bank.lease_timeout?, &self.shared.holders);
+        if holders.look_is_due(Instant::now()) {
+            self.expire_leases(timeout);
         }
+        Some(holders)
     }
 
-    /// Gives back the counts of leases that are older than the bank's `lease_timeout`. Returns when to look again;
-    /// none if leases do not expire.
+    /// Gives back the counts of leases that are older than `timeout`.
     #[cold]
-    fn expire_leases(&self) -> Option<Instant> {
-        let timeout = self.bank.lease_timeout?;
-        let (expired, next_look) = self.shared.holders.expire(timeout, Instant::now());
-        for lease in &expired {
+    fn expire_leases(&self, timeout: Duration) {
+        let holders = &self.shared.holders;
+        let entered = holders.enter();
+        for lease in holders.expire(timeout, Instant::now(), &entered) {
             self.count_wait(|counters| counters.leases_expired.add(1));
-            self.release_or_count(lease.what().held_keys());
+            self.release_or_count(lease.what().held(&entered).keys(), &entered);
         }
-        Some(next_look)
     }
 
-    /// Gives back one count of each of `keys`, which are distinct. Rows deleted meanwhile are passed over,
-    /// as is a table that was dropped: its counts went with its rows.
-    pub(crate) fn release(&self, keys: &[u64]) -> Result<()> {
+    /// Gives back one count of each of `keys`, which are distinct. Rows that are missing are passed over,
+    /// as is a table that was dropped: its counts went with its rows. A row that can't be read keeps its count, and
+    /// no other does.
+    pub(crate) fn release(&self, keys: &[u64], _: &Entered<'_>) -> Result<()> {
         if keys.is_empty() {
             return Ok(());
         }
-        match self.execute(keys, Clock::Release, &mut TouchClocks) {
+        let mut touch = TouchClocks { reached: Reached::none_of(keys.len()) };
+        let Err(first_error) = self.try_release(keys, &mut touch) else { return Ok(()) };
+        if matches!(first_error, Error::Store(embank_kv::Error::Poisoned { .. })) {
+            return Err(first_error);
+        }
+        let mut released = Ok(());
+        for key in places_keys(keys, |place| !touch.reached.contains(place)) {
+            let mut touch = TouchClocks { reached: Reached::none_of(1) };
+            released = released.and(self.try_release(&[key], &mut touch));
+        }
+        released
+    }
+
+    fn try_release(&self, keys: &[u64], touch: &mut TouchClocks) -> Result<()> {
+        match self.execute(keys, Clock::Release, touch) {
             Ok(_) | Err(Error::TableDropped { .. }) => Ok(()),
             Err(error) => Err(error),
         }
     }
 
     /// [`release`](Self::release) where another error is already on its way or nobody listens.
-    pub(crate) fn release_or_count(&self, keys: &[u64]) {
-        if self.release(keys).is_err() {
+    pub(crate) fn release_or_count(&self, keys: &[u64], entered: &Entered<'_>) {
+        if self.release(keys, entered).is_err() {
             self.count_wait(|counters| counters.release_failures.add(1));
         }
     }
@@ -203,9 +224,16 @@ impl Table {
     }
 
     /// After a batch with [`Clock::Release`] failed halfway: gives back the counts of the rest.
-    pub(crate) fn release_unreached(&self, keys: &[u64], reached: &Reached) {
-        self.release_or_count(&places_keys(keys, |place| !reached.contains(place)));
+    pub(crate) fn release_unreached(&self, keys: &[u64], reached: &Reached, entered: &Entered<'_>) {
+        self.release_or_count(&places_keys(keys, |place| !reached.contains(place)), entered);
     }
+}
+
+/// What came of an attempt to acquire.
+enum Attempt<'a> {
+    Acquired(Entered<'a>),
+    /// This row is blocked.
+    Blocked(u64),
 }
 
 fn places_keys(keys: &[u64], chosen: impl Fn(usize) -> bool) -> Vec<u64> {

@@ -78,7 +78,7 @@ impl TableCounters {
 
 impl TableCounters {
     pub(crate) fn staleness(&self) -> StalenessHistogram {
-        self.seen.snapshot(|| self.get_rows.get())
+        self.seen.snapshot()
     }
 }
 

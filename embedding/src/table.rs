@@ -357,15 +357,15 @@ impl Table {
         let (decisions, refused) = (None, Vec::new());
         let mut get =
             GetRows { layout, keys, rows, destinations, reached, seen, gated, decisions, refused };
-        self.acquire(&mut get)?;
+        let entered = self.acquire(&mut get)?;
         let (seen, refused) = (get.seen, get.refused);
         let counters = &self.shared.counters;
-        counters.seen.add(&seen);
+        counters.seen.add(&seen, unique.len());
         counters.not_admitted_rows.add(refused.len() as u64);
         counters.gets.add(1);
         counters.get_rows.add(unique.len() as u64);
         let part = (!refused.is_empty()).then(|| HeldPart::without(unique.keys(), &refused));
-        Ok(Lease::new(self.clone(), unique, part))
+        Ok(Lease::new(self.clone(), unique, part, &entered))
     }
 
     /// Reads rows for evaluation: `rows` holds keys * dim values and gets one row per key. Touches no
@@ -451,20 +451,6 @@ impl Table {
         let sums = self.summed(&unique, gradients);
         let mut apply = self.prepare_apply(unique.keys(), sums, self.shared.gate.is_none())?;
         self.execute_update(unique.keys(), Clock::Keep, &mut apply)
-    }
-
-    /// Deletes rows and returns how many there were. A later Get starts from the initial values again.
-    /// Leases on the rows lose their counts, and while a row stays deleted their gradients are dropped. Where
-    /// it is made anew before such a lease ends, the two are not told apart: the old lease's gradient
-    /// goes to the new row, and its count comes off the new row's clock. End leases before deleting.
-    ///
-    /// # Errors
-    /// A failure of the store, after which some of the rows are gone.
-    pub fn delete(&self, keys: &[u64]) -> Result<u64> {
-        let deleted = self.bank.store.delete(self.shared.id, UniqueKeys::new(keys).keys());
-        let deleted = deleted.map_err(|error| self.in_terms_of_the_table(error))?;
-        self.shared.counters.deleted_rows.add(deleted);
-        Ok(deleted)
     }
 
     /// For each key whether the table has its row. Touches no clock.

@@ -253,3 +253,217 @@ fn a_get_that_had_to_wait_is_counted_once_as_it_came_through() {
     assert_eq!(table.stats().waits, 1);
     assert_eq!(table.stats().staleness.buckets().collect::<Vec<_>>(), [(0, 4)]);
 }
+
+/// The counts of a deleted row are gone, so the lease that held them has nothing to give back, whatever becomes of it:
+/// the row that was made anew is somebody else's.
+#[test]
+fn a_lease_on_a_deleted_row_does_not_take_the_count_of_the_row_made_anew() {
+    type End = fn(Lease, &Table);
+    let ends: [(End, f32); 6] = [
+        (|lease, _| drop(lease), 0.0),
+        (|lease, _| lease.release().unwrap(), 0.0),
+        (|lease, _| lease.apply(&[-4.0, -4.0]).unwrap(), 0.0),
+        (|lease, _| lease.apply_distinct(&[-4.0, -4.0]).unwrap(), 0.0),
+        (|lease, _| lease.put(&[9.0, 9.0]).unwrap(), 9.0),
+        (
+            |lease, table| {
+                mem::forget(lease);
+                let deadline = Instant::now() + LONG;
+                while table.stats().leases_expired == 0 {
+                    assert!(Instant::now() < deadline);
+                    get(table, &[99]).release().unwrap();
+                }
+            },
+            0.0,
+        ),
+    ];
+    for (number, (end, value)) in ends.into_iter().enumerate() {
+        for on_disk in [false, true] {
+            let lease_timeout = (number == 5).then_some(Duration::from_millis(50));
+            let wait_timeout = Duration::from_millis(5);
+            let test =
+                new_bank_with(BankOptions { lease_timeout, wait_timeout, ..small_options() });
+            let table = table(&test.bank, config().staleness_bound(Some(0)));
+            let old = get(&table, &[5, 6]);
+            if on_disk {
+                push_to_disk(&test.bank);
+            }
+            assert_eq!(table.delete(&[5, 7]).unwrap(), 1);
+            assert_eq!(table.outstanding_leases()[0].keys, 1);
+            let new = get(&table, &[5]);
+            end(old, &table);
+            assert_eq!(table.outstanding(6).unwrap(), Some(0), "{number}: of its other row");
+            if new.is_expired() {
+                // A slow machine.
+                continue;
+            }
+            assert_eq!(table.outstanding(5).unwrap(), Some(1), "{number}: that of the new lease");
+            let refused = table.get(&[5], &mut [0.0]).unwrap_err();
+            assert!(matches!(refused, Error::StalenessTimeout { outstanding: 1, .. }), "{refused}");
+            assert_eq!(rows_of(&table, &[5]), [value], "{number}");
+            new.release().unwrap();
+            assert_eq!(table.outstanding(5).unwrap(), Some(0));
+        }
+    }
+}
+
+/// Rows come and go under leases that are answered, given back, forgotten and expire: while a row is not deleted, who
+/// has its only lease finds its clock at 1.
+#[test]
+fn deletions_leave_the_clocks_of_others_alone() {
+    const KEYS: u64 = 4;
+    let test =
+        new_bank_with(BankOptions { lease_timeout: Some(Duration::from_millis(2)), ..forgetful() });
+    let table = table(&test.bank, config().staleness_bound(Some(0)));
+    let deletions: Vec<AtomicU64> = (0..KEYS).map(|_| AtomicU64::new(0)).collect();
+    let (running, checked) = (AtomicU64::new(3), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        for thread in 0..3_u64 {
+            let (table, deletions, running, checked) = (&table, &deletions, &running, &checked);
+            scope.spawn(move || {
+                for round in 0..1500_u64 {
+                    let key = (round * 7 + thread) % KEYS;
+                    let begun = |key: u64| deletions[key as usize].load(Ordering::SeqCst);
+                    let before = begun(key);
+                    let lease = get(table, &[key, 100 + thread]);
+                    let outstanding = table.outstanding(key).unwrap();
+                    // Neither a deletion since, nor one under way, nor a late thread.
+                    let undisturbed = before % 2 == 0 && begun(key) == before;
+                    if undisturbed && !lease.is_expired() {
+                        assert_eq!(outstanding, Some(1), "thread {thread}, round {round}");
+                        checked.fetch_add(1, Ordering::Relaxed);
+                    }
+                    match (round + thread) % 5 {
+                        0 if round % 50 == 0 => mem::forget(lease),
+                        1 => match lease.apply(&[-1.0, -1.0]) {
+                            Ok(()) | Err(Error::LeaseExpired { .. }) => {}
+                            Err(other) => panic!("{other}"),
+                        },
+                        _ => drop(lease),
+                    }
+                }
+                running.fetch_sub(1, Ordering::SeqCst);
+            });
+        }
+        let mut key = 0;
+        while running.load(Ordering::SeqCst) > 0 {
+            deletions[key].fetch_add(1, Ordering::SeqCst);
+            table.delete(&[key as u64]).unwrap();
+            deletions[key].fetch_add(1, Ordering::SeqCst);
+            key = (key + 1) % KEYS as usize;
+            std::thread::yield_now();
+        }
+    });
+    assert!(checked.load(Ordering::Relaxed) > 0);
+    let deadline = Instant::now() + LONG;
+    while !table.outstanding_leases().is_empty() {
+        assert!(Instant::now() < deadline);
+        get(&table, &[99]).release().unwrap();
+    }
+    for key in (0..KEYS).chain(100..103) {
+        assert_eq!(table.outstanding(key).unwrap().unwrap_or(0), 0, "{key}");
+    }
+}
+
+/// As long a timeout as there is: nothing expires, and nobody who waits looks for it over and over.
+#[test]
+fn a_timeout_without_end_is_one() {
+    for lease_timeout in [
+        Duration::MAX,
+        Duration::from_secs(i64::MAX as u64),
+        Duration::from_secs(u64::from(u32::MAX)),
+    ] {
+        let wait_timeout = Duration::from_millis(200);
+        let options =
+            BankOptions { lease_timeout: Some(lease_timeout), wait_timeout, ..small_options() };
+        let test = new_bank_with(options);
+        let table = table(&test.bank, config().staleness_bound(Some(0)));
+        let lease = get(&table, &[1]);
+        let before = cpu_ticks();
+        assert!(table.get(&[1], &mut [0.0]).is_err());
+        // Of 20 in 200 ms.
+        assert!(cpu_ticks() - before < 10);
+        assert!(!lease.is_expired());
+        lease.apply(&[-1.0]).unwrap();
+    }
+}
+
+/// The processor time of this thread, in hundredths of a second.
+fn cpu_ticks() -> u64 {
+    let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
+    let after_name = stat.rsplit(')').next().unwrap();
+    after_name.split_whitespace().skip(11).take(2).map(|ticks| ticks.parse::<u64>().unwrap()).sum()
+}
+
+/// The numbers that Prometheus takes for counters never fall, whoever counts and whatever is dropped meanwhile.
+#[test]
+fn the_histogram_never_falls_while_it_is_read() {
+    let test = new_bank();
+    let keys: Vec<u64> = (0..64).collect();
+    let table = table(&test.bank, config());
+    let hold = get(&table, &keys);
+    let done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    drop(get(&table, &keys));
+                }
+            });
+        }
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                drop(get(&test.bank.table("short-lived", config()).unwrap(), &keys));
+                test.bank.drop_table("short-lived").unwrap();
+            }
+        });
+        let mut last = std::collections::BTreeMap::new();
+        let until = Instant::now() + Duration::from_secs(1);
+        while Instant::now() < until {
+            let now: std::collections::BTreeMap<_, _> =
+                test.bank.stats().staleness.buckets().collect();
+            let fell = last.iter().find(|&(staleness, rows)| now.get(staleness) < Some(rows));
+            if let Some((staleness, rows)) = fell {
+                done.store(true, Ordering::Relaxed);
+                panic!("rows at {staleness} fell from {rows} to {:?}", now.get(staleness));
+            }
+            last = now;
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    drop(hold);
+}
+
+/// One row of a lease can't be read any more: the others get their counts back all the same.
+#[test]
+fn a_row_that_can_not_be_read_keeps_no_other_blocked() {
+    const DIM: usize = 16;
+    for expires in [false, true] {
+        let lease_timeout = expires.then_some(Duration::from_millis(10));
+        let test = new_bank_with(BankOptions { lease_timeout, ..small_options() });
+        let table = table(&test.bank, TableConfig::new(DIM as u32).staleness_bound(Some(0)));
+        let keys: Vec<u64> = (0..50).collect();
+        let row = |key: u64| vec![1000.5 + key as f32; DIM];
+        table.put(&keys, &keys.iter().flat_map(|&key| row(key)).collect::<Vec<_>>()).unwrap();
+        let lease = table.get(&keys, &mut [0.0; 50 * DIM]).unwrap();
+        push_to_disk(&test.bank);
+        let damaged = 17;
+        let written: Vec<u8> = row(damaged).iter().flat_map(|value| value.to_le_bytes()).collect();
+        assert!(common::damage_files_with(test.dir.path(), &written) > 0);
+        if expires {
+            mem::forget(lease);
+            let deadline = Instant::now() + LONG;
+            while table.stats().leases_expired == 0 {
+                assert!(Instant::now() < deadline);
+                table.get(&[99], &mut [0.0; DIM]).unwrap().release().unwrap();
+            }
+        } else {
+            assert!(lease.release().is_err());
+        }
+        for &key in keys.iter().filter(|&&key| key != damaged) {
+            assert_eq!(table.outstanding(key).unwrap(), Some(0), "{key}");
+        }
+        assert!(table.outstanding(damaged).is_err());
+        assert_eq!(table.stats().release_failures, u64::from(expires));
+    }
+}

@@ -597,8 +597,8 @@ enum embank_status embank_table_apply_gradients(const struct embank_table *table
                                                 const float *gradients,
                                                 size_t gradients_len);
 
-// Deletes rows. `deleted`, how many there were, may be NULL. End leases on them first: one that is still out is not
-// told from a lease on a row that is made anew.
+// Deletes rows. `deleted`, how many there were, may be NULL. Leases on them lose their counts and their gradients for
+// them, also where a row is made anew.
 enum embank_status embank_table_delete(const struct embank_table *table,
                                        const uint64_t *keys,
                                        size_t key_count,

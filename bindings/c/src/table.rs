@@ -232,8 +232,8 @@ pub unsafe extern "C" fn embank_table_apply_gradients(
     })
 }
 
-/// Deletes rows. `deleted`, how many there were, may be NULL. End leases on them first: one that is still out is not
-/// told from a lease on a row that is made anew.
+/// Deletes rows. `deleted`, how many there were, may be NULL. Leases on them lose their counts and their gradients for
+/// them, also where a row is made anew.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_table_delete(
     table: *const embank_table,

@@ -62,3 +62,25 @@ pub(crate) fn push_to_disk(bank: &Bank) {
         filler.put(&keys, &rows).unwrap();
     }
 }
+
+/// Changes a byte of every place in files below `dir` that reads so; returns how many there were.
+pub(crate) fn damage_files_with(dir: &std::path::Path, bytes: &[u8]) -> usize {
+    use std::os::unix::fs::FileExt;
+
+    let mut found = 0;
+    for entry in std::fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            found += damage_files_with(&path, bytes);
+            continue;
+        }
+        let content = std::fs::read(&path).unwrap();
+        let places = content.windows(bytes.len()).enumerate();
+        for (place, _) in places.filter(|(_, window)| *window == bytes) {
+            let file = std::fs::File::options().write(true).open(&path).unwrap();
+            file.write_all_at(&[!bytes[0]], place as u64).unwrap();
+            found += 1;
+        }
+    }
+    found
+}

@@ -1,0 +1,50 @@
+//! Keeps clocks still while rows that have leases on them are deleted.
+//!
+//! Every call that moves clocks for a lease, up or down, is in the turnstile meanwhile, with the lease's registration
+//! or its answer. Who deletes such rows shuts it: what is under way comes to its end first, so every count belongs to a
+//! lease of the registry, and nobody gets the row anew before the deletion is over.
+//!
+//! It is in lanes, so that threads hardly share one: to enter costs an uncontended lock. Nobody is in it while waiting
+//! for a staleness bound, or for another turnstile.
+
+use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+const LANES: usize = 16;
+
+#[derive(Debug)]
+pub(crate) struct Turnstile {
+    lanes: Box<[Lane]>,
+}
+
+/// Alone on its cache lines.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Lane(RwLock<()>);
+
+/// Clocks may be moved for leases.
+#[must_use]
+pub(crate) struct Entered<'a> {
+    _lane: RwLockReadGuard<'a, ()>,
+}
+
+/// Nobody moves a clock for a lease.
+#[must_use]
+pub(crate) struct Shut<'a> {
+    _lanes: Vec<RwLockWriteGuard<'a, ()>>,
+}
+
+impl Turnstile {
+    pub(crate) fn new() -> Self {
+        Self { lanes: (0..LANES).map(|_| Lane::default()).collect() }
+    }
+
+    /// Threads with different numbers get out of each other's way. A thread must not enter twice.
+    pub(crate) fn enter(&self, thread: usize) -> Entered<'_> {
+        Entered { _lane: self.lanes[thread % LANES].0.read() }
+    }
+
+    pub(crate) fn shut(&self) -> Shut<'_> {
+        // All in one order, so two who shut it don't wait for each other.
+        Shut { _lanes: self.lanes.iter().map(|lane| lane.0.write()).collect() }
+    }
+}
