@@ -98,7 +98,33 @@ typedef enum embank_status {
 typedef enum embank_dtype {
   // IEEE 754 single precision.
   EMBANK_DTYPE_F32 = 0,
+  // IEEE 754 half precision: 11 bits; magnitudes above 65,504 become infinite.
+  EMBANK_DTYPE_F16 = 1,
+  // The upper half of an F32: 8 bits, and its range.
+  EMBANK_DTYPE_BF16 = 2,
+  // Whole numbers from -127 to 127 times a scale of the row, an F32.
+  EMBANK_DTYPE_INT8 = 3,
 } embank_dtype;
+
+// How updates are rounded to a dtype below F32. Initial values and puts always round to the nearest.
+typedef enum embank_rounding {
+  // Stochastically for INT8, else to the nearest.
+  EMBANK_ROUNDING_BY_DTYPE = 0,
+  // To the nearest, ties to even. What is below half a step is lost.
+  EMBANK_ROUNDING_NEAREST = 1,
+  // Up or down by chance, right on average; reproducible. 4 bytes a row.
+  EMBANK_ROUNDING_STOCHASTIC = 2,
+} embank_rounding;
+
+// Which keys a get gives a row. Of the others it returns the initial values, and drops their gradients.
+typedef enum embank_admission {
+  // Every key, with its first get.
+  EMBANK_ADMISSION_ALWAYS = 0,
+  // A key with its admission_gets-th get, counted exactly.
+  EMBANK_ADMISSION_AFTER_GETS = 1,
+  // Each get of a key without a row gives it one with admission_probability.
+  EMBANK_ADMISSION_PROBABILITY = 2,
+} embank_admission;
 
 // What applies gradients. docs/optimizers.md has the formulas.
 typedef enum embank_optimizer_kind {
@@ -263,9 +289,9 @@ typedef struct embank_initializer {
   uint64_t fan_out;
 } embank_initializer;
 
-// The settings of a table. Call embank_table_settings_init, set the dim, then change what you like. dim, dtype,
-// initializer, seed, tracking and what lies beside a row for the optimizer are the table's for good; a table that
-// exists is only given out if they are the same. The others hold from the latest call on.
+// The settings of a table. Call embank_table_settings_init, set the dim, then change what you like. dim, dtypes,
+// rounding, initializer, seed, tracking, admission and what lies beside a row for the optimizer are the table's for
+// good; a table that exists is only given out if they are the same. The others hold from the latest call on.
 typedef struct embank_table_settings {
   // Set by embank_table_settings_init.
   size_t size;
@@ -280,14 +306,22 @@ typedef struct embank_table_settings {
   uint32_t dtype;
   // One of embank_tracking; 8 bytes a row. EMBANK_TRACKING_NONE.
   uint32_t tracking;
-  // Zero.
-  uint32_t reserved;
+  // How the optimizer's vectors are stored: one of embank_dtype but INT8. EMBANK_DTYPE_F32.
+  uint32_t state_dtype;
   // The longest gradient of a row: one whose L2 norm is above it is scaled down to it. 0: as they come. 0.
   double clip_row_norm;
   // What applies gradients. None.
   struct embank_optimizer optimizer;
   // How new rows are filled. Uniformly between -0.05 and 0.05.
   struct embank_initializer initializer;
+  // How updates are rounded: one of embank_rounding. EMBANK_ROUNDING_BY_DTYPE.
+  uint32_t rounding;
+  // Which keys a get gives a row: one of embank_admission. EMBANK_ADMISSION_ALWAYS.
+  uint32_t admission;
+  // Of EMBANK_ADMISSION_AFTER_GETS: 1 or more. 0.
+  uint32_t admission_gets;
+  // Of EMBANK_ADMISSION_PROBABILITY: above 0, at most 1. 0.
+  float admission_probability;
 } embank_table_settings;
 
 // What a bank has done since it was opened. docs/python.md and docs/staleness.md say more of each.
@@ -402,6 +436,8 @@ typedef struct embank_table_stats {
   uint64_t release_failures;
   // Leases that grew too old.
   uint64_t leases_expired;
+  // Rows that gets did not make because of the table's admission.
+  uint64_t not_admitted_rows;
 } embank_table_stats;
 
 #ifdef __cplusplus

@@ -27,9 +27,11 @@
 #![expect(non_camel_case_types, reason = "types have the names that C sees")]
 #![expect(unreachable_pub, reason = "C reaches them; cbindgen takes what is `pub`")]
 
+mod admission;
 mod bank;
 mod bytes;
 mod checkpoints;
+mod dtype;
 mod handle;
 mod initializer;
 mod lease;

@@ -1,20 +1,14 @@
 //! The settings of a table.
 
 use bytemuck::{Pod, Zeroable};
-use embank::{Dtype, TableConfig, Tracking};
+use embank::{TableConfig, Tracking};
 
+use crate::admission;
+use crate::dtype::{embank_dtype, embank_rounding};
 use crate::initializer::embank_initializer;
 use crate::optimizer::embank_optimizer;
 use crate::sized::{self, Growing};
 use crate::status::{Failure, call, embank_status};
-
-/// How a table's values are stored. Rows go in and out as float, whatever they are stored as.
-#[repr(C)]
-#[derive(Debug, Clone, Copy)]
-pub enum embank_dtype {
-    /// IEEE 754 single precision.
-    F32 = 0,
-}
 
 /// Whether rows tell when they were used last, and how often.
 #[repr(C)]
@@ -28,9 +22,9 @@ pub enum embank_tracking {
     SetTime = 2,
 }
 
-/// The settings of a table. Call embank_table_settings_init, set the dim, then change what you like. dim, dtype,
-/// initializer, seed, tracking and what lies beside a row for the optimizer are the table's for good; a table that
-/// exists is only given out if they are the same. The others hold from the latest call on.
+/// The settings of a table. Call embank_table_settings_init, set the dim, then change what you like. dim, dtypes,
+/// rounding, initializer, seed, tracking, admission and what lies beside a row for the optimizer are the table's for
+/// good; a table that exists is only given out if they are the same. The others hold from the latest call on.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 pub struct embank_table_settings {
@@ -47,14 +41,22 @@ pub struct embank_table_settings {
     pub dtype: u32,
     /// One of embank_tracking; 8 bytes a row. EMBANK_TRACKING_NONE.
     pub tracking: u32,
-    /// Zero.
-    pub reserved: u32,
+    /// How the optimizer's vectors are stored: one of embank_dtype but INT8. EMBANK_DTYPE_F32.
+    pub state_dtype: u32,
     /// The longest gradient of a row: one whose L2 norm is above it is scaled down to it. 0: as they come. 0.
     pub clip_row_norm: f64,
     /// What applies gradients. None.
     pub optimizer: embank_optimizer,
     /// How new rows are filled. Uniformly between -0.05 and 0.05.
     pub initializer: embank_initializer,
+    /// How updates are rounded: one of embank_rounding. EMBANK_ROUNDING_BY_DTYPE.
+    pub rounding: u32,
+    /// Which keys a get gives a row: one of embank_admission. EMBANK_ADMISSION_ALWAYS.
+    pub admission: u32,
+    /// Of EMBANK_ADMISSION_AFTER_GETS: 1 or more. 0.
+    pub admission_gets: u32,
+    /// Of EMBANK_ADMISSION_PROBABILITY: above 0, at most 1. 0.
+    pub admission_probability: f32,
 }
 
 impl Growing for embank_table_settings {
@@ -70,30 +72,32 @@ impl Growing for embank_table_settings {
 
 impl embank_table_settings {
     pub(crate) fn from_rust(config: &TableConfig) -> Result<Self, Failure> {
+        let (admission, admission_gets, admission_probability) =
+            admission::from_rust(config.admission)?;
         Ok(Self {
             size: size_of::<Self>(),
             seed: config.seed,
             staleness_bound: bound_from_rust(config.staleness_bound),
             dim: config.dim,
-            dtype: match config.dtype {
-                Dtype::F32 => embank_dtype::F32 as u32,
-                other => return Err(beyond_this_header("dtype", &other)),
-            },
+            dtype: embank_dtype::from_rust("dtype", config.dtype)?,
             tracking: match config.tracking {
                 Tracking::None => embank_tracking::None as u32,
                 Tracking::Minutes => embank_tracking::Minutes as u32,
                 Tracking::SetTime => embank_tracking::SetTime as u32,
                 other => return Err(beyond_this_header("tracking", &other)),
             },
-            reserved: 0,
+            state_dtype: embank_dtype::from_rust("state dtype", config.state_dtype)?,
             clip_row_norm: config.clip_row_norm.map_or(0.0, f64::from),
             optimizer: embank_optimizer::from_rust(config.optimizer)?,
             initializer: embank_initializer::from_rust(&config.initializer)?,
+            rounding: embank_rounding::from_rust(config.rounding)?,
+            admission,
+            admission_gets,
+            admission_probability,
         })
     }
 
     pub(crate) fn to_rust(self) -> Result<TableConfig, Failure> {
-        const F32: u32 = embank_dtype::F32 as u32;
         const NONE: u32 = embank_tracking::None as u32;
         const MINUTES: u32 = embank_tracking::Minutes as u32;
         const SET_TIME: u32 = embank_tracking::SetTime as u32;
@@ -101,18 +105,18 @@ impl embank_table_settings {
             .optimizer(self.optimizer.to_rust()?)
             .initializer(self.initializer.to_rust()?)
             .seed(self.seed)
+            .dtype(embank_dtype::to_rust(self.dtype)?)
+            .state_dtype(embank_dtype::to_rust(self.state_dtype)?)
+            .rounding(embank_rounding::to_rust(self.rounding)?)
             .staleness_bound(bound_to_rust(self.staleness_bound)?);
-        config.dtype = match self.dtype {
-            F32 => Dtype::F32,
-            other => return Err(no_such_number("embank_dtype", other)),
-        };
+        config.admission =
+            admission::to_rust(self.admission, self.admission_gets, self.admission_probability)?;
         config.tracking = match self.tracking {
             NONE => Tracking::None,
             MINUTES => Tracking::Minutes,
             SET_TIME => Tracking::SetTime,
             other => return Err(no_such_number("embank_tracking", other)),
         };
-        check_zeros("embank_table_settings", &[self.reserved.into()])?;
         config.clip_row_norm = (self.clip_row_norm != 0.0).then_some(self.clip_row_norm as f32);
         Ok(config)
     }
@@ -169,7 +173,7 @@ pub unsafe extern "C" fn embank_table_settings_init(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use embank::{Initializer, Optimizer};
+    use embank::{Admission, Dtype, Initializer, Optimizer, Rounding};
 
     #[test]
     fn the_defaults_are_those_of_the_library() {
@@ -179,29 +183,63 @@ mod tests {
         assert_eq!(settings.to_rust().unwrap(), TableConfig::new(3));
     }
 
+    fn assert_comes_back(config: &TableConfig) {
+        let settings = embank_table_settings::from_rust(config).unwrap();
+        assert_eq!(&settings.to_rust().unwrap(), config);
+    }
+
     #[test]
     fn settings_come_back_as_they_went() {
         let tracked = [Tracking::None, Tracking::Minutes, Tracking::SetTime];
         for (bound, tracking) in [None, Some(0), Some(u32::MAX)].into_iter().zip(tracked) {
-            let mut config = TableConfig::new(7)
+            let config = TableConfig::new(7)
                 .optimizer(Optimizer::adam(0.1))
                 .initializer(Initializer::Constant(2.0))
                 .seed(u64::MAX)
                 .tracking(tracking)
+                .clip_row_norm(Some(0.5))
                 .staleness_bound(bound);
-            config.clip_row_norm = Some(0.5);
-            let settings = embank_table_settings::from_rust(&config).unwrap();
-            assert_eq!(settings.to_rust().unwrap(), config);
+            assert_comes_back(&config);
+        }
+        for dtype in [Dtype::F32, Dtype::F16, Dtype::Bf16, Dtype::Int8] {
+            for state_dtype in [Dtype::F32, Dtype::F16, Dtype::Bf16] {
+                for rounding in [None, Some(Rounding::Nearest), Some(Rounding::Stochastic)] {
+                    let config = TableConfig::new(7).dtype(dtype).state_dtype(state_dtype);
+                    assert_comes_back(&config.rounding(rounding));
+                }
+            }
+        }
+        for admission in [Admission::AfterGets(u32::MAX), Admission::Probability(0.25)] {
+            assert_comes_back(&TableConfig::new(7).admission(admission));
         }
     }
 
     #[test]
+    fn a_program_with_the_first_header_has_what_came_later_at_its_default() {
+        let first = size_of::<embank_table_settings>() - 16;
+        assert_eq!(first, embank_table_settings::SIZE_MIN);
+        let mut memory = [u64::MAX; size_of::<embank_table_settings>() / 8];
+        let settings = memory.as_mut_ptr().cast::<embank_table_settings>();
+        // SAFETY: fewer bytes than the memory has, aligned as its words are.
+        unsafe { sized::write(settings, first, &embank_table_settings::defaults()) }.unwrap();
+        // SAFETY: the first field says how many bytes there are.
+        let read = unsafe { sized::read(settings) }.unwrap();
+        let expected = TableConfig::new(3);
+        assert_eq!(embank_table_settings { dim: 3, ..read }.to_rust().unwrap(), expected);
+        assert_eq!(memory[first / 8..], [u64::MAX; 2]);
+    }
+
+    #[test]
     fn numbers_without_a_meaning_are_refused() {
-        let mut bad = [embank_table_settings::defaults(); 4];
+        let mut bad = [embank_table_settings::defaults(); 8];
         bad[0].dtype = 99;
         bad[1].staleness_bound = 1 << 32;
         bad[2].tracking = 99;
-        bad[3].reserved = 1;
+        bad[3].state_dtype = 99;
+        bad[4].rounding = 99;
+        bad[5].admission = 99;
+        bad[6].admission_gets = 1;
+        bad[7].admission_probability = f32::NAN;
         for settings in bad {
             assert_eq!(settings.to_rust().unwrap_err().status, embank_status::InvalidArgument);
         }

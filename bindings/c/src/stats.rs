@@ -135,6 +135,8 @@ pub struct embank_table_stats {
     pub release_failures: u64,
     /// Leases that grew too old.
     pub leases_expired: u64,
+    /// Rows that gets did not make because of the table's admission.
+    pub not_admitted_rows: u64,
 }
 
 impl Growing for embank_table_stats {
@@ -232,6 +234,7 @@ pub unsafe extern "C" fn embank_table_get_stats(
             timeouts: now.timeouts,
             release_failures: now.release_failures,
             leases_expired: now.leases_expired,
+            not_admitted_rows: now.not_admitted_rows,
         };
         sized::write(stats, size, &found)
     })

@@ -4,11 +4,13 @@ use std::path::Path;
 use std::{env, fs};
 
 /// In the order in which the header tells of them.
-const SOURCES: [&str; 12] = [
+const SOURCES: [&str; 14] = [
     "status.rs",
     "options.rs",
     "optimizer.rs",
     "initializer.rs",
+    "dtype.rs",
+    "admission.rs",
     "settings.rs",
     "bank.rs",
     "table.rs",

@@ -439,6 +439,92 @@ static void handles_after_failures(void) {
 #undef NO_HANDLE
 }
 
+/* What a table is, is told as it was set, and setting it again changes nothing. */
+static void dtypes_and_admission(void) {
+    embank_bank *bank = open_bank("dtypes");
+    const uint32_t dtypes[4] = {EMBANK_DTYPE_F32, EMBANK_DTYPE_F16, EMBANK_DTYPE_BF16, EMBANK_DTYPE_INT8};
+    const float steps[4] = {0.0f, 0.0005f, 0.004f, 0.005f};
+    const uint64_t key = 1;
+    const float row[2] = {1.0f, 1.0f / 3.0f}, ones[2] = {1.0f, 1.0f}, longest[2] = {30.0f, 40.0f};
+    float rows[2];
+    embank_table *table, *again;
+    for (int i = 0; i < 4; i++) {
+        embank_table_settings settings = settings_of(2), told;
+        char name[2] = {(char)('a' + i), 0};
+        settings.dtype = dtypes[i];
+        settings.state_dtype = EMBANK_DTYPE_BF16;
+        settings.rounding = EMBANK_ROUNDING_NEAREST;
+        settings.optimizer = embank_adagrad(0.5);
+        settings.clip_row_norm = 1.0;
+        settings.seed = 7;
+        settings.tracking = EMBANK_TRACKING_SET_TIME;
+        settings.staleness_bound = 3;
+        GOOD(embank_bank_table(bank, name, &settings, &table));
+        GOOD(embank_table_get_settings(table, &told, sizeof told));
+        CHECK(memcmp(&settings, &told, sizeof told) == 0);
+        GOOD(embank_bank_table(bank, name, &told, &again));
+        embank_table_free(again);
+        GOOD(embank_table_put(table, &key, 1, row, 2));
+        GOOD(embank_table_peek(table, &key, 1, rows, 2, EMBANK_MISSING_ERROR, NULL));
+        CHECK(fabsf(rows[0] - row[0]) <= steps[i] && fabsf(rows[1] - row[1]) <= steps[i]);
+        CHECK(i == 0 || rows[1] != row[1]);
+        GOOD(embank_table_apply_gradients(table, &key, 1, ones, 2));
+        told.dtype = dtypes[(i + 1) % 4];
+        BAD(EMBANK_STATUS_TABLE_MISMATCH, "dtype", embank_bank_table(bank, name, &told, &again));
+        told = settings;
+        told.state_dtype = EMBANK_DTYPE_F16;
+        BAD(EMBANK_STATUS_TABLE_MISMATCH, "state dtype", embank_bank_table(bank, name, &told, &again));
+        embank_table_free(table);
+    }
+
+    /* Settings that are told and set again keep gradients short. */
+    embank_table_settings settings = settings_of(2);
+    settings.clip_row_norm = 1.0;
+    GOOD(embank_bank_table(bank, "clipped", &settings, &table));
+    GOOD(embank_table_get_settings(table, &settings, sizeof settings));
+    GOOD(embank_bank_table(bank, "clipped", &settings, &again));
+    GOOD(embank_table_apply_gradients(table, &key, 1, longest, 2));
+    GOOD(embank_table_peek(table, &key, 1, rows, 2, EMBANK_MISSING_ERROR, NULL));
+    CHECK(fabsf(rows[0] - 0.7f) < 1e-6f && fabsf(rows[1] - 0.6f) < 1e-6f);
+    embank_table_free(again);
+    embank_table_free(table);
+
+    /* The second get makes the row. */
+    embank_table_stats stats;
+    embank_lease *lease;
+    uint8_t present;
+    settings = settings_of(2);
+    settings.admission = EMBANK_ADMISSION_AFTER_GETS;
+    settings.admission_gets = 2;
+    GOOD(embank_bank_table(bank, "admitting", &settings, &table));
+    for (uint8_t gets = 0; gets < 2; gets++) {
+        GOOD(embank_table_get(table, &key, 1, rows, 2, &lease));
+        GOOD(embank_lease_apply(lease, ones, 2));
+        embank_lease_free(lease);
+        GOOD(embank_table_contains(table, &key, 1, &present));
+        CHECK(present == gets);
+    }
+    GOOD(embank_table_get_stats(table, &stats, sizeof stats));
+    CHECK(stats.not_admitted_rows == 1);
+    GOOD(embank_table_get_settings(table, &settings, sizeof settings));
+    CHECK(settings.admission == EMBANK_ADMISSION_AFTER_GETS && settings.admission_gets == 2);
+    embank_table_free(table);
+
+    settings = settings_of(2);
+    settings.state_dtype = EMBANK_DTYPE_INT8;
+    BAD(EMBANK_STATUS_INVALID_ARGUMENT, "state_dtype", embank_bank_table(bank, "bad", &settings, &again));
+    settings = settings_of(2);
+    settings.rounding = EMBANK_ROUNDING_STOCHASTIC;
+    BAD(EMBANK_STATUS_INVALID_ARGUMENT, "not rounded", embank_bank_table(bank, "bad", &settings, &again));
+    settings = settings_of(2);
+    settings.admission_gets = 2;
+    BAD(EMBANK_STATUS_INVALID_ARGUMENT, "admission_gets", embank_bank_table(bank, "bad", &settings, &again));
+    settings.admission_gets = 0;
+    settings.admission = EMBANK_ADMISSION_PROBABILITY;
+    BAD(EMBANK_STATUS_INVALID_ARGUMENT, "probability", embank_bank_table(bank, "bad", &settings, &again));
+    embank_bank_close(bank);
+}
+
 static void *get_in_another_thread(void *table) {
     const uint64_t key = 1;
     float row[2];
@@ -661,6 +747,7 @@ int main(int count, char **arguments) {
     bad_arguments();
     handles_after_failures();
     optimizers();
+    dtypes_and_admission();
     training_errors();
     disk_errors(arguments[2]);
     puts("all checks passed");

@@ -1,0 +1,51 @@
+//! Which keys a get gives a row.
+
+use embank::Admission;
+
+use crate::settings::{beyond_this_header, no_such_number};
+use crate::status::Failure;
+
+/// Which keys a get gives a row. Of the others it returns the initial values, and drops their gradients.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub enum embank_admission {
+    /// Every key, with its first get.
+    Always = 0,
+    /// A key with its admission_gets-th get, counted exactly.
+    AfterGets = 1,
+    /// Each get of a key without a row gives it one with admission_probability.
+    Probability = 2,
+}
+
+/// The kind and its two numbers, as the settings have them.
+pub(crate) fn from_rust(admission: Admission) -> Result<(u32, u32, f32), Failure> {
+    match admission {
+        Admission::Always => Ok((embank_admission::Always as u32, 0, 0.0)),
+        Admission::AfterGets(gets) => Ok((embank_admission::AfterGets as u32, gets, 0.0)),
+        Admission::Probability(chance) => Ok((embank_admission::Probability as u32, 0, chance)),
+        other => Err(beyond_this_header("admission", &other)),
+    }
+}
+
+pub(crate) fn to_rust(kind: u32, gets: u32, probability: f32) -> Result<Admission, Failure> {
+    const ALWAYS: u32 = embank_admission::Always as u32;
+    const AFTER_GETS: u32 = embank_admission::AfterGets as u32;
+    const PROBABILITY: u32 = embank_admission::Probability as u32;
+    let ignored = |what: &str| {
+        Err(Failure::invalid(format!(
+            "{what} is set, which the admission does not use; set the kind that does, or 0"
+        )))
+    };
+    if kind != AFTER_GETS && gets != 0 {
+        return ignored("admission_gets");
+    }
+    if kind != PROBABILITY && probability != 0.0 {
+        return ignored("admission_probability");
+    }
+    match kind {
+        ALWAYS => Ok(Admission::Always),
+        AFTER_GETS => Ok(Admission::AfterGets(gets)),
+        PROBABILITY => Ok(Admission::Probability(probability)),
+        other => Err(no_such_number("embank_admission", other)),
+    }
+}

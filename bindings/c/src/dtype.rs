@@ -1,0 +1,83 @@
+//! How values are stored, and how they are rounded to that.
+
+use embank::{Dtype, Rounding};
+
+use crate::settings::{beyond_this_header, no_such_number};
+use crate::status::Failure;
+
+/// How a table's values are stored. Rows go in and out as float, whatever they are stored as.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub enum embank_dtype {
+    /// IEEE 754 single precision.
+    F32 = 0,
+    /// IEEE 754 half precision: 11 bits; magnitudes above 65,504 become infinite.
+    F16 = 1,
+    /// The upper half of an F32: 8 bits, and its range.
+    Bf16 = 2,
+    /// Whole numbers from -127 to 127 times a scale of the row, an F32.
+    Int8 = 3,
+}
+
+impl embank_dtype {
+    pub(crate) fn from_rust(what: &str, dtype: Dtype) -> Result<u32, Failure> {
+        let dtype = match dtype {
+            Dtype::F32 => Self::F32,
+            Dtype::F16 => Self::F16,
+            Dtype::Bf16 => Self::Bf16,
+            Dtype::Int8 => Self::Int8,
+            other => return Err(beyond_this_header(what, &other)),
+        };
+        Ok(dtype as u32)
+    }
+
+    pub(crate) fn to_rust(number: u32) -> Result<Dtype, Failure> {
+        const F32: u32 = embank_dtype::F32 as u32;
+        const F16: u32 = embank_dtype::F16 as u32;
+        const BF16: u32 = embank_dtype::Bf16 as u32;
+        const INT8: u32 = embank_dtype::Int8 as u32;
+        match number {
+            F32 => Ok(Dtype::F32),
+            F16 => Ok(Dtype::F16),
+            BF16 => Ok(Dtype::Bf16),
+            INT8 => Ok(Dtype::Int8),
+            other => Err(no_such_number("embank_dtype", other)),
+        }
+    }
+}
+
+/// How updates are rounded to a dtype below F32. Initial values and puts always round to the nearest.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub enum embank_rounding {
+    /// Stochastically for INT8, else to the nearest.
+    ByDtype = 0,
+    /// To the nearest, ties to even. What is below half a step is lost.
+    Nearest = 1,
+    /// Up or down by chance, right on average; reproducible. 4 bytes a row.
+    Stochastic = 2,
+}
+
+impl embank_rounding {
+    pub(crate) fn from_rust(rounding: Option<Rounding>) -> Result<u32, Failure> {
+        let rounding = match rounding {
+            None => Self::ByDtype,
+            Some(Rounding::Nearest) => Self::Nearest,
+            Some(Rounding::Stochastic) => Self::Stochastic,
+            Some(other) => return Err(beyond_this_header("rounding", &other)),
+        };
+        Ok(rounding as u32)
+    }
+
+    pub(crate) fn to_rust(number: u32) -> Result<Option<Rounding>, Failure> {
+        const BY_DTYPE: u32 = embank_rounding::ByDtype as u32;
+        const NEAREST: u32 = embank_rounding::Nearest as u32;
+        const STOCHASTIC: u32 = embank_rounding::Stochastic as u32;
+        match number {
+            BY_DTYPE => Ok(None),
+            NEAREST => Ok(Some(Rounding::Nearest)),
+            STOCHASTIC => Ok(Some(Rounding::Stochastic)),
+            other => Err(no_such_number("embank_rounding", other)),
+        }
+    }
+}
