@@ -284,6 +284,10 @@ fn commit(
     format: FileFormat,
     with_keys: bool,
 ) -> Result<(Vec<PathBuf>, u64)> {
+    #[cfg_attr(
+        not(feature = "parquet"),
+        expect(clippy::infallible_destructuring_match, reason = "there is one kind without Parquet")
+    )]
     let writer = match writer {
         Writer::Tensors(writer) => writer,
         #[cfg(feature = "parquet")]
