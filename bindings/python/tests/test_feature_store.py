@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import embank
@@ -19,6 +20,7 @@ from torch_geometric.loader.utils import (  # noqa: E402
     filter_custom_store,
 )
 
+import embank.torch  # noqa: E402
 from embank.torch.geometric import FeatureStore  # noqa: E402
 
 WRITES = ("author", "writes", "paper")
@@ -115,6 +117,75 @@ def test_embeddings_are_trained_and_fetched(store: FeatureStore) -> None:
     assert table.stats()["gets"] == 1, "the fetches were peeks"
     with pytest.raises(KeyError, match="no attribute 'y'"):
         store.table("paper", "y")
+
+
+@pytest.mark.parametrize("number", [np.int64(2), torch.tensor(2), np.array(2)], ids=repr)
+def test_one_row_comes_without_a_dimension(store: FeatureStore, number: Any) -> None:
+    values = torch.randn(5, 3)
+    store["paper", "x", None] = values
+    assert torch.equal(store.get_tensor("paper", "x", number), values[2])
+    store["paper", "x", number] = torch.ones(3)
+    assert torch.equal(store.get_tensor("paper", "x", 2), torch.ones(3))
+
+
+def test_an_index_outside_writes_and_removes_nothing(store: FeatureStore) -> None:
+    """-1 wrote the row of key 2^64 - 1."""
+    store["paper", "x", None] = torch.zeros(4, 2)
+    for index in (-1, torch.tensor([0, -3])):
+        rows = torch.ones(2) if isinstance(index, int) else torch.ones(2, 2)
+        with pytest.raises(IndexError, match="4 rows; there is no row -"):
+            store["paper", "x", index] = rows
+        with pytest.raises(IndexError, match="there is no row -"):
+            store.remove_tensor("paper", "x", index)
+    for mask in (torch.ones(3, dtype=torch.bool), torch.ones(5, dtype=torch.bool)):
+        with pytest.raises(IndexError, match=r"mask must have shape \(4,\)"):
+            store.get_tensor("paper", "x", mask)
+        with pytest.raises(IndexError, match=r"mask must have shape \(4,\)"):
+            store["paper", "x", mask] = torch.ones(len(mask), 2)
+    assert (store["paper", "x", None] == 0).all()
+    assert not store.table("paper", "x").contains([-1]).any()
+
+
+def test_putting_all_replaces_all(store: FeatureStore) -> None:
+    """Rows behind those of the new tensor stayed, and the old size."""
+    store["paper", "x", None] = torch.zeros(5, 2)
+    store["paper", "x", None] = torch.ones(3, 2)
+    assert store.get_tensor_size("paper", "x") == (3, 2)
+    assert torch.equal(store["paper", "x", None], torch.ones(3, 2))
+    assert not store.table("paper", "x").contains([3, 4]).any()
+
+
+def test_stores_of_one_name_see_each_other(bank: embank.Bank) -> None:
+    one, two = FeatureStore(bank), FeatureStore(bank)
+    one["paper", "x", None] = torch.zeros(5, 2)
+    two["paper", "x", torch.tensor([1])] = torch.ones(1, 2)
+    for store in (one, two):
+        assert store.get_tensor_size("paper", "x") == (5, 2)
+        assert store["paper", "x", None][:, 0].tolist() == [0, 1, 0, 0, 0]
+    assert two.remove_tensor("paper", "x", None)
+    assert one.get_tensor("paper", "x", None) is None and one.get_all_tensor_attrs() == []
+    one["paper", "x", None] = torch.zeros(2, 7)
+    assert two.get_tensor_size("paper", "x") == (2, 7)
+
+
+def test_embeddings_without_an_optimizer_read_as_initial(store: FeatureStore) -> None:
+    store.add_embedding("paper", "z", 3, 2, initializer=embank.Constant(1.0))
+    assert (store["paper", "z", None] == 1.0).all()
+
+
+def test_a_run_with_embeddings_is_resumed(tmp_path: Path) -> None:
+    """The size was written anew, which is a change that nobody may make before `resume`."""
+    for run in range(2):
+        with embank.Bank(tmp_path / "own", memory_budget="16MiB") as bank:
+            module = FeatureStore(bank).add_embedding(
+                "paper", "z", 3, 2, optimizer=embank.SGD(lr=1.0), initializer=embank.Zeros()
+            )
+            values = embank.torch.resume(bank, model=module)
+            assert values == (None if run == 0 else {"step": 1})
+            if run == 1:
+                assert module(torch.tensor([1])).tolist() == [[-1.0, -1.0]]
+            module(torch.tensor([1])).sum().backward()
+            embank.torch.save(bank, model=module, step=1)
 
 
 def test_what_does_not_fit_is_named(store: FeatureStore) -> None:

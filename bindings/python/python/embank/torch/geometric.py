@@ -5,14 +5,15 @@ sampled nodes from it as they would from memory. Each tensor of a group and an a
 is the node's (or edge's) number. Reading peeks: no leases, no waiting, nothing made.
 
 The tables are named after group and attribute, and the shapes are in a table of their own, so a bank that is
-opened again has its features, as of its checkpoint.
+opened again has its features, as of its checkpoint. Nothing of it is kept here: two stores of a bank see what
+each other does.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from typing import TYPE_CHECKING, Any, Optional, Union
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 
 import numpy as np
 import torch
@@ -26,6 +27,8 @@ except ImportError as error:
         "embank.torch.geometric needs PyTorch Geometric, which is not installed here: "
         "pip install 'embank[geometric]'"
     ) from error
+
+from embank import MissingRow
 
 from .leaf import as_keys
 from .modules import Embedding
@@ -41,12 +44,22 @@ _BATCH_ROWS = 1 << 16
 _SIZE_DIGIT = 1 << 22
 
 
+class _Shape(NamedTuple):
+    """What is known of an attribute beside its rows."""
+
+    rows: int
+    dimensions: int
+    trained: bool
+    """Then a row that is not there is one that training has not reached: it reads as its initial value."""
+
+
 class FeatureStore(geometric.FeatureStore):  # type: ignore[misc, unused-ignore]
     """Features of nodes and edges, in tables of a bank.
 
     Tensors are float32, `(n, dim)` or `(n,)`; row i is key i of the table. An index may be None (all rows), a tensor
     of integers or bools, a slice or an integer. Reading gives CPU tensors, one row for each
-    number of the index, in its order.
+    number of the index, in its order. Putting without an index replaces the whole attribute; with one, numbers behind
+    the last row make it longer.
 
     An open bank does not survive `fork`: let loaders fetch features in the main process
     (`filter_per_worker=False`), or use no workers.
@@ -72,12 +85,7 @@ class FeatureStore(geometric.FeatureStore):  # type: ignore[misc, unused-ignore]
         # The base class gives attributes a meaning of its own.
         self.__dict__["_bank"] = bank
         self.__dict__["_name"] = name
-        self.__dict__["_sizes"] = bank.table(f"{name} sizes", dim=3)
-        self.__dict__["_tables"] = {
-            table: bank.open_table(table)
-            for table in bank.tables()
-            if table.startswith(f"{name}[")
-        }
+        self.__dict__["_sizes"] = bank.table(f"{name} sizes", dim=4)
 
     def table(self, group_name: Group, attr_name: str) -> Table:
         """The table of an attribute.
@@ -85,10 +93,10 @@ class FeatureStore(geometric.FeatureStore):  # type: ignore[misc, unused-ignore]
         Raises:
             KeyError: There is none.
         """
-        found: Optional[Table] = self._tables.get(self._table_name(group_name, attr_name))
-        if found is None:
+        name = self._table_name(group_name, attr_name)
+        if self._shape(name) is None:
             raise KeyError(f"there is no attribute {attr_name!r} of {group_name!r} in this store")
-        return found
+        return self._table(name)
 
     def add_embedding(
         self, group_name: Group, attr_name: str, num_rows: int, dim: int, **options: Any
@@ -109,14 +117,13 @@ class FeatureStore(geometric.FeatureStore):  # type: ignore[misc, unused-ignore]
         """
         name = self._table_name(group_name, attr_name)
         table = self._bank.table(name, dim=dim, **options)
-        self._tables[name] = table
-        self._set_size(name, num_rows, 2)
+        self._set_shape(name, _Shape(num_rows, 2, trained=True))
         return Embedding(table)
 
     def get_all_tensor_attrs(self) -> list[geometric.TensorAttr]:
         """Every attribute, without an index."""
         found = []
-        for name in self._tables:
+        for name in self._names():
             group, attribute = json.loads(name[len(self._name) :])
             group = tuple(group) if isinstance(group, list) else group
             found.append(self._tensor_attr_cls(group_name=group, attr_name=attribute))
@@ -134,8 +141,8 @@ class FeatureStore(geometric.FeatureStore):  # type: ignore[misc, unused-ignore]
                 "keep labels and masks beside the store"
             )
         name = self._table_name(attr.group_name, attr.attr_name)
-        size = self._size(name)
-        if isinstance(attr.index, int):
+        shape = self._shape(name)
+        if _is_number(attr.index):
             values = values.unsqueeze(0)
         dimensions = values.dim()
         if dimensions == 1:
@@ -144,100 +151,149 @@ class FeatureStore(geometric.FeatureStore):  # type: ignore[misc, unused-ignore]
             raise ValueError(
                 f"attribute {attr.attr_name!r} must have shape (n, dim) or (n,), not {tuple(values.shape)}"
             )
-        rows_before = 0 if size is None else size[0]
-        keys = _keys(attr.index, len(values) if attr.index is None else rows_before)
+        rows_before = 0 if shape is None else shape.rows
+        if attr.index is None:
+            keys = np.arange(len(values))
+        else:
+            keys = _keys(attr.index, None if shape is None else rows_before)
+            if (keys < 0).any():
+                raise _no_row(attr, rows_before, keys[keys < 0][0])
         if len(keys) != len(values):
             raise ValueError(
                 f"the index of attribute {attr.attr_name!r} names {len(keys)} rows, the tensor has {len(values)}"
             )
-        if size is not None and (size[1] != dimensions or self._tables[name].dim != values.shape[1]):
-            raise ValueError(
-                f"attribute {attr.attr_name!r} has rows of {self._tables[name].dim}: remove it before it is put with "
-                f"rows of shape {tuple(values.shape[1:])}"
-            )
-        if size is None:
-            self._tables[name] = self._bank.table(name, dim=values.shape[1])
+        if shape is None:
+            table = self._bank.table(name, dim=values.shape[1])
+        else:
+            table = self._table(name)
+            if shape.dimensions != dimensions or table.dim != values.shape[1]:
+                raise ValueError(
+                    f"attribute {attr.attr_name!r} has rows of {table.dim}: remove it before it is put with "
+                    f"rows of shape {tuple(values.shape[1:])}"
+                )
         for begin in range(0, len(keys), _BATCH_ROWS):
             some = slice(begin, begin + _BATCH_ROWS)
-            self._tables[name].put(keys[some], values[some].numpy())
-        rows = max(rows_before, int(keys.max()) + 1 if len(keys) else 0)
-        self._set_size(name, rows, dimensions)
+            table.put(keys[some], values[some].numpy())
+        rows = int(keys.max()) + 1 if len(keys) else 0
+        if attr.index is None:
+            for begin in range(rows, rows_before, _BATCH_ROWS):
+                table.delete(np.arange(begin, min(begin + _BATCH_ROWS, rows_before)))
+        else:
+            rows = max(rows, rows_before)
+        trained = shape is not None and shape.trained
+        self._set_shape(name, _Shape(rows, dimensions, trained))
         return True
 
     def _get_tensor(self, attr: geometric.TensorAttr) -> Optional[Tensor]:
         name = self._table_name(attr.group_name, attr.attr_name)
-        size = self._size(name)
-        if size is None:
+        shape = self._shape(name)
+        if shape is None:
             return None
-        table, (rows, dimensions) = self._tables[name], size
-        keys = _keys(attr.index, rows)
-        outside = (keys < 0) | (keys >= rows)
-        if outside.any():
-            raise IndexError(
-                f"attribute {attr.attr_name!r} of {attr.group_name!r} has {rows} rows; there is no row "
-                f"{keys[outside][0]}"
-            )
+        table = self._table(name)
+        keys = _keys(attr.index, shape.rows)
+        _check_range(attr, keys, shape.rows)
         found = torch.empty(len(keys), table.dim)
         out = found.numpy()
-        # A row that was removed is missing; one that was never trained has its initial value.
-        missing: Any = "error" if table.learning_rate is None else "initial"
+        missing: Any = "initial" if shape.trained else "error"
         for begin in range(0, len(keys), _BATCH_ROWS):
             some = slice(begin, begin + _BATCH_ROWS)
             table.peek(keys[some], missing=missing, out=out[some])
-        if dimensions == 1:
+        if shape.dimensions == 1:
             found = found.squeeze(1)
-        return found[0] if isinstance(attr.index, int) else found
+        return found[0] if _is_number(attr.index) else found
 
     def _remove_tensor(self, attr: geometric.TensorAttr) -> bool:
         name = self._table_name(attr.group_name, attr.attr_name)
-        size = self._size(name)
-        if size is None:
+        shape = self._shape(name)
+        if shape is None:
             return False
         if attr.index is not None:
-            return bool(self._tables[name].delete(_keys(attr.index, size[0])) > 0)
-        self._bank.drop_table(name)
+            keys = _keys(attr.index, shape.rows)
+            _check_range(attr, keys, shape.rows)
+            return bool(self._table(name).delete(keys) > 0)
         self._sizes.delete([_digest(name)])
-        del self._tables[name]
+        self._bank.drop_table(name)
         return True
 
     def _get_tensor_size(self, attr: geometric.TensorAttr) -> Optional[tuple[int, ...]]:
         name = self._table_name(attr.group_name, attr.attr_name)
-        size = self._size(name)
-        if size is None:
+        shape = self._shape(name)
+        if shape is None:
             return None
-        rows, dimensions = size
-        return (rows,) if dimensions == 1 else (rows, self._tables[name].dim)
+        return (shape.rows,) if shape.dimensions == 1 else (shape.rows, self._table(name).dim)
 
     def _table_name(self, group_name: Group, attr_name: str) -> str:
         return f"{self._name}{json.dumps([group_name, attr_name])}"
 
-    def _size(self, name: str) -> Optional[tuple[int, int]]:
-        """Rows and dimensions of an attribute, if it is there."""
-        if name not in self._tables:
-            return None
-        high, low, dimensions = (int(digit) for digit in self._sizes.peek([_digest(name)])[0])
-        return high * _SIZE_DIGIT + low, dimensions
+    def _names(self) -> list[str]:
+        """The attributes' tables."""
+        return [
+            table
+            for table in self._bank.tables()
+            if table.startswith(f"{self._name}[") and self._shape(table) is not None
+        ]
 
-    def _set_size(self, name: str, rows: int, dimensions: int) -> None:
-        digits = [float(rows // _SIZE_DIGIT), float(rows % _SIZE_DIGIT), float(dimensions)]
-        self._sizes.put([_digest(name)], [digits])
+    def _table(self, name: str) -> Table:
+        table: Table = self._bank.open_table(name)
+        return table
+
+    def _shape(self, name: str) -> Optional[_Shape]:
+        """That of an attribute, if it is there."""
+        try:
+            (row,) = self._sizes.peek([_digest(name)], missing="error")
+        except MissingRow:
+            return None
+        high, low, dimensions, trained = (int(digit) for digit in row)
+        return _Shape(high * _SIZE_DIGIT + low, dimensions, bool(trained))
+
+    def _set_shape(self, name: str, shape: _Shape) -> None:
+        if shape == self._shape(name):
+            # Rows that stay as they are let a run resume.
+            return
+        high, low = divmod(shape.rows, _SIZE_DIGIT)
+        row = [float(high), float(low), float(shape.dimensions), float(shape.trained)]
+        self._sizes.put([_digest(name)], [row])
 
     def __repr__(self) -> str:
-        return f"FeatureStore({self._name!r} of {self._bank!r}, {len(self._tables)} attributes)"
+        return f"FeatureStore({self._name!r} of {self._bank!r}, {len(self._names())} attributes)"
 
 
-def _keys(index: Any, rows: int) -> NDArray[np.int64]:
-    """The rows that an index of PyTorch Geometric names."""
-    if index is None:
-        return np.arange(rows)
-    if isinstance(index, slice):
-        return np.arange(*index.indices(rows))
+def _is_number(index: Any) -> bool:
+    """Whether it names one row, which comes without a dimension for the index then."""
     if isinstance(index, (int, np.integer)):
+        return True
+    return isinstance(index, (Tensor, np.ndarray)) and index.ndim == 0
+
+
+def _keys(index: Any, rows: Optional[int]) -> NDArray[np.int64]:
+    """The rows that an index of PyTorch Geometric names, of so many, or of a tensor that is not there yet.
+
+    Raises `IndexError` for a mask of another length.
+    """
+    if index is None:
+        return np.arange(rows or 0)
+    if isinstance(index, slice):
+        return np.arange(*index.indices(rows or 0))
+    if _is_number(index):
         return np.array([int(index)])
     tensor = torch.as_tensor(index)
     if tensor.dtype == torch.bool:
+        if rows is not None and tuple(tensor.shape) != (rows,):
+            raise IndexError(f"a mask must have shape ({rows},), one bool a row, not {tuple(tensor.shape)}")
         tensor = tensor.nonzero()
     return as_keys(tensor)
+
+
+def _check_range(attr: geometric.TensorAttr, keys: NDArray[np.int64], rows: int) -> None:
+    outside = (keys < 0) | (keys >= rows)
+    if outside.any():
+        raise _no_row(attr, rows, keys[outside][0])
+
+
+def _no_row(attr: geometric.TensorAttr, rows: int, key: np.int64) -> IndexError:
+    return IndexError(
+        f"attribute {attr.attr_name!r} of {attr.group_name!r} has {rows} rows; there is no row {key}"
+    )
 
 
 def _digest(name: str) -> int:
