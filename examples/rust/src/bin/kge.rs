@@ -133,7 +133,8 @@ struct Ranking {
 }
 
 /// Ranks the tail of each query among all entities but the other known tails. Rows are looked at a chunk of entities at
-/// a time, so the whole table never has to be in memory. Of equal scores, half count as better.
+/// a time, so the whole table never has to be in memory. Of scores that equal the true one's but for rounding, half
+/// count as better. Fails if a score is not finite: nothing is greater than NaN, so it would rank first.
 fn rank(
     graph: &Graph,
     queries: &[Triple],
@@ -142,11 +143,13 @@ fn rank(
 ) -> Result<Ranking> {
     const ENTITY_CHUNK: u64 = 8192;
     const QUERY_CHUNK: usize = 1024;
+    const TIE: f64 = 1e-5;
     let column = |of: fn(&Triple) -> u64| queries.iter().map(of).collect::<Vec<u64>>();
     let query =
         entities.look(&column(|of| of.head))? * relations.look(&column(|of| of.relation))?;
-    let truth =
-        (&query * entities.look(&column(|of| of.tail))?).sum_dim_intlist(1, true, Kind::Float);
+    let truth = &query * entities.look(&column(|of| of.tail))?;
+    let truth = finite(truth.sum_dim_intlist(1, true, Kind::Float))?;
+    let tie = truth.abs().clamp_min(1.0) * TIE;
     let better = Tensor::zeros([queries.len() as i64], (Kind::Double, tch::Device::Cpu));
     for begin in (0..graph.entities).step_by(ENTITY_CHUNK as usize) {
         let end = graph.entities.min(begin + ENTITY_CHUNK);
@@ -160,11 +163,12 @@ fn rank(
                 .filter(|(_, tail)| (begin..end).contains(tail))
                 .map(|(place, tail)| place * width + (tail - begin) as i64)
                 .collect();
-            let scores = query.narrow(0, first, count).matmul(&rows.tr());
+            let scores = finite(query.narrow(0, first, count).matmul(&rows.tr()))?;
             let _ = scores.view(-1).index_fill_(0, &Tensor::from_slice(&known), f64::NEG_INFINITY);
-            let truth = truth.narrow(0, first, count);
+            let (lead, near) =
+                (scores - truth.narrow(0, first, count), tie.narrow(0, first, count));
             let above = |found: Tensor| found.sum_dim_intlist(1, false, Kind::Double);
-            let here = above(scores.gt_tensor(&truth)) + above(scores.eq_tensor(&truth)) * 0.5;
+            let here = above(lead.gt_tensor(&near)) + above(lead.abs().le_tensor(&near)) * 0.5;
             let _ = better.narrow(0, first, count).g_add_(&here);
         }
     }
@@ -172,6 +176,14 @@ fn rank(
     let mean = |of: Tensor| of.to_kind(Kind::Double).mean(Kind::Double).double_value(&[]);
     let hits = [1.0, 3.0, 10.0].map(|most| mean(ranks.le(most)));
     Ok(Ranking { mrr: mean(ranks.reciprocal()), hits })
+}
+
+/// The scores, if none is NaN or infinite.
+fn finite(scores: Tensor) -> Result<Tensor> {
+    if scores.isfinite().all().int64_value(&[]) == 0 {
+        bail!("the model gives scores that are not finite: its training has diverged; lower --lr");
+    }
+    Ok(scores)
 }
 
 #[derive(Debug, Clone, Copy)]
