@@ -66,7 +66,7 @@ def sizes(name: str, given: argparse.Namespace) -> list[Measured]:
             rows.append(Measured(
                 Figure(f"{name}, buffer {label}: {one.run.rows.name}", rate, "samples/s"), spread
             ))
-        gain, spread = compared(ahead, without)
+        gain, spread = median_and_quartiles(compared(ahead, without))
         disk_bound = without_rates[-1] < DISK_BOUND_SHARE * without_rates[0]
         least = 1.0 if disk_bound and share == 1 / 4 else 1.0 - COST_MAX
         rows.append(Measured(Figure(f"{name}, buffer {label}: gain", gain, "x"), spread,

@@ -60,7 +60,7 @@ def report(
     `more` are circumstances beyond command, commit and machine.
     """
     circumstances = {
-        "command": command(), "commit": commit(), "machine": machine(), **(more or {})
+        "command": command(), "commit": COMMIT, "machine": machine(), **(more or {})
     }
     print()
     print(text_table(
@@ -155,6 +155,10 @@ def commit() -> str:
         cwd=REPOSITORY, capture_output=True, text=True, check=False,
     )
     return shown.stdout.strip() or "unknown"
+
+
+COMMIT = commit()
+"""As the program begins: a checkout may move on while it measures."""
 
 
 def machine() -> str:

@@ -3,7 +3,7 @@
 The six models of the examples on real data, three seeds each: the test metric with the rows in a bank of a
 quarter of their bytes, beside the same model in memory with the same seed.
 
-  dlrm, dcn             MovieLens-100K     AUC        within 0.002 of memory (mean over the seeds)
+  dlrm, dcn             MovieLens-100K     AUC        within 0.002 of memory, with every seed
   distmult, complex     WN18RR             MRR        within 0.005, and at least 0.40
   graphsage, gat        Cora               accuracy   within 0.01, and at least 0.78
 
@@ -34,7 +34,7 @@ BUDGET_SHARE = 0.25
 
 @dataclass(frozen=True)
 class Asked:
-    """A family's metric, how far from memory it may be, and what it must reach."""
+    """A family's metric, how far from memory any run may be, and what their mean must reach."""
 
     metric: str
     difference_max: float
@@ -117,7 +117,7 @@ def judge(
     memory = [pair[0]["metric"] for pair in runs]
     bank = [pair[1]["metric"] for pair in runs]
     differences = [b - m for b, m in zip(bank, memory)]
-    mean = statistics.fmean(differences)
+    largest = max(differences, key=abs)
     reached = None
     if reach and asked.least is not None:
         reached = statistics.fmean(bank) >= asked.least
@@ -127,8 +127,10 @@ def judge(
         Measured(Figure(f"{model}: mean {asked.metric}", statistics.fmean(bank), "",
                         "torch in memory", statistics.fmean(memory)),
                  max(bank) - min(bank), reached),
-        Measured(Figure(f"{model}: mean difference", mean, ""),
-                 max(differences) - min(differences), abs(mean) <= asked.difference_max),
+        Measured(Figure(f"{model}: mean difference", statistics.fmean(differences), ""),
+                 max(differences) - min(differences)),
+        Measured(Figure(f"{model}: largest difference", largest, ""), None,
+                 abs(largest) <= asked.difference_max),
     ]
 
 

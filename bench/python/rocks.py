@@ -1,11 +1,14 @@
 """RocksDB behind the calls of a bank that training makes, so that the very same loop runs on it.
 
-A value is a row and its Adagrad sums, side by side. A batch's rows come with one MultiGet a table;
-its update is one WriteBatch. MultiGet of this build reads one block after the other, so a large
-batch is split among threads, which keeps the drive busy. RocksDB is set up for point lookups as its
-wiki advises and as `ycsb` sets it up: one budget for blocks, filters, indexes and memtables, direct
-I/O, bloom filters, no WAL, no compression. The optimizer is NumPy here. Initial values come from a
-small bank beside it.
+A value is a row and its Adagrad sums, side by side; a key is the table's number and the row's key, so all tables are
+one key space. RocksDB gets what suits it best: before a step one MultiGet for the rows of all tables, sorted, and after
+it one WriteBatch. (Embank is asked table by table.) MultiGet of this build reads one block after the other, so it is
+split among threads, which keeps the drive busy. RocksDB is set up for point lookups as its wiki advises and as `ycsb`
+sets it up: one budget for blocks, filters, indexes and memtables, direct I/O, bloom filters, no WAL, no compression.
+The optimizer is NumPy here. Initial values come from a small bank beside it.
+
+Python's share is small: keys and values are cut by NumPy, a batch at a time, and what is left for each row is one call
+of `put`. `shim_seconds` counts all of it, so that a measurement can say what it is.
 """
 
 from __future__ import annotations
@@ -13,9 +16,12 @@ from __future__ import annotations
 import itertools
 import os
 import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import rocksdict
@@ -23,15 +29,18 @@ from numpy.typing import NDArray
 
 import embank
 
+Batch = TypeVar("Batch")
+Keys = NDArray[Any]
 Rows = NDArray[np.float32]
 EPSILON = 1e-10
 SETTLE_SECONDS_MAX = 60.0
 READERS = 16
 READER_KEYS_MIN = 32
+NAME_BYTES = 9
 
 
 class RocksBank:
-    """Takes the place of `embank.Bank` for training."""
+    """Takes the place of `embank.Bank` for training. Steps take their batches from `read_first`."""
 
     def __init__(self, path: Path, memory_budget: int) -> None:
         path.mkdir(parents=True)
@@ -40,23 +49,81 @@ class RocksBank:
         write = rocksdict.WriteOptions()
         write.disable_wal = True
         self.database.set_write_options(write)
-        read = rocksdict.ReadOptions()
-        read.set_async_io(True)
-        self.database.set_read_options(read)
         self._readers = ThreadPoolExecutor(READERS)
-        self._tables: list[RocksTable] = []
+        self._tables = 0
+        self._ready: dict[RocksTable, Found] = {}
+        self._changed: list[Found] = []
+        self._leases = 0
+        self.shim_seconds = 0.0
         self.recovered = None
 
     def table(self, name: str, **settings: Any) -> RocksTable:
-        table = RocksTable(
-            self.database, self._readers, len(self._tables), self._initial.table(name, **settings)
-        )
-        self._tables.append(table)
-        return table
+        self._tables += 1
+        return RocksTable(self, self._tables - 1, self._initial.table(name, **settings))
 
-    def wait_lookahead(self) -> bool:
-        """Nothing is announced; compaction goes on beside training, as it would."""
-        return True
+    def read_first(
+        self, batches: Iterable[Batch], keys: Callable[[Batch], Mapping[RocksTable, Any]]
+    ) -> Iterator[Batch]:
+        """The same batches; before each, the rows that its step will ask for are read at once."""
+        for batch in batches:
+            with self.shim():
+                wanted = {table: np.unique(np.asarray(of)) for table, of in keys(batch).items()}
+            self._ready = dict(zip(wanted, self.read(list(wanted.items()))))
+            self._leases = len(wanted)
+            yield batch
+
+    def take(self, table: RocksTable, distinct: Keys) -> Found:
+        """What `read_first` has read of a table, once."""
+        found = self._ready.pop(table, None)
+        if found is None or not np.array_equal(found.keys, distinct):
+            raise KeyError(f"{table.name}: the step asks for rows that read_first did not read")
+        return found
+
+    def change(self, found: Found) -> None:
+        """Takes the new values of a table; the last table of the step writes those of all."""
+        self._changed.append(found)
+        if len(self._changed) == self._leases:
+            self.write(self._changed)
+            self._changed = []
+
+    def read(self, wanted: list[tuple[RocksTable, Keys]]) -> list[Found]:
+        """The values of each table's keys; a row that is missing begins with its initial value."""
+        with self.shim():
+            names = [table.named(keys) for table, keys in wanted]
+            whole = list(itertools.chain.from_iterable(names))
+            parts = max(1, min(READERS, len(whole) // READER_KEYS_MIN))
+            size = -(-len(whole) // parts)
+            split = [whole[at : at + size] for at in range(0, len(whole), size)]
+        # RocksDB from here, and the list of bytes that its package makes.
+        if parts == 1:
+            values = self.database.get(whole) if whole else []
+        else:
+            parted = self._readers.map(self.database.get, split)
+            values = list(itertools.chain.from_iterable(parted))
+        with self.shim():
+            found, begin = [], 0
+            for (table, keys), of in zip(wanted, names):
+                here = values[begin : begin + len(of)]
+                found.append(Found(keys, of, table.joined(keys, here)))
+                begin += len(of)
+        return found
+
+    def write(self, changed: list[Found]) -> None:
+        """One WriteBatch."""
+        with self.shim():
+            batch = rocksdict.WriteBatch(raw_mode=True)
+            put = batch.put
+            for found in changed:
+                for name, value in zip(found.names, pieces(found.values)):
+                    put(name, value)
+        self.database.write(batch)
+
+    @contextmanager
+    def shim(self) -> Iterator[None]:
+        """Counts the time as that of Python, not of RocksDB."""
+        started = time.perf_counter()
+        yield
+        self.shim_seconds += time.perf_counter() - started
 
     def settle(self) -> None:
         """Waits until no compaction runs or is due."""
@@ -67,99 +134,86 @@ class RocksBank:
                 return
             time.sleep(0.01)
 
-    def stats(self) -> dict[str, Any]:
-        return {"device": "RocksDB", "device_notes": []}
+    def warm(self) -> None:
+        """Reads everything once: blocks that were flushed or compacted are not in the cache yet."""
+        for _ in self.database.values():
+            pass
 
     def close(self) -> None:
         self._readers.shutdown()
         self.database.close()
         self._initial.close()
 
-    def __enter__(self) -> RocksBank:
-        return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+@dataclass
+class Found:
+    """Distinct keys of a table, what they are called in RocksDB, and `values` (n, 2 dim)."""
+
+    keys: Keys
+    names: list[bytes]
+    values: Rows
 
 
 class RocksTable:
     """Takes the place of `embank.Table`."""
 
-    def __init__(
-        self, database: rocksdict.Rdict, readers: ThreadPoolExecutor, number: int,
-        initial: embank.Table,
-    ) -> None:
-        self.database, self._readers = database, readers
-        self._prefix, self._initial = bytes([number]), initial
+    def __init__(self, bank: RocksBank, number: int, initial: embank.Table) -> None:
+        self.bank, self._number, self._initial = bank, number, initial
         self.name, self.dim = initial.name, initial.dim
         self.learning_rate = initial.learning_rate or 0.0
 
-    def initial(self, keys: NDArray[Any]) -> Rows:
+    def initial(self, keys: Keys) -> Rows:
         return self._initial.initial(keys)
 
-    def lookahead(self, keys: NDArray[Any]) -> int:
-        return 0
-
-    def put(self, keys: NDArray[Any], rows: Rows) -> None:
+    def put(self, keys: Keys, rows: Rows) -> None:
         """Optimizer state begins at 0."""
-        self.write(self.named(keys), np.concatenate([rows, np.zeros_like(rows)], axis=1))
+        values = np.concatenate([rows, np.zeros_like(rows)], axis=1)
+        self.bank.write([Found(keys, self.named(keys), values)])
 
-    def peek(self, keys: NDArray[Any]) -> Rows:
-        return self.read(np.asarray(keys))[1][:, : self.dim].copy()
-
-    def get_distinct(self, keys: NDArray[Any]) -> RocksLease:
+    def get_distinct(self, keys: Keys) -> RocksLease:
         distinct, inverse = np.unique(keys, return_inverse=True)
-        names, values = self.read(distinct)
-        return RocksLease(self, names, values, inverse)
+        return RocksLease(self, self.bank.take(self, distinct), inverse)
 
-    def read(self, keys: NDArray[Any]) -> tuple[list[bytes], Rows]:
-        """Values (n, 2 dim); a row that is missing begins with its initial value."""
-        names = self.named(keys)
-        parts = min(READERS, len(names) // READER_KEYS_MIN)
-        if parts <= 1:
-            found = self.database.get(names)
-        else:
-            size = -(-len(names) // parts)
-            split = [names[at : at + size] for at in range(0, len(names), size)]
-            found = list(itertools.chain(*self._readers.map(self.database.get, split)))
+    def named(self, keys: Keys) -> list[bytes]:
+        """A byte for the table, and the key, big-endian."""
+        names = np.empty((len(keys), NAME_BYTES), np.uint8)
+        names[:, 0] = self._number
+        names[:, 1:] = np.asarray(keys).astype(">i8").view(np.uint8).reshape(-1, 8)
+        return pieces(names)
+
+    def joined(self, keys: Keys, found: list[Any]) -> Rows:
+        """The values that were read as one array; initial ones in place of None."""
         missing = [at for at, value in enumerate(found) if value is None]
         if missing:
             fresh = self.initial(keys[missing])
             fresh = np.concatenate([fresh, np.zeros_like(fresh)], axis=1)
-            for at, value in zip(missing, fresh):
-                found[at] = value.tobytes()
+            for at, value in zip(missing, pieces(fresh)):
+                found[at] = value
         values = np.frombuffer(bytearray(b"".join(found)), np.float32)
-        return names, values.reshape(len(keys), 2 * self.dim)
+        return values.reshape(len(keys), 2 * self.dim)
 
-    def named(self, keys: NDArray[Any]) -> list[bytes]:
-        """A byte for the table, and the key, big-endian."""
-        text = np.asarray(keys).astype(">i8").tobytes()
-        return [self._prefix + text[at : at + 8] for at in range(0, len(text), 8)]
 
-    def write(self, names: list[bytes], values: Rows) -> None:
-        batch = rocksdict.WriteBatch(raw_mode=True)
-        text, size = values.tobytes(), 8 * self.dim
-        for at, name in enumerate(names):
-            batch.put(name, text[at * size : (at + 1) * size])
-        self.database.write(batch)
+def pieces(rows: NDArray[Any]) -> list[bytes]:
+    """Each row of a matrix as bytes."""
+    whole = np.ascontiguousarray(rows)
+    cut: list[bytes] = whole.view(f"V{whole.shape[1] * whole.itemsize}").ravel().tolist()
+    return cut
 
 
 class RocksLease:
     """Takes the place of `embank.DistinctLease`."""
 
-    def __init__(
-        self, table: RocksTable, names: list[bytes], values: Rows, inverse: NDArray[np.int64]
-    ) -> None:
-        self._table, self._names, self._values = table, names, values
-        self.rows, self.inverse = values[:, : table.dim].copy(), inverse
+    def __init__(self, table: RocksTable, found: Found, inverse: NDArray[np.int64]) -> None:
+        self._table, self._found, self.inverse = table, found, inverse
+        self.keys, self.rows = found.keys, found.values[:, : table.dim].copy()
         self.held = True
 
     def apply(self, gradient: Rows) -> None:
         self.held = False
-        weight, total = np.split(self._values, 2, axis=1)
+        weight, total = np.split(self._found.values, 2, axis=1)
         total += gradient * gradient
         weight -= self._table.learning_rate * gradient / (np.sqrt(total) + EPSILON)
-        self._table.write(self._names, self._values)
+        self._table.bank.change(self._found)
 
 
 def options(budget: int) -> rocksdict.Options:

@@ -6,7 +6,12 @@ another computes on them and applies their gradients; so a row is as stale as th
 for each bound: samples/s, the filtered MRR on the validation triples, and how many other batches were applied between
 a batch's get and its own apply (mean).
 
-Asked: some bound above 0 is faster than 0 and within 0.005 MRR of bound 0 and of one trainer alone.
+The bound is that of the entities. Relations have none: a data set has few of them (WN18RR 22), so every batch has them
+all, and with a bound of 0 no two batches could ever overlap; any bound would then be faster than that.
+--bound-relations gives them the same bound.
+
+Asked: some bound above 0 is faster than 0 and within 0.005 MRR of bound 0 and of one trainer alone, whichever is
+better.
 --plot FILE draws the sweep. --quick takes bounds 0, 4 and none, and a third of an epoch, and asks nothing.
 """
 
@@ -90,6 +95,7 @@ def parser() -> argparse.ArgumentParser:
     add("--dim", type=int, default=64)
     add("--batch-size", type=int, default=1000)
     add("--negatives", type=int, default=1000)
+    add("--bound-relations", action="store_true", help="as the entities; else they have no bound")
     add("--plot", type=Path, metavar="FILE")
     return options
 
@@ -118,8 +124,9 @@ def run(
     )
     with embank.Bank(folder, memory_budget=budget, device=given.device) as bank:
         training = train.build(graph, bank, options)
-        for table in training.tables:
-            table.staleness_bound = bound
+        entities, relations = training.tables
+        entities.staleness_bound = bound
+        relations.staleness_bound = bound if given.bound_relations else None
         torch.set_num_threads(1)        # of each trainer
         shared = Batches(graph, given, seed, steps)
         started = time.perf_counter()
@@ -164,8 +171,9 @@ class Batches:
 class Trainer:
     """One trainer: `get_rows` runs ahead of `compute`, in a thread of its own.
 
-    The thread that gets may wait at the bound while holding no rows of that batch; what it got
-    before is in the queue and will be applied, so the wait ends.
+    The thread that gets may wait at the bound: for entities while it holds no row of that batch, for
+    relations (if they have a bound) while it holds the entities. `get_many` asks for tables in the same
+    order in all trainers, and what was got before is in the queue and will be applied, so the wait ends.
     """
 
     def __init__(self, training: Any, shared: Batches, ahead: int) -> None:
@@ -178,8 +186,9 @@ class Trainer:
         entities, relations = self.training.tables
         try:
             while not self.failed.is_set() and (batch := self.shared.take()) is not None:
-                leases = [entities.get_distinct(batch.entities.numpy())]
-                leases.append(relations.get_distinct(batch.relations.numpy()))
+                leases = embank.get_many([
+                    (entities, batch.entities.numpy()), (relations, batch.relations.numpy())
+                ])
                 self.ready.put(Leased(batch, leases, self.shared.updates))
         finally:
             self.ready.put(None)
@@ -233,7 +242,7 @@ def judge(results: dict[str, list[Result]], asked: bool) -> list[Measured]:
                      spread(result, "mrr")),
             Measured(Figure(f"{title}: updates stale", mean(result, "staleness"), "")),
         ]
-        kept = min(mrr, alone) - mean(result, "mrr") <= DIFFERENCE_MAX
+        kept = max(mrr, alone) - mean(result, "mrr") <= DIFFERENCE_MAX
         if kept and name not in ("0", "one trainer"):
             good[name] = mean(result, "rate") / rate
     best = max(good, key=lambda name: good[name], default="none")

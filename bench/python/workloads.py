@@ -12,7 +12,7 @@ import importlib
 import itertools
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -53,6 +53,13 @@ class Run:
         """Why io_uring or direct I/O is not in use."""
         return list(self.bank.stats()["device_notes"]) if self.rows.kind == "embank" else []
 
+    @property
+    def drive(self) -> list[str]:
+        """How the store reads its drive."""
+        if self.rows.kind != "embank":
+            return []
+        return [f"device {self.bank.stats()['device']}", *self.notes]
+
     def settle(self) -> None:
         """Waits for what was announced: nothing goes on while others have their turn."""
         if self.rows.kind == "embank" and not self.bank.wait_lookahead():
@@ -62,6 +69,18 @@ class Run:
         """Waits, outside of the time of a turn, for what a store does in the background."""
         if self.rows.kind == "rocksdb":
             self.bank.settle()
+
+    def warm(self) -> None:
+        """Has a store with room for every row take them all into memory."""
+        if self.rows.kind == "rocksdb":
+            self.bank.warm()
+
+    def take_shim_seconds(self) -> float:
+        """Seconds since the last call that Python took around a store that is not ours."""
+        if self.rows.kind != "rocksdb":
+            return 0.0
+        seconds, self.bank.shim_seconds = float(self.bank.shim_seconds), 0.0
+        return seconds
 
 
 class Workload:
@@ -94,6 +113,13 @@ class Workload:
         raise NotImplementedError
 
 
+def read_first(
+    rows: Rows, bank: Any, batches: Iterable[Any], keys: Callable[[Any], dict[Any, Any]]
+) -> Iterator[Any]:
+    """The batches; for RocksDB, which then reads the rows of a step all at once (see `rocks`)."""
+    return bank.read_first(batches, keys) if rows.kind == "rocksdb" else iter(batches)
+
+
 def fill(table: Any, count: int) -> None:
     """Writes the initial value of every row, in random order."""
     order = np.random.default_rng(0).permutation(count)
@@ -122,7 +148,8 @@ class Clicks(Workload):
         self.numbered = self.data.numbered()
 
     def steps(self, rows: Rows, bank: Any, seed: int) -> Iterator[torch.Tensor]:
-        from embeddings import embank_bags, fill as fill_tables, torch_bags, torch_optimizer
+        from embeddings import batch_keys, embank_bags, torch_bags, torch_optimizer
+        from embeddings import fill as fill_tables
         from model import ClickModel
         from train import TrainOptions, Trainer
 
@@ -143,7 +170,9 @@ class Clicks(Workload):
             TrainOptions(lookahead=rows.lookahead), rows.name, None if in_memory else bank,
             [] if in_memory else tables, optimizer,
         )
-        return map(trainer.train_step, trainer.batches())
+        batches = read_first(rows, bank, trainer.batches(),
+                             lambda batch: batch_keys(tables, batch))
+        return map(trainer.train_step, batches)
 
 
 class Triples(Workload):
@@ -185,6 +214,10 @@ class Triples(Workload):
             self.graph.batches(self.batch, self.given.negatives, seed, epoch)
             for epoch in itertools.count()
         )
+        entities, relations = training.tables
+        batches = read_first(rows, bank, batches, lambda batch: {
+            entities: batch.entities, relations: batch.relations
+        })
         steps: Iterator[torch.Tensor] = training.steps(batches, rows.lookahead)
         return steps
 
@@ -218,6 +251,8 @@ class Neighbours(Workload):
         batches = sampler.batches(
             self.graph.train, self.batch, np.random.default_rng(seed), shuffle=True
         )
+        (nodes,) = training.tables
+        batches = read_first(rows, bank, batches, lambda batch: {nodes: batch.nodes})
         steps: Iterator[torch.Tensor] = training.steps(batches, rows.lookahead)
         return steps
 
