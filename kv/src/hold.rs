@@ -16,12 +16,13 @@
 //! nothing else of it needs a lock. A directory that is still `.partial` is never looked at.
 
 use std::fs::{self, File, TryLockError};
-use std::io::{self, ErrorKind};
+use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
 use crate::checkpoint::Checkpoints;
 use crate::error::{Error, Result};
+use crate::file_lock::FileLock;
 
 /// How often the newest checkpoint may go between listing and locking; each time the writer has taken others.
 const ATTEMPTS_MAX: u32 = 1000;
@@ -29,13 +30,13 @@ const ATTEMPTS_MAX: u32 = 1000;
 /// Keeps a checkpoint on disk with all that it names, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Hold {
-    _manifest: File,
+    _manifest: FileLock,
 }
 
 /// Nobody reads the checkpoint, nor can begin to, until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Unread {
-    _manifest: Option<File>,
+    _manifest: Option<FileLock>,
 }
 
 impl Checkpoints {
@@ -54,8 +55,8 @@ impl Checkpoints {
             Err(e) => return Err(Error::io("open", path, e)),
         };
         // Waits for a writer that is taking the checkpoint away, and for nobody else.
-        lock_shared(&manifest).map_err(|e| Error::io("lock", &path, e))?;
-        let locked = manifest.metadata().map_err(|e| Error::io("stat", &path, e))?;
+        let manifest = FileLock::shared(manifest).map_err(|e| Error::io("lock", &path, e))?;
+        let locked = manifest.file().metadata().map_err(|e| Error::io("stat", &path, e))?;
         match fs::metadata(&path) {
             Ok(found) if (found.dev(), found.ino()) == (locked.dev(), locked.ino()) => {
                 Ok(Some(Hold { _manifest: manifest }))
@@ -92,20 +93,10 @@ impl Checkpoints {
             }
             Err(e) => return Err(Error::io("open", path, e)),
         };
-        match manifest.try_lock() {
-            Ok(()) => Ok(Some(Unread { _manifest: Some(manifest) })),
+        match FileLock::try_exclusive(manifest) {
+            Ok(manifest) => Ok(Some(Unread { _manifest: Some(manifest) })),
             Err(TryLockError::WouldBlock) => Ok(None),
             Err(TryLockError::Error(e)) => Err(Error::io("lock", path, e)),
-        }
-    }
-}
-
-fn lock_shared(file: &File) -> io::Result<()> {
-    // Ends: a signal comes now and then, not always.
-    loop {
-        match file.lock_shared() {
-            Err(e) if e.kind() == ErrorKind::Interrupted => {}
-            done => return done,
         }
     }
 }

@@ -29,6 +29,7 @@ pub mod device;
 mod epoch;
 mod error;
 mod execute;
+mod file_lock;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzzing;

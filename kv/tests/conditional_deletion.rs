@@ -7,7 +7,7 @@ mod common;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use common::{Add, GetAll, options, peek, put, value};
-use embank_kv::{Access, Clock, DeviceChoice, Operation, Store, StoreOptions, TableId};
+use embank_kv::{Access, Clock, DeviceChoice, Operation, Store, StoreOptions, StoreStats, TableId};
 
 const VALUE_BYTES: usize = 64;
 const ROWS: u64 = 6_000;
@@ -32,6 +32,7 @@ fn rows_of_every_region_go_on_their_condition() {
         let asked = [&keys[..], &[ROWS, ROWS + 1]].concat();
         let mut seen = vec![Vec::new(); asked.len()];
         let third = |i: usize| asked[i].is_multiple_of(3);
+        let before = store.stats();
         let deleted = store
             .delete_if(table, &asked, |i, value, outstanding| {
                 assert_eq!(outstanding, 0);
@@ -40,6 +41,14 @@ fn rows_of_every_region_go_on_their_condition() {
             })
             .unwrap();
         assert_eq!(deleted, ROWS / 3);
+        // Wherever a row lies that is left, it was found.
+        let after = store.stats();
+        assert!(after.hits_mutable - before.hits_mutable >= 66);
+        assert!(after.hits_read_only > before.hits_read_only);
+        let found = |stats: &StoreStats| {
+            stats.hits_mutable + stats.hits_read_only + stats.hits_disk + stats.hits_cache
+        };
+        assert_eq!(found(&after) - found(&before), ROWS);
         for &key in &keys {
             let round = if key < 100 { 7 } else { 0 };
             assert_eq!(seen[key as usize], value(key, round, VALUE_BYTES), "{key}");

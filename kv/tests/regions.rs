@@ -335,3 +335,31 @@ fn a_deleted_row_is_missing_to_a_promote_in_every_region() {
     common::push_to_disk(&store, table, 10);
     assert_eq!(missing(&store), 10);
 }
+
+/// Rows that somebody uses after they were marked are not kept, whatever brought them to the tail.
+#[test]
+fn rows_that_others_moved_are_not_reported_as_kept() {
+    for device in DEVICES {
+        let dir = tempfile::tempdir().unwrap();
+        let options = StoreOptions { device, ..options(1 << 20) };
+        let store = Store::open(dir.path(), &options).unwrap();
+        let table = store.create_table("rows", VALUE_BYTES as u32, b"").unwrap();
+        let keys: Vec<u64> = (0..50).collect();
+        put(&store, table, &keys, 0, VALUE_BYTES);
+        let (mut wanted, mut resident) = (Vec::new(), Vec::new());
+        store.announce(table, &keys, &mut wanted, &mut resident).unwrap();
+        let marks: Vec<_> = resident.iter().map(|&(_, mark)| mark).collect();
+        assert_eq!((wanted.len(), marks.len()), (0, 50));
+        store.checkpoint(b"").unwrap();
+        // Used: they go to the tail.
+        put(&store, table, &keys[..20], 1, VALUE_BYTES);
+        get(&store, table, &keys[20..30]);
+        let mut moved = Vec::new();
+        store.keep(table, &keys, &marks, &mut moved).unwrap();
+        let mut places: Vec<usize> = moved.iter().map(|&(place, _)| place).collect();
+        places.sort_unstable();
+        assert_eq!(places, (30..50).collect::<Vec<_>>());
+        // Kept rows have new marks.
+        assert!(moved.iter().all(|&(place, mark)| mark.address() > marks[place].address()));
+    }
+}

@@ -25,7 +25,8 @@
 // or lease do not exclude each other; calls on one scan take turns.
 //
 // fork(). A handle is of no use in a child process: calls return EMBANK_STATUS_FORKED and freeing does nothing, so the
-// parent's bank comes to no harm. Open the bank in the child, or use exec.
+// parent's bank comes to no harm. A child does not keep it locked: open the bank in the child, once the parent has
+// closed it, or to read only at any time; or use exec.
 
 
 #ifndef EMBANK_H

@@ -20,7 +20,7 @@
 //! Every read brings exactly the blocks of 512 bytes that its records touch: the device here did 138
 //! thousand random reads a second of 512 bytes, and 127 thousand of 4 KiB (fio, depth 256 and 128).
 
-use super::{Batch, GROUP_KEYS, Mode, Pending, Step, Work};
+use super::{Batch, GROUP_KEYS, Mode, Pending, Step, Work, record_step};
 use crate::address::Address;
 use crate::cache::Demand;
 use crate::clock::ClockWord;
@@ -401,11 +401,12 @@ impl<W: Work> Batch<'_, W> {
             Mode::Promote => {
                 self.tally.promoted += 1;
                 self.tally.moved += 1;
-                self.mark(i, new);
+                self.work.moved(i, record_step::mark_of(new));
             }
             Mode::Delete => {
                 self.tally.deleted += 1;
                 self.note_replaced(old_bytes, 0);
+                self.note_hit(source);
             }
             _ => {
                 if W::MODE == Mode::Get {

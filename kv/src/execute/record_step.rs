@@ -131,6 +131,13 @@ pub(super) fn in_place<'g, W: Work>(
     done
 }
 
+/// The mark of a row in mutable memory.
+pub(super) fn mark_of(record: RecordRef<'_>) -> RowMark {
+    // Relaxed: a use that it misses is one at the same time.
+    let word = ClockWord::from_bits(record.clock().load(Ordering::Relaxed));
+    RowMark { address: record.address().raw(), uses: word.uses() }
+}
+
 impl<'a, W: Work> Batch<'a, W> {
     /// Whether the row is one that this operation changes, or locks to read, where it lies. A tombstone
     /// without a value has no room for one: its successor is appended.
@@ -153,7 +160,7 @@ impl<'a, W: Work> Batch<'a, W> {
                 if !view.mutable(place.record.address()) {
                     self.outcome.missing.push(i as u32);
                 } else if !place.record.link().is_tombstone() {
-                    self.mark(i, place.record);
+                    self.work.in_mutable_memory(i, mark_of(place.record));
                 }
                 Ok(Step::Done)
             }
@@ -163,7 +170,7 @@ impl<'a, W: Work> Batch<'a, W> {
                     self.note_missing(i);
                 } else {
                     self.tally.resident += 1;
-                    self.mark(i, place.record);
+                    self.work.in_mutable_memory(i, mark_of(place.record));
                 }
                 Ok(Step::Done)
             }
@@ -185,14 +192,6 @@ impl<'a, W: Work> Batch<'a, W> {
         // Relaxed: a use that it misses is one at the same time.
         let word = ClockWord::from_bits(record.clock().load(Ordering::Relaxed));
         self.work.wants(i, record.address(), word)
-    }
-
-    /// Tells the work of a row in mutable memory.
-    pub(super) fn mark(&mut self, i: usize, record: RecordRef<'_>) {
-        // Relaxed: as in `wants`.
-        let word = ClockWord::from_bits(record.clock().load(Ordering::Relaxed));
-        let mark = RowMark { address: record.address().raw(), uses: word.uses() };
-        self.work.in_mutable_memory(i, mark);
     }
 
     fn has_room(&self, record: RecordRef<'_>) -> bool {
@@ -230,7 +229,7 @@ impl<'a, W: Work> Batch<'a, W> {
         match in_place(self.work, i, record, self.clock, room) {
             InPlace::Moved => return Step::Moved,
             InPlace::Blocked => self.outcome.blocked.push(i as u32),
-            InPlace::Kept => {}
+            InPlace::Kept => self.tally.hits_mutable += 1,
             InPlace::Tombstone(locked) => self.revive_in_place(i, record, locked),
             InPlace::Row { promoted } => {
                 self.tally.hits_mutable += 1;
@@ -288,6 +287,7 @@ impl<'a, W: Work> Batch<'a, W> {
             && !self.work.deletes(i, value, before.outstanding())
         {
             locked.unlock_unchanged(before);
+            self.count_hit(old, view);
             return Ok(Step::Done);
         }
         let new = match self.make_successor(i, old_value) {
@@ -329,7 +329,7 @@ impl<'a, W: Work> Batch<'a, W> {
             // A row that was promoted before and not used since goes on waiting for its first use.
             self.tally.promoted += u64::from(!before.is_promoted());
             self.tally.moved += 1;
-            self.mark(i, new);
+            self.work.moved(i, mark_of(new));
             return Ok(Step::Done);
         }
         self.work.settled(i);
@@ -341,6 +341,7 @@ impl<'a, W: Work> Batch<'a, W> {
             Mode::Delete => {
                 self.tally.deleted += 1;
                 self.note_replaced(old_bytes, 0);
+                self.count_hit(old, view);
             }
             _ => {
                 if W::MODE == Mode::Get {

@@ -46,8 +46,10 @@ pub(crate) trait Work {
     fn deletes(&mut self, _i: usize, _value: &[u8], _outstanding: u32) -> bool {
         true
     }
-    /// `Locate` and `Promote` found the row in mutable memory, or brought it there.
+    /// `Locate` or `Promote` found the row in mutable memory.
     fn in_mutable_memory(&mut self, _i: usize, _mark: RowMark) {}
+    /// `Promote` brought the row to mutable memory.
+    fn moved(&mut self, _i: usize, _mark: RowMark) {}
     /// The clock of a row that was peeked at or got, before the operation's own count.
     fn clock(&mut self, _i: usize, _outstanding: u32) {}
     /// What was done to a row by `Get`, `Update` or `Put` stands.
@@ -119,6 +121,9 @@ impl<F: FnMut(usize, RowMark), const VARIABLE: bool> Work for Promote<'_, F, VAR
     fn in_mutable_memory(&mut self, i: usize, mark: RowMark) {
         self.0(i, mark);
     }
+    fn moved(&mut self, i: usize, mark: RowMark) {
+        self.0(i, mark);
+    }
 }
 
 /// Brings rows to mutable memory that are as they were when they were marked.
@@ -132,10 +137,9 @@ impl<F: FnMut(usize, RowMark), const VARIABLE: bool> Work for Keep<'_, F, VARIAB
     fn wants(&self, i: usize, address: Address, word: ClockWord) -> bool {
         self.marks[i].address == address.raw() && !word.used_since(self.marks[i].uses)
     }
-    fn in_mutable_memory(&mut self, i: usize, mark: RowMark) {
-        if mark.address != self.marks[i].address {
-            (self.marked)(i, mark);
-        }
+    /// Of the others, somebody has moved some there as well: those were used.
+    fn moved(&mut self, i: usize, mark: RowMark) {
+        (self.marked)(i, mark);
     }
 }
 

@@ -11,7 +11,6 @@ mod reading;
 mod serving;
 mod tables;
 
-use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
@@ -26,6 +25,7 @@ use crate::execute::{
     Batch, Caller, Delete, DeleteIf, Mode, ReadClock, Tally, Work, give_back_scratch, take_scratch,
     try_single,
 };
+use crate::file_lock::FileLock;
 use crate::operation::{Clock, Operation, Outcome, Width};
 use crate::sync::Mutex;
 use crate::sync::thread::JoinHandle;
@@ -137,7 +137,7 @@ pub struct Store {
     recovered: Option<Recovered>,
     dir: PathBuf,
     /// None if it is opened to read only.
-    _lock: Option<File>,
+    _lock: Option<FileLock>,
 }
 
 impl Store {

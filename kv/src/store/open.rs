@@ -17,6 +17,7 @@ use crate::compaction::{CompactionOptions, Pins, Signal, Space, quota_reserve_by
 use crate::device::{self, Device, DeviceOptions};
 use crate::epoch::Gate;
 use crate::error::{Error, Result};
+use crate::file_lock::FileLock;
 use crate::index::Index;
 use crate::log::page::{PageIdentity, check_image};
 use crate::log::{Extent, Log};
@@ -251,7 +252,7 @@ fn holds_nothing_new(kind: ErrorKind) -> bool {
     )
 }
 
-pub(crate) fn lock_dir(dir: &Path) -> Result<File> {
+pub(crate) fn lock_dir(dir: &Path) -> Result<FileLock> {
     let path = dir.join(LOCK_NAME);
     let file = File::options()
         .write(true)
@@ -259,8 +260,8 @@ pub(crate) fn lock_dir(dir: &Path) -> Result<File> {
         .truncate(false)
         .open(&path)
         .map_err(|e| Error::io("open", &path, e))?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
+    match FileLock::try_exclusive(file) {
+        Ok(lock) => Ok(lock),
         Err(TryLockError::WouldBlock) => Err(Error::Locked { path }),
         Err(TryLockError::Error(e)) => Err(Error::io("lock", path, e)),
     }

@@ -112,7 +112,7 @@ impl PyAdagrad {
 ///     weight_decay: How much of the row is added to its gradient.
 ///
 /// >>> RowWiseAdagrad(lr=0.01)
-/// RowWiseAdagrad(lr=0.01, eps=1e-08, initial_accumulator_value=0.0, weight_decay=0.0)
+/// RowWiseAdagrad(lr=0.01, eps=1e-8, initial_accumulator_value=0.0, weight_decay=0.0)
 #[pyclass(name = "RowWiseAdagrad", module = "embank", frozen, eq, get_all)]
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct PyRowWiseAdagrad {
@@ -151,7 +151,7 @@ impl PyRowWiseAdagrad {
 ///     weight_decay: How much of the row is added to its gradient.
 ///
 /// >>> Adam(lr=0.001)
-/// Adam(lr=0.001, betas=(0.9, 0.999), eps=1e-08, weight_decay=0.0)
+/// Adam(lr=0.001, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0)
 #[pyclass(name = "Adam", module = "embank", frozen, eq, get_all)]
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct PyAdam {
@@ -186,7 +186,7 @@ impl PyAdam {
 ///     weight_decay: What of the row goes at each step, times `lr`.
 ///
 /// >>> AdamW(lr=0.001)
-/// AdamW(lr=0.001, betas=(0.9, 0.999), eps=1e-08, weight_decay=0.01)
+/// AdamW(lr=0.001, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.01)
 #[pyclass(name = "AdamW", module = "embank", frozen, eq, get_all)]
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct PyAdamW {

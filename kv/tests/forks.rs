@@ -1,0 +1,101 @@
+//! A child made by `fork` that inherits a bank's files, knows nothing of them, and lives on.
+
+#![expect(clippy::unwrap_used, reason = "a test")]
+#![cfg(unix)]
+
+mod common;
+
+use std::io::{PipeReader, PipeWriter, Read, pipe};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+
+use common::reading::by_hand;
+use common::{peek, put, value};
+use embank_kv::{Error, Store, StoreOptions};
+
+const BYTES: usize = 16;
+
+/// A child that does its work once it is told to.
+struct Child {
+    id: libc::pid_t,
+    /// It begins when this is closed.
+    go: Option<PipeWriter>,
+}
+
+impl Child {
+    fn fork(work: impl FnOnce() -> bool) -> Self {
+        let (begun, go) = pipe().unwrap();
+        // SAFETY: the child has this thread alone. It runs `work`, which asks nothing of other threads, and ends.
+        let id = unsafe { libc::fork() };
+        assert!(id >= 0, "{}", std::io::Error::last_os_error());
+        if id == 0 {
+            drop(go);
+            let done = catch_unwind(AssertUnwindSafe(|| {
+                wait_for_the_end(begun);
+                work()
+            }));
+            // SAFETY: ends the process without what the parent's threads left half done.
+            unsafe { libc::_exit(i32::from(!done.unwrap_or(false))) }
+        }
+        Self { id, go: Some(go) }
+    }
+
+    /// Tells it to begin; whether its work succeeded.
+    fn join(mut self) -> bool {
+        drop(self.go.take());
+        let mut status = 0;
+        // SAFETY: the child is this test's, and `status` lives.
+        let id = unsafe { libc::waitpid(self.id, &raw mut status, 0) };
+        assert_eq!(id, self.id);
+        libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0
+    }
+}
+
+fn wait_for_the_end(mut pipe: PipeReader) {
+    assert_eq!(pipe.read(&mut [0]).unwrap(), 0);
+}
+
+fn open(dir: &Path) -> Store {
+    let store = Store::open(dir, &by_hand(1)).unwrap();
+    let table = store.create_table("rows", BYTES as u32, b"").unwrap();
+    put(&store, table, &[1], 1, BYTES);
+    store.checkpoint(b"").unwrap();
+    store
+}
+
+// One test, because a child has only the thread that forked: none of another test may hold a lock then.
+#[test]
+fn a_child_keeps_no_bank_locked_and_no_checkpoint_held() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+
+    // The writer's lock ends with the writer, and the child may be the next one.
+    let store = open(dir);
+    let child = Child::fork(|| {
+        let store = Store::open(dir, &by_hand(1)).unwrap();
+        let table = store.tables()[0].id;
+        put(&store, table, &[1], 2, BYTES);
+        store.checkpoint(b"").is_ok()
+    });
+    drop(store);
+    drop(Store::open(dir, &by_hand(1)).expect("the child knows nothing of the bank"));
+    assert!(child.join(), "nobody but the child has the bank open");
+
+    // As long as the parent has it open, it is locked, for the child too, which does not take the lock away.
+    let store = Store::open(dir, &by_hand(1)).unwrap();
+    let table = store.tables()[0].id;
+    assert_eq!(peek(&store, table, &[1]).unwrap(), [Some(value(1, 2, BYTES))]);
+    let child = Child::fork(|| matches!(Store::open(dir, &by_hand(1)), Err(Error::Locked { .. })));
+    assert!(child.join());
+
+    // A reader's hold on its checkpoint ends with the reader.
+    let checkpoints = || std::fs::read_dir(dir.join("checkpoints")).unwrap().count();
+    let reader = Store::open_read_only(dir, &StoreOptions::default(), None).unwrap();
+    store.checkpoint(b"").unwrap();
+    assert_eq!(checkpoints(), 2);
+    let child = Child::fork(|| true);
+    drop(reader);
+    store.checkpoint(b"").unwrap();
+    assert_eq!(checkpoints(), 1);
+    assert!(child.join());
+}
