@@ -7,13 +7,16 @@ key), so the tensor that stands in for a table is `table.initial(keys)`.
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import nn
+
+import embank
 
 MEBI = 1 << 20
 BUDGET_BYTES_MIN = 2 * MEBI
@@ -28,6 +31,29 @@ def data_folder(name: str) -> Path:
     """Where a data set lies unless the command line says so: `$EMBANK_DATA`, or beside the clone."""
     shared = os.environ.get("EMBANK_DATA", REPOSITORY.parent / "shared" / "data")
     return Path(shared) / name
+
+
+def scratch_folder(name: str, given: Path | None) -> Path:
+    """A new folder for a bank: in the one that was given, or under `target`.
+
+    Not the system's folder for such things: that is memory on many machines, and then nothing would be
+    out of core.
+    """
+    parent = given or REPOSITORY / "target" / "examples"
+    parent.mkdir(parents=True, exist_ok=True)
+    return Path(tempfile.mkdtemp(prefix=f"{name}-", dir=parent))
+
+
+def device_of(bank: embank.Bank) -> dict[str, Any]:
+    """What the bank reads its drive with, printed and for the outcome: `device`, `device_notes`."""
+    stats = bank.stats()
+    print("; ".join([f"device {stats['device']}", *stats["device_notes"]]), flush=True)
+    return {"device": stats["device"], "device_notes": list(stats["device_notes"])}
+
+
+def lookahead(text: str) -> int | Literal["auto"]:
+    """The value of `--lookahead`: a number of batches, or auto."""
+    return "auto" if text == "auto" else int(text)
 
 
 def table_bytes(*shapes: tuple[int, int]) -> int:

@@ -14,12 +14,11 @@ import itertools
 import json
 import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "common"))
 
@@ -31,6 +30,7 @@ from torch import nn  # noqa: E402
 import embank  # noqa: E402
 import embank.torch  # noqa: E402
 import rows  # noqa: E402
+from fixed import FixedRows  # noqa: E402
 from graph import Graph, Ints, load_cora, power_law  # noqa: E402
 from model import GNN, LAYERS  # noqa: E402
 from sampling import Batch, NeighbourSampler  # noqa: E402
@@ -46,11 +46,15 @@ def main() -> int:
     except OSError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    folder = Path(tempfile.mkdtemp(prefix="gnn-", dir=given.scratch))
+    folder = rows.scratch_folder("gnn", given.scratch)
     budget = rows.budget(table_bytes(graph, given.dim), given.budget_share)
     try:
         with embank.Bank(folder / "bank", memory_budget=budget, device=given.device) as bank:
-            outcome = train(graph, bank, given)
+            device = rows.device_of(bank)
+            training = build(graph, bank, given)
+            # The bank has the features now: beside it, the matrix would be in memory all the same.
+            graph = replace(graph, features=None)
+            outcome = device | train(training, graph, given)
     finally:
         shutil.rmtree(folder)
     print(f"test accuracy {outcome['metric']:.4f}")
@@ -74,20 +78,28 @@ def table_bytes(graph: Graph, dim: int) -> int:
 
 @dataclass
 class Training:
-    """A model, the tables that hold its rows, and the optimizers of all else."""
+    """A model, the tables that hold its trained rows, and the optimizers of all else.
+
+    `features` reads those that are fixed, if they are in the bank.
+    """
 
     model: GNN
     tables: list[embank.Table]
+    features: FixedRows | None
     dense_optimizer: torch.optim.Optimizer
     row_optimizer: torch.optim.Optimizer | None
 
-    def steps(self, batches: Iterable[Batch], lookahead: int) -> Iterator[torch.Tensor]:
+    def steps(
+        self, batches: Iterable[Batch], lookahead: int | Literal["auto"]
+    ) -> Iterator[torch.Tensor]:
         """Trains on each batch and yields its loss."""
         if self.row_optimizer is None:
             batches = embank.torch.LookaheadLoader(
                 batches, lambda batch: {table: batch.nodes for table in self.tables},
                 depth=lookahead,
             )
+            if self.features is not None:
+                batches = self.features.ahead(batches)
         for batch in batches:
             loss = nn.functional.cross_entropy(self.model(batch), batch.labels)
             self.dense_optimizer.zero_grad()
@@ -104,29 +116,26 @@ def build(graph: Graph, bank: embank.Bank, given: argparse.Namespace) -> Trainin
     """The model with its rows in the bank, or in memory from the same values."""
     nodes = bank.table("node", dim=given.dim, optimizer=embank.Adagrad(lr=given.embedding_lr),
                        initializer=embank.Normal(mean=0.0, std=given.spread), seed=given.seed)
-    tables, features, width, row_optimizer = [nodes], None, 0, None
-    if graph.features is not None:
-        width = graph.features.shape[1]
-        fixed = bank.table("feature", dim=width, optimizer=None)
-        fixed.put(np.arange(graph.nodes), graph.features)
-        features = embank.torch.Embedding(fixed)
-        tables.append(fixed)
-    embeddings = embank.torch.Embedding(nodes)
+    embeddings, features, fixed, row_optimizer = embank.torch.Embedding(nodes), None, None, None
+    width = 0 if graph.features is None else graph.features.shape[1]
     if given.in_memory:
         embeddings = rows.twin(nodes, graph.nodes)
         row_optimizer = rows.twin_optimizer([embeddings], given.embedding_lr)
         if graph.features is not None:
             features = nn.Embedding.from_pretrained(torch.from_numpy(graph.features))
+    elif graph.features is not None:
+        table = bank.table("feature", dim=width, optimizer=None)
+        table.put(np.arange(graph.nodes), graph.features)
+        features = fixed = FixedRows(table)
     model = GNN(given.model, embeddings, features, width, given.dim, given.hidden,
                 graph.classes, given.dropout, given.seed)
     dense_optimizer = torch.optim.Adam(model.dense_parameters(), lr=given.lr,
                                        weight_decay=given.weight_decay)
-    return Training(model, tables, dense_optimizer, row_optimizer)
+    return Training(model, [nodes], fixed, dense_optimizer, row_optimizer)
 
 
-def train(graph: Graph, bank: embank.Bank, given: argparse.Namespace) -> dict[str, Any]:
+def train(training: Training, graph: Graph, given: argparse.Namespace) -> dict[str, Any]:
     """Trains to the end; returns the accuracy on the test nodes and the way there."""
-    training = build(graph, bank, given)
     sampler = NeighbourSampler(graph, given.fanouts)
     best, test, history, seconds, samples = -1.0, 0.0, [], 0.0, 0
     for epoch in range(1, given.epochs + 1):
@@ -171,8 +180,8 @@ def parser() -> argparse.ArgumentParser:
     add("--in-memory", action="store_true", help="torch.nn.Embedding in place of the bank")
     add("--budget-share", type=float, default=0.25, metavar="X",
         help="memory budget as a share of the tables' bytes (default %(default)s)")
-    add("--lookahead", type=int, default=4, metavar="N",
-        help="batches announced ahead (default %(default)s)")
+    add("--lookahead", type=rows.lookahead, default="auto", metavar="N",
+        help="batches announced ahead, or auto, the default: as reading and computing take")
     add("--dim", type=int, default=64, help="floats of an embedding (default %(default)s)")
     add("--hidden", type=int, default=64)
     add("--fanouts", type=int, nargs=2, default=(10, 10), metavar="N")
@@ -190,7 +199,7 @@ def parser() -> argparse.ArgumentParser:
     add("--threads", type=int, default=torch.get_num_threads(), help="of torch")
     add("--device", choices=("auto", "io_uring", "threads"), default="auto")
     add("--scratch", type=Path, default=None, metavar="DIR",
-        help="where the bank is made and removed (default: the system's folder for that)")
+        help="where the bank is made and removed (default: target/examples)")
     add("--json", type=Path, metavar="FILE", help="write the outcome to this file")
     return options
 

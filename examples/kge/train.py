@@ -13,12 +13,11 @@ import argparse
 import json
 import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "common"))
 
@@ -41,12 +40,12 @@ def main() -> int:
     except OSError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    folder = Path(tempfile.mkdtemp(prefix="kge-", dir=given.scratch))
+    folder = rows.scratch_folder("kge", given.scratch)
     shape = [(graph.entities, given.dim), (graph.relations, given.dim)]
     budget = rows.budget(rows.table_bytes(*shape), given.budget_share)
     try:
         with embank.Bank(folder / "bank", memory_budget=budget, device=given.device) as bank:
-            outcome = train(graph, bank, given)
+            outcome = rows.device_of(bank) | train(graph, bank, given)
     except FloatingPointError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -66,7 +65,9 @@ class Training:
     tables: list[embank.Table]
     optimizer: torch.optim.Optimizer | None
 
-    def steps(self, batches: Iterable[Batch], lookahead: int) -> Iterator[torch.Tensor]:
+    def steps(
+        self, batches: Iterable[Batch], lookahead: int | Literal["auto"]
+    ) -> Iterator[torch.Tensor]:
         """Trains on each batch and yields its loss."""
         if self.optimizer is None:
             entities, _ = self.tables
@@ -131,8 +132,8 @@ def parser() -> argparse.ArgumentParser:
     add("--in-memory", action="store_true", help="torch.nn.Embedding in place of the bank")
     add("--budget-share", type=float, default=0.25, metavar="X",
         help="memory budget as a share of the tables' bytes (default %(default)s)")
-    add("--lookahead", type=int, default=4, metavar="N",
-        help="batches announced ahead (default %(default)s)")
+    add("--lookahead", type=rows.lookahead, default="auto", metavar="N",
+        help="batches announced ahead, or auto, the default: as reading and computing take")
     add("--dim", type=int, default=128, help="floats a row (default %(default)s)")
     add("--epochs", type=int, default=6)
     add("--batch-size", type=int, default=1000)
@@ -144,7 +145,7 @@ def parser() -> argparse.ArgumentParser:
     add("--threads", type=int, default=torch.get_num_threads(), help="of torch")
     add("--device", choices=("auto", "io_uring", "threads"), default="auto")
     add("--scratch", type=Path, default=None, metavar="DIR",
-        help="where the bank is made and removed (default: the system's folder for that)")
+        help="where the bank is made and removed (default: target/examples)")
     add("--json", type=Path, metavar="FILE", help="write the outcome to this file")
     return options
 

@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 import torch
 
-pytest.importorskip("embank", reason="the wheel of Embank is not installed")
+embank = pytest.importorskip("embank", reason="the wheel of Embank is not installed")
 
 import rows
+from fixed import FixedRows
 from graph import Graph, load_cora, power_law
 from model import GatLayer, SageLayer
-from sampling import NeighbourSampler
+from sampling import Batch, NeighbourSampler
 
 TRAIN = Path(__file__).resolve().parents[1] / "train.py"
 CORA = rows.data_folder("cora")
@@ -64,6 +65,33 @@ def test_a_power_law_graph_is_made_once_and_keeps_its_classes(tmp_path: Path) ->
     popularity = np.sort(np.bincount(graph.neighbours, minlength=graph.nodes))[::-1]
     assert popularity[:200].sum() > 0.15 * graph.neighbours.size
     assert not set(graph.train) & set(graph.test)
+
+
+def test_features_are_read_ahead_and_not_announced(tmp_path: Path) -> None:
+    rng = np.random.default_rng(3)
+    values = rng.random((600, 5), dtype=np.float32)
+    batches = [Batch(torch.from_numpy(rng.permutation(600)[:200]), [], torch.empty(0))
+               for _ in range(8)]
+    with embank.Bank(tmp_path / "bank", memory_budget="16MiB") as bank:
+        table = bank.table("feature", dim=5, optimizer=None)
+        table.put(np.arange(600), values)
+        features, prefetched = FixedRows(table), 0
+        for batch in features.ahead(batches):
+            prefetched += features.prefetched is not None
+            assert np.array_equal(features(batch.nodes).numpy(), values[batch.nodes])
+        assert prefetched == len(batches) - 1       # all but the first
+        stats = bank.stats()
+        assert stats["lookahead"]["requested"] == 0
+        # A step that asks for something else, or for more than fits, gets its rows all the same.
+        for batch in features.ahead(batches):
+            assert np.array_equal(features(torch.arange(7)).numpy(), values[:7])
+    with embank.Bank(tmp_path / "small", memory_budget="1MiB") as bank:
+        table = bank.table("feature", dim=500, optimizer=None)
+        table.put(np.arange(600), np.repeat(values, 100, axis=1))
+        features = FixedRows(table)
+        for batch in features.ahead(batches):
+            assert features.prefetched is None
+            assert np.array_equal(features(batch.nodes)[:, ::100].numpy(), values[batch.nodes])
 
 
 def small_graph() -> Graph:
