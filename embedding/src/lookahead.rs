@@ -155,6 +155,10 @@ struct State {
     look: bool,
     /// The worker is looking after those.
     looking: bool,
+    /// What was cancelled since the worker took what it has in hand: it does not come back to the window.
+    cancelled: Vec<Cancelled>,
+    /// The worker has something in hand.
+    working: bool,
     /// Requests for buffers, in their order.
     prefetches: VecDeque<PrefetchJob>,
     burst_was_last: bool,
@@ -165,6 +169,29 @@ struct State {
 impl State {
     fn is_idle(&self) -> bool {
         self.pending.len() == 0 && !self.look && !self.looking
+    }
+
+    /// Whether a row that the worker has in hand was not cancelled meanwhile.
+    fn is_wanted(&self, table: TableId, key: u64) -> bool {
+        !self.cancelled.iter().any(|cancelled| cancelled.covers(table, key))
+    }
+}
+
+/// What nobody waits for any more.
+#[derive(Debug)]
+enum Cancelled {
+    All,
+    Table(TableId),
+    Keys(TableId, HashSet<u64>),
+}
+
+impl Cancelled {
+    fn covers(&self, table: TableId, key: u64) -> bool {
+        match self {
+            Self::All => true,
+            Self::Table(of) => *of == table,
+            Self::Keys(of, keys) => *of == table && keys.contains(&key),
+        }
     }
 }
 
@@ -204,6 +231,8 @@ impl Lookahead {
             window: Window::with_capacity(capacity_keys / KEYS_PER_REMEMBERED),
             look: false,
             looking: false,
+            cancelled: Vec::new(),
+            working: false,
             prefetches: VecDeque::new(),
             burst_was_last: false,
             stopping: false,
@@ -280,38 +309,40 @@ impl Lookahead {
 
     /// Empties the queue and returns how many keys were in it. A burst in hand is not stopped.
     pub(crate) fn cancel(&self) -> usize {
-        self.cancel_those(|_, _| true)
+        self.cancel_those(Cancelled::All)
     }
 
     /// Takes these keys of a table out of the queue and returns how many were in it.
     pub(crate) fn cancel_keys(&self, table: TableId, keys: &[u64]) -> usize {
-        let keys: HashSet<u64> = keys.iter().copied().collect();
-        self.cancel_those(|of, key| of == table && keys.contains(&key))
+        self.cancel_those(Cancelled::Keys(table, keys.iter().copied().collect()))
     }
 
     /// Takes what waits of a dropped table out of the queue. What a burst has in hand comes to its end.
     pub(crate) fn forget(&self, table: TableId) {
-        self.cancel_those(|of, _| of == table);
+        self.cancel_those(Cancelled::Table(table));
     }
 
-    fn cancel_those(&self, chosen: impl Fn(TableId, u64) -> bool) -> usize {
+    fn cancel_those(&self, cancelled: Cancelled) -> usize {
         let mut state = self.shared.queue.state.lock();
         let State { queue, pending, window, .. } = &mut *state;
         let waiting = queue.len();
-        window.forget(&chosen);
+        window.forget(|table, key| cancelled.covers(table, key));
         queue.retain(|request| {
-            let cancel = chosen(request.table, request.key);
+            let cancel = cancelled.covers(request.table, request.key);
             if cancel {
                 pending.remove(number(request.table), request.key);
             }
             !cancel
         });
-        let cancelled = waiting - queue.len();
-        self.shared.counters.cancelled.add(cancelled as u64);
+        let given_up = waiting - queue.len();
+        if state.working {
+            state.cancelled.push(cancelled);
+        }
+        self.shared.counters.cancelled.add(given_up as u64);
         if state.is_idle() {
             self.shared.idle.notify_all();
         }
-        cancelled
+        given_up
     }
 
     /// Waits until nothing is pending; false if that took longer than to `deadline`.
@@ -401,7 +432,10 @@ impl Shared {
         self.counters.failed.add(state.pending.len() as u64);
         state.queue.clear();
         state.pending.clear();
-        state.looking = false;
+        // Nobody would look after its rows.
+        state.window.forget(|_, _| true);
+        (state.look, state.looking, state.working) = (false, false, false);
+        state.cancelled.clear();
         // Dropping them takes locks of their own alone.
         state.prefetches.clear();
         self.idle.notify_all();
@@ -454,10 +488,15 @@ impl Shared {
             self.counters.kept.add(moved.len() as u64);
             let mut state = self.queue.state.lock();
             for (place, mark) in moved {
-                state.window.remember_again(rows[place], mark);
+                if state.is_wanted(first.table, rows[place].key) {
+                    state.window.remember_again(rows[place], mark);
+                }
             }
             match kept {
-                Ok(()) | Err(embank_kv::Error::NoSuchTable(_)) => {}
+                // What there is no room to keep goes to disk, and is read when it is wanted.
+                Ok(())
+                | Err(embank_kv::Error::NoSuchTable(_) | embank_kv::Error::QuotaExceeded { .. }) => {
+                }
                 Err(failure) => {
                     state.failure.get_or_insert(failure);
                 }
@@ -474,13 +513,15 @@ impl Shared {
     fn next_job(&self, burst: &mut Vec<u64>) -> Option<Job> {
         burst.clear();
         let mut state = self.queue.state.lock();
+        state.working = false;
+        state.cancelled.clear();
         loop {
             if state.stopping {
                 return None;
             }
             // First: it takes no disk, and what is about to leave would have to be read again.
             if std::mem::take(&mut state.look) {
-                state.looking = true;
+                (state.looking, state.working) = (true, true);
                 return Some(Job::Look);
             }
             // Bursts and prefetches in turn, of several prefetches each in turn.
@@ -489,7 +530,7 @@ impl Shared {
                 return Some(Job::Prefetch(job));
             }
             if let Some(first) = state.queue.pop_front() {
-                state.burst_was_last = true;
+                (state.burst_was_last, state.working) = (true, true);
                 burst.push(first.key);
                 while burst.len() < BURST_KEYS_MAX {
                     match state.queue.front() {
@@ -529,7 +570,9 @@ impl Shared {
         for &key in burst {
             state.pending.remove(number(table), key);
         }
-        state.window.remember(table, marks);
+        let wanted: Vec<_> =
+            marks.iter().copied().filter(|&(key, _)| state.is_wanted(table, key)).collect();
+        state.window.remember(table, &wanted);
         if state.is_idle() {
             self.idle.notify_all();
         }
@@ -556,5 +599,73 @@ mod tests {
             assert!(budget - memory_bytes(capacity_for_budget(budget)) >= needed, "{needed}");
             assert!(budget <= needed + needed / 31 + 1);
         }
+    }
+    /// A queue whose worker is this test.
+    fn queue(dir: &std::path::Path) -> (Lookahead, TableId) {
+        let store = Store::open(dir, &embank_kv::StoreOptions::default()).unwrap();
+        let table = store.create_table("rows", 8, b"").unwrap();
+        (Lookahead::new(Arc::new(store), 100), table)
+    }
+
+    fn put(lookahead: &Lookahead, table: TableId, keys: &[u64]) -> Vec<(u64, RowMark)> {
+        struct Zeros;
+        impl embank_kv::Operation for Zeros {
+            const ACCESS: embank_kv::Access = embank_kv::Access::Put;
+            fn insert(&mut self, _: usize, _: &mut [u8]) -> bool {
+                true
+            }
+        }
+        let (store, mut marks) = (&lookahead.shared.store, Vec::new());
+        store.execute(table, keys, embank_kv::Clock::Keep, &mut Zeros).unwrap();
+        store.announce(table, keys, &mut Vec::new(), &mut marks).unwrap();
+        marks
+    }
+
+    #[test]
+    fn what_is_cancelled_while_it_is_in_hand_is_forgotten() {
+        let dir = tempfile::tempdir().unwrap();
+        let (lookahead, table) = queue(dir.path());
+        let shared = &lookahead.shared;
+        let marks = put(&lookahead, table, &[1, 2, 3]);
+        for (cancelled, left) in [(&[][..], 3), (&[2][..], 2), (&[1, 2, 3][..], 0)] {
+            shared.enqueue(table, &[1, 2, 3], &[], &mut LookaheadReceipt::default());
+            let mut burst = Vec::new();
+            assert!(matches!(shared.next_job(&mut burst), Some(Job::Burst(_))));
+            assert_eq!(lookahead.cancel_keys(table, cancelled), 0, "they are in hand");
+            shared.finish_burst(table, &burst, &marks, Ok(Promoted::default()));
+            let below = shared.queue.state.lock().window.take_below(u64::MAX);
+            assert_eq!(below.len(), left);
+            assert!(below.iter().all(|row| !cancelled.contains(&row.key)));
+        }
+        // What was cancelled once can be announced again.
+        shared.enqueue(table, &[2], &[], &mut LookaheadReceipt::default());
+        let mut burst = Vec::new();
+        assert!(matches!(shared.next_job(&mut burst), Some(Job::Burst(_))));
+        shared.finish_burst(table, &burst, &marks[1..2], Ok(Promoted::default()));
+        assert_eq!(shared.queue.state.lock().window.take_below(u64::MAX).len(), 1);
+        // Nor do rows come back that are being kept.
+        shared.queue.state.lock().window.remember(table, &marks);
+        shared.queue.boundaries_moved();
+        assert!(matches!(shared.next_job(&mut burst), Some(Job::Look)));
+        shared.store.checkpoint(b"").unwrap();
+        let kept = shared.counters.kept.get();
+        lookahead.cancel();
+        shared.look_after_the_oldest();
+        assert_eq!(shared.counters.kept.get(), kept, "cancelled before they were taken");
+        assert!(shared.queue.state.lock().window.is_empty());
+    }
+
+    #[test]
+    fn nobody_waits_for_a_worker_that_is_gone() {
+        let dir = tempfile::tempdir().unwrap();
+        let (lookahead, table) = queue(dir.path());
+        let shared = &lookahead.shared;
+        let marks = put(&lookahead, table, &[1, 2, 3]);
+        shared.enqueue(table, &[], &marks, &mut LookaheadReceipt::default());
+        shared.queue.boundaries_moved();
+        assert!(!lookahead.wait_idle(Instant::now()));
+        shared.give_up_pending();
+        shared.queue.boundaries_moved();
+        assert!(lookahead.wait_idle(Instant::now()));
     }
 }

@@ -291,3 +291,25 @@ fn a_row_that_was_moved_in_time_is_kept_too() {
     assert_eq!((stats.moved, stats.on_time, stats.wasted), (200, 200, 0));
     assert!(stats.kept >= 200);
 }
+
+/// Rows that can't be kept for want of space are read when they are wanted: no failure of the next announcement.
+#[test]
+fn a_full_quota_does_not_fail_the_next_announcement() {
+    let options = BankOptions { disk_quota_bytes: Some(6 << 20), ..small_options() };
+    let test = new_bank_with(options);
+    let table = test.bank.table("t", TableConfig::new(64)).unwrap();
+    // Ends: each round takes a part of the quota.
+    for round in 0.. {
+        let keys: Vec<u64> = (0..100).map(|i| (100 * round + i) % 4000).collect();
+        let put = table.put(&keys, &vec![1.0; 100 * 64]);
+        if round > 5 {
+            table.lookahead(&keys[90..]).unwrap();
+        }
+        if put.is_err() {
+            break;
+        }
+    }
+    test.bank.checkpoint(b"").unwrap();
+    assert!(test.bank.wait_lookahead(PATIENCE));
+    table.lookahead(&[]).unwrap();
+}
