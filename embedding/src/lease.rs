@@ -1,6 +1,7 @@
 //! What a Get hands out: the duty to update the rows it got, or to say that no update will come.
 
 use std::borrow::Cow;
+use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
 
@@ -8,7 +9,7 @@ use embank_kv::{Clock, Leased};
 
 use crate::admission::HeldPart;
 use crate::error::{Error, Result};
-use crate::holders::Holding;
+use crate::holders::{Held, Holding};
 use crate::table::Table;
 use crate::turnstile::Entered;
 use crate::unique::UniqueKeys;
@@ -81,15 +82,24 @@ impl Lease {
 
     /// From now on the counts are this call's to bring down, and nobody else's.
     fn begin_answer(&self) -> Result<()> {
-        if self.held.begin_answer() {
-            return Ok(());
-        }
-        Err(Error::LeaseExpired {
+        if self.held.begin_answer() { Ok(()) } else { Err(self.expired()) }
+    }
+
+    /// Fails if it has expired, as an update through it would.
+    ///
+    /// # Errors
+    /// [`LeaseExpired`](crate::Error::LeaseExpired).
+    pub fn check(&self) -> Result<()> {
+        if self.is_expired() { Err(self.expired()) } else { Ok(()) }
+    }
+
+    fn expired(&self) -> Error {
+        Error::LeaseExpired {
             table: self.table.name().to_owned(),
             keys: self.unique().len(),
             age: self.held.taken().elapsed(),
             timeout: self.table.bank.lease_timeout.unwrap_or_default(),
-        })
+        }
     }
 
     /// Applies one gradient per key of the batch: `gradients` holds batch length * dim values. The
@@ -116,6 +126,61 @@ impl Lease {
     pub fn apply_distinct(self, gradients: &[f32]) -> Result<()> {
         self.table.check_shape("gradients", self.unique().len(), gradients.len())?;
         self.apply_sums(Cow::Borrowed(gradients))
+    }
+
+    /// Applies one gradient through several leases of one table: one step of the optimizer for each of `keys`, though
+    /// several of the leases may be on its row. `gradients` holds keys * dim values; those of equal keys are summed.
+    ///
+    /// All leases are answered or none: if one has expired, no row changes. A row gets its gradient if one of the
+    /// leases still holds it, so one that was deleted since the Gets gets none. The counts come down once the
+    /// rows have changed.
+    ///
+    /// # Errors
+    /// As [`apply`](Self::apply). The counts of all leases are given back in each case.
+    ///
+    /// # Panics
+    /// If the leases are of several tables.
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// use embank::{Bank, BankOptions, Lease, Optimizer, TableConfig};
+    ///
+    /// let bank = Bank::open(dir.path().join("bank"), BankOptions::default())?;
+    /// let table = bank.table("user", TableConfig::new(1).optimizer(Optimizer::adagrad(0.5)))?;
+    /// let mut rows = [0.0; 2];
+    /// let leases = vec![table.get(&[4, 9], &mut rows)?, table.get(&[4], &mut rows[..1])?];
+    /// Lease::apply_together(leases, &[4, 9], &[2.0, 1.0])?; // one step of each row
+    /// assert_eq!(table.outstanding(4)?, Some(0));
+    /// # Ok::<(), embank::Error>(())
+    /// ```
+    pub fn apply_together(leases: Vec<Self>, keys: &[u64], gradients: &[f32]) -> Result<()> {
+        let Some(first) = leases.first() else { return Ok(()) };
+        let table = &first.table;
+        assert!(
+            leases.iter().all(|lease| Arc::ptr_eq(&lease.table.shared, &table.shared)),
+            "leases that are answered together are of one table"
+        );
+        table.check_shape("gradients", keys.len(), gradients.len())?;
+        let unique = UniqueKeys::new(keys);
+        let sums = table.summed(&unique, gradients);
+        // Once for all of them: a thread must not enter twice.
+        let entered = first.enter();
+        let held: Vec<_> = leases.iter().map(|lease| lease.held.what().held(&entered)).collect();
+        let held_keys: HashSet<u64> = held.iter().flat_map(|held| held.keys()).copied().collect();
+        let rows = unique.keys().iter().zip(sums.chunks_exact(table.dim()));
+        let (keys, kept): (Vec<u64>, Vec<&[f32]>) =
+            rows.filter(|(key, _)| held_keys.contains(key)).unzip();
+        let mut apply = table.prepare_apply(&keys, Cow::Owned(kept.concat()), false)?;
+        let release = |some: &[Held<'_>]| {
+            some.iter().for_each(|held| table.release_or_count(held.keys(), &entered));
+        };
+        for (at, lease) in leases.iter().enumerate() {
+            lease.begin_answer().inspect_err(|_| release(&held[..at]))?;
+        }
+        let applied = table.execute_update(&keys, Clock::Keep, &mut apply);
+        release(&held);
+        applied
     }
 
     /// Whoever answers holds this, from before the answer begins to its end.

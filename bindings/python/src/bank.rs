@@ -1,7 +1,9 @@
 //! `Bank`: a directory of tables.
 
+use std::hash::{BuildHasher, RandomState};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use embank::{BankOptions, CompactionOptions, DeviceChoice, Recovered, TableConfig};
 use parking_lot::Mutex;
@@ -88,6 +90,9 @@ pub(crate) struct PyBank {
     /// Changes with `refresh`.
     recovered: Mutex<Option<Py<PyRecovered>>>,
     position: Mutex<Position>,
+    /// Tells this opening of the bank from all others.
+    opening: u64,
+    tables_dropped: AtomicU64,
 }
 
 /// The newest checkpoint that this object knows to be in what it shows.
@@ -107,9 +112,11 @@ impl PyRecovered {
 }
 
 impl PyBank {
-    /// Rows made, changed and deleted since the bank was opened.
+    /// Rows made, changed and deleted since the bank was opened, and tables dropped.
     fn changed(&self, py: Python<'_>) -> PyResult<u64> {
-        self.cell.with_bank(py, |bank| Ok(bank.stats().store.changed))
+        let rows = self.cell.with_bank(py, |bank| Ok(bank.stats().store.changed))?;
+        // Relaxed: nothing but a count.
+        Ok(rows + self.tables_dropped.load(Ordering::Relaxed))
     }
 }
 
@@ -180,6 +187,9 @@ impl PyBank {
             cell: Arc::new(BankCell::new(bank)),
             recovered: Mutex::new(recovered),
             position: Mutex::new(Position { checkpoint, changed: 0 }),
+            // Keyed at random.
+            opening: RandomState::new().hash_one(std::process::id()),
+            tables_dropped: AtomicU64::new(0),
         })
     }
 
@@ -202,8 +212,8 @@ impl PyBank {
         self.position.lock().checkpoint
     }
 
-    /// Whether a row was made, changed or deleted since that checkpoint, or, where there is none, since the
-    /// bank was opened. Closing the bank, or a crash, would lose it.
+    /// Whether a row was made, changed or deleted, or a table dropped, since that checkpoint, or, where there is
+    /// none, since the bank was opened. Closing the bank, or a crash, would lose it.
     ///
     /// >>> import embank
     /// >>> with embank.Bank("changed.bank", memory_budget="16MiB") as bank:
@@ -217,6 +227,22 @@ impl PyBank {
     fn changed_since_checkpoint(&self, py: Python<'_>) -> PyResult<bool> {
         let changed = self.changed(py)?;
         Ok(changed != self.position.lock().changed)
+    }
+
+    /// A text that stays the same as long as the bank is open and no row is made, changed or deleted and no table
+    /// dropped. Never the same for two openings.
+    ///
+    /// >>> import embank
+    /// >>> with embank.Bank("state.bank", memory_budget="16MiB") as bank:
+    /// ...     before = bank.state_id
+    /// ...     print(bank.state_id == before)
+    /// ...     bank.table("user", dim=2).put([1], [[1.0, 2.0]])
+    /// ...     print(bank.state_id == before)
+    /// True
+    /// False
+    #[getter]
+    fn state_id(&self, py: Python<'_>) -> PyResult<String> {
+        Ok(format!("{:016x}-{}", self.opening, self.changed(py)?))
     }
 
     /// Moves a bank that was opened with `read_only` on to its newest checkpoint, if that is newer.
@@ -364,7 +390,9 @@ impl PyBank {
     /// ...     print(bank.tables(), bank.table("user", dim=3).contains([1]))
     /// [] [False]
     fn drop_table(&self, py: Python<'_>, name: &str) -> PyResult<()> {
-        self.cell.with_bank(py, |bank| bank.drop_table(name))
+        self.cell.with_bank(py, |bank| bank.drop_table(name))?;
+        self.tables_dropped.fetch_add(1, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Gives space on disk back now: one pass of compaction over all of the log that is on disk.
@@ -466,8 +494,11 @@ impl PyBank {
     /// It takes no checkpoint: what came after the last one is lost. Leases that are held are given
     /// back, and any later call on the bank, its tables or its leases raises
     /// `ValueError("bank is closed")`. Calls that other threads are making come to their end first.
-    fn close(&self) {
-        self.cell.close();
+    ///
+    /// Raises:
+    ///     RuntimeError: Inside a call on the bank, as a progress function is.
+    fn close(&self) -> PyResult<()> {
+        self.cell.close()
     }
 
     fn __enter__(slf: Bound<'_, Self>) -> PyResult<Bound<'_, Self>> {
@@ -478,8 +509,8 @@ impl PyBank {
     }
 
     #[pyo3(signature = (*_exception))]
-    fn __exit__(&self, _exception: &Bound<'_, PyAny>) {
-        self.close();
+    fn __exit__(&self, _exception: &Bound<'_, PyAny>) -> PyResult<()> {
+        self.close()
     }
 
     fn __repr__(&self) -> String {

@@ -16,6 +16,7 @@
 //! and wait for threads that do not exist. The process id is looked at before the lock, which another
 //! thread may have held at the fork.
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -219,6 +220,27 @@ impl BankCell {
         self.run(py, move || call(lease))
     }
 
+    /// Runs `call` on several leases of a table, which it consumes, with the GIL released; on none if one was consumed
+    /// before or is another table's.
+    pub(crate) fn with_leases<R: Send>(
+        &self,
+        py: Python<'_>,
+        table: u16,
+        ids: &[LeaseId],
+        call: impl FnOnce(Vec<Lease>) -> embank::Result<R> + Send,
+    ) -> PyResult<R> {
+        let leases = self.pick(|open| {
+            for id in ids {
+                let lease = open.leases.get(id).ok_or_else(lease_consumed)?;
+                if lease.table().number() != table {
+                    return Err(lease_of_another_table());
+                }
+            }
+            Ok(ids.iter().filter_map(|id| open.leases.remove(id)).collect::<Vec<_>>())
+        })?;
+        self.run(py, move || call(leases))
+    }
+
     /// Begins a prefetch with the GIL released and keeps it.
     pub(crate) fn begin_prefetch(
         &self,
@@ -335,15 +357,30 @@ impl BankCell {
         }
     }
 
+    /// What has become of the lease: "held", "expired", "ended", or "closed" with its bank.
+    pub(crate) fn lease_state(&self, id: LeaseId) -> PyResult<&'static str> {
+        self.check_process()?;
+        let state = self.state.lock();
+        Ok(match state.open.as_ref().map(|open| open.leases.get(&id)) {
+            None => "closed",
+            Some(None) => "ended",
+            Some(Some(lease)) if lease.is_expired() => "expired",
+            Some(Some(_)) => "held",
+        })
+    }
+
+    /// Fails with what consuming the lease would fail with now.
+    pub(crate) fn check_consumable(&self, py: Python<'_>, id: LeaseId) -> PyResult<()> {
+        self.check_lease(id)?;
+        let state = self.state.lock();
+        let checked = state.open.as_ref().and_then(|open| open.leases.get(&id)).map(Lease::check);
+        drop(state);
+        checked.unwrap_or(Ok(())).map_err(|error| errors::to_python(py, &error))
+    }
+
     /// Whether the lease can still be consumed and has not expired.
     pub(crate) fn is_held(&self, id: LeaseId) -> bool {
-        self.check_process().is_ok()
-            && self
-                .state
-                .lock()
-                .open
-                .as_ref()
-                .is_some_and(|open| open.leases.get(&id).is_some_and(|lease| !lease.is_expired()))
+        self.lease_state(id).is_ok_and(|state| state == "held")
     }
 
     /// Gives a lease's counts back with the GIL released, if it is still held.
@@ -377,9 +414,16 @@ impl BankCell {
     }
 
     /// Closes the bank and waits for calls of other threads to come back.
-    pub(crate) fn close(&self) {
+    ///
+    /// # Errors
+    /// `RuntimeError` inside a call of this thread on the bank, as a progress function is: that call would be waited
+    /// for by itself.
+    pub(crate) fn close(&self) -> PyResult<()> {
         if self.check_process().is_err() {
-            return;
+            return Ok(());
+        }
+        if CALLS_OF_THIS_THREAD.with_borrow(|cells| cells.contains(&self.address())) {
+            return Err(errors::closed_within_call());
         }
         detached(|| {
             let open = self.state.lock().open.take();
@@ -389,6 +433,12 @@ impl BankCell {
                 self.idle.wait(&mut state);
             }
         });
+        Ok(())
+    }
+
+    /// Tells it from other cells while it is borrowed.
+    fn address(&self) -> usize {
+        std::ptr::from_ref(self).addr()
     }
 
     /// Stores a handle that a call in flight came by, or drops it if the bank was closed meanwhile.
@@ -422,7 +472,9 @@ impl BankCell {
         let in_flight = InFlight(self);
         // The store keeps its own invariants through a panic; nothing of this crate is half done.
         let outcome = py.detach(|| {
+            CALLS_OF_THIS_THREAD.with_borrow_mut(|cells| cells.push(self.address()));
             let outcome = catch_unwind(AssertUnwindSafe(call));
+            CALLS_OF_THIS_THREAD.with_borrow_mut(Vec::pop);
             drop(in_flight);
             outcome
         });
@@ -448,6 +500,12 @@ impl Drop for BankCell {
             mem::forget(open);
         }
     }
+}
+
+thread_local! {
+    /// The cells that this thread is in a call of, the innermost last: a call may tell a Python function of its
+    /// progress, which makes calls of its own.
+    static CALLS_OF_THIS_THREAD: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
 }
 
 /// One call in the store; ends when dropped.
@@ -482,6 +540,12 @@ fn detached(work: impl FnOnce() + Send) {
 fn prefetch_gone() -> PyErr {
     pyo3::exceptions::PyValueError::new_err(
         "this prefetch was cancelled, or has failed: prefetch the rows again, or peek at them",
+    )
+}
+
+pub(crate) fn lease_of_another_table() -> PyErr {
+    pyo3::exceptions::PyValueError::new_err(
+        "not every lease is one of this table: answer those of each table in a call of their own",
     )
 }
 

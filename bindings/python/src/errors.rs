@@ -162,6 +162,14 @@ pub(crate) fn bank_closed() -> PyErr {
     PyValueError::new_err("bank is closed")
 }
 
+/// For `close()` in a call on the same bank, which it would wait for.
+pub(crate) fn closed_within_call() -> PyErr {
+    PyRuntimeError::new_err(
+        "close() was called inside another call on this bank, as by a progress function: close it when that call has \
+         returned; what the function raises ends the call",
+    )
+}
+
 /// For calls in a child process on the parent's bank.
 pub(crate) fn forked(opened_in: u32, here: u32) -> PyErr {
     PyRuntimeError::new_err(format!(

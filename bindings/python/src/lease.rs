@@ -14,6 +14,8 @@ pub(crate) struct Held {
     cell: Arc<BankCell>,
     id: LeaseId,
     rows: Py<PyArray2<f32>>,
+    /// Keys and `dim`. Not to be had from `rows`: that array is the user's, who may set its shape.
+    shape: [usize; 2],
     table: Arc<str>,
 }
 
@@ -24,7 +26,13 @@ impl Held {
         rows: Bound<'_, PyArray2<f32>>,
         table: Arc<str>,
     ) -> Self {
-        Self { cell, id, rows: rows.unbind(), table }
+        let shape = [rows.shape()[0], rows.shape()[1]];
+        Self { cell, id, rows: rows.unbind(), shape, table }
+    }
+
+    /// Its name within the cell, if it is a lease of that cell.
+    pub(crate) fn id_in(&self, cell: &Arc<BankCell>) -> Option<LeaseId> {
+        Arc::ptr_eq(&self.cell, cell).then_some(self.id)
     }
 
     fn is_held(&self) -> bool {
@@ -40,23 +48,16 @@ impl Held {
     ) -> PyResult<()> {
         let py = object.py();
         self.cell.check_lease(self.id)?;
-        let rows = self.rows.bind(py);
-        let values = arrays::values(what, object, rows.shape()[0], rows.shape()[1])?;
+        let [keys, dim] = self.shape;
+        let values = arrays::values(what, object, keys, dim)?;
         let values = values.as_slice()?;
         self.cell.with_lease(py, self.id, |lease| update(lease, values))
     }
 
-    fn len(&self, py: Python<'_>) -> usize {
-        self.rows.bind(py).shape()[0]
-    }
-
-    fn describe(&self, py: Python<'_>, class: &str) -> String {
-        let shape = self.rows.bind(py).shape();
+    fn describe(&self, class: &str) -> String {
+        let [keys, dim] = self.shape;
         let state = if self.is_held() { "held" } else { "given back" };
-        format!(
-            "<embank.{class} on table {:?}, rows ({}, {}), {state}>",
-            &*self.table, shape[0], shape[1]
-        )
+        format!("<embank.{class} on table {:?}, rows ({keys}, {dim}), {state}>", &*self.table)
     }
 }
 
@@ -98,6 +99,21 @@ impl PyLease {
     #[getter]
     fn held(&self) -> bool {
         self.0.is_held()
+    }
+
+    /// What has become of it: "held", "expired", "ended" (applied, put or released), or "closed" with its bank.
+    #[getter]
+    fn state(&self) -> PyResult<&'static str> {
+        self.0.cell.lease_state(self.0.id)
+    }
+
+    /// Raises what `apply` would raise for a lease that is not held any more; consumes nothing.
+    ///
+    /// Raises:
+    ///     ValueError: The lease was consumed before, or the bank is closed.
+    ///     LeaseExpired: It has expired.
+    fn check(&self, py: Python<'_>) -> PyResult<()> {
+        self.0.cell.check_consumable(py, self.0.id)
     }
 
     /// Applies gradients with the table's optimizer and consumes the lease.
@@ -146,12 +162,12 @@ impl PyLease {
         self.release(py)
     }
 
-    fn __len__(&self, py: Python<'_>) -> usize {
-        self.0.len(py)
+    fn __len__(&self) -> usize {
+        self.0.shape[0]
     }
 
-    fn __repr__(&self, py: Python<'_>) -> String {
-        self.0.describe(py, "Lease")
+    fn __repr__(&self) -> String {
+        self.0.describe("Lease")
     }
 }
 
@@ -203,6 +219,21 @@ impl PyDistinctLease {
         self.held.is_held()
     }
 
+    /// What has become of it: "held", "expired", "ended" (applied, put or released), or "closed" with its bank.
+    #[getter]
+    fn state(&self) -> PyResult<&'static str> {
+        self.held.cell.lease_state(self.held.id)
+    }
+
+    /// Raises what `apply` would raise for a lease that is not held any more; consumes nothing.
+    ///
+    /// Raises:
+    ///     ValueError: The lease was consumed before, or the bank is closed.
+    ///     LeaseExpired: It has expired.
+    fn check(&self, py: Python<'_>) -> PyResult<()> {
+        self.held.cell.check_consumable(py, self.held.id)
+    }
+
     /// Applies gradients with the table's optimizer and consumes the lease.
     ///
     /// Args:
@@ -237,11 +268,11 @@ impl PyDistinctLease {
         self.release(py)
     }
 
-    fn __len__(&self, py: Python<'_>) -> usize {
-        self.held.len(py)
+    fn __len__(&self) -> usize {
+        self.held.shape[0]
     }
 
-    fn __repr__(&self, py: Python<'_>) -> String {
-        self.held.describe(py, "DistinctLease")
+    fn __repr__(&self) -> String {
+        self.held.describe("DistinctLease")
     }
 }

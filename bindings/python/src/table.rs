@@ -10,7 +10,7 @@ use pyo3::types::PyDict;
 
 use crate::arrays::{self, Keys, Rows};
 use crate::bank::PyBank;
-use crate::bank_cell::{BankCell, TableKey};
+use crate::bank_cell::{BankCell, TableKey, lease_of_another_table};
 use crate::files::{self, ExportArguments, ImportArguments};
 use crate::lease::{Held, PyDistinctLease, PyLease};
 use crate::life::{self, EvictArguments};
@@ -264,6 +264,50 @@ impl PyTable {
         let grads = arrays::values("grads", grads, keys.len(), self.key.dim)?;
         let grads = grads.as_slice()?;
         self.with(py, |table| table.apply_gradients(keys, grads))
+    }
+
+    /// Applies one gradient through several leases of this table and consumes them: each row takes one step.
+    ///
+    /// For gradients that were added up over several forward passes. All leases are answered or none. Rows deleted
+    /// since they were got stay deleted, and so do those of keys that no lease holds.
+    ///
+    /// Args:
+    ///     leases: `DistinctLease` objects of this table.
+    ///     keys: Integers `(n,)`, those of the leases.
+    ///     grads: float32 `(n, dim)`. Those of a key that occurs more than once are summed first.
+    ///
+    /// Raises:
+    ///     ValueError: A lease was consumed before or is another table's, or wrong shapes (the leases stay as they
+    ///         were); a gradient is NaN or infinite, or the table has no optimizer (they are given back).
+    ///     LeaseExpired: One of them has expired; no row changes, and the others are given back.
+    ///     EmbankError: The store failed; the leases are given back.
+    ///
+    /// >>> import embank
+    /// >>> bank = embank.Bank("together.bank", memory_budget="16MiB")
+    /// >>> table = bank.table(
+    /// ...     "item", dim=1, optimizer=embank.Adagrad(lr=1.0), initializer=embank.Zeros()
+    /// ... )
+    /// >>> leases = [table.get_distinct([7, 8]), table.get_distinct([7])]
+    /// >>> table.apply_leases(leases, [7, 8, 7], [[1.0], [1.0], [1.0]])
+    /// >>> table.peek([7, 8]).tolist(), table.outstanding(7)
+    /// ([[-1.0], [-1.0]], 0)
+    /// >>> bank.close()
+    fn apply_leases(
+        &self,
+        py: Python<'_>,
+        leases: Vec<Bound<'_, PyDistinctLease>>,
+        keys: &Bound<'_, PyAny>,
+        grads: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        let ids = leases.iter().map(|lease| lease.get().held.id_in(&self.cell));
+        let leases = ids.collect::<Option<Vec<_>>>().ok_or_else(lease_of_another_table)?;
+        let keys = Keys::new(keys)?;
+        let keys = keys.as_slice()?;
+        let grads = arrays::values("grads", grads, keys.len(), self.key.dim)?;
+        let grads = grads.as_slice()?;
+        self.cell.with_leases(py, self.key.number, &leases, |leases| {
+            embank::Lease::apply_together(leases, keys, grads)
+        })
     }
 
     /// Reads rows for evaluation: takes no lease, inserts nothing, never waits for a bound.
@@ -581,6 +625,16 @@ impl PyTable {
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let found = self.with(py, |table| Ok(table.stats()))?;
         stats::table(py, &found)
+    }
+
+    /// A table is where its rows are: copies of what refers to it, such as a model, share it.
+    fn __copy__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    /// As `__copy__`.
+    fn __deepcopy__<'py>(slf: Bound<'py, Self>, _memo: &Bound<'py, PyAny>) -> Bound<'py, Self> {
+        slf
     }
 
     fn __repr__(&self) -> String {

@@ -246,3 +246,68 @@ def until(condition: Any) -> None:
     while not condition():
         assert time.monotonic() < deadline, "the condition never came true"
         time.sleep(0.001)
+
+
+def adagrad(bank: embank.Bank) -> embank.Table:
+    return bank.table("a", dim=1, optimizer=embank.Adagrad(lr=1.0), initializer=embank.Zeros())
+
+
+def test_several_leases_take_one_step(bank: embank.Bank) -> None:
+    table = adagrad(bank)
+    leases = [table.get_distinct([1, 2]), table.get_distinct([2, 3]), table.get_distinct([4])]
+    table.delete([3])
+    table.apply_leases(leases, [2, 1, 3, 2, 9], np.ones((5, 1), np.float32))
+    assert table.peek([1, 2, 3, 4, 9])[:, 0].tolist() == [-1.0, -1.0, 0.0, 0.0, 0.0]
+    assert table.contains([3, 9]).tolist() == [False, False], "deleted, and held by nobody"
+    assert [table.outstanding(key) for key in (1, 2, 4)] == [0, 0, 0]
+    assert [lease.state for lease in leases] == ["ended"] * 3
+
+
+def test_several_leases_are_answered_or_none(tmp_path: Path) -> None:
+    with embank.Bank(tmp_path / "own", memory_budget="16MiB", lease_timeout=0.001) as bank:
+        table = adagrad(bank)
+        table.staleness_bound = 0
+        old = table.get_distinct([1])
+        table.get([1]).release()  # waits until it has expired
+        assert old.state == "expired"
+        with pytest.raises(embank.LeaseExpired):
+            old.check()
+        fresh = table.get_distinct([2])
+        with pytest.raises(embank.LeaseExpired):
+            table.apply_leases([fresh, old], [1, 2], [[1.0], [1.0]])
+        assert table.peek([1, 2])[:, 0].tolist() == [0.0, 0.0]
+        assert (table.outstanding(1), table.outstanding(2)) == (0, 0)
+        assert (fresh.state, old.state) == ("ended", "ended")
+
+
+def test_leases_that_do_not_belong_together_are_refused(bank: embank.Bank) -> None:
+    table = adagrad(bank)
+    lease, gone = table.get_distinct([1]), table.get_distinct([2])
+    gone.release()
+    other = bank.table("b", dim=1, optimizer=embank.SGD(lr=1.0)).get_distinct([1])
+    for wrong, message in ((other, "one of this table"), (gone, "already applied")):
+        with pytest.raises(ValueError, match=message):
+            table.apply_leases([lease, wrong], [1], [[1.0]])
+    with pytest.raises(ValueError, match=r"shape \(1, 1\)"):
+        table.apply_leases([lease], [1], [[1.0, 2.0]])
+    assert (lease.state, table.outstanding(1)) == ("held", 1)
+    with pytest.raises(ValueError, match="NaN|finite"):
+        table.apply_leases([lease], [1], [[float("nan")]])
+    assert (lease.state, table.outstanding(1)) == ("ended", 0)
+    bank.close()
+    assert other.state == "closed"
+    with pytest.raises(ValueError, match="bank is closed"):
+        other.check()
+
+
+def test_the_shape_is_the_leases_whatever_becomes_of_the_rows(table: embank.Table) -> None:
+    """`rows` is the user's: with another shape, `apply` panicked or took gradients of that shape."""
+    for take in (table.get, table.get_distinct):
+        for shape in ((8,), (4, 2)):
+            lease: Any = take([1, 2])
+            lease.rows.shape = shape
+            assert "rows (2, 4)" in repr(lease) and len(lease) == 2
+            if len(shape) == 2:
+                with pytest.raises(ValueError, match=r"\(2, 4\)"):
+                    lease.apply(np.ones(shape, np.float32))
+            lease.apply(ones(2))

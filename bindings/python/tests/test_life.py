@@ -285,3 +285,28 @@ def test_checkpoints_are_listed_copied_sent_and_gone_back_to(tmp_path: Path) -> 
     for wrong in (-1, 1.5, "1"):
         with pytest.raises((TypeError, ValueError)):
             embank.roll_back(path, wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("call", ["export", "import", "evict"])
+def test_close_in_a_progress_function_raises(tmp_path: Path, call: str) -> None:
+    """It waited for the call that it was made in."""
+    bank = open_bank(tmp_path / "bank")
+    table = bank.table("t", dim=2)
+    table.put([1, 2], [[1.0, 2.0], [3.0, 4.0]])
+    bank.checkpoint()
+    table.export(tmp_path / "rows.npy")
+    told = []
+
+    def close(done: int, total: int) -> None:
+        told.append(done)
+        bank.close()
+
+    with pytest.raises(RuntimeError, match="inside another call"):
+        if call == "export":
+            table.export(tmp_path / "again.npy", progress=close)
+        elif call == "import":
+            table.import_from(tmp_path / "rows.npy", progress=close)
+        else:
+            table.evict(norm_below=10.0, progress=close)
+    assert told and not bank.closed
+    bank.close()
