@@ -188,12 +188,51 @@ def test_leases_count_for_the_bound_until_the_step(module: Any) -> None:
     module.table.staleness_bound = 1
     for _ in range(2):
         module(torch.tensor([1, 2])).sum().backward()
-    with pytest.raises(RuntimeError, match=r"'item' wait for step\(\) after 2 backward passes.* is 1"):
+    with pytest.raises(RuntimeError, match=r"'item' wait for step\(\) after 2 forward passes.* is 1"):
         module(torch.tensor([2, 3]))
     module(torch.tensor([3])).sum().backward()
     tables.step()
     assert module.table.peek([1, 2, 3])[:, 0].tolist() == [0.0, 0.0, 0.5]
     module(torch.tensor([2, 3]))
+
+
+def test_forwards_before_the_first_backward_count_for_the_bound(module: Any) -> None:
+    """The second one waited for the first until its timeout."""
+    embank.torch.SparseOptimizer(module)
+    module.table.staleness_bound = 0
+    loss = module(torch.tensor([1, 2])).sum()
+    with pytest.raises(RuntimeError, match="after 1 forward passes"):
+        module(torch.tensor([2, 3]))
+    assert loss.requires_grad
+    del loss
+    module(torch.tensor([2, 3])).sum().backward()  # a graph that is dropped counts no more
+
+
+def test_a_row_deleted_before_a_merged_step_stays_deleted(module: Any) -> None:
+    """As it does for one lease; the merged step made it anew."""
+    tables = embank.torch.SparseOptimizer(module)
+    for _ in range(2):
+        module(torch.tensor([1, 2])).sum().backward()
+    module.table.delete([1])
+    tables.step()
+    assert module.table.contains([1, 2]).tolist() == [False, True]
+    assert module.table.peek([2])[0, 0] == 0.0
+    assert module.table.outstanding(2) == 0
+
+
+def test_frozen_tables_need_no_optimizer(bank: embank.Bank, module: Any) -> None:
+    plain = embank.torch.Embedding.from_pretrained(torch.ones(3, 2), bank.table("plain", dim=2))
+    model = torch.nn.ModuleList([module, plain])
+    tables = embank.torch.SparseOptimizer(model)
+    assert [group["table"] for group in tables.param_groups] == ["item"]
+    (module(torch.tensor([1])).sum() + plain(torch.tensor([1])).sum()).backward()
+    tables.step()
+    with pytest.raises(ValueError, match="'plain' has no optimizer"):
+        plain.freeze(False)(torch.tensor([1]))
+    tables.detach()
+    plain.freeze()
+    with pytest.raises(ValueError, match="frozen"):
+        embank.torch.SparseOptimizer(plain)
 
 
 def test_a_nan_changes_nothing_and_gives_the_lease_back(module: Any) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import gc
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Callable
 
 import numpy as np
@@ -191,6 +194,105 @@ def test_several_forwards_before_the_backward(bag: Any) -> None:
     assert bag.table.peek([1, 9])[:, 0].tolist() == [1.0 - 0.5 * 2 - 0.5 * 3, 1.0 - 0.5 * 3]
 
 
+def two_towers(left: Any, right: Any) -> Any:
+    """A loss that stands on two forward passes over one table, of keys that overlap."""
+    first, second = left(torch.tensor([[3, 1], [1, 2]])), right(torch.tensor([[2, 2], [5, 1]]))
+    return (first * second).sum() + first.square().sum()
+
+
+@pytest.mark.parametrize(("optimizer", "torch_optimizer"), OPTIMIZERS)
+def test_forwards_of_one_backward_are_one_step(
+    bank: embank.Bank, optimizer: Any, torch_optimizer: Callable[..., Any]
+) -> None:
+    """They were a step each, which SGD alone does not tell from one."""
+    ours, theirs = twin(bank, optimizer, "sum")
+    other = embank.torch.Embedding(ours.table)  # another module over the same table
+    dense = torch_optimizer(theirs.parameters())
+    for _ in range(5):
+        (two_towers(ours, ours) + other(torch.tensor([2, 7])).square().sum()).backward()
+        assert not any(ours.table.outstanding(key) for key in range(ROWS))
+        dense.zero_grad()
+        (two_towers(theirs, theirs) + theirs.weight[[2, 7]].square().sum()).backward()
+        dense.step()
+    rows = torch.from_numpy(ours.table.peek(np.arange(ROWS)))
+    torch.testing.assert_close(rows, theirs.weight.detach(), rtol=1e-5, atol=1e-6)
+
+
+def test_threads_do_not_share_a_step(bank: embank.Bank) -> None:
+    """Each backward pass gathers for itself, whatever runs beside it."""
+    table = bank.table("adagrad", dim=1, optimizer=embank.Adagrad(lr=1.0), initializer=embank.Zeros())
+    module = embank.torch.Embedding(table)
+    together = threading.Barrier(2)
+
+    def train(key: int) -> None:
+        for _ in range(50):
+            loss = module(torch.tensor([key])).sum() + module(torch.tensor([key, key])).sum()
+            together.wait(timeout=20)
+            loss.backward()
+
+    with ThreadPoolExecutor(2) as pool:
+        for done in [pool.submit(train, key) for key in (1, 2)]:
+            done.result()
+    expected = -sum(1.0 / np.sqrt(step) for step in range(1, 51))
+    np.testing.assert_allclose(table.peek([1, 2]), [[expected], [expected]], rtol=1e-4)
+
+
+class Fails(torch.autograd.Function):  # type: ignore[misc, unused-ignore]
+    """Raises in the backward pass, which comes to it last."""
+
+    @staticmethod
+    def forward(context: Any, value: Any) -> Any:
+        return value.clone()
+
+    @staticmethod
+    def backward(context: Any, gradient: Any) -> Any:
+        raise RuntimeError("of ours")
+
+
+def test_a_backward_that_fails_changes_nothing(bag: Any) -> None:
+    """Whatever was gathered before the error goes with the pass."""
+    early = Fails.apply(torch.ones(1, requires_grad=True))
+    loss = early.sum() + bag(torch.tensor(KEYS)).sum() + bag(torch.tensor([[1]])).sum()
+    with pytest.raises(RuntimeError, match="of ours"):
+        loss.backward()
+    assert (bag.table.peek([1, 2, 3]) == 1.0).all()
+    del loss, early
+    gc.collect()
+    assert bag.table.outstanding(1) == 0
+    bag(torch.tensor([[1]])).sum().backward()
+    assert bag.table.peek([1])[0, 0] == 0.5
+
+
+def test_a_nan_of_one_forward_refuses_the_step_of_all(bag: Any) -> None:
+    with pytest.raises(ValueError, match="NaN|finite"):
+        (bag(torch.tensor([[1]])).sum() * float("nan") + bag(torch.tensor([[1, 2]])).sum()).backward()
+    assert (bag.table.peek([1, 2]) == 1.0).all()
+    assert (bag.table.outstanding(1), bag.table.outstanding(2)) == (0, 0)
+
+
+def test_a_backward_inside_another_is_a_step_of_its_own(bank: embank.Bank) -> None:
+    """Reentrant checkpointing looks up again in the backward pass, and has a pass of its own for it."""
+    table = bank.table("adagrad", dim=1, optimizer=embank.Adagrad(lr=1.0), initializer=embank.Zeros())
+    module = embank.torch.Embedding(table)
+    scale = torch.ones(1, requires_grad=True)
+
+    def part(scale: Any) -> Any:
+        return module(torch.tensor([1])).sum() * scale
+
+    inside = torch.utils.checkpoint.checkpoint(part, scale, use_reentrant=True)
+    (inside.sum() + module(torch.tensor([1])).sum()).backward()
+    np.testing.assert_allclose(table.peek([1]), [[-1.0 - 1.0 / np.sqrt(2.0)]], rtol=1e-6)
+    assert table.outstanding(1) == 0
+
+
+def test_a_row_deleted_before_a_step_of_several_stays_deleted(bag: Any) -> None:
+    loss = bag(torch.tensor([[1, 2]])).sum() + bag(torch.tensor([[1]])).sum()
+    bag.table.delete([1])
+    loss.backward()
+    assert bag.table.contains([1, 2]).tolist() == [False, True]
+    assert bag.table.peek([2])[0, 0] == 0.5
+
+
 def test_each_backward_is_a_step_of_its_own(bank: embank.Bank) -> None:
     table = bank.table(
         "steps", dim=1, optimizer=embank.Adagrad(lr=1.0), initializer=embank.Zeros()
@@ -227,8 +329,26 @@ def test_a_table_without_an_optimizer_fails_in_backward(bank: embank.Bank) -> No
 def test_a_backward_after_close_raises(bank: embank.Bank, bag: Any) -> None:
     out = bag(torch.tensor(KEYS))
     bank.close()
-    with pytest.raises(RuntimeError, match="released"):
+    with pytest.raises(ValueError, match="bank is closed"):
         out.sum().backward()
+
+
+def test_a_frozen_module_peeks_until_it_thaws(bag: Any) -> None:
+    assert bag.freeze() is bag and bag.frozen
+    assert not bag(torch.tensor([[1]])).requires_grad
+    assert bag.table.outstanding(1) is None
+    bag.freeze(False)(torch.tensor([[1]])).sum().backward()
+    assert bag.table.peek([1])[0, 0] == 0.5
+
+
+def test_a_copied_model_shares_its_tables(bag: Any) -> None:
+    """What averages of weights begin with; a table could not be copied."""
+    tables = embank.torch.SparseOptimizer(bag)
+    copied = copy.deepcopy(torch.nn.Sequential(bag, torch.nn.Linear(4, 1)))
+    assert copied[0].table is bag.table and copied[0].mode == "sum"
+    copied[0](torch.tensor([[1]])).sum().backward()
+    assert bag.table.peek([1])[0, 0] == 0.5, "its own step, not the optimizer's"
+    assert tables.parameters() == []
 
 
 def test_a_dense_part_learns_beside_the_table(bank: embank.Bank) -> None:
@@ -267,13 +387,27 @@ def test_an_empty_batch_goes_through(bag: Any) -> None:
         ((torch.tensor([1, 2]), torch.tensor([[0]])), ValueError, "offsets must be 1-D"),
         ((torch.tensor([[1.0]]),), TypeError, r"keys\.long\(\)"),
         ((torch.tensor([[1, 2]]), None, torch.ones(2)), ValueError, "same"),
-        ((torch.tensor([1, 2]), torch.tensor([0, 9])), RuntimeError, "offsets"),
+        ((torch.tensor([1, 2]), torch.tensor([0, 9])), ValueError, "offsets must begin with 0"),
+        ((torch.tensor([1, 2]), torch.tensor([1, 2])), ValueError, "found 1 to 2"),
+        ((torch.tensor([1, 2]), torch.tensor([0, 2, 1])), ValueError, "never fall"),
     ],
 )
 def test_wrong_inputs(bag: Any, arguments: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         bag(*arguments)
     assert not bag.table.outstanding(1)
+
+
+@pytest.mark.parametrize("offsets", [[0, 9], [1, 2], [0, 2, 1]])
+def test_offsets_are_checked_with_padding_too(table: embank.Table, offsets: list[int]) -> None:
+    """Before the padding is taken out: an offset behind a padded first key went through."""
+    bag = embank.torch.EmbeddingBag(table, padding_idx=7)
+    with pytest.raises(ValueError, match="offsets must begin with 0"):
+        bag(torch.tensor([7, 2]), torch.tensor(offsets))
+    with pytest.raises(ValueError, match="one entry"):
+        embank.torch.EmbeddingBag(table, include_last_offset=True)(
+            torch.tensor([7]), torch.tensor([], dtype=torch.int64)
+        )
 
 
 def test_modes_are_checked_and_shown(table: embank.Table) -> None:

@@ -11,12 +11,13 @@ optimizer applies it. There is no parameter: a `torch.optim` optimizer looks aft
 the model alone. Where gradients of several backward passes are to add up, or to be clipped or unscaled, a
 `SparseOptimizer` takes them over and `step()` applies them.
 
-**One forward, one backward, one update.** Every forward pass has a lease of its own, and the backward
-pass consumes it. Several forward passes before the first backward pass are fine, within the
-table's staleness bound. Gradients of several backward passes do not add up to one step as they do in
-`Parameter.grad`: each is an optimizer step of its own. A second backward pass over a retained
-graph raises. A graph that is freed without a backward pass gives its lease back, and changes
-nothing. What the store refuses (a NaN gradient, say) is raised by `backward()`.
+**One backward, one update.** Every forward pass has a lease of its own, and the backward pass consumes it. A
+loss may stand on several forward passes over a table, within the table's staleness bound: their gradients add
+up, and each row takes one step when the backward pass ends. Gradients of several backward passes do not add up to
+one step as they do in `Parameter.grad`: each is an optimizer step of its own. A second backward pass over a
+retained graph raises. A graph that is freed without a backward pass gives its lease back, and changes
+nothing, and so does a backward pass that fails. What the store refuses (a NaN gradient, say) is raised by
+`backward()`.
 
 **Evaluation.** In `eval()` mode or under `torch.no_grad()` the rows are peeked: no lease, no
 insertion, and a key that has no row yet reads as its initial value.

@@ -4,26 +4,42 @@ A `torch.nn.Module` would keep its weight in a parameter, and an optimizer would
 Here the weight of a batch lives as long as the batch's graph does, so the update rides on the graph
 itself: the leased rows are a leaf tensor, and a hook on that leaf runs once autograd has
 accumulated its whole gradient, however many times the leaf was used. The hook hands the gradient to
-the store at once, or to a `Sink` that does it later.
+the `_Backward` that is going on, or to a `Sink` that keeps it for longer.
 
 Who owns what: the graph's accumulation node owns the leaf, the leaf owns the hook, the hook owns the
 lease, and the lease knows none of them. So freeing the graph frees the lease, which gives its counts
 back, at once and without the cyclic collector. A sink keeps no leaf for the same reason.
+
+**One backward pass, one step.** A loss may stand on several forward passes over one table (two towers, a triplet), and
+a parameter would have one gradient then: their sum. So gradients are gathered while the backward pass runs, and a
+callback that autograd calls at its end applies them, those of one table in one call. What follows:
+
+- *Errors.* Autograd calls no callback after an error, so no table has changed then. It owns the callback, the callback
+  owns what was gathered, and everybody else knows it weakly: it goes with the pass, whatever ends that.
+  Errors of the callback come out of `backward()`; tables before the one that failed have changed.
+- *Retained graphs.* The leases end with the first pass; in a second one the hook raises, and the pass with it.
+- *Threads.* A pass is told from others by autograd's number for it, so those of several threads do not mix. Hooks of
+  one pass run in a thread a device, hence the lock; the callback runs after all of them, and on streams that autograd
+  has ordered behind theirs.
+- *A backward pass inside another*, as reentrant checkpointing makes, has a number and an end of its own, and is a
+  step of its own.
 
 **Other devices.** The store reads and writes host memory. The leaf is made on the keys' device, so that
 its gradient is accumulated, scaled and clipped there; it crosses to the host once, when it is
 applied. Rows go to a CUDA device through page-locked memory and on the current stream, without
 waiting: the copy is ordered before the kernels that the same stream gets next, and torch's allocator
 of page-locked memory reuses a block only when the copies that read it are done. The way back must
-wait, for the store reads the gradient in this process: autograd runs the hook with the leaf's
-device and stream set, after it has ordered that stream behind the one that wrote the gradient, so
-a copy on the current stream followed by waiting for that stream sees the whole gradient.
+wait, for the store reads the gradient in this process: autograd runs hooks and callbacks with the
+stream set behind the one that wrote the gradient, so a copy on the current stream followed by waiting for that
+stream sees the whole gradient.
 """
 
 from __future__ import annotations
 
+import threading
+import weakref
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Callable, NamedTuple, Optional, Protocol
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, Protocol
 
 import numpy as np
 import torch
@@ -48,7 +64,10 @@ class Sink(Protocol):
         """Takes the gradient of a lease's rows; both have the shape `(u, dim)`."""
 
     def check_bound(self, table: Table, keys: NDArray[np.int64]) -> None:
-        """Raises where a get of `keys` would wait for leases that the sink itself has."""
+        """Raises where a get of `keys` would wait for leases that only the caller can end."""
+
+    def leased(self, table: Table, on_gradient: OnGradient) -> None:
+        """Told of each lease that its gradient is to come for; to be kept weakly."""
 
 
 class Norm(NamedTuple):
@@ -65,12 +84,12 @@ class Rows(NamedTuple):
     places: Tensor
 
 
-class _OnGradient:
+class OnGradient:
     """Sees to the leaf's gradient; once the lease is gone, that is an error."""
 
     def __init__(self, table: Table, lease: DistinctLease, sink: Optional[Sink]) -> None:
         self._table = table
-        self._lease = lease
+        self.lease = lease
         self._sink = sink
 
     def __call__(self, leaf: Tensor) -> None:
@@ -79,11 +98,66 @@ class _OnGradient:
         leaf.grad = None
         if gradient is None:
             return
-        raise_unless_held(self._lease)
+        raise_unless_held(self.lease)
         if self._sink is None:
-            self._lease.apply(to_host(gradient))
+            _Backward.current().gather(self._table, self.lease, gradient.detach())
         else:
-            self._sink.collect(self._table, self._lease, leaf.detach(), gradient.detach())
+            self._sink.collect(self._table, self.lease, leaf.detach(), gradient.detach())
+
+
+class _Gathered(NamedTuple):
+    """What a backward pass found for a table."""
+
+    table: Table
+    leases: list[DistinctLease]
+    gradients: list[Tensor]
+
+
+class _Backward:
+    """Gathers the gradients of a backward pass, and applies them when it ends: it is autograd's callback."""
+
+    _running: weakref.WeakValueDictionary[int, _Backward] = weakref.WeakValueDictionary()
+    _lock = threading.Lock()
+
+    def __init__(self) -> None:
+        self._of_table: dict[Identity, _Gathered] = {}
+
+    @classmethod
+    def current(cls) -> _Backward:
+        """That of the pass whose hook this is called in."""
+        number = torch._C._current_graph_task_id()
+        with cls._lock:
+            running = cls._running.get(number)
+            if running is None:
+                running = cls._running[number] = cls()
+                engine: Any = torch.autograd.Variable._execution_engine
+                engine.queue_callback(running)
+        return running
+
+    def gather(self, table: Table, lease: DistinctLease, gradient: Tensor) -> None:
+        with self._lock:
+            found = self._of_table.setdefault(identity(table), _Gathered(table, [], []))
+            found.leases.append(lease)
+            found.gradients.append(gradient)
+
+    def __call__(self) -> None:
+        try:
+            for table, leases, gradients in self._of_table.values():
+                arrays = [to_host(gradient) for gradient in gradients]
+                if len(leases) == 1:
+                    leases[0].apply(arrays[0])
+                else:
+                    keys = np.concatenate([lease.keys for lease in leases])
+                    table.apply_leases(leases, keys, np.concatenate(arrays))
+        except BaseException:
+            # The hooks, and so a graph that somebody keeps, own the leases too.
+            for _, leases, _ in self._of_table.values():
+                for lease in leases:
+                    lease.release()
+            raise
+        finally:
+            # Autograd may keep its callbacks for as long as somebody keeps the graph.
+            self._of_table.clear()
 
 
 def leased_rows(
@@ -114,8 +188,11 @@ def leased_rows(
                 # As torch, which shortens the weight itself: what the step starts from.
                 table.put(lease.keys[too_long], lease.rows[too_long])
         leaf = to_device(rows, keys.device).requires_grad_()
-        on_gradient: Callable[[_OnGradient], object] = leaf.register_post_accumulate_grad_hook
-        on_gradient(_OnGradient(table, lease, sink))
+        on_gradient = OnGradient(table, lease, sink)
+        register: Callable[[OnGradient], object] = leaf.register_post_accumulate_grad_hook
+        register(on_gradient)
+        if sink is not None:
+            sink.leased(table, on_gradient)
         places = to_device(torch.from_numpy(lease.inverse), keys.device).view(keys.shape)
         found.append(Rows(leaf, places))
     return found
@@ -155,17 +232,16 @@ def shorten(rows: Tensor, norm: Norm) -> Tensor:
 
 
 def raise_unless_held(lease: DistinctLease) -> None:
-    """Raises `RuntimeError` for a lease that was ended, `embank.LeaseExpired` for one that expired."""
+    """Raises `RuntimeError` for a lease that was ended, `embank.LeaseExpired` for one that expired, `ValueError` for
+    one whose bank is closed."""
     if lease.held:
         return
-    try:
-        lease.apply(np.zeros_like(lease.rows))
-    except ValueError:
-        pass
-    raise RuntimeError(
-        "the gradient of these rows was already applied, or their lease was released: "
-        "run forward again instead of a second backward through a retained graph"
-    )
+    if lease.state == "ended":
+        raise RuntimeError(
+            "the gradient of these rows was already applied, or their lease was released: "
+            "run forward again instead of a second backward through a retained graph"
+        )
+    lease.check()
 
 
 def as_keys(keys: Tensor) -> NDArray[np.int64]:

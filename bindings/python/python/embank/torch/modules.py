@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import TYPE_CHECKING, Any, Callable, Literal, Optional
 
 import torch
@@ -31,6 +32,19 @@ class TableModule(nn.Module):
         self._sink: Optional[Sink] = None
         self._frozen = False
 
+    @property
+    def frozen(self) -> bool:
+        """Whether forward passes only ever peek."""
+        return self._frozen
+
+    def freeze(self, frozen: bool = True) -> Self:
+        """Has forward passes only peek from now on, so that rows never learn, or learn again (`freeze(False)`).
+
+        What `requires_grad_(False)` is for parameters, which these rows are not.
+        """
+        self._frozen = frozen
+        return self
+
     def tables(self) -> list[Table]:
         """The tables, each once."""
         raise NotImplementedError
@@ -39,6 +53,14 @@ class TableModule(nn.Module):
     def trains(self) -> bool:
         """Whether a forward pass leases rows; else it peeks."""
         return self.training and torch.is_grad_enabled() and not self._frozen
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """A module over the same tables, which a `SparseOptimizer` does not look after."""
+        copied = type(self).__new__(type(self))
+        memo[id(self)] = copied
+        for name, value in self.__dict__.items():
+            copied.__dict__[name] = None if name == "_sink" else copy.deepcopy(value, memo)
+        return copied
 
     def get_extra_state(self) -> dict[str, Any]:
         return reference(self.tables())
@@ -65,10 +87,13 @@ class _OneTable(TableModule):
             return leased_rows([(self.table, keys)], self._sink, norm)[0]
         return peeked_rows([(self.table, keys)], norm)[0]
 
-    def _fill(self, embeddings: Tensor, padding_idx: Optional[int], freeze: bool) -> Self:
-        fill(self.table, embeddings, padding_idx)
-        self._frozen = freeze
-        return self
+    def _fill(
+        self, embeddings: Tensor, padding_idx: Optional[int], freeze: bool, fill: bool
+    ) -> Self:
+        check_rows(self.table, embeddings)
+        if fill:
+            put_rows(self.table, embeddings, padding_idx)
+        return self.freeze(freeze)
 
 
 class Embedding(_OneTable):
@@ -112,6 +137,7 @@ class Embedding(_OneTable):
         table: Table,
         *,
         freeze: bool = True,
+        fill: bool = True,
         padding_idx: Optional[int] = None,
         max_norm: Optional[float] = None,
         norm_type: float = 2.0,
@@ -124,6 +150,8 @@ class Embedding(_OneTable):
             table: Where they go.
             freeze: Whether forward passes only ever peek: the rows never learn. As in torch, they don't
                 unless told to.
+            fill: Whether to put the rows. In a run that is resumed they are in the table, as training left
+                them: `fill=bank.recovered is None`.
             padding_idx: As in the constructor; that row of `embeddings` is not put.
             max_norm: As in the constructor.
             norm_type: As in the constructor.
@@ -144,7 +172,7 @@ class Embedding(_OneTable):
             norm_type=norm_type,
             scale_grad_by_freq=scale_grad_by_freq,
         )
-        return module._fill(embeddings, padding_idx, freeze)
+        return module._fill(embeddings, padding_idx, freeze, fill)
 
     def forward(self, input: Tensor) -> Tensor:
         """The rows of `input` (integers of any shape): float32 `(*input.shape, dim)`."""
@@ -225,6 +253,7 @@ class EmbeddingBag(_OneTable):
         mode: Mode = "mean",
         *,
         freeze: bool = True,
+        fill: bool = True,
         include_last_offset: bool = False,
         padding_idx: Optional[int] = None,
         max_norm: Optional[float] = None,
@@ -241,7 +270,7 @@ class EmbeddingBag(_OneTable):
             norm_type=norm_type,
             scale_grad_by_freq=scale_grad_by_freq,
         )
-        return module._fill(embeddings, padding_idx, freeze)
+        return module._fill(embeddings, padding_idx, freeze, fill)
 
     def forward(
         self,
@@ -341,13 +370,16 @@ def check_mode(mode: str) -> None:
         raise ValueError(f'mode must be "sum", "mean" or "max", not {mode!r}')
 
 
-def fill(table: Table, embeddings: Tensor, padding_idx: Optional[int]) -> None:
-    """Puts row i of `embeddings` under key i, some at a time, and leaves the padding out."""
+def check_rows(table: Table, embeddings: Tensor) -> None:
     if embeddings.dim() != 2 or embeddings.shape[1] != table.dim:
         raise ValueError(
             f"embeddings must have shape (n, {table.dim}), the rows of table {table.name!r}; "
             f"found {tuple(embeddings.shape)}"
         )
+
+
+def put_rows(table: Table, embeddings: Tensor, padding_idx: Optional[int]) -> None:
+    """Puts row i of `embeddings` under key i, some at a time, and leaves the padding out."""
     for begin in range(0, len(embeddings), _PUT_ROWS):
         rows = embeddings[begin : begin + _PUT_ROWS].detach().cpu()
         keys = torch.arange(begin, begin + len(rows))
@@ -381,4 +413,14 @@ def _flat(
         raise ValueError("a 1-D input needs offsets: where each bag begins")
     if offsets.dim() != 1:
         raise ValueError(f"offsets must be 1-D, not {offsets.dim()}-D")
-    return input, offsets.to(torch.int64)
+    # What torch's own bags check, and before padding is taken out of both.
+    starts = offsets.to(torch.int64)
+    if len(starts) == 0:
+        if include_last_offset:
+            raise ValueError("offsets with include_last_offset must have one entry at least")
+    elif starts[0] != 0 or starts[-1] > len(input) or (starts.diff() < 0).any():
+        raise ValueError(
+            f"offsets must begin with 0, never fall, and end within the input, which has {len(input)} keys; "
+            f"found {int(starts[0])} to {int(starts[-1])}"
+        )
+    return input, starts

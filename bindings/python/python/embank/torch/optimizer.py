@@ -16,6 +16,7 @@ first, so norms are those of the sums, as in `Parameter.grad`.
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Callable, Optional, Union, overload
 
@@ -24,7 +25,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from .leaf import Identity, identity, raise_unless_held, to_host
+from .leaf import Identity, OnGradient, identity, to_host
 from .modules import TableModule
 
 if TYPE_CHECKING:
@@ -69,15 +70,12 @@ class _Pending:
 
     def apply(self) -> None:
         """One step of the table's optimizer; the leases end, whatever happens."""
-        gradient = to_host(self.gradient)
-        if not self._merged:
-            self.leases[0].apply(gradient)
-            return
         try:
-            for lease in self.leases:
-                raise_unless_held(lease)
-            # One step a row, though several leases may be on it; counts come down after it.
-            self.table.apply_gradients(self.keys, gradient)
+            gradient = to_host(self.gradient)
+            if self._merged:
+                self.table.apply_leases(self.leases, self.keys, gradient)
+            else:
+                self.leases[0].apply(gradient)
         finally:
             self.release()
 
@@ -128,16 +126,21 @@ class SparseOptimizer(torch.optim.Optimizer):
         ]
         if not self._modules:
             raise ValueError("no module of embank.torch is among these modules")
-        tables = {identity(of): of for module in self._modules for of in module.tables()}
+        # A frozen module's table needs no optimizer, but is looked after in case that the module thaws.
+        trained = {identity(of) for each in self._modules if not each.frozen for of in each.tables()}
+        tables: dict[Identity, Table] = {}
         groups: list[dict[str, Any]] = []
-        for table in tables.values():
+        for table in (of for module in self._modules for of in module.tables()):
+            if identity(table) in tables:
+                continue
             rate = table.learning_rate
-            if rate is None:
-                raise ValueError(
-                    f"table {table.name!r} has no optimizer: give Bank.table one, such as "
-                    "optimizer=embank.Adagrad(lr=0.01)"
-                )
-            groups.append({"params": [], "lr": rate if lr is None else lr, "table": table.name})
+            if rate is not None:
+                tables[identity(table)] = table
+                groups.append({"params": [], "lr": rate if lr is None else lr, "table": table.name})
+            elif identity(table) in trained:
+                raise _without_optimizer(table)
+        if not tables:
+            raise ValueError("these modules are frozen, and none of their tables has an optimizer")
         for module in self._modules:
             if module._sink is not None:
                 raise ValueError(
@@ -145,6 +148,9 @@ class SparseOptimizer(torch.optim.Optimizer):
                 )
         super().__init__(groups, {"lr": lr})
         self._tables = list(tables.values())
+        self._leased: dict[Identity, weakref.WeakKeyDictionary[OnGradient, int]] = {
+            of: weakref.WeakKeyDictionary() for of in tables
+        }
         self._group = {of: self.param_groups[at] for at, of in enumerate(tables)}
         self._pending: dict[Identity, _Pending] = {}
         self._lock = threading.Lock()
@@ -174,20 +180,36 @@ class SparseOptimizer(torch.optim.Optimizer):
             self._group[at]["params"] = [pending.rows]
 
     def check_bound(self, table: Table, keys: NDArray[np.int64]) -> None:
-        """Called before a get: refuses one that would wait for this object's own leases for ever."""
+        """Called before a get: refuses one that would wait for ever, for leases that wait for `step()` or for
+        a backward pass of this thread."""
         bound = table.staleness_bound
+        at = identity(table)
         with self._lock:
-            pending = self._pending.get(identity(table))
-            if bound is None or pending is None or len(pending.leases) <= bound:
+            if at not in self._group:
+                raise _without_optimizer(table)
+            if bound is None:
                 return
-            wanted = keys.view(np.uint64)
-            held = sum(np.isin(wanted, lease.keys).astype(np.int64) for lease in pending.leases)
+            pending = self._pending.get(at)
+            waiting = [] if pending is None else list(pending.leases)
+            here = threading.get_ident()
+            leased = [of.lease for of, thread in self._leased[at].items() if thread == here]
+        waiting += [lease for lease in leased if all(lease is not other for other in waiting)]
+        waiting = [lease for lease in waiting if lease.held]
+        if len(waiting) <= bound:
+            return
+        wanted = keys.view(np.uint64)
+        held = sum(np.isin(wanted, lease.keys).astype(np.int64) for lease in waiting)
         if np.any(held > bound):
             raise RuntimeError(
-                f"rows of table {table.name!r} wait for step() after {int(np.max(held))} backward passes, and its "
+                f"rows of table {table.name!r} wait for step() after {int(np.max(held))} forward passes, and its "
                 f"staleness_bound is {bound}: call step() or zero_grad() first, or set the bound to "
-                "the number of backward passes a step, less one, or more"
+                "the number of forward passes a step, less one, or more"
             )
+
+    def leased(self, table: Table, on_gradient: OnGradient) -> None:
+        """Called after a get; known weakly, so that a graph that is dropped gives its lease back."""
+        with self._lock:
+            self._leased[identity(table)][on_gradient] = threading.get_ident()
 
     @overload
     def step(self, closure: None = None) -> None: ...
@@ -221,7 +243,11 @@ class SparseOptimizer(torch.optim.Optimizer):
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forgets the gradients that wait for a step, and gives their leases back."""
+        """Forgets the gradients that wait for a step, and gives their leases back.
+
+        A graph that was retained (`backward(retain_graph=True)`) can't be gone through again after it: its
+        rows are not held any more.
+        """
         with self._lock:
             dropped = list(self._pending.values())
             self._pending.clear()
@@ -255,6 +281,13 @@ class SparseOptimizer(torch.optim.Optimizer):
             raise ValueError(f"the state dict is of tables {names}, this optimizer of {own}")
         for group, of in zip(self.param_groups, saved):
             group.update({name: value for name, value in of.items() if name != "params"})
+
+
+def _without_optimizer(table: Table) -> ValueError:
+    return ValueError(
+        f"table {table.name!r} has no optimizer: give Bank.table one, such as "
+        "optimizer=embank.Adagrad(lr=0.01)"
+    )
 
 
 def _with_gradient(rows: Tensor, gradient: Tensor) -> Tensor:
