@@ -108,14 +108,70 @@ def test_a_state_dict_between_checkpoints_is_refused(tmp_path: Path) -> None:
 def test_a_state_dict_in_the_blob_belongs_to_the_checkpoint(tmp_path: Path) -> None:
     with opened(tmp_path / "bank") as (bank, model):
         train(model)
-        bank.checkpoint(saved(model.state_dict()))
+        embank.torch.save(bank, model=model, best=model.state_dict())
     with opened(tmp_path / "bank") as (bank, model):
-        assert bank.recovered is not None
-        state = bank.recovered.blob
-        model.load_state_dict(loaded(state))
+        values = embank.torch.resume(bank, model=model)
+        assert values is not None
+        model.load_state_dict(values["best"])
         train(model)
         with pytest.raises(ValueError, match="changed since"):
+            model.load_state_dict(values["best"])
+
+
+def test_an_older_state_dict_in_the_blob_is_refused(tmp_path: Path) -> None:
+    """The best so far, say: it loaded over the rows of the checkpoint that it was kept in."""
+    with opened(tmp_path / "bank") as (bank, model):
+        train(model)
+        best = model.state_dict()
+        train(model)
+        embank.torch.save(bank, model=model, best=dict(best))
+    with opened(tmp_path / "bank") as (bank, model):
+        values = embank.torch.resume(bank, model=model)
+        assert values is not None
+        with pytest.raises(ValueError, match="had changed since the last checkpoint"):
+            model.load_state_dict(values["best"])
+        # Of an earlier opening, too.
+        embank.torch.save(bank, model=model, best=values["best"])
+    with opened(tmp_path / "bank") as (bank, model):
+        values = embank.torch.resume(bank, model=model)
+        assert values is not None
+        with pytest.raises(ValueError, match="had changed since the last checkpoint"):
+            model.load_state_dict(values["best"])
+
+
+def test_training_between_state_dict_and_checkpoint_is_told(tmp_path: Path) -> None:
+    with opened(tmp_path / "bank") as (bank, model):
+        state = saved(model.state_dict())
+        train(model)
+        bank.checkpoint(state)
+    with opened(tmp_path / "bank") as (bank, model):
+        with pytest.raises(ValueError, match=r"embank\.torch\.save"):
             model.load_state_dict(loaded(state))
+
+
+def test_a_table_that_was_dropped_and_made_anew_is_told(tmp_path: Path) -> None:
+    with opened(tmp_path / "bank") as (bank, model):
+        train(model)
+        bank.checkpoint()
+        state = saved(model.state_dict())
+        bank.drop_table("t")
+        table = bank.table("t", dim=2, optimizer=embank.SGD(lr=1.0))
+        again = torch.nn.Sequential(embank.torch.Embedding(table), torch.nn.Linear(2, 1))
+        assert bank.changed_since_checkpoint
+        with pytest.raises(ValueError, match="changed since"):
+            again.load_state_dict(loaded(state))
+
+
+def test_training_while_states_are_taken_is_told(tmp_path: Path) -> None:
+    class Trains(torch.nn.Linear):  # type: ignore[misc, unused-ignore]
+        def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+            train(model)
+            return super().state_dict(*args, **kwargs)
+
+    with opened(tmp_path / "bank") as (bank, model):
+        with pytest.raises(ValueError, match="no other thread"):
+            embank.torch.save(bank, model=model, more=Trains(1, 1))
+        assert bank.last_checkpoint is None
 
 
 def test_another_table_is_refused(tmp_path: Path) -> None:

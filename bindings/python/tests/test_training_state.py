@@ -6,6 +6,7 @@ import random
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -85,6 +86,40 @@ def test_a_bank_that_went_on_is_not_resumed(tmp_path: Path) -> None:
         bank.checkpoint()
         with pytest.raises(ValueError, match="open it anew"):
             embank.torch.resume(bank)
+
+
+def test_a_model_over_two_banks_is_not_saved(tmp_path: Path) -> None:
+    """It was, and could not be resumed."""
+    with opened(tmp_path / "one") as bank, opened(tmp_path / "two") as other:
+        model = torch.nn.ModuleList(
+            embank.torch.Embedding(of.table("t", dim=1, optimizer=embank.SGD(lr=1.0)))
+            for of in (bank, other)
+        )
+        with pytest.raises(ValueError, match=r"part 'model' has table 't' of the bank .*two"):
+            embank.torch.save(bank, model=model)
+        assert bank.last_checkpoint is None
+
+
+def test_pretrained_rows_are_not_put_again(tmp_path: Path) -> None:
+    """They were, over what was learnt, and the run could not be resumed."""
+    matrix = torch.zeros(4, 2)
+
+    def model_of(bank: embank.Bank) -> Any:
+        table = bank.table("t", dim=2, optimizer=embank.SGD(lr=1.0))
+        return embank.torch.Embedding.from_pretrained(
+            matrix, table, freeze=False, fill=bank.recovered is None
+        )
+
+    with opened(tmp_path / "bank") as bank:
+        model = model_of(bank)
+        model(torch.tensor([1])).sum().backward()
+        embank.torch.save(bank, model=model)
+    with opened(tmp_path / "bank") as bank:
+        model = model_of(bank)
+        assert embank.torch.resume(bank, model=model) == {}
+        assert model(torch.tensor([0, 1])).tolist() == [[0.0, 0.0], [-1.0, -1.0]]
+        with pytest.raises(ValueError, match="shape"):
+            embank.torch.Embedding.from_pretrained(torch.zeros(4, 3), model.table, fill=False)
 
 
 def test_names_must_be_those_that_were_saved(tmp_path: Path) -> None:
@@ -179,6 +214,56 @@ def test_own_draws_are_repeated_however_far_a_loader_is_read_ahead() -> None:
     again = embank.torch.ResumableLoader(Drawing(other, ahead=1), other)
     again.load_state_dict(state)
     assert list(again) + list(again) == wanted
+
+
+def test_a_pass_that_is_left_early_has_ended() -> None:
+    """A resumed run took it up where it was left, while one that went on began a new one."""
+    first = embank.torch.ResumableLoader([[0, 1], [2, 3], [4, 5], [6, 7]])
+    for _ in range(2):
+        for batch in first:
+            if batch == [2, 3]:
+                break
+    assert first.epoch == 2
+    again = embank.torch.ResumableLoader(first.loader)
+    again.load_state_dict(first.state_dict())
+    assert next(iter(again)) == next(iter(first)) == [0, 1]
+
+
+def test_a_pass_that_is_closed_late_ends_no_other() -> None:
+    loader = embank.torch.ResumableLoader(range(4))
+    old: Any = iter(loader)
+    next(old)
+    new = iter(loader)
+    assert [next(new), next(new)] == [0, 1]
+    old.close()
+    assert (loader.epoch, loader.state_dict()["handed_out"]) == (0, 2)
+
+
+def test_what_is_skipped_is_not_announced() -> None:
+    class Table:
+        bank = SimpleNamespace(closed=True)
+
+        def __init__(self) -> None:
+            self.keys: list[int] = []
+
+        def lookahead(self, keys: Any) -> None:
+            self.keys += keys.tolist()
+
+    def loader_of(table: Any) -> Any:
+        batches = [torch.tensor([at]) for at in range(8)]
+        return embank.torch.ResumableLoader(
+            embank.torch.LookaheadLoader(batches, lambda batch: {table: batch}, depth=1)
+        )
+
+    first = loader_of(Table())
+    batches = iter(first)
+    for _ in range(5):
+        next(batches)
+    table = Table()
+    again = loader_of(table)
+    again.load_state_dict(first.state_dict())
+    assert [int(batch) for batch in again] == [5, 6, 7]
+    assert table.keys == [6, 7]
 
 
 def test_a_shorter_loader_is_told() -> None:

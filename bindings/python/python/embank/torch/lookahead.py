@@ -74,8 +74,11 @@ class LookaheadLoader(Generic[Batch]):
         self._paces: dict[Bank, AutoDepth] = {}
 
     def __iter__(self) -> Iterator[Batch]:
+        return self.announcing(iter(self.loader))
+
+    def announcing(self, source: Iterator[Batch]) -> Iterator[Batch]:
+        """A pass over what is left of an iteration of `loader`."""
         ahead: deque[tuple[Batch, list[_Announced]]] = deque()
-        source = iter(self.loader)
         first, drained = True, False
         try:
             while True:

@@ -6,13 +6,14 @@ holds its rows: number and random id, which copies of a bank share and no other 
 it compares the two with where the bank is, and raises with the way there if it is elsewhere.
 
 A state dict that goes into a checkpoint's own blob is older than the checkpoint and can't know it. It
-belongs to it all the same, and that can be seen: each extra state has a random mark, and the blob of the checkpoint
-that the bank was opened at holds its letters (pickle and `torch.save` compress nothing).
+belongs to it all the same if no row changed in between. So each extra state has the bank's `state_id`, and `save`
+puts the `state_id` that the bank has right before the checkpoint into the blob, as `taken_at` makes letters of it
+(pickle and `torch.save` compress nothing). Where the two are equal, rows and dense part are of one moment. A state
+dict that is kept in a blob for other reasons (the best so far) has another.
 """
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Optional, Union
 
@@ -21,14 +22,13 @@ import embank
 if TYPE_CHECKING:
     from embank import Bank, Table
 
-_FORMAT = 1
+_FORMAT = 2
 
 
 def reference(tables: Sequence[Table]) -> dict[str, Any]:
     """Which tables, and at which checkpoint of which bank. Numbers, strings and lists alone."""
     return {
         "embank": _FORMAT,
-        "mark": uuid.uuid4().hex,
         "tables": [
             {"name": table.name, "dim": table.dim, **_position(table.bank)} for table in tables
         ],
@@ -39,10 +39,16 @@ def _position(bank: Bank) -> dict[str, Union[str, int, bool, None]]:
     number = bank.last_checkpoint
     return {
         "bank": str(bank.path),
+        "state_id": bank.state_id,
         "checkpoint": number,
         "id": None if number is None else _kept(bank).get(number),
         "changed": bank.changed_since_checkpoint,
     }
+
+
+def taken_at(state_id: str) -> str:
+    """What the blob of a checkpoint holds, in letters, that was taken when the bank was in that state."""
+    return f"embank.torch.save at {state_id};"
 
 
 def check_reference(tables: Sequence[Table], state: Any) -> None:
@@ -60,20 +66,20 @@ def check_reference(tables: Sequence[Table], state: Any) -> None:
             "module over those"
         )
     for table, of in zip(tables, state["tables"]):
-        problem = _problem(table.bank, of, state["mark"])
+        problem = _problem(table.bank, of)
         if problem is not None:
             raise ValueError(f"table {table.name!r} is not where this state dict left it: {problem}")
 
 
-def _problem(bank: Bank, of: dict[str, Any], mark: str) -> Optional[str]:
+def _problem(bank: Bank, of: dict[str, Any]) -> Optional[str]:
     number, identity, kept, at = of["checkpoint"], of["id"], _kept(bank), bank.last_checkpoint
     recovered = bank.recovered
-    if recovered is not None and mark.encode() in recovered.blob:
+    if recovered is not None and taken_at(of["state_id"]).encode() in recovered.blob:
         number, identity = recovered.checkpoint, kept.get(recovered.checkpoint)
     elif number is None or of["changed"]:
         return (
-            f"it was made when rows of {of['bank']} had changed since the last checkpoint, and it is not in the "
-            "blob of the checkpoint that the bank was opened at; save with embank.torch.save(bank, ...), or call "
+            f"it was made when rows of {of['bank']} had changed since the last checkpoint, and the checkpoint that the "
+            "bank was opened at was not taken with it; save with embank.torch.save(bank, ...), or call "
             "bank.checkpoint() before model.state_dict()"
         )
     if identity is None or kept.get(number) != identity:

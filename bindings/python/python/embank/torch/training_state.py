@@ -17,6 +17,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .lookahead import LookaheadLoader
+from .modules import TableModule
+from .reference import taken_at
+
 if TYPE_CHECKING:
     from embank import Bank
 
@@ -51,6 +55,7 @@ def save(bank: Bank, *, random_state: bool = True, **parts: Any) -> int:
 
     Raises:
         TypeError: A value could not be read back.
+        ValueError: A part has tables of another bank; rows changed while the parts were asked for their states.
         embank.StoreIOError: Writing failed; the last checkpoint is good.
 
     >>> import embank, embank.torch, torch
@@ -66,6 +71,9 @@ def save(bank: Bank, *, random_state: bool = True, **parts: Any) -> int:
     ...     embank.torch.resume(bank, model=model)
     {'step': 7}
     """
+    for name, part in parts.items():
+        _check_bank(bank, name, part)
+    state_id = bank.state_id
     states = {}
     values = {}
     for name, part in parts.items():
@@ -77,6 +85,7 @@ def save(bank: Bank, *, random_state: bool = True, **parts: Any) -> int:
     torch.save(
         {
             "embank.torch": _FORMAT,
+            "at": taken_at(state_id),
             "states": states,
             "values": values,
             "random": _random_state() if random_state else None,
@@ -91,7 +100,24 @@ def save(bank: Bank, *, random_state: bool = True, **parts: Any) -> int:
             "a part can't be read back by torch.load(weights_only=True); save numbers, text, tensors, lists and "
             f"dictionaries of them, or an object whose state_dict() is made of them: {error}"
         ) from None
+    if bank.state_id != state_id:
+        raise ValueError(
+            "rows changed while the parts were asked for their states: save where no other thread trains"
+        )
     return bank.checkpoint(content)
+
+
+def _check_bank(bank: Bank, name: str, part: Any) -> None:
+    """Raises `ValueError` if `part` has tables of another bank: one checkpoint can't hold them."""
+    if not isinstance(part, torch.nn.Module):
+        return
+    for module in part.modules():
+        for table in module.tables() if isinstance(module, TableModule) else []:
+            if table.bank is not bank:
+                raise ValueError(
+                    f"part {name!r} has table {table.name!r} of the bank {table.bank.path}, and this is a checkpoint "
+                    f"of {bank.path}: put the tables of one model into one bank"
+                )
 
 
 def resume(bank: Bank, *, random_state: bool = True, **parts: Stateful) -> Optional[dict[str, Any]]:
@@ -176,6 +202,9 @@ class ResumableLoader(Generic[Batch]):
     with the same random state, so a loader that shuffles draws the same order, and the batches that were
     handed out before are drawn and dropped.
 
+    A loop that is left early (`break`, an exception) has ended its pass: the next one is a new pass, here and in a run
+    that is resumed from a state that was taken in between. So save within the loop.
+
     It goes around everything that reads ahead: `ResumableLoader(LookaheadLoader(DataLoader(...)))`. Batches in
     which the loader draws random numbers in this process, other than for the order, are repeated exactly
     if it has a generator of its own, however far it is read ahead.
@@ -202,12 +231,15 @@ class ResumableLoader(Generic[Batch]):
         self.loader = loader
         self.generator = generator
         self.epoch = 0
-        """Passes that have come to their end."""
+        """Passes that have come to their end, those that were left early too."""
+        # The pass that is going on: one that is closed later, when another has begun, ends nothing.
+        self._pass: Optional[object] = None
         self._handed_out = 0
         self._began_with: Optional[Tensor] = None
         self._resuming = False
 
     def __iter__(self) -> Iterator[Batch]:
+        this_pass = self._pass = object()
         if self._resuming:
             self._resuming = False
             batches = self._fast_forward()
@@ -215,12 +247,18 @@ class ResumableLoader(Generic[Batch]):
             self._handed_out = 0
             self._began_with = self._random_state()
             batches = iter(self.loader)
-        for batch in batches:
-            self._handed_out += 1
-            yield batch
-        self.epoch += 1
-        self._handed_out = 0
-        self._began_with = None
+        try:
+            for batch in batches:
+                if self._pass is this_pass:
+                    self._handed_out += 1
+                yield batch
+        finally:
+            # Also when the loop is left early, which closes this generator.
+            if self._pass is this_pass:
+                self.epoch += 1
+                self._handed_out = 0
+                self._began_with = None
+                self._pass = None
 
     def __len__(self) -> int:
         """Batches in a whole pass; `TypeError` where the loader does not know."""
@@ -243,6 +281,7 @@ class ResumableLoader(Generic[Batch]):
         self._handed_out = int(state["handed_out"])
         self._began_with = state["began_with"]
         self._resuming = self._began_with is not None
+        self._pass = None
         if self.generator is not None and state["generator"] is not None:
             self.generator.set_state(state["generator"])
 
@@ -251,7 +290,10 @@ class ResumableLoader(Generic[Batch]):
         now = self._random_state()
         assert self._began_with is not None, "resuming begins with what began the pass"
         self._set_random_state(self._began_with)
-        batches = iter(self.loader)
+        loader = self.loader
+        ahead = loader if isinstance(loader, LookaheadLoader) else None
+        # What is dropped must not be announced.
+        batches = iter(loader if ahead is None else ahead.loader)
         for at in range(self._handed_out):
             try:
                 next(batches)
@@ -260,6 +302,8 @@ class ResumableLoader(Generic[Batch]):
                     f"the loader has {at} batches, but {self._handed_out} were handed out when its "
                     "state was taken: it is not the same loader"
                 ) from None
+        if ahead is not None:
+            batches = ahead.announcing(batches)
         if self.generator is None:
             # The model draws from the global one. The loader's own is where the batches have brought it, however far
             # ahead it was read when the state was taken.
