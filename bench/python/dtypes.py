@@ -69,7 +69,7 @@ def measured_bytes(dtype: Dtype, dim: int, row_wise: bool, rows: int, given: Any
 
 def bytes_rows(given: Any) -> list[Measured]:
     rows: list[Measured] = []
-    for dim in DIMS if not given.quick else (64,):
+    for dim in DIMS if not given.quick else (64, 128):
         for row_wise in (False, True):
             name = f"dim {dim}{', row-wise Adagrad' if row_wise else ''}"
             # Several budgets of f32 rows, so that reads go to the drive.
