@@ -291,10 +291,9 @@ fn a_table_goes_out_and_comes_into_a_new_bank() {
         let (report, status) = json(dir.path(), &format!("export user {} --state", file.display()));
         assert_eq!((status, &report["rows"]), (0, &Value::from(ROWS)));
         let copy = files.path().join(suffix);
-        let create = if suffix == "npy" { "--create --dim 3 --no-state" } else { "--create" };
-        let (report, status) = json(&copy, &format!("import user {} {create}", file.display()));
+        let (report, status) = json(&copy, &format!("import user {} --create", file.display()));
         assert_eq!((status, &report["rows"]), (0, &Value::from(ROWS)));
-        assert_eq!(report["with_state"], suffix != "npy");
+        assert_eq!(report["with_state"], true);
         let dump = |dir: &Path| text(&embank(dir, "dump user --key 0 --key 499 --format text"));
         assert_eq!(dump(&copy), dump(dir.path()));
     }

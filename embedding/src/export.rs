@@ -7,7 +7,8 @@ use crate::error::Result;
 use crate::files::batch::{Part, RowBatch, parts_of, rows_per_batch};
 use crate::files::tensors::TensorWriter;
 use crate::files::{
-    FileFormat, OnProgress, TransferProgress, invalid, npy, output, report, safetensors, settings,
+    FileFormat, OnProgress, TransferProgress, invalid, npy_set, output, report, safetensors,
+    settings,
 };
 use crate::scan::Scan;
 use crate::table::Table;
@@ -59,6 +60,9 @@ pub struct Exported {
     pub files: Vec<PathBuf>,
 }
 
+/// How many keys of a dense table's are looked at between two reports.
+const KEYS_PER_REPORT: u64 = 1 << 16;
+
 enum Writer {
     Tensors(TensorWriter),
     #[cfg(feature = "parquet")]
@@ -72,11 +76,12 @@ impl Table {
     /// In constant memory (some MiB, and the pages that a [scan](Self::scan) borrows of the budget), while training
     /// goes on. Rows come in no particular order unless they are dense. When the call returns, the file is complete
     /// and on stable storage, in place of an older one of that name; before that, it is not there under its name,
-    /// and after an error nothing of it is.
+    /// and after an error nothing of it is. (npy is several files; docs/export.md says what holds of them.)
     ///
     /// # Errors
     /// As [`scan`](Self::scan); [`InvalidArgument`](embank_kv::Error::InvalidArgument) for a suffix that says no
-    /// format, and for keys that make no dense table; [`Io`](embank_kv::Error::Io) for a file that can't be written,
+    /// format, for keys that make no dense table, or one that the disk has no room for, and for a file that is in the
+    /// way of an npy export; [`Io`](embank_kv::Error::Io) for a file that can't be written,
     /// as when the disk is full.
     ///
     /// # Examples
@@ -102,7 +107,8 @@ impl Table {
         self.export_with(path, options, |_| ControlFlow::Continue(()))
     }
 
-    /// As [`export`](Self::export), and tells `progress` after each batch of rows how far it is. Ends with
+    /// As [`export`](Self::export), and tells `progress` after each batch of rows how far it is: 0 rows while the
+    /// largest key of a dense table is looked for and initial values are written. Ends with
     /// [`Error::Cancelled`](crate::Error::Cancelled) if that says so.
     ///
     /// # Errors
@@ -142,8 +148,8 @@ impl Table {
                     .to_owned(),
             ));
         }
-        let (mut scan, dense_rows) = self.scan_for(options.dense)?;
-        let parts = parts_of(self.shared.layout(), options.state);
+        let (mut scan, dense_rows) = self.scan_for(options.dense, &mut progress)?;
+        let parts = parts_of(self.shared.layout(), format, options.state);
         let rows = dense_rows.unwrap_or(scan.rows());
         let with_keys = dense_rows.is_none();
         let missing = rows - scan.rows().min(rows);
@@ -156,12 +162,17 @@ impl Table {
                 rows - 1
             )));
         }
+        if let Some(rows) = dense_rows {
+            self.check_space(path, rows, &parts)?;
+        }
         let pairs = settings::to_pairs(self.name(), &self.config(), scan.checkpoint());
         let mut writer = match format {
             FileFormat::Safetensors => {
                 Writer::Tensors(safetensors::create(path, rows, parts.clone(), with_keys, pairs)?)
             }
-            FileFormat::Npy => Writer::Tensors(npy::create(path, rows, parts.clone(), with_keys)?),
+            FileFormat::Npy => {
+                Writer::Tensors(npy_set::create(path, rows, parts.clone(), with_keys, pairs)?)
+            }
             #[cfg(feature = "parquet")]
             FileFormat::Parquet => {
                 use crate::files::parquet::ParquetWriter;
@@ -171,10 +182,10 @@ impl Table {
             FileFormat::Parquet => return Err(crate::files::no_parquet()),
         };
         if missing > 0 {
-            self.fill_dense(&mut writer, &parts, rows)?;
+            self.fill_dense(&mut writer, &parts, rows, (&mut progress, scan.rows()))?;
         }
         self.write_rows(&mut scan, &mut writer, (&parts, dense_rows), &mut progress)?;
-        let (files, bytes) = commit(writer, path, format, with_keys)?;
+        let (files, bytes) = commit(writer, path, format)?;
         Ok(Exported {
             checkpoint: scan.checkpoint(),
             rows: scan.rows(),
@@ -185,7 +196,11 @@ impl Table {
     }
 
     /// A scan, and how many rows a dense file gets.
-    fn scan_for(&self, dense: Option<DenseRows>) -> Result<(Scan, Option<u64>)> {
+    fn scan_for(
+        &self,
+        dense: Option<DenseRows>,
+        progress: &mut OnProgress<'_>,
+    ) -> Result<(Scan, Option<u64>)> {
         match dense {
             None => Ok((self.scan()?, None)),
             Some(DenseRows { rows: Some(rows), .. }) => Ok((self.scan()?, Some(rows))),
@@ -199,14 +214,39 @@ impl Table {
                 while let Some((key, _)) = first.next_value()? {
                     let beyond = || invalid(format!("key {key} is too large for a dense table"));
                     rows = rows.max(key.checked_add(1).ok_or_else(beyond)?);
+                    if first.remaining().is_multiple_of(KEYS_PER_REPORT) {
+                        report(progress, 0, scan.rows())?;
+                    }
                 }
                 return Ok((scan, Some(rows)));
             },
         }
     }
 
+    /// Refuses a dense file that the disk has no room for: one stray key makes it as long as that key says.
+    fn check_space(&self, path: &Path, rows: u64, parts: &[Part]) -> Result<()> {
+        let row_bytes = parts.iter().map(Part::row_bytes).sum::<usize>() as u64;
+        let (bytes, free) = (u128::from(rows) * u128::from(row_bytes), output::free_bytes(path)?);
+        if bytes <= u128::from(free) {
+            return Ok(());
+        }
+        Err(invalid(format!(
+            "table {:?} as a dense file has a row for each of the keys 0 to {}, {bytes} bytes, and {} has {free} \
+             free; export it with keys",
+            self.name(),
+            rows - 1,
+            path.display()
+        )))
+    }
+
     /// Gives a dense file's rows their initial values; those of the table go over them.
-    fn fill_dense(&self, writer: &mut Writer, parts: &[Part], rows: u64) -> Result<()> {
+    fn fill_dense(
+        &self,
+        writer: &mut Writer,
+        parts: &[Part],
+        rows: u64,
+        (progress, total): (&mut OnProgress<'_>, u64),
+    ) -> Result<()> {
         let layout = self.shared.layout();
         let mut words = vec![0_u64; self.config().value_bytes() as usize / 8];
         let mut vector = vec![0.0; layout.dim];
@@ -222,6 +262,7 @@ impl Table {
                 batch.push(layout, parts, key, value);
             }
             writer.write(first, &batch)?;
+            report(progress, 0, total)?;
             first = end;
         }
         Ok(())
@@ -278,15 +319,13 @@ impl Writer {
 }
 
 /// Completes the files and gives them their names; returns those and how long they are together.
-fn commit(
-    writer: Writer,
-    path: &Path,
-    format: FileFormat,
-    with_keys: bool,
-) -> Result<(Vec<PathBuf>, u64)> {
+fn commit(writer: Writer, path: &Path, format: FileFormat) -> Result<(Vec<PathBuf>, u64)> {
     #[cfg_attr(
         not(feature = "parquet"),
-        expect(clippy::infallible_destructuring_match, reason = "there is one kind without Parquet")
+        expect(
+            clippy::infallible_destructuring_match,
+            reason = "there is one kind without Parquet"
+        )
     )]
     let writer = match writer {
         Writer::Tensors(writer) => writer,
@@ -297,16 +336,7 @@ fn commit(
         }
     };
     if format == FileFormat::Npy {
-        // What an older export left would be taken for a part of this one; its keys go first, see `npy`.
-        let written: Vec<PathBuf> =
-            writer.files.iter().map(|file| file.path().to_owned()).collect();
-        let all = ["keys", "rows", "state"].map(|part| npy::path_of(path, part));
-        for old in all.iter().filter(|old| !written.contains(old) || **old == all[0]) {
-            output::remove(old)?;
-        }
-        if with_keys {
-            output::remove(path)?;
-        }
+        return npy_set::commit(path, writer.files);
     }
     let (mut paths, mut bytes) = (Vec::new(), 0);
     for file in writer.files {

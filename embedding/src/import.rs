@@ -1,15 +1,17 @@
 //! Tables out of files; see the module `files` for how.
 
-use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::path::Path;
 
 use embank_kv::{Access, Clock, Operation};
 
 use crate::config::TableConfig;
+use crate::dtype::Dtype;
 use crate::error::Result;
 use crate::files::batch::{ReadBatch, RowFile, rows_per_batch};
-use crate::files::{FileFormat, TransferProgress, npy, report, safetensors, settings, unreadable};
+use crate::files::{
+    FileFormat, TransferProgress, npy_set, report, safetensors, settings, unreadable,
+};
 use crate::row::RowLayout;
 use crate::table::Table;
 use crate::unique::UniqueKeys;
@@ -53,8 +55,8 @@ pub struct Imported {
     pub with_state: bool,
 }
 
-/// The settings of the table that a safetensors or Parquet file was exported from; `None` for a file that others made,
-/// and for npy, which has no place for them.
+/// The settings of the table that a file was exported from; `None` for a file that others made, and for a dense npy
+/// matrix by itself, which has no place for them.
 ///
 /// # Errors
 /// The file can't be read, or its settings are a newer program's.
@@ -81,7 +83,7 @@ pub fn exported_config(
     let path = path.as_ref();
     let pairs = match format.map_or_else(|| FileFormat::of_path(path), Ok)? {
         FileFormat::Safetensors => safetensors::read(path)?.pairs,
-        FileFormat::Npy => HashMap::new(),
+        FileFormat::Npy => npy_set::read_pairs(path)?,
         #[cfg(feature = "parquet")]
         FileFormat::Parquet => crate::files::parquet::read_pairs(path)?,
         #[cfg(not(feature = "parquet"))]
@@ -147,11 +149,7 @@ impl Table {
                     check_finite(path, "state", done, &batch.keys, &batch.state)?;
                 }
             }
-            if with_state {
-                self.put_with_state(&batch)?;
-            } else {
-                self.put(&batch.keys, &batch.vectors)?;
-            }
+            self.put_imported(&batch, with_state)?;
             done += batch.keys.len() as u64;
             report(&mut progress, done, total)?;
         }
@@ -164,7 +162,8 @@ impl Table {
         file: &dyn RowFile,
         held: Option<&TableConfig>,
     ) -> Result<bool> {
-        if file.rows() == 0 {
+        // Without a row, lists of any length and tensors of no column tell no dim.
+        if file.rows() == 0 && file.columns() == 0 {
             return Ok(false);
         }
         if file.columns() != self.dim() {
@@ -200,12 +199,19 @@ impl Table {
         ))
     }
 
-    fn put_with_state(&self, batch: &ReadBatch) -> Result<()> {
+    fn put_imported(&self, batch: &ReadBatch, with_state: bool) -> Result<()> {
+        let as_stored = self.shared.layout().dtype() == Dtype::Int8 && !batch.scales.is_empty();
+        if !with_state && !as_stored {
+            return self.put(&batch.keys, &batch.vectors);
+        }
         let unique = UniqueKeys::new(&batch.keys);
         let sources = unique.last_places();
         let (layout, counters) = (self.shared.layout(), &self.shared.counters);
-        let mut put = PutWithState { layout, batch, sources: &sources };
-        let outcome = self.execute(unique.keys(), Clock::Keep, &mut put)?;
+        let put = PutImported { layout, batch, sources: &sources };
+        let outcome = match with_state {
+            true => self.execute(unique.keys(), Clock::Keep, &mut PutWithState(put))?,
+            false => self.execute(unique.keys(), Clock::Keep, &mut PutAsStored(put))?,
+        };
         counters.disk_reads.add(outcome.disk_reads);
         counters.puts.add(1);
         counters.put_rows.add(unique.len() as u64);
@@ -222,7 +228,10 @@ fn open(path: &Path, options: &ImportOptions) -> Result<(Box<dyn RowFile>, Optio
             let held = settings::from_pairs(path, &contents.pairs)?;
             Ok((Box::new(contents.rows(path, keys, rows, options.state)?), held))
         }
-        FileFormat::Npy => Ok((Box::new(npy::read(path, keys, rows, options.state)?), None)),
+        FileFormat::Npy => {
+            let (found, pairs) = npy_set::read(path, keys, rows, options.state)?;
+            Ok((Box::new(found), settings::from_pairs(path, &pairs)?))
+        }
         #[cfg(feature = "parquet")]
         FileFormat::Parquet => {
             use crate::files::parquet;
@@ -250,36 +259,64 @@ fn check_finite(path: &Path, what: &str, first: u64, keys: &[u64], values: &[f32
     ))
 }
 
-/// Replaces whole rows, the optimizer's state too.
+/// A batch of a file on its way into the table.
 #[derive(Debug)]
-struct PutWithState<'a> {
+struct PutImported<'a> {
     layout: &'a RowLayout,
     batch: &'a ReadBatch,
     /// Where in the batch each distinct key's row lies.
     sources: &'a [u32],
 }
 
-impl PutWithState<'_> {
-    fn write(&self, i: usize, value: &mut [u8]) {
-        let place = self.sources[i] as usize;
-        let layout = self.layout;
-        layout.fill_rest(value);
-        let (dim, columns) = (layout.dim, layout.state_values());
-        layout.write_vector(value, &self.batch.vectors[place * dim..][..dim]);
+impl PutImported<'_> {
+    /// An int8 row that the file has as it is stored goes in so: its scale would not come back from its values.
+    fn write_vector(&self, i: usize, value: &mut [u8]) {
+        let (place, layout) = (self.sources[i] as usize, self.layout);
+        let dim = layout.dim;
+        match self.batch.int8_row(place, dim).filter(|_| layout.dtype() == Dtype::Int8) {
+            Some((bytes, scale)) => layout.write_int8(value, bytes, scale),
+            None => layout.write_vector(value, &self.batch.vectors[place * dim..][..dim]),
+        }
         layout.note_use(value);
-        layout.import_state(value, &self.batch.state[place * columns..][..columns]);
     }
 }
+
+/// Replaces whole rows, the optimizer's state too.
+#[derive(Debug)]
+struct PutWithState<'a>(PutImported<'a>);
 
 impl Operation for PutWithState<'_> {
     const ACCESS: Access = Access::Put;
 
     fn update(&mut self, i: usize, value: &mut [u8]) {
-        self.write(i, value);
+        let Self(put) = self;
+        let columns = put.layout.state_values();
+        put.layout.fill_rest(value);
+        put.write_vector(i, value);
+        let place = put.sources[i] as usize;
+        put.layout.import_state(value, &put.batch.state[place * columns..][..columns]);
     }
 
     fn insert(&mut self, i: usize, value: &mut [u8]) -> bool {
-        self.write(i, value);
+        self.update(i, value);
+        true
+    }
+}
+
+/// Replaces vectors and keeps the optimizer's state.
+#[derive(Debug)]
+struct PutAsStored<'a>(PutImported<'a>);
+
+impl Operation for PutAsStored<'_> {
+    const ACCESS: Access = Access::Update;
+
+    fn update(&mut self, i: usize, value: &mut [u8]) {
+        self.0.write_vector(i, value);
+    }
+
+    fn insert(&mut self, i: usize, value: &mut [u8]) -> bool {
+        self.0.layout.fill_rest(value);
+        self.0.write_vector(i, value);
         true
     }
 }

@@ -337,12 +337,29 @@ impl RowLayout {
         self.shape.vectors * self.dim + self.shape.scalars + usize::from(has_count)
     }
 
-    /// Writes the vector as a file holds it: 4 * dim bytes.
+    /// How the vector is stored.
+    pub(crate) fn dtype(&self) -> Dtype {
+        self.dtype
+    }
+
+    /// The vector's bytes as they are stored, without an int8 row's scale.
+    pub(crate) fn stored_vector<'v>(&self, value: &'v [u8]) -> &'v [u8] {
+        &value[..self.dtype.bytes_of(self.dim)]
+    }
+
+    /// The scale's bytes of an int8 row.
+    pub(crate) fn stored_scale<'v>(&self, value: &'v [u8]) -> &'v [u8] {
+        &value[self.sections.scale..][..4]
+    }
+
+    /// Writes an int8 row's vector as it was stored before.
+    pub(crate) fn write_int8(&self, value: &mut [u8], bytes: &[u8], scale: f32) {
+        value[..self.dim].copy_from_slice(bytes);
+        value[self.sections.scale..][..4].copy_from_slice(&scale.to_le_bytes());
+    }
+
+    /// Writes the vector as f32: 4 * dim bytes.
     pub(crate) fn export_vector(&self, value: &[u8], to: &mut [u8]) {
-        if self.is_plain() {
-            to.copy_from_slice(&value[..4 * self.dim]);
-            return;
-        }
         let mut room = Vec::new();
         for (bytes, column) in to.as_chunks_mut().0.iter_mut().zip(self.vector(value, &mut room)) {
             *bytes = column.to_le_bytes();

@@ -450,7 +450,7 @@ impl PyTable {
     ///
     /// Args:
     ///     path: `x.safetensors` (tensors `keys`, `rows`, `state`), `x.npy` (files `x.keys.npy`,
-    ///         `x.rows.npy`, `x.state.npy`) or `x.parquet` (columns `key`, `vector`, `state`).
+    ///         `x.rows.npy`, `x.state.npy`, `x.embank.json`) or `x.parquet` (columns `key`, `vector`, `state`).
     ///     format: "safetensors", "npy" or "parquet", whatever the suffix says.
     ///     state: Also the optimizer's state, so that an import restores training exactly.
     ///     dense: One matrix in order of the keys, 0 to n - 1, without them; not for Parquet.

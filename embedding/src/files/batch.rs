@@ -1,6 +1,8 @@
 //! Batches of rows on their way into a file and out of one.
 
+use super::FileFormat;
 use super::element::Element;
+use crate::dtype::Dtype;
 use crate::error::Result;
 use crate::row::RowLayout;
 
@@ -16,7 +18,12 @@ pub(crate) fn rows_per_batch(row_bytes: usize) -> usize {
 /// What of a row's value a part is.
 #[derive(Debug, Clone, Copy)]
 enum Source {
+    /// The vector's bytes, as they are stored.
+    Stored,
+    /// The vector as f32.
     Vector,
+    /// What an int8 vector is multiplied with.
+    Scale,
     State,
 }
 
@@ -34,16 +41,34 @@ impl Part {
     pub(crate) fn row_bytes(&self) -> usize {
         self.columns * self.element.bytes()
     }
+
+    /// Whether it has one dimension, and not one column of two.
+    pub(crate) fn is_flat(&self) -> bool {
+        matches!(self.source, Source::Scale)
+    }
 }
 
-/// The parts of a table's rows: `rows`, and `state` if it is wanted and there is one.
-pub(crate) fn parts_of(layout: &RowLayout, state: bool) -> Vec<Part> {
-    let element = Element::F32;
-    let mut parts =
-        vec![Part { name: "rows", element, columns: layout.dim, source: Source::Vector }];
+/// The parts of a table's rows: `rows`, with `scales` if they are int8, and `state` if it is wanted and there is one.
+///
+/// Vectors go out as they are stored where the format has that type, else as f32. The state is f32 always: single
+/// values and counts lie beside its vectors, and f16 and bf16 come back from it as they were.
+pub(crate) fn parts_of(layout: &RowLayout, format: FileFormat, state: bool) -> Vec<Part> {
+    use FileFormat::{Npy, Parquet, Safetensors};
+    let (element, source) = match (layout.dtype(), format) {
+        (Dtype::F32, _) => (Element::F32, Source::Stored),
+        (Dtype::F16, _) => (Element::F16, Source::Stored),
+        (Dtype::Bf16, Safetensors) => (Element::Bf16, Source::Stored),
+        (Dtype::Int8, Safetensors) => (Element::I8, Source::Stored),
+        (Dtype::Bf16 | Dtype::Int8, Npy | Parquet) => (Element::F32, Source::Vector),
+    };
+    let mut parts = vec![Part { name: "rows", element, columns: layout.dim, source }];
+    if element == Element::I8 {
+        let (name, element, source) = ("scales", Element::F32, Source::Scale);
+        parts.push(Part { name, element, columns: 1, source });
+    }
     let columns = layout.state_values();
     if state && columns > 0 {
-        parts.push(Part { name: "state", element, columns, source: Source::State });
+        parts.push(Part { name: "state", element: Element::F32, columns, source: Source::State });
     }
     parts
 }
@@ -73,7 +98,9 @@ impl RowBatch {
             bytes.resize(start + part.row_bytes(), 0);
             let to = &mut bytes[start..];
             match part.source {
+                Source::Stored => to.copy_from_slice(layout.stored_vector(value)),
                 Source::Vector => layout.export_vector(value, to),
+                Source::Scale => to.copy_from_slice(layout.stored_scale(value)),
                 Source::State => layout.export_state(value, to),
             }
         }
@@ -105,6 +132,9 @@ pub(crate) struct ReadBatch {
     pub(crate) vectors: Vec<f32>,
     /// Empty where the file has none.
     pub(crate) state: Vec<f32>,
+    /// The vectors as int8 and their rows' scales, where the file has them so; else empty.
+    pub(crate) int8: Vec<u8>,
+    pub(crate) scales: Vec<f32>,
 }
 
 impl ReadBatch {
@@ -112,6 +142,17 @@ impl ReadBatch {
         self.keys.clear();
         self.vectors.clear();
         self.state.clear();
+        self.int8.clear();
+        self.scales.clear();
+    }
+
+    /// A row as an int8 table stores it, if the file has it so: others' may have -128 or a negative scale.
+    pub(crate) fn int8_row(&self, row: usize, dim: usize) -> Option<(&[u8], f32)> {
+        let scale = *self.scales.get(row)?;
+        let bytes = &self.int8[row * dim..][..dim];
+        let storable =
+            scale.is_finite() && scale >= 0.0 && !bytes.contains(&i8::MIN.cast_unsigned());
+        storable.then_some((bytes, scale))
     }
 }
 
@@ -139,7 +180,7 @@ mod tests {
     fn sorting_moves_every_part_with_its_key() {
         let config = TableConfig::new(1).optimizer(Optimizer::adagrad(0.1));
         let layout = RowLayout::new("t", &config);
-        let parts = parts_of(&layout, true);
+        let parts = parts_of(&layout, FileFormat::Npy, true);
         let mut batch = RowBatch::new(&parts);
         for key in [3_u64, 1, 2] {
             let value: Vec<u8> = [key as f32, -(key as f32)].map(f32::to_le_bytes).concat();

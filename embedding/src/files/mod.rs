@@ -14,15 +14,16 @@
 //! | format | keys | vectors | state |
 //! |---|---|---|---|
 //! | safetensors | tensor `keys` | tensor `rows` | tensor `state` |
-//! | npy, for `x.npy` | `x.keys.npy` | `x.rows.npy` | `x.state.npy` |
+//! | npy, for `x.npy` | `x.keys.npy` | `x.rows.npy` | `x.state.npy`; see `npy_set` |
 //! | Parquet | column `key` | column `vector` | column `state` |
 //!
 //! A dense file has no keys: row i is the row of key i, as state dicts of PyTorch have it. The npy file is `x.npy`
-//! itself then.
+//! itself then. Vectors of int8 have a tensor `scales` too, in safetensors; see [`batch::parts_of`].
 
 pub(crate) mod batch;
 pub(crate) mod element;
 pub(crate) mod npy;
+pub(crate) mod npy_set;
 pub(crate) mod output;
 #[cfg(feature = "parquet")]
 pub(crate) mod parquet;
@@ -51,8 +52,8 @@ use crate::error::{Error, Result};
 pub enum FileFormat {
     /// Tensors `keys`, `rows` and `state` in one file, with the table's settings in its metadata.
     Safetensors,
-    /// NumPy's own: for `user.npy` the files `user.keys.npy`, `user.rows.npy` and `user.state.npy`; a dense table is
-    /// `user.npy` alone.
+    /// NumPy's own: for `user.npy` the files `user.keys.npy`, `user.rows.npy` and `user.state.npy`, with their list and
+    /// the table's settings in `user.embank.json`; a dense table without state is `user.npy` alone.
     Npy,
     /// Columns `key`, `vector` and `state`, with the table's settings in its metadata.
     Parquet,

@@ -2,19 +2,15 @@
 //!
 //! The header says three things, so it is read here: the crates for it bring a parser of Python literals and big
 //! numbers along.
-//!
-//! A table is several files. The keys' file gets its name last and loses it first, so a set that a crash left half
-//! replaced has no keys, and is refused.
+//! What belongs together is in `npy_set`.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
-use super::batch::Part;
 use super::element::Element;
-use super::output::OutputFile;
-use super::tensors::{Place, Tensor, TensorRows, TensorWriter};
+use super::tensors::Tensor;
 use super::{io_error, open_to_read, unreadable};
 use crate::error::Result;
 
@@ -24,49 +20,14 @@ const ALIGNMENT: usize = 64;
 /// Beyond that, a header is taken for damage: it describes one plain array.
 const HEADER_BYTES_MAX: u64 = 1 << 16;
 
-/// The file of a part beside `path`: `x.rows.npy` for `x.npy`.
-pub(crate) fn path_of(path: &Path, part: &str) -> PathBuf {
-    path.with_extension(format!("{part}.npy"))
-}
-
-/// Begins the files of a table of so many rows, in the order in which they are to be committed.
-pub(crate) fn create(
-    path: &Path,
-    rows: u64,
-    parts: Vec<Part>,
-    with_keys: bool,
-) -> Result<TensorWriter> {
-    let mut files = Vec::new();
-    let mut begin = |path: PathBuf, header: Vec<u8>| -> Result<Place> {
-        let file = OutputFile::create(&path)?;
-        file.write_at(&header, 0)?;
-        files.push(file);
-        Ok(Place { file: files.len() - 1, offset: header.len() as u64 })
-    };
-    let mut placed = Vec::new();
-    for part in parts {
-        let own = if with_keys || part.name != "rows" {
-            path_of(path, part.name)
-        } else {
-            path.to_owned()
-        };
-        let place = begin(own, header(part.element, &format!("({rows}, {})", part.columns)))?;
-        placed.push((part, place));
-    }
-    let keys = match with_keys {
-        true => Some(begin(path_of(path, "keys"), header(Element::U64, &format!("({rows},)")))?),
-        false => None,
-    };
-    Ok(TensorWriter { files, keys, parts: placed })
-}
-
-fn header(element: Element, shape: &str) -> Vec<u8> {
+/// The bytes before an array's.
+pub(crate) fn header(element: Element, shape: &str) -> Vec<u8> {
     let kind = match element {
         Element::F64 => "<f8",
-        // NumPy has no bfloat16.
-        Element::F32 | Element::Bf16 => "<f4",
+        Element::F32 => "<f4",
         Element::F16 => "<f2",
-        Element::I8 => "|i1",
+        // NumPy has no bfloat16, and an int8 without its scale is no value; see `parts_of`.
+        Element::Bf16 | Element::I8 => unreachable!("no vectors of bf16 or int8 go into npy files"),
         Element::U64 => "<u8",
         Element::I64 => "<i8",
         Element::U32 => "<u4",
@@ -83,47 +44,8 @@ fn header(element: Element, shape: &str) -> Vec<u8> {
     bytes
 }
 
-/// The rows in the files for `path`: those beside it, or the one matrix that it is itself. `keys` and `rows` name
-/// other files.
-pub(crate) fn read(
-    path: &Path,
-    keys: Option<&str>,
-    rows: Option<&str>,
-    with_state: bool,
-) -> Result<TensorRows> {
-    let state = Some(path_of(path, "state")).filter(|path| with_state && path.exists());
-    if let Some(rows) = rows {
-        let keys = keys.map(|keys| open(Path::new(keys))).transpose()?;
-        return TensorRows::new(keys, open(Path::new(rows))?, None, None);
-    }
-    if path.exists() {
-        let keys = keys.map(|keys| open(Path::new(keys))).transpose()?;
-        let state = state.filter(|_| keys.is_none());
-        let state = state.map(|path| open(&path)).transpose()?;
-        return TensorRows::new(keys, open(path)?, None, state);
-    }
-    let rows_path = path_of(path, "rows");
-    if !rows_path.exists() {
-        return Err(unreadable(path, format!("neither it nor {} is there", rows_path.display())));
-    }
-    let keys_path = keys.map_or_else(|| path_of(path, "keys"), PathBuf::from);
-    if !keys_path.exists() {
-        return Err(unreadable(
-            path,
-            format!(
-                "{} is there, but {}, which is written last, is not: the export did not come to its end; \
-                 to take the rows for those of the keys from 0 on, import {} itself",
-                rows_path.display(),
-                keys_path.display(),
-                rows_path.display()
-            ),
-        ));
-    }
-    let state = state.map(|path| open(&path)).transpose()?;
-    TensorRows::new(Some(open(&keys_path)?), open(&rows_path)?, None, state)
-}
-
-fn open(path: &Path) -> Result<Tensor> {
+/// Opens a file that holds one array.
+pub(crate) fn open(path: &Path) -> Result<Tensor> {
     let (file, file_bytes) = open_to_read(path)?;
     let (text, offset) = read_header(path, &file, file_bytes)?;
     let damaged = |what: String| unreadable(path, format!("its npy header: {what}"));

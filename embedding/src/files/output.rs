@@ -45,13 +45,24 @@ impl OutputFile {
         written.map_err(|error| io_error("write", &self.path, error))
     }
 
-    /// Gives the file its name, in place of one that has it, once it is on stable storage; returns its length.
-    pub(crate) fn commit(self) -> Result<u64> {
+    /// Brings what was written to stable storage; returns the file's length.
+    pub(crate) fn sync(&self) -> Result<u64> {
+        let file = self.file.as_file();
+        let synced = file.sync_all().and_then(|()| file.metadata());
+        Ok(synced.map_err(|error| io_error("sync", &self.path, error))?.len())
+    }
+
+    /// Gives the file its name, in place of one that has it.
+    pub(crate) fn publish(self) -> Result<()> {
         let Self { file, path } = self;
-        let synced = file.as_file().sync_all().and_then(|()| file.as_file().metadata());
-        let bytes = synced.map_err(|error| io_error("sync", &path, error))?.len();
         file.persist(&path).map_err(|error| io_error("rename", &path, error.error))?;
-        sync_directory(&path)?;
+        sync_directory(&path)
+    }
+
+    /// Gives the file its name, once it is on stable storage; returns its length.
+    pub(crate) fn commit(self) -> Result<u64> {
+        let bytes = self.sync()?;
+        self.publish()?;
         Ok(bytes)
     }
 }
@@ -74,6 +85,14 @@ pub(crate) fn remove(path: &Path) -> Result<()> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(io_error("remove", path, error)),
     }
+}
+
+/// The bytes that are free where a file would lie.
+pub(crate) fn free_bytes(path: &Path) -> Result<u64> {
+    let directory = directory(path);
+    let found = rustix::fs::statvfs(directory);
+    let found = found.map_err(|error| io_error("look at", directory, error.into()))?;
+    Ok(found.f_bavail.saturating_mul(found.f_frsize))
 }
 
 fn sync_directory(path: &Path) -> Result<()> {

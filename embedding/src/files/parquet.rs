@@ -1,6 +1,6 @@
 //! Parquet: columns `key`, `vector` and `state`, in row groups of bounded size.
 //!
-//! Vectors are fixed-size lists of f32, which Polars shows as arrays. Their bytes hardly compress and repeat nothing,
+//! Vectors are fixed-size lists of f32 (of f16 where the table stores that), which Polars shows as arrays. Their bytes hardly compress and repeat nothing,
 //! so they are written plain: no dictionary, no compression.
 
 use std::collections::HashMap;
@@ -11,8 +11,10 @@ use std::sync::Arc;
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Float16Type, Float32Type, Float64Type};
 use arrow_array::types::{Int32Type, Int64Type, UInt32Type, UInt64Type};
-use arrow_array::{Array, ArrayRef, FixedSizeListArray, Float32Array, RecordBatch, UInt64Array};
+use arrow_array::{Array, ArrayRef, FixedSizeListArray, Float16Array, Float32Array};
+use arrow_array::{RecordBatch, UInt64Array};
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
+use half::f16;
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder};
 use parquet::arrow::arrow_writer::ArrowWriter;
@@ -21,6 +23,7 @@ use parquet::file::metadata::KeyValue;
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
 
 use super::batch::{Part, ReadBatch, RowBatch, RowFile, rows_per_batch};
+use super::element::Element;
 use super::output::OutputFile;
 use super::{io_error, open_to_read, unreadable};
 use crate::error::{Error, Result};
@@ -46,8 +49,9 @@ fn column_name(part: &Part) -> &'static str {
     if part.name == "rows" { "vector" } else { part.name }
 }
 
-fn list_of(columns: usize) -> (Arc<Field>, i32) {
-    (Arc::new(Field::new("item", DataType::Float32, false)), columns as i32)
+fn list_of(part: &Part) -> (Arc<Field>, i32) {
+    let float = if part.element == Element::F16 { DataType::Float16 } else { DataType::Float32 };
+    (Arc::new(Field::new("item", float, false)), part.columns as i32)
 }
 
 impl ParquetWriter {
@@ -58,7 +62,7 @@ impl ParquetWriter {
     ) -> Result<Self> {
         let mut fields = vec![Field::new("key", DataType::UInt64, false)];
         for part in &parts {
-            let (item, columns) = list_of(part.columns);
+            let (item, columns) = list_of(part);
             let kind = DataType::FixedSizeList(item, columns);
             fields.push(Field::new(column_name(part), kind, false));
         }
@@ -80,10 +84,15 @@ impl ParquetWriter {
     pub(crate) fn write(&mut self, batch: &RowBatch) -> Result<()> {
         let mut columns: Vec<ArrayRef> = vec![Arc::new(UInt64Array::from(batch.keys.clone()))];
         for (part, bytes) in self.parts.iter().zip(&batch.parts) {
-            let mut values = Vec::with_capacity(bytes.len() / part.element.bytes());
-            part.element.append_f32(bytes, &mut values);
-            let (item, width) = list_of(part.columns);
-            let values = Arc::new(Float32Array::from(values));
+            let (item, width) = list_of(part);
+            let values: ArrayRef = if part.element == Element::F16 {
+                let halves = bytes.as_chunks().0.iter().map(|&half| f16::from_le_bytes(half));
+                Arc::new(Float16Array::from_iter_values(halves))
+            } else {
+                let mut values = Vec::with_capacity(bytes.len() / part.element.bytes());
+                part.element.append_f32(bytes, &mut values);
+                Arc::new(Float32Array::from(values))
+            };
             let lists = FixedSizeListArray::try_new(item, width, values, None);
             columns.push(Arc::new(lists.map_err(|error| write_error(&self.path, error.into()))?));
         }

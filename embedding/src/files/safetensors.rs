@@ -39,7 +39,10 @@ pub(crate) fn create(
     let mut offset = 0_usize;
     let keys = with_keys.then_some(("keys", Dtype::U64, vec![rows as usize], rows as usize * 8));
     let columns = parts.iter().map(|part| {
-        let shape = vec![rows as usize, part.columns];
+        let mut shape = vec![rows as usize];
+        if !part.is_flat() {
+            shape.push(part.columns);
+        }
         (part.name, dtype_of(part.element), shape, rows as usize * part.row_bytes())
     });
     for (name, dtype, shape, bytes) in keys.into_iter().chain(columns) {

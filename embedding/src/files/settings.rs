@@ -40,7 +40,8 @@ pub(crate) fn from_pairs(
         .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok())
         .collect();
     let bytes = bytes.ok_or_else(|| unreadable(path, format!("its {SETTINGS} are damaged")))?;
-    Ok(Some(TableConfig::from_descriptor(table, &bytes)?))
+    let config = TableConfig::from_descriptor(table, &bytes);
+    Ok(Some(config.map_err(|error| unreadable(path, format!("its {SETTINGS}: {error}")))?))
 }
 
 #[cfg(test)]

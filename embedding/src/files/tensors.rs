@@ -94,7 +94,6 @@ pub(crate) struct TensorRows {
     state: Option<Tensor>,
     next: u64,
     bytes: Vec<u8>,
-    factors: Vec<f32>,
 }
 
 impl TensorRows {
@@ -144,8 +143,7 @@ impl TensorRows {
                 return refuse(tensor, &format!("{} has {} rows", vectors.name, vectors.rows));
             }
         }
-        let (bytes, factors) = (Vec::new(), Vec::new());
-        Ok(Self { keys, vectors, scales, state, next: 0, bytes, factors })
+        Ok(Self { keys, vectors, scales, state, next: 0, bytes: Vec::new() })
     }
 }
 
@@ -165,6 +163,9 @@ impl RowFile for TensorRows {
     fn read_batch(&mut self, count: usize, batch: &mut ReadBatch) -> Result<()> {
         let first = self.next;
         let count = (self.vectors.rows - first).min(count as u64) as usize;
+        if count == 0 {
+            return Ok(());
+        }
         match &self.keys {
             Some(keys) => {
                 keys.read(first, count, &mut self.bytes)?;
@@ -175,11 +176,11 @@ impl RowFile for TensorRows {
         self.vectors.read(first, count, &mut self.bytes)?;
         self.vectors.element.append_f32(&self.bytes, &mut batch.vectors);
         if let Some(scales) = &self.scales {
+            batch.int8.extend_from_slice(&self.bytes);
             scales.read(first, count, &mut self.bytes)?;
-            self.factors.clear();
-            scales.element.append_f32(&self.bytes, &mut self.factors);
+            scales.element.append_f32(&self.bytes, &mut batch.scales);
             let rows = batch.vectors.chunks_exact_mut(self.vectors.columns);
-            for (row, factor) in rows.zip(&self.factors) {
+            for (row, factor) in rows.zip(&batch.scales) {
                 row.iter_mut().for_each(|value| *value *= factor);
             }
         }

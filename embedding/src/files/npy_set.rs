@@ -1,0 +1,430 @@
+//! A table as several npy files that belong together.
+//!
+//! **Problem.** No rename gives several files their names at once. A crash between two of them must not leave one
+//! export's rows beside another's keys or state, and npy has no place to say whose state it is.
+//!
+//! **Approach.** A set has a list, `x.embank.json`: its files' names, and the settings of the table. Everything is
+//! written under other names and made durable first; until then an older set is whole. Then the older list and the
+//! older keys go, what else was in the older list goes, and the new files get their names: state, rows, keys, list.
+//! An import takes rows beside keys only, and state that the list names, and refuses state without a list. So at any
+//! point it finds the older set, the new one, or none.
+//!
+//! A dense matrix without state is a file by itself, and needs no list. What no list names was not left by an export
+//! and stays; it is an error if an import would take it for a part of what is being written.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ffi::{OsStr, OsString};
+use std::io::ErrorKind;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use super::batch::Part;
+use super::element::Element;
+use super::output::{self, OutputFile};
+use super::tensors::{Place, TensorRows, TensorWriter};
+use super::{invalid, io_error, npy, unreadable};
+use crate::error::Result;
+
+/// Which files a set has; `/` is in no file's name.
+const FILES: &str = "embank.files";
+/// Beyond that, a list is taken for damage.
+const LIST_BYTES_MAX: u64 = 1 << 20;
+
+/// A file beside `path`: `x.rows.npy` for `x.npy`, `x.1.rows.npy` for `x.1`.
+fn beside(path: &Path, suffix: &str) -> PathBuf {
+    let name = path.file_name().map_or(&[][..], OsStr::as_bytes);
+    let stem = name.strip_suffix(b".npy").unwrap_or(name);
+    let mut own = OsString::from_vec(stem.to_vec());
+    own.push(suffix);
+    path.with_file_name(own)
+}
+
+fn path_of(path: &Path, part: &str) -> PathBuf {
+    beside(path, &format!(".{part}.npy"))
+}
+
+fn name_of(path: &Path) -> String {
+    path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into())
+}
+
+/// What belongs together.
+#[derive(Debug)]
+struct List {
+    path: PathBuf,
+    pairs: HashMap<String, String>,
+}
+
+impl List {
+    fn path_for(path: &Path) -> PathBuf {
+        beside(path, ".embank.json")
+    }
+
+    /// The list that is there for `path`.
+    fn read(path: &Path) -> Result<Option<Self>> {
+        let path = Self::path_for(path);
+        let bytes = match std::fs::metadata(&path) {
+            Ok(found) => found.len(),
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(io_error("look at", &path, error)),
+        };
+        if bytes > LIST_BYTES_MAX {
+            return Err(unreadable(&path, "it is too long to be the list of an export"));
+        }
+        let text = std::fs::read(&path).map_err(|error| io_error("read", &path, error))?;
+        match serde_json::from_slice(&text) {
+            Ok(pairs) => Ok(Some(Self { path, pairs })),
+            Err(error) => Err(unreadable(
+                &path,
+                format!("it is damaged, or not the list of an export: {error}"),
+            )),
+        }
+    }
+
+    fn names(&self) -> impl Iterator<Item = &str> {
+        self.pairs.get(FILES).into_iter().flat_map(|files| files.split('/'))
+    }
+
+    fn has(&self, path: &Path) -> bool {
+        let name = name_of(path);
+        self.names().any(|listed| listed == name)
+    }
+}
+
+/// Begins the files of a table of so many rows.
+pub(crate) fn create(
+    path: &Path,
+    rows: u64,
+    parts: Vec<Part>,
+    with_keys: bool,
+    mut pairs: HashMap<String, String>,
+) -> Result<TensorWriter> {
+    let mut files: Vec<OutputFile> = Vec::new();
+    let mut begin = |path: &Path, header: Vec<u8>| -> Result<Place> {
+        let file = OutputFile::create(path)?;
+        file.write_at(&header, 0)?;
+        files.push(file);
+        Ok(Place { file: files.len() - 1, offset: header.len() as u64 })
+    };
+    let mut placed = Vec::new();
+    for part in parts {
+        let is_matrix = !with_keys && part.name == "rows";
+        let own = if is_matrix { path.to_owned() } else { path_of(path, part.name) };
+        let header = npy::header(part.element, &format!("({rows}, {})", part.columns));
+        placed.push((part, begin(&own, header)?));
+    }
+    let keys = match with_keys {
+        true => {
+            let header = npy::header(Element::U64, &format!("({rows},)"));
+            Some(begin(&path_of(path, "keys"), header)?)
+        }
+        false => None,
+    };
+    if files.len() > 1 {
+        let names: Vec<String> = files.iter().map(|file| name_of(file.path())).collect();
+        pairs.insert(FILES.to_owned(), names.join("/"));
+        let list = List::path_for(path);
+        let sorted: BTreeMap<&String, &String> = pairs.iter().collect();
+        let text = serde_json::to_vec_pretty(&sorted)
+            .map_err(|error| unreadable(&list, format!("it can't be made: {error}")))?;
+        let file = OutputFile::create(&list)?;
+        file.write_at(&text, 0)?;
+        files.push(file);
+    }
+    // Better told before the rows are written than after.
+    to_remove(path, &files)?;
+    Ok(TensorWriter { files, keys, parts: placed })
+}
+
+/// What of an older set has to go before these files get their names, in order.
+///
+/// # Errors
+/// Something stands in the way of these files, or would be taken for a part of them.
+fn to_remove(path: &Path, files: &[OutputFile]) -> Result<Vec<PathBuf>> {
+    let is_written = |path: &Path| files.iter().any(|file| file.path() == path);
+    if let Some(file) = files.iter().find(|file| file.path().is_dir()) {
+        let source = ErrorKind::IsADirectory.into();
+        return Err(io_error("replace", file.path(), source));
+    }
+    let (keys, state) = (path_of(path, "keys"), path_of(path, "state"));
+    let older = List::read(path)?;
+    let is_older = |path: &Path| older.as_ref().is_some_and(|older| older.has(path));
+    for other in [path, &state] {
+        if !is_written(other) && !is_older(other) && other.exists() {
+            return Err(invalid(format!(
+                "{} is there, is no part of an older export of that name, and an import would take it for a part of \
+                 this one; remove it, or export to another name",
+                other.display()
+            )));
+        }
+    }
+    let mut gone: Vec<PathBuf> = older.iter().map(|older| older.path.clone()).collect();
+    if is_written(&keys) || is_older(&keys) {
+        gone.push(keys.clone());
+    }
+    // A matrix goes before its state: it would be taken without.
+    gone.extend(is_older(path).then(|| path.to_owned()));
+    let parts = [path_of(path, "rows"), state];
+    gone.extend(parts.into_iter().filter(|part| is_older(part) && !is_written(part)));
+    Ok(gone)
+}
+
+/// Gives the files their names, once all of them are on stable storage; returns the names and how long they are
+/// together.
+pub(crate) fn commit(path: &Path, mut files: Vec<OutputFile>) -> Result<(Vec<PathBuf>, u64)> {
+    // Where the rows are, their state is: rows are never taken without it unawares.
+    let state = path_of(path, "state");
+    files.sort_by_key(|file| file.path() != state);
+    let mut bytes = 0;
+    for file in &files {
+        failing::step(file.path())?;
+        bytes += file.sync()?;
+    }
+    for old in to_remove(path, &files)? {
+        failing::step(&old)?;
+        output::remove(&old)?;
+    }
+    let mut paths = Vec::new();
+    for file in files {
+        failing::step(file.path())?;
+        paths.push(file.path().to_owned());
+        file.publish()?;
+    }
+    Ok((paths, bytes))
+}
+
+/// Lets a test end a commit at each of its steps, as a failing disk or a crash would.
+mod failing {
+    use std::path::Path;
+
+    use crate::error::Result;
+
+    #[cfg(not(test))]
+    pub(super) fn step(_: &Path) -> Result<()> {
+        Ok(())
+    }
+
+    #[cfg(test)]
+    thread_local! {
+        /// How many steps go well; `None`: all.
+        pub(super) static LEFT: std::cell::Cell<Option<usize>> = const { std::cell::Cell::new(None) };
+    }
+
+    #[cfg(test)]
+    pub(super) fn step(path: &Path) -> Result<()> {
+        match LEFT.get() {
+            None => Ok(()),
+            Some(0) => Err(super::io_error("fail at", path, std::io::ErrorKind::Other.into())),
+            Some(left) => {
+                LEFT.set(Some(left - 1));
+                Ok(())
+            }
+        }
+    }
+}
+
+/// The rows in the files for `path`, and what their list tells: those beside it, or the one matrix that it is itself.
+/// `keys` and `rows` name other files.
+pub(crate) fn read(
+    path: &Path,
+    keys: Option<&str>,
+    rows: Option<&str>,
+    with_state: bool,
+) -> Result<(TensorRows, HashMap<String, String>)> {
+    let named = keys.map(|keys| npy::open(Path::new(keys))).transpose()?;
+    if let Some(rows) = rows {
+        let rows = TensorRows::new(named, npy::open(Path::new(rows))?, None, None)?;
+        return Ok((rows, HashMap::new()));
+    }
+    let is_dense = path.exists();
+    let matrix = if is_dense { path.to_owned() } else { path_of(path, "rows") };
+    if !matrix.exists() {
+        return Err(unreadable(path, format!("neither it nor {} is there", matrix.display())));
+    }
+    // The state of other rows than these is none of theirs.
+    let with_state = with_state && named.is_none();
+    let keys = match named {
+        None if !is_dense => Some(keys_beside(path, &matrix)?),
+        named => named,
+    };
+    let (state, pairs) = if with_state { state_beside(path, &matrix)? } else { Default::default() };
+    let state = state.map(|path| npy::open(&path)).transpose()?;
+    Ok((TensorRows::new(keys, npy::open(&matrix)?, None, state)?, pairs))
+}
+
+fn keys_beside(path: &Path, matrix: &Path) -> Result<super::tensors::Tensor> {
+    let keys = path_of(path, "keys");
+    if keys.exists() {
+        return npy::open(&keys);
+    }
+    Err(unreadable(
+        path,
+        format!(
+            "{} is there, but {}, which is written later, is not: the export did not come to its end; to take the \
+             rows for those of the keys from 0 on, import {} itself",
+            matrix.display(),
+            keys.display(),
+            matrix.display()
+        ),
+    ))
+}
+
+/// The file of the state of the rows in `matrix`, and what the list tells about them.
+fn state_beside(path: &Path, matrix: &Path) -> Result<(Option<PathBuf>, HashMap<String, String>)> {
+    let state = path_of(path, "state");
+    match List::read(path)? {
+        Some(list) if list.has(matrix) => {
+            Ok((Some(state).filter(|state| list.has(state)), list.pairs))
+        }
+        // It is another set's.
+        Some(_) => Ok((None, HashMap::new())),
+        None if state.exists() => Err(unreadable(
+            path,
+            format!(
+                "{} is there, but {}, which is written last and tells whose state it is, is not: the export did not \
+                 come to its end; import without the state",
+                state.display(),
+                List::path_for(path).display()
+            ),
+        )),
+        None => Ok((None, HashMap::new())),
+    }
+}
+
+/// What the list for `path` tells about its table; nothing without one.
+pub(crate) fn read_pairs(path: &Path) -> Result<HashMap<String, String>> {
+    let matrix = if path.exists() { path.to_owned() } else { path_of(path, "rows") };
+    let list = List::read(path)?.filter(|list| list.has(&matrix));
+    Ok(list.map_or_else(HashMap::new, |list| list.pairs))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::{
+        Bank, BankOptions, DenseRows, ExportOptions, ImportOptions, Initializer, Optimizer, Table,
+        TableConfig,
+    };
+
+    const KEYS: [u64; 4] = [3, 1, 0, 2];
+
+    fn config() -> TableConfig {
+        TableConfig::new(1).optimizer(Optimizer::adagrad(0.1)).initializer(Initializer::Zeros)
+    }
+
+    /// What a table that imports `path` has for the keys, and after a further step, which depends on the state.
+    fn taken(bank: &Bank, path: &Path, state: bool) -> Result<[Vec<f32>; 2]> {
+        let table = bank.table("taken", config())?;
+        let options = ImportOptions { state, ..Default::default() };
+        let outcome = table.import(path, &options).map(|_| both(&table));
+        bank.drop_table("taken")?;
+        outcome
+    }
+
+    fn both(table: &Table) -> [Vec<f32>; 2] {
+        let peeked = || {
+            let mut rows = vec![0.0; KEYS.len()];
+            table.peek(&KEYS, &mut rows, crate::Missing::Initial).unwrap();
+            rows
+        };
+        let before = peeked();
+        table.apply_gradients(&KEYS, &[1.0; 4]).unwrap();
+        [before, peeked()]
+    }
+
+    /// Ends the replacement of one set by another at each step.
+    #[test]
+    fn a_set_that_was_cut_off_is_the_older_one_the_newer_one_or_refused() {
+        let sets = |state: bool, dense: bool| ExportOptions {
+            state,
+            dense: dense.then(DenseRows::default),
+            ..Default::default()
+        };
+        let all = [sets(true, false), sets(true, true), sets(false, false), sets(false, true)];
+        let dir = tempfile::tempdir().unwrap();
+        let bank = Bank::open(dir.path().join("bank"), BankOptions::default()).unwrap();
+        let (old, new) =
+            (bank.table("old", config()).unwrap(), bank.table("new", config()).unwrap());
+        old.apply_gradients(&KEYS, &[1.0, 2.0, 3.0, 4.0]).unwrap();
+        new.apply_gradients(&KEYS, &[-5.0, -6.0, -7.0, -8.0]).unwrap();
+        bank.checkpoint(b"").unwrap();
+        for (from, to) in all.iter().flat_map(|from| all.iter().map(move |to| (from, to))) {
+            // A matrix by itself has no list, so nothing tells that it may go.
+            if from == &all[3] && to.dense.is_none() {
+                continue;
+            }
+            let mut whole = 0;
+            for steps in 0.. {
+                let folder = tempfile::tempdir_in(dir.path()).unwrap();
+                let path = folder.path().join("t.npy");
+                let export = |table: &Table, options| table.export(&path, options);
+                export(&old, from).unwrap();
+                let older = [true, false].map(|state| taken(&bank, &path, state).unwrap());
+                let files = || {
+                    let names = fs::read_dir(folder.path()).unwrap();
+                    let mut files: Vec<_> = names
+                        .map(|entry| entry.unwrap().path())
+                        .map(|path| (path.clone(), fs::read(path).unwrap()))
+                        .collect();
+                    files.sort();
+                    files
+                };
+                let before = files();
+                failing::LEFT.set(Some(steps));
+                let outcome = export(&new, to);
+                failing::LEFT.set(None);
+                // Every file is made durable before any of them gets its name.
+                let synced = 1 + usize::from(to.dense.is_none()) + usize::from(to.state);
+                let synced = synced + usize::from(synced > 1);
+                if steps <= synced {
+                    assert!(outcome.is_err() && before == files(), "{from:?} {to:?} {steps}");
+                }
+                let found = [true, false].map(|state| taken(&bank, &path, state));
+                let ended = outcome.is_ok();
+                if ended {
+                    whole = steps;
+                    export(&new, to).unwrap();
+                }
+                // The newer one's values are above 0, for its gradients are below.
+                for (found, older) in found.iter().zip(&older) {
+                    match found {
+                        Ok(found) if found[0] == older[0] => assert_eq!(found, older, "{steps}"),
+                        Ok(found) => {
+                            assert!(
+                                found[0].iter().all(|&value| value > 0.0),
+                                "{steps}: {found:?}"
+                            );
+                        }
+                        Err(crate::Error::UnreadableFile { .. }) => assert!(!ended),
+                        Err(other) => panic!("{from:?} {to:?} {steps}: {other}"),
+                    }
+                }
+                // With its state a set is the older or the newer one and trains on as that.
+                if let Ok(found) = &found[0]
+                    && to.state
+                    && found[0] != older[0][0]
+                {
+                    assert_eq!(found, &taken(&bank, &path, true).unwrap());
+                    assert_ne!(found[1], taken(&bank, &path, false).unwrap()[1], "{steps}");
+                }
+                if ended {
+                    break;
+                }
+            }
+            assert!(whole > 1, "{from:?} {to:?}");
+        }
+    }
+
+    #[test]
+    fn only_the_suffix_npy_is_left_out_of_the_files_names() {
+        for (path, expected) in [
+            ("a/x.npy", "a/x.rows.npy"),
+            ("a/model.1", "a/model.1.rows.npy"),
+            ("a/model.2", "a/model.2.rows.npy"),
+            ("x.npy.npy", "x.npy.rows.npy"),
+        ] {
+            assert_eq!(path_of(Path::new(path), "rows"), Path::new(expected));
+        }
+    }
+}
