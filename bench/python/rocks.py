@@ -208,6 +208,13 @@ class RocksLease:
         self.keys, self.rows = found.keys, found.values[:, : table.dim].copy()
         self.held = True
 
+    @property
+    def state(self) -> str:
+        return "held" if self.held else "ended"
+
+    def release(self) -> None:
+        self.held = False
+
     def apply(self, gradient: Rows) -> None:
         self.held = False
         weight, total = np.split(self._found.values, 2, axis=1)
