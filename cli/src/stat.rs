@@ -175,3 +175,17 @@ fn tables(tables: &[TableSummary]) -> String {
     }
     output::table(&rows)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_guide_shows_the_columns_there_are() {
+        let head: Vec<String> = tables(&[]).split_whitespace().map(str::to_owned).collect();
+        let mut lines = include_str!("../../docs/cli.md").lines();
+        let shown = lines.find(|line| line.starts_with("table ") && line.contains("value"));
+        let shown: Vec<_> = shown.unwrap_or_default().split_whitespace().collect();
+        assert_eq!(shown, head);
+    }
+}
