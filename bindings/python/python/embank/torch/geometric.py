@@ -153,7 +153,7 @@ class FeatureStore(geometric.FeatureStore):  # type: ignore[misc, unused-ignore]
             )
         rows_before = 0 if shape is None else shape.rows
         if attr.index is None:
-            keys = np.arange(len(values))
+            keys: NDArray[np.int64] = np.arange(len(values))
         else:
             keys = _keys(attr.index, None if shape is None else rows_before)
             if (keys < 0).any():
