@@ -298,8 +298,12 @@ fn a_lease_on_a_deleted_row_does_not_take_the_count_of_the_row_made_anew() {
                 continue;
             }
             assert_eq!(table.outstanding(5).unwrap(), Some(1), "{number}: that of the new lease");
-            let refused = table.get(&[5], &mut [0.0]).unwrap_err();
-            assert!(matches!(refused, Error::StalenessTimeout { outstanding: 1, .. }), "{refused}");
+            match table.get(&[5], &mut [0.0]) {
+                Err(Error::StalenessTimeout { outstanding: 1, .. }) => {}
+                // A slow machine.
+                Ok(_) if new.is_expired() => continue,
+                other => panic!("{number}: {other:?}"),
+            }
             assert_eq!(rows_of(&table, &[5]), [value], "{number}");
             new.release().unwrap();
             assert_eq!(table.outstanding(5).unwrap(), Some(0));
