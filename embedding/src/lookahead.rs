@@ -562,6 +562,8 @@ impl Shared {
             }
             // The table was dropped, which is nobody's failure.
             Err(embank_kv::Error::NoSuchTable(_)) => counters.cancelled.add(burst.len() as u64),
+            // Whoever gets the rows is told.
+            Err(embank_kv::Error::QuotaExceeded { .. }) => counters.failed.add(burst.len() as u64),
             Err(failure) => {
                 counters.failed.add(burst.len() as u64);
                 state.failure.get_or_insert(failure);

@@ -176,7 +176,7 @@ pub struct LookaheadStats {
     /// Given up before their turn: by [`Bank::cancel_lookahead`](crate::Bank::cancel_lookahead), or because
     /// their table was dropped.
     pub cancelled: u64,
-    /// Left on disk because reading failed.
+    /// Left on disk because reading failed, or because the disk quota left no room.
     pub failed: u64,
     /// In memory, and copied to its mutable part again because they were about to leave it unused; a row may be kept
     /// more than once for one announcement.
