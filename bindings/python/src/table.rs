@@ -510,7 +510,8 @@ impl PyTable {
     ///     path: As for `export`. Of a matrix of f16, bf16, f32 or f64 without keys, row i is the row
     ///         of key i.
     ///     format: "safetensors", "npy" or "parquet", whatever the suffix says.
-    ///     keys: The tensor or column of the keys, for npy the file.
+    ///     keys: The tensor or column of the keys, for npy the file. Must be given for Parquet that has
+    ///         other integers than `key`.
     ///     rows: The tensor or column of the vectors, for npy the file.
     ///     state: Whether the optimizer's state is taken too, if the file has it.
     ///     non_finite: Whether NaN and infinite values are taken; else they are an error.

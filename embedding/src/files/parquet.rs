@@ -19,7 +19,7 @@ use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder};
 use parquet::arrow::arrow_writer::ArrowWriter;
 use parquet::errors::ParquetError;
-use parquet::file::metadata::KeyValue;
+use parquet::file::metadata::{KeyValue, ParquetMetaData, RowGroupMetaData};
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
 
 use super::batch::{Part, ReadBatch, RowBatch, RowFile, rows_per_batch};
@@ -223,6 +223,19 @@ pub(crate) fn read(
         Some(name) => Some(wanted(name)?),
         None => find("key"),
     };
+    let is_key = |i: &usize| is_key(schema.field(*i).data_type());
+    if key.is_none()
+        && let Some(maybe) = (0..schema.fields().len()).find(is_key)
+    {
+        return Err(unreadable(
+            path,
+            format!(
+                "it has no column \"key\", but {:?} may be one; name the column of the keys. Rows are taken for those \
+                 of the keys from 0 on only where no column can be keys",
+                schema.field(maybe).name()
+            ),
+        ));
+    }
     let state = find("state").filter(|_| with_state && schema.field(vector).name() == "vector");
     let roots = [Some(vector), key, state].into_iter().flatten();
     let mask = ProjectionMask::roots(builder.parquet_schema(), roots);
@@ -242,7 +255,11 @@ pub(crate) fn read(
         })
     };
     let (columns, state_columns) = (width(vector)?, state.map(width).transpose()?);
-    let batch_rows = rows_per_batch(4 * columns.max(16));
+    let metadata = Arc::clone(builder.metadata());
+    let lists = [Some(vector), state].into_iter().flatten();
+    let row_bytes = lists.map(|column| bytes_a_row(&metadata, column));
+    let row_bytes = row_bytes.fold(8, usize::saturating_add);
+    let batch_rows = rows_per_batch(row_bytes.max(8 * (columns + state_columns.unwrap_or(0))));
     let mut found = ParquetRows {
         path: path.to_owned(),
         reader: caught(path, || builder.with_projection(mask).with_batch_size(batch_rows).build())?
@@ -267,6 +284,28 @@ pub(crate) fn read(
         }
     }
     Ok(found)
+}
+
+/// About how many bytes a row of a column of lists takes in memory, at most 8 a value. Lists of any length tell it
+/// nowhere else, and a batch is read before the first of them is seen.
+fn bytes_a_row(metadata: &ParquetMetaData, column: usize) -> usize {
+    let schema = metadata.file_metadata().schema_descr();
+    let leaves =
+        (0..schema.num_columns()).filter(|&leaf| schema.get_column_root_idx(leaf) == column);
+    let leaves: Vec<usize> = leaves.collect();
+    let in_group = |group: &RowGroupMetaData| {
+        let chunks = leaves.iter().filter_map(|&leaf| group.columns().get(leaf));
+        // Of a dictionary's few bytes many values may come, and a damaged count may be too small.
+        let bytes = chunks
+            .map(|chunk| chunk.num_values().saturating_mul(8).max(chunk.uncompressed_size()))
+            .fold(0, i64::saturating_add);
+        usize::try_from(bytes.max(0) / group.num_rows().max(1)).unwrap_or(usize::MAX)
+    };
+    metadata.row_groups().iter().map(in_group).max().unwrap_or(0)
+}
+
+fn is_key(kind: &DataType) -> bool {
+    matches!(kind, DataType::UInt64 | DataType::Int64 | DataType::UInt32 | DataType::Int32)
 }
 
 /// The width of lists of floats; 0 where each has its own.
@@ -444,5 +483,43 @@ impl RowFile for ParquetRows {
         self.row += taken as u64;
         self.pending = Some((found, used + taken));
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow_array::builder::{Float64Builder, ListBuilder};
+
+    use super::*;
+
+    /// Lists of any length were read 65,536 at a time, however long they are.
+    #[test]
+    fn a_batch_of_long_lists_is_bounded_before_the_first_is_seen() {
+        const WIDTH: usize = 4096;
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("t.parquet");
+        let mut lists = ListBuilder::new(Float64Builder::new());
+        (0..400).for_each(|_| lists.append_value([Some(0.5); WIDTH]));
+        let lists: ArrayRef = Arc::new(lists.finish());
+        let batch = RecordBatch::try_from_iter([("vector", lists)]).unwrap();
+        let file = std::fs::File::create(&path).unwrap();
+        let mut writer = ArrowWriter::try_new(file, batch.schema(), None).unwrap();
+        writer.write(&batch).unwrap();
+        writer.close().unwrap();
+        let mut found = read(&path, None, None, true).unwrap();
+        assert_eq!((found.columns(), found.rows()), (WIDTH, 400));
+        let first = found.pending.as_ref().unwrap().0.num_rows();
+        assert!((1..=rows_per_batch(8 * WIDTH)).contains(&first), "{first}");
+        let (mut batch, mut rows) = (ReadBatch::default(), 0);
+        // Ends: with the file.
+        loop {
+            batch.clear();
+            found.read_batch(1000, &mut batch).unwrap();
+            if batch.keys.is_empty() {
+                break;
+            }
+            rows += batch.keys.len();
+        }
+        assert_eq!(rows, 400);
     }
 }
