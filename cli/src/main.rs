@@ -1,4 +1,4 @@
-//! `embank`: looks at banks, verifies, dumps, copies, compacts and repairs them, and plans new ones.
+//! `embank`: looks at banks, verifies, dumps, copies, compacts and repairs them, evicts rows, and plans new ones.
 //!
 //! The work is done in `embank_kv::inspect` and the store; here it gets a command line, words and JSON. A further
 //! subcommand is a module with an `Args` and a `run` that says how it ended, and one line in [`Command`].
@@ -8,6 +8,7 @@ mod compact;
 mod copy;
 mod delta;
 mod dump;
+mod evict;
 mod export;
 mod import;
 mod output;
@@ -24,9 +25,9 @@ use clap::{Parser, Subcommand};
 
 /// Looks at Embank banks, verifies, dumps, compacts and repairs them
 ///
-/// A bank is a directory with a file BANK. All subcommands but `compact`, `import`, `rollback` and `apply-delta` leave it
-/// as it is, to the byte, and work while another process has it open; they show kept checkpoints, never what came after the
-/// newest.
+/// A bank is a directory with a file BANK. All subcommands but `compact`, `import`, `evict`, `rollback` and
+/// `apply-delta` leave it as it is, to the byte, and work while another process has it open; they show kept
+/// checkpoints, never what came after the newest.
 ///
 /// Exit status: 0 if all is well, 1 if damage was found, 2 if the command could not run.
 #[derive(Debug, Parser)]
@@ -83,6 +84,11 @@ enum Command {
     /// Reads what `export` writes, and matrices that others made: row i is the row of key i, unless there are keys. A
     /// row that is there is replaced.
     Import(import::Args),
+    /// Deletes old, rare or small rows of a table, and takes a checkpoint with the blob of the newest
+    ///
+    /// Those for which every condition that is given holds. Nobody else may have the bank open, but for --dry-run. The
+    /// checkpoint before stays: `rollback` to it brings the rows back.
+    Evict(evict::Args),
     /// Brings every intact row of a damaged bank into a new one, and says what was lost
     ///
     /// Goes by the newest checkpoint whose manifest or index is whole, and by the log alone where the index is
@@ -134,6 +140,7 @@ fn run(command: Command) -> Result<Ending> {
         Command::Dump(args) => dump::run(&args),
         Command::Export(args) => export::run(&args),
         Command::Import(args) => import::run(&args),
+        Command::Evict(args) => evict::run(&args),
         Command::Repair(args) => repair::run(&args),
         Command::Rollback(args) => rollback::run(&args),
         Command::Plan(args) => plan::run(&args),

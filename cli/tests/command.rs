@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::Mutex;
 
-use embank::{Bank, BankOptions, Optimizer, TableConfig};
+use embank::{Bank, BankOptions, Optimizer, TableConfig, Tracking};
 use serde_json::Value;
 
 const ROWS: u64 = 500;
@@ -155,13 +155,16 @@ fn a_running_writer_is_no_hindrance() {
     let dir = bank();
     let options = BankOptions { memory_budget_bytes: 2 << 20, ..BankOptions::default() };
     let _open = Bank::open(dir.path(), options).unwrap();
-    for command in ["stat", "checkpoints", "verify", "dump user --limit 1"] {
+    let dry_run = "evict item --norm-below 3 --dry-run";
+    for command in ["stat", "checkpoints", "verify", "dump user --limit 1", dry_run] {
         let output = embank(dir.path(), command);
         assert_eq!(output.status.code(), Some(0), "{command}: {}", text(&output));
     }
-    let output = embank(dir.path(), "compact");
-    assert_eq!(output.status.code(), Some(2), "{}", text(&output));
-    assert!(text(&output).contains("locked"), "{}", text(&output));
+    for command in ["compact", "evict item --norm-below 3"] {
+        let output = embank(dir.path(), command);
+        assert_eq!(output.status.code(), Some(2), "{command}: {}", text(&output));
+        assert!(text(&output).contains("locked"), "{command}: {}", text(&output));
+    }
 }
 
 #[test]
@@ -305,23 +308,140 @@ fn a_table_goes_out_and_comes_into_a_new_bank() {
     assert!(text(&output).contains("--fill-missing") || text(&output).contains("fill missing"));
 }
 
-/// A file that may not grow beyond 4 KiB stands for a full disk: the write fails midway.
+/// A run whose files may not grow beyond some KiB, which stands for a full disk: a write fails midway.
+fn embank_without_space(kib: u32, dir: &Path, arguments: &str, file: &Path) -> Output {
+    let mut words = arguments.split_whitespace();
+    let mut command = Command::new("bash");
+    let line = format!("ulimit -f {kib}; trap '' XFSZ; exec \"$0\" \"$@\"");
+    command.args(["-c", &line, env!("CARGO_BIN_EXE_embank")]);
+    command.args(words.next()).arg(dir).args(words).arg(file);
+    let forking = FORKS.lock().unwrap();
+    let started = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    drop(forking);
+    started.wait_with_output().unwrap()
+}
+
 #[test]
 fn an_export_that_finds_no_space_leaves_nothing() {
     let dir = bank();
     for suffix in ["safetensors", "npy", "parquet"] {
         let files = tempfile::tempdir().unwrap();
         let file = files.path().join("user").with_extension(suffix);
-        let mut command = Command::new("bash");
-        let line = "ulimit -f 4; trap '' XFSZ; exec \"$0\" export \"$1\" user \"$2\" --state";
-        command.args(["-c", line, env!("CARGO_BIN_EXE_embank")]).arg(dir.path()).arg(&file);
-        let forking = FORKS.lock().unwrap();
-        let started = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        drop(forking);
-        let output = started.wait_with_output().unwrap();
+        let output = embank_without_space(4, dir.path(), "export --state user", &file);
         assert_eq!(output.status.code(), Some(2), "{}", text(&output));
         assert!(text(&output).contains("File too large"), "{}", text(&output));
         assert!(text(&output).contains("user."), "{}", text(&output));
         assert_eq!(fs::read_dir(files.path()).unwrap().count(), 0, "{suffix}");
     }
+}
+
+/// A bank with one checkpoint: of ten rows, those of keys 5 to 9 were used at time 3 and the others at time 9 as well.
+fn bank_with_old_rows() -> tempfile::TempDir {
+    let _no_forks = FORKS.lock().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let options = BankOptions { memory_budget_bytes: 2 << 20, ..BankOptions::default() };
+    let bank = Bank::open(dir.path(), options).unwrap();
+    let user = bank.table("user", TableConfig::new(1).tracking(Tracking::SetTime)).unwrap();
+    let keys: Vec<u64> = (0..10).collect();
+    user.set_time(3).unwrap();
+    user.put(&keys, &[1.0; 10]).unwrap();
+    user.set_time(9).unwrap();
+    user.put(&keys[..5], &[2.0; 5]).unwrap();
+    let item = bank.table("item", TableConfig::new(1).tracking(Tracking::Minutes)).unwrap();
+    item.put(&[7], &[0.5]).unwrap();
+    bank.checkpoint(b"step 9").unwrap();
+    dir
+}
+
+#[test]
+fn an_eviction_is_durable_and_keeps_the_blob() {
+    let (dir, files) = (bank_with_old_rows(), tempfile::tempdir().unwrap());
+    let keys_of = |name: &str| {
+        let list = fs::read_to_string(files.path().join(name)).unwrap();
+        let mut keys: Vec<u64> = list.lines().map(|line| line.parse().unwrap()).collect();
+        keys.sort_unstable();
+        keys
+    };
+    let arguments = |name: &str| {
+        let list = files.path().join(name);
+        format!("evict user --unused-for 6 --set-time 9 --keys {}", list.display())
+    };
+    let rows = |checkpoint: &str| {
+        let (all, _) = json(dir.path(), &format!("dump user {checkpoint}"));
+        all.as_array().unwrap().len()
+    };
+
+    let (dry, status) = json(dir.path(), &format!("{} --dry-run", arguments("dry")));
+    assert_eq!((status, &dry["rows"], &dry["examined"]), (0, &5.into(), &10.into()));
+    assert_eq!((&dry["dry_run"], &dry["checkpoint"]), (&true.into(), &Value::Null));
+    assert_eq!((keys_of("dry"), rows("")), (vec![5, 6, 7, 8, 9], 10));
+
+    let (done, status) = json(dir.path(), &arguments("gone"));
+    assert_eq!((status, &done["rows"], &done["checkpoint"]), (0, &5.into(), &2.into()));
+    assert_eq!((&done["dry_run"], &done["examined_checkpoint"]), (&false.into(), &1.into()));
+    assert_eq!(keys_of("gone"), [5, 6, 7, 8, 9]);
+    assert_eq!((rows(""), rows("--checkpoint 1")), (5, 10));
+    assert_eq!(embank(dir.path(), "verify").status.code(), Some(0));
+    {
+        let _no_forks = FORKS.lock().unwrap();
+        let options = BankOptions { memory_budget_bytes: 2 << 20, ..BankOptions::default() };
+        let bank = Bank::open(dir.path(), options).unwrap();
+        assert_eq!(bank.recovered().unwrap().blob, b"step 9");
+    }
+
+    // Nothing is left to go, so there is nothing to make durable, and the checkpoints stay as they are.
+    let (again, status) = json(dir.path(), &arguments("none"));
+    assert_eq!((status, &again["rows"], &again["checkpoint"]), (0, &0.into(), &Value::Null));
+    assert_eq!(keys_of("none").len(), 0);
+    // Frequency beside age: all conditions must hold.
+    let rarely = embank(dir.path(), "evict user --unused-for 0 --used-fewer-than 2 --set-time 9");
+    assert!(text(&rarely).contains("evicted       0\n"), "{}", text(&rarely));
+    let often = embank(dir.path(), "evict user --used-fewer-than 3 --norm-below 3");
+    assert!(often.status.success(), "{}", text(&often));
+    assert!(text(&often).contains("evicted       5\ncheckpoint    3;"), "{}", text(&often));
+}
+
+#[test]
+fn an_eviction_that_makes_no_sense_changes_nothing() {
+    let (dir, files) = (bank_with_old_rows(), tempfile::tempdir().unwrap());
+    let list = files.path().join("keys");
+    fs::write(&list, "mine").unwrap();
+    let taken = format!("user --norm-below 9 --keys {}", list.display());
+    for (arguments, told) in [
+        ("user", "--norm-below"),
+        ("user --norm-below 9 --set-time 9", "--unused-for"),
+        ("user --unused-for 6", "--set-time"),
+        ("user --unused-for 6 --dry-run", "--set-time"),
+        ("item --unused-for 6 --set-time 9", "leave --set-time out"),
+        ("user --norm-below nan", "norm_below"),
+        ("nothing --norm-below 9", "nothing"),
+        (taken.as_str(), "is there already"),
+    ] {
+        let output = embank(dir.path(), &format!("evict {arguments}"));
+        assert_eq!(output.status.code(), Some(2), "{arguments}: {}", text(&output));
+        assert!(text(&output).contains(told), "{arguments}: {}", text(&output));
+    }
+    assert_eq!(fs::read_to_string(&list).unwrap(), "mine");
+    let dir = bank();
+    let output = embank(dir.path(), "evict user --used-fewer-than 2");
+    assert!(text(&output).contains("does not track"), "{}", text(&output));
+    assert_eq!(embank(files.path(), "evict user --norm-below 9").status.code(), Some(2));
+    assert_eq!(fs::read_dir(files.path()).unwrap().count(), 1, "a bank was made");
+}
+
+/// Rows only go for good when the list of them is on stable storage.
+#[test]
+fn an_eviction_that_can_not_list_its_keys_is_none() {
+    let (dir, files) = (bank(), tempfile::tempdir().unwrap());
+    let list = files.path().join("keys");
+    let arguments = "evict user --norm-below 100000 --keys";
+    let output = embank_without_space(1, dir.path(), arguments, &list);
+    assert_eq!(output.status.code(), Some(2), "{}", text(&output));
+    assert!(text(&output).contains("so no row went: File too large"), "{}", text(&output));
+    assert!(!list.exists());
+    let (stat, _) = json(dir.path(), "stat");
+    assert_eq!((&stat["checkpoints"], &stat["rows"]), (&serde_json::json!([1, 2]), &501.into()));
+    let output = embank(dir.path(), &format!("{arguments} {}", list.display()));
+    assert!(output.status.success(), "{}", text(&output));
+    assert_eq!(fs::read_to_string(&list).unwrap().lines().count(), 500);
 }
