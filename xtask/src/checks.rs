@@ -54,7 +54,7 @@ fn rust_stages(root: &Path, stages: &mut Stages) {
         component(root, "clippy", "clippy")?;
         let strict = ["--all-targets", "--", "-D", "warnings"];
         command::shown(cargo(root).args(["clippy", "--locked", "--workspace"]).args(strict))?;
-        // In the workspace the commands turn Parquet on for all; C has it off.
+        // In the workspace the commands turn Parquet on for all; the crate and C can be built without.
         let lean =
             ["clippy", "--locked", "-p", "embank", "-p", "embank-c", "--no-default-features"];
         command::shown(cargo(root).args(lean).args(strict))

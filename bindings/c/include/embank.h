@@ -21,6 +21,11 @@
 // NULL with a length, and a misaligned pointer are errors. Names are UTF-8, paths are bytes as the system takes them,
 // both end with a NUL.
 //
+// Callbacks. A call that takes one calls it on its own thread, with the `context` that was given beside it, and never
+// after it has returned. A callback may be NULL; one that returns anything but 0 ends the call, which is
+// EMBANK_STATUS_CANCELLED then. It may call the library, but must not free what the call uses, and must return: longjmp
+// or an exception out of it is undefined.
+//
 // Threads. Every handle may be used by several threads at once, and moved between threads. Functions on a bank, table
 // or lease do not exclude each other; calls on one scan take turns.
 //
@@ -93,6 +98,10 @@ typedef enum embank_status {
   EMBANK_STATUS_OTHER = 26,
   // The lease grew older than the bank's lease_timeout_ms, and a get of its table ended it. Nothing was changed.
   EMBANK_STATUS_LEASE_EXPIRED = 27,
+  // A callback ended the call.
+  EMBANK_STATUS_CANCELLED = 28,
+  // A file can't be imported: damaged, or none of the table's. The batches before that are in the table.
+  EMBANK_STATUS_UNREADABLE_FILE = 29,
 } embank_status;
 
 // How a table's values are stored. Rows go in and out as float, whatever they are stored as.
@@ -192,6 +201,18 @@ typedef enum embank_missing {
   // Leaves that part of the rows as it is.
   EMBANK_MISSING_SKIP = 2,
 } embank_missing;
+
+// The formats that a table can be written to and read from. docs/export.md tells what lies where in them.
+typedef enum embank_file_format {
+  // What the path's suffix says: .safetensors, .npy or .parquet.
+  EMBANK_FILE_FORMAT_BY_SUFFIX = 0,
+  // One file of tensors.
+  EMBANK_FILE_FORMAT_SAFETENSORS = 1,
+  // NumPy's own: several files, but for a dense table without state.
+  EMBANK_FILE_FORMAT_NPY = 2,
+  // Columns. A library that was built without it says so.
+  EMBANK_FILE_FORMAT_PARQUET = 3,
+} embank_file_format;
 
 // An open bank: a directory with many tables under one memory budget. Free with embank_bank_close.
 typedef struct embank_bank embank_bank;
@@ -324,6 +345,116 @@ typedef struct embank_table_settings {
   // Of EMBANK_ADMISSION_PROBABILITY: above 0, at most 1. 0.
   float admission_probability;
 } embank_table_settings;
+
+// Gets the keys of a batch of rows, lent until it returns. Anything but 0 ends the call.
+typedef int32_t (*embank_on_keys)(void *context, const uint64_t *keys, size_t key_count);
+
+// Gets told how far a call is, in rows, after each batch of them. Anything but 0 ends the call.
+typedef int32_t (*embank_on_progress)(void *context, uint64_t rows_done, uint64_t rows_total);
+
+// Which rows are to go: those for which every condition that is set holds. Call embank_eviction_init, then set one at
+// least.
+typedef struct embank_eviction {
+  // Set by embank_eviction_init.
+  size_t size;
+  // Rows whose last use lies so far back or further: minutes, or in the unit of embank_table_set_time, which is to be
+  // called first, for the time is 0 after an open. The table tracks it. Negative: however old. -1.
+  int64_t unused_for;
+  // Rows with fewer uses than this. The table tracks it. Negative: however often used. -1.
+  int64_t used_fewer_than;
+  // Rows whose vector has an L2 norm below this. 0: however long. 0.
+  float norm_below;
+  // 0 or 1: only counts, and hands out keys. 0.
+  uint32_t dry_run;
+  // Gets the keys that went, or would. NULL.
+  embank_on_keys gone;
+  // Gets told how far it is. NULL.
+  embank_on_progress progress;
+  // What both get. NULL.
+  void *context;
+} embank_eviction;
+
+// What an eviction did, or would have.
+typedef struct embank_evicted {
+  // sizeof(embank_evicted), as it was passed.
+  size_t size;
+  // The checkpoint whose rows were gone through.
+  uint64_t checkpoint;
+  // How many those were.
+  uint64_t examined;
+  // Rows that went, or would.
+  uint64_t rows;
+  // Rows that would have gone but for leases on them.
+  uint64_t leased;
+} embank_evicted;
+
+// What an export writes. Call embank_export_options_init, then change what you like.
+typedef struct embank_export_options {
+  // Set by embank_export_options_init.
+  size_t size;
+  // With dense: how many rows the matrix has; a key beyond is an error. 0: the largest key and one. 0.
+  uint64_t dense_rows;
+  // One of embank_file_format. EMBANK_FILE_FORMAT_BY_SUFFIX.
+  uint32_t format;
+  // 0 or 1: also the optimizer's state, so that an import restores training exactly. 0.
+  uint32_t state;
+  // 0 or 1: one matrix in order of the keys, without them; not for Parquet. 0.
+  uint32_t dense;
+  // With dense, 0 or 1: keys without a row get their initial values; else they are an error. 0.
+  uint32_t fill_missing;
+  // Gets told how far it is. NULL.
+  embank_on_progress progress;
+  // What it gets. NULL.
+  void *context;
+} embank_export_options;
+
+// What an import takes of a file. Call embank_import_options_init, then change what you like.
+typedef struct embank_import_options {
+  // Set by embank_import_options_init.
+  size_t size;
+  // The tensor or column of the keys, for npy the file. NULL: `keys`, in Parquet `key`, if it is there, else row i is
+  // the row of key i. NULL.
+  const char *keys;
+  // The tensor or column of the vectors, for npy the file. NULL: `rows`, in Parquet `vector`, or the only matrix.
+  // NULL.
+  const char *rows;
+  // One of embank_file_format. EMBANK_FILE_FORMAT_BY_SUFFIX.
+  uint32_t format;
+  // 0 or 1: the optimizer's state is taken too, if the file has it. 1.
+  uint32_t state;
+  // 0 or 1: NaN and infinite values are taken; else they are an error. 0.
+  uint32_t non_finite;
+  // 0: room for what comes later.
+  uint32_t reserved;
+  // Gets told how far it is. NULL.
+  embank_on_progress progress;
+  // What it gets. NULL.
+  void *context;
+} embank_import_options;
+
+// What an export wrote.
+typedef struct embank_exported {
+  // sizeof(embank_exported), as it was passed.
+  size_t size;
+  // The checkpoint whose rows they are.
+  uint64_t checkpoint;
+  // Rows that came from the table.
+  uint64_t rows;
+  // Rows of a dense file that have initial values.
+  uint64_t filled_rows;
+  // Bytes of all files.
+  uint64_t bytes;
+} embank_exported;
+
+// What an import put.
+typedef struct embank_imported {
+  // sizeof(embank_imported), as it was passed.
+  size_t size;
+  // Rows of the file.
+  uint64_t rows;
+  // 1 if they came with the optimizer's state, else 0.
+  uint64_t with_state;
+} embank_imported;
 
 // What a bank has done since it was opened. docs/python.md and docs/staleness.md say more of each.
 typedef struct embank_bank_stats {
@@ -740,6 +871,51 @@ enum embank_status embank_scan_progress(const struct embank_scan *scan,
 
 // Ends the scan and frees the handle.
 void embank_scan_free(struct embank_scan *scan);
+
+// Sets every field to its default: no condition. `size` is sizeof(embank_eviction).
+enum embank_status embank_eviction_init(struct embank_eviction *eviction, size_t size);
+
+// Deletes rows by age, frequency or norm, in memory and on disk, while training goes on: of those that the newest
+// checkpoint holds, the ones for which every condition holds now. Rows that were made after it, and rows with
+// outstanding leases, stay. Durable with the next checkpoint. After EMBANK_STATUS_CANCELLED and other failures, what
+// went is gone. `evicted` may be NULL; `evicted_size` is sizeof(embank_evicted).
+enum embank_status embank_table_evict(const struct embank_table *table,
+                                      const struct embank_eviction *eviction,
+                                      struct embank_evicted *evicted,
+                                      size_t evicted_size);
+
+// Sets every option to its default. `size` is sizeof(embank_export_options).
+enum embank_status embank_export_options_init(struct embank_export_options *options, size_t size);
+
+// Sets every option to its default. `size` is sizeof(embank_import_options).
+enum embank_status embank_import_options_init(struct embank_import_options *options, size_t size);
+
+// Writes the table, as the newest checkpoint holds it, to a file, in constant memory, while training goes on. When the
+// call returns, the file is complete and on stable storage, in place of an older one; after a failure there is nothing
+// of it. `options` may be NULL for defaults, and so may `exported`; `exported_size` is sizeof(embank_exported).
+enum embank_status embank_table_export(const struct embank_table *table,
+                                       const char *path,
+                                       const struct embank_export_options *options,
+                                       struct embank_exported *exported,
+                                       size_t exported_size);
+
+// Puts the rows of a file into the table, in constant memory: of one that an export wrote, or a matrix that others did.
+// A row that is there is replaced. Durable with the next checkpoint; after a failure the batches before it are in the
+// table. `options` may be NULL for defaults, and so may `imported`; `imported_size` is sizeof(embank_imported).
+enum embank_status embank_table_import(const struct embank_table *table,
+                                       const char *path,
+                                       const struct embank_import_options *options,
+                                       struct embank_imported *imported,
+                                       size_t imported_size);
+
+// The settings of the table that a file was exported from, for embank_bank_table. `found` is 1 then, and 0 where the
+// file doesn't tell them, which leaves `settings` as they are. `format` is one of embank_file_format. `settings` may be
+// NULL; `size` is sizeof(embank_table_settings).
+enum embank_status embank_exported_settings(const char *path,
+                                            uint32_t format,
+                                            struct embank_table_settings *settings,
+                                            size_t size,
+                                            uint8_t *found);
 
 // Lists the kept checkpoints of the bank in `path`, oldest first, beside whoever has it open. `count` is how many
 // there are; as many of their numbers as `capacity` allows go to `numbers`.

@@ -10,7 +10,7 @@ use crate::handle::{self, Owned, borrowed};
 use crate::memory::{HandlePlace, Lent, Place, path as path_of, text};
 use crate::options::embank_bank_options;
 use crate::settings::embank_table_settings;
-use crate::sized::{self, Growing};
+use crate::sized;
 use crate::status::{Failure, call, embank_status};
 use crate::table::embank_table;
 
@@ -30,11 +30,8 @@ unsafe fn bank_of<'a>(bank: *const embank_bank) -> Result<&'a Bank, Failure> {
 /// # Safety
 /// By the header's rules for structs; null is none.
 unsafe fn options_of(options: *const embank_bank_options) -> Result<embank::BankOptions, Failure> {
-    if options.is_null() {
-        return embank_bank_options::defaults().to_rust();
-    }
     // SAFETY: the caller's duty is the same.
-    unsafe { sized::read(options) }?.to_rust()
+    unsafe { sized::read_or_defaults(options) }?.to_rust()
 }
 
 /// Opens the bank in the directory `path`, or creates it there. An existing bank comes back as its newest completed

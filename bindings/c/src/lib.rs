@@ -21,17 +21,21 @@
 //!
 //! Every exported function trusts its caller for the same things, which the header's preamble states, and checks
 //! the rest: that a pointer is null or points to what its type says, which nobody else changes until the call
-//! returns; that a `..._len` is no larger than what lies there; that text ends with a NUL; and that a handle came from
-//! this library and has not been freed. "By the header's rules" in a SAFETY comment means this. That a struct or a
-//! slice holds any bits at all is no danger: the types that come in have no invalid ones.
+//! returns; that a `..._len` is no larger than what lies there; that text ends with a NUL; that a handle came from
+//! this library and has not been freed; and that a callback is a function of its type that returns. "By the header's
+//! rules" in a SAFETY comment means this. That a struct or a slice holds any bits at all is no danger: the types that
+//! come in have no invalid ones.
 #![expect(non_camel_case_types, reason = "types have the names that C sees")]
 #![expect(unreachable_pub, reason = "C reaches them; cbindgen takes what is `pub`")]
 
 mod admission;
 mod bank;
 mod bytes;
+mod callbacks;
 mod checkpoints;
 mod dtype;
+mod eviction;
+mod files;
 mod handle;
 mod initializer;
 mod lease;

@@ -50,7 +50,8 @@ pub struct embank_bank_options {
     pub background_compaction: u32,
 }
 
-impl Growing for embank_bank_options {
+// SAFETY: `Pod`, and its size comes first.
+unsafe impl Growing for embank_bank_options {
     const NAME: &'static str = "embank_bank_options";
     const FILLED_BY: &'static str = "embank_bank_options_init";
     const SIZE_MIN: usize = 80;

@@ -59,7 +59,8 @@ pub struct embank_table_settings {
     pub admission_probability: f32,
 }
 
-impl Growing for embank_table_settings {
+// SAFETY: `Pod`, and its size comes first.
+unsafe impl Growing for embank_table_settings {
     const NAME: &'static str = "embank_table_settings";
     const FILLED_BY: &'static str = "embank_table_settings_init";
     const SIZE_MIN: usize = 240;

@@ -7,13 +7,18 @@
 //! - What a longer struct has beyond this library must be zeros, which `..._init` of this library left there: then
 //!   the caller has set nothing that would be ignored. (Linux treats the structs of its newer system calls alike.)
 
-use bytemuck::Pod;
+use std::ptr;
 
 use crate::memory::Lent;
 use crate::status::Failure;
 
-/// A struct whose first field is its size in bytes, as the caller's header has it.
-pub(crate) trait Growing: Pod {
+/// A struct whose first field is its size in bytes, as the caller's header has it. Some have pointers, to text and to
+/// functions, so it need not be `Pod`; it is copied as bytes all the same.
+///
+/// # Safety
+/// `repr(C)`, a `usize` first, no padding, and none but fields that C can't make invalid: numbers, and pointers that may
+/// be null.
+pub(crate) unsafe trait Growing: Copy {
     /// As messages name it.
     const NAME: &'static str;
     /// The function that the caller passes its size to.
@@ -30,7 +35,8 @@ const SIZE_MAX: usize = 4096;
 
 fn check_size<T: Growing>(size: usize) -> Result<(), Failure> {
     const { assert!(T::SIZE_MIN <= size_of::<T>()) };
-    if (T::SIZE_MIN..=SIZE_MAX).contains(&size) {
+    // A size that a compiler gave, so that no field is known in part.
+    if (T::SIZE_MIN..=SIZE_MAX).contains(&size) && size.is_multiple_of(align_of::<T>()) {
         return Ok(());
     }
     Err(Failure::invalid(format!(
@@ -54,10 +60,40 @@ pub(crate) unsafe fn write<T: Growing>(
     // SAFETY: the caller's duty is the same; there is no other buffer in the call.
     let theirs = unsafe { Lent::new_mut(T::NAME, pointer.cast::<u8>(), size)?.write() };
     let known = size.min(size_of::<T>());
-    theirs[..known].copy_from_slice(&bytemuck::bytes_of(value)[..known]);
+    // SAFETY: both are at least that long, and `value` is not the caller's memory, which only `theirs` refers to.
+    unsafe { ptr::copy_nonoverlapping((&raw const *value).cast(), theirs.as_mut_ptr(), known) };
     theirs[known..].fill(0);
     theirs[..size_of::<usize>()].copy_from_slice(&size.to_ne_bytes());
     Ok(())
+}
+
+/// A struct for the results of a call, looked at before the call does anything. Null if they are not wanted.
+#[derive(Debug)]
+pub(crate) struct Results<T> {
+    pointer: *mut T,
+    size: usize,
+}
+
+impl<T: Growing> Results<T> {
+    pub(crate) fn new(pointer: *mut T, size: usize) -> Result<Self, Failure> {
+        if !pointer.is_null() {
+            check_size::<T>(size)?;
+            check_pointer(pointer)?;
+        }
+        Ok(Self { pointer, size })
+    }
+
+    /// Fills the caller's struct.
+    ///
+    /// # Safety
+    /// As [`write`].
+    pub(crate) unsafe fn set(&self, value: &T) -> Result<(), Failure> {
+        if self.pointer.is_null() {
+            return Ok(());
+        }
+        // SAFETY: the caller's duty is the same.
+        unsafe { write(self.pointer, self.size, value) }
+    }
 }
 
 /// The caller's struct, completed with defaults.
@@ -80,8 +116,21 @@ pub(crate) unsafe fn read<T: Growing>(pointer: *const T) -> Result<T, Failure> {
         )));
     }
     let mut ours = T::defaults();
-    bytemuck::bytes_of_mut(&mut ours)[..known].copy_from_slice(&theirs[..known]);
+    // SAFETY: both are at least that long, `ours` is new, and the fields are such as C can't make invalid.
+    unsafe { ptr::copy_nonoverlapping(theirs.as_ptr(), (&raw mut ours).cast(), known) };
     Ok(ours)
+}
+
+/// As [`read`]; every field at its default if `pointer` is null.
+///
+/// # Safety
+/// As [`read`].
+pub(crate) unsafe fn read_or_defaults<T: Growing>(pointer: *const T) -> Result<T, Failure> {
+    if pointer.is_null() {
+        return Ok(T::defaults());
+    }
+    // SAFETY: the caller's duty is the same.
+    unsafe { read(pointer) }
 }
 
 fn check_pointer<T: Growing>(pointer: *const T) -> Result<(), Failure> {
@@ -106,7 +155,7 @@ pub(crate) fn flag(what: &str, value: u32) -> Result<bool, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bytemuck::Zeroable;
+    use bytemuck::{Pod, Zeroable};
 
     #[derive(Debug, Clone, Copy, PartialEq, Pod, Zeroable)]
     #[repr(C)]
@@ -116,7 +165,8 @@ mod tests {
         new: u64,
     }
 
-    impl Growing for Options {
+    // SAFETY: `Pod`, and its size comes first.
+    unsafe impl Growing for Options {
         const NAME: &'static str = "options";
         const FILLED_BY: &'static str = "options_init";
         const SIZE_MIN: usize = 16;
@@ -163,7 +213,7 @@ mod tests {
 
     #[test]
     fn a_struct_that_nobody_initialised_is_refused() {
-        for size in [0, 15, SIZE_MAX + 1, usize::MAX] {
+        for size in [0, 15, 17, SIZE_MAX + 1, usize::MAX] {
             let options = Options { size, ..Options::defaults() };
             // SAFETY: the size is refused before anything behind it is looked at.
             let failure = unsafe { read(&raw const options) }.unwrap_err();

@@ -87,7 +87,8 @@ pub struct embank_bank_stats {
     pub lookahead_capacity: u64,
 }
 
-impl Growing for embank_bank_stats {
+// SAFETY: `Pod`, and its size comes first.
+unsafe impl Growing for embank_bank_stats {
     const NAME: &'static str = "embank_bank_stats";
     const FILLED_BY: &'static str = "embank_bank_get_stats";
     const SIZE_MIN: usize = 288;
@@ -139,7 +140,8 @@ pub struct embank_table_stats {
     pub not_admitted_rows: u64,
 }
 
-impl Growing for embank_table_stats {
+// SAFETY: `Pod`, and its size comes first.
+unsafe impl Growing for embank_table_stats {
     const NAME: &'static str = "embank_table_stats";
     const FILLED_BY: &'static str = "embank_table_get_stats";
     const SIZE_MIN: usize = 136;

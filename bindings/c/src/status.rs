@@ -67,6 +67,10 @@ pub enum embank_status {
     Other = 26,
     /// The lease grew older than the bank's lease_timeout_ms, and a get of its table ended it. Nothing was changed.
     LeaseExpired = 27,
+    /// A callback ended the call.
+    Cancelled = 28,
+    /// A file can't be imported: damaged, or none of the table's. The batches before that are in the table.
+    UnreadableFile = 29,
 }
 
 /// Why a call fails.
@@ -117,6 +121,8 @@ fn status_of(error: &Error) -> embank_status {
         Error::NonFiniteGradient { .. } => embank_status::NonFiniteGradient,
         Error::LookaheadFailed(_) => embank_status::LookaheadFailed,
         Error::LookaheadThread(_) => embank_status::Io,
+        Error::Cancelled => embank_status::Cancelled,
+        Error::UnreadableFile { .. } => embank_status::UnreadableFile,
         _ => embank_status::Other,
     }
 }
@@ -193,7 +199,7 @@ const VERSION: &CStr =
     };
 
 /// By number.
-const NAMES: [&CStr; embank_status::LeaseExpired as usize + 1] = [
+const NAMES: [&CStr; embank_status::UnreadableFile as usize + 1] = [
     c"OK",
     c"INVALID_ARGUMENT",
     c"SHAPE_MISMATCH",
@@ -222,6 +228,8 @@ const NAMES: [&CStr; embank_status::LeaseExpired as usize + 1] = [
     c"INTERNAL",
     c"OTHER",
     c"LEASE_EXPIRED",
+    c"CANCELLED",
+    c"UNREADABLE_FILE",
 ];
 
 #[cfg(test)]
@@ -261,7 +269,8 @@ mod tests {
         assert_eq!(name(embank_status::LeaseEnded as i32), "LEASE_ENDED");
         assert_eq!(name(embank_status::Forked as i32), "FORKED");
         assert_eq!(name(embank_status::LeaseExpired as i32), "LEASE_EXPIRED");
-        assert_eq!((name(-1), name(28), name(i32::MAX)), ("UNKNOWN", "UNKNOWN", "UNKNOWN"));
+        assert_eq!(name(embank_status::UnreadableFile as i32), "UNREADABLE_FILE");
+        assert_eq!((name(-1), name(30), name(i32::MAX)), ("UNKNOWN", "UNKNOWN", "UNKNOWN"));
     }
 
     /// Those that `tests/c/abi.c` can't bring about, and those that it can, too.
@@ -323,6 +332,11 @@ mod tests {
                 embank_status::LookaheadFailed,
             ),
             (Error::LookaheadThread(io()), embank_status::Io),
+            (Error::Cancelled, embank_status::Cancelled),
+            (
+                Error::UnreadableFile { path: path.clone(), what: text() },
+                embank_status::UnreadableFile,
+            ),
         ];
         let path = || path.clone();
         let of_the_store = [

@@ -68,6 +68,7 @@ fn every_function_and_every_error_from_c() {
     let program = folder.path().join("abi");
     let mut build = compiler("CC", "cc");
     include_and_source(build.arg("-std=c11"), "tests/c/abi.c", &program);
+    build.arg(format!("-DWITH_PARQUET={}", u8::from(cfg!(feature = "parquet"))));
     run(build.arg(libraries().join("libembank_c.a")).args(SYSTEM_LIBRARIES));
 
     let foreign = foreign_bank(&folder);

@@ -318,6 +318,220 @@ static void tables_and_lookahead(void) {
     embank_bank_close(bank);
 }
 
+/* What callbacks were told, and what they answer. */
+struct told {
+    uint64_t keys[8], rows_done, rows_total;
+    size_t key_count;
+    int calls, answer;
+};
+
+static int32_t note_progress(void *context, uint64_t rows_done, uint64_t rows_total) {
+    struct told *told = context;
+    told->calls++;
+    told->rows_done = rows_done;
+    told->rows_total = rows_total;
+    return told->answer;
+}
+
+static int32_t note_keys(void *context, const uint64_t *keys, size_t key_count) {
+    struct told *told = context;
+    for (size_t i = 0; i < key_count; i++) told->keys[told->key_count++ % 8] = keys[i];
+    return told->answer;
+}
+
+static void evictions(void) {
+    const embank_status invalid = EMBANK_STATUS_INVALID_ARGUMENT;
+    embank_bank *bank = open_bank("evictions");
+    embank_table_settings settings = settings_of(1);
+    embank_table *table, *plain = table_of(bank, "plain");
+    const uint64_t keys[3] = {5, 6, 7};
+    const float rows[3] = {1, 2, 3};
+    uint8_t present[3];
+    struct told told = {0};
+    embank_eviction eviction;
+    embank_evicted evicted;
+    settings.tracking = EMBANK_TRACKING_SET_TIME;
+    GOOD(embank_bank_table(bank, "user", &settings, &table));
+    GOOD(embank_table_set_time(table, 3));
+    GOOD(embank_table_put(table, keys, 3, rows, 3));
+    GOOD(embank_table_set_time(table, 9));
+    GOOD(embank_table_put(table, keys + 1, 1, rows + 1, 1));
+
+    memset(&eviction, 0, sizeof eviction);
+    BAD(invalid, "embank_eviction_init", embank_table_evict(table, &eviction, NULL, 0));
+    GOOD(embank_eviction_init(&eviction, sizeof eviction));
+    BAD(invalid, "condition", embank_table_evict(table, &eviction, NULL, 0));
+    eviction.unused_for = 6;
+    BAD(invalid, "checkpoint", embank_table_evict(table, &eviction, NULL, 0));
+    GOOD(embank_bank_checkpoint(bank, NULL, 0, NULL));
+    BAD(invalid, "eviction is NULL", embank_table_evict(table, NULL, NULL, 0));
+    BAD(invalid, "does not track", embank_table_evict(plain, &eviction, NULL, 0));
+    BAD(invalid, "3 bytes", embank_table_evict(table, &eviction, &evicted, 3));
+    eviction.unused_for = INT64_MAX;
+    BAD(invalid, "unused_for", embank_table_evict(table, &eviction, NULL, 0));
+    eviction.unused_for = 6;
+    eviction.norm_below = NAN;
+    BAD(invalid, "norm_below", embank_table_evict(table, &eviction, NULL, 0));
+    eviction.norm_below = 0;
+
+    eviction.gone = note_keys;
+    eviction.progress = note_progress;
+    eviction.context = &told;
+    eviction.dry_run = 1;
+    GOOD(embank_table_evict(table, &eviction, &evicted, sizeof evicted));
+    CHECK(evicted.size == sizeof evicted && evicted.checkpoint == 1);
+    CHECK(evicted.examined == 3 && evicted.rows == 2 && evicted.leased == 0);
+    CHECK(told.key_count == 2 && told.keys[0] + told.keys[1] == 12);
+    CHECK(told.calls == 1 && told.rows_done == 3 && told.rows_total == 3);
+    GOOD(embank_table_contains(table, keys, 3, present));
+    CHECK(present[0] == 1 && present[1] == 1 && present[2] == 1);
+
+    /* A callback ends it: the one that gets the keys, then the one that is told how far it is. */
+    told.answer = -1;
+    evicted.rows = 77;
+    BAD(EMBANK_STATUS_CANCELLED, "ended", embank_table_evict(table, &eviction, &evicted, sizeof evicted));
+    CHECK(told.calls == 1 && evicted.rows == 77);
+    eviction.gone = NULL;
+    BAD(EMBANK_STATUS_CANCELLED, "ended", embank_table_evict(table, &eviction, NULL, 0));
+    CHECK(told.calls == 2);
+
+    /* Rows with leases stay. */
+    float row;
+    embank_lease *lease;
+    GOOD(embank_table_get(table, keys, 1, &row, 1, &lease));
+    eviction.progress = NULL;
+    eviction.dry_run = 0;
+    GOOD(embank_table_evict(table, &eviction, &evicted, sizeof evicted));
+    CHECK(evicted.rows == 1 && evicted.leased == 1);
+    embank_lease_free(lease);
+    eviction.unused_for = -1;
+    eviction.used_fewer_than = 2;
+    eviction.norm_below = 1.5f;
+    GOOD(embank_table_evict(table, &eviction, NULL, 0));
+    GOOD(embank_table_contains(table, keys, 3, present));
+    CHECK(present[0] == 0 && present[1] == 1 && present[2] == 0);
+    embank_table_free(plain);
+    embank_table_free(table);
+    embank_bank_close(bank);
+}
+
+/* Out of the table and into `into`; the rows of keys 0 and 2 are there then. */
+static void goes_out_and_in(const embank_table *table, const char *name, embank_table *into) {
+    const uint64_t keys[2] = {0, 2}, one = 1;
+    float before[4], after[4];
+    uint8_t present;
+    struct told told = {0};
+    embank_export_options out;
+    embank_import_options in;
+    embank_exported exported;
+    embank_imported imported;
+    GOOD(embank_export_options_init(&out, sizeof out));
+    out.state = 1;
+    out.progress = note_progress;
+    out.context = &told;
+    GOOD(embank_table_export(table, in_folder(name), &out, &exported, sizeof exported));
+    CHECK(exported.size == sizeof exported && exported.checkpoint == 1);
+    CHECK(exported.rows == 2 && exported.filled_rows == 0 && exported.bytes > 0);
+    CHECK(told.calls == 1 && told.rows_done == 2 && told.rows_total == 2);
+
+    GOOD(embank_import_options_init(&in, sizeof in));
+    in.progress = note_progress;
+    in.context = &told;
+    GOOD(embank_table_import(into, in_folder(name), &in, &imported, sizeof imported));
+    CHECK(imported.size == sizeof imported && imported.rows == 2 && imported.with_state == 1);
+    CHECK(told.calls == 2 && told.rows_done == 2);
+    GOOD(embank_table_peek(table, keys, 2, before, 4, EMBANK_MISSING_ERROR, NULL));
+    GOOD(embank_table_peek(into, keys, 2, after, 4, EMBANK_MISSING_ERROR, NULL));
+    CHECK(memcmp(before, after, sizeof before) == 0);
+    GOOD(embank_table_contains(into, &one, 1, &present));
+    CHECK(present == 0);
+
+    told.answer = 1;
+    BAD(EMBANK_STATUS_CANCELLED, "ended", embank_table_export(table, in_folder(name), &out, NULL, 0));
+    BAD(EMBANK_STATUS_CANCELLED, "ended", embank_table_import(into, in_folder(name), &in, NULL, 0));
+}
+
+static void files(void) {
+    const embank_status invalid = EMBANK_STATUS_INVALID_ARGUMENT;
+    embank_bank *bank = open_bank("files");
+    embank_table_settings settings = settings_of(2), told;
+    embank_table *table, *into;
+    const uint64_t keys[3] = {0, 2, 1};
+    const float gradients[4] = {1, 2, 3, 4};
+    float row[2];
+    uint8_t found = 7;
+    embank_export_options out;
+    embank_import_options in;
+    embank_exported exported;
+    embank_imported imported;
+    settings.optimizer = embank_adagrad(0.5);
+    settings.seed = 7;
+    GOOD(embank_bank_table(bank, "user", &settings, &table));
+    GOOD(embank_table_apply_gradients(table, keys, 2, gradients, 4));
+    BAD(invalid, "checkpoint", embank_table_export(table, in_folder("early.npy"), NULL, NULL, 0));
+    GOOD(embank_bank_checkpoint(bank, NULL, 0, NULL));
+
+    /* Each format. */
+    const char *names[3] = {"user.safetensors", "user.npy", "user.parquet"};
+    for (int i = 0; i < (WITH_PARQUET ? 3 : 2); i++) {
+        GOOD(embank_bank_table(bank, names[i], &settings, &into));
+        goes_out_and_in(table, names[i], into);
+        GOOD(embank_exported_settings(in_folder(names[i]), EMBANK_FILE_FORMAT_BY_SUFFIX, &told, sizeof told, &found));
+        CHECK(found == 1 && memcmp(&told, &settings, sizeof told) == 0);
+        embank_table_free(into);
+    }
+    if (!WITH_PARQUET) {
+        BAD(invalid, "without Parquet", embank_table_export(table, in_folder(names[2]), NULL, NULL, 0));
+    }
+
+    /* One matrix, of which nothing tells the settings: every row has its key's place, and initial values where there
+     * was none. */
+    GOOD(embank_export_options_init(&out, sizeof out));
+    out.format = EMBANK_FILE_FORMAT_NPY;
+    out.dense = 1;
+    BAD(invalid, "missing", embank_table_export(table, in_folder("dense"), &out, NULL, 0));
+    out.fill_missing = 1;
+    out.dense_rows = 5;
+    GOOD(embank_table_export(table, in_folder("dense"), &out, &exported, sizeof exported));
+    CHECK(exported.rows == 2 && exported.filled_rows == 3);
+    GOOD(embank_exported_settings(in_folder("dense"), EMBANK_FILE_FORMAT_NPY, &told, sizeof told, &found));
+    CHECK(found == 0);
+    GOOD(embank_bank_table(bank, "dense", &settings, &into));
+    GOOD(embank_import_options_init(&in, sizeof in));
+    in.format = EMBANK_FILE_FORMAT_NPY;
+    GOOD(embank_table_import(into, in_folder("dense"), &in, &imported, sizeof imported));
+    CHECK(imported.rows == 5 && imported.with_state == 0);
+    GOOD(embank_table_peek(into, keys + 2, 1, row, 2, EMBANK_MISSING_ERROR, NULL));
+    CHECK(row[0] == 1.0f && row[1] == 1.0f);
+
+    /* Names of tensors, and what can't be. */
+    GOOD(embank_import_options_init(&in, sizeof in));
+    in.keys = "keys";
+    in.rows = "rows";
+    in.state = 0;
+    GOOD(embank_table_import(into, in_folder("user.safetensors"), &in, NULL, 0));
+    in.rows = "nothing";
+    BAD(EMBANK_STATUS_UNREADABLE_FILE, "nothing",
+        embank_table_import(into, in_folder("user.safetensors"), &in, NULL, 0));
+    in.rows = "\xff";
+    BAD(invalid, "UTF-8", embank_table_import(into, in_folder("user.safetensors"), &in, NULL, 0));
+    BAD(EMBANK_STATUS_IO, "none.safetensors",
+        embank_table_import(into, in_folder("none.safetensors"), NULL, NULL, 0));
+    BAD(invalid, "suffix", embank_table_export(table, in_folder("user.csv"), NULL, NULL, 0));
+    BAD(invalid, "path is NULL", embank_table_export(table, NULL, NULL, NULL, 0));
+    BAD(invalid, "3 bytes", embank_table_export(table, in_folder("no.npy"), NULL, &exported, 3));
+    BAD(invalid, "3 bytes", embank_table_import(into, in_folder("user.npy"), NULL, &imported, 3));
+    BAD(invalid, "answer", embank_exported_settings(in_folder("user.npy"), 0, &told, sizeof told, NULL));
+    out.format = 77;
+    BAD(invalid, "embank_file_format 77", embank_table_export(table, in_folder("no"), &out, NULL, 0));
+    out.format = EMBANK_FILE_FORMAT_NPY;
+    out.dense = 0;
+    BAD(invalid, "dense_rows", embank_table_export(table, in_folder("no"), &out, NULL, 0));
+    embank_table_free(into);
+    embank_table_free(table);
+    embank_bank_close(bank);
+}
+
 static void bad_arguments(void) {
     embank_bank *bank = open_bank("arguments"), *other = (embank_bank *)1;
     embank_table *table = table_of(bank, "user"), *none;
@@ -744,6 +958,8 @@ int main(int count, char **arguments) {
     rows_and_leases();
     checkpoints();
     tables_and_lookahead();
+    evictions();
+    files();
     bad_arguments();
     handles_after_failures();
     optimizers();

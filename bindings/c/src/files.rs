@@ -1,0 +1,368 @@
+//! Tables into files that other programs read, and out of them.
+
+use std::ffi::{c_char, c_void};
+
+use bytemuck::{Pod, Zeroable};
+use embank::{DenseRows, ExportOptions, FileFormat, ImportOptions, exported_config};
+
+use crate::callbacks::{self, embank_on_progress};
+use crate::memory::{Place, path as path_of, text};
+use crate::settings::{embank_table_settings, no_such_number};
+use crate::sized::{self, Growing, Results, flag};
+use crate::status::{Failure, call, embank_status};
+use crate::table::{embank_table, table_of};
+
+/// The formats that a table can be written to and read from. docs/export.md tells what lies where in them.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub enum embank_file_format {
+    /// What the path's suffix says: .safetensors, .npy or .parquet.
+    BySuffix = 0,
+    /// One file of tensors.
+    Safetensors = 1,
+    /// NumPy's own: several files, but for a dense table without state.
+    Npy = 2,
+    /// Columns. A library that was built without it says so.
+    Parquet = 3,
+}
+
+impl embank_file_format {
+    fn to_rust(number: u32) -> Result<Option<FileFormat>, Failure> {
+        const BY_SUFFIX: u32 = embank_file_format::BySuffix as u32;
+        const SAFETENSORS: u32 = embank_file_format::Safetensors as u32;
+        const NPY: u32 = embank_file_format::Npy as u32;
+        const PARQUET: u32 = embank_file_format::Parquet as u32;
+        match number {
+            BY_SUFFIX => Ok(None),
+            SAFETENSORS => Ok(Some(FileFormat::Safetensors)),
+            NPY => Ok(Some(FileFormat::Npy)),
+            PARQUET => Ok(Some(FileFormat::Parquet)),
+            other => Err(no_such_number("embank_file_format", other)),
+        }
+    }
+}
+
+/// What an export writes. Call embank_export_options_init, then change what you like.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct embank_export_options {
+    /// Set by embank_export_options_init.
+    pub size: usize,
+    /// With dense: how many rows the matrix has; a key beyond is an error. 0: the largest key and one. 0.
+    pub dense_rows: u64,
+    /// One of embank_file_format. EMBANK_FILE_FORMAT_BY_SUFFIX.
+    pub format: u32,
+    /// 0 or 1: also the optimizer's state, so that an import restores training exactly. 0.
+    pub state: u32,
+    /// 0 or 1: one matrix in order of the keys, without them; not for Parquet. 0.
+    pub dense: u32,
+    /// With dense, 0 or 1: keys without a row get their initial values; else they are an error. 0.
+    pub fill_missing: u32,
+    /// Gets told how far it is. NULL.
+    pub progress: embank_on_progress,
+    /// What it gets. NULL.
+    pub context: *mut c_void,
+}
+
+// SAFETY: its size comes first, and then numbers and pointers that may be null; the sizes add up to SIZE_MIN.
+unsafe impl Growing for embank_export_options {
+    const NAME: &'static str = "embank_export_options";
+    const FILLED_BY: &'static str = "embank_export_options_init";
+    const SIZE_MIN: usize = 48;
+
+    fn defaults() -> Self {
+        Self {
+            size: size_of::<Self>(),
+            dense_rows: 0,
+            format: embank_file_format::BySuffix as u32,
+            state: 0,
+            dense: 0,
+            fill_missing: 0,
+            progress: None,
+            context: std::ptr::null_mut(),
+        }
+    }
+}
+
+impl embank_export_options {
+    fn to_rust(self) -> Result<ExportOptions, Failure> {
+        let fill_missing = flag("fill_missing", self.fill_missing)?;
+        let rows = (self.dense_rows != 0).then_some(self.dense_rows);
+        let dense = match flag("dense", self.dense)? {
+            true => Some(DenseRows { rows, fill_missing }),
+            false if fill_missing || rows.is_some() => {
+                return Err(Failure::invalid(
+                    "dense_rows and fill_missing are for dense exports; set dense, or set them to 0",
+                ));
+            }
+            false => None,
+        };
+        let format = embank_file_format::to_rust(self.format)?;
+        Ok(ExportOptions { format, state: flag("state", self.state)?, dense })
+    }
+}
+
+/// What an export wrote.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub struct embank_exported {
+    /// sizeof(embank_exported), as it was passed.
+    pub size: usize,
+    /// The checkpoint whose rows they are.
+    pub checkpoint: u64,
+    /// Rows that came from the table.
+    pub rows: u64,
+    /// Rows of a dense file that have initial values.
+    pub filled_rows: u64,
+    /// Bytes of all files.
+    pub bytes: u64,
+}
+
+// SAFETY: `Pod`, and its size comes first.
+unsafe impl Growing for embank_exported {
+    const NAME: &'static str = "embank_exported";
+    const FILLED_BY: &'static str = "embank_table_export";
+    const SIZE_MIN: usize = 40;
+
+    fn defaults() -> Self {
+        Self::zeroed()
+    }
+}
+
+/// What an import takes of a file. Call embank_import_options_init, then change what you like.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct embank_import_options {
+    /// Set by embank_import_options_init.
+    pub size: usize,
+    /// The tensor or column of the keys, for npy the file. NULL: `keys`, in Parquet `key`, if it is there, else row i is
+    /// the row of key i. NULL.
+    pub keys: *const c_char,
+    /// The tensor or column of the vectors, for npy the file. NULL: `rows`, in Parquet `vector`, or the only matrix.
+    /// NULL.
+    pub rows: *const c_char,
+    /// One of embank_file_format. EMBANK_FILE_FORMAT_BY_SUFFIX.
+    pub format: u32,
+    /// 0 or 1: the optimizer's state is taken too, if the file has it. 1.
+    pub state: u32,
+    /// 0 or 1: NaN and infinite values are taken; else they are an error. 0.
+    pub non_finite: u32,
+    /// 0: room for what comes later.
+    pub reserved: u32,
+    /// Gets told how far it is. NULL.
+    pub progress: embank_on_progress,
+    /// What it gets. NULL.
+    pub context: *mut c_void,
+}
+
+// SAFETY: its size comes first, and then numbers and pointers that may be null; the sizes add up to SIZE_MIN.
+unsafe impl Growing for embank_import_options {
+    const NAME: &'static str = "embank_import_options";
+    const FILLED_BY: &'static str = "embank_import_options_init";
+    const SIZE_MIN: usize = 56;
+
+    fn defaults() -> Self {
+        let ImportOptions { format: _, keys: _, rows: _, state, non_finite } =
+            ImportOptions::default();
+        Self {
+            size: size_of::<Self>(),
+            keys: std::ptr::null(),
+            rows: std::ptr::null(),
+            format: embank_file_format::BySuffix as u32,
+            state: u32::from(state),
+            non_finite: u32::from(non_finite),
+            reserved: 0,
+            progress: None,
+            context: std::ptr::null_mut(),
+        }
+    }
+}
+
+impl embank_import_options {
+    /// # Safety
+    /// By the header's rules: the names are null or text that ends with a NUL and stays for the time of the call.
+    unsafe fn to_rust(self) -> Result<ImportOptions, Failure> {
+        if self.reserved != 0 {
+            return Err(Failure::invalid(
+                "an embank_import_options has a reserved field that is not 0",
+            ));
+        }
+        let name = |what, pointer: *const c_char| {
+            if pointer.is_null() {
+                return Ok(None);
+            }
+            // SAFETY: the caller's duty is the same.
+            unsafe { text(what, pointer) }.map(|name| Some(name.to_owned()))
+        };
+        Ok(ImportOptions {
+            format: embank_file_format::to_rust(self.format)?,
+            keys: name("keys' name", self.keys)?,
+            rows: name("rows' name", self.rows)?,
+            state: flag("state", self.state)?,
+            non_finite: flag("non_finite", self.non_finite)?,
+        })
+    }
+}
+
+/// What an import put.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub struct embank_imported {
+    /// sizeof(embank_imported), as it was passed.
+    pub size: usize,
+    /// Rows of the file.
+    pub rows: u64,
+    /// 1 if they came with the optimizer's state, else 0.
+    pub with_state: u64,
+}
+
+// SAFETY: `Pod`, and its size comes first.
+unsafe impl Growing for embank_imported {
+    const NAME: &'static str = "embank_imported";
+    const FILLED_BY: &'static str = "embank_table_import";
+    const SIZE_MIN: usize = 24;
+
+    fn defaults() -> Self {
+        Self::zeroed()
+    }
+}
+
+/// Sets every option to its default. `size` is sizeof(embank_export_options).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn embank_export_options_init(
+    options: *mut embank_export_options,
+    size: usize,
+) -> embank_status {
+    // SAFETY: by the header's rules.
+    call(|| unsafe { sized::write(options, size, &embank_export_options::defaults()) })
+}
+
+/// Sets every option to its default. `size` is sizeof(embank_import_options).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn embank_import_options_init(
+    options: *mut embank_import_options,
+    size: usize,
+) -> embank_status {
+    // SAFETY: by the header's rules.
+    call(|| unsafe { sized::write(options, size, &embank_import_options::defaults()) })
+}
+
+/// Writes the table, as the newest checkpoint holds it, to a file, in constant memory, while training goes on. When the
+/// call returns, the file is complete and on stable storage, in place of an older one; after a failure there is nothing
+/// of it. `options` may be NULL for defaults, and so may `exported`; `exported_size` is sizeof(embank_exported).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn embank_table_export(
+    table: *const embank_table,
+    path: *const c_char,
+    options: *const embank_export_options,
+    exported: *mut embank_exported,
+    exported_size: usize,
+) -> embank_status {
+    // SAFETY: by the header's rules.
+    call(|| unsafe {
+        let results = Results::new(exported, exported_size)?;
+        let table = table_of(table)?;
+        let (path, options) = (path_of("path", path)?, sized::read_or_defaults(options)?);
+        let progress = |now| callbacks::tell(options.progress, options.context, now);
+        let found = table.export_with(path, &options.to_rust()?, progress)?;
+        results.set(&embank_exported {
+            size: exported_size,
+            checkpoint: found.checkpoint,
+            rows: found.rows,
+            filled_rows: found.filled_rows,
+            bytes: found.bytes,
+        })
+    })
+}
+
+/// Puts the rows of a file into the table, in constant memory: of one that an export wrote, or a matrix that others did.
+/// A row that is there is replaced. Durable with the next checkpoint; after a failure the batches before it are in the
+/// table. `options` may be NULL for defaults, and so may `imported`; `imported_size` is sizeof(embank_imported).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn embank_table_import(
+    table: *const embank_table,
+    path: *const c_char,
+    options: *const embank_import_options,
+    imported: *mut embank_imported,
+    imported_size: usize,
+) -> embank_status {
+    // SAFETY: by the header's rules.
+    call(|| unsafe {
+        let results = Results::new(imported, imported_size)?;
+        let table = table_of(table)?;
+        let (path, options) = (path_of("path", path)?, sized::read_or_defaults(options)?);
+        let progress = |now| callbacks::tell(options.progress, options.context, now);
+        let found = table.import_with(path, &options.to_rust()?, progress)?;
+        results.set(&embank_imported {
+            size: imported_size,
+            rows: found.rows,
+            with_state: u64::from(found.with_state),
+        })
+    })
+}
+
+/// The settings of the table that a file was exported from, for embank_bank_table. `found` is 1 then, and 0 where the
+/// file doesn't tell them, which leaves `settings` as they are. `format` is one of embank_file_format. `settings` may be
+/// NULL; `size` is sizeof(embank_table_settings).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn embank_exported_settings(
+    path: *const c_char,
+    format: u32,
+    settings: *mut embank_table_settings,
+    size: usize,
+    found: *mut u8,
+) -> embank_status {
+    // SAFETY: by the header's rules.
+    call(|| unsafe {
+        let place = Place::required("answer", found)?;
+        let results = Results::new(settings, size)?;
+        let format = embank_file_format::to_rust(format)?;
+        let config = exported_config(path_of("path", path)?, format)?;
+        if let Some(config) = &config {
+            results.set(&embank_table_settings::from_rust(config)?)?;
+        }
+        place.set(u8::from(config.is_some()));
+        Ok(())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_defaults_are_those_of_the_library() {
+        let options = embank_export_options::defaults();
+        assert_eq!(options.size, embank_export_options::SIZE_MIN);
+        assert_eq!(options.to_rust().unwrap(), ExportOptions::default());
+        let options = embank_import_options::defaults();
+        assert_eq!(options.size, embank_import_options::SIZE_MIN);
+        // SAFETY: the names are null.
+        assert_eq!(unsafe { options.to_rust() }.unwrap(), ImportOptions::default());
+    }
+
+    #[test]
+    fn numbers_without_a_meaning_are_refused() {
+        let (none, all) = (embank_export_options::defaults(), embank_import_options::defaults());
+        for bad in [
+            embank_export_options { format: 99, ..none },
+            embank_export_options { state: 2, ..none },
+            embank_export_options { dense: 2, ..none },
+            embank_export_options { dense_rows: 1, ..none },
+            embank_export_options { fill_missing: 1, ..none },
+        ] {
+            assert_eq!(bad.to_rust().unwrap_err().status, embank_status::InvalidArgument);
+        }
+        for bad in [
+            embank_import_options { format: 99, ..all },
+            embank_import_options { state: 2, ..all },
+            embank_import_options { non_finite: 2, ..all },
+            embank_import_options { reserved: 1, ..all },
+            embank_import_options { keys: c"\xff".as_ptr(), ..all },
+        ] {
+            // SAFETY: the name is null or a C string.
+            let failure = unsafe { bad.to_rust() }.unwrap_err();
+            assert_eq!(failure.status, embank_status::InvalidArgument);
+        }
+    }
+}
