@@ -27,7 +27,8 @@ pub(crate) struct Args {
     /// The tensor or column of the keys, for npy the file; `keys`, in Parquet `key`, by default, else row i is key i's
     #[arg(long, value_name = "NAME")]
     keys: Option<String>,
-    /// The tensor or column of the vectors, for npy the file; `rows`, in Parquet `vector`, or the only matrix, by default
+    /// The tensor or column of the vectors, for npy the file; `rows`, in Parquet `vector`, or the only matrix, by
+    /// default
     #[arg(long, value_name = "NAME")]
     rows: Option<String>,
     /// Leave the optimizer's state in the file

@@ -57,7 +57,8 @@ impl AutoDepth {
     }
 
     /// To be called once a step: how many batches beside the one in hand to have announced, at least 1. Looks at the
-    /// counters of the bank; never waits. [`LookaheadStats::depth`] shows the last answer.
+    /// counters of the bank; never waits. [`LookaheadStats::depth`] shows the last answer. Meant for the same bank at
+    /// each step: with another one, what it has done less than the last one counts as nothing done.
     pub fn step(&mut self, bank: &Bank) -> usize {
         let bank = &bank.shared;
         let now = Instant::now();
@@ -67,11 +68,11 @@ impl AutoDepth {
         let row_bytes = store.live_bytes / store.live_rows.max(1);
         let report = StepReport {
             interval: now - began,
-            reading: Duration::from_micros(stats.reading_us - before.reading_us),
-            read: stats.moved - before.moved,
-            late: stats.late - before.late,
-            wasted: stats.wasted - before.wasted,
-            dropped: stats.dropped - before.dropped,
+            reading: Duration::from_micros(stats.reading_us.saturating_sub(before.reading_us)),
+            read: stats.moved.saturating_sub(before.moved),
+            late: stats.late.saturating_sub(before.late),
+            wasted: stats.wasted.saturating_sub(before.wasted),
+            dropped: stats.dropped.saturating_sub(before.dropped),
             pending: stats.pending,
             capacity: stats.capacity,
             memory_rows: store.memory_frames_bytes / row_bytes.max(1),
@@ -80,5 +81,28 @@ impl AutoDepth {
         let depth = self.controller.step(&report);
         bank.lookahead.note_depth(depth);
         depth
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{BankOptions, TableConfig};
+
+    #[test]
+    fn a_bank_that_has_done_less_is_no_panic() {
+        let dir = tempfile::tempdir().unwrap();
+        let open = |name: &str| Bank::open(dir.path().join(name), BankOptions::default()).unwrap();
+        let (busy, idle) = (open("busy"), open("idle"));
+        let table = busy.table("user", TableConfig::new(4)).unwrap();
+        let keys = [1, 2, 3];
+        table.get(&keys, &mut [0.0; 12]).unwrap().put(&[1.0; 12]).unwrap();
+        let mut auto = AutoDepth::new();
+        auto.step(&busy);
+        table.lookahead(&keys).unwrap();
+        table.cancel_lookahead(&keys).unwrap();
+        auto.step(&busy);
+        assert!(auto.step(&idle) >= 1);
+        assert!(auto.step(&busy) >= 1);
     }
 }

@@ -13,10 +13,10 @@ pub const DIM_MAX: u32 = 1 << 20;
 
 /// The settings of a table.
 ///
-/// `dim`, dtypes and rounding, what the optimizer keeps beside a row ([`Optimizer`]), the initializer, the seed, admission
-/// and tracking are the table's identity: they are fixed when it is created, and [`Bank::table`](crate::Bank::table) refuses
-/// others. The learning rate and the optimizer's other numbers, `clip_row_norm` and the staleness bound hold from
-/// the latest call on.
+/// `dim`, dtypes and rounding, what the optimizer keeps beside a row ([`Optimizer`]), the initializer, the seed,
+/// admission and tracking are the table's identity: they are fixed when it is created, and
+/// [`Bank::table`](crate::Bank::table) refuses others. The learning rate and the optimizer's other numbers,
+/// `clip_row_norm` and the staleness bound hold from the latest call on.
 ///
 /// # Examples
 /// ```

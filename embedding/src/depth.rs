@@ -5,14 +5,14 @@
 //!
 //! **Approach.** A step gives the interval since the step before, and what the thread that reads ahead did meanwhile. A
 //! batch that is announced has to wait for what is queued before it and then takes its own reading time; that, in
-//! intervals, and one batch to spare, is the depth needed. Means and mean deviations are smoothed as round-trip times are
-//! in TCP (Jacobson, SIGCOMM 1988): what is expected is the mean and twice the deviation.
+//! intervals, and one batch to spare, is the depth needed. Means and mean deviations are smoothed as round-trip times
+//! are in TCP (Jacobson, SIGCOMM 1988): what is expected is the mean and twice the deviation.
 //!
 //! - Where reading takes longer than computing, no depth makes up for it, and rows are late at any: the need is cut off
 //!   at what evens out fluctuations (`DISK_BOUND_DEPTH`).
 //! - Late rows tell that the estimate was too low: each step in which more than one in `LATE_SHARE` was late adds to a
-//!   margin, which shrinks again slowly. Rows that were dropped by the queue or wasted take from it at once, and cap the
-//!   depth for a while below what it was.
+//!   margin, which shrinks again slowly. Rows that were dropped by the queue or wasted take from it at once, and cap
+//!   the depth for a while below what it was.
 //! - Never more than the queue's capacity and a third of memory can take.
 //! - Hysteresis: up after `RAISE_AFTER` steps that ask for it, one batch a step; down by one after `LOWER_AFTER`.
 //!

@@ -5,10 +5,10 @@
 //! that waits looks whenever the oldest comes of age. Nobody looks at a table that nobody gets rows of, so there
 //! a lease may be answered however old it is.
 //!
-//! `next_look_us` is not later than when the oldest lease comes of age, but for leases that were being registered during
-//! the look: their time was taken before they could be seen, so they may expire that much late. For the others, who are
-//! registered later, were taken later, and all leases have the same time. So a Get compares two numbers, and the
-//! registry is gone through about once per `lease_timeout`.
+//! `next_look_us` is not later than when the oldest lease comes of age, but for leases that were being registered
+//! during the look: their time was taken before they could be seen, so they may expire that much late. For the others,
+//! who are registered later, were taken later, and all leases have the same time. So a Get compares two numbers, and
+//! the registry is gone through about once per `lease_timeout`.
 //!
 //! A lease can lose rows to a deletion; its owner and who expires it leave their clocks alone then (`deletion`).
 

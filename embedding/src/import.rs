@@ -28,7 +28,8 @@ pub struct ImportOptions {
     /// The tensor or column of the keys (for npy the file). Default: `keys`, in Parquet `key`, if it is there; else row
     /// i is the row of key i, but for Parquet that has other columns of integers: there one must be named.
     pub keys: Option<String>,
-    /// The tensor or column of the vectors (for npy the file). Default: `rows`, in Parquet `vector`, or the only matrix.
+    /// The tensor or column of the vectors (for npy the file). Default: `rows`, in Parquet `vector`, or the only
+    /// matrix.
     pub rows: Option<String>,
     /// Whether the optimizer's state is taken too, if the file has it. Default: yes.
     pub state: bool,

@@ -110,8 +110,9 @@ impl Lease {
     ///
     /// # Errors
     /// [`ShapeMismatch`](crate::Error::ShapeMismatch), [`NoOptimizer`](crate::Error::NoOptimizer),
-    /// [`NonFiniteGradient`](crate::Error::NonFiniteGradient) and [`LeaseExpired`](crate::Error::LeaseExpired)
-    /// before any row is changed; a failure of the store, after which some of the rows are changed. The counts are given back in each case.
+    /// [`NonFiniteGradient`](crate::Error::NonFiniteGradient) and [`LeaseExpired`](crate::Error::LeaseExpired) before
+    /// any row is changed; a failure of the store, after which some of the rows are changed. The counts are given back
+    /// in each case.
     pub fn apply(self, gradients: &[f32]) -> Result<()> {
         self.table.check_shape("gradients", self.unique().batch_len(), gradients.len())?;
         let sums = self.table.summed(self.unique(), gradients);
@@ -212,7 +213,8 @@ impl Lease {
     ///
     /// # Errors
     /// [`ShapeMismatch`](crate::Error::ShapeMismatch) and [`LeaseExpired`](crate::Error::LeaseExpired) before any row
-    /// is changed; a failure of the store, after which some of the rows are changed. The counts are given back in each case.
+    /// is changed; a failure of the store, after which some of the rows are changed. The counts are given back in each
+    /// case.
     pub fn put(self, rows: &[f32]) -> Result<()> {
         self.table.check_shape("rows", self.unique().batch_len(), rows.len())?;
         if self.unique().all_distinct() {

@@ -1,9 +1,9 @@
 //! Reading ahead into a buffer: rows that are only read, for evaluation and for features.
 //!
-//! A request is a job for the thread that reads ahead (`lookahead`). The job owns the buffer while it is filled, burst by
-//! burst, and hands it over at the end; the handle only waits and looks. So whoever drops the handle cancels the rest
-//! without waiting, and nobody writes to memory that somebody else reads. A job that ends in any way tells its handle:
-//! dropped unfinished, by a panic or with the queue, it says so.
+//! A request is a job for the thread that reads ahead (`lookahead`). The job owns the buffer while it is filled, burst
+//! by burst, and hands it over at the end; the handle only waits and looks. So whoever drops the handle cancels the
+//! rest without waiting, and nobody writes to memory that somebody else reads. A job that ends in any way tells its
+//! handle: dropped unfinished, by a panic or with the queue, it says so.
 //!
 //! The buffer's bytes are lent by the store from the bank's budget; the log and the cache give way.
 

@@ -480,15 +480,15 @@ impl Table {
         })
     }
 
-    /// Forgets what looking ahead still has to do for these keys, whoever asked for it: those that wait for their turn stay
-    /// where they are, and none is kept in memory any more. Returns how many waited.
+    /// Forgets what looking ahead still has to do for these keys, whoever asked for it: those that wait for their turn
+    /// stay where they are, and none is kept in memory any more. Returns how many waited.
     pub fn cancel_lookahead(&self, keys: &[u64]) -> usize {
         self.bank.lookahead.cancel_keys(self.shared.id, keys)
     }
 
     /// Reads the rows of `keys` ahead into a buffer, for a [`wait`](Prefetch::wait) later: for evaluation, and for
-    /// features that are only read. Never waits: the thread that reads ahead does it all, behind the reads that somebody
-    /// waits for. As a peek, it touches no clock and writes nothing; rows that are to be trained want
+    /// features that are only read. Never waits: the thread that reads ahead does it all, behind the reads that
+    /// somebody waits for. As a peek, it touches no clock and writes nothing; rows that are to be trained want
     /// [`lookahead`](Self::lookahead). The buffer, keys * dim * 4 bytes, comes out of the bank's memory budget until
     /// the rows are fetched or the handle is dropped.
     ///

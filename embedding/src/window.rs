@@ -1,8 +1,8 @@
 //! Announced rows that are in mutable memory, and are to stay in memory until they are used.
 //!
-//! A ring of fixed capacity: the newest pushes the oldest out, whose batch has probably come. Each row is remembered with
-//! its place in the log and its uses so far, so whether one is about to leave memory is a comparison, and whether it
-//! was used meanwhile is told by the row itself when it comes to that. Nobody who uses a row pays for being watched.
+//! A ring of fixed capacity: the newest pushes the oldest out, whose batch has probably come. Each row is remembered
+//! with its place in the log and its uses so far, so whether one is about to leave memory is a comparison, and whether
+//! it was used meanwhile is told by the row itself when it comes to that. Nobody who uses a row pays for being watched.
 
 use std::collections::VecDeque;
 

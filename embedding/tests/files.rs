@@ -344,7 +344,8 @@ fn npy_sets_of_different_names_are_different_files() {
     }
 }
 
-/// An export removed what had the name of a part, and the older set before it knew that the new one could take its place.
+/// An export removed what had the name of a part, and the older set before it knew that the new one could take its
+/// place.
 #[test]
 fn an_npy_export_removes_only_what_an_export_left() {
     let test = new_bank();

@@ -45,8 +45,8 @@ impl Store {
     /// nothing of it.
     ///
     /// On the same file system, files are shared (hard links): the copy takes seconds and little space beyond the last
-    /// segment's, until bank and copy have changed so much that each needs files of its own. That is no backup against a bad disk: damage to
-    /// a shared file is damage to both. On another one all is copied.
+    /// segment's, until bank and copy have changed so much that each needs files of its own. That is no backup against
+    /// a bad disk: damage to a shared file is damage to both. On another one all is copied.
     ///
     /// ```
     /// use embank_kv::{Store, StoreOptions};

@@ -18,7 +18,8 @@
 //! checkpoint is that one.
 //!
 //! **Crashes.** Pages go beyond the newest checkpoint's end, where nothing lies, and the rest into a partial
-//! checkpoint, which gets its name when all is synced: as when a checkpoint is taken. Until then the bank is where it was.
+//! checkpoint, which gets its name when all is synced: as when a checkpoint is taken. Until then the bank is where it
+//! was.
 
 use std::fs::{self, File};
 use std::io;

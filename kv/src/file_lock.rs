@@ -1,8 +1,9 @@
 //! Locks on files (`flock`) that end with their holder.
 //!
 //! Such a lock belongs to the open file description, and a child made by `fork` has that too: the kernel lets go only
-//! when both have closed it, so a child that knows nothing of a bank would keep it locked for as long as it lives. Hence
-//! the process that took a lock takes it off when it is done, for both. In a child it is not the child's to take off.
+//! when both have closed it, so a child that knows nothing of a bank would keep it locked for as long as it lives.
+//! Hence the process that took a lock takes it off when it is done, for both. In a child it is not the child's to take
+//! off.
 
 use std::fs::{File, TryLockError};
 use std::io::{self, ErrorKind};

@@ -1,7 +1,7 @@
 //! Parquet: columns `key`, `vector` and `state`, in row groups of bounded size.
 //!
-//! Vectors are fixed-size lists of f32 (of f16 where the table stores that), which Polars shows as arrays. Their bytes hardly compress and repeat nothing,
-//! so they are written plain: no dictionary, no compression.
+//! Vectors are fixed-size lists of f32 (of f16 where the table stores that), which Polars shows as arrays. Their bytes
+//! hardly compress and repeat nothing, so they are written plain: no dictionary, no compression.
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};

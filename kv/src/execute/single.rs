@@ -1,11 +1,10 @@
 //! The short way of a batch of one.
 //!
-//! A store driven key by key has nothing to overlap within a batch; the processor overlaps what it can see
-//! ahead, some 500 instructions. A batch's own book-keeping takes more than that. So a single key whose
-//! row, of fixed width, is found at the first look, in memory and where it may stay, is dealt with here, by the same code as
-//! in a batch (`record_step`) without anything around it. Whatever is out of the ordinary is left to the
-//! batch, which starts anew: no row has been changed then and none was read, though a peek may have written
-//! to its destination.
+//! A store driven key by key has nothing to overlap within a batch; the processor overlaps what it can see ahead, some
+//! 500 instructions. A batch's own book-keeping takes more than that. So a single key whose row, of fixed width, is
+//! found at the first look, in memory and where it may stay, is dealt with here, by the same code as in a batch
+//! (`record_step`) without anything around it. Whatever is out of the ordinary is left to the batch, which starts anew:
+//! no row has been changed then and none was read, though a peek may have written to its destination.
 
 use super::record_step::{InPlace, Peeked, in_place, peek};
 use super::{Entry, Mode, Work};
