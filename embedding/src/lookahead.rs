@@ -10,6 +10,11 @@
 //! are remembered where they are in mutable memory (`window`). When the log's boundaries move, the store tells, and the
 //! worker copies those to the tail that are about to leave and have not been used since.
 //!
+//! Where the disk can't keep up, a Get comes for rows that still wait in the queue. It *overtakes* them: it reads them
+//! itself and the worker passes them over, else each would be read twice just when reads are what is short. Rows that
+//! are in the burst in hand are on their way already; a Get that wants a good part of those waits for the burst.
+//! A bounded wait: that burst ends unless the disk stands still, but nothing depends on it.
+//!
 //! Whether a lookahead came late costs the Gets nothing: a key was not in mutable memory when it was
 //! queued, so if it is there when its turn comes, somebody wanted it first. Whether a moved row was used in
 //! time or wasted is told by the store, which marks the records that it moved.
@@ -17,9 +22,9 @@
 use std::collections::{HashSet, VecDeque};
 use std::num::NonZeroU16;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use embank_kv::{Promoted, RowMark, Store, StoreStats, TableId};
 use parking_lot::{Condvar, Mutex};
@@ -39,6 +44,11 @@ const BURST_KEYS_MAX: usize = 1024;
 const BUDGET_SHARE: u64 = 32;
 /// Enough for a million keys; more would be read too early anyway.
 const MEMORY_BYTES_MAX: u64 = 40 << 20;
+
+/// A Get waits for the burst in hand if it wants one in so many of its keys; else it reads those few a second time.
+const WANTED_SHARE: usize = 4;
+/// The longest that it waits.
+const BURST_WAIT_MAX: Duration = Duration::from_millis(100);
 
 /// For so many keys of capacity the window remembers one: rows are in it for as long as their batch is ahead, in the
 /// queue only until they have been read.
@@ -120,8 +130,12 @@ pub(crate) struct Lookahead {
 struct Shared {
     store: Arc<Store>,
     queue: Arc<Queue>,
+    /// Whether there may be rows that wait in the queue or are in hand; written under the queue's lock.
+    has_requests: AtomicBool,
     /// Signalled when there is nothing to do any more.
     idle: Condvar,
+    /// Signalled when a burst is over and a Get waits for that.
+    burst_over: Condvar,
     counters: Counters,
 }
 
@@ -159,6 +173,13 @@ struct State {
     cancelled: Vec<Cancelled>,
     /// The worker has something in hand.
     working: bool,
+    /// The keys of the burst in hand, ascending, and their table; none between bursts.
+    in_hand: Vec<u64>,
+    in_hand_of: Option<TableId>,
+    /// Bursts that are over.
+    bursts: u64,
+    /// Gets that wait for the end of the burst in hand.
+    awaiting: usize,
     /// Requests for buffers, in their order.
     prefetches: VecDeque<PrefetchJob>,
     burst_was_last: bool,
@@ -233,6 +254,10 @@ impl Lookahead {
             looking: false,
             cancelled: Vec::new(),
             working: false,
+            in_hand: Vec::with_capacity(BURST_KEYS_MAX),
+            in_hand_of: None,
+            bursts: 0,
+            awaiting: 0,
             prefetches: VecDeque::new(),
             burst_was_last: false,
             stopping: false,
@@ -247,7 +272,9 @@ impl Lookahead {
             shared: Arc::new(Shared {
                 store,
                 queue,
+                has_requests: AtomicBool::new(false),
                 idle: Condvar::new(),
+                burst_over: Condvar::new(),
                 counters: Counters::default(),
             }),
             worker: Mutex::new(None),
@@ -281,6 +308,32 @@ impl Lookahead {
         counters.merged.add(receipt.merged as u64);
         counters.dropped.add(receipt.dropped as u64);
         Ok(receipt)
+    }
+
+    /// For a Get of these keys, which are distinct: takes those that still wait in the queue off the worker, and waits
+    /// for the burst in hand if many of them are in it.
+    pub(crate) fn make_way(&self, table: TableId, keys: &[u64]) {
+        let shared = &*self.shared;
+        // Relaxed: who misses what was announced a moment ago reads it like any Get.
+        if !shared.has_requests.load(Ordering::Relaxed) {
+            return;
+        }
+        let mut state = shared.queue.state.lock();
+        let State { pending, in_hand, in_hand_of, .. } = &mut *state;
+        let is_in_hand = |key| *in_hand_of == Some(table) && in_hand.binary_search(key).is_ok();
+        let overtaken = keys.iter().filter(|&&key| pending.overtake(number(table), key));
+        let wanted = overtaken.filter(|&key| is_in_hand(key)).count();
+        if wanted == 0 || wanted * WANTED_SHARE < in_hand.len() {
+            return;
+        }
+        let (burst, deadline) = (state.bursts, Instant::now() + BURST_WAIT_MAX);
+        state.awaiting += 1;
+        while state.bursts == burst {
+            if shared.burst_over.wait_until(&mut state, deadline).timed_out() {
+                break;
+            }
+        }
+        state.awaiting -= 1;
     }
 
     /// Has the worker read rows into a buffer.
@@ -422,6 +475,7 @@ impl Shared {
         }
         state.window.remember(table, resident);
         if receipt.queued != 0 {
+            self.has_requests.store(true, Ordering::Relaxed);
             self.queue.work.notify_one();
         }
     }
@@ -435,6 +489,7 @@ impl Shared {
         // Nobody would look after its rows.
         state.window.forget(|_, _| true);
         (state.look, state.looking, state.working) = (false, false, false);
+        self.end_burst(&mut state);
         state.cancelled.clear();
         // Dropping them takes locks of their own alone.
         state.prefetches.clear();
@@ -529,19 +584,50 @@ impl Shared {
             if let Some(job) = if turn { state.prefetches.pop_front() } else { None } {
                 return Some(Job::Prefetch(job));
             }
-            if let Some(first) = state.queue.pop_front() {
+            if let Some(table) = self.take_burst(&mut state, burst) {
                 (state.burst_was_last, state.working) = (true, true);
-                burst.push(first.key);
-                while burst.len() < BURST_KEYS_MAX {
-                    match state.queue.front() {
-                        Some(next) if next.table == first.table => burst.push(next.key),
-                        _ => break,
-                    }
-                    state.queue.pop_front();
-                }
-                return Some(Job::Burst(first.table));
+                return Some(Job::Burst(table));
+            }
+            if state.pending.len() == 0 {
+                self.has_requests.store(false, Ordering::Relaxed);
             }
             self.queue.work.wait(&mut state);
+        }
+    }
+
+    /// Takes requests of one table from the queue, in their order, and passes over those that a Get has overtaken.
+    /// `None` if nothing is left.
+    fn take_burst(&self, state: &mut State, burst: &mut Vec<u64>) -> Option<TableId> {
+        let mut table = None;
+        while let Some(&next) = state.queue.front() {
+            if state.pending.is_overtaken(number(next.table), next.key) {
+                state.pending.remove(number(next.table), next.key);
+                self.counters.late.add(1);
+            } else if burst.len() < BURST_KEYS_MAX && table.is_none_or(|of| of == next.table) {
+                table = Some(next.table);
+                burst.push(next.key);
+            } else {
+                break;
+            }
+            state.queue.pop_front();
+        }
+        state.in_hand.extend_from_slice(burst);
+        state.in_hand.sort_unstable();
+        state.in_hand_of = table;
+        if table.is_none() && state.is_idle() {
+            // Perhaps because of those that were passed over.
+            self.idle.notify_all();
+        }
+        table
+    }
+
+    /// The burst in hand, if any, is over.
+    fn end_burst(&self, state: &mut State) {
+        state.in_hand.clear();
+        state.in_hand_of = None;
+        state.bursts += 1;
+        if state.awaiting > 0 {
+            self.burst_over.notify_all();
         }
     }
 
@@ -575,6 +661,7 @@ impl Shared {
         let wanted: Vec<_> =
             marks.iter().copied().filter(|&(key, _)| state.is_wanted(table, key)).collect();
         state.window.remember(table, &wanted);
+        self.end_burst(&mut state);
         if state.is_idle() {
             self.idle.notify_all();
         }
@@ -655,6 +742,57 @@ mod tests {
         shared.look_after_the_oldest();
         assert_eq!(shared.counters.kept.get(), kept, "cancelled before they were taken");
         assert!(shared.queue.state.lock().window.is_empty());
+    }
+
+    #[test]
+    fn what_a_get_overtakes_the_worker_passes_over() {
+        let dir = tempfile::tempdir().unwrap();
+        let (lookahead, table) = queue(dir.path());
+        let shared = &lookahead.shared;
+        let next = |burst: &mut Vec<u64>| matches!(shared.next_job(burst), Some(Job::Burst(_)));
+        shared.enqueue(table, &[1, 2, 3, 4, 5, 6], &[], &mut LookaheadReceipt::default());
+        lookahead.make_way(table, &[2, 3, 9]);
+        // Announced again before its turn: it is wanted again, and in the queue once.
+        shared.enqueue(table, &[3], &[], &mut LookaheadReceipt::default());
+        let mut burst = Vec::new();
+        assert!(next(&mut burst));
+        assert_eq!(burst, [1, 3, 4, 5, 6]);
+        assert_eq!(shared.counters.late.get(), 1);
+        // One in five of the burst in hand is wanted, which is too few to wait for: nobody would end the wait here.
+        lookahead.make_way(table, &[1, 7]);
+        shared.finish_burst(table, &burst, &[], Ok(Promoted::default()));
+        assert!(lookahead.wait_idle(Instant::now()));
+        // Where all are overtaken, nothing is left to do.
+        shared.enqueue(table, &[7, 8], &[], &mut LookaheadReceipt::default());
+        lookahead.make_way(table, &[7, 8]);
+        assert_eq!(shared.take_burst(&mut shared.queue.state.lock(), &mut Vec::new()), None);
+        assert!(lookahead.wait_idle(Instant::now()));
+        assert_eq!(shared.counters.late.get(), 3);
+    }
+
+    #[test]
+    fn a_get_waits_for_the_burst_that_brings_its_rows() {
+        let dir = tempfile::tempdir().unwrap();
+        let (lookahead, table) = queue(dir.path());
+        let shared = &lookahead.shared;
+        for gone in [false, true] {
+            shared.enqueue(table, &[1, 2, 3], &[], &mut LookaheadReceipt::default());
+            let mut burst = Vec::new();
+            assert!(matches!(shared.next_job(&mut burst), Some(Job::Burst(_))));
+            std::thread::scope(|scope| {
+                let get = scope.spawn(|| lookahead.make_way(table, &[3, 4]));
+                // Ends with the wait's bound if it does not wait, and then fails.
+                while shared.queue.state.lock().awaiting == 0 && !get.is_finished() {
+                    std::thread::yield_now();
+                }
+                assert_eq!(shared.queue.state.lock().awaiting, 1);
+                match gone {
+                    false => shared.finish_burst(table, &burst, &[], Ok(Promoted::default())),
+                    true => shared.give_up_pending(),
+                }
+            });
+            assert!(lookahead.wait_idle(Instant::now()));
+        }
     }
 
     #[test]

@@ -3,6 +3,9 @@
 //! Open addressing with linear probing over a fixed number of slots: its memory is known when the bank
 //! opens. Removal shifts later entries back, so that no tombstones collect. At most half of the slots
 //! are in use, so every probe ends at an empty one.
+//!
+//! A row can be *overtaken*: it stays in the set, as whoever put it there has it in a queue, and the mark says that its
+//! turn has nothing to do any more. Who asks for it anew takes the mark away.
 
 use std::num::NonZeroU16;
 
@@ -12,16 +15,19 @@ pub(crate) struct PendingSet {
     keys: Vec<u64>,
     /// Table numbers; 0 is an empty slot.
     tables: Vec<u16>,
+    /// A bit for each slot in use: the row is overtaken.
+    overtaken: Vec<u64>,
     len: usize,
 }
 
 impl PendingSet {
     /// Memory per key of capacity, in bytes.
-    pub(crate) const BYTES_PER_KEY: u64 = 2 * (8 + 2);
+    pub(crate) const BYTES_PER_KEY: u64 = 2 * (8 + 2) + 1;
 
     pub(crate) fn with_capacity(capacity: usize) -> Self {
         let slots = 2 * capacity;
-        Self { keys: vec![0; slots], tables: vec![0; slots], len: 0 }
+        let overtaken = vec![0; slots.div_ceil(64)];
+        Self { keys: vec![0; slots], tables: vec![0; slots], overtaken, len: 0 }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -32,13 +38,17 @@ impl PendingSet {
         self.keys.len() / 2
     }
 
-    /// Adds a row.
+    /// Adds a row, or has it wanted again.
     pub(crate) fn insert(&mut self, table: NonZeroU16, key: u64) -> Insertion {
         match self.slot_of(table, key) {
-            Some(slot) if self.tables[slot] != 0 => Insertion::Present,
+            Some(slot) if self.tables[slot] != 0 => {
+                self.mark(slot, false);
+                Insertion::Present
+            }
             Some(slot) if self.len < self.capacity() => {
                 self.keys[slot] = key;
                 self.tables[slot] = table.get();
+                self.mark(slot, false);
                 self.len += 1;
                 Insertion::Added
             }
@@ -52,11 +62,35 @@ impl PendingSet {
         self.len = 0;
     }
 
+    /// Marks a row as overtaken; false if it is not in.
+    pub(crate) fn overtake(&mut self, table: NonZeroU16, key: u64) -> bool {
+        let Some(slot) = self.occupied(table, key) else { return false };
+        self.mark(slot, true);
+        true
+    }
+
+    /// Whether a row is in and overtaken.
+    pub(crate) fn is_overtaken(&self, table: NonZeroU16, key: u64) -> bool {
+        self.occupied(table, key).is_some_and(|slot| self.marked(slot))
+    }
+
+    fn marked(&self, slot: usize) -> bool {
+        self.overtaken[slot / 64] >> (slot % 64) & 1 == 1
+    }
+
+    fn mark(&mut self, slot: usize, overtaken: bool) {
+        let word = &mut self.overtaken[slot / 64];
+        *word = *word & !(1 << (slot % 64)) | u64::from(overtaken) << (slot % 64);
+    }
+
+    /// The row's slot, if it is in.
+    fn occupied(&self, table: NonZeroU16, key: u64) -> Option<usize> {
+        self.slot_of(table, key).filter(|&slot| self.tables[slot] != 0)
+    }
+
     /// Takes a row out, if it is in.
     pub(crate) fn remove(&mut self, table: NonZeroU16, key: u64) {
-        let Some(mut hole) = self.slot_of(table, key).filter(|&slot| self.tables[slot] != 0) else {
-            return;
-        };
+        let Some(mut hole) = self.occupied(table, key) else { return };
         let slots = self.keys.len();
         let mut slot = hole;
         loop {
@@ -69,6 +103,7 @@ impl PendingSet {
             if (slot + slots - home) % slots >= (slot + slots - hole) % slots {
                 self.keys[hole] = self.keys[slot];
                 self.tables[hole] = self.tables[slot];
+                self.mark(hole, self.marked(slot));
                 hole = slot;
             }
         }
@@ -109,35 +144,52 @@ pub(crate) enum Insertion {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use std::collections::HashSet;
+    use std::collections::HashMap;
 
     proptest! {
         #[test]
-        fn agrees_with_a_hash_set(
+        fn agrees_with_a_hash_map(
             capacity in 0_usize..12,
-            steps in prop::collection::vec((any::<bool>(), 1_u16..3, 0_u64..12), 0..300),
+            steps in prop::collection::vec((0..3, 1_u16..3, 0_u64..12), 0..300),
         ) {
             let mut set = PendingSet::with_capacity(capacity);
-            let mut model = HashSet::new();
-            for (insert, table, key) in steps {
+            // With each row whether it is overtaken.
+            let mut model = HashMap::new();
+            for (step, table, key) in steps {
                 let table = NonZeroU16::new(table).unwrap();
-                if insert {
-                    let expected = if model.contains(&(table, key)) {
-                        Insertion::Present
-                    } else if model.len() == capacity {
-                        Insertion::Full
-                    } else {
-                        model.insert((table, key));
-                        Insertion::Added
-                    };
-                    prop_assert_eq!(set.insert(table, key), expected);
-                } else {
-                    model.remove(&(table, key));
-                    set.remove(table, key);
+                let (row, in_it) = ((table, key), model.contains_key(&(table, key)));
+                match step {
+                    0 => {
+                        let expected = if in_it {
+                            Insertion::Present
+                        } else if model.len() == capacity {
+                            Insertion::Full
+                        } else {
+                            Insertion::Added
+                        };
+                        if expected != Insertion::Full {
+                            model.insert(row, false);
+                        }
+                        prop_assert_eq!(set.insert(table, key), expected);
+                    }
+                    1 => {
+                        model.remove(&row);
+                        set.remove(table, key);
+                    }
+                    _ => {
+                        model.entry(row).and_modify(|overtaken| *overtaken = true);
+                        prop_assert_eq!(set.overtake(table, key), in_it);
+                    }
                 }
                 prop_assert_eq!(set.len(), model.len());
             }
-            for &(table, key) in &model {
+            for table in [1, 2].map(|table| NonZeroU16::new(table).unwrap()) {
+                for key in 0..12 {
+                    let expected = model.get(&(table, key)).copied().unwrap_or(false);
+                    prop_assert_eq!(set.is_overtaken(table, key), expected);
+                }
+            }
+            for &(table, key) in model.keys() {
                 prop_assert_eq!(set.insert(table, key), Insertion::Present);
             }
         }

@@ -49,6 +49,8 @@ impl Table {
     /// # Errors
     /// A failure of the store or the wait's timeout; no count is held then.
     pub(crate) fn acquire(&self, get: &mut GetRows<'_>) -> Result<Entered<'_>> {
+        // While nothing is held: it may wait for a read.
+        self.bank.lookahead.make_way(self.shared.id, get.keys);
         match self.try_acquire(get)? {
             Attempt::Acquired(entered) => Ok(entered),
             Attempt::Blocked(key) => self.acquire_waiting(get, key),

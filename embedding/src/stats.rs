@@ -166,8 +166,7 @@ pub struct LookaheadStats {
     pub moved: u64,
     /// Moved or kept, and then used from memory.
     pub on_time: u64,
-    /// In mutable memory before their turn came: somebody used the row first, and may have waited for the
-    /// disk.
+    /// Whose turn came too late: somebody got the row first, and may have waited for the disk.
     pub late: u64,
     /// Moved or kept, and gone from memory again without a use.
     pub wasted: u64,
