@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use embank_kv::device::AlignedBuffer;
+use hdrhistogram::Histogram;
 use io_uring::{IoUring, opcode, types};
 
 use crate::content::KeyStream;
@@ -82,7 +83,7 @@ impl DriveFile {
             depth: FILL_DEPTH,
             threads: 1,
         };
-        Queue::new(&file, load)?.run(Places::Once(0), |_| true)?;
+        Queue::new(&file, load)?.run(&mut Places::Once(0), |_| true)?;
         file.file.sync_all().context("syncing the file")?;
         Ok(file)
     }
@@ -93,15 +94,10 @@ impl DriveFile {
     /// A failed request, or a block that is not the one asked for.
     pub(crate) fn measure(&self, load: Load, duration: Duration, seed: u64) -> Result<f64> {
         let run = |thread: u64| -> Result<f64> {
-            let places = self.bytes / load.request_bytes;
-            let places = if load.random {
-                Places::Random(KeyStream::new(seed ^ thread, 0, 1, places))
-            } else {
-                Places::Around(places * thread / load.threads)
-            };
-            let queue = Queue::new(self, load)?;
+            let mut places = self.places(load, thread, seed);
+            let mut queue = Queue::new(self, load)?;
             let started = Instant::now();
-            let done = queue.run(places, |_| started.elapsed() < duration)?;
+            let done = queue.run(&mut places, |_| started.elapsed() < duration)?;
             Ok(done as f64 / started.elapsed().as_secs_f64())
         };
         std::thread::scope(|scope| {
@@ -112,6 +108,39 @@ impl DriveFile {
                 .map(|thread| thread.join().expect("a measuring thread does not panic"))
                 .sum()
         })
+    }
+
+    /// How many nanoseconds each burst of as many requests as the queue is deep takes, one burst after another, over
+    /// about `duration`, by one thread. What the memory of the requests costs, and checking them, is in it.
+    ///
+    /// # Errors
+    /// As [`measure`](Self::measure).
+    pub(crate) fn bursts(
+        &self,
+        load: Load,
+        duration: Duration,
+        seed: u64,
+    ) -> Result<Histogram<u64>> {
+        let mut places = self.places(load, 0, seed);
+        let mut queue = Queue::new(self, load)?;
+        let mut bursts = Histogram::new(3).context("a histogram of three digits")?;
+        let started = Instant::now();
+        while bursts.is_empty() || started.elapsed() < duration {
+            let began = Instant::now();
+            queue.run(&mut places, |_| false)?;
+            let took = began.elapsed().as_nanos() as u64;
+            bursts.record(took).context("a burst of years")?;
+        }
+        Ok(bursts)
+    }
+
+    fn places(&self, load: Load, thread: u64, seed: u64) -> Places {
+        let places = self.bytes / load.request_bytes;
+        if load.random {
+            Places::Random(KeyStream::new(seed ^ thread, 0, 1, places))
+        } else {
+            Places::Around(places * thread / load.threads)
+        }
     }
 }
 
@@ -174,7 +203,7 @@ impl<'a> Queue<'a> {
 
     /// Keeps the queue full until `go_on`, which is asked once a request, says no or places run out.
     /// Returns how many requests were completed.
-    fn run(mut self, mut places: Places, go_on: impl Fn(u64) -> bool) -> Result<u64> {
+    fn run(&mut self, places: &mut Places, go_on: impl Fn(u64) -> bool) -> Result<u64> {
         let count = self.file.bytes / self.load.request_bytes;
         let mut done = 0;
         for slot in 0..self.buffers.len() {
@@ -282,6 +311,8 @@ mod tests {
                     let load = Load { random, write, request_bytes: 4096, depth, threads };
                     let rate = file.measure(load, Duration::from_millis(5), 1).unwrap();
                     assert!(rate > 0.0, "{}", load.name());
+                    let bursts = file.bursts(load, Duration::ZERO, 1).unwrap();
+                    assert_eq!(bursts.len(), 1, "{}", load.name());
                 }
             }
         }

@@ -30,6 +30,7 @@ mod report;
 mod roofline;
 mod rounds;
 mod scaling;
+mod serving;
 mod single_op;
 mod soak;
 mod staleness_cost;
@@ -70,6 +71,11 @@ enum Command {
     ChecksumCost(checksum_cost::Args),
     /// Seconds to open a bank, after one checkpoint and after many
     Recovery(recovery::Args),
+    /// Latencies of a bank that is open read-only, alone and beside a process that trains it
+    Serving(serving::Args),
+    /// The process that trains, which `serving` starts
+    #[command(hide = true)]
+    ServingWriter,
     /// The share of peeks that the row cache serves, beside the ideal, LRU and CLOCK
     CachePolicy(cache_policy::Args),
     /// Single bits flipped and files cut, one at a time: reported, never data, and what repair brings back
@@ -92,6 +98,8 @@ fn main() -> anyhow::Result<()> {
         Command::Checkpoint(args) => checkpoint::run(args),
         Command::ChecksumCost(args) => checksum_cost::run(args),
         Command::Recovery(args) => recovery::run(args),
+        Command::Serving(args) => serving::run(args),
+        Command::ServingWriter => serving::write(),
         Command::CachePolicy(args) => cache_policy::run(args),
         Command::Damage(args) => damage::run(args),
         Command::StalenessCost(args) => staleness_cost::run(args),

@@ -47,6 +47,9 @@ pub(crate) enum Measurement {
     /// Seconds to open a bank, after one checkpoint and after many
     #[command(disable_help_flag = true)]
     Recovery(PassedOn),
+    /// Latencies of a bank that is open read-only, alone and beside a process that trains it
+    #[command(disable_help_flag = true)]
+    Serving(PassedOn),
     /// The share of peeks that the row cache serves, beside the ideal, LRU and CLOCK
     #[command(disable_help_flag = true)]
     CachePolicy(PassedOn),
@@ -97,6 +100,7 @@ pub(crate) fn run(measurement: Measurement) -> Result<ExitCode> {
         Measurement::Checkpoint(PassedOn { args }) => rust(&root, "checkpoint", &args),
         Measurement::ChecksumCost(PassedOn { args }) => rust(&root, "checksum-cost", &args),
         Measurement::Recovery(PassedOn { args }) => rust(&root, "recovery", &args),
+        Measurement::Serving(PassedOn { args }) => rust(&root, "serving", &args),
         Measurement::CachePolicy(PassedOn { args }) => rust(&root, "cache-policy", &args),
         Measurement::Damage(PassedOn { args }) => rust(&root, "damage", &args),
         Measurement::StalenessCost(PassedOn { args }) => rust(&root, "staleness-cost", &args),
