@@ -12,11 +12,14 @@
 //!
 //! Where the disk can't keep up, a Get comes for rows that still wait in the queue. It *overtakes* them: it reads them
 //! itself and the worker passes them over, else each would be read twice just when reads are what is short. Rows that
-//! are in the burst in hand are on their way already; a Get that wants a good part of those waits for the burst.
-//! A bounded wait: that burst ends unless the disk stands still, but nothing depends on it.
+//! are in the burst in hand are on their way already; a Get that wants a good part of those waits for the burst. The wait
+//! is bounded, and nothing depends on it: the Get then reads what has not come. Beside others that read, the burst is
+//! in the background, which has 0.7 to 0.9 of its speed (`kv/src/device/priority.rs`); and rows that are read-only in
+//! memory wait with those on disk. Both cost the Get a part of one burst. With an overtaken row goes what a later
+//! batch announced of it meanwhile: the Get has just brought the row to the tail, where it has longest to live.
 //!
-//! Whether a lookahead came late costs the Gets nothing: a key was not in mutable memory when it was
-//! queued, so if it is there when its turn comes, somebody wanted it first. Whether a moved row was used in
+//! Late is what a Get overtook, and a key that is in mutable memory when its turn comes: it was not when it was
+//! queued, so somebody wanted it first. Whether a moved row was used in
 //! time or wasted is told by the store, which marks the records that it moved.
 
 use std::collections::{HashSet, VecDeque};
@@ -27,7 +30,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use embank_kv::{Promoted, RowMark, Store, StoreStats, TableId};
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::error::{Error, Result};
 use crate::pending::{Insertion, PendingSet};
@@ -42,13 +45,15 @@ const BURST_KEYS_MAX: usize = 1024;
 
 /// One part in so many of the bank's budget goes to the queue, unless the caller says otherwise.
 const BUDGET_SHARE: u64 = 32;
-/// Enough for a million keys; more would be read too early anyway.
+/// Enough for 790,000 keys; more would be read too early anyway.
 const MEMORY_BYTES_MAX: u64 = 40 << 20;
 
 /// A Get waits for the burst in hand if it wants one in so many of its keys; else it reads those few a second time.
 const WANTED_SHARE: usize = 4;
 /// The longest that it waits.
 const BURST_WAIT_MAX: Duration = Duration::from_millis(100);
+/// Keys that a Get looks up in the queue without a break: some 50 us.
+const OVERTAKEN_AT_ONCE_MAX: usize = 4096;
 
 /// For so many keys of capacity the window remembers one: rows are in it for as long as their batch is ahead, in the
 /// queue only until they have been read.
@@ -313,27 +318,39 @@ impl Lookahead {
     /// For a Get of these keys, which are distinct: takes those that still wait in the queue off the worker, and waits
     /// for the burst in hand if many of them are in it.
     pub(crate) fn make_way(&self, table: TableId, keys: &[u64]) {
-        let shared = &*self.shared;
         // Relaxed: who misses what was announced a moment ago reads it like any Get.
-        if !shared.has_requests.load(Ordering::Relaxed) {
-            return;
+        if self.shared.has_requests.load(Ordering::Relaxed) {
+            self.make_way_within(table, keys, BURST_WAIT_MAX);
         }
+    }
+
+    /// Returns whether the burst that it waited for was over in time; `None`: it waited for none.
+    fn make_way_within(&self, table: TableId, keys: &[u64], wait: Duration) -> Option<bool> {
+        let shared = &*self.shared;
         let mut state = shared.queue.state.lock();
-        let State { pending, in_hand, in_hand_of, .. } = &mut *state;
-        let is_in_hand = |key| *in_hand_of == Some(table) && in_hand.binary_search(key).is_ok();
-        let overtaken = keys.iter().filter(|&&key| pending.overtake(number(table), key));
-        let wanted = overtaken.filter(|&key| is_in_hand(key)).count();
-        if wanted == 0 || wanted * WANTED_SHARE < in_hand.len() {
-            return;
-        }
-        let (burst, deadline) = (state.bursts, Instant::now() + BURST_WAIT_MAX);
-        state.awaiting += 1;
-        while state.bursts == burst {
-            if shared.burst_over.wait_until(&mut state, deadline).timed_out() {
-                break;
+        let (mut burst, mut wanted) = (state.bursts, 0);
+        for chunk in keys.chunks(OVERTAKEN_AT_ONCE_MAX) {
+            // Whoever else wants the queue gets it in between.
+            MutexGuard::bump(&mut state);
+            let State { pending, in_hand, in_hand_of, bursts, .. } = &mut *state;
+            if *bursts != burst {
+                (burst, wanted) = (*bursts, 0);
             }
+            let is_in_hand = |key| *in_hand_of == Some(table) && in_hand.binary_search(key).is_ok();
+            let overtaken = chunk.iter().filter(|&&key| pending.overtake(number(table), key));
+            wanted += overtaken.filter(|&key| is_in_hand(key)).count();
+        }
+        if state.bursts != burst || wanted == 0 || wanted * WANTED_SHARE < state.in_hand.len() {
+            return None;
+        }
+        let deadline = Instant::now() + wait;
+        state.awaiting += 1;
+        let mut in_time = true;
+        while in_time && state.bursts == burst {
+            in_time = !shared.burst_over.wait_until(&mut state, deadline).timed_out();
         }
         state.awaiting -= 1;
+        Some(state.bursts != burst)
     }
 
     /// Has the worker read rows into a buffer.
@@ -489,6 +506,7 @@ impl Shared {
         // Nobody would look after its rows.
         state.window.forget(|_, _| true);
         (state.look, state.looking, state.working) = (false, false, false);
+        self.has_requests.store(false, Ordering::Relaxed);
         self.end_burst(&mut state);
         state.cancelled.clear();
         // Dropping them takes locks of their own alone.
@@ -579,46 +597,55 @@ impl Shared {
                 (state.looking, state.working) = (true, true);
                 return Some(Job::Look);
             }
+            // First, so that a queue that is not empty has a burst in it, for which a prefetch may wait.
+            self.pass_over(&mut state);
             // Bursts and prefetches in turn, of several prefetches each in turn.
             let turn = std::mem::take(&mut state.burst_was_last) || state.queue.is_empty();
             if let Some(job) = if turn { state.prefetches.pop_front() } else { None } {
                 return Some(Job::Prefetch(job));
             }
-            if let Some(table) = self.take_burst(&mut state, burst) {
+            if let Some(&first) = state.queue.front() {
                 (state.burst_was_last, state.working) = (true, true);
-                return Some(Job::Burst(table));
+                self.take_burst(&mut state, first.table, burst);
+                return Some(Job::Burst(first.table));
             }
-            if state.pending.len() == 0 {
-                self.has_requests.store(false, Ordering::Relaxed);
-            }
+            // Nothing is in hand either. Relaxed: read by `make_way`, which may miss it.
+            self.has_requests.store(false, Ordering::Relaxed);
             self.queue.work.wait(&mut state);
         }
     }
 
-    /// Takes requests of one table from the queue, in their order, and passes over those that a Get has overtaken.
-    /// `None` if nothing is left.
-    fn take_burst(&self, state: &mut State, burst: &mut Vec<u64>) -> Option<TableId> {
-        let mut table = None;
-        while let Some(&next) = state.queue.front() {
-            if state.pending.is_overtaken(number(next.table), next.key) {
-                state.pending.remove(number(next.table), next.key);
-                self.counters.late.add(1);
-            } else if burst.len() < BURST_KEYS_MAX && table.is_none_or(|of| of == next.table) {
-                table = Some(next.table);
-                burst.push(next.key);
-            } else {
+    /// Takes what Gets have overtaken off the queue's front.
+    fn pass_over(&self, state: &mut State) {
+        let State { queue, pending, .. } = &mut *state;
+        let mut passed = 0;
+        while let Some(next) = queue.front() {
+            if !pending.is_overtaken(number(next.table), next.key) {
                 break;
             }
+            pending.remove(number(next.table), next.key);
+            queue.pop_front();
+            passed += 1;
+        }
+        self.counters.late.add(passed);
+        if passed > 0 && state.is_idle() {
+            self.idle.notify_all();
+        }
+    }
+
+    /// Takes requests of this table from the queue's front.
+    fn take_burst(&self, state: &mut State, table: TableId, burst: &mut Vec<u64>) {
+        while burst.len() < BURST_KEYS_MAX {
+            match state.queue.front() {
+                Some(next) if next.table == table => burst.push(next.key),
+                _ => break,
+            }
             state.queue.pop_front();
+            self.pass_over(state);
         }
         state.in_hand.extend_from_slice(burst);
         state.in_hand.sort_unstable();
-        state.in_hand_of = table;
-        if table.is_none() && state.is_idle() {
-            // Perhaps because of those that were passed over.
-            self.idle.notify_all();
-        }
-        table
+        state.in_hand_of = Some(table);
     }
 
     /// The burst in hand, if any, is over.
@@ -689,6 +716,9 @@ mod tests {
             assert!(budget <= needed + needed / 31 + 1);
         }
     }
+    /// Longer than any test takes that passes.
+    const A_MINUTE: Duration = Duration::from_secs(60);
+
     /// A queue whose worker is this test.
     fn queue(dir: &std::path::Path) -> (Lookahead, TableId) {
         let store = Store::open(dir, &embank_kv::StoreOptions::default()).unwrap();
@@ -758,16 +788,52 @@ mod tests {
         assert!(next(&mut burst));
         assert_eq!(burst, [1, 3, 4, 5, 6]);
         assert_eq!(shared.counters.late.get(), 1);
-        // One in five of the burst in hand is wanted, which is too few to wait for: nobody would end the wait here.
-        lookahead.make_way(table, &[1, 7]);
+        // One in five of the burst in hand is too few to wait for.
+        assert_eq!(lookahead.make_way_within(table, &[1, 7], A_MINUTE), None);
         shared.finish_burst(table, &burst, &[], Ok(Promoted::default()));
         assert!(lookahead.wait_idle(Instant::now()));
+        assert_eq!(lookahead.make_way_within(table, &[1, 7], A_MINUTE), None, "nothing is pending");
         // Where all are overtaken, nothing is left to do.
         shared.enqueue(table, &[7, 8], &[], &mut LookaheadReceipt::default());
         lookahead.make_way(table, &[7, 8]);
-        assert_eq!(shared.take_burst(&mut shared.queue.state.lock(), &mut Vec::new()), None);
+        shared.pass_over(&mut shared.queue.state.lock());
         assert!(lookahead.wait_idle(Instant::now()));
         assert_eq!(shared.counters.late.get(), 3);
+    }
+
+    /// A queue with nothing but overtaken rows once took the turn of a prefetch, which then waited for ever.
+    #[test]
+    fn a_prefetch_does_not_wait_for_what_was_overtaken() {
+        let dir = tempfile::tempdir().unwrap();
+        let bank = crate::Bank::open(dir.path(), crate::BankOptions::default()).unwrap();
+        let table = bank.table("rows", crate::TableConfig::new(2)).unwrap();
+        let (lookahead, id) = (&table.bank.lookahead, table.shared.id);
+        // The worker does not run: nothing was announced through the front door.
+        lookahead.shared.enqueue(id, &[1], &[], &mut LookaheadReceipt::default());
+        let loan = table.bank.store.lend_memory(8).unwrap();
+        let (prefetch, job) =
+            crate::prefetch::Prefetch::new(table.clone(), UniqueKeys::new(&[1]), loan);
+        lookahead.shared.queue.state.lock().prefetches.push_back(job);
+        lookahead.make_way(id, &[1]);
+        assert!(matches!(lookahead.shared.next_job(&mut Vec::new()), Some(Job::Prefetch(_))));
+        drop(prefetch);
+    }
+
+    #[test]
+    fn a_get_overtakes() {
+        let dir = tempfile::tempdir().unwrap();
+        let bank = crate::Bank::open(dir.path(), crate::BankOptions::default()).unwrap();
+        let table = bank.table("rows", crate::TableConfig::new(2)).unwrap();
+        let (shared, id) = (&table.bank.lookahead.shared, table.shared.id);
+        shared.enqueue(id, &[1, 2, 3], &[], &mut LookaheadReceipt::default());
+        drop(table.get(&[3, 2, 2, 4], &mut [0.0; 8]).unwrap());
+        let mut burst = Vec::new();
+        assert!(matches!(shared.next_job(&mut burst), Some(Job::Burst(_))));
+        assert_eq!((burst, shared.counters.late.get()), (vec![1], 0));
+        table.peek(&[1], &mut [0.0; 2]).unwrap();
+        shared.finish_burst(id, &[1], &[], Ok(Promoted::default()));
+        shared.pass_over(&mut shared.queue.state.lock());
+        assert_eq!(shared.counters.late.get(), 2);
     }
 
     #[test]
@@ -780,19 +846,23 @@ mod tests {
             let mut burst = Vec::new();
             assert!(matches!(shared.next_job(&mut burst), Some(Job::Burst(_))));
             std::thread::scope(|scope| {
-                let get = scope.spawn(|| lookahead.make_way(table, &[3, 4]));
-                // Ends with the wait's bound if it does not wait, and then fails.
+                let get = scope.spawn(|| lookahead.make_way_within(table, &[3, 4], A_MINUTE));
                 while shared.queue.state.lock().awaiting == 0 && !get.is_finished() {
                     std::thread::yield_now();
                 }
-                assert_eq!(shared.queue.state.lock().awaiting, 1);
                 match gone {
                     false => shared.finish_burst(table, &burst, &[], Ok(Promoted::default())),
                     true => shared.give_up_pending(),
                 }
+                assert_eq!(get.join().unwrap(), Some(true), "it waited, and was woken in time");
             });
             assert!(lookahead.wait_idle(Instant::now()));
         }
+        // A burst that does not end is not waited for without end.
+        shared.enqueue(table, &[1], &[], &mut LookaheadReceipt::default());
+        assert!(matches!(shared.next_job(&mut Vec::new()), Some(Job::Burst(_))));
+        let waited = lookahead.make_way_within(table, &[1], Duration::from_millis(1));
+        assert_eq!(waited, Some(false));
     }
 
     #[test]

@@ -18,7 +18,8 @@
 //! Where not every key is admitted, the rows of those that are make a second part of the attempt; when one of them is
 //! blocked, both parts are given back (`admission`).
 //!
-//! Every wait ends at the deadline. A batch does not wait on itself, for its keys are distinct; a thread
+//! Every wait for a clock ends at the deadline; one for a burst of the lookahead, before the first attempt, ends with
+//! that (`lookahead`). A batch does not wait on itself, for its keys are distinct; a thread
 //! that holds a lease on the same row does, and gets the timeout.
 
 use std::time::{Duration, Instant};
