@@ -12,10 +12,10 @@
 //!
 //! Where the disk can't keep up, a Get comes for rows that still wait in the queue. It *overtakes* them: it reads them
 //! itself and the worker passes them over, else each would be read twice just when reads are what is short. Rows that
-//! are in the burst in hand are on their way already; a Get that wants a good part of those waits for the burst. The wait
-//! is bounded, and nothing depends on it: the Get then reads what has not come. Beside others that read, the burst is
-//! in the background, which has 0.7 to 0.9 of its speed (`kv/src/device/priority.rs`); and rows that are read-only in
-//! memory wait with those on disk. Both cost the Get a part of one burst. With an overtaken row goes what a later
+//! are in the burst in hand are on their way already; a Get that wants a good part of those waits for the burst. The
+//! wait is bounded, and nothing depends on it: the Get then reads what has not come. Beside others that read, the burst
+//! is in the background, which has 0.7 to 0.9 of its speed (`kv/src/device/priority.rs`); and rows that are read-only
+//! in memory wait with those on disk. Both cost the Get a part of one burst. With an overtaken row goes what a later
 //! batch announced of it meanwhile: the Get has just brought the row to the tail, where it has longest to live.
 //!
 //! Late is what a Get overtook, and a key that is in mutable memory when its turn comes: it was not when it was
@@ -829,11 +829,7 @@ mod tests {
         drop(table.get(&[3, 2, 2, 4], &mut [0.0; 8]).unwrap());
         let mut burst = Vec::new();
         assert!(matches!(shared.next_job(&mut burst), Some(Job::Burst(_))));
-        assert_eq!((burst, shared.counters.late.get()), (vec![1], 0));
-        table.peek(&[1], &mut [0.0; 2]).unwrap();
-        shared.finish_burst(id, &[1], &[], Ok(Promoted::default()));
-        shared.pass_over(&mut shared.queue.state.lock());
-        assert_eq!(shared.counters.late.get(), 2);
+        assert_eq!((burst, shared.counters.late.get()), (vec![1], 2));
     }
 
     #[test]
