@@ -6,6 +6,8 @@ another computes on them and applies their gradients; so a row is as stale as th
 for each bound: samples/s, the filtered MRR on the validation triples, and how many other batches were applied between
 a batch's get and its own apply (mean).
 
+Batches are small, so that a trainer waits for its rows for a good part of the time: that is what a bound above 0 wins.
+
 The bound is that of the entities. Relations have none: a data set has few of them (WN18RR 22), so every batch has them
 all, and with a bound of 0 no two batches could ever overlap; any bound would then be faster than that.
 --bound-relations gives them the same bound.
@@ -92,9 +94,9 @@ def parser() -> argparse.ArgumentParser:
     add("--ahead", type=int, default=40, help="batches that a trainer gets early, at most")
     add("--epochs", type=int, default=4)
     add("--steps", type=int, metavar="N", help="in place of whole epochs")
-    add("--dim", type=int, default=64)
-    add("--batch-size", type=int, default=1000)
-    add("--negatives", type=int, default=1000)
+    add("--dim", type=int, default=128)
+    add("--batch-size", type=int, default=250)
+    add("--negatives", type=int, default=250)
     add("--bound-relations", action="store_true", help="as the entities; else they have no bound")
     add("--plot", type=Path, metavar="FILE")
     return options
