@@ -3,9 +3,11 @@
 //! What goes is gone for good with the checkpoint at the end, so the list of the keys is on stable storage before that.
 
 use std::cell::OnceCell;
-use std::fs::{self, File};
-use std::io::{self, BufWriter, ErrorKind, Write};
+use std::ffi::OsString;
+use std::fs::{self, File, Permissions};
+use std::io::{self, BufWriter, IntoInnerError, Write};
 use std::ops::ControlFlow;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -13,6 +15,7 @@ use clap::ArgGroup;
 use embank::{Bank, BankOptions, Evicted, Eviction, Table, Tracking};
 use embank_kv::inspect::summary;
 use serde::Serialize;
+use tempfile::NamedTempFile;
 
 use crate::Ending;
 use crate::export::with_enough_memory;
@@ -31,7 +34,7 @@ pub(crate) struct Args {
     dir: PathBuf,
     /// The table's name
     table: String,
-    /// Rows whose last use lies so far back or further: minutes, or in the unit of --set-time
+    /// Rows last used so long ago or longer: in minutes, or in the unit of --set-time
     #[arg(long, value_name = "TIME")]
     unused_for: Option<u32>,
     /// Rows with fewer uses than this
@@ -40,13 +43,14 @@ pub(crate) struct Args {
     /// Rows whose vector has an L2 norm below this
     #[arg(long, value_name = "NORM")]
     norm_below: Option<f32>,
-    /// The time that it is now, which --unused-for counts back from, of a table whose tracking is `set_time`
+    /// The time now, from which --unused-for counts back, in training's unit (steps, epochs, days); only for a table
+    /// whose tracking is `set_time`, and needed there
     #[arg(long, value_name = "TIME", requires = "unused_for")]
     set_time: Option<u32>,
     /// Change nothing: count, and list with --keys, what would go; works beside a process that writes the bank
     #[arg(long)]
     dry_run: bool,
-    /// A file for the keys of the rows that went, one a line; must not be there
+    /// Write the keys of the rows that went to FILE, one a line; FILE must not exist yet
     #[arg(long, value_name = "FILE")]
     keys: Option<PathBuf>,
     /// Memory for index and pages; more is taken if the bank needs it
@@ -65,7 +69,8 @@ struct Report {
     rows: u64,
     /// The new one; none after a dry run, and where nothing went.
     checkpoint: Option<u64>,
-    keys: Option<PathBuf>,
+    /// As text, for a path need not be UTF-8 and JSON must be.
+    keys: Option<String>,
 }
 
 /// Runs the subcommand.
@@ -93,12 +98,15 @@ pub(crate) fn run(args: &Args) -> Result<Ending> {
         examined: evicted.examined,
         rows: evicted.rows,
         checkpoint: None,
-        keys: args.keys.clone(),
+        keys: args.keys.as_ref().map(|path| path.display().to_string()),
     };
     // One for an eviction that took nothing would only push the oldest one out.
     if !args.dry_run && evicted.rows > 0 {
         let blob = bank.recovered().map(|recovered| recovered.blob.clone()).unwrap_or_default();
-        report.checkpoint = Some(bank.checkpoint(&blob)?);
+        let taken = bank.checkpoint(&blob);
+        let taken =
+            taken.with_context(|| not_taken(&args.dir, args.keys.as_deref(), evicted.checkpoint));
+        report.checkpoint = Some(taken?);
     }
     if args.json {
         output::json(&report)?;
@@ -157,7 +165,7 @@ fn text(report: &Report) -> String {
         count(report.rows)
     );
     if let Some(keys) = &report.keys {
-        text += &format!("keys          {}\n", keys.display());
+        text += &format!("keys          {keys}\n");
     }
     if let Some(checkpoint) = report.checkpoint {
         text += &format!("checkpoint    {checkpoint}; `embank compact` gives the space back\n");
@@ -165,26 +173,50 @@ fn text(report: &Report) -> String {
     text
 }
 
-/// A file of keys, one a line. It goes again unless it is completed.
+/// Takes the list away again if the checkpoint that failed let no row go; says what became of the rows.
+fn not_taken(dir: &Path, list: Option<&Path>, examined: u64) -> String {
+    // Where only its last step failed, the new checkpoint may stand: then the list tells what is gone for good.
+    let found = summary(dir).ok().filter(|found| found.damage.is_empty());
+    let newest = found.and_then(|found| found.checkpoints.iter().map(|one| one.number).max());
+    if newest != Some(examined) {
+        let dir = dir.display();
+        return format!(
+            "taking a checkpoint; the rows have gone if `embank checkpoints {dir}` lists one after \
+             {examined}, else none has"
+        );
+    }
+    match list {
+        Some(list) if fs::remove_file(list).is_err() => {
+            format!("taking a checkpoint; the keys in {} have not gone", list.display())
+        }
+        _ => "taking a checkpoint, so no row went".to_owned(),
+    }
+}
+
+/// A file of keys, one a line. It gets its name when it is completed; else nothing is left of it, or, where the
+/// process is killed, a file with another name.
 #[derive(Debug)]
 struct KeyList {
     path: PathBuf,
-    out: BufWriter<File>,
-    complete: bool,
+    out: BufWriter<NamedTempFile>,
 }
 
 impl KeyList {
     fn create(path: &Path) -> Result<Self> {
-        match File::create_new(path) {
-            Ok(file) => {
-                let out = BufWriter::new(file);
-                Ok(Self { path: path.to_owned(), out, complete: false })
-            }
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-                bail!("{} is there already; give another name", path.display())
-            }
-            Err(error) => Err(error).with_context(|| format!("making {}", path.display())),
+        if fs::symlink_metadata(path).is_ok() {
+            bail!("{} is there already; give another name", path.display());
         }
+        let mut prefix = OsString::from(".");
+        prefix.push(path.file_name().with_context(|| format!("{} names no file", path.display()))?);
+        prefix.push(".");
+        let made = tempfile::Builder::new()
+            .prefix(&prefix)
+            .suffix(".partial")
+            // Less the umask, as any file that a program makes.
+            .permissions(Permissions::from_mode(0o666))
+            .tempfile_in(directory(path));
+        let file = made.with_context(|| format!("making {}", path.display()))?;
+        Ok(Self { path: path.to_owned(), out: BufWriter::new(file) })
     }
 
     fn push(&mut self, keys: &[u64]) -> Result<()> {
@@ -192,30 +224,52 @@ impl KeyList {
         write().with_context(|| not_written(&self.path))
     }
 
-    /// Makes the list, and its name, durable.
-    fn complete(mut self) -> Result<()> {
-        self.sync().with_context(|| not_written(&self.path))?;
-        self.complete = true;
-        Ok(())
-    }
-
-    fn sync(&mut self) -> io::Result<()> {
-        self.out.flush()?;
-        self.out.get_ref().sync_all()?;
-        let dir = self.path.parent().filter(|dir| !dir.as_os_str().is_empty());
-        File::open(dir.unwrap_or(Path::new(".")))?.sync_all()
+    /// Makes the list durable, and gives it its name, durably too.
+    fn complete(self) -> Result<()> {
+        let Self { path, out } = self;
+        publish(out, &path).with_context(|| not_written(&path))
     }
 }
 
-impl Drop for KeyList {
-    fn drop(&mut self) {
-        if !self.complete {
-            // What was to be said about it has been said.
-            let _ = fs::remove_file(&self.path);
-        }
-    }
+fn publish(out: BufWriter<NamedTempFile>, path: &Path) -> io::Result<()> {
+    let file = out.into_inner().map_err(IntoInnerError::into_error)?;
+    file.as_file().sync_all()?;
+    file.persist_noclobber(path)?;
+    File::open(directory(path)).and_then(|directory| directory.sync_all()).inspect_err(|_| {
+        // Whoever asked for the list is told why there is none.
+        let _ = fs::remove_file(path);
+    })
+}
+
+fn directory(path: &Path) -> &Path {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    parent.unwrap_or(Path::new("."))
 }
 
 fn not_written(path: &Path) -> String {
     format!("writing the keys to {}, so no row went", path.display())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A checkpoint that fails in its last step may stand, and then the list is the only trace of the rows.
+    #[test]
+    fn a_list_stays_where_its_rows_may_have_gone() {
+        let files = tempfile::tempdir().unwrap();
+        let (dir, list) = (files.path().join("bank"), files.path().join("keys"));
+        let bank = Bank::open(&dir, BankOptions::default()).unwrap();
+        let (before, after) = (bank.checkpoint(b"").unwrap(), bank.checkpoint(b"").unwrap());
+        fs::write(&list, "7\n").unwrap();
+        let told = not_taken(&dir, Some(&list), before);
+        assert!(told.contains("lists one after 1") && list.exists(), "{told}");
+        let told = not_taken(&files.path().join("none"), Some(&list), after);
+        assert!(told.contains("lists one after 2") && list.exists(), "{told}");
+
+        let told = not_taken(&dir, Some(&list), after);
+        assert!(told.contains("no row went") && !list.exists(), "{told}");
+        let told = not_taken(&dir, Some(&list), after);
+        assert!(told.contains("have not gone"), "{told}");
+    }
 }

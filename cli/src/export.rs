@@ -70,7 +70,8 @@ struct Report {
     rows: u64,
     filled_rows: u64,
     bytes: u64,
-    files: Vec<PathBuf>,
+    /// As text, for a path need not be UTF-8 and JSON must be.
+    files: Vec<String>,
 }
 
 /// Runs the subcommand.
@@ -98,20 +99,18 @@ pub(crate) fn run(args: &Args) -> Result<Ending> {
         rows: exported.rows,
         filled_rows: exported.filled_rows,
         bytes: exported.bytes,
-        files: exported.files,
+        files: exported.files.iter().map(|file| file.display().to_string()).collect(),
     };
     if args.json {
         output::json(&report)?;
     } else {
-        let files: Vec<String> =
-            report.files.iter().map(|file| file.display().to_string()).collect();
         output::print(&format!(
             "{} rows of checkpoint {}, {} with initial values beside them, {}: {}\n",
             count(report.rows),
             report.checkpoint,
             count(report.filled_rows),
             bytes(report.bytes),
-            files.join(", ")
+            report.files.join(", ")
         ))?;
     }
     Ok(Ending::Good)

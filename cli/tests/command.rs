@@ -2,7 +2,9 @@
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
+use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::Mutex;
@@ -19,7 +21,17 @@ static FORKS: Mutex<()> = Mutex::new(());
 fn embank(dir: &Path, arguments: &str) -> Output {
     let mut words = arguments.split_whitespace();
     let mut command = Command::new(env!("CARGO_BIN_EXE_embank"));
-    command.args(words.next()).arg(dir).args(words);
+    output_of(command.args(words.next()).arg(dir).args(words))
+}
+
+/// The same with a file at the end, whose name may be anything.
+fn embank_with_file(dir: &Path, arguments: &str, file: &Path) -> Output {
+    let mut words = arguments.split_whitespace();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_embank"));
+    output_of(command.args(words.next()).arg(dir).args(words).arg(file))
+}
+
+fn output_of(command: &mut Command) -> Output {
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     let forking = FORKS.lock().unwrap();
     let started = command.spawn().expect("the program starts");
@@ -314,11 +326,7 @@ fn embank_without_space(kib: u32, dir: &Path, arguments: &str, file: &Path) -> O
     let mut command = Command::new("bash");
     let line = format!("ulimit -f {kib}; trap '' XFSZ; exec \"$0\" \"$@\"");
     command.args(["-c", &line, env!("CARGO_BIN_EXE_embank")]);
-    command.args(words.next()).arg(dir).args(words).arg(file);
-    let forking = FORKS.lock().unwrap();
-    let started = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    drop(forking);
-    started.wait_with_output().unwrap()
+    output_of(command.args(words.next()).arg(dir).args(words).arg(file))
 }
 
 #[test]
@@ -429,19 +437,77 @@ fn an_eviction_that_makes_no_sense_changes_nothing() {
     assert_eq!(fs::read_dir(files.path()).unwrap().count(), 1, "a bank was made");
 }
 
+/// A bank with one checkpoint, whose table `user` has keys of 19 digits: 1,000 of them fill more than a buffer.
+fn bank_with_long_keys(blob: &[u8]) -> tempfile::TempDir {
+    let _no_forks = FORKS.lock().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let options = BankOptions { memory_budget_bytes: 2 << 20, ..BankOptions::default() };
+    let bank = Bank::open(dir.path(), options).unwrap();
+    let user = bank.table("user", TableConfig::new(1)).unwrap();
+    let keys: Vec<u64> = (0..1000).map(|row| 1_000_000_000_000_000_000 + row).collect();
+    user.put(&keys, &[1.0; 1000]).unwrap();
+    bank.checkpoint(blob).unwrap();
+    dir
+}
+
+/// An eviction of all rows of `user` that has a few KiB for each file fails, tells why, and has done nothing; with
+/// room for its files the same command succeeds.
+fn assert_fails_without_space(dir: &Path, kib: u32, told: &str) {
+    let (before, _) = json(dir, "stat");
+    let files = tempfile::tempdir().unwrap();
+    let list = files.path().join("keys");
+    let arguments = "evict user --norm-below 100000 --keys";
+    let output = embank_without_space(kib, dir, arguments, &list);
+    assert_eq!(output.status.code(), Some(2), "{}", text(&output));
+    assert!(text(&output).contains(told), "{}", text(&output));
+    assert!(text(&output).contains("File too large"), "{}", text(&output));
+    assert_eq!(fs::read_dir(files.path()).unwrap().count(), 0, "a list, or a part of it");
+    let (after, _) = json(dir, "stat");
+    for same in ["checkpoints", "rows"] {
+        assert_eq!(after[same], before[same]);
+    }
+    let output = embank_with_file(dir, arguments, &list);
+    assert!(output.status.success(), "{}", text(&output));
+    let rows = before["tables"][0]["rows"].as_u64().unwrap();
+    assert_eq!(fs::read_to_string(&list).unwrap().lines().count() as u64, rows);
+    assert_eq!(fs::read_dir(files.path()).unwrap().count(), 1);
+}
+
 /// Rows only go for good when the list of them is on stable storage.
 #[test]
 fn an_eviction_that_can_not_list_its_keys_is_none() {
+    // 20,000 bytes, of which some can't be written while rows go.
+    assert_fails_without_space(bank_with_long_keys(b"").path(), 1, "so no row went: File too");
+    // 1,890 bytes, which are all in the buffer when the last row has gone.
+    assert_fails_without_space(bank().path(), 1, "so no row went: File too");
+}
+
+/// A list of rows that are still there would mislead, and be in the way of the next try.
+#[test]
+fn an_eviction_whose_checkpoint_fails_leaves_no_list() {
+    let dir = bank_with_long_keys(&[7; 1 << 20]);
+    // Enough for list, log and index; not for the blob.
+    assert_fails_without_space(dir.path(), 512, "taking a checkpoint, so no row went: ");
+}
+
+/// JSON is UTF-8, and file names need not be.
+#[test]
+fn files_with_any_name_are_told_of_in_json() {
     let (dir, files) = (bank(), tempfile::tempdir().unwrap());
-    let list = files.path().join("keys");
-    let arguments = "evict user --norm-below 100000 --keys";
-    let output = embank_without_space(1, dir.path(), arguments, &list);
-    assert_eq!(output.status.code(), Some(2), "{}", text(&output));
-    assert!(text(&output).contains("so no row went: File too large"), "{}", text(&output));
-    assert!(!list.exists());
-    let (stat, _) = json(dir.path(), "stat");
-    assert_eq!((&stat["checkpoints"], &stat["rows"]), (&serde_json::json!([1, 2]), &501.into()));
-    let output = embank(dir.path(), &format!("{arguments} {}", list.display()));
+    let list = files.path().join(OsStr::from_bytes(b"gone-\xff"));
+    let output = embank_with_file(dir.path(), "evict item --norm-below 9 --json --keys", &list);
     assert!(output.status.success(), "{}", text(&output));
-    assert_eq!(fs::read_to_string(&list).unwrap().lines().count(), 500);
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(report["keys"].as_str().unwrap().ends_with("gone-\u{fffd}"), "{report}");
+    assert_eq!((&report["rows"], fs::read(&list).unwrap()), (&1.into(), b"7\n".to_vec()));
+
+    let file = files.path().join(OsStr::from_bytes(b"user-\xff.safetensors"));
+    let output = embank_with_file(dir.path(), "export user --json", &file);
+    assert!(output.status.success(), "{}", text(&output));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(
+        report["files"][0].as_str().unwrap().ends_with("user-\u{fffd}.safetensors"),
+        "{report}"
+    );
+    assert!(file.exists());
 }
