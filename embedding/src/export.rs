@@ -34,7 +34,7 @@ pub struct ExportOptions {
 /// See [`Table::export`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct DenseRows {
-    /// How many rows the matrix has; a key beyond is an error. Default: the largest key and one, for which the
+    /// How many rows the matrix has; a key beyond is an error. Default: the largest key + 1, for which the
     /// table is gone through once more.
     pub rows: Option<u64>,
     /// Keys without a row get their initial values. Default: they are an error.

@@ -50,8 +50,8 @@ Bank open_bank(const std::string &path) {
     return Bank(bank);
 }
 
-// 3. A table: its rows, how new ones are filled, and what applies gradients. Keys are any 64-bit numbers; nothing has to
-//    be declared, and a row is made when it is first got.
+// 3. A table: its rows, how new ones are filled, and what applies gradients. Keys are any 64-bit numbers; nothing has
+//    to be declared, and a row is made when it is first got.
 
 Table open_table(const Bank &bank, const char *name) {
     embank_table_settings settings;
@@ -117,8 +117,8 @@ double train_step(const Table &users, const Table &items, const Batch &batch) {
     return loss;
 }
 
-// 5. Many steps. The keys of the batch after the next are announced ahead, so that rows on disk are in memory when their
-//    turn comes. This never waits.
+// 5. Many steps. The keys of the batch after the next are announced ahead, so that rows on disk are in memory when
+//    their turn comes. This never waits.
 
 double train(const Table &users, const Table &items, uint64_t from, uint64_t to) {
     double loss = 0;

@@ -100,7 +100,8 @@ typedef enum embank_status {
   EMBANK_STATUS_LEASE_EXPIRED = 27,
   // A callback ended the call.
   EMBANK_STATUS_CANCELLED = 28,
-  // A file can't be imported: damaged, or none of the table's. The batches before that are in the table.
+  // A file can't be imported: it is damaged or doesn't fit the table. The batches before the one that failed are in
+  // the table.
   EMBANK_STATUS_UNREADABLE_FILE = 29,
 } embank_status;
 
@@ -239,27 +240,30 @@ typedef struct embank_table embank_table;
 typedef struct embank_bank_options {
   // Set by embank_bank_options_init.
   size_t size;
-  // Memory for everything that the bank keeps: rows, index, buffers and the lookahead queue, in bytes. 1 GiB.
+  // Memory for everything that the bank keeps: rows, index, buffers and the lookahead queue, in bytes.
+  // Default: 1 GiB.
   uint64_t memory_budget_bytes;
-  // How many of the newest checkpoints stay. 2.
+  // How many of the newest checkpoints stay. Default: 2.
   uint64_t checkpoints_kept;
-  // How long a get waits at a staleness bound before it fails, in milliseconds. 60,000.
+  // How long a get waits at a staleness bound before it fails, in milliseconds. Default: 60,000.
   uint64_t wait_timeout_ms;
   // How old a lease may become, in milliseconds. One that is older expires with the next get of its table, of
   // whatever rows: its counts are given back, and applying or putting it is EMBANK_STATUS_LEASE_EXPIRED. Releasing
-  // and freeing it do nothing, and are no error. 0: never. 0.
+  // and freeing it do nothing, and are no error. 0 means never. Default: 0.
   uint64_t lease_timeout_ms;
-  // The most keys that looking ahead may have pending; 0 turns it off, negative: what 1/32 of the budget holds. -1.
+  // The most keys that looking ahead may have pending. 0 turns it off, negative means what 1/32 of the budget holds.
+  // Default: -1.
   int64_t lookahead_queue_keys;
-  // The most that the log may take on disk, in bytes; 0: no quota. 0.
+  // The most that the log may take on disk, in bytes. 0 means no quota. Default: 0.
   uint64_t disk_quota_bytes;
-  // The most that compaction in the background reads and writes, in bytes a second; 0: no limit. 0.
+  // The most that compaction in the background reads and writes, in bytes a second. 0 means no limit. Default: 0.
   uint64_t compaction_throttle_bytes_per_s;
-  // The log's length over its rows' beyond which compaction in the background sets to work, 1.1 to 10. 1.4.
+  // The log's length over its rows' beyond which compaction in the background sets to work, 1.1 to 10. Default: 1.4.
   double space_amplification_target;
-  // One of embank_device. EMBANK_DEVICE_AUTO.
+  // One of embank_device. Default: EMBANK_DEVICE_AUTO.
   uint32_t device;
-  // Whether a thread gives disk space back in the background, 0 or 1; else only embank_bank_compact does. 0.
+  // Whether a thread gives disk space back in the background, 0 or 1; else only embank_bank_compact does.
+  // Default: 0.
   uint32_t background_compaction;
 } embank_bank_options;
 
@@ -305,9 +309,9 @@ typedef struct embank_initializer {
   uint32_t kind;
   // As the kind says; the others are zeros.
   float parameters[7];
-  // Of the Xavier kinds; 0: the table's dim. For torch, it is the dim.
+  // Of the Xavier kinds; 0 means the table's dim. For torch, it is the dim.
   uint64_t fan_in;
-  // Of the Xavier kinds; 0: the table's dim. For torch, it is the number of rows.
+  // Of the Xavier kinds; 0 means the table's dim. For torch, it is the number of rows.
   uint64_t fan_out;
 } embank_initializer;
 
@@ -317,32 +321,33 @@ typedef struct embank_initializer {
 typedef struct embank_table_settings {
   // Set by embank_table_settings_init.
   size_t size;
-  // Seed of the initial values. 0.
+  // Seed of the initial values. Default: 0.
   uint64_t seed;
   // A get waits while more than this many gets of its row are outstanding: 0 is bulk-synchronous, k
-  // stale-synchronous, negative: asynchronous, which never waits. -1.
+  // stale-synchronous, negative asynchronous, which never waits. Default: -1.
   int64_t staleness_bound;
-  // Values per row. 0, which has to be changed.
+  // Values per row. Default: 0, which has to be changed.
   uint32_t dim;
-  // One of embank_dtype. EMBANK_DTYPE_F32.
+  // One of embank_dtype. Default: EMBANK_DTYPE_F32.
   uint32_t dtype;
-  // One of embank_tracking; 8 bytes a row. EMBANK_TRACKING_NONE.
+  // One of embank_tracking; 8 bytes a row. Default: EMBANK_TRACKING_NONE.
   uint32_t tracking;
-  // How the optimizer's vectors are stored: one of embank_dtype but INT8. EMBANK_DTYPE_F32.
+  // How the optimizer's vectors are stored: one of embank_dtype but INT8. Default: EMBANK_DTYPE_F32.
   uint32_t state_dtype;
-  // The longest gradient of a row: one whose L2 norm is above it is scaled down to it. 0: as they come. 0.
+  // The longest gradient of a row: one whose L2 norm is above it is scaled down to it. 0 means no limit.
+  // Default: 0.
   double clip_row_norm;
-  // What applies gradients. None.
+  // What applies gradients. Default: nothing.
   struct embank_optimizer optimizer;
-  // How new rows are filled. Uniformly between -0.05 and 0.05.
+  // How new rows are filled. Default: uniformly between -0.05 and 0.05.
   struct embank_initializer initializer;
-  // How updates are rounded: one of embank_rounding. EMBANK_ROUNDING_BY_DTYPE.
+  // How updates are rounded: one of embank_rounding. Default: EMBANK_ROUNDING_BY_DTYPE.
   uint32_t rounding;
-  // Which keys a get gives a row: one of embank_admission. EMBANK_ADMISSION_ALWAYS.
+  // Which keys a get gives a row: one of embank_admission. Default: EMBANK_ADMISSION_ALWAYS.
   uint32_t admission;
-  // Of EMBANK_ADMISSION_AFTER_GETS: 1 or more. 0.
+  // Of EMBANK_ADMISSION_AFTER_GETS: 1 or more. Default: 0.
   uint32_t admission_gets;
-  // Of EMBANK_ADMISSION_PROBABILITY: above 0, at most 1. 0.
+  // Of EMBANK_ADMISSION_PROBABILITY: above 0, at most 1. Default: 0.
   float admission_probability;
 } embank_table_settings;
 
@@ -357,20 +362,21 @@ typedef int32_t (*embank_on_progress)(void *context, uint64_t rows_done, uint64_
 typedef struct embank_eviction {
   // Set by embank_eviction_init.
   size_t size;
-  // Rows whose last use lies so far back or further: minutes, or in the unit of embank_table_set_time, which is to be
-  // called first, for the time is 0 after an open. The table tracks it. Negative: however old. -1.
+  // Rows whose last use lies so far back or further: in minutes, or in the unit of embank_table_set_time, which is
+  // to be called first, for the time is 0 after an open. For tables that track it. Negative means any age.
+  // Default: -1.
   int64_t unused_for;
-  // Rows with fewer uses than this. The table tracks it. Negative: however often used. -1.
+  // Rows with fewer uses than this. For tables that track it. Negative means any number. Default: -1.
   int64_t used_fewer_than;
-  // Rows whose vector has an L2 norm below this. 0: however long. 0.
+  // Rows whose vector has an L2 norm below this. 0 means any norm. Default: 0.
   float norm_below;
-  // 0 or 1: only counts, and hands out keys. 0.
+  // 0 or 1: only counts, and hands out keys. Default: 0.
   uint32_t dry_run;
-  // Gets the keys that went, or would. NULL.
+  // Gets the keys that went, or would. Default: NULL.
   embank_on_keys gone;
-  // Gets told how far it is. NULL.
+  // Gets told how far it is. Default: NULL.
   embank_on_progress progress;
-  // What both get. NULL.
+  // What both get. Default: NULL.
   void *context;
 } embank_eviction;
 
@@ -392,19 +398,19 @@ typedef struct embank_evicted {
 typedef struct embank_export_options {
   // Set by embank_export_options_init.
   size_t size;
-  // With dense: how many rows the matrix has; a key beyond is an error. 0: the largest key and one. 0.
+  // With dense: how many rows the matrix has; a key beyond is an error. 0 means largest key + 1. Default: 0.
   uint64_t dense_rows;
-  // One of embank_file_format. EMBANK_FILE_FORMAT_BY_SUFFIX.
+  // One of embank_file_format. Default: EMBANK_FILE_FORMAT_BY_SUFFIX.
   uint32_t format;
-  // 0 or 1: also the optimizer's state, so that an import restores training exactly. 0.
+  // 0 or 1: also the optimizer's state, so that an import restores training exactly. Default: 0.
   uint32_t state;
-  // 0 or 1: one matrix in order of the keys, without them; not for Parquet. 0.
+  // 0 or 1: one matrix in order of the keys, without them; not for Parquet. Default: 0.
   uint32_t dense;
-  // With dense, 0 or 1: keys without a row get their initial values; else they are an error. 0.
+  // With dense, 0 or 1: keys without a row get their initial values; else they are an error. Default: 0.
   uint32_t fill_missing;
-  // Gets told how far it is. NULL.
+  // Gets told how far it is. Default: NULL.
   embank_on_progress progress;
-  // What it gets. NULL.
+  // What it gets. Default: NULL.
   void *context;
 } embank_export_options;
 
@@ -412,23 +418,23 @@ typedef struct embank_export_options {
 typedef struct embank_import_options {
   // Set by embank_import_options_init.
   size_t size;
-  // The tensor or column of the keys, for npy the file. NULL: `keys`, in Parquet `key`, if it is there, else row i is
-  // the row of key i. NULL.
+  // The tensor or column of the keys, for npy the file. NULL means `keys`, in Parquet `key`, and if that is not
+  // there, row i is the row of key i. Default: NULL.
   const char *keys;
-  // The tensor or column of the vectors, for npy the file. NULL: `rows`, in Parquet `vector`, or the only matrix.
-  // NULL.
+  // The tensor or column of the vectors, for npy the file. NULL means `rows`, in Parquet `vector`, or the only
+  // matrix. Default: NULL.
   const char *rows;
-  // One of embank_file_format. EMBANK_FILE_FORMAT_BY_SUFFIX.
+  // One of embank_file_format. Default: EMBANK_FILE_FORMAT_BY_SUFFIX.
   uint32_t format;
-  // 0 or 1: the optimizer's state is taken too, if the file has it. 1.
+  // 0 or 1: the optimizer's state is taken too, if the file has it. Default: 1.
   uint32_t state;
-  // 0 or 1: NaN and infinite values are taken; else they are an error. 0.
+  // 0 or 1: NaN and infinite values are taken; else they are an error. Default: 0.
   uint32_t non_finite;
   // 0: room for what comes later.
   uint32_t reserved;
-  // Gets told how far it is. NULL.
+  // Gets told how far it is. Default: NULL.
   embank_on_progress progress;
-  // What it gets. NULL.
+  // What it gets. Default: NULL.
   void *context;
 } embank_import_options;
 
@@ -899,9 +905,10 @@ enum embank_status embank_table_export(const struct embank_table *table,
                                        struct embank_exported *exported,
                                        size_t exported_size);
 
-// Puts the rows of a file into the table, in constant memory: of one that an export wrote, or a matrix that others did.
-// A row that is there is replaced. Durable with the next checkpoint; after a failure the batches before it are in the
-// table. `options` may be NULL for defaults, and so may `imported`; `imported_size` is sizeof(embank_imported).
+// Puts the rows of a file into the table, in constant memory. An export wrote it, or it is a matrix that another
+// program made. A row that is there is replaced. Durable with the next checkpoint; after a failure the batches before
+// it are in the table. `options` may be NULL for defaults, and so may `imported`; `imported_size` is
+// sizeof(embank_imported).
 enum embank_status embank_table_import(const struct embank_table *table,
                                        const char *path,
                                        const struct embank_import_options *options,
@@ -909,8 +916,8 @@ enum embank_status embank_table_import(const struct embank_table *table,
                                        size_t imported_size);
 
 // The settings of the table that a file was exported from, for embank_bank_table. `found` is 1 then, and 0 where the
-// file doesn't tell them, which leaves `settings` as they are. `format` is one of embank_file_format. `settings` may be
-// NULL; `size` is sizeof(embank_table_settings).
+// file doesn't tell them, which leaves `settings` as they are. `format` is one of embank_file_format. `settings` may
+// be NULL; `size` is sizeof(embank_table_settings).
 enum embank_status embank_exported_settings(const char *path,
                                             uint32_t format,
                                             struct embank_table_settings *settings,
@@ -935,7 +942,7 @@ enum embank_status embank_copy_checkpoint(const char *path,
                                           uint64_t checkpoint,
                                           const char *to);
 
-// Writes what lies between the checkpoints `from` and `to` (0: the newest one) of the bank in `path` to a new file,
+// Writes what lies between the checkpoints `from` and `to` (0 means the newest) of the bank in `path` to a new file,
 // for embank_apply_delta. Works beside whoever has the bank open.
 enum embank_status embank_export_delta(const char *path,
                                        uint64_t from,

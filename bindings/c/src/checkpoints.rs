@@ -58,7 +58,7 @@ pub unsafe extern "C" fn embank_copy_checkpoint(
     })
 }
 
-/// Writes what lies between the checkpoints `from` and `to` (0: the newest one) of the bank in `path` to a new file,
+/// Writes what lies between the checkpoints `from` and `to` (0 means the newest) of the bank in `path` to a new file,
 /// for embank_apply_delta. Works beside whoever has the bank open.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_export_delta(

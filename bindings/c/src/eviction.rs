@@ -19,20 +19,21 @@ use crate::table::{embank_table, table_of};
 pub struct embank_eviction {
     /// Set by embank_eviction_init.
     pub size: usize,
-    /// Rows whose last use lies so far back or further: minutes, or in the unit of embank_table_set_time, which is to be
-    /// called first, for the time is 0 after an open. The table tracks it. Negative: however old. -1.
+    /// Rows whose last use lies so far back or further: in minutes, or in the unit of embank_table_set_time, which is
+    /// to be called first, for the time is 0 after an open. For tables that track it. Negative means any age.
+    /// Default: -1.
     pub unused_for: i64,
-    /// Rows with fewer uses than this. The table tracks it. Negative: however often used. -1.
+    /// Rows with fewer uses than this. For tables that track it. Negative means any number. Default: -1.
     pub used_fewer_than: i64,
-    /// Rows whose vector has an L2 norm below this. 0: however long. 0.
+    /// Rows whose vector has an L2 norm below this. 0 means any norm. Default: 0.
     pub norm_below: f32,
-    /// 0 or 1: only counts, and hands out keys. 0.
+    /// 0 or 1: only counts, and hands out keys. Default: 0.
     pub dry_run: u32,
-    /// Gets the keys that went, or would. NULL.
+    /// Gets the keys that went, or would. Default: NULL.
     pub gone: embank_on_keys,
-    /// Gets told how far it is. NULL.
+    /// Gets told how far it is. Default: NULL.
     pub progress: embank_on_progress,
-    /// What both get. NULL.
+    /// What both get. Default: NULL.
     pub context: *mut c_void,
 }
 

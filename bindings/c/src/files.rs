@@ -48,19 +48,19 @@ impl embank_file_format {
 pub struct embank_export_options {
     /// Set by embank_export_options_init.
     pub size: usize,
-    /// With dense: how many rows the matrix has; a key beyond is an error. 0: the largest key and one. 0.
+    /// With dense: how many rows the matrix has; a key beyond is an error. 0 means largest key + 1. Default: 0.
     pub dense_rows: u64,
-    /// One of embank_file_format. EMBANK_FILE_FORMAT_BY_SUFFIX.
+    /// One of embank_file_format. Default: EMBANK_FILE_FORMAT_BY_SUFFIX.
     pub format: u32,
-    /// 0 or 1: also the optimizer's state, so that an import restores training exactly. 0.
+    /// 0 or 1: also the optimizer's state, so that an import restores training exactly. Default: 0.
     pub state: u32,
-    /// 0 or 1: one matrix in order of the keys, without them; not for Parquet. 0.
+    /// 0 or 1: one matrix in order of the keys, without them; not for Parquet. Default: 0.
     pub dense: u32,
-    /// With dense, 0 or 1: keys without a row get their initial values; else they are an error. 0.
+    /// With dense, 0 or 1: keys without a row get their initial values; else they are an error. Default: 0.
     pub fill_missing: u32,
-    /// Gets told how far it is. NULL.
+    /// Gets told how far it is. Default: NULL.
     pub progress: embank_on_progress,
-    /// What it gets. NULL.
+    /// What it gets. Default: NULL.
     pub context: *mut c_void,
 }
 
@@ -135,23 +135,23 @@ unsafe impl Growing for embank_exported {
 pub struct embank_import_options {
     /// Set by embank_import_options_init.
     pub size: usize,
-    /// The tensor or column of the keys, for npy the file. NULL: `keys`, in Parquet `key`, if it is there, else row i is
-    /// the row of key i. NULL.
+    /// The tensor or column of the keys, for npy the file. NULL means `keys`, in Parquet `key`, and if that is not
+    /// there, row i is the row of key i. Default: NULL.
     pub keys: *const c_char,
-    /// The tensor or column of the vectors, for npy the file. NULL: `rows`, in Parquet `vector`, or the only matrix.
-    /// NULL.
+    /// The tensor or column of the vectors, for npy the file. NULL means `rows`, in Parquet `vector`, or the only
+    /// matrix. Default: NULL.
     pub rows: *const c_char,
-    /// One of embank_file_format. EMBANK_FILE_FORMAT_BY_SUFFIX.
+    /// One of embank_file_format. Default: EMBANK_FILE_FORMAT_BY_SUFFIX.
     pub format: u32,
-    /// 0 or 1: the optimizer's state is taken too, if the file has it. 1.
+    /// 0 or 1: the optimizer's state is taken too, if the file has it. Default: 1.
     pub state: u32,
-    /// 0 or 1: NaN and infinite values are taken; else they are an error. 0.
+    /// 0 or 1: NaN and infinite values are taken; else they are an error. Default: 0.
     pub non_finite: u32,
     /// 0: room for what comes later.
     pub reserved: u32,
-    /// Gets told how far it is. NULL.
+    /// Gets told how far it is. Default: NULL.
     pub progress: embank_on_progress,
-    /// What it gets. NULL.
+    /// What it gets. Default: NULL.
     pub context: *mut c_void,
 }
 
@@ -275,9 +275,10 @@ pub unsafe extern "C" fn embank_table_export(
     })
 }
 
-/// Puts the rows of a file into the table, in constant memory: of one that an export wrote, or a matrix that others did.
-/// A row that is there is replaced. Durable with the next checkpoint; after a failure the batches before it are in the
-/// table. `options` may be NULL for defaults, and so may `imported`; `imported_size` is sizeof(embank_imported).
+/// Puts the rows of a file into the table, in constant memory. An export wrote it, or it is a matrix that another
+/// program made. A row that is there is replaced. Durable with the next checkpoint; after a failure the batches before
+/// it are in the table. `options` may be NULL for defaults, and so may `imported`; `imported_size` is
+/// sizeof(embank_imported).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_table_import(
     table: *const embank_table,
@@ -302,8 +303,8 @@ pub unsafe extern "C" fn embank_table_import(
 }
 
 /// The settings of the table that a file was exported from, for embank_bank_table. `found` is 1 then, and 0 where the
-/// file doesn't tell them, which leaves `settings` as they are. `format` is one of embank_file_format. `settings` may be
-/// NULL; `size` is sizeof(embank_table_settings).
+/// file doesn't tell them, which leaves `settings` as they are. `format` is one of embank_file_format. `settings` may
+/// be NULL; `size` is sizeof(embank_table_settings).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_exported_settings(
     path: *const c_char,

@@ -34,9 +34,9 @@ pub struct embank_initializer {
     pub kind: u32,
     /// As the kind says; the others are zeros.
     pub parameters: [f32; 7],
-    /// Of the Xavier kinds; 0: the table's dim. For torch, it is the dim.
+    /// Of the Xavier kinds; 0 means the table's dim. For torch, it is the dim.
     pub fan_in: u64,
-    /// Of the Xavier kinds; 0: the table's dim. For torch, it is the number of rows.
+    /// Of the Xavier kinds; 0 means the table's dim. For torch, it is the number of rows.
     pub fan_out: u64,
 }
 

@@ -26,27 +26,30 @@ pub enum embank_device {
 pub struct embank_bank_options {
     /// Set by embank_bank_options_init.
     pub size: usize,
-    /// Memory for everything that the bank keeps: rows, index, buffers and the lookahead queue, in bytes. 1 GiB.
+    /// Memory for everything that the bank keeps: rows, index, buffers and the lookahead queue, in bytes.
+    /// Default: 1 GiB.
     pub memory_budget_bytes: u64,
-    /// How many of the newest checkpoints stay. 2.
+    /// How many of the newest checkpoints stay. Default: 2.
     pub checkpoints_kept: u64,
-    /// How long a get waits at a staleness bound before it fails, in milliseconds. 60,000.
+    /// How long a get waits at a staleness bound before it fails, in milliseconds. Default: 60,000.
     pub wait_timeout_ms: u64,
     /// How old a lease may become, in milliseconds. One that is older expires with the next get of its table, of
     /// whatever rows: its counts are given back, and applying or putting it is EMBANK_STATUS_LEASE_EXPIRED. Releasing
-    /// and freeing it do nothing, and are no error. 0: never. 0.
+    /// and freeing it do nothing, and are no error. 0 means never. Default: 0.
     pub lease_timeout_ms: u64,
-    /// The most keys that looking ahead may have pending; 0 turns it off, negative: what 1/32 of the budget holds. -1.
+    /// The most keys that looking ahead may have pending. 0 turns it off, negative means what 1/32 of the budget holds.
+    /// Default: -1.
     pub lookahead_queue_keys: i64,
-    /// The most that the log may take on disk, in bytes; 0: no quota. 0.
+    /// The most that the log may take on disk, in bytes. 0 means no quota. Default: 0.
     pub disk_quota_bytes: u64,
-    /// The most that compaction in the background reads and writes, in bytes a second; 0: no limit. 0.
+    /// The most that compaction in the background reads and writes, in bytes a second. 0 means no limit. Default: 0.
     pub compaction_throttle_bytes_per_s: u64,
-    /// The log's length over its rows' beyond which compaction in the background sets to work, 1.1 to 10. 1.4.
+    /// The log's length over its rows' beyond which compaction in the background sets to work, 1.1 to 10. Default: 1.4.
     pub space_amplification_target: f64,
-    /// One of embank_device. EMBANK_DEVICE_AUTO.
+    /// One of embank_device. Default: EMBANK_DEVICE_AUTO.
     pub device: u32,
-    /// Whether a thread gives disk space back in the background, 0 or 1; else only embank_bank_compact does. 0.
+    /// Whether a thread gives disk space back in the background, 0 or 1; else only embank_bank_compact does.
+    /// Default: 0.
     pub background_compaction: u32,
 }
 

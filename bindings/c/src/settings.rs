@@ -30,32 +30,33 @@ pub enum embank_tracking {
 pub struct embank_table_settings {
     /// Set by embank_table_settings_init.
     pub size: usize,
-    /// Seed of the initial values. 0.
+    /// Seed of the initial values. Default: 0.
     pub seed: u64,
     /// A get waits while more than this many gets of its row are outstanding: 0 is bulk-synchronous, k
-    /// stale-synchronous, negative: asynchronous, which never waits. -1.
+    /// stale-synchronous, negative asynchronous, which never waits. Default: -1.
     pub staleness_bound: i64,
-    /// Values per row. 0, which has to be changed.
+    /// Values per row. Default: 0, which has to be changed.
     pub dim: u32,
-    /// One of embank_dtype. EMBANK_DTYPE_F32.
+    /// One of embank_dtype. Default: EMBANK_DTYPE_F32.
     pub dtype: u32,
-    /// One of embank_tracking; 8 bytes a row. EMBANK_TRACKING_NONE.
+    /// One of embank_tracking; 8 bytes a row. Default: EMBANK_TRACKING_NONE.
     pub tracking: u32,
-    /// How the optimizer's vectors are stored: one of embank_dtype but INT8. EMBANK_DTYPE_F32.
+    /// How the optimizer's vectors are stored: one of embank_dtype but INT8. Default: EMBANK_DTYPE_F32.
     pub state_dtype: u32,
-    /// The longest gradient of a row: one whose L2 norm is above it is scaled down to it. 0: as they come. 0.
+    /// The longest gradient of a row: one whose L2 norm is above it is scaled down to it. 0 means no limit.
+    /// Default: 0.
     pub clip_row_norm: f64,
-    /// What applies gradients. None.
+    /// What applies gradients. Default: nothing.
     pub optimizer: embank_optimizer,
-    /// How new rows are filled. Uniformly between -0.05 and 0.05.
+    /// How new rows are filled. Default: uniformly between -0.05 and 0.05.
     pub initializer: embank_initializer,
-    /// How updates are rounded: one of embank_rounding. EMBANK_ROUNDING_BY_DTYPE.
+    /// How updates are rounded: one of embank_rounding. Default: EMBANK_ROUNDING_BY_DTYPE.
     pub rounding: u32,
-    /// Which keys a get gives a row: one of embank_admission. EMBANK_ADMISSION_ALWAYS.
+    /// Which keys a get gives a row: one of embank_admission. Default: EMBANK_ADMISSION_ALWAYS.
     pub admission: u32,
-    /// Of EMBANK_ADMISSION_AFTER_GETS: 1 or more. 0.
+    /// Of EMBANK_ADMISSION_AFTER_GETS: 1 or more. Default: 0.
     pub admission_gets: u32,
-    /// Of EMBANK_ADMISSION_PROBABILITY: above 0, at most 1. 0.
+    /// Of EMBANK_ADMISSION_PROBABILITY: above 0, at most 1. Default: 0.
     pub admission_probability: f32,
 }
 

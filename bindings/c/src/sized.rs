@@ -16,8 +16,8 @@ use crate::status::Failure;
 /// functions, so it need not be `Pod`; it is copied as bytes all the same.
 ///
 /// # Safety
-/// `repr(C)`, a `usize` first, no padding, and none but fields that C can't make invalid: numbers, and pointers that may
-/// be null.
+/// `repr(C)`, a `usize` first, no padding, and none but fields that C can't make invalid: numbers, and pointers that
+/// may be null.
 pub(crate) unsafe trait Growing: Copy {
     /// As messages name it.
     const NAME: &'static str;

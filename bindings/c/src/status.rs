@@ -69,7 +69,8 @@ pub enum embank_status {
     LeaseExpired = 27,
     /// A callback ended the call.
     Cancelled = 28,
-    /// A file can't be imported: damaged, or none of the table's. The batches before that are in the table.
+    /// A file can't be imported: it is damaged or doesn't fit the table. The batches before the one that failed are in
+    /// the table.
     UnreadableFile = 29,
 }
 

@@ -454,7 +454,7 @@ impl PyTable {
     ///     format: "safetensors", "npy" or "parquet", whatever the suffix says.
     ///     state: Also the optimizer's state, so that an import restores training exactly.
     ///     dense: One matrix in order of the keys, 0 to n - 1, without them; not for Parquet.
-    ///     rows: The n of a dense file; the largest key and one, by default.
+    ///     rows: The n of a dense file; the largest key + 1, by default.
     ///     fill_missing: Keys of a dense file that have no row get their initial values; else they
     ///         are an error.
     ///     progress: Called with (rows done, rows in all) after each batch of rows. What it raises ends
