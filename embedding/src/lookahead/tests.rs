@@ -1,0 +1,178 @@
+use super::*;
+
+#[test]
+fn the_queue_takes_its_share_of_the_budget_at_most() {
+    for budget in [0, 1, 1 << 20, 64 << 20, 1 << 40] {
+        let taken = memory_bytes(capacity_for_budget(budget));
+        assert!(taken <= budget / BUDGET_SHARE && taken <= MEMORY_BYTES_MAX, "{budget}");
+    }
+    assert!(capacity_for_budget(1 << 20) >= 512);
+}
+
+#[test]
+fn the_budget_asked_for_leaves_the_store_what_it_needs() {
+    for needed in [1, 31, 32, 1000, 524_288, 1 << 30, 1 << 40] {
+        let budget = budget_for(needed);
+        assert!(budget - memory_bytes(capacity_for_budget(budget)) >= needed, "{needed}");
+        assert!(budget <= needed + needed / 31 + 1);
+    }
+}
+
+/// Longer than any test takes that passes.
+const A_MINUTE: Duration = Duration::from_secs(60);
+
+/// A queue whose worker is this test.
+fn queue(dir: &std::path::Path) -> (Lookahead, TableId) {
+    let store = Store::open(dir, &embank_kv::StoreOptions::default()).unwrap();
+    let table = store.create_table("rows", 8, b"").unwrap();
+    (Lookahead::new(Arc::new(store), 100), table)
+}
+
+fn put(lookahead: &Lookahead, table: TableId, keys: &[u64]) -> Vec<(u64, RowMark)> {
+    struct Zeros;
+    impl embank_kv::Operation for Zeros {
+        const ACCESS: embank_kv::Access = embank_kv::Access::Put;
+        fn insert(&mut self, _: usize, _: &mut [u8]) -> bool {
+            true
+        }
+    }
+    let (store, mut marks) = (&lookahead.shared.store, Vec::new());
+    store.execute(table, keys, embank_kv::Clock::Keep, &mut Zeros).unwrap();
+    store.announce(table, keys, &mut Vec::new(), &mut marks).unwrap();
+    marks
+}
+
+#[test]
+fn what_is_cancelled_while_it_is_in_hand_is_forgotten() {
+    let dir = tempfile::tempdir().unwrap();
+    let (lookahead, table) = queue(dir.path());
+    let shared = &lookahead.shared;
+    let marks = put(&lookahead, table, &[1, 2, 3]);
+    for (cancelled, left) in [(&[][..], 3), (&[2][..], 2), (&[1, 2, 3][..], 0)] {
+        shared.enqueue(table, &[1, 2, 3], &[], &mut LookaheadReceipt::default());
+        let mut burst = Vec::new();
+        assert!(matches!(shared.next_job(&mut burst), Some(Job::Burst(_))));
+        assert_eq!(lookahead.cancel_keys(table, cancelled), 0, "they are in hand");
+        shared.finish_burst(table, &burst, &marks, Ok(Promoted::default()));
+        let below = shared.queue.state.lock().window.take_below(u64::MAX);
+        assert_eq!(below.len(), left);
+        assert!(below.iter().all(|row| !cancelled.contains(&row.key)));
+    }
+    // What was cancelled once can be announced again.
+    shared.enqueue(table, &[2], &[], &mut LookaheadReceipt::default());
+    let mut burst = Vec::new();
+    assert!(matches!(shared.next_job(&mut burst), Some(Job::Burst(_))));
+    shared.finish_burst(table, &burst, &marks[1..2], Ok(Promoted::default()));
+    assert_eq!(shared.queue.state.lock().window.take_below(u64::MAX).len(), 1);
+    // Nor do rows come back that are being kept.
+    shared.queue.state.lock().window.remember(table, &marks);
+    shared.queue.boundaries_moved();
+    assert!(matches!(shared.next_job(&mut burst), Some(Job::Look)));
+    shared.store.checkpoint(b"").unwrap();
+    let kept = shared.counters.kept.get();
+    lookahead.cancel();
+    shared.look_after_the_oldest();
+    assert_eq!(shared.counters.kept.get(), kept, "cancelled before they were taken");
+    assert!(shared.queue.state.lock().window.is_empty());
+}
+
+#[test]
+fn what_a_get_overtakes_the_worker_passes_over() {
+    let dir = tempfile::tempdir().unwrap();
+    let (lookahead, table) = queue(dir.path());
+    let shared = &lookahead.shared;
+    let next = |burst: &mut Vec<u64>| matches!(shared.next_job(burst), Some(Job::Burst(_)));
+    shared.enqueue(table, &[1, 2, 3, 4, 5, 6], &[], &mut LookaheadReceipt::default());
+    lookahead.make_way(table, &[2, 3, 9]);
+    // Announced again before its turn: it is wanted again, and in the queue once.
+    shared.enqueue(table, &[3], &[], &mut LookaheadReceipt::default());
+    let mut burst = Vec::new();
+    assert!(next(&mut burst));
+    assert_eq!(burst, [1, 3, 4, 5, 6]);
+    assert_eq!(shared.counters.late.get(), 1);
+    // One in five of the burst in hand is too few to wait for.
+    assert_eq!(lookahead.make_way_within(table, &[1, 7], A_MINUTE), None);
+    shared.finish_burst(table, &burst, &[], Ok(Promoted::default()));
+    assert!(lookahead.wait_idle(Instant::now()));
+    assert_eq!(lookahead.make_way_within(table, &[1, 7], A_MINUTE), None, "nothing is pending");
+    // Where all are overtaken, nothing is left to do.
+    shared.enqueue(table, &[7, 8], &[], &mut LookaheadReceipt::default());
+    lookahead.make_way(table, &[7, 8]);
+    shared.pass_over(&mut shared.queue.state.lock());
+    assert!(lookahead.wait_idle(Instant::now()));
+    assert_eq!(shared.counters.late.get(), 3);
+}
+
+/// A queue with nothing but overtaken rows once took the turn of a prefetch, which then waited for ever.
+#[test]
+fn a_prefetch_does_not_wait_for_what_was_overtaken() {
+    let dir = tempfile::tempdir().unwrap();
+    let bank = crate::Bank::open(dir.path(), crate::BankOptions::default()).unwrap();
+    let table = bank.table("rows", crate::TableConfig::new(2)).unwrap();
+    let (lookahead, id) = (&table.bank.lookahead, table.shared.id);
+    // The worker does not run: nothing was announced through the front door.
+    lookahead.shared.enqueue(id, &[1], &[], &mut LookaheadReceipt::default());
+    let loan = table.bank.store.lend_memory(8).unwrap();
+    let (prefetch, job) =
+        crate::prefetch::Prefetch::new(table.clone(), UniqueKeys::new(&[1]), loan);
+    lookahead.shared.queue.state.lock().prefetches.push_back(job);
+    lookahead.make_way(id, &[1]);
+    assert!(matches!(lookahead.shared.next_job(&mut Vec::new()), Some(Job::Prefetch(_))));
+    drop(prefetch);
+}
+
+#[test]
+fn a_get_overtakes() {
+    let dir = tempfile::tempdir().unwrap();
+    let bank = crate::Bank::open(dir.path(), crate::BankOptions::default()).unwrap();
+    let table = bank.table("rows", crate::TableConfig::new(2)).unwrap();
+    let (shared, id) = (&table.bank.lookahead.shared, table.shared.id);
+    shared.enqueue(id, &[1, 2, 3], &[], &mut LookaheadReceipt::default());
+    drop(table.get(&[3, 2, 2, 4], &mut [0.0; 8]).unwrap());
+    let mut burst = Vec::new();
+    assert!(matches!(shared.next_job(&mut burst), Some(Job::Burst(_))));
+    assert_eq!((burst, shared.counters.late.get()), (vec![1], 2));
+}
+
+#[test]
+fn a_get_waits_for_the_burst_that_brings_its_rows() {
+    let dir = tempfile::tempdir().unwrap();
+    let (lookahead, table) = queue(dir.path());
+    let shared = &lookahead.shared;
+    for gone in [false, true] {
+        shared.enqueue(table, &[1, 2, 3], &[], &mut LookaheadReceipt::default());
+        let mut burst = Vec::new();
+        assert!(matches!(shared.next_job(&mut burst), Some(Job::Burst(_))));
+        std::thread::scope(|scope| {
+            let get = scope.spawn(|| lookahead.make_way_within(table, &[3, 4], A_MINUTE));
+            while shared.queue.state.lock().awaiting == 0 && !get.is_finished() {
+                std::thread::yield_now();
+            }
+            match gone {
+                false => shared.finish_burst(table, &burst, &[], Ok(Promoted::default())),
+                true => shared.give_up_pending(),
+            }
+            assert_eq!(get.join().unwrap(), Some(true), "it waited, and was woken in time");
+        });
+        assert!(lookahead.wait_idle(Instant::now()));
+    }
+    // A burst that does not end is not waited for without end.
+    shared.enqueue(table, &[1], &[], &mut LookaheadReceipt::default());
+    assert!(matches!(shared.next_job(&mut Vec::new()), Some(Job::Burst(_))));
+    let waited = lookahead.make_way_within(table, &[1], Duration::from_millis(1));
+    assert_eq!(waited, Some(false));
+}
+
+#[test]
+fn nobody_waits_for_a_worker_that_is_gone() {
+    let dir = tempfile::tempdir().unwrap();
+    let (lookahead, table) = queue(dir.path());
+    let shared = &lookahead.shared;
+    let marks = put(&lookahead, table, &[1, 2, 3]);
+    shared.enqueue(table, &[], &marks, &mut LookaheadReceipt::default());
+    shared.queue.boundaries_moved();
+    assert!(!lookahead.wait_idle(Instant::now()));
+    shared.give_up_pending();
+    shared.queue.boundaries_moved();
+    assert!(lookahead.wait_idle(Instant::now()));
+}
