@@ -22,6 +22,7 @@ use crate::seen::StalenessHistogram;
 use crate::staleness::{FAR_OFF, deadline_after};
 use crate::stats::{BankStats, WaitCounters};
 use crate::table::{Table, TableShared};
+use crate::vocabulary::{VocabularyShared, is_of_a_vocabulary, read_vocabularies};
 
 /// How to open a bank.
 ///
@@ -139,6 +140,8 @@ pub(crate) struct BankShared {
     /// As the options gave it.
     lookahead_queue_keys: Option<usize>,
     tables: Mutex<BTreeMap<String, Arc<TableShared>>>,
+    /// Locked after `tables`, by who locks both.
+    pub(crate) vocabularies: Mutex<BTreeMap<String, Arc<VocabularyShared>>>,
 }
 
 impl BankShared {
@@ -228,7 +231,7 @@ impl Bank {
         };
         let store = open(&store_options)
             .map_err(|error| in_terms_of_the_bank(error, budget, options.lookahead_queue_keys))?;
-        let tables = read_tables(&store)?;
+        let (tables, vocabularies) = (read_tables(&store)?, read_vocabularies(&store)?);
         let store = Arc::new(store);
         let shared = BankShared {
             lookahead: Lookahead::new(Arc::clone(&store), queue_keys),
@@ -240,6 +243,7 @@ impl Bank {
             memory_budget_bytes: budget,
             lookahead_queue_keys: options.lookahead_queue_keys,
             tables: Mutex::new(tables),
+            vocabularies: Mutex::new(vocabularies),
         };
         Ok(Self { shared: Arc::new(shared) })
     }
@@ -265,6 +269,8 @@ impl Bank {
             }
         }
         *tables = now;
+        drop(tables);
+        self.shared.refresh_vocabularies()?;
         Ok(number)
     }
 
@@ -279,14 +285,21 @@ impl Bank {
     /// durable with the next checkpoint.
     ///
     /// # Errors
-    /// [`Error::ConfigMismatch`], [`Error::InvalidConfig`], or a failure of the store.
-    pub fn table(&self, name: &str, config: TableConfig) -> Result<Table> {
+    /// [`Error::ConfigMismatch`], [`Error::InvalidConfig`], [`Error::OtherVocabulary`], or a failure of the store.
+    pub fn table(&self, name: &str, mut config: TableConfig) -> Result<Table> {
         config.validate(name)?;
         let mut tables = self.shared.tables.lock();
         let shared = if let Some(shared) = tables.get(name) {
+            self.check_vocabulary(shared)?;
+            if let Some(vocabulary) = &config.vocabulary {
+                self.shared.check_vocabulary(name, vocabulary)?;
+            }
             shared.reopen(&config)?;
             Arc::clone(shared)
         } else {
+            if let Some(vocabulary) = &mut config.vocabulary {
+                vocabulary.identity = Some(self.shared.check_vocabulary(name, vocabulary)?);
+            }
             let store = &self.shared.store;
             let counts = self.create_counts(name, &config)?;
             let id = store.create_table(name, config.value_bytes(), &config.to_descriptor())?;
@@ -315,8 +328,27 @@ impl Bank {
     /// creation, unless this process has set others.
     ///
     /// # Errors
-    /// [`NoSuchTable`](embank_kv::Error::NoSuchTable).
+    /// [`NoSuchTable`](embank_kv::Error::NoSuchTable); [`Error::OtherVocabulary`] if its keys are ids of a vocabulary
+    /// that is gone or was renumbered.
     pub fn open_table(&self, name: &str) -> Result<Table> {
+        let table = self.open_table_unchecked(name)?;
+        self.check_vocabulary(&table.shared)?;
+        Ok(table)
+    }
+
+    fn check_vocabulary(&self, table: &TableShared) -> Result<()> {
+        match table.vocabulary() {
+            Some(vocabulary) => self.shared.check_vocabulary(&table.name, vocabulary).map(drop),
+            None => Ok(()),
+        }
+    }
+
+    /// As [`open_table`](Self::open_table), whatever has become of the table's vocabulary: to look at it or to export
+    /// it. Its rows belong to the values of another numbering.
+    ///
+    /// # Errors
+    /// [`NoSuchTable`](embank_kv::Error::NoSuchTable).
+    pub fn open_table_unchecked(&self, name: &str) -> Result<Table> {
         match self.shared.tables.lock().get(name) {
             Some(shared) => {
                 Ok(Table { bank: Arc::clone(&self.shared), shared: Arc::clone(shared) })
@@ -503,7 +535,7 @@ fn read_tables(store: &Store) -> Result<BTreeMap<String, Arc<TableShared>>> {
     let infos = store.tables();
     let (counts, infos): (Vec<_>, Vec<_>) =
         infos.into_iter().partition(|info| is_counts_descriptor(&info.descriptor));
-    for info in infos {
+    for info in infos.into_iter().filter(|info| !is_of_a_vocabulary(&info.descriptor)) {
         let config = TableConfig::from_descriptor(&info.name, &info.descriptor)?;
         if config.value_bytes() != info.value_bytes {
             return Err(Error::UnreadableTable {

@@ -7,6 +7,7 @@ use crate::initializer::Initializer;
 use crate::optimizer::Optimizer;
 use crate::row::Sections;
 use crate::tracking::Tracking;
+use crate::vocabulary::TableVocabulary;
 
 /// The most columns that a table may have; the bank's page size may set a lower limit.
 pub const DIM_MAX: u32 = 1 << 20;
@@ -14,7 +15,7 @@ pub const DIM_MAX: u32 = 1 << 20;
 /// The settings of a table.
 ///
 /// `dim`, dtypes and rounding, what the optimizer keeps beside a row ([`Optimizer`]), the initializer, the seed,
-/// admission and tracking are the table's identity: they are fixed when it is created, and
+/// admission, tracking and vocabulary are the table's identity: they are fixed when it is created, and
 /// [`Bank::table`](crate::Bank::table) refuses others. The learning rate and the optimizer's other numbers,
 /// `clip_row_norm` and the staleness bound hold from the latest call on.
 ///
@@ -54,6 +55,8 @@ pub struct TableConfig {
     /// The longest gradient of a row: one whose L2 norm, after those of equal keys are summed, is above it is
     /// scaled down to it. Default: `None`, gradients are taken as they come.
     pub clip_row_norm: Option<f32>,
+    /// The vocabulary whose ids are the keys, if they are one's. Default: none.
+    pub vocabulary: Option<TableVocabulary>,
     /// A Get waits while more than this many Gets of its row are outstanding: 0 is bulk-synchronous, k
     /// stale-synchronous. Default: `None`, asynchronous, which never waits.
     pub staleness_bound: Option<u32>,
@@ -74,6 +77,7 @@ impl TableConfig {
             admission: Admission::Always,
             tracking: Tracking::None,
             clip_row_norm: None,
+            vocabulary: None,
             staleness_bound: None,
         }
     }
@@ -148,6 +152,16 @@ impl TableConfig {
         self
     }
 
+    /// Says that the keys are ids of this vocabulary of the bank. The table remembers which numbering of it, and can
+    /// be opened with no other: after the vocabulary was renumbered, or dropped and made anew,
+    /// [`Bank::table`](crate::Bank::table) and [`Bank::open_table`](crate::Bank::open_table) fail with
+    /// [`Error::OtherVocabulary`].
+    #[must_use]
+    pub fn vocabulary(mut self, name: impl Into<String>) -> Self {
+        self.vocabulary = Some(TableVocabulary::new(name));
+        self
+    }
+
     /// Sets the staleness bound.
     #[must_use]
     pub fn staleness_bound(mut self, bound: Option<u32>) -> Self {
@@ -205,7 +219,7 @@ impl TableConfig {
 
     /// The identity, setting by setting, as error messages print it. Two settings are equal exactly
     /// when they print alike: Rust prints the shortest digits that tell an f32 from all others.
-    fn identity(&self) -> [String; 9] {
+    fn identity(&self) -> [String; 10] {
         [
             format!("dim {}", self.dim),
             format!("dtype {}", self.dtype.name()),
@@ -216,6 +230,10 @@ impl TableConfig {
             format!("seed {}", self.seed),
             format!("tracking {:?}", self.tracking),
             format!("admission {:?}", self.admission),
+            match &self.vocabulary {
+                Some(vocabulary) => format!("vocabulary {:?}", vocabulary.name),
+                None => "no vocabulary".to_owned(),
+            },
         ]
     }
 }

@@ -18,6 +18,7 @@ use crate::error::{Error, Result};
 use crate::initializer::{Fans, Initializer};
 use crate::optimizer::{Adagrad, Adam, AdamW, Ftrl, Optimizer, RowWiseAdagrad, Sgd};
 use crate::tracking::Tracking;
+use crate::vocabulary::TableVocabulary;
 
 /// The kind of table: rows of an embedding.
 const EMBEDDING_TABLE: u16 = 1;
@@ -39,6 +40,8 @@ mod tag {
     pub(super) const CLIP_ROW_NORM: u16 = MAY_BE_SKIPPED | 7;
     pub(super) const TRACKING: u16 = 8;
     pub(super) const ADMISSION: u16 = 9;
+    /// Whoever doesn't know it would take other values' rows for those of the ids.
+    pub(super) const VOCABULARY: u16 = 12;
     pub(super) const MAY_BE_SKIPPED: u16 = 1 << 15;
 }
 
@@ -68,6 +71,9 @@ impl TableConfig {
         }
         if self.tracking != Tracking::None {
             settings.push((tag::TRACKING, vec![tracking_number(self.tracking)]));
+        }
+        if let Some(vocabulary) = &self.vocabulary {
+            settings.push((tag::VOCABULARY, vocabulary.to_bytes()));
         }
         match self.admission {
             Admission::Always => {}
@@ -141,6 +147,11 @@ fn from_settings(bytes: &[u8]) -> Parsed<TableConfig> {
             tag::CLIP_ROW_NORM => config.clip_row_norm = Some(f32::from_le_bytes(bytes.take()?)),
             tag::TRACKING => config.tracking = tracking_of(bytes.take::<1>()?[0])?,
             tag::ADMISSION => config.admission = admission_of(&mut bytes)?,
+            tag::VOCABULARY => {
+                let vocabulary = TableVocabulary::from_bytes(bytes.take_all());
+                config.vocabulary =
+                    Some(vocabulary.ok_or("its vocabulary's name or identity is cut short")?);
+            }
             unknown if unknown & tag::MAY_BE_SKIPPED != 0 => continue,
             unknown => {
                 return Err(format!(
@@ -168,6 +179,10 @@ impl Bytes<'_> {
         };
         self.0 = rest;
         Ok(*first)
+    }
+
+    fn take_all(&mut self) -> &[u8] {
+        std::mem::take(&mut self.0)
     }
 
     fn f64(&mut self) -> Parsed<f64> {

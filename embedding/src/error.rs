@@ -152,6 +152,129 @@ pub enum Error {
         /// The gradient, after duplicates were summed.
         value: f32,
     },
+    /// A vocabulary has no id for a value, and was told to take that for an error.
+    #[error(
+        "vocabulary {vocabulary:?} has no id for the value {value} at place {position} of the batch ({count} of its \
+         values have none){}; or make the vocabulary with an id for unknown values",
+        if *frozen { ", and is frozen: let it grow again" } else { ": insert it first" }
+    )]
+    UnknownValue {
+        /// The vocabulary.
+        vocabulary: String,
+        /// The first such value, shown as text.
+        value: String,
+        /// Its place in the batch.
+        position: usize,
+        /// How many values of the batch have no id.
+        count: usize,
+        /// Whether it was to be inserted, and the vocabulary is frozen.
+        frozen: bool,
+    },
+    /// An id was never given out by a vocabulary.
+    #[error(
+        "vocabulary {vocabulary:?} never gave out id {id}: its values have the ids from {first_id} up to and not \
+         including {next_id}"
+    )]
+    UnknownId {
+        /// The vocabulary.
+        vocabulary: String,
+        /// The first such id.
+        id: u64,
+        /// The first value's id.
+        first_id: u64,
+        /// The id that the next new value gets.
+        next_id: u64,
+    },
+    /// A byte string is longer than the vocabulary takes. Nothing of the batch was inserted.
+    #[error(
+        "vocabulary {vocabulary:?}: the value {value} has {found} bytes and may have {longest}; shorten it, or make \
+         the vocabulary anew with a larger value_bytes_max"
+    )]
+    ValueTooLong {
+        /// The vocabulary.
+        vocabulary: String,
+        /// The value, its beginning.
+        value: String,
+        /// Its length in bytes.
+        found: usize,
+        /// The longest that the vocabulary takes.
+        longest: u32,
+    },
+    /// The vocabulary is frozen, so its ids can't change.
+    #[error(
+        "vocabulary {vocabulary:?} is frozen; let it grow again first (Vocabulary::set_frozen)"
+    )]
+    VocabularyFrozen {
+        /// The vocabulary.
+        vocabulary: String,
+    },
+    /// The vocabulary does not count how often values come.
+    #[error("vocabulary {vocabulary:?} has no counts; make it anew with VocabularyConfig::counts")]
+    NoCounts {
+        /// The vocabulary.
+        vocabulary: String,
+    },
+    /// The bank has no vocabulary of this name.
+    #[error("there is no vocabulary {vocabulary:?} in this bank; make it with Bank::vocabulary")]
+    NoSuchVocabulary {
+        /// The name.
+        vocabulary: String,
+    },
+    /// The vocabulary was dropped while this handle of it was around.
+    #[error(
+        "vocabulary {vocabulary:?} was dropped, and its values are gone; to go on under that name, make it anew with \
+         Bank::vocabulary"
+    )]
+    VocabularyDropped {
+        /// The vocabulary.
+        vocabulary: String,
+    },
+    /// The bank holds a vocabulary of this name with other settings.
+    #[error(
+        "vocabulary {vocabulary:?} exists with {found}, but was asked for with {expected}; ask for it as it is, or \
+         choose another name"
+    )]
+    VocabularyMismatch {
+        /// The vocabulary.
+        vocabulary: String,
+        /// The differing settings as the caller asked for them.
+        expected: String,
+        /// The same settings as the bank holds them.
+        found: String,
+    },
+    /// A setting of a vocabulary is out of its range.
+    #[error("vocabulary {vocabulary:?}: {what}")]
+    InvalidVocabulary {
+        /// The vocabulary.
+        vocabulary: String,
+        /// The setting, its value and its range.
+        what: String,
+    },
+    /// What the bank holds of a vocabulary does not fit together, or this version can't read it.
+    #[error(
+        "vocabulary {vocabulary:?} can't be used: {what}; go back to a checkpoint where Vocabulary::verify finds it \
+         whole, or drop it"
+    )]
+    DamagedVocabulary {
+        /// The vocabulary.
+        vocabulary: String,
+        /// What is wrong.
+        what: String,
+    },
+    /// A table's keys are ids of a vocabulary that the bank does not have as it was when the table was made.
+    #[error(
+        "table {table:?} has rows for ids of vocabulary {vocabulary:?}, but {found}; its rows would be taken for other \
+         values': go back to a checkpoint that has both, drop the table and make it anew, or read it as it is with \
+         Bank::open_table_unchecked"
+    )]
+    OtherVocabulary {
+        /// The table.
+        table: String,
+        /// The vocabulary that the table was made for.
+        vocabulary: String,
+        /// What the bank has instead.
+        found: String,
+    },
     /// A file can't be imported. Rows of the batches before the one that failed are in the table.
     #[error("{} can't be imported: {what}", path.display())]
     UnreadableFile {

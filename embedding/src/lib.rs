@@ -33,6 +33,11 @@
 //!
 //! A row that was never written is missing, which is not a row of zeros. Its initial values are a pure
 //! function of the table's seed and name, the key and the column ([`Table::initial`]).
+//!
+//! # Vocabularies
+//!
+//! A [`Vocabulary`] maps raw values, numbers or byte strings, to dense ids in order of first appearance, and back. It
+//! lies in the bank and in its checkpoints; a table can say whose ids are its keys ([`TableConfig::vocabulary`]).
 
 #![forbid(unsafe_code)]
 
@@ -71,6 +76,7 @@ mod table;
 mod tracking;
 mod turnstile;
 mod unique;
+mod vocabulary;
 mod window;
 
 pub use admission::Admission;
@@ -101,3 +107,9 @@ pub use stats::{BankStats, LookaheadStats, TableStats};
 pub use table::{Missing, PeekOutcome, Table};
 pub use tracking::Tracking;
 pub use unique::UniqueKeys;
+pub use vocabulary::{
+    ByteBuffer, ByteValues, KeptFrequent, MergedIds, MergedVocabulary, OwnedValues,
+    TableVocabulary, UNKNOWN_ID, Unknown, ValueKind, Values, VerifiedVocabulary, Vocabulary,
+    VocabularyChunk, VocabularyConfig, VocabularyIdentity, VocabularyInfo, VocabularyProgress,
+    VocabularyScan, VocabularySummary,
+};

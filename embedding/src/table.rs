@@ -27,6 +27,7 @@ use crate::row::RowLayout;
 use crate::seen::SeenClocks;
 use crate::stats::{TableCounters, TableStats};
 use crate::unique::UniqueKeys;
+use crate::vocabulary::TableVocabulary;
 
 /// A handle to one table of a bank. Cloning it is cheap; all handles of a table are one table.
 ///
@@ -113,6 +114,11 @@ impl TableShared {
         };
         shared.set_bound(shared.config.staleness_bound);
         shared
+    }
+
+    /// The vocabulary whose ids are its keys.
+    pub(crate) fn vocabulary(&self) -> Option<&TableVocabulary> {
+        self.config.vocabulary.as_ref()
     }
 
     /// Checks that `asked` is this table, and takes over the settings that are not its identity.

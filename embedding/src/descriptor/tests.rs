@@ -70,6 +70,11 @@ fn a_descriptor_comes_back_as_it_was_written() {
             }
         }
     }
+    let mut bound = TableConfig::new(1).vocabulary("words");
+    let identity = TableConfig::from_descriptor("t", &bound.to_descriptor()).unwrap();
+    bound.vocabulary = identity.vocabulary.clone();
+    assert_eq!(identity, bound);
+    assert!(bound.vocabulary.is_some_and(|of| of.name == "words" && of.identity.is_some()));
     let plain = TableConfig::new(1);
     assert_eq!(TableConfig::from_descriptor("t", &plain.to_descriptor()).unwrap(), plain);
 }

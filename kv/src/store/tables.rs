@@ -216,6 +216,21 @@ impl Store {
         Ok(())
     }
 
+    /// How many rows a table has: exact while no batch of the table is under way. Of a store that is opened to read
+    /// only: as the checkpoint has it.
+    ///
+    /// # Errors
+    /// `NoSuchTable`.
+    pub fn rows(&self, table: TableId) -> Result<u64> {
+        let core = self.core();
+        core.width(table)?;
+        let tables = core.tables.read();
+        let state = tables.get(usize::from(table.0).wrapping_sub(1));
+        let rows = state.map_or(0, |state| state.rows.load(Ordering::Relaxed));
+        // Batches under way may have counted what they deleted only.
+        Ok(rows.cast_signed().max(0).cast_unsigned())
+    }
+
     /// All tables but the dropped ones, in the order in which they were made.
     #[must_use]
     pub fn tables(&self) -> Vec<TableInfo> {

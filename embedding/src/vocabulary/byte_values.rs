@@ -1,0 +1,296 @@
+//! Values as they come in and go out: numbers, or byte strings side by side.
+
+use crate::error::Result;
+
+/// Byte strings side by side, as Arrow lays them out: string `i` is `bytes[offsets[i]..offsets[i + 1]]`. The first
+/// offset need not be 0, so a slice of an array works as it is. Nothing is copied.
+///
+/// # Examples
+/// ```
+/// use embank::ByteValues;
+///
+/// let words = ByteValues::new(&[0, 3, 3, 8], b"redgreen")?;
+/// assert_eq!((words.len(), words.get(0), words.get(1), words.get(2)), (3, &b"red"[..], &b""[..], &b"green"[..]));
+/// assert!(ByteValues::new(&[0, 9], b"redgreen").is_err());
+/// # Ok::<(), embank::Error>(())
+/// ```
+#[derive(Debug, Clone, Copy)]
+pub struct ByteValues<'a> {
+    offsets: Offsets<'a>,
+    bytes: &'a [u8],
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Offsets<'a> {
+    Short(&'a [u32]),
+    Long(&'a [u64]),
+}
+
+impl<'a> ByteValues<'a> {
+    /// Strings of an array with offsets of 32 bits: one more than there are strings, or none for no strings.
+    ///
+    /// # Errors
+    /// [`InvalidArgument`](embank_kv::Error::InvalidArgument) for offsets that fall or lead beyond `bytes`.
+    pub fn new(offsets: &'a [u32], bytes: &'a [u8]) -> Result<Self> {
+        let falls = offsets.windows(2).position(|pair| pair[0] > pair[1]);
+        check(falls, offsets.last().map_or(0, |&last| u64::from(last)), bytes.len())?;
+        Ok(Self { offsets: Offsets::Short(offsets), bytes })
+    }
+
+    /// The same with offsets of 64 bits.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn with_long_offsets(offsets: &'a [u64], bytes: &'a [u8]) -> Result<Self> {
+        let falls = offsets.windows(2).position(|pair| pair[0] > pair[1]);
+        check(falls, offsets.last().copied().unwrap_or(0), bytes.len())?;
+        Ok(Self { offsets: Offsets::Long(offsets), bytes })
+    }
+
+    /// How many strings there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        let offsets = match self.offsets {
+            Offsets::Short(offsets) => offsets.len(),
+            Offsets::Long(offsets) => offsets.len(),
+        };
+        offsets.saturating_sub(1)
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// String `i`.
+    ///
+    /// # Panics
+    /// If there are not so many.
+    #[must_use]
+    #[inline]
+    pub fn get(&self, i: usize) -> &'a [u8] {
+        match self.offsets {
+            Offsets::Short(offsets) => &self.bytes[offsets[i] as usize..offsets[i + 1] as usize],
+            Offsets::Long(offsets) => &self.bytes[offsets[i] as usize..offsets[i + 1] as usize],
+        }
+    }
+
+    /// The strings one after the other.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = &'a [u8]> + '_ {
+        (0..self.len()).map(|i| self.get(i))
+    }
+}
+
+fn check(falls: Option<usize>, last: u64, bytes: usize) -> Result<()> {
+    let what = match falls {
+        Some(place) => format!("offsets of byte strings must not fall, and do after place {place}"),
+        None if last > bytes as u64 => {
+            format!("the last offset of the byte strings is {last}, and there are {bytes} bytes")
+        }
+        None => return Ok(()),
+    };
+    Err(embank_kv::Error::InvalidArgument(what).into())
+}
+
+/// Byte strings side by side that it owns: what a vocabulary gives back, and a way to put a batch together.
+///
+/// # Examples
+/// ```
+/// let mut words = embank::ByteBuffer::from_iter(["red", "green"]);
+/// words.push(b"blue");
+/// assert_eq!(words.get(2), b"blue");
+/// assert_eq!(words.values().iter().map(<[u8]>::len).sum::<usize>(), 12);
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ByteBuffer {
+    offsets: Vec<u64>,
+    bytes: Vec<u8>,
+}
+
+impl Default for ByteBuffer {
+    fn default() -> Self {
+        Self { offsets: vec![0], bytes: Vec::new() }
+    }
+}
+
+impl ByteBuffer {
+    /// Appends a string.
+    pub fn push(&mut self, value: &[u8]) {
+        self.bytes.extend_from_slice(value);
+        self.offsets.push(self.bytes.len() as u64);
+    }
+
+    /// How many strings there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.offsets.len() - 1
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// String `i`.
+    ///
+    /// # Panics
+    /// If there are not so many.
+    #[must_use]
+    pub fn get(&self, i: usize) -> &[u8] {
+        &self.bytes[self.offsets[i] as usize..self.offsets[i + 1] as usize]
+    }
+
+    /// A view of all of them.
+    #[must_use]
+    pub fn values(&self) -> ByteValues<'_> {
+        ByteValues { offsets: Offsets::Long(&self.offsets), bytes: &self.bytes }
+    }
+
+    /// Offsets and bytes, as [`ByteValues::with_long_offsets`] takes them.
+    #[must_use]
+    pub fn into_parts(self) -> (Vec<u64>, Vec<u8>) {
+        (self.offsets, self.bytes)
+    }
+
+    /// Forgets all strings and keeps the memory.
+    pub fn clear(&mut self) {
+        self.offsets.truncate(1);
+        self.bytes.clear();
+    }
+}
+
+impl<V: AsRef<[u8]>> FromIterator<V> for ByteBuffer {
+    fn from_iter<I: IntoIterator<Item = V>>(values: I) -> Self {
+        let mut buffer = Self::default();
+        values.into_iter().for_each(|value| buffer.push(value.as_ref()));
+        buffer
+    }
+}
+
+/// A batch of raw values for a [`Vocabulary`](crate::Vocabulary). Slices of numbers and byte strings turn into it.
+///
+/// # Examples
+/// ```
+/// use embank::{ByteBuffer, Values};
+///
+/// assert_eq!(Values::from(&[7, 3, 7]).len(), 3);
+/// assert_eq!(Values::from(&ByteBuffer::from_iter(["red", "green"])).len(), 2);
+/// ```
+#[derive(Debug, Clone, Copy)]
+pub enum Values<'a> {
+    /// Numbers.
+    U64(&'a [u64]),
+    /// Byte strings.
+    Bytes(ByteValues<'a>),
+}
+
+impl Values<'_> {
+    /// How many values there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        match self {
+            Self::U64(values) => values.len(),
+            Self::Bytes(values) => values.len(),
+        }
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Value `i` for an error message.
+    pub(crate) fn show(&self, i: usize) -> String {
+        match self {
+            Self::U64(values) => values[i].to_string(),
+            Self::Bytes(values) => show_bytes(values.get(i)),
+        }
+    }
+}
+
+/// As many bytes of a value as an error message shows.
+const SHOWN_BYTES_MAX: usize = 64;
+
+pub(crate) fn show_bytes(value: &[u8]) -> String {
+    let shown = &value[..value.len().min(SHOWN_BYTES_MAX)];
+    let rest = if shown.len() < value.len() { "..." } else { "" };
+    format!("\"{}\"{rest}", shown.escape_ascii())
+}
+
+impl<'a> From<&'a [u64]> for Values<'a> {
+    fn from(values: &'a [u64]) -> Self {
+        Self::U64(values)
+    }
+}
+
+impl<'a> From<&'a Vec<u64>> for Values<'a> {
+    fn from(values: &'a Vec<u64>) -> Self {
+        Self::U64(values)
+    }
+}
+
+impl<'a, const N: usize> From<&'a [u64; N]> for Values<'a> {
+    fn from(values: &'a [u64; N]) -> Self {
+        Self::U64(values)
+    }
+}
+
+impl<'a> From<ByteValues<'a>> for Values<'a> {
+    fn from(values: ByteValues<'a>) -> Self {
+        Self::Bytes(values)
+    }
+}
+
+impl<'a> From<&'a ByteBuffer> for Values<'a> {
+    fn from(values: &'a ByteBuffer) -> Self {
+        Self::Bytes(values.values())
+    }
+}
+
+/// Raw values that a vocabulary gives back.
+///
+/// # Examples
+/// See [`Vocabulary::values`](crate::Vocabulary::values).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum OwnedValues {
+    /// Numbers.
+    U64(Vec<u64>),
+    /// Byte strings.
+    Bytes(ByteBuffer),
+}
+
+impl OwnedValues {
+    /// A view of them.
+    #[must_use]
+    pub fn values(&self) -> Values<'_> {
+        match self {
+            Self::U64(values) => Values::U64(values),
+            Self::Bytes(values) => Values::Bytes(values.values()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn offsets_that_lead_astray_are_refused() {
+        assert!(ByteValues::new(&[0, 2, 1], b"ab").is_err());
+        assert!(ByteValues::new(&[0, 3], b"ab").is_err());
+        assert!(ByteValues::with_long_offsets(&[0, 2, 1], b"ab").is_err());
+        assert!(ByteValues::with_long_offsets(&[0, u64::MAX], b"ab").is_err());
+        assert!(ByteValues::new(&[], b"").unwrap().is_empty());
+        let middle = ByteValues::with_long_offsets(&[1, 2, 2], b"abc").unwrap();
+        assert_eq!(middle.iter().collect::<Vec<_>>(), [&b"b"[..], b""]);
+    }
+
+    #[test]
+    fn a_long_value_is_shown_in_part() {
+        assert_eq!(show_bytes(b"a\"\n"), r#""a\"\n""#);
+        assert_eq!(show_bytes(&[b'x'; 100]).len(), SHOWN_BYTES_MAX + 5);
+    }
+}

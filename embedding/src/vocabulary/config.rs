@@ -1,0 +1,227 @@
+//! What a vocabulary is: the settings that a caller gives.
+
+use crate::error::{Error, Result};
+
+/// In place of an id, where a value has none. Never an id.
+///
+/// # Examples
+/// See [`Vocabulary::ids`](crate::Vocabulary::ids).
+pub const UNKNOWN_ID: u64 = u64::MAX;
+
+/// The largest `first_id`.
+const FIRST_ID_MAX: u64 = 1 << 62;
+/// The largest `value_bytes_max`; the bank's page size may set a lower limit.
+const VALUE_BYTES_MAX: u32 = 128 << 10;
+/// The longest name. The store's tables of a vocabulary have longer ones.
+const NAME_BYTES_MAX: usize = 900;
+
+/// What the values of a vocabulary are.
+///
+/// # Examples
+/// See [`VocabularyConfig`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ValueKind {
+    /// Numbers.
+    U64,
+    /// Byte strings, the empty one too.
+    Bytes,
+}
+
+impl ValueKind {
+    /// Its name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::U64 => "u64",
+            Self::Bytes => "bytes",
+        }
+    }
+}
+
+/// What [`Vocabulary::lookup`](crate::Vocabulary::lookup) gives a value that has no id, and
+/// [`ids_or_insert`](crate::Vocabulary::ids_or_insert) of a frozen vocabulary too.
+///
+/// # Examples
+/// See [`VocabularyConfig`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum Unknown {
+    /// The call fails with [`Error::UnknownValue`].
+    #[default]
+    Error,
+    /// This id, which must be below `first_id`.
+    Id(u64),
+}
+
+/// The settings of a vocabulary. All of them are its identity: they are fixed when it is made.
+///
+/// # Examples
+/// ```
+/// use embank::{Unknown, ValueKind, VocabularyConfig};
+///
+/// // 0 is padding, 1 stands for words that are not known.
+/// let config = VocabularyConfig::bytes().first_id(2).unknown(Unknown::Id(1)).counts(true);
+/// assert_eq!((config.kind, config.first_id), (ValueKind::Bytes, 2));
+/// config.validate("words")?;
+/// assert!(VocabularyConfig::u64().unknown(Unknown::Id(0)).validate("ids").is_err());
+/// # Ok::<(), embank::Error>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct VocabularyConfig {
+    /// What the values are.
+    pub kind: ValueKind,
+    /// The first value's id, at most 2^62; those below are the caller's, for padding and unknown values. Default: 0.
+    pub first_id: u64,
+    /// What values get that have no id. Default: an error.
+    pub unknown: Unknown,
+    /// Whether it counts how often values come. Default: no.
+    pub counts: bool,
+    /// The longest byte string that it takes, 1 to 131,072. The bank's pages set a limit too, of some 4,000 bytes at
+    /// budgets below 1 MiB and about an eighth of a percent of larger ones. Default: 1,024.
+    pub value_bytes_max: u32,
+}
+
+impl VocabularyConfig {
+    fn new(kind: ValueKind) -> Self {
+        Self { kind, first_id: 0, unknown: Unknown::Error, counts: false, value_bytes_max: 1024 }
+    }
+
+    /// A vocabulary of numbers with every other setting at its default.
+    #[must_use]
+    pub fn u64() -> Self {
+        Self::new(ValueKind::U64)
+    }
+
+    /// A vocabulary of byte strings with every other setting at its default.
+    #[must_use]
+    pub fn bytes() -> Self {
+        Self::new(ValueKind::Bytes)
+    }
+
+    /// Sets the first value's id.
+    #[must_use]
+    pub fn first_id(mut self, first_id: u64) -> Self {
+        self.first_id = first_id;
+        self
+    }
+
+    /// Sets what values get that have no id.
+    #[must_use]
+    pub fn unknown(mut self, unknown: Unknown) -> Self {
+        self.unknown = unknown;
+        self
+    }
+
+    /// Sets whether it counts how often values come.
+    #[must_use]
+    pub fn counts(mut self, counts: bool) -> Self {
+        self.counts = counts;
+        self
+    }
+
+    /// Sets the longest byte string that it takes.
+    #[must_use]
+    pub fn value_bytes_max(mut self, value_bytes_max: u32) -> Self {
+        self.value_bytes_max = value_bytes_max;
+        self
+    }
+
+    /// Checks every setting; [`Bank::vocabulary`](crate::Bank::vocabulary) does it too.
+    ///
+    /// # Errors
+    /// [`Error::InvalidVocabulary`] names `vocabulary` and the first setting that is out of its range.
+    pub fn validate(&self, vocabulary: &str) -> Result<()> {
+        let refuse =
+            |what| Err(Error::InvalidVocabulary { vocabulary: vocabulary.to_owned(), what });
+        if vocabulary.len() > NAME_BYTES_MAX {
+            let found = vocabulary.len();
+            return refuse(format!("its name may have {NAME_BYTES_MAX} bytes, found {found}"));
+        }
+        if self.first_id > FIRST_ID_MAX {
+            return refuse(format!("first_id may be 2^62 at most, found {}", self.first_id));
+        }
+        if !(1..=VALUE_BYTES_MAX).contains(&self.value_bytes_max) {
+            let found = self.value_bytes_max;
+            return refuse(format!(
+                "value_bytes_max must be 1 to {VALUE_BYTES_MAX}, found {found}"
+            ));
+        }
+        match self.unknown {
+            Unknown::Id(id) if id >= self.first_id => refuse(format!(
+                "the id of unknown values must be below first_id, lest it be a value's: it is {id} and first_id {}",
+                self.first_id
+            )),
+            Unknown::Id(_) | Unknown::Error => Ok(()),
+        }
+    }
+
+    /// Refuses a config that differs from this one.
+    pub(crate) fn check_same(&self, vocabulary: &str, asked: &Self) -> Result<()> {
+        let (mut expected, mut found) = (Vec::new(), Vec::new());
+        for (asked, held) in asked.settings().into_iter().zip(self.settings()) {
+            if asked != held {
+                expected.push(asked);
+                found.push(held);
+            }
+        }
+        if expected.is_empty() {
+            return Ok(());
+        }
+        Err(Error::VocabularyMismatch {
+            vocabulary: vocabulary.to_owned(),
+            expected: expected.join(", "),
+            found: found.join(", "),
+        })
+    }
+
+    fn settings(&self) -> [String; 5] {
+        [
+            format!("{} values", self.kind.name()),
+            format!("first_id {}", self.first_id),
+            format!("unknown {:?}", self.unknown),
+            format!("counts {}", self.counts),
+            match self.kind {
+                // Numbers have no length.
+                ValueKind::U64 => String::new(),
+                ValueKind::Bytes => format!("value_bytes_max {}", self.value_bytes_max),
+            },
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_out_of_range_are_refused() {
+        VocabularyConfig::bytes().first_id(FIRST_ID_MAX).validate("v").unwrap();
+        for bad in [
+            VocabularyConfig::bytes().first_id(FIRST_ID_MAX + 1),
+            VocabularyConfig::bytes().value_bytes_max(0),
+            VocabularyConfig::bytes().value_bytes_max(VALUE_BYTES_MAX + 1),
+            VocabularyConfig::u64().unknown(Unknown::Id(0)),
+            VocabularyConfig::u64().first_id(2).unknown(Unknown::Id(2)),
+        ] {
+            let refused = bad.validate("v");
+            assert!(matches!(refused, Err(Error::InvalidVocabulary { .. })), "{bad:?}");
+        }
+        let name = "n".repeat(NAME_BYTES_MAX + 1);
+        assert!(VocabularyConfig::u64().validate(&name).is_err());
+    }
+
+    #[test]
+    fn a_mismatch_names_both() {
+        let held = VocabularyConfig::bytes().counts(true);
+        match held.check_same("v", &VocabularyConfig::u64().first_id(1).counts(true)) {
+            Err(Error::VocabularyMismatch { expected, found, .. }) => {
+                assert_eq!(expected, "u64 values, first_id 1, ");
+                assert_eq!(found, "bytes values, first_id 0, value_bytes_max 1024");
+            }
+            other => panic!("{other:?}"),
+        }
+        held.check_same("v", &held.clone()).unwrap();
+    }
+}

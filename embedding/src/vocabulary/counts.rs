@@ -1,0 +1,133 @@
+//! How often values come.
+//!
+//! Counts lie in blocks as values do; a block without a row counts as zeros. A batch adds to each of its blocks once,
+//! under the row's lock, so any number of threads may count. Only renumbering keeps them out.
+
+use embank_kv::Clock;
+
+use super::Vocabulary;
+use super::generation::{Generation, read_number_blocks};
+use super::record::{NUMBER_BLOCK_BYTES, NUMBERS_PER_BLOCK};
+use super::rows::AddCounts;
+use crate::error::{Error, Result};
+use crate::unique::UniqueKeys;
+
+/// Ids whose counts are read together: 1 MiB.
+const READ_AT_ONCE: usize = 2048;
+
+impl Vocabulary {
+    /// Adds one to the count of each of `ids`, for each time that it is there. Ids below `first_id` are passed over:
+    /// they are the caller's. The ids must be of the vocabulary's present numbering.
+    ///
+    /// # Errors
+    /// [`Error::NoCounts`]; [`Error::UnknownId`] for an id that was never given out, and then nothing was counted;
+    /// [`Error::VocabularyDropped`]; a failure of the store, after which a part may be counted.
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// use embank::{Bank, BankOptions, VocabularyConfig};
+    ///
+    /// let bank = Bank::open(dir.path().join("bank"), BankOptions::default())?;
+    /// let users = bank.vocabulary("user", VocabularyConfig::u64().counts(true))?;
+    /// let mut ids = [0; 3];
+    /// users.ids_or_insert(&[900, 800, 900], &mut ids)?;
+    /// users.count(&ids)?;
+    /// users.add_counts(&[1], &[9])?;
+    /// assert_eq!(users.counts(&[0, 1])?, [2, 10]);
+    /// # Ok::<(), embank::Error>(())
+    /// ```
+    pub fn count(&self, ids: &[u64]) -> Result<()> {
+        let first_id = self.config().first_id;
+        let mut places: Vec<u64> = ids.iter().filter_map(|id| id.checked_sub(first_id)).collect();
+        places.sort_unstable();
+        let mut counts: Vec<(u64, u64)> = Vec::new();
+        for place in places {
+            match counts.last_mut() {
+                Some(last) if last.0 == place => last.1 += 1,
+                _ => counts.push((place, 1)),
+            }
+        }
+        self.add(&counts)
+    }
+
+    /// Adds to the count of each of `ids` its part of `counts`, as [`count`](Self::count) adds one.
+    ///
+    /// # Errors
+    /// As [`count`](Self::count); [`InvalidArgument`](embank_kv::Error::InvalidArgument) if there are not as many
+    /// counts as ids.
+    pub fn add_counts(&self, ids: &[u64], counts: &[u64]) -> Result<()> {
+        if ids.len() != counts.len() {
+            let what = format!("{} ids need as many counts, found {}", ids.len(), counts.len());
+            return Err(embank_kv::Error::InvalidArgument(what).into());
+        }
+        let first_id = self.config().first_id;
+        let places = ids.iter().zip(counts);
+        let places = places.filter_map(|(id, &count)| Some((id.checked_sub(first_id)?, count)));
+        let mut counts: Vec<(u64, u64)> = places.collect();
+        counts.sort_unstable();
+        self.add(&counts)
+    }
+
+    /// Adds counts, ascending by place.
+    fn add(&self, counts: &[(u64, u64)]) -> Result<()> {
+        let mut blocks: Vec<u64> = Vec::new();
+        let mut ends = Vec::new();
+        for (i, &(place, _)) in counts.iter().enumerate() {
+            let block = place / NUMBERS_PER_BLOCK;
+            if blocks.last() != Some(&block) {
+                blocks.push(block);
+                ends.push(i);
+            }
+            if let Some(end) = ends.last_mut() {
+                *end = i + 1;
+            }
+        }
+        let _not_renumbered = self.shared.counting.read();
+        self.read(|generation, len| {
+            let table = generation.counts.ok_or_else(|| self.no_counts())?;
+            if let Some(&(place, _)) = counts.last() {
+                self.places_of(&[self.config().first_id.saturating_add(place)], len)?;
+            }
+            let per_block = NUMBERS_PER_BLOCK;
+            let mut add = AddCounts { counts, ends: &ends, per_block };
+            self.bank.store.execute(table, &blocks, Clock::Keep, &mut add)?;
+            Ok(())
+        })
+    }
+
+    /// How often each of `ids` was counted.
+    ///
+    /// # Errors
+    /// [`Error::NoCounts`]; [`Error::UnknownId`] for an id that was never given out; [`Error::VocabularyDropped`]; a
+    /// failure of the store.
+    pub fn counts(&self, ids: &[u64]) -> Result<Vec<u64>> {
+        self.read(|generation, len| {
+            let places = self.places_of(ids, len)?;
+            self.counts_at(generation, &places)
+        })
+    }
+
+    pub(crate) fn counts_at(&self, generation: &Generation, places: &[u64]) -> Result<Vec<u64>> {
+        let table = generation.counts.ok_or_else(|| self.no_counts())?;
+        let mut counts = Vec::with_capacity(places.len());
+        for places in places.chunks(READ_AT_ONCE) {
+            let of: Vec<u64> = places.iter().map(|place| place / NUMBERS_PER_BLOCK).collect();
+            let (blocks, inverse) = UniqueKeys::new(&of).into_parts();
+            let (bytes, missing) = read_number_blocks(&self.bank.store, table, &blocks)?;
+            for (&place, &block) in places.iter().zip(&inverse) {
+                let at = block as usize * NUMBER_BLOCK_BYTES;
+                let at = at + (place % NUMBERS_PER_BLOCK) as usize * 8;
+                let is_there = missing.binary_search(&block).is_err();
+                let bytes = bytes[at..].first_chunk().filter(|_| is_there);
+                counts.push(bytes.map_or(0, |bytes| u64::from_le_bytes(*bytes)));
+            }
+        }
+        Ok(counts)
+    }
+
+    #[cold]
+    pub(crate) fn no_counts(&self) -> Error {
+        Error::NoCounts { vocabulary: self.name().to_owned() }
+    }
+}

@@ -1,0 +1,161 @@
+//! Keeping what comes often: a new generation with new ids.
+//!
+//! The values that stay are copied in their order to tables of their own, beside those in use; lookups go on there. The
+//! header then names the new tables. It is one row, written after all of theirs, so a checkpoint has the old generation
+//! whole or the new one whole; the tables that its header does not name are dropped by the next open for writing.
+
+use std::mem;
+
+use super::byte_values::OwnedValues;
+use super::descriptor::Header;
+use super::distinct::Distinct;
+use super::generation::{Generation, Items, Tip};
+use super::record::NUMBERS_PER_BLOCK;
+use super::rows::AddCounts;
+use super::{Vocabulary, VocabularyIdentity};
+use crate::error::{Error, Result};
+use embank_kv::Clock;
+
+/// Values that are looked at together.
+const LOOKED_AT_ONCE: u64 = 4096;
+
+/// What [`Vocabulary::keep_frequent`] did.
+///
+/// # Examples
+/// See [`Vocabulary::keep_frequent`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct KeptFrequent {
+    /// Values that stayed.
+    pub kept: u64,
+    /// Values that have no id any more.
+    pub removed: u64,
+    /// The numbering from now on.
+    pub identity: VocabularyIdentity,
+}
+
+impl Vocabulary {
+    /// Keeps the values that were counted `min_count` times or more and numbers them anew, densely, in their old order.
+    /// The others are unknown from now on; counts stay with their values. Nobody may go on with ids from before:
+    /// embedding tables that were made [for this vocabulary](crate::TableConfig::vocabulary) can't be opened any more.
+    ///
+    /// Lookups go on meanwhile, and see all of the old numbering or all of the new one; so does a checkpoint.
+    /// Insertions and counting wait. It takes the space of the values that stay until compaction has given back that of
+    /// the old ones.
+    ///
+    /// # Errors
+    /// [`Error::NoCounts`]; [`Error::VocabularyFrozen`]; [`Error::VocabularyDropped`]; a failure of the store. The
+    /// vocabulary is as before then.
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// use embank::{Bank, BankOptions, UNKNOWN_ID, VocabularyConfig};
+    ///
+    /// let bank = Bank::open(dir.path().join("bank"), BankOptions::default())?;
+    /// let users = bank.vocabulary("user", VocabularyConfig::u64().counts(true))?;
+    /// let mut ids = [0; 5];
+    /// users.ids_or_insert(&[900, 800, 700, 800, 700], &mut ids)?;
+    /// users.count(&ids)?;
+    /// let kept = users.keep_frequent(2)?;
+    /// assert_eq!((kept.kept, kept.removed), (2, 1));
+    /// users.ids(&[900, 800, 700], &mut ids[..3])?;
+    /// assert_eq!(ids[..3], [UNKNOWN_ID, 0, 1]);
+    /// # Ok::<(), embank::Error>(())
+    /// ```
+    pub fn keep_frequent(&self, min_count: u64) -> Result<KeptFrequent> {
+        let mut writer = self.writer();
+        let _nobody_counts = self.shared.counting.write();
+        let old = self.shared.generation();
+        if old.counts.is_none() {
+            return Err(self.no_counts());
+        }
+        if writer.header.frozen {
+            return Err(Error::VocabularyFrozen { vocabulary: self.name().to_owned() });
+        }
+        self.take_out_what_lies_beyond(&mut writer, &old)?;
+        let (store, number) = (&self.bank.store, old.number + 1);
+        let identity = self.shared.founding.identity;
+        // What an attempt that failed has left.
+        self.bank.drop_leftovers(identity, old.number)?;
+        let made = Generation::create(store, self.name(), self.config(), identity, number);
+        let before = writer.header;
+        let filled = made.map_err(Error::from).and_then(|new| {
+            let tip = self.copy_frequent(&old, &new, before.len, min_count)?;
+            let (len, fingerprint) = (tip.len, tip.fingerprint);
+            let header = Header { len, fingerprint, generation: number, ..before };
+            self.put_header(header)?;
+            Ok((new, header, tip))
+        });
+        let (new, header, tip) = match filled {
+            Ok(filled) => filled,
+            Err(error) => {
+                // The header may be the new one. Only when it is the old one again may the new tables go.
+                if self.put_header(before).is_ok() {
+                    let _ = self.bank.drop_leftovers(identity, old.number);
+                }
+                return Err(self.in_terms_of_the_vocabulary(error));
+            }
+        };
+        self.shared.exchange(&mut writer, header, new);
+        writer.tip = Some(tip);
+        // Else the next open does it.
+        let _ = old.drop_tables(store);
+        Ok(KeptFrequent {
+            kept: header.len,
+            removed: before.len - header.len,
+            identity: VocabularyIdentity { id: identity, generation: number },
+        })
+    }
+
+    fn copy_frequent(
+        &self,
+        old: &Generation,
+        new: &Generation,
+        len: u64,
+        min_count: u64,
+    ) -> Result<Tip> {
+        let store = &self.bank.store;
+        let mut tip = Tip::empty();
+        let mut start = 0;
+        while start < len {
+            let places: Vec<u64> = (start..len.min(start + LOOKED_AT_ONCE)).collect();
+            start += places.len() as u64;
+            let counts = self.counts_at(old, &places)?;
+            let kept = places.iter().zip(&counts).filter(|&(_, &count)| count >= min_count);
+            let (places, counts): (Vec<u64>, Vec<u64>) = kept.unzip();
+            if places.is_empty() {
+                continue;
+            }
+            let values = self.values_at(old, &places)?;
+            let distinct = Distinct::new(values.values(), self.shared.founding.seed);
+            if distinct.keys.len() != places.len() {
+                return Err(self.damaged("a value has two ids".to_owned()));
+            }
+            let strings = match &values {
+                OwnedValues::U64(_) => 0..0,
+                OwnedValues::Bytes(strings) => 0..strings.len(),
+            };
+            let bytes: Vec<&[u8]> = strings.map(|number| distinct.bytes(number)).collect();
+            let items = Items { keys: &distinct.keys, bytes: &bytes };
+            let next = new.append(store, &tip, items)?;
+            let first = mem::replace(&mut tip, next).len;
+            self.put_counts(new, first, &counts)?;
+        }
+        Ok(tip)
+    }
+
+    /// Counts for the places from `first` on, which have none yet.
+    fn put_counts(&self, generation: &Generation, first: u64, counts: &[u64]) -> Result<()> {
+        let table = generation.counts.ok_or_else(|| self.no_counts())?;
+        let counts: Vec<(u64, u64)> = (first..).zip(counts.iter().copied()).collect();
+        let Some(&(last, _)) = counts.last() else { return Ok(()) };
+        let blocks: Vec<u64> = (first / NUMBERS_PER_BLOCK..=last / NUMBERS_PER_BLOCK).collect();
+        let end = |block: &u64| (((block + 1) * NUMBERS_PER_BLOCK).min(last + 1) - first) as usize;
+        let ends: Vec<usize> = blocks.iter().map(end).collect();
+        let per_block = NUMBERS_PER_BLOCK;
+        let mut add = AddCounts { counts: &counts, ends: &ends, per_block };
+        self.bank.store.execute(table, &blocks, Clock::Keep, &mut add)?;
+        Ok(())
+    }
+}

@@ -1,0 +1,353 @@
+//! The tables that hold a vocabulary's values: one generation of them.
+//!
+//! Places are numbers from 0 on in order of first appearance; an id is `first_id` and the place. A generation appends
+//! values and never changes one; who renumbers makes a new generation.
+
+use embank_kv::{Clock, Store, TableId};
+
+use super::UNKNOWN_ID;
+use super::config::{ValueKind, VocabularyConfig};
+use super::descriptor::Part;
+use super::hash::{EMPTY_FINGERPRINT, fingerprint_with};
+use super::record::{
+    BYTE_BLOCK_BYTES_MAX, BYTES_PER_BLOCK, BlockEntries, Blocked, ENTRY_HEAD_BYTES_MAX,
+    NUMBER_BLOCK_BYTES, NUMBERS_PER_BLOCK, first_of_block, push_blocked,
+};
+use super::rows::{
+    AddEntries, Copies, FindPlaces, FindStrings, PeekFixed, PeekVariable, PutFixed, PutVariable,
+};
+
+type StoreResult<T> = embank_kv::Result<T>;
+
+/// The store's name for a vocabulary's own table.
+pub(crate) fn header_name(vocabulary: &str) -> String {
+    format!("{vocabulary} (vocabulary)")
+}
+
+fn part_name(vocabulary: &str, part: Part, generation: u64) -> String {
+    format!("{vocabulary} (vocabulary, {} {generation})", part.name())
+}
+
+/// The tables of a generation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Generation {
+    pub(crate) number: u64,
+    pub(crate) ids: TableId,
+    pub(crate) values: TableId,
+    pub(crate) counts: Option<TableId>,
+    pub(crate) kind: ValueKind,
+}
+
+/// How far a generation has come.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Tip {
+    pub(crate) len: u64,
+    pub(crate) fingerprint: u64,
+    /// The block that is not full yet, as far as `len` says.
+    pub(crate) block: Vec<u8>,
+}
+
+impl Tip {
+    pub(crate) fn empty() -> Self {
+        Self { len: 0, fingerprint: EMPTY_FINGERPRINT, block: Vec::new() }
+    }
+}
+
+/// New values, each once: numbers are their own keys.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Items<'a> {
+    pub(crate) keys: &'a [u64],
+    /// Of byte strings, by key.
+    pub(crate) bytes: &'a [&'a [u8]],
+}
+
+/// What a place holds, as its block tells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Held<'b> {
+    Number(u64),
+    String(Blocked<'b>),
+}
+
+/// A block that was read.
+#[derive(Debug)]
+pub(crate) enum Blocks {
+    Numbers { bytes: Vec<u8>, missing: Vec<u32> },
+    Strings { copies: Copies, missing: Vec<u32> },
+}
+
+impl Blocks {
+    /// The bytes of block `i`, if there is one.
+    pub(crate) fn get(&self, i: usize) -> Option<&[u8]> {
+        let (Self::Numbers { missing, .. } | Self::Strings { missing, .. }) = self;
+        if missing.binary_search(&(i as u32)).is_ok() {
+            return None;
+        }
+        Some(match self {
+            Self::Numbers { bytes, .. } => &bytes[i * NUMBER_BLOCK_BYTES..][..NUMBER_BLOCK_BYTES],
+            Self::Strings { copies, .. } => copies.get(i),
+        })
+    }
+}
+
+/// What a block holds, in order.
+pub(crate) fn held_in(kind: ValueKind, block: &[u8]) -> impl Iterator<Item = Held<'_>> {
+    let (numbers, strings) = match kind {
+        ValueKind::U64 => (block, &[][..]),
+        ValueKind::Bytes => (&[][..], block),
+    };
+    let numbers = numbers.chunks_exact(8).map(|bytes| {
+        let mut word = [0; 8];
+        word.copy_from_slice(bytes);
+        Held::Number(u64::from_le_bytes(word))
+    });
+    numbers.chain(BlockEntries(strings).map(Held::String))
+}
+
+impl Generation {
+    /// Makes empty tables. Some may be left after an error.
+    pub(crate) fn create(
+        store: &Store,
+        vocabulary: &str,
+        config: &VocabularyConfig,
+        identity: u64,
+        number: u64,
+    ) -> StoreResult<Self> {
+        let name = |part| part_name(vocabulary, part, number);
+        let descriptor = |part: Part| part.descriptor(identity, number);
+        let (ids, values) = match config.kind {
+            ValueKind::U64 => (
+                store.create_table(&name(Part::Ids), 8, &descriptor(Part::Ids))?,
+                store.create_table(
+                    &name(Part::Values),
+                    NUMBER_BLOCK_BYTES as u32,
+                    &descriptor(Part::Values),
+                )?,
+            ),
+            ValueKind::Bytes => {
+                // Two strings of one hash are to be expected some day, three are not.
+                let longest = 2 * (config.value_bytes_max + ENTRY_HEAD_BYTES_MAX);
+                let ids = store.create_variable_table(
+                    &name(Part::Ids),
+                    longest,
+                    &descriptor(Part::Ids),
+                )?;
+                let values = store.create_variable_table(
+                    &name(Part::Values),
+                    BYTE_BLOCK_BYTES_MAX,
+                    &descriptor(Part::Values),
+                )?;
+                (ids, values)
+            }
+        };
+        let counts = config.counts.then(|| {
+            let row_bytes = NUMBER_BLOCK_BYTES as u32;
+            store.create_table(&name(Part::Counts), row_bytes, &descriptor(Part::Counts))
+        });
+        Ok(Self { number, ids, values, counts: counts.transpose()?, kind: config.kind })
+    }
+
+    /// Drops the tables as far as that goes: what is left, the next open for writing drops.
+    pub(crate) fn drop_tables(&self, store: &Store) -> StoreResult<()> {
+        let tables = [Some(self.ids), Some(self.values), self.counts];
+        tables.into_iter().flatten().try_for_each(|table| store.drop_table(table))
+    }
+
+    pub(crate) fn values_per_block(&self) -> u64 {
+        match self.kind {
+            ValueKind::U64 => NUMBERS_PER_BLOCK,
+            ValueKind::Bytes => BYTES_PER_BLOCK,
+        }
+    }
+
+    /// The places of distinct values, given by their keys and, if they are strings, by place in the batch; those from
+    /// `len` on count as unknown.
+    pub(crate) fn find<'v>(
+        &self,
+        store: &Store,
+        keys: &[u64],
+        value: impl Fn(usize) -> &'v [u8],
+        len: u64,
+    ) -> StoreResult<Vec<u64>> {
+        let mut places = vec![UNKNOWN_ID; keys.len()];
+        match self.kind {
+            ValueKind::U64 => {
+                let bytes = bytemuck::cast_slice_mut(&mut places);
+                let mut peek = PeekFixed { bytes, row_bytes: 8 };
+                let outcome = store.execute(self.ids, keys, Clock::Keep, &mut peek)?;
+                for place in &mut places {
+                    *place = u64::from_le(*place);
+                    if *place >= len {
+                        *place = UNKNOWN_ID;
+                    }
+                }
+                for i in outcome.missing {
+                    places[i as usize] = UNKNOWN_ID;
+                }
+            }
+            ValueKind::Bytes => {
+                let mut find = FindPlaces { value, len, places: &mut places };
+                let outcome = store.execute(self.ids, keys, Clock::Keep, &mut find)?;
+                for i in outcome.missing {
+                    places[i as usize] = UNKNOWN_ID;
+                }
+            }
+        }
+        Ok(places)
+    }
+
+    /// Reads blocks of values; each number once.
+    pub(crate) fn read_blocks(&self, store: &Store, numbers: &[u64]) -> StoreResult<Blocks> {
+        Ok(match self.kind {
+            ValueKind::U64 => {
+                let (bytes, missing) = read_number_blocks(store, self.values, numbers)?;
+                Blocks::Numbers { bytes, missing }
+            }
+            ValueKind::Bytes => {
+                let mut copies = Copies::of(numbers.len());
+                let mut peek = PeekVariable(&mut copies);
+                let outcome = store.execute(self.values, numbers, Clock::Keep, &mut peek)?;
+                Blocks::Strings { copies, missing: sorted(outcome.missing) }
+            }
+        })
+    }
+
+    /// Reads the strings of these places out of the records of ids of these keys; none where there is no such one.
+    pub(crate) fn read_long(
+        &self,
+        store: &Store,
+        keys: &[u64],
+        places: &[u64],
+    ) -> StoreResult<(Copies, Vec<bool>)> {
+        let (mut found, mut is_there) = (Copies::of(keys.len()), vec![false; keys.len()]);
+        let mut find = FindStrings { places, found: &mut found, is_there: &mut is_there };
+        let outcome = store.execute(self.ids, keys, Clock::Keep, &mut find)?;
+        for i in outcome.missing {
+            is_there[i as usize] = false;
+        }
+        Ok((found, is_there))
+    }
+
+    /// Copies of the records of ids of these keys; empty where there is none.
+    pub(crate) fn read_records(&self, store: &Store, keys: &[u64]) -> StoreResult<Copies> {
+        let mut copies = Copies::of(keys.len());
+        store.execute(self.ids, keys, Clock::Keep, &mut PeekVariable(&mut copies))?;
+        Ok(copies)
+    }
+
+    /// Appends values that it does not have, blocks first: see the module `insertion` for the order. Returns the new
+    /// tip; after an error the old one holds, and what was written beyond must be taken out.
+    pub(crate) fn append(&self, store: &Store, tip: &Tip, items: Items<'_>) -> StoreResult<Tip> {
+        let next = self.append_blocks(store, tip, items)?;
+        match self.kind {
+            ValueKind::U64 => {
+                let places: Vec<u64> = (tip.len..next.len).map(u64::to_le).collect();
+                let bytes = bytemuck::cast_slice(&places);
+                let mut put = PutFixed { bytes, row_bytes: 8 };
+                store.execute(self.ids, items.keys, Clock::Keep, &mut put)?;
+            }
+            ValueKind::Bytes => {
+                let mut add = AddEntries::new(tip.len, items.bytes);
+                store.execute(self.ids, items.keys, Clock::Keep, &mut add)?;
+            }
+        }
+        Ok(next)
+    }
+
+    fn append_blocks(&self, store: &Store, tip: &Tip, items: Items<'_>) -> StoreResult<Tip> {
+        let per_block = self.values_per_block();
+        let mut next = tip.clone();
+        let (mut numbers, mut bytes, mut ends) = (Vec::new(), Vec::new(), Vec::new());
+        let mut emit = |number: u64, block: &[u8]| {
+            numbers.push(number);
+            bytes.extend_from_slice(block);
+            if self.kind == ValueKind::U64 {
+                bytes.resize(numbers.len() * NUMBER_BLOCK_BYTES, 0);
+            }
+            ends.push(bytes.len());
+        };
+        for (i, &key) in items.keys.iter().enumerate() {
+            match self.kind {
+                ValueKind::U64 => {
+                    next.block.extend_from_slice(&key.to_le_bytes());
+                    next.fingerprint = fingerprint_with(next.fingerprint, &key.to_le_bytes());
+                }
+                ValueKind::Bytes => {
+                    push_blocked(&mut next.block, key, items.bytes[i]);
+                    next.fingerprint = fingerprint_with(next.fingerprint, items.bytes[i]);
+                }
+            }
+            next.len += 1;
+            if next.len.is_multiple_of(per_block) {
+                emit(next.len / per_block - 1, &next.block);
+                next.block.clear();
+            }
+        }
+        if !next.block.is_empty() {
+            emit(next.len / per_block, &next.block);
+        }
+        match self.kind {
+            ValueKind::U64 => {
+                let mut put = PutFixed { bytes: &bytes, row_bytes: NUMBER_BLOCK_BYTES };
+                store.execute(self.values, &numbers, Clock::Keep, &mut put)?;
+            }
+            ValueKind::Bytes => {
+                let mut put = PutVariable { bytes: &bytes, ends: &ends };
+                store.execute(self.values, &numbers, Clock::Keep, &mut put)?;
+            }
+        }
+        Ok(next)
+    }
+
+    /// The first `count` values of block `number`, as bytes; `None` if it has not so many.
+    pub(crate) fn block_of_first(
+        &self,
+        store: &Store,
+        number: u64,
+        count: usize,
+    ) -> StoreResult<Option<Vec<u8>>> {
+        if count == 0 {
+            return Ok(Some(Vec::new()));
+        }
+        let blocks = self.read_blocks(store, &[number])?;
+        Ok(blocks.get(0).and_then(|block| match self.kind {
+            ValueKind::U64 => Some(block[..count * 8].to_vec()),
+            ValueKind::Bytes => first_of_block(block, count).map(<[u8]>::to_vec),
+        }))
+    }
+
+    /// Replaces a block by another, or by none.
+    pub(crate) fn put_block(&self, store: &Store, number: u64, block: &[u8]) -> StoreResult<()> {
+        if block.is_empty() {
+            return store.delete(self.values, &[number]).map(drop);
+        }
+        match self.kind {
+            ValueKind::U64 => {
+                let mut bytes = block.to_vec();
+                bytes.resize(NUMBER_BLOCK_BYTES, 0);
+                let mut put = PutFixed { bytes: &bytes, row_bytes: NUMBER_BLOCK_BYTES };
+                store.execute(self.values, &[number], Clock::Keep, &mut put).map(drop)
+            }
+            ValueKind::Bytes => {
+                let mut put = PutVariable { bytes: block, ends: &[block.len()] };
+                store.execute(self.values, &[number], Clock::Keep, &mut put).map(drop)
+            }
+        }
+    }
+}
+
+/// Reads blocks of 64 numbers, and which of them are missing, ascending.
+pub(crate) fn read_number_blocks(
+    store: &Store,
+    table: TableId,
+    numbers: &[u64],
+) -> StoreResult<(Vec<u8>, Vec<u32>)> {
+    let mut bytes = vec![0; numbers.len() * NUMBER_BLOCK_BYTES];
+    let mut peek = PeekFixed { bytes: &mut bytes, row_bytes: NUMBER_BLOCK_BYTES };
+    let outcome = store.execute(table, numbers, Clock::Keep, &mut peek)?;
+    Ok((bytes, sorted(outcome.missing)))
+}
+
+fn sorted(mut missing: Vec<u32>) -> Vec<u32> {
+    missing.sort_unstable();
+    missing
+}

@@ -1,0 +1,224 @@
+//! New values: one thread at a time, in an order that any checkpoint may cut.
+//!
+//! **Problem.** A checkpoint shows all that batches of the store have done before a moment, and half of the batch under
+//! way. A torn insertion must not be seen after a reopen: ids are dense, and both ways lead to each other.
+//!
+//! **Approach.** An insertion writes the values' blocks, then their places, then the header with the new length, and
+//! then publishes the length in memory. Each is a batch of its own, so a checkpoint that has a part of one has all of
+//! those before. What lies at or beyond the length counts as not there, for lookups too, so that a bank that is open to
+//! read only is right as it is. But a place beyond the length that stays would come to life when the length has
+//! passed it, with another value in its block. So before the first insertion after an open, or after one that
+//! failed, such places are taken out: the blocks beyond the length tell which values those can be, because no value has
+//! a place whose block was not written before. They are taken out before the blocks are cut off, so who is torn away
+//! in the middle of it finds them again.
+//!
+//! The other way would be to keep insertions out while a checkpoint is cut. That would save the repair, but not for
+//! an insertion that fails in the middle, as at a quota; and a checkpoint would wait for an insertion's reads of the
+//! disk.
+
+use super::descriptor::Header;
+use super::distinct::Distinct;
+use super::generation::{Generation, Held, Items, Tip, held_in};
+use super::hash::key_of;
+use super::record::{Blocked, Entries, push_entry};
+use super::rows::PutVariable;
+use super::shared::Writer;
+use super::{Found, UNKNOWN_ID, ValueKind, Values, Vocabulary};
+use crate::error::{Error, Result};
+use embank_kv::Clock;
+
+/// Values that are inserted together: what a torn insertion may leave behind.
+const INSERTED_AT_ONCE: usize = 1 << 13;
+
+impl Vocabulary {
+    /// Looks up the ids of `values`, and gives new ones to those that have none, in order of first appearance; `ids`
+    /// gets one for each. Returns how many are new. One thread inserts at a time; batches that bring nothing new
+    /// don't wait. A frozen vocabulary gives none, and does what [`unknown`](super::VocabularyConfig::unknown)
+    /// says.
+    ///
+    /// # Errors
+    /// As [`ids`](Self::ids); [`Error::ValueTooLong`]; [`Error::UnknownValue`] if it is frozen. Nothing was inserted
+    /// then. After a failure of the store some of the new values may have ids, the first ones.
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// use embank::{Bank, BankOptions, VocabularyConfig};
+    ///
+    /// let bank = Bank::open(dir.path().join("bank"), BankOptions::default())?;
+    /// let users = bank.vocabulary("user", VocabularyConfig::u64().first_id(1))?;
+    /// let mut ids = [0; 4];
+    /// assert_eq!(users.ids_or_insert(&[900, 800, 900, 700], &mut ids)?, 3);
+    /// assert_eq!(ids, [1, 2, 1, 3]);
+    /// assert_eq!((users.len(), users.next_id()), (3, 4));
+    /// # Ok::<(), embank::Error>(())
+    /// ```
+    pub fn ids_or_insert<'v>(&self, values: impl Into<Values<'v>>, ids: &mut [u64]) -> Result<u64> {
+        let values = values.into();
+        self.check_batch(values, ids.len())?;
+        let distinct = Distinct::new(values, self.shared.founding.seed);
+        let mut found = self.find(&distinct)?;
+        let mut inserted = 0;
+        if found.places.contains(&UNKNOWN_ID) {
+            inserted = self.insert(&distinct, &mut found)?;
+        }
+        let unknown = self.fill_ids(&distinct, &found.places, ids);
+        self.settle_unknown(values, &unknown, ids, true)?;
+        Ok(inserted)
+    }
+
+    /// Inserts what `found` lacks, unless the vocabulary is frozen.
+    fn insert(&self, distinct: &Distinct<'_>, found: &mut Found) -> Result<u64> {
+        if self.bank.store.is_read_only() {
+            if self.is_frozen() {
+                return Ok(0);
+            }
+            return Err(embank_kv::Error::ReadOnly { path: self.bank.store.path().into() }.into());
+        }
+        let mut writer = self.writer();
+        if found.generation != self.shared.generation().number || found.len != self.shared.len() {
+            *found = self.find(distinct)?;
+        }
+        let generation = self.shared.generation();
+        let places = found.places.iter().enumerate();
+        let new: Vec<usize> = places.filter(|of| *of.1 == UNKNOWN_ID).map(|of| of.0).collect();
+        if new.is_empty() || writer.header.frozen {
+            return Ok(0);
+        }
+        self.check_lengths(new.iter().map(|&number| distinct.bytes(number)))?;
+        for numbers in new.chunks(INSERTED_AT_ONCE) {
+            let keys: Vec<u64> = numbers.iter().map(|&number| distinct.keys[number]).collect();
+            let strings = if distinct.are_strings() { numbers } else { &[] };
+            let bytes: Vec<&[u8]> = strings.iter().map(|&number| distinct.bytes(number)).collect();
+            let first = writer.header.len;
+            self.append(&mut writer, &generation, Items { keys: &keys, bytes: &bytes })?;
+            for (place, &number) in (first..).zip(numbers) {
+                found.places[number] = place;
+            }
+        }
+        Ok(new.len() as u64)
+    }
+
+    fn check_lengths<'v>(&self, mut strings: impl Iterator<Item = &'v [u8]>) -> Result<()> {
+        let longest = self.config().value_bytes_max;
+        match strings.find(|string| string.len() > longest as usize) {
+            None => Ok(()),
+            Some(string) => Err(Error::ValueTooLong {
+                vocabulary: self.name().to_owned(),
+                value: super::byte_values::show_bytes(string),
+                found: string.len(),
+                longest,
+            }),
+        }
+    }
+
+    /// Appends values that are not there, and publishes them.
+    fn append(&self, writer: &mut Writer, generation: &Generation, items: Items<'_>) -> Result<()> {
+        self.take_out_what_lies_beyond(writer, generation)?;
+        // Until it is back, something may lie beyond the length.
+        let Some(tip) = writer.tip.take() else { return Ok(()) };
+        let appended = generation.append(&self.bank.store, &tip, items);
+        let next = appended.map_err(|error| self.in_terms_of_the_vocabulary(error.into()))?;
+        let header = Header { len: next.len, fingerprint: next.fingerprint, ..writer.header };
+        self.put_header(header)?;
+        self.shared.publish(writer, header);
+        writer.tip = Some(next);
+        Ok(())
+    }
+
+    /// Takes out what an insertion that was torn or failed has left beyond the length.
+    pub(crate) fn take_out_what_lies_beyond(
+        &self,
+        writer: &mut Writer,
+        generation: &Generation,
+    ) -> Result<()> {
+        if writer.tip.is_none() {
+            // It may be the header itself whose writing failed in the end.
+            self.put_header(writer.header)?;
+            let tip = self.tip_of(writer.header, generation);
+            writer.tip = Some(tip.map_err(|error| self.in_terms_of_the_vocabulary(error))?);
+        }
+        Ok(())
+    }
+
+    fn tip_of(&self, header: Header, generation: &Generation) -> Result<Tip> {
+        let store = &self.bank.store;
+        let per_block = generation.values_per_block();
+        let (first, count) = (header.len / per_block, (header.len % per_block) as usize);
+        let mut number = first;
+        // Ends: a torn insertion has left a bounded number of blocks.
+        loop {
+            let blocks = generation.read_blocks(store, &[number])?;
+            let Some(block) = blocks.get(0) else { break };
+            let skipped = if number == first { count } else { 0 };
+            let held = held_in(generation.kind, block).skip(skipped);
+            self.take_out(generation, held, header.len)?;
+            number += 1;
+        }
+        for number in (first + 1..number).rev() {
+            generation.put_block(store, number, &[])?;
+        }
+        let block = generation.block_of_first(store, first, count)?;
+        let block = block.ok_or_else(|| {
+            self.damaged(format!("the block of its last {count} values is not whole"))
+        })?;
+        if number > first {
+            generation.put_block(store, first, &block)?;
+        }
+        Ok(Tip { len: header.len, fingerprint: header.fingerprint, block })
+    }
+
+    /// Takes out those of these values whose place is not below `len`.
+    fn take_out<'b>(
+        &self,
+        generation: &Generation,
+        held: impl Iterator<Item = Held<'b>>,
+        len: u64,
+    ) -> Result<()> {
+        let store = &self.bank.store;
+        let seed = self.shared.founding.seed;
+        let mut keys: Vec<u64> = held
+            .map(|held| match held {
+                Held::Number(number) => number,
+                Held::String(Blocked::Inline(string)) => key_of(seed, string),
+                Held::String(Blocked::Long { key }) => key,
+            })
+            .collect();
+        keys.sort_unstable();
+        keys.dedup();
+        match generation.kind {
+            ValueKind::U64 => {
+                let places = generation.find(store, &keys, |_| &[], UNKNOWN_ID)?;
+                let beyond = keys.iter().zip(places);
+                let beyond = beyond.filter(|&(_, place)| place != UNKNOWN_ID && place >= len);
+                let beyond: Vec<u64> = beyond.map(|(&key, _)| key).collect();
+                store.delete(generation.ids, &beyond)?;
+            }
+            ValueKind::Bytes => {
+                let records = generation.read_records(store, &keys)?;
+                let (mut emptied, mut cut) = (Vec::new(), Vec::new());
+                let (mut bytes, mut ends) = (Vec::new(), Vec::new());
+                for (i, &key) in keys.iter().enumerate() {
+                    let entries = Entries(records.get(i));
+                    if entries.clone().all(|(place, _)| place < len) {
+                        continue;
+                    }
+                    let start = bytes.len();
+                    for (place, string) in entries.filter(|&(place, _)| place < len) {
+                        push_entry(&mut bytes, place, string);
+                    }
+                    if bytes.len() == start {
+                        emptied.push(key);
+                    } else {
+                        cut.push(key);
+                        ends.push(bytes.len());
+                    }
+                }
+                store.delete(generation.ids, &emptied)?;
+                let mut put = PutVariable { bytes: &bytes, ends: &ends };
+                store.execute(generation.ids, &cut, Clock::Keep, &mut put)?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,107 @@
+//! One vocabulary's values into another.
+
+use std::ops::ControlFlow;
+
+use super::Vocabulary;
+use crate::error::{Error, Result};
+
+/// What ids of the other vocabulary are in this one: told chunk by chunk by [`Vocabulary::merge`].
+///
+/// # Examples
+/// See [`Vocabulary::merge`].
+#[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
+pub struct MergedIds<'a> {
+    /// The other vocabulary's first id of the chunk; the others follow.
+    pub first_id: u64,
+    /// The ids of the same values in this one.
+    pub ids: &'a [u64],
+}
+
+/// What [`Vocabulary::merge`] did.
+///
+/// # Examples
+/// See [`Vocabulary::merge`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct MergedVocabulary {
+    /// Values of the other vocabulary.
+    pub values: u64,
+    /// Those that this one did not have.
+    pub inserted: u64,
+}
+
+impl Vocabulary {
+    /// Appends the values of `other`, of this bank or another one, that this vocabulary lacks, in the order of their
+    /// ids there; so the result depends on the two vocabularies alone. `translated` is told what each of its ids is
+    /// here, in order, a few thousand at a time, and may end the merge. Where both count, counts are added.
+    ///
+    /// Goes in constant memory. A checkpoint that is taken meanwhile has the first part of it. After a crash merge
+    /// again from the recovered checkpoint: ids come out the same. Counts would be added twice if a checkpoint was
+    /// taken in the middle of a merge, so take none then where counts matter.
+    ///
+    /// # Errors
+    /// [`InvalidArgument`](embank_kv::Error::InvalidArgument) if it is the same vocabulary, or its values are of
+    /// another kind; [`Error::VocabularyFrozen`]; [`Error::ValueTooLong`]; [`Error::Cancelled`];
+    /// [`Error::VocabularyDropped`]; a failure of one of the stores. What was merged before stays.
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// use embank::{Bank, BankOptions, VocabularyConfig};
+    /// use std::ops::ControlFlow;
+    ///
+    /// let bank = Bank::open(dir.path().join("bank"), BankOptions::default())?;
+    /// let (all, monday) = (VocabularyConfig::u64(), VocabularyConfig::u64().first_id(1));
+    /// let (all, monday) = (bank.vocabulary("all", all)?, bank.vocabulary("monday", monday)?);
+    /// all.ids_or_insert(&[900, 800], &mut [0; 2])?;
+    /// monday.ids_or_insert(&[700, 800], &mut [0; 2])?;
+    ///
+    /// let mut translation = Vec::new();
+    /// let merged = all.merge(&monday, |chunk| {
+    ///     translation.extend((chunk.first_id..).zip(chunk.ids.iter().copied()));
+    ///     ControlFlow::Continue(())
+    /// })?;
+    /// assert_eq!((merged.values, merged.inserted), (2, 1));
+    /// assert_eq!(translation, [(1, 2), (2, 1)]);
+    /// # Ok::<(), embank::Error>(())
+    /// ```
+    pub fn merge(
+        &self,
+        other: &Self,
+        mut translated: impl FnMut(MergedIds<'_>) -> ControlFlow<()>,
+    ) -> Result<MergedVocabulary> {
+        let refuse = |what: String| Err(embank_kv::Error::InvalidArgument(what).into());
+        if std::sync::Arc::ptr_eq(&self.shared, &other.shared) {
+            let name = self.name();
+            return refuse(format!("vocabulary {name:?} can't be merged into itself"));
+        }
+        let (own, others) = (self.config(), other.config());
+        if own.kind != others.kind {
+            return refuse(format!(
+                "vocabulary {:?} has {} values, {:?} has {}: they can't be merged",
+                self.name(),
+                own.kind.name(),
+                other.name(),
+                others.kind.name()
+            ));
+        }
+        let mut merged = MergedVocabulary::default();
+        let mut scan = other.scan();
+        while let Some(chunk) = scan.next_chunk()? {
+            if self.is_frozen() {
+                return Err(Error::VocabularyFrozen { vocabulary: self.name().to_owned() });
+            }
+            let mut ids = vec![0; chunk.values.len()];
+            merged.inserted += self.ids_or_insert(chunk.values, &mut ids)?;
+            merged.values += ids.len() as u64;
+            if own.counts && others.counts {
+                self.add_counts(&ids, chunk.counts)?;
+            }
+            if translated(MergedIds { first_id: chunk.first_id, ids: &ids }).is_break() {
+                return Err(Error::Cancelled);
+            }
+        }
+        Ok(merged)
+    }
+}

@@ -1,0 +1,327 @@
+//! Vocabularies: raw values to dense ids in order of first appearance, and back.
+//!
+//! **Problem.** Click logs name users, items and words by numbers and strings out of large spaces; rows of an
+//! embedding want dense ids. The map grows with the data beyond memory, must come back from a crash together with the
+//! rows that its ids lead to, and is asked by many threads for every batch.
+//!
+//! **Approach.** A vocabulary is rows of tables in the bank: under its memory budget, in its checkpoints, copies and
+//! deltas. One table leads from a value to its *place* (the id is `first_id` and the place), one from places to values
+//! in blocks of many, so that the way back costs next to no index; one counts, if that is asked for. A table
+//! with one row, the *header*, says how many values count and in which tables they lie (`generation`).
+//!
+//! **Several threads.** Lookups are peeks: they take no lock, write nothing, and never wait for an insertion. They see
+//! places below the length that they loaded before they began, and what lies there never changes. One thread at a time
+//! inserts. Who renumbers (`keep_frequent`) makes new tables beside those in use, and lookups wait for the exchange
+//! of the two alone.
+//!
+//! **Crashes.** `insertion` says in which order rows are written, so that a checkpoint may be cut at any moment.
+
+mod bank;
+mod binding;
+mod byte_values;
+mod config;
+mod counts;
+mod descriptor;
+mod distinct;
+mod frequent;
+mod generation;
+mod hash;
+mod insertion;
+mod merge;
+mod record;
+mod reverse;
+mod rows;
+mod scan;
+mod shared;
+mod summary;
+mod verify;
+
+use std::fmt;
+use std::sync::Arc;
+
+pub use bank::VocabularyInfo;
+pub(crate) use bank::read_vocabularies;
+pub use binding::TableVocabulary;
+pub use byte_values::{ByteBuffer, ByteValues, OwnedValues, Values};
+pub use config::{UNKNOWN_ID, Unknown, ValueKind, VocabularyConfig};
+pub(crate) use descriptor::is_of_a_vocabulary;
+pub use frequent::KeptFrequent;
+pub use merge::{MergedIds, MergedVocabulary};
+pub use scan::{VocabularyChunk, VocabularyScan};
+pub(crate) use shared::VocabularyShared;
+pub use summary::VocabularySummary;
+pub use verify::{VerifiedVocabulary, VocabularyProgress};
+
+use crate::bank::BankShared;
+use crate::error::{Error, Result};
+use distinct::Distinct;
+
+/// Which numbering of which vocabulary: two that are equal give equal values equal ids.
+///
+/// # Examples
+/// ```
+/// # let dir = tempfile::tempdir().unwrap();
+/// use embank::{Bank, BankOptions, VocabularyConfig};
+///
+/// let bank = Bank::open(dir.path().join("bank"), BankOptions::default())?;
+/// let config = VocabularyConfig::u64().counts(true);
+/// let users = bank.vocabulary("user", config)?;
+/// let before = users.identity();
+/// users.keep_frequent(2)?;
+/// let after = users.identity();
+/// assert_eq!((before.id, before.generation + 1), (after.id, after.generation));
+/// # Ok::<(), embank::Error>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub struct VocabularyIdentity {
+    /// Random, made with the vocabulary.
+    pub id: u64,
+    /// How often it was renumbered.
+    pub generation: u64,
+}
+
+/// A handle to a vocabulary of a bank. Cloning it is cheap; all handles of a vocabulary are one.
+///
+/// Values come in batches of any length, may repeat, and get ids in order of first appearance: dense, from
+/// [`first_id`](VocabularyConfig::first_id) on. What a call writes is in memory when it returns;
+/// [`Bank::checkpoint`](crate::Bank::checkpoint) makes it durable together with the tables.
+///
+/// # Examples
+/// ```
+/// # let dir = tempfile::tempdir().unwrap();
+/// use embank::{Bank, BankOptions, ByteBuffer, TableConfig, VocabularyConfig};
+///
+/// let bank = Bank::open(dir.path().join("bank"), BankOptions::default())?;
+/// let words = bank.vocabulary("word", VocabularyConfig::bytes())?;
+/// let rows = bank.table("word", TableConfig::new(4).vocabulary("word"))?;
+///
+/// let batch = ByteBuffer::from_iter(["red", "green", "red"]);
+/// let mut ids = [0; 3];
+/// assert_eq!(words.ids_or_insert(&batch, &mut ids)?, 2);
+/// assert_eq!(ids, [0, 1, 0]);
+/// let lease = rows.get(&ids, &mut [0.0; 12])?;
+/// # drop(lease);
+/// bank.checkpoint(b"step 1")?;
+/// # Ok::<(), embank::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Vocabulary {
+    pub(crate) bank: Arc<BankShared>,
+    pub(crate) shared: Arc<VocabularyShared>,
+}
+
+impl fmt::Debug for Vocabulary {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("Vocabulary")
+            .field("name", &self.name())
+            .field("config", &self.config())
+            .field("len", &self.len())
+            .finish()
+    }
+}
+
+/// Where the values of a batch are, as of a length and a generation.
+#[derive(Debug)]
+pub(crate) struct Found {
+    /// By number of the distinct value; `UNKNOWN_ID` for those that are not there.
+    pub(crate) places: Vec<u64>,
+    pub(crate) generation: u64,
+    pub(crate) len: u64,
+}
+
+impl Vocabulary {
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.shared.name
+    }
+
+    /// Its settings.
+    #[must_use]
+    pub fn config(&self) -> &VocabularyConfig {
+        &self.shared.founding.config
+    }
+
+    /// How many values have ids.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.shared.len()
+    }
+
+    /// Whether none has.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The id that the next new value gets: all given out are below, and a dense table needs so many rows.
+    #[must_use]
+    pub fn next_id(&self) -> u64 {
+        self.config().first_id + self.len()
+    }
+
+    /// Which numbering it is. Tables that are made [for it](crate::TableConfig::vocabulary) remember that.
+    #[must_use]
+    pub fn identity(&self) -> VocabularyIdentity {
+        self.shared.identity()
+    }
+
+    /// A hash of all values in the order of their ids: equal for two vocabularies, of any bank, with the same values in
+    /// the same order. Waits for an insertion that is under way.
+    #[must_use]
+    pub fn fingerprint(&self) -> u64 {
+        self.shared.writer.lock().header.fingerprint
+    }
+
+    /// Whether it takes no new values.
+    #[must_use]
+    pub fn is_frozen(&self) -> bool {
+        self.shared.is_frozen()
+    }
+
+    /// Freezes it, so that it takes no new values, or lets it grow again. Durable with the next checkpoint.
+    ///
+    /// # Errors
+    /// [`Error::VocabularyDropped`] or a failure of the store.
+    pub fn set_frozen(&self, frozen: bool) -> Result<()> {
+        let mut writer = self.shared.writer.lock();
+        let header = descriptor::Header { frozen, ..writer.header };
+        self.put_header(header)?;
+        self.shared.note_frozen(&mut writer, frozen);
+        Ok(())
+    }
+
+    /// Looks up the ids of `values`: `ids` gets one for each, and [`UNKNOWN_ID`] where a value has none. Returns the
+    /// places in the batch of those, ascending. Writes nothing and waits for no insertion.
+    ///
+    /// # Errors
+    /// [`InvalidArgument`](embank_kv::Error::InvalidArgument) if `values` are of another kind, or `ids` has another
+    /// length; [`Error::VocabularyDropped`]; a failure of the store.
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// use embank::{Bank, BankOptions, UNKNOWN_ID, VocabularyConfig};
+    ///
+    /// let bank = Bank::open(dir.path().join("bank"), BankOptions::default())?;
+    /// let users = bank.vocabulary("user", VocabularyConfig::u64())?;
+    /// let mut ids = [0; 3];
+    /// users.ids_or_insert(&[900, 800], &mut ids[..2])?;
+    /// assert_eq!(users.ids(&[800, 700, 900], &mut ids)?, [1]);
+    /// assert_eq!(ids, [1, UNKNOWN_ID, 0]);
+    /// # Ok::<(), embank::Error>(())
+    /// ```
+    pub fn ids<'v>(&self, values: impl Into<Values<'v>>, ids: &mut [u64]) -> Result<Vec<u32>> {
+        let values = values.into();
+        self.check_batch(values, ids.len())?;
+        let distinct = Distinct::new(values, self.shared.founding.seed);
+        let found = self.find(&distinct)?;
+        Ok(self.fill_ids(&distinct, &found.places, ids))
+    }
+
+    /// As [`ids`](Self::ids), but values without an id get what [`VocabularyConfig::unknown`] says.
+    ///
+    /// # Errors
+    /// As [`ids`](Self::ids); [`Error::UnknownValue`] if the config says so. The content of `ids` is
+    /// unspecified then.
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// use embank::{Bank, BankOptions, ByteBuffer, Unknown, VocabularyConfig};
+    ///
+    /// let bank = Bank::open(dir.path().join("bank"), BankOptions::default())?;
+    /// let config = VocabularyConfig::bytes().first_id(1).unknown(Unknown::Id(0));
+    /// let words = bank.vocabulary("word", config)?;
+    /// let mut ids = [7; 2];
+    /// words.ids_or_insert(&ByteBuffer::from_iter(["red"]), &mut ids[..1])?;
+    /// words.lookup(&ByteBuffer::from_iter(["green", "red"]), &mut ids)?;
+    /// assert_eq!(ids, [0, 1]);
+    /// # Ok::<(), embank::Error>(())
+    /// ```
+    pub fn lookup<'v>(&self, values: impl Into<Values<'v>>, ids: &mut [u64]) -> Result<()> {
+        let values = values.into();
+        let unknown = self.ids(values, ids)?;
+        self.settle_unknown(values, &unknown, ids, false)
+    }
+
+    /// Refuses a batch that does not fit.
+    pub(crate) fn check_batch(&self, values: Values<'_>, ids: usize) -> Result<()> {
+        let kind = match values {
+            Values::U64(_) => ValueKind::U64,
+            Values::Bytes(_) => ValueKind::Bytes,
+        };
+        let name = self.name();
+        let what = if kind != self.config().kind {
+            let own = self.config().kind.name();
+            format!("vocabulary {name:?} has {own} values and was given {} values", kind.name())
+        } else if values.len() != ids {
+            let count = values.len();
+            format!("vocabulary {name:?}: {count} values need as many ids, found {ids}")
+        } else if values.len() >= u32::MAX as usize {
+            format!("vocabulary {name:?}: a batch holds fewer than 2^32 - 1 values")
+        } else {
+            return Ok(());
+        };
+        Err(embank_kv::Error::InvalidArgument(what).into())
+    }
+
+    /// Looks up all distinct values.
+    pub(crate) fn find(&self, distinct: &Distinct<'_>) -> Result<Found> {
+        self.read(|generation, len| {
+            let store = &self.bank.store;
+            let places = generation.find(store, &distinct.keys, |i| distinct.bytes(i), len)?;
+            Ok(Found { places, generation: generation.number, len })
+        })
+    }
+
+    /// Turns places into ids, value by value; returns where there is none.
+    pub(crate) fn fill_ids(
+        &self,
+        distinct: &Distinct<'_>,
+        places: &[u64],
+        ids: &mut [u64],
+    ) -> Vec<u32> {
+        let first_id = self.config().first_id;
+        let mut unknown = Vec::new();
+        for (i, (id, &number)) in ids.iter_mut().zip(&distinct.inverse).enumerate() {
+            let place = places[number as usize];
+            if place == UNKNOWN_ID {
+                unknown.push(i as u32);
+            }
+            *id = if place == UNKNOWN_ID { UNKNOWN_ID } else { first_id + place };
+        }
+        unknown
+    }
+
+    /// Does what the config says about values without an id.
+    pub(crate) fn settle_unknown(
+        &self,
+        values: Values<'_>,
+        unknown: &[u32],
+        ids: &mut [u64],
+        frozen: bool,
+    ) -> Result<()> {
+        let Some(&first) = unknown.first() else { return Ok(()) };
+        match self.config().unknown {
+            Unknown::Id(id) => {
+                unknown.iter().for_each(|&place| ids[place as usize] = id);
+                Ok(())
+            }
+            Unknown::Error => Err(Error::UnknownValue {
+                vocabulary: self.name().to_owned(),
+                value: values.show(first as usize),
+                position: first as usize,
+                count: unknown.len(),
+                frozen,
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod model_tests;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,110 @@
+//! Going through a vocabulary in the order of its ids.
+
+use super::Vocabulary;
+use super::byte_values::{OwnedValues, Values};
+use crate::error::Result;
+
+/// Values that come together.
+pub(crate) const CHUNK_VALUES: u64 = 4096;
+
+/// Some values of a [`VocabularyScan`].
+///
+/// # Examples
+/// See [`Vocabulary::scan`].
+#[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
+pub struct VocabularyChunk<'a> {
+    /// The first value's id; the others follow.
+    pub first_id: u64,
+    /// The values.
+    pub values: Values<'a>,
+    /// Their counts; empty for a vocabulary without.
+    pub counts: &'a [u64],
+}
+
+/// The values that a vocabulary had when [`Vocabulary::scan`] was called, in the order of their ids.
+///
+/// # Examples
+/// See [`Vocabulary::scan`].
+#[derive(Debug)]
+pub struct VocabularyScan {
+    vocabulary: Vocabulary,
+    generation: u64,
+    place: u64,
+    len: u64,
+    values: OwnedValues,
+    counts: Vec<u64>,
+}
+
+impl Vocabulary {
+    /// Goes through the values in the order of their ids, a few thousand at a time, in constant memory. Values that
+    /// come meanwhile are not in it. Unlike a table's scan it needs no checkpoint.
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// use embank::{Bank, BankOptions, ByteBuffer, Values, VocabularyConfig};
+    ///
+    /// let bank = Bank::open(dir.path().join("bank"), BankOptions::default())?;
+    /// let words = bank.vocabulary("word", VocabularyConfig::bytes())?;
+    /// words.ids_or_insert(&ByteBuffer::from_iter(["red", "green"]), &mut [0; 2])?;
+    /// let mut scan = words.scan();
+    /// while let Some(chunk) = scan.next_chunk()? {
+    ///     let Values::Bytes(values) = chunk.values else { unreachable!() };
+    ///     for (id, word) in (chunk.first_id..).zip(values.iter()) {
+    ///         println!("{id}: {}", word.escape_ascii());
+    ///     }
+    /// }
+    /// # Ok::<(), embank::Error>(())
+    /// ```
+    #[must_use]
+    pub fn scan(&self) -> VocabularyScan {
+        let generation = self.identity().generation;
+        VocabularyScan {
+            vocabulary: self.clone(),
+            generation,
+            place: 0,
+            len: self.len(),
+            values: OwnedValues::U64(Vec::new()),
+            counts: Vec::new(),
+        }
+    }
+}
+
+impl VocabularyScan {
+    /// How many values are still to come.
+    #[must_use]
+    pub fn remaining(&self) -> u64 {
+        self.len - self.place
+    }
+
+    /// The next values; `None` after the last.
+    ///
+    /// # Errors
+    /// [`InvalidArgument`](embank_kv::Error::InvalidArgument) if the vocabulary was renumbered meanwhile;
+    /// [`Error::DamagedVocabulary`](crate::Error::DamagedVocabulary),
+    /// [`Error::VocabularyDropped`](crate::Error::VocabularyDropped), or a failure of the store.
+    pub fn next_chunk(&mut self) -> Result<Option<VocabularyChunk<'_>>> {
+        let places: Vec<u64> = (self.place..self.len.min(self.place + CHUNK_VALUES)).collect();
+        if places.is_empty() {
+            return Ok(None);
+        }
+        let (vocabulary, wanted) = (&self.vocabulary, self.generation);
+        let (values, counts) = vocabulary.read(|generation, len| {
+            if generation.number != wanted || len < self.len {
+                let name = vocabulary.name();
+                let what = format!("vocabulary {name:?} was renumbered while it was gone through");
+                return Err(embank_kv::Error::InvalidArgument(what).into());
+            }
+            let counts = match generation.counts {
+                Some(_) => vocabulary.counts_at(generation, &places)?,
+                None => Vec::new(),
+            };
+            Ok((vocabulary.values_at(generation, &places)?, counts))
+        })?;
+        (self.values, self.counts) = (values, counts);
+        let first_id = vocabulary.config().first_id + self.place;
+        self.place += places.len() as u64;
+        Ok(Some(VocabularyChunk { first_id, values: self.values.values(), counts: &self.counts }))
+    }
+}

@@ -1,0 +1,179 @@
+//! What all handles of a vocabulary share, and how calls get at its tables.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use embank_kv::{Clock, Store, TableId};
+use parking_lot::{Mutex, MutexGuard, RwLock};
+
+use super::descriptor::{Founding, HEADER_BYTES, Header};
+use super::generation::{Generation, Tip};
+use super::rows::{PeekFixed, PutFixed};
+use super::{Vocabulary, VocabularyIdentity};
+use crate::error::{Error, Result};
+
+/// What all handles of a vocabulary share.
+#[derive(Debug)]
+pub(crate) struct VocabularyShared {
+    pub(crate) name: String,
+    pub(crate) founding: Founding,
+    /// The table with the header.
+    pub(crate) header: TableId,
+    /// The tables in use. Read by every call for as long as it uses them; written by who renumbers, after a turn as
+    /// the writer, and by who refreshes a bank that is open to read only.
+    generation: RwLock<Generation>,
+    /// Values with ids. Changes with `writer` held; what lies below never changes within a generation.
+    len: AtomicU64,
+    frozen: AtomicBool,
+    /// Held while values are inserted or renumbered.
+    pub(crate) writer: Mutex<Writer>,
+    /// Read while counts are added; written while they are renumbered.
+    pub(crate) counting: RwLock<()>,
+}
+
+/// What who inserts must know.
+#[derive(Debug)]
+pub(crate) struct Writer {
+    /// As it stands in the bank.
+    pub(crate) header: Header,
+    /// Where the next value goes. None while something may lie beyond the length: after an open and after a failed
+    /// insertion.
+    pub(crate) tip: Option<Tip>,
+}
+
+impl VocabularyShared {
+    pub(crate) fn new(
+        name: &str,
+        founding: Founding,
+        table: TableId,
+        (header, generation): (Header, Generation),
+        tip: Option<Tip>,
+    ) -> Self {
+        Self {
+            name: name.to_owned(),
+            founding,
+            header: table,
+            generation: RwLock::new(generation),
+            len: AtomicU64::new(header.len),
+            frozen: AtomicBool::new(header.frozen),
+            writer: Mutex::new(Writer { header, tip }),
+            counting: RwLock::new(()),
+        }
+    }
+
+    pub(crate) fn len(&self) -> u64 {
+        // Acquire: pairs with the Release of `publish`. Whoever sees the length finds the values below it.
+        self.len.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn is_frozen(&self) -> bool {
+        // Relaxed: a flag of its own; who inserts looks at the header under the lock.
+        self.frozen.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn identity(&self) -> VocabularyIdentity {
+        let generation = self.generation.read().number;
+        VocabularyIdentity { id: self.founding.identity, generation }
+    }
+
+    /// The tables in use. Stay so as long as the caller is the writer.
+    pub(crate) fn generation(&self) -> Generation {
+        *self.generation.read()
+    }
+
+    /// The header has been written, and the values that it counts before it.
+    pub(crate) fn publish(&self, writer: &mut Writer, header: Header) {
+        writer.header = header;
+        self.len.store(header.len, Ordering::Release);
+    }
+
+    pub(crate) fn note_frozen(&self, writer: &mut Writer, frozen: bool) {
+        writer.header.frozen = frozen;
+        self.frozen.store(frozen, Ordering::Relaxed);
+    }
+
+    /// Exchanges the tables in use, once no call uses the old ones.
+    pub(crate) fn exchange(&self, writer: &mut Writer, header: Header, generation: Generation) {
+        let mut current = self.generation.write();
+        *current = generation;
+        writer.header = header;
+        // Under both locks: who reads the tables reads the length that goes with them.
+        self.len.store(header.len, Ordering::Release);
+        self.frozen.store(header.frozen, Ordering::Relaxed);
+    }
+
+    /// Takes over the state of `newer`, the same vocabulary at a newer checkpoint.
+    pub(crate) fn move_on(&self, newer: &Self) {
+        let (header, generation) = (newer.writer.lock().header, newer.generation());
+        let mut writer = self.writer.lock();
+        self.exchange(&mut writer, header, generation);
+    }
+}
+
+/// The header row of the vocabulary whose own table this is, if it has been written.
+pub(crate) fn read_header(store: &Store, table: TableId) -> Result<Option<[u8; HEADER_BYTES]>> {
+    let mut bytes = [0; HEADER_BYTES];
+    let mut peek = PeekFixed { bytes: &mut bytes, row_bytes: HEADER_BYTES };
+    let outcome = store.execute(table, &[0], Clock::Keep, &mut peek)?;
+    Ok(outcome.missing.is_empty().then_some(bytes))
+}
+
+/// Writes the header row: one row, so a checkpoint has the old one or the new one.
+pub(crate) fn write_header(store: &Store, table: TableId, header: Header) -> embank_kv::Result<()> {
+    let bytes = header.to_bytes();
+    let mut put = PutFixed { bytes: &bytes, row_bytes: HEADER_BYTES };
+    store.execute(table, &[0], Clock::Keep, &mut put).map(drop)
+}
+
+/// How often a call on a bank that is open to read only begins anew because the bank has moved on and the tables of the
+/// old checkpoint are gone: each time another refresh has come.
+const MOVES_MAX: usize = 8;
+
+impl Vocabulary {
+    /// Calls `f` with the tables in use and the length. What it reads stays until it returns. It must not call this
+    /// again, and may be called again itself.
+    pub(crate) fn read<R>(&self, mut f: impl FnMut(&Generation, u64) -> Result<R>) -> Result<R> {
+        for _ in 0..MOVES_MAX {
+            let result = {
+                let generation = self.shared.generation.read();
+                // Before anything is looked up: what lies at or beyond it may be taken out and its places given to
+                // other values meanwhile.
+                let len = self.shared.len();
+                f(&generation, len)
+            };
+            match result {
+                Err(Error::Store(embank_kv::Error::NoSuchTable(_)))
+                    if self.bank.store.is_read_only() && self.bank.reread(&self.shared)? => {}
+                Err(error) => return Err(self.in_terms_of_the_vocabulary(error)),
+                done => return done,
+            }
+        }
+        Err(self.dropped())
+    }
+
+    pub(crate) fn put_header(&self, header: Header) -> Result<()> {
+        let written = write_header(&self.bank.store, self.shared.header, header);
+        written.map_err(|error| self.in_terms_of_the_vocabulary(error.into()))
+    }
+
+    pub(crate) fn writer(&self) -> MutexGuard<'_, Writer> {
+        self.shared.writer.lock()
+    }
+
+    /// The store knows tables by number; a number of the vocabulary's is missing only once it was dropped.
+    #[cold]
+    pub(crate) fn in_terms_of_the_vocabulary(&self, error: Error) -> Error {
+        match error {
+            Error::Store(embank_kv::Error::NoSuchTable(_)) => self.dropped(),
+            other => other,
+        }
+    }
+
+    fn dropped(&self) -> Error {
+        Error::VocabularyDropped { vocabulary: self.name().to_owned() }
+    }
+
+    #[cold]
+    pub(crate) fn damaged(&self, what: String) -> Error {
+        Error::DamagedVocabulary { vocabulary: self.name().to_owned(), what }
+    }
+}

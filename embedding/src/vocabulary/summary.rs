@@ -1,0 +1,79 @@
+//! Vocabularies of a bank that is looked at without opening it.
+
+use embank_kv::inspect::TableSummary;
+
+use super::config::VocabularyConfig;
+use super::descriptor::{Part, Role, is_of_a_vocabulary, role_of};
+use super::generation::header_name;
+
+/// A vocabulary as a checkpoint's metadata tells of it, for whoever looks at a bank without opening it
+/// ([`embank_kv::inspect`]).
+///
+/// # Examples
+/// ```
+/// # let dir = tempfile::tempdir().unwrap();
+/// use embank::{Bank, BankOptions, VocabularyConfig, VocabularySummary};
+///
+/// let bank = Bank::open(dir.path(), BankOptions::default())?;
+/// bank.vocabulary("user", VocabularyConfig::u64())?.ids_or_insert(&[900, 800], &mut [0; 2])?;
+/// bank.checkpoint(b"")?;
+///
+/// let summary = embank_kv::inspect::summary(dir.path())?;
+/// let found = VocabularySummary::all(&summary.checkpoints[0].tables);
+/// assert_eq!((&found[0].name[..], found[0].rows), ("user", 2));
+/// # Ok::<(), embank::Error>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct VocabularySummary {
+    /// Its name.
+    pub name: String,
+    /// Its settings.
+    pub config: VocabularyConfig,
+    /// How often it was renumbered.
+    pub generation: u64,
+    /// Rows that lead from values to ids: as many as there are values, but for strings of equal hash, which share one,
+    /// and for what a torn insertion may have left.
+    pub rows: u64,
+    /// Bytes of the records of all its tables.
+    pub record_bytes: u64,
+}
+
+impl VocabularySummary {
+    /// The vocabularies among a checkpoint's tables, in the order in which they were made. A checkpoint that was cut
+    /// while one was renumbered has the tables of two generations; which of them counts, only its header tells, and
+    /// this shows the older.
+    #[must_use]
+    pub fn all(tables: &[TableSummary]) -> Vec<Self> {
+        let roles: Vec<(&TableSummary, Role)> = tables
+            .iter()
+            .filter_map(|table| Some((table, role_of(&table.descriptor)?.ok()?)))
+            .collect();
+        let of = |(table, role): &(&TableSummary, Role)| {
+            let Role::Header(founding) = role else { return None };
+            let name = table.name.strip_suffix(&header_name(""))?;
+            let parts = roles.iter().filter_map(|(table, role)| match role {
+                Role::Part { part, identity, generation } if *identity == founding.identity => {
+                    Some((*table, *part, *generation))
+                }
+                Role::Part { .. } | Role::Header(_) => None,
+            });
+            let generation = parts.clone().map(|of| of.2).min()?;
+            let ids = parts.clone().find(|of| (of.1, of.2) == (Part::Ids, generation))?;
+            Some(Self {
+                name: name.to_owned(),
+                config: founding.config.clone(),
+                generation,
+                rows: ids.0.rows,
+                record_bytes: table.record_bytes + parts.map(|of| of.0.record_bytes).sum::<u64>(),
+            })
+        };
+        roles.iter().filter_map(of).collect()
+    }
+
+    /// Whether a table belongs to a vocabulary: one that this lists, or what is left of one.
+    #[must_use]
+    pub fn owns(table: &TableSummary) -> bool {
+        is_of_a_vocabulary(&table.descriptor)
+    }
+}

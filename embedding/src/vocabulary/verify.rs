@@ -1,0 +1,234 @@
+//! Is a vocabulary whole?
+//!
+//! In the order of the ids, each value is read out of its block and looked up again: it must have that id. So no id is
+//! missing and no two values share one, and the fingerprint must come out as the header has it. What is left is that
+//! the table of ids may hold more than that. Its rows and entries are counted for it: a record of strings with the
+//! value of its lowest place, so that each is seen once.
+
+use std::ops::ControlFlow;
+
+use super::byte_values::Values;
+use super::descriptor::Header;
+use super::distinct::Distinct;
+use super::generation::{Generation, held_in};
+use super::hash::{EMPTY_FINGERPRINT, fingerprint_with, key_of};
+use super::record::Entries;
+use super::scan::CHUNK_VALUES;
+use super::{UNKNOWN_ID, Vocabulary};
+use crate::error::{Error, Result};
+
+/// How far a verification is.
+///
+/// # Examples
+/// See [`Vocabulary::verify_with`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct VocabularyProgress {
+    /// Values that have been looked at.
+    pub values_done: u64,
+    /// All of them.
+    pub values_total: u64,
+}
+
+/// A vocabulary that is whole.
+///
+/// # Examples
+/// See [`Vocabulary::verify`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct VerifiedVocabulary {
+    /// How many values it has.
+    pub values: u64,
+    /// The hash of all of them in order ([`Vocabulary::fingerprint`]).
+    pub fingerprint: u64,
+    /// The sum of all counts, if it counts.
+    pub counted: Option<u64>,
+}
+
+/// What was seen so far.
+#[derive(Debug, Clone, Copy)]
+struct Seen {
+    fingerprint: u64,
+    counted: u64,
+    /// Of the table of ids.
+    records: u64,
+    entries: u64,
+}
+
+impl Vocabulary {
+    /// Looks at every value: that both ways lead to each other, and that nothing is there besides. Reads all of it, in
+    /// constant memory; insertions wait, lookups go on.
+    ///
+    /// # Errors
+    /// [`Error::DamagedVocabulary`] names the first thing that is wrong; [`Error::VocabularyDropped`]; a failure of
+    /// the store, such as a page that does not verify.
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// use embank::{Bank, BankOptions, VocabularyConfig};
+    ///
+    /// let bank = Bank::open(dir.path().join("bank"), BankOptions::default())?;
+    /// let users = bank.vocabulary("user", VocabularyConfig::u64())?;
+    /// users.ids_or_insert(&[900, 800], &mut [0; 2])?;
+    /// let whole = users.verify()?;
+    /// assert_eq!((whole.values, whole.fingerprint), (2, users.fingerprint()));
+    /// # Ok::<(), embank::Error>(())
+    /// ```
+    pub fn verify(&self) -> Result<VerifiedVocabulary> {
+        self.verify_with(|_| ControlFlow::Continue(()))
+    }
+
+    /// As [`verify`](Self::verify), and tells `progress` every few thousand values how far it is. That may end it,
+    /// and must not insert.
+    ///
+    /// # Errors
+    /// As [`verify`](Self::verify); [`Error::Cancelled`].
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let bank = embank::Bank::open(dir.path().join("bank"), embank::BankOptions::default())?;
+    /// # let users = bank.vocabulary("user", embank::VocabularyConfig::u64())?;
+    /// use std::ops::ControlFlow;
+    ///
+    /// users.verify_with(|progress| {
+    ///     println!("{} of {} values", progress.values_done, progress.values_total);
+    ///     ControlFlow::Continue(())
+    /// })?;
+    /// # Ok::<(), embank::Error>(())
+    /// ```
+    pub fn verify_with(
+        &self,
+        mut progress: impl FnMut(VocabularyProgress) -> ControlFlow<()>,
+    ) -> Result<VerifiedVocabulary> {
+        let store = &self.bank.store;
+        let moment = || store.reading().map(|at| at.checkpoint);
+        let began = moment();
+        // A bank that is open to read only has nobody to keep out, and may be refreshed meanwhile.
+        let mut held = (!store.is_read_only()).then(|| self.writer());
+        if let Some(writer) = &mut held {
+            let generation = self.shared.generation();
+            self.take_out_what_lies_beyond(writer, &generation)?;
+        }
+        let header = held.as_ref().map_or_else(|| self.writer().header, |writer| writer.header);
+        let mut seen = Seen { fingerprint: EMPTY_FINGERPRINT, counted: 0, records: 0, entries: 0 };
+        for start in (0..header.len).step_by(CHUNK_VALUES as usize) {
+            let places: Vec<u64> = (start..header.len.min(start + CHUNK_VALUES)).collect();
+            seen = self.read(|generation, _| {
+                let mut seen = seen;
+                self.check_chunk(generation, &places, header.len, &mut seen)?;
+                Ok(seen)
+            })?;
+            let values_done = start + places.len() as u64;
+            let so_far = VocabularyProgress { values_done, values_total: header.len };
+            if progress(so_far).is_break() {
+                return Err(Error::Cancelled);
+            }
+        }
+        // What an insertion left that was torn is no damage, and stays in a bank that is open to read only.
+        let (rows, beyond) = self.read(|generation, _| {
+            let beyond = if held.is_some() { 0 } else { self.rows_beyond(generation, header.len)? };
+            Ok((store.rows(generation.ids)?, beyond))
+        })?;
+        if moment() != began {
+            let name = self.name();
+            let what = format!("the bank was refreshed while vocabulary {name:?} was verified");
+            return Err(embank_kv::Error::InvalidArgument(what).into());
+        }
+        self.check_sums(header, &seen, (rows, beyond))?;
+        let counted = self.config().counts.then_some(seen.counted);
+        Ok(VerifiedVocabulary { values: header.len, fingerprint: header.fingerprint, counted })
+    }
+
+    fn check_sums(&self, header: Header, seen: &Seen, (rows, beyond): (u64, u64)) -> Result<()> {
+        if seen.fingerprint != header.fingerprint {
+            return Err(self.damaged(format!(
+                "the fingerprint of its {} values is {:#018x}, and its header has {:#018x}",
+                header.len, seen.fingerprint, header.fingerprint
+            )));
+        }
+        let rows_fit = (seen.records..=seen.records + beyond).contains(&rows);
+        if !rows_fit || seen.entries != header.len {
+            return Err(self.damaged(format!(
+                "it has {} values, and its table of ids {} entries in {rows} rows, where {} were expected",
+                header.len, seen.entries, seen.records
+            )));
+        }
+        Ok(())
+    }
+
+    fn check_chunk(
+        &self,
+        generation: &Generation,
+        places: &[u64],
+        len: u64,
+        seen: &mut Seen,
+    ) -> Result<()> {
+        let values = self.values_at(generation, places)?;
+        let values = values.values();
+        let store = &self.bank.store;
+        let first_id = self.config().first_id;
+        let seed = self.shared.founding.seed;
+        let distinct = Distinct::new(values, seed);
+        let found = generation.find(store, &distinct.keys, |i| distinct.bytes(i), UNKNOWN_ID)?;
+        for (i, (&place, &number)) in places.iter().zip(&distinct.inverse).enumerate() {
+            let found = found[number as usize];
+            if found != place {
+                let id = first_id + place;
+                let (value, leads) = (
+                    values.show(i),
+                    match found {
+                        UNKNOWN_ID => "to no id".to_owned(),
+                        other => format!("to id {}", first_id + other),
+                    },
+                );
+                return Err(
+                    self.damaged(format!("id {id} has the value {value}, which leads {leads}"))
+                );
+            }
+        }
+        if generation.counts.is_some() {
+            let counts = self.counts_at(generation, places)?;
+            seen.counted = counts.into_iter().fold(seen.counted, u64::saturating_add);
+        }
+        match values {
+            Values::U64(numbers) => {
+                for number in numbers {
+                    seen.fingerprint = fingerprint_with(seen.fingerprint, &number.to_le_bytes());
+                }
+                seen.records += places.len() as u64;
+                seen.entries += places.len() as u64;
+            }
+            Values::Bytes(strings) => {
+                let keys: Vec<u64> = strings.iter().map(|string| key_of(seed, string)).collect();
+                let records = generation.read_records(store, &keys)?;
+                for (i, (string, &place)) in strings.iter().zip(places).enumerate() {
+                    seen.fingerprint = fingerprint_with(seen.fingerprint, string);
+                    let given = || Entries(records.get(i)).filter(|&(place, _)| place < len);
+                    if given().map(|(place, _)| place).min() == Some(place) {
+                        seen.records += 1;
+                        seen.entries += given().count() as u64;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// How many values blocks beyond the length hold at most: rows of the table of ids that may be left of a torn
+    /// insertion.
+    fn rows_beyond(&self, generation: &Generation, len: u64) -> Result<u64> {
+        let per_block = generation.values_per_block();
+        let (mut number, mut beyond) = (len / per_block, 0);
+        // Ends: a torn insertion has left a bounded number of blocks.
+        loop {
+            let blocks = generation.read_blocks(&self.bank.store, &[number])?;
+            let Some(block) = blocks.get(0) else { return Ok(beyond) };
+            let skipped = if number == len / per_block { len % per_block } else { 0 };
+            let held = held_in(generation.kind, block).count() as u64;
+            beyond += held.saturating_sub(skipped);
+            number += 1;
+        }
+    }
+}
