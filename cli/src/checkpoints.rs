@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::Ending;
 use crate::output::{self, DamageJson, bytes, count, damage_lines};
-use crate::stat::TableJson;
+use crate::stat::{TableJson, plain_tables};
 
 /// Options of `checkpoints`.
 #[derive(Debug, clap::Args)]
@@ -55,7 +55,7 @@ pub(crate) fn run(args: &Args) -> Result<Ending> {
             taken_unix_s: unix_seconds(of.taken),
             log_begin: of.log_begin,
             log_end: of.log_end,
-            tables: of.tables.iter().map(TableJson::of).collect(),
+            tables: plain_tables(of).map(TableJson::of).collect(),
             rows: of.rows(),
             row_bytes: of.record_bytes(),
             blob_bytes: of.blob_bytes,
@@ -86,7 +86,7 @@ fn lines(checkpoints: &[CheckpointSummary]) -> String {
         rows.push(vec![
             of.number.to_string(),
             age(of.taken),
-            of.tables.len().to_string(),
+            plain_tables(of).count().to_string(),
             count(of.rows()),
             format!("{} to {}", of.log_begin, of.log_end),
             bytes(of.blob_bytes),

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::Result;
-use embank::TableConfig;
+use embank::{TableConfig, VocabularySummary};
 use embank_kv::Width;
 use embank_kv::inspect::{BankSummary, CheckpointSummary, TableSummary, summary};
 use serde::Serialize;
@@ -27,6 +27,7 @@ struct Report {
     checkpoint: Option<u64>,
     checkpoints: Vec<u64>,
     tables: Vec<TableJson>,
+    vocabularies: Vec<VocabularyJson>,
     rows: u64,
     row_bytes: u64,
     checkpoint_bytes: u64,
@@ -71,6 +72,37 @@ impl TableJson {
     }
 }
 
+/// A vocabulary as JSON.
+#[derive(Debug, Serialize)]
+struct VocabularyJson {
+    name: String,
+    values: &'static str,
+    ids: u64,
+    first_id: u64,
+    counts: bool,
+    generation: u64,
+    row_bytes: u64,
+}
+
+impl VocabularyJson {
+    fn of(vocabulary: &VocabularySummary) -> Self {
+        VocabularyJson {
+            name: vocabulary.name.clone(),
+            values: vocabulary.config.kind.name(),
+            ids: vocabulary.rows,
+            first_id: vocabulary.config.first_id,
+            counts: vocabulary.config.counts,
+            generation: vocabulary.generation,
+            row_bytes: vocabulary.record_bytes,
+        }
+    }
+}
+
+/// A checkpoint's tables without those of vocabularies, which are shown as such.
+pub(crate) fn plain_tables(checkpoint: &CheckpointSummary) -> impl Iterator<Item = &TableSummary> {
+    checkpoint.tables.iter().filter(|table| !VocabularySummary::owns(table))
+}
+
 /// Runs the subcommand.
 ///
 /// # Errors
@@ -96,7 +128,10 @@ fn report(summary: &BankSummary) -> Report {
         bank: summary.bank.map(|bank| format!("{bank:016x}")),
         checkpoint: newest.map(|newest| newest.number),
         checkpoints: summary.checkpoints.iter().map(|checkpoint| checkpoint.number).collect(),
-        tables: newest.map_or(Vec::new(), |of| of.tables.iter().map(TableJson::of).collect()),
+        tables: newest.map_or(Vec::new(), |of| plain_tables(of).map(TableJson::of).collect()),
+        vocabularies: newest.map_or(Vec::new(), |of| {
+            VocabularySummary::all(&of.tables).iter().map(VocabularyJson::of).collect()
+        }),
         rows: newest.map_or(0, CheckpointSummary::rows),
         row_bytes: newest.map_or(0, CheckpointSummary::record_bytes),
         checkpoint_bytes: summary.checkpoint_bytes,
@@ -143,7 +178,12 @@ fn text(args: &Args, summary: &BankSummary) -> String {
                 bytes(newest.page_bytes)
             );
             text.push('\n');
-            text += &tables(&newest.tables);
+            text += &tables(plain_tables(newest));
+            let found = VocabularySummary::all(&newest.tables);
+            if !found.is_empty() {
+                text.push('\n');
+                text += &vocabularies(&found);
+            }
         }
     }
     if !summary.damage.is_empty() {
@@ -153,7 +193,7 @@ fn text(args: &Args, summary: &BankSummary) -> String {
     text
 }
 
-fn tables(tables: &[TableSummary]) -> String {
+fn tables<'a>(tables: impl IntoIterator<Item = &'a TableSummary>) -> String {
     let head = ["table", "rows", "bytes", "value", "dim", "dtype", "optimizer"];
     let mut rows = vec![head.map(str::to_owned).to_vec()];
     for table in tables {
@@ -176,16 +216,60 @@ fn tables(tables: &[TableSummary]) -> String {
     output::table(&rows)
 }
 
+fn vocabularies(vocabularies: &[VocabularySummary]) -> String {
+    let head = ["vocabulary", "ids", "bytes", "values", "first_id", "counts", "generation"];
+    let mut rows = vec![head.map(str::to_owned).to_vec()];
+    for vocabulary in vocabularies {
+        let config = &vocabulary.config;
+        rows.push(vec![
+            vocabulary.name.clone(),
+            count(vocabulary.rows),
+            bytes(vocabulary.record_bytes),
+            config.kind.name().to_owned(),
+            config.first_id.to_string(),
+            if config.counts { "yes" } else { "no" }.to_owned(),
+            vocabulary.generation.to_string(),
+        ]);
+    }
+    output::table(&rows)
+}
+
 #[cfg(test)]
 mod tests {
+    use embank::{Bank, BankOptions, VocabularyConfig};
+
     use super::*;
 
     #[test]
     fn the_guide_shows_the_columns_there_are() {
-        let head: Vec<String> = tables(&[]).split_whitespace().map(str::to_owned).collect();
-        let mut lines = include_str!("../../docs/cli.md").lines();
-        let shown = lines.find(|line| line.starts_with("table ") && line.contains("value"));
-        let shown: Vec<_> = shown.unwrap_or_default().split_whitespace().collect();
-        assert_eq!(shown, head);
+        for (head, like) in [(tables(&[]), "table "), (vocabularies(&[]), "vocabulary ")] {
+            let head: Vec<_> = head.split_whitespace().collect();
+            let mut lines = include_str!("../../docs/cli.md").lines();
+            let shown = lines.find(|line| line.starts_with(like) && line.contains("value"));
+            let shown: Vec<_> = shown.unwrap_or_default().split_whitespace().collect();
+            assert_eq!(shown, head);
+        }
+    }
+
+    #[test]
+    fn vocabularies_are_shown_as_such_and_not_as_tables() {
+        let dir = tempfile::tempdir().unwrap();
+        let bank = Bank::open(dir.path(), BankOptions::default()).unwrap();
+        bank.table("user", TableConfig::new(1)).unwrap();
+        let config = VocabularyConfig::bytes().counts(true).first_id(2);
+        let words = bank.vocabulary("word", config).unwrap();
+        let batch = embank::ByteBuffer::from_iter(["red", "green"]);
+        words.ids_or_insert(&batch, &mut [0; 2]).unwrap();
+        bank.checkpoint(b"").unwrap();
+        let summary = summary(dir.path()).unwrap();
+        let report = report(&summary);
+        let names: Vec<_> = report.tables.iter().map(|table| &table.name[..]).collect();
+        assert_eq!((names, report.vocabularies.len()), (vec!["user"], 1));
+        let args = Args { dir: dir.path().to_owned(), json: false };
+        let text = text(&args, &summary);
+        let line = text.lines().find(|line| line.starts_with("word ")).unwrap();
+        let cells: Vec<_> = line.split_whitespace().collect();
+        assert_eq!((cells[1], &cells[4..]), ("2", &["bytes", "2", "yes", "0"][..]));
+        assert!(!text.contains("(vocabulary"), "{text}");
     }
 }

@@ -78,8 +78,8 @@ pub struct VocabularyConfig {
     pub unknown: Unknown,
     /// Whether it counts how often values come. Default: no.
     pub counts: bool,
-    /// The longest byte string that it takes, 1 to 131,072. The bank's pages set a limit too, of some 4,000 bytes at
-    /// budgets below 1 MiB and about an eighth of a percent of larger ones. Default: 1,024.
+    /// The longest byte string that it takes, 1 to 131,072. The bank's pages set a limit too: some 4,000 bytes at a
+    /// memory budget of 1 MiB, and more than a 256th of the budget above. Default: 1,024.
     pub value_bytes_max: u32,
 }
 
