@@ -82,7 +82,7 @@ pub(crate) fn run(args: &Args) -> Result<Ending> {
     let bank = with_enough_memory(args.memory_budget, |options| {
         Bank::open_read_only(&args.dir, options, args.checkpoint)
     })?;
-    let table = bank.open_table(&args.table)?;
+    let table = bank.open_table_unchecked(&args.table)?;
     let options = ExportOptions {
         format: args.format.map(Into::into),
         state: args.state,

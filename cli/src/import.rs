@@ -43,6 +43,9 @@ pub(crate) struct Args {
     /// With --create: values per row, all other settings at their defaults
     #[arg(long, value_name = "N", requires = "create")]
     dim: Option<u32>,
+    /// With --create: the keys are no ids of a vocabulary, whatever the export wrote down
+    #[arg(long, requires = "create")]
+    no_vocabulary: bool,
     /// Memory for index and pages; more is taken if the bank needs it
     #[arg(long, value_name = "BYTES", default_value = "256MiB", value_parser = parse_scaled)]
     memory_budget: u64,
@@ -113,10 +116,13 @@ fn open_table(bank: &Bank, args: &Args) -> Result<Table> {
             args.table
         );
     }
-    let config = match args.dim {
+    let mut config = match args.dim {
         Some(dim) => TableConfig::new(dim),
         None => exported_config(&args.file, args.format.map(Into::into))?
             .context("the file doesn't tell the table's settings; give --dim")?,
     };
+    if args.no_vocabulary {
+        config.vocabulary = None;
+    }
     Ok(bank.table(&args.table, config)?)
 }

@@ -106,7 +106,8 @@ impl Table {
     ///
     /// # Errors
     /// [`UnreadableFile`](crate::Error::UnreadableFile) names the file, and row and column where it
-    /// is damaged, is of another dim, has the state of another optimizer, or holds what is not finite;
+    /// is damaged, is of another dim, has the state of another optimizer, was exported from a table of another
+    /// vocabulary than the table's, or holds what is not finite;
     /// [`InvalidArgument`](embank_kv::Error::InvalidArgument) for a suffix that says no format; a failure of the
     /// store.
     ///
@@ -178,8 +179,9 @@ impl Table {
                 ),
             ));
         }
-        let Some(found) = file.state_columns() else { return Ok(false) };
         let config = self.config();
+        self.check_vocabulary(path, held)?;
+        let Some(found) = file.state_columns() else { return Ok(false) };
         let wanted = self.shared.layout().state_values();
         let other = held.filter(|held| !config.optimizer.is_kind_of(&held.optimizer));
         if other.is_none() && found == wanted {
@@ -198,6 +200,23 @@ impl Table {
                 config.optimizer
             ),
         ))
+    }
+
+    /// Refuses rows for ids of another vocabulary than the table's, where both are known.
+    fn check_vocabulary(&self, path: &Path, held: Option<&TableConfig>) -> Result<()> {
+        let theirs = held.and_then(|held| held.vocabulary.as_ref());
+        match (theirs, self.shared.vocabulary()) {
+            (Some(theirs), Some(own)) if theirs.identity != own.identity => {
+                let what = format!(
+                    "its rows are for ids of another vocabulary {:?} than that of table {:?}, or of another numbering \
+                     of it; import into a table without a vocabulary if the ids are right all the same",
+                    theirs.name,
+                    self.name()
+                );
+                Err(unreadable(path, what))
+            }
+            _ => Ok(()),
+        }
     }
 
     fn put_imported(&self, batch: &ReadBatch, with_state: bool) -> Result<()> {

@@ -14,6 +14,11 @@
 //! inserts. Who renumbers (`keep_frequent`) makes new tables beside those in use, and lookups wait for the exchange
 //! of the two alone.
 //!
+//! There is no cache of hot values in front. A batch finds its distinct values first, and those that come all the time
+//! lie with their index buckets in the processor's caches: 32 ns for a number and 37 ns for a string of 16 bytes, the
+//! finding included, where values that come from memory take 60 and 95. A cache large enough to spare the latter would
+//! miss the processor's caches as they do.
+//!
 //! **Crashes.** `insertion` says in which order rows are written, so that a checkpoint may be cut at any moment.
 
 mod bank;

@@ -12,6 +12,8 @@ use super::rows::{PutFixed, PutVariable};
 use super::*;
 use crate::bank::{Bank, BankOptions};
 use crate::config::TableConfig;
+use crate::export::ExportOptions;
+use crate::import::ImportOptions;
 
 fn options() -> BankOptions {
     BankOptions { memory_budget_bytes: 1 << 20, checkpoints_kept: 100, ..Default::default() }
@@ -456,7 +458,20 @@ fn a_table_is_opened_with_its_vocabulary_alone() {
     assert!(matches!(other.table("t", made.clone()), Err(Error::OtherVocabulary { .. })));
     other.vocabulary("v", config).unwrap();
     assert!(matches!(other.table("t", made.clone()), Err(Error::OtherVocabulary { .. })));
-    other.table("t", TableConfig { vocabulary: None, ..made }).unwrap();
+    let unbound = other.table("t", TableConfig { vocabulary: None, ..made }).unwrap();
+
+    // And its rows.
+    let (file, kept) = (dir.path().join("t.safetensors"), bank.open_table_unchecked("t").unwrap());
+    kept.put(&[0], &[1.5]).unwrap();
+    bank.checkpoint(b"").unwrap();
+    kept.export(&file, &ExportOptions::default()).unwrap();
+    let bound = other.table("bound", asked).unwrap();
+    match bound.import(&file, &ImportOptions::default()) {
+        Err(Error::UnreadableFile { what, .. }) => assert!(what.contains("vocabulary"), "{what}"),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(unbound.import(&file, &ImportOptions::default()).unwrap().rows, 1);
+    assert_eq!(kept.import(&file, &ImportOptions::default()).unwrap().rows, 1);
 }
 
 #[test]

@@ -219,6 +219,30 @@ impl Store {
     /// How many rows a table has: exact while no batch of the table is under way. Of a store that is opened to read
     /// only: as the checkpoint has it.
     ///
+    /// ```
+    /// use embank_kv::{Access, Clock, Operation, Store, StoreOptions};
+    ///
+    /// struct PutZeros;
+    /// impl Operation for PutZeros {
+    ///     const ACCESS: Access = Access::Put;
+    ///     fn insert(&mut self, _: usize, _: &mut [u8]) -> bool {
+    ///         true
+    ///     }
+    /// }
+    ///
+    /// # fn main() -> embank_kv::Result<()> {
+    /// # let dir = tempfile::tempdir().expect("a temporary directory");
+    /// let store = Store::open(dir.path(), &StoreOptions::default())?;
+    /// let table = store.create_table("zeros", 8, b"")?;
+    /// store.execute(table, &[1, 2, 3], Clock::Keep, &mut PutZeros)?;
+    /// store.delete(table, &[2, 4])?;
+    /// assert_eq!(store.rows(table)?, 2);
+    /// store.drop_table(table)?;
+    /// assert!(store.rows(table).is_err());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// `NoSuchTable`.
     pub fn rows(&self, table: TableId) -> Result<u64> {
