@@ -90,9 +90,13 @@ impl Vocabulary {
         let (new, header, tip) = match filled {
             Ok(filled) => filled,
             Err(error) => {
-                // The header may be the new one. Only when it is the old one again may the new tables go.
-                if self.put_header(before).is_ok() {
-                    let _ = self.bank.drop_leftovers(identity, old.number);
+                // The header may be the new one. Only when it is the old one again, or the vocabulary is gone, may the
+                // new tables go; if it can't be written now, the next insertion does that first.
+                match self.put_header(before) {
+                    Ok(()) | Err(Error::VocabularyDropped { .. }) => {
+                        let _ = self.bank.drop_leftovers(identity, old.number);
+                    }
+                    Err(_) => writer.tip = None,
                 }
                 return Err(self.in_terms_of_the_vocabulary(error));
             }

@@ -361,6 +361,27 @@ fn what_is_half_made_is_dropped_and_what_is_lost_is_told() {
 }
 
 #[test]
+fn handles_of_a_dropped_vocabulary_make_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let bank = new_bank(dir.path());
+    let config = VocabularyConfig::u64().counts(true);
+    for values in [0..0, 0..100_u64] {
+        let old = bank.vocabulary("v", config.clone()).unwrap();
+        let ids = insert(&old, &values.collect::<Vec<_>>());
+        old.count(&ids).unwrap();
+        bank.drop_vocabulary("v").unwrap();
+        let gone = |result: Result<()>| {
+            assert!(matches!(result, Err(Error::VocabularyDropped { .. })), "{result:?}");
+        };
+        gone(old.keep_frequent(1).map(drop));
+        gone(old.ids_or_insert(&[7000], &mut [0]).map(drop));
+        gone(old.set_frozen(true));
+        gone(old.verify().map(drop));
+        assert!(bank.shared.store.tables().is_empty());
+    }
+}
+
+#[test]
 fn every_refusal_says_what_is_wrong() {
     let dir = tempfile::tempdir().unwrap();
     let bank = new_bank(dir.path());
