@@ -23,6 +23,7 @@ mod kv_contenders;
 mod loading;
 mod out_of_core;
 mod page_cost;
+mod pipeline;
 mod plot;
 mod policies;
 mod recovery;
@@ -82,6 +83,8 @@ enum Command {
     Damage(damage::Args),
     /// The staleness clock moved against left alone: gets and puts, uniform and Zipf
     StalenessCost(staleness_cost::Args),
+    /// Preprocessing: rows/s from text and packed rows, threads
+    Pipeline(pipeline::Args),
 }
 
 fn main() -> anyhow::Result<()> {
@@ -103,5 +106,6 @@ fn main() -> anyhow::Result<()> {
         Command::CachePolicy(args) => cache_policy::run(args),
         Command::Damage(args) => damage::run(args),
         Command::StalenessCost(args) => staleness_cost::run(args),
+        Command::Pipeline(args) => pipeline::run(args),
     }
 }

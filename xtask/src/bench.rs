@@ -59,6 +59,9 @@ pub(crate) enum Measurement {
     /// The staleness clock moved against left alone: gets and puts, uniform and Zipf
     #[command(disable_help_flag = true)]
     StalenessCost(PassedOn),
+    /// Preprocessing: rows/s from text and packed rows, threads
+    #[command(disable_help_flag = true)]
+    Pipeline(PassedOn),
     /// Power cuts: what may be left of a bank, opened and held against what its checkpoints held
     #[command(disable_help_flag = true)]
     CrashImages(PassedOn),
@@ -104,6 +107,7 @@ pub(crate) fn run(measurement: Measurement) -> Result<ExitCode> {
         Measurement::CachePolicy(PassedOn { args }) => rust(&root, "cache-policy", &args),
         Measurement::Damage(PassedOn { args }) => rust(&root, "damage", &args),
         Measurement::StalenessCost(PassedOn { args }) => rust(&root, "staleness-cost", &args),
+        Measurement::Pipeline(PassedOn { args }) => rust(&root, "pipeline", &args),
         Measurement::CrashImages(PassedOn { args }) => {
             rust_of(&root, "embank-crash", "crash-images", &args)
         }

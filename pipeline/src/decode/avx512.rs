@@ -1,0 +1,211 @@
+//! Kernels for processors with AVX-512 VBMI2.
+//!
+//! A step's fields, up to 64 bytes with their separators, are one load. Every byte is translated to the value of its
+//! digit and checked in one table look-up; a compression takes the separators out, an expansion moves each field to the
+//! right end of a slot of eight bytes; two multiplications and a shift join the digits of all slots.
+
+use std::arch::x86_64::*;
+
+use super::avx2::store_transposed;
+use super::narrow::{GROUP_ROWS, Group, Step, StepKind};
+
+/// In the tables of digits: not a digit. No value of a digit has this bit.
+const BAD: u8 = 0x80;
+
+/// What an ASCII character is worth as a hexadecimal digit.
+static HEX: [u8; 128] = digits(true);
+/// As a decimal digit; a minus is worth nothing, and its place is checked apart.
+static DECIMAL: [u8; 128] = digits(false);
+/// For a length of 0 to 8, a slot's bytes that are filled, a bit each; others have none.
+static FILLED: [u8; 16] = [0, 0x80, 0xC0, 0xE0, 0xF0, 0xF8, 0xFC, 0xFE, 0xFF, 0, 0, 0, 0, 0, 0, 0];
+static PLACES: [u8; 64] = {
+    let mut places = [0; 64];
+    let mut i = 0;
+    while i < 64 {
+        places[i] = i as u8;
+        i += 1;
+    }
+    places
+};
+
+const fn digits(hex: bool) -> [u8; 128] {
+    let mut table = [BAD; 128];
+    let mut i = 0;
+    while i < 10 {
+        table[b'0' as usize + i] = i as u8;
+        i += 1;
+    }
+    if hex {
+        let mut i = 0;
+        while i < 6 {
+            table[b'a' as usize + i] = 10 + i as u8;
+            table[b'A' as usize + i] = 10 + i as u8;
+            i += 1;
+        }
+    } else {
+        table[b'-' as usize] = 0;
+    }
+    table
+}
+
+/// Indexes `text` ([`super::structure`]); returns the number of newlines.
+///
+/// # Safety
+/// The processor must have AVX-512 F, BW, VL, VBMI, VBMI2, BMI1, BMI2 and POPCNT.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi,avx512vbmi2,bmi1,bmi2,popcnt")]
+pub(super) unsafe fn index(text: &[u8], separator: u8, ends: &mut Vec<u32>) -> usize {
+    let (separators, line_ends) =
+        (_mm512_set1_epi8(separator as i8), _mm512_set1_epi8(b'\n' as i8));
+    // SAFETY: the table has 64 bytes.
+    let places = unsafe { _mm512_loadu_si512(PLACES.as_ptr().cast()) };
+    let mut newlines = 0;
+    let (blocks, rest) = text.as_chunks::<64>();
+    for (i, block) in blocks.iter().enumerate() {
+        // SAFETY: a block has 64 bytes.
+        let block = unsafe { _mm512_loadu_si512(block.as_ptr().cast()) };
+        let newline = _mm512_cmpeq_epi8_mask(block, line_ends);
+        let found = newline | _mm512_cmpeq_epi8_mask(block, separators);
+        newlines += newline.count_ones() as usize;
+        let count = found.count_ones() as usize;
+        let found = _mm512_maskz_compress_epi8(found, places);
+        let base = _mm512_set1_epi32((i * 64) as i32);
+        super::structure::reserve_ends(ends, 64);
+        // SAFETY: room for 64 more has just been reserved; of those, `count` are ends.
+        unsafe {
+            let next = ends.as_mut_ptr().add(ends.len());
+            let low = _mm512_castsi512_si256(found);
+            let write = |part: __m128i, at: usize| {
+                let wide = _mm512_add_epi32(_mm512_cvtepu8_epi32(part), base);
+                _mm512_storeu_si512(next.add(at).cast(), wide);
+            };
+            write(_mm256_castsi256_si128(low), 0);
+            if count > 16 {
+                write(_mm256_extracti128_si256::<1>(low), 16);
+                if count > 32 {
+                    let high = _mm512_extracti64x4_epi64::<1>(found);
+                    write(_mm256_castsi256_si128(high), 32);
+                    write(_mm256_extracti128_si256::<1>(high), 48);
+                }
+            }
+            ends.set_len(ends.len() + count);
+        }
+    }
+    let done = ends.len();
+    newlines += super::structure::index_portable(rest, separator, ends);
+    for end in &mut ends[done..] {
+        *end += (blocks.len() * 64) as u32;
+    }
+    newlines
+}
+
+/// Converts one step of [`GROUP_ROWS`] rows; a bit of the result for each row that needs the careful way.
+///
+/// # Safety
+/// The processor must have AVX-512 F, BW, VL, VBMI, VBMI2, BMI1, BMI2 and POPCNT; and `group` must be of this text and
+/// structure.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi,avx512vbmi2,bmi1,bmi2,popcnt")]
+pub(super) unsafe fn convert(text: &[u8], ends: &[u32], step: &Step, group: &mut Group<'_>) -> u8 {
+    match step.kind {
+        // SAFETY: the caller's.
+        StepKind::Decimal => unsafe { convert_kind::<true>(text, ends, step, group) },
+        // SAFETY: the caller's.
+        StepKind::Hex => unsafe { convert_kind::<false>(text, ends, step, group) },
+    }
+}
+
+/// # Safety
+/// As of [`convert`].
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi,avx512vbmi2,bmi1,bmi2,popcnt")]
+#[inline]
+unsafe fn convert_kind<const SIGNED: bool>(
+    text: &[u8],
+    ends: &[u32],
+    step: &Step,
+    group: &mut Group<'_>,
+) -> u8 {
+    let table = if SIGNED { &DECIMAL } else { &HEX };
+    // SAFETY: the table has twice 64 bytes, the other one 16.
+    let (table_low, table_high, filled) = unsafe {
+        (
+            _mm512_loadu_si512(table.as_ptr().cast()),
+            _mm512_loadu_si512(table.as_ptr().add(64).cast()),
+            _mm_loadu_si128(FILLED.as_ptr().cast()),
+        )
+    };
+    let separators = _mm512_set1_epi8(step.separator as i8);
+    let lanes = step.lanes();
+    let mut careful = 0;
+    let mut rows = [_mm256_setzero_si256(); GROUP_ROWS];
+    let first = group.first_end + step.first_field;
+    // So that the windows below need no bounds of their own.
+    let last_window = first + (GROUP_ROWS - 1) * group.fields;
+    assert!(last_window + step.count < ends.len(), "the group is within the structure");
+    for (row, values) in rows.iter_mut().enumerate() {
+        let at = first + row * group.fields;
+        // SAFETY: the masks keep both loads to `ends[at..=at + count]`, which the assertion above has checked.
+        let (before, after) = unsafe {
+            let window = ends.as_ptr().add(at).cast();
+            (
+                _mm256_maskz_loadu_epi32(lanes, window),
+                _mm256_maskz_loadu_epi32(lanes, window.add(1)),
+            )
+        };
+        let mut lens = _mm256_sub_epi32(_mm256_sub_epi32(after, before), _mm256_set1_epi32(1));
+        let begin = ends[at].wrapping_add(1) as usize;
+        let mut end = ends[at + step.count] as usize;
+        if step.ends_row && end > begin && text[end - 1] == b'\r' {
+            // It belongs to the line's end. (Were the last field empty, a separator would stand before it.)
+            end -= 1;
+            let last = 1 << (step.count - 1);
+            lens = _mm256_mask_sub_epi32(lens, last, lens, _mm256_set1_epi32(1));
+        }
+        // Lanes without a field hold -1 by now.
+        lens = _mm256_maskz_mov_epi32(lanes, lens);
+        let bytes = end - begin;
+        let too_long = _mm256_cmpgt_epu32_mask(lens, _mm256_set1_epi32(8));
+        group.missing[row] = _mm256_testn_epi32_mask(lens, lens) & lanes;
+        if too_long != 0 || bytes > 64 {
+            careful |= 1 << row;
+            continue;
+        }
+        let within = _bzhi_u64(u64::MAX, bytes as u32);
+        // SAFETY: the mask keeps the load to the fields, which are within the text.
+        let x = unsafe { _mm512_maskz_loadu_epi8(within, text.as_ptr().add(begin).cast()) };
+        // Bytes beyond the fields are 0, which separates nothing.
+        let separator = _mm512_cmpeq_epi8_mask(x, separators);
+        let kept = within & !separator;
+        let digits = _mm512_permutex2var_epi8(table_low, x, table_high);
+        // The table goes by seven bits; a byte above those is no digit either.
+        let mut bad = _mm512_movepi8_mask(_mm512_or_si512(digits, x)) & kept;
+
+        let slots = _mm_shuffle_epi8(filled, _mm256_cvtepi32_epi8(lens));
+        let slots = _mm_cvtsi128_si64(slots) as u64;
+        let digits = _mm512_maskz_expand_epi8(slots, _mm512_maskz_compress_epi8(kept, digits));
+        let joined = if SIGNED {
+            let hundreds = _mm512_maddubs_epi16(digits, _mm512_set1_epi16(0x010A));
+            let quarters = _mm512_madd_epi16(hundreds, _mm512_set1_epi32(0x0001_0064));
+            let high = _mm512_mul_epu32(quarters, _mm512_set1_epi64(10_000));
+            _mm512_add_epi64(high, _mm512_srli_epi64::<32>(quarters))
+        } else {
+            let bytes = _mm512_maddubs_epi16(digits, _mm512_set1_epi16(0x0110));
+            let halves = _mm512_madd_epi16(bytes, _mm512_set1_epi32(0x0001_0100));
+            _mm512_or_si512(_mm512_slli_epi64::<16>(halves), _mm512_srli_epi64::<32>(halves))
+        };
+        *values = _mm512_cvtepi64_epi32(joined);
+        if SIGNED {
+            let minus = _mm512_cmpeq_epi8_mask(x, _mm512_set1_epi8(b'-' as i8)) & kept;
+            if minus != 0 {
+                // Where fields begin, empty ones too: a bit for each field, in order.
+                let begins = (separator << 1 | 1) & (within << 1 | 1);
+                let negative = _pext_u64(minus, begins) as u8;
+                let lone = _mm256_mask_cmpeq_epi32_mask(negative, lens, _mm256_set1_epi32(1));
+                bad |= (minus & !begins) | u64::from(lone);
+                *values = _mm256_mask_sub_epi32(*values, negative, _mm256_setzero_si256(), *values);
+            }
+        }
+        careful |= u8::from(bad != 0) << row;
+    }
+    // SAFETY: AVX2 is there.
+    unsafe { store_transposed(rows, step, group) };
+    careful
+}

@@ -1,0 +1,210 @@
+//! Rows on their way: columns of a block that fits the processor's cache.
+
+/// Rows of a block at most: 40 columns of 32 bits are 160 KiB then, which the second-level cache holds with room for
+/// the text. A multiple of the kernels' groups.
+pub(crate) const BLOCK_ROWS: usize = 1024;
+/// Values from one column to the next. Not 4 KiB: a row's values would all fall into the same set of the first-level
+/// cache.
+pub(crate) const COLUMN_STRIDE: usize = BLOCK_ROWS + 16;
+
+/// Where a column of a block lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Slot {
+    /// Values of 32 bits: i32, u32 or f32, as the plan knows.
+    Word(usize),
+    /// Values of 64 bits.
+    Wide(usize),
+    /// Byte strings.
+    Bytes(usize),
+}
+
+/// Byte strings one behind the other.
+#[derive(Debug, Default, Clone)]
+pub(crate) struct ByteColumn {
+    /// Where each ends.
+    pub(crate) ends: Vec<u32>,
+    pub(crate) bytes: Vec<u8>,
+}
+
+impl ByteColumn {
+    pub(crate) fn clear(&mut self) {
+        self.ends.clear();
+        self.bytes.clear();
+    }
+
+    pub(crate) fn push(&mut self, value: &[u8]) {
+        self.bytes.extend_from_slice(value);
+        self.ends.push(self.bytes.len() as u32);
+    }
+
+    pub(crate) fn get(&self, row: usize) -> &[u8] {
+        let begin = if row == 0 { 0 } else { self.ends[row - 1] as usize };
+        &self.bytes[begin..self.ends[row] as usize]
+    }
+
+    /// Keeps the rows that `kept` says, in their order.
+    fn retain(&mut self, kept: &[bool]) {
+        let all = std::mem::take(self);
+        for (row, _) in kept.iter().enumerate().filter(|(_, kept)| **kept) {
+            self.push(all.get(row));
+        }
+    }
+}
+
+/// The columns of up to [`BLOCK_ROWS`] rows.
+#[derive(Debug)]
+pub(crate) struct Block {
+    pub(crate) rows: usize,
+    words: Vec<u32>,
+    wides: Vec<u64>,
+    pub(crate) bytes: Vec<ByteColumn>,
+    /// Bits that say which fields were empty, a byte a row.
+    missing: Vec<[u8; BLOCK_ROWS]>,
+}
+
+impl Block {
+    pub(crate) fn new(words: usize, wides: usize, bytes: usize, missing: usize) -> Self {
+        Self {
+            rows: 0,
+            words: vec![0; words * COLUMN_STRIDE],
+            wides: vec![0; wides * COLUMN_STRIDE],
+            bytes: vec![ByteColumn::default(); bytes],
+            missing: vec![[0; BLOCK_ROWS]; missing],
+        }
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.rows = 0;
+        self.bytes.iter_mut().for_each(ByteColumn::clear);
+    }
+
+    /// A column of 32-bit values.
+    #[inline]
+    pub(crate) fn word(&self, column: usize) -> &[u32] {
+        &self.words[column * COLUMN_STRIDE..][..self.rows]
+    }
+
+    #[inline]
+    pub(crate) fn word_mut(&mut self, column: usize) -> &mut [u32] {
+        &mut self.words[column * COLUMN_STRIDE..][..self.rows]
+    }
+
+    /// A column of 64-bit values.
+    #[inline]
+    pub(crate) fn wide(&self, column: usize) -> &[u64] {
+        &self.wides[column * COLUMN_STRIDE..][..self.rows]
+    }
+
+    #[inline]
+    pub(crate) fn wide_mut(&mut self, column: usize) -> &mut [u64] {
+        &mut self.wides[column * COLUMN_STRIDE..][..self.rows]
+    }
+
+    /// A wide column to read and one of 32 bits to write.
+    pub(crate) fn wide_and_word_mut(&mut self, wide: usize, word: usize) -> (&[u64], &mut [u32]) {
+        let rows = self.rows;
+        (
+            &self.wides[wide * COLUMN_STRIDE..][..rows],
+            &mut self.words[word * COLUMN_STRIDE..][..rows],
+        )
+    }
+
+    /// A column of byte strings to read and a wide one to write.
+    pub(crate) fn bytes_and_wide_mut(
+        &mut self,
+        bytes: usize,
+        wide: usize,
+    ) -> (&ByteColumn, &mut [u64]) {
+        (&self.bytes[bytes], &mut self.wides[wide * COLUMN_STRIDE..][..self.rows])
+    }
+
+    /// A column of 32 bits to write, and which fields were empty.
+    pub(crate) fn word_and_missing_mut(
+        &mut self,
+        column: usize,
+        plane: usize,
+    ) -> (&mut [u32], &[u8]) {
+        (&mut self.words[column * COLUMN_STRIDE..][..self.rows], &self.missing[plane][..self.rows])
+    }
+
+    /// A wide column to write, and which fields were empty.
+    pub(crate) fn wide_and_missing_mut(
+        &mut self,
+        column: usize,
+        plane: usize,
+    ) -> (&mut [u64], &[u8]) {
+        (&mut self.wides[column * COLUMN_STRIDE..][..self.rows], &self.missing[plane][..self.rows])
+    }
+
+    pub(crate) fn copy_word(&mut self, from: usize, to: usize) {
+        let from = from * COLUMN_STRIDE;
+        self.words.copy_within(from..from + self.rows, to * COLUMN_STRIDE);
+    }
+
+    pub(crate) fn copy_wide(&mut self, from: usize, to: usize) {
+        let from = from * COLUMN_STRIDE;
+        self.wides.copy_within(from..from + self.rows, to * COLUMN_STRIDE);
+    }
+
+    /// Makes a wide column of one of 32 bits.
+    pub(crate) fn widen(&mut self, from: usize, to: usize, convert: impl Fn(u32) -> u64) {
+        let values = &self.words[from * COLUMN_STRIDE..][..self.rows];
+        let into = &mut self.wides[to * COLUMN_STRIDE..][..self.rows];
+        for (value, into) in values.iter().zip(into) {
+            *into = convert(*value);
+        }
+    }
+
+    /// All columns of 32-bit values, [`COLUMN_STRIDE`] apart, filled or not.
+    pub(crate) fn words_mut(&mut self) -> &mut [u32] {
+        &mut self.words
+    }
+
+    pub(crate) fn words(&self) -> &[u32] {
+        &self.words
+    }
+
+    pub(crate) fn wides_mut(&mut self) -> &mut [u64] {
+        &mut self.wides
+    }
+
+    /// Which fields were empty: all of a plane, filled or not.
+    pub(crate) fn missing(&self, plane: usize) -> &[u8; BLOCK_ROWS] {
+        &self.missing[plane]
+    }
+
+    pub(crate) fn missing_mut(&mut self, plane: usize) -> &mut [u8; BLOCK_ROWS] {
+        &mut self.missing[plane]
+    }
+
+    /// What the kernels fill.
+    pub(crate) fn words_and_missing_mut(
+        &mut self,
+        plane: usize,
+    ) -> (&mut [u32], &mut [u8; BLOCK_ROWS]) {
+        (&mut self.words, &mut self.missing[plane])
+    }
+
+    /// Takes rows out, the others in their order.
+    #[cold]
+    pub(crate) fn retain(&mut self, kept: &[bool]) {
+        assert_eq!(kept.len(), self.rows, "a mark for each row");
+        let rows = self.rows;
+        self.words
+            .chunks_exact_mut(COLUMN_STRIDE)
+            .for_each(|column| retain(&mut column[..rows], kept));
+        self.wides
+            .chunks_exact_mut(COLUMN_STRIDE)
+            .for_each(|column| retain(&mut column[..rows], kept));
+        self.missing.iter_mut().for_each(|plane| retain(&mut plane[..rows], kept));
+        self.bytes.iter_mut().for_each(|column| column.retain(kept));
+        self.rows = kept.iter().filter(|kept| **kept).count();
+    }
+}
+
+fn retain<T: Copy>(values: &mut [T], kept: &[bool]) {
+    let rows = kept.iter().enumerate().filter(|(_, kept)| **kept);
+    for (next, (row, _)) in rows.enumerate() {
+        values[next] = values[row];
+    }
+}

@@ -1,0 +1,174 @@
+//! One field of a text, read with care: the reference for the kernels, and the one place that knows what is an error.
+
+use std::fmt;
+
+/// How a field is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum FieldKind {
+    /// A decimal number of 32 bits, perhaps with a minus before it.
+    Int32,
+    /// A decimal number of 64 bits, perhaps with a minus before it.
+    Int64,
+    /// A hexadecimal number of up to eight digits, upper or lower case, without a prefix.
+    Hex32,
+    /// A decimal number with a fraction or an exponent; infinities and NaN are errors.
+    Float32,
+    /// Bytes as they are.
+    Bytes,
+    /// Not read at all, and not checked.
+    Skip,
+}
+
+/// What is wrong with a field.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum BadField {
+    /// It is no number of this kind.
+    NotA(FieldKind),
+    /// It is a number that this kind does not hold.
+    OutOfRange(FieldKind),
+    /// It is empty where a value is required.
+    Missing,
+    /// It is longer than the schema allows, in bytes.
+    TooLong(usize),
+    /// A quote that is opened or closed at a wrong place.
+    Quote,
+}
+
+impl fmt::Display for BadField {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotA(FieldKind::Int32 | FieldKind::Int64) => {
+                formatter.write_str("is not a whole number")
+            }
+            Self::NotA(FieldKind::Hex32) => formatter.write_str("is not a hexadecimal number"),
+            Self::NotA(_) => formatter.write_str("is not a finite number"),
+            Self::OutOfRange(FieldKind::Hex32) => {
+                formatter.write_str("has more than 8 hexadecimal digits")
+            }
+            Self::OutOfRange(FieldKind::Int64) => formatter.write_str("does not fit into 64 bits"),
+            Self::OutOfRange(_) => formatter.write_str("does not fit into 32 bits"),
+            Self::Missing => formatter.write_str("is empty, but a value is required"),
+            Self::TooLong(limit) => write!(formatter, "is longer than {limit} bytes"),
+            Self::Quote => formatter.write_str("has a quote at a wrong place"),
+        }
+    }
+}
+
+/// Reads a whole number; none if the field is empty.
+pub(crate) fn int64(field: &[u8]) -> Result<Option<i64>, BadField> {
+    let (negative, digits) = match field {
+        [] => return Ok(None),
+        [b'-', digits @ ..] => (true, digits),
+        digits => (false, digits),
+    };
+    if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
+        return Err(BadField::NotA(FieldKind::Int64));
+    }
+    let mut value = 0_i64;
+    for &digit in digits {
+        let digit = i64::from(digit - b'0');
+        // Downwards, because there is one more number on that side.
+        value = value
+            .checked_mul(10)
+            .and_then(|value| value.checked_sub(digit))
+            .ok_or(BadField::OutOfRange(FieldKind::Int64))?;
+    }
+    if negative {
+        return Ok(Some(value));
+    }
+    value.checked_neg().map(Some).ok_or(BadField::OutOfRange(FieldKind::Int64))
+}
+
+/// Reads a whole number of 32 bits; none if the field is empty.
+pub(crate) fn int32(field: &[u8]) -> Result<Option<i32>, BadField> {
+    match int64(field) {
+        Ok(None) => Ok(None),
+        Ok(Some(value)) => {
+            i32::try_from(value).map(Some).map_err(|_| BadField::OutOfRange(FieldKind::Int32))
+        }
+        Err(BadField::OutOfRange(_)) => Err(BadField::OutOfRange(FieldKind::Int32)),
+        Err(_) => Err(BadField::NotA(FieldKind::Int32)),
+    }
+}
+
+/// Reads a hexadecimal number; none if the field is empty.
+pub(crate) fn hex32(field: &[u8]) -> Result<Option<u32>, BadField> {
+    let mut value = 0;
+    for &byte in field {
+        let digit = match byte {
+            b'0'..=b'9' => byte - b'0',
+            b'a'..=b'f' => byte - b'a' + 10,
+            b'A'..=b'F' => byte - b'A' + 10,
+            _ => return Err(BadField::NotA(FieldKind::Hex32)),
+        };
+        value = value << 4 | u32::from(digit);
+    }
+    match field.len() {
+        0 => Ok(None),
+        1..=8 => Ok(Some(value)),
+        _ => Err(BadField::OutOfRange(FieldKind::Hex32)),
+    }
+}
+
+/// Reads a number, rounded to the nearest f32; none if the field is empty.
+pub(crate) fn float32(field: &[u8]) -> Result<Option<f32>, BadField> {
+    if field.is_empty() {
+        return Ok(None);
+    }
+    let not_a = BadField::NotA(FieldKind::Float32);
+    let text = std::str::from_utf8(field).map_err(|_| not_a)?;
+    let value: f32 = text.parse().map_err(|_| not_a)?;
+    if value.is_finite() {
+        return Ok(Some(value));
+    }
+    // Too large, or an infinity by name.
+    let by_name =
+        field.iter().any(|byte| byte.is_ascii_alphabetic() && !matches!(byte, b'e' | b'E'));
+    Err(if by_name { not_a } else { BadField::OutOfRange(FieldKind::Float32) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whole_numbers_to_their_limits() {
+        assert_eq!(int32(b""), Ok(None));
+        assert_eq!(int32(b"-2147483648"), Ok(Some(i32::MIN)));
+        assert_eq!(int32(b"2147483647"), Ok(Some(i32::MAX)));
+        assert_eq!(int32(b"2147483648"), Err(BadField::OutOfRange(FieldKind::Int32)));
+        assert_eq!(int64(b"-9223372036854775808"), Ok(Some(i64::MIN)));
+        assert_eq!(int64(b"9223372036854775807"), Ok(Some(i64::MAX)));
+        assert_eq!(int64(b"9223372036854775808"), Err(BadField::OutOfRange(FieldKind::Int64)));
+        assert_eq!(int32(b"99999999999999999999"), Err(BadField::OutOfRange(FieldKind::Int32)));
+        assert_eq!(int32(b"0000000000000000000007"), Ok(Some(7)));
+        for wrong in [&b"-"[..], b"+1", b"1-", b"--1", b" 1", b"1.0", b"\0", b"1e3", b"\xff"] {
+            assert_eq!(int32(wrong), Err(BadField::NotA(FieldKind::Int32)), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn hexadecimal_numbers_of_up_to_eight_digits() {
+        assert_eq!(hex32(b""), Ok(None));
+        assert_eq!(hex32(b"68fd1e64"), Ok(Some(0x68fd_1e64)));
+        assert_eq!(hex32(b"FFffFFff"), Ok(Some(u32::MAX)));
+        assert_eq!(hex32(b"a"), Ok(Some(10)));
+        assert_eq!(hex32(b"068fd1e64"), Err(BadField::OutOfRange(FieldKind::Hex32)));
+        for wrong in [&b"g"[..], b"0x1", b"-1", b"12 4", b"\0", b"\xe1"] {
+            assert_eq!(hex32(wrong), Err(BadField::NotA(FieldKind::Hex32)), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn finite_numbers_only() {
+        assert_eq!(float32(b""), Ok(None));
+        assert_eq!(float32(b"-1.5e2"), Ok(Some(-150.0)));
+        assert_eq!(float32(b"1e99"), Err(BadField::OutOfRange(FieldKind::Float32)));
+        for wrong in [&b"nan"[..], b"-inf", b"Infinity", b"1,5", b"one", b"\xff"] {
+            assert_eq!(float32(wrong), Err(BadField::NotA(FieldKind::Float32)), "{wrong:?}");
+        }
+    }
+}

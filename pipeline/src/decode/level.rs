@@ -1,0 +1,72 @@
+//! Which kernels a processor can run.
+
+use std::fmt;
+
+/// The instructions that decoding may use. Results do not depend on it.
+///
+/// # Examples
+/// ```
+/// use embank_pipeline::Level;
+///
+/// let best = Level::detect();
+/// assert!(Level::available().contains(&best));
+/// assert!(Level::available().contains(&Level::Portable));
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Level {
+    /// What every processor has.
+    Portable,
+    /// AVX2 and BMI2, as Intel's since Haswell (2013) and AMD's since Zen 3 (2020) run them fast.
+    #[cfg(target_arch = "x86_64")]
+    Avx2,
+    /// AVX-512 with VBMI2: Intel's since Ice Lake (2019), AMD's since Zen 4 (2022).
+    #[cfg(target_arch = "x86_64")]
+    Avx512,
+}
+
+impl Level {
+    /// The best that this processor can run.
+    #[must_use]
+    pub fn detect() -> Self {
+        *Self::available().last().expect("there is always the portable one")
+    }
+
+    /// All that this processor can run, the slowest first.
+    #[must_use]
+    pub fn available() -> Vec<Self> {
+        #[cfg_attr(not(target_arch = "x86_64"), expect(unused_mut, reason = "only x86 has more"))]
+        let mut levels = vec![Self::Portable];
+        #[cfg(target_arch = "x86_64")]
+        {
+            let scalar = is_x86_feature_detected!("bmi1")
+                && is_x86_feature_detected!("bmi2")
+                && is_x86_feature_detected!("popcnt");
+            if scalar && is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
+                levels.push(Self::Avx2);
+                let wide = is_x86_feature_detected!("avx512f")
+                    && is_x86_feature_detected!("avx512bw")
+                    && is_x86_feature_detected!("avx512dq")
+                    && is_x86_feature_detected!("avx512vl")
+                    && is_x86_feature_detected!("avx512vbmi")
+                    && is_x86_feature_detected!("avx512vbmi2");
+                if wide {
+                    levels.push(Self::Avx512);
+                }
+            }
+        }
+        levels
+    }
+}
+
+impl fmt::Display for Level {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::Portable => "portable",
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2 => "avx2",
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512 => "avx512",
+        })
+    }
+}

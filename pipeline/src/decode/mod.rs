@@ -1,0 +1,26 @@
+//! Text to columns.
+//!
+//! `structure` finds where fields end, `narrow` plans how neighbouring fields become 32-bit numbers together,
+//! `avx2` and `avx512` have the kernels of both, `field` reads one field with care. [`Decoder`] puts them together.
+//! Which kernels run is chosen when a decoder is made, by what the processor has; the columns are the same with each.
+
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+mod block;
+mod decoder;
+mod field;
+mod level;
+mod narrow;
+mod packed;
+mod structure;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use block::{BLOCK_ROWS, Block, ByteColumn, COLUMN_STRIDE, Slot};
+pub(crate) use decoder::{BadRow, Decoder, Fault, FieldLayout, Layout};
+pub(crate) use field::hex32;
+pub use field::{BadField, FieldKind};
+pub use level::Level;
+pub(crate) use packed::{row_bytes, unpack};

@@ -1,0 +1,193 @@
+//! One after the other, in the order of the input.
+//!
+//! **Problem.** Threads work on chunks side by side and finish them in any order; ids must be given, and batches handed
+//! on, in the order of the input. A thread that waited for the chunk before its own would lose its time, and the
+//! system's wake-up (tens of microseconds on a virtual machine) at every other chunk.
+//!
+//! **Approach.** A reorder buffer, as processors have. A finished chunk is put down, and its thread takes another one.
+//! Whoever puts down the chunk that is next commits it, and all that lie ready behind it; a thread that comes meanwhile
+//! leaves its chunk to that one. So one thread commits at a time, in order, and nobody waits, but where `window` chunks
+//! are under way: then the oldest is late, or the consumer is slow, and those who would begin another one sleep. They
+//! are woken when half of the window is free: were each commit to wake one for a single chunk, threads would
+//! sleep and wake by turns for good.
+//!
+//! **No chunk is forgotten.** `committing` is set and cleared under the lock, and cleared only by a thread that sees,
+//! under the same lock, that the next chunk is not there. So whoever puts the next one down sees it cleared, and
+//! commits.
+
+use std::collections::VecDeque;
+
+use parking_lot::{Condvar, Mutex};
+
+/// Finished work, waiting for what comes before it.
+#[derive(Debug)]
+pub(crate) struct Order<T> {
+    window: u64,
+    state: Mutex<State<T>>,
+    changed: Condvar,
+}
+
+#[derive(Debug)]
+struct State<T> {
+    /// The number of the first chunk of which no commit has begun.
+    next: u64,
+    /// What is finished, from number `next` on.
+    finished: VecDeque<Option<T>>,
+    committing: bool,
+    ended: bool,
+    /// The lowest number that somebody sleeps to begin; `u64::MAX` if nobody does.
+    nearest_asleep: u64,
+}
+
+impl<T> Order<T> {
+    /// At most `window` numbers, one at least, are under way at a time.
+    pub(crate) fn new(window: usize) -> Self {
+        let state = State {
+            next: 0,
+            finished: VecDeque::new(),
+            committing: false,
+            ended: false,
+            nearest_asleep: u64::MAX,
+        };
+        Self { window: window.max(1) as u64, state: Mutex::new(state), changed: Condvar::new() }
+    }
+
+    /// Waits until `number` may be begun; false if the end has come.
+    pub(crate) fn begin(&self, number: u64) -> bool {
+        let mut state = self.state.lock();
+        // Ends: who works on the oldest chunk commits it, or ends all.
+        while number >= state.next + self.window && !state.ended {
+            state.nearest_asleep = state.nearest_asleep.min(number);
+            self.changed.wait(&mut state);
+        }
+        !state.ended
+    }
+
+    /// Wakes those who wait to begin, if half of the window is free.
+    fn wake(&self, state: &mut State<T>) {
+        // Nobody is forgotten: all numbers before the nearest that sleeps are under way, so `next` comes to it at last.
+        if state.nearest_asleep < state.next + self.window.div_ceil(2) {
+            state.nearest_asleep = u64::MAX;
+            self.changed.notify_all();
+        }
+    }
+
+    /// Puts down what is finished, and commits whatever is next in order, if nobody else does. `commit` says
+    /// whether to go on; after an end nothing more is committed.
+    pub(crate) fn finish(&self, number: u64, work: T, mut commit: impl FnMut(T) -> bool) {
+        let mut state = self.state.lock();
+        let place = (number - state.next) as usize;
+        if state.finished.len() <= place {
+            state.finished.resize_with(place + 1, || None);
+        }
+        state.finished[place] = Some(work);
+        if state.committing || state.ended {
+            return;
+        }
+        state.committing = true;
+        // Ends: each round commits a chunk, and chunks end or the window holds their begin back until the next round.
+        while let Some(work) = state.finished.front_mut().and_then(Option::take) {
+            // Together: places are counted from `next`.
+            state.finished.pop_front();
+            state.next += 1;
+            drop(state);
+            let go_on = commit(work);
+            state = self.state.lock();
+            state.ended |= !go_on;
+            if state.ended {
+                break;
+            }
+            self.wake(&mut state);
+        }
+        state.committing = false;
+        if state.ended {
+            self.changed.notify_all();
+        }
+    }
+
+    /// Nothing more is begun or committed.
+    pub(crate) fn end(&self) {
+        self.state.lock().ended = true;
+        self.changed.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn whatever_the_order_of_finishing_commits_are_in_order() {
+        for threads in [1, 2, 5] {
+            let order = Order::new(4);
+            let (claims, committed) = (AtomicU64::new(0), Mutex::new(Vec::new()));
+            std::thread::scope(|scope| {
+                for _ in 0..threads {
+                    scope.spawn(|| {
+                        loop {
+                            let number = claims.fetch_add(1, Ordering::Relaxed);
+                            if number >= 2000 {
+                                return;
+                            }
+                            assert!(order.begin(number));
+                            if number % 7 == 0 {
+                                std::thread::yield_now();
+                            }
+                            order.finish(number, number, |number| {
+                                committed.lock().push(number);
+                                true
+                            });
+                        }
+                    });
+                }
+            });
+            assert_eq!(committed.into_inner(), (0..2000).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn a_late_one_holds_the_others_back_at_the_window() {
+        let order = Order::new(2);
+        let committed = Mutex::new(Vec::new());
+        let commit = |number| {
+            committed.lock().push(number);
+            true
+        };
+        assert!(order.begin(0) && order.begin(1));
+        order.finish(1, 1, commit);
+        assert!(committed.lock().is_empty());
+        std::thread::scope(|scope| {
+            let third = scope.spawn(|| order.begin(2));
+            order.finish(0, 0, commit);
+            assert!(third.join().unwrap());
+        });
+        assert_eq!(*committed.lock(), [0, 1]);
+    }
+
+    #[test]
+    fn after_a_refusal_nothing_more_is_committed_or_begun() {
+        let order = Order::new(8);
+        let committed = Mutex::new(Vec::new());
+        let commit = |number| {
+            committed.lock().push(number);
+            number < 1
+        };
+        for number in [2, 1, 0, 3] {
+            order.finish(number, number, commit);
+        }
+        assert_eq!(*committed.lock(), [0, 1]);
+        assert!(!order.begin(4));
+    }
+
+    #[test]
+    fn who_waits_is_told_of_the_end() {
+        let order = Order::<()>::new(1);
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| order.begin(5));
+            order.end();
+            assert!(!waiting.join().unwrap());
+        });
+    }
+}

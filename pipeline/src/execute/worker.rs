@@ -1,0 +1,192 @@
+//! What each thread of a run does.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::RunOptions;
+use super::apply::apply;
+use super::commit::{Committer, Work};
+use super::order::Order;
+use crate::batch::{Batch, MatrixInfo, Values};
+use crate::decode::{BLOCK_ROWS, Block, Decoder, Slot, row_bytes, unpack};
+use crate::error::Result;
+use crate::input::{Chunks, Claim};
+use crate::kernels::concatenate;
+use crate::plan::{OutputFrom, Plan};
+use crate::spec::Format;
+use crate::vocabulary::DirectTable;
+
+/// What all threads of a run see.
+pub(super) struct Shared<'a, 'b> {
+    pub(super) plan: &'a Plan,
+    pub(super) options: &'a RunOptions,
+    pub(super) infos: &'a Arc<[MatrixInfo]>,
+    pub(super) tables: &'a [DirectTable],
+    pub(super) chunks: &'a Chunks<'b>,
+    pub(super) order: &'a Order<(Claim, Result<Work>)>,
+    /// Work that was committed, to be used again.
+    pub(super) pool: &'a Mutex<Vec<Work>>,
+    pub(super) committer: &'a Mutex<Committer<'b>>,
+}
+
+/// Ends the run if a thread unwinds, so that the others do not wait for it.
+struct EndOnPanic<'a, 'b>(&'a Shared<'a, 'b>);
+
+impl Drop for EndOnPanic<'_, '_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.order.end();
+        }
+    }
+}
+
+/// Works until there are no more chunks, or the run has ended.
+pub(super) fn work(shared: &Shared<'_, '_>) {
+    let _guard = EndOnPanic(shared);
+    let mut worker = Worker::new(shared);
+    while let Some(claim) = shared.chunks.claim() {
+        let number = claim.sequence;
+        if !shared.order.begin(number) {
+            return;
+        }
+        let mut done = shared.pool.lock().pop().unwrap_or_else(|| Work::new(shared));
+        let outcome = worker.transform(&claim, &mut done).map(|()| done);
+        shared.order.finish(number, (claim, outcome), |(claim, outcome)| {
+            shared.committer.lock().commit(shared, &claim, outcome)
+        });
+    }
+}
+
+struct Worker<'a, 'b> {
+    shared: &'a Shared<'a, 'b>,
+    decoder: Decoder,
+    block: Block,
+    buffer: Vec<u8>,
+}
+
+impl<'a, 'b> Worker<'a, 'b> {
+    fn new(shared: &'a Shared<'a, 'b>) -> Self {
+        let plan = shared.plan;
+        let (words, wides, bytes) = plan.columns;
+        Self {
+            shared,
+            decoder: Decoder::new(Arc::clone(&plan.layout), shared.options.level),
+            block: Block::new(words, wides, bytes, plan.layout.planes()),
+            buffer: Vec::new(),
+        }
+    }
+
+    /// Everything that can be done with a chunk before it is next.
+    fn transform(&mut self, claim: &Claim, done: &mut Work) -> Result<()> {
+        let shared = self.shared;
+        let rows = shared.chunks.rows(claim, &mut self.buffer)?;
+        done.clear();
+        let Format::Text { header, .. } = shared.options.format else {
+            packed(shared, rows, &mut self.block, done);
+            return Ok(());
+        };
+        let mut text = rows;
+        if header && claim.range.start == 0 && !text.is_empty() {
+            let end = memchr::memchr(b'\n', text).map_or(text.len(), |at| at + 1);
+            text = &text[end..];
+            done.lines = 1;
+        }
+        let lines = self.decoder.begin(text, &mut done.bad);
+        done.batch.reserve(lines);
+        while self.decoder.next(text, &mut self.block, &mut done.bad) {
+            finish(shared, &mut self.block, done);
+        }
+        let header = done.lines;
+        for bad in &mut done.bad {
+            bad.line += header;
+        }
+        done.lines += lines;
+        done.bad.sort_by_key(|bad| bad.line);
+        done.bad.dedup_by_key(|bad| bad.line);
+        Ok(())
+    }
+}
+
+fn packed(shared: &Shared<'_, '_>, rows: &[u8], block: &mut Block, done: &mut Work) {
+    let (layout, level) = (&shared.plan.layout, shared.options.level);
+    let row_bytes = row_bytes(layout.fields());
+    done.batch.reserve(rows.len() / row_bytes);
+    let mut rows = rows;
+    while !rows.is_empty() {
+        let count = unpack(rows, layout, level, block);
+        rows = &rows[count * row_bytes..];
+        finish(shared, block, done);
+    }
+}
+
+/// All that follows on decoding.
+fn finish(shared: &Shared<'_, '_>, block: &mut Block, done: &mut Work) {
+    for kernel in &shared.plan.kernels {
+        apply(kernel, shared.options.level, block);
+    }
+    look_up(shared, block, done);
+    write_out(shared, block, &mut done.batch);
+}
+
+/// Numbers the block's values, as far as they are known.
+fn look_up(shared: &Shared<'_, '_>, block: &mut Block, done: &mut Work) {
+    let first_row = done.batch.rows as u32;
+    for (look_up, pending) in shared.plan.look_ups.iter().zip(&mut done.pending) {
+        let table = &shared.tables[look_up.vocabulary];
+        let values = block.word_mut(look_up.word);
+        table.look_up(shared.options.level, values, first_row, &mut done.found, pending);
+    }
+}
+
+/// Appends the block's rows to the batch's matrices.
+fn write_out(shared: &Shared<'_, '_>, block: &Block, batch: &mut Batch) {
+    let (level, rows) = (shared.options.level, block.rows);
+    for (output, values) in shared.plan.outputs.iter().zip(&mut batch.matrices) {
+        match (&output.from, values) {
+            (OutputFrom::Words(columns), Values::Words(into)) => {
+                let into = &mut into[batch.rows * columns.len()..][..rows * columns.len()];
+                concatenate(level, block.words(), columns, rows, into);
+            }
+            (OutputFrom::Wides(columns), Values::Wides(into)) => {
+                let into = &mut into[batch.rows * columns.len()..][..rows * columns.len()];
+                for (place, &(slot, signed)) in columns.iter().enumerate() {
+                    widen(
+                        block,
+                        slot,
+                        signed,
+                        &mut into[place.min(rows * columns.len())..],
+                        columns.len(),
+                    );
+                }
+            }
+            _ => unreachable!("a matrix is as wide as its plan says"),
+        }
+    }
+    batch.rows += rows;
+}
+
+/// Writes a column into every `stride`-th place.
+fn widen(block: &Block, slot: Slot, signed: bool, into: &mut [u64], stride: usize) {
+    let into = into.iter_mut().step_by(stride);
+    match slot {
+        Slot::Word(column) if signed => {
+            for (value, into) in block.word(column).iter().zip(into) {
+                *into = i64::from(value.cast_signed()).cast_unsigned();
+            }
+        }
+        Slot::Word(column) => {
+            for (value, into) in block.word(column).iter().zip(into) {
+                *into = u64::from(*value);
+            }
+        }
+        Slot::Wide(column) => {
+            for (value, into) in block.wide(column).iter().zip(into) {
+                *into = *value;
+            }
+        }
+        Slot::Bytes(_) => unreachable!("the plan refuses to show text"),
+    }
+}
+
+const _: () = assert!(BLOCK_ROWS <= u32::MAX as usize, "rows of a block have numbers of 32 bits");

@@ -1,0 +1,130 @@
+//! The positive remainder of a division by a number that is known beforehand.
+//!
+//! A division takes the processor tens of cycles and has no vector form. In f64, whole numbers of 32 bits and their
+//! products with a quotient are exact, so the quotient may be one off, and the remainder tells.
+
+use super::vectorised;
+
+/// The largest modulus: remainders are then i32 too, which vectors convert to.
+pub(crate) const MODULUS_MAX: u32 = 1 << 31;
+
+/// A divisor.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Modulus {
+    divisor: u32,
+    reciprocal: f64,
+}
+
+impl Modulus {
+    /// `divisor` must be from 1 to [`MODULUS_MAX`].
+    pub(crate) fn new(divisor: u32) -> Self {
+        assert!((1..=MODULUS_MAX).contains(&divisor), "a divisor from 1 to 2^31");
+        Self { divisor, reciprocal: 1.0 / f64::from(divisor) }
+    }
+
+    #[inline(always)]
+    fn remainder(self, value: f64) -> u32 {
+        let divisor = f64::from(self.divisor);
+        let quotient = (value * self.reciprocal).floor();
+        // Exact: below 2^53 on both sides, whatever the quotient's error of at most one.
+        let rest = value - quotient * divisor;
+        let rest = if rest < 0.0 { rest + divisor } else { rest };
+        let rest = if rest >= divisor { rest - divisor } else { rest };
+        // SAFETY: it is from 0 to below 2^31.
+        (unsafe { rest.to_int_unchecked::<i32>() }).cast_unsigned()
+    }
+}
+
+vectorised! {
+    /// Remainders of numbers.
+    fn of_u32(values: &mut [u32], modulus: Modulus) {
+        for value in values {
+            // The same as `f64::from(*value)`, by the conversion that every vector unit has.
+            let number = f64::from((*value ^ 0x8000_0000).cast_signed()) + 2_147_483_648.0;
+            *value = modulus.remainder(number);
+        }
+    }
+}
+
+vectorised! {
+    /// Positive remainders of numbers with a sign.
+    fn of_i32(values: &mut [u32], modulus: Modulus) {
+        for value in values {
+            *value = modulus.remainder(f64::from(value.cast_signed()));
+        }
+    }
+}
+
+impl Modulus {
+    pub(crate) fn of_u32(self, level: super::Level, values: &mut [u32]) {
+        if self.divisor.is_power_of_two() {
+            let mask = self.divisor - 1;
+            values.iter_mut().for_each(|value| *value &= mask);
+        } else {
+            of_u32(level, values, self);
+        }
+    }
+
+    pub(crate) fn of_i32(self, level: super::Level, values: &mut [u32]) {
+        of_i32(level, values, self);
+    }
+
+    pub(crate) fn of_u64(self, values: &[u64], into: &mut [u32]) {
+        for (value, into) in values.iter().zip(into) {
+            *into = (value % u64::from(self.divisor)) as u32;
+        }
+    }
+
+    pub(crate) fn of_i64(self, values: &[u64], into: &mut [u32]) {
+        for (value, into) in values.iter().zip(into) {
+            *into = value.cast_signed().rem_euclid(i64::from(self.divisor)) as u32;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::decode::Level;
+
+    fn check(divisor: u32, values: &[u32]) {
+        let modulus = Modulus::new(divisor);
+        for level in Level::available() {
+            let mut unsigned = values.to_vec();
+            modulus.of_u32(level, &mut unsigned);
+            let mut signed = values.to_vec();
+            modulus.of_i32(level, &mut signed);
+            for (i, &value) in values.iter().enumerate() {
+                assert_eq!(unsigned[i], value % divisor, "{level}: {value} modulo {divisor}");
+                let expected = i64::from(value.cast_signed()).rem_euclid(i64::from(divisor));
+                assert_eq!(i64::from(signed[i]), expected, "{level}: {value} modulo {divisor}");
+            }
+        }
+    }
+
+    #[test]
+    fn around_every_multiple_near_the_ends() {
+        for divisor in
+            [1, 2, 3, 5, 7, 1000, 5000, 65_537, 1_000_000, 1 << 30, (1 << 31) - 1, 1 << 31]
+        {
+            let near = |multiple: u64| {
+                let at = multiple * u64::from(divisor);
+                (at.saturating_sub(2)..at + 3).filter_map(|value| u32::try_from(value).ok())
+            };
+            let last = u64::from(u32::MAX / divisor);
+            let multiples = (0..50).chain(last.saturating_sub(50)..=last);
+            let values: Vec<u32> =
+                multiples.flat_map(near).chain([u32::MAX, 1 << 31, (1 << 31) - 1]).collect();
+            check(divisor, &values);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn as_the_processor_divides(divisor in 1..=MODULUS_MAX, values in prop::collection::vec(any::<u32>(), 1..40)) {
+            check(divisor, &values);
+        }
+    }
+}

@@ -1,0 +1,22 @@
+//! Tabular preprocessing for embedding tables: decode, transform, number categories, feed.
+//!
+//! A [`Spec`] says what the fields of a row are, what becomes of each column and what comes out. A [`Pipeline`] runs it
+//! over text in one pass: threads decode lines with vector instructions, transform blocks of columns in the processor's
+//! cache, and number categories in order of first appearance, the same with any number of threads.
+
+mod batch;
+mod decode;
+mod error;
+mod execute;
+mod input;
+mod kernels;
+mod plan;
+mod spec;
+mod vocabulary;
+
+pub use batch::{Batch, MatrixInfo};
+pub use decode::{BadField, FieldKind, Level};
+pub use error::{BadRowReport, Error, Result};
+pub use execute::{Consumer, Pipeline, RunOptions, RunReport};
+pub use input::Input;
+pub use spec::{BadRows, Column, Dtype, Field, Format, Operator, Output, Source, Spec, Value};

@@ -1,0 +1,330 @@
+//! What a pipeline does, as its user says it: the fields of a row, what becomes of each column, and what comes out.
+//!
+//! All of it is plain data: it is written as JSON in files, and built by hand in Rust and Python.
+
+use serde::{Deserialize, Serialize};
+
+use crate::decode::FieldKind;
+
+/// A field of the input's rows.
+///
+/// # Examples
+/// ```
+/// use embank_pipeline::{Field, FieldKind};
+///
+/// let label = Field::new("label", FieldKind::Int32).required();
+/// assert_eq!(label.name, "label");
+/// ```
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Field {
+    /// Its name, by which columns refer to it.
+    pub name: String,
+    /// How it is written.
+    pub kind: FieldKind,
+    /// Whether an empty one makes its row a bad row. Default: no.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub required: bool,
+}
+
+impl Field {
+    /// A field that may be empty.
+    #[must_use]
+    pub fn new(name: impl Into<String>, kind: FieldKind) -> Self {
+        Self { name: name.into(), kind, required: false }
+    }
+
+    /// The same, and it must not be empty.
+    #[must_use]
+    pub fn required(self) -> Self {
+        Self { required: true, ..self }
+    }
+}
+
+/// A single value, as it stands in an operator.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Value {
+    /// A whole number.
+    Int(i64),
+    /// Any number.
+    Float(f64),
+    /// Text; for a hexadecimal field, its digits.
+    Text(String),
+}
+
+impl From<i64> for Value {
+    fn from(value: i64) -> Self {
+        Self::Int(value)
+    }
+}
+
+impl From<f64> for Value {
+    fn from(value: f64) -> Self {
+        Self::Float(value)
+    }
+}
+
+impl From<&str> for Value {
+    fn from(value: &str) -> Self {
+        Self::Text(value.to_owned())
+    }
+}
+
+/// One step of a column's way. The names are those of PIPER's Table 1 where it has them.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+#[non_exhaustive]
+pub enum Operator {
+    /// A value for empty fields. Without it, other operators refuse a column that may have some.
+    FillMissing(Value),
+    /// Hexadecimal text of up to eight digits to a number. The first operator of its column, but for `FillMissing`.
+    /// A field of kind [`FieldKind::Hex32`] is read so without it.
+    Hex2Int,
+    /// The remainder from 0 to below the number, for negative values too. From 1 to 2^31.
+    Modulus(u32),
+    /// A 64-bit hash of the value under the seed; well spread, the same on every machine.
+    Hash {
+        /// Different seeds are different hashes.
+        seed: u64,
+    },
+    /// The value's number in the vocabulary of that name: in order of first appearance, from 0. Generates and applies
+    /// (PIPER's GenVocab and ApplyVocab) in one pass.
+    Vocabulary(String),
+    /// Negative numbers become 0.
+    Neg2Zero,
+    /// log(x + 1), in f32.
+    Logarithm,
+    /// Values below `low` become that, above `high` that.
+    Clip {
+        /// The least value.
+        low: f64,
+        /// The largest.
+        high: f64,
+    },
+    /// The number of the boundaries that are at most the value. Boundaries ascend; compared as f32.
+    Bucketize(Vec<f32>),
+    /// The number as f32.
+    Float,
+}
+
+/// Where a column's values come from.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Source {
+    /// A field of the input.
+    Field(String),
+    /// A hash of two earlier columns' values as they are at their ends.
+    Cross {
+        /// The first column's name.
+        first: String,
+        /// The second's.
+        second: String,
+        /// Different seeds are different hashes.
+        #[serde(default)]
+        seed: u64,
+    },
+}
+
+/// A column: where it comes from and what is done to it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Column {
+    /// By which outputs refer to it. Often the field's own.
+    pub name: String,
+    /// Its source.
+    pub from: Source,
+    /// Its operators, in order.
+    #[serde(default)]
+    pub operators: Vec<Operator>,
+}
+
+impl Column {
+    /// The field of this name, under the same name.
+    #[must_use]
+    pub fn field(name: impl Into<String>) -> Self {
+        let name = name.into();
+        Self { from: Source::Field(name.clone()), name, operators: Vec::new() }
+    }
+
+    /// A hash of two columns together.
+    #[must_use]
+    pub fn cross(
+        name: impl Into<String>,
+        first: impl Into<String>,
+        second: impl Into<String>,
+    ) -> Self {
+        let from = Source::Cross { first: first.into(), second: second.into(), seed: 0 };
+        Self { name: name.into(), from, operators: Vec::new() }
+    }
+
+    /// The same with one more operator at its end.
+    #[must_use]
+    pub fn then(mut self, operator: Operator) -> Self {
+        self.operators.push(operator);
+        self
+    }
+}
+
+/// What the values of an output are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Dtype {
+    /// f32. Whole numbers are converted.
+    F32,
+    /// i32. Numbers that may not fit are refused when the pipeline is made.
+    I32,
+    /// i64, as PyTorch takes ids.
+    I64,
+    /// The 32 bits of each value, whatever its type: PIPER's packed rows.
+    Bits32,
+}
+
+/// A matrix of rows by columns: PIPER's Concatenate.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Output {
+    /// By which consumers refer to it.
+    pub name: String,
+    /// The columns' names, from left to right.
+    pub columns: Vec<String>,
+    /// What its values are.
+    pub dtype: Dtype,
+}
+
+impl Output {
+    /// A matrix of these columns.
+    pub fn new<C: Into<String>>(
+        name: impl Into<String>,
+        dtype: Dtype,
+        columns: impl IntoIterator<Item = C>,
+    ) -> Self {
+        let columns = columns.into_iter().map(Into::into).collect();
+        Self { name: name.into(), columns, dtype }
+    }
+}
+
+/// How rows lie in the input.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+#[non_exhaustive]
+pub enum Format {
+    /// A row a line, ended by LF or CRLF.
+    Text {
+        /// What stands between fields; not a line end.
+        separator: u8,
+        /// Whether the first line of each input has names, and is passed over.
+        header: bool,
+    },
+    /// Fields of 32 bits, little-endian, one behind the other, nothing between rows: PIPER's Config III.
+    Packed,
+}
+
+impl Format {
+    /// Text with tabs between fields, without a header, as the Criteo sets are.
+    pub const TSV: Self = Self::Text { separator: b'\t', header: false };
+    /// Text with commas between fields, and a line of names before them.
+    pub const CSV: Self = Self::Text { separator: b',', header: true };
+}
+
+/// What becomes of a run that meets a row that can't be used: with another number of fields, or a bad one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BadRows {
+    /// It ends with an error that names file, line and column of the first.
+    #[default]
+    Fail,
+    /// It leaves them out, counts them and reports the first few.
+    Skip,
+}
+
+/// What a pipeline does.
+///
+/// # Examples
+/// ```
+/// use embank_pipeline::{Dtype, Field, FieldKind, Operator, Output, Spec, Column};
+///
+/// let spec = Spec {
+///     fields: vec![
+///         Field::new("clicked", FieldKind::Int32).required(),
+///         Field::new("age", FieldKind::Int32),
+///         Field::new("site", FieldKind::Hex32),
+///     ],
+///     columns: vec![
+///         Column::field("clicked"),
+///         Column::field("age").then(Operator::FillMissing(0.into())).then(Operator::Neg2Zero),
+///         Column::field("site")
+///             .then(Operator::FillMissing(0.into()))
+///             .then(Operator::Modulus(5000))
+///             .then(Operator::Vocabulary("site".to_owned())),
+///     ],
+///     outputs: vec![
+///         Output::new("dense", Dtype::F32, ["clicked", "age"]),
+///         Output::new("sparse", Dtype::I64, ["site"]),
+///     ],
+///     ..Spec::default()
+/// };
+/// let json = spec.to_json();
+/// assert_eq!(Spec::from_json(&json)?, spec);
+/// # Ok::<(), embank_pipeline::Error>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Spec {
+    /// The fields of a row, in the order in which they stand in it.
+    pub fields: Vec<Field>,
+    /// What is made of them, in an order in which each is made of what comes before it.
+    pub columns: Vec<Column>,
+    /// What comes out.
+    pub outputs: Vec<Output>,
+    /// Default: [`BadRows::Fail`].
+    #[serde(default)]
+    pub bad_rows: BadRows,
+}
+
+impl Spec {
+    /// The pipeline of PIPER's evaluation over rows of the Criteo Kaggle set: a label, 13 integers (missing to 0,
+    /// negative to 0, log(x + 1)) and 26 categories (missing to 0, modulo `modulus`, numbered by a vocabulary each).
+    /// Its one output, `row`, has the 40 values of 32 bits side by side: label, 13 floats, 26 ids.
+    #[must_use]
+    pub fn criteo(modulus: u32) -> Self {
+        let label = Field::new("label", FieldKind::Int32).required();
+        let integer = |i| format!("I{i}");
+        let category = |i| format!("C{i}");
+        let integers = (1..=13).map(integer).map(|name| Field::new(name, FieldKind::Int32));
+        let categories = (1..=26).map(category).map(|name| Field::new(name, FieldKind::Hex32));
+        let fields: Vec<_> = [label].into_iter().chain(integers).chain(categories).collect();
+        let dense = (1..=13).map(|i| {
+            Column::field(integer(i))
+                .then(Operator::FillMissing(Value::Int(0)))
+                .then(Operator::Neg2Zero)
+                .then(Operator::Logarithm)
+        });
+        let sparse = (1..=26).map(|i| {
+            Column::field(category(i))
+                .then(Operator::FillMissing(Value::Int(0)))
+                .then(Operator::Modulus(modulus))
+                .then(Operator::Vocabulary(category(i)))
+        });
+        let columns: Vec<_> =
+            [Column::field("label")].into_iter().chain(dense).chain(sparse).collect();
+        let names: Vec<_> = columns.iter().map(|column| column.name.clone()).collect();
+        let outputs = vec![Output::new("row", Dtype::Bits32, names)];
+        Self { fields, columns, outputs, bad_rows: BadRows::Fail }
+    }
+
+    /// The pipeline as JSON, to be read by [`from_json`](Self::from_json).
+    #[must_use]
+    pub fn to_json(&self) -> String {
+        serde_json::to_string_pretty(self).expect("names and numbers have a JSON form")
+    }
+
+    /// Reads a pipeline from JSON.
+    ///
+    /// # Errors
+    /// [`Error::Spec`](crate::Error::Spec) with the place of what is wrong.
+    pub fn from_json(json: &str) -> crate::Result<Self> {
+        serde_json::from_str(json).map_err(|error| crate::Error::Spec(error.to_string()))
+    }
+}

@@ -1,0 +1,158 @@
+//! Ids of values from a small range, by one load.
+//!
+//! Where a modulus bounds the values, a vocabulary's forward map is an array with a slot for each possible value. An
+//! id is final at its first appearance, so a slot changes once, from 0 to id + 1, and whoever reads it needs no lock:
+//! a reader sees the id, or 0, and asks again when it may add values ([`crate::execute`]).
+//!
+//! The slots lie in an anonymous map that is advised for huge pages: random loads over 100 MiB of small pages
+//! would miss the processor's address translation nearly every time.
+
+use std::io;
+use std::mem::size_of;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use memmap2::{MmapMut, MmapOptions};
+
+use crate::decode::{BLOCK_ROWS, Level};
+use crate::kernels::vectorised;
+
+/// A table of ids, read by many threads.
+pub(crate) struct DirectTable {
+    map: MmapMut,
+    range: usize,
+}
+
+impl std::fmt::Debug for DirectTable {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("DirectTable").field("range", &self.range).finish_non_exhaustive()
+    }
+}
+
+/// What one thread at a time adds to a table.
+#[derive(Debug, Default)]
+pub(crate) struct Growing {
+    /// The values by their ids.
+    pub(crate) values: Vec<u32>,
+}
+
+/// A value without an id, and the row of the batch that has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Pending {
+    pub(crate) row: u32,
+    pub(crate) value: u32,
+}
+
+vectorised! {
+    /// Puts ids, one less than what was found, in the place of values, but where nothing was found; counts those.
+    fn replace_known(values: &mut [u32], found: &[u32]) -> u32 {
+        let mut unknown = 0;
+        for (value, &slot) in values.iter_mut().zip(found) {
+            unknown += u32::from(slot == 0);
+            *value = if slot == 0 { *value } else { slot - 1 };
+        }
+        unknown
+    }
+}
+
+impl DirectTable {
+    /// For values from 0 to below `range`.
+    pub(crate) fn new(range: u32) -> io::Result<Self> {
+        let bytes = (range as usize * size_of::<AtomicU32>()).max(1);
+        let map = MmapOptions::new().len(bytes).map_anon()?;
+        #[cfg(target_os = "linux")]
+        {
+            // Small pages are slower, and as right.
+            let _ = map.advise(memmap2::Advice::HugePage);
+        }
+        Ok(Self { map, range: range as usize })
+    }
+
+    /// The table's slots.
+    #[inline]
+    pub(crate) fn slots(&self) -> &[AtomicU32] {
+        // SAFETY: the map has `range` times four bytes, aligned to a page, zero at first; it lives as long as `self`,
+        // which hands out nothing else of it.
+        unsafe { std::slice::from_raw_parts(self.map.as_ptr().cast(), self.range) }
+    }
+
+    /// Looks values up, which become their ids. Those that have none yet stay, and are put on the list with their rows,
+    /// counted from `first_row`. `found` is room to work in.
+    ///
+    /// Two passes: the loads of the first wait for no branch, so that as many cache misses are under way as the
+    /// processor can have. Deciding at each load would stop at every new value until its miss is over.
+    #[inline]
+    pub(crate) fn look_up(
+        &self,
+        level: Level,
+        values: &mut [u32],
+        first_row: u32,
+        found: &mut [u32; BLOCK_ROWS],
+        pending: &mut Vec<Pending>,
+    ) {
+        let slots = self.slots();
+        let found = &mut found[..values.len()];
+        for (found, &value) in found.iter_mut().zip(&*values) {
+            // Relaxed: the id is all that is read, and a slot that is seen too early is asked again at the commit.
+            *found = slots[value as usize].load(Ordering::Relaxed);
+        }
+        let unknown = replace_known(level, values, found);
+        if unknown == 0 {
+            return;
+        }
+        pending.reserve(unknown as usize);
+        for (row, (&value, &slot)) in values.iter().zip(&*found).enumerate() {
+            if slot == 0 {
+                pending.push(Pending { row: first_row + row as u32, value });
+            }
+        }
+    }
+
+    /// Brings the slots of values into the processor's cache, all at once, before they are asked for one by one.
+    #[inline]
+    pub(crate) fn touch(&self, pending: &[Pending]) {
+        let slots = self.slots();
+        // Relaxed: nothing is made of what is read.
+        let load = |pending: &Pending| slots[pending.value as usize].load(Ordering::Relaxed);
+        std::hint::black_box(pending.iter().map(load).fold(0, |all, slot| all | slot));
+    }
+
+    /// The id of a value, a new one if it has none yet. One thread at a time: `growing` is the table's own.
+    #[inline]
+    pub(crate) fn id_or_insert(&self, value: u32, growing: &mut Growing) -> u32 {
+        let slot = &self.slots()[value as usize];
+        // Relaxed: whoever wrote it did so while committing, as this thread does now.
+        let known = slot.load(Ordering::Relaxed);
+        if known != 0 {
+            return known - 1;
+        }
+        // A range is at most 2^31, so ids fit with one to spare.
+        let id = growing.values.len() as u32;
+        growing.values.push(value);
+        // Relaxed: see `look_up`.
+        slot.store(id + 1, Ordering::Relaxed);
+        id
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_are_given_in_order_of_first_appearance() {
+        let table = DirectTable::new(10).unwrap();
+        let mut growing = Growing::default();
+        let ids = [7, 3, 7, 0, 3, 9].map(|value| table.id_or_insert(value, &mut growing));
+        assert_eq!(ids, [0, 1, 0, 2, 1, 3]);
+        assert_eq!(growing.values, [7, 3, 0, 9]);
+        for level in Level::available() {
+            let (mut values, mut pending) = ([9, 8, 7], Vec::new());
+            table.look_up(level, &mut values, 100, &mut [0; BLOCK_ROWS], &mut pending);
+            assert_eq!(
+                (values, pending),
+                ([3, 8, 0], vec![Pending { row: 101, value: 8 }]),
+                "{level}"
+            );
+        }
+    }
+}

@@ -1,0 +1,395 @@
+//! Whole pipelines: every operator, every thread count, every kind of instructions, against plain Rust.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::collections::HashMap;
+
+use embank_pipeline::{
+    BadRows, Batch, Column, Dtype, Error, Field, FieldKind, Format, Input, Level, Operator, Output,
+    Pipeline, RunOptions, RunReport, Spec, Value,
+};
+
+/// All rows of the first output, and the report.
+fn run(spec: &Spec, options: &RunOptions, inputs: &[Input<'_>]) -> (Vec<u32>, RunReport) {
+    let mut rows = Vec::new();
+    let mut pipeline = Pipeline::new(spec, options).unwrap();
+    let report = pipeline
+        .run(inputs, &mut |batch: &mut Batch| {
+            assert_eq!(batch.first_row() as usize * batch.infos()[0].columns.len(), rows.len());
+            rows.extend_from_slice(batch.bits32(0).unwrap());
+            Ok(())
+        })
+        .unwrap();
+    (rows, report)
+}
+
+/// Rows of the Criteo format: numbers that repeat, some fields empty, some integers negative or long.
+fn criteo_text(rows: u64) -> String {
+    let mut text = String::new();
+    for row in 0..rows {
+        let draw = |field: u64| (row * 41 + field).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 20;
+        let mut fields = vec![(draw(0) % 2).to_string()];
+        for field in 1..14 {
+            let value = draw(field) % 3000;
+            fields.push(match draw(field) % 11 {
+                0 => String::new(),
+                1 => format!("-{}", value % 3),
+                2 => format!("{}", 1_000_000_000 + value),
+                _ => value.to_string(),
+            });
+        }
+        for field in 14..40 {
+            let value = draw(field) % (20 << (field % 13));
+            let value = (value.wrapping_mul(0xD6E8_FEB8_6659_FD93) >> 16) as u32;
+            fields.push(if draw(field) % 23 == 0 { String::new() } else { format!("{value:08x}") });
+        }
+        text += &fields.join("\t");
+        text += "\n";
+    }
+    text
+}
+
+/// What must come out: label, logarithms, ids.
+fn criteo_reference(text: &str, modulus: u32) -> Vec<Vec<f64>> {
+    let mut ids = vec![HashMap::new(); 26];
+    let row = |line: &str| {
+        let fields: Vec<_> = line.split('\t').collect();
+        let mut row = vec![fields[0].parse().unwrap()];
+        for field in &fields[1..14] {
+            let value: i64 = if field.is_empty() { 0 } else { field.parse().unwrap() };
+            row.push((value.max(0) as f64).ln_1p());
+        }
+        for (ids, field) in ids.iter_mut().zip(&fields[14..]) {
+            let value = if field.is_empty() { 0 } else { u32::from_str_radix(field, 16).unwrap() };
+            let fresh = ids.len();
+            row.push(*ids.entry(value % modulus).or_insert(fresh) as f64);
+        }
+        row
+    };
+    text.lines().map(row).collect()
+}
+
+fn assert_criteo(rows: &[u32], expected: &[Vec<f64>]) {
+    assert_eq!(rows.len(), expected.len() * 40);
+    for (row, expected) in rows.chunks_exact(40).zip(expected) {
+        for (field, (&bits, &expected)) in row.iter().zip(expected).enumerate() {
+            if (1..14).contains(&field) {
+                let got = f64::from(f32::from_bits(bits));
+                assert!((got - expected).abs() <= 2.5e-7 * expected, "{got} for {expected}");
+            } else {
+                assert_eq!(f64::from(bits), expected);
+            }
+        }
+    }
+}
+
+#[test]
+fn criteo_rows_are_the_same_with_any_threads_levels_and_chunks() {
+    let text = criteo_text(5000);
+    let expected = criteo_reference(&text, 997);
+    let spec = Spec::criteo(997);
+    for level in Level::available() {
+        for (threads, chunk_bytes) in [(1, 512 << 10), (2, 3000), (3, 20_000), (8, 777)] {
+            let options = RunOptions { threads, level, chunk_bytes, ..RunOptions::default() };
+            let (rows, report) = run(&spec, &options, &[Input::memory("text", text.as_bytes())]);
+            assert_criteo(&rows, &expected);
+            assert_eq!((report.rows, report.bad_rows), (5000, 0));
+            assert_eq!(report.bytes, text.len() as u64);
+        }
+    }
+}
+
+#[test]
+fn packed_rows_become_what_their_text_becomes() {
+    let text = criteo_text(1500).replace("\t1000000", "\t1");
+    let mut packed = Vec::new();
+    for line in text.lines() {
+        for (i, field) in line.split('\t').enumerate() {
+            let value = match (i, field) {
+                (_, "") => 0,
+                (0..14, field) => field.parse::<i32>().unwrap().cast_unsigned(),
+                (_, field) => u32::from_str_radix(field, 16).unwrap(),
+            };
+            packed.extend_from_slice(&value.to_le_bytes());
+        }
+    }
+    let spec = Spec::criteo(5000);
+    let (expected, _) =
+        run(&spec, &RunOptions::default(), &[Input::memory("text", text.as_bytes())]);
+    for level in Level::available() {
+        let options = RunOptions {
+            threads: 3,
+            level,
+            format: Format::Packed,
+            chunk_bytes: 5000,
+        };
+        let (rows, report) = run(&spec, &options, &[Input::memory("packed", &packed)]);
+        assert_eq!(rows, expected, "{level}");
+        assert_eq!(report.rows, 1500);
+    }
+    let options = RunOptions { format: Format::Packed, ..RunOptions::default() };
+    let mut pipeline = Pipeline::new(&spec, &options).unwrap();
+    let cut = [Input::memory("cut", &packed[..packed.len() - 3])];
+    let error = pipeline.run(&cut, &mut |_: &mut Batch| Ok(())).unwrap_err();
+    assert!(matches!(error, Error::NoWholeRows { .. }), "{error}");
+}
+
+#[test]
+fn real_rows_of_criteo() {
+    let folder = std::env::var_os("EMBANK_DATA").map(std::path::PathBuf::from);
+    let folder =
+        folder.unwrap_or_else(|| concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/data").into());
+    let path = folder.join("criteo_tiny/train.tsv");
+    let Ok(text) = std::fs::read_to_string(&path) else {
+        eprintln!("skipped: {} is not there", path.display());
+        return;
+    };
+    let expected = criteo_reference(&text, 5000);
+    let (rows, _) = run(&Spec::criteo(5000), &RunOptions::default(), &[Input::file(&path)]);
+    assert_criteo(&rows, &expected);
+}
+
+fn text_spec() -> Spec {
+    let field = |name: &str, kind| Field::new(name, kind);
+    Spec {
+        fields: vec![
+            field("small", FieldKind::Int32),
+            field("large", FieldKind::Int64).required(),
+            field("ratio", FieldKind::Float32),
+            field("word", FieldKind::Bytes),
+            field("ignored", FieldKind::Skip),
+            field("site", FieldKind::Bytes),
+        ],
+        columns: vec![
+            Column::field("small").then(Operator::FillMissing(Value::Int(-7))),
+            Column { name: "clipped".into(), ..Column::field("small") }
+                .then(Operator::FillMissing(Value::Int(5)))
+                .then(Operator::Clip { low: 0.0, high: 10.0 }),
+            Column { name: "bucket".into(), ..Column::field("small") }
+                .then(Operator::FillMissing(Value::Int(0)))
+                .then(Operator::Bucketize(vec![-1.0, 0.5, 3.0])),
+            Column::field("large").then(Operator::Modulus(10)),
+            Column::field("ratio").then(Operator::FillMissing(Value::Float(0.5))),
+            Column { name: "positive".into(), ..Column::field("ratio") }
+                .then(Operator::FillMissing(Value::Float(0.0)))
+                .then(Operator::Neg2Zero)
+                .then(Operator::Logarithm),
+            Column::field("word")
+                .then(Operator::FillMissing("none".into()))
+                .then(Operator::Hash { seed: 3 })
+                .then(Operator::Modulus(1000))
+                .then(Operator::Vocabulary("word".into())),
+            Column::field("site").then(Operator::FillMissing("ff".into())).then(Operator::Hex2Int),
+            Column::cross("both", "large", "site")
+                .then(Operator::Modulus(1 << 20))
+                .then(Operator::Vocabulary("both".into())),
+        ],
+        outputs: vec![
+            Output::new(
+                "ints",
+                Dtype::I32,
+                ["small", "clipped", "bucket", "large", "word", "both"],
+            ),
+            Output::new("floats", Dtype::F32, ["ratio", "positive", "clipped"]),
+            Output::new("wide", Dtype::I64, ["small", "word"]),
+            Output::new("bits", Dtype::Bits32, ["site"]),
+        ],
+        bad_rows: BadRows::Fail,
+    }
+}
+
+#[test]
+fn every_operator_in_one_pipeline() {
+    let text = "small,large,ratio,word,ignored,site\n\
+                3,12,1.5,apple,x,1f\r\n\
+                ,-12,,,y,\n\
+                -2,5000000000,-3,apple,,AB\n\
+                99,1,0.25,pear,z,1f";
+    for level in Level::available() {
+        let options = RunOptions { level, format: Format::CSV, ..RunOptions::default() };
+        let mut pipeline = Pipeline::new(&text_spec(), &options).unwrap();
+        let mut batches = Vec::new();
+        let input = [Input::memory("text", text.as_bytes())];
+        pipeline
+            .run(&input, &mut |batch: &mut Batch| {
+                batches.push(batch.take());
+                Ok(())
+            })
+            .unwrap();
+        let batch = &batches[0];
+        let expected =
+            [[3, 3, 3, 2, 0, 0], [-7, 5, 1, 8, 1, 1], [-2, 0, 0, 0, 0, 2], [99, 10, 3, 1, 2, 3]];
+        assert_eq!(batch.i32(0).unwrap(), expected.as_flattened(), "{level}");
+        let log = |x: f32| x.ln_1p();
+        let expected =
+            [[1.5, log(1.5), 3.0], [0.5, 0.0, 5.0], [-3.0, 0.0, 0.0], [0.25, log(0.25), 10.0]];
+        for (got, expected) in batch.f32(1).unwrap().iter().zip(expected.as_flattened()) {
+            assert!((got - expected).abs() <= 2.5e-7, "{level}: {got} for {expected}");
+        }
+        assert_eq!(batch.i64(2).unwrap(), [3, 0, -7, 1, -2, 0, 99, 2], "{level}");
+        assert_eq!(batch.bits32(3).unwrap(), [0x1F, 0xFF, 0xAB, 0x1F], "{level}");
+        assert!(batch.f32(0).is_none() && batch.i64(0).is_none() && batch.i32(9).is_none());
+    }
+}
+
+#[test]
+fn columns_that_share_a_vocabulary_number_row_by_row() {
+    let spec = Spec {
+        fields: vec![Field::new("from", FieldKind::Hex32), Field::new("to", FieldKind::Hex32)],
+        columns: ["to", "from"]
+            .map(|name| {
+                Column::field(name)
+                    .then(Operator::FillMissing(Value::Int(0)))
+                    .then(Operator::Modulus(100))
+                    .then(Operator::Vocabulary("page".into()))
+            })
+            .into(),
+        outputs: vec![Output::new("edge", Dtype::Bits32, ["from", "to"])],
+        bad_rows: BadRows::Fail,
+    };
+    let text = "5\t7\n7\t5\n9\t8\n1\t9\n".repeat(20);
+    // Within a row, the column that the pipeline names first.
+    let expected = [[1, 0], [0, 1], [3, 2], [4, 3]].as_flattened().repeat(20);
+    for threads in [1, 4] {
+        let options = RunOptions { threads, chunk_bytes: 10, ..RunOptions::default() };
+        let (rows, _) = run(&spec, &options, &[Input::memory("text", text.as_bytes())]);
+        assert_eq!(rows, expected, "{threads} threads");
+    }
+}
+
+#[test]
+fn a_second_run_goes_on_numbering() {
+    let text = |range: std::ops::Range<u32>| -> String {
+        range
+            .map(|value| format!("0{}{}\n", "\t1".repeat(13), format!("\t{value:x}").repeat(26)))
+            .collect()
+    };
+    let mut pipeline = Pipeline::new(&Spec::criteo(1000), &RunOptions::default()).unwrap();
+    let mut ids = Vec::new();
+    for part in [text(10..20), text(15..25)] {
+        let input = [Input::memory("part", part.as_bytes())];
+        pipeline
+            .run(&input, &mut |batch: &mut Batch| {
+                ids.extend(batch.bits32(0).unwrap().chunks(40).map(|row| row[39]));
+                Ok(())
+            })
+            .unwrap();
+    }
+    assert_eq!(ids, (0..10).chain(5..15).collect::<Vec<_>>());
+    for (_, values) in pipeline.vocabularies() {
+        assert_eq!(values, (10..25).collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn bad_rows_are_named_by_line_and_column_in_the_order_of_the_input() {
+    let good = format!("0{}{}\n", "\t1".repeat(13), "\tff".repeat(26));
+    let bad = good.replacen("\tff", "\tgg", 1);
+    let text = [good.repeat(30), bad.clone(), good.repeat(30), "1\t2\n".into(), good].concat();
+    let inputs = [Input::memory("first.tsv", b"\n"), Input::memory("second.tsv", text.as_bytes())];
+    for threads in [1, 3] {
+        let options = RunOptions { threads, chunk_bytes: 500, ..RunOptions::default() };
+        let spec = Spec { bad_rows: BadRows::Skip, ..Spec::criteo(100) };
+        let (rows, report) = run(&spec, &options, &inputs);
+        assert_eq!((rows.len(), report.rows, report.bad_rows), (61 * 40, 61, 3));
+        let said: Vec<_> = report.first_bad_rows.iter().map(ToString::to_string).collect();
+        assert_eq!(
+            said,
+            [
+                "first.tsv:1: has 1 fields, and the pipeline's rows have 40",
+                "second.tsv:31:29: field \"C1\", \"gg\", is not a hexadecimal number",
+                "second.tsv:62: has 2 fields, and the pipeline's rows have 40",
+            ]
+        );
+        let mut pipeline = Pipeline::new(&Spec::criteo(100), &options).unwrap();
+        let error = pipeline.run(&inputs[1..], &mut |_: &mut Batch| Ok(())).unwrap_err();
+        assert!(error.to_string().starts_with("second.tsv:31:29: field \"C1\""), "{error}");
+    }
+}
+
+#[test]
+fn a_consumer_ends_the_run_and_a_panic_does_not_hang_it() {
+    let text = criteo_text(2000);
+    let inputs = [Input::memory("text", text.as_bytes())];
+    let options = RunOptions { threads: 4, chunk_bytes: 1000, ..RunOptions::default() };
+    let mut pipeline = Pipeline::new(&Spec::criteo(100), &options).unwrap();
+    let mut batches = 0;
+    let error = pipeline.run(&inputs, &mut |_: &mut Batch| {
+        batches += 1;
+        if batches == 10 { Err("the disk is full".into()) } else { Ok(()) }
+    });
+    assert!(matches!(error, Err(Error::Consumer(why)) if why.to_string() == "the disk is full"));
+    assert_eq!(batches, 10);
+    let error = pipeline.run(&inputs, &mut |_: &mut Batch| panic!("a defect"));
+    assert!(matches!(error, Err(Error::Panicked(text)) if text == "a defect"));
+}
+
+#[test]
+fn a_pipeline_that_makes_no_sense_is_refused_with_the_cure() {
+    let field = |kind| Spec {
+        fields: vec![Field::new("x", kind)],
+        outputs: vec![Output::new("out", Dtype::F32, ["x"])],
+        ..Spec::default()
+    };
+    let with = |kind, operators: &[Operator]| {
+        let column = Column { operators: operators.to_vec(), ..Column::field("x") };
+        Spec { columns: vec![column], ..field(kind) }
+    };
+    let fill = Operator::FillMissing(Value::Int(0));
+    let vocabulary = Operator::Vocabulary("v".into());
+    let cases = [
+        (field(FieldKind::Int32), "no column is named"),
+        (with(FieldKind::Skip, &[]), "skipped"),
+        (with(FieldKind::Int32, &[]), "may be missing"),
+        (with(FieldKind::Int32, &[Operator::Logarithm]), "FillMissing before Logarithm"),
+        (with(FieldKind::Int32, &[fill.clone(), Operator::Logarithm]), "Neg2Zero"),
+        (with(FieldKind::Int32, &[fill.clone(), Operator::Modulus(0)]), "from 1 to 2^31"),
+        (with(FieldKind::Int32, &[fill.clone(), vocabulary.clone()]), "Modulus"),
+        (with(FieldKind::Int32, &[fill.clone(), Operator::Hex2Int]), "Hex2Int"),
+        (with(FieldKind::Int32, &[Operator::FillMissing("a".into())]), "FillMissing has"),
+        (with(FieldKind::Hex32, &[Operator::FillMissing(Value::Int(-1))]), "FillMissing has"),
+        (with(FieldKind::Float32, &[fill.clone(), Operator::Modulus(5)]), "whole numbers"),
+        (with(FieldKind::Bytes, &[Operator::FillMissing("".into())]), "text"),
+        (
+            with(
+                FieldKind::Hex32,
+                &[fill.clone(), Operator::Modulus(5), vocabulary.clone(), fill.clone()],
+            ),
+            "last operator",
+        ),
+        (with(FieldKind::Hex32, &[fill.clone(), Operator::Modulus(5), vocabulary]), "no floats"),
+        (
+            with(FieldKind::Int32, &[fill.clone(), Operator::Clip { low: 2.0, high: 1.0 }]),
+            "no values",
+        ),
+        (
+            with(FieldKind::Int32, &[fill.clone(), Operator::Clip { low: 0.5, high: 1.0 }]),
+            "whole ends",
+        ),
+        (with(FieldKind::Int32, &[fill, Operator::Bucketize(vec![2.0, 1.0])]), "ascend"),
+    ];
+    for (spec, cure) in cases {
+        let error = Pipeline::new(&spec, &RunOptions::default()).unwrap_err();
+        assert!(
+            matches!(error, Error::Spec(_)) && error.to_string().contains(cure),
+            "{error}: {cure}"
+        );
+    }
+    let options = RunOptions { format: Format::Packed, ..RunOptions::default() };
+    let error = Pipeline::new(&text_spec(), &options).unwrap_err();
+    assert!(error.to_string().contains("32 bits"), "{error}");
+    let options = RunOptions { threads: 0, ..RunOptions::default() };
+    assert!(matches!(Pipeline::new(&Spec::criteo(5), &options), Err(Error::Spec(_))));
+}
+
+#[test]
+fn nothing_comes_of_nothing() {
+    for text in ["", "label\n"] {
+        let options = RunOptions {
+            format: Format::Text { separator: b'\t', header: !text.is_empty() },
+            ..RunOptions::default()
+        };
+        let (rows, report) =
+            run(&Spec::criteo(5), &options, &[Input::memory("empty", text.as_bytes())]);
+        assert_eq!((rows.len(), report.rows), (0, 0));
+    }
+}
