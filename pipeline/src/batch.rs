@@ -22,6 +22,7 @@ pub struct MatrixInfo {
 #[derive(Debug, Clone, Default)]
 pub struct Batch {
     pub(crate) first_row: u64,
+    pub(crate) input_bytes: u64,
     pub(crate) rows: usize,
     pub(crate) infos: Arc<[MatrixInfo]>,
     pub(crate) matrices: Vec<Values>,
@@ -41,7 +42,7 @@ impl Batch {
             Dtype::F32 | Dtype::I32 | Dtype::Bits32 => Values::Words(Vec::new()),
         };
         let matrices = infos.iter().map(values).collect();
-        Self { first_row: 0, rows: 0, infos, matrices }
+        Self { first_row: 0, input_bytes: 0, rows: 0, infos, matrices }
     }
 
     /// Room for so many rows; what is there is no longer of use.
@@ -67,6 +68,13 @@ impl Batch {
     #[must_use]
     pub fn first_row(&self) -> u64 {
         self.first_row
+    }
+
+    /// Bytes of the run's inputs that have been read up to the batch's end, compressed ones as they are: of
+    /// [`RunReport::bytes`](crate::RunReport::bytes) in all.
+    #[must_use]
+    pub fn input_bytes(&self) -> u64 {
+        self.input_bytes
     }
 
     /// Names and shapes of its matrices.

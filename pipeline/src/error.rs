@@ -13,12 +13,22 @@ pub enum Error {
     #[error("{0}; `bad_rows: skip` leaves such rows out and counts them")]
     BadRow(BadRowReport),
     /// A line is longer than the input's limit.
-    #[error("{place}: a line of more than {limit} bytes; is this a text with line ends?")]
+    #[error(
+        "{place}: a line of more than {limit} bytes; is this a text with line ends, and is each quote closed?"
+    )]
     LineTooLong {
         /// Where it begins.
         place: String,
         /// Bytes.
         limit: usize,
+    },
+    /// A compressed input can't be decompressed.
+    #[error("{input}: it can't be decompressed, so it is cut short or damaged: {source}")]
+    Compressed {
+        /// Its name.
+        input: String,
+        /// What is wrong with it.
+        source: std::io::Error,
     },
     /// An input of packed rows ends within a row.
     #[error(

@@ -2,7 +2,8 @@
 //!
 //! A chunk is a range of bytes. Packed rows are all of one length, so ranges begin and end with them. The lines of a
 //! text chunk are those that *begin* in the range. So threads claim ranges by adding to a counter, and find out on
-//! their own where their first line begins and their last one ends: nobody has to read all of the input first.
+//! their own where their first line begins and their last one ends: nobody has to read all of the input first. Inputs
+//! that can't be read from any place are read by whoever claims ([`crate::stream`]).
 
 use std::borrow::Cow;
 use std::fs::File;
@@ -12,9 +13,8 @@ use std::path::{Path, PathBuf};
 use parking_lot::Mutex;
 
 use crate::error::{Error, Result};
+use crate::stream::{Broken, Compression, Cut, LINE_BYTES_MAX, Stream};
 
-/// A line is shorter than this.
-const LINE_BYTES_MAX: usize = 16 << 20;
 /// What is read beyond a chunk's range to find the end of its last line, at first.
 const TAIL_BYTES: usize = 4 << 10;
 
@@ -40,13 +40,14 @@ enum From<'a> {
 }
 
 impl<'a> Input<'a> {
-    /// Rows in memory; errors call them by `name`.
+    /// Rows in memory; errors call them by `name`. Text may be compressed by gzip or zstd.
     #[must_use]
     pub fn memory(name: impl Into<String>, text: &'a [u8]) -> Self {
         Self { name: name.into(), from: From::Memory(text) }
     }
 
-    /// A file.
+    /// A file, or a pipe. It may be compressed by gzip or zstd: its name ends with `.gz` or `.zst`, or it is text and
+    /// its first bytes say so.
     #[must_use]
     pub fn file(path: impl AsRef<Path>) -> Self {
         let path = path.as_ref().to_owned();
@@ -65,9 +66,8 @@ impl<'a> Input<'a> {
 pub(crate) struct Chunks<'a> {
     inputs: Vec<Open<'a>>,
     chunk_bytes: u64,
-    /// Bytes of a row, where all are alike.
-    row_bytes: Option<u64>,
-    at: Mutex<Position>,
+    cut: Cut,
+    at: Mutex<Position<'a>>,
 }
 
 #[derive(Debug)]
@@ -75,6 +75,14 @@ struct Open<'a> {
     name: String,
     text: OpenText<'a>,
     bytes: u64,
+    /// If it can only be read from its beginning on.
+    serial: Option<Serial>,
+}
+
+/// How an input is read that can only be read from its beginning on.
+#[derive(Debug, Clone, Copy)]
+enum Serial {
+    Text(Option<Compression>),
 }
 
 #[derive(Debug)]
@@ -84,50 +92,59 @@ enum OpenText<'a> {
 }
 
 #[derive(Debug, Default)]
-struct Position {
+struct Position<'a> {
     input: usize,
     offset: u64,
     sequence: u64,
+    /// Bytes of the inputs before this one.
+    bytes_before: u64,
+    /// The input, if it is serial and was begun.
+    stream: Option<Stream<'a>>,
 }
 
 /// A range of an input that one thread works on.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug)]
 pub(crate) struct Claim {
     /// Its place in the order of all chunks.
     pub(crate) sequence: u64,
     pub(crate) input: usize,
+    /// Of a compressed text, in what it expands to.
     pub(crate) range: Range<u64>,
+    /// Bytes of all inputs up to its end, compressed ones as they are.
+    pub(crate) input_bytes: u64,
+    pub(crate) held: Held,
+}
+
+/// Where a chunk's rows are.
+#[derive(Debug)]
+pub(crate) enum Held {
+    /// In the input.
+    There,
+    /// In the buffer of who claimed it.
+    Buffer,
+    /// Nowhere; it is the last chunk.
+    Failed(Option<Error>),
 }
 
 impl<'a> Chunks<'a> {
-    /// Opens all inputs. `row_bytes`: bytes of a row, where all are alike; else rows are lines.
-    pub(crate) fn open(
-        inputs: &[Input<'a>],
-        chunk_bytes: usize,
-        row_bytes: Option<usize>,
-    ) -> Result<Self> {
+    /// Opens all inputs, whose rows end as `cut` says.
+    pub(crate) fn open(inputs: &[Input<'a>], chunk_bytes: usize, cut: Cut) -> Result<Self> {
         let open = |input: &Input<'a>| {
-            let (text, bytes) = match &input.from {
-                From::Memory(text) => (OpenText::Memory(text), text.len() as u64),
-                From::File(path) => {
-                    let io = |source| Error::Io { doing: "open", path: path.clone(), source };
-                    let file = File::open(path).map_err(io)?;
-                    let bytes = file.metadata().map_err(io)?.len();
-                    (OpenText::File(file, path.clone()), bytes)
+            let open = Open::new(input, cut)?;
+            let whole = |row_bytes: usize| open.bytes % row_bytes as u64 == 0;
+            match cut {
+                Cut::Rows(row_bytes) if open.serial.is_none() && !whole(row_bytes) => {
+                    Err(Error::NoWholeRows { input: open.name, bytes: open.bytes, row_bytes })
                 }
-            };
-            if let Some(row_bytes) = row_bytes.filter(|&row_bytes| bytes % row_bytes as u64 != 0) {
-                return Err(Error::NoWholeRows { input: input.name.clone(), bytes, row_bytes });
+                _ => Ok(open),
             }
-            Ok(Open { name: input.name.clone(), text, bytes })
         };
         let inputs = inputs.iter().map(open).collect::<Result<_>>()?;
-        let row_bytes = row_bytes.map(|bytes| bytes as u64);
-        let chunk_bytes = match row_bytes {
-            Some(row_bytes) => (chunk_bytes as u64 / row_bytes).max(1) * row_bytes,
-            None => chunk_bytes.max(1) as u64,
+        let chunk_bytes = match cut {
+            Cut::Rows(row_bytes) => (chunk_bytes / row_bytes).max(1) * row_bytes,
+            Cut::Lines | Cut::Quoted { .. } => chunk_bytes.max(1),
         };
-        Ok(Self { inputs, chunk_bytes, row_bytes, at: Mutex::default() })
+        Ok(Self { inputs, chunk_bytes: chunk_bytes as u64, cut, at: Mutex::default() })
     }
 
     pub(crate) fn name(&self, input: usize) -> &str {
@@ -138,28 +155,101 @@ impl<'a> Chunks<'a> {
         self.inputs.iter().map(|input| input.bytes).sum()
     }
 
-    /// The next chunk; none if there is no more.
-    pub(crate) fn claim(&self) -> Option<Claim> {
+    /// The next chunk; none if there is no more. `buffer` is for those that are read at once.
+    pub(crate) fn claim(&self, buffer: &mut Vec<u8>) -> Option<Claim> {
         let mut at = self.at.lock();
+        let at = &mut *at;
         // Ends: each round leaves an input behind.
-        while self.inputs.get(at.input)?.bytes <= at.offset {
-            at.input += 1;
-            at.offset = 0;
+        loop {
+            let input = self.inputs.get(at.input)?;
+            let claimed = match input.serial {
+                Some(serial) => self.claim_serial(input, serial, at, buffer),
+                None if at.offset < input.bytes => {
+                    let end = (at.offset + self.chunk_bytes).min(input.bytes);
+                    Some((at.offset..end, at.bytes_before + end, Held::There))
+                }
+                None => None,
+            };
+            let Some((range, input_bytes, held)) = claimed else {
+                at.bytes_before += input.bytes;
+                at.input += 1;
+                at.offset = 0;
+                at.stream = None;
+                continue;
+            };
+            let (sequence, input) = (at.sequence, at.input);
+            at.sequence += 1;
+            at.offset = range.end;
+            if matches!(held, Held::Failed(_)) {
+                at.input = self.inputs.len();
+            }
+            return Some(Claim { sequence, input, range, input_bytes, held });
         }
-        let end = (at.offset + self.chunk_bytes).min(self.inputs[at.input].bytes);
-        let claim = Claim { sequence: at.sequence, input: at.input, range: at.offset..end };
-        at.offset = end;
-        at.sequence += 1;
-        Some(claim)
     }
 
-    /// The rows of a chunk; of files, in `buffer`.
-    pub(crate) fn rows<'b>(&'b self, claim: &Claim, buffer: &'b mut Vec<u8>) -> Result<&'b [u8]> {
+    /// Reads the next piece of an input that can only be read from its beginning on.
+    fn claim_serial(
+        &self,
+        input: &Open<'a>,
+        serial: Serial,
+        at: &mut Position<'a>,
+        buffer: &mut Vec<u8>,
+    ) -> Option<(Range<u64>, u64, Held)> {
+        let begin = at.offset;
+        let Serial::Text(compression) = serial;
+        let next = match &mut at.stream {
+            Some(stream) => Ok(stream),
+            none => input.stream(compression).map(|stream| none.insert(stream)).map_err(Broken::Io),
+        };
+        let next = next.and_then(|stream| {
+            let more = stream.next(self.cut, self.chunk_bytes as usize, buffer)?;
+            Ok(more.then(|| (stream.offset(), stream.input_bytes())))
+        });
+        match next {
+            Ok(None) => None,
+            Ok(Some((end, read))) => {
+                Some((begin..end, at.bytes_before + read.min(input.bytes), Held::Buffer))
+            }
+            Err(broken) => {
+                let error = self.broken(input, compression.is_some(), begin, broken);
+                Some((begin..begin, at.bytes_before, Held::Failed(Some(error))))
+            }
+        }
+    }
+
+    #[cold]
+    fn broken(&self, input: &Open<'a>, compressed: bool, begin: u64, broken: Broken) -> Error {
+        let name = input.name.clone();
+        match (broken, self.cut) {
+            (Broken::TooLong, _) => {
+                let place = format!("{name}, after byte {begin}");
+                Error::LineTooLong { place, limit: LINE_BYTES_MAX }
+            }
+            (Broken::CutShort(bytes), Cut::Rows(row_bytes)) => {
+                Error::NoWholeRows { input: name, bytes, row_bytes }
+            }
+            (Broken::CutShort(_), _) => unreachable!("the last line may lack its end"),
+            (Broken::Io(source), _) if compressed => Error::Compressed { input: name, source },
+            (Broken::Io(source), _) => Error::Io { doing: "read", path: name.into(), source },
+        }
+    }
+
+    /// The rows of a chunk; of files, in `buffer`, which must be the one that it was claimed with.
+    pub(crate) fn rows<'b>(
+        &'b self,
+        claim: &mut Claim,
+        buffer: &'b mut Vec<u8>,
+    ) -> Result<&'b [u8]> {
+        match &mut claim.held {
+            Held::There => {}
+            Held::Buffer => return Ok(buffer),
+            Held::Failed(error) => return error.take().map_or(Ok(&[]), Err),
+        }
         let input = &self.inputs[claim.input];
         match &input.text {
             OpenText::Memory(text) => {
                 let range = claim.range.start as usize..claim.range.end as usize;
-                if self.row_bytes.is_some() {
+                if matches!(self.cut, Cut::Rows(_)) {
                     return Ok(&text[range]);
                 }
                 self.cut(claim, text, 0, range).map(|lines| &text[lines])
@@ -213,7 +303,7 @@ impl<'a> Chunks<'a> {
     ) -> Result<&'b [u8]> {
         let io = |source| Error::Io { doing: "read", path: path.to_owned(), source };
         let bytes = self.inputs[claim.input].bytes;
-        if self.row_bytes.is_some() {
+        if matches!(self.cut, Cut::Rows(_)) {
             buffer.resize((claim.range.end - claim.range.start) as usize, 0);
             read_exact_at(file, buffer, claim.range.start).map_err(io)?;
             return Ok(buffer);
@@ -240,6 +330,48 @@ impl<'a> Chunks<'a> {
         let begin = (claim.range.start - from) as usize;
         let lines = self.cut(claim, buffer, from, begin..last + 1)?;
         Ok(&buffer[lines])
+    }
+}
+
+impl<'a> Open<'a> {
+    fn new(input: &Input<'a>, cut: Cut) -> Result<Self> {
+        let name = input.name.clone();
+        // Packed rows may begin with any bytes.
+        let of_bytes = |first: &[u8]| match cut {
+            Cut::Rows(_) => None,
+            Cut::Lines | Cut::Quoted { .. } => Compression::of_bytes(first),
+        };
+        let (text, bytes, compression, pipe) = match &input.from {
+            From::Memory(text) => {
+                (OpenText::Memory(text), text.len() as u64, of_bytes(text), false)
+            }
+            From::File(path) => {
+                let io = |source| Error::Io { doing: "open", path: path.clone(), source };
+                let file = File::open(path).map_err(io)?;
+                let metadata = file.metadata().map_err(io)?;
+                if metadata.is_dir() {
+                    return Err(io(std::io::ErrorKind::IsADirectory.into()));
+                }
+                let (bytes, pipe) = (metadata.len(), !metadata.is_file());
+                let mut first = [0; 4];
+                let known = bytes.min(4) as usize;
+                if !pipe {
+                    read_exact_at(&file, &mut first[..known], 0).map_err(io)?;
+                }
+                let compression = Compression::of_path(path).or_else(|| of_bytes(&first[..known]));
+                (OpenText::File(file, path.clone()), bytes, compression, pipe)
+            }
+        };
+        let quoted = matches!(cut, Cut::Quoted { .. });
+        let serial = compression.is_some() || quoted || pipe;
+        Ok(Self { name, text, bytes, serial: serial.then_some(Serial::Text(compression)) })
+    }
+
+    fn stream(&self, compression: Option<Compression>) -> std::io::Result<Stream<'a>> {
+        match &self.text {
+            OpenText::Memory(text) => Stream::of_memory(text, compression),
+            OpenText::File(file, _) => Stream::of_file(file, compression),
+        }
     }
 }
 
@@ -271,12 +403,12 @@ mod tests {
     use super::*;
 
     fn all_chunks(input: Input<'_>, chunk_bytes: usize) -> Vec<u8> {
-        let chunks = Chunks::open(&[input], chunk_bytes, None).unwrap();
+        let chunks = Chunks::open(&[input], chunk_bytes, Cut::Lines).unwrap();
         let (mut all, mut buffer, mut sequence) = (Vec::new(), Vec::new(), 0);
-        while let Some(claim) = chunks.claim() {
+        while let Some(mut claim) = chunks.claim(&mut buffer) {
             assert_eq!(claim.sequence, sequence);
             sequence += 1;
-            let lines = chunks.rows(&claim, &mut buffer).unwrap();
+            let lines = chunks.rows(&mut claim, &mut buffer).unwrap();
             assert!(
                 all.is_empty() || lines.is_empty() || all.ends_with(b"\n"),
                 "chunks begin with a line"
@@ -310,15 +442,17 @@ mod tests {
         let mut file = tempfile::NamedTempFile::new().unwrap();
         file.write_all(&text).unwrap();
         for input in [Input::memory("text", &text), Input::file(file.path())] {
-            let chunks = Chunks::open(&[input], 10, None).unwrap();
-            let claim = chunks.claim().unwrap();
-            assert!(matches!(chunks.rows(&claim, &mut Vec::new()), Err(Error::LineTooLong { .. })));
+            let chunks = Chunks::open(&[input], 10, Cut::Lines).unwrap();
+            let mut buffer = Vec::new();
+            let mut claim = chunks.claim(&mut buffer).unwrap();
+            let rows = chunks.rows(&mut claim, &mut buffer);
+            assert!(matches!(rows, Err(Error::LineTooLong { .. })));
         }
     }
 
     #[test]
     fn a_file_that_is_not_there_is_named() {
-        let error = Chunks::open(&[Input::file("/not/there.tsv")], 10, None).unwrap_err();
+        let error = Chunks::open(&[Input::file("/not/there.tsv")], 10, Cut::Lines).unwrap_err();
         assert!(error.to_string().contains("/not/there.tsv"), "{error}");
     }
 }

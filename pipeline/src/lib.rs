@@ -12,6 +12,7 @@ mod input;
 mod kernels;
 mod plan;
 mod spec;
+mod stream;
 mod vocabulary;
 
 pub use batch::{Batch, MatrixInfo};

@@ -172,6 +172,11 @@ impl<'a> Planner<'a> {
             Format::Text { separator: b'\n' | b'\r', .. } => {
                 return error("the separator of fields can't be a line end");
             }
+            Format::Text { separator, quote: Some(quote), .. }
+                if matches!(quote, b'\n' | b'\r') || quote == separator =>
+            {
+                return error("the quote can't be a line end or the separator of fields");
+            }
             Format::Text { separator, .. } => separator,
             Format::Packed => b'\t',
         };

@@ -216,6 +216,11 @@ pub enum Format {
         separator: u8,
         /// Whether the first line of each input has names, and is passed over.
         header: bool,
+        /// What encloses fields that hold separators and line ends, as RFC 4180 has it: doubled, it stands for itself.
+        /// Not a separator or line end. If there is none, quotes mean nothing, and inputs can be read from several
+        /// places at a time. Default: none.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        quote: Option<u8>,
     },
     /// Fields of 32 bits, little-endian, one behind the other, nothing between rows: PIPER's Config III.
     Packed,
@@ -223,9 +228,9 @@ pub enum Format {
 
 impl Format {
     /// Text with tabs between fields, without a header, as the Criteo sets are.
-    pub const TSV: Self = Self::Text { separator: b'\t', header: false };
-    /// Text with commas between fields, and a line of names before them.
-    pub const CSV: Self = Self::Text { separator: b',', header: true };
+    pub const TSV: Self = Self::Text { separator: b'\t', header: false, quote: None };
+    /// Text with commas between fields, some in double quotes, and a line of names before them.
+    pub const CSV: Self = Self::Text { separator: b',', header: true, quote: Some(b'"') };
 }
 
 /// What becomes of a run that meets a row that can't be used: with another number of fields, or a bad one.

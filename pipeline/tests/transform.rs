@@ -380,7 +380,7 @@ fn a_pipeline_that_makes_no_sense_is_refused_with_the_cure() {
 fn nothing_comes_of_nothing() {
     for text in ["", "label\n"] {
         let options = RunOptions {
-            format: Format::Text { separator: b'\t', header: !text.is_empty() },
+            format: Format::Text { separator: b'\t', header: !text.is_empty(), quote: None },
             ..RunOptions::default()
         };
         let (rows, report) =

@@ -9,7 +9,7 @@ use super::narrow::{GROUP_ROWS, Group, STEP_FIELDS_MAX, Step, StepKind};
 use super::structure::{Misfit, Run, Structure};
 
 /// Of a bad field, so many bytes are kept for the report.
-const SNIPPET_BYTES: usize = 40;
+pub(super) const SNIPPET_BYTES: usize = 40;
 
 /// One field of the text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -134,6 +134,11 @@ impl Layout {
         self.targets[field]
     }
 
+    /// How a field is written; none beyond the last.
+    pub(crate) fn kind(&self, field: usize) -> Option<FieldKind> {
+        self.fields.get(field).map(|field| field.kind)
+    }
+
     /// Fields of a row.
     pub(crate) fn fields(&self) -> usize {
         self.fields.len()
@@ -203,8 +208,23 @@ impl Decoder {
 
     /// Begins a text of whole lines; the last one may lack its newline. Returns its lines.
     pub(crate) fn begin(&mut self, text: &[u8], bad: &mut Vec<BadRow>) -> usize {
-        let expected = self.layout.fields.len();
         self.structure.index(text, self.layout.separator, self.level);
+        self.begin_indexed(text, bad)
+    }
+
+    /// The same for a text whose quoted fields were opened. Bad rows are told by their places among its rows.
+    pub(crate) fn begin_unquoted(
+        &mut self,
+        unquoted: &mut super::Unquoted,
+        bad: &mut Vec<BadRow>,
+    ) -> usize {
+        let rows = unquoted.rows();
+        self.structure.replace(&mut unquoted.ends, rows);
+        self.begin_indexed(&unquoted.text, bad)
+    }
+
+    fn begin_indexed(&mut self, text: &[u8], bad: &mut Vec<BadRow>) -> usize {
+        let expected = self.layout.fields.len();
         self.misfits.clear();
         self.structure.runs(text, expected, &mut self.runs, &mut self.misfits);
         self.at = (0, 0);

@@ -14,6 +14,7 @@ mod field;
 mod level;
 mod narrow;
 mod packed;
+mod quoted;
 mod structure;
 #[cfg(test)]
 mod tests;
@@ -24,3 +25,4 @@ pub(crate) use field::hex32;
 pub use field::{BadField, FieldKind};
 pub use level::Level;
 pub(crate) use packed::{row_bytes, unpack};
+pub(crate) use quoted::{Unquoted, row_end};

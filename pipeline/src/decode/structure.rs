@@ -68,6 +68,12 @@ impl Structure {
         }
     }
 
+    /// Takes over the index of a text whose rows all end with newlines: `ends` as [`ends`](Self::ends) returns them.
+    pub(crate) fn replace(&mut self, ends: &mut Vec<u32>, newlines: usize) {
+        std::mem::swap(&mut self.ends, ends);
+        self.newlines = newlines;
+    }
+
     pub(crate) fn ends(&self) -> &[u32] {
         &self.ends
     }

@@ -118,6 +118,7 @@ impl<'a> Committer<'a> {
         self.number(shared, work);
         let batch = &mut work.batch;
         batch.first_row = self.rows;
+        batch.input_bytes = claim.input_bytes;
         self.rows += batch.rows as u64;
         if batch.rows > 0 {
             self.consumer.consume(batch).map_err(Error::Consumer)?;

@@ -22,6 +22,7 @@ use crate::error::{BadRowReport, Error, Result};
 use crate::input::{Chunks, Input};
 use crate::plan::Plan;
 use crate::spec::{BadRows, Format, Spec};
+use crate::stream::Cut;
 use crate::vocabulary::{DirectTable, Growing};
 use commit::Committer;
 use order::Order;
@@ -75,7 +76,7 @@ pub struct RunReport {
     pub bad_rows: u64,
     /// The first few of those, in the order of the input.
     pub first_bad_rows: Vec<BadRowReport>,
-    /// Bytes of input.
+    /// Bytes of input, compressed ones as they are.
     pub bytes: u64,
     /// How long it took.
     pub elapsed: Duration,
@@ -165,16 +166,17 @@ impl Pipeline {
     /// Runs over the inputs, one after the other, and hands the batches to `consumer`.
     ///
     /// # Errors
-    /// [`Error::BadRow`] for the first bad row if the pipeline fails at those; [`Error::Io`], [`Error::LineTooLong`],
-    /// [`Error::Consumer`]. After an error the vocabularies have the values of the batches that were handed out, and
-    /// perhaps some of the next one.
+    /// [`Error::BadRow`] for the first bad row if the pipeline fails at those; [`Error::Io`], [`Error::Compressed`],
+    /// [`Error::LineTooLong`], [`Error::NoWholeRows`], [`Error::Consumer`]. After an error the vocabularies have the values
+    /// of the batches that were handed out, and perhaps some of the next one.
     pub fn run(&mut self, inputs: &[Input<'_>], consumer: &mut dyn Consumer) -> Result<RunReport> {
         let started = Instant::now();
-        let row_bytes = match self.options.format {
-            Format::Text { .. } => None,
-            Format::Packed => Some(row_bytes(self.plan.layout.fields())),
+        let cut = match self.options.format {
+            Format::Text { quote: None, .. } => Cut::Lines,
+            Format::Text { separator, quote: Some(quote), .. } => Cut::Quoted { separator, quote },
+            Format::Packed => Cut::Rows(row_bytes(self.plan.layout.fields())),
         };
-        let chunks = Chunks::open(inputs, self.options.chunk_bytes, row_bytes)?;
+        let chunks = Chunks::open(inputs, self.options.chunk_bytes, cut)?;
         let committer = Mutex::new(Committer::new(&mut self.growing, self.bad_rows, consumer));
         let order = Order::new(self.options.threads * CHUNKS_A_THREAD);
         let pool = Mutex::new(Vec::new());

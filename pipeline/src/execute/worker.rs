@@ -9,7 +9,7 @@ use super::apply::apply;
 use super::commit::{Committer, Work};
 use super::order::Order;
 use crate::batch::{Batch, MatrixInfo, Values};
-use crate::decode::{BLOCK_ROWS, Block, Decoder, Slot, row_bytes, unpack};
+use crate::decode::{BLOCK_ROWS, Block, Decoder, Slot, Unquoted, row_bytes, row_end, unpack};
 use crate::error::Result;
 use crate::input::{Chunks, Claim};
 use crate::kernels::concatenate;
@@ -45,13 +45,13 @@ impl Drop for EndOnPanic<'_, '_> {
 pub(super) fn work(shared: &Shared<'_, '_>) {
     let _guard = EndOnPanic(shared);
     let mut worker = Worker::new(shared);
-    while let Some(claim) = shared.chunks.claim() {
+    while let Some(mut claim) = shared.chunks.claim(&mut worker.buffer) {
         let number = claim.sequence;
         if !shared.order.begin(number) {
             return;
         }
         let mut done = shared.pool.lock().pop().unwrap_or_else(|| Work::new(shared));
-        let outcome = worker.transform(&claim, &mut done).map(|()| done);
+        let outcome = worker.transform(&mut claim, &mut done).map(|()| done);
         shared.order.finish(number, (claim, outcome), |(claim, outcome)| {
             shared.committer.lock().commit(shared, &claim, outcome)
         });
@@ -62,6 +62,8 @@ struct Worker<'a, 'b> {
     shared: &'a Shared<'a, 'b>,
     decoder: Decoder,
     block: Block,
+    /// A chunk of which fields are quoted.
+    unquoted: Unquoted,
     buffer: Vec<u8>,
 }
 
@@ -73,31 +75,49 @@ impl<'a, 'b> Worker<'a, 'b> {
             shared,
             decoder: Decoder::new(Arc::clone(&plan.layout), shared.options.level),
             block: Block::new(words, wides, bytes, plan.layout.planes()),
+            unquoted: Unquoted::default(),
             buffer: Vec::new(),
         }
     }
 
     /// Everything that can be done with a chunk before it is next.
-    fn transform(&mut self, claim: &Claim, done: &mut Work) -> Result<()> {
+    fn transform(&mut self, claim: &mut Claim, done: &mut Work) -> Result<()> {
         let shared = self.shared;
         let rows = shared.chunks.rows(claim, &mut self.buffer)?;
         done.clear();
-        let Format::Text { header, .. } = shared.options.format else {
+        let Format::Text { separator, header, quote } = shared.options.format else {
             packed(shared, rows, &mut self.block, done);
             return Ok(());
         };
+        // A chunk without quotes is text as any other.
+        let quote = quote.filter(|&quote| memchr::memchr(quote, rows).is_some());
         let mut text = rows;
         if header && claim.range.start == 0 && !text.is_empty() {
-            let end = memchr::memchr(b'\n', text).map_or(text.len(), |at| at + 1);
+            let end = row_end(text, separator, quote);
+            done.lines = memchr::memchr_iter(b'\n', &text[..end - 1]).count() + 1;
             text = &text[end..];
-            done.lines = 1;
         }
-        let lines = self.decoder.begin(text, &mut done.bad);
-        done.batch.reserve(lines);
-        while self.decoder.next(text, &mut self.block, &mut done.bad) {
-            finish(shared, &mut self.block, done);
-        }
-        let header = done.lines;
+        let (header, original) = (done.lines, text);
+        let lines = if let Some(quote) = quote {
+            let layout = &shared.plan.layout;
+            let lines = self.unquoted.read(text, (separator, quote), layout, &mut done.bad);
+            done.batch.reserve(self.unquoted.rows());
+            let by_line = done.bad.len();
+            self.decoder.begin_unquoted(&mut self.unquoted, &mut done.bad);
+            text = &self.unquoted.text;
+            while self.decoder.next(text, &mut self.block, &mut done.bad) {
+                finish(shared, &mut self.block, done);
+            }
+            self.unquoted.place(original, (separator, quote), &mut done.bad[by_line..]);
+            lines
+        } else {
+            let lines = self.decoder.begin(text, &mut done.bad);
+            done.batch.reserve(lines);
+            while self.decoder.next(text, &mut self.block, &mut done.bad) {
+                finish(shared, &mut self.block, done);
+            }
+            lines
+        };
         for bad in &mut done.bad {
             bad.line += header;
         }

@@ -1,0 +1,246 @@
+//! Texts that can only be read from their beginning to their end: compressed ones, pipes, and text with quotes.
+//!
+//! **Problem.** Where a compressed text's byte 512 Ki lies is known only to who has decompressed all before it; and
+//! whether a line end ends a row or stands in a quoted field, only to who has seen the quotes before it.
+//!
+//! **Approach.** Whoever claims the next chunk reads it, under the claim's lock: as many bytes as a chunk has, cut
+//! behind the last row that is whole; what is left over begins the next one. Everything else is done side by
+//! side, as with ranges. A buffer never holds more than a chunk and the longest line, whatever a text expands to.
+//!
+//! **Quotes.** A quote opens where a field begins and nowhere else, and closes at the next one that is not doubled. One
+//! at another place is wrong, and opens nothing: so a bad row ends where its line does, and which rows there are does not
+//! depend on how the text is cut. [`crate::decode::Unquoted`] goes by the same rule.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A line is shorter than this.
+pub(crate) const LINE_BYTES_MAX: usize = 16 << 20;
+/// A buffer without a line end grows by so much at least.
+const GROWTH_BYTES: usize = 4 << 10;
+
+/// How rows end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Cut {
+    /// At line ends.
+    Lines,
+    /// At line ends outside of quotes.
+    Quoted { separator: u8, quote: u8 },
+    /// All have so many bytes.
+    Rows(usize),
+}
+
+/// How a text is compressed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Compression {
+    Gzip,
+    Zstd,
+}
+
+impl Compression {
+    /// By a file's name.
+    pub(crate) fn of_path(path: &Path) -> Option<Self> {
+        let extension = path.extension()?.to_str()?.to_ascii_lowercase();
+        match extension.as_str() {
+            "gz" | "gzip" => Some(Self::Gzip),
+            "zst" | "zstd" => Some(Self::Zstd),
+            _ => None,
+        }
+    }
+
+    /// By the first bytes, which no line of numbers and text begins with.
+    pub(crate) fn of_bytes(first: &[u8]) -> Option<Self> {
+        match first {
+            [0x1F, 0x8B, 8, ..] => Some(Self::Gzip),
+            [0x28, 0xB5, 0x2F, 0xFD, ..] => Some(Self::Zstd),
+            _ => None,
+        }
+    }
+}
+
+/// Counts what is read of it.
+struct Counted<R> {
+    inner: R,
+    bytes: Arc<AtomicU64>,
+}
+
+impl<R: Read> Read for Counted<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.inner.read(buffer)?;
+        // Only the thread that holds the claim's lock reads and looks.
+        self.bytes.fetch_add(read as u64, Ordering::Relaxed);
+        Ok(read)
+    }
+}
+
+/// A text on its way.
+pub(crate) struct Stream<'a> {
+    source: Box<dyn Read + Send + 'a>,
+    /// Read of the input so far, compressed if it is.
+    input_bytes: Arc<AtomicU64>,
+    carry: Vec<u8>,
+    ended: bool,
+    /// Bytes of text that were handed out.
+    offset: u64,
+}
+
+impl std::fmt::Debug for Stream<'_> {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("Stream").field("offset", &self.offset).finish_non_exhaustive()
+    }
+}
+
+/// Why there is no next piece.
+#[derive(Debug)]
+pub(crate) enum Broken {
+    Io(io::Error),
+    TooLong,
+    /// It ends within a row; its length.
+    CutShort(u64),
+}
+
+impl<'a> Stream<'a> {
+    pub(crate) fn of_file(file: &File, compression: Option<Compression>) -> io::Result<Self> {
+        Self::new(file.try_clone()?, compression)
+    }
+
+    pub(crate) fn of_memory(text: &'a [u8], compression: Option<Compression>) -> io::Result<Self> {
+        Self::new(text, compression)
+    }
+
+    fn new(inner: impl Read + Send + 'a, compression: Option<Compression>) -> io::Result<Self> {
+        let input_bytes = Arc::new(AtomicU64::new(0));
+        let counted = Counted { inner, bytes: Arc::clone(&input_bytes) };
+        let source: Box<dyn Read + Send + 'a> = match compression {
+            None => Box::new(counted),
+            // Of several members, as `cat a.gz b.gz` makes them.
+            Some(Compression::Gzip) => Box::new(flate2::read::MultiGzDecoder::new(counted)),
+            Some(Compression::Zstd) => Box::new(zstd::stream::read::Decoder::new(counted)?),
+        };
+        Ok(Self { source, input_bytes, carry: Vec::new(), ended: false, offset: 0 })
+    }
+
+    /// Read of the input so far.
+    pub(crate) fn input_bytes(&self) -> u64 {
+        self.input_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Where in the text the next piece begins.
+    pub(crate) fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// Fills `buffer` with the next whole rows; false if there are no more.
+    pub(crate) fn next(
+        &mut self,
+        cut: Cut,
+        chunk_bytes: usize,
+        buffer: &mut Vec<u8>,
+    ) -> Result<bool, Broken> {
+        buffer.clear();
+        buffer.append(&mut self.carry);
+        let (mut scan, mut wanted) = (Scan::default(), chunk_bytes);
+        // Ends: each round reads more, up to the text's end or the limit.
+        loop {
+            self.fill(buffer, wanted).map_err(Broken::Io)?;
+            scan.go_on(cut, buffer);
+            if self.ended && scan.last_end.is_some_and(|end| end == buffer.len()) {
+                break;
+            }
+            if let (Cut::Rows(_), true) = (cut, self.ended && !buffer.is_empty()) {
+                return Err(Broken::CutShort(self.offset + buffer.len() as u64));
+            }
+            if scan.last_end.is_none() && buffer.len() > LINE_BYTES_MAX {
+                return Err(Broken::TooLong);
+            }
+            // The last line may lack its end.
+            if self.ended {
+                break;
+            }
+            if let Some(end) = scan.last_end {
+                self.carry.extend_from_slice(&buffer[end..]);
+                buffer.truncate(end);
+                break;
+            }
+            wanted = buffer.len() + chunk_bytes.max(GROWTH_BYTES);
+        }
+        self.offset += buffer.len() as u64;
+        Ok(!buffer.is_empty())
+    }
+
+    fn fill(&mut self, buffer: &mut Vec<u8>, wanted: usize) -> io::Result<()> {
+        let more = wanted.saturating_sub(buffer.len());
+        if self.ended || more == 0 {
+            return Ok(());
+        }
+        // Not twice what is there, as a vector would grow: the text's length is not ours to trust.
+        buffer.reserve_exact(more);
+        let read = (&mut self.source).take(more as u64).read_to_end(buffer)?;
+        self.ended = read < more;
+        Ok(())
+    }
+}
+
+/// How far a text was searched for the ends of its rows.
+#[derive(Debug, Default)]
+struct Scan {
+    at: usize,
+    inside: bool,
+    /// Behind the last whole row.
+    last_end: Option<usize>,
+}
+
+impl Scan {
+    fn go_on(&mut self, cut: Cut, text: &[u8]) {
+        match cut {
+            Cut::Lines => self.lines_to(text, text.len()),
+            Cut::Rows(bytes) => {
+                self.last_end = Some(text.len() / bytes * bytes).filter(|&end| end > 0);
+            }
+            Cut::Quoted { separator, quote } => self.quoted(text, separator, quote),
+        }
+    }
+
+    /// All up to `end` is outside of quotes.
+    fn lines_to(&mut self, text: &[u8], end: usize) {
+        if let Some(found) = memchr::memrchr(b'\n', &text[self.at..end]) {
+            self.last_end = Some(self.at + found + 1);
+        }
+        self.at = end;
+    }
+
+    fn quoted(&mut self, text: &[u8], separator: u8, quote: u8) {
+        // Ends: each round leaves a quote behind.
+        while let Some(found) = memchr::memchr(quote, &text[self.at..]) {
+            let place = self.at + found;
+            if !self.inside {
+                self.lines_to(text, place);
+                let begins =
+                    place == 0 || matches!(text[place - 1], b'\n') || text[place - 1] == separator;
+                self.inside = begins;
+                self.at = place + 1;
+                continue;
+            }
+            match text.get(place + 1) {
+                // It closes or is doubled: what comes next will tell.
+                None => {
+                    self.at = place;
+                    return;
+                }
+                Some(&next) if next == quote => self.at = place + 2,
+                Some(_) => {
+                    self.inside = false;
+                    self.at = place + 1;
+                }
+            }
+        }
+        if self.inside {
+            self.at = text.len();
+        } else {
+            self.lines_to(text, text.len());
+        }
+    }
+}
