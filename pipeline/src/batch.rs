@@ -1,5 +1,7 @@
 //! What comes out of a pipeline: batches of matrices.
 
+use std::collections::TryReserveError;
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::spec::Dtype;
@@ -26,6 +28,28 @@ pub struct Batch {
     pub(crate) rows: usize,
     pub(crate) infos: Arc<[MatrixInfo]>,
     pub(crate) matrices: Vec<Values>,
+}
+
+/// An output's values, row by row, in memory of their own.
+///
+/// # Examples
+/// ```
+/// use embank_pipeline::Matrix;
+///
+/// let matrix = Matrix::F32(vec![0.5, 1.5]);
+/// assert!(matches!(matrix, Matrix::F32(values) if values.len() == 2));
+/// ```
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub enum Matrix {
+    /// Of dtype [`F32`](Dtype::F32).
+    F32(Vec<f32>),
+    /// Of dtype [`I32`](Dtype::I32).
+    I32(Vec<i32>),
+    /// Of dtype [`I64`](Dtype::I64).
+    I64(Vec<i64>),
+    /// Of dtype [`Bits32`](Dtype::Bits32).
+    Bits32(Vec<u32>),
 }
 
 /// A matrix's values, row by row; only the first `rows` rows count.
@@ -90,6 +114,35 @@ impl Batch {
         std::mem::replace(self, empty)
     }
 
+    /// Its matrices, one for each output; nothing is copied.
+    #[must_use]
+    pub fn into_matrices(self) -> Vec<Matrix> {
+        let Self { rows, infos, matrices, .. } = self;
+        let matrix = |(info, values): (&MatrixInfo, Values)| {
+            let count = rows * info.columns.len();
+            match (info.dtype, values) {
+                (Dtype::F32, Values::Words(mut values)) => {
+                    values.truncate(count);
+                    Matrix::F32(bytemuck::cast_vec(values))
+                }
+                (Dtype::I32, Values::Words(mut values)) => {
+                    values.truncate(count);
+                    Matrix::I32(bytemuck::cast_vec(values))
+                }
+                (Dtype::Bits32, Values::Words(mut values)) => {
+                    values.truncate(count);
+                    Matrix::Bits32(values)
+                }
+                (Dtype::I64, Values::Wides(mut values)) => {
+                    values.truncate(count);
+                    Matrix::I64(bytemuck::cast_vec(values))
+                }
+                _ => unreachable!("a matrix is as wide as its dtype"),
+            }
+        };
+        infos.iter().zip(matrices).map(matrix).collect()
+    }
+
     fn words(&self, output: usize) -> Option<&[u32]> {
         match self.matrices.get(output)? {
             Values::Words(values) => Some(&values[..self.rows * self.infos[output].columns.len()]),
@@ -127,6 +180,111 @@ impl Batch {
                 let values = &values[..self.rows * self.infos[output].columns.len()];
                 Some(bytemuck::cast_slice(values))
             }
+        }
+    }
+}
+
+/// Rows from one batch to another, as a feed moves them.
+impl Batch {
+    /// Its matrices' values, and how many of them make a row.
+    pub(crate) fn matrices_mut(&mut self) -> impl Iterator<Item = (&mut Values, usize)> {
+        self.matrices.iter_mut().zip(self.infos.iter().map(|info| info.columns.len()))
+    }
+
+    /// Some rows of another batch of the same outputs, at the end. The batch has no room beyond its rows.
+    pub(crate) fn append(&mut self, from: &Self, rows: Range<usize>) {
+        self.rows += rows.len();
+        for ((into, width), from) in self.matrices_mut().zip(&from.matrices) {
+            let range = rows.start * width..rows.end * width;
+            match (into, from) {
+                (Values::Words(into), Values::Words(from)) => into.extend_from_slice(&from[range]),
+                (Values::Wides(into), Values::Wides(from)) => into.extend_from_slice(&from[range]),
+                _ => unreachable!("both have the same outputs"),
+            }
+        }
+    }
+
+    /// Rows of another batch by their places, at the end.
+    pub(crate) fn gather(&mut self, from: &Self, places: &[u32]) {
+        fn gather<T: Copy>(into: &mut Vec<T>, from: &[T], places: &[u32], width: usize) {
+            for &place in places {
+                into.extend_from_slice(&from[place as usize * width..][..width]);
+            }
+        }
+        self.rows += places.len();
+        for ((into, width), from) in self.matrices_mut().zip(&from.matrices) {
+            match (into, from) {
+                (Values::Words(into), Values::Words(from)) => gather(into, from, places, width),
+                (Values::Wides(into), Values::Wides(from)) => gather(into, from, places, width),
+                _ => unreachable!("both have the same outputs"),
+            }
+        }
+    }
+
+    /// Writes the rows of `with` from number `first` on over those at `places`, one by one.
+    pub(crate) fn replace(&mut self, places: &[u32], with: &Self, first: usize) {
+        fn replace<T: Copy>(held: &mut [T], places: &[u32], with: &[T], width: usize) {
+            for (i, &place) in places.iter().enumerate() {
+                held[place as usize * width..][..width]
+                    .copy_from_slice(&with[i * width..][..width]);
+            }
+        }
+        for ((held, width), with) in self.matrices_mut().zip(&with.matrices) {
+            match (held, with) {
+                (Values::Words(held), Values::Words(with)) => {
+                    replace(held, places, &with[first * width..], width);
+                }
+                (Values::Wides(held), Values::Wides(with)) => {
+                    replace(held, places, &with[first * width..], width);
+                }
+                _ => unreachable!("both have the same outputs"),
+            }
+        }
+    }
+
+    /// One by one, takes the row at each of `places` out of `held` and puts one of `with`, from number `first` on, there.
+    pub(crate) fn exchange(&mut self, held: &mut Self, places: &[u32], with: &Self, first: usize) {
+        fn exchange<T: Copy>(
+            into: &mut Vec<T>,
+            held: &mut [T],
+            places: &[u32],
+            with: &[T],
+            width: usize,
+        ) {
+            for (i, &place) in places.iter().enumerate() {
+                let held = &mut held[place as usize * width..][..width];
+                into.extend_from_slice(held);
+                held.copy_from_slice(&with[i * width..][..width]);
+            }
+        }
+        self.rows += places.len();
+        let held = held.matrices.iter_mut();
+        for (((into, width), held), with) in self.matrices_mut().zip(held).zip(&with.matrices) {
+            match (into, held, with) {
+                (Values::Words(into), Values::Words(held), Values::Words(with)) => {
+                    exchange(into, held, places, &with[first * width..], width);
+                }
+                (Values::Wides(into), Values::Wides(held), Values::Wides(with)) => {
+                    exchange(into, held, places, &with[first * width..], width);
+                }
+                _ => unreachable!("both have the same outputs"),
+            }
+        }
+    }
+}
+
+impl Values {
+    pub(crate) fn reserve(&mut self, values: usize) {
+        match self {
+            Self::Words(own) => own.reserve_exact(values),
+            Self::Wides(own) => own.reserve_exact(values),
+        }
+    }
+
+    pub(crate) fn try_reserve(&mut self, values: usize) -> Result<(), TryReserveError> {
+        match self {
+            Self::Words(own) => own.try_reserve_exact(values),
+            Self::Wides(own) => own.try_reserve_exact(values),
         }
     }
 }

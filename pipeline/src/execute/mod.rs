@@ -216,6 +216,15 @@ impl Pipeline {
         })
     }
 
+    /// Later runs use so many threads, one at least.
+    pub fn set_threads(&mut self, threads: usize) {
+        self.options.threads = threads.max(1);
+    }
+
+    pub(crate) fn infos(&self) -> &Arc<[MatrixInfo]> {
+        &self.infos
+    }
+
     /// The outputs' names and shapes.
     #[must_use]
     pub fn outputs(&self) -> &[MatrixInfo] {

@@ -1,0 +1,141 @@
+//! Cuts the batches of a run anew, and sends them off.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::SyncSender;
+
+use super::FeedOptions;
+use super::shuffle::Shuffle;
+use crate::batch::{Batch, MatrixInfo};
+use crate::error::Result;
+use crate::execute::Consumer;
+
+/// Room that is made for a batch at once, in values of a matrix; larger ones grow as they fill.
+const RESERVED_VALUES: usize = 16 << 20;
+
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+/// The consumer of a feed's run.
+pub(super) struct Feeder {
+    shuffle: Option<Shuffle>,
+    cut: Cut,
+}
+
+impl Feeder {
+    /// # Errors
+    /// [`Error::Spec`](crate::Error::Spec): there is no memory for the shuffle buffer.
+    pub(super) fn new(
+        infos: Arc<[MatrixInfo]>,
+        options: &FeedOptions,
+        stop: Arc<AtomicBool>,
+        to: SyncSender<Batch>,
+    ) -> Result<Self> {
+        let shuffle = match options.shuffle_rows {
+            0 => None,
+            rows => Some(Shuffle::new(Arc::clone(&infos), rows, options.seed)?),
+        };
+        let mut cut = Cut {
+            batch_rows: options.batch_rows,
+            drop_last: options.drop_last,
+            skip: options.skip_rows,
+            position: options.skip_rows,
+            input_bytes: 0,
+            batch: Batch::new(infos),
+            stop,
+            to,
+        };
+        cut.reserve();
+        Ok(Self { shuffle, cut })
+    }
+
+    /// What is left, after the last of the run's batches.
+    pub(super) fn finish(mut self) {
+        if let Some(shuffle) = self.shuffle.take()
+            && shuffle.finish(&mut self.cut).is_err()
+        {
+            return;
+        }
+        if self.cut.batch.rows > 0 && !self.cut.drop_last {
+            // Whoever does not want it any more has gone.
+            let _ = self.cut.send();
+        }
+    }
+}
+
+impl Consumer for Feeder {
+    fn consume(&mut self, batch: &mut Batch) -> std::result::Result<(), Failure> {
+        // Relaxed: see `Feed::close`.
+        if self.cut.stop.load(Ordering::Relaxed) {
+            return Err(Stopped.into());
+        }
+        self.cut.input_bytes = batch.input_bytes;
+        match &mut self.shuffle {
+            Some(shuffle) => shuffle.push(batch, &mut self.cut)?,
+            None => {
+                let mut row = self.cut.skipped(batch.rows);
+                // Ends: each round takes a row at least.
+                while row < batch.rows {
+                    let rows = self.cut.room().min(batch.rows - row);
+                    self.cut.batch.append(batch, row..row + rows);
+                    row += rows;
+                    self.cut.send_if_full()?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Nobody waits for batches any more.
+#[derive(Debug, thiserror::Error)]
+#[error("the feed was closed")]
+pub(super) struct Stopped;
+
+/// The batch in the making, and where it goes.
+pub(super) struct Cut {
+    batch_rows: usize,
+    drop_last: bool,
+    /// Rows that are still to be skipped.
+    skip: u64,
+    /// Rows before the batch in the making.
+    position: u64,
+    /// How much of the input was done for the rows that came in.
+    input_bytes: u64,
+    pub(super) batch: Batch,
+    stop: Arc<AtomicBool>,
+    to: SyncSender<Batch>,
+}
+
+impl Cut {
+    /// How many of so many next rows are to be skipped.
+    pub(super) fn skipped(&mut self, rows: usize) -> usize {
+        let skipped = usize::try_from(self.skip).unwrap_or(usize::MAX).min(rows);
+        self.skip -= skipped as u64;
+        skipped
+    }
+
+    /// Rows that the batch still takes; one at least.
+    pub(super) fn room(&self) -> usize {
+        self.batch_rows - self.batch.rows
+    }
+
+    pub(super) fn send_if_full(&mut self) -> std::result::Result<(), Stopped> {
+        if self.batch.rows < self.batch_rows { Ok(()) } else { self.send() }
+    }
+
+    fn send(&mut self) -> std::result::Result<(), Stopped> {
+        let mut batch = self.batch.take();
+        (batch.first_row, batch.input_bytes) = (self.position, self.input_bytes);
+        self.position += batch.rows as u64;
+        self.to.send(batch).map_err(|_| Stopped)?;
+        self.reserve();
+        Ok(())
+    }
+
+    fn reserve(&mut self) {
+        let batch_rows = self.batch_rows;
+        for (values, width) in self.batch.matrices_mut() {
+            values.reserve(batch_rows.saturating_mul(width).min(RESERVED_VALUES));
+        }
+    }
+}

@@ -1,0 +1,280 @@
+//! Batches of a training loop's size, made in the background.
+//!
+//! **Problem.** A run hands out what a chunk of input happens to hold, inside a call that lasts as long as the run. A
+//! training loop asks for batches, each of so many rows, in another order than that of the file, and may stop at any time.
+//!
+//! **Approach.** The run goes on in a thread of its own (with its workers beside it). Its consumer, the [`Feeder`], cuts
+//! its chunks anew, through a shuffle buffer if there is to be one, and sends whole batches through a channel that has
+//! room for a few: when it is full, the run stands still, so memory is bounded. Batches of a run come in the order of
+//! the input whatever the number of threads, and all that follows on them is done in one place, so the feed's batches are
+//! a function of pipeline, input and [`FeedOptions`] alone.
+//!
+//! **Ending early.** Dropping the [`Feed`] closes the channel, which ends the consumer's wait, if it waits, and sets a
+//! flag, which ends the run at its next chunk, if it doesn't. Then the thread is joined.
+
+mod feeder;
+mod input;
+mod shuffle;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use crate::batch::{Batch, MatrixInfo};
+use crate::error::{Error, Result};
+use crate::execute::{Pipeline, RunReport};
+use feeder::Feeder;
+pub use input::FeedInput;
+
+/// Rows of a batch or a shuffle buffer: so many at most.
+const ROWS_MAX: usize = 1 << 31;
+
+/// How to feed.
+///
+/// # Examples
+/// ```
+/// use embank_pipeline::FeedOptions;
+///
+/// let options = FeedOptions { batch_rows: 2048, shuffle_rows: 100_000, ..Default::default() };
+/// options.check()?;
+/// # Ok::<(), embank_pipeline::Error>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FeedOptions {
+    /// Rows of each batch. Default: 4096.
+    pub batch_rows: usize,
+    /// Whether rows that are left over at the end and make no whole batch are dropped. Default: no, they are the last
+    /// batch.
+    pub drop_last: bool,
+    /// Rows that wait in the shuffle buffer. Each row that comes in sends a random one of them out. Default: 0, the
+    /// order of the input.
+    pub shuffle_rows: usize,
+    /// Of the shuffle. Default: 0.
+    pub seed: u64,
+    /// Rows at the beginning of the feed that are made, but not handed out: a feed goes on at another one's
+    /// [`next_row`](Feed::next_row) so. Default: 0.
+    pub skip_rows: u64,
+    /// Batches that may be ready beside the one in hand. Default: 2.
+    pub batches_ahead: usize,
+}
+
+impl Default for FeedOptions {
+    fn default() -> Self {
+        Self {
+            batch_rows: 4096,
+            drop_last: false,
+            shuffle_rows: 0,
+            seed: 0,
+            skip_rows: 0,
+            batches_ahead: 2,
+        }
+    }
+}
+
+impl FeedOptions {
+    /// Whether a feed can be made so.
+    ///
+    /// # Errors
+    /// [`Error::Spec`] which names the option.
+    pub fn check(&self) -> Result<()> {
+        let refused = |option: &str, found: usize, least: usize| {
+            Err(Error::Spec(format!("{option} is {found}, and must be {least} to {ROWS_MAX}")))
+        };
+        if self.batch_rows == 0 || self.batch_rows > ROWS_MAX {
+            return refused("batch_rows", self.batch_rows, 1);
+        }
+        if self.shuffle_rows > ROWS_MAX {
+            return refused("shuffle_rows", self.shuffle_rows, 0);
+        }
+        if self.batches_ahead == 0 || self.batches_ahead > ROWS_MAX {
+            return refused("batches_ahead", self.batches_ahead, 1);
+        }
+        Ok(())
+    }
+}
+
+/// A run in the background, as an iterator of batches that belong to whoever takes them.
+///
+/// [`Batch::first_row`] of a batch is what [`Feed::next_row`] was before it. Dropping the feed ends the run.
+///
+/// # Examples
+/// ```
+/// use std::sync::Arc;
+/// use embank_pipeline::{FeedInput, FeedOptions, Pipeline, RunOptions, Spec};
+///
+/// let pipeline = Pipeline::new(&Spec::criteo(5000), &RunOptions::default())?;
+/// let row = format!("1{}{}\n", "\t7".repeat(13), "\t68fd1e64".repeat(26));
+/// let text: Arc<[u8]> = row.repeat(10).into_bytes().into();
+/// let options = FeedOptions { batch_rows: 4, shuffle_rows: 100, ..Default::default() };
+/// let mut feed = pipeline.feed(vec![FeedInput::memory("ten rows", text)], &options)?;
+/// let rows: Vec<usize> = feed.by_ref().map(|batch| Ok(batch?.rows())).collect::<embank_pipeline::Result<_>>()?;
+/// assert_eq!(rows, [4, 4, 2]);
+/// assert_eq!(feed.next_row(), 10);
+/// let pipeline = feed.into_pipeline()?; // with its vocabularies, for another feed
+/// # Ok::<(), embank_pipeline::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Feed {
+    infos: Arc<[MatrixInfo]>,
+    position: u64,
+    stop: Arc<AtomicBool>,
+    state: State,
+}
+
+#[derive(Debug)]
+enum State {
+    Running(Receiver<Batch>, JoinHandle<(Pipeline, Result<RunReport>)>),
+    /// The run has ended. The report is there if it came to its end.
+    Ended(Box<Pipeline>, Option<RunReport>),
+    Panicked,
+}
+
+/// What came of waiting for a batch.
+#[derive(Debug, Clone)]
+pub enum Waited {
+    /// It is here.
+    Batch(Batch),
+    /// It isn't yet.
+    Late,
+    /// There are no more.
+    End,
+}
+
+impl Pipeline {
+    /// Runs over the inputs, one after the other, in the background, and hands out batches of `batch_rows` rows.
+    ///
+    /// Batches are the same with any number of threads. A feed that skips another's [`next_row`](Feed::next_row), made
+    /// of the same pipeline as that one was (as new, or with the same values in its vocabularies), inputs and other
+    /// options, hands out what the other one would have from there on.
+    ///
+    /// # Errors
+    /// [`Error::Spec`] for options that make no sense, [`Error::Io`] if no thread is to be had. Whatever
+    /// [`run`](Self::run) fails at comes from the feed, after the whole batches before it.
+    pub fn feed(self, inputs: Vec<FeedInput>, options: &FeedOptions) -> Result<Feed> {
+        options.check()?;
+        let (sender, receiver) = sync_channel(options.batches_ahead);
+        let (infos, stop) = (Arc::clone(self.infos()), Arc::new(AtomicBool::new(false)));
+        let (thread_infos, thread_stop) = (Arc::clone(&infos), Arc::clone(&stop));
+        let (mut pipeline, options, position) = (self, options.clone(), options.skip_rows);
+        let run = move || {
+            let inputs: Vec<_> = inputs.iter().map(FeedInput::input).collect();
+            let outcome =
+                Feeder::new(thread_infos, &options, thread_stop, sender).and_then(|mut feeder| {
+                    let report = pipeline.run(&inputs, &mut feeder)?;
+                    feeder.finish();
+                    Ok(report)
+                });
+            (pipeline, outcome)
+        };
+        let thread = std::thread::Builder::new().name("embank-feed".to_owned()).spawn(run);
+        let io = |source| Error::Io { doing: "start a thread", path: "embank-feed".into(), source };
+        let state = State::Running(receiver, thread.map_err(io)?);
+        Ok(Feed { infos, position, stop, state })
+    }
+}
+
+impl Feed {
+    /// Waits for the next batch, but not longer than `limit`.
+    ///
+    /// # Errors
+    /// As of [`Pipeline::run`], once; there are no more batches after that.
+    pub fn wait(&mut self, limit: Duration) -> Result<Waited> {
+        let State::Running(batches, _) = &self.state else { return Ok(Waited::End) };
+        match batches.recv_timeout(limit) {
+            Ok(batch) => Ok(Waited::Batch(self.handed_out(batch))),
+            Err(RecvTimeoutError::Timeout) => Ok(Waited::Late),
+            Err(RecvTimeoutError::Disconnected) => self.end().map(|()| Waited::End),
+        }
+    }
+
+    fn handed_out(&mut self, batch: Batch) -> Batch {
+        self.position = batch.first_row() + batch.rows() as u64;
+        batch
+    }
+
+    /// Joins the thread; its failure.
+    fn end(&mut self) -> Result<()> {
+        if !matches!(self.state, State::Running(..)) {
+            return Ok(());
+        }
+        let State::Running(batches, thread) = std::mem::replace(&mut self.state, State::Panicked)
+        else {
+            unreachable!("it is running")
+        };
+        drop(batches);
+        let Ok((pipeline, outcome)) = thread.join() else {
+            return Err(Error::Panicked("that of the feed".to_owned()));
+        };
+        let (report, failure) = match outcome {
+            Ok(report) => (Some(report), Ok(())),
+            Err(error) => (None, Err(error)),
+        };
+        self.state = State::Ended(Box::new(pipeline), report);
+        failure
+    }
+
+    /// Ends the run, if it hasn't ended: there are no more batches.
+    pub fn close(&mut self) {
+        // Relaxed: it is only to be seen some time, and the channel or the join orders all else.
+        self.stop.store(true, Ordering::Relaxed);
+        // A run that was cut short has failed, and that is no news.
+        let _ = self.end();
+    }
+
+    /// The number of the row that the next batch begins with: rows that were handed out, and those that were skipped
+    /// before them.
+    #[must_use]
+    pub fn next_row(&self) -> u64 {
+        self.position
+    }
+
+    /// What came of the run; none before its end, and if it didn't come to that.
+    #[must_use]
+    pub fn report(&self) -> Option<&RunReport> {
+        match &self.state {
+            State::Ended(_, report) => report.as_ref(),
+            State::Running(..) | State::Panicked => None,
+        }
+    }
+
+    /// The outputs' names and shapes.
+    #[must_use]
+    pub fn outputs(&self) -> &[MatrixInfo] {
+        &self.infos
+    }
+
+    /// Ends the run, if it hasn't ended, and gives the pipeline back. Its vocabularies have the values of all batches
+    /// that were handed out, and those of rows that were read ahead.
+    ///
+    /// # Errors
+    /// [`Error::Panicked`]: then there is no pipeline any more.
+    pub fn into_pipeline(mut self) -> Result<Pipeline> {
+        self.close();
+        match std::mem::replace(&mut self.state, State::Panicked) {
+            State::Ended(pipeline, _) => Ok(*pipeline),
+            State::Running(..) | State::Panicked => {
+                Err(Error::Panicked("that of the feed".to_owned()))
+            }
+        }
+    }
+}
+
+impl Iterator for Feed {
+    type Item = Result<Batch>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let State::Running(batches, _) = &self.state else { return None };
+        match batches.recv() {
+            Ok(batch) => Some(Ok(self.handed_out(batch))),
+            Err(_) => self.end().err().map(Err),
+        }
+    }
+}
+
+impl Drop for Feed {
+    fn drop(&mut self) {
+        self.close();
+    }
+}

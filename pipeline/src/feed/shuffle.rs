@@ -1,0 +1,102 @@
+//! A shuffle buffer: each row that comes in sends a random one out.
+//!
+//! Draws follow from the seed and the number of rows alone, so a feed that skips rows does the same moves as one that
+//! hands them out. A row travels a geometrically distributed way, of the buffer's length on average: a buffer of a
+//! hundredth of the rows mixes neighbours well and the beginning with the end not at all.
+
+use std::sync::Arc;
+
+use super::feeder::{Cut, Stopped};
+use crate::batch::{Batch, MatrixInfo};
+use crate::error::{Error, Result};
+
+pub(super) struct Shuffle {
+    rows: usize,
+    held: Batch,
+    draws: Draws,
+    /// Room for the draws of some rows.
+    places: Vec<u32>,
+}
+
+/// Numbers that look random, by counting (SplitMix64): the same on every machine and for good.
+struct Draws(u64);
+
+impl Draws {
+    /// From 0 to below `bound`. Its bias, `bound` of 2^64, can't be seen.
+    fn below(&mut self, bound: usize) -> u32 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let bits = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let bits = (bits ^ (bits >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        let bits = bits ^ (bits >> 31);
+        ((u128::from(bits) * bound as u128) >> 64) as u32
+    }
+}
+
+impl Shuffle {
+    /// # Errors
+    /// [`Error::Spec`]: there is no memory for it.
+    pub(super) fn new(infos: Arc<[MatrixInfo]>, rows: usize, seed: u64) -> Result<Self> {
+        let mut held = Batch::new(infos);
+        for (values, width) in held.matrices_mut() {
+            values.try_reserve(rows.saturating_mul(width)).map_err(|source| {
+                Error::Spec(format!("no memory for a shuffle buffer of {rows} rows: {source}"))
+            })?;
+        }
+        // The seed's own bits, well spread: seeds 1 and 2 must not be the same draws, one later.
+        let spread = Draws(seed).0.wrapping_mul(0xD6E8_FEB8_6659_FD93) ^ seed.rotate_left(32);
+        Ok(Self { rows, held, draws: Draws(spread), places: Vec::new() })
+    }
+
+    /// Takes a batch in, and gives as many rows out, once the buffer is full.
+    pub(super) fn push(
+        &mut self,
+        batch: &Batch,
+        cut: &mut Cut,
+    ) -> std::result::Result<(), Stopped> {
+        let mut row = batch.rows.min(self.rows - self.held.rows);
+        self.held.append(batch, 0..row);
+        // Both end: each round takes a row at least.
+        let skipped = row + cut.skipped(batch.rows - row);
+        while row < skipped {
+            let rows = (skipped - row).min(DRAWN);
+            self.draw(rows);
+            self.held.replace(&self.places, batch, row);
+            row += rows;
+        }
+        while row < batch.rows {
+            let rows = cut.room().min(batch.rows - row).min(DRAWN);
+            self.draw(rows);
+            cut.batch.exchange(&mut self.held, &self.places, batch, row);
+            row += rows;
+            cut.send_if_full()?;
+        }
+        Ok(())
+    }
+
+    fn draw(&mut self, rows: usize) {
+        let (draws, held) = (&mut self.draws, self.rows);
+        self.places.clear();
+        self.places.extend((0..rows).map(|_| draws.below(held)));
+    }
+
+    /// Gives out what is left, in random order.
+    pub(super) fn finish(mut self, cut: &mut Cut) -> std::result::Result<(), Stopped> {
+        let mut order: Vec<u32> = (0..self.held.rows as u32).collect();
+        // Fisher and Yates, from the end.
+        for last in (1..order.len()).rev() {
+            order.swap(last, self.draws.below(last + 1) as usize);
+        }
+        let mut rest = &order[cut.skipped(order.len())..];
+        // Ends: each round takes a row at least.
+        while !rest.is_empty() {
+            let (some, others) = rest.split_at(cut.room().min(rest.len()));
+            cut.batch.gather(&self.held, some);
+            rest = others;
+            cut.send_if_full()?;
+        }
+        Ok(())
+    }
+}
+
+/// Draws that are made together: places that stay in the nearest cache.
+const DRAWN: usize = 1024;
