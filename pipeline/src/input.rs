@@ -9,12 +9,15 @@ use std::borrow::Cow;
 use std::fs::File;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use parking_lot::Mutex;
 
 use crate::error::{Error, Result};
 use crate::stream::{Broken, Compression, Cut, LINE_BYTES_MAX, Stream};
 
+/// What is read at a time to find the rate of reading.
+const READ_RATE_CHUNK_BYTES: usize = 512 << 10;
 /// What is read beyond a chunk's range to find the end of its last line, at first.
 const TAIL_BYTES: usize = 4 << 10;
 
@@ -373,6 +376,29 @@ impl<'a> Open<'a> {
             OpenText::File(file, _) => Stream::of_file(file, compression),
         }
     }
+}
+
+/// Bytes a second at which inputs come when nothing is done with them: all of them read once by so many threads. For
+/// [`Trace::explain_with_input`](crate::Trace::explain_with_input); files that the system has in memory come from
+/// there.
+///
+/// # Errors
+/// [`Error::Io`], [`Error::LineTooLong`].
+pub fn read_rate(inputs: &[Input<'_>], threads: usize) -> Result<f64> {
+    let chunks = Chunks::open(inputs, READ_RATE_CHUNK_BYTES, Cut::Lines)?;
+    let started = Instant::now();
+    std::thread::scope(|scope| {
+        let read = || {
+            let mut buffer = Vec::new();
+            while let Some(mut claim) = chunks.claim(&mut buffer) {
+                chunks.rows(&mut claim, &mut buffer)?;
+            }
+            Ok(())
+        };
+        let threads: Vec<_> = (0..threads.max(1)).map(|_| scope.spawn(read)).collect();
+        threads.into_iter().try_for_each(|thread| thread.join().expect("reading does not panic"))
+    })?;
+    Ok(chunks.bytes() as f64 / started.elapsed().as_secs_f64())
 }
 
 #[cfg(unix)]

@@ -14,6 +14,7 @@ mod kernels;
 mod plan;
 mod spec;
 mod stream;
+mod trace;
 mod vocabulary;
 
 pub use batch::{Batch, Matrix, MatrixInfo};
@@ -21,5 +22,6 @@ pub use decode::{BadField, FieldKind, Level};
 pub use error::{BadRowReport, Error, Result};
 pub use execute::{Consumer, Pipeline, RunOptions, RunReport};
 pub use feed::{Feed, FeedInput, FeedOptions, Waited};
-pub use input::Input;
+pub use input::{Input, read_rate};
 pub use spec::{BadRows, Column, Dtype, Field, Format, Operator, Output, Source, Spec, Value};
+pub use trace::{Bound, Explanation, Stage, StageTime, Trace};

@@ -159,7 +159,7 @@ fn compressed_packed_rows_by_their_names() {
 }
 
 fn csv(level: Level, threads: usize, chunk_bytes: usize) -> RunOptions {
-    RunOptions { threads, level, chunk_bytes, format: Format::CSV }
+    RunOptions { threads, level, chunk_bytes, format: Format::CSV, ..RunOptions::default() }
 }
 
 #[test]

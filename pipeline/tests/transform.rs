@@ -116,7 +116,13 @@ fn packed_rows_become_what_their_text_becomes() {
     let (expected, _) =
         run(&spec, &RunOptions::default(), &[Input::memory("text", text.as_bytes())]);
     for level in Level::available() {
-        let options = RunOptions { threads: 3, level, format: Format::Packed, chunk_bytes: 5000 };
+        let options = RunOptions {
+            threads: 3,
+            level,
+            format: Format::Packed,
+            chunk_bytes: 5000,
+            ..RunOptions::default()
+        };
         let (rows, report) = run(&spec, &options, &[Input::memory("packed", &packed)]);
         assert_eq!(rows, expected, "{level}");
         assert_eq!(report.rows, 1500);

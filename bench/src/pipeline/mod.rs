@@ -1,5 +1,6 @@
 //! `pipeline`: preprocessing beside peers and the machine's own limits.
 
+mod explain;
 mod generate;
 mod reference;
 mod speed;
@@ -24,6 +25,8 @@ enum Measurement {
     Binary(Common),
     /// Two threads against one, and beside a process that keeps a core busy
     Threads(Common),
+    /// Five pipelines with a slow stage each: is it named, and is the speed as predicted?
+    Explain(Common),
 }
 
 /// Options of each measurement.
@@ -76,5 +79,6 @@ pub(crate) fn run(args: Args) -> Result<()> {
         Measurement::Utf8(common) => speed::utf8(&common.prepared()?),
         Measurement::Binary(common) => speed::binary(&common.prepared()?),
         Measurement::Threads(common) => speed::threads(&common.prepared()?),
+        Measurement::Explain(common) => explain::run(&common.prepared()?),
     }
 }

@@ -44,6 +44,7 @@ impl Way {
             level: self.level,
             format: self.format,
             chunk_bytes: self.chunk_bytes,
+            ..RunOptions::default()
         };
         Ok(Pipeline::new(&Spec::criteo(self.modulus), &options)?)
     }

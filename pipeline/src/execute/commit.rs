@@ -8,6 +8,7 @@ use crate::batch::{Batch, Values};
 use crate::decode::{BLOCK_ROWS, BadRow, Fault};
 use crate::error::{BadRowReport, Error, Result};
 use crate::input::{Claim, shown};
+use crate::trace::{Stage, Stopwatch};
 use crate::vocabulary::{Growing, Pending};
 
 /// Slots that are brought into the cache together: more than the processor has misses under way, few enough to stay.
@@ -50,6 +51,8 @@ pub(super) struct Committer<'a> {
     pub(super) reported: Vec<BadRowReport>,
     /// The input that the turn has come to, and its lines so far.
     input: (usize, u64),
+    /// Its own stages, and in the end those of all threads.
+    pub(super) stopwatch: Stopwatch,
     /// Why the run has ended before its time.
     pub(super) failure: Option<Error>,
 }
@@ -59,6 +62,7 @@ impl<'a> Committer<'a> {
         growing: &'a mut [Growing],
         policy: BadRows,
         consumer: &'a mut dyn Consumer,
+        trace: bool,
     ) -> Self {
         Self {
             growing,
@@ -68,6 +72,7 @@ impl<'a> Committer<'a> {
             bad_rows: 0,
             reported: Vec::new(),
             input: (0, 0),
+            stopwatch: Stopwatch::new(trace),
             failure: None,
         }
     }
@@ -79,6 +84,7 @@ impl<'a> Committer<'a> {
         claim: &Claim,
         outcome: Result<Work>,
     ) -> bool {
+        self.stopwatch.start();
         let committed = outcome.and_then(|mut work| {
             self.commit_work(shared, claim, &mut work)?;
             shared.pool.lock().push(work);
@@ -116,12 +122,14 @@ impl<'a> Committer<'a> {
         }
         self.input.1 += work.lines as u64;
         self.number(shared, work);
+        self.stopwatch.lap(Stage::Number);
         let batch = &mut work.batch;
         batch.first_row = self.rows;
         batch.input_bytes = claim.input_bytes;
         self.rows += batch.rows as u64;
         if batch.rows > 0 {
             self.consumer.consume(batch).map_err(Error::Consumer)?;
+            self.stopwatch.lap(Stage::Consume);
         }
         Ok(())
     }

@@ -23,6 +23,7 @@ use crate::input::{Chunks, Input};
 use crate::plan::Plan;
 use crate::spec::{BadRows, Format, Spec};
 use crate::stream::Cut;
+use crate::trace::{ReadBusy, Trace};
 use crate::vocabulary::{DirectTable, Growing};
 use commit::Committer;
 use order::Order;
@@ -53,6 +54,8 @@ pub struct RunOptions {
     pub format: Format,
     /// Bytes of a chunk: what a thread works on at a time, and a batch holds. Default: 512 KiB.
     pub chunk_bytes: usize,
+    /// Whether to measure where the time goes, which takes some percent of it. Default: no.
+    pub trace: bool,
 }
 
 impl Default for RunOptions {
@@ -62,6 +65,7 @@ impl Default for RunOptions {
             level: Level::detect(),
             format: Format::TSV,
             chunk_bytes: CHUNK_BYTES,
+            trace: false,
         }
     }
 }
@@ -80,6 +84,8 @@ pub struct RunReport {
     pub bytes: u64,
     /// How long it took.
     pub elapsed: Duration,
+    /// Where the time went, if that was asked for.
+    pub trace: Option<Trace>,
 }
 
 /// Takes the batches of a run, in the order of the input.
@@ -177,9 +183,15 @@ impl Pipeline {
             Format::Packed => Cut::Rows(row_bytes(self.plan.layout.fields())),
         };
         let chunks = Chunks::open(inputs, self.options.chunk_bytes, cut)?;
-        let committer = Mutex::new(Committer::new(&mut self.growing, self.bad_rows, consumer));
+        let committer = Mutex::new(Committer::new(
+            &mut self.growing,
+            self.bad_rows,
+            consumer,
+            self.options.trace,
+        ));
         let order = Order::new(self.options.threads * CHUNKS_A_THREAD);
         let pool = Mutex::new(Vec::new());
+        let reading = ReadBusy::default();
         let shared = worker::Shared {
             plan: &self.plan,
             options: &self.options,
@@ -188,6 +200,7 @@ impl Pipeline {
             chunks: &chunks,
             order: &order,
             pool: &pool,
+            reading: &reading,
             committer: &committer,
         };
         let panicked = std::thread::scope(|scope| {
@@ -207,12 +220,19 @@ impl Pipeline {
             let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
             return Err(Error::Panicked(text.unwrap_or_else(|| "without a message".to_owned())));
         }
+        let elapsed = started.elapsed();
+        let trace = committer.stopwatch.is_on().then(|| {
+            let (rows, bytes) = (committer.rows, chunks.bytes());
+            let threads = self.options.threads;
+            Trace::new(rows, bytes, threads, elapsed, reading.total(), &committer.stopwatch)
+        });
         Ok(RunReport {
             rows: committer.rows,
             bad_rows: committer.bad_rows,
             first_bad_rows: committer.reported,
             bytes: chunks.bytes(),
-            elapsed: started.elapsed(),
+            elapsed,
+            trace,
         })
     }
 

@@ -15,6 +15,7 @@ use crate::input::{Chunks, Claim};
 use crate::kernels::concatenate;
 use crate::plan::{OutputFrom, Plan};
 use crate::spec::Format;
+use crate::trace::{ReadBusy, Stage, Stopwatch};
 use crate::vocabulary::DirectTable;
 
 /// What all threads of a run see.
@@ -27,6 +28,8 @@ pub(super) struct Shared<'a, 'b> {
     pub(super) order: &'a Order<(Claim, Result<Work>)>,
     /// Work that was committed, to be used again.
     pub(super) pool: &'a Mutex<Vec<Work>>,
+    /// When threads read, where that is measured.
+    pub(super) reading: &'a ReadBusy,
     pub(super) committer: &'a Mutex<Committer<'b>>,
 }
 
@@ -45,10 +48,10 @@ impl Drop for EndOnPanic<'_, '_> {
 pub(super) fn work(shared: &Shared<'_, '_>) {
     let _guard = EndOnPanic(shared);
     let mut worker = Worker::new(shared);
-    while let Some(mut claim) = shared.chunks.claim(&mut worker.buffer) {
+    while let Some(mut claim) = worker.claim() {
         let number = claim.sequence;
         if !shared.order.begin(number) {
-            return;
+            break;
         }
         let mut done = shared.pool.lock().pop().unwrap_or_else(|| Work::new(shared));
         let outcome = worker.transform(&mut claim, &mut done).map(|()| done);
@@ -56,6 +59,7 @@ pub(super) fn work(shared: &Shared<'_, '_>) {
             shared.committer.lock().commit(shared, &claim, outcome)
         });
     }
+    shared.committer.lock().stopwatch.add(&worker.stopwatch);
 }
 
 struct Worker<'a, 'b> {
@@ -65,6 +69,7 @@ struct Worker<'a, 'b> {
     /// A chunk of which fields are quoted.
     unquoted: Unquoted,
     buffer: Vec<u8>,
+    stopwatch: Stopwatch,
 }
 
 impl<'a, 'b> Worker<'a, 'b> {
@@ -77,16 +82,32 @@ impl<'a, 'b> Worker<'a, 'b> {
             block: Block::new(words, wides, bytes, plan.layout.planes()),
             unquoted: Unquoted::default(),
             buffer: Vec::new(),
+            stopwatch: Stopwatch::new(shared.options.trace),
         }
+    }
+
+    /// The next chunk; of a stream, its bytes too.
+    fn claim(&mut self) -> Option<Claim> {
+        self.stopwatch.start();
+        let reading = self.stopwatch.is_on().then(|| self.shared.reading.begin());
+        let claim = self.shared.chunks.claim(&mut self.buffer);
+        drop(reading);
+        self.stopwatch.lap(Stage::Read);
+        claim
     }
 
     /// Everything that can be done with a chunk before it is next.
     fn transform(&mut self, claim: &mut Claim, done: &mut Work) -> Result<()> {
         let shared = self.shared;
+        let stopwatch = &mut self.stopwatch;
+        stopwatch.start();
+        let reading = stopwatch.is_on().then(|| shared.reading.begin());
         let rows = shared.chunks.rows(claim, &mut self.buffer)?;
+        drop(reading);
+        stopwatch.lap(Stage::Read);
         done.clear();
         let Format::Text { separator, header, quote } = shared.options.format else {
-            packed(shared, rows, &mut self.block, done);
+            packed(shared, rows, &mut self.block, done, stopwatch);
             return Ok(());
         };
         // A chunk without quotes is text as any other.
@@ -106,7 +127,8 @@ impl<'a, 'b> Worker<'a, 'b> {
             self.decoder.begin_unquoted(&mut self.unquoted, &mut done.bad);
             text = &self.unquoted.text;
             while self.decoder.next(text, &mut self.block, &mut done.bad) {
-                finish(shared, &mut self.block, done);
+                stopwatch.lap(Stage::Decode);
+                finish(shared, &mut self.block, done, stopwatch);
             }
             self.unquoted.place(original, (separator, quote), &mut done.bad[by_line..]);
             lines
@@ -114,7 +136,8 @@ impl<'a, 'b> Worker<'a, 'b> {
             let lines = self.decoder.begin(text, &mut done.bad);
             done.batch.reserve(lines);
             while self.decoder.next(text, &mut self.block, &mut done.bad) {
-                finish(shared, &mut self.block, done);
+                stopwatch.lap(Stage::Decode);
+                finish(shared, &mut self.block, done, stopwatch);
             }
             lines
         };
@@ -128,7 +151,13 @@ impl<'a, 'b> Worker<'a, 'b> {
     }
 }
 
-fn packed(shared: &Shared<'_, '_>, rows: &[u8], block: &mut Block, done: &mut Work) {
+fn packed(
+    shared: &Shared<'_, '_>,
+    rows: &[u8],
+    block: &mut Block,
+    done: &mut Work,
+    stopwatch: &mut Stopwatch,
+) {
     let (layout, level) = (&shared.plan.layout, shared.options.level);
     let row_bytes = row_bytes(layout.fields());
     done.batch.reserve(rows.len() / row_bytes);
@@ -136,17 +165,21 @@ fn packed(shared: &Shared<'_, '_>, rows: &[u8], block: &mut Block, done: &mut Wo
     while !rows.is_empty() {
         let count = unpack(rows, layout, level, block);
         rows = &rows[count * row_bytes..];
-        finish(shared, block, done);
+        stopwatch.lap(Stage::Decode);
+        finish(shared, block, done, stopwatch);
     }
 }
 
 /// All that follows on decoding.
-fn finish(shared: &Shared<'_, '_>, block: &mut Block, done: &mut Work) {
+fn finish(shared: &Shared<'_, '_>, block: &mut Block, done: &mut Work, stopwatch: &mut Stopwatch) {
     for kernel in &shared.plan.kernels {
         apply(kernel, shared.options.level, block);
     }
+    stopwatch.lap(Stage::Transform);
     look_up(shared, block, done);
+    stopwatch.lap(Stage::LookUp);
     write_out(shared, block, &mut done.batch);
+    stopwatch.lap(Stage::Concatenate);
 }
 
 /// Numbers the block's values, as far as they are known.

@@ -127,7 +127,7 @@ pub struct Feed {
 enum State {
     Running(Receiver<Batch>, JoinHandle<(Pipeline, Result<RunReport>)>),
     /// The run has ended. The report is there if it came to its end.
-    Ended(Box<Pipeline>, Option<RunReport>),
+    Ended(Box<(Pipeline, Option<RunReport>)>),
     Panicked,
 }
 
@@ -211,7 +211,7 @@ impl Feed {
             Ok(report) => (Some(report), Ok(())),
             Err(error) => (None, Err(error)),
         };
-        self.state = State::Ended(Box::new(pipeline), report);
+        self.state = State::Ended(Box::new((pipeline, report)));
         failure
     }
 
@@ -234,7 +234,7 @@ impl Feed {
     #[must_use]
     pub fn report(&self) -> Option<&RunReport> {
         match &self.state {
-            State::Ended(_, report) => report.as_ref(),
+            State::Ended(ended) => ended.1.as_ref(),
             State::Running(..) | State::Panicked => None,
         }
     }
@@ -253,7 +253,7 @@ impl Feed {
     pub fn into_pipeline(mut self) -> Result<Pipeline> {
         self.close();
         match std::mem::replace(&mut self.state, State::Panicked) {
-            State::Ended(pipeline, _) => Ok(*pipeline),
+            State::Ended(ended) => Ok(ended.0),
             State::Running(..) | State::Panicked => {
                 Err(Error::Panicked("that of the feed".to_owned()))
             }

@@ -1,0 +1,109 @@
+//! Measures stages, one after the other, in one thread.
+
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use super::{Stage, StageTime};
+
+/// Times of the stages; where it is off, it measures nothing and costs a branch.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Stopwatch {
+    on: bool,
+    /// When the present stage began, by the clock and in this thread's processor time.
+    began: Option<(Instant, Duration)>,
+    times: [StageTime; Stage::ALL.len()],
+}
+
+impl Stopwatch {
+    pub(crate) fn new(on: bool) -> Self {
+        Self { on, ..Self::default() }
+    }
+
+    pub(crate) fn is_on(&self) -> bool {
+        self.on
+    }
+
+    /// A stage begins, in this thread.
+    #[inline]
+    pub(crate) fn start(&mut self) {
+        if self.on {
+            self.began = Some((Instant::now(), cpu_time()));
+        }
+    }
+
+    /// The stage that has gone on since the last `start` or `lap`, in the same thread, ends, and another begins.
+    #[inline]
+    pub(crate) fn lap(&mut self, stage: Stage) {
+        if self.on {
+            self.lap_on(stage);
+        }
+    }
+
+    #[cold]
+    fn lap_on(&mut self, stage: Stage) {
+        let now = (Instant::now(), cpu_time());
+        let began = self.began.replace(now).unwrap_or(now);
+        let time = &mut self.times[stage as usize];
+        time.wall += now.0 - began.0;
+        time.cpu += now.1.saturating_sub(began.1);
+    }
+
+    /// Adds another thread's times.
+    pub(crate) fn add(&mut self, other: &Self) {
+        for (sum, time) in self.times.iter_mut().zip(&other.times) {
+            sum.cpu += time.cpu;
+            sum.wall += time.wall;
+        }
+    }
+
+    pub(crate) fn times(&self) -> [StageTime; Stage::ALL.len()] {
+        self.times
+    }
+}
+
+/// The processor time that this thread has had.
+fn cpu_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec.cast_unsigned(), time.tv_nsec as u32)
+}
+
+/// How long at least one of several threads has been reading.
+#[derive(Debug, Default)]
+pub(crate) struct ReadBusy(Mutex<Busy>);
+
+#[derive(Debug, Default)]
+struct Busy {
+    readers: usize,
+    since: Option<Instant>,
+    total: Duration,
+}
+
+impl ReadBusy {
+    /// A thread reads, as long as it keeps what it gets.
+    pub(crate) fn begin(&self) -> Reading<'_> {
+        let mut busy = self.0.lock();
+        busy.readers += 1;
+        busy.since.get_or_insert_with(Instant::now);
+        Reading(self)
+    }
+
+    pub(crate) fn total(&self) -> Duration {
+        self.0.lock().total
+    }
+}
+
+/// A thread that reads.
+#[derive(Debug)]
+pub(crate) struct Reading<'a>(&'a ReadBusy);
+
+impl Drop for Reading<'_> {
+    fn drop(&mut self) {
+        let mut busy = self.0.0.lock();
+        busy.readers -= 1;
+        if busy.readers == 0 {
+            let since = busy.since.take().expect("the first reader has set it");
+            busy.total += since.elapsed();
+        }
+    }
+}
