@@ -8,6 +8,7 @@ use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::{IntoPyObjectExt, import_exception};
 
+import_exception!(embank.errors, BadRow);
 import_exception!(embank.errors, BudgetTooSmall);
 import_exception!(embank.errors, Damaged);
 import_exception!(embank.errors, DeltaMismatch);
@@ -18,8 +19,10 @@ import_exception!(embank.errors, Locked);
 import_exception!(embank.errors, ReadOnly);
 import_exception!(embank.errors, MissingRow);
 import_exception!(embank.errors, NoSuchTable);
+import_exception!(embank.errors, PipelineError);
 import_exception!(embank.errors, PoisonedError);
 import_exception!(embank.errors, QuotaExceeded);
+import_exception!(embank.errors, SpecError);
 import_exception!(embank.errors, StalenessTimeout);
 import_exception!(embank.errors, StoreIOError);
 import_exception!(embank.errors, TableMismatch);
@@ -73,6 +76,28 @@ pub(crate) fn to_python(py: Python<'_>, error: &Error) -> PyErr {
         | Error::NoOptimizer { .. }
         | Error::NonFiniteGradient { .. } => PyValueError::new_err(text),
         _ => EmbankError::new_err(text),
+    }
+}
+
+/// The exception for a pipeline's error.
+pub(crate) fn pipeline_to_python(py: Python<'_>, error: &embank_pipeline::Error) -> PyErr {
+    use embank_pipeline::Error;
+    let text = error.to_string();
+    match error {
+        Error::Spec(_) => SpecError::new_err(text),
+        Error::BadRow(report) => with_attributes(
+            py,
+            BadRow::new_err(text),
+            [
+                ("input", report.input.as_str().into_py_any(py)),
+                ("line", report.line.into_py_any(py)),
+                ("column", report.column.into_py_any(py)),
+            ],
+        ),
+        Error::Io { path, source, .. } => {
+            io_error(source, text, Some(path.to_string_lossy().into_owned()))
+        }
+        _ => PipelineError::new_err(text),
     }
 }
 

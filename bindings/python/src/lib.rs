@@ -1,7 +1,7 @@
-//! The extension module `embank._embank`: Embank's banks and tables for Python.
+//! The extension module `embank._embank`: Embank's banks, tables and pipelines for Python.
 //!
-//! This crate turns Python objects into arguments of the crate `embank` and its results into Python
-//! objects. It decides nothing else, with two exceptions that a language with exceptions and a garbage
+//! This crate turns Python objects into arguments of the crates `embank` and `embank-pipeline` and their results into
+//! Python objects. It decides nothing else, with two exceptions that a language with exceptions and a garbage
 //! collector asks for: a bank can be closed while tables and leases of it are alive (`bank_cell`),
 //! and a forked child is kept off its parent's bank.
 //!
@@ -27,10 +27,12 @@ mod bank;
 mod bank_cell;
 mod checkpoints;
 mod errors;
+mod feed;
 mod files;
 mod lease;
 mod life;
 mod many;
+mod pipeline;
 mod prefetch;
 mod scalars;
 mod scan;
@@ -50,9 +52,13 @@ mod _embank {
         apply_delta, copy_checkpoint, export_delta, list_checkpoints, roll_back,
     };
     #[pymodule_export]
+    use crate::feed::PyFeed;
+    #[pymodule_export]
     use crate::lease::{PyDistinctLease, PyLease};
     #[pymodule_export]
     use crate::many::get_many;
+    #[pymodule_export]
+    use crate::pipeline::{PyPipeline, PyRunReport};
     #[pymodule_export]
     use crate::prefetch::{PyAutoDepth, PyPrefetch};
     #[pymodule_export]

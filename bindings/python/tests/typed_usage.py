@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 import embank
 import embank.torch
+from embank.pipeline import Batch, Column, Field, Output, Pipeline, Spec, criteo, modulus, vocabulary
 
 
 def train(path: Path, batches: list[NDArray[np.int64]]) -> Optional[bytes]:
@@ -103,3 +104,21 @@ def first_missing(table: embank.Table) -> int:
     except embank.StoreIOError as error:
         return error.errno or 0
     return -1
+
+
+def preprocess(path: Path) -> dict[str, torch.Tensor]:
+    spec = Spec(
+        [Field("site", "hex32", required=True)],
+        [Column("site", modulus(100), vocabulary("site"))],
+        [Output("sparse", ["site"], "i64")],
+        bad_rows="skip",
+    )
+    rows: int = Pipeline(spec.to_json(), format="csv", separator=";").run([path, b"7f\n"]).rows
+    tensors: dict[str, torch.Tensor] = {}
+    with Pipeline(criteo(rows)).feed(path, batch_rows=512, shuffle_rows=10, seed=1) as feed:
+        for batch in feed:
+            found: Batch = batch
+            tensors = found.torch()
+        position: int = feed.position
+        print(position, None if feed.report is None else feed.report.first_bad_rows)
+    return tensors

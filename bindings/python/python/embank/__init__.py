@@ -12,7 +12,8 @@ gradient goes back through it:
 ...     users.peek([7, 9])[:, 0].tolist()
 [0.0, 0.5]
 
-`embank.torch` has modules for PyTorch. This module needs NumPy alone.
+`embank.torch` has modules for PyTorch, `embank.pipeline` makes batches of raw rows. Without
+`embank.torch`, all needs NumPy alone.
 
 **Threads.** Every object may be shared between threads, and the GIL is released while the store
 works. An array that is passed in is read without a copy where it can be: don't write to it from
@@ -54,6 +55,7 @@ from ._embank import (
     roll_back,
 )
 from .errors import (
+    BadRow,
     BudgetTooSmall,
     Damaged,
     DeltaMismatch,
@@ -63,14 +65,18 @@ from .errors import (
     Locked,
     MissingRow,
     NoSuchTable,
+    PipelineError,
     PoisonedError,
     QuotaExceeded,
     ReadOnly,
+    SpecError,
     StalenessTimeout,
     StoreIOError,
     TableMismatch,
     UnreadableFile,
 )
+
+from . import pipeline  # noqa: E402, F401  (makes batches with the classes above)
 
 __all__ = [
     "FTRL",
@@ -79,6 +85,7 @@ __all__ = [
     "Adam",
     "AdamW",
     "AutoDepth",
+    "BadRow",
     "Bank",
     "BudgetTooSmall",
     "Constant",
@@ -93,6 +100,7 @@ __all__ = [
     "MissingRow",
     "NoSuchTable",
     "Normal",
+    "PipelineError",
     "PoisonedError",
     "Prefetch",
     "QuotaExceeded",
@@ -100,6 +108,7 @@ __all__ = [
     "Recovered",
     "RowWiseAdagrad",
     "Scan",
+    "SpecError",
     "StalenessTimeout",
     "StoreIOError",
     "Table",

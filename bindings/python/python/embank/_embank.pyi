@@ -1,12 +1,14 @@
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
-from typing import Callable, Literal, Optional, Protocol, TypedDict, Union, final
+from typing import Any, Callable, Literal, Optional, Protocol, TypedDict, Union, final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from typing_extensions import Self
+
+from .pipeline import Batch, Spec
 
 __version__: str
 
@@ -646,3 +648,86 @@ def roll_back(path: _Path, checkpoint: int) -> list[int]: ...
 def copy_checkpoint(path: _Path, to: _Path, checkpoint: Optional[int] = None) -> int: ...
 def export_delta(path: _Path, file: _Path, *, since: int, to: Optional[int] = None) -> int: ...
 def apply_delta(path: _Path, file: _Path, *, checkpoints_kept: Optional[int] = None) -> int: ...
+
+_Input = Union[str, PathLike[str], bytes]
+
+@final
+class RunReport:
+    """What came of a run."""
+
+    @property
+    def rows(self) -> int:
+        """Rows that came out."""
+    @property
+    def bad_rows(self) -> int:
+        """Rows that were left out as bad ones."""
+    @property
+    def first_bad_rows(self) -> list[str]:
+        """The first ten of those: file, line, column and what is wrong."""
+    @property
+    def bytes(self) -> int:
+        """Bytes of input."""
+    @property
+    def seconds(self) -> float:
+        """How long it took."""
+
+@final
+class Feed:
+    """Batches of a pipeline, made in the background. Made by `Pipeline.feed`."""
+
+    @property
+    def position(self) -> int:
+        """Rows that were handed out, and those that were skipped before them."""
+    @property
+    def report(self) -> Optional[RunReport]:
+        """What came of the run once the feed has come to its end."""
+    def close(self) -> None:
+        """Ends the run: there are no more batches."""
+    def __iter__(self) -> Self: ...
+    def __next__(self) -> Batch: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self,
+        exception_type: Optional[type[BaseException]] = None,
+        exception: Optional[BaseException] = None,
+        traceback: Optional[TracebackType] = None,
+        /,
+    ) -> None: ...
+
+@final
+class Pipeline:
+    """Text to numbers in one pass: decodes, fills, scales, hashes and numbers categories."""
+
+    def __new__(
+        cls,
+        spec: Union[Spec, str, dict[str, Any]],
+        *,
+        format: Literal["tsv", "csv", "packed"] = "tsv",
+        separator: Optional[str] = None,
+        header: Optional[bool] = None,
+        quote: Optional[str] = None,
+        threads: Optional[int] = None,
+        chunk_bytes: Optional[int] = None,
+    ) -> Self: ...
+    @property
+    def outputs(self) -> dict[str, list[str]]:
+        """Names of the outputs, and for each the columns' names from left to right."""
+    def feed(
+        self,
+        inputs: Union[_Input, Iterable[_Input]],
+        *,
+        batch_rows: Optional[int] = None,
+        shuffle_rows: Optional[int] = None,
+        seed: Optional[int] = None,
+        threads: Optional[int] = None,
+        skip_rows: Optional[int] = None,
+        batches_ahead: Optional[int] = None,
+        drop_last: bool = False,
+    ) -> Feed:
+        """Batches of exactly `batch_rows` rows, made in the background."""
+    def run(
+        self, inputs: Union[_Input, Iterable[_Input]], *, threads: Optional[int] = None
+    ) -> RunReport:
+        """Runs over the inputs without handing anything out: fills the vocabularies, counts rows."""
+    def vocabularies(self) -> dict[str, NDArray[np.uint32]]:
+        """The vocabularies' names, and for each its values by their ids."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Optional
 
 __all__ = [
+    "BadRow",
     "BudgetTooSmall",
     "Damaged",
     "DeltaMismatch",
@@ -19,9 +20,11 @@ __all__ = [
     "Locked",
     "MissingRow",
     "NoSuchTable",
+    "PipelineError",
     "PoisonedError",
     "QuotaExceeded",
     "ReadOnly",
+    "SpecError",
     "StalenessTimeout",
     "StoreIOError",
     "TableMismatch",
@@ -156,3 +159,25 @@ class UnreadableFile(EmbankError):
 
     path: str
     """The file."""
+
+
+class PipelineError(EmbankError):
+    """A pipeline's run failed."""
+
+
+class SpecError(PipelineError, ValueError):
+    """A pipeline's spec makes no sense: an operator for another type, a name that is not there."""
+
+
+class BadRow(PipelineError, ValueError):
+    """A row can't be used, and the pipeline's `bad_rows` is `"fail"`.
+
+    Batches of the rows well before it have been handed out.
+    """
+
+    input: str
+    """The file, or what else the input is called."""
+    line: int
+    """From 1."""
+    column: Optional[int]
+    """Where the bad field begins in its line, in bytes from 1; None if the number of fields is wrong."""

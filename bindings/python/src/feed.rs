@@ -1,0 +1,181 @@
+//! `Feed`: a pipeline's batches, made in the background.
+
+use std::process;
+use std::sync::Arc;
+
+use embank_pipeline::{Batch, Feed, Matrix, RunReport, Waited};
+use numpy::{Element, PyArray1, PyArray2, PyArrayMethods};
+use parking_lot::Mutex;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::PyDict;
+
+use crate::errors;
+use crate::pipeline::{PyRunReport, SIGNAL_INTERVAL, Slot};
+
+/// Batches of a pipeline, made in the background. Made by `Pipeline.feed`.
+///
+/// An iterator of `Batch`: dicts of arrays by output name, fresh ones each time. It closes itself at its end, at the
+/// end of a `with` block, and when nobody has it any more; then the pipeline may run again. Thread safe: of several
+/// threads, each gets batches of its own.
+///
+/// >>> from embank.pipeline import Pipeline, criteo
+/// >>> row = b"1" + b"\t7" * 13 + b"\t68fd1e64" * 26 + b"\n"
+/// >>> pipeline = Pipeline(criteo(5000))
+/// >>> with pipeline.feed(row * 10, batch_rows=4) as feed:
+/// ...     for batch in feed:
+/// ...         break  # ... and train on it
+/// >>> batch["dense"].shape, batch["sparse"].shape, feed.position
+/// ((4, 13), (4, 26), 4)
+/// >>> with pipeline.feed(row * 10, batch_rows=4, skip_rows=feed.position) as feed:
+/// ...     [len(batch["label"]) for batch in feed]  # goes on with the fifth row
+/// [4, 2]
+#[pyclass(name = "Feed", module = "embank.pipeline", frozen)]
+#[derive(Debug)]
+pub(crate) struct PyFeed {
+    process: u32,
+    slot: Arc<Slot>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+enum State {
+    Open(Feed),
+    Closed { position: u64, report: Option<RunReport> },
+}
+
+impl PyFeed {
+    pub(crate) fn new(slot: Arc<Slot>, feed: Feed) -> Self {
+        Self { process: process::id(), slot, state: Mutex::new(State::Open(feed)) }
+    }
+
+    /// Reads the state with the GIL released: whoever waits for a batch holds the lock for a while.
+    fn look<R: Send>(&self, py: Python<'_>, look: impl FnOnce(&State) -> R + Send) -> R {
+        py.detach(|| look(&self.state.lock()))
+    }
+
+    /// Ends the run and puts the pipeline back.
+    fn end(&self, py: Python<'_>) {
+        py.detach(|| {
+            let mut state = self.state.lock();
+            let State::Open(feed) = &mut *state else { return };
+            feed.close();
+            let closed =
+                State::Closed { position: feed.next_row(), report: feed.report().cloned() };
+            if let State::Open(feed) = std::mem::replace(&mut *state, closed) {
+                self.slot.put_back(feed.into_pipeline().ok());
+            }
+        });
+    }
+}
+
+#[pymethods]
+impl PyFeed {
+    fn __iter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        self.slot.check_process()?;
+        // Ends: the run sends a batch or comes to its end, or a signal raises.
+        loop {
+            let waited = py.detach(|| match &mut *self.state.lock() {
+                State::Open(feed) => feed.wait(SIGNAL_INTERVAL),
+                State::Closed { .. } => Ok(Waited::End),
+            });
+            match waited {
+                Ok(Waited::Batch(batch)) => return arrays(py, batch).map(Some),
+                Ok(Waited::Late) => py.check_signals()?,
+                Ok(Waited::End) => {
+                    self.end(py);
+                    return Ok(None);
+                }
+                Err(error) => {
+                    self.end(py);
+                    return Err(errors::pipeline_to_python(py, &error));
+                }
+            }
+        }
+    }
+
+    /// Rows that were handed out, and those that were skipped before them: what another feed's `skip_rows` takes to go
+    /// on from here.
+    #[getter]
+    fn position(&self, py: Python<'_>) -> u64 {
+        self.look(py, |state| match state {
+            State::Open(feed) => feed.next_row(),
+            State::Closed { position, .. } => *position,
+        })
+    }
+
+    /// Rows, bad rows and bytes of the run once the feed has come to its end; None before, and if it didn't.
+    #[getter]
+    fn report(&self, py: Python<'_>) -> Option<PyRunReport> {
+        let report = self.look(py, |state| match state {
+            State::Open(_) => None,
+            State::Closed { report, .. } => report.clone(),
+        });
+        report.as_ref().map(PyRunReport::new)
+    }
+
+    /// Ends the run: there are no more batches. A second call does nothing.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        self.slot.check_process()?;
+        self.end(py);
+        Ok(())
+    }
+
+    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyAny>) -> PyResult<()> {
+        self.close(py)
+    }
+
+    fn __repr__(&self, py: Python<'_>) -> String {
+        format!("<embank.pipeline.Feed at row {}>", self.position(py))
+    }
+}
+
+impl Drop for PyFeed {
+    fn drop(&mut self) {
+        let closed = State::Closed { position: 0, report: None };
+        let State::Open(feed) = std::mem::replace(self.state.get_mut(), closed) else { return };
+        if self.process != process::id() {
+            // A forked child: the threads that a drop would wait for are not here.
+            std::mem::forget(feed);
+            return;
+        }
+        // The feed's threads never ask for the GIL, so waiting for them here ends.
+        self.slot.put_back(feed.into_pipeline().ok());
+    }
+}
+
+/// A batch as Python's `Batch`; the arrays own the memory that the pipeline wrote.
+fn arrays<'py>(py: Python<'py>, batch: Batch) -> PyResult<Bound<'py, PyAny>> {
+    static BATCH: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let rows = batch.rows();
+    let shapes: Vec<_> =
+        batch.infos().iter().map(|info| (info.name.clone(), [rows, info.columns.len()])).collect();
+    let found = PyDict::new(py);
+    for ((name, shape), matrix) in shapes.into_iter().zip(batch.into_matrices()) {
+        match matrix {
+            Matrix::F32(values) => found.set_item(name, matrix_2d(py, values, shape)?)?,
+            Matrix::I32(values) => found.set_item(name, matrix_2d(py, values, shape)?)?,
+            Matrix::I64(values) => found.set_item(name, matrix_2d(py, values, shape)?)?,
+            Matrix::Bits32(values) => found.set_item(name, matrix_2d(py, values, shape)?)?,
+            _ => unreachable!("there is an array for every kind of matrix"),
+        }
+    }
+    BATCH.import(py, "embank.pipeline", "Batch")?.call1((found,))
+}
+
+fn matrix_2d<'py, T: Element>(
+    py: Python<'py>,
+    values: Vec<T>,
+    shape: [usize; 2],
+) -> PyResult<Bound<'py, PyArray2<T>>> {
+    PyArray1::from_vec(py, values).reshape(shape)
+}
