@@ -380,6 +380,10 @@ fn a_pipeline_that_makes_no_sense_is_refused_with_the_cure() {
     assert!(error.to_string().contains("32 bits"), "{error}");
     let options = RunOptions { threads: 0, ..RunOptions::default() };
     assert!(matches!(Pipeline::new(&Spec::criteo(5), &options), Err(Error::Spec(_))));
+    for chunk_bytes in [0, usize::MAX] {
+        let options = RunOptions { chunk_bytes, ..RunOptions::default() };
+        assert!(matches!(Pipeline::new(&Spec::criteo(5), &options), Err(Error::Spec(_))));
+    }
 }
 
 #[test]

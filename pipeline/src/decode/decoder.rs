@@ -232,7 +232,12 @@ impl Decoder {
             line: misfit.line,
             fault: Fault::Fields { found: misfit.fields, expected },
         }));
-        self.runs.iter().map(|run| run.rows).sum::<usize>() + self.misfits.len()
+        self.rows() + self.misfits.len()
+    }
+
+    /// Rows of the text that have as many fields as they should.
+    pub(crate) fn rows(&self) -> usize {
+        self.runs.iter().map(|run| run.rows).sum()
     }
 
     /// Fills `block` with the next rows of the text that [`begin`](Self::begin) got; false at its end. A block

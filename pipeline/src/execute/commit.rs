@@ -109,12 +109,14 @@ impl<'a> Committer<'a> {
             self.input = (claim.input, 0);
         }
         for bad in &work.bad {
-            let name = shared.chunks.name(claim.input);
-            let report = report(bad, name, self.input.1, &shared.plan.field_names);
+            let report = || {
+                let name = shared.chunks.name(claim.input);
+                report(bad, name, self.input.1, &shared.plan.field_names)
+            };
             match self.policy {
-                BadRows::Fail => return Err(Error::BadRow(report)),
+                BadRows::Fail => return Err(Error::BadRow(report())),
                 BadRows::Skip if self.reported.len() < REPORTED_BAD_ROWS => {
-                    self.reported.push(report)
+                    self.reported.push(report());
                 }
                 BadRows::Skip => {}
             }

@@ -30,6 +30,8 @@ use order::Order;
 
 /// Of text, so many bytes are a chunk: some thousand rows.
 const CHUNK_BYTES: usize = 512 << 10;
+/// Places in a chunk, and in the longest line after it, are numbers of 32 bits.
+const CHUNK_BYTES_MAX: usize = 1 << 30;
 /// Chunks that may be under way for each thread: what is finished waits for what is not.
 const CHUNKS_A_THREAD: usize = 16;
 /// So many bad rows are reported one by one.
@@ -149,6 +151,12 @@ impl Pipeline {
     pub fn new(spec: &Spec, options: &RunOptions) -> Result<Self> {
         if options.threads == 0 {
             return Err(Error::Spec("it needs a thread to run".to_owned()));
+        }
+        if !(1..=CHUNK_BYTES_MAX).contains(&options.chunk_bytes) {
+            let given = options.chunk_bytes;
+            return Err(Error::Spec(format!(
+                "chunks are of 1 byte to 1 GiB, not of {given}; 512 KiB is a good size"
+            )));
         }
         let plan = Plan::new(spec, options.format)?;
         let table = |vocabulary: &crate::plan::VocabularyPlan| {

@@ -134,7 +134,7 @@ impl<'a, 'b> Worker<'a, 'b> {
             lines
         } else {
             let lines = self.decoder.begin(text, &mut done.bad);
-            done.batch.reserve(lines);
+            done.batch.reserve(self.decoder.rows());
             while self.decoder.next(text, &mut self.block, &mut done.bad) {
                 stopwatch.lap(Stage::Decode);
                 finish(shared, &mut self.block, done, stopwatch);
