@@ -41,7 +41,7 @@ pub(crate) struct PyFeed {
 #[derive(Debug)]
 enum State {
     Open(Feed),
-    Closed { position: u64, report: Option<RunReport> },
+    Closed { position: u64, report: Option<Box<RunReport>> },
 }
 
 impl PyFeed {
@@ -60,8 +60,10 @@ impl PyFeed {
             let mut state = self.state.lock();
             let State::Open(feed) = &mut *state else { return };
             feed.close();
-            let closed =
-                State::Closed { position: feed.next_row(), report: feed.report().cloned() };
+            let closed = State::Closed {
+                position: feed.next_row(),
+                report: feed.report().cloned().map(Box::new),
+            };
             if let State::Open(feed) = std::mem::replace(&mut *state, closed) {
                 self.slot.put_back(feed.into_pipeline().ok());
             }
@@ -115,7 +117,7 @@ impl PyFeed {
             State::Open(_) => None,
             State::Closed { report, .. } => report.clone(),
         });
-        report.as_ref().map(PyRunReport::new)
+        report.as_deref().map(PyRunReport::new)
     }
 
     /// Ends the run: there are no more batches. A second call does nothing.
