@@ -1,4 +1,5 @@
-//! `embank`: looks at banks, verifies, dumps, copies, compacts and repairs them, evicts rows, and plans new ones.
+//! `embank`: looks at banks, verifies, dumps, copies, compacts and repairs them, evicts rows, and plans new ones; runs
+//! pipelines over raw rows.
 //!
 //! The work is done in `embank_kv::inspect` and the store; here it gets a command line, words and JSON. A further
 //! subcommand is a module with an `Args` and a `run` that says how it ended, and one line in [`Command`].
@@ -12,6 +13,7 @@ mod evict;
 mod export;
 mod import;
 mod output;
+mod pipeline;
 mod plan;
 mod repair;
 mod rollback;
@@ -100,6 +102,8 @@ enum Command {
     /// For a bank that nobody has open for writing, and whose newer checkpoints nobody reads. Makes sure first that the
     /// checkpoint opens; `verify --checkpoint` looks at every page of it. Without --yes nothing is changed.
     Rollback(rollback::Args),
+    /// Makes numbers of raw rows: text to files of tensors, by a pipeline that is written down as JSON
+    Pipeline(pipeline::Args),
     /// Memory, disk, checkpoint size and endurance of a table before it is made
     ///
     /// By the formulas of docs/architecture.md. The output says which numbers were measured and where.
@@ -143,6 +147,7 @@ fn run(command: Command) -> Result<Ending> {
         Command::Evict(args) => evict::run(&args),
         Command::Repair(args) => repair::run(&args),
         Command::Rollback(args) => rollback::run(&args),
+        Command::Pipeline(args) => pipeline::run(&args),
         Command::Plan(args) => plan::run(&args),
     }
 }

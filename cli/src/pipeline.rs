@@ -1,0 +1,302 @@
+//! `embank pipeline`: raw rows to files of tensors.
+
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+use clap::{Subcommand, ValueEnum};
+use embank_pipeline::{
+    BadRows, Batch, Consumer, Error, FileFormat, FileSink, Format, Input, Pipeline, RunOptions,
+    RunReport, Spec,
+};
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
+
+use crate::Ending;
+use crate::output::{self, bytes, count};
+
+/// Options of `pipeline`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Runs a pipeline over files and writes a file for each of its outputs
+    ///
+    /// The pipeline is JSON: `embank pipeline criteo` prints one, and docs/pipeline.md tells what there is. Rows come
+    /// out in the order of the inputs, and ids in the order of first appearance, with any number of threads. Files get
+    /// their names when all are complete and on stable storage, in place of files that have them; after an error there
+    /// are none.
+    Run(RunArgs),
+    /// Prints the pipeline of the PIPER paper for the Criteo sets, as JSON
+    ///
+    /// A label, 13 integers (missing to 0, negative to 0, log(x + 1)) and 26 categories (missing to 0, modulo, numbered
+    /// by a vocabulary each); one output, `row`, of 40 values of 32 bits.
+    Criteo(CriteoArgs),
+}
+
+#[derive(Debug, clap::Args)]
+struct RunArgs {
+    /// The pipeline, as JSON
+    spec: PathBuf,
+    /// Files of rows, one after the other; those of text may be compressed: FILE.gz, FILE.zst
+    #[arg(required = true)]
+    inputs: Vec<PathBuf>,
+    /// The directory of the outputs' files; it is made if it is not there
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+    /// The files' format: NAME.bin (rows of 32-bit numbers), NAME.npy or NAME.parquet for an output NAME
+    #[arg(long, value_enum, default_value = "npy")]
+    format: OutputFormat,
+    /// How rows lie in the inputs [default: by the first one's name: .csv, .bin; else tsv]
+    #[arg(long, value_enum)]
+    input_format: Option<InputFormat>,
+    /// The first line of each input has names, and is passed over [default: of csv]
+    #[arg(long)]
+    header: bool,
+    /// There is no such line [default: of tsv]
+    #[arg(long, conflicts_with = "header")]
+    no_header: bool,
+    /// Quotes in csv mean nothing: faster, where no field is quoted
+    #[arg(long)]
+    no_quotes: bool,
+    /// Leave out rows that can't be used, count them and name the first ones, instead of ending at the first
+    #[arg(long)]
+    skip_bad_rows: bool,
+    /// Threads [default: as many as there are cores]
+    #[arg(long, value_name = "N")]
+    threads: Option<usize>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+struct CriteoArgs {
+    /// Categories become numbers below it, from 1 to 2^31
+    #[arg(long, value_name = "M", default_value_t = 5000,
+        value_parser = clap::value_parser!(u32).range(1..=1 << 31))]
+    modulus: u32,
+}
+
+/// How rows lie in files, on the command line.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum InputFormat {
+    /// A row a line, tabs between fields, no header
+    Tsv,
+    /// A row a line, commas between fields, some in double quotes, a header
+    Csv,
+    /// Numbers of 32 bits, little-endian, nothing between rows
+    Packed,
+}
+
+/// What is written, on the command line.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum OutputFormat {
+    Packed,
+    Npy,
+    Parquet,
+}
+
+#[derive(Debug, Serialize)]
+struct Report {
+    rows: u64,
+    rows_per_second: f64,
+    seconds: f64,
+    input_bytes: u64,
+    bad_rows: u64,
+    first_bad_rows: Vec<String>,
+    vocabularies: Vec<Vocabulary>,
+    /// As text, for a path need not be UTF-8 and JSON must be.
+    files: Vec<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct Vocabulary {
+    name: String,
+    values: u64,
+}
+
+/// Runs the subcommand.
+///
+/// # Errors
+/// The pipeline makes no sense, an input can't be read, a row is bad, or an output can't be written.
+pub(crate) fn run(args: &Args) -> Result<Ending> {
+    match &args.command {
+        Command::Run(args) => run_pipeline(args),
+        Command::Criteo(args) => {
+            output::print(&(Spec::criteo(args.modulus).to_json() + "\n"))?;
+            Ok(Ending::Good)
+        }
+    }
+}
+
+fn run_pipeline(args: &RunArgs) -> Result<Ending> {
+    let mut options = RunOptions { format: format(args), ..RunOptions::default() };
+    if let Some(threads) = args.threads {
+        options.threads = threads;
+    }
+    let mut spec = read_spec(&args.spec)?;
+    if args.skip_bad_rows {
+        spec.bad_rows = BadRows::Skip;
+    }
+    let mut pipeline = Pipeline::new(&spec, &options)
+        .with_context(|| format!("the pipeline {}", args.spec.display()))?;
+    let mut input_bytes = 0;
+    for input in &args.inputs {
+        let metadata = std::fs::metadata(input);
+        input_bytes += metadata.with_context(|| format!("the input {}", input.display()))?.len();
+    }
+    let format = match args.format {
+        OutputFormat::Packed => FileFormat::Packed,
+        OutputFormat::Npy => FileFormat::Npy,
+        OutputFormat::Parquet => FileFormat::Parquet,
+    };
+    let inputs: Vec<_> = args.inputs.iter().map(Input::file).collect();
+    let sink = FileSink::create(&args.out, format, pipeline.outputs())?;
+    let mut shown = Shown { sink, bar: Bar::new(input_bytes) };
+    let ran = match pipeline.run(&inputs, &mut shown) {
+        Err(Error::BadRow(row)) => {
+            bail!("{row}; --skip-bad-rows leaves such rows out, counts them and goes on")
+        }
+        // A file's failure is told as it is, not as a consumer's.
+        Err(Error::Consumer(why)) => bail!("{why}"),
+        ran => ran?,
+    };
+    drop(shown.bar);
+    let files = shown.sink.finish()?;
+    show(args, &ran, &pipeline, &files)
+}
+
+fn read_spec(path: &Path) -> Result<Spec> {
+    let text = std::fs::read_to_string(path).with_context(|| {
+        format!("the pipeline {}; `embank pipeline criteo` prints one", path.display())
+    })?;
+    Spec::from_json(&text).with_context(|| {
+        format!("{}; `embank pipeline criteo` prints one that can", path.display())
+    })
+}
+
+fn format(args: &RunArgs) -> Format {
+    let by_name = || {
+        let mut name = args.inputs[0].clone();
+        if name.extension().is_some_and(|extension| extension == "gz" || extension == "zst") {
+            name.set_extension("");
+        }
+        match name.extension().and_then(|extension| extension.to_str()) {
+            Some("csv") => InputFormat::Csv,
+            Some("bin") => InputFormat::Packed,
+            _ => InputFormat::Tsv,
+        }
+    };
+    let mut format = match args.input_format.unwrap_or_else(by_name) {
+        InputFormat::Tsv => Format::TSV,
+        InputFormat::Csv => Format::CSV,
+        InputFormat::Packed => Format::Packed,
+    };
+    if let Format::Text { header, quote, .. } = &mut format {
+        *header = (*header || args.header) && !args.no_header;
+        *quote = quote.filter(|_| !args.no_quotes);
+    }
+    format
+}
+
+/// Writes batches and shows how far it is.
+struct Shown {
+    sink: FileSink,
+    bar: Bar,
+}
+
+impl Consumer for Shown {
+    fn consume(
+        &mut self,
+        batch: &mut Batch,
+    ) -> std::result::Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        self.sink.consume(batch)?;
+        self.bar.show(batch.input_bytes(), self.sink.rows());
+        Ok(())
+    }
+}
+
+/// A bar of input bytes on stderr; nothing is drawn where stderr is not a terminal.
+struct Bar {
+    bar: ProgressBar,
+    started: Instant,
+}
+
+impl Bar {
+    fn new(input_bytes: u64) -> Self {
+        let style = ProgressStyle::with_template(
+            "{bar:40} {binary_bytes}/{binary_total_bytes} {msg} {eta} left",
+        );
+        let style = style.expect("the template is well formed");
+        Self { bar: ProgressBar::new(input_bytes).with_style(style), started: Instant::now() }
+    }
+
+    fn show(&self, input_bytes: u64, rows: u64) {
+        // Words are made only for who sees them.
+        if !self.bar.is_hidden() {
+            let speed = rows as f64 / self.started.elapsed().as_secs_f64().max(1e-3);
+            self.bar.set_message(format!("{} rows, {} rows/s", count(rows), count(speed as u64)));
+            self.bar.set_position(input_bytes);
+        }
+    }
+}
+
+impl Drop for Bar {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+fn show(args: &RunArgs, ran: &RunReport, pipeline: &Pipeline, files: &[PathBuf]) -> Result<Ending> {
+    let seconds = ran.elapsed.as_secs_f64();
+    let vocabularies = pipeline
+        .vocabularies()
+        .map(|(name, values)| Vocabulary { name: name.to_owned(), values: values.len() as u64 });
+    let report = Report {
+        rows: ran.rows,
+        rows_per_second: ran.rows as f64 / seconds.max(1e-9),
+        seconds,
+        input_bytes: ran.bytes,
+        bad_rows: ran.bad_rows,
+        first_bad_rows: ran.first_bad_rows.iter().map(ToString::to_string).collect(),
+        vocabularies: vocabularies.collect(),
+        files: files.iter().map(|file| file.display().to_string()).collect(),
+    };
+    if args.json {
+        output::json(&report)?;
+    } else {
+        output::print(&words(&report))?;
+    }
+    Ok(Ending::Good)
+}
+
+fn words(report: &Report) -> String {
+    let mut text = format!(
+        "rows          {}, {} rows/s\ninput         {} in {:.2} s\nbad rows      {}\n",
+        count(report.rows),
+        count(report.rows_per_second as u64),
+        bytes(report.input_bytes),
+        report.seconds,
+        count(report.bad_rows),
+    );
+    for row in &report.first_bad_rows {
+        text += &format!("  {row}\n");
+    }
+    if report.bad_rows > report.first_bad_rows.len() as u64 {
+        text += "  and more\n";
+    }
+    text += &format!("files         {}\n", report.files.join(", "));
+    if !report.vocabularies.is_empty() {
+        let mut table = vec![vec!["vocabulary".to_owned(), "values".to_owned()]];
+        let row = |vocabulary: &Vocabulary| vec![vocabulary.name.clone(), count(vocabulary.values)];
+        table.extend(report.vocabularies.iter().map(row));
+        text.push('\n');
+        text += &output::table(&table);
+    }
+    text
+}

@@ -1,0 +1,286 @@
+//! Batches to files: a file for each output, there whole or not at all.
+
+use std::borrow::Cow;
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use tempfile::NamedTempFile;
+
+use crate::batch::{Batch, MatrixInfo};
+use crate::error::{Error, Result};
+use crate::execute::Consumer;
+use crate::spec::Dtype;
+
+#[cfg(feature = "parquet")]
+mod parquet;
+
+/// Bytes of an npy file before its values; a header of two numbers of 20 digits fits.
+const NPY_HEADER_BYTES: usize = 128;
+
+/// What files a pipeline's outputs become.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum FileFormat {
+    /// NAME.bin: rows of 32-bit little-endian numbers, nothing between them: PIPER's packed rows, which
+    /// [`Format::Packed`](crate::Format::Packed) reads. Not for outputs of [`Dtype::I64`].
+    Packed,
+    /// NAME.npy: a matrix, as NumPy reads it.
+    Npy,
+    /// NAME.parquet: a column for each of the output's columns, f32, i32, i64 or u32. Needs the crate's feature
+    /// `parquet`.
+    Parquet,
+}
+
+impl FileFormat {
+    fn extension(self) -> &'static str {
+        match self {
+            Self::Packed => "bin",
+            Self::Npy => "npy",
+            Self::Parquet => "parquet",
+        }
+    }
+}
+
+/// A consumer that writes a file for each output, in constant memory.
+///
+/// Files have temporary names until [`finish`](Self::finish); if it is dropped before that, nothing is left of them.
+///
+/// # Examples
+/// ```
+/// use embank_pipeline::{FileFormat, FileSink, Input, Pipeline, RunOptions, Spec};
+///
+/// let mut pipeline = Pipeline::new(&Spec::criteo(5000), &RunOptions::default())?;
+/// let row = format!("1{}{}\n", "\t7".repeat(13), "\t68fd1e64".repeat(26));
+/// let directory = tempfile::tempdir().unwrap();
+/// let mut sink = FileSink::create(directory.path(), FileFormat::Npy, pipeline.outputs())?;
+/// pipeline.run(&[Input::memory("a row", row.as_bytes())], &mut sink)?;
+/// assert_eq!(sink.finish()?, [directory.path().join("row.npy")]);
+/// # Ok::<(), embank_pipeline::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct FileSink {
+    infos: Vec<MatrixInfo>,
+    files: Vec<Target>,
+    rows: u64,
+}
+
+#[derive(Debug)]
+enum Target {
+    Packed(OutputFile),
+    Npy(OutputFile),
+    #[cfg(feature = "parquet")]
+    Parquet(Box<parquet::Table>),
+}
+
+impl FileSink {
+    /// Makes the directory, if it is not there, and a file for each output in it. Files of the same names that are
+    /// there already stay until [`finish`](Self::finish).
+    ///
+    /// # Errors
+    /// [`Error::Spec`] if an output can't be such a file, [`Error::Io`].
+    pub fn create(dir: &Path, format: FileFormat, outputs: &[MatrixInfo]) -> Result<Self> {
+        outputs.iter().try_for_each(|info| check(format, info))?;
+        let io = |source| Error::Io { doing: "make the directory", path: dir.to_owned(), source };
+        std::fs::create_dir_all(dir).map_err(io)?;
+        let target = |info: &MatrixInfo| {
+            let path = dir.join(format!("{}.{}", info.name, format.extension()));
+            let mut file = OutputFile::create(&path)?;
+            Ok(match format {
+                FileFormat::Packed => Target::Packed(file),
+                FileFormat::Npy => {
+                    // The number of rows is written at the end.
+                    let placed = file.write_all(&npy_header(info, 0));
+                    placed.map_err(|source| Error::Io { doing: "write", path, source })?;
+                    Target::Npy(file)
+                }
+                #[cfg(feature = "parquet")]
+                FileFormat::Parquet => Target::Parquet(Box::new(parquet::Table::new(file, info)?)),
+                #[cfg(not(feature = "parquet"))]
+                FileFormat::Parquet => unreachable!("refused by `check`"),
+            })
+        };
+        let files = outputs.iter().map(target).collect::<Result<_>>()?;
+        Ok(Self { infos: outputs.to_vec(), files, rows: 0 })
+    }
+
+    /// Rows that were written.
+    #[must_use]
+    pub fn rows(&self) -> u64 {
+        self.rows
+    }
+
+    /// Brings the files to stable storage and gives them their names, in place of files that have them; returns these.
+    ///
+    /// # Errors
+    /// [`Error::Io`]; files that do not have their names then are gone.
+    pub fn finish(self) -> Result<Vec<PathBuf>> {
+        let mut files = Vec::new();
+        for (info, target) in self.infos.iter().zip(self.files) {
+            files.push(match target {
+                Target::Packed(file) => file,
+                Target::Npy(mut file) => {
+                    file.write_first(&npy_header(info, self.rows))?;
+                    file
+                }
+                #[cfg(feature = "parquet")]
+                Target::Parquet(table) => table.finish()?,
+            });
+        }
+        // All are on stable storage before the first has its name.
+        files.iter().try_for_each(OutputFile::sync)?;
+        files.into_iter().map(OutputFile::publish).collect()
+    }
+}
+
+impl Consumer for FileSink {
+    fn consume(
+        &mut self,
+        batch: &mut Batch,
+    ) -> std::result::Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        for (output, target) in self.files.iter_mut().enumerate() {
+            match target {
+                Target::Packed(file) | Target::Npy(file) => {
+                    file.write_all(&little_endian(batch, output)).map_err(|source| Error::Io {
+                        doing: "write",
+                        path: file.path.clone(),
+                        source,
+                    })?;
+                }
+                #[cfg(feature = "parquet")]
+                Target::Parquet(table) => table.write(batch, output)?,
+            }
+        }
+        self.rows += batch.rows() as u64;
+        Ok(())
+    }
+}
+
+fn check(format: FileFormat, info: &MatrixInfo) -> Result<()> {
+    let name = &info.name;
+    let refuse = |why: String| Err(Error::Spec(format!("output {name:?}: {why}")));
+    if name.contains(['/', '\\', '\0']) || name.starts_with('.') {
+        return refuse(
+            "its name is to be a file's, so it can't have slashes or begin with a dot".into(),
+        );
+    }
+    if format == FileFormat::Packed && info.dtype == Dtype::I64 {
+        return refuse("packed rows have numbers of 32 bits; make it Bits32, or write npy".into());
+    }
+    if format == FileFormat::Parquet {
+        if cfg!(not(feature = "parquet")) {
+            return refuse(
+                "this program was built without Parquet; write npy or packed rows".into(),
+            );
+        }
+        let mut seen = std::collections::HashSet::new();
+        if let Some(twice) = info.columns.iter().find(|column| !seen.insert(column.as_str())) {
+            return refuse(format!(
+                "columns of Parquet have names of their own; {twice:?} is twice there"
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// The matrix's bytes, as files have them.
+fn little_endian(batch: &Batch, output: usize) -> Cow<'_, [u8]> {
+    let words = match batch.infos()[output].dtype {
+        Dtype::F32 => batch.f32(output).map(bytemuck::cast_slice),
+        Dtype::I32 => batch.i32(output).map(bytemuck::cast_slice),
+        Dtype::Bits32 => batch.bits32(output),
+        Dtype::I64 => None,
+    };
+    let wides = batch.i64(output);
+    if cfg!(target_endian = "little") {
+        let bytes = words.map(bytemuck::cast_slice).or(wides.map(bytemuck::cast_slice));
+        return Cow::Borrowed(bytes.expect("a matrix has 32 or 64 bits"));
+    }
+    let words = words.unwrap_or_default().iter().flat_map(|value: &u32| value.to_le_bytes());
+    let wides = wides.unwrap_or_default().iter().flat_map(|value| value.to_le_bytes());
+    Cow::Owned(words.chain(wides).collect())
+}
+
+/// What an npy file begins with; of the same length for any number of rows.
+fn npy_header(info: &MatrixInfo, rows: u64) -> Vec<u8> {
+    let kind = match info.dtype {
+        Dtype::F32 => "<f4",
+        Dtype::I32 => "<i4",
+        Dtype::Bits32 => "<u4",
+        Dtype::I64 => "<i8",
+    };
+    let columns = info.columns.len();
+    let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
+    bytes.extend((NPY_HEADER_BYTES as u16 - 10).to_le_bytes());
+    bytes.extend(
+        format!("{{'descr': '{kind}', 'fortran_order': False, 'shape': ({rows}, {columns}), }}")
+            .as_bytes(),
+    );
+    assert!(bytes.len() < NPY_HEADER_BYTES, "two numbers of 20 digits fit");
+    bytes.resize(NPY_HEADER_BYTES - 1, b' ');
+    bytes.push(b'\n');
+    bytes
+}
+
+/// A file under a temporary name, beside the place where it belongs. Dropped before it is published, it goes.
+#[derive(Debug)]
+struct OutputFile {
+    file: NamedTempFile,
+    path: PathBuf,
+}
+
+impl OutputFile {
+    fn create(path: &Path) -> Result<Self> {
+        let io = |source| Error::Io { doing: "create", path: path.to_owned(), source };
+        let (Some(directory), Some(name)) = (path.parent(), path.file_name()) else {
+            return Err(io(io::ErrorKind::InvalidFilename.into()));
+        };
+        let mut prefix = std::ffi::OsString::from(".");
+        prefix.push(name);
+        let mut builder = tempfile::Builder::new();
+        builder.prefix(&prefix).suffix(".partial");
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::PermissionsExt;
+            // Less the umask, as any file that a program makes.
+            builder.permissions(std::fs::Permissions::from_mode(0o666));
+        }
+        let file = builder.tempfile_in(directory).map_err(io)?;
+        Ok(Self { file, path: path.to_owned() })
+    }
+
+    /// Writes over the file's first bytes.
+    fn write_first(&mut self, bytes: &[u8]) -> Result<()> {
+        use std::io::{Seek, SeekFrom};
+        let written = self.file.seek(SeekFrom::Start(0)).and_then(|_| self.file.write_all(bytes));
+        written.map_err(|source| Error::Io { doing: "write", path: self.path.clone(), source })
+    }
+
+    fn sync(&self) -> Result<()> {
+        let io = |source| Error::Io { doing: "sync", path: self.path.clone(), source };
+        self.file.as_file().sync_all().map_err(io)
+    }
+
+    fn publish(self) -> Result<PathBuf> {
+        let Self { file, path } = self;
+        let io = |source| Error::Io { doing: "rename", path: path.clone(), source };
+        file.persist(&path).map_err(|error| io(error.error))?;
+        // The name is on stable storage when the directory is.
+        #[cfg(unix)]
+        if let Some(directory) = path.parent() {
+            let here = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
+            File::open(here).and_then(|file| file.sync_all()).map_err(io)?;
+        }
+        Ok(path)
+    }
+}
+
+impl Write for OutputFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.file.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}

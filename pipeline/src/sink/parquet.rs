@@ -1,0 +1,82 @@
+//! An output as a Parquet file.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use arrow_array::{ArrayRef, Float32Array, Int32Array, Int64Array, RecordBatch, UInt32Array};
+use arrow_schema::{DataType, Field, Schema};
+use parquet::arrow::ArrowWriter;
+use parquet::basic::Compression;
+use parquet::file::properties::WriterProperties;
+
+use super::OutputFile;
+use crate::batch::{Batch, MatrixInfo};
+use crate::error::{Error, Result};
+use crate::spec::Dtype;
+
+/// Rows of a row group: some MiB a column, which is what is in memory.
+const GROUP_ROWS: usize = 1 << 18;
+
+/// A table of which all columns have one type.
+#[derive(Debug)]
+pub(super) struct Table {
+    writer: ArrowWriter<OutputFile>,
+    schema: Arc<Schema>,
+    path: PathBuf,
+}
+
+impl Table {
+    pub(super) fn new(file: OutputFile, info: &MatrixInfo) -> Result<Self> {
+        let kind = match info.dtype {
+            Dtype::F32 => DataType::Float32,
+            Dtype::I32 => DataType::Int32,
+            Dtype::I64 => DataType::Int64,
+            Dtype::Bits32 => DataType::UInt32,
+        };
+        let field = |name: &String| Field::new(name, kind.clone(), false);
+        let schema = Arc::new(Schema::new(info.columns.iter().map(field).collect::<Vec<_>>()));
+        let properties = WriterProperties::builder()
+            .set_compression(Compression::SNAPPY)
+            .set_max_row_group_row_count(Some(GROUP_ROWS))
+            .build();
+        let path = file.path.clone();
+        let writer = ArrowWriter::try_new(file, Arc::clone(&schema), Some(properties));
+        let writer = writer.map_err(|error| write_error(path.clone(), error))?;
+        Ok(Self { writer, schema, path })
+    }
+
+    pub(super) fn write(&mut self, batch: &Batch, output: usize) -> Result<()> {
+        let columns = self.schema.fields().len();
+        let array = |column| -> ArrayRef {
+            match batch.infos()[output].dtype {
+                Dtype::F32 => {
+                    Arc::new(Float32Array::from(every(batch.f32(output), column, columns)))
+                }
+                Dtype::I32 => Arc::new(Int32Array::from(every(batch.i32(output), column, columns))),
+                Dtype::I64 => Arc::new(Int64Array::from(every(batch.i64(output), column, columns))),
+                Dtype::Bits32 => {
+                    Arc::new(UInt32Array::from(every(batch.bits32(output), column, columns)))
+                }
+            }
+        };
+        let arrays = (0..columns).map(array).collect();
+        let rows = RecordBatch::try_new(Arc::clone(&self.schema), arrays);
+        let written = rows.map_err(Into::into).and_then(|rows| self.writer.write(&rows));
+        written.map_err(|error| write_error(self.path.clone(), error))
+    }
+
+    pub(super) fn finish(self) -> Result<OutputFile> {
+        let path = self.path;
+        self.writer.into_inner().map_err(|error| write_error(path, error))
+    }
+}
+
+/// A column of a matrix.
+fn every<T: Copy>(matrix: Option<&[T]>, column: usize, columns: usize) -> Vec<T> {
+    let matrix = matrix.expect("a matrix is as its dtype says");
+    matrix.iter().skip(column).step_by(columns).copied().collect()
+}
+
+fn write_error(path: PathBuf, error: parquet::errors::ParquetError) -> Error {
+    Error::Io { doing: "write", path, source: std::io::Error::other(error) }
+}
