@@ -52,6 +52,61 @@ pub enum Error {
         /// Values.
         limit: u64,
     },
+    /// A vocabulary of the bank has a value that the pipeline's columns can't have.
+    #[error(
+        "vocabulary {name:?} of the bank gives value {value} id {id}, and the pipeline's values are below {range}: it \
+         was made with another modulus; use that one, or a vocabulary of another name"
+    )]
+    ValueOutOfRange {
+        /// The vocabulary's name.
+        name: String,
+        /// The value.
+        value: u64,
+        /// Its id.
+        id: u64,
+        /// Values of the pipeline are below it.
+        range: u64,
+    },
+    /// A vocabulary of the bank was changed by another hand while the pipeline had values for it.
+    #[error(
+        "vocabulary {name:?} of the bank {what} while the pipeline had new values for it that were not saved: ids that \
+         it gave out since the last save are worth nothing; go back to the last checkpoint, and let one pipeline at a \
+         time number"
+    )]
+    VocabularyChanged {
+        /// The vocabulary's name.
+        name: String,
+        /// What happened to it.
+        what: String,
+    },
+    /// A frozen vocabulary met a value that it lacks, and has no id for those.
+    #[error(
+        "vocabulary {name:?} is frozen and does not have value {value}, met in row {row}; let it grow \
+         (`set_frozen(false)`), or make it with an id for unknown values"
+    )]
+    UnknownValue {
+        /// The vocabulary's name.
+        name: String,
+        /// The value.
+        value: u64,
+        /// Among the rows of the run that are no bad ones, from 0.
+        row: u64,
+    },
+    /// An id does not fit the output that shows it.
+    #[error(
+        "vocabulary {name:?} has come to id {id}, and an output shows its ids only up to {limit}; show them as I64"
+    )]
+    IdTooLarge {
+        /// The vocabulary's name.
+        name: String,
+        /// The id.
+        id: u64,
+        /// The largest that fits.
+        limit: u64,
+    },
+    /// The bank with the vocabularies reports a failure.
+    #[error(transparent)]
+    Bank(#[from] embank::Error),
     /// Memory for tables of ids is not to be had.
     #[error(
         "{bytes} bytes for the ids of vocabulary {name:?} are not to be had: {source}; a smaller modulus needs less"

@@ -57,6 +57,14 @@ impl<'a> Input<'a> {
         Self { name: path.display().to_string(), from: From::File(path) }
     }
 
+    /// Whether a second run finds nothing more in it.
+    pub(crate) fn is_pipe(&self) -> bool {
+        match &self.from {
+            From::Memory(_) => false,
+            From::File(path) => path.metadata().is_ok_and(|metadata| !metadata.is_file()),
+        }
+    }
+
     /// What errors call it.
     #[must_use]
     pub fn name(&self) -> &str {
@@ -393,7 +401,7 @@ pub fn read_rate(inputs: &[Input<'_>], threads: usize) -> Result<f64> {
             while let Some(mut claim) = chunks.claim(&mut buffer) {
                 chunks.rows(&mut claim, &mut buffer)?;
             }
-            Ok(())
+            Ok::<(), Error>(())
         };
         let threads: Vec<_> = (0..threads.max(1)).map(|_| scope.spawn(read)).collect();
         threads.into_iter().try_for_each(|thread| thread.join().expect("reading does not panic"))

@@ -2,7 +2,8 @@
 //!
 //! A [`Spec`] says what the fields of a row are, what becomes of each column and what comes out. A [`Pipeline`] runs it
 //! over text in one pass: threads decode lines with vector instructions, transform blocks of columns in the processor's
-//! cache, and number categories in order of first appearance, the same with any number of threads.
+//! cache, and number categories in order of first appearance, the same with any number of threads. Vocabularies end with
+//! the pipeline, or are those of a bank ([`Pipeline::with_bank`]).
 
 mod batch;
 mod decode;
@@ -25,5 +26,8 @@ pub use execute::{Consumer, Pipeline, RunOptions, RunReport};
 pub use feed::{Feed, FeedInput, FeedOptions, Waited};
 pub use input::{Input, read_rate};
 pub use sink::{FileFormat, FileSink};
-pub use spec::{BadRows, Column, Dtype, Field, Format, Operator, Output, Source, Spec, Value};
+pub use spec::{
+    BadRows, Column, Dtype, Field, Format, Operator, Output, Source, Spec, Value, VocabularySpec,
+};
 pub use trace::{Bound, Explanation, Stage, StageTime, Trace};
+pub use vocabulary::KeptValues;

@@ -11,7 +11,7 @@ use crate::decode::FieldKind;
 use crate::decode::{FieldLayout, Layout, Slot};
 use crate::error::{Error, Result};
 use crate::kernels::{MODULUS_MAX, Modulus};
-use crate::spec::{Column, Dtype, Format, Operator, Source, Spec, Value};
+use crate::spec::{Column, Dtype, Format, Operator, Source, Spec, Value, VocabularySpec};
 
 /// The longest byte string of a field, unless the pipeline says otherwise.
 const FIELD_BYTES_MAX: usize = 1 << 16;
@@ -24,6 +24,7 @@ pub(crate) enum Kernel {
     FillBytes { column: usize, missing: (usize, u8), value: Vec<u8> },
     CopyWord { from: usize, to: usize },
     CopyWide { from: usize, to: usize },
+    CopyBytes { from: usize, to: usize },
     ClipI32 { column: usize, low: i32, high: i32 },
     ClipU32 { column: usize, low: u32, high: u32 },
     ClipI64 { column: usize, low: i64, high: i64 },
@@ -59,7 +60,7 @@ enum Kind {
     U64,
     F32,
     Bytes,
-    /// Numbers of a vocabulary, in 32 bits.
+    /// Numbers of a vocabulary: in 32 bits where the range of its values is known, else in 64.
     Id,
 }
 
@@ -76,12 +77,24 @@ struct Flow {
     below: Option<u64>,
 }
 
-/// A vocabulary, and where its ids go.
+/// What values a vocabulary has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ValueSpace {
+    /// Numbers below this one.
+    Below(u32),
+    /// Any numbers.
+    Numbers,
+    /// Byte strings.
+    Strings,
+}
+
+/// A vocabulary.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct VocabularyPlan {
     pub(crate) name: String,
-    /// Values are below it.
-    pub(crate) range: u32,
+    pub(crate) space: ValueSpace,
+    /// What the pipeline says about it, if it does.
+    pub(crate) settings: Option<VocabularySpec>,
 }
 
 /// A column whose values a vocabulary numbers.
@@ -89,8 +102,16 @@ pub(crate) struct VocabularyPlan {
 pub(crate) struct LookUp {
     /// In [`Plan::vocabularies`].
     pub(crate) vocabulary: usize,
-    /// The slot of the values, which become ids.
-    pub(crate) word: usize,
+    /// The slot of the values.
+    pub(crate) from: Slot,
+    /// Whether a word's sign goes with it.
+    pub(crate) signed: bool,
+    /// The slot of the ids: that of the values itself where their range is known.
+    pub(crate) ids: Slot,
+    /// Where they go as words too, where ids have 64 bits and an output shows 32.
+    pub(crate) narrow: Option<usize>,
+    /// The largest that the outputs can show.
+    pub(crate) id_max: u64,
     /// Outputs and their columns that show it.
     pub(crate) shown: Vec<(usize, usize)>,
 }
@@ -130,13 +151,16 @@ impl Plan {
     ///
     /// # Errors
     /// [`Error::Spec`], which names the column and the cure.
-    pub(crate) fn new(spec: &Spec, format: Format) -> Result<Self> {
-        Planner::new(spec, format)?.plan()
+    pub(crate) fn new(spec: &Spec, format: Format, has_bank: bool) -> Result<Self> {
+        let planner = Planner { has_bank, ..Planner::new(spec, format)? };
+        planner.plan()
     }
 }
 
 struct Planner<'a> {
     spec: &'a Spec,
+    /// Whether values of unknown range can be numbered.
+    has_bank: bool,
     layout: Arc<Layout>,
     kinds: Vec<FieldKind>,
     kernels: Vec<Kernel>,
@@ -183,6 +207,8 @@ impl<'a> Planner<'a> {
         check_names("field", spec.fields.iter().map(|field| field.name.as_str()))?;
         check_names("column", spec.columns.iter().map(|column| column.name.as_str()))?;
         check_names("output", spec.outputs.iter().map(|output| output.name.as_str()))?;
+        let settings = spec.vocabularies.iter().map(|vocabulary| vocabulary.name.as_str());
+        check_names("vocabulary", settings)?;
         if spec.fields.is_empty() {
             return error("it has no fields");
         }
@@ -236,6 +262,7 @@ impl<'a> Planner<'a> {
         let columns = layout.columns();
         Ok(Self {
             spec,
+            has_bank: false,
             layout,
             kinds,
             kernels: Vec::new(),
@@ -254,6 +281,20 @@ impl<'a> Planner<'a> {
                 flow = self.operator(column, i, operator, flow)?;
             }
             self.flows.insert(&column.name, flow);
+        }
+        for settings in &self.spec.vocabularies {
+            let name = &settings.name;
+            if self.vocabularies.iter().all(|vocabulary| vocabulary.name != *name) {
+                return error(format!(
+                    "it has settings for vocabulary {name:?}, which no column uses"
+                ));
+            }
+            if settings.min_count > 0 && settings.out_of_vocabulary.is_none() {
+                return error(format!(
+                    "vocabulary {name:?} has a min_count, so it needs an id for the values that come less often: \
+                     out_of_vocabulary 0 and first_id 1, for example"
+                ));
+            }
         }
         let outputs = self.outputs()?;
         Ok(Plan {
@@ -531,7 +572,7 @@ impl<'a> Planner<'a> {
                 };
                 Ok(Flow { kind: Kind::F32, slot, below: None, ..flow })
             }
-            Operator::Vocabulary(vocabulary) => self.vocabulary(name, vocabulary, flow),
+            Operator::Vocabulary(vocabulary) => self.vocabulary(column, vocabulary, flow),
         }
     }
 
@@ -610,28 +651,68 @@ impl<'a> Planner<'a> {
         Ok(Flow { signed: flow.signed && low < 0.0, below, ..flow })
     }
 
-    fn vocabulary(&mut self, column: &str, name: &str, flow: Flow) -> Result<Flow> {
-        let (Kind::U32, Slot::Word(word), Some(below)) = (flow.kind, flow.slot, flow.below) else {
-            return error(format!(
-                "column {column:?}: Vocabulary takes values whose range is known: put Modulus (and Hash, for text) \
-                 before it"
-            ));
+    fn vocabulary(&mut self, column: &Column, name: &str, flow: Flow) -> Result<Flow> {
+        let (kind, has_bank) = (flow.kind, self.has_bank);
+        let place = &column.name;
+        let space = match (kind, flow.below) {
+            (Kind::U32, Some(below)) if below <= u64::from(MODULUS_MAX) => {
+                ValueSpace::Below(below as u32)
+            }
+            (Kind::F32 | Kind::Id, _) => {
+                return error(format!(
+                    "column {place:?}: Vocabulary is for whole numbers and text, and the values are {kind:?} there"
+                ));
+            }
+            (Kind::Bytes, _) if has_bank => ValueSpace::Strings,
+            (Kind::I32 | Kind::U32 | Kind::I64 | Kind::U64, _) if has_bank => ValueSpace::Numbers,
+            _ => {
+                return error(format!(
+                    "column {place:?}: Vocabulary takes values whose range is known: put Modulus (and Hash, for text) \
+                     before it, or keep the vocabulary in a bank (Pipeline::with_bank), which takes any values"
+                ));
+            }
         };
-        let range = u32::try_from(below).unwrap_or(u32::MAX).min(MODULUS_MAX);
-        if below > u64::from(MODULUS_MAX) {
-            return error(format!(
-                "column {column:?}: {below} possible values are more than 2^31; put Modulus before it"
-            ));
-        }
         let known = self.vocabularies.iter().position(|vocabulary| vocabulary.name == name);
         let vocabulary = known.unwrap_or_else(|| {
-            self.vocabularies.push(VocabularyPlan { name: name.to_owned(), range });
+            let settings = self.spec.vocabularies.iter().find(|of| of.name == name).cloned();
+            self.vocabularies.push(VocabularyPlan { name: name.to_owned(), space, settings });
             self.vocabularies.len() - 1
         });
         let shared = &mut self.vocabularies[vocabulary];
-        shared.range = shared.range.max(range);
-        self.look_ups.push(LookUp { vocabulary, word, shown: Vec::new() });
-        Ok(Flow { kind: Kind::Id, ..flow })
+        shared.space = match (shared.space, space) {
+            (ValueSpace::Below(one), ValueSpace::Below(other)) => ValueSpace::Below(one.max(other)),
+            (one, other) if one == other => one,
+            _ => {
+                return error(format!(
+                    "column {place:?} shares vocabulary {name:?} with columns of other values: all of them must have \
+                     values of a known range (by Modulus), or numbers, or text"
+                ));
+            }
+        };
+        let from = self.values_of_its_own(column, flow.slot);
+        let ids = match space {
+            ValueSpace::Below(_) => from,
+            ValueSpace::Numbers | ValueSpace::Strings => Slot::Wide(self.new_wide()),
+        };
+        let signed = kind == Kind::I32;
+        let id_max = i64::MAX.cast_unsigned();
+        let (narrow, shown) = (None, Vec::new());
+        self.look_ups.push(LookUp { vocabulary, from, signed, ids, narrow, id_max, shown });
+        Ok(Flow { kind: Kind::Id, slot: ids, ..flow })
+    }
+
+    /// Values that nobody changes: look-ups come after all kernels. Columns of text that are made of one field have
+    /// one slot, and fill it one after the other.
+    fn values_of_its_own(&mut self, column: &Column, slot: Slot) -> Slot {
+        let Slot::Bytes(from) = slot else { return slot };
+        let others = self.spec.columns.iter().filter(|other| other.from == column.from);
+        if others.count() == 1 {
+            return slot;
+        }
+        let to = self.columns.2;
+        self.columns.2 += 1;
+        self.kernels.push(Kernel::CopyBytes { from, to });
+        Slot::Bytes(to)
     }
 
     fn outputs(&mut self) -> Result<Vec<OutputPlan>> {
@@ -676,9 +757,14 @@ impl<'a> Planner<'a> {
                     }
                     _ => {}
                 }
-                if let (Kind::Id, Slot::Word(word)) = (flow.kind, flow.slot) {
-                    let look_up = self.look_ups.iter_mut().find(|look_up| look_up.word == word);
-                    look_up.expect("ids come of a look-up").shown.push((index, place));
+                if flow.kind == Kind::Id {
+                    let look_up = self.look_up_of(flow.slot);
+                    look_up.shown.push((index, place));
+                    look_up.id_max = look_up.id_max.min(match output.dtype {
+                        Dtype::I32 => u64::from(i32::MAX.cast_unsigned()),
+                        Dtype::Bits32 => u64::from(u32::MAX),
+                        Dtype::I64 | Dtype::F32 => u64::MAX,
+                    });
                 }
                 flows.push(flow);
             }
@@ -689,6 +775,21 @@ impl<'a> Planner<'a> {
         Ok(outputs)
     }
 
+    fn look_up_of(&mut self, ids: Slot) -> &mut LookUp {
+        let look_up = self.look_ups.iter_mut().find(|look_up| look_up.ids == ids);
+        look_up.expect("ids come of a look-up")
+    }
+
+    /// Where ids of 64 bits go as words.
+    fn narrow_ids(&mut self, ids: Slot) -> usize {
+        if let Some(word) = self.look_up_of(ids).narrow {
+            return word;
+        }
+        let word = self.new_word();
+        self.look_up_of(ids).narrow = Some(word);
+        word
+    }
+
     fn output_from(&mut self, dtype: Dtype, flows: &[Flow]) -> OutputFrom {
         if dtype == Dtype::I64 {
             return OutputFrom::Wides(
@@ -696,7 +797,11 @@ impl<'a> Planner<'a> {
             );
         }
         let word = |flow: &Flow| {
-            let Slot::Word(word) = flow.slot else { unreachable!("64 bits are refused above") };
+            let word = match flow.slot {
+                Slot::Word(word) => word,
+                Slot::Wide(_) if flow.kind == Kind::Id => return self.narrow_ids(flow.slot),
+                Slot::Wide(_) | Slot::Bytes(_) => unreachable!("64 bits are refused above"),
+            };
             if dtype != Dtype::F32 || flow.kind == Kind::F32 {
                 return word;
             }

@@ -88,8 +88,9 @@ pub enum Operator {
         /// Different seeds are different hashes.
         seed: u64,
     },
-    /// The value's number in the vocabulary of that name: in order of first appearance, from 0. Generates and applies
-    /// (PIPER's GenVocab and ApplyVocab) in one pass.
+    /// The value's number in the vocabulary of that name: in order of first appearance. Generates and applies (PIPER's
+    /// GenVocab and ApplyVocab) in one pass. Values whose range is not known, as it is after `Modulus`, need a bank
+    /// ([`Pipeline::with_bank`](crate::Pipeline::with_bank)).
     Vocabulary(String),
     /// Negative numbers become 0.
     Neg2Zero,
@@ -244,6 +245,57 @@ pub enum BadRows {
     Skip,
 }
 
+/// How a vocabulary of the pipeline numbers. One that has none of these is as [`VocabularySpec::new`] makes it, or, in
+/// a bank, as it is there.
+///
+/// # Examples
+/// ```
+/// use embank_pipeline::VocabularySpec;
+///
+/// // What comes fewer than ten times gets id 0.
+/// let new = VocabularySpec::new("word");
+/// let words = VocabularySpec { min_count: 10, out_of_vocabulary: Some(0), first_id: 1, ..new };
+/// assert!(!words.counts); // a threshold counts anyway
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct VocabularySpec {
+    /// Its name, as operators have it.
+    pub name: String,
+    /// Values that come less often get the id `out_of_vocabulary`, which must be set then. A run goes over its inputs
+    /// twice: it counts first. Default: 0, all values get ids.
+    #[serde(default)]
+    pub min_count: u64,
+    /// The id of values that a frozen vocabulary lacks; below `first_id`. Default: none, they end the run.
+    #[serde(default)]
+    pub out_of_vocabulary: Option<u64>,
+    /// The first value's id. Default: 0.
+    #[serde(default)]
+    pub first_id: u64,
+    /// Whether [`Pipeline::generate`](crate::Pipeline::generate) counts how often values come. Default: no, but where
+    /// there is a threshold.
+    #[serde(default)]
+    pub counts: bool,
+    /// The longest byte string that it takes. Default: that of a bank's vocabulary that is there, or 1,024.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub value_bytes_max: Option<u32>,
+}
+
+impl VocabularySpec {
+    /// A vocabulary with every setting at its default.
+    #[must_use]
+    pub fn new(name: impl Into<String>) -> Self {
+        Self {
+            name: name.into(),
+            min_count: 0,
+            out_of_vocabulary: None,
+            first_id: 0,
+            counts: false,
+            value_bytes_max: None,
+        }
+    }
+}
+
 /// What a pipeline does.
 ///
 /// # Examples
@@ -286,6 +338,9 @@ pub struct Spec {
     /// Default: [`BadRows::Fail`].
     #[serde(default)]
     pub bad_rows: BadRows,
+    /// Settings of vocabularies. Those that are not named have the defaults.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub vocabularies: Vec<VocabularySpec>,
 }
 
 impl Spec {
@@ -316,7 +371,7 @@ impl Spec {
             [Column::field("label")].into_iter().chain(dense).chain(sparse).collect();
         let names: Vec<_> = columns.iter().map(|column| column.name.clone()).collect();
         let outputs = vec![Output::new("row", Dtype::Bits32, names)];
-        Self { fields, columns, outputs, bad_rows: BadRows::Fail }
+        Self { fields, columns, outputs, ..Self::default() }
     }
 
     /// The pipeline as JSON, to be read by [`from_json`](Self::from_json).

@@ -29,6 +29,7 @@ fn spec() -> Spec {
         ],
         outputs: vec![Output::new("row", Dtype::Bits32, ["n", "word", "site"])],
         bad_rows: BadRows::Skip,
+        ..Spec::default()
     }
 }
 

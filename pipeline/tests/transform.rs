@@ -194,7 +194,7 @@ fn text_spec() -> Spec {
             Output::new("wide", Dtype::I64, ["small", "word"]),
             Output::new("bits", Dtype::Bits32, ["site"]),
         ],
-        bad_rows: BadRows::Fail,
+        ..Spec::default()
     }
 }
 
@@ -245,7 +245,7 @@ fn columns_that_share_a_vocabulary_number_row_by_row() {
             })
             .into(),
         outputs: vec![Output::new("edge", Dtype::Bits32, ["from", "to"])],
-        bad_rows: BadRows::Fail,
+        ..Spec::default()
     };
     let text = "5\t7\n7\t5\n9\t8\n1\t9\n".repeat(20);
     // Within a row, the column that the pipeline names first.

@@ -21,6 +21,12 @@ pub(crate) fn apply(kernel: &Kernel, level: Level, block: &mut Block) {
         }
         Kernel::CopyWord { from, to } => block.copy_word(from, to),
         Kernel::CopyWide { from, to } => block.copy_wide(from, to),
+        Kernel::CopyBytes { from, to } => {
+            let mut copy = std::mem::take(&mut block.bytes[to]);
+            copy.ends.clone_from(&block.bytes[from].ends);
+            copy.bytes.clone_from(&block.bytes[from].bytes);
+            block.bytes[to] = copy;
+        }
         Kernel::ClipI32 { column, low, high } => {
             kernels::clip_i32(level, block.word_mut(column), low, high);
         }

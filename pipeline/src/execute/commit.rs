@@ -8,8 +8,9 @@ use crate::batch::{Batch, Values};
 use crate::decode::{BLOCK_ROWS, BadRow, Fault};
 use crate::error::{BadRowReport, Error, Result};
 use crate::input::{Claim, shown};
+use crate::plan::LookUp;
 use crate::trace::{Stage, Stopwatch};
-use crate::vocabulary::{Growing, Pending};
+use crate::vocabulary::{DirectTable, Growing, Ids, Pending, Unknown, check_id};
 
 /// Slots that are brought into the cache together: more than the processor has misses under way, few enough to stay.
 const TOUCHED: usize = 64;
@@ -20,6 +21,8 @@ pub(super) struct Work {
     pub(super) batch: Batch,
     /// For each look-up of the plan, in the order of the rows.
     pub(super) pending: Vec<Vec<Pending>>,
+    /// The same where values are looked up in a bank.
+    pub(super) unknown: Vec<Unknown>,
     /// In the order of the lines, one a line.
     pub(super) bad: Vec<BadRow>,
     pub(super) lines: usize,
@@ -31,11 +34,14 @@ impl Work {
     pub(super) fn new(shared: &Shared<'_, '_>) -> Self {
         let batch = Batch::new(Arc::clone(shared.infos));
         let pending = vec![Vec::new(); shared.plan.look_ups.len()];
-        Self { batch, pending, bad: Vec::new(), lines: 0, found: Box::new([0; BLOCK_ROWS]) }
+        let unknown = shared.plan.look_ups.iter().map(|_| Unknown::default()).collect();
+        let found = Box::new([0; BLOCK_ROWS]);
+        Self { batch, pending, unknown, bad: Vec::new(), lines: 0, found }
     }
 
     pub(super) fn clear(&mut self) {
         self.pending.iter_mut().for_each(Vec::clear);
+        self.unknown.iter_mut().for_each(Unknown::clear);
         self.bad.clear();
         self.lines = 0;
     }
@@ -45,7 +51,10 @@ impl Work {
 pub(super) struct Committer<'a> {
     growing: &'a mut [Growing],
     policy: BadRows,
-    consumer: &'a mut dyn Consumer,
+    /// None where nothing comes out.
+    consumer: Option<&'a mut dyn Consumer>,
+    /// Whether a bank has all values of a batch before the consumer has it.
+    saves: bool,
     pub(super) rows: u64,
     pub(super) bad_rows: u64,
     pub(super) reported: Vec<BadRowReport>,
@@ -61,13 +70,14 @@ impl<'a> Committer<'a> {
     pub(super) fn new(
         growing: &'a mut [Growing],
         policy: BadRows,
-        consumer: &'a mut dyn Consumer,
-        trace: bool,
+        consumer: Option<&'a mut dyn Consumer>,
+        (saves, trace): (bool, bool),
     ) -> Self {
         Self {
             growing,
             policy,
             consumer,
+            saves,
             rows: 0,
             bad_rows: 0,
             reported: Vec::new(),
@@ -123,60 +133,128 @@ impl<'a> Committer<'a> {
             self.bad_rows += 1;
         }
         self.input.1 += work.lines as u64;
-        self.number(shared, work);
+        self.number(shared, work)?;
+        if self.saves {
+            self.growing.iter_mut().try_for_each(Growing::save)?;
+        }
         self.stopwatch.lap(Stage::Number);
         let batch = &mut work.batch;
         batch.first_row = self.rows;
         batch.input_bytes = claim.input_bytes;
         self.rows += batch.rows as u64;
-        if batch.rows > 0 {
-            self.consumer.consume(batch).map_err(Error::Consumer)?;
+        if let Some(consumer) = self.consumer.as_mut().filter(|_| batch.rows > 0) {
+            consumer.consume(batch).map_err(Error::Consumer)?;
             self.stopwatch.lap(Stage::Consume);
         }
         Ok(())
     }
 
     /// Gives ids to the values that had none, and writes them where they show.
-    fn number(&mut self, shared: &Shared<'_, '_>, work: &mut Work) {
+    fn number(&mut self, shared: &Shared<'_, '_>, work: &mut Work) -> Result<()> {
         let look_ups = &shared.plan.look_ups;
-        for vocabulary in 0..shared.tables.len() {
-            let mine = || look_ups.iter().enumerate().filter(|(_, l)| l.vocabulary == vocabulary);
-            let table = &shared.tables[vocabulary];
-            let growing = &mut self.growing[vocabulary];
-            if mine().count() == 1 {
-                for (place, look_up) in mine() {
-                    for some in work.pending[place].chunks(TOUCHED) {
-                        table.touch(some);
-                        for pending in some {
-                            let id = table.id_or_insert(pending.value, growing);
-                            show(&mut work.batch, &look_up.shown, pending.row, id);
-                        }
-                    }
+        for (vocabulary, numbering) in shared.numberings.iter().enumerate() {
+            let mine = look_ups.iter().enumerate().filter(|(_, l)| l.vocabulary == vocabulary);
+            let mine: Vec<(usize, &LookUp)> = mine.collect();
+            match &numbering.ids {
+                Ids::Direct(table) => {
+                    let growing = &mut self.growing[vocabulary];
+                    number_directly(table, growing, self.rows, &mine, work, shared.generates)?;
                 }
-                continue;
-            }
-            // Columns that share a vocabulary: the first appearance is in the first row, in its first such column.
-            let mut all: Vec<(Pending, usize)> = Vec::new();
-            for (place, _) in mine() {
-                all.extend(work.pending[place].iter().map(|&pending| (pending, place)));
-            }
-            all.sort_by_key(|&(pending, place)| (pending.row, place));
-            for (pending, place) in all {
-                let id = table.id_or_insert(pending.value, growing);
-                show(&mut work.batch, &look_ups[place].shown, pending.row, id);
+                Ids::Bank { vocabulary, .. } => {
+                    let counts = shared.generates && numbering.counts;
+                    number_in_bank(vocabulary, counts, &mine, work, shared.generates)?;
+                }
             }
         }
+        Ok(())
     }
+}
+
+fn number_directly(
+    table: &DirectTable,
+    growing: &mut Growing,
+    rows_before: u64,
+    look_ups: &[(usize, &LookUp)],
+    work: &mut Work,
+    generates: bool,
+) -> Result<()> {
+    let Work { batch, pending, .. } = work;
+    let mut number = |look_up: &LookUp, pending: &Pending| {
+        let row = rows_before + u64::from(pending.row);
+        let id = growing.number(table, pending.value, row)?;
+        if !generates {
+            show(batch, &look_up.shown, pending.row, u64::from(id));
+        }
+        Ok(())
+    };
+    if let &[(place, look_up)] = look_ups {
+        for some in pending[place].chunks(TOUCHED) {
+            table.touch(some);
+            for pending in some {
+                number(look_up, pending)?;
+            }
+        }
+        return Ok(());
+    }
+    // Columns that share a vocabulary: the first appearance is in the first row, in its first such column.
+    let mut all: Vec<(Pending, usize)> = Vec::new();
+    for (number, &(place, _)) in look_ups.iter().enumerate() {
+        all.extend(pending[place].iter().map(|&pending| (pending, number)));
+    }
+    all.sort_by_key(|&(pending, number)| (pending.row, number));
+    all.iter().try_for_each(|(pending, of)| number(look_ups[*of].1, pending))
+}
+
+fn number_in_bank(
+    vocabulary: &embank::Vocabulary,
+    counts: bool,
+    look_ups: &[(usize, &LookUp)],
+    work: &mut Work,
+    generates: bool,
+) -> Result<()> {
+    let Work { batch, unknown, .. } = work;
+    // In the order of the rows, within a row in that of the columns.
+    let mut order: Vec<(u32, usize, usize)> = Vec::new();
+    for (number, &(place, _)) in look_ups.iter().enumerate() {
+        let rows = unknown[place].rows.iter().enumerate();
+        order.extend(rows.map(|(at, &row)| (row, number, at)));
+    }
+    if order.is_empty() {
+        return Ok(());
+    }
+    let mut ids = vec![0; order.len()];
+    if let &[(place, _)] = look_ups {
+        vocabulary.ids_or_insert(unknown[place].values(), &mut ids)?;
+    } else {
+        order.sort_unstable();
+        let mut all = Unknown::default();
+        for &(_, number, at) in &order {
+            all.push_of(&unknown[look_ups[number].0], at);
+        }
+        vocabulary.ids_or_insert(all.values(), &mut ids)?;
+    }
+    if counts {
+        vocabulary.count(&ids)?;
+    }
+    if generates {
+        return Ok(());
+    }
+    for (&(row, number, _), &id) in order.iter().zip(&ids) {
+        let look_up = look_ups[number].1;
+        check_id(vocabulary, look_up, Some(id))?;
+        show(batch, &look_up.shown, row, id);
+    }
+    Ok(())
 }
 
 /// Writes an id into the matrices that show it.
 #[inline]
-fn show(batch: &mut Batch, shown: &[(usize, usize)], row: u32, id: u32) {
+fn show(batch: &mut Batch, shown: &[(usize, usize)], row: u32, id: u64) {
     for &(output, column) in shown {
         let at = row as usize * batch.infos[output].columns.len() + column;
         match &mut batch.matrices[output] {
-            Values::Words(values) => values[at] = id,
-            Values::Wides(values) => values[at] = u64::from(id),
+            Values::Words(values) => values[at] = id as u32,
+            Values::Wides(values) => values[at] = id,
         }
     }
 }

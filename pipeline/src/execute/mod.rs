@@ -20,11 +20,11 @@ use crate::batch::{Batch, MatrixInfo};
 use crate::decode::{Level, row_bytes};
 use crate::error::{BadRowReport, Error, Result};
 use crate::input::{Chunks, Input};
-use crate::plan::Plan;
+use crate::plan::{Plan, ValueSpace};
 use crate::spec::{BadRows, Format, Spec};
 use crate::stream::Cut;
 use crate::trace::{ReadBusy, Trace};
-use crate::vocabulary::{DirectTable, Growing};
+use crate::vocabulary::{Growing, KeptValues, Numbering, open};
 use commit::Committer;
 use order::Order;
 
@@ -139,16 +139,61 @@ pub struct Pipeline {
     options: RunOptions,
     bad_rows: BadRows,
     infos: Arc<[MatrixInfo]>,
-    tables: Vec<DirectTable>,
+    numberings: Vec<Numbering>,
     growing: Vec<Growing>,
+    saves_each_batch: bool,
 }
 
 impl Pipeline {
-    /// Checks a pipeline and makes its tables of ids.
+    /// Checks a pipeline and makes its tables of ids. Its vocabularies end with it.
     ///
     /// # Errors
     /// [`Error::Spec`], [`Error::OutOfMemory`].
     pub fn new(spec: &Spec, options: &RunOptions) -> Result<Self> {
+        Self::with(spec, options, None)
+    }
+
+    /// As [`new`](Self::new), but its vocabularies are those of the bank that have their names: they are opened, or
+    /// made. They take any values, of known range or not.
+    ///
+    /// Values of a known range are numbered in memory, and new ones come to the bank with
+    /// [`checkpoint`](Self::checkpoint), with [`save`](Self::save), or, if
+    /// [`save_each_batch`](Self::save_each_batch) says so, batch by batch. Others are in the bank before the consumer
+    /// gets their batch. One pipeline at a time may number in a vocabulary.
+    ///
+    /// # Errors
+    /// [`Error::Spec`], [`Error::OutOfMemory`]; [`Error::ValueOutOfRange`] for a vocabulary that was made with a larger
+    /// modulus; [`Error::Bank`], such as settings that differ from the vocabulary's.
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// use embank::{Bank, BankOptions};
+    /// use embank_pipeline::{Batch, Column, Dtype, Field, FieldKind, Input, Operator, Output, Pipeline, Spec};
+    ///
+    /// let spec = Spec {
+    ///     fields: vec![Field::new("word", FieldKind::Bytes).required()],
+    ///     columns: vec![Column::field("word").then(Operator::Vocabulary("word".to_owned()))],
+    ///     outputs: vec![Output::new("ids", Dtype::I64, ["word"])],
+    ///     ..Spec::default()
+    /// };
+    /// let bank = Bank::open(dir.path().join("bank"), BankOptions::default())?;
+    /// let mut pipeline = Pipeline::with_bank(&spec, &Default::default(), &bank)?;
+    /// let mut ids = Vec::new();
+    /// pipeline.run(&[Input::memory("words", b"red\ngreen\nred\n")], &mut |batch: &mut Batch| {
+    ///     ids.extend_from_slice(batch.i64(0).unwrap());
+    ///     Ok(())
+    /// })?;
+    /// assert_eq!(ids, [0, 1, 0]);
+    /// pipeline.checkpoint(&bank, b"first file")?;
+    /// assert_eq!(bank.open_vocabulary("word")?.len(), 2);
+    /// # Ok::<(), embank_pipeline::Error>(())
+    /// ```
+    pub fn with_bank(spec: &Spec, options: &RunOptions, bank: &embank::Bank) -> Result<Self> {
+        Self::with(spec, options, Some(bank))
+    }
+
+    fn with(spec: &Spec, options: &RunOptions, bank: Option<&embank::Bank>) -> Result<Self> {
         if options.threads == 0 {
             return Err(Error::Spec("it needs a thread to run".to_owned()));
         }
@@ -158,45 +203,174 @@ impl Pipeline {
                 "chunks are of 1 byte to 1 GiB, not of {given}; 512 KiB is a good size"
             )));
         }
-        let plan = Plan::new(spec, options.format)?;
-        let table = |vocabulary: &crate::plan::VocabularyPlan| {
-            DirectTable::new(vocabulary.range).map_err(|source| Error::OutOfMemory {
-                name: vocabulary.name.clone(),
-                bytes: u64::from(vocabulary.range) * 4,
-                source,
-            })
-        };
-        let tables = plan.vocabularies.iter().map(table).collect::<Result<Vec<_>>>()?;
-        let growing = tables.iter().map(|_| Growing::default()).collect();
+        let plan = Plan::new(spec, options.format, bank.is_some())?;
+        let opened = plan.vocabularies.iter().map(|vocabulary| open(vocabulary, bank));
+        let opened = opened.collect::<Result<Vec<_>>>()?;
+        let (numberings, growing) = opened.into_iter().unzip();
         let info = |output: &crate::plan::OutputPlan| MatrixInfo {
             name: output.name.clone(),
             columns: output.columns.clone(),
             dtype: output.dtype,
         };
         let infos = plan.outputs.iter().map(info).collect();
-        Ok(Self { plan, options: options.clone(), bad_rows: spec.bad_rows, infos, tables, growing })
+        let (options, bad_rows) = (options.clone(), spec.bad_rows);
+        let saves_each_batch = false;
+        Ok(Self { plan, options, bad_rows, infos, numberings, growing, saves_each_batch })
     }
 
     /// Runs over the inputs, one after the other, and hands the batches to `consumer`.
     ///
+    /// Where a vocabulary has a [`min_count`](crate::VocabularySpec::min_count) and is not frozen, it goes over them
+    /// twice: it [generates](Self::generate), [keeps what is frequent](Self::keep_frequent) of such
+    /// vocabularies, and then applies them. Later runs find them frozen and go over their inputs once.
+    ///
     /// # Errors
     /// [`Error::BadRow`] for the first bad row if the pipeline fails at those; [`Error::Io`], [`Error::Compressed`],
-    /// [`Error::LineTooLong`], [`Error::NoWholeRows`], [`Error::Consumer`]. After an error the vocabularies have the values
-    /// of the batches that were handed out, and perhaps some of the next one.
+    /// [`Error::LineTooLong`], [`Error::NoWholeRows`], [`Error::Consumer`]; [`Error::UnknownValue`] and
+    /// [`Error::Bank`] for values that a frozen vocabulary lacks; [`Error::IdTooLarge`]; [`Error::VocabularyChanged`]. After an error the vocabularies have the values of the
+    /// batches that were handed out, and perhaps some of the next one.
     pub fn run(&mut self, inputs: &[Input<'_>], consumer: &mut dyn Consumer) -> Result<RunReport> {
         let started = Instant::now();
+        let to_make: Vec<usize> = (0..self.numberings.len())
+            .filter(|&place| {
+                let numbering = &self.numberings[place];
+                numbering.min_count > 0 && !numbering.is_frozen(&self.growing[place])
+            })
+            .collect();
+        if !to_make.is_empty() {
+            if let Some(pipe) = inputs.iter().find(|input| input.is_pipe()) {
+                return Err(Error::Spec(format!(
+                    "a vocabulary with a min_count takes two passes, and {:?} can be read only once: make the \
+                     vocabulary of files first, or write the pipe to one",
+                    pipe.name()
+                )));
+            }
+            self.generate(inputs)?;
+        }
+        for place in to_make {
+            let numbering = &self.numberings[place];
+            numbering.keep_frequent(&mut self.growing[place], numbering.min_count)?;
+        }
+        let report = self.go_over(inputs, Some(consumer))?;
+        Ok(RunReport { elapsed: started.elapsed(), ..report })
+    }
+
+    /// Goes over the inputs without an output: numbers their values, and counts how often they come in those
+    /// vocabularies that [count](crate::VocabularySpec::counts). PIPER's GenVocab alone.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run). After an error only some of what came before it is counted: go back to a checkpoint, or
+    /// begin with new vocabularies.
+    ///
+    /// # Examples
+    /// See [`keep_frequent`](Self::keep_frequent).
+    pub fn generate(&mut self, inputs: &[Input<'_>]) -> Result<RunReport> {
+        self.go_over(inputs, None)
+    }
+
+    /// Keeps the values that came so often, numbered anew in their old order, and freezes: in all vocabularies that
+    /// count and are not frozen yet. Other values get the vocabulary's
+    /// [id for them](crate::VocabularySpec::out_of_vocabulary). Ids from before are worth nothing afterwards.
+    ///
+    /// [`run`](Self::run) does it by itself where there is a [`min_count`](crate::VocabularySpec::min_count).
+    ///
+    /// # Errors
+    /// [`Error::Bank`], [`Error::VocabularyChanged`].
+    ///
+    /// # Examples
+    /// ```
+    /// use embank_pipeline::{
+    ///     Batch, Column, Dtype, Field, FieldKind, Input, Operator, Output, Pipeline, Spec, VocabularySpec,
+    /// };
+    ///
+    /// let site = Column::field("site").then(Operator::Modulus(100)).then(Operator::Vocabulary("site".to_owned()));
+    /// let new = VocabularySpec::new("site");
+    /// let settings = VocabularySpec { counts: true, first_id: 1, out_of_vocabulary: Some(0), ..new };
+    /// let spec = Spec {
+    ///     fields: vec![Field::new("site", FieldKind::Int32).required()],
+    ///     columns: vec![site],
+    ///     outputs: vec![Output::new("ids", Dtype::I32, ["site"])],
+    ///     vocabularies: vec![settings],
+    ///     ..Spec::default()
+    /// };
+    /// let mut pipeline = Pipeline::new(&spec, &Default::default())?;
+    /// let input = [Input::memory("sites", b"7\n9\n8\n9\n7\n")];
+    /// pipeline.generate(&input)?;
+    /// let kept = pipeline.keep_frequent(2)?;
+    /// assert_eq!((kept[0].kept, kept[0].removed), (2, 1));
+    /// let mut ids = Vec::new();
+    /// pipeline.run(&input, &mut |batch: &mut Batch| {
+    ///     ids.extend_from_slice(batch.i32(0).unwrap());
+    ///     Ok(())
+    /// })?;
+    /// assert_eq!(ids, [1, 2, 0, 2, 1]);
+    /// # Ok::<(), embank_pipeline::Error>(())
+    /// ```
+    pub fn keep_frequent(&mut self, min_count: u64) -> Result<Vec<KeptValues>> {
+        let mut all = Vec::new();
+        let vocabularies = self.numberings.iter().zip(&mut self.growing);
+        for (plan, (numbering, growing)) in self.plan.vocabularies.iter().zip(vocabularies) {
+            if !numbering.counts || numbering.is_frozen(growing) {
+                continue;
+            }
+            let (kept, removed) = numbering.keep_frequent(growing, min_count)?;
+            all.push(KeptValues { vocabulary: plan.name.clone(), kept, removed });
+        }
+        Ok(all)
+    }
+
+    /// Gives the bank the values and counts that it lacks. In memory when it returns; durable with the bank's next
+    /// checkpoint. Nothing without a bank.
+    ///
+    /// # Errors
+    /// [`Error::VocabularyChanged`] if somebody else inserted into a vocabulary, froze or renumbered it;
+    /// [`Error::Bank`], after which a part may be there, and the next save goes on behind it.
+    pub fn save(&mut self) -> Result<()> {
+        self.growing.iter_mut().try_for_each(Growing::save)
+    }
+
+    /// [Saves](Self::save), and takes a checkpoint of the bank with the caller's own bytes: vocabularies and
+    /// the rows that their ids lead to, together. Returns the checkpoint's number.
+    ///
+    /// # Errors
+    /// As [`save`](Self::save) and [`Bank::checkpoint`](embank::Bank::checkpoint).
+    ///
+    /// # Examples
+    /// See [`with_bank`](Self::with_bank).
+    pub fn checkpoint(&mut self, bank: &embank::Bank, blob: &[u8]) -> Result<u64> {
+        self.save()?;
+        Ok(bank.checkpoint(blob)?)
+    }
+
+    /// Whether all values of a batch are in the bank before the consumer gets it. Then it may take checkpoints of the
+    /// bank in the middle of a run; it costs some microseconds for each vocabulary with new values, in turn.
+    /// Default: no.
+    pub fn save_each_batch(&mut self, saves: bool) {
+        self.saves_each_batch = saves;
+    }
+
+    fn go_over(
+        &mut self,
+        inputs: &[Input<'_>],
+        consumer: Option<&mut dyn Consumer>,
+    ) -> Result<RunReport> {
+        let started = Instant::now();
+        for (numbering, growing) in self.numberings.iter_mut().zip(&mut self.growing) {
+            numbering.refresh(growing)?;
+        }
+        let generates = consumer.is_none();
         let cut = match self.options.format {
             Format::Text { quote: None, .. } => Cut::Lines,
             Format::Text { separator, quote: Some(quote), .. } => Cut::Quoted { separator, quote },
             Format::Packed => Cut::Rows(row_bytes(self.plan.layout.fields())),
         };
         let chunks = Chunks::open(inputs, self.options.chunk_bytes, cut)?;
-        let committer = Mutex::new(Committer::new(
-            &mut self.growing,
-            self.bad_rows,
-            consumer,
-            self.options.trace,
-        ));
+        let how = (self.saves_each_batch, self.options.trace);
+        // For as long as the run, no longer: so it is lent anew.
+        let consumer = consumer.map(|consumer| &mut *consumer as &mut dyn Consumer);
+        let committer = Committer::new(&mut self.growing, self.bad_rows, consumer, how);
+        let committer = Mutex::new(committer);
+        let counted = Mutex::new(Vec::new());
         let order = Order::new(self.options.threads * CHUNKS_A_THREAD);
         let pool = Mutex::new(Vec::new());
         let reading = ReadBusy::default();
@@ -204,7 +378,9 @@ impl Pipeline {
             plan: &self.plan,
             options: &self.options,
             infos: &self.infos,
-            tables: &self.tables,
+            numberings: &self.numberings,
+            generates,
+            counted: &counted,
             chunks: &chunks,
             order: &order,
             pool: &pool,
@@ -234,14 +410,21 @@ impl Pipeline {
             let threads = self.options.threads;
             Trace::new(rows, bytes, threads, elapsed, reading.total(), &committer.stopwatch)
         });
-        Ok(RunReport {
+        let report = RunReport {
             rows: committer.rows,
             bad_rows: committer.bad_rows,
             first_bad_rows: committer.reported,
             bytes: chunks.bytes(),
             elapsed,
             trace,
-        })
+        };
+        drop(chunks);
+        for thread in counted.into_inner() {
+            for (growing, counts) in self.growing.iter_mut().zip(&thread) {
+                counts.iter().for_each(|counts| growing.add(counts));
+            }
+        }
+        Ok(report)
     }
 
     /// Later runs use so many threads, one at least.
@@ -259,9 +442,11 @@ impl Pipeline {
         &self.infos
     }
 
-    /// The vocabularies' names, and for each its values by their ids.
+    /// The names of the vocabularies whose values have a known range, and for each its values by their ids, the first
+    /// one's first. Others are to be seen in the bank.
     pub fn vocabularies(&self) -> impl Iterator<Item = (&str, &[u32])> {
-        let names = self.plan.vocabularies.iter().map(|vocabulary| vocabulary.name.as_str());
-        names.zip(self.growing.iter().map(|growing| growing.values.as_slice()))
+        let all = self.plan.vocabularies.iter().zip(&self.growing);
+        let known = all.filter(|(plan, _)| matches!(plan.space, ValueSpace::Below(_)));
+        known.map(|(plan, growing)| (plan.name.as_str(), growing.values.as_slice()))
     }
 }

@@ -16,14 +16,18 @@ use crate::kernels::concatenate;
 use crate::plan::{OutputFrom, Plan};
 use crate::spec::Format;
 use crate::trace::{ReadBusy, Stage, Stopwatch};
-use crate::vocabulary::DirectTable;
+use crate::vocabulary::{BankLookUp, Ids, Numbering, ValueCounts};
 
 /// What all threads of a run see.
 pub(super) struct Shared<'a, 'b> {
     pub(super) plan: &'a Plan,
     pub(super) options: &'a RunOptions,
     pub(super) infos: &'a Arc<[MatrixInfo]>,
-    pub(super) tables: &'a [DirectTable],
+    pub(super) numberings: &'a [Numbering],
+    /// Whether vocabularies are made and counted, and nothing comes out.
+    pub(super) generates: bool,
+    /// What each thread has counted, by vocabulary.
+    pub(super) counted: &'a Mutex<Vec<Vec<Option<ValueCounts>>>>,
     pub(super) chunks: &'a Chunks<'b>,
     pub(super) order: &'a Order<(Claim, Result<Work>)>,
     /// Work that was committed, to be used again.
@@ -60,30 +64,50 @@ pub(super) fn work(shared: &Shared<'_, '_>) {
         });
     }
     shared.committer.lock().stopwatch.add(&worker.stopwatch);
+    if shared.generates {
+        shared.counted.lock().push(worker.blocks.counts);
+    }
 }
 
 struct Worker<'a, 'b> {
     shared: &'a Shared<'a, 'b>,
     decoder: Decoder,
-    block: Block,
     /// A chunk of which fields are quoted.
     unquoted: Unquoted,
     buffer: Vec<u8>,
     stopwatch: Stopwatch,
+    blocks: Blocks<'a, 'b>,
+}
+
+/// What takes blocks from their fields to the batch.
+struct Blocks<'a, 'b> {
+    shared: &'a Shared<'a, 'b>,
+    block: Block,
+    bank: BankLookUp,
+    /// For each vocabulary that is counted by value.
+    counts: Vec<Option<ValueCounts>>,
 }
 
 impl<'a, 'b> Worker<'a, 'b> {
     fn new(shared: &'a Shared<'a, 'b>) -> Self {
         let plan = shared.plan;
         let (words, wides, bytes) = plan.columns;
-        Self {
+        let counts = |numbering: &Numbering| match &numbering.ids {
+            Ids::Direct(table) if shared.generates && numbering.counts => {
+                Some(ValueCounts::new(table.range()))
+            }
+            Ids::Direct(_) | Ids::Bank { .. } => None,
+        };
+        let blocks = Blocks {
             shared,
-            decoder: Decoder::new(Arc::clone(&plan.layout), shared.options.level),
             block: Block::new(words, wides, bytes, plan.layout.planes()),
-            unquoted: Unquoted::default(),
-            buffer: Vec::new(),
-            stopwatch: Stopwatch::new(shared.options.trace),
-        }
+            bank: BankLookUp::default(),
+            counts: shared.numberings.iter().map(counts).collect(),
+        };
+        let decoder = Decoder::new(Arc::clone(&plan.layout), shared.options.level);
+        let (unquoted, buffer) = (Unquoted::default(), Vec::new());
+        let stopwatch = Stopwatch::new(shared.options.trace);
+        Self { shared, decoder, unquoted, buffer, stopwatch, blocks }
     }
 
     /// The next chunk; of a stream, its bytes too.
@@ -107,8 +131,7 @@ impl<'a, 'b> Worker<'a, 'b> {
         stopwatch.lap(Stage::Read);
         done.clear();
         let Format::Text { separator, header, quote } = shared.options.format else {
-            packed(shared, rows, &mut self.block, done, stopwatch);
-            return Ok(());
+            return self.blocks.packed(rows, done, stopwatch);
         };
         // A chunk without quotes is text as any other.
         let quote = quote.filter(|&quote| memchr::memchr(quote, rows).is_some());
@@ -122,22 +145,22 @@ impl<'a, 'b> Worker<'a, 'b> {
         let lines = if let Some(quote) = quote {
             let layout = &shared.plan.layout;
             let lines = self.unquoted.read(text, (separator, quote), layout, &mut done.bad);
-            done.batch.reserve(self.unquoted.rows());
+            self.blocks.reserve(self.unquoted.rows(), done);
             let by_line = done.bad.len();
             self.decoder.begin_unquoted(&mut self.unquoted, &mut done.bad);
             text = &self.unquoted.text;
-            while self.decoder.next(text, &mut self.block, &mut done.bad) {
+            while self.decoder.next(text, &mut self.blocks.block, &mut done.bad) {
                 stopwatch.lap(Stage::Decode);
-                finish(shared, &mut self.block, done, stopwatch);
+                self.blocks.finish(done, stopwatch)?;
             }
             self.unquoted.place(original, (separator, quote), &mut done.bad[by_line..]);
             lines
         } else {
             let lines = self.decoder.begin(text, &mut done.bad);
-            done.batch.reserve(self.decoder.rows());
-            while self.decoder.next(text, &mut self.block, &mut done.bad) {
+            self.blocks.reserve(self.decoder.rows(), done);
+            while self.decoder.next(text, &mut self.blocks.block, &mut done.bad) {
                 stopwatch.lap(Stage::Decode);
-                finish(shared, &mut self.block, done, stopwatch);
+                self.blocks.finish(done, stopwatch)?;
             }
             lines
         };
@@ -151,44 +174,67 @@ impl<'a, 'b> Worker<'a, 'b> {
     }
 }
 
-fn packed(
-    shared: &Shared<'_, '_>,
-    rows: &[u8],
-    block: &mut Block,
-    done: &mut Work,
-    stopwatch: &mut Stopwatch,
-) {
-    let (layout, level) = (&shared.plan.layout, shared.options.level);
-    let row_bytes = row_bytes(layout.fields());
-    done.batch.reserve(rows.len() / row_bytes);
-    let mut rows = rows;
-    while !rows.is_empty() {
-        let count = unpack(rows, layout, level, block);
-        rows = &rows[count * row_bytes..];
-        stopwatch.lap(Stage::Decode);
-        finish(shared, block, done, stopwatch);
+impl Blocks<'_, '_> {
+    fn packed(&mut self, rows: &[u8], done: &mut Work, stopwatch: &mut Stopwatch) -> Result<()> {
+        let (layout, level) = (&self.shared.plan.layout, self.shared.options.level);
+        let row_bytes = row_bytes(layout.fields());
+        self.reserve(rows.len() / row_bytes, done);
+        let mut rows = rows;
+        while !rows.is_empty() {
+            let count = unpack(rows, layout, level, &mut self.block);
+            rows = &rows[count * row_bytes..];
+            stopwatch.lap(Stage::Decode);
+            self.finish(done, stopwatch)?;
+        }
+        Ok(())
     }
-}
 
-/// All that follows on decoding.
-fn finish(shared: &Shared<'_, '_>, block: &mut Block, done: &mut Work, stopwatch: &mut Stopwatch) {
-    for kernel in &shared.plan.kernels {
-        apply(kernel, shared.options.level, block);
+    fn reserve(&self, rows: usize, done: &mut Work) {
+        done.batch.reserve(if self.shared.generates { 0 } else { rows });
     }
-    stopwatch.lap(Stage::Transform);
-    look_up(shared, block, done);
-    stopwatch.lap(Stage::LookUp);
-    write_out(shared, block, &mut done.batch);
-    stopwatch.lap(Stage::Concatenate);
-}
 
-/// Numbers the block's values, as far as they are known.
-fn look_up(shared: &Shared<'_, '_>, block: &mut Block, done: &mut Work) {
-    let first_row = done.batch.rows as u32;
-    for (look_up, pending) in shared.plan.look_ups.iter().zip(&mut done.pending) {
-        let table = &shared.tables[look_up.vocabulary];
-        let values = block.word_mut(look_up.word);
-        table.look_up(shared.options.level, values, first_row, &mut done.found, pending);
+    /// All that follows on decoding.
+    fn finish(&mut self, done: &mut Work, stopwatch: &mut Stopwatch) -> Result<()> {
+        let shared = self.shared;
+        for kernel in &shared.plan.kernels {
+            apply(kernel, shared.options.level, &mut self.block);
+        }
+        stopwatch.lap(Stage::Transform);
+        self.look_up(done)?;
+        stopwatch.lap(Stage::LookUp);
+        if shared.generates {
+            done.batch.rows += self.block.rows;
+        } else {
+            write_out(shared, &self.block, &mut done.batch);
+            stopwatch.lap(Stage::Concatenate);
+        }
+        Ok(())
+    }
+
+    /// Numbers the block's values, as far as they are known.
+    fn look_up(&mut self, done: &mut Work) -> Result<()> {
+        let shared = self.shared;
+        let first_row = done.batch.rows as u32;
+        for (place, look_up) in shared.plan.look_ups.iter().enumerate() {
+            let numbering = &shared.numberings[look_up.vocabulary];
+            match (&numbering.ids, look_up.ids) {
+                (Ids::Direct(table), Slot::Word(column)) => {
+                    let values = self.block.word_mut(column);
+                    if let Some(counts) = &mut self.counts[look_up.vocabulary] {
+                        counts.count(values);
+                    }
+                    let (level, pending) = (shared.options.level, &mut done.pending[place]);
+                    table.look_up(level, values, first_row, &mut done.found, pending);
+                }
+                (Ids::Bank { vocabulary, settled }, _) => {
+                    let how = (vocabulary, *settled, shared.generates && numbering.counts);
+                    let unknown = &mut done.unknown[place];
+                    self.bank.run(how, look_up, &mut self.block, first_row, unknown)?;
+                }
+                _ => unreachable!("a table's ids are words"),
+            }
+        }
+        Ok(())
     }
 }
 

@@ -28,13 +28,6 @@ impl std::fmt::Debug for DirectTable {
     }
 }
 
-/// What one thread at a time adds to a table.
-#[derive(Debug, Default)]
-pub(crate) struct Growing {
-    /// The values by their ids.
-    pub(crate) values: Vec<u32>,
-}
-
 /// A value without an id, and the row of the batch that has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Pending {
@@ -116,21 +109,43 @@ impl DirectTable {
         std::hint::black_box(pending.iter().map(load).fold(0, |all, slot| all | slot));
     }
 
-    /// The id of a value, a new one if it has none yet. One thread at a time: `growing` is the table's own.
+    /// The id of a value; if it has none yet, the first one after those of `values`, by their ids from `first_id` on.
+    /// One thread at a time: `values` are the table's own.
     #[inline]
-    pub(crate) fn id_or_insert(&self, value: u32, growing: &mut Growing) -> u32 {
-        let slot = &self.slots()[value as usize];
+    pub(crate) fn id_or_insert(&self, value: u32, first_id: u32, values: &mut Vec<u32>) -> u32 {
         // Relaxed: whoever wrote it did so while committing, as this thread does now.
-        let known = slot.load(Ordering::Relaxed);
+        let known = self.slots()[value as usize].load(Ordering::Relaxed);
         if known != 0 {
             return known - 1;
         }
-        // A range is at most 2^31, so ids fit with one to spare.
-        let id = growing.values.len() as u32;
-        growing.values.push(value);
-        // Relaxed: see `look_up`.
-        slot.store(id + 1, Ordering::Relaxed);
+        // The first id and the range are at most 2^31 together, so ids fit with one to spare.
+        let id = first_id + values.len() as u32;
+        values.push(value);
+        self.put(value, id);
         id
+    }
+
+    /// Gives a value an id.
+    #[inline]
+    pub(crate) fn put(&self, value: u32, id: u32) {
+        // Relaxed: see `look_up`.
+        self.slots()[value as usize].store(id + 1, Ordering::Relaxed);
+    }
+
+    /// Takes all ids back; all values have `id` then, or none.
+    pub(crate) fn clear(&self, id: Option<u32>) {
+        let empty = id.map_or(0, |id| id + 1);
+        for slot in self.slots() {
+            // Most pages of a new table are not there yet, and need not be.
+            if slot.load(Ordering::Relaxed) != empty {
+                slot.store(empty, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Values are below it.
+    pub(crate) fn range(&self) -> usize {
+        self.range
     }
 }
 
@@ -141,10 +156,10 @@ mod tests {
     #[test]
     fn ids_are_given_in_order_of_first_appearance() {
         let table = DirectTable::new(10).unwrap();
-        let mut growing = Growing::default();
-        let ids = [7, 3, 7, 0, 3, 9].map(|value| table.id_or_insert(value, &mut growing));
+        let mut known = Vec::new();
+        let ids = [7, 3, 7, 0, 3, 9].map(|value| table.id_or_insert(value, 0, &mut known));
         assert_eq!(ids, [0, 1, 0, 2, 1, 3]);
-        assert_eq!(growing.values, [7, 3, 0, 9]);
+        assert_eq!(known, [7, 3, 0, 9]);
         for level in Level::available() {
             let (mut values, mut pending) = ([9, 8, 7], Vec::new());
             table.look_up(level, &mut values, 100, &mut [0; BLOCK_ROWS], &mut pending);

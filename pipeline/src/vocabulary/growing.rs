@@ -1,0 +1,285 @@
+//! What a vocabulary with a table of ids has besides the table: its values by their ids, how often they came, and
+//! what a bank has of that.
+//!
+//! The table numbers in memory, at its own speed; a bank learns of new values when it is told to
+//! ([`Growing::save`]), in the order of their ids, so that it gives them the same ones. Nobody else may insert
+//! meanwhile: ids that this pipeline has given out would be another value's.
+
+use embank::{Values, Vocabulary, VocabularyIdentity};
+
+use super::DirectTable;
+use crate::error::{Error, Result};
+
+/// Values that go to a bank together: enough to make its batches cheap, 512 KiB.
+const SAVED_AT_ONCE: usize = 1 << 16;
+
+/// What [`Pipeline::keep_frequent`](crate::Pipeline::keep_frequent) has done to a vocabulary.
+///
+/// # Examples
+/// See there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct KeptValues {
+    /// Its name.
+    pub vocabulary: String,
+    /// Values that stayed.
+    pub kept: u64,
+    /// Values that have no id of their own any more.
+    pub removed: u64,
+}
+
+/// What one thread at a time adds to.
+#[derive(Debug, Default)]
+pub(crate) struct Growing {
+    name: String,
+    /// The values by their ids, which begin with `first_id`.
+    pub(crate) values: Vec<u32>,
+    first_id: u32,
+    /// The id of what a frozen vocabulary lacks.
+    unknown: Option<u32>,
+    frozen: bool,
+    /// How often each value came: all in all, or, with a bank, since the last save.
+    counts: Option<Vec<u64>>,
+    kept_in: Option<KeptIn>,
+}
+
+/// A bank's vocabulary, as it was when it was last looked at.
+#[derive(Debug)]
+struct KeptIn {
+    vocabulary: Vocabulary,
+    identity: VocabularyIdentity,
+    /// The first values are there.
+    saved: usize,
+}
+
+impl Growing {
+    pub(crate) fn new(
+        name: &str,
+        first_id: u32,
+        unknown: Option<u32>,
+        counts: bool,
+        vocabulary: Option<Vocabulary>,
+    ) -> Self {
+        let kept_in = vocabulary.map(|vocabulary| {
+            let identity = vocabulary.identity();
+            KeptIn { vocabulary, identity, saved: 0 }
+        });
+        let counts = counts.then(Vec::new);
+        let (name, values) = (name.to_owned(), Vec::new());
+        Self { name, values, first_id, unknown, frozen: false, counts, kept_in }
+    }
+
+    pub(crate) fn is_frozen(&self) -> bool {
+        self.frozen
+    }
+
+    /// Fills the table with what the bank has. What was not saved is forgotten.
+    pub(crate) fn load(&mut self, table: &DirectTable) -> Result<()> {
+        let Some(kept_in) = &mut self.kept_in else { return Ok(()) };
+        let vocabulary = &kept_in.vocabulary;
+        kept_in.identity = vocabulary.identity();
+        self.frozen = vocabulary.is_frozen();
+        table.clear(self.unknown.filter(|_| self.frozen));
+        self.values.clear();
+        let mut scan = vocabulary.scan();
+        while let Some(chunk) = scan.next_chunk()? {
+            let Values::U64(values) = chunk.values else {
+                unreachable!("the kind was looked at when the vocabulary was opened")
+            };
+            for (id, &value) in (chunk.first_id..).zip(values) {
+                if value >= table.range() as u64 {
+                    let (name, range) = (self.name.clone(), table.range() as u64);
+                    return Err(Error::ValueOutOfRange { name, value, id, range });
+                }
+                // As many as there are different values below the range, so ids have 32 bits too.
+                table.put(value as u32, id as u32);
+                self.values.push(value as u32);
+            }
+        }
+        kept_in.saved = self.values.len();
+        if let Some(counts) = &mut self.counts {
+            counts.clear();
+        }
+        Ok(())
+    }
+
+    /// What has changed in the bank since it was last looked at.
+    fn change(&self) -> Option<String> {
+        let kept_in = self.kept_in.as_ref()?;
+        let vocabulary = &kept_in.vocabulary;
+        if vocabulary.identity() != kept_in.identity {
+            return Some("was renumbered".to_owned());
+        }
+        if vocabulary.len() != kept_in.saved as u64 {
+            return Some(format!(
+                "has grown from {} to {} values",
+                kept_in.saved,
+                vocabulary.len()
+            ));
+        }
+        if vocabulary.is_frozen() == self.frozen {
+            return None;
+        }
+        Some(if self.frozen { "was unfrozen" } else { "was frozen" }.to_owned())
+    }
+
+    fn changed(&self, what: String) -> Error {
+        Error::VocabularyChanged { name: self.name.clone(), what }
+    }
+
+    fn unsaved(&self) -> &[u32] {
+        &self.values[self.kept_in.as_ref().map_or(0, |kept_in| kept_in.saved)..]
+    }
+
+    /// Takes over what somebody else has done to the bank's vocabulary, if nothing of this one would be lost.
+    pub(crate) fn refresh(&mut self, table: &DirectTable) -> Result<()> {
+        let Some(what) = self.change() else { return Ok(()) };
+        let counted = self.counts.as_ref().is_some_and(|counts| !counts.is_empty());
+        if counted || !self.unsaved().is_empty() {
+            return Err(self.changed(what));
+        }
+        self.load(table)
+    }
+
+    /// Gives the bank what it does not have yet: values in the order of their ids, and counts.
+    pub(crate) fn save(&mut self) -> Result<()> {
+        let counted = self.counts.as_ref().is_some_and(|counts| !counts.is_empty());
+        if self.kept_in.is_none() || (self.unsaved().is_empty() && !counted) {
+            return Ok(());
+        }
+        if let Some(what) = self.change() {
+            return Err(self.changed(what));
+        }
+        let Some(kept_in) = &mut self.kept_in else { return Ok(()) };
+        let mut ids = Vec::new();
+        while kept_in.saved < self.values.len() {
+            let end = self.values.len().min(kept_in.saved + SAVED_AT_ONCE);
+            let values: Vec<u64> =
+                self.values[kept_in.saved..end].iter().map(|&value| u64::from(value)).collect();
+            ids.resize(values.len(), 0);
+            kept_in.vocabulary.ids_or_insert(&values, &mut ids)?;
+            let first = u64::from(self.first_id) + kept_in.saved as u64;
+            if !ids.iter().copied().eq(first..first + ids.len() as u64) {
+                return Err(self.changed("has grown".to_owned()));
+            }
+            kept_in.saved = end;
+        }
+        if let Some(counts) = &mut self.counts {
+            let mut first = u64::from(self.first_id);
+            for counts in counts.chunks_mut(SAVED_AT_ONCE) {
+                ids.clear();
+                ids.extend(first..first + counts.len() as u64);
+                kept_in.vocabulary.add_counts(&ids, counts)?;
+                // Not again, should a later one fail.
+                counts.fill(0);
+                first += counts.len() as u64;
+            }
+            counts.clear();
+        }
+        Ok(())
+    }
+
+    /// The id of a value that had none when its row was looked at.
+    #[inline]
+    pub(crate) fn number(&mut self, table: &DirectTable, value: u32, row: u64) -> Result<u32> {
+        if self.frozen {
+            // With an id for unknown values none comes here.
+            return Err(Error::UnknownValue {
+                name: self.name.clone(),
+                value: u64::from(value),
+                row,
+            });
+        }
+        Ok(table.id_or_insert(value, self.first_id, &mut self.values))
+    }
+
+    /// Adds what a thread has counted.
+    pub(crate) fn add(&mut self, counted: &ValueCounts) {
+        let Some(counts) = &mut self.counts else { return };
+        counts.resize(self.values.len(), 0);
+        for (count, &value) in counts.iter_mut().zip(&self.values) {
+            *count += u64::from(counted.counts[value as usize]);
+        }
+        if counted.wrapped.is_empty() {
+            return;
+        }
+        let mut wrapped = counted.wrapped.clone();
+        wrapped.sort_unstable();
+        for (count, value) in counts.iter_mut().zip(&self.values) {
+            let (from, to) = (
+                wrapped.partition_point(|other| other < value),
+                wrapped.partition_point(|other| other <= value),
+            );
+            *count += ((to - from) as u64) << 32;
+        }
+    }
+
+    /// Keeps the values that came so often, numbered anew in their old order, and takes no more.
+    pub(crate) fn keep_frequent(
+        &mut self,
+        table: &DirectTable,
+        min_count: u64,
+    ) -> Result<(u64, u64)> {
+        self.save()?;
+        if let Some(kept_in) = &self.kept_in {
+            let kept = kept_in.vocabulary.keep_frequent(min_count)?;
+            kept_in.vocabulary.set_frozen(true)?;
+            self.load(table)?;
+            return Ok((kept.kept, kept.removed));
+        }
+        let before = self.values.len() as u64;
+        let counts = self.counts.get_or_insert_default();
+        counts.resize(self.values.len(), 0);
+        let mut each = counts.iter();
+        self.values.retain(|_| each.next().is_some_and(|&count| count >= min_count));
+        counts.retain(|&count| count >= min_count);
+        self.frozen = true;
+        table.clear(self.unknown);
+        for (id, &value) in (self.first_id..).zip(&self.values) {
+            table.put(value, id);
+        }
+        let kept = self.values.len() as u64;
+        Ok((kept, before - kept))
+    }
+}
+
+/// How often a thread met each value of a range.
+#[derive(Debug)]
+pub(crate) struct ValueCounts {
+    counts: Vec<u32>,
+    /// A value for each time that its count came to 2^32, and went on from 0.
+    wrapped: Vec<u32>,
+}
+
+impl ValueCounts {
+    pub(crate) fn new(range: usize) -> Self {
+        Self { counts: vec![0; range], wrapped: Vec::new() }
+    }
+
+    #[inline]
+    pub(crate) fn count(&mut self, values: &[u32]) {
+        for &value in values {
+            let count = &mut self.counts[value as usize];
+            *count = count.wrapping_add(1);
+            if *count == 0 {
+                self.wrapped.push(value);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_beyond_32_bits() {
+        let mut growing = Growing::new("v", 0, None, true, None);
+        growing.values = vec![3, 1];
+        let mut counted = ValueCounts::new(4);
+        counted.counts[3] = u32::MAX;
+        counted.count(&[3, 1, 3]);
+        growing.add(&counted);
+        assert_eq!(growing.counts, Some(vec![(1 << 32) + 1, 1]));
+    }
+}
