@@ -51,7 +51,7 @@ struct RunArgs {
     /// The files' format: NAME.bin (rows of 32-bit numbers), NAME.npy or NAME.parquet for an output NAME
     #[arg(long, value_enum, default_value = "npy")]
     format: OutputFormat,
-    /// How rows lie in the inputs [default: by the first one's name: .csv, .bin; else tsv]
+    /// How rows lie in the inputs [default: by the first one's name: .csv, .bin, .parquet, .arrow, .feather; else tsv]
     #[arg(long, value_enum)]
     input_format: Option<InputFormat>,
     /// The first line of each input has names, and is passed over [default: of csv]
@@ -91,6 +91,8 @@ enum InputFormat {
     Csv,
     /// Numbers of 32 bits, little-endian, nothing between rows
     Packed,
+    /// Parquet or Arrow files: fields are columns of their names
+    Columns,
 }
 
 /// What is written, on the command line.
@@ -189,6 +191,7 @@ fn format(args: &RunArgs) -> Format {
         match name.extension().and_then(|extension| extension.to_str()) {
             Some("csv") => InputFormat::Csv,
             Some("bin") => InputFormat::Packed,
+            Some("parquet" | "arrow" | "arrows" | "feather") => InputFormat::Columns,
             _ => InputFormat::Tsv,
         }
     };
@@ -196,6 +199,7 @@ fn format(args: &RunArgs) -> Format {
         InputFormat::Tsv => Format::TSV,
         InputFormat::Csv => Format::CSV,
         InputFormat::Packed => Format::Packed,
+        InputFormat::Columns => Format::Columns,
     };
     if let Format::Text { header, quote, .. } = &mut format {
         *header = (*header || args.header) && !args.no_header;

@@ -242,7 +242,8 @@ impl Batch {
         }
     }
 
-    /// One by one, takes the row at each of `places` out of `held` and puts one of `with`, from number `first` on, there.
+    /// One by one, takes the row at each of `places` out of `held` and puts one of `with`, from number `first` on,
+    /// there.
     pub(crate) fn exchange(&mut self, held: &mut Self, places: &[u32], with: &Self, first: usize) {
         fn exchange<T: Copy>(
             into: &mut Vec<T>,

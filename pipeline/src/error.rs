@@ -30,6 +30,14 @@ pub enum Error {
         /// What is wrong with it.
         source: std::io::Error,
     },
+    /// A file of columns can't be read, or has other columns than the pipeline has fields.
+    #[error("{input}: {what}")]
+    Columns {
+        /// Its name.
+        input: String,
+        /// What is wrong with it.
+        what: String,
+    },
     /// An input of packed rows ends within a row.
     #[error(
         "{input}: {bytes} bytes are no whole number of rows of {row_bytes} bytes; is it cut short, or of other fields?"

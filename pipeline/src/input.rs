@@ -78,6 +78,9 @@ pub(crate) struct Chunks<'a> {
     inputs: Vec<Open<'a>>,
     chunk_bytes: u64,
     cut: Cut,
+    /// Of a row, for columns.
+    #[cfg(feature = "parquet")]
+    fields: Vec<(String, crate::decode::FieldKind)>,
     at: Mutex<Position<'a>>,
 }
 
@@ -94,6 +97,8 @@ struct Open<'a> {
 #[derive(Debug, Clone, Copy)]
 enum Serial {
     Text(Option<Compression>),
+    #[cfg(feature = "parquet")]
+    Columns,
 }
 
 #[derive(Debug)]
@@ -111,6 +116,8 @@ struct Position<'a> {
     bytes_before: u64,
     /// The input, if it is serial and was begun.
     stream: Option<Stream<'a>>,
+    #[cfg(feature = "parquet")]
+    columns: Option<crate::columns::ColumnStream<'a>>,
 }
 
 /// A range of an input that one thread works on.
@@ -133,6 +140,8 @@ pub(crate) enum Held {
     There,
     /// In the buffer of who claimed it.
     Buffer,
+    #[cfg(feature = "parquet")]
+    Columns(arrow_array::RecordBatch),
     /// Nowhere; it is the last chunk.
     Failed(Option<Error>),
 }
@@ -153,9 +162,25 @@ impl<'a> Chunks<'a> {
         let inputs = inputs.iter().map(open).collect::<Result<_>>()?;
         let chunk_bytes = match cut {
             Cut::Rows(row_bytes) => (chunk_bytes / row_bytes).max(1) * row_bytes,
-            Cut::Lines | Cut::Quoted { .. } => chunk_bytes.max(1),
+            Cut::Lines | Cut::Quoted { .. } | Cut::Columns => chunk_bytes.max(1),
         };
-        Ok(Self { inputs, chunk_bytes: chunk_bytes as u64, cut, at: Mutex::default() })
+        Ok(Self {
+            inputs,
+            chunk_bytes: chunk_bytes as u64,
+            cut,
+            #[cfg(feature = "parquet")]
+            fields: Vec::new(),
+            at: Mutex::default(),
+        })
+    }
+
+    /// The same, and inputs of columns have those of a plan.
+    #[cfg(feature = "parquet")]
+    pub(crate) fn with_fields(self, plan: &crate::plan::Plan) -> Self {
+        let kind = |field| plan.layout.kind(field).expect("a field for each name");
+        let names = plan.field_names.iter().enumerate();
+        let fields = names.map(|(field, name)| (name.clone(), kind(field))).collect();
+        Self { fields, ..self }
     }
 
     pub(crate) fn name(&self, input: usize) -> &str {
@@ -174,7 +199,9 @@ impl<'a> Chunks<'a> {
         loop {
             let input = self.inputs.get(at.input)?;
             let claimed = match input.serial {
-                Some(serial) => self.claim_serial(input, serial, at, buffer),
+                Some(Serial::Text(compression)) => self.claim_text(input, compression, at, buffer),
+                #[cfg(feature = "parquet")]
+                Some(Serial::Columns) => self.claim_columns(input, at),
                 None if at.offset < input.bytes => {
                     let end = (at.offset + self.chunk_bytes).min(input.bytes);
                     Some((at.offset..end, at.bytes_before + end, Held::There))
@@ -186,6 +213,10 @@ impl<'a> Chunks<'a> {
                 at.input += 1;
                 at.offset = 0;
                 at.stream = None;
+                #[cfg(feature = "parquet")]
+                {
+                    at.columns = None;
+                }
                 continue;
             };
             let (sequence, input) = (at.sequence, at.input);
@@ -199,15 +230,14 @@ impl<'a> Chunks<'a> {
     }
 
     /// Reads the next piece of an input that can only be read from its beginning on.
-    fn claim_serial(
+    fn claim_text(
         &self,
         input: &Open<'a>,
-        serial: Serial,
+        compression: Option<Compression>,
         at: &mut Position<'a>,
         buffer: &mut Vec<u8>,
     ) -> Option<(Range<u64>, u64, Held)> {
         let begin = at.offset;
-        let Serial::Text(compression) = serial;
         let next = match &mut at.stream {
             Some(stream) => Ok(stream),
             none => input.stream(compression).map(|stream| none.insert(stream)).map_err(Broken::Io),
@@ -223,6 +253,38 @@ impl<'a> Chunks<'a> {
             }
             Err(broken) => {
                 let error = self.broken(input, compression.is_some(), begin, broken);
+                Some((begin..begin, at.bytes_before, Held::Failed(Some(error))))
+            }
+        }
+    }
+
+    /// Reads the next rows of an input of columns.
+    #[cfg(feature = "parquet")]
+    fn claim_columns(
+        &self,
+        input: &Open<'a>,
+        at: &mut Position<'a>,
+    ) -> Option<(Range<u64>, u64, Held)> {
+        use crate::columns::ColumnStream;
+        let (begin, chunk_bytes) = (at.offset, self.chunk_bytes as usize);
+        let stream = match &mut at.columns {
+            Some(stream) => Ok(stream),
+            none => match &input.text {
+                OpenText::Memory(bytes) => {
+                    ColumnStream::of_memory(bytes, &self.fields, chunk_bytes)
+                }
+                OpenText::File(file, _) => ColumnStream::of_file(file, &self.fields, chunk_bytes),
+            }
+            .map(|stream| none.insert(stream)),
+        };
+        match stream.and_then(|stream| Ok((stream.next()?, stream.input_bytes(input.bytes)))) {
+            Ok((None, _)) => None,
+            Ok((Some(batch), read)) => {
+                let end = begin + batch.num_rows() as u64;
+                Some((begin..end, at.bytes_before + read, Held::Columns(batch)))
+            }
+            Err(what) => {
+                let error = Error::Columns { input: input.name.clone(), what };
                 Some((begin..begin, at.bytes_before, Held::Failed(Some(error))))
             }
         }
@@ -254,6 +316,8 @@ impl<'a> Chunks<'a> {
         match &mut claim.held {
             Held::There => {}
             Held::Buffer => return Ok(buffer),
+            #[cfg(feature = "parquet")]
+            Held::Columns(_) => unreachable!("columns are no text"),
             Held::Failed(error) => return error.take().map_or(Ok(&[]), Err),
         }
         let input = &self.inputs[claim.input];
@@ -349,7 +413,7 @@ impl<'a> Open<'a> {
         let name = input.name.clone();
         // Packed rows may begin with any bytes.
         let of_bytes = |first: &[u8]| match cut {
-            Cut::Rows(_) => None,
+            Cut::Rows(_) | Cut::Columns => None,
             Cut::Lines | Cut::Quoted { .. } => Compression::of_bytes(first),
         };
         let (text, bytes, compression, pipe) = match &input.from {
@@ -374,6 +438,10 @@ impl<'a> Open<'a> {
             }
         };
         let quoted = matches!(cut, Cut::Quoted { .. });
+        #[cfg(feature = "parquet")]
+        if cut == Cut::Columns {
+            return Ok(Self { name, text, bytes, serial: Some(Serial::Columns) });
+        }
         let serial = compression.is_some() || quoted || pipe;
         Ok(Self { name, text, bytes, serial: serial.then_some(Serial::Text(compression)) })
     }

@@ -202,7 +202,10 @@ impl<'a> Planner<'a> {
                 return error("the quote can't be a line end or the separator of fields");
             }
             Format::Text { separator, .. } => separator,
-            Format::Packed => b'\t',
+            Format::Columns if cfg!(not(feature = "parquet")) => {
+                return error("this program was built without Parquet and Arrow; convert to text");
+            }
+            Format::Packed | Format::Columns => b'\t',
         };
         check_names("field", spec.fields.iter().map(|field| field.name.as_str()))?;
         check_names("column", spec.columns.iter().map(|column| column.name.as_str()))?;

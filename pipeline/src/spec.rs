@@ -225,6 +225,9 @@ pub enum Format {
     },
     /// Fields of 32 bits, little-endian, one behind the other, nothing between rows: PIPER's Config III.
     Packed,
+    /// Parquet and Arrow files (of the IPC format, as files or streams), by their first bytes: fields are columns of
+    /// their names. Needs the crate's feature `parquet`.
+    Columns,
 }
 
 impl Format {

@@ -8,8 +8,8 @@
 //! side, as with ranges. A buffer never holds more than a chunk and the longest line, whatever a text expands to.
 //!
 //! **Quotes.** A quote opens where a field begins and nowhere else, and closes at the next one that is not doubled. One
-//! at another place is wrong, and opens nothing: so a bad row ends where its line does, and which rows there are does not
-//! depend on how the text is cut. [`crate::decode::Unquoted`] goes by the same rule.
+//! at another place is wrong, and opens nothing: so a bad row ends where its line does, and which rows there are does
+//! not depend on how the text is cut. [`crate::decode::Unquoted`] goes by the same rule.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -31,6 +31,8 @@ pub(crate) enum Cut {
     Quoted { separator: u8, quote: u8 },
     /// All have so many bytes.
     Rows(usize),
+    /// It is no text: columns of Parquet or Arrow.
+    Columns,
 }
 
 /// How a text is compressed.
@@ -201,6 +203,7 @@ impl Scan {
                 self.last_end = Some(text.len() / bytes * bytes).filter(|&end| end > 0);
             }
             Cut::Quoted { separator, quote } => self.quoted(text, separator, quote),
+            Cut::Columns => unreachable!("columns are no text"),
         }
     }
 

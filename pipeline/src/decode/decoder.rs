@@ -9,7 +9,7 @@ use super::narrow::{GROUP_ROWS, Group, STEP_FIELDS_MAX, Step, StepKind};
 use super::structure::{Misfit, Run, Structure};
 
 /// Of a bad field, so many bytes are kept for the report.
-pub(super) const SNIPPET_BYTES: usize = 40;
+pub(crate) const SNIPPET_BYTES: usize = 40;
 
 /// One field of the text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -139,6 +139,13 @@ impl Layout {
         self.fields.get(field).map(|field| field.kind)
     }
 
+    /// A field's kind, whether it must not be empty, and its longest byte string.
+    #[cfg(feature = "parquet")]
+    pub(crate) fn checks(&self, field: usize) -> (FieldKind, bool, usize) {
+        let field = &self.fields[field];
+        (field.kind, field.required, field.bytes_max)
+    }
+
     /// Fields of a row.
     pub(crate) fn fields(&self) -> usize {
         self.fields.len()
@@ -176,6 +183,9 @@ pub(crate) struct BadRow {
 pub(crate) enum Fault {
     /// It has another number of fields than the schema.
     Fields { found: usize, expected: usize },
+    /// A value of a file of columns is bad.
+    #[cfg(feature = "parquet")]
+    Value { field: usize, why: BadField, snippet: Vec<u8> },
     /// A field is bad; `column` counts bytes from the line's begin.
     Field { field: usize, column: usize, why: BadField, snippet: Vec<u8> },
 }

@@ -20,9 +20,13 @@ mod structure;
 mod tests;
 
 pub(crate) use block::{BLOCK_ROWS, Block, ByteColumn, COLUMN_STRIDE, Slot};
+#[cfg(feature = "parquet")]
+pub(crate) use decoder::SNIPPET_BYTES;
 pub(crate) use decoder::{BadRow, Decoder, Fault, FieldLayout, Layout};
 pub(crate) use field::hex32;
 pub use field::{BadField, FieldKind};
+#[cfg(feature = "parquet")]
+pub(crate) use field::{float32, int32, int64};
 pub use level::Level;
 pub(crate) use packed::{row_bytes, unpack};
 pub(crate) use quoted::{Unquoted, row_end};

@@ -265,6 +265,10 @@ fn report(bad: &BadRow, input: &str, lines_before: u64, fields: &[String]) -> Ba
         Fault::Fields { found, expected } => {
             (None, format!("has {found} fields, and the pipeline's rows have {expected}"))
         }
+        #[cfg(feature = "parquet")]
+        Fault::Value { field, why, snippet } => {
+            (None, format!("field {:?}, {:?}, {why}", fields[*field], shown(snippet)))
+        }
         Fault::Field { field, column, why, snippet } => {
             let value = shown(snippet);
             (Some(*column as u64 + 1), format!("field {:?}, {value:?}, {why}", fields[*field]))

@@ -226,9 +226,9 @@ impl Pipeline {
     ///
     /// # Errors
     /// [`Error::BadRow`] for the first bad row if the pipeline fails at those; [`Error::Io`], [`Error::Compressed`],
-    /// [`Error::LineTooLong`], [`Error::NoWholeRows`], [`Error::Consumer`]; [`Error::UnknownValue`] and
-    /// [`Error::Bank`] for values that a frozen vocabulary lacks; [`Error::IdTooLarge`]; [`Error::VocabularyChanged`]. After an error the vocabularies have the values of the
-    /// batches that were handed out, and perhaps some of the next one.
+    /// [`Error::LineTooLong`], [`Error::NoWholeRows`], [`Error::Consumer`]; [`Error::UnknownValue`] and [`Error::Bank`]
+    /// for values that a frozen vocabulary lacks; [`Error::IdTooLarge`]; [`Error::VocabularyChanged`]. After an error
+    /// the vocabularies have the values of the batches that were handed out, and perhaps some of the next one.
     pub fn run(&mut self, inputs: &[Input<'_>], consumer: &mut dyn Consumer) -> Result<RunReport> {
         let started = Instant::now();
         let to_make: Vec<usize> = (0..self.numberings.len())
@@ -363,8 +363,11 @@ impl Pipeline {
             Format::Text { quote: None, .. } => Cut::Lines,
             Format::Text { separator, quote: Some(quote), .. } => Cut::Quoted { separator, quote },
             Format::Packed => Cut::Rows(row_bytes(self.plan.layout.fields())),
+            Format::Columns => Cut::Columns,
         };
         let chunks = Chunks::open(inputs, self.options.chunk_bytes, cut)?;
+        #[cfg(feature = "parquet")]
+        let chunks = chunks.with_fields(&self.plan);
         let how = (self.saves_each_batch, self.options.trace);
         // For as long as the run, no longer: so it is lent anew.
         let consumer = consumer.map(|consumer| &mut *consumer as &mut dyn Consumer);

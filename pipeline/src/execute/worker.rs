@@ -125,6 +125,11 @@ impl<'a, 'b> Worker<'a, 'b> {
         let shared = self.shared;
         let stopwatch = &mut self.stopwatch;
         stopwatch.start();
+        #[cfg(feature = "parquet")]
+        if let crate::input::Held::Columns(batch) = &claim.held {
+            done.clear();
+            return self.blocks.columns(batch, done, stopwatch);
+        }
         let reading = stopwatch.is_on().then(|| shared.reading.begin());
         let rows = shared.chunks.rows(claim, &mut self.buffer)?;
         drop(reading);
@@ -186,6 +191,28 @@ impl Blocks<'_, '_> {
             stopwatch.lap(Stage::Decode);
             self.finish(done, stopwatch)?;
         }
+        Ok(())
+    }
+
+    #[cfg(feature = "parquet")]
+    fn columns(
+        &mut self,
+        batch: &arrow_array::RecordBatch,
+        done: &mut Work,
+        stopwatch: &mut Stopwatch,
+    ) -> Result<()> {
+        let (names, layout) = (&self.shared.plan.field_names, &self.shared.plan.layout);
+        done.lines = batch.num_rows();
+        self.reserve(done.lines, done);
+        for begin in (0..done.lines).step_by(BLOCK_ROWS) {
+            let rows = begin..(begin + BLOCK_ROWS).min(done.lines);
+            let block = &mut self.block;
+            crate::columns::read_columns(batch, rows, names, layout, block, &mut done.bad);
+            stopwatch.lap(Stage::Decode);
+            self.finish(done, stopwatch)?;
+        }
+        done.bad.sort_by_key(|bad| bad.line);
+        done.bad.dedup_by_key(|bad| bad.line);
         Ok(())
     }
 

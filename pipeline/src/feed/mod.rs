@@ -4,10 +4,10 @@
 //! training loop asks for batches, each of so many rows, in another order than the file's, and may stop at any time.
 //!
 //! **Approach.** The run goes on in a thread of its own (with its workers beside it). Its consumer, the [`Feeder`],
-//! cuts its chunks anew, through a shuffle buffer if there is to be one, and sends whole batches through a channel that has
-//! room for a few: when it is full, the run stands still, so memory is bounded. Batches of a run come in the order of
-//! the input whatever the number of threads, and all that follows on them is done in one place, so the feed's batches
-//! are a function of pipeline, input and [`FeedOptions`] alone.
+//! cuts its chunks anew, through a shuffle buffer if there is to be one, and sends whole batches through a channel that
+//! has room for a few: when it is full, the run stands still, so memory is bounded. Batches of a run come in the order
+//! of the input whatever the number of threads, and all that follows on them is done in one place, so the feed's
+//! batches are a function of pipeline, input and [`FeedOptions`] alone.
 //!
 //! **Ending early.** Dropping the [`Feed`] closes the channel, which ends the consumer's wait, if it waits, and sets a
 //! flag, which ends the run at its next chunk, if it doesn't. Then the thread is joined.

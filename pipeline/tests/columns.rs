@@ -1,0 +1,214 @@
+//! Parquet and Arrow files as inputs: the same rows as the text that says the same.
+#![cfg(feature = "parquet")]
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::sync::Arc;
+
+use arrow_array::{
+    ArrayRef, Float64Array, Int32Array, Int64Array, RecordBatch, StringArray, UInt32Array,
+};
+use embank_pipeline::{
+    BadRows, Batch, Column, Dtype, Error, Field, FieldKind, Format, Input, Operator, Output,
+    Pipeline, RunOptions, RunReport, Spec,
+};
+
+fn spec() -> Spec {
+    let kinds = [
+        ("small", FieldKind::Int32),
+        ("large", FieldKind::Int64),
+        ("ratio", FieldKind::Float32),
+        ("site", FieldKind::Hex32),
+        ("digits", FieldKind::Hex32),
+        ("word", FieldKind::Bytes),
+    ];
+    let column = |(name, kind)| {
+        let column = Column::field(name);
+        let fill = |value| Operator::FillMissing(value);
+        match kind {
+            FieldKind::Bytes => column
+                .then(fill("none".into()))
+                .then(Operator::Hash { seed: 1 })
+                .then(Operator::Modulus(1 << 30)),
+            FieldKind::Float32 => column.then(fill(0.5.into())),
+            FieldKind::Int64 => column.then(fill(7.into())).then(Operator::Modulus(1 << 30)),
+            _ => column.then(fill(9.into())),
+        }
+    };
+    Spec {
+        fields: kinds.iter().map(|&(name, kind)| Field::new(name, kind)).collect(),
+        columns: kinds.map(column).into(),
+        outputs: vec![Output::new("row", Dtype::Bits32, kinds.map(|(name, _)| name))],
+        bad_rows: BadRows::Skip,
+        ..Spec::default()
+    }
+}
+
+const ROWS: i32 = 5000;
+
+/// The columns, in another order than the fields, with one that no field is named; and the same as text.
+fn rows() -> (RecordBatch, String) {
+    let null = |n: i32, of: i32| n % of == of - 1;
+    let some = |of: i32| move |n: i32| (!null(n, of)).then_some(n);
+    let all = || 0..ROWS;
+    let columns: Vec<(&str, ArrayRef)> = vec![
+        (
+            "word",
+            Arc::new(
+                all().map(|n| some(5)(n).map(|n| format!("w{}", n % 40))).collect::<StringArray>(),
+            ),
+        ),
+        ("unused", Arc::new(Int64Array::from_iter_values(0..i64::from(ROWS)))),
+        (
+            "small",
+            Arc::new(all().map(|n| some(3)(n).map(|n| i64::from(-n))).collect::<Int64Array>()),
+        ),
+        (
+            "large",
+            Arc::new(all().map(|n| some(4)(n).map(|n| i64::from(n) << 33)).collect::<Int64Array>()),
+        ),
+        (
+            "ratio",
+            Arc::new(
+                all().map(|n| some(7)(n).map(|n| f64::from(n) / 4.0)).collect::<Float64Array>(),
+            ),
+        ),
+        (
+            "site",
+            Arc::new(
+                all().map(|n| some(6)(n).map(|n| n as u32 * 800_000)).collect::<UInt32Array>(),
+            ),
+        ),
+        (
+            "digits",
+            Arc::new(all().map(|n| some(9)(n).map(|n| format!("{n:x}"))).collect::<StringArray>()),
+        ),
+    ];
+    let shown = |n, of, text: String| if null(n, of) { String::new() } else { text };
+    let text = all().map(|n| {
+        [
+            shown(n, 3, (-n).to_string()),
+            shown(n, 4, (i64::from(n) << 33).to_string()),
+            shown(n, 7, (f64::from(n) / 4.0).to_string()),
+            shown(n, 6, format!("{:x}", n as u32 * 800_000)),
+            shown(n, 9, format!("{n:x}")),
+            shown(n, 5, format!("w{}", n % 40)),
+        ]
+        .join("\t")
+            + "\n"
+    });
+    (
+        RecordBatch::try_from_iter_with_nullable(columns.into_iter().map(|(n, c)| (n, c, true)))
+            .unwrap(),
+        text.collect(),
+    )
+}
+
+fn run(
+    format: Format,
+    chunk_bytes: usize,
+    inputs: &[Input<'_>],
+) -> Result<(Vec<u32>, RunReport), Error> {
+    let options = RunOptions { threads: 2, format, chunk_bytes, ..RunOptions::default() };
+    let mut rows = Vec::new();
+    let report =
+        Pipeline::new(&spec(), &options).unwrap().run(inputs, &mut |batch: &mut Batch| {
+            rows.extend_from_slice(batch.bits32(0).unwrap());
+            Ok(())
+        })?;
+    Ok((rows, report))
+}
+
+fn parquet(batch: &RecordBatch) -> Vec<u8> {
+    let properties = parquet::file::properties::WriterProperties::builder();
+    let properties = properties.set_max_row_group_row_count(Some(1234)).build();
+    let writer = parquet::arrow::ArrowWriter::try_new(Vec::new(), batch.schema(), Some(properties));
+    let mut writer = writer.unwrap();
+    writer.write(batch).unwrap();
+    writer.into_inner().unwrap()
+}
+
+fn arrow_file(batch: &RecordBatch) -> Vec<u8> {
+    let mut writer = arrow_ipc::writer::FileWriter::try_new(Vec::new(), &batch.schema()).unwrap();
+    writer.write(batch).unwrap();
+    writer.write(&batch.slice(0, 0)).unwrap();
+    writer.into_inner().unwrap()
+}
+
+fn arrow_stream(batch: &RecordBatch) -> Vec<u8> {
+    let mut writer = arrow_ipc::writer::StreamWriter::try_new(Vec::new(), &batch.schema()).unwrap();
+    writer.write(batch).unwrap();
+    writer.into_inner().unwrap()
+}
+
+#[test]
+fn columns_give_what_the_text_gives() {
+    let (batch, text) = rows();
+    let (expected, _) =
+        run(Format::TSV, 512 << 10, &[Input::memory("t", text.as_bytes())]).unwrap();
+    assert_eq!(expected.len(), ROWS as usize * 6);
+    let directory = tempfile::tempdir().unwrap();
+    for bytes in [parquet(&batch), arrow_file(&batch), arrow_stream(&batch)] {
+        let path = directory.path().join("rows");
+        std::fs::write(&path, &bytes).unwrap();
+        for chunk_bytes in [512 << 10, 20_000, 1] {
+            let inputs = [Input::file(&path), Input::memory("memory", &bytes)];
+            let (rows, report) = run(Format::Columns, chunk_bytes, &inputs).unwrap();
+            assert!(rows == [expected.clone(), expected.clone()].concat(), "{chunk_bytes}");
+            assert_eq!((report.rows, report.bad_rows), (ROWS as u64 * 2, 0));
+        }
+    }
+}
+
+#[test]
+fn values_that_do_not_fit_are_bad_rows() {
+    let columns: Vec<(&str, ArrayRef)> = vec![
+        ("small", Arc::new(Int64Array::from(vec![1, 1 << 40, 3, 4, 5, 6]))),
+        ("large", Arc::new(Int64Array::from(vec![0; 6]))),
+        ("ratio", Arc::new(Float64Array::from(vec![0.0, 0.0, f64::NAN, 1e300, 0.0, 0.0]))),
+        ("site", Arc::new(Int64Array::from(vec![0, 0, 0, 0, -1, 0]))),
+        ("digits", Arc::new(Int32Array::from(vec![-1; 6]))),
+        ("word", Arc::new(StringArray::from(vec!["a"; 6]))),
+    ];
+    let bytes = parquet(&RecordBatch::try_from_iter(columns).unwrap());
+    let (rows, report) = run(Format::Columns, 512 << 10, &[Input::memory("p", &bytes)]).unwrap();
+    assert_eq!((rows.len(), report.rows, report.bad_rows), (12, 2, 4));
+    // An i32 is its 32 bits.
+    assert_eq!((rows[0], rows[4], rows[6]), (1, u32::MAX, 6));
+    let said: Vec<_> = report.first_bad_rows.iter().map(ToString::to_string).collect();
+    assert_eq!(said[0], "p:2: field \"small\", \"1099511627776\", does not fit into 32 bits");
+    assert_eq!(said[1], "p:3: field \"ratio\", \"NaN\", is not a finite number");
+    assert!(
+        said[2].starts_with("p:4: field \"ratio\"")
+            && said[2].ends_with("does not fit into 32 bits"),
+        "{said:?}"
+    );
+    assert!(said[3].starts_with("p:5: field \"site\", \"-1\""), "{said:?}");
+}
+
+#[test]
+fn columns_that_are_not_there_or_of_other_types_are_named() {
+    let (batch, _) = rows();
+    let without = batch.project(&[0, 1]).unwrap();
+    let all = parquet(&batch);
+    let mut columns: Vec<(String, ArrayRef)> = Vec::new();
+    for field in batch.schema().fields() {
+        columns.push((field.name().clone(), batch.column_by_name(field.name()).unwrap().clone()));
+    }
+    columns[0].1 = Arc::new(Int64Array::from(vec![0; ROWS as usize]));
+    let wrong = RecordBatch::try_from_iter(columns).unwrap();
+    for (bytes, told) in [
+        (parquet(&without), "no column \"small\""),
+        (arrow_file(&wrong), "\"word\" has the type Int64"),
+        (all[..all.len() - 20].to_vec(), ""),
+        (b"n,word\n1,a\n".to_vec(), "no Parquet or Arrow file"),
+        (Vec::new(), ""),
+    ] {
+        match run(Format::Columns, 512 << 10, &[Input::memory("name", &bytes)]) {
+            Err(error @ Error::Columns { .. }) => {
+                let error = error.to_string();
+                assert!(error.starts_with("name: ") && error.contains(told), "{error}");
+            }
+            other => panic!("{told}: {other:?}"),
+        }
+    }
+}
