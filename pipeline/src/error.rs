@@ -50,16 +50,6 @@ pub enum Error {
         /// Bytes of a row.
         row_bytes: usize,
     },
-    /// A vocabulary has no room for one more value.
-    #[error(
-        "vocabulary {name:?} is full: it has {limit} values; a smaller modulus or a frequency threshold makes it smaller"
-    )]
-    VocabularyFull {
-        /// Its name.
-        name: String,
-        /// Values.
-        limit: u64,
-    },
     /// A vocabulary of the bank has a value that the pipeline's columns can't have.
     #[error(
         "vocabulary {name:?} of the bank gives value {value} id {id}, and the pipeline's values are below {range}: it \

@@ -477,18 +477,8 @@ pub fn read_rate(inputs: &[Input<'_>], threads: usize) -> Result<f64> {
     Ok(chunks.bytes() as f64 / started.elapsed().as_secs_f64())
 }
 
-#[cfg(unix)]
 fn read_exact_at(file: &File, buffer: &mut [u8], offset: u64) -> std::io::Result<()> {
     std::os::unix::fs::FileExt::read_exact_at(file, buffer, offset)
-}
-
-#[cfg(not(unix))]
-fn read_exact_at(file: &File, buffer: &mut [u8], offset: u64) -> std::io::Result<()> {
-    use std::io::{Read, Seek, SeekFrom};
-    // A handle of its own: others read at the same time.
-    let mut file = file.try_clone()?;
-    file.seek(SeekFrom::Start(offset))?;
-    file.read_exact(buffer)
 }
 
 /// A name for an error or a report, without its bytes that are no text.

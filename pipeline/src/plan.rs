@@ -4,7 +4,7 @@
 //! pipeline lives in one slot of the blocks and is changed in place; it gets a slot of its own where another column or
 //! output needs what it was before.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use crate::decode::FieldKind;
@@ -169,6 +169,8 @@ struct Planner<'a> {
     flows: HashMap<&'a str, Flow>,
     /// For each field, how many columns are still to be made of it.
     uses_left: Vec<usize>,
+    /// Slots of text that several columns are made of.
+    shared_bytes: HashSet<usize>,
     columns: (usize, usize, usize),
 }
 
@@ -246,10 +248,13 @@ impl<'a> Planner<'a> {
                     spec.fields[field].name
                 ));
             }
-            if uses_left[field] == 0 {
+            if uses_left[field] == 0 && !spec.fields[field].required {
                 *kind = FieldKind::Skip;
             }
-            if format == Format::Packed && matches!(kind, FieldKind::Int64 | FieldKind::Bytes) {
+            if format == Format::Packed
+                && matches!(spec.fields[field].kind, FieldKind::Int64 | FieldKind::Bytes)
+                && *kind != FieldKind::Hex32
+            {
                 return error(format!(
                     "field {:?} is {kind:?}, and packed rows have numbers of 32 bits: Int32, Hex32 or Float32",
                     spec.fields[field].name
@@ -273,6 +278,7 @@ impl<'a> Planner<'a> {
             look_ups: Vec::new(),
             flows: HashMap::new(),
             uses_left,
+            shared_bytes: HashSet::new(),
             columns,
         })
     }
@@ -379,9 +385,14 @@ impl<'a> Planner<'a> {
                 self.kernels.push(Kernel::CopyWide { from, to });
                 Slot::Wide(to)
             }
-            // Byte strings are only read.
+            // Byte strings change only where they were missing.
             slot => slot,
         };
+        if let Slot::Bytes(bytes) = slot
+            && self.uses_left[field] > 1
+        {
+            self.shared_bytes.insert(bytes);
+        }
         self.uses_left[field] -= 1;
         let missing = (!self.spec.fields[field].required).then_some(target.missing);
         Flow { kind, slot, missing, signed, below: None }
@@ -593,7 +604,9 @@ impl<'a> Planner<'a> {
             (Kind::U32, Value::Int(value)) => u32::try_from(*value).ok(),
             (Kind::U32, Value::Text(text)) => crate::decode::hex32(text.as_bytes()).ok().flatten(),
             (Kind::F32, Value::Int(value)) => Some((*value as f32).to_bits()),
-            (Kind::F32, Value::Float(value)) => Some((*value as f32).to_bits()),
+            (Kind::F32, Value::Float(value)) if value.is_finite() => {
+                Some((*value as f32).to_bits())
+            }
             (Kind::I64, Value::Int(value)) => {
                 if let (Slot::Wide(column), true) = (flow.slot, *value != 0) {
                     let value = value.cast_unsigned();
@@ -602,7 +615,16 @@ impl<'a> Planner<'a> {
                 return Ok(filled);
             }
             (Kind::Bytes, Value::Text(text)) => {
-                if let (Slot::Bytes(column), false) = (flow.slot, text.is_empty()) {
+                if text.len() > FIELD_BYTES_MAX {
+                    return error(format!(
+                        "column {name:?}: FillMissing has {} bytes, and text {FIELD_BYTES_MAX} at most",
+                        text.len()
+                    ));
+                }
+                // Empty fields are read as empty; but where several columns share the slot, another has filled it.
+                let shared =
+                    matches!(flow.slot, Slot::Bytes(slot) if self.shared_bytes.contains(&slot));
+                if let (Slot::Bytes(column), true) = (flow.slot, shared || !text.is_empty()) {
                     let value = text.clone().into_bytes();
                     self.kernels.push(Kernel::FillBytes { column, missing, value });
                 }
@@ -619,8 +641,15 @@ impl<'a> Planner<'a> {
     }
 
     fn clip(&mut self, name: &str, low: f64, high: f64, flow: Flow) -> Result<Flow> {
-        if low.is_nan() || high.is_nan() || low > high {
-            return error(format!("column {name:?}: Clip from {low} to {high} has no values"));
+        if !low.is_finite() || !high.is_finite() || low > high {
+            return error(format!(
+                "column {name:?}: Clip from {low} to {high} has no values, or an end that is no number"
+            ));
+        }
+        if flow.kind == Kind::U64 {
+            return error(format!(
+                "column {name:?}: Clip is not for 64-bit hashes: put Modulus before it"
+            ));
         }
         let whole = low.fract() == 0.0 && high.fract() == 0.0;
         if flow.kind != Kind::F32 && !whole {
@@ -649,8 +678,11 @@ impl<'a> Planner<'a> {
                 ));
             }
         }
-        let below =
-            if flow.kind == Kind::U32 && high >= 0.0 { Some(high as u64 + 1) } else { None };
+        let below = if flow.kind == Kind::U32 && high >= 0.0 {
+            Some(u64::from(high as u32) + 1)
+        } else {
+            None
+        };
         Ok(Flow { signed: flow.signed && low < 0.0, below, ..flow })
     }
 

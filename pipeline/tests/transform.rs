@@ -398,3 +398,124 @@ fn nothing_comes_of_nothing() {
         assert_eq!((rows.len(), report.rows), (0, 0));
     }
 }
+
+/// A consumer may take the batch by any means.
+#[test]
+fn a_batch_that_is_replaced_costs_no_rows() {
+    let text = criteo_text(1000);
+    let options = RunOptions { threads: 2, chunk_bytes: 5000, ..RunOptions::default() };
+    let mut pipeline = Pipeline::new(&Spec::criteo(100), &options).unwrap();
+    let mut rows = Vec::new();
+    let inputs = [Input::memory("text", text.as_bytes())];
+    pipeline
+        .run(&inputs, &mut |batch: &mut Batch| {
+            rows.extend_from_slice(std::mem::take(batch).bits32(0).unwrap());
+            Ok(())
+        })
+        .unwrap();
+    assert_criteo(&rows, &criteo_reference(&text, 100));
+}
+
+#[test]
+fn an_open_quote_in_a_header_is_a_bad_row() {
+    let text = format!("a,\"b\n{}", "1,2\n".repeat(100));
+    let fields = ["a", "b"].map(|name| Field::new(name, FieldKind::Int32).required()).to_vec();
+    let spec = Spec {
+        fields,
+        columns: vec![Column::field("a")],
+        outputs: vec![Output::new("a", Dtype::I32, ["a"])],
+        ..Spec::default()
+    };
+    let options = RunOptions { format: Format::CSV, ..RunOptions::default() };
+    let mut pipeline = Pipeline::new(&spec, &options).unwrap();
+    let inputs = [Input::memory("open.csv", text.as_bytes())];
+    let error = pipeline.run(&inputs, &mut |_: &mut Batch| Ok(())).unwrap_err();
+    assert!(error.to_string().starts_with("open.csv:1:"), "{error}");
+}
+
+#[test]
+fn columns_of_one_text_are_filled_apart() {
+    let column = |name: &str, fill: &str| {
+        Column { name: name.into(), ..Column::field("s") }
+            .then(Operator::FillMissing(fill.into()))
+            .then(Operator::Hash { seed: 1 })
+            .then(Operator::Modulus(1 << 30))
+    };
+    for (first, second) in [("x", ""), ("", "x"), ("x", "y")] {
+        let spec = Spec {
+            fields: vec![Field::new("s", FieldKind::Bytes), Field::new("t", FieldKind::Bytes)],
+            columns: vec![column("a", first), column("b", second)],
+            outputs: vec![Output::new("both", Dtype::Bits32, ["a", "b"])],
+            ..Spec::default()
+        };
+        let text = format!("\t\n{first}\t\n{second}\t\n");
+        let options = RunOptions::default();
+        let (rows, _) = run(&spec, &options, &[Input::memory("text", text.as_bytes())]);
+        // Row 0 is missing; the others hold the fills themselves, or are missing too.
+        let hash_of = |fill: &str, row: usize, place: usize| {
+            (!fill.is_empty()).then(|| rows[row * 2 + place])
+        };
+        assert!(hash_of(first, 1, 0).is_none_or(|hash| rows[0] == hash), "{first:?}, {second:?}");
+        assert!(hash_of(second, 2, 1).is_none_or(|hash| rows[1] == hash), "{first:?}, {second:?}");
+        assert_ne!(rows[0], rows[1], "{first:?}, {second:?}");
+    }
+}
+
+#[test]
+fn a_required_field_that_no_column_uses_is_checked() {
+    let spec = Spec {
+        fields: vec![
+            Field::new("a", FieldKind::Int32).required(),
+            Field::new("b", FieldKind::Int32).required(),
+        ],
+        columns: vec![Column::field("a")],
+        outputs: vec![Output::new("a", Dtype::I32, ["a"])],
+        bad_rows: BadRows::Skip,
+        ..Spec::default()
+    };
+    let mut pipeline = Pipeline::new(&spec, &RunOptions::default()).unwrap();
+    let inputs = [Input::memory("text", b"1\t\n2\tx\n3\t4\n")];
+    let report = pipeline.run(&inputs, &mut |_: &mut Batch| Ok(())).unwrap();
+    assert_eq!((report.rows, report.bad_rows), (1, 2));
+}
+
+#[test]
+fn ends_of_a_clip_stay_within_its_numbers() {
+    let spec = |high: f64| Spec {
+        fields: vec![Field::new("x", FieldKind::Hex32).required()],
+        columns: vec![Column::field("x").then(Operator::Clip { low: 0.0, high })],
+        outputs: vec![Output::new("x", Dtype::I32, ["x"])],
+        ..Spec::default()
+    };
+    for high in [1e20, f64::INFINITY, f64::from(u32::MAX)] {
+        let error = Pipeline::new(&spec(high), &RunOptions::default()).unwrap_err();
+        assert!(matches!(error, Error::Spec(_)), "{error}");
+    }
+    assert!(Pipeline::new(&spec(1000.0), &RunOptions::default()).is_ok());
+}
+
+/// One fault of a row is enough, and finding its place goes through the row once.
+#[test]
+fn many_faults_of_long_quoted_rows() {
+    let fields = 2000;
+    let names: Vec<_> = (0..fields).map(|i| format!("f{i}")).collect();
+    let spec = Spec {
+        fields: names.iter().map(|name| Field::new(name, FieldKind::Float32).required()).collect(),
+        columns: vec![Column::field("f0")],
+        outputs: vec![Output::new("f0", Dtype::F32, ["f0"])],
+        bad_rows: BadRows::Skip,
+        ..Spec::default()
+    };
+    let text = format!("\"1\"{}\n", ",1".repeat(fields - 1))
+        + &format!("x{}\n", ",x".repeat(fields - 1)).repeat(50);
+    let format = Format::Text { separator: b',', header: false, quote: Some(b'"') };
+    let options = RunOptions { format, ..RunOptions::default() };
+    let mut pipeline = Pipeline::new(&spec, &options).unwrap();
+    let inputs = [Input::memory("text", text.as_bytes())];
+    let report = pipeline.run(&inputs, &mut |_: &mut Batch| Ok(())).unwrap();
+    assert_eq!((report.rows, report.bad_rows), (1, 50));
+    assert_eq!(
+        report.first_bad_rows[0].to_string(),
+        "text:2:1: field \"f0\", \"x\", is not a finite number"
+    );
+}

@@ -4,6 +4,7 @@ mod explain;
 mod generate;
 mod reference;
 mod speed;
+mod vocabulary;
 
 use anyhow::{Result, ensure};
 use clap::Subcommand;
@@ -27,6 +28,8 @@ enum Measurement {
     Threads(Common),
     /// Five pipelines with a slow stage each: is it named, and is the speed as predicted?
     Explain(Common),
+    /// A bank's vocabulary of byte strings, larger than memory: build, look up, reverse, verify, memory, disk
+    Vocabulary(vocabulary::Args),
 }
 
 /// Options of each measurement.
@@ -48,7 +51,7 @@ struct Common {
     #[arg(long, value_delimiter = ',', default_value = "5000,1000000")]
     moduli: Vec<u32>,
     /// KiB of a chunk, what a thread works on at a time
-    #[arg(long, default_value_t = 256)]
+    #[arg(long, default_value_t = 512)]
     chunk_kib: usize,
     /// Measure decoding without vector instructions too
     #[arg(long)]
@@ -80,5 +83,6 @@ pub(crate) fn run(args: Args) -> Result<()> {
         Measurement::Binary(common) => speed::binary(&common.prepared()?),
         Measurement::Threads(common) => speed::threads(&common.prepared()?),
         Measurement::Explain(common) => explain::run(&common.prepared()?),
+        Measurement::Vocabulary(args) => vocabulary::run(args),
     }
 }

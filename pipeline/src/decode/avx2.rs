@@ -148,6 +148,8 @@ pub(super) unsafe fn convert(text: &[u8], ends: &[u32], step: &Step, group: &mut
     let first = group.first_end + step.first_field;
     let last_window = first + (GROUP_ROWS - 1) * group.fields;
     assert!(last_window + step.count < ends.len(), "the group is within the structure");
+    let last_end = ends[last_window + step.count] as usize;
+    assert!(last_end <= text.len(), "the structure is of this text");
     for (row, values) in rows.iter_mut().enumerate() {
         let at = first + row * group.fields;
         // SAFETY: the masks keep both loads to `ends[at..=at + count]`, which the assertion above has checked.

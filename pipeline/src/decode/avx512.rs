@@ -140,6 +140,8 @@ unsafe fn convert_kind<const SIGNED: bool>(
     // So that the windows below need no bounds of their own.
     let last_window = first + (GROUP_ROWS - 1) * group.fields;
     assert!(last_window + step.count < ends.len(), "the group is within the structure");
+    let last_end = ends[last_window + step.count] as usize;
+    assert!(last_end <= text.len(), "the structure is of this text");
     for (row, values) in rows.iter_mut().enumerate() {
         let at = first + row * group.fields;
         // SAFETY: the masks keep both loads to `ends[at..=at + count]`, which the assertion above has checked.

@@ -77,17 +77,18 @@ fn find(text: &[u8], begin: usize, separator: u8, quote: u8) -> Found {
 }
 
 /// Behind the end of the text's first row.
-pub(crate) fn row_end(text: &[u8], separator: u8, quote: Option<u8>) -> usize {
+pub(crate) fn row_end(text: &[u8], separator: u8, quote: Option<u8>) -> (usize, bool) {
     let Some(quote) = quote else {
-        return memchr::memchr(b'\n', text).map_or(text.len(), |at| at + 1);
+        return (memchr::memchr(b'\n', text).map_or(text.len(), |at| at + 1), false);
     };
-    let mut at = 0;
+    let (mut at, mut wrong) = (0, false);
     // Ends: each round leaves a field behind.
     loop {
         let found = find(text, at, separator, quote);
         at = found.next;
+        wrong |= found.wrong;
         if found.ends_row {
-            return at;
+            return (at, wrong);
         }
     }
 }

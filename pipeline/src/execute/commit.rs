@@ -97,6 +97,10 @@ impl<'a> Committer<'a> {
         self.stopwatch.start();
         let committed = outcome.and_then(|mut work| {
             self.commit_work(shared, claim, &mut work)?;
+            // A consumer may have left another batch in the place of ours.
+            if !Arc::ptr_eq(&work.batch.infos, shared.infos) {
+                work.batch = Batch::new(Arc::clone(shared.infos));
+            }
             shared.pool.lock().push(work);
             Ok(())
         });

@@ -30,6 +30,8 @@ use order::Order;
 
 /// Of text, so many bytes are a chunk: some thousand rows.
 const CHUNK_BYTES: usize = 512 << 10;
+/// More threads than any machine has cores.
+const THREADS_MAX: usize = 4096;
 /// Places in a chunk, and in the longest line after it, are numbers of 32 bits.
 const CHUNK_BYTES_MAX: usize = 1 << 30;
 /// Chunks that may be under way for each thread: what is finished waits for what is not.
@@ -194,8 +196,17 @@ impl Pipeline {
     }
 
     fn with(spec: &Spec, options: &RunOptions, bank: Option<&embank::Bank>) -> Result<Self> {
-        if options.threads == 0 {
-            return Err(Error::Spec("it needs a thread to run".to_owned()));
+        if !(1..=THREADS_MAX).contains(&options.threads) {
+            let given = options.threads;
+            return Err(Error::Spec(format!(
+                "it runs with 1 to {THREADS_MAX} threads, not {given}"
+            )));
+        }
+        if !Level::available().contains(&options.level) {
+            let given = options.level;
+            return Err(Error::Spec(format!(
+                "this processor has no {given} instructions; Level::detect() finds what it has"
+            )));
         }
         if !(1..=CHUNK_BYTES_MAX).contains(&options.chunk_bytes) {
             let given = options.chunk_bytes;
@@ -391,8 +402,13 @@ impl Pipeline {
             committer: &committer,
         };
         let panicked = std::thread::scope(|scope| {
-            let threads: Vec<_> =
-                (1..self.options.threads).map(|_| scope.spawn(|| worker::work(&shared))).collect();
+            // Where the system gives no more threads, those that there are do all.
+            let threads: Vec<_> = (1..self.options.threads)
+                .map_while(|_| {
+                    let thread = std::thread::Builder::new();
+                    thread.spawn_scoped(scope, || worker::work(&shared)).ok()
+                })
+                .collect();
             let own =
                 std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| worker::work(&shared)));
             let others = threads.into_iter().map(|thread| thread.join());
@@ -430,9 +446,9 @@ impl Pipeline {
         Ok(report)
     }
 
-    /// Later runs use so many threads, one at least.
+    /// Later runs use so many threads, one at least and 4,096 at most.
     pub fn set_threads(&mut self, threads: usize) {
-        self.options.threads = threads.max(1);
+        self.options.threads = threads.clamp(1, THREADS_MAX);
     }
 
     pub(crate) fn infos(&self) -> &Arc<[MatrixInfo]> {

@@ -9,7 +9,9 @@ use super::apply::apply;
 use super::commit::{Committer, Work};
 use super::order::Order;
 use crate::batch::{Batch, MatrixInfo, Values};
-use crate::decode::{BLOCK_ROWS, Block, Decoder, Slot, Unquoted, row_bytes, row_end, unpack};
+use crate::decode::{
+    BLOCK_ROWS, BadField, BadRow, Block, Decoder, Fault, Slot, Unquoted, row_bytes, row_end, unpack,
+};
 use crate::error::Result;
 use crate::input::{Chunks, Claim};
 use crate::kernels::concatenate;
@@ -140,9 +142,10 @@ impl<'a, 'b> Worker<'a, 'b> {
         };
         // A chunk without quotes is text as any other.
         let quote = quote.filter(|&quote| memchr::memchr(quote, rows).is_some());
-        let mut text = rows;
+        let (mut text, mut bad_header) = (rows, false);
         if header && claim.range.start == 0 && !text.is_empty() {
-            let end = row_end(text, separator, quote);
+            let (end, wrong) = row_end(text, separator, quote);
+            bad_header = wrong;
             done.lines = memchr::memchr_iter(b'\n', &text[..end - 1]).count() + 1;
             text = &text[end..];
         }
@@ -158,7 +161,12 @@ impl<'a, 'b> Worker<'a, 'b> {
                 stopwatch.lap(Stage::Decode);
                 self.blocks.finish(done, stopwatch)?;
             }
-            self.unquoted.place(original, (separator, quote), &mut done.bad[by_line..]);
+            // One fault of each row: finding a place goes through the whole row.
+            let mut faults = done.bad.split_off(by_line);
+            faults.sort_by_key(|bad| bad.line);
+            faults.dedup_by_key(|bad| bad.line);
+            self.unquoted.place(original, (separator, quote), &mut faults);
+            done.bad.append(&mut faults);
             lines
         } else {
             let lines = self.decoder.begin(text, &mut done.bad);
@@ -171,6 +179,12 @@ impl<'a, 'b> Worker<'a, 'b> {
         };
         for bad in &mut done.bad {
             bad.line += header;
+        }
+        if bad_header {
+            // It may have taken rows into an open quote.
+            let why = BadField::Quote;
+            let fault = Fault::Field { field: 0, column: 0, why, snippet: Vec::new() };
+            done.bad.push(BadRow { line: 0, fault });
         }
         done.lines += lines;
         done.bad.sort_by_key(|bad| bad.line);

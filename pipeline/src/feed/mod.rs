@@ -31,6 +31,9 @@ pub use input::FeedInput;
 /// Rows of a batch or a shuffle buffer: so many at most.
 const ROWS_MAX: usize = 1 << 31;
 
+/// Each place of the channel takes memory, filled or not.
+const BATCHES_AHEAD_MAX: usize = 1 << 16;
+
 /// How to feed.
 ///
 /// # Examples
@@ -88,7 +91,7 @@ impl FeedOptions {
         if self.shuffle_rows > ROWS_MAX {
             return refused("shuffle_rows", self.shuffle_rows, 0);
         }
-        if self.batches_ahead == 0 || self.batches_ahead > ROWS_MAX {
+        if self.batches_ahead == 0 || self.batches_ahead > BATCHES_AHEAD_MAX {
             return refused("batches_ahead", self.batches_ahead, 1);
         }
         Ok(())
@@ -97,7 +100,8 @@ impl FeedOptions {
 
 /// A run in the background, as an iterator of batches that belong to whoever takes them.
 ///
-/// [`Batch::first_row`] of a batch is what [`Feed::next_row`] was before it. Dropping the feed ends the run.
+/// [`Batch::first_row`] of a batch is what [`Feed::next_row`] was before it. Dropping the feed ends the run at
+/// its next chunk; of a pipe that is silent, not before that speaks or closes.
 ///
 /// # Examples
 /// ```
@@ -151,7 +155,8 @@ impl Pipeline {
     ///
     /// # Errors
     /// [`Error::Spec`] for options that make no sense, [`Error::Io`] if no thread is to be had. Whatever
-    /// [`run`](Self::run) fails at comes from the feed, after the whole batches before it.
+    /// [`run`](Self::run) fails at comes from the feed, after the whole batches of the chunks before
+    /// its own.
     pub fn feed(self, inputs: Vec<FeedInput>, options: &FeedOptions) -> Result<Feed> {
         options.check()?;
         let (sender, receiver) = sync_channel(options.batches_ahead);

@@ -15,6 +15,7 @@ pub(crate) fn concatenate(
 ) {
     let width = columns.len();
     assert!(into.len() >= rows * width, "room for all rows");
+    assert!(rows <= COLUMN_STRIDE, "rows of a block");
     assert!(
         columns.iter().all(|&column| (column + 1) * COLUMN_STRIDE <= words.len()),
         "columns of this block"

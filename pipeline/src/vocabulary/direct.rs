@@ -11,14 +11,14 @@ use std::io;
 use std::mem::size_of;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use memmap2::{MmapMut, MmapOptions};
+use memmap2::{MmapOptions, MmapRaw};
 
 use crate::decode::{BLOCK_ROWS, Level};
 use crate::kernels::vectorised;
 
 /// A table of ids, read by many threads.
 pub(crate) struct DirectTable {
-    map: MmapMut,
+    map: MmapRaw,
     range: usize,
 }
 
@@ -57,15 +57,15 @@ impl DirectTable {
             // Small pages are slower, and as right.
             let _ = map.advise(memmap2::Advice::HugePage);
         }
-        Ok(Self { map, range: range as usize })
+        Ok(Self { map: MmapRaw::from(map), range: range as usize })
     }
 
     /// The table's slots.
     #[inline]
     pub(crate) fn slots(&self) -> &[AtomicU32] {
-        // SAFETY: the map has `range` times four bytes, aligned to a page, zero at first; it lives as long as `self`,
-        // which hands out nothing else of it.
-        unsafe { std::slice::from_raw_parts(self.map.as_ptr().cast(), self.range) }
+        // SAFETY: the map has `range` times four bytes, aligned to a page, zero at first; it lives as long as `self`.
+        // The pointer is the map's own, for writing, and nothing else is ever made of it.
+        unsafe { std::slice::from_raw_parts(self.map.as_mut_ptr().cast(), self.range) }
     }
 
     /// Looks values up, which become their ids. Those that have none yet stay, and are put on the list with their rows,
