@@ -491,6 +491,10 @@ fn ends_of_a_clip_stay_within_its_numbers() {
         let error = Pipeline::new(&spec(high), &RunOptions::default()).unwrap_err();
         assert!(matches!(error, Error::Spec(_)), "{error}");
     }
+    let mut negative = spec(1000.0);
+    negative.columns[0].operators[0] = Operator::Clip { low: -5.0, high: -1.0 };
+    let error = Pipeline::new(&negative, &RunOptions::default()).unwrap_err();
+    assert!(error.to_string().contains("no value that"), "{error}");
     assert!(Pipeline::new(&spec(1000.0), &RunOptions::default()).is_ok());
 }
 

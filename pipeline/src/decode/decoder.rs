@@ -349,7 +349,7 @@ impl Decoder {
         match self.level {
             Level::Portable => unreachable!("it has no groups"),
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: the processor has these instructions, or there would be no such level; the group was cut from
+            // SAFETY: a pipeline is made only with a level that the processor has; the group was cut from
             // this text's structure.
             Level::Avx2 => unsafe { super::avx2::convert(text, ends, step, group) },
             #[cfg(target_arch = "x86_64")]

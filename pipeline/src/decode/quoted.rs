@@ -76,7 +76,7 @@ fn find(text: &[u8], begin: usize, separator: u8, quote: u8) -> Found {
     found
 }
 
-/// Behind the end of the text's first row.
+/// Behind the end of the text's first row, and whether a quote in it is at a wrong place.
 pub(crate) fn row_end(text: &[u8], separator: u8, quote: Option<u8>) -> (usize, bool) {
     let Some(quote) = quote else {
         return (memchr::memchr(b'\n', text).map_or(text.len(), |at| at + 1), false);

@@ -52,7 +52,7 @@ impl Structure {
         self.newlines = match level {
             #[cfg(target_arch = "x86_64")]
             super::Level::Avx512 => {
-                // SAFETY: `Level::Avx512` exists only where the processor has these instructions.
+                // SAFETY: a pipeline is made only with a level that the processor has (`Pipeline::with`).
                 unsafe { super::avx512::index(text, separator, &mut self.ends) }
             }
             #[cfg(target_arch = "x86_64")]

@@ -29,7 +29,7 @@ macro_rules! vectorised {
             match level {
                 $crate::decode::Level::Portable => body($($argument),*),
                 #[cfg(target_arch = "x86_64")]
-                // SAFETY: a level exists only where the processor has its instructions.
+                // SAFETY: a pipeline is made only with a level that the processor has (`Pipeline::with`).
                 $crate::decode::Level::Avx2 => unsafe { avx2($($argument),*) },
                 #[cfg(target_arch = "x86_64")]
                 // SAFETY: as above.
