@@ -99,7 +99,7 @@ fn failures_name_the_thing_and_the_cure_and_leave_no_files() {
         ("broken.json good.tsv", "broken.json; `embank pipeline criteo` prints one"),
         ("none.json good.tsv", "none.json; `embank pipeline criteo` prints one"),
         ("spec.json none.tsv", "none.tsv"),
-        ("spec.json good.tsv --threads 0", "a thread"),
+        ("spec.json good.tsv --threads 0", "1 to 4096 threads, not 0"),
         ("spec.json cut.tsv.gz", "cut.tsv.gz: it can't be decompressed"),
         ("spec.json good.tsv --input-format packed", "good.tsv"),
         ("spec.json", "INPUTS"),
