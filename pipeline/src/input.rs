@@ -428,6 +428,9 @@ impl<'a> Open<'a> {
                     return Err(io(std::io::ErrorKind::IsADirectory.into()));
                 }
                 let (bytes, pipe) = (metadata.len(), !metadata.is_file());
+                // Several threads read it by turns: without this, the system takes them for random reads at times and
+                // reads little ahead. A hint, so a refusal (pipes have no such thing) changes nothing else.
+                let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::Sequential);
                 let mut first = [0; 4];
                 let known = bytes.min(4) as usize;
                 if !pipe {

@@ -18,6 +18,7 @@ use embank_pipeline::{
 
 use super::Common;
 use super::generate;
+use super::slow_drive::SlowDrive;
 use crate::report::{Row, print_provenance};
 use crate::rounds::Spread;
 
@@ -27,6 +28,8 @@ const WITHIN: f64 = 0.2;
 const TRACED_PART: usize = 4;
 /// What the slow consumer waits for each batch.
 const CONSUMER_WAITS: Duration = Duration::from_millis(4);
+/// What the slow drive reads; a tenth of what the processor can take.
+const DRIVE_BYTES_PER_S: u64 = 300_000_000;
 /// Boundaries of the slow operator.
 const BOUNDARIES: u16 = 5000;
 
@@ -115,7 +118,16 @@ pub(super) fn run(common: &Common) -> Result<()> {
     let mut figures = Vec::new();
     let mut wrong = Vec::new();
     for case in cases() {
+        let slow = case.from_disk.then(|| SlowDrive::new(&path, DRIVE_BYTES_PER_S)).transpose();
+        let slow = match slow {
+            Ok(slow) => slow,
+            Err(error) => {
+                println!("\n{}: left out, as the drive can't be slowed: {error:#}", case.name);
+                continue;
+            }
+        };
         let (explanations, rates) = measure(&case, &text, &path, common)?;
+        drop(slow);
         let last = explanations.last().expect("there is a round");
         println!("\n{}: the slow stage is `{}`\n{last}", case.name, case.slow.name());
         let predicted = explanations.iter().map(|explanation| explanation.predicted_rows_per_s);
@@ -165,7 +177,6 @@ fn measure(
     let mut untraced: Option<(usize, Pipeline)> = None;
     for _ in 0..common.rounds {
         forget(path)?;
-        // A drive is faster for the first few hundred megabytes than for all: there, the whole file.
         let report = consume(case, &mut traced, &[input(path, part)])?;
         let trace = report.trace.expect("it was asked for");
         let explanation = if case.from_disk {

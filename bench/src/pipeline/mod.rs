@@ -3,6 +3,7 @@
 mod explain;
 mod generate;
 mod reference;
+mod slow_drive;
 mod speed;
 mod vocabulary;
 
