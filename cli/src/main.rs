@@ -17,6 +17,8 @@ mod pipeline;
 mod plan;
 mod repair;
 mod rollback;
+#[cfg(feature = "flight")]
+mod serve;
 mod stat;
 mod verify;
 
@@ -104,6 +106,13 @@ enum Command {
     Rollback(rollback::Args),
     /// Makes numbers of raw rows: text to files of tensors, by a pipeline that is written down as JSON
     Pipeline(pipeline::Args),
+    /// Serves a pipeline's batches over Arrow Flight, to a trainer in another process or on another machine
+    ///
+    /// Prints `serving at grpc://ADDRESS:PORT` and serves until it is ended (Ctrl-C). A client's do_get is an epoch:
+    /// batches of --batch-rows rows, the same for the same seed, no faster than the client takes them. One client at a
+    /// time. Vocabularies go on from epoch to epoch. There is no authentication and no encryption.
+    #[cfg(feature = "flight")]
+    Serve(serve::Args),
     /// Memory, disk, checkpoint size and endurance of a table before it is made
     ///
     /// By the formulas of docs/architecture.md. The output says which numbers were measured and where.
@@ -148,6 +157,8 @@ fn run(command: Command) -> Result<Ending> {
         Command::Repair(args) => repair::run(&args),
         Command::Rollback(args) => rollback::run(&args),
         Command::Pipeline(args) => pipeline::run(&args),
+        #[cfg(feature = "flight")]
+        Command::Serve(args) => serve::run(&args),
         Command::Plan(args) => plan::run(&args),
     }
 }

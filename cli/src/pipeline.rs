@@ -40,17 +40,27 @@ enum Command {
 
 #[derive(Debug, clap::Args)]
 struct RunArgs {
-    /// The pipeline, as JSON
-    spec: PathBuf,
-    /// Files of rows, one after the other; those of text may be compressed: FILE.gz, FILE.zst
-    #[arg(required = true)]
-    inputs: Vec<PathBuf>,
+    #[command(flatten)]
+    rows: RowsArgs,
     /// The directory of the outputs' files; it is made if it is not there
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
     /// The files' format: NAME.bin (rows of 32-bit numbers), NAME.npy or NAME.parquet for an output NAME
     #[arg(long, value_enum, default_value = "npy")]
     format: OutputFormat,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// A pipeline and its rows.
+#[derive(Debug, clap::Args)]
+pub(crate) struct RowsArgs {
+    /// The pipeline, as JSON
+    spec: PathBuf,
+    /// Files of rows, one after the other; those of text may be compressed: FILE.gz, FILE.zst
+    #[arg(required = true)]
+    pub(crate) inputs: Vec<PathBuf>,
     /// How rows lie in the inputs [default: by the first one's name: .csv, .bin, .parquet, .arrow, .feather; else tsv]
     #[arg(long, value_enum)]
     input_format: Option<InputFormat>,
@@ -69,9 +79,6 @@ struct RunArgs {
     /// Threads [default: as many as there are cores]
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
 }
 
 #[derive(Debug, clap::Args)]
@@ -136,28 +143,66 @@ pub(crate) fn run(args: &Args) -> Result<Ending> {
     }
 }
 
+impl RowsArgs {
+    /// The pipeline, and how long its inputs are together.
+    ///
+    /// # Errors
+    /// The pipeline makes no sense, or an input is not there.
+    pub(crate) fn pipeline(&self) -> Result<(Pipeline, u64)> {
+        let mut options = RunOptions { format: self.format(), ..RunOptions::default() };
+        if let Some(threads) = self.threads {
+            options.threads = threads;
+        }
+        let mut spec = read_spec(&self.spec)?;
+        if self.skip_bad_rows {
+            spec.bad_rows = BadRows::Skip;
+        }
+        let pipeline = Pipeline::new(&spec, &options)
+            .with_context(|| format!("the pipeline {}", self.spec.display()))?;
+        let mut input_bytes = 0;
+        for input in &self.inputs {
+            let metadata = std::fs::metadata(input);
+            let metadata = metadata.with_context(|| format!("the input {}", input.display()))?;
+            input_bytes += metadata.len();
+        }
+        Ok((pipeline, input_bytes))
+    }
+
+    fn format(&self) -> Format {
+        let by_name = || {
+            let mut name = self.inputs[0].clone();
+            if name.extension().is_some_and(|extension| extension == "gz" || extension == "zst") {
+                name.set_extension("");
+            }
+            match name.extension().and_then(|extension| extension.to_str()) {
+                Some("csv") => InputFormat::Csv,
+                Some("bin") => InputFormat::Packed,
+                Some("parquet" | "arrow" | "arrows" | "feather") => InputFormat::Columns,
+                _ => InputFormat::Tsv,
+            }
+        };
+        let mut format = match self.input_format.unwrap_or_else(by_name) {
+            InputFormat::Tsv => Format::TSV,
+            InputFormat::Csv => Format::CSV,
+            InputFormat::Packed => Format::Packed,
+            InputFormat::Columns => Format::Columns,
+        };
+        if let Format::Text { header, quote, .. } = &mut format {
+            *header = (*header || self.header) && !self.no_header;
+            *quote = quote.filter(|_| !self.no_quotes);
+        }
+        format
+    }
+}
+
 fn run_pipeline(args: &RunArgs) -> Result<Ending> {
-    let mut options = RunOptions { format: format(args), ..RunOptions::default() };
-    if let Some(threads) = args.threads {
-        options.threads = threads;
-    }
-    let mut spec = read_spec(&args.spec)?;
-    if args.skip_bad_rows {
-        spec.bad_rows = BadRows::Skip;
-    }
-    let mut pipeline = Pipeline::new(&spec, &options)
-        .with_context(|| format!("the pipeline {}", args.spec.display()))?;
-    let mut input_bytes = 0;
-    for input in &args.inputs {
-        let metadata = std::fs::metadata(input);
-        input_bytes += metadata.with_context(|| format!("the input {}", input.display()))?.len();
-    }
+    let (mut pipeline, input_bytes) = args.rows.pipeline()?;
     let format = match args.format {
         OutputFormat::Packed => FileFormat::Packed,
         OutputFormat::Npy => FileFormat::Npy,
         OutputFormat::Parquet => FileFormat::Parquet,
     };
-    let inputs: Vec<_> = args.inputs.iter().map(Input::file).collect();
+    let inputs: Vec<_> = args.rows.inputs.iter().map(Input::file).collect();
     let sink = FileSink::create(&args.out, format, pipeline.outputs())?;
     let mut shown = Shown { sink, bar: Bar::new(input_bytes) };
     let ran = match pipeline.run(&inputs, &mut shown) {
@@ -180,32 +225,6 @@ fn read_spec(path: &Path) -> Result<Spec> {
     Spec::from_json(&text).with_context(|| {
         format!("{}; `embank pipeline criteo` prints one that can", path.display())
     })
-}
-
-fn format(args: &RunArgs) -> Format {
-    let by_name = || {
-        let mut name = args.inputs[0].clone();
-        if name.extension().is_some_and(|extension| extension == "gz" || extension == "zst") {
-            name.set_extension("");
-        }
-        match name.extension().and_then(|extension| extension.to_str()) {
-            Some("csv") => InputFormat::Csv,
-            Some("bin") => InputFormat::Packed,
-            Some("parquet" | "arrow" | "arrows" | "feather") => InputFormat::Columns,
-            _ => InputFormat::Tsv,
-        }
-    };
-    let mut format = match args.input_format.unwrap_or_else(by_name) {
-        InputFormat::Tsv => Format::TSV,
-        InputFormat::Csv => Format::CSV,
-        InputFormat::Packed => Format::Packed,
-        InputFormat::Columns => Format::Columns,
-    };
-    if let Format::Text { header, quote, .. } = &mut format {
-        *header = (*header || args.header) && !args.no_header;
-        *quote = quote.filter(|_| !args.no_quotes);
-    }
-    format
 }
 
 /// Writes batches and shows how far it is.

@@ -1,4 +1,4 @@
-//! `embank pipeline` as people and scripts start it.
+//! `embank pipeline` and `embank serve` as people and scripts start it.
 #![expect(clippy::unwrap_used, reason = "a test")]
 
 use std::fs;
@@ -134,4 +134,45 @@ fn csv_by_its_name_with_header_and_quotes() {
     assert!(text(&output).contains("bad rows      2\n"), "{}", text(&output));
     let output = pipeline(dir.path(), "run spec.json t.csv --out out --format packed");
     assert!(text(&output).contains("32 bits; make it Bits32"), "{}", text(&output));
+}
+
+/// A server's process, ended with the test.
+#[cfg(feature = "flight")]
+struct Server(std::process::Child);
+
+#[cfg(feature = "flight")]
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+#[test]
+#[cfg(feature = "flight")]
+fn a_server_prints_its_address_and_listens_there() {
+    use std::io::{BufRead, BufReader};
+    let dir = criteo();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_embank"));
+    command.current_dir(dir.path()).args(["serve", "spec.json", "good.tsv", "--batch-rows", "7"]);
+    let mut server = Server(command.stdout(std::process::Stdio::piped()).spawn().unwrap());
+    let mut line = String::new();
+    BufReader::new(server.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let address = line.strip_prefix("serving at grpc://").unwrap().trim_end();
+    assert!(address.starts_with("127.0.0.1:"), "{address}");
+    drop(std::net::TcpStream::connect(address).unwrap());
+
+    for (arguments, told) in [
+        (format!("spec.json good.tsv --listen {address}"), "listen on 127.0.0.1"),
+        ("spec.json good.tsv --batch-rows 0".to_owned(), "batch_rows is 0"),
+        ("spec.json none.tsv".to_owned(), "none.tsv"),
+        ("none.json good.tsv".to_owned(), "none.json"),
+        ("spec.json good.tsv --message-bytes 3x".to_owned(), "no known unit"),
+    ] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_embank"));
+        command.current_dir(dir.path()).arg("serve").args(arguments.split_whitespace());
+        let output = command.output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{arguments}: {}", text(&output));
+        assert!(text(&output).contains(told), "{arguments}: {}", text(&output));
+    }
 }

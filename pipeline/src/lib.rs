@@ -5,6 +5,8 @@
 //! cache, and number categories in order of first appearance, the same with any number of threads. Vocabularies end
 //! with the pipeline, or are those of a bank ([`Pipeline::with_bank`]).
 
+#[cfg(feature = "arrow")]
+mod arrow;
 mod batch;
 #[cfg(feature = "parquet")]
 mod columns;
@@ -12,6 +14,8 @@ mod decode;
 mod error;
 mod execute;
 mod feed;
+#[cfg(feature = "flight")]
+mod flight;
 mod input;
 mod kernels;
 mod plan;
@@ -21,11 +25,15 @@ mod stream;
 mod trace;
 mod vocabulary;
 
+#[cfg(feature = "arrow")]
+pub use arrow::arrow_schema;
 pub use batch::{Batch, Matrix, MatrixInfo};
 pub use decode::{BadField, FieldKind, Level};
 pub use error::{BadRowReport, Error, Result};
 pub use execute::{Consumer, Pipeline, RunOptions, RunReport};
 pub use feed::{Feed, FeedInput, FeedOptions, Waited};
+#[cfg(feature = "flight")]
+pub use flight::{FlightOptions, FlightServer};
 pub use input::{Input, read_rate};
 pub use sink::{FileFormat, FileSink};
 pub use spec::{

@@ -1,0 +1,71 @@
+//! `embank serve`: a pipeline's batches over Arrow Flight.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use embank_pipeline::{FeedInput, FeedOptions, FlightOptions, FlightServer};
+
+use crate::Ending;
+use crate::output;
+use crate::pipeline::RowsArgs;
+
+/// Options of `serve`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    rows: RowsArgs,
+    /// Where to listen; port 0 is any that is free. Everyone who reaches it may take the batches
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:0")]
+    listen: String,
+    /// Rows of a batch
+    #[arg(long, value_name = "N", default_value_t = FeedOptions::default().batch_rows)]
+    batch_rows: usize,
+    /// Rows that wait in the shuffle buffer, each to be sent out by a later one; 0: the order of the input
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    shuffle_rows: usize,
+    /// Of the shuffle; a client may ask for another one
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    seed: u64,
+    /// Leave out rows at the end that make no whole batch
+    #[arg(long)]
+    drop_last: bool,
+    /// Batches that may be ready before they are asked for
+    #[arg(long, value_name = "N", default_value_t = FeedOptions::default().batches_ahead)]
+    batches_ahead: usize,
+    /// Send batches that are larger in several messages, for clients that limit those [default: a batch is a message]
+    #[arg(long, value_name = "SIZE", value_parser = output::parse_scaled)]
+    message_bytes: Option<u64>,
+    /// How long a second client waits for the first one's feed to end before it is refused
+    #[arg(long, value_name = "SECONDS", default_value_t = 10)]
+    wait: u64,
+}
+
+/// Runs the subcommand; it ends when serving fails.
+///
+/// # Errors
+/// The pipeline makes no sense, an input is not there, or the address can't be had.
+pub(crate) fn run(args: &Args) -> Result<Ending> {
+    let (pipeline, _) = args.rows.pipeline()?;
+    let feed = FeedOptions {
+        batch_rows: args.batch_rows,
+        drop_last: args.drop_last,
+        shuffle_rows: args.shuffle_rows,
+        seed: args.seed,
+        batches_ahead: args.batches_ahead,
+        ..FeedOptions::default()
+    };
+    let message_bytes =
+        args.message_bytes.map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
+    let options = FlightOptions { feed, message_bytes, wait: Duration::from_secs(args.wait) };
+    let inputs = args.rows.inputs.iter().map(FeedInput::file).collect();
+    let server = FlightServer::start(pipeline, inputs, &args.listen, &options)?;
+    // Scripts read this line.
+    output::print(&format!("serving at grpc://{}\n", server.address()))?;
+    if !server.address().ip().is_loopback() {
+        eprintln!(
+            "note: everyone who reaches this address may take the batches, and sees them on the way"
+        );
+    }
+    server.wait()?;
+    Ok(Ending::Good)
+}

@@ -1,0 +1,94 @@
+//! Batches as Arrow's record batches: a column of lists for each output.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use arrow_array::types::{ArrowPrimitiveType, Float32Type, Int32Type, Int64Type, UInt32Type};
+use arrow_array::{ArrayRef, FixedSizeListArray, PrimitiveArray, RecordBatch, RecordBatchOptions};
+use arrow_schema::{DataType, Field, FieldRef, Schema, SchemaRef};
+
+use crate::batch::{Batch, Matrix, MatrixInfo};
+use crate::spec::Dtype;
+
+/// Under this name a column's metadata has the names of its matrix's columns, as a JSON list.
+pub(crate) const COLUMNS: &str = "embank.columns";
+
+/// The Arrow schema of batches of these outputs: a column for each, of lists of as many values as the matrix has
+/// columns, none of them null. A column's metadata has the matrix's columns' names as `embank.columns`, a JSON list.
+///
+/// # Examples
+/// ```
+/// use embank_pipeline::{Pipeline, RunOptions, Spec, arrow_schema};
+///
+/// let pipeline = Pipeline::new(&Spec::criteo(5000), &RunOptions::default())?;
+/// let schema = arrow_schema(pipeline.outputs());
+/// assert_eq!((schema.fields().len(), schema.field(0).name().as_str()), (1, "row"));
+/// # Ok::<(), embank_pipeline::Error>(())
+/// ```
+#[must_use]
+pub fn arrow_schema(outputs: &[MatrixInfo]) -> SchemaRef {
+    let field = |info: &MatrixInfo| {
+        let kind = DataType::FixedSizeList(item(info.dtype), width(info));
+        let columns = serde_json::Value::from(info.columns.clone()).to_string();
+        Field::new(&info.name, kind, false)
+            .with_metadata(HashMap::from([(COLUMNS.to_owned(), columns)]))
+    };
+    Arc::new(Schema::new(outputs.iter().map(field).collect::<Vec<_>>()))
+}
+
+impl Batch {
+    /// The batch as Arrow's, of [`arrow_schema`]: each matrix is a column of lists, a row of the matrix each. Nothing
+    /// is copied: the values lie as they do in the matrix, row by row.
+    ///
+    /// # Examples
+    /// ```
+    /// use embank_pipeline::{FeedInput, FeedOptions, Pipeline, RunOptions, Spec};
+    ///
+    /// let pipeline = Pipeline::new(&Spec::criteo(5000), &RunOptions::default())?;
+    /// let row = format!("1{}{}\n", "\t7".repeat(13), "\t68fd1e64".repeat(26));
+    /// let inputs = vec![FeedInput::memory("a row", row.into_bytes())];
+    /// for batch in pipeline.feed(inputs, &FeedOptions::default())? {
+    ///     let arrow = batch?.into_record_batch();
+    ///     assert_eq!((arrow.num_rows(), arrow.num_columns()), (1, 1));
+    /// }
+    /// # Ok::<(), embank_pipeline::Error>(())
+    /// ```
+    #[must_use]
+    pub fn into_record_batch(self) -> RecordBatch {
+        let (rows, infos) = (self.rows, Arc::clone(&self.infos));
+        let array = |(info, matrix): (&MatrixInfo, Matrix)| -> ArrayRef {
+            let values: ArrayRef = match matrix {
+                Matrix::F32(values) => primitive::<Float32Type>(values),
+                Matrix::I32(values) => primitive::<Int32Type>(values),
+                Matrix::I64(values) => primitive::<Int64Type>(values),
+                Matrix::Bits32(values) => primitive::<UInt32Type>(values),
+            };
+            let (item, width) = (item(info.dtype), width(info));
+            let lists = FixedSizeListArray::try_new_with_length(item, width, values, None, rows);
+            Arc::new(lists.expect("a matrix has as many values as its shape says"))
+        };
+        let arrays = infos.iter().zip(self.into_matrices()).map(array).collect();
+        let options = RecordBatchOptions::new().with_row_count(Some(rows));
+        RecordBatch::try_new_with_options(arrow_schema(&infos), arrays, &options)
+            .expect("the schema is that of the outputs")
+    }
+}
+
+fn primitive<T: ArrowPrimitiveType>(values: Vec<T::Native>) -> ArrayRef {
+    Arc::new(PrimitiveArray::<T>::new(values.into(), None))
+}
+
+/// What a list's values are.
+fn item(dtype: Dtype) -> FieldRef {
+    let kind = match dtype {
+        Dtype::F32 => DataType::Float32,
+        Dtype::I32 => DataType::Int32,
+        Dtype::I64 => DataType::Int64,
+        Dtype::Bits32 => DataType::UInt32,
+    };
+    Arc::new(Field::new("item", kind, false))
+}
+
+fn width(info: &MatrixInfo) -> i32 {
+    i32::try_from(info.columns.len()).expect("a pipeline has fewer columns")
+}

@@ -1,0 +1,162 @@
+//! The pipeline of a server, and the feeds that take turns with it.
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use arrow_flight::FlightData;
+use arrow_schema::SchemaRef;
+use parking_lot::Mutex;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tonic::{Code, Status};
+
+use super::FlightOptions;
+use super::message::{Encoder, Ticket, status, told};
+use crate::arrow::arrow_schema;
+use crate::error::Result;
+use crate::execute::{Pipeline, RunReport};
+use crate::feed::{Feed, FeedInput, FeedOptions, Waited};
+
+/// How often a feed whose next batch takes long looks whether its client is still there.
+const LOOK_INTERVAL: Duration = Duration::from_millis(50);
+
+pub(super) type Message = std::result::Result<FlightData, Status>;
+
+/// What all connections share.
+#[derive(Debug)]
+pub(super) struct Epochs {
+    pub(super) schema: SchemaRef,
+    inputs: Vec<FeedInput>,
+    options: FlightOptions,
+    /// Whose turn it is: one permit.
+    turn: Arc<Semaphore>,
+    state: Mutex<State>,
+    /// Of feeds that have not ended, and some that have.
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// None while it is with a feed, whose thread has the permit, and for good if that panicked.
+    pipeline: Option<Box<Pipeline>>,
+    /// Of the last feed that came to its end.
+    report: Option<RunReport>,
+}
+
+impl Epochs {
+    pub(super) fn new(pipeline: Pipeline, inputs: Vec<FeedInput>, options: FlightOptions) -> Self {
+        let schema = arrow_schema(pipeline.outputs());
+        let state = State { pipeline: Some(Box::new(pipeline)), report: None };
+        Self {
+            schema,
+            inputs,
+            options,
+            turn: Arc::new(Semaphore::new(1)),
+            state: Mutex::new(state),
+            threads: Mutex::default(),
+        }
+    }
+
+    /// Of the last feed that came to its end.
+    pub(super) fn report(&self) -> Option<RunReport> {
+        self.state.lock().report.clone()
+    }
+
+    /// Begins a feed when it is its turn; what it makes comes out of the channel.
+    ///
+    /// # Errors
+    /// `UNAVAILABLE`: another client has the feed, and keeps it.
+    pub(super) async fn begin(
+        self: Arc<Self>,
+        ticket: &Ticket,
+    ) -> std::result::Result<mpsc::Receiver<Message>, Status> {
+        let mut options = self.options.feed.clone();
+        options.skip_rows = ticket.skip_rows.unwrap_or(options.skip_rows);
+        options.seed = ticket.seed.unwrap_or(options.seed);
+        let turn = Arc::clone(&self.turn).acquire_owned();
+        let Ok(Ok(permit)) = tokio::time::timeout(self.options.wait, turn).await else {
+            let why = "another client is taking this feed, and it is for one at a time: end that one, come again \
+                       when it is done, or start a server for each";
+            return Err(told(Code::Unavailable, why.to_owned(), r#"{"busy":true}"#.to_owned()));
+        };
+        // One: a batch is encoded while the one before it is on its way.
+        let (to, from) = mpsc::channel(1);
+        let epochs = Arc::clone(&self);
+        let run = move || epochs.run(&options, to, permit);
+        let thread = std::thread::Builder::new().name("embank-epoch".to_owned()).spawn(run);
+        let failed = |error| Status::resource_exhausted(format!("starting a thread: {error}"));
+        let thread = thread.map_err(failed)?;
+        let mut threads = self.threads.lock();
+        threads.retain(|thread| !thread.is_finished());
+        threads.push(thread);
+        Ok(from)
+    }
+
+    /// One feed, from its first batch until its end or its client's.
+    fn run(&self, options: &FeedOptions, to: mpsc::Sender<Message>, turn: OwnedSemaphorePermit) {
+        let mut encoder = Encoder::new(&self.schema, self.options.message_bytes);
+        // Whoever asked has gone if it can't be sent; so below.
+        let _ = to.blocking_send(Ok(encoder.schema()));
+        // Taken out before the match, which would hold the lock.
+        let pipeline = self.state.lock().pipeline.take();
+        let failure = match pipeline {
+            None => Some(Status::internal(
+                "the pipeline was lost when a thread panicked: start the server anew",
+            )),
+            Some(pipeline) => self.feed(*pipeline, options, &mut encoder, &to),
+        };
+        // Before the client sees the end, so that it can begin the next one at once.
+        drop(turn);
+        if let Some(failure) = failure {
+            let _ = to.blocking_send(Err(failure));
+        }
+    }
+
+    /// Sends what a feed makes, and puts the pipeline back; what the client is to be told.
+    fn feed(
+        &self,
+        pipeline: Pipeline,
+        options: &FeedOptions,
+        encoder: &mut Encoder,
+        to: &mpsc::Sender<Message>,
+    ) -> Option<Status> {
+        let mut feed = match pipeline.feed(self.inputs.clone(), options) {
+            Ok(feed) => feed,
+            Err(error) => return Some(status(&error)),
+        };
+        let sent = send_all(&mut feed, encoder, to);
+        let report = feed.report().cloned();
+        let pipeline = feed.into_pipeline().ok().map(Box::new);
+        let mut state = self.state.lock();
+        state.pipeline = pipeline;
+        state.report = report.or(state.report.take());
+        sent.err().map(|error| status(&error))
+    }
+
+    /// Takes the pipeline for good; none if it is lost. All connections are closed, so every feed ends.
+    pub(super) fn end(&self) -> Option<Pipeline> {
+        for thread in std::mem::take(&mut *self.threads.lock()) {
+            // If it panicked, the pipeline is not there.
+            let _ = thread.join();
+        }
+        self.state.lock().pipeline.take().map(|pipeline| *pipeline)
+    }
+}
+
+/// Sends a feed's batches until its end, or until nobody wants them.
+fn send_all(feed: &mut Feed, encoder: &mut Encoder, to: &mpsc::Sender<Message>) -> Result<()> {
+    // Ends: with the feed, with a failure, or with the client.
+    while !to.is_closed() {
+        let batch = match feed.wait(LOOK_INTERVAL)? {
+            Waited::Batch(batch) => batch,
+            Waited::Late => continue,
+            Waited::End => break,
+        };
+        for message in encoder.batch(batch) {
+            if to.blocking_send(message).is_err() {
+                return Ok(());
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,146 @@
+//! What goes over the wire: tickets, batches, failures.
+
+use arrow_flight::{FlightData, SchemaAsIpc};
+use arrow_ipc::writer::{DictionaryTracker, IpcDataGenerator, IpcWriteContext, IpcWriteOptions};
+use arrow_schema::{Schema, SchemaRef};
+use serde::{Deserialize, Serialize};
+use tonic::metadata::{MetadataMap, MetadataValue};
+use tonic::{Code, Status};
+
+use super::epoch::Message;
+use crate::batch::{Batch, MatrixInfo};
+use crate::error::{BadRowReport, Error};
+use crate::spec::Dtype;
+
+/// Of a failure's text, so much goes into a status: libraries of gRPC refuse headers above 8 KiB, and it is in there
+/// twice.
+const TEXT_BYTES_MAX: usize = 2000;
+
+/// What Arrow's own libraries call an I/O error. With this header they keep a status's details.
+const ARROW_IO_ERROR: &str = "5";
+
+/// What a client asks for, as JSON; nothing of it, or no bytes at all, is what the server was started with.
+#[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Ticket {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) skip_rows: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) seed: Option<u64>,
+}
+
+impl Ticket {
+    /// # Errors
+    /// `INVALID_ARGUMENT`: it is something else.
+    pub(super) fn parse(bytes: &[u8]) -> Result<Self, Status> {
+        if bytes.is_empty() {
+            return Ok(Self::default());
+        }
+        serde_json::from_slice(bytes).map_err(|error| {
+            Status::invalid_argument(format!(
+                "a ticket is empty, or JSON with `skip_rows` and `seed`, both optional, and this one is not: {error}"
+            ))
+        })
+    }
+
+    pub(super) fn to_json(&self) -> Vec<u8> {
+        serde_json::to_vec(self).expect("numbers are JSON")
+    }
+}
+
+/// Encodes the batches of one feed.
+pub(super) struct Encoder {
+    schema: SchemaRef,
+    message_bytes: Option<usize>,
+    options: IpcWriteOptions,
+    context: IpcWriteContext,
+    /// There are no dictionaries; the encoder wants it.
+    dictionaries: DictionaryTracker,
+}
+
+impl Encoder {
+    pub(super) fn new(schema: &SchemaRef, message_bytes: Option<usize>) -> Self {
+        Self {
+            schema: SchemaRef::clone(schema),
+            message_bytes,
+            options: IpcWriteOptions::default(),
+            context: IpcWriteContext::default(),
+            dictionaries: DictionaryTracker::new(false),
+        }
+    }
+
+    /// The first message of a feed.
+    pub(super) fn schema(&self) -> FlightData {
+        SchemaAsIpc::new(&self.schema, &self.options).into()
+    }
+
+    /// The messages of a batch: one, if there is no limit.
+    pub(super) fn batch(&mut self, batch: Batch) -> impl Iterator<Item = Message> {
+        let (first_row, rows) = (batch.first_row(), batch.rows());
+        let message_rows = self.message_rows(&batch);
+        let batch = batch.into_record_batch();
+        (0..rows).step_by(message_rows).map(move |begin| {
+            let count = message_rows.min(rows - begin);
+            let part = batch.slice(begin, count);
+            let encoded = IpcDataGenerator::default().encode(
+                &part,
+                &mut self.dictionaries,
+                &self.options,
+                &mut self.context,
+            );
+            let (_, data) = encoded.map_err(|error| Status::internal(error.to_string()))?;
+            let next_row = first_row + (begin + count) as u64;
+            let position = format!("{{\"next_row\":{next_row}}}").into_bytes();
+            Ok(FlightData::from(data).with_app_metadata(position))
+        })
+    }
+
+    /// Rows of a message at most; one at least, since a row is whole.
+    fn message_rows(&self, batch: &Batch) -> usize {
+        let Some(message_bytes) = self.message_bytes else { return batch.rows().max(1) };
+        let bytes =
+            |info: &MatrixInfo| info.columns.len() * if info.dtype == Dtype::I64 { 8 } else { 4 };
+        let row_bytes: usize = batch.infos().iter().map(bytes).sum();
+        (message_bytes / row_bytes.max(1)).max(1)
+    }
+}
+
+/// What a client is told of a failure: the error's own words, and where a bad row is.
+pub(super) fn status(error: &Error) -> Status {
+    let code = match error {
+        Error::BadRow(_)
+        | Error::LineTooLong { .. }
+        | Error::Compressed { .. }
+        | Error::Columns { .. }
+        | Error::NoWholeRows { .. } => Code::DataLoss,
+        _ => Code::Internal,
+    };
+    let details = match error {
+        Error::BadRow(BadRowReport { input, line, column, .. }) => {
+            serde_json::json!({ "input": input, "line": line, "column": column }).to_string()
+        }
+        _ => String::new(),
+    };
+    told(code, error.to_string(), details)
+}
+
+/// A failure with details, so that Arrow's own libraries show them and the text as it is.
+pub(super) fn told(code: Code, mut text: String, details: String) -> Status {
+    if text.len() > TEXT_BYTES_MAX {
+        let ends = text.char_indices().map(|(at, _)| at);
+        text.truncate(ends.take_while(|&at| at <= TEXT_BYTES_MAX).last().unwrap_or(0));
+        text += " ...";
+    }
+    let mut headers = MetadataMap::new();
+    headers.insert("x-arrow-status", MetadataValue::from_static(ARROW_IO_ERROR));
+    // Without what a client's library would put before it.
+    headers.insert_bin("x-arrow-status-message-bin", MetadataValue::from_bytes(text.as_bytes()));
+    Status::with_details_and_metadata(code, text, details.into(), headers)
+}
+
+/// A schema as the answers that describe a feed have it.
+pub(super) fn schema_message(schema: &Schema) -> Result<arrow_flight::IpcMessage, Status> {
+    let options = IpcWriteOptions::default();
+    let message = SchemaAsIpc::new(schema, &options).try_into();
+    message.map_err(|error: arrow_schema::ArrowError| Status::internal(error.to_string()))
+}
