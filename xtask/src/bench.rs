@@ -59,7 +59,7 @@ pub(crate) enum Measurement {
     /// The staleness clock moved against left alone: gets and puts, uniform and Zipf
     #[command(disable_help_flag = true)]
     StalenessCost(PassedOn),
-    /// Preprocessing: rows/s from text and packed rows, threads
+    /// Preprocessing: rows/s from text and packed rows, threads; `pipeline peers` beside Polars and Meta's script
     #[command(disable_help_flag = true)]
     Pipeline(PassedOn),
     /// Power cuts: what may be left of a bank, opened and held against what its checkpoints held
@@ -107,7 +107,7 @@ pub(crate) fn run(measurement: Measurement) -> Result<ExitCode> {
         Measurement::CachePolicy(PassedOn { args }) => rust(&root, "cache-policy", &args),
         Measurement::Damage(PassedOn { args }) => rust(&root, "damage", &args),
         Measurement::StalenessCost(PassedOn { args }) => rust(&root, "staleness-cost", &args),
-        Measurement::Pipeline(PassedOn { args }) => rust(&root, "pipeline", &args),
+        Measurement::Pipeline(PassedOn { args }) => pipeline(&root, &args),
         Measurement::CrashImages(PassedOn { args }) => {
             rust_of(&root, "embank-crash", "crash-images", &args)
         }
@@ -119,6 +119,14 @@ pub(crate) fn run(measurement: Measurement) -> Result<ExitCode> {
         Measurement::Training(PassedOn { args }) => python(&root, "training", &args),
         Measurement::Memory(PassedOn { args }) => python(&root, "memory", &args),
         Measurement::Kills(PassedOn { args }) => python(&root, "kills", &args),
+    }
+}
+
+/// `pipeline`: what stands beside Python libraries is a script, the rest in Rust.
+fn pipeline(root: &Path, args: &[OsString]) -> Result<ExitCode> {
+    match args.split_first() {
+        Some((name, rest)) if name == "peers" => python(root, "pipeline_peers", rest),
+        _ => rust(root, "pipeline", args),
     }
 }
 

@@ -115,7 +115,15 @@ const PYTHON_STAGES: [PythonStage; 6] = [
     PythonStage {
         name: "Python tests",
         folder: "",
-        args: &["-m", "pytest", "-q", "-p", "no:cacheprovider", "bindings/python/tests"],
+        args: &[
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            "bindings/python/tests",
+            "bench/python/tests",
+        ],
     },
     PythonStage { name: "Python doc tests", folder: "", args: &["xtask/doctests.py"] },
     PythonStage {

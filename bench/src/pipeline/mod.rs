@@ -2,12 +2,15 @@
 
 mod explain;
 mod generate;
+mod python;
 mod reference;
 mod slow_drive;
 mod speed;
 mod vocabulary;
 
-use anyhow::{Result, ensure};
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, ensure};
 use clap::Subcommand;
 
 use crate::report::Output;
@@ -25,12 +28,28 @@ enum Measurement {
     Utf8(Common),
     /// Packed rows in memory, beside copying the same bytes
     Binary(Common),
+    /// Writes the generated rows as text to a file, for measurements that are not in this program
+    #[command(hide = true)]
+    Generate(GenerateArgs),
     /// Two threads against one, and beside a process that keeps a core busy
     Threads(Common),
     /// Five pipelines with a slow stage each: is it named, and is the speed as predicted?
     Explain(Common),
     /// A bank's vocabulary of byte strings, larger than memory: build, look up, reverse, verify, memory, disk
     Vocabulary(vocabulary::Args),
+}
+
+/// Options of `generate`.
+#[derive(Debug, clap::Args)]
+struct GenerateArgs {
+    /// Rows
+    #[arg(long)]
+    rows: u64,
+    /// Seed of the rows
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Where they go
+    file: PathBuf,
 }
 
 /// Options of each measurement.
@@ -60,6 +79,9 @@ struct Common {
     /// Hold every row against a plain reference, before measuring
     #[arg(long, default_value_t = true, action = clap::ArgAction::Set, value_name = "BOOL")]
     check: bool,
+    /// And so many of the first against one in Python (`bench/python/pipeline_reference.py`); 0 needs no python3
+    #[arg(long, default_value_t = 20_000)]
+    python_rows: u64,
     #[command(flatten)]
     output: Output,
 }
@@ -80,6 +102,10 @@ impl Common {
 /// A row that is not what the reference says; whatever the pipeline reports.
 pub(crate) fn run(args: Args) -> Result<()> {
     match args.measurement {
+        Measurement::Generate(GenerateArgs { rows, seed, file }) => {
+            let text = generate::rows(seed, rows, generate::write_text);
+            std::fs::write(&file, text).with_context(|| format!("writing {}", file.display()))
+        }
         Measurement::Utf8(common) => speed::utf8(&common.prepared()?),
         Measurement::Binary(common) => speed::binary(&common.prepared()?),
         Measurement::Threads(common) => speed::threads(&common.prepared()?),

@@ -13,6 +13,7 @@ use embank_pipeline::{Batch, Format, Input, Level, Pipeline, RunOptions, Spec};
 
 use super::Common;
 use super::generate;
+use super::python;
 use super::reference::Reference;
 use crate::report::{Row, print_provenance};
 use crate::rounds::Spread;
@@ -65,14 +66,21 @@ impl Way {
         Ok(rows as f64 / elapsed.as_secs_f64())
     }
 
-    /// Holds every row against the reference.
-    fn check(&self, bytes: &[u8], rows: u64, seed: u64) -> Result<()> {
-        let mut reference = Reference::new(seed, self.modulus);
+    /// Holds every row against the reference, and the first ones against the one in Python.
+    fn check(&self, bytes: &[u8], common: &Common) -> Result<()> {
+        let (rows, python_rows) = (common.rows, common.rows.min(common.python_rows));
+        let mut reference = Reference::new(common.seed, self.modulus);
+        let mut first = Vec::new();
         self.pipeline()?.run(&[Input::memory("rows", bytes)], &mut |batch: &mut Batch| {
             let values = batch.bits32(0).expect("the one output has 32 bits");
+            let wanted = (40 * python_rows as usize).saturating_sub(first.len());
+            first.extend_from_slice(&values[..wanted.min(values.len())]);
             reference.check(values).map_err(Into::into)
         })?;
         ensure!(reference.checked() == rows, "{} rows were checked of {rows}", reference.checked());
+        if python_rows > 0 {
+            python::check(self.format, self.modulus, common.seed, python_rows, &first)?;
+        }
         Ok(())
     }
 }
@@ -90,6 +98,16 @@ fn measure(ways: &[(String, Way)], bytes: &[u8], common: &Common) -> Result<Vec<
     }
     let rows = ways.iter().zip(rates);
     Ok(rows.map(|((name, _), rates)| Row::rate(name, Spread::of(rates))).collect())
+}
+
+/// Holds the rows of each way against the references, if that is asked for.
+fn check(ways: &[(String, Way)], bytes: &[u8], common: &Common) -> Result<()> {
+    for (name, way) in ways.iter().filter(|(_, way)| common.check && way.kept == Kept::Nothing) {
+        way.check(bytes, common)?;
+        let in_python = common.rows.min(common.python_rows);
+        println!("checked: {name}, every row, and the first {in_python} in Python");
+    }
+    Ok(())
 }
 
 /// Moduli with their names: 5000 is 5K.
@@ -136,12 +154,7 @@ pub(super) fn utf8(common: &Common) -> Result<()> {
             Way { modulus, threads: 2, level, format: Format::TSV, kept: Kept::All, chunk_bytes };
         ways.push((format!("{name}, {level}, fresh memory for the output"), way));
     }
-    if common.check {
-        for (name, way) in ways.iter().filter(|(_, way)| way.kept == Kept::Nothing) {
-            way.check(&text, common.rows, common.seed)?;
-            println!("checked: {name}, every row");
-        }
-    }
+    check(&ways, &text, common)?;
     let figures = measure(&ways, &text, common)?;
     common.output.publish("Pipeline, text", &figures)
 }
@@ -161,12 +174,7 @@ pub(super) fn binary(common: &Common) -> Result<()> {
             ways.push((format!("{name}{fresh}"), way));
         }
     }
-    if common.check {
-        for (name, way) in ways.iter().filter(|(_, way)| way.kept == Kept::Nothing) {
-            way.check(&packed, common.rows, common.seed)?;
-            println!("checked: {name}, every row");
-        }
-    }
+    check(&ways, &packed, common)?;
     let limit = copy_rate(&packed, common)?;
     let mut figures = measure(&ways, &packed, common)?;
     figures = figures.into_iter().map(|row| row.beside(&limit)).collect();
