@@ -4,7 +4,7 @@
 //! is to mend.
 
 use std::env;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
@@ -80,7 +80,11 @@ fn python_stages(root: &Path, rust_examples: bool, stages: &mut Stages) {
         match &python {
             Some(python) => {
                 stages.run(stage.name, || {
-                    command::shown(python.command(&root.join(stage.folder)).args(stage.args))
+                    let mut command = python.command(&root.join(stage.folder));
+                    if stage.name == PYTHON_TESTS {
+                        command.env("EMBANK_COMMAND", program(root)?);
+                    }
+                    command::shown(command.args(stage.args))
                 });
             }
             None => stages.skip(stage.name),
@@ -95,8 +99,22 @@ fn python_stages(root: &Path, rust_examples: bool, stages: &mut Stages) {
     }
 }
 
+/// The program `embank`, which tests of Python start as a server. As the Rust tests build it, so there is nothing to do
+/// after those.
+///
+/// # Errors
+/// It can't be built.
+fn program(root: &Path) -> Result<PathBuf> {
+    let build = ["build", "--locked", "--profile", "test", "--bin", "embank"];
+    command::shown(cargo(root).args(build)).context("building the program `embank`")?;
+    let target = env::var_os("CARGO_TARGET_DIR").map_or_else(|| "target".into(), PathBuf::from);
+    Ok(root.join(target).join("debug/embank"))
+}
+
 /// They are here for the sake of PyTorch's libraries.
 const RUST_EXAMPLES: &str = "Rust examples";
+
+const PYTHON_TESTS: &str = "Python tests";
 
 /// A check that is one call of the environment's Python.
 struct PythonStage {
@@ -113,7 +131,7 @@ const PYTHON_STAGES: [PythonStage; 6] = [
         args: &["-m", "mypy", "--strict", "--cache-dir", "../../target/mypy", "python/embank"],
     },
     PythonStage {
-        name: "Python tests",
+        name: PYTHON_TESTS,
         folder: "",
         args: &[
             "-m",

@@ -3,15 +3,17 @@
 use std::process;
 use std::sync::Arc;
 
-use embank_pipeline::{Batch, Feed, Matrix, RunReport, Waited};
+use arrow_array::{RecordBatch, RecordBatchReader};
+use arrow_schema::{ArrowError, SchemaRef};
+use embank_pipeline::{Batch, Feed, Matrix, RunReport, Waited, arrow_schema};
 use numpy::{Element, PyArray1, PyArray2, PyArrayMethods};
 use parking_lot::Mutex;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::PyDict;
+use pyo3::types::{PyCapsule, PyDict};
 
-use crate::errors;
 use crate::pipeline::{PyRunReport, SIGNAL_INTERVAL, Slot};
+use crate::{arrow, errors};
 
 /// Batches of a pipeline, made in the background. Made by `Pipeline.feed`.
 ///
@@ -35,6 +37,7 @@ use crate::pipeline::{PyRunReport, SIGNAL_INTERVAL, Slot};
 pub(crate) struct PyFeed {
     process: u32,
     slot: Arc<Slot>,
+    schema: SchemaRef,
     state: Mutex<State>,
 }
 
@@ -46,7 +49,8 @@ enum State {
 
 impl PyFeed {
     pub(crate) fn new(slot: Arc<Slot>, feed: Feed) -> Self {
-        Self { process: process::id(), slot, state: Mutex::new(State::Open(feed)) }
+        let schema = arrow_schema(feed.outputs());
+        Self { process: process::id(), slot, schema, state: Mutex::new(State::Open(feed)) }
     }
 
     /// Reads the state with the GIL released: whoever waits for a batch holds the lock for a while.
@@ -56,18 +60,28 @@ impl PyFeed {
 
     /// Ends the run and puts the pipeline back.
     fn end(&self, py: Python<'_>) {
-        py.detach(|| {
-            let mut state = self.state.lock();
-            let State::Open(feed) = &mut *state else { return };
-            feed.close();
-            let closed = State::Closed {
-                position: feed.next_row(),
-                report: feed.report().cloned().map(Box::new),
-            };
-            if let State::Open(feed) = std::mem::replace(&mut *state, closed) {
-                self.slot.put_back(feed.into_pipeline().ok());
-            }
-        });
+        py.detach(|| self.end_now());
+    }
+
+    fn end_now(&self) {
+        let mut state = self.state.lock();
+        let State::Open(feed) = &mut *state else { return };
+        feed.close();
+        let closed = State::Closed {
+            position: feed.next_row(),
+            report: feed.report().cloned().map(Box::new),
+        };
+        if let State::Open(feed) = std::mem::replace(&mut *state, closed) {
+            self.slot.put_back(feed.into_pipeline().ok());
+        }
+    }
+
+    /// Waits for a batch, but not for long.
+    fn wait(&self) -> embank_pipeline::Result<Waited> {
+        match &mut *self.state.lock() {
+            State::Open(feed) => feed.wait(SIGNAL_INTERVAL),
+            State::Closed { .. } => Ok(Waited::End),
+        }
     }
 }
 
@@ -81,11 +95,7 @@ impl PyFeed {
         self.slot.check_process()?;
         // Ends: the run sends a batch or comes to its end, or a signal raises.
         loop {
-            let waited = py.detach(|| match &mut *self.state.lock() {
-                State::Open(feed) => feed.wait(SIGNAL_INTERVAL),
-                State::Closed { .. } => Ok(Waited::End),
-            });
-            match waited {
+            match py.detach(|| self.wait()) {
                 Ok(Waited::Batch(batch)) => return arrays(py, batch).map(Some),
                 Ok(Waited::Late) => py.check_signals()?,
                 Ok(Waited::End) => {
@@ -127,6 +137,22 @@ impl PyFeed {
         Ok(())
     }
 
+    fn __arrow_c_schema__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyCapsule>> {
+        arrow::schema(py, &self.schema)
+    }
+
+    /// The batches that are left, for libraries of Arrow, without a copy. What is asked of `requested_schema` is not
+    /// heeded, as the interface allows.
+    #[pyo3(signature = (requested_schema=None))]
+    fn __arrow_c_stream__<'py>(
+        slf: &Bound<'py, Self>,
+        requested_schema: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyCapsule>> {
+        let _ = requested_schema;
+        slf.get().slot.check_process()?;
+        arrow::stream(slf.py(), Box::new(Reader(slf.clone().unbind())))
+    }
+
     fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
         slf
     }
@@ -138,6 +164,46 @@ impl PyFeed {
 
     fn __repr__(&self, py: Python<'_>) -> String {
         format!("<embank.pipeline.Feed at row {}>", self.position(py))
+    }
+}
+
+/// A feed as a reader of Arrow's batches; whoever reads may do so without the GIL.
+struct Reader(Py<PyFeed>);
+
+impl Iterator for Reader {
+    type Item = Result<RecordBatch, ArrowError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let feed = self.0.get();
+        let external = |text: String| Some(Err(ArrowError::ExternalError(text.into())));
+        if feed.process != process::id() {
+            return external("a feed does not survive a fork".to_owned());
+        }
+        // Ends: the run sends a batch or comes to its end, or a signal raises.
+        loop {
+            match feed.wait() {
+                Ok(Waited::Batch(batch)) => return Some(Ok(batch.into_record_batch())),
+                Ok(Waited::Late) => {
+                    if let Err(raised) = Python::attach(|py| py.check_signals()) {
+                        return external(raised.to_string());
+                    }
+                }
+                Ok(Waited::End) => {
+                    feed.end_now();
+                    return None;
+                }
+                Err(error) => {
+                    feed.end_now();
+                    return external(error.to_string());
+                }
+            }
+        }
+    }
+}
+
+impl RecordBatchReader for Reader {
+    fn schema(&self) -> SchemaRef {
+        SchemaRef::clone(&self.0.get().schema)
     }
 }
 

@@ -14,7 +14,19 @@ from numpy.typing import NDArray
 
 import embank
 import embank.torch
-from embank.pipeline import Batch, Column, Field, Output, Pipeline, Spec, criteo, modulus, vocabulary
+from embank.pipeline import (
+    ArrowBatch,
+    Batch,
+    Column,
+    Field,
+    Output,
+    Pipeline,
+    Spec,
+    connect,
+    criteo,
+    modulus,
+    vocabulary,
+)
 
 
 def train(path: Path, batches: list[NDArray[np.int64]]) -> Optional[bytes]:
@@ -121,4 +133,9 @@ def preprocess(path: Path) -> dict[str, torch.Tensor]:
             tensors = found.torch()
         position: int = feed.position
         print(position, None if feed.report is None else feed.report.first_bad_rows)
+        arrow: ArrowBatch = batch.arrow()
+        print(len(arrow), arrow.__arrow_c_array__(), feed.__arrow_c_stream__())
+    with connect("grpc://127.0.0.1:41234", skip_rows=position, seed=2) as remote:
+        labels: list[NDArray[np.float32]] = [served["label"] for served in remote]
+        print(len(labels), remote.position, None if remote.report is None else remote.report.rows)
     return tensors

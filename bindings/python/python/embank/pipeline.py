@@ -23,28 +23,37 @@ what comes out. `Pipeline.feed` hands out batches that are made in the backgroun
 [[0.0]] [[0.0]] [[0]]
 
 The specs that are made here are JSON in the end, the same as in Rust and for the command line:
-`Spec.to_json`. This module needs NumPy alone; `Batch.torch` needs PyTorch.
+`Spec.to_json`. `connect` takes the batches of a pipeline that runs elsewhere (`embank serve`).
+
+This module needs NumPy alone; `Batch.torch` needs PyTorch, and `connect` pyarrow.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Optional, Union
+from importlib import import_module
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Optional, Union
 
+import numpy as np
 from numpy.typing import NDArray
 
-from ._embank import Feed, Pipeline, RunReport
+from ._embank import ArrowBatch, Feed, Pipeline, RunReport
+from .errors import BadRow, PipelineError
 
 if TYPE_CHECKING:
     import torch
+    from typing_extensions import Self
 
     _Base = dict[str, NDArray[Any]]
 else:
     _Base = dict
 
 __all__ = [
+    "ArrowBatch",
     "Batch",
     "Column",
     "Feed",
@@ -52,10 +61,13 @@ __all__ = [
     "Operator",
     "Output",
     "Pipeline",
+    "RemoteFeed",
+    "RemoteReport",
     "RunReport",
     "Spec",
     "bucketize",
     "clip",
+    "connect",
     "criteo",
     "cross",
     "fill_missing",
@@ -90,6 +102,23 @@ class Batch(_Base):
         import torch
 
         return {name: torch.from_numpy(array) for name, array in self.items()}
+
+    def arrow(self) -> ArrowBatch:
+        """The same for libraries of Arrow, in the arrays' memory: `pyarrow.record_batch(batch.arrow())`.
+
+        A column for each output: lists of as many values as the matrix has columns.
+        """
+        return ArrowBatch(
+            {name: np.require(array, requirements=["C", "A"]) for name, array in self.items()}
+        )
+
+    def __arrow_c_schema__(self) -> object:
+        return self.arrow().__arrow_c_schema__()
+
+    def __arrow_c_array__(
+        self, requested_schema: Optional[object] = None
+    ) -> tuple[object, object]:
+        return self.arrow().__arrow_c_array__(requested_schema)
 
 
 @dataclass(frozen=True)
@@ -285,3 +314,210 @@ def criteo(modulus: int, bad_rows: Literal["fail", "skip"] = "fail") -> Spec:
         ],
         bad_rows=bad_rows,
     )
+
+
+def connect(
+    address: str, *, skip_rows: Optional[int] = None, seed: Optional[int] = None
+) -> RemoteFeed:
+    """Begins an epoch of a pipeline that runs elsewhere, as `embank serve`: a feed of its batches.
+
+    Args:
+        address: As the server prints it: `"grpc://host:port"`.
+        skip_rows: Rows at the beginning that are not handed out: `feed.position` of an earlier feed,
+            of this server or another one with the same inputs and options, to go on where it stopped.
+        seed: Of the shuffle. Default: the server's.
+
+    One client at a time takes an epoch. While another one does, this waits (10 s, or as the server
+    says), and then raises `RuntimeError`. Nothing is encrypted, and nobody is asked who they are.
+
+    Raises:
+        ImportError: pyarrow is not installed.
+        ConnectionError: Nobody serves at the address.
+        RuntimeError: Another client is taking an epoch.
+    """
+    try:
+        flight: Any = import_module("pyarrow.flight")
+    except ImportError as error:
+        raise ImportError(
+            f"embank.pipeline.connect needs pyarrow with Arrow Flight ({error}): pip install pyarrow"
+        ) from error
+    ticket = {"skip_rows": skip_rows, "seed": seed}
+    asked = json.dumps({name: value for name, value in ticket.items() if value is not None})
+    client = flight.connect(address)
+    try:
+        reader = client.do_get(flight.Ticket(asked.encode()))
+        return RemoteFeed(client, reader, 0 if skip_rows is None else skip_rows)
+    except BaseException as error:
+        client.close()
+        _raise(error)
+
+
+@dataclass(frozen=True)
+class RemoteReport:
+    """What came of a run elsewhere."""
+
+    rows: int
+    """Rows that came out."""
+    bad_rows: int
+    """Rows that were left out as bad ones."""
+    first_bad_rows: list[str]
+    """The first ten of those: file, line, column and what is wrong."""
+    bytes: int
+    """Bytes of input."""
+    seconds: float
+    """How long it took."""
+
+
+class RemoteFeed:
+    """Batches of a pipeline that runs elsewhere. Made by `connect`; used as a `Feed` is.
+
+    The arrays of a batch are in the memory of the message that brought it: they are yours to change
+    and keep. Thread safe. Ctrl-C takes effect when the next batch has come.
+    """
+
+    def __init__(self, client: Any, reader: Any, position: int) -> None:
+        self._client = client
+        self._reader: Any = reader
+        self._position = position
+        self._report: Optional[RemoteReport] = None
+        self._schema: Any = reader.schema
+        self._reading = threading.Lock()
+        """Held while a message is awaited."""
+
+    @property
+    def position(self) -> int:
+        """Rows that were handed out, and those that were skipped before them: `skip_rows` of another
+        feed that is to go on from here."""
+        return self._position
+
+    @property
+    def report(self) -> Optional[RemoteReport]:
+        """What came of the run once the feed has come to its end; None before, and if it didn't."""
+        return self._report
+
+    def close(self) -> None:
+        """Ends the epoch, here and at the server. A second call does nothing."""
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            # Whoever waits for a message in another thread gets a failure, and ends.
+            reader.cancel()
+            with self._reading:
+                self._client.close()
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Batch:
+        chunk = self._next()
+        columns = zip(chunk.schema.names, chunk.columns)
+        return Batch({name: _matrix(column) for name, column in columns})
+
+    def _next(self) -> Any:
+        """The next batch, as pyarrow's."""
+        with self._reading:
+            reader = self._reader
+            if reader is None:
+                raise StopIteration
+            try:
+                chunk = reader.read_chunk()
+                self._position = json.loads(bytes(chunk.app_metadata))["next_row"]
+                return chunk.data
+            except StopIteration:
+                self._report = self._ended()
+                raise
+            except BaseException as error:
+                if self._reader is None:  # closed meanwhile, by another thread
+                    raise StopIteration from None
+                self._reader = None
+                self._client.close()
+                _raise(error)
+
+    def _ended(self) -> RemoteReport:
+        self._reader = None
+        try:
+            answer = next(iter(self._client.do_action("report")))
+            return RemoteReport(**json.loads(bytes(answer.body)))
+        finally:
+            self._client.close()
+
+    def __arrow_c_schema__(self) -> object:
+        return self._schema.__arrow_c_schema__()
+
+    def __arrow_c_stream__(self, requested_schema: Optional[object] = None) -> object:
+        """The batches that are left, for libraries of Arrow, without a copy."""
+        pyarrow: Any = import_module("pyarrow")
+
+        def batches() -> Iterator[Any]:
+            while True:
+                try:
+                    yield self._next()
+                except StopIteration:
+                    return
+
+        return pyarrow.RecordBatchReader.from_batches(
+            self._schema, batches()
+        ).__arrow_c_stream__(requested_schema)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exception_type: Optional[type[BaseException]] = None,
+        exception: Optional[BaseException] = None,
+        traceback: Optional[TracebackType] = None,
+        /,
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<embank.pipeline.RemoteFeed at row {self._position}>"
+
+
+class _Memory:
+    """A buffer of pyarrow's as NumPy sees memory, which keeps it.
+
+    pyarrow calls what came over the network read-only; nobody else has it, so here it is not.
+    """
+
+    def __init__(self, buffer: Any, begin: int, shape: tuple[int, int], dtype: np.dtype[Any]) -> None:
+        self.buffer = buffer
+        self.__array_interface__ = {
+            "version": 3, "data": (buffer.address + begin, False), "shape": shape, "typestr": dtype.str,
+        }
+
+
+def _matrix(column: Any) -> NDArray[Any]:
+    """A column of lists as a matrix; a copy only where the message lies askew in memory."""
+    values = column.flatten()
+    dtype = np.dtype(values.type.to_pandas_dtype())
+    shape = (len(column), column.type.list_size)
+    if len(values) == 0:
+        return np.empty(shape, dtype)
+    memory = _Memory(values.buffers()[1], values.offset * dtype.itemsize, shape, dtype)
+    return np.require(np.asarray(memory), requirements="A")
+
+
+def _raise(error: BaseException) -> NoReturn:
+    """Raises what the server failed at as a feed in this process would."""
+    pyarrow: Any = import_module("pyarrow")
+    flight: Any = import_module("pyarrow.flight")
+    if not isinstance(error, (pyarrow.ArrowException, flight.FlightError)):
+        raise error
+    text = str(error)
+    try:
+        details = json.loads(error.extra_info)
+    except (AttributeError, ValueError):
+        details = {}
+    if "line" in details:
+        bad = BadRow(text)
+        bad.input, bad.line, bad.column = details["input"], details["line"], details["column"]
+        raise bad from error
+    if details.get("busy"):
+        raise RuntimeError(text) from error
+    if isinstance(error, flight.FlightUnavailableError):
+        raise ConnectionError(text) from error
+    raise PipelineError(text) from error

@@ -1,0 +1,266 @@
+"""Feeds of another process: `embank serve` and `embank.pipeline.connect`; batches for libraries of Arrow."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars
+import pyarrow
+import pyarrow.flight
+import pytest
+
+import embank
+from embank.pipeline import Column, Field, Output, Pipeline, Spec, connect, modulus, vocabulary
+
+ROOT = Path(__file__).parents[3]
+
+
+def command() -> str:
+    """The program `embank`, which `cargo xtask test` builds and names."""
+    named = os.environ.get("EMBANK_COMMAND", str(ROOT / "target/debug/embank"))
+    if not Path(named).exists():
+        pytest.fail(f"{named} is not there: `cargo build --package embank-cli` makes it")
+    return named
+
+
+def numbers(bad_rows: Any = "fail") -> Spec:
+    return Spec(
+        fields=[Field("n", "int32", required=True), Field("c", "hex32", required=True)],
+        columns=[Column("n"), Column("c", modulus(1 << 20), vocabulary("c"))],
+        outputs=[
+            Output("f", ["n"], "f32"),
+            Output("i", ["n", "n"], "i32"),
+            Output("w", ["c", "n"], "i64"),
+            Output("b", ["n"], "bits32"),
+        ],
+        bad_rows=bad_rows,
+    )
+
+
+def text(rows: int) -> bytes:
+    return "".join(f"{row}\t{row % 91:x}\n" for row in range(rows)).encode()
+
+
+@contextmanager
+def serving(folder: Path, rows: bytes, *options: str, bad_rows: Any = "fail") -> Iterator[str]:
+    """The address of a server of rows."""
+    (folder / "spec.json").write_text(numbers(bad_rows).to_json())
+    (folder / "rows.tsv").write_bytes(rows)
+    arguments = [command(), "serve", "spec.json", "rows.tsv", *options]
+    server = subprocess.Popen(arguments, cwd=folder, stdout=subprocess.PIPE, text=True)
+    try:
+        assert server.stdout is not None
+        line = server.stdout.readline()
+        assert line.startswith("serving at grpc://"), line
+        yield line.split()[-1]
+    finally:
+        server.kill()
+        server.communicate()
+
+
+def lists(batches: Any) -> list[dict[str, Any]]:
+    return [{name: array.tolist() for name, array in batch.items()} for batch in batches]
+
+
+def test_batches_are_those_of_a_feed_in_this_process(tmp_path: Path) -> None:
+    options = ("--batch-rows", "64", "--shuffle-rows", "300", "--seed", "5")
+    with serving(tmp_path, text(1000), *options) as address:
+        for seed in (5, 6):
+            local = Pipeline(numbers()).feed(text(1000), batch_rows=64, shuffle_rows=300, seed=seed)
+            with connect(address, seed=None if seed == 5 else seed) as feed:
+                assert lists(feed) == lists(local)
+                assert feed.position == 1000
+                report = feed.report
+                assert report is not None
+                assert (report.rows, report.bad_rows, report.bytes) == (1000, 0, len(text(1000)))
+                assert next(feed, None) is None
+            feed.close()
+
+
+def test_a_feed_goes_on_where_another_stopped(tmp_path: Path) -> None:
+    options = ("--batch-rows", "64", "--shuffle-rows", "300")
+    with serving(tmp_path, text(1000), *options) as address:
+        whole = lists(connect(address))
+        for taken in (0, 3, len(whole)):
+            with connect(address) as feed:
+                for _ in range(taken):
+                    next(feed)
+            assert feed.report is None and feed.position == min(taken * 64, 1000)
+            rest = connect(address, skip_rows=feed.position)
+            assert rest.position == feed.position
+            assert lists(rest) == whole[taken:]
+
+
+def test_arrays_are_of_the_feeds_kinds_and_may_be_changed(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    # Far more than gRPC's usual limit of 4 MiB, in one message.
+    with serving(tmp_path, text(300_000), "--batch-rows", "300000") as address:
+        batch = next(connect(address))
+    gc.collect()
+    assert {name: (array.dtype.name, array.shape) for name, array in batch.items()} == {
+        "f": ("float32", (300_000, 1)),
+        "i": ("int32", (300_000, 2)),
+        "w": ("int64", (300_000, 2)),
+        "b": ("uint32", (300_000, 1)),
+    }
+    for array in batch.values():
+        assert array.flags.writeable and array.flags.c_contiguous and array.flags.aligned
+        array += 1
+    assert np.array_equal(batch["w"][:, 1], np.arange(1, 300_001))
+    tensors = batch.torch()
+    tensors["w"][0, 0] = 77
+    assert tensors["f"].dtype == torch.float32 and batch["w"][0, 0] == 77
+
+
+def test_batches_larger_than_a_limit_come_in_parts(tmp_path: Path) -> None:
+    options = ("--batch-rows", "1000", "--message-bytes", "8kB")
+    with serving(tmp_path, text(1000), *options) as address:
+        with connect(address) as feed:
+            first, second = next(feed), next(feed)
+        assert (len(first["f"]), len(second["f"]), feed.position) == (250, 250, 500)
+        third = next(connect(address, skip_rows=feed.position))
+        assert third["i"][:, 0].tolist() == list(range(500, 750))
+
+
+def test_a_bad_row_is_raised_as_one(tmp_path: Path) -> None:
+    with serving(tmp_path, text(1000) + b"4\tzz\n", "--batch-rows", "10") as address:
+        for _ in range(2):  # the server goes on
+            feed = connect(address)
+            with pytest.raises(embank.BadRow, match=r"^rows\.tsv:1001:3: ") as bad:
+                list(feed)
+            assert (bad.value.input, bad.value.line, bad.value.column) == ("rows.tsv", 1001, 3)
+            assert next(feed, None) is None and feed.report is None
+        (tmp_path / "rows.tsv").unlink()
+        with pytest.raises(embank.PipelineError, match=r"rows\.tsv: No such file"):
+            list(connect(address))
+
+
+def test_bad_rows_that_are_left_out_are_reported(tmp_path: Path) -> None:
+    with serving(tmp_path, text(20) + b"x\t1\n1\n", bad_rows="skip") as address:
+        feed = connect(address)
+        assert [len(batch["f"]) for batch in feed] == [20]
+        assert feed.report is not None and feed.report.bad_rows == 2
+        assert feed.report.first_bad_rows[0].startswith("rows.tsv:21:1: ")
+
+
+def test_one_client_at_a_time(tmp_path: Path) -> None:
+    with serving(tmp_path, text(200_000), "--batch-rows", "64", "--wait", "0") as address:
+        first = connect(address)
+        next(first)
+        with pytest.raises(RuntimeError, match="^another client is taking this feed"):
+            connect(address)
+        assert sum(len(batch["f"]) for batch in first) == 200_000 - 64
+        assert len(next(connect(address))["f"]) == 64
+
+
+def test_a_feed_that_nobody_has_any_more_ends(tmp_path: Path) -> None:
+    with serving(tmp_path, text(200_000), "--batch-rows", "64", "--wait", "60") as address:
+        for _ in range(3):
+            for _ in connect(address):
+                break
+            with connect(address) as feed:
+                next(feed)
+            feed.close()
+            assert next(feed, None) is None
+
+
+def test_nobody_serves(tmp_path: Path) -> None:
+    with serving(tmp_path, text(1)) as address:
+        pass
+    with pytest.raises(ConnectionError):
+        connect(address)
+
+
+def test_without_pyarrow_the_error_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow.flight", None)
+    with pytest.raises(ImportError, match="pip install pyarrow"):
+        connect("grpc://127.0.0.1:1")
+
+
+def test_any_client_of_flight_gets_matrices_without_a_copy(tmp_path: Path) -> None:
+    with serving(tmp_path, text(100), "--batch-rows", "60") as address:
+        client = pyarrow.flight.connect(address)
+        (info,) = client.list_flights()
+        assert info.schema.field("i").metadata == {b"embank.columns": b'["n","n"]'}
+        assert info.total_records == -1
+        chunks = list(client.do_get(info.endpoints[0].ticket))
+        assert [chunk.data.num_rows for chunk in chunks] == [60, 40]
+        column = chunks[1].data.column("w")
+        matrix = column.flatten().to_numpy(zero_copy_only=True).reshape(len(column), -1)
+        assert matrix.shape == (40, 2) and matrix[:, 1].tolist() == list(range(60, 100))
+        client.close()
+
+
+def arrow_addresses(batch: Any) -> dict[str, int]:
+    return {name: batch.column(name).flatten().buffers()[1].address for name in batch.schema.names}
+
+
+def test_a_batch_goes_to_arrow_without_a_copy() -> None:
+    batch = next(Pipeline(numbers()).feed(text(10)))
+    found = pyarrow.record_batch(batch.arrow())
+    assert str(found.schema.field("i").type) == "fixed_size_list<item: int32 not null>[2]"
+    assert not found.schema.field("i").nullable
+    places = {name: array.ctypes.data for name, array in batch.items()}
+    assert arrow_addresses(found) == places
+    batch["i"][3, 1] = 77
+    expected = lists([batch])[0]
+    del batch
+    gc.collect()
+    assert found.to_pydict() == expected
+    found.validate(full=True)
+    frame = polars.DataFrame(pyarrow.table(found))
+    assert frame["w"].to_list() == expected["w"]
+
+
+def test_polars_takes_a_batch() -> None:
+    batch = next(Pipeline(numbers()).feed(text(5)))
+    series = polars.from_arrow(batch)
+    assert isinstance(series, polars.Series)
+    assert series.struct.field("i").to_list() == batch["i"].tolist()
+
+
+def test_arrays_of_your_own_go_to_arrow_too() -> None:
+    batch = next(Pipeline(numbers()).feed(text(6)))
+    batch["i"] = batch["i"][::2].T.copy().T  # neither contiguous
+    batch["w"], batch["f"], batch["b"] = batch["w"][::2], batch["f"][::2], batch["b"][::2]
+    assert pyarrow.record_batch(batch.arrow()).to_pydict()["i"] == [[0, 0], [2, 2], [4, 4]]
+    batch["w"] = batch["w"][:1]
+    with pytest.raises(TypeError, match="'w' has 1 rows|\"w\" has 1 rows"):
+        batch.arrow()
+    batch["w"] = np.zeros((3, 2))
+    with pytest.raises(TypeError, match="float32, int32, int64 or uint32"):
+        batch.arrow()
+
+
+@pytest.mark.parametrize("remote", [False, True])
+def test_a_feed_goes_to_arrow_as_a_stream(tmp_path: Path, remote: bool) -> None:
+    rows = text(1000)
+    expected = lists(Pipeline(numbers()).feed(rows, batch_rows=64))
+
+    def read(feed: Any) -> list[dict[str, Any]]:
+        reader = pyarrow.RecordBatchReader.from_stream(feed)
+        assert reader.schema.field("w").metadata == {b"embank.columns": b'["c","n"]'}
+        return [batch.to_pydict() for batch in reader]
+
+    with serving(tmp_path, rows, "--batch-rows", "64") as address:
+        feed: Any = connect(address) if remote else Pipeline(numbers()).feed(rows, batch_rows=64)
+        first = next(feed)
+        assert lists([first]) + read(feed) == expected
+        assert feed.position == 1000 and feed.report.rows == 1000
+        assert pyarrow.schema(feed).names == ["f", "i", "w", "b"]
+
+
+def test_a_bad_row_ends_a_stream() -> None:
+    pipeline = Pipeline(numbers())
+    reader = pyarrow.RecordBatchReader.from_stream(pipeline.feed(text(5) + b"x\t1\n"))
+    with pytest.raises(Exception, match="bytes:6:1: "):
+        reader.read_all()
+    assert pipeline.run(text(3)).rows == 3  # and the pipeline is back
