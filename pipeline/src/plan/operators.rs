@@ -37,166 +37,167 @@ impl Planner<'_> {
                 operator_name(operator)
             ));
         }
-        let wrong = |needs: &str| {
-            error(format!(
-                "column {name:?}: {} is for {needs}, and the values are {:?} there",
-                operator_name(operator),
-                flow.kind
-            ))
-        };
         match operator {
             Operator::FillMissing(_) | Operator::Hex2Int => unreachable!("handled above"),
-            Operator::Modulus(divisor) => {
-                if !(1..=MODULUS_MAX).contains(divisor) {
-                    return error(format!(
-                        "column {name:?}: a modulus is from 1 to 2^31, not {divisor}"
-                    ));
-                }
-                let modulus = Modulus::new(*divisor);
-                let slot = match (flow.kind, flow.slot) {
-                    (Kind::I32, Slot::Word(column)) => {
-                        self.kernels.push(Kernel::ModulusI32 { column, modulus });
-                        flow.slot
-                    }
-                    (Kind::U32, Slot::Word(column)) => {
-                        self.kernels.push(Kernel::ModulusU32 { column, modulus });
-                        flow.slot
-                    }
-                    (Kind::I64, Slot::Wide(from)) => {
-                        let to = self.new_word();
-                        self.kernels.push(Kernel::ModulusI64 { from, to, modulus });
-                        Slot::Word(to)
-                    }
-                    (Kind::U64, Slot::Wide(from)) => {
-                        let to = self.new_word();
-                        self.kernels.push(Kernel::ModulusU64 { from, to, modulus });
-                        Slot::Word(to)
-                    }
-                    _ => return wrong("whole numbers; give text Hash before it"),
-                };
-                let below = Some(u64::from(*divisor));
-                Ok(Flow { kind: Kind::U32, slot, missing: None, signed: false, below })
-            }
-            Operator::Hash { seed } => {
-                let seed = *seed;
-                let to = match (flow.kind, flow.slot) {
-                    (Kind::I32, Slot::Word(from)) => {
-                        let to = self.new_wide();
-                        self.kernels.push(Kernel::HashI32 { from, to, seed });
-                        to
-                    }
-                    (Kind::U32, Slot::Word(from)) => {
-                        let to = self.new_wide();
-                        self.kernels.push(Kernel::HashU32 { from, to, seed });
-                        to
-                    }
-                    (Kind::I64 | Kind::U64, Slot::Wide(column)) => {
-                        self.kernels.push(Kernel::HashWide { column, seed });
-                        column
-                    }
-                    (Kind::Bytes, Slot::Bytes(from)) => {
-                        let to = self.new_wide();
-                        self.kernels.push(Kernel::HashBytes { from, to, seed });
-                        to
-                    }
-                    _ => return wrong("whole numbers and text"),
-                };
-                let slot = Slot::Wide(to);
-                Ok(Flow { kind: Kind::U64, slot, missing: None, signed: false, below: None })
-            }
-            Operator::Neg2Zero => {
-                match (flow.kind, flow.slot) {
-                    (Kind::I32, Slot::Word(column)) => {
-                        self.kernels.push(Kernel::ClipI32 { column, low: 0, high: i32::MAX });
-                    }
-                    (Kind::I64, Slot::Wide(column)) => {
-                        self.kernels.push(Kernel::ClipI64 { column, low: 0, high: i64::MAX });
-                    }
-                    (Kind::F32, Slot::Word(column)) => {
-                        self.kernels.push(Kernel::ClipF32 { column, low: 0.0, high: f32::MAX });
-                    }
-                    (Kind::U32 | Kind::U64, _) => {}
-                    _ => return wrong("numbers"),
-                }
-                Ok(Flow { signed: false, ..flow })
-            }
+            Operator::Modulus(divisor) => self.modulus(name, *divisor, flow),
+            Operator::Hash { seed } => self.hash(name, *seed, flow),
+            Operator::Neg2Zero => self.neg2zero(name, flow),
             Operator::Clip { low, high } => self.clip(name, *low, *high, flow),
-            Operator::Logarithm => {
-                if flow.signed {
-                    return error(format!(
-                        "column {name:?} may be negative: put Neg2Zero, or Clip from 0 on, before Logarithm"
-                    ));
-                }
-                let slot = match (flow.kind, flow.slot) {
-                    (Kind::I32, Slot::Word(column)) => {
-                        self.kernels.push(Kernel::LogI32 { column });
-                        flow.slot
-                    }
-                    (Kind::U32, Slot::Word(column)) => {
-                        self.kernels.push(Kernel::LogU32 { column });
-                        flow.slot
-                    }
-                    (Kind::F32, Slot::Word(column)) => {
-                        self.kernels.push(Kernel::LogF32 { column });
-                        flow.slot
-                    }
-                    (Kind::I64 | Kind::U64, Slot::Wide(from)) => {
-                        let to = self.new_word();
-                        self.kernels.push(Kernel::LogWide { from, to });
-                        Slot::Word(to)
-                    }
-                    _ => return wrong("numbers"),
-                };
-                Ok(Flow { kind: Kind::F32, slot, missing: None, signed: false, below: None })
-            }
-            Operator::Bucketize(boundaries) => {
-                let ascends = boundaries.windows(2).all(|pair| pair[0] < pair[1]);
-                if boundaries.is_empty() || !ascends || boundaries.iter().any(|b| !b.is_finite()) {
-                    return error(format!("column {name:?}: boundaries must be finite and ascend"));
-                }
-                let boundaries = boundaries.clone();
-                let below = Some(boundaries.len() as u64 + 1);
-                match (flow.kind, flow.slot) {
-                    (Kind::I32, Slot::Word(column)) => {
-                        self.kernels.push(Kernel::BucketI32 { column, boundaries });
-                    }
-                    (Kind::U32, Slot::Word(column)) => {
-                        self.kernels.push(Kernel::BucketU32 { column, boundaries });
-                    }
-                    (Kind::F32, Slot::Word(column)) => {
-                        self.kernels.push(Kernel::BucketF32 { column, boundaries });
-                    }
-                    _ => return wrong("numbers of 32 bits; Float makes them of others"),
-                }
-                Ok(Flow { kind: Kind::U32, signed: false, below, ..flow })
-            }
-            Operator::Float => {
-                let slot = match (flow.kind, flow.slot) {
-                    (Kind::F32, slot) => slot,
-                    (Kind::I32, Slot::Word(column)) => {
-                        self.kernels.push(Kernel::FloatI32 { column });
-                        flow.slot
-                    }
-                    (Kind::U32, Slot::Word(column)) => {
-                        self.kernels.push(Kernel::FloatU32 { column });
-                        flow.slot
-                    }
-                    (Kind::I64, Slot::Wide(from)) => {
-                        let to = self.new_word();
-                        self.kernels.push(Kernel::FloatI64 { from, to });
-                        Slot::Word(to)
-                    }
-                    (Kind::U64, Slot::Wide(from)) => {
-                        let to = self.new_word();
-                        self.kernels.push(Kernel::FloatU64 { from, to });
-                        Slot::Word(to)
-                    }
-                    _ => return wrong("numbers"),
-                };
-                Ok(Flow { kind: Kind::F32, slot, below: None, ..flow })
-            }
+            Operator::Logarithm => self.logarithm(name, flow),
+            Operator::Bucketize(boundaries) => self.bucketize(name, boundaries, flow),
+            Operator::Float => self.float(name, flow),
             Operator::Vocabulary(vocabulary) => self.vocabulary(column, vocabulary, flow),
         }
+    }
+
+    fn modulus(&mut self, name: &str, divisor: u32, flow: Flow) -> Result<Flow> {
+        if !(1..=MODULUS_MAX).contains(&divisor) {
+            return error(format!("column {name:?}: a modulus is from 1 to 2^31, not {divisor}"));
+        }
+        let modulus = Modulus::new(divisor);
+        let slot = match (flow.kind, flow.slot) {
+            (Kind::I32, Slot::Word(column)) => {
+                self.kernels.push(Kernel::ModulusI32 { column, modulus });
+                flow.slot
+            }
+            (Kind::U32, Slot::Word(column)) => {
+                self.kernels.push(Kernel::ModulusU32 { column, modulus });
+                flow.slot
+            }
+            (Kind::I64, Slot::Wide(from)) => {
+                let to = self.new_word();
+                self.kernels.push(Kernel::ModulusI64 { from, to, modulus });
+                Slot::Word(to)
+            }
+            (Kind::U64, Slot::Wide(from)) => {
+                let to = self.new_word();
+                self.kernels.push(Kernel::ModulusU64 { from, to, modulus });
+                Slot::Word(to)
+            }
+            _ => {
+                return wrong(name, "Modulus", "whole numbers; give text Hash before it", flow);
+            }
+        };
+        let below = Some(u64::from(divisor));
+        Ok(Flow { kind: Kind::U32, slot, missing: None, signed: false, below })
+    }
+
+    fn hash(&mut self, name: &str, seed: u64, flow: Flow) -> Result<Flow> {
+        let to = match (flow.kind, flow.slot) {
+            (Kind::I32, Slot::Word(from)) => {
+                let to = self.new_wide();
+                self.kernels.push(Kernel::HashI32 { from, to, seed });
+                to
+            }
+            (Kind::U32, Slot::Word(from)) => {
+                let to = self.new_wide();
+                self.kernels.push(Kernel::HashU32 { from, to, seed });
+                to
+            }
+            (Kind::I64 | Kind::U64, Slot::Wide(column)) => {
+                self.kernels.push(Kernel::HashWide { column, seed });
+                column
+            }
+            (Kind::Bytes, Slot::Bytes(from)) => {
+                let to = self.new_wide();
+                self.kernels.push(Kernel::HashBytes { from, to, seed });
+                to
+            }
+            _ => return wrong(name, "Hash", "whole numbers and text", flow),
+        };
+        let slot = Slot::Wide(to);
+        Ok(Flow { kind: Kind::U64, slot, missing: None, signed: false, below: None })
+    }
+
+    fn neg2zero(&mut self, name: &str, flow: Flow) -> Result<Flow> {
+        match (flow.kind, flow.slot) {
+            (Kind::I32, Slot::Word(column)) => {
+                self.kernels.push(Kernel::ClipI32 { column, low: 0, high: i32::MAX });
+            }
+            (Kind::I64, Slot::Wide(column)) => {
+                self.kernels.push(Kernel::ClipI64 { column, low: 0, high: i64::MAX });
+            }
+            (Kind::F32, Slot::Word(column)) => {
+                self.kernels.push(Kernel::ClipF32 { column, low: 0.0, high: f32::MAX });
+            }
+            (Kind::U32 | Kind::U64, _) => {}
+            _ => return wrong(name, "Neg2Zero", "numbers", flow),
+        }
+        Ok(Flow { signed: false, ..flow })
+    }
+
+    fn logarithm(&mut self, name: &str, flow: Flow) -> Result<Flow> {
+        if flow.signed {
+            return error(format!(
+                "column {name:?} may be negative: put Neg2Zero, or Clip from 0 on, before Logarithm"
+            ));
+        }
+        let slot = match (flow.kind, flow.slot) {
+            (Kind::I32, Slot::Word(column)) => {
+                self.kernels.push(Kernel::LogI32 { column });
+                flow.slot
+            }
+            (Kind::U32, Slot::Word(column)) => {
+                self.kernels.push(Kernel::LogU32 { column });
+                flow.slot
+            }
+            (Kind::F32, Slot::Word(column)) => {
+                self.kernels.push(Kernel::LogF32 { column });
+                flow.slot
+            }
+            (Kind::I64 | Kind::U64, Slot::Wide(from)) => {
+                let to = self.new_word();
+                self.kernels.push(Kernel::LogWide { from, to });
+                Slot::Word(to)
+            }
+            _ => return wrong(name, "Logarithm", "numbers", flow),
+        };
+        Ok(Flow { kind: Kind::F32, slot, missing: None, signed: false, below: None })
+    }
+
+    fn bucketize(&mut self, name: &str, boundaries: &[f32], flow: Flow) -> Result<Flow> {
+        let ascends = boundaries.windows(2).all(|pair| pair[0] < pair[1]);
+        if boundaries.is_empty() || !ascends || boundaries.iter().any(|b| !b.is_finite()) {
+            return error(format!("column {name:?}: boundaries must be finite and ascend"));
+        }
+        let below = Some(boundaries.len() as u64 + 1);
+        let boundaries = boundaries.to_vec();
+        self.kernels.push(match (flow.kind, flow.slot) {
+            (Kind::I32, Slot::Word(column)) => Kernel::BucketI32 { column, boundaries },
+            (Kind::U32, Slot::Word(column)) => Kernel::BucketU32 { column, boundaries },
+            (Kind::F32, Slot::Word(column)) => Kernel::BucketF32 { column, boundaries },
+            _ => {
+                let needs = "numbers of 32 bits; Float makes them of others";
+                return wrong(name, "Bucketize", needs, flow);
+            }
+        });
+        Ok(Flow { kind: Kind::U32, signed: false, below, ..flow })
+    }
+
+    fn float(&mut self, name: &str, flow: Flow) -> Result<Flow> {
+        let slot = match (flow.kind, flow.slot) {
+            (Kind::F32, slot) => slot,
+            (Kind::I32, Slot::Word(column)) => {
+                self.kernels.push(Kernel::FloatI32 { column });
+                flow.slot
+            }
+            (Kind::U32, Slot::Word(column)) => {
+                self.kernels.push(Kernel::FloatU32 { column });
+                flow.slot
+            }
+            (Kind::I64, Slot::Wide(from)) => {
+                let to = self.new_word();
+                self.kernels.push(Kernel::FloatI64 { from, to });
+                Slot::Word(to)
+            }
+            (Kind::U64, Slot::Wide(from)) => {
+                let to = self.new_word();
+                self.kernels.push(Kernel::FloatU64 { from, to });
+                Slot::Word(to)
+            }
+            _ => return wrong(name, "Float", "numbers", flow),
+        };
+        Ok(Flow { kind: Kind::F32, slot, below: None, ..flow })
     }
 
     fn fill(&mut self, name: &str, value: &Value, flow: Flow) -> Result<Flow> {
@@ -306,6 +307,13 @@ impl Planner<'_> {
         };
         Ok(Flow { signed: flow.signed && low < 0.0, below, ..flow })
     }
+}
+
+fn wrong(name: &str, operator: &str, needs: &str, flow: Flow) -> Result<Flow> {
+    error(format!(
+        "column {name:?}: {operator} is for {needs}, and the values are {:?} there",
+        flow.kind
+    ))
 }
 
 fn operator_name(operator: &Operator) -> &'static str {
