@@ -12,14 +12,16 @@ pub enum Error {
     /// A row can't be used, and the pipeline is to fail at those.
     #[error("{0}; `bad_rows: skip` leaves such rows out and counts them")]
     BadRow(BadRowReport),
-    /// A line is longer than the input's limit.
+    /// A line is longer than one may be.
     #[error(
-        "{place}: a line of more than {limit} bytes; is this a text with line ends, and is each quote closed?"
+        "{input}:{line}: a line of more than {limit} bytes; is this a text with line ends, and is each quote closed?"
     )]
     LineTooLong {
-        /// Where it begins.
-        place: String,
-        /// Bytes.
+        /// The input's name.
+        input: String,
+        /// The line, from 1; of a row that spans lines, its first.
+        line: u64,
+        /// Bytes, the line's end not counted.
         limit: usize,
     },
     /// A compressed input can't be decompressed.

@@ -9,15 +9,12 @@ use std::borrow::Cow;
 use std::fs::File;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
 
 use parking_lot::Mutex;
 
 use crate::error::{Error, Result};
-use crate::stream::{Broken, Compression, Cut, LINE_BYTES_MAX, Stream};
+use crate::stream::{Broken, Compression, Cut, LINE_BYTES_MAX, MAGIC_BYTES, Stream, line_ends};
 
-/// What is read at a time to find the rate of reading.
-const READ_RATE_CHUNK_BYTES: usize = 512 << 10;
 /// What is read beyond a chunk's range to find the end of its last line, at first.
 const TAIL_BYTES: usize = 4 << 10;
 
@@ -49,8 +46,8 @@ impl<'a> Input<'a> {
         Self { name: name.into(), from: From::Memory(text) }
     }
 
-    /// A file, or a pipe. It may be compressed by gzip or zstd: its name ends with `.gz` or `.zst`, or it is text and
-    /// its first bytes say so.
+    /// A file, or a pipe, which can be read only once. It may be compressed by gzip or zstd: its name ends with `.gz`
+    /// or `.zst`, or it is text and its first bytes say so.
     #[must_use]
     pub fn file(path: impl AsRef<Path>) -> Self {
         let path = path.as_ref().to_owned();
@@ -88,7 +85,9 @@ pub(crate) struct Chunks<'a> {
 struct Open<'a> {
     name: String,
     text: OpenText<'a>,
+    /// Its length; of a pipe, 0.
     bytes: u64,
+    is_pipe: bool,
     /// If it can only be read from its beginning on.
     serial: Option<Serial>,
 }
@@ -112,7 +111,7 @@ struct Position<'a> {
     input: usize,
     offset: u64,
     sequence: u64,
-    /// Bytes of the inputs before this one.
+    /// Bytes of the inputs before this one; of pipes, what was read of them.
     bytes_before: u64,
     /// The input, if it is serial and was begun.
     stream: Option<Stream<'a>>,
@@ -187,8 +186,11 @@ impl<'a> Chunks<'a> {
         &self.inputs[input].name
     }
 
+    /// Bytes of all inputs; of pipes, what was read of those that came to their ends.
     pub(crate) fn bytes(&self) -> u64 {
-        self.inputs.iter().map(|input| input.bytes).sum()
+        let at = self.at.lock();
+        let to_come = self.inputs.iter().skip(at.input).map(|input| input.bytes);
+        at.bytes_before + to_come.sum::<u64>()
     }
 
     /// The next chunk; none if there is no more. `buffer` is for those that are read at once.
@@ -209,7 +211,8 @@ impl<'a> Chunks<'a> {
                 None => None,
             };
             let Some((range, input_bytes, held)) = claimed else {
-                at.bytes_before += input.bytes;
+                let stream = at.stream.as_ref().filter(|_| input.is_pipe);
+                at.bytes_before += stream.map_or(input.bytes, Stream::input_bytes);
                 at.input += 1;
                 at.offset = 0;
                 at.stream = None;
@@ -240,7 +243,10 @@ impl<'a> Chunks<'a> {
         let begin = at.offset;
         let next = match &mut at.stream {
             Some(stream) => Ok(stream),
-            none => input.stream(compression).map(|stream| none.insert(stream)).map_err(Broken::Io),
+            none => {
+                let stream = input.stream(compression, self.cut);
+                stream.map(|stream| none.insert(stream)).map_err(Broken::Io)
+            }
         };
         let next = next.and_then(|stream| {
             let more = stream.next(self.cut, self.chunk_bytes as usize, buffer)?;
@@ -249,10 +255,12 @@ impl<'a> Chunks<'a> {
         match next {
             Ok(None) => None,
             Ok(Some((end, read))) => {
-                Some((begin..end, at.bytes_before + read.min(input.bytes), Held::Buffer))
+                let read = if input.is_pipe { read } else { read.min(input.bytes) };
+                Some((begin..end, at.bytes_before + read, Held::Buffer))
             }
             Err(broken) => {
-                let error = self.broken(input, compression.is_some(), begin, broken);
+                let known = at.stream.as_ref().map(Stream::is_compressed);
+                let error = self.broken(input, known.unwrap_or(compression.is_some()), broken);
                 Some((begin..begin, at.bytes_before, Held::Failed(Some(error))))
             }
         }
@@ -291,13 +299,10 @@ impl<'a> Chunks<'a> {
     }
 
     #[cold]
-    fn broken(&self, input: &Open<'a>, compressed: bool, begin: u64, broken: Broken) -> Error {
+    fn broken(&self, input: &Open<'a>, compressed: bool, broken: Broken) -> Error {
         let name = input.name.clone();
         match (broken, self.cut) {
-            (Broken::TooLong, _) => {
-                let place = format!("{name}, after byte {begin}");
-                Error::LineTooLong { place, limit: LINE_BYTES_MAX }
-            }
+            (Broken::TooLong { lines_before }, _) => too_long(name, lines_before),
             (Broken::CutShort(bytes), Cut::Rows(row_bytes)) => {
                 Error::NoWholeRows { input: name, bytes, row_bytes }
             }
@@ -305,6 +310,29 @@ impl<'a> Chunks<'a> {
             (Broken::Io(source), _) if compressed => Error::Compressed { input: name, source },
             (Broken::Io(source), _) => Error::Io { doing: "read", path: name.into(), source },
         }
+    }
+
+    /// Reads all with so many threads, and does nothing with it.
+    pub(crate) fn read_all(&self, threads: usize) -> Result<()> {
+        std::thread::scope(|scope| {
+            let read = || {
+                let mut buffer = Vec::new();
+                while let Some(mut claim) = self.claim(&mut buffer) {
+                    #[cfg(feature = "parquet")]
+                    if matches!(claim.held, Held::Columns(_)) {
+                        continue;
+                    }
+                    self.rows(&mut claim, &mut buffer)?;
+                }
+                Ok(())
+            };
+            let threads: Vec<_> = (1..threads).map(|_| scope.spawn(read)).collect();
+            let own = read();
+            let others = threads.into_iter().map(|thread| thread.join());
+            others.fold(own, |all, thread| {
+                all.and(thread.unwrap_or_else(|_| Err(Error::Panicked("that reads".to_owned()))))
+            })
+        })
     }
 
     /// The rows of a chunk; of files, in `buffer`, which must be the one that it was claimed with.
@@ -333,7 +361,8 @@ impl<'a> Chunks<'a> {
         }
     }
 
-    /// Cuts to the lines that begin in `range` of `text`; `before` bytes of the input are not in it.
+    /// Cuts to the lines that begin in `range` of `text`; `before` bytes of the input are not in it. All of the last
+    /// line is in it, or more of that than a line may have.
     fn cut(
         &self,
         claim: &Claim,
@@ -353,20 +382,20 @@ impl<'a> Chunks<'a> {
         if first >= range.end {
             return Ok(first..first);
         }
-        let end = match memchr::memchr(b'\n', &text[range.end - 1..]) {
-            Some(at) => range.end + at,
-            None => text.len(),
+        let too_long = |begin: usize| {
+            let lines_before = memchr::memchr_iter(b'\n', &text[first..begin]).count();
+            too_long(self.name(claim.input).to_owned(), lines_before)
         };
-        if end - range.end > LINE_BYTES_MAX {
-            return Err(self.too_long(claim));
+        let last = line_ends(text, first, first, range.end).map_err(too_long)?.unwrap_or(first);
+        if last == range.end {
+            return Ok(first..last);
         }
-        Ok(first..end)
-    }
-
-    #[cold]
-    fn too_long(&self, claim: &Claim) -> Error {
-        let place = format!("{}, after byte {}", self.name(claim.input), claim.range.end);
-        Error::LineTooLong { place, limit: LINE_BYTES_MAX }
+        let reach = text.len().min(last + LINE_BYTES_MAX + 1);
+        match memchr::memchr(b'\n', &text[range.end..reach]) {
+            Some(at) => Ok(first..range.end + at + 1),
+            None if text.len() - last > LINE_BYTES_MAX => Err(too_long(last)),
+            None => Ok(first..text.len()),
+        }
     }
 
     fn read<'b>(
@@ -390,12 +419,17 @@ impl<'a> Chunks<'a> {
         read_exact_at(file, buffer, from).map_err(io)?;
         // The last byte of the range, in the buffer.
         let last = (claim.range.end - 1 - from) as usize;
+        if claim.range.start > 0 && memchr::memchr(b'\n', &buffer[..last]).is_none() {
+            // No line begins in it: how far the one goes on that is there is its own chunk's affair.
+            return Ok(&[]);
+        }
         let mut searched = last;
-        // Ends: each round reads twice as much, up to the file's end or the limit.
+        // Ends: each round reads twice as much, up to the file's end or beyond the limit.
         while to < bytes && memchr::memchr(b'\n', &buffer[searched..]).is_none() {
             searched = buffer.len();
             if searched - last > LINE_BYTES_MAX {
-                return Err(self.too_long(claim));
+                // Longer than a line may be, wherever it begins.
+                break;
             }
             let more = ((searched - last) as u64).min(bytes - to);
             buffer.resize(searched + more as usize, 0);
@@ -431,8 +465,8 @@ impl<'a> Open<'a> {
                 // Several threads read it by turns: without this, the system takes them for random reads at times and
                 // reads little ahead. A hint, so a refusal (pipes have no such thing) changes nothing else.
                 let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::Sequential);
-                let mut first = [0; 4];
-                let known = bytes.min(4) as usize;
+                let mut first = [0; MAGIC_BYTES];
+                let known = bytes.min(MAGIC_BYTES as u64) as usize;
                 if !pipe {
                     read_exact_at(&file, &mut first[..known], 0).map_err(io)?;
                 }
@@ -443,41 +477,35 @@ impl<'a> Open<'a> {
         let quoted = matches!(cut, Cut::Quoted { .. });
         #[cfg(feature = "parquet")]
         if cut == Cut::Columns {
-            return Ok(Self { name, text, bytes, serial: Some(Serial::Columns) });
+            if pipe {
+                let what = "it is a pipe, and files of columns are read from several places: write it to a file first";
+                return Err(Error::Columns { input: name, what: what.to_owned() });
+            }
+            return Ok(Self { name, text, bytes, is_pipe: pipe, serial: Some(Serial::Columns) });
         }
         let serial = compression.is_some() || quoted || pipe;
-        Ok(Self { name, text, bytes, serial: serial.then_some(Serial::Text(compression)) })
+        let serial = serial.then_some(Serial::Text(compression));
+        // What the system says of a pipe's length means nothing.
+        let bytes = if pipe { 0 } else { bytes };
+        Ok(Self { name, text, bytes, is_pipe: pipe, serial })
     }
 
-    fn stream(&self, compression: Option<Compression>) -> std::io::Result<Stream<'a>> {
+    fn stream(&self, compression: Option<Compression>, cut: Cut) -> std::io::Result<Stream<'a>> {
         match &self.text {
             OpenText::Memory(text) => Stream::of_memory(text, compression),
+            // Packed rows may begin with any bytes.
+            OpenText::File(file, _) if self.is_pipe && !matches!(cut, Cut::Rows(_)) => {
+                Stream::of_pipe(file, compression)
+            }
             OpenText::File(file, _) => Stream::of_file(file, compression),
         }
     }
 }
 
-/// Bytes a second at which inputs come when nothing is done with them: all of them read once by so many threads. For
-/// [`Trace::explain_with_input`](crate::Trace::explain_with_input); files that the system has in memory come from
-/// there.
-///
-/// # Errors
-/// [`Error::Io`], [`Error::LineTooLong`].
-pub fn read_rate(inputs: &[Input<'_>], threads: usize) -> Result<f64> {
-    let chunks = Chunks::open(inputs, READ_RATE_CHUNK_BYTES, Cut::Lines)?;
-    let started = Instant::now();
-    std::thread::scope(|scope| {
-        let read = || {
-            let mut buffer = Vec::new();
-            while let Some(mut claim) = chunks.claim(&mut buffer) {
-                chunks.rows(&mut claim, &mut buffer)?;
-            }
-            Ok::<(), Error>(())
-        };
-        let threads: Vec<_> = (0..threads.max(1)).map(|_| scope.spawn(read)).collect();
-        threads.into_iter().try_for_each(|thread| thread.join().expect("reading does not panic"))
-    })?;
-    Ok(chunks.bytes() as f64 / started.elapsed().as_secs_f64())
+/// The lines before it are those of its chunk; who commits that adds those before the chunk.
+#[cold]
+fn too_long(input: String, lines_before: usize) -> Error {
+    Error::LineTooLong { input, line: lines_before as u64 + 1, limit: LINE_BYTES_MAX }
 }
 
 fn read_exact_at(file: &File, buffer: &mut [u8], offset: u64) -> std::io::Result<()> {

@@ -34,7 +34,7 @@ pub use execute::{Consumer, Pipeline, RunOptions, RunReport};
 pub use feed::{Feed, FeedInput, FeedOptions, Waited};
 #[cfg(feature = "flight")]
 pub use flight::{FlightOptions, FlightServer};
-pub use input::{Input, read_rate};
+pub use input::Input;
 pub use sink::{FileFormat, FileSink};
 pub use spec::{
     BadRows, Column, Dtype, Field, Format, Operator, Output, Source, Spec, Value, VocabularySpec,

@@ -17,8 +17,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A line is shorter than this.
+/// A line has so many bytes at most, its end (LF) not counted, whatever a chunk has.
 pub(crate) const LINE_BYTES_MAX: usize = 16 << 20;
+/// First bytes that tell how a text is compressed.
+pub(crate) const MAGIC_BYTES: usize = 4;
 /// A buffer without a line end grows by so much at least.
 const GROWTH_BYTES: usize = 4 << 10;
 
@@ -81,6 +83,7 @@ impl<R: Read> Read for Counted<R> {
 /// A text on its way.
 pub(crate) struct Stream<'a> {
     source: Box<dyn Read + Send + 'a>,
+    compression: Option<Compression>,
     /// Read of the input so far, compressed if it is.
     input_bytes: Arc<AtomicU64>,
     carry: Vec<u8>,
@@ -99,7 +102,10 @@ impl std::fmt::Debug for Stream<'_> {
 #[derive(Debug)]
 pub(crate) enum Broken {
     Io(io::Error),
-    TooLong,
+    /// A line is too long, and so many are before it in the piece.
+    TooLong {
+        lines_before: usize,
+    },
     /// It ends within a row; its length.
     CutShort(u64),
 }
@@ -107,6 +113,19 @@ pub(crate) enum Broken {
 impl<'a> Stream<'a> {
     pub(crate) fn of_file(file: &File, compression: Option<Compression>) -> io::Result<Self> {
         Self::new(file.try_clone()?, compression)
+    }
+
+    /// Of a pipe, which tells by its first bytes how it is compressed, if nothing else has.
+    pub(crate) fn of_pipe(file: &File, compression: Option<Compression>) -> io::Result<Self> {
+        let mut file = file.try_clone()?;
+        if compression.is_some() {
+            return Self::new(file, compression);
+        }
+        // What comes first may be less than is asked for.
+        let mut first = Vec::new();
+        (&mut file).take(MAGIC_BYTES as u64).read_to_end(&mut first)?;
+        let compression = Compression::of_bytes(&first);
+        Self::new(io::Cursor::new(first).chain(file), compression)
     }
 
     pub(crate) fn of_memory(text: &'a [u8], compression: Option<Compression>) -> io::Result<Self> {
@@ -122,7 +141,12 @@ impl<'a> Stream<'a> {
             Some(Compression::Gzip) => Box::new(flate2::read::MultiGzDecoder::new(counted)),
             Some(Compression::Zstd) => Box::new(zstd::stream::read::Decoder::new(counted)?),
         };
-        Ok(Self { source, input_bytes, carry: Vec::new(), ended: false, offset: 0 })
+        let (carry, ended, offset) = (Vec::new(), false, 0);
+        Ok(Self { source, compression, input_bytes, carry, ended, offset })
+    }
+
+    pub(crate) fn is_compressed(&self) -> bool {
+        self.compression.is_some()
     }
 
     /// Read of the input so far.
@@ -149,14 +173,16 @@ impl<'a> Stream<'a> {
         loop {
             self.fill(buffer, wanted).map_err(Broken::Io)?;
             scan.go_on(cut, buffer);
+            if scan.too_long {
+                let before = &buffer[..scan.row_begin];
+                let lines_before = memchr::memchr_iter(b'\n', before).count();
+                return Err(Broken::TooLong { lines_before });
+            }
             if self.ended && scan.last_end.is_some_and(|end| end == buffer.len()) {
                 break;
             }
             if let (Cut::Rows(_), true) = (cut, self.ended && !buffer.is_empty()) {
                 return Err(Broken::CutShort(self.offset + buffer.len() as u64));
-            }
-            if scan.last_end.is_none() && buffer.len() > LINE_BYTES_MAX {
-                return Err(Broken::TooLong);
             }
             // The last line may lack its end.
             if self.ended {
@@ -193,6 +219,10 @@ struct Scan {
     inside: bool,
     /// Behind the last whole row.
     last_end: Option<usize>,
+    /// Where the row begins of which the end was not found yet.
+    row_begin: usize,
+    /// That row is longer than one may be.
+    too_long: bool,
 }
 
 impl Scan {
@@ -209,8 +239,16 @@ impl Scan {
 
     /// All up to `end` is outside of quotes.
     fn lines_to(&mut self, text: &[u8], end: usize) {
-        if let Some(found) = memchr::memrchr(b'\n', &text[self.at..end]) {
-            self.last_end = Some(self.at + found + 1);
+        match line_ends(text, self.row_begin, self.at, end) {
+            Ok(None) => {}
+            Ok(Some(found)) => {
+                self.row_begin = found;
+                self.last_end = Some(found);
+            }
+            Err(row_begin) => {
+                self.row_begin = row_begin;
+                self.too_long = true;
+            }
         }
         self.at = end;
     }
@@ -221,6 +259,9 @@ impl Scan {
             let place = self.at + found;
             if !self.inside {
                 self.lines_to(text, place);
+                if self.too_long {
+                    return;
+                }
                 let begins =
                     place == 0 || matches!(text[place - 1], b'\n') || text[place - 1] == separator;
                 self.inside = begins;
@@ -242,8 +283,38 @@ impl Scan {
         }
         if self.inside {
             self.at = text.len();
+            self.too_long |= text.len() - self.row_begin > LINE_BYTES_MAX;
         } else {
             self.lines_to(text, text.len());
+        }
+    }
+}
+
+/// Behind the last line end in `from..end`, if there is one; the line that is open at `from` began at `begin`. An error
+/// with the begin of the first line that is too long, if there is one.
+///
+/// It looks from one line end to the last that a line from there on may have: so it reads few bytes of a text of short
+/// lines.
+pub(crate) fn line_ends(
+    text: &[u8],
+    begin: usize,
+    from: usize,
+    end: usize,
+) -> Result<Option<usize>, usize> {
+    let (mut begin, mut from, mut last) = (begin, from, None);
+    // Ends: each round leaves a line end behind.
+    loop {
+        // The last place where the line's end may stand is in it.
+        let reach = end.min(begin.saturating_add(LINE_BYTES_MAX + 1));
+        let found = if from < reach { memchr::memrchr(b'\n', &text[from..reach]) } else { None };
+        match found {
+            Some(found) => {
+                begin = from + found + 1;
+                from = begin;
+                last = Some(begin);
+            }
+            None if end - begin > LINE_BYTES_MAX => return Err(begin),
+            None => return Ok(last),
         }
     }
 }

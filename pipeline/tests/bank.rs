@@ -434,3 +434,32 @@ fn values_without_a_bound_want_a_bank_and_one_kind_a_vocabulary() {
     let error = Pipeline::with_bank(&floats, &options(1), &bank).unwrap_err();
     assert!(error.to_string().contains("whole numbers and text"), "{error}");
 }
+
+#[test]
+fn a_vocabulary_that_can_not_be_taken_over_is_refused_each_time() {
+    let dir = tempfile::tempdir().unwrap();
+    let bank = open(&dir.path().join("bank"));
+    let new = VocabularySpec::new("v");
+    let spec = Spec {
+        fields: vec![Field::new("n", FieldKind::Int32).required()],
+        columns: vec![numbered("n", "n", "v", &[Operator::Modulus(5)])],
+        outputs: vec![Output::new("ids", Dtype::I64, ["n"])],
+        vocabularies: vec![VocabularySpec { counts: true, ..new }],
+        ..Spec::default()
+    };
+    let mut pipeline = Pipeline::with_bank(&spec, &options(1), &bank).unwrap();
+    let input = [Input::memory("numbers", b"1\n2\n3\n")];
+    pipeline.run(&input, &mut |_: &mut Batch| Ok(())).unwrap();
+    pipeline.save().unwrap();
+    // Somebody else renumbers it, and adds a value that the modulus does not have; there are as many as before.
+    let vocabulary = bank.open_vocabulary("v").unwrap();
+    vocabulary.count(&[0, 2]).unwrap();
+    vocabulary.keep_frequent(1).unwrap();
+    let values = [7_u64];
+    vocabulary.ids_or_insert(&values, &mut [0]).unwrap();
+    assert_eq!(vocabulary.len(), 3);
+    for _ in 0..2 {
+        let error = pipeline.run(&input, &mut |_: &mut Batch| Ok(())).unwrap_err();
+        assert!(matches!(error, Error::ValueOutOfRange { value: 7, .. }), "{error}");
+    }
+}

@@ -272,3 +272,96 @@ proptest! {
         prop_assert_eq!(parts.first_bad_rows, report.first_bad_rows);
     }
 }
+
+/// Runs with a pipe into which the bytes are written.
+fn through_a_pipe<T>(bytes: &[u8], run: impl FnOnce(Input<'_>) -> T) -> T {
+    use std::os::fd::AsRawFd as _;
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(move || writer.write_all(bytes).unwrap());
+        run(Input::file(format!("/dev/fd/{}", reader.as_raw_fd())))
+    })
+}
+
+#[test]
+fn pipes_count_their_bytes_and_tell_by_the_first_ones_how_they_are_compressed() {
+    let text = plain_text(3000);
+    let options = RunOptions { trace: true, chunk_bytes: 5000, ..RunOptions::default() };
+    let (expected, _) = run(&options, &[Input::memory("text", text.as_bytes())]).unwrap();
+    for bytes in [text.as_bytes().to_vec(), gzip(text.as_bytes()), zstd(text.as_bytes())] {
+        let file = Input::memory("more", text.as_bytes());
+        let ran = through_a_pipe(&bytes, |pipe| run(&options, &[pipe, file]));
+        let (rows, report) = ran.unwrap();
+        assert_eq!(rows, [expected.clone(), expected.clone()].concat());
+        assert_eq!(report.bytes, (bytes.len() + text.len()) as u64);
+        assert_eq!(report.trace.unwrap().bytes, report.bytes);
+    }
+    // Shorter than what tells.
+    let ran = through_a_pipe(b"1\t", |pipe| run(&options, &[pipe]));
+    assert_eq!(ran.unwrap().1.bad_rows, 1);
+    // Packed rows may begin with any bytes, also with those of gzip.
+    let mut packed = spec();
+    packed.fields[1].kind = FieldKind::Hex32;
+    packed.columns[1].operators.clear();
+    packed.columns[1].operators.push(Operator::FillMissing(0.into()));
+    let options = RunOptions { format: Format::Packed, ..RunOptions::default() };
+    let rows = [&[0x1F, 0x8B, 8][..], &[0; 33]].concat();
+    let mut pipeline = Pipeline::new(&packed, &options).unwrap();
+    let ran = through_a_pipe(&rows, |pipe| pipeline.run(&[pipe], &mut |_: &mut Batch| Ok(())));
+    assert_eq!(ran.unwrap().rows, 3);
+}
+
+#[test]
+fn a_line_has_one_limit_and_an_error_that_names_it_whatever_the_chunks() {
+    const LIMIT: usize = 16 << 20;
+    let before = "1\tword\tff\n".repeat(1000);
+    let after = "\n2\tword\tff\n";
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("lines");
+    for beyond in [0, 1] {
+        let text = [before.as_bytes(), &vec![b'x'; LIMIT + beyond], after.as_bytes()].concat();
+        std::fs::write(&path, &text).unwrap();
+        let zipped = gzip(&text);
+        for chunk_bytes in [5000, 512 << 10, 100 << 20] {
+            let lines = RunOptions { threads: 2, chunk_bytes, ..RunOptions::default() };
+            let tsv = Format::Text { separator: b'\t', header: false, quote: Some(b'"') };
+            let quoted = RunOptions { format: tsv, ..lines.clone() };
+            let memory = Input::memory("lines", &text);
+            for (name, ran) in [
+                ("memory", run(&lines, std::slice::from_ref(&memory))),
+                ("file", run(&lines, &[Input::file(&path)])),
+                ("gzip", run(&lines, &[Input::memory("lines", &zipped)])),
+                ("quoted", run(&quoted, &[memory])),
+            ] {
+                let name = format!("{name}, chunks of {chunk_bytes}");
+                match ran {
+                    Ok((rows, report)) => {
+                        assert_eq!((beyond, rows.len(), report.bad_rows), (0, 1001, 1), "{name}");
+                    }
+                    Err(Error::LineTooLong { input, line, limit }) => {
+                        assert!(input.ends_with("lines"), "{name}");
+                        assert_eq!((beyond, line, limit), (1, 1001, LIMIT), "{name}");
+                    }
+                    Err(other) => panic!("{name}: {other}"),
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn the_rate_of_reading_is_that_of_the_pipelines_own_format() {
+    // Rows without a line end in more bytes than a line may have.
+    let rows = vec![0; 12 * (2 << 20)];
+    let mut packed = spec();
+    packed.fields[1].kind = FieldKind::Hex32;
+    packed.columns[1].operators = vec![Operator::FillMissing(0.into())];
+    let options = RunOptions { format: Format::Packed, ..RunOptions::default() };
+    let pipeline = Pipeline::new(&packed, &options).unwrap();
+    assert!(pipeline.read_rate(&[Input::memory("rows", &rows)]).unwrap() > 0.0);
+    let error = pipeline.read_rate(&[Input::memory("rows", &rows[1..])]).unwrap_err();
+    assert!(matches!(error, Error::NoWholeRows { .. }), "{error}");
+    // A pipe that is measured would be gone.
+    let error = through_a_pipe(b"", |pipe| pipeline.read_rate(&[pipe]).unwrap_err());
+    assert!(matches!(error, Error::Spec(_)), "{error}");
+}

@@ -523,3 +523,57 @@ fn many_faults_of_long_quoted_rows() {
         "text:2:1: field \"f0\", \"x\", is not a finite number"
     );
 }
+
+#[test]
+fn a_run_inside_a_drop_of_an_unwinding_thread_is_a_run_as_any() {
+    struct RunsWhenDropped<'a>(&'a mut Vec<u64>);
+
+    impl Drop for RunsWhenDropped<'_> {
+        fn drop(&mut self) {
+            let text = criteo_text(400);
+            let options = RunOptions { threads: 3, chunk_bytes: 3000, ..RunOptions::default() };
+            // Which thread comes to its end first is not for the test to say.
+            for _ in 0..30 {
+                let mut pipeline = Pipeline::new(&Spec::criteo(50), &options).unwrap();
+                let input = [Input::memory("rows", text.as_bytes())];
+                let report = pipeline.run(&input, &mut |_: &mut Batch| Ok(())).unwrap();
+                self.0.push(report.rows);
+            }
+        }
+    }
+
+    let mut rows = Vec::new();
+    let unwound = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        let _runs = RunsWhenDropped(&mut rows);
+        panic!("as a trainer might");
+    }));
+    assert!(unwound.is_err());
+    assert_eq!(rows, [400; 30]);
+}
+
+#[test]
+fn of_many_bad_rows_the_first_are_reported_and_all_counted() {
+    let spec = Spec {
+        fields: vec![
+            Field::new("n", FieldKind::Int32).required(),
+            Field::new("w", FieldKind::Int32).required(),
+        ],
+        columns: vec![Column::field("n"), Column::field("w")],
+        outputs: vec![Output::new("n", Dtype::Bits32, ["n", "w"])],
+        bad_rows: BadRows::Skip,
+        ..Spec::default()
+    };
+    // Of another number of fields, with a bad number, with two, good.
+    let text = "\nx\t1\ny\tz\n1\t2\n".repeat(3000);
+    for (chunk_bytes, quote) in
+        [(1 << 20, None), (1 << 20, Some(b'"')), (70, None), (70, Some(b'"'))]
+    {
+        let text = if quote.is_some() { text.replace('z', "\"z\"") } else { text.clone() };
+        let format = Format::Text { separator: b'\t', header: true, quote };
+        let options = RunOptions { chunk_bytes, format, ..RunOptions::default() };
+        let (_, report) = run(&spec, &options, &[Input::memory("rows", text.as_bytes())]);
+        assert_eq!((report.rows, report.bad_rows), (3000, 8999), "{chunk_bytes} {quote:?}");
+        let lines: Vec<_> = report.first_bad_rows.iter().map(|bad| bad.line).collect();
+        assert_eq!(lines, [2, 3, 5, 6, 7, 9, 10, 11, 13, 14], "{chunk_bytes} {quote:?}");
+    }
+}

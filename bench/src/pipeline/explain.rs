@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use embank_pipeline::{
     Batch, Bound, Column, Dtype, Explanation, Field, FieldKind, Input, Level, Operator, Output,
-    Pipeline, RunOptions, RunReport, Spec, Stage, Value, read_rate,
+    Pipeline, RunOptions, RunReport, Spec, Stage, Value,
 };
 
 use super::Common;
@@ -181,7 +181,7 @@ fn measure(
         let trace = report.trace.expect("it was asked for");
         let explanation = if case.from_disk {
             forget(path)?;
-            trace.explain_with_input(2, read_rate(&[Input::file(path)], 2)?)
+            trace.explain_with_input(2, traced.read_rate(&[Input::file(path)])?)
         } else {
             trace.explain(2)
         };

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
+use super::bad::BadList;
 use super::block::{BLOCK_ROWS, Block, COLUMN_STRIDE, Slot};
 use super::field::{self, BadField, FieldKind};
 use super::level::Level;
 use super::narrow::{GROUP_ROWS, Group, STEP_FIELDS_MAX, Step, StepKind};
-use super::structure::{Misfit, Run, Structure};
+use super::structure::{Run, Structure};
 
 /// Of a bad field, so many bytes are kept for the report.
 pub(crate) const SNIPPET_BYTES: usize = 40;
@@ -197,7 +198,6 @@ pub(crate) struct Decoder {
     level: Level,
     structure: Structure,
     runs: Vec<Run>,
-    misfits: Vec<Misfit>,
     /// The next run, and how many of its rows are done.
     at: (usize, usize),
     kept: Vec<bool>,
@@ -210,14 +210,13 @@ impl Decoder {
             level,
             structure: Structure::default(),
             runs: Vec::new(),
-            misfits: Vec::new(),
             at: (0, 0),
             kept: Vec::new(),
         }
     }
 
     /// Begins a text of whole lines; the last one may lack its newline. Returns its lines.
-    pub(crate) fn begin(&mut self, text: &[u8], bad: &mut Vec<BadRow>) -> usize {
+    pub(crate) fn begin(&mut self, text: &[u8], bad: &mut BadList) -> usize {
         self.structure.index(text, self.layout.separator, self.level);
         self.begin_indexed(text, bad)
     }
@@ -226,23 +225,21 @@ impl Decoder {
     pub(crate) fn begin_unquoted(
         &mut self,
         unquoted: &mut super::Unquoted,
-        bad: &mut Vec<BadRow>,
+        bad: &mut BadList,
     ) -> usize {
         let rows = unquoted.rows();
         self.structure.replace(&mut unquoted.ends, rows);
         self.begin_indexed(&unquoted.text, bad)
     }
 
-    fn begin_indexed(&mut self, text: &[u8], bad: &mut Vec<BadRow>) -> usize {
-        let expected = self.layout.fields.len();
-        self.misfits.clear();
-        self.structure.runs(text, expected, &mut self.runs, &mut self.misfits);
+    fn begin_indexed(&mut self, text: &[u8], bad: &mut BadList) -> usize {
+        let (expected, mut misfits) = (self.layout.fields.len(), 0);
+        self.structure.runs(text, expected, &mut self.runs, |line, found| {
+            misfits += 1;
+            bad.add(BadRow { line, fault: Fault::Fields { found, expected } });
+        });
         self.at = (0, 0);
-        bad.extend(self.misfits.iter().map(|misfit| BadRow {
-            line: misfit.line,
-            fault: Fault::Fields { found: misfit.fields, expected },
-        }));
-        self.rows() + self.misfits.len()
+        self.rows() + misfits
     }
 
     /// Rows of the text that have as many fields as they should.
@@ -251,7 +248,8 @@ impl Decoder {
     }
 
     /// Fills `block` with the next rows of the text that [`begin`](Self::begin) got; false at its end. A block
-    /// may come out with fewer rows than there are left, or none, where rows are bad.
+    /// may come out with fewer rows than there are left, or none, where rows are bad; these go to `bad`, some with
+    /// several faults.
     pub(crate) fn next(&mut self, text: &[u8], block: &mut Block, bad: &mut Vec<BadRow>) -> bool {
         block.clear();
         let Some(run) = self.runs.get(self.at.0) else { return false };

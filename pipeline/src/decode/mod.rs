@@ -8,6 +8,7 @@
 pub(crate) mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+mod bad;
 mod block;
 mod decoder;
 mod field;
@@ -19,6 +20,7 @@ mod structure;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use bad::{BadList, REPORTED_BAD_ROWS};
 pub(crate) use block::{BLOCK_ROWS, Block, ByteColumn, COLUMN_STRIDE, Slot};
 #[cfg(feature = "parquet")]
 pub(crate) use decoder::SNIPPET_BYTES;

@@ -4,6 +4,7 @@
 //! then, so fields may hold separators and line ends, and the kernels convert it as any other text. It is a walk from
 //! field to field, some ten times slower than the kernels' index; chunks without quotes don't come here.
 
+use super::bad::BadList;
 use super::decoder::{BadRow, Fault, Layout, SNIPPET_BYTES};
 use super::field::{BadField, FieldKind};
 
@@ -101,7 +102,7 @@ impl Unquoted {
         text: &[u8],
         (separator, quote): (u8, u8),
         layout: &Layout,
-        bad: &mut Vec<BadRow>,
+        bad: &mut BadList,
     ) -> usize {
         self.text.clear();
         self.places.clear();
@@ -147,7 +148,7 @@ impl Unquoted {
                 let fault = if known { fault } else { Fault::Fields { found: fields, expected } };
                 self.text.truncate(kept.0);
                 self.ends.truncate(kept.1);
-                bad.push(BadRow { line: lines, fault });
+                bad.add(BadRow { line: lines, fault });
             } else {
                 self.places.push((begin, lines));
             }
@@ -179,17 +180,15 @@ impl Unquoted {
         self.places.len()
     }
 
-    /// Tells where in the quoted text bad rows are that were found in the other.
-    pub(crate) fn place(&self, text: &[u8], (separator, quote): (u8, u8), bad: &mut [BadRow]) {
-        for bad in bad {
-            let (begin, line) = self.places[bad.line];
-            bad.line = line;
-            let Fault::Field { field, column, .. } = &mut bad.fault else { continue };
-            let mut at = begin;
-            for _ in 0..*field {
-                at = find(text, at, separator, quote).next;
-            }
-            *column = at - begin;
+    /// Tells where in the quoted text a bad row is that was found in the other. It goes through the row.
+    pub(crate) fn place(&self, text: &[u8], (separator, quote): (u8, u8), bad: &mut BadRow) {
+        let (begin, line) = self.places[bad.line];
+        bad.line = line;
+        let Fault::Field { field, column, .. } = &mut bad.fault else { return };
+        let mut at = begin;
+        for _ in 0..*field {
+            at = find(text, at, separator, quote).next;
         }
+        *column = at - begin;
     }
 }

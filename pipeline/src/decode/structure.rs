@@ -9,8 +9,6 @@
 //! **Layout.** [`Structure::ends`] has a sentinel at its front, one before the text's first byte (in wrapping
 //! arithmetic), so that field `i` is always the bytes between `ends[i] + 1` and `ends[i + 1]`.
 
-use std::ops::Range;
-
 /// The texts that one [`Structure`] can index are shorter than this.
 pub(crate) const TEXT_BYTES_MAX: usize = u32::MAX as usize - 64;
 /// Room that the vector kernels may write beyond the last end.
@@ -32,15 +30,6 @@ pub(crate) struct Run {
     pub(crate) rows: usize,
     /// Lines before the first row, in this text.
     pub(crate) lines_before: usize,
-}
-
-/// A line with another number of fields than the schema has.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Misfit {
-    /// The line's number in this text, from 0.
-    pub(crate) line: usize,
-    pub(crate) fields: usize,
-    pub(crate) bytes: Range<usize>,
 }
 
 impl Structure {
@@ -78,13 +67,14 @@ impl Structure {
         &self.ends
     }
 
-    /// Cuts the text into runs of rows with `fields` fields each, and lines that are no such rows.
+    /// Cuts the text into runs of rows with `fields` fields each, and lines that are no such rows: `misfit` gets their
+    /// numbers in the text, from 0, and how many fields they have.
     pub(crate) fn runs(
         &self,
         text: &[u8],
         fields: usize,
         runs: &mut Vec<Run>,
-        misfits: &mut Vec<Misfit>,
+        misfit: impl FnMut(usize, usize),
     ) {
         runs.clear();
         let ends = &self.ends[1..];
@@ -97,7 +87,7 @@ impl Structure {
             }
             return;
         }
-        self.irregular(fields, is_line_end, runs, misfits);
+        self.irregular(fields, is_line_end, runs, misfit);
     }
 
     #[cold]
@@ -106,7 +96,7 @@ impl Structure {
         fields: usize,
         is_line_end: impl Fn(u32) -> bool,
         runs: &mut Vec<Run>,
-        misfits: &mut Vec<Misfit>,
+        mut misfit: impl FnMut(usize, usize),
     ) {
         let mut run = Run { first: 0, rows: 0, lines_before: 0 };
         let (mut first, mut line) = (0, 0);
@@ -117,8 +107,7 @@ impl Structure {
             if i - first == fields {
                 run.rows += 1;
             } else {
-                let begin = self.ends[first].wrapping_add(1) as usize;
-                misfits.push(Misfit { line, fields: i - first, bytes: begin..end as usize });
+                misfit(line, i - first);
                 let next = Run { first: i, rows: 0, lines_before: line + 1 };
                 let whole = std::mem::replace(&mut run, next);
                 runs.extend((whole.rows > 0).then_some(whole));

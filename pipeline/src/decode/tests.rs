@@ -8,7 +8,7 @@ use super::decoder::FieldLayout;
 use super::*;
 
 /// What a text decodes to: per field and row its value's bits, none where it was empty; and the bad rows.
-type Decoded = (Vec<Vec<Option<Vec<u8>>>>, Vec<BadRow>);
+type Decoded = (Vec<Vec<Option<Vec<u8>>>>, BadList);
 
 fn layout(kinds: &[FieldKind], required: &[usize]) -> Arc<Layout> {
     let field = |(i, &kind): (usize, &FieldKind)| FieldLayout {
@@ -28,9 +28,11 @@ fn decode(text: &[u8], kinds: &[FieldKind], required: &[usize], level: Level) ->
     let (words, wides, bytes) = layout.columns();
     let mut block = Block::new(words, wides, bytes, layout.planes());
     let mut decoder = Decoder::new(Arc::clone(&layout), level);
-    let (mut columns, mut bad) = (vec![Vec::new(); kinds.len()], Vec::new());
+    let (mut columns, mut bad) = (vec![Vec::new(); kinds.len()], BadList::default());
+    let mut block_bad = Vec::new();
     decoder.begin(text, &mut bad);
-    while decoder.next(text, &mut block, &mut bad) {
+    while decoder.next(text, &mut block, &mut block_bad) {
+        bad.add_block(&mut block_bad, |_| {});
         for (field, column) in columns.iter_mut().enumerate() {
             let Some(target) = layout.target(field) else { continue };
             let (plane, bit) = target.missing;
@@ -49,13 +51,12 @@ fn decode(text: &[u8], kinds: &[FieldKind], required: &[usize], level: Level) ->
             }
         }
     }
-    bad.sort_by_key(|row| row.line);
     (columns, bad)
 }
 
 /// Slow and plain.
 fn reference(text: &[u8], kinds: &[FieldKind], required: &[usize]) -> Decoded {
-    let (mut columns, mut bad) = (vec![Vec::new(); kinds.len()], Vec::new());
+    let (mut columns, mut bad) = (vec![Vec::new(); kinds.len()], BadList::default());
     let mut lines: Vec<_> = text.split(|&byte| byte == b'\n').collect();
     if lines.last().is_some_and(|last| last.is_empty()) {
         lines.pop();
@@ -64,7 +65,7 @@ fn reference(text: &[u8], kinds: &[FieldKind], required: &[usize]) -> Decoded {
         let fields: Vec<_> = bytes.split(|&byte| byte == b'\t').collect();
         if fields.len() != kinds.len() {
             let fault = Fault::Fields { found: fields.len(), expected: kinds.len() };
-            bad.push(BadRow { line, fault });
+            bad.add(BadRow { line, fault });
             continue;
         }
         let (mut row, mut column) = (Vec::new(), 0);
@@ -115,7 +116,7 @@ fn reference(text: &[u8], kinds: &[FieldKind], required: &[usize]) -> Decoded {
             column += fields[i].len() + 1;
         }
         if let Some((_, row)) = fault {
-            bad.push(row);
+            bad.add(row);
             continue 'lines;
         }
         for (i, value) in row.into_iter().enumerate() {
@@ -127,19 +128,12 @@ fn reference(text: &[u8], kinds: &[FieldKind], required: &[usize]) -> Decoded {
     (columns, bad)
 }
 
-/// The first fault of each line counts; which of several a decoder names beside it is its own affair.
-fn first_faults(bad: Vec<BadRow>) -> Vec<BadRow> {
-    let mut bad = bad;
-    bad.dedup_by_key(|row| row.line);
-    bad
-}
-
 fn check(text: &[u8], kinds: &[FieldKind], required: &[usize]) {
     let expected = reference(text, kinds, required);
     for level in Level::available() {
         let (columns, bad) = decode(text, kinds, required, level);
         let shown = String::from_utf8_lossy(text);
-        assert_eq!(first_faults(bad), expected.1, "{level}: bad rows of {shown:?}");
+        assert_eq!(bad, expected.1, "{level}: bad rows of {shown:?}");
         assert_eq!(columns, expected.0, "{level}: columns of {shown:?}");
     }
 }

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use super::worker::Shared;
-use super::{BadRows, Consumer, REPORTED_BAD_ROWS};
+use super::{BadRows, Consumer};
 use crate::batch::{Batch, Values};
-use crate::decode::{BLOCK_ROWS, BadRow, Fault};
+use crate::decode::{BLOCK_ROWS, BadList, BadRow, Fault, REPORTED_BAD_ROWS};
 use crate::error::{BadRowReport, Error, Result};
 use crate::input::{Claim, shown};
 use crate::plan::LookUp;
@@ -23,8 +23,7 @@ pub(super) struct Work {
     pub(super) pending: Vec<Vec<Pending>>,
     /// The same where values are looked up in a bank.
     pub(super) unknown: Vec<Unknown>,
-    /// In the order of the lines, one a line.
-    pub(super) bad: Vec<BadRow>,
+    pub(super) bad: BadList,
     pub(super) lines: usize,
     /// Room for look-ups to work in.
     pub(super) found: Box<[u32; BLOCK_ROWS]>,
@@ -36,7 +35,7 @@ impl Work {
         let pending = vec![Vec::new(); shared.plan.look_ups.len()];
         let unknown = shared.plan.look_ups.iter().map(|_| Unknown::default()).collect();
         let found = Box::new([0; BLOCK_ROWS]);
-        Self { batch, pending, unknown, bad: Vec::new(), lines: 0, found }
+        Self { batch, pending, unknown, bad: BadList::default(), lines: 0, found }
     }
 
     pub(super) fn clear(&mut self) {
@@ -95,6 +94,7 @@ impl<'a> Committer<'a> {
         outcome: Result<Work>,
     ) -> bool {
         self.stopwatch.start();
+        self.come_to(claim.input);
         let committed = outcome.and_then(|mut work| {
             self.commit_work(shared, claim, &mut work)?;
             // A consumer may have left another batch in the place of ours.
@@ -106,10 +106,20 @@ impl<'a> Committer<'a> {
         });
         match committed {
             Ok(()) => true,
-            Err(error) => {
+            Err(mut error) => {
+                if let Error::LineTooLong { line, .. } = &mut error {
+                    // Who found it knows the chunk's own lines.
+                    *line += self.input.1;
+                }
                 self.failure = Some(error);
                 false
             }
+        }
+    }
+
+    fn come_to(&mut self, input: usize) {
+        if self.input.0 != input {
+            self.input = (input, 0);
         }
     }
 
@@ -119,10 +129,7 @@ impl<'a> Committer<'a> {
         claim: &Claim,
         work: &mut Work,
     ) -> Result<()> {
-        if self.input.0 != claim.input {
-            self.input = (claim.input, 0);
-        }
-        for bad in &work.bad {
+        for bad in work.bad.first() {
             let report = || {
                 let name = shared.chunks.name(claim.input);
                 report(bad, name, self.input.1, &shared.plan.field_names)
@@ -132,10 +139,10 @@ impl<'a> Committer<'a> {
                 BadRows::Skip if self.reported.len() < REPORTED_BAD_ROWS => {
                     self.reported.push(report());
                 }
-                BadRows::Skip => {}
+                BadRows::Skip => break,
             }
-            self.bad_rows += 1;
         }
+        self.bad_rows += work.bad.count() as u64;
         self.input.1 += work.lines as u64;
         self.number(shared, work)?;
         if self.saves {

@@ -36,8 +36,6 @@ const THREADS_MAX: usize = 4096;
 const CHUNK_BYTES_MAX: usize = 1 << 30;
 /// Chunks that may be under way for each thread: what is finished waits for what is not.
 const CHUNKS_A_THREAD: usize = 16;
-/// So many bad rows are reported one by one.
-const REPORTED_BAD_ROWS: usize = 10;
 
 /// How to run a pipeline.
 ///
@@ -84,7 +82,7 @@ pub struct RunReport {
     pub bad_rows: u64,
     /// The first few of those, in the order of the input.
     pub first_bad_rows: Vec<BadRowReport>,
-    /// Bytes of input, compressed ones as they are.
+    /// Bytes of input, compressed ones as they are; of pipes, what was read of them.
     pub bytes: u64,
     /// How long it took.
     pub elapsed: Duration,
@@ -360,6 +358,48 @@ impl Pipeline {
         self.saves_each_batch = saves;
     }
 
+    /// Bytes a second at which the inputs come to this pipeline when nothing is done with them: all that a run would
+    /// read, with the pipeline's threads and chunks. For
+    /// [`Trace::explain_with_input`]; files that the system has in memory come from there. Decompressing, and the
+    /// decoding of Parquet and Arrow, which one thread at a time does while it reads, are part of it.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run) for inputs that can't be read; [`Error::Spec`] for a pipe, which can be read only once.
+    ///
+    /// # Examples
+    /// ```
+    /// use embank_pipeline::{Input, Pipeline, RunOptions, Spec};
+    ///
+    /// let pipeline = Pipeline::new(&Spec::criteo(5000), &RunOptions::default())?;
+    /// assert!(pipeline.read_rate(&[Input::memory("lines", &b"1\t2\n".repeat(1000))])? > 0.0);
+    /// # Ok::<(), embank_pipeline::Error>(())
+    /// ```
+    pub fn read_rate(&self, inputs: &[Input<'_>]) -> Result<f64> {
+        if let Some(pipe) = inputs.iter().find(|input| input.is_pipe()) {
+            return Err(Error::Spec(format!(
+                "{:?} is a pipe, and can be read only once: measure with a file",
+                pipe.name()
+            )));
+        }
+        let chunks = self.chunks(inputs)?;
+        let started = Instant::now();
+        chunks.read_all(self.options.threads)?;
+        Ok(chunks.bytes() as f64 / started.elapsed().as_secs_f64())
+    }
+
+    fn chunks<'a>(&self, inputs: &[Input<'a>]) -> Result<Chunks<'a>> {
+        let cut = match self.options.format {
+            Format::Text { quote: None, .. } => Cut::Lines,
+            Format::Text { separator, quote: Some(quote), .. } => Cut::Quoted { separator, quote },
+            Format::Packed => Cut::Rows(row_bytes(self.plan.layout.fields())),
+            Format::Columns => Cut::Columns,
+        };
+        let chunks = Chunks::open(inputs, self.options.chunk_bytes, cut)?;
+        #[cfg(feature = "parquet")]
+        let chunks = chunks.with_fields(&self.plan);
+        Ok(chunks)
+    }
+
     fn go_over(
         &mut self,
         inputs: &[Input<'_>],
@@ -370,15 +410,7 @@ impl Pipeline {
             numbering.refresh(growing)?;
         }
         let generates = consumer.is_none();
-        let cut = match self.options.format {
-            Format::Text { quote: None, .. } => Cut::Lines,
-            Format::Text { separator, quote: Some(quote), .. } => Cut::Quoted { separator, quote },
-            Format::Packed => Cut::Rows(row_bytes(self.plan.layout.fields())),
-            Format::Columns => Cut::Columns,
-        };
-        let chunks = Chunks::open(inputs, self.options.chunk_bytes, cut)?;
-        #[cfg(feature = "parquet")]
-        let chunks = chunks.with_fields(&self.plan);
+        let chunks = self.chunks(inputs)?;
         let how = (self.saves_each_batch, self.options.trace);
         // For as long as the run, no longer: so it is lent anew.
         let consumer = consumer.map(|consumer| &mut *consumer as &mut dyn Consumer);

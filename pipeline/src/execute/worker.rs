@@ -10,9 +10,10 @@ use super::commit::{Committer, Work};
 use super::order::Order;
 use crate::batch::{Batch, MatrixInfo, Values};
 use crate::decode::{
-    BLOCK_ROWS, BadField, BadRow, Block, Decoder, Fault, Slot, Unquoted, row_bytes, row_end, unpack,
+    BLOCK_ROWS, BadField, BadList, BadRow, Block, Decoder, Fault, Slot, Unquoted, row_bytes,
+    row_end, unpack,
 };
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::input::{Chunks, Claim};
 use crate::kernels::concatenate;
 use crate::plan::{OutputFrom, Plan};
@@ -39,21 +40,27 @@ pub(super) struct Shared<'a, 'b> {
     pub(super) committer: &'a Mutex<Committer<'b>>,
 }
 
-/// Ends the run if a thread unwinds, so that the others do not wait for it.
+/// Ends the run if it is dropped, as unwinding and failures do, so that the others do not wait for this thread.
+/// Whoever comes to its end forgets it: whether the thread unwinds can't be asked, since a run may be part of a drop
+/// that is.
 struct EndOnPanic<'a, 'b>(&'a Shared<'a, 'b>);
 
 impl Drop for EndOnPanic<'_, '_> {
     fn drop(&mut self) {
-        if std::thread::panicking() {
-            self.0.order.end();
-        }
+        self.0.order.end();
     }
 }
 
 /// Works until there are no more chunks, or the run has ended.
 pub(super) fn work(shared: &Shared<'_, '_>) {
-    let _guard = EndOnPanic(shared);
-    let mut worker = Worker::new(shared);
+    let guard = EndOnPanic(shared);
+    let mut worker = match Worker::new(shared) {
+        Ok(worker) => worker,
+        Err(error) => {
+            shared.committer.lock().failure.get_or_insert(error);
+            return;
+        }
+    };
     while let Some(mut claim) = worker.claim() {
         let number = claim.sequence;
         if !shared.order.begin(number) {
@@ -69,6 +76,7 @@ pub(super) fn work(shared: &Shared<'_, '_>) {
     if shared.generates {
         shared.counted.lock().push(worker.blocks.counts);
     }
+    std::mem::forget(guard);
 }
 
 struct Worker<'a, 'b> {
@@ -85,31 +93,37 @@ struct Worker<'a, 'b> {
 struct Blocks<'a, 'b> {
     shared: &'a Shared<'a, 'b>,
     block: Block,
+    /// The block's bad rows.
+    bad: Vec<BadRow>,
     bank: BankLookUp,
     /// For each vocabulary that is counted by value.
     counts: Vec<Option<ValueCounts>>,
 }
 
 impl<'a, 'b> Worker<'a, 'b> {
-    fn new(shared: &'a Shared<'a, 'b>) -> Self {
+    fn new(shared: &'a Shared<'a, 'b>) -> Result<Self> {
         let plan = shared.plan;
         let (words, wides, bytes) = plan.columns;
-        let counts = |numbering: &Numbering| match &numbering.ids {
+        let counts = |(place, numbering): (usize, &Numbering)| match &numbering.ids {
             Ids::Direct(table) if shared.generates && numbering.counts => {
-                Some(ValueCounts::new(table.range()))
+                let counts = ValueCounts::new(table.range());
+                let (name, bytes) = (&plan.vocabularies[place].name, table.range() as u64 * 4);
+                let told = |source| Error::OutOfMemory { name: name.clone(), bytes, source };
+                counts.map(Some).map_err(told)
             }
-            Ids::Direct(_) | Ids::Bank { .. } => None,
+            Ids::Direct(_) | Ids::Bank { .. } => Ok(None),
         };
         let blocks = Blocks {
             shared,
             block: Block::new(words, wides, bytes, plan.layout.planes()),
+            bad: Vec::new(),
             bank: BankLookUp::default(),
-            counts: shared.numberings.iter().map(counts).collect(),
+            counts: shared.numberings.iter().enumerate().map(counts).collect::<Result<_>>()?,
         };
         let decoder = Decoder::new(Arc::clone(&plan.layout), shared.options.level);
         let (unquoted, buffer) = (Unquoted::default(), Vec::new());
         let stopwatch = Stopwatch::new(shared.options.trace);
-        Self { shared, decoder, unquoted, buffer, stopwatch, blocks }
+        Ok(Self { shared, decoder, unquoted, buffer, stopwatch, blocks })
     }
 
     /// The next chunk; of a stream, its bytes too.
@@ -154,41 +168,36 @@ impl<'a, 'b> Worker<'a, 'b> {
             let layout = &shared.plan.layout;
             let lines = self.unquoted.read(text, (separator, quote), layout, &mut done.bad);
             self.blocks.reserve(self.unquoted.rows(), done);
-            let by_line = done.bad.len();
-            self.decoder.begin_unquoted(&mut self.unquoted, &mut done.bad);
-            text = &self.unquoted.text;
-            while self.decoder.next(text, &mut self.blocks.block, &mut done.bad) {
+            let mut misfits = BadList::default();
+            self.decoder.begin_unquoted(&mut self.unquoted, &mut misfits);
+            let unquoted = &self.unquoted;
+            let place = |bad: &mut BadRow| unquoted.place(original, (separator, quote), bad);
+            done.bad.add_all(&mut misfits, place);
+            text = &unquoted.text;
+            while self.decoder.next(text, &mut self.blocks.block, &mut self.blocks.bad) {
                 stopwatch.lap(Stage::Decode);
+                done.bad.add_block(&mut self.blocks.bad, place);
                 self.blocks.finish(done, stopwatch)?;
             }
-            // One fault of each row: finding a place goes through the whole row.
-            let mut faults = done.bad.split_off(by_line);
-            faults.sort_by_key(|bad| bad.line);
-            faults.dedup_by_key(|bad| bad.line);
-            self.unquoted.place(original, (separator, quote), &mut faults);
-            done.bad.append(&mut faults);
             lines
         } else {
             let lines = self.decoder.begin(text, &mut done.bad);
             self.blocks.reserve(self.decoder.rows(), done);
-            while self.decoder.next(text, &mut self.blocks.block, &mut done.bad) {
+            while self.decoder.next(text, &mut self.blocks.block, &mut self.blocks.bad) {
                 stopwatch.lap(Stage::Decode);
+                done.bad.add_block(&mut self.blocks.bad, |_| {});
                 self.blocks.finish(done, stopwatch)?;
             }
             lines
         };
-        for bad in &mut done.bad {
-            bad.line += header;
-        }
+        done.bad.shift(header);
         if bad_header {
             // It may have taken rows into an open quote.
             let why = BadField::Quote;
             let fault = Fault::Field { field: 0, column: 0, why, snippet: Vec::new() };
-            done.bad.push(BadRow { line: 0, fault });
+            done.bad.add(BadRow { line: 0, fault });
         }
         done.lines += lines;
-        done.bad.sort_by_key(|bad| bad.line);
-        done.bad.dedup_by_key(|bad| bad.line);
         Ok(())
     }
 }
@@ -220,13 +229,12 @@ impl Blocks<'_, '_> {
         self.reserve(done.lines, done);
         for begin in (0..done.lines).step_by(BLOCK_ROWS) {
             let rows = begin..(begin + BLOCK_ROWS).min(done.lines);
-            let block = &mut self.block;
-            crate::columns::read_columns(batch, rows, names, layout, block, &mut done.bad);
+            let (block, bad) = (&mut self.block, &mut self.bad);
+            crate::columns::read_columns(batch, rows, names, layout, block, bad);
             stopwatch.lap(Stage::Decode);
+            done.bad.add_block(bad, |_| {});
             self.finish(done, stopwatch)?;
         }
-        done.bad.sort_by_key(|bad| bad.line);
-        done.bad.dedup_by_key(|bad| bad.line);
         Ok(())
     }
 

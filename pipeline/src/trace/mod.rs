@@ -100,7 +100,7 @@ pub struct StageTime {
 pub struct Trace {
     /// Rows that came out.
     pub rows: u64,
-    /// Bytes of input.
+    /// Bytes of input; of pipes, what was read of them.
     pub bytes: u64,
     /// Threads of the run.
     pub threads: usize,
@@ -136,8 +136,8 @@ impl Trace {
         Explanation::new(self, cores, self.reading.as_secs_f64() / (self.rows as f64).max(1.0))
     }
 
-    /// The same with an input of so many bytes a second, as [`read_rate`](crate::read_rate) measures it. Drives that
-    /// make up for idle times read faster in between than they would all the time.
+    /// The same with an input of so many bytes a second, as [`Pipeline::read_rate`](crate::Pipeline::read_rate)
+    /// measures it. Drives that make up for idle times read faster in between than they would all the time.
     #[must_use]
     pub fn explain_with_input(&self, cores: usize, bytes_per_s: f64) -> Explanation {
         Explanation::new(self, cores, self.bytes as f64 / bytes_per_s / (self.rows as f64).max(1.0))

@@ -5,6 +5,10 @@
 //! ([`Growing::save`]), in the order of their ids, so that it gives them the same ones. Nobody else may insert
 //! meanwhile: ids that this pipeline has given out would be another value's.
 
+use std::io;
+
+use memmap2::{MmapMut, MmapOptions};
+
 use embank::{Values, Vocabulary, VocabularyIdentity};
 
 use super::DirectTable;
@@ -73,14 +77,13 @@ impl Growing {
         self.frozen
     }
 
-    /// Fills the table with what the bank has. What was not saved is forgotten.
+    /// Fills the table with what the bank has. What was not saved is forgotten. After an error all is as it was.
     pub(crate) fn load(&mut self, table: &DirectTable) -> Result<()> {
         let Some(kept_in) = &mut self.kept_in else { return Ok(()) };
         let vocabulary = &kept_in.vocabulary;
-        kept_in.identity = vocabulary.identity();
-        self.frozen = vocabulary.is_frozen();
-        table.clear(self.unknown.filter(|_| self.frozen));
-        self.values.clear();
+        // Before the values: what changes while they are read is seen as a change by the next look.
+        let (identity, frozen) = (vocabulary.identity(), vocabulary.is_frozen());
+        let mut loaded = Vec::new();
         let mut scan = vocabulary.scan();
         while let Some(chunk) = scan.next_chunk()? {
             let Values::U64(values) = chunk.values else {
@@ -91,12 +94,17 @@ impl Growing {
                     let (name, range) = (self.name.clone(), table.range() as u64);
                     return Err(Error::ValueOutOfRange { name, value, id, range });
                 }
-                // As many as there are different values below the range, so ids have 32 bits too.
-                table.put(value as u32, id as u32);
-                self.values.push(value as u32);
+                loaded.push(value as u32);
             }
         }
-        kept_in.saved = self.values.len();
+        (kept_in.identity, self.frozen) = (identity, frozen);
+        table.clear(self.unknown.filter(|_| frozen));
+        // As many as there are different values below the range, so ids have 32 bits too.
+        for (id, &value) in (self.first_id..).zip(&loaded) {
+            table.put(value, id);
+        }
+        kept_in.saved = loaded.len();
+        self.values = loaded;
         if let Some(counts) = &mut self.counts {
             counts.clear();
         }
@@ -197,8 +205,9 @@ impl Growing {
     pub(crate) fn add(&mut self, counted: &ValueCounts) {
         let Some(counts) = &mut self.counts else { return };
         counts.resize(self.values.len(), 0);
+        let all = counted.counts();
         for (count, &value) in counts.iter_mut().zip(&self.values) {
-            *count += u64::from(counted.counts[value as usize]);
+            *count += u64::from(all[value as usize]);
         }
         if counted.wrapped.is_empty() {
             return;
@@ -246,20 +255,28 @@ impl Growing {
 /// How often a thread met each value of a range.
 #[derive(Debug)]
 pub(crate) struct ValueCounts {
-    counts: Vec<u32>,
+    /// A number of 32 bits for each value. A map, as tables of ids are: pages of values that do not come take no
+    /// memory, and where it is not to be had, that is an error.
+    counts: MmapMut,
     /// A value for each time that its count came to 2^32, and went on from 0.
     wrapped: Vec<u32>,
 }
 
 impl ValueCounts {
-    pub(crate) fn new(range: usize) -> Self {
-        Self { counts: vec![0; range], wrapped: Vec::new() }
+    pub(crate) fn new(range: usize) -> io::Result<Self> {
+        let counts = MmapOptions::new().len(range.max(1) * size_of::<u32>()).map_anon()?;
+        Ok(Self { counts, wrapped: Vec::new() })
+    }
+
+    fn counts(&self) -> &[u32] {
+        bytemuck::cast_slice(&self.counts)
     }
 
     #[inline]
     pub(crate) fn count(&mut self, values: &[u32]) {
+        let counts: &mut [u32] = bytemuck::cast_slice_mut(&mut self.counts);
         for &value in values {
-            let count = &mut self.counts[value as usize];
+            let count = &mut counts[value as usize];
             *count = count.wrapping_add(1);
             if *count == 0 {
                 self.wrapped.push(value);
@@ -276,8 +293,8 @@ mod tests {
     fn counts_beyond_32_bits() {
         let mut growing = Growing::new("v", 0, None, true, None);
         growing.values = vec![3, 1];
-        let mut counted = ValueCounts::new(4);
-        counted.counts[3] = u32::MAX;
+        let mut counted = ValueCounts::new(4).unwrap();
+        counted.counts[12..].fill(0xFF);
         counted.count(&[3, 1, 3]);
         growing.add(&counted);
         assert_eq!(growing.counts, Some(vec![(1 << 32) + 1, 1]));

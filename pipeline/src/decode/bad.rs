@@ -1,0 +1,96 @@
+//! Bad rows of a chunk: how many there are, and the first few of them.
+//!
+//! A chunk of empty lines has half a million bad rows, and a report shows ten of a run: so no more than those are kept,
+//! whatever a text is made of.
+
+use super::decoder::BadRow;
+
+/// So many bad rows are reported one by one.
+pub(crate) const REPORTED_BAD_ROWS: usize = 10;
+
+/// Bad rows, each once.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub(crate) struct BadList {
+    count: usize,
+    /// The first ones, by their lines.
+    first: Vec<BadRow>,
+}
+
+impl BadList {
+    pub(crate) fn clear(&mut self) {
+        self.count = 0;
+        self.first.clear();
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.count
+    }
+
+    pub(crate) fn first(&self) -> &[BadRow] {
+        &self.first
+    }
+
+    /// Adds a row that was not added before.
+    pub(crate) fn add(&mut self, bad: BadRow) {
+        self.count += 1;
+        let place = self.first.partition_point(|known| known.line < bad.line);
+        if place < REPORTED_BAD_ROWS {
+            self.first.insert(place, bad);
+            self.first.truncate(REPORTED_BAD_ROWS);
+        }
+    }
+
+    /// Adds rows of another list, which were not added before; `place` finds out where those are that are kept.
+    pub(crate) fn add_all(&mut self, other: &mut Self, mut place: impl FnMut(&mut BadRow)) {
+        self.count += other.count - other.first.len();
+        other.count = 0;
+        for mut bad in other.first.drain(..) {
+            place(&mut bad);
+            self.add(bad);
+        }
+    }
+
+    /// Adds rows that were not added before, of which some may be on the list several times: the first one counts.
+    /// `place` finds out where those are that are kept. Leaves the list empty.
+    pub(crate) fn add_block(&mut self, rows: &mut Vec<BadRow>, mut place: impl FnMut(&mut BadRow)) {
+        rows.sort_by_key(|bad| bad.line);
+        rows.dedup_by_key(|bad| bad.line);
+        self.count += rows.len().saturating_sub(REPORTED_BAD_ROWS);
+        rows.truncate(REPORTED_BAD_ROWS);
+        for mut bad in rows.drain(..) {
+            place(&mut bad);
+            self.add(bad);
+        }
+    }
+
+    /// All are so many lines further on.
+    pub(crate) fn shift(&mut self, lines: usize) {
+        self.first.iter_mut().for_each(|bad| bad.line += lines);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Fault;
+    use super::*;
+
+    fn bad(line: usize) -> BadRow {
+        BadRow { line, fault: Fault::Fields { found: 1, expected: 2 } }
+    }
+
+    #[test]
+    fn the_first_of_many_in_any_order() {
+        let (mut list, mut other) = (BadList::default(), BadList::default());
+        // Odd lines one by one from behind, a block of even ones, each twice, and others of another list.
+        (0..500).rev().for_each(|line| list.add(bad(2 * line + 1)));
+        let mut block: Vec<_> = (0..500).flat_map(|line| [bad(2 * line), bad(2 * line)]).collect();
+        list.add_block(&mut block, |bad| bad.line += 4);
+        (0..300).for_each(|line| other.add(bad(line)));
+        list.add_all(&mut other, |bad| bad.line += 10_000);
+        assert_eq!((list.count(), other.count(), block.len()), (1300, 0, 0));
+        let lines: Vec<_> = list.first().iter().map(|bad| bad.line).collect();
+        assert_eq!(lines, [1, 3, 4, 5, 6, 7, 8, 9, 10, 11]);
+        list.shift(7);
+        assert_eq!(list.first()[0].line, 8);
+    }
+}
