@@ -3,10 +3,20 @@
 //! Whoever claims the next chunk reads it, as of a compressed text ([`crate::stream`]); what it gets is some rows of a
 //! record batch. Whether all columns are there, and of types that their fields can be read from, is checked
 //! when an input is begun: what is left for the rows are values that do not fit.
+//!
+//! **Hostile files.** The `parquet` and `arrow` crates give errors for most damage, and panic at some. A panic of
+//! theirs ends here: it is an error that names the input, whose decoder is dropped. Sizes that a file declares are
+//! held against what is there before memory is asked for ([`ipc`], [`pages`]). Byte strings of Parquet are read as
+//! views: those that a page's dictionary has once are in memory once, in however many rows.
+
+mod ipc;
+mod pages;
 
 use std::fs::File;
-use std::io::{BufReader, Cursor, Read, Seek, SeekFrom};
+use std::io::{Cursor, Read, Seek, SeekFrom};
 use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::{
@@ -14,20 +24,24 @@ use arrow_array::types::{
     UInt32Type, UInt64Type,
 };
 use arrow_array::{Array, RecordBatch};
-use arrow_schema::{DataType, Schema};
+use arrow_schema::{DataType, FieldRef, Schema};
 use parquet::arrow::ProjectionMask;
-use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use parquet::arrow::arrow_reader::{
+    ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReaderBuilder,
+};
 use parquet::file::reader::ChunkReader;
 
 use crate::decode::{BLOCK_ROWS, BadField, BadRow, Block, COLUMN_STRIDE, Fault, FieldKind};
 use crate::decode::{Layout, SNIPPET_BYTES, Slot, float32, hex32, int32, int64};
+use ipc::Ipc;
+use pages::Pages;
 
 /// Rows of a chunk at most.
 const CHUNK_ROWS_MAX: usize = 1 << 16;
 /// What a value takes in a chunk, about.
 const VALUE_BYTES: usize = 8;
 
-type Batches<'a> = Box<dyn Iterator<Item = Result<RecordBatch, String>> + Send + 'a>;
+type Batches<'a> = Box<dyn FnMut() -> Result<Option<RecordBatch>, String> + Send + 'a>;
 
 /// A file of columns on its way.
 pub(crate) struct ColumnStream<'a> {
@@ -56,11 +70,14 @@ impl<'a> ColumnStream<'a> {
         chunk_bytes: usize,
     ) -> Result<Self, String> {
         let mut file = file.try_clone().map_err(|error| error.to_string())?;
+        let bytes = file.metadata().map_err(|error| error.to_string())?.len();
         let magic = magic(&mut file)?;
-        if magic.starts_with(b"PAR1") {
-            return Self::of_parquet(file, fields, chunk_bytes);
-        }
-        Self::of_arrow(BufReader::new(file), &magic, fields, chunk_bytes)
+        guarded(|| {
+            if magic.starts_with(b"PAR1") {
+                return Self::of_parquet(file, fields, chunk_bytes);
+            }
+            Self::of_arrow(file, bytes, &magic, fields, chunk_bytes)
+        })
     }
 
     pub(crate) fn of_memory(
@@ -70,10 +87,12 @@ impl<'a> ColumnStream<'a> {
     ) -> Result<Self, String> {
         let mut cursor = Cursor::new(bytes);
         let magic = magic(&mut cursor)?;
-        if magic.starts_with(b"PAR1") {
-            return Self::of_parquet(bytes::Bytes::copy_from_slice(bytes), fields, chunk_bytes);
-        }
-        Self::of_arrow(cursor, &magic, fields, chunk_bytes)
+        guarded(|| {
+            if magic.starts_with(b"PAR1") {
+                return Self::of_parquet(bytes::Bytes::copy_from_slice(bytes), fields, chunk_bytes);
+            }
+            Self::of_arrow(cursor, bytes.len() as u64, &magic, fields, chunk_bytes)
+        })
     }
 
     fn of_parquet(
@@ -81,40 +100,38 @@ impl<'a> ColumnStream<'a> {
         fields: &Fields,
         chunk_bytes: usize,
     ) -> Result<Self, String> {
-        let builder = ParquetRecordBatchReaderBuilder::try_new(from);
-        let builder = builder.map_err(|error| error.to_string())?;
-        check(builder.schema(), fields)?;
-        let wanted = fields.iter().filter(|(_, kind)| *kind != FieldKind::Skip);
-        let mask = ProjectionMask::columns(
-            builder.parquet_schema(),
-            wanted.map(|(name, _)| name.as_str()),
-        );
+        let (from, told) = (Pages(from), |error: parquet::errors::ParquetError| error.to_string());
+        let metadata = ArrowReaderMetadata::load(&from, ArrowReaderOptions::new()).map_err(told)?;
+        let columns = check(metadata.schema(), fields)?;
+        let options = ArrowReaderOptions::new().with_schema(Arc::new(views(&metadata, &columns)));
+        let metadata = ArrowReaderMetadata::try_new(Arc::clone(metadata.metadata()), options);
+        let builder =
+            ParquetRecordBatchReaderBuilder::new_with_metadata(from, metadata.map_err(told)?);
+        let mask = ProjectionMask::roots(builder.parquet_schema(), columns);
         let rows_total = u64::try_from(builder.metadata().file_metadata().num_rows()).ok();
         let chunk_rows = chunk_rows(fields, chunk_bytes);
         let reader = builder.with_projection(mask).with_batch_size(chunk_rows).build();
-        let reader = reader.map_err(|error| error.to_string())?;
-        let batches: Batches<'a> = Box::new(reader.map(|rows| rows.map_err(|e| e.to_string())));
-        Ok(Self { batches, rest: None, chunk_rows, rows: 0, rows_total })
+        let mut reader = reader.map_err(told)?;
+        let next = move || reader.next().transpose().map_err(|error| error.to_string());
+        Ok(Self { batches: Box::new(next), rest: None, chunk_rows, rows: 0, rows_total })
     }
 
     fn of_arrow(
         from: impl Read + Seek + Send + 'a,
+        bytes: u64,
         magic: &[u8],
         fields: &Fields,
         chunk_bytes: usize,
     ) -> Result<Self, String> {
-        let no_file = |error: arrow_schema::ArrowError| {
-            format!("it is no Parquet or Arrow file that can be read: {error}")
-        };
-        let (schema, batches): (_, Batches<'a>) = if magic.starts_with(b"ARROW1") {
-            let reader = arrow_ipc::reader::FileReader::try_new(from, None).map_err(no_file)?;
-            (reader.schema(), Box::new(reader.map(|rows| rows.map_err(|e| e.to_string()))))
-        } else {
-            let reader = arrow_ipc::reader::StreamReader::try_new(from, None).map_err(no_file)?;
-            (reader.schema(), Box::new(reader.map(|rows| rows.map_err(|e| e.to_string()))))
-        };
-        check(&schema, fields)?;
+        let mut refused = false;
+        let project = |schema: &Schema| check(schema, fields).inspect_err(|_| refused = true);
+        let ipc = Ipc::open(from, bytes, magic.starts_with(b"ARROW1"), project);
+        let mut ipc = ipc.map_err(|error| {
+            let unread = "it is no Parquet or Arrow file that can be read";
+            if refused { error } else { format!("{unread}: {error}") }
+        })?;
         let chunk_rows = chunk_rows(fields, chunk_bytes);
+        let batches = Box::new(move || ipc.next());
         Ok(Self { batches, rest: None, chunk_rows, rows: 0, rows_total: None })
     }
 
@@ -122,8 +139,8 @@ impl<'a> ColumnStream<'a> {
     pub(crate) fn next(&mut self) -> Result<Option<RecordBatch>, String> {
         // Ends: each round takes a batch off the file.
         while self.rest.as_ref().is_none_or(|rest| rest.num_rows() == 0) {
-            match self.batches.next() {
-                Some(batch) => self.rest = Some(batch?),
+            match guarded(|| (self.batches)())? {
+                Some(batch) => self.rest = Some(batch),
                 None => return Ok(None),
             }
         }
@@ -141,6 +158,33 @@ impl<'a> ColumnStream<'a> {
     }
 }
 
+/// Runs what may panic at a hostile file. Whatever it has changed is not used after an error.
+fn guarded<T>(decode: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
+    catch_unwind(AssertUnwindSafe(decode)).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+        let text = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
+        Err(format!("it is damaged, in a way that its decoder does not expect: {text}"))
+    })
+}
+
+/// The file's schema, with byte strings of these columns as views.
+fn views(metadata: &ArrowReaderMetadata, columns: &[usize]) -> Schema {
+    let view = |(place, field): (usize, &FieldRef)| {
+        let kind = match field.data_type() {
+            DataType::Utf8 | DataType::LargeUtf8 => DataType::Utf8View,
+            DataType::Binary | DataType::LargeBinary => DataType::BinaryView,
+            _ => return Arc::clone(field),
+        };
+        if !columns.contains(&place) {
+            return Arc::clone(field);
+        }
+        Arc::new(field.as_ref().clone().with_data_type(kind))
+    };
+    let schema = metadata.schema();
+    let fields: Vec<_> = schema.fields().iter().enumerate().map(view).collect();
+    Schema::new_with_metadata(fields, schema.metadata().clone())
+}
+
 fn chunk_rows(fields: &Fields, chunk_bytes: usize) -> usize {
     (chunk_bytes / (fields.len() * VALUE_BYTES)).clamp(1, CHUNK_ROWS_MAX)
 }
@@ -153,10 +197,11 @@ fn magic(from: &mut (impl Read + Seek)) -> Result<[u8; 8], String> {
     Ok(magic.try_into().expect("it was made eight bytes long"))
 }
 
-/// Whether each field has a column that it can be read from.
-fn check(schema: &Schema, fields: &Fields) -> Result<(), String> {
+/// The columns of the fields that are read; an error where there is none that one can be read from.
+fn check(schema: &Schema, fields: &Fields) -> Result<Vec<usize>, String> {
+    let mut columns = Vec::new();
     for (name, kind) in fields.iter().filter(|(_, kind)| *kind != FieldKind::Skip) {
-        let Ok(column) = schema.field_with_name(name) else {
+        let Some((place, column)) = schema.fields().find(name) else {
             let there: Vec<_> = schema.fields().iter().map(|field| field.name().as_str()).collect();
             return Err(format!("it has no column {name:?}, only {}", there.join(", ")));
         };
@@ -182,8 +227,16 @@ fn check(schema: &Schema, fields: &Fields) -> Result<(), String> {
                 column.data_type()
             ));
         }
+        columns.push(place);
     }
-    Ok(())
+    if columns.is_empty() {
+        // The number of rows would be whatever the file says it is.
+        return Err(
+            "no field of the pipeline is read from it, but for those that are skipped".to_owned()
+        );
+    }
+    columns.sort_unstable();
+    Ok(columns)
 }
 
 /// A value as a file has it.

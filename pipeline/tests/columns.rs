@@ -212,3 +212,66 @@ fn columns_that_are_not_there_or_of_other_types_are_named() {
         }
     }
 }
+
+#[test]
+fn long_strings_that_come_often_are_in_memory_once() {
+    use arrow_array::types::Int32Type;
+    use arrow_array::{DictionaryArray, Int32Array};
+    use parquet::arrow::arrow_writer::ArrowWriterOptions;
+    // 2.8 GB, were each row to have its own.
+    let (rows, long) = (40_000, "x".repeat(70_000));
+    let keys = Int32Array::from_iter_values((0..rows).map(|row| row % 2));
+    let words = StringArray::from(vec![long.as_str(), "short"]);
+    let words = DictionaryArray::<Int32Type>::try_new(keys, Arc::new(words)).unwrap();
+    let batch = RecordBatch::try_from_iter([("word", Arc::new(words) as ArrayRef)]).unwrap();
+    // Without Arrow's own schema the column is one of strings.
+    let options = ArrowWriterOptions::new().with_skip_arrow_metadata(true);
+    let writer =
+        parquet::arrow::ArrowWriter::try_new_with_options(Vec::new(), batch.schema(), options);
+    let mut writer = writer.unwrap();
+    writer.write(&batch).unwrap();
+    let file = writer.into_inner().unwrap();
+    let word = Column::field("word").then(Operator::FillMissing("none".into()));
+    let word = word.then(Operator::Hash { seed: 1 }).then(Operator::Modulus(1 << 30));
+    let spec = Spec {
+        fields: vec![Field::new("word", FieldKind::Bytes)],
+        columns: vec![word],
+        outputs: vec![Output::new("row", Dtype::Bits32, ["word"])],
+        bad_rows: BadRows::Skip,
+        ..Spec::default()
+    };
+    let options = RunOptions { format: Format::Columns, ..RunOptions::default() };
+    let mut pipeline = Pipeline::new(&spec, &options).unwrap();
+    let input = [Input::memory("words", &file)];
+    let report = pipeline.run(&input, &mut |_: &mut Batch| Ok(())).unwrap();
+    assert_eq!((report.rows, report.bad_rows), (20_000, 20_000));
+}
+
+#[test]
+fn a_pipe_of_columns_is_refused_with_the_cure() {
+    use std::os::fd::AsRawFd as _;
+    let (reader, _writer) = std::io::pipe().unwrap();
+    let path = format!("/dev/fd/{}", reader.as_raw_fd());
+    let options = RunOptions { format: Format::Columns, ..RunOptions::default() };
+    let mut pipeline = Pipeline::new(&spec(), &options).unwrap();
+    let error = pipeline.run(&[Input::file(path)], &mut |_: &mut Batch| Ok(())).unwrap_err();
+    assert!(error.to_string().contains("write it to a file first"), "{error}");
+}
+
+#[test]
+fn sizes_that_an_arrow_file_only_claims_are_errors() {
+    let batch = rows().0.slice(0, 40);
+    for whole in [arrow_file(&batch), arrow_stream(&batch)] {
+        // Each word of it becomes a huge number, where it declares sizes and where it does not.
+        for at in (0..whole.len() - 8).step_by(4) {
+            for claimed in [u64::MAX >> 1, 1 << 40, u64::from(u32::MAX >> 1), u64::MAX] {
+                let mut file = whole.clone();
+                file[at..at + 8].copy_from_slice(&claimed.to_le_bytes());
+                match run(Format::Columns, 100, &[Input::memory("claims", &file)]) {
+                    Ok(_) | Err(Error::Columns { .. }) => {}
+                    Err(other) => panic!("{other} with {claimed} at byte {at}"),
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! Arrow files and streams, record batch by record batch, with every size that they declare held against what is there.
+//!
+//! The `arrow` crates decode a message; where messages are, and how long, is found out here. Theirs would ask for as
+//! much memory as a file says it needs, and a process that asks for too much is ended. Messages lie within the file,
+//! so they are no longer than that; a compressed buffer says how long it will be, and is not believed beyond what its
+//! codec can do. Columns that no field is named after are not decoded, nor are dictionaries, which no field reads.
+
+use std::io::{Read, Seek, SeekFrom};
+use std::sync::Arc;
+
+use arrow_array::RecordBatch;
+use arrow_buffer::MutableBuffer;
+use arrow_ipc::convert::try_fb_to_schema;
+use arrow_ipc::reader::{FileDecoder, read_footer_length};
+use arrow_ipc::{Block, CompressionType, Message, MessageHeader, MetadataVersion};
+use arrow_schema::Schema;
+
+/// What stands before a message: a mark, and the length of its metadata.
+const CONTINUATION: [u8; 4] = [0xFF; 4];
+const PREFIX_BYTES: usize = 8;
+/// A file ends with the length of its footer and its magic.
+const TRAILER_BYTES: u64 = 10;
+/// A byte of LZ4 stands for so many at most.
+const LZ4_RATIO_MAX: u64 = 255;
+/// A byte of zstd stands for fewer: blocks of 128 KiB have four bytes at least.
+const ZSTD_RATIO_MAX: u64 = 1 << 16;
+/// Beyond that, a codec's own header.
+const COMPRESSED_SLACK_BYTES: u64 = 64;
+
+/// The record batches of a file or stream.
+pub(crate) struct Ipc<R> {
+    from: R,
+    bytes: u64,
+    /// Where a stream goes on.
+    at: u64,
+    decoder: FileDecoder,
+    /// Of a file, those that are left.
+    blocks: Option<std::vec::IntoIter<Block>>,
+}
+
+impl<R: Read + Seek> Ipc<R> {
+    /// Opens a file or stream of so many bytes. `project` chooses the columns that are read.
+    pub(crate) fn open(
+        mut from: R,
+        bytes: u64,
+        is_file: bool,
+        project: impl FnOnce(&Schema) -> Result<Vec<usize>, String>,
+    ) -> Result<Self, String> {
+        if is_file {
+            return Self::open_file(from, bytes, project);
+        }
+        let mut at = 0;
+        let metadata = read_metadata(&mut from, bytes, &mut at)?.ok_or("it is empty")?;
+        let message = message(&metadata[PREFIX_BYTES..])?;
+        let schema = message.header_as_schema().ok_or("it does not begin with a schema")?;
+        let decoder = decoder(schema, message.version(), project)?;
+        Ok(Self { from, bytes, at, decoder, blocks: None })
+    }
+
+    fn open_file(
+        mut from: R,
+        bytes: u64,
+        project: impl FnOnce(&Schema) -> Result<Vec<usize>, String>,
+    ) -> Result<Self, String> {
+        let before_trailer = bytes.checked_sub(TRAILER_BYTES).ok_or("it is cut short")?;
+        let mut trailer = [0; TRAILER_BYTES as usize];
+        read_at(&mut from, before_trailer, &mut trailer)?;
+        let footer_bytes = read_footer_length(trailer).map_err(|error| error.to_string())?;
+        let begin = before_trailer.checked_sub(footer_bytes as u64);
+        let mut footer = vec![0; begin.map_or(0, |_| footer_bytes)];
+        read_at(&mut from, begin.ok_or("its footer is longer than itself")?, &mut footer)?;
+        let footer = arrow_ipc::root_as_footer(&footer).map_err(|error| error.to_string())?;
+        let schema = footer.schema().ok_or("its footer has no schema")?;
+        let decoder = decoder(schema, footer.version(), project)?;
+        let blocks = footer.recordBatches().ok_or("its footer has no record batches")?;
+        let blocks: Vec<Block> = blocks.iter().copied().collect();
+        Ok(Self { from, bytes, at: 0, decoder, blocks: Some(blocks.into_iter()) })
+    }
+
+    /// The next record batch; none at the end.
+    pub(crate) fn next(&mut self) -> Result<Option<RecordBatch>, String> {
+        // Ends: each round leaves a message behind.
+        loop {
+            let message =
+                if self.blocks.is_some() { self.next_block() } else { self.next_message() };
+            let Some((block, buffer)) = message? else { return Ok(None) };
+            let batch = self.decoder.read_record_batch(&block, &buffer.into());
+            if let Some(batch) = batch.map_err(|error| error.to_string())? {
+                return Ok(Some(batch));
+            }
+        }
+    }
+
+    fn next_block(&mut self) -> Result<Option<(Block, MutableBuffer)>, String> {
+        let Some(block) = self.blocks.as_mut().and_then(Iterator::next) else { return Ok(None) };
+        let size = |of: i64| u64::try_from(of).map_err(|_| "a place in its footer is negative");
+        let begin = size(block.offset())?;
+        let metadata = size(block.metaDataLength().into())?;
+        let whole = metadata.saturating_add(size(block.bodyLength())?);
+        if begin.saturating_add(whole) > self.bytes {
+            return Err(cut_short(begin, whole));
+        }
+        let mut buffer = MutableBuffer::from_len_zeroed(whole as usize);
+        read_at(&mut self.from, begin, &mut buffer)?;
+        let (metadata, body) = buffer.split_at(metadata as usize);
+        // In files of old programs the length stands alone.
+        let prefix = if metadata.starts_with(&CONTINUATION) { PREFIX_BYTES } else { 4 };
+        let metadata = metadata.get(prefix..).ok_or("a message of it is cut short")?;
+        check_compressed(&message(metadata)?, body)?;
+        Ok(Some((block, buffer)))
+    }
+
+    fn next_message(&mut self) -> Result<Option<(Block, MutableBuffer)>, String> {
+        // Ends: each round leaves a message behind.
+        loop {
+            let begin = self.at;
+            let Some(metadata) = read_metadata(&mut self.from, self.bytes, &mut self.at)? else {
+                return Ok(None);
+            };
+            let message = message(&metadata[PREFIX_BYTES..])?;
+            let body = u64::try_from(message.bodyLength()).unwrap_or(u64::MAX);
+            if self.at.saturating_add(body) > self.bytes {
+                return Err(cut_short(begin, body));
+            }
+            if message.header_type() == MessageHeader::DictionaryBatch {
+                self.at += body;
+                continue;
+            }
+            let mut buffer = MutableBuffer::from_len_zeroed(metadata.len() + body as usize);
+            let (front, rest) = buffer.split_at_mut(metadata.len());
+            front.copy_from_slice(&metadata);
+            read_at(&mut self.from, self.at, rest)?;
+            self.at += body;
+            check_compressed(&message, rest)?;
+            let bytes = i32::try_from(metadata.len()).map_err(|error| error.to_string())?;
+            return Ok(Some((Block::new(0, bytes, body as i64), buffer)));
+        }
+    }
+}
+
+/// A decoder for the columns that `project` chooses.
+fn decoder(
+    schema: arrow_ipc::Schema<'_>,
+    version: MetadataVersion,
+    project: impl FnOnce(&Schema) -> Result<Vec<usize>, String>,
+) -> Result<FileDecoder, String> {
+    if !schema.endianness().equals_to_target_endianness() {
+        return Err("it was written on a machine of another byte order".to_owned());
+    }
+    let schema = Arc::new(try_fb_to_schema(schema).map_err(|error| error.to_string())?);
+    let columns = project(&schema)?;
+    Ok(FileDecoder::new(schema, version).with_projection(columns))
+}
+
+fn message(metadata: &[u8]) -> Result<Message<'_>, String> {
+    arrow_ipc::root_as_message(metadata)
+        .map_err(|error| format!("a message of it is wrong: {error}"))
+}
+
+fn cut_short(begin: u64, bytes: u64) -> String {
+    format!(
+        "it is cut short or damaged: {bytes} bytes are to follow on byte {begin}, and it ends before that"
+    )
+}
+
+fn read_at(from: &mut (impl Read + Seek), at: u64, into: &mut [u8]) -> Result<(), String> {
+    let read = from.seek(SeekFrom::Start(at)).and_then(|_| from.read_exact(into));
+    read.map_err(|error| error.to_string())
+}
+
+/// The metadata of a stream's next message, with a prefix before it; none at the stream's end.
+fn read_metadata(
+    from: &mut (impl Read + Seek),
+    bytes: u64,
+    at: &mut u64,
+) -> Result<Option<Vec<u8>>, String> {
+    let mut word = || -> Result<Option<[u8; 4]>, String> {
+        if bytes - *at < 4 {
+            // A stream may end without saying so.
+            return if bytes == *at { Ok(None) } else { Err(cut_short(*at, 4)) };
+        }
+        let mut word = [0; 4];
+        read_at(from, *at, &mut word)?;
+        *at += 4;
+        Ok(Some(word))
+    };
+    let length = match word()? {
+        Some(CONTINUATION) => word()?,
+        old => old,
+    };
+    let Some(length) = length.map(i32::from_le_bytes).filter(|&length| length != 0) else {
+        return Ok(None);
+    };
+    let length = u64::try_from(length).map_err(|_| "the length of a message is negative")?;
+    if length > bytes - *at {
+        return Err(cut_short(*at, length));
+    }
+    let mut metadata = vec![0; PREFIX_BYTES + length as usize];
+    metadata[..4].copy_from_slice(&CONTINUATION);
+    metadata[4..PREFIX_BYTES].copy_from_slice(&(length as u32).to_le_bytes());
+    read_at(from, *at, &mut metadata[PREFIX_BYTES..])?;
+    *at += length;
+    Ok(Some(metadata))
+}
+
+/// Refuses compressed buffers that say that they are longer than they can be.
+fn check_compressed(message: &Message<'_>, body: &[u8]) -> Result<(), String> {
+    let Some(batch) = message.header_as_record_batch() else { return Ok(()) };
+    let (Some(compression), Some(buffers)) = (batch.compression(), batch.buffers()) else {
+        return Ok(());
+    };
+    let ratio = match compression.codec() {
+        CompressionType::LZ4_FRAME => LZ4_RATIO_MAX,
+        _ => ZSTD_RATIO_MAX,
+    };
+    for buffer in buffers {
+        let place =
+            usize::try_from(buffer.offset()).ok().zip(usize::try_from(buffer.length()).ok());
+        let bytes = place.and_then(|(begin, length)| body.get(begin..begin.checked_add(length)?));
+        let Some(bytes) = bytes else {
+            return Err("a buffer of it lies outside of its message".to_owned());
+        };
+        let Some((length, compressed)) = bytes.split_first_chunk::<8>() else { continue };
+        // Not compressed where it is -1.
+        let length = u64::try_from(i64::from_le_bytes(*length)).unwrap_or(0);
+        if length > compressed.len() as u64 * ratio + COMPRESSED_SLACK_BYTES {
+            return Err(format!(
+                "it is damaged: {} compressed bytes are to become {length}, which is more than they can",
+                compressed.len()
+            ));
+        }
+    }
+    Ok(())
+}
