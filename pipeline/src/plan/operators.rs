@@ -208,6 +208,10 @@ impl Planner<'_> {
                 flow.kind
             ))
         };
+        if matches!(value, Value::Float(value) if !value.is_finite()) {
+            // No number of JSON either, so the pipeline could not be written down.
+            return wrong();
+        }
         let Some(missing) = flow.missing else { return Ok(filled) };
         let word = match (flow.kind, value) {
             (Kind::I32, Value::Int(value)) => i32::try_from(*value).ok().map(i32::cast_unsigned),

@@ -1,0 +1,5 @@
+#![no_main]
+
+use embank_pipeline_fuzz::compressed::Compressed;
+
+libfuzzer_sys::fuzz_target!(|compressed: Compressed| compressed.run());

@@ -1,0 +1,5 @@
+#![no_main]
+
+use embank_pipeline_fuzz::packed::Packed;
+
+libfuzzer_sys::fuzz_target!(|packed: Packed| packed.run());

@@ -1,0 +1,8 @@
+#![no_main]
+
+use embank_pipeline_fuzz::columns::{Damaged, parquet_files};
+
+libfuzzer_sys::fuzz_target!(
+    init: embank_pipeline_fuzz::let_pass_what_is_caught(),
+    |file: Damaged| file.run(parquet_files(), b"PAR1")
+);
