@@ -135,6 +135,9 @@ pub enum Error {
     /// The consumer of the batches failed.
     #[error("the consumer of the batches failed: {0}")]
     Consumer(Box<dyn std::error::Error + Send + Sync>),
+    /// The run was told to stop ([`Pipeline::stop_when`](crate::Pipeline::stop_when)).
+    #[error("the run was stopped before its end")]
+    Stopped,
 }
 
 /// The crate's results.

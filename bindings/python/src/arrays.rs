@@ -28,6 +28,11 @@ impl<'py> Keys<'py> {
     /// # Errors
     /// `TypeError` unless it holds integers, `ValueError` unless it is 1-D.
     pub(crate) fn new(object: &Bound<'py, PyAny>) -> PyResult<Self> {
+        Self::named("keys", object)
+    }
+
+    /// As [`new`](Self::new), for numbers that errors call something else.
+    pub(crate) fn named(what: &str, object: &Bound<'py, PyAny>) -> PyResult<Self> {
         let py = object.py();
         let array = as_array(object)?;
         let kind = array.dtype().kind();
@@ -35,13 +40,13 @@ impl<'py> Keys<'py> {
         let empty_list = array.is_empty() && !object.is_instance_of::<PyUntypedArray>();
         if !matches!(kind, b'i' | b'u') && !empty_list {
             return Err(PyTypeError::new_err(format!(
-                "keys must be integers (int64 and uint64 are taken as they are), not {}",
+                "{what} must be integers (int64 and uint64 are taken as they are), not {}",
                 array.dtype()
             )));
         }
         if array.ndim() != 1 {
             return Err(PyValueError::new_err(format!(
-                "keys must be 1-D, not {}-D with shape {}: use keys.reshape(-1)",
+                "{what} must be 1-D, not {}-D with shape {}: use {what}.reshape(-1)",
                 array.ndim(),
                 shape_text(array.shape())
             )));

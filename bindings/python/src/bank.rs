@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use embank::{BankOptions, CompactionOptions, DeviceChoice, Recovered, TableConfig};
+use embank::{BankOptions, CompactionOptions, DeviceChoice, Recovered, TableConfig, Unknown};
 use parking_lot::Mutex;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -13,7 +13,8 @@ use pyo3::types::{IntoPyDict, PyBytes, PyDict};
 
 use crate::bank_cell::BankCell;
 use crate::table::PyTable;
-use crate::{errors, life, scalars, settings, stats};
+use crate::vocabulary::PyVocabulary;
+use crate::{errors, life, scalars, settings, stats, vocabulary};
 
 /// What a bank found when it was opened: the newest checkpoint and its blob.
 #[pyclass(name = "Recovered", module = "embank", frozen)]
@@ -312,6 +313,8 @@ impl PyBank {
     ///     dtype: How values are stored: "float32" (the default), "float16", "bfloat16", or "int8" with a scale a
     ///         row; or NumPy's or PyTorch's object. Rows go in and out as float32.
     ///     state_dtype: How the optimizer's vectors are stored: "float32" (the default), "float16" or "bfloat16".
+    ///     vocabulary: The bank's vocabulary whose ids are the keys, if they are one's: the table is opened with no
+    ///         other numbering than the one that it was made with. Belongs to the table for good.
     ///     rounding: How updates are rounded to a `dtype` below float32: "nearest" or "stochastic"; by default
     ///         stochastic for int8, else nearest. Reproducible: the draws depend on seed, table, key and the
     ///         count of the row's updates.
@@ -322,7 +325,7 @@ impl PyBank {
     #[pyo3(signature = (
         name, dim, *, optimizer = None, initializer = None, seed = None, staleness_bound = None,
         clip_row_norm = None, tracking = None, admit_after_gets = None, admit_probability = None,
-        dtype = None, state_dtype = None, rounding = None
+        dtype = None, state_dtype = None, rounding = None, vocabulary = None
     ))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments in Python")]
     fn table(
@@ -340,12 +343,13 @@ impl PyBank {
         dtype: Option<&Bound<'_, PyAny>>,
         state_dtype: Option<&Bound<'_, PyAny>>,
         rounding: Option<&str>,
+        vocabulary: Option<&str>,
     ) -> PyResult<PyTable> {
         let seed = seed.map_or(Ok(0), |seed| scalars::unsigned("seed", seed, u64::MAX))?;
         let bound = staleness_bound
             .map(|bound| scalars::unsigned_32("staleness_bound", bound))
             .transpose()?;
-        let config = TableConfig::new(scalars::unsigned_32("dim", dim)?)
+        let mut config = TableConfig::new(scalars::unsigned_32("dim", dim)?)
             .optimizer(settings::optimizer(optimizer)?)
             .initializer(settings::initializer(initializer)?)
             .seed(seed)
@@ -356,6 +360,9 @@ impl PyBank {
             .rounding(settings::rounding(rounding)?)
             .clip_row_norm(clip_row_norm.map(|norm| norm as f32))
             .staleness_bound(bound);
+        if let Some(name) = vocabulary {
+            config = config.vocabulary(name);
+        }
         PyTable::open(slf, |bank| bank.table(name, config))
     }
 
@@ -365,6 +372,71 @@ impl PyBank {
     ///     NoSuchTable: The bank has none of this name.
     fn open_table(slf: &Bound<'_, Self>, name: &str) -> PyResult<PyTable> {
         PyTable::open(slf, |bank| bank.open_table(name))
+    }
+
+    /// Opens a vocabulary, or makes it if the bank has none of this name: values to dense ids, in order of first
+    /// appearance. A new one is durable with the next checkpoint.
+    ///
+    /// Args:
+    ///     name: The vocabulary's name; tables may have the same.
+    ///     kind: Of the values: "u64" (int64 and uint64, as keys of tables) or "bytes" (text is taken as UTF-8).
+    ///     first_id: The first value's id. Smaller ones are yours, for padding or unknown values.
+    ///     unknown_id: What `lookup` gives values that have no id; below `first_id`. None: it raises `UnknownValue`.
+    ///     counts: Whether it counts how often values come.
+    ///     value_bytes_max: The longest byte string; 1,024 by default.
+    ///
+    /// Raises:
+    ///     VocabularyMismatch: It exists with other settings; the text names both.
+    ///     ValueError, TypeError: An argument is wrong.
+    #[pyo3(signature = (
+        name, kind = "u64", *, first_id = None, unknown_id = None, counts = false, value_bytes_max = None
+    ))]
+    fn vocabulary(
+        slf: &Bound<'_, Self>,
+        name: &str,
+        kind: &str,
+        first_id: Option<&Bound<'_, PyAny>>,
+        unknown_id: Option<&Bound<'_, PyAny>>,
+        counts: bool,
+        value_bytes_max: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<PyVocabulary> {
+        let mut config = vocabulary::config(kind)?.counts(counts);
+        if let Some(id) = first_id {
+            config = config.first_id(scalars::unsigned("first_id", id, u64::MAX)?);
+        }
+        if let Some(id) = unknown_id {
+            config = config.unknown(Unknown::Id(scalars::unsigned("unknown_id", id, u64::MAX)?));
+        }
+        if let Some(bytes) = value_bytes_max {
+            config = config.value_bytes_max(scalars::unsigned_32("value_bytes_max", bytes)?);
+        }
+        PyVocabulary::open(slf, |bank| bank.vocabulary(name, config))
+    }
+
+    /// Opens a vocabulary that is there, with the settings it has.
+    ///
+    /// Raises:
+    ///     NoSuchVocabulary: The bank has none of this name.
+    fn open_vocabulary(slf: &Bound<'_, Self>, name: &str) -> PyResult<PyVocabulary> {
+        PyVocabulary::open(slf, |bank| bank.open_vocabulary(name))
+    }
+
+    /// The names of the bank's vocabularies.
+    fn vocabularies(&self, py: Python<'_>) -> PyResult<Vec<String>> {
+        let names =
+            |bank: &embank::Bank| bank.vocabularies().into_iter().map(|of| of.name).collect();
+        self.cell.with_bank(py, |bank| Ok(names(bank)))
+    }
+
+    /// Drops a vocabulary: its values are gone at once, durably with the next checkpoint. Tables that were made for it
+    /// stay, and can't be opened.
+    ///
+    /// Raises:
+    ///     NoSuchVocabulary: The bank has none of this name.
+    fn drop_vocabulary(&self, py: Python<'_>, name: &str) -> PyResult<()> {
+        self.cell.with_bank(py, |bank| bank.drop_vocabulary(name))?;
+        self.tables_dropped.fetch_add(1, Ordering::Relaxed);
+        Ok(())
     }
 
     /// The names of the bank's tables.
@@ -438,7 +510,7 @@ impl PyBank {
     ///     StoreIOError: Writing failed, the disk being full for one; the last checkpoint is good.
     ///     PoisonedError: An earlier write failed.
     #[pyo3(signature = (blob = None))]
-    fn checkpoint(&self, py: Python<'_>, blob: Option<&[u8]>) -> PyResult<u64> {
+    pub(crate) fn checkpoint(&self, py: Python<'_>, blob: Option<&[u8]>) -> PyResult<u64> {
         let blob = blob.unwrap_or_default();
         // Counted before: a change that another thread makes meanwhile may not be in the checkpoint.
         let changed = self.changed(py)?;
@@ -492,8 +564,9 @@ impl PyBank {
     /// Closes the bank; a second call does nothing.
     ///
     /// It takes no checkpoint: what came after the last one is lost. Leases that are held are given
-    /// back, and any later call on the bank, its tables or its leases raises
-    /// `ValueError("bank is closed")`. Calls that other threads are making come to their end first.
+    /// back, feeds and runs of its pipelines end, and any later call on the bank, its tables, leases,
+    /// vocabularies, pipelines or feeds raises `ValueError("bank is closed")`. Calls that other threads are making
+    /// come to their end first.
     ///
     /// Raises:
     ///     RuntimeError: Inside a call on the bank, as a progress function is.

@@ -8,6 +8,9 @@
 //! goes on to its end, because they cloned their handle; `close` waits for them, so the bank's
 //! files are closed when it returns. That wait ends, because a get waits no longer than its timeout.
 //!
+//! Pipelines number in a bank's vocabularies with handles of their own, in threads of their own. The cell
+//! has their slots, and closing comes to those first: it ends runs and feeds and drops the pipelines.
+//!
 //! Invariants: no handle is dropped while `state` is locked (a drop may write), and the GIL is never
 //! taken while it is.
 //!
@@ -24,11 +27,12 @@ use std::path::{Path, PathBuf};
 use std::process;
 use std::sync::Arc;
 
-use embank::{Bank, Lease, Prefetch, Scan, Table};
+use embank::{Bank, Lease, Prefetch, Scan, Table, Vocabulary};
 use parking_lot::{Condvar, Mutex};
 use pyo3::prelude::*;
 
 use crate::errors;
+use crate::slot::Slot;
 
 /// Names a lease within its cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -41,6 +45,14 @@ pub(crate) struct PrefetchId(u64);
 /// Names a scan within its cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct ScanId(u64);
+
+/// Names a vocabulary's handle within its cell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct VocabularyId(u64);
+
+/// Names a pipeline's slot within its cell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct PipelineId(u64);
 
 /// What a table object needs to know of its table.
 #[derive(Debug)]
@@ -78,6 +90,10 @@ struct Open {
     /// Each is used by one call at a time.
     scans: HashMap<ScanId, Arc<Mutex<Scan>>>,
     scans_made: u64,
+    vocabularies: HashMap<VocabularyId, Vocabulary>,
+    vocabularies_made: u64,
+    pipelines: HashMap<PipelineId, Arc<Slot>>,
+    pipelines_made: u64,
     /// Those that were dropped too: their handles say so.
     tables: HashMap<u16, Table>,
     bank: Bank,
@@ -106,6 +122,10 @@ impl BankCell {
             prefetches_made: 0,
             scans: HashMap::new(),
             scans_made: 0,
+            vocabularies: HashMap::new(),
+            vocabularies_made: 0,
+            pipelines: HashMap::new(),
+            pipelines_made: 0,
             tables: HashMap::new(),
             bank,
         };
@@ -285,20 +305,7 @@ impl BankCell {
 
     /// Drops a prefetch, if it is there still. Never fails, for the garbage collector calls it too.
     pub(crate) fn cancel_prefetch(&self, id: PrefetchId) {
-        if self.check_process().is_err() {
-            return;
-        }
-        let prefetch = {
-            let mut state = self.state.lock();
-            let prefetch = state.open.as_mut().and_then(|open| open.prefetches.remove(&id));
-            state.in_flight += usize::from(prefetch.is_some());
-            prefetch
-        };
-        if let Some(prefetch) = prefetch {
-            let call = InFlight(self);
-            detached(move || drop(prefetch));
-            drop(call);
-        }
+        self.forget(|open| open.prefetches.remove(&id));
     }
 
     /// Begins a scan with the GIL released, keeps it, and returns its checkpoint and number of rows too.
@@ -331,20 +338,98 @@ impl BankCell {
     /// Ends a scan, if it has not ended: what it was lent goes back. Never fails, for the garbage
     /// collector calls it too.
     pub(crate) fn end_scan(&self, id: ScanId) {
+        self.forget(|open| open.scans.remove(&id));
+    }
+
+    /// Opens a vocabulary with the GIL released and keeps its handle.
+    pub(crate) fn open_vocabulary(
+        &self,
+        py: Python<'_>,
+        call: impl FnOnce(&Bank) -> embank::Result<Vocabulary> + Send,
+    ) -> PyResult<VocabularyId> {
+        let bank = self.pick(|open| Ok(open.bank.clone()))?;
+        let kept = self.run(py, move || {
+            let vocabulary = call(&bank)?;
+            Ok(self.keep(vocabulary, |open, vocabulary| {
+                let id = VocabularyId(open.vocabularies_made);
+                open.vocabularies_made += 1;
+                open.vocabularies.insert(id, vocabulary);
+                id
+            }))
+        })?;
+        kept.ok_or_else(errors::bank_closed)
+    }
+
+    /// Runs `call` on a vocabulary from [`open_vocabulary`](Self::open_vocabulary) with the GIL released.
+    pub(crate) fn with_vocabulary<R: Send>(
+        &self,
+        py: Python<'_>,
+        id: VocabularyId,
+        call: impl FnOnce(&Vocabulary) -> embank::Result<R> + Send,
+    ) -> PyResult<R> {
+        let vocabulary = self.pick(|open| {
+            let found = open.vocabularies.get(&id);
+            Ok(found.expect("its object is there, so the handle is").clone())
+        })?;
+        self.run(py, move || call(&vocabulary))
+    }
+
+    /// Lets a vocabulary's handle go, for its object has gone. Never fails.
+    pub(crate) fn forget_vocabulary(&self, id: VocabularyId) {
+        self.forget(|open| open.vocabularies.remove(&id));
+    }
+
+    /// Takes a handle out of the cell and drops it, as a call that `close` waits for.
+    fn forget<H: Send>(&self, take: impl FnOnce(&mut Open) -> Option<H>) {
         if self.check_process().is_err() {
             return;
         }
-        let scan = {
+        let handle = {
             let mut state = self.state.lock();
-            let scan = state.open.as_mut().and_then(|open| open.scans.remove(&id));
-            state.in_flight += usize::from(scan.is_some());
-            scan
+            let handle = state.open.as_mut().and_then(take);
+            state.in_flight += usize::from(handle.is_some());
+            handle
         };
-        if let Some(scan) = scan {
+        if let Some(handle) = handle {
             let call = InFlight(self);
-            detached(move || drop(scan));
+            detached(move || drop(handle));
             drop(call);
         }
+    }
+
+    /// Makes a pipeline with the GIL released and keeps its slot. An error of the pipeline is the inner one.
+    pub(crate) fn open_pipeline<E: Send>(
+        &self,
+        py: Python<'_>,
+        call: impl FnOnce(&Bank) -> Result<Arc<Slot>, E> + Send,
+    ) -> PyResult<Result<(PipelineId, Arc<Slot>), E>> {
+        let bank = self.pick(|open| Ok(open.bank.clone()))?;
+        let made = self.run(py, move || {
+            let slot = match call(&bank) {
+                Ok(slot) => slot,
+                Err(error) => return Ok(Some(Err(error))),
+            };
+            Ok(self.keep(slot, |open, slot| {
+                let id = PipelineId(open.pipelines_made);
+                open.pipelines_made += 1;
+                open.pipelines.insert(id, Arc::clone(&slot));
+                Ok((id, slot))
+            }))
+        })?;
+        made.ok_or_else(errors::bank_closed)
+    }
+
+    /// Lets a pipeline go, for its objects have gone. Never fails.
+    pub(crate) fn forget_pipeline(&self, id: PipelineId) {
+        // Empties the slot, of which the caller still has a share, before the call is over.
+        self.forget(|open| open.pipelines.remove(&id).map(ClosedOnDrop));
+    }
+
+    /// Runs what looks for signals, whose handlers may call [`close`](Self::close): that would wait for this thread.
+    pub(crate) fn as_call_of_this_thread<R>(&self, call: impl FnOnce() -> R) -> R {
+        CALLS_OF_THIS_THREAD.with_borrow_mut(|cells| cells.push(self.address()));
+        let _pop = PopCall;
+        call()
     }
 
     /// Fails unless the lease can still be consumed.
@@ -397,20 +482,7 @@ impl BankCell {
     /// As [`release`](Self::release), for when nobody is there to be told of an error: the store
     /// counts those.
     pub(crate) fn let_go(&self, id: LeaseId) {
-        if self.check_process().is_err() {
-            return;
-        }
-        let lease = {
-            let mut state = self.state.lock();
-            let lease = state.open.as_mut().and_then(|open| open.leases.remove(&id));
-            state.in_flight += usize::from(lease.is_some());
-            lease
-        };
-        if let Some(lease) = lease {
-            let call = InFlight(self);
-            detached(move || drop(lease));
-            drop(call);
-        }
+        self.forget(|open| open.leases.remove(&id));
     }
 
     /// Closes the bank and waits for calls of other threads to come back.
@@ -426,8 +498,18 @@ impl BankCell {
             return Err(errors::closed_within_call());
         }
         detached(|| {
-            let open = self.state.lock().open.take();
-            drop(open);
+            let open = {
+                let mut state = self.state.lock();
+                // Whoever closes it at the same time waits for this one.
+                state.in_flight += usize::from(state.open.is_some());
+                state.open.take()
+            };
+            if let Some(open) = open {
+                let closing = InFlight(self);
+                open.pipelines.values().for_each(|slot| slot.close());
+                drop(open);
+                drop(closing);
+            }
             let mut state = self.state.lock();
             while state.in_flight > 0 {
                 self.idle.wait(&mut state);
@@ -506,6 +588,23 @@ thread_local! {
     /// The cells that this thread is in a call of, the innermost last: a call may tell a Python function of its
     /// progress, which makes calls of its own.
     static CALLS_OF_THIS_THREAD: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+}
+
+struct ClosedOnDrop(Arc<Slot>);
+
+impl Drop for ClosedOnDrop {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
+/// Ends the innermost call of this thread.
+struct PopCall;
+
+impl Drop for PopCall {
+    fn drop(&mut self) {
+        CALLS_OF_THIS_THREAD.with_borrow_mut(Vec::pop);
+    }
 }
 
 /// One call in the store; ends when dropped.

@@ -19,6 +19,7 @@ import_exception!(embank.errors, Locked);
 import_exception!(embank.errors, ReadOnly);
 import_exception!(embank.errors, MissingRow);
 import_exception!(embank.errors, NoSuchTable);
+import_exception!(embank.errors, NoSuchVocabulary);
 import_exception!(embank.errors, PipelineError);
 import_exception!(embank.errors, PoisonedError);
 import_exception!(embank.errors, QuotaExceeded);
@@ -26,7 +27,9 @@ import_exception!(embank.errors, SpecError);
 import_exception!(embank.errors, StalenessTimeout);
 import_exception!(embank.errors, StoreIOError);
 import_exception!(embank.errors, TableMismatch);
+import_exception!(embank.errors, UnknownValue);
 import_exception!(embank.errors, UnreadableFile);
+import_exception!(embank.errors, VocabularyMismatch);
 
 /// The exception for `error`, with the facts that the class documents as its attributes.
 pub(crate) fn to_python(py: Python<'_>, error: &Error) -> PyErr {
@@ -70,8 +73,19 @@ pub(crate) fn to_python(py: Python<'_>, error: &Error) -> PyErr {
             UnreadableFile::new_err(text),
             [("path", path.to_string_lossy().into_py_any(py))],
         ),
-        Error::ConfigMismatch { .. } => TableMismatch::new_err(text),
+        Error::ConfigMismatch { .. } | Error::OtherVocabulary { .. } => {
+            TableMismatch::new_err(text)
+        }
+        Error::NoSuchVocabulary { .. } | Error::VocabularyDropped { .. } => {
+            NoSuchVocabulary::new_err(text)
+        }
+        Error::VocabularyMismatch { .. } => VocabularyMismatch::new_err(text),
+        Error::UnknownValue { .. } | Error::UnknownId { .. } => UnknownValue::new_err(text),
         Error::InvalidConfig { .. }
+        | Error::InvalidVocabulary { .. }
+        | Error::ValueTooLong { .. }
+        | Error::NoCounts { .. }
+        | Error::VocabularyFrozen { .. }
         | Error::ShapeMismatch { .. }
         | Error::NoOptimizer { .. }
         | Error::NonFiniteGradient { .. } => PyValueError::new_err(text),
@@ -85,6 +99,7 @@ pub(crate) fn pipeline_to_python(py: Python<'_>, error: &embank_pipeline::Error)
     let text = error.to_string();
     match error {
         Error::Spec(_) => SpecError::new_err(text),
+        Error::Bank(error) => to_python(py, error),
         Error::BadRow(report) => with_attributes(
             py,
             BadRow::new_err(text),

@@ -5,14 +5,15 @@ use std::sync::Arc;
 
 use arrow_array::{RecordBatch, RecordBatchReader};
 use arrow_schema::{ArrowError, SchemaRef};
-use embank_pipeline::{Batch, Feed, Matrix, RunReport, Waited, arrow_schema};
+use embank_pipeline::{Batch, Feed, Matrix, RunReport, Waited};
 use numpy::{Element, PyArray1, PyArray2, PyArrayMethods};
 use parking_lot::Mutex;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyCapsule, PyDict};
 
-use crate::pipeline::{PyRunReport, SIGNAL_INTERVAL, Slot};
+use crate::pipeline::{PyRunReport, SIGNAL_INTERVAL};
+use crate::slot::{Slot, SlotOwner};
 use crate::{arrow, errors};
 
 /// Batches of a pipeline, made in the background. Made by `Pipeline.feed`.
@@ -36,26 +37,57 @@ use crate::{arrow, errors};
 #[derive(Debug)]
 pub(crate) struct PyFeed {
     process: u32,
-    slot: Arc<Slot>,
+    slot: Arc<SlotOwner>,
     schema: SchemaRef,
-    state: Mutex<State>,
+    cell: Arc<FeedCell>,
 }
+
+/// The feed itself; the pipeline's slot has a share of it, so that the bank can end it.
+#[derive(Debug)]
+pub(crate) struct FeedCell(Mutex<State>);
 
 #[derive(Debug)]
 enum State {
     Open(Feed),
-    Closed { position: u64, report: Option<Box<RunReport>> },
+    Closed {
+        position: u64,
+        report: Option<Box<RunReport>>,
+        /// It did not come to its end: its bank was closed.
+        by_bank: bool,
+    },
+}
+
+impl FeedCell {
+    pub(crate) fn new(feed: Feed) -> Self {
+        Self(Mutex::new(State::Open(feed)))
+    }
+
+    /// Ends the run and puts the pipeline back. Whoever waits for a batch keeps it waiting for a while, so without the
+    /// GIL.
+    pub(crate) fn end(&self, slot: &Slot, by_bank: bool) {
+        let mut state = self.0.lock();
+        let State::Open(feed) = &mut *state else { return };
+        feed.close();
+        let closed = State::Closed {
+            position: feed.next_row(),
+            report: feed.report().cloned().map(Box::new),
+            by_bank,
+        };
+        if let State::Open(feed) = std::mem::replace(&mut *state, closed) {
+            // Under the lock: who sees that the feed is closed finds the pipeline in its place.
+            slot.put_back(feed.into_pipeline().ok().map(Box::new));
+        }
+    }
 }
 
 impl PyFeed {
-    pub(crate) fn new(slot: Arc<Slot>, feed: Feed) -> Self {
-        let schema = arrow_schema(feed.outputs());
-        Self { process: process::id(), slot, schema, state: Mutex::new(State::Open(feed)) }
+    pub(crate) fn new(slot: Arc<SlotOwner>, cell: Arc<FeedCell>, schema: SchemaRef) -> Self {
+        Self { process: process::id(), slot, schema, cell }
     }
 
     /// Reads the state with the GIL released: whoever waits for a batch holds the lock for a while.
     fn look<R: Send>(&self, py: Python<'_>, look: impl FnOnce(&State) -> R + Send) -> R {
-        py.detach(|| look(&self.state.lock()))
+        py.detach(|| look(&self.cell.0.lock()))
     }
 
     /// Ends the run and puts the pipeline back.
@@ -64,23 +96,15 @@ impl PyFeed {
     }
 
     fn end_now(&self) {
-        let mut state = self.state.lock();
-        let State::Open(feed) = &mut *state else { return };
-        feed.close();
-        let closed = State::Closed {
-            position: feed.next_row(),
-            report: feed.report().cloned().map(Box::new),
-        };
-        if let State::Open(feed) = std::mem::replace(&mut *state, closed) {
-            self.slot.put_back(feed.into_pipeline().ok());
-        }
+        self.cell.end(&self.slot, false);
     }
 
-    /// Waits for a batch, but not for long.
-    fn wait(&self) -> embank_pipeline::Result<Waited> {
-        match &mut *self.state.lock() {
-            State::Open(feed) => feed.wait(SIGNAL_INTERVAL),
-            State::Closed { .. } => Ok(Waited::End),
+    /// Waits for a batch, but not for long. None if the bank was closed.
+    fn wait(&self) -> Option<embank_pipeline::Result<Waited>> {
+        match &mut *self.cell.0.lock() {
+            State::Open(feed) => Some(feed.wait(SIGNAL_INTERVAL)),
+            State::Closed { by_bank: false, .. } => Some(Ok(Waited::End)),
+            State::Closed { by_bank: true, .. } => None,
         }
     }
 }
@@ -95,7 +119,7 @@ impl PyFeed {
         self.slot.check_process()?;
         // Ends: the run sends a batch or comes to its end, or a signal raises.
         loop {
-            match py.detach(|| self.wait()) {
+            match py.detach(|| self.wait()).ok_or_else(errors::bank_closed)? {
                 Ok(Waited::Batch(batch)) => return arrays(py, batch).map(Some),
                 Ok(Waited::Late) => py.check_signals()?,
                 Ok(Waited::End) => {
@@ -181,7 +205,10 @@ impl Iterator for Reader {
         }
         // Ends: the run sends a batch or comes to its end, or a signal raises.
         loop {
-            match feed.wait() {
+            let Some(waited) = feed.wait() else {
+                return external("bank is closed".to_owned());
+            };
+            match waited {
                 Ok(Waited::Batch(batch)) => return Some(Ok(batch.into_record_batch())),
                 Ok(Waited::Late) => {
                     if let Err(raised) = Python::attach(|py| py.check_signals()) {
@@ -209,15 +236,13 @@ impl RecordBatchReader for Reader {
 
 impl Drop for PyFeed {
     fn drop(&mut self) {
-        let closed = State::Closed { position: 0, report: None };
-        let State::Open(feed) = std::mem::replace(self.state.get_mut(), closed) else { return };
         if self.process != process::id() {
             // A forked child: the threads that a drop would wait for are not here.
-            std::mem::forget(feed);
+            std::mem::forget(Arc::clone(&self.cell));
             return;
         }
         // The feed's threads never ask for the GIL, so waiting for them here ends.
-        self.slot.put_back(feed.into_pipeline().ok());
+        self.cell.end(&self.slot, false);
     }
 }
 

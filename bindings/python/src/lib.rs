@@ -38,8 +38,10 @@ mod prefetch;
 mod scalars;
 mod scan;
 mod settings;
+mod slot;
 mod stats;
 mod table;
+mod vocabulary;
 
 use pyo3::prelude::*;
 
@@ -73,6 +75,8 @@ mod _embank {
     };
     #[pymodule_export]
     use crate::table::PyTable;
+    #[pymodule_export]
+    use crate::vocabulary::PyVocabulary;
 
     #[pymodule_export]
     #[expect(non_upper_case_globals, reason = "Python's name for it")]

@@ -1,91 +1,39 @@
 //! `Pipeline`: preprocessing, run as a whole or fed batch by batch.
 //!
-//! A Rust pipeline belongs to one run at a time. It lies in a [`Slot`]; a run takes it out and puts it back, and
-//! whoever comes meanwhile is told so.
+//! A Rust pipeline belongs to one run at a time: see [`slot`](crate::slot), which says also how it ends with its bank.
 
 use std::path::PathBuf;
-use std::process;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::time::Duration;
 
+use arrow_schema::SchemaRef;
 use embank_pipeline::{
-    Batch, Dtype, FeedInput, FeedOptions, Format, Pipeline, RunOptions, RunReport, Spec,
+    Batch, Dtype, Error, FeedInput, FeedOptions, Format, Input, KeptValues, Pipeline, RunOptions,
+    RunReport, Spec, arrow_schema,
 };
 use numpy::PyArray1;
 use parking_lot::Mutex;
-use pyo3::exceptions::{PyRuntimeError, PyTypeError, PyValueError};
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyDict, PyList, PyString};
 
+use crate::bank::PyBank;
 use crate::feed::PyFeed;
+use crate::slot::{Slot, SlotOwner, Taken};
 use crate::{errors, scalars};
 
 /// How often whoever waits looks whether Ctrl-C was pressed.
 pub(crate) const SIGNAL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Where a pipeline lies while it does not run.
-#[derive(Debug)]
-pub(crate) struct Slot {
-    process: u32,
-    state: Mutex<State>,
-}
-
-#[derive(Debug)]
-enum State {
-    Here(Box<Pipeline>),
-    Running,
-    /// A thread panicked with it.
-    Lost,
-}
-
-impl Slot {
-    /// Whether this is the process that made the pipeline: its threads are not in a child.
-    pub(crate) fn check_process(&self) -> PyResult<()> {
-        if self.process == process::id() {
-            return Ok(());
-        }
-        Err(PyRuntimeError::new_err(format!(
-            "this pipeline was made in process {} and does not survive the fork into process {}: make it after \
-             forking, or start processes with the \"spawn\" method",
-            self.process,
-            process::id()
-        )))
-    }
-
-    fn refusal(state: &State) -> PyErr {
-        PyRuntimeError::new_err(match state {
-            State::Here(_) | State::Running => {
-                "this pipeline has a run under way: take its feed to the end, or close() it"
-            }
-            State::Lost => "this pipeline was lost when a thread panicked: make a new one",
-        })
-    }
-
-    fn take(&self) -> PyResult<Box<Pipeline>> {
-        self.check_process()?;
-        let mut state = self.state.lock();
-        match std::mem::replace(&mut *state, State::Running) {
-            State::Here(pipeline) => Ok(pipeline),
-            other => {
-                *state = other;
-                Err(Self::refusal(&state))
-            }
-        }
-    }
-
-    /// Puts the pipeline back after a run; none if it is lost.
-    pub(crate) fn put_back(&self, pipeline: Option<Pipeline>) {
-        *self.state.lock() = pipeline.map_or(State::Lost, |found| State::Here(Box::new(found)));
-    }
-}
-
 /// Text to numbers in one pass: decodes, fills, scales, hashes and numbers categories, with all cores.
 ///
 /// Args:
 ///     spec: What it does: a `Spec`, or the same as a dict or as JSON.
+///     bank: The bank whose vocabularies it numbers in; those that are missing are made. They take any whole numbers
+///         and text, in checkpoints together with the tables. None: the vocabularies live in the pipeline.
 ///     format: `"tsv"` (tabs, no header), `"csv"` (commas, a header, double quotes), or `"packed"` (rows of
 ///         32-bit numbers).
 ///     separator: The character between fields, where it is not the format's.
@@ -94,11 +42,12 @@ impl Slot {
 ///     threads: Of each run. Default: as many as there are cores.
 ///     chunk_bytes: What a thread works on at a time. Default: 512 KiB.
 ///
-/// Its vocabularies live in it: runs, one after the other, go on numbering where the last one stopped. One run at a
-/// time.
+/// Runs, one after the other, go on numbering where the last one stopped. One run at a time. Closing the bank ends the
+/// pipeline and its feed.
 ///
 /// Raises:
 ///     SpecError: The spec makes no sense; says which column, and the cure.
+///     VocabularyMismatch: The bank has a vocabulary of that name with other settings.
 ///
 /// >>> from embank.pipeline import Column, Field, Output, Pipeline, Spec, fill_missing, modulus, vocabulary
 /// >>> spec = Spec(
@@ -116,10 +65,35 @@ impl Slot {
 /// ([[18.0]], [[0]])
 /// >>> pipeline.vocabularies()["site"].tolist()  # the values by their ids: 0x7f and 3
 /// [127, 3]
+///
+/// With a bank, what a feed has handed out is in the bank, so a loop takes checkpoints whenever it likes, and goes on
+/// after a crash where the checkpoint was:
+///
+/// >>> import embank
+/// >>> words = Spec(
+/// ...     fields=[Field("word", "bytes", required=True)],
+/// ...     columns=[Column("word", vocabulary("word"))],
+/// ...     outputs=[Output("ids", ["word"], "i64")],
+/// ... )
+/// >>> def train(steps):
+/// ...     with embank.Bank("words.bank", memory_budget="16MiB") as bank:
+/// ...         done = int(bank.recovered.blob) if bank.recovered else 0
+/// ...         with Pipeline(words, bank=bank).feed(b"red\ngreen\nred\nblue\n", batch_rows=1, skip_rows=done) as feed:
+/// ...             for _, batch in zip(range(steps), feed):
+/// ...                 print(batch["ids"].tolist())
+/// ...                 number = bank.checkpoint(b"%d" % feed.position)
+/// >>> train(2)
+/// [[0]]
+/// [[1]]
+/// >>> train(10)
+/// [[0]]
+/// [[2]]
 #[pyclass(name = "Pipeline", module = "embank.pipeline", frozen)]
 #[derive(Debug)]
 pub(crate) struct PyPipeline {
-    slot: Arc<Slot>,
+    slot: Arc<SlotOwner>,
+    bank: Option<Py<PyBank>>,
+    schema: SchemaRef,
     threads: usize,
     /// Names, columns and dtypes.
     outputs: Vec<(String, Vec<String>, &'static str)>,
@@ -138,10 +112,13 @@ fn dtype_name(dtype: Dtype) -> &'static str {
 impl PyPipeline {
     #[new]
     #[pyo3(signature = (
-        spec, *, format="tsv", separator=None, header=None, quote=None, threads=None, chunk_bytes=None
+        spec, *, bank=None, format="tsv", separator=None, header=None, quote=None, threads=None,
+        chunk_bytes=None
     ))]
+    #[expect(clippy::too_many_arguments, reason = "keywords of a Python function")]
     fn new(
         spec: &Bound<'_, PyAny>,
+        bank: Option<Py<PyBank>>,
         format: &str,
         separator: Option<&str>,
         header: Option<bool>,
@@ -159,15 +136,25 @@ impl PyPipeline {
         if let Some(bytes) = chunk_bytes {
             options.chunk_bytes = scalars::unsigned_32("chunk_bytes", bytes)?.max(1) as usize;
         }
-        let made = Spec::from_json(&json).and_then(|spec| Pipeline::new(&spec, &options));
-        let pipeline = made.map_err(|error| errors::pipeline_to_python(py, &error))?;
+        let failed = |error: Error| errors::pipeline_to_python(py, &error);
+        let spec = Spec::from_json(&json).map_err(failed)?;
+        let (slot, kept) = if let Some(bank) = &bank {
+            let cell = &bank.get().cell;
+            let make = |bank: &_| Ok(Slot::new(Pipeline::with_bank(&spec, &options, bank)?));
+            let (id, slot) = cell.open_pipeline(py, make)?.map_err(failed)?;
+            (slot, Some((Arc::clone(cell), id)))
+        } else {
+            (Slot::new(Pipeline::new(&spec, &options).map_err(failed)?), None)
+        };
+        let slot = SlotOwner::new(slot, kept);
         let output = |info: &embank_pipeline::MatrixInfo| {
             (info.name.clone(), info.columns.clone(), dtype_name(info.dtype))
         };
-        let outputs = pipeline.outputs().iter().map(output).collect();
-        let state = Mutex::new(State::Here(Box::new(pipeline)));
-        let slot = Arc::new(Slot { process: process::id(), state });
-        Ok(Self { slot, threads: options.threads, outputs })
+        let (outputs, schema) = slot.look(|pipeline| {
+            let outputs = pipeline.outputs();
+            (outputs.iter().map(output).collect(), arrow_schema(outputs))
+        })?;
+        Ok(Self { slot, bank, schema, threads: options.threads, outputs })
     }
 
     /// Names of the outputs, and for each the columns' names from left to right.
@@ -192,6 +179,9 @@ impl PyPipeline {
     ///         the same inputs, shuffle and seed, to go on where it stopped.
     ///     batches_ahead: Batches that may be ready beside the one in hand.
     ///     drop_last: Whether rows that make no whole batch at the end are dropped.
+    ///     save_each_batch: With a bank: whether all values of a batch are in the bank before it is handed out, so
+    ///         that `bank.checkpoint` in the loop has them. False saves some microseconds a chunk for each vocabulary
+    ///         of a known range; then take checkpoints with `Pipeline.checkpoint` when the feed is closed.
     ///
     /// The batches are the same with any number of threads. What is wrong with the inputs is raised by the feed, after
     /// the whole batches before it.
@@ -200,7 +190,7 @@ impl PyPipeline {
     ///     RuntimeError: An earlier feed is neither at its end nor closed.
     #[pyo3(signature = (
         inputs, *, batch_rows=None, shuffle_rows=None, seed=None, threads=None, skip_rows=None, batches_ahead=None,
-        drop_last=false
+        drop_last=false, save_each_batch=true
     ))]
     #[expect(clippy::too_many_arguments, reason = "keywords of a Python function")]
     fn feed(
@@ -214,6 +204,7 @@ impl PyPipeline {
         skip_rows: Option<&Bound<'_, PyAny>>,
         batches_ahead: Option<&Bound<'_, PyAny>>,
         drop_last: bool,
+        save_each_batch: bool,
     ) -> PyResult<PyFeed> {
         let rows = |what: &str, value: Option<&Bound<'_, PyAny>>, default: usize| {
             let given = value.map(|value| scalars::unsigned_32(what, value)).transpose()?;
@@ -235,18 +226,16 @@ impl PyPipeline {
         options.check().map_err(|error| PyValueError::new_err(error.to_string()))?;
         let inputs = feed_inputs(inputs)?;
         let threads = thread_count(threads)?.unwrap_or(self.threads);
-        let mut pipeline = self.slot.take()?;
-        pipeline.set_threads(threads);
-        match pipeline.feed(inputs, &options) {
-            Ok(feed) => Ok(PyFeed::new(Arc::clone(&self.slot), feed)),
-            Err(error) => {
-                self.slot.put_back(None);
-                Err(errors::pipeline_to_python(py, &error))
-            }
-        }
+        let mut taken = self.slot.take()?;
+        taken.pipeline().set_threads(threads);
+        taken.pipeline().save_each_batch(save_each_batch);
+        let feed = taken.feed(save_each_batch, |pipeline| pipeline.feed(inputs, &options))?;
+        let feed = feed.map_err(|error| errors::pipeline_to_python(py, &error))?;
+        Ok(PyFeed::new(Arc::clone(&self.slot), feed, Arc::clone(&self.schema)))
     }
 
-    /// Runs over the inputs without handing anything out: fills the vocabularies, and counts rows and bad ones.
+    /// Runs over the inputs without handing anything out: fills the vocabularies, and counts rows and bad ones. With a
+    /// bank, the new values are in it afterwards, and durable with its next checkpoint.
     ///
     /// Args:
     ///     inputs: As of `feed`.
@@ -258,30 +247,114 @@ impl PyPipeline {
         inputs: &Bound<'_, PyAny>,
         threads: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<PyRunReport> {
-        let inputs = feed_inputs(inputs)?;
-        let threads = thread_count(threads)?.unwrap_or(self.threads);
-        let mut pipeline = self.slot.take()?;
-        pipeline.set_threads(threads);
-        let (back, outcome, interrupted) = run_interruptibly(py, *pipeline, &inputs);
-        self.slot.put_back(back);
-        if let Some(signal) = interrupted {
-            return Err(signal);
-        }
-        match outcome {
-            Some(Ok(report)) => Ok(PyRunReport::new(&report)),
-            Some(Err(error)) => Err(errors::pipeline_to_python(py, &error)),
-            None => Err(Slot::refusal(&State::Lost)),
-        }
+        self.run_with(py, inputs, threads, |pipeline, inputs| {
+            pipeline.run(inputs, &mut |_: &mut Batch| Ok(()))
+        })
     }
 
-    /// The vocabularies' names, and for each its values by their ids, as uint32 arrays (copies).
+    /// Numbers the values of the inputs, and counts how often they come in vocabularies that count
+    /// (`VocabularySpec`). Nothing else: no operators behind the vocabularies, no matrices.
+    ///
+    /// Where a vocabulary has a `min_count`, `feed` and `run` do this and `keep_frequent` by themselves, over their own
+    /// inputs. Call it, for each part, where the vocabulary is to be made of several, or before tables of it are made.
+    /// After an error some of the rows are counted: go back to a checkpoint.
+    ///
+    /// Args:
+    ///     inputs: As of `feed`.
+    ///     threads: Default: the pipeline's.
+    ///
+    /// >>> from embank.pipeline import Column, Field, Output, Pipeline, Spec, VocabularySpec, modulus, vocabulary
+    /// >>> spec = Spec(
+    /// ...     fields=[Field("site", "int32", required=True)],
+    /// ...     columns=[Column("site", modulus(100), vocabulary("site"))],
+    /// ...     outputs=[Output("ids", ["site"], "i64")],
+    /// ...     vocabularies=[VocabularySpec("site", counts=True, first_id=1, out_of_vocabulary=0)],
+    /// ... )
+    /// >>> pipeline = Pipeline(spec)
+    /// >>> for part in (b"7\n9\n", b"8\n9\n7\n"):
+    /// ...     report = pipeline.generate(part)
+    /// >>> pipeline.keep_frequent(2)
+    /// [('site', 2, 1)]
+    /// >>> next(pipeline.feed(b"7\n8\n9\n"))["ids"].ravel().tolist()
+    /// [1, 0, 2]
+    #[pyo3(signature = (inputs, *, threads=None))]
+    fn generate(
+        &self,
+        py: Python<'_>,
+        inputs: &Bound<'_, PyAny>,
+        threads: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<PyRunReport> {
+        self.run_with(py, inputs, threads, Pipeline::generate)
+    }
+
+    /// Keeps the values that came so often, numbered anew in their old order, and freezes: in all vocabularies that
+    /// count and are not frozen yet. Ids from before are worth nothing afterwards.
+    ///
+    /// Returns:
+    ///     For each: its name, how many values stayed, and how many did not.
+    fn keep_frequent(
+        &self,
+        py: Python<'_>,
+        min_count: &Bound<'_, PyAny>,
+    ) -> PyResult<Vec<(String, u64, u64)>> {
+        let min_count = scalars::unsigned("min_count", min_count, u64::MAX)?;
+        let mut taken = self.slot.take()?;
+        let kept = py
+            .detach(|| {
+                let kept = taken.pipeline().keep_frequent(min_count);
+                drop(taken);
+                kept
+            })
+            .map_err(|error| errors::pipeline_to_python(py, &error))?;
+        let told = |of: KeptValues| (of.vocabulary, of.kept, of.removed);
+        Ok(kept.into_iter().map(told).collect())
+    }
+
+    /// Gives the bank the values that it lacks; durable with its next checkpoint. `run`, `generate`, and feeds that
+    /// save each batch have done it already.
+    fn save(&self, py: Python<'_>) -> PyResult<()> {
+        let Some(mut taken) = self.slot.take_to_save()? else { return Ok(()) };
+        py.detach(|| {
+            let saved = taken.pipeline().save();
+            drop(taken);
+            saved
+        })
+        .map_err(|error| errors::pipeline_to_python(py, &error))
+    }
+
+    /// Saves, and takes a checkpoint of the bank: vocabularies and the rows that their ids lead to, together.
+    ///
+    /// In the loop over a feed it does what `bank.checkpoint` does, and refuses where the feed doesn't save each batch.
+    ///
+    /// Args:
+    ///     blob: The caller's own bytes, as of `Bank.checkpoint`; `feed.position` is what belongs in it.
+    ///
+    /// Returns:
+    ///     The checkpoint's number.
+    ///
+    /// Raises:
+    ///     ValueError: The pipeline has no bank.
+    #[pyo3(signature = (blob=None))]
+    fn checkpoint(&self, py: Python<'_>, blob: Option<&[u8]>) -> PyResult<u64> {
+        let bank = self.bank.as_ref().ok_or_else(|| {
+            PyValueError::new_err(
+                "this pipeline has no bank to take a checkpoint of: make it with Pipeline(spec, bank=bank)",
+            )
+        })?;
+        self.save(py)?;
+        bank.get().checkpoint(py, blob)
+    }
+
+    /// The names of the vocabularies whose values have a known range (`modulus`), and for each its values by their ids,
+    /// the first id's first, as uint32 arrays. Others are to be seen in the bank: `Bank.open_vocabulary`.
     fn vocabularies<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        self.slot.check_process()?;
-        let state = self.slot.state.lock();
-        let State::Here(pipeline) = &*state else { return Err(Slot::refusal(&state)) };
+        let all = self.slot.look(|pipeline| {
+            let copied = |(name, values): (&str, &[u32])| (name.to_owned(), values.to_vec());
+            pipeline.vocabularies().map(copied).collect::<Vec<_>>()
+        })?;
         let found = PyDict::new(py);
-        for (name, values) in pipeline.vocabularies() {
-            found.set_item(name, PyArray1::from_slice(py, values))?;
+        for (name, values) in all {
+            found.set_item(name, PyArray1::from_vec(py, values))?;
         }
         Ok(found)
     }
@@ -293,24 +366,54 @@ impl PyPipeline {
     }
 }
 
-/// Runs in a thread, and looks for Ctrl-C meanwhile. The pipeline is gone if the thread panicked.
+impl PyPipeline {
+    fn run_with(
+        &self,
+        py: Python<'_>,
+        inputs: &Bound<'_, PyAny>,
+        threads: Option<&Bound<'_, PyAny>>,
+        run: impl FnOnce(&mut Pipeline, &[Input<'_>]) -> embank_pipeline::Result<RunReport> + Send,
+    ) -> PyResult<PyRunReport> {
+        let inputs = feed_inputs(inputs)?;
+        let threads = thread_count(threads)?.unwrap_or(self.threads);
+        let mut taken = self.slot.take()?;
+        taken.pipeline().set_threads(threads);
+        let call = |pipeline: &mut Pipeline| {
+            let inputs: Vec<_> = inputs.iter().map(FeedInput::input).collect();
+            let report = run(pipeline, &inputs);
+            // After an error too: what was numbered stays so.
+            let saved = pipeline.save();
+            let report = report?;
+            saved.map(|()| report)
+        };
+        match self.slot.refusing_close(|| run_interruptibly(py, taken, call))? {
+            Some(Ok(report)) => Ok(PyRunReport::new(&report)),
+            // Nobody else stops it.
+            Some(Err(Error::Stopped)) => Err(errors::bank_closed()),
+            Some(Err(error)) => Err(errors::pipeline_to_python(py, &error)),
+            None => Err(self.slot.take().err().unwrap_or_else(errors::bank_closed)),
+        }
+    }
+}
+
+/// Runs in a thread, and looks for Ctrl-C meanwhile. None if the thread panicked, and the pipeline is gone then.
 fn run_interruptibly(
     py: Python<'_>,
-    mut pipeline: Pipeline,
-    inputs: &[FeedInput],
-) -> (Option<Pipeline>, Option<embank_pipeline::Result<RunReport>>, Option<PyErr>) {
-    let stop = AtomicBool::new(false);
+    mut taken: Taken<'_>,
+    call: impl FnOnce(&mut Pipeline) -> embank_pipeline::Result<RunReport> + Send,
+) -> PyResult<Option<embank_pipeline::Result<RunReport>>> {
+    let stop = Arc::clone(&taken.stop);
+    taken.pipeline().stop_when(Arc::clone(&stop));
     let (sender, ended) = sync_channel::<()>(1);
     let ended = Mutex::new(ended);
     let run = || {
         // Its drop is what the loop below waits for.
         let _ended = sender;
-        let inputs: Vec<_> = inputs.iter().map(FeedInput::input).collect();
-        // Relaxed: it is only to be seen some time.
-        let outcome = pipeline.run(&inputs, &mut |_: &mut Batch| {
-            if stop.load(Ordering::Relaxed) { Err("interrupted".into()) } else { Ok(()) }
-        });
-        (pipeline, outcome)
+        let outcome = call(taken.pipeline());
+        taken.pipeline().stop_when(Arc::default());
+        // Before it is told that the run has ended.
+        drop(taken);
+        outcome
     };
     let mut interrupted = None;
     let joined = std::thread::scope(|scope| {
@@ -320,15 +423,16 @@ fn run_interruptibly(
             == Err(RecvTimeoutError::Timeout)
         {
             if let Err(signal) = py.check_signals() {
+                // Relaxed: it is only to be seen some time.
                 stop.store(true, Ordering::Relaxed);
                 interrupted = Some(signal);
             }
         }
         thread.join()
     });
-    match joined {
-        Ok((pipeline, outcome)) => (Some(pipeline), Some(outcome), interrupted),
-        Err(_) => (None, None, interrupted),
+    match interrupted {
+        Some(signal) => Err(signal),
+        None => Ok(joined.ok()),
     }
 }
 

@@ -22,6 +22,7 @@ from embank.pipeline import (
     Output,
     Pipeline,
     Spec,
+    VocabularySpec,
     connect,
     criteo,
     modulus,
@@ -139,3 +140,24 @@ def preprocess(path: Path) -> dict[str, torch.Tensor]:
         labels: list[NDArray[np.float32]] = [served["label"] for served in remote]
         print(len(labels), remote.position, None if remote.report is None else remote.report.rows)
     return tensors
+
+
+def number_in_a_bank(path: Path, bank: embank.Bank) -> int:
+    words: embank.Vocabulary = bank.vocabulary("word", "bytes", first_id=1, unknown_id=0, counts=True)
+    ids: NDArray[np.uint64] = words.ids_or_insert(["red", "green"])
+    words.count(ids, [1, 2])
+    words.frozen = len(words) > 10 or words.ids(["blue"])[0] == embank.UNKNOWN_ID
+    rows: embank.Table = bank.table("word", dim=4, vocabulary="word")
+    print(words.values(ids), words.counts(ids), rows.peek(words.lookup([b"red"])).shape)
+    spec = Spec(
+        [Field("word", "bytes")],
+        [Column("word", vocabulary("word"))],
+        [Output("ids", ["word"], "i64")],
+        vocabularies=[VocabularySpec("word", min_count=2, first_id=1, out_of_vocabulary=0)],
+    )
+    pipeline = Pipeline(spec, bank=bank)
+    kept: int = pipeline.generate(path).rows and pipeline.keep_frequent(2)[0][1]
+    with pipeline.feed(path, save_each_batch=kept > 0) as feed:
+        for _ in feed:
+            pipeline.checkpoint(b"%d" % feed.position)
+    return pipeline.checkpoint()

@@ -1,6 +1,7 @@
 //! What happens to a chunk when all before it are done.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::worker::Shared;
 use super::{BadRows, Consumer};
@@ -46,14 +47,23 @@ impl Work {
     }
 }
 
+/// What a run does besides.
+pub(super) struct How {
+    /// Whether a bank has all values of a batch before the consumer has it.
+    pub(super) saves: bool,
+    pub(super) trace: bool,
+    /// Ends it when it is true.
+    pub(super) stop: Arc<AtomicBool>,
+}
+
 /// What only the thread has that commits.
 pub(super) struct Committer<'a> {
     growing: &'a mut [Growing],
     policy: BadRows,
     /// None where nothing comes out.
     consumer: Option<&'a mut dyn Consumer>,
-    /// Whether a bank has all values of a batch before the consumer has it.
     saves: bool,
+    stop: Arc<AtomicBool>,
     pub(super) rows: u64,
     pub(super) bad_rows: u64,
     pub(super) reported: Vec<BadRowReport>,
@@ -70,13 +80,15 @@ impl<'a> Committer<'a> {
         growing: &'a mut [Growing],
         policy: BadRows,
         consumer: Option<&'a mut dyn Consumer>,
-        (saves, trace): (bool, bool),
+        how: How,
     ) -> Self {
+        let How { saves, trace, stop } = how;
         Self {
             growing,
             policy,
             consumer,
             saves,
+            stop,
             rows: 0,
             bad_rows: 0,
             reported: Vec::new(),
@@ -129,6 +141,10 @@ impl<'a> Committer<'a> {
         claim: &Claim,
         work: &mut Work,
     ) -> Result<()> {
+        // Relaxed: it is only to be seen some time.
+        if self.stop.load(Ordering::Relaxed) {
+            return Err(Error::Stopped);
+        }
         for bad in work.bad.first() {
             let report = || {
                 let name = shared.chunks.name(claim.input);

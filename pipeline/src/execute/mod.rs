@@ -12,6 +12,7 @@ mod order;
 mod worker;
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -25,7 +26,7 @@ use crate::spec::{BadRows, Format, Spec};
 use crate::stream::Cut;
 use crate::trace::{ReadBusy, Trace};
 use crate::vocabulary::{Growing, KeptValues, Numbering, open};
-use commit::Committer;
+use commit::{Committer, How};
 use order::Order;
 
 /// Of text, so many bytes are a chunk: some thousand rows.
@@ -142,6 +143,7 @@ pub struct Pipeline {
     numberings: Vec<Numbering>,
     growing: Vec<Growing>,
     saves_each_batch: bool,
+    stop: Arc<AtomicBool>,
 }
 
 impl Pipeline {
@@ -223,8 +225,8 @@ impl Pipeline {
         };
         let infos = plan.outputs.iter().map(info).collect();
         let (options, bad_rows) = (options.clone(), spec.bad_rows);
-        let saves_each_batch = false;
-        Ok(Self { plan, options, bad_rows, infos, numberings, growing, saves_each_batch })
+        let (saves_each_batch, stop) = (false, Arc::default());
+        Ok(Self { plan, options, bad_rows, infos, numberings, growing, saves_each_batch, stop })
     }
 
     /// Runs over the inputs, one after the other, and hands the batches to `consumer`.
@@ -235,9 +237,10 @@ impl Pipeline {
     ///
     /// # Errors
     /// [`Error::BadRow`] for the first bad row if the pipeline fails at those; [`Error::Io`], [`Error::Compressed`],
-    /// [`Error::LineTooLong`], [`Error::NoWholeRows`], [`Error::Consumer`]; [`Error::UnknownValue`] and [`Error::Bank`]
-    /// for values that a frozen vocabulary lacks; [`Error::IdTooLarge`]; [`Error::VocabularyChanged`]. After an error
-    /// the vocabularies have the values of the batches that were handed out, and perhaps some of the next one.
+    /// [`Error::LineTooLong`], [`Error::NoWholeRows`], [`Error::Consumer`], [`Error::Stopped`]; [`Error::UnknownValue`]
+    /// and [`Error::Bank`] for values that a frozen vocabulary lacks; [`Error::IdTooLarge`];
+    /// [`Error::VocabularyChanged`]. After an error the vocabularies have the values of the batches that were handed
+    /// out, and perhaps some of the next one.
     pub fn run(&mut self, inputs: &[Input<'_>], consumer: &mut dyn Consumer) -> Result<RunReport> {
         let started = Instant::now();
         let to_make: Vec<usize> = (0..self.numberings.len())
@@ -358,6 +361,28 @@ impl Pipeline {
         self.saves_each_batch = saves;
     }
 
+    /// Later runs, [`generate`](Self::generate) too, end at their next chunk with [`Error::Stopped`] once `stop` is
+    /// true, for who has to end one from another thread. A [feed](Self::feed) has a flag of its own.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::sync::Arc;
+    /// use std::sync::atomic::{AtomicBool, Ordering};
+    /// use embank_pipeline::{Error, Input, Pipeline, Spec};
+    ///
+    /// let mut pipeline = Pipeline::new(&Spec::criteo(5000), &Default::default())?;
+    /// let stop = Arc::new(AtomicBool::new(false));
+    /// pipeline.stop_when(Arc::clone(&stop));
+    /// stop.store(true, Ordering::Relaxed); // elsewhere
+    /// let row = format!("1{}{}\n", "\t7".repeat(13), "\t68fd1e64".repeat(26));
+    /// let stopped = pipeline.generate(&[Input::memory("a row", row.as_bytes())]);
+    /// assert!(matches!(stopped, Err(Error::Stopped)));
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub fn stop_when(&mut self, stop: Arc<AtomicBool>) {
+        self.stop = stop;
+    }
+
     /// Bytes a second at which the inputs come to this pipeline when nothing is done with them: all that a run would
     /// read, with the pipeline's threads and chunks. For
     /// [`Trace::explain_with_input`]; files that the system has in memory come from there. Decompressing, and the
@@ -411,7 +436,11 @@ impl Pipeline {
         }
         let generates = consumer.is_none();
         let chunks = self.chunks(inputs)?;
-        let how = (self.saves_each_batch, self.options.trace);
+        let how = How {
+            saves: self.saves_each_batch,
+            trace: self.options.trace,
+            stop: Arc::clone(&self.stop),
+        };
         // For as long as the run, no longer: so it is lent anew.
         let consumer = consumer.map(|consumer| &mut *consumer as &mut dyn Consumer);
         let committer = Committer::new(&mut self.growing, self.bad_rows, consumer, how);

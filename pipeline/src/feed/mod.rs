@@ -163,6 +163,8 @@ impl Pipeline {
         let (infos, stop) = (Arc::clone(self.infos()), Arc::new(AtomicBool::new(false)));
         let (thread_infos, thread_stop) = (Arc::clone(&infos), Arc::clone(&stop));
         let (mut pipeline, options, position) = (self, options.clone(), options.skip_rows);
+        // A pass that counts before the first batch has no consumer that could end it.
+        pipeline.stop_when(Arc::clone(&stop));
         let run = move || {
             let inputs: Vec<_> = inputs.iter().map(FeedInput::input).collect();
             let outcome =
@@ -209,9 +211,11 @@ impl Feed {
             unreachable!("it is running")
         };
         drop(batches);
-        let Ok((pipeline, outcome)) = thread.join() else {
+        let Ok((mut pipeline, outcome)) = thread.join() else {
             return Err(Error::Panicked("that of the feed".to_owned()));
         };
+        // The next run is not to end with this one.
+        pipeline.stop_when(Arc::default());
         let (report, failure) = match outcome {
             Ok(report) => (Some(report), Ok(())),
             Err(error) => (None, Err(error)),

@@ -43,6 +43,7 @@ from ._embank import (
     Table,
     TruncatedNormal,
     Uniform,
+    Vocabulary,
     XavierNormal,
     XavierUniform,
     Zeros,
@@ -65,6 +66,7 @@ from .errors import (
     Locked,
     MissingRow,
     NoSuchTable,
+    NoSuchVocabulary,
     PipelineError,
     PoisonedError,
     QuotaExceeded,
@@ -73,8 +75,13 @@ from .errors import (
     StalenessTimeout,
     StoreIOError,
     TableMismatch,
+    UnknownValue,
     UnreadableFile,
+    VocabularyMismatch,
 )
+
+UNKNOWN_ID = 2**64 - 1
+"""What `Vocabulary.ids` gives values that have no id."""
 
 from . import pipeline  # noqa: E402, F401  (makes batches with the classes above)
 
@@ -99,6 +106,7 @@ __all__ = [
     "Locked",
     "MissingRow",
     "NoSuchTable",
+    "NoSuchVocabulary",
     "Normal",
     "PipelineError",
     "PoisonedError",
@@ -114,8 +122,12 @@ __all__ = [
     "Table",
     "TableMismatch",
     "TruncatedNormal",
+    "UNKNOWN_ID",
     "Uniform",
+    "UnknownValue",
     "UnreadableFile",
+    "Vocabulary",
+    "VocabularyMismatch",
     "XavierNormal",
     "XavierUniform",
     "Zeros",

@@ -566,6 +566,48 @@ class Table:
     def __copy__(self) -> Self: ...
     def __deepcopy__(self, memo: dict[int, object]) -> Self: ...
 
+_RawValues = Union[_Keys, Iterable[Union[bytes, str]]]
+
+@final
+class Vocabulary:
+    """Values to dense ids, in order of first appearance, and back. Made by `Bank.vocabulary`."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+    @property
+    def kind(self) -> Literal["u64", "bytes"]:
+        """Of its values."""
+    @property
+    def first_id(self) -> int:
+        """The first value's id."""
+    @property
+    def next_id(self) -> int:
+        """The id that the next new value gets."""
+    @property
+    def frozen(self) -> bool:
+        """Whether it takes no new values."""
+    @frozen.setter
+    def frozen(self, frozen: bool) -> None: ...
+    @property
+    def fingerprint(self) -> int:
+        """One number for all values and their order."""
+    def __len__(self) -> int: ...
+    def ids(self, values: _RawValues) -> NDArray[np.uint64]:
+        """The values' ids, `UNKNOWN_ID` where there is none."""
+    def lookup(self, values: _RawValues) -> NDArray[np.uint64]:
+        """The values' ids, `unknown_id` where there is none."""
+    def ids_or_insert(self, values: _RawValues) -> NDArray[np.uint64]:
+        """The values' ids; new values get some."""
+    def values(self, ids: _Keys) -> Union[NDArray[np.uint64], list[bytes]]:
+        """The values of ids."""
+    def count(self, ids: _Keys, counts: Optional[_Keys] = None) -> None:
+        """Adds one to the count of each id, or its part of `counts`."""
+    def counts(self, ids: _Keys) -> NDArray[np.uint64]:
+        """How often each id was counted."""
+    def keep_frequent(self, min_count: int) -> tuple[int, int]:
+        """Keeps the values that were counted so often: how many stayed, and how many did not."""
+
 @final
 class Bank:
     def __new__(
@@ -612,8 +654,22 @@ class Bank:
         dtype: _Dtype = None,
         state_dtype: _Dtype = None,
         rounding: Optional[Literal["nearest", "stochastic"]] = None,
+        vocabulary: Optional[str] = None,
     ) -> Table: ...
     def open_table(self, name: str) -> Table: ...
+    def vocabulary(
+        self,
+        name: str,
+        kind: Literal["u64", "bytes"] = "u64",
+        *,
+        first_id: Optional[int] = None,
+        unknown_id: Optional[int] = None,
+        counts: bool = False,
+        value_bytes_max: Optional[int] = None,
+    ) -> Vocabulary: ...
+    def open_vocabulary(self, name: str) -> Vocabulary: ...
+    def vocabularies(self) -> list[str]: ...
+    def drop_vocabulary(self, name: str) -> None: ...
     def tables(self) -> list[str]: ...
     def drop_table(self, name: str) -> None: ...
     def compact(self) -> _Compacted: ...
@@ -715,6 +771,7 @@ class Pipeline:
         cls,
         spec: Union[Spec, str, dict[str, Any]],
         *,
+        bank: Optional[Bank] = None,
         format: Literal["tsv", "csv", "packed"] = "tsv",
         separator: Optional[str] = None,
         header: Optional[bool] = None,
@@ -736,11 +793,22 @@ class Pipeline:
         skip_rows: Optional[int] = None,
         batches_ahead: Optional[int] = None,
         drop_last: bool = False,
+        save_each_batch: bool = True,
     ) -> Feed:
         """Batches of exactly `batch_rows` rows, made in the background."""
     def run(
         self, inputs: Union[_Input, Iterable[_Input]], *, threads: Optional[int] = None
     ) -> RunReport:
         """Runs over the inputs without handing anything out: fills the vocabularies, counts rows."""
+    def generate(
+        self, inputs: Union[_Input, Iterable[_Input]], *, threads: Optional[int] = None
+    ) -> RunReport:
+        """Numbers the values of the inputs, and counts them in vocabularies that count."""
+    def keep_frequent(self, min_count: int) -> list[tuple[str, int, int]]:
+        """Keeps the values that came so often, and freezes: name, values kept, values removed."""
+    def save(self) -> None:
+        """Gives the bank the values that it lacks; durable with its next checkpoint."""
+    def checkpoint(self, blob: Optional[bytes] = None) -> int:
+        """Saves, and takes a checkpoint of the bank."""
     def vocabularies(self) -> dict[str, NDArray[np.uint32]]:
-        """The vocabularies' names, and for each its values by their ids."""
+        """Vocabularies of a known range, and for each its values by their ids."""

@@ -20,6 +20,7 @@ __all__ = [
     "Locked",
     "MissingRow",
     "NoSuchTable",
+    "NoSuchVocabulary",
     "PipelineError",
     "PoisonedError",
     "QuotaExceeded",
@@ -28,7 +29,9 @@ __all__ = [
     "StalenessTimeout",
     "StoreIOError",
     "TableMismatch",
+    "UnknownValue",
     "UnreadableFile",
+    "VocabularyMismatch",
 ]
 
 
@@ -86,7 +89,22 @@ class NoSuchTable(EmbankError):
 
 
 class TableMismatch(EmbankError):
-    """The table exists with another dim, optimizer kind, seed or initializer; the text names both."""
+    """The table exists with another dim, optimizer kind, seed or initializer; the text names both.
+
+    Or the vocabulary whose ids are its keys was renumbered or made anew since.
+    """
+
+
+class NoSuchVocabulary(EmbankError):
+    """No vocabulary of that name is in the bank; or it was dropped."""
+
+
+class VocabularyMismatch(EmbankError):
+    """The vocabulary exists with other settings; the text names both."""
+
+
+class UnknownValue(EmbankError, LookupError):
+    """A vocabulary has no id for a value, or never gave out an id; the text names the first."""
 
 
 class BudgetTooSmall(EmbankError):

@@ -65,6 +65,7 @@ __all__ = [
     "RemoteReport",
     "RunReport",
     "Spec",
+    "VocabularySpec",
     "bucketize",
     "clip",
     "connect",
@@ -152,7 +153,8 @@ def hash_(seed: int = 0) -> Operator:
 def vocabulary(name: str) -> Operator:
     """The value's number in the vocabulary of that name, in order of first appearance, from 0.
 
-    Columns that name the same vocabulary share it. The values' range must be known, by `modulus`.
+    Columns that name the same vocabulary share it. The values' range must be known, by `modulus`;
+    with `Pipeline(spec, bank=bank)` whole numbers and text of any range have ids, in the bank.
     """
     return Operator({"vocabulary": name})
 
@@ -236,6 +238,42 @@ class Output:
 
 
 @dataclass(frozen=True)
+class VocabularySpec:
+    """How a vocabulary numbers. One without has the defaults, or, in a bank, is as it is there.
+
+    Args:
+        name: As `vocabulary(name)` has it.
+        min_count: Values that come less often get `out_of_vocabulary`, which must be set then. A
+            run goes over its inputs twice: it counts first, and freezes the vocabulary.
+        out_of_vocabulary: The id of values that a frozen vocabulary lacks; below `first_id`. None:
+            they end the run.
+        first_id: The first value's id.
+        counts: Whether `Pipeline.generate` counts how often values come; with a `min_count` it does.
+        value_bytes_max: The longest byte string. None: 1,024, or what the bank has.
+
+    >>> spec = Spec(
+    ...     fields=[Field("word", "int32", required=True)],
+    ...     columns=[Column("word", modulus(100), vocabulary("word"))],
+    ...     outputs=[Output("ids", ["word"], "i64")],
+    ...     vocabularies=[VocabularySpec("word", min_count=2, out_of_vocabulary=0, first_id=1)],
+    ... )
+    >>> next(Pipeline(spec).feed(b"7\\n8\\n7\\n"))["ids"].ravel().tolist()
+    [1, 0, 1]
+    """
+
+    name: str
+    min_count: int = 0
+    out_of_vocabulary: Optional[int] = None
+    first_id: int = 0
+    counts: bool = False
+    value_bytes_max: Optional[int] = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The settings as plain data, those that are None left out."""
+        return {name: value for name, value in vars(self).items() if value is not None}
+
+
+@dataclass(frozen=True)
 class Spec:
     """What a pipeline does.
 
@@ -245,6 +283,7 @@ class Spec:
         outputs: What comes out.
         bad_rows: `"fail"`: the first row that can't be used ends the run; `"skip"`: such rows are
             left out, counted, and the first ten reported.
+        vocabularies: Settings of vocabularies that are not to have the defaults.
 
     >>> spec = Spec([Field("n", "int32")], [Column("n", fill_missing(0))], [Output("n", ["n"], "i32")])
     >>> [batch["n"].tolist() for batch in Pipeline(spec).feed(b"5\\n\\n")]
@@ -255,6 +294,7 @@ class Spec:
     columns: Sequence[Column]
     outputs: Sequence[Output]
     bad_rows: Literal["fail", "skip"] = field(default="fail")
+    vocabularies: Sequence[VocabularySpec] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """The spec as plain data."""
@@ -276,6 +316,7 @@ class Spec:
                 for one in self.outputs
             ],
             "bad_rows": self.bad_rows,
+            "vocabularies": [one.to_dict() for one in self.vocabularies],
         }
 
     def to_json(self) -> str:

@@ -1,0 +1,258 @@
+//! Where a pipeline lies while it does not run, and how it ends with its bank.
+//!
+//! A Rust pipeline belongs to one run at a time. A run takes it out of its [`Slot`] and puts it back, and whoever comes
+//! meanwhile is told so.
+//!
+//! A pipeline on a bank has handles of that bank, so the bank's files stay open as long as the pipeline is there. The
+//! bank's cell has a share of the slot, and [`Slot::close`] empties it: at once if the pipeline lies there; when it
+//! comes back if it runs, which is soon, because the run is told to stop. From then on nothing stays in the slot:
+//! whoever puts the pipeline back drops it. No thread waits in here with the GIL, and none of a pipeline's threads asks
+//! for it.
+//!
+//! Locks are taken in this order: a feed's, the slot's.
+
+use std::ops::Deref;
+use std::process;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use embank_pipeline::Pipeline;
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::prelude::*;
+
+use crate::bank_cell::{BankCell, PipelineId};
+use crate::errors;
+use crate::feed::FeedCell;
+
+/// A place for one pipeline.
+#[derive(Debug)]
+pub(crate) struct Slot {
+    process: u32,
+    state: Mutex<State>,
+    /// Told whenever the pipeline comes back, or is handed on to a feed.
+    changed: Condvar,
+}
+
+#[derive(Debug)]
+struct State {
+    held: Held,
+    /// Its bank is closed, or about to be.
+    closing: bool,
+}
+
+#[derive(Debug)]
+enum Held {
+    Here(Box<Pipeline>),
+    /// A call has it, which ends soon after this is true.
+    Running(Arc<AtomicBool>),
+    /// A feed has it; whether all values of a batch are in the bank before it is handed out.
+    Feeding(Arc<FeedCell>, bool),
+    /// A thread panicked with it.
+    Lost,
+    /// It went with its bank.
+    Closed,
+}
+
+impl Held {
+    fn refusal(&self) -> PyErr {
+        PyRuntimeError::new_err(match self {
+            Self::Closed => return errors::bank_closed(),
+            Self::Lost => "this pipeline was lost when a thread panicked: make a new one",
+            Self::Feeding(_, false) => {
+                "this pipeline has a feed under way that does not save each batch: take it to the end, close() it, or \
+                 make it with save_each_batch=True to take checkpoints beside it"
+            }
+            Self::Here(_) | Self::Running(_) | Self::Feeding(..) => {
+                "this pipeline has a run under way: take its feed to the end, or close() it"
+            }
+        })
+    }
+}
+
+impl Slot {
+    pub(crate) fn new(pipeline: Pipeline) -> Arc<Self> {
+        let state = State { held: Held::Here(Box::new(pipeline)), closing: false };
+        Arc::new(Self { process: process::id(), state: Mutex::new(state), changed: Condvar::new() })
+    }
+
+    /// Whether this is the process that made the pipeline: its threads are not in a child.
+    pub(crate) fn check_process(&self) -> PyResult<()> {
+        if self.process == process::id() {
+            return Ok(());
+        }
+        Err(PyRuntimeError::new_err(format!(
+            "this pipeline was made in process {} and does not survive the fork into process {}: make it after \
+             forking, or start processes with the \"spawn\" method",
+            self.process,
+            process::id()
+        )))
+    }
+
+    /// Takes the pipeline out for a call, or for a feed.
+    pub(crate) fn take(&self) -> PyResult<Taken<'_>> {
+        self.check_process()?;
+        self.take_from(&mut self.state.lock())
+    }
+
+    /// Takes the pipeline out to save its values; none if a feed has it that saves each batch.
+    pub(crate) fn take_to_save(&self) -> PyResult<Option<Taken<'_>>> {
+        self.check_process()?;
+        let mut state = self.state.lock();
+        match state.held {
+            Held::Feeding(_, true) => Ok(None),
+            _ => self.take_from(&mut state).map(Some),
+        }
+    }
+
+    fn take_from(&self, state: &mut MutexGuard<'_, State>) -> PyResult<Taken<'_>> {
+        let stop = Arc::new(AtomicBool::new(false));
+        match std::mem::replace(&mut state.held, Held::Running(Arc::clone(&stop))) {
+            Held::Here(pipeline) => Ok(Taken { slot: Some(self), pipeline: Some(pipeline), stop }),
+            other => {
+                state.held = other;
+                Err(state.held.refusal())
+            }
+        }
+    }
+
+    /// Looks at the pipeline if it lies here.
+    pub(crate) fn look<R>(&self, look: impl FnOnce(&Pipeline) -> R) -> PyResult<R> {
+        self.check_process()?;
+        match &self.state.lock().held {
+            Held::Here(pipeline) => Ok(look(pipeline)),
+            other => Err(other.refusal()),
+        }
+    }
+
+    /// Puts the pipeline back; none if it is lost.
+    pub(crate) fn put_back(&self, pipeline: Option<Box<Pipeline>>) {
+        let mut state = self.state.lock();
+        if state.closing {
+            drop(state);
+            drop(pipeline);
+            state = self.state.lock();
+            state.held = Held::Closed;
+        } else {
+            state.held = pipeline.map_or(Held::Lost, Held::Here);
+        }
+        self.changed.notify_all();
+    }
+
+    /// Hands the pipeline on to a feed, which puts it back.
+    fn hand_on(&self, feed: &Arc<FeedCell>, saves: bool) -> PyResult<()> {
+        let mut state = self.state.lock();
+        if state.closing {
+            drop(state);
+            feed.end(self, true);
+            return Err(errors::bank_closed());
+        }
+        state.held = Held::Feeding(Arc::clone(feed), saves);
+        self.changed.notify_all();
+        Ok(())
+    }
+
+    /// Ends what runs, and drops the pipeline. When it returns, none of its handles is left. Without the GIL.
+    pub(crate) fn close(&self) {
+        let mut state = self.state.lock();
+        state.closing = true;
+        // Ends: the run ends at its next chunk, a feed here, and none begins any more.
+        loop {
+            match &state.held {
+                Held::Here(_) => {
+                    let pipeline = std::mem::replace(&mut state.held, Held::Closed);
+                    return MutexGuard::unlocked(&mut state, || drop(pipeline));
+                }
+                Held::Running(stop) => {
+                    // Relaxed: it is only to be seen some time.
+                    stop.store(true, Ordering::Relaxed);
+                    self.changed.wait(&mut state);
+                }
+                Held::Feeding(feed, _) => {
+                    let feed = Arc::clone(feed);
+                    MutexGuard::unlocked(&mut state, || feed.end(self, true));
+                }
+                Held::Lost | Held::Closed => return,
+            }
+        }
+    }
+}
+
+/// A pipeline that is out of its slot, to which it goes back.
+#[derive(Debug)]
+pub(crate) struct Taken<'a> {
+    /// None once a feed has it.
+    slot: Option<&'a Slot>,
+    pipeline: Option<Box<Pipeline>>,
+    /// Set when its bank closes.
+    pub(crate) stop: Arc<AtomicBool>,
+}
+
+impl Taken<'_> {
+    pub(crate) fn pipeline(&mut self) -> &mut Pipeline {
+        self.pipeline.as_mut().expect("it is there until it goes to a feed")
+    }
+
+    /// Makes a feed of it.
+    pub(crate) fn feed(
+        mut self,
+        saves: bool,
+        make: impl FnOnce(Pipeline) -> embank_pipeline::Result<embank_pipeline::Feed>,
+    ) -> PyResult<embank_pipeline::Result<Arc<FeedCell>>> {
+        let pipeline = self.pipeline.take().expect("it is there until it goes to a feed");
+        let feed = match make(*pipeline) {
+            Ok(feed) => Arc::new(FeedCell::new(feed)),
+            // Its drop says that the pipeline is lost.
+            Err(error) => return Ok(Err(error)),
+        };
+        let slot = self.slot.take().expect("a feed takes it once");
+        slot.hand_on(&feed, saves)?;
+        Ok(Ok(feed))
+    }
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        if let Some(slot) = self.slot {
+            // After a panic nobody knows what state it is in.
+            slot.put_back(self.pipeline.take().filter(|_| !std::thread::panicking()));
+        }
+    }
+}
+
+/// The Python objects' share of a slot: when the last one goes, the pipeline goes from its bank's cell.
+#[derive(Debug)]
+pub(crate) struct SlotOwner {
+    slot: Arc<Slot>,
+    bank: Option<(Arc<BankCell>, PipelineId)>,
+}
+
+impl SlotOwner {
+    pub(crate) fn new(slot: Arc<Slot>, bank: Option<(Arc<BankCell>, PipelineId)>) -> Arc<Self> {
+        Arc::new(Self { slot, bank })
+    }
+
+    /// Runs what looks for signals; a handler that closes the bank is refused.
+    pub(crate) fn refusing_close<R>(&self, call: impl FnOnce() -> R) -> R {
+        match &self.bank {
+            Some((cell, _)) => cell.as_call_of_this_thread(call),
+            None => call(),
+        }
+    }
+}
+
+impl Deref for SlotOwner {
+    type Target = Slot;
+
+    fn deref(&self) -> &Slot {
+        &self.slot
+    }
+}
+
+impl Drop for SlotOwner {
+    fn drop(&mut self) {
+        if let Some((cell, id)) = self.bank.take() {
+            cell.forget_pipeline(id);
+        }
+    }
+}

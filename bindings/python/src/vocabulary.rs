@@ -1,0 +1,269 @@
+//! `Vocabulary`: raw values to dense ids, and back.
+
+use std::sync::Arc;
+
+use embank::{Bank, ByteBuffer, OwnedValues, ValueKind, Values, VocabularyConfig};
+use numpy::PyArray1;
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyList, PyString};
+
+use crate::arrays::Keys;
+use crate::bank::PyBank;
+use crate::bank_cell::{BankCell, VocabularyId};
+use crate::scalars;
+
+/// A vocabulary of a bank: values to ids, dense, in order of first appearance, and back. Made by `Bank.vocabulary`.
+///
+/// Values are a 1-D array of integers, or, of kind "bytes", a list of `bytes` and `str` (UTF-8). Ids are uint64 arrays.
+/// What a call writes is durable with the bank's next checkpoint. Thread safe; one thread at a time inserts.
+///
+/// >>> import embank
+/// >>> bank = embank.Bank("vocabulary.bank", memory_budget="16MiB")
+/// >>> words = bank.vocabulary("word", "bytes", first_id=1, unknown_id=0)
+/// >>> words.ids_or_insert(["red", "green", "red"]).tolist()
+/// [1, 2, 1]
+/// >>> words.lookup(["green", "blue"]).tolist(), words.values([2, 1]), len(words)
+/// ([2, 0], [b'green', b'red'], 2)
+/// >>> words.frozen = True  # keeps new values out
+/// >>> words.ids_or_insert([b"blue"]).tolist()
+/// [0]
+/// >>> rows = bank.table("word", dim=4, vocabulary="word")
+/// >>> bank.close()
+#[pyclass(name = "Vocabulary", module = "embank", frozen)]
+#[derive(Debug)]
+pub(crate) struct PyVocabulary {
+    cell: Arc<BankCell>,
+    id: VocabularyId,
+    name: String,
+    config: VocabularyConfig,
+}
+
+/// The settings' beginning: the kind of values.
+pub(crate) fn config(kind: &str) -> PyResult<VocabularyConfig> {
+    match kind {
+        "u64" => Ok(VocabularyConfig::u64()),
+        "bytes" => Ok(VocabularyConfig::bytes()),
+        _ => Err(PyValueError::new_err(format!("kind must be \"u64\" or \"bytes\", not {kind:?}"))),
+    }
+}
+
+/// A batch of values as Python passed them.
+enum Given<'py> {
+    Numbers(Keys<'py>),
+    Strings(ByteBuffer),
+}
+
+impl Given<'_> {
+    fn values(&self) -> PyResult<Values<'_>> {
+        Ok(match self {
+            Self::Numbers(keys) => Values::U64(keys.as_slice()?),
+            Self::Strings(strings) => Values::Bytes(strings.values()),
+        })
+    }
+}
+
+impl PyVocabulary {
+    pub(crate) fn open(
+        bank: &Bound<'_, PyBank>,
+        open: impl FnOnce(&Bank) -> embank::Result<embank::Vocabulary> + Send,
+    ) -> PyResult<Self> {
+        let (py, cell) = (bank.py(), &bank.get().cell);
+        let id = cell.open_vocabulary(py, open)?;
+        let (name, config) =
+            cell.with_vocabulary(py, id, |of| Ok((of.name().to_owned(), of.config().clone())))?;
+        Ok(Self { cell: Arc::clone(cell), id, name, config })
+    }
+
+    fn with<R: Send>(
+        &self,
+        py: Python<'_>,
+        call: impl FnOnce(&embank::Vocabulary) -> embank::Result<R> + Send,
+    ) -> PyResult<R> {
+        self.cell.with_vocabulary(py, self.id, call)
+    }
+
+    fn given<'py>(&self, values: &Bound<'py, PyAny>) -> PyResult<Given<'py>> {
+        if self.config.kind == ValueKind::U64 {
+            return Keys::named("values", values).map(Given::Numbers);
+        }
+        let alone = values.is_instance_of::<PyBytes>() || values.is_instance_of::<PyString>();
+        if alone {
+            return Err(PyTypeError::new_err(
+                "values must be a list of bytes or str, not a single one",
+            ));
+        }
+        let mut strings = ByteBuffer::default();
+        for value in values.try_iter()? {
+            let value = value?;
+            if let Ok(bytes) = value.cast::<PyBytes>() {
+                strings.push(bytes.as_bytes());
+            } else if let Ok(text) = value.cast::<PyString>() {
+                strings.push(text.to_cow()?.as_bytes());
+            } else {
+                return Err(PyTypeError::new_err(format!(
+                    "values of vocabulary {:?} must be bytes or str, not {}",
+                    self.name,
+                    value.get_type().name()?
+                )));
+            }
+        }
+        Ok(Given::Strings(strings))
+    }
+
+    /// Ids for each value, by a call that writes them.
+    fn ids_by<'py, R: Send>(
+        &self,
+        values: &Bound<'py, PyAny>,
+        call: impl FnOnce(&embank::Vocabulary, Values<'_>, &mut [u64]) -> embank::Result<R> + Send,
+    ) -> PyResult<Bound<'py, PyArray1<u64>>> {
+        let py = values.py();
+        let given = self.given(values)?;
+        let values = given.values()?;
+        let mut ids = vec![0; values.len()];
+        self.with(py, |vocabulary| call(vocabulary, values, &mut ids))?;
+        Ok(PyArray1::from_vec(py, ids))
+    }
+}
+
+#[pymethods]
+impl PyVocabulary {
+    /// Its name.
+    #[getter]
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Of its values: "u64" or "bytes".
+    #[getter]
+    fn kind(&self) -> &'static str {
+        if self.config.kind == ValueKind::U64 { "u64" } else { "bytes" }
+    }
+
+    /// The first value's id.
+    #[getter]
+    fn first_id(&self) -> u64 {
+        self.config.first_id
+    }
+
+    /// The id that the next new value gets: a dense matrix of the ids needs so many rows.
+    #[getter]
+    fn next_id(&self, py: Python<'_>) -> PyResult<u64> {
+        self.with(py, |vocabulary| Ok(vocabulary.next_id()))
+    }
+
+    /// Whether it takes no new values: for serving, and once a model's tables have their size. May be set; durable with
+    /// the next checkpoint.
+    #[getter]
+    fn frozen(&self, py: Python<'_>) -> PyResult<bool> {
+        self.with(py, |vocabulary| Ok(vocabulary.is_frozen()))
+    }
+
+    #[setter]
+    fn set_frozen(&self, py: Python<'_>, frozen: bool) -> PyResult<()> {
+        self.with(py, |vocabulary| vocabulary.set_frozen(frozen))
+    }
+
+    /// One number for all values and their order: equal for equal vocabularies, of any bank.
+    #[getter]
+    fn fingerprint(&self, py: Python<'_>) -> PyResult<u64> {
+        self.with(py, |vocabulary| Ok(vocabulary.fingerprint()))
+    }
+
+    fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
+        self.with(py, |vocabulary| Ok(vocabulary.len() as usize))
+    }
+
+    /// The ids of the values, `embank.UNKNOWN_ID` (2**64 - 1) where there is none. Writes nothing.
+    fn ids<'py>(&self, values: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyArray1<u64>>> {
+        self.ids_by(values, |vocabulary, values, ids| vocabulary.ids(values, ids))
+    }
+
+    /// The same, with `unknown_id` where there is none.
+    ///
+    /// Raises:
+    ///     UnknownValue: A value has no id, and the vocabulary was made without `unknown_id`.
+    fn lookup<'py>(&self, values: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyArray1<u64>>> {
+        self.ids_by(values, |vocabulary, values, ids| vocabulary.lookup(values, ids))
+    }
+
+    /// The same, after giving ids to new values, in the order of the batch. A frozen vocabulary gives none and does as
+    /// `lookup`.
+    ///
+    /// Raises:
+    ///     ValueError: A byte string is too long; nothing was inserted.
+    ///     UnknownValue: It is frozen, lacks a value, and was made without `unknown_id`.
+    fn ids_or_insert<'py>(
+        &self,
+        values: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyArray1<u64>>> {
+        self.ids_by(values, |vocabulary, values, ids| vocabulary.ids_or_insert(values, ids))
+    }
+
+    /// The values of ids: a uint64 array, or a list of `bytes`.
+    ///
+    /// Raises:
+    ///     UnknownValue: An id was never given out.
+    fn values<'py>(&self, ids: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        let py = ids.py();
+        let ids = Keys::named("ids", ids)?;
+        let slice = ids.as_slice()?;
+        match self.with(py, |vocabulary| vocabulary.values(slice))? {
+            OwnedValues::U64(values) => Ok(PyArray1::from_vec(py, values).into_any()),
+            OwnedValues::Bytes(values) => {
+                let each = (0..values.len()).map(|i| PyBytes::new(py, values.get(i)));
+                Ok(PyList::new(py, each)?.into_any())
+            }
+        }
+    }
+
+    /// Adds one to the count of each id of the batch, or its part of `counts`. Ids below `first_id` are passed over.
+    ///
+    /// Raises:
+    ///     UnknownValue: An id was never given out; nothing was counted.
+    #[pyo3(signature = (ids, counts=None))]
+    fn count(&self, ids: &Bound<'_, PyAny>, counts: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
+        let py = ids.py();
+        let ids = Keys::named("ids", ids)?;
+        let counts = counts.map(|counts| Keys::named("counts", counts)).transpose()?;
+        let ids = ids.as_slice()?;
+        let counts = counts.as_ref().map(Keys::as_slice).transpose()?;
+        self.with(py, |vocabulary| match counts {
+            None => vocabulary.count(ids),
+            Some(counts) => vocabulary.add_counts(ids, counts),
+        })
+    }
+
+    /// How often each id was counted.
+    ///
+    /// Raises:
+    ///     UnknownValue: An id was never given out.
+    fn counts<'py>(&self, ids: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyArray1<u64>>> {
+        let py = ids.py();
+        let ids = Keys::named("ids", ids)?;
+        let slice = ids.as_slice()?;
+        let counts = self.with(py, |vocabulary| vocabulary.counts(slice))?;
+        Ok(PyArray1::from_vec(py, counts))
+    }
+
+    /// Keeps the values that were counted so often, and numbers them anew, densely in their old order. Ids from before
+    /// are worth nothing afterwards; tables of the vocabulary can't be opened any more.
+    ///
+    /// Returns:
+    ///     How many values stayed, and how many did not.
+    fn keep_frequent(&self, py: Python<'_>, min_count: &Bound<'_, PyAny>) -> PyResult<(u64, u64)> {
+        let min_count = scalars::unsigned("min_count", min_count, u64::MAX)?;
+        let kept = self.with(py, |vocabulary| vocabulary.keep_frequent(min_count))?;
+        Ok((kept.kept, kept.removed))
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<embank.Vocabulary {:?} of {} values>", self.name, self.config.kind.name())
+    }
+}
+
+impl Drop for PyVocabulary {
+    fn drop(&mut self) {
+        self.cell.forget_vocabulary(self.id);
+    }
+}
