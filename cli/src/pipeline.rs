@@ -1,18 +1,24 @@
 //! `embank pipeline`: raw rows to files of tensors.
 
+mod explain;
+mod plot;
+
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use clap::{Subcommand, ValueEnum};
+use embank::{Bank, BankOptions};
+use embank_kv::inspect::summary;
 use embank_pipeline::{
-    BadRows, Batch, Consumer, Error, FileFormat, FileSink, Format, Input, Pipeline, RunOptions,
-    RunReport, Spec,
+    BadRows, Batch, Consumer, Error, FileFormat, FileSink, Format, Input, Operator, Pipeline,
+    RunOptions, RunReport, Spec,
 };
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
 use crate::Ending;
+use crate::export::with_enough_memory;
 use crate::output::{self, bytes, count};
 
 /// Options of `pipeline`.
@@ -31,6 +37,12 @@ enum Command {
     /// their names when all are complete and on stable storage, in place of files that have them; after an error there
     /// are none.
     Run(RunArgs),
+    /// Says what holds a pipeline back, what the best number of threads would bring, and whether it does
+    ///
+    /// Runs it over the inputs and measures what each stage takes; works out what it is bound by (processor, input, or
+    /// what one thread does at a time) and the threads that would be best; runs it again with so many, and shows
+    /// predicted and measured speed. Nothing is written but the plot. Vocabularies are made in memory.
+    Explain(explain::Args),
     /// Prints the pipeline of the PIPER paper for the Criteo sets, as JSON
     ///
     /// A label, 13 integers (missing to 0, negative to 0, log(x + 1)) and 26 categories (missing to 0, modulo, numbered
@@ -48,6 +60,15 @@ struct RunArgs {
     /// The files' format: NAME.bin (rows of 32-bit numbers), NAME.npy or NAME.parquet for an output NAME
     #[arg(long, value_enum, default_value = "npy")]
     format: OutputFormat,
+    /// Number in the vocabularies of this bank, which is made if it is not there, and take a checkpoint at the end
+    ///
+    /// Known values keep their ids, and columns of any range may be numbered. The checkpoint has the blob of the newest
+    /// one before it, and is there before the files have their names. After an error the bank is as it was.
+    #[arg(long, value_name = "DIR")]
+    bank: Option<PathBuf>,
+    /// With --bank: memory for index and pages; more is taken if the bank needs it
+    #[arg(long, value_name = "BYTES", default_value = "256MiB", value_parser = output::parse_scaled)]
+    memory_budget: u64,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -119,6 +140,9 @@ struct Report {
     bad_rows: u64,
     first_bad_rows: Vec<String>,
     vocabularies: Vec<Vocabulary>,
+    /// Of the bank.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    checkpoint: Option<u64>,
     /// As text, for a path need not be UTF-8 and JSON must be.
     files: Vec<String>,
 }
@@ -136,6 +160,7 @@ struct Vocabulary {
 pub(crate) fn run(args: &Args) -> Result<Ending> {
     match &args.command {
         Command::Run(args) => run_pipeline(args),
+        Command::Explain(args) => explain::run(args),
         Command::Criteo(args) => {
             output::print(&(Spec::criteo(args.modulus).to_json() + "\n"))?;
             Ok(Ending::Good)
@@ -148,24 +173,52 @@ impl RowsArgs {
     ///
     /// # Errors
     /// The pipeline makes no sense, or an input is not there.
+    #[cfg(feature = "flight")]
     pub(crate) fn pipeline(&self) -> Result<(Pipeline, u64)> {
+        let pipeline = self.made(&self.spec()?, &self.options(), None)?;
+        Ok((pipeline, self.input_bytes()?))
+    }
+
+    fn spec(&self) -> Result<Spec> {
+        let path = &self.spec;
+        let text = std::fs::read_to_string(path).with_context(|| {
+            format!("the pipeline {}; `embank pipeline criteo` prints one", path.display())
+        })?;
+        let mut spec = Spec::from_json(&text).with_context(|| {
+            format!("{}; `embank pipeline criteo` prints one that can", path.display())
+        })?;
+        if self.skip_bad_rows {
+            spec.bad_rows = BadRows::Skip;
+        }
+        Ok(spec)
+    }
+
+    fn options(&self) -> RunOptions {
         let mut options = RunOptions { format: self.format(), ..RunOptions::default() };
         if let Some(threads) = self.threads {
             options.threads = threads;
         }
-        let mut spec = read_spec(&self.spec)?;
-        if self.skip_bad_rows {
-            spec.bad_rows = BadRows::Skip;
-        }
-        let pipeline = Pipeline::new(&spec, &options)
-            .with_context(|| format!("the pipeline {}", self.spec.display()))?;
+        options
+    }
+
+    /// The pipeline of a spec, which may have its vocabularies in a bank.
+    fn made(&self, spec: &Spec, options: &RunOptions, bank: Option<&Bank>) -> Result<Pipeline> {
+        let made = match bank {
+            Some(bank) => Pipeline::with_bank(spec, options, bank),
+            None => Pipeline::new(spec, options),
+        };
+        made.with_context(|| format!("the pipeline {}", self.spec.display()))
+    }
+
+    /// How long the inputs are together.
+    fn input_bytes(&self) -> Result<u64> {
         let mut input_bytes = 0;
         for input in &self.inputs {
             let metadata = std::fs::metadata(input);
             let metadata = metadata.with_context(|| format!("the input {}", input.display()))?;
             input_bytes += metadata.len();
         }
-        Ok((pipeline, input_bytes))
+        Ok(input_bytes)
     }
 
     fn format(&self) -> Format {
@@ -196,7 +249,9 @@ impl RowsArgs {
 }
 
 fn run_pipeline(args: &RunArgs) -> Result<Ending> {
-    let (mut pipeline, input_bytes) = args.rows.pipeline()?;
+    let (spec, input_bytes) = (args.rows.spec()?, args.rows.input_bytes()?);
+    let bank = args.bank.as_ref().map(|dir| open_bank(dir, args.memory_budget)).transpose()?;
+    let mut pipeline = args.rows.made(&spec, &args.rows.options(), bank.as_ref())?;
     let format = match args.format {
         OutputFormat::Packed => FileFormat::Packed,
         OutputFormat::Npy => FileFormat::Npy,
@@ -205,26 +260,53 @@ fn run_pipeline(args: &RunArgs) -> Result<Ending> {
     let inputs: Vec<_> = args.rows.inputs.iter().map(Input::file).collect();
     let sink = FileSink::create(&args.out, format, pipeline.outputs())?;
     let mut shown = Shown { sink, bar: Bar::new(input_bytes) };
-    let ran = match pipeline.run(&inputs, &mut shown) {
+    let ran = told(pipeline.run(&inputs, &mut shown))?;
+    drop(shown.bar);
+    // Before the files: they may have ids of no value that a crash then leaves in the bank.
+    let checkpoint = bank.as_ref().map(|bank| {
+        let blob = bank.recovered().map(|recovered| recovered.blob.clone()).unwrap_or_default();
+        pipeline.checkpoint(bank, &blob)
+    });
+    let checkpoint = checkpoint.transpose()?;
+    let files = shown.sink.finish()?;
+    let vocabularies = match &bank {
+        Some(bank) => vocabularies_of(&spec, bank),
+        None => pipeline
+            .vocabularies()
+            .map(|(name, values)| Vocabulary { name: name.to_owned(), values: values.len() as u64 })
+            .collect(),
+    };
+    show(args, &ran, vocabularies, checkpoint, &files)
+}
+
+fn open_bank(dir: &Path, memory_budget: u64) -> Result<Bank> {
+    // As many as there are: a run takes none away but for the oldest of two or more.
+    let kept = if dir.join("BANK").exists() { summary(dir)?.checkpoints.len().max(2) } else { 2 };
+    with_enough_memory(memory_budget, |options| {
+        Bank::open(dir, BankOptions { checkpoints_kept: kept, ..options })
+    })
+}
+
+/// Those that the pipeline has, as the bank has them.
+fn vocabularies_of(spec: &Spec, bank: &Bank) -> Vec<Vocabulary> {
+    let operators = spec.columns.iter().flat_map(|column| &column.operators);
+    let named = |name: &str| {
+        operators.clone().any(|operator| matches!(operator, Operator::Vocabulary(of) if of == name))
+    };
+    let all = bank.vocabularies().into_iter().filter(|of| named(&of.name));
+    all.map(|of| Vocabulary { name: of.name, values: of.len }).collect()
+}
+
+/// A run's failure, with what the command line has for a cure.
+fn told(ran: embank_pipeline::Result<RunReport>) -> Result<RunReport> {
+    match ran {
         Err(Error::BadRow(row)) => {
             bail!("{row}; --skip-bad-rows leaves such rows out, counts them and goes on")
         }
         // A file's failure is told as it is, not as a consumer's.
         Err(Error::Consumer(why)) => bail!("{why}"),
-        ran => ran?,
-    };
-    drop(shown.bar);
-    let files = shown.sink.finish()?;
-    show(args, &ran, &pipeline, &files)
-}
-
-fn read_spec(path: &Path) -> Result<Spec> {
-    let text = std::fs::read_to_string(path).with_context(|| {
-        format!("the pipeline {}; `embank pipeline criteo` prints one", path.display())
-    })?;
-    Spec::from_json(&text).with_context(|| {
-        format!("{}; `embank pipeline criteo` prints one that can", path.display())
-    })
+        ran => Ok(ran?),
+    }
 }
 
 /// Writes batches and shows how far it is.
@@ -275,11 +357,14 @@ impl Drop for Bar {
     }
 }
 
-fn show(args: &RunArgs, ran: &RunReport, pipeline: &Pipeline, files: &[PathBuf]) -> Result<Ending> {
+fn show(
+    args: &RunArgs,
+    ran: &RunReport,
+    vocabularies: Vec<Vocabulary>,
+    checkpoint: Option<u64>,
+    files: &[PathBuf],
+) -> Result<Ending> {
     let seconds = ran.elapsed.as_secs_f64();
-    let vocabularies = pipeline
-        .vocabularies()
-        .map(|(name, values)| Vocabulary { name: name.to_owned(), values: values.len() as u64 });
     let report = Report {
         rows: ran.rows,
         rows_per_second: ran.rows as f64 / seconds.max(1e-9),
@@ -287,7 +372,8 @@ fn show(args: &RunArgs, ran: &RunReport, pipeline: &Pipeline, files: &[PathBuf])
         input_bytes: ran.bytes,
         bad_rows: ran.bad_rows,
         first_bad_rows: ran.first_bad_rows.iter().map(ToString::to_string).collect(),
-        vocabularies: vocabularies.collect(),
+        vocabularies,
+        checkpoint,
         files: files.iter().map(|file| file.display().to_string()).collect(),
     };
     if args.json {
@@ -314,6 +400,9 @@ fn words(report: &Report) -> String {
         text += "  and more\n";
     }
     text += &format!("files         {}\n", report.files.join(", "));
+    if let Some(checkpoint) = report.checkpoint {
+        text += &format!("checkpoint    {checkpoint}\n");
+    }
     if !report.vocabularies.is_empty() {
         let mut table = vec![vec!["vocabulary".to_owned(), "values".to_owned()]];
         let row = |vocabulary: &Vocabulary| vec![vocabulary.name.clone(), count(vocabulary.values)];

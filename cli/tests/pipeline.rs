@@ -176,3 +176,150 @@ fn a_server_prints_its_address_and_listens_there() {
         assert!(text(&output).contains(told), "{arguments}: {}", text(&output));
     }
 }
+
+/// Text and numbers of any range, numbered by vocabularies, and two files of which the second has a new word.
+fn words() -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    let spec = r#"{
+        "fields": [{"name": "word", "kind": "bytes"}, {"name": "n", "kind": "int32"}],
+        "columns": [
+            {"name": "word", "from": {"field": "word"}, "operators": [{"vocabulary": "word"}]},
+            {"name": "n", "from": {"field": "n"}, "operators": [{"modulus": 50}, {"vocabulary": "small"}]}
+        ],
+        "outputs": [{"name": "ids", "columns": ["word", "n"], "dtype": "i64"}]
+    }"#;
+    let spec = spec.replace("\"kind\": ", "\"required\": true, \"kind\": ");
+    fs::write(dir.path().join("spec.json"), spec).unwrap();
+    fs::write(dir.path().join("one.tsv"), "red\t7\ngreen\t8\nred\t7\n").unwrap();
+    fs::write(dir.path().join("two.tsv"), "green\t9\nblue\t7\n").unwrap();
+    dir
+}
+
+fn ids(dir: &Path) -> Vec<i64> {
+    let npy = fs::read(dir.join("out/ids.npy")).unwrap();
+    npy[128..].chunks(8).map(|id| i64::from_le_bytes(id.try_into().unwrap())).collect()
+}
+
+#[test]
+fn a_bank_keeps_the_vocabularies_from_run_to_run() {
+    let dir = words();
+    let run = |arguments: &str| {
+        let output =
+            pipeline(dir.path(), &format!("run spec.json {arguments} --out out --bank bank"));
+        assert!(output.status.success(), "{}", text(&output));
+        text(&output)
+    };
+    run("one.tsv");
+    assert_eq!(ids(dir.path()), [0, 0, 1, 1, 0, 0]);
+    let told = run("two.tsv");
+    assert_eq!(ids(dir.path()), [1, 2, 2, 0]);
+    assert!(told.contains("checkpoint    2\n") && told.contains("word             3\n"), "{told}");
+
+    // What fails leaves the bank as it was, and the blob is the trainer's.
+    let bank = embank::Bank::open(dir.path().join("bank"), Default::default()).unwrap();
+    bank.checkpoint(b"the trainer's").unwrap();
+    drop(bank);
+    fs::write(dir.path().join("bad.tsv"), "new\t1\nrow\n").unwrap();
+    let failed = pipeline(dir.path(), "run spec.json bad.tsv --out out --bank bank");
+    assert_eq!(failed.status.code(), Some(2));
+    assert!(text(&failed).contains("bad.tsv:2"), "{}", text(&failed));
+    let told = run("one.tsv --json");
+    let report: Value = serde_json::from_str(&told).unwrap();
+    assert_eq!(
+        (&report["checkpoint"], &report["vocabularies"][1]["values"]),
+        (&4.into(), &3.into())
+    );
+    let bank = embank::Bank::open(dir.path().join("bank"), Default::default()).unwrap();
+    assert_eq!(bank.recovered().unwrap().blob, b"the trainer's");
+}
+
+#[test]
+fn a_bank_with_a_threshold() {
+    let dir = words();
+    let spec = fs::read_to_string(dir.path().join("spec.json")).unwrap();
+    let settings = r#"{"name": "word", "min_count": 2, "out_of_vocabulary": 0, "first_id": 1}"#;
+    let spec = spec.trim_end().strip_suffix('}').unwrap().to_owned();
+    let spec = format!("{spec}, \"vocabularies\": [{settings}]}}");
+    fs::write(dir.path().join("spec.json"), spec).unwrap();
+    for _ in 0..2 {
+        let output = pipeline(dir.path(), "run spec.json one.tsv two.tsv --out out --bank bank");
+        assert!(output.status.success(), "{}", text(&output));
+        assert_eq!(ids(dir.path()), [1, 0, 2, 1, 1, 0, 2, 2, 0, 0]);
+    }
+}
+
+#[test]
+fn without_a_bank_values_of_any_range_are_refused() {
+    let dir = words();
+    for command in ["run spec.json one.tsv --out out", "explain spec.json one.tsv"] {
+        let output = pipeline(dir.path(), command);
+        assert_eq!(output.status.code(), Some(2), "{}", text(&output));
+        assert!(text(&output).contains("bank"), "{}", text(&output));
+    }
+}
+
+#[test]
+fn explain_predicts_and_tries_and_writes_nothing_but_the_plot() {
+    let dir = criteo();
+    let rows = fs::read_to_string(dir.path().join("good.tsv")).unwrap().repeat(200);
+    fs::write(dir.path().join("good.tsv"), rows).unwrap();
+    let before = files(dir.path()).len();
+    let output = pipeline(dir.path(), "explain spec.json good.tsv --threads 2 --plot p.svg");
+    assert!(output.status.success(), "{}", text(&output));
+    for told in [
+        "stage ",
+        "decode ",
+        "<- slowest",
+        "bound by ",
+        "8,000 rows",
+        "read alone at ",
+        "\ntraced ",
+        "\npredicted ",
+        "\nmeasured ",
+        "% of what was predicted",
+    ] {
+        assert!(text(&output).contains(told), "{told}: {}", text(&output));
+    }
+    let picture = fs::read_to_string(dir.path().join("p.svg")).unwrap();
+    assert!(picture.starts_with("<svg ") && picture.ends_with("</svg>\n"), "{picture}");
+    for drawn in ["spec.json", "decode", "concatenate", "&lt;- slowest", "predicted", "measured"] {
+        assert!(picture.contains(drawn), "{drawn}: {picture}");
+    }
+    assert_eq!(files(dir.path()).len(), before + 1);
+
+    for more in ["", " --from-disk", " --cores 64 --skip-bad-rows"] {
+        let output = pipeline(dir.path(), &format!("explain spec.json good.tsv --json{more}"));
+        assert!(output.status.success(), "{}", text(&output));
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(
+            (&report["rows"], report["stages"].as_array().unwrap().len()),
+            (&8000.into(), 7)
+        );
+        assert_eq!(report["predicted"]["threads"], report["measured"]["threads"]);
+        assert!(report["measured"]["rows_per_second"].as_f64().unwrap() > 0.0);
+        assert!(report["read_bytes_per_second"].as_f64().unwrap() > 0.0);
+    }
+    let output = pipeline(dir.path(), "explain spec.json bad.tsv");
+    assert!(text(&output).contains("--skip-bad-rows"), "{}", text(&output));
+    let output = pipeline(dir.path(), "explain spec.json .");
+    assert!(text(&output).contains("is no file"), "{}", text(&output));
+}
+
+#[test]
+fn explain_takes_thresholds_and_rows_that_are_no_text() {
+    let dir = tempfile::tempdir().unwrap();
+    let spec = r#"{
+        "fields": [{"name": "n", "kind": "int32"}],
+        "columns": [{"name": "n", "from": {"field": "n"}, "operators": [
+            {"fill_missing": 0}, {"modulus": 50}, {"vocabulary": "n"}]}],
+        "outputs": [{"name": "out", "columns": ["n"], "dtype": "i32"}],
+        "vocabularies": [{"name": "n", "min_count": 2, "out_of_vocabulary": 0, "first_id": 1}]
+    }"#;
+    fs::write(dir.path().join("spec.json"), spec).unwrap();
+    let rows: Vec<u8> = (0..20_000_u32).flat_map(u32::to_le_bytes).collect();
+    fs::write(dir.path().join("rows.bin"), rows).unwrap();
+    let output = pipeline(dir.path(), "explain spec.json rows.bin --json");
+    assert!(output.status.success(), "{}", text(&output));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["rows"], 20_000);
+}

@@ -1,0 +1,260 @@
+//! `embank pipeline explain`: what holds a pipeline back, said and then tried.
+//!
+//! Four passes over the inputs, so that all that are compared find them in the same place: one that reads them and does
+//! nothing else, and so brings into memory what fits there; one that measures how fast they are read from where they
+//! are then; a traced run; and the run with the threads that the trace speaks for. With `--from-disk` none of the last
+//! three finds anything in memory, and there is no first one.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use embank_pipeline::{
+    Batch, Bound, Consumer, Explanation, Input, Pipeline, RunOptions, RunReport, Spec, Stage,
+};
+use serde::Serialize;
+
+use super::{Bar, RowsArgs, plot, told};
+use crate::Ending;
+use crate::output::{self, bytes, count};
+
+/// Options of `pipeline explain`.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    #[command(flatten)]
+    rows: RowsArgs,
+    /// Cores to share out, those of this machine or of a larger one [default: as many as there are]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    cores: Option<u32>,
+    /// Drop the inputs from memory before each pass, so that they come from disk
+    #[arg(long)]
+    from_disk: bool,
+    /// Write the stages' rates, predicted and measured speed as a picture
+    #[arg(long, value_name = "FILE.svg")]
+    plot: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What was found.
+#[derive(Debug, Serialize)]
+pub(super) struct Report {
+    pub(super) rows: u64,
+    input_bytes: u64,
+    /// How fast the inputs come when nothing is done with them.
+    read_bytes_per_second: f64,
+    pub(super) bound: &'static str,
+    pub(super) bottleneck: &'static str,
+    pub(super) cores: usize,
+    pub(super) stages: Vec<StageReport>,
+    pub(super) traced: Speed,
+    pub(super) predicted: Speed,
+    pub(super) measured: Speed,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct StageReport {
+    pub(super) stage: &'static str,
+    /// None where it takes no time.
+    pub(super) rows_per_second_per_core: Option<f64>,
+    /// Of the best allocation.
+    cores: f64,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct Speed {
+    pub(super) threads: usize,
+    pub(super) rows_per_second: f64,
+}
+
+/// Runs the subcommand.
+///
+/// # Errors
+/// As `pipeline run`; an input is no file that can be read more than once; the plot can't be written.
+pub(super) fn run(args: &Args) -> Result<Ending> {
+    let spec = args.rows.spec()?;
+    let inputs = Inputs::new(args)?;
+    let options = args.rows.options();
+    // First, for it says whether the pipeline makes sense.
+    let pipeline = args.rows.made(&spec, &options, None)?;
+    let mut bar = Passes { bar: Bar::new(inputs.bytes * 3), done: 0, pass_bytes: 0, rows: 0 };
+    let read_bytes_per_second = inputs.read_rate(&pipeline)?;
+    drop(pipeline);
+    bar.passed(inputs.bytes);
+    let traced = RunOptions { trace: true, ..options.clone() };
+    let ran = run_once(args, &inputs, &spec, &traced, &mut bar)?;
+    let trace = ran.trace.as_ref().context("a run that was traced has a trace")?;
+    let cores = match args.cores {
+        Some(cores) => cores as usize,
+        None => RunOptions::default().threads,
+    };
+    let explanation = trace.explain_with_input(cores, read_bytes_per_second);
+    let best = RunOptions { threads: explanation.threads, ..options.clone() };
+    let again = run_once(args, &inputs, &spec, &best, &mut bar)?;
+    drop(bar);
+    let report = report(&options, &ran, &explanation, &again, read_bytes_per_second);
+    if let Some(path) = &args.plot {
+        let picture = plot::svg(&args.rows.spec.display().to_string(), &report);
+        std::fs::write(path, picture).with_context(|| format!("writing {}", path.display()))?;
+    }
+    if args.json {
+        output::json(&report)?;
+    } else {
+        output::print(&words(&report, &explanation))?;
+    }
+    Ok(Ending::Good)
+}
+
+/// Files that are read several times.
+struct Inputs<'a> {
+    paths: &'a [PathBuf],
+    bytes: u64,
+    from_disk: bool,
+}
+
+impl<'a> Inputs<'a> {
+    fn new(args: &'a Args) -> Result<Self> {
+        let paths = &args.rows.inputs;
+        let bytes = args.rows.input_bytes()?;
+        for path in paths {
+            if !path.is_file() {
+                bail!("{} is no file, and is to be read several times", path.display());
+            }
+        }
+        Ok(Self { paths, bytes, from_disk: args.from_disk })
+    }
+
+    /// As a pass finds them.
+    fn ready(&self) -> Result<Vec<Input<'a>>> {
+        if self.from_disk {
+            self.paths.iter().try_for_each(|path| forget(path))?;
+        }
+        Ok(self.paths.iter().map(Input::file).collect())
+    }
+
+    /// How fast they come when nothing is done with them.
+    fn read_rate(&self, pipeline: &Pipeline) -> Result<f64> {
+        if !self.from_disk {
+            pipeline.read_rate(&self.ready()?)?;
+        }
+        Ok(pipeline.read_rate(&self.ready()?)?)
+    }
+}
+
+/// Drops a file from the system's memory.
+fn forget(path: &Path) -> Result<()> {
+    let file = File::open(path).with_context(|| format!("the input {}", path.display()))?;
+    // What is not on disk yet would stay.
+    file.sync_data().with_context(|| format!("syncing {}", path.display()))?;
+    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)
+        .with_context(|| format!("dropping {} from memory", path.display()))
+}
+
+/// A run with vocabularies of its own; where one has a threshold, the pass that applies it.
+fn run_once(
+    args: &Args,
+    inputs: &Inputs<'_>,
+    spec: &Spec,
+    options: &RunOptions,
+    bar: &mut Passes,
+) -> Result<RunReport> {
+    let mut pipeline = args.rows.made(spec, options, None)?;
+    if spec.vocabularies.iter().any(|of| of.min_count > 0) {
+        told(pipeline.run(&inputs.ready()?, &mut |_: &mut Batch| Ok(())))?;
+    }
+    let ran = told(pipeline.run(&inputs.ready()?, bar))?;
+    bar.passed(inputs.bytes);
+    Ok(ran)
+}
+
+/// Takes batches, and shows how far all passes are together.
+struct Passes {
+    bar: Bar,
+    done: u64,
+    pass_bytes: u64,
+    rows: u64,
+}
+
+impl Passes {
+    /// A pass over so many bytes has ended.
+    fn passed(&mut self, input_bytes: u64) {
+        self.done += input_bytes;
+        self.pass_bytes = 0;
+        self.bar.show(self.done, self.rows);
+    }
+}
+
+impl Consumer for Passes {
+    fn consume(
+        &mut self,
+        batch: &mut Batch,
+    ) -> std::result::Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        self.rows += batch.rows() as u64;
+        self.pass_bytes = batch.input_bytes();
+        self.bar.show(self.done + self.pass_bytes, self.rows);
+        Ok(())
+    }
+}
+
+fn report(
+    options: &RunOptions,
+    ran: &RunReport,
+    explanation: &Explanation,
+    again: &RunReport,
+    read_bytes_per_second: f64,
+) -> Report {
+    let stage = |&(stage, rate, cores): &(Stage, f64, f64)| StageReport {
+        stage: stage.name(),
+        rows_per_second_per_core: Some(rate).filter(|rate| rate.is_finite()),
+        cores,
+    };
+    let bound = match explanation.bound {
+        Bound::Cpu => "processor",
+        Bound::Disk => "input",
+        Bound::Serial if explanation.bottleneck == Stage::Consume => "consumer",
+        _ => "one thread at a time",
+    };
+    let threads = explanation.threads;
+    Report {
+        rows: ran.rows,
+        input_bytes: ran.bytes,
+        read_bytes_per_second,
+        bound,
+        bottleneck: explanation.bottleneck.name(),
+        cores: explanation.cores,
+        stages: explanation.stages.iter().map(stage).collect(),
+        traced: Speed {
+            threads: options.threads,
+            rows_per_second: explanation.measured_rows_per_s,
+        },
+        predicted: Speed { threads, rows_per_second: explanation.predicted_rows_per_s },
+        measured: Speed {
+            threads,
+            rows_per_second: again.rows as f64 / again.elapsed.as_secs_f64().max(1e-9),
+        },
+    }
+}
+
+fn words(report: &Report, explanation: &Explanation) -> String {
+    let mut text = format!(
+        "{explanation}\n\ninput         {} rows, {}; read alone at {}/s\n\n",
+        count(report.rows),
+        bytes(report.input_bytes),
+        bytes(report.read_bytes_per_second as u64)
+    );
+    let row = |what: &str, of: &Speed| {
+        vec![what.to_owned(), count(of.threads as u64), count(of.rows_per_second as u64)]
+    };
+    text += &output::table(&[
+        vec![String::new(), "threads".to_owned(), "rows/s".to_owned()],
+        row("traced", &report.traced),
+        row("predicted", &report.predicted),
+        row("measured", &report.measured),
+    ]);
+    text += &format!(
+        "measured is {:.0}% of what was predicted\n",
+        100.0 * report.measured.rows_per_second / report.predicted.rows_per_second.max(1e-9)
+    );
+    text
+}
