@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::process::{Command, ExitCode};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::Subcommand;
 
 use crate::PassedOn;
@@ -59,7 +59,7 @@ pub(crate) enum Measurement {
     /// The staleness clock moved against left alone: gets and puts, uniform and Zipf
     #[command(disable_help_flag = true)]
     StalenessCost(PassedOn),
-    /// Preprocessing: rows/s from text and packed rows, threads; `pipeline peers` beside Polars and Meta's script
+    /// Preprocessing: rows/s from text and packed rows, threads; beside Polars and Meta's script; feeding a trainer
     #[command(disable_help_flag = true)]
     Pipeline(PassedOn),
     /// Power cuts: what may be left of a bank, opened and held against what its checkpoints held
@@ -126,6 +126,13 @@ pub(crate) fn run(measurement: Measurement) -> Result<ExitCode> {
 fn pipeline(root: &Path, args: &[OsString]) -> Result<ExitCode> {
     match args.split_first() {
         Some((name, rest)) if name == "peers" => python(root, "pipeline_peers", rest),
+        Some((name, rest)) if name == "feed" => {
+            // The served half of it starts `target/release/embank`.
+            let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+            cargo.current_dir(root).args(["build", "--release", "--package", "embank-cli"]);
+            command::shown(&mut cargo).context("building the program `embank`")?;
+            python(root, "pipeline_feed", rest)
+        }
         _ => rust(root, "pipeline", args),
     }
 }

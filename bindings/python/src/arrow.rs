@@ -3,8 +3,9 @@
 //! An object with `__arrow_c_array__` or `__arrow_c_stream__` hands out capsules with C structs that name buffers and a
 //! function that gives them back. pyarrow, polars, DuckDB and others take them.
 //!
-//! The one `unsafe` block of this crate is here: NumPy's memory seen as Arrow's, which keeps the array alive for as long
-//! as somebody has a buffer of it. As with tensors made of the same arrays, whoever writes into one is seen in all.
+//! The one `unsafe` block of this crate is here: NumPy's memory seen as Arrow's, which keeps the array alive for as
+//! long as somebody has a buffer of it. As with tensors made of the same arrays, whoever writes into one is seen in
+//! all.
 
 use std::panic::AssertUnwindSafe;
 use std::ptr::NonNull;

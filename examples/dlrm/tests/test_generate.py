@@ -3,6 +3,9 @@
 from pathlib import Path
 
 import numpy as np
+import pytest
+
+pytest.importorskip("embank", reason="the wheel of Embank is not installed")
 
 from criteo import MISSING, pack
 from generate import GeneratorOptions, generate

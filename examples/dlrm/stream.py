@@ -1,0 +1,284 @@
+"""Trains a click model on raw text as it comes: one pass from a TSV file to a trained model.
+
+    text --> pipeline --> feed of batches --> Lookahead --> training
+
+The pipeline decodes, fills, takes logarithms and numbers the categories, in threads of its own; the
+feed holds a few batches ready; Lookahead announces their rows to the store. No file is written in
+between. The vocabularies and the rows that their numbers lead to lie in one bank, and a checkpoint
+has both, so `--resume` goes on at the row after the last one that was trained on.
+
+    python examples/dlrm/stream.py train.txt --budget 512MiB
+    python examples/dlrm/stream.py                # on generated rows
+    python examples/dlrm/stream.py --resume       # after an interruption
+
+With `--connect`, the batches come from `embank serve`, in another process or on another machine:
+
+    embank pipeline criteo --modulus 1000000 > criteo.json
+    embank serve criteo.json train.txt --batch-rows 2048 --listen 127.0.0.1:8815
+    python examples/dlrm/stream.py --connect grpc://127.0.0.1:8815
+
+It prints samples/s, the part of the time in which training waited for data, and the AUC of each
+stretch of rows, scored before they were trained on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "common"))
+
+import openmp  # noqa: F401, I001  (before torch)
+import torch
+from torch import nn
+from tqdm import tqdm
+
+import embank
+import embank.torch
+from auc import auc
+from criteo import CATEGORIES, DENSE, INTEGERS, NAMES
+from data import Bag, Batch
+from embank import pipeline
+from embank.pipeline import fill_missing, logarithm, neg2zero, vocabulary
+from embeddings import batch_keys
+from generate import GeneratorOptions, generate
+from model import INTERACTIONS, ClickModel, ModelShape
+
+TARGET = Path(__file__).resolve().parents[2] / "target"
+
+SPEC = pipeline.Spec(
+    fields=[
+        pipeline.Field("label", "int32", required=True),
+        *(pipeline.Field(name, "int64") for name in INTEGERS),
+        *(pipeline.Field(name, "hex32") for name in NAMES),
+    ],
+    columns=[
+        pipeline.Column("label"),
+        *(pipeline.Column(name, fill_missing(0), neg2zero(), logarithm()) for name in INTEGERS),
+        *(pipeline.Column(name, fill_missing(0), vocabulary(name)) for name in NAMES),
+    ],
+    outputs=[
+        pipeline.Output("label", ["label"], "f32"),
+        pipeline.Output("dense", INTEGERS, "f32"),
+        pipeline.Output("sparse", NAMES, "i64"),
+    ],
+)
+"""The operators of PIPER's Table 1, and vocabularies without a bound, which a bank keeps."""
+
+
+@dataclass
+class Timed:
+    """A source of batches, and the seconds that its reader waited for them."""
+
+    source: Iterable[Any]
+    seconds: float = 0.0
+
+    def __iter__(self) -> Iterator[Batch]:
+        source = iter(self.source)
+        while True:
+            started = time.perf_counter()
+            raw = next(source, None)
+            self.seconds += time.perf_counter() - started
+            if raw is None:
+                return
+            yield click_batch(raw.torch())
+
+
+def click_batch(matrices: dict[str, torch.Tensor]) -> Batch:
+    """What the model takes: a column of categories is one bag a row, of one key each."""
+    columns = matrices["sparse"].t().contiguous()
+    bags = [Bag(column.unsqueeze(1), None) for column in columns]
+    return Batch(matrices["dense"], bags, matrices["label"].squeeze(1))
+
+
+@dataclass
+class Training:
+    """A model, its optimizer, and how many steps and rows they have seen."""
+
+    model: ClickModel
+    tables: list[embank.Table]
+    steps: int = 0
+    rows: int = 0
+    optimizer: torch.optim.Optimizer = field(init=False)
+    loss: nn.Module = field(default_factory=nn.BCEWithLogitsLoss)
+
+    def __post_init__(self) -> None:
+        self.optimizer = torch.optim.Adam(self.model.dense_parameters(), lr=1e-3)
+
+    def step(self, batch: Batch) -> torch.Tensor:
+        """Trains on a batch and returns its logits from before."""
+        self.optimizer.zero_grad(set_to_none=True)
+        logits: torch.Tensor = self.model(batch)
+        self.loss(logits, batch.labels).backward()
+        self.optimizer.step()
+        self.steps += 1
+        self.rows += len(batch.labels)
+        return logits.detach()
+
+    def state(self) -> bytes:
+        """All that is not in the bank, for its checkpoint."""
+        blob = io.BytesIO()
+        torch.save({"steps": self.steps, "rows": self.rows, "model": self.model.dense_state(),
+                    "optimizer": self.optimizer.state_dict()}, blob)
+        return blob.getvalue()
+
+    def restore(self, blob: bytes) -> None:
+        state = torch.load(io.BytesIO(blob), weights_only=True)
+        self.steps, self.rows = state["steps"], state["rows"]
+        self.model.load_dense_state(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Of one run: `auc` is that of its last stretch, `waited` the share of its time."""
+
+    rows: int
+    samples_per_second: float
+    waited: float
+    auc: float
+
+
+def train(given: argparse.Namespace) -> Outcome:
+    with ExitStack() as stack:
+        bank = stack.enter_context(embank.Bank(given.bank, memory_budget=given.budget))
+        numbering = None
+        if given.connect is None:
+            spec = SPEC if given.modulus is None else pipeline.criteo(given.modulus)
+            numbering = pipeline.Pipeline(spec, bank=bank, threads=given.pipeline_threads)
+        tables = [
+            # Tied to its vocabulary: a bank in which the two don't belong together does not open.
+            bank.table(name, dim=given.dim, optimizer=embank.Adagrad(lr=0.05),
+                       initializer=embank.Uniform(-0.05, 0.05), seed=given.seed,
+                       vocabulary=None if numbering is None else name)
+            for name in NAMES
+        ]
+        bags: list[nn.Module] = [embank.torch.EmbeddingBag(table) for table in tables]
+        shape = ModelShape(DENSE, CATEGORIES, given.dim, tuple(given.bottom), tuple(given.top),
+                           given.model)
+        training = Training(ClickModel(shape, bags, given.seed), tables)
+        if given.resume and bank.recovered is not None:
+            training.restore(bank.recovered.blob)
+        feed: pipeline.Feed | pipeline.RemoteFeed
+        if numbering is None:
+            feed = pipeline.connect(given.connect, skip_rows=training.rows)
+        else:
+            feed = numbering.feed(source(given), batch_rows=given.batch_size,
+                                  skip_rows=training.rows)
+        return run(given, bank, training, Timed(stack.enter_context(feed)))
+
+
+def run(
+    given: argparse.Namespace, bank: embank.Bank, training: Training, batches: Timed
+) -> Outcome:
+    ahead = embank.torch.LookaheadLoader(
+        batches, lambda batch: batch_keys(training.tables, batch), given.lookahead
+    )
+    first, started, paused = training.rows, time.perf_counter(), 0.0
+    stretch = Stretch()
+    with tqdm(initial=first, desc="training", unit=" rows", unit_scale=True, disable=None) as bar:
+        for done, batch in enumerate(ahead, 1):
+            stretch.add(batch.labels, training.step(batch))
+            bar.update(len(batch.labels))
+            if training.steps % given.report_every == 0:
+                bar.set_postfix(auc=f"{stretch.end():.4f}", refresh=False)
+            if training.steps % given.checkpoint_every == 0:
+                begun = time.perf_counter()
+                bank.checkpoint(training.state())
+                paused += time.perf_counter() - begun
+            if done == given.steps:
+                break
+    seconds = time.perf_counter() - started - paused
+    bank.checkpoint(training.state())
+    rows = training.rows - first
+    return Outcome(rows, rows / seconds, batches.seconds / seconds, stretch.end())
+
+
+@dataclass
+class Stretch:
+    """Labels and scores of some rows, and the AUC of those before."""
+
+    labels: list[torch.Tensor] = field(default_factory=list)
+    scores: list[torch.Tensor] = field(default_factory=list)
+    last: float = float("nan")
+
+    def add(self, labels: torch.Tensor, scores: torch.Tensor) -> None:
+        self.labels.append(labels)
+        self.scores.append(scores)
+
+    def end(self) -> float:
+        """The AUC of the stretch, or if it has just begun of the one before."""
+        if self.labels:
+            self.last = auc(torch.cat(self.labels).numpy(), torch.cat(self.scores).numpy())
+            self.labels, self.scores = [], []
+        return self.last
+
+
+def source(given: argparse.Namespace) -> Path:
+    if given.text is not None:
+        return given.text
+    made = GeneratorOptions(given.rows, seed=given.seed)
+    return generate(given.data / "criteo" / made.name, made)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    given = parser().parse_args(arguments)
+    torch.set_num_threads(given.threads)
+    try:
+        given.bank.parent.mkdir(parents=True, exist_ok=True)
+        if given.bank.exists() and not given.resume:
+            raise ValueError(f"{given.bank} is there: --resume goes on with it; or remove it")
+        outcome = train(given)
+    except (ValueError, RuntimeError, OSError, embank.EmbankError) as error:
+        print(f"error: {error or type(error).__name__}", file=sys.stderr)
+        return 1
+    print(f"{outcome.rows:,} rows, {outcome.samples_per_second:,.0f} samples/s, "
+          f"{outcome.waited:.2%} of the time waiting for data, AUC {outcome.auc:.4f}")
+    if given.json is not None:
+        given.json.write_text(json.dumps(vars(outcome)))
+    return 0
+
+
+def parser() -> argparse.ArgumentParser:
+    options = argparse.ArgumentParser(
+        prog="stream", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = options.add_argument
+    add("text", type=Path, nargs="?", help="rows of the Criteo Kaggle format, compressed or not "
+        "(default: generate some)")
+    add("--rows", type=int, default=600_000, help="to generate (default %(default)s)")
+    add("--modulus", type=int, metavar="N", help="number categories modulo this (default: as they "
+        "are)")
+    add("--connect", metavar="URI", help="take batches from `embank serve` instead")
+    add("--bank", type=Path, default=TARGET / "stream" / "clicks.bank", metavar="DIR",
+        help="vocabularies and rows (default target/stream/clicks.bank)")
+    add("--budget", default="64MiB", metavar="SIZE", help="memory of the bank (default %(default)s)")
+    add("--model", choices=tuple(INTERACTIONS), default="dlrm")
+    add("--dim", type=int, default=32, help="of all vectors (default %(default)s)")
+    add("--bottom", type=int, nargs="*", default=[512, 256, 64], help="layers of the bottom MLP")
+    add("--top", type=int, nargs="*", default=[512, 256], help="layers of the top MLP")
+    add("--batch-size", type=int, default=2048, help="default %(default)s; with --connect the "
+        "server's counts")
+    add("--lookahead", type=int, default=3, help="batches announced (default %(default)s)")
+    add("--steps", type=int, help="end after so many (default: with the rows)")
+    add("--checkpoint-every", type=int, default=200, metavar="STEPS", help="default %(default)s")
+    add("--report-every", type=int, default=25, metavar="STEPS", help="default %(default)s")
+    add("--resume", action="store_true", help="go on from the bank's last checkpoint")
+    add("--threads", type=int, default=torch.get_num_threads(), help="of torch")
+    add("--pipeline-threads", type=int, default=1, help="of the pipeline (default %(default)s)")
+    add("--seed", type=int, default=0, help="default %(default)s")
+    add("--data", type=Path, default=TARGET / "data", help="generated rows (default target/data)")
+    add("--json", type=Path, metavar="FILE", help="write the outcome to this file")
+    return options
+
+
+if __name__ == "__main__":
+    sys.exit(main())
