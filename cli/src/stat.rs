@@ -80,7 +80,7 @@ struct VocabularyJson {
     ids: u64,
     first_id: u64,
     counts: bool,
-    generation: u64,
+    generation: u32,
     row_bytes: u64,
 }
 

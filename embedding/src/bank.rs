@@ -22,7 +22,9 @@ use crate::seen::StalenessHistogram;
 use crate::staleness::{FAR_OFF, deadline_after};
 use crate::stats::{BankStats, WaitCounters};
 use crate::table::{Table, TableShared};
-use crate::vocabulary::{VocabularyShared, is_of_a_vocabulary, read_vocabularies};
+use crate::vocabulary::{
+    VocabularyShared, is_name_of_a_part, is_of_a_vocabulary, read_vocabularies,
+};
 
 /// How to open a bank.
 ///
@@ -140,6 +142,9 @@ pub(crate) struct BankShared {
     /// As the options gave it.
     lookahead_queue_keys: Option<usize>,
     tables: Mutex<BTreeMap<String, Arc<TableShared>>>,
+    /// Held while a bank that is open to read only is moved on, or what it holds is read anew: whoever holds it sees one
+    /// checkpoint. Locked before the two others, and never within a call that reads a vocabulary's tables.
+    pub(crate) moving: Mutex<()>,
     /// Locked after `tables`, by who locks both.
     pub(crate) vocabularies: Mutex<BTreeMap<String, Arc<VocabularyShared>>>,
 }
@@ -243,6 +248,7 @@ impl Bank {
             memory_budget_bytes: budget,
             lookahead_queue_keys: options.lookahead_queue_keys,
             tables: Mutex::new(tables),
+            moving: Mutex::new(()),
             vocabularies: Mutex::new(vocabularies),
         };
         Ok(Self { shared: Arc::new(shared) })
@@ -250,18 +256,19 @@ impl Bank {
 
     /// Moves a bank that is open to read only on to its newest checkpoint, if that is newer, without a reopen; returns
     /// the number of the one that it is at then. Handles of tables go on to show the new one, calls and scans that
-    /// have begun show the old one to their end. Until those have ended, both indexes are in memory. After an error the
-    /// bank is where it was.
+    /// have begun show the old one to their end. Until those have ended, both indexes are in memory.
     ///
     /// # Errors
     /// [`InvalidArgument`](embank_kv::Error::InvalidArgument) if the bank is open for writing; else as
-    /// [`open_read_only`](Self::open_read_only).
+    /// [`open_read_only`](Self::open_read_only). After an error [`reading`](Self::reading) tells where the bank is:
+    /// where it was, or, if the new checkpoint's tables or vocabularies can't be read, at the new one, with handles and
+    /// lists still those of the old one. Another refresh tries again.
     pub fn refresh(&self) -> Result<u64> {
         let store = &self.shared.store;
+        let _moving = self.shared.moving.lock();
         let number = store.refresh().map_err(|error| self.shared.in_terms_of_the_bank(error))?;
+        let (mut now, vocabularies) = (read_tables(store)?, read_vocabularies(store)?);
         let mut tables = self.shared.tables.lock();
-        // Under the lock: whoever comes last has seen the newest.
-        let mut now = read_tables(store)?;
         for (name, shared) in &mut now {
             // The handles that are out stay those of the table.
             if let Some(known) = tables.get(name).filter(|known| known.id == shared.id) {
@@ -270,7 +277,7 @@ impl Bank {
         }
         *tables = now;
         drop(tables);
-        self.shared.refresh_vocabularies()?;
+        self.shared.refresh_vocabularies(vocabularies);
         Ok(number)
     }
 
@@ -284,8 +291,11 @@ impl Bank {
     /// for all handles of the table from now on; the rest must be as it was created. A new table is
     /// durable with the next checkpoint.
     ///
+    /// Names that end with ` (vocabulary)` or in the way of ` (vocabulary, ids 0)` are those of vocabularies' own tables.
+    ///
     /// # Errors
-    /// [`Error::ConfigMismatch`], [`Error::InvalidConfig`], [`Error::OtherVocabulary`], or a failure of the store.
+    /// [`Error::ConfigMismatch`]; [`Error::InvalidConfig`], for such a name too; [`Error::OtherVocabulary`]; or a
+    /// failure of the store.
     pub fn table(&self, name: &str, mut config: TableConfig) -> Result<Table> {
         config.validate(name)?;
         let mut tables = self.shared.tables.lock();
@@ -297,6 +307,12 @@ impl Bank {
             shared.reopen(&config)?;
             Arc::clone(shared)
         } else {
+            if is_name_of_a_part(name) {
+                let what =
+                    "names that end so are those of vocabularies' own tables; take another one";
+                let (table, what) = (name.to_owned(), what.to_owned());
+                return Err(Error::InvalidConfig { table, what });
+            }
             if let Some(vocabulary) = &mut config.vocabulary {
                 vocabulary.identity = Some(self.shared.check_vocabulary(name, vocabulary)?);
             }
@@ -512,6 +528,20 @@ impl Bank {
     /// and measurements: training need not wait.
     pub fn wait_lookahead(&self, timeout: Duration) -> bool {
         self.shared.lookahead.wait_idle(deadline_after(timeout))
+    }
+
+    /// Whether both are handles of one open bank.
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// let bank = embank::Bank::open(dir.path().join("bank"), embank::BankOptions::default())?;
+    /// assert!(bank.is_same(&bank.clone()));
+    /// # Ok::<(), embank::Error>(())
+    /// ```
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.shared, &other.shared)
     }
 
     /// The bank's directory.

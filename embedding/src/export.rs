@@ -165,7 +165,12 @@ impl Table {
         if let Some(rows) = dense_rows {
             self.check_space(path, rows, &parts)?;
         }
-        let pairs = settings::to_pairs(self.name(), &self.config(), scan.checkpoint());
+        let pairs = settings::to_pairs(
+            self.name(),
+            &self.config(),
+            scan.checkpoint(),
+            self.vocabulary_values(),
+        );
         let mut writer = match format {
             FileFormat::Safetensors => {
                 Writer::Tensors(safetensors::create(path, rows, parts.clone(), with_keys, pairs)?)

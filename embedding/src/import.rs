@@ -9,6 +9,7 @@ use crate::config::TableConfig;
 use crate::dtype::Dtype;
 use crate::error::Result;
 use crate::files::batch::{ReadBatch, RowFile, rows_per_batch};
+use crate::files::settings::HeldValues;
 use crate::files::{
     FileFormat, TransferProgress, npy_set, report, safetensors, settings, unreadable,
 };
@@ -107,7 +108,7 @@ impl Table {
     /// # Errors
     /// [`UnreadableFile`](crate::Error::UnreadableFile) names the file, and row and column where it
     /// is damaged, is of another dim, has the state of another optimizer, was exported from a table of another
-    /// vocabulary than the table's, or holds what is not finite;
+    /// vocabulary than the table's, or of one with other values, or holds what is not finite;
     /// [`InvalidArgument`](embank_kv::Error::InvalidArgument) for a suffix that says no format; a failure of the
     /// store.
     ///
@@ -132,8 +133,11 @@ impl Table {
         mut progress: impl FnMut(TransferProgress) -> ControlFlow<()>,
     ) -> Result<Imported> {
         let path = path.as_ref();
-        let (mut file, held) = open(path, options)?;
+        let (mut file, held, values) = open(path, options)?;
         let with_state = self.check_fit(path, file.as_ref(), held.as_ref())?;
+        if let Some(values) = values.filter(|_| file.rows() > 0) {
+            self.check_values(path, held.as_ref(), values)?;
+        }
         let (dim, total) = (self.dim(), file.rows());
         let batch_rows = rows_per_batch(4 * (dim + file.state_columns().unwrap_or(0)) + 8);
         let mut batch = ReadBatch::default();
@@ -219,6 +223,39 @@ impl Table {
         }
     }
 
+    /// Refuses rows for ids that the vocabulary has given to other values: it may have come to them on another way,
+    /// after its bank was taken back to a checkpoint or copied.
+    fn check_values(
+        &self,
+        path: &Path,
+        held: Option<&TableConfig>,
+        values: HeldValues,
+    ) -> Result<()> {
+        let theirs = held.and_then(|held| held.vocabulary.as_ref());
+        let Some(own) = self.shared.vocabulary() else { return Ok(()) };
+        if theirs.is_none_or(|theirs| theirs.identity != own.identity) {
+            return Ok(());
+        }
+        let Some(vocabulary) = self.own_vocabulary() else { return Ok(()) };
+        let HeldValues { len, fingerprint } = values;
+        let found = vocabulary.fingerprint_of_first(len)?;
+        if found == Some(fingerprint) {
+            return Ok(());
+        }
+        let what = found
+            .map_or_else(|| format!("only {} of them", vocabulary.len()), |_| "others".to_owned());
+        Err(unreadable(
+            path,
+            format!(
+                "its rows are for ids of the {len} values that vocabulary {:?} had, and that of table {:?} has {what} \
+                 now, as after going back to a checkpoint; import into a table without a vocabulary if the ids are \
+                 right all the same",
+                own.name,
+                self.name()
+            ),
+        ))
+    }
+
     fn put_imported(&self, batch: &ReadBatch, with_state: bool) -> Result<()> {
         let as_stored = self.shared.layout().dtype() == Dtype::Int8 && !batch.scales.is_empty();
         if !with_state && !as_stored {
@@ -239,24 +276,30 @@ impl Table {
     }
 }
 
-/// Opens a file's rows, with the settings of the table that they came from if it tells them.
-fn open(path: &Path, options: &ImportOptions) -> Result<(Box<dyn RowFile>, Option<TableConfig>)> {
+/// A file's rows, with what it tells of the table that they came from.
+type Opened = (Box<dyn RowFile>, Option<TableConfig>, Option<HeldValues>);
+
+fn open(path: &Path, options: &ImportOptions) -> Result<Opened> {
     let (keys, rows) = (options.keys.as_deref(), options.rows.as_deref());
     match options.format.map_or_else(|| FileFormat::of_path(path), Ok)? {
         FileFormat::Safetensors => {
             let contents = safetensors::read(path)?;
             let held = settings::from_pairs(path, &contents.pairs)?;
-            Ok((Box::new(contents.rows(path, keys, rows, options.state)?), held))
+            let values = settings::values_of(path, &contents.pairs)?;
+            Ok((Box::new(contents.rows(path, keys, rows, options.state)?), held, values))
         }
         FileFormat::Npy => {
             let (found, pairs) = npy_set::read(path, keys, rows, options.state)?;
-            Ok((Box::new(found), settings::from_pairs(path, &pairs)?))
+            let held = settings::from_pairs(path, &pairs)?;
+            Ok((Box::new(found), held, settings::values_of(path, &pairs)?))
         }
         #[cfg(feature = "parquet")]
         FileFormat::Parquet => {
             use crate::files::parquet;
-            let held = settings::from_pairs(path, &parquet::read_pairs(path)?)?;
-            Ok((Box::new(parquet::read(path, keys, rows, options.state)?), held))
+            let pairs = parquet::read_pairs(path)?;
+            let (held, values) =
+                (settings::from_pairs(path, &pairs)?, settings::values_of(path, &pairs)?);
+            Ok((Box::new(parquet::read(path, keys, rows, options.state)?), held, values))
         }
         #[cfg(not(feature = "parquet"))]
         FileFormat::Parquet => Err(crate::files::no_parquet()),

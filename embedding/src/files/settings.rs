@@ -10,12 +10,21 @@ use crate::error::Result;
 const TABLE: &str = "embank.table";
 const SETTINGS: &str = "embank.settings";
 const CHECKPOINT: &str = "embank.checkpoint";
+const VALUES: &str = "embank.vocabulary";
+
+/// How many values the vocabulary had whose ids are a file's keys, and the hash of all of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct HeldValues {
+    pub(crate) len: u64,
+    pub(crate) fingerprint: u64,
+}
 
 /// The pairs for a table as a checkpoint holds it.
 pub(crate) fn to_pairs(
     table: &str,
     config: &TableConfig,
     checkpoint: u64,
+    values: Option<HeldValues>,
 ) -> HashMap<String, String> {
     let settings = config.to_descriptor().iter().map(|byte| format!("{byte:02x}")).collect();
     let pairs = [
@@ -24,7 +33,24 @@ pub(crate) fn to_pairs(
         (CHECKPOINT, checkpoint.to_string()),
         ("embank.dim", config.dim.to_string()),
     ];
-    pairs.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+    let values = values.map(|HeldValues { len, fingerprint }| {
+        (VALUES, format!("{len} values, fingerprint {fingerprint:016x}"))
+    });
+    pairs.into_iter().chain(values).map(|(name, value)| (name.to_owned(), value)).collect()
+}
+
+/// The values of the vocabulary whose ids are the keys; none in a file that others made, or where keys are no ids.
+pub(crate) fn values_of(
+    path: &Path,
+    pairs: &HashMap<String, String>,
+) -> Result<Option<HeldValues>> {
+    let Some(text) = pairs.get(VALUES) else { return Ok(None) };
+    let parse = || {
+        let (len, fingerprint) = text.split_once(" values, fingerprint ")?;
+        let fingerprint = u64::from_str_radix(fingerprint, 16).ok()?;
+        Some(HeldValues { len: len.parse().ok()?, fingerprint })
+    };
+    parse().map(Some).ok_or_else(|| unreadable(path, format!("its {VALUES} is damaged")))
 }
 
 /// The table's settings; none in a file that others made.
@@ -52,7 +78,12 @@ mod tests {
     fn settings_come_back_and_damage_is_told() {
         let path = Path::new("t.safetensors");
         let config = TableConfig::new(5).seed(9);
-        let mut pairs = to_pairs("t", &config, 3);
+        let values = Some(HeldValues { len: 5, fingerprint: u64::MAX - 1 });
+        let mut pairs = to_pairs("t", &config, 3, values);
+        assert_eq!(values_of(path, &pairs).unwrap(), values);
+        assert_eq!(values_of(path, &to_pairs("t", &config, 3, None)).unwrap(), None);
+        pairs.insert(VALUES.to_owned(), "5 values".to_owned());
+        assert!(values_of(path, &pairs).is_err());
         assert_eq!(from_pairs(path, &pairs).unwrap(), Some(config));
         assert_eq!(from_pairs(path, &HashMap::new()).unwrap(), None);
         pairs.insert(SETTINGS.to_owned(), "zz".to_owned());

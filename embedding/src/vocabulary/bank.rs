@@ -37,8 +37,8 @@ pub struct VocabularyInfo {
 }
 
 impl Bank {
-    /// Opens the vocabulary `name`, or makes it. Names of vocabularies and tables don't get into each other's way. A
-    /// new one is durable with the next checkpoint.
+    /// Opens the vocabulary `name`, or makes it. Names of vocabularies and tables don't get into each other's way, since
+    /// tables have none that ends like those of a vocabulary's own tables ([`Bank::table`]). A new one is durable with the next checkpoint.
     ///
     /// # Errors
     /// [`Error::VocabularyMismatch`] if it has other settings, [`Error::InvalidVocabulary`], or a failure of the store,
@@ -101,12 +101,15 @@ impl Bank {
     #[must_use]
     pub fn vocabularies(&self) -> Vec<VocabularyInfo> {
         let vocabularies = self.shared.vocabularies.lock();
-        let info = |shared: &Arc<VocabularyShared>| VocabularyInfo {
-            name: shared.name.clone(),
-            config: shared.founding.config.clone(),
-            identity: shared.identity(),
-            len: shared.len(),
-            frozen: shared.is_frozen(),
+        let info = |shared: &Arc<VocabularyShared>| {
+            let (generation, len) = shared.generation_and_len();
+            VocabularyInfo {
+                name: shared.name.clone(),
+                config: shared.founding.config.clone(),
+                identity: VocabularyIdentity { id: shared.founding.identity, generation },
+                len,
+                frozen: shared.is_frozen(),
+            }
         };
         vocabularies.values().map(info).collect()
     }
@@ -131,16 +134,23 @@ impl Bank {
     /// # Ok::<(), embank::Error>(())
     /// ```
     pub fn drop_vocabulary(&self, name: &str) -> Result<()> {
-        let mut vocabularies = self.shared.vocabularies.lock();
-        let Some(shared) = vocabularies.get(name) else {
-            return Err(Error::NoSuchVocabulary { vocabulary: name.to_owned() });
-        };
-        // Nobody makes tables of it meanwhile.
-        let writer = shared.writer.lock();
+        let gone = || Error::NoSuchVocabulary { vocabulary: name.to_owned() };
         let store = &self.shared.store;
+        if store.is_read_only() {
+            return Err(embank_kv::Error::ReadOnly { path: store.path().into() }.into());
+        }
+        let shared = self.shared.vocabularies.lock().get(name).map(Arc::clone);
+        let shared = shared.ok_or_else(gone)?;
+        // Nobody makes tables of it meanwhile. Without the lock of all, which others would wait for: this may take as
+        // long as a verification.
+        let _writer = shared.writer.lock();
+        let mut vocabularies = self.shared.vocabularies.lock();
+        if !vocabularies.get(name).is_some_and(|now| Arc::ptr_eq(now, &shared)) {
+            // Somebody else has dropped it meanwhile.
+            return Err(gone());
+        }
         store.drop_table(shared.header)?;
         let dropped = shared.generation().drop_tables(store);
-        drop(writer);
         vocabularies.remove(name);
         Ok(dropped?)
     }
@@ -155,6 +165,8 @@ impl BankShared {
     /// In a bank that is open to read only and may have moved on: takes over a vocabulary's newer state. False if it
     /// is gone.
     pub(crate) fn reread(&self, shared: &VocabularyShared) -> Result<bool> {
+        // It may be just that who moves it on is not done; and an older state must not come after a newer one.
+        let _moving = self.moving.lock();
         let newer = read_vocabularies(&self.store)?;
         let newer = newer.get(&shared.name).filter(|newer| newer.header == shared.header);
         if let Some(newer) = newer {
@@ -163,11 +175,10 @@ impl BankShared {
         Ok(newer.is_some())
     }
 
-    /// After a refresh: the vocabularies of the new checkpoint; handles stay those of theirs.
-    pub(crate) fn refresh_vocabularies(&self) -> Result<()> {
+    /// After a refresh, while nobody else moves the bank on: takes over the vocabularies of the new checkpoint; handles
+    /// stay those of theirs.
+    pub(crate) fn refresh_vocabularies(&self, mut now: BTreeMap<String, Arc<VocabularyShared>>) {
         let mut vocabularies = self.vocabularies.lock();
-        // Under the lock: whoever comes last has seen the newest.
-        let mut now = read_vocabularies(&self.store)?;
         for (name, shared) in &mut now {
             if let Some(known) = vocabularies.get(name).filter(|of| of.header == shared.header) {
                 known.move_on(shared);
@@ -175,7 +186,6 @@ impl BankShared {
             }
         }
         *vocabularies = now;
-        Ok(())
     }
 }
 

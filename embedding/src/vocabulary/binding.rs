@@ -3,10 +3,19 @@
 //! A table's rows belong to values, by way of their ids. If the vocabulary gives those ids to other values, because it
 //! was renumbered or made anew, every row is somebody else's, and nothing would look wrong. So the table's
 //! descriptor keeps which numbering it was made for, and is opened with that one alone.
+//!
+//! Within a bank that is enough: table and vocabulary lie in the same checkpoints. A file of exported rows does not, and
+//! the bank may go back to a checkpoint and grow otherwise; so the file tells the hash of the values that it goes with.
 
-use super::VocabularyIdentity;
+use std::sync::Arc;
+
+use super::descriptor::Header;
+use super::hash::{EMPTY_FINGERPRINT, fingerprint_with};
+use super::{Values, Vocabulary, VocabularyIdentity};
 use crate::bank::BankShared;
 use crate::error::{Error, Result};
+use crate::files::settings::HeldValues;
+use crate::table::Table;
 
 /// The vocabulary whose ids are a table's keys ([`TableConfig::vocabulary`](crate::TableConfig::vocabulary)).
 ///
@@ -57,6 +66,59 @@ impl TableVocabulary {
     }
 }
 
+impl Table {
+    /// The vocabulary whose ids the table's keys are, if the bank has it and it is still of that numbering.
+    pub(crate) fn own_vocabulary(&self) -> Option<Vocabulary> {
+        let wanted = self.shared.vocabulary()?;
+        let shared = Arc::clone(self.bank.vocabularies.lock().get(&wanted.name)?);
+        let is_own = Some(shared.identity()) == wanted.identity;
+        is_own.then(|| Vocabulary { bank: Arc::clone(&self.bank), shared })
+    }
+
+    /// What an export tells of that vocabulary: its values at this moment, which are those of the checkpoint's ids and
+    /// perhaps some more.
+    pub(crate) fn vocabulary_values(&self) -> Option<HeldValues> {
+        let vocabulary = self.own_vocabulary()?;
+        let Header { len, fingerprint, generation, .. } = vocabulary.writer().header;
+        let wanted = self.shared.vocabulary()?.identity?;
+        (generation == wanted.generation).then_some(HeldValues { len, fingerprint })
+    }
+}
+
+impl Vocabulary {
+    /// As [`fingerprint`](Self::fingerprint), of the first `len` values; `None` if there are fewer. Goes through them
+    /// if there are more.
+    pub(crate) fn fingerprint_of_first(&self, len: u64) -> Result<Option<u64>> {
+        let header = self.writer().header;
+        if header.len <= len {
+            return Ok((header.len == len).then_some(header.fingerprint));
+        }
+        let (mut scan, mut left) = (self.scan(), len);
+        let mut fingerprint = EMPTY_FINGERPRINT;
+        while left > 0
+            && let Some(chunk) = scan.next_chunk()?
+        {
+            let count = left.min(chunk.values.len() as u64);
+            fingerprint = chunk.values.fingerprint_after(fingerprint, count as usize);
+            left -= count;
+        }
+        Ok((left == 0).then_some(fingerprint))
+    }
+}
+
+impl Values<'_> {
+    /// The fingerprint of what had this one, and the first `count` of these values after it.
+    pub(crate) fn fingerprint_after(self, fingerprint: u64, count: usize) -> u64 {
+        match self {
+            Self::U64(numbers) => {
+                let bytes = numbers[..count].iter().map(|number| number.to_le_bytes());
+                bytes.fold(fingerprint, |print, bytes| fingerprint_with(print, &bytes))
+            }
+            Self::Bytes(strings) => strings.iter().take(count).fold(fingerprint, fingerprint_with),
+        }
+    }
+}
+
 impl BankShared {
     /// Which numbering the vocabulary of `table` has, which must be the one that the table was made for, if it was.
     pub(crate) fn check_vocabulary(
@@ -68,10 +130,17 @@ impl BankShared {
         let found = match (there, wanted.identity) {
             (Some(there), None) => return Ok(there),
             (Some(there), Some(wanted)) if there == wanted => return Ok(there),
-            (Some(there), Some(wanted)) if there.id == wanted.id => format!(
-                "it was renumbered since ({} times, and {} times when the table was made)",
-                there.generation, wanted.generation
-            ),
+            (Some(there), Some(wanted)) if there.id == wanted.id => {
+                let (now, then) = (there.renumberings(), wanted.renumberings());
+                if now == then {
+                    "it was renumbered otherwise, after the bank was taken back to a checkpoint"
+                        .to_owned()
+                } else {
+                    format!(
+                        "it was renumbered since ({now} times, and {then} times when the table was made)"
+                    )
+                }
+            }
             (Some(_), Some(_)) => "the vocabulary of that name is another one".to_owned(),
             (None, _) => "the bank has none of that name".to_owned(),
         };

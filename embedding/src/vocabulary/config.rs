@@ -128,6 +128,15 @@ impl VocabularyConfig {
         self
     }
 
+    /// How many values are taken together where all are gone through: 16 MiB of the longest, in bounds.
+    pub(crate) fn values_at_once(&self) -> u64 {
+        let longest = match self.kind {
+            ValueKind::U64 => 8,
+            ValueKind::Bytes => u64::from(self.value_bytes_max.max(1)),
+        };
+        ((16 << 20) / longest).clamp(64, 4096)
+    }
+
     /// Checks every setting; [`Bank::vocabulary`](crate::Bank::vocabulary) does it too.
     ///
     /// # Errors

@@ -3,6 +3,8 @@
 //! Counts lie in blocks as values do; a block without a row counts as zeros. A batch adds to each of its blocks once,
 //! under the row's lock, so any number of threads may count. Only renumbering keeps them out.
 
+use std::ops::Range;
+
 use embank_kv::Clock;
 
 use super::Vocabulary;
@@ -48,7 +50,7 @@ impl Vocabulary {
                 _ => counts.push((place, 1)),
             }
         }
-        self.add(&counts)
+        self.add(&counts, &mut Vec::new())
     }
 
     /// Adds to the count of each of `ids` its part of `counts`, as [`count`](Self::count) adds one.
@@ -57,20 +59,63 @@ impl Vocabulary {
     /// As [`count`](Self::count); [`InvalidArgument`](embank_kv::Error::InvalidArgument) if there are not as many
     /// counts as ids.
     pub fn add_counts(&self, ids: &[u64], counts: &[u64]) -> Result<()> {
-        if ids.len() != counts.len() {
-            let what = format!("{} ids need as many counts, found {}", ids.len(), counts.len());
-            return Err(embank_kv::Error::InvalidArgument(what).into());
-        }
+        self.check_counts(ids, counts)?;
         let first_id = self.config().first_id;
         let places = ids.iter().zip(counts);
         let places = places.filter_map(|(id, &count)| Some((id.checked_sub(first_id)?, count)));
         let mut counts: Vec<(u64, u64)> = places.collect();
         counts.sort_unstable();
-        self.add(&counts)
+        self.add(&counts, &mut Vec::new())
     }
 
-    /// Adds counts, ascending by place.
-    fn add(&self, counts: &[(u64, u64)]) -> Result<()> {
+    /// As [`add_counts`](Self::add_counts), and sets those of `counts` to 0 that were added: all, or, after a failure
+    /// of the store, a part, so that the same call may be made again. Those of ids below `first_id` stay.
+    ///
+    /// # Errors
+    /// As [`add_counts`](Self::add_counts).
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// use embank::{Bank, BankOptions, VocabularyConfig};
+    ///
+    /// let bank = Bank::open(dir.path().join("bank"), BankOptions::default())?;
+    /// let users = bank.vocabulary("user", VocabularyConfig::u64().counts(true))?;
+    /// users.ids_or_insert(&[900, 800], &mut [0; 2])?;
+    /// let mut counted = [3, 4];
+    /// users.move_counts(&[0, 1], &mut counted)?;
+    /// assert_eq!(counted, [0, 0]);
+    /// assert_eq!(users.counts(&[0, 1])?, [3, 4]);
+    /// # Ok::<(), embank::Error>(())
+    /// ```
+    pub fn move_counts(&self, ids: &[u64], counts: &mut [u64]) -> Result<()> {
+        self.check_counts(ids, counts)?;
+        let first_id = self.config().first_id;
+        let places = ids.iter().enumerate().zip(&*counts).filter(|&(_, &count)| count > 0);
+        let places =
+            places.filter_map(|((i, id), &count)| Some((id.checked_sub(first_id)?, i, count)));
+        let mut places: Vec<(u64, usize, u64)> = places.collect();
+        places.sort_unstable();
+        let ascending: Vec<(u64, u64)> =
+            places.iter().map(|&(place, _, count)| (place, count)).collect();
+        let mut added = Vec::new();
+        let outcome = self.add(&ascending, &mut added);
+        for range in added {
+            places[range].iter().for_each(|&(_, i, _)| counts[i] = 0);
+        }
+        outcome
+    }
+
+    fn check_counts(&self, ids: &[u64], counts: &[u64]) -> Result<()> {
+        if ids.len() == counts.len() {
+            return Ok(());
+        }
+        let what = format!("{} ids need as many counts, found {}", ids.len(), counts.len());
+        Err(embank_kv::Error::InvalidArgument(what).into())
+    }
+
+    /// Adds counts, ascending by place. `added` gets the ranges of those that were, also if it fails.
+    fn add(&self, counts: &[(u64, u64)], added: &mut Vec<Range<usize>>) -> Result<()> {
         let mut blocks: Vec<u64> = Vec::new();
         let mut ends = Vec::new();
         for (i, &(place, _)) in counts.iter().enumerate() {
@@ -90,8 +135,14 @@ impl Vocabulary {
                 self.places_of(&[self.config().first_id.saturating_add(place)], len)?;
             }
             let per_block = NUMBERS_PER_BLOCK;
-            let mut add = AddCounts { counts, ends: &ends, per_block };
-            self.bank.store.execute(table, &blocks, Clock::Keep, &mut add)?;
+            let mut settled = Vec::new();
+            let mut add = AddCounts { counts, ends: &ends, per_block, settled: &mut settled };
+            let outcome = self.bank.store.execute(table, &blocks, Clock::Keep, &mut add);
+            added.extend(settled.into_iter().map(|block| {
+                let block = block as usize;
+                block.checked_sub(1).map_or(0, |before| ends[before])..ends[block]
+            }));
+            outcome?;
             Ok(())
         })
     }

@@ -9,15 +9,12 @@ use std::mem;
 use super::byte_values::OwnedValues;
 use super::descriptor::Header;
 use super::distinct::Distinct;
-use super::generation::{Generation, Items, Tip};
+use super::generation::{Generation, Items, Tip, number_after};
 use super::record::NUMBERS_PER_BLOCK;
 use super::rows::AddCounts;
 use super::{Vocabulary, VocabularyIdentity};
 use crate::error::{Error, Result};
 use embank_kv::Clock;
-
-/// Values that are looked at together.
-const LOOKED_AT_ONCE: u64 = 4096;
 
 /// What [`Vocabulary::keep_frequent`] did.
 ///
@@ -74,7 +71,7 @@ impl Vocabulary {
             return Err(Error::VocabularyFrozen { vocabulary: self.name().to_owned() });
         }
         self.take_out_what_lies_beyond(&mut writer, &old)?;
-        let (store, number) = (&self.bank.store, old.number + 1);
+        let (store, number) = (&self.bank.store, number_after(old.number));
         let identity = self.shared.founding.identity;
         // What an attempt that failed has left.
         self.bank.drop_leftovers(identity, old.number)?;
@@ -122,8 +119,9 @@ impl Vocabulary {
         let store = &self.bank.store;
         let mut tip = Tip::empty();
         let mut start = 0;
+        let at_once = self.config().values_at_once();
         while start < len {
-            let places: Vec<u64> = (start..len.min(start + LOOKED_AT_ONCE)).collect();
+            let places: Vec<u64> = (start..len.min(start + at_once)).collect();
             start += places.len() as u64;
             let counts = self.counts_at(old, &places)?;
             let kept = places.iter().zip(&counts).filter(|&(_, &count)| count >= min_count);
@@ -158,7 +156,8 @@ impl Vocabulary {
         let end = |block: &u64| (((block + 1) * NUMBERS_PER_BLOCK).min(last + 1) - first) as usize;
         let ends: Vec<usize> = blocks.iter().map(end).collect();
         let per_block = NUMBERS_PER_BLOCK;
-        let mut add = AddCounts { counts: &counts, ends: &ends, per_block };
+        let settled = &mut Vec::new();
+        let mut add = AddCounts { counts: &counts, ends: &ends, per_block, settled };
         self.bank.store.execute(table, &blocks, Clock::Keep, &mut add)?;
         Ok(())
     }

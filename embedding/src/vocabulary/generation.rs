@@ -8,7 +8,7 @@ use embank_kv::{Clock, Store, TableId};
 use super::UNKNOWN_ID;
 use super::config::{ValueKind, VocabularyConfig};
 use super::descriptor::Part;
-use super::hash::{EMPTY_FINGERPRINT, fingerprint_with};
+use super::hash::{EMPTY_FINGERPRINT, fingerprint_with, random};
 use super::record::{
     BYTE_BLOCK_BYTES_MAX, BYTES_PER_BLOCK, BlockEntries, Blocked, ENTRY_HEAD_BYTES_MAX,
     NUMBER_BLOCK_BYTES, NUMBERS_PER_BLOCK, first_of_block, push_blocked,
@@ -24,8 +24,25 @@ pub(crate) fn header_name(vocabulary: &str) -> String {
     format!("{vocabulary} (vocabulary)")
 }
 
+/// Whether the store's tables of a vocabulary may have this name.
+pub(crate) fn is_name_of_a_part(table: &str) -> bool {
+    table.ends_with(" (vocabulary)") || (table.contains(" (vocabulary, ") && table.ends_with(')'))
+}
+
 fn part_name(vocabulary: &str, part: Part, generation: u64) -> String {
     format!("{vocabulary} (vocabulary, {} {generation})", part.name())
+}
+
+/// How often a vocabulary was renumbered that has come to this generation.
+pub(crate) fn renumberings(generation: u64) -> u32 {
+    generation as u32
+}
+
+/// The number of a generation that follows on this one: counted, and random besides. Where a bank is taken back to a
+/// checkpoint, it comes to the same count with other ids, and must not be taken for what it was.
+pub(crate) fn number_after(generation: u64) -> u64 {
+    let count = renumberings(generation).wrapping_add(1);
+    random() << 32 | u64::from(count)
 }
 
 /// The tables of a generation.

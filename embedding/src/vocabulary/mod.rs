@@ -51,6 +51,7 @@ pub use byte_values::{ByteBuffer, ByteValues, OwnedValues, Values};
 pub use config::{UNKNOWN_ID, Unknown, ValueKind, VocabularyConfig};
 pub(crate) use descriptor::is_of_a_vocabulary;
 pub use frequent::KeptFrequent;
+pub(crate) use generation::is_name_of_a_part;
 pub use merge::{MergedIds, MergedVocabulary};
 pub use scan::{VocabularyChunk, VocabularyScan};
 pub(crate) use shared::VocabularyShared;
@@ -61,7 +62,10 @@ use crate::bank::BankShared;
 use crate::error::{Error, Result};
 use distinct::Distinct;
 
-/// Which numbering of which vocabulary: two that are equal give equal values equal ids.
+/// Which numbering of which vocabulary. Two that are equal are one numbering, and give equal values equal ids, but for
+/// what came to it on different ways: a bank that was taken back to a checkpoint, by a crash or by
+/// [`roll_back`](crate::Bank::roll_back), or copied, may go on with other values under the same identity. Whether two
+/// have the same values, [`Vocabulary::fingerprint`] tells.
 ///
 /// # Examples
 /// ```
@@ -74,7 +78,7 @@ use distinct::Distinct;
 /// let before = users.identity();
 /// users.keep_frequent(2)?;
 /// let after = users.identity();
-/// assert_eq!((before.id, before.generation + 1), (after.id, after.generation));
+/// assert_eq!((before.id, before.renumberings() + 1), (after.id, after.renumberings()));
 /// # Ok::<(), embank::Error>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -82,8 +86,17 @@ use distinct::Distinct;
 pub struct VocabularyIdentity {
     /// Random, made with the vocabulary.
     pub id: u64,
-    /// How often it was renumbered.
+    /// In the lowest 32 bits how often it was renumbered; the others are random, made with each renumbering: after a
+    /// bank was taken back to a checkpoint, its numberings from then on are others than those that are gone.
     pub generation: u64,
+}
+
+impl VocabularyIdentity {
+    /// How often it was renumbered.
+    #[must_use]
+    pub fn renumberings(&self) -> u32 {
+        generation::renumberings(self.generation)
+    }
 }
 
 /// A handle to a vocabulary of a bank. Cloning it is cheap; all handles of a vocabulary are one.

@@ -7,7 +7,7 @@ use super::{ValueKind, Vocabulary};
 use crate::error::{Error, Result};
 use crate::unique::UniqueKeys;
 
-/// Ids whose blocks are read together: 1 MiB of numbers, 8 MiB of the longest strings.
+/// Ids whose blocks are read together at most: 1 MiB of numbers, 8 MiB of strings that lie in blocks.
 const READ_AT_ONCE: usize = 2048;
 
 impl Vocabulary {
@@ -54,7 +54,8 @@ impl Vocabulary {
     /// The values at these places, all of which are given out.
     pub(crate) fn values_at(&self, generation: &Generation, places: &[u64]) -> Result<OwnedValues> {
         let (mut numbers, mut strings) = (Vec::new(), ByteBuffer::default());
-        for places in places.chunks(READ_AT_ONCE) {
+        let at_once = READ_AT_ONCE.min(self.config().values_at_once() as usize);
+        for places in places.chunks(at_once) {
             let per_block = generation.values_per_block();
             let of: Vec<u64> = places.iter().map(|place| place / per_block).collect();
             let (block_numbers, inverse) = UniqueKeys::new(&of).into_parts();

@@ -208,10 +208,16 @@ pub(crate) struct AddCounts<'a> {
     /// Where each block's part of `counts` ends.
     pub(crate) ends: &'a [usize],
     pub(crate) per_block: u64,
+    /// Gets the blocks whose counts stand, also of a batch that fails.
+    pub(crate) settled: &'a mut Vec<u32>,
 }
 
 impl Operation for AddCounts<'_> {
     const ACCESS: Access = Access::Update;
+
+    fn settled(&mut self, i: usize) {
+        self.settled.push(i as u32);
+    }
 
     fn update(&mut self, i: usize, value: &mut [u8]) {
         let start = i.checked_sub(1).map_or(0, |before| self.ends[before]);

@@ -4,9 +4,6 @@ use super::Vocabulary;
 use super::byte_values::{OwnedValues, Values};
 use crate::error::Result;
 
-/// Values that come together.
-pub(crate) const CHUNK_VALUES: u64 = 4096;
-
 /// Some values of a [`VocabularyScan`].
 ///
 /// # Examples
@@ -37,7 +34,8 @@ pub struct VocabularyScan {
 }
 
 impl Vocabulary {
-    /// Goes through the values in the order of their ids, a few thousand at a time, in constant memory. Values that
+    /// Goes through the values in the order of their ids, a few thousand at a time, in constant memory (fewer
+    /// where they may be longer than 4 KiB: 16 MiB together, or 64 of them). Values that
     /// come meanwhile are not in it. Unlike a table's scan it needs no checkpoint.
     ///
     /// # Examples
@@ -59,12 +57,12 @@ impl Vocabulary {
     /// ```
     #[must_use]
     pub fn scan(&self) -> VocabularyScan {
-        let generation = self.identity().generation;
+        let (generation, len) = self.shared.generation_and_len();
         VocabularyScan {
             vocabulary: self.clone(),
             generation,
             place: 0,
-            len: self.len(),
+            len,
             values: OwnedValues::U64(Vec::new()),
             counts: Vec::new(),
         }
@@ -85,7 +83,8 @@ impl VocabularyScan {
     /// [`Error::DamagedVocabulary`](crate::Error::DamagedVocabulary),
     /// [`Error::VocabularyDropped`](crate::Error::VocabularyDropped), or a failure of the store.
     pub fn next_chunk(&mut self) -> Result<Option<VocabularyChunk<'_>>> {
-        let places: Vec<u64> = (self.place..self.len.min(self.place + CHUNK_VALUES)).collect();
+        let end = self.len.min(self.place + self.vocabulary.config().values_at_once());
+        let places: Vec<u64> = (self.place..end).collect();
         if places.is_empty() {
             return Ok(None);
         }

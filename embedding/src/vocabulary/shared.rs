@@ -75,6 +75,12 @@ impl VocabularyShared {
         VocabularyIdentity { id: self.founding.identity, generation }
     }
 
+    /// The number of the generation in use and the length that goes with it.
+    pub(crate) fn generation_and_len(&self) -> (u64, u64) {
+        let generation = self.generation.read();
+        (generation.number, self.len())
+    }
+
     /// The tables in use. Stay so as long as the caller is the writer.
     pub(crate) fn generation(&self) -> Generation {
         *self.generation.read()

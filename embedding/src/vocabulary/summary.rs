@@ -4,7 +4,7 @@ use embank_kv::inspect::TableSummary;
 
 use super::config::VocabularyConfig;
 use super::descriptor::{Part, Role, is_of_a_vocabulary, role_of};
-use super::generation::header_name;
+use super::generation::{header_name, renumberings};
 
 /// A vocabulary as a checkpoint's metadata tells of it, for whoever looks at a bank without opening it
 /// ([`embank_kv::inspect`]).
@@ -31,7 +31,7 @@ pub struct VocabularySummary {
     /// Its settings.
     pub config: VocabularyConfig,
     /// How often it was renumbered.
-    pub generation: u64,
+    pub generation: u32,
     /// Rows that lead from values to ids: as many as there are values, but for strings of equal hash, which share one,
     /// and for what a torn insertion may have left.
     pub rows: u64,
@@ -58,12 +58,13 @@ impl VocabularySummary {
                 }
                 Role::Part { .. } | Role::Header(_) => None,
             });
-            let generation = parts.clone().map(|of| of.2).min()?;
+            let generation =
+                parts.clone().map(|of| of.2).min_by_key(|&number| renumberings(number))?;
             let ids = parts.clone().find(|of| (of.1, of.2) == (Part::Ids, generation))?;
             Some(Self {
                 name: name.to_owned(),
                 config: founding.config.clone(),
-                generation,
+                generation: renumberings(generation),
                 rows: ids.0.rows,
                 record_bytes: table.record_bytes + parts.map(|of| of.0.record_bytes).sum::<u64>(),
             })

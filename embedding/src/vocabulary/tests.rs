@@ -228,7 +228,7 @@ fn lookups_and_renumbering_go_together() {
             assert_eq!(found, ids);
         }
     });
-    assert_eq!(vocabulary.identity().generation, 20);
+    assert_eq!(vocabulary.identity().renumberings(), 20);
     assert_eq!(bank.shared.store.tables().len(), 4);
 }
 

@@ -13,7 +13,6 @@ use super::distinct::Distinct;
 use super::generation::{Generation, held_in};
 use super::hash::{EMPTY_FINGERPRINT, fingerprint_with, key_of};
 use super::record::Entries;
-use super::scan::CHUNK_VALUES;
 use super::{UNKNOWN_ID, Vocabulary};
 use crate::error::{Error, Result};
 
@@ -79,8 +78,11 @@ impl Vocabulary {
         self.verify_with(|_| ControlFlow::Continue(()))
     }
 
-    /// As [`verify`](Self::verify), and tells `progress` every few thousand values how far it is. That may end it,
-    /// and must not insert.
+    /// As [`verify`](Self::verify), and tells `progress` every few thousand values how far it is. That may end it, and
+    /// must not call what waits for insertions of this vocabulary, which wait for it: `ids_or_insert` with new values,
+    /// `merge` into it, `fingerprint`, `set_frozen`, `keep_frequent`, `verify`, and
+    /// [`Bank::drop_vocabulary`](crate::Bank::drop_vocabulary) of it. Lookups, counting, scans, checkpoints and
+    /// everything on tables and other vocabularies are free.
     ///
     /// # Errors
     /// As [`verify`](Self::verify); [`Error::Cancelled`].
@@ -113,8 +115,9 @@ impl Vocabulary {
         }
         let header = held.as_ref().map_or_else(|| self.writer().header, |writer| writer.header);
         let mut seen = Seen { fingerprint: EMPTY_FINGERPRINT, counted: 0, records: 0, entries: 0 };
-        for start in (0..header.len).step_by(CHUNK_VALUES as usize) {
-            let places: Vec<u64> = (start..header.len.min(start + CHUNK_VALUES)).collect();
+        let at_once = self.config().values_at_once();
+        for start in (0..header.len).step_by(at_once as usize) {
+            let places: Vec<u64> = (start..header.len.min(start + at_once)).collect();
             seen = self.read(|generation, _| {
                 let mut seen = seen;
                 self.check_chunk(generation, &places, header.len, &mut seen)?;
