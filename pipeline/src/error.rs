@@ -79,16 +79,40 @@ pub enum Error {
         /// What happened to it.
         what: String,
     },
+    /// Vocabularies have counts that can't be added to: what failed, and what can be done.
+    #[error("the counts of vocabularies can't be added to: {0}")]
+    CountedInPart(String),
     /// A frozen vocabulary met a value that it lacks, and has no id for those.
     #[error(
-        "vocabulary {name:?} is frozen and does not have value {value}, met in row {row}; let it grow \
-         (`set_frozen(false)`), or make it with an id for unknown values"
+        "{input}: vocabulary {name:?} is frozen and does not have value {value}, met in row {row} of the run; let it \
+         grow (`set_frozen(false)`), or make it with an id for unknown values"
     )]
     UnknownValue {
         /// The vocabulary's name.
         name: String,
-        /// The value.
-        value: u64,
+        /// The value, shown as text.
+        value: String,
+        /// The input's name.
+        input: String,
+        /// Among the rows of the run that are no bad ones, from 0.
+        row: u64,
+    },
+    /// A byte string is longer than its vocabulary takes. Its batch was not handed out.
+    #[error(
+        "{input}: vocabulary {name:?} takes values of {longest} bytes, and {value}, met in row {row} of the run, has \
+         {found}; make it anew with a larger `value_bytes_max`"
+    )]
+    ValueTooLong {
+        /// The vocabulary's name.
+        name: String,
+        /// The value, its beginning.
+        value: String,
+        /// Its length in bytes.
+        found: usize,
+        /// The longest that the vocabulary takes.
+        longest: u32,
+        /// The input's name.
+        input: String,
         /// Among the rows of the run that are no bad ones, from 0.
         row: u64,
     },

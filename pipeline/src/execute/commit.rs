@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use embank::{Error as BankError, Values as VocabularyValues};
+
 use super::worker::Shared;
 use super::{BadRows, Consumer};
 use crate::batch::{Batch, Values};
@@ -160,7 +162,7 @@ impl<'a> Committer<'a> {
         }
         self.bad_rows += work.bad.count() as u64;
         self.input.1 += work.lines as u64;
-        self.number(shared, work)?;
+        self.number(shared, claim, work)?;
         if self.saves {
             self.growing.iter_mut().try_for_each(Growing::save)?;
         }
@@ -177,7 +179,10 @@ impl<'a> Committer<'a> {
     }
 
     /// Gives ids to the values that had none, and writes them where they show.
-    fn number(&mut self, shared: &Shared<'_, '_>, work: &mut Work) -> Result<()> {
+    fn number(&mut self, shared: &Shared<'_, '_>, claim: &Claim, work: &mut Work) -> Result<()> {
+        let rows_before = self.rows;
+        let met =
+            |row: u32| (shared.chunks.name(claim.input).to_owned(), rows_before + u64::from(row));
         let look_ups = &shared.plan.look_ups;
         for (vocabulary, numbering) in shared.numberings.iter().enumerate() {
             let mine = look_ups.iter().enumerate().filter(|(_, l)| l.vocabulary == vocabulary);
@@ -185,11 +190,11 @@ impl<'a> Committer<'a> {
             match &numbering.ids {
                 Ids::Direct(table) => {
                     let growing = &mut self.growing[vocabulary];
-                    number_directly(table, growing, self.rows, &mine, work, shared.generates)?;
+                    number_directly(table, growing, &met, &mine, work, shared.generates)?;
                 }
                 Ids::Bank { vocabulary, .. } => {
                     let counts = shared.generates && numbering.counts;
-                    number_in_bank(vocabulary, counts, &mine, work, shared.generates)?;
+                    number_in_bank((vocabulary, counts), &met, &mine, work, shared.generates)?;
                 }
             }
         }
@@ -200,15 +205,14 @@ impl<'a> Committer<'a> {
 fn number_directly(
     table: &DirectTable,
     growing: &mut Growing,
-    rows_before: u64,
+    met: &impl Fn(u32) -> (String, u64),
     look_ups: &[(usize, &LookUp)],
     work: &mut Work,
     generates: bool,
 ) -> Result<()> {
     let Work { batch, pending, .. } = work;
     let mut number = |look_up: &LookUp, pending: &Pending| {
-        let row = rows_before + u64::from(pending.row);
-        let id = growing.number(table, pending.value, row)?;
+        let id = growing.number(table, pending.value, || met(pending.row))?;
         if !generates {
             show(batch, &look_up.shown, pending.row, u64::from(id));
         }
@@ -233,8 +237,8 @@ fn number_directly(
 }
 
 fn number_in_bank(
-    vocabulary: &embank::Vocabulary,
-    counts: bool,
+    (vocabulary, counts): (&embank::Vocabulary, bool),
+    met: &impl Fn(u32) -> (String, u64),
     look_ups: &[(usize, &LookUp)],
     work: &mut Work,
     generates: bool,
@@ -250,15 +254,18 @@ fn number_in_bank(
         return Ok(());
     }
     let mut ids = vec![0; order.len()];
-    if let &[(place, _)] = look_ups {
-        vocabulary.ids_or_insert(unknown[place].values(), &mut ids)?;
+    let mut all = Unknown::default();
+    let values = if let &[(place, _)] = look_ups {
+        unknown[place].values()
     } else {
         order.sort_unstable();
-        let mut all = Unknown::default();
         for &(_, number, at) in &order {
             all.push_of(&unknown[look_ups[number].0], at);
         }
-        vocabulary.ids_or_insert(all.values(), &mut ids)?;
+        all.values()
+    };
+    if let Err(error) = vocabulary.ids_or_insert(values, &mut ids) {
+        return Err(in_terms_of_the_rows(error, values, |place| met(order[place].0)));
     }
     if counts {
         vocabulary.count(&ids)?;
@@ -272,6 +279,32 @@ fn number_in_bank(
         show(batch, &look_up.shown, row, id);
     }
     Ok(())
+}
+
+/// A vocabulary's error about a value of a batch, as one about the value's row. `met` tells by the value's place in the
+/// batch where that is.
+#[cold]
+fn in_terms_of_the_rows(
+    error: BankError,
+    values: VocabularyValues<'_>,
+    met: impl Fn(usize) -> (String, u64),
+) -> Error {
+    match error {
+        BankError::UnknownValue { vocabulary, value, position, .. } => {
+            let (input, row) = met(position);
+            Error::UnknownValue { name: vocabulary, value, input, row }
+        }
+        BankError::ValueTooLong { vocabulary, value, found, longest } => {
+            let VocabularyValues::Bytes(strings) = values else {
+                unreachable!("numbers have one length")
+            };
+            // The one that it was about: those that are known are short enough.
+            let place = strings.iter().position(|string| string.len() > longest as usize);
+            let (input, row) = met(place.unwrap_or(0));
+            Error::ValueTooLong { name: vocabulary, value, found, longest, input, row }
+        }
+        other => other.into(),
+    }
 }
 
 /// Writes an id into the matrices that show it.

@@ -11,8 +11,10 @@ mod commit;
 mod order;
 mod worker;
 
+use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -25,7 +27,7 @@ use crate::plan::{Plan, ValueSpace};
 use crate::spec::{BadRows, Format, Spec};
 use crate::stream::Cut;
 use crate::trace::{ReadBusy, Trace};
-use crate::vocabulary::{Growing, KeptValues, Numbering, open};
+use crate::vocabulary::{Growing, Ids, KeptValues, Numbering, open};
 use commit::{Committer, How};
 use order::Order;
 
@@ -144,6 +146,21 @@ pub struct Pipeline {
     growing: Vec<Growing>,
     saves_each_batch: bool,
     stop: Arc<AtomicBool>,
+    /// The bank of its vocabularies.
+    bank: Option<embank::Bank>,
+    counted: Counted,
+}
+
+/// What the counts of a pipeline's vocabularies are worth that have no id for rare values yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Counted {
+    /// All passes that counted came to their end.
+    Whole,
+    /// A bank has counts of a pass that did not.
+    OfAPart,
+    /// As `Whole`, but what a run has counted was not kept, or of some vocabularies only: they must not be counted
+    /// once more.
+    NotKept,
 }
 
 impl Pipeline {
@@ -225,8 +242,20 @@ impl Pipeline {
         };
         let infos = plan.outputs.iter().map(info).collect();
         let (options, bad_rows) = (options.clone(), spec.bad_rows);
-        let (saves_each_batch, stop) = (false, Arc::default());
-        Ok(Self { plan, options, bad_rows, infos, numberings, growing, saves_each_batch, stop })
+        let (saves_each_batch, stop, counted) = (false, Arc::default(), Counted::Whole);
+        let bank = bank.cloned();
+        Ok(Self {
+            plan,
+            options,
+            bad_rows,
+            infos,
+            numberings,
+            growing,
+            saves_each_batch,
+            stop,
+            bank,
+            counted,
+        })
     }
 
     /// Runs over the inputs, one after the other, and hands the batches to `consumer`.
@@ -238,9 +267,13 @@ impl Pipeline {
     /// # Errors
     /// [`Error::BadRow`] for the first bad row if the pipeline fails at those; [`Error::Io`], [`Error::Compressed`],
     /// [`Error::LineTooLong`], [`Error::NoWholeRows`], [`Error::Consumer`], [`Error::Stopped`]; [`Error::UnknownValue`]
-    /// and [`Error::Bank`] for values that a frozen vocabulary lacks; [`Error::IdTooLarge`];
+    /// for values that a frozen vocabulary lacks; [`Error::ValueTooLong`]; [`Error::IdTooLarge`]; [`Error::Bank`];
     /// [`Error::VocabularyChanged`]. After an error the vocabularies have the values of the batches that were handed
     /// out, and perhaps some of the next one.
+    ///
+    /// A run that goes over its inputs twice and fails before it has kept what is frequent may leave counts of its rows
+    /// behind. A later one would count them again, so it fails with [`Error::CountedInPart`], which says what can be
+    /// done. A checkpoint of the bank that is taken meanwhile has counts of a part too, and a new pipeline can't tell.
     pub fn run(&mut self, inputs: &[Input<'_>], consumer: &mut dyn Consumer) -> Result<RunReport> {
         let started = Instant::now();
         let to_make: Vec<usize> = (0..self.numberings.len())
@@ -258,10 +291,13 @@ impl Pipeline {
                 )));
             }
             self.generate(inputs)?;
-        }
-        for place in to_make {
-            let numbering = &self.numberings[place];
-            numbering.keep_frequent(&mut self.growing[place], numbering.min_count)?;
+            // Until all are kept.
+            self.counted = Counted::NotKept;
+            for place in to_make {
+                let numbering = &self.numberings[place];
+                numbering.keep_frequent(&mut self.growing[place], numbering.min_count)?;
+            }
+            self.counted = Counted::Whole;
         }
         let report = self.go_over(inputs, Some(consumer))?;
         Ok(RunReport { elapsed: started.elapsed(), ..report })
@@ -271,13 +307,36 @@ impl Pipeline {
     /// vocabularies that [count](crate::VocabularySpec::counts). PIPER's GenVocab alone.
     ///
     /// # Errors
-    /// As [`run`](Self::run). After an error only some of what came before it is counted: go back to a checkpoint, or
-    /// begin with new vocabularies.
+    /// As [`run`](Self::run). After an error the vocabularies that a bank counts as the pass goes, those of values
+    /// without a known range, have counts of a part of the rows; [`run`](Self::run) and `generate` fail with
+    /// [`Error::CountedInPart`] from then on where they would count, and so does
+    /// [`keep_frequent`](Self::keep_frequent): go back to a checkpoint, or begin with new vocabularies. Counts of
+    /// values of a known range are as before then, and the pass may be made again.
     ///
     /// # Examples
     /// See [`keep_frequent`](Self::keep_frequent).
     pub fn generate(&mut self, inputs: &[Input<'_>]) -> Result<RunReport> {
-        self.go_over(inputs, None)
+        self.check_counted()?;
+        let report = self.go_over(inputs, None)?;
+        self.counted = Counted::Whole;
+        Ok(report)
+    }
+
+    /// Refuses to count on where that would count some rows twice.
+    fn check_counted(&self) -> Result<()> {
+        match self.counted {
+            Counted::Whole => Ok(()),
+            Counted::OfAPart => Err(Error::CountedInPart(
+                "a pass that counted failed before its end, and its rows would be counted twice; go back to a \
+                 checkpoint from before it with a new pipeline, or drop the vocabularies that count and begin anew"
+                    .to_owned(),
+            )),
+            Counted::NotKept => Err(Error::CountedInPart(
+                "a run has counted all its rows and failed before it had kept what is frequent; call keep_frequent, \
+                 which goes on from there, or go back to a checkpoint from before that run with a new pipeline"
+                    .to_owned(),
+            )),
+        }
     }
 
     /// Keeps the values that came so often, numbered anew in their old order, and freezes: in all vocabularies that
@@ -287,7 +346,8 @@ impl Pipeline {
     /// [`run`](Self::run) does it by itself where there is a [`min_count`](crate::VocabularySpec::min_count).
     ///
     /// # Errors
-    /// [`Error::Bank`], [`Error::VocabularyChanged`].
+    /// [`Error::Bank`], [`Error::VocabularyChanged`], after which it may be called again and goes on with the
+    /// vocabularies that are left; [`Error::CountedInPart`] after a pass that failed.
     ///
     /// # Examples
     /// ```
@@ -319,6 +379,9 @@ impl Pipeline {
     /// # Ok::<(), embank_pipeline::Error>(())
     /// ```
     pub fn keep_frequent(&mut self, min_count: u64) -> Result<Vec<KeptValues>> {
+        if self.counted == Counted::OfAPart {
+            self.check_counted()?;
+        }
         let mut all = Vec::new();
         let vocabularies = self.numberings.iter().zip(&mut self.growing);
         for (plan, (numbering, growing)) in self.plan.vocabularies.iter().zip(vocabularies) {
@@ -328,6 +391,7 @@ impl Pipeline {
             let (kept, removed) = numbering.keep_frequent(growing, min_count)?;
             all.push(KeptValues { vocabulary: plan.name.clone(), kept, removed });
         }
+        self.counted = Counted::Whole;
         Ok(all)
     }
 
@@ -345,11 +409,23 @@ impl Pipeline {
     /// the rows that their ids lead to, together. Returns the checkpoint's number.
     ///
     /// # Errors
-    /// As [`save`](Self::save) and [`Bank::checkpoint`](embank::Bank::checkpoint).
+    /// As [`save`](Self::save) and [`Bank::checkpoint`](embank::Bank::checkpoint); [`Error::Spec`] if it is another
+    /// bank than the pipeline's.
     ///
     /// # Examples
     /// See [`with_bank`](Self::with_bank).
     pub fn checkpoint(&mut self, bank: &embank::Bank, blob: &[u8]) -> Result<u64> {
+        if !self.bank.as_ref().is_some_and(|own| own.is_same(bank)) {
+            let own = self.bank.as_ref().map_or_else(
+                || "was made without a bank".to_owned(),
+                |own| format!("numbers in that in {}", own.path().display()),
+            );
+            return Err(Error::Spec(format!(
+                "a checkpoint of another bank was asked for, {}, and the pipeline {own}: take it of the pipeline's \
+                 own bank, or with Bank::checkpoint",
+                bank.path().display()
+            )));
+        }
         self.save()?;
         Ok(bank.checkpoint(blob)?)
     }
@@ -441,6 +517,12 @@ impl Pipeline {
             trace: self.options.trace,
             stop: Arc::clone(&self.stop),
         };
+        // A bank counts as it goes; what is counted in memory is forgotten where a pass fails.
+        let counts_as_it_goes =
+            |numbering: &Numbering| numbering.counts && matches!(numbering.ids, Ids::Bank { .. });
+        if generates && self.numberings.iter().any(counts_as_it_goes) {
+            self.counted = Counted::OfAPart;
+        }
         // For as long as the run, no longer: so it is lent anew.
         let consumer = consumer.map(|consumer| &mut *consumer as &mut dyn Consumer);
         let committer = Committer::new(&mut self.growing, self.bad_rows, consumer, how);
@@ -472,8 +554,7 @@ impl Pipeline {
                 .collect();
             let own =
                 std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| worker::work(&shared)));
-            let others = threads.into_iter().map(|thread| thread.join());
-            [own].into_iter().chain(others).find_map(std::result::Result::err)
+            first_panic(own, threads)
         });
         let committer = committer.into_inner();
         if let Some(error) = committer.failure {
@@ -528,5 +609,32 @@ impl Pipeline {
         let all = self.plan.vocabularies.iter().zip(&self.growing);
         let known = all.filter(|(plan, _)| matches!(plan.space, ValueSpace::Below(_)));
         known.map(|(plan, growing)| (plan.name.as_str(), growing.values.as_slice()))
+    }
+}
+
+/// Waits for all threads, and returns what the first one of them panicked with.
+fn first_panic(
+    own: std::thread::Result<()>,
+    threads: Vec<ScopedJoinHandle<'_, ()>>,
+) -> Option<Box<dyn Any + Send>> {
+    let others = threads.into_iter().map(ScopedJoinHandle::join);
+    // All before the first is looked for: a scope panics itself with a thread that nobody has joined.
+    let all: Vec<_> = [own].into_iter().chain(others).collect();
+    all.into_iter().find_map(std::result::Result::err)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The second panic came out of the scope, and so out of `run`.
+    #[test]
+    fn two_threads_that_panic_are_an_error() {
+        let panicked = std::thread::scope(|scope| {
+            let threads =
+                vec![scope.spawn(|| panic!("the first")), scope.spawn(|| panic!("the second"))];
+            first_panic(Ok(()), threads)
+        });
+        assert_eq!(panicked.unwrap().downcast_ref(), Some(&"the first"));
     }
 }

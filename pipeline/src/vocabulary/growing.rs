@@ -9,7 +9,7 @@ use std::io;
 
 use memmap2::{MmapMut, MmapOptions};
 
-use embank::{Values, Vocabulary, VocabularyIdentity};
+use embank::{OwnedValues, Values, Vocabulary, VocabularyIdentity};
 
 use super::DirectTable;
 use crate::error::{Error, Result};
@@ -54,6 +54,8 @@ struct KeptIn {
     identity: VocabularyIdentity,
     /// The first values are there.
     saved: usize,
+    /// Whether a save has failed, so that some of the next values may be there too.
+    torn: bool,
 }
 
 impl Growing {
@@ -66,7 +68,7 @@ impl Growing {
     ) -> Self {
         let kept_in = vocabulary.map(|vocabulary| {
             let identity = vocabulary.identity();
-            KeptIn { vocabulary, identity, saved: 0 }
+            KeptIn { vocabulary, identity, saved: 0, torn: false }
         });
         let counts = counts.then(Vec::new);
         let (name, values) = (name.to_owned(), Vec::new());
@@ -104,6 +106,7 @@ impl Growing {
             table.put(value, id);
         }
         kept_in.saved = loaded.len();
+        kept_in.torn = false;
         self.values = loaded;
         if let Some(counts) = &mut self.counts {
             counts.clear();
@@ -131,6 +134,24 @@ impl Growing {
         Some(if self.frozen { "was unfrozen" } else { "was frozen" }.to_owned())
     }
 
+    /// Sees how far a save came that failed, so that its own values are not taken for another hand's.
+    fn settle(&mut self) -> Result<()> {
+        let Some(kept_in) = self.kept_in.as_mut().filter(|kept_in| kept_in.torn) else {
+            return Ok(());
+        };
+        let there = kept_in.vocabulary.len().min(self.values.len() as u64) as usize;
+        let own = self.values.get(kept_in.saved..there).unwrap_or_default();
+        let first = u64::from(self.first_id) + kept_in.saved as u64;
+        let ids: Vec<u64> = (first..first + own.len() as u64).collect();
+        if let OwnedValues::U64(found) = kept_in.vocabulary.values(&ids)?
+            && found.iter().copied().eq(own.iter().map(|&value| u64::from(value)))
+        {
+            kept_in.saved += own.len();
+        }
+        kept_in.torn = false;
+        Ok(())
+    }
+
     fn changed(&self, what: String) -> Error {
         Error::VocabularyChanged { name: self.name.clone(), what }
     }
@@ -141,6 +162,7 @@ impl Growing {
 
     /// Takes over what somebody else has done to the bank's vocabulary, if nothing of this one would be lost.
     pub(crate) fn refresh(&mut self, table: &DirectTable) -> Result<()> {
+        self.settle()?;
         let Some(what) = self.change() else { return Ok(()) };
         let counted = self.counts.as_ref().is_some_and(|counts| !counts.is_empty());
         if counted || !self.unsaved().is_empty() {
@@ -155,6 +177,7 @@ impl Growing {
         if self.kept_in.is_none() || (self.unsaved().is_empty() && !counted) {
             return Ok(());
         }
+        self.settle()?;
         if let Some(what) = self.change() {
             return Err(self.changed(what));
         }
@@ -165,21 +188,23 @@ impl Growing {
             let values: Vec<u64> =
                 self.values[kept_in.saved..end].iter().map(|&value| u64::from(value)).collect();
             ids.resize(values.len(), 0);
+            // Until it is through.
+            kept_in.torn = true;
             kept_in.vocabulary.ids_or_insert(&values, &mut ids)?;
             let first = u64::from(self.first_id) + kept_in.saved as u64;
             if !ids.iter().copied().eq(first..first + ids.len() as u64) {
                 return Err(self.changed("has grown".to_owned()));
             }
             kept_in.saved = end;
+            kept_in.torn = false;
         }
         if let Some(counts) = &mut self.counts {
             let mut first = u64::from(self.first_id);
             for counts in counts.chunks_mut(SAVED_AT_ONCE) {
                 ids.clear();
                 ids.extend(first..first + counts.len() as u64);
-                kept_in.vocabulary.add_counts(&ids, counts)?;
-                // Not again, should a later one fail.
-                counts.fill(0);
+                // What was added is 0 then, also after a failure: not again.
+                kept_in.vocabulary.move_counts(&ids, counts)?;
                 first += counts.len() as u64;
             }
             counts.clear();
@@ -187,16 +212,19 @@ impl Growing {
         Ok(())
     }
 
-    /// The id of a value that had none when its row was looked at.
+    /// The id of a value that had none when its row was looked at. `met` tells its input and row.
     #[inline]
-    pub(crate) fn number(&mut self, table: &DirectTable, value: u32, row: u64) -> Result<u32> {
+    pub(crate) fn number(
+        &mut self,
+        table: &DirectTable,
+        value: u32,
+        met: impl FnOnce() -> (String, u64),
+    ) -> Result<u32> {
         if self.frozen {
             // With an id for unknown values none comes here.
-            return Err(Error::UnknownValue {
-                name: self.name.clone(),
-                value: u64::from(value),
-                row,
-            });
+            let (input, row) = met();
+            let (name, value) = (self.name.clone(), value.to_string());
+            return Err(Error::UnknownValue { name, value, input, row });
         }
         Ok(table.id_or_insert(value, self.first_id, &mut self.values))
     }

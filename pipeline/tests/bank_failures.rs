@@ -1,0 +1,340 @@
+//! Pipelines over a bank when something fails: what the bank holds then, and that going on is right or refused.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::path::Path;
+
+use embank::{Bank, BankOptions, OwnedValues, TableConfig, Vocabulary};
+use embank_pipeline::{
+    Batch, Column, Dtype, Error, Field, FieldKind, Input, Operator, Output, Pipeline, RunOptions,
+    Spec, VocabularySpec,
+};
+
+const LOG_BYTES: u64 = 8 << 20;
+
+fn with_quota(path: &Path) -> Bank {
+    let options = BankOptions {
+        memory_budget_bytes: 4 << 20,
+        disk_quota_bytes: Some(LOG_BYTES),
+        ..Default::default()
+    };
+    Bank::open(path.join("bank"), options).unwrap()
+}
+
+/// Fills a part of the quota, until `free` drops it.
+fn fill(bank: &Bank, rows: u64) {
+    let table = bank.table("fill", TableConfig::new(64)).unwrap();
+    for first in (0..rows).step_by(500) {
+        let keys: Vec<u64> = (first..first + 500).collect();
+        table.put(&keys, &vec![1.0; 64 * 500]).unwrap();
+    }
+}
+
+fn free(bank: &Bank) {
+    bank.drop_table("fill").unwrap();
+    for _ in 0..3 {
+        bank.compact().unwrap();
+        bank.checkpoint(b"").unwrap();
+    }
+}
+
+fn one_thread() -> RunOptions {
+    RunOptions { threads: 1, chunk_bytes: 16 << 10, ..RunOptions::default() }
+}
+
+/// A column of numbers below `modulus`.
+fn numbers(modulus: u32, settings: Option<VocabularySpec>) -> Spec {
+    Spec {
+        fields: vec![Field::new("site", FieldKind::Int32).required()],
+        columns: vec![
+            Column::field("site")
+                .then(Operator::Modulus(modulus))
+                .then(Operator::Vocabulary("site".to_owned())),
+        ],
+        outputs: vec![Output::new("ids", Dtype::I64, ["site"])],
+        vocabularies: settings.into_iter().collect(),
+        ..Spec::default()
+    }
+}
+
+/// Words, and a number that may make a row a bad one.
+fn words(settings: Option<VocabularySpec>) -> Spec {
+    Spec {
+        fields: vec![
+            Field::new("w", FieldKind::Bytes).required(),
+            Field::new("n", FieldKind::Int32).required(),
+        ],
+        columns: vec![
+            Column::field("w").then(Operator::Vocabulary("w".to_owned())),
+            Column::field("n"),
+        ],
+        outputs: vec![Output::new("ids", Dtype::I64, ["w"]), Output::new("n", Dtype::I32, ["n"])],
+        vocabularies: settings.into_iter().collect(),
+        ..Spec::default()
+    }
+}
+
+fn counting(name: &str) -> VocabularySpec {
+    VocabularySpec { counts: true, ..VocabularySpec::new(name) }
+}
+
+fn lines(count: u32) -> String {
+    (0..count).map(|number| format!("{number}\n")).collect()
+}
+
+fn run(pipeline: &mut Pipeline, text: &str) -> Result<Vec<i64>, Error> {
+    let mut ids = Vec::new();
+    let input = [Input::memory("text", text.as_bytes())];
+    let consumer = &mut |batch: &mut Batch| {
+        ids.extend_from_slice(batch.i64(0).unwrap());
+        Ok(())
+    };
+    pipeline.run(&input, consumer).map(|_| ids)
+}
+
+fn numbers_of(vocabulary: &Vocabulary) -> Vec<u64> {
+    let first = vocabulary.config().first_id;
+    let ids: Vec<u64> = (first..vocabulary.next_id()).collect();
+    match vocabulary.values(&ids).unwrap() {
+        OwnedValues::U64(values) => values,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Somebody else renumbers, and adds a value that the pipeline can't have. A load that broke off there left a part of
+/// the values beside the old length: later runs gave out ids of other values, or panicked.
+#[test]
+fn a_vocabulary_that_cannot_be_taken_over_is_refused_until_it_can() {
+    let folder = tempfile::tempdir().unwrap();
+    let bank = with_quota(folder.path());
+    let spec = numbers(1000, Some(counting("site")));
+    let mut pipeline = Pipeline::with_bank(&spec, &one_thread(), &bank).unwrap();
+    assert_eq!(run(&mut pipeline, "1\n2\n3\n").unwrap(), [0, 1, 2]);
+    pipeline.save().unwrap();
+    let vocabulary = bank.open_vocabulary("site").unwrap();
+    vocabulary.keep_frequent(1).unwrap();
+    for also in [&[5000][..], &[7, 8]] {
+        vocabulary.ids_or_insert(also, &mut [0; 2][..also.len()]).unwrap();
+        for _ in 0..2 {
+            let error = run(&mut pipeline, "7\n8\n").unwrap_err();
+            assert!(matches!(error, Error::ValueOutOfRange { value: 5000, .. }), "{error}");
+        }
+    }
+    // Only what fits.
+    vocabulary.count(&[1, 2]).unwrap();
+    vocabulary.keep_frequent(1).unwrap();
+    assert_eq!(run(&mut pipeline, "8\n9\n7\n").unwrap(), [1, 2, 0]);
+    pipeline.save().unwrap();
+    assert_eq!(numbers_of(&vocabulary), [7, 8, 9]);
+}
+
+/// A save that fails halfway has brought some of its values into the bank, which are no other hand's.
+#[test]
+fn a_save_that_failed_halfway_goes_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let bank = with_quota(folder.path());
+    fill(&bank, 20_000);
+    let mut pipeline = Pipeline::with_bank(&numbers(1 << 20, None), &one_thread(), &bank).unwrap();
+    let count = 100_000;
+    run(&mut pipeline, &lines(count)).unwrap();
+    let error = pipeline.save().unwrap_err();
+    assert!(matches!(error, Error::Bank(embank::Error::Store(_))), "{error}");
+    let vocabulary = bank.open_vocabulary("site").unwrap();
+    let there = vocabulary.len();
+    assert!((1..u64::from(count)).contains(&there), "{there}");
+    // And running goes on too.
+    assert_eq!(run(&mut pipeline, "99999\n100000\n").unwrap(), [99_999, 100_000]);
+    free(&bank);
+    pipeline.save().unwrap();
+    assert_eq!(numbers_of(&vocabulary), (0..=u64::from(count)).collect::<Vec<_>>());
+    // Had another hand inserted, that is still seen.
+    let folder = tempfile::tempdir().unwrap();
+    let bank = with_quota(folder.path());
+    fill(&bank, 20_000);
+    let mut pipeline = Pipeline::with_bank(&numbers(1 << 20, None), &one_thread(), &bank).unwrap();
+    run(&mut pipeline, &lines(count)).unwrap();
+    pipeline.save().unwrap_err();
+    free(&bank);
+    let vocabulary = bank.open_vocabulary("site").unwrap();
+    vocabulary.ids_or_insert(&[1 << 19], &mut [0]).unwrap();
+    for _ in 0..2 {
+        let error = run(&mut pipeline, "1\n").unwrap_err();
+        assert!(matches!(error, Error::VocabularyChanged { .. }), "{error}");
+        let error = pipeline.save().unwrap_err();
+        assert!(matches!(error, Error::VocabularyChanged { .. }), "{error}");
+    }
+}
+
+/// Counts that a failed save has brought to the bank are not brought there by the next one again.
+#[test]
+fn counts_are_saved_once_whatever_fails() {
+    let count = 60_000;
+    let text = lines(count);
+    let mut failed_while_counting = 0;
+    for rows in (8000..24_000).step_by(500) {
+        let folder = tempfile::tempdir().unwrap();
+        let bank = with_quota(folder.path());
+        fill(&bank, rows);
+        let spec = numbers(1 << 20, Some(counting("site")));
+        let mut pipeline = Pipeline::with_bank(&spec, &one_thread(), &bank).unwrap();
+        pipeline.generate(&[Input::memory("text", text.as_bytes())]).unwrap();
+        let vocabulary = bank.open_vocabulary("site").unwrap();
+        if pipeline.save().is_ok() {
+            continue;
+        }
+        if vocabulary.len() < u64::from(count) {
+            if failed_while_counting > 0 {
+                break;
+            }
+            continue;
+        }
+        failed_while_counting += 1;
+        free(&bank);
+        pipeline.save().unwrap();
+        let counts = vocabulary.counts(&(0..u64::from(count)).collect::<Vec<_>>()).unwrap();
+        assert!(counts.iter().all(|&count| count == 1), "{rows} rows before it");
+    }
+    assert!(failed_while_counting > 0, "the quota was not met while counts were saved");
+}
+
+/// A first pass that failed has counted some rows; the next run counted them again and kept what came once.
+#[test]
+fn counts_of_a_part_are_not_counted_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let bank = with_quota(folder.path());
+    let new = VocabularySpec::new("w");
+    let settings = VocabularySpec { min_count: 2, first_id: 1, out_of_vocabulary: Some(0), ..new };
+    let spec = words(Some(settings));
+    let options = RunOptions { chunk_bytes: 16, ..one_thread() };
+    let mut pipeline = Pipeline::with_bank(&spec, &options, &bank).unwrap();
+    // Nothing was counted yet.
+    let nowhere = [Input::file(folder.path().join("nowhere"))];
+    let error = pipeline.run(&nowhere, &mut |_: &mut Batch| Ok(())).unwrap_err();
+    assert!(matches!(error, Error::Io { .. }), "{error}");
+    let good = "once\t1\ntwice\t2\ntwice\t2\nother\t3\nlast\t4\n";
+    let error = run(&mut pipeline, &good.replace("last\t4", "last\tx")).unwrap_err();
+    assert!(matches!(error, Error::BadRow(_)), "{error}");
+    for _ in 0..2 {
+        let error = run(&mut pipeline, good).unwrap_err();
+        assert!(matches!(error, Error::CountedInPart(_)), "{error}");
+        let again = [Input::memory("text", good.as_bytes())];
+        assert!(matches!(pipeline.generate(&again), Err(Error::CountedInPart(_))));
+        assert!(matches!(pipeline.keep_frequent(2), Err(Error::CountedInPart(_))));
+    }
+    bank.drop_vocabulary("w").unwrap();
+    let mut pipeline = Pipeline::with_bank(&spec, &options, &bank).unwrap();
+    assert_eq!(run(&mut pipeline, good).unwrap(), [0, 1, 1, 0, 0]);
+}
+
+/// Values of a known range are counted in memory, and what a failed pass has counted is forgotten.
+#[test]
+fn a_failed_pass_over_values_of_a_known_range_may_be_made_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let bank = with_quota(folder.path());
+    let new = VocabularySpec::new("site");
+    let settings = VocabularySpec { min_count: 2, first_id: 1, out_of_vocabulary: Some(0), ..new };
+    let options = RunOptions { chunk_bytes: 4, ..one_thread() };
+    let spec = numbers(100, Some(settings));
+    let mut pipeline = Pipeline::with_bank(&spec, &options, &bank).unwrap();
+    let error = run(&mut pipeline, "5\n6\n6\n7\nx\n").unwrap_err();
+    assert!(matches!(error, Error::BadRow(_)), "{error}");
+    assert_eq!(run(&mut pipeline, "5\n6\n6\n7\n").unwrap(), [0, 1, 1, 0]);
+}
+
+/// A disk that is full between the two passes: the rows are counted, and must not be counted again.
+#[test]
+fn a_run_that_failed_between_its_passes_is_finished_by_keep_frequent() {
+    let folder = tempfile::tempdir().unwrap();
+    let bank = with_quota(folder.path());
+    fill(&bank, 20_000);
+    let new = VocabularySpec::new("site");
+    let settings = VocabularySpec { min_count: 2, first_id: 1, out_of_vocabulary: Some(0), ..new };
+    let spec = numbers(1 << 20, Some(settings));
+    let mut pipeline = Pipeline::with_bank(&spec, &one_thread(), &bank).unwrap();
+    let text = lines(60_000) + "7\n";
+    let error = run(&mut pipeline, &text).unwrap_err();
+    assert!(matches!(error, Error::Bank(embank::Error::Store(_))), "{error}");
+    free(&bank);
+    let error = run(&mut pipeline, &text).unwrap_err();
+    assert!(matches!(error, Error::CountedInPart(_)), "{error}");
+    let kept = pipeline.keep_frequent(2).unwrap();
+    assert_eq!((kept[0].kept, kept[0].removed), (1, 59_999));
+    assert_eq!(run(&mut pipeline, "6\n7\n").unwrap(), [0, 1]);
+}
+
+#[test]
+fn a_checkpoint_is_one_of_the_pipelines_own_bank() {
+    let folder = tempfile::tempdir().unwrap();
+    let (bank, other) =
+        (with_quota(&folder.path().join("a")), with_quota(&folder.path().join("b")));
+    let mut pipeline = Pipeline::with_bank(&numbers(9, None), &one_thread(), &bank).unwrap();
+    run(&mut pipeline, "1\n").unwrap();
+    let error = pipeline.checkpoint(&other, b"").unwrap_err();
+    assert!(matches!(&error, Error::Spec(text) if text.contains("another bank")), "{error}");
+    assert_eq!(bank.open_vocabulary("site").unwrap().len(), 0);
+    pipeline.checkpoint(&bank.clone(), b"").unwrap();
+    assert_eq!(bank.open_vocabulary("site").unwrap().len(), 1);
+    let mut in_memory = Pipeline::new(&numbers(9, None), &one_thread()).unwrap();
+    assert!(matches!(in_memory.checkpoint(&bank, b""), Err(Error::Spec(_))));
+}
+
+/// A value that a frozen vocabulary lacks was told with place 0 of some batch, whatever row and input it was in.
+#[test]
+fn unknown_and_long_values_are_told_with_their_rows() {
+    let folder = tempfile::tempdir().unwrap();
+    let bank = with_quota(folder.path());
+    let options = RunOptions { threads: 2, chunk_bytes: 8, ..one_thread() };
+    let two = Spec {
+        columns: vec![
+            Column::field("w").then(Operator::Vocabulary("w".to_owned())),
+            Column { name: "x".to_owned(), ..Column::field("x") }
+                .then(Operator::Vocabulary("w".to_owned())),
+        ],
+        fields: vec![
+            Field::new("w", FieldKind::Bytes).required(),
+            Field::new("x", FieldKind::Bytes).required(),
+        ],
+        outputs: vec![Output::new("ids", Dtype::I64, ["w", "x"])],
+        vocabularies: vec![VocabularySpec { value_bytes_max: Some(5), ..VocabularySpec::new("w") }],
+        ..Spec::default()
+    };
+    let mut pipeline = Pipeline::with_bank(&two, &options, &bank).unwrap();
+    let mut fail = |first: &str, second: &str| {
+        let inputs =
+            [Input::memory("first", first.as_bytes()), Input::memory("second", second.as_bytes())];
+        pipeline.run(&inputs, &mut |_: &mut Batch| Ok(())).unwrap_err()
+    };
+    match fail("a\tb\na\tb\nb\tb\n", "a\ta\nb\tlonger\n") {
+        Error::ValueTooLong { name, value, found, longest, input, row } => {
+            assert_eq!((&name[..], &value[..], found, longest), ("w", "\"longer\"", 6, 5));
+            assert_eq!((&input[..], row), ("second", 4));
+        }
+        error => panic!("{error}"),
+    }
+    let words = bank.open_vocabulary("w").unwrap();
+    assert_eq!(words.len(), 2);
+    words.set_frozen(true).unwrap();
+    match fail("a\tb\na\tb\nb\tb\n", "a\ta\nb\tnew\nother\ta\n") {
+        Error::UnknownValue { name, value, input, row } => {
+            assert_eq!((&name[..], &value[..], &input[..], row), ("w", "\"new\"", "second", 4));
+        }
+        error => panic!("{error}"),
+    }
+}
+
+/// The same where values of a known range are numbered in memory.
+#[test]
+fn unknown_numbers_are_told_with_their_rows() {
+    let folder = tempfile::tempdir().unwrap();
+    let bank = with_quota(folder.path());
+    let options = RunOptions { chunk_bytes: 2, ..one_thread() };
+    let mut pipeline = Pipeline::with_bank(&numbers(9, None), &options, &bank).unwrap();
+    run(&mut pipeline, "1\n2\n").unwrap();
+    pipeline.save().unwrap();
+    bank.open_vocabulary("site").unwrap().set_frozen(true).unwrap();
+    match run(&mut pipeline, "1\n2\n1\n3\n").unwrap_err() {
+        Error::UnknownValue { value, input, row, .. } => {
+            assert_eq!((&value[..], &input[..], row), ("3", "text", 3));
+        }
+        error => panic!("{error}"),
+    }
+}
