@@ -100,6 +100,8 @@ pub(crate) fn pipeline_to_python(py: Python<'_>, error: &embank_pipeline::Error)
     match error {
         Error::Spec(_) => SpecError::new_err(text),
         Error::Bank(error) => to_python(py, error),
+        Error::UnknownValue { .. } => UnknownValue::new_err(text),
+        Error::ValueTooLong { .. } => PyValueError::new_err(text),
         Error::BadRow(report) => with_attributes(
             py,
             BadRow::new_err(text),
