@@ -6,9 +6,10 @@
 //!
 //! **Hostile files.** The `parquet` and `arrow` crates give errors for most damage, and panic at some. A panic of
 //! theirs ends here: it is an error that names the input, whose decoder is dropped. Sizes that a file declares are
-//! held against what is there before memory is asked for ([`ipc`], [`pages`]). Byte strings of Parquet are read as
-//! views: those that a page's dictionary has once are in memory once, in however many rows.
+//! held against what is there before memory is asked for ([`ipc`], [`pages`], [`counts`]). Byte strings of Parquet are
+//! read as views: those that a page's dictionary has once are in memory once, in however many rows.
 
+mod counts;
 mod ipc;
 mod pages;
 
@@ -25,14 +26,15 @@ use arrow_array::types::{
 };
 use arrow_array::{Array, RecordBatch};
 use arrow_schema::{DataType, FieldRef, Schema};
-use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{
-    ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReaderBuilder,
+    ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReader,
 };
+use parquet::arrow::{ProjectionMask, parquet_to_arrow_field_levels};
 use parquet::file::reader::ChunkReader;
 
 use crate::decode::{BLOCK_ROWS, BadField, BadRow, Block, COLUMN_STRIDE, Fault, FieldKind};
 use crate::decode::{Layout, SNIPPET_BYTES, Slot, float32, hex32, int32, int64};
+use counts::Counted;
 use ipc::Ipc;
 use pages::Pages;
 
@@ -103,14 +105,21 @@ impl<'a> ColumnStream<'a> {
         let (from, told) = (Pages(from), |error: parquet::errors::ParquetError| error.to_string());
         let metadata = ArrowReaderMetadata::load(&from, ArrowReaderOptions::new()).map_err(told)?;
         let columns = check(metadata.schema(), fields)?;
-        let options = ArrowReaderOptions::new().with_schema(Arc::new(views(&metadata, &columns)));
-        let metadata = ArrowReaderMetadata::try_new(Arc::clone(metadata.metadata()), options);
-        let builder =
-            ParquetRecordBatchReaderBuilder::new_with_metadata(from, metadata.map_err(told)?);
-        let mask = ProjectionMask::roots(builder.parquet_schema(), columns);
-        let rows_total = u64::try_from(builder.metadata().file_metadata().num_rows()).ok();
+        let schema = views(&metadata, &columns);
+        let hint = schema.fields().clone();
+        let options = ArrowReaderOptions::new().with_schema(Arc::new(schema));
+        let metadata = Arc::clone(metadata.metadata());
+        // Refuses types that are not of the schema.
+        ArrowReaderMetadata::try_new(Arc::clone(&metadata), options).map_err(told)?;
+        let file = metadata.file_metadata();
+        let mask = ProjectionMask::roots(file.schema_descr(), columns);
+        let levels = parquet_to_arrow_field_levels(file.schema_descr(), mask, Some(&hint));
+        let rows_total = u64::try_from(file.num_rows()).ok();
         let chunk_rows = chunk_rows(fields, chunk_bytes);
-        let reader = builder.with_projection(mask).with_batch_size(chunk_rows).build();
+        let groups = Counted { from: Arc::new(from), metadata: Arc::clone(&metadata) };
+        let levels = levels.map_err(told)?;
+        let reader =
+            ParquetRecordBatchReader::try_new_with_row_groups(&levels, &groups, chunk_rows, None);
         let mut reader = reader.map_err(told)?;
         let next = move || reader.next().transpose().map_err(|error| error.to_string());
         Ok(Self { batches: Box::new(next), rest: None, chunk_rows, rows: 0, rows_total })

@@ -5,12 +5,15 @@
 use std::sync::Arc;
 
 use arrow_array::{
-    ArrayRef, Float64Array, Int32Array, Int64Array, RecordBatch, StringArray, UInt32Array,
+    Array, ArrayRef, Float64Array, Int32Array, Int64Array, RecordBatch, StringArray, UInt32Array,
 };
 use embank_pipeline::{
     BadRows, Batch, Column, Dtype, Error, Field, FieldKind, Format, Input, Operator, Output,
     Pipeline, RunOptions, RunReport, Spec,
 };
+use parquet::arrow::ArrowWriter;
+use parquet::basic::{Compression, Encoding};
+use parquet::file::properties::{WriterProperties, WriterVersion};
 
 fn spec() -> Spec {
     let kinds = [
@@ -271,6 +274,75 @@ fn sizes_that_an_arrow_file_only_claims_are_errors() {
                     Ok(_) | Err(Error::Columns { .. }) => {}
                     Err(other) => panic!("{other} with {claimed} at byte {at}"),
                 }
+            }
+        }
+    }
+}
+
+/// A Parquet file of strings in pages of an encoding, not compressed.
+fn encoded(batch: &RecordBatch, encoding: Encoding, version: WriterVersion) -> Vec<u8> {
+    let properties = WriterProperties::builder()
+        .set_dictionary_enabled(false)
+        .set_encoding(encoding)
+        .set_writer_version(version)
+        .set_compression(Compression::UNCOMPRESSED)
+        .set_data_page_row_count_limit(1000)
+        .set_write_batch_size(100);
+    let mut writer =
+        ArrowWriter::try_new(Vec::new(), batch.schema(), Some(properties.build())).unwrap();
+    writer.write(batch).unwrap();
+    writer.into_inner().unwrap()
+}
+
+#[test]
+fn strings_packed_by_their_lengths_or_what_they_share_are_read() {
+    let spec = Spec {
+        fields: vec![Field::new("word", FieldKind::Bytes)],
+        columns: vec![
+            Column::field("word")
+                .then(Operator::FillMissing("none".into()))
+                .then(Operator::Hash { seed: 1 })
+                .then(Operator::Modulus(1 << 30)),
+        ],
+        outputs: vec![Output::new("row", Dtype::Bits32, ["word"])],
+        ..Spec::default()
+    };
+    let word =
+        |n: i32| (n % 5 > 0).then(|| "abcdefghij".repeat((n % 11) as usize) + &n.to_string());
+    let words: StringArray = (0..ROWS).map(word).collect();
+    let filled = StringArray::from_iter_values((0..ROWS).map(|n| word(n).unwrap_or_default()));
+    let read = |bytes: &[u8]| {
+        let options = RunOptions { format: Format::Columns, ..RunOptions::default() };
+        let mut rows = Vec::new();
+        let run = Pipeline::new(&spec, &options).unwrap().run(
+            &[Input::memory("words", bytes)],
+            &mut |batch: &mut Batch| {
+                rows.extend_from_slice(batch.bits32(0).unwrap());
+                Ok(())
+            },
+        );
+        run.map(|_| rows)
+    };
+    let mut expected = None;
+    for words in [words, filled] {
+        let words: ArrayRef = Arc::new(words);
+        let nulls = words.null_count() > 0;
+        let batch = RecordBatch::try_from_iter_with_nullable([("word", words, nulls)]).unwrap();
+        for version in [WriterVersion::PARQUET_1_0, WriterVersion::PARQUET_2_0] {
+            for encoding in
+                [Encoding::PLAIN, Encoding::DELTA_LENGTH_BYTE_ARRAY, Encoding::DELTA_BYTE_ARRAY]
+            {
+                let mut bytes = encoded(&batch, encoding, version);
+                let rows = read(&bytes).unwrap();
+                assert_eq!(rows.len(), ROWS as usize);
+                let expected = expected.get_or_insert_with(|| rows.clone());
+                assert!(rows == *expected, "{encoding} {version:?} {nulls}");
+                // The number of lengths that follows on blocks of 128 in four, of two bytes here.
+                let header = bytes.windows(3).position(|bytes| bytes == [0x80, 0x01, 0x04]);
+                let Some(header) = header.filter(|_| encoding != Encoding::PLAIN) else { continue };
+                bytes[header + 3..header + 5].copy_from_slice(&[0xFF, 0x7F]);
+                let error = read(&bytes).unwrap_err().to_string();
+                assert!(error.contains("16383 lengths, of 1000 that it may have"), "{error}");
             }
         }
     }

@@ -140,7 +140,8 @@ pub fn parquet_files() -> &'static [Vec<u8>] {
                     .set_dictionary_enabled(false)
                     .set_statistics_enabled(EnabledStatistics::None)
                     .set_offset_index_disabled(true)
-                    // Not DELTA_BYTE_ARRAY, whose decoder asks for memory by what a page says: docs/pipeline.md.
+                    .set_column_encoding("word".into(), Encoding::DELTA_BYTE_ARRAY)
+                    .set_column_encoding("bytes".into(), Encoding::DELTA_LENGTH_BYTE_ARRAY)
                     .set_column_encoding("large".into(), Encoding::DELTA_BINARY_PACKED)
                     .set_column_encoding("ratio".into(), Encoding::BYTE_STREAM_SPLIT)
                     .set_writer_version(WriterVersion::PARQUET_2_0);

@@ -9,7 +9,7 @@ use parquet::errors::{ParquetError, Result};
 use parquet::file::reader::{ChunkReader, Length};
 
 /// A page that is not compressed has so many bytes at most. Writers make pages of a MiB.
-const PAGE_BYTES_MAX: u64 = 512 << 20;
+pub(super) const PAGE_BYTES_MAX: u64 = 512 << 20;
 /// A compressed byte stands for fewer than so many: zstd, the densest, has blocks of 128 KiB of four bytes at least.
 const RATIO_MAX: u64 = 1 << 16;
 /// The three fields.

@@ -1,0 +1,311 @@
+//! Parquet pages that can't ask for memory by how many values they say they have.
+//!
+//! Decoders of the `parquet` crate take memory for as many values as a page names, before they look for them: of a
+//! dictionary, and of the lengths in `DELTA_LENGTH_BYTE_ARRAY` and `DELTA_BYTE_ARRAY`. The last can also make a long
+//! value of each few bits, as a value begins with what the one before it begins with. So pages come to the decoders by
+//! way of these readers, which look at them first.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use parquet::arrow::arrow_reader::RowGroups;
+use parquet::basic::Encoding;
+use parquet::column::page::{Page, PageIterator, PageMetadata, PageReader};
+use parquet::errors::{ParquetError, Result};
+use parquet::file::metadata::{ParquetMetaData, RowGroupMetaData};
+use parquet::file::reader::{ChunkReader, SerializedPageReader};
+use parquet::schema::types::ColumnDescPtr;
+
+use super::pages::PAGE_BYTES_MAX;
+
+/// A page has so many lengths at most: what they take is no more than what a page may. Writers make pages of a MiB.
+const LENGTHS_MAX: u64 = PAGE_BYTES_MAX / (2 * size_of::<i32>() as u64);
+/// Writers take 128 values or 2,048; what the crate works out from larger ones could overflow.
+const BLOCK_VALUES_MAX: u64 = 1 << 20;
+/// The length of a value before the value, in a dictionary. Values of other types take as much or more.
+const DICTIONARY_VALUE_BYTES: usize = 4;
+
+/// All row groups of a file.
+pub(crate) struct Counted<R> {
+    pub(crate) from: Arc<R>,
+    pub(crate) metadata: Arc<ParquetMetaData>,
+}
+
+impl<R: ChunkReader + 'static> RowGroups for Counted<R> {
+    fn num_rows(&self) -> usize {
+        let rows = |group: &RowGroupMetaData| usize::try_from(group.num_rows()).unwrap_or(0);
+        self.row_groups().map(rows).fold(0, usize::saturating_add)
+    }
+
+    fn column_chunks(&self, column: usize) -> Result<Box<dyn PageIterator>> {
+        let (from, metadata) = (Arc::clone(&self.from), Arc::clone(&self.metadata));
+        Ok(Box::new(Chunks { from, groups: 0..metadata.num_row_groups(), metadata, column }))
+    }
+
+    fn row_groups(&self) -> Box<dyn Iterator<Item = &RowGroupMetaData> + '_> {
+        Box::new(self.metadata.row_groups().iter())
+    }
+
+    fn metadata(&self) -> &ParquetMetaData {
+        &self.metadata
+    }
+}
+
+/// The chunks of a column.
+struct Chunks<R> {
+    from: Arc<R>,
+    metadata: Arc<ParquetMetaData>,
+    groups: Range<usize>,
+    column: usize,
+}
+
+impl<R: ChunkReader + 'static> Iterator for Chunks<R> {
+    type Item = Result<Box<dyn PageReader>>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let group = self.metadata.row_group(self.groups.next()?);
+        let chunk = group.column(self.column);
+        let rows = usize::try_from(group.num_rows()).unwrap_or(0);
+        let pages = SerializedPageReader::new(Arc::clone(&self.from), chunk, rows, None);
+        let column = chunk.column_descr_ptr();
+        Some(pages.map(|pages| Box::new(CountedPages { pages, column }) as _))
+    }
+}
+
+impl<R: ChunkReader + 'static> PageIterator for Chunks<R> {}
+
+/// The pages of a chunk.
+struct CountedPages<R: ChunkReader> {
+    pages: SerializedPageReader<R>,
+    column: ColumnDescPtr,
+}
+
+impl<R: ChunkReader> CountedPages<R> {
+    fn checked(&self, page: Option<Page>) -> Result<Option<Page>> {
+        let levels = (self.column.max_rep_level(), self.column.max_def_level());
+        page.map(|page| check(&page, levels).map(|()| page)).transpose()
+    }
+}
+
+impl<R: ChunkReader> Iterator for CountedPages<R> {
+    type Item = Result<Page>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.get_next_page().transpose()
+    }
+}
+
+impl<R: ChunkReader> PageReader for CountedPages<R> {
+    fn get_next_page(&mut self) -> Result<Option<Page>> {
+        let page = self.pages.get_next_page()?;
+        self.checked(page)
+    }
+
+    fn peek_next_page(&mut self) -> Result<Option<PageMetadata>> {
+        self.pages.peek_next_page()
+    }
+
+    fn skip_next_page(&mut self) -> Result<()> {
+        self.pages.skip_next_page()
+    }
+
+    fn supports_deferred_dictionary(&self) -> bool {
+        self.pages.supports_deferred_dictionary()
+    }
+
+    fn take_deferred_dictionary(&mut self) -> Result<Option<Page>> {
+        let page = self.pages.take_deferred_dictionary()?;
+        self.checked(page)
+    }
+
+    fn at_record_boundary(&mut self) -> Result<bool> {
+        self.pages.at_record_boundary()
+    }
+}
+
+fn refused<T>(why: String) -> Result<T> {
+    Err(ParquetError::General(why))
+}
+
+/// Looks at a page of a column of these greatest levels, of repetition and definition.
+fn check(page: &Page, (repetition, definition): (i16, i16)) -> Result<()> {
+    let delta = |encoding: &Encoding| {
+        matches!(encoding, Encoding::DELTA_LENGTH_BYTE_ARRAY | Encoding::DELTA_BYTE_ARRAY)
+    };
+    let (bytes, levels, encoding, values) = match page {
+        Page::DictionaryPage { buf, num_values, .. } => {
+            if *num_values as usize > buf.len() / DICTIONARY_VALUE_BYTES {
+                let bytes = buf.len();
+                return refused(format!(
+                    "a dictionary of {bytes} bytes is to have {num_values} values, which is more than it can"
+                ));
+            }
+            return Ok(());
+        }
+        Page::DataPage { buf, num_values, encoding, def_level_encoding, .. } if delta(encoding) => {
+            // No field is read from lists.
+            if repetition > 0 {
+                return refused("a page of lists".to_owned());
+            }
+            let levels = levels_v1(buf, *num_values, definition, *def_level_encoding);
+            (buf, levels, encoding, num_values)
+        }
+        Page::DataPageV2 {
+            buf,
+            num_values,
+            encoding,
+            def_levels_byte_len,
+            rep_levels_byte_len,
+            ..
+        } if delta(encoding) => {
+            let levels = def_levels_byte_len.checked_add(*rep_levels_byte_len);
+            (buf, levels.map(|levels| levels as usize), encoding, num_values)
+        }
+        _ => return Ok(()),
+    };
+    let Some(lengths) = levels.and_then(|levels| bytes.get(levels..)) else {
+        return refused("a page ends within its levels".to_owned());
+    };
+    check_lengths(lengths, u64::from(*values), *encoding == Encoding::DELTA_BYTE_ARRAY)
+}
+
+/// How many bytes the levels have that precede the values of a page of the first version.
+#[expect(deprecated, reason = "old files have the encoding")]
+fn levels_v1(page: &Bytes, values: u32, most: i16, encoding: Encoding) -> Option<usize> {
+    match encoding {
+        _ if most == 0 => Some(0),
+        Encoding::RLE => {
+            let (length, _) = page.split_first_chunk()?;
+            usize::try_from(i32::from_le_bytes(*length)).ok()?.checked_add(size_of::<i32>())
+        }
+        Encoding::BIT_PACKED => {
+            let bits = 16 - most.cast_unsigned().leading_zeros() as usize;
+            Some((values as usize * bits).div_ceil(8))
+        }
+        _ => None,
+    }
+}
+
+/// Looks at the lengths that a page's values begin with: of the values, or of what they share with the one before each,
+/// then of the rest of each.
+fn check_lengths(bytes: &[u8], values: u64, shared: bool) -> Result<()> {
+    let most = values.min(LENGTHS_MAX);
+    let header = |bytes| match Header::read(bytes) {
+        Some(header) if header.count > most => {
+            let count = header.count;
+            refused(format!(
+                "a page of {values} values is to have {count} lengths, of {most} that it may have"
+            ))
+        }
+        Some(header) => Ok(header),
+        None => refused("a page's lengths can't be read".to_owned()),
+    };
+    let prefixes = header(bytes)?;
+    if !shared {
+        return Ok(());
+    }
+    let mut expanded = bytes.len() as u64;
+    let rest = prefixes.lengths(|length| {
+        // A value is no longer than all that follows, so neither is what another shares with it.
+        expanded = expanded.saturating_add(u64::try_from(length).ok()?.min(bytes.len() as u64));
+        Some(())
+    });
+    let Some(rest) = rest else {
+        return refused("a page's lengths of what values share can't be read".to_owned());
+    };
+    if expanded > PAGE_BYTES_MAX {
+        return refused(format!(
+            "a page of {} bytes is to become {expanded}, which is more than pages may have",
+            bytes.len()
+        ));
+    }
+    header(rest).map(drop)
+}
+
+/// Of numbers as `DELTA_BINARY_PACKED` has them.
+struct Header<'a> {
+    /// In each miniblock.
+    values: u64,
+    miniblocks: usize,
+    count: u64,
+    first: i32,
+    rest: &'a [u8],
+}
+
+impl<'a> Header<'a> {
+    fn read(mut rest: &'a [u8]) -> Option<Self> {
+        let (block, miniblocks) = (varint(&mut rest)?, varint(&mut rest)?);
+        let (count, first) = (varint(&mut rest)?, zigzag(&mut rest)?);
+        let values = block.checked_div(miniblocks)?;
+        let fits = block <= BLOCK_VALUES_MAX
+            && block.is_multiple_of(128)
+            && block.is_multiple_of(miniblocks)
+            && values.is_multiple_of(32)
+            && values > 0;
+        fits.then_some(Self { values, miniblocks: miniblocks as usize, count, first, rest })
+    }
+
+    /// Gives all numbers to `each`; the bytes after them. None where one can't be read or `each` wants no more.
+    fn lengths(self, mut each: impl FnMut(i32) -> Option<()>) -> Option<&'a [u8]> {
+        let Self { values, miniblocks, count, first, mut rest } = self;
+        if count == 0 {
+            return Some(rest);
+        }
+        let (mut left, mut number) = (count - 1, first);
+        each(number)?;
+        while left > 0 {
+            let least = zigzag(&mut rest)?;
+            let widths = rest.get(..miniblocks)?;
+            rest = &rest[miniblocks..];
+            for &width in widths {
+                // The last miniblocks of the last block are not there, whatever their widths.
+                if left == 0 {
+                    break;
+                }
+                if width > 32 {
+                    return None;
+                }
+                let bytes = usize::from(width) * values as usize / 8;
+                let miniblock = rest.get(..bytes)?;
+                rest = &rest[bytes..];
+                for place in 0..values.min(left) {
+                    let delta = bits(miniblock, place as usize * usize::from(width), width);
+                    number = number.wrapping_add(least).wrapping_add(delta.cast_signed());
+                    each(number)?;
+                }
+                left = left.saturating_sub(values);
+            }
+        }
+        Some(rest)
+    }
+}
+
+/// The number of `width` bits, 32 at most, that begins at a bit.
+fn bits(bytes: &[u8], at: usize, width: u8) -> u32 {
+    let mut word = [0; 8];
+    let from = &bytes[at / 8..bytes.len().min(at / 8 + 8)];
+    word[..from.len()].copy_from_slice(from);
+    ((u64::from_le_bytes(word) >> (at % 8)) & ((1 << width) - 1)) as u32
+}
+
+fn varint(rest: &mut &[u8]) -> Option<u64> {
+    let mut value = 0;
+    for shift in (0..64).step_by(7) {
+        let (&byte, after) = rest.split_first()?;
+        *rest = after;
+        value |= u64::from(byte & 0x7F) << shift;
+        if byte < 0x80 {
+            return Some(value);
+        }
+    }
+    None
+}
+
+fn zigzag(rest: &mut &[u8]) -> Option<i32> {
+    let value = varint(rest)?;
+    i32::try_from((value >> 1).cast_signed() ^ -(value & 1).cast_signed()).ok()
+}
+
+#[cfg(test)]
+mod tests;
