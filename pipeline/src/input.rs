@@ -58,7 +58,10 @@ impl<'a> Input<'a> {
     pub(crate) fn is_pipe(&self) -> bool {
         match &self.from {
             From::Memory(_) => false,
-            From::File(path) => path.metadata().is_ok_and(|metadata| !metadata.is_file()),
+            // A folder is none either: opening it says what is wrong.
+            From::File(path) => {
+                path.metadata().is_ok_and(|metadata| !metadata.is_file() && !metadata.is_dir())
+            }
         }
     }
 

@@ -13,8 +13,8 @@ use arrow_flight::error::FlightError;
 use arrow_flight::flight_service_client::FlightServiceClient;
 use arrow_flight::{Action, Criteria, Empty, FlightDescriptor, Ticket};
 use embank_pipeline::{
-    BadRows, Column, Dtype, FeedInput, FeedOptions, Field, FieldKind, FlightOptions, FlightServer,
-    Operator, Output, Pipeline, RunOptions, Spec, arrow_schema,
+    BadRows, Column, Dtype, Error, FeedInput, FeedOptions, Field, FieldKind, FlightOptions,
+    FlightServer, Operator, Output, Pipeline, RunOptions, Spec, arrow_schema,
 };
 use tokio::runtime::Runtime;
 use tokio_stream::StreamExt;
@@ -432,6 +432,14 @@ fn what_makes_no_sense_is_refused_at_the_start() {
     let limited = FlightOptions { message_bytes, ..options(1, 0) };
     assert!(refused(any, &limited).contains("message_bytes"));
     assert!(refused("nowhere", &options(1, 0)).starts_with("listen on nowhere: "));
+    // The first client got a part of it, the next ones empty epochs.
+    let (reader, _writer) = std::io::pipe().unwrap();
+    let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&reader));
+    let inputs = vec![FeedInput::memory("text", text(1)), FeedInput::file(&path)];
+    let refusal = FlightServer::start(pipeline(&spec()), inputs, any, &options(1, 0)).unwrap_err();
+    assert!(matches!(refusal, Error::Spec(_)), "{refusal}");
+    let expected = format!("{path:?} can be read only once: write the pipe to a file first");
+    assert!(refusal.to_string().ends_with(&expected), "{refusal}");
     let server = start(&text(1), &options(1, 0));
     assert!(
         refused(&server.address().to_string(), &options(1, 0)).contains("listen on 127.0.0.1:")

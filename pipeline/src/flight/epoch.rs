@@ -1,5 +1,6 @@
 //! The pipeline of a server, and the feeds that take turns with it.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -103,7 +104,7 @@ impl Epochs {
             None => Some(Status::internal(
                 "the pipeline was lost when a thread panicked: start the server anew",
             )),
-            Some(pipeline) => self.feed(*pipeline, options, &mut encoder, &to),
+            Some(pipeline) => caught(|| self.feed(*pipeline, options, &mut encoder, &to)),
         };
         // Before the client sees the end, so that it can begin the next one at once.
         drop(turn);
@@ -143,6 +144,17 @@ impl Epochs {
     }
 }
 
+/// A panic as a failure for the client, who would otherwise see the channel close, as at the end of an epoch.
+fn caught(feed: impl FnOnce() -> Option<Status>) -> Option<Status> {
+    // Whatever it left half done is not looked at again: the pipeline has gone with it, the encoder ends.
+    catch_unwind(AssertUnwindSafe(feed)).unwrap_or_else(|_| {
+        Some(Status::internal(
+            "a thread of the server panicked, a defect: this epoch is not complete, and the pipeline is lost; start \
+             the server anew",
+        ))
+    })
+}
+
 /// Sends a feed's batches until its end, or until nobody wants them.
 fn send_all(feed: &mut Feed, encoder: &mut Encoder, to: &mpsc::Sender<Message>) -> Result<()> {
     // Ends: with the feed, with a failure, or with the client.
@@ -159,4 +171,18 @@ fn send_all(feed: &mut Feed, encoder: &mut Encoder, to: &mpsc::Sender<Message>) 
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// It looked like the end of the epoch.
+    #[test]
+    fn a_panic_is_a_failure_and_no_end() {
+        let status = caught(|| panic!("on purpose")).unwrap();
+        assert_eq!(status.code(), Code::Internal);
+        assert!(status.message().contains("not complete"), "{status}");
+        assert!(caught(|| None).is_none());
+    }
 }

@@ -109,7 +109,8 @@ impl FlightServer {
     /// Serves a feed over `inputs` at an address, of which the port may be 0, for any that is free.
     ///
     /// # Errors
-    /// [`Error::Spec`] for options that make no sense, [`Error::Io`] for an address that can't be had.
+    /// [`Error::Spec`] for options that make no sense and for a pipe, which can be read only once; [`Error::Io`] for an
+    /// address that can't be had.
     pub fn start(
         pipeline: Pipeline,
         inputs: Vec<FeedInput>,
@@ -119,6 +120,13 @@ impl FlightServer {
         options.feed.check()?;
         if options.message_bytes == Some(0) {
             return Err(Error::Spec("message_bytes is 0, and must be 1 at least".to_owned()));
+        }
+        if let Some(pipe) = inputs.iter().find(|input| input.input().is_pipe()) {
+            return Err(Error::Spec(format!(
+                "each client's epoch goes over the inputs anew, and {:?} can be read only once: write the pipe to a \
+                 file first",
+                pipe.name()
+            )));
         }
         let wanted = address.to_string();
         let io = |source| Error::Io { doing: "listen on", path: wanted.clone().into(), source };
