@@ -40,14 +40,14 @@ pub(crate) struct PyArrowBatch {
 
 #[pymethods]
 impl PyArrowBatch {
-    /// Of a dict of matrices that are contiguous.
+    /// Of a dict of matrices that are contiguous and aligned.
     #[new]
     fn new(arrays: &Bound<'_, PyDict>) -> PyResult<Self> {
         let (mut fields, mut columns) = (Vec::new(), Vec::new());
         let mut rows = None;
         for (name, array) in arrays {
             let name: String = name.extract()?;
-            let column = column::<Float32Type>(&array)
+            let found = column::<Float32Type>(&array)
                 .or_else(|| column::<Int32Type>(&array))
                 .or_else(|| column::<Int64Type>(&array))
                 .or_else(|| column::<UInt32Type>(&array))
@@ -56,6 +56,11 @@ impl PyArrowBatch {
                         "{name:?} is no matrix of float32, int32, int64 or uint32"
                     ))
                 })?;
+            let column = found.map_err(|what| {
+                PyTypeError::new_err(format!(
+                    "{name:?} {what}: np.require(array, requirements=[\"C\", \"A\"]) makes one that goes"
+                ))
+            })?;
             if *rows.get_or_insert(column.len()) != column.len() {
                 return Err(PyTypeError::new_err(format!(
                     "{name:?} has {} rows, and others have not",
@@ -102,31 +107,42 @@ impl PyArrowBatch {
     }
 }
 
-/// A matrix as a column of lists, if it is of that type.
-fn column<T: ArrowPrimitiveType>(array: &Bound<'_, PyAny>) -> Option<ArrayRef>
+/// A matrix as a column of lists, if it is of that type; what is wrong with how it lies in memory.
+fn column<T: ArrowPrimitiveType>(array: &Bound<'_, PyAny>) -> Option<Result<ArrayRef, &'static str>>
 where
     T::Native: Element,
 {
-    let array = array.cast::<PyArray2<T::Native>>().ok().filter(|array| array.is_c_contiguous())?;
+    let array = array.cast::<PyArray2<T::Native>>().ok()?;
+    if !array.is_c_contiguous() {
+        return Some(Err("is not contiguous in memory"));
+    }
+    // NumPy calls an empty one aligned wherever it is.
+    if !array.is_empty() && !array.data().is_aligned() {
+        return Some(Err("is not aligned in memory"));
+    }
     let &[rows, columns] = array.shape() else { return None };
     let values = PrimitiveArray::<T>::new(shared(array), None);
     let item = Arc::new(Field::new("item", T::DATA_TYPE, false));
     let columns = i32::try_from(columns).ok()?;
     let lists =
         FixedSizeListArray::try_new_with_length(item, columns, Arc::new(values), None, rows);
-    lists.ok().map(|lists| Arc::new(lists) as ArrayRef)
+    lists.ok().map(|lists| Ok(Arc::new(lists) as ArrayRef))
 }
 
-/// A contiguous array's memory as Arrow's.
+/// A contiguous and aligned array's memory as Arrow's.
 #[expect(unsafe_code, reason = "the array is kept alive by whoever has the buffer")]
 fn shared<T: Element + arrow_buffer::ArrowNativeType>(
     array: &Bound<'_, PyArray2<T>>,
 ) -> ScalarBuffer<T> {
+    if array.is_empty() {
+        return ScalarBuffer::from(Vec::new());
+    }
     let data = NonNull::new(array.data()).unwrap_or(NonNull::dangling());
     let bytes = array.len() * size_of::<T>();
     let owner = Arc::new(AssertUnwindSafe(array.clone().unbind()));
-    // SAFETY: the array is contiguous and aligned (`is_c_contiguous` and `cast` checked that), so `bytes` bytes are its
-    // values; NumPy moves or frees them when the array goes, and `owner` keeps it until the buffer goes.
+    // SAFETY: the array is contiguous (`column` checked that, and the alignment, which `ScalarBuffer::new` would panic
+    // without), so `bytes` bytes from `data` on are its values; NumPy frees them when the array goes, and `owner` keeps
+    // it until the buffer goes.
     let buffer = unsafe { Buffer::from_custom_allocation(data.cast(), bytes, owner) };
     ScalarBuffer::new(buffer, 0, array.len())
 }

@@ -18,7 +18,17 @@ import pyarrow.flight
 import pytest
 
 import embank
-from embank.pipeline import Column, Field, Output, Pipeline, Spec, connect, modulus, vocabulary
+from embank.pipeline import (
+    ArrowBatch,
+    Column,
+    Field,
+    Output,
+    Pipeline,
+    Spec,
+    connect,
+    modulus,
+    vocabulary,
+)
 
 ROOT = Path(__file__).parents[3]
 
@@ -172,6 +182,120 @@ def test_a_feed_that_nobody_has_any_more_ends(tmp_path: Path) -> None:
             assert next(feed, None) is None
 
 
+def test_an_interrupted_feed_is_no_finished_one(tmp_path: Path) -> None:
+    """It kept the server, and looked as if it had come to its end."""
+    with serving(tmp_path, text(200_000), "--batch-rows", "64", "--wait", "60") as address:
+        feed = connect(address)
+        next(feed)
+        reader: Any = feed._reader
+
+        class Interrupted:
+            """As Ctrl-C while a batch is awaited: it is raised when that has come."""
+
+            cancel = reader.cancel
+
+            def read_chunk(self) -> Any:
+                reader.read_chunk()
+                raise KeyboardInterrupt
+
+        feed._reader = Interrupted()
+        with pytest.raises(KeyboardInterrupt):
+            next(feed)
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match=r"interrupted at row 64.*skip_rows=64"):
+                next(feed)
+        with pytest.raises(RuntimeError, match="interrupted"):
+            list(feed)
+        # The server is free though the feed is still here.
+        rest = connect(address, skip_rows=feed.position)
+        assert next(rest)["f"][0] == 64 and feed.report is None
+        rest.close()
+
+
+@pytest.mark.parametrize("answer", [None, b"{}", b"no JSON", b"later"])
+def test_an_epoch_whose_rows_have_come_does_not_fail_at_its_report(
+    tmp_path: Path, answer: Any
+) -> None:
+    with serving(tmp_path, text(100), "--batch-rows", "60") as address:
+        feed = connect(address)
+        client: Any = feed._client
+
+        class Report:
+            body = answer
+
+        class Other:
+            """A server that has gone, or is of another version."""
+
+            def do_action(self, action: str) -> Any:
+                if answer is None:
+                    raise pyarrow.flight.FlightUnavailableError("gone")
+                if answer == b"later":
+                    (said,) = client.do_action(action)
+                    Report.body = bytes(said.body)[:-1] + b', "more": 1}'
+                return iter([Report])
+
+            def close(self) -> None:
+                client.close()
+                raise pyarrow.ArrowException("not closed")
+
+        feed._client = Other()
+        assert [len(batch["f"]) for batch in feed] == [60, 40]
+        assert next(feed, None) is None
+        if answer == b"later":
+            assert feed.report is not None and feed.report.rows == 100
+        else:
+            assert feed.report is None
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_child_is_kept_off(tmp_path: Path) -> None:
+    """It got rows of its parent's, or both stood still. As a program, so that the child ends as one does."""
+    script = """
+import gc, os, sys
+import pyarrow
+from embank.pipeline import connect
+
+feed, other = connect(sys.argv[1]), connect(sys.argv[2])
+first = next(feed)["f"][:, 0].tolist()
+next(other)
+child = os.fork()
+if child == 0:
+    refused = 0
+    for call in (next, list, pyarrow.RecordBatchReader.from_stream, pyarrow.RecordBatchReader.from_stream):
+        try:
+            call(feed)
+        except RuntimeError as error:
+            refused += "fork" in str(error)
+    feed.close()
+    with other:
+        pass
+    del other  # and the feed at the program's end
+    gc.collect()
+    sys.exit(0 if refused == 4 else 1)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+rows = first + [row for batch in feed for row in batch["f"][:, 0].tolist()]
+assert rows == list(range(20_000)), len(rows)
+assert sum(len(batch["f"]) for batch in other) == 20_000 - 64
+"""
+    (tmp_path / "one").mkdir()
+    (tmp_path / "two").mkdir()
+    options = ("--batch-rows", "64")
+    with serving(tmp_path / "one", text(20_000), *options) as one:
+        with serving(tmp_path / "two", text(20_000), *options) as two:
+            arguments = [sys.executable, "-c", script, one, two]
+            ran = subprocess.run(arguments, capture_output=True, text=True, timeout=120)
+    assert ran.returncode == 0, ran.stderr
+
+
+def test_a_pipe_is_not_served(tmp_path: Path) -> None:
+    """The first client got a part of it, the next ones empty epochs."""
+    (tmp_path / "spec.json").write_text(numbers().to_json())
+    os.mkfifo(tmp_path / "rows.tsv")
+    arguments = [command(), "serve", "spec.json", "rows.tsv"]
+    ran = subprocess.run(arguments, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert ran.returncode != 0 and "write the pipe to a file first" in ran.stderr
+
+
 def test_nobody_serves(tmp_path: Path) -> None:
     with serving(tmp_path, text(1)) as address:
         pass
@@ -235,9 +359,22 @@ def test_arrays_of_your_own_go_to_arrow_too() -> None:
     batch["w"] = batch["w"][:1]
     with pytest.raises(TypeError, match="'w' has 1 rows|\"w\" has 1 rows"):
         batch.arrow()
+    batch["w"] = np.zeros((3, 2), np.int64).T
+    with pytest.raises(TypeError, match='"w" is not contiguous in memory: np.require'):
+        ArrowBatch({"w": batch["w"]})
     batch["w"] = np.zeros((3, 2))
     with pytest.raises(TypeError, match="float32, int32, int64 or uint32"):
         batch.arrow()
+
+
+def test_an_array_that_lies_askew_is_refused() -> None:
+    """It was a panic."""
+    askew = np.zeros(64, np.uint8)[1:49].view(np.int64).reshape(3, 2)
+    assert not askew.flags.aligned
+    with pytest.raises(TypeError, match='"w" is not aligned in memory: np.require'):
+        ArrowBatch({"w": askew})
+    assert len(ArrowBatch({"w": np.require(askew, requirements=["C", "A"])})) == 3
+    assert len(ArrowBatch({"w": askew[:0]})) == 0
 
 
 @pytest.mark.parametrize("remote", [False, True])

@@ -30,13 +30,16 @@ This module needs NumPy alone; `Batch.torch` needs PyTorch, and `connect` pyarro
 
 from __future__ import annotations
 
+import ctypes
 import json
+import os
 import threading
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, fields
 from importlib import import_module
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, Optional, Union
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Optional, Union, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -409,14 +412,24 @@ class RemoteReport:
     """How long it took."""
 
 
+def _keep_forever(
+    something: Any, increment: Any = ctypes.pythonapi.Py_IncRef, reference: Any = ctypes.py_object
+) -> None:
+    """Nothing destroys it any more, not even the end of the program."""
+    increment(reference(something))
+
+
 class RemoteFeed:
     """Batches of a pipeline that runs elsewhere. Made by `connect`; used as a `Feed` is.
 
     The arrays of a batch are in the memory of the message that brought it: they are yours to change
-    and keep. Thread safe. Ctrl-C takes effect when the next batch has come.
+    and keep. Thread safe. Ctrl-C takes effect when the next batch has come, and ends the epoch: the
+    feed then raises `RuntimeError`, which says how to go on. Like a `Feed`, it does not survive a fork.
     """
 
     def __init__(self, client: Any, reader: Any, position: int) -> None:
+        self._process = os.getpid()
+        self._interrupted = False
         self._client = client
         self._reader: Any = reader
         self._position = position
@@ -433,11 +446,15 @@ class RemoteFeed:
 
     @property
     def report(self) -> Optional[RemoteReport]:
-        """What came of the run once the feed has come to its end; None before, and if it didn't."""
+        """What came of the run once the feed has come to its end; None before, and if it didn't. None
+        also if the server was gone by then: the rows had all come."""
         return self._report
 
     def close(self) -> None:
-        """Ends the epoch, here and at the server. A second call does nothing."""
+        """Ends the epoch, here and at the server. A second call does nothing, nor does one in a forked
+        child: the epoch is its parent's."""
+        if self._process != os.getpid():
+            return
         reader, self._reader = self._reader, None
         if reader is not None:
             # Whoever waits for a message in another thread gets a failure, and ends.
@@ -455,10 +472,17 @@ class RemoteFeed:
 
     def _next(self) -> Any:
         """The next batch, as pyarrow's."""
+        self._check_process()
         with self._reading:
             reader = self._reader
+            if self._interrupted:
+                raise RuntimeError(
+                    f"this feed was interrupted at row {self._position}, before its end: "
+                    f"connect(..., skip_rows={self._position}) goes on from there"
+                )
             if reader is None:
                 raise StopIteration
+            position = self._position
             try:
                 chunk = reader.read_chunk()
                 self._position = json.loads(bytes(chunk.app_metadata))["next_row"]
@@ -467,25 +491,47 @@ class RemoteFeed:
                 self._report = self._ended()
                 raise
             except BaseException as error:
-                if self._reader is None:  # closed meanwhile, by another thread
+                failed = _is_of_arrow(error)
+                if self._reader is None and failed:  # closed meanwhile, by another thread
                     raise StopIteration from None
+                if not failed:
+                    # A chunk may have come that nobody got.
+                    self._interrupted, self._position = True, position
                 self._reader = None
-                self._client.close()
+                # The server has the epoch until it is told: closing the client does not end a call.
+                with suppress(Exception):
+                    reader.cancel()
+                with suppress(Exception):
+                    self._client.close()
                 _raise(error)
 
-    def _ended(self) -> RemoteReport:
+    def _ended(self) -> Optional[RemoteReport]:
+        """What the server says of the run. The rows are all here, so it is no failure if it says nothing."""
         self._reader = None
         try:
             answer = next(iter(self._client.do_action("report")))
-            return RemoteReport(**json.loads(bytes(answer.body)))
+            told = json.loads(bytes(answer.body))
+            # A later server may say more.
+            return RemoteReport(**{one.name: told[one.name] for one in fields(RemoteReport)})
+        except Exception:
+            return None
         finally:
-            self._client.close()
+            with suppress(Exception):
+                self._client.close()
+
+    def _check_process(self) -> None:
+        if self._process != os.getpid():
+            raise RuntimeError(
+                f"this feed was made in process {self._process} and does not survive the fork into process "
+                f"{os.getpid()}: connect after forking, or start processes with the \"spawn\" method"
+            )
 
     def __arrow_c_schema__(self) -> object:
         return self._schema.__arrow_c_schema__()
 
     def __arrow_c_stream__(self, requested_schema: Optional[object] = None) -> object:
         """The batches that are left, for libraries of Arrow, without a copy."""
+        self._check_process()
         pyarrow: Any = import_module("pyarrow")
 
         def batches() -> Iterator[Any]:
@@ -511,8 +557,16 @@ class RemoteFeed:
     ) -> None:
         self.close()
 
-    def __del__(self) -> None:
-        self.close()
+    # Defaults, since at a program's end the module's names may be gone before its feeds.
+    def __del__(
+        self, getpid: Callable[[], int] = os.getpid, keep: Callable[[Any], None] = _keep_forever
+    ) -> None:
+        if self._process == getpid():
+            self.close()
+            return
+        # Their destructors would end the parent's call, or wait for threads that are not in this process.
+        keep(self._reader)
+        keep(self._client)
 
     def __repr__(self) -> str:
         return f"<embank.pipeline.RemoteFeed at row {self._position}>"
@@ -542,15 +596,21 @@ def _matrix(column: Any) -> NDArray[Any]:
     return np.require(np.asarray(memory), requirements="A")
 
 
-def _raise(error: BaseException) -> NoReturn:
-    """Raises what the server failed at as a feed in this process would."""
+def _is_of_arrow(error: BaseException) -> bool:
+    """Whether the server or the connection failed; else a signal's handler has raised, as Ctrl-C does."""
     pyarrow: Any = import_module("pyarrow")
     flight: Any = import_module("pyarrow.flight")
-    if not isinstance(error, (pyarrow.ArrowException, flight.FlightError)):
+    return isinstance(error, (pyarrow.ArrowException, flight.FlightError))
+
+
+def _raise(error: BaseException) -> NoReturn:
+    """Raises what the server failed at as a feed in this process would."""
+    flight: Any = import_module("pyarrow.flight")
+    if not _is_of_arrow(error):
         raise error
-    text = str(error)
+    text, failure = str(error), cast(Any, error)
     try:
-        details = json.loads(error.extra_info)
+        details = json.loads(failure.extra_info)
     except (AttributeError, ValueError):
         details = {}
     if "line" in details:
