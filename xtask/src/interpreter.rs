@@ -117,7 +117,7 @@ fn choose(found: Vec<Interpreter>) -> Result<Interpreter> {
         None => "there is no python3 on the PATH".to_owned(),
     };
     bail!(
-        "{seen}; install Python 3.{OLDEST_MINOR} to 3.{NEWEST_MINOR} (PyTorch 2.11.0 needs it), or name \
+        "{seen}; install Python 3.{OLDEST_MINOR} to 3.{NEWEST_MINOR} (the pinned packages need it), or name \
          one with PYTHON=/path/to/python3"
     );
 }
