@@ -8,12 +8,17 @@
 use std::borrow::Cow;
 use std::fs::File;
 use std::ops::Range;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 
 use crate::error::{Error, Result};
-use crate::stream::{Broken, Compression, Cut, LINE_BYTES_MAX, MAGIC_BYTES, Stream, line_ends};
+use crate::stream::{
+    Broken, Compression, Cut, LINE_BYTES_MAX, MAGIC_BYTES, Pipe, Stream, line_ends,
+};
 
 /// What is read beyond a chunk's range to find the end of its last line, at first.
 const TAIL_BYTES: usize = 4 << 10;
@@ -81,6 +86,8 @@ pub(crate) struct Chunks<'a> {
     /// Of a row, for columns.
     #[cfg(feature = "parquet")]
     fields: Vec<(String, crate::decode::FieldKind)>,
+    /// Waiting for a pipe ends once it is true.
+    stop: Arc<AtomicBool>,
     at: Mutex<Position<'a>>,
 }
 
@@ -172,8 +179,14 @@ impl<'a> Chunks<'a> {
             cut,
             #[cfg(feature = "parquet")]
             fields: Vec::new(),
+            stop: Arc::default(),
             at: Mutex::default(),
         })
+    }
+
+    /// The same, and whoever waits for a pipe fails with [`Error::Stopped`] once `stop` is true.
+    pub(crate) fn stopped_by(self, stop: Arc<AtomicBool>) -> Self {
+        Self { stop, ..self }
     }
 
     /// The same, and inputs of columns have those of a plan.
@@ -247,7 +260,7 @@ impl<'a> Chunks<'a> {
         let next = match &mut at.stream {
             Some(stream) => Ok(stream),
             none => {
-                let stream = input.stream(compression, self.cut);
+                let stream = input.stream(compression, self.cut, &self.stop);
                 stream.map(|stream| none.insert(stream)).map_err(Broken::Io)
             }
         };
@@ -305,6 +318,8 @@ impl<'a> Chunks<'a> {
     fn broken(&self, input: &Open<'a>, compressed: bool, broken: Broken) -> Error {
         let name = input.name.clone();
         match (broken, self.cut) {
+            // Relaxed: whoever failed by it has seen it.
+            (Broken::Io(_), _) if self.stop.load(Ordering::Relaxed) => Error::Stopped,
             (Broken::TooLong { lines_before }, _) => too_long(name, lines_before),
             (Broken::CutShort(bytes), Cut::Rows(row_bytes)) => {
                 Error::NoWholeRows { input: name, bytes, row_bytes }
@@ -459,7 +474,11 @@ impl<'a> Open<'a> {
             }
             From::File(path) => {
                 let io = |source| Error::Io { doing: "open", path: path.clone(), source };
-                let file = File::open(path).map_err(io)?;
+                // Who opens a pipe, or reads it, would wait for its writer: see `Pipe`.
+                let waits = if input.is_pipe() { rustix::fs::OFlags::NONBLOCK.bits() } else { 0 };
+                let mut how = File::options();
+                how.read(true).custom_flags(waits as i32);
+                let file = how.open(path).map_err(io)?;
                 let metadata = file.metadata().map_err(io)?;
                 if metadata.is_dir() {
                     return Err(io(std::io::ErrorKind::IsADirectory.into()));
@@ -493,12 +512,18 @@ impl<'a> Open<'a> {
         Ok(Self { name, text, bytes, is_pipe: pipe, serial })
     }
 
-    fn stream(&self, compression: Option<Compression>, cut: Cut) -> std::io::Result<Stream<'a>> {
+    fn stream(
+        &self,
+        compression: Option<Compression>,
+        cut: Cut,
+        stop: &Arc<AtomicBool>,
+    ) -> std::io::Result<Stream<'a>> {
         match &self.text {
             OpenText::Memory(text) => Stream::of_memory(text, compression),
             // Packed rows may begin with any bytes.
-            OpenText::File(file, _) if self.is_pipe && !matches!(cut, Cut::Rows(_)) => {
-                Stream::of_pipe(file, compression)
+            OpenText::File(file, _) if self.is_pipe => {
+                let tells = !matches!(cut, Cut::Rows(_));
+                Stream::of_pipe(Pipe::new(file, stop)?, compression, tells)
             }
             OpenText::File(file, _) => Stream::of_file(file, compression),
         }

@@ -15,12 +15,16 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// A line has so many bytes at most, its end (LF) not counted, whatever a chunk has.
 pub(crate) const LINE_BYTES_MAX: usize = 16 << 20;
 /// First bytes that tell how a text is compressed.
 pub(crate) const MAGIC_BYTES: usize = 4;
+/// How often whoever waits for a pipe looks whether the run is to stop.
+const PIPE_LOOK_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 /// A buffer without a line end grows by so much at least.
 const GROWTH_BYTES: usize = 4 << 10;
 
@@ -80,6 +84,43 @@ impl<R: Read> Read for Counted<R> {
     }
 }
 
+/// A pipe, whose writer may be silent for as long as it likes: reading ends with a failure once `stop` is true.
+pub(crate) struct Pipe {
+    /// Opened so that reading does not wait. Not even opening it does, for a writer.
+    file: File,
+    stop: Arc<AtomicBool>,
+}
+
+impl Pipe {
+    pub(crate) fn new(file: &File, stop: &Arc<AtomicBool>) -> io::Result<Self> {
+        Ok(Self { file: file.try_clone()?, stop: Arc::clone(stop) })
+    }
+}
+
+impl Read for Pipe {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        // Ends: something comes, or the writers go, or the run is stopped.
+        loop {
+            // Relaxed: it is only to be seen some time.
+            if self.stop.load(Ordering::Relaxed) {
+                return Err(io::Error::other("the run was stopped"));
+            }
+            // Before the first writer has come nothing is ready, but reading would say that this is the end.
+            let mut waits = [PollFd::new(&self.file, PollFlags::IN)];
+            match poll(&mut waits, Some(&PIPE_LOOK_INTERVAL)) {
+                Ok(0) | Err(rustix::io::Errno::INTR) => continue,
+                Ok(_) => {}
+                Err(error) => return Err(error.into()),
+            }
+            match self.file.read(buffer) {
+                // Somebody else has read it.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                read => return read,
+            }
+        }
+    }
+}
+
 /// A text on its way.
 pub(crate) struct Stream<'a> {
     source: Box<dyn Read + Send + 'a>,
@@ -115,17 +156,20 @@ impl<'a> Stream<'a> {
         Self::new(file.try_clone()?, compression)
     }
 
-    /// Of a pipe, which tells by its first bytes how it is compressed, if nothing else has.
-    pub(crate) fn of_pipe(file: &File, compression: Option<Compression>) -> io::Result<Self> {
-        let mut file = file.try_clone()?;
-        if compression.is_some() {
-            return Self::new(file, compression);
+    /// Of a pipe, which tells by its first bytes how it is compressed if it `tells` and nothing else has.
+    pub(crate) fn of_pipe(
+        mut pipe: Pipe,
+        compression: Option<Compression>,
+        tells: bool,
+    ) -> io::Result<Self> {
+        if compression.is_some() || !tells {
+            return Self::new(pipe, compression);
         }
         // What comes first may be less than is asked for.
         let mut first = Vec::new();
-        (&mut file).take(MAGIC_BYTES as u64).read_to_end(&mut first)?;
+        (&mut pipe).take(MAGIC_BYTES as u64).read_to_end(&mut first)?;
         let compression = Compression::of_bytes(&first);
-        Self::new(io::Cursor::new(first).chain(file), compression)
+        Self::new(io::Cursor::new(first).chain(pipe), compression)
     }
 
     pub(crate) fn of_memory(text: &'a [u8], compression: Option<Compression>) -> io::Result<Self> {

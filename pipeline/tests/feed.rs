@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use embank_pipeline::{
-    BadRows, Batch, Column, Dtype, Error, Feed, FeedInput, FeedOptions, Field, FieldKind, Matrix,
-    Operator, Output, Pipeline, RunOptions, Spec, Waited,
+    BadRows, Batch, Column, Dtype, Error, Feed, FeedInput, FeedOptions, Field, FieldKind, Input,
+    Matrix, Operator, Output, Pipeline, RunOptions, Spec, Waited,
 };
 
 /// A number as f32, i32 and i64, and a category by its vocabulary.
@@ -191,6 +191,44 @@ fn a_slow_taker_holds_the_run_back() {
         let (_, values) = pipeline.vocabularies().next().unwrap();
         assert!((32..=200).contains(&values.len()), "{} rows", values.len());
     }
+}
+
+/// Dropping it waited until the pipe spoke or closed.
+#[test]
+fn a_feed_of_a_silent_pipe_ends_when_it_is_dropped() {
+    use std::os::fd::AsRawFd as _;
+    // The first bytes of gzip's, of a text, and none at all.
+    for said in [&b"\x1f\x8b\x08\0\0"[..], b"5\t5\n6", b""] {
+        let (reader, mut writer) = std::io::pipe().unwrap();
+        writer.write_all(said).unwrap();
+        let inputs = vec![FeedInput::file(format!("/dev/fd/{}", reader.as_raw_fd()))];
+        let mut feed = pipeline(2, 300).feed(inputs.clone(), &options(1, 0)).unwrap();
+        assert!(matches!(feed.wait(Duration::ZERO).unwrap(), Waited::Late));
+        let mut pipeline = feed.into_pipeline().unwrap();
+        // What ended the feed does not end what comes after it; a flag of one's own does.
+        let memory = Input::memory("text", b"1\t1\n");
+        assert_eq!(pipeline.run(&[memory], &mut |_: &mut Batch| Ok(())).unwrap().rows, 1);
+        pipeline.stop_when(Arc::new(true.into()));
+        let stopped = pipeline.generate(&[inputs[0].input()]);
+        assert!(matches!(stopped, Err(Error::Stopped)), "{stopped:?}");
+    }
+}
+
+/// Opening it waited too.
+#[test]
+fn a_feed_of_a_pipe_that_nobody_writes_to_ends_when_it_is_dropped() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("pipe");
+    assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+    let begin = || pipeline(2, 300).feed(vec![FeedInput::file(&path)], &options(2, 0)).unwrap();
+    drop(begin());
+    // A writer that comes late is waited for.
+    let mut feed = begin();
+    assert!(matches!(feed.wait(Duration::ZERO).unwrap(), Waited::Late));
+    let mut writer = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+    writer.write_all(b"1\t1\n2\t2\n3\t3\n").unwrap();
+    drop(writer);
+    assert_eq!(feed.map(|batch| batch.unwrap().rows()).collect::<Vec<_>>(), [2, 1]);
 }
 
 #[test]

@@ -202,7 +202,7 @@ impl Taken<'_> {
         let pipeline = self.pipeline.take().expect("it is there until it goes to a feed");
         let feed = match make(*pipeline) {
             Ok(feed) => Arc::new(FeedCell::new(feed)),
-            // Its drop says that the pipeline is lost.
+            // For options alone, which were checked. Its drop says that the pipeline is lost.
             Err(error) => return Ok(Err(error)),
         };
         let slot = self.slot.take().expect("a feed takes it once");

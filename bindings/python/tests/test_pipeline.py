@@ -7,6 +7,7 @@ import gc
 import json
 import os
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -284,6 +285,51 @@ def test_an_interrupt_ends_a_long_run() -> None:
             pipeline.run([rows] * 20)
     timer.join()
     assert pipeline.run(text(3)).rows == 3
+
+
+@pytest.fixture
+def silent_pipe() -> Iterator[str]:
+    reader, writer = os.pipe()
+    os.write(writer, b"1")
+    yield f"/dev/fd/{reader}"
+    os.close(reader)
+    os.close(writer)
+
+
+def test_an_interrupt_ends_the_wait_for_a_pipe(silent_pipe: str) -> None:
+    pipeline = Pipeline(numbers())
+    timer = threading.Timer(0.05, _thread.interrupt_main)
+    with pytest.raises(KeyboardInterrupt):
+        timer.start()
+        pipeline.run(silent_pipe)
+    timer.join()
+    assert pipeline.run(text(3)).rows == 3
+
+
+def test_a_feed_of_a_silent_pipe_can_be_closed_and_dropped(silent_pipe: str) -> None:
+    """It waited for the pipe, with the GIL held, while its writer in another thread wanted that."""
+    pipeline = Pipeline(numbers())
+    feed = pipeline.feed(silent_pipe)
+    feed.close()
+    assert next(feed, None) is None
+    feed = pipeline.feed(silent_pipe)
+    del feed
+    assert pipeline.run(text(3)).rows == 3
+
+
+def test_an_interrupt_in_a_stream_of_arrow_arrives(silent_pipe: str) -> None:
+    """It was a failure of the stream, and nothing else."""
+    pyarrow = pytest.importorskip("pyarrow")
+    stream = pyarrow.RecordBatchReader.from_stream(Pipeline(numbers()).feed(silent_pipe))
+    timer = threading.Timer(0.05, _thread.interrupt_main)
+    with pytest.raises(KeyboardInterrupt):
+        timer.start()
+        try:
+            stream.read_next_batch()
+        except (pyarrow.ArrowException, OSError):
+            timer.join()
+        pytest.fail("the stream has failed, and there was no interrupt")
+    timer.join()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

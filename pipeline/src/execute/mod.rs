@@ -459,6 +459,11 @@ impl Pipeline {
         self.stop = stop;
     }
 
+    /// As [`stop_when`](Self::stop_when); the flag from before.
+    pub(crate) fn replace_stop(&mut self, stop: Arc<AtomicBool>) -> Arc<AtomicBool> {
+        std::mem::replace(&mut self.stop, stop)
+    }
+
     /// Bytes a second at which the inputs come to this pipeline when nothing is done with them: all that a run would
     /// read, with the pipeline's threads and chunks. For
     /// [`Trace::explain_with_input`]; files that the system has in memory come from there. Decompressing, and the
@@ -496,6 +501,7 @@ impl Pipeline {
             Format::Columns => Cut::Columns,
         };
         let chunks = Chunks::open(inputs, self.options.chunk_bytes, cut)?;
+        let chunks = chunks.stopped_by(Arc::clone(&self.stop));
         #[cfg(feature = "parquet")]
         let chunks = chunks.with_fields(&self.plan);
         Ok(chunks)

@@ -10,17 +10,20 @@
 //! batches are a function of pipeline, input and [`FeedOptions`] alone.
 //!
 //! **Ending early.** Dropping the [`Feed`] closes the channel, which ends the consumer's wait, if it waits, and sets a
-//! flag, which ends the run at its next chunk, if it doesn't. Then the thread is joined.
+//! flag, which ends the run at its next chunk, if it doesn't, and its wait for a pipe. Then the thread is joined.
 
 mod feeder;
 mod input;
 mod shuffle;
 
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
+
+use parking_lot::Mutex;
 
 use crate::batch::{Batch, MatrixInfo};
 use crate::error::{Error, Result};
@@ -101,7 +104,7 @@ impl FeedOptions {
 /// A run in the background, as an iterator of batches that belong to whoever takes them.
 ///
 /// [`Batch::first_row`] of a batch is what [`Feed::next_row`] was before it. Dropping the feed ends the run at
-/// its next chunk; of a pipe that is silent, not before that speaks or closes.
+/// its next chunk; of a pipe that is silent, within 50 ms.
 ///
 /// # Examples
 /// ```
@@ -124,12 +127,17 @@ pub struct Feed {
     infos: Arc<[MatrixInfo]>,
     position: u64,
     stop: Arc<AtomicBool>,
+    /// No thread was to be had for the run; to be told once.
+    failure: Option<Error>,
     state: State,
 }
 
+type Outcome = (Pipeline, Result<RunReport>);
+type Run = Box<dyn FnOnce() -> Outcome + Send>;
+
 #[derive(Debug)]
 enum State {
-    Running(Receiver<Batch>, JoinHandle<(Pipeline, Result<RunReport>)>),
+    Running(Receiver<Batch>, JoinHandle<Outcome>),
     /// The run has ended. The report is there if it came to its end.
     Ended(Box<(Pipeline, Option<RunReport>)>),
     Panicked,
@@ -154,18 +162,33 @@ impl Pipeline {
     /// options, hands out what the other one would have from there on.
     ///
     /// # Errors
-    /// [`Error::Spec`] for options that make no sense, [`Error::Io`] if no thread is to be had. Whatever
+    /// [`Error::Spec`] for options that make no sense ([`FeedOptions::check`] tells beforehand). Whatever
     /// [`run`](Self::run) fails at comes from the feed, after the whole batches of the chunks before
-    /// its own.
+    /// its own; so does [`Error::Io`] if no thread is to be had, and the pipeline comes back then as always.
     pub fn feed(self, inputs: Vec<FeedInput>, options: &FeedOptions) -> Result<Feed> {
+        let thread = std::thread::Builder::new().name("embank-feed".to_owned());
+        self.feed_in(inputs, options, |run| thread.spawn(run))
+    }
+
+    fn feed_in(
+        self,
+        inputs: Vec<FeedInput>,
+        options: &FeedOptions,
+        spawn: impl FnOnce(Run) -> io::Result<JoinHandle<Outcome>>,
+    ) -> Result<Feed> {
         options.check()?;
         let (sender, receiver) = sync_channel(options.batches_ahead);
         let (infos, stop) = (Arc::clone(self.infos()), Arc::new(AtomicBool::new(false)));
         let (thread_infos, thread_stop) = (Arc::clone(&infos), Arc::clone(&stop));
-        let (mut pipeline, options, position) = (self, options.clone(), options.skip_rows);
-        // A pass that counts before the first batch has no consumer that could end it.
-        pipeline.stop_when(Arc::clone(&stop));
+        let (options, position) = (options.clone(), options.skip_rows);
+        // What a thread is to run goes when that can't begin: so the pipeline lies here until it has begun.
+        let lies = Arc::new(Mutex::new(Some(self)));
+        let taken = Arc::clone(&lies);
         let run = move || {
+            let taken = taken.lock().take();
+            let mut pipeline = taken.expect("it is taken back only if there is no thread");
+            // A pass that counts before the first batch has no consumer that could end it, nor has a silent pipe.
+            let before = pipeline.replace_stop(Arc::clone(&thread_stop));
             let inputs: Vec<_> = inputs.iter().map(FeedInput::input).collect();
             let outcome =
                 Feeder::new(thread_infos, &options, thread_stop, sender).and_then(|mut feeder| {
@@ -173,12 +196,19 @@ impl Pipeline {
                     feeder.finish();
                     Ok(report)
                 });
+            pipeline.stop_when(before);
             (pipeline, outcome)
         };
-        let thread = std::thread::Builder::new().name("embank-feed".to_owned()).spawn(run);
-        let io = |source| Error::Io { doing: "start a thread", path: "embank-feed".into(), source };
-        let state = State::Running(receiver, thread.map_err(io)?);
-        Ok(Feed { infos, position, stop, state })
+        let (state, failure) = match spawn(Box::new(run)) {
+            Ok(thread) => (State::Running(receiver, thread), None),
+            Err(source) => {
+                let pipeline = lies.lock().take().expect("nobody took it");
+                let (doing, path) = ("start a thread", "embank-feed".into());
+                let state = State::Ended(Box::new((pipeline, None)));
+                (state, Some(Error::Io { doing, path, source }))
+            }
+        };
+        Ok(Feed { infos, position, stop, failure, state })
     }
 }
 
@@ -188,7 +218,9 @@ impl Feed {
     /// # Errors
     /// As of [`Pipeline::run`], once; there are no more batches after that.
     pub fn wait(&mut self, limit: Duration) -> Result<Waited> {
-        let State::Running(batches, _) = &self.state else { return Ok(Waited::End) };
+        let State::Running(batches, _) = &self.state else {
+            return self.failure.take().map_or(Ok(Waited::End), Err);
+        };
         match batches.recv_timeout(limit) {
             Ok(batch) => Ok(Waited::Batch(self.handed_out(batch))),
             Err(RecvTimeoutError::Timeout) => Ok(Waited::Late),
@@ -230,6 +262,7 @@ impl Feed {
         self.stop.store(true, Ordering::Relaxed);
         // A run that was cut short has failed, and that is no news.
         let _ = self.end();
+        self.failure = None;
     }
 
     /// The number of the row that the next batch begins with: rows that were handed out, and those that were skipped
@@ -274,7 +307,7 @@ impl Iterator for Feed {
     type Item = Result<Batch>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let State::Running(batches, _) = &self.state else { return None };
+        let State::Running(batches, _) = &self.state else { return self.failure.take().map(Err) };
         match batches.recv() {
             Ok(batch) => Some(Ok(self.handed_out(batch))),
             Err(_) => self.end().err().map(Err),
@@ -285,5 +318,32 @@ impl Iterator for Feed {
 impl Drop for Feed {
     fn drop(&mut self) {
         self.close();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::execute::RunOptions;
+    use crate::spec::Spec;
+
+    /// The pipeline was lost, with its vocabularies.
+    #[test]
+    fn the_pipeline_comes_back_when_no_thread_is_to_be_had() {
+        let no_thread = |_| Err(io::ErrorKind::WouldBlock.into());
+        let mut pipeline = Pipeline::new(&Spec::criteo(100), &RunOptions::default()).unwrap();
+        for iterates in [true, false] {
+            let mut feed =
+                pipeline.feed_in(Vec::new(), &FeedOptions::default(), no_thread).unwrap();
+            let error = if iterates {
+                feed.next().unwrap().unwrap_err()
+            } else {
+                feed.wait(Duration::ZERO).unwrap_err()
+            };
+            assert!(error.to_string().starts_with("start a thread embank-feed: "), "{error}");
+            assert!(feed.next().is_none() && feed.report().is_none());
+            pipeline = feed.into_pipeline().unwrap();
+        }
+        assert!(pipeline.feed(Vec::new(), &FeedOptions::default()).unwrap().next().is_none());
     }
 }
