@@ -623,7 +623,7 @@ impl Drop for InFlight<'_> {
 
 /// Runs `work` with the GIL released where there is one to release: a drop can come at any time, the
 /// interpreter's end included.
-fn detached(work: impl FnOnce() + Send) {
+pub(crate) fn detached(work: impl FnOnce() + Send) {
     let mut work = Some(work);
     let ran = Python::try_attach(|py| {
         let work = work.take();

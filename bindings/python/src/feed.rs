@@ -8,10 +8,12 @@ use arrow_schema::{ArrowError, SchemaRef};
 use embank_pipeline::{Batch, Feed, Matrix, RunReport, Waited};
 use numpy::{Element, PyArray1, PyArray2, PyArrayMethods};
 use parking_lot::Mutex;
+use pyo3::exceptions::PyKeyboardInterrupt;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyCapsule, PyDict};
 
+use crate::bank_cell::detached;
 use crate::pipeline::{PyRunReport, SIGNAL_INTERVAL};
 use crate::slot::{Slot, SlotOwner};
 use crate::{arrow, errors};
@@ -212,7 +214,7 @@ impl Iterator for Reader {
                 Ok(Waited::Batch(batch)) => return Some(Ok(batch.into_record_batch())),
                 Ok(Waited::Late) => {
                     if let Err(raised) = Python::attach(|py| py.check_signals()) {
-                        return external(raised.to_string());
+                        return external(told_again(raised));
                     }
                 }
                 Ok(Waited::End) => {
@@ -241,9 +243,23 @@ impl Drop for PyFeed {
             std::mem::forget(Arc::clone(&self.cell));
             return;
         }
-        // The feed's threads never ask for the GIL, so waiting for them here ends.
-        self.cell.end(&self.slot, false);
+        // Other threads of Python may be what the run waits for.
+        detached(|| self.cell.end(&self.slot, false));
     }
+}
+
+/// What a signal's handler raised while a library of Arrow waited, as text: its stream carries no more, and whoever
+/// takes failures of it for bad input would go on. So Ctrl-C comes once more when the library's call has ended, and
+/// anything else is shown.
+fn told_again(raised: PyErr) -> String {
+    let text = raised.to_string();
+    Python::attach(|py| {
+        let interrupt = || py.import("_thread")?.call_method0("interrupt_main").map(drop);
+        if !raised.is_instance_of::<PyKeyboardInterrupt>(py) || interrupt().is_err() {
+            raised.write_unraisable(py, None);
+        }
+    });
+    text
 }
 
 /// A batch as Python's `Batch`; the arrays own the memory that the pipeline wrote.

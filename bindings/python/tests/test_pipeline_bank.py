@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 from typing import Any, Callable
 
+import pyarrow
 import pytest
 
 import embank
@@ -207,6 +208,29 @@ def test_what_is_let_go_closes_with_the_last_object(tmp_path: Path) -> None:
     assert next(feed)["ids"].tolist() == [[0, 0, 0]]
     del feed
     open_bank(tmp_path / "bank").close()
+
+
+def test_closing_is_a_failure_of_a_stream_and_no_end(tmp_path: Path) -> None:
+    bank = open_bank(tmp_path / "bank")
+    feed = Pipeline(spec(), bank=bank).feed(text(1000), batch_rows=1)
+    stream = pyarrow.RecordBatchReader.from_stream(feed)
+    assert stream.read_next_batch().num_rows == 1
+    bank.close()
+    with pytest.raises(Exception, match="bank is closed"):
+        stream.read_all()
+    with pytest.raises(ValueError, match="bank is closed"):
+        next(feed)
+
+
+def test_closing_beside_a_silent_pipe(tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    bank = open_bank(tmp_path / "bank")
+    feed = Pipeline(spec(), bank=bank).feed(f"/dev/fd/{reader}")
+    bank.close()
+    with pytest.raises(ValueError, match="bank is closed"):
+        next(feed)
+    os.close(reader)
+    os.close(writer)
 
 
 def test_closing_beside_a_thread_that_waits_for_a_batch(tmp_path: Path) -> None:
