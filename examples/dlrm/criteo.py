@@ -20,7 +20,7 @@ from tqdm import tqdm
 
 from data import ClickData, Column
 from embank import pipeline
-from embank.pipeline import fill_missing, logarithm, neg2zero
+from embank.pipeline import fill_missing, logarithm, neg2zero, vocabulary
 
 DENSE = 13
 CATEGORIES = 26
@@ -32,25 +32,37 @@ PACKED_FORMAT = 2
 
 INTEGERS = [f"I{number}" for number in range(1, DENSE + 1)]
 NAMES = [f"C{number}" for number in range(1, CATEGORIES + 1)]
-SPEC = pipeline.Spec(
-    fields=[
-        pipeline.Field("label", "int32", required=True),
-        *(pipeline.Field(name, "int64") for name in INTEGERS),
-        *(pipeline.Field(name, "hex32") for name in NAMES),
-    ],
-    columns=[
+FIELDS = [
+    pipeline.Field("label", "int32", required=True),
+    *(pipeline.Field(name, "int64") for name in INTEGERS),
+    *(pipeline.Field(name, "hex32") for name in NAMES),
+]
+
+
+def columns(numbered: bool = False) -> list[pipeline.Column]:
+    """The label; log(1 + x) of every integer, where a negative or missing one counts as 0; and the
+    categories, a missing one as `MISSING`, as they are or numbered by a vocabulary each."""
+    categories = [
+        pipeline.Column(name, fill_missing(MISSING), *([vocabulary(name)] if numbered else []))
+        for name in NAMES
+    ]
+    return [
         pipeline.Column("label"),
         *(pipeline.Column(name, fill_missing(0), neg2zero(), logarithm()) for name in INTEGERS),
-        *(pipeline.Column(name, fill_missing(MISSING)) for name in NAMES),
-    ],
+        *categories,
+    ]
+
+
+SPEC = pipeline.Spec(
+    fields=FIELDS,
+    columns=columns(),
     outputs=[
         pipeline.Output("label", ["label"], "i32"),
         pipeline.Output("dense", INTEGERS, "f32"),
         pipeline.Output("keys", NAMES, "i64"),
     ],
 )
-"""log(1 + x) of every integer, where a negative or missing one counts as 0; categories are keys as
-they are, since a table of Embank takes any number of 64 bits."""
+"""Categories are keys as they are, since a table of Embank takes any number of 64 bits."""
 
 
 def pack(path: Path, folder: Path, rows_max: int | None) -> ClickData:

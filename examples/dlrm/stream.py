@@ -44,10 +44,9 @@ from tqdm import tqdm
 import embank
 import embank.torch
 from auc import auc
-from criteo import CATEGORIES, DENSE, INTEGERS, NAMES
+from criteo import CATEGORIES, DENSE, FIELDS, INTEGERS, NAMES, columns
 from data import Bag, Batch
 from embank import pipeline
-from embank.pipeline import fill_missing, logarithm, neg2zero, vocabulary
 from embeddings import batch_keys
 from generate import GeneratorOptions, generate
 from model import INTERACTIONS, ClickModel, ModelShape
@@ -55,16 +54,8 @@ from model import INTERACTIONS, ClickModel, ModelShape
 TARGET = Path(__file__).resolve().parents[2] / "target"
 
 SPEC = pipeline.Spec(
-    fields=[
-        pipeline.Field("label", "int32", required=True),
-        *(pipeline.Field(name, "int64") for name in INTEGERS),
-        *(pipeline.Field(name, "hex32") for name in NAMES),
-    ],
-    columns=[
-        pipeline.Column("label"),
-        *(pipeline.Column(name, fill_missing(0), neg2zero(), logarithm()) for name in INTEGERS),
-        *(pipeline.Column(name, fill_missing(0), vocabulary(name)) for name in NAMES),
-    ],
+    fields=FIELDS,
+    columns=columns(numbered=True),
     outputs=[
         pipeline.Output("label", ["label"], "f32"),
         pipeline.Output("dense", INTEGERS, "f32"),
@@ -94,8 +85,8 @@ class Timed:
 
 def click_batch(matrices: dict[str, torch.Tensor]) -> Batch:
     """What the model takes: a column of categories is one bag a row, of one key each."""
-    columns = matrices["sparse"].t().contiguous()
-    bags = [Bag(column.unsqueeze(1), None) for column in columns]
+    categories = matrices["sparse"].t().contiguous()
+    bags = [Bag(keys.unsqueeze(1), None) for keys in categories]
     return Batch(matrices["dense"], bags, matrices["label"].squeeze(1))
 
 
@@ -260,7 +251,8 @@ def parser() -> argparse.ArgumentParser:
     add("--connect", metavar="URI", help="take batches from `embank serve` instead")
     add("--bank", type=Path, default=TARGET / "stream" / "clicks.bank", metavar="DIR",
         help="vocabularies and rows (default target/stream/clicks.bank)")
-    add("--budget", default="64MiB", metavar="SIZE", help="memory of the bank (default %(default)s)")
+    add("--budget", default="64MiB", metavar="SIZE",
+        help="memory of the bank (default %(default)s)")
     add("--model", choices=tuple(INTERACTIONS), default="dlrm")
     add("--dim", type=int, default=32, help="of all vectors (default %(default)s)")
     add("--bottom", type=int, nargs="*", default=[512, 256, 64], help="layers of the bottom MLP")
