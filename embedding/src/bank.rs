@@ -142,8 +142,8 @@ pub(crate) struct BankShared {
     /// As the options gave it.
     lookahead_queue_keys: Option<usize>,
     tables: Mutex<BTreeMap<String, Arc<TableShared>>>,
-    /// Held while a bank that is open to read only is moved on, or what it holds is read anew: whoever holds it sees one
-    /// checkpoint. Locked before the two others, and never within a call that reads a vocabulary's tables.
+    /// Held while a bank that is open to read only is moved on, or what it holds is read anew: whoever holds it sees
+    /// one checkpoint. Locked before the two others, and never within a call that reads a vocabulary's tables.
     pub(crate) moving: Mutex<()>,
     /// Locked after `tables`, by who locks both.
     pub(crate) vocabularies: Mutex<BTreeMap<String, Arc<VocabularyShared>>>,
@@ -291,7 +291,8 @@ impl Bank {
     /// for all handles of the table from now on; the rest must be as it was created. A new table is
     /// durable with the next checkpoint.
     ///
-    /// Names that end with ` (vocabulary)` or in the way of ` (vocabulary, ids 0)` are those of vocabularies' own tables.
+    /// Names that end with ` (vocabulary)` or in the way of ` (vocabulary, ids 0)` are those of vocabularies' own
+    /// tables.
     ///
     /// # Errors
     /// [`Error::ConfigMismatch`]; [`Error::InvalidConfig`], for such a name too; [`Error::OtherVocabulary`]; or a

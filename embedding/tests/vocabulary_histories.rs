@@ -1,5 +1,5 @@
-//! Vocabularies of banks that move: taken back to a checkpoint, read while another process renumbers, dropped while they
-//! are verified.
+//! Vocabularies of banks that move: taken back to a checkpoint, read while another process renumbers, dropped while
+//! they are verified.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 

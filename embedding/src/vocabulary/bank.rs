@@ -37,8 +37,9 @@ pub struct VocabularyInfo {
 }
 
 impl Bank {
-    /// Opens the vocabulary `name`, or makes it. Names of vocabularies and tables don't get into each other's way, since
-    /// tables have none that ends like those of a vocabulary's own tables ([`Bank::table`]). A new one is durable with the next checkpoint.
+    /// Opens the vocabulary `name`, or makes it. Names of vocabularies and tables don't get into each other's way,
+    /// since tables have none that ends like those of a vocabulary's own tables ([`Bank::table`]). A new one is durable
+    /// with the next checkpoint.
     ///
     /// # Errors
     /// [`Error::VocabularyMismatch`] if it has other settings, [`Error::InvalidVocabulary`], or a failure of the store,

@@ -4,8 +4,9 @@
 //! was renumbered or made anew, every row is somebody else's, and nothing would look wrong. So the table's
 //! descriptor keeps which numbering it was made for, and is opened with that one alone.
 //!
-//! Within a bank that is enough: table and vocabulary lie in the same checkpoints. A file of exported rows does not, and
-//! the bank may go back to a checkpoint and grow otherwise; so the file tells the hash of the values that it goes with.
+//! Within a bank that is enough: table and vocabulary lie in the same checkpoints. A file of exported rows does not,
+//! and the bank may go back to a checkpoint and grow otherwise; so the file tells the hash of the values that it goes
+//! with.
 
 use std::sync::Arc;
 

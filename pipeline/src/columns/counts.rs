@@ -23,7 +23,8 @@ use super::pages::PAGE_BYTES_MAX;
 const LENGTHS_MAX: u64 = PAGE_BYTES_MAX / (2 * size_of::<i32>() as u64);
 /// Writers take 128 values or 2,048; what the crate works out from larger ones could overflow.
 const BLOCK_VALUES_MAX: u64 = 1 << 20;
-/// The length of a value before the value, in a dictionary. Values of other types take as much or more.
+/// The length of a byte string before it, in a dictionary. Values of the other types that fields are read from take as
+/// much or more: those of fixed lengths below four bytes are refused with their columns.
 const DICTIONARY_VALUE_BYTES: usize = 4;
 
 /// All row groups of a file.
