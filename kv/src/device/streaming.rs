@@ -5,6 +5,10 @@
 //! their memory goes to the next reads. So the disk works while rows are worked on, and never waits for the
 //! last read of a burst.
 //!
+//! What has just come is in no cache, nor is what the caller will touch for it. So before the first completion is
+//! handed over the bytes of all of them are asked for, and the caller may do the same (`arrived`): their cache misses
+//! then overlap.
+//!
 //! Memory is lent out as a ring, front to back, and comes back in that order: completions are nearly in
 //! order, and reads may have any length. A read's memory is the kernel's from push to completion, then
 //! the stream's during `done`, then free once all before it are.
@@ -25,9 +29,14 @@ use super::stream::too_long;
 use super::transfer::{self, Progress};
 use super::{AlignedBuffer, ReadStream};
 use crate::error::{Error, Result};
+use crate::prefetch;
 
 /// The most that one request asks for; the rest of a longer read follows as after a short one.
 const REQUEST_BYTES_MAX: usize = 1 << 30;
+
+/// So much of each read is fetched into the cache before it is handed over: most records are shorter.
+const FETCHED_BYTES_MAX: usize = 1024;
+const LINE_BYTES: usize = 64;
 
 /// A read whose memory is lent out.
 struct Lent {
@@ -64,6 +73,8 @@ pub(super) struct Streaming<'a> {
     asked: Option<(u64, usize)>,
     /// Reads to push again, for the rest of their bytes.
     again: Vec<u64>,
+    /// Completions that are to be handed over: numbers and results.
+    came: Vec<(u64, i32)>,
     retries: usize,
     deepest: u64,
     error: Option<Error>,
@@ -92,6 +103,7 @@ impl<'a> Streaming<'a> {
             files,
             asked: None,
             again: Vec::new(),
+            came: Vec::new(),
             retries: 0,
             deepest: 0,
             error: None,
@@ -119,10 +131,25 @@ impl<'a> Streaming<'a> {
                     failed.unwrap_or_else(|| Error::io("read", self.segments.folder(), error));
                 return Err(self.error.unwrap_or(failed));
             }
-            ring.reap(|number, result| {
+            let mut came = std::mem::take(&mut self.came);
+            ring.reap(|number, result| came.push((number, result)));
+            self.fetch(&came);
+            for (number, result) in came.drain(..) {
                 self.lane.ends(self.rest(number));
                 self.complete(number, result);
-            });
+            }
+            self.came = came;
+        }
+    }
+
+    /// Has the processor fetch what completions have brought, and the caller what it will touch for them.
+    fn fetch(&mut self, came: &[(u64, i32)]) {
+        for &(number, _) in came.iter().filter(|(_, result)| *result > 0) {
+            let lent = &self.lent[(number - self.first) as usize];
+            for line in (0..lent.len.min(FETCHED_BYTES_MAX)).step_by(LINE_BYTES) {
+                prefetch::read(self.memory.wrapping_add(lent.at + line));
+            }
+            self.stream.arrived(number);
         }
     }
 
@@ -267,6 +294,7 @@ impl<'a> Streaming<'a> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
     use std::path::Path;
 
     use super::*;
@@ -367,6 +395,7 @@ mod tests {
         traffic: &'t Traffic,
         foreground: Option<Lane<'t>>,
         begun: u32,
+        arrived: HashSet<u64>,
         done: u32,
         /// The most that was in flight when a read began: before the foreground call, and during it.
         deepest: [u32; 2],
@@ -385,7 +414,11 @@ mod tests {
             *deepest = (*deepest).max(self.begun - self.done);
             Some((u64::from(self.begun % 16) * 512, 512))
         }
-        fn done(&mut self, _: u64, _: &[u8]) -> Result<()> {
+        fn arrived(&mut self, number: u64) {
+            self.arrived.insert(number);
+        }
+        fn done(&mut self, number: u64, _: &[u8]) -> Result<()> {
+            assert!(self.arrived.remove(&number), "handed over unannounced");
             self.done += 1;
             if self.done == 100 {
                 self.foreground = Some(self.traffic.enter(Priority::Foreground));
@@ -404,8 +437,14 @@ mod tests {
         };
         let traffic = Traffic::new();
         let mut memory = AlignedBuffer::zeroed(512 << 10);
-        let mut stream =
-            Behind { traffic: &traffic, foreground: None, begun: 0, done: 0, deepest: [0, 0] };
+        let mut stream = Behind {
+            traffic: &traffic,
+            foreground: None,
+            begun: 0,
+            arrived: HashSet::new(),
+            done: 0,
+            deepest: [0, 0],
+        };
         let (mut files, lane) = (Vec::new(), traffic.enter(Priority::Background));
         let streaming = Streaming::new(&segments, &mut files, &mut memory, &mut stream, lane);
         streaming.run(&mut ring).unwrap();

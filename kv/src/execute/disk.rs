@@ -543,6 +543,18 @@ impl<W: Work> ReadStream for Reading<'_, '_, W> {
         Some((start, (end - start) as usize))
     }
 
+    fn arrived(&mut self, number: u64) {
+        if W::MODE == Mode::Peek {
+            return;
+        }
+        // The buckets that `publish` will lock.
+        let span = self.spans[number as usize];
+        let index = self.batch.core.index.outline();
+        for pending in &self.pending[span.first as usize..][..span.count as usize] {
+            index.prefetch(pending.hash);
+        }
+    }
+
     fn done(&mut self, number: u64, bytes: &[u8]) -> Result<()> {
         let span = self.spans[number as usize];
         for i in span.first..span.first + span.count {
