@@ -13,7 +13,6 @@ import sys
 from pathlib import Path
 
 import measure
-import torch
 from figures import Figure
 from measure import Measured, median_and_quartiles
 from speed import DISK_BOUND_SHARE, LOOKAHEAD, LOOKAHEAD_SMALL, compared, in_turns, pooled
@@ -36,7 +35,6 @@ def main() -> int:
     add("--turns", type=int, help=f"at every size (default {TURNS}, quick {TURNS_QUICK})")
     add("--plot", type=Path, metavar="DIR")
     given = options.parse_args()
-    torch.set_num_threads(given.threads)
     models = given.model or (["dlrm-disk"] if given.quick else DEFAULT)
     if len(models) > 1:
         return measure.each_alone(__file__, models, given)
@@ -57,7 +55,8 @@ def sizes(name: str, given: argparse.Namespace) -> list[Measured]:
         label = "all" if share == ROOMY else f"1/{round(1 / share)}"
         variants = [Rows("without Lookahead", "embank", budget),
                     Rows("with Lookahead", "embank", budget, lookahead)]
-        runs = [in_turns(work, variants, f"{name} {label}".replace("/", "-"), turns, seed)
+        runs = [in_turns(work, variants, f"{name} {label}".replace("/", "-"), turns, seed,
+                         [given.threads])
                 for seed in range(given.seed, given.seed + given.seeds)]
         without, ahead = pooled(runs)
         for one, rates in ((without, without_rates), (ahead, ahead_rates)):

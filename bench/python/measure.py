@@ -39,15 +39,20 @@ class Measured:
     invalid: bool = False
 
 
-def parser(about: str) -> argparse.ArgumentParser:
-    """The options of every measurement."""
+def parser(about: str, thread_counts: Sequence[int] = ()) -> argparse.ArgumentParser:
+    """The options of every measurement. With `thread_counts`, by default these, `--threads` takes several."""
     options = argparse.ArgumentParser(
         description=about, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     options.add_argument("--quick", action="store_true", help="a rough answer within a minute")
     options.add_argument("--json", type=Path, metavar="FILE", help="write the rows to this file")
     options.add_argument("--device", choices=("auto", "io_uring", "threads"), default="auto")
-    options.add_argument("--threads", type=int, default=os.cpu_count(), help="of torch")
+    if thread_counts:
+        options.add_argument("--threads", type=int, nargs="+", default=list(thread_counts),
+                             help="of torch; each variant counts with those that it is fastest with "
+                             "(default: one a core, and one fewer)")
+    else:
+        options.add_argument("--threads", type=int, default=os.cpu_count(), help="of torch")
     options.add_argument("--seed", type=int, default=0)
     return options
 

@@ -11,7 +11,9 @@ and each with "-disk" behind its name: small batches, little work for each row t
 Variants: torch in memory, Embank with room for every row, Embank out of core, the same with Lookahead, RocksDB
 with room for every row, and RocksDB with the budget of Embank out of core; all with the same loop. They train in turns
 of some batches, round and round, and each turn is compared with the same one of the others. Medians over all turns but
-the first fifth are shown, with the distance between their quartiles.
+the first fifth are shown, with the distance between their quartiles. Each round is done with torch on every core and
+with a core left over, as a thread that reads ahead may be worth more than one of torch's; a variant counts with the
+number of threads (--threads) that it is fastest with.
 
 Asked: with Lookahead at least 0.85 of Embank in memory, for each that is not "-disk"; and at least 3 times the
 samples/s of RocksDB for each that is, if the disk is indeed the bottleneck of both stores: out of core, without
@@ -24,6 +26,7 @@ and how much of RocksDB's time Python took around it. All variants must learn th
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import sys
 import time
@@ -60,30 +63,42 @@ LOOKAHEAD, LOOKAHEAD_SMALL = 3, 8
 
 @dataclass
 class Turns:
-    """What a run did: samples/s of every turn, its losses, and those of its first steps.
+    """What a run did: samples/s of every turn by torch's threads, its losses, and those of its first steps.
 
     `shim_shares` say how much of a turn went into Python around RocksDB.
     """
 
     run: Run
-    rates: list[float] = field(default_factory=list)
+    rates_with: dict[int, list[float]] = field(default_factory=dict)
     losses: list[torch.Tensor] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     first: list[torch.Tensor] = field(default_factory=list)
     shim_shares: list[float] = field(default_factory=list)
 
-    def take(self, steps: int, batch: int) -> None:
+    def take(self, steps: int, batch: int, threads: int) -> None:
         """Trains for some steps and waits for what was announced; all of that counts."""
+        torch.set_num_threads(threads)
         started = time.perf_counter()
         self.losses += [next(self.run.steps) for _ in range(steps)]
         self.run.settle()
         seconds = time.perf_counter() - started
-        self.rates.append(steps * batch / seconds)
+        self.rates_with.setdefault(threads, []).append(steps * batch / seconds)
         self.shim_shares.append(self.run.take_shim_seconds() / seconds)
         self.run.rest()
 
-    def steady(self) -> list[float]:
-        return self.rates[int(len(self.rates) * WARM_UP_SHARE) :]
+    def steady(self) -> dict[int, list[float]]:
+        return {threads: rates[int(len(rates) * WARM_UP_SHARE) :]
+                for threads, rates in self.rates_with.items()}
+
+    @property
+    def threads(self) -> int:
+        """As many as it is fastest with."""
+        return max(self.rates_with, key=lambda threads: median(self.rates_with[threads]))
+
+    @property
+    def rates(self) -> list[float]:
+        """With these."""
+        return self.rates_with[self.threads]
 
     def first_apart(self, other: Turns) -> float:
         """The largest relative difference of a loss among the first steps."""
@@ -96,7 +111,6 @@ class Turns:
 
 def main() -> int:
     given = parser(__doc__).parse_args()
-    torch.set_num_threads(given.threads)
     models = given.model or (["dlrm-disk"] if given.quick else DEFAULT)
     if len(models) > 1:
         return measure.each_alone(__file__, models, given)
@@ -105,7 +119,8 @@ def main() -> int:
 
 
 def parser(about: str | None) -> argparse.ArgumentParser:
-    options = measure.parser(about or "")
+    cores = os.cpu_count() or 1
+    options = measure.parser(about or "", sorted({cores, max(1, cores - 1)}, reverse=True))
     add = options.add_argument
     add("--model", choices=NAMES, nargs="+", help=f"default: {' '.join(DEFAULT)}")
     add_options(options)
@@ -130,14 +145,16 @@ def measured(name: str, given: argparse.Namespace) -> list[Measured]:
     ]
     print(f"{name}: tables {mebibytes(work.table_bytes)}, budget {mebibytes(budget)}", flush=True)
     turns = given.turns or (TURNS_QUICK if given.quick else TURNS)
-    seen = pooled([in_turns(work, variants, name, turns, seed) for seed in seeds])
+    seen = pooled([in_turns(work, variants, name, turns, seed, given.threads) for seed in seeds])
     return judge(name, seen, asked=not given.quick)
 
 
 def pooled(runs: list[list[Turns]]) -> list[Turns]:
     """The turns of each variant over all runs."""
     return [
-        Turns(parts[0].run, [rate for part in parts for rate in part.steady()],
+        Turns(parts[0].run,
+              {threads: [rate for part in parts for rate in part.steady()[threads]]
+               for threads in parts[0].rates_with},
               [loss for part in parts for loss in part.losses],
               [note for part in parts for note in part.notes],
               [loss for part in parts for loss in part.first],
@@ -147,9 +164,9 @@ def pooled(runs: list[list[Turns]]) -> list[Turns]:
 
 
 def in_turns(
-    work: Workload, variants: list[Rows], name: str, turns: int, seed: int
+    work: Workload, variants: list[Rows], name: str, turns: int, seed: int, threads: list[int]
 ) -> list[Turns]:
-    """Lets the variants train beside each other, `turns` times round."""
+    """Lets the variants train beside each other, `turns` times round with each number of threads."""
     folder = measure.SCRATCH / "speed" / name
     shutil.rmtree(folder, ignore_errors=True)
     seen = []
@@ -159,16 +176,17 @@ def in_turns(
         if variant.budget_bytes > work.table_bytes:
             seen[-1].run.warm()
     for one in seen:
-        one.take(WARM_UP_STEPS, work.batch)
+        one.take(WARM_UP_STEPS, work.batch, threads[0])
     ahead = max(variant.lookahead for variant in variants)
     steps = max(TURN_LOOKAHEADS * ahead, round(TURN_SECONDS * seen[0].rates[-1] / work.batch))
-    steps = min(steps, (work.steps_max - WARM_UP_STEPS) // turns)
+    steps = min(steps, (work.steps_max - WARM_UP_STEPS) // (turns * len(threads)))
     for one in seen:
-        one.rates.clear()
+        one.rates_with.clear()
         one.shim_shares.clear()
     for _ in range(turns):
-        for one in seen:
-            one.take(steps, work.batch)
+        for count in threads:
+            for one in seen:
+                one.take(steps, work.batch, count)
     print(f"  {'; '.join(sorted({line for one in seen for line in one.run.drive}))}", flush=True)
     for one in seen:
         one.notes, one.first = one.run.notes, one.losses[:FIRST_STEPS]
@@ -183,7 +201,8 @@ def judge(name: str, seen: list[Turns], asked: bool) -> list[Measured]:
     rows = []
     for one in seen:
         rate, spread = median_and_quartiles(one.rates)
-        rows.append(Measured(Figure(f"{name}: {one.run.rows.name}", rate, "samples/s"), spread))
+        what = f"{name}: {one.run.rows.name}, torch threads {one.threads}"
+        rows.append(Measured(Figure(what, rate, "samples/s"), spread))
 
     def line(what: str, ratios: list[float], **judged: Any) -> Measured:
         middle, spread = median_and_quartiles(ratios)
@@ -197,6 +216,11 @@ def judge(name: str, seen: list[Turns], asked: bool) -> list[Measured]:
     losses = [one.loss() for one in seen]
     first = max(one.first_apart(seen[0]) for one in seen[1:])
     apart = max(losses) / min(losses) - 1.0
+    if len(in_memory.rates_with) > 1:
+        for threads in in_memory.rates_with:
+            pairs = zip(ahead.rates_with[threads], in_memory.rates_with[threads])
+            rows.append(line(f"Embank with Lookahead, of itself in memory, torch threads {threads} in both",
+                             [a / b for a, b in pairs]))
     return [
         *rows,
         line("Embank out of core, of itself in memory", kept),

@@ -131,6 +131,8 @@ def fill(table: Any, count: int) -> None:
 class Clicks(Workload):
     """The click model on Criteo-format rows; `disk` is small, with small batches."""
 
+    EPOCHS = 8
+
     def __init__(self, given: Any, model: str, disk: bool) -> None:
         super().__init__(given)
         family("dlrm")
@@ -142,7 +144,8 @@ class Clicks(Workload):
                 rows=300_000, batch_size=256, bottom=(64,), top=(64,), model=model
             )
         self.data = criteo_data(None, measure.DATA, options)
-        self.experiment = criteo_experiment(self.data, options, given.device)
+        experiment = criteo_experiment(self.data, options, given.device)
+        self.experiment = replace(experiment, epochs=self.EPOCHS)
         self.batch, self.table_bytes = options.batch_size, self.experiment.table_bytes
         self.steps_max = self.experiment.order.steps
         self.numbered = self.data.numbered()
