@@ -10,10 +10,10 @@ and each with "-disk" behind its name: small batches, little work for each row t
 
 Variants: torch in memory, Embank with room for every row, Embank out of core, the same with Lookahead, RocksDB
 with room for every row, and RocksDB with the budget of Embank out of core; all with the same loop. They train in turns
-of some batches, round and round, and each turn is compared with the same one of the others. Medians over all turns but
-the first fifth are shown, with the distance between their quartiles. Each round is done with torch on every core and
-with a core left over, as a thread that reads ahead may be worth more than one of torch's; a variant counts with the
-number of threads (--threads) that it is fastest with.
+of some batches, round and round, and each turn is compared with one of the same round of the others. Medians over all
+turns but the first fifth are shown, with the distance between their quartiles. A round has a turn with torch on every
+core and one with a core left over, as a thread that reads ahead may be worth more than one of torch's; a variant counts
+with the number of threads (--threads) that it is fastest with in these turns.
 
 Asked: with Lookahead at least 0.85 of Embank in memory, for each that is not "-disk"; and at least 3 times the
 samples/s of RocksDB for each that is, if the disk is indeed the bottleneck of both stores: out of core, without
@@ -30,6 +30,7 @@ import os
 import shutil
 import sys
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
@@ -49,7 +50,7 @@ FIRST_STEPS = 12
 FIRST_DIFFERENCE_MAX = 1e-4
 """Of the loss of any of the first steps, where rounding has not had the time to grow: in dlrm it is 6e-6 by the twelfth
 and 2e-4 by the twenty-second, where half the learning rate shows as 1e-3 by the second and as 4e-2 by the fourth."""
-TURNS, TURNS_QUICK = 12, 5
+TURNS, TURNS_QUICK = 12, 3
 TURN_SECONDS = 1.0
 """Of the first run; the number of steps of a turn follows from it."""
 TURN_LOOKAHEADS = 6
@@ -65,7 +66,7 @@ LOOKAHEAD, LOOKAHEAD_SMALL = 3, 8
 class Turns:
     """What a run did: samples/s of every turn by torch's threads, its losses, and those of its first steps.
 
-    `shim_shares` say how much of a turn went into Python around RocksDB.
+    `shim_shares_with` say how much of a turn went into Python around RocksDB.
     """
 
     run: Run
@@ -73,7 +74,7 @@ class Turns:
     losses: list[torch.Tensor] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     first: list[torch.Tensor] = field(default_factory=list)
-    shim_shares: list[float] = field(default_factory=list)
+    shim_shares_with: dict[int, list[float]] = field(default_factory=dict)
 
     def take(self, steps: int, batch: int, threads: int) -> None:
         """Trains for some steps and waits for what was announced; all of that counts."""
@@ -83,12 +84,9 @@ class Turns:
         self.run.settle()
         seconds = time.perf_counter() - started
         self.rates_with.setdefault(threads, []).append(steps * batch / seconds)
-        self.shim_shares.append(self.run.take_shim_seconds() / seconds)
+        share = self.run.take_shim_seconds() / seconds
+        self.shim_shares_with.setdefault(threads, []).append(share)
         self.run.rest()
-
-    def steady(self) -> dict[int, list[float]]:
-        return {threads: rates[int(len(rates) * WARM_UP_SHARE) :]
-                for threads, rates in self.rates_with.items()}
 
     @property
     def threads(self) -> int:
@@ -115,7 +113,8 @@ def main() -> int:
     if len(models) > 1:
         return measure.each_alone(__file__, models, given)
     rows = measured(models[0], given)
-    return measure.report(rows, given, {"nodes": given.nodes, "dim": given.dim})
+    more = {"threads": given.threads, "nodes": given.nodes, "dim": given.dim}
+    return measure.report(rows, given, more)
 
 
 def parser(about: str | None) -> argparse.ArgumentParser:
@@ -153,14 +152,22 @@ def pooled(runs: list[list[Turns]]) -> list[Turns]:
     """The turns of each variant over all runs."""
     return [
         Turns(parts[0].run,
-              {threads: [rate for part in parts for rate in part.steady()[threads]]
-               for threads in parts[0].rates_with},
+              steady(part.rates_with for part in parts),
               [loss for part in parts for loss in part.losses],
               [note for part in parts for note in part.notes],
               [loss for part in parts for loss in part.first],
-              [share for part in parts for share in part.shim_shares])
+              steady(part.shim_shares_with for part in parts))
         for parts in zip(*runs)
     ]
+
+
+def steady(parts: Iterable[dict[int, list[float]]]) -> dict[int, list[float]]:
+    """What was seen in all turns but the first ones of each part, by torch's threads."""
+    seen: dict[int, list[float]] = {}
+    for part in parts:
+        for threads, values in part.items():
+            seen.setdefault(threads, []).extend(values[int(len(values) * WARM_UP_SHARE) :])
+    return seen
 
 
 def in_turns(
@@ -179,12 +186,17 @@ def in_turns(
         one.take(WARM_UP_STEPS, work.batch, threads[0])
     ahead = max(variant.lookahead for variant in variants)
     steps = max(TURN_LOOKAHEADS * ahead, round(TURN_SECONDS * seen[0].rates[-1] / work.batch))
-    steps = min(steps, (work.steps_max - WARM_UP_STEPS) // (turns * len(threads)))
+    most = (work.steps_max - WARM_UP_STEPS) // (turns * len(threads))
+    if most < TURN_LOOKAHEADS * ahead:
+        raise SystemExit(f"{name} has data for turns of {most} steps, and {TURN_LOOKAHEADS * ahead} "
+                         "are the least: give fewer --turns or --threads")
+    steps = min(steps, most)
     for one in seen:
         one.rates_with.clear()
-        one.shim_shares.clear()
-    for _ in range(turns):
-        for count in threads:
+        one.shim_shares_with.clear()
+    for turn in range(turns):
+        # Neither number always comes first.
+        for count in threads if turn % 2 == 0 else threads[::-1]:
             for one in seen:
                 one.take(steps, work.batch, count)
     print(f"  {'; '.join(sorted({line for one in seen for line in one.run.drive}))}", flush=True)
@@ -201,8 +213,10 @@ def judge(name: str, seen: list[Turns], asked: bool) -> list[Measured]:
     rows = []
     for one in seen:
         rate, spread = median_and_quartiles(one.rates)
-        what = f"{name}: {one.run.rows.name}, torch threads {one.threads}"
-        rows.append(Measured(Figure(what, rate, "samples/s"), spread))
+        rows.append(Measured(Figure(f"{name}: {one.run.rows.name}", rate, "samples/s"), spread))
+        if len(one.rates_with) > 1:
+            what = f"{name}: {one.run.rows.name}, fastest with torch threads"
+            rows.append(Measured(Figure(what, one.threads, "")))
 
     def line(what: str, ratios: list[float], **judged: Any) -> Measured:
         middle, spread = median_and_quartiles(ratios)
@@ -227,7 +241,7 @@ def judge(name: str, seen: list[Turns], asked: bool) -> list[Measured]:
         line("Embank with Lookahead, of itself in memory", kept_ahead,
              passed=median(kept_ahead) >= IN_MEMORY_SHARE_MIN if asked and not disk else None),
         line("RocksDB out of core, of itself in memory", rocks_kept),
-        line("RocksDB out of core, share of Python", rocks.shim_shares),
+        line("RocksDB out of core, share of Python", rocks.shim_shares_with[rocks.threads]),
         line("Embank against RocksDB, both in memory", compared(in_memory, rocks_in_memory)),
         line("Embank without Lookahead against RocksDB", compared(without, rocks)),
         line("what Embank with Lookahead keeps, over what RocksDB keeps",

@@ -251,8 +251,10 @@ class Neighbours(Workload):
         if rows.kind != "torch":
             fill(training.tables[0], self.graph.nodes)
         sampler = self.train.NeighbourSampler(self.graph, self.given.fanouts)
-        batches = sampler.batches(
-            self.graph.train, self.batch, np.random.default_rng(seed), shuffle=True
+        rng = np.random.default_rng(seed)
+        batches = itertools.chain.from_iterable(
+            sampler.batches(self.graph.train, self.batch, rng, shuffle=True)
+            for _ in itertools.count()
         )
         (nodes,) = training.tables
         batches = read_first(rows, bank, batches, lambda batch: {nodes: batch.nodes})

@@ -176,6 +176,9 @@ fn a_verification_may_use_the_bank_while_its_vocabulary_is_dropped() {
     let v = bank.vocabulary("v", VocabularyConfig::u64()).unwrap();
     bank.vocabulary("other", VocabularyConfig::u64()).unwrap();
     v.ids_or_insert(&(0..9000).collect::<Vec<u64>>(), &mut [0; 9000]).unwrap();
+    let bound = bank.table("bound", TableConfig::new(1).vocabulary("v")).unwrap();
+    bound.put(&[7], &[7.0]).unwrap();
+    bank.checkpoint(b"").unwrap();
     let (begun, seen) = (Barrier::new(2), AtomicBool::new(false));
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -196,6 +199,10 @@ fn a_verification_may_use_the_bank_while_its_vocabulary_is_dropped() {
                 std::thread::yield_now();
             }
             bank.table(&format!("t {chunks}"), TableConfig::new(1).vocabulary("v")).unwrap();
+            // They ask how many values there are, and waited for the verification.
+            let file = dir.path().join(format!("{chunks}.safetensors"));
+            bound.export(&file, &ExportOptions::default()).unwrap();
+            bound.import(&file, &ImportOptions::default()).unwrap();
             assert!(!seen.load(Ordering::SeqCst));
             ControlFlow::Continue(())
         })

@@ -242,23 +242,56 @@ fn a_failed_pass_over_values_of_a_known_range_may_be_made_again() {
 
 /// A disk that is full between the two passes: the rows are counted, and must not be counted again.
 #[test]
-fn a_run_that_failed_between_its_passes_is_finished_by_keep_frequent() {
+fn a_run_that_failed_between_its_passes_is_finished_by_the_next() {
+    for by_hand in [false, true] {
+        let folder = tempfile::tempdir().unwrap();
+        let bank = with_quota(folder.path());
+        fill(&bank, 20_000);
+        let new = VocabularySpec::new("site");
+        let settings =
+            VocabularySpec { min_count: 2, first_id: 1, out_of_vocabulary: Some(0), ..new };
+        let spec = numbers(1 << 20, Some(settings));
+        let mut pipeline = Pipeline::with_bank(&spec, &one_thread(), &bank).unwrap();
+        let text = lines(60_000) + "7\n";
+        let inputs = [Input::memory("text", text.as_bytes())];
+        let error = if by_hand {
+            pipeline.generate(&inputs).unwrap();
+            pipeline.keep_frequent(1).unwrap_err()
+        } else {
+            run(&mut pipeline, &text).unwrap_err()
+        };
+        assert!(matches!(error, Error::Bank(embank::Error::Store(_))), "{error}");
+        free(&bank);
+        for refused in
+            [pipeline.generate(&inputs).map(drop), pipeline.checkpoint(&bank, b"").map(drop)]
+        {
+            assert!(matches!(refused, Err(Error::CountedInPart(_))), "{refused:?}");
+        }
+        let ids = run(&mut pipeline, &text).unwrap();
+        assert_eq!(ids.iter().filter(|&&id| id == 1).count(), 2, "7 comes twice");
+        assert!(ids.iter().all(|&id| id <= 1));
+        pipeline.checkpoint(&bank, b"").unwrap();
+        assert_eq!(run(&mut pipeline, "6\n7\n").unwrap(), [0, 1]);
+    }
+}
+
+/// A second pipeline that was made before the first had run counted its rows on top, and failed to keep them.
+#[test]
+fn what_another_pipeline_has_frozen_meanwhile_is_applied() {
     let folder = tempfile::tempdir().unwrap();
     let bank = with_quota(folder.path());
-    fill(&bank, 20_000);
     let new = VocabularySpec::new("site");
     let settings = VocabularySpec { min_count: 2, first_id: 1, out_of_vocabulary: Some(0), ..new };
-    let spec = numbers(1 << 20, Some(settings));
-    let mut pipeline = Pipeline::with_bank(&spec, &one_thread(), &bank).unwrap();
-    let text = lines(60_000) + "7\n";
-    let error = run(&mut pipeline, &text).unwrap_err();
-    assert!(matches!(error, Error::Bank(embank::Error::Store(_))), "{error}");
-    free(&bank);
-    let error = run(&mut pipeline, &text).unwrap_err();
-    assert!(matches!(error, Error::CountedInPart(_)), "{error}");
-    let kept = pipeline.keep_frequent(2).unwrap();
-    assert_eq!((kept[0].kept, kept[0].removed), (1, 59_999));
-    assert_eq!(run(&mut pipeline, "6\n7\n").unwrap(), [0, 1]);
+    let spec = numbers(100, Some(settings));
+    let mut pipelines = [0, 1].map(|_| Pipeline::with_bank(&spec, &one_thread(), &bank).unwrap());
+    for pipeline in &mut pipelines {
+        assert_eq!(run(pipeline, "5\n6\n6\n").unwrap(), [0, 1, 1]);
+        pipeline.save().unwrap();
+        assert_eq!(bank.open_vocabulary("site").unwrap().counts(&[1]).unwrap(), [2]);
+    }
+    // Let grow again, it is counted and kept again.
+    bank.open_vocabulary("site").unwrap().set_frozen(false).unwrap();
+    assert_eq!(run(&mut pipelines[0], "5\n5\n8\n").unwrap(), [2, 2, 0]);
 }
 
 #[test]

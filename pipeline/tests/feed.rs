@@ -214,6 +214,21 @@ fn a_feed_of_a_silent_pipe_ends_when_it_is_dropped() {
     }
 }
 
+/// A feed took the flag away for good.
+#[test]
+fn a_flag_from_before_a_feed_stops_runs_after_it() {
+    let mut before = pipeline(2, 300);
+    let flag = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    before.stop_when(Arc::clone(&flag));
+    let inputs = vec![FeedInput::memory("text", b"1\t1\n".as_slice())];
+    let mut feed = before.feed(inputs, &options(1, 0)).unwrap();
+    assert_eq!(feed.by_ref().map(|batch| batch.unwrap().rows()).sum::<usize>(), 1);
+    let mut pipeline = feed.into_pipeline().unwrap();
+    flag.store(true, std::sync::atomic::Ordering::Relaxed);
+    let stopped = pipeline.generate(&[Input::memory("text", b"1\t1\n")]);
+    assert!(matches!(stopped, Err(Error::Stopped)), "{stopped:?}");
+}
+
 /// Opening it waited too.
 #[test]
 fn a_feed_of_a_pipe_that_nobody_writes_to_ends_when_it_is_dropped() {

@@ -87,9 +87,11 @@ impl PyFeed {
         Self { process: process::id(), slot, schema, cell }
     }
 
-    /// Reads the state with the GIL released: whoever waits for a batch holds the lock for a while.
-    fn look<R: Send>(&self, py: Python<'_>, look: impl FnOnce(&State) -> R + Send) -> R {
-        py.detach(|| look(&self.cell.0.lock()))
+    /// Reads the state with the GIL released: whoever waits for a batch holds the lock for a while. Not in a forked
+    /// child, where nobody may be there to release it.
+    fn look<R: Send>(&self, py: Python<'_>, look: impl FnOnce(&State) -> R + Send) -> PyResult<R> {
+        self.slot.check_process()?;
+        Ok(py.detach(|| look(&self.cell.0.lock())))
     }
 
     /// Ends the run and puts the pipeline back.
@@ -139,7 +141,7 @@ impl PyFeed {
     /// Rows that were handed out, and those that were skipped before them: what another feed's `skip_rows` takes to go
     /// on from here.
     #[getter]
-    fn position(&self, py: Python<'_>) -> u64 {
+    fn position(&self, py: Python<'_>) -> PyResult<u64> {
         self.look(py, |state| match state {
             State::Open(feed) => feed.next_row(),
             State::Closed { position, .. } => *position,
@@ -148,12 +150,12 @@ impl PyFeed {
 
     /// Rows, bad rows and bytes of the run once the feed has come to its end; None before, and if it didn't.
     #[getter]
-    fn report(&self, py: Python<'_>) -> Option<PyRunReport> {
+    fn report(&self, py: Python<'_>) -> PyResult<Option<PyRunReport>> {
         let report = self.look(py, |state| match state {
             State::Open(_) => None,
             State::Closed { report, .. } => report.clone(),
-        });
-        report.as_deref().map(PyRunReport::new)
+        })?;
+        Ok(report.as_deref().map(PyRunReport::new))
     }
 
     /// Ends the run: there are no more batches. A second call does nothing.
@@ -189,7 +191,10 @@ impl PyFeed {
     }
 
     fn __repr__(&self, py: Python<'_>) -> String {
-        format!("<embank.pipeline.Feed at row {}>", self.position(py))
+        match self.position(py) {
+            Ok(row) => format!("<embank.pipeline.Feed at row {row}>"),
+            Err(_) => "<embank.pipeline.Feed of another process>".to_owned(),
+        }
     }
 }
 
@@ -207,7 +212,10 @@ impl Iterator for Reader {
         }
         // Ends: the run sends a batch or comes to its end, or a signal raises.
         loop {
-            let Some(waited) = feed.wait() else {
+            // Without the GIL if the caller has it: whoever writes what is read may be a thread of Python.
+            let mut waited = None;
+            detached(|| waited = feed.wait());
+            let Some(waited) = waited else {
                 return external("bank is closed".to_owned());
             };
             match waited {
@@ -218,11 +226,11 @@ impl Iterator for Reader {
                     }
                 }
                 Ok(Waited::End) => {
-                    feed.end_now();
+                    detached(|| feed.end_now());
                     return None;
                 }
                 Err(error) => {
-                    feed.end_now();
+                    detached(|| feed.end_now());
                     return external(error.to_string());
                 }
             }

@@ -212,6 +212,48 @@ def test_an_interrupted_feed_is_no_finished_one(tmp_path: Path) -> None:
         rest.close()
 
 
+def test_a_batch_that_nobody_got_is_not_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Interrupted when it had come, it was lost, and the feed went on behind it."""
+    with serving(tmp_path, text(200_000), "--batch-rows", "64", "--wait", "60") as address:
+        feed = connect(address)
+        next(feed)
+
+        def interrupted(column: Any) -> Any:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr("embank.pipeline._matrix", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            next(feed)
+        monkeypatch.undo()
+        assert feed.position == 64
+        with pytest.raises(RuntimeError, match="interrupted at row 64"):
+            next(feed)
+        assert next(connect(address, skip_rows=64))["f"][0] == 64
+
+
+def test_a_signals_handler_may_close_a_feed(tmp_path: Path) -> None:
+    """It waited for the lock that its own thread held."""
+    with serving(tmp_path, text(200_000), "--batch-rows", "64", "--wait", "60") as address:
+        feed = connect(address)
+        reader: Any = feed._reader
+
+        class Signalled:
+            """As a signal while a batch is awaited: its handler runs when that has come."""
+
+            cancel = reader.cancel
+
+            def read_chunk(self) -> Any:
+                chunk = reader.read_chunk()
+                feed.close()
+                return chunk
+
+        feed._reader = Signalled()
+        assert len(next(feed)["f"]) == 64
+        assert next(feed, None) is None
+
+
 @pytest.mark.parametrize("answer", [None, b"{}", b"no JSON", b"later"])
 def test_an_epoch_whose_rows_have_come_does_not_fail_at_its_report(
     tmp_path: Path, answer: Any
@@ -226,7 +268,9 @@ def test_an_epoch_whose_rows_have_come_does_not_fail_at_its_report(
         class Other:
             """A server that has gone, or is of another version."""
 
-            def do_action(self, action: str) -> Any:
+            def do_action(self, action: str, options: Any) -> Any:
+                # It would wait for ever.
+                assert options is not None
                 if answer is None:
                     raise pyarrow.flight.FlightUnavailableError("gone")
                 if answer == b"later":

@@ -10,8 +10,8 @@
 
 use std::sync::Arc;
 
-use super::descriptor::Header;
 use super::hash::{EMPTY_FINGERPRINT, fingerprint_with};
+use super::shared::Published;
 use super::{Values, Vocabulary, VocabularyIdentity};
 use crate::bank::BankShared;
 use crate::error::{Error, Result};
@@ -80,7 +80,7 @@ impl Table {
     /// perhaps some more.
     pub(crate) fn vocabulary_values(&self) -> Option<HeldValues> {
         let vocabulary = self.own_vocabulary()?;
-        let Header { len, fingerprint, generation, .. } = vocabulary.writer().header;
+        let Published { len, fingerprint, generation } = vocabulary.shared.published();
         let wanted = self.shared.vocabulary()?.identity?;
         (generation == wanted.generation).then_some(HeldValues { len, fingerprint })
     }
@@ -90,9 +90,9 @@ impl Vocabulary {
     /// As [`fingerprint`](Self::fingerprint), of the first `len` values; `None` if there are fewer. Goes through them
     /// if there are more.
     pub(crate) fn fingerprint_of_first(&self, len: u64) -> Result<Option<u64>> {
-        let header = self.writer().header;
-        if header.len <= len {
-            return Ok((header.len == len).then_some(header.fingerprint));
+        let published = self.shared.published();
+        if published.len <= len {
+            return Ok((published.len == len).then_some(published.fingerprint));
         }
         let (mut scan, mut left) = (self.scan(), len);
         let mut fingerprint = EMPTY_FINGERPRINT;

@@ -35,8 +35,8 @@ pub struct VocabularyScan {
 
 impl Vocabulary {
     /// Goes through the values in the order of their ids, a few thousand at a time, in constant memory (fewer
-    /// where they may be longer than 4 KiB: 16 MiB together, or 64 of them). Values that
-    /// come meanwhile are not in it. Unlike a table's scan it needs no checkpoint.
+    /// where they may be longer than 4 KiB: 16 MiB together). Values that come meanwhile are not in it. Unlike a
+    /// table's scan it needs no checkpoint.
     ///
     /// # Examples
     /// ```

@@ -26,8 +26,24 @@ pub(crate) struct VocabularyShared {
     frozen: AtomicBool,
     /// Held while values are inserted or renumbered.
     pub(crate) writer: Mutex<Writer>,
+    /// What the header of `writer` tells of the values; for who must not wait for the writer. Held for an instant.
+    published: Mutex<Published>,
     /// Read while counts are added; written while they are renumbered.
     pub(crate) counting: RwLock<()>,
+}
+
+/// The values that a vocabulary has.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Published {
+    pub(crate) len: u64,
+    pub(crate) fingerprint: u64,
+    pub(crate) generation: u64,
+}
+
+impl Published {
+    fn of(header: &Header) -> Self {
+        Self { len: header.len, fingerprint: header.fingerprint, generation: header.generation }
+    }
 }
 
 /// What who inserts must know.
@@ -56,6 +72,7 @@ impl VocabularyShared {
             len: AtomicU64::new(header.len),
             frozen: AtomicBool::new(header.frozen),
             writer: Mutex::new(Writer { header, tip }),
+            published: Mutex::new(Published::of(&header)),
             counting: RwLock::new(()),
         }
     }
@@ -89,7 +106,12 @@ impl VocabularyShared {
     /// The header has been written, and the values that it counts before it.
     pub(crate) fn publish(&self, writer: &mut Writer, header: Header) {
         writer.header = header;
+        *self.published.lock() = Published::of(&header);
         self.len.store(header.len, Ordering::Release);
+    }
+
+    pub(crate) fn published(&self) -> Published {
+        *self.published.lock()
     }
 
     pub(crate) fn note_frozen(&self, writer: &mut Writer, frozen: bool) {
@@ -102,6 +124,7 @@ impl VocabularyShared {
         let mut current = self.generation.write();
         *current = generation;
         writer.header = header;
+        *self.published.lock() = Published::of(&header);
         // Under both locks: who reads the tables reads the length that goes with them.
         self.len.store(header.len, Ordering::Release);
         self.frozen.store(header.frozen, Ordering::Relaxed);

@@ -5,9 +5,9 @@
 //! their memory goes to the next reads. So the disk works while rows are worked on, and never waits for the
 //! last read of a burst.
 //!
-//! What has just come is in no cache, nor is what the caller will touch for it. So before the first completion is
-//! handed over the bytes of all of them are asked for, and the caller may do the same (`arrived`): their cache misses
-//! then overlap.
+//! What has just come is mostly in no cache, nor is what the caller will touch for it. So completions are handed over
+//! in groups: first the bytes of all of a group are asked for, and the caller may do the same (`arrived`), so that
+//! their cache misses overlap.
 //!
 //! Memory is lent out as a ring, front to back, and comes back in that order: completions are nearly in
 //! order, and reads may have any length. A read's memory is the kernel's from push to completion, then
@@ -37,6 +37,8 @@ const REQUEST_BYTES_MAX: usize = 1 << 30;
 /// So much of each read is fetched into the cache before it is handed over: most records are shorter.
 const FETCHED_BYTES_MAX: usize = 1024;
 const LINE_BYTES: usize = 64;
+/// So many completions make a group: with their bytes they fit the second-level cache, and mostly the first.
+const GROUP_READS: usize = 32;
 
 /// A read whose memory is lent out.
 struct Lent {
@@ -133,17 +135,23 @@ impl<'a> Streaming<'a> {
             }
             let mut came = std::mem::take(&mut self.came);
             ring.reap(|number, result| came.push((number, result)));
-            self.fetch(&came);
-            for (number, result) in came.drain(..) {
-                self.lane.ends(self.rest(number));
-                self.complete(number, result);
+            for group in came.chunks(GROUP_READS) {
+                self.fetch(group);
+                for &(number, result) in group {
+                    self.lane.ends(self.rest(number));
+                    self.complete(number, result);
+                }
             }
+            came.clear();
             self.came = came;
         }
     }
 
     /// Has the processor fetch what completions have brought, and the caller what it will touch for them.
     fn fetch(&mut self, came: &[(u64, i32)]) {
+        if self.error.is_some() {
+            return;
+        }
         for &(number, _) in came.iter().filter(|(_, result)| *result > 0) {
             let lent = &self.lent[(number - self.first) as usize];
             for line in (0..lent.len.min(FETCHED_BYTES_MAX)).step_by(LINE_BYTES) {
@@ -237,7 +245,7 @@ impl<'a> Streaming<'a> {
         };
         let entry = entry.user_data(number);
         // SAFETY: the range belongs to this read alone until it is done (`lend`). `run` returns with nothing
-        // outstanding. Where `done` unwinds, `self` goes first, but it only borrows: the memory is the
+        // outstanding. Where a method of `stream` unwinds, `self` goes first, but it only borrows: the memory is the
         // caller's, `files` was made before the ring's loan (`read_stream`), and the loan drains on its
         // drop, so both outlive whatever is in flight.
         unsafe { ring.push(&entry) };
@@ -396,6 +404,7 @@ mod tests {
         foreground: Option<Lane<'t>>,
         begun: u32,
         arrived: HashSet<u64>,
+        arrived_at_once: usize,
         done: u32,
         /// The most that was in flight when a read began: before the foreground call, and during it.
         deepest: [u32; 2],
@@ -416,6 +425,7 @@ mod tests {
         }
         fn arrived(&mut self, number: u64) {
             self.arrived.insert(number);
+            self.arrived_at_once = self.arrived_at_once.max(self.arrived.len());
         }
         fn done(&mut self, number: u64, _: &[u8]) -> Result<()> {
             assert!(self.arrived.remove(&number), "handed over unannounced");
@@ -442,6 +452,7 @@ mod tests {
             foreground: None,
             begun: 0,
             arrived: HashSet::new(),
+            arrived_at_once: 0,
             done: 0,
             deepest: [0, 0],
         };
@@ -449,6 +460,7 @@ mod tests {
         let streaming = Streaming::new(&segments, &mut files, &mut memory, &mut stream, lane);
         streaming.run(&mut ring).unwrap();
         assert_eq!((stream.begun, stream.done), (2000, 2000));
+        assert!((2..=GROUP_READS).contains(&stream.arrived_at_once), "{}", stream.arrived_at_once);
         assert_eq!(stream.deepest, [priority::ALONE, priority::YIELDING]);
     }
 }

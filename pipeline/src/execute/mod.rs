@@ -271,11 +271,14 @@ impl Pipeline {
     /// [`Error::VocabularyChanged`]. After an error the vocabularies have the values of the batches that were handed
     /// out, and perhaps some of the next one.
     ///
-    /// A run that goes over its inputs twice and fails before it has kept what is frequent may leave counts of its rows
-    /// behind. A later one would count them again, so it fails with [`Error::CountedInPart`], which says what can be
-    /// done. A checkpoint of the bank that is taken meanwhile has counts of a part too, and a new pipeline can't tell.
+    /// A run that goes over its inputs twice and fails in the first pass may leave counts of some rows behind. A later
+    /// one would count them again, so it fails with [`Error::CountedInPart`], which says what can be done. If it has
+    /// counted all and fails while it keeps what is frequent, the next run goes on from there and counts no more. A
+    /// checkpoint of the bank that is taken before that is done has those counts, and a new pipeline can't tell.
     pub fn run(&mut self, inputs: &[Input<'_>], consumer: &mut dyn Consumer) -> Result<RunReport> {
         let started = Instant::now();
+        // First: somebody else may have frozen one, or let it grow again.
+        self.refresh()?;
         let to_make: Vec<usize> = (0..self.numberings.len())
             .filter(|&place| {
                 let numbering = &self.numberings[place];
@@ -290,7 +293,9 @@ impl Pipeline {
                     pipe.name()
                 )));
             }
-            self.generate(inputs)?;
+            if self.counted != Counted::NotKept {
+                self.generate(inputs)?;
+            }
             // Until all are kept.
             self.counted = Counted::NotKept;
             for place in to_make {
@@ -327,13 +332,15 @@ impl Pipeline {
         match self.counted {
             Counted::Whole => Ok(()),
             Counted::OfAPart => Err(Error::CountedInPart(
-                "a pass that counted failed before its end, and its rows would be counted twice; go back to a \
-                 checkpoint from before it with a new pipeline, or drop the vocabularies that count and begin anew"
+                "a pass that counted failed before its end: its rows would be counted twice, and a checkpoint would \
+                 keep counts of a part; go back to a checkpoint from before it, or drop the vocabularies that count, \
+                 and begin anew with a new pipeline"
                     .to_owned(),
             )),
             Counted::NotKept => Err(Error::CountedInPart(
-                "a run has counted all its rows and failed before it had kept what is frequent; call keep_frequent, \
-                 which goes on from there, or go back to a checkpoint from before that run with a new pipeline"
+                "all rows have been counted, and keeping what is frequent failed: they would be counted twice, by a \
+                 new pipeline too after a checkpoint of this; run again, which goes on from there, or go back to a \
+                 checkpoint from before and begin anew with a new pipeline"
                     .to_owned(),
             )),
         }
@@ -347,7 +354,7 @@ impl Pipeline {
     ///
     /// # Errors
     /// [`Error::Bank`], [`Error::VocabularyChanged`], after which it may be called again and goes on with the
-    /// vocabularies that are left; [`Error::CountedInPart`] after a pass that failed.
+    /// vocabularies that are left, as [`run`](Self::run) does; [`Error::CountedInPart`] after a pass that failed.
     ///
     /// # Examples
     /// ```
@@ -382,6 +389,9 @@ impl Pipeline {
         if self.counted == Counted::OfAPart {
             self.check_counted()?;
         }
+        // Before the bank's vocabularies are touched.
+        self.refresh()?;
+        self.counted = Counted::NotKept;
         let mut all = Vec::new();
         let vocabularies = self.numberings.iter().zip(&mut self.growing);
         for (plan, (numbering, growing)) in self.plan.vocabularies.iter().zip(vocabularies) {
@@ -410,7 +420,7 @@ impl Pipeline {
     ///
     /// # Errors
     /// As [`save`](Self::save) and [`Bank::checkpoint`](embank::Bank::checkpoint); [`Error::Spec`] if it is another
-    /// bank than the pipeline's.
+    /// bank than the pipeline's; [`Error::CountedInPart`] where it would keep counts that can't be gone on from.
     ///
     /// # Examples
     /// See [`with_bank`](Self::with_bank).
@@ -426,6 +436,7 @@ impl Pipeline {
                 bank.path().display()
             )));
         }
+        self.check_counted()?;
         self.save()?;
         Ok(bank.checkpoint(blob)?)
     }
@@ -507,15 +518,19 @@ impl Pipeline {
         Ok(chunks)
     }
 
+    /// Sees what has become of the bank's vocabularies.
+    fn refresh(&mut self) -> Result<()> {
+        let mut vocabularies = self.numberings.iter_mut().zip(&mut self.growing);
+        vocabularies.try_for_each(|(numbering, growing)| numbering.refresh(growing))
+    }
+
     fn go_over(
         &mut self,
         inputs: &[Input<'_>],
         consumer: Option<&mut dyn Consumer>,
     ) -> Result<RunReport> {
         let started = Instant::now();
-        for (numbering, growing) in self.numberings.iter_mut().zip(&mut self.growing) {
-            numbering.refresh(growing)?;
-        }
+        self.refresh()?;
         let generates = consumer.is_none();
         let chunks = self.chunks(inputs)?;
         let how = How {

@@ -243,11 +243,9 @@ impl Feed {
             unreachable!("it is running")
         };
         drop(batches);
-        let Ok((mut pipeline, outcome)) = thread.join() else {
+        let Ok((pipeline, outcome)) = thread.join() else {
             return Err(Error::Panicked("that of the feed".to_owned()));
         };
-        // The next run is not to end with this one.
-        pipeline.stop_when(Arc::default());
         let (report, failure) = match outcome {
             Ok(report) => (Some(report), Ok(())),
             Err(error) => (None, Err(error)),

@@ -39,7 +39,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from importlib import import_module
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, Optional, Union, cast
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Optional, TypeVar, Union, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,6 +54,11 @@ if TYPE_CHECKING:
     _Base = dict[str, NDArray[Any]]
 else:
     _Base = dict
+
+_Made = TypeVar("_Made")
+
+_REPORT_SECONDS_MAX = 10.0
+"""A server that has stopped without a word is waited for so long, where all its rows have come."""
 
 __all__ = [
     "ArrowBatch",
@@ -434,9 +439,9 @@ class RemoteFeed:
         self._reader: Any = reader
         self._position = position
         self._report: Optional[RemoteReport] = None
+        self._reading = threading.RLock()
+        """Held while a message is awaited; a signal's handler may close the feed meanwhile."""
         self._schema: Any = reader.schema
-        self._reading = threading.Lock()
-        """Held while a message is awaited."""
 
     @property
     def position(self) -> int:
@@ -466,12 +471,10 @@ class RemoteFeed:
         return self
 
     def __next__(self) -> Batch:
-        chunk = self._next()
-        columns = zip(chunk.schema.names, chunk.columns)
-        return Batch({name: _matrix(column) for name, column in columns})
+        return self._next(_batch_of)
 
-    def _next(self) -> Any:
-        """The next batch, as pyarrow's."""
+    def _next(self, make: Callable[[Any], _Made]) -> _Made:
+        """What is made of the next batch, which comes as pyarrow's. Until that is there, it counts as not handed out."""
         self._check_process()
         with self._reading:
             reader = self._reader
@@ -485,8 +488,9 @@ class RemoteFeed:
             position = self._position
             try:
                 chunk = reader.read_chunk()
+                made = make(chunk.data)
                 self._position = json.loads(bytes(chunk.app_metadata))["next_row"]
-                return chunk.data
+                return made
             except StopIteration:
                 self._report = self._ended()
                 raise
@@ -509,7 +513,8 @@ class RemoteFeed:
         """What the server says of the run. The rows are all here, so it is no failure if it says nothing."""
         self._reader = None
         try:
-            answer = next(iter(self._client.do_action("report")))
+            options = import_module("pyarrow.flight").FlightCallOptions(timeout=_REPORT_SECONDS_MAX)
+            answer = next(iter(self._client.do_action("report", options=options)))
             told = json.loads(bytes(answer.body))
             # A later server may say more.
             return RemoteReport(**{one.name: told[one.name] for one in fields(RemoteReport)})
@@ -537,7 +542,7 @@ class RemoteFeed:
         def batches() -> Iterator[Any]:
             while True:
                 try:
-                    yield self._next()
+                    yield self._next(lambda data: data)
                 except StopIteration:
                     return
 
@@ -583,6 +588,12 @@ class _Memory:
         self.__array_interface__ = {
             "version": 3, "data": (buffer.address + begin, False), "shape": shape, "typestr": dtype.str,
         }
+
+
+def _batch_of(data: Any) -> Batch:
+    """A batch of pyarrow's as ours."""
+    columns = zip(data.schema.names, data.columns)
+    return Batch({name: _matrix(column) for name, column in columns})
 
 
 def _matrix(column: Any) -> NDArray[Any]:
