@@ -31,7 +31,7 @@ impl Region {
         self.map.len()
     }
 
-    /// Gives the memory of a range back to the system; it reads as zeros afterwards.
+    /// Gives the memory of a range back to the system: those of the system's pages that lie in it as a whole.
     ///
     /// # Safety
     /// Nobody refers to the range, and none of its content is wanted any more.
@@ -47,6 +47,13 @@ mod system {
     use memmap2::{Advice, MmapOptions, MmapRaw, UncheckedAdvice};
 
     use crate::error::{Error, Result};
+
+    /// Bytes of one of the system's pages.
+    fn page_bytes() -> usize {
+        // SAFETY: asks for a number.
+        let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+        usize::try_from(bytes).expect("systems have pages")
+    }
 
     /// An anonymous map.
     #[derive(Debug)]
@@ -77,6 +84,11 @@ mod system {
         /// # Safety
         /// The range lies inside, and nobody refers to it.
         pub(super) unsafe fn release(&self, offset: usize, bytes: usize) {
+            // The system would take all of a page of which the range has a part: of 64 KiB, on some machines.
+            let page_bytes = page_bytes();
+            let end = (offset + bytes) / page_bytes * page_bytes;
+            let offset = offset.next_multiple_of(page_bytes);
+            let Some(bytes) = end.checked_sub(offset).filter(|&bytes| bytes > 0) else { return };
             // SAFETY: by this function's contract. Failing only means that the memory is given back later, with
             // the map.
             let _ =
@@ -136,5 +148,29 @@ mod heap {
             // SAFETY: allocated in `reserve` with this layout.
             unsafe { dealloc(self.start, self.layout) };
         }
+    }
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use super::*;
+
+    /// The system was asked for all pages of which the range has a part, and zeroed the others' part as well.
+    #[test]
+    fn what_lies_beside_a_released_range_stays() {
+        const PART: usize = 512;
+        let region = Region::reserve(1 << 20, false).unwrap();
+        // SAFETY: the region is that long, and nobody else has it.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(region.as_ptr(), region.len()) };
+        bytes.fill(7);
+        for start in [0, PART, (256 << 10) + PART, region.len() - PART] {
+            // SAFETY: nobody reads the range as it was.
+            unsafe { region.release(start, PART) };
+        }
+        assert!(bytes.iter().all(|&byte| byte == 7), "parts of pages were released");
+        // SAFETY: as above.
+        unsafe { region.release(PART, 512 << 10) };
+        assert!(bytes[PART + (64 << 10)..448 << 10].iter().all(|&byte| byte == 0));
+        assert!(bytes[..PART].iter().chain(&bytes[PART + (512 << 10)..]).all(|&byte| byte == 7));
     }
 }
