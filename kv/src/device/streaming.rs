@@ -75,8 +75,6 @@ pub(super) struct Streaming<'a> {
     asked: Option<(u64, usize)>,
     /// Reads to push again, for the rest of their bytes.
     again: Vec<u64>,
-    /// Completions that are to be handed over: numbers and results.
-    came: Vec<(u64, i32)>,
     retries: usize,
     deepest: u64,
     error: Option<Error>,
@@ -105,7 +103,6 @@ impl<'a> Streaming<'a> {
             files,
             asked: None,
             again: Vec::new(),
-            came: Vec::new(),
             retries: 0,
             deepest: 0,
             error: None,
@@ -115,6 +112,8 @@ impl<'a> Streaming<'a> {
     /// Ends: each turn reaps a completion or is bounded within the ring; a read comes again only after at
     /// least a block has arrived, or within the bound on retries; and the stream ends.
     pub(super) fn run(mut self, ring: &mut Ring) -> Result<u64> {
+        // Completions that are to be handed over: numbers and results.
+        let mut came = Vec::new();
         loop {
             self.fill(ring);
             if ring.outstanding() == 0 {
@@ -133,7 +132,6 @@ impl<'a> Streaming<'a> {
                     failed.unwrap_or_else(|| Error::io("read", self.segments.folder(), error));
                 return Err(self.error.unwrap_or(failed));
             }
-            let mut came = std::mem::take(&mut self.came);
             ring.reap(|number, result| came.push((number, result)));
             for group in came.chunks(GROUP_READS) {
                 self.fetch(group);
@@ -143,7 +141,6 @@ impl<'a> Streaming<'a> {
                 }
             }
             came.clear();
-            self.came = came;
         }
     }
 
