@@ -275,6 +275,34 @@ fn a_run_that_failed_between_its_passes_is_finished_by_the_next() {
     }
 }
 
+/// Vocabularies that only count are kept by hand, so `run` does not finish them.
+#[test]
+fn what_was_not_kept_by_hand_is_kept_by_hand_or_frozen_by_another() {
+    for frozen_by_another in [false, true] {
+        let folder = tempfile::tempdir().unwrap();
+        let bank = with_quota(folder.path());
+        fill(&bank, 20_000);
+        let new = VocabularySpec::new("site");
+        let settings =
+            VocabularySpec { counts: true, first_id: 1, out_of_vocabulary: Some(0), ..new };
+        let spec = numbers(1 << 20, Some(settings));
+        let mut pipeline = Pipeline::with_bank(&spec, &one_thread(), &bank).unwrap();
+        let text = lines(60_000) + "7\n";
+        pipeline.generate(&[Input::memory("text", text.as_bytes())]).unwrap();
+        pipeline.keep_frequent(2).unwrap_err();
+        free(&bank);
+        let refused = pipeline.checkpoint(&bank, b"").unwrap_err();
+        assert!(refused.to_string().contains("call keep_frequent again"), "{refused}");
+        if frozen_by_another {
+            bank.open_vocabulary("site").unwrap().keep_frequent(2).unwrap();
+        } else {
+            assert_eq!(pipeline.keep_frequent(2).unwrap()[0].kept, 1);
+        }
+        assert_eq!(run(&mut pipeline, "6\n7\n").unwrap(), [0, 1]);
+        pipeline.checkpoint(&bank, b"").unwrap();
+    }
+}
+
 /// A second pipeline that was made before the first had run counted its rows on top, and failed to keep them.
 #[test]
 fn what_another_pipeline_has_frozen_meanwhile_is_applied() {

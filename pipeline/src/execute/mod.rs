@@ -337,13 +337,20 @@ impl Pipeline {
                  and begin anew with a new pipeline"
                     .to_owned(),
             )),
+            // Somebody else may have frozen all.
+            Counted::NotKept if !self.has_counts_to_keep() => Ok(()),
             Counted::NotKept => Err(Error::CountedInPart(
                 "all rows have been counted, and keeping what is frequent failed: they would be counted twice, by a \
-                 new pipeline too after a checkpoint of this; run again, which goes on from there, or go back to a \
-                 checkpoint from before and begin anew with a new pipeline"
+                 new pipeline too after a checkpoint of this; run again, or call keep_frequent again if that failed, \
+                 which goes on from there, or go back to a checkpoint from before and begin anew with a new pipeline"
                     .to_owned(),
             )),
         }
+    }
+
+    fn has_counts_to_keep(&self) -> bool {
+        let mut all = self.numberings.iter().zip(&self.growing);
+        all.any(|(numbering, growing)| numbering.counts && !numbering.is_frozen(growing))
     }
 
     /// Keeps the values that came so often, numbered anew in their old order, and freezes: in all vocabularies that
@@ -354,7 +361,8 @@ impl Pipeline {
     ///
     /// # Errors
     /// [`Error::Bank`], [`Error::VocabularyChanged`], after which it may be called again and goes on with the
-    /// vocabularies that are left, as [`run`](Self::run) does; [`Error::CountedInPart`] after a pass that failed.
+    /// vocabularies that are left (those with a `min_count` [`run`](Self::run) finishes as well);
+    /// [`Error::CountedInPart`] after a pass that failed.
     ///
     /// # Examples
     /// ```
