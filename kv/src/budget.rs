@@ -58,15 +58,17 @@ pub(crate) struct Budget {
 }
 
 impl Budget {
-    /// The page size that fits a budget: a 64th of it, a power of two from 8 KiB to 4 MiB.
+    /// The page size that fits a budget: a 128th of it, below 128 KiB a 64th; a power of two from 8 KiB to 4 MiB. Some
+    /// pages are never rows' (two free, one being written, one in compaction), but a small one must hold long rows.
     pub(crate) fn page_bytes_for(total_bytes: u64) -> u64 {
-        let wanted = (total_bytes / 64).clamp(PAGE_BYTES_MIN, PAGE_BYTES_MAX);
-        1 << wanted.ilog2()
+        let wanted = (total_bytes / 128).max((total_bytes / 64).min(128 << 10));
+        1 << wanted.clamp(PAGE_BYTES_MIN, PAGE_BYTES_MAX).ilog2()
     }
 
-    /// Bytes of read buffers that go with a budget: a 16th, at most 8 MiB.
+    /// Bytes of read buffers that go with a budget: a 32nd, below 1 MiB a 16th; at most 8 MiB.
     pub(crate) fn read_buffer_bytes_for(total_bytes: u64) -> u64 {
-        (total_bytes / 16).clamp(READ_BUFFER_BYTES_MIN, 8 << 20).next_multiple_of(4096)
+        let wanted = (total_bytes / 32).max((total_bytes / 16).min(1 << 20));
+        wanted.clamp(READ_BUFFER_BYTES_MIN, 8 << 20).next_multiple_of(4096)
     }
 
     /// Bytes that compaction reads into: a page, and room to align a record of nearly that length.
@@ -91,7 +93,7 @@ impl Budget {
             + page_bytes
             + Self::compaction_buffer_bytes_for(page_bytes)
             + Self::saved_bytes_for(page_bytes);
-        // Frames, these three, one page's worth of index; a 15th more for the read buffers.
+        // Frames, these three, one page's worth of index; a 15th more for the read buffers, which is enough.
         let pages = (FRAMES_MIN + 2) * page_bytes
             + Self::compaction_buffer_bytes_for(page_bytes)
             + Self::saved_bytes_for(page_bytes);
@@ -282,7 +284,7 @@ impl Budget {
         fits
     }
 
-    /// The least budget of which `index_bytes_max` is so much: besides, a 16th goes for reading, a page for
+    /// A budget of which `index_bytes_max` is so much: besides, a 16th at most goes for reading, a page for
     /// writing, one for compaction and half of one for checkpoints, and the larger of a quarter and the least
     /// number of frames stays with the rows.
     fn needed_for_index(&self, index_bytes: u64) -> u64 {
@@ -319,7 +321,8 @@ mod tests {
     #[test]
     fn pages_follow_from_the_budget() {
         assert_eq!(Budget::page_bytes_for(1 << 20), 16 << 10);
-        assert_eq!(Budget::page_bytes_for(64 << 20), 1 << 20);
+        assert_eq!(Budget::page_bytes_for(8 << 20), 128 << 10);
+        assert_eq!(Budget::page_bytes_for(64 << 20), 512 << 10);
         assert_eq!(Budget::page_bytes_for(64 << 30), 4 << 20);
         assert_eq!(Budget::page_bytes_for(300 << 10), 8 << 10);
     }

@@ -3,6 +3,7 @@
 use std::ops::{Deref, DerefMut};
 
 use crate::device::AlignedBuffer;
+use crate::record::{VALUE_BYTES_MAX, record_bytes};
 use crate::sync::{Condvar, Mutex};
 
 /// The pool. Buffers are made when first needed.
@@ -20,13 +21,16 @@ struct State {
 }
 
 impl Buffers {
-    /// A pool of `total_bytes`, in as many buffers as threads can use well.
-    pub(crate) fn new(total_bytes: usize) -> Self {
-        let count = match total_bytes {
+    /// A pool of `total_bytes`, in as many buffers as threads can use well, each with room for a page's longest record if
+    /// one can have it: a bank whose pages are larger than its budget would have them now has fewer.
+    pub(crate) fn new(total_bytes: usize, page_bytes: usize) -> Self {
+        let wanted = match total_bytes {
             0x10_0000.. => 4,
             0x1_0000.. => 2,
             _ => 1,
         };
+        let longest = page_bytes.min(record_bytes(VALUE_BYTES_MAX));
+        let count = wanted.min(total_bytes / longest.max(1)).max(1);
         Buffers {
             bytes_each: total_bytes / count / 4096 * 4096,
             state: Mutex::new(State { idle: Vec::new(), not_made: count }),
@@ -102,7 +106,7 @@ mod tests {
     #[test]
     fn buffers_stay_within_the_total_and_are_whole_blocks() {
         for total_bytes in [16 << 10, 60 << 10, 64 << 10, 300 << 10, 1 << 20, 8 << 20] {
-            let buffers = Buffers::new(total_bytes);
+            let buffers = Buffers::new(total_bytes, 8 << 10);
             let count = buffers.state.lock().not_made;
             assert!(buffers.bytes_each() >= 16 << 10);
             assert!(count * buffers.bytes_each() <= total_bytes);
@@ -113,14 +117,14 @@ mod tests {
 
     #[test]
     fn a_buffer_is_used_again() {
-        let buffers = Buffers::new(128 << 10);
+        let buffers = Buffers::new(128 << 10, 8 << 10);
         let place = buffers.take().as_ptr();
         assert_eq!(buffers.take().as_ptr(), place);
     }
 
     #[test]
     fn who_comes_too_late_waits_until_a_buffer_goes_back() {
-        let buffers = Buffers::new(16 << 10);
+        let buffers = Buffers::new(16 << 10, 8 << 10);
         let mut only = buffers.take();
         only[0] = 7;
         let (waits, waiting) = mpsc::channel();

@@ -15,7 +15,8 @@
 //! *Outstanding* counts the Gets of the row that no Put, gradient or release has answered yet: the
 //! staleness clock. *Generation* goes up with every change of the value, so that a reader without
 //! the lock can tell that it read across one; it wraps within its own bits and can't carry into the
-//! flags. *Promoted* marks a row that lookahead brought from disk and nobody has used yet.
+//! flags. A new record may begin with any: that of a row's copy tells how often the row was used (`ClockWord::uses`,
+//! `retention`). *Promoted* marks a row that lookahead brought from disk and nobody has used yet.
 //!
 //! A reader must check the lock as well as the generation: a value under change still carries the
 //! old generation.
@@ -86,7 +87,14 @@ impl ClockWord {
         ClockWord(self.0 & !OUTSTANDING_MASK | u64::from(outstanding))
     }
 
-    fn next_generation(self) -> Self {
+    /// The word of the record's copy, with so many Gets outstanding. It goes on counting uses from so many; those that
+    /// are outstanding here are so there, or have just come to their end.
+    pub(crate) fn inherited(self, outstanding: u32, uses: u32) -> Self {
+        let changes = uses.saturating_sub(self.outstanding());
+        ClockWord(u64::from(changes & USES_MASK) << GENERATION_SHIFT).with_outstanding(outstanding)
+    }
+
+    pub(crate) fn next_generation(self) -> Self {
         let next = self.0.wrapping_add(1 << GENERATION_SHIFT) & GENERATION_MASK;
         ClockWord(self.0 & !GENERATION_MASK | next)
     }

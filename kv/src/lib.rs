@@ -47,6 +47,7 @@ mod operation;
 mod prefetch;
 mod record;
 mod region;
+mod retention;
 mod rollback;
 mod scan;
 mod stats;

@@ -197,6 +197,7 @@ pub(crate) struct Counters {
     pub(crate) disk_queue_depth_max: Counter,
     pub(crate) disk_read_bytes: BatchCounter,
     pub(crate) disk_write_bytes: Counter,
+    pub(crate) retained: BatchCounter,
     pub(crate) promoted: BatchCounter,
     pub(crate) promoted_used: BatchCounter,
     pub(crate) promoted_wasted: Counter,
@@ -273,6 +274,8 @@ pub struct StoreStats {
     pub disk_read_bytes: u64,
     /// Bytes written to the device.
     pub disk_write_bytes: u64,
+    /// Rows copied to the tail before their page left memory, because they are used often.
+    pub retained: u64,
     /// Rows brought into memory by `promote`.
     pub promoted: u64,
     /// Promoted rows that were then used from memory.

@@ -149,6 +149,7 @@ pub(crate) fn bank<'py>(py: Python<'py>, stats: &BankStats) -> PyResult<Bound<'p
         ("last_checkpoint_pause_us", store.last_checkpoint_pause_us),
         ("records_appended", store.records_appended),
         ("copied_to_tail", store.copied_to_tail),
+        ("retained", store.retained),
         ("index_entries", store.index_entries),
     ] {
         all.set_item(name, value)?;

@@ -102,7 +102,7 @@ impl RowCache {
     }
 
     /// Copies the record at `address` into `into`, as it lies on disk but for checksum, generation and flags
-    /// of the clock word, which say nothing; false if it is not here.
+    /// of the clock word, which are others here; false if it is not here.
     pub(crate) fn get(&self, address: Address, into: &mut Vec<u64>) -> bool {
         let hash = hash(address);
         self.shard(hash).is_some_and(|shard| shard.lock().get(address, hash, into))

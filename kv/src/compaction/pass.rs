@@ -6,7 +6,6 @@ use std::time::Instant;
 use super::Turn;
 use crate::address::{Address, TableId};
 use crate::budget::Budget;
-use crate::clock::ClockWord;
 use crate::device::{AlignedBuffer, Read};
 use crate::error::{Error, Result};
 use crate::execute::{Batch, MoveChained, Scratch, Tally, Work};
@@ -246,7 +245,9 @@ impl Core {
         // Counts do not survive a restart: only this session's records tell them.
         let current = address.raw() >= self.session_start;
         let outstanding = if current { image.clock().outstanding() } else { 0 };
-        record.finish(ClockWord::at_rest(outstanding), false);
+        let word = image.clock().with_outstanding(outstanding);
+        let uses = self.inherited_uses(word, address, new);
+        record.finish(word.inherited(outstanding, uses), false);
         let published = self.index.replace(hash, entry, new, true);
         if !published {
             record.set_link(record.link().with_invalid(true));

@@ -198,6 +198,12 @@ impl Core {
         self.over_quota().is_some()
     }
 
+    /// # Errors
+    /// `QuotaExceeded` if it may not.
+    pub(crate) fn check_room(&self) -> Result<()> {
+        self.over_quota().map_or(Ok(()), |quota| Err(self.quota_exceeded(quota)))
+    }
+
     fn over_quota(&self) -> Option<u64> {
         let quota = self.space.quota_bytes?;
         let reserve = quota_reserve_bytes(self.log.page_bytes(), self.budget.total_bytes());

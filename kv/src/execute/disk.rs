@@ -381,9 +381,16 @@ impl<W: Work> Batch<'_, W> {
         };
         let is_head = pending.address == pending.entry.address();
         let after_head = is_head.then(|| image.link().previous());
-        let (seen, outstanding) = (outstanding, self.clock.after(outstanding));
+        let seen = outstanding;
+        let word = match source {
+            Source::Disk => image.clock().with_outstanding(seen),
+            // Which keeps no other part of it.
+            Source::Cache => ClockWord::at_rest(seen),
+        };
+        let uses = self.core.inherited_uses(word, pending.address, new.address());
+        let word = word.inherited(self.clock.after(seen), if tombstone { 0 } else { uses });
         let tombstone_at = tombstone.then_some(pending.address);
-        if !self.publish(pending.hash, pending.entry, after_head, new, outstanding, tombstone_at) {
+        if !self.publish(pending.hash, pending.entry, after_head, new, word, tombstone_at) {
             self.abandon(new);
             self.scratch.redo.push(pending.i);
             return Ok(());

@@ -39,7 +39,7 @@ pub(crate) use scratch::{Scratch, give_back_scratch, take_scratch};
 pub(crate) use single::{Hit, try_single};
 pub(crate) use tally::Tally;
 pub(crate) use work::{
-    Announce, Caller, Delete, DeleteIf, Keep, Mode, MoveChained, Promote, ReadClock, Work,
+    Announce, Caller, Delete, DeleteIf, Keep, Mode, MoveChained, Promote, ReadClock, Retain, Work,
 };
 
 use std::time::Instant;
@@ -110,6 +110,8 @@ pub(crate) struct Batch<'a, W> {
     owes_wait: bool,
     /// `Tally::grown_bytes`, likewise.
     grown_noted: u64,
+    /// `Tally::appended` when rows were last `retain`ed.
+    appended_noted: u64,
     /// A place whose value would be longer than the table admits, and its length: the batch fails.
     too_long: Option<(usize, usize)>,
     outcome: &'a mut Outcome,
@@ -154,6 +156,7 @@ impl<'a, W: Work> Batch<'a, W> {
             streaming: false,
             owes_wait: false,
             grown_noted: 0,
+            appended_noted: 0,
             too_long: None,
             outcome,
             tally,
@@ -190,12 +193,15 @@ impl<'a, W: Work> Batch<'a, W> {
         }
         deferred.clear();
         self.scratch.deferred = deferred;
-        if W::MODE == Mode::Locate {
+        if W::IN_MEMORY {
             let places = self.scratch.pending.drain(..).map(|pending| pending.i);
-            self.outcome.missing.extend(places);
-            return Ok(());
+            if W::MODE == Mode::Locate {
+                self.outcome.missing.extend(places);
+                return Ok(());
+            }
         }
         self.make_room();
+        self.retain();
         Ok(())
     }
 
@@ -216,7 +222,21 @@ impl<'a, W: Work> Batch<'a, W> {
             }
         }
         self.make_room();
+        self.retain();
         Ok(())
+    }
+
+    /// Has rows looked after that are about to leave memory, in proportion to what the batch has appended.
+    fn retain(&mut self) {
+        // What gives space back takes none, and compaction has rows of its own to move.
+        if matches!(W::MODE, Mode::Delete | Mode::Compact | Mode::Retain) {
+            return;
+        }
+        let appended = self.tally.appended - self.appended_noted;
+        if appended > 0 {
+            self.appended_noted = self.tally.appended;
+            self.core.retain(appended);
+        }
     }
 
     /// Lets the index grow with the rows that were inserted. What it took, the cache gives up now, and the log
@@ -254,7 +274,8 @@ impl<'a, W: Work> Batch<'a, W> {
         let view = self.core.log.view();
         let stopped = step(Counting(self).0, view);
         drop(guard);
-        if !self.streaming && !matches!(W::MODE, Mode::Peek | Mode::Locate) {
+        // A batch that retains may be within one that reads, which waits when it is through.
+        if !self.streaming && !matches!(W::MODE, Mode::Peek | Mode::Locate | Mode::Retain) {
             self.core.index.wait_for_image();
         }
         if W::WIDTH == Width::Variable {
@@ -268,15 +289,19 @@ impl<'a, W: Work> Batch<'a, W> {
 
     #[cold]
     fn turn_page(&mut self, full: PageFull) -> Result<()> {
-        // What gives space back does not wait for any.
-        if !matches!(W::MODE, Mode::Delete | Mode::Compact) {
-            if self.streaming {
-                // Nor does who holds what compaction may need, to read; the stream ends soon, and then it waits.
-                self.owes_wait |= self.core.must_await_space();
-            } else {
-                self.await_space()?;
+        match W::MODE {
+            // What gives space back does not wait for any.
+            Mode::Delete | Mode::Compact => return self.core.log.turn_page(full),
+            // Nor what the batch does that turns a page: that one waits.
+            Mode::Retain => {
+                self.core.check_room()?;
+                return self.core.log.turn_page(full);
             }
+            // Nor does who holds what compaction may need, to read; the stream ends soon, and then it waits.
+            _ if self.streaming => self.owes_wait |= self.core.must_await_space(),
+            _ => self.await_space()?,
         }
+        self.core.retain_before_turn();
         self.core.log.turn_page(full)
     }
 

@@ -1,6 +1,7 @@
 //! A record at the tail, from its space to its place in the index.
 
 use super::{Batch, Mode, Step, Work, bytes_of};
+use crate::clock::ClockWord;
 use crate::index::{Candidates, Inserted};
 use crate::log::PageFull;
 use crate::operation::Width;
@@ -41,7 +42,7 @@ impl<'a, W: Work> Batch<'a, W> {
         };
         let record = self.begin_record(self.keys[i], value_bytes)?;
         record.store_value(&self.scratch.value[..value_bytes.div_ceil(8)]);
-        self.finish_record(record, self.clock.after(0), false);
+        record.finish(ClockWord::at_rest(self.clock.after(0)), false);
         let link = |previous| record.set_link(record.link().with_previous(previous));
         match self.core.index.insert(&self.core.budget, hash, searched, record.address(), link) {
             Inserted::Yes => {
@@ -60,7 +61,12 @@ impl<'a, W: Work> Batch<'a, W> {
     /// missing.
     pub(super) fn make_missing_value(&mut self, i: usize) -> Option<usize> {
         match W::MODE {
-            Mode::Peek | Mode::Delete | Mode::Promote | Mode::Compact | Mode::Locate => None,
+            Mode::Peek
+            | Mode::Delete
+            | Mode::Promote
+            | Mode::Compact
+            | Mode::Locate
+            | Mode::Retain => None,
             Mode::Get | Mode::Update | Mode::Put => {
                 let value_bytes = self.next_value_bytes(i, None)?;
                 self.scratch.value[..value_bytes.div_ceil(8)].fill(0);
@@ -77,10 +83,5 @@ impl<'a, W: Work> Batch<'a, W> {
             Width::Fixed => Some(self.value_bytes),
             Width::Variable => self.asked_value_bytes(i, old),
         }
-    }
-
-    pub(super) fn finish_record(&self, record: RecordRef<'_>, outstanding: u32, tombstone: bool) {
-        let clock = crate::clock::ClockWord::at_rest(outstanding);
-        record.finish(clock.with_promoted(W::MODE == Mode::Promote), tombstone);
     }
 }

@@ -120,7 +120,9 @@ impl<W: Work> Batch<'_, W> {
         }
         let place = view.place(entry.address()).cast_const();
         match W::MODE {
-            Mode::Peek | Mode::Locate | Mode::Promote | Mode::Compact => prefetch::read(place),
+            Mode::Peek | Mode::Locate | Mode::Promote | Mode::Compact | Mode::Retain => {
+                prefetch::read(place);
+            }
             Mode::Get | Mode::Update | Mode::Put | Mode::Delete => prefetch::write(place),
         }
         place

@@ -164,7 +164,7 @@ impl<'a, W: Work> Batch<'a, W> {
                 }
                 Ok(Step::Done)
             }
-            Mode::Compact if !self.wants(i, place.record) => Ok(Step::Done),
+            Mode::Compact | Mode::Retain if !self.wants(i, place.record) => Ok(Step::Done),
             Mode::Promote if view.mutable(place.record.address()) => {
                 if place.record.link().is_tombstone() {
                     self.note_missing(i);
@@ -187,7 +187,7 @@ impl<'a, W: Work> Batch<'a, W> {
         }
     }
 
-    /// Whether `Compact` or `Promote` is to move a row.
+    /// Whether `Compact`, `Promote` or `Retain` is to move a row.
     fn wants(&self, i: usize, record: RecordRef<'_>) -> bool {
         // Relaxed: a use that it misses is one at the same time.
         let word = ClockWord::from_bits(record.clock().load(Ordering::Relaxed));
@@ -302,14 +302,20 @@ impl<'a, W: Work> Batch<'a, W> {
                 return Err(full);
             }
         };
-        let outstanding = if tombstone { 0 } else { before.outstanding() };
-        let outstanding = clock.after(outstanding);
+        let word = if tombstone {
+            ClockWord::at_rest(clock.after(0))
+        } else {
+            let uses = self.core.inherited_uses(before, old.address(), new.address());
+            before
+                .inherited(clock.after(before.outstanding()), uses)
+                .with_promoted(W::MODE == Mode::Retain && before.is_promoted())
+        };
         let published = self.publish(
             hash,
             place.entry,
             place.is_head().then(|| old.link().previous()),
             new,
-            outstanding,
+            word,
             tombstone.then(|| old.address()),
         );
         if !published {
@@ -322,6 +328,10 @@ impl<'a, W: Work> Batch<'a, W> {
         if W::MODE == Mode::Compact {
             self.tally.moved += 1;
             self.tally.moved_bytes += new_bytes as u64;
+            return Ok(Step::Done);
+        }
+        if W::MODE == Mode::Retain {
+            self.tally.moved += 1;
             return Ok(Step::Done);
         }
         self.tally.copied += 1;
@@ -372,9 +382,12 @@ impl<'a, W: Work> Batch<'a, W> {
             Mode::Delete => Some(0),
             Mode::Update => self.next_value_bytes(i, Some(old)),
             Mode::Put => self.next_value_bytes(i, None),
-            Mode::Get | Mode::Peek | Mode::Promote | Mode::Compact | Mode::Locate => {
-                Some(old.len())
-            }
+            Mode::Get
+            | Mode::Peek
+            | Mode::Promote
+            | Mode::Compact
+            | Mode::Locate
+            | Mode::Retain => Some(old.len()),
         };
         let Some(value_bytes) = value_bytes else { return Ok(None) };
         let new = self.begin_record(key, value_bytes)?;
@@ -391,14 +404,20 @@ impl<'a, W: Work> Batch<'a, W> {
         match W::MODE {
             Mode::Get => self.work.read(i, value),
             Mode::Update | Mode::Put => self.work.update(i, value),
-            Mode::Peek | Mode::Delete | Mode::Promote | Mode::Compact | Mode::Locate => {}
+            Mode::Peek
+            | Mode::Delete
+            | Mode::Promote
+            | Mode::Compact
+            | Mode::Locate
+            | Mode::Retain => {}
         }
         Ok(Some(new))
     }
 
     /// Puts a complete record in the place of the key's last one. `after_head` is what followed that
     /// one, if it was its chain's head: the new record then takes its place, and the superseded one
-    /// is out of the chain. False if the chain has changed.
+    /// is out of the chain. `word` is its clock, but for what the operation itself changes. False if the chain has
+    /// changed.
     ///
     /// `tombstone` is where the key's last record lies if it is a tombstone. Once the log's beginning has
     /// passed one in the middle of a chain, searches don't meet it any more, and an insert gives the key
@@ -412,7 +431,7 @@ impl<'a, W: Work> Batch<'a, W> {
         entry: Entry,
         after_head: Option<crate::address::Address>,
         new: RecordRef<'_>,
-        outstanding: u32,
+        word: ClockWord,
         tombstone: Option<crate::address::Address>,
     ) -> bool {
         let previous = after_head.unwrap_or(entry.address());
@@ -422,8 +441,13 @@ impl<'a, W: Work> Batch<'a, W> {
         let previous = if gone { crate::address::Address::NONE } else { previous };
         new.set_link(new.link().with_previous(previous));
         // A deletion cancels the leases on its row: whatever comes after starts from 0.
-        let deletes = W::MODE == Mode::Delete;
-        self.finish_record(new, if deletes { 0 } else { outstanding }, deletes);
+        let word = match W::MODE {
+            Mode::Delete => ClockWord::at_rest(0),
+            Mode::Update | Mode::Put => word.next_generation(),
+            Mode::Promote => word.with_promoted(true),
+            Mode::Get | Mode::Peek | Mode::Compact | Mode::Locate | Mode::Retain => word,
+        };
+        new.finish(word, W::MODE == Mode::Delete);
         let alone = previous.is_none();
         self.core.index.replace_if(hash, entry, new.address(), alone, || {
             tombstone.is_none_or(|address| address.raw() >= self.core.log.begin())

@@ -84,7 +84,7 @@ pub(crate) fn try_single<W: Work>(
                 }
             }
         }
-        Mode::Delete | Mode::Promote | Mode::Compact | Mode::Locate => return None,
+        Mode::Delete | Mode::Promote | Mode::Compact | Mode::Locate | Mode::Retain => return None,
     }
     Some(if mutable { Hit::Mutable } else { Hit::ReadOnly })
 }

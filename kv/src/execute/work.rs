@@ -18,6 +18,8 @@ pub(crate) enum Mode {
     Compact,
     /// Finds out which rows are not in mutable memory.
     Locate,
+    /// Copies rows of the read-only region to the tail that are used often.
+    Retain,
 }
 
 /// An operation as the engine runs it.
@@ -25,6 +27,8 @@ pub(crate) trait Work {
     const MODE: Mode;
     /// The tables that it is for.
     const WIDTH: Width;
+    /// It leaves alone what is on disk.
+    const IN_MEMORY: bool = matches!(Self::MODE, Mode::Locate | Mode::Retain);
     /// Its reads go behind those that somebody waits for.
     const AHEAD: bool = matches!(Self::MODE, Mode::Promote | Mode::Compact);
     fn read(&mut self, _i: usize, _value: &[u8]) {}
@@ -38,7 +42,7 @@ pub(crate) trait Work {
     fn insert(&mut self, _i: usize, _value: &mut [u8]) -> bool {
         false
     }
-    /// Whether `Compact` or `Promote` is to move the row that it found at an address with this clock.
+    /// Whether `Compact`, `Promote` or `Retain` is to move the row that it found at an address with this clock.
     fn wants(&self, _i: usize, _address: Address, _word: ClockWord) -> bool {
         true
     }
@@ -134,12 +138,23 @@ pub(crate) struct Keep<'a, F, const VARIABLE: bool> {
 impl<F: FnMut(usize, RowMark), const VARIABLE: bool> Work for Keep<'_, F, VARIABLE> {
     const MODE: Mode = Mode::Promote;
     const WIDTH: Width = width(VARIABLE);
+    const IN_MEMORY: bool = true;
     fn wants(&self, i: usize, address: Address, word: ClockWord) -> bool {
         self.marks[i].address == address.raw() && !word.used_since(self.marks[i].uses)
     }
-    /// Of the others, somebody has moved some there as well: those were used.
+    /// Of the others, some are there as well: those were used, or are used often and so were retained.
     fn moved(&mut self, i: usize, mark: RowMark) {
         (self.marked)(i, mark);
+    }
+}
+
+/// Copies rows to the tail that are where they were seen in the read-only region.
+pub(crate) struct Retain<'a, const VARIABLE: bool>(pub(crate) &'a [Address]);
+impl<const VARIABLE: bool> Work for Retain<'_, VARIABLE> {
+    const MODE: Mode = Mode::Retain;
+    const WIDTH: Width = width(VARIABLE);
+    fn wants(&self, i: usize, address: Address, _: ClockWord) -> bool {
+        self.0[i] == address
     }
 }
 

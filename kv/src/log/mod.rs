@@ -19,7 +19,7 @@
 //! moves `read_only` to the tail itself, while nobody is pinned.
 //!
 //! **Invariants.**
-//! 1. `head <= flushed <= read_only <= tail` and `begin <= flushed`; each only grows. (`begin` passes the
+//! 1. `head <= flushed <= read_only <= tail`, `settled <= read_only` and `begin <= flushed`; each only grows. (`begin` passes the
 //!    head where the whole log is in memory. No row lies below it: compaction has moved them to the tail, and
 //!    an index entry or a link that leads there leads nowhere.)
 //! 2. A thread uses the `head` and `read_only` that it loaded after it pinned. A frame at or above
@@ -43,11 +43,18 @@ use crate::compaction::Signal;
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::index::ADDRESS_LIMIT;
-use crate::record::RecordRef;
+use crate::record::{HEADER_BYTES, RecordRef};
 use crate::region::Region;
 use crate::stats::Counters;
 use crate::sync::{AtomicU32, AtomicU64, Condvar, Mutex, Ordering, Planted, planted};
 use page::PAGE_HEADER_BYTES;
+
+/// Frames that the writer tries to keep free, so that turning a page seldom waits.
+const FREE_FRAMES_WANTED: u64 = 2;
+
+/// So many pages before its eviction a page has its last call (`retention`): one is filled meanwhile, and the copies may
+/// turn another.
+const LAST_CALL_PAGES: u64 = 2;
 
 /// Pages that are settled at once where the log has reached its quota and none of it is on the device.
 const SETTLED_EARLY_PAGES: u64 = 4;
@@ -128,6 +135,8 @@ pub(crate) struct Log {
     /// Page number in the upper half, offset in the lower; the offset runs past the page when full.
     tail: AtomicU64,
     read_only: AtomicU64,
+    /// As far as the pages below the read-only boundary are known to be complete; or `flushed`, if that is further.
+    settled: AtomicU64,
     flushed: AtomicU64,
     head: AtomicU64,
     begin: AtomicU64,
@@ -245,6 +254,7 @@ impl Log {
             bank,
             tail: AtomicU64::new(0),
             read_only: AtomicU64::new(start),
+            settled: AtomicU64::new(start),
             flushed: AtomicU64::new(start),
             head: AtomicU64::new(start),
             begin: AtomicU64::new(begin),
@@ -295,6 +305,50 @@ impl Log {
 
     pub(crate) fn frame_pointer(&self, page: u64) -> *mut u8 {
         self.frames().place(Address::new(page << self.page_bits))
+    }
+
+    /// Below, all records are complete, and none changes any more but for its clock word.
+    fn settled(&self) -> u64 {
+        // Acquire: pairs with the writer's Release stores, each after a barrier.
+        self.settled.load(Ordering::Acquire).max(self.flushed())
+    }
+
+    /// Where the pages end that have their last call. They are settled.
+    pub(crate) fn last_call(&self) -> u64 {
+        let pages = (self.tail.load(Ordering::Relaxed) >> 32) + 1;
+        let end = (pages + FREE_FRAMES_WANTED + LAST_CALL_PAGES)
+            .saturating_sub(self.budget.frames_allowed());
+        (end << self.page_bits).min(self.settled())
+    }
+
+    /// Calls `visit` for the records from one on to its page's end, or until it says false. Returns where the next one
+    /// lies, or the next page.
+    ///
+    /// # Safety
+    /// `from` is where a page or a record begins, or a page's last record ends. It is at or above the `head` of this
+    /// view, and the thread is still pinned as it was when it took it; and it is below the [`last_call`](Self::last_call).
+    pub(crate) unsafe fn visit_settled(
+        &self,
+        view: View<'_>,
+        from: u64,
+        mut visit: impl FnMut(RecordRef<'_>) -> bool,
+    ) -> u64 {
+        let page = from >> self.page_bits;
+        debug_assert!(view.head <= from && from < self.settled());
+        // Stored by who filled the page, whom the barrier before `settled` was moved has seen out.
+        let used = u64::from(self.used_bytes[self.slot(page)].load(Ordering::Relaxed));
+        let start = page << self.page_bits;
+        let mut offset = (from - start).max(PAGE_HEADER_BYTES);
+        while offset + HEADER_BYTES as u64 <= used {
+            let address = Address::new(start + offset);
+            // SAFETY: in memory by this function's contract; all of a settled page's records have their headers.
+            let record = unsafe { view.record(address) };
+            offset += record.shape().record_bytes() as u64;
+            if !visit(record) {
+                return start + offset;
+            }
+        }
+        start + self.page_bytes()
     }
 
     /// The boundaries for a thread that has just pinned.

@@ -18,6 +18,7 @@ use crate::log::Log;
 use crate::log::page::PAGE_HEADER_BYTES;
 use crate::operation::Width;
 use crate::record::{VALUE_BYTES_MAX, record_bytes};
+use crate::retention::Retention;
 use crate::stats::Counters;
 use crate::sync::{Ordering, RwLock};
 use crate::waiters::Waiters;
@@ -34,6 +35,7 @@ pub(crate) struct Core {
     /// Records at or above this address were written since the store was opened.
     pub(crate) session_start: u64,
     pub(crate) space: Space,
+    pub(crate) retention: Retention,
     pub(crate) counters: Arc<Counters>,
     pub(super) waiters: Arc<Waiters>,
     pub(crate) tables: RwLock<Vec<TableState>>,

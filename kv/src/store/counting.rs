@@ -24,7 +24,7 @@ impl Core {
             (Mode::Get, _) => singles.get.add(1),
             (Mode::Update, _) => singles.update.add(1),
             (Mode::Put, _) => singles.put.add(1),
-            (Mode::Delete | Mode::Promote | Mode::Compact | Mode::Locate, _) => {}
+            (Mode::Delete | Mode::Promote | Mode::Compact | Mode::Locate | Mode::Retain, _) => {}
         }
     }
 
@@ -80,7 +80,7 @@ impl Core {
                 tally.deleted
             }
             // Looking ahead is no operation on rows; what it moves is counted as promoted.
-            Mode::Promote | Mode::Compact | Mode::Locate => 0,
+            Mode::Promote | Mode::Compact | Mode::Locate | Mode::Retain => 0,
         };
         counters.changed.add(changed);
         counters.deleted.add(tally.deleted);
@@ -142,6 +142,7 @@ impl Store {
             disk_queue_depth_max: c.disk_queue_depth_max.get(),
             disk_read_bytes: c.disk_read_bytes.get(),
             disk_write_bytes: c.disk_write_bytes.get(),
+            retained: c.retained.get(),
             promoted: c.promoted.get(),
             promoted_used: c.promoted_used.get(),
             promoted_wasted: c.promoted_wasted.get(),

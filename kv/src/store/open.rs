@@ -21,6 +21,7 @@ use crate::file_lock::FileLock;
 use crate::index::Index;
 use crate::log::page::{PageIdentity, check_image};
 use crate::log::{Extent, Log};
+use crate::retention::Retention;
 use crate::stats::Counters;
 use crate::sync::{Mutex, RwLock, thread};
 use crate::waiters::Waiters;
@@ -179,17 +180,19 @@ impl Core {
             extent,
             Arc::clone(&signal),
         )?;
-        let buffers = Buffers::new(Budget::read_buffer_bytes_for(budget.total_bytes()) as usize);
+        let read_bytes = Budget::read_buffer_bytes_for(budget.total_bytes());
+        let buffers = Buffers::new(read_bytes as usize, 1 << manifest.page_bits);
         let table = |entry: &TableEntry| TableState::new(entry.clone(), manifest.log_end);
         let core = Core {
             log,
             index,
+            buffers,
             gate: Gate::default(),
             cache: RowCache::new(Arc::clone(&budget)),
-            budget,
-            buffers,
             session_start: manifest.log_end,
             space: Space::new(parts.compaction, parts.disk_quota_bytes, signal, parts.pins),
+            retention: Retention::new(budget.frames_max() * budget.page_bytes()),
+            budget,
             counters,
             waiters,
             tables: RwLock::new(manifest.tables.iter().map(table).collect()),

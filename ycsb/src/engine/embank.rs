@@ -99,6 +99,7 @@ impl Engine for Embank {
             ("hits_read_only", stats.hits_read_only),
             ("hits_disk", stats.hits_disk),
             ("copied_to_tail", stats.copied_to_tail),
+            ("retained", stats.retained),
             ("disk_reads", stats.disk_reads),
             ("disk_read_bytes", stats.disk_read_bytes),
             ("disk_write_bytes", stats.disk_write_bytes),

@@ -161,6 +161,7 @@ class _BankStats(TypedDict):
     last_checkpoint_pause_us: int
     records_appended: int
     copied_to_tail: int
+    retained: int
     device_notes: list[str]
     index_entries: int
 
