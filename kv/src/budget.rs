@@ -93,7 +93,7 @@ impl Budget {
             + page_bytes
             + Self::compaction_buffer_bytes_for(page_bytes)
             + Self::saved_bytes_for(page_bytes);
-        // Frames, these three, one page's worth of index; a 15th more for the read buffers, which is enough.
+        // Frames, these three, one page's worth of index; a 15th more for the read buffers, which take no more.
         let pages = (FRAMES_MIN + 2) * page_bytes
             + Self::compaction_buffer_bytes_for(page_bytes)
             + Self::saved_bytes_for(page_bytes);

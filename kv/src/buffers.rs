@@ -2,7 +2,7 @@
 
 use std::ops::{Deref, DerefMut};
 
-use crate::device::AlignedBuffer;
+use crate::device::{AlignedBuffer, BLOCK_BYTES};
 use crate::record::{VALUE_BYTES_MAX, record_bytes};
 use crate::sync::{Condvar, Mutex};
 
@@ -29,8 +29,8 @@ impl Buffers {
             0x1_0000.. => 2,
             _ => 1,
         };
-        let longest = page_bytes.min(record_bytes(VALUE_BYTES_MAX));
-        let count = wanted.min(total_bytes / longest.max(1)).max(1);
+        let longest = page_bytes.min(record_bytes(VALUE_BYTES_MAX)) + 2 * BLOCK_BYTES;
+        let count = wanted.min(total_bytes / longest).max(1);
         Buffers {
             bytes_each: total_bytes / count / 4096 * 4096,
             state: Mutex::new(State { idle: Vec::new(), not_made: count }),
@@ -112,6 +112,21 @@ mod tests {
             assert!(count * buffers.bytes_each() <= total_bytes);
             assert!(buffers.bytes_each().is_multiple_of(4096));
             assert_eq!(buffers.take().len(), buffers.bytes_each());
+        }
+    }
+
+    #[test]
+    fn each_buffer_has_room_for_a_record_as_long_as_a_page() {
+        for (total_bytes, page_bytes, count) in [
+            (1 << 20, 128 << 10, 4),
+            (1 << 20, 256 << 10, 3),
+            (1 << 20, 512 << 10, 1),
+            (4 << 20, 4 << 20, 4),
+        ] {
+            let buffers = Buffers::new(total_bytes, page_bytes);
+            assert_eq!(buffers.state.lock().not_made, count, "{total_bytes}, {page_bytes}");
+            let longest = page_bytes.min(record_bytes(VALUE_BYTES_MAX));
+            assert!(buffers.bytes_each() >= longest + 2 * BLOCK_BYTES);
         }
     }
 

@@ -112,6 +112,8 @@ pub(crate) struct Batch<'a, W> {
     grown_noted: u64,
     /// `Tally::appended` when rows were last `retain`ed.
     appended_noted: u64,
+    /// The same when a page was last turned; none before the first.
+    appended_at_turn: Option<u64>,
     /// A place whose value would be longer than the table admits, and its length: the batch fails.
     too_long: Option<(usize, usize)>,
     outcome: &'a mut Outcome,
@@ -157,6 +159,7 @@ impl<'a, W: Work> Batch<'a, W> {
             owes_wait: false,
             grown_noted: 0,
             appended_noted: 0,
+            appended_at_turn: None,
             too_long: None,
             outcome,
             tally,
@@ -301,7 +304,10 @@ impl<'a, W: Work> Batch<'a, W> {
             _ if self.streaming => self.owes_wait |= self.core.must_await_space(),
             _ => self.await_space()?,
         }
-        self.core.retain_before_turn();
+        // Not again because of what that has appended: a batch goes on whatever stays.
+        if self.appended_at_turn.replace(self.tally.appended) != Some(self.tally.appended) {
+            self.core.retain_before_turn();
+        }
         self.core.log.turn_page(full)
     }
 

@@ -321,6 +321,7 @@ impl Pipeline {
     /// # Examples
     /// See [`keep_frequent`](Self::keep_frequent).
     pub fn generate(&mut self, inputs: &[Input<'_>]) -> Result<RunReport> {
+        self.refresh()?;
         self.check_counted()?;
         let report = self.go_over(inputs, None)?;
         self.counted = Counted::Whole;
@@ -337,8 +338,6 @@ impl Pipeline {
                  and begin anew with a new pipeline"
                     .to_owned(),
             )),
-            // Somebody else may have frozen all.
-            Counted::NotKept if !self.has_counts_to_keep() => Ok(()),
             Counted::NotKept => Err(Error::CountedInPart(
                 "all rows have been counted, and keeping what is frequent failed: they would be counted twice, by a \
                  new pipeline too after a checkpoint of this; run again, or call keep_frequent again if that failed, \
@@ -346,11 +345,6 @@ impl Pipeline {
                     .to_owned(),
             )),
         }
-    }
-
-    fn has_counts_to_keep(&self) -> bool {
-        let mut all = self.numberings.iter().zip(&self.growing);
-        all.any(|(numbering, growing)| numbering.counts && !numbering.is_frozen(growing))
     }
 
     /// Keeps the values that came so often, numbered anew in their old order, and freezes: in all vocabularies that
@@ -444,6 +438,7 @@ impl Pipeline {
                 bank.path().display()
             )));
         }
+        self.refresh()?;
         self.check_counted()?;
         self.save()?;
         Ok(bank.checkpoint(blob)?)
@@ -529,7 +524,16 @@ impl Pipeline {
     /// Sees what has become of the bank's vocabularies.
     fn refresh(&mut self) -> Result<()> {
         let mut vocabularies = self.numberings.iter_mut().zip(&mut self.growing);
-        vocabularies.try_for_each(|(numbering, growing)| numbering.refresh(growing))
+        vocabularies.try_for_each(|(numbering, growing)| numbering.refresh(growing))?;
+        let mut vocabularies = self.numberings.iter().zip(&self.growing);
+        let counting = |(numbering, growing): (&Numbering, &Growing)| {
+            numbering.counts && !numbering.is_frozen(growing)
+        };
+        if self.counted == Counted::NotKept && !vocabularies.any(counting) {
+            // Somebody else has kept what is frequent, or has frozen all: nothing is left to do.
+            self.counted = Counted::Whole;
+        }
+        Ok(())
     }
 
     fn go_over(
