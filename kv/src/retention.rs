@@ -7,8 +7,8 @@
 //! **Approach.** Before a page is evicted, it has its last call: those of its rows that are used most are copied to the
 //! tail. A record's clock word counts its uses as it is: changes of its value, and Gets that await one. Copies of it
 //! inherit the count, from disk too, halved for each [`HALF_LIFE_ROUNDS`] times as much log as memory could hold at most:
-//! so it is a frequency, known for rows that memory forgot long ago, and costs no byte. (The row cache keeps none, nor
-//! do insertions begin with one.) Of some thousands of rows at their last call one in [`RETAINED_SHARE`] stays at most,
+//! so it is a frequency, known for rows that memory forgot long ago, and costs no byte. (The row cache keeps
+//! none, so what comes from there is taken for a row as others. Insertions begin at none.) Of some thousands of rows at their last call one in [`RETAINED_SHARE`] stays at most,
 //! which bounds what is written; and none where the counts vary hardly more than by chance: then all rows are alike, and
 //! to keep these rather than others would gain nothing.
 //!
@@ -75,6 +75,8 @@ pub(crate) struct Retention {
     /// The next record. Changes only while `state` is locked.
     next: AtomicU64,
     state: Mutex<State>,
+    /// Uses of rows at their last call, on average.
+    mean_uses: AtomicU64,
     /// A use counts half after so many bytes of log.
     half_life_bytes: u64,
 }
@@ -83,7 +85,12 @@ impl Retention {
     /// For a memory of so many bytes.
     pub(crate) fn new(memory_bytes: u64) -> Self {
         let half_life_bytes = (memory_bytes * HALF_LIFE_ROUNDS).max(1);
-        Retention { next: AtomicU64::new(0), state: Mutex::default(), half_life_bytes }
+        Retention {
+            next: AtomicU64::new(0),
+            state: Mutex::default(),
+            mean_uses: AtomicU64::new(0),
+            half_life_bytes,
+        }
     }
 }
 
@@ -135,6 +142,8 @@ struct Uses {
     noted: u64,
     /// Rows stay that have been used so many times.
     at_least: Option<u32>,
+    /// Uses on average, as of the last judgement.
+    mean: u64,
     /// Each row at its last call gives one, each that stays takes RETAINED_SHARE: however hot all rows of some pages are,
     /// not more of them stay.
     credit: u64,
@@ -142,7 +151,7 @@ struct Uses {
 
 impl Default for Uses {
     fn default() -> Self {
-        Uses { rows: [0; USES_MAX + 1], noted: 0, at_least: None, credit: 0 }
+        Uses { rows: [0; USES_MAX + 1], noted: 0, at_least: None, mean: 0, credit: 0 }
     }
 }
 
@@ -163,13 +172,14 @@ impl Uses {
         stays
     }
 
-    fn judge(&self) -> Option<u32> {
+    fn judge(&mut self) -> Option<u32> {
         let (mut rows, mut uses, mut squares) = (0, 0, 0);
         for (n, &count) in (0u64..).zip(&self.rows) {
             rows += count;
             uses += n * count;
             squares += n * n * count;
         }
+        self.mean = (uses + rows / 2) / rows.max(1);
         // The variance, and the mean, both times the square of `rows`.
         let (variance, mean) = (squares * rows - uses * uses, uses * rows);
         if variance * DISPERSION_MIN.1 < mean * DISPERSION_MIN.0 {
@@ -188,6 +198,12 @@ impl Uses {
 impl Core {
     fn age(&self, bytes: u64) -> Age {
         Age::new(bytes, self.retention.half_life_bytes)
+    }
+
+    /// What a row is taken to have been used of which nothing is known.
+    pub(crate) fn mean_uses(&self) -> u32 {
+        // Relaxed: advice.
+        self.retention.mean_uses.load(Ordering::Relaxed) as u32
     }
 
     /// The uses that a row's copy inherits from its record.
@@ -249,6 +265,7 @@ impl Core {
             next = unsafe { self.log.visit_settled(view, next, visit) };
         }
         self.retention.next.store(next, Ordering::Relaxed);
+        self.retention.mean_uses.store(uses.mean, Ordering::Relaxed);
         looked_at
     }
 

@@ -382,13 +382,16 @@ impl<W: Work> Batch<'_, W> {
         let is_head = pending.address == pending.entry.address();
         let after_head = is_head.then(|| image.link().previous());
         let seen = outstanding;
-        let word = match source {
-            Source::Disk => image.clock().with_outstanding(seen),
-            // Which keeps no other part of it.
-            Source::Cache => ClockWord::at_rest(seen),
+        let uses = match source {
+            _ if tombstone => 0,
+            Source::Disk => {
+                let word = image.clock().with_outstanding(seen);
+                self.core.inherited_uses(word, pending.address, new.address())
+            }
+            // Which keeps no other part of the clock.
+            Source::Cache => self.core.mean_uses(),
         };
-        let uses = self.core.inherited_uses(word, pending.address, new.address());
-        let word = word.inherited(self.clock.after(seen), if tombstone { 0 } else { uses });
+        let word = ClockWord::at_rest(seen).inherited(self.clock.after(seen), uses);
         let tombstone_at = tombstone.then_some(pending.address);
         if !self.publish(pending.hash, pending.entry, after_head, new, word, tombstone_at) {
             self.abandon(new);
