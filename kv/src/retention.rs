@@ -7,9 +7,9 @@
 //! **Approach.** Before a page is evicted, it has its last call: those of its rows that are used most are copied to the
 //! tail. A record's clock word counts its uses as it is: changes of its value, and Gets that await one. Copies of it
 //! inherit the count, from disk too, halved for each [`HALF_LIFE_ROUNDS`] times as much log as memory could hold at most:
-//! so it is a frequency, known for rows that memory forgot long ago, and costs no byte. (The row cache keeps
-//! none, so what comes from there is taken for a row as others. Insertions begin at none.) Of some thousands of rows at their last call one in [`RETAINED_SHARE`] stays at most,
-//! which bounds what is written; and none where the counts vary hardly more than by chance: then all rows are alike, and
+//! so it is a frequency, known for rows that memory forgot long ago, and costs no byte. (The row cache keeps none, so what
+//! comes from there is taken for a row as others. Insertions begin at none.) Of some thousands of rows at their last call
+//! one in [`RETAINED_SHARE`] stays at most, which bounds what is written; and none where the counts vary hardly more than by chance: then all rows are alike, and
 //! to keep these rather than others would gain nothing.
 //!
 //! Simulated on the keys of training at 4x the budget, this finds 0.56 of the rows in memory in place of 0.51 (a
@@ -42,7 +42,8 @@ use crate::record::RecordRef;
 use crate::store::Core;
 use crate::sync::{AtomicU64, Mutex, Ordering};
 
-/// After so much log as would fill the most memory that rows can have so many times, a use counts half. Simulated, 8 and 32 are alike.
+/// After so much log as would fill the most memory that rows can have so many times, a use counts half. Simulated, 8 and
+/// 32 are alike.
 const HALF_LIFE_ROUNDS: u64 = 16;
 /// More uses count as so many.
 const USES_MAX: usize = 255;

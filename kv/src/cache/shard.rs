@@ -12,8 +12,9 @@
 //! moves nothing: it raises two bits of a line that it reads anyway.
 //!
 //! A record is kept as it lies on disk, with words 1 and 3 of its header put to another use: the checksum has
-//! been verified, flags say nothing on disk, and the generation does without which `retention` takes a row for one that
-//! was not used; so their bits hold the record's address and its uses. A cached row therefore costs its record, 6 bytes of index and 2 of mark, and nothing more.
+//! been verified, flags say nothing on disk, and without its generation `retention` takes a row for one as others; so
+//! their bits hold the record's address and its uses. A cached row therefore costs its record, 6 bytes of index and 2 of
+//! mark, and nothing more.
 
 use super::ring::{Ring, record_words};
 use crate::address::Address;

@@ -326,7 +326,8 @@ impl Log {
     ///
     /// # Safety
     /// `from` is where a page or a record begins, or a page's last record ends. It is at or above the `head` of this
-    /// view, and the thread is still pinned as it was when it took it; and it is below a [`last_call`](Self::last_call), so settled.
+    /// view, and the thread is still pinned as it was when it took it; and it is below a
+    /// [`last_call`](Self::last_call), so settled.
     pub(crate) unsafe fn visit_settled(
         &self,
         view: View<'_>,
