@@ -19,8 +19,8 @@
 //! a later batch announced of it meanwhile: the Get has just brought the row to the tail, where it has longest to live.
 //!
 //! The worker has the priority of any other thread. At `nice` 19 it gets less in the way of torch's threads where these
-//! take all cores (DLRM on two cores kept 0.03 more of its speed in memory), but training that waits for the disk was 2%
-//! slower, and beside another busy process by a third; and a thread can't take its priority back.
+//! take all cores (DLRM on two cores kept 0.03 more of its speed in memory), but training that waits for the disk was
+//! 2% slower, and beside another busy process by a third; and a thread can't take its priority back.
 //!
 //! Late is what a Get overtook, and a key that is in mutable memory when its turn comes: it was not when it was
 //! queued, so somebody wanted it first. Whether a moved row was used in

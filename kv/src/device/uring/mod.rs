@@ -30,8 +30,8 @@
 //!   | both | 0.78 us | 0.81 us | 2.59 us |
 //!
 //! - `IORING_SETUP_DEFER_TASKRUN`. It ties a ring to the thread that made it, and rings are lent to whoever
-//!   reads. Tried with a ring for each thread: Lookahead's woke 60 times for 3,500 reads instead of 66, because the drive
-//!   reports its completions in groups anyway, and took as long.
+//!   reads. Tried with a ring for each thread: Lookahead's woke 60 times for 3,500 reads instead of 66, because the
+//!   drive reports its completions in groups anyway, and took as long.
 
 use std::io;
 use std::os::fd::AsRawFd;
