@@ -4,7 +4,10 @@
 
 mod common;
 
+use std::sync::Arc;
+
 use common::{Add, GetAll, PutAll, is_on_disk, options, peek, put, value};
+use embank_kv::device::{Device, DeviceOptions, FaultyDevice, MemoryDevice};
 use embank_kv::{Clock, DeviceChoice, Promoted, Store, StoreOptions, StoreStats, TableId};
 
 const BUDGET_BYTES: u64 = 256 << 10;
@@ -91,6 +94,54 @@ fn neighbours_on_disk_are_read_together() {
         // Only a block in which one burst ends and the next begins is read twice.
         let bytes = after.disk_read_bytes - before.disk_read_bytes;
         assert!(bytes <= after.log_head * 9 / 8, "{bytes} bytes for {}", after.log_head);
+    }
+}
+
+/// Rows of 96 bytes, in memory pages of 512 KiB once and on disk now.
+#[test]
+fn rows_with_little_between_them_are_read_together() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = StoreOptions { device: DeviceChoice::Memory, ..options(64 << 20) };
+    let disk: Arc<dyn Device> = Arc::new(MemoryDevice::new(&DeviceOptions::default()).unwrap());
+    let open = || {
+        let device = Arc::new(FaultyDevice::new(Arc::clone(&disk)));
+        let wrapped: Arc<dyn Device> = Arc::<FaultyDevice>::clone(&device);
+        (Store::open_on(dir.path(), &options, |_| Ok(wrapped)).unwrap(), device)
+    };
+    let (store, _) = open();
+    let table = store.create_table("rows", VALUE_BYTES as u32, b"").unwrap();
+    // One by one, so that they lie in their order.
+    for key in keys() {
+        put(&store, table, &[key], 0, VALUE_BYTES);
+    }
+    store.checkpoint(b"").unwrap();
+    drop(store);
+    // 16 KiB are 170 rows, and 64 KiB 680.
+    for (apart, bridged) in [(150, true), (200, false)] {
+        let wanted: Vec<u64> = keys().into_iter().step_by(apart).take(40).collect();
+        // Which read fails: none, and each of the first ones.
+        for fails in 0..4 {
+            let (store, device) = open();
+            if fails > 0 {
+                device.fail_read(fails, std::io::ErrorKind::Other);
+            }
+            let table = store.tables()[0].id;
+            let rows = peek(&store, table, &wanted);
+            let stats = store.stats();
+            if fails == 0 {
+                let (reads, bytes) = (stats.disk_reads, stats.disk_read_bytes);
+                assert!(if bridged { reads <= 15 } else { reads == 40 }, "{stats:?}");
+                assert!(bytes <= reads * if bridged { 64 << 10 } else { 1024 }, "{stats:?}");
+            } else if !bridged {
+                assert!(rows.unwrap_err().to_string().contains("injected"));
+                continue;
+            } else {
+                // It may have been what lies between: each is read for itself.
+                assert!(stats.disk_reads > 40, "{stats:?}");
+            }
+            let rows: Vec<_> = rows.unwrap().into_iter().map(Option::unwrap).collect();
+            assert_eq!(rows, expected(&wanted));
+        }
     }
 }
 
