@@ -61,8 +61,9 @@ def measured_bytes(dtype: Dtype, dim: int, row_wise: bool, rows: int, given: Any
             on_disk = space["live_bytes"] / space["live_rows"]
         with embank.Bank(folder, **options) as bank:
             table = bank.open_table("rows")
-            for _ in range(20):
-                table.peek(random.integers(0, rows, 256))
+            # A few at a time, so that hardly two lie so near to each other that one read brings both.
+            for _ in range(1280):
+                table.peek(random.integers(0, rows, 4))
             disk = bank.stats()["disk"]
             return on_disk, disk["read_bytes"] / max(1, disk["reads"])
 
