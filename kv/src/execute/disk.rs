@@ -2,9 +2,10 @@
 //!
 //! First the row cache is asked for all of them, with its cache misses overlapped. What it does not have is
 //! read as one stream: sorted by address, neighbours joined into one read, and as many in flight at once as
-//! device and read buffer hold. Rows are worked on as they come, while the device is busy with the next. A record found under a slot may belong to another key of the chain; then its
-//! previous address is read in the same stream. Rows that an operation uses go to the tail, where
-//! their update will fall; a peek leaves them where they are and a copy in the cache.
+//! device and read buffer hold. Rows are worked on as they come, while the device is busy with the next. A
+//! record found under a slot may belong to another key of the chain; then its previous address is read in the
+//! same stream. Rows that an operation uses go to the tail, where their update will fall; a peek leaves them
+//! where they are and a copy in the cache.
 //!
 //! Rows need room at the tail, and for that a batch may have to wait until compaction has made some
 //! (`Core::await_space`). It does not do so in the midst of a stream: it would hold a read buffer and a ring of
@@ -19,20 +20,20 @@
 //! A read brings the blocks of 512 bytes that its records touch: the device here did 138 thousand random reads a
 //! second of 512 bytes, and 127 thousand of 4 KiB (fio, depth 256 and 128). Up to 16 KiB between two records are read
 //! too, if one read then does for both: it costs the thread 3 us, however long it is, and drives that count reads more
-//! than bytes a place in their queue. With Lookahead, tables of four times the budget (medians of three runs of each,
-//! by turns; a virtual drive with 75,000 reads a second):
+//! than bytes a place in their queue. With Lookahead, tables of four times the budget (means of three runs of each, by
+//! turns; a virtual drive with 75,000 reads a second, which varied by a tenth):
 //!
 //! | bridged, at most | | 0 | 8 KiB | 16 KiB | 32 KiB |
 //! |---|---|---|---|---|---|
-//! | reads a step | DLRM | 3,504 | 3,112 | 2,803 | 2,393 |
-//! | | DistMult, drive-bound | 1,403 | 1,380 | 1,354 | 1,323 |
-//! | | GraphSAGE, drive-bound | 2,350 | 2,251 | 2,166 | 2,054 |
-//! | samples/s | DLRM, of itself in memory | 0.81 | 0.83 | 0.83 | 0.84 |
-//! | | DistMult, drive-bound | 26,394 | 25,745 | 25,190 | 25,194 |
-//! | | GraphSAGE, drive-bound | 7,175 | 7,709 | 7,797 | 7,543 |
+//! | reads a step | DLRM | 3,507 | 3,110 | 2,802 | 2,394 |
+//! | | DistMult, drive-bound | 1,402 | 1,379 | 1,357 | 1,322 |
+//! | | GraphSAGE, drive-bound | 2,349 | 2,249 | 2,165 | 2,053 |
+//! | samples/s | DLRM, of itself in memory | 0.81 | 0.82 | 0.84 | 0.84 |
+//! | | DistMult, drive-bound | 25,400 | 25,300 | 25,100 | 25,300 |
+//! | | GraphSAGE, drive-bound | 7,160 | 7,620 | 7,700 | 7,440 |
 //!
-//! What lies between is looked at by nobody, and must not do harm: where such a read fails, the rows are read again, each
-//! for itself.
+//! What lies between is looked at by nobody, and must not do harm: where such a read fails, the rows are read again,
+//! without what lies between them.
 
 use super::{Batch, GROUP_KEYS, Mode, Pending, Step, Work, record_step};
 use crate::address::Address;
