@@ -136,7 +136,7 @@ fn rows_with_little_between_them_are_read_together() {
                 assert!(rows.unwrap_err().to_string().contains("injected"));
                 continue;
             } else {
-                // It may have been what lies between: each is read for itself.
+                // It may have been what lies between: they are read without it.
                 assert!(stats.disk_reads > 40, "{stats:?}");
             }
             let rows: Vec<_> = rows.unwrap().into_iter().map(Option::unwrap).collect();
