@@ -18,13 +18,11 @@
 //! read-only in memory wait with those on disk. Both cost the Get a part of one burst. With an overtaken row goes what
 //! a later batch announced of it meanwhile: the Get has just brought the row to the tail, where it has longest to live.
 //!
-//! The worker has the priority of any other thread. At `nice` 19 it gets less in the way of torch's threads where these
-//! take all cores (DLRM on two cores kept 0.03 more of its speed in memory), but training that waits for the disk was
-//! 2% slower, and beside another busy process by a third; and a thread can't take its priority back.
+//! The worker has the priority of any other thread: a lower one can't be taken back, and cost most where the disk is
+//! the limit (docs/benchmarks.md).
 //!
-//! Late is what a Get overtook, and a key that is in mutable memory when its turn comes: it was not when it was
-//! queued, so somebody wanted it first. Whether a moved row was used in
-//! time or wasted is told by the store, which marks the records that it moved.
+//! Late is what a Get overtook, and a key that is in mutable memory when its turn comes: it was not when it was queued,
+//! so somebody wanted it first. The store tells of moved rows whether they were used in time, by a mark in the records.
 
 use std::collections::{HashSet, VecDeque};
 use std::num::NonZeroU16;

@@ -6,11 +6,11 @@
 //!
 //! **Approach.** Before a page is evicted, it has its last call: those of its rows that are used most are copied to the
 //! tail. A record's clock word counts its uses as it is: changes of its value, and Gets that await one. Copies of it
-//! inherit the count, from disk too, halved for each [`HALF_LIFE_ROUNDS`] times as much log as memory could hold at most:
-//! so it is a frequency, known for rows that memory forgot long ago, and costs no byte. (The row cache keeps none, so what
-//! comes from there is taken for a row as others. Insertions begin at none.) Of some thousands of rows at their last call
-//! one in [`RETAINED_SHARE`] stays at most, which bounds what is written; and none where the counts vary hardly more than by chance: then all rows are alike, and
-//! to keep these rather than others would gain nothing.
+//! inherit the count, from disk too, halved for each [`HALF_LIFE_ROUNDS`] times as much log as memory could hold at
+//! most: so it is a frequency, known for rows that memory forgot long ago, and costs no byte. (The row cache keeps
+//! none, so what comes from there is taken for a row as others. Insertions begin at none.) Of some thousands of rows at
+//! their last call one in [`RETAINED_SHARE`] stays at most, which bounds what is written; and none where the counts
+//! vary hardly more than by chance: then all rows are alike, and to keep these rather than others would gain nothing.
 //!
 //! Simulated on the keys of training at 4x the budget, this finds 0.56 of the rows in memory in place of 0.51 (a
 //! power-law graph), 0.73 in place of 0.69 (Criteo), 0.30 in place of 0.26 (a knowledge graph with as many uniform

@@ -224,7 +224,8 @@ fn a_failed_read_fails_its_batch_and_no_later_one() {
     drop(open);
     // In their order now, so none in the page of another: no read is tried again for what lies between two of them.
     let apart: Vec<u64> = all().into_iter().step_by(100).collect();
-    for n in [1, 5, 40] {
+    // At once, and when up to two buffers of 32 reads have been worked on.
+    for n in [1, 33, 48] {
         let open = bank.open();
         open.device.fail_read(n, ErrorKind::Other);
         let error = peek(&open.store, open.table, &apart).unwrap_err();

@@ -4,6 +4,7 @@
 
 mod common;
 
+use std::path::Path;
 use std::sync::Arc;
 
 use common::{Add, GetAll, PutAll, is_on_disk, options, peek, put, value};
@@ -97,25 +98,31 @@ fn neighbours_on_disk_are_read_together() {
     }
 }
 
-/// Rows of 96 bytes, in memory pages of 512 KiB once and on disk now.
-#[test]
-fn rows_with_little_between_them_are_read_together() {
-    let dir = tempfile::tempdir().unwrap();
-    let options = StoreOptions { device: DeviceChoice::Memory, ..options(64 << 20) };
+/// Opens a bank, again and again, whose rows of 96 bytes lie on disk in the order of their keys.
+fn in_order(dir: &Path, budget_bytes: u64) -> impl Fn() -> (Store, Arc<FaultyDevice>) {
+    let options = StoreOptions { device: DeviceChoice::Memory, ..options(budget_bytes) };
     let disk: Arc<dyn Device> = Arc::new(MemoryDevice::new(&DeviceOptions::default()).unwrap());
-    let open = || {
+    let open = move || {
         let device = Arc::new(FaultyDevice::new(Arc::clone(&disk)));
         let wrapped: Arc<dyn Device> = Arc::<FaultyDevice>::clone(&device);
-        (Store::open_on(dir.path(), &options, |_| Ok(wrapped)).unwrap(), device)
+        (Store::open_on(dir, &options, |_| Ok(wrapped)).unwrap(), device)
     };
     let (store, _) = open();
     let table = store.create_table("rows", VALUE_BYTES as u32, b"").unwrap();
-    // One by one, so that they lie in their order.
+    // One by one: a batch does not keep the order.
     for key in keys() {
         put(&store, table, &[key], 0, VALUE_BYTES);
     }
     store.checkpoint(b"").unwrap();
     drop(store);
+    open
+}
+
+/// In pages of 512 KiB.
+#[test]
+fn rows_with_little_between_them_are_read_together() {
+    let dir = tempfile::tempdir().unwrap();
+    let open = in_order(dir.path(), 64 << 20);
     // 16 KiB are 170 rows, and 64 KiB 680.
     for (apart, bridged) in [(150, true), (200, false)] {
         let wanted: Vec<u64> = keys().into_iter().step_by(apart).take(40).collect();
@@ -142,6 +149,27 @@ fn rows_with_little_between_them_are_read_together() {
             let rows: Vec<_> = rows.unwrap().into_iter().map(Option::unwrap).collect();
             assert_eq!(rows, expected(&wanted));
         }
+    }
+}
+
+/// With a buffer for four reads, so that a read fails after rows have been worked on.
+#[test]
+fn rows_that_are_read_again_after_a_failure_are_used_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let open = in_order(dir.path(), BUDGET_BYTES);
+    // Several to a page of 8 KiB.
+    let wanted: Vec<u64> = keys().into_iter().step_by(20).collect();
+    let rows = wanted.len() as u64;
+    for fails in [1, 10, 50, 150] {
+        let (store, device) = open();
+        device.fail_read(fails, std::io::ErrorKind::Other);
+        let table = store.tables()[0].id;
+        assert_eq!(get(&store, table, &wanted), expected(&wanted));
+        let stats = store.stats();
+        assert_eq!((stats.hits_disk, stats.copied_to_tail), (rows, rows), "{stats:?}");
+        let in_memory = (stats.hits_mutable, stats.hits_read_only, stats.hits_cache);
+        assert_eq!(in_memory, (0, 0, 0), "read {fails} failed: {stats:?}");
+        assert!(stats.disk_reads_joined > 0, "{stats:?}");
     }
 }
 
