@@ -51,10 +51,10 @@ pub trait ReadStream {
     /// to ask for now; it is asked again after the next `done`.
     fn next(&mut self) -> Option<(u64, usize)>;
 
-    /// The `number`th read has brought something and is about to be handed to [`done`](Self::done), after others
-    /// perhaps: the time to have the processor fetch what that will touch. A hint: a device may leave it out, call it
-    /// more than once, or for a read that is not handed over after all, as another has failed.
-    fn arrived(&mut self, _number: u64) {}
+    /// The `number`th read has brought these bytes and is about to be handed to [`done`](Self::done), after others
+    /// perhaps: the time to have the processor fetch what that will touch. A hint: a device may leave it out, or call
+    /// it for a read that is not handed over after all, as another has failed.
+    fn arrived(&mut self, _number: u64, _bytes: &[u8]) {}
 
     /// The `number`th read, counted from 0 in the order of `next`, has brought `bytes`.
     ///

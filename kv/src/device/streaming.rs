@@ -6,8 +6,8 @@
 //! last read of a burst.
 //!
 //! What has just come is mostly in no cache, nor is what the caller will touch for it. So completions are handed over
-//! in groups: first the bytes of all of a group are asked for, and the caller may do the same (`arrived`), so that
-//! their cache misses overlap.
+//! in groups: first the caller has all that it will touch for a group fetched (`arrived`), so that the cache misses
+//! overlap.
 //!
 //! Memory is lent out as a ring, front to back, and comes back in that order: completions are nearly in
 //! order, and reads may have any length. A read's memory is the kernel's from push to completion, then
@@ -29,15 +29,11 @@ use super::stream::too_long;
 use super::transfer::{self, Progress};
 use super::{AlignedBuffer, ReadStream};
 use crate::error::{Error, Result};
-use crate::prefetch;
 
 /// The most that one request asks for; the rest of a longer read follows as after a short one.
 const REQUEST_BYTES_MAX: usize = 1 << 30;
 
-/// So much of each read is fetched into the cache before it is handed over: most records are shorter.
-const FETCHED_BYTES_MAX: usize = 1024;
-const LINE_BYTES: usize = 64;
-/// So many completions make a group: with their bytes they fit the second-level cache, and mostly the first.
+/// So many completions make a group: what is fetched for them fits the second-level cache, and mostly the first.
 const GROUP_READS: usize = 32;
 
 /// A read whose memory is lent out.
@@ -144,17 +140,20 @@ impl<'a> Streaming<'a> {
         }
     }
 
-    /// Has the processor fetch what completions have brought, and the caller what it will touch for them.
+    /// Has the caller fetch what it will touch for completions.
     fn fetch(&mut self, came: &[(u64, i32)]) {
         if self.error.is_some() {
             return;
         }
-        for &(number, _) in came.iter().filter(|(_, result)| *result > 0) {
-            let lent = &self.lent[(number - self.first) as usize];
-            for line in (0..lent.len.min(FETCHED_BYTES_MAX)).step_by(LINE_BYTES) {
-                prefetch::read(self.memory.wrapping_add(lent.at + line));
+        for &(number, result) in came {
+            // The rest of a short one is still to come.
+            if usize::try_from(result).is_ok_and(|arrived| arrived == self.rest(number)) {
+                let lent = &self.lent[(number - self.first) as usize];
+                // SAFETY: the read is complete, so the kernel is through with its range, and nobody gets it
+                // until it is given back (`complete`).
+                let bytes = unsafe { slice::from_raw_parts(self.memory.add(lent.at), lent.len) };
+                self.stream.arrived(number, bytes);
             }
-            self.stream.arrived(number);
         }
     }
 
@@ -420,7 +419,8 @@ mod tests {
             *deepest = (*deepest).max(self.begun - self.done);
             Some((u64::from(self.begun % 16) * 512, 512))
         }
-        fn arrived(&mut self, number: u64) {
+        fn arrived(&mut self, number: u64, bytes: &[u8]) {
+            assert_eq!(bytes.len(), 512);
             self.arrived.insert(number);
             self.arrived_at_once = self.arrived_at_once.max(self.arrived.len());
         }

@@ -32,10 +32,20 @@
 //! | | DistMult, drive-bound | 25,400 | 25,300 | 25,100 | 25,300 |
 //! | | GraphSAGE, drive-bound | 7,160 | 7,620 | 7,700 | 7,440 |
 //!
+//! The more rows a stream has, the nearer they lie. So what is announced together is read together, and batches are
+//! announced by threes. Reads a step, with a stream for every 1,024 rows of a batch, for one batch, for two, three, and
+//! four:
+//!
+//! | | 1,024 rows | one batch | two | three | four |
+//! |---|---|---|---|---|---|
+//! | DLRM, a few hundred rows a table | 2,870 | 2,870 | 2,350 | 1,900 | 1,670 |
+//! | DistMult, drive-bound | 1,337 | 1,184 | 1,212 | 1,156 | 1,165 |
+//! | GraphSAGE, drive-bound | 2,320 | 2,070 | 2,047 | 1,962 | 2,030 |
+//!
 //! What lies between is looked at by nobody, and must not do harm: where such a read fails, the rows are read again,
 //! without what lies between them.
 
-use super::{Batch, GROUP_KEYS, Mode, Pending, Step, Work, record_step};
+use super::{Batch, GROUP_KEYS, LINE_BYTES, Mode, Pending, Step, Work, record_step};
 use crate::address::Address;
 use crate::cache::Demand;
 use crate::clock::ClockWord;
@@ -43,12 +53,17 @@ use crate::device::{AlignedBuffer, BLOCK_BYTES, Priority, ReadStream};
 use crate::error::{Error, Result};
 use crate::log::PageFull;
 use crate::operation::Width;
+use crate::prefetch;
 use crate::record::{HEADER_BYTES, RecordImage};
 
 /// Neighbours are joined into reads up to this long.
 const JOINED_BYTES_MAX: u64 = 64 << 10;
 /// So much may lie between them.
 const BRIDGED_BYTES_MAX: u64 = 16 << 10;
+/// So much of a record is fetched into the cache before the first of a group of reads is worked on: most are shorter.
+const FETCHED_OF_RECORD_MAX: usize = 1024;
+/// So much of a read: a group's fit the second-level cache.
+const FETCHED_OF_READ_MAX: usize = 8192;
 
 /// One read: where it begins in the log, and whose it is.
 #[derive(Debug, Clone, Copy)]
@@ -602,15 +617,23 @@ impl<W: Work> ReadStream for Reading<'_, '_, W> {
         Some((start, (end - start) as usize))
     }
 
-    fn arrived(&mut self, number: u64) {
-        if W::MODE == Mode::Peek {
-            return;
-        }
-        // The buckets that `publish` will lock.
+    fn arrived(&mut self, number: u64, bytes: &[u8]) {
         let span = self.spans[number as usize];
         let index = self.batch.core.index.outline();
+        let mut fetched = 0;
         for pending in &self.pending[span.first as usize..][..span.count as usize] {
-            index.prefetch(pending.hash);
+            let place = (pending.address.raw() - span.start) as usize;
+            let end = bytes.len().min(place + pending.bytes.min(FETCHED_OF_RECORD_MAX));
+            if fetched < FETCHED_OF_READ_MAX {
+                for line in (place / LINE_BYTES * LINE_BYTES..end).step_by(LINE_BYTES) {
+                    prefetch::read(&raw const bytes[line]);
+                }
+                fetched += end - place;
+            }
+            // The bucket that `publish` will lock.
+            if W::MODE != Mode::Peek {
+                index.prefetch(pending.hash);
+            }
         }
     }
 

@@ -131,7 +131,8 @@ impl<W: Work> Batch<'_, W> {
     /// Fetches a record's other lines.
     #[inline]
     fn prefetch_rest(&self, place: *const u8) {
-        if place.is_null() {
+        // Who asks where a row is looks at its header only.
+        if place.is_null() || W::MODE == Mode::Locate {
             return;
         }
         let fetch = match W::MODE {
@@ -219,13 +220,14 @@ impl<W: Work> Batch<'_, W> {
 
     /// Follows the chains as far as they are in memory.
     fn walk<'g>(&self, key: u64, candidates: &Candidates, view: View<'g>) -> Walk<'g> {
-        let mut on_disk = Vec::new();
+        // Rarely more than one, for which nothing is allocated.
+        let (mut on_disk, mut rest) = (None, Vec::new());
         for entry in candidates.iter() {
             let mut address = entry.address();
             // Ends: addresses go down along a chain, which ends at `NONE` or below the log's beginning.
             while address.raw() >= view.begin.max(1) {
                 if !view.in_memory(address) {
-                    on_disk.push((entry, address));
+                    rest.extend(on_disk.replace((entry, address)));
                     break;
                 }
                 // SAFETY: pinned, above the head; the address came from the index or a link.
@@ -236,8 +238,8 @@ impl<W: Work> Batch<'_, W> {
                 address = record.link().previous();
             }
         }
-        match on_disk.pop() {
-            Some((entry, address)) => Walk::Disk(entry, address, on_disk),
+        match on_disk {
+            Some((entry, address)) => Walk::Disk(entry, address, rest),
             None => Walk::Missing,
         }
     }
