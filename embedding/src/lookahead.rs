@@ -41,9 +41,13 @@ use crate::stats::{Counter, LookaheadStats};
 use crate::unique::UniqueKeys;
 use crate::window::{Remembered, Window};
 
-/// Keys that the worker hands to the store at once: deep enough a queue for any drive, and short enough
-/// that an urgent batch behind it does not wait long.
-const BURST_KEYS_MAX: usize = 1024;
+/// A burst of so many keys is deep enough a queue for any drive.
+const BURST_KEYS: usize = 1024;
+/// What was announced together comes in one burst, up to so many keys: the more, the nearer to each other their rows
+/// lie, and the more of them come with one read (`kv/src/execute/disk.rs`). A burst that is long enough leaves out what
+/// was announced afterwards: a Get, which wants what was announced together, would find ever fewer of its keys in a
+/// burst, and not wait for it (`WANTED_SHARE`), but read its rows a second time.
+const BURST_KEYS_MAX: usize = 4096;
 
 /// One part in so many of the bank's budget goes to the queue, unless the caller says otherwise.
 const BUDGET_SHARE: u64 = 32;
@@ -69,6 +73,8 @@ const BYTES_PER_KEY: u64 = size_of::<Request>() as u64
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Request {
     table: TableId,
+    /// The last of those that were announced together. (Where it is cancelled or overtaken, the next last one counts.)
+    last: bool,
     key: u64,
 }
 
@@ -485,7 +491,7 @@ impl Shared {
         for &key in keys {
             match state.pending.insert(number(table), key) {
                 Insertion::Added => {
-                    state.queue.push_back(Request { table, key });
+                    state.queue.push_back(Request { table, last: false, key });
                     receipt.queued += 1;
                 }
                 Insertion::Present => receipt.merged += 1,
@@ -494,6 +500,7 @@ impl Shared {
         }
         state.window.remember(table, resident);
         if receipt.queued != 0 {
+            state.queue.back_mut().expect("some were queued just now").last = true;
             self.has_requests.store(true, Ordering::Relaxed);
             self.queue.work.notify_one();
         }
@@ -539,7 +546,7 @@ impl Shared {
                 }
                 Job::Look => self.look_after_the_oldest(),
                 Job::Prefetch(mut job) => {
-                    if !job.advance(&self.store, BURST_KEYS_MAX) {
+                    if !job.advance(&self.store, BURST_KEYS) {
                         self.queue.state.lock().prefetches.push_back(job);
                     }
                 }
@@ -637,12 +644,12 @@ impl Shared {
 
     /// Takes requests of this table from the queue's front.
     fn take_burst(&self, state: &mut State, table: TableId, burst: &mut Vec<u64>) {
-        while burst.len() < BURST_KEYS_MAX {
-            match state.queue.front() {
-                Some(next) if next.table == table => burst.push(next.key),
-                _ => break,
-            }
+        let mut ends = false;
+        while !ends && burst.len() < BURST_KEYS_MAX {
+            let Some(&next) = state.queue.front().filter(|next| next.table == table) else { break };
             state.queue.pop_front();
+            burst.push(next.key);
+            ends = next.last && burst.len() >= BURST_KEYS;
             self.pass_over(state);
         }
         state.in_hand.extend_from_slice(burst);

@@ -25,7 +25,7 @@ const A_MINUTE: Duration = Duration::from_secs(60);
 fn queue(dir: &std::path::Path) -> (Lookahead, TableId) {
     let store = Store::open(dir, &embank_kv::StoreOptions::default()).unwrap();
     let table = store.create_table("rows", 8, b"").unwrap();
-    (Lookahead::new(Arc::new(store), 100), table)
+    (Lookahead::new(Arc::new(store), 10_000), table)
 }
 
 fn put(lookahead: &Lookahead, table: TableId, keys: &[u64]) -> Vec<(u64, RowMark)> {
@@ -74,6 +74,47 @@ fn what_is_cancelled_while_it_is_in_hand_is_forgotten() {
     shared.look_after_the_oldest();
     assert_eq!(shared.counters.kept.get(), kept, "cancelled before they were taken");
     assert!(shared.queue.state.lock().window.is_empty());
+}
+
+#[test]
+fn what_is_announced_together_comes_in_one_burst() {
+    let dir = tempfile::tempdir().unwrap();
+    let (lookahead, table) = queue(dir.path());
+    let shared = &lookahead.shared;
+    let other = shared.store.create_table("others", 8, b"").unwrap();
+    let announce = |table, keys: std::ops::Range<u64>| {
+        let keys: Vec<u64> = keys.collect();
+        shared.enqueue(table, &keys, &[], &mut LookaheadReceipt::default());
+    };
+    let bursts = || {
+        let (mut lengths, mut expected) = (Vec::new(), 0);
+        while shared.queue.state.lock().pending.len() > 0 {
+            let mut burst = Vec::new();
+            let Some(Job::Burst(of)) = shared.next_job(&mut burst) else { unreachable!() };
+            lengths.push((of == other, burst.len()));
+            for key in &burst {
+                assert_eq!(*key, expected, "in their order");
+                expected += 1;
+            }
+            shared.finish_burst(of, &burst, &[], Ok(Promoted::default()));
+        }
+        lengths
+    };
+    // Small ones until it is deep enough a queue, and no further than the last of them.
+    announce(table, 0..600);
+    announce(table, 600..1200);
+    announce(table, 1200..1800);
+    assert_eq!(bursts(), [(false, 1200), (false, 600)]);
+    // A large one whole, unless it is too large.
+    announce(table, 0..3000);
+    announce(table, 3000..8000);
+    announce(table, 8000..8010);
+    assert_eq!(bursts(), [(false, 3000), (false, 4096), (false, 914)]);
+    // Of one table.
+    announce(table, 0..600);
+    announce(other, 600..1200);
+    announce(table, 1200..1800);
+    assert_eq!(bursts(), [(false, 600), (true, 600), (false, 600)]);
 }
 
 #[test]
