@@ -53,13 +53,15 @@ and 2e-4 by the twenty-second, where half the learning rate shows as 1e-3 by the
 TURNS, TURNS_QUICK = 12, 3
 TURN_SECONDS = 1.0
 """Of the first run; the number of steps of a turn follows from it."""
-TURN_LOOKAHEADS = 6
-"""A turn has at least so many times the batches looked ahead: a turn waits at its end for what was announced, which no
-step then hides, and training that nobody interrupts has no such ends."""
+TURN_LOOKAHEADS = 5
+"""A turn has at least so many times the batches that may be ahead: a turn waits at its end for what was announced, which
+no step then hides, and training that nobody interrupts has no such ends."""
 WARM_UP_STEPS = 5
 WARM_UP_SHARE = 0.2
-LOOKAHEAD, LOOKAHEAD_SMALL = 3, 8
-"""Batches announced; the second where batches are small."""
+LOOKAHEAD, LOOKAHEAD_SMALL = 2, 8
+"""Batches announced at least; the second where batches are small."""
+LOOKAHEAD_MORE = 2
+"""At most so many more: `LookaheadLoader` announces three batches together."""
 
 
 @dataclass
@@ -184,7 +186,7 @@ def in_turns(
             seen[-1].run.warm()
     for one in seen:
         one.take(WARM_UP_STEPS, work.batch, threads[0])
-    ahead = max(variant.lookahead for variant in variants)
+    ahead = max(variant.lookahead for variant in variants) + LOOKAHEAD_MORE
     steps = max(TURN_LOOKAHEADS * ahead, round(TURN_SECONDS * seen[0].rates[-1] / work.batch))
     most = (work.steps_max - WARM_UP_STEPS) // (turns * len(threads))
     if most < TURN_LOOKAHEADS * ahead:

@@ -33,7 +33,7 @@ BLOB_FORMAT = 3
 
 @dataclass(frozen=True)
 class TrainOptions:
-    """`..._every` are in steps; `lookahead` is how many batches ahead keys are announced.
+    """`..._every` are in steps; `lookahead` is how many batches ahead keys are announced, at least.
 
     `checkpoint_every` should be a multiple of `sample_every`: a checkpoint within an interval
     does not hold the seconds of its first part, and a resumed run would count too few.

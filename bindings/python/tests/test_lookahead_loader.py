@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -35,8 +36,8 @@ class Announcements:
         return len(keys)
 
 
-@pytest.mark.parametrize("depth", [0, 1, 3, 9, 50])
-def test_batches_come_in_order_and_the_next_depth_are_announced(depth: int) -> None:
+@pytest.mark.parametrize("depth", [0, 1])
+def test_a_batch_alone_is_announced_alone(depth: int) -> None:
     table: Any = Announcements()
     loader: Any = LookaheadLoader(list(range(10)), lambda at: {table: np.array([at])}, depth)
     for _ in range(2):
@@ -46,6 +47,51 @@ def test_batches_come_in_order_and_the_next_depth_are_announced(depth: int) -> N
             last = min(at + depth, 9)
             assert table.keys == [[n] for n in range(1, last + 1)] if depth else not table.keys
         assert at == 9
+
+
+@pytest.mark.parametrize("depth", [2, 3, 8, 50])
+def test_batches_come_in_order_and_the_next_are_announced_by_threes(depth: int) -> None:
+    table: Any = Announcements()
+    loader: Any = LookaheadLoader(list(range(9)), lambda at: {table: np.array([at])}, depth)
+    for _ in range(2):
+        table.keys.clear()
+        for at, batch in enumerate(loader):
+            assert batch == at
+            calls = math.ceil((at + depth) / 3)
+            assert table.keys == [[1, 2, 3], [4, 5, 6], [7, 8]][:calls]
+        assert at == 8
+
+
+def test_tables_are_announced_on_their_own_and_types_of_keys_too() -> None:
+    one, other = Announcements(), Announcements()
+
+    def keys(at: int) -> dict[Any, Any]:
+        of_other = {other: np.array([at], np.int64 if at % 2 else np.uint64)}
+        return of_other if at == 2 else {one: np.array([[at, at]]), **of_other}
+
+    loader: Any = LookaheadLoader(list(range(5)), keys, depth=2)
+    assert list(loader) == list(range(5))
+    assert one.keys == [[1, 1, 3, 3], [4, 4]]
+    assert other.keys == [[1, 3], [2], [4]]
+
+
+def test_what_was_announced_is_cancelled_if_the_rest_cannot_be() -> None:
+    one, other = Announcements(), Announcements()
+
+    def fails(keys: Any) -> int:
+        raise OSError("the disk is gone")
+
+    # As keys of a wrong type are refused by both.
+    setattr(other, "lookahead", fails)
+    setattr(other, "cancel_lookahead", fails)
+    loader: Any = LookaheadLoader(
+        list(range(5)), lambda at: {one: np.array([at]), other: np.array([at])}, depth=2
+    )
+    with pytest.raises(OSError, match="the disk is gone") as failed:
+        next(iter(loader))
+    assert failed.value.__context__ is None, "not that of cancelling"
+    gc.collect()
+    assert (one.keys, one.cancelled) == ([[1, 2, 3]], [1, 2, 3])
 
 
 def test_no_batch_is_drawn_before_its_turn() -> None:
@@ -61,9 +107,11 @@ def test_no_batch_is_drawn_before_its_turn() -> None:
     batches = iter(loader)
     assert drawn == []
     assert next(batches) == 0
-    assert drawn == [0, 1, 2]
+    assert drawn == [0, 1, 2, 3]
     assert next(batches) == 1
     assert drawn == [0, 1, 2, 3]
+    assert next(batches) == 2
+    assert drawn == [0, 1, 2, 3, 4, 5, 6]
 
 
 def test_length_is_the_loaders() -> None:
@@ -91,7 +139,8 @@ def test_keys_of_every_form_and_table_are_counted(bank: embank.Bank) -> None:
     batches = [torch.arange(6).view(2, 3) + step for step in range(5)]
     seen = list(LookaheadLoader(batches, keys, depth=2))
     assert all(got is made for got, made in zip(seen, batches))
-    assert bank.stats()["lookahead"]["requested"] == 4 * (6 + 2)
+    # Of batches that are announced together, what is in several counts once: of the users, 1 to 8, and 4 to 9.
+    assert bank.stats()["lookahead"]["requested"] == (8 + 6) + (6 + 2)
 
 
 def test_errors_of_the_loader_and_of_keys_come_through(table: embank.Table) -> None:
@@ -133,7 +182,7 @@ def test_what_was_announced_and_not_handed_out_is_cancelled(stop: str) -> None:
     else:
         run()
     gc.collect()
-    assert table.cancelled == ([] if stop == "end" else [3, 4, 5])
+    assert table.cancelled == ([] if stop == "end" else [3, 4, 5, 6])
 
 
 def test_a_loader_that_is_given_up_leaves_nothing_in_the_queue(bank: embank.Bank) -> None:
