@@ -44,11 +44,23 @@ impl Default for AutoDepth {
 }
 
 impl AutoDepth {
-    /// One that knows nothing yet.
+    /// One that knows nothing yet, for a loop that announces batches one by one.
     #[must_use]
     pub fn new() -> Self {
-        Self { controller: DepthController::new(), last: None }
+        Self::announcing_together(1)
     }
+
+    /// For a loop that from a depth of 2 on announces so many batches with one call: so many less one more than the
+    /// depth are ahead at most, and what is looked at is the mean over so many steps. 0 counts as 1, and what is beyond
+    /// [`TOGETHER_MAX`](Self::TOGETHER_MAX) as that.
+    #[must_use]
+    pub fn announcing_together(batches: usize) -> Self {
+        let together = batches.clamp(1, Self::TOGETHER_MAX);
+        Self { controller: DepthController::new(together), last: None }
+    }
+
+    /// The most batches that [`announcing_together`](Self::announcing_together) takes into account.
+    pub const TOGETHER_MAX: usize = 64;
 
     /// What [`step`](Self::step) returned last; where it begins before the first.
     #[must_use]

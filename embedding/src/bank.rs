@@ -239,7 +239,7 @@ impl Bank {
         let (tables, vocabularies) = (read_tables(&store)?, read_vocabularies(&store)?);
         let store = Arc::new(store);
         let shared = BankShared {
-            lookahead: Lookahead::new(Arc::clone(&store), queue_keys),
+            lookahead: Lookahead::new(Arc::clone(&store), budget, queue_keys),
             store,
             wait_timeout: options.wait_timeout,
             lease_timeout: options.lease_timeout.map(|timeout| timeout.min(FAR_OFF)),

@@ -8,9 +8,13 @@
 //! intervals, and one batch to spare, is the depth needed. Means and mean deviations are smoothed as round-trip times
 //! are in TCP (Jacobson, SIGCOMM 1988): what is expected is the mean and twice the deviation.
 //!
+//! - Batches may be announced together, a group with one call, where the depth is 2 or more. They are read together, so
+//!   the first of a group waits for the reading of all; the others have an interval or more to spare, so there is none
+//!   beside. Up to a group less one more batches are ahead than the depth says. The reading of a group comes at once
+//!   and in some of its steps alone: so what is looked at is the mean over as many steps as a group has batches.
 //! - Where reading takes longer than computing, no depth makes up for it, and rows are late at any: the need is cut off
 //!   at what evens out fluctuations (`DISK_BOUND_DEPTH`).
-//! - Late rows tell that the estimate was too low: each step in which more than one in `LATE_SHARE` was late adds to a
+//! - Late rows tell that the estimate was too low: each step with late rows in which more than one in `LATE_SHARE` was late adds to a
 //!   margin, which shrinks again slowly. Rows that were dropped by the queue or wasted take from it at once, and cap
 //!   the depth for a while below what it was.
 //! - Never more than the queue's capacity and a third of memory can take.
@@ -18,6 +22,8 @@
 //!
 //! The controller is a pure function of the reports: no clock, no randomness.
 
+use std::collections::VecDeque;
+use std::iter::Sum;
 use std::time::Duration;
 
 /// Where a controller begins.
@@ -35,6 +41,9 @@ const MARGIN_MAX: usize = 8;
 const MARGIN_STEPS: u32 = 64;
 /// For so many steps a depth that was too large is not tried again.
 const CAPPED_STEPS: u32 = 128;
+
+/// So much of memory may be taken up by what is ahead: one part in so many.
+const MEMORY_SHARE: f64 = 3.0;
 
 /// What happened since the last step.
 #[derive(Debug, Clone, Copy, Default)]
@@ -88,6 +97,10 @@ impl Smoothed {
 #[derive(Debug, Clone)]
 pub(crate) struct DepthController {
     depth: usize,
+    /// Batches that are announced with one call.
+    together: usize,
+    /// The reports of the last steps, as many as that.
+    last: VecDeque<StepReport>,
     interval_s: Smoothed,
     /// Reading time of a batch.
     reading_s: Smoothed,
@@ -103,9 +116,12 @@ pub(crate) struct DepthController {
 }
 
 impl DepthController {
-    pub(crate) fn new() -> Self {
+    /// For batches of which `together`, at least one, are announced with one call.
+    pub(crate) fn new(together: usize) -> Self {
         Self {
             depth: DEPTH_FIRST,
+            together,
+            last: VecDeque::with_capacity(together),
             interval_s: Smoothed::default(),
             reading_s: Smoothed::default(),
             rows: Smoothed::default(),
@@ -124,9 +140,14 @@ impl DepthController {
 
     /// Takes in a step and says how many batches to look ahead from now on, at least 1.
     pub(crate) fn step(&mut self, report: &StepReport) -> usize {
-        self.interval_s.add(report.interval.as_secs_f64());
-        self.reading_s.add(report.reading.as_secs_f64());
-        self.rows.add((report.read + report.late) as f64);
+        if self.last.len() == self.together {
+            self.last.pop_front();
+        }
+        self.last.push_back(*report);
+        let steps = self.last.len() as f64;
+        self.interval_s.add(self.sum(|step| step.interval).as_secs_f64() / steps);
+        self.reading_s.add(self.sum(|step| step.reading).as_secs_f64() / steps);
+        self.rows.add(self.sum(|step| step.read + step.late) as f64 / steps);
         self.learn_from_failures(report);
         let wanted = self.needed(report).min(self.most(report)).max(1);
         if wanted > self.depth {
@@ -146,8 +167,16 @@ impl DepthController {
         self.depth
     }
 
+    /// Of the last steps.
+    fn sum<T: Sum>(&self, of: impl Fn(&StepReport) -> T) -> T {
+        self.last.iter().map(of).sum()
+    }
+
     fn learn_from_failures(&mut self, report: &StepReport) {
-        if report.dropped + report.wasted > (report.read + report.late) / LATE_SHARE {
+        let rows = self.sum(|step| step.read + step.late);
+        let in_vain = self.sum(|step| step.dropped + step.wasted);
+        // What is in the last steps has been learnt from already if it is not in this one.
+        if report.dropped + report.wasted > 0 && in_vain * LATE_SHARE > rows {
             self.margin = 0;
             (self.too_deep, self.capped_for) = (self.depth, CAPPED_STEPS);
         } else {
@@ -156,7 +185,7 @@ impl DepthController {
                 self.too_deep = usize::MAX;
             }
         }
-        if report.late * LATE_SHARE > report.read + report.late {
+        if report.late > 0 && self.sum(|step| step.late) * LATE_SHARE > rows {
             self.margin = (self.margin + 1).min(MARGIN_MAX);
             self.steps_in_time = 0;
         } else {
@@ -177,19 +206,26 @@ impl DepthController {
             return DISK_BOUND_DEPTH;
         }
         let rows_per_s = self.rows.mean / self.reading_s.mean;
-        // Of what is queued, the last batch is this step's own.
-        let before = (report.pending as f64 - self.rows.mean).max(0.0);
+        // Of what is queued, the last group is the one that the question is about.
+        let together = self.together as f64;
+        let before = (report.pending as f64 - together * self.rows.mean).max(0.0);
         let queued_s = if rows_per_s > 0.0 { before / rows_per_s } else { 0.0 };
-        let batches = (queued_s + self.reading_s.expected_at_most()) / interval_s;
-        1 + self.margin + batches.ceil().min(DEPTH_MAX as f64) as usize
+        let batches = (queued_s + together * self.reading_s.expected_at_most()) / interval_s;
+        let to_spare = usize::from(self.together == 1);
+        self.margin + (to_spare + batches.ceil().min(DEPTH_MAX as f64) as usize).max(2)
     }
 
     /// What queue and memory have room for, and what has not failed of late.
     fn most(&self, report: &StepReport) -> usize {
         let rows = self.rows.expected_at_most().max(1.0);
-        let room = |rows_max: f64| (rows_max / rows) as usize;
+        // From a depth of 2 on a group may be announced when only one batch of it is wanted.
+        let beyond = self.together - 1;
+        let room = |rows_max: f64| match (rows_max / rows) as usize {
+            batches if batches >= 2 + beyond => batches - beyond,
+            batches => batches.min(1),
+        };
         let queue = room(report.capacity as f64);
-        let memory = room(report.memory_rows as f64 / 3.0);
+        let memory = room(report.memory_rows as f64 / MEMORY_SHARE);
         queue.min(memory).min(self.too_deep.saturating_sub(1)).min(DEPTH_MAX)
     }
 }
@@ -218,7 +254,7 @@ mod tests {
 
     #[test]
     fn where_nothing_is_read_one_batch_will_do() {
-        let mut controller = DepthController::new();
+        let mut controller = DepthController::new(1);
         let depths = after(&mut controller, 100, StepReport { read: 0, ..report(10, 0) });
         assert_eq!((depths[0], depths[99]), (2, 1));
     }
@@ -226,7 +262,7 @@ mod tests {
     #[test]
     fn quick_reading_takes_two_and_slow_reading_more_but_not_without_end() {
         let settled = |reading_ms| {
-            *after(&mut DepthController::new(), 200, report(10, reading_ms)).last().unwrap()
+            *after(&mut DepthController::new(1), 200, report(10, reading_ms)).last().unwrap()
         };
         assert_eq!(settled(1), 2);
         assert_eq!(settled(9), 2);
@@ -238,12 +274,12 @@ mod tests {
     fn what_waits_in_the_queue_is_counted() {
         let queued = StepReport { pending: 5000, ..report(10, 5) };
         // Four batches before it at 5 ms each, its own, and one to spare.
-        assert_eq!(*after(&mut DepthController::new(), 200, queued).last().unwrap(), 4);
+        assert_eq!(*after(&mut DepthController::new(1), 200, queued).last().unwrap(), 4);
     }
 
     #[test]
     fn late_rows_raise_it_step_by_step_and_time_lowers_it_again() {
-        let mut controller = DepthController::new();
+        let mut controller = DepthController::new(1);
         let late = StepReport { late: 100, ..report(10, 2) };
         let depths = after(&mut controller, 40, late);
         assert!(depths.windows(2).all(|pair| pair[1] == pair[0] || pair[1] == pair[0] + 1));
@@ -259,7 +295,7 @@ mod tests {
             StepReport { wasted: 500, ..report(10, 50) },
             StepReport { dropped: 500, ..report(10, 50) },
         ] {
-            let mut controller = DepthController::new();
+            let mut controller = DepthController::new(1);
             let before = *after(&mut controller, 50, report(10, 50)).last().unwrap();
             assert_eq!(before, DISK_BOUND_DEPTH);
             let below = controller.step(&failing);
@@ -274,16 +310,77 @@ mod tests {
     fn queue_and_memory_bound_it() {
         for (capacity, memory_rows) in [(3000, 1 << 20), (1 << 20, 9000)] {
             let bounded = StepReport { capacity, memory_rows, ..report(10, 50) };
-            let depth = *after(&mut DepthController::new(), 300, bounded).last().unwrap();
+            let depth = *after(&mut DepthController::new(1), 300, bounded).last().unwrap();
             assert!(depth == 2 || depth == 3, "{depth}");
         }
         let none = StepReport { capacity: 0, ..report(10, 50) };
-        assert_eq!(*after(&mut DepthController::new(), 300, none).last().unwrap(), 1);
+        assert_eq!(*after(&mut DepthController::new(1), 300, none).last().unwrap(), 1);
+    }
+
+    /// The reading of three batches comes at once, in every third step.
+    fn by_threes(interval_ms: u32, reading_ms: u32, i: usize) -> StepReport {
+        let none = StepReport { reading: Duration::ZERO, read: 0, ..report(interval_ms, 0) };
+        let group = StepReport { read: 3000, ..report(interval_ms, 3 * reading_ms) };
+        if i.is_multiple_of(3) { group } else { none }
+    }
+
+    #[test]
+    fn what_is_announced_together_and_read_at_once_is_no_fluctuation() {
+        // The first of a group waits for its reading as a whole.
+        for (reading_ms, expected) in [(1, 2), (5, 2), (7, 3), (9, 3), (10, DISK_BOUND_DEPTH)] {
+            let mut controller = DepthController::new(3);
+            let depths: Vec<_> =
+                (0..400).map(|i| controller.step(&by_threes(10, reading_ms, i))).collect();
+            assert!(
+                depths[200..].iter().all(|&depth| depth == expected),
+                "{reading_ms}: {depths:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn queue_and_memory_have_room_for_what_is_ahead_of_the_depth() {
+        for (memory_rows, expected) in [(3 * 3100, 1), (3 * 4500, 2), (3 * 7500, 5)] {
+            for queue in [false, true] {
+                let mut controller = DepthController::new(3);
+                let mut depth = 0;
+                for i in 0..400 {
+                    let mut bounded = by_threes(10, 50, i);
+                    if queue {
+                        bounded.capacity = memory_rows / 3;
+                    } else {
+                        bounded.memory_rows = memory_rows;
+                    }
+                    depth = controller.step(&bounded);
+                }
+                assert_eq!(depth, expected, "{memory_rows}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_late_or_wasted_row_is_held_against_what_is_read_in_the_steps_around_it() {
+        let depths = |of: fn(&mut StepReport)| {
+            let mut controller = DepthController::new(3);
+            let step = |i| {
+                let mut step = by_threes(10, 5, i);
+                if i % 3 == 2 {
+                    of(&mut step);
+                }
+                controller.step(&step)
+            };
+            (0..400).map(step).skip(100).collect::<Vec<_>>()
+        };
+        // Of 3,000.
+        assert!(depths(|step| step.late = 50).iter().all(|&depth| depth == 2));
+        assert!(depths(|step| step.wasted = 50).iter().all(|&depth| depth == 2));
+        assert!(depths(|step| step.late = 70).iter().all(|&depth| depth > 2));
+        assert!(depths(|step| step.wasted = 70).iter().all(|&depth| depth == 1));
     }
 
     #[test]
     fn one_slow_step_in_many_does_not_move_it() {
-        let mut controller = DepthController::new();
+        let mut controller = DepthController::new(1);
         after(&mut controller, 100, report(10, 2));
         for _ in 0..20 {
             let depth = controller.step(&report(10, 9));
@@ -296,7 +393,7 @@ mod tests {
     fn the_same_reports_give_the_same_depths() {
         let reports: Vec<_> = (0..500_u32).map(|i| report(10 + i % 7, i * i % 23)).collect();
         let run = || {
-            let mut controller = DepthController::new();
+            let mut controller = DepthController::new(1);
             reports.iter().map(|report| controller.step(report)).collect::<Vec<_>>()
         };
         assert_eq!(run(), run());

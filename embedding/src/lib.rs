@@ -67,6 +67,7 @@ mod optimizer;
 mod pending;
 mod prefetch;
 mod quantile;
+mod requests;
 mod row;
 mod scan;
 mod seen;

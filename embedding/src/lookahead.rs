@@ -25,7 +25,6 @@
 //! so somebody wanted it first. The store tells of moved rows whether they were used in time, by a mark in the records.
 
 use std::collections::{HashSet, VecDeque};
-use std::num::NonZeroU16;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -37,17 +36,16 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use crate::error::{Error, Result};
 use crate::pending::{Insertion, PendingSet};
 use crate::prefetch::PrefetchJob;
+use crate::requests::{BURST_KEYS_MAX, BURST_KEYS_MIN, Requests, number};
 use crate::stats::{Counter, LookaheadStats};
 use crate::unique::UniqueKeys;
 use crate::window::{Remembered, Window};
 
-/// A burst of so many keys is deep enough a queue for any drive.
-const BURST_KEYS: usize = 1024;
-/// What was announced together comes in one burst, up to so many keys: the more, the nearer to each other their rows
-/// lie, and the more of them come with one read (`kv/src/execute/disk.rs`). A burst that is long enough leaves out what
-/// was announced afterwards: a Get, which wants what was announced together, would find ever fewer of its keys in a
-/// burst, and not wait for it (`WANTED_SHARE`), but read its rows a second time.
-const BURST_KEYS_MAX: usize = 4096;
+/// Rows that are read into a buffer before others have their turn.
+const PREFETCH_KEYS: usize = 1024;
+/// What one burst brings takes at most one part in so many of the bank's budget: the worker looks after rows that are
+/// about to leave memory between bursts.
+const BURST_BUDGET_SHARE: u64 = 16;
 
 /// One part in so many of the bank's budget goes to the queue, unless the caller says otherwise.
 const BUDGET_SHARE: u64 = 32;
@@ -56,8 +54,8 @@ const MEMORY_BYTES_MAX: u64 = 40 << 20;
 
 /// A Get waits for the burst in hand if it wants one in so many of its keys; else it reads those few a second time.
 const WANTED_SHARE: usize = 4;
-/// The longest that it waits.
-const BURST_WAIT_MAX: Duration = Duration::from_millis(100);
+/// The longest that it waits for every 1,024 keys of a burst: a drive that takes longer reads 10,000 a second.
+const WAIT_PER_1024_KEYS: Duration = Duration::from_millis(100);
 /// Keys that a Get looks up in the queue without a break.
 const OVERTAKEN_AT_ONCE_MAX: usize = 4096;
 
@@ -66,22 +64,9 @@ const OVERTAKEN_AT_ONCE_MAX: usize = 4096;
 const KEYS_PER_REMEMBERED: usize = 2;
 
 /// Memory per key of capacity, in bytes.
-const BYTES_PER_KEY: u64 = size_of::<Request>() as u64
+const BYTES_PER_KEY: u64 = Requests::BYTES_PER_KEY
     + PendingSet::BYTES_PER_KEY
     + (size_of::<Remembered>() / KEYS_PER_REMEMBERED) as u64;
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Request {
-    table: TableId,
-    /// The last of those that were announced together. (Where it is cancelled or overtaken, the next last one counts.)
-    last: bool,
-    key: u64,
-}
-
-/// The number by which the pending set knows a table.
-fn number(table: TableId) -> NonZeroU16 {
-    NonZeroU16::new(table.number()).expect("the store numbers tables from 1")
-}
 
 /// How many keys may be pending in a bank of this budget.
 pub(crate) fn capacity_for_budget(budget_bytes: u64) -> usize {
@@ -143,6 +128,8 @@ pub(crate) struct Lookahead {
 struct Shared {
     store: Arc<Store>,
     queue: Arc<Queue>,
+    /// What the rows of a burst may take.
+    burst_bytes_max: u64,
     /// Whether there may be rows that wait in the queue or are in hand; written under the queue's lock.
     has_requests: AtomicBool,
     /// Signalled when there is nothing to do any more.
@@ -173,7 +160,7 @@ impl Queue {
 
 #[derive(Debug)]
 struct State {
-    queue: VecDeque<Request>,
+    requests: Requests,
     /// The rows of the queue and of the burst in hand.
     pending: PendingSet,
     /// Announced rows in mutable memory.
@@ -258,16 +245,16 @@ struct Counters {
 }
 
 impl Lookahead {
-    pub(crate) fn new(store: Arc<Store>, capacity_keys: usize) -> Self {
+    pub(crate) fn new(store: Arc<Store>, budget_bytes: u64, capacity_keys: usize) -> Self {
         let state = State {
-            queue: VecDeque::with_capacity(capacity_keys),
+            requests: Requests::with_capacity(capacity_keys),
             pending: PendingSet::with_capacity(capacity_keys),
             window: Window::with_capacity(capacity_keys / KEYS_PER_REMEMBERED),
             look: false,
             looking: false,
             cancelled: Vec::new(),
             working: false,
-            in_hand: Vec::with_capacity(BURST_KEYS_MAX),
+            in_hand: Vec::with_capacity(BURST_KEYS_MIN + BURST_KEYS_MAX),
             in_hand_of: None,
             bursts: 0,
             awaiting: 0,
@@ -285,6 +272,7 @@ impl Lookahead {
             shared: Arc::new(Shared {
                 store,
                 queue,
+                burst_bytes_max: budget_bytes / BURST_BUDGET_SHARE,
                 has_requests: AtomicBool::new(false),
                 idle: Condvar::new(),
                 burst_over: Condvar::new(),
@@ -294,12 +282,18 @@ impl Lookahead {
         }
     }
 
-    /// Queues those of `keys` that are on disk, or in the read-only region and so next in line for it.
+    /// Queues those of `keys` that are on disk, or in the read-only region and so next in line for it. A row takes
+    /// `row_bytes`.
     ///
     /// # Errors
     /// [`Error::LookaheadFailed`] once for a failure of the worker since the last call; then nothing is
     /// queued. [`Error::LookaheadThread`] if the worker can't be started.
-    pub(crate) fn announce(&self, table: TableId, keys: &[u64]) -> Result<LookaheadReceipt> {
+    pub(crate) fn announce(
+        &self,
+        table: TableId,
+        row_bytes: u64,
+        keys: &[u64],
+    ) -> Result<LookaheadReceipt> {
         let shared = &*self.shared;
         if let Some(failure) = shared.queue.state.lock().failure.take() {
             return Err(Error::LookaheadFailed(failure));
@@ -312,7 +306,8 @@ impl Lookahead {
             LookaheadReceipt { resident: keys.len() - wanted.len(), ..Default::default() };
         if !(wanted.is_empty() && resident.is_empty()) {
             self.start_worker()?;
-            shared.enqueue(table, &wanted, &resident, &mut receipt);
+            let fitting = (shared.burst_bytes_max / row_bytes.max(1)) as usize;
+            shared.enqueue(table, fitting, &wanted, &resident, &mut receipt);
         }
         let counters = &shared.counters;
         counters.requested.add(keys.len() as u64);
@@ -328,12 +323,17 @@ impl Lookahead {
     pub(crate) fn make_way(&self, table: TableId, keys: &[u64]) {
         // Relaxed: who misses what was announced a moment ago reads it like any Get.
         if self.shared.has_requests.load(Ordering::Relaxed) {
-            self.make_way_within(table, keys, BURST_WAIT_MAX);
+            self.make_way_within(table, keys, WAIT_PER_1024_KEYS);
         }
     }
 
     /// Returns whether the burst that it waited for was over in time; `None`: it waited for none.
-    fn make_way_within(&self, table: TableId, keys: &[u64], wait: Duration) -> Option<bool> {
+    fn make_way_within(
+        &self,
+        table: TableId,
+        keys: &[u64],
+        wait_per_1024_keys: Duration,
+    ) -> Option<bool> {
         let shared = &*self.shared;
         let mut state = shared.queue.state.lock();
         let (mut burst, mut wanted) = (state.bursts, 0);
@@ -351,6 +351,7 @@ impl Lookahead {
         if state.bursts != burst || wanted == 0 || wanted * WANTED_SHARE < state.in_hand.len() {
             return None;
         }
+        let wait = wait_per_1024_keys * state.in_hand.len().div_ceil(1024) as u32;
         let deadline = Instant::now() + wait;
         state.awaiting += 1;
         let mut in_time = true;
@@ -402,17 +403,17 @@ impl Lookahead {
 
     fn cancel_those(&self, cancelled: Cancelled) -> usize {
         let mut state = self.shared.queue.state.lock();
-        let State { queue, pending, window, .. } = &mut *state;
-        let waiting = queue.len();
+        let State { requests, pending, window, .. } = &mut *state;
+        let waiting = requests.len();
         window.forget(|table, key| cancelled.covers(table, key));
-        queue.retain(|request| {
-            let cancel = cancelled.covers(request.table, request.key);
+        requests.retain(|table, key| {
+            let cancel = cancelled.covers(table, key);
             if cancel {
-                pending.remove(number(request.table), request.key);
+                pending.remove(number(table), key);
             }
             !cancel
         });
-        let given_up = waiting - queue.len();
+        let given_up = waiting - requests.len();
         if state.working {
             state.cancelled.push(cancelled);
         }
@@ -480,29 +481,37 @@ impl Drop for Lookahead {
 }
 
 impl Shared {
+    /// A burst is to have no more than `fitting` of the keys.
     fn enqueue(
         &self,
         table: TableId,
+        fitting: usize,
         keys: &[u64],
         resident: &[(u64, RowMark)],
         receipt: &mut LookaheadReceipt,
     ) {
         let mut state = self.queue.state.lock();
-        for &key in keys {
-            match state.pending.insert(number(table), key) {
-                Insertion::Added => {
-                    state.queue.push_back(Request { table, last: false, key });
-                    receipt.queued += 1;
-                }
-                Insertion::Present => receipt.merged += 1,
-                Insertion::Full => receipt.dropped += 1,
-            }
-        }
         state.window.remember(table, resident);
-        if receipt.queued != 0 {
-            state.queue.back_mut().expect("some were queued just now").last = true;
-            self.has_requests.store(true, Ordering::Relaxed);
-            self.queue.work.notify_one();
+        for group in Requests::groups(keys, fitting) {
+            let queued_before = receipt.queued;
+            let State { requests, pending, .. } = &mut *state;
+            requests.begin_group();
+            for &key in group {
+                match pending.insert(number(table), key) {
+                    Insertion::Added => {
+                        requests.push(table, key);
+                        receipt.queued += 1;
+                    }
+                    Insertion::Present => receipt.merged += 1,
+                    Insertion::Full => receipt.dropped += 1,
+                }
+            }
+            if receipt.queued > queued_before {
+                self.has_requests.store(true, Ordering::Relaxed);
+                self.queue.work.notify_one();
+            }
+            // Whoever else wants the queue gets it in between.
+            MutexGuard::bump(&mut state);
         }
     }
 
@@ -510,7 +519,7 @@ impl Shared {
     fn give_up_pending(&self) {
         let mut state = self.queue.state.lock();
         self.counters.failed.add(state.pending.len() as u64);
-        state.queue.clear();
+        state.requests.clear();
         state.pending.clear();
         // Nobody would look after its rows.
         state.window.forget(|_, _| true);
@@ -525,7 +534,7 @@ impl Shared {
 
     /// The worker: burst by burst until the bank goes.
     fn work(&self) {
-        let mut burst = Vec::with_capacity(BURST_KEYS_MAX);
+        let mut burst = Vec::with_capacity(BURST_KEYS_MIN + BURST_KEYS_MAX);
         /// Should it panic, nobody waits for it in vain.
         struct GiveUpAtTheEnd<'a>(&'a Shared);
         impl Drop for GiveUpAtTheEnd<'_> {
@@ -546,7 +555,7 @@ impl Shared {
                 }
                 Job::Look => self.look_after_the_oldest(),
                 Job::Prefetch(mut job) => {
-                    if !job.advance(&self.store, BURST_KEYS) {
+                    if !job.advance(&self.store, PREFETCH_KEYS) {
                         self.queue.state.lock().prefetches.push_back(job);
                     }
                 }
@@ -609,14 +618,13 @@ impl Shared {
             // First, so that a queue that is not empty has a burst in it, for which a prefetch may wait.
             self.pass_over(&mut state);
             // Bursts and prefetches in turn, of several prefetches each in turn.
-            let turn = std::mem::take(&mut state.burst_was_last) || state.queue.is_empty();
+            let turn = std::mem::take(&mut state.burst_was_last) || state.requests.len() == 0;
             if let Some(job) = if turn { state.prefetches.pop_front() } else { None } {
                 return Some(Job::Prefetch(job));
             }
-            if let Some(&first) = state.queue.front() {
+            if let Some(table) = self.take_burst(&mut state, burst) {
                 (state.burst_was_last, state.working) = (true, true);
-                self.take_burst(&mut state, first.table, burst);
-                return Some(Job::Burst(first.table));
+                return Some(Job::Burst(table));
             }
             // Nothing is in hand either. Relaxed: read by `make_way`, which may miss it.
             self.has_requests.store(false, Ordering::Relaxed);
@@ -626,35 +634,21 @@ impl Shared {
 
     /// Takes what Gets have overtaken off the queue's front.
     fn pass_over(&self, state: &mut State) {
-        let State { queue, pending, .. } = &mut *state;
-        let mut passed = 0;
-        while let Some(next) = queue.front() {
-            if !pending.is_overtaken(number(next.table), next.key) {
-                break;
-            }
-            pending.remove(number(next.table), next.key);
-            queue.pop_front();
-            passed += 1;
-        }
+        let passed = state.requests.pass_over(&mut state.pending);
         self.counters.late.add(passed);
         if passed > 0 && state.is_idle() {
             self.idle.notify_all();
         }
     }
 
-    /// Takes requests of this table from the queue's front.
-    fn take_burst(&self, state: &mut State, table: TableId, burst: &mut Vec<u64>) {
-        let mut ends = false;
-        while !ends && burst.len() < BURST_KEYS_MAX {
-            let Some(&next) = state.queue.front().filter(|next| next.table == table) else { break };
-            state.queue.pop_front();
-            burst.push(next.key);
-            ends = next.last && burst.len() >= BURST_KEYS;
-            self.pass_over(state);
-        }
+    /// Takes a burst from the queue's front; returns its table.
+    fn take_burst(&self, state: &mut State, burst: &mut Vec<u64>) -> Option<TableId> {
+        let (table, passed) = state.requests.take_burst(&mut state.pending, burst)?;
+        self.counters.late.add(passed);
         state.in_hand.extend_from_slice(burst);
         state.in_hand.sort_unstable();
         state.in_hand_of = Some(table);
+        Some(table)
     }
 
     /// The burst in hand, if any, is over.

@@ -102,6 +102,11 @@ pub(crate) struct RowLayout {
 }
 
 impl RowLayout {
+    /// Bytes of a row.
+    pub(crate) fn value_bytes(&self) -> usize {
+        self.sections.value_bytes()
+    }
+
     pub(crate) fn new(table: &str, config: &TableConfig) -> Self {
         Self {
             dim: config.dim as usize,

@@ -479,7 +479,8 @@ impl Table {
     /// [`Error::LookaheadFailed`] reports, once, that reading ahead failed since the last call; this
     /// call's keys are not queued then. [`Error::LookaheadThread`], or a failure of the store.
     pub fn lookahead(&self, keys: &[u64]) -> Result<LookaheadReceipt> {
-        let announced = self.bank.lookahead.announce(self.shared.id, keys);
+        let row_bytes = self.shared.layout().value_bytes() as u64;
+        let announced = self.bank.lookahead.announce(self.shared.id, row_bytes, keys);
         announced.map_err(|error| match error {
             Error::Store(error) => self.in_terms_of_the_table(error),
             other => other,

@@ -122,6 +122,8 @@ impl Drop for PyPrefetch {
 ///
 /// Args:
 ///     bank: The bank whose tables are looked ahead in.
+///     together: From a depth of 2 on, so many batches are announced with one call, and so up to so many less one
+///         more than the depth are ahead. Default 1.
 ///
 /// >>> import embank
 /// >>> bank = embank.Bank("depth.bank", memory_budget="16MiB")
@@ -147,8 +149,15 @@ pub(crate) struct PyAutoDepth {
 #[pymethods]
 impl PyAutoDepth {
     #[new]
-    fn new(bank: &PyBank) -> Self {
-        Self { cell: Arc::clone(&bank.cell), auto: Mutex::new(AutoDepth::new()) }
+    #[pyo3(signature = (bank, together=1))]
+    fn new(bank: &PyBank, together: usize) -> PyResult<Self> {
+        let most = AutoDepth::TOGETHER_MAX;
+        if !(1..=most).contains(&together) {
+            let refusal = format!("together must be 1 to {most} batches, not {together}");
+            return Err(PyValueError::new_err(refusal));
+        }
+        let auto = Mutex::new(AutoDepth::announcing_together(together));
+        Ok(Self { cell: Arc::clone(&bank.cell), auto })
     }
 
     /// To be called once a step: how many batches beside the one in hand to have announced, at least 1.

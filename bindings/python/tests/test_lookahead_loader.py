@@ -52,13 +52,24 @@ def test_a_batch_alone_is_announced_alone(depth: int) -> None:
 @pytest.mark.parametrize("depth", [2, 3, 8, 50])
 def test_batches_come_in_order_and_the_next_are_announced_by_threes(depth: int) -> None:
     table: Any = Announcements()
-    loader: Any = LookaheadLoader(list(range(9)), lambda at: {table: np.array([at])}, depth)
+    drawn: list[int] = []
+
+    class Source:
+        def __iter__(self) -> Iterator[int]:
+            for at in range(9):
+                drawn.append(at)
+                yield at
+
+    loader: Any = LookaheadLoader(Source(), lambda at: {table: np.array([at])}, depth)
     for _ in range(2):
         table.keys.clear()
+        drawn.clear()
         for at, batch in enumerate(loader):
             assert batch == at
             calls = math.ceil((at + depth) / 3)
             assert table.keys == [[1, 2, 3], [4, 5, 6], [7, 8]][:calls]
+            # One a step, so that nobody waits for three.
+            assert drawn == list(range(min(at + depth + 3, 9)))
         assert at == 8
 
 
@@ -107,11 +118,9 @@ def test_no_batch_is_drawn_before_its_turn() -> None:
     batches = iter(loader)
     assert drawn == []
     assert next(batches) == 0
-    assert drawn == [0, 1, 2, 3]
+    assert drawn == [0, 1, 2, 3, 4]
     assert next(batches) == 1
-    assert drawn == [0, 1, 2, 3]
-    assert next(batches) == 2
-    assert drawn == [0, 1, 2, 3, 4, 5, 6]
+    assert drawn == [0, 1, 2, 3, 4, 5]
 
 
 def test_length_is_the_loaders() -> None:
@@ -152,6 +161,40 @@ def test_errors_of_the_loader_and_of_keys_come_through(table: embank.Table) -> N
         list(LookaheadLoader(broken(), lambda batch: {}))
     with pytest.raises(TypeError, match="integers"):
         list(LookaheadLoader([1, 2], lambda batch: {table: np.array([0.5])}))
+
+
+@pytest.mark.parametrize("failing", ["loader", "keys"])
+def test_batches_before_a_failure_are_announced_and_handed_out(failing: str) -> None:
+    table: Any = Announcements()
+
+    def source() -> Iterator[int]:
+        yield from range(6)
+        raise OSError("the loader")
+
+    def keys(at: int) -> dict[Any, Any]:
+        if at == 5 and failing == "keys":
+            raise OSError("the keys")
+        return {table: np.array([at])}
+
+    seen = []
+    with pytest.raises(OSError, match=f"the {failing}"):
+        for at in LookaheadLoader(source(), keys, depth=3):
+            seen.append(at)
+    rest = [4, 5] if failing == "loader" else [4]
+    assert (seen, table.keys) == ([0, 1, 2, 3, *rest], [[1, 2, 3], rest])
+    assert table.cancelled == []
+
+
+def test_a_depth_that_changes_leaves_no_batch_unannounced(monkeypatch: Any) -> None:
+    table: Any = Announcements()
+    depths = iter([1, 3, 3, 1, 1, 1, 1, 2, 9, 9, *[1] * 9])
+    loader: Any = LookaheadLoader(list(range(16)), lambda at: {table: np.array([at])}, depth=1)
+    monkeypatch.setattr(loader, "_next_depth", lambda: next(depths))
+    for at, depth in zip(loader, [1, 3, 3, 1, 1, 1, 1, 2, 9, 9, *[1] * 6]):
+        announced = sum(table.keys, [])
+        assert announced == list(range(1, len(announced) + 1)), "in order, and once"
+        assert len(announced) >= min(at + depth, 15)
+    assert at == 15
 
 
 def test_a_data_loader_with_workers(bank: embank.Bank, table: embank.Table) -> None:

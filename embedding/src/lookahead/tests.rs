@@ -25,7 +25,7 @@ const A_MINUTE: Duration = Duration::from_secs(60);
 fn queue(dir: &std::path::Path) -> (Lookahead, TableId) {
     let store = Store::open(dir, &embank_kv::StoreOptions::default()).unwrap();
     let table = store.create_table("rows", 8, b"").unwrap();
-    (Lookahead::new(Arc::new(store), 10_000), table)
+    (Lookahead::new(Arc::new(store), 1 << 20, 10_000), table)
 }
 
 fn put(lookahead: &Lookahead, table: TableId, keys: &[u64]) -> Vec<(u64, RowMark)> {
@@ -49,7 +49,7 @@ fn what_is_cancelled_while_it_is_in_hand_is_forgotten() {
     let shared = &lookahead.shared;
     let marks = put(&lookahead, table, &[1, 2, 3]);
     for (cancelled, left) in [(&[][..], 3), (&[2][..], 2), (&[1, 2, 3][..], 0)] {
-        shared.enqueue(table, &[1, 2, 3], &[], &mut LookaheadReceipt::default());
+        shared.enqueue(table, 4096, &[1, 2, 3], &[], &mut LookaheadReceipt::default());
         let mut burst = Vec::new();
         assert!(matches!(shared.next_job(&mut burst), Some(Job::Burst(_))));
         assert_eq!(lookahead.cancel_keys(table, cancelled), 0, "they are in hand");
@@ -59,7 +59,7 @@ fn what_is_cancelled_while_it_is_in_hand_is_forgotten() {
         assert!(below.iter().all(|row| !cancelled.contains(&row.key)));
     }
     // What was cancelled once can be announced again.
-    shared.enqueue(table, &[2], &[], &mut LookaheadReceipt::default());
+    shared.enqueue(table, 4096, &[2], &[], &mut LookaheadReceipt::default());
     let mut burst = Vec::new();
     assert!(matches!(shared.next_job(&mut burst), Some(Job::Burst(_))));
     shared.finish_burst(table, &burst, &marks[1..2], Ok(Promoted::default()));
@@ -82,9 +82,9 @@ fn what_is_announced_together_comes_in_one_burst() {
     let (lookahead, table) = queue(dir.path());
     let shared = &lookahead.shared;
     let other = shared.store.create_table("others", 8, b"").unwrap();
-    let announce = |table, keys: std::ops::Range<u64>| {
+    let announce = |table, fitting, keys: std::ops::Range<u64>| {
         let keys: Vec<u64> = keys.collect();
-        shared.enqueue(table, &keys, &[], &mut LookaheadReceipt::default());
+        shared.enqueue(table, fitting, &keys, &[], &mut LookaheadReceipt::default());
     };
     let bursts = || {
         let (mut lengths, mut expected) = (Vec::new(), 0);
@@ -93,28 +93,41 @@ fn what_is_announced_together_comes_in_one_burst() {
             let Some(Job::Burst(of)) = shared.next_job(&mut burst) else { unreachable!() };
             lengths.push((of == other, burst.len()));
             for key in &burst {
-                assert_eq!(*key, expected, "in their order");
-                expected += 1;
+                assert!(*key >= expected, "in their order");
+                expected = key + 1;
             }
             shared.finish_burst(of, &burst, &[], Ok(Promoted::default()));
         }
         lengths
     };
     // Small ones until it is deep enough a queue, and no further than the last of them.
-    announce(table, 0..600);
-    announce(table, 600..1200);
-    announce(table, 1200..1800);
-    assert_eq!(bursts(), [(false, 1200), (false, 600)]);
-    // A large one whole, unless it is too large.
-    announce(table, 0..3000);
-    announce(table, 3000..8000);
-    announce(table, 8000..8010);
-    assert_eq!(bursts(), [(false, 3000), (false, 4096), (false, 914)]);
+    announce(table, 4096, 0..300);
+    announce(table, 4096, 300..600);
+    announce(table, 4096, 600..1200);
+    announce(table, 4096, 1200..1800);
+    assert_eq!(bursts(), [(false, 600), (false, 600), (false, 600)]);
+    // A large one whole, unless it is too large: then in equal parts.
+    announce(table, 9999, 0..3000);
+    announce(table, 9999, 3000..8000);
+    announce(table, 9999, 8000..8010);
+    assert_eq!(bursts(), [(false, 3000), (false, 2500), (false, 2500), (false, 10)]);
+    // Of wide rows few, and yet enough for a burst.
+    announce(table, 700, 0..2000);
+    announce(table, 0, 2000..3024);
+    let lengths: Vec<usize> = bursts().into_iter().map(|(_, length)| length).collect();
+    assert_eq!(lengths, [667, 667, 666, 512, 512]);
     // Of one table.
-    announce(table, 0..600);
-    announce(other, 600..1200);
-    announce(table, 1200..1800);
-    assert_eq!(bursts(), [(false, 600), (true, 600), (false, 600)]);
+    announce(table, 4096, 0..300);
+    announce(other, 4096, 300..600);
+    announce(table, 4096, 600..900);
+    assert_eq!(bursts(), [(false, 300), (true, 300), (false, 300)]);
+    // Where its last rows are cancelled or overtaken, it ends there all the same.
+    announce(table, 4096, 0..700);
+    announce(table, 4096, 700..1400);
+    announce(table, 4096, 1400..2100);
+    assert_eq!(lookahead.cancel_keys(table, &(650..700).collect::<Vec<_>>()), 50);
+    lookahead.make_way(table, &(1300..1400).collect::<Vec<_>>());
+    assert_eq!(bursts(), [(false, 650), (false, 600), (false, 700)]);
 }
 
 #[test]
@@ -123,10 +136,10 @@ fn what_a_get_overtakes_the_worker_passes_over() {
     let (lookahead, table) = queue(dir.path());
     let shared = &lookahead.shared;
     let next = |burst: &mut Vec<u64>| matches!(shared.next_job(burst), Some(Job::Burst(_)));
-    shared.enqueue(table, &[1, 2, 3, 4, 5, 6], &[], &mut LookaheadReceipt::default());
+    shared.enqueue(table, 4096, &[1, 2, 3, 4, 5, 6], &[], &mut LookaheadReceipt::default());
     lookahead.make_way(table, &[2, 3, 9]);
     // Announced again before its turn: it is wanted again, and in the queue once.
-    shared.enqueue(table, &[3], &[], &mut LookaheadReceipt::default());
+    shared.enqueue(table, 4096, &[3], &[], &mut LookaheadReceipt::default());
     let mut burst = Vec::new();
     assert!(next(&mut burst));
     assert_eq!(burst, [1, 3, 4, 5, 6]);
@@ -137,7 +150,7 @@ fn what_a_get_overtakes_the_worker_passes_over() {
     assert!(lookahead.wait_idle(Instant::now()));
     assert_eq!(lookahead.make_way_within(table, &[1, 7], A_MINUTE), None, "nothing is pending");
     // Where all are overtaken, nothing is left to do.
-    shared.enqueue(table, &[7, 8], &[], &mut LookaheadReceipt::default());
+    shared.enqueue(table, 4096, &[7, 8], &[], &mut LookaheadReceipt::default());
     lookahead.make_way(table, &[7, 8]);
     shared.pass_over(&mut shared.queue.state.lock());
     assert!(lookahead.wait_idle(Instant::now()));
@@ -152,7 +165,7 @@ fn a_prefetch_does_not_wait_for_what_was_overtaken() {
     let table = bank.table("rows", crate::TableConfig::new(2)).unwrap();
     let (lookahead, id) = (&table.bank.lookahead, table.shared.id);
     // The worker does not run: nothing was announced through the front door.
-    lookahead.shared.enqueue(id, &[1], &[], &mut LookaheadReceipt::default());
+    lookahead.shared.enqueue(id, 4096, &[1], &[], &mut LookaheadReceipt::default());
     let loan = table.bank.store.lend_memory(8).unwrap();
     let (prefetch, job) =
         crate::prefetch::Prefetch::new(table.clone(), UniqueKeys::new(&[1]), loan);
@@ -168,7 +181,7 @@ fn a_get_overtakes() {
     let bank = crate::Bank::open(dir.path(), crate::BankOptions::default()).unwrap();
     let table = bank.table("rows", crate::TableConfig::new(2)).unwrap();
     let (shared, id) = (&table.bank.lookahead.shared, table.shared.id);
-    shared.enqueue(id, &[1, 2, 3], &[], &mut LookaheadReceipt::default());
+    shared.enqueue(id, 4096, &[1, 2, 3], &[], &mut LookaheadReceipt::default());
     drop(table.get(&[3, 2, 2, 4], &mut [0.0; 8]).unwrap());
     let mut burst = Vec::new();
     assert!(matches!(shared.next_job(&mut burst), Some(Job::Burst(_))));
@@ -181,7 +194,7 @@ fn a_get_waits_for_the_burst_that_brings_its_rows() {
     let (lookahead, table) = queue(dir.path());
     let shared = &lookahead.shared;
     for gone in [false, true] {
-        shared.enqueue(table, &[1, 2, 3], &[], &mut LookaheadReceipt::default());
+        shared.enqueue(table, 4096, &[1, 2, 3], &[], &mut LookaheadReceipt::default());
         let mut burst = Vec::new();
         assert!(matches!(shared.next_job(&mut burst), Some(Job::Burst(_))));
         std::thread::scope(|scope| {
@@ -198,7 +211,7 @@ fn a_get_waits_for_the_burst_that_brings_its_rows() {
         assert!(lookahead.wait_idle(Instant::now()));
     }
     // A burst that does not end is not waited for without end.
-    shared.enqueue(table, &[1], &[], &mut LookaheadReceipt::default());
+    shared.enqueue(table, 4096, &[1], &[], &mut LookaheadReceipt::default());
     assert!(matches!(shared.next_job(&mut Vec::new()), Some(Job::Burst(_))));
     let waited = lookahead.make_way_within(table, &[1], Duration::from_millis(1));
     assert_eq!(waited, Some(false));
@@ -210,7 +223,7 @@ fn nobody_waits_for_a_worker_that_is_gone() {
     let (lookahead, table) = queue(dir.path());
     let shared = &lookahead.shared;
     let marks = put(&lookahead, table, &[1, 2, 3]);
-    shared.enqueue(table, &[], &marks, &mut LookaheadReceipt::default());
+    shared.enqueue(table, 4096, &[], &marks, &mut LookaheadReceipt::default());
     shared.queue.boundaries_moved();
     assert!(!lookahead.wait_idle(Instant::now()));
     shared.give_up_pending();

@@ -306,8 +306,10 @@ mod tests {
     use crate::device::{DeviceOptions, Priority};
 
     /// Two reads of 4 KiB.
+    #[derive(Default)]
     struct Two {
         asked: u64,
+        arrived: Vec<(u64, usize)>,
         done: Vec<u64>,
     }
 
@@ -315,6 +317,9 @@ mod tests {
         fn next(&mut self) -> Option<(u64, usize)> {
             self.asked += 1;
             (self.asked <= 2).then_some(((self.asked - 1) * 4096, 4096))
+        }
+        fn arrived(&mut self, number: u64, bytes: &[u8]) {
+            self.arrived.push((number, bytes.len()));
         }
         fn done(&mut self, number: u64, _: &[u8]) -> Result<()> {
             self.done.push(number);
@@ -335,21 +340,25 @@ mod tests {
         let traffic = Traffic::new();
         let lane = || traffic.enter(Priority::Foreground);
         let mut memory = AlignedBuffer::zeroed(8192);
-        let mut two = Two { asked: 0, done: Vec::new() };
+        let mut two = Two::default();
         let mut files = Vec::new();
         let mut streaming = Streaming::new(&segments, &mut files, &mut memory, &mut two, lane());
         assert_eq!((streaming.begin().unwrap(), streaming.begin().unwrap()), (Some(0), Some(1)));
         // The second comes first, disturbed, then short, then whole; its memory waits for the first.
-        streaming.complete(1, -libc::EAGAIN);
-        streaming.complete(1, 1024);
-        assert_eq!((streaming.again.len(), streaming.lent[1].arrived), (2, 1024));
-        streaming.complete(1, 3072);
-        assert_eq!((streaming.first, streaming.head), (0, 0));
-        streaming.complete(0, 4096);
-        assert_eq!((streaming.first, streaming.head, streaming.lent.len()), (2, 8192, 0));
+        let mut came = |number, result| {
+            streaming.fetch(&[(number, result)]);
+            streaming.complete(number, result);
+            let lent = streaming.lent.len();
+            (streaming.first, streaming.head, streaming.again.len(), lent)
+        };
+        assert_eq!(came(1, -libc::EAGAIN), (0, 0, 1, 2));
+        assert_eq!(came(1, 1024), (0, 0, 2, 2));
+        assert_eq!(came(1, 3072), (0, 0, 2, 2));
+        assert_eq!(came(0, 4096), (2, 8192, 2, 0));
         assert!(streaming.error.is_none());
         drop(streaming);
-        assert_eq!(two.done, [1, 0]);
+        // Only whole ones are shown, and all of them.
+        assert_eq!((two.arrived, two.done), (vec![(1, 4096), (0, 4096)], vec![1, 0]));
     }
 
     #[test]
@@ -360,7 +369,7 @@ mod tests {
         let lane = || traffic.enter(Priority::Foreground);
         let mut memory = AlignedBuffer::zeroed(8192);
         for (result, what) in [(-libc::EIO, "at offset 4096"), (100, "holds 100 of 4096")] {
-            let mut two = Two { asked: 0, done: Vec::new() };
+            let mut two = Two::default();
             let mut files = Vec::new();
             let mut streaming =
                 Streaming::new(&segments, &mut files, &mut memory, &mut two, lane());
@@ -384,7 +393,7 @@ mod tests {
         let traffic = Traffic::new();
         let lane = || traffic.enter(Priority::Foreground);
         let mut memory = AlignedBuffer::zeroed(8192);
-        let mut two = Two { asked: 0, done: Vec::new() };
+        let mut two = Two::default();
         let mut files = Vec::new();
         let mut streaming = Streaming::new(&segments, &mut files, &mut memory, &mut two, lane());
         streaming.begin().unwrap();

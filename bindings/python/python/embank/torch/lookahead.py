@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sized
-from itertools import islice
-from typing import TYPE_CHECKING, Any, Callable, Generic, Literal, TypeVar, Union
+from typing import TYPE_CHECKING, Any, Callable, Generic, Literal, Optional, TypeVar, Union
 
 import numpy as np
 import torch
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from embank import Bank, Table
 
     _Announced = tuple[Table, NDArray[Any]]
-    _Ahead = deque[tuple[Batch, list[_Announced]]]
 
 Keys = Union[torch.Tensor, NDArray[Any]]
 
@@ -30,16 +28,74 @@ _TOGETHER = 3
 each other, and the more come with one read (measured with one to four: docs/benchmarks.md)."""
 
 
+class _Ahead(Generic[Batch]):
+    """The batches of a pass that were drawn and not handed out yet."""
+
+    def __init__(self, source: Iterator[Batch]) -> None:
+        self.source = source
+        self.batches: deque[tuple[Batch, list[_Announced]]] = deque()
+        self.waiting: list[tuple[list[_Announced], list[_Announced]]] = []
+        """Of the last batches: their keys, not announced yet, and where to note them when they are."""
+        self.drained = False
+        self.failure: Optional[Exception] = None
+        """What ended the pass: raised when the batches before it have been handed out."""
+
+    @property
+    def announced(self) -> int:
+        return len(self.batches) - len(self.waiting)
+
+    def draw(self, keys: Optional[Callable[[Batch], Mapping[Table, Keys]]]) -> None:
+        """Adds a batch, whose keys wait to be announced if `keys` are given."""
+        try:
+            batch = next(self.source)
+        except StopIteration:
+            self.drained = True
+            return
+        announced: list[_Announced] = []
+        if keys is not None:
+            of_batch = [(table, _flat(of)) for table, of in keys(batch).items()]
+            self.waiting.append((of_batch, announced))
+        self.batches.append((batch, announced))
+
+    def announce(self) -> set[Table]:
+        """Announces what waits, all of a table with one call; returns the tables."""
+        waiting, self.waiting = self.waiting, []
+        by_table: dict[
+            tuple[Table, np.dtype[Any]], list[tuple[NDArray[Any], list[_Announced]]]
+        ] = {}
+        for of_batch, announced in waiting:
+            for table, keys in of_batch:
+                # Integers of different types would become floats.
+                by_table.setdefault((table, keys.dtype), []).append((keys, announced))
+        for (table, _), parts in by_table.items():
+            table.lookahead(np.concatenate([keys for keys, _ in parts]))
+            # Not before: what can't be announced can't be cancelled either.
+            for keys, announced in parts:
+                announced.append((table, keys))
+        return {table for table, _ in by_table}
+
+    def cancel(self) -> None:
+        for _, announced in self.batches:
+            for table, keys in announced:
+                if not table.bank.closed:
+                    table.cancel_lookahead(keys)
+
+
+def _flat(keys: Keys) -> NDArray[Any]:
+    return as_keys(keys) if isinstance(keys, torch.Tensor) else np.asarray(keys).reshape(-1)
+
+
 class LookaheadLoader(Generic[Batch]):
     """Iterates over `loader` and announces the keys of the next batches to their tables.
 
     When a batch is handed out, the keys of at least `depth` batches after it have been announced with
     `Table.lookahead`, which moves their rows from disk to memory in the background while the model
     computes, and keeps them there until they are used. From a depth of 2 on, three batches are announced
-    together, which takes fewer reads; so up to `depth` + 2 batches are ahead. The first batch of a pass
-    is wanted at once and is not announced. The loader's order and batches are kept, pinned memory too,
-    and what is ahead is held in memory. When a pass is given up, by `break` or an exception,
-    what was announced and not handed out is cancelled.
+    together, which takes fewer reads; so `depth` + 2 batches are ahead, drawn one a step, and held in
+    memory. The first batch of a pass is wanted at once and is not announced. The loader's order and
+    batches are kept, pinned memory too, and where the loader or `keys` fails, the batches before that
+    are handed out first. When a pass is given up, by `break` or an exception, what was announced and not
+    handed out is cancelled.
 
     By default the depth follows what reading and computing take (`embank.AutoDepth`);
     `bank.stats()["lookahead"]["depth"]` shows it. A fixed depth that is too small leaves rows late
@@ -86,25 +142,32 @@ class LookaheadLoader(Generic[Batch]):
 
     def announcing(self, source: Iterator[Batch]) -> Iterator[Batch]:
         """A pass over what is left of an iteration of `loader`."""
-        ahead: _Ahead[Batch] = deque()
-        first, drained = True, False
+        ahead = _Ahead(source)
+        # The first is wanted at once.
+        keys = None
         try:
             while True:
                 depth = self._next_depth()
-                while not drained and len(ahead) <= depth:
-                    # The first is wanted at once.
-                    announces = depth > 0 and not first
-                    together = _TOGETHER if announces and depth > 1 else 1
-                    drained = self._draw(source, ahead, together, announces) < together
-                    first = False
-                if not ahead:
-                    return
-                yield ahead.popleft()[0]
+                together = _TOGETHER if depth > 1 else 1
+                # Beside those ahead, the one that is handed out next.
+                while not ahead.drained and len(ahead.batches) < depth + together:
+                    try:
+                        ahead.draw(keys)
+                    except Exception as failure:
+                        ahead.drained, ahead.failure = True, failure
+                    keys = self.keys if depth > 0 else None
+                    if len(ahead.waiting) >= together:
+                        self._announce(ahead)
+                # At the end, and where the depth was less before, there may be fewer.
+                if ahead.drained or ahead.announced <= depth:
+                    self._announce(ahead)
+                if not ahead.batches:
+                    break
+                yield ahead.batches.popleft()[0]
         finally:
-            for _, announced in ahead:
-                for table, keys in announced:
-                    if not table.bank.closed:
-                        table.cancel_lookahead(keys)
+            ahead.cancel()
+        if ahead.failure is not None:
+            raise ahead.failure
 
     def __len__(self) -> int:
         """Batches in a pass; `TypeError` where the loader does not know."""
@@ -119,35 +182,7 @@ class LookaheadLoader(Generic[Batch]):
         # Before the first batch nobody knows the tables.
         return max((pace.step() for pace in self._paces.values()), default=1)
 
-    def _draw(
-        self, source: Iterator[Batch], ahead: _Ahead[Batch], together: int, announces: bool
-    ) -> int:
-        """Adds up to `together` batches to those ahead; returns how many there were."""
-        batches = list(islice(source, together))
-        announced: list[list[_Announced]] = [[] for _ in batches]
-        # First, so that what is announced is cancelled if the rest can't be.
-        ahead.extend(zip(batches, announced))
-        if announces:
-            self._announce(batches, announced)
-        return len(batches)
-
-    def _announce(self, batches: list[Batch], announced: list[list[_Announced]]) -> None:
-        """Announces the batches together, and adds what was announced of each to its list."""
-        by_table: dict[
-            tuple[Table, np.dtype[Any]], list[tuple[list[_Announced], NDArray[Any]]]
-        ] = {}
-        for batch, its_own in zip(batches, announced):
-            for table, keys in self.keys(batch).items():
-                if isinstance(keys, torch.Tensor):
-                    flat: NDArray[Any] = as_keys(keys)
-                else:
-                    flat = np.asarray(keys).reshape(-1)
-                # Integers of different types would become floats.
-                by_table.setdefault((table, flat.dtype), []).append((its_own, flat))
-        for (table, _), parts in by_table.items():
-            table.lookahead(np.concatenate([flat for _, flat in parts]))
-            # Not before: what can't be announced can't be cancelled either.
-            for its_own, flat in parts:
-                its_own.append((table, flat))
+    def _announce(self, ahead: _Ahead[Batch]) -> None:
+        for table in ahead.announce():
             if self.depth == "auto" and table.bank not in self._paces:
-                self._paces[table.bank] = AutoDepth(table.bank)
+                self._paces[table.bank] = AutoDepth(table.bank, together=_TOGETHER)
