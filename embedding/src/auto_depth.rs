@@ -34,7 +34,31 @@ use crate::stats::LookaheadStats;
 #[derive(Debug)]
 pub struct AutoDepth {
     controller: DepthController,
-    last: Option<(Instant, LookaheadStats)>,
+    last: Option<Seen>,
+}
+
+/// What a step has seen.
+#[derive(Debug, Clone, Copy)]
+struct Seen {
+    at: Instant,
+    lookahead: LookaheadStats,
+    hits_disk: u64,
+    records_appended: u64,
+    /// Of the last interval: rows that were read from disk when they were wanted, and not counted as late yet.
+    unmatched: u64,
+}
+
+impl Seen {
+    /// How many rows were late since `before`, of those that were read from disk when they were wanted. Not late in this
+    /// sense is a row that an earlier batch has used in memory before the worker came to it. The worker comes to a late
+    /// row after whoever read it, and so perhaps in the next interval.
+    fn late_since(&mut self, before: &Self) -> u64 {
+        let read = self.hits_disk.saturating_sub(before.hits_disk);
+        let may_be = before.unmatched + read;
+        let late = self.lookahead.late.saturating_sub(before.lookahead.late).min(may_be);
+        self.unmatched = read.min(may_be - late);
+        late
+    }
 }
 
 impl Default for AutoDepth {
@@ -73,23 +97,31 @@ impl AutoDepth {
     /// each step: with another one, what it has done less than the last one counts as nothing done.
     pub fn step(&mut self, bank: &Bank) -> usize {
         let bank = &bank.shared;
-        let now = Instant::now();
         let store = bank.store.stats();
         let stats = bank.lookahead.stats(&store);
-        let (began, before) = *self.last.get_or_insert((now, stats));
+        let mut now = Seen {
+            at: Instant::now(),
+            lookahead: stats,
+            hits_disk: store.hits_disk,
+            records_appended: store.records_appended,
+            unmatched: 0,
+        };
+        let last = *self.last.get_or_insert(now);
+        let before = last.lookahead;
         let row_bytes = store.live_bytes / store.live_rows.max(1);
         let report = StepReport {
-            interval: now - began,
+            interval: now.at - last.at,
             reading: Duration::from_micros(stats.reading_us.saturating_sub(before.reading_us)),
             read: stats.moved.saturating_sub(before.moved),
-            late: stats.late.saturating_sub(before.late),
+            late: now.late_since(&last),
             wasted: stats.wasted.saturating_sub(before.wasted),
+            appended: store.records_appended.saturating_sub(last.records_appended),
             dropped: stats.dropped.saturating_sub(before.dropped),
             pending: stats.pending,
             capacity: stats.capacity,
             memory_rows: store.memory_frames_bytes / row_bytes.max(1),
         };
-        self.last = Some((now, stats));
+        self.last = Some(now);
         let depth = self.controller.step(&report);
         bank.lookahead.note_depth(depth);
         depth
@@ -100,6 +132,30 @@ impl AutoDepth {
 mod tests {
     use super::*;
     use crate::{BankOptions, TableConfig};
+
+    #[test]
+    fn late_are_rows_that_were_read_from_disk_when_they_were_wanted() {
+        let seen = |late, hits_disk| Seen {
+            at: Instant::now(),
+            lookahead: LookaheadStats { late, ..LookaheadStats::default() },
+            hits_disk,
+            records_appended: 0,
+            unmatched: 0,
+        };
+        let mut last = seen(0, 0);
+        let mut late = |late, hits_disk| {
+            let mut now = seen(late, hits_disk);
+            let count = now.late_since(&last);
+            last = now;
+            count
+        };
+        assert_eq!(late(10, 0), 0, "all of them used in memory");
+        assert_eq!(late(10, 4), 0, "the worker has not come to them");
+        assert_eq!(late(13, 4), 3, "now it has");
+        assert_eq!(late(20, 9), 5, "and two in memory; what was read long ago is forgotten");
+        assert_eq!(late(30, 9), 0);
+        assert_eq!(late(0, 0), 0, "of another bank");
+    }
 
     #[test]
     fn a_bank_that_has_done_less_is_no_panic() {
