@@ -44,19 +44,20 @@ struct Seen {
     lookahead: LookaheadStats,
     hits_disk: u64,
     records_appended: u64,
-    /// Of the last interval: rows that were read from disk when they were wanted, and not counted as late yet.
+    /// Rows that were read from disk when they were wanted, and not counted as late yet; of those of each interval before
+    /// the last, half of what was left.
     unmatched: u64,
 }
 
 impl Seen {
     /// How many rows were late since `before`, of those that were read from disk when they were wanted. Not late in this
     /// sense is a row that an earlier batch has used in memory before the worker came to it. The worker comes to a late
-    /// row after whoever read it, and so perhaps in the next interval.
+    /// row after whoever read it, perhaps after a burst of some intervals.
     fn late_since(&mut self, before: &Self) -> u64 {
         let read = self.hits_disk.saturating_sub(before.hits_disk);
         let may_be = before.unmatched + read;
         let late = self.lookahead.late.saturating_sub(before.lookahead.late).min(may_be);
-        self.unmatched = read.min(may_be - late);
+        self.unmatched = (may_be - late).min(read + before.unmatched / 2);
         late
     }
 }
@@ -74,17 +75,12 @@ impl AutoDepth {
         Self::announcing_together(1)
     }
 
-    /// For a loop that from a depth of 2 on announces so many batches with one call: so many less one more than the
-    /// depth are ahead at most, and what is looked at is the mean over so many steps. 0 counts as 1, and what is beyond
-    /// [`TOGETHER_MAX`](Self::TOGETHER_MAX) as that.
+    /// For a loop that from a depth of 2 on announces so many batches with one call (0 counts as 1): so many less one
+    /// more than the depth are ahead at most, and what is looked at is the mean over twice as many steps.
     #[must_use]
     pub fn announcing_together(batches: usize) -> Self {
-        let together = batches.clamp(1, Self::TOGETHER_MAX);
-        Self { controller: DepthController::new(together), last: None }
+        Self { controller: DepthController::new(batches.max(1)), last: None }
     }
-
-    /// The most batches that [`announcing_together`](Self::announcing_together) takes into account.
-    pub const TOGETHER_MAX: usize = 64;
 
     /// What [`step`](Self::step) returned last; where it begins before the first.
     #[must_use]
@@ -106,7 +102,12 @@ impl AutoDepth {
             records_appended: store.records_appended,
             unmatched: 0,
         };
-        let last = *self.last.get_or_insert(now);
+        let Some(last) = self.last else {
+            // The first has nothing to be held against.
+            self.last = Some(now);
+            bank.lookahead.note_depth(self.depth());
+            return self.depth();
+        };
         let before = last.lookahead;
         let row_bytes = store.live_bytes / store.live_rows.max(1);
         let report = StepReport {
@@ -152,8 +153,10 @@ mod tests {
         assert_eq!(late(10, 0), 0, "all of them used in memory");
         assert_eq!(late(10, 4), 0, "the worker has not come to them");
         assert_eq!(late(13, 4), 3, "now it has");
-        assert_eq!(late(20, 9), 5, "and two in memory; what was read long ago is forgotten");
+        assert_eq!(late(20, 9), 6, "and one in memory");
         assert_eq!(late(30, 9), 0);
+        assert_eq!((late(30, 109), late(30, 109), late(30, 109)), (0, 0, 0));
+        assert_eq!(late(90, 109), 25, "what was read long ago is forgotten");
         assert_eq!(late(0, 0), 0, "of another bank");
     }
 

@@ -41,10 +41,10 @@ use crate::stats::{Counter, LookaheadStats};
 use crate::unique::UniqueKeys;
 use crate::window::{Remembered, Window};
 
-/// Rows that are read into a buffer before others have their turn.
+/// Rows that are read into a buffer before others have their turn, or as many as the last burst had if those were more.
 const PREFETCH_KEYS: usize = 1024;
-/// What one burst brings takes at most one part in so many of the bank's budget: the worker looks after rows that are
-/// about to leave memory between bursts.
+/// The values of a burst's rows are at most one part in so many of the bank's budget, where the burst has not
+/// few rows anyway (`Requests::groups`): between bursts the worker looks after rows that are about to leave memory.
 const BURST_BUDGET_SHARE: u64 = 16;
 
 /// One part in so many of the bank's budget goes to the queue, unless the caller says otherwise.
@@ -128,7 +128,7 @@ pub(crate) struct Lookahead {
 struct Shared {
     store: Arc<Store>,
     queue: Arc<Queue>,
-    /// What the rows of a burst may take.
+    /// What the values of a burst's rows may take.
     burst_bytes_max: u64,
     /// Whether there may be rows that wait in the queue or are in hand; written under the queue's lock.
     has_requests: AtomicBool,
@@ -306,8 +306,7 @@ impl Lookahead {
             LookaheadReceipt { resident: keys.len() - wanted.len(), ..Default::default() };
         if !(wanted.is_empty() && resident.is_empty()) {
             self.start_worker()?;
-            let fitting = (shared.burst_bytes_max / row_bytes.max(1)) as usize;
-            shared.enqueue(table, fitting, &wanted, &resident, &mut receipt);
+            shared.enqueue(table, shared.fitting(row_bytes), &wanted, &resident, &mut receipt);
         }
         let counters = &shared.counters;
         counters.requested.add(keys.len() as u64);
@@ -481,7 +480,12 @@ impl Drop for Lookahead {
 }
 
 impl Shared {
-    /// A burst is to have no more than `fitting` of the keys.
+    /// So many rows of `row_bytes` may be in one burst.
+    fn fitting(&self, row_bytes: u64) -> usize {
+        (self.burst_bytes_max / row_bytes.max(1)) as usize
+    }
+
+    /// The keys are queued in groups of no more than `fitting`, if that is enough for a burst.
     fn enqueue(
         &self,
         table: TableId,
@@ -543,11 +547,12 @@ impl Shared {
             }
         }
         let _give_up_at_the_end = GiveUpAtTheEnd(self);
-        let mut marks = Vec::new();
+        let (mut marks, mut burst_keys) = (Vec::new(), 0);
         while let Some(job) = self.next_job(&mut burst) {
             match job {
                 Job::Burst(table) => {
                     marks.clear();
+                    burst_keys = burst.len();
                     let began = Instant::now();
                     let promoted = self.store.promote_marking(table, &burst, &mut marks);
                     self.counters.reading_us.add(began.elapsed().as_micros() as u64);
@@ -555,7 +560,7 @@ impl Shared {
                 }
                 Job::Look => self.look_after_the_oldest(),
                 Job::Prefetch(mut job) => {
-                    if !job.advance(&self.store, PREFETCH_KEYS) {
+                    if !job.advance(&self.store, burst_keys.max(PREFETCH_KEYS)) {
                         self.queue.state.lock().prefetches.push_back(job);
                     }
                 }

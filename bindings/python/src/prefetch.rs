@@ -125,6 +125,9 @@ impl Drop for PyPrefetch {
 ///     together: From a depth of 2 on, so many batches are announced with one call, and so up to so many less one
 ///         more than the depth are ahead. Default 1.
 ///
+/// Raises:
+///     ValueError: `together` is below 1.
+///
 /// >>> import embank
 /// >>> bank = embank.Bank("depth.bank", memory_budget="16MiB")
 /// >>> items = bank.table("item", dim=2)
@@ -151,10 +154,8 @@ impl PyAutoDepth {
     #[new]
     #[pyo3(signature = (bank, together=1))]
     fn new(bank: &PyBank, together: usize) -> PyResult<Self> {
-        let most = AutoDepth::TOGETHER_MAX;
-        if !(1..=most).contains(&together) {
-            let refusal = format!("together must be 1 to {most} batches, not {together}");
-            return Err(PyValueError::new_err(refusal));
+        if together == 0 {
+            return Err(PyValueError::new_err("together must be at least 1 batch, not 0"));
         }
         let auto = Mutex::new(AutoDepth::announcing_together(together));
         Ok(Self { cell: Arc::clone(&bank.cell), auto })

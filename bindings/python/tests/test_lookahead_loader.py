@@ -185,6 +185,18 @@ def test_batches_before_a_failure_are_announced_and_handed_out(failing: str) -> 
     assert table.cancelled == []
 
 
+def test_keys_may_use_the_same_memory_for_each_batch() -> None:
+    table: Any = Announcements()
+    reused = np.empty(1, np.int64)
+
+    def keys(at: int) -> dict[Any, Any]:
+        reused[0] = at
+        return {table: reused}
+
+    assert list(LookaheadLoader(range(6), keys, depth=2)) == list(range(6))
+    assert table.keys == [[1, 2, 3], [4, 5]]
+
+
 def test_a_depth_that_changes_leaves_no_batch_unannounced(monkeypatch: Any) -> None:
     table: Any = Announcements()
     depths = iter([1, 3, 3, 1, 1, 1, 1, 2, 9, 9, *[1] * 9])

@@ -112,6 +112,7 @@ fn what_is_announced_together_comes_in_one_burst() {
     announce(table, 9999, 8000..8010);
     assert_eq!(bursts(), [(false, 3000), (false, 2500), (false, 2500), (false, 10)]);
     // Of wide rows few, and yet enough for a burst.
+    assert_eq!((shared.fitting(64), shared.fitting(0)), (1024, 1 << 16));
     announce(table, 700, 0..2000);
     announce(table, 0, 2000..3024);
     let lengths: Vec<usize> = bursts().into_iter().map(|(_, length)| length).collect();

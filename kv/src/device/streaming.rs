@@ -375,6 +375,7 @@ mod tests {
                 Streaming::new(&segments, &mut files, &mut memory, &mut two, lane());
             while streaming.begin().unwrap().is_some() {}
             streaming.complete(1, result);
+            streaming.fetch(&[(0, 4096)]);
             streaming.complete(0, 4096);
             let error = streaming.error.take().unwrap();
             drop(streaming);
@@ -382,7 +383,7 @@ mod tests {
                 100 => assert!(matches!(error, Error::Truncated { found: 100, .. }), "{what}"),
                 _ => assert!(error.to_string().contains(what), "{error}"),
             }
-            assert!(two.done.is_empty());
+            assert!(two.arrived.is_empty() && two.done.is_empty());
         }
     }
 

@@ -53,7 +53,8 @@ class _Ahead(Generic[Batch]):
             return
         announced: list[_Announced] = []
         if keys is not None:
-            of_batch = [(table, _flat(of)) for table, of in keys(batch).items()]
+            # Copies: they wait, and `keys` may use the same memory for the next.
+            of_batch = [(table, _flat(of).copy()) for table, of in keys(batch).items()]
             self.waiting.append((of_batch, announced))
         self.batches.append((batch, announced))
 
@@ -82,7 +83,12 @@ class _Ahead(Generic[Batch]):
 
 
 def _flat(keys: Keys) -> NDArray[Any]:
-    return as_keys(keys) if isinstance(keys, torch.Tensor) else np.asarray(keys).reshape(-1)
+    if isinstance(keys, torch.Tensor):
+        return as_keys(keys)
+    flat = np.asarray(keys).reshape(-1)
+    if flat.dtype.kind not in "iu":
+        raise TypeError(f"keys must be integers, not {flat.dtype}")
+    return flat
 
 
 class LookaheadLoader(Generic[Batch]):
@@ -91,11 +97,11 @@ class LookaheadLoader(Generic[Batch]):
     When a batch is handed out, the keys of at least `depth` batches after it have been announced with
     `Table.lookahead`, which moves their rows from disk to memory in the background while the model
     computes, and keeps them there until they are used. From a depth of 2 on, three batches are announced
-    together, which takes fewer reads; so `depth` + 2 batches are ahead, drawn one a step, and held in
-    memory. The first batch of a pass is wanted at once and is not announced. The loader's order and
-    batches are kept, pinned memory too, and where the loader or `keys` fails, the batches before that
-    are handed out first. When a pass is given up, by `break` or an exception, what was announced and not
-    handed out is cancelled.
+    together, which takes fewer reads; so `depth` + 2 batches are ahead, drawn one a step where the depth
+    stays as it is, and held in memory. The first batch of a pass is wanted at once and is not announced.
+    The loader's order and batches are kept, pinned memory too. Where the loader or `keys` fails, the
+    batches before that are handed out first; a failure of `Table.lookahead` is raised at once. When a
+    pass is given up, by `break` or an exception, what was announced and not handed out is cancelled.
 
     By default the depth follows what reading and computing take (`embank.AutoDepth`);
     `bank.stats()["lookahead"]["depth"]` shows it. A fixed depth that is too small leaves rows late
@@ -167,7 +173,12 @@ class LookaheadLoader(Generic[Batch]):
         finally:
             ahead.cancel()
         if ahead.failure is not None:
-            raise ahead.failure
+            failure, ahead.failure = ahead.failure, None
+            try:
+                raise failure
+            finally:
+                # It refers to this frame, which would keep the source alive.
+                del failure
 
     def __len__(self) -> int:
         """Batches in a pass; `TypeError` where the loader does not know."""
