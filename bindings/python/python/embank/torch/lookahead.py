@@ -159,8 +159,8 @@ class LookaheadLoader(Generic[Batch]):
                 while not ahead.drained and len(ahead.batches) < depth + together:
                     try:
                         ahead.draw(keys)
-                    except Exception as failure:
-                        ahead.drained, ahead.failure = True, failure
+                    except Exception as error:
+                        ahead.drained, ahead.failure = True, error
                     keys = self.keys if depth > 0 else None
                     if len(ahead.waiting) >= together:
                         self._announce(ahead)
