@@ -44,8 +44,8 @@ struct Seen {
     lookahead: LookaheadStats,
     hits_disk: u64,
     records_appended: u64,
-    /// Rows that were read from disk when they were wanted, and not counted as late yet; of those of each interval before
-    /// the last, half of what was left.
+    /// Rows that were read from disk when they were wanted, and may be counted as late yet: no more than are pending, and
+    /// ever fewer of those of earlier intervals.
     unmatched: u64,
 }
 
@@ -57,7 +57,8 @@ impl Seen {
         let read = self.hits_disk.saturating_sub(before.hits_disk);
         let may_be = before.unmatched + read;
         let late = self.lookahead.late.saturating_sub(before.lookahead.late).min(may_be);
-        self.unmatched = (may_be - late).min(read + before.unmatched / 2);
+        let left = (may_be - late).min(read + before.unmatched / 2);
+        self.unmatched = left.min(self.lookahead.pending);
         late
     }
 }
@@ -138,7 +139,7 @@ mod tests {
     fn late_are_rows_that_were_read_from_disk_when_they_were_wanted() {
         let seen = |late, hits_disk| Seen {
             at: Instant::now(),
-            lookahead: LookaheadStats { late, ..LookaheadStats::default() },
+            lookahead: LookaheadStats { late, pending: 100, ..LookaheadStats::default() },
             hits_disk,
             records_appended: 0,
             unmatched: 0,
@@ -155,8 +156,12 @@ mod tests {
         assert_eq!(late(13, 4), 3, "now it has");
         assert_eq!(late(20, 9), 6, "and one in memory");
         assert_eq!(late(30, 9), 0);
-        assert_eq!((late(30, 109), late(30, 109), late(30, 109)), (0, 0, 0));
-        assert_eq!(late(90, 109), 25, "what was read long ago is forgotten");
+        assert_eq!((late(30, 999), late(30, 999), late(30, 999)), (0, 0, 0));
+        assert_eq!(
+            late(90, 999),
+            25,
+            "what was read long ago is forgotten, and what was not pending"
+        );
         assert_eq!(late(0, 0), 0, "of another bank");
     }
 
@@ -175,7 +180,8 @@ mod tests {
         table.lookahead(&[1, 2, 3]).unwrap();
         assert_eq!(busy.stats().lookahead.dropped, 3);
         let mut auto = AutoDepth::new();
-        auto.step(&busy);
+        assert_eq!((auto.step(&busy), auto.depth()), (2, 2), "it has seen nothing yet");
+        assert_eq!(busy.stats().lookahead.depth, 2);
         assert!(auto.step(&idle) >= 1);
         assert!(auto.step(&busy) >= 1);
     }

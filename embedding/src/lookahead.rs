@@ -43,8 +43,8 @@ use crate::window::{Remembered, Window};
 
 /// Rows that are read into a buffer before others have their turn, or as many as the last burst had if those were more.
 const PREFETCH_KEYS: usize = 1024;
-/// The values of a burst's rows are at most one part in so many of the bank's budget, where the burst has not
-/// few rows anyway (`Requests::groups`): between bursts the worker looks after rows that are about to leave memory.
+/// The values of a group's rows are at most one part in so many of the bank's budget, unless it has few rows anyway
+/// (`Requests::groups`): between bursts the worker looks after rows that are about to leave memory.
 const BURST_BUDGET_SHARE: u64 = 16;
 
 /// One part in so many of the bank's budget goes to the queue, unless the caller says otherwise.
@@ -128,7 +128,7 @@ pub(crate) struct Lookahead {
 struct Shared {
     store: Arc<Store>,
     queue: Arc<Queue>,
-    /// What the values of a burst's rows may take.
+    /// What the values of a group's rows may take.
     burst_bytes_max: u64,
     /// Whether there may be rows that wait in the queue or are in hand; written under the queue's lock.
     has_requests: AtomicBool,
@@ -480,7 +480,7 @@ impl Drop for Lookahead {
 }
 
 impl Shared {
-    /// So many rows of `row_bytes` may be in one burst.
+    /// So many rows of `row_bytes` may be in one group.
     fn fitting(&self, row_bytes: u64) -> usize {
         (self.burst_bytes_max / row_bytes.max(1)) as usize
     }
@@ -560,7 +560,8 @@ impl Shared {
                 }
                 Job::Look => self.look_after_the_oldest(),
                 Job::Prefetch(mut job) => {
-                    if !job.advance(&self.store, burst_keys.max(PREFETCH_KEYS)) {
+                    let keys_max = std::mem::take(&mut burst_keys).max(PREFETCH_KEYS);
+                    if !job.advance(&self.store, keys_max) {
                         self.queue.state.lock().prefetches.push_back(job);
                     }
                 }

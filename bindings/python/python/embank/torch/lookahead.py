@@ -86,6 +86,8 @@ def _flat(keys: Keys) -> NDArray[Any]:
     if isinstance(keys, torch.Tensor):
         return as_keys(keys)
     flat = np.asarray(keys).reshape(-1)
+    if flat.size == 0:
+        return flat.astype(np.int64)
     if flat.dtype.kind not in "iu":
         raise TypeError(f"keys must be integers, not {flat.dtype}")
     return flat
@@ -170,14 +172,17 @@ class LookaheadLoader(Generic[Batch]):
                 if not ahead.batches:
                     break
                 yield ahead.batches.popleft()[0]
+        except BaseException:
+            # Given up. It refers to this frame, and would keep the source alive.
+            ahead.failure = None
+            raise
         finally:
             ahead.cancel()
-        if ahead.failure is not None:
-            failure, ahead.failure = ahead.failure, None
+        failure, ahead.failure = ahead.failure, None
+        if failure is not None:
             try:
                 raise failure
             finally:
-                # It refers to this frame, which would keep the source alive.
                 del failure
 
     def __len__(self) -> int:
