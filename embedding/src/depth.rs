@@ -26,6 +26,8 @@
 //!   with a budget of a quarter of the tables a batch writes 5,800 rows at a depth of 1, 7,200 at 2, 11,900 at 3 and
 //!   13,700 at 4, where memory has room for 91,000, and is fastest at 2. So a depth can turn out to be too deep by its
 //!   own doing: what is beyond the bound by `SLACK` is lowered, and capped for a while as above.
+//! - A step that takes many times as long as others is a pause, in which the queue runs dry and somebody else may use
+//!   memory: nothing is learnt from it.
 //! - Hysteresis: up after `RAISE_AFTER` steps that ask for it, one batch a step; down by one after `LOWER_AFTER`, by when
 //!   the means have forgotten the depth before, and mostly a single large write of somebody else. After a cap has run
 //!   out one batch more is tried, and so on.
@@ -55,6 +57,11 @@ const DISK_BOUND_SHARE: f64 = 0.9;
 const CAPPED_STEPS: u32 = 128;
 /// For so many more each that is one larger.
 const CAPPED_STEPS_MORE: u32 = 32;
+
+/// An interval that is so many times the mean is a pause: an evaluation, a checkpoint, the time between two passes.
+const PAUSE: f64 = 8.0;
+/// After so many in a row they are the new pace.
+const PAUSES_MAX: u32 = 2;
 
 /// So much of memory may be written by the batches ahead: one part in so many.
 const MEMORY_SHARE: f64 = 3.0;
@@ -120,6 +127,8 @@ pub(crate) struct DepthController {
     /// The reports of the last steps.
     last: VecDeque<StepReport>,
     interval_s: Smoothed,
+    /// Pauses in a row.
+    pauses: u32,
     /// Reading time of a batch.
     reading_s: Smoothed,
     /// Rows of a batch that have to be read, and those that are written for it.
@@ -144,6 +153,7 @@ impl DepthController {
             together: together.min(DEPTH_MAX),
             last: VecDeque::new(),
             interval_s: Smoothed::default(),
+            pauses: 0,
             reading_s: Smoothed::default(),
             rows: Smoothed::default(),
             appended: Smoothed::default(),
@@ -163,6 +173,13 @@ impl DepthController {
 
     /// Takes in a step and says how many batches to look ahead from now on, at least 1.
     pub(crate) fn step(&mut self, report: &StepReport) -> usize {
+        let is_pause = self.interval_s.samples > 0
+            && report.interval.as_secs_f64() > PAUSE * self.interval_s.mean;
+        if is_pause && self.pauses < PAUSES_MAX {
+            self.pauses += 1;
+            return self.depth;
+        }
+        self.pauses = 0;
         // A group's end may slip from one step to the next, so two groups at least.
         let window = if self.together == 1 { 1 } else { self.together * 2 };
         if self.last.len() == window {
@@ -521,6 +538,26 @@ mod tests {
             let depth = controller.step(&report(10, 9));
             assert!(depth <= 3, "{depth}");
             assert!(after(&mut controller, 30, report(10, 2)).iter().all(|&depth| depth <= 3));
+        }
+    }
+
+    #[test]
+    fn pauses_do_not_move_it_and_a_new_pace_does() {
+        for together in [1, 3] {
+            let mut controller = DepthController::new(together);
+            let computing = report(10, 6);
+            let before = *after(&mut controller, 100, computing).last().unwrap();
+            for _ in 0..20 {
+                let pause = StepReport { wasted: 500, appended: 1 << 20, ..report(5000, 60) };
+                let mut depths = after(&mut controller, PAUSES_MAX as usize, pause);
+                depths.extend(after(&mut controller, 20, computing));
+                assert!(depths.iter().all(|&depth| depth == before), "{before}: {depths:?}");
+            }
+            assert_eq!(
+                *after(&mut controller, 50, report(10, 50)).last().unwrap(),
+                DISK_BOUND_DEPTH
+            );
+            assert_eq!(*after(&mut controller, 300, report(1000, 50)).last().unwrap(), 2);
         }
     }
 

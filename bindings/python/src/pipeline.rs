@@ -540,7 +540,11 @@ fn feed_inputs(given: &Bound<'_, PyAny>) -> PyResult<Vec<FeedInput>> {
         if let Ok(bytes) = input.cast::<PyBytes>() {
             return Ok(FeedInput::memory("bytes", bytes.as_bytes()));
         }
-        let path: PathBuf = input.extract().map_err(|_| {
+        let path: PathBuf = input.extract().map_err(|error: PyErr| {
+            if !error.is_instance_of::<PyTypeError>(input.py()) {
+                // What its `__fspath__` raised.
+                return error;
+            }
             PyTypeError::new_err(format!(
                 "an input is a path, or bytes that are rows, not {}",
                 input.get_type()

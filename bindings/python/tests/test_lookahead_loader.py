@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import math
+import weakref
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -240,6 +241,34 @@ def test_what_was_announced_and_not_handed_out_is_cancelled(stop: str) -> None:
     assert table.cancelled == ([] if stop == "end" else [3, 4, 5, 6])
 
 
+def test_a_pass_that_is_given_up_frees_its_source_at_once() -> None:
+    """A failure that waits for its turn refers to the frames that refer to the source."""
+
+    class Source:
+        def __iter__(self) -> Iterator[int]:
+            return self
+
+        def __next__(self) -> int:
+            drawn.append(len(drawn))
+            if len(drawn) == 3:
+                raise OSError("the file ends here")
+            return drawn[-1]
+
+    drawn: list[int] = []
+    source = Source()
+    freed = weakref.ref(source)
+    gc.disable()
+    try:
+        batches: Any = iter(LookaheadLoader(source, lambda at: {}, depth=2))
+        del source
+        assert (next(batches), len(drawn)) == (0, 3), "it has failed, and nobody knows yet"
+        batches.close()
+        del batches
+        assert freed() is None
+    finally:
+        gc.enable()
+
+
 def test_a_loader_that_is_given_up_leaves_nothing_in_the_queue(bank: embank.Bank) -> None:
     items = bank.table("item", dim=64)
     count = 200_000
@@ -262,6 +291,18 @@ def test_the_depth_is_chosen_and_shown(bank: embank.Bank, table: embank.Table) -
     for batch in LookaheadLoader(batches, lambda batch: {table: batch}):
         table.get(batch).release()
     assert bank.stats()["lookahead"]["depth"] == 1, "all rows are in memory"
+
+
+def test_a_depth_for_batches_that_come_together_looks_at_two_groups(bank: embank.Bank) -> None:
+    def steps_until_one(**options: int) -> int:
+        auto = embank.AutoDepth(bank, **options)
+        return next(step for step in range(1, 99) if auto.step() == 1)
+
+    alone = steps_until_one()
+    assert alone == steps_until_one(together=1)
+    assert steps_until_one(together=3) == alone + 2 * 3 - 1
+    with pytest.raises(ValueError, match="together must be at least 1 batch"):
+        embank.AutoDepth(bank, together=0)
 
 
 def test_pinned_batches_come_through_as_they_are() -> None:

@@ -274,6 +274,19 @@ def test_threads_share_a_feed() -> None:
     assert sorted(sum(found, [])) == list(range(5000))
 
 
+def test_what_a_path_raises_comes_through() -> None:
+    class Interrupted:
+        def __fspath__(self) -> str:
+            raise KeyboardInterrupt
+
+    inputs: Any = [Interrupted()]
+    with pytest.raises(KeyboardInterrupt):
+        Pipeline(numbers()).run(inputs)
+    inputs = [1]
+    with pytest.raises(TypeError, match="an input is a path"):
+        Pipeline(numbers()).run(inputs)
+
+
 def test_an_interrupt_ends_a_long_run() -> None:
     # Far more rows than are read before the interrupt is seen.
     rows = text(200_000)
