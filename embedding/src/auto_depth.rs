@@ -16,7 +16,7 @@ use crate::stats::LookaheadStats;
 ///
 /// let bank = Bank::open(dir.path().join("bank"), BankOptions::default())?;
 /// let table = bank.table("user", TableConfig::new(4))?;
-/// let batches: Vec<Vec<u64>> = (0..20).map(|step| (step..step + 100).collect()).collect();
+/// let batches: Vec<Vec<u64>> = (0..100).map(|step| (step..step + 100).collect()).collect();
 /// let mut auto = AutoDepth::new();
 /// let mut announced = 1;
 /// for step in 0..batches.len() {
@@ -43,10 +43,13 @@ struct Seen {
     at: Instant,
     lookahead: LookaheadStats,
     hits_disk: u64,
-    records_appended: u64,
+    log_tail: u64,
     /// Rows that were read from disk when they were wanted, and may be counted as late yet: no more than are pending, and
     /// ever fewer of those of earlier intervals.
     unmatched: u64,
+    cancelled_too_late: u64,
+    /// Of those, the ones that have not been seen to leave memory.
+    unused: u64,
 }
 
 impl Seen {
@@ -60,6 +63,16 @@ impl Seen {
         let left = (may_be - late).min(read + before.unmatched / 2);
         self.unmatched = left.min(self.lookahead.pending);
         late
+    }
+
+    /// How many rows left memory unused since `before`, but for as many as were cancelled when they may have been moved:
+    /// a pass that ends early is no fault of the depth.
+    fn wasted_since(&mut self, before: &Self) -> u64 {
+        let cancelled = self.cancelled_too_late.saturating_sub(before.cancelled_too_late);
+        let wasted = self.lookahead.wasted.saturating_sub(before.lookahead.wasted);
+        let unused = before.unused + cancelled;
+        self.unused = unused.saturating_sub(wasted);
+        wasted.saturating_sub(unused)
     }
 }
 
@@ -100,8 +113,10 @@ impl AutoDepth {
             at: Instant::now(),
             lookahead: stats,
             hits_disk: store.hits_disk,
-            records_appended: store.records_appended,
+            log_tail: store.log_tail,
             unmatched: 0,
+            cancelled_too_late: bank.lookahead.cancelled_too_late(),
+            unused: 0,
         };
         let Some(last) = self.last else {
             // The first has nothing to be held against.
@@ -110,18 +125,17 @@ impl AutoDepth {
             return self.depth();
         };
         let before = last.lookahead;
-        let row_bytes = store.live_bytes / store.live_rows.max(1);
         let report = StepReport {
             interval: now.at - last.at,
             reading: Duration::from_micros(stats.reading_us.saturating_sub(before.reading_us)),
             read: stats.moved.saturating_sub(before.moved),
             late: now.late_since(&last),
-            wasted: stats.wasted.saturating_sub(before.wasted),
-            appended: store.records_appended.saturating_sub(last.records_appended),
+            wasted: now.wasted_since(&last),
+            appended_bytes: store.log_tail.saturating_sub(last.log_tail),
             dropped: stats.dropped.saturating_sub(before.dropped),
             pending: stats.pending,
             capacity: stats.capacity,
-            memory_rows: store.memory_frames_bytes / row_bytes.max(1),
+            memory_bytes: store.memory_frames_bytes,
         };
         self.last = Some(now);
         let depth = self.controller.step(&report);
@@ -141,8 +155,10 @@ mod tests {
             at: Instant::now(),
             lookahead: LookaheadStats { late, pending: 100, ..LookaheadStats::default() },
             hits_disk,
-            records_appended: 0,
+            log_tail: 0,
             unmatched: 0,
+            cancelled_too_late: 0,
+            unused: 0,
         };
         let mut last = seen(0, 0);
         let mut late = |late, hits_disk| {
@@ -163,6 +179,29 @@ mod tests {
             "what was read long ago is forgotten, and what was not pending"
         );
         assert_eq!(late(0, 0), 0, "of another bank");
+    }
+
+    #[test]
+    fn what_was_cancelled_too_late_is_no_waste_of_the_depth() {
+        let seen = |wasted, cancelled_too_late| Seen {
+            at: Instant::now(),
+            lookahead: LookaheadStats { wasted, ..LookaheadStats::default() },
+            hits_disk: 0,
+            log_tail: 0,
+            unmatched: 0,
+            cancelled_too_late,
+            unused: 0,
+        };
+        let mut last = seen(0, 0);
+        let mut wasted = |wasted, cancelled_too_late| {
+            let mut now = seen(wasted, cancelled_too_late);
+            let count = now.wasted_since(&last);
+            last = now;
+            count
+        };
+        assert_eq!((wasted(5, 0), wasted(5, 10), wasted(9, 10)), (5, 0, 0));
+        assert_eq!((wasted(20, 11), wasted(21, 11)), (4, 1), "seven of them were left");
+        assert_eq!(wasted(0, 0), 0, "of another bank");
     }
 
     #[test]

@@ -13,16 +13,18 @@
 //!   beside. Up to a group less one more batches are ahead than the depth says. The reading of a group comes at once
 //!   and in some of its steps alone: so what is looked at is the mean over as many steps as two groups have batches.
 //! - Where reading takes longer than computing, no depth makes up for it, and rows are late at any: the need is cut off
-//!   at what evens out fluctuations (`DISK_BOUND_DEPTH`). The intervals have the waits in them, so reading then takes
-//!   nearly all of each; and what is queued follows the depth, so it must not be what the depth follows.
+//!   at what evens out fluctuations (`DISK_BOUND_DEPTH`), margin and all. The intervals have the waits in them, so reading
+//!   then takes nearly all of each; and what is queued follows the depth, so it must not be what the depth follows.
+//! - Rows come, and leave memory, in lumps: what went wrong is held against what was read in some `FAILURE_STEPS` steps.
 //! - Late rows tell that the estimate was too low: where more than one in `LATE_SHARE` was late, that adds to a margin,
-//!   which shrinks again slowly.
+//!   which shrinks again slowly. What has been announced comes no earlier by that, nor what a pass begins with: so until
+//!   it has been used no more is learnt from late rows, and after a pause neither.
 //! - Rows that were dropped by the queue, or left memory unused, take from the margin at once, and cap the depth for a
-//!   while below what it was. Pages leave memory over several steps, so until what was announced by then has been used
-//!   no more is learnt from that.
+//!   while below what it was. Pages leave memory over several steps, so here too no more is learnt until what was
+//!   announced by then has been used.
 //! - It goes up no further than the queue's capacity allows, and than the batches ahead write a third of memory: a row
 //!   that was brought in leaves memory when so much has been written behind it, and what counts is all that a batch has
-//!   written, with the copies of rows that it uses in the read-only region. The deeper it is, the more those are. In DLRM
+//!   written, in bytes, with the copies of rows that it uses in the read-only region. The deeper it is, the more those are. In DLRM
 //!   with a budget of a quarter of the tables a batch writes 5,800 rows at a depth of 1, 7,200 at 2, 11,900 at 3 and
 //!   13,700 at 4, where memory has room for 91,000, and is fastest at 2. So a depth can turn out to be too deep by its
 //!   own doing: what is beyond the bound by `SLACK` is lowered, and capped for a while as above.
@@ -47,10 +49,12 @@ const DISK_BOUND_DEPTH: usize = 8;
 const RAISE_AFTER: u32 = 2;
 const LOWER_AFTER: u32 = 16;
 /// One late, dropped or wasted row in so many that were read is nobody's worry.
-const LATE_SHARE: u64 = 50;
+const LATE_SHARE: f64 = 50.0;
 const MARGIN_MAX: usize = 8;
 /// After so many steps without a late row the margin shrinks by one.
 const MARGIN_STEPS: u32 = 64;
+/// Failures are added up over about so many steps, and nothing is learnt from them before.
+const FAILURE_STEPS: u64 = 16;
 /// Where reading takes so much of the intervals the disk is the limit.
 const DISK_BOUND_SHARE: f64 = 0.9;
 /// For so many steps a depth that was too large is not tried again.
@@ -81,16 +85,16 @@ pub(crate) struct StepReport {
     pub(crate) late: u64,
     /// Rows that left memory unused.
     pub(crate) wasted: u64,
-    /// Rows that were written to mutable memory, for whatever reason.
-    pub(crate) appended: u64,
+    /// Bytes of rows that were written to mutable memory, for whatever reason.
+    pub(crate) appended_bytes: u64,
     /// Rows that the queue turned away.
     pub(crate) dropped: u64,
     /// Rows that the queue holds now.
     pub(crate) pending: u64,
     /// Rows that the queue can hold.
     pub(crate) capacity: u64,
-    /// Rows that memory can hold.
-    pub(crate) memory_rows: u64,
+    /// Bytes of rows that memory can hold.
+    pub(crate) memory_bytes: u64,
 }
 
 /// A value that fluctuates.
@@ -131,16 +135,21 @@ pub(crate) struct DepthController {
     pauses: u32,
     /// Reading time of a batch.
     reading_s: Smoothed,
-    /// Rows of a batch that have to be read, and those that are written for it.
+    /// Rows of a batch that have to be read, and bytes that are written for it.
     rows: Smoothed,
-    appended: Smoothed,
+    appended_bytes: Smoothed,
+    /// Over the last steps: rows that were read, and of those that were late; and rows dropped or wasted.
+    read: f64,
+    late: f64,
+    in_vain: f64,
     margin: usize,
     steps_in_time: u32,
     /// A depth that was too large, and for how many steps it counts.
     too_deep: usize,
     capped_for: u32,
-    /// So many steps until what was announced at that depth has been used.
+    /// So many steps until what was announced at that depth has been used, and at the one before the margin grew.
     draining_for: usize,
+    catching_up_for: usize,
     asked_up: u32,
     asked_down: u32,
 }
@@ -156,12 +165,16 @@ impl DepthController {
             pauses: 0,
             reading_s: Smoothed::default(),
             rows: Smoothed::default(),
-            appended: Smoothed::default(),
+            appended_bytes: Smoothed::default(),
+            read: 0.0,
+            late: 0.0,
+            in_vain: 0.0,
             margin: 0,
             steps_in_time: 0,
             too_deep: usize::MAX,
             capped_for: 0,
             draining_for: 0,
+            catching_up_for: 0,
             asked_up: 0,
             asked_down: 0,
         }
@@ -177,6 +190,7 @@ impl DepthController {
             && report.interval.as_secs_f64() > PAUSE * self.interval_s.mean;
         if is_pause && self.pauses < PAUSES_MAX {
             self.pauses += 1;
+            self.catching_up_for = self.steps_ahead();
             return self.depth;
         }
         self.pauses = 0;
@@ -194,10 +208,10 @@ impl DepthController {
         self.reading_s.add(self.sum(|step| step.reading).as_secs_f64() / steps);
         self.rows.add(self.sum(|step| step.read + step.late) as f64 / steps);
         // At most what the bound is: somebody else may write any number.
-        let memory_share = |step: &StepReport| step.memory_rows as f64 / MEMORY_SHARE;
-        let appended = self.sum(|step| (step.appended as f64).min(memory_share(step)));
-        self.appended.add(appended / steps);
-        self.learn_from_failures();
+        let memory_share = |step: &StepReport| step.memory_bytes as f64 / MEMORY_SHARE;
+        let appended = self.sum(|step| (step.appended_bytes as f64).min(memory_share(step)));
+        self.appended_bytes.add(appended / steps);
+        self.learn_from_failures(report);
         let capped = self.too_deep.saturating_sub(1).max(1);
         let crowded = self.depth > self.room(report, SLACK);
         let room = self.room(report, 1.0);
@@ -228,18 +242,30 @@ impl DepthController {
         self.last.iter().map(of).sum()
     }
 
-    fn learn_from_failures(&mut self) {
-        let rows = self.sum(|step| step.read + step.late);
-        let in_vain = self.sum(|step| step.dropped + step.wasted);
-        let late = self.sum(|step| step.late);
-        let is_draining = self.draining_for > 0;
-        self.draining_for = self.draining_for.saturating_sub(1);
-        if is_draining || in_vain * LATE_SHARE > rows {
-            // Learnt once.
-            self.last.iter_mut().for_each(|step| (step.dropped, step.wasted) = (0, 0));
+    /// So many steps until all that was announced has been used.
+    fn steps_ahead(&self) -> usize {
+        self.depth + 2 * self.together
+    }
+
+    fn learn_from_failures(&mut self, report: &StepReport) {
+        for sum in [&mut self.read, &mut self.late, &mut self.in_vain] {
+            *sum *= 1.0 - 1.0 / FAILURE_STEPS as f64;
         }
-        if !is_draining && in_vain * LATE_SHARE > rows {
-            self.draining_for = self.depth + 2 * self.together;
+        self.read += (report.read + report.late) as f64;
+        if self.catching_up_for == 0 {
+            self.late += report.late as f64;
+        }
+        if self.draining_for == 0 {
+            self.in_vain += (report.dropped + report.wasted) as f64;
+        }
+        self.catching_up_for = self.catching_up_for.saturating_sub(1);
+        self.draining_for = self.draining_for.saturating_sub(1);
+        let few =
+            if self.rows.samples < FAILURE_STEPS { f64::INFINITY } else { self.read / LATE_SHARE };
+        if self.in_vain > few {
+            // Learnt once.
+            self.in_vain = 0.0;
+            self.draining_for = self.steps_ahead();
             self.margin = 0;
             (self.too_deep, self.capped_for) = (self.depth, CAPPED_STEPS);
         } else {
@@ -248,10 +274,9 @@ impl DepthController {
                 (self.too_deep, self.capped_for) = (self.too_deep + 1, CAPPED_STEPS_MORE);
             }
         }
-        if late * LATE_SHARE > rows {
-            self.last
-                .iter_mut()
-                .for_each(|step| (step.read, step.late) = (step.read + step.late, 0));
+        if self.late > few {
+            self.late = 0.0;
+            self.catching_up_for = self.steps_ahead();
             self.margin = (self.margin + 1).min(MARGIN_MAX);
             self.steps_in_time = 0;
         } else {
@@ -265,7 +290,7 @@ impl DepthController {
     /// Batches after which a batch that is announced now has been read.
     fn needed(&self, report: &StepReport) -> usize {
         let interval_s = self.interval_s.mean.max(1e-9);
-        if self.reading_s.mean <= 0.0 {
+        if self.rows.mean < 1.0 {
             return 1 + self.margin;
         }
         if self.reading_s.mean >= interval_s {
@@ -280,7 +305,8 @@ impl DepthController {
         let to_spare = usize::from(self.together == 1);
         let needed = (to_spare + batches.ceil().min(DEPTH_MAX as f64) as usize).max(2);
         let is_disk_bound = self.reading_s.mean >= DISK_BOUND_SHARE * interval_s;
-        self.margin + if is_disk_bound { needed.min(DISK_BOUND_DEPTH) } else { needed }
+        let needed = self.margin + needed;
+        if is_disk_bound { needed.min(DISK_BOUND_DEPTH) } else { needed }
     }
 
     /// The depth that queue and memory have room for, at least 1.
@@ -295,8 +321,8 @@ impl DepthController {
             }
         };
         let queue = room(report.capacity as f64, self.rows, 0);
-        let memory = report.memory_rows as f64 / MEMORY_SHARE;
-        let memory = room(memory, self.appended, self.together - 1);
+        let memory = report.memory_bytes as f64 / MEMORY_SHARE;
+        let memory = room(memory, self.appended_bytes, self.together - 1);
         queue.min(memory).min(DEPTH_MAX)
     }
 }
@@ -312,9 +338,9 @@ mod tests {
             interval: interval_ms * MS,
             reading: reading_ms * MS,
             read: 1000,
-            appended: 1000,
+            appended_bytes: 1000,
             capacity: 1 << 20,
-            memory_rows: 1 << 20,
+            memory_bytes: 1 << 20,
             ..StepReport::default()
         }
     }
@@ -329,6 +355,18 @@ mod tests {
         let mut controller = DepthController::new(1);
         let depths = after(&mut controller, 100, StepReport { read: 0, ..report(10, 0) });
         assert_eq!((depths[0], depths[99]), (2, 1));
+        // The same after much was read.
+        after(&mut controller, 200, report(10, 15));
+        assert_eq!(after(&mut controller, 200, StepReport { read: 0, ..report(10, 0) })[199], 1);
+    }
+
+    #[test]
+    fn of_batches_that_come_together_the_means_are_over_two_groups() {
+        let until_one = |together| {
+            let depths = after(&mut DepthController::new(together), 100, StepReport::default());
+            depths.into_iter().position(|depth| depth == 1).unwrap()
+        };
+        assert_eq!(until_one(3), until_one(1) + 2 * 3 - 1);
     }
 
     #[test]
@@ -353,9 +391,10 @@ mod tests {
     fn where_the_disk_is_the_limit_it_does_not_follow_its_own_queue() {
         let mut controller = DepthController::new(1);
         for i in 0..2000 {
-            // As much as the disk can do, and sometimes a little less; what is ahead waits in the queue.
+            // As much as the disk can do, and sometimes a little less; what is ahead waits in the queue, and rows are late.
             let pending = 1000 * controller.depth() as u64;
-            let step = StepReport { pending, ..report(100, if i % 7 == 0 { 95 } else { 99 }) };
+            let step =
+                StepReport { pending, late: 100, ..report(100, if i % 7 == 0 { 95 } else { 99 }) };
             assert!(controller.step(&step) <= DISK_BOUND_DEPTH);
         }
         assert_eq!(controller.depth(), DISK_BOUND_DEPTH);
@@ -365,7 +404,7 @@ mod tests {
     fn late_rows_raise_it_step_by_step_and_time_lowers_it_again() {
         let mut controller = DepthController::new(1);
         let late = StepReport { late: 100, ..report(10, 2) };
-        let depths = after(&mut controller, 40, late);
+        let depths = after(&mut controller, 300, late);
         assert!(depths.windows(2).all(|pair| pair[1] == pair[0] || pair[1] == pair[0] + 1));
         assert_eq!(*depths.last().unwrap(), 2 + MARGIN_MAX);
         let depths = after(&mut controller, 2000, report(10, 2));
@@ -392,8 +431,8 @@ mod tests {
 
     #[test]
     fn queue_and_memory_bound_it() {
-        for (capacity, memory_rows) in [(3000, 1 << 20), (1 << 20, 9000)] {
-            let bounded = StepReport { capacity, memory_rows, ..report(10, 50) };
+        for (capacity, memory_bytes) in [(3000, 1 << 20), (1 << 20, 9000)] {
+            let bounded = StepReport { capacity, memory_bytes, ..report(10, 50) };
             assert_eq!(after(&mut DepthController::new(1), 300, bounded)[299], 3);
         }
         let none = StepReport { capacity: 0, ..report(10, 50) };
@@ -405,11 +444,11 @@ mod tests {
         let none = StepReport {
             reading: Duration::ZERO,
             read: 0,
-            appended: 100,
+            appended_bytes: 100,
             ..report(interval_ms, 0)
         };
         let group =
-            StepReport { read: 3000, appended: 2800, ..report(interval_ms, 3 * reading_ms) };
+            StepReport { read: 3000, appended_bytes: 2800, ..report(interval_ms, 3 * reading_ms) };
         if i.is_multiple_of(3) { group } else { none }
     }
 
@@ -430,13 +469,13 @@ mod tests {
     fn memory_has_room_for_what_is_beyond_the_depth_and_the_queue_for_a_group() {
         let settled = |bounds: StepReport| {
             let mut controller = DepthController::new(3);
-            let StepReport { capacity, memory_rows, .. } = bounds;
-            let step = |i| StepReport { capacity, memory_rows, ..by_threes(10, 50, i) };
+            let StepReport { capacity, memory_bytes, .. } = bounds;
+            let step = |i| StepReport { capacity, memory_bytes, ..by_threes(10, 50, i) };
             (0..400).map(|i| controller.step(&step(i))).last()
         };
         let bounds = report(10, 50);
         for (memory, depth) in [(2900, 1), (4500, 2), (7500, 5)] {
-            assert_eq!(settled(StepReport { memory_rows: 3 * memory, ..bounds }), Some(depth));
+            assert_eq!(settled(StepReport { memory_bytes: 3 * memory, ..bounds }), Some(depth));
         }
         for (capacity, depth) in [(2300, 1), (3500, 3), (5500, 5)] {
             assert_eq!(settled(StepReport { capacity, ..bounds }), Some(depth));
@@ -466,18 +505,18 @@ mod tests {
     fn what_is_too_deep_by_its_own_doing_is_seldom_tried_again() {
         // As in DLRM: rows written at a depth of 1, 2, and so on, five steps after it was chosen.
         let written = [5_800, 7_200, 11_900, 13_700, 14_000, 14_500, 15_000, 15_000];
-        for (together, memory_rows, best) in
+        for (together, memory_bytes, best) in
             [(3, 91_000, 2), (3, 110_000, 2), (3, 130_000, 2), (1, 91_000, 3), (1, 60_000, 2)]
         {
             let mut controller = DepthController::new(together);
             let mut depths = vec![controller.depth(); 5];
             for _ in 0..4000 {
-                let appended = written[depths[depths.len() - 5] - 1];
-                let step = StepReport { appended, memory_rows, ..report(10, 12) };
+                let appended_bytes = written[depths[depths.len() - 5] - 1];
+                let step = StepReport { appended_bytes, memory_bytes, ..report(10, 12) };
                 depths.push(controller.step(&step));
             }
             let at_best = depths.iter().filter(|&&depth| depth == best).count();
-            assert!(at_best > 2800, "{together}, {memory_rows}: {at_best}, {:?}", &depths[..400]);
+            assert!(at_best > 2800, "{together}, {memory_bytes}: {at_best}, {:?}", &depths[..400]);
             assert!(depths[40..].iter().all(|&depth| depth + 1 >= best && depth <= best + 2));
         }
     }
@@ -485,9 +524,9 @@ mod tests {
     #[test]
     fn one_large_write_of_somebody_else_does_not_move_it() {
         let mut controller = DepthController::new(3);
-        let bounds = StepReport { memory_rows: 60_000, ..report(10, 50) };
+        let bounds = StepReport { memory_bytes: 60_000, ..report(10, 50) };
         after(&mut controller, 100, bounds);
-        let put = StepReport { appended: 1_000_000, ..bounds };
+        let put = StepReport { appended_bytes: 1_000_000, ..bounds };
         let mut depths = after(&mut controller, 1, put);
         depths.extend(after(&mut controller, 100, bounds));
         assert!(depths.iter().all(|&depth| depth == DISK_BOUND_DEPTH), "{depths:?}");
@@ -503,11 +542,55 @@ mod tests {
             .collect();
         // One below where it was at the time.
         assert!(wasted.iter().all(|&depth| depth == DISK_BOUND_DEPTH - 1), "{wasted:?}");
-        let mut controller = DepthController::new(3);
-        for (i, late) in [0, 0, 0, 0, 0, 0, 400, 1, 1].into_iter().enumerate() {
-            controller.step(&StepReport { late, ..by_threes(10, 5, i) });
+    }
+
+    #[test]
+    fn until_what_was_announced_has_been_used_late_rows_tell_nothing_more() {
+        let mut controller = DepthController::new(1);
+        after(&mut controller, 100, report(10, 2));
+        for _ in 0..20 {
+            let late = StepReport { late: 500, ..report(10, 2) };
+            let mut depths = after(&mut controller, 8, late);
+            depths.extend(after(&mut controller, 492, report(10, 2)));
+            assert!(depths.iter().all(|&depth| (2..=4).contains(&depth)), "{depths:?}");
+            assert_eq!(depths.last(), Some(&2));
         }
-        assert_eq!(controller.margin, 1);
+    }
+
+    #[test]
+    fn what_a_pass_begins_with_is_late_at_any_depth() {
+        let mut controller = DepthController::new(3);
+        let before = *after(&mut controller, 100, report(10, 6)).last().unwrap();
+        for _ in 0..50 {
+            let mut depths = after(&mut controller, 1, report(5000, 60));
+            depths.extend(after(&mut controller, 3, StepReport { late: 500, ..report(10, 6) }));
+            depths.extend(after(&mut controller, 36, report(10, 6)));
+            assert!(depths.iter().all(|&depth| depth == before), "{before}: {depths:?}");
+        }
+    }
+
+    #[test]
+    fn lumps_are_held_against_what_is_read_in_many_steps() {
+        let settled = |together, step: &dyn Fn(usize) -> StepReport| {
+            let mut controller = DepthController::new(together);
+            let depths: Vec<_> = (0..3000).map(|i| controller.step(&step(i))).collect();
+            assert!(depths[100..].iter().all(|depth| *depth == depths[2999]), "{depths:?}");
+            depths[2999]
+        };
+        let every_second = |i: usize, wasted, late| match i % 2 {
+            0 => StepReport { read: 2000, ..report(10, 12) },
+            _ => StepReport { read: 0, wasted, late, ..report(10, 0) },
+        };
+        let expected = settled(1, &|i| every_second(i, 0, 0));
+        assert!(expected > 1);
+        assert_eq!(settled(1, &|i| every_second(i, 1, 0)), expected);
+        assert_eq!(settled(1, &|i| every_second(i, 0, u64::from(i % 4 == 1))), expected);
+        let expected = settled(3, &|_| report(10, 6));
+        assert!(expected > 1);
+        // One in a hundred.
+        let lump = |i: usize| if i.is_multiple_of(15) { 150 } else { 0 };
+        assert_eq!(settled(3, &|i| StepReport { wasted: lump(i), ..report(10, 6) }), expected);
+        assert_eq!(settled(3, &|i| StepReport { late: lump(i), ..report(10, 6) }), expected);
     }
 
     #[test]
@@ -548,7 +631,7 @@ mod tests {
             let computing = report(10, 6);
             let before = *after(&mut controller, 100, computing).last().unwrap();
             for _ in 0..20 {
-                let pause = StepReport { wasted: 500, appended: 1 << 20, ..report(5000, 60) };
+                let pause = StepReport { wasted: 500, appended_bytes: 1 << 20, ..report(5000, 60) };
                 let mut depths = after(&mut controller, PAUSES_MAX as usize, pause);
                 depths.extend(after(&mut controller, 20, computing));
                 assert!(depths.iter().all(|&depth| depth == before), "{before}: {depths:?}");

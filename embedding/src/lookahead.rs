@@ -240,6 +240,9 @@ struct Counters {
     failed: Counter,
     kept: Counter,
     reading_us: Counter,
+    /// Keys that were cancelled when they did not wait any more: some of their rows have been moved, and leave memory
+    /// unused.
+    cancelled_too_late: Counter,
     /// As an `AutoDepth` has chosen it.
     depth: AtomicU64,
 }
@@ -392,7 +395,9 @@ impl Lookahead {
 
     /// Takes these keys of a table out of the queue and returns how many were in it.
     pub(crate) fn cancel_keys(&self, table: TableId, keys: &[u64]) -> usize {
-        self.cancel_those(Cancelled::Keys(table, keys.iter().copied().collect()))
+        let given_up = self.cancel_those(Cancelled::Keys(table, keys.iter().copied().collect()));
+        self.shared.counters.cancelled_too_late.add(keys.len().saturating_sub(given_up) as u64);
+        given_up
     }
 
     /// Takes what waits of a dropped table out of the queue. What a burst has in hand comes to its end.
@@ -437,6 +442,11 @@ impl Lookahead {
     pub(crate) fn note_depth(&self, depth: usize) {
         // Relaxed: for those who look.
         self.shared.counters.depth.store(depth as u64, Ordering::Relaxed);
+    }
+
+    /// Keys that were cancelled when their rows may have been moved.
+    pub(crate) fn cancelled_too_late(&self) -> u64 {
+        self.shared.counters.cancelled_too_late.get()
     }
 
     pub(crate) fn stats(&self, store: &StoreStats) -> LookaheadStats {
@@ -549,13 +559,12 @@ impl Shared {
         let _give_up_at_the_end = GiveUpAtTheEnd(self);
         let (mut marks, mut burst_keys) = (Vec::new(), 0);
         while let Some(job) = self.next_job(&mut burst) {
+            let began = Instant::now();
             match job {
                 Job::Burst(table) => {
                     marks.clear();
                     burst_keys = burst.len();
-                    let began = Instant::now();
                     let promoted = self.store.promote_marking(table, &burst, &mut marks);
-                    self.counters.reading_us.add(began.elapsed().as_micros() as u64);
                     self.finish_burst(table, &burst, &marks, promoted);
                 }
                 Job::Look => self.look_after_the_oldest(),
@@ -566,6 +575,7 @@ impl Shared {
                     }
                 }
             }
+            self.counters.reading_us.add(began.elapsed().as_micros() as u64);
         }
     }
 

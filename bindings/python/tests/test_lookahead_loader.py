@@ -6,6 +6,7 @@ import gc
 import math
 import weakref
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -293,16 +294,21 @@ def test_the_depth_is_chosen_and_shown(bank: embank.Bank, table: embank.Table) -
     assert bank.stats()["lookahead"]["depth"] == 1, "all rows are in memory"
 
 
-def test_a_depth_for_batches_that_come_together_looks_at_two_groups(bank: embank.Bank) -> None:
-    def steps_until_one(**options: int) -> int:
-        auto = embank.AutoDepth(bank, **options)
-        return next(step for step in range(1, 99) if auto.step() == 1)
-
-    alone = steps_until_one()
-    assert alone == steps_until_one(together=1)
-    assert steps_until_one(together=3) == alone + 2 * 3 - 1
+def test_batches_come_together_by_one_at_least(bank: embank.Bank) -> None:
+    assert embank.AutoDepth(bank, together=3).step() == 2
     with pytest.raises(ValueError, match="together must be at least 1 batch"):
         embank.AutoDepth(bank, together=0)
+
+
+def test_a_loader_goes_on_with_a_bank_that_was_opened_anew(tmp_path: Path) -> None:
+    tables: list[embank.Table] = []
+    loader: Any = LookaheadLoader(list(range(8)), lambda at: {tables[-1]: np.array([at])})
+    for _ in range(2):
+        with embank.Bank(tmp_path / "bank", memory_budget="16MiB") as bank:
+            tables.append(bank.table("item", dim=4))
+            for at in loader:
+                tables[-1].get([at]).release()
+            assert bank.stats()["lookahead"]["depth"] > 0
 
 
 def test_pinned_batches_come_through_as_they_are() -> None:

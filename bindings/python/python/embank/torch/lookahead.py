@@ -150,6 +150,8 @@ class LookaheadLoader(Generic[Batch]):
 
     def announcing(self, source: Iterator[Batch]) -> Iterator[Batch]:
         """A pass over what is left of an iteration of `loader`."""
+        # The tables may be those of a bank that was opened anew.
+        self._paces = {bank: pace for bank, pace in self._paces.items() if not bank.closed}
         ahead = _Ahead(source)
         # The first is wanted at once.
         keys = None
