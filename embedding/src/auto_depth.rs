@@ -35,6 +35,8 @@ use crate::stats::LookaheadStats;
 pub struct AutoDepth {
     controller: DepthController,
     last: Option<Seen>,
+    /// No step of this pass has been seen.
+    begins: bool,
 }
 
 /// What a step has seen.
@@ -48,7 +50,7 @@ struct Seen {
     /// ever fewer of those of earlier intervals.
     unmatched: u64,
     cancelled_too_late: u64,
-    /// Of those, the ones that have not been seen to leave memory.
+    /// Of those, the ones that may leave memory unused yet.
     unused: u64,
 }
 
@@ -70,8 +72,11 @@ impl Seen {
     fn wasted_since(&mut self, before: &Self) -> u64 {
         let cancelled = self.cancelled_too_late.saturating_sub(before.cancelled_too_late);
         let wasted = self.lookahead.wasted.saturating_sub(before.lookahead.wasted);
-        let unused = before.unused + cancelled;
-        self.unused = unused.saturating_sub(wasted);
+        let unused = before.unused.saturating_add(cancelled);
+        // No more than there are; the others were used, or never moved.
+        let moved = self.lookahead.moved;
+        let waiting = moved.saturating_sub(self.lookahead.on_time + self.lookahead.wasted);
+        self.unused = unused.saturating_sub(wasted).min(waiting);
         wasted.saturating_sub(unused)
     }
 }
@@ -93,13 +98,20 @@ impl AutoDepth {
     /// more than the depth are ahead at most, and what is looked at is the mean over twice as many steps.
     #[must_use]
     pub fn announcing_together(batches: usize) -> Self {
-        Self { controller: DepthController::new(batches.max(1)), last: None }
+        Self { controller: DepthController::new(batches.max(1)), last: None, begins: true }
     }
 
     /// What [`step`](Self::step) returned last; where it begins before the first.
     #[must_use]
     pub fn depth(&self) -> usize {
         self.controller.depth()
+    }
+
+    /// To be called where a pass over the data begins: what happened since the last step counts as nothing, and rows that
+    /// are late at first neither.
+    pub fn begin_pass(&mut self) {
+        self.begins = true;
+        self.controller.begin_pass();
     }
 
     /// To be called once a step: how many batches beside the one in hand to have announced, at least 1. Looks at the
@@ -120,7 +132,7 @@ impl AutoDepth {
         };
         let Some(last) = self.last else {
             // The first has nothing to be held against.
-            self.last = Some(now);
+            (self.last, self.begins) = (Some(now), false);
             bank.lookahead.note_depth(self.depth());
             return self.depth();
         };
@@ -138,7 +150,8 @@ impl AutoDepth {
             memory_bytes: store.memory_frames_bytes,
         };
         self.last = Some(now);
-        let depth = self.controller.step(&report);
+        let begins = std::mem::take(&mut self.begins);
+        let depth = if begins { self.depth() } else { self.controller.step(&report) };
         bank.lookahead.note_depth(depth);
         depth
     }
@@ -183,25 +196,38 @@ mod tests {
 
     #[test]
     fn what_was_cancelled_too_late_is_no_waste_of_the_depth() {
-        let seen = |wasted, cancelled_too_late| Seen {
+        let seen = |wasted, cancelled_too_late, moved| Seen {
             at: Instant::now(),
-            lookahead: LookaheadStats { wasted, ..LookaheadStats::default() },
+            lookahead: LookaheadStats { wasted, moved, ..LookaheadStats::default() },
             hits_disk: 0,
             log_tail: 0,
             unmatched: 0,
             cancelled_too_late,
             unused: 0,
         };
-        let mut last = seen(0, 0);
-        let mut wasted = |wasted, cancelled_too_late| {
-            let mut now = seen(wasted, cancelled_too_late);
+        let mut last = seen(0, 0, 0);
+        let mut wasted = |wasted, cancelled_too_late, moved| {
+            let mut now = seen(wasted, cancelled_too_late, moved);
             let count = now.wasted_since(&last);
             last = now;
             count
         };
-        assert_eq!((wasted(5, 0), wasted(5, 10), wasted(9, 10)), (5, 0, 0));
-        assert_eq!((wasted(20, 11), wasted(21, 11)), (4, 1), "seven of them were left");
-        assert_eq!(wasted(0, 0), 0, "of another bank");
+        assert_eq!((wasted(5, 0, 30), wasted(5, 10, 30), wasted(9, 10, 30)), (5, 0, 0));
+        assert_eq!((wasted(20, 11, 30), wasted(21, 11, 30)), (4, 1), "seven of them were left");
+        assert_eq!((wasted(21, 5000, 30), wasted(40, 5000, 100)), (0, 10), "nine were there");
+        assert_eq!(wasted(0, 0, 0), 0, "of another bank");
+    }
+
+    #[test]
+    fn nothing_is_learnt_from_the_time_before_a_pass() {
+        let dir = tempfile::tempdir().unwrap();
+        let bank = Bank::open(dir.path().join("bank"), BankOptions::default()).unwrap();
+        let mut auto = AutoDepth::new();
+        for _ in 0..1000 {
+            assert_eq!(auto.step(&bank), 2);
+            auto.begin_pass();
+        }
+        assert!((0..100_000).any(|_| auto.step(&bank) == 1), "it learns again");
     }
 
     #[test]

@@ -18,7 +18,7 @@
 //! - Rows come, and leave memory, in lumps: what went wrong is held against what was read in some `FAILURE_STEPS` steps.
 //! - Late rows tell that the estimate was too low: where more than one in `LATE_SHARE` was late, that adds to a margin,
 //!   which shrinks again slowly. What has been announced comes no earlier by that, nor what a pass begins with: so until
-//!   it has been used no more is learnt from late rows, and after a pause neither.
+//!   it has been used no more is learnt from late rows, and neither after a pause or where a pass begins.
 //! - Rows that were dropped by the queue, or left memory unused, take from the margin at once, and cap the depth for a
 //!   while below what it was. Pages leave memory over several steps, so here too no more is learnt until what was
 //!   announced by then has been used.
@@ -29,7 +29,7 @@
 //!   13,700 at 4, where memory has room for 91,000, and is fastest at 2. So a depth can turn out to be too deep by its
 //!   own doing: what is beyond the bound by `SLACK` is lowered, and capped for a while as above.
 //! - A step that takes many times as long as others is a pause, in which the queue runs dry and somebody else may use
-//!   memory: nothing is learnt from it.
+//!   memory: nothing is learnt from it, unless reading took most of it, or such steps come often.
 //! - Hysteresis: up after `RAISE_AFTER` steps that ask for it, one batch a step; down by one after `LOWER_AFTER`, by when
 //!   the means have forgotten the depth before, and mostly a single large write of somebody else. After a cap has run
 //!   out one batch more is tried, and so on.
@@ -64,8 +64,9 @@ const CAPPED_STEPS_MORE: u32 = 32;
 
 /// An interval that is so many times the mean is a pause: an evaluation, a checkpoint, the time between two passes.
 const PAUSE: f64 = 8.0;
-/// After so many in a row they are the new pace.
+/// So many, with fewer than `PAUSE_STEPS` from one to the next, and more of them are how the loop goes.
 const PAUSES_MAX: u32 = 2;
+const PAUSE_STEPS: u32 = 64;
 
 /// So much of memory may be written by the batches ahead: one part in so many.
 const MEMORY_SHARE: f64 = 3.0;
@@ -131,8 +132,9 @@ pub(crate) struct DepthController {
     /// The reports of the last steps.
     last: VecDeque<StepReport>,
     interval_s: Smoothed,
-    /// Pauses in a row.
+    /// The last pauses, and the steps since then.
     pauses: u32,
+    steps_since_pause: u32,
     /// Reading time of a batch.
     reading_s: Smoothed,
     /// Rows of a batch that have to be read, and bytes that are written for it.
@@ -163,6 +165,7 @@ impl DepthController {
             last: VecDeque::new(),
             interval_s: Smoothed::default(),
             pauses: 0,
+            steps_since_pause: 0,
             reading_s: Smoothed::default(),
             rows: Smoothed::default(),
             appended_bytes: Smoothed::default(),
@@ -184,16 +187,28 @@ impl DepthController {
         self.depth
     }
 
+    /// What the next batches ask for was not announced as early as the depth says.
+    pub(crate) fn begin_pass(&mut self) {
+        self.catching_up_for = self.steps_ahead();
+    }
+
     /// Takes in a step and says how many batches to look ahead from now on, at least 1.
     pub(crate) fn step(&mut self, report: &StepReport) -> usize {
-        let is_pause = self.interval_s.samples > 0
-            && report.interval.as_secs_f64() > PAUSE * self.interval_s.mean;
-        if is_pause && self.pauses < PAUSES_MAX {
-            self.pauses += 1;
-            self.catching_up_for = self.steps_ahead();
-            return self.depth;
+        self.steps_since_pause = self.steps_since_pause.saturating_add(1);
+        if self.steps_since_pause >= PAUSE_STEPS {
+            self.pauses = 0;
         }
-        self.pauses = 0;
+        let is_pause = self.interval_s.samples > 0
+            && report.interval.as_secs_f64() > PAUSE * self.interval_s.mean
+            && report.reading < report.interval / 2;
+        if is_pause {
+            self.steps_since_pause = 0;
+            if self.pauses < PAUSES_MAX {
+                self.pauses += 1;
+                self.begin_pass();
+                return self.depth;
+            }
+        }
         // A group's end may slip from one step to the next, so two groups at least.
         let window = if self.together == 1 { 1 } else { self.together * 2 };
         if self.last.len() == window {
@@ -258,6 +273,7 @@ impl DepthController {
         if self.draining_for == 0 {
             self.in_vain += (report.dropped + report.wasted) as f64;
         }
+        let is_catching_up = self.catching_up_for > 0;
         self.catching_up_for = self.catching_up_for.saturating_sub(1);
         self.draining_for = self.draining_for.saturating_sub(1);
         let few =
@@ -279,7 +295,7 @@ impl DepthController {
             self.catching_up_for = self.steps_ahead();
             self.margin = (self.margin + 1).min(MARGIN_MAX);
             self.steps_in_time = 0;
-        } else {
+        } else if !is_catching_up {
             self.steps_in_time += 1;
             if self.steps_in_time == MARGIN_STEPS {
                 (self.margin, self.steps_in_time) = (self.margin.saturating_sub(1), 0);
@@ -558,11 +574,35 @@ mod tests {
     }
 
     #[test]
+    fn long_steps_that_come_often_or_are_for_reading_are_no_pauses() {
+        // Sixteen batches are drawn, and then trained on.
+        let mut controller = DepthController::new(3);
+        for i in 0..2000 {
+            controller.step(&if i % 16 == 15 { report(160, 60) } else { report(1, 0) });
+        }
+        let per_step = 175.0 / 16.0 / 1e3;
+        let interval = controller.interval_s.mean;
+        assert!((0.2 * per_step..3.0 * per_step).contains(&interval), "{interval}");
+        // Every hundredth batch has to be read, and is waited for.
+        let mut controller = DepthController::new(1);
+        let mut waited = 0;
+        for i in 0..1000 {
+            let late = StepReport { late: 500, ..report(28, 27) };
+            let resident = StepReport { read: 0, ..report(1, 0) };
+            controller.step(&if i % 100 == 99 { late } else { resident });
+            waited = waited.max(controller.margin);
+        }
+        assert!(waited > 0, "late rows were seen");
+    }
+
+    #[test]
     fn what_a_pass_begins_with_is_late_at_any_depth() {
         let mut controller = DepthController::new(3);
         let before = *after(&mut controller, 100, report(10, 6)).last().unwrap();
-        for _ in 0..50 {
-            let mut depths = after(&mut controller, 1, report(5000, 60));
+        for pass in 0..50 {
+            // With nothing between them, too.
+            controller.begin_pass();
+            let mut depths = after(&mut controller, pass % 2, report(5000, 60));
             depths.extend(after(&mut controller, 3, StepReport { late: 500, ..report(10, 6) }));
             depths.extend(after(&mut controller, 36, report(10, 6)));
             assert!(depths.iter().all(|&depth| depth == before), "{before}: {depths:?}");
@@ -604,7 +644,7 @@ mod tests {
                 }
                 controller.step(&step)
             };
-            (0..400).map(step).skip(100).collect::<Vec<_>>()
+            (0..400).map(step).skip(200).collect::<Vec<_>>()
         };
         // Of 3,000.
         assert!(depths(|step| step.late = 50).iter().all(|&depth| depth == 2));
@@ -633,7 +673,7 @@ mod tests {
             for _ in 0..20 {
                 let pause = StepReport { wasted: 500, appended_bytes: 1 << 20, ..report(5000, 60) };
                 let mut depths = after(&mut controller, PAUSES_MAX as usize, pause);
-                depths.extend(after(&mut controller, 20, computing));
+                depths.extend(after(&mut controller, PAUSE_STEPS as usize, computing));
                 assert!(depths.iter().all(|&depth| depth == before), "{before}: {depths:?}");
             }
             assert_eq!(

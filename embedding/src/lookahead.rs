@@ -240,8 +240,8 @@ struct Counters {
     failed: Counter,
     kept: Counter,
     reading_us: Counter,
-    /// Keys that were cancelled when they did not wait any more: some of their rows have been moved, and leave memory
-    /// unused.
+    /// Keys, and some counted twice, that were cancelled when they did not wait any more: of those rows that have been
+    /// moved and not used, so many leave memory unused for no fault of the depth.
     cancelled_too_late: Counter,
     /// As an `AutoDepth` has chosen it.
     depth: AtomicU64,
@@ -390,6 +390,8 @@ impl Lookahead {
 
     /// Empties the queue and returns how many keys were in it. A burst in hand is not stopped.
     pub(crate) fn cancel(&self) -> usize {
+        let moved = self.shared.counters.moved.get();
+        self.shared.counters.cancelled_too_late.add(moved);
         self.cancel_those(Cancelled::All)
     }
 
@@ -444,7 +446,7 @@ impl Lookahead {
         self.shared.counters.depth.store(depth as u64, Ordering::Relaxed);
     }
 
-    /// Keys that were cancelled when their rows may have been moved.
+    /// At least as many as there are rows that had been moved when they were cancelled.
     pub(crate) fn cancelled_too_late(&self) -> u64 {
         self.shared.counters.cancelled_too_late.get()
     }

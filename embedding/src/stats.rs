@@ -180,7 +180,8 @@ pub struct LookaheadStats {
     /// In memory, and copied to its mutable part again because they were about to leave it unused; a row may be kept
     /// more than once for one announcement.
     pub kept: u64,
-    /// How long the thread that reads ahead was at it, in microseconds.
+    /// How long the thread that reads ahead was at work, in microseconds: on bursts, on prefetches, and on rows that it
+    /// keeps in memory.
     pub reading_us: u64,
     /// Gauge: the batches to look ahead that an [`AutoDepth`](crate::AutoDepth) has chosen last; 0 without one.
     pub depth: u64,
@@ -262,7 +263,7 @@ impl BankStats {
             keys("kept", ahead.kept),
             Metric::seconds(
                 "embank_lookahead_reading_seconds",
-                "How long the thread that reads ahead was at it",
+                "How long the thread that reads ahead was at work",
                 ahead.reading_us,
             ),
             Metric::gauge("embank_lookahead_depth", "Batches ahead, as chosen", ahead.depth),

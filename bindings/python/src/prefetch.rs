@@ -166,6 +166,12 @@ impl PyAutoDepth {
         self.cell.with_bank(py, |bank| Ok(self.auto.lock().step(bank)))
     }
 
+    /// To be called where a pass over the data begins: what happened since the last step counts as nothing, and rows
+    /// that are late at first neither.
+    fn begin_pass(&self) {
+        self.auto.lock().begin_pass();
+    }
+
     /// What `step` returned last; where it begins before the first.
     #[getter]
     fn depth(&self) -> usize {

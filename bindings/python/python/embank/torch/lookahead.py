@@ -106,9 +106,9 @@ class LookaheadLoader(Generic[Batch]):
     pass is given up, by `break` or an exception, what was announced and not handed out is cancelled.
 
     By default the depth follows what reading and computing take (`embank.AutoDepth`);
-    `bank.stats()["lookahead"]["depth"]` shows it. A fixed depth that is too small leaves rows late
-    (`"late"` there); one too large fills the queue (`"dropped"`) or has rows evicted before their use
-    (`"wasted"`).
+    `bank.stats()["lookahead"]["depth"]` shows it; of tables in several banks, the deepest counts for
+    all. A fixed depth that is too small leaves rows late (`"late"` there); one too large fills the
+    queue (`"dropped"`) or has rows evicted before their use (`"wasted"`).
 
     Args:
         loader: Any iterable of batches: a `DataLoader` (its workers included), a list. It is
@@ -152,6 +152,8 @@ class LookaheadLoader(Generic[Batch]):
         """A pass over what is left of an iteration of `loader`."""
         # The tables may be those of a bank that was opened anew.
         self._paces = {bank: pace for bank, pace in self._paces.items() if not bank.closed}
+        for pace in self._paces.values():
+            pace.begin_pass()
         ahead = _Ahead(source)
         # The first is wanted at once.
         keys = None
