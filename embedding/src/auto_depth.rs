@@ -46,6 +46,7 @@ struct Seen {
     lookahead: LookaheadStats,
     hits_disk: u64,
     log_tail: u64,
+    promoted: u64,
     /// Rows that were read from disk when they were wanted, and may be counted as late yet: no more than are pending, and
     /// ever fewer of those of earlier intervals.
     unmatched: u64,
@@ -73,11 +74,15 @@ impl Seen {
         let cancelled = self.cancelled_too_late.saturating_sub(before.cancelled_too_late);
         let wasted = self.lookahead.wasted.saturating_sub(before.lookahead.wasted);
         let unused = before.unused.saturating_add(cancelled);
-        // No more than there are; the others were used, or never moved.
-        let moved = self.lookahead.moved;
-        let waiting = moved.saturating_sub(self.lookahead.on_time + self.lookahead.wasted);
-        self.unused = unused.saturating_sub(wasted).min(waiting);
+        // No more than there are or may come; the others were used, or never moved.
+        let pending = self.lookahead.pending.max(before.lookahead.pending);
+        self.unused = unused.saturating_sub(wasted).min(self.waiting() + pending);
         wasted.saturating_sub(unused)
+    }
+
+    /// Rows in memory that have been moved or kept there, and not been used since.
+    fn waiting(&self) -> u64 {
+        self.promoted.saturating_sub(self.lookahead.on_time + self.lookahead.wasted)
     }
 }
 
@@ -126,12 +131,14 @@ impl AutoDepth {
             lookahead: stats,
             hits_disk: store.hits_disk,
             log_tail: store.log_tail,
+            promoted: store.promoted,
             unmatched: 0,
             cancelled_too_late: bank.lookahead.cancelled_too_late(),
             unused: 0,
         };
         let Some(last) = self.last else {
-            // The first has nothing to be held against.
+            // The first has nothing to be held against. What others cancelled is no waste either.
+            now.unused = now.cancelled_too_late.min(now.waiting() + stats.pending);
             (self.last, self.begins) = (Some(now), false);
             bank.lookahead.note_depth(self.depth());
             return self.depth();
@@ -169,6 +176,7 @@ mod tests {
             lookahead: LookaheadStats { late, pending: 100, ..LookaheadStats::default() },
             hits_disk,
             log_tail: 0,
+            promoted: 0,
             unmatched: 0,
             cancelled_too_late: 0,
             unused: 0,
@@ -196,18 +204,19 @@ mod tests {
 
     #[test]
     fn what_was_cancelled_too_late_is_no_waste_of_the_depth() {
-        let seen = |wasted, cancelled_too_late, moved| Seen {
+        let seen = |wasted, cancelled_too_late, promoted| Seen {
             at: Instant::now(),
-            lookahead: LookaheadStats { wasted, moved, ..LookaheadStats::default() },
+            lookahead: LookaheadStats { wasted, ..LookaheadStats::default() },
             hits_disk: 0,
             log_tail: 0,
+            promoted,
             unmatched: 0,
             cancelled_too_late,
             unused: 0,
         };
         let mut last = seen(0, 0, 0);
-        let mut wasted = |wasted, cancelled_too_late, moved| {
-            let mut now = seen(wasted, cancelled_too_late, moved);
+        let mut wasted = |wasted, cancelled_too_late, promoted| {
+            let mut now = seen(wasted, cancelled_too_late, promoted);
             let count = now.wasted_since(&last);
             last = now;
             count
@@ -216,6 +225,31 @@ mod tests {
         assert_eq!((wasted(20, 11, 30), wasted(21, 11, 30)), (4, 1), "seven of them were left");
         assert_eq!((wasted(21, 5000, 30), wasted(40, 5000, 100)), (0, 10), "nine were there");
         assert_eq!(wasted(0, 0, 0), 0, "of another bank");
+        // Fewer were moved than kept; what is in hand is counted as neither yet.
+        let pending = |mut seen: Seen, pending| {
+            (seen.lookahead.pending, seen.lookahead.on_time) = (pending, 50);
+            seen
+        };
+        let before = pending(seen(50, 0, 120), 30);
+        let mut now = pending(seen(50, 1000, 120), 0);
+        assert_eq!((now.wasted_since(&before), now.unused), (0, 50));
+        let mut later = pending(seen(110, 1000, 160), 0);
+        assert_eq!(later.wasted_since(&now), 10);
+    }
+
+    #[test]
+    fn what_others_cancelled_before_is_no_waste() {
+        let dir = tempfile::tempdir().unwrap();
+        let bank = Bank::open(dir.path().join("bank"), BankOptions::default()).unwrap();
+        let table = bank.table("user", TableConfig::new(4)).unwrap();
+        table.put(&[1, 2, 3], &[1.0; 12]).unwrap();
+        bank.checkpoint(b"").unwrap();
+        table.lookahead(&[1, 2, 3]).unwrap();
+        assert!(bank.wait_lookahead(Duration::from_secs(60)));
+        bank.cancel_lookahead();
+        let mut auto = AutoDepth::new();
+        auto.step(&bank);
+        assert_eq!(auto.last.unwrap().unused, 3);
     }
 
     #[test]

@@ -28,8 +28,9 @@
 //!   with a budget of a quarter of the tables a batch writes 5,800 rows at a depth of 1, 7,200 at 2, 11,900 at 3 and
 //!   13,700 at 4, where memory has room for 91,000, and is fastest at 2. So a depth can turn out to be too deep by its
 //!   own doing: what is beyond the bound by `SLACK` is lowered, and capped for a while as above.
-//! - A step that takes many times as long as others is a pause, in which the queue runs dry and somebody else may use
-//!   memory: nothing is learnt from it, unless reading took most of it, or such steps come often.
+//! - A step that takes many times as long as others is no pace, unless such steps come often. If reading took little of
+//!   it, it is a pause, in which the queue runs dry and somebody else may use memory: neither late nor wasted rows count
+//!   against the depth then, however often.
 //! - Hysteresis: up after `RAISE_AFTER` steps that ask for it, one batch a step; down by one after `LOWER_AFTER`, by when
 //!   the means have forgotten the depth before, and mostly a single large write of somebody else. After a cap has run
 //!   out one batch more is tried, and so on.
@@ -62,11 +63,12 @@ const CAPPED_STEPS: u32 = 128;
 /// For so many more each that is one larger.
 const CAPPED_STEPS_MORE: u32 = 32;
 
-/// An interval that is so many times the mean is a pause: an evaluation, a checkpoint, the time between two passes.
-const PAUSE: f64 = 8.0;
-/// So many, with fewer than `PAUSE_STEPS` from one to the next, and more of them are how the loop goes.
-const PAUSES_MAX: u32 = 2;
-const PAUSE_STEPS: u32 = 64;
+/// An interval that is so many times the mean is no pace, and if reading took little of it a pause: an evaluation, a
+/// checkpoint, the time between two passes.
+const LONG: f64 = 8.0;
+/// So many, with fewer than `LONG_APART` steps from one to the next, and more of them are how the loop goes.
+const LONG_MAX: u32 = 2;
+const LONG_APART: u32 = 64;
 
 /// So much of memory may be written by the batches ahead: one part in so many.
 const MEMORY_SHARE: f64 = 3.0;
@@ -132,9 +134,9 @@ pub(crate) struct DepthController {
     /// The reports of the last steps.
     last: VecDeque<StepReport>,
     interval_s: Smoothed,
-    /// The last pauses, and the steps since then.
-    pauses: u32,
-    steps_since_pause: u32,
+    /// The last long steps, and the steps since then.
+    long_steps: u32,
+    steps_since_long: u32,
     /// Reading time of a batch.
     reading_s: Smoothed,
     /// Rows of a batch that have to be read, and bytes that are written for it.
@@ -164,8 +166,8 @@ impl DepthController {
             together: together.min(DEPTH_MAX),
             last: VecDeque::new(),
             interval_s: Smoothed::default(),
-            pauses: 0,
-            steps_since_pause: 0,
+            long_steps: 0,
+            steps_since_long: 0,
             reading_s: Smoothed::default(),
             rows: Smoothed::default(),
             appended_bytes: Smoothed::default(),
@@ -189,23 +191,29 @@ impl DepthController {
 
     /// What the next batches ask for was not announced as early as the depth says.
     pub(crate) fn begin_pass(&mut self) {
+        // It may begin with a long step, however short passes are.
+        self.long_steps = 0;
         self.catching_up_for = self.steps_ahead();
     }
 
     /// Takes in a step and says how many batches to look ahead from now on, at least 1.
     pub(crate) fn step(&mut self, report: &StepReport) -> usize {
-        self.steps_since_pause = self.steps_since_pause.saturating_add(1);
-        if self.steps_since_pause >= PAUSE_STEPS {
-            self.pauses = 0;
+        self.steps_since_long = self.steps_since_long.saturating_add(1);
+        if self.steps_since_long >= LONG_APART {
+            self.long_steps = 0;
         }
-        let is_pause = self.interval_s.samples > 0
-            && report.interval.as_secs_f64() > PAUSE * self.interval_s.mean
-            && report.reading < report.interval / 2;
+        let is_long = self.interval_s.samples > 0
+            && report.interval.as_secs_f64() > LONG * self.interval_s.mean;
+        let is_pause = is_long && report.reading < report.interval / 2;
         if is_pause {
-            self.steps_since_pause = 0;
-            if self.pauses < PAUSES_MAX {
-                self.pauses += 1;
-                self.begin_pass();
+            self.catching_up_for = self.steps_ahead();
+        }
+        if is_long {
+            self.steps_since_long = 0;
+            if self.long_steps < LONG_MAX {
+                self.long_steps += 1;
+                // What it waited for was late, if it did not pause.
+                self.learn_from_failures(&StepReport { dropped: 0, wasted: 0, ..*report });
                 return self.depth;
             }
         }
@@ -226,7 +234,9 @@ impl DepthController {
         let memory_share = |step: &StepReport| step.memory_bytes as f64 / MEMORY_SHARE;
         let appended = self.sum(|step| (step.appended_bytes as f64).min(memory_share(step)));
         self.appended_bytes.add(appended / steps);
-        self.learn_from_failures(report);
+        // Of a pause the pace alone: what left memory meanwhile is not the depth's doing, however often.
+        let (dropped, wasted) = if is_pause { (0, 0) } else { (report.dropped, report.wasted) };
+        self.learn_from_failures(&StepReport { dropped, wasted, ..*report });
         let capped = self.too_deep.saturating_sub(1).max(1);
         let crowded = self.depth > self.room(report, SLACK);
         let room = self.room(report, 1.0);
@@ -596,16 +606,47 @@ mod tests {
     }
 
     #[test]
+    fn what_leaves_memory_in_pauses_that_come_often_does_not_lower_it() {
+        for together in [1, 3] {
+            let mut controller = DepthController::new(together);
+            let before = *after(&mut controller, 100, report(10, 8)).last().unwrap();
+            for _ in 0..40 {
+                controller.step(&StepReport { wasted: 4000, dropped: 4000, ..report(5000, 60) });
+                let depths = after(&mut controller, 50, report(10, 8));
+                assert!(depths.iter().all(|&depth| depth >= 2), "{depths:?}");
+                assert_eq!(depths.last(), Some(&before));
+            }
+        }
+    }
+
+    #[test]
+    fn one_long_reading_does_not_move_it() {
+        let mut controller = DepthController::new(1);
+        let bounds = StepReport { capacity: 200_000, ..report(10, 8) };
+        let before = *after(&mut controller, 100, bounds).last().unwrap();
+        let evaluation = StepReport {
+            read: 1_000_000,
+            wasted: 1000,
+            capacity: 200_000,
+            ..report(60_000, 40_000)
+        };
+        controller.step(&evaluation);
+        let depths = after(&mut controller, 200, bounds);
+        assert!(depths.iter().all(|&depth| depth == before), "{depths:?}");
+    }
+
+    #[test]
     fn what_a_pass_begins_with_is_late_at_any_depth() {
         let mut controller = DepthController::new(3);
         let before = *after(&mut controller, 100, report(10, 6)).last().unwrap();
         for pass in 0..50 {
             // With nothing between them, too.
             controller.begin_pass();
-            let mut depths = after(&mut controller, pass % 2, report(5000, 60));
+            let mut depths = after(&mut controller, pass % 3, report(5000, 60));
             depths.extend(after(&mut controller, 3, StepReport { late: 500, ..report(10, 6) }));
             depths.extend(after(&mut controller, 36, report(10, 6)));
             assert!(depths.iter().all(|&depth| depth == before), "{before}: {depths:?}");
+            assert!(controller.interval_s.mean < 0.011, "how long it takes to begin is no pace");
         }
     }
 
@@ -670,10 +711,10 @@ mod tests {
             let mut controller = DepthController::new(together);
             let computing = report(10, 6);
             let before = *after(&mut controller, 100, computing).last().unwrap();
-            for _ in 0..20 {
+            for apart in [20, LONG_APART as usize].repeat(10) {
                 let pause = StepReport { wasted: 500, appended_bytes: 1 << 20, ..report(5000, 60) };
-                let mut depths = after(&mut controller, PAUSES_MAX as usize, pause);
-                depths.extend(after(&mut controller, PAUSE_STEPS as usize, computing));
+                let mut depths = after(&mut controller, 1 + apart / 64, pause);
+                depths.extend(after(&mut controller, apart, computing));
                 assert!(depths.iter().all(|&depth| depth == before), "{before}: {depths:?}");
             }
             assert_eq!(

@@ -240,8 +240,8 @@ struct Counters {
     failed: Counter,
     kept: Counter,
     reading_us: Counter,
-    /// Keys, and some counted twice, that were cancelled when they did not wait any more: of those rows that have been
-    /// moved and not used, so many leave memory unused for no fault of the depth.
+    /// An upper bound on the rows that nobody waited for any more when they were being moved or had been: so many may
+    /// leave memory unused for no fault of the depth.
     cancelled_too_late: Counter,
     /// As an `AutoDepth` has chosen it.
     depth: AtomicU64,
@@ -390,9 +390,9 @@ impl Lookahead {
 
     /// Empties the queue and returns how many keys were in it. A burst in hand is not stopped.
     pub(crate) fn cancel(&self) -> usize {
-        let moved = self.shared.counters.moved.get();
-        self.shared.counters.cancelled_too_late.add(moved);
-        self.cancel_those(Cancelled::All)
+        let given_up = self.cancel_those(Cancelled::All);
+        self.count_all_as_cancelled();
+        given_up
     }
 
     /// Takes these keys of a table out of the queue and returns how many were in it.
@@ -405,6 +405,14 @@ impl Lookahead {
     /// Takes what waits of a dropped table out of the queue. What a burst has in hand comes to its end.
     pub(crate) fn forget(&self, table: TableId) {
         self.cancel_those(Cancelled::Table(table));
+        self.count_all_as_cancelled();
+    }
+
+    fn count_all_as_cancelled(&self) {
+        let in_hand = self.shared.queue.state.lock().pending.len() as u64;
+        // After those, which are counted as promoted before they leave the hand.
+        let promoted = self.shared.store.stats().promoted;
+        self.shared.counters.cancelled_too_late.add(promoted + in_hand);
     }
 
     fn cancel_those(&self, cancelled: Cancelled) -> usize {
@@ -446,7 +454,7 @@ impl Lookahead {
         self.shared.counters.depth.store(depth as u64, Ordering::Relaxed);
     }
 
-    /// At least as many as there are rows that had been moved when they were cancelled.
+    /// At least as many as there are rows that were being moved, or had been, when they were cancelled.
     pub(crate) fn cancelled_too_late(&self) -> u64 {
         self.shared.counters.cancelled_too_late.get()
     }
@@ -560,13 +568,19 @@ impl Shared {
         }
         let _give_up_at_the_end = GiveUpAtTheEnd(self);
         let (mut marks, mut burst_keys) = (Vec::new(), 0);
+        let count_since = |began: &mut Instant| {
+            self.counters.reading_us.add(began.elapsed().as_micros() as u64);
+            *began = Instant::now();
+        };
         while let Some(job) = self.next_job(&mut burst) {
-            let began = Instant::now();
+            let mut began = Instant::now();
             match job {
                 Job::Burst(table) => {
                     marks.clear();
                     burst_keys = burst.len();
                     let promoted = self.store.promote_marking(table, &burst, &mut marks);
+                    // Before whoever waits for the burst is told.
+                    count_since(&mut began);
                     self.finish_burst(table, &burst, &marks, promoted);
                 }
                 Job::Look => self.look_after_the_oldest(),
@@ -577,7 +591,7 @@ impl Shared {
                     }
                 }
             }
-            self.counters.reading_us.add(began.elapsed().as_micros() as u64);
+            count_since(&mut began);
         }
     }
 

@@ -303,6 +303,26 @@ def test_batches_come_together_by_one_at_least(bank: embank.Bank) -> None:
         embank.AutoDepth(bank, together=0)
 
 
+def test_the_depth_is_told_where_a_pass_begins(
+    table: embank.Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passes = []
+
+    class Watched:
+        def __init__(self, bank: embank.Bank, together: int) -> None:
+            self.step = embank.AutoDepth(bank, together=together).step
+
+        def begin_pass(self) -> None:
+            passes.append(len(passes))
+
+    monkeypatch.setattr(embank.torch.lookahead, "AutoDepth", Watched)
+    loader = LookaheadLoader([torch.arange(5)] * 3, lambda batch: {table: batch})
+    for expected in range(3):
+        assert len(passes) == expected, "the first has nothing to tell"
+        assert len(list(loader)) == 3
+    assert len(passes) == 2
+
+
 def test_a_loader_goes_on_with_a_bank_that_was_opened_anew(tmp_path: Path) -> None:
     tables: list[embank.Table] = []
     loader: Any = LookaheadLoader(list(range(8)), lambda at: {tables[-1]: np.array([at])})

@@ -52,7 +52,9 @@ fn what_is_cancelled_while_it_is_in_hand_is_forgotten() {
         shared.enqueue(table, 4096, &[1, 2, 3], &[], &mut LookaheadReceipt::default());
         let mut burst = Vec::new();
         assert!(matches!(shared.next_job(&mut burst), Some(Job::Burst(_))));
+        let before = lookahead.cancelled_too_late();
         assert_eq!(lookahead.cancel_keys(table, cancelled), 0, "they are in hand");
+        assert_eq!(lookahead.cancelled_too_late() - before, cancelled.len() as u64);
         shared.finish_burst(table, &burst, &marks, Ok(Promoted::default()));
         let below = shared.queue.state.lock().window.take_below(u64::MAX);
         assert_eq!(below.len(), left);
@@ -74,6 +76,29 @@ fn what_is_cancelled_while_it_is_in_hand_is_forgotten() {
     shared.look_after_the_oldest();
     assert_eq!(shared.counters.kept.get(), kept, "cancelled before they were taken");
     assert!(shared.queue.state.lock().window.is_empty());
+}
+
+#[test]
+fn whoever_cancels_all_excuses_what_is_in_hand_and_what_was_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let (lookahead, table) = queue(dir.path());
+    let shared = &lookahead.shared;
+    let marks = put(&lookahead, table, &[1, 2, 3]);
+    shared.enqueue(table, 4096, &[1, 2, 3], &[], &mut LookaheadReceipt::default());
+    let mut burst = Vec::new();
+    assert!(matches!(shared.next_job(&mut burst), Some(Job::Burst(_))));
+    lookahead.cancel();
+    assert_eq!(lookahead.cancelled_too_late(), 3, "in hand");
+    shared.finish_burst(table, &burst, &marks, Ok(Promoted::default()));
+    // Kept, and so in memory, though nothing was read.
+    shared.store.checkpoint(b"").unwrap();
+    let (marks, mut kept) = ([marks[0].1, marks[1].1], Vec::new());
+    shared.store.keep(table, &[1, 2], &marks, &mut kept).unwrap();
+    assert_eq!((kept.len(), shared.counters.moved.get()), (2, 0));
+    lookahead.cancel();
+    assert_eq!(lookahead.cancelled_too_late(), 3 + 2);
+    lookahead.forget(table);
+    assert_eq!(lookahead.cancelled_too_late(), 3 + 2 + 2);
 }
 
 #[test]
