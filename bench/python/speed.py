@@ -60,6 +60,8 @@ WARM_UP_STEPS = 5
 WARM_UP_SHARE = 0.2
 LOOKAHEAD, LOOKAHEAD_SMALL = 2, 8
 """Batches announced at least; the second where batches are small."""
+LOOKAHEAD_AUTO = 14
+"""So many are reckoned with where the depth is automatic: turns are then longer than what it takes for pauses."""
 LOOKAHEAD_MORE = 2
 """At most so many more: `LookaheadLoader` announces three batches together."""
 
@@ -186,7 +188,9 @@ def in_turns(
             seen[-1].run.warm()
     for one in seen:
         one.take(WARM_UP_STEPS, work.batch, threads[0])
-    ahead = max(variant.lookahead for variant in variants) + LOOKAHEAD_MORE
+    ahead = max(
+        LOOKAHEAD_AUTO if variant.lookahead == "auto" else variant.lookahead for variant in variants
+    ) + LOOKAHEAD_MORE
     steps = max(TURN_LOOKAHEADS * ahead, round(TURN_SECONDS * seen[0].rates[-1] / work.batch))
     most = (work.steps_max - WARM_UP_STEPS) // (turns * len(threads))
     if most < TURN_LOOKAHEADS * ahead:

@@ -32,12 +32,12 @@ ROOMY = 4
 
 @dataclass(frozen=True)
 class Rows:
-    """What holds the rows: tensors, or a store with a budget. `lookahead` is in batches."""
+    """What holds the rows: tensors, or a store with a budget. `lookahead` is in batches, or "auto"."""
 
     name: str
     kind: Kind
     budget_bytes: int = 0
-    lookahead: int = 0
+    lookahead: int | Literal["auto"] = 0
 
 
 @dataclass

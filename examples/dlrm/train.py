@@ -12,7 +12,7 @@ import io
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -33,7 +33,7 @@ BLOB_FORMAT = 3
 
 @dataclass(frozen=True)
 class TrainOptions:
-    """`..._every` are in steps; `lookahead` is how many batches ahead keys are announced, at least.
+    """`..._every` are in steps; `lookahead` is how many batches ahead keys are announced, at least, or "auto".
 
     `checkpoint_every` should be a multiple of `sample_every`: a checkpoint within an interval
     does not hold the seconds of its first part, and a resumed run would count too few.
@@ -43,7 +43,7 @@ class TrainOptions:
     """
 
     dense_learning_rate: float = 1e-3
-    lookahead: int = 0
+    lookahead: int | Literal["auto"] = 0
     sample_every: int = 20
     evaluate_every: int = 0
     checkpoint_every: int = 0
