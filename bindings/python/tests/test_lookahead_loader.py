@@ -317,10 +317,9 @@ def test_the_depth_is_told_where_a_pass_begins(
 
     monkeypatch.setattr(embank.torch.lookahead, "AutoDepth", Watched)
     loader = LookaheadLoader([torch.arange(5)] * 3, lambda batch: {table: batch})
-    for expected in range(3):
-        assert len(passes) == expected, "the first has nothing to tell"
+    for before in range(3):
         assert len(list(loader)) == 3
-    assert len(passes) == 2
+        assert len(passes) == before, "the first has nobody to tell"
 
 
 def test_a_loader_goes_on_with_a_bank_that_was_opened_anew(tmp_path: Path) -> None:
