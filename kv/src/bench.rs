@@ -142,7 +142,7 @@ impl FirstPage {
         // which alone counts them, and nobody else refers to this log.
         unsafe {
             let frame = self.log.frame_pointer(0);
-            page::write_image(frame, 0, used, PageIdentity { page: 0, bank: 1 }, image);
+            page::write_image(frame, 0, used, PageIdentity { page: 0, bank: 1, salt: 2 }, image);
         }
         self.log.device.write(0, image)
     }

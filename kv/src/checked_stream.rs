@@ -3,7 +3,7 @@
 //! ```text
 //! file   = header chunk* end
 //! header = magic (8) | format version (4) | CRC-32C of all other header bytes (4)
-//!        | bank id (8) | checkpoint number (8)
+//!        | owner (8) | checkpoint number (8)
 //! chunk  = length (4) | CRC-32C of sequence number (8), length (4) and bytes (4) | bytes
 //! end    = a chunk of length 0
 //! ```
@@ -13,6 +13,7 @@
 
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
@@ -26,7 +27,8 @@ const HEADER_BYTES: usize = 32;
 pub(crate) struct StreamIdentity {
     pub(crate) magic: [u8; 8],
     pub(crate) version: u32,
-    pub(crate) bank: u64,
+    /// The checkpoint's random id; the bank's in a version from before checkpoints had one.
+    pub(crate) owner: u64,
     pub(crate) checkpoint: u64,
 }
 
@@ -35,7 +37,7 @@ impl StreamIdentity {
         let mut header = [0; HEADER_BYTES];
         header[..8].copy_from_slice(&self.magic);
         header[8..12].copy_from_slice(&self.version.to_le_bytes());
-        header[16..24].copy_from_slice(&self.bank.to_le_bytes());
+        header[16..24].copy_from_slice(&self.owner.to_le_bytes());
         header[24..].copy_from_slice(&self.checkpoint.to_le_bytes());
         let crc = header_crc(&header);
         header[12..16].copy_from_slice(&crc.to_le_bytes());
@@ -142,20 +144,29 @@ impl CheckedReader {
 
     /// As `open`, of a file that is open already and may not have its name any more. Reads from its start.
     pub(crate) fn from_file(file: File, path: &Path, identity: StreamIdentity) -> Result<Self> {
-        let (reader, found) =
-            Self::from_file_of_any(file, path, (identity.magic, identity.version))?;
-        if found.header() != identity.header() {
+        let versions = identity.version..=identity.version;
+        let (reader, found) = Self::from_file_of_any(file, path, identity.magic, versions)?;
+        if found.checkpoint != identity.checkpoint {
             let what = format!("it does not belong to checkpoint {}", identity.checkpoint);
+            return Err(reader.damaged(0, what));
+        }
+        if found.owner != identity.owner {
+            let what = format!(
+                "it belongs to checkpoint {} with id {:016x}, not {:016x}: it is of a copy that has gone on by \
+                 itself, or of before a crash or a roll back",
+                found.checkpoint, found.owner, identity.owner
+            );
             return Err(reader.damaged(0, what));
         }
         Ok(reader)
     }
 
-    /// As `from_file`, of whatever bank and checkpoint.
+    /// Opens a stream of any checkpoint, in one of `versions`. Returns what its header says.
     pub(crate) fn from_file_of_any(
         mut file: File,
         path: &Path,
-        (magic, version): ([u8; 8], u32),
+        magic: [u8; 8],
+        versions: RangeInclusive<u32>,
     ) -> Result<(Self, StreamIdentity)> {
         file.rewind().map_err(|e| Error::io("read", path, e))?;
         let mut reader = CheckedReader {
@@ -176,11 +187,12 @@ impl CheckedReader {
             "its magic number is wrong".into()
         } else if word(12) != header_crc(&header) {
             "its header fails the checksum".into()
-        } else if found != version {
-            format!("format version {found} is not {version}, which this build reads")
+        } else if !versions.contains(&found) {
+            format!("format version {found} is not {}, which belongs here", versions.end())
         } else {
             let wide = |i: usize| u64::from(word(i)) | u64::from(word(i + 4)) << 32;
-            let identity = StreamIdentity { magic, version, bank: wide(16), checkpoint: wide(24) };
+            let (owner, checkpoint) = (wide(16), wide(24));
+            let identity = StreamIdentity { magic, version: found, owner, checkpoint };
             return Ok((reader, identity));
         };
         Err(reader.damaged(0, what))
@@ -358,7 +370,7 @@ mod tests {
     use super::*;
 
     const IDENTITY: StreamIdentity =
-        StreamIdentity { magic: *b"EMBKTEST", version: 3, bank: 5, checkpoint: 9 };
+        StreamIdentity { magic: *b"EMBKTEST", version: 3, owner: 5, checkpoint: 9 };
 
     fn sample(dir: &Path) -> (PathBuf, Vec<u8>) {
         let path = dir.join("stream");

@@ -25,6 +25,7 @@ use crate::error::{Error, Result};
 use crate::hold::Unread;
 use crate::index::ADDRESS_LIMIT;
 use crate::index::image::{self, Images};
+use crate::lineage::{self, Lineage, Opening};
 use crate::metadata;
 use crate::operation::Width;
 use crate::record::record_bytes;
@@ -38,16 +39,41 @@ const NUMBER_MAX: u64 = 1 << 62;
 pub(crate) const UNSOUND: &str = "its page size, log boundaries, images and tables do not fit";
 
 /// Which checkpoint a file belongs to.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct CheckpointIdentity {
     pub(crate) bank: u64,
     pub(crate) checkpoint: u64,
+    /// The checkpoint's random id. 0 for a file that a build of format 5 wrote: it names the bank in its place.
+    pub(crate) id: u64,
 }
 
-pub(crate) fn blob_identity(of: CheckpointIdentity) -> StreamIdentity {
-    let CheckpointIdentity { bank, checkpoint } = of;
-    StreamIdentity { magic: *b"EMBKBLOB", version: 1, bank, checkpoint }
+impl CheckpointIdentity {
+    /// The header of this checkpoint's stream of a kind; `version` is the newest of the kind.
+    pub(crate) fn stream(self, (magic, version): ([u8; 8], u32)) -> StreamIdentity {
+        let CheckpointIdentity { bank, checkpoint, id } = self;
+        match id {
+            0 => StreamIdentity { magic, version: version - 1, owner: bank, checkpoint },
+            owner => StreamIdentity { magic, version, owner, checkpoint },
+        }
+    }
+
+    /// The identity of a file whose checkpoint's manifest can't be read, from the file's own header.
+    pub(crate) fn found(
+        path: &Path,
+        (magic, version): ([u8; 8], u32),
+        bank: u64,
+        checkpoint: u64,
+    ) -> Result<Self> {
+        let file = File::open(path).map_err(|e| Error::io("open", path, e))?;
+        let versions = version - 1..=version;
+        let (_, found) = CheckedReader::from_file_of_any(file, path, magic, versions)?;
+        let id = if found.version == version { found.owner } else { 0 };
+        Ok(CheckpointIdentity { bank, checkpoint, id })
+    }
 }
+
+/// Magic number and version of the stream of a checkpoint's blob.
+pub(crate) const BLOB_KIND: ([u8; 8], u32) = (*b"EMBKBLOB", 2);
 
 /// A table as the store knows it.
 #[derive(Debug, Clone, PartialEq, Eq, metadata::Encode, metadata::Decode)]
@@ -90,7 +116,15 @@ impl TableEntry {
 pub(crate) struct ImageEntry {
     /// The checkpoint that it was written for.
     pub(crate) checkpoint: u64,
+    /// That checkpoint's id; 0 if a build of format 5 wrote the image.
+    pub(crate) id: u64,
     pub(crate) file_bytes: u64,
+}
+
+impl ImageEntry {
+    pub(crate) fn identity(&self, bank: u64) -> CheckpointIdentity {
+        CheckpointIdentity { bank, checkpoint: self.checkpoint, id: self.id }
+    }
 }
 
 /// What a checkpoint is.
@@ -103,21 +137,76 @@ pub(crate) struct Manifest {
     pub(crate) bank: u64,
     pub(crate) page_bits: u32,
     pub(crate) segment_bytes: u64,
+    /// Mixed into the hash of keys, which the index goes by: see `hash`. 0 in banks of format 5.
+    pub(crate) hash_seed: u64,
     /// Where the log begins: nothing below is kept.
     pub(crate) log_begin: u64,
     /// Where the log ends, a page boundary: nothing at or above belongs to this checkpoint.
     pub(crate) log_end: u64,
+    /// Which opening of the bank wrote which pages: see `lineage`.
+    pub(crate) openings: Vec<Opening>,
     /// The index: a whole image and the changes that followed, oldest first.
     pub(crate) images: Vec<ImageEntry>,
+    /// The id that the blob carries: this checkpoint's; 0 if a build of format 5 wrote it.
+    pub(crate) blob_id: u64,
     pub(crate) blob_bytes: u64,
     /// When it was taken, in seconds since 1970.
     pub(crate) unix_s: u64,
     pub(crate) tables: Vec<TableEntry>,
 }
 
+/// A manifest as a build of format 5 wrote it.
+#[derive(metadata::Encode, metadata::Decode)]
+struct ManifestV5 {
+    number: u64,
+    id: u64,
+    bank: u64,
+    page_bits: u32,
+    segment_bytes: u64,
+    log_begin: u64,
+    log_end: u64,
+    images: Vec<(u64, u64)>,
+    blob_bytes: u64,
+    unix_s: u64,
+    tables: Vec<TableEntry>,
+}
+
+impl From<ManifestV5> for Manifest {
+    fn from(old: ManifestV5) -> Self {
+        let image = |(checkpoint, file_bytes)| ImageEntry { checkpoint, id: 0, file_bytes };
+        Manifest {
+            number: old.number,
+            id: old.id,
+            bank: old.bank,
+            page_bits: old.page_bits,
+            segment_bytes: old.segment_bytes,
+            hash_seed: 0,
+            log_begin: old.log_begin,
+            log_end: old.log_end,
+            openings: Vec::new(),
+            images: old.images.into_iter().map(image).collect(),
+            blob_id: 0,
+            blob_bytes: old.blob_bytes,
+            unix_s: old.unix_s,
+            tables: old.tables,
+        }
+    }
+}
+
 impl Manifest {
-    pub(crate) fn identity(&self) -> CheckpointIdentity {
-        CheckpointIdentity { bank: self.bank, checkpoint: self.number }
+    /// The identity of the checkpoint's blob.
+    pub(crate) fn blob_identity(&self) -> CheckpointIdentity {
+        CheckpointIdentity { bank: self.bank, checkpoint: self.number, id: self.blob_id }
+    }
+
+    /// Which opening wrote each page of the log.
+    pub(crate) fn lineage(&self) -> Lineage {
+        Lineage::new(self.bank, self.page_bits, self.openings.clone())
+    }
+
+    /// The pages of the log.
+    pub(crate) fn pages(&self) -> std::ops::Range<u64> {
+        self.log_begin >> self.page_bits..self.log_end >> self.page_bits
     }
 
     /// The manifest of checkpoint `number` from its file.
@@ -128,7 +217,10 @@ impl Manifest {
     /// # Errors
     /// What does not fit.
     pub(crate) fn decode(bytes: &[u8], number: u64) -> std::result::Result<Self, String> {
-        let manifest: Manifest = metadata::decode(bytes)?;
+        let manifest: Manifest = match metadata::is_version_5(bytes) {
+            true => metadata::decode::<ManifestV5>(bytes)?.into(),
+            false => metadata::decode(bytes)?,
+        };
         if manifest.number != number {
             return Err(format!("it belongs to checkpoint {}", manifest.number));
         }
@@ -152,6 +244,7 @@ impl Manifest {
             && self.log_begin <= self.log_end
             && self.log_end < ADDRESS_LIMIT
             && self.log_end >> self.page_bits < u64::from(u32::MAX)
+            && lineage::is_sound(&self.openings, self.pages().end)
     }
 
     fn images_fit(&self) -> bool {
@@ -275,8 +368,7 @@ impl Checkpoints {
     /// The images of a checkpoint's index.
     pub(crate) fn images(&self, manifest: &Manifest) -> Result<Images> {
         let files = manifest.images.iter().map(|image| {
-            let of = CheckpointIdentity { bank: manifest.bank, checkpoint: image.checkpoint };
-            (self.image_path(manifest.number, image.checkpoint), of)
+            (self.image_path(manifest.number, image.checkpoint), image.identity(manifest.bank))
         });
         Images::open(files, manifest.log_begin, manifest.log_end)
     }
@@ -311,7 +403,7 @@ impl Checkpoints {
     /// The caller's bytes, checked.
     pub(crate) fn blob(&self, manifest: &Manifest) -> Result<Vec<u8>> {
         let path = self.blob_path(manifest.number);
-        let mut reader = CheckedReader::open(&path, blob_identity(manifest.identity()))?;
+        let mut reader = CheckedReader::open(&path, manifest.blob_identity().stream(BLOB_KIND))?;
         let blob = reader.read_to_end(manifest.blob_bytes as usize)?;
         if blob.len() as u64 != manifest.blob_bytes {
             let what = format!("{} bytes, not {}", blob.len(), manifest.blob_bytes);
@@ -370,16 +462,15 @@ impl PartialCheckpoint<'_> {
     }
 
     /// Links the images of checkpoint `of` into this one, or copies them where the file system can't.
-    pub(crate) fn take_images(&self, of: CheckpointIdentity, images: &[ImageEntry]) -> Result<()> {
-        let CheckpointIdentity { bank, checkpoint: number } = of;
-        if self.link_images(number, images) {
+    pub(crate) fn take_images(&self, of: &Manifest, images: &[ImageEntry]) -> Result<()> {
+        if self.link_images(of.number, images) {
             return Ok(());
         }
         self.unlink_images(images)?;
-        for &ImageEntry { checkpoint, .. } in images {
-            let identity = image::identity(CheckpointIdentity { bank, checkpoint });
-            let from = self.of.image_path(number, checkpoint);
-            checked_stream::copy(&from, &self.image_path(checkpoint), identity)?;
+        for image in images {
+            let identity = image.identity(of.bank).stream(image::KIND);
+            let from = self.of.image_path(of.number, image.checkpoint);
+            checked_stream::copy(&from, &self.image_path(image.checkpoint), identity)?;
         }
         Ok(())
     }
@@ -401,7 +492,7 @@ impl PartialCheckpoint<'_> {
     /// Writes the caller's bytes, durably.
     pub(crate) fn write_blob(&self, of: CheckpointIdentity, blob: &[u8]) -> Result<()> {
         let path = self.blob_path();
-        let mut writer = CheckedWriter::create(&path, blob_identity(of))?;
+        let mut writer = CheckedWriter::create(&path, of.stream(BLOB_KIND))?;
         writer.write(blob)?;
         let (file, _) = writer.finish()?;
         file.sync_all().map_err(|e| Error::io("sync", &path, e))
@@ -459,9 +550,12 @@ mod tests {
             bank: 5,
             page_bits: 13,
             segment_bytes: 1 << 20,
+            hash_seed: 3,
             log_begin: 0,
             log_end: 1 << 16,
-            images: vec![ImageEntry { checkpoint: 7, file_bytes: 3000 }],
+            openings: vec![Opening { first_page: 0, salt: 4 }],
+            images: vec![ImageEntry { checkpoint: 7, id: 1, file_bytes: 3000 }],
+            blob_id: 1,
             blob_bytes: 0,
             unix_s: 0,
             tables: vec![table(100)],
@@ -487,7 +581,7 @@ mod tests {
         };
         assert_eq!(decode(&|manifest| counts(manifest, true)).unwrap().rows(), 100);
         decode(&|manifest| counts(manifest, false)).unwrap_err();
-        let changes: [&dyn Fn(&mut Manifest); 12] = [
+        let changes: [&dyn Fn(&mut Manifest); 14] = [
             &|manifest| manifest.tables = vec![table(u64::MAX)],
             &|manifest| manifest.tables = vec![table((1 << 16) / 56 + 1)],
             &|manifest| manifest.tables[0].number = 0,
@@ -506,6 +600,8 @@ mod tests {
                 manifest.images[0].checkpoint = u64::MAX;
             },
             &|manifest| manifest.images[0].checkpoint = 6,
+            &|manifest| manifest.openings.push(Opening { first_page: 0, salt: 5 }),
+            &|manifest| manifest.openings.push(Opening { first_page: 8, salt: 5 }),
         ];
         for (i, change) in changes.into_iter().enumerate() {
             assert!(decode(change).is_err(), "change {i}");

@@ -18,13 +18,11 @@ use std::path::{Path, PathBuf};
 
 use crate::bank_file::{BankFile, LOCK_NAME, NEW_NAME};
 use crate::checked_stream;
-use crate::checkpoint::{
-    CheckpointIdentity, Checkpoints, ImageEntry, Manifest, blob_identity, sync_dir,
-};
+use crate::checkpoint::{BLOB_KIND, Checkpoints, ImageEntry, Manifest, sync_dir};
 use crate::device::segment_path;
 use crate::error::{Error, Result};
 use crate::index::image;
-use crate::log::page::{PageIdentity, check_image};
+use crate::log::page::check_image;
 use crate::store::{Store, create_dir_durably, hold_one, lock_dir};
 
 /// What [`Store::copy_checkpoint`] made.
@@ -136,10 +134,10 @@ impl Copying<'_> {
     fn checkpoint(&mut self, of: &Checkpoints, manifest: &Manifest) -> Result<()> {
         let checkpoints = Checkpoints::open(self.to)?;
         let partial = checkpoints.begin(manifest.number)?;
-        let blob = (of.blob_path(manifest.number), blob_identity(manifest.identity()));
+        let blob = (of.blob_path(manifest.number), manifest.blob_identity().stream(BLOB_KIND));
         let image = |image: &ImageEntry| {
-            let identity = CheckpointIdentity { bank: manifest.bank, checkpoint: image.checkpoint };
-            (of.image_path(manifest.number, image.checkpoint), image::identity(identity))
+            let identity = image.identity(manifest.bank).stream(image::KIND);
+            (of.image_path(manifest.number, image.checkpoint), identity)
         };
         for (from, identity) in manifest.images.iter().map(image).chain([blob]) {
             let into = partial.path_of(&from);
@@ -180,7 +178,7 @@ impl Copying<'_> {
     ) -> Result<()> {
         let source = File::open(from).map_err(|e| Error::io("open", from, e))?;
         let copy = File::create_new(into).map_err(|e| Error::io("create", into, e))?;
-        let mut page = vec![0; 1 << manifest.page_bits];
+        let (mut page, lineage) = (vec![0; 1 << manifest.page_bits], manifest.lineage());
         for start in pages.step_by(page.len()) {
             let offset = start - first;
             source.read_exact_at(&mut page, offset).map_err(|e| match e.kind() {
@@ -192,7 +190,7 @@ impl Copying<'_> {
                 },
                 _ => Error::io("read", from, e),
             })?;
-            let identity = PageIdentity { page: start >> manifest.page_bits, bank: manifest.bank };
+            let identity = lineage.page(start >> manifest.page_bits);
             check_image(&page, identity, || (from.to_owned(), offset))?;
             copy.write_all_at(&page, offset).map_err(|e| Error::io("write", into, e))?;
             self.made.copied_bytes += page.len() as u64;

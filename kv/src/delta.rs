@@ -26,20 +26,19 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::bank_file::BankFile;
-use crate::checked_stream::{CheckedReader, CheckedWriter, StreamIdentity};
+use crate::checked_stream::{CheckedReader, CheckedWriter};
 use crate::checkpoint::{
-    CheckpointIdentity, Checkpoints, ImageEntry, Manifest, PartialCheckpoint, blob_identity,
-    sync_dir,
+    BLOB_KIND, CheckpointIdentity, Checkpoints, ImageEntry, Manifest, PartialCheckpoint, sync_dir,
 };
 use crate::device::{self, AlignedBuffer, Device, DeviceChoice, DeviceOptions, Read};
 use crate::error::{Error, Result};
 use crate::index::image;
 use crate::inspect::Progress;
-use crate::log::page::{PageIdentity, check_image};
+use crate::log::page::check_image;
 use crate::metadata;
 use crate::store::{Store, check_bank_file, hold_one, lock_dir, log_begins, new_id};
 
-const KIND: ([u8; 8], u32) = (*b"EMBKDELT", 1);
+const KIND: ([u8; 8], u32) = (*b"EMBKDELT", 2);
 const PARTIAL: &str = "partial";
 /// Pages that are read at once, in bytes.
 const BURST_BYTES: u64 = 8 << 20;
@@ -101,8 +100,7 @@ impl Head {
     }
 
     fn check_page(&self, start: u64, page: &[u8], place: (PathBuf, u64)) -> Result<()> {
-        let page_bits = self.manifest.page_bits;
-        let identity = PageIdentity { page: start >> page_bits, bank: self.manifest.bank };
+        let identity = self.manifest.lineage().page(start >> self.manifest.page_bits);
         check_image(page, identity, || place).map(|_| ())
     }
 
@@ -145,8 +143,10 @@ impl Head {
         let follows = to.is_sound()
             && to.number > newest.number
             && (to.page_bits, to.segment_bytes) == (newest.page_bits, newest.segment_bytes)
+            && to.hash_seed == newest.hash_seed
             && to.log_begin >= newest.log_begin
-            && to.log_end >= newest.log_end;
+            && to.log_end >= newest.log_end
+            && to.lineage().agrees(&newest.lineage(), to.pages().start..newest.pages().end);
         follows && {
             let expected = Head::between(newest, to.clone());
             (self.images_shared, self.first_page) == (expected.images_shared, expected.first_page)
@@ -264,7 +264,7 @@ impl Store {
         let device = log_of(dir, &newest, false)?;
         device.truncate(newest.log_end)?;
         let partial = checkpoints.begin(head.manifest.number)?;
-        import(&mut input, &head, &partial, newest.identity(), device.as_ref(), progress)?;
+        import(&mut input, &head, &partial, &newest, device.as_ref(), progress)?;
         partial.complete(&head.manifest)?;
         checkpoints.sync()?;
         // The delta stands. What fails from here on is done by the next open, checkpoint or delta.
@@ -325,19 +325,20 @@ fn export(
     path: &Path,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<u64> {
-    let Manifest { bank, number, .. } = head.manifest;
-    let identity = StreamIdentity { magic: KIND.0, version: KIND.1, bank, checkpoint: number };
+    let Manifest { bank, number, id, .. } = head.manifest;
+    let identity = CheckpointIdentity { bank, checkpoint: number, id }.stream(KIND);
     let mut out = CheckedWriter::create(path, identity)?;
     let encoded = metadata::encode(head);
     out.write(&(encoded.len() as u32).to_le_bytes())?;
     out.write(&encoded)?;
     for entry in head.images().1 {
-        let of = CheckpointIdentity { bank, checkpoint: entry.checkpoint };
+        let identity = entry.identity(bank).stream(image::KIND);
         let path = checkpoints.image_path(number, entry.checkpoint);
-        export_stream(CheckedReader::open(&path, image::identity(of))?, &mut out)?;
+        export_stream(CheckedReader::open(&path, identity)?, &mut out)?;
     }
     let blob = checkpoints.blob_path(number);
-    export_stream(CheckedReader::open(&blob, blob_identity(head.manifest.identity()))?, &mut out)?;
+    let identity = head.manifest.blob_identity().stream(BLOB_KIND);
+    export_stream(CheckedReader::open(&blob, identity)?, &mut out)?;
     let device = log_of(dir, &head.manifest, true)?;
     let (pages, page_bytes) = (head.pages(), head.page_bytes());
     let mut buffers: Vec<AlignedBuffer> = (0..(BURST_BYTES / page_bytes).max(1))
@@ -377,7 +378,8 @@ fn export_stream(mut input: CheckedReader, out: &mut CheckedWriter) -> Result<()
 fn open(path: &Path) -> Result<(CheckedReader, Head, u64)> {
     let file = File::open(path).map_err(|e| Error::io("open", path, e))?;
     let file_bytes = file.metadata().map_err(|e| Error::io("stat", path, e))?.len();
-    let (mut input, identity) = CheckedReader::from_file_of_any(file, path, KIND)?;
+    let (mut input, identity) =
+        CheckedReader::from_file_of_any(file, path, KIND.0, KIND.1..=KIND.1)?;
     let mut length = [0; 4];
     input.read(&mut length)?;
     let length = u32::from_le_bytes(length);
@@ -387,8 +389,8 @@ fn open(path: &Path) -> Result<(CheckedReader, Head, u64)> {
     let mut head = vec![0; length as usize];
     input.read(&mut head)?;
     let head: Head = metadata::decode(&head).map_err(|what| input.damaged(0, what))?;
-    let named = (head.manifest.bank, head.manifest.number);
-    if named != (identity.bank, identity.checkpoint) {
+    let named = (head.manifest.id, head.manifest.number);
+    if named != (identity.owner, identity.checkpoint) {
         return Err(input.damaged(0, "its head is another delta's".into()));
     }
     Ok((input, head, file_bytes))
@@ -399,7 +401,7 @@ fn import(
     input: &mut CheckedReader,
     head: &Head,
     partial: &PartialCheckpoint<'_>,
-    newest: CheckpointIdentity,
+    newest: &Manifest,
     device: &dyn Device,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<()> {
@@ -407,9 +409,8 @@ fn import(
     partial.take_images(newest, shared)?;
     let Manifest { bank, blob_bytes, .. } = head.manifest;
     for entry in new {
-        let of = CheckpointIdentity { bank, checkpoint: entry.checkpoint };
         let path = partial.image_path(entry.checkpoint);
-        let out = CheckedWriter::create(&path, image::identity(of))?;
+        let out = CheckedWriter::create(&path, entry.identity(bank).stream(image::KIND))?;
         let bytes = import_stream(input, out, &path)?.1;
         if bytes != entry.file_bytes {
             let what = format!("an image of the index is {bytes} bytes, not {}", entry.file_bytes);
@@ -417,7 +418,7 @@ fn import(
         }
     }
     let path = partial.blob_path();
-    let out = CheckedWriter::create(&path, blob_identity(head.manifest.identity()))?;
+    let out = CheckedWriter::create(&path, head.manifest.blob_identity().stream(BLOB_KIND))?;
     let bytes = import_stream(input, out, &path)?.0;
     if bytes != blob_bytes {
         return Err(input.damaged(0, format!("the blob is {bytes} bytes, not {blob_bytes}")));

@@ -12,9 +12,9 @@ use crate::address::{Address, TableId};
 use crate::bank_file::BankFile;
 use crate::budget::{BUDGET_BYTES_MIN, Budget};
 use crate::checked_stream::{self, CHUNK_BYTES, CheckedReader, CheckedWriter, StreamIdentity};
-use crate::checkpoint::{CheckpointIdentity, Manifest, blob_identity};
+use crate::checkpoint::{BLOB_KIND, CheckpointIdentity, Manifest};
 use crate::index::Index;
-use crate::index::image::{Images, identity};
+use crate::index::image::{self, Images};
 use crate::inspect::walk_page;
 use crate::log::page::{PageIdentity, check_image};
 use crate::metadata;
@@ -25,9 +25,10 @@ pub mod seals;
 
 const BANK: u64 = 0xB0_0B5E;
 const PAGE_BYTES: usize = 8 << 10;
-const PAGE: PageIdentity = PageIdentity { page: 3, bank: BANK };
+const PAGE: PageIdentity = PageIdentity { page: 3, bank: BANK, salt: 0x5A17 };
 const START: u64 = PAGE.page * PAGE_BYTES as u64;
 const NUMBER: u64 = 7;
+const ID: u64 = 0x1D;
 
 /// A page's bytes from the magic number on; what is missing is zero. All records that it is made of must lie in it.
 pub fn page(data: &[u8]) {
@@ -36,9 +37,11 @@ pub fn page(data: &[u8]) {
     page[..4].copy_from_slice(b"EPG1");
     page[8..16].copy_from_slice(&PAGE.page.to_le_bytes());
     page[16..24].copy_from_slice(&BANK.to_le_bytes());
+    page[32..40].copy_from_slice(&PAGE.salt.to_le_bytes());
     seals::page(&mut page, BANK, START);
     let place = || (PathBuf::new(), 0);
     assert!(check_image(&page, PageIdentity { page: 4, ..PAGE }, place).is_err());
+    assert!(check_image(&page, PageIdentity { salt: 0, ..PAGE }, place).is_err());
     if let Ok(used) = check_image(&page, PAGE, place) {
         assert!(used as usize <= PAGE_BYTES);
     }
@@ -81,18 +84,27 @@ pub fn record(data: &[u8]) {
 
 /// The body of a metadata frame as the file that holds it.
 fn frame(body: &[u8]) -> Vec<u8> {
+    frame_of(body, metadata::VERSION)
+}
+
+fn frame_of(body: &[u8], version: u32) -> Vec<u8> {
     let mut file = metadata::encode(&());
+    file[8..12].copy_from_slice(&version.to_le_bytes());
     file.extend_from_slice(body);
     seals::metadata(&mut file);
     file
 }
 
-/// The body of a manifest. What is taken must come out of `encode` again, and keep to the bounds that others rely on.
+/// The body of a manifest, of each format. What is taken must come out of `encode` again, and keep to the bounds that
+/// others rely on.
 pub fn manifest(body: &[u8]) {
-    let Ok(raw) = metadata::decode::<Manifest>(&frame(body)) else { return };
-    let again = metadata::decode::<Manifest>(&metadata::encode(&raw));
-    assert_eq!(again.as_ref(), Ok(&raw));
-    if let Ok(manifest) = Manifest::decode(&frame(body), raw.number) {
+    for version in metadata::VERSION_OLDEST..=metadata::VERSION {
+        let file = frame_of(body, version);
+        // The first field of each format.
+        let Some(number) = metadata::decode_start::<u64>(&file) else { continue };
+        let Ok(manifest) = Manifest::decode(&file, number) else { continue };
+        let again = Manifest::decode(&metadata::encode(&manifest), number);
+        assert_eq!(again.as_ref(), Ok(&manifest));
         assert!(manifest.rows() < 1 << 50);
         assert!(manifest.log_end - manifest.log_begin < 1 << 50 && manifest.number < u64::MAX);
         assert!(manifest.tables.iter().all(|table| table.number > 0));
@@ -127,8 +139,8 @@ impl Drop for Scratch {
 
 /// A checked stream as a file: header, chunks and whatever follows.
 pub fn stream(data: &[u8]) {
-    let of = CheckpointIdentity { bank: BANK, checkpoint: NUMBER };
-    let identity = blob_identity(of);
+    let of = CheckpointIdentity { bank: BANK, checkpoint: NUMBER, id: ID };
+    let identity = of.stream(BLOB_KIND);
     let mut file = StreamIdentity::header(identity).to_vec();
     file.extend_from_slice(data);
     seals::stream(&mut file);
@@ -160,13 +172,14 @@ pub fn index_image(data: &[u8]) {
         let length = usize::from(u16::from_le_bytes(*length)).min(after.len());
         let (content, after) = after.split_at(length);
         rest = after;
-        let of = CheckpointIdentity { bank: BANK, checkpoint: number };
+        let of = CheckpointIdentity { bank: BANK, checkpoint: number, id: ID };
         let scratch = Scratch::new();
         let mut content = content.to_vec();
         if let Some(before) = content.get_mut(24..32) {
             before.copy_from_slice(&(number - 1).to_le_bytes());
         }
-        let mut writer = CheckedWriter::create(&scratch.0, identity(of)).expect("a new file");
+        let mut writer =
+            CheckedWriter::create(&scratch.0, of.stream(image::KIND)).expect("a new file");
         assert!(content.len() < CHUNK_BYTES);
         writer.write(&content).and_then(|()| writer.finish()).expect("a file in memory");
         files.push((scratch, of));

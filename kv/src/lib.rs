@@ -38,6 +38,7 @@ mod hold;
 mod index;
 pub mod inspect;
 mod leases;
+mod lineage;
 mod log;
 pub mod metadata;
 pub mod metrics;

@@ -7,7 +7,9 @@
 pub use bincode::{Decode, Encode};
 
 const MAGIC: [u8; 8] = *b"EMBKMETA";
-const VERSION: u32 = 5;
+pub(crate) const VERSION: u32 = 6;
+/// The oldest format that this build reads. Only the manifest differs: see `checkpoint::ManifestV5`.
+pub(crate) const VERSION_OLDEST: u32 = 5;
 const HEADER_BYTES: usize = 24;
 
 /// A value as bytes.
@@ -26,6 +28,11 @@ pub fn encode<T: Encode>(value: &T) -> Vec<u8> {
     bytes
 }
 
+/// True if a build of format 5 wrote these bytes. Their content may still not decode.
+pub(crate) fn is_version_5(bytes: &[u8]) -> bool {
+    bytes.get(8..12) == Some(&5_u32.to_le_bytes())
+}
+
 /// The value that `encode` wrote.
 ///
 /// # Errors
@@ -39,8 +46,11 @@ pub fn decode<T: Decode<()>>(bytes: &[u8]) -> std::result::Result<T, String> {
     if stored != computed {
         return Err(format!("its checksum is {computed:#010x}, not {stored:#010x}"));
     }
-    if word(8) != VERSION {
-        return Err(format!("format version {} is not {VERSION}, which this build reads", word(8)));
+    let version = word(8);
+    if !(VERSION_OLDEST..=VERSION).contains(&version) {
+        return Err(format!(
+            "format version {version} is not {VERSION_OLDEST} to {VERSION}, which this build reads"
+        ));
     }
     let body = &bytes[HEADER_BYTES..];
     if u64::from(word(16)) | u64::from(word(20)) << 32 != body.len() as u64 {
@@ -52,6 +62,13 @@ pub fn decode<T: Decode<()>>(bytes: &[u8]) -> std::result::Result<T, String> {
         Ok(_) => Err("bytes follow its content".into()),
         Err(e) => Err(format!("its content does not decode: {e}")),
     }
+}
+
+/// The first part of a frame's content, whatever follows it.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn decode_start<T: Decode<()>>(bytes: &[u8]) -> Option<T> {
+    let body = bytes.get(HEADER_BYTES..)?;
+    bincode::decode_from_slice(body, bincode::config::standard()).ok().map(|(value, _)| value)
 }
 
 #[cfg(test)]

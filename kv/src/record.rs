@@ -5,7 +5,7 @@
 //!          bits 48..64 flags: 0 tombstone, 1 invalid, 8..11 unused bytes at the value's end (0 to 7)
 //! word 1   lock-and-clock word (see `clock`)
 //! word 2   key
-//! word 3   bits 0..32  CRC-32C of bank, address, header and value (0 in memory: set as the page is written)
+//! word 3   bits 0..32  CRC-32C of origin, address, header and value (0 in memory: set as the page is written)
 //!          bits 32..48 table (0: the unused rest of a page begins here)
 //!          bits 48..64 value length in units of 8 bytes
 //! ```
@@ -263,7 +263,7 @@ impl<'g> RecordRef<'g> {
     ///
     /// Nobody changes the value any more (the page is read-only and every thread that thought
     /// otherwise has unpinned); the clock word may still be locked or replaced, so it is read once.
-    pub(crate) fn write_image(self, bank: u64, into: &mut [u8]) {
+    pub(crate) fn write_image(self, origin: u64, into: &mut [u8]) {
         let shape = self.shape();
         let header = [self.link().0, self.for_disk().bits(), self.key(), shape.0];
         for (word, bytes) in header.iter().zip(into.chunks_exact_mut(8)) {
@@ -272,7 +272,7 @@ impl<'g> RecordRef<'g> {
         let padded = shape.padded_value_bytes();
         // SAFETY: the value is at rest (this function's documented precondition) and in bounds.
         into[HEADER_BYTES..HEADER_BYTES + padded].copy_from_slice(unsafe { self.value(padded) });
-        let crc = image_crc(&into[..HEADER_BYTES + padded], bank, self.address);
+        let crc = image_crc(&into[..HEADER_BYTES + padded], origin, self.address);
         into[24..32].copy_from_slice(&shape.with_crc(crc).0.to_le_bytes());
     }
 
@@ -386,10 +386,10 @@ unsafe fn store_words(from: &[u64], to: *const AtomicU64) {
     }
 }
 
-/// CRC-32C of a record's image with its checksum field taken as zero, seeded with its bank and address:
-/// a record read from the wrong place fails as a damaged one does.
-fn image_crc(image: &[u8], bank: u64, address: Address) -> u32 {
-    let seed = crc32c::crc32c(&bank.to_le_bytes());
+/// CRC-32C of a record's image with its checksum field taken as zero, seeded with its origin (see
+/// `PageIdentity::origin`) and address: a record of another place, bank or opening fails as a damaged one does.
+fn image_crc(image: &[u8], origin: u64, address: Address) -> u32 {
+    let seed = crc32c::crc32c(&origin.to_le_bytes());
     let seed = crc32c::crc32c_append(seed, &address.raw().to_le_bytes());
     let head = crc32c::crc32c_append(seed, &image[..24]);
     let shape = crc32c::crc32c_append(head, &[0; 4]);
@@ -450,9 +450,9 @@ impl<'a> RecordImage<'a> {
 
     /// The checksum that the record carries and the one that its bytes give. The whole record must
     /// be there.
-    pub(crate) fn checksums(self, bank: u64, address: Address) -> (u32, u32) {
+    pub(crate) fn checksums(self, origin: u64, address: Address) -> (u32, u32) {
         let shape = self.shape();
-        (shape.crc(), image_crc(&self.bytes[..shape.record_bytes()], bank, address))
+        (shape.crc(), image_crc(&self.bytes[..shape.record_bytes()], origin, address))
     }
 
     /// The value with its padding.

@@ -30,7 +30,7 @@ use crate::device::{AlignedBuffer, BLOCK_BYTES, Read};
 use crate::error::{Error, Result};
 use crate::hash::hash;
 use crate::index::image::Images;
-use crate::log::page::{PAGE_HEADER_BYTES, PageIdentity, check_image};
+use crate::log::page::{PAGE_HEADER_BYTES, check_image};
 use crate::operation::Width;
 use crate::record::{HEADER_BYTES, RecordImage};
 use crate::store::{Core, Store};
@@ -228,7 +228,7 @@ impl Scan<'_> {
             self.next_window(next)?;
         }
         self.core.read_page(&mut self.page, next)?;
-        let identity = PageIdentity { page: next / page_bytes, bank: self.core.log.bank() };
+        let identity = self.core.log.lineage().page(next / page_bytes);
         let used = check_image(&self.page, identity, || self.core.log.device.locate(next))?;
         (self.page_start, self.used) = (next, used as usize);
         self.offset = PAGE_HEADER_BYTES as usize;
@@ -334,7 +334,10 @@ impl Scan<'_> {
             chain.bytes = wanted;
             return Ok(true);
         }
-        let (stored, computed) = image.checksums(self.core.log.bank(), Address::new(chain.at));
+        let (stored, computed) = image.checksums(
+            self.core.log.lineage().origin(Address::new(chain.at)),
+            Address::new(chain.at),
+        );
         if stored != computed {
             let what = format!("its checksum is {computed:#010x}, not {stored:#010x}");
             return Err(self.damaged(chain.at, &what));

@@ -49,11 +49,12 @@ pub fn stream(file: &mut [u8]) {
 }
 
 /// The checksum of the record that `record` begins with and that lies at `address`; its length, if it fits.
-pub fn record(record: &mut [u8], bank: u64, address: u64) -> Option<usize> {
+/// `origin` is the bank's id, exclusive or the salt of the page.
+pub fn record(record: &mut [u8], origin: u64, address: u64) -> Option<usize> {
     let units = record.get(30..RECORD_HEADER_BYTES)?;
     let length = RECORD_HEADER_BYTES + usize::from(u16::from_le_bytes([units[0], units[1]])) * 8;
     let record = record.get_mut(..length)?;
-    let crc = crc32c::crc32c(&bank.to_le_bytes());
+    let crc = crc32c::crc32c(&origin.to_le_bytes());
     let crc = crc32c::crc32c_append(crc, &address.to_le_bytes());
     let crc = crc32c::crc32c_append(crc, &record[..24]);
     let crc = crc32c::crc32c_append(crc, &[0; 4]);
@@ -67,11 +68,14 @@ pub fn page(page: &mut [u8], bank: u64, start: u64) {
     if page.len() < PAGE_HEADER_BYTES {
         return;
     }
+    let mut salt = [0; 8];
+    salt.copy_from_slice(&page[32..40]);
+    let origin = bank ^ u64::from_le_bytes(salt);
     let used = u32::from_le_bytes([page[24], page[25], page[26], page[27]]) as usize;
     let used = used.min(page.len());
     let mut at = PAGE_HEADER_BYTES;
     while at + RECORD_HEADER_BYTES <= used {
-        match record(&mut page[at..used], bank, start + at as u64) {
+        match record(&mut page[at..used], origin, start + at as u64) {
             Some(length) => at += length,
             None => break,
         }

@@ -252,8 +252,9 @@ mod tests {
         let device = Arc::new(MemoryDevice::new(&DeviceOptions::default()).unwrap());
         let counters = Arc::new(Counters::default());
         let extent = Extent { page_bits: page_bytes.ilog2(), begin: 0, tail_page: 0 };
-        let log =
-            Log::new(Arc::clone(&budget), device, counters, 1, extent, Arc::default()).unwrap();
+        let lineage = crate::lineage::Lineage::new(1, page_bytes.ilog2(), Vec::new());
+        let log = Log::new(Arc::clone(&budget), device, counters, lineage, extent, Arc::default())
+            .unwrap();
         let cache = RowCache::new(Arc::clone(&budget));
         let demand = Demand { lookups: 1, evicted: 1, record_bytes: 96, ..Demand::default() };
         for _ in 0..20 {

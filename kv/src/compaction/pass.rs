@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::execute::{Batch, MoveChained, Scratch, Tally, Work};
 use crate::hash::hash;
 use crate::index::{Candidates, Entry};
-use crate::log::page::{PAGE_HEADER_BYTES, PageIdentity, check_image};
+use crate::log::page::{PAGE_HEADER_BYTES, check_image};
 use crate::log::{PageFull, View};
 use crate::operation::{Clock, Outcome, Width};
 use crate::record::{HEADER_BYTES, RecordImage};
@@ -127,7 +127,7 @@ impl Core {
 
     fn list_records(&self, pass: &mut Pass, page: &[u8], start: u64) -> Result<()> {
         let number = start / self.log.page_bytes();
-        let identity = PageIdentity { page: number, bank: self.log.bank() };
+        let identity = self.log.lineage().page(number);
         let used = check_image(page, identity, || self.log.device.locate(start))? as usize;
         let dropped: Vec<bool> =
             self.tables.read().iter().map(|table| table.entry.dropped).collect();

@@ -320,10 +320,11 @@ impl<W: Work> Batch<'_, W> {
             return Ok(None);
         }
         let image = RecordImage::new(&bytes[..wanted]);
-        let (stored, computed) = image.checksums(self.core.log.bank(), pending.address);
+        let origin = self.core.log.lineage().origin(pending.address);
+        let (stored, computed) = image.checksums(origin, pending.address);
         #[cfg(feature = "bench")]
         for _ in 0..crate::bench::extra_checksums() {
-            std::hint::black_box(image.checksums(self.core.log.bank(), pending.address));
+            std::hint::black_box(image.checksums(origin, pending.address));
         }
         if stored != computed {
             let what = format!("its checksum is {computed:#010x}, not {stored:#010x}");

@@ -18,7 +18,7 @@ use super::bucket::SLOTS;
 use super::entry::Entry;
 use super::{BUCKET_BYTES, INITIAL_LEVEL, Index, MAX_CHAIN};
 use crate::budget::Budget;
-use crate::checked_stream::{CheckedReader, CheckedWriter, StreamIdentity};
+use crate::checked_stream::{CheckedReader, CheckedWriter};
 use crate::checkpoint::CheckpointIdentity;
 use crate::error::{Error, Result};
 
@@ -28,10 +28,8 @@ const END: u64 = u64::MAX;
 /// opening with a quarter of the index in deltas took 10 to 15% less (20 million rows).
 const LOADED_AT_ONCE: usize = 32;
 
-pub(crate) fn identity(of: CheckpointIdentity) -> StreamIdentity {
-    let CheckpointIdentity { bank, checkpoint } = of;
-    StreamIdentity { magic: *b"EMBKINDX", version: 3, bank, checkpoint }
-}
+/// Magic number and version of the stream of an image.
+pub(crate) const KIND: ([u8; 8], u32) = (*b"EMBKINDX", 4);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ImageKind {
@@ -88,7 +86,7 @@ pub(super) struct ImageWriter(CheckedWriter);
 
 impl ImageWriter {
     pub(super) fn create(path: &Path, of: CheckpointIdentity, head: ImageHead) -> Result<Self> {
-        let mut out = CheckedWriter::create(path, identity(of))?;
+        let mut out = CheckedWriter::create(path, of.stream(KIND))?;
         let before = match head.kind {
             ImageKind::Whole => 0,
             ImageKind::Since(before) => before,
@@ -189,7 +187,7 @@ impl Images {
     fn reader(&self, i: usize) -> Result<CheckedReader> {
         let (file, path, of) = &self.files[i];
         let file = file.try_clone().map_err(|e| Error::io("open", path, e))?;
-        CheckedReader::from_file(file, path, identity(*of))
+        CheckedReader::from_file(file, path, of.stream(KIND))
     }
 }
 

@@ -318,12 +318,12 @@ impl Album {
         }
         self.written += 1;
         self.images.push(self.written);
-        let of = CheckpointIdentity { bank: 7, checkpoint: self.written };
+        let of = CheckpointIdentity { bank: 7, checkpoint: self.written, id: 70 };
         cut().write(&self.path(self.written), of, kind).unwrap().1
     }
 
     fn open(&self, log_begin: u64, log_end: u64) -> Images {
-        let of = |number| CheckpointIdentity { bank: 7, checkpoint: number };
+        let of = |number| CheckpointIdentity { bank: 7, checkpoint: number, id: 70 };
         let files = self.images.iter().map(|&number| (self.path(number), of(number)));
         Images::open(files, log_begin, log_end).unwrap()
     }
@@ -466,7 +466,7 @@ fn after_an_image_that_failed_a_whole_one_is_right() {
     for key in 0..rows / 4 {
         indexed.move_to_tail(key);
     }
-    let of = CheckpointIdentity { bank: 7, checkpoint: 9 };
+    let of = CheckpointIdentity { bank: 7, checkpoint: 9, id: 70 };
     let nowhere = album.dir.path().join("nowhere/9");
     assert!(indexed.index.cut().write(&nowhere, of, ImageKind::Since(1)).is_err());
     // Some are changed again, some not, and one image more fails.
@@ -487,7 +487,7 @@ fn after_an_image_that_failed_a_whole_one_is_right() {
 #[test]
 fn a_whole_image_with_a_bucket_twice_or_none_is_damaged() {
     let dir = tempfile::tempdir().unwrap();
-    let of = CheckpointIdentity { bank: 7, checkpoint: 1 };
+    let of = CheckpointIdentity { bank: 7, checkpoint: 1, id: 70 };
     let head = ImageHead { kind: ImageKind::Whole, level: INITIAL_LEVEL, split: 0, overflow: 0 };
     let all: Vec<u64> = (0..1 << INITIAL_LEVEL).collect();
     let load = |name: &str, buckets: &[u64]| {

@@ -73,13 +73,12 @@ impl BankFiles {
         }
         let bank = bank_file.map(|bank_file| bank_file.bank);
         let bank = bank.or_else(|| manifests.last().map(|manifest| manifest.bank));
-        let newest = manifests.last().map(|newest| (newest.page_bits, newest.segment_bytes));
+        let newest = manifests.last().cloned();
         manifests.retain(|manifest| {
             let path = checkpoints.dir_of(manifest.number).join("manifest");
-            let fits = bank == Some(manifest.bank)
-                && newest == Some((manifest.page_bits, manifest.segment_bytes));
-            if !fits {
-                let what = format!("it belongs to another bank, {:016x}", manifest.bank);
+            let misfit = newest.as_ref().and_then(|newest| misfit(manifest, bank, newest));
+            let fits = misfit.is_none();
+            if let Some(what) = misfit {
                 note(&path, what, Some(manifest.number));
             }
             fits
@@ -95,6 +94,24 @@ impl BankFiles {
     pub(super) fn is_kept(&self, number: u64) -> bool {
         self.checkpoints.dir_of(number).is_dir()
     }
+}
+
+/// Why a checkpoint can't stand beside `newest` in bank `bank`; `None` if it can.
+fn misfit(manifest: &Manifest, bank: Option<u64>, newest: &Manifest) -> Option<String> {
+    let log = |manifest: &Manifest| (manifest.page_bits, manifest.segment_bytes);
+    if bank != Some(manifest.bank) || log(manifest) != log(newest) {
+        return Some(format!("it belongs to another bank, {:016x}", manifest.bank));
+    }
+    let (pages, newest_pages) = (manifest.pages(), newest.pages());
+    let shared = newest_pages.start.max(pages.start)..pages.end.min(newest_pages.end);
+    if !manifest.lineage().agrees(&newest.lineage(), shared) {
+        return Some(format!(
+            "its log was not written by the openings that checkpoint {} names: one of the two is of a copy of the \
+             bank that has gone on by itself",
+            newest.number
+        ));
+    }
+    None
 }
 
 /// What the bank in `dir` holds, without opening it: its checkpoints and tables as the manifests tell, and what

@@ -68,7 +68,7 @@ impl PageFaults {
             offset,
             page: Some(number),
             pages: 1,
-            tables: tables(log, page, of),
+            tables: tables(page, of),
             checkpoint: None,
             what: what.to_owned(),
         });
@@ -76,7 +76,7 @@ impl PageFaults {
 }
 
 /// The tables whose records on a damaged page are sound: those that are not are probably of them too.
-fn tables(log: &LogFiles, page: &PageRead, sources: &[Source]) -> Vec<String> {
+fn tables(page: &PageRead, sources: &[Source]) -> Vec<String> {
     let mut names = BTreeSet::new();
     for source in sources {
         let note = |_, record: Looked<'_>| {
@@ -87,7 +87,7 @@ fn tables(log: &LogFiles, page: &PageRead, sources: &[Source]) -> Vec<String> {
             Ok(())
         };
         // It never fails: `note` does not.
-        let _ = page.records(log.bank, |shape| source.knows(shape), note);
+        let _ = page.records(|shape| source.knows(shape), note);
     }
     names.into_iter().collect()
 }

@@ -10,7 +10,7 @@ use super::Damage;
 use crate::checked_stream::survey;
 use crate::checkpoint::{CheckpointIdentity, Checkpoints, Manifest};
 use crate::error::{Error, Result};
-use crate::index::image::{Images, identity};
+use crate::index::image::{self, Images};
 use crate::index::{ADDRESS_LIMIT, Entry};
 
 /// An image's file, its identity, and its length if the manifest tells it.
@@ -23,11 +23,10 @@ fn files(
     manifest: Option<&Manifest>,
 ) -> Result<Vec<ImageFile>> {
     let dir = checkpoints.dir_of(of.checkpoint);
-    let image = |checkpoint| CheckpointIdentity { checkpoint, ..of };
     if let Some(manifest) = manifest {
         let files = manifest.images.iter().map(|entry| {
             let path = checkpoints.image_path(of.checkpoint, entry.checkpoint);
-            (path, image(entry.checkpoint), Some(entry.file_bytes))
+            (path, entry.identity(of.bank), Some(entry.file_bytes))
         });
         return Ok(files.collect());
     }
@@ -43,8 +42,12 @@ fn files(
         let what = "its own image of the index is not there".into();
         return Err(Error::Damaged { path: dir, offset: 0, what });
     }
-    let path = |number| checkpoints.image_path(of.checkpoint, number);
-    Ok(numbers.into_iter().map(|number| (path(number), image(number), None)).collect())
+    let file = |number| {
+        let path = checkpoints.image_path(of.checkpoint, number);
+        let identity = CheckpointIdentity::found(&path, image::KIND, of.bank, number)?;
+        Ok((path, identity, None))
+    };
+    numbers.into_iter().map(file).collect()
 }
 
 /// Every damaged place in the files of a checkpoint's index.
@@ -61,7 +64,7 @@ pub(super) fn damage(
         let mut note = |offset, what| {
             found.push(Damage::in_file(&path, offset, of.checkpoint, what));
         };
-        match survey(&path, identity(image)) {
+        match survey(&path, image.stream(image::KIND)) {
             Ok(faults) => faults.into_iter().for_each(|(offset, what)| note(offset, what)),
             Err(error) => {
                 note(0, error.to_string());

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use crate::address::Address;
 use crate::checkpoint::Manifest;
 use crate::error::{Error, Result};
+use crate::lineage::Lineage;
 use crate::log::page::{PAGE_HEADER_BYTES, PageIdentity, check_image};
 use crate::record::{HEADER_BYTES, RecordImage, Shape};
 
@@ -33,7 +34,7 @@ pub(super) struct LogFiles {
     folder: PathBuf,
     pub(super) segment_bytes: u64,
     pub(super) page_bytes: u64,
-    pub(super) bank: u64,
+    lineage: Lineage,
     open: BTreeMap<u64, File>,
     /// Where the files that are there begin and end in the log; none if that can't be told.
     there: Option<BTreeMap<u64, u64>>,
@@ -54,6 +55,8 @@ pub(super) struct PageRead {
     pub(super) there: usize,
     /// Bytes in use, as its header says; all of them where the header can't be trusted.
     pub(super) used: usize,
+    /// The seed of its records' checksums.
+    origin: u64,
     /// What is wrong with it.
     pub(super) fault: Option<String>,
 }
@@ -107,10 +110,33 @@ impl LogFiles {
             folder: bank.join("log"),
             segment_bytes: manifest.segment_bytes,
             page_bytes: 1 << manifest.page_bits,
-            bank: manifest.bank,
+            lineage: manifest.lineage(),
             open: BTreeMap::new(),
             there: files_there(&bank.join("log")),
             record: Vec::new(),
+        }
+    }
+
+    /// Adds what `older`, the manifest of an earlier checkpoint, says of pages that this log does not begin with.
+    pub(super) fn extend_back(&mut self, older: &Manifest) {
+        self.lineage.extend_back(&older.lineage());
+    }
+
+    /// Goes by the pages' own headers from log offset `from` up to `end`, which no manifest that can be read names.
+    pub(super) fn trust_headers(&mut self, from: u64, end: u64) {
+        let mut page = PageRead::new();
+        for start in (from..end).step_by(self.page_bytes as usize) {
+            self.page(start, &mut page);
+            let number = start / self.page_bytes;
+            let mut salt = [0; 8];
+            salt.copy_from_slice(&page.bytes[32..40]);
+            let salt = u64::from_le_bytes(salt);
+            let claimed = PageIdentity { salt, ..self.lineage.page(number) };
+            // A sound page: its checksum covers the salt.
+            let sound = check_image(&page.bytes, claimed, || (PathBuf::new(), 0)).is_ok();
+            if sound && claimed != self.lineage.page(number) {
+                self.lineage = self.lineage.clone().then(number, salt);
+            }
         }
     }
 
@@ -170,6 +196,8 @@ impl LogFiles {
         page.used = page.bytes.len();
         page.there = *read.as_ref().unwrap_or(&0);
         page.bytes[page.there..].fill(0);
+        let identity = self.lineage.page(number);
+        page.origin = identity.origin();
         page.fault = match read {
             Err(error) => Some(format!("page {number} can't be read: {error}")),
             Ok(0) => Some(format!("page {number} is not there: the file is cut short")),
@@ -177,17 +205,14 @@ impl LogFiles {
                 "page {number}: the file is cut short, {there} of {} bytes are there",
                 page.bytes.len()
             )),
-            Ok(_) => {
-                let identity = PageIdentity { page: number, bank: self.bank };
-                match check_image(&page.bytes, identity, || (PathBuf::new(), 0)) {
-                    Ok(used) => {
-                        page.used = used as usize;
-                        None
-                    }
-                    Err(Error::Damaged { what, .. }) => Some(what),
-                    Err(error) => Some(error.to_string()),
+            Ok(_) => match check_image(&page.bytes, identity, || (PathBuf::new(), 0)) {
+                Ok(used) => {
+                    page.used = used as usize;
+                    None
                 }
-            }
+                Err(Error::Damaged { what, .. }) => Some(what),
+                Err(error) => Some(error.to_string()),
+            },
         };
     }
 
@@ -212,27 +237,28 @@ impl LogFiles {
             break;
         }
         self.record = record;
-        sound_record(&self.record, self.bank, address)
+        let origin = self.lineage.origin(Address::new(address));
+        sound_record(&self.record, origin, address)
     }
 }
 
 impl PageRead {
     pub(super) fn new() -> Self {
-        PageRead { start: 0, bytes: Vec::new(), there: 0, used: 0, fault: None }
+        PageRead { start: 0, bytes: Vec::new(), there: 0, used: 0, origin: 0, fault: None }
     }
 
     /// The record at an offset in the page, whether the page is good or not, or what is wrong with it.
-    pub(super) fn record(&self, offset: usize, bank: u64) -> Looked<'_> {
-        sound_record(&self.bytes[offset..self.used.max(offset)], bank, self.start + offset as u64)
+    pub(super) fn record(&self, offset: usize) -> Looked<'_> {
+        let bytes = &self.bytes[offset..self.used.max(offset)];
+        sound_record(bytes, self.origin, self.start + offset as u64)
     }
 
     /// Calls `visit` for each sound record. In a good page they lie back to back, and one that is not sound is
     /// reported and the last. In a damaged page the next one is looked for wherever it may begin: its checksum
-    /// covers bank and address, so nothing else is taken for it. `known` says of which tables and lengths
+    /// covers origin and address, so nothing else is taken for it. `known` says of which tables and lengths
     /// records can be: only of those are checksums taken.
     pub(super) fn records(
         &self,
-        bank: u64,
         known: impl Fn(Shape) -> bool,
         mut visit: impl FnMut(usize, Looked<'_>) -> Result<()>,
     ) -> Result<()> {
@@ -241,7 +267,7 @@ impl PageRead {
         while at + HEADER_BYTES <= self.used {
             if self.fault.is_some() {
                 let plausible = known(RecordImage::new(&self.bytes[at..]).shape());
-                match plausible.then(|| self.record(at, bank)) {
+                match plausible.then(|| self.record(at)) {
                     Some(Ok(record)) => {
                         visit(at, Ok(record))?;
                         at += record.shape().record_bytes();
@@ -250,7 +276,7 @@ impl PageRead {
                 }
                 continue;
             }
-            match self.record(at, bank) {
+            match self.record(at) {
                 Ok(record) => {
                     visit(at, Ok(record))?;
                     at += record.shape().record_bytes();
@@ -263,7 +289,7 @@ impl PageRead {
 }
 
 /// The record that `bytes` begin with, if its checksum is right.
-fn sound_record(bytes: &[u8], bank: u64, address: u64) -> Looked<'_> {
+fn sound_record(bytes: &[u8], origin: u64, address: u64) -> Looked<'_> {
     if bytes.len() < HEADER_BYTES {
         return Err("no record lies there".into());
     }
@@ -271,7 +297,7 @@ fn sound_record(bytes: &[u8], bank: u64, address: u64) -> Looked<'_> {
     if image.shape().record_bytes() > bytes.len() {
         return Err("a record runs past its page".into());
     }
-    let (stored, computed) = image.checksums(bank, Address::new(address));
+    let (stored, computed) = image.checksums(origin, Address::new(address));
     if stored != computed {
         return Err(format!("a record's checksum is {computed:#010x}, not {stored:#010x}"));
     }
@@ -292,8 +318,9 @@ pub(crate) fn walk_page(
         Ok(used) => (used as usize, None),
         Err(error) => (bytes.len(), Some(error.to_string())),
     };
-    let page = PageRead { start, there: bytes.len(), bytes, used, fault };
-    let walked = page.records(identity.bank, known, |offset, record| {
+    let origin = identity.origin();
+    let page = PageRead { start, there: bytes.len(), bytes, used, origin, fault };
+    let walked = page.records(known, |offset, record| {
         record.into_iter().for_each(|record| visit(offset, record));
         Ok(())
     });

@@ -39,7 +39,21 @@ pub use salvage::{Blob, RowSource, SalvageOptions, SalvageReport, SalvagedTable,
 
 pub use verify::{CheckedTable, CheckpointReport, VerifyOptions, VerifyReport, verify};
 
+use crate::checkpoint::{BLOB_KIND, CheckpointIdentity, Manifest};
+use crate::error::Result;
 use crate::operation::Width;
+
+/// Which checkpoint the blob at `path` must belong to: as the manifest says, or as the blob itself does.
+fn blob_identity(
+    manifest: Option<&Manifest>,
+    path: &Path,
+    of: CheckpointIdentity,
+) -> Result<CheckpointIdentity> {
+    match manifest {
+        Some(manifest) => Ok(manifest.blob_identity()),
+        None => CheckpointIdentity::found(path, BLOB_KIND, of.bank, of.checkpoint),
+    }
+}
 
 /// A place where a bank's files are not what they should be.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -22,10 +22,10 @@ use super::faults::PageFaults;
 use super::log_files::{LogFiles, Looked, PageRead};
 use super::salvaged::NewBank;
 use super::walk::{Broken, Row, Source, Visit, walk};
-use super::{Damage, Progress, index};
+use super::{Damage, Progress, blob_identity, index};
 use crate::address::TableId;
 use crate::checked_stream::CheckedReader;
-use crate::checkpoint::{CheckpointIdentity, Manifest, blob_identity};
+use crate::checkpoint::{BLOB_KIND, CheckpointIdentity, Manifest};
 use crate::error::{Error, Result};
 use crate::hash::hash;
 use crate::index::{ADDRESS_LIMIT, Entry, Probe};
@@ -159,6 +159,7 @@ pub fn salvage(
     let memory = options.memory_budget_bytes.unwrap_or(memory);
     let bank = NewBank::create(new, &manifest.tables, 1 << manifest.page_bits, memory)?;
     let mut log = LogFiles::new(dir, manifest);
+    log.trust_headers(manifest.log_end, choice.log_end);
     let source = choice.source();
     let sources = std::slice::from_ref(&source);
     let mut salvager = Salvager {
@@ -233,7 +234,8 @@ fn choose(files: &BankFiles) -> Result<Choice<'_>> {
         // Tables are rarely made or dropped: another checkpoint's will nearly always do.
         let older = files.manifests.iter().rev().find(|manifest| manifest.number < number);
         let Some(manifest) = own.or(older).or(files.manifests.first()) else { break };
-        let identity = CheckpointIdentity { bank: manifest.bank, checkpoint: number };
+        let id = own.map_or(0, |own| own.id);
+        let identity = CheckpointIdentity { bank: manifest.bank, checkpoint: number, id };
         let in_index = index::damage(&files.checkpoints, identity, own).unwrap_or_else(|error| {
             vec![Damage::in_file(&files.checkpoints.dir_of(number), 0, number, error.to_string())]
         });
@@ -282,7 +284,8 @@ fn log_end_by_index(files: &BankFiles, of: CheckpointIdentity, like: &Manifest) 
 
 fn read_blob(files: &BankFiles, of: CheckpointIdentity) -> Result<Vec<u8>> {
     let path = files.checkpoints.dir_of(of.checkpoint).join("blob");
-    let mut reader = CheckedReader::open(&path, blob_identity(of))?;
+    let of = blob_identity(files.manifest(of.checkpoint), &path, of)?;
+    let mut reader = CheckedReader::open(&path, of.stream(BLOB_KIND))?;
     let blob = reader.read_to_end(BLOB_BYTES_MAX)?;
     reader.finish()?;
     Ok(blob)
@@ -355,7 +358,6 @@ impl Salvager<'_> {
                 self.page(log, &page)?;
             }
             page.records(
-                log.bank,
                 |shape| source.knows(shape),
                 |at, record: Looked<'_>| {
                     let Ok(record) = record else { return Ok(()) };

@@ -13,9 +13,9 @@ use super::bank::BankFiles;
 use super::faults::PageFaults;
 use super::log_files::{LogFiles, PageRead};
 use super::walk::{Broken, Row, Source, Visit, walk};
-use super::{Damage, Progress, index};
+use super::{Damage, Progress, blob_identity, index};
 use crate::checked_stream::{StreamIdentity, survey};
-use crate::checkpoint::{CheckpointIdentity, Checkpoints, Manifest, blob_identity};
+use crate::checkpoint::{BLOB_KIND, CheckpointIdentity, Checkpoints, Manifest};
 use crate::error::{Error, Result};
 use crate::record::record_bytes;
 
@@ -159,7 +159,8 @@ fn attempt(
     for &number in files.numbers.iter().filter(|number| wanted(**number)) {
         let manifest = files.manifest(number);
         let Some(bank) = manifest.map(|manifest| manifest.bank).or(files.bank) else { continue };
-        let identity = CheckpointIdentity { bank, checkpoint: number };
+        let id = manifest.map_or(0, |manifest| manifest.id);
+        let identity = CheckpointIdentity { bank, checkpoint: number, id };
         let has_index = check_streams(&files.checkpoints, identity, manifest, &mut damage);
         match manifest {
             Some(manifest) => sources.push(Source::of(manifest, has_index)),
@@ -168,8 +169,9 @@ fn attempt(
     }
     let mut checker = Checker::new(&sources, damage, progress);
     checker.report.unchecked = unchecked;
-    if let Some(manifest) = files.manifests.first() {
+    if let Some(manifest) = files.manifests.last() {
         let mut log = LogFiles::new(dir, manifest);
+        files.manifests.iter().rev().for_each(|older| log.extend_back(older));
         if let Err(error) = walk(&files, &mut log, &sources, options.memory_bytes, &mut checker) {
             let gone = sources.iter().any(|source| !files.is_kept(source.identity.checkpoint));
             return if gone { Ok(None) } else { Err(error) };
@@ -184,7 +186,11 @@ fn attempt(
 impl Source {
     pub(super) fn of(manifest: &Manifest, has_index: bool) -> Self {
         Source {
-            identity: manifest.identity(),
+            identity: CheckpointIdentity {
+                bank: manifest.bank,
+                checkpoint: manifest.number,
+                id: manifest.id,
+            },
             log_begin: manifest.log_begin,
             log_end: manifest.log_end,
             has_index,
@@ -208,7 +214,10 @@ fn check_streams(
     let has_index = index.is_empty();
     damage.extend(index);
     let path = checkpoints.dir_of(number).join("blob");
-    damage.extend(stream_damage(&path, blob_identity(identity), number));
+    damage.extend(match blob_identity(manifest, &path, identity) {
+        Ok(of) => stream_damage(&path, of.stream(BLOB_KIND), number),
+        Err(error) => vec![Damage::in_file(&path, 0, number, error.to_string())],
+    });
     let found = std::fs::metadata(&path).map_or(0, |found| found.len());
     let blob_bytes = manifest.map_or(0, |manifest| manifest.blob_bytes);
     if found < (STREAM_HEADER_BYTES + CHUNK_HEAD_BYTES).saturating_add(blob_bytes) {
@@ -345,7 +354,6 @@ impl Visit for Checker<'_> {
         }
         let mut unsound = None;
         page.records(
-            log.bank,
             |_| true,
             |at, record| {
                 match record {

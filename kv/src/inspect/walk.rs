@@ -245,7 +245,7 @@ fn follow<V: Visit>(
 ) -> Result<bool> {
     let head = item.entry.address().raw();
     let mut chain = Chain { source, item, at: head, seen: Vec::new() };
-    let mut stepped = chain.step(page.record((head - page.start) as usize, log.bank), visit);
+    let mut stepped = chain.step(page.record((head - page.start) as usize), visit);
     // Ends: each step goes down.
     loop {
         match stepped {

@@ -43,6 +43,7 @@ use crate::compaction::Signal;
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::index::ADDRESS_LIMIT;
+use crate::lineage::Lineage;
 use crate::record::{HEADER_BYTES, RecordRef};
 use crate::region::Region;
 use crate::stats::Counters;
@@ -131,7 +132,7 @@ impl<'a> View<'a> {
 #[derive(Debug)]
 pub(crate) struct Log {
     page_bits: u32,
-    bank: u64,
+    lineage: Lineage,
     /// Page number in the upper half, offset in the lower; the offset runs past the page when full.
     tail: AtomicU64,
     read_only: AtomicU64,
@@ -241,7 +242,7 @@ impl Log {
         budget: Arc<Budget>,
         device: Arc<dyn Device>,
         counters: Arc<Counters>,
-        bank: u64,
+        lineage: Lineage,
         extent: Extent,
         compactor: Arc<Signal>,
     ) -> Result<Self> {
@@ -251,7 +252,7 @@ impl Log {
         let start = tail_page << page_bits;
         let log = Log {
             page_bits,
-            bank,
+            lineage,
             tail: AtomicU64::new(0),
             read_only: AtomicU64::new(start),
             settled: AtomicU64::new(start),
@@ -287,8 +288,9 @@ impl Log {
         let _ = self.lookahead.0.set(told);
     }
 
-    pub(crate) fn bank(&self) -> u64 {
-        self.bank
+    /// Which opening wrote each page. This opening writes all pages from where the log ended when it began.
+    pub(crate) fn lineage(&self) -> &Lineage {
+        &self.lineage
     }
 
     pub(crate) fn page_bytes(&self) -> u64 {

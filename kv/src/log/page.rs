@@ -3,7 +3,8 @@
 //! ```text
 //! bytes 0..4   magic "EPG1"        4..8   CRC-32C of the whole page, these four bytes taken as zero
 //! bytes 8..16  page number         16..24 bank id
-//! bytes 24..28 bytes in use        28..64 zero
+//! bytes 24..28 bytes in use        28..32 zero
+//! bytes 32..40 salt (see `lineage`)  40..64 zero
 //! ```
 //!
 //! The page's checksum covers every byte, for readers of whole pages; each record carries its own for
@@ -25,6 +26,15 @@ const MAGIC: [u8; 4] = *b"EPG1";
 pub(crate) struct PageIdentity {
     pub(crate) page: u64,
     pub(crate) bank: u64,
+    /// Of the opening that wrote the page: see `lineage`.
+    pub(crate) salt: u64,
+}
+
+impl PageIdentity {
+    /// The seed of the checksums of the page's records.
+    pub(crate) fn origin(self) -> u64 {
+        self.bank ^ self.salt
+    }
 }
 
 fn page_crc(bytes: &[u8]) -> u32 {
@@ -70,7 +80,7 @@ pub(crate) unsafe fn write_image(
     // SAFETY: passed on.
     unsafe {
         for_each_record(page, start, used_bytes, |offset, record| {
-            record.write_image(identity.bank, &mut image[offset as usize..]);
+            record.write_image(identity.origin(), &mut image[offset as usize..]);
         });
     }
     image[used_bytes as usize..].fill(0);
@@ -79,6 +89,7 @@ pub(crate) unsafe fn write_image(
     image[8..16].copy_from_slice(&identity.page.to_le_bytes());
     image[16..24].copy_from_slice(&identity.bank.to_le_bytes());
     image[24..28].copy_from_slice(&(used_bytes as u32).to_le_bytes());
+    image[32..40].copy_from_slice(&identity.salt.to_le_bytes());
     let crc = page_crc(image);
     image[4..8].copy_from_slice(&crc.to_le_bytes());
 }
@@ -99,12 +110,18 @@ pub(crate) fn check_image(
     };
     let stored = (word(0) >> 32) as u32;
     let computed = page_crc(image);
-    let found = PageIdentity { page: word(8), bank: word(16) };
+    let found = PageIdentity { page: word(8), bank: word(16), salt: word(32) };
     let used_bytes = word(24) & 0xFFFF_FFFF;
     let what = if image[..4] != MAGIC {
         format!("page {} has no page header", identity.page)
     } else if stored != computed {
         format!("page {}: its checksum is {computed:#010x}, not {stored:#010x}", identity.page)
+    } else if (found.page, found.bank) == (identity.page, identity.bank) && found != identity {
+        format!(
+            "page {} was written by opening {:016x} of the bank, and opening {:016x} should have: the file is of a \
+             copy that has gone on by itself, or of before a crash or a roll back",
+            found.page, found.salt, identity.salt
+        )
     } else if found != identity {
         format!(
             "here lies page {} of bank {:016x}, not page {}",
@@ -128,7 +145,7 @@ mod tests {
     use crate::sync::AtomicU64;
 
     const PAGE_BYTES: usize = 8192;
-    const IDENTITY: PageIdentity = PageIdentity { page: 3, bank: 0xB0_0B5E };
+    const IDENTITY: PageIdentity = PageIdentity { page: 3, bank: 0xB0_0B5E, salt: 0x5A17 };
     const START: u64 = 3 * PAGE_BYTES as u64;
 
     /// A page in memory with records of values of 8, 16, 24, ... bytes, and the bytes that they use.

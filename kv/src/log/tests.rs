@@ -6,6 +6,7 @@ use super::{Extent, Log};
 use crate::budget::{Budget, SCAN_PAGES};
 use crate::device::{DeviceOptions, MemoryDevice};
 use crate::error::Error;
+use crate::lineage::Lineage;
 
 const BUDGET_BYTES: u64 = 4 << 20;
 
@@ -15,8 +16,10 @@ fn what_a_scan_gives_back_wakes_who_waits_for_a_frame() {
     let budget = Arc::new(Budget::new(BUDGET_BYTES, page_bytes).unwrap());
     let device = Arc::new(MemoryDevice::new(&DeviceOptions::default()).unwrap());
     let extent = Extent { page_bits: page_bytes.ilog2(), begin: 0, tail_page: 0 };
+    let lineage = Lineage::new(1, page_bytes.ilog2(), Vec::new());
     let log =
-        Log::new(Arc::clone(&budget), device, Arc::default(), 1, extent, Arc::default()).unwrap();
+        Log::new(Arc::clone(&budget), device, Arc::default(), lineage, extent, Arc::default())
+            .unwrap();
     let lent = SCAN_PAGES * page_bytes;
     budget.lend(2 * lent).unwrap();
     let fill = || {

@@ -14,7 +14,7 @@
 
 use std::time::Instant;
 
-use super::page::{self, PageIdentity};
+use super::page;
 use super::{FREE_FRAMES_WANTED, LAST_CALL_PAGES, Log, State};
 use crate::clock::ClockWord;
 use crate::device::AlignedBuffer;
@@ -203,7 +203,7 @@ impl Log {
             // passed since this thread moved it, or it was moved while nobody was pinned (`Log::cut`). So its
             // records are complete and their values at rest; it is above the head, which only this thread moves.
             unsafe {
-                let identity = PageIdentity { page, bank: self.bank };
+                let identity = self.lineage.page(page);
                 page::write_image(self.frame_pointer(page), start, used, identity, image);
             }
             self.device.write(start, image)?;

@@ -9,6 +9,7 @@ use crate::budget::{BUDGET_BYTES_MIN, Budget};
 use crate::clock::{self, ClockWord};
 use crate::device::{AlignedBuffer, Device, DeviceOptions, MemoryDevice, Read};
 use crate::epoch::Gate;
+use crate::lineage::Lineage;
 use crate::log::page::{PageIdentity, check_image};
 use crate::log::{Extent, Log, View};
 use crate::record::{RecordImage, RecordRef, record_bytes};
@@ -42,7 +43,9 @@ impl Logged {
             let device = Arc::new(MemoryDevice::new(&DeviceOptions::default()).unwrap());
             let extent = Extent { page_bits: PAGE_BYTES.ilog2(), begin: 0, tail_page: 0 };
             let on: Arc<dyn Device> = Arc::clone(&device) as _;
-            let log = Log::new(budget, on, Arc::default(), BANK, extent, Arc::default()).unwrap();
+            let lineage = Lineage::new(BANK, PAGE_BYTES.ilog2(), Vec::new());
+            let log =
+                Log::new(budget, on, Arc::default(), lineage, extent, Arc::default()).unwrap();
             let logged =
                 Logged { log, gate: Gate::default(), device, truth: std::sync::Mutex::default() };
             logged.append_all(2 * PAGES_BEFORE);
@@ -140,7 +143,7 @@ impl Logged {
         let read = Read { offset: page * PAGE_BYTES, buffer: &mut image };
         self.device.read_many(&mut [read]).unwrap();
         let place = || self.device.locate(page * PAGE_BYTES);
-        let used = check_image(&image, PageIdentity { page, bank: BANK }, place).unwrap();
+        let used = check_image(&image, PageIdentity { page, bank: BANK, salt: 0 }, place).unwrap();
         let offset = address.raw() % PAGE_BYTES;
         assert!(offset < used, "the record lies beyond what the page uses");
         let record = RecordImage::new(&image[offset as usize..]);

@@ -71,7 +71,7 @@ impl Store {
         core.log.check_poison()?;
         let started = Instant::now();
         let number = newest.number + 1;
-        let identity = CheckpointIdentity { bank: self.bank, checkpoint: number };
+        let identity = CheckpointIdentity { bank: self.bank, checkpoint: number, id: new_id() };
         let partial = self.checkpoints.begin(number)?;
         let kind = self.next_image(&newest, &partial)?;
         let reserved = core.log.reserve_frame()?;
@@ -94,20 +94,27 @@ impl Store {
         }
         let path = partial.image_path(number);
         let (image, file_bytes) = index.write(&path, identity, kind)?;
-        images.push(ImageEntry { checkpoint: number, file_bytes });
+        images.push(ImageEntry { checkpoint: number, id: identity.id, file_bytes });
         core.log.await_flushed(log_end)?;
         core.log.device.sync().inspect_err(|e| core.log.poison(e))?;
         image.sync_all().map_err(|e| Error::io("sync", path, e))?;
         partial.write_blob(identity, blob)?;
+        let page_bits = core.log.page_bytes().ilog2();
         let manifest = Manifest {
             number,
-            id: new_id(),
+            id: identity.id,
             bank: self.bank,
-            page_bits: core.log.page_bytes().ilog2(),
+            page_bits,
             segment_bytes: self.segment_bytes,
+            hash_seed: self.hash_seed,
             log_begin,
             log_end: log_end.raw(),
+            openings: core
+                .log
+                .lineage()
+                .of_pages(log_begin >> page_bits..log_end.raw() >> page_bits),
             images: images.clone(),
+            blob_id: identity.id,
             blob_bytes: blob.len() as u64,
             unix_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs()),
             tables,

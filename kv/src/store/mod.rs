@@ -133,6 +133,7 @@ pub struct Store {
     newest: Mutex<Newest>,
     checkpoints_kept: usize,
     segment_bytes: u64,
+    hash_seed: u64,
     bank: u64,
     recovered: Option<Recovered>,
     dir: PathBuf,

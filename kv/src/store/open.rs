@@ -19,7 +19,8 @@ use crate::epoch::Gate;
 use crate::error::{Error, Result};
 use crate::file_lock::FileLock;
 use crate::index::Index;
-use crate::log::page::{PageIdentity, check_image};
+use crate::lineage::Lineage;
+use crate::log::page::check_image;
 use crate::log::{Extent, Log};
 use crate::retention::Retention;
 use crate::stats::Counters;
@@ -109,7 +110,9 @@ impl Store {
             disk_quota_bytes: options.disk_quota_bytes,
             pins: Pins::new(log_begins(&checkpoints)?),
         };
-        let core = Core::new(parts, &manifest)?;
+        // Pages that are written from here on are of this opening.
+        let lineage = manifest.lineage().then(manifest.pages().end, new_id());
+        let core = Core::new(parts, &manifest, lineage)?;
         // A crash may have come between a checkpoint and giving back what it let go of.
         core.free_space(0)?;
         let core = Arc::new(core);
@@ -133,6 +136,7 @@ impl Store {
             }),
             checkpoints_kept: options.checkpoints_kept,
             segment_bytes: manifest.segment_bytes,
+            hash_seed: manifest.hash_seed,
             bank: manifest.bank,
             recovered,
             dir: dir.to_owned(),
@@ -165,7 +169,7 @@ pub(super) struct CoreParts {
 
 impl Core {
     /// A core that is where a checkpoint was: all of its log is on the device.
-    pub(super) fn new(parts: CoreParts, manifest: &Manifest) -> Result<Core> {
+    pub(super) fn new(parts: CoreParts, manifest: &Manifest, lineage: Lineage) -> Result<Core> {
         let CoreParts { index, budget, device, counters, waiters, signal, .. } = parts;
         let extent = Extent {
             page_bits: manifest.page_bits,
@@ -176,7 +180,7 @@ impl Core {
             Arc::clone(&budget),
             device,
             Arc::clone(&counters),
-            manifest.bank,
+            lineage,
             extent,
             Arc::clone(&signal),
         )?;
@@ -270,10 +274,13 @@ pub(crate) fn lock_dir(dir: &Path) -> Result<FileLock> {
     }
 }
 
-/// A number that no other bank or checkpoint has: from the system's random seed of hash maps.
+/// A random number, not 0, that no other bank, checkpoint or opening has.
+///
+/// The standard library's seed of hash maps is random in each thread. The process id is hashed because a forked child
+/// has its parent's seed.
 pub(crate) fn new_id() -> u64 {
     use std::hash::{BuildHasher, RandomState};
-    RandomState::new().hash_one(std::process::id())
+    RandomState::new().hash_one(std::process::id()).max(1)
 }
 
 fn new_bank(options: &StoreOptions) -> Result<Manifest> {
@@ -307,9 +314,13 @@ fn new_bank(options: &StoreOptions) -> Result<Manifest> {
         bank: new_id(),
         page_bits: page_bytes.ilog2(),
         segment_bytes,
+        // No collisions to be chosen without the seed: see `hash`.
+        hash_seed: 0,
         log_begin: 0,
         log_end: 0,
+        openings: Vec::new(),
         images: Vec::new(),
+        blob_id: 0,
         blob_bytes: 0,
         unix_s: 0,
         tables: Vec::new(),
@@ -344,6 +355,6 @@ pub(crate) fn check_last_page(device: &dyn Device, manifest: &Manifest) -> Resul
     let start = manifest.log_end - page_bytes;
     let mut page = device::AlignedBuffer::zeroed(page_bytes as usize);
     device.read_many(&mut [device::Read { offset: start, buffer: &mut page }])?;
-    let identity = PageIdentity { page: start >> manifest.page_bits, bank: manifest.bank };
+    let identity = manifest.lineage().page(start >> manifest.page_bits);
     check_image(&page, identity, || device.locate(start)).map(|_| ())
 }

@@ -103,6 +103,7 @@ impl Store {
         let (manifest, hold) = hold_one(dir, &checkpoints, bank_file, checkpoint)?;
         let (counters, waiters) = (Arc::new(Counters::default()), Arc::new(Waiters::default()));
         let (segment_bytes, bank) = (manifest.segment_bytes, manifest.bank);
+        let hash_seed = manifest.hash_seed;
         let number = manifest.number;
         let core = core_of(
             dir,
@@ -128,6 +129,7 @@ impl Store {
             newest: Mutex::new(Newest { number, noted: true, images: Vec::new() }),
             checkpoints_kept: options.checkpoints_kept,
             segment_bytes,
+            hash_seed,
             bank,
             recovered: None,
             dir: dir.to_owned(),
@@ -251,7 +253,7 @@ fn core_of(
         disk_quota_bytes: None,
         pins: Pins::default(),
     };
-    let mut core = Core::new(parts, &manifest)?;
+    let mut core = Core::new(parts, &manifest, manifest.lineage())?;
     // Nothing of it is this store's to give back.
     core.space.leave_below(manifest.log_begin);
     core.log.seal(dir);
