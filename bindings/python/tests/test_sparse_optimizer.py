@@ -19,6 +19,25 @@ import embank.torch  # noqa: E402
 ROWS = 30
 
 
+def rows_of(out: Any) -> Any:
+    """What a module returned, summed: a tensor, or the tensors of a collection."""
+    return sum(each.sum() for each in out.values()) if isinstance(out, dict) else out.sum()
+
+
+MODULES: dict[str, Any] = {
+    "Embedding": embank.torch.Embedding,
+    "EmbeddingBag": lambda table: embank.torch.EmbeddingBag(table, mode="sum"),
+    "EmbeddingCollection": lambda table: embank.torch.EmbeddingCollection({"f": table}),
+    "EmbeddingBagCollection": lambda table: embank.torch.EmbeddingBagCollection({"f": table}),
+}
+
+
+def looked_up(module: Any, keys: list[list[int]]) -> Any:
+    """The module's forward pass over `keys`, whatever form it takes them in."""
+    batch = torch.tensor(keys)
+    return rows_of(module({"f": batch} if hasattr(module, "features") else batch))
+
+
 class Model(torch.nn.Module):  # type: ignore[misc, unused-ignore]
     """Two modules, one of which looks up twice, and a dense part."""
 
@@ -155,9 +174,10 @@ def test_what_waits_goes_with_the_optimizer(module: Any) -> None:
     finally:
         gc.enable()
     del tables, waiting
-    module._sink = None
     gc.collect()
     assert module.table.outstanding(1) == 0
+    module(torch.tensor([1])).sum().backward()
+    assert (module.table.peek([1]) == 0.5).all(), "a discarded optimizer gives its tables back"
 
 
 def test_the_rate_is_handed_to_the_table(module: Any) -> None:
@@ -198,7 +218,7 @@ def test_leases_count_for_the_bound_until_the_step(module: Any) -> None:
 
 def test_forwards_before_the_first_backward_count_for_the_bound(module: Any) -> None:
     """The second one waited for the first until its timeout."""
-    embank.torch.SparseOptimizer(module)
+    tables = embank.torch.SparseOptimizer(module)
     module.table.staleness_bound = 0
     loss = module(torch.tensor([1, 2])).sum()
     with pytest.raises(RuntimeError, match="after 1 forward passes"):
@@ -206,6 +226,7 @@ def test_forwards_before_the_first_backward_count_for_the_bound(module: Any) -> 
     assert loss.requires_grad
     del loss
     module(torch.tensor([2, 3])).sum().backward()  # a graph that is dropped counts no more
+    tables.detach()
 
 
 def test_a_row_deleted_before_a_merged_step_stays_deleted(module: Any) -> None:
@@ -286,9 +307,10 @@ def test_what_cannot_be_optimized_is_refused(bank: embank.Bank, module: Any) -> 
     plain = embank.torch.Embedding(bank.table("plain", dim=1))
     with pytest.raises(ValueError, match="'plain' has no optimizer"):
         embank.torch.SparseOptimizer([module, plain])
-    embank.torch.SparseOptimizer([module])
+    tables = embank.torch.SparseOptimizer([module])
     with pytest.raises(ValueError, match=r"detach\(\)"):
         embank.torch.SparseOptimizer(module)
+    tables.detach()
 
 
 def test_a_gradient_that_was_taken_away_is_told(module: Any) -> None:
@@ -297,3 +319,116 @@ def test_a_gradient_that_was_taken_away_is_told(module: Any) -> None:
     tables.parameters()[0].grad = None
     with pytest.raises(RuntimeError, match="set to None"):
         tables.step()
+
+
+@pytest.mark.parametrize("kind", list(MODULES))
+@pytest.mark.parametrize("handle", ["same", "table again", "open_table"])
+@pytest.mark.parametrize("later", [False, True], ids=["made before", "made later"])
+def test_every_module_over_a_table_waits_for_its_optimizer(
+    bank: embank.Bank, module: Any, kind: str, handle: str, later: bool
+) -> None:
+    """A module that the optimizer had not been given stepped by itself: its rows took two steps."""
+    table = {
+        "same": lambda: module.table,
+        "table again": lambda: bank.table(
+            "item", dim=4, optimizer=embank.SGD(lr=0.5), initializer=embank.Constant(1.0)
+        ),
+        "open_table": lambda: bank.open_table("item"),
+    }[handle]()
+    other = None if later else MODULES[kind](table)
+    tables = embank.torch.SparseOptimizer(module)
+    other = MODULES[kind](table) if later else other
+    (module(torch.tensor([1])).sum() + looked_up(other, [[1]])).backward()
+    looked_up(other, [[2]]).backward()
+    assert (table.peek([1, 2]) == 1.0).all(), "nothing moves before the step"
+    tables.step()
+    assert table.peek([1, 2])[:, 0].tolist() == [0.0, 0.5], "one step, of the summed gradient"
+    assert not table.outstanding(1) and not table.outstanding(2)
+
+
+def test_a_collection_has_tables_of_an_optimizer_and_others(bank: embank.Bank, module: Any) -> None:
+    other = bank.table("other", dim=4, optimizer=embank.SGD(lr=0.5), initializer=embank.Constant(1.0))
+    both = embank.torch.EmbeddingCollection({"item": module.table, "other": other})
+    tables = embank.torch.SparseOptimizer(module)
+    keys = torch.tensor([1])
+    rows_of(both({"item": keys, "other": keys})).backward()
+    assert module.table.peek([1])[0, 0] == 1.0
+    assert other.peek([1])[0, 0] == 0.5
+    tables.step()
+    assert module.table.peek([1])[0, 0] == 0.5
+
+
+def test_a_feature_store_that_trains_is_taken_over(bank: embank.Bank) -> None:
+    pytest.importorskip("torch_geometric")
+    from embank.torch.geometric import FeatureStore
+
+    options: Any = {"optimizer": embank.SGD(lr=0.5), "initializer": embank.Constant(1.0)}
+    store = FeatureStore(bank)
+    embedding = store.add_embedding("user", "x", 3, 4, **options)
+    tables = embank.torch.SparseOptimizer(embedding)
+    again = FeatureStore(bank).add_embedding("user", "x", 3, 4, **options)
+    again(torch.tensor([1])).sum().backward()
+    assert store["user", "x", [1]][0, 0] == 1.0
+    tables.step()
+    assert store["user", "x", [1]][0, 0] == 0.5
+
+
+def test_a_second_optimizer_over_a_table_is_refused(bank: embank.Bank, module: Any) -> None:
+    """Two were accepted, and each step set the learning rate of the last one."""
+    free = bank.table("free", dim=1, optimizer=embank.SGD(lr=1.0))
+    tables = embank.torch.SparseOptimizer(module, lr=0.25)
+    other = torch.nn.ModuleList(
+        [
+            embank.torch.Embedding(free),
+            embank.torch.EmbeddingBagCollection({"f": bank.open_table("item")}),
+        ]
+    )
+    with pytest.raises(ValueError, match=r"table 'item' of .* has a SparseOptimizer .*detach\(\)"):
+        embank.torch.SparseOptimizer(other, lr=2.0)
+    # A refused one has taken nothing.
+    other[0](torch.tensor([1])).sum().backward()
+    embank.torch.SparseOptimizer(other[0]).detach()
+    tables.detach()
+    embank.torch.SparseOptimizer(other).detach()
+
+
+def test_a_discarded_optimizer_with_a_schedule_makes_room(module: Any) -> None:
+    """A schedule and its optimizer refer to each other, so only the cyclic collector ends them."""
+    gc.disable()
+    try:
+        tables: Any = embank.torch.SparseOptimizer(module, lr=0.25)
+        schedule: Any = torch.optim.lr_scheduler.StepLR(tables, step_size=1)
+        del tables, schedule
+        again = embank.torch.SparseOptimizer(module, lr=1.0)
+    finally:
+        gc.enable()
+    module(torch.tensor([1])).sum().backward()
+    again.step()
+    assert module.table.peek([1])[0, 0] == 0.0
+
+
+def test_a_gradient_goes_to_who_has_the_table_at_the_backward_pass(module: Any) -> None:
+    """It went to who had the module at the forward pass: the step was taken twice, or was lost."""
+    before = module(torch.tensor([1])).sum()
+    tables = embank.torch.SparseOptimizer(module)
+    before.backward()
+    assert module.table.peek([1])[0, 0] == 1.0
+    tables.step()
+    assert module.table.peek([1])[0, 0] == 0.5
+    before = module(torch.tensor([1])).sum()
+    tables.detach()
+    before.backward()
+    assert module.table.peek([1])[0, 0] == 0.0
+
+
+def test_tables_of_one_name_in_two_banks_are_two(tmp_path: Path, module: Any) -> None:
+    with embank.Bank(tmp_path / "second", memory_budget="16MiB") as second:
+        table = second.table(
+            "item", dim=4, optimizer=embank.SGD(lr=0.5), initializer=embank.Constant(1.0)
+        )
+        other = embank.torch.Embedding(table)
+        tables = embank.torch.SparseOptimizer(module)
+        other(torch.tensor([1])).sum().backward()
+        assert table.peek([1])[0, 0] == 0.5
+        both = embank.torch.SparseOptimizer(other)
+        assert tables.param_groups[0]["table"] == both.param_groups[0]["table"] == "item"

@@ -9,7 +9,7 @@ next batches, so that their rows are in memory when the model asks for them.
 batch's rows, and the backward pass hands their gradient to the table, where the table's own
 optimizer applies it. There is no parameter: a `torch.optim` optimizer looks after the dense part of
 the model alone. Where gradients of several backward passes are to add up, or to be clipped or unscaled, a
-`SparseOptimizer` takes them over and `step()` applies them.
+`SparseOptimizer` takes the tables over and `step()` applies what waits for them.
 
 **One backward, one update.** Every forward pass has a lease of its own, and the backward pass consumes it. A
 loss may stand on several forward passes over a table, within the table's staleness bound: their gradients add

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Optional, Union
 import torch
 from torch import Tensor
 
-from .leaf import Rows, identity, leased_rows, peeked_rows
+from .leaf import Rows, leased_rows, peeked_rows
 from .modules import Bags, Mode, TableModule, check_mode
+from .sinks import identity
 
 if TYPE_CHECKING:
     from embank import Table
@@ -55,7 +56,7 @@ class _Collection(TableModule):
                 for at in identities
             ]
             if self.trains:
-                answers = leased_rows(requests, self._sink)
+                answers = leased_rows(requests)
             else:
                 answers = peeked_rows(requests)
             for at, answer in zip(identities, answers):

@@ -4,7 +4,7 @@ A `torch.nn.Module` would keep its weight in a parameter, and an optimizer would
 Here the weight of a batch lives as long as the batch's graph does, so the update rides on the graph
 itself: the leased rows are a leaf tensor, and a hook on that leaf runs once autograd has
 accumulated its whole gradient, however many times the leaf was used. The hook hands the gradient to
-the `_Backward` that is going on, or to a `Sink` that keeps it for longer.
+the `_Backward` that is going on, or to the `Sink` that has the table and keeps it for longer.
 
 Who owns what: the graph's accumulation node owns the leaf, the leaf owns the hook, the hook owns the
 lease, and the lease knows none of them. So freeing the graph frees the lease, which gives its counts
@@ -39,7 +39,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, Protocol
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional
 
 import numpy as np
 import torch
@@ -48,26 +48,10 @@ from torch import Tensor
 
 import embank
 
+from .sinks import Identity, identity, sink_of
+
 if TYPE_CHECKING:
     from embank import DistinctLease, Table
-
-
-Identity = tuple[int, str]
-
-
-class Sink(Protocol):
-    """Who takes gradients that are not to be applied at once."""
-
-    def collect(
-        self, table: Table, lease: DistinctLease, rows: Tensor, gradient: Tensor
-    ) -> None:
-        """Takes the gradient of a lease's rows; both have the shape `(u, dim)`."""
-
-    def check_bound(self, table: Table, keys: NDArray[np.int64]) -> None:
-        """Raises where a get of `keys` would wait for leases that only the caller can end."""
-
-    def leased(self, table: Table, on_gradient: OnGradient) -> None:
-        """Told of each lease that its gradient is to come for; to be kept weakly."""
 
 
 class Norm(NamedTuple):
@@ -85,12 +69,14 @@ class Rows(NamedTuple):
 
 
 class OnGradient:
-    """Sees to the leaf's gradient; once the lease is gone, that is an error."""
+    """Sees to the leaf's gradient; once the lease is gone, that is an error.
 
-    def __init__(self, table: Table, lease: DistinctLease, sink: Optional[Sink]) -> None:
+    Who has the table is asked in the backward pass: an optimizer may be made or detached after the forward pass.
+    """
+
+    def __init__(self, table: Table, lease: DistinctLease) -> None:
         self._table = table
         self.lease = lease
-        self._sink = sink
 
     def __call__(self, leaf: Tensor) -> None:
         gradient = leaf.grad
@@ -99,10 +85,11 @@ class OnGradient:
         if gradient is None:
             return
         raise_unless_held(self.lease)
-        if self._sink is None:
+        sink = sink_of(self._table)
+        if sink is None:
             _Backward.current().gather(self._table, self.lease, gradient.detach())
         else:
-            self._sink.collect(self._table, self.lease, leaf.detach(), gradient.detach())
+            sink.collect(self._table, self.lease, leaf.detach(), gradient.detach())
 
 
 class _Gathered(NamedTuple):
@@ -161,9 +148,7 @@ class _Backward:
 
 
 def leased_rows(
-    requests: Sequence[tuple[Table, Tensor]],
-    sink: Optional[Sink] = None,
-    norm: Optional[Norm] = None,
+    requests: Sequence[tuple[Table, Tensor]], norm: Optional[Norm] = None
 ) -> list[Rows]:
     """Leases the rows of each table's keys (any shape) for one backward pass.
 
@@ -171,8 +156,9 @@ def leased_rows(
     the shape of the keys. The tables must be of one bank and differ.
     """
     wanted = [(table, as_keys(keys)) for table, keys in requests]
-    if sink is not None:
-        for table, keys_of_table in wanted:
+    sinks = [sink_of(table) for table, _ in wanted]
+    for sink, (table, keys_of_table) in zip(sinks, wanted):
+        if sink is not None:
             sink.check_bound(table, keys_of_table)
     if len(wanted) == 1:
         ((table, keys_of_table),) = wanted
@@ -180,7 +166,7 @@ def leased_rows(
     else:
         leases = embank.get_many(wanted)
     found = []
-    for (table, keys), lease in zip(requests, leases):
+    for (table, keys), lease, sink in zip(requests, leases, sinks):
         rows = torch.from_numpy(lease.rows)
         if norm is not None:
             too_long = shorten(rows, norm).numpy()
@@ -188,7 +174,7 @@ def leased_rows(
                 # As torch, which shortens the weight itself: what the step starts from.
                 table.put(lease.keys[too_long], lease.rows[too_long])
         leaf = to_device(rows, keys.device).requires_grad_()
-        on_gradient = OnGradient(table, lease, sink)
+        on_gradient = OnGradient(table, lease)
         register: Callable[[OnGradient], object] = leaf.register_post_accumulate_grad_hook
         register(on_gradient)
         if sink is not None:
@@ -213,11 +199,6 @@ def peeked_rows(
         places = torch.arange(keys.numel(), device=keys.device).view(keys.shape)
         found.append(Rows(to_device(rows, keys.device), places))
     return found
-
-
-def identity(table: Table) -> Identity:
-    """Equal for two objects of one table, as long as one of them is there."""
-    return id(table.bank), table.name
 
 
 def shorten(rows: Tensor, norm: Norm) -> Tensor:

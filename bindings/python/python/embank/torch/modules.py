@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from typing import TYPE_CHECKING, Any, Callable, Literal, Optional
 
 import torch
@@ -10,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from typing_extensions import Self
 
-from .leaf import Norm, Rows, Sink, leased_rows, peeked_rows
+from .leaf import Norm, Rows, leased_rows, peeked_rows
 from .reference import check_reference, reference
 
 if TYPE_CHECKING:
@@ -29,7 +28,6 @@ class TableModule(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self._sink: Optional[Sink] = None
         self._frozen = False
 
     @property
@@ -54,14 +52,6 @@ class TableModule(nn.Module):
         """Whether a forward pass leases rows; else it peeks."""
         return self.training and torch.is_grad_enabled() and not self._frozen
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        """A module over the same tables, which a `SparseOptimizer` does not look after."""
-        copied = type(self).__new__(type(self))
-        memo[id(self)] = copied
-        for name, value in self.__dict__.items():
-            copied.__dict__[name] = None if name == "_sink" else copy.deepcopy(value, memo)
-        return copied
-
     def get_extra_state(self) -> dict[str, Any]:
         return reference(self.tables())
 
@@ -84,7 +74,7 @@ class _OneTable(TableModule):
     def _rows(self, keys: Tensor) -> Rows:
         norm = None if self.max_norm is None else Norm(self.max_norm, self.norm_type)
         if self.trains:
-            return leased_rows([(self.table, keys)], self._sink, norm)[0]
+            return leased_rows([(self.table, keys)], norm)[0]
         return peeked_rows([(self.table, keys)], norm)[0]
 
     def _fill(

@@ -25,8 +25,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from .leaf import Identity, OnGradient, identity, to_host
+from .leaf import OnGradient, to_host
 from .modules import TableModule
+from .sinks import Identity, give_back, identity, take_over
 
 if TYPE_CHECKING:
     from embank import DistinctLease, Table
@@ -87,15 +88,20 @@ class _Pending:
 class SparseOptimizer(torch.optim.Optimizer):
     """`step` and `zero_grad` for the tables of a model, with the semantics of `torch.optim`.
 
-    The tables' own optimizers take the steps. From the moment that this object is made, the backward pass of the
-    modules changes no row; `step()` does. It is for one training thread, or for several that step together.
+    The tables' own optimizers take the steps. It takes over tables, not modules: from the moment that this object is
+    made, no backward pass changes a row of its tables, through whatever module over them; `step()` does. Modules that
+    are made later, and those of a model that was not given, count too. It is for one training thread, or for several
+    that step together.
+
+    A table has at most one `SparseOptimizer`. `detach()` gives the tables back at once. An object that is discarded
+    gives them back when Python collects it; keep it for as long as the model trains.
 
     Args:
-        modules: A model, or some: every module of `embank.torch` in it is taken over.
+        modules: A model, or some: the tables of every module of `embank.torch` in it are taken over.
         lr: The learning rate of all tables, which every step hands to them; by default each one's own.
 
     Raises:
-        ValueError: There is no such module, a table has no optimizer, or a module has another `SparseOptimizer`.
+        ValueError: There is no such module, a table has no optimizer, or a table has another `SparseOptimizer`.
 
     >>> import embank, embank.torch, torch
     >>> bank = embank.Bank("sparse.bank", memory_budget="16MiB")
@@ -121,16 +127,15 @@ class SparseOptimizer(torch.optim.Optimizer):
         self, modules: Union[nn.Module, Iterable[nn.Module]], lr: Optional[float] = None
     ) -> None:
         given = [modules] if isinstance(modules, nn.Module) else list(modules)
-        self._modules = [
-            module for each in given for module in each.modules() if isinstance(module, TableModule)
-        ]
-        if not self._modules:
+        own = [of for each in given for of in each.modules() if isinstance(of, TableModule)]
+        if not own:
             raise ValueError("no module of embank.torch is among these modules")
-        # A frozen module's table needs no optimizer, but is looked after in case that the module thaws.
-        trained = {identity(of) for each in self._modules if not each.frozen for of in each.tables()}
+        # A frozen module's table needs no optimizer, but is watched in case that the module thaws.
+        trained = {identity(of) for each in own if not each.frozen for of in each.tables()}
         tables: dict[Identity, Table] = {}
+        watched: dict[Identity, Table] = {}
         groups: list[dict[str, Any]] = []
-        for table in (of for module in self._modules for of in module.tables()):
+        for table in (of for module in own for of in module.tables()):
             if identity(table) in tables:
                 continue
             rate = table.learning_rate
@@ -139,23 +144,21 @@ class SparseOptimizer(torch.optim.Optimizer):
                 groups.append({"params": [], "lr": rate if lr is None else lr, "table": table.name})
             elif identity(table) in trained:
                 raise _without_optimizer(table)
+            else:
+                watched[identity(table)] = table
         if not tables:
             raise ValueError("these modules are frozen, and none of their tables has an optimizer")
-        for module in self._modules:
-            if module._sink is not None:
-                raise ValueError(
-                    f"a SparseOptimizer looks after {module} already: call its detach() first"
-                )
         super().__init__(groups, {"lr": lr})
         self._tables = list(tables.values())
+        self._watched = list(watched.values())
         self._leased: dict[Identity, weakref.WeakKeyDictionary[OnGradient, int]] = {
             of: weakref.WeakKeyDictionary() for of in tables
         }
         self._group = {of: self.param_groups[at] for at, of in enumerate(tables)}
         self._pending: dict[Identity, _Pending] = {}
         self._lock = threading.Lock()
-        for module in self._modules:
-            module._sink = self
+        # Last: a backward pass of another thread may hand over a gradient from here on.
+        take_over(self, self._tables, self._watched)
 
     def parameters(self) -> list[Tensor]:
         """The rows that wait for a step, one float32 `(u, dim)` a table, each with its `.grad`.
@@ -169,6 +172,8 @@ class SparseOptimizer(torch.optim.Optimizer):
     def collect(self, table: Table, lease: DistinctLease, rows: Tensor, gradient: Tensor) -> None:
         """Called by the backward pass."""
         at = identity(table)
+        if at not in self._group:
+            raise _without_optimizer(table)
         with self._lock:
             pending = self._pending.get(at)
             if pending is None:
@@ -257,11 +262,9 @@ class SparseOptimizer(torch.optim.Optimizer):
             pending.release()
 
     def detach(self) -> None:
-        """Lets the modules go: their backward passes apply gradients again. What waits is dropped."""
+        """Gives the tables back: backward passes apply gradients again. What waits is dropped."""
+        give_back(self)
         self.zero_grad()
-        for module in self._modules:
-            module._sink = None
-        self._modules = []
 
     def state_dict(self) -> dict[str, Any]:
         """The learning rates and what schedules keep beside them. Optimizer state of rows is in the tables."""
