@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import random
 import subprocess
 import sys
@@ -131,13 +132,151 @@ def test_names_must_be_those_that_were_saved(tmp_path: Path) -> None:
                 embank.torch.resume(bank, **parts)
 
 
-@pytest.mark.parametrize("blob", [b"", b"step 1"])
-def test_a_blob_of_somebody_else_is_told(tmp_path: Path, blob: bytes) -> None:
+@pytest.mark.parametrize("how", ["get", "put", "backward"])
+def test_changed_rows_without_a_checkpoint_are_not_resumed(tmp_path: Path, how: str) -> None:
+    """It returned None, as for a bank that nothing was done with, and the run trained on."""
+    with opened(tmp_path / "bank") as bank:
+        table = bank.table("t", dim=1, optimizer=embank.SGD(lr=1.0))
+        assert embank.torch.resume(bank) is None, "a table without rows changes nothing"
+        table.peek([1])
+        assert embank.torch.resume(bank) is None
+        if how == "get":
+            table.get([1]).release()
+        elif how == "put":
+            table.put([1], [[1.0]])
+        else:
+            embank.torch.Embedding(table)(torch.tensor([1])).sum().backward()
+        with pytest.raises(ValueError, match="rows of table 't' have changed.*no checkpoint.*open it anew"):
+            embank.torch.resume(bank)
+
+
+def test_what_prepares_a_new_run_is_no_change(tmp_path: Path) -> None:
+    """Pretrained rows, features and vocabularies are there before `resume` can be asked."""
+    pytest.importorskip("torch_geometric")
+    from embank.pipeline import Column, Field, Output, Pipeline, Spec, vocabulary
+    from embank.torch.geometric import FeatureStore
+
+    options: Any = {"optimizer": embank.SGD(lr=1.0)}
+    spec = Spec(
+        [Field("word", "bytes", required=True)],
+        [Column("word", vocabulary("word"))],
+        [Output("ids", ["word"], "i64")],
+    )
+    with opened(tmp_path / "bank") as bank:
+        Pipeline(spec, bank=bank).run(b"red\ngreen\n")
+        words = bank.table("word", dim=2, vocabulary="word", **options)
+        module = embank.torch.Embedding.from_pretrained(torch.ones(2, 2), words, freeze=False)
+        store = FeatureStore(bank)
+        store["paper", "x", None] = torch.ones(3, 2)
+        store["paper", "x", torch.tensor([4])] = torch.ones(1, 2)
+        store.add_embedding("author", "x", 3, 4, **options)
+        assert store["paper", "x", [0]].tolist() == [[1.0, 1.0]]
+        del store["paper", "x", None]
+        store["paper", "x", None] = torch.ones(1, 2)
+        assert embank.torch.resume(bank, model=module) is None
+        module(torch.tensor([1])).sum().backward()
+        embank.torch.Embedding.from_pretrained(torch.ones(2, 2), words)
+        with pytest.raises(ValueError, match="rows of table 'word' have changed"):
+            embank.torch.resume(bank, model=module)
+
+
+@pytest.mark.parametrize("trains", [False, True])
+def test_a_save_is_not_resumed_by_the_process_that_took_it(tmp_path: Path, trains: bool) -> None:
+    """It returned None, which says that a new run begins, though there was a checkpoint."""
+    with opened(tmp_path / "bank") as bank:
+        table = bank.table("t", dim=1, optimizer=embank.SGD(lr=1.0))
+        number = embank.torch.save(bank, step=1)
+        if trains:
+            table.get([1]).apply([[1.0]])
+        with pytest.raises(ValueError, match=f"has taken checkpoint {number}.*open it anew"):
+            embank.torch.resume(bank)
+
+
+def test_resuming_twice_and_after_reading_works(tmp_path: Path) -> None:
+    with opened(tmp_path / "bank") as bank:
+        table = bank.table("t", dim=1, optimizer=embank.SGD(lr=1.0))
+        table.get([1]).apply([[1.0]])
+        embank.torch.save(bank, step=1)
+    with opened(tmp_path / "bank") as bank:
+        table = bank.table("t", dim=1, optimizer=embank.SGD(lr=1.0))
+        assert embank.torch.resume(bank) == {"step": 1}
+        table.peek([1, 2])
+        lease = table.get([1])
+        assert embank.torch.resume(bank) == {"step": 1}, "a lease on a row that is there changes no row"
+        lease.apply([[1.0]])
+        with pytest.raises(ValueError, match="rows have changed since it was opened at checkpoint 1"):
+            embank.torch.resume(bank)
+
+
+@pytest.mark.parametrize("change", ["put", "delete", "drop_table", "insert", "drop_vocabulary", "freeze"])
+def test_every_change_of_the_bank_counts(tmp_path: Path, change: str) -> None:
+    with opened(tmp_path / "bank") as bank:
+        bank.table("t", dim=1).put([1], [[1.0]])
+        bank.vocabulary("v", "u64").ids_or_insert([7])
+        embank.torch.save(bank, step=1)
+    with opened(tmp_path / "bank") as bank:
+        table, words = bank.open_table("t"), bank.open_vocabulary("v")
+        words.ids_or_insert([7])
+        assert table.delete([2]) == 0
+        assert embank.torch.resume(bank) == {"step": 1}
+        if change == "put":
+            table.put([1], [[1.0]])
+        elif change == "delete":
+            table.delete([1])
+        elif change == "drop_table":
+            bank.drop_table("t")
+        elif change == "insert":
+            words.ids_or_insert([8])
+        elif change == "drop_vocabulary":
+            bank.drop_vocabulary("v")
+        else:
+            words.frozen = True
+        with pytest.raises(ValueError, match="open it anew"):
+            embank.torch.resume(bank)
+
+
+def test_a_bank_to_read_is_resumed_where_it_is(tmp_path: Path) -> None:
+    with opened(tmp_path / "bank") as bank:
+        embank.torch.save(bank, step=1)
+        with embank.Bank(tmp_path / "bank", memory_budget="16MiB", read_only=True) as reading:
+            assert embank.torch.resume(reading) == {"step": 1}
+            bank.table("t", dim=1).put([1], [[1.0]])
+            embank.torch.save(bank, step=2)
+            assert embank.torch.resume(reading) == {"step": 1}
+            reading.refresh()
+            assert embank.torch.resume(reading) == {"step": 2}
+            reading.open_table("t").peek([1, 2])
+            assert embank.torch.resume(reading) == {"step": 2}
+
+
+def archive(state: Any) -> bytes:
+    blob = io.BytesIO()
+    torch.save(state, blob)
+    return blob.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("blob", "reason"),
+    [
+        (b"", "its blob is empty"),
+        (b"step 1", r"its blob, 6 bytes that begin with b'step 1', was not written by torch\.save"),
+        (archive({"step": 1}), r"its blob has 'step', and nothing of embank\.torch\.save"),
+        (archive([1]), "its blob holds a list"),
+        (archive({"embank.torch": 99}), "its format is 99, and this version reads 1"),
+        (archive({"step": 1})[:-30], "its blob can't be read: "),
+    ],
+    ids=["empty", "text", "another dict", "a list", "another format", "cut short"],
+)
+def test_a_blob_of_somebody_else_is_told(tmp_path: Path, blob: bytes, reason: str) -> None:
+    """The reason was empty for an empty blob, the usual one of `bank.checkpoint()`."""
     with opened(tmp_path / "bank") as bank:
         bank.checkpoint(blob)
     with opened(tmp_path / "bank") as bank:
-        with pytest.raises(ValueError, match=r"was not made by embank\.torch\.save"):
+        with pytest.raises(
+            ValueError, match=rf"checkpoint 1 of .* was not made by embank\.torch\.save: {reason}.*roll_back"
+        ) as raised:
             embank.torch.resume(bank)
+        assert "weights_only=False" not in str(raised.value), "torch's advice is not ours"
 
 
 def test_what_could_not_be_read_back_is_not_saved(tmp_path: Path) -> None:

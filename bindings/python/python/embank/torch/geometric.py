@@ -30,6 +30,7 @@ except ImportError as error:
 
 from embank import MissingRow
 
+from .fills import filling
 from .leaf import as_keys
 from .modules import Embedding
 
@@ -171,14 +172,15 @@ class FeatureStore(geometric.FeatureStore):  # type: ignore[misc, unused-ignore]
                     f"attribute {attr.attr_name!r} has rows of {table.dim}: remove it before it is put with "
                     f"rows of shape {tuple(values.shape[1:])}"
                 )
-        for begin in range(0, len(keys), _BATCH_ROWS):
-            some = slice(begin, begin + _BATCH_ROWS)
-            table.put(keys[some], values[some].numpy())
         rows = int(keys.max()) + 1 if len(keys) else 0
-        if attr.index is None:
-            for begin in range(rows, rows_before, _BATCH_ROWS):
-                table.delete(np.arange(begin, min(begin + _BATCH_ROWS, rows_before)))
-        else:
+        with filling(table):
+            for begin in range(0, len(keys), _BATCH_ROWS):
+                some = slice(begin, begin + _BATCH_ROWS)
+                table.put(keys[some], values[some].numpy())
+            if attr.index is None:
+                for begin in range(rows, rows_before, _BATCH_ROWS):
+                    table.delete(np.arange(begin, min(begin + _BATCH_ROWS, rows_before)))
+        if attr.index is not None:
             rows = max(rows, rows_before)
         trained = shape is not None and shape.trained
         self._set_shape(name, _Shape(rows, dimensions, trained))
@@ -210,8 +212,11 @@ class FeatureStore(geometric.FeatureStore):  # type: ignore[misc, unused-ignore]
         if attr.index is not None:
             keys = _keys(attr.index, shape.rows)
             _check_range(attr, keys, shape.rows)
-            return bool(self._table(name).delete(keys) > 0)
-        self._sizes.delete([_digest(name)])
+            table = self._table(name)
+            with filling(table):
+                return bool(table.delete(keys) > 0)
+        with filling(self._sizes):
+            self._sizes.delete([_digest(name)])
         self._bank.drop_table(name)
         return True
 
@@ -252,7 +257,8 @@ class FeatureStore(geometric.FeatureStore):  # type: ignore[misc, unused-ignore]
             return
         high, low = divmod(shape.rows, _SIZE_DIGIT)
         row = [float(high), float(low), float(shape.dimensions), float(shape.trained)]
-        self._sizes.put([_digest(name)], [row])
+        with filling(self._sizes):
+            self._sizes.put([_digest(name)], [row])
 
     def __repr__(self) -> str:
         return f"FeatureStore({self._name!r} of {self._bank!r}, {len(self._names())} attributes)"

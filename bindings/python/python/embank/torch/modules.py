@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from typing_extensions import Self
 
+from .fills import filling
 from .leaf import Norm, Rows, leased_rows, peeked_rows
 from .reference import check_reference, reference
 
@@ -370,13 +371,14 @@ def check_rows(table: Table, embeddings: Tensor) -> None:
 
 def put_rows(table: Table, embeddings: Tensor, padding_idx: Optional[int]) -> None:
     """Puts row i of `embeddings` under key i, some at a time, and leaves the padding out."""
-    for begin in range(0, len(embeddings), _PUT_ROWS):
-        rows = embeddings[begin : begin + _PUT_ROWS].detach().cpu()
-        keys = torch.arange(begin, begin + len(rows))
-        if padding_idx is not None:
-            kept = keys != padding_idx
-            keys, rows = keys[kept], rows[kept]
-        table.put(keys.numpy(), rows.numpy())
+    with filling(table):
+        for begin in range(0, len(embeddings), _PUT_ROWS):
+            rows = embeddings[begin : begin + _PUT_ROWS].detach().cpu()
+            keys = torch.arange(begin, begin + len(rows))
+            if padding_idx is not None:
+                kept = keys != padding_idx
+                keys, rows = keys[kept], rows[kept]
+            table.put(keys.numpy(), rows.numpy())
 
 
 _PUT_ROWS = 1 << 16

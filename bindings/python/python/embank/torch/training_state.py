@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .fills import trained_table
 from .lookahead import LookaheadLoader
 from .modules import TableModule
 from .reference import taken_at
@@ -123,37 +124,37 @@ def _check_bank(bank: Bank, name: str, part: Any) -> None:
 def resume(bank: Bank, *, random_state: bool = True, **parts: Stateful) -> Optional[dict[str, Any]]:
     """Restores what `save` put into the checkpoint that the bank was opened at.
 
-    Call it after everything is made and before anything is trained.
+    Call it after everything is made and before anything is trained. Reading, and calling it again, changes nothing.
+    Works on a bank that was opened with `read_only` too.
 
     Args:
-        bank: The bank, as it was opened: no row may have changed since.
+        bank: The bank, as it was opened: no row may have changed since. In a bank without a checkpoint, rows that
+            `from_pretrained` and `FeatureStore` have put, and values of vocabularies, do not count.
         random_state: Whether the random generators go back to where they were, if they were saved.
         parts: Objects to restore, under the names that `save` got them by.
 
     Returns:
-        The other values by name, or None where there was no checkpoint: a new run begins.
+        The other values by name, or None for a bank without a checkpoint and without changed rows: a new run begins.
 
     Raises:
-        ValueError: Rows have changed since the bank was opened; the checkpoint was not made by `save`; a name is
-            not in it, or an object in it is not asked for.
+        ValueError: Rows have changed since the bank was opened, or this object has taken a checkpoint; the checkpoint
+            was not made by `save`; a name is not in it, or an object in it is not asked for.
 
     See `save` for an example.
     """
+    _check_unchanged(bank)
     recovered = bank.recovered
     if recovered is None:
         return None
-    if bank.last_checkpoint != recovered.checkpoint or bank.changed_since_checkpoint:
-        raise ValueError(
-            f"{bank.path} has gone on since it was opened at checkpoint {recovered.checkpoint}: open it anew and "
-            "resume before anything is trained"
-        )
     try:
         state = _decoded(recovered.blob)
-        states, values, generators = state["states"], state["values"], state["random"]
-    except Exception as error:
+    except ValueError as error:
         raise ValueError(
-            f"the blob of checkpoint {recovered.checkpoint} was not made by embank.torch.save: {error}"
+            f"checkpoint {recovered.checkpoint} of {bank.path} was not made by embank.torch.save: {error}; read "
+            "bank.recovered.blob yourself, or close the bank and go back with embank.roll_back to a checkpoint that "
+            "save made"
         ) from None
+    states, values, generators = state["states"], state["values"], state["random"]
     if parts.keys() != states.keys():
         raise ValueError(
             f"checkpoint {recovered.checkpoint} has states of {sorted(states)}, and resume was asked for "
@@ -167,10 +168,55 @@ def resume(bank: Bank, *, random_state: bool = True, **parts: Stateful) -> Optio
     return loaded
 
 
-def _decoded(blob: bytes) -> Any:
-    state = torch.load(io.BytesIO(blob), weights_only=True, map_location="cpu")
+def _check_unchanged(bank: Bank) -> None:
+    """Raises `ValueError` unless the bank is as it was opened, or, without a checkpoint, prepared for a new run."""
+    recovered = bank.recovered
+    cure = "close it, open it anew, and resume before anything is trained"
+    if bank.last_checkpoint != (None if recovered is None else recovered.checkpoint):
+        what = f"this process has taken checkpoint {bank.last_checkpoint} since it opened the bank"
+    elif recovered is None:
+        trained = trained_table(bank) if bank.changed_since_checkpoint else None
+        if trained is None:
+            return
+        what = f"rows of table {trained!r} have changed since it was opened, and there is no checkpoint of them"
+        cure += "; in a new run, fill tables after resume has returned None"
+    elif bank.changed_since_checkpoint:
+        what = f"rows have changed since it was opened at checkpoint {recovered.checkpoint}"
+    else:
+        return
+    raise ValueError(f"{bank.path} can't be resumed: {what}; {cure}")
+
+
+# What an archive of torch.save begins with: that of a zip file.
+_ARCHIVE = b"PK\x03\x04"
+_SHOWN_BYTES = 16
+
+
+def _decoded(blob: bytes) -> dict[str, Any]:
+    """The state that `save` has put into a blob.
+
+    Raises:
+        ValueError: It has put nothing there, or it can't be read; the reason, as the end of a sentence.
+    """
+    if not blob:
+        raise ValueError("its blob is empty")
+    if not blob.startswith(_ARCHIVE):
+        raise ValueError(
+            f"its blob, {len(blob)} bytes that begin with {blob[:_SHOWN_BYTES]!r}, was not written by torch.save"
+        )
+    try:
+        state = torch.load(io.BytesIO(blob), weights_only=True, map_location="cpu")
+    except Exception as error:
+        # The first line: torch goes on with advice that would run code out of the blob.
+        reason = next(iter(str(error).splitlines()), "") or type(error).__name__
+        raise ValueError(f"its blob can't be read: {reason}") from error
+    if not isinstance(state, dict):
+        raise ValueError(f"its blob holds a {type(state).__name__}")
+    if "embank.torch" not in state:
+        names = ", ".join(repr(name) for name in state)
+        raise ValueError(f"its blob has {names}, and nothing of embank.torch.save")
     if state["embank.torch"] != _FORMAT:
-        raise ValueError(f"its format is {state['embank.torch']}, this version knows {_FORMAT}")
+        raise ValueError(f"its format is {state['embank.torch']}, and this version reads {_FORMAT}")
     return state
 
 
