@@ -1,11 +1,15 @@
 //! Callers' functions that panic: the store is as it was, and so is its memory.
 
+#![expect(clippy::unwrap_used, reason = "a test")]
+
 mod common;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use common::{options, peek, peek_each, put, value};
-use embank_kv::{Access, Clock, DeviceChoice, Error, Operation, Store, StoreOptions, Width};
+use common::{options, peek, peek_each, push_to_disk, put, value};
+use embank_kv::{
+    Access, Clock, DeviceChoice, Error, Operation, Store, StoreOptions, TableId, Width,
+};
 
 const VALUE_BYTES: usize = 64;
 const ROWS: u64 = 20_000;
@@ -118,5 +122,92 @@ fn rows_that_were_inserted_before_a_panic_are_counted() {
         assert_eq!(deleted[0] + deleted[1], there as u64);
         assert_eq!((store.stats().live_rows, store.stats().live_bytes), (0, 0));
         store.checkpoint(b"").unwrap();
+    }
+}
+
+/// Counts the calls of `settled` for the rows of a batch.
+struct Settles<const ACCESS: u8> {
+    settled: Vec<u32>,
+    seen: Vec<u32>,
+}
+
+impl<const ACCESS: u8> Operation for Settles<ACCESS> {
+    const ACCESS: Access = match ACCESS {
+        0 => Access::Peek,
+        1 => Access::Get,
+        2 => Access::Update,
+        _ => Access::Put,
+    };
+    fn insert(&mut self, i: usize, _: &mut [u8]) -> bool {
+        // One in three stays missing.
+        !i.is_multiple_of(3)
+    }
+    fn seen(&mut self, i: usize, _: u32) {
+        self.seen[i] += 1;
+    }
+    fn settled(&mut self, i: usize) {
+        self.settled[i] += 1;
+    }
+}
+
+fn settles<const ACCESS: u8>(store: &Store, table: TableId, keys: &[u64], there: &[bool]) {
+    for clock in [Clock::Keep, Clock::Acquire { bound: Some(0) }, Clock::Release] {
+        for keys_each in [1, keys.len()] {
+            for (group, there) in keys.chunks(keys_each).zip(there.chunks(keys_each)) {
+                if clock == (Clock::Acquire { bound: Some(0) }) {
+                    // What an earlier round acquired.
+                    store.execute(table, group, Clock::Release, &mut Reads).unwrap();
+                }
+                let none = || vec![0; group.len()];
+                let mut work = Settles::<ACCESS> { settled: none(), seen: none() };
+                let outcome = store.execute(table, group, clock, &mut work).unwrap();
+                for i in 0..group.len() {
+                    let missing = outcome.missing.contains(&(i as u32));
+                    let done = ACCESS != 0 && !missing;
+                    let what =
+                        format!("access {ACCESS}, {clock:?}, {keys_each} keys, key {}", group[i]);
+                    assert_eq!(work.settled[i], u32::from(done), "settled: {what}");
+                    let seen = ACCESS < 2 && !missing && there[i];
+                    assert_eq!(work.seen[i], u32::from(seen), "seen: {what}");
+                }
+            }
+        }
+    }
+}
+
+/// Reads rows and leaves what is missing alone.
+struct Reads;
+
+impl Operation for Reads {
+    const ACCESS: Access = Access::Get;
+}
+
+/// A single Get of a row in mutable memory that left the clock alone did not say that it stood.
+#[test]
+fn what_was_done_to_a_row_is_told_once_wherever_it_lies() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path(), &options(512 << 10)).unwrap();
+    let table = store.create_table("rows", VALUE_BYTES as u32, b"").unwrap();
+    let keys: Vec<u64> = (0..48).collect();
+    for region in ["mutable", "read-only", "disk"] {
+        let prepare = || {
+            store.delete(table, &keys).unwrap();
+            put(&store, table, &keys[..32], 0, VALUE_BYTES);
+            match region {
+                "mutable" => {}
+                "read-only" => drop(store.checkpoint(b"").unwrap()),
+                _ => push_to_disk(&store, table, 31),
+            }
+        };
+        println!("{region}");
+        let there: Vec<bool> = keys.iter().map(|&key| key < 32).collect();
+        prepare();
+        settles::<0>(&store, table, &keys, &there);
+        prepare();
+        settles::<1>(&store, table, &keys[..32], &there[..32]);
+        prepare();
+        settles::<2>(&store, table, &keys, &there);
+        prepare();
+        settles::<3>(&store, table, &keys, &there);
     }
 }

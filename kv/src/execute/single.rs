@@ -65,6 +65,7 @@ pub(crate) fn try_single<W: Work>(
                 return None;
             }
             let Peeked::Row = peek(work, 0, record, (value, value_bytes)) else { return None };
+            work.settled(0);
         }
         Mode::Get | Mode::Update | Mode::Put => {
             let has_room = record.shape().padded_value_bytes() == value.len() * 8;
