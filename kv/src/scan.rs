@@ -26,6 +26,7 @@ use std::sync::Arc;
 use crate::address::{Address, TableId};
 use crate::budget::SCAN_PAGES;
 use crate::checkpoint::Manifest;
+use crate::compaction::LogLease;
 use crate::device::{AlignedBuffer, BLOCK_BYTES, Read};
 use crate::error::{Error, Result};
 use crate::hash::hash;
@@ -73,7 +74,8 @@ pub struct Scan<'a> {
     page_start: u64,
     offset: usize,
     used: usize,
-    lease: u64,
+    /// Dropped after the memory has gone back.
+    _lease: LogLease,
     lent_bytes: u64,
 }
 
@@ -115,13 +117,13 @@ struct Chain {
 }
 
 impl Scan<'_> {
-    /// A scan of `table` in the checkpoint of `manifest`, whose log is leased as `lease`.
+    /// A scan of `table` in the checkpoint of `manifest`, whose log `lease` keeps.
     pub(crate) fn new(
         (core, held): (&Arc<Core>, Option<Arc<Store>>),
         manifest: &Manifest,
         images: Images,
         table: TableId,
-        lease: u64,
+        lease: LogLease,
     ) -> Result<Self> {
         let page_bytes = core.log.page_bytes();
         // The buckets' bits come out of the window's, as long as they leave it half a page.
@@ -145,7 +147,7 @@ impl Scan<'_> {
             page_start: manifest.log_begin,
             offset: 0,
             used: 0,
-            lease,
+            _lease: lease,
             lent_bytes: 0,
         };
         let entry = manifest.tables.iter().find(|entry| entry.id() == table && !entry.dropped);
@@ -368,6 +370,5 @@ impl Drop for Scan<'_> {
     fn drop(&mut self) {
         self.core.budget.take_back(self.lent_bytes);
         self.core.log.allowance_changed();
-        self.core.end_lease(self.lease);
     }
 }

@@ -7,6 +7,7 @@ mod common;
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use common::compacting::by_hand;
 use common::{Add, Random, options, put, value};
 use embank_kv::device::{Device, DeviceOptions, FaultyDevice, MemoryDevice};
 use embank_kv::{Clock, Error, Scan, Store, StoreOptions, TableId};
@@ -160,4 +161,37 @@ fn damage_and_failures_reach_the_scan() {
     let bytes = std::fs::read(&index).unwrap();
     std::fs::write(&index, &bytes[..bytes.len() - 9]).unwrap();
     assert!(matches!(all(&store), Err(Error::Truncated { .. })));
+}
+
+/// A scan whose image of the index could not be read kept the log's space until the bank was opened again.
+#[test]
+fn a_scan_that_can_not_begin_holds_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = StoreOptions { checkpoints_kept: 1, ..by_hand(512 << 10) };
+    let store = Store::open(dir.path(), &options).unwrap();
+    let table = store.create_table("rows", VALUE_BYTES as u32, b"").unwrap();
+    let keys: Vec<u64> = (0..10_000).collect();
+    put(&store, table, &keys, 0, VALUE_BYTES);
+    store.checkpoint(b"").unwrap();
+    let later = store.create_table("later", VALUE_BYTES as u32, b"").unwrap();
+    let image = dir.path().join("checkpoints/0000000001/index.0000000001");
+    let whole = std::fs::read(&image).unwrap();
+    for damaged_at in [0, 40] {
+        let mut damaged = whole.clone();
+        damaged[damaged_at] ^= 1;
+        std::fs::write(&image, &damaged).unwrap();
+        let Err(error) = store.scan(table) else { panic!("damage at {damaged_at} was not seen") };
+        assert!(matches!(error, Error::Damaged { .. }), "{error}");
+    }
+    std::fs::write(&image, &whole).unwrap();
+    assert!(matches!(store.scan(later), Err(Error::NoSuchTable(_))));
+    // Whatever held the first checkpoint's log holds it still when that checkpoint has gone.
+    for version in 1..4 {
+        put(&store, table, &keys, version, VALUE_BYTES);
+        store.compact().unwrap();
+        store.checkpoint(b"").unwrap();
+    }
+    let stats = store.stats();
+    assert!(stats.freed_bytes > 0, "{stats:?}");
+    assert_eq!(stats.log_held_bytes, 0, "{stats:?}");
 }

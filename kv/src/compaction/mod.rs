@@ -54,7 +54,7 @@ use crate::store::Core;
 use crate::sync::{AtomicU64, Condvar, Mutex, MutexGuard, Ordering};
 
 pub(crate) use pass::Pass;
-pub(crate) use pins::Pins;
+pub(crate) use pins::{LogLease, Pins};
 pub(crate) use pressure::quota_reserve_bytes;
 
 /// How space is given back.

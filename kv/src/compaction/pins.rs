@@ -1,5 +1,7 @@
 //! What keeps space from being given back: checkpoints that name it, and scans that read it.
 
+use std::sync::Arc;
+
 use crate::error::Result;
 use crate::store::Core;
 use crate::sync::Ordering;
@@ -44,6 +46,28 @@ impl Drop for CheckpointPin<'_> {
     }
 }
 
+/// Keeps the log from an address on, for a scan. Dropping it lets go.
+#[derive(Debug)]
+pub(crate) struct LogLease {
+    core: Arc<Core>,
+    begin: u64,
+}
+
+impl Drop for LogLease {
+    fn drop(&mut self) {
+        let core = &self.core;
+        {
+            let mut pins = core.space.pins.lock();
+            if let Some(i) = pins.scans.iter().position(|&begin| begin == self.begin) {
+                pins.scans.swap_remove(i);
+            }
+        }
+        // What fails here is tried again with the next page of compaction or the next checkpoint.
+        let _ = core.free_space(0);
+        core.space.signal.raise();
+    }
+}
+
 impl Pins {
     pub(crate) fn new(checkpoints: Vec<(u64, u64)>) -> Self {
         Pins { checkpoints, ..Pins::default() }
@@ -76,22 +100,10 @@ impl Core {
         self.space.pins.lock().checkpoints.retain(|(number, _)| on_disk.contains(number));
     }
 
-    /// Keeps the log from `begin` on, which a checkpoint on disk names, until `end_lease`.
-    pub(crate) fn lease(&self, begin: u64) -> u64 {
+    /// Keeps the log from `begin` on, which a checkpoint on disk names, until the lease is dropped.
+    pub(crate) fn lease(self: &Arc<Self>, begin: u64) -> LogLease {
         self.space.pins.lock().scans.push(begin);
-        begin
-    }
-
-    pub(crate) fn end_lease(&self, lease: u64) {
-        {
-            let mut pins = self.space.pins.lock();
-            if let Some(i) = pins.scans.iter().position(|&begin| begin == lease) {
-                pins.scans.swap_remove(i);
-            }
-        }
-        // What fails here is tried again with the next page of compaction or the next checkpoint.
-        let _ = self.free_space(0);
-        self.space.signal.raise();
+        LogLease { core: Arc::clone(self), begin }
     }
 
     /// The log's beginning that space below is held for; none if nothing is held.
