@@ -369,3 +369,31 @@ fn a_checkpoint_that_can_not_be_begun_does_no_harm() {
     drop(store);
     check(&open(dir.path()), 3);
 }
+
+/// Nothing of a bank without a checkpoint counts, but its segment files had the next open refused.
+#[test]
+fn a_bank_without_a_checkpoint_takes_another_segment_size() {
+    let dir = tempfile::tempdir().unwrap();
+    let page_size_bytes = Some(8 << 10);
+    let sizes =
+        [(4 << 20, None), (64 << 10, page_size_bytes), (32 << 10, Some(32 << 10)), (1 << 20, None)];
+    for (segment_bytes, page_size_bytes) in sizes {
+        let segment_size_bytes = Some(segment_bytes);
+        let created = StoreOptions { segment_size_bytes, page_size_bytes, ..options(512 << 10) };
+        let store = Store::open(dir.path(), &created).unwrap();
+        let table = store.create_table("rows", VALUE_BYTES as u32, b"").unwrap();
+        for version in 0..4 {
+            put(&store, table, &all(), version, VALUE_BYTES);
+        }
+        assert!(store.stats().disk_write_bytes > segment_bytes.min(64 << 10));
+    }
+    let created = StoreOptions { segment_size_bytes: Some(2 << 20), ..options(512 << 10) };
+    let store = Store::open(dir.path(), &created).unwrap();
+    let table = store.create_table("rows", VALUE_BYTES as u32, b"").unwrap();
+    put(&store, table, &all(), 5, VALUE_BYTES);
+    store.checkpoint(b"").unwrap();
+    drop(store);
+    // Now the size is fixed: other options do not count.
+    let store = Store::open(dir.path(), &options(512 << 10)).unwrap();
+    check(&store, 5);
+}

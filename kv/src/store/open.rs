@@ -86,6 +86,10 @@ impl Store {
         let page_bytes = 1 << manifest.page_bits;
         check_quota(options, page_bytes)?;
         let budget = Arc::new(Budget::new(options.memory_budget_bytes, page_bytes)?);
+        if newest.is_none() {
+            // Its segments may be of another size, which the device would refuse.
+            discard_log(dir)?;
+        }
         let device = device(manifest.segment_bytes)?;
         let (index, recovered) = match newest {
             None => (Index::new(&budget)?, None),
@@ -211,6 +215,23 @@ impl Core {
         }
         Ok(core)
     }
+}
+
+/// Removes the segment files of a bank that never had a checkpoint: nothing of its log counts. The caller holds the
+/// bank's lock, and makes the removal durable (`Device::truncate`).
+fn discard_log(dir: &Path) -> Result<()> {
+    let folder = dir.join("log");
+    let entries = match std::fs::read_dir(&folder) {
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(()),
+        entries => entries.map_err(|e| Error::io("list", &folder, e))?,
+    };
+    for entry in entries {
+        let path = entry.map_err(|e| Error::io("list", &folder, e))?.path();
+        if path.extension().is_some_and(|extension| extension == "seg") {
+            std::fs::remove_file(&path).map_err(|e| Error::io("remove", &path, e))?;
+        }
+    }
+    Ok(())
 }
 
 /// Where the log of each checkpoint on disk begins. One that can't be read holds everything.
