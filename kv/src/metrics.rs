@@ -235,6 +235,11 @@ impl StoreStats {
             log("head", self.log_head),
             log("read_only", self.log_read_only),
             log("tail", self.log_tail),
+            Metric::gauge(
+                "embank_log_address_left_bytes",
+                "Bytes of log that can be appended before the bank's addresses are used up",
+                self.log_address_left_bytes,
+            ),
             Metric::gauge("embank_page_bytes", "Size of a log page", self.page_size_bytes),
         ]
     }
@@ -366,6 +371,8 @@ mod tests {
             log_read_only,
             log_tail,
             page_size_bytes,
+            log_address_left_bytes,
+            log_address_warning: _,
             checkpoints,
             last_checkpoint_us,
             last_checkpoint_pause_us,
@@ -429,6 +436,7 @@ mod tests {
             log_read_only,
             log_tail,
             page_size_bytes,
+            log_address_left_bytes,
             checkpoints,
             last_checkpoint_us,
             last_checkpoint_pause_us,

@@ -352,6 +352,11 @@ pub struct StoreStats {
     pub log_tail: u64,
     /// The size of a log page, in bytes.
     pub page_size_bytes: u64,
+    /// Gauge: bytes of log that can be appended before the bank's addresses are used up. At 0 the bank takes no more
+    /// writes. 512 TiB in a new bank, or 4,294,967,294 pages if that is less.
+    pub log_address_left_bytes: u64,
+    /// A warning, `None` until at most a sixteenth of the addresses is left.
+    pub log_address_warning: Option<String>,
     /// Checkpoints taken.
     pub checkpoints: u64,
     /// Gauge: duration of the last checkpoint, in microseconds.

@@ -47,6 +47,7 @@ pub(crate) fn bank<'py>(py: Python<'py>, stats: &BankStats) -> PyResult<Bound<'p
             ("read_only", store.log_read_only),
             ("tail", store.log_tail),
             ("page_size_bytes", store.page_size_bytes),
+            ("address_left_bytes", store.log_address_left_bytes),
         ]
         .into_py_dict(py)?,
     )?;
@@ -156,6 +157,7 @@ pub(crate) fn bank<'py>(py: Python<'py>, stats: &BankStats) -> PyResult<Bound<'p
     }
     all.set_item("staleness", staleness(py, &stats.staleness)?)?;
     all.set_item("device_notes", &store.device_notes)?;
+    all.set_item("log_address_warning", &store.log_address_warning)?;
     Ok(all)
 }
 

@@ -60,6 +60,15 @@ const LAST_CALL_PAGES: u64 = 2;
 /// Pages that are settled at once where the log has reached its quota and none of it is on the device.
 const SETTLED_EARLY_PAGES: u64 = 4;
 
+/// A store warns when one part in `ADDRESSES_LOW_PART` of the log's addresses is left.
+const ADDRESSES_LOW_PART: u64 = 16;
+
+/// The last page of the address space, which stays empty: a log that is full ends where it begins. Its number and the
+/// address where it begins fit a manifest.
+pub(crate) fn last_page(page_bits: u32) -> u64 {
+    (ADDRESS_LIMIT >> page_bits).min(u64::from(u32::MAX)) - 1
+}
+
 /// The tail's page has no room: unpin, call [`Log::turn_page`] with this, and try again.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PageFull(u64);
@@ -452,8 +461,9 @@ impl Log {
         Ok(())
     }
 
+    /// Refuses a page behind the last one of the address space.
     fn check_page(&self, page: u64) -> Result<()> {
-        if page > u64::from(u32::MAX) || (page + 1) << self.page_bits > ADDRESS_LIMIT {
+        if page > last_page(self.page_bits) {
             return Err(Error::InvalidArgument(
                 "the log has used up its addresses (512 TiB, or 4 billion pages); export the tables into a new bank"
                     .into(),
@@ -462,12 +472,33 @@ impl Log {
         Ok(())
     }
 
+    /// Bytes of log that can still be appended.
+    pub(crate) fn address_left_bytes(&self) -> u64 {
+        (last_page(self.page_bits) << self.page_bits).saturating_sub(self.tail_address())
+    }
+
+    /// A warning if no more than a sixteenth of the addresses is left.
+    pub(crate) fn address_warning(&self) -> Option<String> {
+        let left = self.address_left_bytes();
+        let all = last_page(self.page_bits) << self.page_bits;
+        (left <= all / ADDRESSES_LOW_PART).then(|| {
+            format!(
+                "the log has {left} of {all} bytes of addresses left; when they are used up, the bank takes no more \
+                 writes: export the tables into a new bank before that"
+            )
+        })
+    }
+
     fn begin_page(&self, page: u64, frame: u32) {
         let frame_start = u64::from(frame) << self.page_bits;
         let shift = frame_start.wrapping_sub(page << self.page_bits);
         self.shifts[self.slot(page)].store(shift, Ordering::Relaxed);
+        let is_last = page == last_page(self.page_bits);
+        // A checkpoint ends the tail's page and begins the next one. The last page has no next one, so no record may
+        // lie in it.
+        let offset = if is_last { self.page_bytes() + 1 } else { PAGE_HEADER_BYTES };
         // Release: publishes the frame to `allocate`.
-        self.tail.store(page << 32 | PAGE_HEADER_BYTES, Ordering::Release);
+        self.tail.store(page << 32 | offset, Ordering::Release);
     }
 
     /// Sets a frame aside for [`cut`](Self::cut), waiting for one if none is free. The caller is not pinned.
@@ -493,14 +524,14 @@ impl Log {
     /// for nothing. Called while nobody is pinned.
     ///
     /// # Errors
-    /// `InvalidArgument` at the end of the address space.
+    /// `InvalidArgument` at the end of the address space: a defect, as `turn_page` leaves a page for this.
     pub(crate) fn cut(&self, mut reserved: ReservedFrame<'_>) -> Result<Address> {
         let mut end = {
             // Who found the page full before the pause may be about to turn it.
             let _state = self.state.lock();
             let tail = self.tail.load(Ordering::Acquire);
             let (page, offset) = (tail >> 32, tail & 0xFFFF_FFFF);
-            if offset == PAGE_HEADER_BYTES {
+            if offset == PAGE_HEADER_BYTES || page == last_page(self.page_bits) {
                 page
             } else {
                 self.check_page(page + 1)?;
@@ -655,6 +686,9 @@ impl Log {
 
     pub(crate) fn tail_address(&self) -> u64 {
         let tail = self.tail.load(Ordering::Relaxed);
-        ((tail >> 32) << self.page_bits) + (tail & 0xFFFF_FFFF).min(self.page_bytes())
+        let (page, offset) = (tail >> 32, tail & 0xFFFF_FFFF);
+        let used =
+            if page == last_page(self.page_bits) { 0 } else { offset.min(self.page_bytes()) };
+        (page << self.page_bits) + used
     }
 }

@@ -239,4 +239,81 @@ mod tests {
         assert_eq!(store.recovered().map(|recovered| recovered.checkpoint), Some(first));
         assert_eq!(store.checkpoint(b"second").unwrap(), first + 1);
     }
+
+    struct PutZeros;
+
+    impl crate::Operation for PutZeros {
+        const ACCESS: crate::Access = crate::Access::Put;
+        fn insert(&mut self, _: usize, _: &mut [u8]) -> bool {
+            true
+        }
+    }
+
+    /// The log could be filled up to its last page, and a checkpoint had no address to end at: all that was written
+    /// since the one before was lost.
+    #[test]
+    fn a_log_that_has_used_up_its_addresses_has_one_for_a_checkpoint() {
+        use crate::log::last_page;
+        // Pages of 8 KiB run out of page numbers, pages of 256 KiB out of addresses.
+        for page_bytes in [8_u32 << 10, 256 << 10] {
+            let dir = tempfile::tempdir().unwrap();
+            let options = StoreOptions {
+                memory_budget_bytes: 8 << 20,
+                page_size_bytes: Some(page_bytes),
+                ..StoreOptions::default()
+            };
+            let open = || Store::open(dir.path(), &options).unwrap();
+            let store = open();
+            let table = store.create_table("rows", 1000, b"").unwrap();
+            store.checkpoint(b"").unwrap();
+            let stats = store.stats();
+            assert_eq!(stats.log_address_warning, None);
+            assert!(stats.log_address_left_bytes > 31 << 40);
+            drop(store);
+            // An empty log three pages before the end.
+            let path = dir.path().join("checkpoints/0000000001/manifest");
+            let bytes = std::fs::read(&path).unwrap();
+            let page_bits = page_bytes.ilog2();
+            let end = (last_page(page_bits) - 3) << page_bits;
+            let manifest = Manifest {
+                log_begin: end,
+                log_end: end,
+                openings: Vec::new(),
+                ..Manifest::decode(&bytes, 1).unwrap()
+            };
+            std::fs::write(&path, crate::metadata::encode(&manifest)).unwrap();
+
+            let store = open();
+            let stats = store.stats();
+            assert!(stats.log_address_left_bytes <= 3 * u64::from(page_bytes));
+            let warning = stats.log_address_warning.unwrap();
+            assert!(warning.contains("export"), "{warning}");
+            let mut rows = 0;
+            // Ends: three pages take so many rows at most.
+            let error = loop {
+                match store.execute(table, &[rows], crate::Clock::Keep, &mut PutZeros) {
+                    Ok(_) => rows += 1,
+                    Err(error) => break error,
+                }
+                assert!(rows < 4 * u64::from(page_bytes) / 1000);
+            };
+            assert!(error.to_string().contains("new bank"), "{error}");
+            assert!(rows >= 3 * (u64::from(page_bytes) / 1040));
+            for number in [2, 3] {
+                assert_eq!(store.checkpoint(b"full").unwrap(), number);
+                assert_eq!(store.stats().log_address_left_bytes, 0);
+                store.execute(table, &[rows], crate::Clock::Keep, &mut PutZeros).unwrap_err();
+            }
+            drop(store);
+            let store = open();
+            assert_eq!(store.rows(table).unwrap(), rows);
+            let mut scan = store.scan(table).unwrap();
+            for _ in 0..rows {
+                assert!(scan.next_row().unwrap().is_some());
+            }
+            drop(scan);
+            store.execute(table, &[rows], crate::Clock::Keep, &mut PutZeros).unwrap_err();
+            assert_eq!(store.checkpoint(b"full").unwrap(), 4);
+        }
+    }
 }

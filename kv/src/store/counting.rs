@@ -180,6 +180,8 @@ impl Store {
             log_read_only: view.read_only,
             log_tail: core.log.tail_address(),
             page_size_bytes: core.log.page_bytes(),
+            log_address_left_bytes: core.log.address_left_bytes(),
+            log_address_warning: core.log.address_warning(),
             checkpoints: c.checkpoints.get(),
             last_checkpoint_us: c.last_checkpoint_us.get(),
             last_checkpoint_pause_us: c.last_checkpoint_pause_us.get(),

@@ -163,6 +163,7 @@ class _BankStats(TypedDict):
     copied_to_tail: int
     retained: int
     device_notes: list[str]
+    log_address_warning: Optional[str]
     index_entries: int
 
 class _TableStats(TypedDict):
