@@ -126,6 +126,9 @@ impl State {
         if path == self.root {
             return Some(0);
         }
+        if path == b"." {
+            return self.files.get(&dir_fd).copied();
+        }
         self.names.get(&self.place_of(dir_fd, path)?).copied()
     }
 

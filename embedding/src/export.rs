@@ -140,7 +140,7 @@ impl Table {
         options: &ExportOptions,
         mut progress: impl FnMut(TransferProgress) -> ControlFlow<()>,
     ) -> Result<Exported> {
-        let path = path.as_ref();
+        let path = &output::resolved(path.as_ref())?;
         let format = options.format.map_or_else(|| FileFormat::of_path(path), Ok)?;
         if format == FileFormat::Parquet && options.dense.is_some() {
             return Err(invalid(

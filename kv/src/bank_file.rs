@@ -4,11 +4,11 @@
 //! checkpoint is complete. So a directory of other files is not taken for a new bank, and a bank whose
 //! checkpoints were lost is not taken for one that never had any, whose log may be discarded.
 
-use std::fs::{self, File};
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::sync::Arc;
 
-use crate::checkpoint::sync_dir;
+use crate::directory::Directory;
 use crate::error::{Error, Result};
 use crate::metadata;
 
@@ -31,12 +31,12 @@ impl BankFile {
         dir.join(NAME).exists()
     }
 
-    /// The bank file of a directory; none if the directory is empty but for a lock.
-    pub(crate) fn read(dir: &Path) -> Result<Option<Self>> {
-        let path = dir.join(NAME);
-        match fs::read(&path) {
+    /// The bank file of a directory; `None` if the directory is empty but for a lock.
+    pub(crate) fn read(dir: &Arc<Directory>) -> Result<Option<Self>> {
+        let place = dir.place(NAME);
+        match place.read() {
             Ok(bytes) => metadata::decode(&bytes).map(Some).map_err(|what| Error::Damaged {
-                path,
+                path: place.path(),
                 offset: 0,
                 what,
             }),
@@ -44,27 +44,30 @@ impl BankFile {
                 Self::refuse_other_files(dir)?;
                 Ok(None)
             }
-            Err(e) => Err(Error::io("read", path, e)),
+            Err(e) => Err(Error::io("read", &place, e)),
         }
     }
 
     /// The bank file of a directory that must be a bank.
-    pub(crate) fn read_one(dir: &Path) -> Result<Self> {
+    pub(crate) fn read_one(dir: &Arc<Directory>) -> Result<Self> {
         let not_a_bank = || {
-            let what = format!("{} is not a bank: it has no file {NAME}", dir.display());
+            let what = format!("{} is not a bank: it has no file {NAME}", dir.path().display());
             Error::InvalidArgument(what)
         };
-        if Self::is_in(dir) { Self::read(dir)?.ok_or_else(not_a_bank) } else { Err(not_a_bank()) }
+        match dir.place(NAME).stat_if_there() {
+            Ok(Some(_)) => Self::read(dir)?.ok_or_else(not_a_bank),
+            Ok(None) => Err(not_a_bank()),
+            Err(e) => Err(Error::io("stat", &dir.place(NAME), e)),
+        }
     }
 
-    fn refuse_other_files(dir: &Path) -> Result<()> {
-        for entry in fs::read_dir(dir).map_err(|e| Error::io("list", dir, e))? {
-            let name = entry.map_err(|e| Error::io("list", dir, e))?.file_name();
+    fn refuse_other_files(dir: &Directory) -> Result<()> {
+        for name in dir.names().map_err(|e| Error::io("list", dir.path(), e))? {
             if name != LOCK_NAME && name != NEW_NAME {
                 return Err(Error::InvalidArgument(format!(
                     "{} is not a bank: it has no file BANK and holds {name:?}; give an empty or a new \
                      directory to make a bank",
-                    dir.display()
+                    dir.path().display()
                 )));
             }
         }
@@ -72,28 +75,25 @@ impl BankFile {
     }
 
     /// Makes a directory no bank any more, durably, if it was one.
-    pub(crate) fn remove(dir: &Path) -> Result<()> {
-        for path in [dir.join(NAME), dir.join(NEW_NAME)] {
-            match fs::remove_file(&path) {
-                Err(e) if e.kind() != io::ErrorKind::NotFound => {
-                    return Err(Error::io("remove", path, e));
-                }
-                _ => {}
-            }
+    pub(crate) fn remove(dir: &Arc<Directory>) -> Result<()> {
+        for place in [dir.place(NAME), dir.place(NEW_NAME)] {
+            place.remove_file_if_there().map_err(|e| Error::io("remove", &place, e))?;
         }
-        sync_dir(dir)
+        dir.sync().map_err(|e| Error::io("sync", dir.path(), e))
     }
 
     /// Puts the file in place, durably: whole or not at all.
-    pub(crate) fn write(self, dir: &Path) -> Result<()> {
-        let (new, path): (PathBuf, PathBuf) = (dir.join(NEW_NAME), dir.join(NAME));
+    pub(crate) fn write(self, dir: &Arc<Directory>) -> Result<()> {
+        let (new, place) = (dir.place(NEW_NAME), dir.place(NAME));
         let write = || -> io::Result<()> {
-            let mut file = File::create(&new)?;
+            // A crash may have left one.
+            new.remove_file_if_there()?;
+            let mut file = new.create_new()?;
             file.write_all(&metadata::encode(&self))?;
             file.sync_all()?;
-            fs::rename(&new, &path)
+            new.rename(&place)
         };
-        write().map_err(|e| Error::io("write", &path, e))?;
-        sync_dir(dir)
+        write().map_err(|e| Error::io("write", &place, e))?;
+        dir.sync().map_err(|e| Error::io("sync", dir.path(), e))
     }
 }

@@ -108,7 +108,8 @@ impl FirstPage {
         let budget = Arc::new(Budget::new(256 << 20, 1 << page_bits)?);
         let extent = Extent { page_bits, begin: 0, tail_page: 0 };
         let counters = Arc::new(Counters::default());
-        let log = Log::new(budget, device, counters, 1, extent, Arc::default())?;
+        let lineage = crate::lineage::Lineage::new(1, extent.page_bits, Vec::new());
+        let log = Log::new(budget, device, counters, lineage, extent, Arc::default())?;
         Ok(FirstPage { log, gate: Gate::default(), value_bytes, appended: 0 })
     }
 

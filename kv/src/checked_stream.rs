@@ -14,8 +14,9 @@
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
 use std::ops::RangeInclusive;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
+use crate::directory::Place;
 use crate::error::{Error, Result};
 
 /// Bytes of one chunk at most.
@@ -58,7 +59,7 @@ fn chunk_crc(sequence: u64, bytes: &[u8]) -> u32 {
 /// Writes one file.
 pub(crate) struct CheckedWriter {
     file: File,
-    path: PathBuf,
+    place: Place,
     buffer: Vec<u8>,
     sequence: u64,
     written_bytes: u64,
@@ -66,15 +67,11 @@ pub(crate) struct CheckedWriter {
 
 impl CheckedWriter {
     /// Creates the file, which must not exist.
-    pub(crate) fn create(path: &Path, identity: StreamIdentity) -> Result<Self> {
-        let file = File::options()
-            .write(true)
-            .create_new(true)
-            .open(path)
-            .map_err(|e| Error::io("create", path, e))?;
+    pub(crate) fn create(place: &Place, identity: StreamIdentity) -> Result<Self> {
+        let file = place.create_new().map_err(|e| Error::io("create", place, e))?;
         let mut writer = CheckedWriter {
             file,
-            path: path.to_owned(),
+            place: place.clone(),
             buffer: Vec::with_capacity(CHUNK_BYTES),
             sequence: 0,
             written_bytes: 0,
@@ -85,7 +82,7 @@ impl CheckedWriter {
 
     fn write_raw(&mut self, bytes: &[u8]) -> Result<()> {
         self.written_bytes += bytes.len() as u64;
-        self.file.write_all(bytes).map_err(|e| Error::io("write", &self.path, e))
+        self.file.write_all(bytes).map_err(|e| Error::io("write", &self.place, e))
     }
 
     pub(crate) fn write(&mut self, mut bytes: &[u8]) -> Result<()> {
@@ -127,7 +124,7 @@ impl CheckedWriter {
 /// Reads one file and checks it on the way.
 pub(crate) struct CheckedReader {
     file: BufReader<File>,
-    path: PathBuf,
+    place: Place,
     chunk: Vec<u8>,
     at: usize,
     sequence: u64,
@@ -137,15 +134,15 @@ pub(crate) struct CheckedReader {
 
 impl CheckedReader {
     /// Opens the file and checks that it is what it should be.
-    pub(crate) fn open(path: &Path, identity: StreamIdentity) -> Result<Self> {
-        let file = File::open(path).map_err(|e| Error::io("open", path, e))?;
-        Self::from_file(file, path, identity)
+    pub(crate) fn open(place: &Place, identity: StreamIdentity) -> Result<Self> {
+        let file = place.open().map_err(|e| Error::io("open", place, e))?;
+        Self::from_file(file, place, identity)
     }
 
     /// As `open`, of a file that is open already and may not have its name any more. Reads from its start.
-    pub(crate) fn from_file(file: File, path: &Path, identity: StreamIdentity) -> Result<Self> {
+    pub(crate) fn from_file(file: File, place: &Place, identity: StreamIdentity) -> Result<Self> {
         let versions = identity.version..=identity.version;
-        let (reader, found) = Self::from_file_of_any(file, path, identity.magic, versions)?;
+        let (reader, found) = Self::from_file_of_any(file, place, identity.magic, versions)?;
         if found.checkpoint != identity.checkpoint {
             let what = format!("it does not belong to checkpoint {}", identity.checkpoint);
             return Err(reader.damaged(0, what));
@@ -164,14 +161,14 @@ impl CheckedReader {
     /// Opens a stream of any checkpoint, in one of `versions`. Returns what its header says.
     pub(crate) fn from_file_of_any(
         mut file: File,
-        path: &Path,
+        place: &Place,
         magic: [u8; 8],
         versions: RangeInclusive<u32>,
     ) -> Result<(Self, StreamIdentity)> {
-        file.rewind().map_err(|e| Error::io("read", path, e))?;
+        file.rewind().map_err(|e| Error::io("read", place, e))?;
         let mut reader = CheckedReader {
             file: BufReader::new(file),
-            path: path.to_owned(),
+            place: place.clone(),
             chunk: Vec::new(),
             at: 0,
             sequence: 0,
@@ -199,24 +196,23 @@ impl CheckedReader {
     }
 
     pub(crate) fn damaged(&self, offset: u64, what: String) -> Error {
-        Error::Damaged { path: self.path.clone(), offset, what }
+        Error::Damaged { path: self.place.path(), offset, what }
     }
 
     /// The file, and how far it has been read.
     pub(crate) fn place(&self) -> (PathBuf, u64) {
-        (self.path.clone(), self.offset)
+        (self.place.path(), self.offset)
     }
 
     fn fill(&mut self, into: &mut [u8]) -> Result<()> {
         self.file.read_exact(into).map_err(|e| match e.kind() {
             io::ErrorKind::UnexpectedEof => Error::Truncated {
-                path: self.path.clone(),
+                path: self.place.path(),
                 offset: self.offset,
                 expected: into.len() as u64,
-                found: std::fs::metadata(&self.path)
-                    .map_or(0, |m| m.len().saturating_sub(self.offset)),
+                found: self.place.len().map_or(0, |bytes| bytes.saturating_sub(self.offset)),
             },
-            _ => Error::io("read", &self.path, e),
+            _ => Error::io("read", &self.place, e),
         })?;
         self.offset += into.len() as u64;
         Ok(())
@@ -297,13 +293,13 @@ impl CheckedReader {
         match self.file.read_exact(&mut [0]) {
             Ok(()) => Err(self.damaged(self.offset, "bytes follow its end".into())),
             Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => Ok(()),
-            Err(e) => Err(Error::io("read", &self.path, e)),
+            Err(e) => Err(Error::io("read", &self.place, e)),
         }
     }
 }
 
 /// Copies a stream, checking it, to a file that must not exist, durably but for its name. Returns its length in bytes.
-pub(crate) fn copy(from: &Path, into: &Path, identity: StreamIdentity) -> Result<u64> {
+pub(crate) fn copy(from: &Place, into: &Place, identity: StreamIdentity) -> Result<u64> {
     let mut reader = CheckedReader::open(from, identity)?;
     let mut writer = CheckedWriter::create(into, identity)?;
     while let Some(bytes) = reader.read_some()? {
@@ -317,18 +313,18 @@ pub(crate) fn copy(from: &Path, into: &Path, identity: StreamIdentity) -> Result
 
 /// Goes through a whole file, whatever is wrong with it; returns each damaged place and what is wrong there.
 /// After a damaged chunk it goes on where the next one lies if this one was full, as all but the last are.
-pub(crate) fn survey(path: &Path, identity: StreamIdentity) -> Result<Vec<(u64, String)>> {
-    let file = File::open(path).map_err(|e| Error::io("open", path, e))?;
-    let file_bytes = file.metadata().map_err(|e| Error::io("stat", path, e))?.len();
+pub(crate) fn survey(place: &Place, identity: StreamIdentity) -> Result<Vec<(u64, String)>> {
+    let file = place.open().map_err(|e| Error::io("open", place, e))?;
+    let file_bytes = file.metadata().map_err(|e| Error::io("stat", place, e))?.len();
     let mut file = BufReader::with_capacity(CHUNK_BYTES, file);
     let mut faults = Vec::new();
-    match CheckedReader::open(path, identity) {
+    match CheckedReader::open(place, identity) {
         Ok(_) => {}
         Err(Error::Damaged { what, .. }) => faults.push((0, what)),
         Err(Error::Truncated { .. }) => return Ok(vec![(0, "it ends within its header".into())]),
         Err(error) => return Err(error),
     }
-    let failed = |e| Error::io("read", path, e);
+    let failed = |e| Error::io("read", place, e);
     let mut chunk = vec![0; CHUNK_BYTES];
     let (mut at, mut sequence) = (HEADER_BYTES as u64, 0);
     // Ends: each turn goes on by a chunk's head at least, to the file's end.
@@ -367,24 +363,26 @@ pub(crate) fn survey(path: &Path, identity: StreamIdentity) -> Result<Vec<(u64, 
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     const IDENTITY: StreamIdentity =
         StreamIdentity { magic: *b"EMBKTEST", version: 3, owner: 5, checkpoint: 9 };
 
-    fn sample(dir: &Path) -> (PathBuf, Vec<u8>) {
-        let path = dir.join("stream");
+    fn sample(dir: &Path) -> (Place, Vec<u8>) {
+        let path = Place::of_path(&dir.join("stream")).unwrap();
         let bytes: Vec<u8> = (0..CHUNK_BYTES * 2 + 77).map(|i| (i * 31) as u8).collect();
         let mut writer = CheckedWriter::create(&path, IDENTITY).unwrap();
         for part in bytes.chunks(1000) {
             writer.write(part).unwrap();
         }
         let (_, length) = writer.finish().unwrap();
-        assert_eq!(length, std::fs::metadata(&path).unwrap().len());
+        assert_eq!(length, path.len().unwrap());
         (path, bytes)
     }
 
-    fn read_all(path: &Path) -> Result<Vec<u8>> {
+    fn read_all(path: &Place) -> Result<Vec<u8>> {
         let mut reader = CheckedReader::open(path, IDENTITY)?;
         let mut first = vec![0; 10];
         reader.read(&mut first)?;
@@ -404,20 +402,20 @@ mod tests {
     fn every_cut_and_every_flip_is_an_error() {
         let dir = tempfile::tempdir().unwrap();
         let (path, _) = sample(dir.path());
-        let good = std::fs::read(&path).unwrap();
+        let good = path.read().unwrap();
         for cut in (0..good.len()).step_by(997).chain([good.len() - 1, good.len() - 8]) {
-            std::fs::write(&path, &good[..cut]).unwrap();
+            std::fs::write(path.path(), &good[..cut]).unwrap();
             assert!(read_all(&path).is_err(), "cut at {cut}");
         }
         for at in (0..good.len()).step_by(499).chain(0..24).chain(good.len() - 8..good.len()) {
             let mut flipped = good.clone();
             flipped[at] ^= 4;
-            std::fs::write(&path, &flipped).unwrap();
+            std::fs::write(path.path(), &flipped).unwrap();
             assert!(read_all(&path).is_err(), "flip at {at}");
         }
         let mut longer = good.clone();
         longer.push(0);
-        std::fs::write(&path, &longer).unwrap();
+        std::fs::write(path.path(), &longer).unwrap();
         assert!(read_all(&path).is_err());
     }
 }

@@ -14,13 +14,15 @@
 //! under a final name is complete, whatever the instant of a crash, and one that does not verify is
 //! damage and an error. The log below a checkpoint's end is never written again.
 
-use std::fs::{self, File};
-use std::io::ErrorKind;
-use std::path::{Path, PathBuf};
+use std::ffi::OsString;
+use std::io::{self, ErrorKind};
+use std::path::Path;
+use std::sync::Arc;
 
 use crate::address::TableId;
 use crate::budget::{PAGE_BYTES_MAX, PAGE_BYTES_MIN};
 use crate::checked_stream::{self, CheckedReader, CheckedWriter, StreamIdentity};
+use crate::directory::{Directory, Place};
 use crate::error::{Error, Result};
 use crate::hold::Unread;
 use crate::index::ADDRESS_LIMIT;
@@ -32,6 +34,7 @@ use crate::record::record_bytes;
 
 const PARTIAL: &str = "partial";
 const BLOB: &str = "blob";
+const MANIFEST: &str = "manifest";
 /// Beyond every number that is ever given, and far from where numbers end.
 const NUMBER_MAX: u64 = 1 << 62;
 
@@ -59,14 +62,14 @@ impl CheckpointIdentity {
 
     /// The identity of a file whose checkpoint's manifest can't be read, from the file's own header.
     pub(crate) fn found(
-        path: &Path,
+        place: &Place,
         (magic, version): ([u8; 8], u32),
         bank: u64,
         checkpoint: u64,
     ) -> Result<Self> {
-        let file = File::open(path).map_err(|e| Error::io("open", path, e))?;
+        let file = place.open().map_err(|e| Error::io("open", place, e))?;
         let versions = version - 1..=version;
-        let (_, found) = CheckedReader::from_file_of_any(file, path, magic, versions)?;
+        let (_, found) = CheckedReader::from_file_of_any(file, place, magic, versions)?;
         let id = if found.version == version { found.owner } else { 0 };
         Ok(CheckpointIdentity { bank, checkpoint, id })
     }
@@ -281,88 +284,120 @@ impl Manifest {
 /// The checkpoints of a bank.
 #[derive(Debug)]
 pub(crate) struct Checkpoints {
-    dir: PathBuf,
+    /// The folder `checkpoints`; `None` if only looked for and not there.
+    dir: Option<Arc<Directory>>,
+    bank: Arc<Directory>,
 }
 
 /// A checkpoint that is being written. Dropped unfinished, it is removed.
 pub(crate) struct PartialCheckpoint<'a> {
     of: &'a Checkpoints,
     number: u64,
-    dir: PathBuf,
+    dir: Place,
     finished: bool,
 }
+
+const FOLDER: &str = "checkpoints";
 
 fn image_name(checkpoint: u64) -> String {
     format!("index.{checkpoint:010}")
 }
 
-/// Makes a directory's entries durable.
-pub(crate) fn sync_dir(dir: &Path) -> Result<()> {
-    File::open(dir).and_then(|d| d.sync_all()).map_err(|e| Error::io("sync", dir, e))
-}
-
 impl Checkpoints {
-    /// The checkpoints below a bank's directory; clears away what a crash left half-written.
-    pub(crate) fn open(bank: &Path) -> Result<Self> {
-        let dir = bank.join("checkpoints");
-        fs::create_dir_all(&dir).map_err(|e| Error::io("create", &dir, e))?;
-        sync_dir(bank)?;
-        let checkpoints = Checkpoints { dir };
+    /// The checkpoints in a bank's directory; clears away what a crash left half-written.
+    pub(crate) fn open(bank: &Arc<Directory>) -> Result<Self> {
+        let failed = |e| Error::io("create", &bank.place(FOLDER), e);
+        let dir = bank.make_subdirectory(FOLDER).map_err(failed)?;
+        bank.sync().map_err(|e| Error::io("sync", bank.path(), e))?;
+        let checkpoints = Checkpoints { dir: Some(dir), bank: Arc::clone(bank) };
         // A process that was killed may have renamed checkpoints and not synced that. One that has its final name must
         // be there for good when the bank is opened at it; one that has lost it must not come back when its files
         // and its log are gone.
         checkpoints.sync()?;
-        for path in checkpoints.paths()? {
-            if path.extension().is_some_and(|extension| extension == PARTIAL) {
-                fs::remove_dir_all(&path).map_err(|e| Error::io("remove", &path, e))?;
+        for name in checkpoints.names()? {
+            if Path::new(&name).extension().is_some_and(|extension| extension == PARTIAL) {
+                let partial = checkpoints.path().join(name);
+                partial.remove_dir_all().map_err(|e| Error::io("remove", &partial, e))?;
             }
         }
         Ok(checkpoints)
     }
 
-    /// The same for whoever only looks: makes nothing, clears nothing away.
-    pub(crate) fn look(bank: &Path) -> Self {
-        Checkpoints { dir: bank.join("checkpoints") }
+    /// The checkpoints in the directory of a bank that is not open for writing: makes nothing, clears nothing away.
+    pub(crate) fn look(bank: &Arc<Directory>) -> Result<Self> {
+        let dir = match bank.subdirectory(FOLDER) {
+            Ok(dir) => Some(dir),
+            Err(e) if e.kind() == ErrorKind::NotFound => None,
+            Err(e) => return Err(Error::io("open", &bank.place(FOLDER), e)),
+        };
+        Ok(Checkpoints { dir, bank: Arc::clone(bank) })
     }
 
-    fn paths(&self) -> Result<Vec<PathBuf>> {
-        let failed = |e| Error::io("list", &self.dir, e);
-        let entries = fs::read_dir(&self.dir).map_err(failed)?;
-        entries.map(|entry| entry.map(|entry| entry.path()).map_err(failed)).collect()
+    fn names(&self) -> Result<Vec<OsString>> {
+        let listed = match &self.dir {
+            Some(dir) => dir.names(),
+            None => Err(io::Error::from(ErrorKind::NotFound)),
+        };
+        listed.map_err(|e| Error::io("list", &self.path(), e))
     }
 
     /// The numbers of the completed checkpoints, oldest first.
     pub(crate) fn numbers(&self) -> Result<Vec<u64>> {
-        let mut numbers: Vec<u64> = self
-            .paths()?
-            .iter()
-            .filter_map(|path| path.file_name()?.to_str()?.parse().ok())
-            .collect();
+        let names = self.names()?;
+        let mut numbers: Vec<u64> =
+            names.iter().filter_map(|name| name.to_str()?.parse().ok()).collect();
         numbers.sort_unstable();
         Ok(numbers)
     }
 
     /// The same; none where there is no folder for them.
     pub(crate) fn numbers_if_any(&self) -> Result<Vec<u64>> {
-        if self.dir.is_dir() { self.numbers() } else { Ok(Vec::new()) }
+        if self.is_there() { self.numbers() } else { Ok(Vec::new()) }
     }
 
-    pub(crate) fn path(&self) -> &Path {
-        &self.dir
+    /// Whether there is a folder for checkpoints.
+    pub(crate) fn is_there(&self) -> bool {
+        self.dir.is_some()
     }
 
-    pub(crate) fn dir_of(&self, number: u64) -> PathBuf {
-        self.dir.join(format!("{number:010}"))
+    /// The folder of the checkpoints.
+    pub(crate) fn path(&self) -> Place {
+        match &self.dir {
+            Some(dir) => dir.place("."),
+            None => self.bank.place(FOLDER),
+        }
+    }
+
+    /// Refuses to go on where the path of the bank, or of the folder of its checkpoints, leads elsewhere by now.
+    ///
+    /// # Errors
+    /// `DirectoryMoved`; `Io` if it can't be told.
+    pub(crate) fn check_in_place(&self) -> Result<()> {
+        self.bank.check_in_place()?;
+        self.dir.as_ref().map_or(Ok(()), |dir| dir.check_in_place())
+    }
+
+    pub(crate) fn dir_of(&self, number: u64) -> Place {
+        let name = format!("{number:010}");
+        match &self.dir {
+            Some(dir) => dir.place(name),
+            None => self.bank.place(FOLDER).join(name),
+        }
     }
 
     /// The file of an image of the index in a checkpoint's directory.
-    pub(crate) fn image_path(&self, number: u64, image: u64) -> PathBuf {
+    pub(crate) fn image_path(&self, number: u64, image: u64) -> Place {
         self.dir_of(number).join(image_name(image))
     }
 
     /// The file of a checkpoint's blob.
-    pub(crate) fn blob_path(&self, number: u64) -> PathBuf {
+    pub(crate) fn blob_path(&self, number: u64) -> Place {
         self.dir_of(number).join(BLOB)
+    }
+
+    /// The file of a checkpoint's manifest.
+    pub(crate) fn manifest_path(&self, number: u64) -> Place {
+        self.dir_of(number).join(MANIFEST)
     }
 
     /// The images of a checkpoint's index.
@@ -377,10 +412,8 @@ impl Checkpoints {
     pub(crate) fn begin(&self, number: u64) -> Result<PartialCheckpoint<'_>> {
         let dir = self.dir_of(number).with_extension(PARTIAL);
         // An attempt that failed may not have been able to clear away what it had written.
-        let created = fs::create_dir(&dir).or_else(|e| match e.kind() {
-            ErrorKind::AlreadyExists => {
-                fs::remove_dir_all(&dir).and_then(|()| fs::create_dir(&dir))
-            }
+        let created = dir.create_dir().or_else(|e| match e.kind() {
+            ErrorKind::AlreadyExists => dir.remove_dir_all().and_then(|()| dir.create_dir()),
             _ => Err(e),
         });
         created.map_err(|e| Error::io("create", &dir, e))?;
@@ -389,14 +422,15 @@ impl Checkpoints {
 
     /// Makes the checkpoints' names durable.
     pub(crate) fn sync(&self) -> Result<()> {
-        sync_dir(&self.dir)
+        let synced = self.dir.as_ref().map_or(Ok(()), |dir| dir.sync());
+        synced.map_err(|e| Error::io("sync", &self.path(), e))
     }
 
     /// A checkpoint's manifest, checked.
     pub(crate) fn manifest(&self, number: u64) -> Result<Manifest> {
-        let path = self.dir_of(number).join("manifest");
-        let bytes = fs::read(&path).map_err(|e| Error::io("read", &path, e))?;
-        let damaged = |what: String| Error::Damaged { path: path.clone(), offset: 0, what };
+        let place = self.manifest_path(number);
+        let bytes = place.read().map_err(|e| Error::io("read", &place, e))?;
+        let damaged = |what: String| Error::Damaged { path: place.path(), offset: 0, what };
         Manifest::decode(&bytes, number).map_err(damaged)
     }
 
@@ -413,51 +447,55 @@ impl Checkpoints {
         Ok(blob)
     }
 
-    /// Removes all but the newest `kept` checkpoints, and those that somebody reads: see `hold`.
-    pub(crate) fn prune(&self, kept: usize) -> Result<()> {
+    /// Removes all but the newest `kept` checkpoints, and those that a reader holds: see `hold`. Adds the numbers of
+    /// those that are gone for good to `gone`.
+    pub(crate) fn prune(&self, kept: usize, gone: &mut Vec<u64>) -> Result<()> {
+        self.check_in_place()?;
         let numbers = self.numbers()?;
         for &number in &numbers[..numbers.len().saturating_sub(kept)] {
             if let Some(unread) = self.unread(number)? {
-                self.remove(number, unread)?;
+                self.remove(number, unread, gone)?;
             }
         }
         Ok(())
     }
 
-    /// Removes a checkpoint that nobody reads. Its name is gone for good on return.
-    pub(crate) fn remove(&self, number: u64, _unread: Unread) -> Result<()> {
+    /// Removes a checkpoint that no reader holds. Adds its number to `gone` when its name is gone for good, whatever
+    /// fails afterwards.
+    pub(crate) fn remove(&self, number: u64, _unread: Unread, gone: &mut Vec<u64>) -> Result<()> {
         // Renamed first: a crash in between leaves a partial one, not a damaged one.
         let (dir, partial) = (self.dir_of(number), self.dir_of(number).with_extension(PARTIAL));
-        fs::rename(&dir, &partial).map_err(|e| Error::io("rename", &dir, e))?;
-        sync_dir(&self.dir)?;
-        fs::remove_dir_all(&partial).map_err(|e| Error::io("remove", &partial, e))
+        dir.rename(&partial).map_err(|e| Error::io("rename", &dir, e))?;
+        self.sync()?;
+        gone.push(number);
+        partial.remove_dir_all().map_err(|e| Error::io("remove", &partial, e))
     }
 }
 
 impl PartialCheckpoint<'_> {
     /// Where the image of the index goes that checkpoint `image` wrote.
-    pub(crate) fn image_path(&self, image: u64) -> PathBuf {
+    pub(crate) fn image_path(&self, image: u64) -> Place {
         self.dir.join(image_name(image))
     }
 
     /// Where the blob goes.
-    pub(crate) fn blob_path(&self) -> PathBuf {
+    pub(crate) fn blob_path(&self) -> Place {
         self.dir.join(BLOB)
     }
 
     /// Where a file of another checkpoint goes in this one.
-    pub(crate) fn path_of(&self, other: &Path) -> PathBuf {
-        other.file_name().map_or_else(|| self.dir.clone(), |name| self.dir.join(name))
+    pub(crate) fn path_of(&self, other: &Place) -> Place {
+        self.dir.join(other.name().file_name().unwrap_or_default())
     }
 
     /// Links the images of checkpoint `number` into this one, which adds to them. False if the file system can't;
     /// then some may be there.
     pub(crate) fn link_images(&self, number: u64, images: &[ImageEntry]) -> bool {
         images.iter().all(|image| {
-            let name = image_name(image.checkpoint);
-            let (from, to) = (self.of.dir_of(number).join(&name), self.dir.join(&name));
+            let from = self.of.image_path(number, image.checkpoint);
+            let to = self.image_path(image.checkpoint);
             // The content was synced with its own checkpoint; not every file system counts a new name to it.
-            fs::hard_link(from, &to).and_then(|()| File::open(&to)?.sync_all()).is_ok()
+            from.hard_link(&to).and_then(|()| to.sync()).is_ok()
         })
     }
 
@@ -478,13 +516,8 @@ impl PartialCheckpoint<'_> {
     /// Takes links away again.
     pub(crate) fn unlink_images(&self, images: &[ImageEntry]) -> Result<()> {
         for image in images {
-            let path = self.dir.join(image_name(image.checkpoint));
-            match fs::remove_file(&path) {
-                Err(e) if e.kind() != ErrorKind::NotFound => {
-                    return Err(Error::io("remove", path, e));
-                }
-                _ => {}
-            }
+            let place = self.image_path(image.checkpoint);
+            place.remove_file_if_there().map_err(|e| Error::io("remove", &place, e))?;
         }
         Ok(())
     }
@@ -502,16 +535,17 @@ impl PartialCheckpoint<'_> {
     /// name is durable when `Checkpoints::sync` has returned.
     pub(crate) fn complete(mut self, manifest: &Manifest) -> Result<()> {
         use std::io::Write;
-        let path = self.dir.join("manifest");
-        let write = || -> std::io::Result<()> {
-            let mut file = File::create_new(&path)?;
+        let place = self.dir.join(MANIFEST);
+        let write = || -> io::Result<()> {
+            let mut file = place.create_new()?;
             file.write_all(&metadata::encode(manifest))?;
             file.sync_all()
         };
-        write().map_err(|e| Error::io("write", &path, e))?;
-        sync_dir(&self.dir)?;
+        write().map_err(|e| Error::io("write", &place, e))?;
+        self.dir.sync().map_err(|e| Error::io("sync", &self.dir, e))?;
+        self.of.check_in_place()?;
         let last = self.of.dir_of(self.number);
-        fs::rename(&self.dir, &last).map_err(|e| Error::io("rename", &self.dir, e))?;
+        self.dir.rename(&last).map_err(|e| Error::io("rename", &self.dir, e))?;
         self.finished = true;
         Ok(())
     }
@@ -521,7 +555,7 @@ impl Drop for PartialCheckpoint<'_> {
     fn drop(&mut self) {
         if !self.finished {
             // A failure here leaves a partial directory, which the next open clears away.
-            let _ = fs::remove_dir_all(&self.dir);
+            let _ = self.dir.remove_dir_all();
         }
     }
 }

@@ -11,19 +11,20 @@
 //!
 //! **Crashes.** `BANK` is written last and durably. A directory without it does not open.
 
-use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::sync::Arc;
 
 use crate::bank_file::{BankFile, LOCK_NAME, NEW_NAME};
 use crate::checked_stream;
-use crate::checkpoint::{BLOB_KIND, Checkpoints, ImageEntry, Manifest, sync_dir};
-use crate::device::segment_path;
+use crate::checkpoint::{BLOB_KIND, Checkpoints, ImageEntry, Manifest};
+use crate::device::segment_place;
+use crate::directory::{Directory, Place};
 use crate::error::{Error, Result};
 use crate::index::image;
 use crate::log::page::check_image;
-use crate::store::{Store, create_dir_durably, hold_one, lock_dir};
+use crate::store::{BankLock, Store, create_dir_durably, hold_one, open_bank_dir};
 
 /// What [`Store::copy_checkpoint`] made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,11 +69,12 @@ impl Store {
     /// ([`verify`](crate::inspect::verify) looks at what is shared); `Io`. What was made in `to` is removed
     /// then, but for an empty `LOCK`.
     pub fn copy_checkpoint(dir: &Path, checkpoint: Option<u64>, to: &Path) -> Result<Copied> {
+        let dir = &open_bank_dir(dir)?;
         let bank_file = BankFile::read_one(dir)?;
-        let checkpoints = Checkpoints::look(dir);
+        let checkpoints = Checkpoints::look(dir)?;
         let (manifest, _hold) = hold_one(dir, &checkpoints, bank_file, checkpoint)?;
-        create_dir_durably(to)?;
-        let _lock = lock_dir(to)?;
+        let to = &create_dir_durably(to)?;
+        let _lock = BankLock::take(to)?;
         check_empty(to)?;
         let mut copying = Copying {
             to,
@@ -81,20 +83,19 @@ impl Store {
         };
         copying.log(dir, &manifest)?;
         copying.checkpoint(&checkpoints, &manifest)?;
+        to.check_in_place()?;
         BankFile { bank: manifest.bank, has_checkpoint: true }.write(to)?;
         copying.finished = true;
         Ok(copying.made)
     }
 }
 
-fn check_empty(dir: &Path) -> Result<()> {
-    let failed = |e| Error::io("list", dir, e);
-    for entry in fs::read_dir(dir).map_err(failed)? {
-        let name = entry.map_err(failed)?.file_name();
+fn check_empty(dir: &Directory) -> Result<()> {
+    for name in dir.names().map_err(|e| Error::io("list", dir.path(), e))? {
         if name != LOCK_NAME && name != NEW_NAME {
             return Err(Error::InvalidArgument(format!(
                 "{} holds {name:?}: give a directory that is empty or not there yet",
-                dir.display()
+                dir.path().display()
             )));
         }
     }
@@ -103,20 +104,20 @@ fn check_empty(dir: &Path) -> Result<()> {
 
 /// A copy that is being made. Dropped unfinished, what is there of it is removed.
 struct Copying<'a> {
-    to: &'a Path,
+    to: &'a Arc<Directory>,
     made: Copied,
     finished: bool,
 }
 
 impl Copying<'_> {
-    fn log(&mut self, dir: &Path, manifest: &Manifest) -> Result<()> {
-        let folder = self.to.join("log");
-        fs::create_dir(&folder).map_err(|e| Error::io("create", &folder, e))?;
+    fn log(&mut self, dir: &Arc<Directory>, manifest: &Manifest) -> Result<()> {
+        let folder = self.to.place("log");
+        folder.create_dir().map_err(|e| Error::io("create", &folder, e))?;
         let Manifest { segment_bytes, log_begin, log_end, .. } = *manifest;
         let mut first = log_begin - log_begin % segment_bytes;
         // Ends: with the log.
         while first < log_end {
-            let (from, into) = (segment_path(dir, first), segment_path(self.to, first));
+            let (from, into) = (segment_place(dir, first), segment_place(self.to, first));
             let end = first + segment_bytes;
             if end > log_end || !self.link(&from, &into)? {
                 self.copy_pages(
@@ -128,7 +129,7 @@ impl Copying<'_> {
             }
             first = end;
         }
-        sync_dir(&folder)
+        folder.sync().map_err(|e| Error::io("sync", &folder, e))
     }
 
     fn checkpoint(&mut self, of: &Checkpoints, manifest: &Manifest) -> Result<()> {
@@ -150,17 +151,17 @@ impl Copying<'_> {
     }
 
     /// Gives a file that never changes another name. False if the file system can't.
-    fn link(&mut self, from: &Path, into: &Path) -> Result<bool> {
-        if fs::hard_link(from, into).is_err() {
+    fn link(&mut self, from: &Place, into: &Place) -> Result<bool> {
+        if from.hard_link(into).is_err() {
             return Ok(false);
         }
         // The content was synced with the checkpoint; not every file system counts a new name to it.
-        let file = File::open(into).and_then(|file| file.sync_all().map(|()| file));
+        let file = into.open().and_then(|file| file.sync_all().map(|()| file));
         let found =
             file.and_then(|file| file.metadata()).map_err(|e| Error::io("sync", into, e))?;
         if found.nlink() < 2 {
             // A file system that does not tell of other names: neither bank would know what is shared.
-            fs::remove_file(into).map_err(|e| Error::io("remove", into, e))?;
+            into.remove_file().map_err(|e| Error::io("remove", into, e))?;
             return Ok(false);
         }
         self.made.linked_bytes += found.len();
@@ -173,17 +174,17 @@ impl Copying<'_> {
         &mut self,
         manifest: &Manifest,
         first: u64,
-        (from, into): (&Path, &Path),
+        (from, into): (&Place, &Place),
         pages: std::ops::Range<u64>,
     ) -> Result<()> {
-        let source = File::open(from).map_err(|e| Error::io("open", from, e))?;
-        let copy = File::create_new(into).map_err(|e| Error::io("create", into, e))?;
+        let source = from.open().map_err(|e| Error::io("open", from, e))?;
+        let copy = into.create_new().map_err(|e| Error::io("create", into, e))?;
         let (mut page, lineage) = (vec![0; 1 << manifest.page_bits], manifest.lineage());
         for start in pages.step_by(page.len()) {
             let offset = start - first;
             source.read_exact_at(&mut page, offset).map_err(|e| match e.kind() {
                 io::ErrorKind::UnexpectedEof => Error::Truncated {
-                    path: from.to_owned(),
+                    path: from.path(),
                     offset,
                     expected: page.len() as u64,
                     found: source.metadata().map_or(0, |file| file.len().saturating_sub(offset)),
@@ -191,7 +192,7 @@ impl Copying<'_> {
                 _ => Error::io("read", from, e),
             })?;
             let identity = lineage.page(start >> manifest.page_bits);
-            check_image(&page, identity, || (from.to_owned(), offset))?;
+            check_image(&page, identity, || (from.path(), offset))?;
             copy.write_all_at(&page, offset).map_err(|e| Error::io("write", into, e))?;
             self.made.copied_bytes += page.len() as u64;
         }
@@ -204,9 +205,8 @@ impl Drop for Copying<'_> {
         if !self.finished {
             // A failure here leaves a directory without BANK, which does not open.
             if BankFile::remove(self.to).is_ok() {
-                let folders: [PathBuf; 2] = ["log", "checkpoints"].map(|name| self.to.join(name));
-                for folder in folders {
-                    let _ = fs::remove_dir_all(folder);
+                for folder in ["log", "checkpoints"] {
+                    let _ = self.to.place(folder).remove_dir_all();
                 }
             }
         }

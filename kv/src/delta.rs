@@ -21,22 +21,23 @@
 //! checkpoint, which gets its name when all is synced: as when a checkpoint is taken. Until then the bank is where it
 //! was.
 
-use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use crate::bank_file::BankFile;
 use crate::checked_stream::{CheckedReader, CheckedWriter};
 use crate::checkpoint::{
-    BLOB_KIND, CheckpointIdentity, Checkpoints, ImageEntry, Manifest, PartialCheckpoint, sync_dir,
+    BLOB_KIND, CheckpointIdentity, Checkpoints, ImageEntry, Manifest, PartialCheckpoint,
 };
 use crate::device::{self, AlignedBuffer, Device, DeviceChoice, DeviceOptions, Read};
+use crate::directory::{Directory, Place};
 use crate::error::{Error, Result};
 use crate::index::image;
 use crate::inspect::Progress;
 use crate::log::page::check_image;
 use crate::metadata;
-use crate::store::{Store, check_bank_file, hold_one, lock_dir, log_begins, new_id};
+use crate::store::{BankLock, Store, check_bank_file, hold_one, log_begins, new_id, open_bank_dir};
 
 const KIND: ([u8; 8], u32) = (*b"EMBKDELT", 2);
 const PARTIAL: &str = "partial";
@@ -192,8 +193,9 @@ impl Store {
         file: &Path,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Delta> {
+        let dir = &open_bank_dir(dir)?;
         let bank_file = BankFile::read_one(dir)?;
-        let checkpoints = Checkpoints::look(dir);
+        let checkpoints = Checkpoints::look(dir)?;
         let (base, _base_hold) = hold_one(dir, &checkpoints, bank_file, Some(from))?;
         let (manifest, _hold) = hold_one(dir, &checkpoints, bank_file, to)?;
         if manifest.number <= from {
@@ -207,18 +209,20 @@ impl Store {
             return Err(Error::InvalidArgument(what));
         }
         let head = Head::between(&base, manifest);
-        let unfinished = Unfinished::new(file)?;
+        let file = Place::of_path(file).map_err(|e| Error::io("make", file, e))?;
+        let unfinished = Unfinished::new(&file);
         let file_bytes = export(dir, &checkpoints, &head, &unfinished.0, progress)?;
-        // Fails if somebody has made the file meanwhile.
-        fs::hard_link(&unfinished.0, file)
-            .or_else(|e| match e.kind() {
-                io::ErrorKind::AlreadyExists => Err(e),
-                _ => fs::rename(&unfinished.0, file),
-            })
-            .map_err(|e| Error::io("make", file, e))?;
-        sync_dir(&parent_of(file)).inspect_err(|_| {
+        let failed = |e| Error::io("make", &file, e);
+        file.directory().check_in_place()?;
+        // Fails if another process has made the file meanwhile.
+        let linked = unfinished.0.hard_link(&file).or_else(|e| match e.kind() {
+            io::ErrorKind::AlreadyExists => Err(e),
+            _ => unfinished.0.rename(&file),
+        });
+        linked.map_err(failed)?;
+        file.directory().sync().map_err(failed).inspect_err(|_| {
             // Whether the name lasts is open: it goes, so that the call can be made again.
-            let _ = fs::remove_file(file);
+            let _ = file.remove_file();
         })?;
         Ok(head.delta(file_bytes))
     }
@@ -242,11 +246,12 @@ impl Store {
         if checkpoints_kept == 0 {
             return Err(Error::InvalidArgument("checkpoints_kept must be at least 1".into()));
         }
+        let dir = &open_bank_dir(dir)?;
         let bank_file = BankFile::read_one(dir)?;
-        let _lock = lock_dir(dir)?;
+        let _lock = BankLock::take(dir)?;
         let checkpoints = Checkpoints::open(dir)?;
         let Some(newest) = checkpoints.numbers()?.last().copied() else {
-            let what = format!("{} has no checkpoint for a delta to follow", dir.display());
+            let what = format!("{} has no checkpoint for a delta to follow", dir.path().display());
             return Err(Error::InvalidArgument(what));
         };
         let newest = checkpoints.manifest(newest)?;
@@ -275,54 +280,42 @@ impl Store {
 
 /// Lets go of checkpoints beyond those to be kept, and of the log that no other names.
 fn give_back(checkpoints: &Checkpoints, kept: usize, device: &dyn Device) -> Result<()> {
-    checkpoints.prune(kept)?;
+    checkpoints.prune(kept, &mut Vec::new())?;
     let begins = log_begins(checkpoints)?.into_iter().map(|(_, begin)| begin);
     device.free(begins.min().unwrap_or(0)).map(|_| ())
 }
 
-fn log_of(dir: &Path, manifest: &Manifest, read_only: bool) -> Result<std::sync::Arc<dyn Device>> {
+fn log_of(dir: &Arc<Directory>, manifest: &Manifest, read_only: bool) -> Result<Arc<dyn Device>> {
     let segment_size_bytes = manifest.segment_bytes;
     let options = DeviceOptions { segment_size_bytes, read_only, ..DeviceOptions::default() };
-    device::open(dir, DeviceChoice::Auto, &options)
-}
-
-/// The directory that a file is in.
-fn parent_of(file: &Path) -> PathBuf {
-    match file.parent() {
-        Some(parent) if parent != Path::new("") => parent.to_owned(),
-        _ => PathBuf::from("."),
-    }
+    device::open_in(dir, DeviceChoice::Auto, &options)
 }
 
 /// A file that is being written, under another name. Dropped, it is removed if it is still there.
-struct Unfinished(PathBuf);
+struct Unfinished(Place);
 
 impl Unfinished {
-    fn new(file: &Path) -> Result<Self> {
-        let Some(name) = file.file_name() else {
-            let what = format!("{} is no name for a file", file.display());
-            return Err(Error::InvalidArgument(what));
-        };
-        let mut name = name.to_owned();
+    fn new(file: &Place) -> Self {
+        let mut name = file.name().as_os_str().to_owned();
         // Of two that write the same file, each has a name of its own.
         name.push(format!(".{:08x}.{PARTIAL}", new_id() as u32));
-        Ok(Unfinished(file.with_file_name(name)))
+        Unfinished(file.directory().place(name))
     }
 }
 
 impl Drop for Unfinished {
     fn drop(&mut self) {
         // A failure here leaves a file that says by its name what it is.
-        let _ = fs::remove_file(&self.0);
+        let _ = self.0.remove_file();
     }
 }
 
 /// Writes a delta, durably but for its name. Returns its length.
 fn export(
-    dir: &Path,
+    dir: &Arc<Directory>,
     checkpoints: &Checkpoints,
     head: &Head,
-    path: &Path,
+    path: &Place,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<u64> {
     let Manifest { bank, number, id, .. } = head.manifest;
@@ -376,10 +369,11 @@ fn export_stream(mut input: CheckedReader, out: &mut CheckedWriter) -> Result<()
 
 /// Opens a delta and reads its head. Returns the file's length too.
 fn open(path: &Path) -> Result<(CheckedReader, Head, u64)> {
-    let file = File::open(path).map_err(|e| Error::io("open", path, e))?;
+    let place = Place::of_path(path).map_err(|e| Error::io("open", path, e))?;
+    let file = place.open().map_err(|e| Error::io("open", path, e))?;
     let file_bytes = file.metadata().map_err(|e| Error::io("stat", path, e))?.len();
     let (mut input, identity) =
-        CheckedReader::from_file_of_any(file, path, KIND.0, KIND.1..=KIND.1)?;
+        CheckedReader::from_file_of_any(file, &place, KIND.0, KIND.1..=KIND.1)?;
     let mut length = [0; 4];
     input.read(&mut length)?;
     let length = u32::from_le_bytes(length);
@@ -440,7 +434,7 @@ fn import(
 fn import_stream(
     input: &mut CheckedReader,
     mut out: CheckedWriter,
-    path: &Path,
+    path: &Place,
 ) -> Result<(u64, u64)> {
     let (mut bytes, mut piece) = (0, Vec::new());
     // Ends: with the delta at the latest.

@@ -54,6 +54,18 @@ pub enum Error {
         /// The lock file.
         path: PathBuf,
     },
+    /// The path of the bank's directory leads elsewhere than when the bank was opened.
+    #[error(
+        "{path} was {} while the bank was open, so the bank writes and removes nothing. Put the directory back, or \
+         close the bank and open it where it lies now",
+        if *replaced { "replaced by another directory" } else { "moved or removed" }
+    )]
+    DirectoryMoved {
+        /// The directory, as its path was when the bank was opened.
+        path: PathBuf,
+        /// True if another directory lies there now; false if none does.
+        replaced: bool,
+    },
     /// The bank was opened to read only.
     #[error(
         "{path} was opened read-only, so nothing can be written, got for training or compacted; open it for \

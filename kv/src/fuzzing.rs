@@ -13,6 +13,7 @@ use crate::bank_file::BankFile;
 use crate::budget::{BUDGET_BYTES_MIN, Budget};
 use crate::checked_stream::{self, CHUNK_BYTES, CheckedReader, CheckedWriter, StreamIdentity};
 use crate::checkpoint::{BLOB_KIND, CheckpointIdentity, Manifest};
+use crate::directory::Place;
 use crate::index::Index;
 use crate::index::image::{self, Images};
 use crate::inspect::walk_page;
@@ -119,7 +120,7 @@ pub fn bank_file(body: &[u8]) {
 }
 
 /// A file in memory that goes with its value.
-struct Scratch(PathBuf);
+struct Scratch(Place);
 
 impl Scratch {
     fn new() -> Self {
@@ -127,13 +128,14 @@ impl Scratch {
         let shm = PathBuf::from("/dev/shm");
         let folder = if shm.is_dir() { shm } else { std::env::temp_dir() };
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        Scratch(folder.join(format!("embank-fuzz-{}-{number}", std::process::id())))
+        let path = folder.join(format!("embank-fuzz-{}-{number}", std::process::id()));
+        Scratch(Place::of_path(&path).expect("a folder for scratch files"))
     }
 }
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        let _ = fs::remove_file(&self.0);
+        let _ = self.0.remove_file();
     }
 }
 
@@ -145,7 +147,7 @@ pub fn stream(data: &[u8]) {
     file.extend_from_slice(data);
     seals::stream(&mut file);
     let scratch = Scratch::new();
-    fs::write(&scratch.0, &file).expect("a file in memory");
+    fs::write(scratch.0.path(), &file).expect("a file in memory");
     let Ok(faults) = checked_stream::survey(&scratch.0, identity) else { return };
     let read = || {
         let mut reader = CheckedReader::open(&scratch.0, identity)?;

@@ -15,12 +15,11 @@
 //! locking: it is gone, and the reader takes another. What lies below a checkpoint's end is never written again, so
 //! nothing else of it needs a lock. A directory that is still `.partial` is never looked at.
 
-use std::fs::{self, File, TryLockError};
+use std::fs::TryLockError;
 use std::io::ErrorKind;
-use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
 
 use crate::checkpoint::Checkpoints;
+use crate::directory::FileIdentity;
 use crate::error::{Error, Result};
 use crate::file_lock::FileLock;
 
@@ -40,31 +39,23 @@ pub(crate) struct Unread {
 }
 
 impl Checkpoints {
-    fn manifest_path(&self, number: u64) -> PathBuf {
-        self.dir_of(number).join("manifest")
-    }
-
     /// Holds a checkpoint; none if there is no such checkpoint, or none any more.
     pub(crate) fn hold(&self, number: u64) -> Result<Option<Hold>> {
         let path = self.manifest_path(number);
-        let manifest = match File::open(&path) {
+        let manifest = match path.open() {
             Ok(manifest) => manifest,
             Err(e) if e.kind() == ErrorKind::NotFound && !self.dir_of(number).is_dir() => {
                 return Ok(None);
             }
-            Err(e) => return Err(Error::io("open", path, e)),
+            Err(e) => return Err(Error::io("open", &path, e)),
         };
         // Waits for a writer that is taking the checkpoint away, and for nobody else.
         let manifest = FileLock::shared(manifest).map_err(|e| Error::io("lock", &path, e))?;
-        let locked = manifest.file().metadata().map_err(|e| Error::io("stat", &path, e))?;
-        match fs::metadata(&path) {
-            Ok(found) if (found.dev(), found.ino()) == (locked.dev(), locked.ino()) => {
-                Ok(Some(Hold { _manifest: manifest }))
-            }
-            Ok(_) => Ok(None),
-            Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
-            Err(e) => Err(Error::io("stat", path, e)),
-        }
+        let failed = |e| Error::io("stat", &path, e);
+        let locked = FileIdentity::of(manifest.file()).map_err(failed)?;
+        let found = path.stat_if_there().map_err(failed)?;
+        let still_there = found.is_some_and(|found| FileIdentity::from(&found) == locked);
+        Ok(still_there.then_some(Hold { _manifest: manifest }))
     }
 
     /// Holds the newest checkpoint; none if there is none.
@@ -78,39 +69,42 @@ impl Checkpoints {
         Err(Error::InvalidArgument(format!(
             "{}: a writer lets go of checkpoints faster than one can be held; keep more of them \
              (checkpoints_kept)",
-            self.path().display()
+            self.path().path().display()
         )))
     }
 
     /// Makes sure that nobody reads a checkpoint, which may then be taken away; none if somebody does.
     pub(crate) fn unread(&self, number: u64) -> Result<Option<Unread>> {
         let path = self.manifest_path(number);
-        let manifest = match File::open(&path) {
+        let manifest = match path.open() {
             Ok(manifest) => manifest,
             // Damaged: nobody can open it.
             Err(e) if e.kind() == ErrorKind::NotFound => {
                 return Ok(Some(Unread { _manifest: None }));
             }
-            Err(e) => return Err(Error::io("open", path, e)),
+            Err(e) => return Err(Error::io("open", &path, e)),
         };
         match FileLock::try_exclusive(manifest) {
             Ok(manifest) => Ok(Some(Unread { _manifest: Some(manifest) })),
             Err(TryLockError::WouldBlock) => Ok(None),
-            Err(TryLockError::Error(e)) => Err(Error::io("lock", path, e)),
+            Err(TryLockError::Error(e)) => Err(Error::io("lock", &path, e)),
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
+    use crate::directory::Directory;
 
     fn bank_with(numbers: &[u64]) -> (tempfile::TempDir, Checkpoints) {
         let dir = tempfile::tempdir().unwrap();
-        let checkpoints = Checkpoints::look(dir.path());
+        let checkpoints = Checkpoints::open(&Directory::open(dir.path()).unwrap()).unwrap();
         for &number in numbers {
-            fs::create_dir_all(checkpoints.dir_of(number)).unwrap();
-            fs::write(checkpoints.manifest_path(number), number.to_string()).unwrap();
+            checkpoints.dir_of(number).create_dir().unwrap();
+            fs::write(checkpoints.manifest_path(number).path(), number.to_string()).unwrap();
         }
         (dir, checkpoints)
     }
@@ -120,13 +114,13 @@ mod tests {
         let (_dir, checkpoints) = bank_with(&[1, 2, 3, 4]);
         let (first, again) = (checkpoints.hold(2).unwrap(), checkpoints.hold(2).unwrap());
         assert!(first.is_some() && again.is_some(), "readers share");
-        checkpoints.prune(1).unwrap();
+        checkpoints.prune(1, &mut Vec::new()).unwrap();
         assert_eq!(checkpoints.numbers().unwrap(), [2, 4]);
         drop(first);
-        checkpoints.prune(1).unwrap();
+        checkpoints.prune(1, &mut Vec::new()).unwrap();
         assert_eq!(checkpoints.numbers().unwrap(), [2, 4], "one of two readers is left");
         drop(again);
-        checkpoints.prune(1).unwrap();
+        checkpoints.prune(1, &mut Vec::new()).unwrap();
         assert_eq!(checkpoints.numbers().unwrap(), [4]);
         assert!(checkpoints.hold(2).unwrap().is_none());
     }
@@ -139,7 +133,7 @@ mod tests {
         std::thread::scope(|scope| {
             // Opens the file under its name or finds it gone, and if it opened it, waits for the lock.
             let holder = scope.spawn(|| checkpoints.hold(1).unwrap());
-            fs::rename(&dir, dir.with_extension("partial")).unwrap();
+            dir.rename(&dir.with_extension("partial")).unwrap();
             drop(unread);
             assert!(holder.join().unwrap().is_none());
         });
@@ -149,9 +143,9 @@ mod tests {
     #[test]
     fn a_checkpoint_without_its_manifest_is_an_error_and_can_go() {
         let (_dir, checkpoints) = bank_with(&[1, 2]);
-        fs::remove_file(checkpoints.manifest_path(1)).unwrap();
+        checkpoints.manifest_path(1).remove_file().unwrap();
         assert!(checkpoints.hold(1).unwrap_err().to_string().contains("manifest"));
-        checkpoints.prune(1).unwrap();
+        checkpoints.prune(1, &mut Vec::new()).unwrap();
         assert_eq!(checkpoints.numbers().unwrap(), [2]);
     }
 }

@@ -26,6 +26,7 @@ mod copying;
 mod cpu_time;
 mod delta;
 pub mod device;
+mod directory;
 mod epoch;
 mod error;
 mod execute;

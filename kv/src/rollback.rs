@@ -5,12 +5,14 @@
 //! lies beyond the checkpoint belongs to nothing then, and the next open cuts it off, as it does after a crash.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use crate::bank_file::BankFile;
 use crate::checkpoint::Checkpoints;
 use crate::device::{self, DeviceChoice, DeviceOptions};
+use crate::directory::Directory;
 use crate::error::{Error, Result};
-use crate::store::{Store, check_bank_file, check_last_page, lock_dir};
+use crate::store::{BankLock, Store, check_bank_file, check_last_page, open_bank_dir};
 
 impl Store {
     /// Takes the bank in `dir`, which nobody has open, back to checkpoint `number`, one of those that are kept: all
@@ -44,14 +46,15 @@ impl Store {
     /// `BeingRead` if somebody reads a newer checkpoint; `Damaged` or `Truncated` if the checkpoint does not verify;
     /// `Io`.
     pub fn roll_back(dir: &Path, number: u64) -> Result<Vec<u64>> {
+        let dir = &open_bank_dir(dir)?;
         let bank_file = BankFile::read_one(dir)?;
-        let _lock = lock_dir(dir)?;
+        let _lock = BankLock::take(dir)?;
         let checkpoints = Checkpoints::open(dir)?;
         let there = checkpoints.numbers()?;
         if !there.contains(&number) {
             return Err(Error::InvalidArgument(format!(
                 "{} has no checkpoint {number}; those that are kept are {there:?}",
-                dir.display()
+                dir.path().display()
             )));
         }
         check_that_it_opens(dir, bank_file, &checkpoints, number)?;
@@ -60,22 +63,22 @@ impl Store {
         let unread = newer.map(|newer| match checkpoints.unread(newer)? {
             Some(unread) => Ok((newer, unread)),
             None => {
-                let path = checkpoints.path().to_owned();
+                let path = checkpoints.path().path();
                 Err(Error::BeingRead { path, checkpoint: newer })
             }
         });
         let unread = unread.collect::<Result<Vec<_>>>()?;
         let mut gone = Vec::with_capacity(unread.len());
         for (newer, unread) in unread {
-            checkpoints.remove(newer, unread)?;
-            gone.push(newer);
+            checkpoints.check_in_place()?;
+            checkpoints.remove(newer, unread, &mut gone)?;
         }
         Ok(gone)
     }
 }
 
 fn check_that_it_opens(
-    dir: &Path,
+    dir: &Arc<Directory>,
     bank_file: BankFile,
     checkpoints: &Checkpoints,
     number: u64,
@@ -95,6 +98,6 @@ fn check_that_it_opens(
         read_only: true,
         ..DeviceOptions::default()
     };
-    let device = device::open(dir, DeviceChoice::Threads, &options)?;
+    let device = device::open_in(dir, DeviceChoice::Threads, &options)?;
     check_last_page(device.as_ref(), &manifest)
 }

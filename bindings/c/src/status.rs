@@ -72,6 +72,8 @@ pub enum embank_status {
     /// A file can't be imported: it is damaged or doesn't fit the table. The batches before the one that failed are in
     /// the table.
     UnreadableFile = 29,
+    /// The bank's directory was moved, removed or replaced while the bank was open. Nothing is written.
+    DirectoryMoved = 30,
 }
 
 /// Why a call fails.
@@ -133,6 +135,7 @@ fn status_of_store(error: &StoreError) -> embank_status {
         StoreError::Io { .. } => embank_status::Io,
         StoreError::Truncated { .. } | StoreError::Damaged { .. } => embank_status::Damaged,
         StoreError::Locked { .. } => embank_status::Locked,
+        StoreError::DirectoryMoved { .. } => embank_status::DirectoryMoved,
         StoreError::ReadOnly { .. } => embank_status::ReadOnly,
         StoreError::BeingRead { .. } => embank_status::BeingRead,
         StoreError::DeltaMismatch { .. } => embank_status::DeltaMismatch,
@@ -348,6 +351,10 @@ mod tests {
             ),
             (StoreError::Damaged { path: path(), offset: 0, what: text() }, embank_status::Damaged),
             (StoreError::Locked { path: path() }, embank_status::Locked),
+            (
+                StoreError::DirectoryMoved { path: path(), replaced: true },
+                embank_status::DirectoryMoved,
+            ),
             (StoreError::ReadOnly { path: path() }, embank_status::ReadOnly),
             (StoreError::BeingRead { path: path(), checkpoint: 1 }, embank_status::BeingRead),
             (

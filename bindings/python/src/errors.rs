@@ -15,6 +15,7 @@ import_exception!(embank.errors, DeltaMismatch);
 import_exception!(embank.errors, DeviceUnavailable);
 import_exception!(embank.errors, EmbankError);
 import_exception!(embank.errors, LeaseExpired);
+import_exception!(embank.errors, DirectoryMoved);
 import_exception!(embank.errors, Locked);
 import_exception!(embank.errors, ReadOnly);
 import_exception!(embank.errors, MissingRow);
@@ -133,6 +134,14 @@ fn store_to_python(py: Python<'_>, error: &StoreError, text: String) -> PyErr {
                 ],
             )
         }
+        StoreError::DirectoryMoved { path, replaced } => with_attributes(
+            py,
+            DirectoryMoved::new_err(text),
+            [
+                ("path", path.to_string_lossy().into_py_any(py)),
+                ("replaced", replaced.into_py_any(py)),
+            ],
+        ),
         StoreError::Locked { .. } => Locked::new_err(text),
         StoreError::ReadOnly { .. } => ReadOnly::new_err(text),
         StoreError::BudgetTooSmall { budget_bytes, needed_bytes, .. } => with_attributes(

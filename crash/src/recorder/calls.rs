@@ -347,17 +347,17 @@ extern "C" fn fdatasync(fd: c_int) -> c_int {
     sync(fd, libc::SYS_fdatasync)
 }
 
+/// `mkdirat`, as the kernel does it.
+///
 /// # Safety
-/// As for `mkdir`.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn mkdir(name: *const c_char, mode: mode_t) -> c_int {
+/// As for `mkdirat`.
+unsafe fn make_in(dir_fd: c_int, name: *const c_char, mode: mode_t) -> c_int {
     // SAFETY: the caller's duty.
-    let make = || unsafe {
-        libc::syscall(libc::SYS_mkdirat, libc::AT_FDCWD, name, c_long::from(mode)) as c_int
-    };
+    let make =
+        || unsafe { libc::syscall(libc::SYS_mkdirat, dir_fd, name, c_long::from(mode)) as c_int };
     let Some(mut state) = state() else { return make() };
     // SAFETY: the caller's duty.
-    let Some(place) = state.place_of(libc::AT_FDCWD, unsafe { path(name) }) else { return make() };
+    let Some(place) = state.place_of(dir_fd, unsafe { path(name) }) else { return make() };
     if !state.pass() {
         return gone();
     }
@@ -371,6 +371,22 @@ unsafe extern "C" fn mkdir(name: *const c_char, mode: mode_t) -> c_int {
         state.make(place, true);
     }
     done
+}
+
+/// # Safety
+/// As for `mkdir`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn mkdir(name: *const c_char, mode: mode_t) -> c_int {
+    // SAFETY: the caller's duty.
+    unsafe { make_in(libc::AT_FDCWD, name, mode) }
+}
+
+/// # Safety
+/// As for `mkdirat`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn mkdirat(dir_fd: c_int, name: *const c_char, mode: mode_t) -> c_int {
+    // SAFETY: the caller's duty.
+    unsafe { make_in(dir_fd, name, mode) }
 }
 
 /// `unlinkat`, as the kernel does it.
@@ -421,17 +437,25 @@ unsafe extern "C" fn rmdir(name: *const c_char) -> c_int {
     unsafe { unlink_in(libc::AT_FDCWD, name, libc::AT_REMOVEDIR) }
 }
 
+/// `renameat`, as the kernel does it.
+///
 /// # Safety
-/// As for `rename`.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn rename(from: *const c_char, to: *const c_char) -> c_int {
-    let (here, no_flags): (c_int, c_uint) = (libc::AT_FDCWD, 0);
+/// As for `renameat`.
+unsafe fn rename_in(
+    from_dir: c_int,
+    from: *const c_char,
+    to_dir: c_int,
+    to: *const c_char,
+) -> c_int {
+    let no_flags: c_uint = 0;
     // SAFETY: the caller's duty.
-    let rename =
-        || unsafe { libc::syscall(libc::SYS_renameat2, here, from, here, to, no_flags) as c_int };
+    let rename = || unsafe {
+        libc::syscall(libc::SYS_renameat2, from_dir, from, to_dir, to, no_flags) as c_int
+    };
     let Some(mut state) = state() else { return rename() };
     // SAFETY: the caller's duty.
-    let places = unsafe { (state.place_of(here, path(from)), state.place_of(here, path(to))) };
+    let places =
+        unsafe { (state.place_of(from_dir, path(from)), state.place_of(to_dir, path(to))) };
     let (Some(from), Some(to)) = places else { return rename() };
     if !state.pass() {
         return gone();
@@ -444,6 +468,27 @@ unsafe extern "C" fn rename(from: *const c_char, to: *const c_char) -> c_int {
         state.renamed(from, to);
     }
     done
+}
+
+/// # Safety
+/// As for `rename`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rename(from: *const c_char, to: *const c_char) -> c_int {
+    // SAFETY: the caller's duty.
+    unsafe { rename_in(libc::AT_FDCWD, from, libc::AT_FDCWD, to) }
+}
+
+/// # Safety
+/// As for `renameat`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn renameat(
+    from_dir: c_int,
+    from: *const c_char,
+    to_dir: c_int,
+    to: *const c_char,
+) -> c_int {
+    // SAFETY: the caller's duty.
+    unsafe { rename_in(from_dir, from, to_dir, to) }
 }
 
 /// # Safety

@@ -35,6 +35,11 @@ impl Call {
     fn takes_room(self) -> bool {
         matches!(self, Call::Create | Call::Write | Call::MakeDir | Call::Link | Call::Rename)
     }
+
+    /// Whether a file or directory is open afterwards.
+    fn opens(self) -> bool {
+        matches!(self, Call::Open | Call::Create | Call::List)
+    }
 }
 
 /// A call and the kind of file that it was about: what the store must have an answer for.
@@ -84,6 +89,10 @@ pub enum Fault {
     NoRoom,
     /// It fails with `EINTR` and does nothing, as after a signal: the caller is to make it again.
     Interrupted,
+    /// It fails with `EMFILE` and does nothing: the process has too many files open.
+    NoHandle,
+    /// From this call on, everything that opens a file fails with `EMFILE`.
+    NoHandles,
     /// It moves half of the bytes and says so.
     Short,
     /// A write that is reported done, and nothing of it is there.
@@ -100,10 +109,12 @@ pub enum Fault {
 
 impl Fault {
     /// All of them.
-    pub const ALL: [Fault; 9] = [
+    pub const ALL: [Fault; 11] = [
         Fault::Broken,
         Fault::NoRoom,
         Fault::Interrupted,
+        Fault::NoHandle,
+        Fault::NoHandles,
         Fault::Short,
         Fault::Lost,
         Fault::Misdirected,
@@ -122,6 +133,7 @@ impl Fault {
             Fault::NoRoom => call.takes_room() || matches!(call, Call::Sync | Call::Punch),
             Fault::Full => call.takes_room(),
             Fault::Interrupted => moves || matches!(call, Call::Open | Call::Create | Call::SetLen),
+            Fault::NoHandle | Fault::NoHandles => call.opens(),
             Fault::Short | Fault::Misdirected | Fault::Flipped => moves,
             Fault::Lost => call == Call::Write,
         }
@@ -136,7 +148,7 @@ impl Fault {
     /// Whether later calls go wrong too.
     #[must_use]
     pub fn lasts(self) -> bool {
-        matches!(self, Fault::Full | Fault::Dead)
+        matches!(self, Fault::Full | Fault::Dead | Fault::NoHandles)
     }
 
     /// The error number, for those that have one.
@@ -145,6 +157,7 @@ impl Fault {
             Fault::Broken | Fault::Dead => Some(libc::EIO),
             Fault::NoRoom | Fault::Full => Some(libc::ENOSPC),
             Fault::Interrupted => Some(libc::EINTR),
+            Fault::NoHandle | Fault::NoHandles => Some(libc::EMFILE),
             Fault::Short | Fault::Lost | Fault::Misdirected | Fault::Flipped => None,
         }
     }
@@ -199,6 +212,7 @@ impl Faults {
             // A disk that fills up takes a part of the write in which it does.
             Fault::Full if first && call == Call::Write => Some(Fault::Short),
             Fault::Full if !call.takes_room() => None,
+            Fault::NoHandles if !call.opens() => None,
             fault => Some(fault),
         }
     }

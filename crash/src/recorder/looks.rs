@@ -119,6 +119,38 @@ unsafe extern "C" fn statx(
     })
 }
 
+/// # Safety
+/// As for `fstatat`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn fstatat64(
+    dir_fd: c_int,
+    name: *const c_char,
+    found: *mut c_void,
+    flags: c_int,
+) -> c_int {
+    let failed = state().and_then(|mut state| {
+        // SAFETY: the caller's duty.
+        let node = state.node_of(dir_fd, unsafe { path(name) })?;
+        failed_by(state.meet(Call::Stat, node))
+    });
+    // SAFETY: the caller's duty.
+    failed.unwrap_or_else(|| unsafe {
+        libc::syscall(libc::SYS_newfstatat, dir_fd, name, found, flags) as c_int
+    })
+}
+
+/// # Safety
+/// As for `fstat`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn fstat64(fd: c_int, found: *mut c_void) -> c_int {
+    let failed = state().and_then(|mut state| {
+        let node = *state.files.get(&fd)?;
+        failed_by(state.meet(Call::Stat, node))
+    });
+    // SAFETY: the caller's duty.
+    failed.unwrap_or_else(|| unsafe { libc::syscall(libc::SYS_fstat, fd, found) as c_int })
+}
+
 /// The C library's function behind a name that is taken here.
 fn behind(name: &'static CStr, found: &'static OnceLock<usize>) -> usize {
     // SAFETY: a name as `dlsym` may get it.

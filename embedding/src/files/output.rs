@@ -78,6 +78,17 @@ impl Write for OutputFile {
     }
 }
 
+/// The path from the root, resolved once: a long export goes where the caller meant it to, whatever becomes of the
+/// working directory and of links meanwhile.
+pub(crate) fn resolved(path: &Path) -> Result<PathBuf> {
+    let Some(name) = path.file_name() else {
+        return Err(invalid(format!("{} names no file", path.display())));
+    };
+    let directory = directory(path);
+    let found = directory.canonicalize();
+    found.map(|found| found.join(name)).map_err(|error| io_error("create", path, error))
+}
+
 /// Removes a file, if it is there, durably.
 pub(crate) fn remove(path: &Path) -> Result<()> {
     match std::fs::remove_file(path) {
@@ -127,6 +138,18 @@ mod tests {
         assert_eq!(file.commit().unwrap(), 3);
         assert_eq!(std::fs::read(&path).unwrap(), b"now");
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_path_is_resolved_through_links_of_directories_and_not_of_the_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let (real, link) = (dir.path().join("real"), dir.path().join("link"));
+        std::fs::create_dir(&real).unwrap();
+        std::os::unix::fs::symlink(&real, &link).unwrap();
+        let expected = real.canonicalize().unwrap().join("out");
+        assert_eq!(resolved(&link.join("out")).unwrap(), expected);
+        let here = std::env::current_dir().unwrap().canonicalize().unwrap();
+        assert_eq!(resolved(Path::new("out")).unwrap(), here.join("out"));
     }
 
     #[test]

@@ -27,7 +27,7 @@ pub(crate) struct CheckpointPin<'a> {
 }
 
 impl CheckpointPin<'_> {
-    /// The checkpoint is on disk: its space is held until `unpin_all_but`.
+    /// The checkpoint is on disk: its space is held until `unpin`.
     pub(crate) fn keep(&mut self) {
         self.on_disk = true;
     }
@@ -95,9 +95,9 @@ impl Core {
         CheckpointPin { core: self, number, begin, on_disk: false }
     }
 
-    /// Forgets checkpoints that are not on disk any more.
-    pub(crate) fn unpin_all_but(&self, on_disk: &[u64]) {
-        self.space.pins.lock().checkpoints.retain(|(number, _)| on_disk.contains(number));
+    /// Forgets checkpoints that were removed.
+    pub(crate) fn unpin(&self, removed: &[u64]) {
+        self.space.pins.lock().checkpoints.retain(|(number, _)| !removed.contains(number));
     }
 
     /// Keeps the log from `begin` on, which a checkpoint on disk names, until the lease is dropped.

@@ -49,16 +49,20 @@ pub use buffer::AlignedBuffer;
 pub use faulty::{DeviceCalls, FaultyDevice, ReadFault, WriteFault};
 pub use memory::MemoryDevice;
 pub use segments::SEGMENT_SIZE_BYTES_DEFAULT;
-pub(crate) use segments::segment_path;
+pub(crate) use segments::{is_out_of_handles, segment_place};
 pub use stream::{Priority, ReadStream};
 pub use threads::ThreadDevice;
 #[cfg(target_os = "linux")]
 pub use uring::UringDevice;
 
+use crate::directory::Directory;
 use crate::error::{Error, Result};
 
 /// Offsets, lengths and buffer addresses of every transfer are multiples of this.
 pub const BLOCK_BYTES: usize = 512;
+
+/// Most segment files whose handles stay open: 128 GiB of the default size.
+const OPEN_FILES_MAX: usize = 512;
 
 /// One read of a burst: `buffer.len()` bytes from log offset `offset`.
 ///
@@ -116,7 +120,8 @@ pub struct DeviceOptions {
     /// Reading threads of the thread pool; the thread that calls reads too. Default 32: it read about
     /// a sixth more per second than 16 (bursts of 256 reads, virtual disk, two cores).
     pub threads: usize,
-    /// Segment files whose handles stay open between uses; at least 1. Default 512.
+    /// Segment files whose handles stay open between uses; at least 1. Default: a quarter of the files that the process
+    /// may have open (`ulimit -n`), at most 512.
     pub open_files_max: usize,
     /// Files are opened to read only; nothing is made, written, cut or removed: what would, fails. Default false.
     pub read_only: bool,
@@ -129,10 +134,15 @@ impl Default for DeviceOptions {
             queue_depth: 256,
             rings_max: 4,
             threads: 32,
-            open_files_max: 512,
+            open_files_max: open_files_max(),
             read_only: false,
         }
     }
+}
+
+fn open_files_max() -> usize {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    limit.map_or(OPEN_FILES_MAX, |limit| (limit as usize / 4).clamp(1, OPEN_FILES_MAX))
 }
 
 impl DeviceOptions {
@@ -262,6 +272,9 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// A failed remove, naming the file; some of the space may have been given back by then.
     fn free(&self, below: u64) -> Result<Freed>;
 
+    /// Closes the handles of files that can be opened again, where the process has none left for another file.
+    fn release_handles(&self) {}
+
     /// The file and the offset in it that hold log offset `offset`, for error messages.
     fn locate(&self, offset: u64) -> (std::path::PathBuf, u64);
 }
@@ -278,33 +291,51 @@ pub trait Device: Send + Sync + fmt::Debug {
 pub fn open(dir: &Path, choice: DeviceChoice, options: &DeviceOptions) -> Result<Arc<dyn Device>> {
     match choice {
         DeviceChoice::Memory => Ok(Arc::new(MemoryDevice::new(options)?)),
-        DeviceChoice::Threads => Ok(Arc::new(ThreadDevice::open(dir, options)?)),
+        choice => open_in(&directory(dir, options)?, choice, options),
+    }
+}
+
+/// As [`open`], in a directory that is held open.
+pub(crate) fn open_in(
+    dir: &Arc<Directory>,
+    choice: DeviceChoice,
+    options: &DeviceOptions,
+) -> Result<Arc<dyn Device>> {
+    match choice {
+        DeviceChoice::Memory => Ok(Arc::new(MemoryDevice::new(options)?)),
+        DeviceChoice::Threads => Ok(Arc::new(ThreadDevice::open_in(dir, options)?)),
         DeviceChoice::IoUring => open_uring(dir, options),
         DeviceChoice::Auto => or_threads(open_uring(dir, options), dir, options),
     }
 }
 
+/// The directory of a bank, once the options are known to be right.
+fn directory(dir: &Path, options: &DeviceOptions) -> Result<Arc<Directory>> {
+    options.check()?;
+    Directory::open(dir).map_err(|e| Error::io("open", dir, e))
+}
+
 /// The thread pool in place of an `io_uring` that was refused, with the reason kept.
 fn or_threads(
     tried: Result<Arc<dyn Device>>,
-    dir: &Path,
+    dir: &Arc<Directory>,
     options: &DeviceOptions,
 ) -> Result<Arc<dyn Device>> {
     match tried {
         Err(Error::DeviceUnavailable { reason, .. }) => {
-            Ok(Arc::new(ThreadDevice::open(dir, options)?.instead_of_io_uring(reason)))
+            Ok(Arc::new(ThreadDevice::open_in(dir, options)?.instead_of_io_uring(reason)))
         }
         opened => opened,
     }
 }
 
 #[cfg(target_os = "linux")]
-fn open_uring(dir: &Path, options: &DeviceOptions) -> Result<Arc<dyn Device>> {
-    Ok(Arc::new(UringDevice::open(dir, options)?))
+fn open_uring(dir: &Arc<Directory>, options: &DeviceOptions) -> Result<Arc<dyn Device>> {
+    Ok(Arc::new(UringDevice::open_in(dir, options)?))
 }
 
 #[cfg(not(target_os = "linux"))]
-fn open_uring(_dir: &Path, _options: &DeviceOptions) -> Result<Arc<dyn Device>> {
+fn open_uring(_dir: &Arc<Directory>, _options: &DeviceOptions) -> Result<Arc<dyn Device>> {
     Err(Error::DeviceUnavailable {
         device: "io_uring",
         reason: "it is a Linux interface".to_owned(),

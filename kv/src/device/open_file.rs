@@ -1,25 +1,30 @@
 //! Opening segment files, past the page cache where the file system takes it.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::File;
 use std::io;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::Path;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+use rustix::fs::OFlags;
 
 use super::{AlignedBuffer, BLOCK_BYTES};
+use crate::directory::{Directory, Place};
 
 #[cfg(target_os = "linux")]
-const DIRECT: i32 = libc::O_DIRECT;
+const DIRECT: OFlags = OFlags::DIRECT;
 #[cfg(not(target_os = "linux"))]
-const DIRECT: i32 = 0;
+const DIRECT: OFlags = OFlags::empty();
 
 /// Opens a segment file that is there, to read, and to write unless `read_only`.
-pub(super) fn existing(path: &Path, direct: bool, read_only: bool) -> io::Result<File> {
-    options(direct).write(!read_only).open(path).inspect(leave_access_time_alone)
+pub(super) fn existing(place: &Place, direct: bool, read_only: bool) -> io::Result<File> {
+    let access = if read_only { OFlags::RDONLY } else { OFlags::RDWR };
+    place.open_with(access | flags(direct)).inspect(leave_access_time_alone)
 }
 
 /// Creates a segment file that must not be there.
-pub(super) fn create(path: &Path, direct: bool) -> io::Result<File> {
-    options(direct).create_new(true).open(path).inspect(leave_access_time_alone)
+pub(super) fn create(place: &Place, direct: bool) -> io::Result<File> {
+    let new = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
+    place.open_with(new | flags(direct)).inspect(leave_access_time_alone)
 }
 
 /// Has reads leave the time of the file's last access, which the kernel else looks at for each of them. That is the
@@ -39,11 +44,8 @@ fn leave_access_time_alone(file: &File) {
 #[cfg(not(target_os = "linux"))]
 fn leave_access_time_alone(_file: &File) {}
 
-fn options(direct: bool) -> OpenOptions {
-    let mut options = File::options();
-    // The standard library adds O_CLOEXEC.
-    options.read(true).write(true).custom_flags(if direct { DIRECT } else { 0 });
-    options
+fn flags(direct: bool) -> OFlags {
+    if direct { DIRECT } else { OFlags::empty() }
 }
 
 /// Tries direct transfers of single blocks in `folder`; the reason if the file system refuses them
@@ -51,37 +53,37 @@ fn options(direct: bool) -> OpenOptions {
 ///
 /// Other failures are no answer, such as a full disk, on which a bank must still open; direct transfers
 /// are then assumed, and a read or write reports what is wrong.
-pub(super) fn probe_direct(folder: &Path) -> Option<String> {
-    if DIRECT == 0 {
+pub(super) fn probe_direct(folder: &Arc<Directory>) -> Option<String> {
+    if DIRECT.is_empty() {
         return Some("this system has no O_DIRECT".to_owned());
     }
-    let path = folder.join(format!("probe-{}.tmp", std::process::id()));
-    let tried = try_direct(&path);
+    let place = folder.place(format!("probe-{}.tmp", std::process::id()));
+    let tried = try_direct(&place);
     // It may never have come into being.
-    let _ = fs::remove_file(&path);
+    let _ = place.remove_file();
     match tried {
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Some(format!(
             "the file system under {} refuses O_DIRECT in blocks of {BLOCK_BYTES} bytes: {error}",
-            folder.display()
+            folder.path().display()
         )),
         _ => None,
     }
 }
 
 /// As [`probe_direct`], for whoever may not make a file: tries to read the segment file `path`.
-pub(super) fn probe_direct_reads(path: Option<&Path>) -> Option<String> {
-    let Some(path) = path else {
+pub(super) fn probe_direct_reads(place: Option<&Place>) -> Option<String> {
+    let Some(place) = place else {
         return Some("there was no segment file yet to try direct reads on".to_owned());
     };
     let mut block = AlignedBuffer::zeroed(2 * BLOCK_BYTES);
-    let tried = existing(path, DIRECT != 0, true)
+    let tried = existing(place, true, true)
         .and_then(|file| file.read_at(&mut block[BLOCK_BYTES..], BLOCK_BYTES as u64));
     match tried {
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Some(format!(
             "the file system of {} refuses O_DIRECT in blocks of {BLOCK_BYTES} bytes: {error}",
-            path.display()
+            place.path().display()
         )),
-        _ if DIRECT == 0 => Some("this system has no O_DIRECT".to_owned()),
+        _ if DIRECT.is_empty() => Some("this system has no O_DIRECT".to_owned()),
         _ => None,
     }
 }
@@ -102,8 +104,8 @@ pub(super) fn punch(_file: &File, _bytes: u64) -> bool {
     false
 }
 
-fn try_direct(path: &Path) -> io::Result<()> {
-    let file = options(true).create(true).truncate(true).open(path)?;
+fn try_direct(place: &Place) -> io::Result<()> {
+    let file = place.open_with(OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC | DIRECT)?;
     let mut block = AlignedBuffer::zeroed(2 * BLOCK_BYTES);
     // The second half of a page, at the file's second block: aligned to a block and to nothing more.
     file.write_all_at(&block[BLOCK_BYTES..], BLOCK_BYTES as u64)?;
@@ -124,8 +126,9 @@ mod tests {
     #[test]
     fn reads_leave_the_access_time_alone_and_transfers_stay_direct() {
         let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("segment");
-        let direct = probe_direct(dir.path()).is_none();
+        let held = Directory::open(dir.path()).unwrap();
+        let path = held.place("segment");
+        let direct = probe_direct(&held).is_none();
         let created = create(&path, direct).unwrap();
         let opened = [false, true].map(|read_only| existing(&path, direct, read_only).unwrap());
         for file in opened.iter().chain([&created]) {

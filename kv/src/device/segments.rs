@@ -2,7 +2,9 @@
 //!
 //! Log offset `o` lies in file `log/<first offset, 16 hex digits>.seg` of a fixed power-of-two size, so
 //! that cold ends of the log can be given back as whole files. Files are opened when first needed, with
-//! `O_DIRECT` where the file system takes it, and a bounded number of handles stays open.
+//! `O_DIRECT` where the file system takes it, and a bounded number of handles stays open: those in the cache, and
+//! those of files that were written and not synced yet. When there are too many of the latter, the write that opened
+//! another one syncs all but its own. When the process has no handle left, both kinds are let go.
 //!
 //! What durability rests on:
 //! - A write enters `unsynced` after it has completed and before it returns, so a sync that starts
@@ -19,16 +21,19 @@
 //!   success (the "fsyncgate" of PostgreSQL, 2018). The failure is therefore kept and repeated.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
 use std::io;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use parking_lot::{Mutex, RwLock};
+use rustix::fs::OFlags;
 
 use super::transfer::{self, Progress};
 use super::{BLOCK_BYTES, DeviceOptions, Freed, Read, open_file};
+use crate::directory::{Directory, Place};
 use crate::error::{Error, Result};
 use crate::sync::{AtomicBool, Ordering};
 
@@ -38,6 +43,10 @@ pub const SEGMENT_SIZE_BYTES_DEFAULT: u64 = 256 << 20;
 
 const FOLDER: &str = "log";
 
+/// Files that may wait to be synced. Each holds a handle; a sync of this many is quick, as their blocks are on the
+/// drive already.
+const UNSYNCED_FILES_MAX: usize = 16;
+
 /// The extension of a segment file that is being made.
 const UNFINISHED: &str = "new";
 
@@ -45,7 +54,7 @@ const UNFINISHED: &str = "new";
 #[derive(Debug)]
 pub(super) struct Segment {
     number: u64,
-    path: PathBuf,
+    place: Place,
     file: File,
     /// Set by each use and cleared by the search for a handle to close: a second chance.
     used: AtomicBool,
@@ -58,7 +67,7 @@ impl Segment {
 
     pub(super) fn truncated(&self, offset: u64, expected: usize, found: usize) -> Error {
         Error::Truncated {
-            path: self.path.clone(),
+            path: self.place.path(),
             offset,
             expected: expected as u64,
             found: found as u64,
@@ -68,12 +77,12 @@ impl Segment {
     /// A failed read: the system's error with file and offset.
     pub(super) fn read_failed(&self, offset: u64, source: &io::Error) -> Error {
         let source = io::Error::new(source.kind(), format!("at offset {offset}: {source}"));
-        Error::io("read", &self.path, source)
+        Error::io("read", &self.place, source)
     }
 
     fn write_failed(&self, offset: u64, source: &io::Error) -> Error {
         let source = io::Error::new(source.kind(), format!("at offset {offset}: {source}"));
-        Error::io("write", &self.path, source)
+        Error::io("write", &self.place, source)
     }
 
     /// Fills `buffer` from the file's `offset`, a system call or two.
@@ -142,15 +151,17 @@ impl Located {
     }
 
     /// The file of the first read, for errors of the burst as a whole.
-    pub(super) fn path(&self) -> &Path {
-        &self.place(0).0.path
+    pub(super) fn path(&self) -> PathBuf {
+        self.place(0).0.place.path()
     }
 }
 
 /// The segment files of one log.
 #[derive(Debug)]
 pub(super) struct Segments {
-    folder: PathBuf,
+    bank: Arc<Directory>,
+    /// The directory `log`.
+    folder: Arc<Directory>,
     segment_size_bytes: u64,
     open_files_max: usize,
     read_only: bool,
@@ -166,20 +177,22 @@ pub(super) struct Segments {
 }
 
 impl Segments {
-    /// Opens the segment files under `dir/log`, creating the folder durably if it is absent.
-    pub(super) fn open(dir: &Path, options: &DeviceOptions) -> Result<Self> {
+    /// Opens the segment files of the bank in `dir`, creating their folder durably if it is absent.
+    pub(super) fn open(dir: &Arc<Directory>, options: &DeviceOptions) -> Result<Self> {
         options.check()?;
-        let folder = dir.join(FOLDER);
-        if !folder.is_dir() && !options.read_only {
-            fs::create_dir_all(&folder).map_err(|e| Error::io("create", &folder, e))?;
-            sync_folder(dir)?;
-        }
+        let opened = if options.read_only {
+            dir.subdirectory(FOLDER)
+        } else {
+            dir.make_subdirectory(FOLDER)
+        };
+        let folder = opened.map_err(|e| Error::io("open", &dir.place(FOLDER), e))?;
         let direct_refused = if options.read_only {
-            open_file::probe_direct_reads(last_segment(&folder)?.as_deref())
+            open_file::probe_direct_reads(last_segment(&folder)?.as_ref())
         } else {
             open_file::probe_direct(&folder)
         };
         let segments = Self {
+            bank: Arc::clone(dir),
             folder,
             read_only: options.read_only,
             segment_size_bytes: options.segment_size_bytes,
@@ -198,7 +211,7 @@ impl Segments {
     }
 
     pub(super) fn folder(&self) -> &Path {
-        &self.folder
+        self.folder.path()
     }
 
     /// Whether a segment holds a log offset.
@@ -216,7 +229,7 @@ impl Segments {
 
     /// The file and the offset in it that hold log offset `offset`.
     pub(super) fn locate(&self, offset: u64) -> (PathBuf, u64) {
-        (self.path(self.number(offset)), self.within(offset))
+        (self.place(self.number(offset)).path(), self.within(offset))
     }
 
     /// Checks every read and finds its file, before any of them starts.
@@ -240,34 +253,69 @@ impl Segments {
         transfer::check(offset, bytes, self.segment_size_bytes)?;
         let segment = self.for_writing(self.number(offset))?;
         segment.write_all(self.within(offset), bytes)?;
-        self.unsynced.lock().entry(segment.number).or_insert(segment);
-        Ok(())
+        let waiting = {
+            let mut unsynced = self.unsynced.lock();
+            unsynced.entry(segment.number).or_insert(segment);
+            unsynced.len()
+        };
+        if waiting > self.unsynced_max() { self.sync_full() } else { Ok(()) }
+    }
+
+    /// Files that may wait to be synced, each with a handle of its own.
+    fn unsynced_max(&self) -> usize {
+        (self.open_files_max / 4).clamp(1, UNSYNCED_FILES_MAX)
+    }
+
+    /// Syncs all files but the last one, which is being written, and lets go of their handles. Does nothing while
+    /// another thread syncs: that thread lets go of them.
+    fn sync_full(&self) -> Result<()> {
+        let Some(mut failure) = self.sync_failure.try_lock() else { return Ok(()) };
+        self.check_sync(&failure)?;
+        let full = {
+            let mut unsynced = self.unsynced.lock();
+            let last = unsynced.pop_last();
+            let full = std::mem::take(&mut *unsynced);
+            unsynced.extend(last);
+            full
+        };
+        sync_all(&full).inspect_err(|error| *failure = Some(error.to_string()))
+    }
+
+    /// Lets go of every handle but that of the last file: the log's end must be writable without a new one, or a
+    /// checkpoint that can't open its own files would poison the store.
+    pub(super) fn release_handles(&self) {
+        self.release(&mut self.open.write());
+    }
+
+    fn release(&self, open: &mut BTreeMap<u64, Arc<Segment>>) {
+        let last = open.pop_last();
+        open.clear();
+        open.extend(last);
+        // A failure is kept, and the next sync repeats it.
+        let _ = self.sync_full();
     }
 
     pub(super) fn sync(&self) -> Result<()> {
         let mut failure = self.sync_failure.lock();
-        if let Some(earlier) = &*failure {
-            let source = io::Error::other(format!(
-                "an earlier sync failed ({earlier}), so what was written before it may be lost; \
-                 reopen the bank at its last checkpoint"
-            ));
-            return Err(Error::io("sync", &self.folder, source));
-        }
-        let synced = self.sync_unsynced();
-        if let Err(error) = &synced {
-            *failure = Some(error.to_string());
-        }
-        synced
+        self.check_sync(&failure)?;
+        self.sync_unsynced().inspect_err(|error| *failure = Some(error.to_string()))
+    }
+
+    fn check_sync(&self, failure: &Option<String>) -> Result<()> {
+        let Some(earlier) = failure else { return Ok(()) };
+        let source = io::Error::other(format!(
+            "an earlier sync failed ({earlier}), so what was written before it may be lost; \
+             reopen the bank at its last checkpoint"
+        ));
+        Err(Error::io("sync", self.folder.path(), source))
     }
 
     fn sync_unsynced(&self) -> Result<()> {
         let unsynced = std::mem::take(&mut *self.unsynced.lock());
-        for segment in unsynced.values() {
-            segment.file.sync_data().map_err(|e| Error::io("sync", &segment.path, e))?;
-        }
+        sync_all(&unsynced)?;
         // SeqCst pairs with the store in `for_writing`.
         if self.folder_unsynced.swap(false, Ordering::SeqCst) {
-            sync_folder(&self.folder)?;
+            self.sync_folder()?;
         }
         Ok(())
     }
@@ -276,6 +324,7 @@ impl Segments {
     /// without gaps; then cuts the one that holds `end`. A copy of the bank keeps what is its own.
     pub(super) fn truncate(&self, end: u64) -> Result<()> {
         self.check_writable("truncate")?;
+        self.check_in_place()?;
         let Some(end) = end.checked_next_multiple_of(BLOCK_BYTES as u64) else { return Ok(()) };
         let mut first = self.first.lock();
         *first = (*first).min(self.number(end));
@@ -285,43 +334,44 @@ impl Segments {
         self.remove_unfinished()?;
         for (number, len) in self.on_disk()?.into_iter().rev() {
             let first = number * self.segment_size_bytes;
-            let path = self.path(number);
-            if (first + 1..first + self.segment_size_bytes).contains(&end) && is_shared(&path)? {
+            let place = self.place(number);
+            if (first + 1..first + self.segment_size_bytes).contains(&end) && is_shared(&place)? {
                 open.remove(&number);
                 unsynced.remove(&number);
-                make_own(&path, end - first).map_err(|e| Error::io("copy", &path, e))?;
+                make_own(&place, end - first).map_err(|e| Error::io("copy", &place, e))?;
                 continue;
             }
             if first >= end {
                 open.remove(&number);
                 unsynced.remove(&number);
-                fs::remove_file(&path).map_err(|e| Error::io("remove", &path, e))?;
+                place.remove_file().map_err(|e| Error::io("remove", &place, e))?;
             } else if first + len > end {
-                let file = File::options().write(true).open(&path);
-                let file = file.map_err(|e| Error::io("open", &path, e))?;
-                file.set_len(end - first).map_err(|e| Error::io("truncate", &path, e))?;
-                file.sync_all().map_err(|e| Error::io("sync", &path, e))?;
+                let file = place.open_with(OFlags::RDWR);
+                let file = file.map_err(|e| Error::io("open", &place, e))?;
+                file.set_len(end - first).map_err(|e| Error::io("truncate", &place, e))?;
+                file.sync_all().map_err(|e| Error::io("sync", &place, e))?;
             }
         }
-        sync_folder(&self.folder)
+        self.sync_folder()
     }
 
     /// Removes whole segments below `below`, the first ones first, and punches the part below it out of the
     /// next one. A reader that has a removed file open goes on reading it.
     pub(super) fn free(&self, below: u64) -> Result<Freed> {
         self.check_writable("free")?;
+        self.check_in_place()?;
         let mut first = self.first.lock();
         let last = self.number(below);
         let mut freed = Freed { end: below, segments: 0 };
         while *first < last {
-            let path = self.path(*first);
+            let place = self.place(*first);
             // Handles first, so that nobody finds one of a file that is gone.
             self.open.write().remove(&first);
             self.unsynced.lock().remove(&first);
-            match fs::remove_file(&path) {
+            match place.remove_file() {
                 Ok(()) => freed.segments += 1,
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => return Err(Error::io("remove", &path, error)),
+                Err(error) => return Err(Error::io("remove", &place, error)),
             }
             *first += 1;
         }
@@ -333,7 +383,7 @@ impl Segments {
             };
             if let Some(segment) = segment {
                 // Where it can't be done, the space comes back with the whole file.
-                let shared = is_shared(&segment.path)?;
+                let shared = is_shared(&segment.place)?;
                 if shared || !open_file::punch(&segment.file, rest) {
                     freed.end = below - rest;
                 }
@@ -345,9 +395,19 @@ impl Segments {
     fn check_writable(&self, operation: &'static str) -> Result<()> {
         if self.read_only {
             let refused = io::Error::from(io::ErrorKind::PermissionDenied);
-            return Err(Error::io(operation, &self.folder, refused));
+            return Err(Error::io(operation, self.folder.path(), refused));
         }
         Ok(())
+    }
+
+    /// Nothing is made or removed where the path of the bank, or of its log, leads elsewhere by now.
+    fn check_in_place(&self) -> Result<()> {
+        self.bank.check_in_place()?;
+        self.folder.check_in_place()
+    }
+
+    fn sync_folder(&self) -> Result<()> {
+        self.folder.sync().map_err(|e| Error::io("sync", self.folder.path(), e))
     }
 
     fn number(&self, offset: u64) -> u64 {
@@ -358,8 +418,8 @@ impl Segments {
         offset % self.segment_size_bytes
     }
 
-    fn path(&self, number: u64) -> PathBuf {
-        self.folder.join(segment_name(number * self.segment_size_bytes))
+    fn place(&self, number: u64) -> Place {
+        self.folder.place(segment_name(number * self.segment_size_bytes))
     }
 
     /// The segment that holds the read of `len` bytes at a log offset.
@@ -372,7 +432,7 @@ impl Segments {
         match self.open_existing(&mut open, number)? {
             Some(segment) => Ok(segment),
             None => Err(Error::Truncated {
-                path: self.path(number),
+                path: self.place(number).path(),
                 offset: self.within(offset),
                 expected: len as u64,
                 found: 0,
@@ -389,12 +449,29 @@ impl Segments {
         if let Some(segment) = self.open_existing(&mut open, number)? {
             return Ok(segment);
         }
-        let path = self.path(number);
-        let file =
-            open_file::create(&path, self.direct).map_err(|e| Error::io("create", &path, e))?;
+        self.check_in_place()?;
+        let place = self.place(number);
+        let create = || open_file::create(&place, self.direct);
+        let file = self.with_a_handle(&mut open, create);
+        let file = file.map_err(|e| Error::io("create", &place, e))?;
         // SeqCst pairs with the swap in `sync_unsynced`.
         self.folder_unsynced.store(true, Ordering::SeqCst);
-        Ok(self.keep(&mut open, number, path, file))
+        Ok(self.keep(&mut open, number, place, file))
+    }
+
+    /// Opens a file, if need be in place of others that are open.
+    fn with_a_handle(
+        &self,
+        open: &mut BTreeMap<u64, Arc<Segment>>,
+        opening: impl Fn() -> io::Result<File>,
+    ) -> io::Result<File> {
+        match opening() {
+            Err(error) if is_out_of_handles(&error) => {
+                self.release(open);
+                opening()
+            }
+            opened => opened,
+        }
     }
 
     fn cached(&self, number: u64) -> Option<Arc<Segment>> {
@@ -413,11 +490,12 @@ impl Segments {
         if let Some(segment) = open.get(&number) {
             return Ok(Some(Arc::clone(segment)));
         }
-        let path = self.path(number);
-        match open_file::existing(&path, self.direct, self.read_only) {
-            Ok(file) => Ok(Some(self.keep(open, number, path, file))),
+        let place = self.place(number);
+        let existing = || open_file::existing(&place, self.direct, self.read_only);
+        match self.with_a_handle(open, existing) {
+            Ok(file) => Ok(Some(self.keep(open, number, place, file))),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(Error::io("open", &path, error)),
+            Err(error) => Err(Error::io("open", &place, error)),
         }
     }
 
@@ -427,7 +505,7 @@ impl Segments {
         &self,
         open: &mut BTreeMap<u64, Arc<Segment>>,
         number: u64,
-        path: PathBuf,
+        place: Place,
         file: File,
     ) -> Arc<Segment> {
         if open.len() >= self.open_files_max {
@@ -438,41 +516,43 @@ impl Segments {
                 open.remove(&victim);
             }
         }
-        let segment = Arc::new(Segment { number, path, file, used: AtomicBool::new(true) });
+        let segment = Arc::new(Segment { number, place, file, used: AtomicBool::new(true) });
         open.insert(number, Arc::clone(&segment));
         segment
     }
 
     /// Removes what a crash left of `make_own`.
     fn remove_unfinished(&self) -> Result<()> {
-        let listed = |e| Error::io("list", &self.folder, e);
-        for entry in fs::read_dir(&self.folder).map_err(listed)? {
-            let path = entry.map_err(listed)?.path();
-            if path.extension().is_some_and(|extension| extension == UNFINISHED) {
-                fs::remove_file(&path).map_err(|e| Error::io("remove", &path, e))?;
+        for name in self.names()? {
+            let place = self.folder.place(name);
+            if place.name().extension().is_some_and(|extension| extension == UNFINISHED) {
+                place.remove_file().map_err(|e| Error::io("remove", &place, e))?;
             }
         }
         Ok(())
     }
 
+    fn names(&self) -> Result<Vec<OsString>> {
+        self.folder.names().map_err(|e| Error::io("list", self.folder.path(), e))
+    }
+
     /// Segment numbers and file lengths, ascending. Files of other names are none of the log's.
     fn on_disk(&self) -> Result<Vec<(u64, u64)>> {
-        let listed = |e| Error::io("list", &self.folder, e);
         let mut found = Vec::new();
-        for entry in fs::read_dir(&self.folder).map_err(listed)? {
-            let entry = entry.map_err(listed)?;
-            let Some(first) = first_offset(&entry.file_name()) else { continue };
-            let len = match entry.metadata() {
-                Ok(found) => found.len(),
+        for name in self.names()? {
+            let Some(first) = first_offset(&name) else { continue };
+            let place = self.folder.place(name);
+            let len = match place.len() {
+                Ok(len) => len,
                 // A writer has given it back just now.
                 Err(e) if self.read_only && e.kind() == io::ErrorKind::NotFound => continue,
-                Err(e) => return Err(Error::io("stat", entry.path(), e)),
+                Err(e) => return Err(Error::io("stat", &place, e)),
             };
             if !first.is_multiple_of(self.segment_size_bytes) || len > self.segment_size_bytes {
                 return Err(Error::InvalidArgument(format!(
                     "{} ({len} bytes) is no segment of {} bytes; open the bank with the segment size \
                      that it was created with",
-                    entry.path().display(),
+                    place.path().display(),
                     self.segment_size_bytes
                 )));
             }
@@ -483,35 +563,38 @@ impl Segments {
     }
 }
 
-/// The last segment file of a folder, which no writer removes, if it has one.
-fn last_segment(folder: &Path) -> Result<Option<PathBuf>> {
-    let listed = |e| Error::io("list", folder, e);
-    let mut last: Option<(u64, PathBuf)> = None;
-    for entry in fs::read_dir(folder).map_err(listed)? {
-        let entry = entry.map_err(listed)?;
-        if let Some(first) = first_offset(&entry.file_name())
-            && last.as_ref().is_none_or(|last| last.0 < first)
-        {
-            last = Some((first, entry.path()));
-        }
+/// True if the process, or the system, has as many files open as it may.
+pub(crate) fn is_out_of_handles(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
+}
+
+fn sync_all(segments: &BTreeMap<u64, Arc<Segment>>) -> Result<()> {
+    for segment in segments.values() {
+        segment.file.sync_data().map_err(|e| Error::io("sync", &segment.place, e))?;
     }
-    Ok(last.map(|(_, path)| path))
+    Ok(())
+}
+
+/// The last segment file of a folder, which no writer removes, if it has one.
+fn last_segment(folder: &Arc<Directory>) -> Result<Option<Place>> {
+    let names = folder.names().map_err(|e| Error::io("list", folder.path(), e))?;
+    let segments = names.iter().filter_map(|name| first_offset(name));
+    Ok(segments.max().map(|first| folder.place(segment_name(first))))
 }
 
 /// Whether a file has other names than this one.
-fn is_shared(path: &Path) -> Result<bool> {
-    let found = fs::metadata(path).map_err(|e| Error::io("stat", path, e))?;
-    Ok(found.nlink() > 1)
+fn is_shared(place: &Place) -> Result<bool> {
+    place.is_shared().map_err(|e| Error::io("stat", place, e))
 }
 
 /// Puts a copy of a file's first `bytes` in its place, durably but for the name.
-fn make_own(path: &Path, bytes: u64) -> io::Result<()> {
+fn make_own(place: &Place, bytes: u64) -> io::Result<()> {
     use std::io::Read as _;
-    let unfinished = path.with_extension(UNFINISHED);
-    let mut copy = File::create_new(&unfinished)?;
-    io::copy(&mut File::open(path)?.take(bytes), &mut copy)?;
+    let unfinished = place.with_extension(UNFINISHED);
+    let mut copy = unfinished.create_new()?;
+    io::copy(&mut place.open()?.take(bytes), &mut copy)?;
     copy.sync_all()?;
-    fs::rename(&unfinished, path)
+    unfinished.rename(place)
 }
 
 fn segment_name(first: u64) -> String {
@@ -519,31 +602,28 @@ fn segment_name(first: u64) -> String {
 }
 
 /// The segment file of the bank in `dir` that begins at log offset `first`.
-pub(crate) fn segment_path(dir: &Path, first: u64) -> PathBuf {
-    dir.join(FOLDER).join(segment_name(first))
+pub(crate) fn segment_place(dir: &Arc<Directory>, first: u64) -> Place {
+    dir.place(FOLDER).join(segment_name(first))
 }
 
 /// The log offset that a segment file's name says it begins at.
-fn first_offset(name: &std::ffi::OsStr) -> Option<u64> {
+fn first_offset(name: &OsStr) -> Option<u64> {
     let digits = name.to_str()?.strip_suffix(".seg")?;
     if digits.len() == 16 { u64::from_str_radix(digits, 16).ok() } else { None }
 }
 
-/// Makes the names in a folder durable.
-fn sync_folder(folder: &Path) -> Result<()> {
-    let synced = File::open(folder).and_then(|folder| folder.sync_all());
-    synced.map_err(|e| Error::io("sync", folder, e))
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::path::Path;
+
     use super::*;
     use crate::device::AlignedBuffer;
 
     fn segments(dir: &Path, open_files_max: usize) -> Segments {
         let options =
             DeviceOptions { segment_size_bytes: 4096, open_files_max, ..DeviceOptions::default() };
-        Segments::open(dir, &options).unwrap()
+        Segments::open(&Directory::open(dir).unwrap(), &options).unwrap()
     }
 
     #[test]
@@ -556,7 +636,8 @@ mod tests {
             segments.write(number * 4096, &block).unwrap();
             assert!(segments.open.read().len() <= 2);
         }
-        assert_eq!(segments.unsynced.lock().len(), 6);
+        // Each but the last was synced when the next one but one was begun.
+        assert_eq!(segments.unsynced.lock().keys().copied().collect::<Vec<_>>(), [5]);
         segments.sync().unwrap();
         assert!(segments.unsynced.lock().is_empty());
         assert!(!segments.folder_unsynced.load(Ordering::SeqCst));
@@ -578,7 +659,7 @@ mod tests {
         let (reader, _writer) = io::pipe().unwrap();
         let broken = Segment {
             number: 7,
-            path: dir.path().join("broken"),
+            place: Directory::open(dir.path()).unwrap().place("broken"),
             file: File::from(std::os::fd::OwnedFd::from(reader)),
             used: AtomicBool::new(false),
         };
@@ -596,7 +677,8 @@ mod tests {
         block.fill(9);
         for number in 0..3 {
             segments.write(number * 4096, &block).unwrap();
-            fs::hard_link(segments.path(number), dir.path().join(number.to_string())).unwrap();
+            fs::hard_link(segments.place(number).path(), dir.path().join(number.to_string()))
+                .unwrap();
         }
         assert_eq!(segments.free(4096 + 1024).unwrap(), Freed { end: 4096, segments: 1 });
         segments.truncate(2 * 4096 + 512).unwrap();
@@ -606,7 +688,7 @@ mod tests {
             let bytes = fs::read(dir.path().join(number.to_string())).unwrap();
             assert!(bytes.len() == 4096 && bytes.iter().all(|&byte| byte == 9), "{number}");
         }
-        let own = fs::read(segments.path(2)).unwrap();
+        let own = fs::read(segments.place(2).path()).unwrap();
         assert!(own.len() == 1024 && own[..512].iter().all(|&byte| byte == 9));
         // Without the other name it is changed again.
         fs::remove_file(dir.path().join("1")).unwrap();
@@ -619,7 +701,7 @@ mod tests {
         segments(dir.path(), 8).write(3 * 4096, &AlignedBuffer::zeroed(512)).unwrap();
         fs::write(dir.path().join("log/notes.txt"), "kept").unwrap();
         let options = DeviceOptions { segment_size_bytes: 8192, ..DeviceOptions::default() };
-        let refused = Segments::open(dir.path(), &options).unwrap_err();
+        let refused = Segments::open(&Directory::open(dir.path()).unwrap(), &options).unwrap_err();
         assert!(matches!(refused, Error::InvalidArgument(_)), "{refused}");
         segments(dir.path(), 8).truncate(0).unwrap();
         let left: Vec<_> = fs::read_dir(dir.path().join("log")).unwrap().collect();

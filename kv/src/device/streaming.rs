@@ -328,7 +328,11 @@ mod tests {
     }
 
     fn segments(dir: &Path) -> Segments {
-        let segments = Segments::open(dir, &DeviceOptions::default()).unwrap();
+        let segments = Segments::open(
+            &crate::directory::Directory::open(dir).unwrap(),
+            &DeviceOptions::default(),
+        )
+        .unwrap();
         segments.write(0, &AlignedBuffer::zeroed(8192)).unwrap();
         segments
     }

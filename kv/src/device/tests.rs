@@ -420,14 +420,16 @@ fn devices_are_dropped_used_or_not() {
 fn where_io_uring_is_refused_threads_read_and_the_reason_is_kept() {
     let dir = tempfile::tempdir().unwrap();
     let refused = Error::DeviceUnavailable { device: "io_uring", reason: "EPERM".to_owned() };
-    let device = or_threads(Err(refused), dir.path(), &options()).unwrap();
+    let device =
+        or_threads(Err(refused), &directory(dir.path(), &options()).unwrap(), &options()).unwrap();
     assert_eq!(device.name(), "threads");
     assert_eq!(device.report().io_uring_refused.as_deref(), Some("EPERM"));
     write_log(&*device, 1);
     assert_burst(&*device, &scattered(20, SEGMENT, BLOCK), 512);
     // Whatever else is wrong would be wrong for threads too.
     let other = Err(Error::InvalidArgument(String::new()));
-    assert!(matches!(or_threads(other, dir.path(), &options()), Err(Error::InvalidArgument(_))));
+    let tried = or_threads(other, &directory(dir.path(), &options()).unwrap(), &options());
+    assert!(matches!(tried, Err(Error::InvalidArgument(_))));
 }
 
 #[test]

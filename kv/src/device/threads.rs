@@ -20,6 +20,7 @@ use parking_lot::{Condvar, Mutex};
 
 use super::segments::{Located, Segments};
 use super::{Device, DeviceOptions, DeviceReport, Freed, Read};
+use crate::directory::Directory;
 use crate::error::{Error, Result};
 use crate::sync::{AtomicUsize, Ordering};
 
@@ -47,6 +48,10 @@ impl ThreadDevice {
     /// # Errors
     /// [`Error::Io`] if a thread can't be started; else as [`super::open`].
     pub fn open(dir: &Path, options: &DeviceOptions) -> Result<Self> {
+        Self::open_in(&super::directory(dir, options)?, options)
+    }
+
+    pub(crate) fn open_in(dir: &Arc<Directory>, options: &DeviceOptions) -> Result<Self> {
         let mut device = Self {
             segments: Segments::open(dir, options)?,
             queue: Arc::default(),
@@ -59,7 +64,9 @@ impl ThreadDevice {
                 .name(format!("embank-read-{number}"))
                 .spawn(move || queue.serve());
             // On failure the drop of `device` ends the workers that were started.
-            device.workers.push(started.map_err(|e| Error::io("start a reader of", dir, e))?);
+            device
+                .workers
+                .push(started.map_err(|e| Error::io("start a reader of", dir.path(), e))?);
         }
         Ok(device)
     }
@@ -128,6 +135,10 @@ impl Device for ThreadDevice {
 
     fn free(&self, below: u64) -> Result<Freed> {
         self.segments.free(below)
+    }
+
+    fn release_handles(&self) {
+        self.segments.release_handles();
     }
 
     fn locate(&self, offset: u64) -> (PathBuf, u64) {

@@ -25,13 +25,13 @@
 //! thread saves, up to 50 KiB, or more where it splits buckets, comes on top of what the budget counts.
 
 use std::fs::File;
-use std::path::Path;
 
 use super::bucket::{Bucket, Meta};
 use super::entry::Entry;
 use super::image::{ImageHead, ImageKind, ImageWriter};
 use super::{Index, LockedBucket};
 use crate::checkpoint::CheckpointIdentity;
+use crate::directory::Place;
 use crate::error::Result;
 use crate::sync::{AtomicBool, AtomicU64, Backoff, Condvar, Mutex, Ordering, Planted, planted};
 
@@ -198,7 +198,7 @@ impl Cut<'_> {
     /// must be a whole one.
     pub(crate) fn write(
         self,
-        path: &Path,
+        path: &Place,
         of: CheckpointIdentity,
         kind: ImageKind,
     ) -> Result<(File, u64)> {

@@ -12,7 +12,6 @@
 //! pointer: one that was split since is in a later delta. Overflow buckets are laid out anew on loading.
 
 use std::fs::File;
-use std::path::{Path, PathBuf};
 
 use super::bucket::SLOTS;
 use super::entry::Entry;
@@ -20,6 +19,7 @@ use super::{BUCKET_BYTES, INITIAL_LEVEL, Index, MAX_CHAIN};
 use crate::budget::Budget;
 use crate::checked_stream::{CheckedReader, CheckedWriter};
 use crate::checkpoint::CheckpointIdentity;
+use crate::directory::Place;
 use crate::error::{Error, Result};
 
 const COUNT_BITS: u32 = 20;
@@ -85,7 +85,7 @@ impl ImageHead {
 pub(super) struct ImageWriter(CheckedWriter);
 
 impl ImageWriter {
-    pub(super) fn create(path: &Path, of: CheckpointIdentity, head: ImageHead) -> Result<Self> {
+    pub(super) fn create(path: &Place, of: CheckpointIdentity, head: ImageHead) -> Result<Self> {
         let mut out = CheckedWriter::create(path, of.stream(KIND))?;
         let before = match head.kind {
             ImageKind::Whole => 0,
@@ -125,7 +125,7 @@ impl ImageWriter {
 #[derive(Debug)]
 pub(crate) struct Images {
     /// The newest first; the last one is whole.
-    files: Vec<(File, PathBuf, CheckpointIdentity)>,
+    files: Vec<(File, Place, CheckpointIdentity)>,
     log_begin: u64,
     log_end: u64,
 }
@@ -134,13 +134,13 @@ impl Images {
     /// `files`: the whole image and the deltas that follow it, oldest first. Entries that lead below `log_begin`
     /// lead nowhere, and none lead to `log_end` or beyond.
     pub(crate) fn open(
-        files: impl DoubleEndedIterator<Item = (PathBuf, CheckpointIdentity)>,
+        files: impl DoubleEndedIterator<Item = (Place, CheckpointIdentity)>,
         log_begin: u64,
         log_end: u64,
     ) -> Result<Self> {
-        let open = |(path, of): (PathBuf, CheckpointIdentity)| match File::open(&path) {
-            Ok(file) => Ok((file, path, of)),
-            Err(e) => Err(Error::io("open", path, e)),
+        let open = |(place, of): (Place, CheckpointIdentity)| match place.open() {
+            Ok(file) => Ok((file, place, of)),
+            Err(e) => Err(Error::io("open", &place, e)),
         };
         let files = files.rev().map(open).collect::<Result<_>>()?;
         Ok(Images { files, log_begin, log_end })

@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicBool;
 use super::*;
 use crate::address::TableId;
 use crate::checkpoint::CheckpointIdentity;
+use crate::directory::Place;
 use crate::error::Error;
 use crate::hash::hash;
 use crate::index::cut::Cut;
@@ -306,8 +307,8 @@ impl Album {
         Album { dir: tempfile::tempdir().unwrap(), written: 0, images: Vec::new() }
     }
 
-    fn path(&self, number: u64) -> std::path::PathBuf {
-        self.dir.path().join(number.to_string())
+    fn path(&self, number: u64) -> Place {
+        Place::of_path(&self.dir.path().join(number.to_string())).unwrap()
     }
 
     /// Writes the image of the cut that `cut` makes; returns its length in bytes.
@@ -467,7 +468,7 @@ fn after_an_image_that_failed_a_whole_one_is_right() {
         indexed.move_to_tail(key);
     }
     let of = CheckpointIdentity { bank: 7, checkpoint: 9, id: 70 };
-    let nowhere = album.dir.path().join("nowhere/9");
+    let nowhere = album.path(0).directory().place("nowhere/9");
     assert!(indexed.index.cut().write(&nowhere, of, ImageKind::Since(1)).is_err());
     // Some are changed again, some not, and one image more fails.
     for key in rows / 5..rows / 2 {
@@ -491,7 +492,7 @@ fn a_whole_image_with_a_bucket_twice_or_none_is_damaged() {
     let head = ImageHead { kind: ImageKind::Whole, level: INITIAL_LEVEL, split: 0, overflow: 0 };
     let all: Vec<u64> = (0..1 << INITIAL_LEVEL).collect();
     let load = |name: &str, buckets: &[u64]| {
-        let path = dir.path().join(name);
+        let path = Place::of_path(&dir.path().join(name)).unwrap();
         let mut out = ImageWriter::create(&path, of, head).unwrap();
         let mut encoded = Vec::new();
         for &number in buckets {

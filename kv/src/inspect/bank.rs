@@ -1,16 +1,17 @@
 //! What a bank's metadata tells.
 
 use std::collections::BTreeSet;
-use std::fs;
-use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
 use super::log_files::log_size;
 use super::{BankSummary, CheckpointSummary, Damage, TableSummary};
 use crate::bank_file::BankFile;
 use crate::checkpoint::{Checkpoints, Manifest, TableEntry};
+use crate::directory::{Directory, FileIdentity, Place};
 use crate::error::{Error, Result};
+use crate::store::open_bank_dir;
 
 /// The end of the year 9999: what lies beyond is no time, and not every program can add it up.
 const TAKEN_S_MAX: u64 = 253_402_300_799;
@@ -29,57 +30,58 @@ pub(super) struct BankFiles {
 }
 
 impl BankFiles {
-    pub(super) fn read(dir: &Path) -> Result<Self> {
-        let bank_path = dir.join("BANK");
-        let checkpoints_dir = dir.join("checkpoints");
+    pub(super) fn read(dir: &Arc<Directory>) -> Result<Self> {
+        let bank_path = dir.path().join("BANK");
+        let checkpoints = Checkpoints::look(dir)?;
+        let checkpoints_dir = checkpoints.path().path();
         let mut damage = Vec::new();
-        let mut note = |path: &Path, what: String, checkpoint| {
+        let mut note = |path: PathBuf, what: String, checkpoint| {
             damage.push(Damage { checkpoint, ..Damage::in_file(path, 0, 0, what) });
         };
-        let bank_file = match bank_path.try_exists() {
-            Ok(true) => match BankFile::read(dir) {
+        let bank_file = match dir.place("BANK").stat_if_there() {
+            Ok(Some(_)) => match BankFile::read(dir) {
                 Ok(bank_file) => bank_file,
                 Err(Error::Damaged { what, .. }) => {
-                    note(&bank_path, what, None);
+                    note(bank_path, what, None);
                     None
                 }
                 Err(error) => return Err(error),
             },
-            Ok(false) if checkpoints_dir.is_dir() => {
-                note(&bank_path, "the file is not there".into(), None);
+            Ok(None) if checkpoints.is_there() => {
+                note(bank_path, "the file is not there".into(), None);
                 None
             }
-            Ok(false) => {
-                let what = format!("{} is not a bank: it has no file BANK", dir.display());
+            Ok(None) => {
+                let path = dir.path().display();
+                let what = format!("{path} is not a bank: it has no file BANK");
                 return Err(Error::InvalidArgument(what));
             }
             Err(e) => return Err(Error::io("open", bank_path, e)),
         };
-        let checkpoints = Checkpoints::look(dir);
-        let numbers = if checkpoints_dir.is_dir() { checkpoints.numbers()? } else { Vec::new() };
+        let numbers = checkpoints.numbers_if_any()?;
         if numbers.is_empty() && bank_file.is_some_and(|bank_file| bank_file.has_checkpoint) {
-            note(&checkpoints_dir, "the bank had checkpoints and none is left".into(), None);
+            note(checkpoints_dir, "the bank had checkpoints and none is left".into(), None);
         }
         let mut manifests: Vec<Manifest> = Vec::new();
         for &number in &numbers {
-            let path = checkpoints.dir_of(number).join("manifest");
+            let path = checkpoints.manifest_path(number).path();
             match checkpoints.manifest(number) {
                 Ok(manifest) => manifests.push(manifest),
                 // Gone while this looked: a writer has let go of it.
-                Err(_) if !checkpoints.dir_of(number).exists() => {}
-                Err(Error::Damaged { what, .. }) => note(&path, what, Some(number)),
-                Err(error) => note(&path, error.to_string(), Some(number)),
+                Err(_) if !checkpoints.dir_of(number).is_dir() => {}
+                Err(Error::Damaged { what, .. }) => note(path, what, Some(number)),
+                Err(error) => note(path, error.to_string(), Some(number)),
             }
         }
         let bank = bank_file.map(|bank_file| bank_file.bank);
         let bank = bank.or_else(|| manifests.last().map(|manifest| manifest.bank));
         let newest = manifests.last().cloned();
         manifests.retain(|manifest| {
-            let path = checkpoints.dir_of(manifest.number).join("manifest");
+            let path = checkpoints.manifest_path(manifest.number).path();
             let misfit = newest.as_ref().and_then(|newest| misfit(manifest, bank, newest));
             let fits = misfit.is_none();
             if let Some(what) = misfit {
-                note(&path, what, Some(manifest.number));
+                note(path, what, Some(manifest.number));
             }
             fits
         });
@@ -133,6 +135,7 @@ fn misfit(manifest: &Manifest, bank: Option<u64>, newest: &Manifest) -> Option<S
 /// # Errors
 /// `InvalidArgument` for a directory that is no bank; `Io`. Damaged metadata is no error: it is listed.
 pub fn summary(dir: &Path) -> Result<BankSummary> {
+    let dir = &open_bank_dir(dir)?;
     let files = BankFiles::read(dir)?;
     let size = log_size(dir)?;
     let (mut seen, mut checkpoint_bytes) = (BTreeSet::new(), 0);
@@ -179,13 +182,14 @@ pub(super) fn table_summary(table: &TableEntry) -> TableSummary {
 }
 
 /// Bytes of a folder's files, and of those that are not among `seen`; of those that are still there.
-fn folder_bytes(folder: &Path, seen: &mut BTreeSet<(u64, u64)>) -> (u64, u64) {
-    let files = fs::read_dir(folder).into_iter().flatten().flatten();
+fn folder_bytes(folder: &Place, seen: &mut BTreeSet<FileIdentity>) -> (u64, u64) {
+    let names = folder.names().unwrap_or_default();
     let (mut all, mut new) = (0, 0);
-    for found in files.filter_map(|file| file.metadata().ok()) {
-        all += found.len();
-        if seen.insert((found.dev(), found.ino())) {
-            new += found.len();
+    for found in names.into_iter().filter_map(|name| folder.join(name).stat().ok()) {
+        let bytes = found.st_size.cast_unsigned();
+        all += bytes;
+        if seen.insert(FileIdentity::from(&found)) {
+            new += bytes;
         }
     }
     (all, new)

@@ -3,18 +3,16 @@
 //! Whatever form the index takes on disk, these two functions are all that the rest of `inspect` knows of it. Both
 //! do without the checkpoint's manifest where that can't be read: then the images in its directory count.
 
-use std::fs;
-use std::path::PathBuf;
-
 use super::Damage;
 use crate::checked_stream::survey;
 use crate::checkpoint::{CheckpointIdentity, Checkpoints, Manifest};
+use crate::directory::Place;
 use crate::error::{Error, Result};
 use crate::index::image::{self, Images};
 use crate::index::{ADDRESS_LIMIT, Entry};
 
 /// An image's file, its identity, and its length if the manifest tells it.
-type ImageFile = (PathBuf, CheckpointIdentity, Option<u64>);
+type ImageFile = (Place, CheckpointIdentity, Option<u64>);
 
 /// The images of a checkpoint's index, oldest first.
 fn files(
@@ -32,15 +30,14 @@ fn files(
     }
     let listed = |e| Error::io("list", &dir, e);
     let mut numbers = Vec::new();
-    for entry in fs::read_dir(&dir).map_err(listed)? {
-        let name = entry.map_err(listed)?.file_name();
+    for name in dir.names().map_err(listed)? {
         let number = name.to_str().and_then(|name| name.strip_prefix("index."));
         numbers.extend(number.and_then(|number| number.parse::<u64>().ok()));
     }
     numbers.sort_unstable();
     if numbers.last() != Some(&of.checkpoint) {
         let what = "its own image of the index is not there".into();
-        return Err(Error::Damaged { path: dir, offset: 0, what });
+        return Err(Error::Damaged { path: dir.path(), offset: 0, what });
     }
     let file = |number| {
         let path = checkpoints.image_path(of.checkpoint, number);
@@ -71,7 +68,7 @@ pub(super) fn damage(
                 continue;
             }
         }
-        let length = fs::metadata(&path).map_or(0, |file| file.len());
+        let length = path.len().unwrap_or(0);
         if let Some(expected) = file_bytes.filter(|expected| *expected != length) {
             note(0, format!("it has {length} bytes, the manifest says {expected}"));
         }

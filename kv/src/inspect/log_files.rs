@@ -1,13 +1,15 @@
 //! The log's segment files, read and never written: plain reads, so that any file system will do.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io;
-use std::os::unix::fs::{FileExt, MetadataExt};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::sync::Arc;
 
 use crate::address::Address;
 use crate::checkpoint::Manifest;
+use crate::directory::{Directory, Place};
 use crate::error::{Error, Result};
 use crate::lineage::Lineage;
 use crate::log::page::{PAGE_HEADER_BYTES, PageIdentity, check_image};
@@ -31,7 +33,7 @@ pub(super) struct LogSize {
 /// The log of one bank.
 #[derive(Debug)]
 pub(super) struct LogFiles {
-    folder: PathBuf,
+    folder: Place,
     pub(super) segment_bytes: u64,
     pub(super) page_bytes: u64,
     lineage: Lineage,
@@ -62,57 +64,52 @@ pub(super) struct PageRead {
 }
 
 /// The sizes of a bank's segment files.
-pub(super) fn log_size(bank: &Path) -> Result<LogSize> {
-    let folder = bank.join("log");
+pub(super) fn log_size(bank: &Arc<Directory>) -> Result<LogSize> {
+    let folder = bank.place("log");
     let mut size = LogSize::default();
-    let entries = match fs::read_dir(&folder) {
+    let names = match folder.names() {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(size),
-        entries => entries.map_err(|e| Error::io("list", &folder, e))?,
+        names => names.map_err(|e| Error::io("list", &folder, e))?,
     };
-    for entry in entries {
-        let path = entry.map_err(|e| Error::io("list", &folder, e))?.path();
-        if path.extension().is_none_or(|extension| extension != "seg") {
+    for name in names {
+        let place = folder.join(name);
+        if place.name().extension().is_none_or(|extension| extension != "seg") {
             continue;
         }
-        match fs::metadata(&path) {
-            Ok(found) => {
-                size.file_bytes += found.len();
-                size.disk_bytes += found.blocks() * 512;
-                size.segments += 1;
-            }
-            // A writer has just given it back.
-            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
-            Err(e) => return Err(Error::io("stat", path, e)),
+        // One that is gone by now was given back by a writer.
+        if let Some(found) = place.stat_if_there().map_err(|e| Error::io("stat", &place, e))? {
+            size.file_bytes += found.st_size.cast_unsigned();
+            size.disk_bytes += found.st_blocks.cast_unsigned() * 512;
+            size.segments += 1;
         }
     }
     Ok(size)
 }
 
 /// Where in the log the segment files of a folder begin and end.
-fn files_there(folder: &Path) -> Option<BTreeMap<u64, u64>> {
+fn files_there(folder: &Place) -> Option<BTreeMap<u64, u64>> {
     let mut there = BTreeMap::new();
-    for entry in fs::read_dir(folder).ok()? {
-        let entry = entry.ok()?;
-        let name = entry.file_name();
+    for name in folder.names().ok()? {
         let first = name.to_str().and_then(|name| name.strip_suffix(".seg"));
         let Some(first) = first.and_then(|first| u64::from_str_radix(first, 16).ok()) else {
             continue;
         };
-        there.insert(first, first.saturating_add(entry.metadata().ok()?.len()));
+        there.insert(first, first.saturating_add(folder.join(&name).len().ok()?));
     }
     Some(there)
 }
 
 impl LogFiles {
     /// The log that a checkpoint's manifest describes.
-    pub(super) fn new(bank: &Path, manifest: &Manifest) -> Self {
+    pub(super) fn new(bank: &Arc<Directory>, manifest: &Manifest) -> Self {
+        let folder = bank.place("log");
         LogFiles {
-            folder: bank.join("log"),
+            there: files_there(&folder),
+            folder,
             segment_bytes: manifest.segment_bytes,
             page_bytes: 1 << manifest.page_bits,
             lineage: manifest.lineage(),
             open: BTreeMap::new(),
-            there: files_there(&bank.join("log")),
             record: Vec::new(),
         }
     }
@@ -153,22 +150,27 @@ impl LogFiles {
 
     /// The file of a log offset, and the place in it.
     pub(super) fn locate(&self, offset: u64) -> (PathBuf, u64) {
+        let (place, within) = self.place(offset);
+        (place.path(), within)
+    }
+
+    fn place(&self, offset: u64) -> (Place, u64) {
         let within = offset % self.segment_bytes;
         (self.folder.join(format!("{:016x}.seg", offset - within)), within)
     }
 
     /// Reads within one segment; returns how many bytes were there.
     fn read(&mut self, offset: u64, into: &mut [u8]) -> Result<usize> {
-        let (path, within) = self.locate(offset);
+        let (place, within) = self.place(offset);
         let number = offset / self.segment_bytes;
         if !self.open.contains_key(&number) {
             if self.open.len() >= OPEN_FILES_MAX {
                 self.open.clear();
             }
-            match File::open(&path) {
+            match place.open() {
                 Ok(file) => self.open.insert(number, file),
                 Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(0),
-                Err(e) => return Err(Error::io("open", path, e)),
+                Err(e) => return Err(Error::io("open", &place, e)),
             };
         }
         let file = &self.open[&number];
@@ -178,7 +180,7 @@ impl LogFiles {
                 Ok(0) => break,
                 Ok(moved) => done += moved,
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                Err(e) => return Err(Error::io("read", path, e)),
+                Err(e) => return Err(Error::io("read", &place, e)),
             }
         }
         Ok(done)

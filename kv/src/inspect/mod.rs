@@ -28,7 +28,7 @@ mod salvaged;
 mod verify;
 mod walk;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::SystemTime;
 
 pub use bank::summary;
@@ -40,18 +40,19 @@ pub use salvage::{Blob, RowSource, SalvageOptions, SalvageReport, SalvagedTable,
 pub use verify::{CheckedTable, CheckpointReport, VerifyOptions, VerifyReport, verify};
 
 use crate::checkpoint::{BLOB_KIND, CheckpointIdentity, Manifest};
+use crate::directory::Place;
 use crate::error::Result;
 use crate::operation::Width;
 
-/// Which checkpoint the blob at `path` must belong to: as the manifest says, or as the blob itself does.
+/// Which checkpoint the blob at `place` must belong to: as the manifest says, or as the blob itself does.
 fn blob_identity(
     manifest: Option<&Manifest>,
-    path: &Path,
+    place: &Place,
     of: CheckpointIdentity,
 ) -> Result<CheckpointIdentity> {
     match manifest {
         Some(manifest) => Ok(manifest.blob_identity()),
-        None => CheckpointIdentity::found(path, BLOB_KIND, of.bank, of.checkpoint),
+        None => CheckpointIdentity::found(place, BLOB_KIND, of.bank, of.checkpoint),
     }
 }
 
@@ -76,9 +77,9 @@ pub struct Damage {
 }
 
 impl Damage {
-    fn in_file(path: &Path, offset: u64, checkpoint: u64, what: String) -> Self {
+    fn in_file(path: impl Into<PathBuf>, offset: u64, checkpoint: u64, what: String) -> Self {
         Damage {
-            path: path.to_owned(),
+            path: path.into(),
             offset,
             page: None,
             pages: 0,

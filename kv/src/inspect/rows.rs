@@ -1,6 +1,7 @@
 //! A table's rows as a checkpoint holds them, without opening the bank.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::sync::Arc;
 
 use super::bank::{BankFiles, table_summary};
 use super::index::for_each_bucket;
@@ -8,10 +9,12 @@ use super::log_files::{LogFiles, PageRead};
 use super::walk::{Broken, Row, Source, Visit, follow_entry, walk};
 use super::{Damage, Progress, TableSummary};
 use crate::address::TableId;
+use crate::directory::Directory;
 use crate::error::{Error, Result};
 use crate::hash::hash;
 use crate::hold::Hold;
 use crate::index::Probe;
+use crate::store::open_bank_dir;
 
 /// Memory for a window of the index.
 const WINDOW_BYTES: u64 = 64 << 20;
@@ -34,7 +37,7 @@ const WINDOW_BYTES: u64 = 64 << 20;
 /// ```
 #[derive(Debug)]
 pub struct TableReader {
-    dir: PathBuf,
+    dir: Arc<Directory>,
     log: LogFiles,
     source: Source,
     table: TableSummary,
@@ -48,7 +51,8 @@ impl TableReader {
     /// `InvalidArgument` without such a checkpoint, `NoSuchTable`, `Damaged` or `Io` for metadata that can't be
     /// read.
     pub fn open(dir: &Path, checkpoint: Option<u64>, name: &str) -> Result<Self> {
-        let (files, number, hold) = held_files(dir, checkpoint)?;
+        let dir = open_bank_dir(dir)?;
+        let (files, number, hold) = held_files(&dir, checkpoint)?;
         let Some(manifest) = files.manifest(number) else {
             return Err(damaged_of(&files, number));
         };
@@ -57,8 +61,8 @@ impl TableReader {
             return Err(Error::NoSuchTable(format!("{name:?} in checkpoint {number}")));
         };
         let (table, source) = (table_summary(entry), Source::of(manifest, true));
-        let log = LogFiles::new(dir, manifest);
-        Ok(TableReader { dir: dir.to_owned(), log, source, table, _hold: hold })
+        let log = LogFiles::new(&dir, manifest);
+        Ok(TableReader { dir, log, source, table, _hold: hold })
     }
 
     /// The checkpoint's number.
@@ -131,7 +135,7 @@ impl TableReader {
 }
 
 /// A bank's metadata, read while the checkpoint that is asked for, or the newest one, is held.
-fn held_files(dir: &Path, checkpoint: Option<u64>) -> Result<(BankFiles, u64, Hold)> {
+fn held_files(dir: &Arc<Directory>, checkpoint: Option<u64>) -> Result<(BankFiles, u64, Hold)> {
     let files = BankFiles::read(dir)?;
     let held = match checkpoint {
         Some(number) if files.numbers.contains(&number) && files.manifest(number).is_none() => {
@@ -144,8 +148,8 @@ fn held_files(dir: &Path, checkpoint: Option<u64>) -> Result<(BankFiles, u64, Ho
         // Read again: what was read before may be of another that had the same number.
         Some((number, hold)) => Ok((BankFiles::read(dir)?, number, hold)),
         None => Err(Error::InvalidArgument(match checkpoint {
-            Some(number) => format!("{} has no checkpoint {number}", dir.display()),
-            None => format!("{} has no checkpoint yet", dir.display()),
+            Some(number) => format!("{} has no checkpoint {number}", dir.path().display()),
+            None => format!("{} has no checkpoint yet", dir.path().display()),
         })),
     }
 }
@@ -153,7 +157,7 @@ fn held_files(dir: &Path, checkpoint: Option<u64>) -> Result<(BankFiles, u64, Ho
 /// Why a checkpoint's manifest could not be read.
 fn damaged_of(files: &BankFiles, number: u64) -> Error {
     let of = files.damage.iter().find(|damage| damage.checkpoint == Some(number));
-    let path = files.checkpoints.dir_of(number).join("manifest");
+    let path = files.checkpoints.manifest_path(number).path();
     let what = of.map_or_else(|| "it can't be read".into(), |damage| damage.what.clone());
     Error::Damaged { path, offset: 0, what }
 }

@@ -29,6 +29,7 @@ use crate::checkpoint::{BLOB_KIND, CheckpointIdentity, Manifest};
 use crate::error::{Error, Result};
 use crate::hash::hash;
 use crate::index::{ADDRESS_LIMIT, Entry, Probe};
+use crate::store::open_bank_dir;
 
 /// Memory of the new bank beside its index, and for a row of that.
 const MEMORY_BYTES: u64 = 128 << 20;
@@ -152,6 +153,7 @@ pub fn salvage(
     options: &SalvageOptions,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<SalvageReport> {
+    let dir = &open_bank_dir(dir)?;
     let files = BankFiles::read(dir)?;
     let mut choice = choose(&files)?;
     let (manifest, number) = (choice.manifest, choice.number);
@@ -267,7 +269,7 @@ fn choose(files: &BankFiles) -> Result<Choice<'_>> {
     }
     Err(Error::InvalidArgument(format!(
         "{}: no manifest of this bank can be read, and nothing else tells its tables; restore one from a copy",
-        files.checkpoints.path().display()
+        files.checkpoints.path().path().display()
     )))
 }
 
@@ -283,7 +285,7 @@ fn log_end_by_index(files: &BankFiles, of: CheckpointIdentity, like: &Manifest) 
 }
 
 fn read_blob(files: &BankFiles, of: CheckpointIdentity) -> Result<Vec<u8>> {
-    let path = files.checkpoints.dir_of(of.checkpoint).join("blob");
+    let path = files.checkpoints.blob_path(of.checkpoint);
     let of = blob_identity(files.manifest(of.checkpoint), &path, of)?;
     let mut reader = CheckedReader::open(&path, of.stream(BLOB_KIND))?;
     let blob = reader.read_to_end(BLOB_BYTES_MAX)?;

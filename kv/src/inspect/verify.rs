@@ -8,6 +8,7 @@
 //! What is not: the log below the oldest `log_begin` and above the newest `log_end`, which nothing reads.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use super::bank::BankFiles;
 use super::faults::PageFaults;
@@ -16,8 +17,10 @@ use super::walk::{Broken, Row, Source, Visit, walk};
 use super::{Damage, Progress, blob_identity, index};
 use crate::checked_stream::{StreamIdentity, survey};
 use crate::checkpoint::{BLOB_KIND, CheckpointIdentity, Checkpoints, Manifest};
+use crate::directory::{Directory, Place};
 use crate::error::{Error, Result};
 use crate::record::record_bytes;
+use crate::store::open_bank_dir;
 
 /// Findings of one kind that are listed; the rest is counted. More means that everything is wrong.
 const ASTRAY_LISTED_MAX: u64 = 10_000;
@@ -125,6 +128,7 @@ pub fn verify(
     options: &VerifyOptions,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<VerifyReport> {
+    let dir = &open_bank_dir(dir)?;
     // A writer that lets go of a checkpoint may take its files away in the middle: then from the start.
     for _ in 0..ATTEMPTS_MAX {
         if let Some(report) = attempt(dir, options, progress)? {
@@ -133,13 +137,13 @@ pub fn verify(
     }
     Err(Error::InvalidArgument(format!(
         "{}: a writer takes checkpoints faster than one can be verified; keep more of them, or verify a copy",
-        dir.display()
+        dir.path().display()
     )))
 }
 
 /// The report; none if a checkpoint went away, and what was found of the others says too little.
 fn attempt(
-    dir: &Path,
+    dir: &Arc<Directory>,
     options: &VerifyOptions,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Option<VerifyReport>> {
@@ -150,7 +154,7 @@ fn attempt(
         let there = &files.numbers;
         return Err(Error::InvalidArgument(format!(
             "{} has no checkpoint {number}; those that are kept are {there:?}",
-            dir.display()
+            dir.path().display()
         )));
     }
     let wanted = |number| options.checkpoint.is_none_or(|only| only == number);
@@ -213,12 +217,12 @@ fn check_streams(
     });
     let has_index = index.is_empty();
     damage.extend(index);
-    let path = checkpoints.dir_of(number).join("blob");
+    let path = checkpoints.blob_path(number);
     damage.extend(match blob_identity(manifest, &path, identity) {
         Ok(of) => stream_damage(&path, of.stream(BLOB_KIND), number),
         Err(error) => vec![Damage::in_file(&path, 0, number, error.to_string())],
     });
-    let found = std::fs::metadata(&path).map_or(0, |found| found.len());
+    let found = path.len().unwrap_or(0);
     let blob_bytes = manifest.map_or(0, |manifest| manifest.blob_bytes);
     if found < (STREAM_HEADER_BYTES + CHUNK_HEAD_BYTES).saturating_add(blob_bytes) {
         let what = format!("{found} bytes can't hold a blob of {blob_bytes}");
@@ -228,7 +232,7 @@ fn check_streams(
 }
 
 /// What is wrong with a stream.
-fn stream_damage(path: &Path, identity: StreamIdentity, number: u64) -> Vec<Damage> {
+fn stream_damage(path: &Place, identity: StreamIdentity, number: u64) -> Vec<Damage> {
     let damage = |(offset, what)| Damage::in_file(path, offset, number, what);
     match survey(path, identity) {
         Ok(faults) => faults.into_iter().map(damage).collect(),
@@ -287,7 +291,7 @@ impl<'a> Checker<'a> {
         for (number, source) in sources.iter().enumerate() {
             let report = &mut self.report.checkpoints[number];
             let explained = report.entries_lost > 0 || !source.has_index;
-            let path = files.checkpoints.dir_of(source.identity.checkpoint).join("manifest");
+            let path = files.checkpoints.manifest_path(source.identity.checkpoint);
             for (table, &(rows, bytes)) in source.tables.iter().zip(&self.found[number]) {
                 if table.dropped {
                     continue;

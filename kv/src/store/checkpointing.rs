@@ -8,6 +8,7 @@ use super::open::new_id;
 use crate::address::TableId;
 use crate::bank_file::BankFile;
 use crate::checkpoint::{CheckpointIdentity, ImageEntry, Manifest, PartialCheckpoint, UNSOUND};
+use crate::device;
 use crate::error::{Error, Result};
 use crate::index::image::ImageKind;
 use crate::scan::Scan;
@@ -59,8 +60,21 @@ impl Store {
     /// `Io` or `Poisoned` if something can't be written or synced. The newest checkpoint is then the one
     /// before, unless only a last step failed: making the new one's name durable (then a reopen may find
     /// either, both whole, and the store takes no more writes), or noting in `BANK` that there is one (then it stands).
-    /// `InvalidArgument` if called by an operation's callback. `Inconsistent` if it could not be opened again.
+    /// `DirectoryMoved` if the bank's path leads elsewhere by now: nothing is written then, and the call can be made again
+    /// when the directory is back. `InvalidArgument` if called by an operation's callback. `Inconsistent` if it could not be opened again.
     pub fn checkpoint(&self, blob: &[u8]) -> Result<u64> {
+        let taken = self.take_checkpoint(blob);
+        match &taken {
+            Err(Error::Io { source, .. }) if device::is_out_of_handles(source) => {
+                // Segment files may hold those that are lacking, and can be opened again.
+                self.core().log.device.release_handles();
+                self.take_checkpoint(blob)
+            }
+            _ => taken,
+        }
+    }
+
+    fn take_checkpoint(&self, blob: &[u8]) -> Result<u64> {
         let core = self.core();
         if crate::epoch::is_pinned() {
             return Err(Error::InvalidArgument(
@@ -69,6 +83,10 @@ impl Store {
         }
         let mut newest = self.newest.lock();
         core.log.check_poison()?;
+        self.checkpoints.check_in_place()?;
+        if let Some(lock) = &self.lock {
+            lock.lock().renew(&self.dir)?;
+        }
         let started = Instant::now();
         let number = newest.number + 1;
         let identity = CheckpointIdentity { bank: self.bank, checkpoint: number, id: new_id() };
@@ -97,7 +115,7 @@ impl Store {
         images.push(ImageEntry { checkpoint: number, id: identity.id, file_bytes });
         core.log.await_flushed(log_end)?;
         core.log.device.sync().inspect_err(|e| core.log.poison(e))?;
-        image.sync_all().map_err(|e| Error::io("sync", path, e))?;
+        image.sync_all().map_err(|e| Error::io("sync", &path, e))?;
         partial.write_blob(identity, blob)?;
         let page_bits = core.log.page_bytes().ilog2();
         let manifest = Manifest {
@@ -132,13 +150,12 @@ impl Store {
             newest.noted = true;
         }
         // The checkpoint stands; one too many on disk is tried again after the next.
-        let pruned = self.checkpoints.prune(self.checkpoints_kept);
-        // Those that are gone for good hold no space any more. What fails here is tried again with the next
-        // page of compaction or the next checkpoint.
-        if let Ok(on_disk) = pruned.and_then(|()| self.checkpoints.numbers()) {
-            core.unpin_all_but(&on_disk);
-            let _ = core.free_space(0);
-        }
+        let mut gone = Vec::new();
+        let _ = self.checkpoints.prune(self.checkpoints_kept, &mut gone);
+        // Those that this call has removed hold no space any more; what else may lie in the folder says nothing. What
+        // fails here is tried again with the next page of compaction or the next checkpoint.
+        core.unpin(&gone);
+        let _ = core.free_space(0);
         drop(pin);
         let counters = &core.counters;
         counters.checkpoints.add(1);

@@ -11,7 +11,7 @@ mod reading;
 mod serving;
 mod tables;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -20,12 +20,12 @@ use crate::address::TableId;
 use crate::checkpoint::Checkpoints;
 use crate::compaction::{Compacted, CompactionOptions};
 use crate::device::DeviceChoice;
+use crate::directory::Directory;
 use crate::error::{Error, Result};
 use crate::execute::{
     Batch, Caller, Delete, DeleteIf, Mode, ReadClock, Tally, Work, give_back_scratch, take_scratch,
     try_single,
 };
-use crate::file_lock::FileLock;
 use crate::operation::{Clock, Operation, Outcome, Width};
 use crate::sync::Mutex;
 use crate::sync::thread::JoinHandle;
@@ -34,7 +34,8 @@ use checkpointing::Newest;
 pub use checkpointing::Recovered;
 pub use loan::Loan;
 pub(crate) use open::{
-    check_bank_file, check_last_page, create_dir_durably, lock_dir, log_begins, new_id,
+    BankLock, check_bank_file, check_last_page, create_dir_durably, log_begins, new_id,
+    open_bank_dir,
 };
 pub(crate) use reading::hold_one;
 use serving::Serving;
@@ -136,9 +137,9 @@ pub struct Store {
     hash_seed: u64,
     bank: u64,
     recovered: Option<Recovered>,
-    dir: PathBuf,
-    /// None if it is opened to read only.
-    _lock: Option<FileLock>,
+    dir: Arc<Directory>,
+    /// `None` if the store is opened to read only.
+    lock: Option<Mutex<BankLock>>,
 }
 
 impl Store {
@@ -149,10 +150,10 @@ impl Store {
         self.recovered.as_ref()
     }
 
-    /// The store's directory.
+    /// The store's directory, from the root, where it was when the store was opened.
     #[must_use]
     pub fn path(&self) -> &Path {
-        &self.dir
+        self.dir.path()
     }
 
     /// Does the whole work for one key and counts it, or nothing: then false.

@@ -5,6 +5,8 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 
+use rustix::fs::OFlags;
+
 use super::lengths::Lengths;
 use super::tables::{TableState, check_value_bytes};
 use super::{Core, Newest, Recovered, Serving, Store, StoreOptions};
@@ -12,9 +14,10 @@ use crate::bank_file::{BankFile, LOCK_NAME};
 use crate::budget::{Budget, PAGE_BYTES_MAX, PAGE_BYTES_MIN};
 use crate::buffers::Buffers;
 use crate::cache::RowCache;
-use crate::checkpoint::{Checkpoints, Manifest, TableEntry, sync_dir};
+use crate::checkpoint::{Checkpoints, Manifest, TableEntry};
 use crate::compaction::{CompactionOptions, Pins, Signal, Space, quota_reserve_bytes};
 use crate::device::{self, Device, DeviceOptions};
+use crate::directory::{Directory, FileIdentity};
 use crate::epoch::Gate;
 use crate::error::{Error, Result};
 use crate::file_lock::FileLock;
@@ -38,9 +41,9 @@ impl Store {
     /// pages; `Damaged` or `Truncated` if what the newest checkpoint names does not verify;
     /// `DeviceUnavailable`; `Io`.
     pub fn open(dir: &Path, options: &StoreOptions) -> Result<Store> {
-        Self::open_on(dir, options, |segment_size_bytes| {
+        Self::open_with(dir, options, |dir, segment_size_bytes| {
             let device_options = DeviceOptions { segment_size_bytes, ..DeviceOptions::default() };
-            device::open(dir, options.device, &device_options)
+            device::open_in(dir, options.device, &device_options)
         })
     }
 
@@ -53,11 +56,19 @@ impl Store {
         options: &StoreOptions,
         device: impl FnOnce(u64) -> Result<Arc<dyn Device>>,
     ) -> Result<Store> {
+        Self::open_with(dir, options, |_, segment_size_bytes| device(segment_size_bytes))
+    }
+
+    fn open_with(
+        dir: &Path,
+        options: &StoreOptions,
+        device: impl FnOnce(&Arc<Directory>, u64) -> Result<Arc<dyn Device>>,
+    ) -> Result<Store> {
         if options.checkpoints_kept == 0 {
             return Err(Error::InvalidArgument("checkpoints_kept must be at least 1".into()));
         }
-        create_dir_durably(dir)?;
-        let lock = lock_dir(dir)?;
+        let dir = &create_dir_durably(dir)?;
+        let lock = BankLock::take(dir)?;
         let bank_file = BankFile::read(dir)?;
         let fresh = new_bank(options)?;
         let bank_file = match bank_file {
@@ -90,7 +101,7 @@ impl Store {
             // Its segments may be of another size, which the device would refuse.
             discard_log(dir)?;
         }
-        let device = device(manifest.segment_bytes)?;
+        let device = device(dir, manifest.segment_bytes)?;
         let (index, recovered) = match newest {
             None => (Index::new(&budget)?, None),
             Some(number) => {
@@ -125,7 +136,7 @@ impl Store {
             thread::Builder::new()
                 .name("embank-writer".into())
                 .spawn(move || core.log.run_writer(|| core.cache.give_way(&core.log)))
-                .map_err(|e| Error::io("start the writer thread for", dir, e))?
+                .map_err(|e| Error::io("start the writer thread for", dir.path(), e))?
         };
         let mut store = Store {
             serving: Serving::Writing(Arc::clone(&core)),
@@ -143,15 +154,15 @@ impl Store {
             hash_seed: manifest.hash_seed,
             bank: manifest.bank,
             recovered,
-            dir: dir.to_owned(),
-            _lock: Some(lock),
+            dir: Arc::clone(dir),
+            lock: Some(Mutex::new(lock)),
         };
         if core.space.background() {
             let started = thread::Builder::new()
                 .name("embank-compactor".into())
                 .spawn(move || core.run_compactor());
             // On failure the drop of `store` ends the writer.
-            let failed = |e| Error::io("start the compaction thread for", dir, e);
+            let failed = |e| Error::io("start the compaction thread for", dir.path(), e);
             store.compactor = Some(started.map_err(failed)?);
         }
         Ok(store)
@@ -219,16 +230,16 @@ impl Core {
 
 /// Removes the segment files of a bank that never had a checkpoint: nothing of its log counts. The caller holds the
 /// bank's lock, and makes the removal durable (`Device::truncate`).
-fn discard_log(dir: &Path) -> Result<()> {
-    let folder = dir.join("log");
-    let entries = match std::fs::read_dir(&folder) {
+fn discard_log(dir: &Arc<Directory>) -> Result<()> {
+    let folder = dir.place("log");
+    let names = match folder.names() {
         Err(e) if e.kind() == ErrorKind::NotFound => return Ok(()),
-        entries => entries.map_err(|e| Error::io("list", &folder, e))?,
+        names => names.map_err(|e| Error::io("list", &folder, e))?,
     };
-    for entry in entries {
-        let path = entry.map_err(|e| Error::io("list", &folder, e))?.path();
-        if path.extension().is_some_and(|extension| extension == "seg") {
-            std::fs::remove_file(&path).map_err(|e| Error::io("remove", &path, e))?;
+    for name in names {
+        let place = folder.join(name);
+        if place.name().extension().is_some_and(|extension| extension == "seg") {
+            place.remove_file().map_err(|e| Error::io("remove", &place, e))?;
         }
     }
     Ok(())
@@ -252,21 +263,45 @@ fn check_quota(options: &StoreOptions, page_bytes: u64) -> Result<()> {
     }
 }
 
-/// Makes a directory whose name survives a crash.
-pub(crate) fn create_dir_durably(dir: &Path) -> Result<()> {
-    // One that is there without a bank may have been made by a process that was killed before it synced the name.
-    if BankFile::is_in(dir) {
-        return Ok(());
+/// Makes a directory whose name survives a crash, if it is not there, and opens it.
+pub(crate) fn create_dir_durably(dir: &Path) -> Result<Arc<Directory>> {
+    if std::fs::metadata(dir).is_ok_and(|found| !found.is_dir()) {
+        return Err(not_a_directory(dir));
     }
     std::fs::create_dir_all(dir).map_err(|e| Error::io("create", dir, e))?;
+    let opened = Directory::open(dir).map_err(|e| Error::io("open", dir, e))?;
+    // One that is there without a bank may have been made by a process that was killed before it synced the name.
+    if BankFile::is_in(opened.path()) {
+        return Ok(opened);
+    }
     // Each new directory's name lies in its parent; syncing all of them costs little and happens once.
-    for parent in dir.canonicalize().map_err(|e| Error::io("open", dir, e))?.ancestors().skip(1) {
-        match sync_dir(parent) {
-            Err(Error::Io { source, .. }) if holds_nothing_new(source.kind()) => break,
-            synced => synced?,
+    for parent in opened.path().ancestors().skip(1) {
+        match File::open(parent).and_then(|parent| parent.sync_all()) {
+            Err(e) if holds_nothing_new(e.kind()) => break,
+            synced => synced.map_err(|e| Error::io("sync", parent, e))?,
         }
     }
-    Ok(())
+    Ok(opened)
+}
+
+/// Opens the directory of a bank that must be there.
+pub(crate) fn open_bank_dir(dir: &Path) -> Result<Arc<Directory>> {
+    Directory::open(dir).map_err(|e| match e.kind() {
+        ErrorKind::NotFound => {
+            let what = format!("{} is not a bank: there is no such directory", dir.display());
+            Error::InvalidArgument(what)
+        }
+        ErrorKind::NotADirectory => not_a_directory(dir),
+        _ => Error::io("open", dir, e),
+    })
+}
+
+fn not_a_directory(dir: &Path) -> Error {
+    let what = format!(
+        "{} is a file; a bank is a directory. Give another path, or remove the file",
+        dir.display()
+    );
+    Error::InvalidArgument(what)
 }
 
 /// Whether a directory that can't be opened or synced for this reason was there before: we may not write in it.
@@ -280,18 +315,53 @@ fn holds_nothing_new(kind: ErrorKind) -> bool {
     )
 }
 
-pub(crate) fn lock_dir(dir: &Path) -> Result<FileLock> {
-    let path = dir.join(LOCK_NAME);
-    let file = File::options()
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .open(&path)
-        .map_err(|e| Error::io("open", &path, e))?;
+/// What keeps other processes from writing a bank: a lock on the file `LOCK`, and one on the directory itself, as
+/// people remove files called `LOCK`.
+#[derive(Debug)]
+pub(crate) struct BankLock {
+    file: FileLock,
+    /// `None` where the file system locks no directories.
+    _dir: Option<FileLock>,
+}
+
+impl BankLock {
+    /// Locks the bank in `dir`. Does not wait.
+    pub(crate) fn take(dir: &Arc<Directory>) -> Result<Self> {
+        let file = lock_file(dir)?;
+        let handle = dir.reopen().map_err(|e| Error::io("open", dir.path(), e))?;
+        let _dir = match FileLock::try_exclusive(handle) {
+            Ok(lock) => Some(lock),
+            Err(TryLockError::WouldBlock) => {
+                return Err(Error::Locked { path: dir.path().to_owned() });
+            }
+            // Network file systems lock only what is open to write. The file's lock is there.
+            Err(TryLockError::Error(_)) => None,
+        };
+        Ok(BankLock { file, _dir })
+    }
+
+    /// Locks the file `LOCK` of `dir` again if it is another one by now, or gone. The lock on the directory has kept
+    /// other builds that know of it away meanwhile.
+    pub(crate) fn renew(&mut self, dir: &Arc<Directory>) -> Result<()> {
+        let place = dir.place(LOCK_NAME);
+        let failed = |e| Error::io("stat", &place, e);
+        let own = FileIdentity::of(self.file.file()).map_err(failed)?;
+        let found = place.stat_if_there().map_err(failed)?;
+        if found.is_none_or(|found| FileIdentity::from(&found) != own) {
+            self.file = lock_file(dir)?;
+        }
+        Ok(())
+    }
+}
+
+fn lock_file(dir: &Arc<Directory>) -> Result<FileLock> {
+    let place = dir.place(LOCK_NAME);
+    let file = place.open_with(OFlags::RDWR | OFlags::CREATE);
+    let file = file.map_err(|e| Error::io("open", &place, e))?;
     match FileLock::try_exclusive(file) {
         Ok(lock) => Ok(lock),
-        Err(TryLockError::WouldBlock) => Err(Error::Locked { path }),
-        Err(TryLockError::Error(e)) => Err(Error::io("lock", path, e)),
+        Err(TryLockError::WouldBlock) => Err(Error::Locked { path: place.path() }),
+        Err(TryLockError::Error(e)) => Err(Error::io("lock", &place, e)),
     }
 }
 
@@ -349,14 +419,18 @@ fn new_bank(options: &StoreOptions) -> Result<Manifest> {
 }
 
 /// The error for a bank that lost its checkpoints.
-pub(super) fn no_checkpoint_left(dir: &Path) -> Error {
+pub(super) fn no_checkpoint_left(dir: &Directory) -> Error {
     let what = "the bank had checkpoints and none is left; restore this directory from a copy (the log is \
                 untouched), or remove the bank to begin anew";
-    Error::Damaged { path: dir.join("checkpoints"), offset: 0, what: what.into() }
+    Error::Damaged { path: dir.path().join("checkpoints"), offset: 0, what: what.into() }
 }
 
 /// Holds the bank file against a checkpoint.
-pub(crate) fn check_bank_file(dir: &Path, bank_file: BankFile, manifest: &Manifest) -> Result<()> {
+pub(crate) fn check_bank_file(
+    dir: &Directory,
+    bank_file: BankFile,
+    manifest: &Manifest,
+) -> Result<()> {
     if manifest.bank == bank_file.bank {
         return Ok(());
     }
@@ -364,7 +438,7 @@ pub(crate) fn check_bank_file(dir: &Path, bank_file: BankFile, manifest: &Manife
     let what = format!(
         "checkpoint {number} belongs to bank {found:016x}, not to this one, {expected:016x}"
     );
-    Err(Error::Damaged { path: dir.join("checkpoints"), offset: 0, what })
+    Err(Error::Damaged { path: dir.path().join("checkpoints"), offset: 0, what })
 }
 
 /// Reads the last page that a checkpoint names: a log cut short fails here, not in mid-training.

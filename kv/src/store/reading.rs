@@ -18,13 +18,14 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use super::open::{CoreParts, check_bank_file, check_last_page, no_checkpoint_left};
+use super::open::{CoreParts, check_bank_file, check_last_page, no_checkpoint_left, open_bank_dir};
 use super::{Core, Newest, Recovered, Serving, Store, StoreOptions};
 use crate::bank_file::BankFile;
 use crate::budget::Budget;
 use crate::checkpoint::{Checkpoints, Manifest};
 use crate::compaction::{CompactionOptions, Pins, Signal};
 use crate::device::{self, DeviceChoice, DeviceOptions};
+use crate::directory::Directory;
 use crate::error::{Error, Result};
 use crate::hold::Hold;
 use crate::index::Index;
@@ -98,8 +99,9 @@ impl Store {
                 "the memory device holds no bank to read: give another device".into(),
             ));
         }
+        let dir = &open_bank_dir(dir)?;
         let bank_file = BankFile::read_one(dir)?;
-        let checkpoints = Checkpoints::look(dir);
+        let checkpoints = Checkpoints::look(dir)?;
         let (manifest, hold) = hold_one(dir, &checkpoints, bank_file, checkpoint)?;
         let (counters, waiters) = (Arc::new(Counters::default()), Arc::new(Waiters::default()));
         let (segment_bytes, bank) = (manifest.segment_bytes, manifest.bank);
@@ -132,8 +134,8 @@ impl Store {
             hash_seed,
             bank,
             recovered: None,
-            dir: dir.to_owned(),
-            _lock: None,
+            dir: Arc::clone(dir),
+            lock: None,
         })
     }
 
@@ -154,11 +156,13 @@ impl Store {
             ));
         };
         let _moving = reading.moving.lock();
+        self.checkpoints.check_in_place()?;
         let now = self.core().reading.as_ref().map_or((0, 0), ReadAt::number_and_id);
         // The checkpoint that is held stays where it is, and what is kept with it is one history. If it is not there,
         // the directory was replaced, as by a new copy, and numbers say nothing.
         if !self.checkpoints.manifest(now.0).is_ok_and(|manifest| manifest.id == now.1) {
-            let what = format!("{}: another bank lies here now; open it anew", self.dir.display());
+            let what =
+                format!("{}: another bank lies here now; open it anew", self.dir.path().display());
             return Err(Error::InvalidArgument(what));
         }
         let Some((number, hold)) = self.checkpoints.hold_newest()? else { return Ok(now.0) };
@@ -167,7 +171,8 @@ impl Store {
         }
         let manifest = self.checkpoints.manifest(number)?;
         if manifest.bank != self.bank {
-            let what = format!("{}: another bank lies here now; open it anew", self.dir.display());
+            let what =
+                format!("{}: another bank lies here now; open it anew", self.dir.path().display());
             return Err(Error::InvalidArgument(what));
         }
         let core = core_of(
@@ -192,7 +197,7 @@ impl Store {
 
 /// Holds the checkpoint that is asked for, or the newest one.
 pub(crate) fn hold_one(
-    dir: &Path,
+    dir: &Directory,
     checkpoints: &Checkpoints,
     bank_file: BankFile,
     wanted: Option<u64>,
@@ -210,7 +215,7 @@ pub(crate) fn hold_one(
     if there.is_empty() && bank_file.has_checkpoint {
         return Err(no_checkpoint_left(dir));
     }
-    let dir = dir.display();
+    let dir = dir.path().display();
     Err(Error::InvalidArgument(match wanted {
         Some(number) => {
             format!("{dir} has no checkpoint {number}; those that are kept are {there:?}")
@@ -223,7 +228,7 @@ pub(crate) fn hold_one(
 
 /// A core that shows the checkpoint of `manifest` and nothing else.
 fn core_of(
-    dir: &Path,
+    dir: &Arc<Directory>,
     checkpoints: &Checkpoints,
     (manifest, hold): (Manifest, Hold),
     budget_bytes: u64,
@@ -236,7 +241,7 @@ fn core_of(
     };
     // One of its own: handles that another core has opened may be of files that have given way to others of the same
     // name since, as after a roll back.
-    let device = device::open(dir, device, &device_options)?;
+    let device = device::open_in(dir, device, &device_options)?;
     let budget = Arc::new(Budget::new(budget_bytes, 1 << manifest.page_bits)?);
     let index = Index::load(&checkpoints.images(&manifest)?, &budget)?;
     let blob = checkpoints.blob(&manifest)?;
@@ -256,7 +261,7 @@ fn core_of(
     let mut core = Core::new(parts, &manifest, manifest.lineage())?;
     // Nothing of it is this store's to give back.
     core.space.leave_below(manifest.log_begin);
-    core.log.seal(dir);
+    core.log.seal(dir.path());
     core.reading = Some(ReadAt { manifest, recovered, _hold: hold });
     Ok(core)
 }

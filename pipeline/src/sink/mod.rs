@@ -83,6 +83,9 @@ impl FileSink {
         outputs.iter().try_for_each(|info| check(format, info))?;
         let io = |source| Error::Io { doing: "make the directory", path: dir.to_owned(), source };
         std::fs::create_dir_all(dir).map_err(io)?;
+        // Resolved once: the files go where the caller meant them to, whatever becomes of the working directory and of
+        // links before they are finished.
+        let dir = &dir.canonicalize().map_err(io)?;
         let target = |info: &MatrixInfo| {
             let path = dir.join(format!("{}.{}", info.name, format.extension()));
             let mut file = OutputFile::create(&path)?;

@@ -15,6 +15,7 @@ __all__ = [
     "Damaged",
     "DeltaMismatch",
     "DeviceUnavailable",
+    "DirectoryMoved",
     "EmbankError",
     "LeaseExpired",
     "Locked",
@@ -131,6 +132,18 @@ class DeltaMismatch(EmbankError):
 
 class Locked(EmbankError):
     """Another process, or another `Bank` of this one, has the bank open for writing."""
+
+
+class DirectoryMoved(EmbankError):
+    """The bank's directory was moved, removed or replaced by another while the bank was open.
+
+    Nothing is written then. Put the directory back and call again, or close the bank and open it where it lies now.
+    """
+
+    path: str
+    """The directory, as its path was when the bank was opened."""
+    replaced: bool
+    """True if another directory lies there now; False if none does."""
 
 
 class ReadOnly(EmbankError):

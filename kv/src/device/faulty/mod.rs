@@ -425,6 +425,10 @@ impl Device for FaultyDevice {
         }
     }
 
+    fn release_handles(&self) {
+        self.inner.release_handles();
+    }
+
     fn locate(&self, offset: u64) -> (PathBuf, u64) {
         self.inner.locate(offset)
     }

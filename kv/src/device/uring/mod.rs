@@ -36,6 +36,7 @@
 use std::io;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use io_uring::{opcode, types};
 use parking_lot::{Condvar, Mutex};
@@ -48,6 +49,7 @@ use super::transfer::{self, Progress};
 use super::{
     AlignedBuffer, Device, DeviceOptions, DeviceReport, Freed, Priority, Read, ReadStream,
 };
+use crate::directory::Directory;
 use crate::error::{Error, Result};
 
 /// The most that one request asks for; the rest of a longer read follows as after a short one.
@@ -76,6 +78,10 @@ impl UringDevice {
     /// # Errors
     /// [`Error::DeviceUnavailable`] with the kernel's reason; else as [`super::open`].
     pub fn open(dir: &Path, options: &DeviceOptions) -> Result<Self> {
+        Self::open_in(&super::directory(dir, options)?, options)
+    }
+
+    pub(crate) fn open_in(dir: &Arc<Directory>, options: &DeviceOptions) -> Result<Self> {
         options.check()?;
         let first = Ring::new(options.queue_depth)
             .and_then(|mut ring| ring.probe().map(|()| ring))
@@ -151,6 +157,10 @@ impl Device for UringDevice {
 
     fn free(&self, below: u64) -> Result<Freed> {
         self.segments.free(below)
+    }
+
+    fn release_handles(&self) {
+        self.segments.release_handles();
     }
 
     fn locate(&self, offset: u64) -> (PathBuf, u64) {
