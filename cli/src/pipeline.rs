@@ -66,6 +66,12 @@ struct RunArgs {
     /// one before it, and is there before the files have their names. After an error the bank is as it was.
     #[arg(long, value_name = "DIR")]
     bank: Option<PathBuf>,
+    /// With --bank: look values up and insert nothing, as for evaluation; the bank is opened to read only
+    ///
+    /// It is read at its newest checkpoint, also while a training run has it open, and no checkpoint is taken. A value
+    /// that its vocabulary does not have gets the `out_of_vocabulary` of the vocabulary, or ends the run.
+    #[arg(long, requires = "bank")]
+    no_learn: bool,
     /// With --bank: memory for index and pages; more is taken if the bank needs it
     #[arg(long, value_name = "BYTES", default_value = "256MiB", value_parser = output::parse_scaled)]
     memory_budget: u64,
@@ -174,8 +180,8 @@ impl RowsArgs {
     /// # Errors
     /// The pipeline makes no sense, or an input is not there.
     #[cfg(feature = "flight")]
-    pub(crate) fn pipeline(&self) -> Result<(Pipeline, u64)> {
-        let pipeline = self.made(&self.spec()?, &self.options(), None)?;
+    pub(crate) fn pipeline(&self, bank: Option<&Bank>) -> Result<(Pipeline, u64)> {
+        let pipeline = self.made(&self.spec()?, &self.options(), bank)?;
         Ok((pipeline, self.input_bytes()?))
     }
 
@@ -250,7 +256,8 @@ impl RowsArgs {
 
 fn run_pipeline(args: &RunArgs) -> Result<Ending> {
     let (spec, input_bytes) = (args.rows.spec()?, args.rows.input_bytes()?);
-    let bank = args.bank.as_ref().map(|dir| open_bank(dir, args.memory_budget)).transpose()?;
+    let open = if args.no_learn { open_bank_to_read } else { open_bank };
+    let bank = args.bank.as_ref().map(|dir| open(dir, args.memory_budget)).transpose()?;
     let mut pipeline = args.rows.made(&spec, &args.rows.options(), bank.as_ref())?;
     let format = match args.format {
         OutputFormat::Packed => FileFormat::Packed,
@@ -263,7 +270,7 @@ fn run_pipeline(args: &RunArgs) -> Result<Ending> {
     let ran = told(pipeline.run(&inputs, &mut shown))?;
     drop(shown.bar);
     // Before the files: they may have ids of no value that a crash then leaves in the bank.
-    let checkpoint = bank.as_ref().map(|bank| {
+    let checkpoint = bank.as_ref().filter(|_| pipeline.learns()).map(|bank| {
         let blob = bank.recovered().map(|recovered| recovered.blob.clone()).unwrap_or_default();
         pipeline.checkpoint(bank, &blob)
     });
@@ -285,6 +292,11 @@ fn open_bank(dir: &Path, memory_budget: u64) -> Result<Bank> {
     with_enough_memory(memory_budget, |options| {
         Bank::open(dir, BankOptions { checkpoints_kept: kept, ..options })
     })
+}
+
+/// A bank at its newest checkpoint; a pipeline on it inserts nothing.
+pub(crate) fn open_bank_to_read(dir: &Path, memory_budget: u64) -> Result<Bank> {
+    with_enough_memory(memory_budget, |options| Bank::open_read_only(dir, options, None))
 }
 
 /// Those that the pipeline has, as the bank has them.

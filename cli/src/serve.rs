@@ -1,5 +1,6 @@
 //! `embank serve`: a pipeline's batches over Arrow Flight.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -7,7 +8,7 @@ use embank_pipeline::{FeedInput, FeedOptions, FlightOptions, FlightServer};
 
 use crate::Ending;
 use crate::output;
-use crate::pipeline::RowsArgs;
+use crate::pipeline::{RowsArgs, open_bank_to_read};
 
 /// Options of `serve`.
 #[derive(Debug, clap::Args)]
@@ -35,6 +36,15 @@ pub(crate) struct Args {
     /// Send batches that are larger in several messages, for clients that limit those [default: a batch is a message]
     #[arg(long, value_name = "SIZE", value_parser = output::parse_scaled)]
     message_bytes: Option<u64>,
+    /// Look values up in the vocabularies of this bank, at its newest checkpoint, and insert nothing
+    ///
+    /// The bank is opened to read only, also while a training run has it open. Without it, vocabularies are made in
+    /// memory and live as long as the process.
+    #[arg(long, value_name = "DIR")]
+    bank: Option<PathBuf>,
+    /// With --bank: memory for index and pages; more is taken if the bank needs it
+    #[arg(long, value_name = "BYTES", default_value = "256MiB", value_parser = output::parse_scaled)]
+    memory_budget: u64,
     /// How long a second client waits for the first one's feed to end before it is refused
     #[arg(long, value_name = "SECONDS", default_value_t = 10)]
     wait: u64,
@@ -45,7 +55,8 @@ pub(crate) struct Args {
 /// # Errors
 /// The pipeline makes no sense, an input is not there, or the address can't be had.
 pub(crate) fn run(args: &Args) -> Result<Ending> {
-    let (pipeline, _) = args.rows.pipeline()?;
+    let bank = args.bank.as_ref().map(|dir| open_bank_to_read(dir, args.memory_budget));
+    let (pipeline, _) = args.rows.pipeline(bank.transpose()?.as_ref())?;
     let feed = FeedOptions {
         batch_rows: args.batch_rows,
         drop_last: args.drop_last,

@@ -168,6 +168,7 @@ fn a_server_prints_its_address_and_listens_there() {
         ("spec.json none.tsv".to_owned(), "none.tsv"),
         ("none.json good.tsv".to_owned(), "none.json"),
         ("spec.json good.tsv --message-bytes 3x".to_owned(), "no known unit"),
+        ("spec.json good.tsv --bank none".to_owned(), "none"),
     ] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_embank"));
         command.current_dir(dir.path()).arg("serve").args(arguments.split_whitespace());
@@ -231,6 +232,48 @@ fn a_bank_keeps_the_vocabularies_from_run_to_run() {
     );
     let bank = embank::Bank::open(dir.path().join("bank"), Default::default()).unwrap();
     assert_eq!(bank.recovered().unwrap().blob, b"the trainer's");
+}
+
+/// A run over rows for evaluation inserted their words, and needed the bank for itself.
+#[test]
+fn a_run_that_is_not_to_learn_leaves_the_bank_as_it_is() {
+    let dir = words();
+    let without = fs::read_to_string(dir.path().join("spec.json")).unwrap();
+    let setting = |name| format!(r#"{{"name": "{name}", "out_of_vocabulary": 0, "first_id": 1}}"#);
+    let spec = without.trim_end().strip_suffix('}').unwrap().to_owned();
+    let spec = format!("{spec}, \"vocabularies\": [{}, {}]}}", setting("word"), setting("small"));
+    fs::write(dir.path().join("spec.json"), spec).unwrap();
+    let run =
+        |arguments: &str| pipeline(dir.path(), &format!("run spec.json {arguments} --out out"));
+    assert!(run("one.tsv --bank bank").status.success());
+    // Also while a trainer has it open.
+    let bank = embank::Bank::open(dir.path().join("bank"), Default::default()).unwrap();
+    let output = run("two.tsv --bank bank --no-learn --json");
+    assert!(output.status.success(), "{}", text(&output));
+    assert_eq!(ids(dir.path()), [2, 0, 0, 1]);
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["vocabularies"][1]["values"], 2);
+    assert!(report.get("checkpoint").is_none(), "{report}");
+    assert_eq!(bank.open_vocabulary("word").unwrap().len(), 2);
+    drop(bank);
+    for (arguments, told) in
+        [("two.tsv --no-learn", "--bank"), ("two.tsv --bank none --no-learn", "none")]
+    {
+        let output = run(arguments);
+        assert_eq!(output.status.code(), Some(2), "{}", text(&output));
+        assert!(text(&output).contains(told), "{}", text(&output));
+    }
+    // Without an id for them, the first unknown value ends it.
+    fs::write(dir.path().join("spec.json"), without).unwrap();
+    assert!(run("one.tsv --bank other").status.success());
+    let output = run("two.tsv --bank other --no-learn");
+    assert_eq!(output.status.code(), Some(2), "{}", text(&output));
+    let told = text(&output);
+    assert!(
+        told.contains("column \"n\" has value 9") || told.contains("has value \"blue\""),
+        "{told}"
+    );
+    assert!(told.contains("out_of_vocabulary"), "{told}");
 }
 
 #[test]

@@ -82,20 +82,39 @@ pub enum Error {
     /// Vocabularies have counts that can't be added to: what failed, and what can be done.
     #[error("the counts of vocabularies can't be added to: {0}")]
     CountedInPart(String),
-    /// A frozen vocabulary met a value that it lacks, and has no id for those.
+    /// The ids of a vocabulary became those of other values while an [evaluation](crate::Pipeline::evaluation) used
+    /// them. Its batch was not handed out.
     #[error(
-        "{input}: vocabulary {name:?} is frozen and does not have value {value}, met in row {row} of the run; let it \
-         grow (`set_frozen(false)`), or make it with an id for unknown values"
+        "vocabulary {name:?} was numbered anew while this run looked values up in it: ids of its earlier batches are of \
+         the old numbering; run again, over tables of the new one"
+    )]
+    VocabularyRenumbered {
+        /// The vocabulary's name.
+        name: String,
+    },
+    /// A vocabulary that gives no new ids in this run met a value that it lacks, and was made without an id for those.
+    #[error(
+        "{input}: column {column:?} has value {value} in row {row} of the run, and vocabulary {name:?} does not have it \
+         and {}, or make the vocabulary anew with an id for such values (first_id=1, out_of_vocabulary=0)",
+        if *frozen {
+            "is frozen: let it grow (`set_frozen(false)`)"
+        } else {
+            "learns nothing in this run: let a run that learns see the value first"
+        }
     )]
     UnknownValue {
         /// The vocabulary's name.
         name: String,
+        /// The column's name.
+        column: String,
         /// The value, shown as text.
         value: String,
         /// The input's name.
         input: String,
         /// Among the rows of the run that are no bad ones, from 0.
         row: u64,
+        /// Whether the vocabulary is frozen. Else the run is an [evaluation](crate::Pipeline::evaluation).
+        frozen: bool,
     },
     /// A byte string is longer than its vocabulary takes. Its batch was not handed out.
     #[error(

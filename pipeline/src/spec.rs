@@ -269,10 +269,12 @@ pub struct VocabularySpec {
     /// twice: it counts first. Default: 0, all values get ids.
     #[serde(default)]
     pub min_count: u64,
-    /// The id of values that a frozen vocabulary lacks; below `first_id`. Default: none, they end the run.
+    /// The id of values that the vocabulary lacks when it is frozen, or looked up only
+    /// ([`Pipeline::evaluation`](crate::Pipeline::evaluation)); below `first_id`. Can't be changed once the vocabulary is
+    /// made; 0, with a `first_id` of 1, is a good one. Default: none, they end the run.
     #[serde(default)]
     pub out_of_vocabulary: Option<u64>,
-    /// The first value's id. Default: 0.
+    /// The first value's id. Can't be changed once the vocabulary is made. Default: 0.
     #[serde(default)]
     pub first_id: u64,
     /// Whether [`Pipeline::generate`](crate::Pipeline::generate) counts how often values come. Default: no, but where

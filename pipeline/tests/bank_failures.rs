@@ -383,8 +383,9 @@ fn unknown_and_long_values_are_told_with_their_rows() {
     assert_eq!(words.len(), 2);
     words.set_frozen(true).unwrap();
     match fail("a\tb\na\tb\nb\tb\n", "a\ta\nb\tnew\nother\ta\n") {
-        Error::UnknownValue { name, value, input, row } => {
-            assert_eq!((&name[..], &value[..], &input[..], row), ("w", "\"new\"", "second", 4));
+        Error::UnknownValue { name, column, value, input, row, frozen } => {
+            assert_eq!((&name[..], &column[..], &value[..]), ("w", "x", "\"new\""));
+            assert_eq!((&input[..], row, frozen), ("second", 4, true));
         }
         error => panic!("{error}"),
     }

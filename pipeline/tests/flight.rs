@@ -13,8 +13,9 @@ use arrow_flight::error::FlightError;
 use arrow_flight::flight_service_client::FlightServiceClient;
 use arrow_flight::{Action, Criteria, Empty, FlightDescriptor, Ticket};
 use embank_pipeline::{
-    BadRows, Column, Dtype, Error, FeedInput, FeedOptions, Field, FieldKind, FlightOptions,
-    FlightServer, Operator, Output, Pipeline, RunOptions, Spec, arrow_schema,
+    BadRows, Batch, Column, Dtype, Error, FeedInput, FeedOptions, Field, FieldKind, FlightOptions,
+    FlightServer, Input, Operator, Output, Pipeline, RunOptions, Spec, VocabularySpec,
+    arrow_schema,
 };
 use tokio::runtime::Runtime;
 use tokio_stream::StreamExt;
@@ -141,6 +142,44 @@ fn local(text: &Arc<[u8]>, options: &FeedOptions) -> Vec<Vec<(i32, i64)>> {
     let inputs = vec![FeedInput::memory("text", Arc::clone(text))];
     let feed = pipeline(&spec()).feed(inputs, options).unwrap();
     feed.map(|batch| content(&batch.unwrap().into_record_batch())).collect()
+}
+
+/// An epoch numbered whatever it met: a server over inputs for evaluation taught its vocabulary.
+#[test]
+fn an_epoch_that_is_not_to_learn_inserts_nothing() {
+    let text = text(100);
+    runtime().block_on(async {
+        let mut spec = spec();
+        let new = VocabularySpec::new("c");
+        spec.vocabularies = vec![VocabularySpec { first_id: 1, out_of_vocabulary: Some(0), ..new }];
+        let mut pipeline = pipeline(&spec);
+        let some = text.split_inclusive(|&byte| byte == b'\n').take(10).flatten();
+        let some: Vec<u8> = some.copied().collect();
+        pipeline.run(&[Input::memory("some", &some)], &mut |_: &mut Batch| Ok(())).unwrap();
+        let evaluation = pipeline.evaluation();
+        let inputs = vec![FeedInput::memory("text", Arc::clone(&text))];
+        let server =
+            FlightServer::start(pipeline, inputs.clone(), "127.0.0.1:0", &options(8, 0)).unwrap();
+        let mut client = connect(&server).await;
+        let expected = |row: i64| if row < 10 { row + 1 } else { 0 };
+        for _ in 0..2 {
+            let found = all(&mut client, r#"{"learn": false}"#).await.concat();
+            assert_eq!(found.len(), 100);
+            assert!(found.iter().all(|&(row, id)| id == expected(i64::from(row))), "{found:?}");
+        }
+        // By default it learns, also after those.
+        let found = all(&mut client, "").await.concat();
+        assert!(found.iter().all(|&(row, id)| id == i64::from(row) + 1), "{found:?}");
+        assert_eq!(server.stop().unwrap().vocabularies().next().unwrap().1.len(), 100);
+
+        let server =
+            FlightServer::start(evaluation, inputs, "127.0.0.1:0", &options(8, 0)).unwrap();
+        let mut client = connect(&server).await;
+        let mut refused = get(&mut client, r#"{"learn": true}"#).await.unwrap();
+        let refused = next(&mut refused).await.unwrap().unwrap_err().to_string();
+        assert!(refused.contains("looks values up and inserts nothing"), "{refused}");
+        assert_eq!(all(&mut client, "").await.concat().len(), 100);
+    });
 }
 
 #[test]

@@ -42,8 +42,8 @@ pub(crate) const SIGNAL_INTERVAL: Duration = Duration::from_millis(50);
 ///     threads: Of each run. Default: as many as there are cores.
 ///     chunk_bytes: What a thread works on at a time. Default: 512 KiB.
 ///
-/// Runs, one after the other, go on numbering where the last one stopped. One run at a time. Closing the bank ends the
-/// pipeline and its feed.
+/// Runs, one after the other, go on numbering where the last one stopped. One run at a time, and beside it any number
+/// with `learn=False`, which insert nothing. Closing the bank ends the pipeline and its feeds.
 ///
 /// Raises:
 ///     SpecError: The spec makes no sense; says which column, and the cure.
@@ -95,6 +95,8 @@ pub(crate) struct PyPipeline {
     bank: Option<Py<PyBank>>,
     schema: SchemaRef,
     threads: usize,
+    /// Whether runs give ids to new values unless told otherwise: not on a bank that is open to read only.
+    learns: bool,
     /// Names, columns and dtypes.
     outputs: Vec<(String, Vec<String>, &'static str)>,
 }
@@ -150,11 +152,11 @@ impl PyPipeline {
         let output = |info: &embank_pipeline::MatrixInfo| {
             (info.name.clone(), info.columns.clone(), dtype_name(info.dtype))
         };
-        let (outputs, schema) = slot.look(|pipeline| {
+        let (outputs, schema, learns) = slot.look(|pipeline| {
             let outputs = pipeline.outputs();
-            (outputs.iter().map(output).collect(), arrow_schema(outputs))
+            (outputs.iter().map(output).collect(), arrow_schema(outputs), pipeline.learns())
         })?;
-        Ok(Self { slot, bank, schema, threads: options.threads, outputs })
+        Ok(Self { slot, bank, schema, threads: options.threads, learns, outputs })
     }
 
     /// Names of the outputs, and for each the columns' names from left to right.
@@ -182,15 +184,33 @@ impl PyPipeline {
     ///     save_each_batch: With a bank: whether all values of a batch are in the bank before it is handed out, so
     ///         that `bank.checkpoint` in the loop has them. False saves some microseconds a chunk for each vocabulary
     ///         of a known range; then take checkpoints with `Pipeline.checkpoint` when the feed is closed.
+    ///     learn: Whether new values get ids. False is for evaluation and serving: nothing is inserted or counted, and a
+    ///         value without an id at the time of the call gets the vocabulary's `out_of_vocabulary`, or, without one,
+    ///         raises `UnknownValue`. Such feeds run beside each other and beside one that learns. Default: True; False on
+    ///         a bank that was opened with `read_only`.
     ///
     /// The batches are the same with any number of threads. What is wrong with the inputs is raised by the feed, after
     /// the whole batches before it.
     ///
     /// Raises:
-    ///     RuntimeError: An earlier feed is neither at its end nor closed.
+    ///     RuntimeError: An earlier feed that learns is neither at its end nor closed.
+    ///     ReadOnly: `learn=True` on a bank that was opened with `read_only`.
+    ///
+    /// >>> from embank.pipeline import Column, Field, Output, Pipeline, Spec, VocabularySpec, modulus, vocabulary
+    /// >>> pipeline = Pipeline(Spec(
+    /// ...     fields=[Field("site", "int32", required=True)],
+    /// ...     columns=[Column("site", modulus(100), vocabulary("site"))],
+    /// ...     outputs=[Output("ids", ["site"], "i64")],
+    /// ...     vocabularies=[VocabularySpec("site", first_id=1, out_of_vocabulary=0)],
+    /// ... ))
+    /// >>> report = pipeline.run(b"7\n9\n")
+    /// >>> next(pipeline.feed(b"9\n8\n7\n", learn=False))["ids"].ravel().tolist()
+    /// [2, 0, 1]
+    /// >>> pipeline.vocabularies()["site"].tolist()
+    /// [7, 9]
     #[pyo3(signature = (
         inputs, *, batch_rows=None, shuffle_rows=None, seed=None, threads=None, skip_rows=None, batches_ahead=None,
-        drop_last=false, save_each_batch=true
+        drop_last=false, save_each_batch=true, learn=None
     ))]
     #[expect(clippy::too_many_arguments, reason = "keywords of a Python function")]
     fn feed(
@@ -205,6 +225,7 @@ impl PyPipeline {
         batches_ahead: Option<&Bound<'_, PyAny>>,
         drop_last: bool,
         save_each_batch: bool,
+        learn: Option<bool>,
     ) -> PyResult<PyFeed> {
         let rows = |what: &str, value: Option<&Bound<'_, PyAny>>, default: usize| {
             let given = value.map(|value| scalars::unsigned_32(what, value)).transpose()?;
@@ -226,12 +247,13 @@ impl PyPipeline {
         options.check().map_err(|error| PyValueError::new_err(error.to_string()))?;
         let inputs = feed_inputs(inputs)?;
         let threads = thread_count(threads)?.unwrap_or(self.threads);
-        let mut taken = self.slot.take()?;
+        let slot = self.slot_to(py, learn)?;
+        let mut taken = slot.take()?;
         taken.pipeline().set_threads(threads);
         taken.pipeline().save_each_batch(save_each_batch);
         let feed = taken.feed(save_each_batch, |pipeline| pipeline.feed(inputs, &options))?;
         let feed = feed.map_err(|error| errors::pipeline_to_python(py, &error))?;
-        Ok(PyFeed::new(Arc::clone(&self.slot), feed, Arc::clone(&self.schema)))
+        Ok(PyFeed::new(slot, feed, Arc::clone(&self.schema)))
     }
 
     /// Runs over the inputs without handing anything out: fills the vocabularies, and counts rows and bad ones. With a
@@ -240,14 +262,17 @@ impl PyPipeline {
     /// Args:
     ///     inputs: As of `feed`.
     ///     threads: Default: the pipeline's.
-    #[pyo3(signature = (inputs, *, threads=None))]
+    ///     learn: As of `feed`. A run that learns nothing says whether the inputs can be used.
+    #[pyo3(signature = (inputs, *, threads=None, learn=None))]
     fn run(
         &self,
         py: Python<'_>,
         inputs: &Bound<'_, PyAny>,
         threads: Option<&Bound<'_, PyAny>>,
+        learn: Option<bool>,
     ) -> PyResult<PyRunReport> {
-        self.run_with(py, inputs, threads, |pipeline, inputs| {
+        let slot = self.slot_to(py, learn)?;
+        self.run_with(py, &slot, (inputs, threads), |pipeline, inputs| {
             pipeline.run(inputs, &mut |_: &mut Batch| Ok(()))
         })
     }
@@ -284,7 +309,7 @@ impl PyPipeline {
         inputs: &Bound<'_, PyAny>,
         threads: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<PyRunReport> {
-        self.run_with(py, inputs, threads, Pipeline::generate)
+        self.run_with(py, &self.slot, (inputs, threads), Pipeline::generate)
     }
 
     /// Keeps the values that came so often, numbered anew in their old order, and freezes: in all vocabularies that
@@ -349,7 +374,7 @@ impl PyPipeline {
     /// the first id's first, as uint32 arrays. Others are to be seen in the bank: `Bank.open_vocabulary`.
     fn vocabularies<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let all = self.slot.look(|pipeline| {
-            let copied = |(name, values): (&str, &[u32])| (name.to_owned(), values.to_vec());
+            let copied = |(name, values): (&str, Vec<u32>)| (name.to_owned(), values);
             pipeline.vocabularies().map(copied).collect::<Vec<_>>()
         })?;
         let found = PyDict::new(py);
@@ -367,16 +392,34 @@ impl PyPipeline {
 }
 
 impl PyPipeline {
+    /// Where the pipeline lies for a run that learns or not: its own slot, or a new one with an evaluation.
+    fn slot_to(&self, py: Python<'_>, learn: Option<bool>) -> PyResult<Arc<SlotOwner>> {
+        if learn == Some(true) && !self.learns {
+            return Err(errors::ReadOnly::new_err(
+                "this pipeline's bank was opened with read_only=True, and learn=True would insert into it: leave learn \
+                 out, or open the bank for writing",
+            ));
+        }
+        if learn.unwrap_or(self.learns) {
+            return Ok(Arc::clone(&self.slot));
+        }
+        let make = || Ok(Slot::new(self.slot.evaluation()?));
+        let Some(bank) = &self.bank else { return Ok(SlotOwner::new(make()?, None)) };
+        let cell = &bank.get().cell;
+        let (id, slot) = cell.open_pipeline::<PyErr>(py, |_| make())??;
+        Ok(SlotOwner::new(slot, Some((Arc::clone(cell), id))))
+    }
+
     fn run_with(
         &self,
         py: Python<'_>,
-        inputs: &Bound<'_, PyAny>,
-        threads: Option<&Bound<'_, PyAny>>,
+        slot: &SlotOwner,
+        (inputs, threads): (&Bound<'_, PyAny>, Option<&Bound<'_, PyAny>>),
         run: impl FnOnce(&mut Pipeline, &[Input<'_>]) -> embank_pipeline::Result<RunReport> + Send,
     ) -> PyResult<PyRunReport> {
         let inputs = feed_inputs(inputs)?;
         let threads = thread_count(threads)?.unwrap_or(self.threads);
-        let mut taken = self.slot.take()?;
+        let mut taken = slot.take()?;
         taken.pipeline().set_threads(threads);
         let call = |pipeline: &mut Pipeline| {
             let inputs: Vec<_> = inputs.iter().map(FeedInput::input).collect();
@@ -386,12 +429,12 @@ impl PyPipeline {
             let report = report?;
             saved.map(|()| report)
         };
-        match self.slot.refusing_close(|| run_interruptibly(py, taken, call))? {
+        match slot.refusing_close(|| run_interruptibly(py, taken, call))? {
             Some(Ok(report)) => Ok(PyRunReport::new(&report)),
             // Nobody else stops it.
             Some(Err(Error::Stopped)) => Err(errors::bank_closed()),
             Some(Err(error)) => Err(errors::pipeline_to_python(py, &error)),
-            None => Err(self.slot.take().err().unwrap_or_else(errors::bank_closed)),
+            None => Err(slot.take().err().unwrap_or_else(errors::bank_closed)),
         }
     }
 }

@@ -1,7 +1,8 @@
 //! Where a pipeline lies while it does not run, and how it ends with its bank.
 //!
 //! A Rust pipeline belongs to one run at a time. A run takes it out of its [`Slot`] and puts it back, and whoever comes
-//! meanwhile is told so.
+//! meanwhile is told so. A run that learns nothing takes a pipeline of its own, which the slot makes at any time
+//! ([`Slot::evaluation`]).
 //!
 //! A pipeline on a bank has handles of that bank, so the bank's files stay open as long as the pipeline is there. The
 //! bank's cell has a share of the slot, and [`Slot::close`] empties it: at once if the pipeline lies there; when it
@@ -37,6 +38,9 @@ pub(crate) struct Slot {
 #[derive(Debug)]
 struct State {
     held: Held,
+    /// What evaluations are made of, whoever has the pipeline. It has handles of the bank too. None once the bank is
+    /// closed.
+    evaluation: Option<Box<Pipeline>>,
     /// Its bank is closed, or about to be.
     closing: bool,
 }
@@ -72,7 +76,8 @@ impl Held {
 
 impl Slot {
     pub(crate) fn new(pipeline: Pipeline) -> Arc<Self> {
-        let state = State { held: Held::Here(Box::new(pipeline)), closing: false };
+        let evaluation = Some(Box::new(pipeline.evaluation()));
+        let state = State { held: Held::Here(Box::new(pipeline)), evaluation, closing: false };
         Arc::new(Self { process: process::id(), state: Mutex::new(state), changed: Condvar::new() })
     }
 
@@ -125,6 +130,17 @@ impl Slot {
         }
     }
 
+    /// A pipeline with the same vocabularies that inserts nothing, also while a run has this one.
+    pub(crate) fn evaluation(&self) -> PyResult<Pipeline> {
+        self.check_process()?;
+        let state = self.state.lock();
+        match (&state.held, &state.evaluation) {
+            (Held::Lost, _) => Err(state.held.refusal()),
+            (_, Some(evaluation)) => Ok(evaluation.evaluation()),
+            (_, None) => Err(errors::bank_closed()),
+        }
+    }
+
     /// Puts the pipeline back; none if it is lost.
     pub(crate) fn put_back(&self, pipeline: Option<Box<Pipeline>>) {
         let mut state = self.state.lock();
@@ -156,6 +172,8 @@ impl Slot {
     pub(crate) fn close(&self) {
         let mut state = self.state.lock();
         state.closing = true;
+        let evaluation = state.evaluation.take();
+        MutexGuard::unlocked(&mut state, || drop(evaluation));
         // Ends: the run ends at its next chunk, a feed here, and none begins any more.
         loop {
             match &state.held {

@@ -95,6 +95,15 @@ def test_batches_are_those_of_a_feed_in_this_process(tmp_path: Path) -> None:
             feed.close()
 
 
+def test_an_epoch_teaches_the_servers_vocabulary_only_if_it_may(tmp_path: Path) -> None:
+    """The server's vocabulary has no id for unknown values, so an evaluation of a new one fails by the value."""
+    with serving(tmp_path, text(20), "--batch-rows", "5") as address:
+        with pytest.raises(embank.PipelineError, match='column "[a-z]+" has value .* learns nothing in this run'):
+            list(connect(address, learn=False))
+        learnt = lists(connect(address))
+        assert lists(connect(address, learn=False)) == learnt == lists(connect(address, learn=True))
+
+
 def test_a_feed_goes_on_where_another_stopped(tmp_path: Path) -> None:
     options = ("--batch-rows", "64", "--shuffle-rows", "300")
     with serving(tmp_path, text(1000), *options) as address:

@@ -407,8 +407,8 @@ def test_a_discarded_optimizer_with_a_schedule_makes_room(module: Any) -> None:
     assert module.table.peek([1])[0, 0] == 0.0
 
 
-def test_a_gradient_goes_to_who_has_the_table_at_the_backward_pass(module: Any) -> None:
-    """It went to who had the module at the forward pass: the step was taken twice, or was lost."""
+def test_the_optimizer_of_the_backward_pass_gets_the_gradient(module: Any) -> None:
+    """The optimizer of the forward pass got it: the row stepped at once, or its step was lost."""
     before = module(torch.tensor([1])).sum()
     tables = embank.torch.SparseOptimizer(module)
     before.backward()

@@ -202,8 +202,20 @@ impl Values<'_> {
         self.len() == 0
     }
 
-    /// Value `i` for an error message.
-    pub(crate) fn show(&self, i: usize) -> String {
+    /// Value `i` as text for an error message: a number's digits, or the first 64 bytes of a string in quotes.
+    ///
+    /// # Panics
+    /// There is no value `i`.
+    ///
+    /// # Examples
+    /// ```
+    /// use embank::{ByteBuffer, Values};
+    ///
+    /// assert_eq!(Values::from(&[7, 8]).show(1), "8");
+    /// assert_eq!(Values::from(&ByteBuffer::from_iter(["red"])).show(0), "\"red\"");
+    /// ```
+    #[must_use]
+    pub fn show(&self, i: usize) -> String {
         match self {
             Self::U64(values) => values[i].to_string(),
             Self::Bytes(values) => show_bytes(values.get(i)),

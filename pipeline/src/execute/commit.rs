@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use embank::{Error as BankError, Values as VocabularyValues};
+use parking_lot::Mutex;
 
 use super::worker::Shared;
 use super::{BadRows, Consumer};
@@ -13,7 +14,9 @@ use crate::error::{BadRowReport, Error, Result};
 use crate::input::{Claim, shown};
 use crate::plan::LookUp;
 use crate::trace::{Stage, Stopwatch};
-use crate::vocabulary::{DirectTable, Growing, Ids, Pending, Unknown, check_id};
+use crate::vocabulary::{
+    DirectTable, Growing, Ids, Pending, RunNumbering, Unknown, Unseen, check_id,
+};
 
 /// Slots that are brought into the cache together: more than the processor has misses under way, few enough to stay.
 const TOUCHED: usize = 64;
@@ -60,7 +63,8 @@ pub(super) struct How {
 
 /// What only the thread has that commits.
 pub(super) struct Committer<'a> {
-    growing: &'a mut [Growing],
+    /// Locked while a chunk's values are numbered, and not while the consumer has the batch: evaluations wait for it.
+    growing: &'a Mutex<Vec<Growing>>,
     policy: BadRows,
     /// None where nothing comes out.
     consumer: Option<&'a mut dyn Consumer>,
@@ -79,7 +83,7 @@ pub(super) struct Committer<'a> {
 
 impl<'a> Committer<'a> {
     pub(super) fn new(
-        growing: &'a mut [Growing],
+        growing: &'a Mutex<Vec<Growing>>,
         policy: BadRows,
         consumer: Option<&'a mut dyn Consumer>,
         how: How,
@@ -164,7 +168,7 @@ impl<'a> Committer<'a> {
         self.input.1 += work.lines as u64;
         self.number(shared, claim, work)?;
         if self.saves {
-            self.growing.iter_mut().try_for_each(Growing::save)?;
+            self.growing.lock().iter_mut().try_for_each(Growing::save)?;
         }
         self.stopwatch.lap(Stage::Number);
         let batch = &mut work.batch;
@@ -184,17 +188,20 @@ impl<'a> Committer<'a> {
         let met =
             |row: u32| (shared.chunks.name(claim.input).to_owned(), rows_before + u64::from(row));
         let look_ups = &shared.plan.look_ups;
+        let mut growing = self.growing.lock();
         for (vocabulary, numbering) in shared.numberings.iter().enumerate() {
             let mine = look_ups.iter().enumerate().filter(|(_, l)| l.vocabulary == vocabulary);
             let mine: Vec<(usize, &LookUp)> = mine.collect();
+            let growing = &mut growing[vocabulary];
+            let name = &shared.plan.vocabularies[vocabulary].name;
+            numbering.check_numbering(name, growing)?;
+            let how = OneVocabulary { numbering, generates: shared.generates, name };
             match &numbering.ids {
-                Ids::Direct(table) => {
-                    let growing = &mut self.growing[vocabulary];
-                    number_directly(table, growing, &met, &mine, work, shared.generates)?;
+                Ids::Direct { table, .. } => {
+                    number_directly(table, growing, &how, &met, &mine, work)?;
                 }
                 Ids::Bank { vocabulary, .. } => {
-                    let counts = shared.generates && numbering.counts;
-                    number_in_bank((vocabulary, counts), &met, &mine, work, shared.generates)?;
+                    number_in_bank(vocabulary, &how, &met, &mine, work)?;
                 }
             }
         }
@@ -202,19 +209,37 @@ impl<'a> Committer<'a> {
     }
 }
 
+/// How the values of one vocabulary are numbered.
+struct OneVocabulary<'a> {
+    numbering: &'a RunNumbering,
+    generates: bool,
+    name: &'a str,
+}
+
 fn number_directly(
     table: &DirectTable,
     growing: &mut Growing,
+    how: &OneVocabulary<'_>,
     met: &impl Fn(u32) -> (String, u64),
     look_ups: &[(usize, &LookUp)],
     work: &mut Work,
-    generates: bool,
 ) -> Result<()> {
     let Work { batch, pending, .. } = work;
     let mut number = |look_up: &LookUp, pending: &Pending| {
-        let id = growing.number(table, pending.value, || met(pending.row))?;
-        if !generates {
-            show(batch, &look_up.shown, pending.row, u64::from(id));
+        let refused = |frozen| {
+            let value = pending.value.to_string();
+            unknown_value(how.name, look_up, value, met(pending.row), frozen)
+        };
+        let id = match how.numbering.unseen {
+            Unseen::Number => {
+                let id = growing.number(table, pending.value, || refused(true))?;
+                u64::from(id)
+            }
+            Unseen::Id(id) => id,
+            Unseen::Refuse => return Err(refused(growing.is_frozen())),
+        };
+        if !how.generates {
+            show(batch, &look_up.shown, pending.row, id);
         }
         Ok(())
     };
@@ -237,11 +262,11 @@ fn number_directly(
 }
 
 fn number_in_bank(
-    (vocabulary, counts): (&embank::Vocabulary, bool),
+    vocabulary: &embank::Vocabulary,
+    how: &OneVocabulary<'_>,
     met: &impl Fn(u32) -> (String, u64),
     look_ups: &[(usize, &LookUp)],
     work: &mut Work,
-    generates: bool,
 ) -> Result<()> {
     let Work { batch, unknown, .. } = work;
     // In the order of the rows, within a row in that of the columns.
@@ -264,13 +289,27 @@ fn number_in_bank(
         }
         all.values()
     };
-    if let Err(error) = vocabulary.ids_or_insert(values, &mut ids) {
-        return Err(in_terms_of_the_rows(error, values, |place| met(order[place].0)));
+    let refused = |place: usize, value: String, frozen: bool| {
+        let (row, number, _) = order[place];
+        unknown_value(how.name, look_ups[number].1, value, met(row), frozen)
+    };
+    if how.numbering.unseen != Unseen::Number {
+        // Only what is refused is on the list.
+        return Err(refused(0, values.show(0), vocabulary.is_frozen()));
     }
-    if counts {
+    match vocabulary.ids_or_insert(values, &mut ids) {
+        Ok(_) => {}
+        Err(BankError::UnknownValue { value, position, .. }) => {
+            return Err(refused(position, value, true));
+        }
+        Err(error) => {
+            return Err(in_terms_of_the_rows(error, values, |place| met(order[place].0)));
+        }
+    }
+    if how.numbering.counts {
         vocabulary.count(&ids)?;
     }
-    if generates {
+    if how.generates {
         return Ok(());
     }
     for (&(row, number, _), &id) in order.iter().zip(&ids) {
@@ -279,6 +318,18 @@ fn number_in_bank(
         show(batch, &look_up.shown, row, id);
     }
     Ok(())
+}
+
+#[cold]
+fn unknown_value(
+    name: &str,
+    look_up: &LookUp,
+    value: String,
+    (input, row): (String, u64),
+    frozen: bool,
+) -> Error {
+    let (name, column) = (name.to_owned(), look_up.column.clone());
+    Error::UnknownValue { name, column, value, input, row, frozen }
 }
 
 /// A vocabulary's error about a value of a batch, as one about the value's row. `met` tells by the value's place in the
@@ -290,10 +341,6 @@ fn in_terms_of_the_rows(
     met: impl Fn(usize) -> (String, u64),
 ) -> Error {
     match error {
-        BankError::UnknownValue { vocabulary, value, position, .. } => {
-            let (input, row) = met(position);
-            Error::UnknownValue { name: vocabulary, value, input, row }
-        }
         BankError::ValueTooLong { vocabulary, value, found, longest } => {
             let VocabularyValues::Bytes(strings) = values else {
                 unreachable!("numbers have one length")

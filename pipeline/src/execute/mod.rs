@@ -27,7 +27,7 @@ use crate::plan::{Plan, ValueSpace};
 use crate::spec::{BadRows, Format, Spec};
 use crate::stream::Cut;
 use crate::trace::{ReadBusy, Trace};
-use crate::vocabulary::{Growing, Ids, KeptValues, Numbering, open};
+use crate::vocabulary::{Growing, KeptValues, Numbering, RunNumbering, open};
 use commit::{Committer, How};
 use order::Order;
 
@@ -138,12 +138,17 @@ where
 /// ```
 #[derive(Debug)]
 pub struct Pipeline {
-    plan: Plan,
+    plan: Arc<Plan>,
     options: RunOptions,
     bad_rows: BadRows,
     infos: Arc<[MatrixInfo]>,
-    numberings: Vec<Numbering>,
-    growing: Vec<Growing>,
+    numberings: Arc<[Numbering]>,
+    /// Shared with its evaluations, which read it when their runs begin. At most one pipeline adds to it.
+    growing: Arc<Mutex<Vec<Growing>>>,
+    /// Else its runs give no ids.
+    learns: bool,
+    /// The vocabularies as the next run of an evaluation sees them, from when its feed was asked for.
+    begun: Option<Vec<RunNumbering>>,
     saves_each_batch: bool,
     stop: Arc<AtomicBool>,
     /// The bank of its vocabularies.
@@ -231,10 +236,12 @@ impl Pipeline {
                 "chunks are of 1 byte to 1 GiB, not of {given}; 512 KiB is a good size"
             )));
         }
-        let plan = Plan::new(spec, options.format, bank.is_some())?;
+        let plan = Arc::new(Plan::new(spec, options.format, bank.is_some())?);
         let opened = plan.vocabularies.iter().map(|vocabulary| open(vocabulary, bank));
         let opened = opened.collect::<Result<Vec<_>>>()?;
-        let (numberings, growing) = opened.into_iter().unzip();
+        let (numberings, growing): (Vec<_>, Vec<_>) = opened.into_iter().unzip();
+        let (numberings, growing) = (numberings.into(), Arc::new(Mutex::new(growing)));
+        let learns = bank.is_none_or(|bank| bank.reading().is_none());
         let info = |output: &crate::plan::OutputPlan| MatrixInfo {
             name: output.name.clone(),
             columns: output.columns.clone(),
@@ -251,6 +258,8 @@ impl Pipeline {
             infos,
             numberings,
             growing,
+            learns,
+            begun: None,
             saves_each_batch,
             stop,
             bank,
@@ -258,7 +267,85 @@ impl Pipeline {
         })
     }
 
-    /// Runs over the inputs, one after the other, and hands the batches to `consumer`.
+    /// Another pipeline with the vocabularies of this one, that looks values up and inserts and counts nothing: for
+    /// evaluation and serving. It runs beside this one.
+    ///
+    /// A run or feed knows the values that have ids when [`run`](Self::run) or [`feed`](Self::feed) is called; what this
+    /// pipeline learns meanwhile is unknown to it. So its batches are the same with any number of threads. An unknown value gets the vocabulary's
+    /// [id for such values](crate::VocabularySpec::out_of_vocabulary), and without one ends the run with
+    /// [`Error::UnknownValue`]. A [`keep_frequent`](Self::keep_frequent) meanwhile ends it with
+    /// [`Error::VocabularyRenumbered`].
+    ///
+    /// A pipeline on a bank that is open to read only is one itself.
+    ///
+    /// # Examples
+    /// ```
+    /// use embank_pipeline::{
+    ///     Batch, Column, Dtype, Field, FieldKind, Input, Operator, Output, Pipeline, Spec, VocabularySpec,
+    /// };
+    ///
+    /// let site = Column::field("site").then(Operator::Modulus(100)).then(Operator::Vocabulary("site".to_owned()));
+    /// let new = VocabularySpec::new("site");
+    /// let spec = Spec {
+    ///     fields: vec![Field::new("site", FieldKind::Int32).required()],
+    ///     columns: vec![site],
+    ///     outputs: vec![Output::new("ids", Dtype::I32, ["site"])],
+    ///     vocabularies: vec![VocabularySpec { first_id: 1, out_of_vocabulary: Some(0), ..new }],
+    ///     ..Spec::default()
+    /// };
+    /// let mut pipeline = Pipeline::new(&spec, &Default::default())?;
+    /// pipeline.run(&[Input::memory("training", b"7\n9\n")], &mut |_: &mut Batch| Ok(()))?;
+    /// let mut ids = Vec::new();
+    /// pipeline.evaluation().run(&[Input::memory("evaluation", b"9\n8\n7\n")], &mut |batch: &mut Batch| {
+    ///     ids.extend_from_slice(batch.i32(0).unwrap());
+    ///     Ok(())
+    /// })?;
+    /// assert_eq!(ids, [2, 0, 1]);
+    /// assert_eq!(pipeline.vocabularies().next().unwrap().1, [7, 9]);
+    /// # Ok::<(), embank_pipeline::Error>(())
+    /// ```
+    #[must_use]
+    pub fn evaluation(&self) -> Self {
+        Self {
+            plan: Arc::clone(&self.plan),
+            options: self.options.clone(),
+            bad_rows: self.bad_rows,
+            infos: Arc::clone(&self.infos),
+            numberings: Arc::clone(&self.numberings),
+            growing: Arc::clone(&self.growing),
+            learns: false,
+            begun: None,
+            saves_each_batch: false,
+            stop: Arc::default(),
+            bank: self.bank.clone(),
+            counted: Counted::Whole,
+        }
+    }
+
+    /// Whether its runs give ids to new values. False for an [evaluation](Self::evaluation) and on a bank that is open
+    /// to read only.
+    #[must_use]
+    pub fn learns(&self) -> bool {
+        self.learns
+    }
+
+    fn check_learns(&self, what: &str) -> Result<()> {
+        if self.learns {
+            return Ok(());
+        }
+        let why = match &self.bank {
+            Some(bank) if bank.reading().is_some() => {
+                format!("its bank, {}, is open to read only", bank.path().display())
+            }
+            _ => "it is an evaluation of another pipeline".to_owned(),
+        };
+        Err(Error::Spec(format!(
+            "it looks values up and inserts nothing, since {why}; {what} needs a pipeline that learns"
+        )))
+    }
+
+    /// Runs over the inputs, one after the other, and hands the batches to `consumer`. An
+    /// [evaluation](Self::evaluation) inserts nothing.
     ///
     /// Where a vocabulary has a [`min_count`](crate::VocabularySpec::min_count) and is not frozen, it goes over them
     /// twice: it [generates](Self::generate), [keeps what is frequent](Self::keep_frequent) of such
@@ -267,8 +354,10 @@ impl Pipeline {
     /// # Errors
     /// [`Error::BadRow`] for the first bad row if the pipeline fails at those; [`Error::Io`], [`Error::Compressed`],
     /// [`Error::LineTooLong`], [`Error::NoWholeRows`], [`Error::Consumer`], [`Error::Stopped`]; [`Error::UnknownValue`]
-    /// for values that a frozen vocabulary lacks; [`Error::ValueTooLong`]; [`Error::IdTooLarge`]; [`Error::Bank`];
-    /// [`Error::VocabularyChanged`]. After an error the vocabularies have the values of the batches that were handed
+    /// for values that a vocabulary lacks which is frozen or looked up only; [`Error::ValueTooLong`];
+    /// [`Error::IdTooLarge`]; [`Error::Bank`]; [`Error::VocabularyChanged`]; of an evaluation
+    /// [`Error::VocabularyRenumbered`], and [`Error::Spec`] for a vocabulary with a `min_count` that is not frozen, as
+    /// its ids are not final. After an error the vocabularies have the values of the batches that were handed
     /// out, and perhaps some of the next one.
     ///
     /// A run that goes over its inputs twice and fails in the first pass may leave counts of some rows behind. A later
@@ -277,14 +366,17 @@ impl Pipeline {
     /// checkpoint of the bank that is taken before that is done has those counts, and a new pipeline can't tell.
     pub fn run(&mut self, inputs: &[Input<'_>], consumer: &mut dyn Consumer) -> Result<RunReport> {
         let started = Instant::now();
+        let begun = self.begun.take();
         // First: somebody else may have frozen one, or let it grow again.
         self.refresh()?;
-        let to_make: Vec<usize> = (0..self.numberings.len())
-            .filter(|&place| {
-                let numbering = &self.numberings[place];
-                numbering.min_count > 0 && !numbering.is_frozen(&self.growing[place])
-            })
-            .collect();
+        let to_make = self.to_make();
+        if let (false, Some(&place)) = (self.learns, to_make.first()) {
+            return Err(Error::Spec(format!(
+                "vocabulary {:?} has a min_count, and its ids are not final before a run that learns has counted and \
+                 frozen it: let the pipeline run over its training inputs first",
+                self.plan.vocabularies[place].name
+            )));
+        }
         if !to_make.is_empty() {
             if let Some(pipe) = inputs.iter().find(|input| input.is_pipe()) {
                 return Err(Error::Spec(format!(
@@ -298,14 +390,26 @@ impl Pipeline {
             }
             // Until all are kept.
             self.counted = Counted::NotKept;
+            let mut growing = self.growing.lock();
             for place in to_make {
                 let numbering = &self.numberings[place];
-                numbering.keep_frequent(&mut self.growing[place], numbering.min_count)?;
+                numbering.keep_frequent(&mut growing[place], numbering.min_count)?;
             }
+            drop(growing);
             self.counted = Counted::Whole;
         }
-        let report = self.go_over(inputs, Some(consumer))?;
+        let report = self.go_over(inputs, Some(consumer), begun)?;
         Ok(RunReport { elapsed: started.elapsed(), ..report })
+    }
+
+    /// The vocabularies with a `min_count` that are not made yet.
+    fn to_make(&self) -> Vec<usize> {
+        let growing = self.growing.lock();
+        let is_to_make = |&place: &usize| {
+            let numbering = &self.numberings[place];
+            numbering.min_count > 0 && !numbering.is_frozen(&growing[place])
+        };
+        (0..self.numberings.len()).filter(is_to_make).collect()
     }
 
     /// Goes over the inputs without an output: numbers their values, and counts how often they come in those
@@ -316,14 +420,16 @@ impl Pipeline {
     /// without a known range, have counts of a part of the rows; [`run`](Self::run) and `generate` fail with
     /// [`Error::CountedInPart`] from then on where they would count, and so does
     /// [`keep_frequent`](Self::keep_frequent): go back to a checkpoint, or begin with new vocabularies. Counts of
-    /// values of a known range are as before then, and the pass may be made again.
+    /// values of a known range are as before then, and the pass may be made again. [`Error::Spec`] if the pipeline
+    /// does not [learn](Self::learns).
     ///
     /// # Examples
     /// See [`keep_frequent`](Self::keep_frequent).
     pub fn generate(&mut self, inputs: &[Input<'_>]) -> Result<RunReport> {
+        self.check_learns("generate")?;
         self.refresh()?;
         self.check_counted()?;
-        let report = self.go_over(inputs, None)?;
+        let report = self.go_over(inputs, None, None)?;
         self.counted = Counted::Whole;
         Ok(report)
     }
@@ -356,7 +462,8 @@ impl Pipeline {
     /// # Errors
     /// [`Error::Bank`], [`Error::VocabularyChanged`], after which it may be called again and goes on with the
     /// vocabularies that are left (those with a `min_count` [`run`](Self::run) finishes as well);
-    /// [`Error::CountedInPart`] after a pass that failed.
+    /// [`Error::CountedInPart`] after a pass that failed. [`Error::Spec`] if the pipeline does not
+    /// [learn](Self::learns).
     ///
     /// # Examples
     /// ```
@@ -388,6 +495,7 @@ impl Pipeline {
     /// # Ok::<(), embank_pipeline::Error>(())
     /// ```
     pub fn keep_frequent(&mut self, min_count: u64) -> Result<Vec<KeptValues>> {
+        self.check_learns("keep_frequent")?;
         if self.counted == Counted::OfAPart {
             self.check_counted()?;
         }
@@ -395,7 +503,8 @@ impl Pipeline {
         self.refresh()?;
         self.counted = Counted::NotKept;
         let mut all = Vec::new();
-        let vocabularies = self.numberings.iter().zip(&mut self.growing);
+        let mut growing = self.growing.lock();
+        let vocabularies = self.numberings.iter().zip(growing.iter_mut());
         for (plan, (numbering, growing)) in self.plan.vocabularies.iter().zip(vocabularies) {
             if !numbering.counts || numbering.is_frozen(growing) {
                 continue;
@@ -403,18 +512,22 @@ impl Pipeline {
             let (kept, removed) = numbering.keep_frequent(growing, min_count)?;
             all.push(KeptValues { vocabulary: plan.name.clone(), kept, removed });
         }
+        drop(growing);
         self.counted = Counted::Whole;
         Ok(all)
     }
 
     /// Gives the bank the values and counts that it lacks. In memory when it returns; durable with the bank's next
-    /// checkpoint. Nothing without a bank.
+    /// checkpoint. Nothing without a bank, and nothing if the pipeline does not [learn](Self::learns).
     ///
     /// # Errors
     /// [`Error::VocabularyChanged`] if somebody else inserted into a vocabulary, froze or renumbered it;
     /// [`Error::Bank`], after which a part may be there, and the next save goes on behind it.
     pub fn save(&mut self) -> Result<()> {
-        self.growing.iter_mut().try_for_each(Growing::save)
+        if !self.learns {
+            return Ok(());
+        }
+        self.growing.lock().iter_mut().try_for_each(Growing::save)
     }
 
     /// [Saves](Self::save), and takes a checkpoint of the bank with the caller's own bytes: vocabularies and
@@ -422,7 +535,7 @@ impl Pipeline {
     ///
     /// # Errors
     /// As [`save`](Self::save) and [`Bank::checkpoint`](embank::Bank::checkpoint); [`Error::Spec`] if it is another
-    /// bank than the pipeline's; [`Error::CountedInPart`] where it would keep counts that can't be gone on from.
+    /// bank than the pipeline's, or if the pipeline does not [learn](Self::learns); [`Error::CountedInPart`] where it would keep counts that can't be gone on from.
     ///
     /// # Examples
     /// See [`with_bank`](Self::with_bank).
@@ -438,6 +551,7 @@ impl Pipeline {
                 bank.path().display()
             )));
         }
+        self.check_learns("checkpoint")?;
         self.refresh()?;
         self.check_counted()?;
         self.save()?;
@@ -523,9 +637,13 @@ impl Pipeline {
 
     /// Sees what has become of the bank's vocabularies.
     fn refresh(&mut self) -> Result<()> {
-        let mut vocabularies = self.numberings.iter_mut().zip(&mut self.growing);
-        vocabularies.try_for_each(|(numbering, growing)| numbering.refresh(growing))?;
-        let mut vocabularies = self.numberings.iter().zip(&self.growing);
+        if !self.learns && self.bank.as_ref().is_none_or(|bank| bank.reading().is_none()) {
+            // The pipeline that learns does it, where no run of its own is under way.
+            return Ok(());
+        }
+        let mut all = self.growing.lock();
+        all.iter_mut().try_for_each(Growing::refresh)?;
+        let mut vocabularies = self.numberings.iter().zip(all.iter());
         let counting = |(numbering, growing): (&Numbering, &Growing)| {
             numbering.counts && !numbering.is_frozen(growing)
         };
@@ -536,10 +654,34 @@ impl Pipeline {
         Ok(())
     }
 
+    /// Has the next run of an evaluation know the values that have ids now. A feed's run begins some time after the
+    /// feed was asked for.
+    pub(crate) fn begin_evaluation(&mut self) {
+        // The run itself tells of an error.
+        if !self.learns && self.refresh().is_ok() {
+            self.begun = Some(self.numberings_of_a_run(false));
+        }
+    }
+
+    /// The vocabularies as a run sees them that begins now.
+    fn numberings_of_a_run(&self, generates: bool) -> Vec<RunNumbering> {
+        let growing = self.growing.lock();
+        let all = self.numberings.iter().zip(growing.iter());
+        all.map(|(numbering, growing)| {
+            if self.learns {
+                numbering.learning(growing, generates)
+            } else {
+                numbering.evaluating(growing)
+            }
+        })
+        .collect()
+    }
+
     fn go_over(
         &mut self,
         inputs: &[Input<'_>],
         consumer: Option<&mut dyn Consumer>,
+        begun: Option<Vec<RunNumbering>>,
     ) -> Result<RunReport> {
         let started = Instant::now();
         self.refresh()?;
@@ -550,15 +692,14 @@ impl Pipeline {
             trace: self.options.trace,
             stop: Arc::clone(&self.stop),
         };
-        // A bank counts as it goes; what is counted in memory is forgotten where a pass fails.
-        let counts_as_it_goes =
-            |numbering: &Numbering| numbering.counts && matches!(numbering.ids, Ids::Bank { .. });
-        if generates && self.numberings.iter().any(counts_as_it_goes) {
+        // What is counted in memory is forgotten where a pass fails.
+        if generates && self.numberings.iter().any(Numbering::counts_as_it_goes) {
             self.counted = Counted::OfAPart;
         }
         // For as long as the run, no longer: so it is lent anew.
         let consumer = consumer.map(|consumer| &mut *consumer as &mut dyn Consumer);
-        let committer = Committer::new(&mut self.growing, self.bad_rows, consumer, how);
+        let numberings = begun.unwrap_or_else(|| self.numberings_of_a_run(generates));
+        let committer = Committer::new(&self.growing, self.bad_rows, consumer, how);
         let committer = Mutex::new(committer);
         let counted = Mutex::new(Vec::new());
         let order = Order::new(self.options.threads * CHUNKS_A_THREAD);
@@ -568,7 +709,7 @@ impl Pipeline {
             plan: &self.plan,
             options: &self.options,
             infos: &self.infos,
-            numberings: &self.numberings,
+            numberings: &numberings,
             generates,
             counted: &counted,
             chunks: &chunks,
@@ -613,11 +754,13 @@ impl Pipeline {
             trace,
         };
         drop(chunks);
+        let mut growing = self.growing.lock();
         for thread in counted.into_inner() {
-            for (growing, counts) in self.growing.iter_mut().zip(&thread) {
+            for (growing, counts) in growing.iter_mut().zip(&thread) {
                 counts.iter().for_each(|counts| growing.add(counts));
             }
         }
+        drop(growing);
         Ok(report)
     }
 
@@ -636,12 +779,12 @@ impl Pipeline {
         &self.infos
     }
 
-    /// The names of the vocabularies whose values have a known range, and for each its values by their ids, the first
-    /// one's first. Others are to be seen in the bank.
-    pub fn vocabularies(&self) -> impl Iterator<Item = (&str, &[u32])> {
-        let all = self.plan.vocabularies.iter().zip(&self.growing);
-        let known = all.filter(|(plan, _)| matches!(plan.space, ValueSpace::Below(_)));
-        known.map(|(plan, growing)| (plan.name.as_str(), growing.values.as_slice()))
+    /// The names of the vocabularies whose values have a known range, and for each a copy of its values by their ids,
+    /// the first one's first. Others are to be seen in the bank.
+    pub fn vocabularies(&self) -> impl Iterator<Item = (&str, Vec<u32>)> {
+        let all = self.plan.vocabularies.iter().enumerate();
+        let known = all.filter(|(_, plan)| matches!(plan.space, ValueSpace::Below(_)));
+        known.map(|(place, plan)| (plan.name.as_str(), self.growing.lock()[place].values.clone()))
     }
 }
 

@@ -19,14 +19,14 @@ use crate::kernels::concatenate;
 use crate::plan::{OutputFrom, Plan};
 use crate::spec::Format;
 use crate::trace::{ReadBusy, Stage, Stopwatch};
-use crate::vocabulary::{BankLookUp, Ids, Numbering, ValueCounts};
+use crate::vocabulary::{BankLookUp, Ids, RunNumbering, ValueCounts};
 
 /// What all threads of a run see.
 pub(super) struct Shared<'a, 'b> {
     pub(super) plan: &'a Plan,
     pub(super) options: &'a RunOptions,
     pub(super) infos: &'a Arc<[MatrixInfo]>,
-    pub(super) numberings: &'a [Numbering],
+    pub(super) numberings: &'a [RunNumbering],
     /// Whether vocabularies are made and counted, and nothing comes out.
     pub(super) generates: bool,
     /// What each thread has counted, by vocabulary.
@@ -104,14 +104,14 @@ impl<'a, 'b> Worker<'a, 'b> {
     fn new(shared: &'a Shared<'a, 'b>) -> Result<Self> {
         let plan = shared.plan;
         let (words, wides, bytes) = plan.columns;
-        let counts = |(place, numbering): (usize, &Numbering)| match &numbering.ids {
-            Ids::Direct(table) if shared.generates && numbering.counts => {
+        let counts = |(place, numbering): (usize, &RunNumbering)| match &numbering.ids {
+            Ids::Direct { table, .. } if numbering.counts => {
                 let counts = ValueCounts::new(table.range());
                 let (name, bytes) = (&plan.vocabularies[place].name, table.range() as u64 * 4);
                 let told = |source| Error::OutOfMemory { name: name.clone(), bytes, source };
                 counts.map(Some).map_err(told)
             }
-            Ids::Direct(_) | Ids::Bank { .. } => Ok(None),
+            Ids::Direct { .. } | Ids::Bank { .. } => Ok(None),
         };
         let blocks = Blocks {
             shared,
@@ -267,18 +267,18 @@ impl Blocks<'_, '_> {
         for (place, look_up) in shared.plan.look_ups.iter().enumerate() {
             let numbering = &shared.numberings[look_up.vocabulary];
             match (&numbering.ids, look_up.ids) {
-                (Ids::Direct(table), Slot::Word(column)) => {
+                (&Ids::Direct { ref table, limit }, Slot::Word(column)) => {
                     let values = self.block.word_mut(column);
                     if let Some(counts) = &mut self.counts[look_up.vocabulary] {
                         counts.count(values);
                     }
                     let (level, pending) = (shared.options.level, &mut done.pending[place]);
-                    table.look_up(level, values, first_row, &mut done.found, pending);
+                    table.look_up(level, values, (first_row, limit), &mut done.found, pending);
                 }
-                (Ids::Bank { vocabulary, settled }, _) => {
-                    let how = (vocabulary, *settled, shared.generates && numbering.counts);
-                    let unknown = &mut done.unknown[place];
-                    self.bank.run(how, look_up, &mut self.block, first_row, unknown)?;
+                (&Ids::Bank { ref vocabulary, limit }, _) => {
+                    let how = (numbering.unseen, numbering.counts);
+                    let (unknown, block) = (&mut done.unknown[place], &mut self.block);
+                    self.bank.run((vocabulary, limit), how, look_up, block, first_row, unknown)?;
                 }
                 _ => unreachable!("a table's ids are words"),
             }

@@ -171,12 +171,13 @@ impl Pipeline {
     }
 
     fn feed_in(
-        self,
+        mut self,
         inputs: Vec<FeedInput>,
         options: &FeedOptions,
         spawn: impl FnOnce(Run) -> io::Result<JoinHandle<Outcome>>,
     ) -> Result<Feed> {
         options.check()?;
+        self.begin_evaluation();
         let (sender, receiver) = sync_channel(options.batches_ahead);
         let (infos, stop) = (Arc::clone(self.infos()), Arc::new(AtomicBool::new(false)));
         let (thread_infos, thread_stop) = (Arc::clone(&infos), Arc::clone(&stop));

@@ -83,7 +83,8 @@ impl Epochs {
         // One: a batch is encoded while the one before it is on its way.
         let (to, from) = mpsc::channel(1);
         let epochs = Arc::clone(&self);
-        let run = move || epochs.run(&options, to, permit);
+        let learn = ticket.learn;
+        let run = move || epochs.run(&options, learn, to, permit);
         let thread = std::thread::Builder::new().name("embank-epoch".to_owned()).spawn(run);
         let failed = |error| Status::resource_exhausted(format!("starting a thread: {error}"));
         let thread = thread.map_err(failed)?;
@@ -94,7 +95,13 @@ impl Epochs {
     }
 
     /// One feed, from its first batch until its end or its client's.
-    fn run(&self, options: &FeedOptions, to: mpsc::Sender<Message>, turn: OwnedSemaphorePermit) {
+    fn run(
+        &self,
+        options: &FeedOptions,
+        learn: Option<bool>,
+        to: mpsc::Sender<Message>,
+        turn: OwnedSemaphorePermit,
+    ) {
         let mut encoder = Encoder::new(&self.schema, self.options.message_bytes);
         // Whoever asked has gone if it can't be sent; so below.
         let _ = to.blocking_send(Ok(encoder.schema()));
@@ -104,7 +111,7 @@ impl Epochs {
             None => Some(Status::internal(
                 "the pipeline was lost when a thread panicked: start the server anew",
             )),
-            Some(pipeline) => caught(|| self.feed(*pipeline, options, &mut encoder, &to)),
+            Some(pipeline) => caught(|| self.feed(pipeline, (options, learn), &mut encoder, &to)),
         };
         // Before the client sees the end, so that it can begin the next one at once.
         drop(turn);
@@ -116,11 +123,26 @@ impl Epochs {
     /// Sends what a feed makes, and puts the pipeline back; what the client is to be told.
     fn feed(
         &self,
-        pipeline: Pipeline,
-        options: &FeedOptions,
+        pipeline: Box<Pipeline>,
+        (options, learn): (&FeedOptions, Option<bool>),
         encoder: &mut Encoder,
         to: &mpsc::Sender<Message>,
     ) -> Option<Status> {
+        if learn == Some(true) && !pipeline.learns() {
+            self.state.lock().pipeline = Some(pipeline);
+            return Some(Status::invalid_argument(
+                "`learn` is true, and the pipeline of this server looks values up and inserts nothing: leave it out",
+            ));
+        }
+        // The pipeline itself stays here during an evaluation.
+        let evaluates = learn == Some(false);
+        let pipeline = if evaluates {
+            let evaluation = pipeline.evaluation();
+            self.state.lock().pipeline = Some(pipeline);
+            evaluation
+        } else {
+            *pipeline
+        };
         let mut feed = match pipeline.feed(self.inputs.clone(), options) {
             Ok(feed) => feed,
             Err(error) => return Some(status(&error)),
@@ -129,7 +151,9 @@ impl Epochs {
         let report = feed.report().cloned();
         let pipeline = feed.into_pipeline().ok().map(Box::new);
         let mut state = self.state.lock();
-        state.pipeline = pipeline;
+        if !evaluates {
+            state.pipeline = pipeline;
+        }
         state.report = report.or(state.report.take());
         sent.err().map(|error| status(&error))
     }

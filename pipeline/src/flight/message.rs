@@ -27,6 +27,8 @@ pub(super) struct Ticket {
     pub(super) skip_rows: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) seed: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) learn: Option<bool>,
 }
 
 impl Ticket {
@@ -38,7 +40,8 @@ impl Ticket {
         }
         serde_json::from_slice(bytes).map_err(|error| {
             Status::invalid_argument(format!(
-                "a ticket is empty, or JSON with `skip_rows` and `seed`, both optional, and this one is not: {error}"
+                "a ticket is empty, or JSON with `skip_rows`, `seed` and `learn`, all optional, and this one is not: \
+                 {error}"
             ))
         })
     }

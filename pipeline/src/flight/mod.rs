@@ -78,7 +78,8 @@ impl Default for FlightOptions {
 /// A pipeline whose batches are served over Arrow Flight, until it is stopped or dropped.
 ///
 /// `do_get` with an empty ticket is one feed over the inputs; with `{"skip_rows": 8192, "seed": 3}` it begins at that
-/// row and is shuffled by that seed. A batch has the schema [`arrow_schema`](crate::arrow_schema); the message's
+/// row and is shuffled by that seed; with `{"learn": false}` it is one of the pipeline's
+/// [evaluation](crate::Pipeline::evaluation), which inserts nothing. A batch has the schema [`arrow_schema`](crate::arrow_schema); the message's
 /// `app_metadata` is `{"next_row": 12288}`, with which another feed goes on behind it. Vocabularies go on from feed to
 /// feed. What a run fails at comes to the client as a status whose message is the error's; of a bad row its details are
 /// `{"input": ..., "line": ..., "column": ...}`. The action `report` gives rows, bad rows and bytes of the last

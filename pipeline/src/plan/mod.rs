@@ -70,6 +70,8 @@ pub(crate) struct VocabularyPlan {
 /// A column whose values a vocabulary numbers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct LookUp {
+    /// The column's name.
+    pub(crate) column: String,
     /// In [`Plan::vocabularies`].
     pub(crate) vocabulary: usize,
     /// The slot of the values.

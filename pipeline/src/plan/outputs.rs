@@ -56,7 +56,8 @@ impl Planner<'_> {
         let signed = kind == Kind::I32;
         let id_max = i64::MAX.cast_unsigned();
         let (narrow, shown) = (None, Vec::new());
-        self.look_ups.push(LookUp { vocabulary, from, signed, ids, narrow, id_max, shown });
+        let column = place.clone();
+        self.look_ups.push(LookUp { column, vocabulary, from, signed, ids, narrow, id_max, shown });
         Ok(Flow { kind: Kind::Id, slot: ids, ..flow })
     }
 

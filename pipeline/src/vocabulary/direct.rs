@@ -36,16 +36,28 @@ pub(crate) struct Pending {
 }
 
 vectorised! {
-    /// Puts ids, one less than what was found, in the place of values, but where nothing was found; counts those.
-    fn replace_known(values: &mut [u32], found: &[u32]) -> u32 {
+    /// Puts ids, one less than what was found, in the place of values, but where no id below `limit` was found; counts
+    /// those.
+    fn replace_known(values: &mut [u32], found: &[u32], limit: u32) -> u32 {
         let mut unknown = 0;
         for (value, &slot) in values.iter_mut().zip(found) {
-            unknown += u32::from(slot == 0);
-            *value = if slot == 0 { *value } else { slot - 1 };
+            let is_known = has_id_below(slot, limit);
+            unknown += u32::from(!is_known);
+            *value = if is_known { slot.wrapping_sub(1) } else { *value };
         }
         unknown
     }
 }
+
+/// Whether a slot has an id below `limit`. An empty one has none, whatever the limit: it wraps around to the largest
+/// number.
+#[inline]
+fn has_id_below(slot: u32, limit: u32) -> bool {
+    slot.wrapping_sub(1) < limit
+}
+
+/// Every id of a table is below it.
+pub(crate) const NO_LIMIT: u32 = u32::MAX;
 
 impl DirectTable {
     /// For values from 0 to below `range`.
@@ -68,8 +80,8 @@ impl DirectTable {
         unsafe { std::slice::from_raw_parts(self.map.as_mut_ptr().cast(), self.range) }
     }
 
-    /// Looks values up, which become their ids. Those that have none yet stay, and are put on the list with their rows,
-    /// counted from `first_row`. `found` is room to work in.
+    /// Looks values up, which become their ids. Those that have no id below `limit` stay, and are put on the list with
+    /// their rows, counted from `first_row`. `found` is room to work in.
     ///
     /// Two passes: the loads of the first wait for no branch, so that as many cache misses are under way as the
     /// processor can have. Deciding at each load would stop at every new value until its miss is over.
@@ -78,23 +90,24 @@ impl DirectTable {
         &self,
         level: Level,
         values: &mut [u32],
-        first_row: u32,
+        (first_row, limit): (u32, u32),
         found: &mut [u32; BLOCK_ROWS],
         pending: &mut Vec<Pending>,
     ) {
         let slots = self.slots();
         let found = &mut found[..values.len()];
         for (found, &value) in found.iter_mut().zip(&*values) {
-            // Relaxed: the id is all that is read, and a slot that is seen too early is asked again at the commit.
+            // Relaxed: the id is all that is read, and a slot that is seen too early is asked again at the commit. With a
+            // limit, slots of lower ids were stored before the lock was released under which the limit was taken.
             *found = slots[value as usize].load(Ordering::Relaxed);
         }
-        let unknown = replace_known(level, values, found);
+        let unknown = replace_known(level, values, found, limit);
         if unknown == 0 {
             return;
         }
         pending.reserve(unknown as usize);
         for (row, (&value, &slot)) in values.iter().zip(&*found).enumerate() {
-            if slot == 0 {
+            if !has_id_below(slot, limit) {
                 pending.push(Pending { row: first_row + row as u32, value });
             }
         }
@@ -162,12 +175,17 @@ mod tests {
         assert_eq!(known, [7, 3, 0, 9]);
         for level in Level::available() {
             let (mut values, mut pending) = ([9, 8, 7], Vec::new());
-            table.look_up(level, &mut values, 100, &mut [0; BLOCK_ROWS], &mut pending);
+            let mut found = [0; BLOCK_ROWS];
+            table.look_up(level, &mut values, (100, NO_LIMIT), &mut found, &mut pending);
             assert_eq!(
                 (values, pending),
                 ([3, 8, 0], vec![Pending { row: 101, value: 8 }]),
                 "{level}"
             );
+            let (mut values, mut pending) = ([9, 8, 7], Vec::new());
+            table.look_up(level, &mut values, (0, 3), &mut found, &mut pending);
+            let unknown = [(0, 9), (1, 8)].map(|(row, value)| Pending { row, value });
+            assert_eq!((values, pending), ([9, 8, 0], unknown.to_vec()), "9 has id 3 ({level})");
         }
     }
 }

@@ -4,8 +4,14 @@
 //! The table numbers in memory, at its own speed; a bank learns of new values when it is told to
 //! ([`Growing::save`]), in the order of their ids, so that it gives them the same ones. Nobody else may insert
 //! meanwhile: ids that this pipeline has given out would be another value's.
+//!
+//! A pipeline and its [evaluations](crate::Pipeline::evaluation) share it under a lock. An evaluation takes a share of
+//! the table and the number of values when its run begins. Slots that get ids later look empty to it, since those ids
+//! are not below its limit. What would take ids back ([`Growing::load`], [`Growing::keep_frequent`]) fills another
+//! table if an evaluation still reads this one.
 
 use std::io;
+use std::sync::Arc;
 
 use memmap2::{MmapMut, MmapOptions};
 
@@ -36,6 +42,10 @@ pub struct KeptValues {
 #[derive(Debug, Default)]
 pub(crate) struct Growing {
     name: String,
+    /// The ids by value. None for a vocabulary whose values have no known range: the bank alone has it.
+    table: Option<Arc<DirectTable>>,
+    /// Counts up when ids become those of other values.
+    numbering: u64,
     /// The values by their ids, which begin with `first_id`.
     pub(crate) values: Vec<u32>,
     first_id: u32,
@@ -61,8 +71,8 @@ struct KeptIn {
 impl Growing {
     pub(crate) fn new(
         name: &str,
-        first_id: u32,
-        unknown: Option<u32>,
+        table: DirectTable,
+        (first_id, unknown): (u32, Option<u32>),
         counts: bool,
         vocabulary: Option<Vocabulary>,
     ) -> Self {
@@ -71,8 +81,49 @@ impl Growing {
             KeptIn { vocabulary, identity, saved: 0, torn: false }
         });
         let counts = counts.then(Vec::new);
-        let (name, values) = (name.to_owned(), Vec::new());
-        Self { name, values, first_id, unknown, frozen: false, counts, kept_in }
+        let (name, values, table) = (name.to_owned(), Vec::new(), Some(Arc::new(table)));
+        Self {
+            name,
+            table,
+            numbering: 0,
+            values,
+            first_id,
+            unknown,
+            frozen: false,
+            counts,
+            kept_in,
+        }
+    }
+
+    /// The table of ids, if this vocabulary has one.
+    pub(crate) fn table(&self) -> Option<&Arc<DirectTable>> {
+        self.table.as_ref()
+    }
+
+    /// Which numbering its ids are of.
+    pub(crate) fn numbering(&self) -> u64 {
+        self.numbering
+    }
+
+    /// All ids that were given out are below it.
+    pub(crate) fn next_id(&self) -> u32 {
+        // At most 2^31: see `DirectTable::id_or_insert`.
+        self.first_id + self.values.len() as u32
+    }
+
+    /// The id of values that have none, if the vocabulary was made with one.
+    pub(crate) fn unknown(&self) -> Option<u32> {
+        self.unknown
+    }
+
+    /// The table, to take ids back in. Another one, empty, if an evaluation reads this one. `None` if this vocabulary
+    /// has no table.
+    fn table_to_clear(&mut self) -> Result<Option<Arc<DirectTable>>> {
+        let Some(table) = &mut self.table else { return Ok(None) };
+        if Arc::get_mut(table).is_none() {
+            *table = Arc::new(new_table(&self.name, table.range())?);
+        }
+        Ok(Some(Arc::clone(table)))
     }
 
     pub(crate) fn is_frozen(&self) -> bool {
@@ -80,9 +131,9 @@ impl Growing {
     }
 
     /// Fills the table with what the bank has. What was not saved is forgotten. After an error all is as it was.
-    pub(crate) fn load(&mut self, table: &DirectTable) -> Result<()> {
-        let Some(kept_in) = &mut self.kept_in else { return Ok(()) };
-        let vocabulary = &kept_in.vocabulary;
+    pub(crate) fn load(&mut self) -> Result<()> {
+        let (Some(kept_in), Some(table)) = (&self.kept_in, &self.table) else { return Ok(()) };
+        let (vocabulary, range) = (&kept_in.vocabulary, table.range() as u64);
         // Before the values: what changes while they are read is seen as a change by the next look.
         let (identity, frozen) = (vocabulary.identity(), vocabulary.is_frozen());
         let mut loaded = Vec::new();
@@ -92,13 +143,16 @@ impl Growing {
                 unreachable!("the kind was looked at when the vocabulary was opened")
             };
             for (id, &value) in (chunk.first_id..).zip(values) {
-                if value >= table.range() as u64 {
-                    let (name, range) = (self.name.clone(), table.range() as u64);
+                if value >= range {
+                    let name = self.name.clone();
                     return Err(Error::ValueOutOfRange { name, value, id, range });
                 }
                 loaded.push(value as u32);
             }
         }
+        let Some(table) = self.table_to_clear()? else { return Ok(()) };
+        let Some(kept_in) = &mut self.kept_in else { return Ok(()) };
+        self.numbering += u64::from(kept_in.identity != identity);
         (kept_in.identity, self.frozen) = (identity, frozen);
         table.clear(self.unknown.filter(|_| frozen));
         // As many as there are different values below the range, so ids have 32 bits too.
@@ -161,14 +215,14 @@ impl Growing {
     }
 
     /// Takes over what somebody else has done to the bank's vocabulary, if nothing of this one would be lost.
-    pub(crate) fn refresh(&mut self, table: &DirectTable) -> Result<()> {
+    pub(crate) fn refresh(&mut self) -> Result<()> {
         self.settle()?;
         let Some(what) = self.change() else { return Ok(()) };
         let counted = self.counts.as_ref().is_some_and(|counts| !counts.is_empty());
         if counted || !self.unsaved().is_empty() {
             return Err(self.changed(what));
         }
-        self.load(table)
+        self.load()
     }
 
     /// Gives the bank what it does not have yet: values in the order of their ids, and counts.
@@ -212,19 +266,17 @@ impl Growing {
         Ok(())
     }
 
-    /// The id of a value that had none when its row was looked at. `met` tells its input and row.
+    /// The id of a value that had none when its row was looked at. `refused` makes a frozen vocabulary's error.
     #[inline]
     pub(crate) fn number(
         &mut self,
         table: &DirectTable,
         value: u32,
-        met: impl FnOnce() -> (String, u64),
+        refused: impl FnOnce() -> Error,
     ) -> Result<u32> {
         if self.frozen {
             // With an id for unknown values none comes here.
-            let (input, row) = met();
-            let (name, value) = (self.name.clone(), value.to_string());
-            return Err(Error::UnknownValue { name, value, input, row });
+            return Err(refused());
         }
         Ok(table.id_or_insert(value, self.first_id, &mut self.values))
     }
@@ -252,18 +304,16 @@ impl Growing {
     }
 
     /// Keeps the values that came so often, numbered anew in their old order, and takes no more.
-    pub(crate) fn keep_frequent(
-        &mut self,
-        table: &DirectTable,
-        min_count: u64,
-    ) -> Result<(u64, u64)> {
+    pub(crate) fn keep_frequent(&mut self, min_count: u64) -> Result<(u64, u64)> {
         self.save()?;
         if let Some(kept_in) = &self.kept_in {
             let kept = kept_in.vocabulary.keep_frequent(min_count)?;
             kept_in.vocabulary.set_frozen(true)?;
-            self.load(table)?;
+            self.load()?;
             return Ok((kept.kept, kept.removed));
         }
+        let Some(table) = self.table_to_clear()? else { return Ok((0, 0)) };
+        self.numbering += 1;
         let before = self.values.len() as u64;
         let counts = self.counts.get_or_insert_default();
         counts.resize(self.values.len(), 0);
@@ -278,6 +328,15 @@ impl Growing {
         let kept = self.values.len() as u64;
         Ok((kept, before - kept))
     }
+}
+
+/// An empty table of ids for values below `range`.
+pub(crate) fn new_table(name: &str, range: usize) -> Result<DirectTable> {
+    DirectTable::new(range as u32).map_err(|source| Error::OutOfMemory {
+        name: name.to_owned(),
+        bytes: range as u64 * 4,
+        source,
+    })
 }
 
 /// How often a thread met each value of a range.
@@ -319,7 +378,8 @@ mod tests {
 
     #[test]
     fn counts_beyond_32_bits() {
-        let mut growing = Growing::new("v", 0, None, true, None);
+        let table = DirectTable::new(4).unwrap();
+        let mut growing = Growing::new("v", table, (0, None), true, None);
         growing.values = vec![3, 1];
         let mut counted = ValueCounts::new(4).unwrap();
         counted.counts[12..].fill(0xFF);

@@ -13,5 +13,5 @@ pub use growing::KeptValues;
 
 pub(crate) use direct::{DirectTable, Pending};
 pub(crate) use growing::{Growing, ValueCounts};
-pub(crate) use numbering::{Ids, Numbering, open};
+pub(crate) use numbering::{Ids, Numbering, RunNumbering, Unseen, open};
 pub(crate) use unknown::{BankLookUp, Unknown, check_id};

@@ -1,33 +1,65 @@
 //! Where a vocabulary's ids come from.
 
-use embank::{Bank, Error as BankError, Unknown, ValueKind, Vocabulary, VocabularyConfig};
+use std::sync::Arc;
 
+use embank::{
+    Bank, Error as BankError, Unknown, ValueKind, Vocabulary, VocabularyConfig, VocabularyIdentity,
+};
+
+use super::direct::NO_LIMIT;
+use super::growing::new_table;
 use super::{DirectTable, Growing};
 use crate::error::{Error, Result};
 use crate::kernels::MODULUS_MAX;
 use crate::plan::{ValueSpace, VocabularyPlan};
 use crate::spec::VocabularySpec;
 
-/// A vocabulary as all threads of a run see it.
+/// A vocabulary of a pipeline, beside what [`Growing`] has of it.
 #[derive(Debug)]
 pub(crate) struct Numbering {
-    pub(crate) ids: Ids,
+    /// The bank's, for values without a known range. None for others: [`Growing`] has their ids.
+    vocabulary: Option<Vocabulary>,
     /// Whether it counts how often values come.
     pub(crate) counts: bool,
     /// What comes less often gets no id of its own; 0 where all values do.
     pub(crate) min_count: u64,
 }
 
+/// A vocabulary as all threads of one run see it.
+#[derive(Debug)]
+pub(crate) struct RunNumbering {
+    pub(crate) ids: Ids,
+    /// What becomes of values that have no id.
+    pub(crate) unseen: Unseen,
+    /// Whether the run counts its values.
+    pub(crate) counts: bool,
+    /// An evaluation's: the numbering that its ids are of. It ends when there is another one.
+    evaluates: Option<Evaluated>,
+}
+
 #[derive(Debug)]
 pub(crate) enum Ids {
-    /// Values below some number.
-    Direct(DirectTable),
-    /// Values of any kind, in a bank.
-    Bank {
-        vocabulary: Vocabulary,
-        /// Whether unknown values have an id, because it is frozen: then nothing has to wait for its turn.
-        settled: bool,
-    },
+    /// Of values below some number. Ids from `limit` on are none for this run.
+    Direct { table: Arc<DirectTable>, limit: u32 },
+    /// Of values of any kind, in a bank; the same limit.
+    Bank { vocabulary: Vocabulary, limit: u64 },
+}
+
+/// What becomes of a value that has no id.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Unseen {
+    /// It is given one when its chunk is committed; a frozen vocabulary that has no id for such values refuses.
+    Number,
+    /// It gets this one.
+    Id(u64),
+    /// It ends the run.
+    Refuse,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Evaluated {
+    InMemory(u64),
+    InBank(VocabularyIdentity),
 }
 
 /// Makes what a run needs for a vocabulary, with the values that the bank has.
@@ -49,8 +81,8 @@ pub(crate) fn open(plan: &VocabularyPlan, bank: Option<&Bank>) -> Result<(Number
         let vocabulary = vocabulary.ok_or_else(|| {
             Error::Spec(format!("vocabulary {name:?} has values of any range and needs a bank"))
         })?;
-        let ids = Ids::Bank { vocabulary, settled: false };
-        return Ok((Numbering { ids, counts, min_count }, Growing::default()));
+        let vocabulary = Some(vocabulary);
+        return Ok((Numbering { vocabulary, counts, min_count }, Growing::default()));
     };
     let first_id = u32::try_from(config.first_id).ok();
     let first_id = first_id
@@ -61,19 +93,15 @@ pub(crate) fn open(plan: &VocabularyPlan, bank: Option<&Bank>) -> Result<(Number
             config.first_id
         ))
     })?;
-    let table = DirectTable::new(range).map_err(|source| Error::OutOfMemory {
-        name: name.clone(),
-        bytes: u64::from(range) * 4,
-        source,
-    })?;
+    let table = new_table(name, range as usize)?;
     let unknown = match config.unknown {
         // Below the first id, which has 32 bits.
         Unknown::Id(id) => u32::try_from(id).ok(),
         _ => None,
     };
-    let mut growing = Growing::new(name, first_id, unknown, counts, vocabulary);
-    growing.load(&table)?;
-    Ok((Numbering { ids: Ids::Direct(table), counts, min_count }, growing))
+    let mut growing = Growing::new(name, table, (first_id, unknown), counts, vocabulary);
+    growing.load()?;
+    Ok((Numbering { vocabulary: None, counts, min_count }, growing))
 }
 
 fn open_in(bank: &Bank, plan: &VocabularyPlan, kind: ValueKind) -> Result<Vocabulary> {
@@ -95,6 +123,11 @@ fn open_in(bank: &Bank, plan: &VocabularyPlan, kind: ValueKind) -> Result<Vocabu
     }
     match there {
         Some(there) if plan.settings.is_none() => Ok(there),
+        None if bank.reading().is_some() => Err(Error::Spec(format!(
+            "bank {} has no vocabulary {name:?}, and is open to read only: let a pipeline on the bank learn it where the \
+             bank is open for writing, and take a checkpoint",
+            bank.path().display()
+        ))),
         there => {
             let config =
                 config_of(plan, kind, there.as_ref().map(|of| of.config().value_bytes_max));
@@ -125,24 +158,61 @@ fn config_of(plan: &VocabularyPlan, kind: ValueKind, bytes_max: Option<u32>) -> 
 }
 
 impl Numbering {
-    /// Sees what has become of a bank's vocabulary, before a run.
-    pub(crate) fn refresh(&mut self, growing: &mut Growing) -> Result<()> {
-        match &mut self.ids {
-            Ids::Direct(table) => growing.refresh(table),
-            Ids::Bank { vocabulary, settled } => {
-                let has_id = !matches!(vocabulary.config().unknown, Unknown::Error);
-                *settled = vocabulary.is_frozen() && has_id;
-                Ok(())
+    /// The vocabulary as a run sees it that gives ids to new values.
+    pub(crate) fn learning(&self, growing: &Growing, counts: bool) -> RunNumbering {
+        let (ids, unseen) = match (&self.vocabulary, growing.table()) {
+            (Some(vocabulary), _) => {
+                let unseen = match vocabulary.config().unknown {
+                    // Nothing has to wait for its turn then.
+                    Unknown::Id(id) if vocabulary.is_frozen() => Unseen::Id(id),
+                    _ => Unseen::Number,
+                };
+                (Ids::Bank { vocabulary: vocabulary.clone(), limit: u64::MAX }, unseen)
             }
-        }
+            // What a frozen table lacks has its id in the table itself.
+            (None, Some(table)) => {
+                (Ids::Direct { table: Arc::clone(table), limit: NO_LIMIT }, Unseen::Number)
+            }
+            (None, None) => unreachable!("a vocabulary is in a table or in a bank"),
+        };
+        RunNumbering { ids, unseen, counts: counts && self.counts, evaluates: None }
+    }
+
+    /// The vocabulary as a run sees it that looks up what is there now, and gives no ids.
+    pub(crate) fn evaluating(&self, growing: &Growing) -> RunNumbering {
+        let (ids, unknown, evaluates) = match (&self.vocabulary, growing.table()) {
+            (Some(vocabulary), _) => {
+                // Before the values: a renumbering in between is seen as one.
+                let evaluates = Evaluated::InBank(vocabulary.identity());
+                let unknown = match vocabulary.config().unknown {
+                    Unknown::Id(id) => Some(id),
+                    _ => None,
+                };
+                let limit = vocabulary.next_id();
+                (Ids::Bank { vocabulary: vocabulary.clone(), limit }, unknown, evaluates)
+            }
+            (None, Some(table)) => {
+                let ids = Ids::Direct { table: Arc::clone(table), limit: growing.next_id() };
+                let unknown = growing.unknown().map(u64::from);
+                (ids, unknown, Evaluated::InMemory(growing.numbering()))
+            }
+            (None, None) => unreachable!("a vocabulary is in a table or in a bank"),
+        };
+        let unseen = unknown.map_or(Unseen::Refuse, Unseen::Id);
+        RunNumbering { ids, unseen, counts: false, evaluates: Some(evaluates) }
     }
 
     /// Whether it takes no new values.
     pub(crate) fn is_frozen(&self, growing: &Growing) -> bool {
-        match &self.ids {
-            Ids::Direct(_) => growing.is_frozen(),
-            Ids::Bank { vocabulary, .. } => vocabulary.is_frozen(),
+        match &self.vocabulary {
+            None => growing.is_frozen(),
+            Some(vocabulary) => vocabulary.is_frozen(),
         }
+    }
+
+    /// Whether a bank counts while a pass goes on, so that a pass that fails leaves counts behind.
+    pub(crate) fn counts_as_it_goes(&self) -> bool {
+        self.counts && self.vocabulary.is_some()
     }
 
     /// Keeps what came often, and takes no new values from now on. How many stayed, and how many did not.
@@ -151,13 +221,28 @@ impl Numbering {
         growing: &mut Growing,
         min_count: u64,
     ) -> Result<(u64, u64)> {
-        match &self.ids {
-            Ids::Direct(table) => growing.keep_frequent(table, min_count),
-            Ids::Bank { vocabulary, .. } => {
+        match &self.vocabulary {
+            None => growing.keep_frequent(min_count),
+            Some(vocabulary) => {
                 let kept = vocabulary.keep_frequent(min_count)?;
                 vocabulary.set_frozen(true)?;
                 Ok((kept.kept, kept.removed))
             }
         }
+    }
+}
+
+impl RunNumbering {
+    /// Fails if an evaluation's ids are those of other values by now.
+    pub(crate) fn check_numbering(&self, name: &str, growing: &Growing) -> Result<()> {
+        let now = match (&self.evaluates, &self.ids) {
+            (None, _) => return Ok(()),
+            (Some(_), Ids::Direct { .. }) => Evaluated::InMemory(growing.numbering()),
+            (Some(_), Ids::Bank { vocabulary, .. }) => Evaluated::InBank(vocabulary.identity()),
+        };
+        if self.evaluates == Some(now) {
+            return Ok(());
+        }
+        Err(Error::VocabularyRenumbered { name: name.to_owned() })
     }
 }

@@ -5,6 +5,7 @@ use embank::{ByteBuffer, ByteValues, UNKNOWN_ID, Values, Vocabulary};
 use crate::decode::{BLOCK_ROWS, Block, Slot};
 use crate::error::{Error, Result};
 use crate::plan::LookUp;
+use crate::vocabulary::Unseen;
 
 /// A chunk's values without an id, with the rows of the batch that have them, in their order.
 #[derive(Debug, Default)]
@@ -50,11 +51,12 @@ pub(crate) struct BankLookUp {
 }
 
 impl BankLookUp {
-    /// Looks up a block's values; those that have no id yet are put on the list, their rows counted from `first_row`.
-    /// `settled`: what is unknown has an id. `counts`: counts the known ones.
+    /// Looks up a block's values. Those that have no id below `limit` get that of `unseen`, or are put on the list, their
+    /// rows counted from `first_row`. `counts`: counts those that have an id.
     pub(crate) fn run(
         &mut self,
-        (vocabulary, settled, counts): (&Vocabulary, bool, bool),
+        (vocabulary, limit): (&Vocabulary, u64),
+        (unseen, counts): (Unseen, bool),
         look_up: &LookUp,
         block: &mut Block,
         first_row: u32,
@@ -85,15 +87,21 @@ impl BankLookUp {
                 ByteValues::new(&self.offsets, &column.bytes)?.into()
             }
         };
-        if settled {
-            vocabulary.lookup(values, &mut self.ids)?;
-        } else {
-            for place in vocabulary.ids(values, &mut self.ids)? {
-                pending.rows.push(first_row + place);
-                match values {
-                    Values::U64(numbers) => pending.numbers.push(numbers[place as usize]),
-                    Values::Bytes(strings) => pending.strings.push(strings.get(place as usize)),
-                }
+        vocabulary.ids(values, &mut self.ids)?;
+        for (place, id) in self.ids.iter_mut().enumerate() {
+            // `UNKNOWN_ID` is the largest number.
+            if *id < limit {
+                continue;
+            }
+            if let Unseen::Id(unknown) = unseen {
+                *id = unknown;
+                continue;
+            }
+            *id = UNKNOWN_ID;
+            pending.rows.push(first_row + place as u32);
+            match values {
+                Values::U64(numbers) => pending.numbers.push(numbers[place]),
+                Values::Bytes(strings) => pending.strings.push(strings.get(place)),
             }
         }
         if counts {

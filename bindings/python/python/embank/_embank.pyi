@@ -797,12 +797,17 @@ class Pipeline:
         batches_ahead: Optional[int] = None,
         drop_last: bool = False,
         save_each_batch: bool = True,
+        learn: Optional[bool] = None,
     ) -> Feed:
-        """Batches of exactly `batch_rows` rows, made in the background."""
+        """Batches of exactly `batch_rows` rows, made in the background. With `learn=False` nothing is inserted."""
     def run(
-        self, inputs: Union[_Input, Iterable[_Input]], *, threads: Optional[int] = None
+        self,
+        inputs: Union[_Input, Iterable[_Input]],
+        *,
+        threads: Optional[int] = None,
+        learn: Optional[bool] = None,
     ) -> RunReport:
-        """Runs over the inputs without handing anything out: fills the vocabularies, counts rows."""
+        """Runs over the inputs without handing anything out: fills the vocabularies, unless `learn=False`."""
     def generate(
         self, inputs: Union[_Input, Iterable[_Input]], *, threads: Optional[int] = None
     ) -> RunReport:

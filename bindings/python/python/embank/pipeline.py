@@ -253,8 +253,9 @@ class VocabularySpec:
         name: As `vocabulary(name)` has it.
         min_count: Values that come less often get `out_of_vocabulary`, which must be set then. A
             run goes over its inputs twice: it counts first, and freezes the vocabulary.
-        out_of_vocabulary: The id of values that a frozen vocabulary lacks; below `first_id`. None:
-            they end the run.
+        out_of_vocabulary: The id of values that the vocabulary lacks when it is frozen or a run is
+            not to learn; below `first_id`. None: they end the run. Like `first_id`, it can't be
+            changed once the vocabulary is made: begin with `first_id=1, out_of_vocabulary=0`.
         first_id: The first value's id.
         counts: Whether `Pipeline.generate` counts how often values come; with a `min_count` it does.
         value_bytes_max: The longest byte string. None: 1,024, or what the bank has.
@@ -366,7 +367,11 @@ def criteo(modulus: int, bad_rows: Literal["fail", "skip"] = "fail") -> Spec:
 
 
 def connect(
-    address: str, *, skip_rows: Optional[int] = None, seed: Optional[int] = None
+    address: str,
+    *,
+    skip_rows: Optional[int] = None,
+    seed: Optional[int] = None,
+    learn: Optional[bool] = None,
 ) -> RemoteFeed:
     """Begins an epoch of a pipeline that runs elsewhere, as `embank serve`: a feed of its batches.
 
@@ -375,6 +380,8 @@ def connect(
         skip_rows: Rows at the beginning that are not handed out: `feed.position` of an earlier feed,
             of this server or another one with the same inputs and options, to go on where it stopped.
         seed: Of the shuffle. Default: the server's.
+        learn: Whether new values get ids at the server, as of `Pipeline.feed`. Default: True, unless the server looks
+            values up in a bank.
 
     One client at a time takes an epoch. While another one does, this waits (10 s, or as the server
     says), and then raises `RuntimeError`. Nothing is encrypted, and nobody is asked who they are.
@@ -390,7 +397,7 @@ def connect(
         raise ImportError(
             f"embank.pipeline.connect needs pyarrow with Arrow Flight ({error}): pip install pyarrow"
         ) from error
-    ticket = {"skip_rows": skip_rows, "seed": seed}
+    ticket = {"skip_rows": skip_rows, "seed": seed, "learn": learn}
     asked = json.dumps({name: value for name, value in ticket.items() if value is not None})
     client = flight.connect(address)
     try:

@@ -71,7 +71,7 @@ class Rows(NamedTuple):
 class OnGradient:
     """Sees to the leaf's gradient; once the lease is gone, that is an error.
 
-    Who has the table is asked in the backward pass: an optimizer may be made or detached after the forward pass.
+    It asks for the table's sink in the backward pass: an optimizer may be made or detached after the forward pass.
     """
 
     def __init__(self, table: Table, lease: DistinctLease) -> None:

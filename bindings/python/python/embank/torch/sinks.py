@@ -1,7 +1,7 @@
 """Which `SparseOptimizer` has a table.
 
-A table has one optimizer state a row and one learning rate, so at most one optimizer steps it. What counts is the
-table: every module over it, made before or after the optimizer, asks here at its forward and its backward pass.
+A table has one optimizer state a row and one learning rate, so at most one optimizer steps it. Every module over the
+table, made before or after the optimizer, asks here at its forward and its backward pass.
 
 An entry goes when the optimizer gives the table back, or when the optimizer is collected: the registry refers to it
 weakly. An optimizer keeps its tables, and so their banks, alive. Therefore an entry never outlives the bank whose
@@ -29,7 +29,7 @@ Identity = tuple[int, str]
 
 
 class Sink(Protocol):
-    """Who takes the gradients of a table that are not to be applied at once."""
+    """Keeps the gradients of a table until its step."""
 
     def collect(self, table: Table, lease: DistinctLease, rows: Tensor, gradient: Tensor) -> None:
         """Takes the gradient of a lease's rows; both have the shape `(u, dim)`."""
@@ -38,7 +38,7 @@ class Sink(Protocol):
         """Raises where a get of `keys` would wait for leases that only the caller can end."""
 
     def leased(self, table: Table, on_gradient: OnGradient) -> None:
-        """Told of each lease that its gradient is to come for; to be kept weakly."""
+        """Notes a lease whose gradient is to come. Must refer to `on_gradient` weakly."""
 
 
 _sink_of: weakref.WeakValueDictionary[Identity, Sink] = weakref.WeakValueDictionary()
