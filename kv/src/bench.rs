@@ -9,7 +9,7 @@ use crate::clock::{self, ClockWord};
 use crate::device::{AlignedBuffer, Device};
 use crate::epoch::Gate;
 use crate::error::Result;
-use crate::hash::hash;
+use crate::hash::KeyHash;
 use crate::index::{Candidates, Index};
 use crate::log::page::{self, PAGE_HEADER_BYTES, PageIdentity};
 use crate::log::{Extent, Log};
@@ -23,6 +23,7 @@ const TABLE: TableId = TableId(1);
 #[derive(Debug)]
 pub struct Probing {
     index: Index,
+    key_hash: KeyHash,
 }
 
 impl Probing {
@@ -33,23 +34,23 @@ impl Probing {
     pub fn new(entries: u64) -> Result<Self> {
         let total_bytes = (64 << 20) + entries * 64;
         let budget = Budget::new(total_bytes, Budget::page_bytes_for(total_bytes))?;
-        let index = Index::new(&budget)?;
+        let (index, key_hash) = (Index::new(&budget)?, KeyHash::new(7));
         let mut candidates = Candidates::default();
         for key in 0..entries {
-            let hash = hash(TABLE, key);
+            let hash = key_hash.of(TABLE, key);
             index.candidates(hash, &mut candidates);
             index.insert(&budget, hash, &candidates, Address::new(64 * (key + 1)), |_| {});
             index.grow(&budget);
         }
-        Ok(Probing { index })
+        Ok(Probing { index, key_hash })
     }
 
     /// Hashes the keys, prefetches their buckets and takes each one's first match; how many have one.
     #[must_use]
     pub fn probe(&self, keys: &[u64]) -> usize {
-        let outline = self.index.outline();
-        keys.iter().for_each(|&key| outline.prefetch(hash(TABLE, key)));
-        keys.iter().filter(|&&key| !outline.first_match(hash(TABLE, key)).is_empty()).count()
+        let (outline, hash) = (self.index.outline(), |key| self.key_hash.of(TABLE, key));
+        keys.iter().for_each(|&key| outline.prefetch(hash(key)));
+        keys.iter().filter(|&&key| !outline.first_match(hash(key)).is_empty()).count()
     }
 }
 

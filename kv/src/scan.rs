@@ -29,7 +29,6 @@ use crate::checkpoint::Manifest;
 use crate::compaction::LogLease;
 use crate::device::{AlignedBuffer, BLOCK_BYTES, Read};
 use crate::error::{Error, Result};
-use crate::hash::hash;
 use crate::index::image::Images;
 use crate::log::page::{PAGE_HEADER_BYTES, check_image};
 use crate::operation::Width;
@@ -346,7 +345,8 @@ impl Scan<'_> {
         }
         let row = (image.shape().table(), image.key());
         let mask = (1 << chain.depth) - 1;
-        if hash(row.0, row.1) & mask == chain.bucket && !chain.seen.contains(&row) {
+        if self.core.key_hash.of(row.0, row.1) & mask == chain.bucket && !chain.seen.contains(&row)
+        {
             chain.seen.push(row);
             self.window.set(chain.at);
         }

@@ -8,7 +8,7 @@
 use std::time::Instant;
 
 use crate::address::TableId;
-use crate::hash::hash;
+use crate::hash::KeyHash;
 use crate::sync::{AtomicUsize, Condvar, Mutex, Ordering, Planted, fence, planted};
 
 const STRIPES: usize = 64;
@@ -16,6 +16,7 @@ const STRIPES: usize = 64;
 /// Those who wait for a clock, by stripe.
 #[derive(Debug)]
 pub(crate) struct Waiters {
+    key_hash: KeyHash,
     tickets: AtomicUsize,
     stripes: Box<[Stripe]>,
 }
@@ -35,18 +36,18 @@ pub struct ReleaseTicket<'a> {
     releases: u64,
 }
 
-impl Default for Waiters {
-    fn default() -> Self {
+impl Waiters {
+    /// `key_hash` chooses the stripes: the bank's, so that nobody can choose keys that share one.
+    pub(crate) fn new(key_hash: KeyHash) -> Self {
         Waiters {
+            key_hash,
             tickets: AtomicUsize::new(0),
             stripes: (0..STRIPES).map(|_| Stripe::default()).collect(),
         }
     }
-}
 
-impl Waiters {
     fn stripe(&self, table: TableId, key: u64) -> &Stripe {
-        &self.stripes[(hash(table, key) >> 58) as usize % STRIPES]
+        &self.stripes[(self.key_hash.of(table, key) >> 58) as usize % STRIPES]
     }
 
     pub(crate) fn ticket(&self, table: TableId, key: u64) -> ReleaseTicket<'_> {
@@ -116,7 +117,7 @@ mod tests {
 
     #[test]
     fn a_release_since_the_ticket_ends_the_wait_and_one_before_does_not() {
-        let waiters = Waiters::default();
+        let waiters = Waiters::new(KeyHash::new(7));
         waiters.released(TABLE, &[5]);
         let ticket = waiters.ticket(TABLE, 5);
         assert!(!ticket.wait(Instant::now()), "the release was before the ticket");
@@ -127,7 +128,7 @@ mod tests {
 
     #[test]
     fn a_release_in_another_stripe_does_not_end_the_wait() {
-        let waiters = Waiters::default();
+        let waiters = Waiters::new(KeyHash::new(7));
         let ticket = waiters.ticket(TABLE, 0);
         let elsewhere =
             (1..).find(|&key| !std::ptr::eq(waiters.stripe(TABLE, key), ticket.stripe)).unwrap();
@@ -137,7 +138,7 @@ mod tests {
 
     #[test]
     fn tickets_are_counted_as_long_as_they_live() {
-        let waiters = Waiters::default();
+        let waiters = Waiters::new(KeyHash::new(7));
         let tickets: Vec<_> = (0..10).map(|key| waiters.ticket(TABLE, key)).collect();
         assert_eq!(waiters.tickets.load(Ordering::SeqCst), 10);
         drop(tickets);
@@ -147,7 +148,7 @@ mod tests {
 
     #[test]
     fn every_waiter_of_a_stripe_is_woken() {
-        let waiters = Waiters::default();
+        let waiters = Waiters::new(KeyHash::new(7));
         let tickets: Vec<_> = (0..3).map(|_| waiters.ticket(TABLE, 9)).collect();
         std::thread::scope(|s| {
             let waits: Vec<_> =

@@ -9,7 +9,6 @@ use crate::budget::Budget;
 use crate::device::{AlignedBuffer, Read};
 use crate::error::{Error, Result};
 use crate::execute::{Batch, MoveChained, Scratch, Tally, Work};
-use crate::hash::hash;
 use crate::index::{Candidates, Entry};
 use crate::log::page::{PAGE_HEADER_BYTES, check_image};
 use crate::log::{PageFull, View};
@@ -151,7 +150,8 @@ impl Core {
                 return Err(Error::Damaged { path, offset, what });
             }
             if !image.link().is_invalid() && table.0 != 0 {
-                let row = Row { offset: offset as u32, hash: hash(table, image.key()) };
+                let hash = self.key_hash.of(table, image.key());
+                let row = Row { offset: offset as u32, hash };
                 // A table that this bank does not know was made after its checkpoint: nothing leads there.
                 let gone = dropped.get(usize::from(table.0) - 1).is_none_or(|&dropped| dropped);
                 let list = if gone || image.link().is_tombstone() {

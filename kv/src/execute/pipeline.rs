@@ -4,7 +4,6 @@ use std::ptr;
 
 use super::{Batch, GROUP_KEYS, LINE_BYTES, Mode, Pending, Place, Step, Work};
 use crate::address::Address;
-use crate::hash::hash;
 use crate::index::{Candidates, Entry};
 use crate::log::{PageFull, View};
 use crate::operation::Width;
@@ -47,12 +46,12 @@ impl<W: Work> Batch<'_, W> {
         end: usize,
         view: View<'_>,
     ) -> std::result::Result<(), PageFull> {
-        let index = self.core.index.outline();
+        let (index, key_hash) = (self.core.index.outline(), self.core.key_hash);
         let mut group = Group::new();
         let start = *at;
         // The first group's; the others' buckets are fetched while the group before waits for its records.
         for (to, &key) in group.hashes.iter_mut().zip(&self.keys[start..end]) {
-            *to = hash(self.table, key);
+            *to = key_hash.of(self.table, key);
             index.prefetch(*to);
         }
         for start in (start..end).step_by(GROUP_KEYS) {
@@ -64,7 +63,7 @@ impl<W: Work> Batch<'_, W> {
                 *place = self.prefetch_header(*to, view);
             }
             for (to, &key) in group.hashes.iter_mut().zip(next_keys) {
-                *to = hash(self.table, key);
+                *to = key_hash.of(self.table, key);
                 index.prefetch(*to);
             }
             for &place in &group.places[..keys.len()] {
@@ -97,7 +96,7 @@ impl<W: Work> Batch<'_, W> {
         for places in places[*at..].chunks(GROUP_KEYS) {
             let found = group.entries.iter_mut().zip(&mut group.places);
             for ((to, place), &i) in found.zip(places) {
-                let hash = hash(self.table, self.keys[i as usize]);
+                let hash = self.core.key_hash.of(self.table, self.keys[i as usize]);
                 *to = self.core.index.first_match_beyond(hash);
                 *place = self.prefetch_header(*to, view);
             }
@@ -186,7 +185,7 @@ impl<W: Work> Batch<'_, W> {
         i: usize,
         mut view: View<'_>,
     ) -> std::result::Result<(), PageFull> {
-        let hash = hash(self.table, self.keys[i]);
+        let hash = self.core.key_hash.of(self.table, self.keys[i]);
         // Ends: each further round means that another thread moved this row or changed this chain.
         loop {
             let mut candidates = std::mem::take(&mut self.scratch.candidates);

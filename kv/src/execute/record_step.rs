@@ -2,7 +2,6 @@
 
 use super::{Batch, Mode, Place, Step, Work, bytes_of, variable};
 use crate::clock::{self, ClockWord, LockRefused, Locked};
-use crate::hash::hash;
 use crate::index::Entry;
 use crate::log::{PageFull, View};
 use crate::operation::{Clock, RowMark, Width};
@@ -267,7 +266,7 @@ impl<'a, W: Work> Batch<'a, W> {
         place: Place<'_>,
         view: View<'_>,
     ) -> Result<Step, PageFull> {
-        let hash = hash(self.table, self.keys[i]);
+        let hash = self.core.key_hash.of(self.table, self.keys[i]);
         let old = place.record;
         let clock = self.clock;
         let locked = match clock::lock(old.clock(), |word| clock.admits(word.outstanding())) {

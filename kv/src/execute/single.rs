@@ -10,7 +10,6 @@ use super::record_step::{InPlace, Peeked, in_place, peek};
 use super::{Entry, Mode, Work};
 use crate::address::TableId;
 use crate::clock::ClockWord;
-use crate::hash::hash;
 use crate::operation::{Clock, Width};
 use crate::store::Core;
 use crate::sync::Ordering;
@@ -44,7 +43,7 @@ pub(crate) fn try_single<W: Work>(
     let value = words.get_mut(..value_bytes.div_ceil(8))?;
     let _pin = core.gate.enter();
     let view = core.log.view();
-    let entry: Entry = core.index.outline().first_match(hash(table, key));
+    let entry: Entry = core.index.outline().first_match(core.key_hash.of(table, key));
     if entry.is_nowhere() || !view.in_memory(entry.address()) {
         return None;
     }

@@ -8,11 +8,16 @@ use crate::address::TableId;
 use crate::checkpoint::CheckpointIdentity;
 use crate::directory::Place;
 use crate::error::Error;
-use crate::hash::hash;
+use crate::hash::KeyHash;
 use crate::index::cut::Cut;
 use crate::index::image::{ImageHead, ImageKind, ImageWriter, Images};
 
 const TABLE: TableId = TableId(1);
+
+fn hash(table: TableId, key: u64) -> u64 {
+    KeyHash::new(7).of(table, key)
+}
+
 /// Bytes between records: none lies at address 0.
 const STRIDE: u64 = 64;
 

@@ -11,7 +11,6 @@ use super::{Damage, Progress, TableSummary};
 use crate::address::TableId;
 use crate::directory::Directory;
 use crate::error::{Error, Result};
-use crate::hash::hash;
 use crate::hold::Hold;
 use crate::index::Probe;
 use crate::store::open_bank_dir;
@@ -98,7 +97,8 @@ impl TableReader {
     pub fn get(&mut self, keys: &[u64]) -> Result<Vec<Option<Vec<u8>>>> {
         let files = BankFiles::read(&self.dir)?;
         let table = TableId(self.table.number);
-        let hashes: Vec<u64> = keys.iter().map(|&key| hash(table, key)).collect();
+        let hashes: Vec<u64> =
+            keys.iter().map(|&key| self.source.key_hash.of(table, key)).collect();
         let mut found = Vec::new();
         let source = &self.source;
         for_each_bucket(

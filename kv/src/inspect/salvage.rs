@@ -27,7 +27,6 @@ use crate::address::TableId;
 use crate::checked_stream::CheckedReader;
 use crate::checkpoint::{BLOB_KIND, CheckpointIdentity, Manifest};
 use crate::error::{Error, Result};
-use crate::hash::hash;
 use crate::index::{ADDRESS_LIMIT, Entry, Probe};
 use crate::store::open_bank_dir;
 
@@ -397,6 +396,7 @@ impl Salvager<'_> {
         if open.is_empty() {
             return Ok(());
         }
+        let key_hash = self.sources[0].key_hash;
         let mut by_bucket: HashMap<(u32, u64), Vec<&OpenChain>> = HashMap::new();
         for chain in &open {
             by_bucket.entry((chain.depth, chain.bucket)).or_default().push(chain);
@@ -404,7 +404,7 @@ impl Salvager<'_> {
         let depths: BTreeSet<u32> = open.iter().map(|chain| chain.depth).collect();
         let mut found: HashMap<(TableId, u64), Option<Vec<u8>>> = HashMap::new();
         self.records(log, |_, address, row, value| {
-            let hash = hash(row.0, row.1);
+            let hash = key_hash.of(row.0, row.1);
             let leads = depths.iter().any(|&depth| {
                 let bucket = hash & ((1 << depth) - 1);
                 let chains = by_bucket.get(&(depth, bucket)).into_iter().flatten();

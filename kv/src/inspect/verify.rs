@@ -19,6 +19,7 @@ use crate::checked_stream::{StreamIdentity, survey};
 use crate::checkpoint::{BLOB_KIND, CheckpointIdentity, Checkpoints, Manifest};
 use crate::directory::{Directory, Place};
 use crate::error::{Error, Result};
+use crate::hash::KeyHash;
 use crate::record::record_bytes;
 use crate::store::open_bank_dir;
 
@@ -198,6 +199,7 @@ impl Source {
             log_begin: manifest.log_begin,
             log_end: manifest.log_end,
             has_index,
+            key_hash: KeyHash::new(manifest.hash_seed),
             tables: manifest.tables.clone(),
         }
     }

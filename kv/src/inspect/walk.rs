@@ -15,7 +15,7 @@ use super::{Progress, bank::BankFiles};
 use crate::address::TableId;
 use crate::checkpoint::{CheckpointIdentity, TableEntry};
 use crate::error::Result;
-use crate::hash::hash;
+use crate::hash::KeyHash;
 use crate::index::{Entry, Probe};
 use crate::operation::Width;
 use crate::record::{RecordImage, Shape};
@@ -34,6 +34,7 @@ pub(super) struct Source {
     pub(super) log_end: u64,
     /// Its index can be read; without, only its pages are looked at.
     pub(super) has_index: bool,
+    pub(super) key_hash: KeyHash,
     pub(super) tables: Vec<TableEntry>,
 }
 
@@ -306,7 +307,7 @@ impl Chain<'_> {
         let image = record?;
         let item = self.item;
         let (table, key) = (image.shape().table(), image.key());
-        let hash = hash(table, key);
+        let hash = self.source.key_hash.of(table, key);
         let depth = u32::from(item.depth);
         let at_home = hash & ((1 << depth) - 1) == item.bucket;
         // Only the chain's head tells: what follows may have come from a time when the entry knew less.

@@ -30,7 +30,7 @@ impl Row {
             let words = record_bytes(VALUE_WORDS * 8) / 8;
             let row = Row {
                 words: (0..words).map(|_| AtomicU64::new(0)).collect(),
-                waiters: Waiters::default(),
+                waiters: Waiters::new(crate::hash::KeyHash::new(7)),
                 out: CountingU64::new(0),
                 updates: CountingU64::new(0),
             };

@@ -21,6 +21,7 @@ use crate::directory::{Directory, FileIdentity};
 use crate::epoch::Gate;
 use crate::error::{Error, Result};
 use crate::file_lock::FileLock;
+use crate::hash::KeyHash;
 use crate::index::Index;
 use crate::lineage::Lineage;
 use crate::log::page::check_image;
@@ -113,7 +114,7 @@ impl Store {
         };
         // What a crash left beyond the checkpoint belongs to nothing.
         device.truncate(manifest.log_end)?;
-        let waiters = Arc::new(Waiters::default());
+        let waiters = Arc::new(Waiters::new(KeyHash::new(manifest.hash_seed)));
         let parts = CoreParts {
             index,
             budget,
@@ -205,6 +206,7 @@ impl Core {
         let core = Core {
             log,
             index,
+            key_hash: KeyHash::new(manifest.hash_seed),
             buffers,
             gate: Gate::default(),
             cache: RowCache::new(Arc::clone(&budget)),
@@ -405,8 +407,9 @@ fn new_bank(options: &StoreOptions) -> Result<Manifest> {
         bank: new_id(),
         page_bits: page_bytes.ilog2(),
         segment_bytes,
-        // No collisions to be chosen without the seed: see `hash`.
-        hash_seed: 0,
+        // The random id is as hard to guess as the keys of the standard library's hash maps, which resist chosen keys
+        // by the same means. It is no cryptographic secret and need not be one: see `hash`.
+        hash_seed: new_id(),
         log_begin: 0,
         log_end: 0,
         openings: Vec::new(),

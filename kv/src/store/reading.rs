@@ -27,6 +27,7 @@ use crate::compaction::{CompactionOptions, Pins, Signal};
 use crate::device::{self, DeviceChoice, DeviceOptions};
 use crate::directory::Directory;
 use crate::error::{Error, Result};
+use crate::hash::KeyHash;
 use crate::hold::Hold;
 use crate::index::Index;
 use crate::stats::Counters;
@@ -103,7 +104,8 @@ impl Store {
         let bank_file = BankFile::read_one(dir)?;
         let checkpoints = Checkpoints::look(dir)?;
         let (manifest, hold) = hold_one(dir, &checkpoints, bank_file, checkpoint)?;
-        let (counters, waiters) = (Arc::new(Counters::default()), Arc::new(Waiters::default()));
+        let counters = Arc::new(Counters::default());
+        let waiters = Arc::new(Waiters::new(KeyHash::new(manifest.hash_seed)));
         let (segment_bytes, bank) = (manifest.segment_bytes, manifest.bank);
         let hash_seed = manifest.hash_seed;
         let number = manifest.number;
