@@ -17,6 +17,7 @@ use crate::disk::{Disk, Left};
 use crate::journal::{Journal, Mark, Op};
 use crate::random::{Random, content};
 use crate::rows::{self, Model};
+use crate::strangers::check_restored_segments;
 use crate::workload::{BANK, KEYS_END, State, open, options, serial_of};
 
 /// Every so many images all of it is verified, a scan is held against the model too, and older checkpoints are fallen
@@ -217,7 +218,13 @@ impl<'a> Oracle<'a> {
         drop(store);
         let store = open(&bank, &options).context("opening it again")?;
         ensure!(store.recovered().is_some_and(|found| found.blob == blob), "its own blob");
-        rows::check(&store, &model, KEYS_END).context("opened again")
+        rows::check(&store, &model, KEYS_END).context("opened again")?;
+        drop(store);
+        if random.once_in(SELDOM) {
+            check_restored_segments(&bank, &model, KEYS_END, &mut random)
+                .context("with segments of a copy that has gone on")?;
+        }
+        Ok(())
     }
 
     /// Makes the image of `cut` in `dir`.

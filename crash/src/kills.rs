@@ -8,7 +8,13 @@
 //! The supervisor starts it, waits for the moment that the kill is meant for, sends SIGKILL, opens the bank itself and
 //! compares every row of every table with what the steps make. Then the writer goes on from there. Moments within a
 //! checkpoint are found by watching its directory, so the store holds no hook for it.
+//!
+//! The writer opens the bank by a relative path through a symbolic link, and switches the link and changes its working
+//! directory afterwards. After some checkpoints it exchanges the bank's directory for another bank, the *decoy*, and
+//! back, with a checkpoint in between that must fail. A kill may come at any of these moments. The supervisor makes
+//! sure that the decoy has not changed by a byte.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::os::unix::process::ExitStatusExt;
@@ -18,15 +24,24 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use embank_kv::device::{self, DeviceOptions};
-use embank_kv::{DeviceChoice, Store, StoreOptions};
+use embank_kv::{DeviceChoice, Error, Store, StoreOptions};
 
 use crate::program::{self, KEYS_END, Step};
 use crate::random::Random;
 use crate::rows::{self, Model};
+use crate::strangers::{exchange, files};
+use crate::workload::BANK;
 
 const BUDGET_BYTES: u64 = 1 << 20;
 /// Small, so that whole segments go.
 const SEGMENT_BYTES: u64 = 256 << 10;
+/// The link through which the writer opens the bank.
+const LINK: &str = "current";
+/// Another bank, which takes the writer's place for moments, and the file by which it is told from that.
+const DECOY: &str = "decoy";
+const MARK: &str = "DECOY";
+/// The decoy takes the bank's place after a checkpoint whose number of steps is a multiple of this.
+const EXCHANGED_EVERY: u64 = 3;
 /// How long a moment is waited for, on however slow a machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// Between two looks at the directory.
@@ -97,7 +112,7 @@ fn steps_held(store: &Store) -> Result<u64> {
 /// It does not; what the store reports.
 pub fn write_until_killed(dir: &Path, seed: u64, from: u64, device: DeviceChoice) -> Result<()> {
     let status_file = File::options().write(true).open(dir.join("status"))?;
-    let store = open(&dir.join("bank"), device)?;
+    let mut store = open_by_link(dir, device)?;
     let steps = steps_held(&store)?;
     ensure!(
         steps == from,
@@ -106,17 +121,82 @@ pub fn write_until_killed(dir: &Path, seed: u64, from: u64, device: DeviceChoice
     let mut status = Status { done: steps, begun: 0, completed: steps };
     // Ends with the process, by SIGKILL.
     loop {
-        let step = program::step(seed, status.done);
-        program::act(&store, &step).with_context(|| format!("step {}", status.done))?;
-        status.done += 1;
-        if step == Step::Checkpoint {
-            status.begun = status.done;
-            status.write(&status_file)?;
-            store.checkpoint(&status.done.to_le_bytes())?;
-            (status.begun, status.completed) = (0, status.done);
+        match go_on(&store, dir, seed, &mut status, &status_file) {
+            // A thread of the store's own has met the exchanged directory. The last checkpoint is good.
+            Err(error) if has_met_the_decoy(&error) => {
+                drop(store);
+                put_back(dir)?;
+                store = open_by_link(dir, device)?;
+                ensure!(steps_held(&store)? == status.completed, "not at {status:?}");
+                status = Status { done: status.completed, ..status };
+                (status.begun, status.completed) = (0, status.done);
+            }
+            done => done?,
         }
-        status.write(&status_file)?;
     }
+}
+
+/// One step of the writer. After some checkpoints, another bank takes the place of the writer's for a moment.
+fn go_on(
+    store: &Store,
+    dir: &Path,
+    seed: u64,
+    status: &mut Status,
+    status_file: &File,
+) -> Result<()> {
+    let step = program::step(seed, status.done);
+    program::act(store, &step).with_context(|| format!("step {}", status.done))?;
+    status.done += 1;
+    if step == Step::Checkpoint {
+        status.begun = status.done;
+        status.write(status_file)?;
+        store.checkpoint(&status.done.to_le_bytes())?;
+        (status.begun, status.completed) = (0, status.done);
+        if status.done.is_multiple_of(EXCHANGED_EVERY) {
+            exchange(&dir.join(BANK), &dir.join(DECOY))?;
+            let refused = store.checkpoint(b"elsewhere");
+            put_back(dir)?;
+            match refused {
+                Err(Error::DirectoryMoved { .. }) => {}
+                Err(error) => return Err(error.into()),
+                Ok(_) => bail!("a checkpoint went to the bank that took the writer's place"),
+            }
+        }
+    }
+    status.write(status_file)
+}
+
+fn has_met_the_decoy(error: &anyhow::Error) -> bool {
+    let of_store = error.downcast_ref::<Error>();
+    of_store.is_some_and(|error| error.to_string().contains("replaced by another directory"))
+}
+
+/// Opens the bank by a relative path through a link. Then the link leads to the decoy, and so does the relative path.
+fn open_by_link(dir: &Path, device: DeviceChoice) -> Result<Store> {
+    std::env::set_current_dir(dir)?;
+    fs::create_dir_all(dir.join(BANK))?;
+    lead_to(dir, BANK)?;
+    let store = open(Path::new(LINK), device)?;
+    lead_to(dir, DECOY)?;
+    std::env::set_current_dir(dir.join(DECOY))?;
+    Ok(store)
+}
+
+/// Has the link lead to a directory beside it.
+fn lead_to(dir: &Path, name: &str) -> Result<()> {
+    let new = dir.join("current.new");
+    std::os::unix::fs::symlink(name, &new)?;
+    fs::rename(new, dir.join(LINK)).context("switching the link")
+}
+
+/// Ends an exchange with the decoy, if there is one.
+fn put_back(dir: &Path) -> Result<()> {
+    if dir.join(BANK).join(MARK).exists() {
+        exchange(&dir.join(BANK), &dir.join(DECOY))?;
+    }
+    // A kill may have come between making the new link and giving it its name.
+    let _ = fs::remove_file(dir.join("current.new"));
+    Ok(())
 }
 
 /// The moment that a kill is meant for.
@@ -173,6 +253,8 @@ pub struct Supervisor {
     seed: u64,
     random: Random,
     status_file: File,
+    /// The decoy's files as they were made.
+    decoy: BTreeMap<PathBuf, Vec<u8>>,
     /// Steps that the newest checkpoint holds for sure, and what they make.
     steps: u64,
     model: Model,
@@ -189,7 +271,14 @@ impl Supervisor {
         let status_file = status_file.read(true).write(true).create(true).truncate(true);
         let status_file = status_file.open(dir.join("status"))?;
         Status::default().write(&status_file)?;
+        let decoy = dir.join(DECOY);
+        let store = open(&decoy, DeviceChoice::Threads)?;
+        rows::create(&store, &mut Model::new(), "decoy", 8, false)?;
+        store.checkpoint(b"another bank")?;
+        drop(store);
+        fs::write(decoy.join(MARK), "")?;
         Ok(Supervisor {
+            decoy: files(&decoy)?,
             program: program.to_owned(),
             dir: dir.to_owned(),
             seed,
@@ -299,7 +388,10 @@ impl Supervisor {
 
     fn check(&mut self, moment: Moment) -> Result<Kill> {
         let status = Status::read(&self.status_file)?;
-        let store = open(&self.dir.join("bank"), DeviceChoice::Auto).context("opening the bank")?;
+        put_back(&self.dir)?;
+        let decoy = files(&self.dir.join(DECOY))?;
+        ensure!(decoy == self.decoy, "the writer changed the bank that took its place");
+        let store = open(&self.dir.join(BANK), DeviceChoice::Auto).context("opening the bank")?;
         let steps = steps_held(&store)?;
         let at_begun = status.begun > 0 && steps == status.begun;
         ensure!(

@@ -5,6 +5,7 @@
 //! - [`workload`] is the life of a bank that is recorded, and [`images`] says what must come back from its images.
 //! - [`faults`] has the calls of a bank go wrong one by one, as those of a disk that fails, fills up or lies.
 //! - [`kills`] kills a writer, which does the steps of [`program`], and looks at what it left.
+//! - [`strangers`] puts directories and files of another bank in the place of its own.
 //!
 //! `docs/testing.md` has the commands.
 #![cfg(all(target_os = "linux", target_env = "gnu", target_pointer_width = "64"))]
@@ -18,4 +19,5 @@ pub mod program;
 pub mod random;
 pub mod recorder;
 pub mod rows;
+pub mod strangers;
 pub mod workload;

@@ -11,6 +11,9 @@ use embank_crash::random::Random;
 use embank_crash::recorder;
 use tempfile::TempDir;
 
+/// Runs for a call that goes wrong, until it comes.
+const RUNS_MAX: usize = 4;
+
 /// In memory, where there is such a place.
 fn temporary() -> TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
@@ -30,7 +33,10 @@ fn every_site_is_forced() {
     assert_eq!(sites, listed, "the calls of the store, and those of crash/tests/fault_sites.txt");
     let (mut struck, mut failed) = (BTreeSet::new(), Vec::new());
     for plan in plans(&calls, 0, &mut Random::new(seed)) {
-        match check(dir.path(), plan, false) {
+        // The log's writer has its own time, so a call of one run may be missing in another.
+        let mut runs = (0..RUNS_MAX).map(|_| check(dir.path(), plan, false));
+        let reached = runs.find(|run| !matches!(run, Ok(Outcome::NotReached)));
+        match reached.unwrap_or(Ok(Outcome::NotReached)) {
             Ok(Outcome::NotReached) => {}
             Ok(_) => {
                 struck.insert((plan.site, plan.fault));

@@ -278,6 +278,10 @@ fn a_path_that_is_a_file_is_told_from_a_bank() {
         Store::open_read_only(&path, &options(), None).map(|_| ()),
         Store::roll_back(&path, 1).map(|_| ()),
     ];
+    let link = dir.path().join("link");
+    symlink("nowhere", &link).unwrap();
+    let error = Store::open(&link, &options()).unwrap_err().to_string();
+    assert!(error.contains("link that leads nowhere"), "{error}");
     for error in opened.map(Result::unwrap_err) {
         let text = error.to_string();
         assert!(matches!(error, Error::InvalidArgument(_)), "{text}");

@@ -12,6 +12,7 @@ use super::{Call, Fault, Plan, Site};
 use crate::random::content;
 use crate::recorder::Recording;
 use crate::rows::{self, Model};
+use crate::strangers::{exchange, files};
 use crate::workload::{BANK, State, checkpoints_of, open, serial_of};
 
 pub mod follower;
@@ -115,7 +116,7 @@ impl Script<'_> {
     /// All steps, until one fails for good.
     fn live(&mut self) -> Result<()> {
         type Act<'a> = fn(&mut Script<'a>) -> Result<()>;
-        let steps: [(&'static str, Act<'_>); 34] = [
+        let steps: [(&'static str, Act<'_>); 35] = [
             ("open", Self::open),
             ("put", |s| s.create().and_then(|()| s.put(1, 0, 900))),
             ("checkpoint", Self::checkpoint),
@@ -126,6 +127,7 @@ impl Script<'_> {
             ("checkpoint", Self::checkpoint),
             ("put", |s| s.put(3, 300, 340)),
             ("checkpoint", Self::checkpoint),
+            ("exchange", Self::exchange),
             ("verify", Self::verify),
             ("put", |s| s.put(4, 0, 1100)),
             ("compact", Self::compact),
@@ -362,6 +364,30 @@ impl Script<'_> {
     fn compact(&mut self) -> Result<()> {
         self.store()?.compact()?;
         Ok(())
+    }
+
+    /// Exchanges the bank's directory for another one, and back: a checkpoint in between goes nowhere.
+    fn exchange(&mut self) -> Result<()> {
+        if self.options.compaction.background {
+            // It may begin a segment meanwhile, which is refused for good.
+            return Ok(());
+        }
+        // Beside the recorded directory: what is done there is not the bank's doing.
+        let other = self.recording.root().with_extension("other");
+        std::fs::create_dir_all(other.join("checkpoints"))?;
+        exchange(&self.bank, &other)?;
+        let refused = self.store()?.checkpoint(b"elsewhere");
+        exchange(&self.bank, &other)?;
+        let touched = !files(&other)?.is_empty();
+        std::fs::remove_dir_all(&other)?;
+        ensure!(!touched, "a bank writes to the directory that took its place");
+        match refused {
+            Err(Error::DirectoryMoved { replaced: true, .. }) => Ok(()),
+            Err(error) => Err(error.into()),
+            Ok(number) => {
+                bail!("checkpoint {number} goes to the directory that took the bank's place")
+            }
+        }
     }
 
     fn check(&mut self) -> Result<()> {

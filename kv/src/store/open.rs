@@ -270,6 +270,13 @@ pub(crate) fn create_dir_durably(dir: &Path) -> Result<Arc<Directory>> {
     if std::fs::metadata(dir).is_ok_and(|found| !found.is_dir()) {
         return Err(not_a_directory(dir));
     }
+    if dir.is_symlink() && !dir.exists() {
+        let what = format!(
+            "{} is a symbolic link that leads nowhere; make the directory that it leads to, or give another path",
+            dir.display()
+        );
+        return Err(Error::InvalidArgument(what));
+    }
     std::fs::create_dir_all(dir).map_err(|e| Error::io("create", dir, e))?;
     let opened = Directory::open(dir).map_err(|e| Error::io("open", dir, e))?;
     // One that is there without a bank may have been made by a process that was killed before it synced the name.

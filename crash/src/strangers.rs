@@ -1,0 +1,102 @@
+//! Directories and files of another bank, or of another line of history, in the place of a bank's own.
+//!
+//! None of this goes through the C library's functions that the recorder knows, where a recorded bank is concerned: it
+//! is what a user does to a bank, and not what the bank does.
+
+use std::collections::BTreeMap;
+use std::ffi::CString;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::{fs, io};
+
+use anyhow::{Context, Result, bail, ensure};
+use embank_kv::inspect::{VerifyOptions, verify};
+use embank_kv::{Error, Store};
+
+use crate::images::work_on;
+use crate::random::Random;
+use crate::rows::{self, Model};
+use crate::workload::{open, options};
+
+/// Exchanges two directories in one step.
+///
+/// # Errors
+/// What the kernel reports.
+pub fn exchange(a: &Path, b: &Path) -> io::Result<()> {
+    let [a, b] = [a, b].map(|path| CString::new(path.as_os_str().as_bytes()));
+    let (a, b) = (a?, b?);
+    let (here, how) = (libc::AT_FDCWD, libc::RENAME_EXCHANGE);
+    // SAFETY: two strings that live for the call.
+    let done =
+        unsafe { libc::syscall(libc::SYS_renameat2, here, a.as_ptr(), here, b.as_ptr(), how) };
+    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Every file below a directory, with its content.
+///
+/// # Errors
+/// What the file system reports.
+pub fn files(dir: &Path) -> io::Result<BTreeMap<PathBuf, Vec<u8>>> {
+    let mut found = BTreeMap::new();
+    for entry in fs::read_dir(dir)? {
+        let path = entry?.path();
+        if path.is_dir() {
+            found.extend(files(&path)?);
+        } else {
+            found.insert(path.clone(), fs::read(&path)?);
+        }
+    }
+    Ok(found)
+}
+
+/// Copies a bank that is at `model`, has both go on, and puts the copy's segments in the place of the bank's own.
+/// What is wrong then must be noticed: by `verify`, and for each row that can't be read.
+///
+/// # Errors
+/// A row of the copy is served as one of the bank; or `verify` finds nothing.
+pub fn check_restored_segments(
+    bank: &Path,
+    model: &Model,
+    keys_end: u64,
+    random: &mut Random,
+) -> Result<()> {
+    let copy = bank.with_file_name("diverged");
+    Store::copy_checkpoint(bank, None, &copy).context("copying it")?;
+    let mut went_on = |dir: &Path| -> Result<Model> {
+        let store = open(dir, &options(false))?;
+        let model = work_on(&store, model, keys_end, random)?;
+        store.checkpoint(b"went on")?;
+        Ok(model)
+    };
+    let model = went_on(bank).context("going on")?;
+    went_on(&copy).context("the copy's going on")?;
+    for (from, bytes) in files(&copy.join("log"))? {
+        let name = from.file_name().context("a file's name")?;
+        let to = bank.join("log").join(name);
+        if fs::read(&to).is_ok_and(|own| own != bytes) {
+            fs::remove_file(&to)?;
+            fs::write(&to, bytes)?;
+        }
+    }
+    let report = verify(bank, &VerifyOptions::default(), &mut |_| {}).context("verifying it")?;
+    ensure!(!report.is_clean(), "verify takes segments of a copy that has gone on for the bank's");
+    let store = match open(bank, &options(false)) {
+        Ok(store) => store,
+        Err(Error::Damaged { .. } | Error::Truncated { .. }) => return Ok(()),
+        Err(error) => return Err(error).context("opening it with the copy's segments"),
+    };
+    for (name, expected) in &model {
+        let table = rows::table(&store, name)?;
+        for key in 0..keys_end {
+            match rows::peek(&store, &table, &[key]) {
+                Ok(found) => {
+                    let same = found[0].as_ref() == expected.rows.get(&key);
+                    ensure!(same, "table {name}, key {key} is of a copy that has gone on");
+                }
+                Err(Error::Damaged { .. } | Error::Truncated { .. }) => {}
+                Err(error) => bail!("table {name}, key {key}: {error}"),
+            }
+        }
+    }
+    Ok(())
+}
