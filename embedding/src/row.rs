@@ -417,7 +417,7 @@ const PUT: u64 = 1 << 63;
 mod tests {
     use super::*;
     use crate::initializer::Initializer;
-    use crate::optimizer::{Adagrad, Optimizer, RowWiseAdagrad};
+    use crate::optimizer::{Adagrad, Adam, Ftrl, Optimizer, RowWiseAdagrad};
 
     #[test]
     fn a_new_row_has_vector_state_and_zero_padding() {
@@ -436,6 +436,31 @@ mod tests {
             let value: &mut [u8] = bytemuck::cast_slice_mut(&mut words);
             layout.begin(1, value, &mut [0.0; 3]);
             assert_eq!(bytemuck::cast_slice::<u8, f32>(value), expected, "{optimizer:?}");
+        }
+    }
+
+    /// Squares that are 0 in the state's dtype are no divisor, where `eps` is 0.
+    #[test]
+    fn state_that_underflows_makes_no_nan() {
+        let adam = Adam { eps: 0.0, ..Adam::new(0.01) };
+        let adagrad = Adagrad { eps: 0.0, ..Adagrad::new(0.1) };
+        let ftrl = Ftrl { initial_accumulator: 0.0, ..Ftrl::new(0.1) };
+        for optimizer in [Optimizer::Adam(adam), Optimizer::Adagrad(adagrad), Optimizer::Ftrl(ftrl)]
+        {
+            for state in [Dtype::F16, Dtype::Bf16, Dtype::F32] {
+                let config = TableConfig::new(9).optimizer(optimizer).state_dtype(state);
+                let (layout, stepper) = (RowLayout::new("t", &config), Stepper::new(&optimizer));
+                let mut words = vec![0_u64; config.value_bytes() as usize / 8];
+                let value: &mut [u8] = bytemuck::cast_slice_mut(&mut words);
+                layout.begin(1, value, &mut [0.0; 9]);
+                for gradient in [1e-4, 0.0, 1e-5, 0.0, 0.0] {
+                    layout.step(&stepper, 1, value, &[gradient; 9], &mut Vec::new());
+                    let mut vector = [0.0; 9];
+                    layout.read_vector(value, &mut vector);
+                    let finite = vector.iter().all(|value| value.abs() < 10.0);
+                    assert!(finite, "{optimizer:?} {state:?}: {vector:?} after {gradient}");
+                }
+            }
         }
     }
 

@@ -1,6 +1,6 @@
 //! Adagrad, with an accumulator per value or per row.
 
-use super::lanes::{each_value, sum_of_squares};
+use super::lanes::{each_value, quotient_or_zero, sum_of_squares};
 use super::{RowState, check_learning_rate, check_not_negative};
 
 /// `torch.optim.Adagrad`. One accumulator per value; a count of steps if the rate decays.
@@ -29,7 +29,7 @@ pub struct Adagrad {
     pub weight_decay: f64,
     /// Where a new row's sums start. Default: 0. The table's for good.
     pub initial_accumulator: f32,
-    /// Added to the root, against division by zero. Default: 1e-10.
+    /// Added to the root, against division by zero. Default: 1e-10. May be 0: a value whose sum is 0 is not moved.
     pub eps: f64,
 }
 
@@ -79,7 +79,7 @@ impl AdagradStep {
         each_value(row.vector, [row.state], gradient, |value, [sum], g| {
             let g = value.mul_add(weight_decay, g);
             let sum = g.mul_add(g, sum);
-            (value + (-lr * g) / (sum.sqrt() + eps), [sum])
+            (value + quotient_or_zero(-lr * g, sum.sqrt() + eps), [sum])
         });
     }
 }
@@ -108,7 +108,7 @@ pub struct RowWiseAdagrad {
     pub weight_decay: f64,
     /// Where a new row's sum starts. Default: 0. The table's for good.
     pub initial_accumulator: f32,
-    /// Added to the root, against division by zero. Default: 1e-8.
+    /// Added to the root, against division by zero. Default: 1e-8. May be 0: a row whose sum is 0 is not moved.
     pub eps: f64,
 }
 
@@ -154,8 +154,9 @@ impl RowWiseStep {
         let sum = row.scalars[0] + (squares / gradient.len() as f64) as f32;
         row.scalars[0] = sum;
         let root = sum.sqrt() + eps;
-        // Nothing to divide by: every gradient so far was zero.
-        let rate = if root == 0.0 { 0.0 } else { lr / root };
+        // Every gradient so far was zero, or its square too small for f32: there is no scale for a step. An infinite
+        // rate would turn a gradient of zero into NaN.
+        let rate = Some(lr / root).filter(|rate| rate.is_finite()).unwrap_or(0.0);
         each_value(row.vector, [], gradient, |value, [], g| {
             let g = value.mul_add(weight_decay, g);
             (g.mul_add(-rate, value), [])

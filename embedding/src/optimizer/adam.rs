@@ -4,7 +4,7 @@
 //! tables, so that a row of 16 values does not spend its time in `pow`: beta^step = beta^(step mod 256) *
 //! beta^(256 * (step / 256)), two rounded factors. Beyond 65,535 steps the power is worked out.
 
-use super::lanes::each_value;
+use super::lanes::{each_value, quotient_or_zero};
 use super::{RowState, check_learning_rate, check_not_negative};
 
 /// `torch.optim.Adam`, with steps counted per row. Two values of state per value, and the count.
@@ -29,7 +29,8 @@ pub struct Adam {
     pub lr: f64,
     /// How much of each moment stays at a step, from 0 to below 1. Default: 0.9 and 0.999.
     pub betas: (f64, f64),
-    /// Added to the root, against division by zero. Default: 1e-8.
+    /// Added to the root, against division by zero. Default: 1e-8. May be 0: a value whose second moment is 0 is not
+    /// moved by its gradient.
     pub eps: f64,
     /// L2 penalty: how much of the row is added to its gradient. Default: 0.
     pub weight_decay: f64,
@@ -86,7 +87,8 @@ pub struct AdamW {
     pub lr: f64,
     /// How much of each moment stays at a step, from 0 to below 1. Default: 0.9 and 0.999.
     pub betas: (f64, f64),
-    /// Added to the root, against division by zero. Default: 1e-8.
+    /// Added to the root, against division by zero. Default: 1e-8. May be 0: a value whose second moment is 0 is not
+    /// moved by its gradient.
     pub eps: f64,
     /// What of the row goes at each step, times the learning rate. Default: 0.01.
     pub weight_decay: f64,
@@ -140,7 +142,7 @@ impl AdamStep {
             let mean = (g - mean).mul_add(mix, if near { mean } else { g });
             let square = (second_share * g).mul_add(g, square * second_kept);
             let denominator = square.sqrt() / correction + eps;
-            (value * kept + (rate * mean) / denominator, [mean, square])
+            (value * kept + quotient_or_zero(rate * mean, denominator), [mean, square])
         });
     }
 }

@@ -1,6 +1,6 @@
 //! Follow the regularised leader, with L1 and L2 penalties.
 
-use super::lanes::each_value;
+use super::lanes::{each_value, quotient_or_zero};
 use super::{RowState, check_learning_rate, check_not_negative};
 
 /// FTRL-proximal (McMahan et al., "Ad click prediction: a view from the trenches", 2013, algorithm 1). Two
@@ -87,12 +87,12 @@ impl FtrlStep {
             let (root, next_root) = (sum.sqrt(), next.sqrt());
             // The roots' difference without the cancellation, which would lose it for a large sum.
             let roots = root + next_root;
-            let sigma = if roots > 0.0 { square / (roots * lr) } else { 0.0 };
+            let sigma = quotient_or_zero(square, roots * lr);
             let leader = (-sigma).mul_add(value, leader + g);
             let strength = (beta + next_root) / lr + l2;
             let excess = leader - leader.clamp(-l1, l1);
-            // No gradient so far, and nothing to divide by: the row stays.
-            let new = if strength > 0.0 { -excess / strength } else { value };
+            // No gradient so far that f32 can square, and nothing to divide by: the row stays.
+            let new = if strength < f32::MIN_POSITIVE { value } else { -excess / strength };
             (new, [next, leader])
         });
     }

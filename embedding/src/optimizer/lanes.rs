@@ -7,6 +7,17 @@
 
 pub(super) const LANES: usize = 8;
 
+/// `numerator / denominator`, and 0 if the denominator is 0 or subnormal.
+///
+/// The denominator of an optimizer's step is the root of summed squares and an `eps`. It is that small only if the
+/// squares are 0 in f32, because there was no gradient or its square is too small, and `eps` is 0 or subnormal. The
+/// sums then tell no scale for a step: the quotient is NaN, infinite, or as large as f32 allows. A NaN in either
+/// operand stays one.
+#[inline(always)]
+pub(super) fn quotient_or_zero(numerator: f32, denominator: f32) -> f32 {
+    if denominator < f32::MIN_POSITIVE { 0.0 } else { numerator / denominator }
+}
+
 /// Replaces each value and its state by what `kernel(value, state, gradient)` makes of them. All slices have
 /// the same length. Inlined, so that it is compiled for the caller's processor.
 #[inline(always)]

@@ -30,7 +30,10 @@ pub(crate) fn step(optimizer: &Optimizer, row: RowState<'_>, gradient: &[f32]) {
             for i in 0..gradient.len() {
                 let g = row.vector[i].mul_add(adagrad.weight_decay as f32, gradient[i]);
                 row.state[i] = g.mul_add(g, row.state[i]);
-                row.vector[i] += (-lr * g) / (row.state[i].sqrt() + adagrad.eps as f32);
+                let denominator = row.state[i].sqrt() + adagrad.eps as f32;
+                if denominator >= f32::MIN_POSITIVE {
+                    row.vector[i] += (-lr * g) / denominator;
+                }
             }
         }
         Optimizer::RowWiseAdagrad(adagrad) => {
@@ -40,9 +43,10 @@ pub(crate) fn step(optimizer: &Optimizer, row: RowState<'_>, gradient: &[f32]) {
             let squares: f64 = g.iter().map(|&g| f64::from(g).powi(2)).sum();
             row.scalars[0] += (squares / gradient.len() as f64) as f32;
             let root = row.scalars[0].sqrt() + adagrad.eps as f32;
-            if root != 0.0 {
+            let rate = adagrad.lr as f32 / root;
+            if rate.is_finite() {
                 for (value, g) in row.vector.iter_mut().zip(g) {
-                    *value = g.mul_add(-(adagrad.lr as f32 / root), *value);
+                    *value = g.mul_add(-rate, *value);
                 }
             }
         }
@@ -56,10 +60,11 @@ pub(crate) fn step(optimizer: &Optimizer, row: RowState<'_>, gradient: &[f32]) {
                 let before = sums[i].sqrt();
                 sums[i] += g * g;
                 let after = sums[i].sqrt();
-                let sigma = if after == 0.0 { 0.0 } else { g * g / ((before + after) * lr) };
+                let roots = (before + after) * lr;
+                let sigma = if roots < f32::MIN_POSITIVE { 0.0 } else { g * g / roots };
                 leaders[i] = (-sigma).mul_add(*value, leaders[i] + g);
                 let strength = (beta + after) / lr + l2;
-                if strength != 0.0 {
+                if strength >= f32::MIN_POSITIVE {
                     let z = leaders[i];
                     let shrunk = if z.abs() <= l1 { 0.0 } else { z - l1.copysign(z) };
                     *value = -shrunk / strength;
@@ -91,6 +96,8 @@ fn adam_step(adam: &super::Adam, decoupled: bool, row: RowState<'_>, gradient: &
         };
         squares[i] = ((1.0 - beta2) as f32 * g).mul_add(g, squares[i] * beta2 as f32);
         let denominator = squares[i].sqrt() / correction + adam.eps as f32;
-        *value += -rate * means[i] / denominator;
+        if denominator >= f32::MIN_POSITIVE {
+            *value += -rate * means[i] / denominator;
+        }
     }
 }

@@ -37,7 +37,7 @@ impl Row {
 fn optimizers() -> Vec<Optimizer> {
     let momentum = Sgd { momentum: 0.9, ..Sgd::new(0.1) };
     let adam = Adam { betas: (0.8, 0.99), ..Adam::new(0.01) };
-    vec![
+    [
         Optimizer::sgd(0.1),
         Optimizer::Sgd(Sgd { weight_decay: 0.01, ..Sgd::new(0.1) }),
         Optimizer::Sgd(momentum),
@@ -64,10 +64,52 @@ fn optimizers() -> Vec<Optimizer> {
             ..Ftrl::new(0.1)
         }),
     ]
+    .into_iter()
+    .chain(without_eps())
+    .collect()
+}
+
+/// Every optimizer that divides by what it has summed, with nothing added to the root, in every combination with
+/// what else may be zero.
+fn without_eps() -> Vec<Optimizer> {
+    let mut found = Vec::new();
+    // The smallest stands for those that are not zero in f64 and are subnormal or zero in f32.
+    for eps in [0.0, 1e-300, 1e-45] {
+        for weight_decay in [0.0, 0.01] {
+            for lr_decay in [0.0, 0.1] {
+                let adagrad = Adagrad { eps, weight_decay, lr_decay, ..Adagrad::new(0.1) };
+                found.push(Optimizer::Adagrad(adagrad));
+            }
+            let row_wise = RowWiseAdagrad { eps, weight_decay, ..RowWiseAdagrad::new(0.1) };
+            found.push(Optimizer::RowWiseAdagrad(row_wise));
+            // With the last the second moment is forgotten before the first.
+            for betas in [(0.9, 0.999), (0.0, 0.0), (0.999, 0.1)] {
+                found.push(Optimizer::Adam(Adam { eps, weight_decay, betas, ..Adam::new(0.01) }));
+                found.push(Optimizer::AdamW(AdamW {
+                    eps,
+                    weight_decay,
+                    betas,
+                    ..AdamW::new(0.01)
+                }));
+            }
+        }
+        for (lr, l1) in [(0.1, 0.0), (0.1, 0.5), (1e-30, 0.0)] {
+            let nothing = Ftrl { initial_accumulator: 0.0, l1, l2: eps, ..Ftrl::new(lr) };
+            found.push(Optimizer::Ftrl(nothing));
+            found.push(Optimizer::Ftrl(Ftrl { beta: eps, l2: 0.0, ..nothing }));
+        }
+    }
+    found
 }
 
 fn values(count: usize) -> impl Strategy<Value = Vec<f32>> {
     prop::collection::vec(-4.0_f32..4.0, count)
+}
+
+/// Some of them zero, some with a square that f32 can't hold.
+fn gradients(count: usize) -> impl Strategy<Value = Vec<f32>> {
+    let value = prop_oneof![6 => -4.0_f32..4.0, 2 => Just(0.0), 1 => -1e-22_f32..1e-22];
+    prop::collection::vec(value, count)
 }
 
 proptest! {
@@ -75,7 +117,7 @@ proptest! {
     #[test]
     fn steps_equal_the_plain_loops_in_every_bit(
         start in values(19),
-        gradients in prop::collection::vec(values(19), 1..12),
+        gradients in prop::collection::vec(gradients(19), 1..12),
         dim in 1_usize..=19,
     ) {
         for optimizer in optimizers() {
@@ -110,12 +152,61 @@ fn gradients_of_zero_leave_new_rows_finite() {
         }
         assert!(row.vector.iter().all(|value| value.is_finite()), "{optimizer:?}");
         if let Optimizer::Adagrad(Adagrad { weight_decay: 0.0, .. })
-        | Optimizer::RowWiseAdagrad(_)
+        | Optimizer::RowWiseAdagrad(RowWiseAdagrad { weight_decay: 0.0, .. })
         | Optimizer::Adam(Adam { weight_decay: 0.0, .. }) = optimizer
         {
             assert_eq!(row.vector, [1.5; 9], "{optimizer:?}");
         }
     }
+}
+
+/// Nothing is divided by zero: rows stay finite in every code path, whatever comes before and after a gradient of zero.
+#[test]
+fn without_eps_gradients_of_zero_make_no_nan() {
+    let sequences: [&[f32]; 6] = [
+        &[0.0; 4],
+        &[0.0, 1.0, 0.0, 0.0],
+        &[1.0, 0.0, 0.0, 0.0],
+        // Their squares are 0 in f32.
+        &[1e-30, 0.0, -1e-25, 1e-30],
+        &[2e-23, 0.0, 2e-23, 0.0],
+        &[0.0, 1e-30, 0.5, 0.0],
+    ];
+    for optimizer in without_eps() {
+        let stepper = Stepper::new(&optimizer);
+        for sequence in sequences {
+            for start in [0.0, 1.5, -0.3] {
+                let mut rows = [(); 3].map(|()| Row::new(&optimizer, &[start; 9]));
+                let [vectorised, scalar, plain] = &mut rows;
+                for &g in sequence {
+                    // A whole register, and a value by itself.
+                    let gradient = [g; 9];
+                    stepper.take(pulp::Arch::new(), vectorised.next(), &gradient);
+                    stepper.take(pulp::Arch::Scalar, scalar.next(), &gradient);
+                    reference::step(&optimizer, plain.next(), &gradient);
+                }
+                for row in &rows {
+                    let all = row.vector.iter().chain(&row.state).chain(&row.scalars);
+                    let what = format!("{optimizer:?}, {start} after {sequence:?}: {row:?}");
+                    assert!(all.clone().all(|value| value.is_finite()), "{what}");
+                    // No step is longer than its rate allows by far.
+                    assert!(row.vector.iter().all(|value| value.abs() < 1e3), "{what}");
+                }
+            }
+        }
+    }
+}
+
+/// A second moment that is forgotten before the first says nothing of a step's length.
+#[test]
+fn without_eps_a_second_moment_of_zero_moves_nothing() {
+    let adam = Optimizer::Adam(Adam { betas: (0.999, 0.1), eps: 0.0, ..Adam::new(0.01) });
+    let stepper = Stepper::new(&adam);
+    let mut row = Row::new(&adam, &[1.0; 9]);
+    row.state[..9].fill(1.0);
+    stepper.take(pulp::Arch::new(), row.next(), &[0.0; 9]);
+    assert_eq!(row.vector, [1.0; 9]);
+    assert!(row.state[0] > 0.9, "the moments go on as ever");
 }
 
 /// FTRL's formula where nothing has been seen and nothing holds back has nothing to divide by.
