@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use embank_kv::{
-    Compacted, CompactionOptions, DeviceChoice, Recovered, Store, StoreOptions, TableId,
+    Compacted, CompactionOptions, DeviceChoice, Recovered, Store, StoreOptions, StoreStats, TableId,
 };
 use parking_lot::Mutex;
 
@@ -136,6 +137,8 @@ pub(crate) struct BankShared {
     pub(crate) wait_timeout: Duration,
     pub(crate) lease_timeout: Option<Duration>,
     pub(crate) waiting: WaitCounters,
+    /// Some lease has been ended by another thread than the one that took it.
+    pub(crate) leases_change_hands: AtomicBool,
     /// What dropped tables saw.
     staleness_of_dropped: Mutex<StalenessHistogram>,
     memory_budget_bytes: u64,
@@ -244,6 +247,7 @@ impl Bank {
             wait_timeout: options.wait_timeout,
             lease_timeout: options.lease_timeout.map(|timeout| timeout.min(FAR_OFF)),
             waiting: WaitCounters::default(),
+            leases_change_hands: AtomicBool::new(false),
             staleness_of_dropped: Mutex::default(),
             memory_budget_bytes: budget,
             lookahead_queue_keys: options.lookahead_queue_keys,
@@ -314,13 +318,19 @@ impl Bank {
                 let (table, what) = (name.to_owned(), what.to_owned());
                 return Err(Error::InvalidConfig { table, what });
             }
+            let mut ids = None;
             if let Some(vocabulary) = &mut config.vocabulary {
-                vocabulary.identity = Some(self.shared.check_vocabulary(name, vocabulary)?);
+                let found = self.shared.check_vocabulary(name, vocabulary)?;
+                vocabulary.identity = Some(found.identity());
+                ids = Some(found);
             }
             let store = &self.shared.store;
             let counts = self.create_counts(name, &config)?;
             let id = store.create_table(name, config.value_bytes(), &config.to_descriptor())?;
             let shared = Arc::new(TableShared::new(id, name, config, counts));
+            if let Some(ids) = &ids {
+                shared.check_ids_of(ids);
+            }
             tables.insert(name.to_owned(), Arc::clone(&shared));
             shared
         };
@@ -348,30 +358,35 @@ impl Bank {
     /// [`NoSuchTable`](embank_kv::Error::NoSuchTable); [`Error::OtherVocabulary`] if its keys are ids of a vocabulary
     /// that is gone or was renumbered.
     pub fn open_table(&self, name: &str) -> Result<Table> {
-        let table = self.open_table_unchecked(name)?;
-        self.check_vocabulary(&table.shared)?;
-        Ok(table)
+        let tables = self.shared.tables.lock();
+        let Some(shared) = tables.get(name) else { return Err(no_such_table(name)) };
+        self.check_vocabulary(shared)?;
+        Ok(Table { bank: Arc::clone(&self.shared), shared: Arc::clone(shared) })
     }
 
     fn check_vocabulary(&self, table: &TableShared) -> Result<()> {
         match table.vocabulary() {
-            Some(vocabulary) => self.shared.check_vocabulary(&table.name, vocabulary).map(drop),
+            Some(vocabulary) => {
+                table.check_ids_of(&self.shared.check_vocabulary(&table.name, vocabulary)?);
+                Ok(())
+            }
             None => Ok(()),
         }
     }
 
     /// As [`open_table`](Self::open_table), whatever has become of the table's vocabulary: to look at it or to export
-    /// it. Its rows belong to the values of another numbering.
+    /// it. Its rows belong to the values of another numbering if the vocabulary was renumbered or replaced since. The
+    /// table then takes every key.
     ///
     /// # Errors
     /// [`NoSuchTable`](embank_kv::Error::NoSuchTable).
     pub fn open_table_unchecked(&self, name: &str) -> Result<Table> {
-        match self.shared.tables.lock().get(name) {
-            Some(shared) => {
-                Ok(Table { bank: Arc::clone(&self.shared), shared: Arc::clone(shared) })
-            }
-            None => Err(no_such_table(name)),
+        let tables = self.shared.tables.lock();
+        let Some(shared) = tables.get(name) else { return Err(no_such_table(name)) };
+        if self.check_vocabulary(shared).is_err() {
+            shared.take_every_key();
         }
+        Ok(Table { bank: Arc::clone(&self.shared), shared: Arc::clone(shared) })
     }
 
     /// Drops the table `name`. Its rows are gone for every call that begins from now on: those on handles

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::holders::LeaseInfo;
+use crate::vocabulary::UNKNOWN_ID;
 
 /// The result of a fallible call on a bank or a table.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -185,6 +186,26 @@ pub enum Error {
         /// The id that the next new value gets.
         next_id: u64,
     },
+    /// A key of a table whose keys are ids of a vocabulary is no id of it. No row was read or written.
+    #[error(
+        "table {table:?}: key {key}{} is no id of vocabulary {vocabulary:?}, whose ids end before {next_id}; {}",
+        if *key == UNKNOWN_ID { " (UNKNOWN_ID, for a value without an id)" } else { "" },
+        cure(*key, *unknown, *first_id)
+    )]
+    KeyIsNoId {
+        /// The table.
+        table: String,
+        /// Its vocabulary.
+        vocabulary: String,
+        /// The first such key of the batch.
+        key: u64,
+        /// The first value's id. Smaller keys are the caller's own and are taken.
+        first_id: u64,
+        /// The id that the next new value gets.
+        next_id: u64,
+        /// The id that the vocabulary's lookups give to values without one, if they do.
+        unknown: Option<u64>,
+    },
     /// A byte string is longer than the vocabulary takes. Nothing of the batch was inserted.
     #[error(
         "vocabulary {vocabulary:?}: the value {value} has {found} bytes and may have {longest}; shorten it, or make \
@@ -299,4 +320,24 @@ pub enum Error {
     /// The system refused the thread that reads ahead.
     #[error("the thread that reads ahead can't be started: {0}")]
     LookaheadThread(#[source] std::io::Error),
+}
+
+/// How to get keys that are ids.
+fn cure(key: u64, unknown: Option<u64>, first_id: u64) -> String {
+    match (key == UNKNOWN_ID, unknown) {
+        (false, _) => {
+            "take keys from the vocabulary's ids, lookup or ids_or_insert, and insert values before the rows that \
+             belong to them"
+                .to_owned()
+        }
+        (true, Some(id)) => format!("look the values up with lookup, which gives id {id} to unknown ones"),
+        (true, None) if first_id > 0 => {
+            "insert the value first with ids_or_insert, or give it one of your own ids below the first one".to_owned()
+        }
+        (true, None) => {
+            "insert the value first with ids_or_insert, or make the vocabulary with an id for unknown values, such as \
+             id 0 where the first value gets id 1"
+                .to_owned()
+        }
+    }
 }

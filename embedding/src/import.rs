@@ -7,7 +7,7 @@ use embank_kv::{Access, Clock, Operation};
 
 use crate::config::TableConfig;
 use crate::dtype::Dtype;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::files::batch::{ReadBatch, RowFile, rows_per_batch};
 use crate::files::settings::HeldValues;
 use crate::files::{
@@ -108,7 +108,8 @@ impl Table {
     /// # Errors
     /// [`UnreadableFile`](crate::Error::UnreadableFile) names the file, and row and column where it
     /// is damaged, is of another dim, has the state of another optimizer, was exported from a table of another
-    /// vocabulary than the table's, or of one with other values, or holds what is not finite;
+    /// vocabulary than the table's, or of one with other values, has keys that are no ids of the table's vocabulary, or
+    /// holds what is not finite;
     /// [`InvalidArgument`](embank_kv::Error::InvalidArgument) for a suffix that says no format; a failure of the
     /// store.
     ///
@@ -155,6 +156,7 @@ impl Table {
                     check_finite(path, "state", done, &batch.keys, &batch.state)?;
                 }
             }
+            self.check_imported_ids(path, done, &batch.keys)?;
             self.put_imported(&batch, with_state)?;
             done += batch.keys.len() as u64;
             report(&mut progress, done, total)?;
@@ -254,6 +256,16 @@ impl Table {
                 self.name()
             ),
         ))
+    }
+
+    /// Refuses rows of keys that are no ids of the table's vocabulary.
+    fn check_imported_ids(&self, path: &Path, first: u64, keys: &[u64]) -> Result<()> {
+        let Err(error) = self.check_ids(keys) else { return Ok(()) };
+        let row = match &error {
+            Error::KeyIsNoId { key, .. } => keys.iter().position(|of| of == key).unwrap_or(0),
+            _ => 0,
+        };
+        Err(unreadable(path, format!("row {}: {error}", first + row as u64)))
     }
 
     fn put_imported(&self, batch: &ReadBatch, with_state: bool) -> Result<()> {

@@ -205,7 +205,8 @@ impl Prefetch {
     /// when it was read, some time since the call of [`Table::prefetch`]. Touches no clock.
     ///
     /// # Errors
-    /// [`ShapeMismatch`](Error::ShapeMismatch); [`MissingRow`](Error::MissingRow) if `missing` says so; the failure of
+    /// [`ShapeMismatch`](Error::ShapeMismatch); [`MissingRow`](Error::MissingRow) if `missing` says so;
+    /// [`KeyIsNoId`](Error::KeyIsNoId) as of a [`peek`](crate::Table::peek); the failure of
     /// reading, here and nowhere else. The content of `rows` is unspecified then.
     pub fn wait(self, rows: &mut [f32], missing: Missing) -> Result<PeekOutcome> {
         let Request { unique, progress, ended, .. } = &*self.request;

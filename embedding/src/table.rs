@@ -2,8 +2,8 @@
 
 use std::borrow::Cow;
 use std::fmt;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use embank_kv::{Clock, Operation, Outcome, TableId};
@@ -27,7 +27,7 @@ use crate::row::RowLayout;
 use crate::seen::SeenClocks;
 use crate::stats::{TableCounters, TableStats};
 use crate::unique::UniqueKeys;
-use crate::vocabulary::TableVocabulary;
+use crate::vocabulary::{TableVocabulary, VocabularyShared};
 
 /// A handle to one table of a bank. Cloning it is cheap; all handles of a table are one table.
 ///
@@ -77,6 +77,11 @@ pub(crate) struct TableShared {
     config: TableConfig,
     layout: RowLayout,
     live: LiveSettings,
+    /// The vocabulary whose ids are its keys. Set when the table is opened and its vocabulary is found to be the one
+    /// that it was made for.
+    ids: OnceLock<Arc<VocabularyShared>>,
+    /// It was opened although its vocabulary was another one by then.
+    takes_every_key: AtomicBool,
     /// What decides which keys get rows, if not all do.
     pub(crate) gate: Option<Gate>,
     /// The staleness bound; `UNBOUNDED` for none.
@@ -101,6 +106,8 @@ impl TableShared {
             (Admission::Always | Admission::AfterGets(_), _) => None,
         };
         let shared = Self {
+            ids: OnceLock::new(),
+            takes_every_key: AtomicBool::new(false),
             gate,
             id,
             name: name.to_owned(),
@@ -119,6 +126,25 @@ impl TableShared {
     /// The vocabulary whose ids are its keys.
     pub(crate) fn vocabulary(&self) -> Option<&TableVocabulary> {
         self.config.vocabulary.as_ref()
+    }
+
+    /// Has keys checked to be ids of its vocabulary from now on.
+    pub(crate) fn check_ids_of(&self, vocabulary: &Arc<VocabularyShared>) {
+        self.ids.get_or_init(|| Arc::clone(vocabulary));
+    }
+
+    /// Has every key taken from now on: the caller knows that the table is another vocabulary's.
+    pub(crate) fn take_every_key(&self) {
+        // Relaxed: a flag of its own; the caller's later calls come after it.
+        self.takes_every_key.store(true, Ordering::Relaxed);
+    }
+
+    /// The vocabulary whose ids its keys are checked to be.
+    #[inline]
+    pub(crate) fn ids(&self) -> Option<&VocabularyShared> {
+        let ids = self.ids.get()?;
+        // Relaxed: as in `take_every_key`.
+        (!self.takes_every_key.load(Ordering::Relaxed)).then_some(&**ids)
     }
 
     /// Checks that `asked` is this table, and takes over the settings that are not its identity.
@@ -314,8 +340,8 @@ impl Table {
     /// the call waits, at most the bank's `wait_timeout`.
     ///
     /// # Errors
-    /// [`Error::ShapeMismatch`], [`Error::StalenessTimeout`] or a failure of the store. Then no clock is
-    /// up, and the content of `rows` is unspecified.
+    /// [`Error::ShapeMismatch`], [`Error::KeyIsNoId`], [`Error::StalenessTimeout`] or a failure of the store. Then no
+    /// clock is up, and the content of `rows` is unspecified.
     pub fn get(&self, keys: &[u64], rows: &mut [f32]) -> Result<Lease> {
         self.check_shape("rows", keys.len(), rows.len())?;
         let unique = UniqueKeys::new(keys);
@@ -356,6 +382,7 @@ impl Table {
         rows: &mut [f32],
         destinations: Option<&[u32]>,
     ) -> Result<Lease> {
+        self.check_ids(unique.keys())?;
         self.expire_due_leases();
         let (layout, keys) = (&self.shared.layout, unique.keys());
         let (reached, seen) = (Reached::none_of(keys.len()), SeenClocks::default());
@@ -378,8 +405,9 @@ impl Table {
     /// clock, waits for none, and writes nothing.
     ///
     /// # Errors
-    /// [`Error::ShapeMismatch`], [`Error::MissingRow`] if `missing` says so, or a failure of the store.
-    /// The content of `rows` is unspecified then.
+    /// [`Error::ShapeMismatch`], [`Error::MissingRow`] if `missing` says so, or a failure of the store;
+    /// [`Error::KeyIsNoId`] for a key without a row that has no initial values either, unless `missing` is
+    /// [`Missing::Skip`]. The content of `rows` is unspecified then.
     pub fn peek(&self, keys: &[u64], rows: &mut [f32], missing: Missing) -> Result<PeekOutcome> {
         self.check_shape("rows", keys.len(), rows.len())?;
         let (layout, counters) = (&self.shared.layout, &self.shared.counters);
@@ -399,6 +427,10 @@ impl Table {
         missing: Missing,
     ) -> Result<PeekOutcome> {
         let layout = &self.shared.layout;
+        if missing != Missing::Skip && self.shared.ids().is_some() {
+            let absent: Vec<u64> = places.iter().map(|&place| key_at(place)).collect();
+            self.check_ids(&absent)?;
+        }
         match (missing, places.first()) {
             (Missing::Initial, _) => {
                 for &place in &places {
@@ -422,9 +454,10 @@ impl Table {
     /// gives. A pure function of the table's seed and name, the key and the column; looks at no row.
     ///
     /// # Errors
-    /// [`Error::ShapeMismatch`].
+    /// [`Error::ShapeMismatch`], [`Error::KeyIsNoId`].
     pub fn initial(&self, keys: &[u64], rows: &mut [f32]) -> Result<()> {
         self.check_shape("rows", keys.len(), rows.len())?;
+        self.check_ids(keys)?;
         for (&key, row) in keys.iter().zip(rows.chunks_exact_mut(self.dim())) {
             self.shared.layout.fill_initial(key, row);
         }
@@ -436,10 +469,12 @@ impl Table {
     /// no clock.
     ///
     /// # Errors
-    /// [`Error::ShapeMismatch`] before any row is changed; a failure of the store, after which some are.
+    /// [`Error::ShapeMismatch`] and [`Error::KeyIsNoId`] before any row is changed; a failure of the store, after which
+    /// some are.
     pub fn put(&self, keys: &[u64], rows: &[f32]) -> Result<()> {
         self.check_shape("rows", keys.len(), rows.len())?;
         let unique = UniqueKeys::new(keys);
+        self.check_ids(unique.keys())?;
         let last_places = (!unique.all_distinct()).then(|| unique.last_places());
         self.execute_put(unique.keys(), rows, last_places.as_deref(), Clock::Keep)
             .map_err(|(error, _)| error)
@@ -449,11 +484,12 @@ impl Table {
     /// summed in batch order first. Missing rows start from their initial values. Touches no clock.
     ///
     /// # Errors
-    /// [`Error::ShapeMismatch`], [`Error::NoOptimizer`] and [`Error::NonFiniteGradient`] before any row
-    /// is changed; a failure of the store, after which some are.
+    /// [`Error::ShapeMismatch`], [`Error::KeyIsNoId`], [`Error::NoOptimizer`] and [`Error::NonFiniteGradient`] before
+    /// any row is changed; a failure of the store, after which some are.
     pub fn apply_gradients(&self, keys: &[u64], gradients: &[f32]) -> Result<()> {
         self.check_shape("gradients", keys.len(), gradients.len())?;
         let unique = UniqueKeys::new(keys);
+        self.check_ids(unique.keys())?;
         let sums = self.summed(&unique, gradients);
         let mut apply = self.prepare_apply(unique.keys(), sums, self.shared.gate.is_none())?;
         self.execute_update(unique.keys(), Clock::Keep, &mut apply)
@@ -501,7 +537,8 @@ impl Table {
     ///
     /// # Errors
     /// [`BudgetTooSmall`](embank_kv::Error::BudgetTooSmall) if so much is prefetched already that the store could not
-    /// do with the rest: wait for some of it first. [`Error::TableDropped`], [`Error::LookaheadThread`].
+    /// do with the rest: wait for some of it first. [`Error::TableDropped`], [`Error::LookaheadThread`]. Keys that are
+    /// no ids of the table's vocabulary are refused by [`wait`](Prefetch::wait), as by a [`peek`](Self::peek).
     pub fn prefetch(&self, keys: &[u64]) -> Result<Prefetch> {
         let unique = UniqueKeys::new(keys);
         let bytes = unique.len() as u64 * self.dim() as u64 * 4;

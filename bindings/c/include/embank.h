@@ -103,6 +103,10 @@ typedef enum embank_status {
   // A file can't be imported: it is damaged or doesn't fit the table. The batches before the one that failed are in
   // the table.
   EMBANK_STATUS_UNREADABLE_FILE = 29,
+  // The bank's directory was moved, removed or replaced while the bank was open. Nothing is written.
+  EMBANK_STATUS_DIRECTORY_MOVED = 30,
+  // A key of a table whose keys are a vocabulary's ids is no id of it. Nothing was read or changed.
+  EMBANK_STATUS_UNKNOWN_ID = 31,
 } embank_status;
 
 // How a table's values are stored. Rows go in and out as float, whatever they are stored as.

@@ -74,6 +74,8 @@ pub enum embank_status {
     UnreadableFile = 29,
     /// The bank's directory was moved, removed or replaced while the bank was open. Nothing is written.
     DirectoryMoved = 30,
+    /// A key of a table whose keys are a vocabulary's ids is no id of it. Nothing was read or changed.
+    UnknownId = 31,
 }
 
 /// Why a call fails.
@@ -113,6 +115,7 @@ fn status_of(error: &Error) -> embank_status {
     match error {
         Error::Store(store) => status_of_store(store),
         Error::StalenessTimeout { .. } => embank_status::StalenessTimeout,
+        Error::KeyIsNoId { .. } | Error::UnknownId { .. } => embank_status::UnknownId,
         Error::LeaseExpired { .. } => embank_status::LeaseExpired,
         Error::MissingRow { .. } => embank_status::MissingRow,
         Error::ConfigMismatch { .. } => embank_status::TableMismatch,
@@ -203,7 +206,7 @@ const VERSION: &CStr =
     };
 
 /// By number.
-const NAMES: [&CStr; embank_status::UnreadableFile as usize + 1] = [
+const NAMES: [&CStr; embank_status::UnknownId as usize + 1] = [
     c"OK",
     c"INVALID_ARGUMENT",
     c"SHAPE_MISMATCH",
@@ -234,6 +237,8 @@ const NAMES: [&CStr; embank_status::UnreadableFile as usize + 1] = [
     c"LEASE_EXPIRED",
     c"CANCELLED",
     c"UNREADABLE_FILE",
+    c"DIRECTORY_MOVED",
+    c"UNKNOWN_ID",
 ];
 
 #[cfg(test)]
@@ -274,7 +279,8 @@ mod tests {
         assert_eq!(name(embank_status::Forked as i32), "FORKED");
         assert_eq!(name(embank_status::LeaseExpired as i32), "LEASE_EXPIRED");
         assert_eq!(name(embank_status::UnreadableFile as i32), "UNREADABLE_FILE");
-        assert_eq!((name(-1), name(30), name(i32::MAX)), ("UNKNOWN", "UNKNOWN", "UNKNOWN"));
+        assert_eq!(name(embank_status::UnknownId as i32), "UNKNOWN_ID");
+        assert_eq!((name(-1), name(32), name(i32::MAX)), ("UNKNOWN", "UNKNOWN", "UNKNOWN"));
     }
 
     /// Those that `tests/c/abi.c` can't bring about, and those that it can, too.
@@ -304,6 +310,17 @@ mod tests {
                     timeout: Duration::ZERO,
                 },
                 embank_status::LeaseExpired,
+            ),
+            (
+                Error::KeyIsNoId {
+                    table: table.clone(),
+                    vocabulary: text(),
+                    key: 7,
+                    first_id: 0,
+                    next_id: 7,
+                    unknown: None,
+                },
+                embank_status::UnknownId,
             ),
             (
                 Error::MissingRow { table: table.clone(), key: 1, count: 1 },

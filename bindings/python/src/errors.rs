@@ -81,7 +81,9 @@ pub(crate) fn to_python(py: Python<'_>, error: &Error) -> PyErr {
             NoSuchVocabulary::new_err(text)
         }
         Error::VocabularyMismatch { .. } => VocabularyMismatch::new_err(text),
-        Error::UnknownValue { .. } | Error::UnknownId { .. } => UnknownValue::new_err(text),
+        Error::UnknownValue { .. } | Error::UnknownId { .. } | Error::KeyIsNoId { .. } => {
+            UnknownValue::new_err(text)
+        }
         Error::InvalidConfig { .. }
         | Error::InvalidVocabulary { .. }
         | Error::ValueTooLong { .. }

@@ -110,3 +110,68 @@ def test_a_closed_bank(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="bank is closed"):
             call()
     embank.Bank(tmp_path / "bank", memory_budget="16MiB").close()
+
+
+def test_a_table_refuses_keys_that_are_no_ids(bank: embank.Bank) -> None:
+    words = bank.vocabulary("word", "bytes")
+    words.ids_or_insert(["red", "green"])
+    table = bank.table("word", dim=2, optimizer=embank.SGD(lr=1.0), vocabulary="word")
+    row = np.ones((1, 2), np.float32)
+    for bad in (embank.UNKNOWN_ID, 2, 10**6, -1):
+        for call in (
+            lambda: table.get([bad]),
+            lambda: table.get_distinct([bad]),
+            lambda: embank.get_many([(table, [bad])]),
+            lambda: table.put([bad], row),
+            lambda: table.apply_gradients([bad], row),
+            lambda: table.peek([bad]),
+            lambda: table.peek([bad], missing="error"),
+            lambda: table.initial([bad]),
+            lambda: table.prefetch([bad]).rows(),
+        ):
+            with pytest.raises(embank.UnknownValue, match=f"key {bad % 2**64}.*no id of.*ids_or_"):
+                call()
+        assert not table.contains([bad]).any()
+    table.get(words.ids_or_insert(["red", "blue"])).release()
+
+
+def test_the_id_for_unknown_values_is_a_row_of_its_own(bank: embank.Bank) -> None:
+    words = bank.vocabulary("word", "bytes", first_id=1, unknown_id=0)
+    words.ids_or_insert(["red"])
+    table = bank.table("word", dim=1, vocabulary="word")
+    table.get(words.lookup(["red", "green"])).release()
+    assert table.contains([0, 1]).all()
+    with pytest.raises(embank.UnknownValue, match="lookup, which gives id 0"):
+        table.get(words.ids(["green"]))
+
+
+def test_modules_say_which_key_is_no_id(bank: embank.Bank) -> None:
+    torch = pytest.importorskip("torch")
+    import embank.torch
+
+    words = bank.vocabulary("word", "bytes")
+    words.ids_or_insert(["red"])
+    table = bank.table("word", dim=2, optimizer=embank.SGD(lr=1.0), vocabulary="word")
+    keys = torch.from_numpy(words.ids(["red", "green"]).astype(np.int64))
+    for module in (
+        embank.torch.Embedding(table),
+        embank.torch.EmbeddingBag(table),
+        embank.torch.Embedding(table).eval(),
+    ):
+        with pytest.raises(embank.UnknownValue, match="UNKNOWN_ID"):
+            module(keys.view(1, 2))
+    padded = embank.torch.Embedding(table, padding_idx=-1)
+    assert padded(keys)[1].tolist() == [0.0, 0.0], "padding is no key"
+    # Looking ahead makes no row, so a loader need not know of padding.
+    assert table.lookahead(np.array([0, embank.UNKNOWN_ID], np.uint64)) == 0
+
+
+def test_an_import_names_the_row_of_a_key_that_is_no_id(bank: embank.Bank, tmp_path: Path) -> None:
+    words = bank.vocabulary("word", "bytes")
+    words.ids_or_insert(["red", "green"])
+    table = bank.table("word", dim=2, vocabulary="word")
+    np.save(tmp_path / "rows.npy", np.ones((3, 2), np.float32))
+    with pytest.raises(embank.UnreadableFile, match="row 2.*key 2 is no id"):
+        table.import_from(tmp_path / "rows.npy")
+    words.ids_or_insert(["blue"])
+    table.import_from(tmp_path / "rows.npy")

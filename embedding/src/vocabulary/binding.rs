@@ -11,8 +11,8 @@
 use std::sync::Arc;
 
 use super::hash::{EMPTY_FINGERPRINT, fingerprint_with};
-use super::shared::Published;
-use super::{Values, Vocabulary, VocabularyIdentity};
+use super::shared::{Published, VocabularyShared};
+use super::{Unknown, Values, Vocabulary, VocabularyIdentity};
 use crate::bank::BankShared;
 use crate::error::{Error, Result};
 use crate::files::settings::HeldValues;
@@ -68,6 +68,32 @@ impl TableVocabulary {
 }
 
 impl Table {
+    /// Refuses keys that are no ids of the table's vocabulary: those that it has given out, and those below its first
+    /// one, which are the caller's own. A table without a vocabulary takes every key, and so does one that
+    /// [`open_table_unchecked`](crate::Bank::open_table_unchecked) opened although its vocabulary is another one.
+    #[inline]
+    pub(crate) fn check_ids(&self, keys: &[u64]) -> Result<()> {
+        let Some(ids) = self.shared.ids() else { return Ok(()) };
+        let end = ids.ids_end();
+        if all_below(keys, end) { Ok(()) } else { Err(self.key_is_no_id(keys, ids, end)) }
+    }
+
+    #[cold]
+    fn key_is_no_id(&self, keys: &[u64], ids: &VocabularyShared, end: u64) -> Error {
+        let config = &ids.founding.config;
+        Error::KeyIsNoId {
+            table: self.name().to_owned(),
+            vocabulary: ids.name.clone(),
+            key: keys.iter().copied().find(|&key| key >= end).unwrap_or_default(),
+            first_id: config.first_id,
+            next_id: end,
+            unknown: match config.unknown {
+                Unknown::Id(id) => Some(id),
+                Unknown::Error => None,
+            },
+        }
+    }
+
     /// The vocabulary whose ids the table's keys are, if the bank has it and it is still of that numbering.
     pub(crate) fn own_vocabulary(&self) -> Option<Vocabulary> {
         let wanted = self.shared.vocabulary()?;
@@ -84,6 +110,15 @@ impl Table {
         let wanted = self.shared.vocabulary()?.identity?;
         (generation == wanted.generation).then_some(HeldValues { len, fingerprint })
     }
+}
+
+/// Whether all keys are below `end`, which is below 2^63.
+#[inline]
+fn all_below(keys: &[u64], end: u64) -> bool {
+    // The top bit of `key - end` is set for keys below the end, and for some from 2^63 on, whose own top bit tells them
+    // apart. This compiles to vector instructions of every processor, where a comparison of 64 bits does not.
+    let below = keys.iter().fold(u64::MAX, |below, &key| below & key.wrapping_sub(end) & !key);
+    below >> 63 == 1
 }
 
 impl Vocabulary {
@@ -121,16 +156,20 @@ impl Values<'_> {
 }
 
 impl BankShared {
-    /// Which numbering the vocabulary of `table` has, which must be the one that the table was made for, if it was.
+    /// The vocabulary of `table`, which must have the numbering that the table was made for, if it was made.
     pub(crate) fn check_vocabulary(
         &self,
         table: &str,
         wanted: &TableVocabulary,
-    ) -> Result<VocabularyIdentity> {
-        let there = self.vocabularies.lock().get(&wanted.name).map(|shared| shared.identity());
+    ) -> Result<Arc<VocabularyShared>> {
+        let shared = self.vocabularies.lock().get(&wanted.name).cloned();
+        let there = shared.as_ref().map(|shared| shared.identity());
+        if let Some(shared) = shared
+            && wanted.identity.is_none_or(|wanted| Some(wanted) == there)
+        {
+            return Ok(shared);
+        }
         let found = match (there, wanted.identity) {
-            (Some(there), None) => return Ok(there),
-            (Some(there), Some(wanted)) if there == wanted => return Ok(there),
             (Some(there), Some(wanted)) if there.id == wanted.id => {
                 let (now, then) = (there.renumberings(), wanted.renumberings());
                 if now == then {
@@ -142,7 +181,7 @@ impl BankShared {
                     )
                 }
             }
-            (Some(_), Some(_)) => "the vocabulary of that name is another one".to_owned(),
+            (Some(_), _) => "the vocabulary of that name is another one".to_owned(),
             (None, _) => "the bank has none of that name".to_owned(),
         };
         Err(Error::OtherVocabulary {

@@ -23,6 +23,9 @@ pub(crate) struct VocabularyShared {
     generation: RwLock<Generation>,
     /// Values with ids. Changes with `writer` held; what lies below never changes within a generation.
     len: AtomicU64,
+    /// Values that callers know ids of: those with ids, and those that [`Vocabulary::give_out`] tells of. Tables take
+    /// their ids as keys.
+    given_out: AtomicU64,
     frozen: AtomicBool,
     /// Held while values are inserted or renumbered.
     pub(crate) writer: Mutex<Writer>,
@@ -70,6 +73,7 @@ impl VocabularyShared {
             header: table,
             generation: RwLock::new(generation),
             len: AtomicU64::new(header.len),
+            given_out: AtomicU64::new(header.len),
             frozen: AtomicBool::new(header.frozen),
             writer: Mutex::new(Writer { header, tip }),
             published: Mutex::new(Published::of(&header)),
@@ -107,7 +111,16 @@ impl VocabularyShared {
     pub(crate) fn publish(&self, writer: &mut Writer, header: Header) {
         writer.header = header;
         *self.published.lock() = Published::of(&header);
+        // Relaxed, and before the length: a lookup that sees the length, and returns an id below it, comes after this.
+        self.given_out.fetch_max(header.len, Ordering::Relaxed);
         self.len.store(header.len, Ordering::Release);
+    }
+
+    /// One more than the largest id that was given out.
+    pub(crate) fn ids_end(&self) -> u64 {
+        // Relaxed: pairs with the stores of `publish` and `Vocabulary::give_out`, which come before the id that they
+        // count reaches a caller. A caller that has the id therefore loads that count or a later one.
+        self.founding.config.first_id + self.given_out.load(Ordering::Relaxed)
     }
 
     pub(crate) fn published(&self) -> Published {
@@ -125,6 +138,8 @@ impl VocabularyShared {
         *current = generation;
         writer.header = header;
         *self.published.lock() = Published::of(&header);
+        // Relaxed, and before the length: as in `publish`.
+        self.given_out.store(header.len, Ordering::Relaxed);
         // Under both locks: who reads the tables reads the length that goes with them.
         self.len.store(header.len, Ordering::Release);
         self.frozen.store(header.frozen, Ordering::Relaxed);
@@ -177,6 +192,14 @@ impl Vocabulary {
             }
         }
         Err(self.dropped())
+    }
+
+    /// For a caller that numbers new values itself and inserts them later, in the order of their ids: tables whose keys
+    /// are this vocabulary's ids take those below `ids_end` from now on. A renumbering, and closing the bank, forget it.
+    pub fn give_out(&self, ids_end: u64) {
+        let count = ids_end.saturating_sub(self.config().first_id);
+        // Relaxed: as in `VocabularyShared::ids_end`.
+        self.shared.given_out.fetch_max(count, Ordering::Relaxed);
     }
 
     pub(crate) fn put_header(&self, header: Header) -> Result<()> {

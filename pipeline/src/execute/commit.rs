@@ -169,6 +169,8 @@ impl<'a> Committer<'a> {
         self.number(shared, claim, work)?;
         if self.saves {
             self.growing.lock().iter_mut().try_for_each(Growing::save)?;
+        } else {
+            self.growing.lock().iter().for_each(Growing::give_out);
         }
         self.stopwatch.lap(Stage::Number);
         let batch = &mut work.batch;

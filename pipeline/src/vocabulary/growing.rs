@@ -225,6 +225,13 @@ impl Growing {
         self.load()
     }
 
+    /// Tells the bank which ids are out, so that its tables take those whose values it does not have yet.
+    pub(crate) fn give_out(&self) {
+        if let Some(kept_in) = &self.kept_in {
+            kept_in.vocabulary.give_out(u64::from(self.first_id) + self.values.len() as u64);
+        }
+    }
+
     /// Gives the bank what it does not have yet: values in the order of their ids, and counts.
     pub(crate) fn save(&mut self) -> Result<()> {
         let counted = self.counts.as_ref().is_some_and(|counts| !counts.is_empty());

@@ -105,7 +105,10 @@ class VocabularyMismatch(EmbankError):
 
 
 class UnknownValue(EmbankError, LookupError):
-    """A vocabulary has no id for a value, or never gave out an id; the text names the first."""
+    """A vocabulary has no id for a value, or never gave out an id; the text names the first.
+
+    Also for a key of a table with `vocabulary=` that is no id of it: nothing was read or changed.
+    """
 
 
 class BudgetTooSmall(EmbankError):
