@@ -49,6 +49,29 @@ pub enum Error {
         /// The oldest lease that holds the row, if there is one still.
         oldest: Option<Box<LeaseInfo>>,
     },
+    /// A Get would wait for leases of its own thread, so it fails at once. Nothing is held. Leases count that the thread
+    /// took, that are more than the staleness bound on one row, and that do not expire before the wait's end. Leases that
+    /// are handed over ([`Lease::hand_over`](crate::Lease::hand_over)) do not count, and none does once leases of the bank
+    /// are known to change hands.
+    #[error(
+        "table {table:?}, key {key}: this thread holds {held} {} on the row itself, more than the staleness bound of \
+         {bound} lets through, so this get would wait for its own thread (the oldest holds {oldest}); apply, put or \
+         release what it holds first, or raise the bound; if another thread ends these leases, call hand_over() on \
+         each before it gets them",
+        if *held == 1 { "lease" } else { "leases" }
+    )]
+    SelfBlocked {
+        /// The table.
+        table: String,
+        /// The row.
+        key: u64,
+        /// Leases of this thread on it.
+        held: u32,
+        /// The table's staleness bound.
+        bound: u32,
+        /// The oldest of them.
+        oldest: Box<LeaseInfo>,
+    },
     /// The lease grew older than the bank's `lease_timeout`, and its counts were given back so that others could go
     /// on. The call has changed nothing.
     #[error(

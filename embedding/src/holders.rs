@@ -10,13 +10,19 @@
 //! who are registered later, were taken later, and all leases have the same time. So a Get compares two numbers, and
 //! the registry is gone through about once per `lease_timeout`.
 //!
+//! A lease knows its *taker*, the thread that took it. A Get of that thread that would wait for the lease would wait for
+//! itself, unless another thread ends the lease meanwhile. Whether one will cannot be seen: a lease may be moved to
+//! another thread, and is at the same address in both. So a lease counts as one that its taker ends itself, unless the
+//! taker has said otherwise ([`Lease::hand_over`](crate::Lease::hand_over)), or some lease of the bank has been ended by
+//! another thread than its taker before.
+//!
 //! A lease can lose rows to a deletion; its owner and who expires it leave their clocks alone then (`deletion`).
 
 use std::borrow::Cow;
 use std::cell::OnceCell;
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use embank_kv::{Leased, Leases};
@@ -54,11 +60,31 @@ pub struct LeaseInfo {
     pub thread: String,
 }
 
+impl LeaseInfo {
+    pub(crate) fn of(table: &str, lease: &Leased<Holding>, now: Instant) -> Self {
+        Self {
+            table: table.to_owned(),
+            keys: lease.what().keys().len() - lease.what().struck.lock().len(),
+            age: now.saturating_duration_since(lease.taken()),
+            thread: lease.what().taker.name.clone(),
+        }
+    }
+}
+
 impl std::fmt::Display for LeaseInfo {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { table, keys, age, thread } = self;
         write!(formatter, "{keys} keys of table {table:?}, for {age:.1?}, by thread {thread}")
     }
+}
+
+/// A thread that takes leases.
+#[derive(Debug)]
+pub(crate) struct Taker {
+    /// No other thread of the process has or will have it. Spreads threads over the registry.
+    number: usize,
+    /// The thread's name, if it has one, and its id.
+    name: String,
 }
 
 /// What is known of a lease.
@@ -67,7 +93,9 @@ pub(crate) struct Holding {
     pub(crate) unique: UniqueKeys,
     /// The keys whose rows it holds, if some were not admitted.
     part: Option<HeldPart>,
-    thread: Arc<str>,
+    taker: Arc<Taker>,
+    /// The taker has said that another thread ends it.
+    handed_over: AtomicBool,
     /// Those of its rows that were deleted meanwhile. Changes only while the turnstile is shut.
     struck: Mutex<BTreeSet<u64>>,
 }
@@ -76,6 +104,22 @@ impl Holding {
     /// The keys whose clocks it took up.
     fn keys(&self) -> &[u64] {
         self.part.as_ref().map_or_else(|| self.unique.keys(), |part| &part.keys)
+    }
+
+    /// Whether the lease holds the row of `key`.
+    fn holds(&self, key: u64) -> bool {
+        self.keys().contains(&key) && !self.struck.lock().contains(&key)
+    }
+
+    /// The taker says that another thread ends it.
+    pub(crate) fn hand_over(&self) {
+        // Relaxed: a flag of its own; the taker sees what it has stored itself.
+        self.handed_over.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether this thread took it.
+    pub(crate) fn is_taken_here(&self) -> bool {
+        with_me(|me| me.number == self.taker.number)
     }
 
     /// The rows that it still holds.
@@ -139,7 +183,7 @@ impl Holders {
 
     /// To be held by who moves clocks for a lease, from before it does to after the lease is registered or answered.
     pub(crate) fn enter(&self) -> Entered<'_> {
-        with_me(|number, _| self.turnstile.enter(number))
+        with_me(|me| self.turnstile.enter(me.number))
     }
 
     /// To be held by who deletes rows with leases on them, until those are struck.
@@ -162,11 +206,35 @@ impl Holders {
         part: Option<HeldPart>,
         _: &Entered<'_>,
     ) -> Arc<Leased<Holding>> {
-        with_me(|number, thread| {
-            let (thread, struck) = (Arc::clone(thread), Mutex::default());
-            let holding = Holding { unique, part, thread, struck };
-            self.leases.register(holding, Instant::now(), number)
+        with_me(|me| {
+            let (taker, struck) = (Arc::clone(me), Mutex::default());
+            let handed_over = AtomicBool::new(false);
+            let holding = Holding { unique, part, taker, handed_over, struck };
+            self.leases.register(holding, Instant::now(), me.number)
         })
+    }
+
+    /// The leases of this thread that hold the row of `key`, and of which nothing is known that would end them before
+    /// the deadline if this thread waits that long. The oldest comes first. `timeout` is the age at which leases expire,
+    /// and such that it can be added to any time of the session.
+    pub(crate) fn blocking_their_taker(
+        &self,
+        key: u64,
+        timeout: Option<Duration>,
+        deadline: Instant,
+    ) -> Vec<Arc<Leased<Holding>>> {
+        let number = with_me(|me| me.number);
+        let mut own = self.leases.of_thread(number);
+        own.retain(|lease| {
+            let holding = lease.what();
+            let expires = timeout.is_some_and(|timeout| lease.taken() + timeout <= deadline);
+            // Relaxed: as in `hand_over`.
+            let is_own =
+                holding.taker.number == number && !holding.handed_over.load(Ordering::Relaxed);
+            is_own && !expires && lease.is_held() && holding.holds(key)
+        });
+        own.sort_by_key(|lease| lease.taken());
+        own
     }
 
     /// For the owner, when its lease is answered.
@@ -208,18 +276,9 @@ impl Holders {
 
     /// All leases that are out, the oldest first; with a key, only those that hold it.
     pub(crate) fn list(&self, table: &str, key: Option<u64>, now: Instant) -> Vec<LeaseInfo> {
-        let holds = |lease: &Leased<Holding>, key| {
-            let holding = lease.what();
-            holding.keys().contains(&key) && !holding.struck.lock().contains(&key)
-        };
         let held = self.leases.held().into_iter();
-        held.filter(|lease| key.is_none_or(|key| holds(lease, key)))
-            .map(|lease| LeaseInfo {
-                table: table.to_owned(),
-                keys: lease.what().keys().len() - lease.what().struck.lock().len(),
-                age: now.saturating_duration_since(lease.taken()),
-                thread: lease.what().thread.to_string(),
-            })
+        held.filter(|lease| key.is_none_or(|key| lease.what().holds(key)))
+            .map(|lease| LeaseInfo::of(table, &lease, now))
             .collect()
     }
 
@@ -231,17 +290,17 @@ impl Holders {
 static THREADS: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
-    /// This thread's number, which spreads threads over the registry, and its name.
-    static ME: OnceCell<(usize, Arc<str>)> = const { OnceCell::new() };
+    /// This thread.
+    static ME: OnceCell<Arc<Taker>> = const { OnceCell::new() };
 }
 
-fn with_me<R>(work: impl FnOnce(usize, &Arc<str>) -> R) -> R {
+fn with_me<R>(work: impl FnOnce(&Arc<Taker>) -> R) -> R {
     ME.with(|me| {
-        let (number, thread) = me.get_or_init(|| {
+        work(me.get_or_init(|| {
             // Relaxed: nothing but a number.
-            (THREADS.fetch_add(1, Ordering::Relaxed), name_of_this_thread().into())
-        });
-        work(*number, thread)
+            let number = THREADS.fetch_add(1, Ordering::Relaxed);
+            Arc::new(Taker { number, name: name_of_this_thread() })
+        }))
     })
 }
 

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use embank_kv::{Clock, Leased};
 
@@ -82,7 +83,42 @@ impl Lease {
 
     /// From now on the counts are this call's to bring down, and nobody else's.
     fn begin_answer(&self) -> Result<()> {
+        self.note_end();
         if self.held.begin_answer() { Ok(()) } else { Err(self.expired()) }
+    }
+
+    /// This thread ends the lease: the bank remembers it if another thread took it.
+    fn note_end(&self) {
+        let change_hands = &self.table.bank.leases_change_hands;
+        // Relaxed: a flag of its own. A Get that misses it may be told once more that it waits for itself.
+        if !self.held.what().is_taken_here() && !change_hands.load(Ordering::Relaxed) {
+            change_hands.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Says that another thread than the one that took it ends this lease. A Get of this thread that finds the row
+    /// blocked by it then waits, up to the bank's `wait_timeout`; without this call it may fail at once with
+    /// [`SelfBlocked`](crate::Error::SelfBlocked).
+    ///
+    /// Call it before the lease goes to the other thread. It is needed only until some lease of the bank has been ended by
+    /// another thread than the one that took it: from then on all Gets of the bank wait.
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// use embank::{Bank, BankOptions, TableConfig};
+    ///
+    /// let bank = Bank::open(dir.path().join("bank"), BankOptions::default())?;
+    /// let table = bank.table("user", TableConfig::new(1).staleness_bound(Some(0)))?;
+    /// let lease = table.get(&[7], &mut [0.0])?;
+    /// lease.hand_over();
+    /// let worker = std::thread::spawn(move || lease.put(&[1.0]));
+    /// table.get(&[7], &mut [0.0])?.release()?; // waits for the worker
+    /// worker.join().unwrap()?;
+    /// # Ok::<(), embank::Error>(())
+    /// ```
+    pub fn hand_over(&self) {
+        self.held.what().hand_over();
     }
 
     /// Fails if it has expired, as an update through it would.
@@ -258,6 +294,7 @@ impl Lease {
     /// Gives the counts back, if nobody has; then none.
     fn give_back<R>(&self, release: impl FnOnce(&[u64], &Entered<'_>) -> R) -> Option<R> {
         let entered = self.enter();
+        self.note_end();
         let begun = self.held.begin_answer();
         begun.then(|| release(self.held.what().held(&entered).keys(), &entered))
     }

@@ -19,15 +19,17 @@
 //! blocked, both parts are given back (`admission`).
 //!
 //! Every wait for a clock ends at the deadline; one for a burst of the lookahead, before the first attempt, ends with
-//! that (`lookahead`). A batch does not wait on itself, for its keys are distinct; a thread
-//! that holds a lease on the same row does, and gets the timeout.
+//! that (`lookahead`). A batch does not wait on itself, for its keys are distinct. A thread whose own leases on the row
+//! are more than the bound would wait for itself: it gets an error in place of the wait (`holders` says which leases
+//! count as its own). Other threads' leases play no part in that: their ends would not let it through.
 
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use embank_kv::Clock;
 
 use crate::error::{Error, Result};
-use crate::holders::Holders;
+use crate::holders::{Holders, LeaseInfo};
 use crate::operations::{GetRows, Reached, TouchClocks};
 use crate::seen::SeenClocks;
 use crate::stats::WaitCounters;
@@ -64,8 +66,10 @@ impl Table {
         let deadline = deadline_after(self.bank.wait_timeout);
         self.count_wait(|counters| counters.waits.add(1));
         let acquired = loop {
-            if !self.wait_admitted(blocked, deadline)? {
-                break self.timeout(blocked, started).and_then(Err);
+            match self.wait_admitted(blocked, deadline) {
+                Ok(true) => {}
+                Ok(false) => break self.timeout(blocked, started).and_then(Err),
+                Err(error) => break Err(error),
             }
             let Some(turn) = self.shared.retry_turn.try_lock_until(deadline) else {
                 break self.timeout(blocked, started).and_then(Err);
@@ -137,12 +141,34 @@ impl Table {
             }
             // After the ticket: what this gives back, and what others do, ends the wait at once.
             let next_look = self.expire_due_leases().map_or(deadline, Holders::next_look);
+            self.check_not_self_blocked(key, deadline)?;
             let woken = store.wait_released(ticket, deadline.min(next_look));
             if !woken && Instant::now() >= deadline {
                 // Not without a last look: the bound, too, may have changed.
                 let outstanding = self.outstanding(key)?.unwrap_or(0);
                 return Ok(self.staleness_bound().is_none_or(|bound| outstanding <= bound));
             }
+        }
+    }
+
+    /// Fails if leases of this thread alone block the row, so that a wait for it would not end.
+    fn check_not_self_blocked(&self, key: u64, deadline: Instant) -> Result<()> {
+        let Some(bound) = self.staleness_bound() else { return Ok(()) };
+        // Relaxed: as in `Lease::note_end`.
+        if self.bank.leases_change_hands.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let holders = &self.shared.holders;
+        let own = holders.blocking_their_taker(key, self.bank.lease_timeout, deadline);
+        match own.first() {
+            Some(oldest) if own.len() > bound as usize => Err(Error::SelfBlocked {
+                table: self.name().to_owned(),
+                key,
+                held: own.len() as u32,
+                bound,
+                oldest: Box::new(LeaseInfo::of(self.name(), oldest, Instant::now())),
+            }),
+            _ => Ok(()),
         }
     }
 

@@ -194,6 +194,14 @@ impl<T> Leases<T> {
     }
 }
 
+impl<T> Leases<T> {
+    /// Those that were registered with this `thread` number and hold counts now, and perhaps some of other threads.
+    #[must_use]
+    pub fn of_thread(&self, thread: usize) -> Vec<Arc<Leased<T>>> {
+        self.shards[thread % SHARDS].0.lock().slots.iter().flatten().cloned().collect()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;

@@ -107,6 +107,9 @@ typedef enum embank_status {
   EMBANK_STATUS_DIRECTORY_MOVED = 30,
   // A key of a table whose keys are a vocabulary's ids is no id of it. Nothing was read or changed.
   EMBANK_STATUS_UNKNOWN_ID = 31,
+  // A get would wait for leases of its own thread. Nothing is held. End those leases first; or, if another thread
+  // ends them, call embank_lease_hand_over.
+  EMBANK_STATUS_SELF_BLOCKED = 32,
 } embank_status;
 
 // How a table's values are stored. Rows go in and out as float, whatever they are stored as.
@@ -850,6 +853,11 @@ enum embank_status embank_lease_put_distinct(const struct embank_lease *lease,
 
 // Gives the counts back without an update, and says if that failed. Of a lease that has ended, there are none left.
 enum embank_status embank_lease_release(const struct embank_lease *lease);
+
+// Says that another thread than the one that took it ends the lease. A get of this thread that its count blocks then
+// waits, where it would fail with EMBANK_STATUS_SELF_BLOCKED otherwise. Call it before the other thread gets the lease;
+// needed only until some lease of the bank has been ended by another thread than the one that took it.
+enum embank_status embank_lease_hand_over(const struct embank_lease *lease);
 
 // The distinct keys of the batch in order of first appearance, and each key's place among them: place[i] is that of
 // keys[i]. `count` is how many there are. `keys` and `places` may be NULL; else the first holds at least that many,

@@ -138,6 +138,18 @@ pub unsafe extern "C" fn embank_lease_release(lease: *const embank_lease) -> emb
     })
 }
 
+/// Says that another thread than the one that took it ends the lease. A get of this thread that its count blocks then
+/// waits, where it would fail with EMBANK_STATUS_SELF_BLOCKED otherwise. Call it before the other thread gets the lease;
+/// needed only until some lease of the bank has been ended by another thread than the one that took it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn embank_lease_hand_over(lease: *const embank_lease) -> embank_status {
+    // SAFETY: by the header's rules.
+    call(|| unsafe {
+        lease_of(lease)?.lock().as_ref().ok_or_else(ended)?.hand_over();
+        Ok(())
+    })
+}
+
 /// The distinct keys of the batch in order of first appearance, and each key's place among them: place[i] is that of
 /// keys[i]. `count` is how many there are. `keys` and `places` may be NULL; else the first holds at least that many,
 /// and the second as many as the batch has keys.

@@ -76,6 +76,9 @@ pub enum embank_status {
     DirectoryMoved = 30,
     /// A key of a table whose keys are a vocabulary's ids is no id of it. Nothing was read or changed.
     UnknownId = 31,
+    /// A get would wait for leases of its own thread. Nothing is held. End those leases first; or, if another thread
+    /// ends them, call embank_lease_hand_over.
+    SelfBlocked = 32,
 }
 
 /// Why a call fails.
@@ -115,6 +118,7 @@ fn status_of(error: &Error) -> embank_status {
     match error {
         Error::Store(store) => status_of_store(store),
         Error::StalenessTimeout { .. } => embank_status::StalenessTimeout,
+        Error::SelfBlocked { .. } => embank_status::SelfBlocked,
         Error::KeyIsNoId { .. } | Error::UnknownId { .. } => embank_status::UnknownId,
         Error::LeaseExpired { .. } => embank_status::LeaseExpired,
         Error::MissingRow { .. } => embank_status::MissingRow,
@@ -206,7 +210,7 @@ const VERSION: &CStr =
     };
 
 /// By number.
-const NAMES: [&CStr; embank_status::UnknownId as usize + 1] = [
+const NAMES: [&CStr; embank_status::SelfBlocked as usize + 1] = [
     c"OK",
     c"INVALID_ARGUMENT",
     c"SHAPE_MISMATCH",
@@ -239,6 +243,7 @@ const NAMES: [&CStr; embank_status::UnknownId as usize + 1] = [
     c"UNREADABLE_FILE",
     c"DIRECTORY_MOVED",
     c"UNKNOWN_ID",
+    c"SELF_BLOCKED",
 ];
 
 #[cfg(test)]
@@ -279,8 +284,8 @@ mod tests {
         assert_eq!(name(embank_status::Forked as i32), "FORKED");
         assert_eq!(name(embank_status::LeaseExpired as i32), "LEASE_EXPIRED");
         assert_eq!(name(embank_status::UnreadableFile as i32), "UNREADABLE_FILE");
-        assert_eq!(name(embank_status::UnknownId as i32), "UNKNOWN_ID");
-        assert_eq!((name(-1), name(32), name(i32::MAX)), ("UNKNOWN", "UNKNOWN", "UNKNOWN"));
+        assert_eq!(name(embank_status::SelfBlocked as i32), "SELF_BLOCKED");
+        assert_eq!((name(-1), name(33), name(i32::MAX)), ("UNKNOWN", "UNKNOWN", "UNKNOWN"));
     }
 
     /// Those that `tests/c/abi.c` can't bring about, and those that it can, too.

@@ -485,7 +485,18 @@ impl BankCell {
         self.forget(|open| open.leases.remove(&id));
     }
 
-    /// Closes the bank and waits for calls of other threads to come back.
+    /// Says that another thread ends the lease.
+    pub(crate) fn hand_over(&self, id: LeaseId) -> PyResult<()> {
+        self.check_lease(id)?;
+        // A call that consumes it meanwhile ends it.
+        if let Some(lease) = self.state.lock().open.as_ref().and_then(|open| open.leases.get(&id)) {
+            lease.hand_over();
+        }
+        Ok(())
+    }
+
+    /// Closes the bank, waits for calls of other threads to come back, and returns what was lost. Nothing is lost, as
+    /// far as this call says, if another one has closed it.
     ///
     /// # Errors
     /// `RuntimeError` inside a call of this thread on the bank, as a progress function is: that call would be waited

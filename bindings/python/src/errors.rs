@@ -24,6 +24,7 @@ import_exception!(embank.errors, NoSuchVocabulary);
 import_exception!(embank.errors, PipelineError);
 import_exception!(embank.errors, PoisonedError);
 import_exception!(embank.errors, QuotaExceeded);
+import_exception!(embank.errors, SelfBlocked);
 import_exception!(embank.errors, SpecError);
 import_exception!(embank.errors, StalenessTimeout);
 import_exception!(embank.errors, StoreIOError);
@@ -48,6 +49,16 @@ pub(crate) fn to_python(py: Python<'_>, error: &Error) -> PyErr {
                 ("outstanding", outstanding.into_py_any(py)),
                 ("bound", bound.into_py_any(py)),
                 ("waited_seconds", waited.as_secs_f64().into_py_any(py)),
+            ],
+        ),
+        Error::SelfBlocked { table, key, held, bound, .. } => with_attributes(
+            py,
+            SelfBlocked::new_err(text),
+            [
+                ("table", table.into_py_any(py)),
+                ("key", key.into_py_any(py)),
+                ("held", held.into_py_any(py)),
+                ("bound", bound.into_py_any(py)),
             ],
         ),
         Error::LeaseExpired { table, keys, age, .. } => with_attributes(

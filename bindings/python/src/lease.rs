@@ -148,6 +148,18 @@ impl PyLease {
         self.0.consume("rows", rows, |lease, rows| lease.put(rows))
     }
 
+    /// Says that another thread ends this lease: applies, puts or releases it, or lets it be garbage collected.
+    ///
+    /// A get of this thread that finds a row blocked by this lease then waits, where it would raise `SelfBlocked`
+    /// otherwise. Call it before the other thread gets the lease. It is needed only until some lease of the bank has
+    /// been ended by another thread than the one that took it: from then on all gets of the bank wait.
+    ///
+    /// Raises:
+    ///     ValueError: The lease was consumed before, or the bank is closed.
+    fn hand_over(&self) -> PyResult<()> {
+        self.0.cell.hand_over(self.0.id)
+    }
+
     /// Gives the counts back without an update. Nothing happens if the lease is not held.
     fn release(&self, py: Python<'_>) -> PyResult<()> {
         self.0.cell.release(py, self.0.id)
@@ -252,6 +264,18 @@ impl PyDistinctLease {
     /// Raises: as `Lease.put`.
     fn put(&self, rows: &Bound<'_, PyAny>) -> PyResult<()> {
         self.held.consume("rows", rows, |lease, rows| lease.put_distinct(rows))
+    }
+
+    /// Says that another thread ends this lease: applies, puts or releases it, or lets it be garbage collected.
+    ///
+    /// A get of this thread that finds a row blocked by this lease then waits, where it would raise `SelfBlocked`
+    /// otherwise. Call it before the other thread gets the lease. It is needed only until some lease of the bank has
+    /// been ended by another thread than the one that took it: from then on all gets of the bank wait.
+    ///
+    /// Raises:
+    ///     ValueError: The lease was consumed before, or the bank is closed.
+    fn hand_over(&self) -> PyResult<()> {
+        self.held.cell.hand_over(self.held.id)
     }
 
     /// Gives the counts back without an update. Nothing happens if the lease is not held.

@@ -140,6 +140,7 @@ def test_a_get_that_waits_too_long_says_for_what(tmp_path: Path) -> None:
     with embank.Bank(tmp_path / "bank", memory_budget="16MiB", wait_timeout=0.05) as bank:
         table = bank.table("item", dim=4, staleness_bound=1)
         leases = [table.get([6, 7]), table.get([7])]
+        leases[0].hand_over()
         with pytest.raises(embank.StalenessTimeout, match="item") as raised:
             table.get([5, 7])
         error = raised.value
@@ -149,6 +150,44 @@ def test_a_get_that_waits_too_long_says_for_what(tmp_path: Path) -> None:
         assert bank.stats()["timeouts"] == 1
         leases.pop().release()
         table.get([5, 7]).release()
+
+
+def test_a_thread_does_not_wait_for_itself(table: embank.Table) -> None:
+    """It fails at once: the bank's `wait_timeout` of 20 s would end in another error."""
+    table.staleness_bound = 0
+    for get in (table.get, table.get_distinct):
+        lease = get([1, 7])
+        with pytest.raises(embank.SelfBlocked, match="hand_over") as raised:
+            get([5, 7])
+        error = raised.value
+        assert (error.table, error.key, error.held, error.bound) == ("item", 7, 1, 0)
+        assert table.outstanding(5) in (None, 0), "nothing is held"
+        lease.release()
+        get([5, 7]).release()
+
+
+def test_a_lease_that_another_thread_ends_is_waited_for(
+    bank: embank.Bank, table: embank.Table
+) -> None:
+    table.staleness_bound = 0
+
+    def end_it_when_waited_for(lease: embank.Lease, waits: int) -> None:
+        until(lambda: bank.stats()["waits"] > waits)
+        lease.apply(ones(1))
+
+    # Said for the first one; known from then on.
+    for hands_over in (True, False):
+        lease = table.get([7])
+        if hands_over:
+            lease.hand_over()
+        worker = threading.Thread(
+            target=end_it_when_waited_for, args=(lease, bank.stats()["waits"])
+        )
+        worker.start()
+        table.get([7]).release()
+        worker.join()
+        with pytest.raises(ValueError, match="already applied"):
+            lease.hand_over()
 
 
 def test_peeks_and_puts_wait_for_no_bound(table: embank.Table) -> None:

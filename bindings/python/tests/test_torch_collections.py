@@ -42,6 +42,10 @@ def test_many_gets_take_all_leases_or_none(tmp_path: Path) -> None:
         first = bank.table("first", dim=1, staleness_bound=0)
         second = bank.table("second", dim=1, staleness_bound=0)
         held = second.get([7])
+        with pytest.raises(embank.SelfBlocked, match="second"):
+            embank.get_many([(first, [1]), (second, [7])])
+        assert first.outstanding(1) == 0
+        held.hand_over()
         with pytest.raises(embank.StalenessTimeout):
             embank.get_many([(first, [1]), (second, [7])])
         assert first.outstanding(1) == 0

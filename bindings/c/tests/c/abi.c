@@ -795,6 +795,11 @@ static void training_errors(void) {
     CHECK(pthread_create(&thread, NULL, get_in_another_thread, table) == 0);
     CHECK(pthread_join(thread, NULL) == 0);
     CHECK(strstr(embank_last_error_message(), "bound") == NULL); /* that was the other thread's */
+    embank_lease *again = lease;
+    BAD(EMBANK_STATUS_SELF_BLOCKED, "own thread", embank_table_get(table, &key, 1, row, 2, &again));
+    CHECK(again == NULL);
+    GOOD(embank_lease_hand_over(lease));
+    BAD(EMBANK_STATUS_STALENESS_TIMEOUT, "bound", embank_table_get(table, &key, 1, row, 2, &again));
     BAD(EMBANK_STATUS_NON_FINITE_GRADIENT, "column 1", embank_lease_apply(lease, nan, 2));
     embank_lease_free(lease);
     GOOD(embank_table_get(table, &key, 1, row, 2, &lease)); /* its count went back */

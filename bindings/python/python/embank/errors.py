@@ -26,6 +26,7 @@ __all__ = [
     "PoisonedError",
     "QuotaExceeded",
     "ReadOnly",
+    "SelfBlocked",
     "SpecError",
     "StalenessTimeout",
     "StoreIOError",
@@ -57,6 +58,23 @@ class StalenessTimeout(EmbankError):
     """The table's staleness bound."""
     waited_seconds: float
     """How long the call waited."""
+
+
+class SelfBlocked(EmbankError):
+    """A get would wait for leases of its own thread, so it failed at once. No count was taken.
+
+    The thread holds more leases on the row than the table's `staleness_bound` lets through. Apply, put or release them
+    first, or raise the bound. If another thread ends them, call `hand_over` on each lease before that thread gets it.
+    """
+
+    table: str
+    """The table's name."""
+    key: int
+    """The row's key, from 0 to 2**64 - 1."""
+    held: int
+    """Leases of this thread that hold the row."""
+    bound: int
+    """The table's staleness bound."""
 
 
 class LeaseExpired(EmbankError):
