@@ -99,7 +99,7 @@ pub struct TableInfo {
 }
 
 /// An open bank. Cloning it is cheap; the bank closes when the last handle of it, of its tables, and of
-/// their leases and scans is gone. Closing writes no checkpoint.
+/// their leases and scans is gone. Closing writes no checkpoint; [`unsaved`](Bank::unsaved) says what it would lose.
 ///
 /// # Examples
 /// ```
@@ -150,6 +150,68 @@ pub(crate) struct BankShared {
     pub(crate) moving: Mutex<()>,
     /// Locked after `tables`, by who locks both.
     pub(crate) vocabularies: Mutex<BTreeMap<String, Arc<VocabularyShared>>>,
+}
+
+/// Tells of changes that no checkpoint has: they end with the bank.
+impl Drop for BankShared {
+    fn drop(&mut self) {
+        let unsaved = Unsaved::of(&self.store.stats());
+        if let Some(unsaved) = unsaved {
+            log::warn!("{}", unsaved.describe(self.store.path()));
+        }
+    }
+}
+
+/// Changes that closing a bank loses.
+///
+/// # Examples
+/// ```
+/// # let dir = tempfile::tempdir().unwrap();
+/// use embank::{Bank, BankOptions, TableConfig};
+///
+/// let bank = Bank::open(dir.path().join("bank"), BankOptions::default())?;
+/// let table = bank.table("user", TableConfig::new(1))?;
+/// table.put(&[1, 2], &[0.5, 1.5])?;
+/// let unsaved = bank.unsaved().unwrap();
+/// assert_eq!((unsaved.changes, unsaved.checkpoint), (2, None));
+/// let number = bank.checkpoint(b"")?;
+/// assert_eq!(bank.unsaved(), None);
+/// table.put(&[1], &[2.5])?;
+/// assert_eq!(bank.unsaved().unwrap().checkpoint, Some(number));
+/// # Ok::<(), embank::Error>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Unsaved {
+    /// Changes of rows since the newest checkpoint; at least 1. A row that was made, updated, put or deleted counts once
+    /// for each call that did it. Rows of vocabularies count too. While other threads change rows during a checkpoint,
+    /// some changes may count that the checkpoint has.
+    pub changes: u64,
+    /// The newest checkpoint's number; `None` if there is none.
+    pub checkpoint: Option<u64>,
+}
+
+impl Unsaved {
+    fn of(stats: &StoreStats) -> Option<Self> {
+        let (changes, newest) = (stats.changed_since_checkpoint, stats.newest_checkpoint);
+        let checkpoint = (newest > 0).then_some(newest);
+        (changes > 0).then_some(Self { changes, checkpoint })
+    }
+
+    /// What becomes of the changes when the bank at `path` closes, and what keeps them.
+    #[must_use]
+    pub fn describe(&self, path: &Path) -> String {
+        let Self { changes, checkpoint } = self;
+        let what = if *changes == 1 { "1 change of a row" } else { "changes of rows" };
+        let count = if *changes == 1 { String::new() } else { format!("{changes} ") };
+        let since = match checkpoint {
+            Some(number) => format!("since checkpoint {number}"),
+            None => "and has no checkpoint".to_owned(),
+        };
+        format!(
+            "bank {path:?} closes with {count}{what} {since}, which is lost: take a checkpoint before the bank is closed"
+        )
+    }
 }
 
 impl BankShared {
@@ -522,6 +584,19 @@ impl Bank {
             leases_expired: waiting.leases_expired.get(),
             staleness,
         }
+    }
+
+    /// What closing the bank now would lose; `None` if its newest checkpoint has everything, and for a bank that is open
+    /// to read only. Dropped tables do not count: without a checkpoint they come back.
+    ///
+    /// When the last handle of a bank is dropped with unsaved changes, the bank tells of them with a warning of the
+    /// `log` crate, which is silent in a program without a logger.
+    ///
+    /// # Examples
+    /// See [`Unsaved`].
+    #[must_use]
+    pub fn unsaved(&self) -> Option<Unsaved> {
+        Unsaved::of(&self.shared.store.stats())
     }
 
     /// The leases of all tables that are out, the oldest first: whose counts keep rows above a staleness bound.

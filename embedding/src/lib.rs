@@ -82,7 +82,7 @@ mod window;
 
 pub use admission::Admission;
 pub use auto_depth::AutoDepth;
-pub use bank::{Bank, BankOptions, TableInfo};
+pub use bank::{Bank, BankOptions, TableInfo, Unsaved};
 pub use config::{DIM_MAX, TableConfig};
 pub use decoded::DecodedRow;
 pub use dtype::{Dtype, Rounding};

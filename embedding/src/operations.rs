@@ -267,6 +267,7 @@ pub(crate) struct TouchClocks {
 
 impl Operation for TouchClocks {
     const ACCESS: Access = Access::Update;
+    const CHANGES: bool = false;
 
     #[inline]
     fn settled(&mut self, i: usize) {

@@ -107,6 +107,11 @@ impl StoreStats {
             Metric::counter("embank_missing", "Rows looked for and missing", self.missing),
             Metric::counter("embank_inserted", "Rows inserted", self.inserted),
             Metric::counter("embank_changed", "Rows changed, inserted or deleted", self.changed),
+            Metric::gauge(
+                "embank_changed_since_checkpoint",
+                "Changes of rows since the newest checkpoint",
+                self.changed_since_checkpoint,
+            ),
             Metric::counter("embank_deleted", "Rows deleted", self.deleted),
             Metric::counter("embank_records", "Records appended", self.records_appended),
             Metric::counter("embank_copied", "Records copied to the tail", self.copied_to_tail),
@@ -208,6 +213,11 @@ impl StoreStats {
                 "embank_last_checkpoint_pause_seconds",
                 "How long the last checkpoint held batches",
                 self.last_checkpoint_pause_us,
+            ),
+            Metric::gauge(
+                "embank_newest_checkpoint",
+                "The newest checkpoint's number",
+                self.newest_checkpoint,
             ),
         ]
     }
@@ -376,6 +386,8 @@ mod tests {
             checkpoints,
             last_checkpoint_us,
             last_checkpoint_pause_us,
+            newest_checkpoint,
+            changed_since_checkpoint,
         } = &mut stats;
         let fields = [
             batches,
@@ -440,6 +452,8 @@ mod tests {
             checkpoints,
             last_checkpoint_us,
             last_checkpoint_pause_us,
+            newest_checkpoint,
+            changed_since_checkpoint,
         ];
         let count = fields.len() as u64;
         for (number, field) in (1_000..).zip(fields) {

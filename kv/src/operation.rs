@@ -77,6 +77,10 @@ pub trait Operation {
     /// Whether nobody waits for its reads yet: then they go behind those of other batches. Default: no.
     const AHEAD: bool = false;
 
+    /// Whether `update` and `insert` change values. One that is run for the rows' clocks alone says no: its rows do not
+    /// count as changed. Default: yes.
+    const CHANGES: bool = true;
+
     /// A row's value, for `Peek` and `Get`.
     fn read(&mut self, i: usize, value: &[u8]) {
         let _ = (i, value);

@@ -151,6 +151,8 @@ pub(crate) struct Singles<T = BatchCounter> {
     pub(crate) peek_read_only: T,
     pub(crate) get: T,
     pub(crate) update: T,
+    /// Updates that change no value.
+    pub(crate) touch: T,
     pub(crate) put: T,
 }
 
@@ -161,6 +163,7 @@ impl Singles {
             peek_read_only: self.peek_read_only.get(),
             get: self.get.get(),
             update: self.update.get(),
+            touch: self.touch.get(),
             put: self.put.get(),
         }
     }
@@ -168,7 +171,7 @@ impl Singles {
 
 impl Singles<u64> {
     pub(crate) fn all(&self) -> u64 {
-        self.peek_mutable + self.peek_read_only + self.get + self.update + self.put
+        self.peek_mutable + self.peek_read_only + self.get + self.update + self.touch + self.put
     }
 }
 
@@ -215,9 +218,18 @@ pub(crate) struct Counters {
     pub(crate) segments_freed: Counter,
     pub(crate) last_checkpoint_us: Counter,
     pub(crate) last_checkpoint_pause_us: Counter,
+    /// The newest checkpoint's number; 0 for none.
+    pub(crate) newest_checkpoint: Counter,
+    /// Changes of rows that were counted before it began.
+    pub(crate) changed_at_checkpoint: Counter,
 }
 
 impl Counters {
+    /// Changes of rows since the store was opened, those of single keys included.
+    pub(crate) fn changes(&self) -> u64 {
+        self.changed.get() + self.singles.update.get() + self.singles.put.get()
+    }
+
     /// Whether rows that lookahead brought in may still wait for their first use.
     pub(crate) fn promoted_waiting(&self) -> bool {
         self.promoted.get() > self.promoted_used.get() + self.promoted_wasted.get()
@@ -363,6 +375,14 @@ pub struct StoreStats {
     pub last_checkpoint_us: u64,
     /// Gauge: how long the last checkpoint held batches, in microseconds.
     pub last_checkpoint_pause_us: u64,
+    /// Gauge: the newest checkpoint's number, whether it was taken since the store was opened or found then. 0 if there
+    /// is none, or if the store is opened to read only.
+    pub newest_checkpoint: u64,
+    /// Gauge: how much of [`changed`](Self::changed) came after the newest checkpoint, or after the open where none was
+    /// taken since: what closing the store now would lose. A row that changed twice counts twice, and rows of
+    /// vocabularies count too. Changes that other threads make while a checkpoint begins may be in the checkpoint and
+    /// still count here.
+    pub changed_since_checkpoint: u64,
 }
 
 impl StoreStats {

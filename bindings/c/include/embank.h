@@ -543,6 +543,11 @@ typedef struct embank_bank_stats {
   uint64_t lookahead_pending;
   // Gauge: the most that may be pending.
   uint64_t lookahead_capacity;
+  // Gauge: the newest checkpoint's number; 0 if there is none, or if the bank is open to read only.
+  uint64_t newest_checkpoint;
+  // Gauge: changes of rows since that checkpoint: what embank_bank_close loses if no other handle of the bank is left.
+  // A row that changed twice counts twice, and rows of vocabularies count too.
+  uint64_t changed_since_checkpoint;
 } embank_bank_stats;
 
 // What a table has done since its bank was opened. Rows are counted once per batch.
@@ -658,7 +663,8 @@ enum embank_status embank_bank_open_read_only(const char *path,
                                               struct embank_bank **bank);
 
 // Frees the handle. The bank closes when its tables, leases and scans are freed too; another can't open it for writing
-// before that. Takes no checkpoint.
+// before that. Takes no checkpoint: changed_since_checkpoint of embank_bank_get_stats says how much would be lost, and
+// embank_bank_checkpoint keeps it.
 void embank_bank_close(struct embank_bank *bank);
 
 // Opens the table `name`, or creates it. A new table is durable with the next checkpoint.

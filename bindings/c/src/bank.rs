@@ -74,7 +74,8 @@ pub unsafe extern "C" fn embank_bank_open_read_only(
 }
 
 /// Frees the handle. The bank closes when its tables, leases and scans are freed too; another can't open it for writing
-/// before that. Takes no checkpoint.
+/// before that. Takes no checkpoint: changed_since_checkpoint of embank_bank_get_stats says how much would be lost, and
+/// embank_bank_checkpoint keeps it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_bank_close(bank: *mut embank_bank) {
     // SAFETY: by the header's rules.

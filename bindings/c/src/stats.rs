@@ -85,6 +85,11 @@ pub struct embank_bank_stats {
     pub lookahead_pending: u64,
     /// Gauge: the most that may be pending.
     pub lookahead_capacity: u64,
+    /// Gauge: the newest checkpoint's number; 0 if there is none, or if the bank is open to read only.
+    pub newest_checkpoint: u64,
+    /// Gauge: changes of rows since that checkpoint: what embank_bank_close loses if no other handle of the bank is left.
+    /// A row that changed twice counts twice, and rows of vocabularies count too.
+    pub changed_since_checkpoint: u64,
 }
 
 // SAFETY: `Pod`, and its size comes first.
@@ -203,6 +208,8 @@ pub unsafe extern "C" fn embank_bank_get_stats(
             lookahead_failed: ahead.failed,
             lookahead_pending: ahead.pending,
             lookahead_capacity: ahead.capacity,
+            newest_checkpoint: store.newest_checkpoint,
+            changed_since_checkpoint: store.changed_since_checkpoint,
         };
         sized::write(stats, size, &found)
     })

@@ -43,7 +43,8 @@ impl PyRecovered {
 /// A directory that holds embedding tables under one memory budget.
 ///
 /// Opening it creates it where it is absent, and recovers its newest checkpoint where there is one:
-/// what came after that checkpoint is gone. Use it as a context manager, or call `close`.
+/// what came after that checkpoint is gone. Use it as a context manager, or call `close`: neither takes a checkpoint
+/// unless it is told to, and both warn with a `ResourceWarning` of changes that no checkpoint has.
 ///
 /// Args:
 ///     path: The directory.
@@ -563,15 +564,37 @@ impl PyBank {
 
     /// Closes the bank; a second call does nothing.
     ///
-    /// It takes no checkpoint: what came after the last one is lost. Leases that are held are given
-    /// back, feeds and runs of its pipelines end, and any later call on the bank, its tables, leases,
-    /// vocabularies, pipelines or feeds raises `ValueError("bank is closed")`. Calls that other threads are making
-    /// come to their end first.
+    /// Without `checkpoint` it takes none: what came after the last one is lost. It then warns with a `ResourceWarning`
+    /// that says how many changes of rows were lost since which checkpoint, as the end of a `with` block and the garbage
+    /// collector do. (Python shows a `ResourceWarning` with `-X dev` or `-W default`, and pytest does.) Leases that
+    /// are held are given back, feeds and runs of its pipelines end, and any later call on the bank, its tables,
+    /// leases, vocabularies, pipelines or feeds raises `ValueError("bank is closed")`. Calls that other threads are
+    /// making come to their end first.
+    ///
+    /// Args:
+    ///     checkpoint: The blob of a checkpoint to take first, as by `checkpoint`; `b""` for an empty one. If that
+    ///         fails, its error is raised and the bank stays open. What other threads change between the two, and what
+    ///         feeds and runs make of their inputs then, is not in it.
+    ///
+    /// Returns:
+    ///     The checkpoint's number; None without one.
     ///
     /// Raises:
     ///     RuntimeError: Inside a call on the bank, as a progress function is.
-    fn close(&self) -> PyResult<()> {
-        self.cell.close()
+    ///     StoreIOError, PoisonedError: The checkpoint failed; the bank is still open.
+    ///
+    /// >>> import embank
+    /// >>> bank = embank.Bank("closed.bank", memory_budget="16MiB")
+    /// >>> bank.table("user", dim=2).put([1], [[1.0, 2.0]])
+    /// >>> bank.close(checkpoint=b"step 1")
+    /// 1
+    #[pyo3(signature = (*, checkpoint = None))]
+    fn close(&self, py: Python<'_>, checkpoint: Option<&[u8]>) -> PyResult<Option<u64>> {
+        let number = checkpoint.map(|blob| self.checkpoint(py, Some(blob))).transpose()?;
+        if let Some(unsaved) = self.cell.close()? {
+            errors::warn_unsaved(py, self.cell.path(), unsaved)?;
+        }
+        Ok(number)
     }
 
     fn __enter__(slf: Bound<'_, Self>) -> PyResult<Bound<'_, Self>> {
@@ -581,9 +604,9 @@ impl PyBank {
         Ok(slf)
     }
 
-    #[pyo3(signature = (*_exception))]
-    fn __exit__(&self, _exception: &Bound<'_, PyAny>) -> PyResult<()> {
-        self.close()
+    #[pyo3(signature = (*exception))]
+    fn __exit__(&self, exception: &Bound<'_, PyAny>) -> PyResult<()> {
+        self.close(exception.py(), None).map(drop)
     }
 
     fn __repr__(&self) -> String {

@@ -27,7 +27,7 @@ use std::path::{Path, PathBuf};
 use std::process;
 use std::sync::Arc;
 
-use embank::{Bank, Lease, Prefetch, Scan, Table, Vocabulary};
+use embank::{Bank, Lease, Prefetch, Scan, Table, Unsaved, Vocabulary};
 use parking_lot::{Condvar, Mutex};
 use pyo3::prelude::*;
 
@@ -69,7 +69,7 @@ pub(crate) struct BankCell {
     path: PathBuf,
     process: u32,
     state: Mutex<State>,
-    /// Told whenever `in_flight` reaches 0.
+    /// Told whenever `in_flight` reaches 1 or 0.
     idle: Condvar,
 }
 
@@ -105,6 +105,14 @@ impl Open {
         self.leases_made += 1;
         self.leases.insert(id, lease);
         id
+    }
+
+    /// Drops all handles and the bank, and returns what that loses. `until_alone` returns when no call has a handle.
+    fn end(self, until_alone: impl FnOnce()) -> Option<Unsaved> {
+        let bank = self.bank.clone();
+        drop(self);
+        until_alone();
+        bank.unsaved()
     }
 
     fn table(&self, number: u16) -> PyResult<Table> {
@@ -501,13 +509,14 @@ impl BankCell {
     /// # Errors
     /// `RuntimeError` inside a call of this thread on the bank, as a progress function is: that call would be waited
     /// for by itself.
-    pub(crate) fn close(&self) -> PyResult<()> {
+    pub(crate) fn close(&self) -> PyResult<Option<Unsaved>> {
         if self.check_process().is_err() {
-            return Ok(());
+            return Ok(None);
         }
         if CALLS_OF_THIS_THREAD.with_borrow(|cells| cells.contains(&self.address())) {
             return Err(errors::closed_within_call());
         }
+        let mut unsaved = None;
         detached(|| {
             let open = {
                 let mut state = self.state.lock();
@@ -518,15 +527,21 @@ impl BankCell {
             if let Some(open) = open {
                 let closing = InFlight(self);
                 open.pipelines.values().for_each(|slot| slot.close());
-                drop(open);
+                // The last calls still change rows.
+                unsaved = open.end(|| self.wait_until_in_flight(1));
                 drop(closing);
             }
-            let mut state = self.state.lock();
-            while state.in_flight > 0 {
-                self.idle.wait(&mut state);
-            }
+            self.wait_until_in_flight(0);
         });
-        Ok(())
+        Ok(unsaved)
+    }
+
+    /// Waits until no more calls than these are in flight.
+    fn wait_until_in_flight(&self, calls: usize) {
+        let mut state = self.state.lock();
+        while state.in_flight > calls {
+            self.idle.wait(&mut state);
+        }
     }
 
     /// Tells it from other cells while it is borrowed.
@@ -587,10 +602,24 @@ impl BankCell {
 impl Drop for BankCell {
     fn drop(&mut self) {
         let open = self.state.get_mut().open.take();
-        if process::id() == self.process {
-            detached(move || drop(open));
-        } else {
+        if process::id() != self.process {
             mem::forget(open);
+            return;
+        }
+        let mut unsaved = None;
+        detached(|| unsaved = open.and_then(|open| open.end(|| ())));
+        if let Some(unsaved) = unsaved {
+            // Not where the interpreter has ended: then there is nobody to warn.
+            let _ = Python::try_attach(|py| {
+                // A garbage collector may come while an error is on its way.
+                let pending = PyErr::take(py);
+                if let Err(error) = errors::warn_unsaved(py, &self.path, unsaved) {
+                    error.write_unraisable(py, None);
+                }
+                if let Some(pending) = pending {
+                    pending.restore(py);
+                }
+            });
         }
     }
 }
@@ -626,7 +655,8 @@ impl Drop for InFlight<'_> {
     fn drop(&mut self) {
         let mut state = self.0.state.lock();
         state.in_flight -= 1;
-        if state.in_flight == 0 {
+        // The last one, or the last one but the call that closes the bank.
+        if state.in_flight <= 1 {
             self.0.idle.notify_all();
         }
     }

@@ -1,10 +1,12 @@
 //! The store's errors as Python exceptions.
 
 use std::any::Any;
+use std::ffi::CString;
 use std::io;
+use std::path::Path;
 
-use embank::{Error, StoreError};
-use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use embank::{Error, StoreError, Unsaved};
+use pyo3::exceptions::{PyResourceWarning, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::{IntoPyObjectExt, import_exception};
 
@@ -219,6 +221,14 @@ pub(crate) fn from_panic(panic: &(dyn Any + Send)) -> PyErr {
     EmbankError::new_err(format!(
         "a bug in Embank, please report it: {what}; reopen the bank from its last checkpoint"
     ))
+}
+
+/// Warns of changes that were lost with the bank that was at `path`. Fails if the program takes warnings for errors.
+pub(crate) fn warn_unsaved(py: Python<'_>, path: &Path, unsaved: Unsaved) -> PyResult<()> {
+    let text = format!("{}, or close it with close(checkpoint=...)", unsaved.describe(path));
+    // A path has no NUL.
+    let text = CString::new(text).unwrap_or_default();
+    PyErr::warn(py, &py.get_type::<PyResourceWarning>(), &text, 1)
 }
 
 /// For calls on a bank after its `close()`.

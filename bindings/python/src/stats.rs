@@ -148,6 +148,8 @@ pub(crate) fn bank<'py>(py: Python<'py>, stats: &BankStats) -> PyResult<Bound<'p
         ("checkpoints", store.checkpoints),
         ("last_checkpoint_us", store.last_checkpoint_us),
         ("last_checkpoint_pause_us", store.last_checkpoint_pause_us),
+        ("newest_checkpoint", store.newest_checkpoint),
+        ("changed_since_checkpoint", store.changed_since_checkpoint),
         ("records_appended", store.records_appended),
         ("copied_to_tail", store.copied_to_tail),
         ("retained", store.retained),

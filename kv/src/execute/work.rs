@@ -31,6 +31,8 @@ pub(crate) trait Work {
     const IN_MEMORY: bool = matches!(Self::MODE, Mode::Locate | Mode::Retain);
     /// Its reads go behind those that somebody waits for.
     const AHEAD: bool = matches!(Self::MODE, Mode::Promote | Mode::Compact);
+    /// Its updates change values.
+    const CHANGES: bool = true;
     fn read(&mut self, _i: usize, _value: &[u8]) {}
     fn destination(&mut self, _i: usize) -> Option<&mut [u8]> {
         None
@@ -72,6 +74,7 @@ impl<O: Operation> Work for Caller<'_, O> {
     };
     const WIDTH: Width = O::WIDTH;
     const AHEAD: bool = O::AHEAD;
+    const CHANGES: bool = O::CHANGES;
     fn read(&mut self, i: usize, value: &[u8]) {
         self.0.read(i, value);
     }

@@ -88,6 +88,8 @@ impl Store {
             lock.lock().renew(&self.dir)?;
         }
         let started = Instant::now();
+        // Before the cut: every change that it counts is in the checkpoint.
+        let changed = core.counters.changes();
         let number = newest.number + 1;
         let identity = CheckpointIdentity { bank: self.bank, checkpoint: number, id: new_id() };
         let partial = self.checkpoints.begin(number)?;
@@ -159,6 +161,8 @@ impl Store {
         drop(pin);
         let counters = &core.counters;
         counters.checkpoints.add(1);
+        counters.newest_checkpoint.set(number);
+        counters.changed_at_checkpoint.set(changed);
         counters.last_checkpoint_us.set(started.elapsed().as_micros() as u64);
         counters.last_checkpoint_pause_us.set(paused.as_micros() as u64);
         counters.checkpoint_pauses.note(paused);

@@ -16,12 +16,13 @@ impl Core {
 
     /// Counts a single key that took the short way: one counter tells all.
     #[inline]
-    pub(super) fn count_single(&self, mode: Mode, hit: Hit) {
+    pub(super) fn count_single(&self, mode: Mode, changes: bool, hit: Hit) {
         let singles = &self.counters.singles;
         match (mode, hit) {
             (Mode::Peek, Hit::Mutable) => singles.peek_mutable.add(1),
             (Mode::Peek, Hit::ReadOnly) => singles.peek_read_only.add(1),
             (Mode::Get, _) => singles.get.add(1),
+            (Mode::Update, _) if !changes => singles.touch.add(1),
             (Mode::Update, _) => singles.update.add(1),
             (Mode::Put, _) => singles.put.add(1),
             (Mode::Delete | Mode::Promote | Mode::Compact | Mode::Locate | Mode::Retain, _) => {}
@@ -52,8 +53,8 @@ impl Core {
         }
     }
 
-    /// Counts a batch of so many keys.
-    pub(super) fn add_tally(&self, mode: Mode, keys: u64, tally: &Tally) {
+    /// Counts a batch of `keys` keys. `changes`: its updates change values.
+    pub(super) fn add_tally(&self, mode: Mode, changes: bool, keys: u64, tally: &Tally) {
         let counters = &self.counters;
         counters.batches.add(1);
         // What was done, which after an error is less than what was asked.
@@ -82,7 +83,7 @@ impl Core {
             // Looking ahead is no operation on rows; what it moves is counted as promoted.
             Mode::Promote | Mode::Compact | Mode::Locate | Mode::Retain => 0,
         };
-        counters.changed.add(changed);
+        counters.changed.add(if changes { changed } else { 0 });
         counters.deleted.add(tally.deleted);
         counters.hits_mutable.add(tally.hits_mutable);
         counters.hits_read_only.add(tally.hits_read_only);
@@ -110,6 +111,10 @@ impl Store {
     pub fn stats(&self) -> StoreStats {
         let core = self.core();
         let c = &core.counters;
+        // Before the changes, which only grow. The cells of the changes are loaded in no order: another thread's may
+        // look older than the checkpoint's sum, so the difference saturates.
+        let changed_at_checkpoint = c.changed_at_checkpoint.get();
+        let changed = c.changes();
         let singles = c.singles.get();
         let view = core.log.view();
         let report = core.log.device.report();
@@ -124,10 +129,10 @@ impl Store {
             batches: c.batches.get() + singles.all(),
             peek_keys: c.peek_keys.get() + singles.peek_mutable + singles.peek_read_only,
             get_keys: c.get_keys.get() + singles.get,
-            update_keys: c.update_keys.get() + singles.update,
+            update_keys: c.update_keys.get() + singles.update + singles.touch,
             put_keys: c.put_keys.get() + singles.put,
             delete_keys: c.delete_keys.get(),
-            changed: c.changed.get() + singles.update + singles.put,
+            changed,
             deleted: c.deleted.get(),
             hits_mutable: c.hits_mutable.get() + singles.all() - singles.peek_read_only,
             hits_read_only: c.hits_read_only.get() + singles.peek_read_only,
@@ -185,6 +190,8 @@ impl Store {
             checkpoints: c.checkpoints.get(),
             last_checkpoint_us: c.last_checkpoint_us.get(),
             last_checkpoint_pause_us: c.last_checkpoint_pause_us.get(),
+            newest_checkpoint: c.newest_checkpoint.get(),
+            changed_since_checkpoint: changed.saturating_sub(changed_at_checkpoint),
         }
     }
 }

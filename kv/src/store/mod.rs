@@ -162,7 +162,7 @@ impl Store {
         let core = self.core();
         let hit = try_single(&core, table, key, clock, work);
         if let Some(hit) = hit {
-            core.count_single(W::MODE, hit);
+            core.count_single(W::MODE, W::CHANGES, hit);
             // Not where nothing was done, a panic included: whoever is woken finds the row released.
             if clock == Clock::Release {
                 core.waiters.released(table, &[key]);
@@ -192,7 +192,7 @@ impl Store {
         let memory = (&mut *scratch, &mut outcome, &mut tally);
         let result = Batch::new(&core, (table, value_bytes), keys, clock, work, memory).run();
         give_back_scratch(scratch);
-        core.add_tally(W::MODE, keys.len() as u64, &tally);
+        core.add_tally(W::MODE, W::CHANGES, keys.len() as u64, &tally);
         result.map(|()| (outcome, tally))
     }
 

@@ -129,6 +129,7 @@ impl Store {
         // Pages that are written from here on are of this opening.
         let lineage = manifest.lineage().then(manifest.pages().end, new_id());
         let core = Core::new(parts, &manifest, lineage)?;
+        core.counters.newest_checkpoint.set(newest.unwrap_or(0));
         // A crash may have come between a checkpoint and giving back what it let go of.
         core.free_space(0)?;
         let core = Arc::new(core);

@@ -179,6 +179,10 @@ static void rows_and_leases(void) {
     CHECK(table_stats.gets == 6 && table_stats.deleted_rows == 1);
     GOOD(embank_bank_get_stats(bank, &bank_stats, sizeof bank_stats));
     CHECK(bank_stats.memory_budget_bytes == 4 << 20 && bank_stats.live_rows == 2);
+    CHECK(bank_stats.newest_checkpoint == 0 && bank_stats.changed_since_checkpoint > 0);
+    GOOD(embank_bank_checkpoint(bank, NULL, 0, NULL));
+    GOOD(embank_bank_get_stats(bank, &bank_stats, sizeof bank_stats));
+    CHECK(bank_stats.newest_checkpoint == 1 && bank_stats.changed_since_checkpoint == 0);
     GOOD(embank_bank_prometheus(bank, &text));
     CHECK(strlen(embank_bytes_data(text)) == embank_bytes_size(text));
     CHECK(strstr(embank_bytes_data(text), "embank_") != NULL);
