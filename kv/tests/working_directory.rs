@@ -1,8 +1,6 @@
 //! A bank that was opened by a relative path stays where it is when the process changes its working directory. The
 //! only test of this file, because the working directory is the process's.
 
-#![expect(clippy::unwrap_used, reason = "a test")]
-
 mod common;
 
 use std::env;

@@ -1,8 +1,6 @@
 //! Outputs go where they were meant to go when the sink was made, whatever the working directory is when they are
 //! finished. The only test of this file, because the working directory is the process's.
 
-#![expect(clippy::unwrap_used, reason = "a test")]
-
 use std::env;
 use std::fs;
 use std::path::Path;
