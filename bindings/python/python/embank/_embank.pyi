@@ -47,6 +47,7 @@ class _LogStats(TypedDict):
     read_only: int
     tail: int
     page_size_bytes: int
+    address_left_bytes: int
 
 class _DiskStats(TypedDict):
     reads: int
