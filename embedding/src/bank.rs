@@ -8,10 +8,10 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
+use embank_kv::locks::Mutex;
 use embank_kv::{
     Compacted, CompactionOptions, DeviceChoice, Recovered, Store, StoreOptions, StoreStats, TableId,
 };
-use parking_lot::Mutex;
 
 use crate::admission::{Admission, COUNT_BYTES, Gate};
 use crate::config::TableConfig;

@@ -25,8 +25,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use embank_kv::locks::Mutex;
 use embank_kv::{Leased, Leases};
-use parking_lot::Mutex;
 
 use crate::admission::HeldPart;
 use crate::turnstile::{Entered, Shut, Turnstile};

@@ -68,6 +68,7 @@ mod pending;
 mod prefetch;
 mod quantile;
 mod requests;
+mod retry_turn;
 mod row;
 mod scan;
 mod seen;
@@ -87,6 +88,8 @@ pub use config::{DIM_MAX, TableConfig};
 pub use decoded::DecodedRow;
 pub use dtype::{Dtype, Rounding};
 pub use embank_kv::inspect::{CheckpointSummary, TableSummary};
+#[doc(hidden)]
+pub use embank_kv::locks;
 pub use embank_kv::{
     Compacted, CompactionOptions, Copied, Delta, DeviceChoice, Error as StoreError, Recovered,
     StoreStats,

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use parking_lot::RwLock;
+use embank_kv::locks::RwLock;
 
 use crate::config::TableConfig;
 use crate::optimizer::{Optimizer, Stepper};

@@ -30,8 +30,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use embank_kv::locks::{Condvar, Mutex, MutexGuard};
 use embank_kv::{Promoted, RowMark, Store, StoreStats, TableId};
-use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::error::{Error, Result};
 use crate::pending::{Insertion, PendingSet};

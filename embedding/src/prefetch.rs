@@ -11,8 +11,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use embank_kv::locks::{Condvar, Mutex};
 use embank_kv::{Access, Clock, Loan, Operation, Store};
-use parking_lot::{Condvar, Mutex};
 
 use crate::error::{Error, Result};
 use crate::operations::PeekRows;

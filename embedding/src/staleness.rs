@@ -71,7 +71,7 @@ impl Table {
                 Ok(false) => break self.timeout(blocked, started).and_then(Err),
                 Err(error) => break Err(error),
             }
-            let Some(turn) = self.shared.retry_turn.try_lock_until(deadline) else {
+            let Some(turn) = self.shared.retry_turn.take_until(deadline) else {
                 break self.timeout(blocked, started).and_then(Err);
             };
             let attempt = self.try_acquire(get);

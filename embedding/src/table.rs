@@ -7,7 +7,6 @@ use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use embank_kv::{Clock, Operation, Outcome, TableId};
-use parking_lot::Mutex;
 
 use crate::admission::{Admission, Gate, HeldPart};
 use crate::bank::BankShared;
@@ -23,6 +22,7 @@ use crate::operations::{
 };
 use crate::optimizer::Optimizer;
 use crate::prefetch::Prefetch;
+use crate::retry_turn::RetryTurn;
 use crate::row::RowLayout;
 use crate::seen::SeenClocks;
 use crate::stats::{TableCounters, TableStats};
@@ -72,7 +72,7 @@ pub(crate) struct TableShared {
     pub(crate) counters: TableCounters,
     pub(crate) holders: Holders,
     /// Held while a batch that was blocked once tries again; see the module `staleness`.
-    pub(crate) retry_turn: Mutex<()>,
+    pub(crate) retry_turn: RetryTurn,
     /// The identity. Its rates, clipping and bound are those of the first open; the live ones follow.
     config: TableConfig,
     layout: RowLayout,
@@ -113,7 +113,7 @@ impl TableShared {
             name: name.to_owned(),
             counters: TableCounters::default(),
             holders: Holders::new(),
-            retry_turn: Mutex::new(()),
+            retry_turn: RetryTurn::default(),
             layout: RowLayout::new(name, &config),
             live: LiveSettings::of(&config),
             bound: AtomicU64::new(UNBOUNDED),

@@ -7,7 +7,7 @@
 //! It is in lanes, so that threads hardly share one: to enter costs an uncontended lock. Nobody is in it while waiting
 //! for a staleness bound, or for another turnstile.
 
-use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+use embank_kv::locks::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 const LANES: usize = 16;
 

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use common::{new_bank_with, small_options};
 use embank::{BankOptions, Error, Initializer, Optimizer, Table, TableConfig};
-use parking_lot::Mutex;
+use embank_kv::locks::Mutex;
 
 const THREADS: u64 = 4;
 const KEYS: u64 = 24;

@@ -40,6 +40,7 @@ mod index;
 pub mod inspect;
 mod leases;
 mod lineage;
+pub mod locks;
 mod log;
 pub mod metadata;
 pub mod metrics;

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use parking_lot::Mutex;
+use embank::locks::Mutex;
 
 use crate::error::{Error, Result};
 use crate::stream::{

@@ -3,8 +3,8 @@
 //! In Rust an update consumes the lease. Here the handle stays until it is freed, and says that its lease has ended. So
 //! the rule is the same for all handles, after an error too: free it once.
 
+use embank::locks::Mutex;
 use embank::{Error, Lease};
-use parking_lot::Mutex;
 
 use crate::handle::{self, Owned, borrowed};
 use crate::memory::{Lent, Place};

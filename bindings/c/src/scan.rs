@@ -1,7 +1,7 @@
 //! Going through a table: every row, as a checkpoint holds it.
 
 use embank::Scan;
-use parking_lot::Mutex;
+use embank::locks::Mutex;
 
 use crate::handle::{self, Owned, borrowed};
 use crate::memory::{Lent, Place};

@@ -27,8 +27,8 @@ use std::path::{Path, PathBuf};
 use std::process;
 use std::sync::Arc;
 
+use embank::locks::{Condvar, Mutex};
 use embank::{Bank, Lease, Prefetch, Scan, Table, Unsaved, Vocabulary};
-use parking_lot::{Condvar, Mutex};
 use pyo3::prelude::*;
 
 use crate::errors;

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use arrow_array::{RecordBatch, RecordBatchReader};
 use arrow_schema::{ArrowError, SchemaRef};
+use embank::locks::Mutex;
 use embank_pipeline::{Batch, Feed, Matrix, RunReport, Waited};
 use numpy::{Element, PyArray1, PyArray2, PyArrayMethods};
-use parking_lot::Mutex;
 use pyo3::exceptions::PyKeyboardInterrupt;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;

@@ -9,12 +9,12 @@ use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::time::Duration;
 
 use arrow_schema::SchemaRef;
+use embank::locks::Mutex;
 use embank_pipeline::{
     Batch, Dtype, Error, FeedInput, FeedOptions, Format, Input, KeptValues, Pipeline, RunOptions,
     RunReport, Spec, arrow_schema,
 };
 use numpy::PyArray1;
-use parking_lot::Mutex;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
+use embank::locks::Mutex;
 use embank::{AutoDepth, Missing};
 use numpy::PyArray2;
-use parking_lot::Mutex;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 

@@ -17,8 +17,8 @@ use std::process;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use embank::locks::{Condvar, Mutex, MutexGuard};
 use embank_pipeline::Pipeline;
-use parking_lot::{Condvar, Mutex, MutexGuard};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 

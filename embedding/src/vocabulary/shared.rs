@@ -2,8 +2,8 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use embank_kv::locks::{Mutex, MutexGuard, RwLock};
 use embank_kv::{Clock, Store, TableId};
-use parking_lot::{Mutex, MutexGuard, RwLock};
 
 use super::descriptor::{Founding, HEADER_BYTES, Header};
 use super::generation::{Generation, Tip};

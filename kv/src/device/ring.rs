@@ -272,8 +272,8 @@ pub(super) mod tests {
     use std::os::fd::AsRawFd;
     use std::sync::Arc;
 
+    use crate::locks::Mutex;
     use io_uring::types;
-    use parking_lot::Mutex;
 
     use super::*;
 

@@ -28,8 +28,9 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use parking_lot::{Mutex, RwLock};
 use rustix::fs::OFlags;
+
+use crate::locks::{Mutex, RwLock};
 
 use super::transfer::{self, Progress};
 use super::{BLOCK_BYTES, DeviceOptions, Freed, Read, open_file};

@@ -16,7 +16,7 @@ use std::slice;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
-use parking_lot::{Condvar, Mutex};
+use crate::locks::{Condvar, Mutex};
 
 use super::segments::{Located, Segments};
 use super::{Device, DeviceOptions, DeviceReport, Freed, Read};

@@ -1,6 +1,6 @@
 //! The one place that names atomics, locks, threads and their locals, so that a model checker can take their place.
 //!
-//! `native` is what the store runs with: the standard library's and `parking_lot`'s, nothing in between. With
+//! `native` is what the store runs with: the standard library's, its locks by way of `locks`. With
 //! `--cfg embank_shuttle`, `modelled` has the same names, and every operation on them is a point at which the
 //! checker (shuttle) may let another thread go on: see `models`. Devices other than memory keep to the
 //! system's own: they are not modelled.

@@ -5,7 +5,7 @@
 //! of one thread of the system, so whatever order is asked for, what happens is one sequence: weaker memory orders
 //! are not modelled.
 //!
-//! **Locks** are shuttle's in `parking_lot`'s clothes. A wait with a deadline never comes to it, so that a wake-up
+//! **Locks** are shuttle's with the interface of `locks`. A wait with a deadline never comes to it, so that a wake-up
 //! that is lost shows as a deadlock; a rest for some time ends at once.
 //!
 //! **Statics** and thread locals are made anew for each schedule.
@@ -167,7 +167,7 @@ macro_rules! global {
 }
 pub(crate) use global;
 
-/// As `parking_lot::Mutex`.
+/// As `locks::Mutex`.
 #[derive(Debug, Default)]
 pub(crate) struct Mutex<T>(shuttle::sync::Mutex<T>);
 
@@ -216,7 +216,7 @@ impl<T> DerefMut for MutexGuard<'_, T> {
     }
 }
 
-/// As `parking_lot::Condvar`.
+/// As `locks::Condvar`.
 #[derive(Debug, Default)]
 pub(crate) struct Condvar(shuttle::sync::Condvar);
 
@@ -260,7 +260,7 @@ impl Condvar {
     }
 }
 
-/// As `parking_lot::RwLock`.
+/// As `locks::RwLock`.
 #[derive(Debug, Default)]
 pub(crate) struct RwLock<T>(shuttle::sync::RwLock<T>);
 

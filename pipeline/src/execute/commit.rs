@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use embank::locks::Mutex;
 use embank::{Error as BankError, Values as VocabularyValues};
-use parking_lot::Mutex;
 
 use super::worker::Shared;
 use super::{BadRows, Consumer};

@@ -17,7 +17,7 @@ use std::sync::atomic::AtomicBool;
 use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
+use embank::locks::Mutex;
 
 use crate::batch::{Batch, MatrixInfo};
 use crate::decode::{Level, row_bytes};

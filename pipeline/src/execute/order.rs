@@ -17,7 +17,7 @@
 
 use std::collections::VecDeque;
 
-use parking_lot::{Condvar, Mutex};
+use embank::locks::{Condvar, Mutex};
 
 /// Finished work, waiting for what comes before it.
 #[derive(Debug)]

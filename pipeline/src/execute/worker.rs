@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use parking_lot::Mutex;
+use embank::locks::Mutex;
 
 use super::RunOptions;
 use super::apply::apply;

@@ -23,7 +23,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use embank::locks::Mutex;
 
 use crate::batch::{Batch, MatrixInfo};
 use crate::error::{Error, Result};

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use arrow_flight::FlightData;
 use arrow_schema::SchemaRef;
-use parking_lot::Mutex;
+use embank::locks::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tonic::{Code, Status};
 

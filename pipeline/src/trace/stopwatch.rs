@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
+use embank::locks::Mutex;
 
 use super::{Stage, StageTime};
 

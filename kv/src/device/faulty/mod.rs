@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use crate::locks::Mutex;
 
 use super::{AlignedBuffer, BLOCK_BYTES, Device, DeviceReport, Freed, Read, ReadStream, stream};
 use crate::error::{Error, Result};

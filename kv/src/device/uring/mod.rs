@@ -38,8 +38,8 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::locks::{Condvar, Mutex};
 use io_uring::{opcode, types};
-use parking_lot::{Condvar, Mutex};
 
 use super::priority::{Lane, Traffic};
 use super::ring::Ring;
