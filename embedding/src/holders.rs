@@ -119,7 +119,7 @@ impl Holding {
 
     /// Whether this thread took it.
     pub(crate) fn is_taken_here(&self) -> bool {
-        with_me(|me| me.number == self.taker.number)
+        of_me(|me| me.number == self.taker.number)
     }
 
     /// The rows that it still holds.
@@ -183,7 +183,7 @@ impl Holders {
 
     /// To be held by who moves clocks for a lease, from before it does to after the lease is registered or answered.
     pub(crate) fn enter(&self) -> Entered<'_> {
-        with_me(|me| self.turnstile.enter(me.number))
+        self.turnstile.enter(of_me(|me| me.number))
     }
 
     /// To be held by who deletes rows with leases on them, until those are struck.
@@ -206,12 +206,11 @@ impl Holders {
         part: Option<HeldPart>,
         _: &Entered<'_>,
     ) -> Arc<Leased<Holding>> {
-        with_me(|me| {
-            let (taker, struck) = (Arc::clone(me), Mutex::default());
-            let handed_over = AtomicBool::new(false);
-            let holding = Holding { unique, part, taker, handed_over, struck };
-            self.leases.register(holding, Instant::now(), me.number)
-        })
+        let taker = of_me(Arc::clone);
+        let number = taker.number;
+        let (handed_over, struck) = (AtomicBool::new(false), Mutex::default());
+        let holding = Holding { unique, part, taker, handed_over, struck };
+        self.leases.register(holding, Instant::now(), number)
     }
 
     /// The leases of this thread that hold the row of `key`, and of which nothing is known that would end them before
@@ -223,7 +222,7 @@ impl Holders {
         timeout: Option<Duration>,
         deadline: Instant,
     ) -> Vec<Arc<Leased<Holding>>> {
-        let number = with_me(|me| me.number);
+        let number = of_me(|me| me.number);
         let mut own = self.leases.of_thread(number);
         own.retain(|lease| {
             let holding = lease.what();
@@ -294,14 +293,15 @@ thread_local! {
     static ME: OnceCell<Arc<Taker>> = const { OnceCell::new() };
 }
 
-fn with_me<R>(work: impl FnOnce(&Arc<Taker>) -> R) -> R {
-    ME.with(|me| {
-        work(me.get_or_init(|| {
-            // Relaxed: nothing but a number.
-            let number = THREADS.fetch_add(1, Ordering::Relaxed);
-            Arc::new(Taker { number, name: name_of_this_thread() })
-        }))
-    })
+/// Reads this thread's entry. A thread that is ending may have no place for one any more, because a lease in another
+/// thread local can be dropped late: it then has a new entry for each call, and no lease counts as its own.
+fn of_me<T>(read: impl Fn(&Arc<Taker>) -> T) -> T {
+    let new = || {
+        // Relaxed: nothing but a number.
+        let number = THREADS.fetch_add(1, Ordering::Relaxed);
+        Arc::new(Taker { number, name: name_of_this_thread() })
+    };
+    ME.try_with(|me| read(me.get_or_init(new))).unwrap_or_else(|_| read(&new()))
 }
 
 fn name_of_this_thread() -> String {

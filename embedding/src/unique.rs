@@ -49,13 +49,16 @@ impl UniqueKeys {
         if batch.windows(2).all(|pair| pair[0] < pair[1]) {
             return Self { keys: batch.to_vec(), inverse: (0..batch.len() as u32).collect() };
         }
-        SLOTS.with_borrow_mut(|slots| {
-            let unique = Self::hashed(batch, slots);
+        let with_kept = |kept: &RefCell<Vec<u32>>| {
+            let mut slots = kept.borrow_mut();
+            let unique = Self::hashed(batch, &mut slots);
             if slots.len() > SLOTS_KEPT_MAX {
                 *slots = Vec::new();
             }
             unique
-        })
+        };
+        // A thread that is ending may keep none any more.
+        SLOTS.try_with(with_kept).unwrap_or_else(|_| Self::hashed(batch, &mut Vec::new()))
     }
 
     fn hashed(batch: &[u64], scratch: &mut Vec<u32>) -> Self {

@@ -435,7 +435,7 @@ impl BankCell {
 
     /// Runs what looks for signals, whose handlers may call [`close`](Self::close): that would wait for this thread.
     pub(crate) fn as_call_of_this_thread<R>(&self, call: impl FnOnce() -> R) -> R {
-        CALLS_OF_THIS_THREAD.with_borrow_mut(|cells| cells.push(self.address()));
+        calls_of_this_thread(|cells| cells.push(self.address()));
         let _pop = PopCall;
         call()
     }
@@ -513,7 +513,7 @@ impl BankCell {
         if self.check_process().is_err() {
             return Ok(None);
         }
-        if CALLS_OF_THIS_THREAD.with_borrow(|cells| cells.contains(&self.address())) {
+        if calls_of_this_thread(|cells| cells.contains(&self.address())) == Some(true) {
             return Err(errors::closed_within_call());
         }
         let mut unsaved = None;
@@ -580,9 +580,9 @@ impl BankCell {
         let in_flight = InFlight(self);
         // The store keeps its own invariants through a panic; nothing of this crate is half done.
         let outcome = py.detach(|| {
-            CALLS_OF_THIS_THREAD.with_borrow_mut(|cells| cells.push(self.address()));
+            calls_of_this_thread(|cells| cells.push(self.address()));
             let outcome = catch_unwind(AssertUnwindSafe(call));
-            CALLS_OF_THIS_THREAD.with_borrow_mut(Vec::pop);
+            calls_of_this_thread(Vec::pop);
             drop(in_flight);
             outcome
         });
@@ -630,6 +630,11 @@ thread_local! {
     static CALLS_OF_THIS_THREAD: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
 }
 
+/// The calls that this thread is in; `None` in a thread that is ending, which keeps no list of them any more.
+fn calls_of_this_thread<R>(work: impl FnOnce(&mut Vec<usize>) -> R) -> Option<R> {
+    CALLS_OF_THIS_THREAD.try_with(|calls| work(&mut calls.borrow_mut())).ok()
+}
+
 struct ClosedOnDrop(Arc<Slot>);
 
 impl Drop for ClosedOnDrop {
@@ -643,7 +648,7 @@ struct PopCall;
 
 impl Drop for PopCall {
     fn drop(&mut self) {
-        CALLS_OF_THIS_THREAD.with_borrow_mut(Vec::pop);
+        calls_of_this_thread(Vec::pop);
     }
 }
 
