@@ -3,6 +3,8 @@
 use std::io;
 use std::path::PathBuf;
 
+use crate::lock_holders::LockHolders;
+
 /// The result of a fallible store call.
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -47,12 +49,13 @@ pub enum Error {
     },
     /// The bank is open for writing already, in this process or another.
     #[error(
-        "{path} is locked: this bank is open for writing already, here or in another process; close it \
-         there first"
+        "bank {path:?} is open for writing in {holders}; close it there, or open it here read-only"
     )]
     Locked {
-        /// The lock file.
+        /// The bank's directory.
         path: PathBuf,
+        /// The processes that have it open.
+        holders: LockHolders,
     },
     /// The path of the bank's directory leads elsewhere than when the bank was opened.
     #[error(

@@ -21,7 +21,7 @@ use std::io::ErrorKind;
 use crate::checkpoint::Checkpoints;
 use crate::directory::FileIdentity;
 use crate::error::{Error, Result};
-use crate::file_lock::FileLock;
+use crate::file_lock::{FileLock, LockableFile};
 
 /// How often the newest checkpoint may go between listing and locking; each time the writer has taken others.
 const ATTEMPTS_MAX: u32 = 1000;
@@ -42,7 +42,7 @@ impl Checkpoints {
     /// Holds a checkpoint; none if there is no such checkpoint, or none any more.
     pub(crate) fn hold(&self, number: u64) -> Result<Option<Hold>> {
         let path = self.manifest_path(number);
-        let manifest = match path.open() {
+        let manifest = match LockableFile::open(|| path.open()) {
             Ok(manifest) => manifest,
             Err(e) if e.kind() == ErrorKind::NotFound && !self.dir_of(number).is_dir() => {
                 return Ok(None);
@@ -76,7 +76,7 @@ impl Checkpoints {
     /// Makes sure that nobody reads a checkpoint, which may then be taken away; none if somebody does.
     pub(crate) fn unread(&self, number: u64) -> Result<Option<Unread>> {
         let path = self.manifest_path(number);
-        let manifest = match path.open() {
+        let manifest = match LockableFile::open(|| path.open()) {
             Ok(manifest) => manifest,
             // Damaged: nobody can open it.
             Err(e) if e.kind() == ErrorKind::NotFound => {

@@ -31,6 +31,7 @@ mod epoch;
 mod error;
 mod execute;
 mod file_lock;
+mod fork;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzzing;
@@ -40,6 +41,7 @@ mod index;
 pub mod inspect;
 mod leases;
 mod lineage;
+mod lock_holders;
 pub mod locks;
 mod log;
 pub mod metadata;
@@ -66,6 +68,7 @@ pub use delta::Delta;
 pub use device::DeviceChoice;
 pub use error::{Error, Result};
 pub use leases::{Expired, Leased, Leases};
+pub use lock_holders::{LockHolder, LockHolders};
 pub use operation::{Access, Clock, Operation, Outcome, Promoted, RowMark, Width};
 pub use scan::{Scan, ScannedRow};
 pub use stats::StoreStats;

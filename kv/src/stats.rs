@@ -8,36 +8,39 @@
 
 use std::time::Duration;
 
-use crate::sync::{CountingU64, Mutex, Ordering, global, thread_local};
+use crate::sync::{AtomicU32, CountingU64, Ordering, global, thread_local};
 
 /// Threads with a cell of their own.
 const CELLS: usize = 16;
 
 global! {
-    /// Which of the first [`CELLS`] cells are taken, a bit each.
-    static TAKEN: Mutex<u32> = Mutex::new(0);
+    /// Which of the first [`CELLS`] cells are taken, a bit each. An atomic, because a lock that another thread holds
+    /// at a fork is never released in the child. Cells of threads that a child does not have stay taken there.
+    static TAKEN: AtomicU32 = AtomicU32::new(0);
 }
 
 const _: () = assert!(CELLS <= 32);
 
-/// A thread's cell, given back when the thread ends. The lock orders what the next owner adds after it.
+/// A thread's cell, given back when the thread ends.
 struct OwnCell(usize);
 
 impl OwnCell {
     fn take() -> Self {
-        let mut taken = TAKEN.lock();
-        let cell = (taken.trailing_ones() as usize).min(CELLS);
-        if cell < CELLS {
-            *taken |= 1 << cell;
-        }
-        OwnCell(cell)
+        let with_next = |taken: u32| {
+            let cell = taken.trailing_ones();
+            (cell < CELLS as u32).then(|| taken | 1 << cell)
+        };
+        // Acquire: pairs with the Release of the drop, so that this thread adds to what the last owner counted.
+        let before = TAKEN.fetch_update(Ordering::Acquire, Ordering::Relaxed, with_next);
+        OwnCell(before.map_or(CELLS, |taken| taken.trailing_ones() as usize))
     }
 }
 
 impl Drop for OwnCell {
     fn drop(&mut self) {
         if self.0 < CELLS {
-            *TAKEN.lock() &= !(1 << self.0);
+            // Release: pairs with the Acquire of `take`. The bit is set, so this clears it alone.
+            TAKEN.fetch_sub(1 << self.0, Ordering::Release);
         }
     }
 }

@@ -63,6 +63,11 @@ fn rust_stages(root: &Path, stages: &mut Stages) {
     stages.run("Rust tests", || {
         command::shown(cargo(root).args(["test", "--locked", "--no-fail-fast"]))
     });
+    // As on a kernel without membarrier(2). The programs are those of the stage before.
+    stages.run("portable pins", || {
+        let tests = ["test", "--locked", "--no-fail-fast", "-p", "embank-kv"];
+        command::shown(cargo(root).args(tests).env("EMBANK_PINS", "portable"))
+    });
 }
 
 fn python_stages(root: &Path, rust_examples: bool, stages: &mut Stages) {

@@ -30,7 +30,7 @@ impl<T> Owned<T> {
                 status: embank_status::Forked,
                 message: format!(
                     "this handle was made in process {} and does not survive the fork into process {here}: \
-                     open the bank after forking",
+                     open the bank here, read-only while that process has it open for writing",
                     self.process
                 ),
             });

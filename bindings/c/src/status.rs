@@ -372,7 +372,10 @@ mod tests {
                 embank_status::Damaged,
             ),
             (StoreError::Damaged { path: path(), offset: 0, what: text() }, embank_status::Damaged),
-            (StoreError::Locked { path: path() }, embank_status::Locked),
+            (
+                StoreError::Locked { path: path(), holders: embank_kv::LockHolders::default() },
+                embank_status::Locked,
+            ),
             (
                 StoreError::DirectoryMoved { path: path(), replaced: true },
                 embank_status::DirectoryMoved,

@@ -157,7 +157,9 @@ fn store_to_python(py: Python<'_>, error: &StoreError, text: String) -> PyErr {
                 ("replaced", replaced.into_py_any(py)),
             ],
         ),
-        StoreError::Locked { .. } => Locked::new_err(text),
+        StoreError::Locked { path, holders } => Locked::new_err(format!(
+            "bank {path:?} is open for writing in {holders}. Close it there, or open it here with read_only=True."
+        )),
         StoreError::ReadOnly { .. } => ReadOnly::new_err(text),
         StoreError::BudgetTooSmall { budget_bytes, needed_bytes, .. } => with_attributes(
             py,
@@ -248,6 +250,7 @@ pub(crate) fn closed_within_call() -> PyErr {
 pub(crate) fn forked(opened_in: u32, here: u32) -> PyErr {
     PyRuntimeError::new_err(format!(
         "this bank was opened in process {opened_in} and does not survive the fork into process \
-         {here}: open it after forking, or start processes with the \"spawn\" method"
+         {here}: open it here with read_only=True while that process has it open for writing, or start \
+         processes with the \"spawn\" method and give each a bank of its own"
     ))
 }

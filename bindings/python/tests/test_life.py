@@ -62,8 +62,11 @@ def test_a_blob_is_bytes_and_may_be_left_out(tmp_path: Path) -> None:
 
 def test_a_second_bank_on_the_directory_is_refused(tmp_path: Path) -> None:
     with open_bank(tmp_path / "bank"):
-        with pytest.raises(embank.Locked, match="bank"):
+        with pytest.raises(embank.Locked, match="bank") as refused:
             open_bank(tmp_path / "bank")
+        if sys.platform == "linux":
+            assert f"this process ({os.getpid()}) already" in str(refused.value)
+        assert "read_only=True" in str(refused.value)
     open_bank(tmp_path / "bank").close()
 
 
@@ -175,7 +178,7 @@ def test_a_forked_child_is_told_and_harms_nothing(tmp_path: Path) -> None:
                 try:
                     use()
                 except RuntimeError as error:
-                    refused += "fork" in str(error)
+                    refused += "fork" in str(error) and "read_only=True" in str(error)
             del lease, table
             bank.close()
             del bank
@@ -187,6 +190,43 @@ def test_a_forked_child_is_told_and_harms_nothing(tmp_path: Path) -> None:
     lease.apply(ones(1))
     bank.checkpoint()
     bank.close()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_killed_trainers_bank_opens_while_its_workers_live(tmp_path: Path) -> None:
+    """It once stayed locked until the last worker ended, some seconds later."""
+    script = (
+        "import os, sys, embank\n"
+        "bank = embank.Bank(sys.argv[1], memory_budget='16MiB')\n"
+        "bank.checkpoint()\n"
+        "if os.fork() == 0:\n"
+        "    sys.stdin.read()\n"
+        "    os._exit(0)\n"
+        "print('forked', flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    trainer = subprocess.Popen(
+        [sys.executable, "-c", script, str(tmp_path / "bank")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert trainer.stdin is not None and trainer.stdout is not None
+    try:
+        assert trainer.stdout.readline() == "forked\n"
+        with pytest.raises(embank.Locked) as refused:
+            open_bank(tmp_path / "bank")
+        if sys.platform == "linux":
+            assert f"process {trainer.pid} (" in str(refused.value)
+        trainer.kill()
+        trainer.wait()
+        open_bank(tmp_path / "bank").close()
+    finally:
+        trainer.kill()
+        # The worker lives until its standard input ends.
+        trainer.stdin.close()
+        trainer.stdout.close()
+        trainer.wait()
 
 
 def test_the_interpreter_may_end_with_everything_open(tmp_path: Path) -> None:

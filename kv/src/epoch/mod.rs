@@ -6,11 +6,15 @@
 //! before it have unpinned: that is what `barrier` waits for.
 //!
 //! Two ways to do it, chosen once a process: `slots`, whose pins cost next to nothing, where the kernel
-//! has `membarrier(2)` (Linux 4.14), and `portable`, by `crossbeam-epoch`, elsewhere.
+//! has `membarrier(2)` (Linux 4.14), and `portable`, by `crossbeam-epoch`, elsewhere. A build with debug assertions
+//! takes the portable way where the environment has `EMBANK_PINS=portable`, for tests.
 
 mod portable;
 mod slots;
 
+use std::sync::atomic::AtomicU8;
+
+use crate::fork;
 use crate::sync::{AtomicBool, Condvar, Mutex, Ordering, Planted, planted};
 
 /// Keeps what this thread sees in place until it is dropped: frames, settled pages, the gate's state.
@@ -30,12 +34,12 @@ fn pin() -> Pin {
 
 #[cold]
 fn pin_anew() -> Pin {
-    if slots::available() { Pin::Slot(slots::pin_anew()) } else { Pin::Portable(portable::pin()) }
+    if by_slots() { Pin::Slot(slots::pin_anew()) } else { Pin::Portable(portable::pin()) }
 }
 
 /// Whether this thread is pinned.
 pub(crate) fn is_pinned() -> bool {
-    if slots::available() { slots::is_pinned() } else { portable::is_pinned() }
+    if by_slots() { slots::is_pinned() } else { portable::is_pinned() }
 }
 
 /// Waits until every thread that is pinned now has unpinned. The caller must not be pinned.
@@ -43,7 +47,44 @@ pub(crate) fn is_pinned() -> bool {
 /// It ends because a pinned thread only computes.
 pub(crate) fn barrier() {
     debug_assert!(!is_pinned());
-    if slots::available() { slots::barrier() } else { portable::barrier() }
+    if by_slots() { slots::barrier() } else { portable::barrier() }
+}
+
+/// Whether this process pins by `slots`.
+fn by_slots() -> bool {
+    const UNKNOWN: u8 = 0;
+    const SLOTS: u8 = 1;
+    const PORTABLE: u8 = 2;
+    // No `OnceLock`: another thread may hold its lock at a fork.
+    static WAY: AtomicU8 = AtomicU8::new(UNKNOWN);
+    // Relaxed: the number says all, and the first exchange decides for all threads.
+    let way = match WAY.load(Ordering::Relaxed) {
+        UNKNOWN => {
+            let way = if choose_slots() { SLOTS } else { PORTABLE };
+            let chosen = WAY.compare_exchange(UNKNOWN, way, Ordering::Relaxed, Ordering::Relaxed);
+            chosen.map_or_else(|before| before, |_| way)
+        }
+        way => way,
+    };
+    way == SLOTS
+}
+
+#[cold]
+fn choose_slots() -> bool {
+    if cfg!(debug_assertions)
+        && std::env::var_os("EMBANK_PINS").is_some_and(|way| way == "portable")
+    {
+        return false;
+    }
+    // Without the handler at a fork, pins of the parent's threads would hold a child up.
+    fork::watch().is_ok() && slots::available()
+}
+
+/// Called in a forked child, which has no other thread.
+#[cfg(not(any(miri, embank_shuttle)))]
+pub(crate) fn renew_in_child() {
+    slots::renew_in_child();
+    portable::renew_in_child();
 }
 
 /// Lets batches in, or holds them while a checkpoint fixes the state.
@@ -201,17 +242,13 @@ mod tests {
         assert!(!is_pinned());
     }
 
-    /// A child once waited for ever for the pins of threads that only its parent had.
+    /// Forks while another thread is pinned, and runs a barrier in the child, which an alarm ends.
     #[cfg(all(target_os = "linux", not(miri)))]
-    #[test]
-    fn a_child_is_not_held_by_pins_of_threads_it_does_not_have() {
-        if !slots::available() {
-            return;
-        }
+    fn a_child_passes_its_barrier<P>(pin: impl Fn() -> P + Send + 'static, barrier: impl Fn()) {
         let (tell, told) = std::sync::mpsc::channel();
         let (end, ended) = std::sync::mpsc::channel::<()>();
         let pinned = std::thread::spawn(move || {
-            let pin = slots_pin();
+            let pin = pin();
             tell.send(()).unwrap();
             let _ = ended.recv();
             drop(pin);
@@ -222,7 +259,7 @@ mod tests {
         if child == 0 {
             // SAFETY: as above.
             unsafe { libc::alarm(20) };
-            slots::barrier();
+            barrier();
             // SAFETY: as above.
             unsafe { libc::_exit(0) };
         }
@@ -232,6 +269,77 @@ mod tests {
         end.send(()).unwrap();
         pinned.join().unwrap();
         assert_eq!(status, 0, "killed by signal {}", status & 127);
+    }
+
+    /// A child once waited for ever for the pins of threads that only its parent had.
+    #[cfg(all(target_os = "linux", not(miri)))]
+    #[test]
+    fn a_child_is_not_held_by_pins_of_threads_it_does_not_have() {
+        fork::watch().unwrap();
+        if slots::available() {
+            a_child_passes_its_barrier(slots_pin, slots::barrier);
+        }
+    }
+
+    /// On the portable way that lasted longer than on the other.
+    #[cfg(all(target_os = "linux", not(miri)))]
+    #[test]
+    fn a_child_is_not_held_by_portable_pins_of_threads_it_does_not_have() {
+        fork::watch().unwrap();
+        a_child_passes_its_barrier(portable::pin, portable::barrier);
+    }
+
+    /// A refusal after the first success was once a panic, although the kernel may only lack memory for a moment.
+    #[cfg(all(target_os = "linux", not(miri)))]
+    #[test]
+    fn a_barrier_outlasts_a_fence_that_is_refused_for_a_while() {
+        use slots::refusing;
+        if !slots::available() {
+            return;
+        }
+        refusing::all(10);
+        slots::barrier();
+        assert_eq!(refusing::left(), 0);
+        // The slower command takes the place of the one that stays refused.
+        refusing::quick(u32::MAX);
+        slots::barrier();
+        refusing::quick(0);
+    }
+
+    /// A thread whose locals are being destroyed pins by a slot that it gives back.
+    #[test]
+    fn pins_nest_in_a_thread_that_is_ending() {
+        struct AtTheEnd(std::sync::mpsc::Sender<[bool; 3]>);
+        impl Drop for AtTheEnd {
+            fn drop(&mut self) {
+                let gate = Gate::default();
+                let outer = gate.enter();
+                drop(gate.enter());
+                let inside = is_pinned();
+                drop(outer);
+                let outside = is_pinned();
+                barrier();
+                let _again = gate.enter();
+                self.0.send([inside, outside, is_pinned()]).unwrap();
+            }
+        }
+        std::thread_local! {
+            static AT_THE_END: std::cell::RefCell<Option<AtTheEnd>> =
+                const { std::cell::RefCell::new(None) };
+        }
+        let (tell, told) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            // Registered before this crate's locals, so destroyed after them.
+            AT_THE_END.set(Some(AtTheEnd(tell)));
+            drop(Gate::default().enter());
+        })
+        .join()
+        .unwrap();
+        let [inside, outside, again] = told.recv().unwrap();
+        if by_slots() {
+            assert!(inside && again);
+        }
+        assert!(!outside);
     }
 
     #[test]

@@ -20,10 +20,11 @@ use crate::device::{self, Device, DeviceOptions};
 use crate::directory::{Directory, FileIdentity};
 use crate::epoch::Gate;
 use crate::error::{Error, Result};
-use crate::file_lock::FileLock;
+use crate::file_lock::{FileLock, LockableFile};
 use crate::hash::KeyHash;
 use crate::index::Index;
 use crate::lineage::Lineage;
+use crate::lock_holders::LockHolders;
 use crate::log::page::check_image;
 use crate::log::{Extent, Log};
 use crate::retention::Retention;
@@ -338,12 +339,11 @@ impl BankLock {
     /// Locks the bank in `dir`. Does not wait.
     pub(crate) fn take(dir: &Arc<Directory>) -> Result<Self> {
         let file = lock_file(dir)?;
-        let handle = dir.reopen().map_err(|e| Error::io("open", dir.path(), e))?;
+        let handle = LockableFile::open(|| dir.reopen());
+        let handle = handle.map_err(|e| Error::io("open", dir.path(), e))?;
         let _dir = match FileLock::try_exclusive(handle) {
             Ok(lock) => Some(lock),
-            Err(TryLockError::WouldBlock) => {
-                return Err(Error::Locked { path: dir.path().to_owned() });
-            }
+            Err(TryLockError::WouldBlock) => return Err(locked(dir, dir.path())),
             // Network file systems lock only what is open to write. The file's lock is there.
             Err(TryLockError::Error(_)) => None,
         };
@@ -364,13 +364,20 @@ impl BankLock {
     }
 }
 
+/// The error for a bank whose file or directory at `path` another holder has locked.
+fn locked(dir: &Directory, path: &Path) -> Error {
+    // Named for the message alone: the holder may have ended meanwhile.
+    let holders = path.metadata().map(|file| LockHolders::of(&file)).unwrap_or_default();
+    Error::Locked { path: dir.path().to_owned(), holders }
+}
+
 fn lock_file(dir: &Arc<Directory>) -> Result<FileLock> {
     let place = dir.place(LOCK_NAME);
-    let file = place.open_with(OFlags::RDWR | OFlags::CREATE);
+    let file = LockableFile::open(|| place.open_with(OFlags::RDWR | OFlags::CREATE));
     let file = file.map_err(|e| Error::io("open", &place, e))?;
     match FileLock::try_exclusive(file) {
         Ok(lock) => Ok(lock),
-        Err(TryLockError::WouldBlock) => Err(Error::Locked { path: place.path() }),
+        Err(TryLockError::WouldBlock) => Err(locked(dir, &place.path())),
         Err(TryLockError::Error(e)) => Err(Error::io("lock", &place, e)),
     }
 }

@@ -20,8 +20,8 @@ works. An array that is passed in is read without a copy where it can be: don't 
 another thread until the call returns.
 
 **Processes.** One process has a bank open. An open bank doesn't survive `fork`: in the child every
-call on it raises `RuntimeError`. So keep banks out of `DataLoader` workers' hands, or open them
-after the fork.
+call on it raises `RuntimeError`, and the bank's lock stays with the parent alone. So keep banks out
+of `DataLoader` workers' hands, or open them in the worker with `read_only=True`.
 """
 
 from ._embank import (

@@ -152,7 +152,8 @@ class DeltaMismatch(EmbankError):
 
 
 class Locked(EmbankError):
-    """Another process, or another `Bank` of this one, has the bank open for writing."""
+    """Another process, or another `Bank` of this one, has the bank open for writing. The text names the
+    process and its command line where the system tells them."""
 
 
 class DirectoryMoved(EmbankError):

@@ -1,0 +1,165 @@
+//! Children made by `fork` while other threads of the parent work in stores: each opens a bank of its own.
+//!
+//! The forking process is this test binary, run again, so that its threads are those of the test alone. More forks:
+//! `EMBANK_TEST_FORKS=5000 cargo test --package embank-kv --test forks_under_load`.
+
+#![expect(clippy::unwrap_used, reason = "a test")]
+#![cfg(all(unix, not(miri)))]
+
+mod common;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::process::{Command, ExitStatus};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use common::{Random, options, peek, put, value};
+use embank_kv::{Store, StoreOptions};
+
+const ROLE: &str = "EMBANK_TEST_FORKER";
+const BYTES: usize = 256;
+/// Four times what fits into memory.
+const ROWS: u64 = 16_000;
+/// A child that takes this long hangs.
+const CHILD_S_MAX: u32 = 60;
+
+fn forks() -> u64 {
+    std::env::var("EMBANK_TEST_FORKS").map_or(150, |forks| forks.parse().unwrap())
+}
+
+/// What a child does with a bank of its own.
+fn child(dir: &Path) {
+    let store = Store::open(dir, &options(1 << 20)).unwrap();
+    let table = store.create_table("rows", BYTES as u32, b"").unwrap();
+    let keys: Vec<u64> = (0..4_000).collect();
+    put(&store, table, &keys, 1, BYTES);
+    store.checkpoint(b"").unwrap();
+    assert_eq!(peek(&store, table, &[17]).unwrap(), [Some(value(17, 1, BYTES))]);
+    drop(store);
+    let store = Store::open(dir, &options(1 << 20)).unwrap();
+    assert_eq!(store.stats().live_rows, 4_000);
+}
+
+/// Forks a child and waits for it; returns the signal that ended it, or its status.
+fn fork_and_wait(dir: &Path) -> Result<(), String> {
+    // SAFETY: the child has this thread alone, runs `child` and ends. The alarm ends it if it hangs.
+    let id = unsafe { libc::fork() };
+    assert!(id >= 0, "{}", std::io::Error::last_os_error());
+    if id == 0 {
+        // SAFETY: asks for a signal.
+        unsafe { libc::alarm(CHILD_S_MAX) };
+        let done = catch_unwind(AssertUnwindSafe(|| child(dir)));
+        // SAFETY: ends the process without what the parent's threads left half done.
+        unsafe { libc::_exit(i32::from(done.is_err())) }
+    }
+    let mut status = 0;
+    // SAFETY: waits for this process's own child.
+    assert_eq!(unsafe { libc::waitpid(id, &raw mut status, 0) }, id);
+    if libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0 {
+        return Ok(());
+    }
+    Err(if libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGALRM {
+        "hangs".to_owned()
+    } else {
+        format!("ended with status {status}")
+    })
+}
+
+/// Runs `work` in a thread that the standard library does not start: in a Rust program its threads take a lock as they
+/// begin and end, and a child that is forked meanwhile could start none.
+fn in_a_new_thread(work: &(dyn Fn() + Sync)) {
+    extern "C" fn begin(work: *mut libc::c_void) -> *mut libc::c_void {
+        // SAFETY: `in_a_new_thread` passes a reference, and waits for this thread.
+        let work = unsafe { &*work.cast::<&(dyn Fn() + Sync)>() };
+        work();
+        std::ptr::null_mut()
+    }
+    let mut thread = std::mem::MaybeUninit::uninit();
+    let argument = (&raw const work).cast_mut().cast();
+    // SAFETY: `begin` takes what it is given, which outlives the thread that is joined here.
+    unsafe {
+        let started = libc::pthread_create(thread.as_mut_ptr(), std::ptr::null(), begin, argument);
+        assert_eq!(started, 0);
+        libc::pthread_join(thread.assume_init(), std::ptr::null_mut());
+    }
+}
+
+/// What the forking process does; nothing in an ordinary run of the tests.
+#[test]
+fn forker() {
+    let Ok(dir) = std::env::var(ROLE) else { return };
+    let dir = Path::new(&dir);
+    let parent = dir.join("parent");
+    let options = StoreOptions { checkpoints_kept: 1, ..options(1 << 20) };
+    let store = Store::open(&parent, &options).unwrap();
+    let table = store.create_table("rows", BYTES as u32, b"").unwrap();
+    let keys: Vec<u64> = (0..ROWS).collect();
+    put(&store, table, &keys, 1, BYTES);
+    let stop = AtomicBool::new(false);
+    let going = || !stop.load(Ordering::Relaxed);
+    let (store, going) = (&store, &going);
+    let failed = std::thread::scope(|scope| {
+        for thread in 0..3 {
+            scope.spawn(move || {
+                let mut random = Random::new();
+                for round in 2.. {
+                    if !going() {
+                        break;
+                    }
+                    let keys: Vec<u64> = (0..64).map(|_| random.below(ROWS)).collect();
+                    match thread {
+                        0 => drop(put(store, table, &keys, round, BYTES)),
+                        1 => drop(peek(store, table, &keys).unwrap()),
+                        _ => drop(store.promote(table, &keys).unwrap()),
+                    }
+                }
+            });
+        }
+        scope.spawn(|| {
+            while going() {
+                store.checkpoint(b"").unwrap();
+            }
+        });
+        // Threads that begin and end take and give back slots, cells and scratch.
+        scope.spawn(|| {
+            while going() {
+                in_a_new_thread(&|| drop(peek(store, table, &[1]).unwrap()));
+            }
+        });
+        let mut failed = Vec::new();
+        for number in 0..forks() {
+            let own = dir.join(number.to_string());
+            failed.extend(fork_and_wait(&own).err().map(|how| format!("child {number} {how}")));
+            let _ = std::fs::remove_dir_all(&own);
+            if failed.len() > 2 {
+                break;
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+        failed
+    });
+    assert!(failed.is_empty(), "{failed:?}");
+}
+
+fn run(way: &str) -> ExitStatus {
+    let dir = tempfile::tempdir().unwrap();
+    Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "forker", "--nocapture"])
+        .env(ROLE, dir.path())
+        .env("EMBANK_PINS", way)
+        .status()
+        .unwrap()
+}
+
+/// One in a hundred children once hung in the handler that ran at the fork: it unlocked a lock on which a thread of the
+/// parent was parked.
+#[test]
+fn no_child_hangs() {
+    assert!(run("slots").success());
+}
+
+/// Each child once hung in its first barrier: it waited for pins of threads that only its parent had.
+#[test]
+fn no_child_hangs_that_pins_by_the_portable_way() {
+    assert!(run("portable").success());
+}
