@@ -109,6 +109,18 @@ pub enum Error {
         /// What needs it.
         what: String,
     },
+    /// The system refuses the address space that a memory budget reserves.
+    #[error(
+        "the system refuses {bytes} bytes of address space: {source}; a store reserves about 2.5 times its memory \
+         budget and fills no more of it than the budget: lower the memory budget, or allow the process more address \
+         space (`ulimit -v`; under vm.overcommit_memory=2, vm.overcommit_ratio)"
+    )]
+    AddressSpaceRefused {
+        /// What the refused part would take, in bytes.
+        bytes: u64,
+        /// The system's own error.
+        source: io::Error,
+    },
     /// The log may not grow, and compaction can't make room.
     #[error(
         "the disk quota of {quota_bytes} bytes is used up: the log takes {log_bytes} bytes, {held_bytes} of \

@@ -66,7 +66,7 @@ mod system {
                 .no_reserve_swap()
                 .map_anon()
                 .map(MmapRaw::from)
-                .map_err(|source| Error::io("reserve memory for", "the memory budget", source))?;
+                .map_err(|source| Error::AddressSpaceRefused { bytes: bytes as u64, source })?;
             // Advice only: a kernel without transparent huge pages refuses it and nothing is lost. The
             // opposite advice keeps a small budget from being rounded up where THP is "always".
             let _ = map.advise(if huge_pages { Advice::HugePage } else { Advice::NoHugePage });

@@ -139,7 +139,7 @@ fn status_of(error: &Error) -> embank_status {
 
 fn status_of_store(error: &StoreError) -> embank_status {
     match error {
-        StoreError::Io { .. } => embank_status::Io,
+        StoreError::Io { .. } | StoreError::AddressSpaceRefused { .. } => embank_status::Io,
         StoreError::Truncated { .. } | StoreError::Damaged { .. } => embank_status::Damaged,
         StoreError::Locked { .. } => embank_status::Locked,
         StoreError::DirectoryMoved { .. } => embank_status::DirectoryMoved,

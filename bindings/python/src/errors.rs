@@ -139,6 +139,7 @@ fn store_to_python(py: Python<'_>, error: &StoreError, text: String) -> PyErr {
         StoreError::Io { path, source, .. } => {
             io_error(source, text, Some(path.to_string_lossy().into_owned()))
         }
+        StoreError::AddressSpaceRefused { source, .. } => io_error(source, text, None),
         StoreError::Truncated { path, offset, .. } | StoreError::Damaged { path, offset, .. } => {
             with_attributes(
                 py,
