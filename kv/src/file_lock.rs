@@ -140,7 +140,7 @@ impl LockableFile {
         fork::watch()?;
         open_null_device()?;
         for _ in 0..OPENED_AGAIN_MAX {
-            let forks = fork::ended();
+            let forks = fork::await_end();
             let opened = Self::of(open()?);
             if fork::begun() == forks {
                 return Ok(opened);

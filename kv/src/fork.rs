@@ -17,16 +17,23 @@
 //! `vfork`, `posix_spawn` and plain `clone` run no handlers. The first two end in `exec`, which closes the descriptors.
 
 #[cfg(not(any(miri, embank_shuttle)))]
-pub(crate) use handlers::{begun, ended, watch};
+pub(crate) use handlers::{await_end, begun, watch};
 #[cfg(any(miri, embank_shuttle))]
-pub(crate) use without::{begun, ended, watch};
+pub(crate) use without::{await_end, begun, watch};
 
 #[cfg(not(any(miri, embank_shuttle)))]
 mod handlers {
     use std::io;
     use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+    use std::thread;
+    use std::time::Duration;
 
     use crate::{epoch, file_lock};
+
+    /// Between two looks at whether forks have ended.
+    const ROUND: Duration = Duration::from_micros(100);
+    /// Looks within a second.
+    const ROUNDS_MAX: u32 = 10_000;
 
     /// Forks of this process that have begun, and those that have also ended.
     static BEGUN: AtomicU64 = AtomicU64::new(0);
@@ -52,8 +59,16 @@ mod handlers {
         BEGUN.load(Ordering::SeqCst)
     }
 
-    /// How many forks have ended. If `begun` later returns the same number, no fork happened in between.
-    pub(crate) fn ended() -> u64 {
+    /// Waits for forks that are going on, a second at most: a fork of a large process takes milliseconds. Returns how
+    /// many have ended. If `begun` later returns the same number, no fork happened in between.
+    pub(crate) fn await_end() -> u64 {
+        for _ in 0..ROUNDS_MAX {
+            let ended = ENDED.load(Ordering::SeqCst);
+            if begun() == ended {
+                return ended;
+            }
+            thread::park_timeout(ROUND);
+        }
         ENDED.load(Ordering::SeqCst)
     }
 
@@ -82,7 +97,7 @@ mod without {
         0
     }
 
-    pub(crate) fn ended() -> u64 {
+    pub(crate) fn await_end() -> u64 {
         0
     }
 
