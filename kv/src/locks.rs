@@ -4,6 +4,10 @@
 //! child has a copy of that table, with threads that it does not have; its own threads get the same memory, and then
 //! wait for each other for ever. The standard library's locks keep all of their state in the lock. These types have
 //! its locks and `parking_lot`'s interface: a panic leaves a lock usable, and a wait takes the guard by reference.
+//!
+//! **Fairness.** The standard library's mutex goes to the thread that asks first after an unlock. A thread that holds it
+//! for long, again and again, would keep it from a waiting thread, which has yet to wake up. So each half millisecond at
+//! most, an unlock yields the processor until a waiting thread has had the lock. `parking_lot` does the like.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -11,8 +15,10 @@ use std::sync::{self, PoisonError, TryLockError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Yields of [`MutexGuard::bump`] before it takes the lock back although no waiting thread has had it.
-const BUMP_YIELDS_MAX: u32 = 100;
+/// Yields of an unlock for a waiting thread. It goes on after these although no waiting thread has had the lock.
+const YIELDS_MAX: u32 = 100;
+/// An unlock yields for waiting threads again after this time.
+const FAIR_AFTER: Duration = Duration::from_micros(500);
 
 /// A value behind a lock. Locking does not fail after a panic.
 ///
@@ -23,9 +29,16 @@ const BUMP_YIELDS_MAX: u32 = 100;
 /// ```
 #[derive(Debug, Default)]
 pub struct Mutex<T> {
-    value: sync::Mutex<T>,
-    /// Threads that wait for the lock.
+    locked: sync::Mutex<Locked<T>>,
+    /// Threads that wait for the lock; not those that wake up from a [`Condvar`].
     waiting: AtomicU32,
+}
+
+#[derive(Debug, Default)]
+struct Locked<T> {
+    value: T,
+    /// When an unlock yields next, if one has.
+    fair_at: Option<Instant>,
 }
 
 /// A locked [`Mutex`].
@@ -34,13 +47,14 @@ pub struct Mutex<T> {
 pub struct MutexGuard<'a, T> {
     mutex: &'a Mutex<T>,
     /// `None` only inside a method that takes the guard by `&mut`.
-    guard: Option<sync::MutexGuard<'a, T>>,
+    guard: Option<sync::MutexGuard<'a, Locked<T>>>,
 }
 
 impl<T> Mutex<T> {
     /// A mutex that is not locked.
     pub const fn new(value: T) -> Self {
-        Mutex { value: sync::Mutex::new(value), waiting: AtomicU32::new(0) }
+        let locked = Locked { value, fair_at: None };
+        Mutex { locked: sync::Mutex::new(locked), waiting: AtomicU32::new(0) }
     }
 
     /// Waits for the lock.
@@ -51,9 +65,9 @@ impl<T> Mutex<T> {
 
     #[cold]
     fn wait(&self) -> MutexGuard<'_, T> {
-        // Relaxed: a hint for `bump`.
+        // Relaxed: a hint for unlocks.
         self.waiting.fetch_add(1, Ordering::Relaxed);
-        let guard = self.value.lock().unwrap_or_else(PoisonError::into_inner);
+        let guard = self.locked.lock().unwrap_or_else(PoisonError::into_inner);
         self.waiting.fetch_sub(1, Ordering::Relaxed);
         MutexGuard { mutex: self, guard: Some(guard) }
     }
@@ -61,7 +75,7 @@ impl<T> Mutex<T> {
     /// Takes the lock; `None` if it is taken.
     #[inline]
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
-        let guard = match self.value.try_lock() {
+        let guard = match self.locked.try_lock() {
             Ok(guard) => guard,
             Err(TryLockError::Poisoned(guard)) => guard.into_inner(),
             Err(TryLockError::WouldBlock) => return None,
@@ -71,12 +85,28 @@ impl<T> Mutex<T> {
 
     /// The value, without locking.
     pub fn get_mut(&mut self) -> &mut T {
-        self.value.get_mut().unwrap_or_else(PoisonError::into_inner)
+        &mut self.locked.get_mut().unwrap_or_else(PoisonError::into_inner).value
     }
 
     /// The value.
     pub fn into_inner(self) -> T {
-        self.value.into_inner().unwrap_or_else(PoisonError::into_inner)
+        self.locked.into_inner().unwrap_or_else(PoisonError::into_inner).value
+    }
+}
+
+impl<T> Mutex<T> {
+    /// Lets a waiting thread have the lock, which the caller has just released.
+    #[cold]
+    fn yield_to_waiting(&self) {
+        // Relaxed: a hint.
+        let before = self.waiting.load(Ordering::Relaxed);
+        for _ in 0..YIELDS_MAX {
+            let now = self.waiting.load(Ordering::Relaxed);
+            if now == 0 || now < before {
+                break;
+            }
+            thread::yield_now();
+        }
     }
 }
 
@@ -97,18 +127,34 @@ impl<T> MutexGuard<'_, T> {
 
     /// Lets a waiting thread have the lock, if there is one.
     pub fn bump(guard: &mut Self) {
-        let waiting = &guard.mutex.waiting;
         // Relaxed: a hint.
-        let before = waiting.load(Ordering::Relaxed);
-        if before > 0 {
-            Self::unlocked(guard, || {
-                for _ in 0..BUMP_YIELDS_MAX {
-                    if waiting.load(Ordering::Relaxed) < before {
-                        break;
-                    }
-                    thread::yield_now();
-                }
-            });
+        if guard.mutex.waiting.load(Ordering::Relaxed) > 0 {
+            let mutex = guard.mutex;
+            Self::unlocked(guard, || mutex.yield_to_waiting());
+        }
+    }
+
+    #[cold]
+    fn unlock_with_waiting(&mut self) {
+        let Some(mut guard) = self.guard.take() else { return };
+        let now = Instant::now();
+        let is_fair = guard.fair_at.is_none_or(|at| now >= at);
+        if is_fair {
+            guard.fair_at = Some(now + FAIR_AFTER);
+        }
+        drop(guard);
+        if is_fair {
+            self.mutex.yield_to_waiting();
+        }
+    }
+}
+
+impl<T> Drop for MutexGuard<'_, T> {
+    #[inline]
+    fn drop(&mut self) {
+        // Relaxed: a hint.
+        if self.mutex.waiting.load(Ordering::Relaxed) > 0 {
+            self.unlock_with_waiting();
         }
     }
 }
@@ -118,14 +164,14 @@ impl<T> Deref for MutexGuard<'_, T> {
 
     #[inline]
     fn deref(&self) -> &T {
-        self.guard.as_ref().expect("locked")
+        &self.guard.as_ref().expect("locked").value
     }
 }
 
 impl<T> DerefMut for MutexGuard<'_, T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
-        self.guard.as_mut().expect("locked")
+        &mut self.guard.as_mut().expect("locked").value
     }
 }
 
@@ -232,6 +278,27 @@ mod tests {
         assert!(panicked.is_err());
         assert_eq!((*mutex.lock(), *lock.read()), (2, 2));
         assert_eq!((mutex.into_inner(), lock.into_inner()), (2, 2));
+    }
+
+    /// With the standard library's mutex alone, the waiting thread may never have its turn.
+    #[test]
+    fn a_thread_that_locks_again_and_again_lets_others_have_the_lock() {
+        let mutex = Mutex::new(0);
+        let deadline = Instant::now() + Duration::from_secs(60);
+        thread::scope(|scope| {
+            scope.spawn(|| (0..20).for_each(|_| *mutex.lock() += 1));
+            loop {
+                let count = mutex.lock();
+                if *count == 20 {
+                    break;
+                }
+                assert!(Instant::now() < deadline, "the other thread had it {} times", *count);
+                let until = Instant::now() + Duration::from_micros(200);
+                while Instant::now() < until {
+                    std::hint::spin_loop();
+                }
+            }
+        });
     }
 
     #[test]

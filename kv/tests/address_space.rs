@@ -2,7 +2,6 @@
 //!
 //! The process with the limit is this test binary, run again.
 
-#![expect(clippy::unwrap_used, reason = "a test")]
 #![cfg(all(target_os = "linux", not(miri)))]
 
 mod common;
