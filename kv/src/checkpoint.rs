@@ -16,7 +16,7 @@
 
 use std::ffi::OsString;
 use std::io::{self, ErrorKind};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::address::TableId;
@@ -308,7 +308,6 @@ impl Checkpoints {
     pub(crate) fn open(bank: &Arc<Directory>) -> Result<Self> {
         let failed = |e| Error::io("create", &bank.place(FOLDER), e);
         let dir = bank.make_subdirectory(FOLDER).map_err(failed)?;
-        bank.sync().map_err(|e| Error::io("sync", bank.path(), e))?;
         let checkpoints = Checkpoints { dir: Some(dir), bank: Arc::clone(bank) };
         // A process that was killed may have renamed checkpoints and not synced that. One that has its final name must
         // be there for good when the bank is opened at it; one that has lost it must not come back when its files
@@ -316,7 +315,7 @@ impl Checkpoints {
         checkpoints.sync()?;
         for name in checkpoints.names()? {
             if Path::new(&name).extension().is_some_and(|extension| extension == PARTIAL) {
-                let partial = checkpoints.path().join(name);
+                let partial = checkpoints.place(name);
                 partial.remove_dir_all().map_err(|e| Error::io("remove", &partial, e))?;
             }
         }
@@ -338,7 +337,7 @@ impl Checkpoints {
             Some(dir) => dir.names(),
             None => Err(io::Error::from(ErrorKind::NotFound)),
         };
-        listed.map_err(|e| Error::io("list", &self.path(), e))
+        listed.map_err(|e| Error::io("list", self.path(), e))
     }
 
     /// The numbers of the completed checkpoints, oldest first.
@@ -360,11 +359,19 @@ impl Checkpoints {
         self.dir.is_some()
     }
 
-    /// The folder of the checkpoints.
-    pub(crate) fn path(&self) -> Place {
+    /// The folder of the checkpoints, for messages.
+    pub(crate) fn path(&self) -> PathBuf {
         match &self.dir {
-            Some(dir) => dir.place("."),
-            None => self.bank.place(FOLDER),
+            Some(dir) => dir.path().to_owned(),
+            None => self.bank.path().join(FOLDER),
+        }
+    }
+
+    /// A name in the folder of the checkpoints.
+    fn place(&self, name: impl AsRef<Path>) -> Place {
+        match &self.dir {
+            Some(dir) => dir.place(name),
+            None => self.bank.place(FOLDER).join(name),
         }
     }
 
@@ -378,11 +385,7 @@ impl Checkpoints {
     }
 
     pub(crate) fn dir_of(&self, number: u64) -> Place {
-        let name = format!("{number:010}");
-        match &self.dir {
-            Some(dir) => dir.place(name),
-            None => self.bank.place(FOLDER).join(name),
-        }
+        self.place(format!("{number:010}"))
     }
 
     /// The file of an image of the index in a checkpoint's directory.
@@ -423,7 +426,7 @@ impl Checkpoints {
     /// Makes the checkpoints' names durable.
     pub(crate) fn sync(&self) -> Result<()> {
         let synced = self.dir.as_ref().map_or(Ok(()), |dir| dir.sync());
-        synced.map_err(|e| Error::io("sync", &self.path(), e))
+        synced.map_err(|e| Error::io("sync", self.path(), e))
     }
 
     /// A checkpoint's manifest, checked.

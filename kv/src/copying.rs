@@ -66,7 +66,8 @@ impl Store {
     /// # Errors
     /// `InvalidArgument` where there is no bank, no such checkpoint, or something in `to`; `Locked` if somebody else
     /// makes a bank there; `Damaged` or `Truncated` if the manifest or something that is written does not verify
-    /// ([`verify`](crate::inspect::verify) looks at what is shared); `Io`. What was made in `to` is removed
+    /// ([`verify`](crate::inspect::verify) looks at what is shared); `DirectoryMoved` if `to` was moved meanwhile; `Io`.
+    /// What was made in `to` is removed
     /// then, but for an empty `LOCK`.
     pub fn copy_checkpoint(dir: &Path, checkpoint: Option<u64>, to: &Path) -> Result<Copied> {
         let dir = &open_bank_dir(dir)?;

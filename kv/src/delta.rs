@@ -184,8 +184,8 @@ impl Store {
     ///
     /// # Errors
     /// `InvalidArgument` where there is no bank, no such checkpoint, `from` is not older than `to`, or `file` is there;
-    /// `Damaged` or `Truncated` for what does not verify: everything that is written was checked; `Io`. No file is
-    /// left then.
+    /// `Damaged` or `Truncated` for what does not verify: everything that is written was checked; `DirectoryMoved` if
+    /// the folder of `file` was moved meanwhile; `Io`. No file is left then.
     pub fn export_delta(
         dir: &Path,
         from: u64,
@@ -369,7 +369,7 @@ fn export_stream(mut input: CheckedReader, out: &mut CheckedWriter) -> Result<()
 
 /// Opens a delta and reads its head. Returns the file's length too.
 fn open(path: &Path) -> Result<(CheckedReader, Head, u64)> {
-    let place = Place::of_path(path).map_err(|e| Error::io("open", path, e))?;
+    let place = Place::of_path_to_open(path).map_err(|e| Error::io("open", path, e))?;
     let file = place.open().map_err(|e| Error::io("open", path, e))?;
     let file_bytes = file.metadata().map_err(|e| Error::io("stat", path, e))?.len();
     let (mut input, identity) =

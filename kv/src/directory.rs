@@ -52,11 +52,21 @@ impl From<&Stat> for FileIdentity {
 
 const READ_DIR: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
+/// Enough to open what lies in a directory.
+#[cfg(target_os = "linux")]
+const REACH_DIR: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+#[cfg(not(target_os = "linux"))]
+const REACH_DIR: OFlags = READ_DIR;
+
 impl Directory {
     /// Opens the directory that `path` leads to now.
     pub(crate) fn open(path: &Path) -> io::Result<Arc<Self>> {
+        Self::open_with(path, READ_DIR)
+    }
+
+    fn open_with(path: &Path, flags: OFlags) -> io::Result<Arc<Self>> {
         let path = fs::canonicalize(path)?;
-        let handle = retry_on_intr(|| rustix::fs::openat(CWD, &path, READ_DIR, Mode::empty()))?;
+        let handle = retry_on_intr(|| rustix::fs::openat(CWD, &path, flags, Mode::empty()))?;
         Self::of(handle.into(), path)
     }
 
@@ -70,7 +80,8 @@ impl Directory {
         &self.path
     }
 
-    /// A second handle of the directory, for a lock on it: with the handle that `self` has, it would outlive `self`.
+    /// A second handle of the directory, for a lock on it. A lock on the handle that `self` has would outlive its
+    /// owner, because scans and devices hold `self` too.
     pub(crate) fn reopen(&self) -> io::Result<File> {
         open_in(&self.handle, Path::new("."), READ_DIR)
     }
@@ -164,6 +175,15 @@ impl From<&Place> for PathBuf {
 impl Place {
     /// The place of a path that may lie anywhere: in the directory that holds it now.
     pub(crate) fn of_path(path: &Path) -> io::Result<Self> {
+        Self::of(path, READ_DIR)
+    }
+
+    /// As `of_path`, only to open a file there: the directory need not be readable, and can't be synced or listed.
+    pub(crate) fn of_path_to_open(path: &Path) -> io::Result<Self> {
+        Self::of(path, REACH_DIR)
+    }
+
+    fn of(path: &Path, flags: OFlags) -> io::Result<Self> {
         let Some(name) = path.file_name() else {
             let what = format!("{} is not a name for a file", path.display());
             return Err(io::Error::new(ErrorKind::InvalidInput, what));
@@ -172,7 +192,7 @@ impl Place {
             Some(parent) if parent != Path::new("") => parent,
             _ => Path::new("."),
         };
-        Ok(Directory::open(parent)?.place(name))
+        Ok(Directory::open_with(parent, flags)?.place(name))
     }
 
     /// The path of the place when its directory was opened.
@@ -244,6 +264,12 @@ impl Place {
         self.stat().map(|found| found.st_nlink > 1)
     }
 
+    /// What lies at the place itself: a symbolic link is not followed.
+    fn own_type(&self) -> io::Result<FileType> {
+        let found = rustix::fs::statat(&self.dir.handle, &self.name, AtFlags::SYMLINK_NOFOLLOW)?;
+        Ok(FileType::from_raw_mode(found.st_mode))
+    }
+
     /// The names in the directory that lies here.
     pub(crate) fn names(&self) -> io::Result<Vec<OsString>> {
         names_of(Dir::new(open_in(&self.dir.handle, &self.name, READ_DIR)?)?)
@@ -267,7 +293,7 @@ impl Place {
         Ok(rustix::fs::unlinkat(&self.dir.handle, &self.name, AtFlags::empty())?)
     }
 
-    /// Removes a file; one that is not there is none to remove.
+    /// Removes a file if it is there.
     pub(crate) fn remove_file_if_there(&self) -> io::Result<()> {
         match self.remove_file() {
             Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
@@ -275,18 +301,22 @@ impl Place {
         }
     }
 
-    /// Removes a directory with all that is in it.
+    /// Removes a directory with all that is in it. A symbolic link is removed, and what it leads to stays.
     pub(crate) fn remove_dir_all(&self) -> io::Result<()> {
+        let (dir, name) = (&self.dir.handle, &self.name);
+        if self.own_type()?.is_symlink() {
+            return self.remove_file();
+        }
         // Ends: each directory is below the one before.
-        for name in self.names()? {
-            let inner = self.join(name);
-            match inner.remove_file() {
-                // Linux says EISDIR, POSIX EPERM.
-                Err(_) if inner.is_dir() => inner.remove_dir_all()?,
-                removed => removed?,
+        for inner in names_of(Dir::new(open_in(dir, name, READ_DIR | OFlags::NOFOLLOW)?)?)? {
+            let inner = self.join(inner);
+            if inner.own_type()?.is_dir() {
+                inner.remove_dir_all()?;
+            } else {
+                inner.remove_file()?;
             }
         }
-        Ok(rustix::fs::unlinkat(&self.dir.handle, &self.name, AtFlags::REMOVEDIR)?)
+        Ok(rustix::fs::unlinkat(dir, name, AtFlags::REMOVEDIR)?)
     }
 
     /// Makes the content of a file, or the names in a directory, durable.
@@ -323,7 +353,14 @@ mod tests {
         let mut names = held.names().unwrap();
         names.sort();
         assert_eq!(names, ["b", "c", "sub"]);
+        let outside = dir.path().join("outside");
+        fs::create_dir(&outside).unwrap();
+        fs::write(outside.join("kept"), "kept").unwrap();
+        std::os::unix::fs::symlink(&outside, there.join("sub/link")).unwrap();
+        std::os::unix::fs::symlink(&outside, there.join("link")).unwrap();
+        held.place("link").remove_dir_all().unwrap();
         held.place("sub").remove_dir_all().unwrap();
+        assert!(outside.join("kept").exists(), "what links lead to stays");
         held.place("c").remove_file().unwrap();
         assert_eq!(fs::read_dir(&there).unwrap().count(), 1);
         assert_eq!(fs::read_to_string(here.join("a")).unwrap(), "another");

@@ -57,10 +57,10 @@ pub enum Error {
         /// The processes that have it open.
         holders: LockHolders,
     },
-    /// The path of the bank's directory leads elsewhere than when the bank was opened.
+    /// The path of a bank's directory, or of a folder that is written to, leads elsewhere than when it was opened.
     #[error(
-        "{path} was {} while the bank was open, so the bank writes and removes nothing. Put the directory back, or \
-         close the bank and open it where it lies now",
+        "{path} was {} while it was in use, so nothing is written or removed there. Put the directory back and call \
+         again; or, if it is a bank, close it and open it where it lies now",
         if *replaced { "replaced by another directory" } else { "moved or removed" }
     )]
     DirectoryMoved {

@@ -69,7 +69,7 @@ impl Checkpoints {
         Err(Error::InvalidArgument(format!(
             "{}: a writer lets go of checkpoints faster than one can be held; keep more of them \
              (checkpoints_kept)",
-            self.path().path().display()
+            self.path().display()
         )))
     }
 

@@ -63,7 +63,7 @@ impl Store {
         let unread = newer.map(|newer| match checkpoints.unread(newer)? {
             Some(unread) => Ok((newer, unread)),
             None => {
-                let path = checkpoints.path().path();
+                let path = checkpoints.path();
                 Err(Error::BeingRead { path, checkpoint: newer })
             }
         });

@@ -132,6 +132,8 @@ struct State {
     urgent: bool,
     /// Why compaction stopped, until somebody calls for it.
     stopped: Option<String>,
+    /// True if it stopped because the bank's directory was elsewhere.
+    moved: bool,
     /// Where the present turn through the log ends, and what it has come by.
     turn_end: u64,
     turn: Turn,
@@ -257,8 +259,19 @@ impl Core {
     }
 
     fn stop(&self, error: &Error) {
-        self.space.signal.state.lock().stopped = Some(error.to_string());
+        let mut state = self.space.signal.state.lock();
+        state.stopped = Some(error.to_string());
+        state.moved = matches!(error, Error::DirectoryMoved { .. });
+        drop(state);
         self.space.signal.raise();
+    }
+
+    /// The bank's directory is where it belongs: compaction goes on if it stopped because it was not.
+    pub(crate) fn is_in_place(&self) {
+        let mut state = self.space.signal.state.lock();
+        if std::mem::take(&mut state.moved) {
+            state.stopped = None;
+        }
     }
 
     /// The thread's loop; returns at shutdown.

@@ -44,8 +44,8 @@ pub const SEGMENT_SIZE_BYTES_DEFAULT: u64 = 256 << 20;
 
 const FOLDER: &str = "log";
 
-/// Files that may wait to be synced. Each holds a handle; a sync of this many is quick, as their blocks are on the
-/// drive already.
+/// Files that may wait to be synced. Each holds a handle. A sync of this many is quick after direct writes, whose blocks
+/// are on the drive already; without direct writes one file may wait.
 const UNSYNCED_FILES_MAX: usize = 16;
 
 /// The extension of a segment file that is being made.
@@ -264,14 +264,19 @@ impl Segments {
 
     /// Files that may wait to be synced, each with a handle of its own.
     fn unsynced_max(&self) -> usize {
-        (self.open_files_max / 4).clamp(1, UNSYNCED_FILES_MAX)
+        let most = if self.direct { UNSYNCED_FILES_MAX } else { 1 };
+        (self.open_files_max / 4).clamp(1, most)
     }
 
     /// Syncs all files but the last one, which is being written, and lets go of their handles. Does nothing while
     /// another thread syncs: that thread lets go of them.
     fn sync_full(&self) -> Result<()> {
         let Some(mut failure) = self.sync_failure.try_lock() else { return Ok(()) };
-        self.check_sync(&failure)?;
+        self.sync_all_but_last(&mut failure)
+    }
+
+    fn sync_all_but_last(&self, failure: &mut Option<String>) -> Result<()> {
+        self.check_sync(failure)?;
         let full = {
             let mut unsynced = self.unsynced.lock();
             let last = unsynced.pop_last();
@@ -292,8 +297,9 @@ impl Segments {
         let last = open.pop_last();
         open.clear();
         open.extend(last);
-        // A failure is kept, and the next sync repeats it.
-        let _ = self.sync_full();
+        // Waits for a sync that is going on, which holds the handles that it syncs; a thread that syncs never waits for
+        // `open`. A failure is kept, and the next sync repeats it.
+        let _ = self.sync_all_but_last(&mut self.sync_failure.lock());
     }
 
     pub(super) fn sync(&self) -> Result<()> {

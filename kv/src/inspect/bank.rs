@@ -33,7 +33,7 @@ impl BankFiles {
     pub(super) fn read(dir: &Arc<Directory>) -> Result<Self> {
         let bank_path = dir.path().join("BANK");
         let checkpoints = Checkpoints::look(dir)?;
-        let checkpoints_dir = checkpoints.path().path();
+        let checkpoints_dir = checkpoints.path();
         let mut damage = Vec::new();
         let mut note = |path: PathBuf, what: String, checkpoint| {
             damage.push(Damage { checkpoint, ..Damage::in_file(path, 0, 0, what) });

@@ -121,8 +121,14 @@ impl LogFiles {
 
     /// Goes by the pages' own headers from log offset `from` up to `end`, which no manifest that can be read names.
     pub(super) fn trust_headers(&mut self, from: u64, end: u64) {
-        let mut page = PageRead::new();
-        for start in (from..end).step_by(self.page_bytes as usize) {
+        let (mut page, mut next) = (PageRead::new(), from);
+        // Ends: each turn goes on by a page at least.
+        while next < end {
+            let start = self.next_there(next).min(end);
+            next = start.saturating_add(self.page_bytes);
+            if start == end {
+                break;
+            }
             self.page(start, &mut page);
             let number = start / self.page_bytes;
             let mut salt = [0; 8];

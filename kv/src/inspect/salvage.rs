@@ -268,7 +268,7 @@ fn choose(files: &BankFiles) -> Result<Choice<'_>> {
     }
     Err(Error::InvalidArgument(format!(
         "{}: no manifest of this bank can be read, and nothing else tells its tables; restore one from a copy",
-        files.checkpoints.path().path().display()
+        files.checkpoints.path().display()
     )))
 }
 

@@ -84,6 +84,7 @@ impl Store {
         let mut newest = self.newest.lock();
         core.log.check_poison()?;
         self.checkpoints.check_in_place()?;
+        core.is_in_place();
         if let Some(lock) = &self.lock {
             lock.lock().renew(&self.dir)?;
         }

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use rustix::fs::OFlags;
+use rustix::rand::{GetRandomFlags, getrandom};
 
 use super::lengths::Lengths;
 use super::tables::{TableState, check_value_bytes};
@@ -338,7 +339,7 @@ pub(crate) struct BankLock {
 impl BankLock {
     /// Locks the bank in `dir`. Does not wait.
     pub(crate) fn take(dir: &Arc<Directory>) -> Result<Self> {
-        let file = lock_file(dir)?;
+        // The directory first: a process that is refused here must not hold a `LOCK` that the owner has to make anew.
         let handle = LockableFile::open(|| dir.reopen());
         let handle = handle.map_err(|e| Error::io("open", dir.path(), e))?;
         let _dir = match FileLock::try_exclusive(handle) {
@@ -347,11 +348,11 @@ impl BankLock {
             // Network file systems lock only what is open to write. The file's lock is there.
             Err(TryLockError::Error(_)) => None,
         };
-        Ok(BankLock { file, _dir })
+        Ok(BankLock { file: lock_file(dir)?, _dir })
     }
 
-    /// Locks the file `LOCK` of `dir` again if it is another one by now, or gone. The lock on the directory has kept
-    /// other builds that know of it away meanwhile.
+    /// Locks the file `LOCK` of `dir` again if it is another one by now, or gone. Where the file system locks directories,
+    /// that lock has kept other processes of this build away meanwhile.
     pub(crate) fn renew(&mut self, dir: &Arc<Directory>) -> Result<()> {
         let place = dir.place(LOCK_NAME);
         let failed = |e| Error::io("stat", &place, e);
@@ -384,11 +385,16 @@ fn lock_file(dir: &Arc<Directory>) -> Result<FileLock> {
 
 /// A random number, not 0, that no other bank, checkpoint or opening has.
 ///
-/// The standard library's seed of hash maps is random in each thread. The process id is hashed because a forked child
-/// has its parent's seed.
+/// From the system's random numbers. Where there are none yet (early in a machine's start), from the seed of the standard
+/// library's hash maps, with the process id because a forked child has its parent's seed.
 pub(crate) fn new_id() -> u64 {
     use std::hash::{BuildHasher, RandomState};
-    RandomState::new().hash_one(std::process::id()).max(1)
+    let mut bytes = [0; 8];
+    let id = match getrandom(&mut bytes, GetRandomFlags::NONBLOCK) {
+        Ok(8) => u64::from_ne_bytes(bytes),
+        _ => RandomState::new().hash_one(std::process::id()),
+    };
+    id.max(1)
 }
 
 fn new_bank(options: &StoreOptions) -> Result<Manifest> {
