@@ -85,8 +85,9 @@ pub enum Error {
     /// The ids of a vocabulary became those of other values while an [evaluation](crate::Pipeline::evaluation) used
     /// them. Its batch was not handed out.
     #[error(
-        "vocabulary {name:?} was numbered anew while this run looked values up in it: ids of its earlier batches are of \
-         the old numbering; run again, over tables of the new one"
+        "vocabulary {name:?} was numbered anew, and this run looks values up by the old numbering, as its earlier batches \
+         were: run again, over tables of the new one; where somebody else has numbered it anew, let the pipeline that \
+         learns run first"
     )]
     VocabularyRenumbered {
         /// The vocabulary's name.

@@ -267,3 +267,37 @@ fn a_consumer_may_evaluate() {
     assert_eq!(seen.first().unwrap(), &[1, 0]);
     assert_eq!(seen.last().unwrap(), &[1, 6]);
 }
+
+/// The pipeline that learns looks at the bank when a run of its own begins: until then its ids are the old ones.
+#[test]
+fn a_renumbering_by_another_hand_ends_evaluations_until_the_pipeline_has_seen_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let bank = open(folder.path());
+    let counting = |settings| VocabularySpec { counts: true, ..with_unknown(settings) };
+    let mut pipeline = Pipeline::with_bank(&spec(false, counting), &options(1), &bank).unwrap();
+    pipeline.generate(&[Input::memory("text", rows([7, 9, 9]).as_bytes())]).unwrap();
+    pipeline.save().unwrap();
+    let mut evaluating = feed(pipeline.evaluation(), &rows((0..200).map(|row| row % 2 + 9)));
+    assert_eq!(ids(evaluating.next().unwrap().unwrap()), [2]);
+    assert_eq!(bank.open_vocabulary("site").unwrap().keep_frequent(2).unwrap().kept, 1);
+    let failed = evaluating.find_map(Result::err).unwrap();
+    assert!(matches!(failed, Error::VocabularyRenumbered { .. }), "{failed}");
+    let failed = run(&mut pipeline.evaluation(), &rows([9])).unwrap_err();
+    assert!(matches!(failed, Error::VocabularyRenumbered { .. }), "{failed}");
+    assert_eq!(run(&mut pipeline, &rows([9])).unwrap(), [1]);
+    assert_eq!(run(&mut pipeline.evaluation(), &rows([9, 7])).unwrap(), [1, 0]);
+}
+
+#[test]
+fn an_evaluation_saves_nothing_of_the_pipeline_that_learns() {
+    let folder = tempfile::tempdir().unwrap();
+    let bank = open(folder.path());
+    let mut pipeline = Pipeline::with_bank(&spec(false, with_unknown), &options(1), &bank).unwrap();
+    assert_eq!(run(&mut pipeline, &rows([7, 9])).unwrap(), [1, 2]);
+    let mut evaluation = pipeline.evaluation();
+    evaluation.save_each_batch(true);
+    assert_eq!(run(&mut evaluation, &rows([9, 8])).unwrap(), [2, 0]);
+    assert!(bank.open_vocabulary("site").unwrap().is_empty());
+    pipeline.save().unwrap();
+    assert_eq!(bank.open_vocabulary("site").unwrap().len(), 2);
+}

@@ -56,6 +56,8 @@ impl Work {
 pub(super) struct How {
     /// Whether a bank has all values of a batch before the consumer has it.
     pub(super) saves: bool,
+    /// Whether new values get ids.
+    pub(super) learns: bool,
     pub(super) trace: bool,
     /// Ends it when it is true.
     pub(super) stop: Arc<AtomicBool>,
@@ -69,6 +71,7 @@ pub(super) struct Committer<'a> {
     /// None where nothing comes out.
     consumer: Option<&'a mut dyn Consumer>,
     saves: bool,
+    learns: bool,
     stop: Arc<AtomicBool>,
     pub(super) rows: u64,
     pub(super) bad_rows: u64,
@@ -88,12 +91,13 @@ impl<'a> Committer<'a> {
         consumer: Option<&'a mut dyn Consumer>,
         how: How,
     ) -> Self {
-        let How { saves, trace, stop } = how;
+        let How { saves, learns, trace, stop } = how;
         Self {
             growing,
             policy,
             consumer,
             saves,
+            learns,
             stop,
             rows: 0,
             bad_rows: 0,
@@ -169,7 +173,7 @@ impl<'a> Committer<'a> {
         self.number(shared, claim, work)?;
         if self.saves {
             self.growing.lock().iter_mut().try_for_each(Growing::save)?;
-        } else {
+        } else if self.learns {
             self.growing.lock().iter().for_each(Growing::give_out);
         }
         self.stopwatch.lap(Stage::Number);

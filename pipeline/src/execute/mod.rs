@@ -560,7 +560,7 @@ impl Pipeline {
 
     /// Whether all values of a batch are in the bank before the consumer gets it. Then it may take checkpoints of the
     /// bank in the middle of a run; it costs some microseconds for each vocabulary with new values, in turn.
-    /// Default: no.
+    /// Default: no. An [evaluation](Self::evaluation) never saves.
     pub fn save_each_batch(&mut self, saves: bool) {
         self.saves_each_batch = saves;
     }
@@ -688,7 +688,9 @@ impl Pipeline {
         let generates = consumer.is_none();
         let chunks = self.chunks(inputs)?;
         let how = How {
-            saves: self.saves_each_batch,
+            // What the pipeline that learns has not saved is its own affair.
+            saves: self.saves_each_batch && self.learns,
+            learns: self.learns,
             trace: self.options.trace,
             stop: Arc::clone(&self.stop),
         };

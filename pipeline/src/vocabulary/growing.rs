@@ -105,6 +105,14 @@ impl Growing {
         self.numbering
     }
 
+    /// Whether the bank's vocabulary was renumbered since it was last looked at, so that the ids here are of the old
+    /// numbering.
+    pub(crate) fn is_outdated(&self) -> bool {
+        self.kept_in
+            .as_ref()
+            .is_some_and(|kept_in| kept_in.vocabulary.identity() != kept_in.identity)
+    }
+
     /// All ids that were given out are below it.
     pub(crate) fn next_id(&self) -> u32 {
         // At most 2^31: see `DirectTable::id_or_insert`.
@@ -172,7 +180,7 @@ impl Growing {
     fn change(&self) -> Option<String> {
         let kept_in = self.kept_in.as_ref()?;
         let vocabulary = &kept_in.vocabulary;
-        if vocabulary.identity() != kept_in.identity {
+        if self.is_outdated() {
             return Some("was renumbered".to_owned());
         }
         if vocabulary.len() != kept_in.saved as u64 {
