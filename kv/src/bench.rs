@@ -10,7 +10,7 @@ use crate::device::{AlignedBuffer, Device};
 use crate::epoch::Gate;
 use crate::error::Result;
 use crate::hash::KeyHash;
-use crate::index::{Candidates, Index};
+use crate::index::{Candidates, Index, Look};
 use crate::log::page::{self, PAGE_HEADER_BYTES, PageIdentity};
 use crate::log::{Extent, Log};
 use crate::record::record_bytes;
@@ -40,7 +40,7 @@ impl Probing {
             let hash = key_hash.of(TABLE, key);
             index.candidates(hash, &mut candidates);
             index.insert(&budget, hash, &candidates, Address::new(64 * (key + 1)), |_| {});
-            index.grow(&budget);
+            index.grow(&budget, |_| Look::Unseen);
         }
         Ok(Probing { index, key_hash })
     }

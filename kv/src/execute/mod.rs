@@ -44,10 +44,10 @@ pub(crate) use work::{
 
 use std::time::Instant;
 
-use crate::address::TableId;
+use crate::address::{Address, TableId};
 use crate::cpu_time;
 use crate::error::{Error, Result};
-use crate::index::Entry;
+use crate::index::{Entry, Look};
 use crate::log::{PageFull, View};
 use crate::operation::{Clock, Outcome, Width};
 use crate::record::{RecordRef, record_bytes};
@@ -251,9 +251,22 @@ impl<'a, W: Work> Batch<'a, W> {
         if self.core.index.wants_growth() {
             // Pinned, so that a checkpoint's pause keeps the index still.
             let _guard = self.core.gate.enter();
+            let view = self.core.log.view();
+            let look = |address: Address| {
+                if address.raw() < view.begin {
+                    return Look::Nowhere;
+                }
+                if !view.in_memory(address) {
+                    return Look::Unseen;
+                }
+                // SAFETY: pinned, above the head; the address came from the index or a link.
+                let record = unsafe { view.record(address) };
+                let hash = self.core.key_hash.of(record.shape().table(), record.key());
+                Look::Record(hash, record.link().previous())
+            };
             let timed = self.tally.inserted >= CPU_TIMED_ROWS_MIN;
             let (began, ran) = (Instant::now(), timed.then(cpu_time::of_this_thread));
-            if self.core.index.grow(&self.core.budget) {
+            if self.core.index.grow(&self.core.budget, look) {
                 self.core.counters.growth_steps.note(began.elapsed());
                 if let Some(before) = ran {
                     let ran = cpu_time::of_this_thread().saturating_sub(before);

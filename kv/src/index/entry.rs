@@ -13,8 +13,11 @@
 //! highest known one: `1tttttttttttttttt` knows 16 bits, `00000000000000001` none. When the bucket
 //! splits, the lowest bit of the tag says to which side the entry goes, and the tag shifts down by one:
 //! an entry moves without a look at its record, which may be on disk. What a tag loses in a split it
-//! gets back when its record is next written. An entry that knows no bit goes to both sides, which is
-//! always right (a lookup compares whole keys) and rare: a row must sit out 16 doublings untouched.
+//! gets back when its record is next written. Of an entry that knows no bit, the split looks at the records if all of
+//! them are in memory: they tell the side and the bits. If one is on disk, the entry goes to both sides, which is always
+//! right (a lookup compares whole keys). Such entries are rare in an index with enough memory: a row must sit out 16
+//! doublings untouched. They are the rule in a bank that was made with too little memory, so that keys share slots, and
+//! is opened with more.
 
 use crate::address::Address;
 
@@ -144,6 +147,22 @@ impl Entry {
         let tag = self.tag();
         debug_assert!(bits <= Self::known_bits(tag));
         self.with_tag(tag & ((1 << bits) - 1) | 1 << bits)
+    }
+
+    /// The entry with the tag bits on which all those `hashes` agree that belong to bucket `number` of this depth;
+    /// empty if none does. `hashes` must be those of all records that it leads to.
+    pub(crate) fn narrowed(
+        self,
+        number: u64,
+        depth: u32,
+        hashes: impl Iterator<Item = u64>,
+    ) -> Self {
+        let mut own = hashes.filter(|hash| hash & ((1 << depth) - 1) == number);
+        let Some(first) = own.next() else { return Entry::EMPTY };
+        let differ = own.fold(0, |differ, hash| differ | (hash ^ first));
+        let bits = (differ >> depth).trailing_zeros().min(TAG_BITS);
+        let tag = (first >> depth) & ((1 << bits) - 1) | 1 << bits;
+        self.with_tag(tag)
     }
 
     /// Where the entry goes when its bucket splits: to the lower side, the upper side, or both.

@@ -2,7 +2,8 @@
 
 use super::bucket::{Bucket, Meta, SLOTS};
 use super::entry::Entry;
-use super::{BUCKET_BYTES, Index};
+use super::{BUCKET_BYTES, Index, blank};
+use crate::address::Address;
 use crate::budget::Budget;
 use crate::sync::{Backoff, Ordering, Planted, planted};
 
@@ -14,6 +15,8 @@ const SPLITS_PER_CALL: usize = 4096;
 /// So often a split tries to lock its bucket, without giving the processor away; then the next call goes on.
 /// Whoever holds the lock may have been taken off the processor.
 const LOCK_TRIES: usize = 7;
+/// Records of a chain that a split looks at, at most, to learn on which side they belong.
+const RECORDS_SEEN_MAX: usize = 32;
 /// Overflow buckets are charged for ahead of need, down to one part in so many of a unit: an insert that finds
 /// none shares a slot for good, a split that finds none only comes later.
 const HEADROOM_PART_OF_UNIT: u64 = 4;
@@ -28,6 +31,7 @@ pub(super) struct Growth {
     low: Vec<Entry>,
     high: Vec<Entry>,
     numbers: Vec<u32>,
+    hashes: Vec<u64>,
 }
 
 /// Overflow buckets. Number 0 means none and is never taken.
@@ -39,6 +43,35 @@ pub(super) struct OverflowPool {
     free: Vec<u32>,
 }
 
+/// What a split may learn of a record.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Look {
+    /// It is in memory: its hash, and the record that follows it in its chain.
+    Record(u64, Address),
+    /// It lies below the log's beginning, so the chain has ended.
+    Nowhere,
+    /// It is on disk.
+    Unseen,
+}
+
+/// Lists the hashes of an entry's records; false if one is on disk, or there are too many.
+fn hashes_of(entry: Entry, look: &impl Fn(Address) -> Look, hashes: &mut Vec<u64>) -> bool {
+    hashes.clear();
+    let mut address = entry.address();
+    while !address.is_none() {
+        match look(address) {
+            Look::Record(..) if hashes.len() == RECORDS_SEEN_MAX => return false,
+            Look::Record(hash, previous) => {
+                hashes.push(hash);
+                address = if planted(Planted::SplitByHead) { Address::NONE } else { previous };
+            }
+            Look::Nowhere => break,
+            Look::Unseen => return false,
+        }
+    }
+    true
+}
+
 fn overflow_buckets_for(entries: usize) -> usize {
     entries.saturating_sub(SLOTS).div_ceil(SLOTS)
 }
@@ -46,21 +79,22 @@ fn overflow_buckets_for(entries: usize) -> usize {
 impl Index {
     /// Whether there are more entries than the buckets are meant for.
     pub(crate) fn wants_growth(&self) -> bool {
-        self.entry_count() > self.bucket_count() * LOAD
+        // Entries that know no bit don't count: a split copies them to both sides, so growing would never end.
+        self.divisible_count() > self.bucket_count() * LOAD
     }
 
     /// Splits buckets until the load is right again, for a bounded time. Called after inserts; does nothing when
     /// another thread is at it, and stops when the budget has nothing now: the next call goes on from there.
     /// Meanwhile more keys go to overflow buckets, and share slots when those are used up (see `insert`). True if
-    /// it has split a bucket.
-    pub(crate) fn grow(&self, budget: &Budget) -> bool {
+    /// it has split a bucket. `look` tells the hash and the previous address of a record in memory.
+    pub(crate) fn grow(&self, budget: &Budget, look: impl Fn(Address) -> Look) -> bool {
         if !self.wants_growth() {
             return false;
         }
         let Some(mut growth) = self.growth.try_lock() else { return false };
         self.charge_overflow_ahead(budget);
         for done in 0..SPLITS_PER_CALL {
-            if !self.wants_growth() || !self.split_next(budget, &mut growth) {
+            if !self.wants_growth() || !self.split_next(budget, &mut growth, &look) {
                 return done > 0;
             }
         }
@@ -137,7 +171,12 @@ impl Index {
     }
 
     /// Splits the bucket at the split pointer. False if there is no memory for it, or its lock is held.
-    fn split_next(&self, budget: &Budget, growth: &mut Growth) -> bool {
+    fn split_next(
+        &self,
+        budget: &Budget,
+        growth: &mut Growth,
+        look: &impl Fn(Address) -> Look,
+    ) -> bool {
         let (level, split) = self.state();
         let upper = split + (1 << level);
         if !self.reserve_buckets(budget, growth, upper + 1) {
@@ -153,12 +192,25 @@ impl Index {
             })
         });
         let Some(mut locked) = locked else { return false };
-        let Growth { low, high, numbers, .. } = growth;
+        let Growth { low, high, numbers, hashes, .. } = growth;
         low.clear();
         high.clear();
+        let (mut entries_before, mut blank_before) = (0, 0);
         for slot in locked.chain().flat_map(Bucket::slots) {
-            let entry = Entry(slot.load(Ordering::Relaxed));
-            if !entry.is_empty() {
+            // Acquire: sees the record that the slot's Release store published.
+            let entry = Entry(slot.load(Ordering::Acquire));
+            if entry.is_empty() {
+                continue;
+            }
+            (entries_before, blank_before) = (entries_before + 1, blank_before + blank(entry));
+            if entry.knows_nothing() && hashes_of(entry, look, hashes) {
+                let side = |number| {
+                    let narrowed = entry.narrowed(number, level + 1, hashes.iter().copied());
+                    (!narrowed.is_empty()).then_some(narrowed)
+                };
+                low.extend(side(split));
+                high.extend(side(upper));
+            } else {
                 let (to_low, to_high) = entry.split();
                 low.extend(to_low);
                 high.extend(to_high);
@@ -174,6 +226,15 @@ impl Index {
             numbers.push(number);
         }
         locked.will_change();
+        // What a copied entry adds, every later removal of one of the two takes off.
+        if !planted(Planted::SplitUncounted) {
+            let entries = (low.len() + high.len()) as u64;
+            let blank_after: u64 = low.iter().chain(&*high).map(|&entry| blank(entry)).sum();
+            self.count(
+                entries.wrapping_sub(entries_before),
+                blank_after.wrapping_sub(blank_before),
+            );
+        }
         // From here on entries move. Each slot store below is a Release after this one: a lookup
         // that reads a moved slot also sees this bit, or the version that follows it.
         if !planted(Planted::SplitUntold) {
@@ -243,7 +304,7 @@ impl Index {
         let Some(numbers) = numbers else { return false };
         let head = self.fill(self.bucket(i), entries, &numbers);
         self.bucket(i).meta().store(Meta::new(depth, 0, head).0, Ordering::Release);
-        self.entries.fetch_add(entries.len() as u64, Ordering::Relaxed);
+        self.count(entries.len() as u64, entries.iter().map(|&entry| blank(entry)).sum());
         true
     }
 }

@@ -48,6 +48,7 @@ use bucket::{Bucket, Meta, SLOTS};
 use cut::Eras;
 use entry::TAG_BITS;
 pub(crate) use entry::{ADDRESS_LIMIT, Entry, Probe};
+pub(crate) use grow::Look;
 use grow::{Growth, OverflowPool};
 
 const BUCKET_BYTES: usize = 64;
@@ -164,8 +165,10 @@ pub(crate) struct Index {
     overflow: Region,
     /// Level in the upper 8 bits, split pointer below.
     state: AtomicU64,
-    /// Slots in use.
+    /// Slots in use. Every change of a slot goes through `set_slot`, which counts, or through a split, which counts too.
     entries: AtomicU64,
+    /// Slots in use whose entry knows no bit. A split makes two of each, so more buckets don't make them fewer a bucket.
+    blank_entries: AtomicU64,
     /// Held by the one thread that splits buckets.
     growth: Mutex<Growth>,
     pool: Mutex<OverflowPool>,
@@ -202,6 +205,11 @@ impl Drop for LockedBucket<'_> {
     }
 }
 
+/// 1 for a slot's content that knows no bit.
+fn blank(entry: Entry) -> u64 {
+    u64::from(entry.knows_nothing())
+}
+
 fn low_bits(hash: u64, bits: u32) -> u64 {
     hash & ((1 << bits) - 1)
 }
@@ -225,6 +233,7 @@ impl Index {
             overflow: Region::reserve(most, huge)?,
             state: AtomicU64::new(0),
             entries: AtomicU64::new(0),
+            blank_entries: AtomicU64::new(0),
             growth: Mutex::new(Growth::default()),
             pool: Mutex::new(OverflowPool::default()),
             eras: Eras::new(budget.saved_bytes_max()),
@@ -251,6 +260,31 @@ impl Index {
     /// Slots in use; a row needs one, or shares one.
     pub(crate) fn entry_count(&self) -> u64 {
         self.entries.load(Ordering::Relaxed)
+    }
+
+    /// Slots in use that a split of their bucket sends to one side.
+    fn divisible_count(&self) -> u64 {
+        // Relaxed: both may be off by what is under way. Then a bucket is split a little sooner or later.
+        self.entry_count().saturating_sub(self.blank_entries.load(Ordering::Relaxed))
+    }
+
+    /// Changes a slot of a locked bucket and the counts.
+    fn set_slot(&self, slot: &AtomicU64, old: Entry, new: Entry) {
+        // Release: publishes the record; pairs with the Acquire loads of slots.
+        slot.store(new.0, Ordering::Release);
+        let in_use = |entry: Entry| u64::from(!entry.is_empty());
+        self.count(in_use(new).wrapping_sub(in_use(old)), blank(new).wrapping_sub(blank(old)));
+    }
+
+    /// Adds to the counts, wrapping.
+    fn count(&self, entries: u64, blank: u64) {
+        // Relaxed: counts of their own, which order nothing.
+        if entries != 0 {
+            self.entries.fetch_add(entries, Ordering::Relaxed);
+        }
+        if blank != 0 {
+            self.blank_entries.fetch_add(blank, Ordering::Relaxed);
+        }
     }
 
     #[inline]
@@ -292,6 +326,42 @@ impl Index {
     pub(crate) fn outline(&self) -> Outline<'_> {
         let (level, split) = self.state();
         Outline { index: self, level, split }
+    }
+
+    /// Takes all tag bits from all entries, as many splits do.
+    #[cfg(test)]
+    pub(crate) fn forget_tags(&self) {
+        for number in 0..self.bucket_count() {
+            let mut locked = self.lock_number(number);
+            locked.will_change();
+            for slot in locked.chain().flat_map(Bucket::slots) {
+                let entry = Entry(slot.load(Ordering::Relaxed));
+                if !entry.is_empty() {
+                    self.set_slot(slot, entry, entry.widened(0));
+                }
+            }
+        }
+    }
+
+    /// Slots in use, and those of them whose entry knows no bit, by a look at all of them.
+    #[cfg(test)]
+    pub(crate) fn recount(&self) -> (u64, u64) {
+        let (mut entries, mut blank_entries) = (0, 0);
+        for number in 0..self.bucket_count() {
+            let locked = self.lock_number(number);
+            for slot in locked.chain().flat_map(Bucket::slots) {
+                let entry = Entry(slot.load(Ordering::Relaxed));
+                entries += u64::from(!entry.is_empty());
+                blank_entries += blank(entry);
+            }
+        }
+        (entries, blank_entries)
+    }
+
+    /// What the counts say of `recount`.
+    #[cfg(test)]
+    pub(crate) fn counts(&self) -> (u64, u64) {
+        (self.entry_count(), self.blank_entries.load(Ordering::Relaxed))
     }
 
     /// The hash's bucket with a meta word that is good for it.
@@ -414,8 +484,7 @@ impl Index {
             .filter(|_| still());
         if let Some(slot) = slot {
             locked.will_change();
-            // Release: publishes the record; pairs with the Acquire loads of slots.
-            slot.store(replacement.0, Ordering::Release);
+            self.set_slot(slot, old, replacement);
         }
         slot.is_some()
     }
@@ -461,24 +530,22 @@ impl Index {
         }
         locked.will_change();
         let fresh = Entry::new(probe, new);
-        // Each store below is a Release that publishes the record, `link`'s write included.
+        // Each store below is a Release (`set_slot`) that publishes the record, `link`'s write included.
         let same_tag = first.filter(|(_, entry)| entry.agreement(probe) == TAG_BITS);
         if let Some((slot, entry)) = same_tag {
             link(entry.address());
-            slot.store(entry.chained_to(new).0, Ordering::Release);
+            self.set_slot(slot, entry, entry.chained_to(new));
             return Inserted::Yes;
         }
         // A match by a shortened tag is most likely another key: a slot of its own keeps chains short.
         if let Some(slot) = empty {
             link(Address::NONE);
-            slot.store(fresh.0, Ordering::Release);
-            self.entries.fetch_add(1, Ordering::Relaxed);
+            self.set_slot(slot, Entry::EMPTY, fresh);
             return Inserted::Yes;
         }
         if let Some(number) = self.take_overflow(budget) {
             link(Address::NONE);
-            self.overflow_bucket(number).slot(0).store(fresh.0, Ordering::Release);
-            self.entries.fetch_add(1, Ordering::Relaxed);
+            self.set_slot(self.overflow_bucket(number).slot(0), Entry::EMPTY, fresh);
             if std::ptr::eq(last, locked.bucket) {
                 let meta = locked.meta.with_overflow(number);
                 locked.unlock(meta);
@@ -490,13 +557,13 @@ impl Index {
         // No memory for another slot: share one that matches, or the one whose tag agrees longest.
         if let Some((slot, entry)) = first {
             link(entry.address());
-            slot.store(entry.chained_to(new).0, Ordering::Release);
+            self.set_slot(slot, entry, entry.chained_to(new));
             return Inserted::Yes;
         }
         // Chains go back. Heads that its caller searched are older than its record; others need not be.
         let Some((bits, slot, entry)) = closest else { return Inserted::Changed };
         link(entry.address());
-        slot.store(entry.widened(bits).chained_to(new).0, Ordering::Release);
+        self.set_slot(slot, entry, entry.widened(bits).chained_to(new));
         Inserted::Yes
     }
 }

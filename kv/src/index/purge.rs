@@ -21,9 +21,7 @@ impl Index {
             .find(|slot| slot.load(Ordering::Relaxed) == entry.0);
         if let Some(slot) = slot {
             locked.will_change();
-            // Release: pairs with the Acquire loads of slots, like every store to one.
-            slot.store(Entry::EMPTY.0, Ordering::Release);
-            self.entries.fetch_sub(1, Ordering::Relaxed);
+            self.set_slot(slot, entry, Entry::EMPTY);
         }
         slot.is_some()
     }
@@ -54,8 +52,7 @@ impl Index {
             let mut locked = self.lock_number(i);
             locked.will_change();
             for slot in locked.chain().flat_map(Bucket::slots).filter(stale) {
-                slot.store(Entry::EMPTY.0, Ordering::Release);
-                self.entries.fetch_sub(1, Ordering::Relaxed);
+                self.set_slot(slot, Entry(slot.load(Ordering::Relaxed)), Entry::EMPTY);
             }
         }
         if end >= buckets { 0 } else { end }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{explore, finds};
 use crate::address::Address;
 use crate::budget::{BUDGET_BYTES_MIN, Budget};
-use crate::index::{Candidates, Entry, Index, Inserted};
+use crate::index::{Candidates, Entry, Index, Inserted, Look};
 use crate::sync::{Planted, quietly, thread};
 
 /// Bytes between records: none lies at address 0.
@@ -62,6 +62,18 @@ impl Indexed {
 
     fn record(&self, address: Address) -> Record {
         self.records.lock().unwrap()[(address.raw() / STRIDE) as usize - 1]
+    }
+
+    fn grow(&self) -> bool {
+        self.index.grow(&self.budget, |address| {
+            let Record { key, previous } = self.record(address);
+            Look::Record(hash(key), previous)
+        })
+    }
+
+    /// As if all records were on disk.
+    fn grow_blind(&self) -> bool {
+        self.index.grow(&self.budget, |_| Look::Unseen)
     }
 
     fn link(&self, address: Address, previous: Address) {
@@ -198,10 +210,10 @@ fn growing() {
     let growing = [30, 31].map(|key| {
         let indexed = Arc::clone(&indexed);
         thread::spawn(move || {
-            indexed.index.grow(&indexed.budget);
+            indexed.grow();
             let inserted = indexed.insert(key & 1 | 12);
             indexed.insert(30);
-            indexed.index.grow(&indexed.budget);
+            indexed.grow();
             inserted
         })
     });
@@ -218,10 +230,63 @@ fn growing() {
     }
     growing.into_iter().for_each(|thread| assert!(thread.join().unwrap()));
     mover.join().unwrap();
-    quietly(|| while indexed.index.grow(&indexed.budget) {});
+    quietly(|| while indexed.grow() {});
     assert!(indexed.index.bucket_count() > 2);
     indexed.assert_holds((1..=13).chain([30]));
     assert_eq!(indexed.index.entry_count(), 14);
+}
+
+/// Entries without tag bits are copied by splits while keys are moved, removed and inserted.
+fn growing_with_blank_entries() {
+    let indexed = Indexed::with(1..=11);
+    quietly(|| indexed.index.forget_tags());
+    let growing = {
+        let indexed = Arc::clone(&indexed);
+        thread::spawn(move || {
+            for key in 12..=18 {
+                assert!(indexed.insert(key));
+                indexed.grow_blind();
+            }
+        })
+    };
+    indexed.move_to_tail(3);
+    indexed.remove(5);
+    growing.join().unwrap();
+    quietly(|| while indexed.grow_blind() {});
+    indexed.assert_holds((1..=4).chain(6..=18));
+    quietly(|| assert_eq!(indexed.index.counts(), indexed.index.recount(), "miscounted"));
+}
+
+/// Chains without tag bits, of keys that belong on both sides of a split, are sent where their records say.
+fn growing_by_records() {
+    let indexed = Indexed::with(1..=7);
+    quietly(|| {
+        indexed.index.forget_tags();
+        // Behind the first entry, whatever its key.
+        for key in 8..=11 {
+            let entry = indexed.places(key).1.iter().next().unwrap();
+            let new = indexed.append(key);
+            indexed.link(new, entry.address());
+            assert!(indexed.index.replace(hash(key), entry, new, false));
+        }
+    });
+    let growing = {
+        let indexed = Arc::clone(&indexed);
+        thread::spawn(move || {
+            for key in 12..=18 {
+                assert!(indexed.insert(key));
+                indexed.grow();
+            }
+        })
+    };
+    for key in [9, 2, 10] {
+        assert!(indexed.has(key), "key {key} was lost");
+    }
+    growing.join().unwrap();
+    quietly(|| while indexed.grow() {});
+    assert!(indexed.index.bucket_count() > 1);
+    indexed.assert_holds(1..=18);
+    quietly(|| assert_eq!(indexed.index.counts(), indexed.index.recount(), "miscounted"));
 }
 
 #[test]
@@ -237,6 +302,22 @@ fn no_key_is_lost_in_overflow_buckets() {
 #[test]
 fn no_key_is_lost_by_growth() {
     explore("growing", growing);
+}
+
+#[test]
+fn entries_without_tag_bits_are_counted_and_lead_to_their_keys() {
+    explore("growing with blank entries", growing_with_blank_entries);
+    explore("growing by records", growing_by_records);
+}
+
+#[test]
+fn planted_a_split_that_does_not_count_its_copies_is_found() {
+    finds(Planted::SplitUncounted, growing_with_blank_entries);
+}
+
+#[test]
+fn planted_a_split_that_goes_by_the_head_of_a_chain_is_found() {
+    finds(Planted::SplitByHead, growing_by_records);
 }
 
 #[test]

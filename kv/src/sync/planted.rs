@@ -23,6 +23,10 @@ pub(crate) enum Planted {
     LookupOnce,
     /// A split does not tell that entries are moving.
     SplitUntold,
+    /// A split does not count the copies that it makes of entries without tag bits.
+    SplitUncounted,
+    /// A split sends an entry without tag bits to the side of its chain's head.
+    SplitByHead,
     /// Whoever gets to turn a page does not look whether another has turned it.
     TurnTwice,
     /// The writer writes and frees pages without waiting for who is pinned.
