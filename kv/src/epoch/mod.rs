@@ -290,7 +290,7 @@ mod tests {
     }
 
     /// A refusal after the first success was once a panic, although the kernel may only lack memory for a moment.
-    #[cfg(all(target_os = "linux", not(miri)))]
+    #[cfg(all(target_os = "linux", not(any(miri, embank_shuttle))))]
     #[test]
     fn a_barrier_outlasts_a_fence_that_is_refused_for_a_while() {
         use slots::refusing;
