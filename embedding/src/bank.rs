@@ -202,15 +202,15 @@ impl Unsaved {
     #[must_use]
     pub fn describe(&self, path: &Path) -> String {
         let Self { changes, checkpoint } = self;
-        let what = if *changes == 1 { "1 change of a row" } else { "changes of rows" };
-        let count = if *changes == 1 { String::new() } else { format!("{changes} ") };
-        let since = match checkpoint {
-            Some(number) => format!("since checkpoint {number}"),
-            None => "and has no checkpoint".to_owned(),
+        let lost = match changes {
+            1 => "1 change of a row".to_owned(),
+            _ => format!("{changes} changes of rows"),
         };
-        format!(
-            "bank {path:?} closes with {count}{what} {since}, which is lost: take a checkpoint before the bank is closed"
-        )
+        let since = match checkpoint {
+            Some(number) => format!(" since checkpoint {number}"),
+            None => ", and has no checkpoint".to_owned(),
+        };
+        format!("bank {path:?} loses {lost}{since}: take a checkpoint before the bank is closed")
     }
 }
 

@@ -114,6 +114,12 @@ impl PyRecovered {
 }
 
 impl PyBank {
+    /// Closes the bank. The inner result is that of the warning of what is lost, which may be an error.
+    fn close_and_warn(&self, py: Python<'_>) -> PyResult<PyResult<()>> {
+        let unsaved = self.cell.close()?;
+        Ok(unsaved.map_or(Ok(()), |unsaved| errors::warn_unsaved(py, self.cell.path(), unsaved)))
+    }
+
     /// Rows made, changed and deleted since the bank was opened, and tables dropped.
     fn changed(&self, py: Python<'_>) -> PyResult<u64> {
         let rows = self.cell.with_bank(py, |bank| Ok(bank.stats().store.changed))?;
@@ -562,7 +568,7 @@ impl PyBank {
         self.cell.with_bank(py, |bank| Ok(bank.stats().to_prometheus()))
     }
 
-    /// Closes the bank; a second call does nothing.
+    /// Closes the bank. A second call does nothing; with `checkpoint` it raises `ValueError`.
     ///
     /// Without `checkpoint` it takes none: what came after the last one is lost. It then warns with a `ResourceWarning`
     /// that says how many changes of rows were lost since which checkpoint, as the end of a `with` block and the garbage
@@ -572,16 +578,20 @@ impl PyBank {
     /// making come to their end first.
     ///
     /// Args:
-    ///     checkpoint: The blob of a checkpoint to take first, as by `checkpoint`; `b""` for an empty one. If that
-    ///         fails, its error is raised and the bank stays open. What other threads change between the two, and what
-    ///         feeds and runs make of their inputs then, is not in it.
+    ///     checkpoint: The blob of a checkpoint to take first, as by `checkpoint`; `b""` for an empty one. Before it,
+    ///         the bank's pipelines save their vocabularies, as by `Pipeline.checkpoint`. If any of this fails, its
+    ///         error is raised and the bank stays open. What other threads change between the two, and what feeds
+    ///         make of their inputs then, is not in it.
     ///
     /// Returns:
     ///     The checkpoint's number; None without one.
     ///
     /// Raises:
-    ///     RuntimeError: Inside a call on the bank, as a progress function is.
-    ///     StoreIOError, PoisonedError: The checkpoint failed; the bank is still open.
+    ///     RuntimeError: Inside a call on the bank, as a progress function is. With `checkpoint`, also where a pipeline
+    ///         can't save: a run is under way, or a feed that does not save each batch.
+    ///     ReadOnly: `checkpoint` on a bank that was opened with `read_only`.
+    ///     ValueError: `checkpoint` on a bank that is closed.
+    ///     StoreIOError, PoisonedError, PipelineError: The checkpoint failed; the bank is still open.
     ///
     /// >>> import embank
     /// >>> bank = embank.Bank("closed.bank", memory_budget="16MiB")
@@ -590,11 +600,16 @@ impl PyBank {
     /// 1
     #[pyo3(signature = (*, checkpoint = None))]
     fn close(&self, py: Python<'_>, checkpoint: Option<&[u8]>) -> PyResult<Option<u64>> {
-        let number = checkpoint.map(|blob| self.checkpoint(py, Some(blob))).transpose()?;
-        if let Some(unsaved) = self.cell.close()? {
-            errors::warn_unsaved(py, self.cell.path(), unsaved)?;
-        }
-        Ok(number)
+        let Some(blob) = checkpoint else {
+            self.close_and_warn(py)??;
+            return Ok(None);
+        };
+        // Before the checkpoint: a call that is refused changes nothing.
+        self.cell.check_closable()?;
+        self.cell.save_pipelines(py)?;
+        let number = self.checkpoint(py, Some(blob))?;
+        self.close_and_warn(py)??;
+        Ok(Some(number))
     }
 
     fn __enter__(slf: Bound<'_, Self>) -> PyResult<Bound<'_, Self>> {
@@ -606,7 +621,15 @@ impl PyBank {
 
     #[pyo3(signature = (*exception))]
     fn __exit__(&self, exception: &Bound<'_, PyAny>) -> PyResult<()> {
-        self.close(exception.py(), None).map(drop)
+        let py = exception.py();
+        let warned = self.close_and_warn(py)?;
+        let (Err(error), Ok(class)) = (&warned, exception.get_item(0)) else { return warned };
+        if class.is_none() {
+            return warned;
+        }
+        // The block's own exception is on its way, and one that is raised here would take its place.
+        error.clone_ref(py).write_unraisable(py, None);
+        Ok(())
     }
 
     fn __repr__(&self) -> String {

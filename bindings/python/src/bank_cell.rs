@@ -427,6 +427,16 @@ impl BankCell {
         made.ok_or_else(errors::bank_closed)
     }
 
+    /// Saves what the pipelines have numbered and the bank lacks, with the GIL released.
+    pub(crate) fn save_pipelines(&self, py: Python<'_>) -> PyResult<()> {
+        let slots: Vec<_> = self.pick(|open| Ok(open.pipelines.values().cloned().collect()))?;
+        let in_flight = InFlight(self);
+        let saved = slots.iter().try_for_each(|slot| slot.save(py));
+        drop(slots);
+        drop(in_flight);
+        saved
+    }
+
     /// Lets a pipeline go, for its objects have gone. Never fails.
     pub(crate) fn forget_pipeline(&self, id: PipelineId) {
         // Empties the slot, of which the caller still has a share, before the call is over.
@@ -503,19 +513,25 @@ impl BankCell {
         Ok(())
     }
 
+    /// Fails inside a call of this thread on the bank, as a progress function is: `close` would wait for that call, and
+    /// so for itself.
+    pub(crate) fn check_closable(&self) -> PyResult<()> {
+        if calls_of_this_thread(|cells| cells.contains(&self.address())) == Some(true) {
+            return Err(errors::closed_within_call());
+        }
+        Ok(())
+    }
+
     /// Closes the bank, waits for calls of other threads to come back, and returns what was lost. Nothing is lost, as
     /// far as this call says, if another one has closed it.
     ///
     /// # Errors
-    /// `RuntimeError` inside a call of this thread on the bank, as a progress function is: that call would be waited
-    /// for by itself.
+    /// As [`check_closable`](Self::check_closable).
     pub(crate) fn close(&self) -> PyResult<Option<Unsaved>> {
         if self.check_process().is_err() {
             return Ok(None);
         }
-        if calls_of_this_thread(|cells| cells.contains(&self.address())) == Some(true) {
-            return Err(errors::closed_within_call());
-        }
+        self.check_closable()?;
         let mut unsaved = None;
         detached(|| {
             let open = {

@@ -251,7 +251,9 @@ impl PyPipeline {
         let mut taken = slot.take()?;
         taken.pipeline().set_threads(threads);
         taken.pipeline().save_each_batch(save_each_batch);
-        let feed = taken.feed(save_each_batch, |pipeline| pipeline.feed(inputs, &options))?;
+        // Without the GIL: it waits for the vocabularies, which a run of another thread may hold.
+        let feed =
+            py.detach(|| taken.feed(save_each_batch, |pipeline| pipeline.feed(inputs, &options)))?;
         let feed = feed.map_err(|error| errors::pipeline_to_python(py, &error))?;
         Ok(PyFeed::new(slot, feed, Arc::clone(&self.schema)))
     }
@@ -338,13 +340,7 @@ impl PyPipeline {
     /// Gives the bank the values that it lacks; durable with its next checkpoint. `run`, `generate`, and feeds that
     /// save each batch have done it already.
     fn save(&self, py: Python<'_>) -> PyResult<()> {
-        let Some(mut taken) = self.slot.take_to_save()? else { return Ok(()) };
-        py.detach(|| {
-            let saved = taken.pipeline().save();
-            drop(taken);
-            saved
-        })
-        .map_err(|error| errors::pipeline_to_python(py, &error))
+        self.slot.save(py)
     }
 
     /// Saves, and takes a checkpoint of the bank: vocabularies and the rows that their ids lead to, together.

@@ -30,6 +30,8 @@ use crate::feed::FeedCell;
 #[derive(Debug)]
 pub(crate) struct Slot {
     process: u32,
+    /// False for an evaluation, which has nothing to save.
+    learns: bool,
     state: Mutex<State>,
     /// Told whenever the pipeline comes back, or is handed on to a feed.
     changed: Condvar,
@@ -76,9 +78,11 @@ impl Held {
 
 impl Slot {
     pub(crate) fn new(pipeline: Pipeline) -> Arc<Self> {
+        let learns = pipeline.learns();
         let evaluation = Some(Box::new(pipeline.evaluation()));
         let state = State { held: Held::Here(Box::new(pipeline)), evaluation, closing: false };
-        Arc::new(Self { process: process::id(), state: Mutex::new(state), changed: Condvar::new() })
+        let (process, state) = (process::id(), Mutex::new(state));
+        Arc::new(Self { process, learns, state, changed: Condvar::new() })
     }
 
     /// Whether this is the process that made the pipeline: its threads are not in a child.
@@ -100,9 +104,24 @@ impl Slot {
         self.take_from(&mut self.state.lock())
     }
 
-    /// Takes the pipeline out to save its values; none if a feed has it that saves each batch.
-    pub(crate) fn take_to_save(&self) -> PyResult<Option<Taken<'_>>> {
+    /// Gives the bank the values that it lacks, with the GIL released. Nothing where a feed saves each batch, or where
+    /// the pipeline learns nothing.
+    pub(crate) fn save(&self, py: Python<'_>) -> PyResult<()> {
+        let Some(mut taken) = self.take_to_save()? else { return Ok(()) };
+        py.detach(|| {
+            let saved = taken.pipeline().save();
+            drop(taken);
+            saved
+        })
+        .map_err(|error| errors::pipeline_to_python(py, &error))
+    }
+
+    /// Takes the pipeline out to save its values; none if it has none to save.
+    fn take_to_save(&self) -> PyResult<Option<Taken<'_>>> {
         self.check_process()?;
+        if !self.learns {
+            return Ok(None);
+        }
         let mut state = self.state.lock();
         match state.held {
             Held::Feeding(_, true) => Ok(None),

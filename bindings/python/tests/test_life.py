@@ -327,9 +327,12 @@ def test_checkpoints_are_listed_copied_sent_and_gone_back_to(tmp_path: Path) -> 
             embank.roll_back(path, wrong)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("checkpoint", [None, b""])
 @pytest.mark.parametrize("call", ["export", "import", "evict"])
-def test_close_in_a_progress_function_raises(tmp_path: Path, call: str) -> None:
-    """It waited for the call that it was made in."""
+def test_close_in_a_progress_function_raises(
+    tmp_path: Path, call: str, checkpoint: bytes | None
+) -> None:
+    """It waited for the call that it was made in, or took its checkpoint before it was refused."""
     bank = open_bank(tmp_path / "bank")
     table = bank.table("t", dim=2)
     table.put([1, 2], [[1.0, 2.0], [3.0, 4.0]])
@@ -339,7 +342,7 @@ def test_close_in_a_progress_function_raises(tmp_path: Path, call: str) -> None:
 
     def close(done: int, total: int) -> None:
         told.append(done)
-        bank.close()
+        bank.close(checkpoint=checkpoint)
 
     with pytest.raises(RuntimeError, match="inside another call"):
         if call == "export":
@@ -348,5 +351,5 @@ def test_close_in_a_progress_function_raises(tmp_path: Path, call: str) -> None:
             table.import_from(tmp_path / "rows.npy", progress=close)
         else:
             table.evict(norm_below=10.0, progress=close)
-    assert told and not bank.closed
+    assert told and not bank.closed and bank.last_checkpoint == 1
     bank.close()

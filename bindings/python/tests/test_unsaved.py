@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import embank
+from embank.pipeline import Column, Field, Output, Pipeline, Spec, modulus, vocabulary
 
 BUDGET = "16MiB"
 
@@ -30,7 +31,7 @@ def test_close_tells_what_is_lost_since_which_checkpoint(tmp_path: Path) -> None
     put(bank, [3])
     assert bank.stats()["changed_since_checkpoint"] == 4
     assert bank.stats()["newest_checkpoint"] == 1
-    with pytest.warns(ResourceWarning, match="4 changes of rows since checkpoint 1") as told:
+    with pytest.warns(ResourceWarning, match="loses 4 changes of rows since checkpoint 1") as told:
         bank.close()
     assert str(tmp_path) in str(told[0].message) and "close(checkpoint=" in str(told[0].message)
     with warnings.catch_warnings():
@@ -39,7 +40,7 @@ def test_close_tells_what_is_lost_since_which_checkpoint(tmp_path: Path) -> None
 
 
 def test_the_end_of_a_with_block_tells_too(tmp_path: Path) -> None:
-    with pytest.warns(ResourceWarning, match="1 change of a row and has no checkpoint"):
+    with pytest.warns(ResourceWarning, match="loses 1 change of a row, and has no checkpoint"):
         with embank.Bank(tmp_path / "bank", memory_budget=BUDGET) as bank:
             put(bank, [1])
 
@@ -96,6 +97,34 @@ def test_a_checkpoint_that_fails_leaves_the_bank_open(tmp_path: Path) -> None:
     reading.close()
 
 
+def site_spec() -> Spec:
+    """Numbers of a known range, whose ids the pipeline gives."""
+    return Spec(
+        fields=[Field("site", "int32", required=True)],
+        columns=[Column("site", modulus(100), vocabulary("site"))],
+        outputs=[Output("ids", ["site"], "i64")],
+    )
+
+
+def test_close_with_a_checkpoint_saves_the_pipelines_first(tmp_path: Path) -> None:
+    bank = embank.Bank(tmp_path / "bank", memory_budget=BUDGET)
+    pipeline = Pipeline(site_spec(), bank=bank)
+    evaluating = pipeline.feed(b"5\n", learn=False, batch_rows=1)
+    feed = pipeline.feed(b"5\n6\n7\n", batch_rows=1, save_each_batch=False)
+    assert next(feed)["ids"].tolist() == [[0]]
+    # The bank lacks values that the feed has numbered, so it is not closed.
+    with pytest.raises(RuntimeError, match="does not save each batch"):
+        bank.close(checkpoint=b"")
+    assert not bank.closed and bank.last_checkpoint is None
+    feed.close()
+    evaluating.close()
+    assert bank.close(checkpoint=b"") == 1
+    with embank.Bank(tmp_path / "bank", memory_budget=BUDGET) as bank:
+        again = Pipeline(site_spec(), bank=bank)
+        assert again.vocabularies()["site"][0] == 5
+        bank.checkpoint()
+
+
 def test_a_warning_that_is_an_error_comes_after_the_close(tmp_path: Path) -> None:
     bank = embank.Bank(tmp_path / "bank", memory_budget=BUDGET)
     put(bank, [1])
@@ -105,6 +134,21 @@ def test_a_warning_that_is_an_error_comes_after_the_close(tmp_path: Path) -> Non
             bank.close()
     assert bank.closed
     embank.Bank(tmp_path / "bank", memory_budget=BUDGET).close()
+
+
+def test_the_exception_of_the_block_is_not_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda of: told.append(str(of.exc_value)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(KeyError, match="of the block"):
+            with embank.Bank(tmp_path / "bank", memory_budget=BUDGET) as bank:
+                put(bank, [1])
+                raise KeyError("of the block")
+    assert bank.closed
+    assert len(told) == 1 and "1 change of a row" in told[0]
 
 
 def test_changes_of_calls_that_close_waits_for_count(tmp_path: Path) -> None:
