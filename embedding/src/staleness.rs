@@ -161,13 +161,20 @@ impl Table {
         let holders = &self.shared.holders;
         let own = holders.blocking_their_taker(key, self.bank.lease_timeout, deadline);
         match own.first() {
-            Some(oldest) if own.len() > bound as usize => Err(Error::SelfBlocked {
-                table: self.name().to_owned(),
-                key,
-                held: own.len() as u32,
-                bound,
-                oldest: Box::new(LeaseInfo::of(self.name(), oldest, Instant::now())),
-            }),
+            // Looked at again: the first lease that changes hands may have done so while the leases were listed.
+            // Relaxed: as above.
+            Some(oldest)
+                if own.len() > bound as usize
+                    && !self.bank.leases_change_hands.load(Ordering::Relaxed) =>
+            {
+                Err(Error::SelfBlocked {
+                    table: self.name().to_owned(),
+                    key,
+                    held: own.len() as u32,
+                    bound,
+                    oldest: Box::new(LeaseInfo::of(self.name(), oldest, Instant::now())),
+                })
+            }
             _ => Ok(()),
         }
     }

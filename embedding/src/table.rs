@@ -340,8 +340,8 @@ impl Table {
     /// the call waits, at most the bank's `wait_timeout`.
     ///
     /// # Errors
-    /// [`Error::ShapeMismatch`], [`Error::KeyIsNoId`], [`Error::StalenessTimeout`] or a failure of the store. Then no
-    /// clock is up, and the content of `rows` is unspecified.
+    /// [`Error::ShapeMismatch`], [`Error::KeyIsNoId`], [`Error::StalenessTimeout`], [`Error::SelfBlocked`] or a failure
+    /// of the store. Then no clock is up, and the content of `rows` is unspecified.
     pub fn get(&self, keys: &[u64], rows: &mut [f32]) -> Result<Lease> {
         self.check_shape("rows", keys.len(), rows.len())?;
         let unique = UniqueKeys::new(keys);

@@ -60,7 +60,9 @@ pub(crate) fn to_python(py: Python<'_>, error: &Error) -> PyErr {
                 ("table", table.into_py_any(py)),
                 ("key", key.into_py_any(py)),
                 ("held", held.into_py_any(py)),
+                ("outstanding", held.into_py_any(py)),
                 ("bound", bound.into_py_any(py)),
+                ("waited_seconds", 0.0.into_py_any(py)),
             ],
         ),
         Error::LeaseExpired { table, keys, age, .. } => with_attributes(

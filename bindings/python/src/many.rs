@@ -24,6 +24,8 @@ use crate::table::PyTable;
 ///
 /// Raises:
 ///     StalenessTimeout: A row of one of the tables stayed beyond its bound; nothing is held.
+///     SelfBlocked: Leases of this thread alone hold a row at its bound; nothing is held.
+///     UnknownValue: A table has a vocabulary, and a key is no id of it; nothing is held.
 ///     ValueError, TypeError: Keys are not 1-D, or no integers; a table comes twice; tables of two banks.
 ///
 /// >>> import embank

@@ -173,6 +173,8 @@ impl PyTable {
     ///
     /// Raises:
     ///     StalenessTimeout: A row stayed beyond the bound; nothing is held.
+    ///     SelfBlocked: Leases of this thread alone hold a row at its bound; nothing is held.
+    ///     UnknownValue: The table has a vocabulary, and a key is no id of it; nothing is held.
     ///     ValueError, TypeError: The keys are not 1-D, or no integers.
     #[pyo3(signature = (keys, *, out = None))]
     fn get<'py>(
@@ -230,6 +232,9 @@ impl PyTable {
     /// Args:
     ///     keys: Integers `(n,)`.
     ///     rows: float32 `(n, dim)`. Of a key that occurs more than once, the last row is kept.
+    ///
+    /// Raises:
+    ///     UnknownValue: The table has a vocabulary, and a key is no id of it; no row changes.
     fn put(
         &self,
         py: Python<'_>,
@@ -253,6 +258,7 @@ impl PyTable {
     ///
     /// Raises:
     ///     ValueError: A gradient is NaN or infinite, or the table has no optimizer; no row changes.
+    ///     UnknownValue: The table has a vocabulary, and a key is no id of it; no row changes.
     fn apply_gradients(
         &self,
         py: Python<'_>,
@@ -322,6 +328,7 @@ impl PyTable {
     ///
     /// Raises:
     ///     MissingRow: With `missing="error"`, when a key has no row.
+    ///     UnknownValue: With `missing="initial"`, when a key without a row is no id of the table's vocabulary.
     #[pyo3(signature = (keys, *, missing = "initial", out = None))]
     fn peek<'py>(
         &self,
@@ -340,6 +347,9 @@ impl PyTable {
     }
 
     /// The initial values of rows, whether they are there or not: float32 `(n, dim)`.
+    ///
+    /// Raises:
+    ///     UnknownValue: The table has a vocabulary, and a key is no id of it.
     fn initial<'py>(
         &self,
         py: Python<'py>,

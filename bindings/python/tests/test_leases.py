@@ -157,10 +157,12 @@ def test_a_thread_does_not_wait_for_itself(table: embank.Table) -> None:
     table.staleness_bound = 0
     for get in (table.get, table.get_distinct):
         lease = get([1, 7])
-        with pytest.raises(embank.SelfBlocked, match="hand_over") as raised:
+        with pytest.raises(embank.StalenessTimeout, match="hand_over") as raised:
             get([5, 7])
         error = raised.value
+        assert isinstance(error, embank.SelfBlocked)
         assert (error.table, error.key, error.held, error.bound) == ("item", 7, 1, 0)
+        assert (error.outstanding, error.waited_seconds) == (1, 0.0)
         assert table.outstanding(5) in (None, 0), "nothing is held"
         lease.release()
         get([5, 7]).release()

@@ -11,6 +11,9 @@ use super::rows::{PeekFixed, PutFixed};
 use super::{Vocabulary, VocabularyIdentity};
 use crate::error::{Error, Result};
 
+/// Ids are below 2^63 - 1.
+const IDS_END_MAX: u64 = (1 << 63) - 1;
+
 /// What all handles of a vocabulary share.
 #[derive(Debug)]
 pub(crate) struct VocabularyShared {
@@ -196,8 +199,9 @@ impl Vocabulary {
 
     /// For a caller that numbers new values itself and inserts them later, in the order of their ids: tables whose keys
     /// are this vocabulary's ids take those below `ids_end` from now on. A renumbering, and closing the bank, forget it.
+    /// Ids end at 2^63 - 1: a larger `ids_end` counts as that.
     pub fn give_out(&self, ids_end: u64) {
-        let count = ids_end.saturating_sub(self.config().first_id);
+        let count = ids_end.min(IDS_END_MAX).saturating_sub(self.config().first_id);
         // Relaxed: as in `VocabularyShared::ids_end`.
         self.shared.given_out.fetch_max(count, Ordering::Relaxed);
     }

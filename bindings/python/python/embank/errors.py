@@ -60,8 +60,11 @@ class StalenessTimeout(EmbankError):
     """How long the call waited."""
 
 
-class SelfBlocked(EmbankError):
+class SelfBlocked(StalenessTimeout):
     """A get would wait for leases of its own thread, so it failed at once. No count was taken.
+
+    A `StalenessTimeout`, so that a program which releases leases at one and tries again does so here too. `outstanding`
+    is `held` here, and `waited_seconds` is 0.
 
     The thread holds more leases on the row than the table's `staleness_bound` lets through. Apply, put or release them
     first, or raise the bound. If another thread ends them, call `hand_over` on each lease before that thread gets it.
