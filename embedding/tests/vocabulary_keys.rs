@@ -63,6 +63,18 @@ fn every_way_in_refuses_a_key_that_is_no_id() {
     table.get(&[1, 0, 1], &mut [0.0; 3]).unwrap().apply(&[1.0; 3]).unwrap();
 }
 
+/// `UNKNOWN_ID` and its like stay no ids, whatever a caller says.
+#[test]
+fn ids_that_are_given_out_end_at_2_to_the_63() {
+    let (_test, words, table) = two_values(VocabularyConfig::u64());
+    words.give_out(u64::MAX);
+    table.put(&[(1 << 63) - 2], &[1.0]).unwrap();
+    for bad in [(1 << 63) - 1, UNKNOWN_ID - 1, UNKNOWN_ID] {
+        let refused = table.put(&[bad], &[1.0]);
+        assert!(matches!(refused, Err(Error::KeyIsNoId { .. })), "{bad}: {refused:?}");
+    }
+}
+
 #[test]
 fn the_message_names_the_id_and_the_cure() {
     let (_test, _, table) = two_values(VocabularyConfig::u64());
