@@ -148,14 +148,11 @@ def test_closing_wakes_a_get_that_waits(tmp_path: Path) -> None:
     open_bank(tmp_path / "bank").close()
 
 
-def test_a_path_that_cannot_be_a_bank_is_an_os_error_with_its_name(tmp_path: Path) -> None:
+def test_a_path_that_is_a_file_is_refused_with_its_name(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no bank")
-    with pytest.raises(embank.EmbankError) as raised:
+    with pytest.raises(ValueError, match="is a file; a bank is a directory") as raised:
         open_bank(tmp_path / "file")
-    if isinstance(raised.value, embank.StoreIOError):
-        assert isinstance(raised.value, OSError)
-        assert raised.value.errno is not None
-        assert str(tmp_path / "file") in str(raised.value.filename)
+    assert str(tmp_path / "file") in str(raised.value)
 
 
 def test_paths_of_either_kind(tmp_path: Path) -> None:
