@@ -175,7 +175,11 @@ fn a_running_writer_is_no_hindrance() {
     for command in ["compact", "evict item --norm-below 3"] {
         let output = embank(dir.path(), command);
         assert_eq!(output.status.code(), Some(2), "{command}: {}", text(&output));
-        assert!(text(&output).contains("locked"), "{command}: {}", text(&output));
+        assert!(
+            text(&output).contains("is open for writing in process"),
+            "{command}: {}",
+            text(&output)
+        );
     }
 }
 

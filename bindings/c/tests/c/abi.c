@@ -246,7 +246,7 @@ static void checkpoints(void) {
     BAD(EMBANK_STATUS_DELTA_MISMATCH, "delta", embank_apply_delta(in_folder("copy"), in_folder("delta"), 2));
 
     /* Going back, which nobody may be in the way of. */
-    BAD(EMBANK_STATUS_LOCKED, "locked", embank_roll_back(in_folder("checkpoints"), 1));
+    BAD(EMBANK_STATUS_LOCKED, "is open for writing in this process", embank_roll_back(in_folder("checkpoints"), 1));
     embank_bank_close(bank);
     embank_table_free(table); /* the bank is closed only now */
     BAD(EMBANK_STATUS_BEING_READ, "read", embank_roll_back(in_folder("checkpoints"), 1));
