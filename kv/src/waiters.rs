@@ -37,7 +37,7 @@ pub struct ReleaseTicket<'a> {
 }
 
 impl Waiters {
-    /// `key_hash` chooses the stripes: the bank's, so that nobody can choose keys that share one.
+    /// `key_hash` chooses the stripes: the bank's, so that no caller can choose keys that share one.
     pub(crate) fn new(key_hash: KeyHash) -> Self {
         Waiters {
             key_hash,

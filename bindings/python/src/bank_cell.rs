@@ -625,7 +625,7 @@ impl Drop for BankCell {
         let mut unsaved = None;
         detached(|| unsaved = open.and_then(|open| open.end(|| ())));
         if let Some(unsaved) = unsaved {
-            // Not where the interpreter has ended: then there is nobody to warn.
+            // Not where the interpreter has ended: then no one can be warned.
             let _ = Python::try_attach(|py| {
                 // A garbage collector may come while an error is on its way.
                 let pending = PyErr::take(py);

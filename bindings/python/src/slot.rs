@@ -40,7 +40,7 @@ pub(crate) struct Slot {
 #[derive(Debug)]
 struct State {
     held: Held,
-    /// What evaluations are made of, whoever has the pipeline. It has handles of the bank too. None once the bank is
+    /// What evaluations are made of, also while a run has the pipeline. It has handles of the bank too. None once the bank is
     /// closed.
     evaluation: Option<Box<Pipeline>>,
     /// Its bank is closed, or about to be.

@@ -311,7 +311,7 @@ mod tests {
             let warning = stats.log_address_warning.unwrap();
             assert!(warning.contains("export"), "{warning}");
             let mut rows = 0;
-            // Ends: three pages take so many rows at most.
+            // Ends: three pages take a bounded number of rows.
             let error = loop {
                 match store.execute(table, &[rows], crate::Clock::Keep, &mut PutZeros) {
                     Ok(_) => rows += 1,

@@ -241,7 +241,7 @@ impl RunNumbering {
             (Some(_), Ids::Direct { .. }) => Evaluated::InMemory(growing.numbering()),
             (Some(_), Ids::Bank { vocabulary, .. }) => Evaluated::InBank(vocabulary.identity()),
         };
-        // Somebody else may have renumbered the bank's vocabulary, which the pipeline's own count can't tell.
+        // Another program part may have renumbered the bank's vocabulary, which the pipeline's own count can't tell.
         if self.evaluates == Some(now) && !growing.is_outdated() {
             return Ok(());
         }
