@@ -161,7 +161,7 @@ impl Shard {
     pub(super) fn prefetch_index(&self, hash: u64) {
         if let Some(live) = &self.0 {
             let bucket = range(hash, live.buckets);
-            crate::prefetch::read(live.memory.as_ptr().wrapping_add(bucket * BUCKET_PLACES * 4));
+            crate::prefetch::line(live.memory.as_ptr().wrapping_add(bucket * BUCKET_PLACES * 4));
         }
     }
 
@@ -175,8 +175,8 @@ impl Shard {
         for &word in index.iter().filter(|&&word| word != 0 && word >> PLACE_BITS == tag) {
             let place = queues_at + (word & PLACE_MASK) as usize - 1;
             let row = memory.wrapping_add(place * 8);
-            crate::prefetch::read(row);
-            crate::prefetch::read(row.wrapping_add(64));
+            crate::prefetch::line(row);
+            crate::prefetch::line(row.wrapping_add(64));
         }
     }
 

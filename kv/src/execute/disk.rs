@@ -627,7 +627,7 @@ impl<W: Work> ReadStream for Reading<'_, '_, W> {
             let end = bytes.len().min(place + pending.bytes.min(FETCHED_OF_RECORD_MAX));
             if fetched < FETCHED_OF_READ_MAX {
                 for line in (place / LINE_BYTES * LINE_BYTES..end).step_by(LINE_BYTES) {
-                    prefetch::read(&raw const bytes[line]);
+                    prefetch::line(&raw const bytes[line]);
                 }
                 fetched += end - place;
             }

@@ -118,12 +118,7 @@ impl<W: Work> Batch<'_, W> {
             return ptr::null();
         }
         let place = view.place(entry.address()).cast_const();
-        match W::MODE {
-            Mode::Peek | Mode::Locate | Mode::Promote | Mode::Compact | Mode::Retain => {
-                prefetch::read(place);
-            }
-            Mode::Get | Mode::Update | Mode::Put | Mode::Delete => prefetch::write(place),
-        }
+        prefetch::line(place);
         place
     }
 
@@ -134,18 +129,14 @@ impl<W: Work> Batch<'_, W> {
         if place.is_null() || W::MODE == Mode::Locate {
             return;
         }
-        let fetch = match W::MODE {
-            Mode::Update | Mode::Put => prefetch::write::<u8>,
-            _ => prefetch::read::<u8>,
-        };
         // The lines that the record touches, not one more: each costs a fill buffer. The last byte
         // stands for the last line; where that is the one before, asking twice costs nothing.
         let mut line = LINE_BYTES;
         while line < self.prefetch_bytes {
-            fetch(place.wrapping_add(line));
+            prefetch::line(place.wrapping_add(line));
             line += LINE_BYTES;
         }
-        fetch(place.wrapping_add(self.last_byte));
+        prefetch::line(place.wrapping_add(self.last_byte));
     }
 
     /// Deals with one key whose first matching slot held `entry` a moment ago.

@@ -315,7 +315,7 @@ impl Index {
                 if !reader.is_in_delta() || batch.len() == LOADED_AT_ONCE {
                     break;
                 }
-                crate::prefetch::write(index.bucket(bucket));
+                crate::prefetch::line(index.bucket(bucket));
                 next = reader.next_bucket(&mut chains)?;
             }
             let mut start = 0;

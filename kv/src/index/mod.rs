@@ -126,7 +126,7 @@ impl<'a> Outline<'a> {
     /// Brings a hash's bucket into the cache.
     #[inline]
     pub(crate) fn prefetch(self, hash: u64) {
-        crate::prefetch::read(self.index.bucket(self.guess(hash).0));
+        crate::prefetch::line(self.index.bucket(self.guess(hash).0));
     }
 
     /// The first slot of the hash's bucket that may lead to it, without regard to a split under way: a
@@ -380,7 +380,7 @@ impl Index {
             Some(entry) => entry,
             None if meta.overflow() == 0 => Entry::EMPTY,
             None => {
-                crate::prefetch::read(self.overflow_bucket(meta.overflow()));
+                crate::prefetch::line(self.overflow_bucket(meta.overflow()));
                 Entry::BEYOND
             }
         }
