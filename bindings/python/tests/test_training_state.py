@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
+import pickle
 import random
 import subprocess
 import sys
@@ -18,6 +20,8 @@ import embank
 torch = pytest.importorskip("torch")
 
 import embank.torch  # noqa: E402
+import embank.torch.order  # noqa: E402
+from torch.utils.data import DataLoader  # noqa: E402
 
 PROGRAM = Path(__file__).with_name("resumed_training.py")
 STEPS = 18
@@ -417,3 +421,176 @@ def test_a_shorter_loader_is_told() -> None:
     assert len(again) == 3
     with pytest.raises(TypeError, match="has no len"):
         len(embank.torch.ResumableLoader(iter([1])))
+
+
+class OwnOrder:
+    """A sampler whose order comes from a source of random numbers."""
+
+    def __init__(self, shuffled: Any, length: int) -> None:
+        self.shuffled, self.length = shuffled, length
+
+    def __iter__(self) -> Any:
+        return iter(self.shuffled(list(range(self.length))))
+
+    def __len__(self) -> int:
+        return self.length
+
+
+def shuffled_by_python(order: list[int]) -> list[int]:
+    random.shuffle(order)
+    return order
+
+
+class Stream:
+    """Samples that leave a shuffling buffer, one draw each, while the training loop goes on."""
+
+    def __init__(self, draw: Any, length: int) -> None:
+        self.draw, self.length = draw, length
+
+    def __iter__(self) -> Any:
+        buffer: list[int] = []
+        for sample in range(self.length):
+            buffer.append(sample)
+            if len(buffer) > 7:
+                yield buffer.pop(self.draw(len(buffer)))
+        while buffer:
+            yield buffer.pop(self.draw(len(buffer)))
+
+
+def resumed_anywhere(make: Any, stop: int, ahead: int, model: Any) -> list[Any]:
+    """The batches of a pass that a process begins and another one ends, each of which seeds what it likes."""
+
+    def loader_of() -> Any:
+        loader = make()
+        if ahead:
+            loader = embank.torch.LookaheadLoader(loader, lambda batch: {}, depth=ahead)
+        return embank.torch.ResumableLoader(loader)
+
+    def process(seed: int) -> None:
+        random.seed(seed)
+        np.random.seed(seed)
+        torch.manual_seed(seed)
+
+    process(stop)
+    first, seen = loader_of(), []
+    for _ in range(stop % 3):
+        list(first)
+    batches = iter(first)
+    for _ in range(stop):
+        seen.append(next(batches))
+        model()
+    state = first.state_dict()
+    generators = (random.getstate(), np.random.get_state(), torch.get_rng_state())
+    process(stop + 1000)
+    again = loader_of()
+    again.load_state_dict(state)
+    random.setstate(generators[0])
+    np.random.set_state(generators[1])
+    torch.set_rng_state(generators[2])
+    for batch in again:
+        seen.append(batch)
+        model()
+    return seen
+
+
+def flat(batches: list[Any]) -> list[int]:
+    return sorted(int(sample) for batch in batches for sample in np.asarray(batch).reshape(-1))
+
+
+REPEATED = {
+    "torch": lambda: DataLoader(torch.arange(40), batch_size=4, shuffle=True),
+    "python": lambda: DataLoader(
+        torch.arange(40), batch_size=4, sampler=OwnOrder(shuffled_by_python, 40)
+    ),
+    "numpy": lambda: DataLoader(
+        torch.arange(40), batch_size=4, sampler=OwnOrder(np.random.permutation, 40)
+    ),
+    "batches by numpy": lambda: DataLoader(
+        torch.arange(40),
+        batch_sampler=OwnOrder(lambda order: np.random.permutation(40).reshape(10, 4), 10),
+    ),
+    "a stream by python": lambda: Stream(random.randrange, 40),
+    "a stream by numpy": lambda: Stream(np.random.randint, 40),
+    "no random order": lambda: [[at, at + 1] for at in range(0, 40, 2)],
+}
+
+
+@pytest.mark.parametrize("ahead", [0, 3])
+@pytest.mark.parametrize("make", REPEATED.values(), ids=REPEATED)
+def test_a_resumed_pass_hands_out_every_sample_once(make: Any, ahead: int) -> None:
+    """A shuffle by Python or NumPy was not repeated: some samples came twice and others never."""
+    for stop in range(1, 10):
+        seen = resumed_anywhere(make, stop, ahead, lambda: torch.rand(3))
+        assert flat(seen) == list(range(40)), f"stopped after {stop} batches"
+
+
+@pytest.mark.parametrize("ahead", [0, 3])
+def test_an_order_that_cannot_be_repeated_is_told(ahead: int) -> None:
+    """Of a sampler with a generator of its own, and of a stream whose draws come between those of the model."""
+
+    def of_its_own() -> Any:
+        # Another process goes on elsewhere in its sequence, or begins it anew.
+        own = np.random.default_rng(random.randrange(1 << 30))
+        return DataLoader(torch.arange(40), batch_size=4, sampler=OwnOrder(own.permutation, 40))
+
+    def shared() -> Any:
+        return Stream(random.randrange, 40)
+
+    for stop in range(2, 10):
+        with pytest.raises(ValueError, match="ResumableLoader.loader, generator"):
+            resumed_anywhere(of_its_own, stop, ahead, lambda: None)
+    told = 0
+    for stop in range(2, 30):
+        try:
+            seen = resumed_anywhere(shared, stop, ahead, random.random)
+        except ValueError as error:
+            assert "ResumableLoader(loader, generator)" in str(error)
+            told += 1
+        else:
+            assert flat(seen) == list(range(40)), f"silent, stopped after {stop} batches"
+    assert told > 20
+
+
+def test_the_digest_of_an_order_tells_values_apart() -> None:
+    """Each of these is another batch, in each way that a batch can hold it."""
+
+    @dataclasses.dataclass
+    class Pair:
+        a: int
+        b: Any
+
+    def digest(batch: Any) -> int:
+        order = embank.torch.order.Order()
+        order.note(batch)
+        return order.digest
+
+    batches = [
+        torch.tensor([1, 2]), torch.tensor([2, 1]), torch.tensor([1, 2], dtype=torch.int32),
+        torch.tensor([[1, 2]]), torch.tensor([1.0, 2.0], dtype=torch.bfloat16), torch.tensor(1),
+        np.array([1, 2]), np.array(["a", None], dtype=object), np.array([[1, 2]]), np.int64(1), 1, 1.0,
+        True, None, "1", b"1", [1, 2], [1], [[1], 2], (), {"a": 1}, {"b": 1}, Pair(1, 2), Pair(1, [2]),
+        torch.empty(0), torch.arange(6).reshape(2, 3).t(), torch.arange(6).reshape(3, 2),
+    ]  # fmt: skip
+    digests = [digest(batch) for batch in batches]
+    assert len(set(digests)) == len(digests)
+    assert digests == [digest(batch) for batch in batches]
+
+
+def test_a_state_without_an_order_is_taken() -> None:
+    """Of a version that remembered torch's generator alone."""
+    torch.manual_seed(1)
+    loader = DataLoader(torch.arange(12), batch_size=3, shuffle=True)
+    began_with = torch.get_rng_state()
+    wanted = [batch.tolist() for batch in loader]
+    again = embank.torch.ResumableLoader(loader)
+    again.load_state_dict({"epoch": 0, "handed_out": 1, "began_with": began_with, "generator": None})
+    assert [batch.tolist() for batch in again] == wanted[1:]
+
+
+def test_a_sampler_that_is_noted_stays_what_it_is() -> None:
+    loader: Any = DataLoader(torch.arange(12), batch_size=3, shuffle=True)
+    embank.torch.ResumableLoader(loader)
+    embank.torch.ResumableLoader(loader)
+    assert (len(loader), loader.batch_sampler.batch_size, len(list(loader))) == (4, 3, 4)
+    copied = pickle.loads(pickle.dumps(loader))
+    assert len(list(copied)) == 4

@@ -9,9 +9,10 @@ or not at all, so they never disagree.
 from __future__ import annotations
 
 import io
+import itertools
 import random
 from collections.abc import Iterable, Iterator, Sized
-from typing import TYPE_CHECKING, Any, Generic, Optional, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Optional, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import torch
@@ -20,6 +21,7 @@ from torch import Tensor
 from .fills import trained_table
 from .lookahead import LookaheadLoader
 from .modules import TableModule
+from .order import Order, recorded_sampler
 from .reference import taken_at
 
 if TYPE_CHECKING:
@@ -243,10 +245,16 @@ def _set_random_state(state: dict[str, Any]) -> None:
 class ResumableLoader(Generic[Batch]):
     """Iterates over `loader` and remembers where it is, so that a resumed run sees the batches that are left.
 
-    The state is the number of passes, the batches of this one that were handed out, and the random
-    state that the pass began with. After `load_state_dict` the next pass is that one: it begins
-    with the same random state, so a loader that shuffles draws the same order, and the batches that were
-    handed out before are drawn and dropped.
+    The state is the number of passes, the batches of this one that were handed out, the random
+    states of Python, NumPy and torch that the pass began with, and a digest of what it has drawn. After
+    `load_state_dict` the next pass is that one: it begins with the same random states, so a loader that
+    shuffles draws the same order, and the batches that were handed out before are drawn and dropped.
+    Then the generators of Python, NumPy and torch go back to where they were.
+
+    A resumed pass raises `ValueError` if it draws another order. A sampler with a generator of its own
+    that is not given here has such an order, and so has a stream that draws from a generator that
+    the model draws from too. The digest covers the indices of a `DataLoader` over a data set with
+    indices, and the first 64 KiB of each tensor of any other loader's batches.
 
     A loop that is left early (`break`, an exception) has ended its pass: the next one is a new pass, here and in a run
     that is resumed from a state that was taken in between. So save within the loop.
@@ -256,8 +264,9 @@ class ResumableLoader(Generic[Batch]):
     if it has a generator of its own, however far it is read ahead.
 
     Args:
-        loader: Any iterable of batches; iterated anew on every pass.
-        generator: The loader's own generator, if it has one. Without, the order comes from torch's global one.
+        loader: Any iterable of batches; iterated anew on every pass. The sampler of a `DataLoader`
+            is wrapped in one that notes its indices.
+        generator: The loader's own generator, if it has one. Without, the order comes from the global ones.
 
     >>> import torch, embank.torch
     >>> data = torch.utils.data.DataLoader(range(8), batch_size=2, shuffle=True)
@@ -281,22 +290,27 @@ class ResumableLoader(Generic[Batch]):
         # The pass that is going on: one that is closed later, when another has begun, ends nothing.
         self._pass: Optional[object] = None
         self._handed_out = 0
-        self._began_with: Optional[Tensor] = None
-        self._resuming = False
+        # Batches that the loader has given, those that a LookaheadLoader holds among them.
+        self._drawn = 0
+        self._order = Order()
+        self._began_with: Optional[dict[str, Any]] = None
+        self._resuming: Optional[_Repeated] = None
 
     def __iter__(self) -> Iterator[Batch]:
         this_pass = self._pass = object()
-        if self._resuming:
-            self._resuming = False
-            batches = self._fast_forward()
-        else:
+        repeated, self._resuming = self._resuming, None
+        if repeated is None:
             self._handed_out = 0
-            self._began_with = self._random_state()
-            batches = iter(self.loader)
+            self._began_with = self._generators()
+            batches = self._announced(self._source(Order()))
+        else:
+            batches = self._fast_forward(repeated)
+        order = self._order
         try:
             for batch in batches:
                 if self._pass is this_pass:
                     self._handed_out += 1
+                    order.hand_out()
                 yield batch
         finally:
             # Also when the loop is left early, which closes this generator.
@@ -314,9 +328,16 @@ class ResumableLoader(Generic[Batch]):
 
     def state_dict(self) -> dict[str, Any]:
         """Where the pass is; the batch in the caller's hands counts as done."""
+        if self._resuming is not None:
+            # Loaded, and no pass has begun.
+            drawn, expected = self._resuming.drawn, self._resuming.expected
+        else:
+            drawn, expected = self._drawn, self._order.state()
         return {
             "epoch": self.epoch,
             "handed_out": self._handed_out,
+            "drawn": drawn,
+            "order": expected,
             "began_with": self._began_with,
             "generator": None if self.generator is None else self.generator.get_state(),
         }
@@ -325,42 +346,89 @@ class ResumableLoader(Generic[Batch]):
         """The next pass goes on where that state was taken."""
         self.epoch = int(state["epoch"])
         self._handed_out = int(state["handed_out"])
-        self._began_with = state["began_with"]
-        self._resuming = self._began_with is not None
+        began_with = state["began_with"]
+        if isinstance(began_with, Tensor):
+            # Of a version that remembered one generator and no order.
+            began_with = {"torch" if self.generator is None else "own": began_with}
+        self._began_with = began_with
+        self._resuming = None
+        if began_with is not None:
+            drawn = int(state.get("drawn", self._handed_out))
+            expected = {int(count): int(digest) for count, digest in state.get("order", {}).items()}
+            self._resuming = _Repeated(drawn, expected)
         self._pass = None
         if self.generator is not None and state["generator"] is not None:
             self.generator.set_state(state["generator"])
 
-    def _fast_forward(self) -> Iterator[Batch]:
-        """The pass with what was handed out before left behind, and the random state as it is now."""
-        now = self._random_state()
+    def _fast_forward(self, repeated: _Repeated) -> Iterator[Batch]:
+        """The pass with what was handed out before left behind, and the random states as they are now.
+
+        The batches that the saved pass had drawn ahead are drawn too before the generators go back: a
+        loader that draws its order batch by batch had used the generators for them.
+        """
+        now = self._generators()
         assert self._began_with is not None, "resuming begins with what began the pass"
-        self._set_random_state(self._began_with)
-        loader = self.loader
-        ahead = loader if isinstance(loader, LookaheadLoader) else None
-        # What is dropped must not be announced.
-        batches = iter(loader if ahead is None else ahead.loader)
-        for at in range(self._handed_out):
+        self._set_generators(self._began_with)
+        source = self._source(Order(repeated.expected))
+        ahead: list[Batch] = []
+        drawn = max(self._handed_out, repeated.drawn)
+        for at in range(drawn):
             try:
-                next(batches)
+                batch = next(source)
             except StopIteration:
                 raise ValueError(
-                    f"the loader has {at} batches, but {self._handed_out} were handed out when its "
-                    "state was taken: it is not the same loader"
+                    f"the loader has {at} batches, but {drawn} were drawn when its state was taken: "
+                    "it is not the same loader"
                 ) from None
-        if ahead is not None:
-            batches = ahead.announcing(batches)
-        if self.generator is None:
-            # The model draws from the global one. The loader's own is where the batches have brought it, however far
-            # ahead it was read when the state was taken.
-            self._set_random_state(now)
-        return batches
+            if at < self._handed_out:
+                self._order.hand_out()
+            else:
+                ahead.append(batch)
+        # The model draws from the global ones. The loader's own stays where its batches have brought it.
+        now.pop("own", None)
+        self._set_generators(now)
+        # What was dropped is not announced.
+        return self._announced(itertools.chain(ahead, source))
 
-    def _random_state(self) -> Tensor:
-        return torch.get_rng_state() if self.generator is None else self.generator.get_state()
+    def _source(self, order: Order) -> Iterator[Batch]:
+        """An iteration of the loader itself, which notes what it draws."""
+        self._order, self._drawn = order, 0
+        loader = self.loader.loader if isinstance(self.loader, LookaheadLoader) else self.loader
+        sampler = recorded_sampler(loader)
+        if sampler is not None:
+            sampler.order = order
+        return self._counted(iter(loader), None if sampler is not None else order)
 
-    def _set_random_state(self, state: Tensor) -> None:
-        if self.generator is None:
-            torch.set_rng_state(state)
-        else:
-            self.generator.set_state(state)
+    def _counted(self, batches: Iterator[Batch], order: Optional[Order]) -> Iterator[Batch]:
+        this_order = self._order
+        for batch in batches:
+            if order is not None:
+                order.note(batch)
+            if self._order is this_order:
+                self._drawn += 1
+            yield batch
+
+    def _announced(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        loader = self.loader
+        return loader.announcing(batches) if isinstance(loader, LookaheadLoader) else batches
+
+    def _generators(self) -> dict[str, Any]:
+        state = _random_state()
+        if self.generator is not None:
+            state["own"] = self.generator.get_state()
+        return state
+
+    def _set_generators(self, state: dict[str, Any]) -> None:
+        if "numpy" in state:
+            _set_random_state(state)
+        elif "torch" in state:
+            torch.set_rng_state(state["torch"])
+        if self.generator is not None and "own" in state:
+            self.generator.set_state(state["own"])
+
+
+class _Repeated(NamedTuple):
+    """What the pass of a loaded state had drawn."""
+
+    drawn: int
+    expected: dict[int, int]

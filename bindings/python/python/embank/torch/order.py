@@ -1,0 +1,150 @@
+"""A digest of what a pass over a loader has drawn, so that a resumed pass can be compared with it."""
+
+from __future__ import annotations
+
+import dataclasses
+import zlib
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Optional
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, IterableDataset
+
+_HEAD_BYTES = 64 << 10
+"""Bytes of a tensor, an array or a text that its digest covers, from its beginning. Two batches that
+agree in them count as equal. Bounded, since the training loop waits for the digest."""
+
+
+class Order:
+    """The batches that a pass has drawn, in order, as one running digest.
+
+    Args:
+        expected: The digest that the pass must have, by the number of batches drawn: the `state` of
+            the pass that it repeats.
+    """
+
+    def __init__(self, expected: Optional[Mapping[int, int]] = None) -> None:
+        self.drawn = 0
+        self.digest = 0
+        """Of all batches drawn."""
+        self.handed_out = 0
+        self.digest_handed_out = 0
+        self._expected = dict(expected or {})
+        self._ahead: deque[int] = deque()
+
+    def note(self, drawn: Any) -> None:
+        """Takes in a batch, or the indices that it is made of.
+
+        Raises:
+            ValueError: It is not what the pass that is repeated has drawn.
+        """
+        self.drawn += 1
+        self.digest = _digest(drawn, self.digest)
+        self._ahead.append(self.digest)
+        if self._expected.pop(self.drawn, self.digest) != self.digest:
+            raise ValueError(
+                "the resumed pass can't repeat the order of the saved one: its first "
+                f"{self.drawn} batches differ. The order comes from a generator that is neither the "
+                "loader's nor a global one of Python, NumPy or torch, or the training loop draws "
+                "from that generator too. Give the loader a torch.Generator of its own and name it: "
+                "ResumableLoader(loader, generator); or let the order follow from the epoch alone"
+            )
+
+    def hand_out(self) -> None:
+        """The oldest batch that was drawn goes to the training loop."""
+        if self._ahead:
+            self.handed_out += 1
+            self.digest_handed_out = self._ahead.popleft()
+
+    def state(self) -> dict[int, int]:
+        """What `expected` is to be when the pass is repeated."""
+        state = {self.handed_out: self.digest_handed_out, self.drawn: self.digest}
+        state.pop(0, None)
+        return state
+
+
+class RecordedSampler:
+    """A sampler that notes its indices in the order of a pass; in all else the sampler itself."""
+
+    def __init__(self, sampler: Iterable[Any]) -> None:
+        self.sampler_itself = sampler
+        self.order: Optional[Order] = None
+        """The order that the next iteration notes."""
+
+    def __iter__(self) -> Iterator[Any]:
+        # Not a generator itself: the order is that of the pass that begins the iteration.
+        return self._noting(iter(self.sampler_itself), self.order)
+
+    @staticmethod
+    def _noting(indices: Iterator[Any], order: Optional[Order]) -> Iterator[Any]:
+        for at in indices:
+            if order is not None:
+                order.note(at)
+            yield at
+
+    def __len__(self) -> int:
+        return len(self.sampler_itself)  # type: ignore[arg-type]  # as the sampler itself: it may raise
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or "sampler_itself" not in self.__dict__:
+            raise AttributeError(name)
+        return getattr(self.sampler_itself, name)
+
+
+def recorded_sampler(loader: object) -> Optional[RecordedSampler]:
+    """The sampler of a `DataLoader`, which from now on notes its indices; None for other loaders.
+
+    Indices tell the order better than batches: a data set may draw random numbers for each sample.
+    """
+    if not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset):
+        return None
+    name = "sampler" if loader.batch_sampler is None else "batch_sampler"
+    sampler = getattr(loader, name)
+    if not isinstance(sampler, RecordedSampler):
+        sampler = RecordedSampler(sampler)
+        # A `DataLoader` forbids the assignment, since its workers would not see it; indices are drawn here.
+        loader.__dict__[name] = sampler
+    return sampler
+
+
+def _digest(value: Any, digest: int) -> int:
+    """A digest of what a batch holds, which continues another one."""
+    if isinstance(value, torch.Tensor):
+        digest = _digest(f"{value.dtype} {tuple(value.shape)}", digest)
+        if value.layout != torch.strided or value.is_quantized:
+            return digest
+        head = value.detach().reshape(-1)[: _HEAD_BYTES // value.element_size()].cpu().contiguous()
+        return zlib.crc32(head.view(torch.uint8).numpy().tobytes(), digest)
+    if isinstance(value, np.ndarray):
+        digest = _digest(f"{value.dtype} {value.shape}", digest)
+        first = value.reshape(-1)[: max(1, _HEAD_BYTES // max(1, value.itemsize))]
+        if value.dtype.hasobject:
+            return _digest(first.tolist(), digest)
+        return zlib.crc32(first.tobytes(), digest)
+    if isinstance(value, (bytes, bytearray)):
+        return zlib.crc32(value[:_HEAD_BYTES], zlib.crc32(b"b%d " % len(value), digest))
+    if isinstance(value, str):
+        text = value[:_HEAD_BYTES].encode("utf-8", "surrogatepass")
+        return zlib.crc32(text, zlib.crc32(b"s%d " % len(value), digest))
+    if value is None or isinstance(value, (bool, int, float, complex, np.generic)):
+        return zlib.crc32(b"n" + repr(value).encode(), digest)
+    if isinstance(value, Mapping):
+        digest = zlib.crc32(b"m%d " % len(value), digest)
+        for key, item in value.items():
+            digest = _digest(item, _digest(key, digest))
+        return digest
+    if isinstance(value, (list, tuple)):
+        digest = zlib.crc32(b"l%d " % len(value), digest)
+        for item in value[:_HEAD_BYTES]:
+            digest = _digest(item, digest)
+        return digest
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        names = [field.name for field in dataclasses.fields(value)]
+        return _digest({name: getattr(value, name) for name in names}, digest)
+    to_dict = getattr(value, "to_dict", None)
+    if callable(to_dict) and not isinstance(value, type):
+        return _digest(to_dict(), digest)
+    # Of other objects nothing is known that stays from one process to the next.
+    return _digest(type(value).__qualname__, digest)
