@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Optional, Union
 
 import torch
 from torch import Tensor
 
-from .leaf import Rows, leased_rows, peeked_rows
+from .leaf import Rows, leased_rows, peeked_rows, refuse_recording
 from .modules import Bags, Mode, TableModule, check_mode
 from .sinks import identity
 
@@ -16,6 +16,12 @@ if TYPE_CHECKING:
     from embank import Table
 
 Jagged = Union[Tensor, tuple[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
+
+
+def _tensors(features: Mapping[str, Jagged]) -> Iterator[Tensor]:
+    """The keys of all features."""
+    for given in features.values():
+        yield given[0] if isinstance(given, tuple) else given
 
 
 class _Collection(TableModule):
@@ -55,10 +61,8 @@ class _Collection(TableModule):
                 (self._table[at], torch.cat([keys[name].reshape(-1) for name in of_table[at]]))
                 for at in identities
             ]
-            if self.trains:
-                answers = leased_rows(requests)
-            else:
-                answers = peeked_rows(requests)
+            look_up = leased_rows if self.trains else peeked_rows
+            answers = [self._cast(answer) for answer in look_up(requests)]
             for at, answer in zip(identities, answers):
                 names = of_table[at]
                 places = torch.split(answer.places, [keys[name].numel() for name in names])
@@ -99,6 +103,7 @@ class EmbeddingCollection(_Collection):
             ValueError: A feature is missing or unknown.
             TypeError: Keys that are no integers.
         """
+        refuse_recording(self.tables(), _tensors(features))
         self._check_names(features)
         found = self._rows({name: features[name] for name in self.features})
         return {
@@ -163,6 +168,7 @@ class EmbeddingBagCollection(_Collection):
             ValueError: A feature is missing or unknown, or shapes do not fit each other.
             TypeError: Keys that are no integers.
         """
+        refuse_recording(self.tables(), _tensors(features))
         self._check_names(features)
         bags = {name: self._bags(name, features[name]) for name in self.features}
         found = self._rows({name: of.keys for name, of in bags.items()})

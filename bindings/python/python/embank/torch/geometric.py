@@ -194,7 +194,7 @@ class FeatureStore(geometric.FeatureStore):  # type: ignore[misc, unused-ignore]
         table = self._table(name)
         keys = _keys(attr.index, shape.rows)
         _check_range(attr, keys, shape.rows)
-        found = torch.empty(len(keys), table.dim)
+        found = torch.empty(len(keys), table.dim, dtype=torch.float32, device="cpu")
         out = found.numpy()
         missing: Any = "initial" if shape.trained else "error"
         for begin in range(0, len(keys), _BATCH_ROWS):

@@ -38,13 +38,14 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 import embank
 
@@ -199,6 +200,33 @@ def peeked_rows(
         places = torch.arange(keys.numel(), device=keys.device).view(keys.shape)
         found.append(Rows(to_device(rows, keys.device), places))
     return found
+
+
+def refuse_recording(tables: Sequence[Table], keys: Iterable[Tensor]) -> None:
+    """Raises `RuntimeError` while a call is recorded to be repeated with other keys.
+
+    A recording sees tensors alone: the rows of the example's keys would become constants of it.
+    """
+    recorder = None
+    if torch._C._get_tracing_state() is not None:
+        recorder = "torch.jit.trace (and torch.onnx.export, which uses it)"
+    elif torch.compiler.is_exporting():
+        recorder = "torch.export"
+    elif get_proxy_mode() is not None:
+        recorder = "make_fx"
+    else:
+        for of in keys:
+            if isinstance(of, torch.fx.Proxy):
+                recorder = "torch.fx.symbolic_trace"
+            elif of.is_cuda and torch.cuda.is_current_stream_capturing():
+                recorder = "a CUDA graph"
+    if recorder is not None:
+        names = ", ".join(repr(table.name) for table in tables)
+        raise RuntimeError(
+            f"{recorder} would keep rows of table {names} as constants and answer with them for any "
+            "keys: record the part of the model behind the tables, with the rows that the modules "
+            "of embank.torch give as its inputs"
+        )
 
 
 def shorten(rows: Tensor, norm: Norm) -> Tensor:

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from typing_extensions import Self
 
 from .fills import filling
-from .leaf import Norm, Rows, leased_rows, peeked_rows
+from .leaf import Norm, Rows, leased_rows, peeked_rows, refuse_recording
 from .reference import check_reference, reference
 
 if TYPE_CHECKING:
@@ -25,11 +25,19 @@ class TableModule(nn.Module):
 
     Its part of `state_dict()` is no tensor but says which checkpoint of which bank holds the rows;
     `load_state_dict` raises unless the bank is at that checkpoint.
+
+    What comes out is float32, or of the dtype that `half()`, `bfloat16()`, `double()` or `to(dtype)` asks
+    for. Rows stay in the table's own dtype.
     """
+
+    _dtype_of: Tensor
 
     def __init__(self) -> None:
         super().__init__()
         self._frozen = False
+        # No values: what casts a module casts this too. Not of the default dtype, nor on the default device.
+        nothing = torch.empty(0, dtype=torch.float32, device="cpu")
+        self.register_buffer("_dtype_of", nothing, persistent=False)
 
     @property
     def frozen(self) -> bool:
@@ -53,6 +61,10 @@ class TableModule(nn.Module):
         """Whether a forward pass leases rows; else it peeks."""
         return self.training and torch.is_grad_enabled() and not self._frozen
 
+    def _cast(self, found: Rows) -> Rows:
+        """The rows in the dtype that this module gives; gradients come back as float32."""
+        return Rows(found.rows.to(self._dtype_of.dtype), found.places)
+
     def get_extra_state(self) -> dict[str, Any]:
         return reference(self.tables())
 
@@ -74,9 +86,13 @@ class _OneTable(TableModule):
 
     def _rows(self, keys: Tensor) -> Rows:
         norm = None if self.max_norm is None else Norm(self.max_norm, self.norm_type)
-        if self.trains:
-            return leased_rows([(self.table, keys)], norm)[0]
-        return peeked_rows([(self.table, keys)], norm)[0]
+        look_up = leased_rows if self.trains else peeked_rows
+        return self._cast(look_up([(self.table, keys)], norm)[0])
+
+    @property
+    def embedding_dim(self) -> int:
+        """Columns of a row, as of torch's modules."""
+        return self.table.dim
 
     def _fill(
         self, embeddings: Tensor, padding_idx: Optional[int], freeze: bool, fill: bool
@@ -167,6 +183,7 @@ class Embedding(_OneTable):
 
     def forward(self, input: Tensor) -> Tensor:
         """The rows of `input` (integers of any shape): float32 `(*input.shape, dim)`."""
+        refuse_recording(self.tables(), [input])
         if self.padding_idx is None:
             rows, places = self._rows(input)
             padding_place = None
@@ -282,6 +299,7 @@ class EmbeddingBag(_OneTable):
             TypeError: `input` does not hold integers.
             embank.StalenessTimeout: A row stayed at the table's staleness bound.
         """
+        refuse_recording(self.tables(), [input])
         bags = Bags.of(
             input, offsets, per_sample_weights, self.mode, self.include_last_offset, self.padding_idx
         )
@@ -374,7 +392,7 @@ def put_rows(table: Table, embeddings: Tensor, padding_idx: Optional[int]) -> No
     with filling(table):
         for begin in range(0, len(embeddings), _PUT_ROWS):
             rows = embeddings[begin : begin + _PUT_ROWS].detach().cpu()
-            keys = torch.arange(begin, begin + len(rows))
+            keys = torch.arange(begin, begin + len(rows), device="cpu")
             if padding_idx is not None:
                 kept = keys != padding_idx
                 keys, rows = keys[kept], rows[kept]

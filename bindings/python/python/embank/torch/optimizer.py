@@ -261,6 +261,13 @@ class SparseOptimizer(torch.optim.Optimizer):
         for pending in dropped:
             pending.release()
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> SparseOptimizer:
+        """Raises `TypeError`: a table has at most one `SparseOptimizer`."""
+        raise TypeError(
+            "a SparseOptimizer can't be copied, since it owns the steps of its tables: keep its learning rates "
+            "with state_dict(), or detach() it and make another one"
+        )
+
     def detach(self) -> None:
         """Gives the tables back: backward passes apply gradients again. What waits is dropped."""
         give_back(self)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import io
 import itertools
 import random
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sized
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Optional, Protocol, TypeVar, runtime_checkable
 
@@ -50,8 +51,8 @@ def save(bank: Bank, *, random_state: bool = True, **parts: Any) -> int:
         random_state: Whether the states of the random generators of torch (those of CUDA devices
             too), NumPy (the global one) and Python go with it.
         parts: By name, whatever has `state_dict` (models, optimizers, schedules, a `ResumableLoader`, a
-            `GradScaler`); other values as they are, if `torch.load(weights_only=True)` takes them: numbers, text,
-            tensors, lists, tuples and dictionaries.
+            `GradScaler`); other values as they are, if `torch.load(weights_only=True)` takes them: numbers (those
+            of NumPy become Python's), text, tensors, lists, tuples and dictionaries.
 
     Returns:
         The checkpoint's number.
@@ -81,9 +82,9 @@ def save(bank: Bank, *, random_state: bool = True, **parts: Any) -> int:
     values = {}
     for name, part in parts.items():
         if isinstance(part, Stateful):
-            states[name] = part.state_dict()
+            states[name] = _plain(part.state_dict())
         else:
-            values[name] = part
+            values[name] = _plain(part)
     blob = io.BytesIO()
     torch.save(
         {
@@ -108,6 +109,25 @@ def save(bank: Bank, *, random_state: bool = True, **parts: Any) -> int:
             "rows changed while the parts were asked for their states: save where no other thread trains"
         )
     return bank.checkpoint(content)
+
+
+def _plain(value: Any) -> Any:
+    """The value with numbers of Python in place of NumPy's, which `torch.load(weights_only=True)` refuses.
+
+    Itself where it holds none: a state dict keeps the attributes that torch gave it.
+    """
+    if isinstance(value, np.generic):
+        return value.item()
+    if type(value) in (list, tuple):
+        items = [_plain(item) for item in value]
+        same = all(new is old for new, old in zip(items, value))
+        return value if same else type(value)(items)
+    if type(value) in (dict, OrderedDict):
+        pairs = [(_plain(key), _plain(item)) for key, item in value.items()]
+        old = value.items()
+        same = all(key is k and item is i for (key, item), (k, i) in zip(pairs, old))
+        return value if same else type(value)(pairs)
+    return value
 
 
 def _check_bank(bank: Bank, name: str, part: Any) -> None:
