@@ -14,7 +14,8 @@
 //!
 //! *Chance* is drawn for each Get of a missing key, as Paddle and Monolith do, so a key that comes often gets its row
 //! soon: after 1 / probability Gets on average. The draws are a pure function of the table's seed, the key and the
-//! number of the Get in this process.
+//! number of the Get since the table was made. That number is the one row of a table like that of the counts, so each
+//! checkpoint has it: a run that is resumed draws on, and gives rows to the keys that an unbroken run would have.
 //!
 //! **Several threads.** A second acquisition, for the rows that were admitted, never waits while rows of the first are
 //! held: if one of its rows is blocked, all is given back, and the Get waits as any other (`staleness`). Two Gets may
@@ -22,7 +23,7 @@
 //! admitted it, may leave a count of one for a key that has a row: it speeds up the key's next admission, should its
 //! row be evicted. It returns the initial values, as if it had come before the other.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::OnceLock;
 
 use embank_kv::{Access, Clock, Operation, TableId};
 
@@ -76,14 +77,32 @@ impl Admission {
     }
 }
 
-/// Bytes of a count: a u32 and padding.
+/// Bytes of a count, a u32 and padding, and of the number of a Get, a u64.
 pub(crate) const COUNT_BYTES: u32 = 8;
 
 /// Decides for a table.
 #[derive(Debug)]
 pub(crate) enum Gate {
-    Counts { needed: u32, counts: TableId },
-    Chance { probability: f32, seed: u64, gets: AtomicU64 },
+    Counts {
+        needed: u32,
+        counts: TableId,
+    },
+    /// `gets`: the table whose one row numbers the Gets that meet a key without a row.
+    Chance {
+        probability: f32,
+        seed: u64,
+        gets: OnceLock<TableId>,
+    },
+}
+
+impl Gate {
+    /// The table that the gate keeps beside its own.
+    pub(crate) fn side_table(&self) -> Option<TableId> {
+        match self {
+            Self::Counts { counts, .. } => Some(*counts),
+            Self::Chance { gets, .. } => gets.get().copied(),
+        }
+    }
 }
 
 /// What a Get does about a missing key.
@@ -207,14 +226,43 @@ impl Table {
                 Ok(count.now.iter().map(|now| now >= needed).collect())
             }
             Gate::Chance { probability, seed, gets } => {
-                // Relaxed: a number of its own for each Get.
-                let get = gets.fetch_add(1, Ordering::Relaxed);
+                if keys.is_empty() {
+                    return Ok(Vec::new());
+                }
+                let mut number = NumberGet { before: 0 };
+                let admission = self.config().admission;
+                let gets = self.bank.numbered_gets(self.name(), admission, gets)?;
+                let numbered = self.bank.store.execute(gets, &[0], Clock::Keep, &mut number);
+                numbered.map_err(|error| self.in_terms_of_the_table(error))?;
+                let get = number.before;
                 Ok(keys
                     .iter()
                     .map(|&key| draw(*seed, key, get) < f64::from(*probability))
                     .collect())
             }
         }
+    }
+}
+
+/// Numbers a Get, from 0 on.
+#[derive(Debug)]
+struct NumberGet {
+    before: u64,
+}
+
+impl Operation for NumberGet {
+    const ACCESS: Access = Access::Update;
+
+    fn update(&mut self, _: usize, value: &mut [u8]) {
+        let mut number = [0; COUNT_BYTES as usize];
+        number.copy_from_slice(value);
+        self.before = u64::from_le_bytes(number);
+        value.copy_from_slice(&(self.before + 1).to_le_bytes());
+    }
+
+    fn insert(&mut self, i: usize, value: &mut [u8]) -> bool {
+        self.update(i, value);
+        true
     }
 }
 

@@ -4,8 +4,8 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use embank_kv::locks::Mutex;
@@ -387,7 +387,7 @@ impl Bank {
                 ids = Some(found);
             }
             let store = &self.shared.store;
-            let counts = self.create_counts(name, &config)?;
+            let counts = create_counts(store, name, config.admission)?;
             let id = store.create_table(name, config.value_bytes(), &config.to_descriptor())?;
             let shared = Arc::new(TableShared::new(id, name, config, counts));
             if let Some(ids) = &ids {
@@ -397,20 +397,6 @@ impl Bank {
             shared
         };
         Ok(Table { bank: Arc::clone(&self.shared), shared })
-    }
-
-    /// Makes the table that counts the Gets of keys without rows, if admission goes by those. It is made before and
-    /// dropped after its table, so a crash may leave one alone: then it is made anew.
-    fn create_counts(&self, name: &str, config: &TableConfig) -> Result<Option<TableId>> {
-        if !matches!(config.admission, Admission::AfterGets(_)) {
-            return Ok(None);
-        }
-        let (store, counts) = (&self.shared.store, counts_name(name));
-        let left = store.tables().into_iter().find(|table| table.name == counts);
-        if let Some(left) = left.filter(|table| is_counts_descriptor(&table.descriptor)) {
-            store.drop_table(left.id)?;
-        }
-        Ok(Some(store.create_table(&counts, COUNT_BYTES, &counts_descriptor())?))
     }
 
     /// Opens the table `name` as it is. Its learning rate, eps and staleness bound are those of its
@@ -484,10 +470,8 @@ impl Bank {
         let mut tables = self.shared.tables.lock();
         let Some(shared) = tables.get(name) else { return Err(no_such_table(name)) };
         self.shared.store.drop_table(shared.id)?;
-        let counts_dropped = match shared.gate {
-            Some(Gate::Counts { counts, .. }) => self.shared.store.drop_table(counts),
-            Some(Gate::Chance { .. }) | None => Ok(()),
-        };
+        let beside = shared.gate.as_ref().and_then(Gate::side_table);
+        let counts_dropped = beside.map_or(Ok(()), |counts| self.shared.store.drop_table(counts));
         // After the store: whoever looks ahead from here on is told that the table is gone.
         self.shared.lookahead.forget(shared.id);
         self.shared.staleness_of_dropped.lock().add(&shared.counters.staleness());
@@ -646,7 +630,43 @@ fn no_such_table(name: &str) -> Error {
     embank_kv::Error::NoSuchTable(format!("{name:?}")).into()
 }
 
-/// The name of the table that counts the Gets of keys without rows in table `name`.
+/// Makes the table that counts or numbers the Gets of keys without rows, if admission goes by those. It is made before
+/// and dropped after its table, so a crash may leave one alone: then it is made anew.
+fn create_counts(store: &Store, name: &str, admission: Admission) -> Result<Option<TableId>> {
+    if admission == Admission::Always {
+        return Ok(None);
+    }
+    let counts = counts_name(name);
+    let left = store.tables().into_iter().find(|table| table.name == counts);
+    if let Some(left) = left.filter(|table| is_counts_descriptor(&table.descriptor)) {
+        store.drop_table(left.id)?;
+    }
+    Ok(Some(store.create_table(&counts, COUNT_BYTES, &counts_descriptor())?))
+}
+
+impl BankShared {
+    /// The table that numbers the Gets of table `name`; made now in a bank of a version that had none.
+    pub(crate) fn numbered_gets(
+        &self,
+        name: &str,
+        admission: Admission,
+        gets: &OnceLock<TableId>,
+    ) -> Result<TableId> {
+        if let Some(&known) = gets.get() {
+            return Ok(known);
+        }
+        // Held, so that two threads make one.
+        let _tables = self.tables.lock();
+        if let Some(&known) = gets.get() {
+            return Ok(known);
+        }
+        let made = create_counts(&self.store, name, admission)?;
+        let made = made.expect("admission by chance has a table beside its own");
+        Ok(*gets.get_or_init(|| made))
+    }
+}
+
+/// The name of the table that admission keeps beside table `name`.
 fn counts_name(name: &str) -> String {
     format!("{name} (counts before admission)")
 }

@@ -91,7 +91,7 @@ pub(crate) struct TableShared {
 const UNBOUNDED: u64 = u64::MAX;
 
 impl TableShared {
-    /// `counts`: the table of the Gets of keys without rows, if admission goes by those.
+    /// `counts`: the table that admission keeps beside this one, if it keeps any.
     pub(crate) fn new(
         id: TableId,
         name: &str,
@@ -100,8 +100,9 @@ impl TableShared {
     ) -> Self {
         let gate = match (config.admission, counts) {
             (Admission::AfterGets(needed), Some(counts)) => Some(Gate::Counts { needed, counts }),
-            (Admission::Probability(probability), _) => {
-                Some(Gate::Chance { probability, seed: config.seed, gets: AtomicU64::new(0) })
+            (Admission::Probability(probability), counts) => {
+                let gets = counts.map(OnceLock::from).unwrap_or_default();
+                Some(Gate::Chance { probability, seed: config.seed, gets })
             }
             (Admission::Always | Admission::AfterGets(_), _) => None,
         };

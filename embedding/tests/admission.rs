@@ -8,6 +8,7 @@ use std::collections::HashMap;
 
 use common::{new_bank, push_to_disk, rows_of, small_options, table};
 use embank::{Admission, Bank, Error, Initializer, Missing, Optimizer, Table, TableConfig};
+use embank_kv::{Store, StoreOptions};
 use proptest::prelude::*;
 
 /// Rows of one column that begin at 1 and grow by what is applied.
@@ -131,6 +132,67 @@ fn chance_admits_as_many_as_it_says_and_the_same_each_time() {
     assert_eq!(admitted(1, 0.25).0, first);
     assert_ne!(admitted(2, 0.25).0, first);
     assert_eq!(admitted(1, 1.0).1, keys.len());
+}
+
+/// Each process drew the same numbers as the one before it, so keys that were refused once were refused for ever.
+#[test]
+fn draws_go_on_after_a_restart() {
+    let keys: Vec<u64> = (0..10_000).collect();
+    let get = |table: &Table| table.get(&keys, &mut vec![0.0; keys.len()]).unwrap().release();
+    let rows = |table: &Table| {
+        let present = table.contains(&keys).unwrap();
+        keys.iter().copied().filter(|&key| present[key as usize]).collect::<Vec<u64>>()
+    };
+    let config = || config(Admission::Probability(0.1));
+    let whole = new_bank();
+    let unbroken = table(&whole.bank, config());
+    let dir = tempfile::tempdir().unwrap();
+    for _ in 0..20 {
+        get(&unbroken).unwrap();
+        let bank = Bank::open(dir.path(), small_options()).unwrap();
+        let broken = bank.table("t", config()).unwrap();
+        get(&broken).unwrap();
+        bank.checkpoint(b"").unwrap();
+        // A Get that no checkpoint has does not count.
+        get(&broken).unwrap();
+    }
+    let bank = Bank::open(dir.path(), small_options()).unwrap();
+    let broken = bank.open_table("t").unwrap();
+    let found = rows(&broken);
+    // 1 - 0.9^20 of them.
+    assert!((8_600..8_970).contains(&found.len()), "{} rows", found.len());
+    assert_eq!(
+        found,
+        rows(&unbroken),
+        "a resumed run gives rows to other keys than an unbroken one"
+    );
+    bank.drop_table("t").unwrap();
+    assert_eq!(rows(&bank.table("t", config()).unwrap()), [0; 0]);
+}
+
+/// Before the draws were numbered there was no table of their number.
+#[test]
+fn a_bank_without_a_number_of_draws_begins_one() {
+    let keys: Vec<u64> = (0..1000).collect();
+    let dir = tempfile::tempdir().unwrap();
+    let bank = Bank::open(dir.path(), small_options()).unwrap();
+    bank.table("t", config(Admission::Probability(0.1))).unwrap();
+    bank.checkpoint(b"").unwrap();
+    drop(bank);
+    let store = Store::open(dir.path(), &StoreOptions::default()).unwrap();
+    let beside = store.tables().into_iter().find(|table| table.name.starts_with("t (")).unwrap();
+    store.drop_table(beside.id).unwrap();
+    store.checkpoint(b"").unwrap();
+    drop(store);
+    let mut counts = Vec::new();
+    for _ in 0..10 {
+        let bank = Bank::open(dir.path(), small_options()).unwrap();
+        let table = bank.open_table("t").unwrap();
+        table.get(&keys, &mut vec![0.0; keys.len()]).unwrap().release().unwrap();
+        counts.push(table.contains(&keys).unwrap().iter().filter(|&&present| present).count());
+        bank.checkpoint(b"").unwrap();
+    }
+    assert!(counts.is_sorted() && counts[9] > 5 * counts[0], "{counts:?}");
 }
 
 #[test]
