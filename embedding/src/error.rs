@@ -49,6 +49,17 @@ pub enum Error {
         /// The oldest lease that holds the row, if there is one still.
         oldest: Option<Box<LeaseInfo>>,
     },
+    /// A Get waited for the staleness bound, and the check that the program gave to
+    /// [`check_while_waiting`](crate::check_while_waiting) ended the wait. Nothing is held; the call can be made again.
+    #[error("table {table:?}, key {key}: the program ended the wait for this row after {waited:?}")]
+    Interrupted {
+        /// The table.
+        table: String,
+        /// The row that the Get waited for.
+        key: u64,
+        /// How long the Get waited.
+        waited: Duration,
+    },
     /// A Get would wait for leases of its own thread, so it fails at once. Nothing is held. Leases count that the thread
     /// took, that are more than the staleness bound on one row, and that do not expire before the wait's end. Leases that
     /// are handed over ([`Lease::hand_over`](crate::Lease::hand_over)) do not count, and none does once leases of the bank

@@ -30,6 +30,7 @@ use embank_kv::Clock;
 
 use crate::error::{Error, Result};
 use crate::holders::{Holders, LeaseInfo};
+use crate::interrupt;
 use crate::operations::{GetRows, Reached, TouchClocks};
 use crate::seen::SeenClocks;
 use crate::stats::WaitCounters;
@@ -66,7 +67,7 @@ impl Table {
         let deadline = deadline_after(self.bank.wait_timeout);
         self.count_wait(|counters| counters.waits.add(1));
         let acquired = loop {
-            match self.wait_admitted(blocked, deadline) {
+            match self.wait_admitted(blocked, started, deadline) {
                 Ok(true) => {}
                 Ok(false) => break self.timeout(blocked, started).and_then(Err),
                 Err(error) => break Err(error),
@@ -131,8 +132,9 @@ impl Table {
     }
 
     /// Waits until the row admits a Get; false if it does not before the deadline.
-    fn wait_admitted(&self, key: u64, deadline: Instant) -> Result<bool> {
+    fn wait_admitted(&self, key: u64, started: Instant, deadline: Instant) -> Result<bool> {
         let store = &self.bank.store;
+        let check = interrupt::check();
         loop {
             let ticket = store.release_ticket(self.shared.id, key);
             let outstanding = self.outstanding(key)?.unwrap_or(0);
@@ -142,7 +144,12 @@ impl Table {
             // After the ticket: what this gives back, and what others do, ends the wait at once.
             let next_look = self.expire_due_leases().map_or(deadline, Holders::next_look);
             self.check_not_self_blocked(key, deadline)?;
-            let woken = store.wait_released(ticket, deadline.min(next_look));
+            let next_check = check.map_or(deadline, |_| Instant::now() + interrupt::CHECKED_EVERY);
+            let woken = store.wait_released(ticket, deadline.min(next_look).min(next_check));
+            if !woken && check.is_some_and(|interrupted| interrupted()) {
+                let (table, waited) = (self.name().to_owned(), started.elapsed());
+                return Err(Error::Interrupted { table, key, waited });
+            }
             if !woken && Instant::now() >= deadline {
                 // Not without a last look: the bound, too, may have changed.
                 let outstanding = self.outstanding(key)?.unwrap_or(0);

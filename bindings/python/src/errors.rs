@@ -10,6 +10,8 @@ use pyo3::exceptions::{PyResourceWarning, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::{IntoPyObjectExt, import_exception};
 
+use crate::signals;
+
 import_exception!(embank.errors, BadRow);
 import_exception!(embank.errors, BudgetTooSmall);
 import_exception!(embank.errors, Damaged);
@@ -53,6 +55,7 @@ pub(crate) fn to_python(py: Python<'_>, error: &Error) -> PyErr {
                 ("waited_seconds", waited.as_secs_f64().into_py_any(py)),
             ],
         ),
+        Error::Interrupted { .. } => signals::take_raised(text),
         Error::SelfBlocked { table, key, held, bound, .. } => with_attributes(
             py,
             SelfBlocked::new_err(text),

@@ -38,6 +38,7 @@ mod prefetch;
 mod scalars;
 mod scan;
 mod settings;
+mod signals;
 mod slot;
 mod stats;
 mod table;
@@ -48,6 +49,8 @@ use pyo3::prelude::*;
 /// The compiled half of the package `embank`.
 #[pymodule]
 mod _embank {
+    use pyo3::prelude::{Bound, PyModule, PyResult};
+
     #[pymodule_export]
     use crate::arrow::PyArrowBatch;
     #[pymodule_export]
@@ -81,4 +84,11 @@ mod _embank {
     #[pymodule_export]
     #[expect(non_upper_case_globals, reason = "Python's name for it")]
     const __version__: &str = env!("CARGO_PKG_VERSION");
+
+    #[pymodule_init]
+    #[expect(clippy::unnecessary_wraps, reason = "PyO3 asks for a result")]
+    fn init(_module: &Bound<'_, PyModule>) -> PyResult<()> {
+        crate::signals::handle_while_waiting();
+        Ok(())
+    }
 }

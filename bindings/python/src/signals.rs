@@ -1,0 +1,33 @@
+//! Ctrl-C while a Get waits in Rust.
+
+use std::cell::RefCell;
+
+use pyo3::prelude::*;
+
+thread_local! {
+    /// What a signal handler has raised in this thread, on its way to the caller.
+    static RAISED: RefCell<Option<PyErr>> = const { RefCell::new(None) };
+}
+
+/// Has Gets that wait run Python's signal handlers.
+pub(crate) fn handle_while_waiting() {
+    embank::check_while_waiting(handler_raised);
+}
+
+/// Runs the handlers of pending signals; true if one raised.
+fn handler_raised() -> bool {
+    // Python runs handlers in its main thread alone. Another thread must not ask for the interpreter here, which may be
+    // at its end.
+    if rustix::thread::gettid() != rustix::process::getpid() {
+        return false;
+    }
+    let raised = Python::attach(|py| py.check_signals()).err();
+    let ends = raised.is_some();
+    RAISED.set(raised);
+    ends
+}
+
+/// What a handler has raised in this thread, `KeyboardInterrupt` if nothing is known of it.
+pub(crate) fn take_raised(text: String) -> PyErr {
+    RAISED.take().unwrap_or_else(|| pyo3::exceptions::PyKeyboardInterrupt::new_err(text))
+}
