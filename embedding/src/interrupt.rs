@@ -1,7 +1,7 @@
-//! Ending a wait from outside: what a program asks while a Get waits for its rows.
+//! A check that the program makes while a Get waits for its rows, and that can end the wait.
 //!
-//! A Python program handles signals between two instructions of the interpreter, so a Get that waits for a lease in Rust
-//! would be deaf to Ctrl-C for the whole `wait_timeout`. The binding gives a check, which waiting Gets make now and then.
+//! Python runs signal handlers between two instructions of the interpreter. A Get that waits in Rust would keep Ctrl-C
+//! from its handler for the whole `wait_timeout`. So the Python package sets a check that runs the handlers.
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -11,9 +11,9 @@ pub(crate) const CHECKED_EVERY: Duration = Duration::from_millis(100);
 
 static CHECK: OnceLock<fn() -> bool> = OnceLock::new();
 
-/// Gives what Gets that wait for their rows call every 100 ms, in the waiting thread and holding no row. Once it
-/// returns true, the Get fails with [`Error::Interrupted`](crate::Error::Interrupted). Holds for all banks of the process;
-/// the first call counts.
+/// Sets the function that a Get calls every 100 ms while it waits for its rows, in the waiting thread. If the function
+/// returns true, the Get fails with [`Error::Interrupted`](crate::Error::Interrupted) and holds no row. The function holds
+/// for all banks of the process. The first call of `check_while_waiting` counts; later calls change nothing.
 ///
 /// # Examples
 /// ```

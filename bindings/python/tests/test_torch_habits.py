@@ -86,6 +86,17 @@ def test_what_records_a_call_is_refused(bank: embank.Bank, record: Any, train: b
     assert not bank.outstanding_leases(), "a refused call holds nothing"
 
 
+def test_a_compiled_model_still_trains(bank: embank.Bank) -> None:
+    """torch.compile records no rows: it leaves the look-up to Python."""
+    rows = table(bank)
+    model = torch.compile(Alone(embank.torch.Embedding(rows), KEYS), backend="eager")
+    for keys in (KEYS, KEYS + 10):
+        assert model(keys).detach().numpy() == pytest.approx(rows.peek(keys.numpy().reshape(-1)).reshape(2, 2, 4))
+    before = rows.peek([1])
+    model(KEYS).sum().backward()
+    assert not np.array_equal(rows.peek([1]), before)
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
 def test_a_cast_module_gives_that_dtype(bank: embank.Bank, dtype: Any) -> None:
     """`half()` and its like did nothing, so the layer behind failed."""

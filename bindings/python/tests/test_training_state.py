@@ -587,6 +587,17 @@ def test_a_state_without_an_order_is_taken() -> None:
     assert [batch.tolist() for batch in again] == wanted[1:]
 
 
+def test_an_iteration_outside_of_a_pass_is_not_noted() -> None:
+    """It went on with the digest of the pass before it, which could raise for an order that is nobody's."""
+    data = DataLoader(torch.arange(12), batch_size=3, shuffle=True)
+    loader = embank.torch.ResumableLoader(data)
+    batches = iter(loader)
+    next(batches)
+    state = loader.state_dict()
+    assert len(list(data)) == 4
+    assert loader.state_dict()["order"] == state["order"]
+
+
 def test_a_sampler_that_is_noted_stays_what_it_is() -> None:
     loader: Any = DataLoader(torch.arange(12), batch_size=3, shuffle=True)
     embank.torch.ResumableLoader(loader)

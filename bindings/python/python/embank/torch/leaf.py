@@ -210,7 +210,7 @@ def refuse_recording(tables: Sequence[Table], keys: Iterable[Tensor]) -> None:
     recorder = None
     if torch._C._get_tracing_state() is not None:
         recorder = "torch.jit.trace (and torch.onnx.export, which uses it)"
-    elif torch.compiler.is_exporting():
+    elif _is_exporting():
         recorder = "torch.export"
     elif get_proxy_mode() is not None:
         recorder = "make_fx"
@@ -285,5 +285,8 @@ def to_host(values: Tensor) -> NDArray[np.float32]:
     array: NDArray[np.float32] = values.cpu().contiguous().numpy()
     return array
 
+
+# Of newer versions of torch. Older ones export through the modes that are looked at beside it.
+_is_exporting: Callable[[], bool] = getattr(torch.compiler, "is_exporting", lambda: False)
 
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)

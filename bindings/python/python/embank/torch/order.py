@@ -71,11 +71,12 @@ class RecordedSampler:
     def __init__(self, sampler: Iterable[Any]) -> None:
         self.sampler_itself = sampler
         self.order: Optional[Order] = None
-        """The order that the next iteration notes."""
+        """The order that the next iteration notes, and only that one."""
 
     def __iter__(self) -> Iterator[Any]:
-        # Not a generator itself: the order is that of the pass that begins the iteration.
-        return self._noting(iter(self.sampler_itself), self.order)
+        # Taken when the iteration begins: an iteration outside of a pass notes nothing.
+        order, self.order = self.order, None
+        return self._noting(iter(self.sampler_itself), order)
 
     @staticmethod
     def _noting(indices: Iterator[Any], order: Optional[Order]) -> Iterator[Any]:

@@ -13,7 +13,16 @@ import itertools
 import random
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sized
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Optional, Protocol, TypeVar, runtime_checkable
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Generic,
+    NamedTuple,
+    Optional,
+    Protocol,
+    TypeVar,
+    runtime_checkable,
+)
 
 import numpy as np
 import torch
@@ -112,9 +121,9 @@ def save(bank: Bank, *, random_state: bool = True, **parts: Any) -> int:
 
 
 def _plain(value: Any) -> Any:
-    """The value with numbers of Python in place of NumPy's, which `torch.load(weights_only=True)` refuses.
+    """Returns `value` with NumPy's numbers as Python's: `torch.load(weights_only=True)` refuses NumPy's.
 
-    Itself where it holds none: a state dict keeps the attributes that torch gave it.
+    Returns `value` itself if it holds none, so that a state dict keeps the attributes torch gave it.
     """
     if isinstance(value, np.generic):
         return value.item()
