@@ -25,8 +25,10 @@
 
 use std::sync::OnceLock;
 
-use embank_kv::{Access, Clock, Operation, TableId};
+use embank_kv::{Access, Clock, Operation, Store, TableId};
 
+use crate::bank::BankShared;
+use crate::descriptor::{counts_descriptor, is_counts_descriptor};
 use crate::error::Result;
 use crate::operations::{GetRows, Reached};
 use crate::seen::SeenClocks;
@@ -78,7 +80,7 @@ impl Admission {
 }
 
 /// Bytes of a count, a u32 and padding, and of the number of a Get, a u64.
-pub(crate) const COUNT_BYTES: u32 = 8;
+const COUNT_BYTES: u32 = 8;
 
 /// Decides for a table.
 #[derive(Debug)]
@@ -277,6 +279,51 @@ fn draw(seed: u64, key: u64, get: u64) -> f64 {
         mixed ^= mixed >> 31;
     }
     (mixed >> 11) as f64 / (1_u64 << 53) as f64
+}
+
+/// Makes the table that counts or numbers the Gets of keys without rows, if admission goes by those. It is made before
+/// and dropped after its table, so a crash may leave one alone: then it is made anew.
+pub(crate) fn create_counts(
+    store: &Store,
+    name: &str,
+    admission: Admission,
+) -> Result<Option<TableId>> {
+    if admission == Admission::Always {
+        return Ok(None);
+    }
+    let counts = counts_name(name);
+    let left = store.tables().into_iter().find(|table| table.name == counts);
+    if let Some(left) = left.filter(|table| is_counts_descriptor(&table.descriptor)) {
+        store.drop_table(left.id)?;
+    }
+    Ok(Some(store.create_table(&counts, COUNT_BYTES, &counts_descriptor())?))
+}
+
+impl BankShared {
+    /// The table that numbers the Gets of table `name`; made now in a bank of a version that had none.
+    pub(crate) fn numbered_gets(
+        &self,
+        name: &str,
+        admission: Admission,
+        gets: &OnceLock<TableId>,
+    ) -> Result<TableId> {
+        if let Some(&known) = gets.get() {
+            return Ok(known);
+        }
+        // Held, so that two threads make one.
+        let _tables = self.tables.lock();
+        if let Some(&known) = gets.get() {
+            return Ok(known);
+        }
+        let made = create_counts(&self.store, name, admission)?;
+        let made = made.expect("admission by chance has a table beside its own");
+        Ok(*gets.get_or_init(|| made))
+    }
+}
+
+/// The name of the table that admission keeps beside table `name`.
+pub(crate) fn counts_name(name: &str) -> String {
+    format!("{name} (counts before admission)")
 }
 
 /// Counts a Get of each key.

@@ -4,18 +4,18 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use embank_kv::locks::Mutex;
 use embank_kv::{
-    Compacted, CompactionOptions, DeviceChoice, Recovered, Store, StoreOptions, StoreStats, TableId,
+    Compacted, CompactionOptions, DeviceChoice, Recovered, Store, StoreOptions, StoreStats,
 };
 
-use crate::admission::{Admission, COUNT_BYTES, Gate};
+use crate::admission::{Admission, Gate, counts_name, create_counts};
 use crate::config::TableConfig;
-use crate::descriptor::{counts_descriptor, is_counts_descriptor};
+use crate::descriptor::is_counts_descriptor;
 use crate::error::{Error, Result};
 use crate::holders::LeaseInfo;
 use crate::lookahead::{self, Lookahead};
@@ -144,7 +144,7 @@ pub(crate) struct BankShared {
     memory_budget_bytes: u64,
     /// As the options gave it.
     lookahead_queue_keys: Option<usize>,
-    tables: Mutex<BTreeMap<String, Arc<TableShared>>>,
+    pub(crate) tables: Mutex<BTreeMap<String, Arc<TableShared>>>,
     /// Held while a bank that is open to read only is moved on, or what it holds is read anew: whoever holds it sees
     /// one checkpoint. Locked before the two others, and never within a call that reads a vocabulary's tables.
     pub(crate) moving: Mutex<()>,
@@ -628,47 +628,6 @@ impl Bank {
 
 fn no_such_table(name: &str) -> Error {
     embank_kv::Error::NoSuchTable(format!("{name:?}")).into()
-}
-
-/// Makes the table that counts or numbers the Gets of keys without rows, if admission goes by those. It is made before
-/// and dropped after its table, so a crash may leave one alone: then it is made anew.
-fn create_counts(store: &Store, name: &str, admission: Admission) -> Result<Option<TableId>> {
-    if admission == Admission::Always {
-        return Ok(None);
-    }
-    let counts = counts_name(name);
-    let left = store.tables().into_iter().find(|table| table.name == counts);
-    if let Some(left) = left.filter(|table| is_counts_descriptor(&table.descriptor)) {
-        store.drop_table(left.id)?;
-    }
-    Ok(Some(store.create_table(&counts, COUNT_BYTES, &counts_descriptor())?))
-}
-
-impl BankShared {
-    /// The table that numbers the Gets of table `name`; made now in a bank of a version that had none.
-    pub(crate) fn numbered_gets(
-        &self,
-        name: &str,
-        admission: Admission,
-        gets: &OnceLock<TableId>,
-    ) -> Result<TableId> {
-        if let Some(&known) = gets.get() {
-            return Ok(known);
-        }
-        // Held, so that two threads make one.
-        let _tables = self.tables.lock();
-        if let Some(&known) = gets.get() {
-            return Ok(known);
-        }
-        let made = create_counts(&self.store, name, admission)?;
-        let made = made.expect("admission by chance has a table beside its own");
-        Ok(*gets.get_or_init(|| made))
-    }
-}
-
-/// The name of the table that admission keeps beside table `name`.
-fn counts_name(name: &str) -> String {
-    format!("{name} (counts before admission)")
 }
 
 fn read_tables(store: &Store) -> Result<BTreeMap<String, Arc<TableShared>>> {
