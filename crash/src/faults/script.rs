@@ -108,7 +108,7 @@ pub fn run(recording: &Recording, plan: Option<Plan>, background: bool) -> Resul
         script.overtaken = true;
         script.check_that_writes_are_refused()?;
     }
-    script.store = None;
+    script.close();
     Ok(script)
 }
 
@@ -264,8 +264,18 @@ impl Script<'_> {
         self.store.as_ref().context("the store is closed")
     }
 
-    fn open(&mut self) -> Result<()> {
+    /// Closes the store. A fault that strikes after the last step reaches only writes that no call
+    /// has promised: the store's writer thread runs until the store is dropped.
+    fn close(&mut self) {
         self.store = None;
+        if self.struck_in.is_none() && self.recording.has_struck() {
+            self.struck_in = Some("close");
+            self.overtaken = true;
+        }
+    }
+
+    fn open(&mut self) -> Result<()> {
+        self.close();
         self.overtaken |= std::mem::take(&mut self.closed_for_good);
         let store = open(&self.bank, &self.options)?;
         self.take(store)
@@ -452,7 +462,7 @@ impl Script<'_> {
 
     /// Goes back to the older one of two checkpoints.
     fn roll_back(&mut self) -> Result<()> {
-        self.store = None;
+        self.close();
         let listed = checkpoints_of(&self.bank);
         // Listing is the script's own call, and may be the one that fails.
         let numbers = listed.map_err(|error| Error::Io {
