@@ -44,7 +44,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NORM")]
     norm_below: Option<f32>,
     /// The time now, from which --unused-for counts back, in training's unit (steps, epochs, days); only for a table
-    /// whose tracking is `set_time`, and needed there
+    /// whose tracking is `set_time`. Default: the largest time that training has set
     #[arg(long, value_name = "TIME", requires = "unused_for")]
     set_time: Option<u32>,
     /// Change nothing: count, and list with --keys, what would go; works beside a process that writes the bank
@@ -116,16 +116,10 @@ pub(crate) fn run(args: &Args) -> Result<Ending> {
     Ok(Ending::Good)
 }
 
-/// Sets the table's time, which is not durable, to what the caller says.
+/// Sets the table's time to what the caller says; without that it is the largest that training has set.
 fn set_time(table: &Table, args: &Args) -> Result<()> {
     match (table.config().tracking, args.set_time) {
         (Tracking::SetTime, Some(time)) => Ok(table.set_time(time)?),
-        (Tracking::SetTime, None) if args.unused_for.is_some() => bail!(
-            "table {:?} goes by the time that training sets, which no bank keeps: here it is 0, and no \
-             row would be old; say with --set-time what time it is, in what training counts (steps, \
-             epochs, days), and try it with --dry-run first",
-            table.name()
-        ),
         (Tracking::Minutes, Some(_)) => bail!(
             "table {:?} goes by the system's clock, in minutes; leave --set-time out",
             table.name()

@@ -422,8 +422,6 @@ fn an_eviction_that_makes_no_sense_changes_nothing() {
     for (arguments, told) in [
         ("user", "--norm-below"),
         ("user --norm-below 9 --set-time 9", "--unused-for"),
-        ("user --unused-for 6", "--set-time"),
-        ("user --unused-for 6 --dry-run", "--set-time"),
         ("item --unused-for 6 --set-time 9", "leave --set-time out"),
         ("user --norm-below nan", "norm_below"),
         ("nothing --norm-below 9", "nothing"),

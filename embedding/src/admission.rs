@@ -23,6 +23,7 @@
 //! admitted it, may leave a count of one for a key that has a row: it speeds up the key's next admission, should its
 //! row be evicted. It returns the initial values, as if it had come before the other.
 
+use std::collections::HashSet;
 use std::sync::OnceLock;
 
 use embank_kv::{Access, Clock, Operation, Store, TableId};
@@ -146,6 +147,19 @@ impl HeldPart {
 }
 
 impl Table {
+    /// The decisions of a Get for `keys` in a step that has got the rows of `earlier` before: what was decided there
+    /// stands, so a key of both that has no row has none now. `None` if there are no such keys.
+    pub(crate) fn decided_earlier(&self, keys: &[u64], earlier: &[u64]) -> Option<Vec<Decision>> {
+        if earlier.is_empty() || self.shared.gate.is_none() {
+            return None;
+        }
+        let earlier: HashSet<u64> = earlier.iter().copied().collect();
+        let decision = |key: &u64| {
+            if earlier.contains(key) { Decision::Refused } else { Decision::Open }
+        };
+        Some(keys.iter().map(decision).collect())
+    }
+
     /// After the rows that are there were acquired: decides on the `missing` places of `get`, acquires the rows of
     /// those that are admitted, and fills the others with initial values. `Some(key)`: that row is blocked. Then, and
     /// after an error, some counts of `get` are held still.

@@ -4,13 +4,13 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use embank_kv::locks::Mutex;
 use embank_kv::{
-    Compacted, CompactionOptions, DeviceChoice, Recovered, Store, StoreOptions, StoreStats,
+    Compacted, CompactionOptions, DeviceChoice, Recovered, Store, StoreOptions, StoreStats, TableId,
 };
 
 use crate::admission::{Admission, Gate, counts_name, create_counts};
@@ -23,6 +23,7 @@ use crate::seen::StalenessHistogram;
 use crate::staleness::{FAR_OFF, deadline_after};
 use crate::stats::{BankStats, WaitCounters};
 use crate::table::{Table, TableShared};
+use crate::times::{read_time, table_of_times};
 use crate::vocabulary::{
     VocabularyShared, is_name_of_a_part, is_of_a_vocabulary, read_vocabularies,
 };
@@ -148,6 +149,8 @@ pub(crate) struct BankShared {
     /// Held while a bank that is open to read only is moved on, or what it holds is read anew: whoever holds it sees
     /// one checkpoint. Locked before the two others, and never within a call that reads a vocabulary's tables.
     pub(crate) moving: Mutex<()>,
+    /// The table of tables' times, once there is one; see the module `times`.
+    pub(crate) times: OnceLock<TableId>,
     /// Locked after `tables`, by who locks both.
     pub(crate) vocabularies: Mutex<BTreeMap<String, Arc<VocabularyShared>>>,
 }
@@ -302,6 +305,7 @@ impl Bank {
         let store = open(&store_options)
             .map_err(|error| in_terms_of_the_bank(error, budget, options.lookahead_queue_keys))?;
         let (tables, vocabularies) = (read_tables(&store)?, read_vocabularies(&store)?);
+        let times = table_of_times(&store).map(OnceLock::from).unwrap_or_default();
         let store = Arc::new(store);
         let shared = BankShared {
             lookahead: Lookahead::new(Arc::clone(&store), budget, queue_keys),
@@ -315,6 +319,7 @@ impl Bank {
             lookahead_queue_keys: options.lookahead_queue_keys,
             tables: Mutex::new(tables),
             moving: Mutex::new(()),
+            times,
             vocabularies: Mutex::new(vocabularies),
         };
         Ok(Self { shared: Arc::new(shared) })
@@ -472,11 +477,13 @@ impl Bank {
         self.shared.store.drop_table(shared.id)?;
         let beside = shared.gate.as_ref().and_then(Gate::side_table);
         let counts_dropped = beside.map_or(Ok(()), |counts| self.shared.store.drop_table(counts));
+        let time_forgotten = self.shared.forget_time(shared.id.number());
         // After the store: whoever looks ahead from here on is told that the table is gone.
         self.shared.lookahead.forget(shared.id);
         self.shared.staleness_of_dropped.lock().add(&shared.counters.staleness());
         tables.remove(name);
-        Ok(counts_dropped?)
+        counts_dropped?;
+        time_forgotten
     }
 
     /// The bank's tables, by name.
@@ -633,6 +640,7 @@ fn no_such_table(name: &str) -> Error {
 fn read_tables(store: &Store) -> Result<BTreeMap<String, Arc<TableShared>>> {
     let mut tables = BTreeMap::new();
     let infos = store.tables();
+    let times = table_of_times(store);
     let (counts, infos): (Vec<_>, Vec<_>) =
         infos.into_iter().partition(|info| is_counts_descriptor(&info.descriptor));
     for info in infos.into_iter().filter(|info| !is_of_a_vocabulary(&info.descriptor)) {
@@ -654,6 +662,11 @@ fn read_tables(store: &Store) -> Result<BTreeMap<String, Arc<TableShared>>> {
         }
         let counts = counts.map(|counts| counts.id);
         let shared = Arc::new(TableShared::new(info.id, &info.name, config, counts));
+        if let (Some(tracker), Some(times)) = (shared.set_tracker(), times)
+            && let Some(time) = read_time(store, times, info.id.number())?
+        {
+            tracker.set(time);
+        }
         tables.insert(info.name, shared);
     }
     Ok(tables)

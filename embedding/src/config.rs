@@ -186,8 +186,38 @@ impl TableConfig {
         }
         self.optimizer.check().or_else(refuse)?;
         self.initializer.check().or_else(refuse)?;
+        self.check_ranges().or_else(refuse)?;
         self.admission.check().or_else(refuse)?;
         check_clip_row_norm(self.clip_row_norm).or_else(refuse)
+    }
+
+    /// Refuses values of new rows that the dtypes make infinite.
+    fn check_ranges(&self) -> std::result::Result<(), String> {
+        let check = |what: &str, value: f32, dtype: Dtype| {
+            let cure = "take another dtype or a smaller value";
+            if dtype.range().holds(&[value]) {
+                Ok(())
+            } else {
+                Err(format!("{what} must be finite as {}, found {value}: {cure}", dtype.name()))
+            }
+        };
+        let accumulator = self.optimizer.initial_accumulator();
+        if self.optimizer.state_shape().vectors > 0 {
+            check("the initial accumulator", accumulator, self.state_dtype)?;
+        }
+        match self.initializer {
+            Initializer::Constant(value) => check("the initial constant", value, self.dtype),
+            Initializer::Uniform { low, high } => {
+                check("the initializer's low", low, self.dtype)?;
+                check("the initializer's high", high, self.dtype)
+            }
+            Initializer::Normal { mean, .. } | Initializer::TruncatedNormal { mean, .. } => {
+                check("the initializer's mean", mean, self.dtype)
+            }
+            Initializer::Zeros
+            | Initializer::XavierUniform { .. }
+            | Initializer::XavierNormal { .. } => Ok(()),
+        }
     }
 
     /// Bytes of a row in the store, without the record's header: the vector, what the optimizer keeps, zeros up

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::dtype::Dtype;
 use crate::holders::LeaseInfo;
 use crate::vocabulary::UNKNOWN_ID;
 
@@ -186,6 +187,62 @@ pub enum Error {
         column: usize,
         /// The gradient, after duplicates were summed.
         value: f32,
+    },
+    /// A step of the optimizer would make rows infinite or NaN as the table stores them. These rows are unchanged; all
+    /// other rows of the batch took their step.
+    #[error(
+        "table {table:?}, key {key}: the step makes column {column} {value}, which {} can't hold; this row is unchanged{}, \
+         and all other rows took their step; lower the learning rate, clip the gradients, or store the rows as another \
+         dtype",
+        dtype.name(),
+        others(*rows)
+    )]
+    RowOverflow {
+        /// The table.
+        table: String,
+        /// The first such row.
+        key: u64,
+        /// The column of the row.
+        column: usize,
+        /// What it would become.
+        value: f32,
+        /// How the table stores its rows.
+        dtype: Dtype,
+        /// How many rows were refused.
+        rows: usize,
+    },
+    /// A step over several tables failed after some of them took theirs. The leases are given back.
+    #[error(
+        "the step of tables {} is taken, and that of table {table:?} failed, so the batch is half applied: go back to the \
+         last checkpoint, or train on; {source}",
+        moved.iter().map(|name| format!("{name:?}")).collect::<Vec<_>>().join(", ")
+    )]
+    StepIncomplete {
+        /// The tables whose rows have changed.
+        moved: Vec<String>,
+        /// The table that failed.
+        table: String,
+        /// Why.
+        source: Box<Error>,
+    },
+    /// A row to be put holds a value that is NaN or infinite, or becomes infinite as the table stores it. No row of the
+    /// batch has been changed.
+    #[error(
+        "table {table:?}, key {key}: column {column} of the row to put is {value}, which {} can't hold as a finite value; \
+         no row of this batch was changed; mend the value, or store the rows as another dtype",
+        dtype.name()
+    )]
+    NonFiniteRow {
+        /// The table.
+        table: String,
+        /// The row.
+        key: u64,
+        /// The column of the row.
+        column: usize,
+        /// The value.
+        value: f32,
+        /// How the table stores its rows.
+        dtype: Dtype,
     },
     /// A vocabulary has no id for a value, and was told to take that for an error.
     #[error(
@@ -373,5 +430,14 @@ fn cure(key: u64, unknown: Option<u64>, first_id: u64) -> String {
              id 0 where the first value gets id 1"
                 .to_owned()
         }
+    }
+}
+
+/// How many more rows than the first were refused, in words.
+fn others(rows: usize) -> String {
+    match rows {
+        0 | 1 => String::new(),
+        2 => " (and 1 other row)".to_owned(),
+        rows => format!(" (and {} other rows)", rows - 1),
     }
 }

@@ -20,7 +20,7 @@ use crate::error::Result;
 use crate::files::{TransferProgress, invalid, report};
 use crate::row::RowLayout;
 use crate::table::Table;
-use crate::tracking::Uses;
+use crate::tracking::{Tracker, Uses};
 
 /// Rows that are looked at together.
 const BATCH_ROWS: usize = 4096;
@@ -93,6 +93,14 @@ impl Eviction {
             return Err(invalid(format!(
                 "table {:?} does not track when and how often its rows are used; create it with tracking to evict by \
                  age or frequency, or evict by norm",
+                table.name()
+            )));
+        }
+        let is_set = table.shared.set_tracker().is_none_or(Tracker::is_set);
+        if self.unused_for.is_some() && !is_set {
+            return Err(invalid(format!(
+                "table {:?} goes by the time that set_time gives, and none was ever given: no row could be old; call \
+                 set_time first",
                 table.name()
             )));
         }

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use crate::dtype::{Dtype, largest_magnitude_bits};
 use crate::error::{Error, Result};
 use crate::optimizer::sum_of_squares;
 use crate::unique::UniqueKeys;
@@ -30,20 +31,36 @@ pub(crate) fn sum_duplicates<'g>(
     Cow::Owned(sums)
 }
 
+/// How large the gradients of a batch are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Magnitudes {
+    /// Every magnitude is below [`ORDINARY_MAX`].
+    Ordinary,
+    /// Some magnitude is not.
+    Large,
+}
+
+/// 2^50. Half the distance from the largest f32 to the one below it is 2^103. A step of an optimizer whose numbers
+/// are ordinary ([`Optimizer::is_ordinary`](crate::Optimizer)) moves a value by less than that, so no finite value
+/// becomes infinite.
+const ORDINARY_MAX: f32 = (1_u64 << 50) as f32;
+
 /// Refuses NaN and infinite gradients: one bad batch must not destroy rows that took days to train.
 ///
 /// # Errors
 /// [`Error::NonFiniteGradient`] names the first one.
-pub(crate) fn check_finite(table: &str, keys: &[u64], gradients: &[f32], dim: usize) -> Result<()> {
-    // Without a branch per value, so that the loop runs on whole vectors.
-    const EXPONENT: u32 = 0x7F80_0000;
-    let all_finite =
-        gradients.iter().fold(true, |all, value| all & (value.to_bits() & EXPONENT != EXPONENT));
-    if all_finite {
-        return Ok(());
+pub(crate) fn check_finite(
+    table: &str,
+    keys: &[u64],
+    gradients: &[f32],
+    dim: usize,
+) -> Result<Magnitudes> {
+    let largest = largest_magnitude_bits(gradients);
+    if largest < ORDINARY_MAX.to_bits() {
+        return Ok(Magnitudes::Ordinary);
     }
-    match gradients.iter().position(|value| !value.is_finite()) {
-        None => Ok(()),
+    match Dtype::F32.range().first_beyond(gradients) {
+        None => Ok(Magnitudes::Large),
         Some(at) => Err(Error::NonFiniteGradient {
             table: table.to_owned(),
             key: keys[at / dim],
@@ -102,7 +119,9 @@ mod tests {
 
     #[test]
     fn the_first_non_finite_gradient_is_named() {
-        check_finite("t", &[1, 2], &[f32::MAX, f32::MIN, 0.0, -0.0], 2).unwrap();
+        let largest = check_finite("t", &[1, 2], &[f32::MAX, f32::MIN, 0.0, -0.0], 2).unwrap();
+        assert_eq!(largest, Magnitudes::Large);
+        assert_eq!(check_finite("t", &[1], &[-1e15, 0.0], 2).unwrap(), Magnitudes::Ordinary);
         for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
             match check_finite("t", &[10, 20], &[0.0, 1.0, 2.0, bad], 2) {
                 Err(Error::NonFiniteGradient { key: 20, column: 1, value, .. }) => {

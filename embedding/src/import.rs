@@ -34,7 +34,8 @@ pub struct ImportOptions {
     pub rows: Option<String>,
     /// Whether the optimizer's state is taken too, if the file has it. Default: yes.
     pub state: bool,
-    /// Whether NaN and infinite values are taken. Default: no, they are an error.
+    /// Whether NaN and infinite values are taken, and values that the table's dtype makes infinite. Default: no, they are
+    /// an error.
     pub non_finite: bool,
 }
 
@@ -151,9 +152,10 @@ impl Table {
                 return Ok(Imported { rows: done, with_state });
             }
             if !options.non_finite {
-                check_finite(path, "vector", done, &batch.keys, &batch.vectors)?;
+                let dtype = self.config().dtype;
+                check_range(path, "vector", dtype, done, &batch.keys, &batch.vectors)?;
                 if with_state {
-                    check_finite(path, "state", done, &batch.keys, &batch.state)?;
+                    check_range(path, "state", Dtype::F32, done, &batch.keys, &batch.state)?;
                 }
             }
             self.check_imported_ids(path, done, &batch.keys)?;
@@ -318,18 +320,31 @@ fn open(path: &Path, options: &ImportOptions) -> Result<Opened> {
     }
 }
 
-fn check_finite(path: &Path, what: &str, first: u64, keys: &[u64], values: &[f32]) -> Result<()> {
-    let Some(at) = values.iter().position(|value| !value.is_finite()) else { return Ok(()) };
+/// Refuses values that are not finite as `dtype`. `first` is the row of the file that `keys` begin with.
+fn check_range(
+    path: &Path,
+    what: &str,
+    dtype: Dtype,
+    first: u64,
+    keys: &[u64],
+    values: &[f32],
+) -> Result<()> {
+    let range = dtype.range();
+    if range.holds(values) {
+        return Ok(());
+    }
+    let Some(at) = range.first_beyond(values) else { return Ok(()) };
     let columns = values.len() / keys.len();
     let (row, column) = (at / columns, at % columns);
     Err(unreadable(
         path,
         format!(
-            "row {} (key {}), column {column} of the {what} is {}; mend the file, or import with `non_finite` to \
-             take it as it is",
+            "row {} (key {}), column {column} of the {what} is {}, which {} can't hold as a finite value; mend the file, \
+             or import with `non_finite` to take it as it is",
             first + row as u64,
             keys[row],
-            values[at]
+            values[at],
+            dtype.name()
         ),
     ))
 }

@@ -10,7 +10,8 @@ use embank_kv::{Clock, Leased};
 
 use crate::admission::HeldPart;
 use crate::error::{Error, Result};
-use crate::holders::{Held, Holding};
+use crate::gradients::Magnitudes;
+use crate::holders::Holding;
 use crate::table::Table;
 use crate::turnstile::Entered;
 use crate::unique::UniqueKeys;
@@ -42,8 +43,8 @@ use crate::unique::UniqueKeys;
 /// ```
 #[must_use = "dropping a lease gives its counts back without an update"]
 pub struct Lease {
-    table: Table,
-    held: Arc<Leased<Holding>>,
+    pub(crate) table: Table,
+    pub(crate) held: Arc<Leased<Holding>>,
 }
 
 impl fmt::Debug for Lease {
@@ -82,7 +83,7 @@ impl Lease {
     }
 
     /// From now on the counts are this call's to bring down, and nobody else's.
-    fn begin_answer(&self) -> Result<()> {
+    pub(crate) fn begin_answer(&self) -> Result<()> {
         self.note_end();
         if self.held.begin_answer() { Ok(()) } else { Err(self.expired()) }
     }
@@ -147,7 +148,7 @@ impl Lease {
     /// # Errors
     /// [`ShapeMismatch`](crate::Error::ShapeMismatch), [`NoOptimizer`](crate::Error::NoOptimizer),
     /// [`NonFiniteGradient`](crate::Error::NonFiniteGradient) and [`LeaseExpired`](crate::Error::LeaseExpired) before
-    /// any row is changed; a failure of the store, after which some of the rows are changed. The counts are given back
+    /// any row is changed; [`RowOverflow`](crate::Error::RowOverflow) after all other rows are; a failure of the store, after which some of the rows are changed. The counts are given back
     /// in each case.
     pub fn apply(self, gradients: &[f32]) -> Result<()> {
         self.table.check_shape("gradients", self.unique().batch_len(), gradients.len())?;
@@ -165,67 +166,18 @@ impl Lease {
         self.apply_sums(Cow::Borrowed(gradients))
     }
 
-    /// Applies one gradient through several leases of one table: one step of the optimizer for each of `keys`, though
-    /// several of the leases may be on its row. `gradients` holds keys * dim values; those of equal keys are summed.
-    ///
-    /// All leases are answered or none: if one has expired, no row changes. A row gets its gradient if one of the
-    /// leases still holds it, so one that was deleted since the Gets gets none. The counts come down once the
-    /// rows have changed.
-    ///
-    /// # Errors
-    /// As [`apply`](Self::apply). The counts of all leases are given back in each case.
-    ///
-    /// # Panics
-    /// If the leases are of several tables.
-    ///
-    /// # Examples
-    /// ```
-    /// # let dir = tempfile::tempdir().unwrap();
-    /// use embank::{Bank, BankOptions, Lease, Optimizer, TableConfig};
-    ///
-    /// let bank = Bank::open(dir.path().join("bank"), BankOptions::default())?;
-    /// let table = bank.table("user", TableConfig::new(1).optimizer(Optimizer::adagrad(0.5)))?;
-    /// let mut rows = [0.0; 2];
-    /// let leases = vec![table.get(&[4, 9], &mut rows)?, table.get(&[4], &mut rows[..1])?];
-    /// Lease::apply_together(leases, &[4, 9], &[2.0, 1.0])?; // one step of each row
-    /// assert_eq!(table.outstanding(4)?, Some(0));
-    /// # Ok::<(), embank::Error>(())
-    /// ```
-    pub fn apply_together(leases: Vec<Self>, keys: &[u64], gradients: &[f32]) -> Result<()> {
-        let Some(first) = leases.first() else { return Ok(()) };
-        let table = &first.table;
-        assert!(
-            leases.iter().all(|lease| Arc::ptr_eq(&lease.table.shared, &table.shared)),
-            "leases that are answered together are of one table"
-        );
-        table.check_shape("gradients", keys.len(), gradients.len())?;
-        let unique = UniqueKeys::new(keys);
-        let sums = table.summed(&unique, gradients);
-        // Once for all of them: a thread must not enter twice.
-        let entered = first.enter();
-        let held: Vec<_> = leases.iter().map(|lease| lease.held.what().held(&entered)).collect();
-        let held_keys: HashSet<u64> = held.iter().flat_map(|held| held.keys()).copied().collect();
-        let rows = unique.keys().iter().zip(sums.chunks_exact(table.dim()));
-        let (keys, kept): (Vec<u64>, Vec<&[f32]>) =
-            rows.filter(|(key, _)| held_keys.contains(key)).unzip();
-        let mut apply = table.prepare_apply(&keys, Cow::Owned(kept.concat()), false)?;
-        let release = |some: &[Held<'_>]| {
-            some.iter().for_each(|held| table.release_or_count(held.keys(), &entered));
-        };
-        for (at, lease) in leases.iter().enumerate() {
-            lease.begin_answer().inspect_err(|_| release(&held[..at]))?;
-        }
-        let applied = table.execute_update(&keys, Clock::Keep, &mut apply);
-        release(&held);
-        applied
-    }
-
     /// Whoever answers holds this, from before the answer begins to its end.
-    fn enter(&self) -> Entered<'_> {
+    pub(crate) fn enter(&self) -> Entered<'_> {
         self.table.shared.holders.enter()
     }
 
     fn apply_sums(&self, sums: Cow<'_, [f32]>) -> Result<()> {
+        let magnitudes = self.table.check_gradients(self.unique().keys(), &sums)?;
+        self.apply_checked(sums, magnitudes)
+    }
+
+    /// Applies one gradient per distinct key; `magnitudes` are those of the gradients.
+    pub(crate) fn apply_checked(&self, sums: Cow<'_, [f32]>, magnitudes: Magnitudes) -> Result<()> {
         let entered = self.enter();
         let held = self.held.what().held(&entered);
         let keys = held.keys();
@@ -233,7 +185,7 @@ impl Lease {
             None => sums,
             Some(part) => Cow::Owned(part.gather(&sums, self.table.dim())),
         };
-        let mut apply = self.table.prepare_apply(keys, sums, false)?;
+        let mut apply = self.table.prepare_apply(keys, sums, magnitudes, false);
         self.begin_answer()?;
         let applied = self.table.execute_update(keys, Clock::Release, &mut apply);
         if applied.is_err() {
@@ -248,11 +200,12 @@ impl Lease {
     /// When the call returns, the rows are changed in memory; the next checkpoint makes them durable.
     ///
     /// # Errors
-    /// [`ShapeMismatch`](crate::Error::ShapeMismatch) and [`LeaseExpired`](crate::Error::LeaseExpired) before any row
-    /// is changed; a failure of the store, after which some of the rows are changed. The counts are given back in each
+    /// [`ShapeMismatch`](crate::Error::ShapeMismatch), [`NonFiniteRow`](crate::Error::NonFiniteRow) and
+    /// [`LeaseExpired`](crate::Error::LeaseExpired) before any row is changed; a failure of the store, after which some of the rows are changed. The counts are given back in each
     /// case.
     pub fn put(self, rows: &[f32]) -> Result<()> {
         self.table.check_shape("rows", self.unique().batch_len(), rows.len())?;
+        self.check_rows(rows, |place| self.unique().inverse()[place] as usize)?;
         if self.unique().all_distinct() {
             return self.put_from(rows, None);
         }
@@ -266,7 +219,61 @@ impl Lease {
     /// As [`put`](Self::put).
     pub fn put_distinct(self, rows: &[f32]) -> Result<()> {
         self.table.check_shape("rows", self.unique().len(), rows.len())?;
+        self.check_rows(rows, |place| place)?;
         self.put_from(rows, None)
+    }
+
+    /// Writes vectors of rows that the lease holds, and keeps the lease: what a module does that shortens rows before it
+    /// uses them. `places` are places among the [distinct keys](UniqueKeys::keys), each once; `rows` holds
+    /// places * dim values, rounded to the nearest.
+    ///
+    /// A row that the lease does not hold, as its key was not admitted or it was deleted since, stays as it is. A
+    /// rewrite is no use of a row, and no Get.
+    ///
+    /// # Errors
+    /// [`ShapeMismatch`](crate::Error::ShapeMismatch), [`NonFiniteRow`](crate::Error::NonFiniteRow) and
+    /// [`LeaseExpired`](crate::Error::LeaseExpired) before any row is changed; a failure of the store.
+    ///
+    /// # Panics
+    /// If a place is beyond the distinct keys.
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// use embank::{Bank, BankOptions, TableConfig};
+    ///
+    /// let bank = Bank::open(dir.path().join("bank"), BankOptions::default())?;
+    /// let table = bank.table("user", TableConfig::new(1))?;
+    /// let lease = table.get(&[7, 8], &mut [0.0; 2])?;
+    /// lease.rewrite(&[1], &[0.5])?;
+    /// lease.release()?;
+    /// let mut row = [0.0];
+    /// table.peek(&[8], &mut row, embank::Missing::Error)?;
+    /// assert_eq!(row, [0.5]);
+    /// # Ok::<(), embank::Error>(())
+    /// ```
+    pub fn rewrite(&self, places: &[u32], rows: &[f32]) -> Result<()> {
+        self.table.check_shape("rows", places.len(), rows.len())?;
+        let distinct = self.unique().keys();
+        self.table.check_rows(rows, |row| distinct[places[row] as usize])?;
+        let entered = self.enter();
+        self.check()?;
+        let held = self.held.what().held(&entered);
+        let held_keys: HashSet<u64> = held.keys().iter().copied().collect();
+        let (mut keys, mut sources) = (Vec::new(), Vec::new());
+        for (source, &place) in (0_u32..).zip(places) {
+            let key = distinct[place as usize];
+            if held_keys.contains(&key) {
+                keys.push(key);
+                sources.push(source);
+            }
+        }
+        self.table.execute_rewrite(&keys, rows, &sources)
+    }
+
+    /// Refuses vectors that the table can't hold. `place` is where the key of each row is among the distinct keys.
+    fn check_rows(&self, rows: &[f32], place: impl Fn(usize) -> usize) -> Result<()> {
+        self.table.check_rows(rows, |row| self.unique().keys()[place(row)])
     }
 
     fn put_from(&self, rows: &[f32], sources: Option<&[u32]>) -> Result<()> {

@@ -16,12 +16,19 @@ use crate::optimizer::{Optimizer, Stepper};
 pub(crate) struct Live {
     pub(crate) optimizer: Optimizer,
     pub(crate) stepper: Stepper,
+    /// See [`Optimizer::is_ordinary`].
+    pub(crate) is_ordinary: bool,
     pub(crate) clip_row_norm: Option<f32>,
 }
 
 impl Live {
     fn new(optimizer: Optimizer, clip_row_norm: Option<f32>) -> Arc<Self> {
-        Arc::new(Self { stepper: Stepper::new(&optimizer), optimizer, clip_row_norm })
+        Arc::new(Self {
+            stepper: Stepper::new(&optimizer),
+            is_ordinary: optimizer.is_ordinary(),
+            optimizer,
+            clip_row_norm,
+        })
     }
 }
 

@@ -10,7 +10,7 @@ use embank_kv::{Access, Operation};
 
 use crate::admission::Decision;
 use crate::live::Live;
-use crate::row::RowLayout;
+use crate::row::{RowLayout, Stepped};
 use crate::seen::SeenClocks;
 
 /// The places of a batch whose clocks the store has moved. Looked at only when a batch failed halfway: then counts are
@@ -228,9 +228,27 @@ pub(crate) struct ApplyGradients<'a> {
     pub(crate) gradients: Cow<'a, [f32]>,
     /// Whether a missing row starts from its initial values; else it stays missing.
     pub(crate) insert_missing: bool,
+    /// Whether a step may make a value of f32 infinite; see [`RowLayout::step`].
+    pub(crate) careful: bool,
     pub(crate) reached: Reached,
     /// For rows that have to be converted.
     pub(crate) room: Vec<f32>,
+    /// Steps that came to something else than [`Stepped::Taken`], and all steps after the first of them. A place comes
+    /// again if its row moved meanwhile.
+    pub(crate) noted: Vec<(u32, Stepped)>,
+}
+
+impl ApplyGradients<'_> {
+    /// What the last step of each place had to report, by place.
+    pub(crate) fn reports(&mut self) -> Vec<(u32, Stepped)> {
+        let mut reports = std::mem::take(&mut self.noted);
+        // Stable: of the calls for one place the last one comes last, which `dedup_by` keeps after the reversal.
+        reports.sort_by_key(|(place, _)| *place);
+        reports.reverse();
+        reports.dedup_by_key(|(place, _)| *place);
+        reports.reverse();
+        reports
+    }
 }
 
 impl Operation for ApplyGradients<'_> {
@@ -240,7 +258,17 @@ impl Operation for ApplyGradients<'_> {
     fn update(&mut self, i: usize, value: &mut [u8]) {
         let dim = self.layout.dim;
         let gradient = &self.gradients[i * dim..][..dim];
-        self.layout.step(&self.live.stepper, self.keys[i], value, gradient, &mut self.room);
+        let stepped = self.layout.step(
+            &self.live.stepper,
+            self.keys[i],
+            value,
+            gradient,
+            self.careful,
+            &mut self.room,
+        );
+        if stepped != Stepped::Taken || !self.noted.is_empty() {
+            self.noted.push((i as u32, stepped));
+        }
         self.layout.note_use(value);
     }
 
@@ -256,6 +284,19 @@ impl Operation for ApplyGradients<'_> {
     #[inline]
     fn settled(&mut self, i: usize) {
         self.reached.mark(i);
+    }
+}
+
+/// Replaces vectors of rows that are there; not a use of them.
+#[derive(Debug)]
+pub(crate) struct RewriteVectors<'a>(pub(crate) PutRows<'a>);
+
+impl Operation for RewriteVectors<'_> {
+    const ACCESS: Access = Access::Update;
+
+    #[inline]
+    fn update(&mut self, i: usize, value: &mut [u8]) {
+        self.0.layout.write_vector(value, self.0.vector(i));
     }
 }
 

@@ -84,6 +84,19 @@ impl Rounds {
     }
 }
 
+/// What a step did to a row.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Stepped {
+    Taken,
+    /// The step was taken. A value of the optimizer's state is at the largest that its dtype holds.
+    Saturated,
+    /// The value of this column would not be finite as the table stores it. The row is unchanged.
+    Refused {
+        column: usize,
+        value: f32,
+    },
+}
+
 /// The parts of a table's rows, and what fills new ones.
 #[derive(Debug, Clone)]
 pub(crate) struct RowLayout {
@@ -205,22 +218,33 @@ impl RowLayout {
         bytemuck::cast_slice::<u8, u32>(&value[at..at + 4])[0]
     }
 
-    /// Counts an update of the row. A row is not updated four billion times; if it is, its steps go on at the
-    /// last correction.
+    /// Counts an update of the row.
     #[inline]
     fn count_up(&self, value: &mut [u8]) -> u32 {
-        let Sections { count, tracking, .. } = self.sections;
-        if count == tracking {
-            return 0;
+        let count = self.next_count(value);
+        self.write_count(value, count);
+        count
+    }
+
+    /// The number of the row's next update; 0 if the table does not count them. A row is not updated four billion
+    /// times; if it is, its steps go on at the last correction.
+    #[inline]
+    fn next_count(&self, value: &[u8]) -> u32 {
+        let counted = self.sections.count < self.sections.tracking;
+        if counted { self.count(value).saturating_add(1) } else { 0 }
+    }
+
+    #[inline]
+    fn write_count(&self, value: &mut [u8], count: u32) {
+        let Sections { count: at, tracking, .. } = self.sections;
+        if at < tracking {
+            value[at..at + 4].copy_from_slice(&count.to_le_bytes());
         }
-        let count: &mut [u32] = bytemuck::cast_slice_mut(&mut value[count..tracking]);
-        count[0] = count[0].saturating_add(1);
-        count[0]
     }
 
     /// Writes the vector that a row of `key` begins with to `to`, as the table can hold it.
     pub(crate) fn fill_initial(&self, key: u64, to: &mut [f32]) {
-        self.source.fill(key, to);
+        self.fill_source(key, to);
         if !self.is_plain() {
             let mut words = vec![0_u32; self.sections.state / 4];
             let value = bytemuck::cast_slice_mut(&mut words);
@@ -231,12 +255,21 @@ impl RowLayout {
 
     /// Makes a new row of `key`, and copies its vector to `to`.
     pub(crate) fn begin(&self, key: u64, value: &mut [u8], to: &mut [f32]) {
-        self.source.fill(key, to);
+        self.fill_source(key, to);
         self.write_vector(value, to);
         if !self.is_plain() {
             self.read_vector(value, to);
         }
         self.fill_rest(value);
+    }
+
+    /// The initializer's values. Far tails of a distribution are cut at the largest value that the table holds.
+    #[inline]
+    fn fill_source(&self, key: u64, to: &mut [f32]) {
+        self.source.fill(key, to);
+        if !self.is_plain() {
+            self.dtype.range().saturate(to);
+        }
     }
 
     /// Fills everything but the vector as a new row has it.
@@ -296,8 +329,10 @@ impl RowLayout {
         self.vector(value, &mut Vec::new()).iter().map(|&value| f64::from(value).powi(2)).sum()
     }
 
-    /// Takes one step with a gradient, dim values, for the row of `key`. `room` is for values that have to be
-    /// converted; what it holds before and after plays no part.
+    /// Takes one step with a gradient, dim values, for the row of `key`. If the row would not stay finite, it stays as
+    /// it was. `careful` must be true unless [`Magnitudes`](crate::gradients::Magnitudes) of the batch say that no row of
+    /// f32 can become infinite. `room` is for values that have to be converted; what it holds before and after plays
+    /// no part.
     #[inline]
     pub(crate) fn step(
         &self,
@@ -305,35 +340,103 @@ impl RowLayout {
         key: u64,
         value: &mut [u8],
         gradient: &[f32],
+        careful: bool,
         room: &mut Vec<f32>,
-    ) {
-        let step = self.count_up(value);
-        let Sections { state, scalars, count, .. } = self.sections;
-        if self.is_plain() && self.state_dtype == Dtype::F32 {
-            let floats: &mut [f32] = bytemuck::cast_slice_mut(&mut value[..count]);
-            let (vector, rest) = floats.split_at_mut(state / 4);
-            let (state, scalars) = rest.split_at_mut((scalars - state) / 4);
-            stepper.take(self.arch, RowState { vector, state, scalars, step }, gradient);
-            return;
+    ) -> Stepped {
+        let step = self.next_count(value);
+        let stepped = if !self.is_plain() || self.state_dtype != Dtype::F32 {
+            self.step_converted(stepper, key, value, gradient, step, room)
+        } else if careful {
+            self.step_aside(stepper, value, gradient, step, room)
+        } else {
+            let floats = bytemuck::cast_slice_mut(&mut value[..self.sections.count]);
+            stepper.take(self.arch, self.row_state(floats, step), gradient);
+            Stepped::Taken
+        };
+        if !matches!(stepped, Stepped::Refused { .. }) {
+            self.write_count(value, step);
         }
-        room.resize(self.dim * (1 + self.shape.vectors), 0.0);
-        let (vector, moments) = room.split_at_mut(self.dim);
-        self.read_vector(value, vector);
+        stepped
+    }
+
+    /// The parts of a row that is f32 throughout, up to its count.
+    #[inline]
+    fn row_state<'r>(&self, floats: &'r mut [f32], step: u32) -> RowState<'r> {
+        let Sections { state, scalars, .. } = self.sections;
+        let (vector, rest) = floats.split_at_mut(state / 4);
+        let (state, scalars) = rest.split_at_mut((scalars - state) / 4);
+        RowState { vector, state, scalars, step }
+    }
+
+    /// Takes the step of a row that is f32 throughout in a copy, and keeps the copy if all of it is finite.
+    fn step_aside(
+        &self,
+        stepper: &Stepper,
+        value: &mut [u8],
+        gradient: &[f32],
+        step: u32,
+        room: &mut Vec<f32>,
+    ) -> Stepped {
+        let floats: &mut [f32] = bytemuck::cast_slice_mut(&mut value[..self.sections.count]);
+        room.clear();
+        room.extend_from_slice(floats);
+        stepper.take(self.arch, self.row_state(room, step), gradient);
+        let range = Dtype::F32.range();
+        if let Some(at) = range.first_beyond(room) {
+            return Stepped::Refused { column: at % self.dim, value: room[at] };
+        }
+        floats.copy_from_slice(room);
+        let saturated = range.saturate(&mut room[self.sections.state / 4..]);
+        if saturated { Stepped::Saturated } else { Stepped::Taken }
+    }
+
+    /// Takes the step of a row that is stored in other dtypes than f32.
+    fn step_converted(
+        &self,
+        stepper: &Stepper,
+        key: u64,
+        value: &mut [u8],
+        gradient: &[f32],
+        step: u32,
+        room: &mut Vec<f32>,
+    ) -> Stepped {
+        let Sections { state, scalars, count, .. } = self.sections;
+        let singles = (count - scalars) / 4;
+        let moments = self.dim * self.shape.vectors;
+        room.resize(self.dim + moments + singles, 0.0);
+        self.read_vector(value, &mut room[..self.dim]);
         let (arch, dtype) = (self.arch, self.state_dtype);
+        let (floats, room_singles) = room.split_at_mut(self.dim + moments);
+        let (vector, moments) = floats.split_at_mut(self.dim);
         arch.dispatch(|| decode_float(dtype, &value[state..scalars], moments));
+        room_singles.copy_from_slice(bytemuck::cast_slice(&value[scalars..count]));
         let row = RowState {
-            vector,
-            state: moments,
-            scalars: bytemuck::cast_slice_mut(&mut value[scalars..count]),
+            vector: &mut *vector,
+            state: &mut *moments,
+            scalars: &mut *room_singles,
             step,
         };
         stepper.take(arch, row, gradient);
+        if let Some(column) = self.first_beyond(vector) {
+            return Stepped::Refused { column, value: vector[column] };
+        }
+        let saturated = arch.dispatch(|| dtype.range().saturate(moments))
+            | Dtype::F32.range().saturate(room_singles);
         let draws = self.source.draws(key, u64::from(step));
-        let (vector, moments) = room.split_at(self.dim);
         self.encode_vector(value, vector, self.rounds.vector.then_some(&draws));
         let draws = draws.after(self.dim);
         let draws = self.rounds.state.then_some(&draws);
         arch.dispatch(|| encode_float(dtype, moments, &mut value[state..scalars], draws));
+        value[scalars..count].copy_from_slice(bytemuck::cast_slice(room_singles));
+        if saturated { Stepped::Saturated } else { Stepped::Taken }
+    }
+
+    /// The column of the first value that the table can't hold as a finite one.
+    #[inline]
+    pub(crate) fn first_beyond(&self, vector: &[f32]) -> Option<usize> {
+        let range = self.dtype.range();
+        let holds = self.arch.dispatch(|| range.holds(vector));
+        if holds { None } else { range.first_beyond(vector) }
     }
 
     /// Columns of a row's state in a file: its values, and the count where there is one.
@@ -397,12 +500,14 @@ impl RowLayout {
         (self.sections.count < self.sections.tracking).then(|| self.count(value))
     }
 
-    /// Fills the state from a file's columns.
+    /// Fills the state from a file's columns. What is beyond the largest value of its dtype becomes that.
     pub(crate) fn import_state(&self, value: &mut [u8], from: &[f32]) {
         let Sections { state, scalars, count, tracking, .. } = self.sections;
         let (moments, rest) = from.split_at(self.shape.vectors * self.dim);
         let (single, updates) = rest.split_at(self.shape.scalars);
-        encode_float(self.state_dtype, moments, &mut value[state..scalars], None);
+        let mut moments = moments.to_vec();
+        self.state_dtype.range().saturate(&mut moments);
+        encode_float(self.state_dtype, &moments, &mut value[state..scalars], None);
         value[scalars..count].copy_from_slice(bytemuck::cast_slice(single));
         if let [updates] = updates {
             value[count..tracking].copy_from_slice(&(*updates as u32).to_le_bytes());
@@ -454,7 +559,7 @@ mod tests {
                 let value: &mut [u8] = bytemuck::cast_slice_mut(&mut words);
                 layout.begin(1, value, &mut [0.0; 9]);
                 for gradient in [1e-4, 0.0, 1e-5, 0.0, 0.0] {
-                    layout.step(&stepper, 1, value, &[gradient; 9], &mut Vec::new());
+                    layout.step(&stepper, 1, value, &[gradient; 9], false, &mut Vec::new());
                     let mut vector = [0.0; 9];
                     layout.read_vector(value, &mut vector);
                     let finite = vector.iter().all(|value| value.abs() < 10.0);
@@ -470,11 +575,11 @@ mod tests {
         let (layout, stepper) = (RowLayout::new("t", &config), Stepper::new(&config.optimizer));
         let mut words = vec![0_u64; config.value_bytes() as usize / 8];
         let value: &mut [u8] = bytemuck::cast_slice_mut(&mut words);
-        layout.step(&stepper, 1, value, &[0.0, 0.0], &mut Vec::new());
-        layout.step(&stepper, 1, value, &[0.0, 0.0], &mut Vec::new());
+        layout.step(&stepper, 1, value, &[0.0, 0.0], false, &mut Vec::new());
+        layout.step(&stepper, 1, value, &[0.0, 0.0], false, &mut Vec::new());
         assert_eq!(value[24..28], 2_u32.to_le_bytes());
         value[24..28].fill(0xFF);
-        layout.step(&stepper, 1, value, &[0.0, 0.0], &mut Vec::new());
+        layout.step(&stepper, 1, value, &[0.0, 0.0], false, &mut Vec::new());
         assert_eq!(value[24..28], u32::MAX.to_le_bytes());
     }
 }

@@ -46,6 +46,7 @@ pub(crate) struct TableCounters {
     pub(crate) deleted_rows: Counter,
     pub(crate) evicted_rows: Counter,
     pub(crate) not_admitted_rows: Counter,
+    pub(crate) saturated_rows: Counter,
     pub(crate) disk_reads: Counter,
     pub(crate) waiting: WaitCounters,
     pub(crate) seen: SeenCounters,
@@ -65,6 +66,7 @@ impl TableCounters {
             deleted_rows: self.deleted_rows.get(),
             evicted_rows: self.evicted_rows.get(),
             not_admitted_rows: self.not_admitted_rows.get(),
+            saturated_rows: self.saturated_rows.get(),
             disk_reads: self.disk_reads.get(),
             waits: self.waiting.waits.get(),
             wait_us: self.waiting.wait_us.get(),
@@ -118,6 +120,8 @@ pub struct TableStats {
     pub evicted_rows: u64,
     /// Rows that Gets did not make, as their keys were not admitted: their gradients were dropped.
     pub not_admitted_rows: u64,
+    /// Steps of rows whose optimizer state is at the largest value that its dtype holds, and stays there.
+    pub saturated_rows: u64,
     /// Rows that a get, peek, put or apply had to read from disk.
     pub disk_reads: u64,
     /// Gets that had to wait for the staleness bound.

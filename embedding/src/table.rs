@@ -8,24 +8,26 @@ use std::time::Instant;
 
 use embank_kv::{Clock, Operation, Outcome, TableId};
 
-use crate::admission::{Admission, Gate, HeldPart};
+use crate::admission::{Admission, Decision, Gate, HeldPart};
 use crate::bank::BankShared;
 use crate::config::{TableConfig, check_clip_row_norm};
 use crate::error::{Error, Result};
-use crate::gradients::{check_finite, clip_rows, sum_duplicates};
+use crate::gradients::{Magnitudes, check_finite, clip_rows, sum_duplicates};
 use crate::holders::{Holders, LeaseInfo};
 use crate::lease::Lease;
 use crate::live::LiveSettings;
 use crate::lookahead::LookaheadReceipt;
 use crate::operations::{
     ApplyGradients, FindRows, GetRows, PeekRows, PutRows, PutVectors, PutWhole, Reached,
+    RewriteVectors,
 };
 use crate::optimizer::Optimizer;
 use crate::prefetch::Prefetch;
 use crate::retry_turn::RetryTurn;
-use crate::row::RowLayout;
+use crate::row::{RowLayout, Stepped};
 use crate::seen::SeenClocks;
 use crate::stats::{TableCounters, TableStats};
+use crate::tracking::Tracker;
 use crate::unique::UniqueKeys;
 use crate::vocabulary::{TableVocabulary, VocabularyShared};
 
@@ -122,6 +124,11 @@ impl TableShared {
         };
         shared.set_bound(shared.config.staleness_bound);
         shared
+    }
+
+    /// Where the time is that its users set, if they do.
+    pub(crate) fn set_tracker(&self) -> Option<&Tracker> {
+        self.layout.tracker().filter(|tracker| !tracker.is_by_clock())
     }
 
     /// The vocabulary whose ids are its keys.
@@ -314,16 +321,19 @@ impl Table {
     }
 
     /// Sets the time of all handles of a table with [`Tracking::SetTime`](crate::Tracking::SetTime): what rows that are
-    /// used from now on tell, and what eviction by age counts from. Not durable: 0 after an open, until it is set
-    /// again.
+    /// used from now on tell, and what eviction by age counts from. The largest time is part of each checkpoint: an
+    /// open goes on with it until another is set. A handle of a bank that is open to read only sets it for itself.
     ///
     /// # Errors
-    /// [`Error::InvalidConfig`] for a table that tracks otherwise or not at all.
+    /// [`Error::InvalidConfig`] for a table that tracks otherwise or not at all; a failure of the store.
     pub fn set_time(&self, time: u32) -> Result<()> {
-        match self.shared.layout.tracker().filter(|tracker| !tracker.is_by_clock()) {
+        match self.shared.set_tracker() {
             Some(tracker) => {
                 tracker.set(time);
-                Ok(())
+                if self.bank.store.reading().is_some() {
+                    return Ok(());
+                }
+                self.bank.keep_time(self.shared.id.number(), time)
             }
             None => Err(Error::InvalidConfig {
                 table: self.name().to_owned(),
@@ -347,10 +357,10 @@ impl Table {
         self.check_shape("rows", keys.len(), rows.len())?;
         let unique = UniqueKeys::new(keys);
         if unique.all_distinct() {
-            return self.get_into(unique, rows, None);
+            return self.get_into(unique, rows, None, None);
         }
         let first_places = unique.first_places();
-        let lease = self.get_into(unique, rows, Some(&first_places))?;
+        let lease = self.get_into(unique, rows, Some(&first_places), None)?;
         let dim = self.dim();
         for (place, &number) in lease.unique().inverse().iter().enumerate() {
             let first = first_places[number as usize] as usize;
@@ -373,8 +383,24 @@ impl Table {
     /// # Errors
     /// As [`get`](Self::get).
     pub fn get_distinct(&self, unique: UniqueKeys, rows: &mut [f32]) -> Result<Lease> {
+        self.get_distinct_again(unique, rows, &[])
+    }
+
+    /// As [`get_distinct`](Self::get_distinct), in a step that has got the rows of the keys `earlier` before, such as
+    /// for another part of the model: to [`admission`](crate::Admission) the two Gets of a key are one. `earlier` may
+    /// hold keys of any number, and any more than once.
+    ///
+    /// # Errors
+    /// As [`get`](Self::get).
+    pub fn get_distinct_again(
+        &self,
+        unique: UniqueKeys,
+        rows: &mut [f32],
+        earlier: &[u64],
+    ) -> Result<Lease> {
         self.check_shape("rows", unique.len(), rows.len())?;
-        self.get_into(unique, rows, None)
+        let decisions = self.decided_earlier(unique.keys(), earlier);
+        self.get_into(unique, rows, None, decisions)
     }
 
     fn get_into(
@@ -382,13 +408,14 @@ impl Table {
         unique: UniqueKeys,
         rows: &mut [f32],
         destinations: Option<&[u32]>,
+        decisions: Option<Vec<Decision>>,
     ) -> Result<Lease> {
         self.check_ids(unique.keys())?;
         self.expire_due_leases();
         let (layout, keys) = (&self.shared.layout, unique.keys());
         let (reached, seen) = (Reached::none_of(keys.len()), SeenClocks::default());
         let gated = self.shared.gate.is_some();
-        let (decisions, refused) = (None, Vec::new());
+        let refused = Vec::new();
         let mut get =
             GetRows { layout, keys, rows, destinations, reached, seen, gated, decisions, refused };
         let entered = self.acquire(&mut get)?;
@@ -470,12 +497,13 @@ impl Table {
     /// no clock.
     ///
     /// # Errors
-    /// [`Error::ShapeMismatch`] and [`Error::KeyIsNoId`] before any row is changed; a failure of the store, after which
-    /// some are.
+    /// [`Error::ShapeMismatch`], [`Error::KeyIsNoId`] and [`Error::NonFiniteRow`] before any row is changed; a failure
+    /// of the store, after which some are.
     pub fn put(&self, keys: &[u64], rows: &[f32]) -> Result<()> {
         self.check_shape("rows", keys.len(), rows.len())?;
         let unique = UniqueKeys::new(keys);
         self.check_ids(unique.keys())?;
+        self.check_rows(rows, |row| keys[row])?;
         let last_places = (!unique.all_distinct()).then(|| unique.last_places());
         self.execute_put(unique.keys(), rows, last_places.as_deref(), Clock::Keep)
             .map_err(|(error, _)| error)
@@ -486,13 +514,15 @@ impl Table {
     ///
     /// # Errors
     /// [`Error::ShapeMismatch`], [`Error::KeyIsNoId`], [`Error::NoOptimizer`] and [`Error::NonFiniteGradient`] before
-    /// any row is changed; a failure of the store, after which some are.
+    /// any row is changed; [`Error::RowOverflow`] after all other rows are; a failure of the store, after which some are.
     pub fn apply_gradients(&self, keys: &[u64], gradients: &[f32]) -> Result<()> {
         self.check_shape("gradients", keys.len(), gradients.len())?;
         let unique = UniqueKeys::new(keys);
         self.check_ids(unique.keys())?;
         let sums = self.summed(&unique, gradients);
-        let mut apply = self.prepare_apply(unique.keys(), sums, self.shared.gate.is_none())?;
+        let magnitudes = self.check_gradients(unique.keys(), &sums)?;
+        let insert_missing = self.shared.gate.is_none();
+        let mut apply = self.prepare_apply(unique.keys(), sums, magnitudes, insert_missing);
         self.execute_update(unique.keys(), Clock::Keep, &mut apply)
     }
 
@@ -602,25 +632,41 @@ impl Table {
         sum_duplicates(unique, gradients, self.dim())
     }
 
-    /// Checks and clips the gradients, one per distinct key, and makes the operation that applies them.
+    /// Refuses gradients, one per distinct key, that must not reach a row.
+    pub(crate) fn check_gradients(&self, keys: &[u64], gradients: &[f32]) -> Result<Magnitudes> {
+        if self.shared.live.now().optimizer == Optimizer::None {
+            return Err(Error::NoOptimizer { table: self.name().to_owned() });
+        }
+        check_finite(self.name(), keys, gradients, self.dim())
+    }
+
+    /// Clips the gradients, one per distinct key, and makes the operation that applies them. `magnitudes` are those of
+    /// the gradients.
     pub(crate) fn prepare_apply<'a>(
         &'a self,
         keys: &'a [u64],
         mut gradients: Cow<'a, [f32]>,
+        magnitudes: Magnitudes,
         insert_missing: bool,
-    ) -> Result<ApplyGradients<'a>> {
+    ) -> ApplyGradients<'a> {
         let live = self.shared.live.now();
-        if live.optimizer == Optimizer::None {
-            return Err(Error::NoOptimizer { table: self.name().to_owned() });
-        }
-        check_finite(self.name(), keys, &gradients, self.dim())?;
+        let careful = magnitudes == Magnitudes::Large || !live.is_ordinary;
         if let Some(norm_max) = live.clip_row_norm {
             gradients = clip_rows(gradients, self.dim(), norm_max);
         }
         let layout = &self.shared.layout;
         let reached = Reached::none_of(keys.len());
-        let room = Vec::new();
-        Ok(ApplyGradients { layout, live, keys, gradients, insert_missing, reached, room })
+        ApplyGradients {
+            layout,
+            live,
+            keys,
+            gradients,
+            insert_missing,
+            careful,
+            reached,
+            room: Vec::new(),
+            noted: Vec::new(),
+        }
     }
 
     pub(crate) fn execute_update(
@@ -634,7 +680,39 @@ impl Table {
         counters.disk_reads.add(outcome.disk_reads);
         counters.applies.add(1);
         counters.apply_rows.add((keys.len() - outcome.missing.len()) as u64);
-        Ok(())
+        if apply.noted.is_empty() { Ok(()) } else { self.settle_reports(keys, &apply.reports()) }
+    }
+
+    /// Counts the rows whose state is saturated, and fails for those whose step was refused.
+    #[cold]
+    fn settle_reports(&self, keys: &[u64], reports: &[(u32, Stepped)]) -> Result<()> {
+        let saturated = reports.iter().filter(|(_, stepped)| *stepped == Stepped::Saturated);
+        self.shared.counters.saturated_rows.add(saturated.count() as u64);
+        let mut refused = reports.iter().filter_map(|&(place, stepped)| match stepped {
+            Stepped::Refused { column, value } => Some((keys[place as usize], column, value)),
+            Stepped::Taken | Stepped::Saturated => None,
+        });
+        let Some((key, column, value)) = refused.next() else { return Ok(()) };
+        Err(Error::RowOverflow {
+            table: self.name().to_owned(),
+            key,
+            column,
+            value,
+            dtype: self.config().dtype,
+            rows: 1 + refused.count(),
+        })
+    }
+
+    /// Refuses vectors that the table can't hold. `key_of` is the key of each row.
+    pub(crate) fn check_rows(&self, rows: &[f32], key_of: impl Fn(usize) -> u64) -> Result<()> {
+        let Some(at) = self.shared.layout.first_beyond(rows) else { return Ok(()) };
+        Err(Error::NonFiniteRow {
+            table: self.name().to_owned(),
+            key: key_of(at / self.dim()),
+            column: at % self.dim(),
+            value: rows[at],
+            dtype: self.config().dtype,
+        })
     }
 
     /// Puts one vector per distinct key. After a failure the second part tells how far it came.
@@ -662,6 +740,22 @@ impl Table {
         counters.disk_reads.add(outcome.disk_reads);
         counters.puts.add(1);
         counters.put_rows.add(keys.len() as u64);
+        Ok(())
+    }
+
+    /// Replaces the vectors of those of `keys` that have rows; `sources` says where each lies in `rows`.
+    pub(crate) fn execute_rewrite(
+        &self,
+        keys: &[u64],
+        rows: &[f32],
+        sources: &[u32],
+    ) -> Result<()> {
+        let layout = &self.shared.layout;
+        let reached = Reached::none_of(keys.len());
+        let sources = Some(sources);
+        let put = PutRows { layout, keys, updates: false, rows, sources, reached };
+        let outcome = self.execute(keys, Clock::Keep, &mut RewriteVectors(put))?;
+        self.shared.counters.disk_reads.add(outcome.disk_reads);
         Ok(())
     }
 

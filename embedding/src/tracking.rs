@@ -5,9 +5,9 @@
 //! is followed by its update. A row that a Get makes has the present time and no use.
 //!
 //! Time never goes back in a row: an update with an older time than the row's counts as a use and leaves the time.
-//! So a caller who forgets to set the time after opening a bank makes no old rows.
+//! The largest time that was set is durable (`times`), so an open goes on with it.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Whether a table's rows tell when they were used last, and how often; eviction by age and by frequency goes by that.
@@ -37,8 +37,8 @@ pub enum Tracking {
     None,
     /// By the system's clock, in minutes.
     Minutes,
-    /// By what [`Table::set_time`](crate::Table::set_time) was last given in this process, 0 before: steps, epochs,
-    /// days, whatever the caller counts.
+    /// By what [`Table::set_time`](crate::Table::set_time) was last given: steps, epochs, days, whatever the caller
+    /// counts. The bank keeps the largest; 0 before the first.
     SetTime,
 }
 
@@ -50,6 +50,8 @@ pub(crate) const TRACKING_BYTES: usize = 8;
 pub(crate) struct Tracker {
     by_clock: bool,
     now: AtomicU32,
+    /// Whether the time was ever set.
+    is_set: AtomicBool,
 }
 
 /// What a row tells.
@@ -66,7 +68,7 @@ impl Tracker {
             Tracking::Minutes => true,
             Tracking::SetTime => false,
         };
-        let tracker = Self { by_clock, now: AtomicU32::new(0) };
+        let tracker = Self { by_clock, now: AtomicU32::new(0), is_set: AtomicBool::new(false) };
         tracker.refresh();
         Some(tracker)
     }
@@ -87,6 +89,12 @@ impl Tracker {
     pub(crate) fn set(&self, now: u32) {
         // Relaxed here and below: the time stands for itself.
         self.now.store(now, Ordering::Relaxed);
+        self.is_set.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the time was ever set, in this process or before the last checkpoint.
+    pub(crate) fn is_set(&self) -> bool {
+        self.is_set.load(Ordering::Relaxed)
     }
 
     pub(crate) fn now(&self) -> u32 {

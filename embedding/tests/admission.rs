@@ -371,3 +371,51 @@ proptest! {
         }
     }
 }
+
+/// A module shortens rows by a rewrite: that admits no key, and is no Get.
+#[test]
+fn a_rewrite_changes_rows_that_the_lease_holds_alone() {
+    let test = new_bank();
+    let config = TableConfig::new(1).admission(Admission::AfterGets(2));
+    let table = table(&test.bank, config);
+    table.put(&[1], &[1.0]).unwrap();
+    let lease = table.get(&[1, 2], &mut [0.0; 2]).unwrap();
+    lease.rewrite(&[0, 1], &[0.5, 0.25]).unwrap();
+    lease.release().unwrap();
+    assert_eq!(table.contains(&[1, 2]).unwrap(), [true, false]);
+    assert_eq!(rows_of(&table, &[1]), [0.5]);
+    let lease = table.get(&[1, 2], &mut [0.0; 2]).unwrap();
+    assert_eq!(table.contains(&[2]).unwrap(), [true], "its second Get");
+    table.delete(&[2]).unwrap();
+    lease.rewrite(&[1], &[0.25]).unwrap();
+    assert_eq!(table.contains(&[2]).unwrap(), [false]);
+    assert!(matches!(lease.rewrite(&[0], &[f32::NAN]), Err(Error::NonFiniteRow { key: 1, .. })));
+    assert!(matches!(lease.rewrite(&[0], &[]), Err(Error::ShapeMismatch { .. })));
+}
+
+#[test]
+fn a_second_get_of_a_step_counts_no_key_again() {
+    for admission in [Admission::AfterGets(3), Admission::Probability(0.5)] {
+        let test = new_bank();
+        let table = table(&test.bank, TableConfig::new(1).admission(admission));
+        let keys: Vec<u64> = (0..1_000).collect();
+        let unique = || embank::UniqueKeys::new(&keys);
+        let mut rows = vec![0.0; keys.len()];
+        for step in 0..3 {
+            let first = table.get_distinct(unique(), &mut rows).unwrap();
+            let admitted = |table: &embank::Table| {
+                table.contains(&keys).unwrap().into_iter().filter(|&there| there).count()
+            };
+            let after_first = admitted(&table);
+            let second = table.get_distinct_again(unique(), &mut rows, &keys).unwrap();
+            assert_eq!(admitted(&table), after_first, "{admission:?}, step {step}");
+            drop((first, second));
+        }
+        let admitted = table.contains(&keys).unwrap().into_iter().filter(|&there| there).count();
+        match admission {
+            Admission::AfterGets(_) => assert_eq!(admitted, 1_000),
+            // Three draws by a half.
+            _ => assert!((825..925).contains(&admitted), "{admitted}"),
+        }
+    }
+}

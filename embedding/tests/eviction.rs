@@ -178,8 +178,10 @@ proptest! {
         let mut bank = Bank::open(dir.path(), small_options()).unwrap();
         let mut table = bank.table("t", config()).unwrap();
         let (mut rows, mut kept) = (HashMap::<u64, Row>::new(), HashMap::new());
+        table.set_time(0).unwrap();
         bank.checkpoint(b"").unwrap();
-        let mut now = 0;
+        // The time now, the largest that was set, and the largest of the checkpoint.
+        let (mut now, mut largest, mut kept_time) = (0, 0, 0);
         for step in steps {
             let made = Row { size: 1.0, last: now, uses: 0 };
             match step {
@@ -208,10 +210,12 @@ proptest! {
                 Step::Time(time) => {
                     table.set_time(time).unwrap();
                     now = time;
+                    largest = time.max(largest);
                 }
                 Step::Checkpoint => {
                     bank.checkpoint(b"").unwrap();
                     kept = rows.clone();
+                    kept_time = largest;
                 }
                 Step::Reopen => {
                     drop((table, bank));
@@ -220,8 +224,9 @@ proptest! {
                         Ok(table) => table,
                         Err(error) => panic!("{error}"),
                     };
-                    table.set_time(now).unwrap();
                     rows = kept.clone();
+                    largest = kept_time;
+                    now = kept_time;
                 }
                 Step::Evict(age, uses, norm) => {
                     let mut eviction = Eviction::new();

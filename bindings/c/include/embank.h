@@ -110,6 +110,12 @@ typedef enum embank_status {
   // A get would wait for leases of its own thread. Nothing is held. End those leases first; or, if another thread
   // ends them, call embank_lease_hand_over.
   EMBANK_STATUS_SELF_BLOCKED = 32,
+  // A row to be put holds a value that is NaN or infinite, or too large for the table's dtype. No row has been
+  // changed.
+  EMBANK_STATUS_NON_FINITE_ROW = 33,
+  // The step of some rows would make them infinite as the table stores them. Those rows are unchanged; all others took
+  // their step.
+  EMBANK_STATUS_ROW_OVERFLOW = 34,
 } embank_status;
 
 // How a table's values are stored. Rows go in and out as float, whatever they are stored as.
@@ -588,6 +594,8 @@ typedef struct embank_table_stats {
   uint64_t leases_expired;
   // Rows that gets did not make because of the table's admission.
   uint64_t not_admitted_rows;
+  // Steps of rows whose optimizer state is at the largest value that its dtype holds.
+  uint64_t saturated_rows;
 } embank_table_stats;
 
 #ifdef __cplusplus

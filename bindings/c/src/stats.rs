@@ -143,6 +143,8 @@ pub struct embank_table_stats {
     pub leases_expired: u64,
     /// Rows that gets did not make because of the table's admission.
     pub not_admitted_rows: u64,
+    /// Steps of rows whose optimizer state is at the largest value that its dtype holds.
+    pub saturated_rows: u64,
 }
 
 // SAFETY: `Pod`, and its size comes first.
@@ -244,6 +246,7 @@ pub unsafe extern "C" fn embank_table_get_stats(
             release_failures: now.release_failures,
             leases_expired: now.leases_expired,
             not_admitted_rows: now.not_admitted_rows,
+            saturated_rows: now.saturated_rows,
         };
         sized::write(stats, size, &found)
     })

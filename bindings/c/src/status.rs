@@ -79,6 +79,12 @@ pub enum embank_status {
     /// A get would wait for leases of its own thread. Nothing is held. End those leases first; or, if another thread
     /// ends them, call embank_lease_hand_over.
     SelfBlocked = 32,
+    /// A row to be put holds a value that is NaN or infinite, or too large for the table's dtype. No row has been
+    /// changed.
+    NonFiniteRow = 33,
+    /// The step of some rows would make them infinite as the table stores them. Those rows are unchanged; all others took
+    /// their step.
+    RowOverflow = 34,
 }
 
 /// Why a call fails.
@@ -129,6 +135,9 @@ fn status_of(error: &Error) -> embank_status {
         Error::ShapeMismatch { .. } => embank_status::ShapeMismatch,
         Error::NoOptimizer { .. } => embank_status::NoOptimizer,
         Error::NonFiniteGradient { .. } => embank_status::NonFiniteGradient,
+        Error::StepIncomplete { source, .. } => status_of(source),
+        Error::NonFiniteRow { .. } => embank_status::NonFiniteRow,
+        Error::RowOverflow { .. } => embank_status::RowOverflow,
         Error::LookaheadFailed(_) => embank_status::LookaheadFailed,
         Error::LookaheadThread(_) => embank_status::Io,
         Error::Cancelled => embank_status::Cancelled,
@@ -210,7 +219,7 @@ const VERSION: &CStr =
     };
 
 /// By number.
-const NAMES: [&CStr; embank_status::SelfBlocked as usize + 1] = [
+const NAMES: [&CStr; embank_status::RowOverflow as usize + 1] = [
     c"OK",
     c"INVALID_ARGUMENT",
     c"SHAPE_MISMATCH",
@@ -244,6 +253,8 @@ const NAMES: [&CStr; embank_status::SelfBlocked as usize + 1] = [
     c"DIRECTORY_MOVED",
     c"UNKNOWN_ID",
     c"SELF_BLOCKED",
+    c"NON_FINITE_ROW",
+    c"ROW_OVERFLOW",
 ];
 
 #[cfg(test)]
@@ -285,7 +296,8 @@ mod tests {
         assert_eq!(name(embank_status::LeaseExpired as i32), "LEASE_EXPIRED");
         assert_eq!(name(embank_status::UnreadableFile as i32), "UNREADABLE_FILE");
         assert_eq!(name(embank_status::SelfBlocked as i32), "SELF_BLOCKED");
-        assert_eq!((name(-1), name(33), name(i32::MAX)), ("UNKNOWN", "UNKNOWN", "UNKNOWN"));
+        assert_eq!(name(embank_status::RowOverflow as i32), "ROW_OVERFLOW");
+        assert_eq!((name(-1), name(35), name(i32::MAX)), ("UNKNOWN", "UNKNOWN", "UNKNOWN"));
     }
 
     /// Those that `tests/c/abi.c` can't bring about, and those that it can, too.

@@ -28,7 +28,7 @@ use std::process;
 use std::sync::Arc;
 
 use embank::locks::{Condvar, Mutex};
-use embank::{Bank, Lease, Prefetch, Scan, Table, Unsaved, Vocabulary};
+use embank::{Admission, Bank, Lease, Prefetch, Scan, Table, Unsaved, Vocabulary};
 use pyo3::prelude::*;
 
 use crate::errors;
@@ -61,6 +61,8 @@ pub(crate) struct TableKey {
     pub(crate) number: u16,
     pub(crate) name: Arc<str>,
     pub(crate) dim: usize,
+    /// Whether some keys get no row at their first Get.
+    pub(crate) is_gated: bool,
 }
 
 /// An open bank, or what is left of it.
@@ -176,8 +178,9 @@ impl BankCell {
         let kept = self.run(py, move || {
             let table = call(&bank)?;
             let (number, name, dim) = (table.number(), table.name().into(), table.dim());
+            let is_gated = table.config().admission != Admission::Always;
             let kept = self.keep(table, |open, table| open.tables.insert(number, table));
-            Ok(kept.map(|_replaced| TableKey { number, name, dim }))
+            Ok(kept.map(|_replaced| TableKey { number, name, dim, is_gated }))
         })?;
         kept.ok_or_else(errors::bank_closed)
     }
@@ -248,23 +251,43 @@ impl BankCell {
         self.run(py, move || call(lease))
     }
 
-    /// Runs `call` on several leases of a table, which it consumes, with the GIL released; on none if one was consumed
+    /// Runs `call` on a lease, which stays held, with the GIL released. For other threads it is consumed meanwhile.
+    pub(crate) fn with_kept_lease<R: Send>(
+        &self,
+        py: Python<'_>,
+        id: LeaseId,
+        call: impl FnOnce(&Lease) -> embank::Result<R> + Send,
+    ) -> PyResult<R> {
+        let lease = self.pick(|open| open.leases.remove(&id).ok_or_else(lease_consumed))?;
+        self.run(py, move || {
+            let outcome = call(&lease);
+            // A bank that is being closed keeps no lease: it is dropped, which gives its counts back.
+            let _ = self.keep(lease, |open, lease| open.leases.insert(id, lease));
+            outcome
+        })
+    }
+
+    /// Runs `call` on the leases of each table, which it consumes, with the GIL released; on none if one was consumed
     /// before or is another table's.
     pub(crate) fn with_leases<R: Send>(
         &self,
         py: Python<'_>,
-        table: u16,
-        ids: &[LeaseId],
-        call: impl FnOnce(Vec<Lease>) -> embank::Result<R> + Send,
+        of_tables: &[(u16, Vec<LeaseId>)],
+        call: impl FnOnce(Vec<Vec<Lease>>) -> embank::Result<R> + Send,
     ) -> PyResult<R> {
         let leases = self.pick(|open| {
-            for id in ids {
-                let lease = open.leases.get(id).ok_or_else(lease_consumed)?;
-                if lease.table().number() != table {
-                    return Err(lease_of_another_table());
+            for (table, ids) in of_tables {
+                for id in ids {
+                    let lease = open.leases.get(id).ok_or_else(lease_consumed)?;
+                    if lease.table().number() != *table {
+                        return Err(lease_of_another_table());
+                    }
                 }
             }
-            Ok(ids.iter().filter_map(|id| open.leases.remove(id)).collect::<Vec<_>>())
+            let mut take = |ids: &[LeaseId]| -> Vec<Lease> {
+                ids.iter().filter_map(|id| open.leases.remove(id)).collect()
+            };
+            Ok(of_tables.iter().map(|(_, ids)| take(ids)).collect::<Vec<_>>())
         })?;
         self.run(py, move || call(leases))
     }

@@ -109,7 +109,9 @@ pub(crate) fn to_python(py: Python<'_>, error: &Error) -> PyErr {
         | Error::VocabularyFrozen { .. }
         | Error::ShapeMismatch { .. }
         | Error::NoOptimizer { .. }
-        | Error::NonFiniteGradient { .. } => PyValueError::new_err(text),
+        | Error::NonFiniteGradient { .. }
+        | Error::NonFiniteRow { .. }
+        | Error::RowOverflow { .. } => PyValueError::new_err(text),
         _ => EmbankError::new_err(text),
     }
 }

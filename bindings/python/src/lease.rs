@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use numpy::{PyArray1, PyArray2, PyUntypedArrayMethods};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-use crate::arrays;
+use crate::arrays::{self, Keys};
 use crate::bank_cell::{BankCell, LeaseId};
 
 /// What both kinds of lease are made of.
@@ -264,6 +265,49 @@ impl PyDistinctLease {
     /// Raises: as `Lease.put`.
     fn put(&self, rows: &Bound<'_, PyAny>) -> PyResult<()> {
         self.held.consume("rows", rows, |lease, rows| lease.put_distinct(rows))
+    }
+
+    /// Writes rows that the lease holds, and keeps the lease.
+    ///
+    /// Rows that it does not hold, as their keys were not admitted or they were deleted since, stay as they are. It is
+    /// no use of a row.
+    ///
+    /// Args:
+    ///     places: Integers `(n,)`, places among the distinct keys, each once.
+    ///     rows: float32 `(n, dim)`.
+    ///
+    /// Raises:
+    ///     ValueError: Wrong shapes, a place beyond the distinct keys, a row that is not finite in the table's dtype, or
+    ///         the lease was consumed before.
+    ///     LeaseExpired: The lease has expired; no row changes.
+    ///
+    /// >>> import embank
+    /// >>> bank = embank.Bank("rewrite.bank", memory_budget="16MiB")
+    /// >>> table = bank.table("item", dim=1, initializer=embank.Zeros())
+    /// >>> with table.get_distinct([7, 8]) as lease:
+    /// ...     lease.rewrite([1], [[0.5]])
+    /// >>> table.peek([7, 8]).tolist()
+    /// [[0.0], [0.5]]
+    /// >>> bank.close()
+    fn rewrite(
+        &self,
+        py: Python<'_>,
+        places: &Bound<'_, PyAny>,
+        rows: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        let [distinct, dim] = self.held.shape;
+        let places = Keys::new(places)?;
+        let places = places.as_slice()?;
+        if let Some(beyond) = places.iter().find(|&&place| place >= distinct as u64) {
+            return Err(PyValueError::new_err(format!(
+                "place {beyond} is beyond the {distinct} distinct keys of the lease"
+            )));
+        }
+        let rows = arrays::values("rows", rows, places.len(), dim)?;
+        let rows = rows.as_slice()?;
+        let places: Vec<u32> = places.iter().map(|&place| place as u32).collect();
+        let id = self.held.id;
+        self.held.cell.with_kept_lease(py, id, |lease| lease.rewrite(&places, rows))
     }
 
     /// Says that another thread ends this lease: applies, puts or releases it, or lets it be garbage collected.

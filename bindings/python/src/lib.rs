@@ -64,7 +64,7 @@ mod _embank {
     #[pymodule_export]
     use crate::lease::{PyDistinctLease, PyLease};
     #[pymodule_export]
-    use crate::many::get_many;
+    use crate::many::{apply_many, get_many};
     #[pymodule_export]
     use crate::pipeline::{PyPipeline, PyRunReport};
     #[pymodule_export]

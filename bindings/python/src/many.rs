@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use embank::UniqueKeys;
+use embank::{TableGradients, UniqueKeys};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
@@ -18,6 +18,7 @@ use crate::table::PyTable;
 ///
 /// Args:
 ///     requests: Pairs of a table and its keys, integers `(n,)`; each table once.
+///     earlier: For each request the `earlier` of `get_distinct`, or None. By default there are none.
 ///
 /// Returns:
 ///     A list of `DistinctLease`, one for each request.
@@ -36,19 +37,23 @@ use crate::table::PyTable;
 /// [(2, 2), (1, 3)]
 /// >>> bank.close()
 #[pyfunction]
+#[pyo3(signature = (requests, *, earlier = None))]
 pub(crate) fn get_many<'py>(
     py: Python<'py>,
     requests: Vec<(Bound<'py, PyTable>, Bound<'py, PyAny>)>,
+    earlier: Option<Vec<Option<Bound<'py, PyAny>>>>,
 ) -> PyResult<Vec<PyDistinctLease>> {
-    let Some((first, _)) = requests.first() else { return Ok(Vec::new()) };
-    let cell = first.get().cell.clone();
-    if let Some((other, _)) = requests.iter().find(|(of, _)| !Arc::ptr_eq(&of.get().cell, &cell)) {
+    let earlier = earlier.unwrap_or_else(|| requests.iter().map(|_| None).collect());
+    if earlier.len() != requests.len() {
         return Err(PyValueError::new_err(format!(
-            "tables {:?} and {:?} are of two banks: make one call for each bank",
-            &*first.get().key.name,
-            &*other.get().key.name
+            "earlier must have one entry for each of the {} requests, found {}",
+            requests.len(),
+            earlier.len()
         )));
     }
+    let Some((first, _)) = requests.first() else { return Ok(Vec::new()) };
+    let cell = first.get().cell.clone();
+    check_bank(&cell, requests.iter().map(|(table, _)| table.get()))?;
     let mut order: Vec<usize> = (0..requests.len()).collect();
     order.sort_by_key(|&at| requests[at].0.get().key.number);
     for pair in order.windows(2) {
@@ -61,9 +66,84 @@ pub(crate) fn get_many<'py>(
         }
     }
     let mut leases: Vec<_> =
-        order.iter().copied().zip(take(py, &cell, &requests, &order)?).collect();
+        order.iter().copied().zip(take(py, &cell, &requests, &earlier, &order)?).collect();
     leases.sort_by_key(|(at, _)| *at);
     Ok(leases.into_iter().map(|(_, lease)| lease).collect())
+}
+
+/// Refuses tables of another bank than `cell`.
+fn check_bank<'t>(
+    cell: &Arc<BankCell>,
+    mut tables: impl Iterator<Item = &'t PyTable>,
+) -> PyResult<()> {
+    let Some(other) = tables.find(|table| !Arc::ptr_eq(&table.cell, cell)) else { return Ok(()) };
+    Err(PyValueError::new_err(format!(
+        "table {:?} of {} is of another bank than {}: make one call for each bank",
+        &*other.key.name,
+        other.cell.path().display(),
+        cell.path().display()
+    )))
+}
+
+/// A table, leases of it, their keys and gradients.
+type Part<'py> =
+    (Bound<'py, PyTable>, Vec<Bound<'py, PyDistinctLease>>, Bound<'py, PyAny>, Bound<'py, PyAny>);
+
+/// Applies the gradients of several tables of one bank as one step, and consumes the leases.
+///
+/// If a part is refused, no row of any table changes.
+///
+/// Args:
+///     parts: Tuples of a table, `DistinctLease` objects of it, keys (integers `(n,)`, those of the leases), and
+///         gradients (float32 `(n, dim)`). Gradients of a key that occurs more than once are summed first. Each table
+///         comes once.
+///
+/// Raises:
+///     ValueError: A lease was consumed before or is another table's, tables of two banks, or wrong shapes (the leases
+///         stay as they were); a gradient is NaN or infinite, or a table has no optimizer (they are given back). A row
+///         would become infinite: this row stays as it was, and all others took their step.
+///     LeaseExpired: A lease has expired; no row changes, and the others are given back.
+///     EmbankError: The store failed. If tables have moved before, the message names them. The leases are given back.
+///
+/// >>> import embank
+/// >>> bank = embank.Bank("step.bank", memory_budget="16MiB")
+/// >>> a, b = (bank.table(name, dim=1, optimizer=embank.SGD(lr=1.0)) for name in "ab")
+/// >>> of_a, of_b = embank.get_many([(a, [7]), (b, [8])])
+/// >>> embank.apply_many([(a, [of_a], [7], [[1.0]]), (b, [of_b], [8], [[1.0]])])
+/// >>> a.outstanding(7), b.stats()["apply_rows"]
+/// (0, 1)
+/// >>> bank.close()
+#[pyfunction]
+pub(crate) fn apply_many(py: Python<'_>, parts: Vec<Part<'_>>) -> PyResult<()> {
+    let Some((first, ..)) = parts.first() else { return Ok(()) };
+    let cell = first.get().cell.clone();
+    check_bank(&cell, parts.iter().map(|(table, ..)| table.get()))?;
+    let mut arrays = Vec::with_capacity(parts.len());
+    for (table, leases, keys, grads) in &parts {
+        let table = table.get();
+        if leases.is_empty() {
+            let name = &*table.key.name;
+            return Err(PyValueError::new_err(format!("table {name:?} comes without a lease")));
+        }
+        let keys = Keys::new(keys)?;
+        let grads = arrays::values("grads", grads, keys.as_slice()?.len(), table.key.dim)?;
+        arrays.push((keys, grads));
+    }
+    let mut slices = Vec::with_capacity(arrays.len());
+    for (keys, grads) in &arrays {
+        slices.push((keys.as_slice()?, grads.as_slice()?));
+    }
+    let ids = parts
+        .iter()
+        .map(|(table, leases, ..)| Ok((table.get().key.number, table.get().lease_ids(leases)?)))
+        .collect::<PyResult<Vec<_>>>()?;
+    cell.with_leases(py, &ids, |leases| {
+        let parts = leases.into_iter().zip(slices);
+        let parts = parts
+            .map(|(leases, (keys, gradients))| TableGradients { leases, keys, gradients })
+            .collect();
+        embank::Lease::apply_many(parts)
+    })
 }
 
 /// One lease for each request, in the given order.
@@ -71,8 +151,15 @@ fn take<'py>(
     py: Python<'py>,
     cell: &Arc<BankCell>,
     requests: &[(Bound<'py, PyTable>, Bound<'py, PyAny>)],
+    earlier: &[Option<Bound<'py, PyAny>>],
     order: &[usize],
 ) -> PyResult<Vec<PyDistinctLease>> {
+    let of_request = |&at: &usize| earlier[at].as_ref().map(Keys::new).transpose();
+    let earlier = order.iter().map(of_request).collect::<PyResult<Vec<_>>>()?;
+    let earlier = earlier
+        .iter()
+        .map(|keys| keys.as_ref().map_or(Ok(&[][..]), Keys::as_slice))
+        .collect::<PyResult<Vec<_>>>()?;
     let requests: Vec<_> = order.iter().map(|&at| &requests[at]).collect();
     let tables: Vec<&PyTable> = requests.iter().map(|(table, _)| table.get()).collect();
     let keys = requests.iter().map(|(_, keys)| Keys::new(keys)).collect::<PyResult<Vec<_>>>()?;
@@ -87,9 +174,11 @@ fn take<'py>(
     let values = rows.iter_mut().map(Rows::as_slice_mut).collect::<PyResult<Vec<_>>>()?;
     let calls = tables
         .iter()
-        .zip(distinct.into_iter().zip(values))
-        .map(|(table, (unique, values))| {
-            (table.key.number, move |table: &embank::Table| table.get_distinct(unique, values))
+        .zip(distinct.into_iter().zip(values).zip(earlier))
+        .map(|(table, ((unique, values), earlier))| {
+            (table.key.number, move |table: &embank::Table| {
+                table.get_distinct_again(unique, values, earlier)
+            })
         })
         .collect();
     let ids = cell.take_leases(py, calls)?;

@@ -177,6 +177,7 @@ pub(crate) fn table<'py>(py: Python<'py>, stats: &TableStats) -> PyResult<Bound<
         ("deleted_rows", stats.deleted_rows),
         ("evicted_rows", stats.evicted_rows),
         ("not_admitted_rows", stats.not_admitted_rows),
+        ("saturated_rows", stats.saturated_rows),
         ("disk_reads", stats.disk_reads),
         ("waits", stats.waits),
         ("wait_us", stats.wait_us),

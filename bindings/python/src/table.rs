@@ -10,7 +10,7 @@ use pyo3::types::PyDict;
 
 use crate::arrays::{self, Keys, Rows};
 use crate::bank::PyBank;
-use crate::bank_cell::{BankCell, TableKey, lease_of_another_table};
+use crate::bank_cell::{BankCell, LeaseId, TableKey, lease_of_another_table};
 use crate::files::{self, ExportArguments, ImportArguments};
 use crate::lease::{Held, PyDistinctLease, PyLease};
 use crate::life::{self, EvictArguments};
@@ -51,6 +51,15 @@ impl PyTable {
         Ok(Self { cell, key, bank: bank.clone().unbind() })
     }
 
+    /// The names of leases of this bank within its cell.
+    pub(crate) fn lease_ids(
+        &self,
+        leases: &[Bound<'_, PyDistinctLease>],
+    ) -> PyResult<Vec<LeaseId>> {
+        let ids = leases.iter().map(|lease| lease.get().held.id_in(&self.cell));
+        ids.collect::<Option<Vec<_>>>().ok_or_else(lease_of_another_table)
+    }
+
     /// Runs `call` on the store's table with the GIL released.
     fn with<R: Send>(
         &self,
@@ -79,6 +88,12 @@ impl PyTable {
     #[getter]
     fn dim(&self) -> usize {
         self.key.dim
+    }
+
+    /// Whether every key gets a row at its first get: False with `admit_after_gets` or `admit_probability`.
+    #[getter]
+    fn admits_all(&self) -> bool {
+        !self.key.is_gated
     }
 
     /// How values are stored: "float32", "float16", "bfloat16" or "int8".
@@ -197,27 +212,32 @@ impl PyTable {
     ///     keys: Integers `(n,)`.
     ///     out: Where the rows go: C-contiguous float32 with `u` rows or more of `dim`, of which the
     ///         first `u` are `lease.rows` then. A new array by default.
+    ///     earlier: Keys, integers `(m,)`, whose rows the same step has got before, such as for another module: to the
+    ///         table's admission the two gets of a key are one.
     ///
     /// Returns:
     ///     A `DistinctLease` with `rows`, float32 `(u, dim)`, `keys` and `inverse`.
     ///
     /// Raises: as `get`.
-    #[pyo3(signature = (keys, *, out = None))]
+    #[pyo3(signature = (keys, *, out = None, earlier = None))]
     fn get_distinct<'py>(
         &self,
         py: Python<'py>,
         keys: &Bound<'py, PyAny>,
         out: Option<&Bound<'py, PyAny>>,
+        earlier: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<PyDistinctLease> {
         let keys = Keys::new(keys)?;
         let keys = keys.as_slice()?;
+        let earlier = earlier.map(Keys::new).transpose()?;
+        let earlier = earlier.as_ref().map_or(Ok(&[][..]), Keys::as_slice)?;
         let unique = py.detach(|| UniqueKeys::new(keys));
         let (distinct, inverse) = arrays::unique(py, &unique);
         let mut rows = Rows::first_of(py, out, unique.len(), self.key.dim)?;
         let values = rows.as_slice_mut()?;
-        let id = self
-            .cell
-            .take_lease(py, self.key.number, |table| table.get_distinct(unique, values))?;
+        let id = self.cell.take_lease(py, self.key.number, |table| {
+            table.get_distinct_again(unique, values, earlier)
+        })?;
         Ok(PyDistinctLease {
             held: Held::new(self.cell.clone(), id, rows.into_array(), self.key.name.clone()),
             keys: distinct.unbind(),
@@ -305,14 +325,13 @@ impl PyTable {
         keys: &Bound<'_, PyAny>,
         grads: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
-        let ids = leases.iter().map(|lease| lease.get().held.id_in(&self.cell));
-        let leases = ids.collect::<Option<Vec<_>>>().ok_or_else(lease_of_another_table)?;
         let keys = Keys::new(keys)?;
         let keys = keys.as_slice()?;
         let grads = arrays::values("grads", grads, keys.len(), self.key.dim)?;
         let grads = grads.as_slice()?;
-        self.cell.with_leases(py, self.key.number, &leases, |leases| {
-            embank::Lease::apply_together(leases, keys, grads)
+        let ids = self.lease_ids(&leases)?;
+        self.cell.with_leases(py, &[(self.key.number, ids)], |mut leases| {
+            embank::Lease::apply_together(leases.swap_remove(0), keys, grads)
         })
     }
 
@@ -555,8 +574,8 @@ impl PyTable {
 
     /// Sets the time of a table with `tracking="set_time"`: steps, epochs, days, whatever you count.
     ///
-    /// Rows that are used from now on tell it, and `evict(unused_for=...)` counts from it. Not durable: 0 after an
-    /// open, until it is set again.
+    /// Rows that are used from now on tell it, and `evict(unused_for=...)` counts from it. The largest time is part of
+    /// each checkpoint: an open goes on with it.
     ///
     /// Raises:
     ///     ValueError: The table tracks otherwise or not at all.

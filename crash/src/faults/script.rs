@@ -192,8 +192,9 @@ impl Script<'_> {
             Err(error) => {
                 let what = format!("{name} failed, the cause is over, and it fails again");
                 self.note(name, error).context(what.clone())?;
-                // What was read wrong while a segment was copied, to be cut, is wrong in the copy.
-                self.copied_wrong = name == "reopen" && self.reads_lie();
+                // What was read wrong while a segment was copied, to be cut, is wrong in the copy. An open copies; the
+                // step that meets the damage may be a later one.
+                self.copied_wrong = self.struck_in == Some("reopen") && self.reads_lie();
                 if self.copied_wrong {
                     return Ok(Next::Stop);
                 }

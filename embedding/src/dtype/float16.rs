@@ -22,9 +22,12 @@ pub(super) fn f32_to_bf16(value: f32, draw: Option<u32>) -> u16 {
     let finite = bits & !SIGN < INFINITE;
     let is_nan = bits & !SIGN > INFINITE;
     let up = if finite { up } else { 0 };
+    // Below half a step above the largest value, chance never rounds up to infinity either.
+    let at_most = if bits & !SIGN < 0x7F7F_8000 { 0x7F7F_FFFF } else { u32::MAX >> 1 };
+    let rounded = (bits & !SIGN).wrapping_add(up).min(at_most);
     // A NaN stays one if its upper bits alone are not.
     let quiet = if is_nan { 0x40 } else { 0 };
-    (bits.wrapping_add(up) >> 16 | quiet) as u16
+    ((rounded | bits & SIGN) >> 16 | quiet) as u16
 }
 
 #[inline(always)]
@@ -46,6 +49,8 @@ pub(super) fn f32_to_f16(value: f32, draw: Option<u32>) -> u16 {
     const NORMAL: u32 = (127 - 14) << 23;
     /// 2^16: beyond all f16.
     const TOO_LARGE: u32 = (127 + 16) << 23;
+    /// 65,520: to the nearest, what lies below is at most 65,504.
+    const OVERFLOW: u32 = 65_520.0_f32.to_bits();
     let bits = value.to_bits();
     let magnitude = bits & !SIGN;
     let (small, up) = match draw {
@@ -65,6 +70,8 @@ pub(super) fn f32_to_f16(value: f32, draw: Option<u32>) -> u16 {
     };
     let large = magnitude.wrapping_sub((127 - 15) << 23).wrapping_add(up) >> 13;
     let rounded = if magnitude < NORMAL { small } else { large.min(0x7C00) };
+    // Below half a step above the largest value, chance never rounds up to infinity either.
+    let rounded = if magnitude < OVERFLOW { rounded.min(0x7BFF) } else { rounded };
     let special = if magnitude > INFINITE { 0x7E00 } else { 0x7C00 };
     let found = if magnitude >= TOO_LARGE { special } else { rounded };
     (found | bits >> 16 & 0x8000) as u16

@@ -5,6 +5,10 @@ use super::Draws;
 /// The largest magnitude. -128 is left out, so that a row and its negative are stored alike.
 const LARGEST: f32 = 127.0;
 
+/// The largest scale whose product with 127 is finite: one step below `f32::MAX / 127` as f32, which was rounded up.
+const SCALE_MAX: f32 = f32::from_bits((f32::MAX / LARGEST).to_bits() - 1);
+const _: () = assert!((SCALE_MAX * LARGEST).is_finite());
+
 #[inline(always)]
 pub(crate) fn decode(bytes: &[u8], scale: f32, to: &mut [f32]) {
     for (value, &byte) in to.iter_mut().zip(bytes) {
@@ -19,7 +23,7 @@ pub(crate) fn encode(from: &[f32], bytes: &mut [u8], draws: Option<&Draws>) -> f
     // As whole numbers, magnitudes of floats compare as floats do, and NaN is the largest.
     let largest = from.iter().fold(0, |most, value| most.max(value.to_bits() & (u32::MAX >> 1)));
     let largest = f32::from_bits(largest);
-    let scale = largest / LARGEST;
+    let scale = (largest / LARGEST).min(SCALE_MAX);
     if !largest.is_finite() || scale == 0.0 {
         bytes.fill(0);
         return if largest.is_finite() { 0.0 } else { f32::NAN };

@@ -39,7 +39,7 @@ pub enum Dtype {
     /// IEEE 754 single precision.
     #[default]
     F32,
-    /// IEEE 754 half precision: 11 bits, magnitudes from 6e-8 to 65,504; what is larger becomes infinite.
+    /// IEEE 754 half precision: 11 bits, magnitudes from 6e-8 to 65,504. Larger values are refused.
     F16,
     /// The upper half of an f32: 8 bits, and its range.
     Bf16,
@@ -69,10 +69,73 @@ impl Dtype {
         }
     }
 
+    /// The largest finite value, and the magnitude from which values become infinite as they are stored.
+    pub(crate) fn range(self) -> Range {
+        match self {
+            Dtype::F32 | Dtype::Int8 => {
+                Range { largest: f32::MAX, too_large_bits: f32::INFINITY.to_bits() }
+            }
+            // Half a step above the largest value rounds up to infinity.
+            Dtype::F16 => Range { largest: 65_504.0, too_large_bits: 65_520.0_f32.to_bits() },
+            Dtype::Bf16 => {
+                Range { largest: f32::from_bits(0x7F7F_0000), too_large_bits: 0x7F7F_8000 }
+            }
+        }
+    }
+
     /// Bytes of `count` values without a scale.
     pub(crate) fn bytes_of(self, count: usize) -> usize {
         count * self.bytes()
     }
+}
+
+/// Which values a [`Dtype`] can hold.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Range {
+    /// The largest finite value.
+    pub(crate) largest: f32,
+    /// Bits of the smallest magnitude that becomes infinite. NaN and infinity lie above it.
+    too_large_bits: u32,
+}
+
+impl Range {
+    /// Whether all values stay finite.
+    #[inline(always)]
+    pub(crate) fn holds(self, values: &[f32]) -> bool {
+        largest_magnitude_bits(values) < self.too_large_bits
+    }
+
+    /// The first value that does not stay finite.
+    pub(crate) fn first_beyond(self, values: &[f32]) -> Option<usize> {
+        values.iter().position(|value| value.to_bits() & MAGNITUDE >= self.too_large_bits)
+    }
+
+    /// Replaces values beyond the largest one by it. A NaN stays one. Returns whether one is at the largest value.
+    #[inline(always)]
+    pub(crate) fn saturate(self, values: &mut [f32]) -> bool {
+        let saturates = largest_magnitude_bits(values) >= self.largest.to_bits();
+        if saturates {
+            for value in values {
+                if value.abs() > self.largest {
+                    *value = self.largest.copysign(*value);
+                }
+            }
+        }
+        saturates
+    }
+}
+
+const MAGNITUDE: u32 = u32::MAX >> 1;
+
+/// The bits of the largest magnitude. As whole numbers, magnitudes of floats compare as floats do, infinity lies above
+/// all finite ones, and NaN above infinity.
+#[inline(always)]
+pub(crate) fn largest_magnitude_bits(values: &[f32]) -> u32 {
+    // As i32, whose maximum every processor has as a vector instruction; the sign bit is 0.
+    let largest = values
+        .iter()
+        .fold(0, |most: i32, value| most.max((value.to_bits() & MAGNITUDE).cast_signed()));
+    largest.cast_unsigned()
 }
 
 /// How updates are rounded to a [`Dtype`] below f32. Initial values and [`Table::put`](crate::Table::put) always

@@ -1,6 +1,6 @@
 //! Adagrad, with an accumulator per value or per row.
 
-use super::lanes::{each_value, quotient_or_zero, sum_of_squares};
+use super::lanes::{each_value, quotient_or_zero, saturated, sum_of_squares};
 use super::{RowState, check_learning_rate, check_not_negative};
 
 /// `torch.optim.Adagrad`. One accumulator per value; a count of steps if the rate decays.
@@ -78,7 +78,7 @@ impl AdagradStep {
         };
         each_value(row.vector, [row.state], gradient, |value, [sum], g| {
             let g = value.mul_add(weight_decay, g);
-            let sum = g.mul_add(g, sum);
+            let sum = saturated(g.mul_add(g, sum));
             (value + quotient_or_zero(-lr * g, sum.sqrt() + eps), [sum])
         });
     }
@@ -151,7 +151,7 @@ impl RowWiseStep {
         } else {
             decayed_sum_of_squares(row.vector, weight_decay, gradient)
         };
-        let sum = row.scalars[0] + (squares / gradient.len() as f64) as f32;
+        let sum = saturated(row.scalars[0] + (squares / gradient.len() as f64) as f32);
         row.scalars[0] = sum;
         let root = sum.sqrt() + eps;
         // Every gradient so far was zero, or its square too small for f32: there is no scale for a step. An infinite

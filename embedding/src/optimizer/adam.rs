@@ -4,7 +4,7 @@
 //! tables, so that a row of 16 values does not spend its time in `pow`: beta^step = beta^(step mod 256) *
 //! beta^(256 * (step / 256)), two rounded factors. Beyond 65,535 steps the power is worked out.
 
-use super::lanes::{each_value, quotient_or_zero};
+use super::lanes::{each_value, quotient_or_zero, saturated};
 use super::{RowState, check_learning_rate, check_not_negative};
 
 /// `torch.optim.Adam`, with steps counted per row. Two values of state per value, and the count.
@@ -140,7 +140,7 @@ impl AdamStep {
         each_value(row.vector, [means, squares], gradient, |value, [mean, square], g| {
             let g = value.mul_add(penalty, g);
             let mean = (g - mean).mul_add(mix, if near { mean } else { g });
-            let square = (second_share * g).mul_add(g, square * second_kept);
+            let square = saturated((second_share * g).mul_add(g, square * second_kept));
             let denominator = square.sqrt() / correction + eps;
             (value * kept + quotient_or_zero(rate * mean, denominator), [mean, square])
         });

@@ -1,6 +1,6 @@
 //! Follow the regularised leader, with L1 and L2 penalties.
 
-use super::lanes::{each_value, quotient_or_zero};
+use super::lanes::{each_value, quotient_or_zero, saturated};
 use super::{RowState, check_learning_rate, check_not_negative};
 
 /// FTRL-proximal (McMahan et al., "Ad click prediction: a view from the trenches", 2013, algorithm 1). Two
@@ -82,8 +82,8 @@ impl FtrlStep {
         let Self { lr, beta, l1, l2 } = *self;
         let (sums, leaders) = row.state.split_at_mut(gradient.len());
         each_value(row.vector, [sums, leaders], gradient, |value, [sum, leader], g| {
-            let square = g * g;
-            let next = sum + square;
+            let square = saturated(g * g);
+            let next = saturated(sum + square);
             let (root, next_root) = (sum.sqrt(), next.sqrt());
             // The roots' difference without the cancellation, which would lose it for a large sum.
             let roots = root + next_root;

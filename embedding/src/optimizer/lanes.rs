@@ -18,6 +18,13 @@ pub(super) fn quotient_or_zero(numerator: f32, denominator: f32) -> f32 {
     if denominator < f32::MIN_POSITIVE { 0.0 } else { numerator / denominator }
 }
 
+/// `sum`, or the largest finite value if it is infinite: a row whose sum of squares is infinite would never move
+/// again. A NaN stays one.
+#[inline(always)]
+pub(super) fn saturated(sum: f32) -> f32 {
+    if sum > f32::MAX { f32::MAX } else { sum }
+}
+
 /// Replaces each value and its state by what `kernel(value, state, gradient)` makes of them. All slices have
 /// the same length. Inlined, so that it is compiled for the caller's processor.
 #[inline(always)]

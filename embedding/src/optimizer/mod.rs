@@ -181,6 +181,23 @@ impl Optimizer {
         }
     }
 
+    /// Whether its numbers are such that a gradient below 2^50 moves a value by less than 2^103: then no step in
+    /// f32 makes a finite value infinite. Others take their steps aside.
+    pub(crate) fn is_ordinary(&self) -> bool {
+        const LR_MAX: f64 = 1e9;
+        let (lr, weight_decay, momentum) = match *self {
+            Optimizer::None => return true,
+            Optimizer::Sgd(Sgd { lr, weight_decay, momentum, .. }) => (lr, weight_decay, momentum),
+            Optimizer::Adagrad(Adagrad { lr, weight_decay, .. })
+            | Optimizer::RowWiseAdagrad(RowWiseAdagrad { lr, weight_decay, .. })
+            | Optimizer::Adam(Adam { lr, weight_decay, .. })
+            | Optimizer::AdamW(AdamW { lr, weight_decay, .. }) => (lr, weight_decay, 0.0),
+            Optimizer::Ftrl(Ftrl { lr, .. }) => return (1.0 / LR_MAX..=LR_MAX).contains(&lr),
+        };
+        // What decay takes from a value is at most the value.
+        lr <= LR_MAX && weight_decay <= 1.0 && lr * weight_decay <= 1.0 && momentum <= 1.0
+    }
+
     /// The part of it that a table keeps for good, in words.
     pub(crate) fn identity(&self) -> String {
         let with = |addition: String| format!("optimizer {} with {addition}", self.name());

@@ -16,7 +16,7 @@ callback that autograd calls at its end applies them, those of one table in one 
 
 - *Errors.* Autograd calls no callback after an error, so no table has changed then. It owns the callback, the callback
   owns what was gathered, and everybody else knows it weakly: it goes with the pass, whatever ends that.
-  Errors of the callback come out of `backward()`; tables before the one that failed have changed.
+  Errors of the callback come out of `backward()`. A NaN in one table's gradient changes no table (`apply_step`).
 - *Retained graphs.* The leases end with the first pass; in a second one the hook raises, and the pass with it.
 - *Threads.* A pass is told from others by autograd's number for it, so those of several threads do not mix. Hooks of
   one pass run in a thread a device, hence the lock; the callback runs after all of them, and on streams that autograd
@@ -55,6 +55,10 @@ if TYPE_CHECKING:
     from embank import DistinctLease, Table
 
 
+# A table, leases of it, their keys `(n,)`, and gradients `(n, dim)`.
+Part = tuple["Table", list["DistinctLease"], NDArray[np.uint64], NDArray[np.float32]]
+
+
 class Norm(NamedTuple):
     """The largest norm that a row may have, and which norm."""
 
@@ -78,8 +82,11 @@ class OnGradient:
     def __init__(self, table: Table, lease: DistinctLease) -> None:
         self._table = table
         self.lease = lease
+        # Whether the backward pass of these rows is still to come.
+        self.waits = True
 
     def __call__(self, leaf: Tensor) -> None:
+        self.waits = False
         gradient = leaf.grad
         # The leaf is used once: its gradient needs no second copy, nor a sum with a later one.
         leaf.grad = None
@@ -91,6 +98,40 @@ class OnGradient:
             _Backward.current().gather(self._table, self.lease, gradient.detach())
         else:
             sink.collect(self._table, self.lease, leaf.detach(), gradient.detach())
+
+
+class _Earlier:
+    """The leases of this thread that wait for their backward pass, of tables that do not admit every key.
+
+    Several modules over one table may serve one loss. A key that they share is one use of it, so the later Gets tell
+    the table which keys the earlier ones counted. Leases are known weakly: a graph that is dropped is no earlier Get.
+    """
+
+    def __init__(self) -> None:
+        self._local = threading.local()
+
+    def note(self, table: Table, on_gradient: OnGradient) -> None:
+        if not table.admits_all:
+            of_table = self._of_thread().setdefault(identity(table), weakref.WeakSet())
+            of_table.add(on_gradient)
+
+    def keys(self, table: Table) -> Optional[NDArray[np.uint64]]:
+        """The keys of those leases, or None if there are none."""
+        if table.admits_all:
+            return None
+        of_table = self._of_thread().get(identity(table), ())
+        waiting = [of.lease for of in of_table if of.waits and of.lease.held]
+        return np.concatenate([lease.keys for lease in waiting]) if waiting else None
+
+    def _of_thread(self) -> dict[Identity, weakref.WeakSet[OnGradient]]:
+        found: Optional[dict[Identity, weakref.WeakSet[OnGradient]]]
+        found = getattr(self._local, "of_table", None)
+        if found is None:
+            found = self._local.of_table = {}
+        return found
+
+
+_earlier = _Earlier()
 
 
 class _Gathered(NamedTuple):
@@ -130,13 +171,15 @@ class _Backward:
 
     def __call__(self) -> None:
         try:
+            parts: list[Part] = []
             for table, leases, gradients in self._of_table.values():
                 arrays = [to_host(gradient) for gradient in gradients]
                 if len(leases) == 1:
-                    leases[0].apply(arrays[0])
+                    parts.append((table, leases, leases[0].keys, arrays[0]))
                 else:
                     keys = np.concatenate([lease.keys for lease in leases])
-                    table.apply_leases(leases, keys, np.concatenate(arrays))
+                    parts.append((table, leases, keys, np.concatenate(arrays)))
+            apply_step(parts)
         except BaseException:
             # The hooks, and so a graph that somebody keeps, own the leases too.
             for _, leases, _ in self._of_table.values():
@@ -146,6 +189,37 @@ class _Backward:
         finally:
             # Autograd may keep its callbacks for as long as somebody keeps the graph.
             self._of_table.clear()
+
+
+def apply_step(parts: Sequence[Part]) -> None:
+    """Applies the gradients of all tables of a step, after all of them were checked.
+
+    Raises:
+        ValueError: A gradient is NaN or infinite, or a table has no optimizer: no row of any table has changed.
+        embank.EmbankError: As `embank.apply_many`.
+    """
+    of_bank: dict[int, list[Part]] = {}
+    for part in parts:
+        of_bank.setdefault(id(part[0].bank), []).append(part)
+    if len(of_bank) > 1:
+        # Each bank checks its own tables alone.
+        for table, _, keys, gradients in parts:
+            _check_finite(table, keys, gradients)
+    for of_one in of_bank.values():
+        embank.apply_many(of_one)
+
+
+def _check_finite(
+    table: Table, keys: NDArray[np.uint64], gradients: NDArray[np.float32]
+) -> None:
+    if np.isfinite(gradients).all():
+        return
+    row, column = np.argwhere(~np.isfinite(gradients))[0]
+    raise ValueError(
+        f"table {table.name!r} of {table.bank.path}, key {keys[row]}: the gradient of column {column} is "
+        f"{gradients[row, column]}; no row of this step was changed, in no bank; lower the learning rate, clip or "
+        "unscale the gradients, or skip the batch"
+    )
 
 
 def leased_rows(
@@ -163,19 +237,20 @@ def leased_rows(
             sink.check_bound(table, keys_of_table)
     if len(wanted) == 1:
         ((table, keys_of_table),) = wanted
-        leases = [table.get_distinct(keys_of_table)]
+        leases = [table.get_distinct(keys_of_table, earlier=_earlier.keys(table))]
     else:
-        leases = embank.get_many(wanted)
+        leases = embank.get_many(wanted, earlier=[_earlier.keys(table) for table, _ in wanted])
     found = []
     for (table, keys), lease, sink in zip(requests, leases, sinks):
         rows = torch.from_numpy(lease.rows)
         if norm is not None:
-            too_long = shorten(rows, norm).numpy()
-            if too_long.any():
+            too_long = shorten(rows, norm).nonzero().flatten().numpy()
+            if len(too_long) > 0:
                 # As torch, which shortens the weight itself: what the step starts from.
-                table.put(lease.keys[too_long], lease.rows[too_long])
+                lease.rewrite(too_long, lease.rows[too_long])
         leaf = to_device(rows, keys.device).requires_grad_()
         on_gradient = OnGradient(table, lease)
+        _earlier.note(table, on_gradient)
         register: Callable[[OnGradient], object] = leaf.register_post_accumulate_grad_hook
         register(on_gradient)
         if sink is not None:

@@ -111,7 +111,7 @@ class Embedding(_OneTable):
         padding_idx: A key that stands for no row: it reads as zeros, gets no gradient, and is never
             looked up. Any key, -1 too.
         max_norm: Rows that are longer are shortened to it before they are used, in the table too
-            when training. This is a `put`: what another thread did to the row since is lost.
+            when training. What another thread did to the row since the forward pass got it is lost.
         norm_type: Which norm: the p of the p-norm.
         scale_grad_by_freq: Whether a row's gradient is divided by how often its key is in the batch.
 

@@ -25,7 +25,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from .leaf import OnGradient, to_host
+from .leaf import OnGradient, Part, apply_step, to_host
 from .modules import TableModule
 from .sinks import Identity, give_back, identity, take_over
 
@@ -42,8 +42,6 @@ class _Pending:
         self.table = table
         self.keys = keys
         self.leases: list[DistinctLease] = []
-        # Then `keys` are not in the order of a lease's.
-        self._merged = False
         self.rows = _with_gradient(rows, gradient)
 
     @property
@@ -65,20 +63,12 @@ class _Pending:
         total = gradient.new_zeros(len(distinct), gradient.shape[1])
         total.index_add_(0, places, torch.cat([self.gradient, gradient]))
         at = torch.from_numpy(first).to(rows.device)
-        self._merged = True
         self.keys = distinct
         self.rows = _with_gradient(torch.cat([self.rows.detach(), rows])[at], total)
 
-    def apply(self) -> None:
-        """One step of the table's optimizer; the leases end, whatever happens."""
-        try:
-            gradient = to_host(self.gradient)
-            if self._merged:
-                self.table.apply_leases(self.leases, self.keys, gradient)
-            else:
-                self.leases[0].apply(gradient)
-        finally:
-            self.release()
+    def part(self) -> Part:
+        """What `apply_step` takes."""
+        return self.table, self.leases, self.keys, to_host(self.gradient)
 
     def release(self) -> None:
         for lease in self.leases:
@@ -226,26 +216,38 @@ class SparseOptimizer(torch.optim.Optimizer):
     def step(self, closure: Optional[Callable[[], float]] = None) -> Optional[float]:
         """Takes one step with each table that has gradients, at its group's learning rate, and forgets them.
 
+        After an error the gradients of all tables are forgotten too, and their leases given back.
+
         Raises:
-            ValueError: A gradient is NaN or infinite: rows of that table are unchanged, those of tables before it
-                have changed, and those of tables behind it wait until `zero_grad`.
-            embank.LeaseExpired: The rows were held for longer than the bank's `lease_timeout`.
+            ValueError: A gradient is NaN or infinite: no row of any table has changed. Or a row would become infinite:
+                it is unchanged, and all other rows took their step.
+            embank.LeaseExpired: The rows were held for longer than the bank's `lease_timeout`: no row has changed.
+            embank.EmbankError: The store failed; the message names the tables that took their step before.
         """
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        for table in self._tables:
-            at = identity(table)
-            with self._lock:
-                pending = self._pending.pop(at, None)
-                self._group[at]["params"] = []
-            if pending is not None:
-                rate = float(self._group[at]["lr"])
-                if rate != table.learning_rate:
-                    table.learning_rate = rate
-                pending.apply()
+        waiting = self._take_pending()
+        try:
+            parts = [pending.part() for pending in waiting]
+            for pending in waiting:
+                rate = float(self._group[identity(pending.table)]["lr"])
+                if rate != pending.table.learning_rate:
+                    pending.table.learning_rate = rate
+            apply_step(parts)
+        finally:
+            for pending in waiting:
+                pending.release()
         return loss
+
+    def _take_pending(self) -> list[_Pending]:
+        """What waits for a step, in the order of the tables; nothing waits then."""
+        with self._lock:
+            waiting = [self._pending.pop(of) for of in self._group if of in self._pending]
+            for group in self.param_groups:
+                group["params"] = []
+        return waiting
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forgets the gradients that wait for a step, and gives their leases back.
@@ -253,12 +255,7 @@ class SparseOptimizer(torch.optim.Optimizer):
         A graph that was retained (`backward(retain_graph=True)`) can't be gone through again after it: its
         rows are not held any more.
         """
-        with self._lock:
-            dropped = list(self._pending.values())
-            self._pending.clear()
-            for group in self.param_groups:
-                group["params"] = []
-        for pending in dropped:
+        for pending in self._take_pending():
             pending.release()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> SparseOptimizer:
