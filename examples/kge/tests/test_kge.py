@@ -1,4 +1,4 @@
-"""The knowledge-graph example: numbering, filtered ranking, and the same learning as in memory."""
+"""The knowledge-graph example: filtered ranking, and the same learning as in memory."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ import torch
 
 pytest.importorskip("embank", reason="the wheel of Embank is not installed")
 
+import embank
 import rows
 from model import ComplEx, DistMult
 from ranking import rank
-from triples import KnowledgeGraph, KnownTails
+from triples import KnowledgeGraph, KnownTails, names_budget
 
 TRAIN = Path(__file__).resolve().parents[1] / "train.py"
 WN18RR = rows.data_folder("wn18rr")
@@ -32,6 +33,16 @@ def folder(tmp_path: Path) -> Path:
         lines = ["\t".join(map(str, triples[at])) for at in order[begin:end]]
         (tmp_path / f"{part}.tsv").write_text("\n".join(lines) + "\n")
     return tmp_path
+
+
+@pytest.fixture
+def graph(folder: Path) -> KnowledgeGraph:
+    return load(folder)
+
+
+def load(folder: Path) -> KnowledgeGraph:
+    with embank.Bank(folder / "names", memory_budget=names_budget(folder)) as names:
+        return KnowledgeGraph.load(folder, names)
 
 
 def train(data: Path, out: Path, *arguments: str) -> dict[str, float]:
@@ -56,8 +67,7 @@ def test_a_bank_learns_what_memory_learns(folder: Path, tmp_path: Path, model: s
     assert losses[0][-1] < 0.7 * losses[0][0]
 
 
-def test_a_batch_holds_its_triples(folder: Path) -> None:
-    graph = KnowledgeGraph.load(folder)
+def test_a_batch_holds_its_triples(graph: KnowledgeGraph) -> None:
     assert (graph.entities, graph.relations, len(graph.train)) == (400, 6, 2000)
     seen = []
     for batch in graph.batches(batch_size=300, negatives=50, seed=1, epoch=2):
@@ -69,8 +79,7 @@ def test_a_batch_holds_its_triples(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [DistMult, ComplEx])
-def test_ranks_are_those_of_the_definition(folder: Path, kind: type[DistMult]) -> None:
-    graph = KnowledgeGraph.load(folder)
+def test_ranks_are_those_of_the_definition(graph: KnowledgeGraph, kind: type[DistMult]) -> None:
     torch.manual_seed(7)
     model = kind(torch.nn.Embedding(graph.entities, 8), torch.nn.Embedding(graph.relations, 8), 0.0)
     everything = np.concatenate([graph.train, graph.valid, graph.test]).tolist()
@@ -92,9 +101,8 @@ def test_ranks_are_those_of_the_definition(folder: Path, kind: type[DistMult]) -
 @pytest.mark.parametrize("kind", [DistMult, ComplEx])
 @pytest.mark.parametrize("dim", [6, 128, 200])
 def test_a_collapsed_model_ranks_in_the_middle(
-    folder: Path, kind: type[DistMult], dim: int
+    graph: KnowledgeGraph, kind: type[DistMult], dim: int
 ) -> None:
-    graph = KnowledgeGraph.load(folder)
     torch.manual_seed(dim)
     model = kind(
         torch.nn.Embedding(graph.entities, dim), torch.nn.Embedding(graph.relations, dim), 0.0
@@ -109,8 +117,9 @@ def test_a_collapsed_model_ranks_in_the_middle(
 
 @pytest.mark.parametrize("wrong", [float("nan"), float("inf")])
 @pytest.mark.parametrize("part", ["entities", "relations"])
-def test_a_model_that_diverged_has_no_ranking(folder: Path, part: str, wrong: float) -> None:
-    graph = KnowledgeGraph.load(folder)
+def test_a_model_that_diverged_has_no_ranking(
+    graph: KnowledgeGraph, part: str, wrong: float
+) -> None:
     entities, relations = (torch.nn.Embedding(n, 8) for n in (graph.entities, graph.relations))
     model = DistMult(entities, relations, 0.0)
     with torch.no_grad():
@@ -127,7 +136,8 @@ def test_missing_data_are_one_clear_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not WN18RR.exists(), reason=f"no WN18RR at {WN18RR}")
-def test_wn18rr_has_the_counts_that_are_published() -> None:
-    graph = KnowledgeGraph.load(WN18RR)
+def test_wn18rr_has_the_counts_that_are_published(tmp_path: Path) -> None:
+    with embank.Bank(tmp_path / "names", memory_budget=names_budget(WN18RR)) as names:
+        graph = KnowledgeGraph.load(WN18RR, names)
     assert (graph.entities, graph.relations) == (40_943, 22)
     assert [len(part) for part in (graph.train, graph.valid, graph.test)] == [173_670, 6068, 6268]
