@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -113,6 +114,78 @@ def test_a_collapsed_model_ranks_in_the_middle(
     found = rank(model, graph.test, known, graph.entities)
     assert found.hits_10 == 0.0
     assert found.mrr == pytest.approx(2 / graph.entities, rel=0.05)
+
+
+SCALES = [1e-11, 1e-4, 0.01, 1.0, 100.0, 1e6, 1e10]
+"""Of all rows. Scores grow with the cube; at both ends, squares of a query leave float32's range."""
+
+
+def perfect(scale: float) -> tuple[DistMult, np.ndarray]:
+    """A model whose query (e, r) scores highest with entity e, and a query of each entity.
+
+    Rows are unit vectors times `scale`, so the dot product of a row is highest with itself.
+    """
+    torch.manual_seed(11)
+    model = DistMult(torch.nn.Embedding(50, 16), torch.nn.Embedding(1, 16), 0.0)
+    with torch.no_grad():
+        rows = torch.nn.functional.normalize(torch.randn(50, 16))
+        model.entities.weight[:] = scale * rows
+        model.relations.weight[:] = scale
+    each = np.arange(50)
+    return model, np.stack([each, np.zeros_like(each), each], axis=1)
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_a_perfect_model_is_perfect_at_any_scale(scale: float) -> None:
+    # A tie of 1e-5 whatever the scale made scores of 1e-4 equal: rows times 0.01 had an MRR of 0.26.
+    model, queries = perfect(scale)
+    found = rank(model, queries, KnownTails(queries, 1), 50)
+    assert (found.mrr, found.hits_1) == (1.0, 1.0)
+
+
+def twins(rows: torch.Tensor) -> None:
+    rows[25:] = rows[:25].clone()
+
+
+def alike(rows: torch.Tensor) -> None:
+    rows[:] = rows[0].clone()
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize(
+    ("tied", "ties"), [(twins, 1), (torch.Tensor.zero_, 49), (alike, 49)]
+)
+def test_real_ties_stay_ties_at_any_scale(
+    tied: Callable[[torch.Tensor], object], ties: int, scale: float
+) -> None:
+    model, queries = perfect(scale)
+    with torch.no_grad():
+        tied(model.entities.weight)
+    found = rank(model, queries, KnownTails(queries, 1), 50)
+    assert found.mrr == pytest.approx(1 / (1 + 0.5 * ties), rel=1e-9)
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_scores_that_cancel_are_ties_whatever_rounding_leaves(scale: float) -> None:
+    # In exact arithmetic each score is 0; half of the rows have terms a thousand times larger.
+    model, queries = perfect(1.0)
+    half = torch.randn(50, 8)
+    half[25:] *= 1e3
+    with torch.no_grad():
+        model.entities.weight[:] = scale * torch.cat([half, half], dim=1)
+        model.relations.weight[:] = scale * torch.tensor([1.0, -1.0]).repeat_interleave(8)
+    found = rank(model, queries, KnownTails(queries, 1), 50)
+    assert found.mrr == pytest.approx(1 / (1 + 0.5 * 49), rel=1e-9)
+
+
+def test_a_tie_beyond_the_range_of_lengths_is_no_lead() -> None:
+    model, queries = perfect(1.0)
+    with torch.no_grad():
+        model.entities.weight[:] = 0.0
+        model.entities.weight[25:] = 3e38       # their length is infinite in float32
+    queries[:, 0] = 0                           # a query of zeros: every score is 0
+    found = rank(model, queries, KnownTails(queries[:1], 1), 50)
+    assert found.mrr <= 1 / (1 + 0.5 * 49)
 
 
 @pytest.mark.parametrize("wrong", [float("nan"), float("inf")])
