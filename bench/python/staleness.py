@@ -61,7 +61,10 @@ class Result:
 def main() -> int:
     given = parser().parse_args()
     train = family("kge")
-    graph = train.KnowledgeGraph.load(example_rows.data_folder("wn18rr"))
+    names = measure.SCRATCH / "staleness-names"
+    shutil.rmtree(names, ignore_errors=True)
+    graph = train.load(example_rows.data_folder("wn18rr"), names, given.device)
+    shutil.rmtree(names)
     bounds = given.bounds or (BOUNDS_QUICK if given.quick else BOUNDS)
     epoch = -(-len(graph.train) // given.batch_size)
     steps = given.steps or (epoch // 3 if given.quick else given.epochs * epoch)

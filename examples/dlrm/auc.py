@@ -12,8 +12,18 @@ def auc(labels: NDArray[np.generic], scores: NDArray[np.floating]) -> float:
     `labels` is (n,) of 0 and 1, `scores` is (n,) in any scale. This is the Mann-Whitney
     statistic: the sum of the clicks' ranks, less what they would have if they came first.
     Returns NaN where one of the two classes is absent, since nothing can be ranked then.
+
+    Raises `ValueError` for a label that is not 0 or 1, and `FloatingPointError` for a score that is
+    NaN: it would rank above all others.
     """
-    clicked = np.asarray(labels).astype(bool)
+    given = np.asarray(labels)
+    if not ((given == 0) | (given == 1)).all():
+        raise ValueError("a label is not 0 or 1, so it says neither click nor no click")
+    if np.isnan(scores).any():
+        raise FloatingPointError(
+            "the model gives scores of NaN: its training has diverged; lower the learning rate"
+        )
+    clicked = given.astype(bool)
     clicks = int(clicked.sum())
     others = clicked.size - clicks
     if clicks == 0 or others == 0:

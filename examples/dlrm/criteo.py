@@ -16,6 +16,7 @@ import os
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 from tqdm import tqdm
 
 from data import ClickData, Column
@@ -88,7 +89,8 @@ def write_packed(path: Path, folder: Path, rows_max: int | None) -> int:
     """Streams the text into three binary files and returns how many rows it had.
 
     Raises `embank.BadRow`, which names file, line and column, at the first row that is not of the
-    format, and ValueError if there is none at all.
+    format. Raises ValueError with file and line for a label that is not 0 or 1, and with the file if
+    it has no row.
     """
     rows = 0
     with (
@@ -100,9 +102,7 @@ def write_packed(path: Path, folder: Path, rows_max: int | None) -> int:
     ):
         for batch in feed:
             label = batch["label"][:, 0]
-            if not ((label == 0) | (label == 1)).all():
-                wrong = int(label[(label != 0) & (label != 1)][0])
-                raise ValueError(f"{path}: a label is 0 or 1, found {wrong}")
+            check_labels(label, f"{path}:", rows)
             count = len(label) if rows_max is None else min(len(label), rows_max - rows)
             label[:count].astype(np.uint8).tofile(labels)
             batch["dense"][:count].tofile(dense)
@@ -114,6 +114,18 @@ def write_packed(path: Path, folder: Path, rows_max: int | None) -> int:
     if rows == 0:
         raise ValueError(f"{path}: no rows")
     return rows
+
+
+def check_labels(labels: NDArray[np.generic], place: str, rows_before: int) -> None:
+    """Checks the labels (n,) of the rows after the first `rows_before` of a text without a header.
+
+    Raises ValueError for a label that is not 0 or 1. The error begins with `place` and the number of
+    the row from 1, which is its line in the text.
+    """
+    wrong = np.flatnonzero((labels != 0) & (labels != 1))
+    if wrong.size:
+        row = rows_before + int(wrong[0]) + 1
+        raise ValueError(f"{place}{row}: a label is 0 or 1, found {labels[wrong[0]]:g}")
 
 
 def open_packed(folder: Path) -> ClickData:

@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             chapters.append(movielens_chapter(given, figures))
         if given.only in (None, "criteo"):
             chapters.append(criteo_chapter(given, figures))
-    except (ValueError, RuntimeError, OSError, embank.EmbankError) as error:
+    except (ValueError, RuntimeError, OSError, FloatingPointError, embank.EmbankError) as error:
         print(f"error: {error or type(error).__name__}", file=sys.stderr)
         return 1
     figures.append(Figure("demo", time.perf_counter() - started, "s"))

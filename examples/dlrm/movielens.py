@@ -11,11 +11,12 @@ installed.
 from __future__ import annotations
 
 import hashlib
-import io
 import subprocess
 import sys
 import tempfile
 import zipfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data import ClickData, Column, Keys
+from lines import Line, lines
 
 PACKAGE = "recbole==1.2.1"
 FOLDER_IN_PACKAGE = "recbole/dataset_example/ml-100k"
@@ -57,15 +59,19 @@ def download(folder: Path) -> Path:
 
 
 def load(folder: Path) -> ClickData:
-    """Reads the three files into click data, ordered by time."""
-    ratings = read_table(folder / FILES[0])
-    order = np.argsort(ratings["timestamp"].astype(np.int64), kind="stable")
-    users = Index(read_table(folder / FILES[1]), "user_id", ratings["user_id"][order])
-    items = Index(read_table(folder / FILES[2]), "item_id", ratings["item_id"][order])
+    """Reads the three files into click data, ordered by time.
 
-    user = ratings["user_id"][order].astype(np.int64)
-    item = ratings["item_id"][order].astype(np.int64)
-    age = users.column("age").astype(np.int64)
+    Raises ValueError with file and line for a line that is not of the format, for a user or a film
+    that has two lines, and for a rating by or of one that has no line.
+    """
+    rated, by, of = (read_table(folder / name, COLUMNS[name]) for name in FILES)
+    ratings = rated.columns
+    order = np.argsort(ratings["timestamp"], kind="stable")
+    users = Index(by, "user_id", rated, order)
+    items = Index(of, "item_id", rated, order)
+
+    user, item = ratings["user_id"][order], ratings["item_id"][order]
+    age = users.column("age")
     gender = hashed(users.column("gender"))
     occupation = hashed(users.column("occupation"))
     zip_code = hashed(users.column("zip_code"))
@@ -87,45 +93,119 @@ def load(folder: Path) -> ClickData:
         Column("item_occupation", crossed(item, occupation)),
         Column("user_item_hash", crossed(user, mixed(item) % 128)),
     ]
-    year = release_year(items.column("release_year"))
     dense = np.stack(
-        [age / 50.0, (year - 1990.0) / 10.0, np.log1p(seen_before(user)) / 5.0,
-         np.log1p(seen_before(item)) / 5.0],
+        [age / 50.0, (items.column("release_year") - 1990.0) / 10.0,
+         np.log1p(seen_before(user)) / 5.0, np.log1p(seen_before(item)) / 5.0],
         axis=1,
     ).astype(np.float32)
-    clicks = ratings["rating"][order].astype(np.float64) >= CLICK_RATING
+    clicks = ratings["rating"][order] >= CLICK_RATING
     return ClickData(clicks.astype(np.uint8), dense, columns)
 
 
-def read_table(path: Path) -> dict[str, NDArray[np.str_]]:
-    """A tab-separated file whose header says `name:type` for every column."""
-    lines = io.StringIO(path.read_text(encoding="utf-8")).read().splitlines()
-    names = [head.split(":")[0] for head in lines[0].split("\t")]
-    cells = [line.split("\t") for line in lines[1:] if line]
-    for number, row in enumerate(cells, start=2):
-        if len(row) != len(names):
-            raise ValueError(f"{path}:{number}: expected {len(names)} fields, found {len(row)}")
-    return {name: np.array([row[at] for row in cells]) for at, name in enumerate(names)}
+def whole(line: Line, name: str, text: str) -> int:
+    """A whole number."""
+    return line.whole_number(name, text)
+
+
+def rating(line: Line, name: str, text: str) -> float:
+    """A number of stars."""
+    try:
+        stars = float(text)
+    except ValueError:
+        stars = float("nan")
+    if not 1.0 <= stars <= 5.0:
+        raise line.error(f"{name} must be a number from 1 to 5, found {text[:50]!r}")
+    return stars
+
+
+def plain(line: Line, name: str, text: str) -> str:
+    """Text as it stands."""
+    return text
+
+
+def year(line: Line, name: str, text: str) -> float:
+    """The year of release; a film without one, as the data have two, gets 1990."""
+    if any(character.isdigit() for character in text):
+        return float(line.whole_number(name, text, largest=9999))
+    return 1990.0
+
+
+Reader = Callable[[Line, str, str], Any]
+COLUMNS: dict[str, dict[str, Reader]] = {
+    FILES[0]: {"user_id": whole, "item_id": whole, "rating": rating, "timestamp": whole},
+    FILES[1]: {"user_id": whole, "age": whole, "gender": plain, "occupation": plain,
+               "zip_code": plain},
+    FILES[2]: {"item_id": whole, "release_year": year, "class": plain},
+}
+"""The columns that are read of each file, and how; a file may have more."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """Columns of a file. Row r is line r + 2, since the header is line 1 and each line is a row."""
+
+    path: Path
+    columns: dict[str, NDArray[Any]]
+
+    def error(self, row: int, why: str) -> ValueError:
+        """Makes the error that names the file and the row's line, for the caller to raise."""
+        return ValueError(f"{self.path}:{row + 2}: {why}")
+
+
+def read_table(path: Path, wanted: Mapping[str, Reader]) -> Table:
+    """Reads the `wanted` columns of a tab-separated file whose header says `name:type` for each.
+
+    Raises ValueError with file and line if a column is missing or there twice, if a line has
+    another number of fields than the header, and for what a reader refuses. Raises ValueError with
+    the file if it has no row.
+    """
+    source = lines(path)
+    header = next(source)
+    names = [head.split(":")[0] for head in header.text.split("\t")]
+    for name in wanted:
+        if names.count(name) != 1:
+            raise header.error(f"the header must name {name} once, found {', '.join(names)[:200]}")
+    cells: dict[str, list[Any]] = {name: [] for name in wanted}
+    for line in source:
+        row = dict(zip(names, line.fields(*names)))
+        for name, read in wanted.items():
+            cells[name].append(read(line, name, row[name]))
+    columns = {
+        # An array of strings is as wide as its longest, so text stays in objects.
+        name: np.array(cells[name], dtype=object if read is plain else None)
+        for name, read in wanted.items()
+    }
+    if not all(column.size for column in columns.values()):
+        raise ValueError(f"{path}: no rows after the header")
+    return Table(path, columns)
 
 
 class Index:
-    """Looks up the attributes of users or films for every rating."""
+    """Looks up the attributes of users or films for every rating, in the `order` of ratings."""
 
-    def __init__(
-        self, table: dict[str, NDArray[np.str_]], key: str, wanted: NDArray[np.str_]
-    ) -> None:
-        ids, of_rating = np.unique(wanted, return_inverse=True)
-        place = {name: at for at, name in enumerate(table[key])}
-        self.rows = np.array([place[name] for name in ids])[of_rating]
+    def __init__(self, table: Table, key: str, ratings: Table, order: Keys) -> None:
+        ids, wanted = table.columns[key], ratings.columns[key]
+        by_id = np.argsort(ids, kind="stable")
+        ordered = ids[by_id]
+        again = np.flatnonzero(ordered[1:] == ordered[:-1]) + 1
+        if again.size:
+            row = int(by_id[again].min())
+            raise table.error(row, f"{key} {ids[row]} has an earlier line; keep one")
+        place = np.minimum(np.searchsorted(ordered, wanted), ids.size - 1)
+        unknown = np.flatnonzero(ordered[place] != wanted)
+        if unknown.size:
+            row = int(unknown[0])
+            raise ratings.error(row, f"{key} {wanted[row]} is not in {table.path}; add it there")
+        self.rows = by_id[place][order]
         self.table = table
 
-    def column(self, name: str) -> NDArray[np.str_]:
+    def column(self, name: str) -> NDArray[Any]:
         """This attribute, one a rating."""
-        attribute: NDArray[np.str_] = self.table[name][self.rows]
+        attribute: NDArray[Any] = self.table.columns[name][self.rows]
         return attribute
 
 
-def hashed(texts: NDArray[np.str_]) -> Keys:
+def hashed(texts: NDArray[np.object_]) -> Keys:
     """A 64-bit key for every text, the same on every machine: no vocabulary is needed."""
     distinct, inverse = np.unique(texts, return_inverse=True)
     digests = b"".join(
@@ -148,16 +228,12 @@ def crossed(left: NDArray[np.integer[Any]], right: NDArray[np.integer[Any]]) -> 
     return mixed(pair).astype(np.int64)
 
 
-def words(texts: NDArray[np.str_]) -> tuple[Keys, Keys]:
+def words(texts: NDArray[np.object_]) -> tuple[Keys, Keys]:
     """Keys of the blank-separated words of every text, and where each text's words start."""
     split = [text.split() or ["unknown"] for text in texts.tolist()]
     starts = np.concatenate([[0], np.cumsum([len(part) for part in split])]).astype(np.int64)
-    return hashed(np.array([word for part in split for word in part])), starts
-
-
-def release_year(texts: NDArray[np.str_]) -> NDArray[np.float64]:
-    """The year of release; a film without one gets 1990."""
-    return np.array([float(text) if text.isdigit() else 1990.0 for text in texts.tolist()])
+    every = [word for part in split for word in part]
+    return hashed(np.array(every, dtype=object)), starts
 
 
 def seen_before(keys: Keys) -> Keys:

@@ -44,7 +44,7 @@ from tqdm import tqdm
 import embank
 import embank.torch
 from auc import auc
-from criteo import CATEGORIES, DENSE, FIELDS, INTEGERS, NAMES, columns
+from criteo import CATEGORIES, DENSE, FIELDS, INTEGERS, NAMES, check_labels, columns
 from data import Bag, Batch
 from embank import pipeline
 from embeddings import batch_keys
@@ -67,9 +67,14 @@ SPEC = pipeline.Spec(
 
 @dataclass
 class Timed:
-    """A source of batches, and the seconds that its reader waited for them."""
+    """A source of batches, and the seconds that its reader waited for them.
+
+    `place` stands before a row's number in an error, and `rows` is the number of rows before.
+    """
 
     source: Iterable[Any]
+    place: str
+    rows: int
     seconds: float = 0.0
 
     def __iter__(self) -> Iterator[Batch]:
@@ -80,7 +85,10 @@ class Timed:
             self.seconds += time.perf_counter() - started
             if raw is None:
                 return
-            yield click_batch(raw.torch())
+            batch = click_batch(raw.torch())
+            check_labels(batch.labels.numpy(), self.place, self.rows)
+            self.rows += len(batch.labels)
+            yield batch
 
 
 def click_batch(matrices: dict[str, torch.Tensor]) -> Batch:
@@ -161,10 +169,13 @@ def train(given: argparse.Namespace) -> Outcome:
         feed: pipeline.Feed | pipeline.RemoteFeed
         if numbering is None:
             feed = pipeline.connect(given.connect, skip_rows=training.rows)
+            place = f"{given.connect}, row "
         else:
-            feed = numbering.feed(source(given), batch_rows=given.batch_size,
-                                  skip_rows=training.rows)
-        return run(given, bank, training, Timed(stack.enter_context(feed)))
+            text = source(given)
+            feed = numbering.feed(text, batch_rows=given.batch_size, skip_rows=training.rows)
+            place = f"{text}:"
+        batches = Timed(stack.enter_context(feed), place, training.rows)
+        return run(given, bank, training, batches)
 
 
 def run(
@@ -228,7 +239,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if given.bank.exists() and not given.resume:
             raise ValueError(f"{given.bank} is there: --resume goes on with it; or remove it")
         outcome = train(given)
-    except (ValueError, RuntimeError, OSError, embank.EmbankError) as error:
+    except (ValueError, RuntimeError, OSError, FloatingPointError, embank.EmbankError) as error:
         print(f"error: {error or type(error).__name__}", file=sys.stderr)
         return 1
     print(f"{outcome.rows:,} rows, {outcome.samples_per_second:,.0f} samples/s, "

@@ -1,4 +1,4 @@
-"""Graphs as compressed sparse rows: Cora from its files, and a generated one of any size on disk.
+"""Graphs as compressed sparse rows, and a generated one of any size on disk.
 
 `starts` (nodes + 1,) and `neighbours` (edges,) say that node v's neighbours are
 `neighbours[starts[v]:starts[v + 1]]`. For the generated graph, both are memory maps.
@@ -46,33 +46,6 @@ class Graph:
     @property
     def nodes(self) -> int:
         return self.starts.size - 1
-
-
-def load_cora(folder: Path) -> Graph:
-    """Reads nodes.tsv (node, class, split, words) and edges.tsv (two nodes, each edge once).
-
-    The features are the words of a paper, all alike, with length 1 in all.
-    """
-    for name in ("nodes.tsv", "edges.tsv"):
-        if not (folder / name).exists():
-            raise FileNotFoundError(
-                f"{folder / name} is missing: put Cora's nodes.tsv and edges.tsv there, or name "
-                "their folder with --data"
-            )
-    lines = [line.split("\t") for line in (folder / "nodes.tsv").read_text().splitlines()]
-    words = [[int(word) for word in line[3].split(",") if word] for line in lines]
-    features = np.zeros((len(lines), 1 + max(max(row, default=0) for row in words)), np.float32)
-    for node, row in enumerate(words):
-        features[node, row] = max(1, len(row)) ** -0.5
-    edges = np.loadtxt(folder / "edges.tsv", dtype=np.int64, delimiter="\t")
-    both = np.concatenate([edges, edges[:, ::-1]])
-    both = both[np.argsort(both[:, 0], kind="stable")]
-    starts = np.zeros(len(lines) + 1, np.int64)
-    np.cumsum(np.bincount(both[:, 0], minlength=len(lines)), out=starts[1:])
-    labels = np.array([int(line[1]) for line in lines])
-    splits = np.array([line[2] for line in lines])
-    parts = [np.flatnonzero(splits == split) for split in ("train", "valid", "test")]
-    return Graph(starts, both[:, 1].copy(), labels, int(labels.max()) + 1, features, *parts)
 
 
 def power_law(folder: Path, nodes: int, seed: int) -> Graph:

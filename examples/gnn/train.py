@@ -32,8 +32,9 @@ from torch import nn  # noqa: E402
 import embank  # noqa: E402
 import embank.torch  # noqa: E402
 import rows  # noqa: E402
+from cora import load_cora  # noqa: E402
 from fixed import FixedRows  # noqa: E402
-from graph import Graph, Ints, load_cora, power_law  # noqa: E402
+from graph import Graph, Ints, power_law  # noqa: E402
 from model import GNN, LAYERS  # noqa: E402
 from sampling import Batch, NeighbourSampler  # noqa: E402
 
@@ -45,7 +46,7 @@ def main() -> int:
     torch.set_num_threads(given.threads)
     try:
         graph = open_graph(given)
-    except OSError as error:
+    except (OSError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     folder = rows.scratch_folder("gnn", given.scratch)

@@ -12,9 +12,6 @@ from triples import Ints, KnownTails
 
 ENTITY_CHUNK = 8192
 QUERY_CHUNK = 1024
-TIE = 1e-5
-"""Scores this near to the true one's, as a share of it or of 1, whichever is more, are equal to it:
-the same dot product differs by rounding from one matrix product to another."""
 
 
 @dataclass(frozen=True)
@@ -32,33 +29,58 @@ def rank(model: DistMult, queries: Ints, known: KnownTails, entities: int) -> Ra
     """Ranks the tail of each of `queries` (n, 3) among all entities.
 
     Rows are peeked, a chunk of entities at a time, so the whole table never needs to be in memory. Of
-    scores equal to the true one's (see `TIE`), half count as better, so a model that gives every
-    entity the same score ranks it in the middle.
+    scores that equal the true one's but for rounding (see `rounding`), half count as better, so a
+    model that gives every entity the same score ranks it in the middle.
 
     Raises `FloatingPointError` if a score is not finite: the model has diverged and has no ranking.
     """
     model.eval()
     head, relation, tail = (torch.from_numpy(column.copy()) for column in queries.T)
     query = model.query(model.entities(head), model.relations(relation))
-    true_score = finite((query * model.entities(tail)).sum(1, keepdim=True))
-    tie = TIE * true_score.abs().clamp(min=1.0)
+    truth = model.entities(tail)
+    true_score = finite((query * truth).sum(1, keepdim=True))
+    query_length, true_length = rounding(query) * length(query)[:, None], length(truth)[:, None]
     which, taken = known.of(queries)
-    better = torch.zeros(len(queries))
+    better = torch.zeros(len(queries), dtype=torch.float64)
     for begin in range(0, entities, ENTITY_CHUNK):
         end = min(begin + ENTITY_CHUNK, entities)
         rows = model.entities(torch.arange(begin, end))
+        row_length = length(rows)
         here = (taken >= begin) & (taken < end)
         for first in range(0, len(queries), QUERY_CHUNK):
-            last = min(first + QUERY_CHUNK, len(queries))
-            scores = finite(query[first:last] @ rows.T)
-            masked = here & (which >= first) & (which < last)
-            scores[which[masked] - first, taken[masked] - begin] = -torch.inf
-            lead, near = scores - true_score[first:last], tie[first:last]
-            better[first:last] += (lead > near).sum(1) + 0.5 * (lead.abs() <= near).sum(1)
-    ranks = 1.0 + better.double()
+            part = slice(first, first + QUERY_CHUNK)
+            lead = finite(query[part] @ rows.T) - true_score[part]
+            near = query_length[part] * (true_length[part] + row_length)
+            # A comparison with NaN is false: a `near` that is infinite or NaN makes a tie, no lead.
+            above = 0.5 * ((lead > near).float() + (~(lead < -near)).float())
+            masked = here & (which >= first) & (which < first + QUERY_CHUNK)
+            above[which[masked] - first, taken[masked] - begin] = 0.0
+            better[part] += above.sum(1)
+    ranks = 1.0 + better
     hits = [float((ranks <= most).double().mean()) for most in (1, 3, 10)]
     model.train()
     return Ranking(float((1.0 / ranks).mean()), *hits)
+
+
+def rounding(query: torch.Tensor) -> float:
+    """Largest rounding error of a score, as a share of its query's length times its row's length.
+
+    A sum of d products, added in any order, is off by at most d units of rounding times the sum of
+    the products' magnitudes (Higham, "Accuracy and Stability of Numerical Algorithms", 3.1). The
+    sum of magnitudes is at most the product of the two lengths. So two scores that are equal in
+    exact arithmetic differ by at most the sum of their two errors, whatever the rows' scale.
+    """
+    return query.shape[1] * torch.finfo(query.dtype).eps / 2
+
+
+def length(rows: torch.Tensor) -> torch.Tensor:
+    """The Euclidean length (n,) of each row.
+
+    Squares are added in float64: those of float32 values can leave its range where products of the
+    values with another row stay in it.
+    """
+    lengths: torch.Tensor = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)
+    return lengths.to(rows.dtype)
 
 
 def finite(scores: torch.Tensor) -> torch.Tensor:

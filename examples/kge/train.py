@@ -29,24 +29,17 @@ import embank.torch  # noqa: E402
 import rows  # noqa: E402
 from model import MODELS, DistMult  # noqa: E402
 from ranking import rank  # noqa: E402
-from triples import Batch, KnowledgeGraph  # noqa: E402
+from triples import Batch, KnowledgeGraph, names_budget  # noqa: E402
 
 
 def main() -> int:
     given = parser().parse_args()
     torch.set_num_threads(given.threads)
-    try:
-        graph = KnowledgeGraph.load(given.data)
-    except OSError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
     folder = rows.scratch_folder("kge", given.scratch)
-    shape = [(graph.entities, given.dim), (graph.relations, given.dim)]
-    budget = rows.budget(rows.table_bytes(*shape), given.budget_share)
     try:
-        with embank.Bank(folder / "bank", memory_budget=budget, device=given.device) as bank:
-            outcome = rows.device_of(bank) | train(graph, bank, given)
-    except FloatingPointError as error:
+        graph = load(given.data, folder / "names", given.device)
+        outcome = train(graph, folder, given)
+    except (OSError, ValueError, FloatingPointError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     finally:
@@ -55,6 +48,18 @@ def main() -> int:
     if given.json is not None:
         given.json.write_text(json.dumps(outcome) + "\n")
     return 0
+
+
+def load(
+    data: Path, bank: Path, device: Literal["auto", "io_uring", "threads"]
+) -> KnowledgeGraph:
+    """Reads the files in `data`; a bank of its own, at the path `bank`, numbers the names.
+
+    The model's bank cannot number them: its budget is a share of the tables, whose size is known
+    only once the names have their numbers.
+    """
+    with embank.Bank(bank, memory_budget=names_budget(data), device=device) as names:
+        return KnowledgeGraph.load(data, names)
 
 
 @dataclass
@@ -101,7 +106,17 @@ def build(graph: KnowledgeGraph, bank: embank.Bank, given: argparse.Namespace) -
     return Training(MODELS[given.model](*embeddings, given.regularization), tables, optimizer)
 
 
-def train(graph: KnowledgeGraph, bank: embank.Bank, given: argparse.Namespace) -> dict[str, Any]:
+def train(graph: KnowledgeGraph, folder: Path, given: argparse.Namespace) -> dict[str, Any]:
+    """Trains with a new bank in `folder`; returns the outcome, with how the bank reads its drive."""
+    shape = [(graph.entities, given.dim), (graph.relations, given.dim)]
+    budget = rows.budget(rows.table_bytes(*shape), given.budget_share)
+    with embank.Bank(folder / "bank", memory_budget=budget, device=given.device) as bank:
+        return rows.device_of(bank) | train_in(bank, graph, given)
+
+
+def train_in(
+    bank: embank.Bank, graph: KnowledgeGraph, given: argparse.Namespace
+) -> dict[str, Any]:
     """Trains to the end; returns the ranking of the test triples and the way there."""
     training = build(graph, bank, given)
     known, history, seconds = graph.known_tails(), [], 0.0

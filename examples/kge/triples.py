@@ -1,5 +1,7 @@
 """A knowledge graph as numbered triples, its batches, and what a ranking must leave out.
 
+Two vocabularies of a bank number the names, so no name is kept in memory.
+
 Every triple (h, r, t) is there a second time as (t, r', h) with the reciprocal relation r', so a
 model only ever answers "which tail?" (Lacroix et al., 2018).
 """
@@ -8,14 +10,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+import embank
+from lines import Line, lines
+
 Ints = NDArray[np.int64]
 PARTS = ("train", "valid", "test")
+NAME_BYTES_MAX = 16 << 10
+"""Longest name of an entity or relation, in bytes of UTF-8. A vocabulary's record of two such names
+fits a page of a bank of `NAMES_BUDGET_MIN`."""
+NAMES_BUDGET_MIN = 8 << 20
+TEXT_BYTES_PER_BUDGET_BYTE = 8
+"""The index takes about 16 bytes of memory a name. A name stands in several triples, of some dozens
+of bytes each, so an eighth of the text holds the index."""
+CHUNK_LINES = 8192
 
 
 @dataclass(frozen=True)
@@ -45,29 +59,26 @@ class KnowledgeGraph:
     test: Ints
 
     @staticmethod
-    def load(folder: Path) -> KnowledgeGraph:
-        """Reads train.tsv, valid.tsv and test.tsv: head, relation and tail a line."""
-        for part in PARTS:
-            if not (folder / f"{part}.tsv").exists():
-                raise FileNotFoundError(
-                    f"{folder / part}.tsv is missing: put the three files of a data set such as "
-                    "WN18RR there, or name their folder with --data"
-                )
-        texts = {
-            part: np.loadtxt(folder / f"{part}.tsv", dtype=str, delimiter="\t", ndmin=2)
-            for part in PARTS
-        }
-        everything = np.concatenate(list(texts.values()))
-        entities = np.unique(everything[:, [0, 2]])
-        relations = np.unique(everything[:, 1])
+    def load(folder: Path, names: embank.Bank) -> KnowledgeGraph:
+        """Reads train.tsv, valid.tsv and test.tsv: head, relation and tail a line, tabs between.
 
-        def numbered(text: NDArray[np.str_]) -> Ints:
-            head, tail = (np.searchsorted(entities, text[:, column]) for column in (0, 2))
-            relation = np.searchsorted(relations, text[:, 1])
-            return both_directions(np.stack([head, relation, tail], axis=1), relations.size)
+        The vocabularies `entity` and `relation` of the bank `names` number the names, in order of
+        first appearance. Names are equal if their bytes are; `common/lines.py` has the rule of the
+        text.
 
+        Raises `FileNotFoundError` if a file is missing, and `ValueError` with file and line for a
+        line without exactly three fields, a name that is empty or longer than `NAME_BYTES_MAX`,
+        text that breaks the rule, and a file without triples.
+        """
+        paths = part_paths(folder)
+        entities, relations = (
+            names.vocabulary(kind, "bytes", value_bytes_max=NAME_BYTES_MAX)
+            for kind in ("entity", "relation")
+        )
+        parts = [numbered(path, entities, relations) for path in paths]
+        count = len(relations)
         return KnowledgeGraph(
-            entities.size, 2 * relations.size, *(numbered(texts[part]) for part in PARTS)
+            len(entities), 2 * count, *(both_directions(part, count) for part in parts)
         )
 
     def known_tails(self) -> KnownTails:
@@ -97,6 +108,49 @@ class KnowledgeGraph:
                 candidates=place[head.size :],
                 targets=target,
             )
+
+
+def part_paths(folder: Path) -> list[Path]:
+    """The files of `PARTS`. Raises `FileNotFoundError` if one is missing."""
+    paths = [folder / f"{part}.tsv" for part in PARTS]
+    for path in paths:
+        if not path.exists():
+            raise FileNotFoundError(
+                f"{path} is missing: put the three files of a data set such as WN18RR there, or "
+                "name their folder with --data"
+            )
+    return paths
+
+
+def names_budget(folder: Path) -> int:
+    """Memory budget, in bytes, for the bank that numbers the names of a data set."""
+    text_bytes = sum(path.stat().st_size for path in part_paths(folder))
+    return max(NAMES_BUDGET_MIN, text_bytes // TEXT_BYTES_PER_BUDGET_BYTE)
+
+
+def numbered(path: Path, entities: embank.Vocabulary, relations: embank.Vocabulary) -> Ints:
+    """The triples of a file (n, 3) as ids; new names get the next ids."""
+    chunks, source = [], lines(path)
+    while chunk := [triple(line) for line in islice(source, CHUNK_LINES)]:
+        ends = entities.ids_or_insert([name for head, _, tail in chunk for name in (head, tail)])
+        between = relations.ids_or_insert([relation for _, relation, _ in chunk])
+        chunks.append(np.stack([ends[::2], between, ends[1::2]], axis=1).astype(np.int64))
+    return np.concatenate(chunks)
+
+
+def triple(line: Line) -> list[str]:
+    """Head, relation and tail of a line."""
+    parts = ("head", "relation", "tail")
+    names = line.fields(*parts)
+    for part, name in zip(parts, names):
+        if not name:
+            raise line.error(f"the {part} has no name")
+        length = len(name.encode())
+        if length > NAME_BYTES_MAX:
+            raise line.error(
+                f"the {part} has a name of {length} bytes, more than {NAME_BYTES_MAX}; shorten it"
+            )
+    return names
 
 
 def both_directions(triples: Ints, relations: int) -> Ints:

@@ -21,3 +21,22 @@ def test_equals_the_share_of_pairs_in_order(distinct: int) -> None:
 
 def test_one_class_alone_has_no_auc() -> None:
     assert np.isnan(auc(np.ones(3), np.arange(3.0)))
+
+
+@pytest.mark.parametrize("wrong", [[0, 2], [3, 3], [0, 1], [1, 3]])
+def test_a_score_that_is_no_number_has_no_rank(wrong: list[int]) -> None:
+    # NaN ranked above all numbers: a model that had diverged on the clicks had an AUC of 1.0.
+    scores = np.array([0.1, 0.2, 0.3, 0.4])
+    scores[wrong] = np.nan
+    with pytest.raises(FloatingPointError, match="has diverged"):
+        auc(np.array([1, 0, 1, 0]), scores)
+
+
+def test_an_infinite_score_has_a_rank() -> None:
+    assert auc(np.array([1, 0, 0]), np.array([np.inf, 0.0, -np.inf])) == 1.0
+
+
+@pytest.mark.parametrize("wrong", [2.0, -1.0, 0.5, np.nan])
+def test_a_label_is_0_or_1(wrong: float) -> None:
+    with pytest.raises(ValueError, match="a label is not 0 or 1"):
+        auc(np.array([1.0, 0.0, wrong]), np.array([0.3, 0.2, 0.1]))

@@ -59,10 +59,13 @@ def test_a_bad_line_is_an_error_that_names_file_line_and_cause(
     assert message in str(caught.value)
 
 
-def test_a_label_that_is_no_label_is_an_error(tmp_path: Path) -> None:
-    path = write(tmp_path / "rows.tsv", GOOD, changed(0, "2"))
-    with pytest.raises(ValueError, match="a label is 0 or 1, found 2"):
+@pytest.mark.parametrize("label", ["2", "-1", "100"])
+@pytest.mark.parametrize("before", [0, 2, 70_000])      # of the first batch, and of a later one
+def test_a_label_that_is_no_label_is_an_error(tmp_path: Path, before: int, label: str) -> None:
+    path = write(tmp_path / "rows.tsv", *[GOOD] * before, changed(0, label), GOOD)
+    with pytest.raises(ValueError, match="a label is 0 or 1") as caught:
         pack(path, tmp_path / "packed", None)
+    assert str(caught.value) == f"{path}:{before + 1}: a label is 0 or 1, found {label}"
 
 
 def test_packing_is_done_once_and_again_when_the_file_changes(tmp_path: Path) -> None:

@@ -73,3 +73,20 @@ def test_a_bad_row_ends_training_with_its_place(
     text.write_text("1\t2\n")
     assert main([str(text), "--bank", str(tmp_path / "clicks.bank")]) == 1
     assert f"{text}:1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("label", ["2", "-1"])
+def test_a_label_that_is_no_label_ends_training_with_its_place(
+    text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], label: str
+) -> None:
+    # The loss of a label of 2 has no lower bound, and the AUC took it for a click.
+    lines = text.read_text().splitlines(keepends=True)
+    lines[2 * BATCH + 5] = label + lines[2 * BATCH + 5][1:]
+    text.write_text("".join(lines))
+    bank = tmp_path / "clicks.bank"
+    run(text, bank, "--steps", "2", "--lookahead", "0")
+    arguments = [str(text), "--bank", str(bank), "--budget", "16MiB", "--batch-size", str(BATCH),
+                 "--dim", "8", "--bottom", "16", "--top", "16", "--threads", "1", "--resume"]
+    assert main(arguments) == 1
+    expected = f"error: {text}:{2 * BATCH + 6}: a label is 0 or 1, found {label}"
+    assert expected in capsys.readouterr().err

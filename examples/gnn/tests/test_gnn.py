@@ -14,8 +14,9 @@ import torch
 embank = pytest.importorskip("embank", reason="the wheel of Embank is not installed")
 
 import rows
+from cora import load_cora
 from fixed import FixedRows
-from graph import Graph, load_cora, power_law
+from graph import Graph, power_law
 from model import GatLayer, SageLayer
 from sampling import Batch, NeighbourSampler
 

@@ -1,10 +1,11 @@
-"""The knowledge-graph example: numbering, filtered ranking, and the same learning as in memory."""
+"""The knowledge-graph example: filtered ranking, and the same learning as in memory."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -13,10 +14,11 @@ import torch
 
 pytest.importorskip("embank", reason="the wheel of Embank is not installed")
 
+import embank
 import rows
 from model import ComplEx, DistMult
 from ranking import rank
-from triples import KnowledgeGraph, KnownTails
+from triples import KnowledgeGraph, KnownTails, names_budget
 
 TRAIN = Path(__file__).resolve().parents[1] / "train.py"
 WN18RR = rows.data_folder("wn18rr")
@@ -32,6 +34,16 @@ def folder(tmp_path: Path) -> Path:
         lines = ["\t".join(map(str, triples[at])) for at in order[begin:end]]
         (tmp_path / f"{part}.tsv").write_text("\n".join(lines) + "\n")
     return tmp_path
+
+
+@pytest.fixture
+def graph(folder: Path) -> KnowledgeGraph:
+    return load(folder)
+
+
+def load(folder: Path) -> KnowledgeGraph:
+    with embank.Bank(folder / "names", memory_budget=names_budget(folder)) as names:
+        return KnowledgeGraph.load(folder, names)
 
 
 def train(data: Path, out: Path, *arguments: str) -> dict[str, float]:
@@ -56,8 +68,7 @@ def test_a_bank_learns_what_memory_learns(folder: Path, tmp_path: Path, model: s
     assert losses[0][-1] < 0.7 * losses[0][0]
 
 
-def test_a_batch_holds_its_triples(folder: Path) -> None:
-    graph = KnowledgeGraph.load(folder)
+def test_a_batch_holds_its_triples(graph: KnowledgeGraph) -> None:
     assert (graph.entities, graph.relations, len(graph.train)) == (400, 6, 2000)
     seen = []
     for batch in graph.batches(batch_size=300, negatives=50, seed=1, epoch=2):
@@ -69,8 +80,7 @@ def test_a_batch_holds_its_triples(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [DistMult, ComplEx])
-def test_ranks_are_those_of_the_definition(folder: Path, kind: type[DistMult]) -> None:
-    graph = KnowledgeGraph.load(folder)
+def test_ranks_are_those_of_the_definition(graph: KnowledgeGraph, kind: type[DistMult]) -> None:
     torch.manual_seed(7)
     model = kind(torch.nn.Embedding(graph.entities, 8), torch.nn.Embedding(graph.relations, 8), 0.0)
     everything = np.concatenate([graph.train, graph.valid, graph.test]).tolist()
@@ -92,9 +102,8 @@ def test_ranks_are_those_of_the_definition(folder: Path, kind: type[DistMult]) -
 @pytest.mark.parametrize("kind", [DistMult, ComplEx])
 @pytest.mark.parametrize("dim", [6, 128, 200])
 def test_a_collapsed_model_ranks_in_the_middle(
-    folder: Path, kind: type[DistMult], dim: int
+    graph: KnowledgeGraph, kind: type[DistMult], dim: int
 ) -> None:
-    graph = KnowledgeGraph.load(folder)
     torch.manual_seed(dim)
     model = kind(
         torch.nn.Embedding(graph.entities, dim), torch.nn.Embedding(graph.relations, dim), 0.0
@@ -107,10 +116,83 @@ def test_a_collapsed_model_ranks_in_the_middle(
     assert found.mrr == pytest.approx(2 / graph.entities, rel=0.05)
 
 
+SCALES = [1e-11, 1e-4, 0.01, 1.0, 100.0, 1e6, 1e10]
+"""Of all rows. Scores grow with the cube; at both ends, squares of a query leave float32's range."""
+
+
+def perfect(scale: float) -> tuple[DistMult, np.ndarray]:
+    """A model whose query (e, r) scores highest with entity e, and a query of each entity.
+
+    Rows are unit vectors times `scale`, so the dot product of a row is highest with itself.
+    """
+    torch.manual_seed(11)
+    model = DistMult(torch.nn.Embedding(50, 16), torch.nn.Embedding(1, 16), 0.0)
+    with torch.no_grad():
+        rows = torch.nn.functional.normalize(torch.randn(50, 16))
+        model.entities.weight[:] = scale * rows
+        model.relations.weight[:] = scale
+    each = np.arange(50)
+    return model, np.stack([each, np.zeros_like(each), each], axis=1)
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_a_perfect_model_is_perfect_at_any_scale(scale: float) -> None:
+    # A tie of 1e-5 whatever the scale made scores of 1e-4 equal: rows times 0.01 had an MRR of 0.26.
+    model, queries = perfect(scale)
+    found = rank(model, queries, KnownTails(queries, 1), 50)
+    assert (found.mrr, found.hits_1) == (1.0, 1.0)
+
+
+def twins(rows: torch.Tensor) -> None:
+    rows[25:] = rows[:25].clone()
+
+
+def alike(rows: torch.Tensor) -> None:
+    rows[:] = rows[0].clone()
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize(
+    ("tied", "ties"), [(twins, 1), (torch.Tensor.zero_, 49), (alike, 49)]
+)
+def test_real_ties_stay_ties_at_any_scale(
+    tied: Callable[[torch.Tensor], object], ties: int, scale: float
+) -> None:
+    model, queries = perfect(scale)
+    with torch.no_grad():
+        tied(model.entities.weight)
+    found = rank(model, queries, KnownTails(queries, 1), 50)
+    assert found.mrr == pytest.approx(1 / (1 + 0.5 * ties), rel=1e-9)
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_scores_that_cancel_are_ties_whatever_rounding_leaves(scale: float) -> None:
+    # In exact arithmetic each score is 0; half of the rows have terms a thousand times larger.
+    model, queries = perfect(1.0)
+    half = torch.randn(50, 8)
+    half[25:] *= 1e3
+    with torch.no_grad():
+        model.entities.weight[:] = scale * torch.cat([half, half], dim=1)
+        model.relations.weight[:] = scale * torch.tensor([1.0, -1.0]).repeat_interleave(8)
+    found = rank(model, queries, KnownTails(queries, 1), 50)
+    assert found.mrr == pytest.approx(1 / (1 + 0.5 * 49), rel=1e-9)
+
+
+def test_a_tie_beyond_the_range_of_lengths_is_no_lead() -> None:
+    model, queries = perfect(1.0)
+    with torch.no_grad():
+        model.entities.weight[:] = 0.0
+        model.entities.weight[25:] = 3e38       # their length is infinite in float32
+    queries[:, 0] = 0                           # a query of zeros: every score is 0
+    found = rank(model, queries, KnownTails(queries[:1], 1), 50)
+    assert found.mrr <= 1 / (1 + 0.5 * 49)
+
+
 @pytest.mark.parametrize("wrong", [float("nan"), float("inf")])
 @pytest.mark.parametrize("part", ["entities", "relations"])
-def test_a_model_that_diverged_has_no_ranking(folder: Path, part: str, wrong: float) -> None:
-    graph = KnowledgeGraph.load(folder)
+def test_a_model_that_diverged_has_no_ranking(
+    graph: KnowledgeGraph, part: str, wrong: float
+) -> None:
     entities, relations = (torch.nn.Embedding(n, 8) for n in (graph.entities, graph.relations))
     model = DistMult(entities, relations, 0.0)
     with torch.no_grad():
@@ -127,7 +209,8 @@ def test_missing_data_are_one_clear_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not WN18RR.exists(), reason=f"no WN18RR at {WN18RR}")
-def test_wn18rr_has_the_counts_that_are_published() -> None:
-    graph = KnowledgeGraph.load(WN18RR)
+def test_wn18rr_has_the_counts_that_are_published(tmp_path: Path) -> None:
+    with embank.Bank(tmp_path / "names", memory_budget=names_budget(WN18RR)) as names:
+        graph = KnowledgeGraph.load(WN18RR, names)
     assert (graph.entities, graph.relations) == (40_943, 22)
     assert [len(part) for part in (graph.train, graph.valid, graph.test)] == [173_670, 6068, 6268]
