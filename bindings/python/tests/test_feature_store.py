@@ -21,7 +21,7 @@ from torch_geometric.loader.utils import (  # noqa: E402
 )
 
 import embank.torch  # noqa: E402
-from embank.torch.geometric import FeatureStore  # noqa: E402
+from embank.torch.geometric import FeatureStore, _digest, _Shape  # noqa: E402
 
 WRITES = ("author", "writes", "paper")
 
@@ -226,6 +226,82 @@ def test_heterogeneous_loaders_build_batches_from_it(bank: embank.Bank) -> None:
     data = filter_custom_hetero_store(store, HeteroData(), nodes, {}, {}, {})
     assert torch.equal(data["paper"].x, papers[[5, 1]])
     assert torch.equal(data["author"].x, authors[[0, 3]])
+
+
+SMALL_SIZES = [1, 2**22, 2**24 + 1, 2**46 - 1, 2**46]
+LARGE_SIZES = [2**46 + 2**22 + 1, 10**14 + 1, 10**15 + 7, 10**18 + 3, 2**63 - 2]
+
+
+@pytest.mark.parametrize("rows", [0, *SMALL_SIZES, *LARGE_SIZES, 2**64 - 1, 2**64])
+@pytest.mark.parametrize("trained", [False, True])
+def test_a_size_is_packed_exactly(rows: int, trained: bool) -> None:
+    shape = _Shape(rows, 2, trained)
+    assert _Shape.unpacked(np.array(shape.packed(), np.float32)) == shape
+
+
+@pytest.mark.parametrize("rows", [*SMALL_SIZES, *LARGE_SIZES])
+def test_an_attribute_of_large_ids_is_read(store: FeatureStore, rows: int) -> None:
+    """Sizes above 2^46 were rounded to float32: the last row was outside of its own attribute."""
+    store["paper", "x", torch.tensor([0, rows - 1])] = torch.ones(2, 2)
+    assert store.get_tensor_size("paper", "x") == (rows, 2)
+    assert store["paper", "x", torch.tensor([rows - 1])].tolist() == [[1.0, 1.0]]
+    assert store["paper", "x", rows - 1].tolist() == [1.0, 1.0]
+    store["paper", "x", rows] = torch.zeros(2)
+    assert store.get_tensor_size("paper", "x") == (rows + 1, 2)
+    with pytest.raises(IndexError, match=f"no row {rows + 1}"):
+        store["paper", "x", rows + 1]
+
+
+def test_embeddings_may_have_large_ids(store: FeatureStore) -> None:
+    store.add_embedding("paper", "z", 10**18 + 1, 2, initializer=embank.Constant(1.0))
+    assert store.get_tensor_size("paper", "z") == (10**18 + 1, 2)
+    assert store["paper", "z", torch.tensor([10**18])].tolist() == [[1.0, 1.0]]
+
+
+@pytest.mark.parametrize(
+    ("row", "shape"),
+    [
+        ([0.0, 5.0, 2.0, 0.0], (5, 2)),
+        ([3.0, 7.0, 1.0, 1.0], (3 * 2**22 + 7,)),
+        ([2.0**24 - 1, 2.0**22 - 1, 2.0, 1.0], (2**46 - 1, 2)),
+        ([2.0**28, 3.0, 2.0, 0.0], (2**50 + 3, 2)),
+    ],
+)
+def test_sizes_of_older_versions_are_read(
+    bank: embank.Bank, store: FeatureStore, row: list[float], shape: Any
+) -> None:
+    """A size had two digits, and its fourth number was 0 or 1."""
+    store["paper", "x", None] = torch.zeros(1, 2)
+    name = store.table("paper", "x").name
+    bank.open_table("features sizes").put([_digest(name)], [row])
+    assert store.get_tensor_size("paper", "x") == shape
+
+
+def test_sizes_that_older_versions_read_are_written_as_they_did(
+    bank: embank.Bank, store: FeatureStore
+) -> None:
+    store["paper", "x", 2**40] = torch.zeros(2)
+    name = store.table("paper", "x").name
+    row = bank.open_table("features sizes").peek([_digest(name)])[0]
+    assert row.tolist() == [2.0**18, 1.0, 2.0, 0.0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16], ids=str)
+def test_the_default_dtype_changes_nothing(store: FeatureStore, dtype: Any) -> None:
+    """Rows were read into a tensor of the default dtype, which a table does not fill."""
+    values = torch.randn(5, 3, dtype=torch.float32)
+    torch.set_default_dtype(dtype)
+    try:
+        store["paper", "x", None] = values
+        store["paper", "x", 5] = values[0]
+        store.add_embedding("paper", "z", 5, 3, initializer=embank.Constant(1.0))
+        for index in (torch.tensor([0, 4]), slice(1, 3), 2):
+            assert torch.equal(store["paper", "x", index], values[index])
+        assert store["paper", "x", None].dtype == torch.float32
+        assert store["paper", "z", None].dtype == torch.float32
+        assert store.get_tensor_size("paper", "x") == (6, 3)
+    finally:
+        torch.set_default_dtype(torch.float32)
 
 
 def test_views_work_as_in_the_base_class(store: FeatureStore) -> None:

@@ -41,17 +41,34 @@ Group = Optional[Union[str, tuple[str, str, str]]]
 
 # Rows that are copied at a time where all are asked for.
 _BATCH_ROWS = 1 << 16
-# Sizes are kept in float32, which holds whole numbers up to 2^24.
-_SIZE_DIGIT = 1 << 22
+# A size is kept as three digits in float32, which holds whole numbers up to 2^24 exactly: the low digit counts rows,
+# the high one counts `_HIGH_ROWS` and stays below 2^24, the top one counts `_TOP_ROWS` and is at most 2^18.
+_HIGH_ROWS = 1 << 22
+_TOP_ROWS = 1 << 46
 
 
 class _Shape(NamedTuple):
-    """What is known of an attribute beside its rows."""
+    """What is known of an attribute beside its rows.
+
+    It is kept as one float32 row of four numbers: the high digit of the size, its low digit, the dimensions (1 or 2),
+    and `trained` plus twice the top digit. Stores of older versions have no top digit: their rows read as they are.
+    """
 
     rows: int
     dimensions: int
     trained: bool
     """Then a row that is not there is one that training has not reached: it reads as its initial value."""
+
+    def packed(self) -> list[float]:
+        top, rest = divmod(self.rows, _TOP_ROWS)
+        high, low = divmod(rest, _HIGH_ROWS)
+        return [float(high), float(low), float(self.dimensions), float(self.trained + 2 * top)]
+
+    @classmethod
+    def unpacked(cls, row: NDArray[np.float32]) -> _Shape:
+        high, low, dimensions, top_and_trained = (int(number) for number in row)
+        top, trained = divmod(top_and_trained, 2)
+        return cls(top * _TOP_ROWS + high * _HIGH_ROWS + low, dimensions, bool(trained))
 
 
 class FeatureStore(geometric.FeatureStore):  # type: ignore[misc, unused-ignore]
@@ -248,17 +265,14 @@ class FeatureStore(geometric.FeatureStore):  # type: ignore[misc, unused-ignore]
             (row,) = self._sizes.peek([_digest(name)], missing="error")
         except MissingRow:
             return None
-        high, low, dimensions, trained = (int(digit) for digit in row)
-        return _Shape(high * _SIZE_DIGIT + low, dimensions, bool(trained))
+        return _Shape.unpacked(row)
 
     def _set_shape(self, name: str, shape: _Shape) -> None:
         if shape == self._shape(name):
             # Rows that stay as they are let a run resume.
             return
-        high, low = divmod(shape.rows, _SIZE_DIGIT)
-        row = [float(high), float(low), float(shape.dimensions), float(shape.trained)]
         with filling(self._sizes):
-            self._sizes.put([_digest(name)], [row])
+            self._sizes.put([_digest(name)], [shape.packed()])
 
     def __repr__(self) -> str:
         return f"FeatureStore({self._name!r} of {self._bank!r}, {len(self._names())} attributes)"
