@@ -30,8 +30,8 @@ except ImportError as error:
 
 from embank import MissingRow
 
+from .feature_index import is_number, read_rows, written_rows
 from .fills import filling
-from .leaf import as_keys
 from .modules import Embedding
 
 if TYPE_CHECKING:
@@ -75,9 +75,11 @@ class FeatureStore(geometric.FeatureStore):  # type: ignore[misc, unused-ignore]
     """Features of nodes and edges, in tables of a bank.
 
     Tensors are float32, `(n, dim)` or `(n,)`; row i is key i of the table. An index may be None (all rows), a tensor
-    of integers or bools, a slice or an integer. Reading gives CPU tensors, one row for each
+    or list of integers or bools, a slice or an integer. Reading gives CPU tensors, one row for each
     number of the index, in its order. Putting without an index replaces the whole attribute; with one, numbers behind
-    the last row make it longer.
+    the last row make it longer: `slice(2, 6)` writes rows 2 to 5 of an attribute of any size. A slice without an end
+    reaches to the last row, and beyond it if the tensor does. A mask has one bool a row, and a new attribute gets its
+    length.
 
     An open bank does not survive `fork`: let loaders fetch features in the main process
     (`filter_per_worker=False`), or use no workers.
@@ -152,53 +154,36 @@ class FeatureStore(geometric.FeatureStore):  # type: ignore[misc, unused-ignore]
         return bool(self.put_tensor(tensor, *args, **kwargs))
 
     def _put_tensor(self, tensor: Any, attr: geometric.TensorAttr) -> bool:
-        values = torch.as_tensor(tensor).detach().cpu()
-        if values.dtype != torch.float32:
-            raise TypeError(
-                f"attribute {attr.attr_name!r} must be float32, not {values.dtype}: use tensor.float(), and "
-                "keep labels and masks beside the store"
-            )
+        attribute = _named(attr)
+        values = _as_values(tensor, attr.attr_name)
         name = self._table_name(attr.group_name, attr.attr_name)
         shape = self._shape(name)
-        if _is_number(attr.index):
+        if is_number(attr.index):
             values = values.unsqueeze(0)
         dimensions = values.dim()
         if dimensions == 1:
             values = values.unsqueeze(1)
         if values.dim() != 2:
             raise ValueError(
-                f"attribute {attr.attr_name!r} must have shape (n, dim) or (n,), not {tuple(values.shape)}"
+                f"{attribute} must have shape (n, dim) or (n,), not {tuple(values.shape)}"
             )
         rows_before = 0 if shape is None else shape.rows
-        if attr.index is None:
-            keys: NDArray[np.int64] = np.arange(len(values))
-        else:
-            keys = _keys(attr.index, None if shape is None else rows_before)
-            if (keys < 0).any():
-                raise _no_row(attr, rows_before, keys[keys < 0][0])
-        if len(keys) != len(values):
-            raise ValueError(
-                f"the index of attribute {attr.attr_name!r} names {len(keys)} rows, the tensor has {len(values)}"
-            )
+        keys, rows = written_rows(attr.index, rows_before, shape is None, len(values), attribute)
         if shape is None:
             table = self._bank.table(name, dim=values.shape[1])
         else:
             table = self._table(name)
             if shape.dimensions != dimensions or table.dim != values.shape[1]:
                 raise ValueError(
-                    f"attribute {attr.attr_name!r} has rows of {table.dim}: remove it before it is put with "
+                    f"{attribute} has rows of {table.dim}: remove it before it is put with "
                     f"rows of shape {tuple(values.shape[1:])}"
                 )
-        rows = int(keys.max()) + 1 if len(keys) else 0
         with filling(table):
             for begin in range(0, len(keys), _BATCH_ROWS):
                 some = slice(begin, begin + _BATCH_ROWS)
                 table.put(keys[some], values[some].numpy())
-            if attr.index is None:
-                for begin in range(rows, rows_before, _BATCH_ROWS):
-                    table.delete(np.arange(begin, min(begin + _BATCH_ROWS, rows_before)))
-        if attr.index is not None:
-            rows = max(rows, rows_before)
+            for begin in range(rows, rows_before, _BATCH_ROWS):
+                table.delete(np.arange(begin, min(begin + _BATCH_ROWS, rows_before)))
         trained = shape is not None and shape.trained
         self._set_shape(name, _Shape(rows, dimensions, trained))
         return True
@@ -209,8 +194,7 @@ class FeatureStore(geometric.FeatureStore):  # type: ignore[misc, unused-ignore]
         if shape is None:
             return None
         table = self._table(name)
-        keys = _keys(attr.index, shape.rows)
-        _check_range(attr, keys, shape.rows)
+        keys = read_rows(attr.index, shape.rows, _named(attr))
         found = torch.empty(len(keys), table.dim, dtype=torch.float32, device="cpu")
         out = found.numpy()
         missing: Any = "initial" if shape.trained else "error"
@@ -219,7 +203,7 @@ class FeatureStore(geometric.FeatureStore):  # type: ignore[misc, unused-ignore]
             table.peek(keys[some], missing=missing, out=out[some])
         if shape.dimensions == 1:
             found = found.squeeze(1)
-        return found[0] if _is_number(attr.index) else found
+        return found[0] if is_number(attr.index) else found
 
     def _remove_tensor(self, attr: geometric.TensorAttr) -> bool:
         name = self._table_name(attr.group_name, attr.attr_name)
@@ -227,8 +211,7 @@ class FeatureStore(geometric.FeatureStore):  # type: ignore[misc, unused-ignore]
         if shape is None:
             return False
         if attr.index is not None:
-            keys = _keys(attr.index, shape.rows)
-            _check_range(attr, keys, shape.rows)
+            keys = read_rows(attr.index, shape.rows, _named(attr))
             table = self._table(name)
             with filling(table):
                 return bool(table.delete(keys) > 0)
@@ -278,42 +261,25 @@ class FeatureStore(geometric.FeatureStore):  # type: ignore[misc, unused-ignore]
         return f"FeatureStore({self._name!r} of {self._bank!r}, {len(self._names())} attributes)"
 
 
-def _is_number(index: Any) -> bool:
-    """Whether it names one row, which comes without a dimension for the index then."""
-    if isinstance(index, (int, np.integer)):
-        return True
-    return isinstance(index, (Tensor, np.ndarray)) and index.ndim == 0
+def _as_values(tensor: Any, name: Any) -> Tensor:
+    """What is put, as a float32 tensor in host memory, whatever torch's default dtype and device are."""
+    if not isinstance(tensor, (Tensor, np.ndarray)):
+        tensor = np.asarray(tensor)
+        if tensor.dtype == np.float64:
+            # Floats of Python have no dtype of their own.
+            tensor = tensor.astype(np.float32)
+    values = torch.as_tensor(tensor, device="cpu").detach()
+    if values.dtype != torch.float32:
+        raise TypeError(
+            f"attribute {name!r} must be float32, not {values.dtype}: use tensor.float(), and keep labels and "
+            "masks beside the store"
+        )
+    return values
 
 
-def _keys(index: Any, rows: Optional[int]) -> NDArray[np.int64]:
-    """The rows that an index of PyTorch Geometric names, of so many, or of a tensor that is not there yet.
-
-    Raises `IndexError` for a mask of another length.
-    """
-    if index is None:
-        return np.arange(rows or 0)
-    if isinstance(index, slice):
-        return np.arange(*index.indices(rows or 0))
-    if _is_number(index):
-        return np.array([int(index)])
-    tensor = torch.as_tensor(index)
-    if tensor.dtype == torch.bool:
-        if rows is not None and tuple(tensor.shape) != (rows,):
-            raise IndexError(f"a mask must have shape ({rows},), one bool a row, not {tuple(tensor.shape)}")
-        tensor = tensor.nonzero()
-    return as_keys(tensor)
-
-
-def _check_range(attr: geometric.TensorAttr, keys: NDArray[np.int64], rows: int) -> None:
-    outside = (keys < 0) | (keys >= rows)
-    if outside.any():
-        raise _no_row(attr, rows, keys[outside][0])
-
-
-def _no_row(attr: geometric.TensorAttr, rows: int, key: np.int64) -> IndexError:
-    return IndexError(
-        f"attribute {attr.attr_name!r} of {attr.group_name!r} has {rows} rows; there is no row {key}"
-    )
+def _named(attr: geometric.TensorAttr) -> str:
+    """What errors call an attribute."""
+    return f"attribute {attr.attr_name!r} of {attr.group_name!r}"
 
 
 def _digest(name: str) -> int:
