@@ -16,7 +16,7 @@ from torch import Tensor
 Keys = Union[NDArray[np.int64], NDArray[np.uint64]]
 
 # Keys of a table are below it.
-_KEYS_END = 1 << 64
+KEYS_END = 1 << 64
 # Rows that a slice names are below it: they are counted in int64.
 _SLICES_END = 1 << 63
 
@@ -87,7 +87,7 @@ def written_rows(index: Any, size: int, new: bool, count: int, attribute: str) -
         if array.dtype == np.bool_ and new and array.ndim == 1:
             size = len(array)
         keys = _rows_of_mask(array, size, attribute) if array.dtype == np.bool_ else array
-        outside = (keys < 0) | (keys >= _KEYS_END)
+        outside = (keys < 0) | (keys >= KEYS_END)
         if outside.any():
             message = _no_row(attribute, size, keys[outside][0])
             raise IndexError(f"{message}: a put takes numbers from 0 to 2^64 - 1")

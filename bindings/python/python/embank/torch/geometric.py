@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import operator
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 
 import numpy as np
@@ -30,7 +31,7 @@ except ImportError as error:
 
 from embank import MissingRow
 
-from .feature_index import is_number, read_rows, written_rows
+from .feature_index import KEYS_END, is_number, read_rows, written_rows
 from .fills import filling
 from .modules import Embedding
 
@@ -39,8 +40,10 @@ if TYPE_CHECKING:
 
 Group = Optional[Union[str, tuple[str, str, str]]]
 
-# Rows that are copied at a time where all are asked for.
+# Rows that are copied or deleted with one call, so that a call needs little memory.
 _BATCH_ROWS = 1 << 16
+# A put without an index deletes at most this many keys of a trained attribute: a few seconds of work.
+_TRAINED_DELETES_MAX = 1 << 24
 # A size is kept as three digits in float32, which holds whole numbers up to 2^24 exactly: the low digit counts rows,
 # the high one counts `_HIGH_ROWS` and stays below 2^24, the top one counts `_TOP_ROWS` and is at most 2^18.
 _HIGH_ROWS = 1 << 22
@@ -110,6 +113,9 @@ class FeatureStore(geometric.FeatureStore):  # type: ignore[misc, unused-ignore]
     def table(self, group_name: Group, attr_name: str) -> Table:
         """The table of an attribute.
 
+        A put without an index that makes the attribute much shorter makes the table anew, and calls on an earlier
+        object raise `NoSuchTable`.
+
         Raises:
             KeyError: There is none.
         """
@@ -127,15 +133,36 @@ class FeatureStore(geometric.FeatureStore):  # type: ignore[misc, unused-ignore]
         Args:
             group_name: The type of the nodes.
             attr_name: The attribute's name.
-            num_rows: How many nodes there are.
+            num_rows: How many nodes there are, from 0 to 2^64. More than a trained attribute of this name has make
+                it longer.
             dim: Columns.
             options: As for `embank.Bank.table`: `optimizer` above all. Where the attribute is there already they
                 must be those that it has.
 
         Returns:
             A module over the table, for the training loop.
+
+        Raises:
+            ValueError: The attribute holds features that were put, or more than `num_rows` rows, or `num_rows` is out
+                of its range. Nothing has changed.
+            TableMismatch: The attribute was made with other options.
         """
+        num_rows = operator.index(num_rows)
+        if not 0 <= num_rows <= KEYS_END:
+            raise ValueError(f"num_rows must be from 0 to 2^64, not {num_rows}")
         name = self._table_name(group_name, attr_name)
+        shape = self._shape(name)
+        attribute = f"attribute {attr_name!r} of {group_name!r}"
+        if shape is not None and not shape.trained:
+            raise ValueError(
+                f"{attribute} holds features that were put, and rows that are missing would read as initial values: "
+                "remove it before add_embedding, or take another name"
+            )
+        if shape is not None and num_rows < shape.rows:
+            raise ValueError(
+                f"{attribute} has {shape.rows} rows, and add_embedding was called with num_rows={num_rows}: call it "
+                f"with {shape.rows} or more, or remove the attribute first"
+            )
         table = self._bank.table(name, dim=dim, **options)
         self._set_shape(name, _Shape(num_rows, 2, trained=True))
         return Embedding(table)
@@ -178,15 +205,39 @@ class FeatureStore(geometric.FeatureStore):  # type: ignore[misc, unused-ignore]
                     f"{attribute} has rows of {table.dim}: remove it before it is put with "
                     f"rows of shape {tuple(values.shape[1:])}"
                 )
+        trained = shape is not None and shape.trained
+        if rows < rows_before:
+            table = self._shortened(table, rows, rows_before, trained, attribute)
         with filling(table):
             for begin in range(0, len(keys), _BATCH_ROWS):
                 some = slice(begin, begin + _BATCH_ROWS)
                 table.put(keys[some], values[some].numpy())
-            for begin in range(rows, rows_before, _BATCH_ROWS):
-                table.delete(np.arange(begin, min(begin + _BATCH_ROWS, rows_before)))
-        trained = shape is not None and shape.trained
         self._set_shape(name, _Shape(rows, dimensions, trained))
         return True
+
+    def _shortened(
+        self, table: Table, rows: int, rows_before: int, trained: bool, attribute: str
+    ) -> Table:
+        """The attribute's table without rows from `rows` on, for a put that writes all rows before them.
+
+        The time follows the rows that are put, and not the largest number: where there are more keys to delete than
+        rows to put, the table is dropped and made anew. What a trained table was made with is not known, so it stays.
+        """
+        deletes = rows_before - rows
+        if trained and deletes > _TRAINED_DELETES_MAX:
+            raise ValueError(
+                f"{attribute} is trained and has {rows_before} rows, of which a put of {rows} rows would delete "
+                f"{deletes} one by one: remove it and call add_embedding with {rows} rows"
+            )
+        if not trained and deletes > max(rows, _BATCH_ROWS):
+            name, dim = table.name, table.dim
+            self._bank.drop_table(name)
+            anew: Table = self._bank.table(name, dim=dim)
+            return anew
+        with filling(table):
+            for begin in range(rows, rows_before, _BATCH_ROWS):
+                table.delete(np.arange(begin, min(begin + _BATCH_ROWS, rows_before)))
+        return table
 
     def _get_tensor(self, attr: geometric.TensorAttr) -> Optional[Tensor]:
         name = self._table_name(attr.group_name, attr.attr_name)
