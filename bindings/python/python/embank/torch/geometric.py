@@ -168,7 +168,19 @@ class FeatureStore(geometric.FeatureStore):  # type: ignore[misc, unused-ignore]
         return Embedding(table)
 
     def get_all_tensor_attrs(self) -> list[geometric.TensorAttr]:
-        """Every attribute, without an index."""
+        """Every attribute of nodes, without an index, as `torch_geometric.data.Data` and `HeteroData` list them.
+
+        Loaders fetch what is listed by the numbers of sampled nodes. So attributes of edges are left out: those whose
+        group is a tuple, such as an edge type, and those of group None whose name begins with "edge_". A transform
+        fetches them by `e_id`; `get_all_edge_tensor_attrs` lists them.
+        """
+        return [attr for attr in self._attrs() if not _is_of_edges(attr)]
+
+    def get_all_edge_tensor_attrs(self) -> list[geometric.TensorAttr]:
+        """Every attribute of edges, without an index: what `get_all_tensor_attrs` leaves out."""
+        return [attr for attr in self._attrs() if _is_of_edges(attr)]
+
+    def _attrs(self) -> list[geometric.TensorAttr]:
         found = []
         for name in self._names():
             group, attribute = json.loads(name[len(self._name) :])
@@ -326,6 +338,12 @@ def _as_values(tensor: Any, name: Any) -> Tensor:
             "masks beside the store"
         )
     return values
+
+
+def _is_of_edges(attr: geometric.TensorAttr) -> bool:
+    if attr.group_name is None:
+        return bool(attr.attr_name.startswith("edge_"))
+    return isinstance(attr.group_name, tuple)
 
 
 def _named(attr: geometric.TensorAttr) -> str:
