@@ -6,7 +6,7 @@ is the node's (or edge's) number. Reading peeks: no leases, no waiting, nothing 
 
 The tables are named after group and attribute, and the shapes are in a table of their own, so a bank that is
 opened again has its features, as of its checkpoint. Nothing of it is kept here: two stores of a bank see what
-each other does.
+each other does. `feature_index` says which rows an index names, and `feature_copies` what a pickled store holds.
 """
 
 from __future__ import annotations
@@ -14,6 +14,9 @@ from __future__ import annotations
 import hashlib
 import json
 import operator
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 
 import numpy as np
@@ -29,8 +32,9 @@ except ImportError as error:
         "pip install 'embank[geometric]'"
     ) from error
 
-from embank import MissingRow
+from embank import MissingRow, ReadOnly
 
+from .feature_copies import Source, note_change, sizes_name
 from .feature_index import KEYS_END, is_number, read_rows, written_rows
 from .fills import filling
 from .modules import Embedding
@@ -74,18 +78,40 @@ class _Shape(NamedTuple):
         return cls(top * _TOP_ROWS + high * _HIGH_ROWS + low, dimensions, bool(trained))
 
 
+class _Opened(NamedTuple):
+    """The bank of a store, and the table with the sizes of its attributes."""
+
+    bank: Bank
+    sizes: Table
+
+
+class _Closed(NamedTuple):
+    """What a copy opens at first use, in one thread."""
+
+    source: Source
+    lock: threading.Lock
+
+
 class FeatureStore(geometric.FeatureStore):  # type: ignore[misc, unused-ignore]
     """Features of nodes and edges, in tables of a bank.
 
     Tensors are float32, `(n, dim)` or `(n,)`; row i is key i of the table. An index may be None (all rows), a tensor
-    or list of integers or bools, a slice or an integer. Reading gives CPU tensors, one row for each
-    number of the index, in its order. Putting without an index replaces the whole attribute; with one, numbers behind
-    the last row make it longer: `slice(2, 6)` writes rows 2 to 5 of an attribute of any size. A slice without an end
-    reaches to the last row, and beyond it if the tensor does. A mask has one bool a row, and a new attribute gets its
-    length.
+    or list of integers or bools, a slice or an integer. Reading gives CPU tensors, one row for each number of the
+    index, in its order.
 
-    An open bank does not survive `fork`: let loaders fetch features in the main process
-    (`filter_per_worker=False`), or use no workers.
+    Putting without an index replaces the whole attribute. With one, numbers behind the last row make it longer:
+    `slice(2, 6)` writes rows 2 to 5 of an attribute of any size. A slice without an end reaches to the last row, and
+    beyond it if the tensor does. A mask has one bool a row, and a new attribute gets its length.
+
+    An open bank does not survive `fork`, so forked workers can't use a store. Take a checkpoint after the last put, and
+    start the workers of a loader with `multiprocessing_context="spawn"` or "forkserver"; or let it fetch features in
+    the main process (`filter_per_worker=False`); or use no workers.
+
+    A pickled store is a copy that opens the bank with `read_only` at first use, with a memory budget as large as that
+    of the bank. The copy shows the checkpoint that was the newest when the store was pickled, or the newest one if
+    that is not kept any more. It raises `RuntimeError` if the store had put features that are in no checkpoint,
+    `KeyError` if the checkpoint does not hold the store, and `ReadOnly` for what would write. `copy.copy` and
+    `copy.deepcopy` give a store of the same bank.
 
     Args:
         bank: Where the tables are. Those of an earlier store of this name are found again.
@@ -106,9 +132,44 @@ class FeatureStore(geometric.FeatureStore):  # type: ignore[misc, unused-ignore]
     def __init__(self, bank: Bank, name: str = "features") -> None:
         super().__init__()
         # The base class gives attributes a meaning of its own.
-        self.__dict__["_bank"] = bank
         self.__dict__["_name"] = name
-        self.__dict__["_sizes"] = bank.table(f"{name} sizes", dim=4)
+        self.__dict__["_opened"] = _Opened(bank, bank.table(sizes_name(name), dim=4))
+
+    @property
+    def _bank(self) -> Bank:
+        return self._open().bank
+
+    @property
+    def _sizes(self) -> Table:
+        return self._open().sizes
+
+    def _open(self) -> _Opened:
+        """The bank, which a copy opens at first use."""
+        opened: Union[_Opened, _Closed] = self.__dict__["_opened"]
+        if isinstance(opened, _Closed):
+            with opened.lock:
+                # Another thread may have opened it meanwhile.
+                if self.__dict__["_opened"] is opened:
+                    bank = opened.source.open(self._name)
+                    sizes = bank.open_table(sizes_name(self._name))
+                    self.__dict__["_opened"] = _Opened(bank, sizes)
+                opened = self.__dict__["_opened"]
+        assert isinstance(opened, _Opened)
+        return opened
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        opened: Union[_Opened, _Closed] = self.__dict__["_opened"]
+        if isinstance(opened, _Closed):
+            return _copy, (type(self), self._name, opened.source)
+        return _copy, (type(self), self._name, Source.of(opened.bank, self._name))
+
+    def __copy__(self) -> FeatureStore:
+        shared = type(self).__new__(type(self))
+        shared.__dict__.update(self.__dict__)
+        return shared
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> FeatureStore:
+        return self.__copy__()
 
     def table(self, group_name: Group, attr_name: str) -> Table:
         """The table of an attribute.
@@ -220,7 +281,7 @@ class FeatureStore(geometric.FeatureStore):  # type: ignore[misc, unused-ignore]
         trained = shape is not None and shape.trained
         if rows < rows_before:
             table = self._shortened(table, rows, rows_before, trained, attribute)
-        with filling(table):
+        with self._writing(table):
             for begin in range(0, len(keys), _BATCH_ROWS):
                 some = slice(begin, begin + _BATCH_ROWS)
                 table.put(keys[some], values[some].numpy())
@@ -246,7 +307,7 @@ class FeatureStore(geometric.FeatureStore):  # type: ignore[misc, unused-ignore]
             self._bank.drop_table(name)
             anew: Table = self._bank.table(name, dim=dim)
             return anew
-        with filling(table):
+        with self._writing(table):
             for begin in range(rows, rows_before, _BATCH_ROWS):
                 table.delete(np.arange(begin, min(begin + _BATCH_ROWS, rows_before)))
         return table
@@ -276,11 +337,11 @@ class FeatureStore(geometric.FeatureStore):  # type: ignore[misc, unused-ignore]
         if attr.index is not None:
             keys = read_rows(attr.index, shape.rows, _named(attr))
             table = self._table(name)
-            with filling(table):
+            with self._writing(table):
                 return bool(table.delete(keys) > 0)
-        with filling(self._sizes):
+        with self._writing(self._sizes):
             self._sizes.delete([_digest(name)])
-        self._bank.drop_table(name)
+            self._bank.drop_table(name)
         return True
 
     def _get_tensor_size(self, attr: geometric.TensorAttr) -> Optional[tuple[int, ...]]:
@@ -289,6 +350,21 @@ class FeatureStore(geometric.FeatureStore):  # type: ignore[misc, unused-ignore]
         if shape is None:
             return None
         return (shape.rows,) if shape.dimensions == 1 else (shape.rows, self._table(name).dim)
+
+    @contextmanager
+    def _writing(self, table: Table) -> Iterator[None]:
+        """Features that the block changes are no training, and are in no checkpoint yet."""
+        try:
+            with filling(table):
+                yield
+        except ReadOnly:
+            # The bank was opened to read, so nothing has changed.
+            raise
+        except BaseException:
+            # Some rows may have changed.
+            note_change(self._bank, self._name)
+            raise
+        note_change(self._bank, self._name)
 
     def _table_name(self, group_name: Group, attr_name: str) -> str:
         return f"{self._name}{json.dumps([group_name, attr_name])}"
@@ -317,11 +393,23 @@ class FeatureStore(geometric.FeatureStore):  # type: ignore[misc, unused-ignore]
         if shape == self._shape(name):
             # Rows that stay as they are let a run resume.
             return
-        with filling(self._sizes):
+        with self._writing(self._sizes):
             self._sizes.put([_digest(name)], [shape.packed()])
 
     def __repr__(self) -> str:
+        opened = self.__dict__["_opened"]
+        if isinstance(opened, _Closed):
+            return f"FeatureStore({self._name!r} of {opened.source.path}, not opened yet)"
         return f"FeatureStore({self._name!r} of {self._bank!r}, {len(self._names())} attributes)"
+
+
+def _copy(cls: type[FeatureStore], name: str, source: Source) -> FeatureStore:
+    """A store that opens its bank at first use: what a pickle of one holds."""
+    store = cls.__new__(cls)
+    geometric.FeatureStore.__init__(store)
+    store.__dict__["_name"] = name
+    store.__dict__["_opened"] = _Closed(source, threading.Lock())
+    return store
 
 
 def _as_values(tensor: Any, name: Any) -> Tensor:
