@@ -64,7 +64,8 @@ def test_groups_are_node_types_edge_types_or_none(bank: embank.Bank, store: Feat
     for at, group in enumerate(groups):
         store[group, "x", None] = torch.full((2, 2), float(at))
     again = FeatureStore(bank)
-    assert {attr.group_name for attr in again.get_all_tensor_attrs()} == set(groups)
+    listed = again.get_all_tensor_attrs() + again.get_all_edge_tensor_attrs()
+    assert {attr.group_name for attr in listed} == set(groups) and len(listed) == 3
     for at, group in enumerate(groups):
         assert (again[group, "x", None] == at).all()
     assert isinstance(store, Base) and "3 attributes" in repr(store)
@@ -226,6 +227,38 @@ def test_heterogeneous_loaders_build_batches_from_it(bank: embank.Bank) -> None:
     data = filter_custom_hetero_store(store, HeteroData(), nodes, {}, {}, {})
     assert torch.equal(data["paper"].x, papers[[5, 1]])
     assert torch.equal(data["author"].x, authors[[0, 3]])
+
+
+EDGES: list[Any] = [
+    (WRITES, "edge_attr"),
+    (("paper", "cites", "paper"), "x"),
+    ((None, None), "weight"),
+    (None, "edge_attr"),
+    (None, "edge_weight"),
+]
+
+
+@pytest.mark.parametrize(("group", "name"), EDGES, ids=str)
+def test_batches_have_no_edge_attributes_of_nodes(store: FeatureStore, group: Any, name: str) -> None:
+    """A batch of a homogeneous graph had the rows of its nodes' numbers as attributes of its edges."""
+    x, edges = torch.randn(6, 3), torch.randn(8, 2)
+    store[None, "x", None] = x
+    store[group, name, None] = edges
+    nodes, row, col = torch.tensor([4, 0, 5]), torch.tensor([1, 2]), torch.tensor([0, 0])
+    data = filter_custom_store(store, None, nodes, row, col, torch.tensor([7, 2]))
+    assert torch.equal(data.x, x[nodes]) and data.num_nodes == 3
+    assert sorted(data.keys()) == ["edge_index", "num_nodes", "x"]
+    # What a loader adds, and a transform does with it.
+    data.e_id = torch.tensor([7, 2])
+    for attr in store.get_all_edge_tensor_attrs():
+        data[f"{attr.attr_name} of edges"] = store[attr.group_name, attr.attr_name, data.e_id]
+    assert torch.equal(data[f"{name} of edges"], edges[[7, 2]])
+
+
+def test_nodes_of_a_type_have_any_name(store: FeatureStore) -> None:
+    store["paper", "edge_count", None] = torch.ones(3, 1)
+    store[None, "edges", None] = torch.ones(3, 1)
+    assert len(store.get_all_tensor_attrs()) == 2 and store.get_all_edge_tensor_attrs() == []
 
 
 def test_views_work_as_in_the_base_class(store: FeatureStore) -> None:

@@ -6,13 +6,17 @@ is the node's (or edge's) number. Reading peeks: no leases, no waiting, nothing 
 
 The tables are named after group and attribute, and the shapes are in a table of their own, so a bank that is
 opened again has its features, as of its checkpoint. Nothing of it is kept here: two stores of a bank see what
-each other does.
+each other does. `feature_index` says which rows an index names, and `feature_copies` what a pickled store holds.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import operator
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 
 import numpy as np
@@ -28,10 +32,11 @@ except ImportError as error:
         "pip install 'embank[geometric]'"
     ) from error
 
-from embank import MissingRow
+from embank import MissingRow, ReadOnly
 
+from .feature_copies import Source, note_change, sizes_name
+from .feature_index import KEYS_END, is_number, read_rows, written_rows
 from .fills import filling
-from .leaf import as_keys
 from .modules import Embedding
 
 if TYPE_CHECKING:
@@ -39,31 +44,74 @@ if TYPE_CHECKING:
 
 Group = Optional[Union[str, tuple[str, str, str]]]
 
-# Rows that are copied at a time where all are asked for.
+# Rows that are copied or deleted with one call, so that a call needs little memory.
 _BATCH_ROWS = 1 << 16
-# Sizes are kept in float32, which holds whole numbers up to 2^24.
-_SIZE_DIGIT = 1 << 22
+# A put without an index deletes at most this many keys of a trained attribute: a few seconds of work.
+_TRAINED_DELETES_MAX = 1 << 24
+# A size is kept as three digits in float32, which holds whole numbers up to 2^24 exactly: the low digit counts rows,
+# the high one counts `_HIGH_ROWS` and stays below 2^24, the top one counts `_TOP_ROWS` and is at most 2^18.
+_HIGH_ROWS = 1 << 22
+_TOP_ROWS = 1 << 46
 
 
 class _Shape(NamedTuple):
-    """What is known of an attribute beside its rows."""
+    """What is known of an attribute beside its rows.
+
+    It is kept as one float32 row of four numbers: the high digit of the size, its low digit, the dimensions (1 or 2),
+    and `trained` plus twice the top digit. Stores of older versions have no top digit: their rows read as they are.
+    """
 
     rows: int
     dimensions: int
     trained: bool
     """Then a row that is not there is one that training has not reached: it reads as its initial value."""
 
+    def packed(self) -> list[float]:
+        top, rest = divmod(self.rows, _TOP_ROWS)
+        high, low = divmod(rest, _HIGH_ROWS)
+        return [float(high), float(low), float(self.dimensions), float(self.trained + 2 * top)]
+
+    @classmethod
+    def unpacked(cls, row: NDArray[np.float32]) -> _Shape:
+        high, low, dimensions, top_and_trained = (int(number) for number in row)
+        top, trained = divmod(top_and_trained, 2)
+        return cls(top * _TOP_ROWS + high * _HIGH_ROWS + low, dimensions, bool(trained))
+
+
+class _Opened(NamedTuple):
+    """The bank of a store, and the table with the sizes of its attributes."""
+
+    bank: Bank
+    sizes: Table
+
+
+class _Closed(NamedTuple):
+    """What a copy opens at first use, in one thread."""
+
+    source: Source
+    lock: threading.Lock
+
 
 class FeatureStore(geometric.FeatureStore):  # type: ignore[misc, unused-ignore]
     """Features of nodes and edges, in tables of a bank.
 
     Tensors are float32, `(n, dim)` or `(n,)`; row i is key i of the table. An index may be None (all rows), a tensor
-    of integers or bools, a slice or an integer. Reading gives CPU tensors, one row for each
-    number of the index, in its order. Putting without an index replaces the whole attribute; with one, numbers behind
-    the last row make it longer.
+    or list of integers or bools, a slice or an integer. Reading gives CPU tensors, one row for each number of the
+    index, in its order.
 
-    An open bank does not survive `fork`: let loaders fetch features in the main process
-    (`filter_per_worker=False`), or use no workers.
+    Putting without an index replaces the whole attribute. With one, numbers behind the last row make it longer:
+    `slice(2, 6)` writes rows 2 to 5 of an attribute of any size. A slice without an end reaches to the last row, and
+    beyond it if the tensor does. A mask has one bool a row, and a new attribute gets its length.
+
+    An open bank does not survive `fork`, so forked workers can't use a store. Take a checkpoint after the last put, and
+    start the workers of a loader with `multiprocessing_context="spawn"` or "forkserver"; or let it fetch features in
+    the main process (`filter_per_worker=False`); or use no workers.
+
+    A pickled store is a copy that opens the bank with `read_only` at first use, with a memory budget as large as that
+    of the bank. The copy shows the checkpoint that was the newest when the store was pickled, or the newest one if
+    that is not kept any more. It raises `RuntimeError` if the store had put features that are in no checkpoint,
+    `KeyError` if the checkpoint does not hold the store, and `ReadOnly` for what would write. `copy.copy` and
+    `copy.deepcopy` give a store of the same bank.
 
     Args:
         bank: Where the tables are. Those of an earlier store of this name are found again.
@@ -84,12 +132,50 @@ class FeatureStore(geometric.FeatureStore):  # type: ignore[misc, unused-ignore]
     def __init__(self, bank: Bank, name: str = "features") -> None:
         super().__init__()
         # The base class gives attributes a meaning of its own.
-        self.__dict__["_bank"] = bank
         self.__dict__["_name"] = name
-        self.__dict__["_sizes"] = bank.table(f"{name} sizes", dim=4)
+        self.__dict__["_opened"] = _Opened(bank, bank.table(sizes_name(name), dim=4))
+
+    @property
+    def _bank(self) -> Bank:
+        return self._open().bank
+
+    @property
+    def _sizes(self) -> Table:
+        return self._open().sizes
+
+    def _open(self) -> _Opened:
+        """The bank, which a copy opens at first use."""
+        opened: Union[_Opened, _Closed] = self.__dict__["_opened"]
+        if isinstance(opened, _Closed):
+            with opened.lock:
+                # Another thread may have opened it meanwhile.
+                if self.__dict__["_opened"] is opened:
+                    bank = opened.source.open(self._name)
+                    sizes = bank.open_table(sizes_name(self._name))
+                    self.__dict__["_opened"] = _Opened(bank, sizes)
+                opened = self.__dict__["_opened"]
+        assert isinstance(opened, _Opened)
+        return opened
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        opened: Union[_Opened, _Closed] = self.__dict__["_opened"]
+        if isinstance(opened, _Closed):
+            return _copy, (type(self), self._name, opened.source)
+        return _copy, (type(self), self._name, Source.of(opened.bank, self._name))
+
+    def __copy__(self) -> FeatureStore:
+        shared = type(self).__new__(type(self))
+        shared.__dict__.update(self.__dict__)
+        return shared
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> FeatureStore:
+        return self.__copy__()
 
     def table(self, group_name: Group, attr_name: str) -> Table:
         """The table of an attribute.
+
+        A put without an index that makes the attribute much shorter makes the table anew, and calls on an earlier
+        object raise `NoSuchTable`.
 
         Raises:
             KeyError: There is none.
@@ -108,21 +194,54 @@ class FeatureStore(geometric.FeatureStore):  # type: ignore[misc, unused-ignore]
         Args:
             group_name: The type of the nodes.
             attr_name: The attribute's name.
-            num_rows: How many nodes there are.
+            num_rows: How many nodes there are, from 0 to 2^64. More than a trained attribute of this name has make
+                it longer.
             dim: Columns.
             options: As for `embank.Bank.table`: `optimizer` above all. Where the attribute is there already they
                 must be those that it has.
 
         Returns:
             A module over the table, for the training loop.
+
+        Raises:
+            ValueError: The attribute holds features that were put, or more than `num_rows` rows, or `num_rows` is out
+                of its range. Nothing has changed.
+            TableMismatch: The attribute was made with other options.
         """
+        num_rows = operator.index(num_rows)
+        if not 0 <= num_rows <= KEYS_END:
+            raise ValueError(f"num_rows must be from 0 to 2^64, not {num_rows}")
         name = self._table_name(group_name, attr_name)
+        shape = self._shape(name)
+        attribute = f"attribute {attr_name!r} of {group_name!r}"
+        if shape is not None and not shape.trained:
+            raise ValueError(
+                f"{attribute} holds features that were put, and rows that are missing would read as initial values: "
+                "remove it before add_embedding, or take another name"
+            )
+        if shape is not None and num_rows < shape.rows:
+            raise ValueError(
+                f"{attribute} has {shape.rows} rows, and add_embedding was called with num_rows={num_rows}: call it "
+                f"with {shape.rows} or more, or remove the attribute first"
+            )
         table = self._bank.table(name, dim=dim, **options)
         self._set_shape(name, _Shape(num_rows, 2, trained=True))
         return Embedding(table)
 
     def get_all_tensor_attrs(self) -> list[geometric.TensorAttr]:
-        """Every attribute, without an index."""
+        """Every attribute of nodes, without an index, as `torch_geometric.data.Data` and `HeteroData` list them.
+
+        Loaders fetch what is listed by the numbers of sampled nodes. So attributes of edges are left out: those whose
+        group is a tuple, such as an edge type, and those of group None whose name begins with "edge_". A transform
+        fetches them by `e_id`; `get_all_edge_tensor_attrs` lists them.
+        """
+        return [attr for attr in self._attrs() if not _is_of_edges(attr)]
+
+    def get_all_edge_tensor_attrs(self) -> list[geometric.TensorAttr]:
+        """Every attribute of edges, without an index: what `get_all_tensor_attrs` leaves out."""
+        return [attr for attr in self._attrs() if _is_of_edges(attr)]
+
+    def _attrs(self) -> list[geometric.TensorAttr]:
         found = []
         for name in self._names():
             group, attribute = json.loads(name[len(self._name) :])
@@ -135,56 +254,63 @@ class FeatureStore(geometric.FeatureStore):  # type: ignore[misc, unused-ignore]
         return bool(self.put_tensor(tensor, *args, **kwargs))
 
     def _put_tensor(self, tensor: Any, attr: geometric.TensorAttr) -> bool:
-        values = torch.as_tensor(tensor).detach().cpu()
-        if values.dtype != torch.float32:
-            raise TypeError(
-                f"attribute {attr.attr_name!r} must be float32, not {values.dtype}: use tensor.float(), and "
-                "keep labels and masks beside the store"
-            )
+        attribute = _named(attr)
+        values = _as_values(tensor, attr.attr_name)
         name = self._table_name(attr.group_name, attr.attr_name)
         shape = self._shape(name)
-        if _is_number(attr.index):
+        if is_number(attr.index):
             values = values.unsqueeze(0)
         dimensions = values.dim()
         if dimensions == 1:
             values = values.unsqueeze(1)
         if values.dim() != 2:
             raise ValueError(
-                f"attribute {attr.attr_name!r} must have shape (n, dim) or (n,), not {tuple(values.shape)}"
+                f"{attribute} must have shape (n, dim) or (n,), not {tuple(values.shape)}"
             )
         rows_before = 0 if shape is None else shape.rows
-        if attr.index is None:
-            keys: NDArray[np.int64] = np.arange(len(values))
-        else:
-            keys = _keys(attr.index, None if shape is None else rows_before)
-            if (keys < 0).any():
-                raise _no_row(attr, rows_before, keys[keys < 0][0])
-        if len(keys) != len(values):
-            raise ValueError(
-                f"the index of attribute {attr.attr_name!r} names {len(keys)} rows, the tensor has {len(values)}"
-            )
+        keys, rows = written_rows(attr.index, rows_before, shape is None, len(values), attribute)
         if shape is None:
             table = self._bank.table(name, dim=values.shape[1])
         else:
             table = self._table(name)
             if shape.dimensions != dimensions or table.dim != values.shape[1]:
                 raise ValueError(
-                    f"attribute {attr.attr_name!r} has rows of {table.dim}: remove it before it is put with "
+                    f"{attribute} has rows of {table.dim}: remove it before it is put with "
                     f"rows of shape {tuple(values.shape[1:])}"
                 )
-        rows = int(keys.max()) + 1 if len(keys) else 0
-        with filling(table):
+        trained = shape is not None and shape.trained
+        if rows < rows_before:
+            table = self._shortened(table, rows, rows_before, trained, attribute)
+        with self._writing(table):
             for begin in range(0, len(keys), _BATCH_ROWS):
                 some = slice(begin, begin + _BATCH_ROWS)
                 table.put(keys[some], values[some].numpy())
-            if attr.index is None:
-                for begin in range(rows, rows_before, _BATCH_ROWS):
-                    table.delete(np.arange(begin, min(begin + _BATCH_ROWS, rows_before)))
-        if attr.index is not None:
-            rows = max(rows, rows_before)
-        trained = shape is not None and shape.trained
         self._set_shape(name, _Shape(rows, dimensions, trained))
         return True
+
+    def _shortened(
+        self, table: Table, rows: int, rows_before: int, trained: bool, attribute: str
+    ) -> Table:
+        """The attribute's table without rows from `rows` on, for a put that writes all rows before them.
+
+        The time follows the rows that are put, and not the largest number: where there are more keys to delete than
+        rows to put, the table is dropped and made anew. What a trained table was made with is not known, so it stays.
+        """
+        deletes = rows_before - rows
+        if trained and deletes > _TRAINED_DELETES_MAX:
+            raise ValueError(
+                f"{attribute} is trained and has {rows_before} rows, of which a put of {rows} rows would delete "
+                f"{deletes} one by one: remove it and call add_embedding with {rows} rows"
+            )
+        if not trained and deletes > max(rows, _BATCH_ROWS):
+            name, dim = table.name, table.dim
+            self._bank.drop_table(name)
+            anew: Table = self._bank.table(name, dim=dim)
+            return anew
+        with self._writing(table):
+            for begin in range(rows, rows_before, _BATCH_ROWS):
+                table.delete(np.arange(begin, min(begin + _BATCH_ROWS, rows_before)))
+        return table
 
     def _get_tensor(self, attr: geometric.TensorAttr) -> Optional[Tensor]:
         name = self._table_name(attr.group_name, attr.attr_name)
@@ -192,8 +318,7 @@ class FeatureStore(geometric.FeatureStore):  # type: ignore[misc, unused-ignore]
         if shape is None:
             return None
         table = self._table(name)
-        keys = _keys(attr.index, shape.rows)
-        _check_range(attr, keys, shape.rows)
+        keys = read_rows(attr.index, shape.rows, _named(attr))
         found = torch.empty(len(keys), table.dim, dtype=torch.float32, device="cpu")
         out = found.numpy()
         missing: Any = "initial" if shape.trained else "error"
@@ -202,7 +327,7 @@ class FeatureStore(geometric.FeatureStore):  # type: ignore[misc, unused-ignore]
             table.peek(keys[some], missing=missing, out=out[some])
         if shape.dimensions == 1:
             found = found.squeeze(1)
-        return found[0] if _is_number(attr.index) else found
+        return found[0] if is_number(attr.index) else found
 
     def _remove_tensor(self, attr: geometric.TensorAttr) -> bool:
         name = self._table_name(attr.group_name, attr.attr_name)
@@ -210,14 +335,13 @@ class FeatureStore(geometric.FeatureStore):  # type: ignore[misc, unused-ignore]
         if shape is None:
             return False
         if attr.index is not None:
-            keys = _keys(attr.index, shape.rows)
-            _check_range(attr, keys, shape.rows)
+            keys = read_rows(attr.index, shape.rows, _named(attr))
             table = self._table(name)
-            with filling(table):
+            with self._writing(table):
                 return bool(table.delete(keys) > 0)
-        with filling(self._sizes):
+        with self._writing(self._sizes):
             self._sizes.delete([_digest(name)])
-        self._bank.drop_table(name)
+            self._bank.drop_table(name)
         return True
 
     def _get_tensor_size(self, attr: geometric.TensorAttr) -> Optional[tuple[int, ...]]:
@@ -226,6 +350,21 @@ class FeatureStore(geometric.FeatureStore):  # type: ignore[misc, unused-ignore]
         if shape is None:
             return None
         return (shape.rows,) if shape.dimensions == 1 else (shape.rows, self._table(name).dim)
+
+    @contextmanager
+    def _writing(self, table: Table) -> Iterator[None]:
+        """Features that the block changes are no training, and are in no checkpoint yet."""
+        try:
+            with filling(table):
+                yield
+        except ReadOnly:
+            # The bank was opened to read, so nothing has changed.
+            raise
+        except BaseException:
+            # Some rows may have changed.
+            note_change(self._bank, self._name)
+            raise
+        note_change(self._bank, self._name)
 
     def _table_name(self, group_name: Group, attr_name: str) -> str:
         return f"{self._name}{json.dumps([group_name, attr_name])}"
@@ -248,58 +387,56 @@ class FeatureStore(geometric.FeatureStore):  # type: ignore[misc, unused-ignore]
             (row,) = self._sizes.peek([_digest(name)], missing="error")
         except MissingRow:
             return None
-        high, low, dimensions, trained = (int(digit) for digit in row)
-        return _Shape(high * _SIZE_DIGIT + low, dimensions, bool(trained))
+        return _Shape.unpacked(row)
 
     def _set_shape(self, name: str, shape: _Shape) -> None:
         if shape == self._shape(name):
             # Rows that stay as they are let a run resume.
             return
-        high, low = divmod(shape.rows, _SIZE_DIGIT)
-        row = [float(high), float(low), float(shape.dimensions), float(shape.trained)]
-        with filling(self._sizes):
-            self._sizes.put([_digest(name)], [row])
+        with self._writing(self._sizes):
+            self._sizes.put([_digest(name)], [shape.packed()])
 
     def __repr__(self) -> str:
+        opened = self.__dict__["_opened"]
+        if isinstance(opened, _Closed):
+            return f"FeatureStore({self._name!r} of {opened.source.path}, not opened yet)"
         return f"FeatureStore({self._name!r} of {self._bank!r}, {len(self._names())} attributes)"
 
 
-def _is_number(index: Any) -> bool:
-    """Whether it names one row, which comes without a dimension for the index then."""
-    if isinstance(index, (int, np.integer)):
-        return True
-    return isinstance(index, (Tensor, np.ndarray)) and index.ndim == 0
+def _copy(cls: type[FeatureStore], name: str, source: Source) -> FeatureStore:
+    """A store that opens its bank at first use: what a pickle of one holds."""
+    store = cls.__new__(cls)
+    geometric.FeatureStore.__init__(store)
+    store.__dict__["_name"] = name
+    store.__dict__["_opened"] = _Closed(source, threading.Lock())
+    return store
 
 
-def _keys(index: Any, rows: Optional[int]) -> NDArray[np.int64]:
-    """The rows that an index of PyTorch Geometric names, of so many, or of a tensor that is not there yet.
-
-    Raises `IndexError` for a mask of another length.
-    """
-    if index is None:
-        return np.arange(rows or 0)
-    if isinstance(index, slice):
-        return np.arange(*index.indices(rows or 0))
-    if _is_number(index):
-        return np.array([int(index)])
-    tensor = torch.as_tensor(index)
-    if tensor.dtype == torch.bool:
-        if rows is not None and tuple(tensor.shape) != (rows,):
-            raise IndexError(f"a mask must have shape ({rows},), one bool a row, not {tuple(tensor.shape)}")
-        tensor = tensor.nonzero()
-    return as_keys(tensor)
+def _as_values(tensor: Any, name: Any) -> Tensor:
+    """What is put, as a float32 tensor in host memory, whatever torch's default dtype and device are."""
+    if not isinstance(tensor, (Tensor, np.ndarray)):
+        tensor = np.asarray(tensor)
+        if tensor.dtype == np.float64:
+            # Floats of Python have no dtype of their own.
+            tensor = tensor.astype(np.float32)
+    values = torch.as_tensor(tensor, device="cpu").detach()
+    if values.dtype != torch.float32:
+        raise TypeError(
+            f"attribute {name!r} must be float32, not {values.dtype}: use tensor.float(), and keep labels and "
+            "masks beside the store"
+        )
+    return values
 
 
-def _check_range(attr: geometric.TensorAttr, keys: NDArray[np.int64], rows: int) -> None:
-    outside = (keys < 0) | (keys >= rows)
-    if outside.any():
-        raise _no_row(attr, rows, keys[outside][0])
+def _is_of_edges(attr: geometric.TensorAttr) -> bool:
+    if attr.group_name is None:
+        return bool(attr.attr_name.startswith("edge_"))
+    return isinstance(attr.group_name, tuple)
 
 
-def _no_row(attr: geometric.TensorAttr, rows: int, key: np.int64) -> IndexError:
-    return IndexError(
-        f"attribute {attr.attr_name!r} of {attr.group_name!r} has {rows} rows; there is no row {key}"
-    )
+def _named(attr: geometric.TensorAttr) -> str:
+    """What errors call an attribute."""
+    return f"attribute {attr.attr_name!r} of {attr.group_name!r}"
 
 
 def _digest(name: str) -> int:

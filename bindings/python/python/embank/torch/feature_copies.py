@@ -1,0 +1,80 @@
+"""Copies of a feature store for other processes.
+
+A bank is open for writing in one process. So a pickled store is a name and a place: its copy opens the bank with
+`read_only` at first use, in the process that uses it, and shows a checkpoint. What the store has put since that
+checkpoint would be missing in the copy without a word, so each store notes its changes, and the copy refuses.
+Rows that training has changed since are not noted: a copy is a reader, and shows them as of its checkpoint.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple, Optional
+
+import embank
+from embank import Bank
+
+# By opening of a bank and name of a store: the newest checkpoint when the store last changed a feature. An opening's
+# id is random and never used again, so an entry never speaks of another bank.
+_changed_after: dict[tuple[str, str], Optional[int]] = {}
+
+
+class Source(NamedTuple):
+    """Where a copy finds the features of a store."""
+
+    path: Path
+    memory_budget: int
+    """Bytes, as of the bank that the store had."""
+    checkpoint: Optional[int]
+    """The newest one when the store was pickled, or the one that its bank was opened at."""
+    unsaved: bool
+    """Whether the store had changed features that are not in that checkpoint."""
+
+    @classmethod
+    def of(cls, bank: Bank, name: str) -> Source:
+        checkpoint = bank.last_checkpoint
+        key = _key(bank, name)
+        unsaved = key in _changed_after and _changed_after[key] == checkpoint
+        return cls(bank.path, bank.stats()["memory"]["budget_bytes"], checkpoint, unsaved)
+
+    def open(self, name: str) -> Bank:
+        """Opens the bank to read at the store's checkpoint, or at the newest one if it is not kept any more.
+
+        Raises:
+            RuntimeError: Features of the store are in no checkpoint yet.
+            KeyError: The checkpoint does not hold the store.
+        """
+        kept = [found["number"] for found in embank.list_checkpoints(self.path)]
+        checkpoint = self.checkpoint if self.checkpoint in kept else None
+        if self.unsaved:
+            if max(kept, default=0) <= (self.checkpoint or 0):
+                raise RuntimeError(
+                    f"feature store {name!r} of {self.path} was pickled with features that are in no checkpoint, and "
+                    "a copy in another process shows a checkpoint: call bank.checkpoint() after the last put and "
+                    "before the loader starts its workers"
+                )
+            checkpoint = None
+        bank = Bank(
+            self.path, memory_budget=self.memory_budget, read_only=True, checkpoint=checkpoint
+        )
+        if sizes_name(name) not in bank.tables():
+            raise KeyError(
+                f"checkpoint {bank.last_checkpoint} of {self.path} has no feature store {name!r}: call "
+                "bank.checkpoint() after the store is made and before the loader starts its workers"
+            )
+        return bank
+
+
+def note_change(bank: Bank, name: str) -> None:
+    """Must be called after each change of a feature of the store of this name."""
+    _changed_after[_key(bank, name)] = bank.last_checkpoint
+
+
+def sizes_name(name: str) -> str:
+    """The table with the sizes of the attributes of a store."""
+    return f"{name} sizes"
+
+
+def _key(bank: Bank, name: str) -> tuple[str, str]:
+    opening, _, _ = bank.state_id.partition("-")
+    return opening, name
