@@ -20,7 +20,8 @@ nothing, and so does a backward pass that fails. What the store refuses (a NaN g
 `backward()`.
 
 **Evaluation.** In `eval()` mode or under `torch.no_grad()` the rows are peeked: no lease, no
-insertion, and a key that has no row yet reads as its initial value.
+insertion, and a key that has no row yet reads as its initial value. In `eval()` mode with gradients enabled the output
+has a graph, and a backward pass that reaches the rows warns that they don't learn.
 
 **State.** `state_dict()` holds no rows but says which checkpoint of the bank does; `load_state_dict`
 raises unless the bank is there. `save` takes a checkpoint of tables, dense part, optimizers, place in the data and

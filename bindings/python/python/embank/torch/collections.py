@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Optional, Union
 import torch
 from torch import Tensor
 
-from .leaf import Rows, leased_rows, peeked_rows, refuse_recording
+from .leaf import Rows, refuse_recording
 from .modules import Bags, Mode, TableModule, check_mode
 from .sinks import identity
 
@@ -61,9 +61,7 @@ class _Collection(TableModule):
                 (self._table[at], torch.cat([keys[name].reshape(-1) for name in of_table[at]]))
                 for at in identities
             ]
-            look_up = leased_rows if self.trains else peeked_rows
-            answers = [self._cast(answer) for answer in look_up(requests)]
-            for at, answer in zip(identities, answers):
+            for at, answer in zip(identities, self._looked_up(requests)):
                 names = of_table[at]
                 places = torch.split(answer.places, [keys[name].numel() for name in names])
                 for name, some in zip(names, places):

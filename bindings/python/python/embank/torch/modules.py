@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Callable, Literal, Optional
 
 import torch
@@ -61,9 +62,17 @@ class TableModule(nn.Module):
         """Whether a forward pass leases rows; else it peeks."""
         return self.training and torch.is_grad_enabled() and not self._frozen
 
-    def _cast(self, found: Rows) -> Rows:
-        """The rows in the dtype that this module gives; gradients come back as float32."""
-        return Rows(found.rows.to(self._dtype_of.dtype), found.places)
+    def _looked_up(
+        self, requests: Sequence[tuple[Table, Tensor]], norm: Optional[Norm] = None
+    ) -> list[Rows]:
+        """The rows of each request in the dtype that this module gives; gradients come back as float32."""
+        if self.trains:
+            found = leased_rows(requests, norm)
+        else:
+            graph = torch.is_grad_enabled() and not self._frozen
+            found = peeked_rows(requests, norm, requires_grad=graph)
+        dtype = self._dtype_of.dtype
+        return [Rows(rows.to(dtype), places) for rows, places in found]
 
     def get_extra_state(self) -> dict[str, Any]:
         return reference(self.tables())
@@ -86,13 +95,21 @@ class _OneTable(TableModule):
 
     def _rows(self, keys: Tensor) -> Rows:
         norm = None if self.max_norm is None else Norm(self.max_norm, self.norm_type)
-        look_up = leased_rows if self.trains else peeked_rows
-        return self._cast(look_up([(self.table, keys)], norm)[0])
+        return self._looked_up([(self.table, keys)], norm)[0]
 
     @property
     def embedding_dim(self) -> int:
         """Columns of a row, as of torch's modules."""
         return self.table.dim
+
+    def __getattr__(self, name: str) -> Any:
+        """Raises `AttributeError`, with what a table has instead, for attributes of torch's modules."""
+        instead = _INSTEAD.get(name)
+        # `table` itself is missing while the constructor has failed.
+        if instead is None or "table" not in self.__dict__:
+            return super().__getattr__(name)
+        kind, table = type(self).__name__, self.table.name
+        raise AttributeError(f"{kind} over table {table!r} has no {name}: {instead}")
 
     def _fill(
         self, embeddings: Tensor, padding_idx: Optional[int], freeze: bool, fill: bool
@@ -400,6 +417,16 @@ def put_rows(table: Table, embeddings: Tensor, padding_idx: Optional[int]) -> No
 
 
 _PUT_ROWS = 1 << 16
+
+# Attributes of torch's modules that a table can't have, and what to do.
+_INSTEAD = {
+    "weight": "its rows are in the table; read them with table.peek(keys) or table.scan()",
+    "num_embeddings": "a table takes any int64 key and grows with them; if a vocabulary of the bank numbers the keys, "
+    "bank.open_vocabulary(name).next_id is one more than its largest id",
+    "sparse": "the table takes the gradient of the rows of a batch alone",
+    "reset_parameters": "a row begins with what the table's initializer gives its key; drop the table and make it "
+    "anew to begin again",
+}
 
 
 def _shown(**options: object) -> str:

@@ -28,7 +28,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .fills import trained_table
+from .fills import change, training
 from .lookahead import LookaheadLoader
 from .modules import TableModule
 from .order import Order, recorded_sampler
@@ -205,16 +205,22 @@ def _check_unchanged(bank: Bank) -> None:
     cure = "close it, open it anew, and resume before anything is trained"
     if bank.last_checkpoint != (None if recovered is None else recovered.checkpoint):
         what = f"this process has taken checkpoint {bank.last_checkpoint} since it opened the bank"
-    elif recovered is None:
-        trained = trained_table(bank) if bank.changed_since_checkpoint else None
-        if trained is None:
-            return
-        what = f"rows of table {trained!r} have changed since it was opened, and there is no checkpoint of them"
-        cure += "; in a new run, fill tables after resume has returned None"
-    elif bank.changed_since_checkpoint:
-        what = f"rows have changed since it was opened at checkpoint {recovered.checkpoint}"
-    else:
+    elif not bank.changed_since_checkpoint:
         return
+    elif recovered is None:
+        found = training(bank)
+        if found is None:
+            return
+        what = (
+            f"rows of table {found.table!r} have changed since it was opened, and there is no checkpoint of them: "
+            f"{found.cause}"
+        )
+        cure += "; in a new run, fill tables after resume has returned None"
+    else:
+        found = change(bank)
+        what = f"rows have changed since it was opened at checkpoint {recovered.checkpoint}"
+        if found is not None:
+            what += f", those of table {found.table!r} among them: {found.cause}"
     raise ValueError(f"{bank.path} can't be resumed: {what}; {cure}")
 
 
