@@ -358,6 +358,7 @@ def test_a_dense_part_learns_beside_the_table(bank: embank.Bank) -> None:
     table = bank.table("u", dim=DIM, optimizer=embank.Adagrad(lr=0.1))
     model = torch.nn.Sequential(embank.torch.EmbeddingBag(table), torch.nn.Linear(DIM, 1))
     assert len(list(model.parameters())) == 2
+    bank.checkpoint()
     assert list(model.state_dict()) == ["0._extra_state", "1.weight", "1.bias"]
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     keys = torch.randint(0, 20, (64, 3))

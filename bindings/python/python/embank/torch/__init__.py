@@ -23,8 +23,8 @@ nothing, and so does a backward pass that fails. What the store refuses (a NaN g
 insertion, and a key that has no row yet reads as its initial value. In `eval()` mode with gradients enabled the output
 has a graph, and a backward pass that reaches the rows warns that they don't learn.
 
-**State.** `state_dict()` holds no rows but says which checkpoint of the bank does; `load_state_dict`
-raises unless the bank is there. `save` takes a checkpoint of tables, dense part, optimizers, place in the data and
+**State.** `state_dict()` holds no rows but says which checkpoint of the bank does, and warns if none does;
+`load_state_dict` raises unless the bank is there. `save` takes a checkpoint of tables, dense part, optimizers, place in the data and
 random generators in one, and `resume` goes on from it.
 """
 

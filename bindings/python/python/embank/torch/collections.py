@@ -39,6 +39,9 @@ class _Collection(TableModule):
     def tables(self) -> list[Table]:
         return list(self._table.values())
 
+    def table_of_feature(self) -> dict[str, str]:
+        return {name: table.name for name, table in self.features.items()}
+
     def _check_names(self, given: Mapping[str, object]) -> None:
         missing = [name for name in self.features if name not in given]
         unknown = [name for name in given if name not in self.features]

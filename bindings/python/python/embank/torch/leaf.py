@@ -37,7 +37,6 @@ stream sees the whole gradient.
 from __future__ import annotations
 
 import threading
-import warnings
 import weakref
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional
@@ -50,6 +49,7 @@ from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 import embank
 
+from .caller import warn_caller
 from .sinks import Identity, identity, sink_of
 
 if TYPE_CHECKING:
@@ -105,11 +105,10 @@ class _OnUnusedGradient:
         if self._table.learning_rate is None:
             # A table without an optimizer learns in no mode.
             return
-        warnings.warn(
+        warn_caller(
             f"rows of table {self._table.name!r} were read in evaluation mode, and this backward pass does not train "
             "them: call train() of the module over the table if they are to learn; freeze() it if they are not; for "
-            "the gradient at its output alone, call torch.autograd.grad",
-            stacklevel=2,
+            "the gradient at its output alone, call torch.autograd.grad"
         )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Callable, Literal, Optional
 
 import torch
@@ -12,7 +12,7 @@ from typing_extensions import Self
 
 from .fills import filling
 from .leaf import Norm, Rows, leased_rows, peeked_rows, refuse_recording
-from .reference import check_reference, reference
+from .reference import check_reference, differences, reference
 
 if TYPE_CHECKING:
     from embank import Table
@@ -24,8 +24,9 @@ MODES = ("sum", "mean", "max")
 class TableModule(nn.Module):
     """A module whose weights are tables: what `Embedding`, `EmbeddingBag` and the collections share.
 
-    Its part of `state_dict()` is no tensor but says which checkpoint of which bank holds the rows;
-    `load_state_dict` raises unless the bank is at that checkpoint.
+    Its part of `state_dict()` holds no rows: a few bytes say which checkpoint of which bank holds them. `state_dict()`
+    warns if none does. `load_state_dict` raises `ValueError` unless the bank is at that checkpoint. Tables and features
+    that differ by name are missing and unexpected keys: `RuntimeError`, and with `strict=False` part of the result.
 
     What comes out is float32, or of the dtype that `half()`, `bfloat16()`, `double()` or `to(dtype)` asks
     for. Rows stay in the table's own dtype.
@@ -74,11 +75,33 @@ class TableModule(nn.Module):
         dtype = self._dtype_of.dtype
         return [Rows(rows.to(dtype), places) for rows, places in found]
 
-    def get_extra_state(self) -> dict[str, Any]:
-        return reference(self.tables())
+    def table_of_feature(self) -> Optional[dict[str, str]]:
+        """The name of each feature's table; None if the module has no features."""
+        return None
+
+    def get_extra_state(self) -> Tensor:
+        return reference(self.tables(), self.table_of_feature())
 
     def set_extra_state(self, state: Any) -> None:
         check_reference(self.tables(), state)
+
+    def _load_from_state_dict(
+        self,
+        state_dict: Mapping[str, Any],
+        prefix: str,
+        local_metadata: Any,
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        super()._load_from_state_dict(
+            state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
+        )
+        state = state_dict.get(f"{prefix}_extra_state")
+        found = differences(self.tables(), self.table_of_feature(), state)
+        missing_keys.extend(prefix + key for key in found.missing)
+        unexpected_keys.extend(prefix + key for key in found.unexpected)
 
 
 class _OneTable(TableModule):

@@ -32,7 +32,7 @@ from .fills import change, training
 from .lookahead import LookaheadLoader
 from .modules import TableModule
 from .order import Order, recorded_sampler
-from .reference import taken_at
+from .reference import taken_at, taking_checkpoint
 
 if TYPE_CHECKING:
     from embank import Bank
@@ -91,7 +91,8 @@ def save(bank: Bank, *, random_state: bool = True, **parts: Any) -> int:
     values = {}
     for name, part in parts.items():
         if isinstance(part, Stateful):
-            states[name] = _plain(part.state_dict())
+            with taking_checkpoint():
+                states[name] = _plain(part.state_dict())
         else:
             values[name] = _plain(part)
     blob = io.BytesIO()
