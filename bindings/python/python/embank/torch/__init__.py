@@ -39,7 +39,7 @@ from .collections import EmbeddingBagCollection, EmbeddingCollection
 from .lookahead import LookaheadLoader
 from .modules import Embedding, EmbeddingBag
 from .optimizer import SparseOptimizer
-from .training_state import ResumableLoader, resume, save
+from .training_state import ResumableLoader, Resumed, resume, save
 
 __all__ = [
     "Embedding",
@@ -48,6 +48,7 @@ __all__ = [
     "EmbeddingCollection",
     "LookaheadLoader",
     "ResumableLoader",
+    "Resumed",
     "SparseOptimizer",
     "resume",
     "save",
