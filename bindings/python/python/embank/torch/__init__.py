@@ -24,8 +24,8 @@ insertion, and a key that has no row yet reads as its initial value. In `eval()`
 has a graph, and a backward pass that reaches the rows warns that they don't learn.
 
 **State.** `state_dict()` holds no rows but says which checkpoint of the bank does, and warns if none does;
-`load_state_dict` raises unless the bank is there. `save` takes a checkpoint of tables, dense part, optimizers, place in the data and
-random generators in one, and `resume` goes on from it.
+`load_state_dict` raises unless the bank is there. `save` takes a checkpoint of tables, dense part, optimizers, place in
+the data and random generators in one, and `resume` goes on from it, by name, also with a model that has changed.
 """
 
 try:
