@@ -110,6 +110,7 @@ def test_a_cast_module_gives_that_dtype(bank: embank.Bank, dtype: Any) -> None:
         assert not np.array_equal(module.tables()[0].peek([1]), before), "rows learn"
         assert model.eval()(KEYS).dtype == dtype
         assert model.float()(KEYS).dtype == torch.float32
+        bank.checkpoint()
         # It has no values, and is in no checkpoint.
         assert list(model.state_dict()) == ["module._extra_state"]
 

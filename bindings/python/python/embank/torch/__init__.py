@@ -20,11 +20,12 @@ nothing, and so does a backward pass that fails. What the store refuses (a NaN g
 `backward()`.
 
 **Evaluation.** In `eval()` mode or under `torch.no_grad()` the rows are peeked: no lease, no
-insertion, and a key that has no row yet reads as its initial value.
+insertion, and a key that has no row yet reads as its initial value. In `eval()` mode with gradients enabled the output
+has a graph, and a backward pass that reaches the rows warns that they don't learn.
 
-**State.** `state_dict()` holds no rows but says which checkpoint of the bank does; `load_state_dict`
-raises unless the bank is there. `save` takes a checkpoint of tables, dense part, optimizers, place in the data and
-random generators in one, and `resume` goes on from it.
+**State.** `state_dict()` holds no rows but says which checkpoint of the bank does, and warns if none does;
+`load_state_dict` raises unless the bank is there. `save` takes a checkpoint of tables, dense part, optimizers, place in
+the data and random generators in one, and `resume` goes on from it, by name, also with a model that has changed.
 """
 
 try:
@@ -38,7 +39,7 @@ from .collections import EmbeddingBagCollection, EmbeddingCollection
 from .lookahead import LookaheadLoader
 from .modules import Embedding, EmbeddingBag
 from .optimizer import SparseOptimizer
-from .training_state import ResumableLoader, resume, save
+from .training_state import ResumableLoader, Resumed, resume, save
 
 __all__ = [
     "Embedding",
@@ -47,6 +48,7 @@ __all__ = [
     "EmbeddingCollection",
     "LookaheadLoader",
     "ResumableLoader",
+    "Resumed",
     "SparseOptimizer",
     "resume",
     "save",

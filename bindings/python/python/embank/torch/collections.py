@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Optional, Union
 import torch
 from torch import Tensor
 
-from .leaf import Rows, leased_rows, peeked_rows, refuse_recording
+from .leaf import Rows, refuse_recording
 from .modules import Bags, Mode, TableModule, check_mode
 from .sinks import identity
 
@@ -39,6 +39,9 @@ class _Collection(TableModule):
     def tables(self) -> list[Table]:
         return list(self._table.values())
 
+    def table_of_feature(self) -> dict[str, str]:
+        return {name: table.name for name, table in self.features.items()}
+
     def _check_names(self, given: Mapping[str, object]) -> None:
         missing = [name for name in self.features if name not in given]
         unknown = [name for name in given if name not in self.features]
@@ -61,9 +64,7 @@ class _Collection(TableModule):
                 (self._table[at], torch.cat([keys[name].reshape(-1) for name in of_table[at]]))
                 for at in identities
             ]
-            look_up = leased_rows if self.trains else peeked_rows
-            answers = [self._cast(answer) for answer in look_up(requests)]
-            for at, answer in zip(identities, answers):
+            for at, answer in zip(identities, self._looked_up(requests)):
                 names = of_table[at]
                 places = torch.split(answer.places, [keys[name].numel() for name in names])
                 for name, some in zip(names, places):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Optional
+from typing import TYPE_CHECKING, NamedTuple, Optional
 
 if TYPE_CHECKING:
     from embank import Bank, Table
@@ -28,10 +28,49 @@ def filling(table: Table) -> Iterator[None]:
         _filled[_key(table)] = _uses(table)
 
 
-def trained_table(bank: Bank) -> Optional[str]:
-    """The name of a table of which a row was used since the bank was opened, other than by a fill; or None."""
-    tables = (bank.open_table(name) for name in bank.tables())
-    return next((table.name for table in tables if not _is_prepared(table)), None)
+class Change(NamedTuple):
+    """Why rows are not as they were when their bank was opened."""
+
+    table: str
+    cause: str
+    """A clause that names the call."""
+
+
+def training(bank: Bank) -> Optional[Change]:
+    """What has used rows of a bank since it was opened, other than a fill; or None."""
+    return _cause([table for table in _tables(bank) if not _is_prepared(table)], made_rows=True)
+
+
+def change(bank: Bank) -> Optional[Change]:
+    """What has changed rows of a bank since it was opened; None if no table tells."""
+    return _cause(_tables(bank), made_rows=bank.stats()["inserted"] > 0)
+
+
+def _tables(bank: Bank) -> list[Table]:
+    return [bank.open_table(name) for name in bank.tables()]
+
+
+def _cause(tables: list[Table], made_rows: bool) -> Optional[Change]:
+    """The call that has used rows of one of `tables`; a get counts if it made rows."""
+    for counter, cause in _CAUSES.items():
+        if counter == "get_rows" and not made_rows:
+            continue
+        for table in tables:
+            # By name: a counter is a key of the statistics' TypedDict.
+            if dict(table.stats())[counter]:
+                return Change(table.name, cause)
+    return None
+
+
+# By counter of a table, what counts it up. A get comes last: it changes nothing if it makes no row.
+_CAUSES = {
+    "apply_rows": "a backward pass, or a call that applies gradients, changed them",
+    "put_rows": "Table.put, Table.import_from, from_pretrained or a FeatureStore put them (in a run that is resumed, "
+    "call from_pretrained with fill=bank.recovered is None)",
+    "deleted_rows": "a call deleted some",
+    "get_rows": "a forward pass in training mode, or Table.get, made rows (run what comes "
+    "before resume in eval() mode or under torch.no_grad())",
+}
 
 
 def _is_prepared(table: Table) -> bool:

@@ -49,6 +49,7 @@ from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 import embank
 
+from .caller import warn_caller
 from .sinks import Identity, identity, sink_of
 
 if TYPE_CHECKING:
@@ -132,6 +133,24 @@ class _Earlier:
 
 
 _earlier = _Earlier()
+
+
+class _OnUnusedGradient:
+    """Drops the gradient of rows that were read in evaluation mode, and warns that they take no step."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+
+    def __call__(self, leaf: Tensor) -> None:
+        leaf.grad = None
+        if self._table.learning_rate is None:
+            # A table without an optimizer learns in no mode.
+            return
+        warn_caller(
+            f"rows of table {self._table.name!r} were read in evaluation mode, and this backward pass does not train "
+            "them: call train() of the module over the table if they are to learn; freeze() it if they are not; for "
+            "the gradient at its output alone, call torch.autograd.grad"
+        )
 
 
 class _Gathered(NamedTuple):
@@ -261,9 +280,14 @@ def leased_rows(
 
 
 def peeked_rows(
-    requests: Sequence[tuple[Table, Tensor]], norm: Optional[Norm] = None
+    requests: Sequence[tuple[Table, Tensor]],
+    norm: Optional[Norm] = None,
+    *,
+    requires_grad: bool = False,
 ) -> list[Rows]:
     """Reads the rows of each table's keys without a lease; missing ones as their initial values.
+
+    With `requires_grad` a graph begins at the rows, as at a parameter; the rows themselves don't learn.
 
     Returns for each request one row a key, on the device of the keys, and places in their shape.
     """
@@ -272,8 +296,13 @@ def peeked_rows(
         rows = torch.from_numpy(table.peek(as_keys(keys)))
         if norm is not None:
             shorten(rows, norm)
+        leaf = to_device(rows, keys.device)
+        if requires_grad:
+            leaf.requires_grad_()
+            register: Callable[[_OnUnusedGradient], object] = leaf.register_post_accumulate_grad_hook
+            register(_OnUnusedGradient(table))
         places = torch.arange(keys.numel(), device=keys.device).view(keys.shape)
-        found.append(Rows(to_device(rows, keys.device), places))
+        found.append(Rows(leaf, places))
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Callable, Literal, Optional
 
 import torch
@@ -11,7 +12,7 @@ from typing_extensions import Self
 
 from .fills import filling
 from .leaf import Norm, Rows, leased_rows, peeked_rows, refuse_recording
-from .reference import check_reference, reference
+from .reference import check_reference, differences, reference
 
 if TYPE_CHECKING:
     from embank import Table
@@ -23,8 +24,9 @@ MODES = ("sum", "mean", "max")
 class TableModule(nn.Module):
     """A module whose weights are tables: what `Embedding`, `EmbeddingBag` and the collections share.
 
-    Its part of `state_dict()` is no tensor but says which checkpoint of which bank holds the rows;
-    `load_state_dict` raises unless the bank is at that checkpoint.
+    Its part of `state_dict()` holds no rows: a few bytes say which checkpoint of which bank holds them. `state_dict()`
+    warns if none does. `load_state_dict` raises `ValueError` unless the bank is at that checkpoint. Tables and features
+    that differ by name are missing and unexpected keys: `RuntimeError`, and with `strict=False` part of the result.
 
     What comes out is float32, or of the dtype that `half()`, `bfloat16()`, `double()` or `to(dtype)` asks
     for. Rows stay in the table's own dtype.
@@ -61,15 +63,45 @@ class TableModule(nn.Module):
         """Whether a forward pass leases rows; else it peeks."""
         return self.training and torch.is_grad_enabled() and not self._frozen
 
-    def _cast(self, found: Rows) -> Rows:
-        """The rows in the dtype that this module gives; gradients come back as float32."""
-        return Rows(found.rows.to(self._dtype_of.dtype), found.places)
+    def _looked_up(
+        self, requests: Sequence[tuple[Table, Tensor]], norm: Optional[Norm] = None
+    ) -> list[Rows]:
+        """The rows of each request in the dtype that this module gives; gradients come back as float32."""
+        if self.trains:
+            found = leased_rows(requests, norm)
+        else:
+            graph = torch.is_grad_enabled() and not self._frozen
+            found = peeked_rows(requests, norm, requires_grad=graph)
+        dtype = self._dtype_of.dtype
+        return [Rows(rows.to(dtype), places) for rows, places in found]
 
-    def get_extra_state(self) -> dict[str, Any]:
-        return reference(self.tables())
+    def table_of_feature(self) -> Optional[dict[str, str]]:
+        """The name of each feature's table; None if the module has no features."""
+        return None
+
+    def get_extra_state(self) -> Tensor:
+        return reference(self.tables(), self.table_of_feature())
 
     def set_extra_state(self, state: Any) -> None:
         check_reference(self.tables(), state)
+
+    def _load_from_state_dict(
+        self,
+        state_dict: Mapping[str, Any],
+        prefix: str,
+        local_metadata: Any,
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        super()._load_from_state_dict(
+            state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
+        )
+        state = state_dict.get(f"{prefix}_extra_state")
+        found = differences(self.tables(), self.table_of_feature(), state)
+        missing_keys.extend(prefix + key for key in found.missing)
+        unexpected_keys.extend(prefix + key for key in found.unexpected)
 
 
 class _OneTable(TableModule):
@@ -86,13 +118,21 @@ class _OneTable(TableModule):
 
     def _rows(self, keys: Tensor) -> Rows:
         norm = None if self.max_norm is None else Norm(self.max_norm, self.norm_type)
-        look_up = leased_rows if self.trains else peeked_rows
-        return self._cast(look_up([(self.table, keys)], norm)[0])
+        return self._looked_up([(self.table, keys)], norm)[0]
 
     @property
     def embedding_dim(self) -> int:
         """Columns of a row, as of torch's modules."""
         return self.table.dim
+
+    def __getattr__(self, name: str) -> Any:
+        """Raises `AttributeError`, with what a table has instead, for attributes of torch's modules."""
+        instead = _INSTEAD.get(name)
+        # `table` itself is missing while the constructor has failed.
+        if instead is None or "table" not in self.__dict__:
+            return super().__getattr__(name)
+        kind, table = type(self).__name__, self.table.name
+        raise AttributeError(f"{kind} over table {table!r} has no {name}: {instead}")
 
     def _fill(
         self, embeddings: Tensor, padding_idx: Optional[int], freeze: bool, fill: bool
@@ -400,6 +440,16 @@ def put_rows(table: Table, embeddings: Tensor, padding_idx: Optional[int]) -> No
 
 
 _PUT_ROWS = 1 << 16
+
+# Attributes of torch's modules that a table can't have, and what to do.
+_INSTEAD = {
+    "weight": "its rows are in the table; read them with table.peek(keys) or table.scan()",
+    "num_embeddings": "a table takes any int64 key and grows with them; if a vocabulary of the bank numbers the keys, "
+    "bank.open_vocabulary(name).next_id is one more than its largest id",
+    "sparse": "the table takes the gradient of the rows of a batch alone",
+    "reset_parameters": "a row begins with what the table's initializer gives its key; drop the table and make it "
+    "anew to begin again",
+}
 
 
 def _shown(**options: object) -> str:

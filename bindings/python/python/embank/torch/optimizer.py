@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Callable, Optional, Union, overload
 
 import numpy as np
@@ -275,8 +275,13 @@ class SparseOptimizer(torch.optim.Optimizer):
         groups = [{**group, "params": []} for group in self.param_groups]
         return {"state": {}, "param_groups": groups}
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Takes the learning rates over.
+    def load_state_dict(self, state_dict: dict[str, Any], strict: bool = True) -> None:
+        """Takes the learning rates over, by the names of the tables.
+
+        Args:
+            state_dict: What `state_dict` gave, of the same tables in any order.
+            strict: Whether other tables are an error. If not, tables that the state lacks keep their learning
+                rate.
 
         Raises:
             ValueError: It is of other tables.
@@ -284,10 +289,22 @@ class SparseOptimizer(torch.optim.Optimizer):
         saved = state_dict["param_groups"]
         names = [of["table"] for of in saved]
         own = [group["table"] for group in self.param_groups]
-        if names != own:
+        if strict and sorted(names) != sorted(own):
             raise ValueError(f"the state dict is of tables {names}, this optimizer of {own}")
-        for group, of in zip(self.param_groups, saved):
-            group.update({name: value for name, value in of.items() if name != "params"})
+        for group, at in zip(self.param_groups, group_places(own, names)):
+            if at is not None:
+                group.update({name: value for name, value in saved[at].items() if name != "params"})
+
+
+def group_places(own: Sequence[str], saved: Sequence[str]) -> list[Optional[int]]:
+    """For each name in `own` its place in `saved`, None if it is not there.
+
+    Tables of two banks may have one name: the first goes with the first.
+    """
+    places: dict[str, list[int]] = {}
+    for at, name in enumerate(saved):
+        places.setdefault(name, []).append(at)
+    return [places[name].pop(0) if places.get(name) else None for name in own]
 
 
 def _without_optimizer(table: Table) -> ValueError:

@@ -9,30 +9,82 @@ A state dict that goes into a checkpoint's own blob is older than the checkpoint
 belongs to it all the same if no row changed in between. So each extra state has the bank's `state_id`, and `save`
 puts the `state_id` that the bank has right before the checkpoint into the blob, as `taken_at` makes letters of it
 (pickle and `torch.save` compress nothing). Where the two are equal, rows and dense part are of one moment. A state
-dict that is kept in a blob for other reasons (the best so far) has another.
+dict that is kept in a blob for other reasons (the best so far) has another. A framework that writes its own file gets
+such a state dict too, and `save` right behind it takes the checkpoint that the file belongs to. While the bank stays
+open, an equal `state_id` says that no row has changed, with a checkpoint or without one.
+
+The extra state is a tensor of bytes, JSON, so that safetensors takes the state dict.
+
+Tables are compared by name: the order of a model's tables is none of the state's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Optional, Union
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
+
+import torch
+from torch import Tensor
 
 import embank
+
+from .caller import warn_caller
 
 if TYPE_CHECKING:
     from embank import Bank, Table
 
+# Of the JSON. Versions before it was a tensor had it as a dictionary, which is read too.
 _FORMAT = 2
 
+_taking_checkpoint: ContextVar[bool] = ContextVar("_taking_checkpoint", default=False)
 
-def reference(tables: Sequence[Table]) -> dict[str, Any]:
-    """Which tables, and at which checkpoint of which bank. Numbers, strings and lists alone."""
-    return {
+
+@contextmanager
+def taking_checkpoint() -> Iterator[None]:
+    """State dicts that the block makes go into a checkpoint's blob: they don't warn that they belong to none."""
+    before = _taking_checkpoint.set(True)
+    try:
+        yield
+    finally:
+        _taking_checkpoint.reset(before)
+
+
+def reference(tables: Sequence[Table], features: Optional[Mapping[str, str]] = None) -> Tensor:
+    """Which tables, at which checkpoint of which bank, and the table of each feature: uint8 `(n,)`, JSON.
+
+    Warns if no checkpoint of a bank holds the rows as they are.
+    """
+    positions = [_position(table.bank) for table in tables]
+    state: dict[str, Any] = {
         "embank": _FORMAT,
         "tables": [
-            {"name": table.name, "dim": table.dim, **_position(table.bank)} for table in tables
+            {"name": table.name, "dim": table.dim, **at} for table, at in zip(tables, positions)
         ],
     }
+    if features is not None:
+        state["features"] = dict(features)
+    unsaved = [table for table, at in zip(tables, positions) if at["changed"] or at["id"] is None]
+    if unsaved and not _taking_checkpoint.get():
+        names = ", ".join(repr(table.name) for table in unsaved)
+        warn_caller(
+            f"no checkpoint of {unsaved[0].bank.path} holds the rows of table {names} that this state dict refers to, so "
+            "another process can't load it: call bank.checkpoint() before state_dict(), or embank.torch.save(bank) "
+            "after it and before a row changes"
+        )
+    return torch.frombuffer(bytearray(json.dumps(state).encode()), dtype=torch.uint8)
+
+
+def decoded(state: Any) -> Optional[dict[str, Any]]:
+    """What `reference` has put into a state; None if that made no such state."""
+    if isinstance(state, Tensor):
+        try:
+            state = json.loads(bytes(state.detach().reshape(-1).to("cpu", torch.uint8).tolist()))
+        except ValueError:
+            return None
+    return state if isinstance(state, dict) and state.get("embank") == _FORMAT else None
 
 
 def _position(bank: Bank) -> dict[str, Union[str, int, bool, None]]:
@@ -51,22 +103,66 @@ def taken_at(state_id: str) -> str:
     return f"embank.torch.save at {state_id};"
 
 
+class Differences(NamedTuple):
+    """How a module's tables and features differ from those of a state, as keys of a state dict: `tables.NAME` and
+    `features.NAME`. A feature that has another table now is in both lists."""
+
+    missing: list[str]
+    """The module has them, and the state has not."""
+    unexpected: list[str]
+    """The state has them, and the module has not."""
+
+
+def differences(tables: Sequence[Table], features: Optional[Mapping[str, str]], state: Any) -> Differences:
+    """Compares by name."""
+    found = Differences([], [])
+    of = decoded(state)
+    if of is None:
+        return found
+    pairs = _pairs(tables, of["tables"])
+    paired = [id(table) for table, _ in pairs], [id(saved) for _, saved in pairs]
+    found.missing.extend(f"tables.{table.name}" for table in tables if id(table) not in paired[0])
+    found.unexpected.extend(f"tables.{each['name']}" for each in of["tables"] if id(each) not in paired[1])
+    # States of versions before they named features have no such entry.
+    saved = of.get("features")
+    if saved is not None and features is not None:
+        found.missing.extend(f"features.{name}" for name, at in features.items() if saved.get(name) != at)
+        found.unexpected.extend(f"features.{name}" for name, at in saved.items() if features.get(name) != at)
+    return found
+
+
+def _pairs(
+    tables: Sequence[Table], saved: Sequence[dict[str, Any]]
+) -> list[tuple[Table, dict[str, Any]]]:
+    """Each table with the entry of its name; of two banks' tables of one name, with the one of its path first."""
+    found = []
+    left, entries = list(tables), list(saved)
+    for any_path in (False, True):
+        for table in list(left):
+            for of in entries:
+                if of["name"] == table.name and (any_path or of["bank"] == str(table.bank.path)):
+                    found.append((table, of))
+                    left.remove(table)
+                    entries.remove(of)
+                    break
+    return found
+
+
 def check_reference(tables: Sequence[Table], state: Any) -> None:
-    """Returns if each table's bank is at the checkpoint that `state` refers to.
+    """Returns if the bank of each table that `state` names is at the checkpoint that it refers to.
 
     Raises `ValueError` with what to do otherwise.
     """
-    if not isinstance(state, dict) or state.get("embank") != _FORMAT:
+    of = decoded(state)
+    if of is None:
         raise ValueError("this state dict was not made by this version of embank.torch")
-    saved = [(of["name"], of["dim"]) for of in state["tables"]]
-    actual = [(table.name, table.dim) for table in tables]
-    if saved != actual:
-        raise ValueError(
-            f"the state dict is of tables {saved} (name and dim), the module's are {actual}: make the "
-            "module over those"
-        )
-    for table, of in zip(tables, state["tables"]):
-        problem = _problem(table.bank, of)
+    for table, saved in _pairs(tables, of["tables"]):
+        if table.dim != saved["dim"]:
+            raise ValueError(
+                f"table {table.name!r} has rows of {table.dim} columns, and in the state dict {saved['dim']}: make the "
+                f"module over a table of {saved['dim']} columns"
+            )
+        problem = _problem(table.bank, saved)
         if problem is not None:
             raise ValueError(f"table {table.name!r} is not where this state dict left it: {problem}")
 
@@ -74,13 +170,17 @@ def check_reference(tables: Sequence[Table], state: Any) -> None:
 def _problem(bank: Bank, of: dict[str, Any]) -> Optional[str]:
     number, identity, kept, at = of["checkpoint"], of["id"], _kept(bank), bank.last_checkpoint
     recovered = bank.recovered
+    # No row has changed since, unless `refresh` has moved a bank that only reads: that one is where `recovered` is.
+    moved = number != at and recovered is not None and recovered.checkpoint == at
+    if of["state_id"] == bank.state_id and not moved:
+        return None
     if recovered is not None and taken_at(of["state_id"]).encode() in recovered.blob:
         number, identity = recovered.checkpoint, kept.get(recovered.checkpoint)
     elif number is None or of["changed"]:
         return (
             f"it was made when rows of {of['bank']} had changed since the last checkpoint, and the checkpoint that the "
             "bank was opened at was not taken with it; save with embank.torch.save(bank, ...), or call "
-            "bank.checkpoint() before model.state_dict()"
+            "bank.checkpoint() before model.state_dict(), or embank.torch.save(bank) right after it"
         )
     if identity is None or kept.get(number) != identity:
         return (

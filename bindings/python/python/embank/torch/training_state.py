@@ -12,7 +12,7 @@ import io
 import itertools
 import random
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sized
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -28,11 +28,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .fills import trained_table
+from .fills import change, training
 from .lookahead import LookaheadLoader
+from .matching import load, parameter_names
 from .modules import TableModule
 from .order import Order, recorded_sampler
-from .reference import taken_at
+from .reference import taken_at, taking_checkpoint
 
 if TYPE_CHECKING:
     from embank import Bank
@@ -91,7 +92,8 @@ def save(bank: Bank, *, random_state: bool = True, **parts: Any) -> int:
     values = {}
     for name, part in parts.items():
         if isinstance(part, Stateful):
-            states[name] = _plain(part.state_dict())
+            with taking_checkpoint():
+                states[name] = _plain(part.state_dict())
         else:
             values[name] = _plain(part)
     blob = io.BytesIO()
@@ -101,6 +103,7 @@ def save(bank: Bank, *, random_state: bool = True, **parts: Any) -> int:
             "at": taken_at(state_id),
             "states": states,
             "values": values,
+            "parameters": parameter_names(parts),
             "random": _random_state() if random_state else None,
         },
         blob,
@@ -152,7 +155,28 @@ def _check_bank(bank: Bank, name: str, part: Any) -> None:
                 )
 
 
-def resume(bank: Bank, *, random_state: bool = True, **parts: Stateful) -> Optional[dict[str, Any]]:
+class Resumed(dict[str, Any]):
+    """The values of a checkpoint by name, and with `strict=False` what was not restored as it was saved.
+
+    A name is that of a part, or of something in it: `model.top.weight` (a parameter), `model.bags.tables.user`,
+    `model.bags.features.user`, `dense.model.top.weight` (what the optimizer `dense` keeps beside the parameter).
+    """
+
+    def __init__(
+        self, values: Mapping[str, Any], added: list[str], removed: list[str], changed: list[str]
+    ) -> None:
+        super().__init__(values)
+        self.added = added
+        """What resume was asked for and the checkpoint lacks: it is as it was made."""
+        self.removed = removed
+        """What the checkpoint has and resume was not asked for. Rows of such tables stay in the bank."""
+        self.changed = changed
+        """What both have and does not fit, such as a parameter of another shape: it is as it was made."""
+
+
+def resume(
+    bank: Bank, *, random_state: bool = True, strict: bool = True, **parts: Stateful
+) -> Optional[Resumed]:
     """Restores what `save` put into the checkpoint that the bank was opened at.
 
     Call it after everything is made and before anything is trained. Reading, and calling it again, changes nothing.
@@ -162,14 +186,20 @@ def resume(bank: Bank, *, random_state: bool = True, **parts: Stateful) -> Optio
         bank: The bank, as it was opened: no row may have changed since. In a bank without a checkpoint, rows that
             `from_pretrained` and `FeatureStore` have put, and values of vocabularies, do not count.
         random_state: Whether the random generators go back to where they were, if they were saved.
+        strict: Whether the parts must be those that were saved, with the same parameters, tables and features in
+            them. Their order is free: everything goes by name. If not, what both have is restored, and the result
+            names the rest.
         parts: Objects to restore, under the names that `save` got them by.
 
     Returns:
-        The other values by name, or None for a bank without a checkpoint and without changed rows: a new run begins.
+        The other values by name, a `Resumed`, or None for a bank without a checkpoint and without changed rows: a new
+        run begins.
 
     Raises:
         ValueError: Rows have changed since the bank was opened, or this object has taken a checkpoint; the checkpoint
-            was not made by `save`; a name is not in it, or an object in it is not asked for.
+            was not made by `save`. With `strict`: a name is not in it, an object in it is not asked for, or an
+            optimizer has other parameters or tables.
+        RuntimeError: With `strict`, a module has other parameters, shapes, tables or features.
 
     See `save` for an example.
     """
@@ -186,17 +216,18 @@ def resume(bank: Bank, *, random_state: bool = True, **parts: Stateful) -> Optio
             "save made"
         ) from None
     states, values, generators = state["states"], state["values"], state["random"]
-    if parts.keys() != states.keys():
+    if strict and parts.keys() != states.keys():
         raise ValueError(
             f"checkpoint {recovered.checkpoint} has states of {sorted(states)}, and resume was asked for "
-            f"{sorted(parts)}: name the same"
+            f"{sorted(parts)}: name the same, or give strict=False to restore those that both name"
         )
-    for name, part in parts.items():
-        part.load_state_dict(states[name])
+    # Checkpoints of versions before they noted the names of parameters have none.
+    found = load(parts, states, state.get("parameters", {}), strict)
+    found.added.extend(name for name in parts if name not in states)
+    found.removed.extend(name for name in states if name not in parts)
     if random_state and generators is not None:
         _set_random_state(generators)
-    loaded: dict[str, Any] = values
-    return loaded
+    return Resumed(values, *found)
 
 
 def _check_unchanged(bank: Bank) -> None:
@@ -205,16 +236,22 @@ def _check_unchanged(bank: Bank) -> None:
     cure = "close it, open it anew, and resume before anything is trained"
     if bank.last_checkpoint != (None if recovered is None else recovered.checkpoint):
         what = f"this process has taken checkpoint {bank.last_checkpoint} since it opened the bank"
-    elif recovered is None:
-        trained = trained_table(bank) if bank.changed_since_checkpoint else None
-        if trained is None:
-            return
-        what = f"rows of table {trained!r} have changed since it was opened, and there is no checkpoint of them"
-        cure += "; in a new run, fill tables after resume has returned None"
-    elif bank.changed_since_checkpoint:
-        what = f"rows have changed since it was opened at checkpoint {recovered.checkpoint}"
-    else:
+    elif not bank.changed_since_checkpoint:
         return
+    elif recovered is None:
+        found = training(bank)
+        if found is None:
+            return
+        what = (
+            f"rows of table {found.table!r} have changed since it was opened, and there is no checkpoint of them: "
+            f"{found.cause}"
+        )
+        cure += "; in a new run, fill tables after resume has returned None"
+    else:
+        found = change(bank)
+        what = f"rows have changed since it was opened at checkpoint {recovered.checkpoint}"
+        if found is not None:
+            what += f", those of table {found.table!r} among them: {found.cause}"
     raise ValueError(f"{bank.path} can't be resumed: {what}; {cure}")
 
 

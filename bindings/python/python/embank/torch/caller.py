@@ -1,0 +1,27 @@
+"""Warnings that point at the program's own line.
+
+torch calls this package from deep within: a state dict by recursion over modules, a hook by autograd. The line of such a
+frame tells the reader nothing, and Python shows a warning once a line.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+
+_INNER = ("torch", "embank")
+
+
+def warn_caller(text: str) -> None:
+    """Issues a `UserWarning` at the innermost line outside of torch and this package."""
+    level = 2
+    frame = sys._getframe(1)
+    # Ends: every stack has a first frame.
+    while frame.f_back is not None and _is_inner(frame.f_globals.get("__name__", "")):
+        frame = frame.f_back
+        level += 1
+    warnings.warn(text, stacklevel=level)
+
+
+def _is_inner(module: str) -> bool:
+    return module.partition(".")[0] in _INNER

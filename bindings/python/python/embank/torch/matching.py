@@ -1,0 +1,278 @@
+"""Gives each part of a run what a checkpoint has for it, by name.
+
+A model changes between two runs: features come, go and change places. torch keeps the state of an optimizer by the
+numbers of its parameters, and a schedule keeps a number for each group. A changed order would hand a parameter the
+momentum of another one without an error where their shapes agree. So `save` notes the name of each parameter of an
+optimizer, `part.name` as `named_parameters` of the part has it, and here states are put in the order of the objects
+that get them. What has no counterpart is collected in `Differences`.
+
+A checkpoint of a version that noted no names is given as it is, by numbers.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Optional, Union
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+
+from .modules import TableModule
+from .optimizer import SparseOptimizer, group_places
+from .reference import decoded, taking_checkpoint
+
+Names = list[list[Optional[str]]]
+# For each group of an optimizer the number of the saved group that it takes its options from.
+Places = list[Optional[int]]
+
+_EXTRA_STATE = "_extra_state"
+# What schedules of torch keep for each group of their optimizer.
+_PER_GROUP = (
+    "base_lrs", "_last_lr", "max_lrs", "min_lrs", "lr_lambdas", "base_momentums", "max_momentums",
+)  # fmt: skip
+
+
+class Differences(NamedTuple):
+    """Names without a counterpart: of parts, and of what is in them, such as `model.bags.features.user`."""
+
+    added: list[str]
+    removed: list[str]
+    changed: list[str]
+
+    def __bool__(self) -> bool:
+        return any(self)
+
+
+def parameter_names(parts: Mapping[str, Any]) -> dict[str, Names]:
+    """For each part that is an optimizer of parameters, the names of those of each group; None if no part has one."""
+    name_of = _name_of_parameter(parts)
+    return {
+        part: [[name_of.get(id(of)) for of in group["params"]] for group in optimizer.param_groups]
+        for part, optimizer in parts.items()
+        if _is_dense(optimizer)
+    }
+
+
+def load(
+    parts: Mapping[str, Any],
+    states: Mapping[str, Any],
+    names: Mapping[str, Names],
+    strict: bool,
+) -> Differences:
+    """Loads the state of each part that `states` has.
+
+    Args:
+        parts: By name.
+        states: Of the checkpoint, by name of the part.
+        names: What `parameter_names` gave when it was saved.
+        strict: Whether a difference within a part is an error.
+
+    Raises:
+        ValueError: An optimizer has other parameters or tables, and `strict` is true. Nothing is loaded then.
+        RuntimeError: A module has other keys or shapes, and `strict` is true.
+    """
+    found = Differences([], [], [])
+    own_names = parameter_names(parts)
+    saved_shapes = _shapes(states)
+    ready: dict[str, Any] = {}
+    places: dict[int, Places] = {}
+    for name, part in parts.items():
+        if name not in states:
+            continue
+        state = states[name]
+        if isinstance(part, SparseOptimizer):
+            places[id(part)] = _tables(name, part, state, found)
+        elif _is_dense(part):
+            dense = _Dense(name, part, own_names[name], names.get(name), saved_shapes)
+            state, places[id(part)] = dense.fitted(state, found, strict)
+        if state is not None:
+            ready[name] = state
+    if strict and found:
+        raise ValueError(
+            f"optimizers have other parameters or tables than the checkpoint; added: {found.added}, removed: "
+            f"{found.removed}: give resume strict=False to restore the rest"
+        )
+    for name, state in ready.items():
+        part = parts[name]
+        if isinstance(part, nn.Module) and not strict:
+            _load_module(name, part, state, found)
+        elif isinstance(part, SparseOptimizer):
+            part.load_state_dict(state, strict=strict)
+        else:
+            of = places.get(id(getattr(part, "optimizer", None)))
+            part.load_state_dict(state if of is None else _schedule_state(part, state, of))
+    return found
+
+
+def _is_dense(part: Any) -> bool:
+    return isinstance(part, torch.optim.Optimizer) and not isinstance(part, SparseOptimizer)
+
+
+def _name_of_parameter(parts: Mapping[str, Any]) -> dict[int, str]:
+    """By id. Of a parameter that two parts have, the name in the part that sorts first, whatever their order."""
+    found: dict[int, str] = {}
+    for part in sorted(parts):
+        if isinstance(parts[part], nn.Module):
+            for name, of in parts[part].named_parameters():
+                found.setdefault(id(of), f"{part}.{name}")
+    return found
+
+
+def _shapes(states: Mapping[str, Any]) -> dict[str, torch.Size]:
+    """That of each tensor in the parts' states, by the name that `_name_of_parameter` gives."""
+    return {
+        f"{part}.{key}": of.shape
+        for part, state in states.items()
+        if isinstance(state, Mapping)
+        for key, of in state.items()
+        if isinstance(of, Tensor)
+    }
+
+
+def _tables(name: str, part: SparseOptimizer, state: Any, found: Differences) -> Places:
+    saved = [of["table"] for of in state["param_groups"]]
+    own = [of["table"] for of in part.param_groups]
+    places = group_places(own, saved)
+    taken = set(places)
+    found.added.extend(f"{name}.tables.{of}" for of, at in zip(own, places) if at is None)
+    found.removed.extend(f"{name}.tables.{of}" for at, of in enumerate(saved) if at not in taken)
+    return places
+
+
+class _Dense(NamedTuple):
+    """An optimizer of parameters, and their names now and in the checkpoint."""
+
+    part: str
+    optimizer: torch.optim.Optimizer
+    own: Names
+    saved: Optional[Names]
+    saved_shapes: Mapping[str, torch.Size]
+
+    def fitted(self, state: Any, found: Differences, strict: bool) -> tuple[Any, Places]:
+        """The state in the order of this optimizer's parameters; None if it can't be told which are which."""
+        groups = state["param_groups"]
+        as_saved: Places = list(range(len(groups)))
+        own, saved = _distinct(self.own), None if self.saved is None else _distinct(self.saved)
+        if own is None or saved is None:
+            counts = [len(group["params"]) for group in groups]
+            if strict or counts == [len(group) for group in self.own]:
+                return state, as_saved
+            found.changed.append(self.part)
+            return None, as_saved
+        found.added.extend(f"{self.part}.{name}" for name in own if name not in saved)
+        found.removed.extend(f"{self.part}.{name}" for name in saved if name not in own)
+        if self.own == self.saved and not self._reshaped():
+            return state, as_saved
+        return self._in_order(state, saved)
+
+    def _reshaped(self) -> set[str]:
+        """The parameters that have another shape now: what an optimizer keeps beside them does not fit."""
+        found = set()
+        for group, names in zip(self.optimizer.param_groups, self.own):
+            for of, name in zip(group["params"], names):
+                shape = None if name is None else self.saved_shapes.get(name)
+                if name is not None and shape is not None and not is_lazy(of) and shape != of.shape:
+                    found.add(name)
+        return found
+
+    def _in_order(self, state: Any, saved: dict[str, tuple[int, int]]) -> tuple[Any, Places]:
+        reshaped = self._reshaped()
+        places: Places = []
+        groups, states = [], {}
+        for own_group, names in zip(self.optimizer.state_dict()["param_groups"], self.own):
+            known = [(number, name) for number, name in zip(own_group["params"], names) if name in saved]
+            votes = Counter(saved[str(name)][0] for _, name in known)
+            place = votes.most_common(1)[0][0] if votes else None
+            places.append(place)
+            group = dict(own_group)
+            if place is not None:
+                options = state["param_groups"][place]
+                group.update({key: of for key, of in options.items() if key not in ("params", "param_names")})
+            groups.append(group)
+            for number, name in known:
+                at, index = saved[str(name)]
+                old = state["param_groups"][at]["params"][index]
+                if old in state["state"] and name not in reshaped:
+                    states[number] = state["state"][old]
+        return {**state, "state": states, "param_groups": groups}, places
+
+
+def _distinct(names: Names) -> Optional[dict[str, tuple[int, int]]]:
+    """Group and place of each name; None if a parameter has no name."""
+    found = {}
+    for group, of_group in enumerate(names):
+        for at, name in enumerate(of_group):
+            if name is None:
+                return None
+            found[name] = (group, at)
+    return found
+
+
+def _load_module(part: str, module: nn.Module, state: Any, found: Differences) -> None:
+    """Loads what fits by name and shape."""
+    with taking_checkpoint():
+        own = module.state_dict()
+    changed = {
+        key
+        for key, of in state.items()
+        if not key.endswith(_EXTRA_STATE)
+        and isinstance(of, Tensor)
+        and isinstance(own.get(key), Tensor)
+        and not is_lazy(own[key])
+        and own[key].shape != of.shape
+    }
+    result = module.load_state_dict(
+        {key: of for key, of in state.items() if key not in changed}, strict=False
+    )
+    missing = [name for key in result.missing_keys for name in _named(key, module)]
+    unexpected = [name for key in result.unexpected_keys for name in _named(key, state.get(key))]
+    # A feature that has another table.
+    changed |= {name for name in missing if name in unexpected}
+    found.added.extend(f"{part}.{name}" for name in missing if name not in changed)
+    found.removed.extend(f"{part}.{name}" for name in unexpected if name not in changed)
+    found.changed.extend(f"{part}.{name}" for name in sorted(changed))
+
+
+def _named(key: str, of: Union[nn.Module, Any]) -> list[str]:
+    """`key`, or, if it is the extra state of tables, a name for each of them.
+
+    Args:
+        key: Of a state dict.
+        of: The module that the key is of, or the state that it has.
+    """
+    if not key.endswith(_EXTRA_STATE):
+        return [key]
+    prefix = key[: -len(_EXTRA_STATE)]
+    if isinstance(of, nn.Module):
+        module = of.get_submodule(prefix.rstrip("."))
+        names = [table.name for table in module.tables()] if isinstance(module, TableModule) else []
+    else:
+        names = [table["name"] for table in (decoded(of) or {}).get("tables", [])]
+    return [f"{prefix}tables.{name}" for name in names] or [key]
+
+
+def _schedule_state(part: Any, state: Any, places: Places) -> Any:
+    """The state with what a schedule keeps for each group in the order of its optimizer's groups now."""
+    if not isinstance(part, (LRScheduler, ReduceLROnPlateau)):
+        return state
+    found = dict(state)
+    for key in _PER_GROUP:
+        saved, own = state.get(key), getattr(part, key, None)
+        if not isinstance(saved, list) or not isinstance(own, (list, tuple)) or len(own) != len(places):
+            continue
+        # The states of functions: None leaves one as it is.
+        fresh: Any = [None] * len(places) if key == "lr_lambdas" else own
+        found[key] = [
+            fresh[at] if place is None or place >= len(saved) else saved[place]
+            for at, place in enumerate(places)
+        ]
+    inner = getattr(part, "_schedulers", None)
+    if inner is not None:
+        found["_schedulers"] = [
+            _schedule_state(of, inner_state, places)
+            for of, inner_state in zip(inner, state["_schedulers"])
+        ]
+    return found
