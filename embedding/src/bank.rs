@@ -377,6 +377,8 @@ impl Bank {
                 self.shared.check_vocabulary(name, vocabulary)?;
             }
             shared.reopen(&config)?;
+            // The bound may have risen.
+            self.shared.store.wake_waiters();
             Arc::clone(shared)
         } else {
             if is_name_of_a_part(name) {

@@ -31,10 +31,8 @@ pub enum Error {
     /// A Get waited for the staleness bound until its time was up. Nothing is held; the call can be
     /// made again.
     #[error(
-        "table {table:?}, key {key}: {outstanding} Gets were outstanding, more than the staleness \
-         bound of {bound} lets through, still after {waited:?}{}; apply or drop the leases that hold \
-         this row, raise the bound, or raise the bank's wait_timeout",
-        oldest.as_ref().map_or_else(String::new, |oldest| format!(" (the oldest holds {oldest})"))
+        "table {table:?}, key {key}: {}",
+        why_it_waited(*outstanding, *bound, *waited, oldest.as_deref())
     )]
     StalenessTimeout {
         /// The table.
@@ -439,5 +437,30 @@ fn others(rows: usize) -> String {
         0 | 1 => String::new(),
         2 => " (and 1 other row)".to_owned(),
         rows => format!(" (and {} other rows)", rows - 1),
+    }
+}
+
+/// Tells a Get that was overtaken again and again from one that waited for a lease that nobody ends.
+fn why_it_waited(
+    outstanding: u32,
+    bound: u32,
+    waited: Duration,
+    oldest: Option<&LeaseInfo>,
+) -> String {
+    match oldest {
+        Some(oldest) if outstanding > bound && oldest.age >= waited / 2 => format!(
+            "{outstanding} Gets were outstanding, more than the staleness bound of {bound} lets through, still after \
+             {waited:?} (the oldest holds {oldest}); apply or drop the leases that hold this row, raise the bound, or raise \
+             the bank's wait_timeout"
+        ),
+        Some(LeaseInfo { age, .. }) => format!(
+            "other Gets took rows of this batch at the staleness bound of {bound} again and again for {waited:?}, and no \
+             lease on this row is older than {age:.1?}; threads that get rows before they end their earlier leases come \
+             first, so end leases before the next Get, get smaller batches, or raise the bound"
+        ),
+        None => format!(
+            "other Gets took rows of this batch at the staleness bound of {bound} again and again for {waited:?}, and at \
+             the end none held this row; get smaller batches, raise the bound, or raise the bank's wait_timeout"
+        ),
     }
 }

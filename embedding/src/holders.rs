@@ -236,6 +236,19 @@ impl Holders {
         own
     }
 
+    /// Whether this thread has a lease on one of `keys` that no other thread is known to end.
+    pub(crate) fn is_taken_here(&self, keys: &HashSet<u64>) -> bool {
+        let number = of_me(|me| me.number);
+        self.leases.of_thread(number).iter().any(|lease| {
+            let holding = lease.what();
+            // Relaxed: as in `hand_over`.
+            holding.taker.number == number
+                && !holding.handed_over.load(Ordering::Relaxed)
+                && lease.is_held()
+                && holding.keys().iter().any(|key| keys.contains(key))
+        })
+    }
+
     /// For the owner, when its lease is answered.
     pub(crate) fn end(&self, lease: &Leased<Holding>) {
         self.leases.end(lease);

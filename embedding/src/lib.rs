@@ -82,6 +82,7 @@ mod tracking;
 mod turnstile;
 mod unique;
 mod vocabulary;
+mod waiting_line;
 mod window;
 
 pub use admission::Admission;

@@ -7,6 +7,7 @@
 //! - It waits for one blocked row: take a release ticket, look at the clock, park if it is still too
 //!   high. A release between look and parking makes the ticket stale, so no wake-up is lost; a release
 //!   of another row of the same stripe wakes it for one more look at the clock, not for a whole attempt.
+//! - A Get that has waited long reserves its rows, and Gets that come later queue behind it (`waiting_line`).
 //! - Batches that were blocked once make their next attempts one at a time (`retry_turn`), so that two
 //!   of them can't block each other over and over with rows that both give back again. Nobody
 //!   waits for a clock while holding the turn.
@@ -23,6 +24,7 @@
 //! are more than the bound would wait for itself: it gets an error in place of the wait (`holders` says which leases
 //! count as its own). Other threads' leases play no part in that: their ends would not let it through.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -36,6 +38,7 @@ use crate::seen::SeenClocks;
 use crate::stats::WaitCounters;
 use crate::table::Table;
 use crate::turnstile::Entered;
+use crate::waiting_line::{PATIENCE, Place, Reserved};
 
 /// Stands for longer times, and for where a deadline lies that the clock can't represent.
 pub(crate) const FAR_OFF: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
@@ -55,37 +58,131 @@ impl Table {
     pub(crate) fn acquire(&self, get: &mut GetRows<'_>) -> Result<Entered<'_>> {
         // While nothing is held: it may wait for a read.
         self.bank.lookahead.make_way(self.shared.id, get.keys);
+        if !self.shared.line.is_empty()
+            && let Some(place) = self.place_ahead(get.keys, None)
+        {
+            return self.acquire_waiting(get, Obstacle::Line(place));
+        }
         match self.try_acquire(get)? {
             Attempt::Acquired(entered) => Ok(entered),
-            Attempt::Blocked(key) => self.acquire_waiting(get, key),
+            Attempt::Blocked(key) => self.acquire_waiting(get, Obstacle::Row(key)),
         }
     }
 
     #[cold]
-    fn acquire_waiting(&self, get: &mut GetRows<'_>, mut blocked: u64) -> Result<Entered<'_>> {
+    fn acquire_waiting(&self, get: &mut GetRows<'_>, first: Obstacle) -> Result<Entered<'_>> {
         let started = Instant::now();
-        let deadline = deadline_after(self.bank.wait_timeout);
-        self.count_wait(|counters| counters.waits.add(1));
-        let acquired = loop {
-            match self.wait_admitted(blocked, started, deadline) {
-                Ok(true) => {}
-                Ok(false) => break self.timeout(blocked, started).and_then(Err),
-                Err(error) => break Err(error),
-            }
-            let Some(turn) = self.shared.retry_turn.take_until(deadline) else {
-                break self.timeout(blocked, started).and_then(Err);
-            };
-            let attempt = self.try_acquire(get);
-            drop(turn);
-            match attempt {
-                Ok(Attempt::Acquired(entered)) => break Ok(entered),
-                Ok(Attempt::Blocked(key)) => blocked = key,
-                Err(error) => break Err(error),
-            }
+        let mut wait = Wait {
+            started,
+            deadline: deadline_after(self.bank.wait_timeout),
+            queues_until: deadline_after(self.bank.wait_timeout / 4),
+            reserves_at: started + PATIENCE,
+            reserved: None,
+            last_key: get.keys.first().copied().unwrap_or_default(),
         };
+        self.count_wait(|counters| counters.waits.add(1));
+        let acquired = self.acquire_by_turns(get, first, &mut wait);
         let waited_us = started.elapsed().as_micros() as u64;
         self.count_wait(|counters| counters.wait_us.add(waited_us));
         acquired
+    }
+
+    /// Waits for one obstacle after the other, until an attempt meets none.
+    fn acquire_by_turns<'t>(
+        &'t self,
+        get: &mut GetRows<'_>,
+        first: Obstacle,
+        wait: &mut Wait<'t>,
+    ) -> Result<Entered<'t>> {
+        let mut obstacle = first;
+        // Ends: each wait ends at the deadline.
+        loop {
+            let is_gone = match &obstacle {
+                Obstacle::Row(key) => {
+                    wait.last_key = *key;
+                    self.wait_admitted(*key, get.keys, wait)?
+                }
+                Obstacle::Line(place) => self.wait_in_line(place, get.keys, wait)?,
+            };
+            if !is_gone {
+                return self.timeout(wait).and_then(Err);
+            }
+            if let Some(place) = self.place_ahead_of(get.keys, wait) {
+                obstacle = Obstacle::Line(place);
+                continue;
+            }
+            let Some(turn) = self.shared.retry_turn.take_until(wait.deadline) else {
+                return self.timeout(wait).and_then(Err);
+            };
+            let attempt = self.try_acquire(get);
+            drop(turn);
+            match attempt? {
+                Attempt::Acquired(entered) => return Ok(entered),
+                Attempt::Blocked(key) => obstacle = Obstacle::Row(key),
+            }
+        }
+    }
+
+    /// The reservation that a Get of `keys` queues behind. A thread that has a lease on a reserved row passes: the
+    /// reservation waits for it.
+    fn place_ahead(&self, keys: &[u64], own: Option<&Reserved<'_>>) -> Option<Arc<Place>> {
+        let holders = &self.shared.holders;
+        self.shared.line.ahead(keys, own, |place| holders.is_taken_here(&place.keys))
+    }
+
+    /// As `place_ahead`, for a Get that waits: after its time in the queue it passes.
+    fn place_ahead_of(&self, keys: &[u64], wait: &Wait<'_>) -> Option<Arc<Place>> {
+        if self.shared.line.is_empty() || Instant::now() >= wait.queues_until {
+            return None;
+        }
+        self.place_ahead(keys, wait.reserved.as_ref())
+    }
+
+    /// Waits until `place` has left the line or need not be queued behind any more; false after the deadline.
+    fn wait_in_line<'t>(
+        &'t self,
+        place: &Arc<Place>,
+        keys: &[u64],
+        wait: &mut Wait<'t>,
+    ) -> Result<bool> {
+        let check = interrupt::check();
+        // Ends: `queues_until` is not after the deadline.
+        loop {
+            self.bank.store.check_writable()?;
+            self.reserve_if_due(keys, wait);
+            let mut until = wait.queues_until.min(wait.deadline);
+            if wait.reserved.is_none() {
+                until = until.min(wait.reserves_at);
+            }
+            let next_check = check.map_or(until, |_| Instant::now() + interrupt::CHECKED_EVERY);
+            if self.shared.line.wait_left(place, until.min(next_check)) {
+                return Ok(true);
+            }
+            self.check_interrupted(check, wait)?;
+            let now = Instant::now();
+            if now >= wait.deadline {
+                return Ok(false);
+            }
+            if now >= wait.queues_until {
+                return Ok(true);
+            }
+        }
+    }
+
+    /// Reserves the rows of a Get that has waited long.
+    fn reserve_if_due<'t>(&'t self, keys: &[u64], wait: &mut Wait<'t>) {
+        if wait.reserved.is_none() && Instant::now() >= wait.reserves_at {
+            wait.reserved = Some(self.shared.line.reserve(keys));
+        }
+    }
+
+    /// Fails if the program's own check ends the wait.
+    fn check_interrupted(&self, check: Option<fn() -> bool>, wait: &Wait<'_>) -> Result<()> {
+        if !check.is_some_and(|interrupted| interrupted()) {
+            return Ok(());
+        }
+        let (table, key, waited) = (self.name().to_owned(), wait.last_key, wait.started.elapsed());
+        Err(Error::Interrupted { table, key, waited })
     }
 
     /// One attempt. After one that is blocked, nothing is held (but what could not be given back, which is counted).
@@ -132,23 +229,30 @@ impl Table {
     }
 
     /// Waits until the row admits a Get; false if it does not before the deadline.
-    fn wait_admitted(&self, key: u64, started: Instant, deadline: Instant) -> Result<bool> {
+    fn wait_admitted<'t>(&'t self, key: u64, keys: &[u64], wait: &mut Wait<'t>) -> Result<bool> {
         let store = &self.bank.store;
         let check = interrupt::check();
+        let deadline = wait.deadline;
         loop {
+            self.reserve_if_due(keys, wait);
             let ticket = store.release_ticket(self.shared.id, key);
             let outstanding = self.outstanding(key)?.unwrap_or(0);
             if self.staleness_bound().is_none_or(|bound| outstanding <= bound) {
                 return Ok(true);
             }
+            // A store that can't write gives no count back.
+            store.check_writable()?;
             // After the ticket: what this gives back, and what others do, ends the wait at once.
             let next_look = self.expire_due_leases().map_or(deadline, Holders::next_look);
             self.check_not_self_blocked(key, deadline)?;
             let next_check = check.map_or(deadline, |_| Instant::now() + interrupt::CHECKED_EVERY);
-            let woken = store.wait_released(ticket, deadline.min(next_look).min(next_check));
-            if !woken && check.is_some_and(|interrupted| interrupted()) {
-                let (table, waited) = (self.name().to_owned(), started.elapsed());
-                return Err(Error::Interrupted { table, key, waited });
+            let mut until = deadline.min(next_look).min(next_check);
+            if wait.reserved.is_none() {
+                until = until.min(wait.reserves_at);
+            }
+            let woken = store.wait_released(ticket, until);
+            if !woken {
+                self.check_interrupted(check, wait)?;
             }
             if !woken && Instant::now() >= deadline {
                 // Not without a last look: the bound, too, may have changed.
@@ -186,9 +290,10 @@ impl Table {
         }
     }
 
-    /// The error of a Get that waited in vain.
-    fn timeout(&self, key: u64, started: Instant) -> Result<Error> {
+    /// The error of a Get whose time is up.
+    fn timeout(&self, wait: &Wait<'_>) -> Result<Error> {
         self.count_wait(|counters| counters.timeouts.add(1));
+        let (key, started) = (wait.last_key, wait.started);
         Ok(Error::StalenessTimeout {
             table: self.name().to_owned(),
             key,
@@ -236,6 +341,8 @@ impl Table {
         let mut touch = TouchClocks { reached: Reached::none_of(keys.len()) };
         let Err(first_error) = self.try_release(keys, &mut touch) else { return Ok(()) };
         if matches!(first_error, Error::Store(embank_kv::Error::Poisoned { .. })) {
+            // The counts stay: Gets that wait for them would wait for nothing.
+            self.bank.store.wake_waiters();
             return Err(first_error);
         }
         let mut released = Ok(());
@@ -270,6 +377,27 @@ impl Table {
     pub(crate) fn release_unreached(&self, keys: &[u64], reached: &Reached, entered: &Entered<'_>) {
         self.release_or_count(&places_keys(keys, |place| !reached.contains(place)), entered);
     }
+}
+
+/// A Get that waits.
+struct Wait<'t> {
+    started: Instant,
+    deadline: Instant,
+    /// Until when it queues behind reservations.
+    queues_until: Instant,
+    /// When it reserves its rows.
+    reserves_at: Instant,
+    reserved: Option<Reserved<'t>>,
+    /// The row that it waited for last.
+    last_key: u64,
+}
+
+/// What a Get waits for.
+enum Obstacle {
+    /// This row's clock to come down.
+    Row(u64),
+    /// A Get that is before it in line.
+    Line(Arc<Place>),
 }
 
 /// What came of an attempt to acquire.

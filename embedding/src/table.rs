@@ -30,6 +30,7 @@ use crate::stats::{TableCounters, TableStats};
 use crate::tracking::Tracker;
 use crate::unique::UniqueKeys;
 use crate::vocabulary::{TableVocabulary, VocabularyShared};
+use crate::waiting_line::WaitingLine;
 
 /// A handle to one table of a bank. Cloning it is cheap; all handles of a table are one table.
 ///
@@ -75,6 +76,8 @@ pub(crate) struct TableShared {
     pub(crate) holders: Holders,
     /// Held while a batch that was blocked once tries again; see the module `staleness`.
     pub(crate) retry_turn: RetryTurn,
+    /// Gets that have waited long.
+    pub(crate) line: WaitingLine,
     /// The identity. Its rates, clipping and bound are those of the first open; the live ones follow.
     config: TableConfig,
     layout: RowLayout,
@@ -117,6 +120,7 @@ impl TableShared {
             counters: TableCounters::default(),
             holders: Holders::new(),
             retry_turn: RetryTurn::default(),
+            line: WaitingLine::default(),
             layout: RowLayout::new(name, &config),
             live: LiveSettings::of(&config),
             bound: AtomicU64::new(UNBOUNDED),

@@ -294,6 +294,14 @@ impl Store {
         self.waiters.wake_all();
     }
 
+    /// Fails if the store can't write any more: clocks that are up then stay up.
+    ///
+    /// # Errors
+    /// `Poisoned` after a failed write; `ReadOnly` for a store that is open to read only.
+    pub fn check_writable(&self) -> Result<()> {
+        self.core().log.check_poison()
+    }
+
     /// How many Gets of a row are outstanding; none if the row is missing. Reads the disk if it must.
     ///
     /// # Errors

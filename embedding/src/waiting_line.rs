@@ -1,0 +1,156 @@
+//! The line of Gets that have waited long: each keeps its rows free of Gets that come later.
+//!
+//! **Problem.** A Get takes all of its rows or none. Where many small Gets come and go, some row of a large Get is at its
+//! bound at every attempt, and the large Get never succeeds, though no lease lasts long.
+//!
+//! **Approach.** A Get that has waited for [`PATIENCE`] reserves its rows: it stands in the table's line. A Get that wants
+//! a row of an earlier reservation queues behind it and takes nothing. The leases on reserved rows then only end, so the
+//! first in line succeeds after the longest of them, and leaves the line. So a Get waits for at most `PATIENCE` and, for
+//! itself and each Get before it in line, the longest lease. Two large Gets stand one behind the other and can't block
+//! each other.
+//!
+//! **Who passes.** Queueing must make no cycle: the reservation waits for a lease, whose thread must not wait for the
+//! reservation.
+//! - A Get of a thread that itself has a lease on a reserved row passes at once. Threads that get the next batch before
+//!   they answer the last one do that, and can still hold a large Get up.
+//! - Any other Get queues for a quarter of `wait_timeout` at most, and then passes. That ends cycles over several tables.
+//!
+//! While no Get is in line, a Get pays one load.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use embank_kv::locks::{Condvar, Mutex};
+
+/// How long a Get waits before it reserves its rows. Shorter waits are the rule at a bound, and a reservation keeps
+/// others from rows that are free.
+pub(crate) const PATIENCE: Duration = Duration::from_millis(50);
+
+/// The Gets of a table that have reserved their rows, the first in line first.
+#[derive(Debug, Default)]
+pub(crate) struct WaitingLine {
+    len: AtomicUsize,
+    places: Mutex<Line>,
+    left: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Line {
+    next_number: u64,
+    places: Vec<Arc<Place>>,
+}
+
+/// A Get's place in line.
+#[derive(Debug)]
+pub(crate) struct Place {
+    number: u64,
+    pub(crate) keys: HashSet<u64>,
+}
+
+/// Keeps the place until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Reserved<'a> {
+    line: &'a WaitingLine,
+    place: Arc<Place>,
+}
+
+impl WaitingLine {
+    /// Whether no Get is in line.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        // Relaxed: a Get that misses a reservation made at the same time is one of the leases that it waits for.
+        self.len.load(Ordering::Relaxed) == 0
+    }
+
+    /// Takes the last place, with these rows.
+    pub(crate) fn reserve(&self, keys: &[u64]) -> Reserved<'_> {
+        let keys = keys.iter().copied().collect();
+        let mut line = self.places.lock();
+        let place = Arc::new(Place { number: line.next_number, keys });
+        line.next_number += 1;
+        line.places.push(Arc::clone(&place));
+        self.len.store(line.places.len(), Ordering::Relaxed);
+        Reserved { line: self, place }
+    }
+
+    /// The first place with a row among `keys`, before the caller's own place if it has one, that `passes` does not let
+    /// the caller pass.
+    pub(crate) fn ahead(
+        &self,
+        keys: &[u64],
+        own: Option<&Reserved<'_>>,
+        passes: impl Fn(&Place) -> bool,
+    ) -> Option<Arc<Place>> {
+        let line = self.places.lock();
+        let before = |place: &&Arc<Place>| own.is_none_or(|own| place.number < own.place.number);
+        let mut ahead = line.places.iter().take_while(before);
+        let in_the_way =
+            |place: &&Arc<Place>| keys.iter().any(|key| place.keys.contains(key)) && !passes(place);
+        ahead.find(in_the_way).cloned()
+    }
+
+    /// Waits until `place` has left the line; false if it has not by `until`.
+    pub(crate) fn wait_left(&self, place: &Arc<Place>, until: Instant) -> bool {
+        let mut line = self.places.lock();
+        // Ends: with the place, or with the time.
+        while line.places.iter().any(|other| Arc::ptr_eq(other, place)) {
+            if self.left.wait_until(&mut line, until).timed_out() {
+                return !line.places.iter().any(|other| Arc::ptr_eq(other, place));
+            }
+        }
+        true
+    }
+}
+
+impl Drop for Reserved<'_> {
+    fn drop(&mut self) {
+        let mut line = self.line.places.lock();
+        line.places.retain(|place| !Arc::ptr_eq(place, &self.place));
+        self.line.len.store(line.places.len(), Ordering::Relaxed);
+        drop(line);
+        self.line.left.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_get_queues_behind_earlier_reservations_of_its_rows_alone() {
+        let line = WaitingLine::default();
+        assert!(line.is_empty());
+        let first = line.reserve(&[1, 2]);
+        let second = line.reserve(&[2, 3]);
+        let nobody = |_: &Place| false;
+        let number = |place: Option<Arc<Place>>| place.map(|place| place.number);
+        assert_eq!(number(line.ahead(&[9, 2], None, nobody)), Some(0));
+        assert_eq!(number(line.ahead(&[3], None, nobody)), Some(1));
+        assert_eq!(number(line.ahead(&[4], None, nobody)), None);
+        assert_eq!(number(line.ahead(&[2, 3], Some(&second), nobody)), Some(0));
+        assert_eq!(number(line.ahead(&[1, 2], Some(&first), nobody)), None);
+        assert_eq!(number(line.ahead(&[2], None, |place| place.number == 0)), Some(1));
+        let ahead = line.ahead(&[2, 3], Some(&second), nobody).unwrap();
+        assert!(!line.wait_left(&ahead, Instant::now()));
+        drop(first);
+        assert!(line.wait_left(&ahead, Instant::now()));
+        assert_eq!(number(line.ahead(&[2, 3], Some(&second), nobody)), None);
+        drop(second);
+        assert!(line.is_empty());
+    }
+
+    #[test]
+    fn a_place_that_is_left_wakes_those_behind_it() {
+        let line = WaitingLine::default();
+        let first = line.reserve(&[1]);
+        let ahead = line.ahead(&[1], None, |_| false).unwrap();
+        std::thread::scope(|scope| {
+            let far = Instant::now() + Duration::from_secs(60);
+            let behind = scope.spawn(|| line.wait_left(&ahead, far));
+            drop(first);
+            assert!(behind.join().unwrap());
+        });
+    }
+}
