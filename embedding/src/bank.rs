@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 
 use embank_kv::locks::Mutex;
 use embank_kv::{
-    Compacted, CompactionOptions, DeviceChoice, Recovered, Store, StoreOptions, StoreStats, TableId,
+    Compacted, CompactionOptions, DeviceChoice, Recovered, SpaceHolder, Store, StoreOptions,
+    StoreStats, TableId,
 };
 
 use crate::admission::{Admission, Gate, counts_name, create_counts};
@@ -577,6 +578,25 @@ impl Bank {
             leases_expired: waiting.leases_expired.get(),
             staleness,
         }
+    }
+
+    /// What keeps the log's space from being given back, the largest holder first: open scans, and checkpoints with the
+    /// processes that read them.
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// let bank = embank::Bank::open(dir.path().join("bank"), embank::BankOptions::default())?;
+    /// let table = bank.table("user", embank::TableConfig::new(2))?;
+    /// bank.checkpoint(b"")?;
+    /// let scan = table.scan()?;
+    /// assert!(bank.space_holders().iter().any(|holder| holder.checkpoint.is_none()));
+    /// # drop(scan);
+    /// # Ok::<(), embank::Error>(())
+    /// ```
+    #[must_use]
+    pub fn space_holders(&self) -> Vec<SpaceHolder> {
+        self.shared.store.space_holders()
     }
 
     /// What closing the bank now would lose; `None` if its newest checkpoint has everything, and for a bank that is open

@@ -96,7 +96,7 @@ pub use embank_kv::inspect::{CheckpointSummary, TableSummary};
 pub use embank_kv::locks;
 pub use embank_kv::{
     Compacted, CompactionOptions, Copied, Delta, DeviceChoice, Error as StoreError, Recovered,
-    StoreStats,
+    SpaceHolder, StoreStats,
 };
 pub use error::{Error, Result};
 pub use eviction::{Evicted, Eviction};

@@ -282,7 +282,7 @@ impl Manifest {
 }
 
 /// The checkpoints of a bank.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Checkpoints {
     /// The folder `checkpoints`; `None` if only looked for and not there.
     dir: Option<Arc<Directory>>,

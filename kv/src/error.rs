@@ -3,6 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
+use crate::compaction::{SpaceHolder, advice};
 use crate::lock_holders::LockHolders;
 
 /// The result of a fallible store call.
@@ -80,14 +81,16 @@ pub enum Error {
     },
     /// A checkpoint is being read, so it can't be removed.
     #[error(
-        "checkpoint {checkpoint} in {path} is being read, here or in another process; close what was opened \
-         read-only at it first, or move that on to another checkpoint"
+        "checkpoint {checkpoint} in {path} is being read by {readers}; close what was opened read-only at it first, or \
+         have it refresh"
     )]
     BeingRead {
         /// The directory of the checkpoints.
         path: PathBuf,
         /// The checkpoint.
         checkpoint: u64,
+        /// The processes that read it.
+        readers: LockHolders,
     },
     /// A delta does not lead on from where the bank is.
     #[error("{path} can't be applied here: {what}")]
@@ -123,9 +126,9 @@ pub enum Error {
     },
     /// The log may not grow, and compaction can't make room.
     #[error(
-        "the disk quota of {quota_bytes} bytes is used up: the log takes {log_bytes} bytes, {held_bytes} of \
-         them only for kept checkpoints, and its rows {live_bytes}; take a checkpoint to let go of the \
-         older ones' space, delete rows or drop tables, or raise the quota"
+        "the disk quota of {quota_bytes} bytes is used up: the log takes {log_bytes} bytes, its rows {live_bytes} of \
+         them; the log is held{}",
+        advice(holders)
     )]
     QuotaExceeded {
         /// The quota, in bytes.
@@ -134,8 +137,10 @@ pub enum Error {
         log_bytes: u64,
         /// What the current rows take of it, in bytes.
         live_bytes: u64,
-        /// What is held only because kept checkpoints name it, in bytes.
+        /// What lies before the current rows and is held for scans and kept checkpoints alone, in bytes.
         held_bytes: u64,
+        /// What holds it, the largest holder first.
+        holders: Vec<SpaceHolder>,
     },
     /// An argument is out of range or does not fit the others.
     #[error("{0}")]

@@ -22,6 +22,7 @@ use crate::checkpoint::Checkpoints;
 use crate::directory::FileIdentity;
 use crate::error::{Error, Result};
 use crate::file_lock::{FileLock, LockableFile};
+use crate::lock_holders::LockHolders;
 
 /// How often the newest checkpoint may go between listing and locking; each time the writer has taken others.
 const ATTEMPTS_MAX: u32 = 1000;
@@ -71,6 +72,13 @@ impl Checkpoints {
              (checkpoints_kept)",
             self.path().display()
         )))
+    }
+
+    /// The processes that read a checkpoint; `None` if the system names none.
+    pub(crate) fn readers(&self, number: u64) -> Option<LockHolders> {
+        let manifest = self.manifest_path(number).open().ok()?;
+        let readers = LockHolders::of(&manifest.metadata().ok()?);
+        (!readers.0.is_empty()).then_some(readers)
     }
 
     /// Makes sure that nobody reads a checkpoint, which may then be taken away; none if somebody does.

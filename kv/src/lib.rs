@@ -62,7 +62,7 @@ mod waiters;
 
 pub use address::TableId;
 pub use budget::BUDGET_BYTES_MIN;
-pub use compaction::{Compacted, CompactionOptions};
+pub use compaction::{Compacted, CompactionOptions, SpaceHolder};
 pub use copying::Copied;
 pub use delta::Delta;
 pub use device::DeviceChoice;

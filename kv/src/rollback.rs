@@ -64,7 +64,8 @@ impl Store {
             Some(unread) => Ok((newer, unread)),
             None => {
                 let path = checkpoints.path();
-                Err(Error::BeingRead { path, checkpoint: newer })
+                let readers = checkpoints.readers(newer).unwrap_or_default();
+                Err(Error::BeingRead { path, checkpoint: newer, readers })
             }
         });
         let unread = unread.collect::<Result<Vec<_>>>()?;

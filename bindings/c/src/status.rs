@@ -393,7 +393,14 @@ mod tests {
                 embank_status::DirectoryMoved,
             ),
             (StoreError::ReadOnly { path: path() }, embank_status::ReadOnly),
-            (StoreError::BeingRead { path: path(), checkpoint: 1 }, embank_status::BeingRead),
+            (
+                StoreError::BeingRead {
+                    path: path(),
+                    checkpoint: 1,
+                    readers: embank_kv::LockHolders::default(),
+                },
+                embank_status::BeingRead,
+            ),
             (
                 StoreError::DeltaMismatch { path: path(), what: text() },
                 embank_status::DeltaMismatch,
@@ -408,6 +415,7 @@ mod tests {
                     log_bytes: 0,
                     live_bytes: 0,
                     held_bytes: 0,
+                    holders: Vec::new(),
                 },
                 embank_status::QuotaExceeded,
             ),

@@ -559,8 +559,9 @@ impl PyBank {
 
     /// Counters since the bank was opened, and gauges of memory and log, as a nested dictionary.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let found = self.cell.with_bank(py, |bank| Ok(bank.stats()))?;
-        stats::bank(py, &found)
+        let (found, holders) =
+            self.cell.with_bank(py, |bank| Ok((bank.stats(), bank.space_holders())))?;
+        stats::bank(py, &found, &holders)
     }
 
     /// The same numbers as text that Prometheus scrapes, in the OpenMetrics format.

@@ -10,7 +10,7 @@ use pyo3::exceptions::{PyResourceWarning, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::{IntoPyObjectExt, import_exception};
 
-use crate::signals;
+use crate::{signals, stats};
 
 import_exception!(embank.errors, BadRow);
 import_exception!(embank.errors, BudgetTooSmall);
@@ -177,7 +177,7 @@ fn store_to_python(py: Python<'_>, error: &StoreError, text: String) -> PyErr {
                 ("needed_bytes", needed_bytes.into_py_any(py)),
             ],
         ),
-        StoreError::QuotaExceeded { quota_bytes, log_bytes, live_bytes, held_bytes } => {
+        StoreError::QuotaExceeded { quota_bytes, log_bytes, live_bytes, held_bytes, holders } => {
             with_attributes(
                 py,
                 QuotaExceeded::new_err(text),
@@ -186,6 +186,7 @@ fn store_to_python(py: Python<'_>, error: &StoreError, text: String) -> PyErr {
                     ("log_bytes", log_bytes.into_py_any(py)),
                     ("live_bytes", live_bytes.into_py_any(py)),
                     ("held_bytes", held_bytes.into_py_any(py)),
+                    ("space_holders", stats::space_holders(py, holders)),
                 ],
             )
         }

@@ -78,7 +78,7 @@ fn check_bank<'t>(
 ) -> PyResult<()> {
     let Some(other) = tables.find(|table| !Arc::ptr_eq(&table.cell, cell)) else { return Ok(()) };
     Err(PyValueError::new_err(format!(
-        "table {:?} of {} is of another bank than {}: make one call for each bank",
+        "table {:?} of {} and the first one, of {}, are of two banks: make one call for each bank",
         &*other.key.name,
         other.cell.path().display(),
         cell.path().display()

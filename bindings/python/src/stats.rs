@@ -1,11 +1,15 @@
 //! Statistics as nested dictionaries.
 
-use embank::{BankStats, LeaseInfo, StalenessHistogram, TableStats};
+use embank::{BankStats, LeaseInfo, SpaceHolder, StalenessHistogram, TableStats};
 use pyo3::prelude::*;
-use pyo3::types::{IntoPyDict, PyDict};
+use pyo3::types::{IntoPyDict, PyDict, PyList};
 
 /// The shape that the type stub's `BankStats` describes.
-pub(crate) fn bank<'py>(py: Python<'py>, stats: &BankStats) -> PyResult<Bound<'py, PyDict>> {
+pub(crate) fn bank<'py>(
+    py: Python<'py>,
+    stats: &BankStats,
+    holders: &[SpaceHolder],
+) -> PyResult<Bound<'py, PyDict>> {
     let store = &stats.store;
     let ahead = &stats.lookahead;
     let all = PyDict::new(py);
@@ -159,8 +163,24 @@ pub(crate) fn bank<'py>(py: Python<'py>, stats: &BankStats) -> PyResult<Bound<'p
     }
     all.set_item("staleness", staleness(py, &stats.staleness)?)?;
     all.set_item("device_notes", &store.device_notes)?;
+    all.set_item("space_holders", space_holders(py, holders)?)?;
     all.set_item("log_address_warning", &store.log_address_warning)?;
     Ok(all)
+}
+
+/// What the type stub's `_SpaceHolder` describes, one for each.
+pub(crate) fn space_holders(py: Python<'_>, holders: &[SpaceHolder]) -> PyResult<Py<PyAny>> {
+    let list = PyList::empty(py);
+    for holder in holders {
+        let one = PyDict::new(py);
+        one.set_item("kind", if holder.checkpoint.is_some() { "checkpoint" } else { "scan" })?;
+        one.set_item("checkpoint", holder.checkpoint)?;
+        let readers = holder.readers.iter().flat_map(|readers| &readers.0);
+        one.set_item("readers", readers.map(|reader| reader.process).collect::<Vec<_>>())?;
+        one.set_item("bytes", holder.bytes)?;
+        list.append(one)?;
+    }
+    Ok(list.into_any().unbind())
 }
 
 /// The shape that the type stub's `TableStats` describes.

@@ -107,7 +107,7 @@ def test_apply_many_refuses_what_does_not_belong_together(
     assert a.held and b.held
     with embank.Bank(tmp_path / "other", memory_budget="8MiB") as other:
         foreign = other.table("a", dim=2, optimizer=embank.SGD(lr=1.0))
-        with pytest.raises(ValueError, match="another bank"):
+        with pytest.raises(ValueError, match="two banks"):
             embank.apply_many(
                 [(of["a"], [a], [1], one), (foreign, [foreign.get_distinct([1])], [1], one)]
             )

@@ -43,15 +43,19 @@
 //! **Damage.** A page that does not verify stops compaction there: nothing at or after it is given back, the
 //! reason shows in the statistics, and `Store::compact` returns it.
 
+mod held;
 mod pass;
 mod pins;
 mod pressure;
 
 use std::sync::Arc;
 
+use crate::checkpoint::Checkpoints;
 use crate::error::{Error, Result};
 use crate::store::Core;
 use crate::sync::{AtomicU64, Condvar, Mutex, MutexGuard, Ordering};
+pub use held::SpaceHolder;
+pub(crate) use held::advice;
 
 pub(crate) use pass::Pass;
 pub(crate) use pins::{LogLease, Pins};
@@ -167,6 +171,8 @@ pub(crate) struct Space {
     /// Held by whoever compacts, page by page.
     pass: Mutex<Pass>,
     pins: Mutex<Pins>,
+    /// To name who reads a checkpoint; `None` in a store that is open to read only, which holds no log.
+    checkpoints: Option<Checkpoints>,
     /// All space below has been given back.
     freed: AtomicU64,
     /// All space below has been given back, or can only be given back with more.
@@ -183,6 +189,7 @@ impl Space {
         quota_bytes: Option<u64>,
         signal: Arc<Signal>,
         pins: Pins,
+        checkpoints: Option<Checkpoints>,
     ) -> Self {
         Space {
             options,
@@ -190,6 +197,7 @@ impl Space {
             signal,
             pass: Mutex::default(),
             pins: Mutex::new(pins),
+            checkpoints,
             freed: AtomicU64::new(0),
             tried: AtomicU64::new(0),
             freeing: Mutex::default(),

@@ -73,6 +73,14 @@ impl Pins {
         Pins { checkpoints, ..Pins::default() }
     }
 
+    pub(super) fn checkpoints(&self) -> &[(u64, u64)] {
+        &self.checkpoints
+    }
+
+    pub(super) fn scans(&self) -> &[u64] {
+        &self.scans
+    }
+
     fn lowest(&self) -> Option<u64> {
         let checkpoints = self.checkpoints.iter().map(|&(_, begin)| begin);
         checkpoints.chain(self.scans.iter().copied()).min()

@@ -271,6 +271,7 @@ impl Core {
             log_bytes: self.log.tail_address() - self.space.freed(),
             live_bytes: self.live().bytes,
             held_bytes: self.log.begin().saturating_sub(self.space.freed()),
+            holders: self.space_holders(),
         }
     }
 }

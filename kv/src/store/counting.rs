@@ -3,6 +3,7 @@
 use super::tables::TableState;
 use super::{Core, Store};
 use crate::address::{Address, TableId};
+use crate::compaction::SpaceHolder;
 use crate::execute::{Hit, Mode, Tally};
 use crate::stats::StoreStats;
 use crate::sync::Ordering;
@@ -106,6 +107,13 @@ impl Core {
 }
 
 impl Store {
+    /// What keeps log from being given back, the largest holder first: open scans, and checkpoints with the processes
+    /// that read them. Asks the system who holds locks, so it takes longer than [`stats`](Self::stats).
+    #[must_use]
+    pub fn space_holders(&self) -> Vec<SpaceHolder> {
+        self.core().space_holders()
+    }
+
     /// A snapshot of the counters. Cheap; may be called while batches run.
     #[must_use]
     pub fn stats(&self) -> StoreStats {

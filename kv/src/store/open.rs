@@ -127,6 +127,7 @@ impl Store {
             compaction: options.compaction.clone(),
             disk_quota_bytes: options.disk_quota_bytes,
             pins: Pins::new(log_begins(&checkpoints)?),
+            checkpoints: Some(checkpoints.clone()),
         };
         // Pages that are written from here on are of this opening.
         let lineage = manifest.lineage().then(manifest.pages().end, new_id());
@@ -184,6 +185,7 @@ pub(super) struct CoreParts {
     pub(super) compaction: CompactionOptions,
     pub(super) disk_quota_bytes: Option<u64>,
     pub(super) pins: Pins,
+    pub(super) checkpoints: Option<Checkpoints>,
 }
 
 impl Core {
@@ -214,7 +216,13 @@ impl Core {
             gate: Gate::default(),
             cache: RowCache::new(Arc::clone(&budget)),
             session_start: manifest.log_end,
-            space: Space::new(parts.compaction, parts.disk_quota_bytes, signal, parts.pins),
+            space: Space::new(
+                parts.compaction,
+                parts.disk_quota_bytes,
+                signal,
+                parts.pins,
+                parts.checkpoints,
+            ),
             retention: Retention::new(budget.frames_max() * budget.page_bytes()),
             budget,
             counters,

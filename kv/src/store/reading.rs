@@ -259,6 +259,7 @@ fn core_of(
         compaction: CompactionOptions { background: false, ..CompactionOptions::default() },
         disk_quota_bytes: None,
         pins: Pins::default(),
+        checkpoints: None,
     };
     let mut core = Core::new(parts, &manifest, manifest.lineage())?;
     // Nothing of it is this store's to give back.

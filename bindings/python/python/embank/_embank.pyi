@@ -139,6 +139,12 @@ class _Compacted(TypedDict):
     copied_bytes: int
     freed_bytes: int
 
+class _SpaceHolder(TypedDict):
+    kind: Literal["scan", "checkpoint"]
+    checkpoint: Optional[int]
+    readers: list[int]
+    bytes: int
+
 class _BankStats(TypedDict):
     device: str
     operations: _OperationStats
@@ -166,6 +172,7 @@ class _BankStats(TypedDict):
     copied_to_tail: int
     retained: int
     device_notes: list[str]
+    space_holders: list[_SpaceHolder]
     log_address_warning: Optional[str]
     index_entries: int
 

@@ -186,7 +186,7 @@ class PoisonedError(EmbankError):
 class QuotaExceeded(EmbankError):
     """The log may not grow beyond the bank's `disk_quota`, and compaction can't make room.
 
-    Take a checkpoint, so that an older one lets go of its space; delete rows or drop tables; or open the
+    The message names what holds space: close that scan or reader. Take a checkpoint, so that an older one lets go; delete rows or drop tables; or open the
     bank with a larger quota. Peeks, deletions, checkpoints and the leases that are out go on.
     """
 
@@ -197,7 +197,9 @@ class QuotaExceeded(EmbankError):
     live_bytes: int
     """What the rows take of it, in bytes."""
     held_bytes: int
-    """What is held only because kept checkpoints name it, in bytes."""
+    """What is held only because scans and kept checkpoints need it, in bytes."""
+    space_holders: list[dict[str, object]]
+    """What holds it, as `Bank.stats()["space_holders"]`, the largest holder first."""
 
 
 class StoreIOError(EmbankError, OSError):
