@@ -350,6 +350,7 @@ impl Bank {
         *tables = now;
         drop(tables);
         self.shared.refresh_vocabularies(vocabularies);
+        self.shared.refuse_other_numberings();
         Ok(number)
     }
 

@@ -211,6 +211,7 @@ impl Prefetch {
     pub fn wait(self, rows: &mut [f32], missing: Missing) -> Result<PeekOutcome> {
         let Request { unique, progress, ended, .. } = &*self.request;
         self.table.check_shape("rows", unique.batch_len(), rows.len())?;
+        self.table.check_numbering()?;
         let mut progress = progress.lock();
         // Ends: the worker comes to every job, or drops it.
         while matches!(*progress, Progress::Reading) {

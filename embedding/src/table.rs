@@ -87,6 +87,8 @@ pub(crate) struct TableShared {
     ids: OnceLock<Arc<VocabularyShared>>,
     /// It was opened although its vocabulary was another one by then.
     takes_every_key: AtomicBool,
+    /// Its vocabulary was renumbered or dropped while handles of the table were out: its rows are other values' now.
+    other_numbering: AtomicBool,
     /// What decides which keys get rows, if not all do.
     pub(crate) gate: Option<Gate>,
     /// The staleness bound; `UNBOUNDED` for none.
@@ -114,6 +116,7 @@ impl TableShared {
         let shared = Self {
             ids: OnceLock::new(),
             takes_every_key: AtomicBool::new(false),
+            other_numbering: AtomicBool::new(false),
             gate,
             id,
             name: name.to_owned(),
@@ -149,6 +152,19 @@ impl TableShared {
     pub(crate) fn take_every_key(&self) {
         // Relaxed: a flag of its own; the caller's later calls come after it.
         self.takes_every_key.store(true, Ordering::Relaxed);
+    }
+
+    /// Notes whether its vocabulary has another numbering by now than the table was made for.
+    pub(crate) fn note_numbering(&self, is_other: bool) {
+        // Relaxed: a flag of its own. A call that runs at the same time may read rows as before.
+        self.other_numbering.store(is_other, Ordering::Relaxed);
+    }
+
+    /// Whether its rows belong to other values by now, and nobody has said that they are wanted all the same.
+    #[inline]
+    pub(crate) fn has_other_numbering(&self) -> bool {
+        self.other_numbering.load(Ordering::Relaxed)
+            && !self.takes_every_key.load(Ordering::Relaxed)
     }
 
     /// The vocabulary whose ids its keys are checked to be.
@@ -575,6 +591,7 @@ impl Table {
     /// do with the rest: wait for some of it first. [`Error::TableDropped`], [`Error::LookaheadThread`]. Keys that are
     /// no ids of the table's vocabulary are refused by [`wait`](Prefetch::wait), as by a [`peek`](Self::peek).
     pub fn prefetch(&self, keys: &[u64]) -> Result<Prefetch> {
+        self.check_numbering()?;
         let unique = UniqueKeys::new(keys);
         let bytes = unique.len() as u64 * self.dim() as u64 * 4;
         let loan = self.bank.store.lend_memory(bytes);
@@ -625,6 +642,7 @@ impl Table {
 
     /// Executes an operation that only reads; returns the places of missing rows, ascending.
     fn find<O: Operation>(&self, keys: &[u64], operation: &mut O) -> Result<Vec<u32>> {
+        self.check_numbering()?;
         let mut outcome = self.execute(keys, Clock::Keep, operation)?;
         self.shared.counters.disk_reads.add(outcome.disk_reads);
         outcome.missing.sort_unstable();

@@ -150,8 +150,9 @@ fn rows_of_keys_that_are_no_ids_can_be_read_and_deleted() {
     table.put(&[1], &[5.0]).unwrap();
     words.count(&[0, 0]).unwrap();
     words.keep_frequent(2).unwrap();
-    // One value is left, with id 0.
-    assert!(matches!(table.put(&[1], &[1.0]), Err(Error::KeyIsNoId { next_id: 1, .. })));
+    // Id 1 is no id any more, and the handle is of the old numbering.
+    assert!(matches!(table.put(&[1], &[1.0]), Err(Error::OtherVocabulary { .. })));
+    let table = test.bank.open_table_unchecked("rows").unwrap();
     let mut row = [0.0];
     table.peek(&[1], &mut row, Missing::Initial).unwrap();
     assert_eq!(row, [5.0]);
@@ -214,4 +215,75 @@ fn an_import_names_the_row_of_a_key_that_is_no_id() {
     let file = test.dir.path().join("free.safetensors");
     table.import(&file, &ImportOptions::default()).unwrap();
     assert_eq!(common::rows_of(&table, &[7]), [3.0]);
+}
+
+/// The ways to come by a row under a number that is another value's by now.
+fn all_refused(table: &embank::Table) {
+    let is_refused = |what: &str, result: embank::Result<()>| {
+        assert!(matches!(result, Err(Error::OtherVocabulary { .. })), "{what}: {result:?}");
+    };
+    let mut row = [0.0];
+    is_refused("peek", table.peek(&[0], &mut row, Missing::Skip).map(drop));
+    is_refused("contains", table.contains(&[0]).map(drop));
+    is_refused("initial", table.initial(&[0], &mut row));
+    let fetched = table.prefetch(&[0]).and_then(|of| of.wait(&mut row, Missing::Skip));
+    is_refused("prefetch", fetched.map(drop));
+    is_refused("get", table.get(&[0], &mut row).map(drop));
+    is_refused("put", table.put(&[0], &[1.0]));
+    is_refused("apply", table.apply_gradients(&[0], &[1.0]));
+}
+
+/// It went on to serve rows by the old numbers, which were other values' by then.
+#[test]
+fn a_reader_that_refreshes_across_a_renumbering_is_told() {
+    let (test, words, table) = two_values(VocabularyConfig::u64().counts(true));
+    table.put(&[0, 1], &[1.0, 2.0]).unwrap();
+    words.count(&[0, 1, 1]).unwrap();
+    test.bank.checkpoint(b"").unwrap();
+    let reader =
+        embank::Bank::open_read_only(test.bank.path(), common::small_options(), None).unwrap();
+    let read = reader.open_table("rows").unwrap();
+    words.keep_frequent(2).unwrap();
+    test.bank.checkpoint(b"").unwrap();
+    let mut row = [0.0];
+    read.peek(&[1], &mut row, Missing::Error).unwrap();
+    assert_eq!(row, [2.0], "it reads the checkpoint from before");
+    reader.refresh().unwrap();
+    for result in [
+        read.peek(&[0], &mut row, Missing::Skip).map(drop),
+        read.contains(&[0]).map(drop),
+        read.prefetch(&[0]).and_then(|of| of.wait(&mut row, Missing::Skip)).map(drop),
+    ] {
+        assert!(matches!(result, Err(Error::OtherVocabulary { .. })), "{result:?}");
+    }
+    assert!(matches!(reader.open_table("rows"), Err(Error::OtherVocabulary { .. })));
+    let unchecked = reader.open_table_unchecked("rows").unwrap();
+    unchecked.peek(&[1], &mut row, Missing::Error).unwrap();
+    assert_eq!(row, [2.0]);
+}
+
+#[test]
+fn handles_of_the_renumbering_process_are_told_too() {
+    let (test, words, table) = two_values(VocabularyConfig::u64().counts(true));
+    table.put(&[0, 1], &[1.0, 2.0]).unwrap();
+    let held = table.get(&[0], &mut [0.0]).unwrap();
+    words.count(&[0, 1, 1]).unwrap();
+    words.keep_frequent(2).unwrap();
+    all_refused(&table);
+    held.release().unwrap();
+    // Made anew, the table is of the new numbering.
+    test.bank.drop_table("rows").unwrap();
+    rows(&test, "word").put(&[0], &[3.0]).unwrap();
+}
+
+#[test]
+fn handles_of_a_dropped_vocabulary_are_told() {
+    let (test, words, table) = two_values(VocabularyConfig::u64());
+    table.put(&[0, 1], &[1.0, 2.0]).unwrap();
+    drop(words);
+    test.bank.drop_vocabulary("word").unwrap();
+    all_refused(&table);
+    let again = test.bank.vocabulary("word", VocabularyConfig::u64()).unwrap();
+    again.ids_or_insert(&[7, 8], &mut [0; 2]).unwrap();
+    all_refused(&table);
 }

@@ -153,6 +153,8 @@ impl Bank {
         store.drop_table(shared.header)?;
         let dropped = shared.generation().drop_tables(store);
         vocabularies.remove(name);
+        drop(vocabularies);
+        self.shared.refuse_other_numberings();
         Ok(dropped?)
     }
 }

@@ -73,9 +73,22 @@ impl Table {
     /// [`open_table_unchecked`](crate::Bank::open_table_unchecked) opened although its vocabulary is another one.
     #[inline]
     pub(crate) fn check_ids(&self, keys: &[u64]) -> Result<()> {
+        self.check_numbering()?;
         let Some(ids) = self.shared.ids() else { return Ok(()) };
         let end = ids.ids_end();
         if all_below(keys, end) { Ok(()) } else { Err(self.key_is_no_id(keys, ids, end)) }
+    }
+
+    /// Fails if the table's vocabulary was renumbered or dropped since this handle was made.
+    #[inline]
+    pub(crate) fn check_numbering(&self) -> Result<()> {
+        if self.shared.has_other_numbering() { self.other_numbering() } else { Ok(()) }
+    }
+
+    #[cold]
+    fn other_numbering(&self) -> Result<()> {
+        let Some(wanted) = self.shared.vocabulary() else { return Ok(()) };
+        self.bank.check_vocabulary(self.name(), wanted).map(drop)
     }
 
     #[cold]
@@ -156,6 +169,15 @@ impl Values<'_> {
 }
 
 impl BankShared {
+    /// After vocabularies may have changed: handles of tables that were made for another numbering are refused.
+    pub(crate) fn refuse_other_numberings(&self) {
+        for table in self.tables.lock().values() {
+            if let Some(wanted) = table.vocabulary() {
+                table.note_numbering(self.check_vocabulary(&table.name, wanted).is_err());
+            }
+        }
+    }
+
     /// The vocabulary of `table`, which must have the numbering that the table was made for, if it was made.
     pub(crate) fn check_vocabulary(
         &self,

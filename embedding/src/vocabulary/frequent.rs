@@ -100,6 +100,7 @@ impl Vocabulary {
         };
         self.shared.exchange(&mut writer, header, new);
         writer.tip = Some(tip);
+        self.bank.refuse_other_numberings();
         // Else the next open does it.
         let _ = old.drop_tables(store);
         Ok(KeptFrequent {
