@@ -32,6 +32,40 @@ impl Bank {
         Ok(inspect::summary(path.as_ref())?.checkpoints)
     }
 
+    /// Keeps a checkpoint beyond [`checkpoints_kept`](crate::BankOptions::checkpoints_kept), also after a reopen, until
+    /// it is [unpinned](Self::unpin): that of the best epoch so far. It holds the space of its rows.
+    ///
+    /// # Errors
+    /// [`InvalidArgument`](embank_kv::Error::InvalidArgument) if there is no such checkpoint;
+    /// [`ReadOnly`](embank_kv::Error::ReadOnly); a failure to write.
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let path = dir.path().join("bank");
+    /// use embank::{Bank, BankOptions};
+    ///
+    /// let bank = Bank::open(&path, BankOptions { checkpoints_kept: 1, ..Default::default() })?;
+    /// let best = bank.checkpoint(b"epoch 1")?;
+    /// bank.pin(best)?;
+    /// bank.checkpoint(b"epoch 2")?;
+    /// bank.checkpoint(b"epoch 3")?;
+    /// let there: Vec<u64> = Bank::checkpoints(&path)?.iter().map(|of| of.number).collect();
+    /// assert_eq!(there, [best, 3]);
+    /// # Ok::<(), embank::Error>(())
+    /// ```
+    pub fn pin(&self, checkpoint: u64) -> Result<()> {
+        Ok(self.shared.store.pin(checkpoint)?)
+    }
+
+    /// Lets go of a checkpoint that was [pinned](Self::pin): it goes with the next checkpoint if it is an old one.
+    ///
+    /// # Errors
+    /// As [`pin`](Self::pin).
+    pub fn unpin(&self, checkpoint: u64) -> Result<()> {
+        Ok(self.shared.store.unpin(checkpoint)?)
+    }
+
     /// Takes the bank in `path`, which nobody has open for writing, back to an older checkpoint for good; returns the
     /// numbers of the newer ones, which are gone. See [`Store::roll_back`].
     ///

@@ -35,6 +35,8 @@ use crate::record::record_bytes;
 const PARTIAL: &str = "partial";
 const BLOB: &str = "blob";
 const MANIFEST: &str = "manifest";
+/// An empty file: the checkpoint stays until it is unpinned.
+const PINNED: &str = "pinned";
 /// Beyond every number that is ever given, and far from where numbers end.
 const NUMBER_MAX: u64 = 1 << 62;
 
@@ -450,12 +452,46 @@ impl Checkpoints {
         Ok(blob)
     }
 
-    /// Removes all but the newest `kept` checkpoints, and those that a reader holds: see `hold`. Adds the numbers of
-    /// those that are gone for good to `gone`.
+    /// Has a checkpoint stay, durably, whatever is pruned: an empty file in its directory says so.
+    pub(crate) fn pin(&self, number: u64) -> Result<()> {
+        let mark = self.pin_path(number);
+        match mark.create_new() {
+            Ok(_) => {}
+            Err(e) if e.kind() == ErrorKind::AlreadyExists => return Ok(()),
+            Err(e) => return Err(Error::io("create", &mark, e)),
+        }
+        let dir = self.dir_of(number);
+        dir.sync().map_err(|e| Error::io("sync", &dir, e))
+    }
+
+    /// Lets a checkpoint go with the next pruning that finds it old.
+    pub(crate) fn unpin(&self, number: u64) -> Result<()> {
+        let (mark, dir) = (self.pin_path(number), self.dir_of(number));
+        mark.remove_file_if_there().map_err(|e| Error::io("remove", &mark, e))?;
+        dir.sync().map_err(|e| Error::io("sync", &dir, e))
+    }
+
+    /// Whether a checkpoint is pinned.
+    pub(crate) fn is_pinned(&self, number: u64) -> Result<bool> {
+        let mark = self.pin_path(number);
+        let found = mark.stat_if_there().map_err(|e| Error::io("stat", &mark, e))?;
+        Ok(found.is_some())
+    }
+
+    fn pin_path(&self, number: u64) -> Place {
+        self.dir_of(number).join(PINNED)
+    }
+
+    /// Removes all but the newest `kept` checkpoints, those that are pinned, and those that a reader holds: see `hold`.
+    /// Adds the numbers of those that are gone for good to `gone`.
     pub(crate) fn prune(&self, kept: usize, gone: &mut Vec<u64>) -> Result<()> {
         self.check_in_place()?;
-        let numbers = self.numbers()?;
-        for &number in &numbers[..numbers.len().saturating_sub(kept)] {
+        let mut numbers = self.numbers()?;
+        numbers.truncate(numbers.len().saturating_sub(kept));
+        for number in numbers {
+            if self.is_pinned(number)? {
+                continue;
+            }
             if let Some(unread) = self.unread(number)? {
                 self.remove(number, unread, gone)?;
             }

@@ -92,8 +92,10 @@ pub(crate) struct PyBank {
     /// Changes with `refresh`.
     recovered: Mutex<Option<Py<PyRecovered>>>,
     position: Mutex<Position>,
-    /// Tells this opening of the bank from all others.
-    opening: u64,
+    /// Tells this opening of the bank from all others. Changes with `roll_back`.
+    opening: AtomicU64,
+    /// None of a bank that is open to read only.
+    options: Option<BankOptions>,
     tables_dropped: AtomicU64,
 }
 
@@ -103,6 +105,11 @@ struct Position {
     checkpoint: Option<u64>,
     /// The bank's count of changed rows when that checkpoint began.
     changed: u64,
+}
+
+/// A random number.
+fn new_opening() -> u64 {
+    RandomState::new().hash_one(std::process::id())
 }
 
 impl PyRecovered {
@@ -178,6 +185,7 @@ impl PyBank {
                 "checkpoint goes with read_only=True: for writing, a bank opens at its newest checkpoint",
             ));
         }
+        let kept = (!read_only).then(|| options.clone());
         let bank = py
             .detach(|| {
                 if read_only {
@@ -195,8 +203,8 @@ impl PyBank {
             cell: Arc::new(BankCell::new(bank)),
             recovered: Mutex::new(recovered),
             position: Mutex::new(Position { checkpoint, changed: 0 }),
-            // Keyed at random.
-            opening: RandomState::new().hash_one(std::process::id()),
+            opening: AtomicU64::new(new_opening()),
+            options: kept,
             tables_dropped: AtomicU64::new(0),
         })
     }
@@ -250,7 +258,88 @@ impl PyBank {
     /// False
     #[getter]
     fn state_id(&self, py: Python<'_>) -> PyResult<String> {
-        Ok(format!("{:016x}-{}", self.opening, self.changed(py)?))
+        // Relaxed: nothing but a name.
+        Ok(format!("{:016x}-{}", self.opening.load(Ordering::Relaxed), self.changed(py)?))
+    }
+
+    /// Keeps a checkpoint beyond `checkpoints_kept`, also after a reopen, until `unpin`: that of the best epoch.
+    ///
+    /// It holds the space of its rows on disk.
+    ///
+    /// Args:
+    ///     checkpoint: Its number, as `checkpoint()` returned it.
+    ///
+    /// Raises:
+    ///     ValueError: There is no such checkpoint.
+    ///     ReadOnly: The bank was opened with `read_only`.
+    ///
+    /// >>> import embank
+    /// >>> with embank.Bank("pin.bank", memory_budget="16MiB", checkpoints_kept=1) as bank:
+    /// ...     bank.pin(bank.checkpoint(b"best"))
+    /// ...     later = bank.checkpoint(), bank.checkpoint()
+    /// >>> [found["number"] for found in embank.list_checkpoints("pin.bank")]
+    /// [1, 3]
+    fn pin(&self, py: Python<'_>, checkpoint: &Bound<'_, PyAny>) -> PyResult<()> {
+        let checkpoint = scalars::unsigned("checkpoint", checkpoint, u64::MAX)?;
+        self.cell.with_bank(py, |bank| bank.pin(checkpoint))
+    }
+
+    /// Lets go of a checkpoint that was pinned: it goes with the next checkpoint if it is an old one.
+    ///
+    /// Raises: as `pin`.
+    fn unpin(&self, py: Python<'_>, checkpoint: &Bound<'_, PyAny>) -> PyResult<()> {
+        let checkpoint = scalars::unsigned("checkpoint", checkpoint, u64::MAX)?;
+        self.cell.with_bank(py, |bank| bank.unpin(checkpoint))
+    }
+
+    /// Takes the open bank back to a kept checkpoint for good, such as that of the best epoch.
+    ///
+    /// Every row, its optimizer state and the vocabularies are as that checkpoint has them; newer checkpoints and changes
+    /// that no checkpoint has are gone. `recovered` is that checkpoint with its blob. `Table` and `Vocabulary` objects, and
+    /// models over them, go on; those of tables that the checkpoint lacks raise `NoSuchTable`. Leases, prefetches, scans,
+    /// pipelines and their feeds end. `embank.torch.resume` then restores the rest of a training run from the blob. It
+    /// takes as long as opening the bank.
+    ///
+    /// Args:
+    ///     checkpoint: The number of a kept checkpoint; no other process may read a newer one.
+    ///
+    /// Returns:
+    ///     The numbers of the checkpoints that are gone, the newest first; they are given anew.
+    ///
+    /// Raises:
+    ///     ValueError: There is no such checkpoint; nothing has changed.
+    ///     ReadOnly: The bank was opened with `read_only`; nothing has changed.
+    ///     EmbankError: A newer checkpoint is being read. After this and other failures of the store the bank is open at
+    ///         its newest checkpoint.
+    ///
+    /// >>> import embank
+    /// >>> with embank.Bank("early.bank", memory_budget="16MiB") as bank:
+    /// ...     table = bank.table("user", dim=1)
+    /// ...     table.put([1], [[1.0]])
+    /// ...     best = bank.checkpoint(b"epoch 1")
+    /// ...     table.put([1], [[9.0]])
+    /// ...     worse = bank.checkpoint(b"epoch 2")
+    /// ...     print(bank.roll_back(best), table.peek([1]), bank.recovered.blob)
+    /// [2] [[1.]] b'epoch 1'
+    fn roll_back(&self, py: Python<'_>, checkpoint: &Bound<'_, PyAny>) -> PyResult<Vec<u64>> {
+        let checkpoint = scalars::unsigned("checkpoint", checkpoint, u64::MAX)?;
+        let Some(options) = &self.options else {
+            let path = self.cell.path().to_owned();
+            let error = embank::Error::Store(embank::StoreError::ReadOnly { path });
+            return Err(errors::to_python(py, &error));
+        };
+        let gone = self.cell.roll_back(py, options, checkpoint);
+        if self.cell.is_closed()? {
+            return gone;
+        }
+        let found = self.cell.with_bank(py, |bank| Ok(bank.recovered().cloned()))?;
+        *self.recovered.lock() = PyRecovered::of(py, found.as_ref())?;
+        let checkpoint = found.map(|found| found.checkpoint);
+        *self.position.lock() = Position { checkpoint, changed: 0 };
+        // Relaxed: nothing but names and counts.
+        self.tables_dropped.store(0, Ordering::Relaxed);
+        self.opening.store(new_opening(), Ordering::Relaxed);
+        gone
     }
 
     /// Moves a bank that was opened with `read_only` on to its newest checkpoint, if that is newer.

@@ -54,11 +54,19 @@ pub(crate) struct VocabularyId(u64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct PipelineId(u64);
 
+/// Names a table within its cell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct TableNumber {
+    /// Names it within its bank: its name may come to mean another.
+    pub(crate) number: u16,
+    /// How often the bank was taken back when the object was made: a number may then come to mean another table.
+    pub(crate) roll_backs: u32,
+}
+
 /// What a table object needs to know of its table.
 #[derive(Debug)]
 pub(crate) struct TableKey {
-    /// Names the table within its bank: its name may come to mean another.
-    pub(crate) number: u16,
+    pub(crate) number: TableNumber,
     pub(crate) name: Arc<str>,
     pub(crate) dim: usize,
     /// Whether some keys get no row at their first Get.
@@ -82,63 +90,74 @@ struct State {
     in_flight: usize,
 }
 
+/// How many handles of each kind were made: their names are numbers that come once.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Made {
+    leases: u64,
+    prefetches: u64,
+    scans: u64,
+    vocabularies: u64,
+    pipelines: u64,
+    pub(crate) roll_backs: u32,
+}
+
 /// Every handle of the bank that is not in use by a call right now. Dropped in this order.
 #[derive(Debug)]
-struct Open {
+pub(crate) struct Open {
     leases: HashMap<LeaseId, Lease>,
-    leases_made: u64,
     prefetches: HashMap<PrefetchId, Prefetch>,
-    prefetches_made: u64,
     /// Each is used by one call at a time.
     scans: HashMap<ScanId, Arc<Mutex<Scan>>>,
-    scans_made: u64,
-    vocabularies: HashMap<VocabularyId, Vocabulary>,
-    vocabularies_made: u64,
-    pipelines: HashMap<PipelineId, Arc<Slot>>,
-    pipelines_made: u64,
+    pub(crate) vocabularies: HashMap<VocabularyId, Vocabulary>,
+    pub(crate) pipelines: HashMap<PipelineId, Arc<Slot>>,
     /// Those that were dropped too: their handles say so.
-    tables: HashMap<u16, Table>,
-    bank: Bank,
+    pub(crate) tables: HashMap<TableNumber, Table>,
+    pub(crate) bank: Bank,
+    made: Made,
 }
 
 impl Open {
+    pub(crate) fn new(bank: Bank, made: Made) -> Self {
+        Self {
+            leases: HashMap::new(),
+            prefetches: HashMap::new(),
+            scans: HashMap::new(),
+            vocabularies: HashMap::new(),
+            pipelines: HashMap::new(),
+            tables: HashMap::new(),
+            bank,
+            made,
+        }
+    }
+
+    pub(crate) fn counts(&self) -> Made {
+        self.made
+    }
+
     fn keep_lease(&mut self, lease: Lease) -> LeaseId {
-        let id = LeaseId(self.leases_made);
-        self.leases_made += 1;
+        let id = LeaseId(self.made.leases);
+        self.made.leases += 1;
         self.leases.insert(id, lease);
         id
     }
 
     /// Drops all handles and the bank, and returns what that loses. `until_alone` returns when no call has a handle.
-    fn end(self, until_alone: impl FnOnce()) -> Option<Unsaved> {
+    pub(crate) fn end(self, until_alone: impl FnOnce()) -> Option<Unsaved> {
         let bank = self.bank.clone();
         drop(self);
         until_alone();
         bank.unsaved()
     }
 
-    fn table(&self, number: u16) -> PyResult<Table> {
-        Ok(self.tables.get(&number).expect("a table stays in its cell until that closes").clone())
+    fn table(&self, number: TableNumber) -> PyResult<Table> {
+        self.tables.get(&number).cloned().ok_or_else(errors::not_in_checkpoint)
     }
 }
 
 impl BankCell {
     pub(crate) fn new(bank: Bank) -> Self {
         let path = bank.path().to_owned();
-        let open = Open {
-            leases: HashMap::new(),
-            leases_made: 0,
-            prefetches: HashMap::new(),
-            prefetches_made: 0,
-            scans: HashMap::new(),
-            scans_made: 0,
-            vocabularies: HashMap::new(),
-            vocabularies_made: 0,
-            pipelines: HashMap::new(),
-            pipelines_made: 0,
-            tables: HashMap::new(),
-            bank,
-        };
+        let open = Open::new(bank, Made::default());
         Self {
             path,
             process: process::id(),
@@ -179,8 +198,11 @@ impl BankCell {
             let table = call(&bank)?;
             let (number, name, dim) = (table.number(), table.name().into(), table.dim());
             let is_gated = table.config().admission != Admission::Always;
-            let kept = self.keep(table, |open, table| open.tables.insert(number, table));
-            Ok(kept.map(|_replaced| TableKey { number, name, dim, is_gated }))
+            Ok(self.keep(table, |open, table| {
+                let number = TableNumber { number, roll_backs: open.made.roll_backs };
+                open.tables.insert(number, table);
+                TableKey { number, name, dim, is_gated }
+            }))
         })?;
         kept.ok_or_else(errors::bank_closed)
     }
@@ -189,7 +211,7 @@ impl BankCell {
     pub(crate) fn with_table<R: Send>(
         &self,
         py: Python<'_>,
-        number: u16,
+        number: TableNumber,
         call: impl FnOnce(&Table) -> embank::Result<R> + Send,
     ) -> PyResult<R> {
         let table = self.pick(|open| open.table(number))?;
@@ -200,7 +222,7 @@ impl BankCell {
     pub(crate) fn take_lease(
         &self,
         py: Python<'_>,
-        table: u16,
+        table: TableNumber,
         call: impl FnOnce(&Table) -> embank::Result<Lease> + Send,
     ) -> PyResult<LeaseId> {
         let table = self.pick(|open| open.table(table))?;
@@ -218,7 +240,7 @@ impl BankCell {
     pub(crate) fn take_leases<C>(
         &self,
         py: Python<'_>,
-        calls: Vec<(u16, C)>,
+        calls: Vec<(TableNumber, C)>,
     ) -> PyResult<Vec<LeaseId>>
     where
         C: FnOnce(&Table) -> embank::Result<Lease> + Send,
@@ -272,14 +294,14 @@ impl BankCell {
     pub(crate) fn with_leases<R: Send>(
         &self,
         py: Python<'_>,
-        of_tables: &[(u16, Vec<LeaseId>)],
+        of_tables: &[(TableNumber, Vec<LeaseId>)],
         call: impl FnOnce(Vec<Vec<Lease>>) -> embank::Result<R> + Send,
     ) -> PyResult<R> {
         let leases = self.pick(|open| {
             for (table, ids) in of_tables {
                 for id in ids {
                     let lease = open.leases.get(id).ok_or_else(lease_consumed)?;
-                    if lease.table().number() != *table {
+                    if lease.table().number() != table.number {
                         return Err(lease_of_another_table());
                     }
                 }
@@ -296,15 +318,15 @@ impl BankCell {
     pub(crate) fn begin_prefetch(
         &self,
         py: Python<'_>,
-        table: u16,
+        table: TableNumber,
         call: impl FnOnce(&Table) -> embank::Result<Prefetch> + Send,
     ) -> PyResult<PrefetchId> {
         let table = self.pick(|open| open.table(table))?;
         let kept = self.run(py, move || {
             let prefetch = call(&table)?;
             Ok(self.keep(prefetch, |open, prefetch| {
-                let id = PrefetchId(open.prefetches_made);
-                open.prefetches_made += 1;
+                let id = PrefetchId(open.made.prefetches);
+                open.made.prefetches += 1;
                 open.prefetches.insert(id, prefetch);
                 id
             }))
@@ -340,14 +362,18 @@ impl BankCell {
     }
 
     /// Begins a scan with the GIL released, keeps it, and returns its checkpoint and number of rows too.
-    pub(crate) fn begin_scan(&self, py: Python<'_>, table: u16) -> PyResult<(ScanId, u64, u64)> {
+    pub(crate) fn begin_scan(
+        &self,
+        py: Python<'_>,
+        table: TableNumber,
+    ) -> PyResult<(ScanId, u64, u64)> {
         let table = self.pick(|open| open.table(table))?;
         let kept = self.run(py, move || {
             let scan = table.scan()?;
             let (checkpoint, rows) = (scan.checkpoint(), scan.rows());
             Ok(self.keep(scan, |open, scan| {
-                let id = ScanId(open.scans_made);
-                open.scans_made += 1;
+                let id = ScanId(open.made.scans);
+                open.made.scans += 1;
                 open.scans.insert(id, Arc::new(Mutex::new(scan)));
                 (id, checkpoint, rows)
             }))
@@ -382,8 +408,8 @@ impl BankCell {
         let kept = self.run(py, move || {
             let vocabulary = call(&bank)?;
             Ok(self.keep(vocabulary, |open, vocabulary| {
-                let id = VocabularyId(open.vocabularies_made);
-                open.vocabularies_made += 1;
+                let id = VocabularyId(open.made.vocabularies);
+                open.made.vocabularies += 1;
                 open.vocabularies.insert(id, vocabulary);
                 id
             }))
@@ -399,8 +425,7 @@ impl BankCell {
         call: impl FnOnce(&Vocabulary) -> embank::Result<R> + Send,
     ) -> PyResult<R> {
         let vocabulary = self.pick(|open| {
-            let found = open.vocabularies.get(&id);
-            Ok(found.expect("its object is there, so the handle is").clone())
+            open.vocabularies.get(&id).cloned().ok_or_else(errors::not_in_checkpoint)
         })?;
         self.run(py, move || call(&vocabulary))
     }
@@ -441,8 +466,8 @@ impl BankCell {
                 Err(error) => return Ok(Some(Err(error))),
             };
             Ok(self.keep(slot, |open, slot| {
-                let id = PipelineId(open.pipelines_made);
-                open.pipelines_made += 1;
+                let id = PipelineId(open.made.pipelines);
+                open.made.pipelines += 1;
                 open.pipelines.insert(id, Arc::clone(&slot));
                 Ok((id, slot))
             }))
@@ -557,13 +582,7 @@ impl BankCell {
         self.check_closable()?;
         let mut unsaved = None;
         detached(|| {
-            let open = {
-                let mut state = self.state.lock();
-                // Whoever closes it at the same time waits for this one.
-                state.in_flight += usize::from(state.open.is_some());
-                state.open.take()
-            };
-            if let Some(open) = open {
+            if let Some(open) = self.take_open() {
                 let closing = InFlight(self);
                 open.pipelines.values().for_each(|slot| slot.close());
                 // The last calls still change rows.
@@ -575,8 +594,20 @@ impl BankCell {
         Ok(unsaved)
     }
 
+    /// Takes all handles, as a call that is in flight from now on. Who closes the bank at the same time waits for it.
+    pub(crate) fn take_open(&self) -> Option<Open> {
+        let mut state = self.state.lock();
+        state.in_flight += usize::from(state.open.is_some());
+        state.open.take()
+    }
+
+    /// Opens the cell again, for the call that has taken its handles.
+    pub(crate) fn put_open(&self, open: Open) {
+        self.state.lock().open = Some(open);
+    }
+
     /// Waits until no more calls than these are in flight.
-    fn wait_until_in_flight(&self, calls: usize) {
+    pub(crate) fn wait_until_in_flight(&self, calls: usize) {
         let mut state = self.state.lock();
         while state.in_flight > calls {
             self.idle.wait(&mut state);
@@ -693,7 +724,14 @@ impl Drop for PopCall {
 
 /// One call in the store; ends when dropped.
 #[derive(Debug)]
-struct InFlight<'a>(&'a BankCell);
+pub(crate) struct InFlight<'a>(&'a BankCell);
+
+impl<'a> InFlight<'a> {
+    /// For a call that is counted already.
+    pub(crate) fn of(cell: &'a BankCell) -> Self {
+        Self(cell)
+    }
+}
 
 impl Drop for InFlight<'_> {
     fn drop(&mut self) {

@@ -47,6 +47,7 @@ pub(crate) fn list_checkpoints(py: Python<'_>, path: PathBuf) -> PyResult<Bound<
             of.taken.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
         )?;
         one.set_item("blob_bytes", of.blob_bytes)?;
+        one.set_item("pinned", of.pinned)?;
         one.set_item("file_bytes", of.file_bytes)?;
         one.set_item("tables", tables)?;
         list.append(one)?;

@@ -242,6 +242,13 @@ pub(crate) fn warn_unsaved(py: Python<'_>, path: &Path, unsaved: Unsaved) -> PyR
     PyErr::warn(py, &py.get_type::<PyResourceWarning>(), &text, 1)
 }
 
+/// For calls on an object that the bank was taken back from.
+pub(crate) fn not_in_checkpoint() -> PyErr {
+    NoSuchTable::new_err(
+        "the bank was taken back to a checkpoint that does not have this table or vocabulary: make it anew",
+    )
+}
+
 /// For calls on a bank after its `close()`.
 pub(crate) fn bank_closed() -> PyErr {
     PyValueError::new_err("bank is closed")

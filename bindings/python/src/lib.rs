@@ -35,6 +35,7 @@ mod life;
 mod many;
 mod pipeline;
 mod prefetch;
+mod rolling_back;
 mod scalars;
 mod scan;
 mod settings;

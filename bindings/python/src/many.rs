@@ -58,7 +58,7 @@ pub(crate) fn get_many<'py>(
     order.sort_by_key(|&at| requests[at].0.get().key.number);
     for pair in order.windows(2) {
         let table = &requests[pair[1]].0.get().key;
-        if requests[pair[0]].0.get().key.number == table.number {
+        if requests[pair[0]].0.get().key.number.number == table.number.number {
             return Err(PyValueError::new_err(format!(
                 "table {:?} comes twice: join its keys into one request",
                 &*table.name

@@ -27,7 +27,7 @@ use super::{RowState, check_learning_rate, check_not_negative};
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Ftrl {
-    /// Learning rate, the paper's alpha; above 0.
+    /// Learning rate, the paper's alpha. With 0, as at the start of a warm-up, a step changes neither row nor state.
     pub lr: f64,
     /// Added to the root of the sum of squares: smaller first steps. Default: 0; the paper suggests 1.
     pub beta: f64,
@@ -48,9 +48,12 @@ impl Ftrl {
 
     pub(super) fn check(&self) -> Result<(), String> {
         check_learning_rate(self.lr)?;
-        // It divides by the rate; a rate of zero has no meaning here.
-        if !(1.0 / self.lr as f32).is_finite() {
-            return Err(format!("FTRL's learning rate must be above 0, found {}", self.lr));
+        // It divides by the rate, unless that is 0.
+        if self.lr != 0.0 && !(1.0 / self.lr as f32).is_finite() {
+            return Err(format!(
+                "FTRL's learning rate must be 0 or at least 3e-39, the smallest rate that f32 can divide by, found {}",
+                self.lr
+            ));
         }
         check_not_negative("beta", self.beta)?;
         check_not_negative("l1", self.l1)?;
@@ -80,6 +83,9 @@ impl FtrlStep {
     #[inline(always)]
     pub(super) fn take(&self, row: RowState<'_>, gradient: &[f32]) {
         let Self { lr, beta, l1, l2 } = *self;
+        if lr == 0.0 {
+            return;
+        }
         let (sums, leaders) = row.state.split_at_mut(gradient.len());
         each_value(row.vector, [sums, leaders], gradient, |value, [sum, leader], g| {
             let square = saturated(g * g);

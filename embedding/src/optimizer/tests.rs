@@ -218,6 +218,18 @@ fn ftrl_without_any_gradient_keeps_the_row() {
     assert_eq!(row.vector, [1.5]);
 }
 
+/// As at the start of a warm-up: the formula would divide by the rate.
+#[test]
+fn ftrl_at_a_rate_of_zero_changes_nothing() {
+    let ftrl = Optimizer::Ftrl(Ftrl::new(0.0));
+    ftrl.check().unwrap();
+    let mut row = Row::new(&ftrl, &[1.5]);
+    let state = row.state.clone();
+    Stepper::new(&ftrl).take(pulp::Arch::new(), row.next(), &[3.0]);
+    assert_eq!((row.vector, row.state), (vec![1.5], state));
+    assert!(Optimizer::Ftrl(Ftrl::new(1e-40)).check().is_err());
+}
+
 #[test]
 fn ftrl_makes_rows_sparse() {
     let ftrl = Optimizer::Ftrl(Ftrl { l1: 1.0, ..Ftrl::new(0.1) });

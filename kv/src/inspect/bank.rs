@@ -154,6 +154,7 @@ pub fn summary(dir: &Path) -> Result<BankSummary> {
             log_end: manifest.log_end,
             blob_bytes: manifest.blob_bytes,
             file_bytes,
+            pinned: files.checkpoints.is_pinned(manifest.number).unwrap_or_default(),
             tables: tables.map(table_summary).collect(),
         }
     });

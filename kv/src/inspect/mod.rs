@@ -151,6 +151,8 @@ pub struct CheckpointSummary {
     pub blob_bytes: u64,
     /// Bytes of all files in its directory, of those too that it shares with other checkpoints.
     pub file_bytes: u64,
+    /// Whether it stays until it is unpinned: see [`Store::pin`](crate::Store::pin).
+    pub pinned: bool,
     /// Its tables, dropped ones left out.
     pub tables: Vec<TableSummary>,
 }

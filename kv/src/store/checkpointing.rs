@@ -7,7 +7,9 @@ use super::Store;
 use super::open::new_id;
 use crate::address::TableId;
 use crate::bank_file::BankFile;
-use crate::checkpoint::{CheckpointIdentity, ImageEntry, Manifest, PartialCheckpoint, UNSOUND};
+use crate::checkpoint::{
+    CheckpointIdentity, Checkpoints, ImageEntry, Manifest, PartialCheckpoint, UNSOUND,
+};
 use crate::device;
 use crate::error::{Error, Result};
 use crate::index::image::ImageKind;
@@ -72,6 +74,45 @@ impl Store {
             }
             _ => taken,
         }
+    }
+
+    /// Keeps a checkpoint beyond `checkpoints_kept`, also after a reopen, until it is [unpinned](Self::unpin): that of
+    /// the best epoch so far. It holds the log's space that its rows need. A roll back to an older one removes it.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if there is no such checkpoint; `ReadOnly`; `DirectoryMoved`; `Io`.
+    pub fn pin(&self, number: u64) -> Result<()> {
+        self.with_checkpoint(number, |checkpoints| checkpoints.pin(number))
+    }
+
+    /// Lets go of a checkpoint that was [pinned](Self::pin): it goes when a later one is taken, if it is older than those
+    /// that are kept. Nothing happens if it is not pinned.
+    ///
+    /// # Errors
+    /// As [`pin`](Self::pin).
+    pub fn unpin(&self, number: u64) -> Result<()> {
+        self.with_checkpoint(number, |checkpoints| checkpoints.unpin(number))
+    }
+
+    /// Runs `work` while no checkpoint is taken, and so none is removed.
+    fn with_checkpoint(
+        &self,
+        number: u64,
+        work: impl FnOnce(&Checkpoints) -> Result<()>,
+    ) -> Result<()> {
+        if self.is_read_only() {
+            return Err(Error::ReadOnly { path: self.path().into() });
+        }
+        let _newest = self.newest.lock();
+        self.checkpoints.check_in_place()?;
+        let there = self.checkpoints.numbers()?;
+        if !there.contains(&number) {
+            return Err(Error::InvalidArgument(format!(
+                "{} has no checkpoint {number}; those that are there are {there:?}",
+                self.path().display()
+            )));
+        }
+        work(&self.checkpoints)
     }
 
     fn take_checkpoint(&self, blob: &[u8]) -> Result<u64> {

@@ -1,0 +1,106 @@
+//! Going back to a checkpoint with the bank's Python objects alive.
+//!
+//! The store is closed, its newer checkpoints are removed, and it is opened again in the same cell. Tables and
+//! vocabularies keep their objects, for models refer to them; leases, prefetches, scans and pipelines end, for they are
+//! of rows that are gone.
+
+use embank::{Bank, BankOptions, StoreError, TableConfig};
+use pyo3::prelude::*;
+
+use crate::bank_cell::{BankCell, InFlight, Open, TableNumber, VocabularyId, detached};
+use crate::errors;
+
+/// The objects that go on.
+struct Kept {
+    tables: Vec<(TableNumber, String, TableConfig)>,
+    vocabularies: Vec<(VocabularyId, String)>,
+}
+
+impl Kept {
+    fn of(open: &Open) -> Self {
+        let tables = open.tables.iter();
+        let vocabularies = open.vocabularies.iter();
+        Self {
+            tables: tables
+                .map(|(&number, table)| (number, table.name().to_owned(), table.config()))
+                .collect(),
+            vocabularies: vocabularies
+                .map(|(&id, vocabulary)| (id, vocabulary.name().to_owned()))
+                .collect(),
+        }
+    }
+
+    /// Gives the objects their handles in `open`. Those that the checkpoint does not have stay without one.
+    fn open_in(self, open: &mut Open) {
+        for (number, name, config) in self.tables {
+            // Not by `Bank::table` at once: that would make a table that is not there.
+            let is_there = |of: embank::Table| of.number() == number.number;
+            let there = open.bank.open_table_unchecked(&name).is_ok_and(is_there);
+            if let Some(table) = there.then(|| open.bank.table(&name, config).ok()).flatten() {
+                open.tables.insert(number, table);
+            }
+        }
+        for (id, name) in self.vocabularies {
+            if let Ok(vocabulary) = open.bank.open_vocabulary(&name) {
+                open.vocabularies.insert(id, vocabulary);
+            }
+        }
+    }
+}
+
+impl BankCell {
+    /// Takes the bank back to `checkpoint`; returns the numbers of the checkpoints that are gone. `options` are those
+    /// that it was opened with. A number of no checkpoint changes nothing. After another error the bank is open at its
+    /// newest checkpoint, unless it can't be opened.
+    ///
+    /// # Errors
+    /// As `Bank::roll_back` and `Bank::open`; the bank is closed; a call of this thread on the bank is under way.
+    pub(crate) fn roll_back(
+        &self,
+        py: Python<'_>,
+        options: &BankOptions,
+        checkpoint: u64,
+    ) -> PyResult<Vec<u64>> {
+        if self.is_closed()? {
+            return Err(errors::bank_closed());
+        }
+        self.check_closable()?;
+        let mut outcome = Ok(Vec::new());
+        detached(|| outcome = self.roll_back_detached(options, checkpoint));
+        outcome.map_err(|error| errors::to_python(py, &error))
+    }
+
+    fn roll_back_detached(
+        &self,
+        options: &BankOptions,
+        checkpoint: u64,
+    ) -> embank::Result<Vec<u64>> {
+        // Before anything is closed: a wrong number must lose nothing.
+        let there: Vec<u64> =
+            Bank::checkpoints(self.path())?.into_iter().map(|of| of.number).collect();
+        if !there.contains(&checkpoint) {
+            return Err(StoreError::InvalidArgument(format!(
+                "{} has no checkpoint {checkpoint}; those that are kept are {there:?}",
+                self.path().display()
+            ))
+            .into());
+        }
+        let Some(open) = self.take_open() else { return Ok(Vec::new()) };
+        let reopening = InFlight::of(self);
+        let (kept, mut made) = (Kept::of(&open), open.counts());
+        made.roll_backs += 1;
+        open.pipelines.values().for_each(|slot| slot.close());
+        open.end(|| self.wait_until_in_flight(1));
+        let gone = Bank::roll_back(self.path(), checkpoint);
+        // Also after an error: the bank is at its newest checkpoint then.
+        let reopened = Bank::open(self.path(), options.clone()).map(|bank| {
+            let mut open = Open::new(bank, made);
+            kept.open_in(&mut open);
+            self.put_open(open);
+        });
+        drop(reopening);
+        let gone = gone?;
+        reopened?;
+        Ok(gone)
+    }
+}
