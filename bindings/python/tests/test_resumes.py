@@ -1,0 +1,78 @@
+"""A small run of `soak/resumes.py`: random resumes over many kinds of samplers and streams."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+SOAK = Path(__file__).parents[1] / "soak"
+sys.path.insert(0, str(SOAK))
+
+import resumes  # noqa: E402
+from embank.torch.order import Order  # noqa: E402
+from orders import KINDS  # noqa: E402
+
+NOT_NOTED = "a DataLoader with workers iterates its sampler twice, and the order is not noted"
+FAULTS = {
+    "workers, RandomSampler, generator not named": NOT_NOTED,
+    "workers that stay, shuffle=True": NOT_NOTED,
+    "workers, sampler that draws each index by Python": NOT_NOTED,
+    "workers that stay, iterated before": "its iterator has the sampler without the notes",
+    "workers that overtake each other": "in_order=False is not refused",
+}
+"""Kinds that fail, and why."""
+
+
+def run(resumes: int, kinds: list[str]) -> None:
+    named = [argument for kind in kinds for argument in ("--kind", kind)]
+    done = subprocess.run(
+        [sys.executable, "resumes.py", "--seed", "1", "--resumes", str(resumes), *named],
+        cwd=SOAK,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_random_resumes_repeat_the_order_or_are_refused() -> None:
+    run(200, [kind for kind in KINDS if kind not in FAULTS])
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(kind, marks=pytest.mark.xfail(reason=reason, strict=True))
+        for kind, reason in FAULTS.items()
+        if kind in KINDS
+    ],
+)
+def test_kinds_that_fail(kind: str) -> None:
+    run(16, [kind])
+
+
+def test_an_order_that_is_not_compared_is_found(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A planted fault: the resumed pass compares nothing, as before it kept a digest of its order."""
+    note = Order.note
+
+    def unchecked(order: Order, drawn: object) -> None:
+        order._expected.clear()
+        note(order, drawn)
+
+    monkeypatch.setattr(Order, "note", unchecked)
+    kind = "RandomSampler, generator not named"
+    assert resumes.main(["--seed", "1", "--resumes", "20", "--kind", kind]) == 1
+    assert "samples twice" in capsys.readouterr().out
+
+
+def test_a_wrong_argument_ends_with_2() -> None:
+    done = subprocess.run(
+        [sys.executable, "resumes.py", "--kind", "no such kind"], cwd=SOAK, capture_output=True
+    )
+    assert done.returncode == 2
