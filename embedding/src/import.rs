@@ -273,7 +273,7 @@ impl Table {
     fn put_imported(&self, batch: &ReadBatch, with_state: bool) -> Result<()> {
         let as_stored = self.shared.layout().dtype() == Dtype::Int8 && !batch.scales.is_empty();
         if !with_state && !as_stored {
-            return self.put(&batch.keys, &batch.vectors);
+            return self.put_unchecked(&batch.keys, &batch.vectors);
         }
         let unique = UniqueKeys::new(&batch.keys);
         let sources = unique.last_places();

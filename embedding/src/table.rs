@@ -521,9 +521,14 @@ impl Table {
     /// of the store, after which some are.
     pub fn put(&self, keys: &[u64], rows: &[f32]) -> Result<()> {
         self.check_shape("rows", keys.len(), rows.len())?;
+        self.check_rows(rows, |row| keys[row])?;
+        self.put_unchecked(keys, rows)
+    }
+
+    /// As [`put`](Self::put), of values that may be NaN or infinite.
+    pub(crate) fn put_unchecked(&self, keys: &[u64], rows: &[f32]) -> Result<()> {
         let unique = UniqueKeys::new(keys);
         self.check_ids(unique.keys())?;
-        self.check_rows(rows, |row| keys[row])?;
         let last_places = (!unique.all_distinct()).then(|| unique.last_places());
         self.execute_put(unique.keys(), rows, last_places.as_deref(), Clock::Keep)
             .map_err(|(error, _)| error)

@@ -146,8 +146,8 @@ mod tests {
         let line = WaitingLine::default();
         let first = line.reserve(&[1]);
         let ahead = line.ahead(&[1], None, |_| false).unwrap();
+        let far = Instant::now() + Duration::from_secs(60);
         std::thread::scope(|scope| {
-            let far = Instant::now() + Duration::from_secs(60);
             let behind = scope.spawn(|| line.wait_left(&ahead, far));
             drop(first);
             assert!(behind.join().unwrap());

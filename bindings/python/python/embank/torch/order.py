@@ -71,12 +71,13 @@ class RecordedSampler:
     def __init__(self, sampler: Iterable[Any]) -> None:
         self.sampler_itself = sampler
         self.order: Optional[Order] = None
-        """The order that the next iteration notes, and only that one."""
+        """The order that iterations note which begin now. Set while a pass begins its iteration.
+
+        A `DataLoader` with workers begins two iterations of its sampler and draws from the second.
+        """
 
     def __iter__(self) -> Iterator[Any]:
-        # Taken when the iteration begins: an iteration outside of a pass notes nothing.
-        order, self.order = self.order, None
-        return self._noting(iter(self.sampler_itself), order)
+        return self._noting(iter(self.sampler_itself), self.order)
 
     @staticmethod
     def _noting(indices: Iterator[Any], order: Optional[Order]) -> Iterator[Any]:
@@ -94,6 +95,17 @@ class RecordedSampler:
         return getattr(self.sampler_itself, name)
 
 
+def check_repeatable(loader: object) -> None:
+    """Raises `ValueError` for a loader whose batches come in an order that no second run repeats."""
+    if not isinstance(loader, DataLoader) or loader.num_workers == 0:
+        return
+    if not getattr(loader, "in_order", True):
+        raise ValueError(
+            "a pass over a DataLoader with in_order=False can't be resumed: its batches come as its workers are done "
+            "with them, and which ones were handed out before can't be told. Make it with in_order=True"
+        )
+
+
 def recorded_sampler(loader: object) -> Optional[RecordedSampler]:
     """The sampler of a `DataLoader`, which from now on notes its indices; None for other loaders.
 
@@ -107,6 +119,10 @@ def recorded_sampler(loader: object) -> Optional[RecordedSampler]:
         sampler = RecordedSampler(sampler)
         # A `DataLoader` forbids the assignment, since its workers would not see it; indices are drawn here.
         loader.__dict__[name] = sampler
+        # With `persistent_workers`, an iteration before this one has its sampler for good.
+        iteration = getattr(loader, "_iterator", None)
+        if iteration is not None and hasattr(iteration, "_index_sampler"):
+            iteration._index_sampler = sampler
     return sampler
 
 

@@ -32,7 +32,7 @@ from .fills import change, training
 from .lookahead import LookaheadLoader
 from .matching import load, parameter_names
 from .modules import TableModule
-from .order import Order, recorded_sampler
+from .order import Order, check_repeatable, recorded_sampler
 from .reference import taken_at, taking_checkpoint
 
 if TYPE_CHECKING:
@@ -432,6 +432,8 @@ class ResumableLoader(Generic[Batch]):
         The batches that the saved pass had drawn ahead are drawn too before the generators go back: a
         loader that draws its order batch by batch had used the generators for them.
         """
+        loader = self.loader.loader if isinstance(self.loader, LookaheadLoader) else self.loader
+        check_repeatable(loader)
         now = self._generators()
         assert self._began_with is not None, "resuming begins with what began the pass"
         self._set_generators(self._began_with)
@@ -461,9 +463,15 @@ class ResumableLoader(Generic[Batch]):
         self._order, self._drawn = order, 0
         loader = self.loader.loader if isinstance(self.loader, LookaheadLoader) else self.loader
         sampler = recorded_sampler(loader)
-        if sampler is not None:
-            sampler.order = order
-        return self._counted(iter(loader), None if sampler is not None else order)
+        if sampler is None:
+            return self._counted(iter(loader), order)
+        sampler.order = order
+        try:
+            batches = iter(loader)
+        finally:
+            # An iteration outside of a pass notes nothing.
+            sampler.order = None
+        return self._counted(batches, None)
 
     def _counted(self, batches: Iterator[Batch], order: Optional[Order]) -> Iterator[Batch]:
         this_order = self._order
