@@ -21,7 +21,8 @@ use crate::table::Table;
 pub struct ExportOptions {
     /// Default: by the suffix ([`FileFormat::of_path`]).
     pub format: Option<FileFormat>,
-    /// Also the optimizer's state, so that an import restores training exactly. Default: no.
+    /// Also the optimizer's state, so that an import restores training exactly, and of a table with
+    /// [tracking](crate::Tracking) each row's uses and last use. Default: no.
     pub state: bool,
     /// One matrix in order of the keys, without them. Default: no.
     pub dense: Option<DenseRows>,
@@ -70,8 +71,8 @@ enum Writer {
 }
 
 impl Table {
-    /// Writes the table to a file, as the newest checkpoint holds it: keys and vectors, and the optimizer's state if
-    /// `options` say so. What came after that checkpoint is not in it; take one first to have it.
+    /// Writes the table to a file, as the newest checkpoint holds it: keys and vectors, and the optimizer's state
+    /// and the rows' uses if `options` say so. What came after that checkpoint is not in it; take one first to have it.
     ///
     /// In constant memory (some MiB, and the pages that a [scan](Self::scan) borrows of the budget), while training
     /// goes on. Rows come in no particular order unless they are dense. When the call returns, the file is complete
@@ -258,6 +259,9 @@ impl Table {
         let mut batch = RowBatch::new(parts);
         let batch_rows = rows_per_batch(words.len() * 8) as u64;
         let mut first = 0;
+        if let Some(tracker) = layout.tracker() {
+            tracker.refresh();
+        }
         while first < rows {
             let end = rows.min(first + batch_rows);
             batch.clear();

@@ -8,13 +8,14 @@ use embank_kv::{Access, Clock, Operation};
 use crate::config::TableConfig;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
-use crate::files::batch::{ReadBatch, RowFile, rows_per_batch};
+use crate::files::batch::{ReadBatch, RowFile, Wanted, rows_per_batch};
 use crate::files::settings::HeldValues;
 use crate::files::{
     FileFormat, TransferProgress, npy_set, report, safetensors, settings, unreadable,
 };
 use crate::row::RowLayout;
 use crate::table::Table;
+use crate::tracking::{TRACKING_BYTES, Tracking};
 use crate::unique::UniqueKeys;
 
 /// What an import takes of a file. Default: what an export wrote there, in the format that the file's suffix stands
@@ -32,7 +33,8 @@ pub struct ImportOptions {
     /// The tensor or column of the vectors (for npy the file). Default: `rows`, in Parquet `vector`, or the only
     /// matrix.
     pub rows: Option<String>,
-    /// Whether the optimizer's state is taken too, if the file has it. Default: yes.
+    /// Whether the optimizer's state is taken too, and in a table with [tracking](crate::Tracking) each row's uses and
+    /// last use, if the file has them. Default: yes.
     pub state: bool,
     /// Whether NaN and infinite values are taken, and values that the table's dtype makes infinite. Default: no, they are
     /// an error.
@@ -102,7 +104,9 @@ impl Table {
     ///
     /// A row that is there is replaced. With the optimizer's state, it trains on as the exported one would have;
     /// without, it keeps the state that it has, and a new row's starts afresh. Of equal keys, the last one in the
-    /// file stays. Staleness clocks play no part. The rows are in memory when the call returns;
+    /// file stays. With uses in the file and [tracking](crate::Tracking) in the table, a row has the uses and the last
+    /// use that the file tells, the present time in place of the latter if the exported table's tracking was another;
+    /// else the import counts as one use. Staleness clocks play no part. The rows are in memory when the call returns;
     /// [`Bank::checkpoint`](crate::Bank::checkpoint) makes them durable. After an error, the batches before it are
     /// in the table.
     ///
@@ -135,13 +139,17 @@ impl Table {
         mut progress: impl FnMut(TransferProgress) -> ControlFlow<()>,
     ) -> Result<Imported> {
         let path = path.as_ref();
-        let (mut file, held, values) = open(path, options)?;
+        let is_tracked = self.config().tracking != Tracking::None;
+        let (mut file, held, values) = open(path, options, is_tracked)?;
         let with_state = self.check_fit(path, file.as_ref(), held.as_ref())?;
+        let taken = self.taken(file.as_ref(), held.as_ref(), with_state);
         if let Some(values) = values.filter(|_| file.rows() > 0) {
             self.check_values(path, held.as_ref(), values)?;
         }
         let (dim, total) = (self.dim(), file.rows());
-        let batch_rows = rows_per_batch(4 * (dim + file.state_columns().unwrap_or(0)) + 8);
+        let row_bytes = 4 * (dim + file.state_columns().unwrap_or(0)) + 8;
+        let uses_bytes = if file.has_uses() { TRACKING_BYTES } else { 0 };
+        let batch_rows = rows_per_batch(row_bytes + uses_bytes);
         let mut batch = ReadBatch::default();
         let mut done = 0;
         // Ends: with the file's rows.
@@ -159,10 +167,21 @@ impl Table {
                 }
             }
             self.check_imported_ids(path, done, &batch.keys)?;
-            self.put_imported(&batch, with_state)?;
+            self.put_imported(&batch, taken)?;
             done += batch.keys.len() as u64;
             report(&mut progress, done, total)?;
         }
+    }
+
+    /// What of the file goes into rows beside the vectors.
+    fn taken(&self, file: &dyn RowFile, held: Option<&TableConfig>, state: bool) -> Taken {
+        let same_time = held.is_some_and(|held| held.tracking == self.config().tracking);
+        let uses = match (file.has_uses(), same_time) {
+            (false, _) => TakenUses::None,
+            (true, true) => TakenUses::All,
+            (true, false) => TakenUses::Count,
+        };
+        Taken { state, uses }
     }
 
     /// Whether the file's rows come with state; an error if they are none of this table's.
@@ -270,18 +289,18 @@ impl Table {
         Err(unreadable(path, format!("row {}: {error}", first + row as u64)))
     }
 
-    fn put_imported(&self, batch: &ReadBatch, with_state: bool) -> Result<()> {
+    fn put_imported(&self, batch: &ReadBatch, taken: Taken) -> Result<()> {
         let as_stored = self.shared.layout().dtype() == Dtype::Int8 && !batch.scales.is_empty();
-        if !with_state && !as_stored {
+        if taken == (Taken { state: false, uses: TakenUses::None }) && !as_stored {
             return self.put_unchecked(&batch.keys, &batch.vectors);
         }
         let unique = UniqueKeys::new(&batch.keys);
         let sources = unique.last_places();
         let (layout, counters) = (self.shared.layout(), &self.shared.counters);
-        let put = PutImported { layout, batch, sources: &sources };
-        let outcome = match with_state {
+        let put = PutImported { layout, batch, sources: &sources, uses: taken.uses };
+        let outcome = match taken.state {
             true => self.execute(unique.keys(), Clock::Keep, &mut PutWithState(put))?,
-            false => self.execute(unique.keys(), Clock::Keep, &mut PutAsStored(put))?,
+            false => self.execute(unique.keys(), Clock::Keep, &mut PutKeepingState(put))?,
         };
         counters.disk_reads.add(outcome.disk_reads);
         counters.puts.add(1);
@@ -293,17 +312,26 @@ impl Table {
 /// A file's rows, with what it tells of the table that they came from.
 type Opened = (Box<dyn RowFile>, Option<TableConfig>, Option<HeldValues>);
 
-fn open(path: &Path, options: &ImportOptions) -> Result<Opened> {
+/// `is_tracked` tells whether the rows of the table that imports tell of their uses.
+fn open(path: &Path, options: &ImportOptions, is_tracked: bool) -> Result<Opened> {
     let (keys, rows) = (options.keys.as_deref(), options.rows.as_deref());
+    let (state, uses) = (options.state, options.state && is_tracked);
+    // Columns of these names mean something else in a file of another program, or of a table without tracking.
+    let wanted_of = |held: Option<&TableConfig>| {
+        let has_uses = held.is_some_and(|held| held.tracking != Tracking::None);
+        Wanted { state, uses: uses && has_uses }
+    };
     match options.format.map_or_else(|| FileFormat::of_path(path), Ok)? {
         FileFormat::Safetensors => {
             let contents = safetensors::read(path)?;
             let held = settings::from_pairs(path, &contents.pairs)?;
             let values = settings::values_of(path, &contents.pairs)?;
-            Ok((Box::new(contents.rows(path, keys, rows, options.state)?), held, values))
+            let wanted = wanted_of(held.as_ref());
+            Ok((Box::new(contents.rows(path, keys, rows, wanted)?), held, values))
         }
         FileFormat::Npy => {
-            let (found, pairs) = npy_set::read(path, keys, rows, options.state)?;
+            // The set's list tells which files are its own.
+            let (found, pairs) = npy_set::read(path, keys, rows, Wanted { state, uses })?;
             let held = settings::from_pairs(path, &pairs)?;
             Ok((Box::new(found), held, settings::values_of(path, &pairs)?))
         }
@@ -313,7 +341,8 @@ fn open(path: &Path, options: &ImportOptions) -> Result<Opened> {
             let pairs = parquet::read_pairs(path)?;
             let (held, values) =
                 (settings::from_pairs(path, &pairs)?, settings::values_of(path, &pairs)?);
-            Ok((Box::new(parquet::read(path, keys, rows, options.state)?), held, values))
+            let wanted = wanted_of(held.as_ref());
+            Ok((Box::new(parquet::read(path, keys, rows, wanted)?), held, values))
         }
         #[cfg(not(feature = "parquet"))]
         FileFormat::Parquet => Err(crate::files::no_parquet()),
@@ -349,6 +378,24 @@ fn check_range(
     ))
 }
 
+/// What of a file goes into rows beside the vectors.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Taken {
+    state: bool,
+    uses: TakenUses,
+}
+
+/// What of a file's uses goes into rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum TakenUses {
+    /// The import counts as one use.
+    None,
+    /// The number. The last use is the present time: the file's times have another unit than the table's.
+    Count,
+    /// The number and the last use.
+    All,
+}
+
 /// A batch of a file on its way into the table.
 #[derive(Debug)]
 struct PutImported<'a> {
@@ -356,6 +403,7 @@ struct PutImported<'a> {
     batch: &'a ReadBatch,
     /// Where in the batch each distinct key's row lies.
     sources: &'a [u32],
+    uses: TakenUses,
 }
 
 impl PutImported<'_> {
@@ -367,7 +415,12 @@ impl PutImported<'_> {
             Some((bytes, scale)) => layout.write_int8(value, bytes, scale),
             None => layout.write_vector(value, &self.batch.vectors[place * dim..][..dim]),
         }
-        layout.note_use(value);
+        let last = match self.uses {
+            TakenUses::None => return layout.note_use(value),
+            TakenUses::Count => None,
+            TakenUses::All => Some(self.batch.last_used[place]),
+        };
+        layout.import_uses(value, last, self.batch.uses[place]);
     }
 }
 
@@ -395,9 +448,9 @@ impl Operation for PutWithState<'_> {
 
 /// Replaces vectors and keeps the optimizer's state.
 #[derive(Debug)]
-struct PutAsStored<'a>(PutImported<'a>);
+struct PutKeepingState<'a>(PutImported<'a>);
 
-impl Operation for PutAsStored<'_> {
+impl Operation for PutKeepingState<'_> {
     const ACCESS: Access = Access::Update;
 
     fn update(&mut self, i: usize, value: &mut [u8]) {

@@ -318,6 +318,17 @@ impl RowLayout {
         }
     }
 
+    /// Writes how often a row was used, and when last: the present time if `last` is `None`. Does nothing
+    /// where rows do not tell that.
+    pub(crate) fn import_uses(&self, value: &mut [u8], last: Option<u32>, count: u32) {
+        let Some(tracker) = &self.tracker else { return };
+        let words = &mut value[self.sections.tracking..][..TRACKING_BYTES];
+        match last {
+            Some(last) => Uses { last, count }.write(words),
+            None => tracker.adopt(words, count),
+        }
+    }
+
     /// When and how often a row was used, where rows tell that.
     pub(crate) fn uses(&self, value: &[u8]) -> Option<Uses> {
         let words = || &value[self.sections.tracking..][..TRACKING_BYTES];
@@ -481,6 +492,11 @@ impl RowLayout {
         for (bytes, column) in to.as_chunks_mut::<4>().0.iter_mut().zip(columns) {
             *bytes = column.to_le_bytes();
         }
+    }
+
+    /// Writes one of the two words that tell of a row's uses as a file holds it; zero where rows do not tell that.
+    pub(crate) fn export_uses(&self, value: &[u8], word: impl Fn(Uses) -> u32, to: &mut [u8]) {
+        to.copy_from_slice(&self.uses(value).map_or(0, word).to_le_bytes());
     }
 
     /// The state as a file's columns.

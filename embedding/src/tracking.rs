@@ -109,8 +109,14 @@ impl Tracker {
     /// Marks a use.
     pub(crate) fn note(&self, words: &mut [u8]) {
         let Uses { last, count } = Uses::of(words);
-        words[..4].copy_from_slice(&last.max(self.now()).to_le_bytes());
-        words[4..].copy_from_slice(&count.saturating_add(1).to_le_bytes());
+        let uses = Uses { last: last.max(self.now()), count: count.saturating_add(1) };
+        uses.write(words);
+    }
+
+    /// Marks a row that comes with its number of uses from elsewhere, used at the present time.
+    pub(crate) fn adopt(&self, words: &mut [u8], count: u32) {
+        let last = Uses::of(words).last.max(self.now());
+        Uses { last, count }.write(words);
     }
 }
 
@@ -120,6 +126,11 @@ impl Uses {
             u32::from_le_bytes([words[at], words[at + 1], words[at + 2], words[at + 3]])
         };
         Self { last: word(0), count: word(4) }
+    }
+
+    pub(crate) fn write(self, words: &mut [u8]) {
+        words[..4].copy_from_slice(&self.last.to_le_bytes());
+        words[4..].copy_from_slice(&self.count.to_le_bytes());
     }
 }
 
@@ -143,6 +154,9 @@ mod tests {
         words[4..].fill(0xFF);
         tracker.note(&mut words);
         assert_eq!(Uses::of(&words).count, u32::MAX);
+        tracker.set(8);
+        tracker.adopt(&mut words, 7);
+        assert_eq!(Uses::of(&words), Uses { last: 9, count: 7 });
     }
 
     #[test]

@@ -38,7 +38,11 @@ import embank
 import embank.torch
 from orders import KINDS, Kind, PassOrder, Shape
 
-CURES = ("ResumableLoader(loader, generator)", "it is not the same loader")
+CURES = (
+    "ResumableLoader(loader, generator)",
+    "it is not the same loader",
+    "Make it with in_order=True",
+)
 """What the message of a refusal must say."""
 OTHER_PROCESS_SHARE = 0.2
 SAME_OBJECT_SHARE = 0.15

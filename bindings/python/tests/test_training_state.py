@@ -605,3 +605,51 @@ def test_a_sampler_that_is_noted_stays_what_it_is() -> None:
     assert (len(loader), loader.batch_sampler.batch_size, len(list(loader))) == (4, 3, 4)
     copied = pickle.loads(pickle.dumps(loader))
     assert len(list(copied)) == 4
+
+
+class Stretch:
+    """Shuffles by a generator that nobody names."""
+
+    def __init__(self) -> None:
+        self.generator = torch.Generator()
+        self.generator.manual_seed(3)
+
+    def __iter__(self) -> Any:
+        return iter(torch.randperm(40, generator=self.generator).tolist())
+
+    def __len__(self) -> int:
+        return 40
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_workers_do_not_hide_another_order(persistent: bool) -> None:
+    """A `DataLoader` with workers begins two iterations of its sampler and draws from the second."""
+    data = torch.utils.data.DataLoader(
+        range(40), batch_size=4, sampler=Stretch(), num_workers=2, persistent_workers=persistent  # type: ignore[arg-type]
+    )
+    for _ in data:  # with persistent workers, the iteration keeps the sampler that it began with
+        pass
+    loader = embank.torch.ResumableLoader(data)
+    batches = iter(loader)
+    next(batches), next(batches)
+    state = loader.state_dict()
+    batches.close()  # type: ignore[attr-defined]
+    loader.load_state_dict(state)
+    with pytest.raises(ValueError, match="can't repeat the order"):
+        next(iter(loader))
+
+
+def test_workers_that_overtake_each_other_can_not_be_resumed() -> None:
+    def make() -> Any:
+        data = torch.utils.data.DataLoader(range(40), batch_size=4, num_workers=2, in_order=False)
+        return embank.torch.ResumableLoader(data)
+
+    loader = make()
+    batches = iter(loader)
+    next(batches)
+    state = loader.state_dict()
+    batches.close()
+    again = make()
+    again.load_state_dict(state)
+    with pytest.raises(ValueError, match="in_order=True"):
+        next(iter(again))

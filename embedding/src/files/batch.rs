@@ -25,7 +25,15 @@ enum Source {
     /// What an int8 vector is multiplied with.
     Scale,
     State,
+    /// The time of the last use.
+    LastUsed,
+    /// The number of uses.
+    Uses,
 }
+
+/// The columns of the time of the last use and of the number of uses.
+pub(crate) const LAST_USED: &str = "last_used";
+pub(crate) const USES: &str = "uses";
 
 /// A part of every row that becomes a column of a file.
 #[derive(Debug, Clone)]
@@ -44,14 +52,16 @@ impl Part {
 
     /// Whether it has one dimension, and not one column of two.
     pub(crate) fn is_flat(&self) -> bool {
-        matches!(self.source, Source::Scale)
+        matches!(self.source, Source::Scale | Source::LastUsed | Source::Uses)
     }
 }
 
-/// The parts of a table's rows: `rows`, with `scales` if they are int8, and `state` if it is wanted and there is one.
+/// The parts of a table's rows: `rows`, with `scales` if they are int8. If the state is wanted, also `state` where the
+/// table has an optimizer's, and `last_used` and `uses` where its rows tell those.
 ///
 /// Vectors go out as they are stored where the format has that type, else as f32. The state is f32 always: single
-/// values and counts lie beside its vectors, and f16 and bf16 come back from it as they were.
+/// values and counts lie beside its vectors, and f16 and bf16 come back from it as they were. Times and uses are u32:
+/// minutes since 1970 are beyond 2^24, the end of f32's whole numbers.
 pub(crate) fn parts_of(layout: &RowLayout, format: FileFormat, state: bool) -> Vec<Part> {
     use FileFormat::{Npy, Parquet, Safetensors};
     let (element, source) = match (layout.dtype(), format) {
@@ -69,6 +79,11 @@ pub(crate) fn parts_of(layout: &RowLayout, format: FileFormat, state: bool) -> V
     let columns = layout.state_values();
     if state && columns > 0 {
         parts.push(Part { name: "state", element: Element::F32, columns, source: Source::State });
+    }
+    if state && layout.tracker().is_some() {
+        for (name, source) in [(LAST_USED, Source::LastUsed), (USES, Source::Uses)] {
+            parts.push(Part { name, element: Element::U32, columns: 1, source });
+        }
     }
     parts
 }
@@ -102,6 +117,8 @@ impl RowBatch {
                 Source::Vector => layout.export_vector(value, to),
                 Source::Scale => to.copy_from_slice(layout.stored_scale(value)),
                 Source::State => layout.export_state(value, to),
+                Source::LastUsed => layout.export_uses(value, |uses| uses.last, to),
+                Source::Uses => layout.export_uses(value, |uses| uses.count, to),
             }
         }
     }
@@ -132,6 +149,9 @@ pub(crate) struct ReadBatch {
     pub(crate) vectors: Vec<f32>,
     /// Empty where the file has none.
     pub(crate) state: Vec<f32>,
+    /// When and how often the rows were used. Empty unless the file has that and it was wanted.
+    pub(crate) last_used: Vec<u32>,
+    pub(crate) uses: Vec<u32>,
     /// The vectors as int8 and their rows' scales, where the file has them so; else empty.
     pub(crate) int8: Vec<u8>,
     pub(crate) scales: Vec<f32>,
@@ -142,6 +162,8 @@ impl ReadBatch {
         self.keys.clear();
         self.vectors.clear();
         self.state.clear();
+        self.last_used.clear();
+        self.uses.clear();
         self.int8.clear();
         self.scales.clear();
     }
@@ -156,6 +178,19 @@ impl ReadBatch {
     }
 }
 
+/// Which parts of a file's rows are read beside their vectors, if the file has them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Wanted {
+    pub(crate) state: bool,
+    /// When and how often they were used.
+    pub(crate) uses: bool,
+}
+
+impl Wanted {
+    /// Vectors alone.
+    pub(crate) const NOTHING: Self = Self { state: false, uses: false };
+}
+
 /// A file of rows whose header has been read and checked.
 pub(crate) trait RowFile {
     fn rows(&self) -> u64;
@@ -165,6 +200,9 @@ pub(crate) trait RowFile {
 
     /// Values of state per row; none where the file has no state.
     fn state_columns(&self) -> Option<usize>;
+
+    /// Whether the rows come with their uses.
+    fn has_uses(&self) -> bool;
 
     /// Reads the next rows, `count` at most, into an empty batch; nothing is left then if it stays empty.
     fn read_batch(&mut self, count: usize, batch: &mut ReadBatch) -> Result<()>;

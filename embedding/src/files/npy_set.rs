@@ -5,9 +5,9 @@
 //!
 //! **Approach.** A set has a list, `x.embank.json`: its files' names, and the settings of the table. Everything is
 //! written under other names and made durable first; until then an older set is whole. Then the older list and the
-//! older keys go, what else was in the older list goes, and the new files get their names: state, rows, keys, list.
-//! An import takes rows beside keys only, and state that the list names, and refuses state without a list. So at any
-//! point it finds the older set, the new one, or none.
+//! older keys go, what else was in the older list goes, and the new files get their names: state and uses, rows, keys,
+//! list. An import takes rows beside keys only, and state and uses that the list names, and refuses those without a
+//! list. So at any point it finds the older set, the new one, or none.
 //!
 //! A dense matrix without state is a file by itself, and needs no list. What no list names was not left by an export
 //! and stays; it is an error if an import would take it for a part of what is being written.
@@ -18,10 +18,10 @@ use std::io::ErrorKind;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use super::batch::Part;
+use super::batch::{LAST_USED, Part, USES, Wanted};
 use super::element::Element;
 use super::output::{self, OutputFile};
-use super::tensors::{Place, TensorRows, TensorWriter};
+use super::tensors::{Arrays, Place, TensorRows, TensorWriter, UsesArrays};
 use super::{invalid, io_error, npy, unreadable};
 use crate::error::Result;
 
@@ -41,6 +41,11 @@ fn beside(path: &Path, suffix: &str) -> PathBuf {
 
 fn path_of(path: &Path, part: &str) -> PathBuf {
     beside(path, &format!(".{part}.npy"))
+}
+
+/// The files of state and uses that a set may have: they stand beside the rows and are not taken without a list.
+fn paths_beside_rows(path: &Path) -> [PathBuf; 3] {
+    ["state", LAST_USED, USES].map(|part| path_of(path, part))
 }
 
 fn name_of(path: &Path) -> String {
@@ -109,7 +114,11 @@ pub(crate) fn create(
     for part in parts {
         let is_matrix = !with_keys && part.name == "rows";
         let own = if is_matrix { path.to_owned() } else { path_of(path, part.name) };
-        let header = npy::header(part.element, &format!("({rows}, {})", part.columns));
+        let shape = match part.is_flat() {
+            true => format!("({rows},)"),
+            false => format!("({rows}, {})", part.columns),
+        };
+        let header = npy::header(part.element, &shape);
         placed.push((part, begin(&own, header)?));
     }
     let keys = match with_keys {
@@ -145,10 +154,10 @@ fn to_remove(path: &Path, files: &[OutputFile]) -> Result<Vec<PathBuf>> {
         let source = ErrorKind::IsADirectory.into();
         return Err(io_error("replace", file.path(), source));
     }
-    let (keys, state) = (path_of(path, "keys"), path_of(path, "state"));
+    let (keys, beside_rows) = (path_of(path, "keys"), paths_beside_rows(path));
     let older = List::read(path)?;
     let is_older = |path: &Path| older.as_ref().is_some_and(|older| older.has(path));
-    for other in [path, &state] {
+    for other in std::iter::once(path).chain(beside_rows.iter().map(PathBuf::as_path)) {
         if !is_written(other) && !is_older(other) && other.exists() {
             return Err(invalid(format!(
                 "{} is there, is no part of an older export of that name, and an import would take it for a part of \
@@ -161,19 +170,19 @@ fn to_remove(path: &Path, files: &[OutputFile]) -> Result<Vec<PathBuf>> {
     if is_written(&keys) || is_older(&keys) {
         gone.push(keys.clone());
     }
-    // A matrix goes before its state: it would be taken without.
+    // A matrix goes before its state and uses: it would be taken without.
     gone.extend(is_older(path).then(|| path.to_owned()));
-    let parts = [path_of(path, "rows"), state];
-    gone.extend(parts.into_iter().filter(|part| is_older(part) && !is_written(part)));
+    let parts = std::iter::once(path_of(path, "rows")).chain(beside_rows);
+    gone.extend(parts.filter(|part| is_older(part) && !is_written(part)));
     Ok(gone)
 }
 
 /// Gives the files their names, once all of them are on stable storage; returns the names and how long they are
 /// together.
 pub(crate) fn commit(path: &Path, mut files: Vec<OutputFile>) -> Result<(Vec<PathBuf>, u64)> {
-    // Where the rows are, their state is: rows are never taken without it unawares.
-    let state = path_of(path, "state");
-    files.sort_by_key(|file| file.path() != state);
+    // Where the rows are, their state and uses are: rows are never taken without them unawares.
+    let beside_rows = paths_beside_rows(path);
+    files.sort_by_key(|file| !beside_rows.iter().any(|beside| beside == file.path()));
     let mut bytes = 0;
     for file in &files {
         failing::step(file.path())?;
@@ -228,27 +237,36 @@ pub(crate) fn read(
     path: &Path,
     keys: Option<&str>,
     rows: Option<&str>,
-    with_state: bool,
+    wanted: Wanted,
 ) -> Result<(TensorRows, HashMap<String, String>)> {
     let named = keys.map(|keys| npy::open(Path::new(keys))).transpose()?;
     if let Some(rows) = rows {
-        let rows = TensorRows::new(named, npy::open(Path::new(rows))?, None, None)?;
-        return Ok((rows, HashMap::new()));
+        let vectors = npy::open(Path::new(rows))?;
+        let arrays = Arrays { keys: named, vectors, scales: None, state: None, uses: None };
+        return Ok((TensorRows::new(arrays)?, HashMap::new()));
     }
     let is_dense = path.exists();
     let matrix = if is_dense { path.to_owned() } else { path_of(path, "rows") };
     if !matrix.exists() {
         return Err(unreadable(path, format!("neither it nor {} is there", matrix.display())));
     }
-    // The state of other rows than these is none of theirs.
-    let with_state = with_state && named.is_none();
+    // State and uses belong to the set's own keys, not to keys that the caller names.
+    let wanted = if named.is_none() { wanted } else { Wanted::NOTHING };
     let keys = match named {
         None if !is_dense => Some(keys_beside(path, &matrix)?),
         named => named,
     };
-    let (state, pairs) = if with_state { state_beside(path, &matrix)? } else { Default::default() };
-    let state = state.map(|path| npy::open(&path)).transpose()?;
-    Ok((TensorRows::new(keys, npy::open(&matrix)?, None, state)?, pairs))
+    let list = if wanted == Wanted::NOTHING { None } else { list_for(path, &matrix, wanted)? };
+    let (mut state, mut uses) = (None, None);
+    if let Some(list) = &list {
+        let own = path_of(path, "state");
+        let state_path = Some(own).filter(|own| wanted.state && list.has(own));
+        state = state_path.map(|path| npy::open(&path)).transpose()?;
+        uses = if wanted.uses { uses_beside(path, list)? } else { None };
+    }
+    let vectors = npy::open(&matrix)?;
+    let rows = TensorRows::new(Arrays { keys, vectors, scales: None, state, uses })?;
+    Ok((rows, list.map_or_else(HashMap::new, |list| list.pairs)))
 }
 
 fn keys_beside(path: &Path, matrix: &Path) -> Result<super::tensors::Tensor> {
@@ -268,25 +286,43 @@ fn keys_beside(path: &Path, matrix: &Path) -> Result<super::tensors::Tensor> {
     ))
 }
 
-/// The file of the state of the rows in `matrix`, and what the list tells about them.
-fn state_beside(path: &Path, matrix: &Path) -> Result<(Option<PathBuf>, HashMap<String, String>)> {
-    let state = path_of(path, "state");
-    match List::read(path)? {
-        Some(list) if list.has(matrix) => {
-            Ok((Some(state).filter(|state| list.has(state)), list.pairs))
-        }
-        // It is another set's.
-        Some(_) => Ok((None, HashMap::new())),
-        None if state.exists() => Err(unreadable(
+/// The list of the set whose rows are in `matrix`; `None` without one, or if it is another set's.
+///
+/// # Errors
+/// Without a list, files of state or uses that are wanted: whose they are can't be told.
+fn list_for(path: &Path, matrix: &Path, wanted: Wanted) -> Result<Option<List>> {
+    if let Some(list) = List::read(path)? {
+        return Ok(Some(list).filter(|list| list.has(matrix)));
+    }
+    let [state, last_used, uses] = paths_beside_rows(path);
+    let beside = [(state, wanted.state), (last_used, wanted.uses), (uses, wanted.uses)];
+    match beside.into_iter().find(|(beside, is_wanted)| *is_wanted && beside.exists()) {
+        None => Ok(None),
+        Some((beside, _)) => Err(unreadable(
             path,
             format!(
-                "{} is there, but {}, which is written last and tells whose state it is, is not: the export did not \
-                 come to its end; import without the state",
-                state.display(),
+                "{} is there, but {}, which is written last and tells whose it is, is not: the export did not come to \
+                 its end; import without the state",
+                beside.display(),
                 List::path_for(path).display()
             ),
         )),
-        None => Ok((None, HashMap::new())),
+    }
+}
+
+/// The files of the rows' uses that `list` names; an error if it names only one of them.
+fn uses_beside(path: &Path, list: &List) -> Result<Option<UsesArrays>> {
+    let (last_used, uses) = (path_of(path, LAST_USED), path_of(path, USES));
+    match (list.has(&last_used), list.has(&uses)) {
+        (false, false) => Ok(None),
+        (true, true) => {
+            Ok(Some(UsesArrays { last_used: npy::open(&last_used)?, uses: npy::open(&uses)? }))
+        }
+        (has_last_used, _) => {
+            let missing = if has_last_used { &uses } else { &last_used };
+            let what = format!("{} is not in its list of files", name_of(missing));
+            Err(unreadable(&list.path, what))
+        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! Parquet: columns `key`, `vector` and `state`, in row groups of bounded size.
+//! Parquet: columns `key`, `vector`, `state`, `last_used` and `uses`, in row groups of bounded size.
 //!
 //! Vectors are fixed-size lists of f32 (of f16 where the table stores that), which Polars shows as arrays. Their bytes
 //! hardly compress and repeat nothing, so they are written plain: no dictionary, no compression.
@@ -12,7 +12,7 @@ use arrow_array::cast::AsArray;
 use arrow_array::types::{Float16Type, Float32Type, Float64Type};
 use arrow_array::types::{Int32Type, Int64Type, UInt32Type, UInt64Type};
 use arrow_array::{Array, ArrayRef, FixedSizeListArray, Float16Array, Float32Array};
-use arrow_array::{RecordBatch, UInt64Array};
+use arrow_array::{RecordBatch, UInt32Array, UInt64Array};
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use half::f16;
 use parquet::arrow::ProjectionMask;
@@ -22,7 +22,7 @@ use parquet::errors::ParquetError;
 use parquet::file::metadata::{KeyValue, ParquetMetaData, RowGroupMetaData};
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
 
-use super::batch::{Part, ReadBatch, RowBatch, RowFile, rows_per_batch};
+use super::batch::{LAST_USED, Part, ReadBatch, RowBatch, RowFile, USES, Wanted, rows_per_batch};
 use super::element::Element;
 use super::output::OutputFile;
 use super::{io_error, open_to_read, unreadable};
@@ -62,8 +62,12 @@ impl ParquetWriter {
     ) -> Result<Self> {
         let mut fields = vec![Field::new("key", DataType::UInt64, false)];
         for part in &parts {
-            let (item, columns) = list_of(part);
-            let kind = DataType::FixedSizeList(item, columns);
+            let kind = if part.is_flat() {
+                DataType::UInt32
+            } else {
+                let (item, columns) = list_of(part);
+                DataType::FixedSizeList(item, columns)
+            };
             fields.push(Field::new(column_name(part), kind, false));
         }
         let row_bytes = 8 + parts.iter().map(Part::row_bytes).sum::<usize>();
@@ -84,6 +88,11 @@ impl ParquetWriter {
     pub(crate) fn write(&mut self, batch: &RowBatch) -> Result<()> {
         let mut columns: Vec<ArrayRef> = vec![Arc::new(UInt64Array::from(batch.keys.clone()))];
         for (part, bytes) in self.parts.iter().zip(&batch.parts) {
+            if part.is_flat() {
+                let words = bytes.as_chunks().0.iter().map(|&word| u32::from_le_bytes(word));
+                columns.push(Arc::new(UInt32Array::from_iter_values(words)));
+                continue;
+            }
             let (item, width) = list_of(part);
             let values: ArrayRef = if part.element == Element::F16 {
                 let halves = bytes.as_chunks().0.iter().map(|&half| f16::from_le_bytes(half));
@@ -132,6 +141,7 @@ pub(crate) struct ParquetRows {
     vector_column: String,
     columns: usize,
     state_columns: Option<usize>,
+    has_uses: bool,
     /// What was read and not handed out yet, and how much of it was.
     pending: Option<(RecordBatch, usize)>,
     row: u64,
@@ -180,64 +190,14 @@ pub(crate) fn read(
     path: &Path,
     keys: Option<&str>,
     rows: Option<&str>,
-    with_state: bool,
+    wanted: Wanted,
 ) -> Result<ParquetRows> {
     let builder = open(path)?;
     let schema = Arc::clone(builder.schema());
-    let listed = || {
-        let fields = schema.fields().iter();
-        fields
-            .map(|field| format!("{:?} ({})", field.name(), field.data_type()))
-            .collect::<Vec<_>>()
-            .join(", ")
-    };
-    let find = |name: &str| schema.index_of(name).ok();
-    let wanted = |name: &str| {
-        find(name).ok_or_else(|| {
-            unreadable(path, format!("it has no column {name:?}; it has {}", listed()))
-        })
-    };
-    let vector = match rows {
-        Some(name) => wanted(name)?,
-        None => match find("vector") {
-            Some(vector) => vector,
-            None => {
-                let is_list = |field: &Field| list_width(field.data_type()).is_some();
-                let lists: Vec<usize> =
-                    (0..schema.fields().len()).filter(|&i| is_list(schema.field(i))).collect();
-                let [one] = lists[..] else {
-                    return Err(unreadable(
-                        path,
-                        format!(
-                            "it has no column \"vector\", and which of its columns is meant does not show; name one \
-                             of {}",
-                            listed()
-                        ),
-                    ));
-                };
-                one
-            }
-        },
-    };
-    let key = match keys {
-        Some(name) => Some(wanted(name)?),
-        None => find("key"),
-    };
-    let is_key = |i: &usize| is_key(schema.field(*i).data_type());
-    if key.is_none()
-        && let Some(maybe) = (0..schema.fields().len()).find(is_key)
-    {
-        return Err(unreadable(
-            path,
-            format!(
-                "it has no column \"key\", but {:?} may be one; name the column of the keys. Rows are taken for those \
-                 of the keys from 0 on only where no column can be keys",
-                schema.field(maybe).name()
-            ),
-        ));
-    }
-    let state = find("state").filter(|_| with_state && schema.field(vector).name() == "vector");
-    let roots = [Some(vector), key, state].into_iter().flatten();
+    let Columns { vector, key, state, uses } =
+        Found { path, schema: &schema }.columns(keys, rows, wanted)?;
+    let roots =
+        [Some(vector), key, state].into_iter().flatten().chain(uses.iter().flatten().copied());
     let mask = ProjectionMask::roots(builder.parquet_schema(), roots);
     let rows = u64::try_from(builder.metadata().file_metadata().num_rows()).unwrap_or(0);
     let name = |i: usize| schema.field(i).name().clone();
@@ -269,6 +229,7 @@ pub(crate) fn read(
         vector_column: name(vector),
         columns,
         state_columns,
+        has_uses: uses.is_some(),
         pending: None,
         row: 0,
     };
@@ -284,6 +245,111 @@ pub(crate) fn read(
         }
     }
     Ok(found)
+}
+
+/// Where the columns of a table's rows stand in a file's schema.
+struct Columns {
+    vector: usize,
+    key: Option<usize>,
+    state: Option<usize>,
+    /// Of the time of the last use and of the number of uses.
+    uses: Option<[usize; 2]>,
+}
+
+/// The columns of a file that is being opened.
+struct Found<'a> {
+    path: &'a Path,
+    schema: &'a Schema,
+}
+
+impl Found<'_> {
+    fn columns(&self, keys: Option<&str>, rows: Option<&str>, wanted: Wanted) -> Result<Columns> {
+        let vector = self.vector(rows)?;
+        let key = self.key(keys)?;
+        // State and uses in the file belong to the column `vector`, not to another one that the caller names.
+        let is_own = self.schema.field(vector).name() == "vector";
+        let wanted = if is_own { wanted } else { Wanted::NOTHING };
+        let state = self.find("state").filter(|_| wanted.state);
+        let uses = if wanted.uses { self.uses()? } else { None };
+        Ok(Columns { vector, key, state, uses })
+    }
+
+    fn find(&self, name: &str) -> Option<usize> {
+        self.schema.index_of(name).ok()
+    }
+
+    fn named(&self, name: &str) -> Result<usize> {
+        self.find(name).ok_or_else(|| {
+            let what = format!("it has no column {name:?}; it has {}", self.listed());
+            unreadable(self.path, what)
+        })
+    }
+
+    fn listed(&self) -> String {
+        let fields = self.schema.fields().iter();
+        let listed = fields.map(|field| format!("{:?} ({})", field.name(), field.data_type()));
+        listed.collect::<Vec<_>>().join(", ")
+    }
+
+    /// Without a name: `vector`, or the one column of lists.
+    fn vector(&self, name: Option<&str>) -> Result<usize> {
+        if let Some(name) = name {
+            return self.named(name);
+        }
+        if let Some(vector) = self.find("vector") {
+            return Ok(vector);
+        }
+        let is_list = |i: &usize| list_width(self.schema.field(*i).data_type()).is_some();
+        let lists: Vec<usize> = (0..self.schema.fields().len()).filter(is_list).collect();
+        let [one] = lists[..] else {
+            return Err(unreadable(
+                self.path,
+                format!(
+                    "it has no column \"vector\", and which of its columns is meant does not show; name one of {}",
+                    self.listed()
+                ),
+            ));
+        };
+        Ok(one)
+    }
+
+    /// Without a name: `key`; `None` if no column can be keys.
+    fn key(&self, name: Option<&str>) -> Result<Option<usize>> {
+        if let Some(name) = name {
+            return self.named(name).map(Some);
+        }
+        if let Some(key) = self.find("key") {
+            return Ok(Some(key));
+        }
+        let is_key = |i: &usize| is_key(self.schema.field(*i).data_type());
+        match (0..self.schema.fields().len()).find(is_key) {
+            None => Ok(None),
+            Some(maybe) => Err(unreadable(
+                self.path,
+                format!(
+                    "it has no column \"key\", but {:?} may be one; name the column of the keys. Rows are taken for \
+                     those of the keys from 0 on only where no column can be keys",
+                    self.schema.field(maybe).name()
+                ),
+            )),
+        }
+    }
+
+    /// The columns of the rows' uses; an error if the file has only one of them, or has one of another type.
+    fn uses(&self) -> Result<Option<[usize; 2]>> {
+        let names = [LAST_USED, USES];
+        if names.iter().all(|name| self.find(name).is_none()) {
+            return Ok(None);
+        }
+        for name in names {
+            let kind = self.schema.field(self.named(name)?).data_type();
+            if *kind != DataType::UInt32 {
+                let what = "times of last use and numbers of uses are UInt32";
+                return Err(unreadable(self.path, format!("column {name:?} is {kind}; {what}")));
+            }
+        }
+        Ok(Some([self.named(LAST_USED)?, self.named(USES)?]))
+    }
 }
 
 /// About how many bytes a row of a column of lists takes in memory, at most 8 a value. Lists of any length tell it
@@ -418,7 +484,8 @@ impl ParquetRows {
         Ok(())
     }
 
-    fn keys(&self, batch: &RecordBatch, name: &str, keys: &mut Vec<u64>) -> Result<()> {
+    /// A column of one value a row, none of them null.
+    fn flat<'b>(&self, batch: &'b RecordBatch, name: &str) -> Result<&'b ArrayRef> {
         let Some(column) = batch.column_by_name(name) else {
             return Err(unreadable(&self.path, format!("column {name:?} is gone")));
         };
@@ -426,6 +493,21 @@ impl ParquetRows {
             let row = self.row + row as u64;
             return Err(unreadable(&self.path, format!("row {row}, column {name:?} is null")));
         }
+        Ok(column)
+    }
+
+    fn words(&self, batch: &RecordBatch, name: &str, words: &mut Vec<u32>) -> Result<()> {
+        let column = self.flat(batch, name)?;
+        let Some(found) = column.as_primitive_opt::<UInt32Type>() else {
+            let what = format!("column {name:?} is {}, and not UInt32", column.data_type());
+            return Err(unreadable(&self.path, what));
+        };
+        words.extend(found.values().iter());
+        Ok(())
+    }
+
+    fn keys(&self, batch: &RecordBatch, name: &str, keys: &mut Vec<u64>) -> Result<()> {
+        let column = self.flat(batch, name)?;
         // Negative keys stand for the same 64 bits, as in Element::append_keys.
         match column.data_type() {
             DataType::UInt64 => keys.extend(column.as_primitive::<UInt64Type>().values().iter()),
@@ -465,6 +547,10 @@ impl RowFile for ParquetRows {
         self.state_columns
     }
 
+    fn has_uses(&self) -> bool {
+        self.has_uses
+    }
+
     fn read_batch(&mut self, count: usize, batch: &mut ReadBatch) -> Result<()> {
         if !self.fill()? {
             return Ok(());
@@ -475,6 +561,10 @@ impl RowFile for ParquetRows {
         self.lists(&slice, &self.vector_column, self.columns, &mut batch.vectors)?;
         if let Some(columns) = self.state_columns {
             self.lists(&slice, "state", columns, &mut batch.state)?;
+        }
+        if self.has_uses {
+            self.words(&slice, LAST_USED, &mut batch.last_used)?;
+            self.words(&slice, USES, &mut batch.uses)?;
         }
         match &self.key_column {
             Some(name) => self.keys(&slice, name, &mut batch.keys)?,
@@ -506,7 +596,7 @@ mod tests {
         let mut writer = ArrowWriter::try_new(file, batch.schema(), None).unwrap();
         writer.write(&batch).unwrap();
         writer.close().unwrap();
-        let mut found = read(&path, None, None, true).unwrap();
+        let mut found = read(&path, None, None, Wanted { state: true, uses: true }).unwrap();
         assert_eq!((found.columns(), found.rows()), (WIDTH, 400));
         let first = found.pending.as_ref().unwrap().0.num_rows();
         assert!((1..=rows_per_batch(8 * WIDTH)).contains(&first), "{first}");

@@ -11,10 +11,10 @@ use std::sync::Arc;
 use safetensors::Dtype;
 use safetensors::tensor::{Metadata, TensorInfo};
 
-use super::batch::Part;
+use super::batch::{LAST_USED, Part, USES, Wanted};
 use super::element::Element;
 use super::output::OutputFile;
-use super::tensors::{Place, Tensor, TensorRows, TensorWriter};
+use super::tensors::{Arrays, Place, Tensor, TensorRows, TensorWriter, UsesArrays};
 use super::{invalid, io_error, open_to_read, unreadable};
 use crate::error::Result;
 
@@ -72,6 +72,8 @@ pub(crate) struct Contents {
     pub(crate) pairs: HashMap<String, String>,
     /// By name; those of other types and shapes are left out.
     tensors: Vec<Tensor>,
+    /// The names of all tensors.
+    names: Vec<String>,
     /// Names, types and shapes of all, for errors.
     listed: String,
 }
@@ -104,7 +106,8 @@ pub(crate) fn read(path: &Path) -> Result<Contents> {
     }
     let file = Arc::new(file);
     let (mut tensors, mut listed) = (Vec::new(), Vec::new());
-    for name in header.offset_keys() {
+    let names = header.offset_keys();
+    for name in names.iter().cloned() {
         let Some(info) = header.info(&name) else { continue };
         listed.push(format!("{name:?} ({:?} {:?})", info.dtype, info.shape));
         let (rows, columns) = match info.shape[..] {
@@ -124,7 +127,7 @@ pub(crate) fn read(path: &Path) -> Result<Contents> {
         });
     }
     let pairs = header.metadata().clone().unwrap_or_default();
-    Ok(Contents { pairs, tensors, listed: listed.join(", ") })
+    Ok(Contents { pairs, tensors, names, listed: listed.join(", ") })
 }
 
 impl Contents {
@@ -151,7 +154,7 @@ impl Contents {
         path: &Path,
         keys: Option<&str>,
         rows: Option<&str>,
-        with_state: bool,
+        wanted: Wanted,
     ) -> Result<TensorRows> {
         let vectors = match rows {
             Some(name) => self.named(path, name)?,
@@ -164,10 +167,21 @@ impl Contents {
             Some(name) => Some(self.named(path, name)?),
             None => self.find("keys"),
         };
-        // The state of other rows than these is none of theirs.
-        let ours = with_state && vectors.name == "rows";
         let scales = self.find("scales");
-        TensorRows::new(keys, vectors, scales, self.find("state").filter(|_| ours))
+        // State and uses in the file belong to the tensor `rows`, not to another one that the caller names.
+        let wanted = if vectors.name == "rows" { wanted } else { Wanted::NOTHING };
+        let state = self.find("state").filter(|_| wanted.state);
+        let uses = if wanted.uses { self.uses(path)? } else { None };
+        TensorRows::new(Arrays { keys, vectors, scales, state, uses })
+    }
+
+    /// The tensors of the rows' uses; an error if the file has only one of them, or has one of another shape.
+    fn uses(&self, path: &Path) -> Result<Option<UsesArrays>> {
+        if ![LAST_USED, USES].iter().any(|&name| self.names.iter().any(|found| found == name)) {
+            return Ok(None);
+        }
+        let (last_used, uses) = (self.named(path, LAST_USED)?, self.named(path, USES)?);
+        Ok(Some(UsesArrays { last_used, uses }))
     }
 
     fn the_matrix(&self, path: &Path) -> Result<Tensor> {

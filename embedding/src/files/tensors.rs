@@ -81,17 +81,50 @@ impl Tensor {
         let read = self.file.read_exact_at(bytes, self.offset + first * row_bytes as u64);
         read.map_err(|error| io_error("read", &self.path, error))
     }
+
+    fn read_u32(
+        &self,
+        first: u64,
+        count: usize,
+        bytes: &mut Vec<u8>,
+        values: &mut Vec<u32>,
+    ) -> Result<()> {
+        self.read(first, count, bytes)?;
+        values.extend(bytes.as_chunks().0.iter().map(|&word| u32::from_le_bytes(word)));
+        Ok(())
+    }
+
+    /// An error that says what the array is, and `what` it should be.
+    fn refuse<T>(&self, what: &str) -> Result<T> {
+        let Self { name, element, rows, columns, .. } = self;
+        let found = format!("{name} is {} of {rows} rows and {columns} columns", element.name());
+        Err(unreadable(&self.path, format!("{found}; {what}")))
+    }
 }
 
 /// Arrays that together are a table's rows.
 #[derive(Debug)]
-pub(crate) struct TensorRows {
+pub(crate) struct Arrays {
     /// None: row i is that of key i.
-    keys: Option<Tensor>,
-    vectors: Tensor,
+    pub(crate) keys: Option<Tensor>,
+    pub(crate) vectors: Tensor,
     /// What each row's values are multiplied with.
-    scales: Option<Tensor>,
-    state: Option<Tensor>,
+    pub(crate) scales: Option<Tensor>,
+    pub(crate) state: Option<Tensor>,
+    pub(crate) uses: Option<UsesArrays>,
+}
+
+/// Arrays that tell when each row was used last, and how often.
+#[derive(Debug)]
+pub(crate) struct UsesArrays {
+    pub(crate) last_used: Tensor,
+    pub(crate) uses: Tensor,
+}
+
+/// A table's rows out of arrays, batch by batch.
+#[derive(Debug)]
+pub(crate) struct TensorRows {
+    arrays: Arrays,
     next: u64,
     bytes: Vec<u8>,
 }
@@ -99,96 +132,105 @@ pub(crate) struct TensorRows {
 impl TensorRows {
     /// # Errors
     /// The arrays do not fit each other, or hold something else than they should.
-    pub(crate) fn new(
-        keys: Option<Tensor>,
-        vectors: Tensor,
-        scales: Option<Tensor>,
-        state: Option<Tensor>,
-    ) -> Result<Self> {
-        let refuse = |tensor: &Tensor, what: &str| {
-            let found = format!(
-                "{} is {} of {} rows and {} columns",
-                tensor.name,
-                tensor.element.name(),
-                tensor.rows,
-                tensor.columns
-            );
-            Err(unreadable(&tensor.path, format!("{found}; {what}")))
-        };
-        let scaled = vectors.element == Element::I8;
-        if !(vectors.element.is_float() || scaled && scales.is_some()) {
-            return refuse(
-                &vectors,
-                "vectors are f64, f32, f16, bf16, or i8 beside a tensor `scales`",
-            );
+    pub(crate) fn new(mut arrays: Arrays) -> Result<Self> {
+        let scaled = arrays.vectors.element == Element::I8;
+        if !(arrays.vectors.element.is_float() || scaled && arrays.scales.is_some()) {
+            return arrays
+                .vectors
+                .refuse("vectors are f64, f32, f16, bf16, or i8 beside a tensor `scales`");
         }
-        if let Some(keys) = &keys
+        arrays.scales = arrays.scales.filter(|_| scaled);
+        arrays.check()?;
+        Ok(Self { arrays, next: 0, bytes: Vec::new() })
+    }
+}
+
+impl Arrays {
+    fn check(&self) -> Result<()> {
+        let Self { keys, vectors, scales, state, uses } = self;
+        if let Some(keys) = keys
             && (!keys.element.is_key() || keys.columns != 1)
         {
-            return refuse(keys, "keys are one column of u64, i64, u32 or i32");
+            return keys.refuse("keys are one column of u64, i64, u32 or i32");
         }
-        let scales = scales.filter(|_| scaled);
-        if let Some(scales) = &scales
+        if let Some(scales) = scales
             && (!scales.element.is_float() || scales.columns != 1)
         {
-            return refuse(scales, "scales are one column of floats");
+            return scales.refuse("scales are one column of floats");
         }
-        if let Some(state) = &state
+        if let Some(state) = state
             && !state.element.is_float()
         {
-            return refuse(state, "state is of floats");
+            return state.refuse("state is of floats");
         }
-        for tensor in [&keys, &scales, &state].into_iter().flatten() {
-            if tensor.rows != vectors.rows {
-                return refuse(tensor, &format!("{} has {} rows", vectors.name, vectors.rows));
+        let uses = uses.iter().flat_map(|arrays| [&arrays.last_used, &arrays.uses]);
+        for tensor in uses.clone() {
+            if tensor.element != Element::U32 || tensor.columns != 1 {
+                return tensor
+                    .refuse("times of last use and numbers of uses are one column of u32");
             }
         }
-        Ok(Self { keys, vectors, scales, state, next: 0, bytes: Vec::new() })
+        for tensor in [keys, scales, state].into_iter().flatten().chain(uses) {
+            if tensor.rows != vectors.rows {
+                return tensor.refuse(&format!("{} has {} rows", vectors.name, vectors.rows));
+            }
+        }
+        Ok(())
     }
 }
 
 impl RowFile for TensorRows {
     fn rows(&self) -> u64 {
-        self.vectors.rows
+        self.arrays.vectors.rows
     }
 
     fn columns(&self) -> usize {
-        self.vectors.columns
+        self.arrays.vectors.columns
     }
 
     fn state_columns(&self) -> Option<usize> {
-        self.state.as_ref().map(|state| state.columns)
+        self.arrays.state.as_ref().map(|state| state.columns)
+    }
+
+    fn has_uses(&self) -> bool {
+        self.arrays.uses.is_some()
     }
 
     fn read_batch(&mut self, count: usize, batch: &mut ReadBatch) -> Result<()> {
-        let first = self.next;
-        let count = (self.vectors.rows - first).min(count as u64) as usize;
+        let Self { arrays, next, bytes } = self;
+        let Arrays { keys, vectors, scales, state, uses } = arrays;
+        let first = *next;
+        let count = (vectors.rows - first).min(count as u64) as usize;
         if count == 0 {
             return Ok(());
         }
-        match &self.keys {
+        match keys {
             Some(keys) => {
-                keys.read(first, count, &mut self.bytes)?;
-                keys.element.append_keys(&self.bytes, &mut batch.keys);
+                keys.read(first, count, bytes)?;
+                keys.element.append_keys(bytes, &mut batch.keys);
             }
             None => batch.keys.extend(first..first + count as u64),
         }
-        self.vectors.read(first, count, &mut self.bytes)?;
-        self.vectors.element.append_f32(&self.bytes, &mut batch.vectors);
-        if let Some(scales) = &self.scales {
-            batch.int8.extend_from_slice(&self.bytes);
-            scales.read(first, count, &mut self.bytes)?;
-            scales.element.append_f32(&self.bytes, &mut batch.scales);
-            let rows = batch.vectors.chunks_exact_mut(self.vectors.columns);
+        vectors.read(first, count, bytes)?;
+        vectors.element.append_f32(bytes, &mut batch.vectors);
+        if let Some(scales) = scales {
+            batch.int8.extend_from_slice(bytes);
+            scales.read(first, count, bytes)?;
+            scales.element.append_f32(bytes, &mut batch.scales);
+            let rows = batch.vectors.chunks_exact_mut(vectors.columns);
             for (row, factor) in rows.zip(&batch.scales) {
                 row.iter_mut().for_each(|value| *value *= factor);
             }
         }
-        if let Some(state) = &self.state {
-            state.read(first, count, &mut self.bytes)?;
-            state.element.append_f32(&self.bytes, &mut batch.state);
+        if let Some(state) = state {
+            state.read(first, count, bytes)?;
+            state.element.append_f32(bytes, &mut batch.state);
         }
-        self.next += count as u64;
+        if let Some(UsesArrays { last_used, uses }) = uses {
+            last_used.read_u32(first, count, bytes, &mut batch.last_used)?;
+            uses.read_u32(first, count, bytes, &mut batch.uses)?;
+        }
+        *next += count as u64;
         Ok(())
     }
 }
