@@ -67,6 +67,7 @@ struct Report {
     examined_checkpoint: u64,
     examined: u64,
     rows: u64,
+    counts: u64,
     /// The new one; none after a dry run, and where nothing went.
     checkpoint: Option<u64>,
     /// As text, for a path need not be UTF-8 and JSON must be.
@@ -97,11 +98,12 @@ pub(crate) fn run(args: &Args) -> Result<Ending> {
         examined_checkpoint: evicted.checkpoint,
         examined: evicted.examined,
         rows: evicted.rows,
+        counts: evicted.counts,
         checkpoint: None,
         keys: args.keys.as_ref().map(|path| path.display().to_string()),
     };
     // One for an eviction that took nothing would only push the oldest one out.
-    if !args.dry_run && evicted.rows > 0 {
+    if !args.dry_run && evicted.rows + evicted.counts > 0 {
         let blob = bank.recovered().map(|recovered| recovered.blob.clone()).unwrap_or_default();
         let taken = bank.checkpoint(&blob);
         let taken =
@@ -158,6 +160,9 @@ fn text(report: &Report) -> String {
         report.examined_checkpoint,
         count(report.rows)
     );
+    if report.counts > 0 {
+        text += &format!("counts        {} before admission {went}\n", count(report.counts));
+    }
     if let Some(keys) = &report.keys {
         text += &format!("keys          {keys}\n");
     }

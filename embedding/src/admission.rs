@@ -10,7 +10,8 @@
 //! *Counts* of keys that have no row yet are exact, and as durable as rows: they are rows of 8 bytes in a table of
 //! their own beside the table's, which no list of tables shows, and which a checkpoint, a copy or a delta takes along.
 //! TFRA and PAI keep them in memory, exactly or in a Bloom filter. Here they may be larger than memory, and a
-//! restart forgets none that a checkpoint had. A key's count goes when it gets its row.
+//! restart forgets none that a checkpoint had. A key's count goes when it gets its row, when the key is deleted, and when
+//! it was not got for so long as an eviction says: beside the count stands the time of the last Get.
 //!
 //! *Chance* is drawn for each Get of a missing key, as Paddle and Monolith do, so a key that comes often gets its row
 //! soon: after 1 / probability Gets on average. The draws are a pure function of the table's seed, the key and the
@@ -34,6 +35,7 @@ use crate::error::Result;
 use crate::operations::{GetRows, Reached};
 use crate::seen::SeenClocks;
 use crate::table::Table;
+use crate::tracking::minutes_now;
 
 /// Which keys a Get gives a row. What is put explicitly always gets one. Part of the table's identity. Default:
 /// [`Admission::Always`].
@@ -236,7 +238,8 @@ impl Table {
                 if keys.is_empty() {
                     return Ok(Vec::new());
                 }
-                let mut count = CountGets { now: vec![0; keys.len()] };
+                let time = self.time_of_counts();
+                let mut count = CountGets { now: vec![0; keys.len()], time };
                 let counted = self.bank.store.execute(*counts, keys, Clock::Keep, &mut count);
                 counted.map_err(|error| self.in_terms_of_the_table(error))?;
                 Ok(count.now.iter().map(|now| now >= needed).collect())
@@ -340,20 +343,111 @@ pub(crate) fn counts_name(name: &str) -> String {
     format!("{name} (counts before admission)")
 }
 
-/// Counts a Get of each key.
+/// The time of the last Get that a count tells; 0 in counts of versions that noted none.
+fn time_of_count(time: &[u8]) -> u32 {
+    u32::from_le_bytes([time[0], time[1], time[2], time[3]])
+}
+
+impl Table {
+    /// The time that counts are marked with: the table's, or minutes of the system's clock in a table that tracks none.
+    fn time_of_counts(&self) -> u32 {
+        match self.shared.layout().tracker() {
+            Some(tracker) => tracker.now(),
+            None => minutes_now(),
+        }
+    }
+
+    /// Forgets counts of Gets before admission whose keys were not got for `unused_for`: in the table's time, or in
+    /// minutes if it tracks none. Such a key counts from 1 again. Goes through the counts of the newest checkpoint, as
+    /// [`evict`](Self::evict), which does the same for its `unused_for`. Returns how many went.
+    ///
+    /// Counts of keys that never come again would otherwise stay for ever.
+    ///
+    /// # Errors
+    /// As [`evict`](Self::evict).
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// use embank::{Admission, Bank, BankOptions, TableConfig};
+    ///
+    /// let bank = Bank::open(dir.path().join("bank"), BankOptions::default())?;
+    /// let table = bank.table("item", TableConfig::new(1).admission(Admission::AfterGets(2)))?;
+    /// table.get(&[7], &mut [0.0])?.release()?;
+    /// bank.checkpoint(b"")?;
+    /// assert_eq!(table.forget_counts(60)?, 0); // counted within the last hour
+    /// assert_eq!(table.forget_counts(0)?, 1);
+    /// # Ok::<(), embank::Error>(())
+    /// ```
+    pub fn forget_counts(&self, unused_for: u32) -> Result<u64> {
+        self.counts_unused_for(unused_for, false)
+    }
+
+    /// Forgets those counts, or tells how many there are.
+    pub(crate) fn counts_unused_for(&self, unused_for: u32, dry_run: bool) -> Result<u64> {
+        let Some(Gate::Counts { counts, .. }) = &self.shared.gate else { return Ok(0) };
+        if let Some(tracker) = self.shared.layout().tracker() {
+            tracker.refresh();
+        }
+        let now = self.time_of_counts();
+        let is_old = |value: &[u8]| now.saturating_sub(time_of_count(&value[4..])) >= unused_for;
+        let in_terms = |error| self.in_terms_of_the_table(error);
+        let mut scan = self.bank.store.scan_shared(*counts).map_err(in_terms)?;
+        let (mut keys, mut old) = (Vec::with_capacity(COUNTS_AT_ONCE), 0);
+        // Ends: with the scan.
+        loop {
+            let row = scan.next_row().map_err(in_terms)?;
+            let ended = row.is_none();
+            if let Some(row) = row
+                && is_old(row.value)
+            {
+                keys.push(row.key);
+            }
+            if keys.len() == COUNTS_AT_ONCE || ended {
+                old += if dry_run {
+                    keys.len() as u64
+                } else {
+                    // As they are now: a key that was got since stays.
+                    let forgotten =
+                        self.bank.store.delete_if(*counts, &keys, |_, value, _| is_old(value));
+                    forgotten.map_err(in_terms)?
+                };
+                keys.clear();
+            }
+            if ended {
+                return Ok(old);
+            }
+        }
+    }
+
+    /// Forgets the counts of keys that the user deletes.
+    pub(crate) fn delete_counts(&self, keys: &[u64]) -> Result<()> {
+        let Some(Gate::Counts { counts, .. }) = &self.shared.gate else { return Ok(()) };
+        let forgotten = self.bank.store.delete(*counts, keys);
+        forgotten.map(drop).map_err(|error| self.in_terms_of_the_table(error))
+    }
+}
+
+/// Counts that are forgotten in one call of the store.
+const COUNTS_AT_ONCE: usize = 4096;
+
+/// Counts a Get of each key, and notes its time. A count is a u32, and the time of the last Get another.
 #[derive(Debug)]
 struct CountGets {
     now: Vec<u32>,
+    time: u32,
 }
 
 impl Operation for CountGets {
     const ACCESS: Access = Access::Update;
 
     fn update(&mut self, i: usize, value: &mut [u8]) {
-        let (count, _) = value.split_at_mut(4);
+        let (count, time) = value.split_at_mut(4);
         let before = u32::from_le_bytes([count[0], count[1], count[2], count[3]]);
         self.now[i] = before.saturating_add(1);
         count.copy_from_slice(&self.now[i].to_le_bytes());
+        let last = time_of_count(time).max(self.time);
+        time.copy_from_slice(&last.to_le_bytes());
     }
 
     fn insert(&mut self, i: usize, value: &mut [u8]) -> bool {

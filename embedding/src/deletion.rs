@@ -18,7 +18,7 @@ use crate::unique::UniqueKeys;
 
 impl Table {
     /// Deletes rows and returns how many there were. A later Get starts from the initial values again.
-    /// Leases on the rows lose their counts and their gradients for them, also where a row is made anew before such a
+    /// Their counts of Gets before admission go, too. Leases on the rows lose their counts and their gradients for them, also where a row is made anew before such a
     /// lease ends; a [`put`](crate::Lease::put) through one writes the row as a put without a lease does.
     ///
     /// # Errors
@@ -39,6 +39,7 @@ impl Table {
             deleted += self.delete_leased(&leased)?;
         }
         self.shared.counters.deleted_rows.add(deleted);
+        self.delete_counts(keys)?;
         Ok(deleted)
     }
 

@@ -140,6 +140,9 @@ pub struct Evicted {
     pub rows: u64,
     /// Rows that would have gone but for leases on them.
     pub leased: u64,
+    /// Counts of Gets before [`Admission`](crate::Admission) that went, or would: with `unused_for`, those of keys that
+    /// were not got for so long.
+    pub counts: u64,
 }
 
 impl Table {
@@ -231,6 +234,9 @@ impl Table {
                 }
             }
             if looked_at == 0 {
+                if let (Some(time), None) = (eviction.unused_for, eviction.norm_below) {
+                    evicted.counts = self.counts_unused_for(time, eviction.dry_run)?;
+                }
                 return Ok(evicted);
             }
             evicted.examined += looked_at as u64;

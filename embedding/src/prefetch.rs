@@ -10,11 +10,13 @@
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
-use embank_kv::locks::{Condvar, Mutex};
+use embank_kv::locks::{Condvar, Mutex, MutexGuard};
 use embank_kv::{Access, Clock, Loan, Operation, Store};
 
 use crate::error::{Error, Result};
+use crate::interrupt;
 use crate::operations::PeekRows;
 use crate::table::{Missing, PeekOutcome, Table, TableShared};
 use crate::unique::UniqueKeys;
@@ -212,10 +214,22 @@ impl Prefetch {
         let Request { unique, progress, ended, .. } = &*self.request;
         self.table.check_shape("rows", unique.batch_len(), rows.len())?;
         self.table.check_numbering()?;
+        let started = Instant::now();
+        let check = interrupt::check();
         let mut progress = progress.lock();
         // Ends: the worker comes to every job, or drops it.
         while matches!(*progress, Progress::Reading) {
-            ended.wait(&mut progress);
+            let Some(interrupted) = check else {
+                ended.wait(&mut progress);
+                continue;
+            };
+            let timed_out = ended.wait_for(&mut progress, interrupt::CHECKED_EVERY).timed_out();
+            // Without the lock: the program's check may run for long.
+            if timed_out && MutexGuard::unlocked(&mut progress, interrupted) {
+                let table = self.table.name().to_owned();
+                let key = unique.keys().first().copied().unwrap_or_default();
+                return Err(Error::Interrupted { table, key, waited: started.elapsed() });
+            }
         }
         let (read, absent) = match std::mem::replace(&mut *progress, Progress::Abandoned) {
             Progress::Read { rows, missing } => (rows, missing),

@@ -76,9 +76,7 @@ impl Tracker {
     /// Looks at the system's clock, once for a batch.
     pub(crate) fn refresh(&self) {
         if self.by_clock {
-            let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-            // Minutes fit for eight thousand years.
-            self.set((since.as_secs() / 60) as u32);
+            self.set(minutes_now());
         }
     }
 
@@ -132,6 +130,12 @@ impl Uses {
         words[..4].copy_from_slice(&self.last.to_le_bytes());
         words[4..].copy_from_slice(&self.count.to_le_bytes());
     }
+}
+
+/// The system's clock, in minutes since 1970. They fit for eight thousand years.
+pub(crate) fn minutes_now() -> u32 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    (since.as_secs() / 60) as u32
 }
 
 #[cfg(test)]

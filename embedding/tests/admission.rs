@@ -419,3 +419,46 @@ fn a_second_get_of_a_step_counts_no_key_again() {
         }
     }
 }
+
+/// Counts of keys that never come again stayed for ever, and nothing reached them.
+#[test]
+fn counts_age_out_with_an_eviction_and_go_with_a_deletion() {
+    let test = new_bank();
+    let config = config(Admission::AfterGets(3)).tracking(embank::Tracking::SetTime);
+    let table = table(&test.bank, config);
+    let get = |keys: &[u64]| drop(table.get(keys, &mut vec![0.0; keys.len()]).unwrap());
+    table.set_time(10).unwrap();
+    get(&[1, 2, 3, 4]);
+    table.set_time(20).unwrap();
+    get(&[2, 3]);
+    test.bank.checkpoint(b"").unwrap();
+    table.set_time(25).unwrap();
+    get(&[4]);
+    let old = embank::Eviction::new().unused_for(10);
+    // 1 alone: 2 and 3 were got at 20, and 4 since the checkpoint, which a dry run does not see.
+    assert_eq!(table.evict(&old.clone().dry_run(true)).unwrap().counts, 2);
+    let evicted = table.evict(&old).unwrap();
+    assert_eq!((evicted.counts, evicted.rows), (1, 0));
+    // 2 has its third Get now, 1 counts from the beginning, 3 was deleted and does, too.
+    table.delete(&[3]).unwrap();
+    get(&[1, 2, 3, 4]);
+    assert_eq!(table.contains(&[1, 2, 3, 4]).unwrap(), [false, true, false, true]);
+    get(&[1, 3]);
+    assert_eq!(table.contains(&[1, 3]).unwrap(), [false, false]);
+    get(&[1, 3]);
+    assert_eq!(table.contains(&[1, 3]).unwrap(), [true, true]);
+}
+
+#[test]
+fn counts_of_a_table_without_tracking_are_forgotten_by_the_clock() {
+    let test = new_bank();
+    let table = table(&test.bank, config(Admission::AfterGets(2)));
+    let keys: Vec<u64> = (0..10_000).collect();
+    table.get(&keys, &mut vec![0.0; keys.len()]).unwrap().release().unwrap();
+    test.bank.checkpoint(b"").unwrap();
+    let rows = test.bank.stats().store.live_rows;
+    assert_eq!(table.forget_counts(1_000).unwrap(), 0);
+    assert_eq!(table.forget_counts(0).unwrap(), 10_000);
+    assert_eq!(test.bank.stats().store.live_rows, rows - 10_000);
+    assert_eq!(table.forget_counts(0).unwrap(), 0);
+}

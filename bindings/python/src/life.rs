@@ -80,6 +80,7 @@ pub(crate) fn evict<'py>(
     found.set_item("examined", evicted.examined)?;
     found.set_item("rows", evicted.rows)?;
     found.set_item("leased", evicted.leased)?;
+    found.set_item("counts", evicted.counts)?;
     found.set_item("keys", keys.then(|| PyArray1::from_vec(py, gone)))?;
     Ok(found)
 }

@@ -644,6 +644,33 @@ impl PyTable {
         self.with(py, |table| table.outstanding(key))
     }
 
+    /// Forgets counts of gets before admission (`admit_after_gets`) whose keys were not got for long.
+    ///
+    /// Goes through the counts of the newest checkpoint. `evict(unused_for=...)` does it too. Durable with the next
+    /// checkpoint.
+    ///
+    /// Args:
+    ///     unused_for: In the unit of the table's tracking; in minutes if it has none.
+    ///
+    /// Returns:
+    ///     How many counts went.
+    ///
+    /// Raises:
+    ///     ValueError: There is no checkpoint yet.
+    ///
+    /// >>> import embank
+    /// >>> bank = embank.Bank("counts.bank", memory_budget="16MiB")
+    /// >>> table = bank.table("item", dim=1, admit_after_gets=2)
+    /// >>> table.get([7, 8]).release()
+    /// >>> number = bank.checkpoint()
+    /// >>> table.forget_counts(unused_for=60), table.forget_counts(unused_for=0)
+    /// (0, 2)
+    /// >>> bank.close()
+    fn forget_counts(&self, py: Python<'_>, unused_for: &Bound<'_, PyAny>) -> PyResult<u64> {
+        let unused_for = scalars::unsigned_32("unused_for", unused_for)?;
+        self.with(py, |table| table.forget_counts(unused_for))
+    }
+
     /// The leases of this table that are out, the oldest first, as `Bank.outstanding_leases`.
     fn outstanding_leases<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
         let found = self.with(py, |table| Ok(table.outstanding_leases()))?;

@@ -132,6 +132,7 @@ class _Evicted(TypedDict):
     examined: int
     rows: int
     leased: int
+    counts: int
     keys: Optional[NDArray[np.uint64]]
 
 class _Compacted(TypedDict):
@@ -557,6 +558,7 @@ class Table:
         keys: bool = False,
         progress: Optional[Callable[[int, int], object]] = None,
     ) -> _Evicted: ...
+    def forget_counts(self, unused_for: int) -> int: ...
     def export(
         self,
         path: _Path,
