@@ -352,7 +352,7 @@ mod tests {
             good.clone().optimizer(Optimizer::Sgd(Sgd { momentum: f64::NAN, ..Sgd::new(0.1) })),
             good.clone().optimizer(Optimizer::Adam(Adam { betas: (0.9, 1.0), ..Adam::new(0.1) })),
             good.clone().optimizer(Optimizer::Adam(Adam { betas: (-0.1, 0.9), ..Adam::new(0.1) })),
-            good.clone().optimizer(Optimizer::ftrl(0.0)),
+            good.clone().optimizer(Optimizer::ftrl(1e-40)),
             good.clone().optimizer(Optimizer::Ftrl(Ftrl { l1: -1.0, ..Ftrl::new(0.1) })),
             good.clone().optimizer(adagrad(-1.0)),
             good.clone().clip_row_norm(Some(0.0)),

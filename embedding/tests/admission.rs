@@ -351,6 +351,7 @@ proptest! {
                 Step::Delete(key) => {
                     table.delete(&[key]).unwrap();
                     model.rows.remove(&key);
+                    model.counts.remove(&key);
                 }
                 Step::Checkpoint => {
                     bank.checkpoint(b"").unwrap();
