@@ -13,7 +13,7 @@ import embank
 torch = pytest.importorskip("torch")
 pytest.importorskip("torch_geometric")
 
-from embank.torch.fills import trained_table  # noqa: E402
+from embank.torch.fills import training  # noqa: E402
 from embank.torch.geometric import FeatureStore  # noqa: E402
 
 
@@ -71,7 +71,7 @@ def test_a_table_that_was_made_anew_is_there_after_the_checkpoint(tmp_path: Path
         store["paper", "x", 10**12] = torch.zeros(2)
         bank.checkpoint()
         store["paper", "x", None] = torch.ones(3, 2)
-        assert trained_table(bank) is None, "features are no training"
+        assert training(bank) is None, "features are no training"
         bank.checkpoint()
     with embank.Bank(tmp_path / "own", memory_budget="16MiB") as bank:
         assert (FeatureStore(bank)["paper", "x", None] == torch.ones(3, 2)).all()

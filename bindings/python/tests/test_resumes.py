@@ -17,16 +17,6 @@ import resumes  # noqa: E402
 from embank.torch.order import Order  # noqa: E402
 from orders import KINDS  # noqa: E402
 
-NOT_NOTED = "a DataLoader with workers iterates its sampler twice, and the order is not noted"
-FAULTS = {
-    "workers, RandomSampler, generator not named": NOT_NOTED,
-    "workers that stay, shuffle=True": NOT_NOTED,
-    "workers, sampler that draws each index by Python": NOT_NOTED,
-    "workers that stay, iterated before": "its iterator has the sampler without the notes",
-    "workers that overtake each other": "in_order=False is not refused",
-}
-"""Kinds that fail, and why."""
-
 
 def run(resumes: int, kinds: list[str]) -> None:
     named = [argument for kind in kinds for argument in ("--kind", kind)]
@@ -40,19 +30,7 @@ def run(resumes: int, kinds: list[str]) -> None:
 
 
 def test_random_resumes_repeat_the_order_or_are_refused() -> None:
-    run(200, [kind for kind in KINDS if kind not in FAULTS])
-
-
-@pytest.mark.parametrize(
-    "kind",
-    [
-        pytest.param(kind, marks=pytest.mark.xfail(reason=reason, strict=True))
-        for kind, reason in FAULTS.items()
-        if kind in KINDS
-    ],
-)
-def test_kinds_that_fail(kind: str) -> None:
-    run(16, [kind])
+    run(200, list(KINDS))
 
 
 def test_an_order_that_is_not_compared_is_found(
