@@ -24,6 +24,7 @@ impl Table {
     /// # Errors
     /// A failure of the store, after which some of the rows are gone.
     pub fn delete(&self, keys: &[u64]) -> Result<u64> {
+        self.check_numbering()?;
         let unique = UniqueKeys::new(keys);
         let keys = unique.keys();
         let store = &self.bank.store;

@@ -269,7 +269,9 @@ impl Operation for ApplyGradients<'_> {
         if stepped != Stepped::Taken || !self.noted.is_empty() {
             self.noted.push((i as u32, stepped));
         }
-        self.layout.note_use(value);
+        if !matches!(stepped, Stepped::Refused { .. }) {
+            self.layout.note_use(value);
+        }
     }
 
     fn insert(&mut self, i: usize, value: &mut [u8]) -> bool {

@@ -37,6 +37,9 @@ impl BankShared {
     /// Keeps `time` for table `number` if none later is kept.
     pub(crate) fn keep_time(&self, number: u16, time: u32) -> Result<()> {
         let times = self.times_or_new()?;
+        if read_time(&self.store, times, number)?.is_some_and(|kept| kept >= time) {
+            return Ok(());
+        }
         self.store.execute(times, &[u64::from(number)], Clock::Keep, &mut KeepTime(time))?;
         Ok(())
     }
@@ -83,6 +86,8 @@ struct KeepTime(u32);
 
 impl Operation for KeepTime {
     const ACCESS: Access = Access::Update;
+    // No row of a table changes.
+    const CHANGES: bool = false;
 
     fn update(&mut self, _: usize, value: &mut [u8]) {
         let latest = self.0.max(time_in(value));

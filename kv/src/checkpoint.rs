@@ -457,7 +457,8 @@ impl Checkpoints {
         let mark = self.pin_path(number);
         match mark.create_new() {
             Ok(_) => {}
-            Err(e) if e.kind() == ErrorKind::AlreadyExists => return Ok(()),
+            // Synced again: an earlier attempt may have failed in between.
+            Err(e) if e.kind() == ErrorKind::AlreadyExists => {}
             Err(e) => return Err(Error::io("create", &mark, e)),
         }
         let dir = self.dir_of(number);

@@ -88,6 +88,8 @@ struct State {
     open: Option<Open>,
     /// Calls that hold a clone of a handle.
     in_flight: usize,
+    /// The bank was closed while a call had taken its handles, to open it again.
+    closing: bool,
 }
 
 /// How many handles of each kind were made: their names are numbers that come once.
@@ -161,7 +163,7 @@ impl BankCell {
         Self {
             path,
             process: process::id(),
-            state: Mutex::new(State { open: Some(open), in_flight: 0 }),
+            state: Mutex::new(State { open: Some(open), in_flight: 0, closing: false }),
             idle: Condvar::new(),
         }
     }
@@ -299,7 +301,10 @@ impl BankCell {
     ) -> PyResult<R> {
         let leases = self.pick(|open| {
             for (table, ids) in of_tables {
-                for id in ids {
+                for (place, id) in ids.iter().enumerate() {
+                    if ids[..place].contains(id) {
+                        return Err(lease_consumed());
+                    }
                     let lease = open.leases.get(id).ok_or_else(lease_consumed)?;
                     if lease.table().number() != table.number {
                         return Err(lease_of_another_table());
@@ -582,7 +587,9 @@ impl BankCell {
         self.check_closable()?;
         let mut unsaved = None;
         detached(|| {
-            if let Some(open) = self.take_open() {
+            let taken = self.take_open();
+            self.state.lock().closing = true;
+            if let Some(open) = taken {
                 let closing = InFlight(self);
                 open.pipelines.values().for_each(|slot| slot.close());
                 // The last calls still change rows.
@@ -601,9 +608,14 @@ impl BankCell {
         state.open.take()
     }
 
-    /// Opens the cell again, for the call that has taken its handles.
-    pub(crate) fn put_open(&self, open: Open) {
-        self.state.lock().open = Some(open);
+    /// Opens the cell again, for the call that has taken its handles. Returns them if the bank was closed meanwhile.
+    pub(crate) fn put_open(&self, open: Open) -> Option<Open> {
+        let mut state = self.state.lock();
+        if state.closing {
+            return Some(open);
+        }
+        state.open = Some(open);
+        None
     }
 
     /// Waits until no more calls than these are in flight.

@@ -1,5 +1,6 @@
 //! Rows of several tables in one call.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use embank::{TableGradients, UniqueKeys};
@@ -118,6 +119,16 @@ pub(crate) fn apply_many(py: Python<'_>, parts: Vec<Part<'_>>) -> PyResult<()> {
     let Some((first, ..)) = parts.first() else { return Ok(()) };
     let cell = first.get().cell.clone();
     check_bank(&cell, parts.iter().map(|(table, ..)| table.get()))?;
+    let mut seen = HashSet::new();
+    for (table, ..) in &parts {
+        let key = &table.get().key;
+        if !seen.insert(key.number.number) {
+            return Err(PyValueError::new_err(format!(
+                "table {:?} comes twice: join its leases, keys and gradients into one part",
+                &*key.name
+            )));
+        }
+    }
     let mut arrays = Vec::with_capacity(parts.len());
     for (table, leases, keys, grads) in &parts {
         let table = table.get();

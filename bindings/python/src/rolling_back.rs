@@ -36,7 +36,13 @@ impl Kept {
             // Not by `Bank::table` at once: that would make a table that is not there.
             let is_there = |of: embank::Table| of.number() == number.number;
             let there = open.bank.open_table_unchecked(&name).is_ok_and(is_there);
-            if let Some(table) = there.then(|| open.bank.table(&name, config).ok()).flatten() {
+            if !there {
+                continue;
+            }
+            // A table that was opened unchecked stays so.
+            let checked = open.bank.table(&name, config);
+            let table = checked.or_else(|_| open.bank.open_table_unchecked(&name));
+            if let Ok(table) = table {
                 open.tables.insert(number, table);
             }
         }
@@ -85,7 +91,10 @@ impl BankCell {
             ))
             .into());
         }
-        let Some(open) = self.take_open() else { return Ok(Vec::new()) };
+        let Some(open) = self.take_open() else {
+            let closed = "the bank is closed, or another thread takes it back to a checkpoint";
+            return Err(StoreError::InvalidArgument(closed.to_owned()).into());
+        };
         let reopening = InFlight::of(self);
         let (kept, mut made) = (Kept::of(&open), open.counts());
         made.roll_backs += 1;
@@ -96,7 +105,8 @@ impl BankCell {
         let reopened = Bank::open(self.path(), options.clone()).map(|bank| {
             let mut open = Open::new(bank, made);
             kept.open_in(&mut open);
-            self.put_open(open);
+            // Closed meanwhile: they are dropped as by `close`.
+            drop(self.put_open(open));
         });
         drop(reopening);
         let gone = gone?;

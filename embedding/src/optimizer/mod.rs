@@ -195,7 +195,8 @@ impl Optimizer {
             Optimizer::Ftrl(Ftrl { lr, .. }) => return (1.0 / LR_MAX..=LR_MAX).contains(&lr),
         };
         // What decay takes from a value is at most the value.
-        lr <= LR_MAX && weight_decay <= 1.0 && lr * weight_decay <= 1.0 && momentum <= 1.0
+        // Momentum may be large, though this gradient is not.
+        lr <= LR_MAX && weight_decay <= 1.0 && lr * weight_decay <= 1.0 && momentum == 0.0
     }
 
     /// The part of it that a table keeps for good, in words.
