@@ -73,7 +73,7 @@ fn a_sum_over_two_leases_that_overflows_stops_the_step() {
         part(two, &[1, 1], &[3e38, 3e38]),
     ]);
     assert!(matches!(step, Err(Error::NonFiniteGradient { key: 1, .. })), "{step:?}");
-    nothing_moved(&tables);
+    nothing_moved(&tables[..2]);
 }
 
 #[test]
