@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 import torch
@@ -20,6 +20,14 @@ from day_trainer import dense_loss
 
 Row = NDArray[np.float32]
 _64_BITS = (1 << 64) - 1
+
+
+class Evicted(NamedTuple):
+    """What an eviction takes from a table."""
+
+    keys: list[int]
+    counts: int
+    """Counts before admission that it forgets."""
 
 
 class TableModel:
@@ -35,6 +43,8 @@ class TableModel:
         self.last: dict[int, int] = {}
         self.counts: dict[int, int] = {}
         """Gets of keys without rows, with admission by count."""
+        self.counted: dict[int, int] = {}
+        """The time of the last of these Gets."""
         self.gets = 0
         """Gets that had to decide on a key, with admission by chance."""
         self.time = 0
@@ -51,11 +61,12 @@ class TableModel:
                     self.rows[key] = self.initial[key].copy()
                     self.uses[key] = 0
                     self.last[key] = self.time
-                    self.counts.pop(key, None)
+                    self._forget([key])
 
     def _admits(self, key: int, number: int) -> bool:
         if self.after_gets is not None:
             self.counts[key] = self.counts.get(key, 0) + 1
+            self.counted[key] = max(self.counted.get(key, 0), self.time)
             return self.counts[key] >= self.after_gets
         return self.probability is None or _draw(days.TABLE_SEED, key, number) < self.probability
 
@@ -96,9 +107,23 @@ class TableModel:
             )
         )
 
-    def delete(self, keys: Iterable[int]) -> None:
-        for key in keys:
+    def old_counts(self, eviction: days.Eviction) -> list[int]:
+        """The keys without rows whose counts an eviction forgets: by age alone."""
+        if eviction.unused_for is None:
+            return []
+        return [key for key, at in self.counted.items() if self.time - at >= eviction.unused_for]
+
+    def evict(self, eviction: days.Eviction) -> Evicted:
+        gone = Evicted(self.lets_go(eviction), len(self.old_counts(eviction)))
+        self._forget(self.old_counts(eviction))
+        for key in gone.keys:
             del self.rows[key], self.uses[key], self.last[key]
+        return gone
+
+    def _forget(self, keys: Iterable[int]) -> None:
+        for key in keys:
+            self.counts.pop(key, None)
+            self.counted.pop(key, None)
 
 
 def _draw(seed: int, key: int, number: int) -> float:
@@ -129,7 +154,7 @@ class Model:
         self.dense = torch.optim.Adam(self.top.parameters(), lr=0.01)
         self.crcs: list[dict[str, int]] = []
         """Of the day: for each step, the checksum of what each module gives."""
-        self.evicted: list[tuple[str, list[int]]] = []
+        self.evicted: list[tuple[str, Evicted]] = []
 
     def train_day(self, day: int) -> None:
         data = days.day_of(self.settings, day)
@@ -147,9 +172,7 @@ class Model:
         self.evicted = []
         for eviction in days.evictions(self.settings, day):
             for name in names:
-                gone = self.tables[name].lets_go(eviction)
-                self.tables[name].delete(gone)
-                self.evicted.append((name, gone))
+                self.evicted.append((name, self.tables[name].evict(eviction)))
 
     def _learn_initial_values(self, names: list[str], data: dict[str, Any]) -> None:
         for name in names:

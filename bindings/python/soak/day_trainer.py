@@ -134,7 +134,8 @@ class Trainer:
                 real = table.evict(**eviction.options(), keys=True)
                 self.report["evicted"].append(
                     {"table": name, "dry": numbers(dry["keys"]), "keys": numbers(real["keys"]),
-                     "rows": real["rows"], "leased": real["leased"]}
+                     "rows": real["rows"], "leased": real["leased"], "counts": real["counts"],
+                     "dry counts": dry["counts"]}
                 )  # fmt: skip
 
     def write_report(self, path: Path, seconds: float) -> None:
@@ -147,13 +148,14 @@ class Trainer:
             arrays[f"{name} rows"] = np.concatenate(
                 [np.empty((0, days.DIM), np.float32), *(rows for _, rows in batches)]
             )
-            self.report["probes"][name] = [
-                numbers(table.evict(**probe.options(), dry_run=True, keys=True)["keys"])
-                for probe in days.PROBES
+            probes = [
+                table.evict(**probe.options(), dry_run=True, keys=True) for probe in days.PROBES
             ]
+            self.report["probes"][name] = [(numbers(of["keys"]), of["counts"]) for of in probes]
         space = self.bank.stats()["space"]
         self.report.update(
-            seconds=seconds, live_rows=space["live_rows"],
+            seconds=seconds, live_rows=space["live_rows"], live_bytes=space["live_bytes"],
+            held_bytes=space["log_held_bytes"],
             dense=[of.tolist() for of in self.top.parameters()],
         )  # fmt: skip
         self.bank.close()

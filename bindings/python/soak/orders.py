@@ -346,7 +346,7 @@ KINDS: dict[str, Kind] = {
     "sampler by NumPy": Kind(
         plain(lambda shape: loader_of(shape, sampler=Shuffled(shape.samples, by_numpy)))
     ),
-    "sampler by a generator of NumPy's": Kind(
+    "sampler by default_rng": Kind(
         plain(
             lambda shape: loader_of(
                 shape, sampler=Shuffled(shape.samples, np.random.default_rng(5).permutation)
@@ -354,7 +354,7 @@ KINDS: dict[str, Kind] = {
         ),
         repeats=False,
     ),
-    "sampler by the system's random numbers": Kind(
+    "sampler by SystemRandom": Kind(
         plain(lambda shape: loader_of(shape, sampler=Shuffled(shape.samples, by_system))),
         repeats=False,
     ),

@@ -435,9 +435,10 @@ def arguments(given: Optional[list[str]]) -> argparse.Namespace:
     parser.add_argument("--resumes", type=int, default=1000, help="resumes in all (1000)")
     parser.add_argument("--seed", type=int, help="of the run; drawn and printed by default")
     parser.add_argument("--case", type=int, help="runs the one case that a failure has named")
-    parser.add_argument(
-        "--kind", action="append", choices=list(KINDS), help="only this kind; may be given again"
-    )
+    of_kind: Any = {"action": "append", "choices": list(KINDS), "metavar": "KIND"}
+    parser.add_argument("--kind", **of_kind, help="only this kind; may be given again")
+    parser.add_argument("--leave-out", **of_kind, help="all but this kind; may be given again")
+    parser.epilog = "The kinds:\n  " + "\n  ".join(KINDS)
     parser.add_argument("--resume-cases", type=Path, help=argparse.SUPPRESS)
     return parser.parse_args(given)
 
@@ -459,7 +460,9 @@ def main(given: Optional[list[str]] = None) -> int:
     began = told = time.monotonic()
     print(f"seed {seed}, torch {torch.__version__}, embank {embank.__version__}", flush=True)
     with tempfile.TemporaryDirectory() as directory:
-        soak = Soak(options.kind or list(KINDS), Path(directory))
+        left_out = options.leave_out or []
+        kinds = [kind for kind in options.kind or KINDS if kind not in left_out]
+        soak = Soak(kinds, Path(directory))
         for case_seed in seeds(options, seed):
             soak.run(case_seed)
             if soak.waiting >= CASES_A_PROCESS:

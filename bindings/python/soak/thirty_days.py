@@ -47,7 +47,11 @@ class Difference(Exception):
 
 class DayCost(NamedTuple):
     seconds: float
-    rows: int
+    live_rows: int
+    """Counts before admission are rows too."""
+    live_bytes: int
+    held_bytes: int
+    """Of the log, only for the checkpoints that are kept."""
     bank_bytes: int
 
 
@@ -89,9 +93,10 @@ def compare(model: Model, day: int, report: Path) -> dict[str, Any]:
         for name in model.settings.tables(day):
             table = model.tables[name]
             _compare_rows(f"day {day}, table {name!r}", table, arrays[f"{name} keys"], arrays[f"{name} rows"])
-            for probe, keys in zip(days.PROBES, found["probes"][name]):
+            for probe, (keys, counts) in zip(days.PROBES, found["probes"][name]):
                 where = f"day {day}, table {name!r}, dry run of {probe.options()}"
                 _compare_keys(where, table.lets_go(probe), keys)
+                _compare_counts(where, len(table.old_counts(probe)), counts)
     dense = [of.tolist() for of in model.top.parameters()]
     if dense != found["dense"]:
         raise Difference(f"day {day}: the dense part is {found['dense']}, and must be {dense}")
@@ -100,12 +105,19 @@ def compare(model: Model, day: int, report: Path) -> dict[str, Any]:
 
 def _compare_evictions(model: Model, day: int, found: list[dict[str, Any]]) -> None:
     # A process that was killed after the evictions has taken its report along.
-    for (name, keys), of in zip(model.evicted, found):
+    for (name, (keys, counts)), of in zip(model.evicted, found):
         where = f"day {day}, eviction from table {name!r}"
         _compare_keys(f"{where}, dry run", keys, of["dry"])
         _compare_keys(where, keys, of["keys"])
         if (of["table"], of["rows"], of["leased"]) != (name, len(keys), 0):
             raise Difference(f"{where}: reports {of['rows']} rows and {of['leased']} leased ones")
+        _compare_counts(where, counts, of["counts"])
+        _compare_counts(f"{where}, dry run", counts, of["dry counts"])
+
+
+def _compare_counts(where: str, wanted: int, found: int) -> None:
+    if wanted != found:
+        raise Difference(f"{where}: forgets {found} counts before admission, and must forget {wanted}")
 
 
 def _compare_keys(where: str, wanted: list[int], found: list[int]) -> None:
@@ -141,6 +153,10 @@ def disk_bytes(path: Path) -> int:
     return sum(of.stat().st_blocks * 512 for of in path.rglob("*") if of.is_file())
 
 
+def _mib(count: int) -> str:
+    return f"{count / 2**20:.1f} MiB"
+
+
 def say_whether_level(costs: list[DayCost]) -> None:
     third = len(costs) // 3
     if third == 0:
@@ -170,11 +186,17 @@ def run(settings: days.Settings, day_count: int, directory: Path) -> None:
                 run_day(settings, day, report, None)
             model.train_day(day)
             found = compare(model, day, report)
-            costs.append(DayCost(found["seconds"], found["live_rows"], disk_bytes(bank)))
+            costs.append(
+                DayCost(
+                    found["seconds"], found["live_rows"], found["live_bytes"], found["held_bytes"],
+                    disk_bytes(bank),
+                )  # fmt: skip
+            )
             rows = {name: len(model.tables[name].rows) for name in settings.tables(day)}
-            evicted = sum(len(keys) for _, keys in model.evicted)
+            evicted = sum(len(gone.keys) for _, gone in model.evicted)
             print(
-                f"day {day:2}: {costs[-1].seconds:5.1f} s, bank {costs[-1].bank_bytes / 2**20:6.1f} MiB, "
+                f"day {day:2}: {costs[-1].seconds:5.1f} s, bank {_mib(costs[-1].bank_bytes)} "
+                f"(live {_mib(costs[-1].live_bytes)}, held {_mib(costs[-1].held_bytes)}), "
                 f"rows {rows}, counts {len(model.tables['user'].counts)}, evicted {evicted}",
                 flush=True,
             )

@@ -14,13 +14,9 @@ SOAK = Path(__file__).parents[1] / "soak"
 sys.path.insert(0, str(SOAK))
 
 import days  # noqa: E402
-import embank  # noqa: E402
 import thirty_days  # noqa: E402
 
-# Of a module that counts a row that max_norm shortens as a use, and forgets the time.
-WITHOUT = [] if hasattr(embank.DistinctLease, "rewrite") else ["max_norm", "shared", "late_time"]
 SMALL = ["--seed", "1", "--keys", "600", "--steps", "12", "--batch-size", "32"]
-SMALL += [argument for what in WITHOUT for argument in ("--without", what)]
 
 
 def test_two_days_end_as_the_model_says() -> None:
