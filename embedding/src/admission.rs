@@ -11,7 +11,7 @@
 //! their own beside the table's, which no list of tables shows, and which a checkpoint, a copy or a delta takes along.
 //! TFRA and PAI keep them in memory, exactly or in a Bloom filter. Here they may be larger than memory, and a
 //! restart forgets none that a checkpoint had. A key's count goes when it gets its row, when the key is deleted, and when
-//! it was not got for so long as an eviction says: beside the count stands the time of the last Get.
+//! its last Get is older than an eviction allows: the time of the last Get stands beside the count.
 //!
 //! *Chance* is drawn for each Get of a missing key, as Paddle and Monolith do, so a key that comes often gets its row
 //! soon: after 1 / probability Gets on average. The draws are a pure function of the table's seed, the key and the

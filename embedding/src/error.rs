@@ -440,7 +440,7 @@ fn others(rows: usize) -> String {
     }
 }
 
-/// Tells a Get that was overtaken again and again from one that waited for a lease that nobody ends.
+/// Tells a Get that other Gets overtook from one that waited for a lease that was not ended.
 fn why_it_waited(
     outstanding: u32,
     bound: u32,

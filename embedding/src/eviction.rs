@@ -140,8 +140,8 @@ pub struct Evicted {
     pub rows: u64,
     /// Rows that would have gone but for leases on them.
     pub leased: u64,
-    /// Counts of Gets before [`Admission`](crate::Admission) that went, or would: with `unused_for`, those of keys that
-    /// were not got for so long.
+    /// Counts of Gets before [`Admission`](crate::Admission) that went, or would: with `unused_for`, those of keys
+    /// whose last Get is that old.
     pub counts: u64,
 }
 

@@ -81,6 +81,7 @@ mod times;
 mod tracking;
 mod turnstile;
 mod unique;
+mod updates;
 mod vocabulary;
 mod waiting_line;
 mod window;

@@ -124,19 +124,19 @@ mod tests {
         assert!(line.is_empty());
         let first = line.reserve(&[1, 2]);
         let second = line.reserve(&[2, 3]);
-        let nobody = |_: &Place| false;
+        let none_passes = |_: &Place| false;
         let number = |place: Option<Arc<Place>>| place.map(|place| place.number);
-        assert_eq!(number(line.ahead(&[9, 2], None, nobody)), Some(0));
-        assert_eq!(number(line.ahead(&[3], None, nobody)), Some(1));
-        assert_eq!(number(line.ahead(&[4], None, nobody)), None);
-        assert_eq!(number(line.ahead(&[2, 3], Some(&second), nobody)), Some(0));
-        assert_eq!(number(line.ahead(&[1, 2], Some(&first), nobody)), None);
+        assert_eq!(number(line.ahead(&[9, 2], None, none_passes)), Some(0));
+        assert_eq!(number(line.ahead(&[3], None, none_passes)), Some(1));
+        assert_eq!(number(line.ahead(&[4], None, none_passes)), None);
+        assert_eq!(number(line.ahead(&[2, 3], Some(&second), none_passes)), Some(0));
+        assert_eq!(number(line.ahead(&[1, 2], Some(&first), none_passes)), None);
         assert_eq!(number(line.ahead(&[2], None, |place| place.number == 0)), Some(1));
-        let ahead = line.ahead(&[2, 3], Some(&second), nobody).unwrap();
+        let ahead = line.ahead(&[2, 3], Some(&second), none_passes).unwrap();
         assert!(!line.wait_left(&ahead, Instant::now()));
         drop(first);
         assert!(line.wait_left(&ahead, Instant::now()));
-        assert_eq!(number(line.ahead(&[2, 3], Some(&second), nobody)), None);
+        assert_eq!(number(line.ahead(&[2, 3], Some(&second), none_passes)), None);
         drop(second);
         assert!(line.is_empty());
     }

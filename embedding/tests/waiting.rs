@@ -207,7 +207,7 @@ fn a_cycle_over_two_tables_ends() {
     held.release().unwrap();
 }
 
-/// A lease that nobody ends, and a Get that others overtake, are told apart.
+/// The error tells a lease that is not ended from a Get that other Gets overtake.
 #[test]
 fn the_error_says_whether_a_lease_is_not_ended() {
     let options = BankOptions { wait_timeout: Duration::from_millis(300), ..small_options() };

@@ -588,7 +588,7 @@ def test_a_state_without_an_order_is_taken() -> None:
 
 
 def test_an_iteration_outside_of_a_pass_is_not_noted() -> None:
-    """It went on with the digest of the pass before it, which could raise for an order that is nobody's."""
+    """It went on with the digest of the pass before it, which could raise for an order that belongs to no pass."""
     data = DataLoader(torch.arange(12), batch_size=3, shuffle=True)
     loader = embank.torch.ResumableLoader(data)
     batches = iter(loader)
@@ -608,7 +608,7 @@ def test_a_sampler_that_is_noted_stays_what_it_is() -> None:
 
 
 class Stretch:
-    """Shuffles by a generator that nobody names."""
+    """Shuffles by a generator that the test does not name to the loader."""
 
     def __init__(self) -> None:
         self.generator = torch.Generator()

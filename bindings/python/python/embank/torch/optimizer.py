@@ -197,8 +197,8 @@ class SparseOptimizer(torch.optim.Optimizer):
         if np.any(held > bound):
             raise RuntimeError(
                 f"rows of table {table.name!r} wait for step() after {int(np.max(held))} forward passes, and its "
-                f"staleness_bound is {bound}: call step() or zero_grad() first, or set the bound to "
-                "the number of forward passes a step, less one, or more"
+                f"staleness_bound is {bound}: call step() or zero_grad() first, drop the loss of a forward pass that has "
+                "no backward pass (del loss), or set the bound to the number of forward passes a step, less one, or more"
             )
 
     def leased(self, table: Table, on_gradient: OnGradient) -> None:
