@@ -437,7 +437,7 @@ fn counts_age_out_with_an_eviction_and_go_with_a_deletion() {
     get(&[4]);
     let old = embank::Eviction::new().unused_for(10);
     // 1 alone: 2 and 3 were got at 20, and 4 since the checkpoint, which a dry run does not see.
-    assert_eq!(table.evict(&old.clone().dry_run(true)).unwrap().counts, 2);
+    assert_eq!(table.evict(&old.dry_run(true)).unwrap().counts, 2);
     let evicted = table.evict(&old).unwrap();
     assert_eq!((evicted.counts, evicted.rows), (1, 0));
     // 2 has its third Get now, 1 counts from the beginning, 3 was deleted and does, too.
