@@ -127,7 +127,7 @@ fn a_lease_that_expires_wakes() {
 /// Sixteen threads take 8 of 1,000 rows over and over. At bound 0, a Get of 256 rows never met them all free.
 #[test]
 fn a_large_get_has_its_turn_among_small_ones() {
-    let options = BankOptions { wait_timeout: Duration::from_secs(60), ..small_options() };
+    let options = BankOptions { wait_timeout: Duration::from_secs(20), ..small_options() };
     let test = new_bank_with(options);
     let table = table(&test.bank, config());
     let all: Vec<u64> = (0..1_000).collect();
@@ -150,16 +150,18 @@ fn a_large_get_has_its_turn_among_small_ones() {
             });
         }
         // Two that overlap: they stand one behind the other.
-        let large = |first: u64| {
+        let large = |first: u64| -> embank::Result<()> {
             let keys: Vec<u64> = (first..first + 256).collect();
             for _ in 0..10 {
-                get(&table, &keys).unwrap().apply(&vec![1.0; keys.len()]).unwrap();
+                get(&table, &keys)?.apply(&vec![1.0; keys.len()])?;
             }
+            Ok(())
         };
         let other = scope.spawn(move || large(128));
-        large(0);
-        other.join().unwrap();
+        let (first, second) = (large(0), other.join().unwrap());
+        // Before anything fails: the small ones run until then.
         stop.store(true, Ordering::Relaxed);
+        first.and(second).unwrap();
     });
     assert!(small.into_inner() > 0);
     assert!((0..1_000).all(|key| table.outstanding(key).unwrap() == Some(0)));
