@@ -32,7 +32,7 @@ use crate::output::{self, RowBar, count, parse_scaled};
 pub(crate) struct Args {
     /// The bank's directory
     dir: PathBuf,
-    /// The table's name
+    /// The table's name; or the name of its counts before admission, as `stat` shows it, to forget those alone
     table: String,
     /// Rows last used so long ago or longer: in minutes, or in the unit of --set-time
     #[arg(long, value_name = "TIME")]
@@ -88,11 +88,19 @@ pub(crate) fn run(args: &Args) -> Result<Ending> {
         }
         Bank::open(&args.dir, BankOptions { checkpoints_kept: kept, ..options })
     })?;
-    let table = bank.open_table(&args.table)?;
+    // A table of the user's may end so, too.
+    let counts_of = embank::table_of_counts(&args.table)
+        .filter(|_| bank.tables().iter().all(|table| table.name != args.table));
+    let table = bank.open_table(counts_of.unwrap_or(&args.table))?;
     set_time(&table, args)?;
-    let mut list = args.keys.as_deref().map(KeyList::create).transpose()?;
-    let evicted = evict(&table, args, list.as_mut())?;
-    list.map_or(Ok(()), KeyList::complete)?;
+    let evicted = if counts_of.is_some() {
+        forget_counts(&table, args)?
+    } else {
+        let mut list = args.keys.as_deref().map(KeyList::create).transpose()?;
+        let evicted = evict(&table, args, list.as_mut())?;
+        list.map_or(Ok(()), KeyList::complete)?;
+        evicted
+    };
     let mut report = Report {
         dry_run: args.dry_run,
         examined_checkpoint: evicted.checkpoint,
@@ -150,6 +158,18 @@ fn evict(table: &Table, args: &Args, mut list: Option<&mut KeyList>) -> Result<E
         Some(error) => Err(error),
         None => Ok(evicted?),
     }
+}
+
+fn forget_counts(table: &Table, args: &Args) -> Result<Evicted> {
+    let (Some(unused_for), None, None, None) =
+        (args.unused_for, args.used_fewer_than, args.norm_below, &args.keys)
+    else {
+        bail!(
+            "counts before admission go by the time of the last Get alone: give --unused-for, \
+             and none of --used-fewer-than, --norm-below and --keys"
+        );
+    };
+    Ok(table.forget_counts(unused_for, args.dry_run)?)
 }
 
 fn text(report: &Report) -> String {

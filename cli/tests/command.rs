@@ -413,6 +413,40 @@ fn an_eviction_is_durable_and_keeps_the_blob() {
     assert!(text(&often).contains("evicted       5\ncheckpoint    3;"), "{}", text(&often));
 }
 
+/// `stat` showed the counts before admission as a table, and nothing took that name.
+#[test]
+fn counts_are_forgotten_by_the_name_that_stat_shows() {
+    let dir = tempfile::tempdir().unwrap();
+    {
+        let _no_forks = FORKS.lock().unwrap();
+        let options = BankOptions { memory_budget_bytes: 2 << 20, ..BankOptions::default() };
+        let bank = Bank::open(dir.path(), options).unwrap();
+        let admission = embank::Admission::AfterGets(2);
+        let table = bank.table("item", TableConfig::new(1).admission(admission)).unwrap();
+        table.get(&[1, 2, 3], &mut [0.0; 3]).unwrap().release().unwrap();
+        table.put(&[4], &[1.0]).unwrap();
+        bank.checkpoint(b"step 1").unwrap();
+    }
+    let name = "item (counts before admission)";
+    assert!(text(&embank(dir.path(), "stat")).contains(name));
+    let evict = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_embank"));
+        output_of(command.arg("evict").arg(dir.path()).arg(name).args(arguments))
+    };
+    assert_eq!(evict(&["--used-fewer-than", "3"]).status.code(), Some(2));
+    let dry = evict(&["--unused-for", "0", "--dry-run"]);
+    assert!(text(&dry).contains("counts        3 before admission would go\n"), "{}", text(&dry));
+    let done = evict(&["--unused-for", "0"]);
+    assert!(text(&done).contains("counts        3 before admission evicted\n"), "{}", text(&done));
+    let (stat, _) = json(dir.path(), "stat");
+    let rows = stat["tables"].as_array().unwrap().iter();
+    let rows: Vec<_> = rows.map(|table| (table["name"].as_str(), table["rows"].as_u64())).collect();
+    assert!(
+        rows.contains(&(Some(name), Some(0))) && rows.contains(&(Some("item"), Some(1))),
+        "{rows:?}"
+    );
+}
+
 #[test]
 fn an_eviction_that_makes_no_sense_changes_nothing() {
     let (dir, files) = (bank_with_old_rows(), tempfile::tempdir().unwrap());

@@ -7,15 +7,11 @@
 //! gradient is dropped. Evaluation sees initial values all the time. A decision stands for the whole Get, however
 //! often that has to wait and begin anew.
 //!
-//! *Counts* of keys that have no row yet are exact, and as durable as rows: they are rows of 8 bytes in a table of
-//! their own beside the table's, which no list of tables shows, and which a checkpoint, a copy or a delta takes along.
-//! TFRA and PAI keep them in memory, exactly or in a Bloom filter. Here they may be larger than memory, and a
-//! restart forgets none that a checkpoint had. A key's count goes when it gets its row, when the key is deleted, and when
-//! its last Get is older than an eviction allows: the time of the last Get stands beside the count.
+//! *Counts* of keys that have no row yet lie in tables of their own (see the module `counts`).
 //!
 //! *Chance* is drawn for each Get of a missing key, as Paddle and Monolith do, so a key that comes often gets its row
 //! soon: after 1 / probability Gets on average. The draws are a pure function of the table's seed, the key and the
-//! number of the Get since the table was made. That number is the one row of a table like that of the counts, so each
+//! number of the Get since the table was made. That number is the one row of a table like those of the counts, so each
 //! checkpoint has it: a run that is resumed draws on, and gives rows to the keys that an unbroken run would have.
 //!
 //! **Several threads.** A second acquisition, for the rows that were admitted, never waits while rows of the first are
@@ -27,15 +23,15 @@
 use std::collections::HashSet;
 use std::sync::OnceLock;
 
-use embank_kv::{Access, Clock, Operation, Store, TableId};
+use embank_kv::locks::RwLock;
+use embank_kv::{Access, Clock, Operation, TableId};
 
 use crate::bank::BankShared;
-use crate::descriptor::{counts_descriptor, is_counts_descriptor};
+use crate::counts::{COUNT_BYTES, Generations, create_counts};
 use crate::error::Result;
 use crate::operations::{GetRows, Reached};
 use crate::seen::SeenClocks;
 use crate::table::Table;
-use crate::tracking::minutes_now;
 
 /// Which keys a Get gives a row. What is put explicitly always gets one. Part of the table's identity. Default:
 /// [`Admission::Always`].
@@ -61,8 +57,9 @@ pub enum Admission {
     /// Every key, with its first Get.
     #[default]
     Always,
-    /// A key with its so-manyth Get; 1 or more. Counted exactly, 40 bytes of log and an entry of the index for each key
-    /// without a row.
+    /// A key with the Get of this number; 1 or more. Each key without a row has a count: 40 bytes of log and an entry of
+    /// the index. A table keeps a count while fewer other keys than it has rows are counted, or than 65,536 if it has
+    /// fewer rows; see [`Table::forget_counts`].
     AfterGets(u32),
     /// Each Get of a key without a row gives it one with this probability, above 0 and at most 1.
     Probability(f32),
@@ -82,15 +79,12 @@ impl Admission {
     }
 }
 
-/// Bytes of a count, a u32 and padding, and of the number of a Get, a u64.
-const COUNT_BYTES: u32 = 8;
-
 /// Decides for a table.
 #[derive(Debug)]
 pub(crate) enum Gate {
     Counts {
         needed: u32,
-        counts: TableId,
+        counts: RwLock<Generations>,
     },
     /// `gets`: the table whose one row numbers the Gets that meet a key without a row.
     Chance {
@@ -101,11 +95,11 @@ pub(crate) enum Gate {
 }
 
 impl Gate {
-    /// The table that the gate keeps beside its own.
-    pub(crate) fn side_table(&self) -> Option<TableId> {
+    /// The tables that the gate keeps beside its own.
+    pub(crate) fn side_tables(&self) -> Vec<TableId> {
         match self {
-            Self::Counts { counts, .. } => Some(*counts),
-            Self::Chance { gets, .. } => gets.get().copied(),
+            Self::Counts { counts, .. } => counts.read().tables().collect(),
+            Self::Chance { gets, .. } => gets.get().copied().into_iter().collect(),
         }
     }
 }
@@ -224,10 +218,7 @@ impl Table {
         if let Some(&first) = outcome.blocked.iter().min() {
             return Ok(Some(keys[first as usize]));
         }
-        if let Gate::Counts { counts, .. } = gate {
-            let forgotten = self.bank.store.delete(*counts, &keys);
-            forgotten.map_err(|error| self.in_terms_of_the_table(error))?;
-        }
+        self.delete_counts(&keys)?;
         Ok(None)
     }
 
@@ -238,11 +229,8 @@ impl Table {
                 if keys.is_empty() {
                     return Ok(Vec::new());
                 }
-                let time = self.time_of_counts();
-                let mut count = CountGets { now: vec![0; keys.len()], time };
-                let counted = self.bank.store.execute(*counts, keys, Clock::Keep, &mut count);
-                counted.map_err(|error| self.in_terms_of_the_table(error))?;
-                Ok(count.now.iter().map(|now| now >= needed).collect())
+                let now = self.count_gets(counts, keys)?;
+                Ok(now.iter().map(|now| now >= needed).collect())
             }
             Gate::Chance { probability, seed, gets } => {
                 if keys.is_empty() {
@@ -298,24 +286,6 @@ fn draw(seed: u64, key: u64, get: u64) -> f64 {
     (mixed >> 11) as f64 / (1_u64 << 53) as f64
 }
 
-/// Makes the table that counts or numbers the Gets of keys without rows, if admission goes by those. It is made before
-/// and dropped after its table, so a crash may leave one alone: then it is made anew.
-pub(crate) fn create_counts(
-    store: &Store,
-    name: &str,
-    admission: Admission,
-) -> Result<Option<TableId>> {
-    if admission == Admission::Always {
-        return Ok(None);
-    }
-    let counts = counts_name(name);
-    let left = store.tables().into_iter().find(|table| table.name == counts);
-    if let Some(left) = left.filter(|table| is_counts_descriptor(&table.descriptor)) {
-        store.drop_table(left.id)?;
-    }
-    Ok(Some(store.create_table(&counts, COUNT_BYTES, &counts_descriptor())?))
-}
-
 impl BankShared {
     /// The table that numbers the Gets of table `name`; made now in a bank of a version that had none.
     pub(crate) fn numbered_gets(
@@ -334,125 +304,7 @@ impl BankShared {
         }
         let made = create_counts(&self.store, name, admission)?;
         let made = made.expect("admission by chance has a table beside its own");
-        Ok(*gets.get_or_init(|| made))
-    }
-}
-
-/// The name of the table that admission keeps beside table `name`.
-pub(crate) fn counts_name(name: &str) -> String {
-    format!("{name} (counts before admission)")
-}
-
-/// The time of the last Get that a count tells; 0 in counts of versions that noted none.
-fn time_of_count(time: &[u8]) -> u32 {
-    u32::from_le_bytes([time[0], time[1], time[2], time[3]])
-}
-
-impl Table {
-    /// The time that counts are marked with: the table's, or minutes of the system's clock in a table that tracks none.
-    fn time_of_counts(&self) -> u32 {
-        match self.shared.layout().tracker() {
-            Some(tracker) => tracker.now(),
-            None => minutes_now(),
-        }
-    }
-
-    /// Forgets counts of Gets before admission whose keys were not got for `unused_for`: in the table's time, or in
-    /// minutes if it tracks none. Such a key counts from 1 again. Goes through the counts of the newest checkpoint, as
-    /// [`evict`](Self::evict), which does the same for its `unused_for`. Returns how many went.
-    ///
-    /// Counts of keys that never come again would otherwise stay for ever.
-    ///
-    /// # Errors
-    /// As [`evict`](Self::evict).
-    ///
-    /// # Examples
-    /// ```
-    /// # let dir = tempfile::tempdir().unwrap();
-    /// use embank::{Admission, Bank, BankOptions, TableConfig};
-    ///
-    /// let bank = Bank::open(dir.path().join("bank"), BankOptions::default())?;
-    /// let table = bank.table("item", TableConfig::new(1).admission(Admission::AfterGets(2)))?;
-    /// table.get(&[7], &mut [0.0])?.release()?;
-    /// bank.checkpoint(b"")?;
-    /// assert_eq!(table.forget_counts(60)?, 0); // counted within the last hour
-    /// assert_eq!(table.forget_counts(0)?, 1);
-    /// # Ok::<(), embank::Error>(())
-    /// ```
-    pub fn forget_counts(&self, unused_for: u32) -> Result<u64> {
-        self.counts_unused_for(unused_for, false)
-    }
-
-    /// Forgets those counts, or tells how many there are.
-    pub(crate) fn counts_unused_for(&self, unused_for: u32, dry_run: bool) -> Result<u64> {
-        let Some(Gate::Counts { counts, .. }) = &self.shared.gate else { return Ok(0) };
-        if let Some(tracker) = self.shared.layout().tracker() {
-            tracker.refresh();
-        }
-        let now = self.time_of_counts();
-        let is_old = |value: &[u8]| now.saturating_sub(time_of_count(&value[4..])) >= unused_for;
-        let in_terms = |error| self.in_terms_of_the_table(error);
-        let mut scan = self.bank.store.scan_shared(*counts).map_err(in_terms)?;
-        let (mut keys, mut old) = (Vec::with_capacity(COUNTS_AT_ONCE), 0);
-        // Ends: with the scan.
-        loop {
-            let row = scan.next_row().map_err(in_terms)?;
-            let ended = row.is_none();
-            if let Some(row) = row
-                && is_old(row.value)
-            {
-                keys.push(row.key);
-            }
-            if keys.len() == COUNTS_AT_ONCE || ended {
-                old += if dry_run {
-                    keys.len() as u64
-                } else {
-                    // As they are now: a key that was got since stays.
-                    let forgotten =
-                        self.bank.store.delete_if(*counts, &keys, |_, value, _| is_old(value));
-                    forgotten.map_err(in_terms)?
-                };
-                keys.clear();
-            }
-            if ended {
-                return Ok(old);
-            }
-        }
-    }
-
-    /// Forgets the counts of keys that the user deletes.
-    pub(crate) fn delete_counts(&self, keys: &[u64]) -> Result<()> {
-        let Some(Gate::Counts { counts, .. }) = &self.shared.gate else { return Ok(()) };
-        let forgotten = self.bank.store.delete(*counts, keys);
-        forgotten.map(drop).map_err(|error| self.in_terms_of_the_table(error))
-    }
-}
-
-/// Counts that are forgotten in one call of the store.
-const COUNTS_AT_ONCE: usize = 4096;
-
-/// Counts a Get of each key, and notes its time. A count is a u32, and the time of the last Get another.
-#[derive(Debug)]
-struct CountGets {
-    now: Vec<u32>,
-    time: u32,
-}
-
-impl Operation for CountGets {
-    const ACCESS: Access = Access::Update;
-
-    fn update(&mut self, i: usize, value: &mut [u8]) {
-        let (count, time) = value.split_at_mut(4);
-        let before = u32::from_le_bytes([count[0], count[1], count[2], count[3]]);
-        self.now[i] = before.saturating_add(1);
-        count.copy_from_slice(&self.now[i].to_le_bytes());
-        let last = time_of_count(time).max(self.time);
-        time.copy_from_slice(&last.to_le_bytes());
-    }
-
-    fn insert(&mut self, i: usize, value: &mut [u8]) -> bool {
-        self.update(i, value);
-        true
+        Ok(*gets.get_or_init(|| made.newer))
     }
 }
 

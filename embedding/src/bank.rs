@@ -10,12 +10,13 @@ use std::time::{Duration, Instant};
 
 use embank_kv::locks::Mutex;
 use embank_kv::{
-    Compacted, CompactionOptions, DeviceChoice, Recovered, SpaceHolder, Store, StoreOptions,
-    StoreStats, TableId,
+    Compacted, CompactionOptions, DeviceChoice, Recovered, SpaceHolder, Store,
+    StoreOptions, StoreStats, TableId,
 };
 
-use crate::admission::{Admission, Gate, counts_name, create_counts};
+use crate::admission::{Admission, Gate};
 use crate::config::TableConfig;
+use crate::counts::{Generations, create_counts};
 use crate::descriptor::is_counts_descriptor;
 use crate::error::{Error, Result};
 use crate::holders::LeaseInfo;
@@ -344,6 +345,7 @@ impl Bank {
         for (name, shared) in &mut now {
             // The handles that are out stay those of the table.
             if let Some(known) = tables.get(name).filter(|known| known.id == shared.id) {
+                known.take_counts_of(shared);
                 *shared = Arc::clone(known);
             }
         }
@@ -479,8 +481,9 @@ impl Bank {
         let mut tables = self.shared.tables.lock();
         let Some(shared) = tables.get(name) else { return Err(no_such_table(name)) };
         self.shared.store.drop_table(shared.id)?;
-        let beside = shared.gate.as_ref().and_then(Gate::side_table);
-        let counts_dropped = beside.map_or(Ok(()), |counts| self.shared.store.drop_table(counts));
+        let beside = shared.gate.as_ref().map_or(Vec::new(), Gate::side_tables);
+        let counts_dropped =
+            beside.into_iter().try_for_each(|counts| self.shared.store.drop_table(counts));
         let time_forgotten = self.shared.forget_time(shared.id.number());
         // After the store: whoever looks ahead from here on is told that the table is gone.
         self.shared.lookahead.forget(shared.id);
@@ -678,12 +681,11 @@ fn read_tables(store: &Store) -> Result<BTreeMap<String, Arc<TableShared>>> {
                 ),
             });
         }
-        let counts = counts.iter().find(|counts| counts.name == counts_name(&info.name));
+        let counts = Generations::find(&info.name, &counts);
         if matches!(config.admission, Admission::AfterGets(_)) && counts.is_none() {
             let reason = "the table of its counts before admission is missing".to_owned();
             return Err(Error::UnreadableTable { table: info.name, reason });
         }
-        let counts = counts.map(|counts| counts.id);
         let shared = Arc::new(TableShared::new(info.id, &info.name, config, counts));
         if let (Some(tracker), Some(times)) = (shared.set_tracker(), times)
             && let Some(time) = read_time(store, times, info.id.number())?

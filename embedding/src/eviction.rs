@@ -235,7 +235,7 @@ impl Table {
             }
             if looked_at == 0 {
                 if let (Some(time), None) = (eviction.unused_for, eviction.norm_below) {
-                    evicted.counts = self.counts_unused_for(time, eviction.dry_run)?;
+                    evicted.counts = self.forget_counts(time, eviction.dry_run)?.counts;
                 }
                 return Ok(evicted);
             }

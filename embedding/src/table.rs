@@ -5,11 +5,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
+use embank_kv::locks::RwLock;
 use embank_kv::{Clock, Operation, Outcome, TableId};
 
 use crate::admission::{Admission, Decision, Gate, HeldPart};
 use crate::bank::BankShared;
 use crate::config::{TableConfig, check_clip_row_norm};
+use crate::counts::Generations;
 use crate::error::{Error, Result};
 use crate::holders::{Holders, LeaseInfo};
 use crate::lease::Lease;
@@ -93,17 +95,19 @@ pub(crate) struct TableShared {
 const UNBOUNDED: u64 = u64::MAX;
 
 impl TableShared {
-    /// `counts`: the table that admission keeps beside this one, if it keeps any.
+    /// `counts`: the tables that admission keeps beside this one, if it keeps any.
     pub(crate) fn new(
         id: TableId,
         name: &str,
         config: TableConfig,
-        counts: Option<TableId>,
+        counts: Option<Generations>,
     ) -> Self {
         let gate = match (config.admission, counts) {
-            (Admission::AfterGets(needed), Some(counts)) => Some(Gate::Counts { needed, counts }),
+            (Admission::AfterGets(needed), Some(counts)) => {
+                Some(Gate::Counts { needed, counts: RwLock::new(counts) })
+            }
             (Admission::Probability(probability), counts) => {
-                let gets = counts.map(OnceLock::from).unwrap_or_default();
+                let gets = counts.map(|counts| OnceLock::from(counts.newer)).unwrap_or_default();
                 Some(Gate::Chance { probability, seed: config.seed, gets })
             }
             (Admission::Always | Admission::AfterGets(_), _) => None,
@@ -126,6 +130,15 @@ impl TableShared {
         };
         shared.set_bound(shared.config.staleness_bound);
         shared
+    }
+
+    /// Takes over the generations of counts that `other` has: this table as a newer checkpoint has it.
+    pub(crate) fn take_counts_of(&self, other: &Self) {
+        if let (Some(Gate::Counts { counts, .. }), Some(Gate::Counts { counts: newer, .. })) =
+            (&self.gate, &other.gate)
+        {
+            *counts.write() = *newer.read();
+        }
     }
 
     /// Where the time is that its users set, if they do.

@@ -651,9 +651,10 @@ impl PyTable {
     ///
     /// Args:
     ///     unused_for: In the unit of the table's tracking; in minutes if it has none.
+    ///     dry_run: Only counts them.
     ///
     /// Returns:
-    ///     How many counts went.
+    ///     The number of counts that went, or that would go.
     ///
     /// Raises:
     ///     ValueError: There is no checkpoint yet.
@@ -666,9 +667,15 @@ impl PyTable {
     /// >>> table.forget_counts(unused_for=60), table.forget_counts(unused_for=0)
     /// (0, 2)
     /// >>> bank.close()
-    fn forget_counts(&self, py: Python<'_>, unused_for: &Bound<'_, PyAny>) -> PyResult<u64> {
+    #[pyo3(signature = (unused_for, *, dry_run = false))]
+    fn forget_counts(
+        &self,
+        py: Python<'_>,
+        unused_for: &Bound<'_, PyAny>,
+        dry_run: bool,
+    ) -> PyResult<u64> {
         let unused_for = scalars::unsigned_32("unused_for", unused_for)?;
-        self.with(py, |table| table.forget_counts(unused_for))
+        self.with(py, |table| Ok(table.forget_counts(unused_for, dry_run)?.counts))
     }
 
     /// The leases of this table that are out, the oldest first, as `Bank.outstanding_leases`.
