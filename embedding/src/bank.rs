@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use embank_kv::locks::Mutex;
 use embank_kv::{
-    Compacted, CompactionOptions, DeviceChoice, Recovered, SpaceHolder, Store,
+    Compacted, CompactionOptions, DeviceChoice, Recovered, SpaceHolder, StateId, Store,
     StoreOptions, StoreStats, TableId,
 };
 
@@ -407,7 +407,12 @@ impl Bank {
             tables.insert(name.to_owned(), Arc::clone(&shared));
             shared
         };
-        Ok(Table { bank: Arc::clone(&self.shared), shared })
+        Ok(self.handle(&shared))
+    }
+
+    fn handle(&self, shared: &Arc<TableShared>) -> Table {
+        let (bank, shared) = (Arc::clone(&self.shared), Arc::clone(shared));
+        Table { wait_timeout: bank.wait_timeout, bank, shared }
     }
 
     /// Opens the table `name` as it is. Its learning rate, eps and staleness bound are those of its
@@ -420,7 +425,7 @@ impl Bank {
         let tables = self.shared.tables.lock();
         let Some(shared) = tables.get(name) else { return Err(no_such_table(name)) };
         self.check_vocabulary(shared)?;
-        Ok(Table { bank: Arc::clone(&self.shared), shared: Arc::clone(shared) })
+        Ok(self.handle(shared))
     }
 
     fn check_vocabulary(&self, table: &TableShared) -> Result<()> {
@@ -445,7 +450,7 @@ impl Bank {
         if self.check_vocabulary(shared).is_err() {
             shared.take_every_key();
         }
-        Ok(Table { bank: Arc::clone(&self.shared), shared: Arc::clone(shared) })
+        Ok(self.handle(shared))
     }
 
     /// Drops the table `name`. Its rows are gone for every call that begins from now on: those on handles
@@ -523,6 +528,23 @@ impl Bank {
     /// A failure of the store. The checkpoint before stays good.
     pub fn checkpoint(&self, blob: &[u8]) -> Result<u64> {
         Ok(self.shared.store.checkpoint(blob)?)
+    }
+
+    /// The state of the bank's rows now. A program that writes a file of its own beside the bank keeps it there, and
+    /// recognises the checkpoint that belongs to the file by [`StateId::checkpoint_id`], taken before or after.
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// let bank = embank::Bank::open(dir.path().join("bank"), embank::BankOptions::default())?;
+    /// let state = bank.state_id();
+    /// bank.table("user", embank::TableConfig::new(2))?.put(&[1], &[0.5, 1.5])?;
+    /// assert_ne!(bank.state_id(), state);
+    /// # Ok::<(), embank::Error>(())
+    /// ```
+    #[must_use]
+    pub fn state_id(&self) -> StateId {
+        self.shared.store.state_id()
     }
 
     /// Compacts all of the log that is on disk now, whatever its space amplification: current rows move to

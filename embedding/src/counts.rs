@@ -22,7 +22,7 @@
 
 use std::collections::HashMap;
 
-use embank_kv::locks::RwLock;
+use embank_kv::locks::{RwLock, RwLockReadGuard};
 use embank_kv::{Access, Clock, Operation, Store, TableId};
 
 use crate::admission::{Admission, Gate};
@@ -233,8 +233,9 @@ impl Table {
         let oldest_kept = OldestKept { now: self.time_of_counts(), unused_for };
         let generations = *counts.read();
         for generation in generations.tables() {
-            match self.forget_counts_in(generation, oldest_kept, dry_run, &mut evicted) {
-                // It was made since the checkpoint, or generations have turned.
+            let in_generation = InGeneration { counts, generation, oldest_kept, dry_run };
+            match self.forget_counts_in(&in_generation, &mut evicted) {
+                // It was made since the checkpoint.
                 Err(embank_kv::Error::NoSuchTable(_)) => {}
                 done => done?,
             }
@@ -244,13 +245,14 @@ impl Table {
 
     fn forget_counts_in(
         &self,
-        counts: TableId,
-        oldest_kept: OldestKept,
-        dry_run: bool,
+        of: &InGeneration<'_>,
         evicted: &mut Evicted,
     ) -> embank_kv::Result<()> {
         let store = &self.bank.store;
-        let mut scan = store.scan_shared(counts)?;
+        let InGeneration { generation, oldest_kept, dry_run, .. } = *of;
+        let Some(begun) = of.held() else { return Ok(()) };
+        let mut scan = store.scan_shared(generation)?;
+        drop(begun);
         let mut keys = Vec::with_capacity(COUNTS_AT_ONCE);
         // Ends: with the scan.
         loop {
@@ -263,13 +265,14 @@ impl Table {
                 keys.push(row.key);
             }
             if keys.len() == COUNTS_AT_ONCE || ended {
+                let Some(_held) = of.held() else { return Ok(()) };
                 // As they are now: a key that was got since the checkpoint stays.
                 evicted.counts += if dry_run {
                     let mut found = FindOldCounts { oldest_kept, old: 0 };
-                    store.execute(counts, &keys, Clock::Keep, &mut found)?;
+                    store.execute(generation, &keys, Clock::Keep, &mut found)?;
                     found.old
                 } else {
-                    store.delete_if(counts, &keys, |_, value, _| oldest_kept.forgets(value))?
+                    store.delete_if(generation, &keys, |_, value, _| oldest_kept.forgets(value))?
                 };
                 keys.clear();
             }
@@ -289,6 +292,23 @@ impl Table {
             forgotten.map_err(|error| self.in_terms_of_the_table(error))?;
         }
         Ok(())
+    }
+}
+
+/// A generation whose old counts are forgotten.
+struct InGeneration<'a> {
+    counts: &'a RwLock<Generations>,
+    generation: TableId,
+    oldest_kept: OldestKept,
+    dry_run: bool,
+}
+
+impl InGeneration<'_> {
+    /// Keeps the generation from being dropped; `None` if it was. Its number may be another table's then.
+    fn held(&self) -> Option<RwLockReadGuard<'_, Generations>> {
+        let generations = self.counts.read();
+        let is_there = generations.tables().any(|table| table == self.generation);
+        is_there.then_some(generations)
     }
 }
 

@@ -60,7 +60,6 @@ mod gradients;
 mod holders;
 mod import;
 mod initializer;
-mod interrupt;
 mod lease;
 mod live;
 mod lookahead;
@@ -99,7 +98,7 @@ pub use embank_kv::inspect::{CheckpointSummary, TableSummary};
 pub use embank_kv::locks;
 pub use embank_kv::{
     Compacted, CompactionOptions, Copied, Delta, DeviceChoice, Error as StoreError, Recovered,
-    SpaceHolder, StoreStats,
+    SpaceHolder, StateId, StoreStats, check_while_waiting,
 };
 pub use error::{Error, Result};
 pub use eviction::{Evicted, Eviction};
@@ -108,7 +107,6 @@ pub use files::{FileFormat, TransferProgress};
 pub use holders::LeaseInfo;
 pub use import::{ImportOptions, Imported, exported_config};
 pub use initializer::{Fans, Initializer};
-pub use interrupt::check_while_waiting;
 pub use lease::Lease;
 pub use lookahead::LookaheadReceipt;
 pub use optimizer::{Adagrad, Adam, AdamW, Ftrl, Optimizer, RowWiseAdagrad, Sgd};

@@ -618,8 +618,11 @@ impl Shared {
             match kept {
                 // What there is no room to keep goes to disk, and is read when it is wanted.
                 Ok(())
-                | Err(embank_kv::Error::NoSuchTable(_) | embank_kv::Error::QuotaExceeded { .. }) => {
-                }
+                | Err(
+                    embank_kv::Error::NoSuchTable(_)
+                    | embank_kv::Error::QuotaExceeded { .. }
+                    | embank_kv::Error::Interrupted { .. },
+                ) => {}
                 Err(failure) => {
                     state.failure.get_or_insert(failure);
                 }
@@ -711,7 +714,9 @@ impl Shared {
             // The table was dropped, which is nobody's failure.
             Err(embank_kv::Error::NoSuchTable(_)) => counters.cancelled.add(burst.len() as u64),
             // Whoever gets the rows is told.
-            Err(embank_kv::Error::QuotaExceeded { .. }) => counters.failed.add(burst.len() as u64),
+            Err(embank_kv::Error::QuotaExceeded { .. } | embank_kv::Error::Interrupted { .. }) => {
+                counters.failed.add(burst.len() as u64);
+            }
             Err(failure) => {
                 counters.failed.add(burst.len() as u64);
                 state.failure.get_or_insert(failure);

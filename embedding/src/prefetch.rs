@@ -12,12 +12,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
+use embank_kv::interrupt::Checks;
 use embank_kv::locks::{Condvar, Mutex, MutexGuard};
 use embank_kv::{Access, Clock, Loan, Operation, Store};
 
 use crate::error::{Error, Result};
-use crate::interrupt;
 use crate::operations::PeekRows;
+use crate::staleness::FAR_OFF;
 use crate::table::{Missing, PeekOutcome, Table, TableShared};
 use crate::unique::UniqueKeys;
 
@@ -215,17 +216,13 @@ impl Prefetch {
         self.table.check_shape("rows", unique.batch_len(), rows.len())?;
         self.table.check_numbering()?;
         let started = Instant::now();
-        let check = interrupt::check();
+        let mut checks = Checks::new();
         let mut progress = progress.lock();
         // Ends: the worker comes to every job, or drops it.
         while matches!(*progress, Progress::Reading) {
-            let Some(interrupted) = check else {
-                ended.wait(&mut progress);
-                continue;
-            };
-            let timed_out = ended.wait_for(&mut progress, interrupt::CHECKED_EVERY).timed_out();
+            ended.wait_until(&mut progress, checks.until(started + FAR_OFF));
             // Without the lock: the program's check may run for long.
-            if timed_out && MutexGuard::unlocked(&mut progress, interrupted) {
+            if checks.due().is_some_and(|check| MutexGuard::unlocked(&mut progress, check)) {
                 let table = self.table.name().to_owned();
                 let key = unique.keys().first().copied().unwrap_or_default();
                 return Err(Error::Interrupted { table, key, waited: started.elapsed() });

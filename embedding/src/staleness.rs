@@ -29,10 +29,10 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use embank_kv::Clock;
+use embank_kv::interrupt::Checks;
 
 use crate::error::{Error, Result};
 use crate::holders::{Holders, LeaseInfo};
-use crate::interrupt;
 use crate::operations::{GetRows, Reached, TouchClocks};
 use crate::seen::SeenClocks;
 use crate::stats::WaitCounters;
@@ -69,13 +69,28 @@ impl Table {
         }
     }
 
+    /// As `acquire`, without a wait; `None` if a row is at its bound, or reserved.
+    ///
+    /// # Errors
+    /// A failure of the store; no count is held then.
+    pub(crate) fn acquire_at_once(&self, get: &mut GetRows<'_>) -> Result<Option<Entered<'_>>> {
+        self.bank.lookahead.make_way(self.shared.id, get.keys);
+        if !self.shared.line.is_empty() && self.place_ahead(get.keys, None).is_some() {
+            return Ok(None);
+        }
+        match self.try_acquire(get)? {
+            Attempt::Acquired(entered) => Ok(Some(entered)),
+            Attempt::Blocked(_) => Ok(None),
+        }
+    }
+
     #[cold]
     fn acquire_waiting(&self, get: &mut GetRows<'_>, first: Obstacle) -> Result<Entered<'_>> {
         let started = Instant::now();
         let mut wait = Wait {
             started,
-            deadline: deadline_after(self.bank.wait_timeout),
-            queues_until: deadline_after(self.bank.wait_timeout / 4),
+            deadline: deadline_after(self.wait_timeout),
+            queues_until: deadline_after(self.wait_timeout / 4),
             reserves_at: started + PATIENCE,
             reserved: None,
             last_key: get.keys.first().copied().unwrap_or_default(),
@@ -145,7 +160,7 @@ impl Table {
         keys: &[u64],
         wait: &mut Wait<'t>,
     ) -> Result<bool> {
-        let check = interrupt::check();
+        let mut checks = Checks::new();
         // Ends: `queues_until` is not after the deadline.
         loop {
             self.bank.store.check_writable()?;
@@ -154,11 +169,10 @@ impl Table {
             if wait.reserved.is_none() {
                 until = until.min(wait.reserves_at);
             }
-            let next_check = check.map_or(until, |_| Instant::now() + interrupt::CHECKED_EVERY);
-            if self.shared.line.wait_left(place, until.min(next_check)) {
+            if self.shared.line.wait_left(place, checks.until(until)) {
                 return Ok(true);
             }
-            self.check_interrupted(check, wait)?;
+            self.check_interrupted(&mut checks, wait)?;
             let now = Instant::now();
             if now >= wait.deadline {
                 return Ok(false);
@@ -177,8 +191,8 @@ impl Table {
     }
 
     /// Fails if the program's own check ends the wait.
-    fn check_interrupted(&self, check: Option<fn() -> bool>, wait: &Wait<'_>) -> Result<()> {
-        if !check.is_some_and(|interrupted| interrupted()) {
+    fn check_interrupted(&self, checks: &mut Checks, wait: &Wait<'_>) -> Result<()> {
+        if !checks.due().is_some_and(|check| check()) {
             return Ok(());
         }
         let (table, key, waited) = (self.name().to_owned(), wait.last_key, wait.started.elapsed());
@@ -231,7 +245,7 @@ impl Table {
     /// Waits until the row admits a Get; false if it does not before the deadline.
     fn wait_admitted<'t>(&'t self, key: u64, keys: &[u64], wait: &mut Wait<'t>) -> Result<bool> {
         let store = &self.bank.store;
-        let check = interrupt::check();
+        let mut checks = Checks::new();
         let deadline = wait.deadline;
         loop {
             self.reserve_if_due(keys, wait);
@@ -245,15 +259,12 @@ impl Table {
             // After the ticket: what this gives back, and what others do, ends the wait at once.
             let next_look = self.expire_due_leases().map_or(deadline, Holders::next_look);
             self.check_not_self_blocked(key, deadline)?;
-            let next_check = check.map_or(deadline, |_| Instant::now() + interrupt::CHECKED_EVERY);
-            let mut until = deadline.min(next_look).min(next_check);
+            let mut until = checks.until(deadline.min(next_look));
             if wait.reserved.is_none() {
                 until = until.min(wait.reserves_at);
             }
             let woken = store.wait_released(ticket, until);
-            if !woken {
-                self.check_interrupted(check, wait)?;
-            }
+            self.check_interrupted(&mut checks, wait)?;
             if !woken && Instant::now() >= deadline {
                 // Not without a last look: the bound, too, may have changed.
                 let outstanding = self.outstanding(key)?.unwrap_or(0);

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use embank_kv::locks::RwLock;
 use embank_kv::{Clock, Operation, Outcome, TableId};
@@ -52,6 +52,8 @@ use crate::waiting_line::WaitingLine;
 pub struct Table {
     pub(crate) bank: Arc<BankShared>,
     pub(crate) shared: Arc<TableShared>,
+    /// How long its Gets wait for rows.
+    pub(crate) wait_timeout: Duration,
 }
 
 impl fmt::Debug for Table {
@@ -246,6 +248,16 @@ pub struct PeekOutcome {
     pub missing: Vec<u32>,
 }
 
+/// Whether a Get waits for rows at their bound.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Waits {
+    Yes,
+    No,
+}
+
+/// Of a Get with `Waits::Yes`.
+const WAITED: &str = "a Get that waits ends with a lease or an error";
+
 impl Table {
     /// The table's name.
     #[must_use]
@@ -382,13 +394,70 @@ impl Table {
     /// [`Error::ShapeMismatch`], [`Error::KeyIsNoId`], [`Error::StalenessTimeout`], [`Error::SelfBlocked`] or a failure
     /// of the store. Then no clock is up, and the content of `rows` is unspecified.
     pub fn get(&self, keys: &[u64], rows: &mut [f32]) -> Result<Lease> {
+        self.get_batch(keys, rows, Waits::Yes).map(|lease| lease.expect(WAITED))
+    }
+
+    /// As [`get`](Self::get), if no row keeps it waiting; `None` if one is at its staleness bound, or is reserved for a
+    /// Get that has waited long. It reads rows that are on disk.
+    ///
+    /// # Errors
+    /// As [`get`](Self::get), but for [`Error::StalenessTimeout`] and [`Error::SelfBlocked`].
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// use embank::{Bank, BankOptions, TableConfig};
+    ///
+    /// let bank = Bank::open(dir.path().join("bank"), BankOptions::default())?;
+    /// let table = bank.table("user", TableConfig::new(1).staleness_bound(Some(0)))?;
+    /// let mut row = [0.0];
+    /// let lease = table.try_get(&[1], &mut row)?.expect("no lease is out");
+    /// assert!(table.try_get(&[1], &mut row)?.is_none());
+    /// lease.release()?;
+    /// assert!(table.try_get(&[1], &mut row)?.is_some());
+    /// # Ok::<(), embank::Error>(())
+    /// ```
+    pub fn try_get(&self, keys: &[u64], rows: &mut [f32]) -> Result<Option<Lease>> {
+        self.get_batch(keys, rows, Waits::No)
+    }
+
+    /// A handle of the same table whose Gets wait for rows at most `wait_timeout`, in place of the bank's
+    /// [`wait_timeout`](crate::BankOptions::wait_timeout). Cheap enough for one call.
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// use std::time::Duration;
+    ///
+    /// use embank::{Bank, BankOptions, Error, TableConfig};
+    ///
+    /// let bank = Bank::open(dir.path().join("bank"), BankOptions::default())?;
+    /// let table = bank.table("user", TableConfig::new(1).staleness_bound(Some(0)))?;
+    /// let lease = table.get(&[1], &mut [0.0])?;
+    /// std::thread::scope(|scope| {
+    ///     scope.spawn(|| {
+    ///         let brief = table.with_wait_timeout(Duration::from_millis(1));
+    ///         let failed = brief.get(&[1], &mut [0.0]);
+    ///         assert!(matches!(failed, Err(Error::StalenessTimeout { .. })));
+    ///     });
+    /// });
+    /// lease.release()?;
+    /// # Ok::<(), embank::Error>(())
+    /// ```
+    #[must_use]
+    pub fn with_wait_timeout(&self, wait_timeout: Duration) -> Self {
+        Self { wait_timeout, ..self.clone() }
+    }
+
+    fn get_batch(&self, keys: &[u64], rows: &mut [f32], waits: Waits) -> Result<Option<Lease>> {
         self.check_shape("rows", keys.len(), rows.len())?;
         let unique = UniqueKeys::new(keys);
         if unique.all_distinct() {
-            return self.get_into(unique, rows, None, None);
+            return self.get_into(unique, rows, None, None, waits);
         }
         let first_places = unique.first_places();
-        let lease = self.get_into(unique, rows, Some(&first_places), None)?;
+        let lease = self.get_into(unique, rows, Some(&first_places), None, waits)?;
+        let Some(lease) = lease else { return Ok(None) };
         let dim = self.dim();
         for (place, &number) in lease.unique().inverse().iter().enumerate() {
             let first = first_places[number as usize] as usize;
@@ -396,7 +465,7 @@ impl Table {
                 rows.copy_within(first * dim..(first + 1) * dim, place * dim);
             }
         }
-        Ok(lease)
+        Ok(Some(lease))
     }
 
     /// Finds the distinct keys of a batch, for [`get_distinct`](Self::get_distinct).
@@ -428,7 +497,17 @@ impl Table {
     ) -> Result<Lease> {
         self.check_shape("rows", unique.len(), rows.len())?;
         let decisions = self.decided_earlier(unique.keys(), earlier);
-        self.get_into(unique, rows, None, decisions)
+        let lease = self.get_into(unique, rows, None, decisions, Waits::Yes)?;
+        Ok(lease.expect(WAITED))
+    }
+
+    /// As [`get_distinct`](Self::get_distinct), if no row keeps it waiting: see [`try_get`](Self::try_get).
+    ///
+    /// # Errors
+    /// As [`try_get`](Self::try_get).
+    pub fn try_get_distinct(&self, unique: UniqueKeys, rows: &mut [f32]) -> Result<Option<Lease>> {
+        self.check_shape("rows", unique.len(), rows.len())?;
+        self.get_into(unique, rows, None, None, Waits::No)
     }
 
     fn get_into(
@@ -437,7 +516,8 @@ impl Table {
         rows: &mut [f32],
         destinations: Option<&[u32]>,
         decisions: Option<Vec<Decision>>,
-    ) -> Result<Lease> {
+        waits: Waits,
+    ) -> Result<Option<Lease>> {
         self.check_ids(unique.keys())?;
         self.expire_due_leases();
         let (layout, keys) = (&self.shared.layout, unique.keys());
@@ -446,7 +526,13 @@ impl Table {
         let refused = Vec::new();
         let mut get =
             GetRows { layout, keys, rows, destinations, reached, seen, gated, decisions, refused };
-        let entered = self.acquire(&mut get)?;
+        let entered = match waits {
+            Waits::Yes => self.acquire(&mut get)?,
+            Waits::No => match self.acquire_at_once(&mut get)? {
+                Some(entered) => entered,
+                None => return Ok(None),
+            },
+        };
         let (seen, refused) = (get.seen, get.refused);
         let counters = &self.shared.counters;
         counters.seen.add(&seen, unique.len());
@@ -454,7 +540,7 @@ impl Table {
         counters.gets.add(1);
         counters.get_rows.add(unique.len() as u64);
         let part = (!refused.is_empty()).then(|| HeldPart::without(unique.keys(), &refused));
-        Ok(Lease::new(self.clone(), unique, part, &entered))
+        Ok(Some(Lease::new(self.clone(), unique, part, &entered)))
     }
 
     /// Reads rows for evaluation: `rows` holds keys * dim values and gets one row per key. Touches no

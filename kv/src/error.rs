@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use crate::compaction::{SpaceHolder, advice};
 use crate::lock_holders::LockHolders;
@@ -141,6 +142,15 @@ pub enum Error {
         held_bytes: u64,
         /// What holds it, the largest holder first.
         holders: Vec<SpaceHolder>,
+    },
+    /// A call waited for compaction to make room on disk, and the check that the program gave to
+    /// [`check_while_waiting`](crate::check_while_waiting) ended the wait. Part of the batch may be done.
+    #[error(
+        "the program ended the wait for disk space after {waited:?}; part of the batch may be done"
+    )]
+    Interrupted {
+        /// The duration of the wait.
+        waited: Duration,
     },
     /// An argument is out of range or does not fit the others.
     #[error("{0}")]

@@ -10,6 +10,11 @@
 //! `clock` for the lock and staleness word, `compaction` for giving space back, `checkpoint` for durability,
 //! `device` for I/O, `inspect` for looking at a bank without opening it.
 
+#[cfg(not(target_os = "linux"))]
+compile_error!(
+    "Embank runs on Linux: its files rely on Linux's open file locks, hole punching and direct I/O"
+);
+
 mod address;
 mod bank_file;
 #[cfg(feature = "bench")]
@@ -39,6 +44,8 @@ mod hash;
 mod hold;
 mod index;
 pub mod inspect;
+#[doc(hidden)]
+pub mod interrupt;
 mod leases;
 mod lineage;
 mod lock_holders;
@@ -67,10 +74,11 @@ pub use copying::Copied;
 pub use delta::Delta;
 pub use device::DeviceChoice;
 pub use error::{Error, Result};
+pub use interrupt::check_while_waiting;
 pub use leases::{Expired, Leased, Leases};
 pub use lock_holders::{LockHolder, LockHolders};
 pub use operation::{Access, Clock, Operation, Outcome, Promoted, RowMark, Width};
 pub use scan::{Scan, ScannedRow};
 pub use stats::StoreStats;
-pub use store::{Loan, Recovered, Store, StoreOptions, TableInfo};
+pub use store::{Loan, Recovered, StateId, Store, StoreOptions, TableInfo};
 pub use waiters::ReleaseTicket;

@@ -190,6 +190,7 @@ pub(crate) struct Counters {
     pub(crate) delete_keys: BatchCounter,
     pub(crate) changed: BatchCounter,
     pub(crate) deleted: BatchCounter,
+    pub(crate) tables_dropped: Counter,
     pub(crate) hits_mutable: BatchCounter,
     pub(crate) hits_read_only: BatchCounter,
     pub(crate) hits_disk: BatchCounter,

@@ -1,9 +1,8 @@
 //! `Bank`: a directory of tables.
 
-use std::hash::{BuildHasher, RandomState};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use embank::locks::Mutex;
 use embank::{BankOptions, CompactionOptions, DeviceChoice, Recovered, TableConfig, Unknown};
@@ -92,12 +91,12 @@ pub(crate) struct PyBank {
     /// Changes with `refresh`.
     recovered: Mutex<Option<Py<PyRecovered>>>,
     position: Mutex<Position>,
-    /// Tells this opening of the bank from all others. Changes with `roll_back`.
-    opening: AtomicU64,
     /// None of a bank that is open to read only.
     options: Option<BankOptions>,
-    tables_dropped: AtomicU64,
 }
+
+/// Time between two looks at pending signals while a call waits for lookahead.
+const LOOKAHEAD_SLICE: Duration = Duration::from_millis(100);
 
 /// The newest checkpoint that this object knows to be in what it shows.
 #[derive(Debug, Clone, Copy)]
@@ -105,11 +104,6 @@ struct Position {
     checkpoint: Option<u64>,
     /// The bank's count of changed rows when that checkpoint began.
     changed: u64,
-}
-
-/// A random number.
-fn new_opening() -> u64 {
-    RandomState::new().hash_one(std::process::id())
 }
 
 impl PyRecovered {
@@ -129,9 +123,7 @@ impl PyBank {
 
     /// Rows made, changed and deleted since the bank was opened, and tables dropped.
     fn changed(&self, py: Python<'_>) -> PyResult<u64> {
-        let rows = self.cell.with_bank(py, |bank| Ok(bank.stats().store.changed))?;
-        // Relaxed: nothing but a count.
-        Ok(rows + self.tables_dropped.load(Ordering::Relaxed))
+        self.cell.with_bank(py, |bank| Ok(bank.state_id().changes()))
     }
 }
 
@@ -203,9 +195,7 @@ impl PyBank {
             cell: Arc::new(BankCell::new(bank)),
             recovered: Mutex::new(recovered),
             position: Mutex::new(Position { checkpoint, changed: 0 }),
-            opening: AtomicU64::new(new_opening()),
             options: kept,
-            tables_dropped: AtomicU64::new(0),
         })
     }
 
@@ -246,7 +236,7 @@ impl PyBank {
     }
 
     /// A text that stays the same as long as the bank is open and no row is made, changed or deleted and no table
-    /// dropped. Never the same for two openings.
+    /// dropped. Never the same for two openings. `embank.checkpoint_id` tells by it which checkpoint holds that state.
     ///
     /// >>> import embank
     /// >>> with embank.Bank("state.bank", memory_budget="16MiB") as bank:
@@ -258,8 +248,7 @@ impl PyBank {
     /// False
     #[getter]
     fn state_id(&self, py: Python<'_>) -> PyResult<String> {
-        // Relaxed: nothing but a name.
-        Ok(format!("{:016x}-{}", self.opening.load(Ordering::Relaxed), self.changed(py)?))
+        self.cell.with_bank(py, |bank| Ok(bank.state_id().to_string()))
     }
 
     /// Keeps a checkpoint beyond `checkpoints_kept`, also after a reopen, until `unpin`: that of the best epoch.
@@ -336,9 +325,6 @@ impl PyBank {
         *self.recovered.lock() = PyRecovered::of(py, found.as_ref())?;
         let checkpoint = found.map(|found| found.checkpoint);
         *self.position.lock() = Position { checkpoint, changed: 0 };
-        // Relaxed: nothing but names and counts.
-        self.tables_dropped.store(0, Ordering::Relaxed);
-        self.opening.store(new_opening(), Ordering::Relaxed);
         gone
     }
 
@@ -531,7 +517,6 @@ impl PyBank {
     ///     NoSuchVocabulary: The bank has none of this name.
     fn drop_vocabulary(&self, py: Python<'_>, name: &str) -> PyResult<()> {
         self.cell.with_bank(py, |bank| bank.drop_vocabulary(name))?;
-        self.tables_dropped.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
 
@@ -559,7 +544,6 @@ impl PyBank {
     /// [] [False]
     fn drop_table(&self, py: Python<'_>, name: &str) -> PyResult<()> {
         self.cell.with_bank(py, |bank| bank.drop_table(name))?;
-        self.tables_dropped.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
 
@@ -633,7 +617,17 @@ impl PyBank {
     #[pyo3(signature = (timeout = 60.0))]
     fn wait_lookahead(&self, py: Python<'_>, timeout: f64) -> PyResult<bool> {
         let timeout = scalars::seconds("timeout", timeout)?;
-        self.cell.with_bank(py, |bank| Ok(bank.wait_lookahead(timeout)))
+        let began = Instant::now();
+        // Ends: with the timeout, or when a signal handler raises.
+        loop {
+            let left = timeout.saturating_sub(began.elapsed());
+            let slice = left.min(LOOKAHEAD_SLICE);
+            let idle = self.cell.with_bank(py, |bank| Ok(bank.wait_lookahead(slice)))?;
+            py.check_signals()?;
+            if idle || left == slice {
+                return Ok(idle);
+            }
+        }
     }
 
     /// The leases of all tables that are out, the oldest first: what to look at when gets time out.

@@ -31,8 +31,8 @@ use embank::locks::{Condvar, Mutex};
 use embank::{Admission, Bank, Lease, Prefetch, Scan, Table, Unsaved, Vocabulary};
 use pyo3::prelude::*;
 
-use crate::errors;
 use crate::slot::Slot;
+use crate::{errors, signals};
 
 /// Names a lease within its cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -225,14 +225,14 @@ impl BankCell {
         &self,
         py: Python<'_>,
         table: TableNumber,
-        call: impl FnOnce(&Table) -> embank::Result<Lease> + Send,
-    ) -> PyResult<LeaseId> {
+        call: impl FnOnce(&Table) -> embank::Result<Option<Lease>> + Send,
+    ) -> PyResult<Option<LeaseId>> {
         let table = self.pick(|open| open.table(table))?;
         let kept = self.run(py, move || {
             let lease = call(&table)?;
-            Ok(self.keep(lease, Open::keep_lease))
+            Ok(lease.map(|lease| self.keep(lease, Open::keep_lease)))
         })?;
-        kept.ok_or_else(errors::bank_closed)
+        kept.map(|kept| kept.ok_or_else(errors::bank_closed)).transpose()
     }
 
     /// Takes one lease on each table with the GIL released, all or none, and keeps them.
@@ -666,11 +666,19 @@ impl BankCell {
             let outcome = catch_unwind(AssertUnwindSafe(call));
             calls_of_this_thread(Vec::pop);
             drop(in_flight);
-            outcome
+            outcome.map(|done| {
+                let value = done.map_err(Failed::Call)?;
+                match signals::raised_in_passing() {
+                    // The value may be a lease: it ends here, without the interpreter's lock.
+                    Some(raised) => Err(Failed::Raised(raised)),
+                    None => Ok(value),
+                }
+            })
         });
         match outcome {
             Ok(Ok(value)) => Ok(value),
-            Ok(Err(error)) => Err(errors::to_python(py, &error)),
+            Ok(Err(Failed::Raised(raised))) => Err(raised),
+            Ok(Err(Failed::Call(error))) => Err(errors::to_python(py, &error)),
             Err(panic) => Err(errors::from_panic(panic.as_ref())),
         }
     }
@@ -732,6 +740,13 @@ impl Drop for PopCall {
     fn drop(&mut self) {
         calls_of_this_thread(Vec::pop);
     }
+}
+
+/// Why a call has no value for its caller.
+enum Failed {
+    Call(embank::Error),
+    /// It has done its work. A signal handler raised while it waited.
+    Raised(PyErr),
 }
 
 /// One call in the store; ends when dropped.

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::UNIX_EPOCH;
 
-use embank::Bank;
+use embank::{Bank, StateId};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
@@ -53,6 +53,40 @@ pub(crate) fn list_checkpoints(py: Python<'_>, path: PathBuf) -> PyResult<Bound<
         list.append(one)?;
     }
     Ok(list)
+}
+
+/// The id of a checkpoint that holds a state of a bank.
+///
+/// A program that keeps `Bank.state_id` in a file of its own finds by it the checkpoint that belongs to the file,
+/// whether it was taken before or after. A state of which no kept checkpoint has the id is in none.
+///
+/// Args:
+///     state_id: What `Bank.state_id` was.
+///     checkpoint: The number of a checkpoint.
+///
+/// Returns:
+///     What `list_checkpoints` gives as its `id` if it holds that state.
+///
+/// Raises:
+///     ValueError: `state_id` is no state of a bank.
+///
+/// >>> import embank
+/// >>> with embank.Bank("states.bank", memory_budget="16MiB") as bank:
+/// ...     bank.table("user", dim=2).put([1], [[1.0, 2.0]])
+/// ...     kept_in_a_file = bank.state_id
+/// ...     number = bank.checkpoint()
+/// >>> embank.list_checkpoints("states.bank")[0]["id"] == embank.checkpoint_id(kept_in_a_file, number)
+/// True
+#[pyfunction]
+pub(crate) fn checkpoint_id(
+    py: Python<'_>,
+    state_id: &str,
+    checkpoint: &Bound<'_, PyAny>,
+) -> PyResult<u64> {
+    let number = scalars::unsigned("checkpoint", checkpoint, u64::MAX)?;
+    let state: StateId =
+        state_id.parse().map_err(|error| errors::to_python(py, &embank::Error::Store(error)))?;
+    Ok(state.checkpoint_id(number))
 }
 
 /// Takes a bank back to an older checkpoint for good.

@@ -37,9 +37,24 @@ import_exception!(embank.errors, UnknownValue);
 import_exception!(embank.errors, UnreadableFile);
 import_exception!(embank.errors, VocabularyMismatch);
 
+/// Names of Rust that messages give, and what Python calls the same.
+const RUST_NAMES: [(&str, &str); 7] = [
+    ("Vocabulary::set_frozen", "vocabulary.frozen = False"),
+    ("VocabularyConfig::counts", "counts=True"),
+    ("Bank::vocabulary", "bank.vocabulary"),
+    ("Vocabulary::verify", "`embank verify`"),
+    ("Bank::open_table_unchecked", "`embank export`"),
+    ("Tracking::SetTime", "tracking=\"set_time\""),
+    ("DeviceChoice::Auto", "device=\"auto\""),
+];
+
+fn in_names_of_python(text: String) -> String {
+    RUST_NAMES.iter().fold(text, |text, (rust, python)| text.replace(rust, python))
+}
+
 /// The exception for `error`, with the facts that the class documents as its attributes.
 pub(crate) fn to_python(py: Python<'_>, error: &Error) -> PyErr {
-    let text = error.to_string();
+    let text = in_names_of_python(error.to_string());
     match error {
         Error::Store(store) => store_to_python(py, store, text),
         Error::LookaheadFailed(store) => store_to_python(py, store, text),
@@ -190,6 +205,7 @@ fn store_to_python(py: Python<'_>, error: &StoreError, text: String) -> PyErr {
                 ],
             )
         }
+        StoreError::Interrupted { .. } => signals::take_raised(text),
         StoreError::InvalidArgument(_) => PyValueError::new_err(text),
         StoreError::TableMismatch { .. } => TableMismatch::new_err(text),
         StoreError::NoSuchTable(_) => NoSuchTable::new_err(text),

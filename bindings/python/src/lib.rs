@@ -58,7 +58,7 @@ mod _embank {
     use crate::bank::{PyBank, PyRecovered};
     #[pymodule_export]
     use crate::checkpoints::{
-        apply_delta, copy_checkpoint, export_delta, list_checkpoints, roll_back,
+        apply_delta, checkpoint_id, copy_checkpoint, export_delta, list_checkpoints, roll_back,
     };
     #[pymodule_export]
     use crate::feed::PyFeed;

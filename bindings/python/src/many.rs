@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use embank::{TableGradients, UniqueKeys};
 use pyo3::exceptions::PyValueError;
@@ -10,7 +11,8 @@ use pyo3::prelude::*;
 use crate::arrays::{self, Keys, Rows};
 use crate::bank_cell::BankCell;
 use crate::lease::{Held, PyDistinctLease};
-use crate::table::PyTable;
+use crate::scalars;
+use crate::table::{PyTable, within};
 
 /// Reads rows of several tables of one bank for training: `Table.get_distinct` on each, in one call.
 ///
@@ -20,6 +22,7 @@ use crate::table::PyTable;
 /// Args:
 ///     requests: Pairs of a table and its keys, integers `(n,)`; each table once.
 ///     earlier: For each request the `earlier` of `get_distinct`, or None. By default there are none.
+///     timeout: Seconds to wait at most for the rows of all tables, in place of the bank's `wait_timeout` for each.
 ///
 /// Returns:
 ///     A list of `DistinctLease`, one for each request.
@@ -38,12 +41,14 @@ use crate::table::PyTable;
 /// [(2, 2), (1, 3)]
 /// >>> bank.close()
 #[pyfunction]
-#[pyo3(signature = (requests, *, earlier = None))]
+#[pyo3(signature = (requests, *, earlier = None, timeout = None))]
 pub(crate) fn get_many<'py>(
     py: Python<'py>,
     requests: Vec<(Bound<'py, PyTable>, Bound<'py, PyAny>)>,
     earlier: Option<Vec<Option<Bound<'py, PyAny>>>>,
+    timeout: Option<f64>,
 ) -> PyResult<Vec<PyDistinctLease>> {
+    let timeout = timeout.map(|timeout| scalars::seconds("timeout", timeout)).transpose()?;
     let earlier = earlier.unwrap_or_else(|| requests.iter().map(|_| None).collect());
     if earlier.len() != requests.len() {
         return Err(PyValueError::new_err(format!(
@@ -66,8 +71,11 @@ pub(crate) fn get_many<'py>(
             )));
         }
     }
-    let mut leases: Vec<_> =
-        order.iter().copied().zip(take(py, &cell, &requests, &earlier, &order)?).collect();
+    let mut leases: Vec<_> = order
+        .iter()
+        .copied()
+        .zip(take(py, &cell, (&requests, &earlier, &order), timeout)?)
+        .collect();
     leases.sort_by_key(|(at, _)| *at);
     Ok(leases.into_iter().map(|(_, lease)| lease).collect())
 }
@@ -157,13 +165,16 @@ pub(crate) fn apply_many(py: Python<'_>, parts: Vec<Part<'_>>) -> PyResult<()> {
     })
 }
 
+/// Requests, the `earlier` keys of each, and the order in which they take their leases.
+type Asked<'a, 'py> =
+    (&'a [(Bound<'py, PyTable>, Bound<'py, PyAny>)], &'a [Option<Bound<'py, PyAny>>], &'a [usize]);
+
 /// One lease for each request, in the given order.
 fn take<'py>(
     py: Python<'py>,
     cell: &Arc<BankCell>,
-    requests: &[(Bound<'py, PyTable>, Bound<'py, PyAny>)],
-    earlier: &[Option<Bound<'py, PyAny>>],
-    order: &[usize],
+    (requests, earlier, order): Asked<'_, 'py>,
+    timeout: Option<Duration>,
 ) -> PyResult<Vec<PyDistinctLease>> {
     let of_request = |&at: &usize| earlier[at].as_ref().map(Keys::new).transpose();
     let earlier = order.iter().map(of_request).collect::<PyResult<Vec<_>>>()?;
@@ -183,12 +194,14 @@ fn take<'py>(
         .map(|(table, unique)| Rows::new(py, None, unique.len(), table.key.dim))
         .collect::<PyResult<Vec<_>>>()?;
     let values = rows.iter_mut().map(Rows::as_slice_mut).collect::<PyResult<Vec<_>>>()?;
+    let began = Instant::now();
     let calls = tables
         .iter()
         .zip(distinct.into_iter().zip(values).zip(earlier))
         .map(|(table, ((unique, values), earlier))| {
             (table.key.number, move |table: &embank::Table| {
-                table.get_distinct_again(unique, values, earlier)
+                let left = timeout.map(|timeout| timeout.saturating_sub(began.elapsed()));
+                within(table, left).get_distinct_again(unique, values, earlier)
             })
         })
         .collect();

@@ -1,4 +1,4 @@
-//! Ctrl-C while a Get waits in Rust.
+//! Ctrl-C while a call waits in Rust.
 
 use std::cell::RefCell;
 
@@ -9,7 +9,7 @@ thread_local! {
     static RAISED: RefCell<Option<PyErr>> = const { RefCell::new(None) };
 }
 
-/// Has Gets that wait run Python's signal handlers.
+/// Has calls that wait run Python's signal handlers.
 pub(crate) fn handle_while_waiting() {
     embank::check_while_waiting(handler_raised);
 }
@@ -25,6 +25,11 @@ fn handler_raised() -> bool {
     let ends = raised.is_some();
     RAISED.set(raised);
     ends
+}
+
+/// What a handler has raised in a wait of a call that went on to its end.
+pub(crate) fn raised_in_passing() -> Option<PyErr> {
+    RAISED.take()
 }
 
 /// What a handler has raised in this thread, `KeyboardInterrupt` if nothing is known of it.

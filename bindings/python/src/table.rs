@@ -1,7 +1,9 @@
 //! `Table`: rows by key.
 
+use std::borrow::Cow;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use embank::UniqueKeys;
 use numpy::{PyArray1, PyArray2};
@@ -67,6 +69,14 @@ impl PyTable {
         call: impl FnOnce(&embank::Table) -> embank::Result<R> + Send,
     ) -> PyResult<R> {
         self.cell.with_table(py, self.key.number, call)
+    }
+}
+
+/// The handle whose gets wait that long.
+pub(crate) fn within(table: &embank::Table, timeout: Option<Duration>) -> Cow<'_, embank::Table> {
+    match timeout {
+        Some(timeout) => Cow::Owned(table.with_wait_timeout(timeout)),
+        None => Cow::Borrowed(table),
     }
 }
 
@@ -182,6 +192,7 @@ impl PyTable {
     ///     keys: Integers `(n,)`.
     ///     out: Where the rows go: C-contiguous float32 `(n, dim)`, which is `lease.rows` then. A new
     ///         array by default. After an error its content is unspecified.
+    ///     timeout: Seconds to wait at most, in place of the bank's `wait_timeout`.
     ///
     /// Returns:
     ///     A `Lease` with `rows`, float32 `(n, dim)`. A row counts once, however often its key occurs.
@@ -191,19 +202,61 @@ impl PyTable {
     ///     SelfBlocked: Leases of this thread alone hold a row at its bound; nothing is held.
     ///     UnknownValue: The table has a vocabulary, and a key is no id of it; nothing is held.
     ///     ValueError, TypeError: The keys are not 1-D, or no integers.
-    #[pyo3(signature = (keys, *, out = None))]
+    #[pyo3(signature = (keys, *, out = None, timeout = None))]
     fn get<'py>(
         &self,
         py: Python<'py>,
         keys: &Bound<'py, PyAny>,
         out: Option<&Bound<'py, PyAny>>,
+        timeout: Option<f64>,
     ) -> PyResult<PyLease> {
+        let keys = Keys::new(keys)?;
+        let keys = keys.as_slice()?;
+        let timeout = timeout.map(|timeout| scalars::seconds("timeout", timeout)).transpose()?;
+        let mut rows = Rows::new(py, out, keys.len(), self.key.dim)?;
+        let values = rows.as_slice_mut()?;
+        let id = self.cell.take_lease(py, self.key.number, |table| {
+            within(table, timeout).get(keys, values).map(Some)
+        })?;
+        let id = id.expect("a get that waits ends with a lease or an error");
+        Ok(PyLease(Held::new(self.cell.clone(), id, rows.into_array(), self.key.name.clone())))
+    }
+
+    /// As `get`, if no row keeps it waiting. It reads rows that are on disk.
+    ///
+    /// Args:
+    ///     keys, out: As of `get`.
+    ///
+    /// Returns:
+    ///     A `Lease`, or None if a row is at the staleness bound, or is reserved for a get that has waited long; the
+    ///     content of `out` is unspecified then.
+    ///
+    /// Raises: as `get`, but for `StalenessTimeout` and `SelfBlocked`.
+    ///
+    /// >>> import embank
+    /// >>> with embank.Bank("try.bank", memory_budget="16MiB") as bank:
+    /// ...     table = bank.table("user", dim=2, staleness_bound=0)
+    /// ...     with table.get([1]):
+    /// ...         print(table.try_get([1]))
+    /// ...     with table.try_get([1]) as lease:
+    /// ...         print(lease.rows.shape)
+    /// None
+    /// (1, 2)
+    #[pyo3(signature = (keys, *, out = None))]
+    fn try_get<'py>(
+        &self,
+        py: Python<'py>,
+        keys: &Bound<'py, PyAny>,
+        out: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Option<PyLease>> {
         let keys = Keys::new(keys)?;
         let keys = keys.as_slice()?;
         let mut rows = Rows::new(py, out, keys.len(), self.key.dim)?;
         let values = rows.as_slice_mut()?;
-        let id = self.cell.take_lease(py, self.key.number, |table| table.get(keys, values))?;
-        Ok(PyLease(Held::new(self.cell.clone(), id, rows.into_array(), self.key.name.clone())))
+        let id = self.cell.take_lease(py, self.key.number, |table| table.try_get(keys, values))?;
+        let held =
+            id.map(|id| Held::new(self.cell.clone(), id, rows.into_array(), self.key.name.clone()));
+        Ok(held.map(PyLease))
     }
 
     /// As `get`, with one row for each distinct key.
@@ -214,19 +267,22 @@ impl PyTable {
     ///         first `u` are `lease.rows` then. A new array by default.
     ///     earlier: Keys, integers `(m,)`, whose rows the same step has got before, such as for another module: to the
     ///         table's admission the two gets of a key are one.
+    ///     timeout: Seconds to wait at most, in place of the bank's `wait_timeout`.
     ///
     /// Returns:
     ///     A `DistinctLease` with `rows`, float32 `(u, dim)`, `keys` and `inverse`.
     ///
     /// Raises: as `get`.
-    #[pyo3(signature = (keys, *, out = None, earlier = None))]
+    #[pyo3(signature = (keys, *, out = None, earlier = None, timeout = None))]
     fn get_distinct<'py>(
         &self,
         py: Python<'py>,
         keys: &Bound<'py, PyAny>,
         out: Option<&Bound<'py, PyAny>>,
         earlier: Option<&Bound<'py, PyAny>>,
+        timeout: Option<f64>,
     ) -> PyResult<PyDistinctLease> {
+        let timeout = timeout.map(|timeout| scalars::seconds("timeout", timeout)).transpose()?;
         let keys = Keys::new(keys)?;
         let keys = keys.as_slice()?;
         let earlier = earlier.map(Keys::new).transpose()?;
@@ -236,8 +292,9 @@ impl PyTable {
         let mut rows = Rows::first_of(py, out, unique.len(), self.key.dim)?;
         let values = rows.as_slice_mut()?;
         let id = self.cell.take_lease(py, self.key.number, |table| {
-            table.get_distinct_again(unique, values, earlier)
+            within(table, timeout).get_distinct_again(unique, values, earlier).map(Some)
         })?;
+        let id = id.expect("a get that waits ends with a lease or an error");
         Ok(PyDistinctLease {
             held: Held::new(self.cell.clone(), id, rows.into_array(), self.key.name.clone()),
             keys: distinct.unbind(),

@@ -228,3 +228,30 @@ def test_settings_print_and_compare() -> None:
     assert embank.Zeros() == embank.Zeros()
     assert embank.Uniform(-1, 1).high == 1.0
     assert embank.Adagrad(0.1).eps == 1e-10
+
+
+def test_messages_name_what_python_has(tmp_path: Path) -> None:
+    """They named Rust's functions."""
+    told = []
+    with embank.Bank(tmp_path / "bank", memory_budget="16MiB") as bank:
+        words = bank.vocabulary("word", "bytes")
+        table = bank.table("word", dim=1, vocabulary="word")
+        clock = bank.table("clock", dim=1, tracking="minutes")
+        words.frozen = True
+        calls = [
+            lambda: words.keep_frequent(2),
+            lambda: words.counts([]),
+            lambda: bank.open_vocabulary("none"),
+            lambda: clock.set_time(3),
+        ]
+        for call in calls:
+            with pytest.raises(Exception) as raised:
+                call()
+            told.append(str(raised.value))
+        words.frozen = False
+        bank.drop_vocabulary("word")
+        for call in (lambda: bank.open_table("word"), lambda: words.ids(["a"]), lambda: table.peek([0])):
+            with pytest.raises(Exception) as raised:
+                call()
+            told.append(str(raised.value))
+    assert not [text for text in told if "::" in text]

@@ -352,3 +352,27 @@ def test_the_shape_is_the_leases_whatever_becomes_of_the_rows(table: embank.Tabl
                 with pytest.raises(ValueError, match=r"\(2, 4\)"):
                     lease.apply(np.ones(shape, np.float32))
             lease.apply(ones(2))
+
+
+def test_try_get_and_a_timeout_of_one_call(tmp_path: Path) -> None:
+    with embank.Bank(tmp_path / "bank", memory_budget="16MiB", wait_timeout=600.0) as bank:
+        table = bank.table("t", dim=2, staleness_bound=0)
+        other = bank.table("o", dim=2, staleness_bound=0)
+        out = np.zeros((3, 2), np.float32)
+        with table.get([2]), ThreadPoolExecutor(1) as thread:
+            assert table.try_get([1, 2]) is None
+            assert thread.submit(table.try_get, [1, 2]).result() is None
+            for get in (table.get, table.get_distinct):
+                for timeout in (0, 0.02):
+                    with pytest.raises(embank.StalenessTimeout):
+                        thread.submit(get, [1, 2], timeout=timeout).result()
+            requests = [(other, [1, 2]), (table, [1, 2])]
+            with pytest.raises(embank.StalenessTimeout):
+                thread.submit(embank.get_many, requests, timeout=0.02).result()
+            assert len(bank.outstanding_leases()) == 1
+        lease = table.try_get([1, 2, 1], out=out)
+        assert lease is not None and lease.rows is out
+        lease.release()
+        for wrong in (-1.0, float("nan")):
+            with pytest.raises(ValueError, match="timeout must be a number of seconds"):
+                table.get([1], timeout=wrong)

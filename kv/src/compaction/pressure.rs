@@ -11,15 +11,16 @@
 //! the rest of the log is lowered by what they hold on average, but not far, because until the next
 //! checkpoint every copy makes the log longer, and its old place is still held ([`goal`]).
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::State;
 use crate::budget::Budget;
 use crate::error::{Error, Result};
+use crate::interrupt::Checks;
 use crate::log::page::PAGE_HEADER_BYTES;
 use crate::operation::Width;
 use crate::store::Core;
-use crate::sync::Ordering;
+use crate::sync::{MutexGuard, Ordering};
 
 /// What the log may be longer than its target: pages that are filling, being written, or in compaction.
 const SLACK_PAGES: u64 = 2;
@@ -35,6 +36,8 @@ const HELD_FLOOR: f64 = 0.6;
 /// What compaction copies for each byte that writers append, times what the log may be longer than its rows,
 /// over its rows: one byte at 1.4, two at 1.2, with rewrites spread evenly.
 const COPYING: f64 = 0.4;
+/// Stands for a wait without an end of its own.
+const FAR_OFF: Duration = Duration::from_secs(3600);
 /// Pages below the quota that only compaction and deletions use.
 const QUOTA_RESERVE_PAGES: u64 = 4;
 
@@ -216,14 +219,15 @@ impl Core {
     /// the quota.
     ///
     /// # Errors
-    /// `QuotaExceeded` where it can't; `Poisoned`.
+    /// `QuotaExceeded` where it can't; `Interrupted`; `Poisoned`.
     #[cold]
     pub(crate) fn await_space(&self) -> Result<()> {
         self.log.check_poison()?;
         let signal = &self.space.signal;
         let mut state = signal.state.lock();
         let mut waiting: Option<(Instant, u64)> = None;
-        // Ends: compaction makes room, has nothing left to do, or stops; each raises the signal.
+        let mut checks = Checks::new();
+        // Ends: compaction makes room, has nothing left to do, or stops; each raises the signal. Or the program ends it.
         let done = loop {
             let over_quota = self.over_quota();
             match over_quota {
@@ -242,7 +246,11 @@ impl Core {
             waiting.get_or_insert_with(|| (Instant::now(), self.awaited_begin(&state)));
             // The thread may sleep: the log has grown since it looked.
             signal.changed.notify_all();
-            signal.changed.wait(&mut state);
+            signal.changed.wait_until(&mut state, checks.until(Instant::now() + FAR_OFF));
+            if checks.due().is_some_and(|check| MutexGuard::unlocked(&mut state, check)) {
+                let waited = waiting.map_or(Duration::ZERO, |(since, _)| since.elapsed());
+                break Err(Error::Interrupted { waited });
+            }
         };
         state.urgent = false;
         if let Some((since, _)) = waiting {

@@ -108,6 +108,8 @@ pub(crate) struct Batch<'a, W> {
     streaming: bool,
     /// A page was taken meanwhile for which the batch should have waited, and will.
     owes_wait: bool,
+    /// The program has ended a wait of this batch, which goes on to its end.
+    waits_no_more: bool,
     /// `Tally::grown_bytes`, likewise.
     grown_noted: u64,
     /// `Tally::appended` when rows were last `retain`ed.
@@ -157,6 +159,7 @@ impl<'a, W: Work> Batch<'a, W> {
             rows_noted: 0,
             streaming: false,
             owes_wait: false,
+            waits_no_more: false,
             grown_noted: 0,
             appended_noted: 0,
             appended_at_turn: None,
@@ -324,10 +327,17 @@ impl<'a, W: Work> Batch<'a, W> {
         self.core.log.turn_page(full)
     }
 
-    fn await_space(&self) -> Result<()> {
+    fn await_space(&mut self) -> Result<()> {
+        if self.waits_no_more {
+            return self.core.log.check_poison();
+        }
         match self.core.await_space() {
             // What was got comes to its end, or its counts would stand for ever: as many rows as are out.
             Err(Error::QuotaExceeded { .. }) if self.clock == Clock::Release => Ok(()),
+            Err(Error::Interrupted { .. }) if self.clock == Clock::Release => {
+                self.waits_no_more = true;
+                Ok(())
+            }
             done => done,
         }
     }

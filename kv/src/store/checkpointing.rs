@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use super::Store;
-use super::open::new_id;
 use crate::address::TableId;
 use crate::bank_file::BankFile;
 use crate::checkpoint::{
@@ -31,6 +30,8 @@ pub(super) struct Newest {
     pub(super) number: u64,
     /// Whether the bank file says that there is one.
     pub(super) noted: bool,
+    /// Whether a checkpoint of the next number has failed in this opening.
+    pub(super) is_retry: bool,
     /// The images of its index. None if what has changed since is not known: the next one is whole.
     pub(super) images: Vec<ImageEntry>,
 }
@@ -131,9 +132,10 @@ impl Store {
         }
         let started = Instant::now();
         // Before the cut: every change that it counts is in the checkpoint.
-        let changed = core.counters.changes();
+        let (changed, state) = (core.counters.changes(), self.state_id());
         let number = newest.number + 1;
-        let identity = CheckpointIdentity { bank: self.bank, checkpoint: number, id: new_id() };
+        // Until it is complete.
+        let is_retry = std::mem::replace(&mut newest.is_retry, true);
         let partial = self.checkpoints.begin(number)?;
         let kind = self.next_image(&newest, &partial)?;
         let reserved = core.log.reserve_frame()?;
@@ -146,9 +148,11 @@ impl Store {
         let log_begin = pin.begin;
         let tables = core.tables.read().iter().map(|table| table.to_entry(log_begin)).collect();
         let index = core.index.cut();
+        let id = self.checkpoint_id(number, state, is_retry);
         drop(pause);
         let paused = pausing.elapsed();
 
+        let identity = CheckpointIdentity { bank: self.bank, checkpoint: number, id };
         // Until the checkpoint is complete, nobody knows what has changed since the last one that is.
         let mut images = std::mem::take(&mut newest.images);
         if kind == ImageKind::Whole {
@@ -186,7 +190,7 @@ impl Store {
         }
         partial.complete(&manifest)?;
         pin.keep();
-        (newest.number, newest.images) = (number, images);
+        (newest.number, newest.images, newest.is_retry) = (number, images, false);
         // A name that may or may not last leaves open which checkpoint is the newest: no more writing.
         self.checkpoints.sync().inspect_err(|e| core.log.poison(e))?;
         if !newest.noted {
@@ -378,5 +382,47 @@ mod tests {
             store.execute(table, &[rows], crate::Clock::Keep, &mut PutZeros).unwrap_err();
             assert_eq!(store.checkpoint(b"full").unwrap(), 4);
         }
+    }
+
+    /// The program's check ends a wait at the quota. Here the wait would last as long as a checkpoint.
+    #[test]
+    fn a_wait_for_space_ends_when_the_program_says_so() {
+        thread_local! {
+            static IS_STOPPED: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+        }
+        struct Put;
+        impl crate::Operation for Put {
+            const ACCESS: crate::Access = crate::Access::Put;
+            fn update(&mut self, _: usize, _: &mut [u8]) {}
+            fn insert(&mut self, _: usize, _: &mut [u8]) -> bool {
+                true
+            }
+        }
+        // Other tests of this process wait in other threads.
+        crate::check_while_waiting(|| IS_STOPPED.get());
+        let dir = tempfile::tempdir().unwrap();
+        let options = StoreOptions {
+            memory_budget_bytes: 1 << 20,
+            disk_quota_bytes: Some(2 << 20),
+            ..StoreOptions::default()
+        };
+        let store = Store::open(dir.path(), &options).unwrap();
+        let table = store.create_table("rows", 1000, b"").unwrap();
+        let put = |keys: &[u64], clock| store.execute(table, keys, clock, &mut Put);
+        let core = store.core();
+        let pin = core.pin_checkpoint(1);
+        IS_STOPPED.set(true);
+        // Ends: at the quota.
+        let interrupted = (0..)
+            .find_map(|key| put(&[key], crate::Clock::Keep).err())
+            .expect("the keys do not end");
+        assert!(matches!(interrupted, Error::Interrupted { .. }), "{interrupted}");
+        // The next call waits again, and leases end without: each page turn of theirs would wait.
+        assert!(matches!(put(&[u64::MAX], crate::Clock::Keep), Err(Error::Interrupted { .. })));
+        let leased: Vec<u64> = (1_000_000..1_001_000).collect();
+        put(&leased, crate::Clock::Release).unwrap();
+        assert_eq!(store.delete(table, &leased).unwrap(), 1000);
+        IS_STOPPED.set(false);
+        drop(pin);
     }
 }

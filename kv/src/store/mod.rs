@@ -9,6 +9,7 @@ mod loan;
 mod open;
 mod reading;
 mod serving;
+mod state;
 mod tables;
 
 use std::path::Path;
@@ -39,6 +40,7 @@ pub(crate) use open::{
 };
 pub(crate) use reading::hold_one;
 use serving::Serving;
+pub use state::StateId;
 pub use tables::TableInfo;
 
 /// How a store is opened.
@@ -136,6 +138,8 @@ pub struct Store {
     segment_bytes: u64,
     hash_seed: u64,
     bank: u64,
+    /// Random: tells this opening of the store from all others.
+    opening: u64,
     recovered: Option<Recovered>,
     dir: Arc<Directory>,
     /// `None` if the store is opened to read only.

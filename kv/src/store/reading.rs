@@ -18,7 +18,9 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use super::open::{CoreParts, check_bank_file, check_last_page, no_checkpoint_left, open_bank_dir};
+use super::open::{
+    CoreParts, check_bank_file, check_last_page, new_id, no_checkpoint_left, open_bank_dir,
+};
 use super::{Core, Newest, Recovered, Serving, Store, StoreOptions};
 use crate::bank_file::BankFile;
 use crate::budget::Budget;
@@ -130,11 +132,12 @@ impl Store {
             writer: None,
             compactor: None,
             checkpoints,
-            newest: Mutex::new(Newest { number, noted: true, images: Vec::new() }),
+            newest: Mutex::new(Newest { number, noted: true, is_retry: false, images: Vec::new() }),
             checkpoints_kept: options.checkpoints_kept,
             segment_bytes,
             hash_seed,
             bank,
+            opening: new_id(),
             recovered: None,
             dir: Arc::clone(dir),
             lock: None,

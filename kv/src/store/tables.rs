@@ -210,6 +210,7 @@ impl Store {
             (state.rows, state.record_bytes) = (AtomicU64::new(0), AtomicU64::new(0));
             state.dropped_at = core.log.tail_address();
             core.lengths.clear(table);
+            core.counters.tables_dropped.add(1);
         }
         self.waiters.wake_all();
         core.space.signal().raise();

@@ -5,13 +5,14 @@ nobody would notice but the metrics. So a module's extra state names the checkpo
 holds its rows: number and random id, which copies of a bank share and no other checkpoint has. Loading
 it compares the two with where the bank is, and raises with the way there if it is elsewhere.
 
-A state dict that goes into a checkpoint's own blob is older than the checkpoint and can't know it. It
-belongs to it all the same if no row changed in between. So each extra state has the bank's `state_id`, and `save`
-puts the `state_id` that the bank has right before the checkpoint into the blob, as `taken_at` makes letters of it
-(pickle and `torch.save` compress nothing). Where the two are equal, rows and dense part are of one moment. A state
-dict that is kept in a blob for other reasons (the best so far) has another. A framework that writes its own file gets
-such a state dict too, and `save` right behind it takes the checkpoint that the file belongs to. While the bank stays
-open, an equal `state_id` says that no row has changed, with a checkpoint or without one.
+A state dict that is made before its checkpoint can't know the checkpoint: one that goes into the checkpoint's own blob,
+or into a file that a framework writes. It belongs to the checkpoint all the same if no row changed in between. So each
+extra state has the bank's `state_id`, and `embank.checkpoint_id` tells by it which checkpoint holds that state. While the
+bank stays open, an equal `state_id` says that no row has changed, with a checkpoint or without one.
+
+`save` also puts the `state_id` that the bank has right before the checkpoint into the blob, as `taken_at` makes letters
+of it (pickle and `torch.save` compress nothing). `embank evict` and `embank compact` take checkpoints with the blob of
+the one before: by those letters the state dicts in it, and files that were made at its moment, belong to the new one.
 
 The extra state is a tensor of bytes, JSON, so that safetensors takes the state dict.
 
@@ -71,8 +72,8 @@ def reference(tables: Sequence[Table], features: Optional[Mapping[str, str]] = N
         names = ", ".join(repr(table.name) for table in unsaved)
         warn_caller(
             f"no checkpoint of {unsaved[0].bank.path} holds the rows of table {names} that this state dict refers to, so "
-            "another process can't load it: call bank.checkpoint() before state_dict(), or embank.torch.save(bank) "
-            "after it and before a row changes"
+            "another process can't load it: call bank.checkpoint() before state_dict(), or after it and before a row "
+            "changes"
         )
     return torch.frombuffer(bytearray(json.dumps(state).encode()), dtype=torch.uint8)
 
@@ -174,13 +175,17 @@ def _problem(bank: Bank, of: dict[str, Any]) -> Optional[str]:
     moved = number != at and recovered is not None and recovered.checkpoint == at
     if of["state_id"] == bank.state_id and not moved:
         return None
+    held_by = [each for each, found in kept.items() if found == embank.checkpoint_id(of["state_id"], each)]
     if recovered is not None and taken_at(of["state_id"]).encode() in recovered.blob:
         number, identity = recovered.checkpoint, kept.get(recovered.checkpoint)
+    elif held_by:
+        number = at if at in held_by else max(held_by)
+        identity = kept[number]
     elif number is None or of["changed"]:
         return (
-            f"it was made when rows of {of['bank']} had changed since the last checkpoint, and the checkpoint that the "
-            "bank was opened at was not taken with it; save with embank.torch.save(bank, ...), or call "
-            "bank.checkpoint() before model.state_dict(), or embank.torch.save(bank) right after it"
+            f"it was made when rows of {of['bank']} had changed since the last checkpoint, and no checkpoint that {bank.path} "
+            "keeps has the rows of that moment; save with embank.torch.save(bank, ...), or call bank.checkpoint() right "
+            "before or after model.state_dict()"
         )
     if identity is None or kept.get(number) != identity:
         return (
