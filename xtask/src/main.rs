@@ -7,6 +7,7 @@ mod checks;
 mod command;
 mod environment;
 mod examples;
+mod install_c;
 mod interpreter;
 mod models;
 mod wheel;
@@ -41,6 +42,8 @@ enum Command {
     Models(models::Args),
     /// The wheel for every CPython from 3.9 on: built, checked against the stable ABI, tried out without torch
     Wheel(wheel::Args),
+    /// The C library, its header, and what pkg-config and CMake find them by, below a prefix
+    InstallC(install_c::Args),
     /// Measurements; each prints a table and takes --json FILE and --quick
     #[command(subcommand)]
     Bench(bench::Measurement),
@@ -70,6 +73,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Test(args) => checks::run(&args),
         Command::Models(args) => models::run(&args),
         Command::Wheel(args) => wheel::run(&args),
+        Command::InstallC(args) => install_c::run(&args),
         Command::Bench(measurement) => bench::run(measurement),
     }
 }

@@ -13,6 +13,7 @@ use crate::settings::embank_table_settings;
 use crate::sized;
 use crate::status::{Failure, call, embank_status};
 use crate::table::embank_table;
+use crate::vocabulary::{self, embank_vocabulary, embank_vocabulary_settings};
 
 /// An open bank: a directory with many tables under one memory budget. Free with embank_bank_close.
 #[derive(Debug)]
@@ -82,7 +83,8 @@ pub unsafe extern "C" fn embank_bank_close(bank: *mut embank_bank) {
     unsafe { handle::free(bank) };
 }
 
-/// Opens the table `name`, or creates it. A new table is durable with the next checkpoint.
+/// Opens the table `name`, or creates it. A new table is durable with the next checkpoint. A table whose keys are a
+/// vocabulary's ids is made by embank_bank_table_of_vocabulary; this function opens one that exists.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_bank_table(
     bank: *const embank_bank,
@@ -94,8 +96,96 @@ pub unsafe extern "C" fn embank_bank_table(
     call(|| unsafe {
         let place = HandlePlace::cleared("table", table)?;
         let (bank, name) = (bank_of(bank)?, text("table's name", name)?);
-        let config = sized::read(settings)?.to_rust()?;
+        let mut config = sized::read(settings)?.to_rust()?;
+        let there = bank.tables().into_iter().find(|table| table.name == name);
+        if let Some(vocabulary) = there.and_then(|table| table.config.vocabulary) {
+            config = config.vocabulary(vocabulary.name);
+        }
         place.hand_over(embank_table::new(bank.table(name, config)?));
+        Ok(())
+    })
+}
+
+/// As embank_bank_table, for a table whose keys are the ids of the vocabulary of this name: the table takes no other
+/// keys, and can't be opened once the vocabulary is renumbered or replaced.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn embank_bank_table_of_vocabulary(
+    bank: *const embank_bank,
+    name: *const c_char,
+    settings: *const embank_table_settings,
+    vocabulary: *const c_char,
+    table: *mut *mut embank_table,
+) -> embank_status {
+    // SAFETY: by the header's rules.
+    call(|| unsafe {
+        let place = HandlePlace::cleared("table", table)?;
+        let (bank, name) = (bank_of(bank)?, text("table's name", name)?);
+        let vocabulary = text("vocabulary's name", vocabulary)?;
+        let config = sized::read(settings)?.to_rust()?.vocabulary(vocabulary);
+        place.hand_over(embank_table::new(bank.table(name, config)?));
+        Ok(())
+    })
+}
+
+/// Opens the vocabulary `name`, or creates it. A new one is durable with the next checkpoint.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn embank_bank_vocabulary(
+    bank: *const embank_bank,
+    name: *const c_char,
+    settings: *const embank_vocabulary_settings,
+    vocabulary: *mut *mut embank_vocabulary,
+) -> embank_status {
+    // SAFETY: by the header's rules.
+    call(|| unsafe {
+        let place = HandlePlace::cleared("vocabulary", vocabulary)?;
+        let (bank, name) = (bank_of(bank)?, text("vocabulary's name", name)?);
+        let config = vocabulary::config_of(settings)?;
+        place.hand_over(embank_vocabulary::new(bank.vocabulary(name, config)?));
+        Ok(())
+    })
+}
+
+/// Opens the vocabulary `name` as it is.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn embank_bank_open_vocabulary(
+    bank: *const embank_bank,
+    name: *const c_char,
+    vocabulary: *mut *mut embank_vocabulary,
+) -> embank_status {
+    // SAFETY: by the header's rules.
+    call(|| unsafe {
+        let place = HandlePlace::cleared("vocabulary", vocabulary)?;
+        let (bank, name) = (bank_of(bank)?, text("vocabulary's name", name)?);
+        place.hand_over(embank_vocabulary::new(bank.open_vocabulary(name)?));
+        Ok(())
+    })
+}
+
+/// Drops the vocabulary `name`: its values are gone at once, for good with the next checkpoint. Tables that were made for
+/// it stay, and can't be opened. Handles of it are still to be freed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn embank_bank_drop_vocabulary(
+    bank: *const embank_bank,
+    name: *const c_char,
+) -> embank_status {
+    // SAFETY: by the header's rules.
+    call(|| unsafe {
+        let (bank, name) = (bank_of(bank)?, text("vocabulary's name", name)?);
+        Ok(bank.drop_vocabulary(name)?)
+    })
+}
+
+/// Lists the names of the bank's vocabularies, in order.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn embank_bank_vocabularies(
+    bank: *const embank_bank,
+    names: *mut *mut embank_names,
+) -> embank_status {
+    // SAFETY: by the header's rules.
+    call(|| unsafe {
+        let place = HandlePlace::cleared("names", names)?;
+        let vocabularies = bank_of(bank)?.vocabularies();
+        place.hand_over(embank_names::new(vocabularies.into_iter().map(|of| of.name)));
         Ok(())
     })
 }

@@ -48,3 +48,4 @@ mod sized;
 mod stats;
 mod status;
 mod table;
+mod vocabulary;

@@ -85,6 +85,18 @@ pub enum embank_status {
     /// The step of some rows would make them infinite as the table stores them. Those rows are unchanged; all others took
     /// their step.
     RowOverflow = 34,
+    /// The bank has no vocabulary of this name.
+    NoSuchVocabulary = 35,
+    /// The vocabulary exists with other settings.
+    VocabularyMismatch = 36,
+    /// A value has no id in the vocabulary, and its settings give it none.
+    UnknownValue = 37,
+    /// The vocabulary was dropped while this handle of it was around.
+    VocabularyDropped = 38,
+    /// The vocabulary is frozen, so no value can be inserted.
+    VocabularyFrozen = 39,
+    /// The table's keys are ids of a vocabulary that was renumbered, replaced or dropped since.
+    OtherVocabulary = 40,
 }
 
 /// Why a call fails.
@@ -116,8 +128,24 @@ impl Failure {
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        Self { status: status_of(&error), message: error.to_string() }
+        Self { status: status_of(&error), message: in_names_of_c(error.to_string()) }
     }
+}
+
+/// Names of Rust that messages give, and what C calls the same.
+const RUST_NAMES: [(&str, &str); 8] = [
+    ("Vocabulary::set_frozen", "embank_vocabulary_set_frozen"),
+    ("VocabularyConfig::counts", "the counts of embank_vocabulary_settings"),
+    ("Bank::vocabulary", "embank_bank_vocabulary"),
+    ("Vocabulary::verify", "`embank verify`"),
+    (", or read it as it is with Bank::open_table_unchecked", ""),
+    ("Tracking::SetTime", "EMBANK_TRACKING_SET_TIME"),
+    ("DeviceChoice::Auto", "EMBANK_DEVICE_AUTO"),
+    ("wait_timeout", "wait_timeout_ms"),
+];
+
+fn in_names_of_c(message: String) -> String {
+    RUST_NAMES.iter().fold(message, |message, (rust, c)| message.replace(rust, c))
 }
 
 fn status_of(error: &Error) -> embank_status {
@@ -142,6 +170,16 @@ fn status_of(error: &Error) -> embank_status {
         Error::LookaheadThread(_) => embank_status::Io,
         Error::Cancelled => embank_status::Cancelled,
         Error::UnreadableFile { .. } => embank_status::UnreadableFile,
+        Error::NoSuchVocabulary { .. } => embank_status::NoSuchVocabulary,
+        Error::VocabularyMismatch { .. } => embank_status::VocabularyMismatch,
+        Error::UnknownValue { .. } => embank_status::UnknownValue,
+        Error::VocabularyDropped { .. } => embank_status::VocabularyDropped,
+        Error::VocabularyFrozen { .. } => embank_status::VocabularyFrozen,
+        Error::OtherVocabulary { .. } => embank_status::OtherVocabulary,
+        Error::DamagedVocabulary { .. } => embank_status::Damaged,
+        Error::InvalidVocabulary { .. } | Error::ValueTooLong { .. } | Error::NoCounts { .. } => {
+            embank_status::InvalidArgument
+        }
         _ => embank_status::Other,
     }
 }
@@ -219,7 +257,7 @@ const VERSION: &CStr =
     };
 
 /// By number.
-const NAMES: [&CStr; embank_status::RowOverflow as usize + 1] = [
+const NAMES: [&CStr; embank_status::OtherVocabulary as usize + 1] = [
     c"OK",
     c"INVALID_ARGUMENT",
     c"SHAPE_MISMATCH",
@@ -255,6 +293,12 @@ const NAMES: [&CStr; embank_status::RowOverflow as usize + 1] = [
     c"SELF_BLOCKED",
     c"NON_FINITE_ROW",
     c"ROW_OVERFLOW",
+    c"NO_SUCH_VOCABULARY",
+    c"VOCABULARY_MISMATCH",
+    c"UNKNOWN_VALUE",
+    c"VOCABULARY_DROPPED",
+    c"VOCABULARY_FROZEN",
+    c"OTHER_VOCABULARY",
 ];
 
 #[cfg(test)]
@@ -297,7 +341,7 @@ mod tests {
         assert_eq!(name(embank_status::UnreadableFile as i32), "UNREADABLE_FILE");
         assert_eq!(name(embank_status::SelfBlocked as i32), "SELF_BLOCKED");
         assert_eq!(name(embank_status::RowOverflow as i32), "ROW_OVERFLOW");
-        assert_eq!((name(-1), name(35), name(i32::MAX)), ("UNKNOWN", "UNKNOWN", "UNKNOWN"));
+        assert_eq!((name(-1), name(41), name(i32::MAX)), ("UNKNOWN", "UNKNOWN", "UNKNOWN"));
     }
 
     /// Those that `tests/c/abi.c` can't bring about, and those that it can, too.

@@ -1,9 +1,11 @@
 //! Tables: batches of rows in and out.
 
 use std::ffi::{CString, c_char};
+use std::time::Duration;
 
 use embank::{Missing, Table};
 
+use crate::bytes::embank_bytes;
 use crate::handle::{self, Owned, borrowed};
 use crate::lease::embank_lease;
 use crate::memory::{HandlePlace, Lent, Place};
@@ -95,6 +97,23 @@ pub unsafe extern "C" fn embank_table_get_settings(
     })
 }
 
+/// The name of the vocabulary whose ids are the table's keys; NULL if they are no vocabulary's. Free with
+/// embank_bytes_free.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn embank_table_vocabulary(
+    table: *const embank_table,
+    name: *mut *mut embank_bytes,
+) -> embank_status {
+    // SAFETY: by the header's rules.
+    call(|| unsafe {
+        let place = HandlePlace::cleared("name", name)?;
+        if let Some(vocabulary) = table_of(table)?.config().vocabulary {
+            place.hand_over(embank_bytes::new(vocabulary.name.as_bytes()));
+        }
+        Ok(())
+    })
+}
+
 /// Gets rows for training: one per key, duplicates included. Missing rows are inserted with their initial values. The
 /// staleness clock of each distinct key goes up by one until the lease ends; if a clock is above the table's bound, the
 /// call waits, at most the bank's wait timeout.
@@ -111,6 +130,29 @@ pub unsafe extern "C" fn embank_table_get(
     call(|| unsafe {
         let place = HandlePlace::cleared("lease", lease)?;
         let table = table_of(table)?;
+        let (keys, rows) = keys_and_rows_mut(keys, key_count, rows, rows_len)?;
+        let got = table.get(keys, rows)?;
+        place.hand_over(embank_lease::new(got));
+        Ok(())
+    })
+}
+
+/// As embank_table_get, but waits at most `timeout_ms` milliseconds in place of the bank's wait timeout. With 0 it fails
+/// at once with EMBANK_STATUS_STALENESS_TIMEOUT if a clock is above the bound.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn embank_table_get_within(
+    table: *const embank_table,
+    keys: *const u64,
+    key_count: usize,
+    rows: *mut f32,
+    rows_len: usize,
+    timeout_ms: u64,
+    lease: *mut *mut embank_lease,
+) -> embank_status {
+    // SAFETY: by the header's rules.
+    call(|| unsafe {
+        let place = HandlePlace::cleared("lease", lease)?;
+        let table = table_of(table)?.with_wait_timeout(Duration::from_millis(timeout_ms));
         let (keys, rows) = keys_and_rows_mut(keys, key_count, rows, rows_len)?;
         let got = table.get(keys, rows)?;
         place.hand_over(embank_lease::new(got));

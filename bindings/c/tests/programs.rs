@@ -6,6 +6,7 @@
 #![expect(clippy::unwrap_used, reason = "a test")]
 
 use std::env;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -87,8 +88,16 @@ fn the_tutorial_in_cpp_resumes_to_the_same_rows() {
     let mut build = compiler("CXX", "c++");
     include_and_source(build.arg("-std=c++17"), "examples/train.cpp", &program);
     let libraries = libraries();
+    // The program asks for the library by its SONAME, which `install-c` makes.
+    let version = concat!(
+        "libembank_c.so.",
+        env!("CARGO_PKG_VERSION_MAJOR"),
+        ".",
+        env!("CARGO_PKG_VERSION_MINOR")
+    );
+    symlink(libraries.join("libembank_c.so"), folder.path().join(version)).unwrap();
     build.arg("-L").arg(&libraries).arg("-lembank_c");
-    run(build.arg(format!("-Wl,-rpath,{}", libraries.display())));
+    run(build.arg(format!("-Wl,-rpath,{}", folder.path().display())));
 
     let bank = folder.path().join("bank");
     let first = run(Command::new(&program).arg(&bank));

@@ -955,6 +955,145 @@ static void disk_errors(const char *foreign) {
     BAD(EMBANK_STATUS_DAMAGED, "damaged", embank_bank_open(in_folder("disk"), NULL, &other));
 }
 
+static void vocabularies(void) {
+    embank_bank *bank = open_bank("vocabularies");
+    embank_vocabulary_settings settings, found;
+    embank_vocabulary *words, *numbers;
+    GOOD(embank_vocabulary_settings_init(&settings, sizeof settings));
+    CHECK(settings.kind == EMBANK_VALUE_KIND_U64 && settings.value_bytes_max == 1024);
+    GOOD(embank_bank_vocabulary(bank, "number", &settings, &numbers));
+    settings.kind = EMBANK_VALUE_KIND_BYTES;
+    settings.first_id = 1;
+    settings.unknown = EMBANK_UNKNOWN_ID;
+    settings.unknown_id = 0;
+    GOOD(embank_bank_vocabulary(bank, "word", &settings, &words));
+    GOOD(embank_vocabulary_get_settings(words, &found, sizeof found));
+    CHECK(memcmp(&found, &settings, sizeof found) == 0);
+
+    /* "red", "", "blue", "red" */
+    const uint64_t offsets[5] = {0, 3, 3, 7, 10};
+    uint64_t ids[4], len, next_id;
+    GOOD(embank_vocabulary_ids_of_bytes(words, offsets, 4, "redbluered", 10, EMBANK_UNKNOWN_VALUES_MARK, ids));
+    CHECK(ids[0] == EMBANK_NO_ID && ids[3] == EMBANK_NO_ID);
+    GOOD(embank_vocabulary_ids_of_bytes(words, offsets, 4, "redbluered", 10, EMBANK_UNKNOWN_VALUES_AS_SETTINGS, ids));
+    CHECK(ids[0] == 0 && ids[2] == 0);
+    GOOD(embank_vocabulary_ids_of_bytes(words, offsets, 4, "redbluered", 10, EMBANK_UNKNOWN_VALUES_INSERT, ids));
+    CHECK(ids[0] == 1 && ids[1] == 2 && ids[2] == 3 && ids[3] == 1);
+    GOOD(embank_vocabulary_len(words, &len, &next_id));
+    CHECK(len == 3 && next_id == 4);
+    GOOD(embank_vocabulary_len(words, NULL, NULL));
+    embank_byte_strings *strings;
+    size_t size = 99;
+    GOOD(embank_vocabulary_byte_strings(words, ids, 4, &strings));
+    CHECK(embank_byte_strings_count(strings) == 4);
+    CHECK(memcmp(embank_byte_strings_at(strings, 2, &size), "blue", 4) == 0 && size == 4);
+    CHECK(embank_byte_strings_at(strings, 1, &size) != NULL && size == 0);
+    CHECK(embank_byte_strings_at(strings, 4, &size) == NULL && size == 0);
+    CHECK(embank_byte_strings_at(NULL, 0, NULL) == NULL && embank_byte_strings_count(NULL) == 0);
+    embank_byte_strings_free(strings);
+
+    const uint64_t values[3] = {900, 800, 900};
+    uint64_t back[2];
+    BAD(EMBANK_STATUS_UNKNOWN_VALUE, "900",
+        embank_vocabulary_ids_of_numbers(numbers, values, 3, EMBANK_UNKNOWN_VALUES_AS_SETTINGS, ids));
+    GOOD(embank_vocabulary_ids_of_numbers(numbers, values, 3, EMBANK_UNKNOWN_VALUES_INSERT, ids));
+    CHECK(ids[0] == 0 && ids[1] == 1 && ids[2] == 0);
+    GOOD(embank_vocabulary_numbers(numbers, ids, 2, back));
+    CHECK(back[0] == 900 && back[1] == 800);
+    GOOD(embank_vocabulary_ids_of_numbers(numbers, NULL, 0, EMBANK_UNKNOWN_VALUES_INSERT, NULL));
+
+    /* What does not fit. */
+    const uint64_t wrong_offsets[2] = {0, 11}, no_id = 7;
+    BAD(EMBANK_STATUS_INVALID_ARGUMENT, "offset",
+        embank_vocabulary_ids_of_bytes(words, wrong_offsets, 1, "redbluered", 10, EMBANK_UNKNOWN_VALUES_MARK, ids));
+    BAD(EMBANK_STATUS_INVALID_ARGUMENT, "bytes values",
+        embank_vocabulary_ids_of_numbers(words, values, 3, EMBANK_UNKNOWN_VALUES_MARK, ids));
+    BAD(EMBANK_STATUS_INVALID_ARGUMENT, "embank_unknown_values",
+        embank_vocabulary_ids_of_numbers(numbers, values, 3, 9, ids));
+    BAD(EMBANK_STATUS_INVALID_ARGUMENT, "overlap",
+        embank_vocabulary_ids_of_numbers(numbers, ids, 3, EMBANK_UNKNOWN_VALUES_MARK, ids));
+    BAD(EMBANK_STATUS_INVALID_ARGUMENT, "embank_vocabulary_numbers",
+        embank_vocabulary_byte_strings(numbers, ids, 1, &strings));
+    CHECK(strings == NULL);
+    BAD(EMBANK_STATUS_INVALID_ARGUMENT, "embank_vocabulary_byte_strings",
+        embank_vocabulary_numbers(words, back, 0, back + 1));
+    BAD(EMBANK_STATUS_UNKNOWN_ID, "7", embank_vocabulary_numbers(numbers, &no_id, 1, back));
+    embank_vocabulary *other;
+    settings.first_id = 2;
+    BAD(EMBANK_STATUS_VOCABULARY_MISMATCH, "word", embank_bank_vocabulary(bank, "word", &settings, &other));
+    settings.first_id = 1;
+    settings.unknown = EMBANK_UNKNOWN_ERROR;
+    settings.unknown_id = 5;
+    BAD(EMBANK_STATUS_INVALID_ARGUMENT, "unknown_id", embank_bank_vocabulary(bank, "third", &settings, &other));
+    BAD(EMBANK_STATUS_NO_SUCH_VOCABULARY, "embank_bank_vocabulary", embank_bank_open_vocabulary(bank, "none", &other));
+    CHECK(other == NULL);
+    GOOD(embank_vocabulary_set_frozen(numbers, 1));
+    const uint64_t unheard_of = 5;
+    BAD(EMBANK_STATUS_UNKNOWN_VALUE, "5",
+        embank_vocabulary_ids_of_numbers(numbers, &unheard_of, 1, EMBANK_UNKNOWN_VALUES_INSERT, ids));
+    GOOD(embank_vocabulary_set_frozen(numbers, 0));
+    BAD(EMBANK_STATUS_INVALID_ARGUMENT, "frozen", embank_vocabulary_set_frozen(numbers, 2));
+
+    /* A table whose keys are ids. Its settings were refused by embank_bank_table. */
+    embank_table_settings of_table = settings_of(2), told;
+    embank_table *table, *again;
+    embank_bytes *name;
+    GOOD(embank_bank_table_of_vocabulary(bank, "word", &of_table, "word", &table));
+    GOOD(embank_table_get_settings(table, &told, sizeof told));
+    GOOD(embank_bank_table(bank, "word", &told, &again));
+    GOOD(embank_table_vocabulary(again, &name));
+    CHECK(strcmp(embank_bytes_data(name), "word") == 0);
+    embank_bytes_free(name);
+    embank_table_free(again);
+    float rows[2];
+    embank_lease *lease;
+    const uint64_t id = 1;
+    GOOD(embank_table_get(table, &id, 1, rows, 2, &lease));
+    embank_lease_free(lease);
+    BAD(EMBANK_STATUS_UNKNOWN_ID, "7", embank_table_get(table, &no_id, 1, rows, 2, &lease));
+    BAD(EMBANK_STATUS_NO_SUCH_VOCABULARY, "none",
+        embank_bank_table_of_vocabulary(bank, "none", &of_table, "none", &again));
+    GOOD(embank_bank_table(bank, "plain", &of_table, &again));
+    GOOD(embank_table_vocabulary(again, &name));
+    CHECK(name == NULL);
+    embank_table_free(again);
+
+    embank_names *names;
+    GOOD(embank_bank_vocabularies(bank, &names));
+    CHECK(embank_names_count(names) == 2 && strcmp(embank_names_at(names, 1), "word") == 0);
+    embank_names_free(names);
+    GOOD(embank_bank_drop_vocabulary(bank, "word"));
+    BAD(EMBANK_STATUS_VOCABULARY_DROPPED, "embank_bank_vocabulary", embank_vocabulary_numbers(words, &id, 1, back));
+    BAD(EMBANK_STATUS_OTHER_VOCABULARY, "word", embank_bank_open_table(bank, "word", &again));
+    embank_table_free(table);
+    embank_vocabulary_free(words);
+    embank_vocabulary_free(numbers);
+    embank_vocabulary_free(NULL);
+    embank_bank_close(bank);
+}
+
+static void waits_of_one_call(void) {
+    embank_bank *bank = open_bank("waits");
+    embank_table_settings settings = settings_of(1);
+    embank_table *table;
+    embank_lease *held, *lease;
+    const uint64_t key = 1;
+    float row[1];
+    settings.staleness_bound = 0;
+    GOOD(embank_bank_table(bank, "user", &settings, &table));
+    GOOD(embank_table_get_within(table, &key, 1, row, 1, 0, &held));
+    GOOD(embank_lease_hand_over(held));
+    BAD(EMBANK_STATUS_STALENESS_TIMEOUT, "wait_timeout_ms", embank_table_get_within(table, &key, 1, row, 1, 0, &lease));
+    CHECK(lease == NULL);
+    BAD(EMBANK_STATUS_STALENESS_TIMEOUT, "user", embank_table_get_within(table, &key, 1, row, 1, 5, &lease));
+    GOOD(embank_lease_release(held));
+    GOOD(embank_table_get_within(table, &key, 1, row, 1, 0, &lease));
+    embank_lease_free(lease);
+    embank_lease_free(held);
+    embank_table_free(table);
+    embank_bank_close(bank);
+}
+
 int main(int count, char **arguments) {
     if (count != 3) {
         fprintf(stderr, "usage: %s FOLDER BANK_WITH_A_FOREIGN_TABLE\n", arguments[0]);
@@ -974,6 +1113,8 @@ int main(int count, char **arguments) {
     optimizers();
     dtypes_and_admission();
     training_errors();
+    vocabularies();
+    waits_of_one_call();
     disk_errors(arguments[2]);
     puts("all checks passed");
     return 0;

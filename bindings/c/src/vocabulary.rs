@@ -1,0 +1,387 @@
+//! Vocabularies: values of a feature and their ids.
+
+use std::ffi::{c_char, c_void};
+
+use bytemuck::{Pod, Zeroable};
+use embank::{
+    ByteBuffer, ByteValues, OwnedValues, UNKNOWN_ID, Unknown, ValueKind, Values, Vocabulary,
+    VocabularyConfig,
+};
+
+use crate::handle::{self, Owned, borrowed};
+use crate::memory::{HandlePlace, Lent, Place};
+use crate::settings::{beyond_this_header, no_such_number};
+use crate::sized::{self, Growing};
+use crate::status::{Failure, call, embank_status};
+
+/// The id that embank_vocabulary_ids_of_numbers and embank_vocabulary_ids_of_bytes give a value without one, with
+/// EMBANK_UNKNOWN_VALUES_MARK.
+pub const EMBANK_NO_ID: u64 = 0xFFFF_FFFF_FFFF_FFFF;
+const _: () = assert!(EMBANK_NO_ID == UNKNOWN_ID);
+
+/// What the values of a vocabulary are.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub enum embank_value_kind {
+    /// 64-bit numbers.
+    U64 = 0,
+    /// Byte strings, the empty one too.
+    Bytes = 1,
+}
+
+/// What a vocabulary gives a value that has no id.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub enum embank_unknown {
+    /// The call fails with EMBANK_STATUS_UNKNOWN_VALUE.
+    Error = 0,
+    /// The unknown_id of the settings.
+    Id = 1,
+}
+
+/// What a call does about values that have no id.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub enum embank_unknown_values {
+    /// They get EMBANK_NO_ID.
+    Mark = 0,
+    /// They get what the vocabulary's settings say.
+    AsSettings = 1,
+    /// They are inserted: each gets the next id. In a frozen vocabulary they get what the settings say.
+    Insert = 2,
+}
+
+/// The settings of a vocabulary. Call embank_vocabulary_settings_init, then change what you like. They are the
+/// vocabulary's for good; one that exists is only given out if they are the same.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub struct embank_vocabulary_settings {
+    /// Set by embank_vocabulary_settings_init.
+    pub size: usize,
+    /// The first value's id, at most 2^62; those below are yours, for padding and unknown values. Default: 0.
+    pub first_id: u64,
+    /// Of EMBANK_UNKNOWN_ID: below first_id. Default: 0.
+    pub unknown_id: u64,
+    /// One of embank_value_kind. Default: EMBANK_VALUE_KIND_U64.
+    pub kind: u32,
+    /// One of embank_unknown. Default: EMBANK_UNKNOWN_ERROR.
+    pub unknown: u32,
+    /// The longest byte string that it takes, 1 to 131,072. Default: 1,024.
+    pub value_bytes_max: u32,
+    /// 0 or 1: it counts how often values come. Default: 0.
+    pub counts: u32,
+}
+
+// SAFETY: `Pod`, and its size comes first.
+unsafe impl Growing for embank_vocabulary_settings {
+    const NAME: &'static str = "embank_vocabulary_settings";
+    const FILLED_BY: &'static str = "embank_vocabulary_settings_init";
+    const SIZE_MIN: usize = 40;
+
+    fn defaults() -> Self {
+        // Both kinds are in this header.
+        Self::from_rust(&VocabularyConfig::u64()).unwrap_or(Self::zeroed())
+    }
+}
+
+impl embank_vocabulary_settings {
+    fn from_rust(config: &VocabularyConfig) -> Result<Self, Failure> {
+        let (unknown, unknown_id) = match config.unknown {
+            Unknown::Error => (embank_unknown::Error, 0),
+            Unknown::Id(id) => (embank_unknown::Id, id),
+            other => return Err(beyond_this_header("unknown value's id", &other)),
+        };
+        let kind = match config.kind {
+            ValueKind::U64 => embank_value_kind::U64,
+            ValueKind::Bytes => embank_value_kind::Bytes,
+            other => return Err(beyond_this_header("kind of values", &other)),
+        };
+        Ok(Self {
+            size: size_of::<Self>(),
+            first_id: config.first_id,
+            unknown_id,
+            kind: kind as u32,
+            unknown: unknown as u32,
+            value_bytes_max: config.value_bytes_max,
+            counts: u32::from(config.counts),
+        })
+    }
+
+    fn to_rust(self) -> Result<VocabularyConfig, Failure> {
+        const U64: u32 = embank_value_kind::U64 as u32;
+        const BYTES: u32 = embank_value_kind::Bytes as u32;
+        const ERROR: u32 = embank_unknown::Error as u32;
+        const ID: u32 = embank_unknown::Id as u32;
+        let config = match self.kind {
+            U64 => VocabularyConfig::u64(),
+            BYTES => VocabularyConfig::bytes(),
+            other => return Err(no_such_number("embank_value_kind", other)),
+        };
+        let unknown = match self.unknown {
+            ERROR if self.unknown_id != 0 => {
+                return Err(Failure::invalid(
+                    "unknown_id is set, which EMBANK_UNKNOWN_ERROR does not use; set EMBANK_UNKNOWN_ID, or 0",
+                ));
+            }
+            ERROR => Unknown::Error,
+            ID => Unknown::Id(self.unknown_id),
+            other => return Err(no_such_number("embank_unknown", other)),
+        };
+        let counts = match self.counts {
+            0 => false,
+            1 => true,
+            other => return Err(Failure::invalid(format!("counts is 0 or 1, found {other}"))),
+        };
+        let config = config.first_id(self.first_id).unknown(unknown).counts(counts);
+        Ok(config.value_bytes_max(self.value_bytes_max))
+    }
+}
+
+/// Fills the settings with their defaults. `size` is sizeof(embank_vocabulary_settings).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn embank_vocabulary_settings_init(
+    settings: *mut embank_vocabulary_settings,
+    size: usize,
+) -> embank_status {
+    // SAFETY: by the header's rules.
+    call(|| unsafe { sized::write(settings, size, &Growing::defaults()) })
+}
+
+/// A vocabulary of an open bank: values and their ids, which are dense and never change. Free with
+/// embank_vocabulary_free.
+#[derive(Debug)]
+pub struct embank_vocabulary {
+    inner: Owned<Vocabulary>,
+}
+
+impl embank_vocabulary {
+    pub(crate) fn new(vocabulary: Vocabulary) -> Self {
+        Self { inner: Owned::new(vocabulary) }
+    }
+}
+
+/// # Safety
+/// By the header's rules for handles.
+unsafe fn vocabulary_of<'a>(
+    vocabulary: *const embank_vocabulary,
+) -> Result<&'a Vocabulary, Failure> {
+    // SAFETY: the caller's duty is the same.
+    unsafe { borrowed("vocabulary", vocabulary) }?.inner.get()
+}
+
+/// # Safety
+/// By the header's rules for structs.
+pub(crate) unsafe fn config_of(
+    settings: *const embank_vocabulary_settings,
+) -> Result<VocabularyConfig, Failure> {
+    // SAFETY: the caller's duty is the same.
+    unsafe { sized::read(settings) }?.to_rust()
+}
+
+/// Frees the handle.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn embank_vocabulary_free(vocabulary: *mut embank_vocabulary) {
+    // SAFETY: by the header's rules.
+    unsafe { handle::free(vocabulary) };
+}
+
+/// The vocabulary's settings. `size` is sizeof(embank_vocabulary_settings).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn embank_vocabulary_get_settings(
+    vocabulary: *const embank_vocabulary,
+    settings: *mut embank_vocabulary_settings,
+    size: usize,
+) -> embank_status {
+    // SAFETY: by the header's rules.
+    call(|| unsafe {
+        let config = vocabulary_of(vocabulary)?.config().clone();
+        sized::write(settings, size, &embank_vocabulary_settings::from_rust(&config)?)
+    })
+}
+
+/// The number of values, and the id that the next new one gets. Either place may be NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn embank_vocabulary_len(
+    vocabulary: *const embank_vocabulary,
+    len: *mut u64,
+    next_id: *mut u64,
+) -> embank_status {
+    // SAFETY: by the header's rules.
+    call(|| unsafe {
+        let len = Place::optional("length", len)?;
+        let next_id = Place::optional("next id", next_id)?;
+        let vocabulary = vocabulary_of(vocabulary)?;
+        len.set(vocabulary.len());
+        next_id.set(vocabulary.next_id());
+        Ok(())
+    })
+}
+
+/// 1: no value is inserted from now on; 0: it grows again.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn embank_vocabulary_set_frozen(
+    vocabulary: *const embank_vocabulary,
+    frozen: u32,
+) -> embank_status {
+    // SAFETY: by the header's rules.
+    call(|| unsafe {
+        let vocabulary = vocabulary_of(vocabulary)?;
+        match frozen {
+            0 | 1 => Ok(vocabulary.set_frozen(frozen == 1)?),
+            other => Err(Failure::invalid(format!("frozen is 0 or 1, found {other}"))),
+        }
+    })
+}
+
+/// Looks values up, inserting them if `unknown` says so.
+fn ids_of<'v>(
+    vocabulary: &Vocabulary,
+    values: impl Into<Values<'v>>,
+    unknown: u32,
+    ids: &mut [u64],
+) -> Result<(), Failure> {
+    const MARK: u32 = embank_unknown_values::Mark as u32;
+    const AS_SETTINGS: u32 = embank_unknown_values::AsSettings as u32;
+    const INSERT: u32 = embank_unknown_values::Insert as u32;
+    match unknown {
+        MARK => drop(vocabulary.ids(values, ids)?),
+        AS_SETTINGS => vocabulary.lookup(values, ids)?,
+        INSERT => drop(vocabulary.ids_or_insert(values, ids)?),
+        other => return Err(no_such_number("embank_unknown_values", other)),
+    }
+    Ok(())
+}
+
+/// The ids of `count` numbers, in a vocabulary of EMBANK_VALUE_KIND_U64. `unknown` is one of embank_unknown_values.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn embank_vocabulary_ids_of_numbers(
+    vocabulary: *const embank_vocabulary,
+    values: *const u64,
+    count: usize,
+    unknown: u32,
+    ids: *mut u64,
+) -> embank_status {
+    // SAFETY: by the header's rules.
+    call(|| unsafe {
+        let vocabulary = vocabulary_of(vocabulary)?;
+        let values = Lent::new("values", values, count)?;
+        let ids = Lent::new_mut("ids", ids, count)?;
+        values.check_apart(&ids)?;
+        ids_of(vocabulary, values.read(), unknown, ids.write())
+    })
+}
+
+/// The ids of `count` byte strings, in a vocabulary of EMBANK_VALUE_KIND_BYTES. They lie one after the other in `bytes`:
+/// string i from offsets[i] to offsets[i + 1], so there are count + 1 offsets, as in Arrow's large strings. `unknown` is
+/// one of embank_unknown_values.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn embank_vocabulary_ids_of_bytes(
+    vocabulary: *const embank_vocabulary,
+    offsets: *const u64,
+    count: usize,
+    bytes: *const c_void,
+    bytes_len: usize,
+    unknown: u32,
+    ids: *mut u64,
+) -> embank_status {
+    // SAFETY: by the header's rules.
+    call(|| unsafe {
+        let vocabulary = vocabulary_of(vocabulary)?;
+        let offsets = Lent::new("offsets", offsets, count.saturating_add(1))?;
+        let bytes = Lent::new("bytes", bytes.cast::<u8>(), bytes_len)?;
+        let ids = Lent::new_mut("ids", ids, count)?;
+        offsets.check_apart(&ids)?;
+        bytes.check_apart(&ids)?;
+        let values = ByteValues::with_long_offsets(offsets.read(), bytes.read())?;
+        ids_of(vocabulary, values, unknown, ids.write())
+    })
+}
+
+/// The numbers of `count` ids, in a vocabulary of EMBANK_VALUE_KIND_U64.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn embank_vocabulary_numbers(
+    vocabulary: *const embank_vocabulary,
+    ids: *const u64,
+    count: usize,
+    values: *mut u64,
+) -> embank_status {
+    // SAFETY: by the header's rules.
+    call(|| unsafe {
+        let vocabulary = vocabulary_of(vocabulary)?;
+        let ids = Lent::new("ids", ids, count)?;
+        let values = Lent::new_mut("values", values, count)?;
+        ids.check_apart(&values)?;
+        match vocabulary.values(ids.read())? {
+            OwnedValues::U64(found) => values.write().copy_from_slice(&found),
+            _ => return Err(of_the_other_kind(vocabulary, "embank_vocabulary_byte_strings")),
+        }
+        Ok(())
+    })
+}
+
+/// The byte strings of `count` ids, in a vocabulary of EMBANK_VALUE_KIND_BYTES.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn embank_vocabulary_byte_strings(
+    vocabulary: *const embank_vocabulary,
+    ids: *const u64,
+    count: usize,
+    strings: *mut *mut embank_byte_strings,
+) -> embank_status {
+    // SAFETY: by the header's rules.
+    call(|| unsafe {
+        let place = HandlePlace::cleared("byte strings", strings)?;
+        let vocabulary = vocabulary_of(vocabulary)?;
+        let ids = Lent::new("ids", ids, count)?;
+        match vocabulary.values(ids.read())? {
+            OwnedValues::Bytes(strings) => place.hand_over(embank_byte_strings { strings }),
+            _ => return Err(of_the_other_kind(vocabulary, "embank_vocabulary_numbers")),
+        }
+        Ok(())
+    })
+}
+
+fn of_the_other_kind(vocabulary: &Vocabulary, call: &str) -> Failure {
+    Failure::invalid(format!(
+        "vocabulary {:?} has {} values; call {call}",
+        vocabulary.name(),
+        vocabulary.config().kind.name()
+    ))
+}
+
+/// Byte strings that a call hands out. Free with embank_byte_strings_free.
+#[derive(Debug)]
+pub struct embank_byte_strings {
+    strings: ByteBuffer,
+}
+
+/// How many there are. 0 for NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn embank_byte_strings_count(strings: *const embank_byte_strings) -> usize {
+    // SAFETY: by the header's rules.
+    unsafe { strings.as_ref() }.map_or(0, |of| of.strings.len())
+}
+
+/// The byte string at `place`, from 0, without a NUL behind it; its length goes to `size`, which may be NULL. Valid until
+/// the byte strings are freed. NULL where there is none.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn embank_byte_strings_at(
+    strings: *const embank_byte_strings,
+    place: usize,
+    size: *mut usize,
+) -> *const c_char {
+    // SAFETY: by the header's rules.
+    let strings = unsafe { strings.as_ref() };
+    let found = strings.filter(|of| place < of.strings.len()).map(|of| of.strings.get(place));
+    if let Ok(size) = Place::optional("size", size) {
+        // SAFETY: by the header's rules.
+        unsafe { size.set(found.map_or(0, <[u8]>::len)) };
+    }
+    found.map_or(std::ptr::null(), |bytes| bytes.as_ptr().cast())
+}
+
+/// Frees the byte strings.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn embank_byte_strings_free(strings: *mut embank_byte_strings) {
+    // SAFETY: by the header's rules.
+    unsafe { handle::free(strings) };
+}
