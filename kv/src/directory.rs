@@ -19,6 +19,7 @@ use std::sync::Arc;
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat};
 use rustix::io::retry_on_intr;
 
+use crate::descriptors;
 use crate::error::{Error, Result};
 
 /// A directory that is open.
@@ -66,7 +67,8 @@ impl Directory {
 
     fn open_with(path: &Path, flags: OFlags) -> io::Result<Arc<Self>> {
         let path = fs::canonicalize(path)?;
-        let handle = retry_on_intr(|| rustix::fs::openat(CWD, &path, flags, Mode::empty()))?;
+        let open = || rustix::fs::openat(CWD, &path, flags, Mode::empty());
+        let handle = descriptors::opened(|| Ok(retry_on_intr(open)?))?;
         Self::of(handle.into(), path)
     }
 
@@ -136,7 +138,8 @@ impl Directory {
 /// Opens a name in a directory. A signal may interrupt that, on some file systems.
 fn open_in(dir: &File, name: &Path, flags: OFlags) -> io::Result<File> {
     let (flags, mode) = (flags | OFlags::CLOEXEC, Mode::from_raw_mode(0o666));
-    Ok(retry_on_intr(|| rustix::fs::openat(dir, name, flags, mode))?.into())
+    let open = || rustix::fs::openat(dir, name, flags, mode);
+    Ok(descriptors::opened(|| Ok(retry_on_intr(open)?))?.into())
 }
 
 fn names_of(entries: Dir) -> io::Result<Vec<OsString>> {

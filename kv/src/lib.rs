@@ -25,6 +25,7 @@ mod compaction;
 mod copying;
 mod cpu_time;
 mod delta;
+mod descriptors;
 pub mod device;
 mod directory;
 mod epoch;

@@ -1,6 +1,6 @@
 //! Opening a store: which directory, which checkpoint, and whether all of it fits together.
 
-use std::fs::{File, TryLockError};
+use std::fs::TryLockError;
 use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
@@ -17,6 +17,7 @@ use crate::buffers::Buffers;
 use crate::cache::RowCache;
 use crate::checkpoint::{Checkpoints, Manifest, TableEntry};
 use crate::compaction::{CompactionOptions, Pins, Signal, Space, quota_reserve_bytes};
+use crate::descriptors;
 use crate::device::{self, Device, DeviceOptions};
 use crate::directory::{Directory, FileIdentity};
 use crate::epoch::Gate;
@@ -296,7 +297,7 @@ pub(crate) fn create_dir_durably(dir: &Path) -> Result<Arc<Directory>> {
     }
     // Each new directory's name lies in its parent; syncing all of them costs little and happens once.
     for parent in opened.path().ancestors().skip(1) {
-        match File::open(parent).and_then(|parent| parent.sync_all()) {
+        match descriptors::open(parent).and_then(|parent| parent.sync_all()) {
             Err(e) if holds_nothing_new(e.kind()) => break,
             synced => synced.map_err(|e| Error::io("sync", parent, e))?,
         }
