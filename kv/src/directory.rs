@@ -304,21 +304,27 @@ impl Place {
         }
     }
 
-    /// Removes a directory with all that is in it. A symbolic link is removed, and what it leads to stays.
+    /// Removes a directory with all that is in it. A symbolic link is removed, and what it leads to stays. Goes on where
+    /// something can't be removed.
+    ///
+    /// # Errors
+    /// The first that occurred. The directory is then still there.
     pub(crate) fn remove_dir_all(&self) -> io::Result<()> {
         let (dir, name) = (&self.dir.handle, &self.name);
         if self.own_type()?.is_symlink() {
             return self.remove_file();
         }
+        let mut removed = Ok(());
         // Ends: each directory is below the one before.
         for inner in names_of(Dir::new(open_in(dir, name, READ_DIR | OFlags::NOFOLLOW)?)?)? {
             let inner = self.join(inner);
-            if inner.own_type()?.is_dir() {
-                inner.remove_dir_all()?;
-            } else {
-                inner.remove_file()?;
-            }
+            removed = removed.and(match inner.own_type() {
+                Ok(kind) if kind.is_dir() => inner.remove_dir_all(),
+                Ok(_) => inner.remove_file(),
+                Err(error) => Err(error),
+            });
         }
+        removed?;
         Ok(rustix::fs::unlinkat(dir, name, AtFlags::REMOVEDIR)?)
     }
 

@@ -53,6 +53,7 @@ mod operation;
 mod prefetch;
 mod record;
 mod region;
+mod removal;
 mod retention;
 mod rollback;
 mod scan;

@@ -15,10 +15,18 @@ const DIRECT: OFlags = OFlags::DIRECT;
 #[cfg(not(target_os = "linux"))]
 const DIRECT: OFlags = OFlags::empty();
 
-/// Opens a segment file that is there, to read, and to write unless `read_only`.
+/// Opens a segment file that is there, to read, and to write unless `read_only` or it is another user's file. (The log's
+/// last segment, the only one that is written to, is made this user's own when the bank is opened.)
 pub(super) fn existing(place: &Place, direct: bool, read_only: bool) -> io::Result<File> {
-    let access = if read_only { OFlags::RDONLY } else { OFlags::RDWR };
-    place.open_with(access | flags(direct)).inspect(leave_access_time_alone)
+    let open = |access: OFlags| place.open_with(access | flags(direct));
+    let opened = match read_only {
+        true => open(OFlags::RDONLY),
+        false => open(OFlags::RDWR).or_else(|refused| match refused.kind() {
+            io::ErrorKind::PermissionDenied => open(OFlags::RDONLY),
+            _ => Err(refused),
+        }),
+    };
+    opened.inspect(leave_access_time_alone)
 }
 
 /// Creates a segment file that must not be there.

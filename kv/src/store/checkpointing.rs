@@ -132,7 +132,7 @@ impl Store {
         let started = Instant::now();
         // Before the cut: every change that it counts is in the checkpoint.
         let changed = core.counters.changes();
-        let number = newest.number + 1;
+        let number = self.checkpoints.number_after(newest.number)?;
         let identity = CheckpointIdentity { bank: self.bank, checkpoint: number, id: new_id() };
         let partial = self.checkpoints.begin(number)?;
         let kind = self.next_image(&newest, &partial)?;
@@ -193,7 +193,7 @@ impl Store {
             BankFile { bank: self.bank, has_checkpoint: true }.write(&self.dir)?;
             newest.noted = true;
         }
-        // The checkpoint stands; one too many on disk is tried again after the next.
+        // The checkpoint stands; one too many on disk is tried again after the next, and told in the statistics.
         let mut gone = Vec::new();
         let _ = self.checkpoints.prune(self.checkpoints_kept, &mut gone);
         // Those that this call has removed hold no space any more; what else may lie in the folder says nothing. What

@@ -186,6 +186,7 @@ impl Store {
             compaction_waits_us: c.compaction_waits.total_us(),
             compaction_waits_us_max: c.compaction_waits.longest_us(),
             compaction_stopped: core.space.stopped(),
+            not_removed: core.not_removed(),
             freed_bytes: c.freed_bytes.get(),
             segments_freed: c.segments_freed.get(),
             log_begin: view.begin,

@@ -383,7 +383,11 @@ fn locked(dir: &Directory, path: &Path) -> Error {
 
 fn lock_file(dir: &Arc<Directory>) -> Result<FileLock> {
     let place = dir.place(LOCK_NAME);
-    let file = LockableFile::open(|| place.open_with(OFlags::RDWR | OFlags::CREATE));
+    let file = LockableFile::open(|| match place.open_with(OFlags::RDWR | OFlags::CREATE) {
+        // Another user's, as after a run as root: it can be locked by whoever can read it.
+        Err(e) if e.kind() == ErrorKind::PermissionDenied => place.open().map_err(|_| e),
+        opened => opened,
+    });
     let file = file.map_err(|e| Error::io("open", &place, e))?;
     match FileLock::try_exclusive(file) {
         Ok(lock) => Ok(lock),
