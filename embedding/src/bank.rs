@@ -43,6 +43,9 @@ pub struct BankOptions {
     /// Memory for everything the bank keeps: rows, index, buffers and the lookahead queue, in bytes.
     /// Default: 1 GiB. The slices that callers pass in and get filled are theirs.
     pub memory_budget_bytes: u64,
+    /// Whether [`Bank::open`] makes a bank where there is none. Default: true. With false, a mistyped path, or a file
+    /// system that is not mounted, is an error, and training does not begin anew without a word.
+    pub create: bool,
     /// Default: `io_uring` where the system grants it, else a pool of threads.
     pub device: DeviceChoice,
     /// How many of the newest checkpoints stay. Default: 2.
@@ -76,6 +79,7 @@ impl Default for BankOptions {
     fn default() -> Self {
         Self {
             memory_budget_bytes: 1 << 30,
+            create: true,
             device: DeviceChoice::Auto,
             checkpoints_kept: 2,
             lookahead_queue_keys: None,
@@ -297,6 +301,7 @@ impl Bank {
         let queue_bytes = lookahead::memory_bytes(queue_keys);
         let store_options = StoreOptions {
             memory_budget_bytes: budget.saturating_sub(queue_bytes),
+            create: options.create,
             device: options.device,
             checkpoints_kept: options.checkpoints_kept,
             compaction: options.compaction.clone(),

@@ -49,7 +49,7 @@ pub use buffer::AlignedBuffer;
 pub use faulty::{DeviceCalls, FaultyDevice, ReadFault, WriteFault};
 pub use memory::MemoryDevice;
 pub use segments::SEGMENT_SIZE_BYTES_DEFAULT;
-pub(crate) use segments::{is_out_of_handles, segment_place};
+pub(crate) use segments::{is_out_of_handles, is_segment, segment_place};
 pub use stream::{Priority, ReadStream};
 pub use threads::ThreadDevice;
 #[cfg(target_os = "linux")]

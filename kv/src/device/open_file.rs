@@ -9,6 +9,7 @@ use rustix::fs::OFlags;
 
 use super::{AlignedBuffer, BLOCK_BYTES};
 use crate::directory::{Directory, Place};
+use crate::store::new_id;
 
 #[cfg(target_os = "linux")]
 const DIRECT: OFlags = OFlags::DIRECT;
@@ -65,7 +66,8 @@ pub(super) fn probe_direct(folder: &Arc<Directory>) -> Option<String> {
     if DIRECT.is_empty() {
         return Some("this system has no O_DIRECT".to_owned());
     }
-    let place = folder.place(format!("probe-{}.tmp", std::process::id()));
+    // A name that no file has.
+    let place = folder.place(format!("probe-{:016x}.tmp", new_id()));
     let tried = try_direct(&place);
     // It may never have come into being.
     let _ = place.remove_file();
@@ -113,7 +115,7 @@ pub(super) fn punch(_file: &File, _bytes: u64) -> bool {
 }
 
 fn try_direct(place: &Place) -> io::Result<()> {
-    let file = place.open_with(OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC | DIRECT)?;
+    let file = place.open_with(OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | DIRECT)?;
     let mut block = AlignedBuffer::zeroed(2 * BLOCK_BYTES);
     // The second half of a page, at the file's second block: aligned to a block and to nothing more.
     file.write_all_at(&block[BLOCK_BYTES..], BLOCK_BYTES as u64)?;

@@ -668,6 +668,11 @@ fn first_offset(name: &OsStr) -> Option<u64> {
     offset_of(name, "seg")
 }
 
+/// Whether a file is a segment by its name.
+pub(crate) fn is_segment(name: &OsStr) -> bool {
+    first_offset(name).is_some()
+}
+
 /// Whether a file is one that `make_own` was making. Files of other names are not the log's.
 fn is_unfinished(name: &OsStr) -> bool {
     offset_of(name, UNFINISHED).is_some()

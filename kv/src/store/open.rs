@@ -8,6 +8,7 @@ use std::sync::Arc;
 use rustix::fs::OFlags;
 use rustix::rand::{GetRandomFlags, getrandom};
 
+use super::creating::{self, Making};
 use super::lengths::Lengths;
 use super::tables::{TableState, check_value_bytes};
 use super::{Core, Newest, Recovered, Serving, Store, StoreOptions};
@@ -68,19 +69,18 @@ impl Store {
         options: &StoreOptions,
         device: impl FnOnce(&Arc<Directory>, u64) -> Result<Arc<dyn Device>>,
     ) -> Result<Store> {
-        if options.checkpoints_kept == 0 {
-            return Err(Error::InvalidArgument("checkpoints_kept must be at least 1".into()));
-        }
+        let fresh = creating::check(dir, options)?;
+        let making = Making::begin(dir);
         let dir = &create_dir_durably(dir)?;
         let lock = BankLock::take(dir)?;
-        let bank_file = BankFile::read(dir)?;
-        let fresh = new_bank(options)?;
-        let bank_file = match bank_file {
-            Some(bank_file) => bank_file,
+        // Read again: another process may have made one, or put files there, before this one had the lock.
+        let (bank_file, made) = match BankFile::read(dir)? {
+            Some(bank_file) => (bank_file, None),
             None => {
+                let made = making.locked(dir);
                 let bank_file = BankFile { bank: fresh.bank, has_checkpoint: false };
                 bank_file.write(dir)?;
-                bank_file
+                (bank_file, Some(made))
             }
         };
         let checkpoints = Checkpoints::open(dir)?;
@@ -97,10 +97,13 @@ impl Store {
             // A crash came between the first checkpoint and this note of it.
             BankFile { has_checkpoint: true, ..bank_file }.write(dir)?;
         }
-        options.compaction.check()?;
         let page_bytes = 1 << manifest.page_bits;
         check_quota(options, page_bytes)?;
-        let budget = Arc::new(Budget::new(options.memory_budget_bytes, page_bytes)?);
+        let budget_bytes = options.memory_budget_bytes;
+        let budget = Arc::new(match newest {
+            Some(_) => checkpoints.images(&manifest)?.budget(budget_bytes, page_bytes)?,
+            None => Budget::new(budget_bytes, page_bytes)?,
+        });
         if newest.is_none() {
             // Its segments may be of another size, which the device would refuse.
             discard_log(dir)?;
@@ -163,6 +166,9 @@ impl Store {
             dir: Arc::clone(dir),
             lock: Some(Mutex::new(lock)),
         };
+        if let Some(made) = made {
+            made.done();
+        }
         if core.space.background() {
             let started = thread::Builder::new()
                 .name("embank-compactor".into())
@@ -251,8 +257,8 @@ fn discard_log(dir: &Arc<Directory>) -> Result<()> {
         names => names.map_err(|e| Error::io("list", &folder, e))?,
     };
     for name in names {
-        let place = folder.join(name);
-        if place.name().extension().is_some_and(|extension| extension == "seg") {
+        if device::is_segment(&name) {
+            let place = folder.join(name);
             place.remove_file().map_err(|e| Error::io("remove", &place, e))?;
         }
     }
@@ -266,7 +272,7 @@ pub(crate) fn log_begins(checkpoints: &Checkpoints) -> Result<Vec<(u64, u64)>> {
 }
 
 /// A quota must leave compaction room to work in.
-fn check_quota(options: &StoreOptions, page_bytes: u64) -> Result<()> {
+pub(super) fn check_quota(options: &StoreOptions, page_bytes: u64) -> Result<()> {
     let reserve = quota_reserve_bytes(page_bytes, options.memory_budget_bytes);
     let least = QUOTA_PAGES_MIN * page_bytes + reserve;
     match options.disk_quota_bytes {
@@ -317,7 +323,7 @@ pub(crate) fn open_bank_dir(dir: &Path) -> Result<Arc<Directory>> {
     })
 }
 
-fn not_a_directory(dir: &Path) -> Error {
+pub(super) fn not_a_directory(dir: &Path) -> Error {
     let what = format!(
         "{} is a file; a bank is a directory. Give another path, or remove the file",
         dir.display()
@@ -410,7 +416,7 @@ pub(crate) fn new_id() -> u64 {
     id.max(1)
 }
 
-fn new_bank(options: &StoreOptions) -> Result<Manifest> {
+pub(super) fn new_bank(options: &StoreOptions) -> Result<Manifest> {
     let page_bytes = match options.page_size_bytes {
         None => Budget::page_bytes_for(options.memory_budget_bytes),
         Some(bytes)

@@ -244,7 +244,8 @@ fn core_of(
     // One of its own: handles that another core has opened may be of files that have given way to others of the same
     // name since, as after a roll back.
     let device = device::open_in(dir, device, &device_options)?;
-    let budget = Arc::new(Budget::new(budget_bytes, 1 << manifest.page_bits)?);
+    let images = checkpoints.images(&manifest)?;
+    let budget = Arc::new(images.budget(budget_bytes, 1 << manifest.page_bits)?);
     let index = Index::load(&checkpoints.images(&manifest)?, &budget)?;
     let blob = checkpoints.blob(&manifest)?;
     check_last_page(device.as_ref(), &manifest)?;

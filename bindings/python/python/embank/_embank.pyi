@@ -647,6 +647,7 @@ class Bank:
         disk_quota: Optional[Union[int, str]] = None,
         read_only: bool = False,
         checkpoint: Optional[int] = None,
+        create: bool = True,
     ) -> Self: ...
     @property
     def path(self) -> Path: ...
