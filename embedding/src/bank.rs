@@ -20,6 +20,7 @@ use crate::descriptor::is_counts_descriptor;
 use crate::error::{Error, Result};
 use crate::holders::LeaseInfo;
 use crate::lookahead::{self, Lookahead};
+use crate::released::ReleasedTables;
 use crate::seen::StalenessHistogram;
 use crate::staleness::{FAR_OFF, deadline_after};
 use crate::stats::{BankStats, WaitCounters};
@@ -348,8 +349,14 @@ impl Bank {
         let mut tables = self.shared.tables.lock();
         for (name, shared) in &mut now {
             // The handles that are out stay those of the table.
-            if let Some(known) = tables.get(name).filter(|known| known.id == shared.id) {
+            let Some(known) = tables.get(name).filter(|known| known.id == shared.id) else {
+                continue;
+            };
+            if known.is_same_table(shared) {
                 *shared = Arc::clone(known);
+            } else {
+                // It was dropped, and another table of the name got its number.
+                known.note_numbering(true);
             }
         }
         *tables = now;
@@ -490,7 +497,12 @@ impl Bank {
         // After the store: whoever looks ahead from here on is told that the table is gone.
         self.shared.lookahead.forget(shared.id);
         self.shared.staleness_of_dropped.lock().add(&shared.counters.staleness());
-        tables.remove(name);
+        // The first call counts, and there is no second one.
+        let _ =
+            shared.released.set(ReleasedTables::new(&self.shared.store, [Some(shared.id), beside]));
+        let dropped = tables.remove(name);
+        drop(tables);
+        drop(dropped);
         counts_dropped?;
         time_forgotten
     }
@@ -661,7 +673,7 @@ impl Bank {
     }
 }
 
-fn no_such_table(name: &str) -> Error {
+pub(crate) fn no_such_table(name: &str) -> Error {
     embank_kv::Error::NoSuchTable(format!("{name:?}")).into()
 }
 

@@ -21,7 +21,6 @@ use std::sync::Arc;
 use super::open::{CoreParts, check_bank_file, check_last_page, no_checkpoint_left, open_bank_dir};
 use super::{Core, Newest, Recovered, Serving, Store, StoreOptions};
 use crate::bank_file::BankFile;
-use crate::budget::Budget;
 use crate::checkpoint::{Checkpoints, Manifest};
 use crate::compaction::{CompactionOptions, Pins, Signal};
 use crate::device::{self, DeviceChoice, DeviceOptions};
@@ -261,6 +260,7 @@ fn core_of(
         disk_quota_bytes: None,
         pins: Pins::default(),
         checkpoints: None,
+        named_until: Default::default(),
     };
     let mut core = Core::new(parts, &manifest, manifest.lineage())?;
     // Nothing of it is this store's to give back.
