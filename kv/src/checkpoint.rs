@@ -417,25 +417,26 @@ impl Checkpoints {
 
     /// Begins to write a checkpoint.
     pub(crate) fn begin(&self, number: u64) -> Result<PartialCheckpoint<'_>> {
-        // An attempt that failed may not have been able to clear away what it had written.
-        let make = |dir: Place| match dir.create_dir() {
-            Err(e) if e.kind() == ErrorKind::AlreadyExists => {
-                dir.remove_dir_all().and_then(|()| dir.create_dir()).map(|()| dir)
-            }
-            made => made.map(|()| dir),
+        let mut attempt = 0;
+        // Ends: with a directory, an error, or the last name.
+        let dir = loop {
+            let dir = self.partial_of(number, attempt);
+            let made = match dir.create_dir() {
+                // An attempt that failed may not have been able to clear away what it had written. What can't be cleared
+                // away keeps its name.
+                Err(e) if e.kind() == ErrorKind::AlreadyExists => match dir.remove_dir_all() {
+                    Err(_) if attempt + 1 < removal::PARTIAL_NAMES => {
+                        attempt += 1;
+                        continue;
+                    }
+                    Err(_) => Err(Error::io("create", &self.partial_of(number, 0), e)),
+                    Ok(()) => dir.create_dir().map_err(|e| Error::io("create", &dir, e)),
+                },
+                made => made.map_err(|e| Error::io("create", &dir, e)),
+            };
+            made?;
+            break dir;
         };
-        let mut made = make(self.partial_of(number, 0));
-        // What can't be cleared away keeps its name.
-        for attempt in 1..removal::PARTIAL_NAMES {
-            if made.is_ok() {
-                break;
-            }
-            made = self
-                .partial_of(number, attempt)
-                .create_dir()
-                .map(|()| self.partial_of(number, attempt));
-        }
-        let dir = made.map_err(|e| Error::io("create", &self.partial_of(number, 0), e))?;
         Ok(PartialCheckpoint { of: self, number, dir, finished: false })
     }
 

@@ -49,13 +49,16 @@ impl Making {
 impl Drop for Making {
     fn drop(&mut self) {
         let Some(bank) = self.bank.take() else { return };
-        // A failure leaves a directory without BANK, which the next call makes a bank of or refuses. The folders were
-        // not there before: the directory held no other files.
+        // The folders were not there before: the directory held no other files. BANK goes last: with a folder and without
+        // BANK, the directory would not be taken for a bank. What stays after a failure is a new bank.
+        for folder in ["log", "checkpoints"] {
+            match bank.place(folder).remove_dir_all() {
+                Err(e) if e.kind() != ErrorKind::NotFound => return,
+                _ => {}
+            }
+        }
         if BankFile::remove(&bank).is_err() {
             return;
-        }
-        for folder in ["log", "checkpoints"] {
-            let _ = bank.place(folder).remove_dir_all();
         }
         if !self.had_lock {
             let _ = bank.place(LOCK_NAME).remove_file();
