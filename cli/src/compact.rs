@@ -97,6 +97,7 @@ fn open(dir: &Path, memory_budget_bytes: u64, keep: usize) -> Result<Store> {
     let options = StoreOptions {
         memory_budget_bytes,
         checkpoints_kept: keep,
+        create: false,
         compaction: CompactionOptions { background: false, ..CompactionOptions::default() },
         ..StoreOptions::default()
     };

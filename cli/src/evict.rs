@@ -86,7 +86,7 @@ pub(crate) fn run(args: &Args) -> Result<Ending> {
         if args.dry_run {
             return Bank::open_read_only(&args.dir, options, None);
         }
-        Bank::open(&args.dir, BankOptions { checkpoints_kept: kept, ..options })
+        Bank::open(&args.dir, BankOptions { checkpoints_kept: kept, create: false, ..options })
     })?;
     // A table of the user's may end so, too.
     let counts_of = embank::table_of_counts(&args.table)

@@ -73,7 +73,10 @@ pub(crate) fn run(args: &Args) -> Result<Ending> {
         Err(error) => return Err(error.into()),
     };
     let bank = with_enough_memory(args.memory_budget, |options| {
-        Bank::open(&args.dir, BankOptions { checkpoints_kept: kept, ..options })
+        Bank::open(
+            &args.dir,
+            BankOptions { checkpoints_kept: kept, create: args.create, ..options },
+        )
     })?;
     let table = open_table(&bank, args)?;
     let options = ImportOptions {

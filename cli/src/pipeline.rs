@@ -66,6 +66,9 @@ struct RunArgs {
     /// one before it, and is there before the files have their names. After an error the bank is as it was.
     #[arg(long, value_name = "DIR")]
     bank: Option<PathBuf>,
+    /// With --bank: refuse to make the bank; it must be there
+    #[arg(long, requires = "bank")]
+    no_create: bool,
     /// With --bank: look values up and insert nothing, as for evaluation; the bank is opened to read only
     ///
     /// It is read at its newest checkpoint, also while a training run has it open, and no checkpoint is taken. A value
@@ -256,7 +259,10 @@ impl RowsArgs {
 
 fn run_pipeline(args: &RunArgs) -> Result<Ending> {
     let (spec, input_bytes) = (args.rows.spec()?, args.rows.input_bytes()?);
-    let open = if args.no_learn { open_bank_to_read } else { open_bank };
+    let open = |dir: &PathBuf, memory_budget| match args.no_learn {
+        true => open_bank_to_read(dir, memory_budget),
+        false => open_bank(dir, memory_budget, !args.no_create),
+    };
     let bank = args.bank.as_ref().map(|dir| open(dir, args.memory_budget)).transpose()?;
     let mut pipeline = args.rows.made(&spec, &args.rows.options(), bank.as_ref())?;
     let format = match args.format {
@@ -286,11 +292,11 @@ fn run_pipeline(args: &RunArgs) -> Result<Ending> {
     show(args, &ran, vocabularies, checkpoint, &files)
 }
 
-fn open_bank(dir: &Path, memory_budget: u64) -> Result<Bank> {
+fn open_bank(dir: &Path, memory_budget: u64, create: bool) -> Result<Bank> {
     // As many as there are: a run takes none away but for the oldest of two or more.
     let kept = if dir.join("BANK").exists() { summary(dir)?.checkpoints.len().max(2) } else { 2 };
     with_enough_memory(memory_budget, |options| {
-        Bank::open(dir, BankOptions { checkpoints_kept: kept, ..options })
+        Bank::open(dir, BankOptions { checkpoints_kept: kept, create, ..options })
     })
 }
 

@@ -37,7 +37,16 @@ struct Report {
     segments: u64,
     log_disk_bytes: u64,
     space_amplification: Option<f64>,
+    table_numbers_left: u32,
+    not_removed: Vec<NotRemovedJson>,
     damage: Vec<DamageJson>,
+}
+
+/// A directory that could not be cleared away, as JSON.
+#[derive(Debug, Serialize)]
+struct NotRemovedJson {
+    path: String,
+    bytes: u64,
 }
 
 /// A table as JSON.
@@ -141,6 +150,15 @@ fn report(summary: &BankSummary) -> Report {
         segments: summary.segments,
         log_disk_bytes: summary.log_disk_bytes,
         space_amplification: newest.and_then(|newest| amplification(summary, newest)),
+        table_numbers_left: summary.table_numbers_left,
+        not_removed: summary
+            .not_removed
+            .iter()
+            .map(|left| NotRemovedJson {
+                path: left.path.display().to_string(),
+                bytes: left.file_bytes,
+            })
+            .collect(),
         damage: DamageJson::all(&summary.damage),
     }
 }
@@ -177,6 +195,11 @@ fn text(args: &Args, summary: &BankSummary) -> String {
                 newest.log_end,
                 bytes(newest.page_bytes)
             );
+            text += &format!(
+                "tables        {}; {} numbers are left for new ones\n",
+                count(newest.tables.len() as u64),
+                count(u64::from(summary.table_numbers_left))
+            );
             text.push('\n');
             text += &tables(plain_tables(newest));
             let found = VocabularySummary::all(&newest.tables);
@@ -184,6 +207,12 @@ fn text(args: &Args, summary: &BankSummary) -> String {
                 text.push('\n');
                 text += &vocabularies(&found);
             }
+        }
+    }
+    if !summary.not_removed.is_empty() {
+        text += "\nnot removed: directories of checkpoints that are gone; remove them by hand if they stay\n";
+        for left in &summary.not_removed {
+            text += &format!("  {} ({})\n", left.path.display(), bytes(left.file_bytes));
         }
     }
     if !summary.damage.is_empty() {

@@ -21,6 +21,7 @@ use crate::descriptor::is_counts_descriptor;
 use crate::error::{Error, Result};
 use crate::holders::LeaseInfo;
 use crate::lookahead::{self, Lookahead};
+use crate::released::ReleasedTables;
 use crate::seen::StalenessHistogram;
 use crate::staleness::{FAR_OFF, deadline_after};
 use crate::stats::{BankStats, WaitCounters};
@@ -44,6 +45,9 @@ pub struct BankOptions {
     /// Memory for everything the bank keeps: rows, index, buffers and the lookahead queue, in bytes.
     /// Default: 1 GiB. The slices that callers pass in and get filled are theirs.
     pub memory_budget_bytes: u64,
+    /// Whether [`Bank::open`] makes a bank where there is none. Default: true. With false, a mistyped path, or a file
+    /// system that is not mounted, is an error, and training does not begin anew without a word.
+    pub create: bool,
     /// Default: `io_uring` where the system grants it, else a pool of threads.
     pub device: DeviceChoice,
     /// How many of the newest checkpoints stay. Default: 2.
@@ -77,6 +81,7 @@ impl Default for BankOptions {
     fn default() -> Self {
         Self {
             memory_budget_bytes: 1 << 30,
+            create: true,
             device: DeviceChoice::Auto,
             checkpoints_kept: 2,
             lookahead_queue_keys: None,
@@ -298,6 +303,7 @@ impl Bank {
         let queue_bytes = lookahead::memory_bytes(queue_keys);
         let store_options = StoreOptions {
             memory_budget_bytes: budget.saturating_sub(queue_bytes),
+            create: options.create,
             device: options.device,
             checkpoints_kept: options.checkpoints_kept,
             compaction: options.compaction.clone(),
@@ -344,9 +350,15 @@ impl Bank {
         let mut tables = self.shared.tables.lock();
         for (name, shared) in &mut now {
             // The handles that are out stay those of the table.
-            if let Some(known) = tables.get(name).filter(|known| known.id == shared.id) {
+            let Some(known) = tables.get(name).filter(|known| known.id == shared.id) else {
+                continue;
+            };
+            if known.is_same_table(shared) {
                 known.take_counts_of(shared);
                 *shared = Arc::clone(known);
+            } else {
+                // It was dropped, and another table of the name got its number.
+                known.note_numbering(true);
             }
         }
         *tables = now;
@@ -488,12 +500,18 @@ impl Bank {
         self.shared.store.drop_table(shared.id)?;
         let beside = shared.gate.as_ref().map_or(Vec::new(), Gate::side_tables);
         let counts_dropped =
-            beside.into_iter().try_for_each(|counts| self.shared.store.drop_table(counts));
+            beside.iter().try_for_each(|&counts| self.shared.store.drop_table(counts));
         let time_forgotten = self.shared.forget_time(shared.id.number());
         // After the store: whoever looks ahead from here on is told that the table is gone.
         self.shared.lookahead.forget(shared.id);
         self.shared.staleness_of_dropped.lock().add(&shared.counters.staleness());
-        tables.remove(name);
+        // The first call counts, and there is no second one.
+        let _ = shared
+            .released
+            .set(ReleasedTables::new(&self.shared.store, [shared.id].into_iter().chain(beside)));
+        let dropped = tables.remove(name);
+        drop(tables);
+        drop(dropped);
         counts_dropped?;
         time_forgotten
     }
@@ -681,7 +699,7 @@ impl Bank {
     }
 }
 
-fn no_such_table(name: &str) -> Error {
+pub(crate) fn no_such_table(name: &str) -> Error {
     embank_kv::Error::NoSuchTable(format!("{name:?}")).into()
 }
 

@@ -115,6 +115,7 @@ pub(crate) fn create_counts(
     for left in store.tables() {
         if is_counts_descriptor(&left.descriptor) && number_in(&left.name, name).is_some() {
             store.drop_table(left.id)?;
+            store.release_table(left.id);
         }
     }
     Ok(Some(Generations { newer: create_generation(store, name, 0)?, older: None, number: 0 }))
@@ -188,8 +189,12 @@ impl Table {
         let newer = create_generation(store, self.name(), number)?;
         let dropped = generations.older;
         *generations = Generations { newer, older: Some(generations.newer), number };
-        // A failure leaves the dropped one's rows until the next open, which takes the two newest.
-        dropped.map_or(Ok(()), |older| Ok(store.drop_table(older)?))
+        let Some(older) = dropped else { return Ok(()) };
+        // A failure leaves its rows until the next open, which takes the two newest.
+        store.drop_table(older)?;
+        // Whoever calls the store with its number holds the generations for reading, and finds the new ones now.
+        store.release_table(older);
+        Ok(())
     }
 
     /// The time that counts are marked with: the table's, or minutes of the system's clock in a table that tracks none.

@@ -68,6 +68,7 @@ mod optimizer;
 mod pending;
 mod prefetch;
 mod quantile;
+mod released;
 mod requests;
 mod retry_turn;
 mod row;

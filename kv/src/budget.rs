@@ -36,6 +36,10 @@ pub(crate) const PAGE_BYTES_MAX: u64 = 4 << 20;
 const HUGE_PAGES_FROM_BYTES: u64 = 128 << 20;
 /// The least that a store works with.
 pub const BUDGET_BYTES_MIN: u64 = if cfg!(embank_shuttle) { 20 << 10 } else { 256 << 10 };
+/// Budgets that an error asks for are multiples of this.
+const BUDGET_STEP_BYTES: u64 = 256 << 10;
+/// The unit in which the index is charged without huge pages.
+pub(crate) const INDEX_UNIT_BYTES: u64 = if cfg!(embank_shuttle) { 512 } else { 4096 };
 const READ_BUFFER_BYTES_MIN: u64 = if cfg!(embank_shuttle) { 4 << 10 } else { 16 << 10 };
 
 /// Who has how much of the budget.
@@ -87,23 +91,24 @@ impl Budget {
         Self::saved_bytes_for(self.page_bytes) as usize / 2
     }
 
+    /// The smallest budget for a log with pages of this size.
+    fn least_without_index(page_bytes: u64) -> u64 {
+        // Frames, what compaction reads into, what checkpoints save, one page's worth of index; a 15th more for the read
+        // buffers, which take no more.
+        let pages = (FRAMES_MIN + 2) * page_bytes
+            + Self::compaction_buffer_bytes_for(page_bytes)
+            + Self::saved_bytes_for(page_bytes);
+        (pages + pages / 15 + 2 * READ_BUFFER_BYTES_MIN).max(BUDGET_BYTES_MIN)
+    }
+
     pub(crate) fn new(total_bytes: u64, page_bytes: u64) -> Result<Self> {
         // Read buffers, the page that is being written, what compaction reads into, and what checkpoints save.
         let buffer_bytes = Self::read_buffer_bytes_for(total_bytes)
             + page_bytes
             + Self::compaction_buffer_bytes_for(page_bytes)
             + Self::saved_bytes_for(page_bytes);
-        // Frames, these three, one page's worth of index; a 15th more for the read buffers, which take no more.
-        let pages = (FRAMES_MIN + 2) * page_bytes
-            + Self::compaction_buffer_bytes_for(page_bytes)
-            + Self::saved_bytes_for(page_bytes);
-        let needed = (pages + pages / 15 + 2 * READ_BUFFER_BYTES_MIN).max(BUDGET_BYTES_MIN);
-        if total_bytes < needed {
-            return Err(Error::BudgetTooSmall {
-                budget_bytes: total_bytes,
-                needed_bytes: needed,
-                what: format!("a log with pages of {page_bytes} bytes"),
-            });
+        if total_bytes < Self::least_without_index(page_bytes) {
+            return Err(Self::too_small(total_bytes, page_bytes, (0, 0)));
         }
         Ok(Budget {
             total_bytes,
@@ -246,17 +251,25 @@ impl Budget {
 
     /// As [`lend`](Self::lend), for `what`.
     pub(crate) fn lend_for(&self, bytes: u64, what: &str) -> Result<()> {
-        let most = (self.frames_kept() + 1 - FRAMES_MIN - self.slack_pages()) * self.page_bytes;
+        let most = self.lent_bytes_max();
         let (order, charge) = (Ordering::Relaxed, |lent: u64| Some(lent + bytes));
         let within = |lent| charge(lent).filter(|&lent| lent <= most);
         self.lent_bytes.fetch_update(order, order, within).map(|_| ()).map_err(|lent| {
+            // Half of what the index is charged as either kind of bucket: each is rounded up to a unit.
+            let half = self.index_bytes().div_ceil(2);
+            let lent_bytes = lent + bytes;
+            let needs = Needs { buckets_bytes: half, overflow_bytes: half, lent_bytes };
             Error::BudgetTooSmall {
                 budget_bytes: self.total_bytes,
-                needed_bytes: (4 * (lent + bytes + FRAMES_MIN * self.page_bytes))
-                    .next_multiple_of(256 << 10),
+                needed_bytes: Self::least(self.page_bytes, needs),
                 what: what.into(),
             }
         })
+    }
+
+    /// The most that may be lent.
+    fn lent_bytes_max(&self) -> u64 {
+        (self.frames_kept() + 1 - FRAMES_MIN - self.slack_pages()) * self.page_bytes
     }
 
     /// Takes back what was lent.
@@ -284,29 +297,67 @@ impl Budget {
         fits
     }
 
-    /// A budget of which `index_bytes_max` is so much: besides, a 16th at most goes for reading, a page for
-    /// writing, one for compaction and half of one for checkpoints, and the larger of a quarter and the least
-    /// number of frames stays with the rows.
-    fn needed_for_index(&self, index_bytes: u64) -> u64 {
-        let buffers = self.page_bytes + 4096 + Self::saved_bytes_for(self.page_bytes);
-        let beside_quarter = (index_bytes + 2 * self.page_bytes + buffers) * 16 / 11;
-        let beside_frames = (index_bytes + (FRAMES_MIN + 1) * self.page_bytes + buffers) * 16 / 15;
-        beside_quarter.max(beside_frames).next_multiple_of(256 << 10)
+    /// The smallest budget, in steps of 256 KiB or of a 4096th of the index, with which all of this works. It is tried out, step by step: so a call
+    /// with this budget is not refused with a larger one.
+    fn least(page_bytes: u64, needs: Needs) -> u64 {
+        let fits = |total: u64| {
+            Self::new(total, page_bytes).is_ok_and(|budget| {
+                needs.index_bytes(budget.huge_pages()) <= budget.index_bytes_max()
+                    && needs.lent_bytes <= budget.lent_bytes_max()
+            })
+        };
+        // What a damaged file says of its index is no more than this. From `least_without_index` on, `new` refuses nothing.
+        let needs = Needs {
+            buckets_bytes: needs.buckets_bytes.min(1 << 55),
+            overflow_bytes: needs.overflow_bytes.min(1 << 55),
+            ..needs
+        };
+        let step = (needs.index_bytes(false) / 4096).max(1).next_multiple_of(BUDGET_STEP_BYTES);
+        let least = Self::least_without_index(page_bytes).max(needs.index_bytes(false));
+        let mut total = least.next_multiple_of(BUDGET_STEP_BYTES);
+        // Ends: each round comes nearer to a budget of which a quarter holds the pages that are lent, and half the index.
+        while !fits(total) {
+            total += step;
+        }
+        total
     }
 
-    /// The error for an index that exists and does not fit.
-    pub(crate) fn too_small_for_index(&self, index_bytes: u64) -> Error {
-        // Memory is charged in units, for buckets and for overflow buckets; small units below 128 MiB. With
-        // large ones, the slack may be more than the page that is counted anyway.
-        let small = self.needed_for_index(index_bytes + (8 << 10));
-        let large = self.needed_for_index(index_bytes + (8 << 20)).max(HUGE_PAGES_FROM_BYTES);
-        let small_will_do = small < HUGE_PAGES_FROM_BYTES && !self.huge_pages();
-        let needed = if small_will_do { small } else { large };
+    /// The error for a budget that can't hold a bank: pages of this size, an index of so many bytes of buckets and of
+    /// overflow buckets, and the pages of a scan.
+    pub(crate) fn too_small(total_bytes: u64, page_bytes: u64, index_bytes: (u64, u64)) -> Error {
+        let (buckets_bytes, overflow_bytes) = index_bytes;
+        let lent_bytes = SCAN_PAGES * page_bytes;
+        let needs = Needs { buckets_bytes, overflow_bytes, lent_bytes };
+        let index_bytes = buckets_bytes.saturating_add(overflow_bytes);
+        let what = match index_bytes {
+            0 => format!("a log with pages of {page_bytes} bytes"),
+            _ => format!(
+                "this bank, with pages of {page_bytes} bytes and an index of {index_bytes} bytes, and a scan, export or \
+                 eviction at a time,"
+            ),
+        };
         Error::BudgetTooSmall {
-            budget_bytes: self.total_bytes,
-            needed_bytes: needed,
-            what: format!("this bank's index of {index_bytes} bytes"),
+            budget_bytes: total_bytes,
+            needed_bytes: Self::least(page_bytes, needs),
+            what,
         }
+    }
+}
+
+/// What a budget must hold.
+#[derive(Debug, Clone, Copy)]
+struct Needs {
+    buckets_bytes: u64,
+    overflow_bytes: u64,
+    /// Bytes that are lent to scans and prefetches at a time.
+    lent_bytes: u64,
+}
+
+impl Needs {
+    /// What the index is charged: buckets and overflow buckets each in whole units.
+    fn index_bytes(self, huge: bool) -> u64 {
+        let unit = if huge { HUGE_PAGE_BYTES as u64 } else { INDEX_UNIT_BYTES };
+        self.buckets_bytes.next_multiple_of(unit) + self.overflow_bytes.next_multiple_of(unit)
     }
 }
 

@@ -12,7 +12,8 @@
 //! A checkpoint is written under `0000000007.partial`; every file and that directory are synced, after
 //! the log itself; then the directory gets its final name and `checkpoints` is synced. So a directory
 //! under a final name is complete, whatever the instant of a crash, and one that does not verify is
-//! damage and an error. The log below a checkpoint's end is never written again.
+//! damage and an error. The log below a checkpoint's end is never written again. `removal` tells how a checkpoint is
+//! taken away.
 
 use std::ffi::OsString;
 use std::io::{self, ErrorKind};
@@ -24,15 +25,16 @@ use crate::budget::{PAGE_BYTES_MAX, PAGE_BYTES_MIN};
 use crate::checked_stream::{self, CheckedReader, CheckedWriter, StreamIdentity};
 use crate::directory::{Directory, Place};
 use crate::error::{Error, Result};
-use crate::hold::Unread;
 use crate::index::ADDRESS_LIMIT;
 use crate::index::image::{self, Images};
 use crate::lineage::{self, Lineage, Opening};
 use crate::metadata;
 use crate::operation::Width;
 use crate::record::record_bytes;
+use crate::removal::{self, Leftovers};
+use crate::sync::Mutex;
 
-const PARTIAL: &str = "partial";
+pub(crate) const PARTIAL: &str = "partial";
 const BLOB: &str = "blob";
 const MANIFEST: &str = "manifest";
 /// An empty file: the checkpoint stays until it is unpinned.
@@ -93,13 +95,18 @@ pub(crate) struct TableEntry {
     pub(crate) rows: u64,
     /// Bytes of those rows' records, where the width is variable; else 0.
     pub(crate) record_bytes: u64,
-    /// Dropped: only its number is kept, which is never given again, as its records may still be there.
+    /// Dropped: only its number is kept, which is not given again while its records may still be there.
     pub(crate) dropped: bool,
 }
 
 impl TableEntry {
     pub(crate) fn id(&self) -> TableId {
         TableId(self.number)
+    }
+
+    /// True if no record of the dropped table is left in the log of the checkpoint.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.dropped && self.value_bytes == 0
     }
 
     pub(crate) fn width(&self) -> Width {
@@ -289,6 +296,8 @@ pub(crate) struct Checkpoints {
     /// The folder `checkpoints`; `None` if only looked for and not there.
     dir: Option<Arc<Directory>>,
     bank: Arc<Directory>,
+    /// What could not be cleared away, by all clones of these.
+    pub(crate) left: Arc<Mutex<Leftovers>>,
 }
 
 /// A checkpoint that is being written. Dropped unfinished, it is removed.
@@ -310,17 +319,13 @@ impl Checkpoints {
     pub(crate) fn open(bank: &Arc<Directory>) -> Result<Self> {
         let failed = |e| Error::io("create", &bank.place(FOLDER), e);
         let dir = bank.make_subdirectory(FOLDER).map_err(failed)?;
-        let checkpoints = Checkpoints { dir: Some(dir), bank: Arc::clone(bank) };
+        let checkpoints =
+            Checkpoints { dir: Some(dir), bank: Arc::clone(bank), left: Arc::default() };
         // A process that was killed may have renamed checkpoints and not synced that. One that has its final name must
         // be there for good when the bank is opened at it; one that has lost it must not come back when its files
         // and its log are gone.
         checkpoints.sync()?;
-        for name in checkpoints.names()? {
-            if Path::new(&name).extension().is_some_and(|extension| extension == PARTIAL) {
-                let partial = checkpoints.place(name);
-                partial.remove_dir_all().map_err(|e| Error::io("remove", &partial, e))?;
-            }
-        }
+        checkpoints.clear(&checkpoints.names()?);
         Ok(checkpoints)
     }
 
@@ -331,10 +336,11 @@ impl Checkpoints {
             Err(e) if e.kind() == ErrorKind::NotFound => None,
             Err(e) => return Err(Error::io("open", &bank.place(FOLDER), e)),
         };
-        Ok(Checkpoints { dir, bank: Arc::clone(bank) })
+        Ok(Checkpoints { dir, bank: Arc::clone(bank), left: Arc::default() })
     }
 
-    fn names(&self) -> Result<Vec<OsString>> {
+    /// The names in the folder.
+    pub(crate) fn names(&self) -> Result<Vec<OsString>> {
         let listed = match &self.dir {
             Some(dir) => dir.names(),
             None => Err(io::Error::from(ErrorKind::NotFound)),
@@ -344,11 +350,7 @@ impl Checkpoints {
 
     /// The numbers of the completed checkpoints, oldest first.
     pub(crate) fn numbers(&self) -> Result<Vec<u64>> {
-        let names = self.names()?;
-        let mut numbers: Vec<u64> =
-            names.iter().filter_map(|name| name.to_str()?.parse().ok()).collect();
-        numbers.sort_unstable();
-        Ok(numbers)
+        Ok(removal::numbers_of(&self.names()?))
     }
 
     /// The same; none where there is no folder for them.
@@ -370,7 +372,7 @@ impl Checkpoints {
     }
 
     /// A name in the folder of the checkpoints.
-    fn place(&self, name: impl AsRef<Path>) -> Place {
+    pub(crate) fn place(&self, name: impl AsRef<Path>) -> Place {
         match &self.dir {
             Some(dir) => dir.place(name),
             None => self.bank.place(FOLDER).join(name),
@@ -415,13 +417,26 @@ impl Checkpoints {
 
     /// Begins to write a checkpoint.
     pub(crate) fn begin(&self, number: u64) -> Result<PartialCheckpoint<'_>> {
-        let dir = self.dir_of(number).with_extension(PARTIAL);
-        // An attempt that failed may not have been able to clear away what it had written.
-        let created = dir.create_dir().or_else(|e| match e.kind() {
-            ErrorKind::AlreadyExists => dir.remove_dir_all().and_then(|()| dir.create_dir()),
-            _ => Err(e),
-        });
-        created.map_err(|e| Error::io("create", &dir, e))?;
+        let mut attempt = 0;
+        // Ends: with a directory, an error, or the last name.
+        let dir = loop {
+            let dir = self.partial_of(number, attempt);
+            let made = match dir.create_dir() {
+                // An attempt that failed may not have been able to clear away what it had written. What can't be cleared
+                // away keeps its name.
+                Err(e) if e.kind() == ErrorKind::AlreadyExists => match dir.remove_dir_all() {
+                    Err(_) if attempt + 1 < removal::PARTIAL_NAMES => {
+                        attempt += 1;
+                        continue;
+                    }
+                    Err(_) => Err(Error::io("create", &self.partial_of(number, 0), e)),
+                    Ok(()) => dir.create_dir().map_err(|e| Error::io("create", &dir, e)),
+                },
+                made => made.map_err(|e| Error::io("create", &dir, e)),
+            };
+            made?;
+            break dir;
+        };
         Ok(PartialCheckpoint { of: self, number, dir, finished: false })
     }
 
@@ -481,34 +496,6 @@ impl Checkpoints {
 
     fn pin_path(&self, number: u64) -> Place {
         self.dir_of(number).join(PINNED)
-    }
-
-    /// Removes all but the newest `kept` checkpoints, those that are pinned, and those that a reader holds: see `hold`.
-    /// Adds the numbers of those that are gone for good to `gone`.
-    pub(crate) fn prune(&self, kept: usize, gone: &mut Vec<u64>) -> Result<()> {
-        self.check_in_place()?;
-        let mut numbers = self.numbers()?;
-        numbers.truncate(numbers.len().saturating_sub(kept));
-        for number in numbers {
-            if self.is_pinned(number)? {
-                continue;
-            }
-            if let Some(unread) = self.unread(number)? {
-                self.remove(number, unread, gone)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Removes a checkpoint that no reader holds. Adds its number to `gone` when its name is gone for good, whatever
-    /// fails afterwards.
-    pub(crate) fn remove(&self, number: u64, _unread: Unread, gone: &mut Vec<u64>) -> Result<()> {
-        // Renamed first: a crash in between leaves a partial one, not a damaged one.
-        let (dir, partial) = (self.dir_of(number), self.dir_of(number).with_extension(PARTIAL));
-        dir.rename(&partial).map_err(|e| Error::io("rename", &dir, e))?;
-        self.sync()?;
-        gone.push(number);
-        partial.remove_dir_all().map_err(|e| Error::io("remove", &partial, e))
     }
 }
 
@@ -584,6 +571,8 @@ impl PartialCheckpoint<'_> {
         write().map_err(|e| Error::io("write", &place, e))?;
         self.dir.sync().map_err(|e| Error::io("sync", &self.dir, e))?;
         self.of.check_in_place()?;
+        // With the mark of a removed checkpoint of this number, the new one would count as gone.
+        self.of.unmark(self.number)?;
         let last = self.of.dir_of(self.number);
         self.dir.rename(&last).map_err(|e| Error::io("rename", &self.dir, e))?;
         self.finished = true;

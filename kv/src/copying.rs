@@ -24,7 +24,7 @@ use crate::directory::{Directory, Place};
 use crate::error::{Error, Result};
 use crate::index::image;
 use crate::log::page::check_image;
-use crate::store::{BankLock, Store, create_dir_durably, hold_one, open_bank_dir};
+use crate::store::{BankLock, Making, Store, create_dir_durably, hold_one, open_bank_dir};
 
 /// What [`Store::copy_checkpoint`] made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,26 +67,30 @@ impl Store {
     /// `InvalidArgument` where there is no bank, no such checkpoint, or something in `to`; `Locked` if somebody else
     /// makes a bank there; `Damaged` or `Truncated` if the manifest or something that is written does not verify
     /// ([`verify`](crate::inspect::verify) looks at what is shared); `DirectoryMoved` if `to` was moved meanwhile; `Io`.
-    /// What was made in `to` is removed
-    /// then, but for an empty `LOCK`.
+    /// What was made is removed then.
     pub fn copy_checkpoint(dir: &Path, checkpoint: Option<u64>, to: &Path) -> Result<Copied> {
         let dir = &open_bank_dir(dir)?;
         let bank_file = BankFile::read_one(dir)?;
         let checkpoints = Checkpoints::look(dir)?;
         let (manifest, _hold) = hold_one(dir, &checkpoints, bank_file, checkpoint)?;
+        // Looked at before anything is made: nothing is left behind in a directory of other files.
+        if let Ok(found) = Directory::open(to) {
+            check_empty(&found)?;
+        }
+        let making = Making::begin(to);
         let to = &create_dir_durably(to)?;
         let _lock = BankLock::take(to)?;
         check_empty(to)?;
+        let making = making.locked(to);
         let mut copying = Copying {
             to,
             made: Copied { checkpoint: manifest.number, linked_bytes: 0, copied_bytes: 0 },
-            finished: false,
         };
         copying.log(dir, &manifest)?;
         copying.checkpoint(&checkpoints, &manifest)?;
         to.check_in_place()?;
         BankFile { bank: manifest.bank, has_checkpoint: true }.write(to)?;
-        copying.finished = true;
+        making.done();
         Ok(copying.made)
     }
 }
@@ -103,11 +107,10 @@ fn check_empty(dir: &Directory) -> Result<()> {
     Ok(())
 }
 
-/// A copy that is being made. Dropped unfinished, what is there of it is removed.
+/// A copy that is being made.
 struct Copying<'a> {
     to: &'a Arc<Directory>,
     made: Copied,
-    finished: bool,
 }
 
 impl Copying<'_> {
@@ -198,18 +201,5 @@ impl Copying<'_> {
             self.made.copied_bytes += page.len() as u64;
         }
         copy.sync_all().map_err(|e| Error::io("sync", into, e))
-    }
-}
-
-impl Drop for Copying<'_> {
-    fn drop(&mut self) {
-        if !self.finished {
-            // A failure here leaves a directory without BANK, which does not open.
-            if BankFile::remove(self.to).is_ok() {
-                for folder in ["log", "checkpoints"] {
-                    let _ = self.to.place(folder).remove_dir_all();
-                }
-            }
-        }
     }
 }

@@ -19,6 +19,7 @@ use std::sync::Arc;
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat};
 use rustix::io::retry_on_intr;
 
+use crate::descriptors;
 use crate::error::{Error, Result};
 
 /// A directory that is open.
@@ -66,7 +67,8 @@ impl Directory {
 
     fn open_with(path: &Path, flags: OFlags) -> io::Result<Arc<Self>> {
         let path = fs::canonicalize(path)?;
-        let handle = retry_on_intr(|| rustix::fs::openat(CWD, &path, flags, Mode::empty()))?;
+        let open = || rustix::fs::openat(CWD, &path, flags, Mode::empty());
+        let handle = descriptors::opened(|| Ok(retry_on_intr(open)?))?;
         Self::of(handle.into(), path)
     }
 
@@ -136,7 +138,8 @@ impl Directory {
 /// Opens a name in a directory. A signal may interrupt that, on some file systems.
 fn open_in(dir: &File, name: &Path, flags: OFlags) -> io::Result<File> {
     let (flags, mode) = (flags | OFlags::CLOEXEC, Mode::from_raw_mode(0o666));
-    Ok(retry_on_intr(|| rustix::fs::openat(dir, name, flags, mode))?.into())
+    let open = || rustix::fs::openat(dir, name, flags, mode);
+    Ok(descriptors::opened(|| Ok(retry_on_intr(open)?))?.into())
 }
 
 fn names_of(entries: Dir) -> io::Result<Vec<OsString>> {
@@ -301,21 +304,27 @@ impl Place {
         }
     }
 
-    /// Removes a directory with all that is in it. A symbolic link is removed, and what it leads to stays.
+    /// Removes a directory with all that is in it. A symbolic link is removed, and what it leads to stays. Goes on where
+    /// something can't be removed.
+    ///
+    /// # Errors
+    /// The first that occurred. The directory is then still there.
     pub(crate) fn remove_dir_all(&self) -> io::Result<()> {
         let (dir, name) = (&self.dir.handle, &self.name);
         if self.own_type()?.is_symlink() {
             return self.remove_file();
         }
+        let mut removed = Ok(());
         // Ends: each directory is below the one before.
         for inner in names_of(Dir::new(open_in(dir, name, READ_DIR | OFlags::NOFOLLOW)?)?)? {
             let inner = self.join(inner);
-            if inner.own_type()?.is_dir() {
-                inner.remove_dir_all()?;
-            } else {
-                inner.remove_file()?;
-            }
+            removed = removed.and(match inner.own_type() {
+                Ok(kind) if kind.is_dir() => inner.remove_dir_all(),
+                Ok(_) => inner.remove_file(),
+                Err(error) => Err(error),
+            });
         }
+        removed?;
         Ok(rustix::fs::unlinkat(dir, name, AtFlags::REMOVEDIR)?)
     }
 

@@ -25,7 +25,7 @@ use std::process;
 use std::ptr;
 use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
 
-use crate::fork;
+use crate::{descriptors, fork};
 
 /// How often a file is opened again because the process has forked meanwhile. A process that forks without a pause may
 /// leave the file open in a child after this many; that child then keeps the lock.
@@ -99,7 +99,7 @@ fn open_null_device() -> io::Result<()> {
     if NULL_DEVICE.load(Ordering::Acquire) != NONE {
         return Ok(());
     }
-    let descriptor = File::open("/dev/null")?.into_raw_fd();
+    let descriptor = descriptors::open("/dev/null")?.into_raw_fd();
     let first = NULL_DEVICE.compare_exchange(NONE, descriptor, Ordering::AcqRel, Ordering::Acquire);
     if first.is_err() {
         // SAFETY: opened above; another thread's descriptor is used in its place.

@@ -13,7 +13,8 @@
 //! the shared lock and *then* finds the file that it locked under the checkpoint's name holds a checkpoint that was
 //! whole all along, and stays so. If it finds no file there, or another, the checkpoint went between listing and
 //! locking: it is gone, and the reader takes another. What lies below a checkpoint's end is never written again, so
-//! nothing else of it needs a lock. A directory that is still `.partial` is never looked at.
+//! nothing else of it needs a lock. A directory that is still `.partial` is never looked at, nor is one with the mark of
+//! `removal`, which the writer makes while it holds the exclusive lock.
 
 use std::fs::TryLockError;
 use std::io::ErrorKind;
@@ -45,7 +46,7 @@ impl Checkpoints {
         let path = self.manifest_path(number);
         let manifest = match LockableFile::open(|| path.open()) {
             Ok(manifest) => manifest,
-            Err(e) if e.kind() == ErrorKind::NotFound && !self.dir_of(number).is_dir() => {
+            Err(e) if e.kind() == ErrorKind::NotFound && !self.has(number) => {
                 return Ok(None);
             }
             Err(e) => return Err(Error::io("open", &path, e)),
@@ -55,7 +56,9 @@ impl Checkpoints {
         let failed = |e| Error::io("stat", &path, e);
         let locked = FileIdentity::of(manifest.file()).map_err(failed)?;
         let found = path.stat_if_there().map_err(failed)?;
-        let still_there = found.is_some_and(|found| FileIdentity::from(&found) == locked);
+        let is_same = found.is_some_and(|found| FileIdentity::from(&found) == locked);
+        // The writer may have taken it back by a mark, and not be able to remove the file.
+        let still_there = is_same && self.has(number);
         Ok(still_there.then_some(Hold { _manifest: manifest }))
     }
 

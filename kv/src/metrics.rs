@@ -174,6 +174,11 @@ impl StoreStats {
                 "1 if compaction stopped at damage or a failure",
                 u64::from(self.compaction_stopped.is_some()),
             ),
+            gauge(
+                "embank_not_removed",
+                "Files and checkpoints that could not be cleared away",
+                self.not_removed.len() as u64,
+            ),
         ]
     }
 
@@ -376,6 +381,7 @@ mod tests {
             freed_bytes,
             segments_freed,
             compaction_stopped: _,
+            not_removed: _,
             log_begin,
             log_head,
             log_read_only,

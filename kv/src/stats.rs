@@ -354,6 +354,9 @@ pub struct StoreStats {
     pub compaction_waits_us_max: u64,
     /// Why compaction stopped; none while it works. [`Store::compact`](crate::Store::compact) tries again.
     pub compaction_stopped: Option<String>,
+    /// What could not be cleared away of removed or unfinished checkpoints and of the log, a line each with path and
+    /// reason. Each checkpoint tries again. Empty while clean-up works.
+    pub not_removed: Vec<String>,
     /// Bytes given back to the file system.
     pub freed_bytes: u64,
     /// Segment files removed.

@@ -278,6 +278,11 @@ typedef struct embank_bank_options {
   // Whether a thread gives disk space back in the background, 0 or 1; else only embank_bank_compact does.
   // Default: 0.
   uint32_t background_compaction;
+  // Whether a bank is made where there is none, 0 or 1. With 0, a mistyped path, or a file system that is not mounted,
+  // is EMBANK_STATUS_INVALID_ARGUMENT. Default: 1.
+  uint32_t create;
+  // Must be 0.
+  uint32_t reserved;
 } embank_bank_options;
 
 // An optimizer with its numbers; those that its kind does not have are zeros. Make one with embank_sgd and so on,

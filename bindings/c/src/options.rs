@@ -51,6 +51,11 @@ pub struct embank_bank_options {
     /// Whether a thread gives disk space back in the background, 0 or 1; else only embank_bank_compact does.
     /// Default: 0.
     pub background_compaction: u32,
+    /// Whether a bank is made where there is none, 0 or 1. With 0, a mistyped path, or a file system that is not mounted,
+    /// is EMBANK_STATUS_INVALID_ARGUMENT. Default: 1.
+    pub create: u32,
+    /// Must be 0.
+    pub reserved: u32,
 }
 
 // SAFETY: `Pod`, and its size comes first.
@@ -62,6 +67,7 @@ unsafe impl Growing for embank_bank_options {
     fn defaults() -> Self {
         let BankOptions {
             memory_budget_bytes,
+            create,
             device: _,
             checkpoints_kept,
             lookahead_queue_keys: _,
@@ -82,6 +88,8 @@ unsafe impl Growing for embank_bank_options {
             space_amplification_target: compaction.space_amplification_target,
             device: embank_device::Auto as u32,
             background_compaction: u32::from(compaction.background),
+            create: u32::from(create),
+            reserved: 0,
         }
     }
 }
@@ -91,9 +99,13 @@ impl embank_bank_options {
         const AUTO: u32 = embank_device::Auto as u32;
         const IO_URING: u32 = embank_device::IoUring as u32;
         const THREADS: u32 = embank_device::Threads as u32;
+        if self.reserved != 0 {
+            return Err(Failure::invalid("embank_bank_options.reserved must be 0"));
+        }
         let some_unless_0 = |value: u64| (value != 0).then_some(value);
         Ok(BankOptions {
             memory_budget_bytes: self.memory_budget_bytes,
+            create: flag("create", self.create)?,
             device: match self.device {
                 AUTO => DeviceChoice::Auto,
                 IO_URING => DeviceChoice::IoUring,

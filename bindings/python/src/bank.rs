@@ -68,6 +68,8 @@ impl PyRecovered {
 ///         not a byte. Tables can be opened, peeked at and scanned; what would write, a get too, raises
 ///         `ReadOnly`. The writer keeps the checkpoint until `refresh`, `close` or the end of this process.
 ///     checkpoint: With `read_only`, the checkpoint's number; the newest by default.
+///     create: Whether a bank is made where there is none. With False, a mistyped path, or a file system that is not
+///         mounted, raises `ValueError`, and training does not begin anew without a word.
 ///
 /// Raises:
 ///     BudgetTooSmall: The budget can't hold what it must; has the number that would do.
@@ -133,7 +135,7 @@ impl PyBank {
     #[pyo3(signature = (
         path, *, memory_budget = None, device = "auto", checkpoints_kept = None, wait_timeout = 60.0,
         lease_timeout = None, compaction = None, space_amplification_target = 1.4, compaction_throttle = None,
-        disk_quota = None, read_only = false, checkpoint = None
+        disk_quota = None, read_only = false, checkpoint = None, create = true
     ))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments in Python")]
     fn new(
@@ -150,8 +152,9 @@ impl PyBank {
         disk_quota: Option<&Bound<'_, PyAny>>,
         read_only: bool,
         checkpoint: Option<&Bound<'_, PyAny>>,
+        create: bool,
     ) -> PyResult<Self> {
-        let mut options = BankOptions::default();
+        let mut options = BankOptions { create, ..BankOptions::default() };
         if let Some(budget) = memory_budget {
             options.memory_budget_bytes = scalars::size_bytes("memory_budget", budget)?;
         }

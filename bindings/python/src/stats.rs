@@ -163,6 +163,7 @@ pub(crate) fn bank<'py>(
     }
     all.set_item("staleness", staleness(py, &stats.staleness)?)?;
     all.set_item("device_notes", &store.device_notes)?;
+    all.set_item("not_removed", &store.not_removed)?;
     all.set_item("space_holders", space_holders(py, holders)?)?;
     all.set_item("log_address_warning", &store.log_address_warning)?;
     Ok(all)

@@ -141,6 +141,18 @@ def test_bad_memory_budgets(tmp_path: Path, budget: Any, error: type[Exception])
         embank.Bank(tmp_path / "bank", memory_budget=budget)
 
 
+def test_a_bank_that_must_be_there_is_not_made(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no such directory"):
+        embank.Bank(tmp_path / "typo", create=False)
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(ValueError, match="the directory is empty"):
+        embank.Bank(tmp_path, create=False)
+    assert list(tmp_path.iterdir()) == []
+    embank.Bank(tmp_path / "bank", memory_budget="8MiB").close()
+    with embank.Bank(tmp_path / "bank", memory_budget="8MiB", create=False) as bank:
+        assert bank.stats()["not_removed"] == []
+
+
 def test_a_budget_too_small_names_the_one_that_would_do(tmp_path: Path) -> None:
     with pytest.raises(embank.BudgetTooSmall, match="too small") as raised:
         embank.Bank(tmp_path / "bank", memory_budget=1000)

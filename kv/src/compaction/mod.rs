@@ -171,7 +171,7 @@ pub(crate) struct Space {
     /// Held by whoever compacts, page by page.
     pass: Mutex<Pass>,
     pins: Mutex<Pins>,
-    /// To name who reads a checkpoint; `None` in a store that is open to read only, which holds no log.
+    /// To name who reads a checkpoint, and what could not be removed; `None` in a store that is open to read only, which holds no log.
     checkpoints: Option<Checkpoints>,
     /// All space below has been given back.
     freed: AtomicU64,
@@ -264,6 +264,20 @@ impl Core {
         self.space.signal.raise();
         done.freed_bytes = self.space.freed() - freed;
         Ok(done)
+    }
+
+    /// Runs `work` while neither compaction nor retention copies a row; `None`, without waiting, if one of them does.
+    pub(crate) fn while_nothing_is_copied<R>(&self, work: impl FnOnce() -> R) -> Option<R> {
+        let _pass = self.space.pass.try_lock()?;
+        self.retention.while_idle(work)
+    }
+
+    /// What could not be cleared away, a line each.
+    pub(crate) fn not_removed(&self) -> Vec<String> {
+        let checkpoints = self.space.checkpoints.as_ref();
+        let mut lines = checkpoints.map_or(Vec::new(), |all| all.left.lock().lines());
+        lines.extend(self.log.device.not_removed());
+        lines
     }
 
     fn stop(&self, error: &Error) {

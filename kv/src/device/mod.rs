@@ -49,7 +49,7 @@ pub use buffer::AlignedBuffer;
 pub use faulty::{DeviceCalls, FaultyDevice, ReadFault, WriteFault};
 pub use memory::MemoryDevice;
 pub use segments::SEGMENT_SIZE_BYTES_DEFAULT;
-pub(crate) use segments::{is_out_of_handles, segment_place};
+pub(crate) use segments::{is_out_of_handles, is_segment, segment_place};
 pub use stream::{Priority, ReadStream};
 pub use threads::ThreadDevice;
 #[cfg(target_os = "linux")]
@@ -266,11 +266,18 @@ pub trait Device: Send + Sync + fmt::Debug {
 
     /// Gives the space below log offset `below` back: files that lie wholly below it are removed, and where
     /// the file system can, the rest of the next one is punched out. Reads of what was given back fail, or
-    /// find zeros. Not durable by itself: after a crash some of it may be there again.
+    /// find zeros. Not durable by itself: after a crash some of it may be there again. A file that can't be
+    /// removed does not keep others: see [`not_removed`](Self::not_removed).
     ///
     /// # Errors
-    /// A failed remove, naming the file; some of the space may have been given back by then.
+    /// The directory was moved, or can't be looked at.
     fn free(&self, below: u64) -> Result<Freed>;
+
+    /// What earlier calls of [`free`](Self::free) could not remove, a line each with file and reason. It is tried again
+    /// with the next call.
+    fn not_removed(&self) -> Vec<String> {
+        Vec::new()
+    }
 
     /// Closes the handles of files that can be opened again, where the process has none left for another file.
     fn release_handles(&self) {}

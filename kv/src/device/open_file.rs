@@ -9,16 +9,25 @@ use rustix::fs::OFlags;
 
 use super::{AlignedBuffer, BLOCK_BYTES};
 use crate::directory::{Directory, Place};
+use crate::store::new_id;
 
 #[cfg(target_os = "linux")]
 const DIRECT: OFlags = OFlags::DIRECT;
 #[cfg(not(target_os = "linux"))]
 const DIRECT: OFlags = OFlags::empty();
 
-/// Opens a segment file that is there, to read, and to write unless `read_only`.
+/// Opens a segment file that is there, to read, and to write unless `read_only` or it is another user's file. (The log's
+/// last segment, the only one that is written to, is made this user's own when the bank is opened.)
 pub(super) fn existing(place: &Place, direct: bool, read_only: bool) -> io::Result<File> {
-    let access = if read_only { OFlags::RDONLY } else { OFlags::RDWR };
-    place.open_with(access | flags(direct)).inspect(leave_access_time_alone)
+    let open = |access: OFlags| place.open_with(access | flags(direct));
+    let opened = match read_only {
+        true => open(OFlags::RDONLY),
+        false => open(OFlags::RDWR).or_else(|refused| match refused.kind() {
+            io::ErrorKind::PermissionDenied => open(OFlags::RDONLY),
+            _ => Err(refused),
+        }),
+    };
+    opened.inspect(leave_access_time_alone)
 }
 
 /// Creates a segment file that must not be there.
@@ -57,7 +66,8 @@ pub(super) fn probe_direct(folder: &Arc<Directory>) -> Option<String> {
     if DIRECT.is_empty() {
         return Some("this system has no O_DIRECT".to_owned());
     }
-    let place = folder.place(format!("probe-{}.tmp", std::process::id()));
+    // A name that no file has.
+    let place = folder.place(format!("probe-{:016x}.tmp", new_id()));
     let tried = try_direct(&place);
     // It may never have come into being.
     let _ = place.remove_file();
@@ -105,7 +115,7 @@ pub(super) fn punch(_file: &File, _bytes: u64) -> bool {
 }
 
 fn try_direct(place: &Place) -> io::Result<()> {
-    let file = place.open_with(OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC | DIRECT)?;
+    let file = place.open_with(OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | DIRECT)?;
     let mut block = AlignedBuffer::zeroed(2 * BLOCK_BYTES);
     // The second half of a page, at the file's second block: aligned to a block and to nothing more.
     file.write_all_at(&block[BLOCK_BYTES..], BLOCK_BYTES as u64)?;

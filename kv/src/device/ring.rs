@@ -31,6 +31,7 @@ use std::time::Duration;
 use io_uring::{EnterFlags, IoUring, Probe, opcode, squeue};
 
 use super::AlignedBuffer;
+use crate::descriptors::with_streams;
 
 /// How often a drain asks again when waiting fails, a millisecond apart, before it gives up and aborts.
 const DRAIN_FAILURES_MAX: u32 = 10_000;
@@ -64,9 +65,9 @@ impl Ring {
         // Flags of Linux 5.18 and 5.19; older kernels answer EINVAL and do without.
         let mut builder = IoUring::builder();
         builder.setup_coop_taskrun().setup_submit_all();
-        let (io, recent) = match builder.build(depth) {
+        let (io, recent) = match with_streams(|| builder.build(depth)) {
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
-                (IoUring::new(depth)?, false)
+                (with_streams(|| IoUring::new(depth))?, false)
             }
             built => (built?, true),
         };

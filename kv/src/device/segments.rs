@@ -14,7 +14,8 @@
 //! - Syncs take turns: one that finds nothing to do must not return while another still works on it.
 //! - A file that has another name belongs to a copy of the bank too (see `copying`), and stays as it is: its first
 //!   part is not punched out, and before the log ends within it and goes on there, it gives way to a file of this
-//!   bank's own. Nobody writes to full segments otherwise, so it needs no lock, and who makes such a name keeps the
+//!   bank's own. So does one that another user has made and that this process may not write to. Nobody writes to full
+//!   segments otherwise, so it needs no lock, and who makes such a name keeps the
 //!   log that the copy needs from being given back meanwhile. A reader may have the old file open: so each checkpoint
 //!   that is read has a device of its own (`store::reading`).
 //! - After a failed sync the kernel may have marked the lost pages clean, and a second sync would report
@@ -157,6 +158,17 @@ impl Located {
     }
 }
 
+/// Which segment files have been removed from the log's beginning.
+#[derive(Debug, Default)]
+struct FreedFiles {
+    /// The first segment that may be there, but for `left`.
+    first: u64,
+    /// Lower segments that could not be removed, with the reason.
+    left: BTreeMap<u64, String>,
+    /// Likewise, unfinished files.
+    unfinished: Vec<String>,
+}
+
 /// The segment files of one log.
 #[derive(Debug)]
 pub(super) struct Segments {
@@ -171,8 +183,8 @@ pub(super) struct Segments {
     open: RwLock<BTreeMap<u64, Arc<Segment>>>,
     unsynced: Mutex<BTreeMap<u64, Arc<Segment>>>,
     folder_unsynced: AtomicBool,
-    /// The first segment that may be there. Held while space is given back.
-    first: Mutex<u64>,
+    /// The segments below that may be there. Held while space is given back.
+    freed: Mutex<FreedFiles>,
     /// Held for the whole of a sync; remembers the first that failed.
     sync_failure: Mutex<Option<String>>,
 }
@@ -203,11 +215,11 @@ impl Segments {
             open: RwLock::default(),
             unsynced: Mutex::default(),
             folder_unsynced: AtomicBool::new(false),
-            first: Mutex::new(0),
+            freed: Mutex::default(),
             sync_failure: Mutex::default(),
         };
         let on_disk = segments.on_disk()?;
-        *segments.first.lock() = on_disk.first().map_or(0, |(number, _)| *number);
+        segments.freed.lock().first = on_disk.first().map_or(0, |(number, _)| *number);
         Ok(segments)
     }
 
@@ -333,16 +345,18 @@ impl Segments {
         self.check_writable("truncate")?;
         self.check_in_place()?;
         let Some(end) = end.checked_next_multiple_of(BLOCK_BYTES as u64) else { return Ok(()) };
-        let mut first = self.first.lock();
-        *first = (*first).min(self.number(end));
-        drop(first);
+        let mut freed = self.freed.lock();
+        freed.first = freed.first.min(self.number(end));
+        drop(freed);
         let mut open = self.open.write();
         let mut unsynced = self.unsynced.lock();
-        self.remove_unfinished()?;
+        let unfinished = self.remove_unfinished()?;
+        self.freed.lock().unfinished = unfinished;
         for (number, len) in self.on_disk()?.into_iter().rev() {
             let first = number * self.segment_size_bytes;
             let place = self.place(number);
-            if (first + 1..first + self.segment_size_bytes).contains(&end) && is_shared(&place)? {
+            let is_last = (first + 1..first + self.segment_size_bytes).contains(&end);
+            if is_last && (is_shared(&place)? || is_another_users(&place)) {
                 open.remove(&number);
                 unsynced.remove(&number);
                 make_own(&place, end - first).map_err(|e| Error::io("copy", &place, e))?;
@@ -351,7 +365,7 @@ impl Segments {
             if first >= end {
                 open.remove(&number);
                 unsynced.remove(&number);
-                place.remove_file().map_err(|e| Error::io("remove", &place, e))?;
+                remove_or_empty(&place).map_err(|e| Error::io("remove", &place, e))?;
             } else if first + len > end {
                 let file = place.open_with(OFlags::RDWR);
                 let file = file.map_err(|e| Error::io("open", &place, e))?;
@@ -363,40 +377,60 @@ impl Segments {
     }
 
     /// Removes whole segments below `below`, the first ones first, and punches the part below it out of the
-    /// next one. A reader that has a removed file open goes on reading it.
+    /// next one. A reader that has a removed file open goes on reading it. A file that can't be removed is left and noted.
     pub(super) fn free(&self, below: u64) -> Result<Freed> {
         self.check_writable("free")?;
         self.check_in_place()?;
-        let mut first = self.first.lock();
+        let mut state = self.freed.lock();
         let last = self.number(below);
         let mut freed = Freed { end: below, segments: 0 };
-        while *first < last {
-            let place = self.place(*first);
+        let again: Vec<u64> = state.left.range(..last).map(|(number, _)| *number).collect();
+        let next = state.first..last.max(state.first);
+        for number in again.into_iter().chain(next) {
+            let place = self.place(number);
             // Handles first, so that nobody finds one of a file that is gone.
-            self.open.write().remove(&first);
-            self.unsynced.lock().remove(&first);
+            self.open.write().remove(&number);
+            self.unsynced.lock().remove(&number);
             match place.remove_file() {
-                Ok(()) => freed.segments += 1,
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => return Err(Error::io("remove", &place, error)),
-            }
-            *first += 1;
-        }
-        let rest = self.within(below);
-        if rest > 0 {
-            let segment = {
-                let mut open = self.open.write();
-                self.open_existing(&mut open, last)?
-            };
-            if let Some(segment) = segment {
-                // Where it can't be done, the space comes back with the whole file.
-                let shared = is_shared(&segment.place)?;
-                if shared || !open_file::punch(&segment.file, rest) {
-                    freed.end = below - rest;
+                Ok(()) => {
+                    freed.segments += 1;
+                    state.left.remove(&number);
+                }
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    state.left.remove(&number);
+                }
+                Err(error) => {
+                    let error = Error::io("remove", &place, error);
+                    state.left.insert(number, error.to_string());
                 }
             }
         }
+        state.first = state.first.max(last);
+        let rest = self.within(below);
+        if rest > 0 && !self.punch(last, rest) {
+            // Where it can't be done, the space comes back with the whole file.
+            freed.end = below - rest;
+        }
         Ok(freed)
+    }
+
+    /// Gives the first bytes of a segment back; false where that can't be done.
+    fn punch(&self, number: u64, bytes: u64) -> bool {
+        let segment = self.open_existing(&mut self.open.write(), number);
+        match segment {
+            Ok(Some(segment)) => {
+                is_shared(&segment.place).is_ok_and(|shared| !shared)
+                    && open_file::punch(&segment.file, bytes)
+            }
+            Ok(None) => true,
+            Err(_) => false,
+        }
+    }
+
+    /// Segments that should be gone, a line each.
+    pub(super) fn not_removed(&self) -> Vec<String> {
+        let freed = self.freed.lock();
+        freed.left.values().chain(&freed.unfinished).cloned().collect()
     }
 
     fn check_writable(&self, operation: &'static str) -> Result<()> {
@@ -528,15 +562,15 @@ impl Segments {
         segment
     }
 
-    /// Removes what a crash left of `make_own`.
-    fn remove_unfinished(&self) -> Result<()> {
-        for name in self.names()? {
+    /// Removes what a crash left of `make_own`. Returns what can't be removed, a line each.
+    fn remove_unfinished(&self) -> Result<Vec<String>> {
+        let unfinished = self.names()?.into_iter().filter(|name| is_unfinished(name));
+        let left = unfinished.filter_map(|name| {
             let place = self.folder.place(name);
-            if place.name().extension().is_some_and(|extension| extension == UNFINISHED) {
-                place.remove_file().map_err(|e| Error::io("remove", &place, e))?;
-            }
-        }
-        Ok(())
+            let removed = place.remove_file_if_there();
+            removed.err().map(|e| Error::io("remove", &place, e).to_string())
+        });
+        Ok(left.collect())
     }
 
     fn names(&self) -> Result<Vec<OsString>> {
@@ -594,10 +628,26 @@ fn is_shared(place: &Place) -> Result<bool> {
     place.is_shared().map_err(|e| Error::io("stat", place, e))
 }
 
+/// Whether this process may not write to a file, which another user has made.
+fn is_another_users(place: &Place) -> bool {
+    let opened = place.open_with(OFlags::RDWR);
+    opened.is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
+}
+
+/// Removes a file beyond the log's end. One that can't be removed is cut to nothing: it will be written anew.
+fn remove_or_empty(place: &Place) -> io::Result<()> {
+    place.remove_file().or_else(|refused| {
+        let file = place.open_with(OFlags::RDWR).map_err(|_| refused)?;
+        file.set_len(0)?;
+        file.sync_all()
+    })
+}
+
 /// Puts a copy of a file's first `bytes` in its place, durably but for the name.
 fn make_own(place: &Place, bytes: u64) -> io::Result<()> {
     use std::io::Read as _;
     let unfinished = place.with_extension(UNFINISHED);
+    unfinished.remove_file_if_there()?;
     let mut copy = unfinished.create_new()?;
     io::copy(&mut place.open()?.take(bytes), &mut copy)?;
     copy.sync_all()?;
@@ -615,8 +665,23 @@ pub(crate) fn segment_place(dir: &Arc<Directory>, first: u64) -> Place {
 
 /// The log offset that a segment file's name says it begins at.
 fn first_offset(name: &OsStr) -> Option<u64> {
-    let digits = name.to_str()?.strip_suffix(".seg")?;
-    if digits.len() == 16 { u64::from_str_radix(digits, 16).ok() } else { None }
+    offset_of(name, "seg")
+}
+
+/// Whether a file is a segment by its name.
+pub(crate) fn is_segment(name: &OsStr) -> bool {
+    first_offset(name).is_some()
+}
+
+/// Whether a file is one that `make_own` was making. Files of other names are not the log's.
+fn is_unfinished(name: &OsStr) -> bool {
+    offset_of(name, UNFINISHED).is_some()
+}
+
+fn offset_of(name: &OsStr, extension: &str) -> Option<u64> {
+    let digits = name.to_str()?.strip_suffix(extension)?.strip_suffix('.')?;
+    let are_digits = digits.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+    if digits.len() == 16 && are_digits { u64::from_str_radix(digits, 16).ok() } else { None }
 }
 
 #[cfg(test)]

@@ -191,6 +191,28 @@ impl Images {
     }
 }
 
+impl ImageHead {
+    /// Bytes of buckets and of overflow buckets that loading takes.
+    fn memory_bytes(&self) -> (u64, u64) {
+        let bytes = |buckets: u64| buckets.saturating_mul(BUCKET_BYTES as u64);
+        // The first overflow bucket is not used, and one is charged for ahead.
+        (bytes(self.bucket_count()), bytes(self.overflow.saturating_add(2)))
+    }
+}
+
+impl Images {
+    /// The budget that an index is loaded with.
+    ///
+    /// # Errors
+    /// `BudgetTooSmall` with the number that holds pages, index and a scan.
+    pub(crate) fn budget(&self, total_bytes: u64, page_bytes: u64) -> Result<Budget> {
+        Budget::new(total_bytes, page_bytes).map_err(|refused| match self.read() {
+            Ok(reader) => Budget::too_small(total_bytes, page_bytes, reader.newest.memory_bytes()),
+            Err(_) => refused,
+        })
+    }
+}
+
 /// Reads a checkpoint's index, each bucket once, in no particular order.
 pub(crate) struct BucketReader<'a> {
     images: &'a Images,
@@ -299,10 +321,10 @@ impl Index {
     pub(crate) fn load(images: &Images, budget: &Budget) -> Result<Self> {
         let index = Self::unallocated(budget)?;
         let mut reader = images.read()?;
-        let ImageHead { level, split, overflow, .. } = reader.newest;
+        let ImageHead { level, split, .. } = reader.newest;
         let count = reader.newest.bucket_count();
-        let bytes = count.saturating_add(overflow).saturating_mul(BUCKET_BYTES as u64);
-        let too_small = || budget.too_small_for_index(bytes);
+        let needs = reader.newest.memory_bytes();
+        let too_small = || Budget::too_small(budget.total_bytes(), budget.page_bytes(), needs);
         if !index.reserve_buckets(budget, &mut index.growth.lock(), count) {
             return Err(too_small());
         }

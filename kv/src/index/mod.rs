@@ -39,7 +39,7 @@ mod simd;
 mod tests;
 
 use crate::address::Address;
-use crate::budget::Budget;
+use crate::budget::{Budget, INDEX_UNIT_BYTES};
 use crate::error::Result;
 use crate::region::{HUGE_PAGE_BYTES, Region};
 use crate::sync::{AtomicU64, Backoff, Mutex, Ordering, Planted, fence, planted};
@@ -54,8 +54,6 @@ use grow::{Growth, OverflowPool};
 const BUCKET_BYTES: usize = 64;
 /// Buckets of an empty index: 16 KiB. In a model, one.
 const INITIAL_LEVEL: u32 = if cfg!(embank_shuttle) { 0 } else { 8 };
-/// The least unit in which memory is charged to the budget.
-const GRANULE_BYTES_MIN: u64 = if cfg!(embank_shuttle) { 512 } else { 4096 };
 
 /// The slots of a bucket that may lead to a key, in slot order; rarely more than one.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -237,7 +235,7 @@ impl Index {
             growth: Mutex::new(Growth::default()),
             pool: Mutex::new(OverflowPool::default()),
             eras: Eras::new(budget.saved_bytes_max()),
-            granule_bytes: if huge { HUGE_PAGE_BYTES as u64 } else { GRANULE_BYTES_MIN },
+            granule_bytes: if huge { HUGE_PAGE_BYTES as u64 } else { INDEX_UNIT_BYTES },
         })
     }
 

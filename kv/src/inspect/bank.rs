@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
 use super::log_files::log_size;
-use super::{BankSummary, CheckpointSummary, Damage, TableSummary};
+use super::{BankSummary, CheckpointSummary, Damage, NotRemoved, TableSummary};
 use crate::bank_file::BankFile;
 use crate::checkpoint::{Checkpoints, Manifest, TableEntry};
 use crate::directory::{Directory, FileIdentity, Place};
@@ -68,7 +68,7 @@ impl BankFiles {
             match checkpoints.manifest(number) {
                 Ok(manifest) => manifests.push(manifest),
                 // Gone while this looked: a writer has let go of it.
-                Err(_) if !checkpoints.dir_of(number).is_dir() => {}
+                Err(_) if !checkpoints.has(number) => {}
                 Err(Error::Damaged { what, .. }) => note(path, what, Some(number)),
                 Err(error) => note(path, error.to_string(), Some(number)),
             }
@@ -94,7 +94,7 @@ impl BankFiles {
 
     /// Whether a checkpoint is still there: a writer may have let go of it.
     pub(super) fn is_kept(&self, number: u64) -> bool {
-        self.checkpoints.dir_of(number).is_dir()
+        self.checkpoints.has(number)
     }
 }
 
@@ -159,6 +159,11 @@ pub fn summary(dir: &Path) -> Result<BankSummary> {
         }
     });
     let checkpoints = checkpoints.collect();
+    let newest = files.numbers.last().copied().unwrap_or(0);
+    let not_removed = files.checkpoints.leftovers(newest)?.into_iter().map(|folder| NotRemoved {
+        file_bytes: folder_bytes(&folder, &mut BTreeSet::new()).0,
+        path: folder.path(),
+    });
     Ok(BankSummary {
         bank: files.bank,
         checkpoints,
@@ -166,8 +171,17 @@ pub fn summary(dir: &Path) -> Result<BankSummary> {
         log_file_bytes: size.file_bytes,
         log_disk_bytes: size.disk_bytes,
         segments: size.segments,
+        table_numbers_left: table_numbers_left(&files.manifests),
+        not_removed: not_removed.collect(),
         damage: files.damage,
     })
+}
+
+fn table_numbers_left(manifests: &[Manifest]) -> u32 {
+    let tables = manifests.iter().flat_map(|manifest| &manifest.tables);
+    let taken: BTreeSet<u16> =
+        tables.filter(|table| !table.is_gone()).map(|table| table.number).collect();
+    u32::from(u16::MAX) - taken.len() as u32
 }
 
 pub(super) fn table_summary(table: &TableEntry) -> TableSummary {

@@ -125,8 +125,23 @@ pub struct BankSummary {
     pub log_disk_bytes: u64,
     /// Segment files.
     pub segments: u64,
+    /// Numbers that tables to be made can get: of 65,535, those that no kept checkpoint has.
+    pub table_numbers_left: u32,
+    /// Directories of checkpoints that are gone and whose files could not be removed.
+    pub not_removed: Vec<NotRemoved>,
     /// Metadata that can't be read.
     pub damage: Vec<Damage>,
+}
+
+/// A directory of a removed or unfinished checkpoint that is still there. Each open for writing and each checkpoint tries
+/// to remove it; it counts for nothing else.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct NotRemoved {
+    /// The directory.
+    pub path: PathBuf,
+    /// Bytes of its files.
+    pub file_bytes: u64,
 }
 
 /// A checkpoint of a [`BankSummary`].

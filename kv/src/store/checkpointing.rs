@@ -133,7 +133,7 @@ impl Store {
         let started = Instant::now();
         // Before the cut: every change that it counts is in the checkpoint.
         let (changed, state) = (core.counters.changes(), self.state_id());
-        let number = newest.number + 1;
+        let number = self.checkpoints.number_after(newest.number)?;
         // Until it is complete.
         let is_retry = std::mem::replace(&mut newest.is_retry, true);
         let partial = self.checkpoints.begin(number)?;
@@ -146,7 +146,8 @@ impl Store {
         // From here on nothing that this checkpoint names is given back.
         let mut pin = core.pin_checkpoint(number);
         let log_begin = pin.begin;
-        let tables = core.tables.read().iter().map(|table| table.to_entry(log_begin)).collect();
+        let tables =
+            core.tables.read().iter().map(|table| table.to_entry(number, log_begin)).collect();
         let index = core.index.cut();
         let id = self.checkpoint_id(number, state, is_retry);
         drop(pause);
@@ -197,7 +198,7 @@ impl Store {
             BankFile { bank: self.bank, has_checkpoint: true }.write(&self.dir)?;
             newest.noted = true;
         }
-        // The checkpoint stands; one too many on disk is tried again after the next.
+        // The checkpoint stands; one too many on disk is tried again after the next, and told in the statistics.
         let mut gone = Vec::new();
         let _ = self.checkpoints.prune(self.checkpoints_kept, &mut gone);
         // Those that this call has removed hold no space any more; what else may lie in the folder says nothing. What

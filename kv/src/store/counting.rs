@@ -40,6 +40,10 @@ impl Core {
     /// Adds to a table's count of rows, wrapping.
     #[cold]
     pub(crate) fn add_rows(&self, table: TableId, rows: u64) {
+        if let Some(state) = self.tables.read().get(usize::from(table.0).wrapping_sub(1)) {
+            // Of a dropped table too: its record is in the log.
+            state.note_written();
+        }
         self.with_live_table(table, |state| state.rows.fetch_add(rows, Ordering::Relaxed));
     }
 
@@ -186,6 +190,7 @@ impl Store {
             compaction_waits_us: c.compaction_waits.total_us(),
             compaction_waits_us_max: c.compaction_waits.longest_us(),
             compaction_stopped: core.space.stopped(),
+            not_removed: core.not_removed(),
             freed_bytes: c.freed_bytes.get(),
             segments_freed: c.segments_freed.get(),
             log_begin: view.begin,

@@ -4,6 +4,7 @@ mod ahead;
 mod checkpointing;
 mod core;
 mod counting;
+mod creating;
 mod lengths;
 mod loan;
 mod open;
@@ -33,6 +34,7 @@ use crate::sync::thread::JoinHandle;
 use crate::waiters::{ReleaseTicket, Waiters};
 use checkpointing::Newest;
 pub use checkpointing::Recovered;
+pub(crate) use creating::Making;
 pub use loan::Loan;
 pub(crate) use open::{
     BankLock, check_bank_file, check_last_page, create_dir_durably, log_begins, new_id,
@@ -60,6 +62,9 @@ pub struct StoreOptions {
     /// given back in these units where the file system can't punch holes, and copies share whole files. A bank keeps
     /// the size that it was created with.
     pub segment_size_bytes: Option<u64>,
+    /// Whether a bank is made where there is none. Default true. Without it, a mistyped path and a file system that is
+    /// not mounted are errors.
+    pub create: bool,
     /// How space is given back. Default: in the background, so that the log stays below 1.5 times its rows.
     pub compaction: CompactionOptions,
     /// The most that the log may take on disk, in bytes; none by default. At the quota, writers wait for
@@ -77,6 +82,7 @@ impl Default for StoreOptions {
             checkpoints_kept: 2,
             page_size_bytes: None,
             segment_size_bytes: None,
+            create: true,
             compaction: CompactionOptions::default(),
             disk_quota_bytes: None,
         }

@@ -1,6 +1,7 @@
 //! Opening a store: which directory, which checkpoint, and whether all of it fits together.
 
-use std::fs::{File, TryLockError};
+use std::collections::BTreeMap;
+use std::fs::TryLockError;
 use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
@@ -8,6 +9,7 @@ use std::sync::Arc;
 use rustix::fs::OFlags;
 use rustix::rand::{GetRandomFlags, getrandom};
 
+use super::creating::{self, Making};
 use super::lengths::Lengths;
 use super::tables::{TableState, check_value_bytes};
 use super::{Core, Newest, Recovered, Serving, Store, StoreOptions};
@@ -17,6 +19,7 @@ use crate::buffers::Buffers;
 use crate::cache::RowCache;
 use crate::checkpoint::{Checkpoints, Manifest, TableEntry};
 use crate::compaction::{CompactionOptions, Pins, Signal, Space, quota_reserve_bytes};
+use crate::descriptors;
 use crate::device::{self, Device, DeviceOptions};
 use crate::directory::{Directory, FileIdentity};
 use crate::epoch::Gate;
@@ -67,19 +70,18 @@ impl Store {
         options: &StoreOptions,
         device: impl FnOnce(&Arc<Directory>, u64) -> Result<Arc<dyn Device>>,
     ) -> Result<Store> {
-        if options.checkpoints_kept == 0 {
-            return Err(Error::InvalidArgument("checkpoints_kept must be at least 1".into()));
-        }
+        let fresh = creating::check(dir, options)?;
+        let making = Making::begin(dir);
         let dir = &create_dir_durably(dir)?;
         let lock = BankLock::take(dir)?;
-        let bank_file = BankFile::read(dir)?;
-        let fresh = new_bank(options)?;
-        let bank_file = match bank_file {
-            Some(bank_file) => bank_file,
+        // Read again: another process may have made one, or put files there, before this one had the lock.
+        let (bank_file, made) = match BankFile::read(dir)? {
+            Some(bank_file) => (bank_file, None),
             None => {
+                let made = making.locked(dir);
                 let bank_file = BankFile { bank: fresh.bank, has_checkpoint: false };
                 bank_file.write(dir)?;
-                bank_file
+                (bank_file, Some(made))
             }
         };
         let checkpoints = Checkpoints::open(dir)?;
@@ -96,10 +98,13 @@ impl Store {
             // A crash came between the first checkpoint and this note of it.
             BankFile { has_checkpoint: true, ..bank_file }.write(dir)?;
         }
-        options.compaction.check()?;
         let page_bytes = 1 << manifest.page_bits;
         check_quota(options, page_bytes)?;
-        let budget = Arc::new(Budget::new(options.memory_budget_bytes, page_bytes)?);
+        let budget_bytes = options.memory_budget_bytes;
+        let budget = Arc::new(match newest {
+            Some(_) => checkpoints.images(&manifest)?.budget(budget_bytes, page_bytes)?,
+            None => Budget::new(budget_bytes, page_bytes)?,
+        });
         if newest.is_none() {
             // Its segments may be of another size, which the device would refuse.
             discard_log(dir)?;
@@ -128,6 +133,7 @@ impl Store {
             disk_quota_bytes: options.disk_quota_bytes,
             pins: Pins::new(log_begins(&checkpoints)?),
             checkpoints: Some(checkpoints.clone()),
+            named_until: named_until(&checkpoints, &manifest)?,
         };
         // Pages that are written from here on are of this opening.
         let lineage = manifest.lineage().then(manifest.pages().end, new_id());
@@ -164,6 +170,9 @@ impl Store {
             dir: Arc::clone(dir),
             lock: Some(Mutex::new(lock)),
         };
+        if let Some(made) = made {
+            made.done();
+        }
         if core.space.background() {
             let started = thread::Builder::new()
                 .name("embank-compactor".into())
@@ -188,6 +197,8 @@ pub(super) struct CoreParts {
     pub(super) disk_quota_bytes: Option<u64>,
     pub(super) pins: Pins,
     pub(super) checkpoints: Option<Checkpoints>,
+    /// For each table's number the newest kept checkpoint that has the table or a record of it.
+    pub(super) named_until: BTreeMap<u16, u64>,
 }
 
 impl Core {
@@ -209,7 +220,10 @@ impl Core {
         )?;
         let read_bytes = Budget::read_buffer_bytes_for(budget.total_bytes());
         let buffers = Buffers::new(read_bytes as usize, 1 << manifest.page_bits);
-        let table = |entry: &TableEntry| TableState::new(entry.clone(), manifest.log_end);
+        let table = |entry: &TableEntry| {
+            let named_until = parts.named_until.get(&entry.number).copied().unwrap_or(0);
+            TableState::recovered(entry.clone(), manifest.log_end, named_until)
+        };
         let core = Core {
             log,
             index,
@@ -252,8 +266,8 @@ fn discard_log(dir: &Arc<Directory>) -> Result<()> {
         names => names.map_err(|e| Error::io("list", &folder, e))?,
     };
     for name in names {
-        let place = folder.join(name);
-        if place.name().extension().is_some_and(|extension| extension == "seg") {
+        if device::is_segment(&name) {
+            let place = folder.join(name);
             place.remove_file().map_err(|e| Error::io("remove", &place, e))?;
         }
     }
@@ -266,8 +280,27 @@ pub(crate) fn log_begins(checkpoints: &Checkpoints) -> Result<Vec<(u64, u64)>> {
     Ok(checkpoints.numbers()?.into_iter().map(|number| (number, begin(number))).collect())
 }
 
+/// For each number of a table in the newest checkpoint, the newest one on disk that has the table or a record of it.
+pub(crate) fn named_until(
+    checkpoints: &Checkpoints,
+    newest: &Manifest,
+) -> Result<BTreeMap<u16, u64>> {
+    let mut named = BTreeMap::new();
+    for number in checkpoints.numbers()? {
+        match checkpoints.manifest(number) {
+            Ok(manifest) => {
+                let there = manifest.tables.iter().filter(|table| !table.is_gone());
+                named.extend(there.map(|table| (table.number, number)));
+            }
+            // It may have any of them.
+            Err(_) => named.extend(newest.tables.iter().map(|table| (table.number, number))),
+        }
+    }
+    Ok(named)
+}
+
 /// A quota must leave compaction room to work in.
-fn check_quota(options: &StoreOptions, page_bytes: u64) -> Result<()> {
+pub(super) fn check_quota(options: &StoreOptions, page_bytes: u64) -> Result<()> {
     let reserve = quota_reserve_bytes(page_bytes, options.memory_budget_bytes);
     let least = QUOTA_PAGES_MIN * page_bytes + reserve;
     match options.disk_quota_bytes {
@@ -298,7 +331,7 @@ pub(crate) fn create_dir_durably(dir: &Path) -> Result<Arc<Directory>> {
     }
     // Each new directory's name lies in its parent; syncing all of them costs little and happens once.
     for parent in opened.path().ancestors().skip(1) {
-        match File::open(parent).and_then(|parent| parent.sync_all()) {
+        match descriptors::open(parent).and_then(|parent| parent.sync_all()) {
             Err(e) if holds_nothing_new(e.kind()) => break,
             synced => synced.map_err(|e| Error::io("sync", parent, e))?,
         }
@@ -318,7 +351,7 @@ pub(crate) fn open_bank_dir(dir: &Path) -> Result<Arc<Directory>> {
     })
 }
 
-fn not_a_directory(dir: &Path) -> Error {
+pub(super) fn not_a_directory(dir: &Path) -> Error {
     let what = format!(
         "{} is a file; a bank is a directory. Give another path, or remove the file",
         dir.display()
@@ -384,7 +417,11 @@ fn locked(dir: &Directory, path: &Path) -> Error {
 
 fn lock_file(dir: &Arc<Directory>) -> Result<FileLock> {
     let place = dir.place(LOCK_NAME);
-    let file = LockableFile::open(|| place.open_with(OFlags::RDWR | OFlags::CREATE));
+    let file = LockableFile::open(|| match place.open_with(OFlags::RDWR | OFlags::CREATE) {
+        // Another user's, as after a run as root: it can be locked by whoever can read it.
+        Err(e) if e.kind() == ErrorKind::PermissionDenied => place.open().map_err(|_| e),
+        opened => opened,
+    });
     let file = file.map_err(|e| Error::io("open", &place, e))?;
     match FileLock::try_exclusive(file) {
         Ok(lock) => Ok(lock),
@@ -407,7 +444,7 @@ pub(crate) fn new_id() -> u64 {
     id.max(1)
 }
 
-fn new_bank(options: &StoreOptions) -> Result<Manifest> {
+pub(super) fn new_bank(options: &StoreOptions) -> Result<Manifest> {
     let page_bytes = match options.page_size_bytes {
         None => Budget::page_bytes_for(options.memory_budget_bytes),
         Some(bytes)

@@ -23,7 +23,6 @@ use super::open::{
 };
 use super::{Core, Newest, Recovered, Serving, Store, StoreOptions};
 use crate::bank_file::BankFile;
-use crate::budget::Budget;
 use crate::checkpoint::{Checkpoints, Manifest};
 use crate::compaction::{CompactionOptions, Pins, Signal};
 use crate::device::{self, DeviceChoice, DeviceOptions};
@@ -247,7 +246,8 @@ fn core_of(
     // One of its own: handles that another core has opened may be of files that have given way to others of the same
     // name since, as after a roll back.
     let device = device::open_in(dir, device, &device_options)?;
-    let budget = Arc::new(Budget::new(budget_bytes, 1 << manifest.page_bits)?);
+    let images = checkpoints.images(&manifest)?;
+    let budget = Arc::new(images.budget(budget_bytes, 1 << manifest.page_bits)?);
     let index = Index::load(&checkpoints.images(&manifest)?, &budget)?;
     let blob = checkpoints.blob(&manifest)?;
     check_last_page(device.as_ref(), &manifest)?;
@@ -263,6 +263,7 @@ fn core_of(
         disk_quota_bytes: None,
         pins: Pins::default(),
         checkpoints: None,
+        named_until: Default::default(),
     };
     let mut core = Core::new(parts, &manifest, manifest.lineage())?;
     // Nothing of it is this store's to give back.

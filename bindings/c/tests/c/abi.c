@@ -589,6 +589,11 @@ static void bad_arguments(void) {
     options.device = EMBANK_DEVICE_THREADS;
     options.background_compaction = 2;
     BAD(invalid, "background_compaction", embank_bank_open(in_folder("x"), &options, &other));
+    options.background_compaction = 0;
+    options.create = 0;
+    BAD(invalid, "no such directory", embank_bank_open(in_folder("typo"), &options, &other));
+    options.create = 2;
+    BAD(invalid, "create", embank_bank_open(in_folder("x"), &options, &other));
     BAD(invalid, "settings is NULL", embank_bank_table(bank, "new", NULL, &none));
     settings.dim = 0;
     BAD(invalid, "dim", embank_bank_table(bank, "new", &settings, &none));

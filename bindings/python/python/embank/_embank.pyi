@@ -173,6 +173,7 @@ class _BankStats(TypedDict):
     copied_to_tail: int
     retained: int
     device_notes: list[str]
+    not_removed: list[str]
     space_holders: list[_SpaceHolder]
     log_address_warning: Optional[str]
     index_entries: int
@@ -656,6 +657,7 @@ class Bank:
         disk_quota: Optional[Union[int, str]] = None,
         read_only: bool = False,
         checkpoint: Optional[int] = None,
+        create: bool = True,
     ) -> Self: ...
     @property
     def path(self) -> Path: ...

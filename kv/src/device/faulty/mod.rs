@@ -392,6 +392,10 @@ impl Device for FaultyDevice {
         }
     }
 
+    fn not_removed(&self) -> Vec<String> {
+        self.inner.not_removed()
+    }
+
     fn sync(&self) -> Result<()> {
         let failure = {
             let mut plan = self.plan.lock();

@@ -159,6 +159,10 @@ impl Device for UringDevice {
         self.segments.free(below)
     }
 
+    fn not_removed(&self) -> Vec<String> {
+        self.segments.not_removed()
+    }
+
     fn release_handles(&self) {
         self.segments.release_handles();
     }

@@ -1,0 +1,116 @@
+//! Making a bank where there is none, and leaving the place as it was if that fails.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::StoreOptions;
+use super::open::{check_quota, new_bank, not_a_directory};
+use crate::bank_file::{BankFile, LOCK_NAME};
+use crate::budget::Budget;
+use crate::checkpoint::Manifest;
+use crate::directory::Directory;
+use crate::error::{Error, Result};
+
+/// What a call that makes a bank has made. Dropped before [`done`](Self::done), it is removed.
+#[derive(Debug)]
+pub(crate) struct Making {
+    /// Directories that were not there, the innermost first.
+    dirs: Vec<PathBuf>,
+    /// The directory, once it is certain that no other process makes a bank there, and that there was none.
+    bank: Option<Arc<Directory>>,
+    had_lock: bool,
+}
+
+impl Making {
+    /// Called before anything is made in `dir`.
+    pub(crate) fn begin(dir: &Path) -> Self {
+        let is_missing = |path: &&Path| !path.as_os_str().is_empty() && !path.exists();
+        let dirs = dir.ancestors().take_while(is_missing).map(Path::to_owned).collect();
+        Making { dirs, bank: None, had_lock: dir.join(LOCK_NAME).exists() }
+    }
+
+    /// Called when the lock of the bank is held and there is no bank. What is returned must be dropped before the lock, or
+    /// another process may have made a bank there.
+    #[must_use]
+    pub(crate) fn locked(mut self, dir: &Arc<Directory>) -> Self {
+        self.bank = Some(Arc::clone(dir));
+        self
+    }
+
+    /// The bank stays.
+    pub(crate) fn done(mut self) {
+        self.bank = None;
+        self.dirs.clear();
+    }
+}
+
+impl Drop for Making {
+    fn drop(&mut self) {
+        let Some(bank) = self.bank.take() else { return };
+        // The folders were not there before: the directory held no other files. BANK goes last: with a folder and without
+        // BANK, the directory would not be taken for a bank. What stays after a failure is a new bank.
+        for folder in ["log", "checkpoints"] {
+            match bank.place(folder).remove_dir_all() {
+                Err(e) if e.kind() != ErrorKind::NotFound => return,
+                _ => {}
+            }
+        }
+        if BankFile::remove(&bank).is_err() {
+            return;
+        }
+        if !self.had_lock {
+            let _ = bank.place(LOCK_NAME).remove_file();
+        }
+        for dir in &self.dirs {
+            // Not if another process has put something there.
+            let _ = fs::remove_dir(dir);
+        }
+    }
+}
+
+/// Refuses what can't be opened, before anything is made. The manifest of the bank that would be new.
+///
+/// # Errors
+/// `InvalidArgument` for options out of their range, where there is no bank and none is to be made, and for a directory of
+/// other files; `BudgetTooSmall` for a new bank; `Io` for a directory that can't be looked at.
+pub(super) fn check(dir: &Path, options: &StoreOptions) -> Result<Manifest> {
+    if options.checkpoints_kept == 0 {
+        return Err(Error::InvalidArgument("checkpoints_kept must be at least 1".into()));
+    }
+    options.compaction.check()?;
+    let fresh = new_bank(options)?;
+    let found = match Directory::open(dir) {
+        Ok(found) => Some(found),
+        Err(e) if e.kind() == ErrorKind::NotFound => None,
+        Err(e) if e.kind() == ErrorKind::NotADirectory => return Err(not_a_directory(dir)),
+        Err(e) => return Err(Error::io("open", dir, e)),
+    };
+    let is_bank = match &found {
+        Some(found) => BankFile::read(found)?.is_some(),
+        None => false,
+    };
+    if !is_bank {
+        if !options.create {
+            return Err(no_bank(dir, found.is_some()));
+        }
+        let page_bytes = 1 << fresh.page_bits;
+        check_quota(options, page_bytes)?;
+        Budget::new(options.memory_budget_bytes, page_bytes)?;
+    }
+    Ok(fresh)
+}
+
+fn no_bank(dir: &Path, is_there: bool) -> Error {
+    let why = match is_there {
+        true => "the directory is empty",
+        false => "there is no such directory",
+    };
+    let what = format!(
+        "{} is not a bank: {why}, and the options say not to make one. Check the path, and that its file system is \
+         mounted; to begin a new bank, open it with create",
+        dir.display()
+    );
+    Error::InvalidArgument(what)
+}
