@@ -15,6 +15,7 @@ use serde::Serialize;
 use crate::engine::{EngineKind, Named, Settings};
 use crate::measure::{Latency, Measured, Spec};
 use crate::options::{Data, NamedSpec, Times, Work};
+use crate::output::Output;
 use crate::process;
 use crate::report::{self, Row, Spread, grouped};
 use crate::serve::{Client, Opening, Turn};
@@ -75,7 +76,7 @@ struct Measurement {
 ///
 /// # Errors
 /// Options that do not fit together, a wrong answer, what a store reports.
-pub(crate) fn run(args: &Args) -> Result<()> {
+pub(crate) fn run(args: &Args, out: &mut Output) -> Result<()> {
     let times = if args.quick {
         Times { seconds: 1.0, warm_up_seconds: 0.5 }
     } else {
@@ -94,8 +95,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     fs::create_dir_all(parent).with_context(|| format!("creating {}", parent.display()))?;
     let scratch = tempfile::tempdir_in(parent)?;
     let settings = data.settings(scratch.path().to_owned())?;
-    report::print_provenance();
-    println!(
+    report::print_provenance(out);
+    writeln!(
+        out,
         "rows      {} of {} bytes, {:?} keys; budget {} bytes each; {rounds} rounds",
         data.rows, data.value_size, data.key_order, data.memory_budget
     );
@@ -106,7 +108,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         let (key_order, threads) = (data.key_order, data.load_threads);
         let opening = Opening { engine, settings, key_order, threads };
         let (client, ready) = Client::start(&opening)?;
-        report::print_configuration(engine.name(), &ready.configuration, Some(ready.load_s));
+        report::print_configuration(out, engine.name(), &ready.configuration, Some(ready.load_s));
         let (name, configuration, load_s) = (engine.name(), ready.configuration, ready.load_s);
         configured.push(Configured { name, configuration, load_s });
         clients.push(client);
@@ -116,7 +118,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     for named in &specs {
         let measured = alternate(&mut clients, named, rounds)?;
         rows.extend(figures(&named.name, &measured));
-        print_comparison(&named.name, &measured);
+        print_comparison(out, &named.name, &measured);
         measurements.extend(measured);
     }
     clients.into_iter().try_for_each(Client::finish)?;
@@ -213,9 +215,10 @@ fn middle_round(measurement: &Measurement) -> Option<&Measured> {
     rounds.get(rounds.len().saturating_sub(1) / 2).copied()
 }
 
-fn print_comparison(name: &str, measurements: &[Measurement]) {
-    println!("\n{name}");
-    println!(
+fn print_comparison(out: &mut Output, name: &str, measurements: &[Measurement]) {
+    writeln!(out, "\n{name}");
+    writeln!(
+        out,
         "  {:13}{:>14}{:>14}{:>14} operations/s  ratio  of the middle round, us a call",
         "store", "median", "min", "max"
     );
@@ -223,13 +226,14 @@ fn print_comparison(name: &str, measurements: &[Measurement]) {
     for measurement in measurements {
         let engine = measurement.engine;
         if let Some(reason) = &measurement.refused {
-            println!("  {engine:13}refused: {reason}");
+            writeln!(out, "  {engine:13}refused: {reason}");
         }
         let (Some(spread), Some(middle)) = (spread(measurement), middle_round(measurement)) else {
             continue;
         };
         let ratio = subject.map_or(f64::NAN, |subject| subject.median / spread.median);
-        println!(
+        writeln!(
+            out,
             "  {engine:13}{:>14}{:>14}{:>14} {ratio:>18.2}x  {}; {}",
             grouped(spread.median),
             grouped(spread.min),

@@ -12,6 +12,7 @@ mod engine;
 mod keyspace;
 mod measure;
 mod options;
+mod output;
 mod process;
 mod random;
 mod report;
@@ -23,6 +24,7 @@ mod tests;
 mod workload;
 mod zipf;
 
+use anyhow::Context;
 use clap::{Parser, Subcommand};
 
 /// YCSB workloads over Embank and its peers.
@@ -47,10 +49,32 @@ enum Command {
 }
 
 fn main() -> anyhow::Result<()> {
-    match Cli::parse().command {
-        Command::Load(args) => run::load(&args),
-        Command::Run(args) => run::run(&args),
-        Command::Compare(args) => compare::run(&args),
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(told) => return tell(&told),
+    };
+    let mut out = output::Output::stdout();
+    match cli.command {
+        Command::Load(args) => run::load(&args, &mut out),
+        Command::Run(args) => run::run(&args, &mut out),
+        Command::Compare(args) => compare::run(&args, &mut out),
         Command::Serve => serve::run(),
+    }?;
+    out.finish()
+}
+
+/// Prints a help text on standard output, or ends the program with an error in its arguments.
+///
+/// # Errors
+/// The help text was lost, and not because its reader closed the pipe.
+fn tell(told: &clap::Error) -> anyhow::Result<()> {
+    if told.use_stderr() {
+        told.exit();
+    }
+    match told.print() {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(error).context("writing to standard output")
+        }
+        _ => Ok(()),
     }
 }

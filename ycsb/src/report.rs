@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use crate::engine::Named;
 use crate::measure::Measured;
+use crate::output::Output;
 use crate::process;
 
 /// One figure, beside what it is measured against.
@@ -82,37 +83,40 @@ impl Row {
     }
 }
 
-/// The command line.
+/// The command line. Arguments that are no UTF-8 appear with replacement characters.
 pub(crate) fn command() -> String {
-    std::env::args().collect::<Vec<_>>().join(" ")
+    let arguments = std::env::args_os();
+    arguments.map(|argument| argument.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")
 }
 
 /// Prints where, from which commit and how this run was made.
-pub(crate) fn print_provenance() {
-    println!("machine   {}", process::machine());
-    println!("commit    {}", process::commit());
-    println!("command   {}", command());
+pub(crate) fn print_provenance(out: &mut Output) {
+    writeln!(out, "machine   {}", process::machine());
+    writeln!(out, "commit    {}", process::commit());
+    writeln!(out, "command   {}", command());
 }
 
 /// Prints a store's settings.
 pub(crate) fn print_configuration(
+    out: &mut Output,
     engine: &str,
     configuration: &Named<String>,
     load_s: Option<f64>,
 ) {
-    println!("\n{engine}");
+    writeln!(out, "\n{engine}");
     for (name, setting) in configuration {
-        println!("  {name:22} {setting}");
+        writeln!(out, "  {name:22} {setting}");
     }
     if let Some(seconds) = load_s {
-        println!("  {:22} {seconds:.1} s", "loaded in");
+        writeln!(out, "  {:22} {seconds:.1} s", "loaded in");
     }
 }
 
 /// Prints one measurement with its latencies.
-pub(crate) fn print_measured(name: &str, measured: &Measured) {
-    println!("\n{name}");
-    println!(
+pub(crate) fn print_measured(out: &mut Output, name: &str, measured: &Measured) {
+    writeln!(out, "\n{name}");
+    writeln!(
+        out,
         "  {} operations/s ({} in {:.1} s{}), background work done {:.1} s later",
         grouped(measured.operations_per_s),
         grouped(measured.operations as f64),
@@ -124,13 +128,15 @@ pub(crate) fn print_measured(name: &str, measured: &Measured) {
         },
         measured.settle_s
     );
-    println!("  {}", usage(measured));
-    println!(
+    writeln!(out, "  {}", usage(measured));
+    writeln!(
+        out,
         "  {:8}{:>10}{:>11}{:>11}{:>11}{:>11}{:>11}{:>11}  us a call",
         "kind", "calls", "mean", "p50", "p95", "p99", "p99.9", "max"
     );
     for latency in &measured.latencies {
-        println!(
+        writeln!(
+            out,
             "  {:8}{:>10}{:>11.2}{:>11.2}{:>11.2}{:>11.2}{:>11.2}{:>11.2}",
             latency.kind,
             latency.timed_calls,
@@ -145,7 +151,7 @@ pub(crate) fn print_measured(name: &str, measured: &Measured) {
     let counters = measured.counters.iter().map(|(name, count)| format!("{name} {count}"));
     let counters = counters.collect::<Vec<_>>().join(", ");
     if !counters.is_empty() {
-        println!("  {counters}");
+        writeln!(out, "  {counters}");
     }
 }
 

@@ -9,6 +9,7 @@ use serde::Serialize;
 use crate::engine::{EngineKind, Named, Settings};
 use crate::measure::{Measured, Spec};
 use crate::options::{Data, Times, Work};
+use crate::output::Output;
 use crate::report::{self, Row};
 use crate::stand::Stand;
 
@@ -68,19 +69,19 @@ struct Measurement {
 ///
 /// # Errors
 /// What the store reports; something is there already.
-pub(crate) fn load(args: &LoadArgs) -> Result<()> {
+pub(crate) fn load(args: &LoadArgs, out: &mut Output) -> Result<()> {
     let kind = args.data.engine(args.engine);
     let directory = args.data.directory.join(kind.name());
     if directory.exists() {
         bail!("{} exists; remove it to load anew", directory.display());
     }
     let settings = args.data.settings(directory.join("store"))?;
-    report::print_provenance();
+    report::print_provenance(out);
     let (stand, seconds) =
         Stand::load(kind, &settings, args.data.key_order, args.data.load_threads)?;
     stand.keep(&directory)?;
-    println!("{} rows of {} bytes in {seconds:.1} s", settings.rows, settings.value_bytes);
-    println!("measure them with `run --loaded` and the same --engine and --directory");
+    writeln!(out, "{} rows of {} bytes in {seconds:.1} s", settings.rows, settings.value_bytes);
+    writeln!(out, "measure them with `run --loaded` and the same --engine and --directory");
     Ok(())
 }
 
@@ -88,10 +89,10 @@ pub(crate) fn load(args: &LoadArgs) -> Result<()> {
 ///
 /// # Errors
 /// Options that do not fit together, a wrong answer, what the store reports.
-pub(crate) fn run(args: &Args) -> Result<()> {
+pub(crate) fn run(args: &Args, out: &mut Output) -> Result<()> {
     let specs = args.work.specs(Times { seconds: 10.0, warm_up_seconds: 2.0 })?;
     let kind = args.data.engine(args.engine);
-    report::print_provenance();
+    report::print_provenance(out);
     let parent = &args.data.directory;
     fs::create_dir_all(parent).with_context(|| format!("creating {}", parent.display()))?;
     // Removed when it goes out of scope, after the store.
@@ -108,7 +109,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         (settings, stand, Some(seconds))
     };
     let configuration = stand.describe();
-    report::print_configuration(kind.name(), &configuration, load_s);
+    report::print_configuration(out, kind.name(), &configuration, load_s);
     let mut measurements = Vec::new();
     let mut rows = Vec::new();
     for named in specs {
@@ -116,13 +117,13 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             bail!("{}: {} can't do it: {reason}", named.name, kind.name());
         }
         let measured = stand.measure(&named.spec)?;
-        report::print_measured(&named.name, &measured);
+        report::print_measured(out, &named.name, &measured);
         rows.extend(Row::of_run(&named.name, &measured));
         measurements.push(Measurement { name: named.name, spec: named.spec, measured });
     }
     if args.check_all {
         stand.check_all()?;
-        println!("every byte of every row is right");
+        writeln!(out, "every byte of every row is right");
     }
     if let Some(path) = &args.json {
         let document = Document {
