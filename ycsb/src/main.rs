@@ -2,18 +2,26 @@
 //!
 //! `run` loads one store and measures it; `compare` measures several in turn and prints the ratios. See
 //! `docs/ycsb.md`. Where to look: `workload`, `distribution`, `zipf` and `keyspace` for what is asked,
-//! `content` for how answers are checked, `measure` for how time is taken, `engine` for the stores,
-//! `compare` and `serve` for how they take turns.
+//! `content` for how answers are checked, `measure`, `worker`, `pace` and `latency` for how time is taken, `data`, `work`
+//! and `core_properties` for options and YCSB's own properties, `engine` for the stores, `compare` and `serve` for how
+//! they take turns.
 
 mod compare;
 mod content;
+mod core_properties;
+mod data;
 mod distribution;
 mod engine;
+mod json_file;
 mod keyspace;
+mod latency;
+mod loaded;
 mod measure;
-mod options;
 mod output;
+mod pace;
 mod process;
+mod properties;
+mod quantity;
 mod random;
 mod report;
 mod run;
@@ -21,6 +29,8 @@ mod serve;
 mod stand;
 #[cfg(test)]
 mod tests;
+mod work;
+mod worker;
 mod workload;
 mod zipf;
 

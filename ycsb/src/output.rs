@@ -1,4 +1,4 @@
-//! What the program writes for people, on standard output.
+//! What the program writes for people, on standard output and standard error.
 //!
 //! The macros of the standard library panic where a write fails. Here a failed write never ends a measurement.
 //! A reader that closed the pipe (`| head`) has seen enough: the rest of the text is dropped and the exit status
@@ -62,6 +62,11 @@ impl<W: Write> Output<W> {
             State::Failed(error) => Err(error).context("writing to standard output"),
         }
     }
+}
+
+/// Writes a warning to standard error. A standard error that is full or closed drops it.
+pub(crate) fn warn(text: impl fmt::Display) {
+    let _ = writeln!(io::stderr(), "warning: {text}");
 }
 
 #[cfg(test)]

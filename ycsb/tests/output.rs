@@ -74,8 +74,10 @@ fn a_full_standard_output_is_an_error_after_the_run() {
 #[test]
 fn a_full_or_closed_standard_error_changes_nothing() {
     let directory = tempfile::tempdir().unwrap();
+    // With a warning.
+    let run = format!("{RUN} -p nonsense=1");
     for errors in [Stdio::from(full()), closed_pipe()] {
-        let output = command(directory.path(), RUN).stderr(errors).output().unwrap();
+        let output = command(directory.path(), &run).stderr(errors).output().unwrap();
         assert_eq!(output.status.code(), Some(0), "{}", text(&output));
     }
     for errors in [Stdio::from(full()), closed_pipe()] {
