@@ -9,15 +9,21 @@
 use std::fs;
 use std::path::PathBuf;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use serde::Serialize;
 
+use crate::core_properties::Core;
+use crate::data::{self, Data};
 use crate::engine::{EngineKind, Named, Settings};
-use crate::measure::{Latency, Measured, Spec};
-use crate::options::{Data, NamedSpec, Times, Work};
+use crate::json_file::JsonFile;
+use crate::latency::{Latency, Percentiles};
+use crate::measure::{Measured, Spec};
+use crate::output::Output;
 use crate::process;
+use crate::properties::PropertyArgs;
 use crate::report::{self, Row, Spread, grouped};
-use crate::serve::{Client, Opening, Turn};
+use crate::serve::{Client, Opening};
+use crate::work::{NamedSpec, Times, Work};
 
 /// Options of `compare`.
 #[derive(Debug, clap::Args)]
@@ -25,6 +31,8 @@ pub(crate) struct Args {
     /// Stores; ratios are those of the first to each of the others
     #[arg(long, value_enum, value_delimiter = ',', required = true)]
     engines: Vec<EngineKind>,
+    #[command(flatten)]
+    properties: PropertyArgs,
     #[command(flatten)]
     data: Data,
     #[command(flatten)]
@@ -75,38 +83,44 @@ struct Measurement {
 ///
 /// # Errors
 /// Options that do not fit together, a wrong answer, what a store reports.
-pub(crate) fn run(args: &Args) -> Result<()> {
+pub(crate) fn run(args: &Args, out: &mut Output) -> Result<()> {
     let times = if args.quick {
         Times { seconds: 1.0, warm_up_seconds: 0.5 }
     } else {
         Times { seconds: 5.0, warm_up_seconds: 2.0 }
     };
-    let specs = args.work.specs(times)?;
-    let mut data = args.data.clone();
+    let core = Core::read(&args.properties)?;
+    let specs = args.work.specs(times, &core)?;
+    let data = &args.data;
+    let mut settings = data.settings(&core, data.directory.clone())?;
     let mut rounds = args.rounds;
     if args.quick {
-        (data.rows, rounds) = (data.rows.min(1_000_000), rounds.min(3));
+        (settings.rows, rounds) = (settings.rows.min(1_000_000), rounds.min(3));
     }
     let engines: Vec<EngineKind> = args.engines.iter().map(|&kind| data.engine(kind)).collect();
-    check(&engines, rounds, data.memory_budget)?;
+    check(&engines, rounds, settings.memory_budget_bytes)?;
+    check_work(&engines, &specs)?;
+    data::ensure_fits(&engines, &settings, &specs)?;
+    let inputs = &args.properties.files;
+    let json = args.json.as_deref().map(|path| JsonFile::check(path, inputs)).transpose()?;
 
     let parent = &data.directory;
     fs::create_dir_all(parent).with_context(|| format!("creating {}", parent.display()))?;
-    let scratch = tempfile::tempdir_in(parent)?;
-    let settings = data.settings(scratch.path().to_owned())?;
-    report::print_provenance();
-    println!(
+    let scratch = tempfile::tempdir_in(parent)
+        .with_context(|| format!("making a directory in {}", parent.display()))?;
+    settings.directory = scratch.path().to_owned();
+    report::print_provenance(out);
+    writeln!(
+        out,
         "rows      {} of {} bytes, {:?} keys; budget {} bytes each; {rounds} rounds",
-        data.rows, data.value_size, data.key_order, data.memory_budget
+        settings.rows, settings.value_bytes, settings.key_order, settings.memory_budget_bytes
     );
     let (mut clients, mut configured) = (Vec::new(), Vec::new());
     for &engine in &engines {
         let directory = scratch.path().join(engine.name());
         let settings = Settings { directory, ..settings.clone() };
-        let (key_order, threads) = (data.key_order, data.load_threads);
-        let opening = Opening { engine, settings, key_order, threads };
-        let (client, ready) = Client::start(&opening)?;
-        report::print_configuration(engine.name(), &ready.configuration, Some(ready.load_s));
+        let (client, ready) = Client::start(&Opening { engine, settings })?;
+        report::print_configuration(out, engine.name(), &ready.configuration, Some(ready.load_s));
         let (name, configuration, load_s) = (engine.name(), ready.configuration, ready.load_s);
         configured.push(Configured { name, configuration, load_s });
         clients.push(client);
@@ -116,11 +130,11 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     for named in &specs {
         let measured = alternate(&mut clients, named, rounds)?;
         rows.extend(figures(&named.name, &measured));
-        print_comparison(&named.name, &measured);
+        print_comparison(out, &named.name, &measured);
         measurements.extend(measured);
     }
     clients.into_iter().try_for_each(Client::finish)?;
-    if let Some(path) = &args.json {
+    if let Some(file) = &json {
         let document = Document {
             machine: process::machine(),
             commit: process::commit(),
@@ -131,7 +145,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             rows,
             measurements,
         };
-        report::write_json(path, &document)?;
+        file.write(&document)?;
     }
     Ok(())
 }
@@ -142,6 +156,7 @@ fn check(engines: &[EngineKind], rounds: usize, budget: u64) -> Result<()> {
     names.sort_unstable();
     names.dedup();
     ensure!(names.len() == engines.len(), "--engines names a store twice");
+    engines.iter().try_for_each(|engine| engine.ensure_built())?;
     if let Some(available) = process::memory_available_bytes() {
         let needed = budget.saturating_mul(engines.len() as u64);
         ensure!(
@@ -154,15 +169,33 @@ fn check(engines: &[EngineKind], rounds: usize, budget: u64) -> Result<()> {
     Ok(())
 }
 
+/// Refuses a comparison in which no store can do any of the work.
+fn check_work(engines: &[EngineKind], specs: &[NamedSpec]) -> Result<()> {
+    let pieces = || specs.iter().flat_map(|named| engines.iter().map(move |&kind| (kind, named)));
+    if pieces().any(|(kind, named)| refuses(kind, &named.spec).is_none()) {
+        return Ok(());
+    }
+    let reasons = pieces().filter_map(|(kind, named)| {
+        let reason = refuses(kind, &named.spec)?;
+        Some(format!("{}: {} can't do it: {reason}", named.name, kind.name()))
+    });
+    bail!("no store can do any of the work: {}", reasons.collect::<Vec<_>>().join("; "))
+}
+
+/// Why the store can't do this, if it can't.
+fn refuses(kind: EngineKind, spec: &Spec) -> Option<&'static str> {
+    kind.no_scan().filter(|_| spec.mix.scan > 0.0)
+}
+
 /// All rounds of one piece of work; each round begins with another store.
 fn alternate(clients: &mut [Client], named: &NamedSpec, rounds: usize) -> Result<Vec<Measurement>> {
     let mut measurements: Vec<Measurement> = clients
         .iter()
         .map(|client| Measurement {
             name: named.name.clone(),
-            engine: client.name(),
+            engine: client.engine().name(),
             spec: named.spec.clone(),
-            refused: None,
+            refused: refuses(client.engine(), &named.spec).map(str::to_owned),
             rounds: Vec::new(),
         })
         .collect();
@@ -175,10 +208,8 @@ fn alternate(clients: &mut [Client], named: &NamedSpec, rounds: usize) -> Result
             if measurements[place].refused.is_some() {
                 continue;
             }
-            match clients[place].measure(&spec).with_context(|| named.name.clone())? {
-                Turn::Measured(measured) => measurements[place].rounds.push(measured),
-                Turn::Refused(reason) => measurements[place].refused = Some(reason),
-            }
+            let measured = clients[place].measure(&spec).with_context(|| named.name.clone())?;
+            measurements[place].rounds.push(measured);
         }
     }
     Ok(measurements)
@@ -213,9 +244,10 @@ fn middle_round(measurement: &Measurement) -> Option<&Measured> {
     rounds.get(rounds.len().saturating_sub(1) / 2).copied()
 }
 
-fn print_comparison(name: &str, measurements: &[Measurement]) {
-    println!("\n{name}");
-    println!(
+fn print_comparison(out: &mut Output, name: &str, measurements: &[Measurement]) {
+    writeln!(out, "\n{name}");
+    writeln!(
+        out,
         "  {:13}{:>14}{:>14}{:>14} operations/s  ratio  of the middle round, us a call",
         "store", "median", "min", "max"
     );
@@ -223,13 +255,14 @@ fn print_comparison(name: &str, measurements: &[Measurement]) {
     for measurement in measurements {
         let engine = measurement.engine;
         if let Some(reason) = &measurement.refused {
-            println!("  {engine:13}refused: {reason}");
+            writeln!(out, "  {engine:13}refused: {reason}");
         }
         let (Some(spread), Some(middle)) = (spread(measurement), middle_round(measurement)) else {
             continue;
         };
         let ratio = subject.map_or(f64::NAN, |subject| subject.median / spread.median);
-        println!(
+        writeln!(
+            out,
             "  {engine:13}{:>14}{:>14}{:>14} {ratio:>18.2}x  {}; {}",
             grouped(spread.median),
             grouped(spread.min),
@@ -241,8 +274,12 @@ fn print_comparison(name: &str, measurements: &[Measurement]) {
 }
 
 fn short(latency: &Latency) -> String {
-    format!(
-        "{} p50 {:.1} p99 {:.1} p99.9 {:.1} max {:.0}",
-        latency.kind, latency.p50_us, latency.p99_us, latency.p999_us, latency.max_us
-    )
+    let text = |times: Percentiles| {
+        format!(
+            "p50 {:.1} p99 {:.1} p99.9 {:.1} max {:.0}",
+            times.p50_us, times.p99_us, times.p999_us, times.max_us
+        )
+    };
+    let intended = latency.intended.map(|times| format!(", from intended starts {}", text(times)));
+    format!("{} {}{}", latency.kind, text(latency.service), intended.unwrap_or_default())
 }

@@ -2,17 +2,26 @@
 //!
 //! `run` loads one store and measures it; `compare` measures several in turn and prints the ratios. See
 //! `docs/ycsb.md`. Where to look: `workload`, `distribution`, `zipf` and `keyspace` for what is asked,
-//! `content` for how answers are checked, `measure` for how time is taken, `engine` for the stores,
-//! `compare` and `serve` for how they take turns.
+//! `content` for how answers are checked, `measure`, `worker`, `pace` and `latency` for how time is taken, `data`, `work`
+//! and `core_properties` for options and YCSB's own properties, `engine` for the stores, `compare` and `serve` for how
+//! they take turns.
 
 mod compare;
 mod content;
+mod core_properties;
+mod data;
 mod distribution;
 mod engine;
+mod json_file;
 mod keyspace;
+mod latency;
+mod loaded;
 mod measure;
-mod options;
+mod output;
+mod pace;
 mod process;
+mod properties;
+mod quantity;
 mod random;
 mod report;
 mod run;
@@ -20,9 +29,12 @@ mod serve;
 mod stand;
 #[cfg(test)]
 mod tests;
+mod work;
+mod worker;
 mod workload;
 mod zipf;
 
+use anyhow::Context;
 use clap::{Parser, Subcommand};
 
 /// YCSB workloads over Embank and its peers.
@@ -47,10 +59,32 @@ enum Command {
 }
 
 fn main() -> anyhow::Result<()> {
-    match Cli::parse().command {
-        Command::Load(args) => run::load(&args),
-        Command::Run(args) => run::run(&args),
-        Command::Compare(args) => compare::run(&args),
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(told) => return tell(&told),
+    };
+    let mut out = output::Output::stdout();
+    match cli.command {
+        Command::Load(args) => run::load(&args, &mut out),
+        Command::Run(args) => run::run(&args, &mut out),
+        Command::Compare(args) => compare::run(&args, &mut out),
         Command::Serve => serve::run(),
+    }?;
+    out.finish()
+}
+
+/// Prints a help text on standard output, or ends the program with an error in its arguments.
+///
+/// # Errors
+/// The help text was lost, and not because its reader closed the pipe.
+fn tell(told: &clap::Error) -> anyhow::Result<()> {
+    if told.use_stderr() {
+        told.exit();
+    }
+    match told.print() {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(error).context("writing to standard output")
+        }
+        _ => Ok(()),
     }
 }

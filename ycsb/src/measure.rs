@@ -11,32 +11,30 @@
 //! **Latencies** are those of whole calls. Reading the clock twice costs as much as a quarter of a row in memory, so
 //! with batches below 16 only one call in 16 is timed by default (`--latency-every`).
 //!
+//! **Schedules** (`--target`): each call is drawn before its time and begins at its time, and a rate is what was done by
+//! the whole time. See [`pace`](crate::pace).
+//!
 //! **Answers** are checked as they come; the first wrong one ends the run on all threads.
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use anyhow::{Context, Result, bail, ensure};
-use hdrhistogram::Histogram;
+use anyhow::{Context, Result, ensure};
 use indicatif::ProgressBar;
 use serde::{Deserialize, Serialize};
 
 use crate::content;
-use crate::distribution::{Chooser, Distribution, Skew};
-use crate::engine::{Engine, Named, Session};
+use crate::distribution::{Distribution, Skew};
+use crate::engine::{Engine, Named};
 use crate::keyspace::Keyspace;
+use crate::latency::{Latency, Tally, latencies};
 use crate::process::{self, Usage};
-use crate::random::Random;
-use crate::workload::{Kind, Mix};
+use crate::worker::{End, ScanLengths, Worker};
+use crate::workload::Mix;
 
 /// Rows that a call of the load phase inserts.
 const LOAD_BATCH: usize = 4096;
-/// Rows that a block is drawn for at most, unless one batch is larger.
-const BLOCK_ROWS: usize = 16 << 10;
-/// The same while rows are being inserted.
-const BLOCK_ROWS_GROWING: usize = 256;
-const BLOCK: Duration = Duration::from_millis(10);
 
 /// When a phase ends: at the first that is reached.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
@@ -56,29 +54,17 @@ pub(crate) struct Spec {
     /// Operations of a call.
     pub(crate) batch: usize,
     pub(crate) threads: usize,
+    /// Operations a second that all threads together begin; `None`: at full speed.
+    pub(crate) target_operations_per_s: Option<u64>,
     pub(crate) warm_up: Limit,
     pub(crate) limit: Limit,
-    /// The most rows of a scan; each is uniform from 1 on.
+    /// The fewest and the most rows of a scan, and how lengths between are drawn.
+    pub(crate) scan_rows_min: u64,
     pub(crate) scan_rows_max: u64,
+    pub(crate) scan_lengths: ScanLengths,
     /// Every which call is timed on its own.
     pub(crate) latency_every: u64,
     pub(crate) seed: u64,
-}
-
-/// Latencies of one kind of call.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct Latency {
-    pub(crate) kind: Kind,
-    /// Operations done.
-    pub(crate) operations: u64,
-    /// Calls that were timed.
-    pub(crate) timed_calls: u64,
-    pub(crate) mean_us: f64,
-    pub(crate) p50_us: f64,
-    pub(crate) p95_us: f64,
-    pub(crate) p99_us: f64,
-    pub(crate) p999_us: f64,
-    pub(crate) max_us: f64,
 }
 
 /// What a measurement found.
@@ -88,6 +74,8 @@ pub(crate) struct Measured {
     pub(crate) operations_per_s: f64,
     /// Operations done.
     pub(crate) operations: u64,
+    /// Operations that the schedule of `--target` meant to begin before the time was over, and that did not begin.
+    pub(crate) overdue_operations: u64,
     /// Rows shown by scans.
     pub(crate) scanned_rows: u64,
     /// From the first thread's start to the last one's end, drawing included.
@@ -175,14 +163,11 @@ pub(crate) fn check_all(target: Target<'_>, progress: &ProgressBar) -> Result<u6
 /// Warms up, then measures.
 ///
 /// # Errors
-/// A scan that the store doesn't have; a wrong answer; what the store reports.
+/// A wrong answer; what the store reports.
 pub(crate) fn measure(target: Target<'_>, spec: &Spec, progress: &ProgressBar) -> Result<Measured> {
     ensure!(target.keyspace.rows() > 0, "there are no rows to ask for");
     ensure!(spec.batch > 0 && spec.threads > 0, "--batch and --threads must be positive");
     spec.mix.check()?;
-    if let (true, Some(reason)) = (spec.mix.scan > 0.0, target.engine.no_scan()) {
-        bail!("this workload scans ranges of keys, and the store can't: {reason}");
-    }
     if spec.warm_up != Limit::default() {
         phase(target, spec, spec.warm_up, spec.seed ^ 0x5eed, progress).context("warming up")?;
     }
@@ -197,6 +182,7 @@ pub(crate) fn measure(target: Target<'_>, spec: &Spec, progress: &ProgressBar) -
     Ok(Measured {
         operations_per_s: tallies.iter().map(Tally::rate).sum(),
         operations: tallies.iter().map(Tally::operations).sum(),
+        overdue_operations: tallies.iter().map(|tally| tally.overdue).sum(),
         scanned_rows: tallies.iter().map(|tally| tally.scanned_rows).sum(),
         wall_s,
         settle_s,
@@ -224,16 +210,16 @@ fn phase(
             .map(|thread| {
                 let (start, stop) = (&start, &stop);
                 scope.spawn(move || {
-                    let worker = Worker::new(target, spec, seed, thread as u64);
+                    let worker = Worker::new(target, spec, seed, thread);
                     start.wait();
                     let share = |all: u64| {
                         let (threads, thread) = (spec.threads as u64, thread as u64);
                         all / threads + u64::from(thread < all % threads)
                     };
                     let quota = limit.operations.map(share);
-                    let done = worker.and_then(|worker| {
-                        worker.run(limit.seconds, quota, stop, (thread == 0).then_some(progress))
-                    });
+                    let end = End { seconds: limit.seconds, quota, stop };
+                    let done = worker
+                        .and_then(|worker| worker.run(&end, (thread == 0).then_some(progress)));
                     if done.is_err() {
                         // Relaxed: a hint to end early; the threads are joined.
                         stop.store(true, Ordering::Relaxed);
@@ -248,227 +234,12 @@ fn phase(
     results.into_iter().collect()
 }
 
-fn millis(seconds: f64) -> u64 {
+pub(crate) fn millis(seconds: f64) -> u64 {
     (seconds * 1e3) as u64
 }
 
-fn fill(keys: &[u64], version: u32, values: &mut [u8], value_bytes: usize) {
+pub(crate) fn fill(keys: &[u64], version: u32, values: &mut [u8], value_bytes: usize) {
     for (&key, value) in keys.iter().zip(values.chunks_exact_mut(value_bytes)) {
         content::fill(key, version, value);
-    }
-}
-
-/// What a thread did.
-struct Tally {
-    operations: [u64; Kind::ALL.len()],
-    scanned_rows: u64,
-    spent: Duration,
-    /// Nanoseconds of the calls that were timed.
-    calls: [Histogram<u64>; Kind::ALL.len()],
-}
-
-/// Three digits up to a minute, in nanoseconds; longer calls count as a minute.
-fn histogram() -> Histogram<u64> {
-    Histogram::new_with_bounds(1, 60_000_000_000, 3).expect("the bounds are in order")
-}
-
-impl Tally {
-    fn operations(&self) -> u64 {
-        self.operations.iter().sum()
-    }
-
-    fn rate(&self) -> f64 {
-        self.operations() as f64 / self.spent.as_secs_f64().max(1e-9)
-    }
-}
-
-fn latencies(tallies: &[Tally]) -> Result<Vec<Latency>> {
-    let mut latencies = Vec::new();
-    for kind in Kind::ALL {
-        let mut all = histogram();
-        for tally in tallies {
-            all.add(&tally.calls[kind as usize])?;
-        }
-        let operations = tallies.iter().map(|tally| tally.operations[kind as usize]).sum();
-        if operations > 0 {
-            let us = |quantile: f64| all.value_at_quantile(quantile) as f64 * 1e-3;
-            latencies.push(Latency {
-                kind,
-                operations,
-                timed_calls: all.len(),
-                mean_us: all.mean() * 1e-3,
-                p50_us: us(0.5),
-                p95_us: us(0.95),
-                p99_us: us(0.99),
-                p999_us: us(0.999),
-                max_us: all.max() as f64 * 1e-3,
-            });
-        }
-    }
-    Ok(latencies)
-}
-
-/// One thread of a phase.
-struct Worker<'a> {
-    target: Target<'a>,
-    spec: &'a Spec,
-    session: Box<dyn Session + 'a>,
-    random: Random,
-    chooser: Chooser,
-    /// The block: a kind a call, `batch` keys a call.
-    kinds: Vec<Kind>,
-    keys: Vec<u64>,
-    values: Vec<u8>,
-    version: u32,
-    /// Calls up to and with the next one that is timed on its own.
-    until_timed: u64,
-    tally: Tally,
-}
-
-impl<'a> Worker<'a> {
-    fn new(target: Target<'a>, spec: &'a Spec, seed: u64, thread: u64) -> Result<Self> {
-        let rows = target.keyspace.rows();
-        Ok(Worker {
-            target,
-            spec,
-            session: target.engine.session()?,
-            random: Random::new(seed, thread),
-            chooser: Chooser::new(spec.distribution, spec.skew, rows, spec.mix.inserts()),
-            kinds: Vec::new(),
-            keys: Vec::new(),
-            values: vec![0; spec.batch * target.value_bytes],
-            version: thread as u32,
-            until_timed: spec.latency_every,
-            tally: Tally {
-                operations: [0; 5],
-                scanned_rows: 0,
-                spent: Duration::ZERO,
-                calls: std::array::from_fn(|_| histogram()),
-            },
-        })
-    }
-
-    fn run(
-        mut self,
-        seconds: Option<f64>,
-        quota: Option<u64>,
-        stop: &AtomicBool,
-        progress: Option<&ProgressBar>,
-    ) -> Result<Tally> {
-        let started = Instant::now();
-        let batch = self.spec.batch as u64;
-        let rows_max = if self.spec.mix.inserts() { BLOCK_ROWS_GROWING } else { BLOCK_ROWS };
-        let calls_max = (rows_max as u64 / batch).max(1);
-        let mut calls = calls_max.min(16);
-        // Ends at a limit, of which there is one, or when a thread failed.
-        loop {
-            let left = quota.map_or(u64::MAX, |quota| quota - self.tally.operations().min(quota));
-            let elapsed = started.elapsed().as_secs_f64();
-            if left == 0
-                || seconds.is_some_and(|seconds| elapsed >= seconds)
-                || stop.load(Ordering::Relaxed)
-            {
-                return Ok(self.tally);
-            }
-            if let Some(progress) = progress {
-                let operations = self.tally.operations() * self.spec.threads as u64;
-                progress.set_position(seconds.map_or(operations, |_| millis(elapsed)));
-            }
-            let rows = (calls * batch).min(left) as usize;
-            self.draw(rows);
-            let block = Instant::now();
-            self.make_calls()?;
-            let spent = block.elapsed();
-            self.tally.spent += spent;
-            let fitting = calls as f64 * BLOCK.as_secs_f64() / spent.as_secs_f64().max(1e-9);
-            calls = (fitting as u64).clamp(1, calls_max);
-        }
-    }
-
-    /// Draws a block of so many operations.
-    fn draw(&mut self, operations: usize) {
-        self.kinds.clear();
-        self.keys.clear();
-        let keyspace = self.target.keyspace;
-        let rows = keyspace.rows();
-        for _ in 0..operations.div_ceil(self.spec.batch) {
-            self.kinds.push(self.spec.mix.draw(&mut self.random));
-        }
-        for _ in 0..operations {
-            let row = self.chooser.next(rows, &mut self.random);
-            self.keys.push(keyspace.key(row));
-        }
-    }
-
-    fn make_calls(&mut self) -> Result<()> {
-        let (kinds, keys) = (std::mem::take(&mut self.kinds), std::mem::take(&mut self.keys));
-        for (&kind, keys) in kinds.iter().zip(keys.chunks(self.spec.batch)) {
-            self.until_timed -= 1;
-            if self.until_timed == 0 {
-                self.until_timed = self.spec.latency_every;
-                let began = Instant::now();
-                self.call(kind, keys)?;
-                let nanos = began.elapsed().as_nanos() as u64;
-                self.tally.calls[kind as usize].saturating_record(nanos);
-            } else {
-                self.call(kind, keys)?;
-            }
-            self.tally.operations[kind as usize] += keys.len() as u64;
-        }
-        (self.kinds, self.keys) = (kinds, keys);
-        Ok(())
-    }
-
-    #[inline]
-    fn call(&mut self, kind: Kind, keys: &[u64]) -> Result<()> {
-        let value_bytes = self.target.value_bytes;
-        let values = &mut self.values[..keys.len() * value_bytes];
-        match kind {
-            Kind::Read => {
-                self.session.read(keys, values)?;
-                for (&key, value) in keys.iter().zip(values.chunks_exact(value_bytes)) {
-                    content::check(key, value)?;
-                }
-                Ok(())
-            }
-            Kind::Update => {
-                self.version = self.version.wrapping_add(self.spec.threads as u32);
-                fill(keys, self.version, values, value_bytes);
-                self.session.update(keys, values)
-            }
-            Kind::Rmw => self.session.read_modify_write(keys, values),
-            Kind::Insert => self.insert(keys.len() as u64),
-            Kind::Scan => self.scan(keys),
-        }
-    }
-
-    /// Inserts new rows in place of those that were drawn.
-    fn insert(&mut self, count: u64) -> Result<()> {
-        let keyspace = self.target.keyspace;
-        let first = keyspace.reserve(count);
-        let keys: Vec<u64> = (first..first + count).map(|row| keyspace.key(row)).collect();
-        let values = &mut self.values[..keys.len() * self.target.value_bytes];
-        fill(&keys, 0, values, self.target.value_bytes);
-        self.session.insert(&keys, values)?;
-        keyspace.acknowledge(first, count);
-        Ok(())
-    }
-
-    fn scan(&mut self, starts: &[u64]) -> Result<()> {
-        for &start in starts {
-            let limit = 1 + self.random.below(self.spec.scan_rows_max);
-            let (mut shown, mut last) = (0, None);
-            self.session.scan(start, limit as usize, &mut |key, value| {
-                let in_order = last.map_or(key == start, |last| key > last);
-                ensure!(in_order, "wrong answer: a scan from key {start:#018x} shows {key:#018x}");
-                content::check(key, value)?;
-                (shown, last) = (shown + 1, Some(key));
-                Ok(())
-            })?;
-            ensure!(shown > 0, "wrong answer: a scan from key {start:#018x} shows nothing");
-            ensure!(shown <= limit, "wrong answer: a scan of {limit} rows shows {shown}");
-            self.tally.scanned_rows += shown;
-        }
-        Ok(())
     }
 }

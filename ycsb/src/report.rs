@@ -1,13 +1,11 @@
 //! What people and programs get to read.
 
-use std::fs;
-use std::path::Path;
-
-use anyhow::{Context, Result};
 use serde::Serialize;
 
 use crate::engine::Named;
+use crate::latency::{Latency, Percentiles};
 use crate::measure::Measured;
+use crate::output::Output;
 use crate::process;
 
 /// One figure, beside what it is measured against.
@@ -74,45 +72,57 @@ impl Row {
     pub(crate) fn of_run(name: &str, measured: &Measured) -> Vec<Self> {
         let single = |value| Spread { median: value, min: value, max: value };
         let mut rows = vec![Row::rate(name.to_owned(), single(measured.operations_per_s))];
-        rows.extend(measured.latencies.iter().map(|latency| Row {
-            unit: "us",
-            ..Row::rate(format!("{name}: {} p99", latency.kind), single(latency.p99_us))
-        }));
+        for latency in &measured.latencies {
+            let mut p99 = |what: &str, percentiles: Option<Percentiles>| {
+                rows.extend(percentiles.map(|percentiles| Row {
+                    unit: "us",
+                    ..Row::rate(
+                        format!("{name}: {} {what}", latency.kind),
+                        single(percentiles.p99_us),
+                    )
+                }));
+            };
+            p99("p99", Some(latency.service));
+            p99("p99 from the intended start", latency.intended);
+        }
         rows
     }
 }
 
-/// The command line.
+/// The command line. Arguments that are no UTF-8 appear with replacement characters.
 pub(crate) fn command() -> String {
-    std::env::args().collect::<Vec<_>>().join(" ")
+    let arguments = std::env::args_os();
+    arguments.map(|argument| argument.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")
 }
 
 /// Prints where, from which commit and how this run was made.
-pub(crate) fn print_provenance() {
-    println!("machine   {}", process::machine());
-    println!("commit    {}", process::commit());
-    println!("command   {}", command());
+pub(crate) fn print_provenance(out: &mut Output) {
+    writeln!(out, "machine   {}", process::machine());
+    writeln!(out, "commit    {}", process::commit());
+    writeln!(out, "command   {}", command());
 }
 
 /// Prints a store's settings.
 pub(crate) fn print_configuration(
+    out: &mut Output,
     engine: &str,
     configuration: &Named<String>,
     load_s: Option<f64>,
 ) {
-    println!("\n{engine}");
+    writeln!(out, "\n{engine}");
     for (name, setting) in configuration {
-        println!("  {name:22} {setting}");
+        writeln!(out, "  {name:22} {setting}");
     }
     if let Some(seconds) = load_s {
-        println!("  {:22} {seconds:.1} s", "loaded in");
+        writeln!(out, "  {:22} {seconds:.1} s", "loaded in");
     }
 }
 
 /// Prints one measurement with its latencies.
-pub(crate) fn print_measured(name: &str, measured: &Measured) {
-    println!("\n{name}");
-    println!(
+pub(crate) fn print_measured(out: &mut Output, name: &str, measured: &Measured) {
+    writeln!(out, "\n{name}");
+    writeln!(
+        out,
         "  {} operations/s ({} in {:.1} s{}), background work done {:.1} s later",
         grouped(measured.operations_per_s),
         grouped(measured.operations as f64),
@@ -124,28 +134,52 @@ pub(crate) fn print_measured(name: &str, measured: &Measured) {
         },
         measured.settle_s
     );
-    println!("  {}", usage(measured));
-    println!(
-        "  {:8}{:>10}{:>11}{:>11}{:>11}{:>11}{:>11}{:>11}  us a call",
-        "kind", "calls", "mean", "p50", "p95", "p99", "p99.9", "max"
-    );
-    for latency in &measured.latencies {
-        println!(
-            "  {:8}{:>10}{:>11.2}{:>11.2}{:>11.2}{:>11.2}{:>11.2}{:>11.2}",
-            latency.kind,
-            latency.timed_calls,
-            latency.mean_us,
-            latency.p50_us,
-            latency.p95_us,
-            latency.p99_us,
-            latency.p999_us,
-            latency.max_us
-        );
+    writeln!(out, "  {}", usage(measured));
+    let calls = measured.latencies.iter().map(|latency| (latency, latency.service));
+    print_latencies(out, "us a call", calls);
+    let intended = measured.latencies.iter().filter_map(|l| Some((l, l.intended?)));
+    if intended.clone().next().is_some() {
+        print_latencies(out, "us from the intended start of a call", intended);
+        let overdue = measured.overdue_operations;
+        if overdue > 0 {
+            let overdue = grouped(overdue as f64);
+            writeln!(
+                out,
+                "  behind the target: {overdue} operations were due at the end and had not begun"
+            );
+        }
     }
     let counters = measured.counters.iter().map(|(name, count)| format!("{name} {count}"));
     let counters = counters.collect::<Vec<_>>().join(", ");
     if !counters.is_empty() {
-        println!("  {counters}");
+        writeln!(out, "  {counters}");
+    }
+}
+
+/// Prints one table of latencies.
+fn print_latencies<'a>(
+    out: &mut Output,
+    unit: &str,
+    latencies: impl Iterator<Item = (&'a Latency, Percentiles)>,
+) {
+    writeln!(
+        out,
+        "  {:8}{:>10}{:>11}{:>11}{:>11}{:>11}{:>11}{:>11}  {unit}",
+        "kind", "calls", "mean", "p50", "p95", "p99", "p99.9", "max"
+    );
+    for (latency, times) in latencies {
+        writeln!(
+            out,
+            "  {:8}{:>10}{:>11.2}{:>11.2}{:>11.2}{:>11.2}{:>11.2}{:>11.2}",
+            latency.kind,
+            latency.timed_calls,
+            times.mean_us,
+            times.p50_us,
+            times.p95_us,
+            times.p99_us,
+            times.p999_us,
+            times.max_us
+        );
     }
 }
 
@@ -173,16 +207,6 @@ pub(crate) fn grouped(number: f64) -> String {
         grouped.push(digit);
     }
     grouped
-}
-
-/// Writes a document to `path`.
-///
-/// # Errors
-/// The file can't be written.
-pub(crate) fn write_json(path: &Path, document: &impl Serialize) -> Result<()> {
-    let mut text = serde_json::to_string_pretty(document).context("the report to JSON")?;
-    text.push('\n');
-    fs::write(path, text).with_context(|| format!("writing {}", path.display()))
 }
 
 #[cfg(test)]

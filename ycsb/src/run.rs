@@ -1,16 +1,23 @@
-//! `load` and `run`: one store, in this process.
+//! `load` and `run`: one store, in this process. All that can be refused is refused before the first row is loaded.
 
 use std::fs;
 use std::path::PathBuf;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use serde::Serialize;
 
+use crate::core_properties::Core;
+use crate::data::{self, Data};
 use crate::engine::{EngineKind, Named, Settings};
+use crate::json_file::JsonFile;
+use crate::loaded::Loaded;
 use crate::measure::{Measured, Spec};
-use crate::options::{Data, Times, Work};
+use crate::output::Output;
+use crate::properties::PropertyArgs;
 use crate::report::{self, Row};
 use crate::stand::Stand;
+use crate::work::{NamedSpec, Times, Work};
+use crate::workload::Mix;
 
 /// Options of `load`.
 #[derive(Debug, clap::Args)]
@@ -19,20 +26,26 @@ pub(crate) struct LoadArgs {
     #[arg(long, value_enum, default_value = "embank")]
     engine: EngineKind,
     #[command(flatten)]
+    properties: PropertyArgs,
+    #[command(flatten)]
     data: Data,
 }
 
 /// Options of `run`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The store
-    #[arg(long, value_enum, default_value = "embank")]
-    engine: EngineKind,
+    /// The store [default: embank; with --loaded the only load in --directory]
+    #[arg(long, value_enum)]
+    engine: Option<EngineKind>,
+    #[command(flatten)]
+    properties: PropertyArgs,
     #[command(flatten)]
     data: Data,
     #[command(flatten)]
     work: Work,
-    /// Measure what `load` left in --directory, in place of loading a store that is removed at the end
+    /// Measure what `load` left in --directory, in place of loading a store that is removed at the end. Rows, value
+    /// size, key order and memory budget are those of the load where nothing names them; others than those of the load
+    /// are refused, but for the memory budget
     #[arg(long)]
     loaded: bool,
     /// At the end read every row and look at every byte
@@ -67,64 +80,115 @@ struct Measurement {
 /// Loads a store and keeps it in the directory.
 ///
 /// # Errors
-/// What the store reports; something is there already.
-pub(crate) fn load(args: &LoadArgs) -> Result<()> {
+/// Options or properties that can't be honoured, what the store reports; something is there already.
+pub(crate) fn load(args: &LoadArgs, out: &mut Output) -> Result<()> {
+    let core = Core::read(&args.properties)?;
     let kind = args.data.engine(args.engine);
+    kind.ensure_built()?;
+    ensure!(kind.keeps_rows(), "{} can't be kept for a later process; use `run`", kind.name());
+    if let Some(mix) = core.mix {
+        ensure_runs(kind, "the properties' workload", mix)?;
+    }
     let directory = args.data.directory.join(kind.name());
     if directory.exists() {
         bail!("{} exists; remove it to load anew", directory.display());
     }
-    let settings = args.data.settings(directory.join("store"))?;
-    report::print_provenance();
-    let (stand, seconds) =
-        Stand::load(kind, &settings, args.data.key_order, args.data.load_threads)?;
-    stand.keep(&directory)?;
-    println!("{} rows of {} bytes in {seconds:.1} s", settings.rows, settings.value_bytes);
-    println!("measure them with `run --loaded` and the same --engine and --directory");
+    let settings = args.data.settings(&core, directory.join("store"))?;
+    data::ensure_fits(&[kind], &settings, &[])?;
+    report::print_provenance(out);
+    let (stand, seconds) = Stand::load(kind, &settings)?;
+    stand.keep(&directory, &settings)?;
+    writeln!(out, "{} rows of {} bytes in {seconds:.1} s", settings.rows, settings.value_bytes);
+    writeln!(out, "measure them with `run --loaded` and the same --engine and --directory");
     Ok(())
+}
+
+/// Refuses work that a store can't do.
+///
+/// # Errors
+/// The store's reason.
+fn ensure_runs(kind: EngineKind, name: &str, mix: Mix) -> Result<()> {
+    match kind.no_scan() {
+        Some(reason) if mix.scan > 0.0 => bail!("{name}: {} can't do it: {reason}", kind.name()),
+        _ => Ok(()),
+    }
+}
+
+/// A run that has passed its checks.
+struct Plan {
+    kind: EngineKind,
+    settings: Settings,
+    specs: Vec<NamedSpec>,
+    json: Option<JsonFile>,
+    /// The directory of a store that is removed at the end; removed when it goes out of scope.
+    scratch: Option<tempfile::TempDir>,
+}
+
+impl Plan {
+    /// Takes and checks options, properties and what the load has noted.
+    fn of(args: &Args) -> Result<Self> {
+        let core = Core::read(&args.properties)?;
+        let data = &args.data;
+        let parent = &data.directory;
+        let asked = args.engine.or(data.embank_clock.then_some(EngineKind::Embank));
+        let asked = asked.map(|kind| data.engine(kind));
+        let loaded = if args.loaded { Some(Loaded::find(parent, asked)?) } else { None };
+        let kind = loaded.as_ref().map_or(asked.unwrap_or(EngineKind::Embank), |l| l.engine);
+        kind.ensure_built()?;
+        let specs = args.work.specs(Times { seconds: 10.0, warm_up_seconds: 2.0 }, &core)?;
+        for named in &specs {
+            ensure_runs(kind, &named.name, named.spec.mix)?;
+        }
+        let settings = match &loaded {
+            Some(loaded) => data.settings_of(&core, loaded)?,
+            None => data.settings(&core, parent.clone())?,
+        };
+        data::ensure_fits(&[kind], &settings, &specs)?;
+        let mut inputs = args.properties.files.clone();
+        inputs.extend(loaded.map(|loaded| loaded.note()));
+        let json = args.json.as_deref().map(|path| JsonFile::check(path, &inputs)).transpose()?;
+        if args.loaded {
+            return Ok(Plan { kind, settings, specs, json, scratch: None });
+        }
+        fs::create_dir_all(parent).with_context(|| format!("creating {}", parent.display()))?;
+        let scratch = tempfile::tempdir_in(parent)
+            .with_context(|| format!("making a directory in {}", parent.display()))?;
+        let settings = Settings { directory: scratch.path().to_owned(), ..settings };
+        Ok(Plan { kind, settings, specs, json, scratch: Some(scratch) })
+    }
 }
 
 /// Loads a store (or opens a loaded one) and measures it.
 ///
 /// # Errors
 /// Options that do not fit together, a wrong answer, what the store reports.
-pub(crate) fn run(args: &Args) -> Result<()> {
-    let specs = args.work.specs(Times { seconds: 10.0, warm_up_seconds: 2.0 })?;
-    let kind = args.data.engine(args.engine);
-    report::print_provenance();
-    let parent = &args.data.directory;
-    fs::create_dir_all(parent).with_context(|| format!("creating {}", parent.display()))?;
-    // Removed when it goes out of scope, after the store.
-    let scratch = tempfile::tempdir_in(parent)?;
-    let (settings, stand, load_s) = if args.loaded {
-        let directory = parent.join(kind.name());
-        let settings = args.data.settings(directory.join("store"))?;
-        let stand = Stand::reopen(kind, &directory, &settings)?;
-        (settings, stand, None)
+pub(crate) fn run(args: &Args, out: &mut Output) -> Result<()> {
+    let Plan { kind, settings, specs, json, scratch } = Plan::of(args)?;
+    report::print_provenance(out);
+    let (stand, load_s) = if settings.reopen {
+        (Stand::open(kind, &settings)?, None)
     } else {
-        let settings = args.data.settings(scratch.path().to_owned())?;
-        let (stand, seconds) =
-            Stand::load(kind, &settings, args.data.key_order, args.data.load_threads)?;
-        (settings, stand, Some(seconds))
+        let (stand, seconds) = Stand::load(kind, &settings)?;
+        (stand, Some(seconds))
     };
     let configuration = stand.describe();
-    report::print_configuration(kind.name(), &configuration, load_s);
+    report::print_configuration(out, kind.name(), &configuration, load_s);
     let mut measurements = Vec::new();
     let mut rows = Vec::new();
     for named in specs {
-        if let Some(reason) = stand.refuses(&named.spec) {
-            bail!("{}: {} can't do it: {reason}", named.name, kind.name());
-        }
         let measured = stand.measure(&named.spec)?;
-        report::print_measured(&named.name, &measured);
+        report::print_measured(out, &named.name, &measured);
         rows.extend(Row::of_run(&named.name, &measured));
         measurements.push(Measurement { name: named.name, spec: named.spec, measured });
     }
     if args.check_all {
         stand.check_all()?;
-        println!("every byte of every row is right");
+        writeln!(out, "every byte of every row is right");
     }
-    if let Some(path) = &args.json {
+    // The store before its directory.
+    drop(stand);
+    drop(scratch);
+    if let Some(file) = &json {
         let document = Document {
             machine: crate::process::machine(),
             commit: crate::process::commit(),
@@ -136,7 +200,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             rows,
             measurements,
         };
-        report::write_json(path, &document)?;
+        file.write(&document)?;
     }
     Ok(())
 }

@@ -8,18 +8,14 @@ use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 
 use crate::engine::{EngineKind, Named, Settings};
-use crate::keyspace::KeyOrder;
 use crate::measure::{Measured, Spec};
 use crate::stand::Stand;
 
-/// The first line: which store, and its rows. A [`Spec`] a line follows.
+/// The first line: which store, and its rows. A [`Spec`] a line follows, and a [`Measured`] answers each.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Opening {
     pub(crate) engine: EngineKind,
     pub(crate) settings: Settings,
-    pub(crate) key_order: KeyOrder,
-    /// Threads of the load.
-    pub(crate) threads: usize,
 }
 
 /// The answer to an [`Opening`].
@@ -27,15 +23,6 @@ pub(crate) struct Opening {
 pub(crate) struct Ready {
     pub(crate) configuration: Named<String>,
     pub(crate) load_s: f64,
-}
-
-/// The answer to a [`Spec`].
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) enum Turn {
-    /// It was done.
-    Measured(Measured),
-    /// The store can't do it, and why.
-    Refused(String),
 }
 
 /// The process's side: loads, then measures what each line asks for until there are no more.
@@ -46,17 +33,12 @@ pub(crate) fn run() -> Result<()> {
     let mut lines = std::io::stdin().lock().lines();
     let Some(line) = lines.next() else { bail!("no line says which store to open") };
     let opening: Opening = serde_json::from_str(&line?).context("the first line")?;
-    let Opening { engine, settings, key_order, threads } = opening;
-    let (stand, load_s) = Stand::load(engine, &settings, key_order, threads)?;
+    let (stand, load_s) = Stand::load(opening.engine, &opening.settings)?;
     answer(&Ready { configuration: stand.describe(), load_s })?;
     // Ends with the input.
     for line in lines {
         let spec: Spec = serde_json::from_str(&line?).context("a measurement's line")?;
-        let turn = match stand.refuses(&spec) {
-            Some(reason) => Turn::Refused(reason.to_owned()),
-            None => Turn::Measured(stand.measure(&spec)?),
-        };
-        answer(&turn)?;
+        answer(&stand.measure(&spec)?)?;
     }
     Ok(())
 }
@@ -98,16 +80,16 @@ impl Client {
         Ok((client, ready))
     }
 
-    /// The store's name.
-    pub(crate) fn name(&self) -> &'static str {
-        self.engine.name()
+    /// The store.
+    pub(crate) fn engine(&self) -> EngineKind {
+        self.engine
     }
 
     /// One measurement.
     ///
     /// # Errors
     /// The process failed; its own message is on standard error.
-    pub(crate) fn measure(&mut self, spec: &Spec) -> Result<Turn> {
+    pub(crate) fn measure(&mut self, spec: &Spec) -> Result<Measured> {
         self.ask(spec)
     }
 

@@ -3,24 +3,13 @@
 use std::fs;
 use std::path::Path;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressStyle};
-use serde::{Deserialize, Serialize};
 
 use crate::engine::{Engine, EngineKind, Named, Settings};
-use crate::keyspace::{KeyOrder, Keyspace};
+use crate::keyspace::Keyspace;
+use crate::loaded::Loaded;
 use crate::measure::{self, Measured, Spec, Target};
-
-/// What a directory of `load` holds, in the file `ycsb.json` beside the store.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-struct Loaded {
-    engine: EngineKind,
-    rows: u64,
-    value_bytes: usize,
-    key_order: KeyOrder,
-}
-
-const LOADED: &str = "ycsb.json";
 
 /// An open store.
 pub(crate) struct Stand {
@@ -28,7 +17,6 @@ pub(crate) struct Stand {
     kind: EngineKind,
     keyspace: Keyspace,
     value_bytes: usize,
-    key_order: KeyOrder,
 }
 
 impl Stand {
@@ -36,62 +24,32 @@ impl Stand {
     ///
     /// # Errors
     /// What the store reports.
-    pub(crate) fn load(
-        kind: EngineKind,
-        settings: &Settings,
-        key_order: KeyOrder,
-        threads: usize,
-    ) -> Result<(Self, f64)> {
+    pub(crate) fn load(kind: EngineKind, settings: &Settings) -> Result<(Self, f64)> {
         fs::create_dir_all(&settings.directory)
             .with_context(|| format!("creating {}", settings.directory.display()))?;
-        let engine = kind.open(settings).with_context(|| format!("opening {}", kind.name()))?;
-        let keyspace = Keyspace::new(key_order, settings.rows);
-        let stand = Stand { engine, kind, keyspace, value_bytes: settings.value_bytes, key_order };
+        let stand = Stand::open(kind, settings)?;
         let progress = bar(format!("loading {}", kind.name()));
-        let seconds = measure::load(stand.target(), threads, &progress)?;
+        let seconds = measure::load(stand.target(), settings.load_threads, &progress)?;
         Ok((stand, seconds))
     }
 
-    /// Makes the store durable and notes what it holds, for `reopen`.
+    /// Makes the store durable and notes its settings in `directory`, for a later process.
     ///
     /// # Errors
     /// What the store reports; the note can't be written.
-    pub(crate) fn keep(&self, directory: &Path) -> Result<()> {
+    pub(crate) fn keep(&self, directory: &Path, settings: &Settings) -> Result<()> {
         self.engine.persist()?;
-        let loaded = Loaded {
-            engine: self.kind,
-            rows: self.keyspace.rows(),
-            value_bytes: self.value_bytes,
-            key_order: self.key_order,
-        };
-        let path = directory.join(LOADED);
-        let text = serde_json::to_string_pretty(&loaded)?;
-        fs::write(&path, text).with_context(|| format!("writing {}", path.display()))
+        Loaded::write(self.kind, directory, settings)
     }
 
-    /// Opens a store that an earlier process loaded and kept. The rows are those that it noted.
+    /// Opens a store: a new one, or the rows of a load.
     ///
     /// # Errors
-    /// Nothing was kept there, or something else; what the store reports.
-    pub(crate) fn reopen(kind: EngineKind, directory: &Path, settings: &Settings) -> Result<Self> {
-        let path = directory.join(LOADED);
-        let text = fs::read_to_string(&path)
-            .with_context(|| format!("reading {}; was this loaded with `load`?", path.display()))?;
-        let loaded: Loaded = serde_json::from_str(&text)
-            .with_context(|| format!("{} is no note of `load`", path.display()))?;
-        ensure!(
-            loaded.engine == kind && loaded.value_bytes == settings.value_bytes,
-            "{} holds {} rows of {} bytes by {}; ask for those",
-            directory.display(),
-            loaded.rows,
-            loaded.value_bytes,
-            loaded.engine.name()
-        );
-        let settings = Settings { reopen: true, rows: loaded.rows, ..settings.clone() };
-        let engine = kind.open(&settings).with_context(|| format!("opening {}", kind.name()))?;
-        let keyspace = Keyspace::new(loaded.key_order, loaded.rows);
-        let (value_bytes, key_order) = (loaded.value_bytes, loaded.key_order);
-        Ok(Stand { engine, kind, keyspace, value_bytes, key_order })
+    /// What the store reports.
+    pub(crate) fn open(kind: EngineKind, settings: &Settings) -> Result<Self> {
+        let engine = kind.open(settings).with_context(|| format!("opening {}", kind.name()))?;
+        let keyspace = Keyspace::new(settings.key_order, settings.rows);
+        Ok(Stand { engine, kind, keyspace, value_bytes: settings.value_bytes })
     }
 
     fn target(&self) -> Target<'_> {
@@ -107,11 +65,6 @@ impl Stand {
         let mut settings = self.engine.describe();
         settings.push(("read-modify-write".into(), rmw.into()));
         settings
-    }
-
-    /// Why the store can't do this, if it can't.
-    pub(crate) fn refuses(&self, spec: &Spec) -> Option<&'static str> {
-        if spec.mix.scan > 0.0 { self.engine.no_scan() } else { None }
     }
 
     /// One measurement.

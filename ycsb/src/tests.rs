@@ -12,6 +12,7 @@ use crate::distribution::{Distribution, Skew};
 use crate::engine::{Engine, EngineKind, Named, Session, Settings};
 use crate::keyspace::{KeyOrder, Keyspace};
 use crate::measure::{self, Limit, Measured, Spec, Target};
+use crate::worker::ScanLengths;
 use crate::workload::{Kind, Mix, Workload};
 
 fn settings(directory: &Path, rows: u64, value_bytes: usize, budget: u64) -> Settings {
@@ -19,6 +20,8 @@ fn settings(directory: &Path, rows: u64, value_bytes: usize, budget: u64) -> Set
         directory: directory.to_owned(),
         value_bytes,
         rows,
+        key_order: KeyOrder::Hashed,
+        load_threads: 1,
         memory_budget_bytes: budget,
         reopen: false,
     }
@@ -31,12 +34,20 @@ fn spec(workload: Workload, batch: usize, threads: usize, operations: u64) -> Sp
         skew: Skew::default(),
         batch,
         threads,
+        target_operations_per_s: None,
         warm_up: Limit { operations: Some(operations / 4), seconds: None },
         limit: Limit { operations: Some(operations), seconds: None },
+        scan_rows_min: 1,
         scan_rows_max: 20,
+        scan_lengths: ScanLengths::Uniform,
         latency_every: 1,
         seed: 7,
     }
+}
+
+/// Reads of one row by one thread at full speed.
+pub(crate) fn any_spec() -> Spec {
+    spec(Workload::C, 1, 1, 1)
 }
 
 /// Loads, measures and checks every row; what was measured, and the sum of the versions.
@@ -86,7 +97,7 @@ fn every_workload_on_every_store() {
                 let spec = spec(*workload, batch, threads, 2_000);
                 let result = run(&*engine, &keyspace, 24, &spec);
                 let what = format!("{kind:?} {workload:?} batch {batch} threads {threads}");
-                if *workload == Workload::E && engine.no_scan().is_some() {
+                if *workload == Workload::E && kind.no_scan().is_some() {
                     let error = format!("{:#}", result.unwrap_err());
                     assert!(error.contains("scans ranges of keys"), "{what}: {error}");
                     continue;
@@ -185,6 +196,8 @@ enum Fault {
     Torn,
     /// An error that is none of the answers.
     Fails,
+    /// Right, and one call takes 300 ms.
+    Stalls,
     /// A scan that leaves the order.
     Unordered,
     /// A scan that begins elsewhere.
@@ -215,8 +228,12 @@ struct BrokenSession<'a>(&'a Broken);
 
 impl BrokenSession<'_> {
     fn fault(&self) -> Fault {
-        let late = self.0.calls.fetch_add(1, Ordering::Relaxed) >= 500;
-        if late { self.0.fault } else { Fault::None }
+        let call = self.0.calls.fetch_add(1, Ordering::Relaxed);
+        if self.0.fault == Fault::Stalls && call == 500 {
+            // The slow store that the test measures.
+            std::thread::sleep(std::time::Duration::from_millis(300));
+        }
+        if call >= 500 { self.0.fault } else { Fault::None }
     }
 }
 
@@ -288,6 +305,68 @@ fn a_wrong_answer_ends_the_run() {
     }
     let error = format!("{:#}", run_broken(Fault::Fails, reads, 2).unwrap_err());
     assert!(error.contains("on fire"), "{error}");
+}
+
+/// A stall of a store that is asked by a schedule counts for every call that waited behind it: a closed loop shows it
+/// once (coordinated omission).
+#[test]
+fn a_stall_shows_in_the_intended_latencies_of_all_calls_behind_it() {
+    let engine = Broken { fault: Fault::Stalls, calls: AtomicU64::new(0) };
+    let mut spec = spec(Workload::C, 1, 1, 1_000);
+    spec.warm_up = Limit::default();
+    spec.target_operations_per_s = Some(1_000);
+    let keyspace = Keyspace::new(KeyOrder::Ordered, 1_000);
+    let (measured, _) = run(&engine, &keyspace, 24, &spec).unwrap();
+    let reads = &measured.latencies[0];
+    let intended = reads.intended.unwrap();
+    assert!(reads.service.max_us >= 3e5 && intended.max_us >= 3e5, "{reads:?}");
+    // 300 calls were due during the stall: the 50 that waited longest waited a quarter of a second.
+    assert!(intended.p95_us >= 2e5, "{reads:?}");
+    assert!(reads.service.p95_us < intended.p95_us / 4.0, "{reads:?}");
+    assert!(measured.operations_per_s <= 1_000.1, "{measured:?}");
+    assert_eq!(measured.overdue_operations, 0, "it caught up");
+}
+
+#[test]
+fn operations_that_were_due_and_did_not_begin_are_counted() {
+    let engine = Broken { fault: Fault::Stalls, calls: AtomicU64::new(0) };
+    let mut spec = spec(Workload::C, 1, 1, 1);
+    spec.warm_up = Limit::default();
+    spec.target_operations_per_s = Some(2_000);
+    spec.limit = Limit { seconds: Some(0.4), operations: None };
+    let keyspace = Keyspace::new(KeyOrder::Ordered, 1_000);
+    let (measured, _) = run(&engine, &keyspace, 24, &spec).unwrap();
+    // The 501st call begins after 250 ms and ends after 550.
+    assert!(measured.operations <= 501, "{measured:?}");
+    assert_eq!(measured.operations + measured.overdue_operations, 800, "{measured:?}");
+}
+
+#[test]
+fn a_schedule_ends_when_a_thread_fails() {
+    let engine = Broken { fault: Fault::Fails, calls: AtomicU64::new(500) };
+    let mut spec = spec(Workload::C, 1, 2, 1_000_000);
+    spec.warm_up = Limit::default();
+    spec.target_operations_per_s = Some(1);
+    let keyspace = Keyspace::new(KeyOrder::Ordered, 1_000);
+    let target = Target { engine: &engine, keyspace: &keyspace, value_bytes: 24 };
+    let error = measure::measure(target, &spec, &ProgressBar::hidden()).unwrap_err();
+    assert!(format!("{error:#}").contains("on fire"), "{error:#}");
+}
+
+#[test]
+fn scans_have_lengths_between_the_least_and_the_most() {
+    for lengths in [ScanLengths::Uniform, ScanLengths::Zipfian] {
+        let engine = Broken { fault: Fault::None, calls: AtomicU64::new(0) };
+        let mut spec = spec(Workload::E, 1, 1, 3_000);
+        spec.mix = Mix { scan: 1.0, ..Mix::default() };
+        (spec.scan_rows_min, spec.scan_rows_max, spec.scan_lengths) = (5, 14, lengths);
+        let keyspace = Keyspace::new(KeyOrder::Ordered, 1_000);
+        let (measured, _) = run(&engine, &keyspace, 24, &spec).unwrap();
+        let mean = measured.scanned_rows as f64 / 3_000.0;
+        // Uniform: 9.5 on average. Zipf's law over ten lengths, the shortest first: 7.4.
+        let expected = if lengths == ScanLengths::Uniform { 9.5 } else { 7.4 };
+        assert!((mean - expected).abs() < 0.4, "{lengths:?}: {mean}");
+    }
 }
 
 #[test]

@@ -1,21 +1,8 @@
 //! The program as people and scripts start it.
 
-use std::path::Path;
-use std::process::{Command, Output};
+mod support;
 
-fn ycsb(directory: &Path, arguments: &str) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_embank-ycsb"))
-        .args(arguments.split_whitespace())
-        .arg("--directory")
-        .arg(directory)
-        .output()
-        .expect("the program starts")
-}
-
-fn text(output: &Output) -> String {
-    let (out, errors) = (&output.stdout, &output.stderr);
-    format!("{}{}", String::from_utf8_lossy(out), String::from_utf8_lossy(errors))
-}
+use support::{text, ycsb};
 
 #[test]
 fn a_comparison_takes_turns_and_writes_its_ratios() {

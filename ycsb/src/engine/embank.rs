@@ -80,10 +80,6 @@ impl Engine for Embank {
         Ok(Box::new(EmbankSession(self)))
     }
 
-    fn no_scan(&self) -> Option<&'static str> {
-        Some("Embank is a hash-indexed store: rows have no order by key, so it has no range scan")
-    }
-
     fn atomic_rmw(&self) -> bool {
         self.how == Use::Peek
     }
@@ -175,15 +171,6 @@ impl Session for EmbankSession<'_> {
         self.get(keys, values)?;
         content::advance_all(keys, values)?;
         self.put(keys, values, false)
-    }
-
-    fn scan(
-        &mut self,
-        _start: u64,
-        _limit: usize,
-        _each: &mut dyn FnMut(u64, &[u8]) -> Result<()>,
-    ) -> Result<()> {
-        unreachable!("refused by `no_scan`")
     }
 }
 

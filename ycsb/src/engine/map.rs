@@ -111,10 +111,6 @@ impl<V: Slot> Engine for Map<V> {
         Ok(Box::new(MapSession(self)))
     }
 
-    fn no_scan(&self) -> Option<&'static str> {
-        Some("a hash map keeps no order of keys")
-    }
-
     fn atomic_rmw(&self) -> bool {
         true
     }
@@ -158,15 +154,6 @@ impl<V: Slot> Session for MapSession<'_, V> {
             content::advance(key, slot.bytes_mut())?;
         }
         Ok(())
-    }
-
-    fn scan(
-        &mut self,
-        _start: u64,
-        _limit: usize,
-        _each: &mut dyn FnMut(u64, &[u8]) -> Result<()>,
-    ) -> Result<()> {
-        unreachable!("refused by `no_scan`")
     }
 }
 

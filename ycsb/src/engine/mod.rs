@@ -19,9 +19,11 @@ pub(crate) mod rocksdb;
 
 use std::path::PathBuf;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
+
+use crate::keyspace::KeyOrder;
 
 /// A name and a number or a setting.
 pub(crate) type Named<T> = Vec<(String, T)>;
@@ -33,8 +35,12 @@ pub(crate) struct Settings {
     pub(crate) directory: PathBuf,
     /// Bytes of every value.
     pub(crate) value_bytes: usize,
-    /// Rows that will be loaded.
+    /// Rows that the load inserts.
     pub(crate) rows: u64,
+    /// How a row's number becomes its key.
+    pub(crate) key_order: KeyOrder,
+    /// Threads of the load.
+    pub(crate) load_threads: usize,
     /// Memory that it may use for caches, tables and buffers together.
     pub(crate) memory_budget_bytes: u64,
     /// Whether it opens what is there, or begins anew.
@@ -51,11 +57,6 @@ pub(crate) trait Engine: Send + Sync {
     /// # Errors
     /// What the store reports.
     fn session(&self) -> Result<Box<dyn Session + '_>>;
-
-    /// Why the store has no scan in the order of the keys; `None` if it has.
-    fn no_scan(&self) -> Option<&'static str> {
-        None
-    }
 
     /// Whether a read-modify-write is one step, so that no addition gets lost among threads.
     fn atomic_rmw(&self) -> bool {
@@ -111,13 +112,15 @@ pub(crate) trait Session {
     /// Shows up to `limit` rows with keys from `start` on, in order.
     ///
     /// # Errors
-    /// What `each` or the store reports; never called where [`Engine::no_scan`] has a reason.
+    /// What `each` or the store reports; a store that [`EngineKind::no_scan`] names.
     fn scan(
         &mut self,
-        start: u64,
-        limit: usize,
-        each: &mut dyn FnMut(u64, &[u8]) -> Result<()>,
-    ) -> Result<()>;
+        _start: u64,
+        _limit: usize,
+        _each: &mut dyn FnMut(u64, &[u8]) -> Result<()>,
+    ) -> Result<()> {
+        bail!("this workload scans ranges of keys, and the store has no order of keys")
+    }
 }
 
 /// Places of a batch in the order of their keys: what a sorted store walks through with the fewest misses.
@@ -166,6 +169,43 @@ impl EngineKind {
         }
     }
 
+    /// Why the store has no scan in the order of the keys; `None` if it has.
+    pub(crate) fn no_scan(self) -> Option<&'static str> {
+        match self {
+            EngineKind::Embank | EngineKind::EmbankGet | EngineKind::EmbankClock => Some(
+                "Embank is a hash-indexed store: rows have no order by key, so it has no range scan",
+            ),
+            EngineKind::Map => Some("a hash map keeps no order of keys"),
+            _ => None,
+        }
+    }
+
+    /// Whether a later process can open what was loaded.
+    pub(crate) fn keeps_rows(self) -> bool {
+        self != EngineKind::Map
+    }
+
+    /// Refuses a store that this program was built without.
+    ///
+    /// # Errors
+    /// The store's feature was off; the text names it.
+    pub(crate) fn ensure_built(self) -> Result<()> {
+        let optional = [
+            (EngineKind::Rocksdb, cfg!(feature = "rocksdb")),
+            (EngineKind::Lmdb, cfg!(feature = "lmdb")),
+            (EngineKind::Redb, cfg!(feature = "redb")),
+            (EngineKind::Fjall, cfg!(feature = "fjall")),
+        ];
+        let built = !optional.contains(&(self, false));
+        ensure!(
+            built,
+            "this program was built without {0}; build it with `--features {0}`, or `--features peers` for \
+             all of them (docs/ycsb.md says what they need)",
+            self.name()
+        );
+        Ok(())
+    }
+
     /// Opens the store.
     ///
     /// # Errors
@@ -186,11 +226,10 @@ impl EngineKind {
             EngineKind::Fjall => fjall::open(settings),
             #[expect(clippy::allow_attributes, reason = "reached unless all features are on")]
             #[allow(unreachable_patterns)]
-            missing => bail!(
-                "this program was built without {0}; build it with `--features {0}`, or `--features \
-                 peers` for all of them (docs/ycsb.md says what they need)",
-                missing.name()
-            ),
+            missing => {
+                missing.ensure_built()?;
+                bail!("{} has no way to open", missing.name())
+            }
         }
     }
 }

@@ -1,0 +1,165 @@
+//! What a load has left: its store, and a note of its settings in the file `ycsb.json` beside it.
+//!
+//! The note is written last, so a directory with a store and without a note is a load that was interrupted. The rows
+//! follow from their keys (see [`content`](crate::content)), so a load has no seed.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde::{Deserialize, Serialize};
+
+use crate::engine::{EngineKind, Settings};
+use crate::keyspace::KeyOrder;
+
+const NOTE: &str = "ycsb.json";
+
+/// The settings of a load.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Loaded {
+    pub(crate) engine: EngineKind,
+    pub(crate) rows: u64,
+    pub(crate) value_bytes: usize,
+    pub(crate) key_order: KeyOrder,
+    /// `None` in notes of older programs.
+    pub(crate) load_threads: Option<usize>,
+    /// `None` in notes of older programs.
+    pub(crate) memory_budget_bytes: Option<u64>,
+    /// Where the note lies.
+    #[serde(skip)]
+    pub(crate) directory: PathBuf,
+}
+
+impl Loaded {
+    /// Notes the settings of a load in `directory`, beside its store.
+    ///
+    /// # Errors
+    /// The note can't be written.
+    pub(crate) fn write(kind: EngineKind, directory: &Path, settings: &Settings) -> Result<()> {
+        let loaded = Loaded {
+            engine: kind,
+            rows: settings.rows,
+            value_bytes: settings.value_bytes,
+            key_order: settings.key_order,
+            load_threads: Some(settings.load_threads),
+            memory_budget_bytes: Some(settings.memory_budget_bytes),
+            directory: PathBuf::new(),
+        };
+        let path = directory.join(NOTE);
+        let text = serde_json::to_string_pretty(&loaded)?;
+        fs::write(&path, text).with_context(|| format!("writing {}", path.display()))
+    }
+
+    /// The file of the note.
+    pub(crate) fn note(&self) -> PathBuf {
+        self.directory.join(NOTE)
+    }
+
+    /// The load of a store in `parent`; without a name, the only one there.
+    ///
+    /// # Errors
+    /// Nothing was loaded there, the load was interrupted, or there are several and none is named.
+    pub(crate) fn find(parent: &Path, engine: Option<EngineKind>) -> Result<Self> {
+        let found = loads(parent)?;
+        let names = found.join(", ");
+        if let Some(kind) = engine {
+            let directory = parent.join(kind.name());
+            let loaded = read(&directory).with_context(|| match &*names {
+                "" => format!("{} holds no load", parent.display()),
+                _ => format!("{} holds loads of {names}", parent.display()),
+            })?;
+            ensure!(
+                loaded.engine == kind,
+                "{} is the load of another store: --engine: expected {}, found {}",
+                directory.display(),
+                kind.name(),
+                loaded.engine.name()
+            );
+            return Ok(loaded);
+        }
+        match &*found {
+            [] => bail!("{} holds no load; make one with `load`", parent.display()),
+            [name] => read(&parent.join(name)),
+            _ => bail!("{} holds loads of {names}; name one with --engine", parent.display()),
+        }
+    }
+}
+
+/// Names of the folders that have a note, sorted.
+fn loads(parent: &Path) -> Result<Vec<String>> {
+    let entries = match fs::read_dir(parent) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries.with_context(|| format!("reading {}", parent.display()))?,
+    };
+    let mut names = Vec::new();
+    for entry in entries {
+        let entry = entry.with_context(|| format!("reading {}", parent.display()))?;
+        if entry.path().join(NOTE).exists() {
+            names.push(entry.file_name().to_string_lossy().into_owned());
+        }
+    }
+    names.sort_unstable();
+    Ok(names)
+}
+
+fn read(directory: &Path) -> Result<Loaded> {
+    let path = directory.join(NOTE);
+    if directory.exists() && !path.exists() {
+        bail!(
+            "{} does not exist: the load was interrupted; remove {} and load again",
+            path.display(),
+            directory.display()
+        );
+    }
+    let text = fs::read_to_string(&path)
+        .with_context(|| format!("reading {}; was this loaded with `load`?", path.display()))?;
+    let loaded: Loaded = serde_json::from_str(&text)
+        .with_context(|| format!("{} is no note of `load`", path.display()))?;
+    Ok(Loaded { directory: directory.to_owned(), ..loaded })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OLD: &str = r#"{"engine":"embank","rows":3,"value_bytes":32,"key_order":"hashed"}"#;
+
+    fn parent(loads: &[(&str, &str)]) -> tempfile::TempDir {
+        let parent = tempfile::tempdir().unwrap();
+        for (name, note) in loads {
+            fs::create_dir(parent.path().join(name)).unwrap();
+            fs::write(parent.path().join(name).join(NOTE), note).unwrap();
+        }
+        parent
+    }
+
+    fn refusal(parent: &Path, engine: Option<EngineKind>) -> String {
+        format!("{:#}", Loaded::find(parent, engine).unwrap_err())
+    }
+
+    #[test]
+    fn the_only_load_needs_no_name() {
+        let one = parent(&[("embank", OLD)]);
+        let loaded = Loaded::find(one.path(), None).unwrap();
+        assert_eq!((loaded.rows, loaded.memory_budget_bytes), (3, None));
+        assert_eq!(loaded.directory, one.path().join("embank"));
+        let two = parent(&[("embank", OLD), ("redb", OLD)]);
+        assert!(refusal(two.path(), None).contains("loads of embank, redb; name one"));
+    }
+
+    #[test]
+    fn what_is_no_load_is_refused() {
+        let none = parent(&[]);
+        assert!(refusal(none.path(), None).contains("holds no load"));
+        assert!(refusal(&none.path().join("missing"), None).contains("holds no load"));
+        fs::create_dir(none.path().join("embank")).unwrap();
+        assert!(refusal(none.path(), Some(EngineKind::Embank)).contains("interrupted"));
+        let other = parent(&[("redb", OLD), ("map", "{}")]);
+        let error = refusal(other.path(), Some(EngineKind::Redb));
+        assert!(error.contains("expected redb, found embank"), "{error}");
+        assert!(refusal(other.path(), Some(EngineKind::Map)).contains("no note"));
+        let error = refusal(other.path(), Some(EngineKind::Lmdb));
+        assert!(error.contains("holds loads of map, redb"), "{error}");
+    }
+}

@@ -1,0 +1,108 @@
+//! A closed or full output does not end a run, and the exit status stays that of the run.
+
+mod support;
+
+use std::fs::{File, OpenOptions};
+use std::io::Read;
+use std::process::{Command, Stdio};
+
+use support::{command, text, ycsb};
+
+const RUN: &str =
+    "run --engine map --rows 100 --value-size 8 --operations 100 --warm-up-operations 1";
+const COMPARE: &str = "compare --engines map,embank --rows 100 --value-size 8 --operations 100 --rounds 1 \
+                       --warm-up-operations 1 --memory-budget 4MiB";
+const LOAD: &str = "load --rows 100 --value-size 8 --memory-budget 4MiB";
+
+/// A pipe's end for writing whose reader is gone.
+fn closed_pipe() -> Stdio {
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    writer.into()
+}
+
+fn full() -> File {
+    OpenOptions::new().write(true).open("/dev/full").expect("the device")
+}
+
+/// `embank-ycsb run | head` ended with a panic and status 101.
+#[test]
+fn a_closed_pipe_does_not_end_a_run() {
+    for arguments in [RUN, COMPARE, LOAD] {
+        let directory = tempfile::tempdir().unwrap();
+        let output = command(directory.path(), arguments).stdout(closed_pipe()).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{arguments}: {}", text(&output));
+        assert_eq!(text(&output), "", "{arguments}");
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let json = directory.path().join("report.json");
+    let mut run = command(directory.path(), RUN);
+    let mut child = run.arg("--json").arg(&json).stdout(Stdio::piped()).spawn().unwrap();
+    let mut byte = [0];
+    child.stdout.take().unwrap().read_exact(&mut byte).unwrap();
+    assert!(child.wait().unwrap().success(), "the reader took one byte and left");
+    assert!(json.exists(), "the run went on to its report");
+}
+
+#[test]
+fn a_failed_run_fails_through_a_closed_pipe() {
+    let directory = tempfile::tempdir().unwrap();
+    let run = format!("{RUN} --workload e");
+    let output = command(directory.path(), &run).stdout(closed_pipe()).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output));
+    let output = command(directory.path(), &run).stderr(closed_pipe()).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+}
+
+/// Text that was lost is an error, told after the report has been written.
+#[test]
+fn a_full_standard_output_is_an_error_after_the_run() {
+    for arguments in [RUN, COMPARE, LOAD] {
+        let directory = tempfile::tempdir().unwrap();
+        let json = directory.path().join("report.json");
+        let mut run = command(directory.path(), arguments);
+        if arguments != LOAD {
+            run.arg("--json").arg(&json);
+        }
+        let output = run.stdout(full()).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{arguments}: {}", text(&output));
+        assert!(text(&output).contains("writing to standard output"), "{}", text(&output));
+        assert_eq!(json.exists(), arguments != LOAD);
+    }
+}
+
+#[test]
+fn a_full_or_closed_standard_error_changes_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    // With a warning.
+    let run = format!("{RUN} -p nonsense=1");
+    for errors in [Stdio::from(full()), closed_pipe()] {
+        let output = command(directory.path(), &run).stderr(errors).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output));
+    }
+    for errors in [Stdio::from(full()), closed_pipe()] {
+        let bad = command(directory.path(), "run --nonsense").stderr(errors).output().unwrap();
+        assert_eq!(bad.status.code(), Some(2));
+    }
+}
+
+#[test]
+fn help_goes_through_a_closed_pipe() {
+    for arguments in [&["--help"][..], &["run", "--help"], &["--version"]] {
+        let mut help = Command::new(env!("CARGO_BIN_EXE_embank-ycsb"));
+        let output = help.args(arguments).stdout(closed_pipe()).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{arguments:?}: {}", text(&output));
+        let output = help.stdout(full()).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {}", text(&output));
+    }
+}
+
+/// An argument that is no UTF-8 ended the program where it prints its command line.
+#[test]
+fn a_directory_that_is_no_utf_8_is_taken() {
+    use std::os::unix::ffi::OsStrExt;
+    let parent = tempfile::tempdir().unwrap();
+    let directory = parent.path().join(std::ffi::OsStr::from_bytes(b"store \xff"));
+    let output = ycsb(&directory, RUN);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output));
+}

@@ -1,0 +1,77 @@
+//! What can't be done is an error before the load and before the first measurement.
+
+mod support;
+
+use std::fs;
+
+use support::{text, ycsb};
+
+/// Rows that take minutes to load with this budget: a run that loaded them first would not end in time.
+const MANY: &str = "--rows 20M --value-size 512 --memory-budget 64MiB";
+
+#[test]
+fn bad_runs_are_refused_before_the_load() {
+    let directory = tempfile::tempdir().unwrap();
+    fs::write(directory.path().join("file"), "kept").unwrap();
+    let file = directory.path().join("file");
+    let (file, here) = (file.display(), directory.path().display());
+    for (arguments, told) in [
+        ("run --workload e".to_owned(), "hash-indexed store"),
+        ("run --workload c,e".to_owned(), "hash-indexed store"),
+        ("run --scan 0.5 --read 0.5".to_owned(), "hash-indexed store"),
+        ("run -p scanproportion=0.1".to_owned(), "hash-indexed store"),
+        ("run --engine map --workload e".to_owned(), "a hash map keeps no order"),
+        ("load -p scanproportion=0.1".to_owned(), "hash-indexed store"),
+        ("load --engine map".to_owned(), "can't be kept for a later process"),
+        ("compare --engines embank,map --workload e".to_owned(), "no store can do any of the work"),
+        ("run --json /nonexistent/x/report.json".to_owned(), "--json /nonexistent/x/report.json"),
+        (format!("run --json {here}"), "it is a directory"),
+        (format!("run --json {file}/x"), "can't be written"),
+        (format!("run --json {here}/new/"), "can't be written"),
+        (format!("run -P {file} --json {file}"), "it is the input"),
+        ("compare --engines embank,map --json /nonexistent/x".to_owned(), "can't be written"),
+        ("run --batch 100000000 --threads 1000".to_owned(), "lower --batch"),
+        ("run --threads 99999".to_owned(), "at most 1024"),
+        ("run --load-threads 99999".to_owned(), "at most 1024"),
+        ("run --target 0".to_owned(), "--target must be positive"),
+    ] {
+        let output = ycsb(directory.path(), &format!("{arguments} {MANY}"));
+        assert_eq!(output.status.code(), Some(1), "{arguments}: {}", text(&output));
+        assert!(text(&output).contains(told), "{arguments}: {}", text(&output));
+        assert!(output.stdout.is_empty(), "{arguments}: {}", text(&output));
+    }
+    assert_eq!(fs::read_to_string(directory.path().join("file")).unwrap(), "kept");
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1, "nothing is left");
+}
+
+/// The keys of all rows are sorted in memory: 10^15 rows ended the program with a panic.
+#[test]
+fn rows_that_memory_cannot_hold_are_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    for arguments in [
+        "run --rows 1000000G",
+        "run --rows 18446744073G",
+        "load --rows 1000000G",
+        "run --engine map --rows 1M --value-size 1000GiB",
+        "compare --engines embank,map --memory-budget 1MiB --rows 1000000G",
+        "run -p recordcount=1000000000000000",
+    ] {
+        let output = ycsb(directory.path(), arguments);
+        assert_eq!(output.status.code(), Some(1), "{arguments}: {}", text(&output));
+        assert!(text(&output).contains("rows do not fit"), "{arguments}: {}", text(&output));
+    }
+}
+
+/// A peer that is not built in was noticed after the stores before it had been loaded.
+#[cfg(not(feature = "rocksdb"))]
+#[test]
+fn stores_that_are_not_built_in_are_refused_before_the_load() {
+    let directory = tempfile::tempdir().unwrap();
+    for arguments in
+        ["run --engine rocksdb", "load --engine rocksdb", "compare --engines map,rocksdb"]
+    {
+        let output = ycsb(directory.path(), &format!("{arguments} {MANY}"));
+        assert!(text(&output).contains("--features rocksdb"), "{arguments}: {}", text(&output));
+        assert!(output.stdout.is_empty(), "{arguments}: {}", text(&output));
+    }
+}
