@@ -85,8 +85,8 @@ enum Command {
     Export(export::Args),
     /// Puts the rows of a file into a table, and takes a checkpoint with the blob of the newest
     ///
-    /// Reads what `export` writes, and matrices that others made: row i is the row of key i, unless there are keys. A
-    /// row that is there is replaced.
+    /// Reads what `export` writes, and matrices that others made: row i is the row of key i, unless there are keys, or
+    /// something that may be keys: then name it with --keys, or give --first-key. A row that is there is replaced.
     Import(import::Args),
     /// Deletes old, rare or small rows of a table, and takes a checkpoint with the blob of the newest
     ///
