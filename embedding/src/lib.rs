@@ -92,6 +92,8 @@ pub use bank::{Bank, BankOptions, TableInfo, Unsaved};
 pub use config::{DIM_MAX, TableConfig};
 pub use decoded::DecodedRow;
 pub use dtype::{Dtype, Rounding};
+#[doc(hidden)]
+pub use embank_kv::OutputFile;
 pub use embank_kv::inspect::{CheckpointSummary, TableSummary};
 #[doc(hidden)]
 pub use embank_kv::locks;

@@ -36,6 +36,7 @@ mod fork;
 #[doc(hidden)]
 pub mod fuzzing;
 mod hash;
+mod hidden_file;
 mod hold;
 mod index;
 pub mod inspect;
@@ -49,6 +50,7 @@ pub mod metrics;
 #[cfg(all(test, embank_shuttle))]
 mod models;
 mod operation;
+mod output_file;
 mod prefetch;
 mod record;
 mod region;
@@ -70,6 +72,7 @@ pub use error::{Error, Result};
 pub use leases::{Expired, Leased, Leases};
 pub use lock_holders::{LockHolder, LockHolders};
 pub use operation::{Access, Clock, Operation, Outcome, Promoted, RowMark, Width};
+pub use output_file::{OutputFile, output_path};
 pub use scan::{Scan, ScannedRow};
 pub use stats::StoreStats;
 pub use store::{Loan, Recovered, Store, StoreOptions, TableInfo};

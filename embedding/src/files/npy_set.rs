@@ -151,13 +151,9 @@ pub(crate) fn create(
 /// What of an older set has to go before these files get their names, in order.
 ///
 /// # Errors
-/// Something stands in the way of these files, or would be taken for a part of them.
+/// Something would be taken for a part of these files.
 fn to_remove(path: &Path, files: &[OutputFile]) -> Result<Vec<PathBuf>> {
     let is_written = |path: &Path| files.iter().any(|file| file.path() == path);
-    if let Some(file) = files.iter().find(|file| file.path().is_dir()) {
-        let source = ErrorKind::IsADirectory.into();
-        return Err(io_error("replace", file.path(), source));
-    }
     let (keys, beside_rows) = (path_of(path, "keys"), paths_beside_rows(path));
     let older = List::read(path)?;
     let is_older = |path: &Path| older.as_ref().is_some_and(|older| older.has(path));

@@ -28,7 +28,7 @@ use parquet::file::properties::{EnabledStatistics, WriterProperties};
 
 use super::batch::{LAST_USED, Part, ReadBatch, RowBatch, RowFile, USES, rows_per_batch};
 use super::element::Element;
-use super::output::OutputFile;
+use super::output::Output;
 use super::selection::{KEY_CURE, Selection, append_positions, check_first_key};
 use super::{io_error, open_to_read, unreadable};
 use crate::error::{Error, Result};
@@ -39,7 +39,7 @@ const ROW_GROUP_BYTES: usize = 16 << 20;
 
 /// A file that is being written.
 pub(crate) struct ParquetWriter {
-    writer: ArrowWriter<OutputFile>,
+    writer: ArrowWriter<Output>,
     schema: SchemaRef,
     parts: Vec<Part>,
     path: PathBuf,
@@ -62,7 +62,7 @@ fn list_of(part: &Part) -> (Arc<Field>, i32) {
 
 impl ParquetWriter {
     pub(crate) fn create(
-        path: &Path,
+        output: Output,
         parts: Vec<Part>,
         pairs: HashMap<String, String>,
     ) -> Result<Self> {
@@ -85,10 +85,10 @@ impl ParquetWriter {
             .set_key_value_metadata(Some(pairs))
             .build();
         let schema = Arc::new(Schema::new(fields));
-        let file = OutputFile::create(path)?;
-        let writer = ArrowWriter::try_new(file, Arc::clone(&schema), Some(properties))
-            .map_err(|error| write_error(path, error))?;
-        Ok(Self { writer, schema, parts, path: path.to_owned() })
+        let path = output.path().to_owned();
+        let writer = ArrowWriter::try_new(output, Arc::clone(&schema), Some(properties))
+            .map_err(|error| write_error(&path, error))?;
+        Ok(Self { writer, schema, parts, path })
     }
 
     pub(crate) fn write(&mut self, batch: &RowBatch) -> Result<()> {
@@ -116,10 +116,10 @@ impl ParquetWriter {
         written.map_err(|error| write_error(&self.path, error))
     }
 
-    /// Ends the file and gives it its name; returns its path and length.
-    pub(crate) fn commit(self) -> Result<(PathBuf, u64)> {
-        let file = self.writer.into_inner().map_err(|error| write_error(&self.path, error))?;
-        Ok((self.path, file.commit()?))
+    /// Ends the file and gives it its name; returns its path, which a stream has not, and length.
+    pub(crate) fn commit(self) -> Result<(Option<PathBuf>, u64)> {
+        let output = self.writer.into_inner().map_err(|error| write_error(&self.path, error))?;
+        output.commit()
     }
 }
 
