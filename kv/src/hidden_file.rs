@@ -8,6 +8,10 @@
 //! the signal have its default action. A signal that the program handles or ignores is left alone: the program goes on,
 //! and destructors remove the files.
 //!
+//! What a handler can't remove, such as the directories of a copy, is made by an [`Interruptible`] call. The first signal
+//! then only makes [`Interruptible::check`] fail; the call takes its work back, and the signal ends the process after
+//! that. A second signal ends it at once.
+//!
 //! **Invariants.** The handler calls only async-signal-safe functions. A forked child inherits table and handler, and
 //! leaves the files of its parent: an entry names its process. An entry that the handler reads while another thread
 //! clears it names a file that is gone: its identifier is random, and no other file has it.
@@ -42,6 +46,48 @@ struct Entry {
 static TABLE: [Entry; ENTRIES] = [const {
     Entry { id: AtomicU64::new(FREE), dir: AtomicI32::new(-1), process: AtomicI32::new(0) }
 }; ENTRIES];
+
+/// Interruptible calls that are under way, in the process [`CALLER`].
+static CALLS: AtomicI32 = AtomicI32::new(0);
+static CALLER: AtomicI32 = AtomicI32::new(0);
+/// The signal that ends the process after these calls; 0 for none.
+static PENDING: AtomicI32 = AtomicI32::new(0);
+
+/// A call that a signal ends by an error first, so that it can take its work back.
+#[derive(Debug)]
+pub(crate) struct Interruptible(());
+
+impl Interruptible {
+    /// Begins a call; it ends when this is dropped, after what it takes back.
+    pub(crate) fn begin() -> Self {
+        remove_at_signals();
+        CALLER.store(process(), Ordering::SeqCst);
+        CALLS.fetch_add(1, Ordering::SeqCst);
+        Self(())
+    }
+
+    /// Called between the steps of such a call.
+    ///
+    /// # Errors
+    /// A signal is to end the process.
+    pub(crate) fn check() -> io::Result<()> {
+        match PENDING.load(Ordering::SeqCst) {
+            0 => Ok(()),
+            signal => Err(io::Error::other(format!("signal {signal} ends the process"))),
+        }
+    }
+}
+
+impl Drop for Interruptible {
+    fn drop(&mut self) {
+        if CALLS.fetch_sub(1, Ordering::SeqCst) == 1 {
+            let signal = PENDING.swap(0, Ordering::SeqCst);
+            if signal != 0 {
+                end_by(signal);
+            }
+        }
+    }
+}
 
 /// The name of a hidden file, short in any directory, and removed when this is dropped.
 #[derive(Debug)]
@@ -133,8 +179,18 @@ fn remove_at_signals() {
     }
 }
 
-/// Removes the hidden files of this process, and lets the signal end it.
+/// Lets interruptible calls of this process end first, if it is the first signal; else ends the process.
 extern "C" fn on_signal(signal: c_int) {
+    let is_called = CALLS.load(Ordering::SeqCst) > 0 && CALLER.load(Ordering::SeqCst) == process();
+    if is_called && PENDING.compare_exchange(0, signal, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+    {
+        return;
+    }
+    end_by(signal);
+}
+
+/// Removes the hidden files of this process, and lets the signal end it. Calls only async-signal-safe functions.
+fn end_by(signal: c_int) {
     let process = process();
     for entry in &TABLE {
         // Pairs with the store in `HiddenFile::new`: the entry's other words are this file's.
@@ -152,5 +208,57 @@ extern "C" fn on_signal(signal: c_int) {
     unsafe {
         libc::signal(signal, libc::SIG_DFL);
         libc::raise(signal);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt;
+    use std::path::Path;
+    use std::process::Command;
+
+    use super::*;
+    use crate::{Store, StoreOptions};
+
+    const PLACE: &str = "EMBANK_TEST_COPY";
+
+    /// The process that the next test starts. It ends by the signal that it sends itself.
+    #[test]
+    #[ignore = "run by a_copy_that_a_signal_ends_is_taken_back"]
+    fn copies_a_bank_with_a_signal_pending() {
+        let Some(place) = std::env::var_os(PLACE) else { return };
+        // SAFETY: no handler is set. A shell may have started this with signals that are ignored.
+        unsafe { libc::signal(libc::SIGTERM, libc::SIG_DFL) };
+        let (bank, copy) = (Path::new(&place).join("bank"), Path::new(&place).join("copy"));
+        let outer = Interruptible::begin();
+        // SAFETY: it has no duties.
+        unsafe { libc::raise(libc::SIGTERM) };
+        let error = Store::copy_checkpoint(&bank, None, &copy).unwrap_err().to_string();
+        assert!(error.contains("signal 15 ends the process"), "{error}");
+        let left: Vec<_> =
+            std::fs::read_dir(&copy).unwrap().map(|of| of.unwrap().file_name()).collect();
+        assert_eq!(left, ["LOCK"]);
+        println!("taken back");
+        drop(outer);
+        unreachable!("the signal ended the process");
+    }
+
+    /// A copy that was ended stood in the way of the next one.
+    #[test]
+    fn a_copy_that_a_signal_ends_is_taken_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(&dir.path().join("bank"), &StoreOptions::default()).unwrap();
+        store.checkpoint(b"step 1").unwrap();
+        drop(store);
+        let child = Command::new(std::env::current_exe().unwrap())
+            .args(["copies_a_bank_with_a_signal_pending", "--ignored", "--nocapture"])
+            .env(PLACE, dir.path())
+            .output()
+            .unwrap();
+        let told = [&child.stdout[..], &child.stderr].concat();
+        let told = String::from_utf8_lossy(&told).into_owned();
+        assert!(told.contains("taken back"), "{told}");
+        assert_eq!(child.status.signal(), Some(libc::SIGTERM), "{told}");
+        Store::copy_checkpoint(&dir.path().join("bank"), None, &dir.path().join("copy")).unwrap();
     }
 }
