@@ -98,14 +98,14 @@ pub(crate) fn run(args: &Args) -> Result<Ending> {
     let checkpoint = bank.checkpoint(&blob)?;
     let report = Report { checkpoint, rows: imported.rows, with_state: imported.with_state };
     if args.json {
-        output::json(&report)?;
+        output::json(&report);
     } else {
         let state = if report.with_state { "with" } else { "without" };
         output::print(&format!(
             "{} rows {state} optimizer state, in checkpoint {}\n",
             count(report.rows),
             report.checkpoint
-        ))?;
+        ));
     }
     Ok(Ending::Good)
 }
