@@ -15,6 +15,7 @@ use serde::Serialize;
 use crate::engine::{EngineKind, Named, Settings};
 use crate::measure::{Latency, Measured, Spec};
 use crate::options::{Data, NamedSpec, Times, Work};
+use crate::output::say;
 use crate::process;
 use crate::report::{self, Row, Spread, grouped};
 use crate::serve::{Client, Opening, Turn};
@@ -95,9 +96,12 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let scratch = tempfile::tempdir_in(parent)?;
     let settings = data.settings(scratch.path().to_owned())?;
     report::print_provenance();
-    println!(
+    say!(
         "rows      {} of {} bytes, {:?} keys; budget {} bytes each; {rounds} rounds",
-        data.rows, data.value_size, data.key_order, data.memory_budget
+        data.rows,
+        data.value_size,
+        data.key_order,
+        data.memory_budget
     );
     let (mut clients, mut configured) = (Vec::new(), Vec::new());
     for &engine in &engines {
@@ -214,22 +218,25 @@ fn middle_round(measurement: &Measurement) -> Option<&Measured> {
 }
 
 fn print_comparison(name: &str, measurements: &[Measurement]) {
-    println!("\n{name}");
-    println!(
+    say!("\n{name}");
+    say!(
         "  {:13}{:>14}{:>14}{:>14} operations/s  ratio  of the middle round, us a call",
-        "store", "median", "min", "max"
+        "store",
+        "median",
+        "min",
+        "max"
     );
     let subject = measurements.first().and_then(spread);
     for measurement in measurements {
         let engine = measurement.engine;
         if let Some(reason) = &measurement.refused {
-            println!("  {engine:13}refused: {reason}");
+            say!("  {engine:13}refused: {reason}");
         }
         let (Some(spread), Some(middle)) = (spread(measurement), middle_round(measurement)) else {
             continue;
         };
         let ratio = subject.map_or(f64::NAN, |subject| subject.median / spread.median);
-        println!(
+        say!(
             "  {engine:13}{:>14}{:>14}{:>14} {ratio:>18.2}x  {}; {}",
             grouped(spread.median),
             grouped(spread.min),

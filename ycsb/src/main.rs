@@ -12,6 +12,7 @@ mod engine;
 mod keyspace;
 mod measure;
 mod options;
+mod output;
 mod process;
 mod random;
 mod report;
@@ -22,6 +23,8 @@ mod stand;
 mod tests;
 mod workload;
 mod zipf;
+
+use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
@@ -46,11 +49,11 @@ enum Command {
     Serve,
 }
 
-fn main() -> anyhow::Result<()> {
-    match Cli::parse().command {
+fn main() -> ExitCode {
+    output::exit_code(match Cli::parse().command {
         Command::Load(args) => run::load(&args),
         Command::Run(args) => run::run(&args),
         Command::Compare(args) => compare::run(&args),
         Command::Serve => serve::run(),
-    }
+    })
 }

@@ -1,13 +1,15 @@
 //! What people and programs get to read.
 
-use std::fs;
+use std::io::Write;
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use embank_kv::OutputFile;
 use serde::Serialize;
 
 use crate::engine::Named;
 use crate::measure::Measured;
+use crate::output::say;
 use crate::process;
 
 /// One figure, beside what it is measured against.
@@ -89,9 +91,9 @@ pub(crate) fn command() -> String {
 
 /// Prints where, from which commit and how this run was made.
 pub(crate) fn print_provenance() {
-    println!("machine   {}", process::machine());
-    println!("commit    {}", process::commit());
-    println!("command   {}", command());
+    say!("machine   {}", process::machine());
+    say!("commit    {}", process::commit());
+    say!("command   {}", command());
 }
 
 /// Prints a store's settings.
@@ -100,19 +102,19 @@ pub(crate) fn print_configuration(
     configuration: &Named<String>,
     load_s: Option<f64>,
 ) {
-    println!("\n{engine}");
+    say!("\n{engine}");
     for (name, setting) in configuration {
-        println!("  {name:22} {setting}");
+        say!("  {name:22} {setting}");
     }
     if let Some(seconds) = load_s {
-        println!("  {:22} {seconds:.1} s", "loaded in");
+        say!("  {:22} {seconds:.1} s", "loaded in");
     }
 }
 
 /// Prints one measurement with its latencies.
 pub(crate) fn print_measured(name: &str, measured: &Measured) {
-    println!("\n{name}");
-    println!(
+    say!("\n{name}");
+    say!(
         "  {} operations/s ({} in {:.1} s{}), background work done {:.1} s later",
         grouped(measured.operations_per_s),
         grouped(measured.operations as f64),
@@ -124,13 +126,20 @@ pub(crate) fn print_measured(name: &str, measured: &Measured) {
         },
         measured.settle_s
     );
-    println!("  {}", usage(measured));
-    println!(
+    say!("  {}", usage(measured));
+    say!(
         "  {:8}{:>10}{:>11}{:>11}{:>11}{:>11}{:>11}{:>11}  us a call",
-        "kind", "calls", "mean", "p50", "p95", "p99", "p99.9", "max"
+        "kind",
+        "calls",
+        "mean",
+        "p50",
+        "p95",
+        "p99",
+        "p99.9",
+        "max"
     );
     for latency in &measured.latencies {
-        println!(
+        say!(
             "  {:8}{:>10}{:>11.2}{:>11.2}{:>11.2}{:>11.2}{:>11.2}{:>11.2}",
             latency.kind,
             latency.timed_calls,
@@ -145,7 +154,7 @@ pub(crate) fn print_measured(name: &str, measured: &Measured) {
     let counters = measured.counters.iter().map(|(name, count)| format!("{name} {count}"));
     let counters = counters.collect::<Vec<_>>().join(", ");
     if !counters.is_empty() {
-        println!("  {counters}");
+        say!("  {counters}");
     }
 }
 
@@ -175,14 +184,17 @@ pub(crate) fn grouped(number: f64) -> String {
     grouped
 }
 
-/// Writes a document to `path`.
+/// Writes a document to `path`, where it is there whole or not at all.
 ///
 /// # Errors
-/// The file can't be written.
+/// The file can't be written, or something else than a file has the name.
 pub(crate) fn write_json(path: &Path, document: &impl Serialize) -> Result<()> {
     let mut text = serde_json::to_string_pretty(document).context("the report to JSON")?;
     text.push('\n');
-    fs::write(path, text).with_context(|| format!("writing {}", path.display()))
+    let mut file = OutputFile::create(path)?;
+    file.write_all(text.as_bytes()).with_context(|| format!("writing {}", path.display()))?;
+    file.sync()?;
+    Ok(file.publish()?)
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use serde::Serialize;
 use crate::engine::{EngineKind, Named, Settings};
 use crate::measure::{Measured, Spec};
 use crate::options::{Data, Times, Work};
+use crate::output::say;
 use crate::report::{self, Row};
 use crate::stand::Stand;
 
@@ -79,8 +80,8 @@ pub(crate) fn load(args: &LoadArgs) -> Result<()> {
     let (stand, seconds) =
         Stand::load(kind, &settings, args.data.key_order, args.data.load_threads)?;
     stand.keep(&directory)?;
-    println!("{} rows of {} bytes in {seconds:.1} s", settings.rows, settings.value_bytes);
-    println!("measure them with `run --loaded` and the same --engine and --directory");
+    say!("{} rows of {} bytes in {seconds:.1} s", settings.rows, settings.value_bytes);
+    say!("measure them with `run --loaded` and the same --engine and --directory");
     Ok(())
 }
 
@@ -122,7 +123,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
     if args.check_all {
         stand.check_all()?;
-        println!("every byte of every row is right");
+        say!("every byte of every row is right");
     }
     if let Some(path) = &args.json {
         let document = Document {

@@ -1,7 +1,8 @@
 //! The program as people and scripts start it.
 
+use std::fs::File;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 fn ycsb(directory: &Path, arguments: &str) -> Output {
     Command::new(env!("CARGO_BIN_EXE_embank-ycsb"))
@@ -82,4 +83,41 @@ fn work_that_a_store_cannot_do_is_refused_by_name() {
     assert!(text(&output).contains("names a store twice"), "{}", text(&output));
     let output = ycsb(directory.path(), "compare --engines map,embank --memory-budget 90000GiB");
     assert!(text(&output).contains("lower --memory-budget"), "{}", text(&output));
+}
+
+/// `embank-ycsb run | head` and a full standard error ended the program with a panic.
+#[test]
+fn an_output_that_can_not_be_written_is_no_panic() {
+    let closed = || {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        Stdio::from(writer)
+    };
+    let full = || Stdio::from(File::options().write(true).open("/dev/full").unwrap());
+    let directory = tempfile::tempdir().unwrap();
+    let json = directory.path().join("report.json");
+    let run = |more: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_embank-ycsb"));
+        let work = "run --engine map --rows 1k --memory-budget 4MiB --workload c --operations 1k \
+                    --warm-up-operations 10";
+        command.args(work.split_whitespace()).args(more.split_whitespace());
+        command
+            .arg("--directory")
+            .arg(directory.path())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        command
+    };
+    let status = |command: &mut Command| command.status().unwrap().code();
+    let report = format!("--json {}", json.display());
+    assert_eq!(status(run(&report).stdout(closed())), Some(0));
+    let written = std::fs::read_to_string(&json).unwrap();
+    assert!(serde_json::from_str::<serde_json::Value>(&written).is_ok(), "the report is whole");
+    assert_eq!(status(run("").stdout(full())), Some(1), "what was lost is no success");
+    for lost in [closed, full] {
+        assert_eq!(status(run("--threads 0").stderr(lost())), status(&mut run("--threads 0")));
+        assert_eq!(status(run("--json /dev/full").stderr(lost())), Some(1));
+    }
+    let device = run("--json /dev/full").stderr(Stdio::piped()).output().unwrap();
+    assert!(text(&device).contains("/dev/full is a device"), "{}", text(&device));
 }
