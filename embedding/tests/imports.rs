@@ -6,6 +6,7 @@ mod common;
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use common::{TestBank, new_bank, rows_of, table};
 use embank::{Dtype, Error, ExportOptions, ImportOptions, Table, TableConfig};
@@ -349,4 +350,21 @@ fn suffixes_are_read_in_any_case() {
         assert_eq!(table.import(file(&test, name), &ImportOptions::default()).unwrap().rows, 1);
     }
     assert!(file(&test, "T.rows.npy").exists());
+}
+
+/// The open of a FIFO waited for a writer, for ever.
+#[test]
+fn what_is_no_regular_file_is_refused_at_once() {
+    let test = new_bank();
+    let table = two(&test);
+    for suffix in ["npy", "safetensors"] {
+        let path = file(&test, &format!("pipe.{suffix}"));
+        assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
+        let refused = refusal(table.import(&path, &ImportOptions::default()));
+        assert!(refused.contains("no regular file"), "{refused}");
+        let device = file(&test, &format!("device.{suffix}"));
+        std::os::unix::fs::symlink("/dev/zero", &device).unwrap();
+        let refused = refusal(table.import(&device, &ImportOptions::default()));
+        assert!(refused.contains("no regular file"), "{refused}");
+    }
 }

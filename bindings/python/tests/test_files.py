@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -103,8 +107,8 @@ def test_files_of_others_come_in(tmp_path: Path) -> None:
         expected = weight.astype(np.float16).astype(np.float32)
         np.testing.assert_array_equal(table.peek(np.arange(300), missing="error"), expected)
         np.save(tmp_path / "fortran.npy", np.asfortranarray(weight))
-        with pytest.raises(embank.UnreadableFile, match="Fortran"):
-            table.import_from(tmp_path / "fortran.npy")
+        table.import_from(tmp_path / "fortran.npy")
+        np.testing.assert_array_equal(table.peek(np.arange(300), missing="error"), weight)
 
         polars = pytest.importorskip("polars")
         frame = polars.DataFrame({"id": ids, "embedding": (weight * 2).tolist(), "name": ["x"] * 300})
@@ -218,3 +222,51 @@ def test_arrays_in_fortran_order_lists_and_directories_come_in(tmp_path: Path) -
             taken(bank, [])
         with pytest.raises((TypeError, ValueError, OverflowError)):
             taken(bank, files, first_key=1.5)
+
+
+ENDED = """
+import os, signal, sys
+import numpy as np
+import embank
+
+bank = embank.Bank(sys.argv[1], memory_budget="4MiB")
+table = bank.table("t", dim=8)
+table.put(np.arange(20000), np.ones((20000, 8), np.float32))
+bank.checkpoint()
+table.export(sys.argv[2], progress=lambda done, total: os.kill(os.getpid(), int(sys.argv[3])))
+"""
+
+
+@pytest.mark.parametrize("suffix", FORMATS)
+def test_an_export_that_a_signal_ends_leaves_nothing(tmp_path: Path, suffix: str) -> None:
+    """Its hidden files stayed for ever."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+        out = tmp_path / f"out-{number}"
+        out.mkdir()
+        words = [sys.executable, "-c", ENDED, tmp_path / f"b{number}", out / f"t.{suffix}"]
+        ended = subprocess.run([*map(str, words), str(int(number))], capture_output=True)
+        assert ended.returncode != 0
+        assert list(out.iterdir()) == []
+
+
+def test_an_export_replaces_files_and_nothing_else(tmp_path: Path) -> None:
+    with embank.Bank(tmp_path / "bank", memory_budget="4MiB") as bank:
+        table, _ = filled(bank)
+        os.mkfifo(tmp_path / "pipe.parquet")
+        (tmp_path / "device.safetensors").symlink_to("/dev/full")
+        for name in ("pipe.parquet", "device.safetensors"):
+            with pytest.raises(ValueError, match=f"{name}.* is a (pipe|device)"):
+                table.export(tmp_path / name)
+        assert (tmp_path / "pipe.parquet").is_fifo()
+
+        (tmp_path / "v1.safetensors").write_bytes(b"old")
+        (tmp_path / "v1.safetensors").chmod(0o600)
+        (tmp_path / "latest.safetensors").symlink_to("v1.safetensors")
+        table.export(tmp_path / "latest.safetensors")
+        assert (tmp_path / "latest.safetensors").is_symlink()
+        assert (tmp_path / "v1.safetensors").stat().st_mode & 0o777 == 0o600
+        assert (tmp_path / "v1.safetensors").stat().st_size > 5000 * 24
+
+        for length in (240, 255):
+            path = tmp_path / ("n" * (length - 12) + ".safetensors")
+            assert table.export(path)["rows"] == 5000 and path.exists()

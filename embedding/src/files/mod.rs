@@ -121,11 +121,13 @@ pub(crate) fn unreadable(path: &Path, what: impl Into<String>) -> Error {
 
 /// Opens a file to read, and says how long it is.
 pub(crate) fn open_to_read(path: &Path) -> Result<(File, u64)> {
+    // Looked at first: the open of a FIFO would wait for its writer.
+    let found = std::fs::metadata(path).map_err(|error| io_error("open", path, error))?;
+    if !found.is_file() {
+        return Err(unreadable(path, "it is no regular file; write what comes of it to one first"));
+    }
     let file = File::open(path).map_err(|error| io_error("open", path, error))?;
     let metadata = file.metadata().map_err(|error| io_error("look at", path, error))?;
-    if !metadata.is_file() {
-        return Err(unreadable(path, "it is no regular file"));
-    }
     Ok((file, metadata.len()))
 }
 
