@@ -64,14 +64,14 @@ pub(crate) fn run(args: &Args) -> Result<Ending> {
         output::json(&Report {
             checkpoints: summary.checkpoints.iter().map(checkpoint).collect(),
             damage: DamageJson::all(&summary.damage),
-        })?;
+        });
     } else {
         let mut text = lines(&summary.checkpoints);
         if !summary.damage.is_empty() {
             text += "\ndamaged:\n";
             text += &damage_lines(&args.dir, &summary.damage);
         }
-        output::print(&text)?;
+        output::print(&text);
     }
     Ok(if summary.damage.is_empty() { Ending::Good } else { Ending::Damage })
 }

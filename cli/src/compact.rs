@@ -67,9 +67,9 @@ pub(crate) fn run(args: &Args) -> Result<Ending> {
         log_held_bytes: held,
     };
     if args.json {
-        output::json(&report)?;
+        output::json(&report);
     } else {
-        output::print(&text(&report))?;
+        output::print(&text(&report));
     }
     Ok(Ending::Good)
 }

@@ -39,12 +39,13 @@ pub(crate) fn run(args: &Args) -> Result<Ending> {
     let made = Store::copy_checkpoint(&args.dir, args.checkpoint, &args.to)?;
     let Copied { checkpoint, linked_bytes, copied_bytes, .. } = made;
     if args.json {
-        output::json(&Report { checkpoint, linked_bytes, copied_bytes })?;
+        output::json(&Report { checkpoint, linked_bytes, copied_bytes });
     } else {
-        let (dir, linked, copied) = (args.to.display(), bytes(linked_bytes), bytes(copied_bytes));
+        let (dir, linked, copied) =
+            (output::shown(args.to.display()), bytes(linked_bytes), bytes(copied_bytes));
         output::print(&format!(
             "{dir}: checkpoint {checkpoint}; {linked} shared, {copied} copied\n"
-        ))?;
+        ));
     }
     Ok(Ending::Good)
 }

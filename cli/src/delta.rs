@@ -59,7 +59,7 @@ pub(crate) fn export(args: &ExportArgs) -> Result<Ending> {
     let mut show = |progress| bar.show(progress);
     let made = Store::export_delta(&args.dir, args.from, args.to, &args.file, &mut show)?;
     drop(bar);
-    report(made, args.json, &format!("{}:", args.file.display()))
+    report(made, args.json, &format!("{}:", output::shown(args.file.display())))
 }
 
 /// Runs `apply-delta`.
@@ -71,16 +71,20 @@ pub(crate) fn apply(args: &ApplyArgs) -> Result<Ending> {
     let mut show = |progress| bar.show(progress);
     let made = Store::apply_delta(&args.dir, &args.file, args.keep, &mut show)?;
     drop(bar);
-    report(made, args.json, &format!("{} is at checkpoint {}:", args.dir.display(), made.to))
+    report(
+        made,
+        args.json,
+        &format!("{} is at checkpoint {}:", output::shown(args.dir.display()), made.to),
+    )
 }
 
 fn report(made: Delta, json: bool, what: &str) -> Result<Ending> {
     let Delta { from, to, log_bytes, file_bytes, .. } = made;
     if json {
-        output::json(&Report { from, to, log_bytes, file_bytes })?;
+        output::json(&Report { from, to, log_bytes, file_bytes });
     } else {
         let (log, file) = (bytes(log_bytes), bytes(file_bytes));
-        output::print(&format!("{what} from {from} to {to}, {log} of log, {file} in all\n"))?;
+        output::print(&format!("{what} from {from} to {to}, {log} of log, {file} in all\n"));
     }
     Ok(Ending::Good)
 }

@@ -10,7 +10,7 @@ use embank_kv::inspect::TableReader;
 use serde::Serialize;
 
 use crate::Ending;
-use crate::output::damage_lines;
+use crate::output::{self, damage_lines};
 
 /// Options of `dump`.
 #[derive(Debug, clap::Args)]
@@ -20,10 +20,12 @@ pub(crate) struct Args {
     /// The table's name
     table: String,
     /// Only this key; may be given several times. A row that is missing is left out
-    #[arg(long = "key", value_name = "K")]
+    ///
+    /// A negative one stands for the same 64 bits, as in Python.
+    #[arg(long = "key", value_name = "K", value_parser = key, allow_negative_numbers = true)]
     keys: Vec<u64>,
     /// Only keys from A up to and not including B; either may be left out
-    #[arg(long, value_name = "A..B", conflicts_with = "keys", value_parser = range)]
+    #[arg(long, value_name = "A..B", conflicts_with = "keys", value_parser = range, allow_hyphen_values = true)]
     range: Option<(u64, u64)>,
     /// At most so many rows
     #[arg(long, value_name = "N")]
@@ -66,11 +68,16 @@ struct Row {
     hex: Option<String>,
 }
 
+fn key(text: &str) -> Result<u64> {
+    let negative = || text.parse::<i64>().map(i64::cast_unsigned);
+    text.parse().or_else(|_| negative()).with_context(|| format!("{text:?} is no key of 64 bits"))
+}
+
 fn range(text: &str) -> Result<(u64, u64)> {
     let (from, to) = text.split_once("..").context("a range is written A..B")?;
     let number = |text: &str, default| match text {
         "" => Ok(default),
-        text => text.parse::<u64>().with_context(|| format!("{text:?} is no key")),
+        text => key(text),
     };
     let (from, to) = (number(from, 0)?, number(to, u64::MAX)?);
     if from > to {
@@ -97,38 +104,37 @@ pub(crate) fn run(args: &Args) -> Result<Ending> {
         printed: 0,
     };
     let mut damage = Vec::new();
-    printer.begin()?;
+    // Rows end where they can't be printed any more; the damage that was found until then counts.
+    let mut printed = printer.begin();
     if args.keys.is_empty() {
-        let mut failed = None;
         damage = reader.for_each_row(&mut |key, value| {
             let wanted = args.range.is_none_or(|(from, to)| (from..to).contains(&key));
             if printer.printed >= limit {
                 return false;
             }
-            if wanted && let Err(error) = printer.row(key, value) {
-                failed = Some(error);
+            if wanted && printed.is_ok() {
+                printed = printer.row(key, value);
             }
-            failed.is_none() && printer.printed < limit
+            printed.is_ok() && printer.printed < limit
         })?;
-        if let Some(error) = failed {
-            return Err(error);
-        }
     } else {
         let values = reader.get(&args.keys)?;
         for (&key, value) in args.keys.iter().zip(values) {
-            if let Some(value) = value.filter(|_| printer.printed < limit) {
-                printer.row(key, &value)?;
+            if let Some(value) = value.filter(|_| printer.printed < limit && printed.is_ok()) {
+                printed = printer.row(key, &value);
             }
         }
     }
-    printer.end()?;
+    if let Err(error) = printed.and_then(|()| printer.end()) {
+        output::failed(error);
+    }
     if damage.is_empty() {
         return Ok(Ending::Good);
     }
-    eprint!(
+    output::note(&format!(
         "rows that can't be read are left out; `embank verify` tells more:\n{}",
         damage_lines(&args.dir, &damage)
-    );
+    ));
     Ok(Ending::Damage)
 }
 
@@ -144,14 +150,14 @@ struct Printer<W: Write> {
 }
 
 impl<W: Write> Printer<W> {
-    fn begin(&mut self) -> Result<()> {
+    fn begin(&mut self) -> io::Result<()> {
         if self.format == Format::Json {
             writeln!(self.out, "[")?;
         }
         Ok(())
     }
 
-    fn row(&mut self, key: u64, value: &[u8]) -> Result<()> {
+    fn row(&mut self, key: u64, value: &[u8]) -> io::Result<()> {
         let row = row(key, value, self.config.as_ref(), self.state);
         match self.format {
             Format::Text => {
@@ -187,7 +193,7 @@ impl<W: Write> Printer<W> {
         Ok(())
     }
 
-    fn end(&mut self) -> Result<()> {
+    fn end(&mut self) -> io::Result<()> {
         if self.format == Format::Json {
             writeln!(self.out, "{}]", if self.printed > 0 { "\n" } else { "" })?;
         }
@@ -225,5 +231,13 @@ mod tests {
         assert_eq!(range("..9").unwrap(), (0, 9));
         assert_eq!(range("3..").unwrap(), (3, u64::MAX));
         assert!(range("9..3").is_err() && range("9").is_err() && range("a..b").is_err());
+        assert_eq!(range("-2..").unwrap(), (u64::MAX - 1, u64::MAX));
+    }
+
+    #[test]
+    fn a_negative_key_stands_for_the_same_64_bits() {
+        assert_eq!((key("-1").unwrap(), key("7").unwrap()), (u64::MAX, 7));
+        assert_eq!(key("18446744073709551615").unwrap(), u64::MAX);
+        assert!(key("18446744073709551616").is_err() && key("-9223372036854775809").is_err());
     }
 }

@@ -3,19 +3,17 @@
 //! What goes is gone for good with the checkpoint at the end, so the list of the keys is on stable storage before that.
 
 use std::cell::OnceCell;
-use std::ffi::OsString;
-use std::fs::{self, File, Permissions};
-use std::io::{self, BufWriter, IntoInnerError, Write};
+use std::fs;
+use std::io::{BufWriter, IntoInnerError, Write};
 use std::ops::ControlFlow;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::ArgGroup;
 use embank::{Bank, BankOptions, Evicted, Eviction, Table, Tracking};
+use embank_kv::OutputFile;
 use embank_kv::inspect::summary;
 use serde::Serialize;
-use tempfile::NamedTempFile;
 
 use crate::Ending;
 use crate::export::with_enough_memory;
@@ -119,9 +117,9 @@ pub(crate) fn run(args: &Args) -> Result<Ending> {
         report.checkpoint = Some(taken?);
     }
     if args.json {
-        output::json(&report)?;
+        output::json(&report);
     } else {
-        output::print(&text(&report))?;
+        output::print(&text(&report));
     }
     Ok(Ending::Good)
 }
@@ -184,7 +182,7 @@ fn text(report: &Report) -> String {
         text += &format!("counts        {} before admission {went}\n", count(report.counts));
     }
     if let Some(keys) = &report.keys {
-        text += &format!("keys          {keys}\n");
+        text += &format!("keys          {}\n", output::shown(keys));
     }
     if let Some(checkpoint) = report.checkpoint {
         text += &format!("checkpoint    {checkpoint}; `embank compact` gives the space back\n");
@@ -212,12 +210,11 @@ fn not_taken(dir: &Path, list: Option<&Path>, examined: u64) -> String {
     }
 }
 
-/// A file of keys, one a line. It gets its name when it is completed; else nothing is left of it, or, where the
-/// process is killed, a file with another name.
+/// A file of keys, one a line. It gets its name when it is completed; else nothing is left of it.
 #[derive(Debug)]
 struct KeyList {
     path: PathBuf,
-    out: BufWriter<NamedTempFile>,
+    out: BufWriter<OutputFile>,
 }
 
 impl KeyList {
@@ -225,17 +222,7 @@ impl KeyList {
         if fs::symlink_metadata(path).is_ok() {
             bail!("{} is there already; give another name", path.display());
         }
-        let mut prefix = OsString::from(".");
-        prefix.push(path.file_name().with_context(|| format!("{} names no file", path.display()))?);
-        prefix.push(".");
-        let made = tempfile::Builder::new()
-            .prefix(&prefix)
-            .suffix(".partial")
-            // Less the umask, as any file that a program makes.
-            .permissions(Permissions::from_mode(0o666))
-            .tempfile_in(directory(path));
-        let file = made.with_context(|| format!("making {}", path.display()))?;
-        Ok(Self { path: path.to_owned(), out: BufWriter::new(file) })
+        Ok(Self { path: path.to_owned(), out: BufWriter::new(OutputFile::create(path)?) })
     }
 
     fn push(&mut self, keys: &[u64]) -> Result<()> {
@@ -246,23 +233,14 @@ impl KeyList {
     /// Makes the list durable, and gives it its name, durably too.
     fn complete(self) -> Result<()> {
         let Self { path, out } = self;
-        publish(out, &path).with_context(|| not_written(&path))
+        publish(out).with_context(|| not_written(&path))
     }
 }
 
-fn publish(out: BufWriter<NamedTempFile>, path: &Path) -> io::Result<()> {
+fn publish(out: BufWriter<OutputFile>) -> Result<()> {
     let file = out.into_inner().map_err(IntoInnerError::into_error)?;
-    file.as_file().sync_all()?;
-    file.persist_noclobber(path)?;
-    File::open(directory(path)).and_then(|directory| directory.sync_all()).inspect_err(|_| {
-        // Whoever asked for the list is told why there is none.
-        let _ = fs::remove_file(path);
-    })
-}
-
-fn directory(path: &Path) -> &Path {
-    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-    parent.unwrap_or(Path::new("."))
+    file.sync()?;
+    Ok(file.publish_new()?)
 }
 
 fn not_written(path: &Path) -> String {

@@ -18,7 +18,7 @@ pub(crate) struct Args {
     dir: PathBuf,
     /// The table's name
     table: String,
-    /// The file: FILE.safetensors, FILE.npy or FILE.parquet
+    /// The file: FILE.safetensors, FILE.npy or FILE.parquet; `-` with --format parquet is standard output
     out: PathBuf,
     /// The format, whatever the file's suffix says
     #[arg(long, value_enum)]
@@ -89,10 +89,15 @@ pub(crate) fn run(args: &Args) -> Result<Ending> {
         dense: args.dense.then_some(DenseRows { rows: args.rows, fill_missing: args.fill_missing }),
     };
     let bar = RowBar::new("exporting");
-    let exported = table.export_with(&args.out, &options, |progress| {
+    let show = |progress| {
         bar.show(progress);
         ControlFlow::Continue(())
-    })?;
+    };
+    let is_streamed = output::is_stdout(&args.out);
+    let exported = match is_streamed {
+        true => table.export_to(std::io::stdout(), &options, show)?,
+        false => table.export_with(&args.out, &options, show)?,
+    };
     drop(bar);
     let report = Report {
         checkpoint: exported.checkpoint,
@@ -101,18 +106,19 @@ pub(crate) fn run(args: &Args) -> Result<Ending> {
         bytes: exported.bytes,
         files: exported.files.iter().map(|file| file.display().to_string()).collect(),
     };
-    if args.json {
-        output::json(&report)?;
-    } else {
-        output::print(&format!(
+    let words = || {
+        let files =
+            if is_streamed { "standard output".to_owned() } else { report.files.join(", ") };
+        format!(
             "{} rows of checkpoint {}, {} with initial values beside them, {}: {}\n",
             count(report.rows),
             report.checkpoint,
             count(report.filled_rows),
             bytes(report.bytes),
-            report.files.join(", ")
-        ))?;
-    }
+            output::shown(files)
+        )
+    };
+    output::report(&report, args.json, is_streamed, words);
     Ok(Ending::Good)
 }
 

@@ -19,18 +19,22 @@ pub(crate) struct Args {
     dir: PathBuf,
     /// The table's name
     table: String,
-    /// The file: FILE.safetensors, FILE.npy or FILE.parquet
-    file: PathBuf,
+    /// Files, one after another: FILE.safetensors, FILE.npy or FILE.parquet; a directory means its files, sorted by name
+    #[arg(value_name = "FILE", required = true)]
+    files: Vec<PathBuf>,
     /// The format, whatever the file's suffix says
     #[arg(long, value_enum)]
     format: Option<Format>,
-    /// The tensor or column of the keys, for npy the file; `keys`, in Parquet `key`, by default, else row i is key i's
+    /// The tensor or column of the keys, for npy the file; `keys` or `key` by default. Without either, row i is key i's if
+    /// nothing else in the file may be its keys
     #[arg(long, value_name = "NAME")]
     keys: Option<String>,
-    /// The tensor or column of the vectors, for npy the file; `rows`, in Parquet `vector`, or the only matrix, by
-    /// default
+    /// The tensor or column of the vectors, for npy the file; `rows` or `vector`, or the only matrix, by default
     #[arg(long, value_name = "NAME")]
     rows: Option<String>,
+    /// By position: row i is the row of key K + i, whatever else is in the file; rows of a further file follow
+    #[arg(long, value_name = "K", conflicts_with = "keys")]
+    first_key: Option<u64>,
     /// Leave the optimizer's state in the file
     #[arg(long)]
     no_state: bool,
@@ -83,11 +87,12 @@ pub(crate) fn run(args: &Args) -> Result<Ending> {
         format: args.format.map(Into::into),
         keys: args.keys.clone(),
         rows: args.rows.clone(),
+        first_key: args.first_key,
         state: !args.no_state,
         non_finite: args.non_finite,
     };
     let bar = RowBar::new("importing");
-    let imported = table.import_with(&args.file, &options, |progress| {
+    let imported = table.import_files_with(&args.files, &options, |progress| {
         bar.show(progress);
         ControlFlow::Continue(())
     })?;
@@ -96,14 +101,14 @@ pub(crate) fn run(args: &Args) -> Result<Ending> {
     let checkpoint = bank.checkpoint(&blob)?;
     let report = Report { checkpoint, rows: imported.rows, with_state: imported.with_state };
     if args.json {
-        output::json(&report)?;
+        output::json(&report);
     } else {
         let state = if report.with_state { "with" } else { "without" };
         output::print(&format!(
             "{} rows {state} optimizer state, in checkpoint {}\n",
             count(report.rows),
             report.checkpoint
-        ))?;
+        ));
     }
     Ok(Ending::Good)
 }
@@ -121,7 +126,7 @@ fn open_table(bank: &Bank, args: &Args) -> Result<Table> {
     }
     let mut config = match args.dim {
         Some(dim) => TableConfig::new(dim),
-        None => exported_config(&args.file, args.format.map(Into::into))?
+        None => exported_config(&args.files[0], args.format.map(Into::into))?
             .context("the file doesn't tell the table's settings; give --dim")?,
     };
     if args.no_vocabulary {

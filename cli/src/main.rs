@@ -33,7 +33,8 @@ use clap::{Parser, Subcommand};
 /// `apply-delta` leave it as it is, to the byte, and work while another process has it open; they show kept
 /// checkpoints, never what came after the newest.
 ///
-/// Exit status: 0 if all is well, 1 if damage was found, 2 if the command could not run.
+/// Exit status: 0 if all is well, 1 if damage was found, 2 if the command could not run or standard output could not be
+/// written. A closed pipe, as of `| head`, changes none of them.
 #[derive(Debug, Parser)]
 #[command(name = "embank", version)]
 struct Cli {
@@ -81,12 +82,14 @@ enum Command {
     /// Writes a table to a file: safetensors, npy or Parquet, beside a process that writes the bank
     ///
     /// In constant memory, as a checkpoint holds the table. The file gets its name when it is complete and on stable
-    /// storage. docs/export.md tells what lies where in it.
+    /// storage; it keeps the mode of the one that it replaces, and a link is written through to its target. With
+    /// --format parquet, `-` writes to standard output, and what would be printed goes to standard error. docs/export.md
+    /// tells what lies where in it.
     Export(export::Args),
     /// Puts the rows of a file into a table, and takes a checkpoint with the blob of the newest
     ///
-    /// Reads what `export` writes, and matrices that others made: row i is the row of key i, unless there are keys. A
-    /// row that is there is replaced.
+    /// Reads what `export` writes, and matrices that others made: row i is the row of key i, unless there are keys, or
+    /// something that may be keys: then name it with --keys, or give --first-key. A row that is there is replaced.
     Import(import::Args),
     /// Deletes old, rare or small rows of a table, and takes a checkpoint with the blob of the newest
     ///
@@ -129,16 +132,7 @@ enum Ending {
 }
 
 fn main() -> ExitCode {
-    match run(Cli::parse().command) {
-        Ok(Ending::Good) => ExitCode::SUCCESS,
-        Ok(Ending::Damage) => ExitCode::from(1),
-        // Whoever reads the output had enough, as `| head` does.
-        Err(error) if output::is_closed_pipe(&error) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::from(2)
-        }
-    }
+    output::exit_code(run(Cli::parse().command))
 }
 
 fn run(command: Command) -> Result<Ending> {

@@ -1,40 +1,158 @@
-//! Numbers in words, tables, JSON, progress.
+//! What the program prints: text, JSON, tables, numbers in words, progress.
+//!
+//! **Printing never ends a command.** Its work and its verdict stand whatever becomes of standard output and standard
+//! error: a closed pipe, as of `| head`, silences the rest, and any other failure is remembered for [`exit_code`].
+//! Nothing here panics where a stream is full or closed.
 
+use std::fmt::{Display, Write as _};
 use std::io::{self, ErrorKind, Write};
 use std::path::Path;
+use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use embank::TransferProgress;
+use embank::locks::Mutex;
+use embank_kv::OutputFile;
 use embank_kv::inspect::{Damage, Progress};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
+use crate::Ending;
+
+/// The first failure to write to standard output.
+static FAILED: Mutex<Option<io::Error>> = Mutex::new(None);
+
 /// Prints a value as JSON.
-///
-/// # Errors
-/// Standard output can't be written.
-pub(crate) fn json<T: Serialize>(value: &T) -> Result<()> {
-    let mut text = serde_json::to_string_pretty(value).context("the result as JSON")?;
-    text.push('\n');
-    print(&text)
+pub(crate) fn json<T: Serialize>(value: &T) {
+    match serde_json::to_string_pretty(value) {
+        Ok(text) => put(&format!("{text}\n")),
+        Err(error) => failed(error.into()),
+    }
 }
 
-/// Prints text.
-///
-/// # Errors
-/// Standard output can't be written.
-pub(crate) fn print(text: &str) -> Result<()> {
-    io::stdout().lock().write_all(text.as_bytes()).context("writing to standard output")
+/// Prints text. Its lines end with line feeds; other control characters are escaped, as a name may have them.
+pub(crate) fn print(text: &str) {
+    put(&escaped(text, true));
 }
 
-/// Whether an error is that nobody reads standard output any more.
-pub(crate) fn is_closed_pipe(error: &anyhow::Error) -> bool {
+fn put(text: &str) {
+    if FAILED.lock().is_some() {
+        return;
+    }
+    let mut out = io::stdout().lock();
+    if let Err(error) = out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        failed(error);
+    }
+}
+
+/// Prints what a command did, as JSON or in words; on standard error where its rows went to standard output.
+pub(crate) fn report<T: Serialize>(
+    value: &T,
+    as_json: bool,
+    is_streamed: bool,
+    words: impl FnOnce() -> String,
+) {
+    match (as_json, is_streamed) {
+        (true, false) => json(value),
+        (false, false) => print(&words()),
+        (true, true) => note(&(serde_json::to_string(value).unwrap_or_default() + "\n")),
+        (false, true) => note(&words()),
+    }
+}
+
+/// Remembers that standard output can't be written.
+pub(crate) fn failed(error: io::Error) {
+    FAILED.lock().get_or_insert(error);
+}
+
+/// Prints text to standard error, as far as that can be written.
+pub(crate) fn note(text: &str) {
+    let _ = io::stderr().lock().write_all(escaped(text, true).as_bytes());
+}
+
+/// A name or path on one line, its control characters escaped.
+pub(crate) fn shown(name: impl Display) -> String {
+    escaped(&name.to_string(), false)
+}
+
+fn escaped(text: &str, keeps_lines: bool) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for character in text.chars() {
+        if character.is_control() && !(keeps_lines && character == '\n') {
+            shown.extend(character.escape_default());
+        } else {
+            shown.push(character);
+        }
+    }
+    shown
+}
+
+/// An error with its causes, each told once: many errors name theirs themselves.
+pub(crate) fn causes(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if text.is_empty() {
+            text = cause;
+        } else if !text.contains(&cause) {
+            let _ = write!(text, ": {cause}");
+        }
+    }
+    text
+}
+
+/// Whether an error is that nobody reads standard output any more, to which rows went.
+fn is_closed_pipe(error: &anyhow::Error) -> bool {
     let of = error.chain().find_map(|cause| cause.downcast_ref::<io::Error>());
     of.is_some_and(|error| error.kind() == ErrorKind::BrokenPipe)
 }
 
+/// How a command ended, as its exit status: its own verdict first; an output that was lost is a failure where the verdict
+/// is good.
+pub(crate) fn exit_code(ended: Result<Ending>) -> ExitCode {
+    const DAMAGE: u8 = 1;
+    const FAILURE: u8 = 2;
+    match (ended, FAILED.lock().take()) {
+        (Ok(Ending::Damage), _) => ExitCode::from(DAMAGE),
+        (Ok(Ending::Good), Some(error)) if error.kind() != ErrorKind::BrokenPipe => {
+            note(&format!("error: writing to standard output: {error}\n"));
+            ExitCode::from(FAILURE)
+        }
+        (Ok(Ending::Good), _) => ExitCode::SUCCESS,
+        // The reader of the output has enough, as `| head` has.
+        (Err(error), _) if is_closed_pipe(&error) => ExitCode::SUCCESS,
+        (Err(error), _) => {
+            note(&format!("error: {}\n", shown(causes(&error))));
+            ExitCode::from(FAILURE)
+        }
+    }
+}
+
+/// Whether a path stands for standard output.
+pub(crate) fn is_stdout(path: &Path) -> bool {
+    path == Path::new("-")
+}
+
+/// Writes a small file, which is there whole or not at all.
+///
+/// # Errors
+/// It can't be written, or would take the place of one of `inputs`.
+pub(crate) fn write_file(path: &Path, text: &str, inputs: &[&Path]) -> Result<()> {
+    let mut file = OutputFile::create(path)?;
+    if let Some(input) = inputs.iter().find(|input| file.replaces(input)) {
+        bail!(
+            "{} would take the place of the input {}; give another path",
+            path.display(),
+            input.display()
+        );
+    }
+    file.write_all(text.as_bytes()).with_context(|| format!("writing {}", path.display()))?;
+    file.sync()?;
+    Ok(file.publish()?)
+}
+
 /// Columns of text, the first to the left, the others to the right.
 pub(crate) fn table(rows: &[Vec<String>]) -> String {
+    let rows: Vec<Vec<String>> = rows.iter().map(|row| row.iter().map(shown).collect()).collect();
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| {
         let cells = rows.iter().filter_map(|row| row.get(column));
@@ -42,7 +160,7 @@ pub(crate) fn table(rows: &[Vec<String>]) -> String {
     };
     let widths: Vec<usize> = (0..columns).map(width).collect();
     let mut text = String::new();
-    for row in rows {
+    for row in &rows {
         let mut line = String::new();
         for (i, cell) in row.iter().enumerate() {
             if i == 0 {
@@ -186,9 +304,9 @@ pub(crate) fn damage_lines(bank: &Path, damage: &[Damage]) -> String {
     let mut text = String::new();
     for found in damage {
         let path = found.path.strip_prefix(bank).unwrap_or(&found.path).display();
-        text += &format!("  {path} at {}: {}", found.offset, found.what);
+        text += &format!("  {} at {}: {}", shown(path), found.offset, shown(&found.what));
         if !found.tables.is_empty() {
-            text += &format!(" (table {})", found.tables.join(", "));
+            text += &format!(" (table {})", shown(found.tables.join(", ")));
         }
         text.push('\n');
     }
@@ -198,6 +316,17 @@ pub(crate) fn damage_lines(bank: &Path, damage: &[Damage]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn causes_are_told_once_and_control_characters_escaped() {
+        let cause = io::Error::other("no space");
+        let twice = anyhow::Error::new(cause).context("write /x: no space").context("exporting");
+        assert_eq!(causes(&twice), "exporting: write /x: no space");
+        assert_eq!(shown("a\u{1b}[2J\nb\u{9b}é"), "a\\u{1b}[2J\\nb\\u{9b}é");
+        assert_eq!(escaped("a\tb\n", true), "a\\tb\n");
+        let cells = table(&[vec!["na\nme".to_owned(), "1".to_owned()]]);
+        assert_eq!(cells, "na\\nme  1\n");
+    }
 
     #[test]
     fn numbers_are_read_and_written_as_people_do() {

@@ -54,7 +54,8 @@ enum Command {
 struct RunArgs {
     #[command(flatten)]
     rows: RowsArgs,
-    /// The directory of the outputs' files; it is made if it is not there
+    /// The directory of the outputs' files; it is made if it is not there. `-` writes the one output to standard output,
+    /// packed or as Parquet, and what would be printed to standard error
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
     /// The files' format: NAME.bin (rows of 32-bit numbers), NAME.npy or NAME.parquet for an output NAME
@@ -171,7 +172,7 @@ pub(crate) fn run(args: &Args) -> Result<Ending> {
         Command::Run(args) => run_pipeline(args),
         Command::Explain(args) => explain::run(args),
         Command::Criteo(args) => {
-            output::print(&(Spec::criteo(args.modulus).to_json() + "\n"))?;
+            output::print(&(Spec::criteo(args.modulus).to_json() + "\n"));
             Ok(Ending::Good)
         }
     }
@@ -271,7 +272,10 @@ fn run_pipeline(args: &RunArgs) -> Result<Ending> {
         OutputFormat::Parquet => FileFormat::Parquet,
     };
     let inputs: Vec<_> = args.rows.inputs.iter().map(Input::file).collect();
-    let sink = FileSink::create(&args.out, format, pipeline.outputs())?;
+    let sink = match output::is_stdout(&args.out) {
+        true => FileSink::stream(std::io::stdout(), format, pipeline.outputs())?,
+        false => FileSink::create(&args.out, format, pipeline.outputs())?,
+    };
     let mut shown = Shown { sink, bar: Bar::new(input_bytes) };
     let ran = told(pipeline.run(&inputs, &mut shown))?;
     drop(shown.bar);
@@ -334,6 +338,10 @@ struct Shown {
 }
 
 impl Consumer for Shown {
+    fn begin(&mut self, inputs: &[Input<'_>]) -> embank_pipeline::Result<()> {
+        self.sink.begin(inputs)
+    }
+
     fn consume(
         &mut self,
         batch: &mut Batch,
@@ -394,11 +402,7 @@ fn show(
         checkpoint,
         files: files.iter().map(|file| file.display().to_string()).collect(),
     };
-    if args.json {
-        output::json(&report)?;
-    } else {
-        output::print(&words(&report))?;
-    }
+    output::report(&report, args.json, output::is_stdout(&args.out), || words(&report));
     Ok(Ending::Good)
 }
 
@@ -412,12 +416,12 @@ fn words(report: &Report) -> String {
         count(report.bad_rows),
     );
     for row in &report.first_bad_rows {
-        text += &format!("  {row}\n");
+        text += &format!("  {}\n", output::shown(row));
     }
     if report.bad_rows > report.first_bad_rows.len() as u64 {
         text += "  and more\n";
     }
-    text += &format!("files         {}\n", report.files.join(", "));
+    text += &format!("files         {}\n", output::shown(report.files.join(", ")));
     if let Some(checkpoint) = report.checkpoint {
         text += &format!("checkpoint    {checkpoint}\n");
     }

@@ -155,9 +155,9 @@ pub(crate) fn run(args: &Args) -> Result<Ending> {
     ensure!(args.checkpoint_every > 0, "--checkpoint-every must be positive");
     let plan = plan(args);
     if args.json {
-        output::json(&plan)?;
+        output::json(&plan);
     } else {
-        output::print(&text(args, &plan))?;
+        output::print(&text(args, &plan));
     }
     Ok(Ending::Good)
 }

@@ -58,9 +58,9 @@ pub(crate) fn run(args: &Args) -> Result<Ending> {
         salvage(&args.dir, &args.new, &options, &mut |progress| bar.show(progress))?
     };
     if args.json {
-        output::json(&json(&report))?;
+        output::json(&json(&report));
     } else {
-        output::print(&text(args, &report))?;
+        output::print(&text(args, &report));
     }
     let whole = report.is_complete() && report.damage.is_empty();
     Ok(if whole { Ending::Good } else { Ending::Damage })

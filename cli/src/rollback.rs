@@ -44,9 +44,9 @@ pub(crate) fn run(args: &Args) -> Result<Ending> {
     let checkpoint = args.checkpoint;
     let removed = Store::roll_back(&args.dir, checkpoint)?;
     if args.json {
-        output::json(&Report { checkpoint, removed })?;
+        output::json(&Report { checkpoint, removed });
     } else {
-        output::print(&format!("at checkpoint {checkpoint}; removed {removed:?}\n"))?;
+        output::print(&format!("at checkpoint {checkpoint}; removed {removed:?}\n"));
     }
     Ok(Ending::Good)
 }

@@ -71,10 +71,10 @@ pub(crate) fn run(args: &Args) -> Result<Ending> {
     let inputs = args.rows.inputs.iter().map(FeedInput::file).collect();
     let server = FlightServer::start(pipeline, inputs, &args.listen, &options)?;
     // Scripts read this line.
-    output::print(&format!("serving at grpc://{}\n", server.address()))?;
+    output::print(&format!("serving at grpc://{}\n", server.address()));
     if !server.address().ip().is_loopback() {
-        eprintln!(
-            "note: everyone who reaches this address may take the batches, and sees them on the way"
+        output::note(
+            "note: everyone who reaches this address may take the batches, and sees them on the way\n",
         );
     }
     server.wait()?;

@@ -119,9 +119,9 @@ pub(crate) fn plain_tables(checkpoint: &CheckpointSummary) -> impl Iterator<Item
 pub(crate) fn run(args: &Args) -> Result<Ending> {
     let summary = summary(&args.dir)?;
     if args.json {
-        output::json(&report(&summary))?;
+        output::json(&report(&summary));
     } else {
-        output::print(&text(args, &summary))?;
+        output::print(&text(args, &summary));
     }
     Ok(if summary.damage.is_empty() { Ending::Good } else { Ending::Damage })
 }
@@ -164,7 +164,7 @@ fn report(summary: &BankSummary) -> Report {
 }
 
 fn text(args: &Args, summary: &BankSummary) -> String {
-    let mut text = format!("bank          {}", args.dir.display());
+    let mut text = format!("bank          {}", output::shown(args.dir.display()));
     if let Some(bank) = summary.bank {
         text += &format!(" ({bank:016x})");
     }

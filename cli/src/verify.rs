@@ -64,9 +64,9 @@ pub(crate) fn run(args: &Args) -> Result<Ending> {
         verify(&args.dir, &options, &mut |progress| bar.show(progress))?
     };
     if args.json {
-        output::json(&json(&report))?;
+        output::json(&json(&report));
     } else {
-        output::print(&text(args, &report))?;
+        output::print(&text(args, &report));
     }
     Ok(if report.is_clean() { Ending::Good } else { Ending::Damage })
 }
@@ -128,7 +128,7 @@ fn text(args: &Args, report: &VerifyReport) -> String {
             if table.sound != table.rows {
                 text += &format!(
                     "  table {}: {} of {}\n",
-                    table.name,
+                    output::shown(&table.name),
                     count(table.sound),
                     count(table.rows)
                 );

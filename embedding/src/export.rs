@@ -1,5 +1,7 @@
 //! Tables into files; see the module `files` for how.
 
+use std::collections::HashMap;
+use std::io::Write;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
@@ -64,8 +66,17 @@ pub struct Exported {
 /// How many keys of a dense table's are looked at between two reports.
 const KEYS_PER_REPORT: u64 = 1 << 16;
 
+/// Where an export goes.
+enum Place<'a> {
+    File(&'a Path),
+    #[cfg_attr(not(feature = "parquet"), expect(dead_code, reason = "Parquet is what is streamed"))]
+    Stream(Box<dyn Write + Send>),
+}
+
 enum Writer {
     Tensors(TensorWriter),
+    /// Several files for a path.
+    Npy(PathBuf, TensorWriter),
     #[cfg(feature = "parquet")]
     Parquet(Box<crate::files::parquet::ParquetWriter>),
 }
@@ -142,14 +153,59 @@ impl Table {
         mut progress: impl FnMut(TransferProgress) -> ControlFlow<()>,
     ) -> Result<Exported> {
         let path = &output::resolved(path.as_ref())?;
+        output::refuse_within_bank(path, self.bank.store.path())?;
         let format = options.format.map_or_else(|| FileFormat::of_path(path), Ok)?;
+        self.export_as(Place::File(path), format, options, &mut progress)
+    }
+
+    /// As [`export_with`](Self::export_with), to a stream, such as standard output, as rows come. Parquet alone can be
+    /// streamed: other formats have one column after another, each as long as the table.
+    ///
+    /// # Errors
+    /// As [`export_with`](Self::export_with); [`InvalidArgument`](embank_kv::Error::InvalidArgument) unless
+    /// `options.format` is Parquet.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// use embank::{Bank, BankOptions, ExportOptions, FileFormat};
+    /// use std::ops::ControlFlow;
+    ///
+    /// let bank = Bank::open_read_only("my.bank", BankOptions::default(), None)?;
+    /// let options = ExportOptions { format: Some(FileFormat::Parquet), ..Default::default() };
+    /// let user = bank.open_table("user")?;
+    /// user.export_to(std::io::stdout(), &options, |_| ControlFlow::Continue(()))?;
+    /// # Ok::<(), embank::Error>(())
+    /// ```
+    pub fn export_to(
+        &self,
+        to: impl Write + Send + 'static,
+        options: &ExportOptions,
+        mut progress: impl FnMut(TransferProgress) -> ControlFlow<()>,
+    ) -> Result<Exported> {
+        if options.format != Some(FileFormat::Parquet) {
+            return Err(invalid(
+                "only Parquet can be streamed, as other formats have one column after another; give it as the format, or \
+                 export to a file"
+                    .to_owned(),
+            ));
+        }
+        self.export_as(Place::Stream(Box::new(to)), FileFormat::Parquet, options, &mut progress)
+    }
+
+    fn export_as(
+        &self,
+        place: Place<'_>,
+        format: FileFormat,
+        options: &ExportOptions,
+        progress: &mut OnProgress<'_>,
+    ) -> Result<Exported> {
         if format == FileFormat::Parquet && options.dense.is_some() {
             return Err(invalid(
                 "Parquet has no dense tables; export with keys, or to safetensors or npy"
                     .to_owned(),
             ));
         }
-        let (mut scan, dense_rows) = self.scan_for(options.dense, &mut progress)?;
+        let (mut scan, dense_rows) = self.scan_for(options.dense, progress)?;
         let parts = parts_of(self.shared.layout(), format, options.state);
         let rows = dense_rows.unwrap_or(scan.rows());
         let with_keys = dense_rows.is_none();
@@ -163,7 +219,7 @@ impl Table {
                 rows - 1
             )));
         }
-        if let Some(rows) = dense_rows {
+        if let (Some(rows), Place::File(path)) = (dense_rows, &place) {
             self.check_space(path, rows, &parts)?;
         }
         let pairs = settings::to_pairs(
@@ -172,26 +228,12 @@ impl Table {
             scan.checkpoint(),
             self.vocabulary_values(),
         );
-        let mut writer = match format {
-            FileFormat::Safetensors => {
-                Writer::Tensors(safetensors::create(path, rows, parts.clone(), with_keys, pairs)?)
-            }
-            FileFormat::Npy => {
-                Writer::Tensors(npy_set::create(path, rows, parts.clone(), with_keys, pairs)?)
-            }
-            #[cfg(feature = "parquet")]
-            FileFormat::Parquet => {
-                use crate::files::parquet::ParquetWriter;
-                Writer::Parquet(Box::new(ParquetWriter::create(path, parts.clone(), pairs)?))
-            }
-            #[cfg(not(feature = "parquet"))]
-            FileFormat::Parquet => return Err(crate::files::no_parquet()),
-        };
+        let mut writer = Writer::begin(place, format, rows, parts.clone(), with_keys, pairs)?;
         if missing > 0 {
-            self.fill_dense(&mut writer, &parts, rows, (&mut progress, scan.rows()))?;
+            self.fill_dense(&mut writer, &parts, rows, (progress, scan.rows()))?;
         }
-        self.write_rows(&mut scan, &mut writer, (&parts, dense_rows), &mut progress)?;
-        let (files, bytes) = commit(writer, path, format)?;
+        self.write_rows(&mut scan, &mut writer, (&parts, dense_rows), progress)?;
+        let (files, bytes) = writer.commit()?;
         Ok(Exported {
             checkpoint: scan.checkpoint(),
             rows: scan.rows(),
@@ -318,39 +360,63 @@ impl Table {
 }
 
 impl Writer {
+    fn begin(
+        place: Place<'_>,
+        format: FileFormat,
+        rows: u64,
+        parts: Vec<Part>,
+        with_keys: bool,
+        pairs: HashMap<String, String>,
+    ) -> Result<Self> {
+        match (place, format) {
+            (Place::File(path), FileFormat::Safetensors) => {
+                Ok(Self::Tensors(safetensors::create(path, rows, parts, with_keys, pairs)?))
+            }
+            (Place::File(path), FileFormat::Npy) => {
+                let files = npy_set::create(path, rows, parts, with_keys, pairs)?;
+                Ok(Self::Npy(path.to_owned(), files))
+            }
+            #[cfg(feature = "parquet")]
+            (place, FileFormat::Parquet) => {
+                use crate::files::output::Output;
+                use crate::files::parquet::ParquetWriter;
+                let output = match place {
+                    Place::File(path) => Output::File(Box::new(output::OutputFile::create(path)?)),
+                    Place::Stream(to) => Output::stream(to),
+                };
+                Ok(Self::Parquet(Box::new(ParquetWriter::create(output, parts, pairs)?)))
+            }
+            #[cfg(not(feature = "parquet"))]
+            (_, FileFormat::Parquet) => Err(crate::files::no_parquet()),
+            (Place::Stream(_), _) => unreachable!("refused by `export_to`"),
+        }
+    }
+
     fn write(&mut self, first: u64, batch: &RowBatch) -> Result<()> {
         match self {
-            Self::Tensors(writer) => writer.write(first, batch),
+            Self::Tensors(writer) | Self::Npy(_, writer) => writer.write(first, batch),
             #[cfg(feature = "parquet")]
             Self::Parquet(writer) => writer.write(batch),
         }
     }
-}
 
-/// Completes the files and gives them their names; returns those and how long they are together.
-fn commit(writer: Writer, path: &Path, format: FileFormat) -> Result<(Vec<PathBuf>, u64)> {
-    #[cfg_attr(
-        not(feature = "parquet"),
-        expect(
-            clippy::infallible_destructuring_match,
-            reason = "there is one kind without Parquet"
-        )
-    )]
-    let writer = match writer {
-        Writer::Tensors(writer) => writer,
-        #[cfg(feature = "parquet")]
-        Writer::Parquet(writer) => {
-            let (path, bytes) = writer.commit()?;
-            return Ok((vec![path], bytes));
+    /// Completes the files and gives them their names; returns those and how long they are together.
+    fn commit(self) -> Result<(Vec<PathBuf>, u64)> {
+        match self {
+            Self::Npy(path, writer) => npy_set::commit(&path, writer.files),
+            Self::Tensors(writer) => {
+                let (mut paths, mut bytes) = (Vec::new(), 0);
+                for file in writer.files {
+                    paths.push(file.path().to_owned());
+                    bytes += output::commit(file)?;
+                }
+                Ok((paths, bytes))
+            }
+            #[cfg(feature = "parquet")]
+            Self::Parquet(writer) => {
+                let (path, bytes) = writer.commit()?;
+                Ok((path.into_iter().collect(), bytes))
+            }
         }
-    };
-    if format == FileFormat::Npy {
-        return npy_set::commit(path, writer.files);
     }
-    let (mut paths, mut bytes) = (Vec::new(), 0);
-    for file in writer.files {
-        paths.push(file.path().to_owned());
-        bytes += file.commit()?;
-    }
-    Ok((paths, bytes))
 }

@@ -1,22 +1,28 @@
 //! Tables out of files; see the module `files` for how.
 
-use std::ops::ControlFlow;
-use std::path::Path;
+mod open;
+mod put;
 
-use embank_kv::{Access, Clock, Operation};
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+
+use embank_kv::Clock;
 
 use crate::config::TableConfig;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
-use crate::files::batch::{ReadBatch, RowFile, Wanted, rows_per_batch};
+use crate::files::batch::{ReadBatch, RowFile, rows_per_batch};
+use crate::files::inputs::{self, Source};
 use crate::files::settings::HeldValues;
 use crate::files::{
-    FileFormat, TransferProgress, npy_set, report, safetensors, settings, unreadable,
+    FileFormat, OnProgress, TransferProgress, invalid, npy_set, report, safetensors, settings,
+    unreadable,
 };
-use crate::row::RowLayout;
 use crate::table::Table;
 use crate::tracking::{TRACKING_BYTES, Tracking};
 use crate::unique::UniqueKeys;
+use open::{Contents, open};
+use put::{PutImported, PutKeepingState, PutWithState, Taken, TakenUses};
 
 /// What an import takes of a file. Default: what an export wrote there, in the format that the file's suffix stands
 /// for; of files that others made, a single matrix.
@@ -27,12 +33,14 @@ use crate::unique::UniqueKeys;
 pub struct ImportOptions {
     /// Default: by the suffix ([`FileFormat::of_path`]).
     pub format: Option<FileFormat>,
-    /// The tensor or column of the keys (for npy the file). Default: `keys`, in Parquet `key`, if it is there; else row
-    /// i is the row of key i, but for Parquet that has other columns of integers: there one must be named.
+    /// The tensor or column of the keys (for npy the file). Default: `keys` or `key`. Where there is neither, row i is
+    /// the row of key i if nothing else in the file may be keys; else they must be named, or `first_key` be given.
     pub keys: Option<String>,
-    /// The tensor or column of the vectors (for npy the file). Default: `rows`, in Parquet `vector`, or the only
-    /// matrix.
+    /// The tensor or column of the vectors (for npy the file). Default: `rows` or `vector`, or the only matrix.
     pub rows: Option<String>,
+    /// By position: row i is the row of this key plus i, whatever else is in the file; rows of a further file go on from
+    /// there. Default: `None`.
+    pub first_key: Option<u64>,
     /// Whether the optimizer's state is taken too, and in a table with [tracking](crate::Tracking) each row's uses and
     /// last use, if the file has them. Default: yes.
     pub state: bool,
@@ -43,7 +51,14 @@ pub struct ImportOptions {
 
 impl Default for ImportOptions {
     fn default() -> Self {
-        Self { format: None, keys: None, rows: None, state: true, non_finite: false }
+        Self {
+            format: None,
+            keys: None,
+            rows: None,
+            first_key: None,
+            state: true,
+            non_finite: false,
+        }
     }
 }
 
@@ -61,7 +76,7 @@ pub struct Imported {
 }
 
 /// The settings of the table that a file was exported from; `None` for a file that others made, and for a dense npy
-/// matrix by itself, which has no place for them.
+/// matrix by itself, which has no place for them. Of a directory, those of its first file.
 ///
 /// # Errors
 /// The file can't be read, or its settings are a newer program's.
@@ -85,8 +100,9 @@ pub fn exported_config(
     path: impl AsRef<Path>,
     format: Option<FileFormat>,
 ) -> Result<Option<TableConfig>> {
-    let path = path.as_ref();
-    let pairs = match format.map_or_else(|| FileFormat::of_path(path), Ok)? {
+    let sources = inputs::expand(&[path], format)?;
+    let Some(Source { path, format }) = sources.first() else { return Ok(None) };
+    let pairs = match format {
         FileFormat::Safetensors => safetensors::read(path)?.pairs,
         FileFormat::Npy => npy_set::read_pairs(path)?,
         #[cfg(feature = "parquet")]
@@ -99,8 +115,10 @@ pub fn exported_config(
 
 impl Table {
     /// Puts the rows of a file into the table, in constant memory (some MiB): those that an [export](Self::export)
-    /// wrote, or a matrix of f16, bf16, f32 or f64 that others did, of which row i is that of key i unless keys are
-    /// there or named.
+    /// wrote, or a matrix of f16, bf16, f32 or f64 that others did. Row i of a matrix is that of key i if it is all that
+    /// the file holds; where something else in the file may be its keys, the caller names them, or asks for rows by
+    /// position ([`ImportOptions::first_key`]). A directory means its files, sorted by name, but for those that begin
+    /// with `_` or `.`.
     ///
     /// A row that is there is replaced. With the optimizer's state, it trains on as the exported one would have;
     /// without, it keeps the state that it has, and a new row's starts afresh. Of equal keys, the last one in the
@@ -114,7 +132,7 @@ impl Table {
     /// [`UnreadableFile`](crate::Error::UnreadableFile) names the file, and row and column where it
     /// is damaged, is of another dim, has the state of another optimizer, was exported from a table of another
     /// vocabulary than the table's, or of one with other values, has keys that are no ids of the table's vocabulary, or
-    /// holds what is not finite;
+    /// holds what is not finite, or where it does not tell which of its parts are keys and vectors;
     /// [`InvalidArgument`](embank_kv::Error::InvalidArgument) for a suffix that says no format; a failure of the
     /// store.
     ///
@@ -136,17 +154,149 @@ impl Table {
         &self,
         path: impl AsRef<Path>,
         options: &ImportOptions,
+        progress: impl FnMut(TransferProgress) -> ControlFlow<()>,
+    ) -> Result<Imported> {
+        self.import_files_with(&[path], options, progress)
+    }
+
+    /// As [`import`](Self::import), of several files or directories, one after another. All of them are looked at before
+    /// the first row is put, and each is open only while it is read.
+    ///
+    /// # Errors
+    /// As [`import`](Self::import); [`UnreadableFile`](crate::Error::UnreadableFile) also where one file has the
+    /// optimizer's state and another has not, or files without keys come without
+    /// [`first_key`](ImportOptions::first_key).
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// use embank::{Bank, BankOptions, ExportOptions, ImportOptions, TableConfig};
+    ///
+    /// let bank = Bank::open(dir.path().join("bank"), BankOptions::default())?;
+    /// let files = ["a.safetensors", "b.safetensors"].map(|name| dir.path().join(name));
+    /// for (key, file) in (0..).zip(&files) {
+    ///     let part = bank.table(&format!("part {key}"), TableConfig::new(1))?;
+    ///     part.put(&[key], &[key as f32])?;
+    ///     bank.checkpoint(b"")?;
+    ///     part.export(file, &ExportOptions::default())?;
+    /// }
+    /// let whole = bank.table("whole", TableConfig::new(1))?;
+    /// assert_eq!(whole.import_files(&files, &ImportOptions::default())?.rows, 2);
+    /// # Ok::<(), embank::Error>(())
+    /// ```
+    pub fn import_files<P: AsRef<Path>>(
+        &self,
+        paths: &[P],
+        options: &ImportOptions,
+    ) -> Result<Imported> {
+        self.import_files_with(paths, options, |_| ControlFlow::Continue(()))
+    }
+
+    /// As [`import_files`](Self::import_files), and tells `progress` after each batch of rows how far it is. Ends with
+    /// [`Error::Cancelled`](crate::Error::Cancelled) if that says so.
+    ///
+    /// # Errors
+    /// As [`import_files`](Self::import_files); [`Cancelled`](crate::Error::Cancelled).
+    ///
+    /// # Examples
+    /// See [`import_files`](Self::import_files) and [`export_with`](Self::export_with).
+    pub fn import_files_with<P: AsRef<Path>>(
+        &self,
+        paths: &[P],
+        options: &ImportOptions,
         mut progress: impl FnMut(TransferProgress) -> ControlFlow<()>,
     ) -> Result<Imported> {
-        let path = path.as_ref();
+        if let (Some(keys), Some(first)) = (&options.keys, options.first_key) {
+            return Err(invalid(format!(
+                "the keys are to come from {keys:?}, and by position from key {first} on; leave one of them out"
+            )));
+        }
+        let sources = inputs::expand(paths, options.format)?;
+        if let [source] = &sources[..] {
+            let opened = self.open_to_import(source, options, 0)?;
+            let (rows, with_state) = (opened.file.rows(), opened.with_state);
+            let done = self.put_file(opened, options, (0, rows), &mut progress)?;
+            return Ok(Imported { rows: done, with_state });
+        }
+        let (total, with_state) = self.check_files(&sources, options)?;
+        let mut done = 0;
+        for source in &sources {
+            let opened = self.open_to_import(source, options, done)?;
+            done += self.put_file(opened, options, (done, total), &mut progress)?;
+        }
+        Ok(Imported { rows: done, with_state })
+    }
+
+    /// Whether files are rows of this table; returns how many rows they have together, and whether they have state.
+    fn check_files(&self, sources: &[Source], options: &ImportOptions) -> Result<(u64, bool)> {
+        let mut total = 0_u64;
+        let mut with_state: Option<(bool, &Path)> = None;
+        for source in sources {
+            let opened = self.open_to_import(source, options, total)?;
+            let rows = opened.file.rows();
+            if rows == 0 {
+                continue;
+            }
+            let path = &source.path;
+            if !opened.file.has_keys() && options.first_key.is_none() {
+                return Err(unreadable(
+                    path,
+                    "it is one of several files and has no keys; import by position with `first_key`, and the rows of \
+                     each file follow those of the one before",
+                ));
+            }
+            match with_state {
+                Some((state, other)) if state != opened.with_state => {
+                    let what = format!(
+                        "{} has the optimizer's state and it has not, or the other way round; import without the state",
+                        other.display()
+                    );
+                    return Err(unreadable(path, what));
+                }
+                _ => with_state = Some((opened.with_state, path)),
+            }
+            total = total.saturating_add(rows);
+        }
+        Ok((total, with_state.is_some_and(|(state, _)| state)))
+    }
+
+    /// Opens a file, and refuses it if its rows are none of this table's. `rows_before` lie in the files before it.
+    fn open_to_import(
+        &self,
+        source: &Source,
+        options: &ImportOptions,
+        rows_before: u64,
+    ) -> Result<Opened> {
+        let path = &source.path;
+        let first_key = match options.first_key {
+            None => None,
+            Some(first) => Some(first.checked_add(rows_before).ok_or_else(|| {
+                unreadable(
+                    path,
+                    format!("{rows_before} rows from key {first} on are more keys than there are"),
+                )
+            })?),
+        };
         let is_tracked = self.config().tracking != Tracking::None;
-        let (mut file, held, values) = open(path, options, is_tracked)?;
+        let Contents { file, held, values } = open(source, options, first_key, is_tracked)?;
         let with_state = self.check_fit(path, file.as_ref(), held.as_ref())?;
         let taken = self.taken(file.as_ref(), held.as_ref(), with_state);
         if let Some(values) = values.filter(|_| file.rows() > 0) {
             self.check_values(path, held.as_ref(), values)?;
         }
-        let (dim, total) = (self.dim(), file.rows());
+        Ok(Opened { path: path.clone(), file, with_state, taken })
+    }
+
+    /// Puts a file's rows; returns their number. `done` rows were put before it, of `total` in all.
+    fn put_file(
+        &self,
+        opened: Opened,
+        options: &ImportOptions,
+        (before, total): (u64, u64),
+        progress: &mut OnProgress<'_>,
+    ) -> Result<u64> {
+        let Opened { path, mut file, with_state, taken } = opened;
+        let (path, dim) = (&path, self.dim());
         let row_bytes = 4 * (dim + file.state_columns().unwrap_or(0)) + 8;
         let uses_bytes = if file.has_uses() { TRACKING_BYTES } else { 0 };
         let batch_rows = rows_per_batch(row_bytes + uses_bytes);
@@ -157,7 +307,7 @@ impl Table {
             batch.clear();
             file.read_batch(batch_rows, &mut batch)?;
             if batch.keys.is_empty() {
-                return Ok(Imported { rows: done, with_state });
+                return Ok(done);
             }
             if !options.non_finite {
                 let dtype = self.config().dtype;
@@ -169,7 +319,7 @@ impl Table {
             self.check_imported_ids(path, done, &batch.keys)?;
             self.put_imported(&batch, taken)?;
             done += batch.keys.len() as u64;
-            report(&mut progress, done, total)?;
+            report(progress, before + done, total)?;
         }
     }
 
@@ -309,44 +459,12 @@ impl Table {
     }
 }
 
-/// A file's rows, with what it tells of the table that they came from.
-type Opened = (Box<dyn RowFile>, Option<TableConfig>, Option<HeldValues>);
-
-/// `is_tracked` tells whether the rows of the table that imports tell of their uses.
-fn open(path: &Path, options: &ImportOptions, is_tracked: bool) -> Result<Opened> {
-    let (keys, rows) = (options.keys.as_deref(), options.rows.as_deref());
-    let (state, uses) = (options.state, options.state && is_tracked);
-    // Columns of these names mean something else in a file of another program, or of a table without tracking.
-    let wanted_of = |held: Option<&TableConfig>| {
-        let has_uses = held.is_some_and(|held| held.tracking != Tracking::None);
-        Wanted { state, uses: uses && has_uses }
-    };
-    match options.format.map_or_else(|| FileFormat::of_path(path), Ok)? {
-        FileFormat::Safetensors => {
-            let contents = safetensors::read(path)?;
-            let held = settings::from_pairs(path, &contents.pairs)?;
-            let values = settings::values_of(path, &contents.pairs)?;
-            let wanted = wanted_of(held.as_ref());
-            Ok((Box::new(contents.rows(path, keys, rows, wanted)?), held, values))
-        }
-        FileFormat::Npy => {
-            // The set's list tells which files are its own.
-            let (found, pairs) = npy_set::read(path, keys, rows, Wanted { state, uses })?;
-            let held = settings::from_pairs(path, &pairs)?;
-            Ok((Box::new(found), held, settings::values_of(path, &pairs)?))
-        }
-        #[cfg(feature = "parquet")]
-        FileFormat::Parquet => {
-            use crate::files::parquet;
-            let pairs = parquet::read_pairs(path)?;
-            let (held, values) =
-                (settings::from_pairs(path, &pairs)?, settings::values_of(path, &pairs)?);
-            let wanted = wanted_of(held.as_ref());
-            Ok((Box::new(parquet::read(path, keys, rows, wanted)?), held, values))
-        }
-        #[cfg(not(feature = "parquet"))]
-        FileFormat::Parquet => Err(crate::files::no_parquet()),
-    }
+/// A file that is rows of the table.
+struct Opened {
+    path: PathBuf,
+    file: Box<dyn RowFile>,
+    with_state: bool,
+    taken: Taken,
 }
 
 /// Refuses values that are not finite as `dtype`. `first` is the row of the file that `keys` begin with.
@@ -376,90 +494,4 @@ fn check_range(
             dtype.name()
         ),
     ))
-}
-
-/// What of a file goes into rows beside the vectors.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Taken {
-    state: bool,
-    uses: TakenUses,
-}
-
-/// What of a file's uses goes into rows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum TakenUses {
-    /// The import counts as one use.
-    None,
-    /// The number. The last use is the present time: the file's times have another unit than the table's.
-    Count,
-    /// The number and the last use.
-    All,
-}
-
-/// A batch of a file on its way into the table.
-#[derive(Debug)]
-struct PutImported<'a> {
-    layout: &'a RowLayout,
-    batch: &'a ReadBatch,
-    /// Where in the batch each distinct key's row lies.
-    sources: &'a [u32],
-    uses: TakenUses,
-}
-
-impl PutImported<'_> {
-    /// An int8 row that the file has as it is stored goes in so: its scale would not come back from its values.
-    fn write_vector(&self, i: usize, value: &mut [u8]) {
-        let (place, layout) = (self.sources[i] as usize, self.layout);
-        let dim = layout.dim;
-        match self.batch.int8_row(place, dim).filter(|_| layout.dtype() == Dtype::Int8) {
-            Some((bytes, scale)) => layout.write_int8(value, bytes, scale),
-            None => layout.write_vector(value, &self.batch.vectors[place * dim..][..dim]),
-        }
-        let last = match self.uses {
-            TakenUses::None => return layout.note_use(value),
-            TakenUses::Count => None,
-            TakenUses::All => Some(self.batch.last_used[place]),
-        };
-        layout.import_uses(value, last, self.batch.uses[place]);
-    }
-}
-
-/// Replaces whole rows, the optimizer's state too.
-#[derive(Debug)]
-struct PutWithState<'a>(PutImported<'a>);
-
-impl Operation for PutWithState<'_> {
-    const ACCESS: Access = Access::Put;
-
-    fn update(&mut self, i: usize, value: &mut [u8]) {
-        let Self(put) = self;
-        let columns = put.layout.state_values();
-        put.layout.fill_rest(value);
-        put.write_vector(i, value);
-        let place = put.sources[i] as usize;
-        put.layout.import_state(value, &put.batch.state[place * columns..][..columns]);
-    }
-
-    fn insert(&mut self, i: usize, value: &mut [u8]) -> bool {
-        self.update(i, value);
-        true
-    }
-}
-
-/// Replaces vectors and keeps the optimizer's state.
-#[derive(Debug)]
-struct PutKeepingState<'a>(PutImported<'a>);
-
-impl Operation for PutKeepingState<'_> {
-    const ACCESS: Access = Access::Update;
-
-    fn update(&mut self, i: usize, value: &mut [u8]) {
-        self.0.write_vector(i, value);
-    }
-
-    fn insert(&mut self, i: usize, value: &mut [u8]) -> bool {
-        self.0.layout.fill_rest(value);
-        self.0.write_vector(i, value);
-        true
-    }
 }

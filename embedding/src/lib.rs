@@ -94,6 +94,8 @@ pub use config::{DIM_MAX, TableConfig};
 pub use counts::table_of_counts;
 pub use decoded::DecodedRow;
 pub use dtype::{Dtype, Rounding};
+#[doc(hidden)]
+pub use embank_kv::OutputFile;
 pub use embank_kv::inspect::{CheckpointSummary, TableSummary};
 #[doc(hidden)]
 pub use embank_kv::locks;

@@ -18,6 +18,7 @@ use std::path::PathBuf;
 
 use crate::directory::Place;
 use crate::error::{Error, Result};
+use crate::hidden_file::Interruptible;
 
 /// Bytes of one chunk at most.
 pub(crate) const CHUNK_BYTES: usize = 64 << 10;
@@ -303,6 +304,7 @@ pub(crate) fn copy(from: &Place, into: &Place, identity: StreamIdentity) -> Resu
     let mut reader = CheckedReader::open(from, identity)?;
     let mut writer = CheckedWriter::create(into, identity)?;
     while let Some(bytes) = reader.read_some()? {
+        Interruptible::check().map_err(|e| Error::io("copy", from, e))?;
         writer.write(bytes)?;
     }
     reader.finish()?;

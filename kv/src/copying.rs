@@ -22,6 +22,7 @@ use crate::checkpoint::{BLOB_KIND, Checkpoints, ImageEntry, Manifest};
 use crate::device::segment_place;
 use crate::directory::{Directory, Place};
 use crate::error::{Error, Result};
+use crate::hidden_file::Interruptible;
 use crate::index::image;
 use crate::log::page::check_image;
 use crate::store::{BankLock, Making, Store, create_dir_durably, hold_one, open_bank_dir};
@@ -69,6 +70,8 @@ impl Store {
     /// ([`verify`](crate::inspect::verify) looks at what is shared); `DirectoryMoved` if `to` was moved meanwhile; `Io`.
     /// What was made is removed then.
     pub fn copy_checkpoint(dir: &Path, checkpoint: Option<u64>, to: &Path) -> Result<Copied> {
+        // Dropped last: a signal ends the process when what was made is removed.
+        let _interruptible = Interruptible::begin();
         let dir = &open_bank_dir(dir)?;
         let bank_file = BankFile::read_one(dir)?;
         let checkpoints = Checkpoints::look(dir)?;
@@ -89,6 +92,7 @@ impl Store {
         copying.log(dir, &manifest)?;
         copying.checkpoint(&checkpoints, &manifest)?;
         to.check_in_place()?;
+        Interruptible::check().map_err(|e| Error::io("copy", to.path(), e))?;
         BankFile { bank: manifest.bank, has_checkpoint: true }.write(to)?;
         making.done();
         Ok(copying.made)
@@ -121,6 +125,7 @@ impl Copying<'_> {
         let mut first = log_begin - log_begin % segment_bytes;
         // Ends: with the log.
         while first < log_end {
+            Interruptible::check().map_err(|e| Error::io("copy", &folder, e))?;
             let (from, into) = (segment_place(dir, first), segment_place(self.to, first));
             let end = first + segment_bytes;
             if end > log_end || !self.link(&from, &into)? {
@@ -185,6 +190,7 @@ impl Copying<'_> {
         let copy = into.create_new().map_err(|e| Error::io("create", into, e))?;
         let (mut page, lineage) = (vec![0; 1 << manifest.page_bits], manifest.lineage());
         for start in pages.step_by(page.len()) {
+            Interruptible::check().map_err(|e| Error::io("copy", from, e))?;
             let offset = start - first;
             source.read_exact_at(&mut page, offset).map_err(|e| match e.kind() {
                 io::ErrorKind::UnexpectedEof => Error::Truncated {

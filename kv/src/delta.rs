@@ -21,7 +21,9 @@
 //! checkpoint, which gets its name when all is synced: as when a checkpoint is taken. Until then the bank is where it
 //! was.
 
+use std::ffi::OsStr;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -33,14 +35,14 @@ use crate::checkpoint::{
 use crate::device::{self, AlignedBuffer, Device, DeviceChoice, DeviceOptions, Read};
 use crate::directory::{Directory, Place};
 use crate::error::{Error, Result};
+use crate::hidden_file::HiddenFile;
 use crate::index::image;
 use crate::inspect::Progress;
 use crate::log::page::check_image;
 use crate::metadata;
-use crate::store::{BankLock, Store, check_bank_file, hold_one, log_begins, new_id, open_bank_dir};
+use crate::store::{BankLock, Store, check_bank_file, hold_one, log_begins, open_bank_dir};
 
 const KIND: ([u8; 8], u32) = (*b"EMBKDELT", 2);
-const PARTIAL: &str = "partial";
 /// Pages that are read at once, in bytes.
 const BURST_BYTES: u64 = 8 << 20;
 
@@ -210,14 +212,14 @@ impl Store {
         }
         let head = Head::between(&base, manifest);
         let file = Place::of_path(file).map_err(|e| Error::io("make", file, e))?;
-        let unfinished = Unfinished::new(&file);
-        let file_bytes = export(dir, &checkpoints, &head, &unfinished.0, progress)?;
+        let unfinished = Unfinished::new(&file).map_err(|e| Error::io("make", &file, e))?;
+        let file_bytes = export(dir, &checkpoints, &head, &unfinished.place, progress)?;
         let failed = |e| Error::io("make", &file, e);
         file.directory().check_in_place()?;
         // Fails if another process has made the file meanwhile.
-        let linked = unfinished.0.hard_link(&file).or_else(|e| match e.kind() {
+        let linked = unfinished.place.hard_link(&file).or_else(|e| match e.kind() {
             io::ErrorKind::AlreadyExists => Err(e),
-            _ => unfinished.0.rename(&file),
+            _ => unfinished.place.rename(&file),
         });
         linked.map_err(failed)?;
         file.directory().sync().map_err(failed).inspect_err(|_| {
@@ -291,22 +293,18 @@ fn log_of(dir: &Arc<Directory>, manifest: &Manifest, read_only: bool) -> Result<
     device::open_in(dir, DeviceChoice::Auto, &options)
 }
 
-/// A file that is being written, under another name. Dropped, it is removed if it is still there.
-struct Unfinished(Place);
-
-impl Unfinished {
-    fn new(file: &Place) -> Self {
-        let mut name = file.name().as_os_str().to_owned();
-        // Of two that write the same file, each has a name of its own.
-        name.push(format!(".{:08x}.{PARTIAL}", new_id() as u32));
-        Unfinished(file.directory().place(name))
-    }
+/// A file that is being written, under a hidden name. Dropped, it is removed if it is still there, and a signal that
+/// ends the process removes it too.
+struct Unfinished {
+    place: Place,
+    _hidden: HiddenFile,
 }
 
-impl Drop for Unfinished {
-    fn drop(&mut self) {
-        // A failure here leaves a file that says by its name what it is.
-        let _ = self.0.remove_file();
+impl Unfinished {
+    fn new(file: &Place) -> io::Result<Self> {
+        let hidden = HiddenFile::new(&Arc::new(file.directory().share()?));
+        let name = OsStr::from_bytes(hidden.name().as_c_str().to_bytes()).to_owned();
+        Ok(Unfinished { place: file.directory().place(name), _hidden: hidden })
     }
 }
 

@@ -12,6 +12,7 @@ use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read as _};
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -106,6 +107,11 @@ impl Directory {
             _ => self.sync()?,
         }
         self.subdirectory(name)
+    }
+
+    /// A descriptor of its own for the directory.
+    pub(crate) fn share(&self) -> io::Result<OwnedFd> {
+        self.handle.try_clone().map(OwnedFd::from)
     }
 
     /// Makes the directory's names durable.

@@ -42,6 +42,7 @@ mod fork;
 #[doc(hidden)]
 pub mod fuzzing;
 mod hash;
+mod hidden_file;
 mod hold;
 mod index;
 pub mod inspect;
@@ -57,6 +58,7 @@ pub mod metrics;
 #[cfg(all(test, embank_shuttle))]
 mod models;
 mod operation;
+mod output_file;
 mod prefetch;
 mod record;
 mod region;
@@ -80,6 +82,7 @@ pub use interrupt::check_while_waiting;
 pub use leases::{Expired, Leased, Leases};
 pub use lock_holders::{LockHolder, LockHolders};
 pub use operation::{Access, Clock, Operation, Outcome, Promoted, RowMark, Width};
+pub use output_file::{OutputFile, output_path};
 pub use scan::{Scan, ScannedRow};
 pub use stats::StoreStats;
 pub use store::{Loan, Recovered, StateId, Store, StoreOptions, TableInfo};

@@ -70,6 +70,14 @@ impl<'a> Input<'a> {
         }
     }
 
+    /// Where it lies; `None` for rows in memory.
+    pub(crate) fn path(&self) -> Option<&Path> {
+        match &self.from {
+            From::Memory(_) => None,
+            From::File(path) => Some(path),
+        }
+    }
+
     /// What errors call it.
     #[must_use]
     pub fn name(&self) -> &str {

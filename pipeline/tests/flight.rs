@@ -451,10 +451,32 @@ fn a_feed_is_described_before_it_begins() {
             assert_eq!(refusal.code(), Code::InvalidArgument, "{ticket}");
             assert!(refusal.message().contains("skip_rows"), "{refusal}");
         }
-        // The stream has a schema though it has no batches.
-        let mut batches = get(&mut client, r#"{"skip_rows": 1000}"#).await.unwrap();
+        // At the end: the stream has a schema though it has no batches.
+        let mut batches = get(&mut client, r#"{"skip_rows": 100}"#).await.unwrap();
         assert!(next(&mut batches).await.is_none());
         assert_eq!(batches.schema(), Some(&expected));
+    });
+}
+
+/// It was an empty epoch, which a trainer takes for one that is complete.
+#[test]
+fn a_resume_beyond_the_end_is_out_of_range() {
+    runtime().block_on(async {
+        let text = text(100);
+        for shuffle_rows in [0, 32] {
+            let server = start(&text, &options(64, shuffle_rows));
+            let mut client = connect(&server).await;
+            for skip_rows in [101, 1000, u64::MAX] {
+                let ticket = format!("{{\"skip_rows\": {skip_rows}}}");
+                let mut batches = get(&mut client, &ticket).await.unwrap();
+                let refusal = next(&mut batches).await.unwrap().unwrap_err().to_string();
+                for expected in ["100 rows", &skip_rows.to_string()] {
+                    assert!(refusal.contains(expected), "{refusal}");
+                }
+            }
+            // The server goes on.
+            assert_eq!(all(&mut client, r#"{"skip_rows": 99}"#).await.concat().len(), 1);
+        }
     });
 }
 

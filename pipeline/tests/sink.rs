@@ -1,10 +1,14 @@
 //! Files of outputs: what is in them, and that they are there whole or not at all.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::path::Path;
+use std::io::Write;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Arc, Mutex};
 
 use embank_pipeline::{
-    Column, Dtype, Error, Field, FieldKind, FileFormat, FileSink, Input, Operator, Output,
+    Column, Dtype, Error, Field, FieldKind, FileFormat, FileSink, Format, Input, Operator, Output,
     Pipeline, RunOptions, RunReport, Spec,
 };
 
@@ -136,4 +140,112 @@ fn parquet_files_have_a_column_for_each() {
     spec.outputs[2].columns = vec!["a".into(), "a".into()];
     let error = run(&spec, dir.path(), FileFormat::Parquet, "").unwrap_err();
     assert!(error.to_string().contains("twice"), "{error}");
+}
+
+fn of_one(
+    format: FileFormat,
+    sink: impl Fn(&Pipeline) -> Result<FileSink, Error>,
+) -> Result<FileSink, Error> {
+    let spec = Spec { outputs: vec![Output::new("bits", Dtype::Bits32, ["b", "a"])], ..spec() };
+    let mut pipeline = Pipeline::new(&spec, &RunOptions::default()).unwrap();
+    let mut sink = sink(&pipeline)?;
+    let text = text();
+    pipeline.run(&[Input::memory("text", text.as_bytes())], &mut sink)?;
+    assert_eq!(sink.rows(), ROWS as u64, "{format:?}");
+    Ok(sink)
+}
+
+/// What had the name was replaced, whatever it was, and the new file was readable for all.
+#[test]
+fn links_are_written_through_and_modes_stay() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    std::fs::create_dir(at("real")).unwrap();
+    std::fs::write(at("real/v1.bin"), "old").unwrap();
+    std::fs::set_permissions(at("real/v1.bin"), PermissionsExt::from_mode(0o600)).unwrap();
+    symlink("real/v1.bin", at("bits.bin")).unwrap();
+    let create =
+        |pipeline: &Pipeline| FileSink::create(dir.path(), FileFormat::Packed, pipeline.outputs());
+    of_one(FileFormat::Packed, create).unwrap().finish().unwrap();
+    assert!(at("bits.bin").is_symlink());
+    assert_eq!(std::fs::read(at("real/v1.bin")).unwrap(), expected_bits());
+    let mode = std::fs::metadata(at("real/v1.bin")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+}
+
+#[test]
+fn devices_pipes_and_directories_are_refused() {
+    for what in ["device", "pipe", "directory"] {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("bits.bin");
+        match what {
+            "device" => symlink("/dev/full", &path).unwrap(),
+            "pipe" => assert!(Command::new("mkfifo").arg(&path).status().unwrap().success()),
+            _ => std::fs::create_dir(&path).unwrap(),
+        }
+        let create = |pipeline: &Pipeline| {
+            FileSink::create(dir.path(), FileFormat::Packed, pipeline.outputs())
+        };
+        let refused = of_one(FileFormat::Packed, create).unwrap_err().to_string();
+        assert!(refused.contains("bits.bin") && refused.contains(what), "{refused}");
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+}
+
+/// Run over its own output, a pipeline replaced its input.
+#[test]
+fn an_output_that_is_an_input_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("bits.bin");
+    std::fs::write(&path, expected_bits()).unwrap();
+    let spec = Spec { outputs: vec![Output::new("bits", Dtype::Bits32, ["b", "a"])], ..spec() };
+    let options = RunOptions { format: Format::Packed, ..RunOptions::default() };
+    let mut pipeline = Pipeline::new(&spec, &options).unwrap();
+    for input in [Input::file(&path), Input::file(dir.path())] {
+        let mut sink =
+            FileSink::create(dir.path(), FileFormat::Packed, pipeline.outputs()).unwrap();
+        let refused = pipeline.run(&[input], &mut sink).unwrap_err().to_string();
+        assert!(
+            refused.contains("place of the input") && refused.contains("bits.bin"),
+            "{refused}"
+        );
+    }
+    assert_eq!(std::fs::read(&path).unwrap(), expected_bits());
+}
+
+/// A writer that a test can look into.
+#[derive(Clone, Default)]
+struct Shared(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Shared {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn one_output_can_be_streamed() {
+    let to = Shared::default();
+    let stream = |format| {
+        let to = to.clone();
+        move |pipeline: &Pipeline| FileSink::stream(to.clone(), format, pipeline.outputs())
+    };
+    let sink = of_one(FileFormat::Packed, stream(FileFormat::Packed)).unwrap();
+    assert_eq!(sink.finish().unwrap(), Vec::<PathBuf>::new());
+    assert_eq!(*to.0.lock().unwrap(), expected_bits());
+    if cfg!(feature = "parquet") {
+        to.0.lock().unwrap().clear();
+        of_one(FileFormat::Parquet, stream(FileFormat::Parquet)).unwrap().finish().unwrap();
+        let written = to.0.lock().unwrap();
+        assert!(written.starts_with(b"PAR1") && written.ends_with(b"PAR1"));
+    }
+    let refused = of_one(FileFormat::Npy, stream(FileFormat::Npy)).unwrap_err().to_string();
+    assert!(refused.contains("number of rows"), "{refused}");
+    let pipeline = Pipeline::new(&spec(), &RunOptions::default()).unwrap();
+    let refused = FileSink::stream(to, FileFormat::Packed, pipeline.outputs()).unwrap_err();
+    assert!(refused.to_string().contains("a stream has one output"), "{refused}");
 }

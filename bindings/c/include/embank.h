@@ -436,11 +436,11 @@ typedef struct embank_export_options {
 typedef struct embank_import_options {
   // Set by embank_import_options_init.
   size_t size;
-  // The tensor or column of the keys, for npy the file. NULL means `keys`, in Parquet `key`, and if that is not
-  // there, row i is the row of key i. Default: NULL.
+  // The tensor or column of the keys, for npy the file. NULL means `keys` or `key`; where there is neither, row i is
+  // the row of key i if nothing else in the file may be keys, and else the file is refused. Default: NULL.
   const char *keys;
-  // The tensor or column of the vectors, for npy the file. NULL means `rows`, in Parquet `vector`, or the only
-  // matrix. Default: NULL.
+  // The tensor or column of the vectors, for npy the file. NULL means `rows` or `vector`, or the only matrix.
+  // Default: NULL.
   const char *rows;
   // One of embank_file_format. Default: EMBANK_FILE_FORMAT_BY_SUFFIX.
   uint32_t format;
@@ -448,12 +448,15 @@ typedef struct embank_import_options {
   uint32_t state;
   // 0 or 1: NaN and infinite values are taken; else they are an error. Default: 0.
   uint32_t non_finite;
-  // 0: room for what comes later.
-  uint32_t reserved;
+  // 0 or 1: row i is the row of key first_key + i, whatever else is in the file; rows of a further file go on from
+  // there. Default: 0.
+  uint32_t by_position;
   // Gets told how far it is. Default: NULL.
   embank_on_progress progress;
   // What it gets. Default: NULL.
   void *context;
+  // With by_position: the key of the first row. Default: 0.
+  uint64_t first_key;
 } embank_import_options;
 
 // What an export wrote.
@@ -945,6 +948,15 @@ enum embank_status embank_table_import(const struct embank_table *table,
                                        const struct embank_import_options *options,
                                        struct embank_imported *imported,
                                        size_t imported_size);
+
+// As embank_table_import, of `path_count` files or directories, one after another. All of them are looked at before the
+// first row is put.
+enum embank_status embank_table_import_files(const struct embank_table *table,
+                                             const char *const *paths,
+                                             size_t path_count,
+                                             const struct embank_import_options *options,
+                                             struct embank_imported *imported,
+                                             size_t imported_size);
 
 // The settings of the table that a file was exported from, for embank_bank_table. `found` is 1 then, and 0 where the
 // file doesn't tell them, which leaves `settings` as they are. `format` is one of embank_file_format. `settings` may

@@ -135,11 +135,11 @@ unsafe impl Growing for embank_exported {
 pub struct embank_import_options {
     /// Set by embank_import_options_init.
     pub size: usize,
-    /// The tensor or column of the keys, for npy the file. NULL means `keys`, in Parquet `key`, and if that is not
-    /// there, row i is the row of key i. Default: NULL.
+    /// The tensor or column of the keys, for npy the file. NULL means `keys` or `key`; where there is neither, row i is
+    /// the row of key i if nothing else in the file may be keys, and else the file is refused. Default: NULL.
     pub keys: *const c_char,
-    /// The tensor or column of the vectors, for npy the file. NULL means `rows`, in Parquet `vector`, or the only
-    /// matrix. Default: NULL.
+    /// The tensor or column of the vectors, for npy the file. NULL means `rows` or `vector`, or the only matrix.
+    /// Default: NULL.
     pub rows: *const c_char,
     /// One of embank_file_format. Default: EMBANK_FILE_FORMAT_BY_SUFFIX.
     pub format: u32,
@@ -147,23 +147,25 @@ pub struct embank_import_options {
     pub state: u32,
     /// 0 or 1: NaN and infinite values are taken; else they are an error. Default: 0.
     pub non_finite: u32,
-    /// 0: room for what comes later.
-    pub reserved: u32,
+    /// 0 or 1: row i is the row of key first_key + i, whatever else is in the file; rows of a further file go on from
+    /// there. Default: 0.
+    pub by_position: u32,
     /// Gets told how far it is. Default: NULL.
     pub progress: embank_on_progress,
     /// What it gets. Default: NULL.
     pub context: *mut c_void,
+    /// With by_position: the key of the first row. Default: 0.
+    pub first_key: u64,
 }
 
-// SAFETY: its size comes first, and then numbers and pointers that may be null; the sizes add up to SIZE_MIN.
+// SAFETY: its size comes first, and then numbers and pointers that may be null; the sizes add up without padding.
 unsafe impl Growing for embank_import_options {
     const NAME: &'static str = "embank_import_options";
     const FILLED_BY: &'static str = "embank_import_options_init";
     const SIZE_MIN: usize = 56;
 
     fn defaults() -> Self {
-        let ImportOptions { format: _, keys: _, rows: _, state, non_finite } =
-            ImportOptions::default();
+        let ImportOptions { state, non_finite, .. } = ImportOptions::default();
         Self {
             size: size_of::<Self>(),
             keys: std::ptr::null(),
@@ -171,9 +173,10 @@ unsafe impl Growing for embank_import_options {
             format: embank_file_format::BySuffix as u32,
             state: u32::from(state),
             non_finite: u32::from(non_finite),
-            reserved: 0,
+            by_position: 0,
             progress: None,
             context: std::ptr::null_mut(),
+            first_key: 0,
         }
     }
 }
@@ -182,10 +185,9 @@ impl embank_import_options {
     /// # Safety
     /// By the header's rules: the names are null or text that ends with a NUL and stays for the time of the call.
     unsafe fn to_rust(self) -> Result<ImportOptions, Failure> {
-        if self.reserved != 0 {
-            return Err(Failure::invalid(
-                "an embank_import_options has a reserved field that is not 0",
-            ));
+        let by_position = flag("by_position", self.by_position)?;
+        if !by_position && self.first_key != 0 {
+            return Err(Failure::invalid("first_key is for by_position; set that, or set it to 0"));
         }
         let name = |what, pointer: *const c_char| {
             if pointer.is_null() {
@@ -198,6 +200,7 @@ impl embank_import_options {
             format: embank_file_format::to_rust(self.format)?,
             keys: name("keys' name", self.keys)?,
             rows: name("rows' name", self.rows)?,
+            first_key: by_position.then_some(self.first_key),
             state: flag("state", self.state)?,
             non_finite: flag("non_finite", self.non_finite)?,
         })
@@ -302,6 +305,39 @@ pub unsafe extern "C" fn embank_table_import(
     })
 }
 
+/// As embank_table_import, of `path_count` files or directories, one after another. All of them are looked at before the
+/// first row is put.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn embank_table_import_files(
+    table: *const embank_table,
+    paths: *const *const c_char,
+    path_count: usize,
+    options: *const embank_import_options,
+    imported: *mut embank_imported,
+    imported_size: usize,
+) -> embank_status {
+    // SAFETY: by the header's rules.
+    call(|| unsafe {
+        let results = Results::new(imported, imported_size)?;
+        let table = table_of(table)?;
+        if path_count > 0 && (paths.is_null() || !paths.is_aligned()) {
+            return Err(Failure::invalid(
+                "paths is NULL or misaligned, with a length that is not 0",
+            ));
+        }
+        let paths = (0..path_count).map(|place| path_of("path", *paths.add(place)));
+        let paths = paths.collect::<Result<Vec<_>, _>>()?;
+        let options = sized::read_or_defaults(options)?;
+        let progress = |now| callbacks::tell(options.progress, options.context, now);
+        let found = table.import_files_with(&paths, &options.to_rust()?, progress)?;
+        results.set(&embank_imported {
+            size: imported_size,
+            rows: found.rows,
+            with_state: u64::from(found.with_state),
+        })
+    })
+}
+
 /// The settings of the table that a file was exported from, for embank_bank_table. `found` is 1 then, and 0 where the
 /// file doesn't tell them, which leaves `settings` as they are. `format` is one of embank_file_format. `settings` may
 /// be NULL; `size` is sizeof(embank_table_settings).
@@ -337,7 +373,7 @@ mod tests {
         assert_eq!(options.size, embank_export_options::SIZE_MIN);
         assert_eq!(options.to_rust().unwrap(), ExportOptions::default());
         let options = embank_import_options::defaults();
-        assert_eq!(options.size, embank_import_options::SIZE_MIN);
+        assert_eq!(options.size, size_of::<embank_import_options>());
         // SAFETY: the names are null.
         assert_eq!(unsafe { options.to_rust() }.unwrap(), ImportOptions::default());
     }
@@ -358,7 +394,8 @@ mod tests {
             embank_import_options { format: 99, ..all },
             embank_import_options { state: 2, ..all },
             embank_import_options { non_finite: 2, ..all },
-            embank_import_options { reserved: 1, ..all },
+            embank_import_options { by_position: 2, ..all },
+            embank_import_options { first_key: 1, ..all },
             embank_import_options { keys: c"\xff".as_ptr(), ..all },
         ] {
             // SAFETY: the name is null or a C string.

@@ -9,7 +9,7 @@ use embank::{
 };
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::types::{PyDict, PyList, PyTuple};
 
 use crate::bank_cell::{BankCell, TableNumber};
 use crate::scalars;
@@ -112,11 +112,20 @@ pub(crate) fn export<'py>(
     Ok(found)
 }
 
+/// A path, or several in a list or tuple.
+fn paths_of(paths: &Bound<'_, PyAny>) -> PyResult<Vec<PathBuf>> {
+    match paths.is_instance_of::<PyList>() || paths.is_instance_of::<PyTuple>() {
+        true => paths.extract(),
+        false => Ok(vec![paths.extract()?]),
+    }
+}
+
 /// What `Table.import_from` takes beside the path.
 pub(crate) struct ImportArguments<'a, 'py> {
     pub(crate) format: Option<&'a str>,
     pub(crate) keys: Option<String>,
     pub(crate) rows: Option<String>,
+    pub(crate) first_key: Option<&'a Bound<'py, PyAny>>,
     pub(crate) state: bool,
     pub(crate) non_finite: bool,
     pub(crate) progress: Option<Bound<'py, PyAny>>,
@@ -125,13 +134,15 @@ pub(crate) struct ImportArguments<'a, 'py> {
 pub(crate) fn import<'py>(
     py: Python<'py>,
     table: (&BankCell, TableNumber),
-    path: PathBuf,
+    paths: &Bound<'py, PyAny>,
     arguments: ImportArguments<'_, 'py>,
 ) -> PyResult<Bound<'py, PyDict>> {
-    let ImportArguments { format, keys, rows, state, non_finite, progress } = arguments;
-    let options = ImportOptions { format: format_of(format)?, keys, rows, state, non_finite };
+    let ImportArguments { format, keys, rows, first_key, state, non_finite, progress } = arguments;
+    let (format, first_key) = (format_of(format)?, first_key.map(scalars::key).transpose()?);
+    let options = ImportOptions { format, keys, rows, first_key, state, non_finite };
+    let paths = paths_of(paths)?;
     let imported: Imported = Progress::new(progress)
-        .through(py, table, |table, tell| table.import_with(path, &options, tell))?;
+        .through(py, table, |table, tell| table.import_files_with(&paths, &options, tell))?;
     let found = PyDict::new(py);
     found.set_item("rows", imported.rows)?;
     found.set_item("with_state", imported.with_state)?;

@@ -593,12 +593,16 @@ impl PyTable {
     /// the table.
     ///
     /// Args:
-    ///     path: As for `export`. Of a matrix of f16, bf16, f32 or f64 without keys, row i is the row
-    ///         of key i.
+    ///     path: As for `export`; also a directory, which means its files, sorted by name, and a list of
+    ///         paths, one after another. Of a matrix of f16, bf16, f32 or f64 that is alone in its file,
+    ///         row i is the row of key i.
     ///     format: "safetensors", "npy" or "parquet", whatever the suffix says.
-    ///     keys: The tensor or column of the keys, for npy the file. Must be given for Parquet that has
-    ///         other integers than `key`.
-    ///     rows: The tensor or column of the vectors, for npy the file.
+    ///     keys: The tensor or column of the keys, for npy the file; `keys` or `key` by default. Must be
+    ///         given, or `first_key`, where something else in the file may be the keys.
+    ///     rows: The tensor or column of the vectors, for npy the file; `rows` or `vector` by default, or
+    ///         the only matrix.
+    ///     first_key: By position: row i is the row of key first_key + i, whatever else is in the file.
+    ///         Rows of a further file go on from there.
     ///     state: Whether the optimizer's state is taken too, if the file has it.
     ///     non_finite: Whether NaN and infinite values are taken; else they are an error.
     ///     progress: Called with (rows done, rows in all) after each batch of rows. What it raises ends
@@ -608,24 +612,28 @@ impl PyTable {
     ///     A dictionary: `rows`, `with_state`.
     ///
     /// Raises:
-    ///     UnreadableFile: The file is damaged, of another dim, has the state of another optimizer, or
-    ///         holds what is not finite; names row and column.
+    ///     UnreadableFile: The file is damaged, of another dim, has the state of another optimizer,
+    ///         holds what is not finite (names row and column), or does not tell which of its parts are
+    ///         keys and vectors.
+    ///     ValueError: The suffix says no format, there is no file, or `keys` and `first_key` are given.
     ///     StoreIOError: The file is not there, or can't be read.
-    #[pyo3(signature = (path, *, format = None, keys = None, rows = None, state = true,
-                        non_finite = false, progress = None))]
+    #[pyo3(signature = (path, *, format = None, keys = None, rows = None, first_key = None,
+                        state = true, non_finite = false, progress = None))]
     #[expect(clippy::too_many_arguments, reason = "Python's keyword arguments")]
     fn import_from<'py>(
         &self,
         py: Python<'py>,
-        path: PathBuf,
+        path: &Bound<'py, PyAny>,
         format: Option<&str>,
         keys: Option<String>,
         rows: Option<String>,
+        first_key: Option<&Bound<'py, PyAny>>,
         state: bool,
         non_finite: bool,
         progress: Option<Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyDict>> {
-        let arguments = ImportArguments { format, keys, rows, state, non_finite, progress };
+        let arguments =
+            ImportArguments { format, keys, rows, first_key, state, non_finite, progress };
         files::import(py, (&self.cell, self.key.number), path, arguments)
     }
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -103,8 +107,8 @@ def test_files_of_others_come_in(tmp_path: Path) -> None:
         expected = weight.astype(np.float16).astype(np.float32)
         np.testing.assert_array_equal(table.peek(np.arange(300), missing="error"), expected)
         np.save(tmp_path / "fortran.npy", np.asfortranarray(weight))
-        with pytest.raises(embank.UnreadableFile, match="Fortran"):
-            table.import_from(tmp_path / "fortran.npy")
+        table.import_from(tmp_path / "fortran.npy")
+        np.testing.assert_array_equal(table.peek(np.arange(300), missing="error"), weight)
 
         polars = pytest.importorskip("polars")
         frame = polars.DataFrame({"id": ids, "embedding": (weight * 2).tolist(), "name": ["x"] * 300})
@@ -142,3 +146,127 @@ def test_errors_name_the_file(tmp_path: Path) -> None:
         with pytest.raises(embank.UnreadableFile, match="row 1 .*column 4 .*inf") as caught:
             table.import_from(tmp_path / "bad.npy")
         assert caught.value.path == str(tmp_path / "bad.npy")
+
+
+def taken(bank: embank.Bank, path: Any, **options: Any) -> dict[int, list[float]]:
+    """What an import puts into an empty table of dim 3: rows of the keys below 1,000."""
+    bank.drop_table("t") if "t" in bank.tables() else None
+    table = bank.table("t", dim=3)
+    table.import_from(path, **options)
+    keys = np.flatnonzero(table.contains(np.arange(1000)))
+    return dict(zip(keys.tolist(), table.peek(keys).tolist()))
+
+
+KEYS = np.array([70, 11, 52, 33, 94])
+VALUES = (KEYS[:, None] * np.ones((1, 3))).astype("f4")
+RIGHT = {int(key): [float(key)] * 3 for key in KEYS}
+
+
+@pytest.mark.parametrize("kind", ["i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8"])
+def test_small_integers_are_keys(tmp_path: Path, kind: str) -> None:
+    """Keys of 16 bits were ignored, and key 0 had the row of key 70."""
+    from safetensors.numpy import save_file
+
+    save_file({"keys": KEYS.astype(kind), "rows": VALUES}, tmp_path / "x.safetensors")
+    with embank.Bank(tmp_path / "bank", memory_budget="4MiB") as bank:
+        assert taken(bank, tmp_path / "x.safetensors") == RIGHT
+
+
+def test_frames_of_pandas_come_in_by_their_keys_or_not_at_all(tmp_path: Path) -> None:
+    pd = pytest.importorskip("pandas")
+    pytest.importorskip("pyarrow")
+    path = tmp_path / "x.parquet"
+
+    def frame(keys: Any, name: str = "key") -> None:
+        pd.DataFrame({name: keys, "vector": list(VALUES)}).to_parquet(path)
+
+    with embank.Bank(tmp_path / "bank", memory_budget="4MiB") as bank:
+        for whole in (KEYS, KEYS.astype("i1"), pd.array(KEYS, dtype="Int16")):
+            frame(whole)
+            assert taken(bank, path) == RIGHT
+        null = pd.Series([*KEYS[:4], None])
+        for odd in (
+            [str(key) for key in KEYS],
+            null,
+            pd.Categorical(KEYS),
+            pd.Categorical([str(key) for key in KEYS]),
+            pd.to_datetime(KEYS, unit="s"),
+            KEYS > 50,
+        ):
+            for name in ("key", "keys", "item_id"):
+                frame(odd, name)
+                with pytest.raises(embank.UnreadableFile, match=f"x.parquet.*{name}.*first_key"):
+                    taken(bank, path)
+            assert list(taken(bank, path, first_key=7)) == [7, 8, 9, 10, 11]
+
+
+def test_arrays_in_fortran_order_lists_and_directories_come_in(tmp_path: Path) -> None:
+    from safetensors.numpy import save_file
+
+    parts = tmp_path / "parts"
+    parts.mkdir()
+    for place, rows in enumerate((slice(0, 2), slice(2, 5))):
+        name = f"part-{place}.safetensors"
+        save_file({"keys": KEYS[rows], "rows": np.ascontiguousarray(VALUES[rows])}, parts / name)
+    (parts / "_SUCCESS").write_bytes(b"")
+    np.save(tmp_path / "f.npy", np.asfortranarray(VALUES))
+    with embank.Bank(tmp_path / "bank", memory_budget="4MiB") as bank:
+        assert taken(bank, parts) == RIGHT
+        files = sorted(parts.glob("part-*"))
+        assert taken(bank, files) == taken(bank, tuple(map(str, files))) == RIGHT
+        positions = taken(bank, tmp_path / "f.npy", first_key=100)
+        assert positions == {100 + i: row.tolist() for i, row in enumerate(VALUES)}
+        with pytest.raises(ValueError, match="leave one of them out"):
+            taken(bank, files, keys="keys", first_key=0)
+        with pytest.raises(ValueError, match="empty"):
+            taken(bank, [])
+        with pytest.raises((TypeError, ValueError, OverflowError)):
+            taken(bank, files, first_key=1.5)
+
+
+ENDED = """
+import os, signal, sys
+import numpy as np
+import embank
+
+bank = embank.Bank(sys.argv[1], memory_budget="4MiB")
+table = bank.table("t", dim=8)
+table.put(np.arange(20000), np.ones((20000, 8), np.float32))
+bank.checkpoint()
+table.export(sys.argv[2], progress=lambda done, total: os.kill(os.getpid(), int(sys.argv[3])))
+"""
+
+
+@pytest.mark.parametrize("suffix", FORMATS)
+def test_an_export_that_a_signal_ends_leaves_nothing(tmp_path: Path, suffix: str) -> None:
+    """Its hidden files stayed for ever."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+        out = tmp_path / f"out-{number}"
+        out.mkdir()
+        words = [sys.executable, "-c", ENDED, tmp_path / f"b{number}", out / f"t.{suffix}"]
+        ended = subprocess.run([*map(str, words), str(int(number))], capture_output=True)
+        assert ended.returncode != 0
+        assert list(out.iterdir()) == []
+
+
+def test_an_export_replaces_files_and_nothing_else(tmp_path: Path) -> None:
+    with embank.Bank(tmp_path / "bank", memory_budget="4MiB") as bank:
+        table, _ = filled(bank)
+        os.mkfifo(tmp_path / "pipe.parquet")
+        (tmp_path / "device.safetensors").symlink_to("/dev/full")
+        for name in ("pipe.parquet", "device.safetensors"):
+            with pytest.raises(ValueError, match=f"{name}.* is a (pipe|device)"):
+                table.export(tmp_path / name)
+        assert (tmp_path / "pipe.parquet").is_fifo()
+
+        (tmp_path / "v1.safetensors").write_bytes(b"old")
+        (tmp_path / "v1.safetensors").chmod(0o600)
+        (tmp_path / "latest.safetensors").symlink_to("v1.safetensors")
+        table.export(tmp_path / "latest.safetensors")
+        assert (tmp_path / "latest.safetensors").is_symlink()
+        assert (tmp_path / "v1.safetensors").stat().st_mode & 0o777 == 0o600
+        assert (tmp_path / "v1.safetensors").stat().st_size > 5000 * 24
+
+        for length in (240, 255):
+            path = tmp_path / ("n" * (length - 12) + ".safetensors")
+            assert table.export(path)["rows"] == 5000 and path.exists()

@@ -96,12 +96,13 @@ pub(super) fn run(args: &Args) -> Result<Ending> {
     let report = report(&options, &ran, &explanation, &again, read_bytes_per_second);
     if let Some(path) = &args.plot {
         let picture = plot::svg(&args.rows.spec.display().to_string(), &report);
-        std::fs::write(path, picture).with_context(|| format!("writing {}", path.display()))?;
+        let inputs = args.rows.inputs.iter().chain([&args.rows.spec]);
+        output::write_file(path, &picture, &inputs.map(PathBuf::as_path).collect::<Vec<_>>())?;
     }
     if args.json {
-        output::json(&report)?;
+        output::json(&report);
     } else {
-        output::print(&words(&report, &explanation))?;
+        output::print(&words(&report, &explanation));
     }
     Ok(Ending::Good)
 }

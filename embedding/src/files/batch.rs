@@ -198,6 +198,9 @@ pub(crate) trait RowFile {
     /// Values per vector.
     fn columns(&self) -> usize;
 
+    /// Whether the file tells the rows' keys; else they follow from their places.
+    fn has_keys(&self) -> bool;
+
     /// Values of state per row; none where the file has no state.
     fn state_columns(&self) -> Option<usize>;
 

@@ -14,6 +14,9 @@ pub(crate) enum Element {
     I64,
     U32,
     I32,
+    U16,
+    I16,
+    U8,
 }
 
 impl Element {
@@ -21,8 +24,8 @@ impl Element {
         match self {
             Self::F64 | Self::U64 | Self::I64 => 8,
             Self::F32 | Self::U32 | Self::I32 => 4,
-            Self::F16 | Self::Bf16 => 2,
-            Self::I8 => 1,
+            Self::F16 | Self::Bf16 | Self::U16 | Self::I16 => 2,
+            Self::I8 | Self::U8 => 1,
         }
     }
 
@@ -31,7 +34,7 @@ impl Element {
     }
 
     pub(crate) fn is_key(self) -> bool {
-        matches!(self, Self::U64 | Self::I64 | Self::U32 | Self::I32)
+        !self.is_float()
     }
 
     pub(crate) fn name(self) -> &'static str {
@@ -45,6 +48,9 @@ impl Element {
             Self::I64 => "i64",
             Self::U32 => "u32",
             Self::I32 => "i32",
+            Self::U16 => "u16",
+            Self::I16 => "i16",
+            Self::U8 => "u8",
         }
     }
 
@@ -68,7 +74,7 @@ impl Element {
                 values.extend(words.iter().map(|&word| bf16::from_le_bytes(word).to_f32()));
             }
             Self::I8 => values.extend(bytes.iter().map(|&byte| f32::from(byte as i8))),
-            Self::U64 | Self::I64 | Self::U32 | Self::I32 => {
+            Self::U64 | Self::I64 | Self::U32 | Self::I32 | Self::U16 | Self::I16 | Self::U8 => {
                 unreachable!("only floats and i8 are read as values")
             }
         }
@@ -89,7 +95,21 @@ impl Element {
                 let (words, _) = bytes.as_chunks();
                 keys.extend(words.iter().map(|&word| i64::from(i32::from_le_bytes(word)) as u64));
             }
-            _ => unreachable!("only integers are read as keys"),
+            Self::U16 => {
+                let (words, _) = bytes.as_chunks();
+                keys.extend(words.iter().map(|&word| u64::from(u16::from_le_bytes(word))));
+            }
+            Self::I16 => {
+                let (words, _) = bytes.as_chunks();
+                keys.extend(words.iter().map(|&word| i64::from(i16::from_le_bytes(word)) as u64));
+            }
+            Self::U8 => keys.extend(bytes.iter().map(|&byte| u64::from(byte))),
+            Self::I8 => {
+                keys.extend(bytes.iter().map(|&byte| i64::from(byte.cast_signed()) as u64));
+            }
+            Self::F64 | Self::F32 | Self::F16 | Self::Bf16 => {
+                unreachable!("only integers are read as keys")
+            }
         }
     }
 }
@@ -118,5 +138,11 @@ mod tests {
         Element::I64.append_keys(&(-1_i64).to_le_bytes(), &mut keys);
         Element::U32.append_keys(&u32::MAX.to_le_bytes(), &mut keys);
         assert_eq!(keys, [u64::MAX, u64::MAX, u64::from(u32::MAX)]);
+        keys.clear();
+        Element::I16.append_keys(&(-1_i16).to_le_bytes(), &mut keys);
+        Element::U16.append_keys(&u16::MAX.to_le_bytes(), &mut keys);
+        Element::I8.append_keys(&[0xFF], &mut keys);
+        Element::U8.append_keys(&[0xFF], &mut keys);
+        assert_eq!(keys, [u64::MAX, u64::from(u16::MAX), u64::MAX, 255]);
     }
 }

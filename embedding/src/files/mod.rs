@@ -22,12 +22,14 @@
 
 pub(crate) mod batch;
 pub(crate) mod element;
+pub(crate) mod inputs;
 pub(crate) mod npy;
 pub(crate) mod npy_set;
 pub(crate) mod output;
 #[cfg(feature = "parquet")]
 pub(crate) mod parquet;
 pub(crate) mod safetensors;
+pub(crate) mod selection;
 pub(crate) mod settings;
 pub(crate) mod tensors;
 
@@ -60,13 +62,14 @@ pub enum FileFormat {
 }
 
 impl FileFormat {
-    /// The format that a file's suffix stands for: `.safetensors`, `.npy` or `.parquet`.
+    /// The format that a file's suffix stands for: `.safetensors`, `.npy` or `.parquet`, in upper or lower case.
     ///
     /// # Errors
     /// [`InvalidArgument`](embank_kv::Error::InvalidArgument) for another one.
     pub fn of_path(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
-        match path.extension().and_then(|suffix| suffix.to_str()) {
+        let suffix = path.extension().and_then(|suffix| suffix.to_str());
+        match suffix.map(str::to_ascii_lowercase).as_deref() {
             Some("safetensors") => Ok(Self::Safetensors),
             Some("npy") => Ok(Self::Npy),
             Some("parquet") => Ok(Self::Parquet),
@@ -118,11 +121,13 @@ pub(crate) fn unreadable(path: &Path, what: impl Into<String>) -> Error {
 
 /// Opens a file to read, and says how long it is.
 pub(crate) fn open_to_read(path: &Path) -> Result<(File, u64)> {
+    // Looked at first: the open of a FIFO would wait for its writer.
+    let found = std::fs::metadata(path).map_err(|error| io_error("open", path, error))?;
+    if !found.is_file() {
+        return Err(unreadable(path, "it is no regular file; write what comes of it to one first"));
+    }
     let file = File::open(path).map_err(|error| io_error("open", path, error))?;
     let metadata = file.metadata().map_err(|error| io_error("look at", path, error))?;
-    if !metadata.is_file() {
-        return Err(unreadable(path, "it is no regular file"));
-    }
     Ok((file, metadata.len()))
 }
 

@@ -28,6 +28,9 @@ pub(crate) fn header(element: Element, shape: &str) -> Vec<u8> {
         Element::F16 => "<f2",
         // NumPy has no bfloat16, and an int8 without its scale is no value; see `parts_of`.
         Element::Bf16 | Element::I8 => unreachable!("no vectors of bf16 or int8 go into npy files"),
+        Element::U16 | Element::I16 | Element::U8 => {
+            unreachable!("no part of a table has small integers")
+        }
         Element::U64 => "<u8",
         Element::I64 => "<i8",
         Element::U32 => "<u4",
@@ -58,10 +61,14 @@ pub(crate) fn open(path: &Path) -> Result<Tensor> {
         "<i8" => Element::I64,
         "<u4" => Element::U32,
         "<i4" => Element::I32,
+        "<u2" => Element::U16,
+        "<i2" => Element::I16,
+        "|u1" => Element::U8,
+        "|i1" => Element::I8,
         other => {
             return Err(damaged(format!(
-                "its type is {other:?}; floats of 2, 4 or 8 bytes and integers of 4 or 8 are read, \
-                 little-endian"
+                "its type is {other:?}; floats of 2, 4 or 8 bytes and integers are read, little-endian: save \
+                 array.astype('<f4') of vectors, array.astype('<i8') of keys"
             )));
         }
     };
@@ -72,11 +79,6 @@ pub(crate) fn open(path: &Path) -> Result<Tensor> {
             return Err(damaged(format!("its shape is {shape:?}; one or two dimensions are read")));
         }
     };
-    if fortran_order && rows > 1 && columns > 1 {
-        return Err(damaged(
-            "it is in Fortran's order; save numpy.ascontiguousarray of it instead".to_owned(),
-        ));
-    }
     let wanted = rows.checked_mul(columns).and_then(|n| n.checked_mul(element.bytes() as u64));
     if wanted != Some(file_bytes - offset) {
         return Err(damaged(format!(
@@ -87,7 +89,16 @@ pub(crate) fn open(path: &Path) -> Result<Tensor> {
     }
     let name = path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into());
     let columns = columns as usize;
-    Ok(Tensor { file: Arc::new(file), path: path.to_owned(), name, element, rows, columns, offset })
+    Ok(Tensor {
+        file: Arc::new(file),
+        path: path.to_owned(),
+        name,
+        element,
+        rows,
+        columns,
+        offset,
+        is_column_major: fortran_order,
+    })
 }
 
 /// The header's text, and where the data begins.

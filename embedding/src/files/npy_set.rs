@@ -21,7 +21,8 @@ use std::path::{Path, PathBuf};
 use super::batch::{LAST_USED, Part, USES, Wanted};
 use super::element::Element;
 use super::output::{self, OutputFile};
-use super::tensors::{Arrays, Place, TensorRows, TensorWriter, UsesArrays};
+use super::selection::{KEYS, ROWS, SCALES, Selection, refuse_by_position};
+use super::tensors::{Arrays, Keys, Place, TensorRows, TensorWriter, UsesArrays};
 use super::{invalid, io_error, npy, unreadable};
 use crate::error::Result;
 
@@ -33,7 +34,10 @@ const LIST_BYTES_MAX: u64 = 1 << 20;
 /// A file beside `path`: `x.rows.npy` for `x.npy`, `x.1.rows.npy` for `x.1`.
 fn beside(path: &Path, suffix: &str) -> PathBuf {
     let name = path.file_name().map_or(&[][..], OsStr::as_bytes);
-    let stem = name.strip_suffix(b".npy").unwrap_or(name);
+    let stem = match name.split_last_chunk::<4>() {
+        Some((stem, suffix)) if suffix.eq_ignore_ascii_case(b".npy") => stem,
+        _ => name,
+    };
     let mut own = OsString::from_vec(stem.to_vec());
     own.push(suffix);
     path.with_file_name(own)
@@ -147,13 +151,9 @@ pub(crate) fn create(
 /// What of an older set has to go before these files get their names, in order.
 ///
 /// # Errors
-/// Something stands in the way of these files, or would be taken for a part of them.
+/// Something would be taken for a part of these files.
 fn to_remove(path: &Path, files: &[OutputFile]) -> Result<Vec<PathBuf>> {
     let is_written = |path: &Path| files.iter().any(|file| file.path() == path);
-    if let Some(file) = files.iter().find(|file| file.path().is_dir()) {
-        let source = ErrorKind::IsADirectory.into();
-        return Err(io_error("replace", file.path(), source));
-    }
     let (keys, beside_rows) = (path_of(path, "keys"), paths_beside_rows(path));
     let older = List::read(path)?;
     let is_older = |path: &Path| older.as_ref().is_some_and(|older| older.has(path));
@@ -235,14 +235,18 @@ mod failing {
 /// `keys` and `rows` name other files.
 pub(crate) fn read(
     path: &Path,
-    keys: Option<&str>,
-    rows: Option<&str>,
-    wanted: Wanted,
+    selection: Selection<'_>,
 ) -> Result<(TensorRows, HashMap<String, String>)> {
-    let named = keys.map(|keys| npy::open(Path::new(keys))).transpose()?;
+    let Selection { keys, rows, first_key, wanted } = selection;
+    let named = keys.map(|keys| npy::open(Path::new(keys))).transpose()?.map(Keys::Array);
+    let named = named.or(first_key.map(Keys::From));
     if let Some(rows) = rows {
         let vectors = npy::open(Path::new(rows))?;
-        let arrays = Arrays { keys: named, vectors, scales: None, state: None, uses: None };
+        if named.is_none() {
+            refuse_keys_beside(path)?;
+        }
+        let keys = named.unwrap_or(Keys::From(0));
+        let arrays = Arrays { keys, vectors, scales: None, state: None, uses: None };
         return Ok((TensorRows::new(arrays)?, HashMap::new()));
     }
     let is_dense = path.exists();
@@ -253,9 +257,16 @@ pub(crate) fn read(
     // State and uses belong to the set's own keys, not to keys that the caller names.
     let wanted = if named.is_none() { wanted } else { Wanted::NOTHING };
     let keys = match named {
-        None if !is_dense => Some(keys_beside(path, &matrix)?),
-        named => named,
+        Some(named) => named,
+        None if !is_dense => Keys::Array(keys_beside(path, &matrix)?),
+        None => {
+            refuse_keys_beside(path)?;
+            Keys::From(0)
+        }
     };
+    if is_dense {
+        refuse_other_rows(path)?;
+    }
     let list = if wanted == Wanted::NOTHING { None } else { list_for(path, &matrix, wanted)? };
     let (mut state, mut uses) = (None, None);
     if let Some(list) = &list {
@@ -267,6 +278,37 @@ pub(crate) fn read(
     let vectors = npy::open(&matrix)?;
     let rows = TensorRows::new(Arrays { keys, vectors, scales: None, state, uses })?;
     Ok((rows, list.map_or_else(HashMap::new, |list| list.pairs)))
+}
+
+/// Refuses rows by position where keys may be beside them.
+fn refuse_keys_beside(path: &Path) -> Result<()> {
+    // The rows of a set, imported by their own name, have the set's keys.
+    let stem = name_of(path);
+    let set = stem.strip_suffix(".rows.npy").map(|stem| path.with_file_name(format!("{stem}.npy")));
+    for of in std::iter::once(path).chain(set.as_deref()) {
+        if let Some(keys) =
+            KEYS.map(|name| path_of(of, name)).into_iter().find(|keys| keys.exists())
+        {
+            return refuse_by_position(path, &format!("a file {} beside it", keys.display()));
+        }
+    }
+    Ok(())
+}
+
+/// Refuses a matrix beside which another one is, or what its values are to be multiplied with.
+fn refuse_other_rows(path: &Path) -> Result<()> {
+    let beside = ROWS.into_iter().chain([SCALES]).map(|name| path_of(path, name));
+    match beside.into_iter().find(|beside| beside.exists()) {
+        None => Ok(()),
+        Some(other) => Err(unreadable(
+            path,
+            format!(
+                "{} is there too, and which is meant does not show; name the file of the vectors with `rows`, or move one \
+                 of them away",
+                other.display()
+            ),
+        )),
+    }
 }
 
 fn keys_beside(path: &Path, matrix: &Path) -> Result<super::tensors::Tensor> {

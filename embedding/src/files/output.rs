@@ -1,85 +1,86 @@
-//! Files that are there whole or not at all.
+//! Where exports go; `embank_kv::OutputFile` is how they are there whole or not at all.
 
-use std::ffi::OsString;
-use std::fs::{File, Permissions};
-use std::io::{self, Write};
-use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::fs::File;
+use std::io;
+#[cfg(feature = "parquet")]
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use tempfile::NamedTempFile;
+pub(crate) use embank_kv::OutputFile;
 
 use super::{invalid, io_error};
 use crate::error::Result;
 
-/// A file under a temporary name, beside the place where it belongs. Dropped before [`commit`](Self::commit), it goes.
-#[derive(Debug)]
-pub(crate) struct OutputFile {
-    file: NamedTempFile,
-    path: PathBuf,
+/// Where a format goes that is written from the beginning to the end.
+#[cfg(feature = "parquet")]
+pub(crate) enum Output {
+    File(Box<OutputFile>),
+    Stream {
+        to: Box<dyn Write + Send>,
+        /// Bytes that were written.
+        bytes: u64,
+    },
 }
 
-impl OutputFile {
-    pub(crate) fn create(path: &Path) -> Result<Self> {
-        let Some(name) = path.file_name() else {
-            return Err(invalid(format!("{} names no file", path.display())));
-        };
-        let mut prefix = OsString::from(".");
-        prefix.push(name);
-        prefix.push(".");
-        let made = tempfile::Builder::new()
-            .prefix(&prefix)
-            .suffix(".partial")
-            // Less the umask, as any file that a program makes.
-            .permissions(Permissions::from_mode(0o666))
-            .tempfile_in(directory(path));
-        let file = made.map_err(|error| io_error("create", path, error))?;
-        Ok(Self { file, path: path.to_owned() })
+#[cfg(feature = "parquet")]
+impl Output {
+    pub(crate) fn stream(to: Box<dyn Write + Send>) -> Self {
+        Self::Stream { to, bytes: 0 }
     }
 
+    /// What errors call it.
     pub(crate) fn path(&self) -> &Path {
-        &self.path
+        match self {
+            Self::File(file) => file.path(),
+            Self::Stream { .. } => Path::new("the stream"),
+        }
     }
 
-    pub(crate) fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
-        let written = self.file.as_file().write_all_at(bytes, offset);
-        written.map_err(|error| io_error("write", &self.path, error))
-    }
-
-    /// Brings what was written to stable storage; returns the file's length.
-    pub(crate) fn sync(&self) -> Result<u64> {
-        let file = self.file.as_file();
-        let synced = file.sync_all().and_then(|()| file.metadata());
-        Ok(synced.map_err(|error| io_error("sync", &self.path, error))?.len())
-    }
-
-    /// Gives the file its name, in place of one that has it.
-    pub(crate) fn publish(self) -> Result<()> {
-        let Self { file, path } = self;
-        file.persist(&path).map_err(|error| io_error("rename", &path, error.error))?;
-        sync_directory(&path)
-    }
-
-    /// Gives the file its name, once it is on stable storage; returns its length.
-    pub(crate) fn commit(self) -> Result<u64> {
-        let bytes = self.sync()?;
-        self.publish()?;
-        Ok(bytes)
+    /// Gives a file its name; returns that, and how many bytes were written.
+    pub(crate) fn commit(self) -> Result<(Option<PathBuf>, u64)> {
+        match self {
+            Self::File(file) => {
+                let path = file.path().to_owned();
+                Ok((Some(path), commit(*file)?))
+            }
+            Self::Stream { mut to, bytes } => {
+                to.flush().map_err(|error| io_error("write", Path::new("the stream"), error))?;
+                Ok((None, bytes))
+            }
+        }
     }
 }
 
-/// For formats that are written from the beginning to the end.
-impl Write for OutputFile {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.file.write(bytes)
+#[cfg(feature = "parquet")]
+impl Write for Output {
+    fn write(&mut self, text: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::File(file) => file.write(text),
+            Self::Stream { to, bytes } => {
+                let written = to.write(text)?;
+                *bytes += written as u64;
+                Ok(written)
+            }
+        }
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.file.flush()
+        match self {
+            Self::File(file) => file.flush(),
+            Self::Stream { to, .. } => to.flush(),
+        }
     }
 }
 
-/// The path from the root, resolved once: a long export goes where the caller meant it to, whatever becomes of the
-/// working directory and of links meanwhile.
+/// Gives a file its name, once it is on stable storage; returns its length.
+pub(crate) fn commit(file: OutputFile) -> Result<u64> {
+    let bytes = file.sync()?;
+    file.publish()?;
+    Ok(bytes)
+}
+
+/// The path from the root, resolved once but for a link of the file itself: a long export goes where the caller meant it
+/// to, whatever becomes of the working directory and of links meanwhile.
 pub(crate) fn resolved(path: &Path) -> Result<PathBuf> {
     let Some(name) = path.file_name() else {
         return Err(invalid(format!("{} names no file", path.display())));
@@ -89,10 +90,32 @@ pub(crate) fn resolved(path: &Path) -> Result<PathBuf> {
     found.map(|found| found.join(name)).map_err(|error| io_error("create", path, error))
 }
 
-/// Removes a file, if it is there, durably.
+/// What a bank's directory has of its own.
+const BANK_NAMES: [&str; 5] = ["BANK", "BANK.new", "LOCK", "log", "checkpoints"];
+
+/// Refuses a place among the files of the bank that is exported, whatever links lead there.
+pub(crate) fn refuse_within_bank(path: &Path, bank: &Path) -> Result<()> {
+    let bank = bank.canonicalize().map_err(|error| io_error("look at", bank, error))?;
+    let is_own = |path: &Path| {
+        let within = path.strip_prefix(&bank).ok().and_then(|path| path.iter().next());
+        within.is_some_and(|name| BANK_NAMES.iter().any(|own| name == *own))
+    };
+    // What is no place for a file is told where the file is begun.
+    let target = embank_kv::output_path(path).unwrap_or_default();
+    if !is_own(path) && !is_own(&target) {
+        return Ok(());
+    }
+    Err(invalid(format!(
+        "{} is among the files of the bank that is exported; give another path",
+        path.display()
+    )))
+}
+
+/// Removes a file, if it is there, durably. A link to it stays.
 pub(crate) fn remove(path: &Path) -> Result<()> {
-    match std::fs::remove_file(path) {
-        Ok(()) => sync_directory(path),
+    let target = embank_kv::output_path(path)?;
+    match std::fs::remove_file(&target) {
+        Ok(()) => sync_directory(&target),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(io_error("remove", path, error)),
     }
@@ -100,7 +123,8 @@ pub(crate) fn remove(path: &Path) -> Result<()> {
 
 /// The bytes that are free where a file would lie.
 pub(crate) fn free_bytes(path: &Path) -> Result<u64> {
-    let directory = directory(path);
+    let target = embank_kv::output_path(path)?;
+    let directory = directory(&target);
     let found = rustix::fs::statvfs(directory);
     let found = found.map_err(|error| io_error("look at", directory, error.into()))?;
     Ok(found.f_bavail.saturating_mul(found.f_frsize))
@@ -122,23 +146,6 @@ fn directory(path: &Path) -> &Path {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_file_appears_when_it_is_complete_and_leaves_nothing_when_not() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("out");
-        let file = OutputFile::create(&path).unwrap();
-        file.write_at(b"later", 3).unwrap();
-        assert!(!path.exists());
-        drop(file);
-        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
-
-        let file = OutputFile::create(&path).unwrap();
-        file.write_at(b"now", 0).unwrap();
-        assert_eq!(file.commit().unwrap(), 3);
-        assert_eq!(std::fs::read(&path).unwrap(), b"now");
-        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
-    }
 
     #[test]
     fn a_path_is_resolved_through_links_of_directories_and_not_of_the_file() {

@@ -3,14 +3,18 @@
 //! Vectors are fixed-size lists of f32 (of f16 where the table stores that), which Polars shows as arrays. Their bytes
 //! hardly compress and repeat nothing, so they are written plain: no dictionary, no compression.
 
+mod columns;
+
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
+use arrow_array::types::{ArrowPrimitiveType, UInt32Type};
 use arrow_array::types::{Float16Type, Float32Type, Float64Type};
-use arrow_array::types::{Int32Type, Int64Type, UInt32Type, UInt64Type};
+use arrow_array::types::{Int8Type, Int16Type, Int32Type, Int64Type};
+use arrow_array::types::{UInt8Type, UInt16Type, UInt64Type};
 use arrow_array::{Array, ArrayRef, FixedSizeListArray, Float16Array, Float32Array};
 use arrow_array::{RecordBatch, UInt32Array, UInt64Array};
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
@@ -22,18 +26,20 @@ use parquet::errors::ParquetError;
 use parquet::file::metadata::{KeyValue, ParquetMetaData, RowGroupMetaData};
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
 
-use super::batch::{LAST_USED, Part, ReadBatch, RowBatch, RowFile, USES, Wanted, rows_per_batch};
+use super::batch::{LAST_USED, Part, ReadBatch, RowBatch, RowFile, USES, rows_per_batch};
 use super::element::Element;
-use super::output::OutputFile;
+use super::output::Output;
+use super::selection::{KEY_CURE, Selection, append_positions, check_first_key};
 use super::{io_error, open_to_read, unreadable};
 use crate::error::{Error, Result};
+use columns::{Columns, Found};
 
 /// The bytes of a row group, if a row is not longer: they are in memory until it is written.
 const ROW_GROUP_BYTES: usize = 16 << 20;
 
 /// A file that is being written.
 pub(crate) struct ParquetWriter {
-    writer: ArrowWriter<OutputFile>,
+    writer: ArrowWriter<Output>,
     schema: SchemaRef,
     parts: Vec<Part>,
     path: PathBuf,
@@ -56,7 +62,7 @@ fn list_of(part: &Part) -> (Arc<Field>, i32) {
 
 impl ParquetWriter {
     pub(crate) fn create(
-        path: &Path,
+        output: Output,
         parts: Vec<Part>,
         pairs: HashMap<String, String>,
     ) -> Result<Self> {
@@ -79,10 +85,10 @@ impl ParquetWriter {
             .set_key_value_metadata(Some(pairs))
             .build();
         let schema = Arc::new(Schema::new(fields));
-        let file = OutputFile::create(path)?;
-        let writer = ArrowWriter::try_new(file, Arc::clone(&schema), Some(properties))
-            .map_err(|error| write_error(path, error))?;
-        Ok(Self { writer, schema, parts, path: path.to_owned() })
+        let path = output.path().to_owned();
+        let writer = ArrowWriter::try_new(output, Arc::clone(&schema), Some(properties))
+            .map_err(|error| write_error(&path, error))?;
+        Ok(Self { writer, schema, parts, path })
     }
 
     pub(crate) fn write(&mut self, batch: &RowBatch) -> Result<()> {
@@ -110,10 +116,10 @@ impl ParquetWriter {
         written.map_err(|error| write_error(&self.path, error))
     }
 
-    /// Ends the file and gives it its name; returns its path and length.
-    pub(crate) fn commit(self) -> Result<(PathBuf, u64)> {
-        let file = self.writer.into_inner().map_err(|error| write_error(&self.path, error))?;
-        Ok((self.path, file.commit()?))
+    /// Ends the file and gives it its name; returns its path, which a stream has not, and length.
+    pub(crate) fn commit(self) -> Result<(Option<PathBuf>, u64)> {
+        let output = self.writer.into_inner().map_err(|error| write_error(&self.path, error))?;
+        output.commit()
     }
 }
 
@@ -137,7 +143,7 @@ pub(crate) struct ParquetRows {
     path: PathBuf,
     reader: ParquetRecordBatchReader,
     rows: u64,
-    key_column: Option<String>,
+    keys: KeySource,
     vector_column: String,
     columns: usize,
     state_columns: Option<usize>,
@@ -145,6 +151,13 @@ pub(crate) struct ParquetRows {
     /// What was read and not handed out yet, and how much of it was.
     pending: Option<(RecordBatch, usize)>,
     row: u64,
+}
+
+/// Where the keys of rows come from.
+enum KeySource {
+    Column(String),
+    /// Row i is the row of this key plus i.
+    From(u64),
 }
 
 impl std::fmt::Debug for ParquetRows {
@@ -186,35 +199,39 @@ fn read_error(path: &Path, error: ParquetError) -> Error {
 }
 
 /// Opens a file's rows: the columns of those names, or `key` and `vector`, or the one column of lists that there is.
-pub(crate) fn read(
-    path: &Path,
-    keys: Option<&str>,
-    rows: Option<&str>,
-    wanted: Wanted,
-) -> Result<ParquetRows> {
+pub(crate) fn read(path: &Path, selection: Selection<'_>) -> Result<ParquetRows> {
     let builder = open(path)?;
     let schema = Arc::clone(builder.schema());
     let Columns { vector, key, state, uses } =
-        Found { path, schema: &schema }.columns(keys, rows, wanted)?;
+        Found { path, schema: &schema }.columns(selection)?;
     let roots =
         [Some(vector), key, state].into_iter().flatten().chain(uses.iter().flatten().copied());
     let mask = ProjectionMask::roots(builder.parquet_schema(), roots);
     let rows = u64::try_from(builder.metadata().file_metadata().num_rows()).unwrap_or(0);
     let name = |i: usize| schema.field(i).name().clone();
-    let width = |i: usize| {
+    let width = |i: usize, cure: &str| {
         let field = schema.field(i);
         list_width(field.data_type()).ok_or_else(|| {
             unreadable(
                 path,
                 format!(
-                    "column {:?} is {}, and no list of floats",
+                    "column {:?} is {}, and no list of floats; {cure}",
                     field.name(),
                     field.data_type()
                 ),
             )
         })
     };
-    let (columns, state_columns) = (width(vector)?, state.map(width).transpose()?);
+    let columns = width(vector, "write its values as float32, or name another column with `rows`")?;
+    let state_columns = state.map(|state| width(state, "import without the state")).transpose()?;
+    let keys = match key {
+        Some(key) => KeySource::Column(name(key)),
+        None => {
+            let first = selection.first_key.unwrap_or(0);
+            check_first_key(path, first, rows)?;
+            KeySource::From(first)
+        }
+    };
     let metadata = Arc::clone(builder.metadata());
     let lists = [Some(vector), state].into_iter().flatten();
     let row_bytes = lists.map(|column| bytes_a_row(&metadata, column));
@@ -225,7 +242,7 @@ pub(crate) fn read(
         reader: caught(path, || builder.with_projection(mask).with_batch_size(batch_rows).build())?
             .map_err(|error| read_error(path, error))?,
         rows,
-        key_column: key.map(name),
+        keys,
         vector_column: name(vector),
         columns,
         state_columns,
@@ -247,111 +264,6 @@ pub(crate) fn read(
     Ok(found)
 }
 
-/// Where the columns of a table's rows stand in a file's schema.
-struct Columns {
-    vector: usize,
-    key: Option<usize>,
-    state: Option<usize>,
-    /// Of the time of the last use and of the number of uses.
-    uses: Option<[usize; 2]>,
-}
-
-/// The columns of a file that is being opened.
-struct Found<'a> {
-    path: &'a Path,
-    schema: &'a Schema,
-}
-
-impl Found<'_> {
-    fn columns(&self, keys: Option<&str>, rows: Option<&str>, wanted: Wanted) -> Result<Columns> {
-        let vector = self.vector(rows)?;
-        let key = self.key(keys)?;
-        // State and uses in the file belong to the column `vector`, not to another one that the caller names.
-        let is_own = self.schema.field(vector).name() == "vector";
-        let wanted = if is_own { wanted } else { Wanted::NOTHING };
-        let state = self.find("state").filter(|_| wanted.state);
-        let uses = if wanted.uses { self.uses()? } else { None };
-        Ok(Columns { vector, key, state, uses })
-    }
-
-    fn find(&self, name: &str) -> Option<usize> {
-        self.schema.index_of(name).ok()
-    }
-
-    fn named(&self, name: &str) -> Result<usize> {
-        self.find(name).ok_or_else(|| {
-            let what = format!("it has no column {name:?}; it has {}", self.listed());
-            unreadable(self.path, what)
-        })
-    }
-
-    fn listed(&self) -> String {
-        let fields = self.schema.fields().iter();
-        let listed = fields.map(|field| format!("{:?} ({})", field.name(), field.data_type()));
-        listed.collect::<Vec<_>>().join(", ")
-    }
-
-    /// Without a name: `vector`, or the one column of lists.
-    fn vector(&self, name: Option<&str>) -> Result<usize> {
-        if let Some(name) = name {
-            return self.named(name);
-        }
-        if let Some(vector) = self.find("vector") {
-            return Ok(vector);
-        }
-        let is_list = |i: &usize| list_width(self.schema.field(*i).data_type()).is_some();
-        let lists: Vec<usize> = (0..self.schema.fields().len()).filter(is_list).collect();
-        let [one] = lists[..] else {
-            return Err(unreadable(
-                self.path,
-                format!(
-                    "it has no column \"vector\", and which of its columns is meant does not show; name one of {}",
-                    self.listed()
-                ),
-            ));
-        };
-        Ok(one)
-    }
-
-    /// Without a name: `key`; `None` if no column can be keys.
-    fn key(&self, name: Option<&str>) -> Result<Option<usize>> {
-        if let Some(name) = name {
-            return self.named(name).map(Some);
-        }
-        if let Some(key) = self.find("key") {
-            return Ok(Some(key));
-        }
-        let is_key = |i: &usize| is_key(self.schema.field(*i).data_type());
-        match (0..self.schema.fields().len()).find(is_key) {
-            None => Ok(None),
-            Some(maybe) => Err(unreadable(
-                self.path,
-                format!(
-                    "it has no column \"key\", but {:?} may be one; name the column of the keys. Rows are taken for \
-                     those of the keys from 0 on only where no column can be keys",
-                    self.schema.field(maybe).name()
-                ),
-            )),
-        }
-    }
-
-    /// The columns of the rows' uses; an error if the file has only one of them, or has one of another type.
-    fn uses(&self) -> Result<Option<[usize; 2]>> {
-        let names = [LAST_USED, USES];
-        if names.iter().all(|name| self.find(name).is_none()) {
-            return Ok(None);
-        }
-        for name in names {
-            let kind = self.schema.field(self.named(name)?).data_type();
-            if *kind != DataType::UInt32 {
-                let what = "times of last use and numbers of uses are UInt32";
-                return Err(unreadable(self.path, format!("column {name:?} is {kind}; {what}")));
-            }
-        }
-        Ok(Some([self.named(LAST_USED)?, self.named(USES)?]))
-    }
-}
-
 /// About how many bytes a row of a column of lists takes in memory, at most 8 a value. Lists of any length tell it
 /// nowhere else, and a batch is read before the first of them is seen.
 fn bytes_a_row(metadata: &ParquetMetaData, column: usize) -> usize {
@@ -368,10 +280,6 @@ fn bytes_a_row(metadata: &ParquetMetaData, column: usize) -> usize {
         usize::try_from(bytes.max(0) / group.num_rows().max(1)).unwrap_or(usize::MAX)
     };
     metadata.row_groups().iter().map(in_group).max().unwrap_or(0)
-}
-
-fn is_key(kind: &DataType) -> bool {
-    matches!(kind, DataType::UInt64 | DataType::Int64 | DataType::UInt32 | DataType::Int32)
 }
 
 /// The width of lists of floats; 0 where each has its own.
@@ -507,27 +415,27 @@ impl ParquetRows {
     }
 
     fn keys(&self, batch: &RecordBatch, name: &str, keys: &mut Vec<u64>) -> Result<()> {
+        /// A negative key stands for the same 64 bits, as in Element::append_keys.
+        fn widen<T: ArrowPrimitiveType>(
+            column: &ArrayRef,
+            keys: &mut Vec<u64>,
+            to_key: impl Fn(T::Native) -> u64,
+        ) {
+            keys.extend(column.as_primitive::<T>().values().iter().map(|&key| to_key(key)));
+        }
         let column = self.flat(batch, name)?;
-        // Negative keys stand for the same 64 bits, as in Element::append_keys.
         match column.data_type() {
-            DataType::UInt64 => keys.extend(column.as_primitive::<UInt64Type>().values().iter()),
-            DataType::Int64 => {
-                let found = column.as_primitive::<Int64Type>().values();
-                keys.extend(found.iter().map(|&key| key as u64));
-            }
-            DataType::UInt32 => {
-                let found = column.as_primitive::<UInt32Type>().values();
-                keys.extend(found.iter().map(|&key| u64::from(key)));
-            }
-            DataType::Int32 => {
-                let found = column.as_primitive::<Int32Type>().values();
-                keys.extend(found.iter().map(|&key| i64::from(key) as u64));
-            }
+            DataType::UInt64 => widen::<UInt64Type>(column, keys, |key| key),
+            DataType::Int64 => widen::<Int64Type>(column, keys, |key| key as u64),
+            DataType::UInt32 => widen::<UInt32Type>(column, keys, u64::from),
+            DataType::Int32 => widen::<Int32Type>(column, keys, |key| i64::from(key) as u64),
+            DataType::UInt16 => widen::<UInt16Type>(column, keys, u64::from),
+            DataType::Int16 => widen::<Int16Type>(column, keys, |key| i64::from(key) as u64),
+            DataType::UInt8 => widen::<UInt8Type>(column, keys, u64::from),
+            DataType::Int8 => widen::<Int8Type>(column, keys, |key| i64::from(key) as u64),
             other => {
-                return Err(unreadable(
-                    &self.path,
-                    format!("column {name:?} is {other}; keys are u64, i64, u32 or i32"),
-                ));
+                let what = format!("column {name:?} is {other}; keys are {KEY_CURE}");
+                return Err(unreadable(&self.path, what));
             }
         }
         Ok(())
@@ -541,6 +449,10 @@ impl RowFile for ParquetRows {
 
     fn columns(&self) -> usize {
         self.columns
+    }
+
+    fn has_keys(&self) -> bool {
+        matches!(self.keys, KeySource::Column(_))
     }
 
     fn state_columns(&self) -> Option<usize> {
@@ -566,9 +478,9 @@ impl RowFile for ParquetRows {
             self.words(&slice, LAST_USED, &mut batch.last_used)?;
             self.words(&slice, USES, &mut batch.uses)?;
         }
-        match &self.key_column {
-            Some(name) => self.keys(&slice, name, &mut batch.keys)?,
-            None => batch.keys.extend(self.row..self.row + taken as u64),
+        match &self.keys {
+            KeySource::Column(name) => self.keys(&slice, name, &mut batch.keys)?,
+            KeySource::From(first) => append_positions(first + self.row, taken, &mut batch.keys),
         }
         self.row += taken as u64;
         self.pending = Some((found, used + taken));
@@ -578,6 +490,7 @@ impl RowFile for ParquetRows {
 
 #[cfg(test)]
 mod tests {
+    use super::super::batch::Wanted;
     use arrow_array::builder::{Float64Builder, ListBuilder};
 
     use super::*;
@@ -596,7 +509,9 @@ mod tests {
         let mut writer = ArrowWriter::try_new(file, batch.schema(), None).unwrap();
         writer.write(&batch).unwrap();
         writer.close().unwrap();
-        let mut found = read(&path, None, None, Wanted { state: true, uses: true }).unwrap();
+        let wanted = Wanted { state: true, uses: true };
+        let selection = Selection { keys: None, rows: None, first_key: None, wanted };
+        let mut found = read(&path, selection).unwrap();
         assert_eq!((found.columns(), found.rows()), (WIDTH, 400));
         let first = found.pending.as_ref().unwrap().0.num_rows();
         assert!((1..=rows_per_batch(8 * WIDTH)).contains(&first), "{first}");

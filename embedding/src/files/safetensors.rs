@@ -3,18 +3,22 @@
 //! The crate `safetensors` wants all data in memory to write it, and all of a file mapped to read it. So only its
 //! header is taken from there: its types check that the tensors' places are gapless and fit their shapes.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
 use safetensors::Dtype;
 use safetensors::tensor::{Metadata, TensorInfo};
+use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
 
 use super::batch::{LAST_USED, Part, USES, Wanted};
 use super::element::Element;
 use super::output::OutputFile;
-use super::tensors::{Arrays, Place, Tensor, TensorRows, TensorWriter, UsesArrays};
+use super::selection::{
+    KEY_CURE, KEYS, ROWS, SCALES, STATE, Selection, one_of, refuse_by_position, refuse_state,
+};
+use super::tensors::{Arrays, Keys, Place, Tensor, TensorRows, TensorWriter, UsesArrays};
 use super::{invalid, io_error, open_to_read, unreadable};
 use crate::error::Result;
 
@@ -70,12 +74,28 @@ pub(crate) fn create(
 #[derive(Debug)]
 pub(crate) struct Contents {
     pub(crate) pairs: HashMap<String, String>,
-    /// By name; those of other types and shapes are left out.
-    tensors: Vec<Tensor>,
-    /// The names of all tensors.
-    names: Vec<String>,
-    /// Names, types and shapes of all, for errors.
-    listed: String,
+    /// In order of their places.
+    tensors: Vec<Found>,
+}
+
+/// A tensor that the header names.
+#[derive(Debug)]
+struct Found {
+    name: String,
+    dtype: Dtype,
+    shape: Vec<usize>,
+    /// `None` if it has another type than is read, or not one or two dimensions.
+    tensor: Option<Tensor>,
+}
+
+impl Found {
+    fn described(&self) -> String {
+        format!("{:?} ({:?} {:?})", self.name, self.dtype, self.shape)
+    }
+
+    fn is_matrix(&self) -> bool {
+        self.shape.len() > 1 && self.shape[1..].iter().product::<usize>() != 1
+    }
 }
 
 /// Reads a file's header.
@@ -97,6 +117,11 @@ pub(crate) fn read(path: &Path) -> Result<Contents> {
     file.read_exact_at(&mut text, 8).map_err(|error| io_error("read", path, error))?;
     let header: Metadata =
         serde_json::from_slice(&text).map_err(|error| damaged(format!("its header: {error}")))?;
+    if let Ok(Some(twice)) = serde_json::from_slice(&text).map(|Names(twice)| twice) {
+        return Err(damaged(format!(
+            "its header has two tensors {twice:?}; name one of them otherwise"
+        )));
+    }
     let (data, wanted) = (8 + header_bytes, header.data_len() as u64);
     if file_bytes - data != wanted {
         return Err(damaged(format!(
@@ -105,95 +130,185 @@ pub(crate) fn read(path: &Path) -> Result<Contents> {
         )));
     }
     let file = Arc::new(file);
-    let (mut tensors, mut listed) = (Vec::new(), Vec::new());
-    let names = header.offset_keys();
-    for name in names.iter().cloned() {
+    let mut tensors = Vec::new();
+    for name in header.offset_keys() {
         let Some(info) = header.info(&name) else { continue };
-        listed.push(format!("{name:?} ({:?} {:?})", info.dtype, info.shape));
-        let (rows, columns) = match info.shape[..] {
-            [rows] => (rows, 1),
-            [rows, columns] => (rows, columns),
-            _ => continue,
+        let dimensions = match info.shape[..] {
+            [rows] => Some((rows, 1)),
+            [rows, columns] => Some((rows, columns)),
+            _ => None,
         };
-        let Some(element) = element_of(info.dtype) else { continue };
-        tensors.push(Tensor {
-            file: Arc::clone(&file),
-            path: path.to_owned(),
-            name,
-            element,
-            rows: rows as u64,
-            columns,
-            offset: data + info.data_offsets.0 as u64,
-        });
+        let tensor =
+            dimensions.zip(element_of(info.dtype)).map(|((rows, columns), element)| Tensor {
+                file: Arc::clone(&file),
+                path: path.to_owned(),
+                name: name.clone(),
+                element,
+                rows: rows as u64,
+                columns,
+                offset: data + info.data_offsets.0 as u64,
+                is_column_major: false,
+            });
+        tensors.push(Found { name, dtype: info.dtype, shape: info.shape.clone(), tensor });
     }
     let pairs = header.metadata().clone().unwrap_or_default();
-    Ok(Contents { pairs, tensors, names, listed: listed.join(", ") })
+    Ok(Contents { pairs, tensors })
+}
+
+/// The first name that an object has twice: the header's own types take the last of them.
+struct Names(Option<String>);
+
+impl<'de> Deserialize<'de> for Names {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
+        struct Object;
+        impl<'de> Visitor<'de> for Object {
+            type Value = Names;
+
+            fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(
+                self,
+                mut map: A,
+            ) -> std::result::Result<Names, A::Error> {
+                let (mut seen, mut twice) = (HashSet::new(), None);
+                while let Some((name, IgnoredAny)) = map.next_entry::<String, IgnoredAny>()? {
+                    if let Some(name) = seen.replace(name) {
+                        twice = twice.or(Some(name));
+                    }
+                }
+                Ok(Names(twice))
+            }
+        }
+        deserializer.deserialize_map(Object)
+    }
 }
 
 impl Contents {
-    fn named(&self, path: &Path, name: &str) -> Result<Tensor> {
-        let found = self.tensors.iter().find(|tensor| tensor.name == name);
-        found.cloned().ok_or_else(|| {
-            unreadable(
-                path,
-                format!(
-                    "there is no tensor {name:?} of one or two dimensions; there are {}",
-                    self.listed
-                ),
-            )
+    fn listed(&self) -> String {
+        self.tensors.iter().map(Found::described).collect::<Vec<_>>().join(", ")
+    }
+
+    fn find(&self, name: &str) -> Option<&Found> {
+        self.tensors.iter().find(|tensor| tensor.name == name)
+    }
+
+    /// The tensor of a name; an error if it is not there, or is none that can be read.
+    fn named(&self, path: &Path, name: &str, cure: &str) -> Result<Tensor> {
+        let Some(found) = self.find(name) else {
+            let what = format!("there is no tensor {name:?}; there are {}", self.listed());
+            return Err(unreadable(path, what));
+        };
+        found.tensor.clone().ok_or_else(|| {
+            let found = found.described();
+            unreadable(path, format!("tensor {found} is none of one or two dimensions and a type that is read; {cure}"))
         })
     }
 
-    fn find(&self, name: &str) -> Option<Tensor> {
-        self.tensors.iter().find(|tensor| tensor.name == name).cloned()
+    /// The tensor that has one of `names`, if there is one.
+    fn part(
+        &self,
+        path: &Path,
+        option: &str,
+        names: &[&'static str],
+        cure: &str,
+    ) -> Result<Option<Tensor>> {
+        let name = one_of(path, option, names, |name| self.find(name).is_some())?;
+        name.map(|name| self.named(path, name, cure)).transpose()
     }
 
     /// The rows that the file holds. Without names: `keys` and `rows`, or the one matrix that is there.
     pub(crate) fn rows(
         &self,
         path: &Path,
-        keys: Option<&str>,
-        rows: Option<&str>,
-        wanted: Wanted,
+        selection: Selection<'_>,
+        is_export: bool,
     ) -> Result<TensorRows> {
-        let vectors = match rows {
-            Some(name) => self.named(path, name)?,
-            None => match self.find("rows") {
+        const VECTORS: &str = "vectors are f64, f32, f16, bf16, or i8 beside a tensor `scales`";
+        let vectors = match selection.rows {
+            Some(name) => self.named(path, name, VECTORS)?,
+            None => match self.part(path, "rows", &ROWS, VECTORS)? {
                 Some(rows) => rows,
                 None => self.the_matrix(path)?,
             },
         };
-        let keys = match keys {
-            Some(name) => Some(self.named(path, name)?),
-            None => self.find("keys"),
-        };
-        let scales = self.find("scales");
-        // State and uses in the file belong to the tensor `rows`, not to another one that the caller names.
-        let wanted = if vectors.name == "rows" { wanted } else { Wanted::NOTHING };
-        let state = self.find("state").filter(|_| wanted.state);
+        let keys = self.keys(path, selection, &vectors, is_export)?;
+        // Scales of a file with floats of another name belong to other vectors.
+        let has_scales = vectors.element == Element::I8 || selection.rows.is_none();
+        let cure = "scales are one column of floats; write them so";
+        let scales = if has_scales { self.part(path, "rows", &[SCALES], cure)? } else { None };
+        let wanted = self.wanted_for(path, &vectors, selection.wanted)?;
+        let cure = "state is of floats; import without the state";
+        let state = if wanted.state { self.part(path, "state", &[STATE], cure)? } else { None };
         let uses = if wanted.uses { self.uses(path)? } else { None };
         TensorRows::new(Arrays { keys, vectors, scales, state, uses })
     }
 
+    /// State and uses belong to vectors of the usual names, and not to others that the caller names.
+    fn wanted_for(&self, path: &Path, vectors: &Tensor, wanted: Wanted) -> Result<Wanted> {
+        if ROWS.contains(&vectors.name.as_str()) {
+            return Ok(wanted);
+        }
+        let has_own = ROWS.iter().any(|name| self.find(name).is_some());
+        if wanted.state && !has_own && self.find(STATE).is_some() {
+            return refuse_state(path, &vectors.name);
+        }
+        Ok(Wanted::NOTHING)
+    }
+
+    fn keys(
+        &self,
+        path: &Path,
+        selection: Selection<'_>,
+        vectors: &Tensor,
+        is_export: bool,
+    ) -> Result<Keys> {
+        let cure = format!("keys are one column of {KEY_CURE}");
+        if let Some(name) = selection.keys {
+            return Ok(Keys::Array(self.named(path, name, &cure)?));
+        }
+        if let Some(first) = selection.first_key {
+            return Ok(Keys::From(first));
+        }
+        if let Some(keys) = self.part(path, "keys", &KEYS, &cure)? {
+            return Ok(Keys::Array(keys));
+        }
+        // An export without keys is dense.
+        let may_be = |found: &&Found| {
+            let is_part =
+                found.name == vectors.name || [STATE, SCALES].contains(&found.name.as_str());
+            !is_part
+                && !found.is_matrix()
+                && found.shape.first().copied() == Some(vectors.rows as usize)
+        };
+        match self.tensors.iter().find(may_be).filter(|_| !is_export) {
+            Some(found) => refuse_by_position(path, &format!("a tensor {}", found.described())),
+            None => Ok(Keys::From(0)),
+        }
+    }
+
     /// The tensors of the rows' uses; an error if the file has only one of them, or has one of another shape.
     fn uses(&self, path: &Path) -> Result<Option<UsesArrays>> {
-        if ![LAST_USED, USES].iter().any(|&name| self.names.iter().any(|found| found == name)) {
+        if [LAST_USED, USES].iter().all(|name| self.find(name).is_none()) {
             return Ok(None);
         }
-        let (last_used, uses) = (self.named(path, LAST_USED)?, self.named(path, USES)?);
-        Ok(Some(UsesArrays { last_used, uses }))
+        let cure = "times of last use and numbers of uses are one column of u32";
+        let named = |name| self.named(path, name, cure);
+        Ok(Some(UsesArrays { last_used: named(LAST_USED)?, uses: named(USES)? }))
     }
 
     fn the_matrix(&self, path: &Path) -> Result<Tensor> {
+        let has_role = |name: &str| KEYS.contains(&name) || [STATE, SCALES].contains(&name);
         let mut matrices =
-            self.tensors.iter().filter(|tensor| tensor.columns > 1 && tensor.element.is_float());
+            self.tensors.iter().filter(|found| found.is_matrix() && !has_role(&found.name));
         match (matrices.next(), matrices.next()) {
-            (Some(matrix), None) => Ok(matrix.clone()),
+            (Some(Found { tensor: Some(matrix), .. }), None) => Ok(matrix.clone()),
             _ => Err(unreadable(
                 path,
                 format!(
                     "it has no tensor \"rows\", and which of its tensors is meant does not show; name one of {}",
-                    self.listed
+                    self.listed()
                 ),
             )),
         }
@@ -211,6 +326,9 @@ fn dtype_of(element: Element) -> Dtype {
         Element::I64 => Dtype::I64,
         Element::U32 => Dtype::U32,
         Element::I32 => Dtype::I32,
+        Element::U16 => Dtype::U16,
+        Element::I16 => Dtype::I16,
+        Element::U8 => Dtype::U8,
     }
 }
 
@@ -225,6 +343,9 @@ fn element_of(dtype: Dtype) -> Option<Element> {
         Dtype::I64 => Element::I64,
         Dtype::U32 => Element::U32,
         Dtype::I32 => Element::I32,
+        Dtype::U16 => Element::U16,
+        Dtype::I16 => Element::I16,
+        Dtype::U8 => Element::U8,
         _ => return None,
     })
 }

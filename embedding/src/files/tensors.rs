@@ -8,6 +8,7 @@ use std::sync::Arc;
 use super::batch::{Part, ReadBatch, RowBatch, RowFile};
 use super::element::Element;
 use super::output::OutputFile;
+use super::selection::{KEY_CURE, append_positions, check_first_key};
 use super::{io_error, unreadable};
 use crate::error::Result;
 
@@ -72,14 +73,36 @@ pub(crate) struct Tensor {
     pub(crate) columns: usize,
     /// Its first byte.
     pub(crate) offset: u64,
+    /// Whether it lies column after column, in Fortran's order.
+    pub(crate) is_column_major: bool,
 }
 
 impl Tensor {
+    /// Reads rows, one after another.
     fn read(&self, first: u64, count: usize, bytes: &mut Vec<u8>) -> Result<()> {
         let row_bytes = self.columns * self.element.bytes();
         bytes.resize(count * row_bytes, 0);
+        if self.is_column_major {
+            return self.read_columns(first, count, bytes);
+        }
         let read = self.file.read_exact_at(bytes, self.offset + first * row_bytes as u64);
         read.map_err(|error| io_error("read", &self.path, error))
+    }
+
+    /// Reads a piece of each column, and puts its values into their rows.
+    fn read_columns(&self, first: u64, count: usize, bytes: &mut [u8]) -> Result<()> {
+        let value_bytes = self.element.bytes();
+        let row_bytes = self.columns * value_bytes;
+        let mut column = vec![0; count * value_bytes];
+        for i in 0..self.columns {
+            let place = (i as u64 * self.rows + first) * value_bytes as u64;
+            let read = self.file.read_exact_at(&mut column, self.offset + place);
+            read.map_err(|error| io_error("read", &self.path, error))?;
+            for (row, value) in column.chunks_exact(value_bytes).enumerate() {
+                bytes[row * row_bytes + i * value_bytes..][..value_bytes].copy_from_slice(value);
+            }
+        }
+        Ok(())
     }
 
     fn read_u32(
@@ -102,11 +125,19 @@ impl Tensor {
     }
 }
 
+/// Whose rows a file's are.
+#[derive(Debug)]
+pub(crate) enum Keys {
+    /// Row i is that of key i of the array.
+    Array(Tensor),
+    /// Row i is that of this key plus i.
+    From(u64),
+}
+
 /// Arrays that together are a table's rows.
 #[derive(Debug)]
 pub(crate) struct Arrays {
-    /// None: row i is that of key i.
-    pub(crate) keys: Option<Tensor>,
+    pub(crate) keys: Keys,
     pub(crate) vectors: Tensor,
     /// What each row's values are multiplied with.
     pub(crate) scales: Option<Tensor>,
@@ -132,15 +163,18 @@ pub(crate) struct TensorRows {
 impl TensorRows {
     /// # Errors
     /// The arrays do not fit each other, or hold something else than they should.
-    pub(crate) fn new(mut arrays: Arrays) -> Result<Self> {
+    pub(crate) fn new(arrays: Arrays) -> Result<Self> {
         let scaled = arrays.vectors.element == Element::I8;
         if !(arrays.vectors.element.is_float() || scaled && arrays.scales.is_some()) {
-            return arrays
-                .vectors
-                .refuse("vectors are f64, f32, f16, bf16, or i8 beside a tensor `scales`");
+            return arrays.vectors.refuse(
+                "vectors are f64, f32, f16, bf16, or i8 beside a tensor `scales`; write them so, or name another \
+                 tensor with `rows`",
+            );
         }
-        arrays.scales = arrays.scales.filter(|_| scaled);
         arrays.check()?;
+        if let Keys::From(first) = arrays.keys {
+            check_first_key(&arrays.vectors.path, first, arrays.vectors.rows)?;
+        }
         Ok(Self { arrays, next: 0, bytes: Vec::new() })
     }
 }
@@ -148,20 +182,35 @@ impl TensorRows {
 impl Arrays {
     fn check(&self) -> Result<()> {
         let Self { keys, vectors, scales, state, uses } = self;
+        let keys = match keys {
+            Keys::Array(keys) => Some(keys),
+            Keys::From(_) => None,
+        };
         if let Some(keys) = keys
             && (!keys.element.is_key() || keys.columns != 1)
         {
-            return keys.refuse("keys are one column of u64, i64, u32 or i32");
+            return keys.refuse(&format!("keys are one column of {KEY_CURE}"));
         }
         if let Some(scales) = scales
             && (!scales.element.is_float() || scales.columns != 1)
         {
-            return scales.refuse("scales are one column of floats");
+            return scales.refuse("scales are one column of floats; write them so");
+        }
+        if let Some(scales) = scales
+            && vectors.element.is_float()
+        {
+            return scales.refuse(&format!(
+                "scales go with vectors of i8, and {} is {}; multiply it and leave the scales out of the file, or name \
+                 {:?} with `rows` to take it as it is",
+                vectors.name,
+                vectors.element.name(),
+                vectors.name
+            ));
         }
         if let Some(state) = state
             && !state.element.is_float()
         {
-            return state.refuse("state is of floats");
+            return state.refuse("state is of floats; import without the state");
         }
         let uses = uses.iter().flat_map(|arrays| [&arrays.last_used, &arrays.uses]);
         for tensor in uses.clone() {
@@ -170,7 +219,7 @@ impl Arrays {
                     .refuse("times of last use and numbers of uses are one column of u32");
             }
         }
-        for tensor in [keys, scales, state].into_iter().flatten().chain(uses) {
+        for tensor in [keys, scales.as_ref(), state.as_ref()].into_iter().flatten().chain(uses) {
             if tensor.rows != vectors.rows {
                 return tensor.refuse(&format!("{} has {} rows", vectors.name, vectors.rows));
             }
@@ -186,6 +235,10 @@ impl RowFile for TensorRows {
 
     fn columns(&self) -> usize {
         self.arrays.vectors.columns
+    }
+
+    fn has_keys(&self) -> bool {
+        matches!(self.arrays.keys, Keys::Array(_))
     }
 
     fn state_columns(&self) -> Option<usize> {
@@ -205,11 +258,11 @@ impl RowFile for TensorRows {
             return Ok(());
         }
         match keys {
-            Some(keys) => {
+            Keys::Array(keys) => {
                 keys.read(first, count, bytes)?;
                 keys.element.append_keys(bytes, &mut batch.keys);
             }
-            None => batch.keys.extend(first..first + count as u64),
+            Keys::From(key) => append_positions(*key + first, count, &mut batch.keys),
         }
         vectors.read(first, count, bytes)?;
         vectors.element.append_f32(bytes, &mut batch.vectors);

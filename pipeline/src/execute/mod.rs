@@ -95,6 +95,15 @@ pub struct RunReport {
 
 /// Takes the batches of a run, in the order of the input.
 pub trait Consumer: Send {
+    /// Looks at a run's inputs before the first is read. Default: takes all.
+    ///
+    /// # Errors
+    /// Whatever makes them unfit: an input that the consumer would overwrite.
+    fn begin(&mut self, inputs: &[Input<'_>]) -> Result<()> {
+        let _ = inputs;
+        Ok(())
+    }
+
     /// Takes one. It is called by one thread at a time, not always the same. What it leaves of the batch is used again.
     ///
     /// # Errors
@@ -366,6 +375,7 @@ impl Pipeline {
     /// checkpoint of the bank that is taken before that is done has those counts, and a new pipeline can't tell.
     pub fn run(&mut self, inputs: &[Input<'_>], consumer: &mut dyn Consumer) -> Result<RunReport> {
         let started = Instant::now();
+        consumer.begin(inputs)?;
         let begun = self.begun.take();
         // First: somebody else may have frozen one, or let it grow again.
         self.refresh()?;

@@ -14,7 +14,6 @@ use tonic::{Code, Status};
 use super::FlightOptions;
 use super::message::{Encoder, Ticket, status, told};
 use crate::arrow::arrow_schema;
-use crate::error::Result;
 use crate::execute::{Pipeline, RunReport};
 use crate::feed::{Feed, FeedInput, FeedOptions, Waited};
 
@@ -147,7 +146,7 @@ impl Epochs {
             Ok(feed) => feed,
             Err(error) => return Some(status(&error)),
         };
-        let sent = send_all(&mut feed, encoder, to);
+        let sent = send_all(&mut feed, options.skip_rows, encoder, to);
         let report = feed.report().cloned();
         let pipeline = feed.into_pipeline().ok().map(Box::new);
         let mut state = self.state.lock();
@@ -155,7 +154,7 @@ impl Epochs {
             state.pipeline = pipeline;
         }
         state.report = report.or(state.report.take());
-        sent.err().map(|error| status(&error))
+        sent.err()
     }
 
     /// Takes the pipeline for good; none if it is lost. All connections are closed, so every feed ends.
@@ -179,14 +178,34 @@ fn caught(feed: impl FnOnce() -> Option<Status>) -> Option<Status> {
     })
 }
 
-/// Sends a feed's batches until its end, or until nobody wants them.
-fn send_all(feed: &mut Feed, encoder: &mut Encoder, to: &mpsc::Sender<Message>) -> Result<()> {
+/// Sends a feed's batches until its end, or until the client has gone.
+///
+/// # Errors
+/// What the client is told: a failure of the feed; `OUT_OF_RANGE` if the inputs end before `skip_rows`, which would look
+/// like an epoch that is complete.
+fn send_all(
+    feed: &mut Feed,
+    skip_rows: u64,
+    encoder: &mut Encoder,
+    to: &mpsc::Sender<Message>,
+) -> std::result::Result<(), Status> {
     // Ends: with the feed, with a failure, or with the client.
     while !to.is_closed() {
-        let batch = match feed.wait(LOOK_INTERVAL)? {
+        let batch = match feed.wait(LOOK_INTERVAL).map_err(|error| status(&error))? {
             Waited::Batch(batch) => batch,
             Waited::Late => continue,
-            Waited::End => break,
+            Waited::End => {
+                let rows = feed.report().map_or(0, |report| report.rows);
+                if rows >= skip_rows {
+                    break;
+                }
+                let why = format!(
+                    "`skip_rows` is {skip_rows}, and the inputs have {rows} rows: resume with the inputs that the row was \
+                     counted in, or begin at 0"
+                );
+                let details = format!("{{\"rows\":{rows}}}");
+                return Err(told(Code::OutOfRange, why, details));
+            }
         };
         for message in encoder.batch(batch) {
             if to.blocking_send(message).is_err() {

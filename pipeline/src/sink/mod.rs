@@ -1,15 +1,17 @@
 //! Batches to files: a file for each output, there whole or not at all.
 
+mod output;
+
 use std::borrow::Cow;
-use std::fs::File;
-use std::io::{self, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use tempfile::NamedTempFile;
+use output::Output;
 
 use crate::batch::{Batch, MatrixInfo};
 use crate::error::{Error, Result};
 use crate::execute::Consumer;
+use crate::input::Input;
 use crate::spec::Dtype;
 
 #[cfg(feature = "parquet")]
@@ -44,7 +46,9 @@ impl FileFormat {
 
 /// A consumer that writes a file for each output, in constant memory.
 ///
-/// Files have temporary names until [`finish`](Self::finish); if it is dropped before that, nothing is left of them.
+/// Files have no names until [`finish`](Self::finish); if it is dropped before that, nothing is left of them. A file that
+/// is there is replaced and keeps its mode; a link is written through to its target; a device, a pipe, or a file that is
+/// an input of the run is refused.
 ///
 /// # Examples
 /// ```
@@ -67,8 +71,8 @@ pub struct FileSink {
 
 #[derive(Debug)]
 enum Target {
-    Packed(OutputFile),
-    Npy(OutputFile),
+    Packed(Output),
+    Npy(Output),
     #[cfg(feature = "parquet")]
     Parquet(Box<parquet::Table>),
 }
@@ -88,22 +92,33 @@ impl FileSink {
         let dir = &dir.canonicalize().map_err(io)?;
         let target = |info: &MatrixInfo| {
             let path = dir.join(format!("{}.{}", info.name, format.extension()));
-            let mut file = OutputFile::create(&path)?;
-            Ok(match format {
-                FileFormat::Packed => Target::Packed(file),
-                FileFormat::Npy => {
-                    // The number of rows is written at the end.
-                    let placed = file.write_all(&npy_header(info, 0));
-                    placed.map_err(|source| Error::Io { doing: "write", path, source })?;
-                    Target::Npy(file)
-                }
-                #[cfg(feature = "parquet")]
-                FileFormat::Parquet => Target::Parquet(Box::new(parquet::Table::new(file, info)?)),
-                #[cfg(not(feature = "parquet"))]
-                FileFormat::Parquet => unreachable!("refused by `check`"),
-            })
+            Target::new(Output::file(&path)?, format, info)
         };
         let files = outputs.iter().map(target).collect::<Result<_>>()?;
+        Ok(Self { infos: outputs.to_vec(), files, rows: 0 })
+    }
+
+    /// Writes the one output to a stream, such as standard output, as batches come. Not for npy, whose header has the
+    /// number of rows.
+    ///
+    /// # Errors
+    /// [`Error::Spec`] if there are several outputs, or the output can't be such a stream.
+    pub fn stream(
+        to: impl Write + Send + 'static,
+        format: FileFormat,
+        outputs: &[MatrixInfo],
+    ) -> Result<Self> {
+        let [info] = outputs else {
+            let what =
+                format!("a stream has one output, and there are {}; write files", outputs.len());
+            return Err(Error::Spec(what));
+        };
+        if format == FileFormat::Npy {
+            let what = "npy begins with the number of rows, which a stream tells last; stream packed rows or Parquet";
+            return Err(Error::Spec(what.to_owned()));
+        }
+        check(format, info)?;
+        let files = vec![Target::new(Output::stream(to), format, info)?];
         Ok(Self { infos: outputs.to_vec(), files, rows: 0 })
     }
 
@@ -113,7 +128,8 @@ impl FileSink {
         self.rows
     }
 
-    /// Brings the files to stable storage and gives them their names, in place of files that have them; returns these.
+    /// Brings the files to stable storage and gives them their names, in place of files that have them; returns these. A
+    /// stream has none.
     ///
     /// # Errors
     /// [`Error::Io`]; files that do not have their names then are gone.
@@ -122,7 +138,7 @@ impl FileSink {
         for (info, target) in self.infos.iter().zip(self.files) {
             files.push(match target {
                 Target::Packed(file) => file,
-                Target::Npy(mut file) => {
+                Target::Npy(file) => {
                     file.write_first(&npy_header(info, self.rows))?;
                     file
                 }
@@ -131,12 +147,44 @@ impl FileSink {
             });
         }
         // All are on stable storage before the first has its name.
-        files.iter().try_for_each(OutputFile::sync)?;
-        files.into_iter().map(OutputFile::publish).collect()
+        files.iter_mut().try_for_each(Output::sync)?;
+        let published = files.into_iter().map(Output::publish);
+        published.filter_map(Result::transpose).collect()
+    }
+}
+
+impl Target {
+    fn new(mut output: Output, format: FileFormat, info: &MatrixInfo) -> Result<Self> {
+        Ok(match format {
+            FileFormat::Packed => Self::Packed(output),
+            FileFormat::Npy => {
+                // The number of rows is written at the end.
+                let placed = output.write_all(&npy_header(info, 0));
+                placed.map_err(|error| output.failed(error))?;
+                Self::Npy(output)
+            }
+            #[cfg(feature = "parquet")]
+            FileFormat::Parquet => Self::Parquet(Box::new(parquet::Table::new(output, info)?)),
+            #[cfg(not(feature = "parquet"))]
+            FileFormat::Parquet => unreachable!("refused by `check`"),
+        })
+    }
+
+    fn output(&self) -> &Output {
+        match self {
+            Self::Packed(output) | Self::Npy(output) => output,
+            #[cfg(feature = "parquet")]
+            Self::Parquet(table) => table.output(),
+        }
     }
 }
 
 impl Consumer for FileSink {
+    fn begin(&mut self, inputs: &[Input<'_>]) -> Result<()> {
+        let outputs = self.files.iter().map(Target::output);
+        outputs.into_iter().try_for_each(|output| output.refuse_inputs(inputs))
+    }
+
     fn consume(
         &mut self,
         batch: &mut Batch,
@@ -144,11 +192,8 @@ impl Consumer for FileSink {
         for (output, target) in self.files.iter_mut().enumerate() {
             match target {
                 Target::Packed(file) | Target::Npy(file) => {
-                    file.write_all(&little_endian(batch, output)).map_err(|source| Error::Io {
-                        doing: "write",
-                        path: file.path.clone(),
-                        source,
-                    })?;
+                    let written = file.write_all(&little_endian(batch, output));
+                    written.map_err(|error| file.failed(error))?;
                 }
                 #[cfg(feature = "parquet")]
                 Target::Parquet(table) => table.write(batch, output)?,
@@ -223,67 +268,4 @@ fn npy_header(info: &MatrixInfo, rows: u64) -> Vec<u8> {
     bytes.resize(NPY_HEADER_BYTES - 1, b' ');
     bytes.push(b'\n');
     bytes
-}
-
-/// A file under a temporary name, beside the place where it belongs. Dropped before it is published, it goes.
-#[derive(Debug)]
-struct OutputFile {
-    file: NamedTempFile,
-    path: PathBuf,
-}
-
-impl OutputFile {
-    fn create(path: &Path) -> Result<Self> {
-        let io = |source| Error::Io { doing: "create", path: path.to_owned(), source };
-        let (Some(directory), Some(name)) = (path.parent(), path.file_name()) else {
-            return Err(io(io::ErrorKind::InvalidFilename.into()));
-        };
-        let mut prefix = std::ffi::OsString::from(".");
-        prefix.push(name);
-        let mut builder = tempfile::Builder::new();
-        builder.prefix(&prefix).suffix(".partial");
-        #[cfg(unix)]
-        {
-            use std::os::unix::fs::PermissionsExt;
-            // Less the umask, as any file that a program makes.
-            builder.permissions(std::fs::Permissions::from_mode(0o666));
-        }
-        let file = builder.tempfile_in(directory).map_err(io)?;
-        Ok(Self { file, path: path.to_owned() })
-    }
-
-    /// Writes over the file's first bytes.
-    fn write_first(&mut self, bytes: &[u8]) -> Result<()> {
-        use std::io::{Seek, SeekFrom};
-        let written = self.file.seek(SeekFrom::Start(0)).and_then(|_| self.file.write_all(bytes));
-        written.map_err(|source| Error::Io { doing: "write", path: self.path.clone(), source })
-    }
-
-    fn sync(&self) -> Result<()> {
-        let io = |source| Error::Io { doing: "sync", path: self.path.clone(), source };
-        self.file.as_file().sync_all().map_err(io)
-    }
-
-    fn publish(self) -> Result<PathBuf> {
-        let Self { file, path } = self;
-        let io = |source| Error::Io { doing: "rename", path: path.clone(), source };
-        file.persist(&path).map_err(|error| io(error.error))?;
-        // The name is on stable storage when the directory is.
-        #[cfg(unix)]
-        if let Some(directory) = path.parent() {
-            let here = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
-            File::open(here).and_then(|file| file.sync_all()).map_err(io)?;
-        }
-        Ok(path)
-    }
-}
-
-impl Write for OutputFile {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.file.write(bytes)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.file.flush()
-    }
 }

@@ -9,7 +9,7 @@ use parquet::arrow::ArrowWriter;
 use parquet::basic::Compression;
 use parquet::file::properties::WriterProperties;
 
-use super::OutputFile;
+use super::Output;
 use crate::batch::{Batch, MatrixInfo};
 use crate::error::{Error, Result};
 use crate::spec::Dtype;
@@ -20,13 +20,13 @@ const GROUP_ROWS: usize = 1 << 18;
 /// A table of which all columns have one type.
 #[derive(Debug)]
 pub(super) struct Table {
-    writer: ArrowWriter<OutputFile>,
+    writer: ArrowWriter<Output>,
     schema: Arc<Schema>,
     path: PathBuf,
 }
 
 impl Table {
-    pub(super) fn new(file: OutputFile, info: &MatrixInfo) -> Result<Self> {
+    pub(super) fn new(file: Output, info: &MatrixInfo) -> Result<Self> {
         let kind = match info.dtype {
             Dtype::F32 => DataType::Float32,
             Dtype::I32 => DataType::Int32,
@@ -39,7 +39,7 @@ impl Table {
             .set_compression(Compression::SNAPPY)
             .set_max_row_group_row_count(Some(GROUP_ROWS))
             .build();
-        let path = file.path.clone();
+        let path = file.path().to_owned();
         let writer = ArrowWriter::try_new(file, Arc::clone(&schema), Some(properties));
         let writer = writer.map_err(|error| write_error(path.clone(), error))?;
         Ok(Self { writer, schema, path })
@@ -65,7 +65,11 @@ impl Table {
         written.map_err(|error| write_error(self.path.clone(), error))
     }
 
-    pub(super) fn finish(self) -> Result<OutputFile> {
+    pub(super) fn output(&self) -> &Output {
+        self.writer.inner()
+    }
+
+    pub(super) fn finish(self) -> Result<Output> {
         let path = self.path;
         self.writer.into_inner().map_err(|error| write_error(path, error))
     }
@@ -78,5 +82,10 @@ fn every<T: Copy>(matrix: Option<&[T]>, column: usize, columns: usize) -> Vec<T>
 }
 
 fn write_error(path: PathBuf, error: parquet::errors::ParquetError) -> Error {
-    Error::Io { doing: "write", path, source: std::io::Error::other(error) }
+    use parquet::errors::ParquetError::External;
+    let source = match error {
+        External(cause) => cause.downcast().map_or_else(std::io::Error::other, |error| *error),
+        other => std::io::Error::other(other),
+    };
+    Error::Io { doing: "write", path, source }
 }

@@ -508,6 +508,24 @@ static void files(void) {
     GOOD(embank_table_peek(into, keys + 2, 1, row, 2, EMBANK_MISSING_ERROR, NULL));
     CHECK(row[0] == 1.0f && row[1] == 1.0f);
 
+    /* Several files, by position. */
+    const char *parts[2];
+    parts[0] = parts[1] = in_folder("dense");
+    uint64_t places[2] = {1000, 1009};
+    float both[4];
+    BAD(EMBANK_STATUS_UNREADABLE_FILE, "first_key",
+        embank_table_import_files(into, parts, 2, &in, &imported, sizeof imported));
+    in.first_key = 1000;
+    BAD(invalid, "by_position", embank_table_import_files(into, parts, 2, &in, NULL, 0));
+    in.by_position = 1;
+    GOOD(embank_table_import_files(into, parts, 2, &in, &imported, sizeof imported));
+    CHECK(imported.rows == 10);
+    GOOD(embank_table_peek(into, places, 2, both, 4, EMBANK_MISSING_ERROR, NULL));
+    BAD(invalid, "paths is NULL", embank_table_import_files(into, NULL, 2, &in, NULL, 0));
+    BAD(invalid, "empty", embank_table_import_files(into, parts, 0, &in, NULL, 0));
+    BAD(invalid, "path is NULL",
+        (parts[1] = NULL, embank_table_import_files(into, parts, 2, &in, NULL, 0)));
+
     /* Names of tensors, and what can't be. */
     GOOD(embank_import_options_init(&in, sizeof in));
     in.keys = "keys";

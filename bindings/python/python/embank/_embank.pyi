@@ -583,11 +583,12 @@ class Table:
     ) -> _Exported: ...
     def import_from(
         self,
-        path: _Path,
+        path: Union[_Path, list[_Path], tuple[_Path, ...]],
         *,
         format: Optional[Literal["safetensors", "npy", "parquet"]] = None,
         keys: Optional[str] = None,
         rows: Optional[str] = None,
+        first_key: Optional[int] = None,
         state: bool = True,
         non_finite: bool = False,
         progress: Optional[Callable[[int, int], object]] = None,
