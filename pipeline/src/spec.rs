@@ -206,37 +206,6 @@ impl Output {
     }
 }
 
-/// How rows lie in the input.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case", deny_unknown_fields)]
-#[non_exhaustive]
-pub enum Format {
-    /// A row a line, ended by LF or CRLF.
-    Text {
-        /// What stands between fields; not a line end.
-        separator: u8,
-        /// Whether the first line of each input has names, and is passed over.
-        header: bool,
-        /// What encloses fields that hold separators and line ends, as RFC 4180 has it: doubled, it stands for itself.
-        /// Not a separator or line end. If there is none, quotes mean nothing, and inputs can be read from several
-        /// places at a time. Default: none.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        quote: Option<u8>,
-    },
-    /// Fields of 32 bits, little-endian, one behind the other, nothing between rows: PIPER's Config III.
-    Packed,
-    /// Parquet and Arrow files (of the IPC format, as files or streams), by their first bytes: fields are columns of
-    /// their names. Needs the crate's feature `parquet`.
-    Columns,
-}
-
-impl Format {
-    /// Text with tabs between fields, without a header, as the Criteo sets are.
-    pub const TSV: Self = Self::Text { separator: b'\t', header: false, quote: None };
-    /// Text with commas between fields, some in double quotes, and a line of names before them.
-    pub const CSV: Self = Self::Text { separator: b',', header: true, quote: Some(b'"') };
-}
-
 /// What becomes of a run that meets a row that can't be used: with another number of fields, or a bad one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -241,7 +241,7 @@ def test_formats() -> None:
         list(Pipeline(numbers(), format="csv", quote="").feed(b'n,c\n"5",1\n'))
     packed = Pipeline(numbers(), format="packed")
     assert values(packed.feed(np.array([[5, 1], [6, 2]], dtype="<u4").tobytes())) == [5, 6]
-    for wrong in ({"format": "json"}, {"separator": "ab"}, {"format": "packed", "header": True}):
+    for wrong in ({"format": "json"}, {"separator": "a\n"}, {"format": "packed", "header": True}, {"header": "no"}):
         with pytest.raises(ValueError):
             Pipeline(numbers(), **wrong)  # type: ignore[arg-type]
 

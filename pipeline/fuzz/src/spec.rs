@@ -3,8 +3,8 @@
 
 use arbitrary::Arbitrary;
 use embank_pipeline::{
-    BadRows, Batch, Column, Dtype, Field, FieldKind, Format, Input, Level, Operator, Output,
-    Pipeline, RunOptions, Source, Spec, Value, VocabularySpec,
+    BadRows, Batch, Column, Dtype, Field, FieldKind, Format, Header, Input, Level, Operator,
+    Output, Pipeline, RunOptions, Source, Spec, Value, VocabularySpec,
 };
 
 use super::reference::{Kind, expected_of_input};
@@ -183,7 +183,7 @@ impl Pipelines {
         match self.format % 4 {
             0 => Format::Packed,
             1 => Format::CSV,
-            2 => Format::Text { separator: b',', header: false, quote: None },
+            2 => Format::Text { separator: b','.into(), header: Header::None, quote: None },
             _ => Format::TSV,
         }
     }

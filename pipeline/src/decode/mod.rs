@@ -31,4 +31,4 @@ pub use field::{BadField, FieldKind};
 pub(crate) use field::{float32, int32, int64};
 pub use level::Level;
 pub(crate) use packed::{row_bytes, unpack};
-pub(crate) use quoted::{Unquoted, row_end};
+pub(crate) use quoted::{Unquoted, header_fields};

@@ -112,7 +112,7 @@ impl<'a> Committer<'a> {
     pub(super) fn commit(
         &mut self,
         shared: &Shared<'_, '_>,
-        claim: &Claim,
+        claim: &Claim<'_>,
         outcome: Result<Work>,
     ) -> bool {
         self.stopwatch.start();
@@ -148,7 +148,7 @@ impl<'a> Committer<'a> {
     fn commit_work(
         &mut self,
         shared: &Shared<'_, '_>,
-        claim: &Claim,
+        claim: &Claim<'_>,
         work: &mut Work,
     ) -> Result<()> {
         // Relaxed: it is only to be seen some time.
@@ -158,7 +158,7 @@ impl<'a> Committer<'a> {
         for bad in work.bad.first() {
             let report = || {
                 let name = shared.chunks.name(claim.input);
-                report(bad, name, self.input.1, &shared.plan.field_names)
+                report(bad, name, self.input.1, &claim.plan.field_names)
             };
             match self.policy {
                 BadRows::Fail => return Err(Error::BadRow(report())),
@@ -189,7 +189,12 @@ impl<'a> Committer<'a> {
     }
 
     /// Gives ids to the values that had none, and writes them where they show.
-    fn number(&mut self, shared: &Shared<'_, '_>, claim: &Claim, work: &mut Work) -> Result<()> {
+    fn number(
+        &mut self,
+        shared: &Shared<'_, '_>,
+        claim: &Claim<'_>,
+        work: &mut Work,
+    ) -> Result<()> {
         let rows_before = self.rows;
         let met =
             |row: u32| (shared.chunks.name(claim.input).to_owned(), rows_before + u64::from(row));

@@ -115,6 +115,9 @@ pub(super) fn status(error: &Error) -> Status {
         | Error::LineTooLong { .. }
         | Error::Compressed { .. }
         | Error::Columns { .. }
+        | Error::Header { .. }
+        | Error::Encoding { .. }
+        | Error::Inputs(_)
         | Error::NoWholeRows { .. } => Code::DataLoss,
         _ => Code::Internal,
     };

@@ -7,16 +7,19 @@
 mod kernel;
 mod operators;
 mod outputs;
+mod plans;
 mod sources;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use crate::decode::{FieldKind, FieldLayout, Layout, Slot};
+use crate::decode::{Block, FieldKind, FieldLayout, Layout, Slot};
 use crate::error::{Error, Result};
-use crate::spec::{Column, Dtype, Format, Operator, Source, Spec, VocabularySpec};
+use crate::format::Format;
+use crate::spec::{Column, Dtype, Operator, Source, Spec, VocabularySpec};
 
 pub(crate) use kernel::Kernel;
+pub(crate) use plans::Plans;
 
 /// The longest byte string of a field, unless the pipeline says otherwise.
 const FIELD_BYTES_MAX: usize = 1 << 16;
@@ -127,6 +130,29 @@ impl Plan {
         let planner = Planner { has_bank, ..Planner::new(spec, format)? };
         planner.plan()
     }
+
+    /// Room for its columns.
+    pub(crate) fn block(&self) -> Block {
+        let (words, wides, bytes) = self.columns;
+        Block::new(words, wides, bytes, self.layout.planes())
+    }
+
+    /// The names of the fields that are read, in the pipeline's order.
+    pub(crate) fn needed_fields(&self) -> Vec<String> {
+        self.fields_with_kinds().map(|(name, _)| name.clone()).collect()
+    }
+
+    /// Fields that are read, by name and kind.
+    #[cfg(feature = "parquet")]
+    pub(crate) fn read_fields(&self) -> Vec<(String, FieldKind)> {
+        self.fields_with_kinds().map(|(name, kind)| (name.clone(), kind)).collect()
+    }
+
+    fn fields_with_kinds(&self) -> impl Iterator<Item = (&String, FieldKind)> {
+        let kind = |field| self.layout.kind(field).expect("a field for each name");
+        let all = self.field_names.iter().enumerate();
+        all.map(move |(field, name)| (name, kind(field))).filter(|(_, k)| *k != FieldKind::Skip)
+    }
 }
 
 struct Planner<'a> {
@@ -166,20 +192,14 @@ fn check_names<'a>(what: &str, names: impl Iterator<Item = &'a str>) -> Result<(
 
 impl<'a> Planner<'a> {
     fn new(spec: &'a Spec, format: Format) -> Result<Self> {
+        format.check()?;
         let separator = match format {
-            Format::Text { separator: b'\n' | b'\r', .. } => {
-                return error("the separator of fields can't be a line end");
-            }
-            Format::Text { separator, quote: Some(quote), .. }
-                if matches!(quote, b'\n' | b'\r') || quote == separator =>
-            {
-                return error("the quote can't be a line end or the separator of fields");
-            }
-            Format::Text { separator, .. } => separator,
+            // Texts with separators of several bytes are written anew, with the first of them in their place.
+            Format::Text { separator, .. } => separator.first(),
             Format::Columns if cfg!(not(feature = "parquet")) => {
                 return error("this program was built without Parquet and Arrow; convert to text");
             }
-            Format::Packed | Format::Columns => b'\t',
+            Format::Packed | Format::Columns | Format::ByName(_) => b'\t',
         };
         check_names("field", spec.fields.iter().map(|field| field.name.as_str()))?;
         check_names("column", spec.columns.iter().map(|column| column.name.as_str()))?;
