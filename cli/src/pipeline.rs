@@ -167,6 +167,9 @@ struct Report {
     input_bytes: u64,
     bad_rows: u64,
     first_bad_rows: Vec<String>,
+    /// Columns that files of columns lack.
+    missing_columns: u64,
+    first_missing_columns: Vec<String>,
     vocabularies: Vec<Vocabulary>,
     /// Of the bank.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -405,6 +408,8 @@ fn show(
         input_bytes: ran.bytes,
         bad_rows: ran.bad_rows,
         first_bad_rows: ran.first_bad_rows.iter().map(ToString::to_string).collect(),
+        missing_columns: ran.missing_columns,
+        first_missing_columns: ran.first_missing_columns.clone(),
         vocabularies,
         checkpoint,
         files: files.iter().map(|file| file.display().to_string()).collect(),
@@ -431,6 +436,18 @@ fn words(report: &Report) -> String {
     }
     if report.bad_rows > report.first_bad_rows.len() as u64 {
         text += "  and more\n";
+    }
+    if report.missing_columns > 0 {
+        text += &format!(
+            "columns that files lack, so that their values are missing: {}\n",
+            report.missing_columns
+        );
+        for column in &report.first_missing_columns {
+            text += &format!("  {column}\n");
+        }
+        if report.missing_columns > report.first_missing_columns.len() as u64 {
+            text += "  and more\n";
+        }
     }
     text += &format!("files         {}\n", report.files.join(", "));
     if let Some(checkpoint) = report.checkpoint {

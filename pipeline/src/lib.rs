@@ -39,7 +39,7 @@ pub use format::{Format, Header, Separator, TextSettings};
 pub use input::Input;
 pub use sink::{FileFormat, FileSink};
 pub use spec::{
-    BadRows, Column, Dtype, Field, Operator, Output, Source, Spec, Value, VocabularySpec,
+    BadRows, Column, Dtype, Field, Operator, Output, Source, Spec, TimeUnit, Value, VocabularySpec,
 };
 pub use trace::{Bound, Explanation, Stage, StageTime, Trace};
 pub use vocabulary::KeptValues;

@@ -25,19 +25,59 @@ pub struct Field {
     /// Whether an empty one makes its row a bad row. Default: no.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub required: bool,
+    /// What times in files of columns (timestamps, times of day, durations) are counted in, whatever unit a file has.
+    /// Dates are days since 1970-01-01. Default: microseconds.
+    #[serde(default, skip_serializing_if = "TimeUnit::is_default")]
+    pub time_unit: TimeUnit,
 }
 
 impl Field {
     /// A field that may be empty.
     #[must_use]
     pub fn new(name: impl Into<String>, kind: FieldKind) -> Self {
-        Self { name: name.into(), kind, required: false }
+        Self { name: name.into(), kind, required: false, time_unit: TimeUnit::default() }
     }
 
     /// The same, and it must not be empty.
     #[must_use]
     pub fn required(self) -> Self {
         Self { required: true, ..self }
+    }
+}
+
+/// What a time is counted in, from 1970-01-01 00:00:00 UTC on; parts of a unit are cut off, towards the past.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum TimeUnit {
+    /// `"s"`.
+    #[serde(rename = "s")]
+    Second,
+    /// `"ms"`.
+    #[serde(rename = "ms")]
+    Millisecond,
+    /// `"us"`.
+    #[default]
+    #[serde(rename = "us")]
+    Microsecond,
+    /// `"ns"`.
+    #[serde(rename = "ns")]
+    Nanosecond,
+}
+
+impl TimeUnit {
+    fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// How many of them are a second.
+    #[cfg(feature = "parquet")]
+    pub(crate) fn per_second(self) -> i128 {
+        match self {
+            Self::Second => 1,
+            Self::Millisecond => 1_000,
+            Self::Microsecond => 1_000_000,
+            Self::Nanosecond => 1_000_000_000,
+        }
     }
 }
 

@@ -490,6 +490,10 @@ pub(crate) struct PyRunReport {
     bad_rows: u64,
     /// The first ten of those: file, line, column and what is wrong.
     first_bad_rows: Vec<String>,
+    /// Columns that files of Parquet or Arrow lack, each file's own counted: their values are missing.
+    missing_columns: u64,
+    /// The first ten of those: file and column.
+    first_missing_columns: Vec<String>,
     /// Bytes of input.
     bytes: u64,
     /// How long it took.
@@ -502,6 +506,8 @@ impl PyRunReport {
             rows: report.rows,
             bad_rows: report.bad_rows,
             first_bad_rows: report.first_bad_rows.iter().map(ToString::to_string).collect(),
+            missing_columns: report.missing_columns,
+            first_missing_columns: report.first_missing_columns.clone(),
             bytes: report.bytes,
             seconds: report.elapsed.as_secs_f64(),
         }

@@ -8,6 +8,7 @@ use super::field::{self, BadField, FieldKind};
 use super::level::Level;
 use super::narrow::{GROUP_ROWS, Group, STEP_FIELDS_MAX, Step, StepKind};
 use super::structure::{Run, Structure};
+use crate::spec::TimeUnit;
 
 /// Of a bad field, so many bytes are kept for the report.
 pub(crate) const SNIPPET_BYTES: usize = 40;
@@ -20,6 +21,8 @@ pub(crate) struct FieldLayout {
     pub(crate) required: bool,
     /// The longest byte string.
     pub(crate) bytes_max: usize,
+    /// What a time of a file of columns is counted in.
+    pub(crate) time_unit: TimeUnit,
 }
 
 /// Where the values of a field go, and how to tell whether it was empty.
@@ -140,11 +143,9 @@ impl Layout {
         self.fields.get(field).map(|field| field.kind)
     }
 
-    /// A field's kind, whether it must not be empty, and its longest byte string.
-    #[cfg(feature = "parquet")]
-    pub(crate) fn checks(&self, field: usize) -> (FieldKind, bool, usize) {
-        let field = &self.fields[field];
-        (field.kind, field.required, field.bytes_max)
+    /// How a field is read.
+    pub(crate) fn field(&self, field: usize) -> &FieldLayout {
+        &self.fields[field]
     }
 
     /// Fields of a row.

@@ -15,6 +15,7 @@ fn layout(kinds: &[FieldKind], required: &[usize]) -> Arc<Layout> {
         kind,
         required: required.contains(&i),
         bytes_max: 12,
+        time_unit: Default::default(),
     };
     Arc::new(Layout::new(kinds.iter().enumerate().map(field).collect(), b'\t'))
 }

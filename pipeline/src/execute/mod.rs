@@ -85,6 +85,10 @@ pub struct RunReport {
     pub bad_rows: u64,
     /// The first few of those, in the order of the input.
     pub first_bad_rows: Vec<BadRowReport>,
+    /// Columns that files of Parquet or Arrow lack, each file's own counted: their values are missing.
+    pub missing_columns: u64,
+    /// The first ten of those: file and column.
+    pub first_missing_columns: Vec<String>,
     /// Bytes of input, compressed ones as they are; of pipes, what was read of them.
     pub bytes: u64,
     /// How long it took.
@@ -758,10 +762,13 @@ impl Pipeline {
             let threads = self.options.threads;
             Trace::new(rows, bytes, threads, elapsed, reading.total(), &committer.stopwatch)
         });
+        let missing = chunks.missing_columns();
         let report = RunReport {
             rows: committer.rows,
             bad_rows: committer.bad_rows,
             first_bad_rows: committer.reported,
+            missing_columns: missing.count,
+            first_missing_columns: missing.first,
             bytes: chunks.bytes(),
             elapsed,
             trace,

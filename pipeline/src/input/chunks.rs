@@ -25,10 +25,35 @@ pub(crate) struct Chunks<'a> {
     begins: TextBegins,
     /// Of a row, for columns.
     #[cfg(feature = "parquet")]
-    fields: Vec<(String, crate::decode::FieldKind)>,
+    fields: Vec<(String, crate::decode::FieldLayout)>,
     /// Waiting for a pipe ends once it is true.
     stop: Arc<AtomicBool>,
     at: Mutex<Position<'a>>,
+    /// Columns that files of columns lack, as a report has them.
+    missing_columns: Mutex<MissingColumns>,
+    /// Columns that some input is known to have.
+    #[cfg(feature = "parquet")]
+    columns_elsewhere: Mutex<std::collections::HashSet<String>>,
+}
+
+/// Columns that files of columns lack, whose values are missing therefore.
+#[derive(Debug, Default, Clone)]
+pub(crate) struct MissingColumns {
+    pub(crate) count: u64,
+    /// The first ones, with their files.
+    pub(crate) first: Vec<String>,
+}
+
+impl MissingColumns {
+    #[cfg(feature = "parquet")]
+    fn add(&mut self, input: &str, names: &[String]) {
+        for name in names {
+            self.count += 1;
+            if self.first.len() < crate::decode::REPORTED_BAD_ROWS {
+                self.first.push(format!("{input}: {name:?}"));
+            }
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -130,6 +155,9 @@ impl<'a> Chunks<'a> {
             fields: plans.own().read_fields(),
             stop,
             at: Mutex::default(),
+            missing_columns: Mutex::default(),
+            #[cfg(feature = "parquet")]
+            columns_elsewhere: Mutex::default(),
         })
     }
 
@@ -140,6 +168,11 @@ impl<'a> Chunks<'a> {
     /// Bytes of the inputs that came to their ends; of pipes, what was read of them.
     pub(crate) fn bytes(&self) -> u64 {
         self.at.lock().bytes_before
+    }
+
+    /// Columns that files lack.
+    pub(crate) fn missing_columns(&self) -> MissingColumns {
+        self.missing_columns.lock().clone()
     }
 
     /// The next chunk; none if there is no more. `buffer` is for those that are read at once.
@@ -243,10 +276,36 @@ impl<'a> Chunks<'a> {
             Some(Serial::Columns) => {
                 let stream = open.columns(&self.fields, self.chunk_bytes as usize);
                 let told = |what| Error::Columns { input: open.name.clone(), what };
-                Reader::Columns(stream.map_err(told)?)
+                let stream = stream.map_err(told)?;
+                self.check_absent(&open, stream.absent())?;
+                self.missing_columns.lock().add(&open.name, stream.absent());
+                Reader::Columns(stream)
             }
         };
         Ok(Current { open: Arc::new(open), plan, begin, reader })
+    }
+
+    /// Refuses fields that no input of the run has a column for: a name that is misspelt would be missing in all rows.
+    #[cfg(feature = "parquet")]
+    fn check_absent(&self, open: &Open<'a>, absent: &[String]) -> Result<()> {
+        let rows_bytes = self.chunk_bytes as usize;
+        let mut elsewhere = self.columns_elsewhere.lock();
+        for name in absent {
+            let field = self.fields.iter().find(|(field, _)| field == name);
+            let field = std::slice::from_ref(field.expect("a field of the pipeline is absent"));
+            // Inputs that can't be read say so when their turn comes.
+            let has = |input: &Input<'a>| {
+                let open = Open::new(input, self.cut);
+                open.is_ok_and(|open| open.columns(field, rows_bytes).is_ok())
+            };
+            if elsewhere.contains(name) || self.inputs.iter().any(has) {
+                elsewhere.insert(name.clone());
+                continue;
+            }
+            let what = format!("it has no column {name:?}, and no other input of the run has one");
+            return Err(Error::Columns { input: open.name.clone(), what });
+        }
+        Ok(())
     }
 
     #[cold]

@@ -139,19 +139,19 @@ impl Plan {
 
     /// The names of the fields that are read, in the pipeline's order.
     pub(crate) fn needed_fields(&self) -> Vec<String> {
-        self.fields_with_kinds().map(|(name, _)| name.clone()).collect()
+        self.fields_that_are_read().map(|(name, _)| name.clone()).collect()
     }
 
-    /// Fields that are read, by name and kind.
+    /// Fields that are read, by name.
     #[cfg(feature = "parquet")]
-    pub(crate) fn read_fields(&self) -> Vec<(String, FieldKind)> {
-        self.fields_with_kinds().map(|(name, kind)| (name.clone(), kind)).collect()
+    pub(crate) fn read_fields(&self) -> Vec<(String, FieldLayout)> {
+        self.fields_that_are_read().map(|(name, field)| (name.clone(), *field)).collect()
     }
 
-    fn fields_with_kinds(&self) -> impl Iterator<Item = (&String, FieldKind)> {
-        let kind = |field| self.layout.kind(field).expect("a field for each name");
+    fn fields_that_are_read(&self) -> impl Iterator<Item = (&String, &FieldLayout)> {
         let all = self.field_names.iter().enumerate();
-        all.map(move |(field, name)| (name, kind(field))).filter(|(_, k)| *k != FieldKind::Skip)
+        let all = all.map(|(field, name)| (name, self.layout.field(field)));
+        all.filter(|(_, field)| field.kind != FieldKind::Skip)
     }
 }
 
@@ -257,6 +257,7 @@ impl<'a> Planner<'a> {
             kind,
             required: field.required,
             bytes_max: FIELD_BYTES_MAX,
+            time_unit: field.time_unit,
         });
         let layout = Arc::new(Layout::new(fields.collect(), separator));
         let columns = layout.columns();

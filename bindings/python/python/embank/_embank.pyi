@@ -753,6 +753,12 @@ class RunReport:
     def first_bad_rows(self) -> list[str]:
         """The first ten of those: file, line, column and what is wrong."""
     @property
+    def missing_columns(self) -> int:
+        """Columns that files of Parquet or Arrow lack, each file's own counted."""
+    @property
+    def first_missing_columns(self) -> list[str]:
+        """The first ten of those: file and column."""
+    @property
     def bytes(self) -> int:
         """Bytes of input."""
     @property

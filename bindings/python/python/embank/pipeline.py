@@ -90,6 +90,7 @@ __all__ = [
 ]
 
 Kind = Literal["int32", "int64", "hex32", "float32", "bytes", "skip"]
+TimeUnit = Literal["s", "ms", "us", "ns"]
 Dtype = Literal["f32", "i32", "i64", "bits32"]
 
 
@@ -194,11 +195,24 @@ def float_() -> Operator:
 
 @dataclass(frozen=True)
 class Field:
-    """A field of the input's rows; an empty one makes its row a bad row if it is `required`."""
+    """A field of the input's rows.
+
+    Args:
+        name: By which columns refer to it.
+        kind: How it is written.
+        required: Whether a missing value makes its row a bad row.
+        time_unit: What timestamps, times and durations of Parquet and Arrow are counted in, whatever
+            a file's unit is. Dates are days since 1970-01-01.
+    """
 
     name: str
     kind: Kind
     required: bool = False
+    time_unit: TimeUnit = "us"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The settings as plain data."""
+        return dict(vars(self))
 
 
 @dataclass(frozen=True, init=False)
@@ -308,10 +322,7 @@ class Spec:
     def to_dict(self) -> dict[str, Any]:
         """The spec as plain data."""
         return {
-            "fields": [
-                {"name": one.name, "kind": one.kind, "required": one.required}
-                for one in self.fields
-            ],
+            "fields": [one.to_dict() for one in self.fields],
             "columns": [
                 {
                     "name": column.name,
