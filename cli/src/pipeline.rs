@@ -110,6 +110,10 @@ pub(crate) struct RowsArgs {
     /// Leave out rows that can't be used, count them and name the first ones, instead of ending at the first
     #[arg(long)]
     skip_bad_rows: bool,
+    /// The share of bad rows with which a run ends that leaves them out, after 10,000 rows; 1: no limit [default: the
+    /// pipeline's, 0.01 if it says none]
+    #[arg(long, value_name = "SHARE")]
+    bad_rows_max: Option<f64>,
     /// Threads [default: as many as there are cores]
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
@@ -166,6 +170,8 @@ struct Report {
     seconds: f64,
     input_bytes: u64,
     bad_rows: u64,
+    /// Lines that those span.
+    bad_lines: u64,
     first_bad_rows: Vec<String>,
     /// Columns that files of columns lack.
     missing_columns: u64,
@@ -221,6 +227,7 @@ impl RowsArgs {
         if self.skip_bad_rows {
             spec.bad_rows = BadRows::Skip;
         }
+        spec.bad_rows_max = self.bad_rows_max.unwrap_or(spec.bad_rows_max);
         Ok(spec)
     }
 
@@ -337,7 +344,7 @@ fn vocabularies_of(spec: &Spec, bank: &Bank) -> Vec<Vocabulary> {
 fn told(ran: embank_pipeline::Result<RunReport>) -> Result<RunReport> {
     match ran {
         Err(Error::BadRow(row)) => {
-            bail!("{row}; --skip-bad-rows leaves such rows out, counts them and goes on")
+            bail!("{row:#}; --skip-bad-rows leaves such rows out, counts them and goes on")
         }
         // A file's failure is told as it is, not as a consumer's.
         Err(Error::Consumer(why)) => bail!("{why}"),
@@ -407,7 +414,8 @@ fn show(
         seconds,
         input_bytes: ran.bytes,
         bad_rows: ran.bad_rows,
-        first_bad_rows: ran.first_bad_rows.iter().map(ToString::to_string).collect(),
+        bad_lines: ran.bad_lines,
+        first_bad_rows: ran.first_bad_rows.iter().map(|bad| format!("{bad:#}")).collect(),
         missing_columns: ran.missing_columns,
         first_missing_columns: ran.first_missing_columns.clone(),
         vocabularies,

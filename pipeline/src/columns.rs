@@ -234,7 +234,7 @@ pub(crate) fn read_columns(
                 Err(why) => why,
             };
             let snippet = cell.map(Cell::snippet).unwrap_or_default();
-            bad.push(BadRow { line: row, fault: Fault::Value { field, why, snippet } });
+            bad.push(BadRow { line: row, lines: 1, fault: Fault::Value { field, why, snippet } });
         }
     }
     if bad.len() > bad_before {
@@ -254,28 +254,37 @@ fn store(
     how: &FieldLayout,
     cell: Option<Cell<'_>>,
 ) -> Result<bool, BadField> {
-    let bytes_max = how.bytes_max;
+    let spelling = &how.spelling;
+    let missing = |cell: &Cell<'_>| spelling.is_first() && cell.is_spelt_as(spelling);
+    let cell = cell.filter(|cell| !missing(cell));
     let word = match (slot, how.kind) {
         (Slot::Bytes(column), _) => {
             let text = match cell {
                 Some(Cell::Text(text)) => text,
                 _ => &[],
             };
-            let fits = text.len() <= bytes_max;
+            let fits = text.len() <= how.bytes_max;
             block.bytes[column].push(if fits { text } else { &[] });
-            return if fits { Ok(!text.is_empty()) } else { Err(BadField::TooLong(bytes_max)) };
+            return if fits { Ok(!text.is_empty()) } else { Err(BadField::TooLong(how.bytes_max)) };
         }
-        (Slot::Wide(column), _) => {
-            let value = cell.map_or(Ok(None), Cell::int64);
-            let number = value.unwrap_or(None).unwrap_or(0).cast_unsigned();
-            block.wides_mut()[column * COLUMN_STRIDE + row] = number;
+        (Slot::Wide(column), kind) => {
+            let value = match cell {
+                None => Ok(None),
+                Some(cell) if kind == FieldKind::Uint64 => cell.uint64(spelling),
+                Some(cell) => cell.int64(spelling).map(|value| value.map(i64::cast_unsigned)),
+            };
+            block.wides_mut()[column * COLUMN_STRIDE + row] = value.unwrap_or(None).unwrap_or(0);
             return value.map(|value| value.is_some());
         }
-        (_, FieldKind::Hex32) => cell.map_or(Ok(None), Cell::hex32),
+        (_, FieldKind::Hex32) => cell.map_or(Ok(None), |cell| cell.hex32(spelling)),
         (_, FieldKind::Float32) => {
-            cell.map_or(Ok(None), Cell::float32).map(|value| value.map(f32::to_bits))
+            let value = cell.map_or(Ok(None), |cell| cell.float32(spelling));
+            value.map(|value| value.map(f32::to_bits))
         }
-        _ => cell.map_or(Ok(None), Cell::int32).map(|value| value.map(i32::cast_unsigned)),
+        _ => {
+            let value = cell.map_or(Ok(None), |cell| cell.int32(spelling));
+            value.map(|value| value.map(i32::cast_unsigned))
+        }
     };
     let Slot::Word(column) = slot else { unreachable!("others are stored above") };
     block.words_mut()[column * COLUMN_STRIDE + row] = word.unwrap_or(None).unwrap_or(0);

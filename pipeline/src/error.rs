@@ -18,8 +18,25 @@ pub enum Error {
     #[error("{0}")]
     Inputs(String),
     /// A row can't be used, and the pipeline is to fail at those.
-    #[error("{0}; `bad_rows: skip` leaves such rows out and counts them")]
+    #[error("{0:#}; `bad_rows: skip` leaves such rows out and counts them")]
     BadRow(BadRowReport),
+    /// More rows are bad than a run may leave out ([`Spec::bad_rows_max`](crate::Spec::bad_rows_max)).
+    #[error(
+        "{bad_lines} of the first {lines} lines are of bad rows, more than the share of {limit} that `bad_rows_max` allows; \
+         the first: {}; fields have settings for spellings of missing values (`missing`) and whole floats \
+         (`whole_floats`), and `bad_rows_max: 1` leaves out any number",
+        first.iter().map(|bad| format!("{bad:#}")).collect::<Vec<_>>().join("; ")
+    )]
+    TooManyBadRows {
+        /// Lines that the bad rows span.
+        bad_lines: u64,
+        /// Those lines, and the rows that are not bad.
+        lines: u64,
+        /// The share that is allowed.
+        limit: f64,
+        /// The first bad rows, one at least.
+        first: Vec<BadRowReport>,
+    },
     /// A text is none that can be read: another encoding or other line ends.
     #[error(
         "{input}:{line}: it is {what}; convert it to UTF-8 with LF or CRLF at line ends (`iconv -t UTF-8`, `tr '\\r' '\\n'`), \
@@ -236,13 +253,15 @@ fn listed(names: &[String]) -> String {
     listed.join(", ")
 }
 
-/// A row that can't be used: where it is and why.
+/// A row that can't be used: where it is and why. Shown with `{:#}`, it tells the lines that it spans, if they are several.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BadRowReport {
     /// The input's name, a path where it is a file.
     pub input: String,
     /// Its line, from 1.
     pub line: u64,
+    /// How many lines it spans: more than one where a quote is open at a line's end.
+    pub lines: u64,
     /// Where in the line the bad field begins, in bytes from 1; none where the number of fields is wrong.
     pub column: Option<u64>,
     /// What is wrong, with the field's name and value.
@@ -255,6 +274,10 @@ impl std::fmt::Display for BadRowReport {
         if let Some(column) = self.column {
             write!(formatter, "{column}:")?;
         }
-        write!(formatter, " {}", self.what)
+        write!(formatter, " {}", self.what)?;
+        if formatter.alternate() && self.lines > 1 {
+            write!(formatter, " (it spans {} lines)", self.lines)?;
+        }
+        Ok(())
     }
 }

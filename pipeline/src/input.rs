@@ -15,7 +15,9 @@ use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
 
-pub(crate) use chunks::{Chunks, Claim, Held};
+#[cfg(feature = "parquet")]
+pub(crate) use chunks::Held;
+pub(crate) use chunks::{Chunks, Claim};
 
 /// Rows of a pipeline: in memory or in a file.
 ///

@@ -22,9 +22,18 @@ pub struct Field {
     pub name: String,
     /// How it is written.
     pub kind: FieldKind,
-    /// Whether an empty one makes its row a bad row. Default: no.
+    /// Whether a missing one makes its row a bad row. Default: no.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub required: bool,
+    /// Spellings that mean missing, beside an empty field, byte by byte: `"NA"`, `"NULL"`, `"\\N"`, `"nan"`. NaN in float
+    /// columns of Parquet and Arrow is missing in any case. A spelling that is a value of the field's kind, such as `"-1"`
+    /// and any of text, makes reading the field slower. Default: none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub missing: Vec<String>,
+    /// Whether whole numbers may be written as floats in text: `5.0`, `1e3`. For fields of whole numbers. Doubles of Parquet
+    /// and Arrow that are whole are read in any case. Default: no, they make their row a bad row.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub whole_floats: bool,
     /// What times in files of columns (timestamps, times of day, durations) are counted in, whatever unit a file has.
     /// Dates are days since 1970-01-01. Default: microseconds.
     #[serde(default, skip_serializing_if = "TimeUnit::is_default")]
@@ -35,7 +44,29 @@ impl Field {
     /// A field that may be empty.
     #[must_use]
     pub fn new(name: impl Into<String>, kind: FieldKind) -> Self {
-        Self { name: name.into(), kind, required: false, time_unit: TimeUnit::default() }
+        let (missing, time_unit) = (Vec::new(), TimeUnit::default());
+        Self { name: name.into(), kind, required: false, missing, whole_floats: false, time_unit }
+    }
+
+    /// The same, and these spellings mean missing too.
+    ///
+    /// # Examples
+    /// ```
+    /// use embank_pipeline::{Field, FieldKind};
+    ///
+    /// let age = Field::new("age", FieldKind::Int32).missing(["NA", "NULL"]).whole_floats();
+    /// assert_eq!(age.missing, ["NA", "NULL"]);
+    /// ```
+    #[must_use]
+    pub fn missing<S: Into<String>>(mut self, spellings: impl IntoIterator<Item = S>) -> Self {
+        self.missing.extend(spellings.into_iter().map(Into::into));
+        self
+    }
+
+    /// The same, and whole numbers may be written as floats.
+    #[must_use]
+    pub fn whole_floats(self) -> Self {
+        Self { whole_floats: true, ..self }
     }
 
     /// The same, and it must not be empty.
@@ -340,7 +371,7 @@ impl VocabularySpec {
 /// assert_eq!(Spec::from_json(&json)?, spec);
 /// # Ok::<(), embank_pipeline::Error>(())
 /// ```
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Spec {
     /// The fields of a row, in the order in which they stand in it.
@@ -352,9 +383,32 @@ pub struct Spec {
     /// Default: [`BadRows::Fail`].
     #[serde(default)]
     pub bad_rows: BadRows,
+    /// The share of bad rows with which a run ends though it leaves them out ([`BadRows::Skip`]), once it has met 10,000
+    /// rows: [`Error::TooManyBadRows`](crate::Error::TooManyBadRows) shows the first ones. A bad row counts as the lines
+    /// that it spans. From 0 to 1, which is no limit. Default: 0.01.
+    #[serde(default = "bad_rows_max")]
+    pub bad_rows_max: f64,
     /// Settings of vocabularies. Those that are not named have the defaults.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub vocabularies: Vec<VocabularySpec>,
+}
+
+/// One row in 100: more are a sign that the fields say something else than the files.
+fn bad_rows_max() -> f64 {
+    0.01
+}
+
+impl Default for Spec {
+    fn default() -> Self {
+        Self {
+            fields: Vec::new(),
+            columns: Vec::new(),
+            outputs: Vec::new(),
+            bad_rows: BadRows::default(),
+            bad_rows_max: bad_rows_max(),
+            vocabularies: Vec::new(),
+        }
+    }
 }
 
 impl Spec {

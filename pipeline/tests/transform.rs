@@ -561,6 +561,7 @@ fn of_many_bad_rows_the_first_are_reported_and_all_counted() {
         columns: vec![Column::field("n"), Column::field("w")],
         outputs: vec![Output::new("n", Dtype::Bits32, ["n", "w"])],
         bad_rows: BadRows::Skip,
+        bad_rows_max: 1.0,
         ..Spec::default()
     };
     // Of another number of fields, with a bad number, with two, good.

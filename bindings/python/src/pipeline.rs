@@ -488,6 +488,8 @@ pub(crate) struct PyRunReport {
     rows: u64,
     /// Rows that were left out as bad ones.
     bad_rows: u64,
+    /// Lines that those span: more, where a quote is open at a line's end.
+    bad_lines: u64,
     /// The first ten of those: file, line, column and what is wrong.
     first_bad_rows: Vec<String>,
     /// Columns that files of Parquet or Arrow lack, each file's own counted: their values are missing.
@@ -505,7 +507,8 @@ impl PyRunReport {
         Self {
             rows: report.rows,
             bad_rows: report.bad_rows,
-            first_bad_rows: report.first_bad_rows.iter().map(ToString::to_string).collect(),
+            bad_lines: report.bad_lines,
+            first_bad_rows: report.first_bad_rows.iter().map(|bad| format!("{bad:#}")).collect(),
             missing_columns: report.missing_columns,
             first_missing_columns: report.first_missing_columns.clone(),
             bytes: report.bytes,

@@ -96,6 +96,7 @@ pub fn spec(fields: &[OneField], bad_rows: BadRows) -> Spec {
         columns: shown().map(column).collect(),
         outputs: outputs.into_iter().filter(|output| !output.columns.is_empty()).collect(),
         bad_rows,
+        bad_rows_max: 1.0,
         ..Spec::default()
     }
 }

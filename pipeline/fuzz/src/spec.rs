@@ -112,7 +112,7 @@ impl Made {
         });
         let vocabularies = vocabularies.collect();
         let bad_rows = if self.skip { BadRows::Skip } else { BadRows::Fail };
-        Spec { fields, columns, outputs, bad_rows, vocabularies }
+        Spec { fields, columns, outputs, bad_rows, bad_rows_max: 1.0, vocabularies }
     }
 }
 

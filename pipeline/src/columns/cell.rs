@@ -12,7 +12,9 @@ use arrow_array::types::{
 };
 use arrow_schema::{DataType, TimeUnit as FileUnit};
 
-use crate::decode::{BadField, FieldKind, SNIPPET_BYTES, float32, hex32, int32, int64};
+use crate::decode::{
+    BadField, FieldKind, SNIPPET_BYTES, Spelling, float32, hex32, int32, int64, uint64,
+};
 use crate::spec::TimeUnit;
 
 const MILLISECONDS_A_DAY: i64 = 86_400_000;
@@ -149,48 +151,82 @@ fn decimal<'a>(value: i128, places: i8) -> Cell<'a> {
     }
 }
 
-impl<'a> Cell<'a> {
-    pub(super) fn int64(self) -> Result<Option<i64>, BadField> {
-        let out = BadField::OutOfRange(FieldKind::Int64);
+/// A whole number that a float is; none for NaN.
+fn whole(value: f64, kind: FieldKind) -> Result<Option<i128>, BadField> {
+    if value.is_nan() {
+        return Ok(None);
+    }
+    // Conversions saturate: what is too large fits no field.
+    if value.fract() == 0.0 { Ok(Some(value as i128)) } else { Err(BadField::NotA(kind)) }
+}
+
+impl Cell<'_> {
+    /// Whether a number or text is one of the spellings of a missing value.
+    pub(super) fn is_spelt_as(&self, spelling: &Spelling) -> bool {
         match self {
-            Self::Signed(value) => Ok(Some(value)),
-            Self::Bits(value) => Ok(Some(value.into())),
-            Self::Unsigned(value) => i64::try_from(value).map(Some).map_err(|_| out),
-            Self::Big(value) => i64::try_from(value).map(Some).map_err(|_| out),
-            Self::Text(text) => int64(text),
-            Self::Float(_) => Err(BadField::NotA(FieldKind::Int64)),
+            Self::Text(text) => spelling.is_missing(text),
+            number => spelling.is_missing(&number.snippet()),
         }
     }
 
-    pub(super) fn int32(self) -> Result<Option<i32>, BadField> {
-        if let Self::Text(text) = self {
-            return int32(text);
-        }
-        let out = BadField::OutOfRange(FieldKind::Int32);
-        let value = self.int64().map_err(|_| out)?;
-        value.map(i32::try_from).transpose().map_err(|_| out)
+    /// A whole number of a type; none if it is NaN.
+    fn whole<T>(self, kind: FieldKind) -> Result<Option<T>, BadField>
+    where
+        T: TryFrom<i64> + TryFrom<u64> + TryFrom<i128>,
+    {
+        let value = match self {
+            Self::Signed(value) => T::try_from(value).ok(),
+            Self::Bits(value) => T::try_from(i64::from(value)).ok(),
+            Self::Unsigned(value) => T::try_from(value).ok(),
+            Self::Big(value) => T::try_from(value).ok(),
+            Self::Float(value) => match whole(value, kind)? {
+                Some(value) => T::try_from(value).ok(),
+                None => return Ok(None),
+            },
+            Self::Text(_) => return Err(BadField::NotA(kind)),
+        };
+        value.map(Some).ok_or(BadField::OutOfRange(kind))
     }
 
-    pub(super) fn hex32(self) -> Result<Option<u32>, BadField> {
-        let out = BadField::OutOfRange(FieldKind::Hex32);
+    pub(super) fn int64(self, spelling: &Spelling) -> Result<Option<i64>, BadField> {
         match self {
-            Self::Text(text) => hex32(text),
+            Self::Text(text) => spelling.read(text, int64),
+            number => number.whole(FieldKind::Int64),
+        }
+    }
+
+    pub(super) fn uint64(self, spelling: &Spelling) -> Result<Option<u64>, BadField> {
+        match self {
+            Self::Text(text) => spelling.read(text, uint64),
+            number => number.whole(FieldKind::Uint64),
+        }
+    }
+
+    pub(super) fn int32(self, spelling: &Spelling) -> Result<Option<i32>, BadField> {
+        match self {
+            Self::Text(text) => spelling.read(text, int32),
+            number => number.whole(FieldKind::Int32),
+        }
+    }
+
+    pub(super) fn hex32(self, spelling: &Spelling) -> Result<Option<u32>, BadField> {
+        match self {
+            Self::Text(text) => spelling.read(text, hex32),
             Self::Bits(value) => Ok(Some(value.cast_unsigned())),
-            Self::Signed(value) => u32::try_from(value).map(Some).map_err(|_| out),
-            Self::Unsigned(value) => u32::try_from(value).map(Some).map_err(|_| out),
-            Self::Big(value) => u32::try_from(value).map(Some).map_err(|_| out),
-            Self::Float(_) => Err(BadField::NotA(FieldKind::Hex32)),
+            number => number.whole(FieldKind::Hex32),
         }
     }
 
-    pub(super) fn float32(self) -> Result<Option<f32>, BadField> {
+    /// NaN is a missing value, as pandas writes it.
+    pub(super) fn float32(self, spelling: &Spelling) -> Result<Option<f32>, BadField> {
         match self {
-            Self::Text(text) => float32(text),
+            Self::Text(text) => spelling.read(text, float32),
             Self::Signed(value) => Ok(Some(value as f32)),
             Self::Unsigned(value) => Ok(Some(value as f32)),
             Self::Bits(value) => Ok(Some(value as f32)),
             Self::Big(value) => Ok(Some(value as f32)),
-            Self::Float(value) if !value.is_finite() => Err(BadField::NotA(FieldKind::Float32)),
+            Self::Float(value) if value.is_nan() => Ok(None),
+            Self::Float(value) if value.is_infinite() => Err(BadField::NotA(FieldKind::Float32)),
             Self::Float(value) if !(value as f32).is_finite() => {
                 Err(BadField::OutOfRange(FieldKind::Float32))
             }

@@ -99,8 +99,10 @@ fn fits(kind: FieldKind, found: &DataType) -> bool {
         return true;
     }
     match kind {
-        FieldKind::Int32 | FieldKind::Int64 => whole || time,
-        FieldKind::Hex32 => whole,
+        FieldKind::Int32 | FieldKind::Int64 | FieldKind::Uint64 => {
+            whole || time || found.is_floating()
+        }
+        FieldKind::Hex32 => whole || found.is_floating(),
         FieldKind::Float32 => whole || found.is_floating() || decimal_places.is_some(),
         FieldKind::Bytes | FieldKind::Skip => false,
     }
@@ -130,7 +132,7 @@ fn cure(found: &DataType) -> &'static str {
         | DataType::Decimal256(..) => {
             "declare the field Float32, or write the column as whole numbers"
         }
-        found if found.is_floating() => "declare the field Float32",
+        found if found.is_floating() => "declare the field Float32, or write the column as text",
         found if found.is_integer() => "declare the field Int64, or write the column as text",
         _ => "write it as a number or as text",
     }

@@ -92,6 +92,7 @@ mod tests {
                     kind: kind(field),
                     required: false,
                     bytes_max: 0,
+                    spelling: Default::default(),
                     time_unit: Default::default(),
                 };
                 let layout = Layout::new((0..fields).map(field).collect(), b'\t');

@@ -16,8 +16,17 @@ pub(crate) struct Unquoted {
     pub(crate) text: Vec<u8>,
     /// As in [`Structure`](super::structure::Structure).
     pub(super) ends: Vec<u32>,
-    /// Of each row, where it begins in the quoted text and the lines before that.
-    places: Vec<(usize, usize)>,
+    places: Vec<Place>,
+}
+
+/// Where a row stands in the quoted text.
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    begin: usize,
+    /// Before it.
+    lines_before: usize,
+    /// That it spans.
+    lines: usize,
 }
 
 /// A field of a quoted text.
@@ -179,17 +188,18 @@ impl Unquoted {
             }
             let row = &text[begin..at];
             let row = row.strip_suffix(b"\n").unwrap_or(row);
+            let spanned = memchr::memchr_iter(b'\n', row).count() + 1;
             if let Some(fault) = fault {
                 let expected = layout.fields();
                 let known = matches!(fault, Fault::Field { field, .. } if field < expected);
                 let fault = if known { fault } else { Fault::Fields { found: fields, expected } };
                 self.text.truncate(kept.0);
                 self.ends.truncate(kept.1);
-                bad.add(BadRow { line: lines, fault });
+                bad.add(BadRow { line: lines, lines: spanned, fault });
             } else {
-                self.places.push((begin, lines));
+                self.places.push(Place { begin, lines_before: lines, lines: spanned });
             }
-            lines += memchr::memchr_iter(b'\n', row).count() + 1;
+            lines += spanned;
         }
         lines
     }
@@ -205,6 +215,11 @@ impl Unquoted {
         self.text.push(if found.ends_row { b'\n' } else { separator.first() });
     }
 
+    /// Lines that a row spans.
+    pub(crate) fn lines_of(&self, row: usize) -> usize {
+        self.places[row].lines
+    }
+
     /// Rows that were read.
     pub(crate) fn rows(&self) -> usize {
         self.places.len()
@@ -217,8 +232,8 @@ impl Unquoted {
         (separator, quote): (Separator, Option<u8>),
         bad: &mut BadRow,
     ) {
-        let (begin, line) = self.places[bad.line];
-        bad.line = line;
+        let Place { begin, lines_before, .. } = self.places[bad.line];
+        bad.line = lines_before;
         let Fault::Field { field, column, .. } = &mut bad.fault else { return };
         let mut at = begin;
         for _ in 0..*field {

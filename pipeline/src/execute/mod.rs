@@ -83,6 +83,8 @@ pub struct RunReport {
     pub rows: u64,
     /// Rows that were left out as bad.
     pub bad_rows: u64,
+    /// Lines that those span: more, where a quote is open at a line's end.
+    pub bad_lines: u64,
     /// The first few of those, in the order of the input.
     pub first_bad_rows: Vec<BadRowReport>,
     /// Columns that files of Parquet or Arrow lack, each file's own counted: their values are missing.
@@ -146,7 +148,7 @@ pub struct Pipeline {
     /// Of rows that have the fields in their own order.
     plan: Arc<Plan>,
     options: RunOptions,
-    bad_rows: BadRows,
+    bad_rows: (BadRows, f64),
     infos: Arc<[MatrixInfo]>,
     numberings: Arc<[Numbering]>,
     /// Shared with its evaluations, which read it when their runs begin. At most one pipeline adds to it.
@@ -255,7 +257,7 @@ impl Pipeline {
             dtype: output.dtype,
         };
         let infos = plan.outputs.iter().map(info).collect();
-        let (options, bad_rows) = (options.clone(), spec.bad_rows);
+        let (options, bad_rows) = (options.clone(), (spec.bad_rows, spec.bad_rows_max));
         let (saves_each_batch, stop, counted) = (false, Arc::default(), Counted::Whole);
         let bank = bank.cloned();
         Ok(Self {
@@ -361,7 +363,7 @@ impl Pipeline {
     /// vocabularies, and then applies them. Later runs find them frozen and go over their inputs once.
     ///
     /// # Errors
-    /// [`Error::Inputs`], [`Error::Header`], [`Error::Encoding`]; [`Error::BadRow`] for the first bad row if the pipeline
+    /// [`Error::Inputs`], [`Error::Header`], [`Error::Encoding`], [`Error::TooManyBadRows`]; [`Error::BadRow`] for the first bad row if the pipeline
     /// fails at those; [`Error::Io`], [`Error::Compressed`],
     /// [`Error::LineTooLong`], [`Error::NoWholeRows`], [`Error::Consumer`], [`Error::Stopped`]; [`Error::UnknownValue`]
     /// for values that a vocabulary lacks which is frozen or looked up only; [`Error::ValueTooLong`];
@@ -766,6 +768,7 @@ impl Pipeline {
         let report = RunReport {
             rows: committer.rows,
             bad_rows: committer.bad_rows,
+            bad_lines: committer.bad_lines,
             first_bad_rows: committer.reported,
             missing_columns: missing.count,
             first_missing_columns: missing.first,

@@ -185,6 +185,7 @@ impl<'a, 'b> Worker<'a, 'b> {
             text = &unquoted.text;
             while self.decoder.next(text, &mut self.blocks.block, &mut self.blocks.bad) {
                 stopwatch.lap(Stage::Decode);
+                self.blocks.bad.iter_mut().for_each(|bad| bad.lines = unquoted.lines_of(bad.line));
                 done.bad.add_block(&mut self.blocks.bad, place);
                 self.blocks.finish(done, stopwatch)?;
             }

@@ -13,10 +13,10 @@ mod sources;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use crate::decode::{Block, FieldKind, FieldLayout, Layout, Slot};
+use crate::decode::{Block, FieldKind, FieldLayout, Layout, Slot, Spelling};
 use crate::error::{Error, Result};
 use crate::format::Format;
-use crate::spec::{Column, Dtype, Operator, Source, Spec, VocabularySpec};
+use crate::spec::{Column, Dtype, Field, Operator, Source, Spec, VocabularySpec};
 
 pub(crate) use kernel::Kernel;
 pub(crate) use plans::Plans;
@@ -145,7 +145,7 @@ impl Plan {
     /// Fields that are read, by name.
     #[cfg(feature = "parquet")]
     pub(crate) fn read_fields(&self) -> Vec<(String, FieldLayout)> {
-        self.fields_that_are_read().map(|(name, field)| (name.clone(), *field)).collect()
+        self.fields_that_are_read().map(|(name, field)| (name.clone(), field.clone())).collect()
     }
 
     fn fields_that_are_read(&self) -> impl Iterator<Item = (&String, &FieldLayout)> {
@@ -190,6 +190,27 @@ fn check_names<'a>(what: &str, names: impl Iterator<Item = &'a str>) -> Result<(
     Ok(())
 }
 
+/// Refuses settings of fields and bad rows that mean nothing.
+fn check_settings(spec: &Spec, format: Format) -> Result<()> {
+    if !(0.0..=1.0).contains(&spec.bad_rows_max) {
+        return error(format!("bad_rows_max is a share from 0 to 1, not {}", spec.bad_rows_max));
+    }
+    for Field { name, kind, missing, whole_floats, .. } in &spec.fields {
+        let whole = matches!(kind, FieldKind::Int32 | FieldKind::Int64 | FieldKind::Uint64);
+        if *whole_floats && !whole {
+            return error(format!(
+                "field {name:?} has whole_floats, which is for Int32, Int64 and Uint64, and is {kind:?}"
+            ));
+        }
+        if format == Format::Packed && (*whole_floats || !missing.is_empty()) {
+            return error(format!(
+                "field {name:?} has settings of how text is written, and packed rows are none"
+            ));
+        }
+    }
+    Ok(())
+}
+
 impl<'a> Planner<'a> {
     fn new(spec: &'a Spec, format: Format) -> Result<Self> {
         format.check()?;
@@ -209,6 +230,7 @@ impl<'a> Planner<'a> {
         if spec.fields.is_empty() {
             return error("it has no fields");
         }
+        check_settings(spec, format)?;
         let mut uses_left = vec![0; spec.fields.len()];
         let mut kinds: Vec<_> = spec.fields.iter().map(|field| field.kind).collect();
         let mut hex_uses = uses_left.clone();
@@ -244,7 +266,10 @@ impl<'a> Planner<'a> {
                 *kind = FieldKind::Skip;
             }
             if format == Format::Packed
-                && matches!(spec.fields[field].kind, FieldKind::Int64 | FieldKind::Bytes)
+                && matches!(
+                    spec.fields[field].kind,
+                    FieldKind::Int64 | FieldKind::Uint64 | FieldKind::Bytes
+                )
                 && *kind != FieldKind::Hex32
             {
                 return error(format!(
@@ -257,6 +282,7 @@ impl<'a> Planner<'a> {
             kind,
             required: field.required,
             bytes_max: FIELD_BYTES_MAX,
+            spelling: Spelling::new(kind, &field.missing, field.whole_floats),
             time_unit: field.time_unit,
         });
         let layout = Arc::new(Layout::new(fields.collect(), separator));

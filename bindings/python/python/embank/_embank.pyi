@@ -750,6 +750,9 @@ class RunReport:
     def bad_rows(self) -> int:
         """Rows that were left out as bad ones."""
     @property
+    def bad_lines(self) -> int:
+        """Lines that those span: more, where a quote is open at a line's end."""
+    @property
     def first_bad_rows(self) -> list[str]:
         """The first ten of those: file, line, column and what is wrong."""
     @property

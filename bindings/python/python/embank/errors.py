@@ -228,7 +228,8 @@ class SpecError(PipelineError, ValueError):
 
 
 class BadRow(PipelineError, ValueError):
-    """A row can't be used, and the pipeline's `bad_rows` is `"fail"`.
+    """A row can't be used, and the pipeline's `bad_rows` is `"fail"`; or too many can't, by `bad_rows_max`,
+    and this is the first.
 
     Batches of the rows well before it have been handed out.
     """
@@ -237,5 +238,7 @@ class BadRow(PipelineError, ValueError):
     """The file, or what else the input is called."""
     line: int
     """From 1."""
+    lines: int
+    """Lines that the row spans: more than one where a quote is open at a line's end."""
     column: Optional[int]
     """Where the bad field begins in its line, in bytes from 1; None if the number of fields is wrong."""
