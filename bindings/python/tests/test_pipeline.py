@@ -95,7 +95,8 @@ def test_files_bytes_and_several_of_them(tmp_path: Path) -> None:
     assert values(pipeline.feed(file)) == list(range(5))
     assert values(pipeline.feed(str(file))) == list(range(5))
     assert values(pipeline.feed([file, text(3), str(file)])) == [*range(5), *range(3), *range(5)]
-    assert values(pipeline.feed([])) == []
+    with pytest.raises(embank.PipelineError, match="there are no inputs"):
+        values(pipeline.feed([]))
     for wrong in (5, [5], None):
         with pytest.raises(TypeError, match="input is a path"):
             pipeline.feed(wrong)  # type: ignore[arg-type]
