@@ -279,7 +279,7 @@ impl Named {
                 | "npy" | "npz" | "pkl" | "pickle" | "h5" | "hdf5" | "safetensors"
                 | "tfrecord"),
             ) => refused(format!(
-                ".{other} is no format that a pipeline reads: convert it to Parquet, Arrow or CSV, or say its format \
+                ".{other} is no file format that a pipeline reads: convert it to Parquet, Arrow or CSV, or say its format \
                      if the name is wrong"
             )),
             _ => Ok(None),
@@ -324,7 +324,7 @@ mod tests {
             (&["a.csv.bz2"], "a.csv.bz2: .bz2 is not decompressed"),
             (&["a.csv", "b.XZ"], "b.XZ: .xz is not"),
             (&["a.parquet.gz"], "inside, not as a whole"),
-            (&["clicks.jsonl"], "no format that a pipeline reads"),
+            (&["clicks.jsonl"], "is no file format that a pipeline reads"),
         ] {
             let error = of(names).unwrap_err();
             assert!(

@@ -134,7 +134,7 @@ pub(crate) fn pipeline_to_python(py: Python<'_>, error: &embank_pipeline::Error)
     use embank_pipeline::Error;
     let text = error.to_string();
     match error {
-        Error::Spec(_) => SpecError::new_err(text),
+        Error::Spec(_) | Error::Inputs(_) => SpecError::new_err(text),
         Error::Bank(error) => to_python(py, error),
         Error::UnknownValue { .. } => UnknownValue::new_err(text),
         Error::ValueTooLong { .. } => PyValueError::new_err(text),

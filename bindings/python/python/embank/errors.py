@@ -224,7 +224,8 @@ class PipelineError(EmbankError):
 
 
 class SpecError(PipelineError, ValueError):
-    """A pipeline's spec makes no sense: an operator for another type, a name that is not there."""
+    """A pipeline's spec makes no sense: an operator for another type, a name that is not there. Or its inputs
+    can't be run over together: there are none, or their names say different formats."""
 
 
 class BadRow(PipelineError, ValueError):
