@@ -11,8 +11,8 @@ use clap::{Subcommand, ValueEnum};
 use embank::{Bank, BankOptions};
 use embank_kv::inspect::summary;
 use embank_pipeline::{
-    BadRows, Batch, Consumer, Error, FileFormat, FileSink, Format, Input, Operator, Pipeline,
-    RunOptions, RunReport, Spec,
+    BadRows, Batch, Consumer, Error, FileFormat, FileSink, Format, Header, Input, Operator,
+    Pipeline, RunOptions, RunReport, Separator, Spec, TextSettings,
 };
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
@@ -90,15 +90,22 @@ pub(crate) struct RowsArgs {
     /// The pipeline, as JSON
     spec: PathBuf,
     /// Files of rows, one after the other; those of text may be compressed: FILE.gz, FILE.zst
+    ///
+    /// A directory means its files in sorted order, without those whose names begin with `_` or `.`.
     #[arg(required = true)]
     pub(crate) inputs: Vec<PathBuf>,
-    /// How rows lie in the inputs [default: by the first one's name: .csv, .bin, .parquet, .arrow, .feather; else tsv]
+    /// How rows lie in the inputs [default: by their names: .csv, .tsv, .bin, .parquet, .arrow, .feather; else tsv]
+    ///
+    /// Names in either case, with .gz or .zst behind them or not. Inputs whose names say different formats are refused.
     #[arg(long, value_enum)]
     input_format: Option<InputFormat>,
-    /// The first line of each input has names, and is passed over [default: of csv]
-    #[arg(long)]
-    header: bool,
-    /// There is no such line [default: of tsv]
+    /// What stands between fields, as `;` or `::`; `\t` is a tab [default: of the format]
+    #[arg(long, value_name = "TEXT", value_parser = parse_separator)]
+    separator: Option<Separator>,
+    /// What the first line of each input is [default: names of csv, none of tsv]
+    #[arg(long, value_enum)]
+    header: Option<HeaderArg>,
+    /// As --header none
     #[arg(long, conflicts_with = "header")]
     no_header: bool,
     /// Quotes in csv mean nothing: faster, where no field is quoted
@@ -107,6 +114,10 @@ pub(crate) struct RowsArgs {
     /// Leave out rows that can't be used, count them and name the first ones, instead of ending at the first
     #[arg(long)]
     skip_bad_rows: bool,
+    /// The share of bad rows with which a run ends that leaves them out, after 10,000 rows; 1: no limit [default: the
+    /// pipeline's, 0.01 if it says none]
+    #[arg(long, value_name = "SHARE")]
+    bad_rows_max: Option<f64>,
     /// Threads [default: as many as there are cores]
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
@@ -125,12 +136,27 @@ struct CriteoArgs {
 enum InputFormat {
     /// A row a line, tabs between fields, no header
     Tsv,
-    /// A row a line, commas between fields, some in double quotes, a header
+    /// A row a line, commas between fields, some in double quotes, a header with their names
     Csv,
     /// Numbers of 32 bits, little-endian, nothing between rows
     Packed,
     /// Parquet or Arrow files: fields are columns of their names
     Columns,
+}
+
+/// What a first line is, on the command line.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum HeaderArg {
+    /// Names: fields are the columns of their names, in any order, and other columns are not read
+    Names,
+    /// A line to pass over: columns stand in the order of the pipeline's fields
+    Skip,
+    /// A row
+    None,
+}
+
+fn parse_separator(text: &str) -> embank_pipeline::Result<Separator> {
+    text.replace("\\t", "\t").parse()
 }
 
 /// What is written, on the command line.
@@ -148,7 +174,12 @@ struct Report {
     seconds: f64,
     input_bytes: u64,
     bad_rows: u64,
+    /// Lines that those span.
+    bad_lines: u64,
     first_bad_rows: Vec<String>,
+    /// Columns that files of columns lack.
+    missing_columns: u64,
+    first_missing_columns: Vec<String>,
     vocabularies: Vec<Vocabulary>,
     /// Of the bank.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -185,7 +216,7 @@ impl RowsArgs {
     /// The pipeline makes no sense, or an input is not there.
     #[cfg(feature = "flight")]
     pub(crate) fn pipeline(&self, bank: Option<&Bank>) -> Result<(Pipeline, u64)> {
-        let pipeline = self.made(&self.spec()?, &self.options(), bank)?;
+        let pipeline = self.made(&self.spec()?, &self.options()?, bank)?;
         Ok((pipeline, self.input_bytes()?))
     }
 
@@ -200,15 +231,22 @@ impl RowsArgs {
         if self.skip_bad_rows {
             spec.bad_rows = BadRows::Skip;
         }
+        spec.bad_rows_max = self.bad_rows_max.unwrap_or(spec.bad_rows_max);
         Ok(spec)
     }
 
-    fn options(&self) -> RunOptions {
-        let mut options = RunOptions { format: self.format(), ..RunOptions::default() };
+    fn options(&self) -> Result<RunOptions> {
+        let mut options = RunOptions { format: self.format()?, ..RunOptions::default() };
         if let Some(threads) = self.threads {
             options.threads = threads;
         }
-        options
+        Ok(options)
+    }
+
+    /// The files, those of directories in their places.
+    fn files(&self) -> Result<Vec<Input<'static>>> {
+        let inputs: Vec<_> = self.inputs.iter().map(Input::file).collect();
+        Ok(Input::expand(&inputs)?)
     }
 
     /// The pipeline of a spec, which may have its vocabularies in a bank.
@@ -223,38 +261,31 @@ impl RowsArgs {
     /// How long the inputs are together.
     fn input_bytes(&self) -> Result<u64> {
         let mut input_bytes = 0;
-        for input in &self.inputs {
-            let metadata = std::fs::metadata(input);
-            let metadata = metadata.with_context(|| format!("the input {}", input.display()))?;
-            input_bytes += metadata.len();
+        for input in self.files()? {
+            let metadata = input.path().map(std::fs::metadata).transpose();
+            let metadata = metadata.with_context(|| format!("the input {}", input.name()))?;
+            input_bytes += metadata.map_or(0, |metadata| metadata.len());
         }
         Ok(input_bytes)
     }
 
-    fn format(&self) -> Format {
-        let by_name = || {
-            let mut name = self.inputs[0].clone();
-            if name.extension().is_some_and(|extension| extension == "gz" || extension == "zst") {
-                name.set_extension("");
-            }
-            match name.extension().and_then(|extension| extension.to_str()) {
-                Some("csv") => InputFormat::Csv,
-                Some("bin") => InputFormat::Packed,
-                Some("parquet" | "arrow" | "arrows" | "feather") => InputFormat::Columns,
-                _ => InputFormat::Tsv,
-            }
+    fn format(&self) -> Result<Format> {
+        let header = match self.header {
+            Some(HeaderArg::Names) => Some(Header::Names),
+            Some(HeaderArg::Skip) => Some(Header::Skip),
+            Some(HeaderArg::None) => Some(Header::None),
+            None => self.no_header.then_some(Header::None),
         };
-        let mut format = match self.input_format.unwrap_or_else(by_name) {
-            InputFormat::Tsv => Format::TSV,
-            InputFormat::Csv => Format::CSV,
-            InputFormat::Packed => Format::Packed,
-            InputFormat::Columns => Format::Columns,
+        let quote = self.no_quotes.then_some(None);
+        let settings = TextSettings { separator: self.separator, header, quote };
+        let format = match self.input_format {
+            None => Format::ByName(TextSettings::default()),
+            Some(InputFormat::Tsv) => Format::TSV,
+            Some(InputFormat::Csv) => Format::CSV,
+            Some(InputFormat::Packed) => Format::Packed,
+            Some(InputFormat::Columns) => Format::Columns,
         };
-        if let Format::Text { header, quote, .. } = &mut format {
-            *header = (*header || self.header) && !self.no_header;
-            *quote = quote.filter(|_| !self.no_quotes);
-        }
-        format
+        Ok(format.with(settings)?)
     }
 }
 
@@ -265,13 +296,13 @@ fn run_pipeline(args: &RunArgs) -> Result<Ending> {
         false => open_bank(dir, memory_budget, !args.no_create),
     };
     let bank = args.bank.as_ref().map(|dir| open(dir, args.memory_budget)).transpose()?;
-    let mut pipeline = args.rows.made(&spec, &args.rows.options(), bank.as_ref())?;
+    let mut pipeline = args.rows.made(&spec, &args.rows.options()?, bank.as_ref())?;
     let format = match args.format {
         OutputFormat::Packed => FileFormat::Packed,
         OutputFormat::Npy => FileFormat::Npy,
         OutputFormat::Parquet => FileFormat::Parquet,
     };
-    let inputs: Vec<_> = args.rows.inputs.iter().map(Input::file).collect();
+    let inputs = args.rows.files()?;
     let sink = match output::is_stdout(&args.out) {
         true => FileSink::stream(std::io::stdout(), format, pipeline.outputs())?,
         false => FileSink::create(&args.out, format, pipeline.outputs())?,
@@ -323,7 +354,7 @@ fn vocabularies_of(spec: &Spec, bank: &Bank) -> Vec<Vocabulary> {
 fn told(ran: embank_pipeline::Result<RunReport>) -> Result<RunReport> {
     match ran {
         Err(Error::BadRow(row)) => {
-            bail!("{row}; --skip-bad-rows leaves such rows out, counts them and goes on")
+            bail!("{row:#}; --skip-bad-rows leaves such rows out, counts them and goes on")
         }
         // A file's failure is told as it is, not as a consumer's.
         Err(Error::Consumer(why)) => bail!("{why}"),
@@ -397,7 +428,10 @@ fn show(
         seconds,
         input_bytes: ran.bytes,
         bad_rows: ran.bad_rows,
-        first_bad_rows: ran.first_bad_rows.iter().map(ToString::to_string).collect(),
+        bad_lines: ran.bad_lines,
+        first_bad_rows: ran.first_bad_rows.iter().map(|bad| format!("{bad:#}")).collect(),
+        missing_columns: ran.missing_columns,
+        first_missing_columns: ran.first_missing_columns.clone(),
         vocabularies,
         checkpoint,
         files: files.iter().map(|file| file.display().to_string()).collect(),
@@ -420,6 +454,18 @@ fn words(report: &Report) -> String {
     }
     if report.bad_rows > report.first_bad_rows.len() as u64 {
         text += "  and more\n";
+    }
+    if report.missing_columns > 0 {
+        text += &format!(
+            "columns that files lack, so that their values are missing: {}\n",
+            report.missing_columns
+        );
+        for column in &report.first_missing_columns {
+            text += &format!("  {column}\n");
+        }
+        if report.missing_columns > report.first_missing_columns.len() as u64 {
+            text += "  and more\n";
+        }
     }
     text += &format!("files         {}\n", output::shown(report.files.join(", ")));
     if let Some(checkpoint) = report.checkpoint {

@@ -136,6 +136,52 @@ fn csv_by_its_name_with_header_and_quotes() {
     assert!(text(&output).contains("32 bits; make it Bits32"), "{}", text(&output));
 }
 
+/// The format follows from the names of all inputs, in either case.
+#[test]
+fn formats_by_name_separators_and_directories() {
+    let dir = tempfile::tempdir().unwrap();
+    let spec = r#"{
+        "fields": [{"name": "n", "kind": "int32", "missing": ["NA"]}],
+        "columns": [{"name": "n", "from": {"field": "n"}, "operators": [{"fill_missing": 7}]}],
+        "outputs": [{"name": "out", "columns": ["n"], "dtype": "i64"}]
+    }"#;
+    let path = |name: &str| dir.path().join(name);
+    fs::write(path("spec.json"), spec).unwrap();
+    fs::write(path("a.CSV"), "word,n\n\"x,y\",5\n").unwrap();
+    fs::write(path("b.tsv"), "6\n").unwrap();
+    fs::write(path("movies.dat"), "1::n\n2::8\n").unwrap();
+    fs::create_dir(path("parts")).unwrap();
+    fs::write(path("parts/2.csv"), "n\nNA\n").unwrap();
+    fs::write(path("parts/1.csv"), "word,n\nx,3\n").unwrap();
+    fs::write(path("parts/_SUCCESS"), "").unwrap();
+    let run = |arguments: &str, rows: &[u64]| {
+        let output = pipeline(dir.path(), &format!("run spec.json {arguments} --out out"));
+        assert!(output.status.success(), "{arguments}: {}", text(&output));
+        let npy = fs::read(path("out/out.npy")).unwrap();
+        let rows: Vec<u8> = rows.iter().flat_map(|row| row.to_le_bytes()).collect();
+        assert_eq!(npy[128..], rows, "{arguments}");
+    };
+    run("a.CSV", &[5]);
+    run("b.tsv", &[6]);
+    run("parts", &[3, 7]);
+    run("movies.dat --separator :: --header names", &[8]);
+    for (arguments, told) in [
+        ("a.CSV b.tsv", "a.CSV is Csv and b.tsv is Tsv by their names"),
+        ("b.tsv --header names", "b.tsv:1: the header does not fit: it has no column \"n\""),
+    ] {
+        let output = pipeline(dir.path(), &format!("run spec.json {arguments} --out out"));
+        assert_eq!(output.status.code(), Some(2), "{arguments}: {}", text(&output));
+        assert!(text(&output).contains(told), "{arguments}: {}", text(&output));
+    }
+    // A limit to what is left out.
+    fs::write(path("bad.tsv"), "5.0\n6\n".repeat(6000)).unwrap();
+    let output = pipeline(dir.path(), "run spec.json bad.tsv --out out --skip-bad-rows");
+    assert!(text(&output).contains("bad.tsv:1:1: field \"n\", \"5.0\""), "{}", text(&output));
+    let output =
+        pipeline(dir.path(), "run spec.json bad.tsv --out out --skip-bad-rows --bad-rows-max 1");
+    assert!(text(&output).contains("bad rows      6,000"), "{}", text(&output));
+}
+
 /// A server's process, ended with the test.
 #[cfg(feature = "flight")]
 struct Server(std::process::Child);

@@ -2,6 +2,11 @@
 
 use std::path::PathBuf;
 
+/// Of a header, an error shows at most 50 names.
+const NAMES_MAX: usize = 50;
+/// Of a name, an error shows at most 60 characters: a first line that is no header may be one long name.
+const NAME_CHARS_MAX: usize = 60;
+
 /// A failure, with its place and its cure.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -9,9 +14,59 @@ pub enum Error {
     /// The pipeline itself makes no sense: an operator for another type, a name that is not there.
     #[error("the pipeline can't be run: {0}")]
     Spec(String),
+    /// The inputs can't be run over together: there are none, or their names say different formats.
+    #[error("{0}")]
+    Inputs(String),
     /// A row can't be used, and the pipeline is to fail at those.
-    #[error("{0}; `bad_rows: skip` leaves such rows out and counts them")]
+    #[error("{0:#}; `bad_rows: skip` leaves such rows out and counts them")]
     BadRow(BadRowReport),
+    /// More rows are bad than a run may leave out ([`Spec::bad_rows_max`](crate::Spec::bad_rows_max)).
+    #[error(
+        "{bad_lines} of the first {lines} lines are of bad rows, more than the share of {limit} that `bad_rows_max` allows; \
+         the first: {}; fields have settings for spellings of missing values (`missing`) and whole floats \
+         (`whole_floats`), and `bad_rows_max: 1` leaves out any number",
+        first.iter().map(|bad| format!("{bad:#}")).collect::<Vec<_>>().join("; ")
+    )]
+    TooManyBadRows {
+        /// Lines that the bad rows span.
+        bad_lines: u64,
+        /// Those lines, and the rows that are not bad.
+        lines: u64,
+        /// The share that is allowed.
+        limit: f64,
+        /// The first bad rows, one at least.
+        first: Vec<BadRowReport>,
+    },
+    /// A text is none that can be read: another encoding or other line ends.
+    #[error(
+        "{input}:{line}: it is {what}; convert it to UTF-8 with LF or CRLF at line ends (`iconv -t UTF-8`, `tr '\\r' '\\n'`), \
+         or say the format that it has"
+    )]
+    Encoding {
+        /// The input's name.
+        input: String,
+        /// The line, from 1.
+        line: u64,
+        /// What it is.
+        what: &'static str,
+    },
+    /// The first line of a text does not name the pipeline's fields.
+    #[error(
+        "{input}:1: the header does not fit: {why}; expected {}, found {}; if the first line is a row, say that there is \
+         no header (`none`), and if its names are others and the columns stand in this order, pass over it (`skip`)",
+        listed(expected),
+        listed(found)
+    )]
+    Header {
+        /// The input's name.
+        input: String,
+        /// What does not fit.
+        why: String,
+        /// The fields that are read.
+        expected: Vec<String>,
+        /// The columns that it names.
+        found: Vec<String>,
+    },
     /// A line is longer than one may be.
     #[error(
         "{input}:{line}: a line of more than {limit} bytes; is this a text with line ends, and is each quote closed?"
@@ -187,13 +242,26 @@ pub enum Error {
 /// The crate's results.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// A row that can't be used: where it is and why.
+/// Names for an error, the first few of many.
+fn listed(names: &[String]) -> String {
+    let short =
+        |name: &String| format!("{:?}", name.chars().take(NAME_CHARS_MAX).collect::<String>());
+    let mut listed: Vec<_> = names.iter().take(NAMES_MAX).map(short).collect();
+    if names.len() > NAMES_MAX {
+        listed.push(format!("and {} more", names.len() - NAMES_MAX));
+    }
+    listed.join(", ")
+}
+
+/// A row that can't be used: where it is and why. Shown with `{:#}`, it tells the lines that it spans, if they are several.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BadRowReport {
     /// The input's name, a path where it is a file.
     pub input: String,
     /// Its line, from 1.
     pub line: u64,
+    /// How many lines it spans: more than one where a quote is open at a line's end.
+    pub lines: u64,
     /// Where in the line the bad field begins, in bytes from 1; none where the number of fields is wrong.
     pub column: Option<u64>,
     /// What is wrong, with the field's name and value.
@@ -206,6 +274,10 @@ impl std::fmt::Display for BadRowReport {
         if let Some(column) = self.column {
             write!(formatter, "{column}:")?;
         }
-        write!(formatter, " {}", self.what)
+        write!(formatter, " {}", self.what)?;
+        if formatter.alternate() && self.lines > 1 {
+            write!(formatter, " (it spans {} lines)", self.lines)?;
+        }
+        Ok(())
     }
 }

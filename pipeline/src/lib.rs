@@ -16,6 +16,7 @@ mod execute;
 mod feed;
 #[cfg(feature = "flight")]
 mod flight;
+mod format;
 mod input;
 mod kernels;
 mod plan;
@@ -34,10 +35,11 @@ pub use execute::{Consumer, Pipeline, RunOptions, RunReport};
 pub use feed::{Feed, FeedInput, FeedOptions, Waited};
 #[cfg(feature = "flight")]
 pub use flight::{FlightOptions, FlightServer};
+pub use format::{Format, Header, Separator, TextSettings};
 pub use input::Input;
 pub use sink::{FileFormat, FileSink};
 pub use spec::{
-    BadRows, Column, Dtype, Field, Format, Operator, Output, Source, Spec, Value, VocabularySpec,
+    BadRows, Column, Dtype, Field, Operator, Output, Source, Spec, TimeUnit, Value, VocabularySpec,
 };
 pub use trace::{Bound, Explanation, Stage, StageTime, Trace};
 pub use vocabulary::KeptValues;

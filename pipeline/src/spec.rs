@@ -22,22 +22,93 @@ pub struct Field {
     pub name: String,
     /// How it is written.
     pub kind: FieldKind,
-    /// Whether an empty one makes its row a bad row. Default: no.
+    /// Whether a missing one makes its row a bad row. Default: no.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub required: bool,
+    /// Spellings that mean missing, beside an empty field, byte by byte: `"NA"`, `"NULL"`, `"\\N"`, `"nan"`. NaN in float
+    /// columns of Parquet and Arrow is missing in any case. A spelling that is a value of the field's kind, such as `"-1"`
+    /// and any of text, makes reading the field slower. Default: none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub missing: Vec<String>,
+    /// Whether whole numbers may be written as floats in text: `5.0`, `1e3`. For fields of whole numbers. Doubles of Parquet
+    /// and Arrow that are whole are read in any case. Default: no, they make their row a bad row.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub whole_floats: bool,
+    /// What times in files of columns (timestamps, times of day, durations) are counted in, whatever unit a file has.
+    /// Dates are days since 1970-01-01. Default: microseconds.
+    #[serde(default, skip_serializing_if = "TimeUnit::is_default")]
+    pub time_unit: TimeUnit,
 }
 
 impl Field {
     /// A field that may be empty.
     #[must_use]
     pub fn new(name: impl Into<String>, kind: FieldKind) -> Self {
-        Self { name: name.into(), kind, required: false }
+        let (missing, time_unit) = (Vec::new(), TimeUnit::default());
+        Self { name: name.into(), kind, required: false, missing, whole_floats: false, time_unit }
+    }
+
+    /// The same, and these spellings mean missing too.
+    ///
+    /// # Examples
+    /// ```
+    /// use embank_pipeline::{Field, FieldKind};
+    ///
+    /// let age = Field::new("age", FieldKind::Int32).missing(["NA", "NULL"]).whole_floats();
+    /// assert_eq!(age.missing, ["NA", "NULL"]);
+    /// ```
+    #[must_use]
+    pub fn missing<S: Into<String>>(mut self, spellings: impl IntoIterator<Item = S>) -> Self {
+        self.missing.extend(spellings.into_iter().map(Into::into));
+        self
+    }
+
+    /// The same, and whole numbers may be written as floats.
+    #[must_use]
+    pub fn whole_floats(self) -> Self {
+        Self { whole_floats: true, ..self }
     }
 
     /// The same, and it must not be empty.
     #[must_use]
     pub fn required(self) -> Self {
         Self { required: true, ..self }
+    }
+}
+
+/// What a time is counted in, from 1970-01-01 00:00:00 UTC on; parts of a unit are cut off, towards the past.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum TimeUnit {
+    /// `"s"`.
+    #[serde(rename = "s")]
+    Second,
+    /// `"ms"`.
+    #[serde(rename = "ms")]
+    Millisecond,
+    /// `"us"`.
+    #[default]
+    #[serde(rename = "us")]
+    Microsecond,
+    /// `"ns"`.
+    #[serde(rename = "ns")]
+    Nanosecond,
+}
+
+impl TimeUnit {
+    fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// How many of them are a second.
+    #[cfg(feature = "parquet")]
+    pub(crate) fn per_second(self) -> i128 {
+        match self {
+            Self::Second => 1,
+            Self::Millisecond => 1_000,
+            Self::Microsecond => 1_000_000,
+            Self::Nanosecond => 1_000_000_000,
+        }
     }
 }
 
@@ -206,37 +277,6 @@ impl Output {
     }
 }
 
-/// How rows lie in the input.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case", deny_unknown_fields)]
-#[non_exhaustive]
-pub enum Format {
-    /// A row a line, ended by LF or CRLF.
-    Text {
-        /// What stands between fields; not a line end.
-        separator: u8,
-        /// Whether the first line of each input has names, and is passed over.
-        header: bool,
-        /// What encloses fields that hold separators and line ends, as RFC 4180 has it: doubled, it stands for itself.
-        /// Not a separator or line end. If there is none, quotes mean nothing, and inputs can be read from several
-        /// places at a time. Default: none.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        quote: Option<u8>,
-    },
-    /// Fields of 32 bits, little-endian, one behind the other, nothing between rows: PIPER's Config III.
-    Packed,
-    /// Parquet and Arrow files (of the IPC format, as files or streams), by their first bytes: fields are columns of
-    /// their names. Needs the crate's feature `parquet`.
-    Columns,
-}
-
-impl Format {
-    /// Text with tabs between fields, without a header, as the Criteo sets are.
-    pub const TSV: Self = Self::Text { separator: b'\t', header: false, quote: None };
-    /// Text with commas between fields, some in double quotes, and a line of names before them.
-    pub const CSV: Self = Self::Text { separator: b',', header: true, quote: Some(b'"') };
-}
-
 /// What becomes of a run that meets a row that can't be used: with another number of fields, or a bad one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -331,7 +371,7 @@ impl VocabularySpec {
 /// assert_eq!(Spec::from_json(&json)?, spec);
 /// # Ok::<(), embank_pipeline::Error>(())
 /// ```
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Spec {
     /// The fields of a row, in the order in which they stand in it.
@@ -343,9 +383,32 @@ pub struct Spec {
     /// Default: [`BadRows::Fail`].
     #[serde(default)]
     pub bad_rows: BadRows,
+    /// The share of bad rows with which a run ends though it leaves them out ([`BadRows::Skip`]), once it has met 10,000
+    /// rows: [`Error::TooManyBadRows`](crate::Error::TooManyBadRows) shows the first ones. A bad row counts as the lines
+    /// that it spans. From 0 to 1, which is no limit. Default: 0.01.
+    #[serde(default = "bad_rows_max")]
+    pub bad_rows_max: f64,
     /// Settings of vocabularies. Those that are not named have the defaults.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub vocabularies: Vec<VocabularySpec>,
+}
+
+/// One row in 100: more are a sign that the fields say something else than the files.
+fn bad_rows_max() -> f64 {
+    0.01
+}
+
+impl Default for Spec {
+    fn default() -> Self {
+        Self {
+            fields: Vec::new(),
+            columns: Vec::new(),
+            outputs: Vec::new(),
+            bad_rows: BadRows::default(),
+            bad_rows_max: bad_rows_max(),
+            vocabularies: Vec::new(),
+        }
+    }
 }
 
 impl Spec {

@@ -23,6 +23,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 pub(crate) const LINE_BYTES_MAX: usize = 16 << 20;
 /// First bytes that tell how a text is compressed.
 pub(crate) const MAGIC_BYTES: usize = 4;
+/// What a text in UTF-8 may begin with, as programs on Windows write it. It is no part of the text.
+pub(crate) const UTF8_MARK: [u8; 3] = [0xEF, 0xBB, 0xBF];
 /// How often whoever waits for a pipe looks whether the run is to stop.
 const PIPE_LOOK_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 /// A buffer without a line end grows by so much at least.
@@ -213,9 +215,16 @@ impl<'a> Stream<'a> {
         buffer.clear();
         buffer.append(&mut self.carry);
         let (mut scan, mut wanted) = (Scan::default(), chunk_bytes);
+        // A quote behind the mark opens a field, so the mark goes before the text is searched.
+        let marks = self.offset == 0 && matches!(cut, Cut::Lines | Cut::Quoted { .. });
+        let mut first = if marks { UTF8_MARK.len() } else { 0 };
         // Ends: each round reads more, up to the text's end or the limit.
         loop {
-            self.fill(buffer, wanted).map_err(Broken::Io)?;
+            self.fill(buffer, wanted.max(first)).map_err(Broken::Io)?;
+            if first > 0 && buffer.starts_with(&UTF8_MARK) {
+                buffer.drain(..UTF8_MARK.len());
+            }
+            first = 0;
             scan.go_on(cut, buffer);
             if scan.too_long {
                 let before = &buffer[..scan.row_begin];

@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 
 use embank_pipeline::{
-    BadRows, Batch, Column, Dtype, Error, Field, FieldKind, Format, Input, Level, Operator, Output,
-    Pipeline, RunOptions, RunReport, Spec,
+    BadRows, Batch, Column, Dtype, Error, Field, FieldKind, Format, Header, Input, Level, Operator,
+    Output, Pipeline, RunOptions, RunReport, Spec, TextSettings,
 };
 use proptest::prelude::*;
 
@@ -160,7 +160,9 @@ fn compressed_packed_rows_by_their_names() {
 }
 
 fn csv(level: Level, threads: usize, chunk_bytes: usize) -> RunOptions {
-    RunOptions { threads, level, chunk_bytes, format: Format::CSV, ..RunOptions::default() }
+    let settings = TextSettings { header: Some(Header::Skip), ..TextSettings::default() };
+    let format = Format::CSV.with(settings).unwrap();
+    RunOptions { threads, level, chunk_bytes, format, ..RunOptions::default() }
 }
 
 #[test]
@@ -227,7 +229,8 @@ fn wrong_quotes_are_bad_rows_with_line_and_column() {
 #[test]
 fn a_quote_is_no_separator_and_no_line_end() {
     for quote in [b',', b'\n', b'\r'] {
-        let format = Format::Text { separator: b',', header: false, quote: Some(quote) };
+        let format =
+            Format::Text { separator: b','.into(), header: Header::None, quote: Some(quote) };
         let options = RunOptions { format, ..RunOptions::default() };
         let error = Pipeline::new(&spec(), &options).unwrap_err();
         assert!(error.to_string().contains("quote"), "{error}");
@@ -264,6 +267,7 @@ proptest! {
         text in "([0-9],\"a\",1\n|[0-9a,\"\n]{0,12})*",
         chunk_bytes in 1..60_usize,
     ) {
+        let text = format!("n,word,site\n{text}");
         let input = [Input::memory("t", text.as_bytes())];
         let (rows, report) = run(&csv(Level::Portable, 1, 512 << 10), &input).unwrap();
         let (got, parts) = run(&csv(Level::detect(), 2, chunk_bytes), &input).unwrap();
@@ -324,7 +328,8 @@ fn a_line_has_one_limit_and_an_error_that_names_it_whatever_the_chunks() {
         let zipped = gzip(&text);
         for chunk_bytes in [5000, 512 << 10, 100 << 20] {
             let lines = RunOptions { threads: 2, chunk_bytes, ..RunOptions::default() };
-            let tsv = Format::Text { separator: b'\t', header: false, quote: Some(b'"') };
+            let tsv =
+                Format::Text { separator: b'\t'.into(), header: Header::None, quote: Some(b'"') };
             let quoted = RunOptions { format: tsv, ..lines.clone() };
             let memory = Input::memory("lines", &text);
             for (name, ran) in [

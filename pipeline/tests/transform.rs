@@ -4,8 +4,8 @@
 use std::collections::HashMap;
 
 use embank_pipeline::{
-    BadRows, Batch, Column, Dtype, Error, Field, FieldKind, Format, Input, Level, Operator, Output,
-    Pipeline, RunOptions, RunReport, Spec, Value,
+    BadRows, Batch, Column, Dtype, Error, Field, FieldKind, Format, Header, Input, Level, Operator,
+    Output, Pipeline, RunOptions, RunReport, Spec, Value,
 };
 
 /// All rows of the first output, and the report.
@@ -390,7 +390,7 @@ fn a_pipeline_that_makes_no_sense_is_refused_with_the_cure() {
 fn nothing_comes_of_nothing() {
     for text in ["", "label\n"] {
         let options = RunOptions {
-            format: Format::Text { separator: b'\t', header: !text.is_empty(), quote: None },
+            format: Format::Text { separator: b'\t'.into(), header: Header::Skip, quote: None },
             ..RunOptions::default()
         };
         let (rows, report) =
@@ -512,7 +512,7 @@ fn many_faults_of_long_quoted_rows() {
     };
     let text = format!("\"1\"{}\n", ",1".repeat(fields - 1))
         + &format!("x{}\n", ",x".repeat(fields - 1)).repeat(50);
-    let format = Format::Text { separator: b',', header: false, quote: Some(b'"') };
+    let format = Format::Text { separator: b','.into(), header: Header::None, quote: Some(b'"') };
     let options = RunOptions { format, ..RunOptions::default() };
     let mut pipeline = Pipeline::new(&spec, &options).unwrap();
     let inputs = [Input::memory("text", text.as_bytes())];
@@ -561,6 +561,7 @@ fn of_many_bad_rows_the_first_are_reported_and_all_counted() {
         columns: vec![Column::field("n"), Column::field("w")],
         outputs: vec![Output::new("n", Dtype::Bits32, ["n", "w"])],
         bad_rows: BadRows::Skip,
+        bad_rows_max: 1.0,
         ..Spec::default()
     };
     // Of another number of fields, with a bad number, with two, good.
@@ -569,7 +570,7 @@ fn of_many_bad_rows_the_first_are_reported_and_all_counted() {
         [(1 << 20, None), (1 << 20, Some(b'"')), (70, None), (70, Some(b'"'))]
     {
         let text = if quote.is_some() { text.replace('z', "\"z\"") } else { text.clone() };
-        let format = Format::Text { separator: b'\t', header: true, quote };
+        let format = Format::Text { separator: b'\t'.into(), header: Header::Skip, quote };
         let options = RunOptions { chunk_bytes, format, ..RunOptions::default() };
         let (_, report) = run(&spec, &options, &[Input::memory("rows", text.as_bytes())]);
         assert_eq!((report.rows, report.bad_rows), (3000, 8999), "{chunk_bytes} {quote:?}");

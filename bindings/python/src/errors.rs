@@ -131,24 +131,30 @@ pub(crate) fn to_python(py: Python<'_>, error: &Error) -> PyErr {
     }
 }
 
+fn bad_row(py: Python<'_>, text: String, report: &embank_pipeline::BadRowReport) -> PyErr {
+    with_attributes(
+        py,
+        BadRow::new_err(text),
+        [
+            ("input", report.input.as_str().into_py_any(py)),
+            ("line", report.line.into_py_any(py)),
+            ("lines", report.lines.into_py_any(py)),
+            ("column", report.column.into_py_any(py)),
+        ],
+    )
+}
+
 /// The exception for a pipeline's error.
 pub(crate) fn pipeline_to_python(py: Python<'_>, error: &embank_pipeline::Error) -> PyErr {
     use embank_pipeline::Error;
     let text = error.to_string();
     match error {
-        Error::Spec(_) => SpecError::new_err(text),
+        Error::Spec(_) | Error::Inputs(_) => SpecError::new_err(text),
         Error::Bank(error) => to_python(py, error),
         Error::UnknownValue { .. } => UnknownValue::new_err(text),
         Error::ValueTooLong { .. } => PyValueError::new_err(text),
-        Error::BadRow(report) => with_attributes(
-            py,
-            BadRow::new_err(text),
-            [
-                ("input", report.input.as_str().into_py_any(py)),
-                ("line", report.line.into_py_any(py)),
-                ("column", report.column.into_py_any(py)),
-            ],
-        ),
+        Error::BadRow(report) => bad_row(py, text, report),
+        Error::TooManyBadRows { first, .. } if !first.is_empty() => bad_row(py, text, &first[0]),
         Error::Io { path, source, .. } => {
             io_error(source, text, Some(path.to_string_lossy().into_owned()))
         }

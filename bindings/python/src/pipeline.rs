@@ -11,8 +11,8 @@ use std::time::Duration;
 use arrow_schema::SchemaRef;
 use embank::locks::Mutex;
 use embank_pipeline::{
-    Batch, Dtype, Error, FeedInput, FeedOptions, Format, Input, KeptValues, Pipeline, RunOptions,
-    RunReport, Spec, arrow_schema,
+    Batch, Dtype, Error, FeedInput, FeedOptions, Format, Header, Input, KeptValues, Pipeline,
+    RunOptions, RunReport, Separator, Spec, TextSettings, arrow_schema,
 };
 use numpy::PyArray1;
 use pyo3::exceptions::{PyTypeError, PyValueError};
@@ -34,10 +34,14 @@ pub(crate) const SIGNAL_INTERVAL: Duration = Duration::from_millis(50);
 ///     spec: What it does: a `Spec`, or the same as a dict or as JSON.
 ///     bank: The bank whose vocabularies it numbers in; those that are missing are made. They take any whole numbers
 ///         and text, in checkpoints together with the tables. None: the vocabularies live in the pipeline.
-///     format: `"tsv"` (tabs, no header), `"csv"` (commas, a header, double quotes), or `"packed"` (rows of
-///         32-bit numbers).
-///     separator: The character between fields, where it is not the format's.
-///     header: Whether the first line of each input has names, where it is not as the format says.
+///     format: `"tsv"` (tabs, no header), `"csv"` (commas, a header, double quotes), `"packed"` (rows of 32-bit
+///         numbers), or `"columns"` (Parquet and Arrow). None: what the names of the inputs say, in either case (`.csv`,
+///         `.csv.gz`, `.parquet`, ...), and `"tsv"` for names that say nothing and for bytes; names that say different
+///         formats are refused.
+///     separator: What stands between fields, where it is not the format's: `";"`, `"::"`.
+///     header: What the first line of each input is, where it is not as the format says. `"names"`: fields are the
+///         columns of their names, in any order, and other columns are not read. `"skip"`: it is passed over, and columns
+///         stand in the order of the fields. `"none"`: it is a row.
 ///     quote: What encloses fields that hold separators, where it is not the format's; `""` for none.
 ///     threads: Of each run. Default: as many as there are cores.
 ///     chunk_bytes: What a thread works on at a time. Default: 512 KiB.
@@ -114,16 +118,16 @@ fn dtype_name(dtype: Dtype) -> &'static str {
 impl PyPipeline {
     #[new]
     #[pyo3(signature = (
-        spec, *, bank=None, format="tsv", separator=None, header=None, quote=None, threads=None,
+        spec, *, bank=None, format=None, separator=None, header=None, quote=None, threads=None,
         chunk_bytes=None
     ))]
     #[expect(clippy::too_many_arguments, reason = "keywords of a Python function")]
     fn new(
         spec: &Bound<'_, PyAny>,
         bank: Option<Py<PyBank>>,
-        format: &str,
+        format: Option<&str>,
         separator: Option<&str>,
-        header: Option<bool>,
+        header: Option<&Bound<'_, PyAny>>,
         quote: Option<&str>,
         threads: Option<&Bound<'_, PyAny>>,
         chunk_bytes: Option<&Bound<'_, PyAny>>,
@@ -172,7 +176,8 @@ impl PyPipeline {
     /// Batches of exactly `batch_rows` rows, made in the background while the last one is in use.
     ///
     /// Args:
-    ///     inputs: A path, or `bytes` that are rows themselves, or several of them, one after the other.
+    ///     inputs: A path, or `bytes` that are rows themselves, or several of them, one after the other. A directory
+    ///         means its files in sorted order, without those whose names begin with `_` or `.`.
     ///     batch_rows: Rows of a batch. The last one is shorter, or left out with `drop_last`.
     ///     shuffle_rows: Rows that wait in the shuffle buffer, each to be sent out by a later one. 0: no shuffle.
     ///     seed: Of the shuffle.
@@ -483,8 +488,14 @@ pub(crate) struct PyRunReport {
     rows: u64,
     /// Rows that were left out as bad ones.
     bad_rows: u64,
+    /// Lines that those span: more, where a quote is open at a line's end.
+    bad_lines: u64,
     /// The first ten of those: file, line, column and what is wrong.
     first_bad_rows: Vec<String>,
+    /// Columns that files of Parquet or Arrow lack, each file's own counted: their values are missing.
+    missing_columns: u64,
+    /// The first ten of those: file and column.
+    first_missing_columns: Vec<String>,
     /// Bytes of input.
     bytes: u64,
     /// How long it took.
@@ -496,7 +507,10 @@ impl PyRunReport {
         Self {
             rows: report.rows,
             bad_rows: report.bad_rows,
-            first_bad_rows: report.first_bad_rows.iter().map(ToString::to_string).collect(),
+            bad_lines: report.bad_lines,
+            first_bad_rows: report.first_bad_rows.iter().map(|bad| format!("{bad:#}")).collect(),
+            missing_columns: report.missing_columns,
+            first_missing_columns: report.first_missing_columns.clone(),
             bytes: report.bytes,
             seconds: report.elapsed.as_secs_f64(),
         }
@@ -529,40 +543,48 @@ fn spec_json(spec: &Bound<'_, PyAny>) -> PyResult<String> {
 }
 
 fn text_format(
-    name: &str,
+    name: Option<&str>,
     separator: Option<&str>,
-    header: Option<bool>,
+    header: Option<&Bound<'_, PyAny>>,
     quote: Option<&str>,
 ) -> PyResult<Format> {
+    let wrong = |error: Error| PyValueError::new_err(error.to_string());
     let format = match name {
-        "tsv" => Format::TSV,
-        "csv" => Format::CSV,
-        "packed" => Format::Packed,
-        _ => {
+        None => Format::ByName(TextSettings::default()),
+        Some("tsv") => Format::TSV,
+        Some("csv") => Format::CSV,
+        Some("packed") => Format::Packed,
+        Some("columns") => Format::Columns,
+        Some(name) => {
             return Err(PyValueError::new_err(format!(
-                "format must be \"tsv\", \"csv\" or \"packed\", not {name:?}"
+                "format must be \"tsv\", \"csv\", \"packed\", \"columns\" or None, not {name:?}"
             )));
         }
     };
-    let Format::Text { separator: own, header: has, quote: quotes } = format else {
-        if separator.is_some() || header.is_some() || quote.is_some() {
-            return Err(PyValueError::new_err(
-                "packed rows have no separator, no header and no quotes",
-            ));
-        }
-        return Ok(format);
+    let separator = separator.map(str::parse::<Separator>).transpose().map_err(wrong)?;
+    let quote = match quote.map(str::as_bytes) {
+        None => None,
+        Some([]) => Some(None),
+        Some(&[byte]) if byte.is_ascii() => Some(Some(byte)),
+        Some(_) => return Err(PyValueError::new_err("quote must be one ASCII character")),
     };
-    let character = |what: &str, text: &str| match text.as_bytes() {
-        &[byte] if byte.is_ascii() => Ok(byte),
-        _ => Err(PyValueError::new_err(format!("{what} must be one ASCII character"))),
-    };
-    let quote = match quote {
-        None => quotes,
-        Some("") => None,
-        Some(text) => Some(character("quote", text)?),
-    };
-    let separator = separator.map(|text| character("separator", text)).transpose()?;
-    Ok(Format::Text { separator: separator.unwrap_or(own), header: header.unwrap_or(has), quote })
+    let header = header.map(header_of).transpose()?;
+    format.with(TextSettings { separator, header, quote }).map_err(wrong)
+}
+
+/// What a first line is, by its name; a bool says whether it has names.
+fn header_of(header: &Bound<'_, PyAny>) -> PyResult<Header> {
+    if let Ok(header) = header.extract::<bool>() {
+        return Ok(if header { Header::Names } else { Header::None });
+    }
+    match header.extract::<String>().as_deref() {
+        Ok("names") => Ok(Header::Names),
+        Ok("skip") => Ok(Header::Skip),
+        Ok("none") => Ok(Header::None),
+        _ => Err(PyValueError::new_err(format!(
+            "header must be \"names\", \"skip\" or \"none\", not {header}"
+        ))),
+    }
 }
 
 fn thread_count(threads: Option<&Bound<'_, PyAny>>) -> PyResult<Option<usize>> {

@@ -95,7 +95,8 @@ def test_files_bytes_and_several_of_them(tmp_path: Path) -> None:
     assert values(pipeline.feed(file)) == list(range(5))
     assert values(pipeline.feed(str(file))) == list(range(5))
     assert values(pipeline.feed([file, text(3), str(file)])) == [*range(5), *range(3), *range(5)]
-    assert values(pipeline.feed([])) == []
+    with pytest.raises(embank.PipelineError, match="there are no inputs"):
+        values(pipeline.feed([]))
     for wrong in (5, [5], None):
         with pytest.raises(TypeError, match="input is a path"):
             pipeline.feed(wrong)  # type: ignore[arg-type]
@@ -241,7 +242,7 @@ def test_formats() -> None:
         list(Pipeline(numbers(), format="csv", quote="").feed(b'n,c\n"5",1\n'))
     packed = Pipeline(numbers(), format="packed")
     assert values(packed.feed(np.array([[5, 1], [6, 2]], dtype="<u4").tobytes())) == [5, 6]
-    for wrong in ({"format": "json"}, {"separator": "ab"}, {"format": "packed", "header": True}):
+    for wrong in ({"format": "json"}, {"separator": "a\n"}, {"format": "packed", "header": True}, {"header": "no"}):
         with pytest.raises(ValueError):
             Pipeline(numbers(), **wrong)  # type: ignore[arg-type]
 

@@ -75,7 +75,7 @@ pub(super) struct Speed {
 pub(super) fn run(args: &Args) -> Result<Ending> {
     let spec = args.rows.spec()?;
     let inputs = Inputs::new(args)?;
-    let options = args.rows.options();
+    let options = args.rows.options()?;
     // First, for it says whether the pipeline makes sense.
     let pipeline = args.rows.made(&spec, &options, None)?;
     let mut bar = Passes { bar: Bar::new(inputs.bytes * 3), done: 0, pass_bytes: 0, rows: 0 };
@@ -108,30 +108,30 @@ pub(super) fn run(args: &Args) -> Result<Ending> {
 }
 
 /// Files that are read several times.
-struct Inputs<'a> {
-    paths: &'a [PathBuf],
+struct Inputs {
+    files: Vec<Input<'static>>,
     bytes: u64,
     from_disk: bool,
 }
 
-impl<'a> Inputs<'a> {
-    fn new(args: &'a Args) -> Result<Self> {
-        let paths = &args.rows.inputs;
+impl Inputs {
+    fn new(args: &Args) -> Result<Self> {
+        let files = args.rows.files()?;
         let bytes = args.rows.input_bytes()?;
-        for path in paths {
-            if !path.is_file() {
-                bail!("{} is no file, and is to be read several times", path.display());
+        for file in &files {
+            if !file.path().is_some_and(Path::is_file) {
+                bail!("{} is no file, and is to be read several times", file.name());
             }
         }
-        Ok(Self { paths, bytes, from_disk: args.from_disk })
+        Ok(Self { files, bytes, from_disk: args.from_disk })
     }
 
     /// As a pass finds them.
-    fn ready(&self) -> Result<Vec<Input<'a>>> {
+    fn ready(&self) -> Result<Vec<Input<'static>>> {
         if self.from_disk {
-            self.paths.iter().try_for_each(|path| forget(path))?;
+            self.files.iter().filter_map(Input::path).try_for_each(forget)?;
         }
-        Ok(self.paths.iter().map(Input::file).collect())
+        Ok(self.files.clone())
     }
 
     /// How fast they come when nothing is done with them.
@@ -155,7 +155,7 @@ fn forget(path: &Path) -> Result<()> {
 /// A run with vocabularies of its own; where one has a threshold, the pass that applies it.
 fn run_once(
     args: &Args,
-    inputs: &Inputs<'_>,
+    inputs: &Inputs,
     spec: &Spec,
     options: &RunOptions,
     bar: &mut Passes,

@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use arbitrary::Arbitrary;
-use embank_pipeline::{BadRows, Format, Input, Level, RunOptions};
+use embank_pipeline::{BadRows, Input, Level, RunOptions};
 
 use super::edits::{Edit, change};
 use super::reference::{check, expected_of_input, name, run, spec};
@@ -66,11 +66,10 @@ impl Compressed {
             }
             change(&mut bytes, &self.edits);
         }
-        let (separator, header, quote) = (shape.separator, shape.header, shape.quote);
         let options = RunOptions {
             threads: how.1,
             level: Level::detect(),
-            format: Format::Text { separator, header, quote },
+            format: shape.format(),
             chunk_bytes: how.2,
             ..RunOptions::default()
         };

@@ -3,8 +3,8 @@
 
 use arbitrary::Arbitrary;
 use embank_pipeline::{
-    BadRows, Batch, Column, Dtype, Field, FieldKind, Format, Input, Level, Operator, Output,
-    Pipeline, RunOptions, Source, Spec, Value, VocabularySpec,
+    BadRows, Batch, Column, Dtype, Field, FieldKind, Format, Header, Input, Level, Operator,
+    Output, Pipeline, RunOptions, Source, Spec, Value, VocabularySpec,
 };
 
 use super::reference::{Kind, expected_of_input};
@@ -112,7 +112,7 @@ impl Made {
         });
         let vocabularies = vocabularies.collect();
         let bad_rows = if self.skip { BadRows::Skip } else { BadRows::Fail };
-        Spec { fields, columns, outputs, bad_rows, vocabularies }
+        Spec { fields, columns, outputs, bad_rows, bad_rows_max: 1.0, vocabularies }
     }
 }
 
@@ -183,7 +183,7 @@ impl Pipelines {
         match self.format % 4 {
             0 => Format::Packed,
             1 => Format::CSV,
-            2 => Format::Text { separator: b',', header: false, quote: None },
+            2 => Format::Text { separator: b','.into(), header: Header::None, quote: None },
             _ => Format::TSV,
         }
     }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use parquet::arrow::arrow_reader::RowGroups;
-use parquet::basic::Encoding;
+use parquet::basic::{Encoding, Type};
 use parquet::column::page::{Page, PageIterator, PageMetadata, PageReader};
 use parquet::errors::{ParquetError, Result};
 use parquet::file::metadata::{ParquetMetaData, RowGroupMetaData};
@@ -23,8 +23,8 @@ use super::pages::PAGE_BYTES_MAX;
 const LENGTHS_MAX: u64 = PAGE_BYTES_MAX / (2 * size_of::<i32>() as u64);
 /// Writers take 128 values or 2,048; what the crate works out from larger ones could overflow.
 const BLOCK_VALUES_MAX: u64 = 1 << 20;
-/// The length of a byte string before it, in a dictionary. Values of the other types that fields are read from take as
-/// much or more: those of fixed lengths below four bytes are refused with their columns.
+/// What a value takes in a dictionary at least, unless it has a fixed length below that: a byte string has its length
+/// before it, and numbers have 32 bits or more.
 const DICTIONARY_VALUE_BYTES: usize = 4;
 
 /// All row groups of a file.
@@ -85,7 +85,12 @@ struct CountedPages<R: ChunkReader> {
 impl<R: ChunkReader> CountedPages<R> {
     fn checked(&self, page: Option<Page>) -> Result<Option<Page>> {
         let levels = (self.column.max_rep_level(), self.column.max_def_level());
-        page.map(|page| check(&page, levels).map(|()| page)).transpose()
+        let value_bytes = match self.column.physical_type() {
+            Type::FIXED_LEN_BYTE_ARRAY => usize::try_from(self.column.type_length()).unwrap_or(0),
+            _ => DICTIONARY_VALUE_BYTES,
+        };
+        let value_bytes = value_bytes.clamp(1, DICTIONARY_VALUE_BYTES);
+        page.map(|page| check(&page, levels, value_bytes).map(|()| page)).transpose()
     }
 }
 
@@ -129,14 +134,15 @@ fn refused<T>(why: String) -> Result<T> {
     Err(ParquetError::General(why))
 }
 
-/// Looks at a page of a column of these greatest levels, of repetition and definition.
-fn check(page: &Page, (repetition, definition): (i16, i16)) -> Result<()> {
+/// Looks at a page of a column of these greatest levels, of repetition and definition, whose values take `value_bytes`
+/// in a dictionary at least.
+fn check(page: &Page, (repetition, definition): (i16, i16), value_bytes: usize) -> Result<()> {
     let delta = |encoding: &Encoding| {
         matches!(encoding, Encoding::DELTA_LENGTH_BYTE_ARRAY | Encoding::DELTA_BYTE_ARRAY)
     };
     let (bytes, levels, encoding, values) = match page {
         Page::DictionaryPage { buf, num_values, .. } => {
-            if *num_values as usize > buf.len() / DICTIONARY_VALUE_BYTES {
+            if *num_values as usize > buf.len() / value_bytes {
                 let bytes = buf.len();
                 return refused(format!(
                     "a dictionary of {bytes} bytes is to have {num_values} values, which is more than it can"

@@ -3,8 +3,9 @@
 //! The `arrow` crates decode a message; where messages are, and how long, is found out here. Theirs would ask for as
 //! much memory as a file says it needs, and a process that asks for too much is ended. Messages lie within the file,
 //! so they are no longer than that; a compressed buffer says how long it will be, and is not believed beyond what its
-//! codec can do. Columns that no field is named after are not decoded, nor are dictionaries, which no field reads.
+//! codec can do. Columns that no field is named after are not decoded, nor are their dictionaries.
 
+use std::collections::HashSet;
 use std::io::{Read, Seek, SeekFrom};
 use std::sync::Arc;
 
@@ -36,6 +37,8 @@ pub(crate) struct Ipc<R> {
     decoder: FileDecoder,
     /// Of a file, those that are left.
     blocks: Option<std::vec::IntoIter<Block>>,
+    /// Those of columns that are read.
+    dictionaries: HashSet<i64>,
 }
 
 impl<R: Read + Seek> Ipc<R> {
@@ -53,8 +56,8 @@ impl<R: Read + Seek> Ipc<R> {
         let metadata = read_metadata(&mut from, bytes, &mut at)?.ok_or("it is empty")?;
         let message = message(&metadata[PREFIX_BYTES..])?;
         let schema = message.header_as_schema().ok_or("it does not begin with a schema")?;
-        let decoder = decoder(schema, message.version(), project)?;
-        Ok(Self { from, bytes, at, decoder, blocks: None })
+        let (decoder, dictionaries) = decoder(schema, message.version(), project)?;
+        Ok(Self { from, bytes, at, decoder, blocks: None, dictionaries })
     }
 
     fn open_file(
@@ -71,10 +74,16 @@ impl<R: Read + Seek> Ipc<R> {
         read_at(&mut from, begin.ok_or("its footer is longer than itself")?, &mut footer)?;
         let footer = arrow_ipc::root_as_footer(&footer).map_err(|error| error.to_string())?;
         let schema = footer.schema().ok_or("its footer has no schema")?;
-        let decoder = decoder(schema, footer.version(), project)?;
+        let (decoder, dictionaries) = decoder(schema, footer.version(), project)?;
         let blocks = footer.recordBatches().ok_or("its footer has no record batches")?;
         let blocks: Vec<Block> = blocks.iter().copied().collect();
-        Ok(Self { from, bytes, at: 0, decoder, blocks: Some(blocks.into_iter()) })
+        let mut ipc =
+            Self { from, bytes, at: 0, decoder, blocks: Some(blocks.into_iter()), dictionaries };
+        for block in footer.dictionaries().iter().flatten() {
+            let buffer = ipc.read_block(block)?;
+            ipc.read_dictionary(block, buffer)?;
+        }
+        Ok(ipc)
     }
 
     /// The next record batch; none at the end.
@@ -93,6 +102,12 @@ impl<R: Read + Seek> Ipc<R> {
 
     fn next_block(&mut self) -> Result<Option<(Block, MutableBuffer)>, String> {
         let Some(block) = self.blocks.as_mut().and_then(Iterator::next) else { return Ok(None) };
+        let buffer = self.read_block(&block)?;
+        Ok(Some((block, buffer)))
+    }
+
+    /// A message of a file, with sizes that can be.
+    fn read_block(&mut self, block: &Block) -> Result<MutableBuffer, String> {
         let size = |of: i64| u64::try_from(of).map_err(|_| "a place in its footer is negative");
         let begin = size(block.offset())?;
         let metadata = size(block.metaDataLength().into())?;
@@ -107,7 +122,7 @@ impl<R: Read + Seek> Ipc<R> {
         let prefix = if metadata.starts_with(&CONTINUATION) { PREFIX_BYTES } else { 4 };
         let metadata = metadata.get(prefix..).ok_or("a message of it is cut short")?;
         check_compressed(&message(metadata)?, body)?;
-        Ok(Some((block, buffer)))
+        Ok(buffer)
     }
 
     fn next_message(&mut self) -> Result<Option<(Block, MutableBuffer)>, String> {
@@ -122,10 +137,6 @@ impl<R: Read + Seek> Ipc<R> {
             if self.at.saturating_add(body) > self.bytes {
                 return Err(cut_short(begin, body));
             }
-            if message.header_type() == MessageHeader::DictionaryBatch {
-                self.at += body;
-                continue;
-            }
             let mut buffer = MutableBuffer::from_len_zeroed(metadata.len() + body as usize);
             let (front, rest) = buffer.split_at_mut(metadata.len());
             front.copy_from_slice(&metadata);
@@ -133,23 +144,49 @@ impl<R: Read + Seek> Ipc<R> {
             self.at += body;
             check_compressed(&message, rest)?;
             let bytes = i32::try_from(metadata.len()).map_err(|error| error.to_string())?;
-            return Ok(Some((Block::new(0, bytes, body as i64), buffer)));
+            let block = Block::new(0, bytes, body as i64);
+            if message.header_type() == MessageHeader::DictionaryBatch {
+                self.read_dictionary(&block, buffer)?;
+                continue;
+            }
+            return Ok(Some((block, buffer)));
         }
+    }
+
+    /// Takes over a dictionary, or an addition to one, of a column that is read.
+    fn read_dictionary(&mut self, block: &Block, buffer: MutableBuffer) -> Result<(), String> {
+        let metadata = usize::try_from(block.metaDataLength()).unwrap_or(0);
+        let metadata = buffer.get(..metadata).ok_or("a message of it is cut short")?;
+        let prefix = if metadata.starts_with(&CONTINUATION) { PREFIX_BYTES } else { 4 };
+        let id = message(metadata.get(prefix..).ok_or("a message of it is cut short")?)?
+            .header_as_dictionary_batch()
+            .map(|batch| batch.id());
+        if id.is_none_or(|id| !self.dictionaries.contains(&id)) {
+            return Ok(());
+        }
+        let read = self.decoder.read_dictionary(block, &buffer.into());
+        read.map_err(|error| error.to_string())
     }
 }
 
-/// A decoder for the columns that `project` chooses.
+/// A decoder for the columns that `project` chooses, and their dictionaries.
 fn decoder(
     schema: arrow_ipc::Schema<'_>,
     version: MetadataVersion,
     project: impl FnOnce(&Schema) -> Result<Vec<usize>, String>,
-) -> Result<FileDecoder, String> {
+) -> Result<(FileDecoder, HashSet<i64>), String> {
     if !schema.endianness().equals_to_target_endianness() {
         return Err("it was written on a machine of another byte order".to_owned());
     }
+    let declared = schema;
     let schema = Arc::new(try_fb_to_schema(schema).map_err(|error| error.to_string())?);
     let columns = project(&schema)?;
-    Ok(FileDecoder::new(schema, version).with_projection(columns))
+    let dictionary = |column: &usize| {
+        let field = declared.fields().filter(|fields| *column < fields.len())?.get(*column);
+        Some(field.dictionary()?.id())
+    };
+    let dictionaries = columns.iter().filter_map(dictionary).collect();
+    Ok((FileDecoder::new(schema, version).with_projection(columns), dictionaries))
 }
 
 fn message(metadata: &[u8]) -> Result<Message<'_>, String> {
@@ -205,7 +242,10 @@ fn read_metadata(
 
 /// Refuses compressed buffers that say that they are longer than they can be.
 fn check_compressed(message: &Message<'_>, body: &[u8]) -> Result<(), String> {
-    let Some(batch) = message.header_as_record_batch() else { return Ok(()) };
+    let of_dictionary = || message.header_as_dictionary_batch()?.data();
+    let Some(batch) = message.header_as_record_batch().or_else(of_dictionary) else {
+        return Ok(());
+    };
     let (Some(compression), Some(buffers)) = (batch.compression(), batch.buffers()) else {
         return Ok(());
     };

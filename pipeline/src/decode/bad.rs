@@ -12,6 +12,8 @@ pub(crate) const REPORTED_BAD_ROWS: usize = 10;
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(crate) struct BadList {
     count: usize,
+    /// Lines that they span, all of them.
+    lines: usize,
     /// The first ones, by their lines.
     first: Vec<BadRow>,
 }
@@ -19,11 +21,17 @@ pub(crate) struct BadList {
 impl BadList {
     pub(crate) fn clear(&mut self) {
         self.count = 0;
+        self.lines = 0;
         self.first.clear();
     }
 
     pub(crate) fn count(&self) -> usize {
         self.count
+    }
+
+    /// Lines that they span.
+    pub(crate) fn lines(&self) -> usize {
+        self.lines
     }
 
     pub(crate) fn first(&self) -> &[BadRow] {
@@ -33,6 +41,7 @@ impl BadList {
     /// Adds a row that was not added before.
     pub(crate) fn add(&mut self, bad: BadRow) {
         self.count += 1;
+        self.lines += bad.lines;
         let place = self.first.partition_point(|known| known.line < bad.line);
         if place < REPORTED_BAD_ROWS {
             self.first.insert(place, bad);
@@ -43,7 +52,9 @@ impl BadList {
     /// Adds rows of another list, which were not added before; `place` finds out where those are that are kept.
     pub(crate) fn add_all(&mut self, other: &mut Self, mut place: impl FnMut(&mut BadRow)) {
         self.count += other.count - other.first.len();
-        other.count = 0;
+        let kept: usize = other.first.iter().map(|bad| bad.lines).sum();
+        self.lines += other.lines - kept;
+        (other.count, other.lines) = (0, 0);
         for mut bad in other.first.drain(..) {
             place(&mut bad);
             self.add(bad);
@@ -55,7 +66,9 @@ impl BadList {
     pub(crate) fn add_block(&mut self, rows: &mut Vec<BadRow>, mut place: impl FnMut(&mut BadRow)) {
         rows.sort_by_key(|bad| bad.line);
         rows.dedup_by_key(|bad| bad.line);
-        self.count += rows.len().saturating_sub(REPORTED_BAD_ROWS);
+        let left_out = &rows[rows.len().min(REPORTED_BAD_ROWS)..];
+        self.count += left_out.len();
+        self.lines += left_out.iter().map(|bad| bad.lines).sum::<usize>();
         rows.truncate(REPORTED_BAD_ROWS);
         for mut bad in rows.drain(..) {
             place(&mut bad);
@@ -75,7 +88,7 @@ mod tests {
     use super::*;
 
     fn bad(line: usize) -> BadRow {
-        BadRow { line, fault: Fault::Fields { found: 1, expected: 2 } }
+        BadRow { line, lines: 2, fault: Fault::Fields { found: 1, expected: 2 } }
     }
 
     #[test]
@@ -88,6 +101,7 @@ mod tests {
         (0..300).for_each(|line| other.add(bad(line)));
         list.add_all(&mut other, |bad| bad.line += 10_000);
         assert_eq!((list.count(), other.count(), block.len()), (1300, 0, 0));
+        assert_eq!((list.lines(), other.lines()), (2600, 0));
         let lines: Vec<_> = list.first().iter().map(|bad| bad.line).collect();
         assert_eq!(lines, [1, 3, 4, 5, 6, 7, 8, 9, 10, 11]);
         list.shift(7);

@@ -7,19 +7,24 @@ use super::block::{BLOCK_ROWS, Block, COLUMN_STRIDE, Slot};
 use super::field::{self, BadField, FieldKind};
 use super::level::Level;
 use super::narrow::{GROUP_ROWS, Group, STEP_FIELDS_MAX, Step, StepKind};
+use super::spelling::Spelling;
 use super::structure::{Run, Structure};
+use crate::spec::TimeUnit;
 
 /// Of a bad field, so many bytes are kept for the report.
 pub(crate) const SNIPPET_BYTES: usize = 40;
 
 /// One field of the text.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct FieldLayout {
     pub(crate) kind: FieldKind,
     /// Whether an empty field makes its row a bad one.
     pub(crate) required: bool,
     /// The longest byte string.
     pub(crate) bytes_max: usize,
+    pub(crate) spelling: Spelling,
+    /// What a time of a file of columns is counted in.
+    pub(crate) time_unit: TimeUnit,
 }
 
 /// Where the values of a field go, and how to tell whether it was empty.
@@ -71,8 +76,9 @@ impl Layout {
         let mut at = 0;
         while at < layout.fields.len() {
             let kind = layout.fields[at].kind;
-            if let Some(step_kind) = narrow(kind) {
-                let alike = layout.fields[at..].iter().take_while(|field| field.kind == kind);
+            if let Some(step_kind) = narrow(&layout.fields[at]) {
+                let is_alike = |field: &&FieldLayout| narrow(field) == Some(step_kind);
+                let alike = layout.fields[at..].iter().take_while(is_alike);
                 at += layout.plan_steps(at, alike.count(), step_kind);
             } else {
                 layout.plan_single(at, kind);
@@ -115,13 +121,13 @@ impl Layout {
         let counter = match kind {
             FieldKind::Skip => return,
             FieldKind::Int32 | FieldKind::Hex32 | FieldKind::Float32 => &mut self.words,
-            FieldKind::Int64 => &mut self.wides,
+            FieldKind::Int64 | FieldKind::Uint64 => &mut self.wides,
             FieldKind::Bytes => &mut self.bytes,
         };
         let index = *counter;
         *counter += 1;
         let slot = match kind {
-            FieldKind::Int64 => Slot::Wide(index),
+            FieldKind::Int64 | FieldKind::Uint64 => Slot::Wide(index),
             FieldKind::Bytes => Slot::Bytes(index),
             _ => Slot::Word(index),
         };
@@ -140,11 +146,9 @@ impl Layout {
         self.fields.get(field).map(|field| field.kind)
     }
 
-    /// A field's kind, whether it must not be empty, and its longest byte string.
-    #[cfg(feature = "parquet")]
-    pub(crate) fn checks(&self, field: usize) -> (FieldKind, bool, usize) {
-        let field = &self.fields[field];
-        (field.kind, field.required, field.bytes_max)
+    /// How a field is read.
+    pub(crate) fn field(&self, field: usize) -> &FieldLayout {
+        &self.fields[field]
     }
 
     /// Fields of a row.
@@ -163,11 +167,17 @@ impl Layout {
     }
 }
 
-fn narrow(kind: FieldKind) -> Option<StepKind> {
-    match kind {
+/// How the kernels read it, if they do.
+fn narrow(field: &FieldLayout) -> Option<StepKind> {
+    match field.kind {
+        FieldKind::Int32 | FieldKind::Hex32 if field.spelling.is_first() => None,
         FieldKind::Int32 => Some(StepKind::Decimal),
         FieldKind::Hex32 => Some(StepKind::Hex),
-        FieldKind::Int64 | FieldKind::Float32 | FieldKind::Bytes | FieldKind::Skip => None,
+        FieldKind::Uint64
+        | FieldKind::Int64
+        | FieldKind::Float32
+        | FieldKind::Bytes
+        | FieldKind::Skip => None,
     }
 }
 
@@ -176,6 +186,8 @@ fn narrow(kind: FieldKind) -> Option<StepKind> {
 pub(crate) struct BadRow {
     /// Its line in the text, from 0.
     pub(crate) line: usize,
+    /// How many lines it spans.
+    pub(crate) lines: usize,
     pub(crate) fault: Fault,
 }
 
@@ -218,7 +230,7 @@ impl Decoder {
     /// Begins a text of whole lines; the last one may lack its newline. Returns its lines.
     pub(crate) fn begin(&mut self, text: &[u8], bad: &mut BadList) -> usize {
         self.structure.index(text, self.layout.separator, self.level);
-        self.begin_indexed(text, bad)
+        self.begin_indexed(text, bad, |_| 1)
     }
 
     /// The same for a text whose quoted fields were opened. Bad rows are told by their places among its rows.
@@ -229,14 +241,20 @@ impl Decoder {
     ) -> usize {
         let rows = unquoted.rows();
         self.structure.replace(&mut unquoted.ends, rows);
-        self.begin_indexed(&unquoted.text, bad)
+        self.begin_indexed(&unquoted.text, bad, |row| unquoted.lines_of(row))
     }
 
-    fn begin_indexed(&mut self, text: &[u8], bad: &mut BadList) -> usize {
+    fn begin_indexed(
+        &mut self,
+        text: &[u8],
+        bad: &mut BadList,
+        lines_of: impl Fn(usize) -> usize,
+    ) -> usize {
         let (expected, mut misfits) = (self.layout.fields.len(), 0);
         self.structure.runs(text, expected, &mut self.runs, |line, found| {
             misfits += 1;
-            bad.add(BadRow { line, fault: Fault::Fields { found, expected } });
+            let lines = lines_of(line);
+            bad.add(BadRow { line, lines, fault: Fault::Fields { found, expected } });
         });
         self.at = (0, 0);
         self.rows() + misfits
@@ -374,11 +392,12 @@ impl Decoder {
             for lane in 0..step.count {
                 let field = step.first_field + lane;
                 let bytes = self.field(text, first_end, row, field);
+                let spelling = &self.layout.fields[field].spelling;
                 let value = match step.kind {
-                    StepKind::Decimal => {
-                        field::int32(bytes).map(|value| value.map(i32::cast_unsigned))
-                    }
-                    StepKind::Hex => field::hex32(bytes),
+                    StepKind::Decimal => spelling
+                        .read(bytes, field::int32)
+                        .map(|value| value.map(i32::cast_unsigned)),
+                    StepKind::Hex => spelling.read(bytes, field::hex32),
                 };
                 let value = match self.required(field, value) {
                     Ok(value) => value,
@@ -405,12 +424,14 @@ impl Decoder {
         bad: &mut Vec<BadRow>,
     ) {
         let target = self.layout.targets[field].expect("a field that is read has a target");
-        let limit = self.layout.fields[field].bytes_max;
+        let FieldLayout { kind, bytes_max: limit, ref spelling, .. } = self.layout.fields[field];
         for row in 0..block.rows {
             let bytes = self.field(text, first_end, row, field);
-            let missing = match (self.layout.fields[field].kind, target.slot) {
+            let missing = match (kind, target.slot) {
                 (FieldKind::Bytes, Slot::Bytes(column)) => {
-                    let value = (!bytes.is_empty()).then_some(bytes);
+                    let missing =
+                        bytes.is_empty() || (spelling.is_first() && spelling.is_missing(bytes));
+                    let value = (!missing).then_some(bytes);
                     let value =
                         if bytes.len() > limit { Err(BadField::TooLong(limit)) } else { Ok(value) };
                     self.required(field, value).map(|value| {
@@ -418,18 +439,32 @@ impl Decoder {
                         value.is_none()
                     })
                 }
-                (FieldKind::Float32, Slot::Word(column)) => {
-                    self.required(field, field::float32(bytes)).map(|value| {
-                        block.words_mut()[column * COLUMN_STRIDE + row] =
-                            value.unwrap_or(0.0).to_bits();
+                (_, Slot::Word(column)) => {
+                    let value = match kind {
+                        FieldKind::Float32 => spelling
+                            .read(bytes, field::float32)
+                            .map(|value| value.map(f32::to_bits)),
+                        FieldKind::Hex32 => spelling.read(bytes, field::hex32),
+                        _ => {
+                            let value = spelling.read(bytes, field::int32);
+                            value.map(|value| value.map(i32::cast_unsigned))
+                        }
+                    };
+                    self.required(field, value).map(|value| {
+                        block.words_mut()[column * COLUMN_STRIDE + row] = value.unwrap_or(0);
                         value.is_none()
                     })
                 }
-                (FieldKind::Int64, Slot::Wide(column)) => {
-                    self.required(field, field::int64(bytes)).map(|value| {
-                        let value = value.unwrap_or(0).cast_unsigned();
-                        block.wides_mut()[column * COLUMN_STRIDE + row] = value;
-                        value == 0 && bytes.is_empty()
+                (_, Slot::Wide(column)) => {
+                    let value = if kind == FieldKind::Uint64 {
+                        spelling.read(bytes, field::uint64)
+                    } else {
+                        let value = spelling.read(bytes, field::int64);
+                        value.map(|value| value.map(i64::cast_unsigned))
+                    };
+                    self.required(field, value).map(|value| {
+                        block.wides_mut()[column * COLUMN_STRIDE + row] = value.unwrap_or(0);
+                        value.is_none()
                     })
                 }
                 (kind, slot) => unreachable!("{kind:?} is not read into {slot:?}"),
@@ -485,6 +520,6 @@ impl Decoder {
         let column = ends[row_end + field].wrapping_sub(ends[row_end]) as usize;
         let bytes = self.field(text, first_end, row, field);
         let snippet = bytes[..bytes.len().min(SNIPPET_BYTES)].to_vec();
-        BadRow { line, fault: Fault::Field { field, column, why, snippet } }
+        BadRow { line, lines: 1, fault: Fault::Field { field, column, why, snippet } }
     }
 }

@@ -15,6 +15,8 @@ pub enum FieldKind {
     Hex32,
     /// A decimal number with a fraction or an exponent; infinities and NaN are errors.
     Float32,
+    /// A decimal number of 64 bits without a sign, as ids are at times.
+    Uint64,
     /// Bytes as they are.
     Bytes,
     /// Not read at all, and not checked.
@@ -43,12 +45,15 @@ impl fmt::Display for BadField {
             Self::NotA(FieldKind::Int32 | FieldKind::Int64) => {
                 formatter.write_str("is not a whole number")
             }
+            Self::NotA(FieldKind::Uint64) => formatter.write_str("is not a whole number from 0 on"),
             Self::NotA(FieldKind::Hex32) => formatter.write_str("is not a hexadecimal number"),
             Self::NotA(_) => formatter.write_str("is not a finite number"),
             Self::OutOfRange(FieldKind::Hex32) => {
                 formatter.write_str("has more than 8 hexadecimal digits")
             }
-            Self::OutOfRange(FieldKind::Int64) => formatter.write_str("does not fit into 64 bits"),
+            Self::OutOfRange(FieldKind::Int64 | FieldKind::Uint64) => {
+                formatter.write_str("does not fit into 64 bits")
+            }
             Self::OutOfRange(_) => formatter.write_str("does not fit into 32 bits"),
             Self::Missing => formatter.write_str("is empty, but a value is required"),
             Self::TooLong(limit) => write!(formatter, "is longer than {limit} bytes"),
@@ -80,6 +85,19 @@ pub(crate) fn int64(field: &[u8]) -> Result<Option<i64>, BadField> {
         return Ok(Some(value));
     }
     value.checked_neg().map(Some).ok_or(BadField::OutOfRange(FieldKind::Int64))
+}
+
+/// Reads a whole number without a sign; none if the field is empty.
+pub(crate) fn uint64(field: &[u8]) -> Result<Option<u64>, BadField> {
+    if field.is_empty() {
+        return Ok(None);
+    }
+    if !field.iter().all(u8::is_ascii_digit) {
+        return Err(BadField::NotA(FieldKind::Uint64));
+    }
+    let add = |value: u64, digit: &u8| value.checked_mul(10)?.checked_add(u64::from(digit - b'0'));
+    let value = field.iter().try_fold(0, add);
+    value.map(Some).ok_or(BadField::OutOfRange(FieldKind::Uint64))
 }
 
 /// Reads a whole number of 32 bits; none if the field is empty.
@@ -145,6 +163,13 @@ mod tests {
         assert_eq!(int64(b"9223372036854775808"), Err(BadField::OutOfRange(FieldKind::Int64)));
         assert_eq!(int32(b"99999999999999999999"), Err(BadField::OutOfRange(FieldKind::Int32)));
         assert_eq!(int32(b"0000000000000000000007"), Ok(Some(7)));
+        assert_eq!(uint64(b"18446744073709551615"), Ok(Some(u64::MAX)));
+        assert_eq!(uint64(b""), Ok(None));
+        let out = Err(BadField::OutOfRange(FieldKind::Uint64));
+        assert_eq!((uint64(b"18446744073709551616"), uint64(b"99999999999999999999")), (out, out));
+        for wrong in [&b"-1"[..], b"+1", b"1.0", b" 1", b"x"] {
+            assert_eq!(uint64(wrong), Err(BadField::NotA(FieldKind::Uint64)), "{wrong:?}");
+        }
         for wrong in [&b"-"[..], b"+1", b"1-", b"--1", b" 1", b"1.0", b"\0", b"1e3", b"\xff"] {
             assert_eq!(int32(wrong), Err(BadField::NotA(FieldKind::Int32)), "{wrong:?}");
         }

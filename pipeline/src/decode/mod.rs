@@ -16,6 +16,7 @@ mod level;
 mod narrow;
 mod packed;
 mod quoted;
+mod spelling;
 mod structure;
 #[cfg(test)]
 mod tests;
@@ -26,9 +27,11 @@ pub(crate) use block::{BLOCK_ROWS, Block, ByteColumn, COLUMN_STRIDE, Slot};
 pub(crate) use decoder::SNIPPET_BYTES;
 pub(crate) use decoder::{BadRow, Decoder, Fault, FieldLayout, Layout};
 pub(crate) use field::hex32;
+pub(crate) use field::uint64;
 pub use field::{BadField, FieldKind};
 #[cfg(feature = "parquet")]
 pub(crate) use field::{float32, int32, int64};
 pub use level::Level;
 pub(crate) use packed::{row_bytes, unpack};
-pub(crate) use quoted::{Unquoted, row_end};
+pub(crate) use quoted::{Unquoted, header_fields};
+pub(crate) use spelling::Spelling;

@@ -88,8 +88,13 @@ mod tests {
             for count in [0, 1, 8, 21, BLOCK_ROWS, BLOCK_ROWS + 5] {
                 let kind =
                     |field| if field == skipped { FieldKind::Skip } else { FieldKind::Hex32 };
-                let field =
-                    |field| FieldLayout { kind: kind(field), required: false, bytes_max: 0 };
+                let field = |field| FieldLayout {
+                    kind: kind(field),
+                    required: false,
+                    bytes_max: 0,
+                    spelling: Default::default(),
+                    time_unit: Default::default(),
+                };
                 let layout = Layout::new((0..fields).map(field).collect(), b'\t');
                 let bytes: Vec<u8> =
                     (0..(count * fields) as u32).flat_map(u32::to_le_bytes).collect();

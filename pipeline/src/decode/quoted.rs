@@ -1,12 +1,14 @@
-//! Quoted fields (RFC 4180), opened.
+//! Quoted fields (RFC 4180), opened; and fields with separators of several bytes between them.
 //!
 //! A text of which fields are quoted is written anew without quotes, and with its index: where each field ends is known
-//! then, so fields may hold separators and line ends, and the kernels convert it as any other text. It is a walk from
-//! field to field, some ten times slower than the kernels' index; chunks without quotes don't come here.
+//! then, so fields may hold separators and line ends, and the kernels convert it as any other text. So is a text whose
+//! separators have several bytes, with the first of them in their place. It is a walk from field to field, some ten
+//! times slower than the kernels' index; chunks of other texts don't come here.
 
 use super::bad::BadList;
 use super::decoder::{BadRow, Fault, Layout, SNIPPET_BYTES};
 use super::field::{BadField, FieldKind};
+use crate::format::Separator;
 
 /// A text without its quotes.
 #[derive(Debug, Default)]
@@ -14,8 +16,17 @@ pub(crate) struct Unquoted {
     pub(crate) text: Vec<u8>,
     /// As in [`Structure`](super::structure::Structure).
     pub(super) ends: Vec<u32>,
-    /// Of each row, where it begins in the quoted text and the lines before that.
-    places: Vec<(usize, usize)>,
+    places: Vec<Place>,
+}
+
+/// Where a row stands in the quoted text.
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    begin: usize,
+    /// Before it.
+    lines_before: usize,
+    /// That it spans.
+    lines: usize,
 }
 
 /// A field of a quoted text.
@@ -33,19 +44,33 @@ struct Found {
     ends_row: bool,
 }
 
+/// Where the next separator or line end stands, or the text ends.
+fn field_end(text: &[u8], from: usize, separator: Separator) -> usize {
+    let mut at = from;
+    // Ends: each round leaves a byte behind.
+    while let Some(place) = memchr::memchr2(separator.first(), b'\n', &text[at..]) {
+        at += place;
+        if text[at] == b'\n' || text[at..].starts_with(separator.as_bytes()) {
+            return at;
+        }
+        at += 1;
+    }
+    text.len()
+}
+
 /// Finds the field that begins at `begin`, which may be the text's end.
-fn find(text: &[u8], begin: usize, separator: u8, quote: u8) -> Found {
+fn find(text: &[u8], begin: usize, separator: Separator, quote: Option<u8>) -> Found {
     let mut found = Found {
         begin,
         end: begin,
         doubled: false,
-        quoted: text.get(begin) == Some(&quote),
+        quoted: quote.is_some() && text.get(begin) == quote.as_ref(),
         wrong: false,
         next: begin,
         ends_row: true,
     };
     let mut at = begin;
-    if found.quoted {
+    if let Some(quote) = quote.filter(|_| found.quoted) {
         found.begin = begin + 1;
         at = begin + 1;
         // Ends: each round leaves a quote behind.
@@ -64,34 +89,54 @@ fn find(text: &[u8], begin: usize, separator: u8, quote: u8) -> Found {
         found.end = at - 1;
     }
     let closed = at;
-    let end = memchr::memchr2(separator, b'\n', &text[at..]).map_or(text.len(), |place| at + place);
-    found.next = (end + 1).min(text.len());
-    found.ends_row = text.get(end) != Some(&separator);
+    let end = field_end(text, at, separator);
+    found.ends_row = text.get(end).is_none_or(|&byte| byte == b'\n');
+    let length = if found.ends_row { 1 } else { separator.as_bytes().len() };
+    found.next = (end + length).min(text.len());
     if found.quoted {
         let rest = &text[closed..end];
         found.wrong = !(rest.is_empty() || found.ends_row && rest == b"\r");
     } else {
         found.end = end;
-        found.wrong = memchr::memchr(quote, &text[at..end]).is_some();
+        found.wrong = quote.is_some_and(|quote| memchr::memchr(quote, &text[at..end]).is_some());
     }
     found
 }
 
-/// Behind the end of the text's first row, and whether a quote in it is at a wrong place.
-pub(crate) fn row_end(text: &[u8], separator: u8, quote: Option<u8>) -> (usize, bool) {
-    let Some(quote) = quote else {
-        return (memchr::memchr(b'\n', text).map_or(text.len(), |at| at + 1), false);
-    };
-    let (mut at, mut wrong) = (0, false);
+/// The fields of a text's first row, where the row ends, and whether a quote in it is at a wrong place.
+pub(crate) fn header_fields(
+    text: &[u8],
+    separator: Separator,
+    quote: Option<u8>,
+) -> (Vec<Vec<u8>>, usize, bool) {
+    let (mut names, mut at, mut wrong) = (Vec::new(), 0, false);
     // Ends: each round leaves a field behind.
     loop {
         let found = find(text, at, separator, quote);
         at = found.next;
         wrong |= found.wrong;
+        let mut name = Vec::new();
+        push_value(&mut name, &text[found.begin..found.end], quote.filter(|_| found.doubled));
+        if found.ends_row && !found.quoted && name.last() == Some(&b'\r') {
+            name.pop();
+        }
+        names.push(name);
         if found.ends_row {
-            return (at, wrong);
+            return (names, at, wrong);
         }
     }
+}
+
+/// Appends what stands between quotes; with a `quote`, each pair of those is one.
+fn push_value(into: &mut Vec<u8>, mut value: &[u8], quote: Option<u8>) {
+    if let Some(quote) = quote {
+        // Ends: each round leaves two quotes behind.
+        while let Some(place) = memchr::memchr(quote, value) {
+            into.extend_from_slice(&value[..=place]);
+            value = &value[place + 2..];
+        }
+    }
+    into.extend_from_slice(value);
 }
 
 impl Unquoted {
@@ -100,7 +145,7 @@ impl Unquoted {
     pub(crate) fn read(
         &mut self,
         text: &[u8],
-        (separator, quote): (u8, u8),
+        (separator, quote): (Separator, Option<u8>),
         layout: &Layout,
         bad: &mut BadList,
     ) -> usize {
@@ -123,8 +168,9 @@ impl Unquoted {
                     let kind = layout.kind(field).unwrap_or(FieldKind::Skip);
                     let number = !matches!(kind, FieldKind::Bytes | FieldKind::Skip);
                     let value = &text[found.begin..found.end];
-                    let holds = |value| memchr::memchr2(separator, b'\n', value).is_some();
-                    (found.quoted && number && holds(value)).then_some(BadField::NotA(kind))
+                    let holds = |value| memchr::memchr2(separator.first(), b'\n', value).is_some();
+                    let may_hold = found.quoted || separator.has_several_bytes();
+                    (may_hold && number && holds(value)).then_some(BadField::NotA(kind))
                 };
                 if let (Some(why), None) = (wrong, &fault) {
                     let column = if found.quoted { found.begin - 1 } else { found.begin } - begin;
@@ -142,37 +188,36 @@ impl Unquoted {
             }
             let row = &text[begin..at];
             let row = row.strip_suffix(b"\n").unwrap_or(row);
+            let spanned = memchr::memchr_iter(b'\n', row).count() + 1;
             if let Some(fault) = fault {
                 let expected = layout.fields();
                 let known = matches!(fault, Fault::Field { field, .. } if field < expected);
                 let fault = if known { fault } else { Fault::Fields { found: fields, expected } };
                 self.text.truncate(kept.0);
                 self.ends.truncate(kept.1);
-                bad.add(BadRow { line: lines, fault });
+                bad.add(BadRow { line: lines, lines: spanned, fault });
             } else {
-                self.places.push((begin, lines));
+                self.places.push(Place { begin, lines_before: lines, lines: spanned });
             }
-            lines += memchr::memchr_iter(b'\n', row).count() + 1;
+            lines += spanned;
         }
         lines
     }
 
-    fn push(&mut self, text: &[u8], found: &Found, separator: u8, quote: u8) {
-        let mut value = &text[found.begin..found.end];
-        if found.doubled {
-            // Ends: each round leaves two quotes behind.
-            while let Some(place) = memchr::memchr(quote, value) {
-                self.text.extend_from_slice(&value[..=place]);
-                value = &value[place + 2..];
-            }
-        }
-        self.text.extend_from_slice(value);
+    fn push(&mut self, text: &[u8], found: &Found, separator: Separator, quote: Option<u8>) {
+        let value = &text[found.begin..found.end];
+        push_value(&mut self.text, value, quote.filter(|_| found.doubled));
         if found.ends_row && found.quoted && value.last() == Some(&b'\r') {
             // One that belongs to the field; the decoder takes one off.
             self.text.push(b'\r');
         }
         self.ends.push(self.text.len() as u32);
-        self.text.push(if found.ends_row { b'\n' } else { separator });
+        self.text.push(if found.ends_row { b'\n' } else { separator.first() });
+    }
+
+    /// Lines that a row spans.
+    pub(crate) fn lines_of(&self, row: usize) -> usize {
+        self.places[row].lines
     }
 
     /// Rows that were read.
@@ -181,9 +226,14 @@ impl Unquoted {
     }
 
     /// Tells where in the quoted text a bad row is that was found in the other. It goes through the row.
-    pub(crate) fn place(&self, text: &[u8], (separator, quote): (u8, u8), bad: &mut BadRow) {
-        let (begin, line) = self.places[bad.line];
-        bad.line = line;
+    pub(crate) fn place(
+        &self,
+        text: &[u8],
+        (separator, quote): (Separator, Option<u8>),
+        bad: &mut BadRow,
+    ) {
+        let Place { begin, lines_before, .. } = self.places[bad.line];
+        bad.line = lines_before;
         let Fault::Field { field, column, .. } = &mut bad.fault else { return };
         let mut at = begin;
         for _ in 0..*field {

@@ -15,6 +15,8 @@ fn layout(kinds: &[FieldKind], required: &[usize]) -> Arc<Layout> {
         kind,
         required: required.contains(&i),
         bytes_max: 12,
+        spelling: Default::default(),
+        time_unit: Default::default(),
     };
     Arc::new(Layout::new(kinds.iter().enumerate().map(field).collect(), b'\t'))
 }
@@ -65,7 +67,7 @@ fn reference(text: &[u8], kinds: &[FieldKind], required: &[usize]) -> Decoded {
         let fields: Vec<_> = bytes.split(|&byte| byte == b'\t').collect();
         if fields.len() != kinds.len() {
             let fault = Fault::Fields { found: fields.len(), expected: kinds.len() };
-            bad.add(BadRow { line, fault });
+            bad.add(BadRow { line, lines: 1, fault });
             continue;
         }
         let (mut row, mut column) = (Vec::new(), 0);
@@ -92,7 +94,7 @@ fn reference(text: &[u8], kinds: &[FieldKind], required: &[usize]) -> Decoded {
                 }
                 FieldKind::Bytes if field.len() > 12 => Err(BadField::TooLong(12)),
                 FieldKind::Bytes => Ok((!field.is_empty()).then(|| field.to_vec())),
-                FieldKind::Skip => Ok(None),
+                FieldKind::Skip | FieldKind::Uint64 => Ok(None),
             };
             let value = match value {
                 Ok(None) if required.contains(&i) && kind != FieldKind::Skip => {
@@ -106,7 +108,11 @@ fn reference(text: &[u8], kinds: &[FieldKind], required: &[usize]) -> Decoded {
                     let snippet = field[..field.len().min(40)].to_vec();
                     let found = (
                         narrow(kind),
-                        BadRow { line, fault: Fault::Field { field: i, column, why, snippet } },
+                        BadRow {
+                            line,
+                            lines: 1,
+                            fault: Fault::Field { field: i, column, why, snippet },
+                        },
                     );
                     if fault.as_ref().is_none_or(|(is_narrow, _)| !is_narrow && found.0) {
                         fault = Some(found);

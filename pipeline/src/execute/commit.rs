@@ -21,6 +21,9 @@ use crate::vocabulary::{
 /// Slots that are brought into the cache together: more than the processor has misses under way, few enough to stay.
 const TOUCHED: usize = 64;
 
+/// Rows before which the share of bad ones says nothing.
+const ROWS_BEFORE_SHARE: u64 = 10_000;
+
 /// What a thread has made of a chunk.
 #[derive(Debug)]
 pub(super) struct Work {
@@ -68,6 +71,8 @@ pub(super) struct Committer<'a> {
     /// Locked while a chunk's values are numbered, and not while the consumer has the batch: evaluations wait for it.
     growing: &'a Mutex<Vec<Growing>>,
     policy: BadRows,
+    /// The share of bad rows that are left out at most.
+    bad_rows_max: f64,
     /// None where nothing comes out.
     consumer: Option<&'a mut dyn Consumer>,
     saves: bool,
@@ -75,6 +80,8 @@ pub(super) struct Committer<'a> {
     stop: Arc<AtomicBool>,
     pub(super) rows: u64,
     pub(super) bad_rows: u64,
+    /// Lines that those span.
+    pub(super) bad_lines: u64,
     pub(super) reported: Vec<BadRowReport>,
     /// The input that the turn has come to, and its lines so far.
     input: (usize, u64),
@@ -87,7 +94,7 @@ pub(super) struct Committer<'a> {
 impl<'a> Committer<'a> {
     pub(super) fn new(
         growing: &'a Mutex<Vec<Growing>>,
-        policy: BadRows,
+        (policy, bad_rows_max): (BadRows, f64),
         consumer: Option<&'a mut dyn Consumer>,
         how: How,
     ) -> Self {
@@ -95,12 +102,14 @@ impl<'a> Committer<'a> {
         Self {
             growing,
             policy,
+            bad_rows_max,
             consumer,
             saves,
             learns,
             stop,
             rows: 0,
             bad_rows: 0,
+            bad_lines: 0,
             reported: Vec::new(),
             input: (0, 0),
             stopwatch: Stopwatch::new(trace),
@@ -112,7 +121,7 @@ impl<'a> Committer<'a> {
     pub(super) fn commit(
         &mut self,
         shared: &Shared<'_, '_>,
-        claim: &Claim,
+        claim: &Claim<'_>,
         outcome: Result<Work>,
     ) -> bool {
         self.stopwatch.start();
@@ -148,7 +157,7 @@ impl<'a> Committer<'a> {
     fn commit_work(
         &mut self,
         shared: &Shared<'_, '_>,
-        claim: &Claim,
+        claim: &Claim<'_>,
         work: &mut Work,
     ) -> Result<()> {
         // Relaxed: it is only to be seen some time.
@@ -158,7 +167,7 @@ impl<'a> Committer<'a> {
         for bad in work.bad.first() {
             let report = || {
                 let name = shared.chunks.name(claim.input);
-                report(bad, name, self.input.1, &shared.plan.field_names)
+                report(bad, name, self.input.1, &claim.plan.field_names)
             };
             match self.policy {
                 BadRows::Fail => return Err(Error::BadRow(report())),
@@ -169,6 +178,8 @@ impl<'a> Committer<'a> {
             }
         }
         self.bad_rows += work.bad.count() as u64;
+        self.bad_lines += work.bad.lines() as u64;
+        self.check_share(work.batch.rows as u64)?;
         self.input.1 += work.lines as u64;
         self.number(shared, claim, work)?;
         if self.saves {
@@ -188,8 +199,27 @@ impl<'a> Committer<'a> {
         Ok(())
     }
 
+    /// Ends a run that leaves out too much, `rows` more being good.
+    fn check_share(&self, rows: u64) -> Result<()> {
+        let lines = self.rows + rows + self.bad_lines;
+        let most = self.bad_rows_max * lines as f64;
+        if self.policy == BadRows::Fail
+            || lines < ROWS_BEFORE_SHARE
+            || self.bad_lines as f64 <= most
+        {
+            return Ok(());
+        }
+        let (bad_lines, limit, first) = (self.bad_lines, self.bad_rows_max, self.reported.clone());
+        Err(Error::TooManyBadRows { bad_lines, lines, limit, first })
+    }
+
     /// Gives ids to the values that had none, and writes them where they show.
-    fn number(&mut self, shared: &Shared<'_, '_>, claim: &Claim, work: &mut Work) -> Result<()> {
+    fn number(
+        &mut self,
+        shared: &Shared<'_, '_>,
+        claim: &Claim<'_>,
+        work: &mut Work,
+    ) -> Result<()> {
         let rows_before = self.rows;
         let met =
             |row: u32| (shared.chunks.name(claim.input).to_owned(), rows_before + u64::from(row));
@@ -388,5 +418,6 @@ fn report(bad: &BadRow, input: &str, lines_before: u64, fields: &[String]) -> Ba
         }
     };
     let line = lines_before + bad.line as u64 + 1;
-    BadRowReport { input: input.to_owned(), line, column, what }
+    let lines = bad.lines as u64;
+    BadRowReport { input: input.to_owned(), line, lines, column, what }
 }

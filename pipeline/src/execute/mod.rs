@@ -20,12 +20,12 @@ use std::time::{Duration, Instant};
 use embank::locks::Mutex;
 
 use crate::batch::{Batch, MatrixInfo};
-use crate::decode::{Level, row_bytes};
+use crate::decode::Level;
 use crate::error::{BadRowReport, Error, Result};
+use crate::format::Format;
 use crate::input::{Chunks, Input};
-use crate::plan::{Plan, ValueSpace};
-use crate::spec::{BadRows, Format, Spec};
-use crate::stream::Cut;
+use crate::plan::{Plan, Plans, ValueSpace};
+use crate::spec::{BadRows, Spec};
 use crate::trace::{ReadBusy, Trace};
 use crate::vocabulary::{Growing, KeptValues, Numbering, RunNumbering, open};
 use commit::{Committer, How};
@@ -83,8 +83,14 @@ pub struct RunReport {
     pub rows: u64,
     /// Rows that were left out as bad.
     pub bad_rows: u64,
+    /// Lines that those span: more, where a quote is open at a line's end.
+    pub bad_lines: u64,
     /// The first few of those, in the order of the input.
     pub first_bad_rows: Vec<BadRowReport>,
+    /// Columns that files of Parquet or Arrow lack, each file's own counted: their values are missing.
+    pub missing_columns: u64,
+    /// The first ten of those: file and column.
+    pub first_missing_columns: Vec<String>,
     /// Bytes of input, compressed ones as they are; of pipes, what was read of them.
     pub bytes: u64,
     /// How long it took.
@@ -147,9 +153,11 @@ where
 /// ```
 #[derive(Debug)]
 pub struct Pipeline {
+    plans: Arc<Plans>,
+    /// Of rows that have the fields in their own order.
     plan: Arc<Plan>,
     options: RunOptions,
-    bad_rows: BadRows,
+    bad_rows: (BadRows, f64),
     infos: Arc<[MatrixInfo]>,
     numberings: Arc<[Numbering]>,
     /// Shared with its evaluations, which read it when their runs begin. At most one pipeline adds to it.
@@ -245,7 +253,8 @@ impl Pipeline {
                 "chunks are of 1 byte to 1 GiB, not of {given}; 512 KiB is a good size"
             )));
         }
-        let plan = Arc::new(Plan::new(spec, options.format, bank.is_some())?);
+        let plans = Arc::new(Plans::new(spec, options.format, bank.is_some())?);
+        let plan = Arc::clone(plans.own());
         let opened = plan.vocabularies.iter().map(|vocabulary| open(vocabulary, bank));
         let opened = opened.collect::<Result<Vec<_>>>()?;
         let (numberings, growing): (Vec<_>, Vec<_>) = opened.into_iter().unzip();
@@ -257,10 +266,11 @@ impl Pipeline {
             dtype: output.dtype,
         };
         let infos = plan.outputs.iter().map(info).collect();
-        let (options, bad_rows) = (options.clone(), spec.bad_rows);
+        let (options, bad_rows) = (options.clone(), (spec.bad_rows, spec.bad_rows_max));
         let (saves_each_batch, stop, counted) = (false, Arc::default(), Counted::Whole);
         let bank = bank.cloned();
         Ok(Self {
+            plans,
             plan,
             options,
             bad_rows,
@@ -316,6 +326,7 @@ impl Pipeline {
     #[must_use]
     pub fn evaluation(&self) -> Self {
         Self {
+            plans: Arc::clone(&self.plans),
             plan: Arc::clone(&self.plan),
             options: self.options.clone(),
             bad_rows: self.bad_rows,
@@ -361,7 +372,8 @@ impl Pipeline {
     /// vocabularies, and then applies them. Later runs find them frozen and go over their inputs once.
     ///
     /// # Errors
-    /// [`Error::BadRow`] for the first bad row if the pipeline fails at those; [`Error::Io`], [`Error::Compressed`],
+    /// [`Error::Inputs`], [`Error::Header`], [`Error::Encoding`], [`Error::TooManyBadRows`]; [`Error::BadRow`] for the first bad row if the pipeline
+    /// fails at those; [`Error::Io`], [`Error::Compressed`],
     /// [`Error::LineTooLong`], [`Error::NoWholeRows`], [`Error::Consumer`], [`Error::Stopped`]; [`Error::UnknownValue`]
     /// for values that a vocabulary lacks which is frozen or looked up only; [`Error::ValueTooLong`];
     /// [`Error::IdTooLarge`]; [`Error::Bank`]; [`Error::VocabularyChanged`]; of an evaluation
@@ -388,7 +400,8 @@ impl Pipeline {
             )));
         }
         if !to_make.is_empty() {
-            if let Some(pipe) = inputs.iter().find(|input| input.is_pipe()) {
+            let expanded = Input::expand(inputs)?;
+            if let Some(pipe) = expanded.iter().find(|input| input.is_pipe()) {
                 return Err(Error::Spec(format!(
                     "a vocabulary with a min_count takes two passes, and {:?} can be read only once: make the \
                      vocabulary of files first, or write the pipe to one",
@@ -619,30 +632,31 @@ impl Pipeline {
     /// # Ok::<(), embank_pipeline::Error>(())
     /// ```
     pub fn read_rate(&self, inputs: &[Input<'_>]) -> Result<f64> {
+        let inputs = Input::expand(inputs)?;
         if let Some(pipe) = inputs.iter().find(|input| input.is_pipe()) {
             return Err(Error::Spec(format!(
                 "{:?} is a pipe, and can be read only once: measure with a file",
                 pipe.name()
             )));
         }
-        let chunks = self.chunks(inputs)?;
+        let chunks = self.chunks(&inputs, &self.plans_for(&inputs)?)?;
         let started = Instant::now();
         chunks.read_all(self.options.threads)?;
         Ok(chunks.bytes() as f64 / started.elapsed().as_secs_f64())
     }
 
-    fn chunks<'a>(&self, inputs: &[Input<'a>]) -> Result<Chunks<'a>> {
-        let cut = match self.options.format {
-            Format::Text { quote: None, .. } => Cut::Lines,
-            Format::Text { separator, quote: Some(quote), .. } => Cut::Quoted { separator, quote },
-            Format::Packed => Cut::Rows(row_bytes(self.plan.layout.fields())),
-            Format::Columns => Cut::Columns,
-        };
-        let chunks = Chunks::open(inputs, self.options.chunk_bytes, cut)?;
-        let chunks = chunks.stopped_by(Arc::clone(&self.stop));
-        #[cfg(feature = "parquet")]
-        let chunks = chunks.with_fields(&self.plan);
-        Ok(chunks)
+    /// The plans for inputs, whose format may follow from their names.
+    fn plans_for(&self, inputs: &[Input<'_>]) -> Result<Arc<Plans>> {
+        if !matches!(self.options.format, Format::ByName(_)) {
+            return Ok(Arc::clone(&self.plans));
+        }
+        let format = self.options.format.of_names(inputs.iter().map(Input::name))?;
+        Ok(Arc::new(self.plans.of_format(format)?))
+    }
+
+    fn chunks<'a>(&self, inputs: &[Input<'a>], plans: &Arc<Plans>) -> Result<Chunks<'a>> {
+        let (bytes, stop) = (self.options.chunk_bytes, Arc::clone(&self.stop));
+        Chunks::new(inputs, bytes, plans, stop)
     }
 
     /// Sees what has become of the bank's vocabularies.
@@ -696,7 +710,9 @@ impl Pipeline {
         let started = Instant::now();
         self.refresh()?;
         let generates = consumer.is_none();
-        let chunks = self.chunks(inputs)?;
+        let inputs = Input::expand(inputs)?;
+        let plans = self.plans_for(&inputs)?;
+        let chunks = self.chunks(&inputs, &plans)?;
         let how = How {
             // What the pipeline that learns has not saved is its own affair.
             saves: self.saves_each_batch && self.learns,
@@ -718,7 +734,8 @@ impl Pipeline {
         let pool = Mutex::new(Vec::new());
         let reading = ReadBusy::default();
         let shared = worker::Shared {
-            plan: &self.plan,
+            plan: plans.own(),
+            format: plans.format(),
             options: &self.options,
             infos: &self.infos,
             numberings: &numberings,
@@ -757,10 +774,14 @@ impl Pipeline {
             let threads = self.options.threads;
             Trace::new(rows, bytes, threads, elapsed, reading.total(), &committer.stopwatch)
         });
+        let missing = chunks.missing_columns();
         let report = RunReport {
             rows: committer.rows,
             bad_rows: committer.bad_rows,
+            bad_lines: committer.bad_lines,
             first_bad_rows: committer.reported,
+            missing_columns: missing.count,
+            first_missing_columns: missing.first,
             bytes: chunks.bytes(),
             elapsed,
             trace,

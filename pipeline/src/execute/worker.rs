@@ -10,20 +10,22 @@ use super::commit::{Committer, Work};
 use super::order::Order;
 use crate::batch::{Batch, MatrixInfo, Values};
 use crate::decode::{
-    BLOCK_ROWS, BadField, BadList, BadRow, Block, Decoder, Fault, Slot, Unquoted, row_bytes,
-    row_end, unpack,
+    BLOCK_ROWS, BadList, BadRow, Block, Decoder, Level, Slot, Unquoted, row_bytes, unpack,
 };
 use crate::error::{Error, Result};
+use crate::format::Format;
 use crate::input::{Chunks, Claim};
 use crate::kernels::concatenate;
 use crate::plan::{OutputFrom, Plan};
-use crate::spec::Format;
 use crate::trace::{ReadBusy, Stage, Stopwatch};
 use crate::vocabulary::{BankLookUp, Ids, RunNumbering, ValueCounts};
 
 /// What all threads of a run see.
 pub(super) struct Shared<'a, 'b> {
-    pub(super) plan: &'a Plan,
+    /// Of rows that have the fields in the pipeline's order. Vocabularies, look-ups and outputs are those of all plans.
+    pub(super) plan: &'a Arc<Plan>,
+    /// Of the inputs.
+    pub(super) format: Format,
     pub(super) options: &'a RunOptions,
     pub(super) infos: &'a Arc<[MatrixInfo]>,
     pub(super) numberings: &'a [RunNumbering],
@@ -32,7 +34,7 @@ pub(super) struct Shared<'a, 'b> {
     /// What each thread has counted, by vocabulary.
     pub(super) counted: &'a Mutex<Vec<Vec<Option<ValueCounts>>>>,
     pub(super) chunks: &'a Chunks<'b>,
-    pub(super) order: &'a Order<(Claim, Result<Work>)>,
+    pub(super) order: &'a Order<(Claim<'b>, Result<Work>)>,
     /// Work that was committed, to be used again.
     pub(super) pool: &'a Mutex<Vec<Work>>,
     /// When threads read, where that is measured.
@@ -92,6 +94,8 @@ struct Worker<'a, 'b> {
 /// What takes blocks from their fields to the batch.
 struct Blocks<'a, 'b> {
     shared: &'a Shared<'a, 'b>,
+    /// Of the rows at hand.
+    plan: Arc<Plan>,
     block: Block,
     /// The block's bad rows.
     bad: Vec<BadRow>,
@@ -103,7 +107,6 @@ struct Blocks<'a, 'b> {
 impl<'a, 'b> Worker<'a, 'b> {
     fn new(shared: &'a Shared<'a, 'b>) -> Result<Self> {
         let plan = shared.plan;
-        let (words, wides, bytes) = plan.columns;
         let counts = |(place, numbering): (usize, &RunNumbering)| match &numbering.ids {
             Ids::Direct { table, .. } if numbering.counts => {
                 let counts = ValueCounts::new(table.range());
@@ -115,7 +118,8 @@ impl<'a, 'b> Worker<'a, 'b> {
         };
         let blocks = Blocks {
             shared,
-            block: Block::new(words, wides, bytes, plan.layout.planes()),
+            plan: Arc::clone(plan),
+            block: plan.block(),
             bad: Vec::new(),
             bank: BankLookUp::default(),
             counts: shared.numberings.iter().enumerate().map(counts).collect::<Result<_>>()?,
@@ -127,7 +131,7 @@ impl<'a, 'b> Worker<'a, 'b> {
     }
 
     /// The next chunk; of a stream, its bytes too.
-    fn claim(&mut self) -> Option<Claim> {
+    fn claim(&mut self) -> Option<Claim<'b>> {
         self.stopwatch.start();
         let reading = self.stopwatch.is_on().then(|| self.shared.reading.begin());
         let claim = self.shared.chunks.claim(&mut self.buffer);
@@ -136,9 +140,19 @@ impl<'a, 'b> Worker<'a, 'b> {
         claim
     }
 
+    /// Makes ready for rows of another plan: those of an input with another header.
+    fn change_plan(&mut self, plan: &Arc<Plan>) {
+        if !Arc::ptr_eq(&self.blocks.plan, plan) {
+            self.decoder = Decoder::new(Arc::clone(&plan.layout), self.shared.options.level);
+            self.blocks.block = plan.block();
+            self.blocks.plan = Arc::clone(plan);
+        }
+    }
+
     /// Everything that can be done with a chunk before it is next.
-    fn transform(&mut self, claim: &mut Claim, done: &mut Work) -> Result<()> {
+    fn transform(&mut self, claim: &mut Claim<'b>, done: &mut Work) -> Result<()> {
         let shared = self.shared;
+        self.change_plan(&claim.plan);
         let stopwatch = &mut self.stopwatch;
         stopwatch.start();
         #[cfg(feature = "parquet")]
@@ -147,35 +161,31 @@ impl<'a, 'b> Worker<'a, 'b> {
             return self.blocks.columns(batch, done, stopwatch);
         }
         let reading = stopwatch.is_on().then(|| shared.reading.begin());
-        let rows = shared.chunks.rows(claim, &mut self.buffer)?;
+        let begin = claim.begin;
+        let rows = claim.rows(&mut self.buffer)?;
         drop(reading);
         stopwatch.lap(Stage::Read);
         done.clear();
-        let Format::Text { separator, header, quote } = shared.options.format else {
+        let Format::Text { separator, quote, .. } = shared.format else {
             return self.blocks.packed(rows, done, stopwatch);
         };
+        let mut text = &rows[begin.bytes..];
         // A chunk without quotes is text as any other.
-        let quote = quote.filter(|&quote| memchr::memchr(quote, rows).is_some());
-        let (mut text, mut bad_header) = (rows, false);
-        if header && claim.range.start == 0 && !text.is_empty() {
-            let (end, wrong) = row_end(text, separator, quote);
-            bad_header = wrong;
-            done.lines = memchr::memchr_iter(b'\n', &text[..end - 1]).count() + 1;
-            text = &text[end..];
-        }
-        let (header, original) = (done.lines, text);
-        let lines = if let Some(quote) = quote {
-            let layout = &shared.plan.layout;
-            let lines = self.unquoted.read(text, (separator, quote), layout, &mut done.bad);
+        let quote = quote.filter(|&quote| memchr::memchr(quote, text).is_some());
+        let (original, how) = (text, (separator, quote));
+        let lines = if quote.is_some() || separator.has_several_bytes() {
+            let layout = &claim.plan.layout;
+            let lines = self.unquoted.read(text, how, layout, &mut done.bad);
             self.blocks.reserve(self.unquoted.rows(), done);
             let mut misfits = BadList::default();
             self.decoder.begin_unquoted(&mut self.unquoted, &mut misfits);
             let unquoted = &self.unquoted;
-            let place = |bad: &mut BadRow| unquoted.place(original, (separator, quote), bad);
+            let place = |bad: &mut BadRow| unquoted.place(original, how, bad);
             done.bad.add_all(&mut misfits, place);
             text = &unquoted.text;
             while self.decoder.next(text, &mut self.blocks.block, &mut self.blocks.bad) {
                 stopwatch.lap(Stage::Decode);
+                self.blocks.bad.iter_mut().for_each(|bad| bad.lines = unquoted.lines_of(bad.line));
                 done.bad.add_block(&mut self.blocks.bad, place);
                 self.blocks.finish(done, stopwatch)?;
             }
@@ -190,14 +200,8 @@ impl<'a, 'b> Worker<'a, 'b> {
             }
             lines
         };
-        done.bad.shift(header);
-        if bad_header {
-            // It may have taken rows into an open quote.
-            let why = BadField::Quote;
-            let fault = Fault::Field { field: 0, column: 0, why, snippet: Vec::new() };
-            done.bad.add(BadRow { line: 0, fault });
-        }
-        done.lines += lines;
+        done.bad.shift(begin.lines);
+        done.lines = begin.lines + lines;
         Ok(())
     }
 }
@@ -245,7 +249,7 @@ impl Blocks<'_, '_> {
     /// All that follows on decoding.
     fn finish(&mut self, done: &mut Work, stopwatch: &mut Stopwatch) -> Result<()> {
         let shared = self.shared;
-        for kernel in &shared.plan.kernels {
+        for kernel in &self.plan.kernels {
             apply(kernel, shared.options.level, &mut self.block);
         }
         stopwatch.lap(Stage::Transform);
@@ -254,7 +258,7 @@ impl Blocks<'_, '_> {
         if shared.generates {
             done.batch.rows += self.block.rows;
         } else {
-            write_out(shared, &self.block, &mut done.batch);
+            write_out(&self.plan, shared.options.level, &self.block, &mut done.batch);
             stopwatch.lap(Stage::Concatenate);
         }
         Ok(())
@@ -264,7 +268,7 @@ impl Blocks<'_, '_> {
     fn look_up(&mut self, done: &mut Work) -> Result<()> {
         let shared = self.shared;
         let first_row = done.batch.rows as u32;
-        for (place, look_up) in shared.plan.look_ups.iter().enumerate() {
+        for (place, look_up) in self.plan.look_ups.iter().enumerate() {
             let numbering = &shared.numberings[look_up.vocabulary];
             match (&numbering.ids, look_up.ids) {
                 (&Ids::Direct { ref table, limit }, Slot::Word(column)) => {
@@ -288,9 +292,9 @@ impl Blocks<'_, '_> {
 }
 
 /// Appends the block's rows to the batch's matrices.
-fn write_out(shared: &Shared<'_, '_>, block: &Block, batch: &mut Batch) {
-    let (level, rows) = (shared.options.level, block.rows);
-    for (output, values) in shared.plan.outputs.iter().zip(&mut batch.matrices) {
+fn write_out(plan: &Plan, level: Level, block: &Block, batch: &mut Batch) {
+    let rows = block.rows;
+    for (output, values) in plan.outputs.iter().zip(&mut batch.matrices) {
         match (&output.from, values) {
             (OutputFrom::Words(columns), Values::Words(into)) => {
                 let into = &mut into[batch.rows * columns.len()..][..rows * columns.len()];

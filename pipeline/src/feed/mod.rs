@@ -343,6 +343,7 @@ mod tests {
             assert!(feed.next().is_none() && feed.report().is_none());
             pipeline = feed.into_pipeline().unwrap();
         }
-        assert!(pipeline.feed(Vec::new(), &FeedOptions::default()).unwrap().next().is_none());
+        let nothing = vec![FeedInput::memory("no rows", Vec::new())];
+        assert!(pipeline.feed(nothing, &FeedOptions::default()).unwrap().next().is_none());
     }
 }

@@ -112,15 +112,20 @@ impl Encoder {
 pub(super) fn status(error: &Error) -> Status {
     let code = match error {
         Error::BadRow(_)
+        | Error::TooManyBadRows { .. }
         | Error::LineTooLong { .. }
         | Error::Compressed { .. }
         | Error::Columns { .. }
+        | Error::Header { .. }
+        | Error::Encoding { .. }
+        | Error::Inputs(_)
         | Error::NoWholeRows { .. } => Code::DataLoss,
         _ => Code::Internal,
     };
     let details = match error {
-        Error::BadRow(BadRowReport { input, line, column, .. }) => {
-            serde_json::json!({ "input": input, "line": line, "column": column }).to_string()
+        Error::BadRow(BadRowReport { input, line, lines, column, .. }) => {
+            serde_json::json!({ "input": input, "line": line, "lines": lines, "column": column })
+                .to_string()
         }
         _ => String::new(),
     };

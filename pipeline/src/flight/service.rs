@@ -72,7 +72,8 @@ fn report_json(report: &RunReport) -> String {
     serde_json::json!({
         "rows": report.rows,
         "bad_rows": report.bad_rows,
-        "first_bad_rows": report.first_bad_rows.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        "bad_lines": report.bad_lines,
+        "first_bad_rows": report.first_bad_rows.iter().map(|bad| format!("{bad:#}")).collect::<Vec<_>>(),
         "bytes": report.bytes,
         "seconds": report.elapsed.as_secs_f64(),
     })

@@ -7,16 +7,19 @@
 mod kernel;
 mod operators;
 mod outputs;
+mod plans;
 mod sources;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use crate::decode::{FieldKind, FieldLayout, Layout, Slot};
+use crate::decode::{Block, FieldKind, FieldLayout, Layout, Slot, Spelling};
 use crate::error::{Error, Result};
-use crate::spec::{Column, Dtype, Format, Operator, Source, Spec, VocabularySpec};
+use crate::format::Format;
+use crate::spec::{Column, Dtype, Field, Operator, Source, Spec, VocabularySpec};
 
 pub(crate) use kernel::Kernel;
+pub(crate) use plans::Plans;
 
 /// The longest byte string of a field, unless the pipeline says otherwise.
 const FIELD_BYTES_MAX: usize = 1 << 16;
@@ -127,6 +130,29 @@ impl Plan {
         let planner = Planner { has_bank, ..Planner::new(spec, format)? };
         planner.plan()
     }
+
+    /// Room for its columns.
+    pub(crate) fn block(&self) -> Block {
+        let (words, wides, bytes) = self.columns;
+        Block::new(words, wides, bytes, self.layout.planes())
+    }
+
+    /// The names of the fields that are read, in the pipeline's order.
+    pub(crate) fn needed_fields(&self) -> Vec<String> {
+        self.fields_that_are_read().map(|(name, _)| name.clone()).collect()
+    }
+
+    /// Fields that are read, by name.
+    #[cfg(feature = "parquet")]
+    pub(crate) fn read_fields(&self) -> Vec<(String, FieldLayout)> {
+        self.fields_that_are_read().map(|(name, field)| (name.clone(), field.clone())).collect()
+    }
+
+    fn fields_that_are_read(&self) -> impl Iterator<Item = (&String, &FieldLayout)> {
+        let all = self.field_names.iter().enumerate();
+        let all = all.map(|(field, name)| (name, self.layout.field(field)));
+        all.filter(|(_, field)| field.kind != FieldKind::Skip)
+    }
 }
 
 struct Planner<'a> {
@@ -164,22 +190,37 @@ fn check_names<'a>(what: &str, names: impl Iterator<Item = &'a str>) -> Result<(
     Ok(())
 }
 
+/// Refuses settings of fields and bad rows that mean nothing.
+fn check_settings(spec: &Spec, format: Format) -> Result<()> {
+    if !(0.0..=1.0).contains(&spec.bad_rows_max) {
+        return error(format!("bad_rows_max is a share from 0 to 1, not {}", spec.bad_rows_max));
+    }
+    for Field { name, kind, missing, whole_floats, .. } in &spec.fields {
+        let whole = matches!(kind, FieldKind::Int32 | FieldKind::Int64 | FieldKind::Uint64);
+        if *whole_floats && !whole {
+            return error(format!(
+                "field {name:?} has whole_floats, which is for Int32, Int64 and Uint64, and is {kind:?}"
+            ));
+        }
+        if format == Format::Packed && (*whole_floats || !missing.is_empty()) {
+            return error(format!(
+                "field {name:?} has settings of how text is written, and packed rows are none"
+            ));
+        }
+    }
+    Ok(())
+}
+
 impl<'a> Planner<'a> {
     fn new(spec: &'a Spec, format: Format) -> Result<Self> {
+        format.check()?;
         let separator = match format {
-            Format::Text { separator: b'\n' | b'\r', .. } => {
-                return error("the separator of fields can't be a line end");
-            }
-            Format::Text { separator, quote: Some(quote), .. }
-                if matches!(quote, b'\n' | b'\r') || quote == separator =>
-            {
-                return error("the quote can't be a line end or the separator of fields");
-            }
-            Format::Text { separator, .. } => separator,
+            // Texts with separators of several bytes are written anew, with the first of them in their place.
+            Format::Text { separator, .. } => separator.first(),
             Format::Columns if cfg!(not(feature = "parquet")) => {
                 return error("this program was built without Parquet and Arrow; convert to text");
             }
-            Format::Packed | Format::Columns => b'\t',
+            Format::Packed | Format::Columns | Format::ByName(_) => b'\t',
         };
         check_names("field", spec.fields.iter().map(|field| field.name.as_str()))?;
         check_names("column", spec.columns.iter().map(|column| column.name.as_str()))?;
@@ -189,6 +230,7 @@ impl<'a> Planner<'a> {
         if spec.fields.is_empty() {
             return error("it has no fields");
         }
+        check_settings(spec, format)?;
         let mut uses_left = vec![0; spec.fields.len()];
         let mut kinds: Vec<_> = spec.fields.iter().map(|field| field.kind).collect();
         let mut hex_uses = uses_left.clone();
@@ -224,7 +266,10 @@ impl<'a> Planner<'a> {
                 *kind = FieldKind::Skip;
             }
             if format == Format::Packed
-                && matches!(spec.fields[field].kind, FieldKind::Int64 | FieldKind::Bytes)
+                && matches!(
+                    spec.fields[field].kind,
+                    FieldKind::Int64 | FieldKind::Uint64 | FieldKind::Bytes
+                )
                 && *kind != FieldKind::Hex32
             {
                 return error(format!(
@@ -237,6 +282,8 @@ impl<'a> Planner<'a> {
             kind,
             required: field.required,
             bytes_max: FIELD_BYTES_MAX,
+            spelling: Spelling::new(kind, &field.missing, field.whole_floats),
+            time_unit: field.time_unit,
         });
         let layout = Arc::new(Layout::new(fields.collect(), separator));
         let columns = layout.columns();

@@ -1,7 +1,7 @@
 //! What an operator does to a column of a type: its kernel, and the type that comes out.
 
 use super::{FIELD_BYTES_MAX, Flow, Kernel, Kind, Planner, error};
-use crate::decode::Slot;
+use crate::decode::{Slot, uint64};
 use crate::error::Result;
 use crate::kernels::{MODULUS_MAX, Modulus};
 use crate::spec::{Column, Operator, Value};
@@ -228,6 +228,18 @@ impl Planner<'_> {
                 }
                 return Ok(filled);
             }
+            (Kind::U64, Value::Int(_) | Value::Text(_)) => {
+                let value = match value {
+                    Value::Int(value) => u64::try_from(*value).ok(),
+                    Value::Text(text) => uint64(text.as_bytes()).ok().flatten(),
+                    Value::Float(_) => None,
+                };
+                let Some(value) = value else { return wrong() };
+                if let (Slot::Wide(column), true) = (flow.slot, value != 0) {
+                    self.kernels.push(Kernel::FillWide { column, missing, value });
+                }
+                return Ok(filled);
+            }
             (Kind::Bytes, Value::Text(text)) => {
                 if text.len() > FIELD_BYTES_MAX {
                     return error(format!(
@@ -262,7 +274,7 @@ impl Planner<'_> {
         }
         if flow.kind == Kind::U64 {
             return error(format!(
-                "column {name:?}: Clip is not for 64-bit hashes: put Modulus before it"
+                "column {name:?}: Clip is not for unsigned numbers of 64 bits, as hashes are: put Modulus before it"
             ));
         }
         let whole = low.fract() == 0.0 && high.fract() == 0.0;

@@ -110,7 +110,10 @@ impl Planner<'_> {
                         return refuse("its values may be too large; Modulus bounds them");
                     }
                     (Dtype::I64, Kind::U64) => {
-                        return refuse("a 64-bit hash may be too large; Modulus bounds it");
+                        return refuse(
+                            "an unsigned number of 64 bits, as hashes are, may be too large; Modulus bounds it, and \
+                             Vocabulary numbers it",
+                        );
                     }
                     (Dtype::I32 | Dtype::Bits32, Kind::I64 | Kind::U64) => {
                         return refuse("it has 64 bits");

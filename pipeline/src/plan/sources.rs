@@ -48,6 +48,7 @@ impl<'a> Planner<'a> {
         let (kind, signed) = match self.kinds[field] {
             FieldKind::Int32 => (Kind::I32, true),
             FieldKind::Int64 => (Kind::I64, true),
+            FieldKind::Uint64 => (Kind::U64, false),
             FieldKind::Hex32 => (Kind::U32, false),
             FieldKind::Float32 => (Kind::F32, true),
             FieldKind::Bytes => (Kind::Bytes, false),

@@ -765,8 +765,17 @@ class RunReport:
     def bad_rows(self) -> int:
         """Rows that were left out as bad ones."""
     @property
+    def bad_lines(self) -> int:
+        """Lines that those span: more, where a quote is open at a line's end."""
+    @property
     def first_bad_rows(self) -> list[str]:
         """The first ten of those: file, line, column and what is wrong."""
+    @property
+    def missing_columns(self) -> int:
+        """Columns that files of Parquet or Arrow lack, each file's own counted."""
+    @property
+    def first_missing_columns(self) -> list[str]:
+        """The first ten of those: file and column."""
     @property
     def bytes(self) -> int:
         """Bytes of input."""
@@ -819,9 +828,9 @@ class Pipeline:
         spec: Union[Spec, str, dict[str, Any]],
         *,
         bank: Optional[Bank] = None,
-        format: Literal["tsv", "csv", "packed"] = "tsv",
+        format: Optional[Literal["tsv", "csv", "packed", "columns"]] = None,
         separator: Optional[str] = None,
-        header: Optional[bool] = None,
+        header: Optional[Union[Literal["names", "skip", "none"], bool]] = None,
         quote: Optional[str] = None,
         threads: Optional[int] = None,
         chunk_bytes: Optional[int] = None,

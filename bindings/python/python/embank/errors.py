@@ -224,11 +224,13 @@ class PipelineError(EmbankError):
 
 
 class SpecError(PipelineError, ValueError):
-    """A pipeline's spec makes no sense: an operator for another type, a name that is not there."""
+    """A pipeline's spec makes no sense: an operator for another type, a name that is not there. Or its inputs
+    can't be run over together: there are none, or their names say different formats."""
 
 
 class BadRow(PipelineError, ValueError):
-    """A row can't be used, and the pipeline's `bad_rows` is `"fail"`.
+    """A row can't be used, and the pipeline's `bad_rows` is `"fail"`; or too many can't, by `bad_rows_max`,
+    and this is the first.
 
     Batches of the rows well before it have been handed out.
     """
@@ -237,5 +239,7 @@ class BadRow(PipelineError, ValueError):
     """The file, or what else the input is called."""
     line: int
     """From 1."""
+    lines: int
+    """Lines that the row spans: more than one where a quote is open at a line's end."""
     column: Optional[int]
     """Where the bad field begins in its line, in bytes from 1; None if the number of fields is wrong."""

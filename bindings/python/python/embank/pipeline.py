@@ -89,7 +89,8 @@ __all__ = [
     "vocabulary",
 ]
 
-Kind = Literal["int32", "int64", "hex32", "float32", "bytes", "skip"]
+Kind = Literal["int32", "int64", "uint64", "hex32", "float32", "bytes", "skip"]
+TimeUnit = Literal["s", "ms", "us", "ns"]
 Dtype = Literal["f32", "i32", "i64", "bits32"]
 
 
@@ -194,11 +195,38 @@ def float_() -> Operator:
 
 @dataclass(frozen=True)
 class Field:
-    """A field of the input's rows; an empty one makes its row a bad row if it is `required`."""
+    """A field of the input's rows.
+
+    Args:
+        name: By which columns refer to it.
+        kind: How it is written.
+        required: Whether a missing value makes its row a bad row.
+        time_unit: What timestamps, times and durations of Parquet and Arrow are counted in, whatever
+            a file's unit is. Dates are days since 1970-01-01.
+        missing: Spellings that mean missing, beside an empty field, byte by byte: `["NA", "NULL"]`.
+            NaN in float columns of Parquet and Arrow is missing in any case. A spelling that is a value
+            of the kind itself, such as `"-1"`, makes reading the field slower.
+        whole_floats: Whether whole numbers may be written as floats in text, as pandas writes a
+            column with missing values: `5.0`. Whole doubles of Parquet are read in any case.
+
+    >>> field = Field("age", "int32", missing=["NA", "nan"], whole_floats=True)
+    >>> spec = Spec([field], [Column("age", fill_missing(0))], [Output("age", ["age"], "i32")])
+    >>> next(Pipeline(spec).feed(b"5.0\\nNA\\n7\\n"))["age"].ravel().tolist()
+    [5, 0, 7]
+    """
 
     name: str
     kind: Kind
     required: bool = False
+    time_unit: TimeUnit = "us"
+    missing: Sequence[str] = ()
+    whole_floats: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        """The settings as plain data."""
+        if isinstance(self.missing, str):
+            raise TypeError(f"missing is a list of spellings, not {self.missing!r}")
+        return {**vars(self), "missing": list(self.missing)}
 
 
 @dataclass(frozen=True, init=False)
@@ -292,6 +320,9 @@ class Spec:
         outputs: What comes out.
         bad_rows: `"fail"`: the first row that can't be used ends the run; `"skip"`: such rows are
             left out, counted, and the first ten reported.
+        bad_rows_max: With `"skip"`, the share of bad rows with which a run ends all the same
+            (`BadRow`), once it has met 10,000 rows; a bad row counts as the lines that it spans.
+            1: no limit.
         vocabularies: Settings of vocabularies that are not to have the defaults.
 
     >>> spec = Spec([Field("n", "int32")], [Column("n", fill_missing(0))], [Output("n", ["n"], "i32")])
@@ -304,14 +335,12 @@ class Spec:
     outputs: Sequence[Output]
     bad_rows: Literal["fail", "skip"] = field(default="fail")
     vocabularies: Sequence[VocabularySpec] = ()
+    bad_rows_max: float = 0.01
 
     def to_dict(self) -> dict[str, Any]:
         """The spec as plain data."""
         return {
-            "fields": [
-                {"name": one.name, "kind": one.kind, "required": one.required}
-                for one in self.fields
-            ],
+            "fields": [one.to_dict() for one in self.fields],
             "columns": [
                 {
                     "name": column.name,
@@ -325,6 +354,7 @@ class Spec:
                 for one in self.outputs
             ],
             "bad_rows": self.bad_rows,
+            "bad_rows_max": self.bad_rows_max,
             "vocabularies": [one.to_dict() for one in self.vocabularies],
         }
 
@@ -634,6 +664,7 @@ def _raise(error: BaseException) -> NoReturn:
     if "line" in details:
         bad = BadRow(text)
         bad.input, bad.line, bad.column = details["input"], details["line"], details["column"]
+        bad.lines = details.get("lines", 1)
         raise bad from error
     if details.get("busy"):
         raise RuntimeError(text) from error

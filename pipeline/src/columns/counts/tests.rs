@@ -99,7 +99,8 @@ fn data_page(bytes: Vec<u8>, num_values: u32, encoding: Encoding) -> Page {
 }
 
 fn told(page: &Page, definition: i16) -> String {
-    check(page, (0, definition)).map_or_else(|error| error.to_string(), |()| "fits".to_owned())
+    check(page, (0, definition), DICTIONARY_VALUE_BYTES)
+        .map_or_else(|error| error.to_string(), |()| "fits".to_owned())
 }
 
 #[test]

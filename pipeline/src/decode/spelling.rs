@@ -1,0 +1,176 @@
+//! What a field may be written as beside its kind's own form: spellings of a missing value, whole numbers as floats.
+//!
+//! The kernels and the parsers know a kind's own form alone. What they can't read comes here, so these settings cost
+//! nothing where values are as they should be. A spelling that is a value of its kind itself (`-1`, `NA` of text) must be
+//! looked for first: such a field is read value by value, and by no kernel.
+
+use super::field::{BadField, FieldKind, float32, hex32, int32, int64, uint64};
+
+/// Digits that no number of 64 bits has.
+const DIGITS_MAX: usize = 40;
+
+/// How a field's values may be written.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Spelling {
+    /// They mean missing, as nothing at all does.
+    missing: Vec<Vec<u8>>,
+    whole_floats: bool,
+    /// Whether one of them can be a value of the field's kind.
+    first: bool,
+}
+
+impl Spelling {
+    pub(crate) fn new(kind: FieldKind, missing: &[String], whole_floats: bool) -> Self {
+        let missing: Vec<Vec<u8>> = missing
+            .iter()
+            .filter(|one| !one.is_empty())
+            .map(|one| one.clone().into_bytes())
+            .collect();
+        let is_value = |one: &Vec<u8>| match kind {
+            FieldKind::Int32 => int32(one).is_ok(),
+            FieldKind::Int64 => int64(one).is_ok(),
+            FieldKind::Uint64 => uint64(one).is_ok(),
+            FieldKind::Hex32 => hex32(one).is_ok(),
+            FieldKind::Float32 => float32(one).is_ok(),
+            FieldKind::Bytes => true,
+            FieldKind::Skip => false,
+        };
+        let whole = |one: &Vec<u8>| whole_floats && whole_digits(one).is_some();
+        let first = missing.iter().any(|one| is_value(one) || whole(one));
+        Self { missing, whole_floats, first }
+    }
+
+    /// Whether a spelling of a missing value must be looked for before the value is read.
+    #[inline]
+    pub(crate) fn is_first(&self) -> bool {
+        self.first
+    }
+
+    /// Whether it is one of the spellings of a missing value.
+    pub(crate) fn is_missing(&self, field: &[u8]) -> bool {
+        self.missing.iter().any(|one| one == field)
+    }
+
+    /// Reads a number; none if it is missing.
+    #[inline]
+    pub(crate) fn read<T>(
+        &self,
+        field: &[u8],
+        parse: impl Fn(&[u8]) -> Result<Option<T>, BadField>,
+    ) -> Result<Option<T>, BadField> {
+        if self.first && self.is_missing(field) {
+            return Ok(None);
+        }
+        match parse(field) {
+            Err(why) => self.read_otherwise(field, why, parse),
+            read => read,
+        }
+    }
+
+    #[cold]
+    fn read_otherwise<T>(
+        &self,
+        field: &[u8],
+        why: BadField,
+        parse: impl Fn(&[u8]) -> Result<Option<T>, BadField>,
+    ) -> Result<Option<T>, BadField> {
+        if self.is_missing(field) {
+            return Ok(None);
+        }
+        match whole_digits(field).filter(|_| self.whole_floats) {
+            Some(digits) => parse(&digits),
+            None => Err(why),
+        }
+    }
+}
+
+/// The digits of a whole number that is written as a float is, such as `5.0` and `-1e3`; none if it is something else.
+fn whole_digits(field: &[u8]) -> Option<Vec<u8>> {
+    let (sign, number) = match field {
+        [b'-', rest @ ..] => (&b"-"[..], rest),
+        rest => (&b""[..], rest),
+    };
+    let (mantissa, exponent) = match number.iter().position(|byte| matches!(byte, b'e' | b'E')) {
+        Some(at) => {
+            (&number[..at], std::str::from_utf8(&number[at + 1..]).ok()?.parse::<i32>().ok()?)
+        }
+        None => (number, 0),
+    };
+    let point = memchr::memchr(b'.', mantissa).unwrap_or(mantissa.len());
+    let fraction = mantissa.get(point + 1..).unwrap_or_default();
+    let mut digits = [&mantissa[..point], fraction].concat();
+    if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    if digits.iter().all(|&digit| digit == b'0') {
+        return Some(b"0".to_vec());
+    }
+    let whole = i64::try_from(point).ok()?.checked_add(exponent.into())?;
+    let whole = usize::try_from(whole).ok()?;
+    if digits.iter().skip(whole).any(|&digit| digit != b'0') {
+        return None;
+    }
+    // Longer ones are out of range by far.
+    digits.resize(whole.min(digits.len() + DIGITS_MAX), b'0');
+    Some([sign, &digits].concat())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whole_numbers_that_are_written_as_floats() {
+        for (text, number) in [
+            ("5.0", 5),
+            ("-12.000", -12),
+            ("1e3", 1000),
+            ("1.5E+1", 15),
+            ("250e-1", 25),
+            ("0.0", 0),
+            ("-0.0", 0),
+            ("7.", 7),
+            ("9007199254740993.0", 9_007_199_254_740_993),
+            ("9.223372036854775807e18", i64::MAX),
+            ("-9223372036854775808.0", i64::MIN),
+        ] {
+            let digits = whole_digits(text.as_bytes()).unwrap();
+            assert_eq!(int64(&digits), Ok(Some(number)), "{text}");
+        }
+        for wrong in [
+            "5.5",
+            "1e-1",
+            "nan",
+            "",
+            ".",
+            "e5",
+            "1e",
+            "--1.0",
+            "1.0.0",
+            "5,0",
+            "9007199254740992.5",
+        ] {
+            assert_eq!(whole_digits(wrong.as_bytes()), None, "{wrong}");
+        }
+        for large in ["1e19", "1e2000000000", "99999999999999999999.0"] {
+            let digits = whole_digits(large.as_bytes()).unwrap();
+            assert_eq!(int64(&digits), Err(BadField::OutOfRange(FieldKind::Int64)), "{large}");
+        }
+    }
+
+    #[test]
+    fn spellings_that_are_values_are_looked_for_first() {
+        let first =
+            |kind, missing: &str| Spelling::new(kind, &[missing.to_owned()], false).is_first();
+        assert!(
+            first(FieldKind::Int32, "-1")
+                && first(FieldKind::Float32, "0")
+                && first(FieldKind::Bytes, "NA")
+        );
+        assert!(first(FieldKind::Hex32, "bad") && first(FieldKind::Uint64, "18446744073709551615"));
+        for kind in [FieldKind::Int32, FieldKind::Float32, FieldKind::Hex32, FieldKind::Uint64] {
+            assert!(!first(kind, "nan") && !first(kind, ""), "{kind:?}");
+        }
+        assert!(Spelling::new(FieldKind::Int64, &["-1.0".to_owned()], true).is_first());
+    }
+}

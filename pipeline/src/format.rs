@@ -1,0 +1,358 @@
+//! How rows lie in inputs, and what a file's name says about it.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::error::{Error, Result};
+
+/// Bytes of a separator at most. Those in use have one or two.
+const SEPARATOR_BYTES_MAX: usize = 8;
+
+/// How rows lie in the input.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Format {
+    /// A row a line, ended by LF or CRLF.
+    Text {
+        /// What stands between fields.
+        separator: Separator,
+        /// What the first line of each input is.
+        header: Header,
+        /// What encloses fields that hold separators and line ends, as RFC 4180 has it: doubled, it stands for itself.
+        /// Not a separator or line end, and only with a separator of one byte. If there is none, quotes mean nothing,
+        /// and inputs can be read from several places at a time.
+        quote: Option<u8>,
+    },
+    /// Fields of 32 bits, little-endian, one behind the other, nothing between rows: PIPER's Config III.
+    Packed,
+    /// Parquet and Arrow files (of the IPC format, as files or streams), by their first bytes: fields are columns of
+    /// their names. Needs the crate's feature `parquet`.
+    Columns,
+    /// What the names of a run's inputs say, in either case: `.csv` is [`CSV`](Self::CSV), `.tsv` and `.tab`
+    /// [`TSV`](Self::TSV), `.bin` [`Packed`](Self::Packed), and `.parquet`, `.pq`, `.arrow`, `.arrows`, `.feather` and
+    /// `.ipc` are [`Columns`](Self::Columns); names of other kinds say nothing. Where no name says anything it is
+    /// [`TSV`](Self::TSV). Names that say different formats are an error, as are those of formats that no pipeline reads.
+    ByName(TextSettings),
+}
+
+/// What differs from the format that a name says.
+///
+/// # Examples
+/// ```
+/// use embank_pipeline::{Format, Header, TextSettings};
+///
+/// let semicolons = TextSettings { separator: Some(b';'.into()), ..Default::default() };
+/// let Format::Text { header, quote, .. } = Format::CSV.with(semicolons)? else { unreachable!() };
+/// assert_eq!((header, quote), (Header::Names, Some(b'"')));
+/// assert!(Format::Packed.with(semicolons).is_err());
+/// # Ok::<(), embank_pipeline::Error>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct TextSettings {
+    /// What stands between fields. Default: the format's own.
+    pub separator: Option<Separator>,
+    /// What the first line of each input is. Default: the format's own.
+    pub header: Option<Header>,
+    /// What encloses fields, `Some(None)` for nothing. Default: the format's own; none where the separator has several
+    /// bytes.
+    pub quote: Option<Option<u8>>,
+}
+
+/// What the first line of each input is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Header {
+    /// The names of its columns. Fields are the columns of their names, in any order; other columns are not read. A
+    /// header that lacks a field, or has its name twice, is an error. An input of no bytes has no rows.
+    Names,
+    /// A line that is passed over unread: columns stand in the order of the fields, whatever it says. For headers whose
+    /// names are not those of the fields.
+    Skip,
+    /// A row as any other: columns stand in the order of the fields.
+    None,
+}
+
+/// What stands between the fields of a text: one to eight bytes, no line end among them.
+///
+/// # Examples
+/// ```
+/// use embank_pipeline::Separator;
+///
+/// let movie_lens: Separator = "::".parse()?;
+/// assert_eq!(movie_lens.as_bytes(), b"::");
+/// assert_eq!(Separator::from(b',').as_bytes(), b",");
+/// assert!("a line\n".parse::<Separator>().is_err());
+/// # Ok::<(), embank_pipeline::Error>(())
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Separator {
+    bytes: [u8; SEPARATOR_BYTES_MAX],
+    length: u8,
+}
+
+impl Separator {
+    const fn one(byte: u8) -> Self {
+        let mut bytes = [0; SEPARATOR_BYTES_MAX];
+        bytes[0] = byte;
+        Self { bytes, length: 1 }
+    }
+
+    /// Its bytes.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.length)]
+    }
+
+    /// Its first byte.
+    pub(crate) fn first(self) -> u8 {
+        self.bytes[0]
+    }
+
+    pub(crate) fn has_several_bytes(self) -> bool {
+        self.length > 1
+    }
+}
+
+impl From<u8> for Separator {
+    fn from(byte: u8) -> Self {
+        Self::one(byte)
+    }
+}
+
+impl FromStr for Separator {
+    type Err = Error;
+
+    /// # Errors
+    /// [`Error::Spec`] for another number of bytes and for a line end.
+    fn from_str(text: &str) -> Result<Self> {
+        if !(1..=SEPARATOR_BYTES_MAX).contains(&text.len()) || text.contains(['\n', '\r']) {
+            return Err(Error::Spec(format!(
+                "a separator has 1 to {SEPARATOR_BYTES_MAX} bytes and no line end, and this is {text:?}"
+            )));
+        }
+        let mut bytes = [0; SEPARATOR_BYTES_MAX];
+        bytes[..text.len()].copy_from_slice(text.as_bytes());
+        Ok(Self { bytes, length: text.len() as u8 })
+    }
+}
+
+impl fmt::Debug for Separator {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{:?}", String::from_utf8_lossy(self.as_bytes()))
+    }
+}
+
+impl Format {
+    /// Text with tabs between fields, without a header, as the Criteo sets are.
+    pub const TSV: Self =
+        Self::Text { separator: Separator::one(b'\t'), header: Header::None, quote: None };
+    /// Text with commas between fields, some in double quotes, and a line of their names before them.
+    pub const CSV: Self =
+        Self::Text { separator: Separator::one(b','), header: Header::Names, quote: Some(b'"') };
+
+    /// The same with some settings changed.
+    ///
+    /// # Errors
+    /// [`Error::Spec`] for settings of text where it is no text, and for quotes with a separator of several bytes.
+    pub fn with(self, settings: TextSettings) -> Result<Self> {
+        let Self::Text { separator, header, quote } = self else {
+            if let Self::ByName(own) = self {
+                let separator = settings.separator.or(own.separator);
+                let (header, quote) =
+                    (settings.header.or(own.header), settings.quote.or(own.quote));
+                return Ok(Self::ByName(TextSettings { separator, header, quote }));
+            }
+            if settings == TextSettings::default() {
+                return Ok(self);
+            }
+            return Err(Error::Spec(
+                "separator, header and quotes are settings of text, and packed rows and columns are none".to_owned(),
+            ));
+        };
+        let separator = settings.separator.unwrap_or(separator);
+        let quote = settings.quote.unwrap_or(quote.filter(|_| !separator.has_several_bytes()));
+        let format = Self::Text { separator, header: settings.header.unwrap_or(header), quote };
+        format.check()?;
+        Ok(format)
+    }
+
+    /// # Errors
+    /// [`Error::Spec`] for separators and quotes that can't be told apart.
+    pub(crate) fn check(self) -> Result<()> {
+        let Self::Text { separator, quote, .. } = self else { return Ok(()) };
+        let wrong = |why: &str| Err(Error::Spec(why.to_owned()));
+        if separator.as_bytes().iter().any(|byte| matches!(byte, b'\n' | b'\r')) {
+            return wrong("the separator of fields can't be a line end");
+        }
+        let Some(quote) = quote else { return Ok(()) };
+        if separator.has_several_bytes() {
+            return wrong("quotes need a separator of one character: say that there is no quote");
+        }
+        if matches!(quote, b'\n' | b'\r') || quote == separator.first() {
+            return wrong("the quote can't be a line end or the separator of fields");
+        }
+        Ok(())
+    }
+
+    /// The format of inputs of these names.
+    ///
+    /// # Errors
+    /// [`Error::Inputs`] for names of different formats, and of those that no pipeline reads.
+    pub(crate) fn of_names<'a>(self, names: impl Iterator<Item = &'a str>) -> Result<Self> {
+        let Self::ByName(settings) = self else { return Ok(self) };
+        let mut known: Option<(Named, &str)> = None;
+        for name in names {
+            let Some(named) = Named::of(name)? else { continue };
+            match known {
+                Some((other, first)) if other != named => {
+                    return Err(Error::Inputs(format!(
+                        "{first} is {other:?} and {name} is {named:?} by their names: run over them apart, or say the \
+                         format that all of them have"
+                    )));
+                }
+                _ => known = Some((named, name)),
+            }
+        }
+        match known {
+            None => Self::TSV,
+            Some((named, _)) => named.format(),
+        }
+        .with(settings)
+    }
+}
+
+/// A format that a name says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Named {
+    Csv,
+    Tsv,
+    Packed,
+    Columns,
+}
+
+impl Named {
+    fn format(self) -> Format {
+        match self {
+            Self::Csv => Format::CSV,
+            Self::Tsv => Format::TSV,
+            Self::Packed => Format::Packed,
+            Self::Columns => Format::Columns,
+        }
+    }
+
+    /// None if the name says nothing.
+    fn of(name: &str) -> Result<Option<Self>> {
+        let refused = |why: String| Err(Error::Inputs(format!("{name}: {why}")));
+        let lower = name.to_ascii_lowercase();
+        let file = lower.rsplit('/').next().unwrap_or_default();
+        let extension = |of: &str| of.rsplit_once('.').map(|(_, extension)| extension.to_owned());
+        let compressed = match extension(file).as_deref() {
+            Some("gz" | "gzip" | "zst" | "zstd") => true,
+            Some(
+                other @ ("bz2" | "xz" | "lzma" | "lz4" | "lzo" | "snappy" | "br" | "z" | "zip"
+                | "7z" | "tar" | "tgz"),
+            ) => {
+                return refused(format!(
+                    ".{other} is not decompressed: unpack it, or compress it by gzip or zstd"
+                ));
+            }
+            _ => false,
+        };
+        let file =
+            if compressed { file.rsplit_once('.').map_or("", |(stem, _)| stem) } else { file };
+        match extension(file).as_deref() {
+            Some("csv") => Ok(Some(Self::Csv)),
+            Some("tsv" | "tab") => Ok(Some(Self::Tsv)),
+            Some("bin") => Ok(Some(Self::Packed)),
+            Some("parquet" | "parq" | "pq" | "arrow" | "arrows" | "feather" | "ipc")
+                if compressed =>
+            {
+                refused(
+                    "files of columns are compressed inside, not as a whole: unpack it".to_owned(),
+                )
+            }
+            Some("parquet" | "parq" | "pq" | "arrow" | "arrows" | "feather" | "ipc") => {
+                Ok(Some(Self::Columns))
+            }
+            Some(
+                other @ ("json" | "jsonl" | "ndjson" | "avro" | "orc" | "xls" | "xlsx" | "xml"
+                | "npy" | "npz" | "pkl" | "pickle" | "h5" | "hdf5" | "safetensors"
+                | "tfrecord"),
+            ) => refused(format!(
+                ".{other} is no file format that a pipeline reads: convert it to Parquet, Arrow or CSV, or say its format \
+                     if the name is wrong"
+            )),
+            _ => Ok(None),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(names: &[&str]) -> Result<Format> {
+        Format::ByName(TextSettings::default()).of_names(names.iter().copied())
+    }
+
+    #[test]
+    fn names_say_the_format_in_either_case() {
+        for name in ["n.csv", "n.CSV", "n.csv.gzip", "N.Csv.ZST", "a.b/x.csv.zstd", "c.csv.gz"] {
+            assert_eq!(of(&[name]).unwrap(), Format::CSV, "{name}");
+        }
+        for name in
+            ["n.tsv", "TRAIN.TSV.GZ", "n.tab", "train", "train.txt", "day_0", "csv", "a.csv/x"]
+        {
+            assert_eq!(of(&[name]).unwrap(), Format::TSV, "{name}");
+        }
+        for name in
+            ["p.snappy.parquet", "X.PARQUET", "x.pq", "x.Feather", "x.arrow", "x.gz.parquet"]
+        {
+            assert_eq!(of(&[name]).unwrap(), Format::Columns, "{name}");
+        }
+        assert_eq!(of(&["rows.BIN.zst"]).unwrap(), Format::Packed);
+        // A name that says nothing goes with one that does.
+        assert_eq!(of(&["part-0", "part-1.csv"]).unwrap(), Format::CSV);
+    }
+
+    #[test]
+    fn names_that_do_not_go_together_are_refused() {
+        for (names, told) in [
+            (&["a.csv", "b.tsv"][..], "a.csv is Csv and b.tsv is Tsv"),
+            (&["x", "a.parquet", "b.CSV"], "a.parquet is Columns and b.CSV is Csv"),
+            (&["a.bin", "b.arrow"], "by their names"),
+            (&["a.csv.bz2"], "a.csv.bz2: .bz2 is not decompressed"),
+            (&["a.csv", "b.XZ"], "b.XZ: .xz is not"),
+            (&["a.parquet.gz"], "inside, not as a whole"),
+            (&["clicks.jsonl"], "is no file format that a pipeline reads"),
+        ] {
+            let error = of(names).unwrap_err();
+            assert!(
+                matches!(error, Error::Inputs(_)) && error.to_string().contains(told),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn settings_change_the_format_of_a_name() {
+        let settings = TextSettings {
+            separator: Some("::".parse().unwrap()),
+            header: Some(Header::None),
+            quote: None,
+        };
+        let format = Format::ByName(settings);
+        let Format::Text { separator, header, quote } =
+            format.of_names(["r.csv"].into_iter()).unwrap()
+        else {
+            panic!("it is text");
+        };
+        assert_eq!((separator.as_bytes(), header, quote), (&b"::"[..], Header::None, None));
+        assert!(format.of_names(["r.parquet"].into_iter()).is_err());
+        let quoted = TextSettings { quote: Some(Some(b'"')), ..settings };
+        assert!(Format::CSV.with(quoted).unwrap_err().to_string().contains("one character"));
+        for wrong in ["", "\n", "a\r", "123456789"] {
+            assert!(wrong.parse::<Separator>().is_err(), "{wrong:?}");
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! How a text begins: its encoding, which columns its rows have, and where the first row is.
+//!
+//! Rows are bytes whose line ends and separators are those of ASCII. Of other texts the first row tells, and they are
+//! refused by name. A lone CR further on is a byte as any other: to look for it would cost a pass over the text.
+
+use std::sync::Arc;
+
+use super::open::too_long;
+use super::shown;
+use crate::decode::header_fields;
+use crate::error::{Error, Result};
+use crate::format::{Format, Header};
+use crate::plan::{Plan, Plans};
+use crate::stream::{LINE_BYTES_MAX, UTF8_MARK};
+
+/// What stands before the first row of a chunk.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Begin {
+    pub(crate) bytes: usize,
+    pub(crate) lines: usize,
+}
+
+/// Looks at the beginnings of texts.
+#[derive(Debug)]
+pub(super) struct TextBegins(Arc<Plans>);
+
+impl TextBegins {
+    pub(super) fn new(plans: Arc<Plans>) -> Self {
+        Self(plans)
+    }
+
+    /// The plan of rows whose fields stand in the pipeline's own order.
+    pub(super) fn own(&self) -> &Arc<Plan> {
+        self.0.own()
+    }
+
+    /// What the first row of the input of this name has before it, and the plan of its rows. All of the text's first row
+    /// is in `text`, or more of it than a row may have.
+    ///
+    /// # Errors
+    /// [`Error::Header`], [`Error::Encoding`], [`Error::LineTooLong`].
+    pub(super) fn of(&self, input: &str, text: &[u8]) -> Result<(Begin, Arc<Plan>)> {
+        let own = || Arc::clone(self.own());
+        let Format::Text { separator, header, quote } = self.0.format() else {
+            return Ok((Begin::default(), own()));
+        };
+        check_encoding(text, quote).map_err(|(line, what)| Error::Encoding {
+            input: input.to_owned(),
+            line,
+            what,
+        })?;
+        let mark = if text.starts_with(&UTF8_MARK) { UTF8_MARK.len() } else { 0 };
+        if header == Header::None || text.len() == mark {
+            return Ok((Begin { bytes: mark, lines: 0 }, own()));
+        }
+        let text = &text[mark..];
+        let (names, bytes, wrong) = header_fields(text, separator, quote);
+        if bytes > LINE_BYTES_MAX + 1 || (bytes > LINE_BYTES_MAX && text[bytes - 1] != b'\n') {
+            return Err(too_long(input.to_owned(), 0));
+        }
+        let names: Vec<String> = names.iter().map(|name| shown(name).into_owned()).collect();
+        if wrong {
+            let why = "a quote in it is at a wrong place, or is never closed".to_owned();
+            return Err(self.misfit(input, &names, why));
+        }
+        let lines = memchr::memchr_iter(b'\n', &text[..bytes - 1]).count() + 1;
+        let plan = match header {
+            Header::Names => {
+                self.0.of_header(&names).map_err(|why| self.misfit(input, &names, why))?
+            }
+            Header::Skip | Header::None => own(),
+        };
+        Ok((Begin { bytes: mark + bytes, lines }, plan))
+    }
+
+    #[cold]
+    fn misfit(&self, input: &str, found: &[String], why: String) -> Error {
+        let expected = self.own().needed_fields();
+        Error::Header { input: input.to_owned(), why, expected, found: found.to_vec() }
+    }
+}
+
+/// So many bytes of a text tell how many of them its characters have.
+const SAMPLE_BYTES: usize = 64;
+
+/// Looks at a text that begins with all of its first row.
+///
+/// # Errors
+/// The line, and what is not read there.
+fn check_encoding(text: &[u8], quote: Option<u8>) -> std::result::Result<(), (u64, &'static str)> {
+    if let Some(found) = of_mark(text).or_else(|| of_zeros(text)) {
+        return Err((1, found));
+    }
+    let other = match text {
+        [b'P', b'A', b'R', b'1', ..] => Some("a Parquet file, and the format says text"),
+        [b'A', b'R', b'R', b'O', b'W', b'1', ..] => Some("an Arrow file, and the format says text"),
+        [b'B', b'Z', b'h', b'1'..=b'9', b'1', b'A', b'Y', ..] => {
+            Some("compressed by bzip2, which is not read")
+        }
+        [0xFD, b'7', b'z', b'X', b'Z', 0, ..] => Some("compressed by xz, which is not read"),
+        [0x04, 0x22, 0x4D, 0x18, ..] => Some("compressed by lz4, which is not read"),
+        [b'P', b'K', 3, 4, ..] => Some("a zip archive, which is not read"),
+        _ => None,
+    };
+    if let Some(other) = other {
+        return Err((1, other));
+    }
+    lone_return(text, quote).map_or(Ok(()), |line| {
+        Err((line, "text whose lines end with CR alone, or has one within a line: lines end with LF or CRLF"))
+    })
+}
+
+/// Refused encodings, by the mark that the text begins with.
+fn of_mark(text: &[u8]) -> Option<&'static str> {
+    match text {
+        [0xFF, 0xFE, 0, 0, ..] | [0, 0, 0xFE, 0xFF, ..] => Some("text in UTF-32"),
+        [0xFF, 0xFE, ..] | [0xFE, 0xFF, ..] => Some("text in UTF-16"),
+        _ => None,
+    }
+}
+
+/// Refused encodings without a mark, by where zeros are: characters of ASCII have them at the same places of each unit.
+fn of_zeros(text: &[u8]) -> Option<&'static str> {
+    let sample = &text[..text.len().min(SAMPLE_BYTES)];
+    // Most characters of a row have the zeros, and none has one elsewhere.
+    let zeros = |unit: usize, at: &[usize]| {
+        let units = sample.chunks_exact(unit);
+        let elsewhere = |unit: &[u8]| {
+            unit.iter().enumerate().any(|(place, &byte)| byte == 0 && !at.contains(&place))
+        };
+        let has = |unit: &&[u8]| at.iter().all(|&place| unit[place] == 0);
+        let (all, having) = (units.len(), units.clone().filter(has).count());
+        all > 1 && having * 2 > all && !units.clone().any(elsewhere)
+    };
+    if zeros(4, &[1, 2, 3]) || zeros(4, &[0, 1, 2]) {
+        return Some("text in UTF-32");
+    }
+    (zeros(2, &[1]) || zeros(2, &[0])).then_some("text in UTF-16")
+}
+
+/// The line of the first CR in the first row that no LF follows, outside of quotes.
+fn lone_return(text: &[u8], quote: Option<u8>) -> Option<u64> {
+    let (mut inside, mut line) = (false, 1);
+    for (at, &byte) in text.iter().enumerate() {
+        match byte {
+            b'\n' if !inside => return None,
+            b'\n' => line += 1,
+            b'\r' if !inside && text.get(at + 1).is_some_and(|&next| next != b'\n') => {
+                return Some(line);
+            }
+            _ if Some(byte) == quote => inside = !inside,
+            _ => {}
+        }
+    }
+    None
+}

@@ -1,0 +1,449 @@
+//! Inputs, cut into the pieces that threads claim.
+//!
+//! One input is open for claims at a time: a run over 100,000 files has one descriptor of its own, and those of the
+//! chunks that are under way.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use embank::locks::Mutex;
+
+use super::Input;
+use super::begin::{Begin, TextBegins};
+use super::open::{Open, Serial, too_long};
+use crate::error::{Error, Result};
+use crate::plan::{Plan, Plans};
+use crate::stream::{Broken, Cut, Stream};
+
+/// The inputs of a run.
+#[derive(Debug)]
+pub(crate) struct Chunks<'a> {
+    inputs: Vec<Input<'a>>,
+    chunk_bytes: u64,
+    cut: Cut,
+    begins: TextBegins,
+    /// Of a row, for columns.
+    #[cfg(feature = "parquet")]
+    fields: Vec<(String, crate::decode::FieldLayout)>,
+    /// Waiting for a pipe ends once it is true.
+    stop: Arc<AtomicBool>,
+    at: Mutex<Position<'a>>,
+    /// Columns that files of columns lack, as a report has them.
+    missing_columns: Mutex<MissingColumns>,
+    /// Columns that some input is known to have.
+    #[cfg(feature = "parquet")]
+    columns_elsewhere: Mutex<std::collections::HashSet<String>>,
+}
+
+/// Columns that files of columns lack, whose values are missing therefore.
+#[derive(Debug, Default, Clone)]
+pub(crate) struct MissingColumns {
+    pub(crate) count: u64,
+    /// The first ones, with their files.
+    pub(crate) first: Vec<String>,
+}
+
+impl MissingColumns {
+    #[cfg(feature = "parquet")]
+    fn add(&mut self, input: &str, names: &[String]) {
+        for name in names {
+            self.count += 1;
+            if self.first.len() < crate::decode::REPORTED_BAD_ROWS {
+                self.first.push(format!("{input}: {name:?}"));
+            }
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Position<'a> {
+    input: usize,
+    /// That input, if it was begun.
+    current: Option<Current<'a>>,
+    offset: u64,
+    sequence: u64,
+    /// Bytes of the inputs before this one; of pipes, what was read of them.
+    bytes_before: u64,
+}
+
+/// The input that is claimed from.
+#[derive(Debug)]
+struct Current<'a> {
+    open: Arc<Open<'a>>,
+    plan: Arc<Plan>,
+    /// What the first chunk passes over.
+    begin: Begin,
+    reader: Reader<'a>,
+}
+
+#[derive(Debug)]
+enum Reader<'a> {
+    /// Each thread reads its ranges.
+    Ranges,
+    Text(Stream<'a>),
+    #[cfg(feature = "parquet")]
+    Columns(crate::columns::ColumnStream<'a>),
+}
+
+/// A range of an input that one thread works on.
+#[derive(Debug)]
+pub(crate) struct Claim<'a> {
+    /// Its place in the order of all chunks.
+    pub(crate) sequence: u64,
+    pub(crate) input: usize,
+    /// Of a compressed text, in what it expands to.
+    pub(crate) range: Range<u64>,
+    /// Bytes of all inputs up to its end, compressed ones as they are.
+    pub(crate) input_bytes: u64,
+    /// Of its rows.
+    pub(crate) plan: Arc<Plan>,
+    /// What stands before its first row.
+    pub(crate) begin: Begin,
+    pub(crate) held: Held<'a>,
+}
+
+/// Where a chunk's rows are.
+#[derive(Debug)]
+pub(crate) enum Held<'a> {
+    /// In the input.
+    There(Arc<Open<'a>>),
+    /// In the buffer that it was claimed with.
+    Buffer,
+    #[cfg(feature = "parquet")]
+    Columns(arrow_array::RecordBatch),
+    /// Nowhere; it is the last chunk.
+    Failed(Option<Error>),
+}
+
+/// The next range of the input that is claimed from.
+struct Piece<'a> {
+    range: Range<u64>,
+    /// Bytes of the input up to its end.
+    read: u64,
+    held: Held<'a>,
+}
+
+impl<'a> Chunks<'a> {
+    /// The inputs of a run, of which none is opened yet. A thread that waits for a pipe fails with [`Error::Stopped`]
+    /// once `stop` is true.
+    ///
+    /// # Errors
+    /// [`Error::Inputs`] if there are none; [`Error::Io`] for a file that is not there.
+    pub(crate) fn new(
+        inputs: &[Input<'a>],
+        chunk_bytes: usize,
+        plans: &Arc<Plans>,
+        stop: Arc<AtomicBool>,
+    ) -> Result<Self> {
+        if inputs.is_empty() {
+            let why = "there are no inputs: give one at least (a pattern of names may have matched no file)";
+            return Err(Error::Inputs(why.to_owned()));
+        }
+        inputs.iter().try_for_each(Input::check)?;
+        let cut = plans.cut();
+        let chunk_bytes = match cut {
+            Cut::Rows(row_bytes) => (chunk_bytes / row_bytes).max(1) * row_bytes,
+            Cut::Lines | Cut::Quoted { .. } | Cut::Columns => chunk_bytes.max(1),
+        };
+        Ok(Self {
+            inputs: inputs.to_vec(),
+            chunk_bytes: chunk_bytes as u64,
+            cut,
+            begins: TextBegins::new(Arc::clone(plans)),
+            #[cfg(feature = "parquet")]
+            fields: plans.own().read_fields(),
+            stop,
+            at: Mutex::default(),
+            missing_columns: Mutex::default(),
+            #[cfg(feature = "parquet")]
+            columns_elsewhere: Mutex::default(),
+        })
+    }
+
+    pub(crate) fn name(&self, input: usize) -> &str {
+        self.inputs[input].name()
+    }
+
+    /// Bytes of the inputs that came to their ends; of pipes, what was read of them.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.at.lock().bytes_before
+    }
+
+    /// Columns that files lack.
+    pub(crate) fn missing_columns(&self) -> MissingColumns {
+        self.missing_columns.lock().clone()
+    }
+
+    /// The next chunk; none if there is no more. `buffer` is for those that are read at once.
+    pub(crate) fn claim(&self, buffer: &mut Vec<u8>) -> Option<Claim<'a>> {
+        let mut at = self.at.lock();
+        let at = &mut *at;
+        // Ends: each round leaves an input behind.
+        loop {
+            self.inputs.get(at.input)?;
+            let piece = match self.piece(at, buffer) {
+                Ok(Some(piece)) => piece,
+                Ok(None) => {
+                    at.leave_input();
+                    continue;
+                }
+                Err(error) => {
+                    let held = Held::Failed(Some(error));
+                    Piece { range: at.offset..at.offset, read: 0, held }
+                }
+            };
+            let (begin, plan) = match &mut at.current {
+                Some(current) => (std::mem::take(&mut current.begin), &current.plan),
+                None => (Begin::default(), self.begins.own()),
+            };
+            let claim = Claim {
+                sequence: at.sequence,
+                input: at.input,
+                input_bytes: at.bytes_before + piece.read,
+                plan: Arc::clone(plan),
+                begin,
+                range: piece.range,
+                held: piece.held,
+            };
+            at.sequence += 1;
+            at.offset = claim.range.end;
+            if matches!(claim.held, Held::Failed(_)) {
+                at.input = self.inputs.len();
+                at.current = None;
+            }
+            return Some(claim);
+        }
+    }
+
+    /// The next piece of the input, which is opened if it is not; none at its end.
+    fn piece(&self, at: &mut Position<'a>, buffer: &mut Vec<u8>) -> Result<Option<Piece<'a>>> {
+        let begin = at.offset;
+        let current = match &mut at.current {
+            Some(current) => current,
+            none => none.insert(self.open(&self.inputs[at.input])?),
+        };
+        let input = &current.open;
+        match &mut current.reader {
+            Reader::Ranges if begin >= input.bytes => Ok(None),
+            Reader::Ranges => {
+                let end = (begin + self.chunk_bytes).min(input.bytes);
+                let held = Held::There(Arc::clone(input));
+                Ok(Some(Piece { range: begin..end, read: end, held }))
+            }
+            Reader::Text(stream) => {
+                let more = stream.next(self.cut, self.chunk_bytes as usize, buffer);
+                let compressed = stream.is_compressed();
+                if !more.map_err(|broken| self.broken(input, compressed, broken))? {
+                    return Ok(None);
+                }
+                if begin == 0 {
+                    (current.begin, current.plan) = self.begins.of(&input.name, buffer)?;
+                }
+                let (end, read) = (stream.offset(), stream.input_bytes());
+                let read = if input.is_pipe { read } else { read.min(input.bytes) };
+                Ok(Some(Piece { range: begin..end, read, held: Held::Buffer }))
+            }
+            #[cfg(feature = "parquet")]
+            Reader::Columns(stream) => {
+                let told = |what| Error::Columns { input: input.name.clone(), what };
+                let Some(batch) = stream.next().map_err(told)? else { return Ok(None) };
+                let (end, read) =
+                    (begin + batch.num_rows() as u64, stream.input_bytes(input.bytes));
+                Ok(Some(Piece { range: begin..end, read, held: Held::Columns(batch) }))
+            }
+        }
+    }
+
+    fn open(&self, input: &Input<'a>) -> Result<Current<'a>> {
+        let open = Open::new(input, self.cut)?;
+        let (mut begin, mut plan) = (Begin::default(), Arc::clone(self.begins.own()));
+        let reader = match open.serial {
+            None if matches!(self.cut, Cut::Rows(_)) => Reader::Ranges,
+            None => {
+                if open.bytes > 0 {
+                    (begin, plan) = self.begins.of(&open.name, &open.first_line()?)?;
+                }
+                Reader::Ranges
+            }
+            Some(Serial::Text(compression)) => {
+                let stream = open.stream(compression, &self.stop);
+                let compressed = compression.is_some();
+                let told = |error| self.broken(&open, compressed, Broken::Io(error));
+                Reader::Text(stream.map_err(told)?)
+            }
+            #[cfg(feature = "parquet")]
+            Some(Serial::Columns) => {
+                let stream = open.columns(&self.fields, self.chunk_bytes as usize);
+                let told = |what| Error::Columns { input: open.name.clone(), what };
+                let stream = stream.map_err(told)?;
+                self.check_absent(&open, stream.absent())?;
+                self.missing_columns.lock().add(&open.name, stream.absent());
+                Reader::Columns(stream)
+            }
+        };
+        Ok(Current { open: Arc::new(open), plan, begin, reader })
+    }
+
+    /// Refuses fields that no input of the run has a column for: a name that is misspelt would be missing in all rows.
+    #[cfg(feature = "parquet")]
+    fn check_absent(&self, open: &Open<'a>, absent: &[String]) -> Result<()> {
+        let rows_bytes = self.chunk_bytes as usize;
+        let mut elsewhere = self.columns_elsewhere.lock();
+        for name in absent {
+            let field = self.fields.iter().find(|(field, _)| field == name);
+            let field = std::slice::from_ref(field.expect("a field of the pipeline is absent"));
+            // Inputs that can't be read say so when their turn comes.
+            let has = |input: &Input<'a>| {
+                let open = Open::new(input, self.cut);
+                open.is_ok_and(|open| open.columns(field, rows_bytes).is_ok())
+            };
+            if elsewhere.contains(name) || self.inputs.iter().any(has) {
+                elsewhere.insert(name.clone());
+                continue;
+            }
+            let what = format!("it has no column {name:?}, and no other input of the run has one");
+            return Err(Error::Columns { input: open.name.clone(), what });
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn broken(&self, input: &Open<'a>, compressed: bool, broken: Broken) -> Error {
+        let name = input.name.clone();
+        match (broken, self.cut) {
+            // Relaxed: a thread that failed by it has seen it.
+            (Broken::Io(_), _) if self.stop.load(Ordering::Relaxed) => Error::Stopped,
+            (Broken::TooLong { lines_before }, _) => too_long(name, lines_before),
+            (Broken::CutShort(bytes), Cut::Rows(row_bytes)) => {
+                Error::NoWholeRows { input: name, bytes, row_bytes }
+            }
+            (Broken::CutShort(_), _) => unreachable!("the last line may lack its end"),
+            (Broken::Io(source), _) if compressed => Error::Compressed { input: name, source },
+            (Broken::Io(source), _) => Error::Io { doing: "read", path: name.into(), source },
+        }
+    }
+
+    /// Reads all with `threads` threads, and does nothing with it.
+    pub(crate) fn read_all(&self, threads: usize) -> Result<()> {
+        std::thread::scope(|scope| {
+            let read = || {
+                let mut buffer = Vec::new();
+                while let Some(mut claim) = self.claim(&mut buffer) {
+                    #[cfg(feature = "parquet")]
+                    if matches!(claim.held, Held::Columns(_)) {
+                        continue;
+                    }
+                    claim.rows(&mut buffer)?;
+                }
+                Ok(())
+            };
+            let threads: Vec<_> = (1..threads).map(|_| scope.spawn(read)).collect();
+            let own = read();
+            let others = threads.into_iter().map(|thread| thread.join());
+            others.fold(own, |all, thread| {
+                all.and(thread.unwrap_or_else(|_| Err(Error::Panicked("that reads".to_owned()))))
+            })
+        })
+    }
+}
+
+impl Position<'_> {
+    fn leave_input(&mut self) {
+        self.bytes_before += self.current.take().map_or(0, |current| match &current.reader {
+            Reader::Text(stream) if current.open.is_pipe => stream.input_bytes(),
+            _ => current.open.bytes,
+        });
+        self.input += 1;
+        self.offset = 0;
+    }
+}
+
+impl<'a> Claim<'a> {
+    /// The rows of the chunk, and what stands before them; of files, in `buffer`, which must be the one that it was
+    /// claimed with.
+    pub(crate) fn rows<'b>(&mut self, buffer: &'b mut Vec<u8>) -> Result<&'b [u8]>
+    where
+        'a: 'b,
+    {
+        match &mut self.held {
+            Held::There(open) => open.rows(self.range.clone(), buffer),
+            Held::Buffer => Ok(buffer),
+            #[cfg(feature = "parquet")]
+            Held::Columns(_) => unreachable!("columns are no text"),
+            Held::Failed(error) => error.take().map_or(Ok(&[]), Err),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use proptest::prelude::*;
+
+    use super::super::open::TAIL_BYTES;
+    use super::*;
+    use crate::format::Format;
+    use crate::spec::Spec;
+    use crate::stream::LINE_BYTES_MAX;
+
+    fn chunks<'a>(inputs: &[Input<'a>], chunk_bytes: usize) -> Result<Chunks<'a>> {
+        let plans = Plans::new(&Spec::criteo(5), Format::TSV, false).unwrap();
+        Chunks::new(inputs, chunk_bytes, &Arc::new(plans), Arc::default())
+    }
+
+    fn all_chunks(input: Input<'_>, chunk_bytes: usize) -> Vec<u8> {
+        let chunks = chunks(&[input], chunk_bytes).unwrap();
+        let (mut all, mut buffer, mut sequence) = (Vec::new(), Vec::new(), 0);
+        while let Some(mut claim) = chunks.claim(&mut buffer) {
+            assert_eq!(claim.sequence, sequence);
+            sequence += 1;
+            let lines = claim.rows(&mut buffer).unwrap();
+            assert!(
+                all.is_empty() || lines.is_empty() || all.ends_with(b"\n"),
+                "chunks begin with a line"
+            );
+            all.extend_from_slice(lines);
+        }
+        all
+    }
+
+    proptest! {
+        #[test]
+        fn every_line_is_in_one_chunk(text in "[a\n]{0,60}", chunk_bytes in 1..70_usize) {
+            prop_assert_eq!(all_chunks(Input::memory("text", text.as_bytes()), chunk_bytes), text.as_bytes());
+            let mut file = tempfile::NamedTempFile::new().unwrap();
+            file.write_all(text.as_bytes()).unwrap();
+            prop_assert_eq!(all_chunks(Input::file(file.path()), chunk_bytes), text.as_bytes());
+        }
+    }
+
+    #[test]
+    fn a_line_beyond_what_is_read_at_first() {
+        let text = [&b"a\n"[..], &vec![b'b'; TAIL_BYTES * 5], b"\nc"].concat();
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(&text).unwrap();
+        assert_eq!(all_chunks(Input::file(file.path()), 10), text);
+    }
+
+    #[test]
+    fn a_line_that_never_ends_is_an_error() {
+        let text = vec![b'x'; LINE_BYTES_MAX + 100];
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(&text).unwrap();
+        for input in [Input::memory("text", &text), Input::file(file.path())] {
+            let chunks = chunks(&[input], 10).unwrap();
+            let mut buffer = Vec::new();
+            let mut claim = chunks.claim(&mut buffer).unwrap();
+            let rows = claim.rows(&mut buffer);
+            assert!(matches!(rows, Err(Error::LineTooLong { .. })));
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_not_there_is_named() {
+        let error = chunks(&[Input::file("/not/there.tsv")], 10).unwrap_err();
+        assert!(error.to_string().contains("/not/there.tsv"), "{error}");
+    }
+}

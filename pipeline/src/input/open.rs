@@ -1,0 +1,261 @@
+//! An input that is open, and the rows of a range of it.
+
+use std::borrow::Cow;
+use std::fs::File;
+use std::ops::Range;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use super::{From, Input};
+use crate::error::{Error, Result};
+use crate::stream::{Compression, Cut, LINE_BYTES_MAX, MAGIC_BYTES, Pipe, Stream, line_ends};
+
+/// What is read beyond a chunk's range to find the end of its last line, at first.
+pub(super) const TAIL_BYTES: usize = 4 << 10;
+
+/// An input that is open.
+#[derive(Debug)]
+pub(crate) struct Open<'a> {
+    pub(super) name: String,
+    pub(super) text: OpenText<'a>,
+    /// Its length; of a pipe, 0.
+    pub(super) bytes: u64,
+    pub(super) is_pipe: bool,
+    /// If it can only be read from its beginning on.
+    pub(super) serial: Option<Serial>,
+    cut: Cut,
+}
+
+/// How an input is read that can only be read from its beginning on.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Serial {
+    Text(Option<Compression>),
+    #[cfg(feature = "parquet")]
+    Columns,
+}
+
+#[derive(Debug)]
+pub(super) enum OpenText<'a> {
+    Memory(&'a [u8]),
+    File(File, PathBuf),
+}
+
+impl<'a> Open<'a> {
+    pub(super) fn new(input: &Input<'a>, cut: Cut) -> Result<Self> {
+        let name = input.name.clone();
+        // Packed rows may begin with any bytes.
+        let of_bytes = |first: &[u8]| match cut {
+            Cut::Rows(_) | Cut::Columns => None,
+            Cut::Lines | Cut::Quoted { .. } => Compression::of_bytes(first),
+        };
+        let (text, bytes, compression, pipe) = match &input.from {
+            From::Memory(text) => {
+                (OpenText::Memory(text), text.len() as u64, of_bytes(text), false)
+            }
+            From::File(path) => {
+                let io = |source| Error::Io { doing: "open", path: PathBuf::from(&name), source };
+                // A thread that opens a pipe, or reads it, would wait for its writer: see `Pipe`.
+                let waits = if input.is_pipe() { rustix::fs::OFlags::NONBLOCK.bits() } else { 0 };
+                let mut how = File::options();
+                how.read(true).custom_flags(waits as i32);
+                let file = how.open(path).map_err(io)?;
+                let metadata = file.metadata().map_err(io)?;
+                if metadata.is_dir() {
+                    return Err(io(std::io::ErrorKind::IsADirectory.into()));
+                }
+                let (bytes, pipe) = (metadata.len(), !metadata.is_file());
+                // Several threads read it by turns: without this, the system takes them for random reads at times and
+                // reads little ahead. A hint, so a refusal (pipes have no such thing) changes nothing else.
+                let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::Sequential);
+                let mut first = [0; MAGIC_BYTES];
+                let known = bytes.min(MAGIC_BYTES as u64) as usize;
+                if !pipe {
+                    read_exact_at(&file, &mut first[..known], 0).map_err(io)?;
+                }
+                let compression = Compression::of_path(path).or_else(|| of_bytes(&first[..known]));
+                (OpenText::File(file, PathBuf::from(&name)), bytes, compression, pipe)
+            }
+        };
+        let quoted = matches!(cut, Cut::Quoted { .. });
+        #[cfg(feature = "parquet")]
+        if cut == Cut::Columns {
+            if pipe {
+                let what = "it is a pipe, and files of columns are read from several places: write it to a file first";
+                return Err(Error::Columns { input: name, what: what.to_owned() });
+            }
+            let serial = Some(Serial::Columns);
+            return Ok(Self { name, text, bytes, is_pipe: pipe, serial, cut });
+        }
+        let serial = compression.is_some() || quoted || pipe;
+        let serial = serial.then_some(Serial::Text(compression));
+        if let (Cut::Rows(row_bytes), None) = (cut, serial)
+            && !bytes.is_multiple_of(row_bytes as u64)
+        {
+            return Err(Error::NoWholeRows { input: name, bytes, row_bytes });
+        }
+        // What the system says of a pipe's length means nothing.
+        let bytes = if pipe { 0 } else { bytes };
+        Ok(Self { name, text, bytes, is_pipe: pipe, serial, cut })
+    }
+
+    pub(super) fn stream(
+        &self,
+        compression: Option<Compression>,
+        stop: &Arc<AtomicBool>,
+    ) -> std::io::Result<Stream<'a>> {
+        match &self.text {
+            OpenText::Memory(text) => Stream::of_memory(text, compression),
+            // Packed rows may begin with any bytes.
+            OpenText::File(file, _) if self.is_pipe => {
+                let tells = !matches!(self.cut, Cut::Rows(_));
+                Stream::of_pipe(Pipe::new(file, stop)?, compression, tells)
+            }
+            OpenText::File(file, _) => Stream::of_file(file, compression),
+        }
+    }
+
+    /// Its columns, read from the first row on.
+    #[cfg(feature = "parquet")]
+    pub(super) fn columns(
+        &self,
+        fields: &crate::columns::Fields,
+        chunk_bytes: usize,
+    ) -> std::result::Result<crate::columns::ColumnStream<'a>, String> {
+        use crate::columns::ColumnStream;
+        match &self.text {
+            OpenText::Memory(bytes) => ColumnStream::of_memory(bytes, fields, chunk_bytes),
+            OpenText::File(file, _) => ColumnStream::of_file(file, fields, chunk_bytes),
+        }
+    }
+
+    /// The first line of a text that can be read from any place, with its end; of a line that is too long, more than a
+    /// line may have.
+    pub(super) fn first_line(&self) -> Result<Cow<'a, [u8]>> {
+        let most = (LINE_BYTES_MAX + 1).min(usize::try_from(self.bytes).unwrap_or(usize::MAX));
+        let line = |text: &[u8]| memchr::memchr(b'\n', text).map(|end| end + 1);
+        match &self.text {
+            OpenText::Memory(text) => {
+                let text = &text[..most];
+                Ok(Cow::Borrowed(&text[..line(text).unwrap_or(most)]))
+            }
+            OpenText::File(file, path) => {
+                let io = |source| Error::Io { doing: "read", path: path.clone(), source };
+                let mut text = Vec::new();
+                // Ends: each round reads twice as much, up to `most`.
+                loop {
+                    let read = text.len();
+                    text.resize((read * 2).max(TAIL_BYTES).min(most), 0);
+                    read_exact_at(file, &mut text[read..], read as u64).map_err(io)?;
+                    let end = line(&text[read..]).map(|end| read + end);
+                    if end.is_some() || text.len() == most {
+                        text.truncate(end.unwrap_or(most));
+                        return Ok(Cow::Owned(text));
+                    }
+                }
+            }
+        }
+    }
+
+    /// The rows of a range; of files, in `buffer`.
+    pub(super) fn rows<'b>(&self, range: Range<u64>, buffer: &'b mut Vec<u8>) -> Result<&'b [u8]>
+    where
+        'a: 'b,
+    {
+        match &self.text {
+            OpenText::Memory(text) => {
+                let range = range.start as usize..range.end as usize;
+                if matches!(self.cut, Cut::Rows(_)) {
+                    return Ok(&text[range]);
+                }
+                self.cut(text, 0, range).map(|lines| &text[lines])
+            }
+            OpenText::File(file, path) => self.read(range, file, path, buffer),
+        }
+    }
+
+    /// Cuts to the lines that begin in `range` of `text`; `before` bytes of the input are not in it. All of the last
+    /// line is in it, or more of that than a line may have.
+    fn cut(&self, text: &[u8], before: u64, range: Range<usize>) -> Result<Range<usize>> {
+        let first = if before == 0 && range.start == 0 {
+            0
+        } else {
+            // The line before the first one ends at the byte before the range, or later.
+            match memchr::memchr(b'\n', &text[range.start - 1..range.end]) {
+                Some(at) => range.start + at,
+                None => return Ok(range.end..range.end),
+            }
+        };
+        if first >= range.end {
+            return Ok(first..first);
+        }
+        let too_long = |begin: usize| {
+            let lines_before = memchr::memchr_iter(b'\n', &text[first..begin]).count();
+            too_long(self.name.clone(), lines_before)
+        };
+        let last = line_ends(text, first, first, range.end).map_err(too_long)?.unwrap_or(first);
+        if last == range.end {
+            return Ok(first..last);
+        }
+        let reach = text.len().min(last + LINE_BYTES_MAX + 1);
+        match memchr::memchr(b'\n', &text[range.end..reach]) {
+            Some(at) => Ok(first..range.end + at + 1),
+            None if text.len() - last > LINE_BYTES_MAX => Err(too_long(last)),
+            None => Ok(first..text.len()),
+        }
+    }
+
+    fn read<'b>(
+        &self,
+        range: Range<u64>,
+        file: &File,
+        path: &Path,
+        buffer: &'b mut Vec<u8>,
+    ) -> Result<&'b [u8]> {
+        let io = |source| Error::Io { doing: "read", path: path.to_owned(), source };
+        let bytes = self.bytes;
+        if matches!(self.cut, Cut::Rows(_)) {
+            buffer.resize((range.end - range.start) as usize, 0);
+            read_exact_at(file, buffer, range.start).map_err(io)?;
+            return Ok(buffer);
+        }
+        // The byte before the range tells whether a line begins with it.
+        let from = range.start.saturating_sub(1);
+        let mut to = (range.end + TAIL_BYTES as u64).min(bytes);
+        buffer.resize((to - from) as usize, 0);
+        read_exact_at(file, buffer, from).map_err(io)?;
+        // The last byte of the range, in the buffer.
+        let last = (range.end - 1 - from) as usize;
+        if range.start > 0 && memchr::memchr(b'\n', &buffer[..last]).is_none() {
+            // No line begins in it: how far the one goes on that is there is found out with its own chunk.
+            return Ok(&[]);
+        }
+        let mut searched = last;
+        // Ends: each round reads twice as much, up to the file's end or beyond the limit.
+        while to < bytes && memchr::memchr(b'\n', &buffer[searched..]).is_none() {
+            searched = buffer.len();
+            if searched - last > LINE_BYTES_MAX {
+                // Longer than a line may be, wherever it begins.
+                break;
+            }
+            let more = ((searched - last) as u64).min(bytes - to);
+            buffer.resize(searched + more as usize, 0);
+            read_exact_at(file, &mut buffer[searched..], to).map_err(io)?;
+            to += more;
+        }
+        let begin = (range.start - from) as usize;
+        let lines = self.cut(buffer, from, begin..last + 1)?;
+        Ok(&buffer[lines])
+    }
+}
+
+/// The lines before it are those of its chunk; the committer adds those before the chunk.
+#[cold]
+pub(super) fn too_long(input: String, lines_before: usize) -> Error {
+    Error::LineTooLong { input, line: lines_before as u64 + 1, limit: LINE_BYTES_MAX }
+}
+
+fn read_exact_at(file: &File, buffer: &mut [u8], offset: u64) -> std::io::Result<()> {
+    std::os::unix::fs::FileExt::read_exact_at(file, buffer, offset)
+}
