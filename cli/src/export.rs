@@ -23,7 +23,7 @@ pub(crate) struct Args {
     /// The format, whatever the file's suffix says
     #[arg(long, value_enum)]
     format: Option<Format>,
-    /// Also the optimizer's state, so that an import restores training exactly
+    /// Also the optimizer's state, so that an import restores training exactly, and tracked uses
     #[arg(long)]
     state: bool,
     /// One matrix in order of the keys, 0 to the largest, without them; not for Parquet

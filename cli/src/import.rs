@@ -35,7 +35,7 @@ pub(crate) struct Args {
     /// By position: row i is the row of key K + i, whatever else is in the file; rows of a further file follow
     #[arg(long, value_name = "K", conflicts_with = "keys")]
     first_key: Option<u64>,
-    /// Leave the optimizer's state in the file
+    /// Leave the optimizer's state and tracked uses in the file
     #[arg(long)]
     no_state: bool,
     /// Take NaN and infinite values too

@@ -420,7 +420,8 @@ typedef struct embank_export_options {
   uint64_t dense_rows;
   // One of embank_file_format. Default: EMBANK_FILE_FORMAT_BY_SUFFIX.
   uint32_t format;
-  // 0 or 1: also the optimizer's state, so that an import restores training exactly. Default: 0.
+  // 0 or 1: also the optimizer's state, so that an import restores training exactly, and of a table with tracking
+  // each row's uses and last use. Default: 0.
   uint32_t state;
   // 0 or 1: one matrix in order of the keys, without them; not for Parquet. Default: 0.
   uint32_t dense;
@@ -444,7 +445,8 @@ typedef struct embank_import_options {
   const char *rows;
   // One of embank_file_format. Default: EMBANK_FILE_FORMAT_BY_SUFFIX.
   uint32_t format;
-  // 0 or 1: the optimizer's state is taken too, if the file has it. Default: 1.
+  // 0 or 1: the optimizer's state is taken too, and in a table with tracking each row's uses and last use, if the
+  // file has them. Default: 1.
   uint32_t state;
   // 0 or 1: NaN and infinite values are taken; else they are an error. Default: 0.
   uint32_t non_finite;

@@ -52,7 +52,8 @@ pub struct embank_export_options {
     pub dense_rows: u64,
     /// One of embank_file_format. Default: EMBANK_FILE_FORMAT_BY_SUFFIX.
     pub format: u32,
-    /// 0 or 1: also the optimizer's state, so that an import restores training exactly. Default: 0.
+    /// 0 or 1: also the optimizer's state, so that an import restores training exactly, and of a table with tracking
+    /// each row's uses and last use. Default: 0.
     pub state: u32,
     /// 0 or 1: one matrix in order of the keys, without them; not for Parquet. Default: 0.
     pub dense: u32,
@@ -143,7 +144,8 @@ pub struct embank_import_options {
     pub rows: *const c_char,
     /// One of embank_file_format. Default: EMBANK_FILE_FORMAT_BY_SUFFIX.
     pub format: u32,
-    /// 0 or 1: the optimizer's state is taken too, if the file has it. Default: 1.
+    /// 0 or 1: the optimizer's state is taken too, and in a table with tracking each row's uses and last use, if the
+    /// file has them. Default: 1.
     pub state: u32,
     /// 0 or 1: NaN and infinite values are taken; else they are an error. Default: 0.
     pub non_finite: u32,

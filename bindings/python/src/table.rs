@@ -538,7 +538,8 @@ impl PyTable {
     ///     path: `x.safetensors` (tensors `keys`, `rows`, `state`), `x.npy` (files `x.keys.npy`,
     ///         `x.rows.npy`, `x.state.npy`, `x.embank.json`) or `x.parquet` (columns `key`, `vector`, `state`).
     ///     format: "safetensors", "npy" or "parquet", whatever the suffix says.
-    ///     state: Also the optimizer's state, so that an import restores training exactly.
+    ///     state: Also the optimizer's state, so that an import restores training exactly, and of a table
+    ///         with tracking each row's uses and last use.
     ///     dense: One matrix in order of the keys, 0 to n - 1, without them; not for Parquet.
     ///     rows: The n of a dense file; the largest key + 1, by default.
     ///     fill_missing: Keys of a dense file that have no row get their initial values; else they
@@ -603,7 +604,8 @@ impl PyTable {
     ///         the only matrix.
     ///     first_key: By position: row i is the row of key first_key + i, whatever else is in the file.
     ///         Rows of a further file go on from there.
-    ///     state: Whether the optimizer's state is taken too, if the file has it.
+    ///     state: Whether the optimizer's state is taken too, and in a table with tracking each row's uses
+    ///         and last use, if the file has them.
     ///     non_finite: Whether NaN and infinite values are taken; else they are an error.
     ///     progress: Called with (rows done, rows in all) after each batch of rows. What it raises ends
     ///         the import.

@@ -17,6 +17,8 @@
 //! | npy, for `x.npy` | `x.keys.npy` | `x.rows.npy` | `x.state.npy`; see `npy_set` |
 //! | Parquet | column `key` | column `vector` | column `state` |
 //!
+//! A table that tracks uses has two more columns of u32 beside its state, `last_used` and `uses`, in each format.
+//!
 //! A dense file has no keys: row i is the row of key i, as state dicts of PyTorch have it. The npy file is `x.npy`
 //! itself then. Vectors of int8 have a tensor `scales` too, in safetensors; see [`batch::parts_of`].
 
@@ -55,7 +57,7 @@ pub enum FileFormat {
     /// Tensors `keys`, `rows` and `state` in one file, with the table's settings in its metadata.
     Safetensors,
     /// NumPy's own: for `user.npy` the files `user.keys.npy`, `user.rows.npy` and `user.state.npy`, with their list and
-    /// the table's settings in `user.embank.json`; a dense table without state is `user.npy` alone.
+    /// the table's settings in `user.embank.json`; a dense table without state and uses is `user.npy` alone.
     Npy,
     /// Columns `key`, `vector` and `state`, with the table's settings in its metadata.
     Parquet,

@@ -379,10 +379,12 @@ pub(crate) fn read_pairs(path: &Path) -> Result<HashMap<String, String>> {
 mod tests {
     use std::fs;
 
+    use embank_kv::{Access, Clock, Operation};
+
     use super::*;
     use crate::{
         Bank, BankOptions, DenseRows, ExportOptions, ImportOptions, Initializer, Optimizer, Table,
-        TableConfig,
+        TableConfig, Tracking,
     };
 
     const KEYS: [u64; 4] = [3, 1, 0, 2];
@@ -409,6 +411,72 @@ mod tests {
         let before = peeked();
         table.apply_gradients(&KEYS, &[1.0; 4]).unwrap();
         [before, peeked()]
+    }
+
+    /// The numbers of uses of some rows.
+    #[derive(Debug)]
+    struct ReadUses<'a>(&'a Table, Vec<u32>);
+
+    impl Operation for ReadUses<'_> {
+        const ACCESS: Access = Access::Peek;
+
+        fn read(&mut self, _: usize, value: &[u8]) {
+            self.1.extend(self.0.shared.layout().uses(value).map(|uses| uses.count));
+        }
+    }
+
+    /// The numbers of uses that the rows have in a table that imports `path`.
+    fn uses_taken(bank: &Bank, path: &Path, config: &TableConfig) -> Result<Vec<u32>> {
+        let table = bank.table("uses taken", config.clone())?;
+        let outcome = table.import(path, &ImportOptions::default()).map(|_| {
+            let mut uses = ReadUses(&table, Vec::new());
+            table.execute(&KEYS, Clock::Keep, &mut uses).unwrap();
+            uses.1
+        });
+        bank.drop_table("uses taken")?;
+        outcome
+    }
+
+    /// Ends the replacement of one set by another at each step. Rows never come with the other set's uses or without
+    /// their own. A table without an optimizer has uses and no state.
+    #[test]
+    fn a_set_that_was_cut_off_keeps_its_uses() {
+        let dir = tempfile::tempdir().unwrap();
+        let bank = Bank::open(dir.path().join("bank"), BankOptions::default()).unwrap();
+        for (optimizer, dense) in [Optimizer::None, Optimizer::adagrad(0.1)]
+            .into_iter()
+            .flat_map(|optimizer| [false, true].map(|dense| (optimizer, dense)))
+        {
+            let config = config().optimizer(optimizer).tracking(Tracking::SetTime);
+            let names = ["three", "five"].map(|name| format!("{name} {optimizer:?} {dense}"));
+            let [three, five] = names.map(|name| bank.table(&name, config.clone()).unwrap());
+            for (table, uses) in [(&three, 3), (&five, 5)] {
+                (0..uses).for_each(|_| table.put(&KEYS, &[uses as f32; 4]).unwrap());
+            }
+            bank.checkpoint(b"").unwrap();
+            let dense = dense.then(DenseRows::default);
+            let options = ExportOptions { state: true, dense, ..Default::default() };
+            // Ends: when the number of steps is enough.
+            for steps in 0.. {
+                let folder = tempfile::tempdir_in(dir.path()).unwrap();
+                let path = folder.path().join("t.npy");
+                three.export(&path, &options).unwrap();
+                failing::LEFT.set(Some(steps));
+                let outcome = five.export(&path, &options);
+                failing::LEFT.set(None);
+                let what = format!("{optimizer:?} {dense:?} {steps}");
+                match uses_taken(&bank, &path, &config) {
+                    Ok(uses) if outcome.is_ok() => assert_eq!(uses, [5; 4], "{what}"),
+                    Ok(uses) => assert_eq!(uses, [3; 4], "{what}"),
+                    Err(crate::Error::UnreadableFile { .. }) => assert!(outcome.is_err(), "{what}"),
+                    Err(other) => panic!("{what}: {other}"),
+                }
+                if outcome.is_ok() {
+                    assert!(steps > 5, "{what}");
+                    break;
+                }
+            }
+        }
     }
 
     /// Ends the replacement of one set by another at each step.
