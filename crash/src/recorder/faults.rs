@@ -62,7 +62,8 @@ fn kind_of(path: &str) -> &'static str {
     let last = path.rsplit('/').next().unwrap_or_default();
     let kinds: [(bool, &'static str); 15] = [
         (path.is_empty(), "parent directory"),
-        (last.contains(".delta"), "delta"),
+        // A delta is written under a hidden name.
+        (last.contains(".delta") || last.starts_with(".embank-"), "delta"),
         (!path.contains('/'), "bank directory"),
         (last == "LOCK", "LOCK"),
         (last == "BANK", "BANK"),

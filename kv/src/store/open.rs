@@ -352,9 +352,12 @@ pub(crate) fn open_bank_dir(dir: &Path) -> Result<Arc<Directory>> {
 }
 
 pub(super) fn not_a_directory(dir: &Path) -> Error {
+    // The path itself, or a part of it.
+    let is_file = |path: &&Path| path.metadata().is_ok_and(|found| !found.is_dir());
+    let file = dir.ancestors().find(is_file).unwrap_or(dir);
     let what = format!(
         "{} is a file; a bank is a directory. Give another path, or remove the file",
-        dir.display()
+        file.display()
     );
     Error::InvalidArgument(what)
 }

@@ -924,7 +924,7 @@ static void disk_errors(const char *foreign) {
     GOOD(embank_bank_options_init(&options, sizeof options));
     options.memory_budget_bytes = 1;
     BAD(EMBANK_STATUS_BUDGET_TOO_SMALL, "budget", embank_bank_open(in_folder("small"), &options, &other));
-    BAD(EMBANK_STATUS_IO, "", embank_bank_open("/dev/null/bank", NULL, &other));
+    BAD(EMBANK_STATUS_INVALID_ARGUMENT, "is a file", embank_bank_open("/dev/null/bank", NULL, &other));
     BAD(EMBANK_STATUS_UNREADABLE_TABLE, "vocabulary", embank_bank_open(foreign, NULL, &other));
 
     /* A quota, used up by rows that are all alive. */
@@ -1074,7 +1074,7 @@ static void vocabularies(void) {
     GOOD(embank_table_get(table, &id, 1, rows, 2, &lease));
     embank_lease_free(lease);
     BAD(EMBANK_STATUS_UNKNOWN_ID, "7", embank_table_get(table, &no_id, 1, rows, 2, &lease));
-    BAD(EMBANK_STATUS_NO_SUCH_VOCABULARY, "none",
+    BAD(EMBANK_STATUS_OTHER_VOCABULARY, "none",
         embank_bank_table_of_vocabulary(bank, "none", &of_table, "none", &again));
     GOOD(embank_bank_table(bank, "plain", &of_table, &again));
     GOOD(embank_table_vocabulary(again, &name));
