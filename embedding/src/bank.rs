@@ -21,7 +21,6 @@ use crate::descriptor::is_counts_descriptor;
 use crate::error::{Error, Result};
 use crate::holders::LeaseInfo;
 use crate::lookahead::{self, Lookahead};
-use crate::released::ReleasedTables;
 use crate::seen::StalenessHistogram;
 use crate::staleness::{FAR_OFF, deadline_after};
 use crate::stats::{BankStats, WaitCounters};
@@ -350,15 +349,9 @@ impl Bank {
         let mut tables = self.shared.tables.lock();
         for (name, shared) in &mut now {
             // The handles that are out stay those of the table.
-            let Some(known) = tables.get(name).filter(|known| known.id == shared.id) else {
-                continue;
-            };
-            if known.is_same_table(shared) {
+            if let Some(known) = tables.get(name).filter(|known| known.id == shared.id) {
                 known.take_counts_of(shared);
                 *shared = Arc::clone(known);
-            } else {
-                // It was dropped, and another table of the name got its number.
-                known.note_numbering(true);
             }
         }
         *tables = now;
@@ -505,13 +498,7 @@ impl Bank {
         // After the store: whoever looks ahead from here on is told that the table is gone.
         self.shared.lookahead.forget(shared.id);
         self.shared.staleness_of_dropped.lock().add(&shared.counters.staleness());
-        // The first call counts, and there is no second one.
-        let _ = shared
-            .released
-            .set(ReleasedTables::new(&self.shared.store, [shared.id].into_iter().chain(beside)));
-        let dropped = tables.remove(name);
-        drop(tables);
-        drop(dropped);
+        tables.remove(name);
         counts_dropped?;
         time_forgotten
     }
@@ -699,7 +686,7 @@ impl Bank {
     }
 }
 
-pub(crate) fn no_such_table(name: &str) -> Error {
+fn no_such_table(name: &str) -> Error {
     embank_kv::Error::NoSuchTable(format!("{name:?}")).into()
 }
 

@@ -115,7 +115,6 @@ pub(crate) fn create_counts(
     for left in store.tables() {
         if is_counts_descriptor(&left.descriptor) && number_in(&left.name, name).is_some() {
             store.drop_table(left.id)?;
-            store.release_table(left.id);
         }
     }
     Ok(Some(Generations { newer: create_generation(store, name, 0)?, older: None, number: 0 }))
@@ -192,8 +191,6 @@ impl Table {
         let Some(older) = dropped else { return Ok(()) };
         // A failure leaves its rows until the next open, which takes the two newest.
         store.drop_table(older)?;
-        // Whoever calls the store with its number holds the generations for reading, and finds the new ones now.
-        store.release_table(older);
         Ok(())
     }
 
@@ -309,7 +306,7 @@ struct InGeneration<'a> {
 }
 
 impl InGeneration<'_> {
-    /// Keeps the generation from being dropped; `None` if it was. Its number may be another table's then.
+    /// Keeps the generation from being dropped; `None` if it was.
     fn held(&self) -> Option<RwLockReadGuard<'_, Generations>> {
         let generations = self.counts.read();
         let is_there = generations.tables().any(|table| table == self.generation);

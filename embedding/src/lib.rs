@@ -68,7 +68,6 @@ mod optimizer;
 mod pending;
 mod prefetch;
 mod quantile;
-mod released;
 mod requests;
 mod retry_turn;
 mod row;

@@ -20,7 +20,6 @@ use crate::lookahead::LookaheadReceipt;
 use crate::operations::{FindRows, GetRows, PeekRows, Reached};
 use crate::optimizer::Optimizer;
 use crate::prefetch::Prefetch;
-use crate::released::ReleasedTables;
 use crate::retry_turn::RetryTurn;
 use crate::row::RowLayout;
 use crate::seen::SeenClocks;
@@ -87,15 +86,12 @@ pub(crate) struct TableShared {
     ids: OnceLock<Arc<VocabularyShared>>,
     /// It was opened although its vocabulary was another one by then.
     takes_every_key: AtomicBool,
-    /// Its vocabulary was renumbered or dropped while handles of the table were out: its rows are other values' now. Of a
-    /// table without a vocabulary: it was dropped, and a refresh found another one with its name and number.
+    /// Its vocabulary was renumbered or dropped while handles of the table were out: its rows are other values' now.
     other_numbering: AtomicBool,
     /// What decides which keys get rows, if not all do.
     pub(crate) gate: Option<Gate>,
     /// The staleness bound; `UNBOUNDED` for none.
     bound: AtomicU64,
-    /// Set when the table is dropped.
-    pub(crate) released: OnceLock<ReleasedTables>,
 }
 
 const UNBOUNDED: u64 = u64::MAX;
@@ -132,7 +128,6 @@ impl TableShared {
             layout: RowLayout::new(name, &config),
             live: LiveSettings::of(&config),
             bound: AtomicU64::new(UNBOUNDED),
-            released: OnceLock::new(),
             config,
         };
         shared.set_bound(shared.config.staleness_bound);
@@ -146,11 +141,6 @@ impl TableShared {
         {
             *counts.write() = *newer.read();
         }
-    }
-
-    /// Whether another reading of the bank found this very table, or one that was made like it.
-    pub(crate) fn is_same_table(&self, other: &Self) -> bool {
-        self.config == other.config
     }
 
     /// Where the time is that its users set, if they do.

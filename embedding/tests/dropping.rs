@@ -8,9 +8,7 @@ use std::sync::Barrier;
 use std::time::Duration;
 
 use common::{initial_of, new_bank, new_bank_with, push_to_disk, rows_of, small_options, table};
-use embank::{
-    Bank, BankOptions, Error, Missing, Optimizer, StoreError, TableConfig, VocabularyConfig,
-};
+use embank::{Bank, Error, Missing, Optimizer, StoreError, TableConfig};
 
 fn sgd(dim: u32) -> TableConfig {
     TableConfig::new(dim).optimizer(Optimizer::sgd(1.0))
@@ -218,41 +216,4 @@ fn a_drop_is_durable_with_the_next_checkpoint_and_gives_its_space_back() {
     let bank = Bank::open(&path, small_options()).unwrap();
     assert_eq!(bank.tables().len(), 1);
     assert_eq!(rows_of(&bank.open_table("other").unwrap(), &[7]), [1.0; 2]);
-}
-
-/// Each table that was ever made took a number for good: at 65,534 the bank took no more. `keep_frequent` takes three.
-#[test]
-fn tables_and_vocabularies_are_made_and_dropped_without_end() {
-    let dir = tempfile::tempdir().unwrap();
-    let bank = Bank::open(dir.path().join("bank"), BankOptions::default()).unwrap();
-    let held = bank.table("held", TableConfig::new(2)).unwrap();
-    held.put(&[1], &[1.0, 2.0]).unwrap();
-    bank.drop_table("held").unwrap();
-    for _ in 0..70_000 {
-        bank.table("temporary", TableConfig::new(4)).unwrap();
-        bank.drop_table("temporary").unwrap();
-    }
-    for n in 0..30 {
-        let words = bank.vocabulary("words", VocabularyConfig::u64().counts(true)).unwrap();
-        let mut ids = [0; 3];
-        words.ids_or_insert(&[n, n + 1, n + 2], &mut ids).unwrap();
-        words.count(&ids[..1]).unwrap();
-        words.keep_frequent(1).unwrap();
-        bank.compact().unwrap();
-        bank.checkpoint(b"").unwrap();
-        if n % 3 == 0 {
-            drop(words);
-            bank.drop_vocabulary("words").unwrap();
-        }
-    }
-    let other = bank.table("other", TableConfig::new(3)).unwrap();
-    other.put(&[1], &[7.0, 8.0, 9.0]).unwrap();
-    // A handle of a dropped table never reaches the rows of another one.
-    assert!(held.peek(&[1], &mut [0.0; 2], Missing::Error).is_err());
-    assert!(held.put(&[1], &[1.0, 2.0]).is_err());
-    let mut row = [0.0; 3];
-    other.peek(&[1], &mut row, Missing::Error).unwrap();
-    assert_eq!(row, [7.0, 8.0, 9.0]);
-    let path = dir.path().join("bank");
-    assert!(embank_kv::inspect::summary(&path).unwrap().table_numbers_left > 65_400);
 }

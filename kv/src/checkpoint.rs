@@ -95,18 +95,13 @@ pub(crate) struct TableEntry {
     pub(crate) rows: u64,
     /// Bytes of those rows' records, where the width is variable; else 0.
     pub(crate) record_bytes: u64,
-    /// Dropped: only its number is kept, which is not given again while its records may still be there.
+    /// Dropped: only its number is kept, which is never given again, as its records may still be there.
     pub(crate) dropped: bool,
 }
 
 impl TableEntry {
     pub(crate) fn id(&self) -> TableId {
         TableId(self.number)
-    }
-
-    /// True if no record of the dropped table is left in the log of the checkpoint.
-    pub(crate) fn is_gone(&self) -> bool {
-        self.dropped && self.value_bytes == 0
     }
 
     pub(crate) fn width(&self) -> Width {

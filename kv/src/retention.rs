@@ -83,12 +83,6 @@ pub(crate) struct Retention {
 }
 
 impl Retention {
-    /// Runs `work` while no row is copied; `None`, without waiting, if one is.
-    pub(crate) fn while_idle<R>(&self, work: impl FnOnce() -> R) -> Option<R> {
-        let _state = self.state.try_lock()?;
-        Some(work())
-    }
-
     /// For a memory of so many bytes.
     pub(crate) fn new(memory_bytes: u64) -> Self {
         let half_life_bytes = (memory_bytes * HALF_LIFE_ROUNDS).max(1);

@@ -16,7 +16,6 @@ use super::shared::{VocabularyShared, read_header, write_header};
 use super::{Vocabulary, VocabularyIdentity};
 use crate::bank::{Bank, BankShared};
 use crate::error::{Error, Result};
-use crate::released::ReleasedTables;
 
 /// A vocabulary's name and what it is.
 ///
@@ -153,11 +152,6 @@ impl Bank {
         }
         store.drop_table(shared.header)?;
         let dropped = shared.generation().drop_tables(store);
-        let generation = shared.generation();
-        let parts =
-            [Some(shared.header), Some(generation.ids), Some(generation.values), generation.counts];
-        // The first call counts, and there is no second one.
-        let _ = shared.released.set(ReleasedTables::new(store, parts.into_iter().flatten()));
         vocabularies.remove(name);
         drop(vocabularies);
         self.shared.refuse_other_numberings();

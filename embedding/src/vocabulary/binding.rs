@@ -13,7 +13,7 @@ use std::sync::Arc;
 use super::hash::{EMPTY_FINGERPRINT, fingerprint_with};
 use super::shared::{Published, VocabularyShared};
 use super::{Unknown, Values, Vocabulary, VocabularyIdentity};
-use crate::bank::{BankShared, no_such_table};
+use crate::bank::BankShared;
 use crate::error::{Error, Result};
 use crate::files::settings::HeldValues;
 use crate::table::Table;
@@ -87,9 +87,7 @@ impl Table {
 
     #[cold]
     fn other_numbering(&self) -> Result<()> {
-        let Some(wanted) = self.shared.vocabulary() else {
-            return Err(no_such_table(self.name()));
-        };
+        let Some(wanted) = self.shared.vocabulary() else { return Ok(()) };
         self.bank.check_vocabulary(self.name(), wanted).map(drop)
     }
 

@@ -103,8 +103,6 @@ impl Vocabulary {
         self.bank.refuse_other_numberings();
         // Else the next open does it.
         let _ = old.drop_tables(store);
-        // The exchange has seen out all calls on the old generation.
-        old.release_tables(store);
         Ok(KeptFrequent {
             kept: header.len,
             removed: before.len - header.len,

@@ -169,12 +169,6 @@ impl Generation {
         tables.into_iter().flatten().try_for_each(|table| store.drop_table(table))
     }
 
-    /// Promises that no call uses the tables any more.
-    pub(crate) fn release_tables(&self, store: &Store) {
-        let tables = [Some(self.ids), Some(self.values), self.counts];
-        tables.into_iter().flatten().for_each(|table| store.release_table(table));
-    }
-
     pub(crate) fn values_per_block(&self) -> u64 {
         match self.kind {
             ValueKind::U64 => NUMBERS_PER_BLOCK,

@@ -1,6 +1,5 @@
 //! What all handles of a vocabulary share, and how calls get at its tables.
 
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use embank_kv::locks::{Mutex, MutexGuard, RwLock};
@@ -11,7 +10,6 @@ use super::generation::{Generation, Tip};
 use super::rows::{PeekFixed, PutFixed};
 use super::{Vocabulary, VocabularyIdentity};
 use crate::error::{Error, Result};
-use crate::released::ReleasedTables;
 
 /// Ids are below 2^63 - 1.
 const IDS_END_MAX: u64 = (1 << 63) - 1;
@@ -38,8 +36,6 @@ pub(crate) struct VocabularyShared {
     published: Mutex<Published>,
     /// Read while counts are added; written while they are renumbered.
     pub(crate) counting: RwLock<()>,
-    /// Set when the vocabulary is dropped.
-    pub(crate) released: OnceLock<ReleasedTables>,
 }
 
 /// The values that a vocabulary has.
@@ -85,7 +81,6 @@ impl VocabularyShared {
             writer: Mutex::new(Writer { header, tip }),
             published: Mutex::new(Published::of(&header)),
             counting: RwLock::new(()),
-            released: OnceLock::new(),
         }
     }
 

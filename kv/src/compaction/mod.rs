@@ -266,12 +266,6 @@ impl Core {
         Ok(done)
     }
 
-    /// Runs `work` while neither compaction nor retention copies a row; `None`, without waiting, if one of them does.
-    pub(crate) fn while_nothing_is_copied<R>(&self, work: impl FnOnce() -> R) -> Option<R> {
-        let _pass = self.space.pass.try_lock()?;
-        self.retention.while_idle(work)
-    }
-
     /// What could not be cleared away, a line each.
     pub(crate) fn not_removed(&self) -> Vec<String> {
         let checkpoints = self.space.checkpoints.as_ref();

@@ -119,11 +119,6 @@ impl Core {
         self.space.pins.lock().lowest()
     }
 
-    /// The number of the oldest checkpoint that is on disk or being taken.
-    pub(crate) fn oldest_checkpoint(&self) -> Option<u64> {
-        self.space.pins.lock().checkpoints.iter().map(|&(number, _)| number).min()
-    }
-
     /// Whether a checkpoint is being taken.
     pub(super) fn is_taking_checkpoint(&self) -> bool {
         self.space.pins.lock().taking

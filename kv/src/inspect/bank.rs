@@ -171,17 +171,9 @@ pub fn summary(dir: &Path) -> Result<BankSummary> {
         log_file_bytes: size.file_bytes,
         log_disk_bytes: size.disk_bytes,
         segments: size.segments,
-        table_numbers_left: table_numbers_left(&files.manifests),
         not_removed: not_removed.collect(),
         damage: files.damage,
     })
-}
-
-fn table_numbers_left(manifests: &[Manifest]) -> u32 {
-    let tables = manifests.iter().flat_map(|manifest| &manifest.tables);
-    let taken: BTreeSet<u16> =
-        tables.filter(|table| !table.is_gone()).map(|table| table.number).collect();
-    u32::from(u16::MAX) - taken.len() as u32
 }
 
 pub(super) fn table_summary(table: &TableEntry) -> TableSummary {

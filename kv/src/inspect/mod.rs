@@ -125,8 +125,6 @@ pub struct BankSummary {
     pub log_disk_bytes: u64,
     /// Segment files.
     pub segments: u64,
-    /// Numbers that tables to be made can get: of 65,535, those that no kept checkpoint has.
-    pub table_numbers_left: u32,
     /// Directories of checkpoints that are gone and whose files could not be removed.
     pub not_removed: Vec<NotRemoved>,
     /// Metadata that can't be read.

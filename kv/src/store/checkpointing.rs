@@ -146,8 +146,7 @@ impl Store {
         // From here on nothing that this checkpoint names is given back.
         let mut pin = core.pin_checkpoint(number);
         let log_begin = pin.begin;
-        let tables =
-            core.tables.read().iter().map(|table| table.to_entry(number, log_begin)).collect();
+        let tables = core.tables.read().iter().map(|table| table.to_entry(log_begin)).collect();
         let index = core.index.cut();
         let id = self.checkpoint_id(number, state, is_retry);
         drop(pause);

@@ -1,6 +1,5 @@
 //! Opening a store: which directory, which checkpoint, and whether all of it fits together.
 
-use std::collections::BTreeMap;
 use std::fs::TryLockError;
 use std::io::ErrorKind;
 use std::path::Path;
@@ -133,7 +132,6 @@ impl Store {
             disk_quota_bytes: options.disk_quota_bytes,
             pins: Pins::new(log_begins(&checkpoints)?),
             checkpoints: Some(checkpoints.clone()),
-            named_until: named_until(&checkpoints, &manifest)?,
         };
         // Pages that are written from here on are of this opening.
         let lineage = manifest.lineage().then(manifest.pages().end, new_id());
@@ -197,8 +195,6 @@ pub(super) struct CoreParts {
     pub(super) disk_quota_bytes: Option<u64>,
     pub(super) pins: Pins,
     pub(super) checkpoints: Option<Checkpoints>,
-    /// For each table's number the newest kept checkpoint that has the table or a record of it.
-    pub(super) named_until: BTreeMap<u16, u64>,
 }
 
 impl Core {
@@ -220,10 +216,7 @@ impl Core {
         )?;
         let read_bytes = Budget::read_buffer_bytes_for(budget.total_bytes());
         let buffers = Buffers::new(read_bytes as usize, 1 << manifest.page_bits);
-        let table = |entry: &TableEntry| {
-            let named_until = parts.named_until.get(&entry.number).copied().unwrap_or(0);
-            TableState::recovered(entry.clone(), manifest.log_end, named_until)
-        };
+        let table = |entry: &TableEntry| TableState::new(entry.clone(), manifest.log_end);
         let core = Core {
             log,
             index,
@@ -278,25 +271,6 @@ fn discard_log(dir: &Arc<Directory>) -> Result<()> {
 pub(crate) fn log_begins(checkpoints: &Checkpoints) -> Result<Vec<(u64, u64)>> {
     let begin = |number| checkpoints.manifest(number).map_or(0, |manifest| manifest.log_begin);
     Ok(checkpoints.numbers()?.into_iter().map(|number| (number, begin(number))).collect())
-}
-
-/// For each number of a table in the newest checkpoint, the newest one on disk that has the table or a record of it.
-pub(crate) fn named_until(
-    checkpoints: &Checkpoints,
-    newest: &Manifest,
-) -> Result<BTreeMap<u16, u64>> {
-    let mut named = BTreeMap::new();
-    for number in checkpoints.numbers()? {
-        match checkpoints.manifest(number) {
-            Ok(manifest) => {
-                let there = manifest.tables.iter().filter(|table| !table.is_gone());
-                named.extend(there.map(|table| (table.number, number)));
-            }
-            // It may have any of them.
-            Err(_) => named.extend(newest.tables.iter().map(|table| (table.number, number))),
-        }
-    }
-    Ok(named)
 }
 
 /// A quota must leave compaction room to work in.

@@ -23,6 +23,7 @@ use super::open::{
 };
 use super::{Core, Newest, Recovered, Serving, Store, StoreOptions};
 use crate::bank_file::BankFile;
+use crate::budget::Budget;
 use crate::checkpoint::{Checkpoints, Manifest};
 use crate::compaction::{CompactionOptions, Pins, Signal};
 use crate::device::{self, DeviceChoice, DeviceOptions};
@@ -263,7 +264,6 @@ fn core_of(
         disk_quota_bytes: None,
         pins: Pins::default(),
         checkpoints: None,
-        named_until: Default::default(),
     };
     let mut core = Core::new(parts, &manifest, manifest.lineage())?;
     // Nothing of it is this store's to give back.

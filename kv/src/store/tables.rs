@@ -4,10 +4,9 @@ use super::{Core, Store};
 use crate::address::TableId;
 use crate::checkpoint::TableEntry;
 use crate::error::{Error, Result};
-use crate::log::page::PAGE_HEADER_BYTES;
 use crate::operation::Width;
 use crate::record::{HEADER_BYTES, record_bytes};
-use crate::sync::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::{AtomicU64, Ordering};
 
 /// With 65,535 tables, names and descriptors stay within what `metadata` decodes.
 const TABLE_NAME_BYTES_MAX: usize = 1 << 10;
@@ -37,85 +36,30 @@ pub(crate) struct TableState {
     pub(crate) rows: AtomicU64,
     /// Bytes of those rows' records, where the width is variable; counted in the same way.
     pub(super) record_bytes: AtomicU64,
-    /// A record of the table may be in the log.
-    written: AtomicBool,
-    /// No call has the number of the dropped table any more: see [`Store::release_table`].
-    released: bool,
-    /// Where the log ended at a moment when the table was dropped and released, and no row was being copied: all of its
-    /// records lie below. `None` until such a moment.
-    records_end: Option<u64>,
-    /// The newest checkpoint in which the table, or a record of it, may be; 0 if there is none.
-    named_until: AtomicU64,
+    /// Where the log ended when the table was dropped; no record of it was begun after that, but for those of
+    /// batches that were under way.
+    dropped_at: u64,
 }
 
 impl TableState {
-    /// A table that is new.
-    fn new(entry: TableEntry) -> Self {
-        TableState {
-            rows: entry.rows.into(),
-            record_bytes: entry.record_bytes.into(),
-            written: AtomicBool::new(false),
-            released: false,
-            records_end: None,
-            named_until: AtomicU64::new(0),
-            entry,
-        }
+    /// A table that is new, or was in a checkpoint whose log ends at `log_end`.
+    pub(super) fn new(entry: TableEntry, log_end: u64) -> Self {
+        let (rows, record_bytes) = (entry.rows.into(), entry.record_bytes.into());
+        TableState { rows, record_bytes, dropped_at: log_end, entry }
     }
 
-    /// A table of a checkpoint whose log ends at `log_end`. Kept checkpoints up to `named_until` have it.
-    pub(super) fn recovered(entry: TableEntry, log_end: u64, named_until: u64) -> Self {
-        TableState {
-            written: AtomicBool::new(!entry.is_gone()),
-            // No call of this process has the number.
-            released: entry.dropped,
-            records_end: entry.dropped.then_some(log_end),
-            named_until: AtomicU64::new(named_until),
-            ..Self::new(entry)
-        }
-    }
-
-    /// The table as checkpoint `number` holds it, whose log begins at `log_begin`.
-    pub(super) fn to_entry(&self, number: u64, log_begin: u64) -> TableEntry {
+    /// The table as a checkpoint holds it whose log begins at `log_begin`.
+    pub(super) fn to_entry(&self, log_begin: u64) -> TableEntry {
         // Once none of its records is left, their length is no matter to whoever opens the bank.
-        let gone = self.has_no_records(log_begin);
-        if !gone {
-            // Relaxed: read by a thread that makes a table, which a lock orders after this.
-            self.named_until.store(number, Ordering::Relaxed);
-        }
+        let gone = self.entry.dropped && log_begin >= self.dropped_at;
         let count =
             |of: &AtomicU64| if self.entry.dropped { 0 } else { of.load(Ordering::Relaxed) };
         TableEntry {
-            // Not 0 while a record may be there, whatever the values' length: see `TableEntry::is_gone`.
-            value_bytes: match (gone, self.entry.dropped) {
-                (true, _) => 0,
-                (false, true) => self.entry.value_bytes.max(1),
-                (false, false) => self.entry.value_bytes,
-            },
+            value_bytes: if gone { 0 } else { self.entry.value_bytes },
             rows: count(&self.rows),
             record_bytes: count(&self.record_bytes),
             ..self.entry.clone()
         }
-    }
-
-    /// True if the table was dropped, and neither the log from `log_begin` on has a record of it nor will ever have one.
-    fn has_no_records(&self, log_begin: u64) -> bool {
-        self.entry.dropped
-            && self.released
-            // Relaxed: set before the last call on the table ended, and so before `released`.
-            && (!self.written.load(Ordering::Relaxed)
-                || self.records_end.is_some_and(|end| end <= log_begin))
-    }
-
-    /// True if the number can be given to another table: no record of the log has it, and no kept checkpoint, of which
-    /// `oldest` is the oldest.
-    fn is_free(&self, log_begin: u64, oldest: Option<u64>) -> bool {
-        let named = || self.named_until.load(Ordering::Relaxed);
-        self.has_no_records(log_begin) && oldest.is_none_or(|oldest| oldest > named())
-    }
-
-    /// Notes that a record of the table may be in the log.
-    pub(super) fn note_written(&self) {
-        self.written.store(true, Ordering::Relaxed);
     }
 
     /// Bytes of a record; of the longest one, where the width is variable.
@@ -225,7 +169,9 @@ impl Store {
                 },
             });
         }
-        let number = core.free_number(&mut tables).ok_or_else(no_number_left)?;
+        let number = u16::try_from(tables.len() + 1).map_err(|_| {
+            Error::InvalidArgument("a bank holds at most 65,535 tables; open another bank".into())
+        })?;
         let entry = TableEntry {
             number,
             name: name.into(),
@@ -236,18 +182,14 @@ impl Store {
             record_bytes: 0,
             dropped: false,
         };
-        let state = TableState::new(entry);
-        match tables.get_mut(usize::from(number) - 1) {
-            Some(free) => *free = state,
-            None => tables.push(state),
-        }
+        tables.push(TableState::new(entry, 0));
         core.lengths.set(TableId(number), width, value_bytes);
         Ok(TableId(number))
     }
 
     /// Drops a table: its rows are gone for every operation that begins from now on, and for those that
     /// wait. Durable with the next checkpoint: a crash before that brings the table back whole. Its space
-    /// comes back by compaction. Its name may be given again at once; its number, see [`release_table`](Self::release_table).
+    /// comes back by compaction. Its number is not given again, its name may be.
     ///
     /// # Errors
     /// `NoSuchTable`.
@@ -266,37 +208,13 @@ impl Store {
                 ..state.entry.clone()
             };
             (state.rows, state.record_bytes) = (AtomicU64::new(0), AtomicU64::new(0));
+            state.dropped_at = core.log.tail_address();
             core.lengths.clear(table);
             core.counters.tables_dropped.add(1);
         }
         self.waiters.wake_all();
         core.space.signal().raise();
         Ok(())
-    }
-
-    /// Promises that no call with the number of a dropped table is under way, and that none follows: the number may be
-    /// given to another table. That happens once no record of the log has it, which takes [`compact`](Self::compact), and
-    /// no checkpoint that is kept or read. Without this call it happens after the next open. Nothing happens if the table
-    /// was not dropped.
-    ///
-    /// ```
-    /// # fn main() -> embank_kv::Result<()> {
-    /// # let dir = tempfile::tempdir().expect("a temporary directory");
-    /// # let store = embank_kv::Store::open(dir.path(), &embank_kv::StoreOptions::default())?;
-    /// let first = store.create_table("first", 8, b"")?;
-    /// store.drop_table(first)?;
-    /// store.release_table(first);
-    /// assert_eq!(store.create_table("second", 16, b"")?, first);
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn release_table(&self, table: TableId) {
-        let core = self.core();
-        let mut tables = core.tables.write();
-        let state = tables.get_mut(usize::from(table.0).wrapping_sub(1));
-        if let Some(state) = state.filter(|state| state.entry.dropped) {
-            state.released = true;
-        }
     }
 
     /// How many rows a table has: exact while no batch of the table is under way. Of a store that is opened to read
@@ -351,34 +269,6 @@ impl Store {
             descriptor: entry.descriptor.clone(),
         };
         tables.iter().map(|state| &state.entry).filter(|entry| !entry.dropped).map(info).collect()
-    }
-}
-
-fn no_number_left() -> Error {
-    let what = "all 65,535 numbers of tables are taken: drop tables; the numbers of dropped ones come back when a \
-                compaction has passed their rows and no kept checkpoint has them";
-    Error::InvalidArgument(what.into())
-}
-
-impl Core {
-    /// A number that no table has, and none had of which a record or a kept checkpoint is left.
-    fn free_number(&self, tables: &mut [TableState]) -> Option<u16> {
-        let is_waiting = |state: &TableState| {
-            state.entry.dropped && state.released && state.records_end.is_none()
-        };
-        if tables.iter().any(is_waiting) {
-            // Compaction may be copying rows that it took for those of a table. If it is, the next call tries again.
-            self.while_nothing_is_copied(|| {
-                // A page that has only its header has no record.
-                let (tail, in_page) = (self.log.tail_address(), self.log.page_bytes() - 1);
-                let end = if tail & in_page <= PAGE_HEADER_BYTES { tail & !in_page } else { tail };
-                let waiting = tables.iter_mut().filter(|state| is_waiting(state));
-                waiting.for_each(|state| state.records_end = Some(end));
-            });
-        }
-        let (begin, oldest) = (self.log.begin(), self.oldest_checkpoint());
-        let free = tables.iter().find(|state| state.is_free(begin, oldest));
-        free.map(|state| state.entry.number).or_else(|| u16::try_from(tables.len() + 1).ok())
     }
 }
 
