@@ -26,7 +26,7 @@ pub(crate) struct Args {
     keys: Vec<u64>,
     /// Only keys from A up to and not including B; either may be left out
     #[arg(long, value_name = "A..B", conflicts_with = "keys", value_parser = range, allow_hyphen_values = true)]
-    range: Option<(u64, u64)>,
+    range: Option<(u64, Option<u64>)>,
     /// At most so many rows
     #[arg(long, value_name = "N")]
     limit: Option<u64>,
@@ -73,14 +73,15 @@ fn key(text: &str) -> Result<u64> {
     text.parse().or_else(|_| negative()).with_context(|| format!("{text:?} is no key of 64 bits"))
 }
 
-fn range(text: &str) -> Result<(u64, u64)> {
+/// From a key on, up to and without another one, or up to the last.
+fn range(text: &str) -> Result<(u64, Option<u64>)> {
     let (from, to) = text.split_once("..").context("a range is written A..B")?;
-    let number = |text: &str, default| match text {
-        "" => Ok(default),
-        text => key(text),
+    let number = |text: &str| match text {
+        "" => Ok(None),
+        text => key(text).map(Some),
     };
-    let (from, to) = (number(from, 0)?, number(to, u64::MAX)?);
-    if from > to {
+    let (from, to) = (number(from)?.unwrap_or(0), number(to)?);
+    if let Some(to) = to.filter(|&to| from > to) {
         bail!("{from} is above {to}");
     }
     Ok((from, to))
@@ -108,7 +109,8 @@ pub(crate) fn run(args: &Args) -> Result<Ending> {
     let mut printed = printer.begin();
     if args.keys.is_empty() {
         damage = reader.for_each_row(&mut |key, value| {
-            let wanted = args.range.is_none_or(|(from, to)| (from..to).contains(&key));
+            let wanted =
+                args.range.is_none_or(|(from, to)| key >= from && to.is_none_or(|to| key < to));
             if printer.printed >= limit {
                 return false;
             }
@@ -227,11 +229,11 @@ mod tests {
 
     #[test]
     fn ranges_may_be_open() {
-        assert_eq!(range("3..9").unwrap(), (3, 9));
-        assert_eq!(range("..9").unwrap(), (0, 9));
-        assert_eq!(range("3..").unwrap(), (3, u64::MAX));
+        assert_eq!(range("3..9").unwrap(), (3, Some(9)));
+        assert_eq!(range("..9").unwrap(), (0, Some(9)));
+        assert_eq!(range("3..").unwrap(), (3, None));
         assert!(range("9..3").is_err() && range("9").is_err() && range("a..b").is_err());
-        assert_eq!(range("-2..").unwrap(), (u64::MAX - 1, u64::MAX));
+        assert_eq!(range("-2..").unwrap(), (u64::MAX - 1, None));
     }
 
     #[test]

@@ -64,7 +64,7 @@ struct RunArgs {
     /// Number in the vocabularies of this bank, which is made if it is not there, and take a checkpoint at the end
     ///
     /// Known values keep their ids, and columns of any range may be numbered. The checkpoint has the blob of the newest
-    /// one before it, and is there before the files have their names. After an error the bank is as it was.
+    /// one before it, and is there before the files have their names. After an error of the run the bank has no new checkpoint.
     #[arg(long, value_name = "DIR")]
     bank: Option<PathBuf>,
     /// With --bank: refuse to make the bank; it must be there
@@ -357,7 +357,7 @@ fn told(ran: embank_pipeline::Result<RunReport>) -> Result<RunReport> {
             bail!("{row:#}; --skip-bad-rows leaves such rows out, counts them and goes on")
         }
         // A file's failure is told as it is, not as a consumer's.
-        Err(Error::Consumer(why)) => bail!("{why}"),
+        Err(Error::Consumer(why)) => Err(anyhow::Error::from_boxed(why)),
         ran => Ok(ran?),
     }
 }

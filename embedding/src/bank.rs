@@ -708,7 +708,7 @@ fn read_tables(store: &Store) -> Result<BTreeMap<String, Arc<TableShared>>> {
                 ),
             });
         }
-        let counts = Generations::find(&info.name, &counts);
+        let counts = Generations::find(&info.name, &counts, store)?;
         if matches!(config.admission, Admission::AfterGets(_)) && counts.is_none() {
             let reason = "the table of its counts before admission is missing".to_owned();
             return Err(Error::UnreadableTable { table: info.name, reason });

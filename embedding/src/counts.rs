@@ -53,14 +53,22 @@ impl Generations {
     }
 
     /// Those of table `name` among `counts`, the bank's tables of counts: the two of the largest numbers. A checkpoint
-    /// that was taken while generations turned may have a third.
-    pub(crate) fn find(name: &str, counts: &[embank_kv::TableInfo]) -> Option<Self> {
+    /// that was taken while generations turned may have a third, which is dropped.
+    pub(crate) fn find(
+        name: &str,
+        counts: &[embank_kv::TableInfo],
+        store: &Store,
+    ) -> Result<Option<Self>> {
         let numbered =
             counts.iter().filter_map(|info| Some((number_in(&info.name, name)?, info.id)));
         let mut found: Vec<(u64, TableId)> = numbered.collect();
         found.sort_unstable_by_key(|&(number, _)| number);
-        let (number, newer) = found.pop()?;
-        Some(Self { newer, older: found.pop().map(|(_, older)| older), number })
+        let Some((number, newer)) = found.pop() else { return Ok(None) };
+        let older = found.pop().map(|(_, older)| older);
+        if !store.is_read_only() {
+            found.iter().try_for_each(|&(_, left)| store.drop_table(left))?;
+        }
+        Ok(Some(Self { newer, older, number }))
     }
 }
 
@@ -189,7 +197,7 @@ impl Table {
         let dropped = generations.older;
         *generations = Generations { newer, older: Some(generations.newer), number };
         let Some(older) = dropped else { return Ok(()) };
-        // A failure leaves its rows until the next open, which takes the two newest.
+        // A failure, or a checkpoint right here, leaves it to the next open.
         store.drop_table(older)?;
         Ok(())
     }

@@ -234,6 +234,8 @@ impl Table {
                 }
             }
             if looked_at == 0 {
+                // One scan at a time: a small budget has room for one.
+                drop(scan);
                 if let (Some(time), None) = (eviction.unused_for, eviction.norm_below) {
                     evicted.counts = self.forget_counts(time, eviction.dry_run)?.counts;
                 }

@@ -92,6 +92,7 @@ impl Table {
             deadline: deadline_after(self.wait_timeout),
             queues_until: deadline_after(self.wait_timeout / 4),
             reserves_at: started + PATIENCE,
+            checks: Checks::new(),
             reserved: None,
             last_key: get.keys.first().copied().unwrap_or_default(),
         };
@@ -126,8 +127,16 @@ impl Table {
                 obstacle = Obstacle::Line(place);
                 continue;
             }
-            let Some(turn) = self.shared.retry_turn.take_until(wait.deadline) else {
-                return self.timeout(wait).and_then(Err);
+            // Ends: at the deadline.
+            let turn = loop {
+                let until = wait.checks.until(wait.deadline);
+                if let Some(turn) = self.shared.retry_turn.take_until(until) {
+                    break turn;
+                }
+                self.check_interrupted(wait)?;
+                if Instant::now() >= wait.deadline {
+                    return self.timeout(wait).and_then(Err);
+                }
             };
             let attempt = self.try_acquire(get);
             drop(turn);
@@ -160,7 +169,6 @@ impl Table {
         keys: &[u64],
         wait: &mut Wait<'t>,
     ) -> Result<bool> {
-        let mut checks = Checks::new();
         // Ends: `queues_until` is not after the deadline.
         loop {
             self.bank.store.check_writable()?;
@@ -169,10 +177,10 @@ impl Table {
             if wait.reserved.is_none() {
                 until = until.min(wait.reserves_at);
             }
-            if self.shared.line.wait_left(place, checks.until(until)) {
+            if self.shared.line.wait_left(place, wait.checks.until(until)) {
                 return Ok(true);
             }
-            self.check_interrupted(&mut checks, wait)?;
+            self.check_interrupted(wait)?;
             let now = Instant::now();
             if now >= wait.deadline {
                 return Ok(false);
@@ -191,8 +199,8 @@ impl Table {
     }
 
     /// Fails if the program's own check ends the wait.
-    fn check_interrupted(&self, checks: &mut Checks, wait: &Wait<'_>) -> Result<()> {
-        if !checks.due().is_some_and(|check| check()) {
+    fn check_interrupted(&self, wait: &mut Wait<'_>) -> Result<()> {
+        if !wait.checks.due().is_some_and(|check| check()) {
             return Ok(());
         }
         let (table, key, waited) = (self.name().to_owned(), wait.last_key, wait.started.elapsed());
@@ -245,7 +253,6 @@ impl Table {
     /// Waits until the row admits a Get; false if it does not before the deadline.
     fn wait_admitted<'t>(&'t self, key: u64, keys: &[u64], wait: &mut Wait<'t>) -> Result<bool> {
         let store = &self.bank.store;
-        let mut checks = Checks::new();
         let deadline = wait.deadline;
         loop {
             self.reserve_if_due(keys, wait);
@@ -259,12 +266,12 @@ impl Table {
             // After the ticket: what this gives back, and what others do, ends the wait at once.
             let next_look = self.expire_due_leases().map_or(deadline, Holders::next_look);
             self.check_not_self_blocked(key, deadline)?;
-            let mut until = checks.until(deadline.min(next_look));
+            let mut until = wait.checks.until(deadline.min(next_look));
             if wait.reserved.is_none() {
                 until = until.min(wait.reserves_at);
             }
             let woken = store.wait_released(ticket, until);
-            self.check_interrupted(&mut checks, wait)?;
+            self.check_interrupted(wait)?;
             if !woken && Instant::now() >= deadline {
                 // Not without a last look: the bound, too, may have changed.
                 let outstanding = self.outstanding(key)?.unwrap_or(0);
@@ -398,6 +405,7 @@ struct Wait<'t> {
     queues_until: Instant,
     /// When it reserves its rows.
     reserves_at: Instant,
+    checks: Checks,
     reserved: Option<Reserved<'t>>,
     /// The row that it waited for last.
     last_key: u64,

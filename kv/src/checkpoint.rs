@@ -419,14 +419,16 @@ impl Checkpoints {
             let made = match dir.create_dir() {
                 // An attempt that failed may not have been able to clear away what it had written. What can't be cleared
                 // away keeps its name.
-                Err(error) if error.kind() == ErrorKind::AlreadyExists => match dir.remove_dir_all() {
-                    Err(_) if attempt + 1 < removal::PARTIAL_NAMES => {
-                        attempt += 1;
-                        continue;
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+                    match dir.remove_dir_all() {
+                        Err(_) if attempt + 1 < removal::PARTIAL_NAMES => {
+                            attempt += 1;
+                            continue;
+                        }
+                        Err(error) => Err(Error::io("remove", &dir, error)),
+                        Ok(()) => dir.create_dir().map_err(|e| Error::io("create", &dir, e)),
                     }
-                    Err(error) => Err(Error::io("remove", &dir, error)),
-                    Ok(()) => dir.create_dir().map_err(|e| Error::io("create", &dir, e)),
-                },
+                }
                 made => made.map_err(|e| Error::io("create", &dir, e)),
             };
             made?;

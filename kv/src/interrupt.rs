@@ -14,7 +14,7 @@ static CHECK: OnceLock<fn() -> bool> = OnceLock::new();
 /// Sets the function that a call runs every 100 ms while it waits, in the waiting thread: a Get that waits for its rows,
 /// and a call that waits for disk space. If the function returns true, the call fails with
 /// [`Error::Interrupted`](crate::Error::Interrupted); a Get then holds no row. A call that ends leases goes on to its end
-/// instead, without further waits. The function holds for all stores of the process. The first call of
+/// instead, without further waits. The function must not call a store: the call that waits may hold locks of it. It holds for all stores of the process. The first call of
 /// `check_while_waiting` counts; later calls change nothing.
 ///
 /// # Examples

@@ -280,7 +280,10 @@ fn a_bad_row_comes_as_a_failure_that_says_where() {
             assert_eq!(status.code(), Code::DataLoss);
             assert!(status.message().starts_with("text:1001:3: "), "{status}");
             let details: serde_json::Value = serde_json::from_slice(status.details()).unwrap();
-            assert_eq!(details, serde_json::json!({ "input": "text", "line": 1001, "column": 3 }));
+            assert_eq!(
+                details,
+                serde_json::json!({ "input": "text", "line": 1001, "lines": 1, "column": 3 })
+            );
             assert!(next(&mut batches).await.is_none());
         }
         let missing = vec![FeedInput::file("/not/there.tsv")];

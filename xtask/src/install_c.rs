@@ -13,7 +13,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 
 use crate::{command, workspace};
 
@@ -141,6 +141,10 @@ endif()
 
 fn copy(from: &Path, to: &Path) -> Result<()> {
     make_parent(to)?;
+    let is_same = || Ok::<_, std::io::Error>(from.canonicalize()? == to.canonicalize()?);
+    if is_same().unwrap_or(false) {
+        bail!("{} would be installed over itself", from.display());
+    }
     // A program that runs keeps the file that it has opened.
     remove(to)?;
     fs::copy(from, to)

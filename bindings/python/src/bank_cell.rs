@@ -230,6 +230,8 @@ impl BankCell {
         let table = self.pick(|open| open.table(table))?;
         let kept = self.run(py, move || {
             let lease = call(&table)?;
+            // No one gets a lease of a call that raises: it ends here.
+            let lease = lease.filter(|_| !signals::has_raised());
             Ok(lease.map(|lease| self.keep(lease, Open::keep_lease)))
         })?;
         kept.map(|kept| kept.ok_or_else(errors::bank_closed)).transpose()
@@ -257,6 +259,9 @@ impl BankCell {
                 .zip(calls)
                 .map(|(table, (_, call))| call(table))
                 .collect::<embank::Result<Vec<_>>>()?;
+            if signals::has_raised() {
+                return Ok(Some(Vec::new()));
+            }
             Ok(self.keep(leases, |open, leases| {
                 leases.into_iter().map(|lease| open.keep_lease(lease)).collect()
             }))
@@ -660,6 +665,8 @@ impl BankCell {
         call: impl FnOnce() -> embank::Result<R> + Send,
     ) -> PyResult<R> {
         let in_flight = InFlight(self);
+        // A drop of a handle may have left it, in which nothing can be raised.
+        drop(signals::raised_in_passing());
         // The store keeps its own invariants through a panic; nothing of this crate is half done.
         let outcome = py.detach(|| {
             calls_of_this_thread(|cells| cells.push(self.address()));
@@ -667,12 +674,10 @@ impl BankCell {
             calls_of_this_thread(Vec::pop);
             drop(in_flight);
             outcome.map(|done| {
+                // A call that its wait ended takes what was raised along (`errors::to_python`).
                 let value = done.map_err(Failed::Call)?;
-                match signals::raised_in_passing() {
-                    // The value may be a lease: it ends here, without the interpreter's lock.
-                    Some(raised) => Err(Failed::Raised(raised)),
-                    None => Ok(value),
-                }
+                // The value ends here, without the interpreter's lock.
+                signals::raised_in_passing().map_or(Ok(value), |raised| Err(Failed::Raised(raised)))
             })
         });
         match outcome {

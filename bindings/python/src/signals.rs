@@ -21,10 +21,18 @@ fn handler_raised() -> bool {
     if rustix::thread::gettid() != rustix::process::getpid() {
         return false;
     }
+    if has_raised() {
+        return true;
+    }
     let raised = Python::attach(|py| py.check_signals()).err();
     let ends = raised.is_some();
     RAISED.set(raised);
     ends
+}
+
+/// Whether a handler has raised in this call: it waits no more.
+pub(crate) fn has_raised() -> bool {
+    RAISED.with_borrow(Option::is_some)
 }
 
 /// What a handler has raised in a wait of a call that went on to its end.

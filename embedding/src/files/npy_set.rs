@@ -244,6 +244,7 @@ pub(crate) fn read(
         let vectors = npy::open(Path::new(rows))?;
         if named.is_none() {
             refuse_keys_beside(path)?;
+            refuse_keys_beside(Path::new(rows))?;
         }
         let keys = named.unwrap_or(Keys::From(0));
         let arrays = Arrays { keys, vectors, scales: None, state: None, uses: None };

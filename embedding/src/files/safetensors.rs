@@ -219,12 +219,7 @@ impl Contents {
     }
 
     /// The rows that the file holds. Without names: `keys` and `rows`, or the one matrix that is there.
-    pub(crate) fn rows(
-        &self,
-        path: &Path,
-        selection: Selection<'_>,
-        is_export: bool,
-    ) -> Result<TensorRows> {
+    pub(crate) fn rows(&self, path: &Path, selection: Selection<'_>) -> Result<TensorRows> {
         const VECTORS: &str = "vectors are f64, f32, f16, bf16, or i8 beside a tensor `scales`";
         let vectors = match selection.rows {
             Some(name) => self.named(path, name, VECTORS)?,
@@ -233,7 +228,7 @@ impl Contents {
                 None => self.the_matrix(path)?,
             },
         };
-        let keys = self.keys(path, selection, &vectors, is_export)?;
+        let keys = self.keys(path, selection, &vectors)?;
         // Scales of a file with floats of another name belong to other vectors.
         let has_scales = vectors.element == Element::I8 || selection.rows.is_none();
         let cure = "scales are one column of floats; write them so";
@@ -257,13 +252,7 @@ impl Contents {
         Ok(Wanted::NOTHING)
     }
 
-    fn keys(
-        &self,
-        path: &Path,
-        selection: Selection<'_>,
-        vectors: &Tensor,
-        is_export: bool,
-    ) -> Result<Keys> {
+    fn keys(&self, path: &Path, selection: Selection<'_>, vectors: &Tensor) -> Result<Keys> {
         let cure = format!("keys are one column of {KEY_CURE}");
         if let Some(name) = selection.keys {
             return Ok(Keys::Array(self.named(path, name, &cure)?));
@@ -274,15 +263,14 @@ impl Contents {
         if let Some(keys) = self.part(path, "keys", &KEYS, &cure)? {
             return Ok(Keys::Array(keys));
         }
-        // An export without keys is dense.
         let may_be = |found: &&Found| {
-            let is_part =
-                found.name == vectors.name || [STATE, SCALES].contains(&found.name.as_str());
+            let is_part = found.name == vectors.name
+                || [STATE, SCALES, LAST_USED, USES].contains(&found.name.as_str());
             !is_part
                 && !found.is_matrix()
                 && found.shape.first().copied() == Some(vectors.rows as usize)
         };
-        match self.tensors.iter().find(may_be).filter(|_| !is_export) {
+        match self.tensors.iter().find(may_be) {
             Some(found) => refuse_by_position(path, &format!("a tensor {}", found.described())),
             None => Ok(Keys::From(0)),
         }

@@ -37,7 +37,7 @@ pub(super) fn open(
             let contents = safetensors::read(path)?;
             let held = settings::from_pairs(path, &contents.pairs)?;
             let values = settings::values_of(path, &contents.pairs)?;
-            let file = contents.rows(path, select(held.as_ref()), held.is_some())?;
+            let file = contents.rows(path, select(held.as_ref()))?;
             Ok(Contents { file: Box::new(file), held, values })
         }
         FileFormat::Npy => {

@@ -23,7 +23,6 @@ use super::open::{
 };
 use super::{Core, Newest, Recovered, Serving, Store, StoreOptions};
 use crate::bank_file::BankFile;
-use crate::budget::Budget;
 use crate::checkpoint::{Checkpoints, Manifest};
 use crate::compaction::{CompactionOptions, Pins, Signal};
 use crate::device::{self, DeviceChoice, DeviceOptions};

@@ -10,7 +10,9 @@
 //! **Invariants.**
 //! 1. Two checkpoints have one id only if one is a copy of the other. Within an opening each number is completed once;
 //!    a second attempt at a number has a random id, because a file of the first one may be left.
-//! 2. If rows changed while a checkpoint began, its id is random: no state that the program could know is in it.
+//! 2. If rows changed while a checkpoint began, its id is random: no state that the program could know is in it. A batch
+//!    counts when it ends, so a batch of another thread that is half done at the cut is not seen: programs note a state
+//!    where no other thread changes rows.
 
 use std::fmt;
 use std::str::FromStr;

@@ -165,6 +165,13 @@ impl Cell<'_> {
     pub(super) fn is_spelt_as(&self, spelling: &Spelling) -> bool {
         match self {
             Self::Text(text) => spelling.is_missing(text),
+            // As f32 too: a column of f32 is widened, and -999.9 reads as -999.9000244140625.
+            Self::Float(value) if f64::from(*value as f32) == *value => {
+                let narrow = (*value as f32).to_string();
+                spelling.is_missing(narrow.as_bytes())
+                    || spelling.is_missing(&self.snippet())
+                    || spelling.is_missing(format!("{narrow}.0").as_bytes())
+            }
             number => spelling.is_missing(&number.snippet()),
         }
     }
