@@ -40,6 +40,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
+// The id that embank_vocabulary_ids_of_numbers and embank_vocabulary_ids_of_bytes give a value without one, with
+// EMBANK_UNKNOWN_VALUES_MARK.
+#define EMBANK_NO_ID 18446744073709551615ull
+
 // How a call went. Numbers never change their meaning; a newer library may return ones that are not listed here.
 typedef enum embank_status {
   // It did what it says.
@@ -116,6 +120,18 @@ typedef enum embank_status {
   // The step of some rows would make them infinite as the table stores them. Those rows are unchanged; all others took
   // their step.
   EMBANK_STATUS_ROW_OVERFLOW = 34,
+  // The bank has no vocabulary of this name.
+  EMBANK_STATUS_NO_SUCH_VOCABULARY = 35,
+  // The vocabulary exists with other settings.
+  EMBANK_STATUS_VOCABULARY_MISMATCH = 36,
+  // A value has no id in the vocabulary, and its settings give it none.
+  EMBANK_STATUS_UNKNOWN_VALUE = 37,
+  // The vocabulary was dropped while this handle of it was around.
+  EMBANK_STATUS_VOCABULARY_DROPPED = 38,
+  // The vocabulary is frozen, so no value can be inserted.
+  EMBANK_STATUS_VOCABULARY_FROZEN = 39,
+  // The table's keys are ids of a vocabulary that was renumbered, replaced or dropped since.
+  EMBANK_STATUS_OTHER_VOCABULARY = 40,
 } embank_status;
 
 // How a table's values are stored. Rows go in and out as float, whatever they are stored as.
@@ -228,8 +244,37 @@ typedef enum embank_file_format {
   EMBANK_FILE_FORMAT_PARQUET = 3,
 } embank_file_format;
 
+// What the values of a vocabulary are.
+typedef enum embank_value_kind {
+  // 64-bit numbers.
+  EMBANK_VALUE_KIND_U64 = 0,
+  // Byte strings, the empty one too.
+  EMBANK_VALUE_KIND_BYTES = 1,
+} embank_value_kind;
+
+// What a vocabulary gives a value that has no id.
+typedef enum embank_unknown {
+  // The call fails with EMBANK_STATUS_UNKNOWN_VALUE.
+  EMBANK_UNKNOWN_ERROR = 0,
+  // The unknown_id of the settings.
+  EMBANK_UNKNOWN_ID = 1,
+} embank_unknown;
+
+// What a call does about values that have no id.
+typedef enum embank_unknown_values {
+  // They get EMBANK_NO_ID.
+  EMBANK_UNKNOWN_VALUES_MARK = 0,
+  // They get what the vocabulary's settings say.
+  EMBANK_UNKNOWN_VALUES_AS_SETTINGS = 1,
+  // They are inserted: each gets the next id. In a frozen vocabulary they get what the settings say.
+  EMBANK_UNKNOWN_VALUES_INSERT = 2,
+} embank_unknown_values;
+
 // An open bank: a directory with many tables under one memory budget. Free with embank_bank_close.
 typedef struct embank_bank embank_bank;
+
+// Byte strings that a call hands out. Free with embank_byte_strings_free.
+typedef struct embank_byte_strings embank_byte_strings;
 
 // Bytes that a call hands out. Free with embank_bytes_free.
 typedef struct embank_bytes embank_bytes;
@@ -248,6 +293,10 @@ typedef struct embank_scan embank_scan;
 
 // A table of a bank: rows of f32 by 64-bit key. All handles of a table are one table. Free with embank_table_free.
 typedef struct embank_table embank_table;
+
+// A vocabulary of an open bank: values and their ids, which are dense and never change. Free with
+// embank_vocabulary_free.
+typedef struct embank_vocabulary embank_vocabulary;
 
 // How to open a bank. Call embank_bank_options_init, then change what you like.
 typedef struct embank_bank_options {
@@ -368,6 +417,25 @@ typedef struct embank_table_settings {
   // Of EMBANK_ADMISSION_PROBABILITY: above 0, at most 1. Default: 0.
   float admission_probability;
 } embank_table_settings;
+
+// The settings of a vocabulary. Call embank_vocabulary_settings_init, then change what you like. They are the
+// vocabulary's for good; one that exists is only given out if they are the same.
+typedef struct embank_vocabulary_settings {
+  // Set by embank_vocabulary_settings_init.
+  size_t size;
+  // The first value's id, at most 2^62; those below are yours, for padding and unknown values. Default: 0.
+  uint64_t first_id;
+  // Of EMBANK_UNKNOWN_ID: below first_id. Default: 0.
+  uint64_t unknown_id;
+  // One of embank_value_kind. Default: EMBANK_VALUE_KIND_U64.
+  uint32_t kind;
+  // One of embank_unknown. Default: EMBANK_UNKNOWN_ERROR.
+  uint32_t unknown;
+  // The longest byte string that it takes, 1 to 131,072. Default: 1,024.
+  uint32_t value_bytes_max;
+  // 0 or 1: it counts how often values come. Default: 0.
+  uint32_t counts;
+} embank_vocabulary_settings;
 
 // Gets the keys of a batch of rows, lent until it returns. Anything but 0 ends the call.
 typedef int32_t (*embank_on_keys)(void *context, const uint64_t *keys, size_t key_count);
@@ -685,11 +753,40 @@ enum embank_status embank_bank_open_read_only(const char *path,
 // embank_bank_checkpoint keeps it.
 void embank_bank_close(struct embank_bank *bank);
 
-// Opens the table `name`, or creates it. A new table is durable with the next checkpoint.
+// Opens the table `name`, or creates it. A new table is durable with the next checkpoint. A table whose keys are a
+// vocabulary's ids is made by embank_bank_table_of_vocabulary; this function opens one that exists.
 enum embank_status embank_bank_table(const struct embank_bank *bank,
                                      const char *name,
                                      const struct embank_table_settings *settings,
                                      struct embank_table **table);
+
+// As embank_bank_table, for a table whose keys are the ids of the vocabulary of this name: the table takes no other
+// keys, and can't be opened once the vocabulary is renumbered or replaced.
+enum embank_status embank_bank_table_of_vocabulary(const struct embank_bank *bank,
+                                                   const char *name,
+                                                   const struct embank_table_settings *settings,
+                                                   const char *vocabulary,
+                                                   struct embank_table **table);
+
+// Opens the vocabulary `name`, or creates it. A new one is durable with the next checkpoint.
+enum embank_status embank_bank_vocabulary(const struct embank_bank *bank,
+                                          const char *name,
+                                          const struct embank_vocabulary_settings *settings,
+                                          struct embank_vocabulary **vocabulary);
+
+// Opens the vocabulary `name` as it is.
+enum embank_status embank_bank_open_vocabulary(const struct embank_bank *bank,
+                                               const char *name,
+                                               struct embank_vocabulary **vocabulary);
+
+// Drops the vocabulary `name`: its values are gone at once, for good with the next checkpoint. Tables that were made for
+// it stay, and can't be opened. Handles of it are still to be freed.
+enum embank_status embank_bank_drop_vocabulary(const struct embank_bank *bank,
+                                               const char *name);
+
+// Lists the names of the bank's vocabularies, in order.
+enum embank_status embank_bank_vocabularies(const struct embank_bank *bank,
+                                            struct embank_names **names);
 
 // Opens the table `name` as it is.
 enum embank_status embank_bank_open_table(const struct embank_bank *bank,
@@ -749,6 +846,11 @@ enum embank_status embank_table_get_settings(const struct embank_table *table,
                                              struct embank_table_settings *settings,
                                              size_t size);
 
+// The name of the vocabulary whose ids are the table's keys; NULL if they are no vocabulary's. Free with
+// embank_bytes_free.
+enum embank_status embank_table_vocabulary(const struct embank_table *table,
+                                           struct embank_bytes **name);
+
 // Gets rows for training: one per key, duplicates included. Missing rows are inserted with their initial values. The
 // staleness clock of each distinct key goes up by one until the lease ends; if a clock is above the table's bound, the
 // call waits, at most the bank's wait timeout.
@@ -758,6 +860,16 @@ enum embank_status embank_table_get(const struct embank_table *table,
                                     float *rows,
                                     size_t rows_len,
                                     struct embank_lease **lease);
+
+// As embank_table_get, but waits at most `timeout_ms` milliseconds in place of the bank's wait timeout. With 0 it fails
+// at once with EMBANK_STATUS_STALENESS_TIMEOUT if a clock is above the bound.
+enum embank_status embank_table_get_within(const struct embank_table *table,
+                                           const uint64_t *keys,
+                                           size_t key_count,
+                                           float *rows,
+                                           size_t rows_len,
+                                           uint64_t timeout_ms,
+                                           struct embank_lease **lease);
 
 // Gets one row per distinct key for training, in order of first appearance. `rows` may be longer than that:
 // key_count * dim values always do. How many distinct keys there are goes to `distinct_count`, which may be NULL;
@@ -853,6 +965,69 @@ enum embank_status embank_table_set_optimizer(const struct embank_table *table,
 // the scan is freed.
 enum embank_status embank_table_scan(const struct embank_table *table,
                                      struct embank_scan **scan);
+
+// Fills the settings with their defaults. `size` is sizeof(embank_vocabulary_settings).
+enum embank_status embank_vocabulary_settings_init(struct embank_vocabulary_settings *settings,
+                                                   size_t size);
+
+// Frees the handle.
+void embank_vocabulary_free(struct embank_vocabulary *vocabulary);
+
+// The vocabulary's settings. `size` is sizeof(embank_vocabulary_settings).
+enum embank_status embank_vocabulary_get_settings(const struct embank_vocabulary *vocabulary,
+                                                  struct embank_vocabulary_settings *settings,
+                                                  size_t size);
+
+// The number of values, and the id that the next new one gets. Either place may be NULL.
+enum embank_status embank_vocabulary_len(const struct embank_vocabulary *vocabulary,
+                                         uint64_t *len,
+                                         uint64_t *next_id);
+
+// 1: no value is inserted from now on; 0: it grows again.
+enum embank_status embank_vocabulary_set_frozen(const struct embank_vocabulary *vocabulary,
+                                                uint32_t frozen);
+
+// The ids of `count` numbers, in a vocabulary of EMBANK_VALUE_KIND_U64. `unknown` is one of embank_unknown_values.
+enum embank_status embank_vocabulary_ids_of_numbers(const struct embank_vocabulary *vocabulary,
+                                                    const uint64_t *values,
+                                                    size_t count,
+                                                    uint32_t unknown,
+                                                    uint64_t *ids);
+
+// The ids of `count` byte strings, in a vocabulary of EMBANK_VALUE_KIND_BYTES. They lie one after the other in `bytes`:
+// string i from offsets[i] to offsets[i + 1], so there are count + 1 offsets, as in Arrow's large strings. `unknown` is
+// one of embank_unknown_values.
+enum embank_status embank_vocabulary_ids_of_bytes(const struct embank_vocabulary *vocabulary,
+                                                  const uint64_t *offsets,
+                                                  size_t count,
+                                                  const void *bytes,
+                                                  size_t bytes_len,
+                                                  uint32_t unknown,
+                                                  uint64_t *ids);
+
+// The numbers of `count` ids, in a vocabulary of EMBANK_VALUE_KIND_U64.
+enum embank_status embank_vocabulary_numbers(const struct embank_vocabulary *vocabulary,
+                                             const uint64_t *ids,
+                                             size_t count,
+                                             uint64_t *values);
+
+// The byte strings of `count` ids, in a vocabulary of EMBANK_VALUE_KIND_BYTES.
+enum embank_status embank_vocabulary_byte_strings(const struct embank_vocabulary *vocabulary,
+                                                  const uint64_t *ids,
+                                                  size_t count,
+                                                  struct embank_byte_strings **strings);
+
+// How many there are. 0 for NULL.
+size_t embank_byte_strings_count(const struct embank_byte_strings *strings);
+
+// The byte string at `place`, from 0, without a NUL behind it; its length goes to `size`, which may be NULL. Valid until
+// the byte strings are freed. NULL where there is none.
+const char *embank_byte_strings_at(const struct embank_byte_strings *strings,
+                                   size_t place,
+                                   size_t *size);
+
+// Frees the byte strings.
+void embank_byte_strings_free(struct embank_byte_strings *strings);
 
 // Applies one gradient per key of the batch with the table's optimizer; those of equal keys are summed first. The next
 // checkpoint makes it durable.
