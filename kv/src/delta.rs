@@ -308,6 +308,13 @@ impl Unfinished {
     }
 }
 
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        // By the directory's own handle. What it leaves, `HiddenFile` removes.
+        let _ = self.place.remove_file();
+    }
+}
+
 /// Writes a delta, durably but for its name. Returns its length.
 fn export(
     dir: &Arc<Directory>,

@@ -133,7 +133,8 @@ impl From<Error> for Failure {
 }
 
 /// Names of Rust that messages give, and what C calls the same.
-const RUST_NAMES: [(&str, &str); 8] = [
+const RUST_NAMES: [(&str, &str); 9] = [
+    ("Missing::Initial", "EMBANK_MISSING_INITIAL"),
     ("Vocabulary::set_frozen", "embank_vocabulary_set_frozen"),
     ("VocabularyConfig::counts", "the counts of embank_vocabulary_settings"),
     ("Bank::vocabulary", "embank_bank_vocabulary"),

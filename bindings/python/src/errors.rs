@@ -38,7 +38,8 @@ import_exception!(embank.errors, UnreadableFile);
 import_exception!(embank.errors, VocabularyMismatch);
 
 /// Names of Rust that messages give, and what Python calls the same.
-const RUST_NAMES: [(&str, &str); 7] = [
+const RUST_NAMES: [(&str, &str); 8] = [
+    ("Missing::Initial", "missing=\"initial\""),
     ("Vocabulary::set_frozen", "vocabulary.frozen = False"),
     ("VocabularyConfig::counts", "counts=True"),
     ("Bank::vocabulary", "bank.vocabulary"),

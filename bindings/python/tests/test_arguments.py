@@ -255,6 +255,7 @@ def test_messages_name_what_python_has(tmp_path: Path) -> None:
             lambda: words.counts([]),
             lambda: bank.open_vocabulary("none"),
             lambda: clock.set_time(3),
+            lambda: clock.peek([7], missing="error"),
         ]
         for call in calls:
             with pytest.raises(Exception) as raised:

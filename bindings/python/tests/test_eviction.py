@@ -47,7 +47,7 @@ def test_conditions_that_make_no_sense_are_refused(tmp_path: Path) -> None:
             table.evict()
         with pytest.raises(ValueError, match="does not track"):
             table.evict(unused_for=3)
-        with pytest.raises(ValueError, match="SetTime"):
+        with pytest.raises(ValueError, match="set_time"):
             table.set_time(3)
         with pytest.raises(ValueError, match="tracking"):
             bank.table("other", dim=2, tracking="days")  # type: ignore[arg-type]

@@ -107,6 +107,7 @@ def test_a_state_dict_between_checkpoints_is_refused(tmp_path: Path) -> None:
         train(model)
         with unsaved():
             state = saved(model.state_dict())
+        train(model)
         bank.checkpoint()
     with opened(tmp_path / "bank") as (bank, model):
         with pytest.raises(ValueError, match=r"embank\.torch\.save"):
