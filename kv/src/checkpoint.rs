@@ -425,7 +425,7 @@ impl Checkpoints {
                             attempt += 1;
                             continue;
                         }
-                        Err(error) => Err(Error::io("remove", &dir, error)),
+                        Err(error) => Err(Error::io("remove", &self.partial_of(number, 0), error)),
                         Ok(()) => dir.create_dir().map_err(|e| Error::io("create", &dir, e)),
                     }
                 }
