@@ -144,3 +144,17 @@ def test_float_columns_with_missing_values() -> None:
     wanted = Spec([field], [Column("x", fill_missing(0.5))], [Output("x", ["x"], "f32")])
     batch = next(Pipeline(wanted).feed(b"nan\n1.5\n\n"))
     assert np.array_equal(batch["x"].ravel(), np.float32([0.5, 1.5, 0.5]))
+
+
+def test_times_of_spark_do_not_wrap(tmp_path: Path) -> None:
+    """Of 96 bits; the last day of the year 9999, which many tables have for "never", became another date."""
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    days = ["1500-01-01", "1969-12-31", "2026-11-25", "9999-12-31"]
+    times = np.array(days, "datetime64[us]")
+    path = tmp_path / "spark.parquet"
+    pq.write_table(pa.table({"at": pa.array(times)}), path, use_deprecated_int96_timestamps=True)
+    units: tuple[Any, ...] = ("us", "ms", "s")
+    for unit in units:
+        made = spec(Field("at", "int64", time_unit=unit))
+        expected = times.astype(f"datetime64[{unit}]").astype(np.int64)
+        assert [row[0] for row in rows(Pipeline(made), path)] == expected.tolist(), unit

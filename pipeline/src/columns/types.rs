@@ -1,7 +1,8 @@
 //! Which columns of a file the fields are read from, and whether their types fit.
 
-use arrow_schema::{DataType, FieldRef, Schema};
+use arrow_schema::{DataType, FieldRef, Schema, TimeUnit};
 use parquet::arrow::arrow_reader::ArrowReaderMetadata;
+use parquet::basic::Type;
 use std::sync::Arc;
 
 use super::Fields;
@@ -138,11 +139,23 @@ fn cure(found: &DataType) -> &'static str {
     }
 }
 
+/// True if the column has times of 96 bits.
+fn is_int96(metadata: &ArrowReaderMetadata, name: &str) -> bool {
+    let columns = metadata.parquet_schema().columns().iter();
+    columns
+        .filter(|column| column.physical_type() == Type::INT96)
+        .any(|column| column.path().parts() == [name])
+}
+
 /// The file's schema with types that take less memory, or that are read in one way only, in place of others: byte
-/// strings of these columns as views, and dictionaries as what they stand for.
+/// strings of these columns as views, and dictionaries as what they stand for. Times of 96 bits, which Spark writes, as
+/// microseconds: the reader's own nanoseconds wrap before 1677 and after 2262 without a word.
 pub(super) fn views(metadata: &ArrowReaderMetadata, columns: &[usize]) -> Schema {
     let view = |(place, field): (usize, &FieldRef)| {
         let kind = match value_type(field.data_type()) {
+            _ if is_int96(metadata, field.name()) => {
+                DataType::Timestamp(TimeUnit::Microsecond, None)
+            }
             DataType::Utf8 | DataType::LargeUtf8 => DataType::Utf8View,
             DataType::Binary | DataType::LargeBinary => DataType::BinaryView,
             other => other.clone(),
