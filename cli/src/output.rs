@@ -100,7 +100,7 @@ pub(crate) fn causes(error: &anyhow::Error) -> String {
     text
 }
 
-/// Whether an error is that nobody reads standard output any more, to which rows went.
+/// True if the error says that the reader of standard output, to which rows went, has closed it.
 fn is_closed_pipe(error: &anyhow::Error) -> bool {
     let of = error.chain().find_map(|cause| cause.downcast_ref::<io::Error>());
     of.is_some_and(|error| error.kind() == ErrorKind::BrokenPipe)

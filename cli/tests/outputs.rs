@@ -31,7 +31,7 @@ fn status(command: &mut Command) -> i32 {
     output.status.code().unwrap_or_else(|| panic!("{}: {}", output.status, text(&output)))
 }
 
-/// A pipe that nobody reads.
+/// A pipe without a reader.
 fn closed() -> Stdio {
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);

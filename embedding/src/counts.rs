@@ -197,7 +197,7 @@ impl Table {
         let dropped = generations.older;
         *generations = Generations { newer, older: Some(generations.newer), number };
         let Some(older) = dropped else { return Ok(()) };
-        // A failure, or a checkpoint right here, leaves it to the next open.
+        // If this fails, or a checkpoint is taken before it, the next open drops the generation.
         store.drop_table(older)?;
         Ok(())
     }
@@ -314,7 +314,7 @@ struct InGeneration<'a> {
 }
 
 impl InGeneration<'_> {
-    /// Keeps the generation from being dropped; `None` if it was.
+    /// Keeps the generation from being dropped; `None` if it was dropped.
     fn held(&self) -> Option<RwLockReadGuard<'_, Generations>> {
         let generations = self.counts.read();
         let is_there = generations.tables().any(|table| table == self.generation);

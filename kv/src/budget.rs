@@ -322,7 +322,7 @@ impl Budget {
         total
     }
 
-    /// The error for a budget that can't hold a bank: pages of this size, an index of so many bytes of buckets and of
+    /// The error for a budget that can't hold a bank: pages of this size, an index of these bytes of buckets and of
     /// overflow buckets, and the pages of a scan.
     pub(crate) fn too_small(total_bytes: u64, page_bytes: u64, index_bytes: (u64, u64)) -> Error {
         let (buckets_bytes, overflow_bytes) = index_bytes;

@@ -86,7 +86,7 @@ impl OutputFile {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let dir = rustix::fs::open(parent, flags, Mode::empty()).and_then(beyond_standard);
         let dir = Arc::new(dir.map_err(failed)?);
-        // Less the umask, as any file that a program makes; nobody else may read what replaces a private file.
+        // Less the umask, as any file that a program makes; what replaces a private file stays private.
         let mode = Mode::from_raw_mode(if old.is_some() { 0o600 } else { 0o666 });
         let unnamed = if may_be_unnamed { open_unnamed(&dir, mode).map_err(failed)? } else { None };
         let (file, hidden) = match unnamed {

@@ -73,7 +73,7 @@ fn numbers(dir: &Path) -> Vec<u64> {
     summary(dir).unwrap().checkpoints.iter().map(|checkpoint| checkpoint.number).collect()
 }
 
-/// Makes a directory such that nobody but root can remove what is in it.
+/// Makes a directory from which root alone can remove files.
 fn lock_up(dir: &Path) {
     fs::set_permissions(dir, Permissions::from_mode(0o555)).unwrap();
 }

@@ -230,7 +230,7 @@ impl BankCell {
         let table = self.pick(|open| open.table(table))?;
         let kept = self.run(py, move || {
             let lease = call(&table)?;
-            // No one gets a lease of a call that raises: it ends here.
+            // The caller of a call that raises gets no lease, so the lease ends here.
             let lease = lease.filter(|_| !signals::has_raised());
             Ok(lease.map(|lease| self.keep(lease, Open::keep_lease)))
         })?;
@@ -665,7 +665,7 @@ impl BankCell {
         call: impl FnOnce() -> embank::Result<R> + Send,
     ) -> PyResult<R> {
         let in_flight = InFlight(self);
-        // A drop of a handle may have left it, in which nothing can be raised.
+        // The drop of a handle can't raise, and may have left an exception here.
         drop(signals::raised_in_passing());
         // The store keeps its own invariants through a panic; nothing of this crate is half done.
         let outcome = py.detach(|| {

@@ -14,7 +14,7 @@
 //! - Syncs take turns: one that finds nothing to do must not return while another still works on it.
 //! - A file that has another name belongs to a copy of the bank too (see `copying`), and stays as it is: its first
 //!   part is not punched out, and before the log ends within it and goes on there, it gives way to a file of this
-//!   bank's own. So does one that another user has made and that this process may not write to. Nobody writes to full
+//!   bank's own. So does one that another user has made and that this process may not write to. The store does not write to full
 //!   segments otherwise, so it needs no lock, and who makes such a name keeps the
 //!   log that the copy needs from being given back meanwhile. A reader may have the old file open: so each checkpoint
 //!   that is read has a device of its own (`store::reading`).

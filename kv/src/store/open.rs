@@ -395,7 +395,7 @@ fn locked(dir: &Directory, path: &Path) -> Error {
 fn lock_file(dir: &Arc<Directory>) -> Result<FileLock> {
     let place = dir.place(LOCK_NAME);
     let file = LockableFile::open(|| match place.open_with(OFlags::RDWR | OFlags::CREATE) {
-        // Another user's, as after a run as root: it can be locked by whoever can read it.
+        // Another user's, as after a run as root: a process that can read it can lock it.
         Err(e) if e.kind() == ErrorKind::PermissionDenied => place.open().map_err(|_| e),
         opened => opened,
     });

@@ -142,7 +142,7 @@ fn key(keys: &dyn Array, kind: &DataType, row: usize) -> usize {
     }
 }
 
-/// A decimal number of so many digits behind its point.
+/// A decimal number with `places` digits behind its point.
 fn decimal<'a>(value: i128, places: i8) -> Cell<'a> {
     if places == 0 {
         Cell::Big(value)

@@ -80,7 +80,7 @@ impl TextBegins {
     }
 }
 
-/// So many bytes of a text tell how many of them its characters have.
+/// Bytes at the beginning of a text that are looked at to tell the width of its characters.
 const SAMPLE_BYTES: usize = 64;
 
 /// Looks at a text that begins with all of its first row.
