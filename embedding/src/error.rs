@@ -127,8 +127,8 @@ pub enum Error {
     },
     /// The table was dropped while this handle or lease of it was around.
     #[error(
-        "table {table:?} was dropped, and its rows are gone; to go on under that name, make the table \
-         anew with Bank::table"
+        "table {table:?} was dropped, and its rows are gone; to go on under that name, open the table \
+         anew"
     )]
     TableDropped {
         /// The table.
