@@ -35,6 +35,7 @@ struct Report {
     log_disk_bytes_before: u64,
     log_disk_bytes_after: u64,
     log_held_bytes: u64,
+    out_of_room: bool,
 }
 
 /// Runs the subcommand.
@@ -52,8 +53,20 @@ pub(crate) fn run(args: &Args) -> Result<Ending> {
         Some(recovered) if recovered.checkpoint >= newest.number => recovered.blob.clone(),
         _ => bail!("{} does not open at its newest checkpoint", args.dir.display()),
     };
-    let done = store.compact()?;
-    let checkpoint = store.checkpoint(&blob)?;
+    let mut done = store.compact()?;
+    let mut checkpoint = store.checkpoint(&blob)?;
+    // On a disk with little room each pass ends early, and the checkpoint after it gives back what the oldest one held.
+    // Ends: once all log that was there has been gone through; or, after as many passes without a gain as checkpoints are
+    // kept, no checkpoint holds older log any more.
+    let mut without_gain = 0;
+    while done.out_of_room && without_gain <= keep && store.stats().log_begin < newest.log_end {
+        let more = store.compact()?;
+        checkpoint = store.checkpoint(&blob)?;
+        without_gain = if more.scanned_bytes > 0 { 0 } else { without_gain + 1 };
+        done.scanned_bytes += more.scanned_bytes;
+        done.copied_bytes += more.copied_bytes;
+        done.out_of_room = more.out_of_room;
+    }
     let held = store.stats().log_held_bytes;
     drop(store);
     let after = summary(&args.dir)?;
@@ -65,6 +78,7 @@ pub(crate) fn run(args: &Args) -> Result<Ending> {
         log_disk_bytes_before: before.log_disk_bytes,
         log_disk_bytes_after: after.log_disk_bytes,
         log_held_bytes: held,
+        out_of_room: done.out_of_room,
     };
     if args.json {
         output::json(&report);
@@ -88,6 +102,9 @@ fn text(report: &Report) -> String {
             "held          {} by older checkpoints; it comes back when they go (--keep 1)\n",
             bytes(report.log_held_bytes)
         );
+    }
+    if report.out_of_room {
+        text += "ended early   the disk has no room for the rest: remove files from it, or keep fewer checkpoints (--keep)\n";
     }
     text
 }

@@ -9,7 +9,9 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
+use embank::{Bank, BankOptions, Optimizer, TableConfig};
 use embank_crash::random::content;
 use embank_crash::rows::{self, Model, ModelTable};
 use embank_kv::inspect::{VerifyOptions, verify};
@@ -72,7 +74,7 @@ fn options(device: DeviceChoice) -> StoreOptions {
 }
 
 /// A bank on a file system of its own, and what its newest checkpoint holds.
-struct Bank<'a> {
+struct OpenBank<'a> {
     mount: &'a Path,
     options: StoreOptions,
     store: Option<Store>,
@@ -80,9 +82,10 @@ struct Bank<'a> {
     saved: u64,
 }
 
-impl<'a> Bank<'a> {
+impl<'a> OpenBank<'a> {
     fn new(mount: &'a Path, device: DeviceChoice) -> Self {
-        let mut bank = Bank { mount, options: options(device), store: None, version: 0, saved: 0 };
+        let mut bank =
+            OpenBank { mount, options: options(device), store: None, version: 0, saved: 0 };
         bank.open();
         let store = bank.store.as_ref().unwrap();
         rows::create(store, &mut Model::new(), "rows", VALUE_BYTES, false).unwrap();
@@ -139,14 +142,6 @@ impl<'a> Bank<'a> {
             }
         }
     }
-
-    fn assert_stopped(&mut self) {
-        let refused = self.put().unwrap_err();
-        self.version -= 1;
-        assert!(matches!(refused, Error::Poisoned { .. }), "{refused}");
-        let refused = self.store().checkpoint(b"no").unwrap_err();
-        assert!(matches!(refused, Error::Poisoned { .. }), "{refused}");
-    }
 }
 
 fn value(key: u64, version: u64) -> Vec<u8> {
@@ -185,7 +180,7 @@ fn leave(mount: &Path, left_bytes: u64) -> std::path::PathBuf {
 
 fn fills_up(mount: &Path, device: DeviceChoice) {
     const FULL: &str = "No space left on device";
-    let mut bank = Bank::new(mount, device);
+    let mut bank = OpenBank::new(mount, device);
 
     // Without room for a checkpoint's own files that checkpoint fails, and the next one is good.
     let ballast = leave(mount, 128 << 10);
@@ -195,7 +190,7 @@ fn fills_up(mount: &Path, device: DeviceChoice) {
     fs::remove_file(&ballast).unwrap();
     bank.checkpoint(&[3]).unwrap();
 
-    // Without room for the log the store stops.
+    // Without room for the log no row is lost. The bank keeps what a checkpoint needs.
     let others = mount.join("others");
     fs::write(&others, vec![1; 8 << 20]).unwrap();
     let mut rounds = 0;
@@ -205,23 +200,30 @@ fn fills_up(mount: &Path, device: DeviceChoice) {
         if let Err(error) = bank.put() {
             break error;
         }
-        if let Err(error) = bank.checkpoint(&[4]) {
-            break error;
-        }
     };
-    assert_clear(&error, FULL, mount);
+    assert!(matches!(error, Error::DiskFull { .. }), "{error}");
+    assert_clear(&error, "the next checkpoint need", mount);
     assert!(rounds > 2, "{rounds} rounds");
     bank.check_what_can_be_read();
-    if matches!(error, Error::Poisoned { .. }) {
-        bank.assert_stopped();
-    }
+    bank.store().checkpoint(&[4]).unwrap();
 
-    // Opened on the full disk it is at its last checkpoint, and once there is room it goes on.
+    // Another program takes the rest.
+    let ballast = leave(mount, 0);
+    let error = bank.store().checkpoint(&vec![5; 1 << 20]).unwrap_err();
+    assert!(matches!(error, Error::DiskFull { .. }), "{error}");
+    assert_clear(&error, FULL, mount);
+    bank.check_what_can_be_read();
+    fs::remove_file(ballast).unwrap();
+    fs::remove_file(others).unwrap();
+    bank.put().unwrap();
+    bank.checkpoint(&[6]).unwrap();
+    rows::check(bank.store(), &model(bank.version), KEYS).unwrap();
+
+    // Opened on a full disk it is at its last checkpoint, and once there is room it goes on.
     let ballast = leave(mount, 0);
     bank.open();
     println!("reopened at version {} after {rounds} rounds", bank.saved);
     fs::remove_file(ballast).unwrap();
-    fs::remove_file(others).unwrap();
     for _ in 0..3 {
         bank.put().unwrap();
         bank.store().compact().unwrap();
@@ -230,9 +232,94 @@ fn fills_up(mount: &Path, device: DeviceChoice) {
     bank.open();
 }
 
+/// Training goes on: leases that are out while the disk fills up are applied or fail with a clear error, and no count
+/// stays up.
+fn fills_up_in_training(mount: &Path, device: DeviceChoice) {
+    const ROWS: u64 = 60_000;
+    let options = BankOptions {
+        memory_budget_bytes: 2 * MIB,
+        device,
+        wait_timeout: Duration::from_secs(20),
+        ..BankOptions::default()
+    };
+    let bank = Bank::open(mount.join("trained"), options).unwrap();
+    let config = TableConfig::new(16).optimizer(Optimizer::sgd(1.0)).staleness_bound(None);
+    let table = bank.table("rows", config).unwrap();
+    let keys: Vec<u64> = (0..ROWS).collect();
+    table.put(&keys, &vec![0.0; ROWS as usize * 16]).unwrap();
+    bank.checkpoint(b"").unwrap();
+    // For each row the least and the most gradients that may have reached it.
+    let mut steps = vec![(0_u32, 0_u32); ROWS as usize];
+    let mut leases = Vec::new();
+    let (mut full, mut late, mut refused) = (0, 0, 0);
+    let mut ballast = None;
+    for round in 0..400_u64 {
+        if round == 60 {
+            ballast = Some(leave(mount, 0));
+        }
+        if round == 260 {
+            fs::remove_file(ballast.take().unwrap()).unwrap();
+        }
+        let some: Vec<u64> = (0..200).map(|i| (round * 7919 + i * 251) % ROWS).collect();
+        match table.get(&some, &mut vec![0.0; some.len() * 16]) {
+            Ok(lease) => leases.push((lease, some)),
+            Err(error) => {
+                assert!(matches!(error, embank::Error::Store(Error::DiskFull { .. })), "{error}");
+                full += 1;
+            }
+        }
+        // A lease is out for so long that its rows leave mutable memory.
+        if leases.len() > 60 || full > 0 && !leases.is_empty() {
+            let (lease, keys) = leases.remove(0);
+            if round % 5 == 0 {
+                lease.release().unwrap();
+                continue;
+            }
+            let done = lease.apply(&vec![-1.0; keys.len() * 16]);
+            for &key in &keys {
+                steps[key as usize].1 += 1;
+                steps[key as usize].0 += u32::from(done.is_ok());
+            }
+            if let Err(error) = done {
+                assert!(matches!(error, embank::Error::Store(Error::DiskFull { .. })), "{error}");
+                late += 1;
+            }
+        }
+        let other: Vec<u64> = (0..50).map(|i| (round * 104_729 + i * 1009) % ROWS).collect();
+        match table.apply_gradients(&other, &vec![-1.0; other.len() * 16]) {
+            Ok(()) => other.iter().for_each(|&key| {
+                steps[key as usize].0 += 1;
+                steps[key as usize].1 += 1;
+            }),
+            Err(embank::Error::Store(Error::DiskFull { .. })) => {
+                refused += 1;
+                other.iter().for_each(|&key| steps[key as usize].1 += 1);
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+    println!("{full} gets, {late} leases, {refused} gradients met the full disk");
+    assert!(full > 20, "{full} gets met the full disk");
+    drop(leases);
+    // The next get gives back what is owed.
+    table.get(&[0], &mut [0.0; 16]).unwrap().release().unwrap();
+    let mut rows = vec![0.0; ROWS as usize * 16];
+    table.peek(&keys, &mut rows, embank::Missing::Error).unwrap();
+    for (&key, row) in keys.iter().zip(rows.chunks(16)) {
+        let (least, most) = steps[key as usize];
+        assert!(
+            (least as f32..=most as f32).contains(&row[0]),
+            "{key}: {row:?}, {least} to {most}"
+        );
+        assert!(row.iter().all(|&value| value == row[0]), "{key}: {row:?}");
+        assert_eq!(table.outstanding(key).unwrap(), Some(0), "{key}");
+    }
+    bank.checkpoint(b"").unwrap();
+}
+
 /// A file system that is mounted read-only takes no writer, and serves readers.
 fn turns_read_only_while_closed(mount_at: &Path, device: DeviceChoice) {
-    let mut bank = Bank::new(mount_at, device);
+    let mut bank = OpenBank::new(mount_at, device);
     bank.store = None;
     assert!(mount(&["-o", "remount,ro"], mount_at));
     let error = Store::open(&bank.dir(), &bank.options).unwrap_err();
@@ -267,7 +354,7 @@ mod mounted {
     fn a_memory_file_system() {
         let Some(at) = place() else { return };
         for device in [DeviceChoice::Threads, DeviceChoice::Auto] {
-            for run in [fills_up, turns_read_only_while_closed] {
+            for run in [fills_up, fills_up_in_training, turns_read_only_while_closed] {
                 let size = format!("size={SIZE_MIB}m");
                 assert!(mount(&["-t", "tmpfs", "-o", &size, "none"], &at));
                 run(&at, device);
@@ -285,7 +372,8 @@ mod mounted {
         let image = image.to_str().unwrap();
         for device in [DeviceChoice::Threads, DeviceChoice::Auto] {
             let aborted = |at: &Path, device| is_aborted(at, device, image);
-            let runs: [Run<'_>; 3] = [&fills_up, &turns_read_only_while_closed, &aborted];
+            let runs: [Run<'_>; 4] =
+                [&fills_up, &fills_up_in_training, &turns_read_only_while_closed, &aborted];
             for run in runs {
                 fs::File::create(image).unwrap().set_len(SIZE_MIB * MIB).unwrap();
                 let made = Command::new("mkfs.ext4").args(["-q", "-F", "-m", "0", image]).status();
@@ -301,7 +389,7 @@ mod mounted {
 
     /// The kernel turns a file system read-only under an open bank, as after an error of the drive.
     fn is_aborted(at: &Path, device: DeviceChoice, image: &str) {
-        let mut bank = Bank::new(at, device);
+        let mut bank = OpenBank::new(at, device);
         bank.put().unwrap();
         // The mount command reports the state that was asked for as an error.
         mount(&["-o", "remount,abort"], at);

@@ -16,11 +16,14 @@
 //! taker has said otherwise ([`Lease::hand_over`](crate::Lease::hand_over)), or some lease of the bank has been ended by
 //! another thread than its taker before.
 //!
+//! A release that finds the disk full leaves its counts *owed*: they are a lease of their own, so that a deletion strikes
+//! them too, and the next Get of the table tries to give them back.
+//!
 //! A lease can lose rows to a deletion; its owner and who expires it leave their clocks alone then (`deletion`).
 
 use std::borrow::Cow;
 use std::cell::OnceCell;
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -169,6 +172,10 @@ pub(crate) struct Holders {
     since: Instant,
     /// Microseconds after `since`.
     next_look_us: AtomicU64,
+    /// Leases whose owners are gone and whose counts could not be given back yet.
+    owed: Mutex<VecDeque<Arc<Leased<Holding>>>>,
+    /// False only if `owed` has none.
+    owes: AtomicBool,
 }
 
 impl Holders {
@@ -178,7 +185,42 @@ impl Holders {
             turnstile: Turnstile::new(),
             since: Instant::now(),
             next_look_us: AtomicU64::new(0),
+            owed: Mutex::default(),
+            owes: AtomicBool::new(false),
         }
+    }
+
+    /// Keeps the counts of `keys`, which could not be given back, for a later attempt.
+    pub(crate) fn owe(&self, keys: &[u64], entered: &Entered<'_>) {
+        let lease = self.register(UniqueKeys::new(keys), None, entered);
+        // Not this thread's to end.
+        lease.what().hand_over();
+        let mut owed = self.owed.lock();
+        owed.push_back(lease);
+        // Under the lock, as in `take_owed`; so Relaxed will do.
+        self.owes.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether counts may wait to be given back.
+    pub(crate) fn owes(&self) -> bool {
+        // Relaxed: a Get that misses it is followed by one that does not.
+        self.owes.load(Ordering::Relaxed)
+    }
+
+    /// The leases that are owed.
+    pub(crate) fn owed_count(&self) -> usize {
+        self.owed.lock().len()
+    }
+
+    /// The oldest lease that is owed: the caller gives its counts back, and then [ends](Self::end) it.
+    pub(crate) fn take_owed(&self) -> Option<Arc<Leased<Holding>>> {
+        let mut owed = self.owed.lock();
+        // One that has expired meanwhile is given back by the thread that found it.
+        let taken = std::iter::from_fn(|| owed.pop_front()).find(|lease| lease.begin_answer());
+        if owed.is_empty() {
+            self.owes.store(false, Ordering::Relaxed);
+        }
+        taken
     }
 
     /// To be held by who moves clocks for a lease, from before it does to after the lease is registered or answered.

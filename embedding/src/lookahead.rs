@@ -621,6 +621,7 @@ impl Shared {
                 | Err(
                     embank_kv::Error::NoSuchTable(_)
                     | embank_kv::Error::QuotaExceeded { .. }
+                    | embank_kv::Error::DiskFull { .. }
                     | embank_kv::Error::Interrupted { .. },
                 ) => {}
                 Err(failure) => {
@@ -714,7 +715,11 @@ impl Shared {
             // The table was dropped, which is nobody's failure.
             Err(embank_kv::Error::NoSuchTable(_)) => counters.cancelled.add(burst.len() as u64),
             // Whoever gets the rows is told.
-            Err(embank_kv::Error::QuotaExceeded { .. } | embank_kv::Error::Interrupted { .. }) => {
+            Err(
+                embank_kv::Error::QuotaExceeded { .. }
+                | embank_kv::Error::DiskFull { .. }
+                | embank_kv::Error::Interrupted { .. },
+            ) => {
                 counters.failed.add(burst.len() as u64);
             }
             Err(failure) => {

@@ -40,6 +40,9 @@ use crate::table::Table;
 use crate::turnstile::Entered;
 use crate::waiting_line::{PATIENCE, Place, Reserved};
 
+/// How often a waiting Get tries to give back counts that a full disk kept from it.
+const OWED_LOOK: Duration = Duration::from_millis(100);
+
 /// Stands for longer times, and for where a deadline lies that the clock can't represent.
 pub(crate) const FAR_OFF: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
@@ -270,6 +273,10 @@ impl Table {
             if wait.reserved.is_none() {
                 until = until.min(wait.reserves_at);
             }
+            if self.shared.holders.owes() {
+                // Room on the disk comes without a signal.
+                until = until.min(Instant::now() + OWED_LOOK);
+            }
             let woken = store.wait_released(ticket, until);
             self.check_interrupted(wait)?;
             if !woken && Instant::now() >= deadline {
@@ -328,14 +335,34 @@ impl Table {
         })
     }
 
-    /// Before a Get and while it waits: gives back the counts of leases that have come of age. Returns who knows when
-    /// to look again; none if leases do not expire.
+    /// Before a Get and while it waits: gives back the counts of leases that have come of age, and those that are owed.
+    /// Returns who knows when to look again; none if leases do not expire.
     pub(crate) fn expire_due_leases(&self) -> Option<&Holders> {
+        if self.shared.holders.owes() {
+            self.give_back_owed();
+        }
         let (timeout, holders) = (self.bank.lease_timeout?, &self.shared.holders);
         if holders.look_is_due(Instant::now()) {
             self.expire_leases(timeout);
         }
         Some(holders)
+    }
+
+    /// Gives back the counts that a full disk kept from it, until an attempt fails again.
+    #[cold]
+    fn give_back_owed(&self) {
+        let holders = &self.shared.holders;
+        let entered = holders.enter();
+        // Ends: each round takes one, and one that is owed again ends it.
+        for _ in 0..holders.owed_count() {
+            let before = holders.owed_count();
+            let Some(lease) = holders.take_owed() else { return };
+            self.release_or_count(lease.what().held(&entered).keys(), &entered);
+            holders.end(&lease);
+            if holders.owed_count() >= before {
+                return;
+            }
+        }
     }
 
     /// Gives back the counts of leases that are older than `timeout`.
@@ -351,8 +378,8 @@ impl Table {
 
     /// Gives back one count of each of `keys`, which are distinct. Rows that are missing are passed over,
     /// as is a table that was dropped: its counts went with its rows. A row that can't be read keeps its count, and
-    /// no other does.
-    pub(crate) fn release(&self, keys: &[u64], _: &Entered<'_>) -> Result<()> {
+    /// no other does. Counts that a full disk keeps from coming down are owed: a later Get gives them back.
+    pub(crate) fn release(&self, keys: &[u64], entered: &Entered<'_>) -> Result<()> {
         if keys.is_empty() {
             return Ok(());
         }
@@ -363,8 +390,13 @@ impl Table {
             self.bank.store.wake_waiters();
             return Err(first_error);
         }
+        let left = places_keys(keys, |place| !touch.reached.contains(place));
+        if matches!(first_error, Error::Store(embank_kv::Error::DiskFull { .. })) {
+            self.shared.holders.owe(&left, entered);
+            return Ok(());
+        }
         let mut released = Ok(());
-        for key in places_keys(keys, |place| !touch.reached.contains(place)) {
+        for key in left {
             let mut touch = TouchClocks { reached: Reached::none_of(1) };
             released = released.and(self.try_release(&[key], &mut touch));
         }

@@ -119,7 +119,13 @@ impl Directory {
         self.handle.sync_all()
     }
 
-    /// The names in the directory.
+    /// Bytes that the file system has left for this user. `None` if it does not say: some network and user-space file
+    /// systems give zeros for everything.
+    pub(crate) fn room_bytes(&self) -> Option<u64> {
+        let found = rustix::fs::fstatvfs(&self.handle).ok()?;
+        (found.f_blocks > 0).then(|| found.f_bavail.saturating_mul(found.f_frsize))
+    }
+
     pub(crate) fn names(&self) -> io::Result<Vec<OsString>> {
         names_of(Dir::new(open_in(&self.handle, Path::new("."), READ_DIR)?)?)
     }

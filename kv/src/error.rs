@@ -143,6 +143,18 @@ pub enum Error {
         /// What holds it, the largest holder first.
         holders: Vec<SpaceHolder>,
     },
+    /// The disk has no room for what the call has to write. The store goes on: rows in memory can be read and changed, and
+    /// the call can be made again when there is room. A batch may be done in part.
+    #[error(
+        "the disk of {path} is full ({reason}). No row is lost: remove files from that disk, delete rows, drop tables or \
+         compact, and call again"
+    )]
+    DiskFull {
+        /// The file that could not be written, or the folder of the log.
+        path: PathBuf,
+        /// The system's reason, or what the room that is left is kept for.
+        reason: String,
+    },
     /// A call waited for compaction to make room on disk, and the check that the program gave to
     /// [`check_while_waiting`](crate::check_while_waiting) ended the wait. Part of the batch may be done.
     #[error(
@@ -199,5 +211,14 @@ pub enum Error {
 impl Error {
     pub(crate) fn io(operation: &'static str, path: impl Into<PathBuf>, source: io::Error) -> Self {
         Error::Io { operation, path: path.into(), source }
+    }
+
+    /// The file and the system's reason, if a file could not be written for want of room. A failed sync is another
+    /// matter: what was written before may be lost by then.
+    pub(crate) fn for_want_of_room(&self) -> Option<(PathBuf, String)> {
+        let Error::Io { operation, path, source } = self else { return None };
+        let is_full =
+            matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
+        (is_full && *operation != "sync").then(|| (path.clone(), source.to_string()))
     }
 }

@@ -60,7 +60,7 @@ fn every_failure_in_compaction_is_reported_and_harms_no_checkpoint() {
         let (store, device, disk, table) = on_memory(dir.path());
         match site {
             "read" => device.fail_read(n, ErrorKind::Other),
-            "write" => device.fail_write(n, ErrorKind::StorageFull),
+            "write" => device.fail_write(n, ErrorKind::Other),
             "sync" => device.fail_sync(n, ErrorKind::Other),
             _ => device.fail_free(n, ErrorKind::PermissionDenied),
         }

@@ -132,6 +132,8 @@ typedef enum embank_status {
   EMBANK_STATUS_VOCABULARY_FROZEN = 39,
   // The table's keys are ids of a vocabulary that was renumbered, replaced or dropped since.
   EMBANK_STATUS_OTHER_VOCABULARY = 40,
+  // The disk has no room for what the call has to write. No row is lost: make room and call again.
+  EMBANK_STATUS_DISK_FULL = 41,
 } embank_status;
 
 // How a table's values are stored. Rows go in and out as float, whatever they are stored as.

@@ -97,6 +97,8 @@ pub enum embank_status {
     VocabularyFrozen = 39,
     /// The table's keys are ids of a vocabulary that was renumbered, replaced or dropped since.
     OtherVocabulary = 40,
+    /// The disk has no room for what the call has to write. No row is lost: make room and call again.
+    DiskFull = 41,
 }
 
 /// Why a call fails.
@@ -196,6 +198,7 @@ fn status_of_store(error: &StoreError) -> embank_status {
         StoreError::DeltaMismatch { .. } => embank_status::DeltaMismatch,
         StoreError::BudgetTooSmall { .. } => embank_status::BudgetTooSmall,
         StoreError::QuotaExceeded { .. } => embank_status::QuotaExceeded,
+        StoreError::DiskFull { .. } => embank_status::DiskFull,
         StoreError::InvalidArgument(_) => embank_status::InvalidArgument,
         StoreError::TableMismatch { .. } => embank_status::TableMismatch,
         StoreError::NoSuchTable(_) => embank_status::NoSuchTable,
@@ -258,7 +261,7 @@ const VERSION: &CStr =
     };
 
 /// By number.
-const NAMES: [&CStr; embank_status::OtherVocabulary as usize + 1] = [
+const NAMES: [&CStr; embank_status::DiskFull as usize + 1] = [
     c"OK",
     c"INVALID_ARGUMENT",
     c"SHAPE_MISMATCH",
@@ -300,6 +303,7 @@ const NAMES: [&CStr; embank_status::OtherVocabulary as usize + 1] = [
     c"VOCABULARY_DROPPED",
     c"VOCABULARY_FROZEN",
     c"OTHER_VOCABULARY",
+    c"DISK_FULL",
 ];
 
 #[cfg(test)]
@@ -342,7 +346,7 @@ mod tests {
         assert_eq!(name(embank_status::UnreadableFile as i32), "UNREADABLE_FILE");
         assert_eq!(name(embank_status::SelfBlocked as i32), "SELF_BLOCKED");
         assert_eq!(name(embank_status::RowOverflow as i32), "ROW_OVERFLOW");
-        assert_eq!((name(-1), name(41), name(i32::MAX)), ("UNKNOWN", "UNKNOWN", "UNKNOWN"));
+        assert_eq!((name(-1), name(42), name(i32::MAX)), ("UNKNOWN", "UNKNOWN", "UNKNOWN"));
     }
 
     /// Those that `tests/c/abi.c` can't bring about, and those that it can, too.
@@ -464,6 +468,7 @@ mod tests {
                 },
                 embank_status::QuotaExceeded,
             ),
+            (StoreError::DiskFull { path: path(), reason: text() }, embank_status::DiskFull),
             (StoreError::InvalidArgument(text()), embank_status::InvalidArgument),
             (
                 StoreError::TableMismatch { name: text(), expected: text(), found: text() },

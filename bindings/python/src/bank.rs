@@ -557,10 +557,12 @@ impl PyBank {
     ///
     /// Returns:
     ///     A dictionary: `scanned_bytes` of log gone through, `copied_bytes` of rows moved to the log's end,
-    ///     `freed_bytes` given back to the file system so far.
+    ///     `freed_bytes` given back to the file system so far; `out_of_room`, true if the pass ended early because the
+    ///     disk has little room: then take a checkpoint, which lets go of older log, and compact again.
     ///
     /// Raises:
     ///     Damaged, StoreIOError: A page can't be read; no row is lost that could be read before.
+    ///     DiskFull: There is no room to move the rows of a single page.
     ///     PoisonedError: An earlier write failed.
     ///
     /// >>> import embank
@@ -569,12 +571,14 @@ impl PyBank {
     /// 0
     fn compact<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let done = self.cell.with_bank(py, |bank| bank.compact())?;
-        [
+        let bytes = [
             ("scanned_bytes", done.scanned_bytes),
             ("copied_bytes", done.copied_bytes),
             ("freed_bytes", done.freed_bytes),
-        ]
-        .into_py_dict(py)
+        ];
+        let dict = bytes.into_py_dict(py)?;
+        dict.set_item("out_of_room", done.out_of_room)?;
+        Ok(dict)
     }
 
     /// Makes everything durable: every row, optimizer state, and `blob`.

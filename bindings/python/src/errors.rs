@@ -20,6 +20,7 @@ import_exception!(embank.errors, DeviceUnavailable);
 import_exception!(embank.errors, EmbankError);
 import_exception!(embank.errors, LeaseExpired);
 import_exception!(embank.errors, DirectoryMoved);
+import_exception!(embank.errors, DiskFull);
 import_exception!(embank.errors, Locked);
 import_exception!(embank.errors, ReadOnly);
 import_exception!(embank.errors, MissingRow);
@@ -167,6 +168,9 @@ fn store_to_python(py: Python<'_>, error: &StoreError, text: String) -> PyErr {
     match error {
         StoreError::Io { path, source, .. } => {
             io_error(source, text, Some(path.to_string_lossy().into_owned()))
+        }
+        StoreError::DiskFull { path, .. } => {
+            DiskFull::new_err((rustix::io::Errno::NOSPC.raw_os_error(), text, path.to_string_lossy().into_owned()))
         }
         StoreError::AddressSpaceRefused { source, .. } => io_error(source, text, None),
         StoreError::Truncated { path, offset, .. } | StoreError::Damaged { path, offset, .. } => {

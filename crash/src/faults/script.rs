@@ -222,7 +222,8 @@ impl Script<'_> {
     /// Whether the log of the store that is open has met a write or sync that failed.
     fn must_close(&self) -> bool {
         let Some(Plan { site, fault, .. }) = self.plan else { return false };
-        let fails = matches!(fault, Fault::Broken | Fault::NoRoom);
+        // A page that finds no room stays in memory; a sync that fails may have lost what was written.
+        let fails = fault == Fault::Broken || fault == Fault::NoRoom && site.call == Call::Sync;
         let step = self.struck_in.unwrap_or_default();
         let by_others = matches!(
             step,

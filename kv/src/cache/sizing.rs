@@ -149,7 +149,8 @@ impl RowCache {
     fn grow(&self, sizing: &mut Sizing, shards: usize, log: &Log) {
         let most = (self.budget.cache_bytes_max() / self.shard_bytes as u64) as usize;
         let shards = shards.min(most.min(self.shards.len()).saturating_sub(sizing.open));
-        if shards == 0 {
+        // The frames that are left on a full disk are for what gives space back.
+        if shards == 0 || log.is_disk_full() {
             return;
         }
         if !self.budget.try_charge_cache((shards * self.shard_bytes) as u64) {
@@ -303,7 +304,7 @@ mod tests {
                 for _ in 0..60 {
                     // A page without a record.
                     let full = log.allocate(log.page_bytes() as usize).unwrap_err();
-                    log.turn_page(full)?;
+                    log.turn_page(full, crate::log::TurnFor::Rows)?;
                 }
                 let end = log.cut(log.reserve_frame()?)?;
                 log.await_flushed(end)?;

@@ -53,7 +53,7 @@ use std::sync::Arc;
 use crate::checkpoint::Checkpoints;
 use crate::error::{Error, Result};
 use crate::store::Core;
-use crate::sync::{AtomicU64, Condvar, Mutex, MutexGuard, Ordering};
+use crate::sync::{AtomicBool, AtomicU64, Condvar, Mutex, MutexGuard, Ordering};
 pub use held::SpaceHolder;
 pub(crate) use held::advice;
 
@@ -120,6 +120,9 @@ pub struct Compacted {
     pub copied_bytes: u64,
     /// Bytes given back to the file system so far. What kept checkpoints name follows with them.
     pub freed_bytes: u64,
+    /// True if the pass ended early: a disk with little room keeps what the next checkpoint needs. Take a checkpoint,
+    /// which gives back what the oldest one held, and compact again.
+    pub out_of_room: bool,
 }
 
 /// Wakes whoever waits for the log's length to change: the thread for work, writers for space.
@@ -138,6 +141,8 @@ struct State {
     stopped: Option<String>,
     /// True if it stopped because the bank's directory was elsewhere.
     moved: bool,
+    /// True if it stopped because the disk was full.
+    full: bool,
     /// Where the present turn through the log ends, and what it has come by.
     turn_end: u64,
     turn: Turn,
@@ -181,6 +186,10 @@ pub(crate) struct Space {
     freeing: Mutex<()>,
     /// Bytes that checkpoints hold at most between two of them, on average of late.
     held_expected: AtomicU64,
+    /// The page of the tail at which the disk had room last; `u64::MAX` for none.
+    page_with_room: AtomicU64,
+    /// The log could not take another page when a batch looked last.
+    short: AtomicBool,
 }
 
 impl Space {
@@ -202,6 +211,8 @@ impl Space {
             tried: AtomicU64::new(0),
             freeing: Mutex::default(),
             held_expected: AtomicU64::new(0),
+            page_with_room: AtomicU64::new(u64::MAX),
+            short: AtomicBool::new(false),
         }
     }
 
@@ -253,7 +264,18 @@ impl Core {
         self.space.signal.state.lock().stopped = None;
         // Ends: each page moves `begin` towards `end`.
         while self.log.begin() + self.log.page_bytes() <= end {
-            let copied = self.compact_page(&mut pass).inspect_err(|error| self.stop(error))?;
+            // Until the next checkpoint no copy gives space back, and that checkpoint must find room.
+            if self.pinned().is_some() && self.disk_lacks(0).is_some() {
+                done.out_of_room = true;
+                break;
+            }
+            let copied = match self.compact_page(&mut pass) {
+                Err(Error::DiskFull { .. }) if done.scanned_bytes > 0 => {
+                    done.out_of_room = true;
+                    break;
+                }
+                worked => worked.inspect_err(|error| self.stop(error))?,
+            };
             done.scanned_bytes += self.log.page_bytes();
             done.copied_bytes += copied;
             self.free_space(self.free_stride())?;
@@ -278,6 +300,7 @@ impl Core {
         let mut state = self.space.signal.state.lock();
         state.stopped = Some(error.to_string());
         state.moved = matches!(error, Error::DirectoryMoved { .. });
+        state.full = matches!(error, Error::DiskFull { .. });
         drop(state);
         self.space.signal.raise();
     }
@@ -327,6 +350,9 @@ impl Core {
         loop {
             if state.shutdown {
                 return false;
+            }
+            if state.full && !self.log.is_disk_full() {
+                (state.full, state.stopped) = (false, None);
             }
             if self.compaction_wanted(&state) {
                 return true;

@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::execute::{Batch, MoveChained, Scratch, Tally, Work};
 use crate::index::{Candidates, Entry};
 use crate::log::page::{PAGE_HEADER_BYTES, check_image};
-use crate::log::{PageFull, View};
+use crate::log::{PageFull, TurnFor, View};
 use crate::operation::{Clock, Outcome, Width};
 use crate::record::{HEADER_BYTES, RecordImage};
 use crate::store::Core;
@@ -102,7 +102,7 @@ impl Core {
         while at < rows.len() {
             let full = self.move_group(pass, &rows, &mut at, page, start, &mut copied);
             if let Err(full) = full {
-                self.log.turn_page(full)?;
+                self.log.turn_page(full, TurnFor::Space)?;
             }
         }
         pass.rows = rows;

@@ -38,12 +38,34 @@ const HELD_FLOOR: f64 = 0.6;
 const COPYING: f64 = 0.4;
 /// Stands for a wait without an end of its own.
 const FAR_OFF: Duration = Duration::from_secs(3600);
+/// What writers leave free on the disk for compaction to copy into, until the next checkpoint gives space back: this many
+/// pages,
+const WORKING_PAGES: u64 = 8;
+/// or this part of the memory budget, if that is more: a larger share needs fewer checkpoints on the way.
+const WORKING_BUDGET_PART: u64 = 16;
 /// Pages below the quota that only compaction and deletions use.
 const QUOTA_RESERVE_PAGES: u64 = 4;
 
 /// What stays free below the quota: those pages, and what batches take whose reads are on their way.
 pub(crate) fn quota_reserve_bytes(page_bytes: u64, budget_bytes: u64) -> u64 {
     QUOTA_RESERVE_PAGES * page_bytes + Budget::read_buffer_bytes_for(budget_bytes)
+}
+
+/// Why the log may not take another page.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Lack {
+    /// It has reached its quota.
+    Quota {
+        /// The quota.
+        bytes: u64,
+    },
+    /// The next checkpoint would not find room on the disk.
+    Disk {
+        /// What the file system has left.
+        room_bytes: u64,
+        /// What a checkpoint, and compaction, need at most.
+        needed_bytes: u64,
+    },
 }
 
 /// The current rows of a store.
@@ -132,10 +154,11 @@ impl Core {
     /// Space goes back in steps: a system call for each small page would cost more than it gains.
     pub(super) fn free_stride(&self) -> u64 {
         let page_bytes = self.log.page_bytes();
-        let urgent = self.space.quota_bytes.is_some();
+        let urgent = self.space.quota_bytes.is_some() || self.was_short_of_room();
         if urgent { 0 } else { (self.live().footprint / 64).min(1 << 20).max(page_bytes) }
     }
 
+    /// `can_make_room` must not promise what this refuses, or a writer waits for ever.
     pub(super) fn compaction_wanted(&self, state: &State) -> bool {
         if state.stopped.is_some() || self.log.check_poison().is_err() {
             return false;
@@ -143,8 +166,8 @@ impl Core {
         if state.urgent && self.has_unneeded() {
             return true;
         }
-        // At the quota every copy makes the log longer, and what a checkpoint holds does not come back.
-        let in_vain = || self.over_quota().is_some() && self.pinned().is_some();
+        // Without room every copy makes the log longer, and what a checkpoint holds does not come back.
+        let in_vain = || self.lacks_room().is_some() && self.pinned().is_some();
         self.has_cold_page()
             && (state.urgent && self.has_dead_space(state)
                 || self.exceeds(self.goal_bytes(state), SLACK_PAGES))
@@ -193,18 +216,32 @@ impl Core {
 
     /// Whether `await_space` would wait, or fail.
     pub(crate) fn must_await_space(&self) -> bool {
-        self.over_quota().is_some() || self.behind(&self.space.signal.state.lock())
+        self.has_no_room() || self.behind(&self.space.signal.state.lock())
     }
 
     /// Whether the log may not take another page as it is.
     pub(crate) fn has_no_room(&self) -> bool {
-        self.over_quota().is_some()
+        self.lacks_room().is_some()
+    }
+
+    /// Whether a batch has met a lack of room that may still be there. A batch asks before it changes its first row.
+    pub(crate) fn was_short_of_room(&self) -> bool {
+        // Relaxed: a hint, after which the caller looks closely.
+        self.space.short.load(Ordering::Relaxed)
     }
 
     /// # Errors
-    /// `QuotaExceeded` if it may not.
+    /// `QuotaExceeded` or `DiskFull` if the log may not take another page.
     pub(crate) fn check_room(&self) -> Result<()> {
-        self.over_quota().map_or(Ok(()), |quota| Err(self.quota_exceeded(quota)))
+        self.lacks_room().map_or(Ok(()), |lack| Err(self.no_room(lack)))
+    }
+
+    /// What keeps the log from taking another page.
+    fn lacks_room(&self) -> Option<Lack> {
+        let over_quota = self.over_quota().map(|bytes| Lack::Quota { bytes });
+        let lack = over_quota.or_else(|| self.lacks_disk());
+        self.space.short.store(lack.is_some(), Ordering::Relaxed);
+        lack
     }
 
     fn over_quota(&self) -> Option<u64> {
@@ -214,12 +251,42 @@ impl Core {
         (next - self.space.freed() > quota).then_some(quota)
     }
 
+    /// Whether the disk has less room than the next checkpoint needs with another page of log, and compaction to work in.
+    /// That room is kept, so that a bank that has filled its disk can compact and take checkpoints by turns.
+    ///
+    /// The system is asked once for each page of log, and each time while room is lacking.
+    fn lacks_disk(&self) -> Option<Lack> {
+        let page = self.log.tail_address() / self.log.page_bytes();
+        // Relaxed: threads that meet on the same page may both ask.
+        if self.space.page_with_room.load(Ordering::Relaxed) == page {
+            return None;
+        }
+        let working_bytes = (WORKING_PAGES * self.log.page_bytes())
+            .max(self.budget.total_bytes() / WORKING_BUDGET_PART);
+        let lack = self.disk_lacks(working_bytes);
+        if lack.is_none() {
+            self.space.page_with_room.store(page, Ordering::Relaxed);
+        }
+        lack
+    }
+
+    /// Whether the disk has less room than the next checkpoint needs with another page of log, and `more_bytes`.
+    pub(super) fn disk_lacks(&self, more_bytes: u64) -> Option<Lack> {
+        let room_bytes = self.log.device.room_bytes()?;
+        let unwritten_bytes = self.log.tail_address().saturating_sub(self.log.flushed());
+        let reserve_bytes = quota_reserve_bytes(self.log.page_bytes(), self.budget.total_bytes());
+        let checkpoint_bytes =
+            unwritten_bytes + self.log.page_bytes() + reserve_bytes + self.budget.index_bytes();
+        let needed_bytes = checkpoint_bytes + more_bytes;
+        (room_bytes < needed_bytes).then_some(Lack::Disk { room_bytes, needed_bytes })
+    }
+
     /// Called by a batch that is about to take another page of the log, unpinned and without a read
     /// buffer or a stream. Waits for compaction to pass some pages where it is behind, or until it has made room below
-    /// the quota.
+    /// the quota or on the disk.
     ///
     /// # Errors
-    /// `QuotaExceeded` where it can't; `Interrupted`; `Poisoned`.
+    /// `QuotaExceeded` or `DiskFull` where it can't; `Interrupted`; `Poisoned`.
     #[cold]
     pub(crate) fn await_space(&self) -> Result<()> {
         self.log.check_poison()?;
@@ -229,16 +296,15 @@ impl Core {
         let mut checks = Checks::new();
         // Ends: compaction makes room, has nothing left to do, or stops; each raises the signal. Or the program ends it.
         let done = loop {
-            let over_quota = self.over_quota();
-            match over_quota {
+            match self.lacks_room() {
                 None if !self.behind(&state) => break Ok(()),
                 None if waiting.is_some_and(|(_, awaited)| self.log.begin() >= awaited) => {
                     break Ok(());
                 }
                 None => {}
-                Some(quota) => {
+                Some(lack) => {
                     if !self.can_make_room(&state) {
-                        break Err(self.quota_exceeded(quota));
+                        break Err(self.no_room(lack));
                     }
                     state.urgent = true;
                 }
@@ -273,7 +339,17 @@ impl Core {
                     && (self.has_cold_page() || self.log.settle_oldest()))
     }
 
-    fn quota_exceeded(&self, quota_bytes: u64) -> Error {
+    fn no_room(&self, lack: Lack) -> Error {
+        let quota_bytes = match lack {
+            Lack::Quota { bytes } => bytes,
+            Lack::Disk { room_bytes, needed_bytes } => {
+                let (path, _) = self.log.device.locate(self.log.tail_address());
+                let reason = format!(
+                    "{room_bytes} bytes are left, and compaction and the next checkpoint need {needed_bytes}"
+                );
+                return Error::DiskFull { path, reason };
+            }
+        };
         Error::QuotaExceeded {
             quota_bytes,
             log_bytes: self.log.tail_address() - self.space.freed(),

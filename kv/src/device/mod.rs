@@ -279,6 +279,11 @@ pub trait Device: Send + Sync + fmt::Debug {
         Vec::new()
     }
 
+    /// Bytes that the file system still has for this process; `None` if that is unknown, or there is no file system.
+    fn room_bytes(&self) -> Option<u64> {
+        None
+    }
+
     /// Closes the handles of files that can be opened again, where the process has none left for another file.
     fn release_handles(&self) {}
 

@@ -433,6 +433,11 @@ impl Segments {
         freed.left.values().chain(&freed.unfinished).cloned().collect()
     }
 
+    /// See [`Device::room_bytes`](super::Device::room_bytes).
+    pub(super) fn room_bytes(&self) -> Option<u64> {
+        self.folder.room_bytes()
+    }
+
     fn check_writable(&self, operation: &'static str) -> Result<()> {
         if self.read_only {
             let refused = io::Error::from(io::ErrorKind::PermissionDenied);

@@ -141,6 +141,10 @@ impl Device for ThreadDevice {
         self.segments.not_removed()
     }
 
+    fn room_bytes(&self) -> Option<u64> {
+        self.segments.room_bytes()
+    }
+
     fn release_handles(&self) {
         self.segments.release_handles();
     }

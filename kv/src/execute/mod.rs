@@ -48,7 +48,7 @@ use crate::address::{Address, TableId};
 use crate::cpu_time;
 use crate::error::{Error, Result};
 use crate::index::{Entry, Look};
-use crate::log::{PageFull, View};
+use crate::log::{PageFull, TurnFor, View};
 use crate::operation::{Clock, Outcome, Width};
 use crate::record::{RecordRef, record_bytes};
 use crate::store::Core;
@@ -173,6 +173,9 @@ impl<'a, W: Work> Batch<'a, W> {
     pub(crate) fn run(&mut self) -> Result<()> {
         if !matches!(W::MODE, Mode::Peek | Mode::Locate) {
             self.core.log.check_poison()?;
+        }
+        if self.is_whole_or_nothing() && self.core.was_short_of_room() {
+            self.core.await_space()?;
         }
         let mut start = 0;
         while start < self.keys.len() {
@@ -310,11 +313,11 @@ impl<'a, W: Work> Batch<'a, W> {
     fn turn_page(&mut self, full: PageFull) -> Result<()> {
         match W::MODE {
             // What gives space back does not wait for any.
-            Mode::Delete | Mode::Compact => return self.core.log.turn_page(full),
+            Mode::Delete | Mode::Compact => return self.core.log.turn_page(full, TurnFor::Space),
             // Nor what the batch does that turns a page: that one waits.
             Mode::Retain => {
                 self.core.check_room()?;
-                return self.core.log.turn_page(full);
+                return self.core.log.turn_page(full, TurnFor::Rows);
             }
             // Nor does who holds what compaction may need, to read; the stream ends soon, and then it waits.
             _ if self.streaming => self.owes_wait |= self.core.must_await_space(),
@@ -324,7 +327,13 @@ impl<'a, W: Work> Batch<'a, W> {
         if self.appended_at_turn.replace(self.tally.appended) != Some(self.tally.appended) {
             self.core.retain_before_turn();
         }
-        self.core.log.turn_page(full)
+        self.core.log.turn_page(full, TurnFor::Rows)
+    }
+
+    /// Whether the batch is refused before its first row or comes to its end, where room on disk is lacking: half of an
+    /// update can't be taken back, nor can it be made again. It goes beyond the limit by its own rows at most.
+    fn is_whole_or_nothing(&self) -> bool {
+        W::MODE == Mode::Update && self.clock != Clock::Release
     }
 
     fn await_space(&mut self) -> Result<()> {
@@ -333,7 +342,11 @@ impl<'a, W: Work> Batch<'a, W> {
         }
         match self.core.await_space() {
             // What was got comes to its end, or its counts would stand for ever: as many rows as are out.
-            Err(Error::QuotaExceeded { .. }) if self.clock == Clock::Release => Ok(()),
+            Err(Error::QuotaExceeded { .. } | Error::DiskFull { .. })
+                if self.clock == Clock::Release || self.is_whole_or_nothing() =>
+            {
+                Ok(())
+            }
             Err(Error::Interrupted { .. }) if self.clock == Clock::Release => {
                 self.waits_no_more = true;
                 Ok(())

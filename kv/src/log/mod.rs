@@ -28,6 +28,7 @@
 //! 3. When a page is written, every record in it is complete and none changes any more but for its
 //!    clock word.
 
+mod full_disk;
 pub(crate) mod page;
 #[cfg(test)]
 mod tests;
@@ -48,6 +49,7 @@ use crate::record::{HEADER_BYTES, RecordRef};
 use crate::region::Region;
 use crate::stats::Counters;
 use crate::sync::{AtomicU32, AtomicU64, Condvar, Mutex, Ordering, Planted, planted};
+use full_disk::{FRAMES_TO_FREE, FullDisk, Request};
 use page::PAGE_HEADER_BYTES;
 
 /// Frames that the writer tries to keep free, so that turning a page seldom waits.
@@ -224,12 +226,29 @@ struct State {
     never_used: u32,
     /// Pages below this are to be settled and written however young they are.
     settle_below: u64,
+    disk: FullDisk,
     shutdown: bool,
 }
 
+/// What a page is turned for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum TurnFor {
+    /// Rows of a caller.
+    Rows,
+    /// Compaction or a deletion, which give space back.
+    Space,
+}
+
 impl State {
-    fn take_frame(&mut self, budget: &Budget) -> Option<u32> {
+    /// A frame for a page, if one is free. While the disk is full, the last [`FRAMES_TO_FREE`] are for
+    /// [`TurnFor::Space`].
+    fn take_frame(&mut self, budget: &Budget, turn_for: TurnFor) -> Option<u32> {
         if budget.frames() > budget.frames_allowed() {
+            return None;
+        }
+        let unused = budget.frames_allowed().saturating_sub(budget.frames());
+        let left = unused + self.free.len() as u64;
+        if self.disk.is_full() && turn_for == TurnFor::Rows && left <= FRAMES_TO_FREE {
             return None;
         }
         if let Some(frame) = self.free.pop() {
@@ -285,7 +304,7 @@ impl Log {
         };
         {
             let mut state = log.state.lock();
-            let frame = state.take_frame(&log.budget).expect("frames_min > 0");
+            let frame = state.take_frame(&log.budget, TurnFor::Rows).expect("frames_min > 0");
             log.begin_page(tail_page, frame);
         }
         Ok(log)
@@ -429,14 +448,14 @@ impl Log {
     /// Opens the page after a full one, waiting for a frame if none is free. The caller is not pinned.
     ///
     /// # Errors
-    /// `Poisoned` after a failed write; `InvalidArgument` at the end of the address space.
-    pub(crate) fn turn_page(&self, full: PageFull) -> Result<()> {
+    /// `Poisoned` after a failed write; `DiskFull`; `InvalidArgument` at the end of the address space.
+    pub(crate) fn turn_page(&self, full: PageFull, turn_for: TurnFor) -> Result<()> {
         debug_assert!(!crate::epoch::is_pinned());
         let next = full.0 + 1;
         self.check_page(next)?;
         let mut state = self.state.lock();
-        let mut waiting = None;
-        // Ends: the writer frees a frame, or poisons the log and wakes everybody.
+        let (mut waiting, mut request) = (None, Request::default());
+        // Ends: the writer frees a frame, finds the disk full, or poisons the log; it wakes all waiting calls then.
         loop {
             self.check_poison()?;
             let turned = self.tail.load(Ordering::Relaxed) >> 32 != full.0;
@@ -444,13 +463,14 @@ impl Log {
                 break;
             }
             self.retire_free_frames(&mut state);
-            if let Some(frame) = state.take_frame(&self.budget) {
+            if let Some(frame) = state.take_frame(&self.budget, turn_for) {
                 self.begin_page(next, frame);
                 self.writer_wake.notify_one();
                 // Others that waited to turn this page find it turned.
                 self.frame_freed.notify_all();
                 break;
             }
+            state.check_disk(&mut request)?;
             waiting.get_or_insert_with(Instant::now);
             self.writer_wake.notify_one();
             self.frame_freed.wait(&mut state);
@@ -504,15 +524,20 @@ impl Log {
     /// Sets a frame aside for [`cut`](Self::cut), waiting for one if none is free. The caller is not pinned.
     ///
     /// # Errors
-    /// `Poisoned` after a failed write.
+    /// `Poisoned` after a failed write; `DiskFull`.
     pub(crate) fn reserve_frame(&self) -> Result<ReservedFrame<'_>> {
         debug_assert!(!crate::epoch::is_pinned());
         let mut state = self.state.lock();
+        let mut request = Request::default();
         // Ends: as in `turn_page`.
         loop {
             self.check_poison()?;
+            state.check_disk(&mut request)?;
             self.retire_free_frames(&mut state);
-            if let Some(frame) = state.take_frame(&self.budget) {
+            // On a full disk not before an attempt has succeeded: a cut that can't be written would use a frame up.
+            if !state.disk.is_full()
+                && let Some(frame) = state.take_frame(&self.budget, TurnFor::Space)
+            {
                 return Ok(ReservedFrame { log: self, frame: Some(frame) });
             }
             self.writer_wake.notify_one();
@@ -558,12 +583,15 @@ impl Log {
     /// Waits until everything below `end`, which is settled, is on the device, not yet synced.
     ///
     /// # Errors
-    /// `Poisoned` after a failed write.
+    /// `Poisoned` after a failed write; `DiskFull`.
     pub(crate) fn await_flushed(&self, end: Address) -> Result<()> {
         let mut state = self.state.lock();
-        // Ends: the writer gets there, or poisons the log and wakes everybody.
+        let mut request = Request::default();
+        // Ends: the writer gets there, finds the disk full, or poisons the log; it wakes all waiting calls then.
         while self.flushed() < end.raw() {
             self.check_poison()?;
+            state.check_disk(&mut request)?;
+            self.writer_wake.notify_one();
             self.page_flushed.wait(&mut state);
         }
         Ok(())
@@ -624,10 +652,12 @@ impl Log {
     /// and the writer evicts pages for the rest. Called, unpinned, by who borrows from the budget.
     ///
     /// # Errors
-    /// `Poisoned` after a failed write.
+    /// `Poisoned` after a failed write; `DiskFull`.
     pub(crate) fn give_way(&self) -> Result<()> {
         let mut state = self.state.lock();
-        // Ends: the writer evicts pages down to what is allowed, or poisons the log and wakes everybody.
+        let mut request = Request::default();
+        // Ends: the writer evicts pages down to what is allowed, finds the disk full, or poisons the log; it wakes all
+        // waiting calls then.
         loop {
             self.retire_free_frames(&mut state);
             // A log that is only read has one frame, and nobody to evict it.
@@ -635,6 +665,7 @@ impl Log {
                 return Ok(());
             }
             self.check_poison()?;
+            state.check_disk(&mut request)?;
             self.writer_wake.notify_one();
             self.frame_freed.wait(&mut state);
         }

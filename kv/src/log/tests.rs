@@ -24,7 +24,7 @@ fn what_a_scan_gives_back_wakes_who_waits_for_a_frame() {
     budget.lend(2 * lent).unwrap();
     let fill = || {
         let full = log.allocate(log.page_bytes() as usize).unwrap_err();
-        log.turn_page(full)
+        log.turn_page(full, crate::log::TurnFor::Rows)
     };
     while log.frame_bytes() / page_bytes < budget.frames_allowed() {
         fill().unwrap();

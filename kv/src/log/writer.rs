@@ -67,7 +67,11 @@ impl Log {
         let mut image = AlignedBuffer::zeroed(self.page_bytes() as usize);
         while let Some(plan) = self.next_plan(&give_way) {
             self.move_boundaries(&plan);
-            if let Err(error) = self.write_settled(&mut image) {
+            // `None` on a full disk, until a call asks for an attempt.
+            let Some(requests) = self.begin_attempt() else { continue };
+            if let Err(error) = self.write_settled(&mut image)
+                && !self.note_refused(&error, requests)
+            {
                 self.poison(&error);
             }
         }
@@ -86,11 +90,16 @@ impl Log {
                 continue;
             }
             if self.poison.get().is_none() {
-                let plan = self.plan(&state);
+                let mut plan = self.plan(&state);
                 let page = |boundary: u64| boundary >> self.page_bits;
                 let read_only = page(self.read_only.load(Ordering::Relaxed));
+                let may_write = state.disk.may_write();
+                if !may_write {
+                    // No row is settled before its time: what changes it then would need a page.
+                    plan.read_only = read_only;
+                }
                 if plan.read_only > read_only
-                    || page(self.flushed.load(Ordering::Relaxed)) < read_only
+                    || may_write && page(self.flushed.load(Ordering::Relaxed)) < read_only
                     || plan.head > page(self.head.load(Ordering::Relaxed))
                 {
                     return Some(plan);
@@ -215,6 +224,7 @@ impl Log {
             // Release: pairs with `flushed`; under the lock so that no waiter misses the wake.
             let mut state = self.state.lock();
             self.flushed.store(page << self.page_bits, Ordering::Release);
+            self.note_written(&mut state);
             if !planted(Planted::FlushUntold) {
                 self.page_flushed.notify_all();
             }

@@ -86,7 +86,7 @@ impl Logged {
                 }
                 Err(full) => {
                     drop(pin);
-                    self.log.turn_page(full).unwrap();
+                    self.log.turn_page(full, crate::log::TurnFor::Rows).unwrap();
                 }
             }
         }

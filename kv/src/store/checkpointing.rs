@@ -63,6 +63,7 @@ impl Store {
     /// `Io` or `Poisoned` if something can't be written or synced. The newest checkpoint is then the one
     /// before, unless only a last step failed: making the new one's name durable (then a reopen may find
     /// either, both whole, and the store takes no more writes), or noting in `BANK` that there is one (then it stands).
+    /// `DiskFull` if there is no room for it: the one before stands, no row is lost, and the call can be made again.
     /// `DirectoryMoved` if the bank's path leads elsewhere by now: nothing is written then, and the call can be made again
     /// when the directory is back. `InvalidArgument` if called by an operation's callback. `Inconsistent` if it could not be opened again.
     pub fn checkpoint(&self, blob: &[u8]) -> Result<u64> {
@@ -73,6 +74,10 @@ impl Store {
                 self.core().log.device.release_handles();
                 self.take_checkpoint(blob)
             }
+            Err(error) if !self.core().log.is_poisoned() => match error.for_want_of_room() {
+                Some((path, reason)) => Err(Error::DiskFull { path, reason }),
+                None => taken,
+            },
             _ => taken,
         }
     }

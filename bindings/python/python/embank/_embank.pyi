@@ -139,6 +139,7 @@ class _Compacted(TypedDict):
     scanned_bytes: int
     copied_bytes: int
     freed_bytes: int
+    out_of_room: bool
 
 class _SpaceHolder(TypedDict):
     kind: Literal["scan", "checkpoint"]

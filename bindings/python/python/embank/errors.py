@@ -16,6 +16,7 @@ __all__ = [
     "DeltaMismatch",
     "DeviceUnavailable",
     "DirectoryMoved",
+    "DiskFull",
     "EmbankError",
     "LeaseExpired",
     "Locked",
@@ -207,6 +208,15 @@ class StoreIOError(EmbankError, OSError):
 
     errno: Optional[int]
     filename: Optional[str]
+
+
+class DiskFull(StoreIOError):
+    """The disk has no room for what the call has to write; `errno` is `errno.ENOSPC`.
+
+    No row is lost, and the bank goes on: rows in memory can be read and trained, and leases end. Remove files from that
+    disk, delete rows, drop tables, or compact and take a checkpoint; then call again. A put may be done in part; an
+    update is refused before its first row, or comes to its end.
+    """
 
 
 class UnreadableFile(EmbankError):

@@ -47,6 +47,8 @@ struct Plan {
     broken: Option<io::ErrorKind>,
     flips: Vec<(u64, u8)>,
     end: Option<u64>,
+    /// What the file system says that it has left.
+    room_bytes: Option<u64>,
     /// The state of the generator that shuffles completions and draws delays.
     shuffle: Option<u64>,
     delay_us_max: u64,
@@ -210,6 +212,11 @@ impl FaultyDevice {
     /// Fails every write and sync from now on, as a disk that died or filled up.
     pub fn break_writes(&self, kind: io::ErrorKind) {
         self.plan.lock().broken = Some(kind);
+    }
+
+    /// From now on says that the file system has this many bytes left, whatever is written.
+    pub fn set_room(&self, bytes: u64) {
+        self.plan.lock().room_bytes = Some(bytes);
     }
 
     /// Turns bit `bit` (0 to 7) of the byte at log offset `offset` around in every read that covers it.
@@ -394,6 +401,10 @@ impl Device for FaultyDevice {
 
     fn not_removed(&self) -> Vec<String> {
         self.inner.not_removed()
+    }
+
+    fn room_bytes(&self) -> Option<u64> {
+        self.plan.lock().room_bytes.or_else(|| self.inner.room_bytes())
     }
 
     fn sync(&self) -> Result<()> {

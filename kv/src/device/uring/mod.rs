@@ -163,6 +163,10 @@ impl Device for UringDevice {
         self.segments.not_removed()
     }
 
+    fn room_bytes(&self) -> Option<u64> {
+        self.segments.room_bytes()
+    }
+
     fn release_handles(&self) {
         self.segments.release_handles();
     }
