@@ -69,6 +69,7 @@ mod scan;
 mod stats;
 mod store;
 mod sync;
+mod thread_start;
 mod waiters;
 
 pub use address::TableId;
