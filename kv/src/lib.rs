@@ -78,6 +78,8 @@ pub use compaction::{Compacted, CompactionOptions, SpaceHolder};
 pub use copying::Copied;
 pub use delta::Delta;
 pub use device::DeviceChoice;
+#[doc(hidden)]
+pub use error::THREADS_ADVICE;
 pub use error::{Error, Result};
 pub use interrupt::check_while_waiting;
 pub use leases::{Expired, Leased, Leases};

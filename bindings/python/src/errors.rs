@@ -59,7 +59,6 @@ pub(crate) fn to_python(py: Python<'_>, error: &Error) -> PyErr {
     match error {
         Error::Store(store) => store_to_python(py, store, text),
         Error::LookaheadFailed(store) => store_to_python(py, store, text),
-        Error::LookaheadThread(source) => io_error(source, text, None),
         Error::StalenessTimeout { table, key, outstanding, bound, waited, .. } => with_attributes(
             py,
             StalenessTimeout::new_err(text),
@@ -159,6 +158,7 @@ pub(crate) fn pipeline_to_python(py: Python<'_>, error: &embank_pipeline::Error)
         Error::Io { path, source, .. } => {
             io_error(source, text, Some(path.to_string_lossy().into_owned()))
         }
+        Error::ThreadRefused { source, .. } => io_error(source, text, None),
         _ => PipelineError::new_err(text),
     }
 }
@@ -168,7 +168,8 @@ fn store_to_python(py: Python<'_>, error: &StoreError, text: String) -> PyErr {
         StoreError::Io { path, source, .. } => {
             io_error(source, text, Some(path.to_string_lossy().into_owned()))
         }
-        StoreError::AddressSpaceRefused { source, .. } => io_error(source, text, None),
+        StoreError::AddressSpaceRefused { source, .. }
+        | StoreError::ThreadRefused { source, .. } => io_error(source, text, None),
         StoreError::Truncated { path, offset, .. } | StoreError::Damaged { path, offset, .. } => {
             with_attributes(
                 py,
