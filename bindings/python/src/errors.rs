@@ -6,7 +6,7 @@ use std::io;
 use std::path::Path;
 
 use embank::{Error, StoreError, Unsaved};
-use pyo3::exceptions::{PyResourceWarning, PyRuntimeError, PyValueError};
+use pyo3::exceptions::{PyResourceWarning, PyRuntimeError, PyUserWarning, PyValueError};
 use pyo3::prelude::*;
 use pyo3::{IntoPyObjectExt, import_exception};
 
@@ -264,6 +264,13 @@ pub(crate) fn warn_unsaved(py: Python<'_>, path: &Path, unsaved: Unsaved) -> PyR
     // A path has no NUL.
     let text = CString::new(text).unwrap_or_default();
     PyErr::warn(py, &py.get_type::<PyResourceWarning>(), &text, 1)
+}
+
+/// Warns at the line that called. Fails if the program takes warnings for errors.
+pub(crate) fn warn_user(py: Python<'_>, text: &str) -> PyResult<()> {
+    // The texts have no NUL.
+    let text = CString::new(text).unwrap_or_default();
+    PyErr::warn(py, &py.get_type::<PyUserWarning>(), &text, 1)
 }
 
 /// For calls on an object that the bank was taken back from.
