@@ -8,6 +8,7 @@ use embank_kv::{CompactionOptions, Error, Store, StoreOptions};
 use serde::Serialize;
 
 use crate::Ending;
+use crate::export::{memory_bytes, warn_of_memory};
 use crate::output::{self, bytes, parse_scaled};
 
 /// Options of `compact`.
@@ -18,9 +19,10 @@ pub(crate) struct Args {
     /// Checkpoints to keep, the new one counted; as many as are there, by default, and two at least
     #[arg(long, value_name = "K")]
     keep: Option<usize>,
-    /// Memory for index and pages; more is taken if the bank needs it
-    #[arg(long, value_name = "BYTES", default_value = "256MiB", value_parser = parse_scaled)]
-    memory_budget: u64,
+    /// Memory for index and pages; more is taken if the bank needs it [default: 256MiB, or a quarter of
+    /// the memory limit of the process's control group, if that is less]
+    #[arg(long, value_name = "BYTES", value_parser = parse_scaled)]
+    memory_budget: Option<u64>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -110,20 +112,22 @@ fn text(report: &Report) -> String {
 }
 
 /// Opens a bank, with as much memory as it needs.
-fn open(dir: &Path, memory_budget_bytes: u64, keep: usize) -> Result<Store> {
+fn open(dir: &Path, memory_budget: Option<u64>, keep: usize) -> Result<Store> {
     let options = StoreOptions {
-        memory_budget_bytes,
+        memory_budget_bytes: memory_bytes(memory_budget),
         checkpoints_kept: keep,
         create: false,
         compaction: CompactionOptions { background: false, ..CompactionOptions::default() },
         ..StoreOptions::default()
     };
-    match Store::open(dir, &options) {
+    let store = match Store::open(dir, &options) {
         Err(Error::BudgetTooSmall { needed_bytes, .. }) => {
             // Twice the index, so that pages and their turning have room too.
             let memory_budget_bytes = needed_bytes.saturating_mul(2);
-            Ok(Store::open(dir, &StoreOptions { memory_budget_bytes, ..options })?)
+            Store::open(dir, &StoreOptions { memory_budget_bytes, ..options })?
         }
-        opened => Ok(opened?),
-    }
+        opened => opened?,
+    };
+    warn_of_memory(store.stats().memory_budget_bytes);
+    Ok(store)
 }

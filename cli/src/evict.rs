@@ -51,9 +51,10 @@ pub(crate) struct Args {
     /// Write the keys of the rows that went to FILE, one a line; FILE must not exist yet
     #[arg(long, value_name = "FILE")]
     keys: Option<PathBuf>,
-    /// Memory for index and pages; more is taken if the bank needs it
-    #[arg(long, value_name = "BYTES", default_value = "256MiB", value_parser = parse_scaled)]
-    memory_budget: u64,
+    /// Memory for index and pages; more is taken if the bank needs it [default: 256MiB, or a quarter of
+    /// the memory limit of the process's control group, if that is less]
+    #[arg(long, value_name = "BYTES", value_parser = parse_scaled)]
+    memory_budget: Option<u64>,
     /// Print JSON
     #[arg(long)]
     json: bool,

@@ -11,6 +11,10 @@ use serde::Serialize;
 use crate::Ending;
 use crate::output::{self, RowBar, bytes, count, parse_scaled};
 
+/// Memory for a bank that a command opens, where no option and no limit says otherwise. Less than a program's bank gets by
+/// default: a command works beside the program that trains.
+const MEMORY_BYTES: u64 = 256 << 20;
+
 /// Options of `export`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -38,9 +42,10 @@ pub(crate) struct Args {
     /// This checkpoint; the newest, by default
     #[arg(long, value_name = "N")]
     checkpoint: Option<u64>,
-    /// Memory for index and pages; more is taken if the bank needs it
-    #[arg(long, value_name = "BYTES", default_value = "256MiB", value_parser = parse_scaled)]
-    memory_budget: u64,
+    /// Memory for index and pages; more is taken if the bank needs it [default: 256MiB, or a quarter of
+    /// the memory limit of the process's control group, if that is less]
+    #[arg(long, value_name = "BYTES", value_parser = parse_scaled)]
+    memory_budget: Option<u64>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -124,20 +129,34 @@ pub(crate) fn run(args: &Args) -> Result<Ending> {
 
 /// Opens a bank, with as much memory as it needs.
 pub(crate) fn with_enough_memory(
-    memory_budget_bytes: u64,
+    memory_budget: Option<u64>,
     open: impl Fn(BankOptions) -> embank::Result<Bank>,
 ) -> Result<Bank> {
     let options = BankOptions {
-        memory_budget_bytes,
+        memory_budget_bytes: memory_bytes(memory_budget),
         lookahead_queue_keys: Some(0),
         ..BankOptions::default()
     };
-    match open(options.clone()) {
+    let bank = match open(options.clone()) {
         Err(Error::Store(StoreError::BudgetTooSmall { needed_bytes, .. })) => {
             // Twice the index, so that pages and their turning have room too.
             let memory_budget_bytes = needed_bytes.saturating_mul(2);
-            Ok(open(BankOptions { memory_budget_bytes, ..options })?)
+            open(BankOptions { memory_budget_bytes, ..options })?
         }
-        opened => Ok(opened?),
+        opened => opened?,
+    };
+    warn_of_memory(bank.stats().memory_budget_bytes);
+    Ok(bank)
+}
+
+/// The memory that an option gives, or the default of the commands.
+pub(crate) fn memory_bytes(given: Option<u64>) -> u64 {
+    given.unwrap_or_else(|| embank::default_memory_budget_bytes().min(MEMORY_BYTES))
+}
+
+/// Warns on standard error of a memory budget that the process's control group does not allow.
+pub(crate) fn warn_of_memory(budget_bytes: u64) {
+    if let Some(warning) = embank::memory_budget_warning(budget_bytes) {
+        output::note(&format!("warning: {warning}\n"));
     }
 }

@@ -50,9 +50,10 @@ pub(crate) struct Args {
     /// With --create: the keys are no ids of a vocabulary, whatever the export wrote down
     #[arg(long, requires = "create")]
     no_vocabulary: bool,
-    /// Memory for index and pages; more is taken if the bank needs it
-    #[arg(long, value_name = "BYTES", default_value = "256MiB", value_parser = parse_scaled)]
-    memory_budget: u64,
+    /// Memory for index and pages; more is taken if the bank needs it [default: 256MiB, or a quarter of
+    /// the memory limit of the process's control group, if that is less]
+    #[arg(long, value_name = "BYTES", value_parser = parse_scaled)]
+    memory_budget: Option<u64>,
     /// Print JSON
     #[arg(long)]
     json: bool,

@@ -76,9 +76,10 @@ struct RunArgs {
     /// that its vocabulary does not have gets the `out_of_vocabulary` of the vocabulary, or ends the run.
     #[arg(long, requires = "bank")]
     no_learn: bool,
-    /// With --bank: memory for index and pages; more is taken if the bank needs it
-    #[arg(long, value_name = "BYTES", default_value = "256MiB", value_parser = output::parse_scaled)]
-    memory_budget: u64,
+    /// With --bank: memory for index and pages; more is taken if the bank needs it [default: 256MiB, or a quarter of
+    /// the memory limit of the process's control group, if that is less]
+    #[arg(long, value_name = "BYTES", value_parser = output::parse_scaled)]
+    memory_budget: Option<u64>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -327,7 +328,7 @@ fn run_pipeline(args: &RunArgs) -> Result<Ending> {
     show(args, &ran, vocabularies, checkpoint, &files)
 }
 
-fn open_bank(dir: &Path, memory_budget: u64, create: bool) -> Result<Bank> {
+fn open_bank(dir: &Path, memory_budget: Option<u64>, create: bool) -> Result<Bank> {
     // As many as there are: a run takes none away but for the oldest of two or more.
     let kept = if dir.join("BANK").exists() { summary(dir)?.checkpoints.len().max(2) } else { 2 };
     with_enough_memory(memory_budget, |options| {
@@ -336,7 +337,7 @@ fn open_bank(dir: &Path, memory_budget: u64, create: bool) -> Result<Bank> {
 }
 
 /// A bank at its newest checkpoint; a pipeline on it inserts nothing.
-pub(crate) fn open_bank_to_read(dir: &Path, memory_budget: u64) -> Result<Bank> {
+pub(crate) fn open_bank_to_read(dir: &Path, memory_budget: Option<u64>) -> Result<Bank> {
     with_enough_memory(memory_budget, |options| Bank::open_read_only(dir, options, None))
 }
 

@@ -7,6 +7,7 @@ use embank_kv::inspect::{Blob, RowSource, SalvageOptions, SalvageReport, Salvage
 use serde::Serialize;
 
 use crate::Ending;
+use crate::export::warn_of_memory;
 use crate::output::{self, Bar, DamageJson, bytes, count, damage_lines, parse_scaled};
 
 /// Options of `repair`.
@@ -52,6 +53,9 @@ struct Table {
 /// # Errors
 /// There is nothing to salvage from, the new directory is not empty, or can't be written.
 pub(crate) fn run(args: &Args) -> Result<Ending> {
+    if let Some(budget_bytes) = args.memory_budget {
+        warn_of_memory(budget_bytes);
+    }
     let options = SalvageOptions { memory_budget_bytes: args.memory_budget };
     let report = {
         let bar = Bar::new("salvaging");

@@ -42,9 +42,10 @@ pub(crate) struct Args {
     /// memory and live as long as the process.
     #[arg(long, value_name = "DIR")]
     bank: Option<PathBuf>,
-    /// With --bank: memory for index and pages; more is taken if the bank needs it
-    #[arg(long, value_name = "BYTES", default_value = "256MiB", value_parser = output::parse_scaled)]
-    memory_budget: u64,
+    /// With --bank: memory for index and pages; more is taken if the bank needs it [default: 256MiB, or a quarter of
+    /// the memory limit of the process's control group, if that is less]
+    #[arg(long, value_name = "BYTES", value_parser = output::parse_scaled)]
+    memory_budget: Option<u64>,
     /// How long a second client waits for the first one's feed to end before it is refused
     #[arg(long, value_name = "SECONDS", default_value_t = 10)]
     wait: u64,

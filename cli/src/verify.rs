@@ -7,6 +7,7 @@ use embank_kv::inspect::{CheckpointReport, VerifyOptions, VerifyReport, verify};
 use serde::Serialize;
 
 use crate::Ending;
+use crate::export::memory_bytes;
 use crate::output::{self, Bar, DamageJson, count, damage_lines, parse_scaled};
 
 /// Options of `verify`.
@@ -17,9 +18,10 @@ pub(crate) struct Args {
     /// Only this checkpoint; all that are kept, by default
     #[arg(long, value_name = "N")]
     checkpoint: Option<u64>,
-    /// Memory for a part of the index; with less, the index is read more often
-    #[arg(long, value_name = "BYTES", default_value = "256MiB", value_parser = parse_scaled)]
-    memory: u64,
+    /// Memory for a part of the index; with less, the index is read more often [default: 256MiB, or a
+    /// quarter of the memory limit of the process's control group, if that is less]
+    #[arg(long, value_name = "BYTES", value_parser = parse_scaled)]
+    memory: Option<u64>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -58,7 +60,8 @@ struct Table {
 /// # Errors
 /// The directory is no bank, has no such checkpoint, or can't be read.
 pub(crate) fn run(args: &Args) -> Result<Ending> {
-    let options = VerifyOptions { checkpoint: args.checkpoint, memory_bytes: args.memory };
+    let options =
+        VerifyOptions { checkpoint: args.checkpoint, memory_bytes: memory_bytes(args.memory) };
     let report = {
         let bar = Bar::new("verifying");
         verify(&args.dir, &options, &mut |progress| bar.show(progress))?

@@ -547,3 +547,32 @@ fn files_with_any_name_are_told_of_in_json() {
     );
     assert!(file.exists());
 }
+
+/// A command once took 256 MiB, whatever the limit of its container.
+#[test]
+fn a_limit_of_memory_is_kept_and_a_budget_above_it_warned_of() {
+    let dir = bank();
+    let root = tempfile::tempdir().unwrap();
+    for (path, text) in [
+        ("proc/self/cgroup", "0::/\n"),
+        ("proc/self/mountinfo", "35 24 0:30 / /groups rw - cgroup2 cgroup2 rw\n"),
+        // Less than the 256 MiB that a command takes without a limit.
+        ("groups/memory.max", "67108864\n"),
+    ] {
+        let path = root.path().join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+    let limited = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_embank"));
+        command.env("EMBANK_SYSTEM_ROOT", root.path()).arg("compact").arg(dir.path());
+        let output = output_of(command.args(arguments));
+        assert!(output.status.success(), "{}", text(&output));
+        String::from_utf8(output.stderr).unwrap()
+    };
+    assert_eq!(limited(&[]), "");
+    let warning = limited(&["--memory-budget", "65MiB"]);
+    for part in ["warning: ", "68157440 bytes", "67108864 bytes"] {
+        assert!(warning.contains(part), "{warning}");
+    }
+}

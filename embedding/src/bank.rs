@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use embank_kv::locks::Mutex;
 use embank_kv::{
     Compacted, CompactionOptions, DeviceChoice, Recovered, SpaceHolder, StateId, Store,
-    StoreOptions, StoreStats, TableId,
+    StoreOptions, StoreStats, TableId, default_memory_budget_bytes, memory_budget_warning,
 };
 
 use crate::admission::{Admission, Gate};
@@ -42,7 +42,9 @@ use crate::vocabulary::{
 #[derive(Debug, Clone, PartialEq)]
 pub struct BankOptions {
     /// Memory for everything the bank keeps: rows, index, buffers and the lookahead queue, in bytes.
-    /// Default: 1 GiB. The slices that callers pass in and get filled are theirs.
+    /// Default: 1 GiB, or a quarter of the memory limit of the process's control group, if that is less. A budget above
+    /// that limit is told of when the bank is opened, with a warning of the `log` crate, and in
+    /// [`BankStats::memory_budget_warning`]. The slices that callers pass in and get filled are theirs.
     pub memory_budget_bytes: u64,
     /// Whether [`Bank::open`] makes a bank where there is none. Default: true. With false, a mistyped path, or a file
     /// system that is not mounted, is an error, and training does not begin anew without a word.
@@ -79,7 +81,7 @@ pub struct BankOptions {
 impl Default for BankOptions {
     fn default() -> Self {
         Self {
-            memory_budget_bytes: 1 << 30,
+            memory_budget_bytes: default_memory_budget_bytes(),
             create: true,
             device: DeviceChoice::Auto,
             checkpoints_kept: 2,
@@ -149,6 +151,7 @@ pub(crate) struct BankShared {
     /// What dropped tables saw.
     staleness_of_dropped: Mutex<StalenessHistogram>,
     memory_budget_bytes: u64,
+    memory_budget_warning: Option<String>,
     /// As the options gave it.
     lookahead_queue_keys: Option<usize>,
     pub(crate) tables: Mutex<BTreeMap<String, Arc<TableShared>>>,
@@ -313,6 +316,10 @@ impl Bank {
             .map_err(|error| in_terms_of_the_bank(error, budget, options.lookahead_queue_keys))?;
         let (tables, vocabularies) = (read_tables(&store)?, read_vocabularies(&store)?);
         let times = table_of_times(&store).map(OnceLock::from).unwrap_or_default();
+        let memory_budget_warning = memory_budget_warning(budget);
+        if let Some(warning) = &memory_budget_warning {
+            log::warn!("bank {:?}: {warning}", store.path());
+        }
         let store = Arc::new(store);
         let shared = BankShared {
             lookahead: Lookahead::new(Arc::clone(&store), budget, queue_keys),
@@ -323,6 +330,7 @@ impl Bank {
             leases_change_hands: AtomicBool::new(false),
             staleness_of_dropped: Mutex::default(),
             memory_budget_bytes: budget,
+            memory_budget_warning,
             lookahead_queue_keys: options.lookahead_queue_keys,
             tables: Mutex::new(tables),
             moving: Mutex::new(()),
@@ -602,6 +610,7 @@ impl Bank {
             store,
             lookahead,
             memory_budget_bytes: self.shared.memory_budget_bytes,
+            memory_budget_warning: self.shared.memory_budget_warning.clone(),
             waits: waiting.waits.get(),
             wait_us: waiting.wait_us.get(),
             timeouts: waiting.timeouts.get(),

@@ -406,9 +406,6 @@ pub enum Error {
          report what it wrote to standard error"
     )]
     PrefetchAbandoned,
-    /// The system refused the thread that reads ahead.
-    #[error("the thread that reads ahead can't be started: {0}")]
-    LookaheadThread(#[source] std::io::Error),
 }
 
 /// How to get keys that are ids.

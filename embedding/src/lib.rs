@@ -96,12 +96,13 @@ pub use dtype::{Dtype, Rounding};
 #[doc(hidden)]
 pub use embank_kv::OutputFile;
 pub use embank_kv::inspect::{CheckpointSummary, TableSummary};
-#[doc(hidden)]
-pub use embank_kv::locks;
 pub use embank_kv::{
     Compacted, CompactionOptions, Copied, Delta, DeviceChoice, Error as StoreError, Recovered,
-    SpaceHolder, StateId, StoreStats, check_while_waiting,
+    SpaceHolder, StateId, StoreStats, check_while_waiting, default_memory_budget_bytes,
+    memory_budget_warning,
 };
+#[doc(hidden)]
+pub use embank_kv::{THREADS_ADVICE, locks};
 pub use error::{Error, Result};
 pub use eviction::{Evicted, Eviction};
 pub use export::{DenseRows, ExportOptions, Exported};

@@ -290,7 +290,7 @@ impl Lookahead {
     ///
     /// # Errors
     /// [`Error::LookaheadFailed`] once for a failure of the worker since the last call; then nothing is
-    /// queued. [`Error::LookaheadThread`] if the worker can't be started.
+    /// queued. [`ThreadRefused`](embank_kv::Error::ThreadRefused) if the worker can't be started.
     pub(crate) fn announce(
         &self,
         table: TableId,
@@ -367,7 +367,7 @@ impl Lookahead {
     /// Has the worker read rows into a buffer.
     ///
     /// # Errors
-    /// [`Error::LookaheadThread`] if the worker can't be started.
+    /// [`ThreadRefused`](embank_kv::Error::ThreadRefused) if the worker can't be started.
     pub(crate) fn prefetch(&self, job: PrefetchJob) -> Result<()> {
         self.start_worker()?;
         self.shared.queue.state.lock().prefetches.push_back(job);
@@ -383,7 +383,12 @@ impl Lookahead {
             self.shared.give_up_pending();
             let shared = Arc::clone(&self.shared);
             let thread = std::thread::Builder::new().name("embank-lookahead".to_owned());
-            *worker = Some(thread.spawn(move || shared.work()).map_err(Error::LookaheadThread)?);
+            let started = thread.spawn(move || shared.work());
+            *worker = Some(started.map_err(|source| embank_kv::Error::ThreadRefused {
+                thread: "lookahead",
+                path: self.shared.store.path().to_owned(),
+                source,
+            })?);
         }
         Ok(())
     }

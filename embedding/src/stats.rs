@@ -202,8 +202,9 @@ pub struct LookaheadStats {
 /// # Examples
 /// ```
 /// # let dir = tempfile::tempdir().unwrap();
-/// let bank = embank::Bank::open(dir.path().join("bank"), embank::BankOptions::default())?;
-/// assert_eq!(bank.stats().memory_budget_bytes, 1 << 30);
+/// let options = embank::BankOptions { memory_budget_bytes: 8 << 20, ..Default::default() };
+/// let bank = embank::Bank::open(dir.path().join("bank"), options)?;
+/// assert_eq!(bank.stats().memory_budget_bytes, 8 << 20);
 /// # Ok::<(), embank::Error>(())
 /// ```
 #[derive(Debug, Clone, Default)]
@@ -215,6 +216,8 @@ pub struct BankStats {
     pub lookahead: LookaheadStats,
     /// The bank's memory budget, in bytes, as given at open.
     pub memory_budget_bytes: u64,
+    /// A text if the budget is above the memory limit of the process's control group, as of the open.
+    pub memory_budget_warning: Option<String>,
     /// Gets that had to wait for a staleness bound, in all tables.
     pub waits: u64,
     /// How long they waited together, in microseconds.

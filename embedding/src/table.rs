@@ -663,7 +663,8 @@ impl Table {
     ///
     /// # Errors
     /// [`Error::LookaheadFailed`] reports, once, that reading ahead failed since the last call; this
-    /// call's keys are not queued then. [`Error::LookaheadThread`], or a failure of the store.
+    /// call's keys are not queued then. [`ThreadRefused`](embank_kv::Error::ThreadRefused), or another failure
+    /// of the store.
     pub fn lookahead(&self, keys: &[u64]) -> Result<LookaheadReceipt> {
         let row_bytes = self.shared.layout().value_bytes() as u64;
         let announced = self.bank.lookahead.announce(self.shared.id, row_bytes, keys);
@@ -687,7 +688,8 @@ impl Table {
     ///
     /// # Errors
     /// [`BudgetTooSmall`](embank_kv::Error::BudgetTooSmall) if so much is prefetched already that the store could not
-    /// do with the rest: wait for some of it first. [`Error::TableDropped`], [`Error::LookaheadThread`]. Keys that are
+    /// do with the rest: wait for some of it first. [`Error::TableDropped`], [`ThreadRefused`](embank_kv::Error::ThreadRefused).
+    /// Keys that are
     /// no ids of the table's vocabulary are refused by [`wait`](Prefetch::wait), as by a [`peek`](Self::peek).
     pub fn prefetch(&self, keys: &[u64]) -> Result<Prefetch> {
         self.check_numbering()?;

@@ -10,6 +10,12 @@ use crate::lock_holders::LockHolders;
 /// The result of a fallible store call.
 pub type Result<T> = std::result::Result<T, Error>;
 
+/// What to do where the system refuses a thread, for the errors of all crates.
+#[doc(hidden)]
+pub const THREADS_ADVICE: &str = "the process is at a limit of threads (or of memory for them): raise that of its \
+                                  container (`docker run --pids-limit`, pids.max) or of its user (`ulimit -u`), or run \
+                                  fewer threads beside it";
+
 /// Every way in which the store refuses or fails. A missing row is an outcome, not an error.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -122,6 +128,16 @@ pub enum Error {
     AddressSpaceRefused {
         /// What the refused part would take, in bytes.
         bytes: u64,
+        /// The system's own error.
+        source: io::Error,
+    },
+    /// The system refuses a thread that the bank needs.
+    #[error("the {thread} thread of bank {path:?} can't be started: {source}; {THREADS_ADVICE}")]
+    ThreadRefused {
+        /// Which thread: "writer", "compactor" or "lookahead".
+        thread: &'static str,
+        /// The bank's directory.
+        path: PathBuf,
         /// The system's own error.
         source: io::Error,
     },

@@ -28,7 +28,7 @@ mod handlers {
     use std::thread;
     use std::time::Duration;
 
-    use crate::{epoch, file_lock};
+    use crate::{device, epoch, file_lock};
 
     /// Between two looks at whether forks have ended.
     const ROUND: Duration = Duration::from_micros(100);
@@ -52,6 +52,7 @@ mod handlers {
         ENDED.store(BEGUN.load(Ordering::SeqCst), Ordering::SeqCst);
         file_lock::release_in_child();
         epoch::renew_in_child();
+        device::pool::forget_in_child();
     }
 
     /// How many forks have begun.

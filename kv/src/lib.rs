@@ -27,6 +27,7 @@ mod checked_stream;
 mod checkpoint;
 mod clock;
 mod compaction;
+mod control_group;
 mod copying;
 mod cpu_time;
 mod delta;
@@ -69,14 +70,18 @@ mod scan;
 mod stats;
 mod store;
 mod sync;
+mod thread_start;
 mod waiters;
 
 pub use address::TableId;
 pub use budget::BUDGET_BYTES_MIN;
 pub use compaction::{Compacted, CompactionOptions, SpaceHolder};
+pub use control_group::{default_memory_budget_bytes, memory_budget_warning};
 pub use copying::Copied;
 pub use delta::Delta;
 pub use device::DeviceChoice;
+#[doc(hidden)]
+pub use error::THREADS_ADVICE;
 pub use error::{Error, Result};
 pub use interrupt::check_while_waiting;
 pub use leases::{Expired, Leased, Leases};

@@ -228,6 +228,14 @@ pub enum Error {
         /// The system's error.
         source: std::io::Error,
     },
+    /// The system refuses a thread that the call needs. A run goes on with the workers that it gets.
+    #[error("the thread of the {thread} can't be started: {source}; {}", embank::THREADS_ADVICE)]
+    ThreadRefused {
+        /// What it serves: "feed", "server" or "client" of a feed over the network, "run" in Python.
+        thread: &'static str,
+        /// The system's error.
+        source: std::io::Error,
+    },
     /// A thread of the pipeline panicked: a defect, of the pipeline or of its consumer.
     #[error("a thread of the pipeline panicked: {0}")]
     Panicked(String),

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
+use embank_kv::default_memory_budget_bytes;
 
 use crate::content::VALUE_BYTES_MIN;
 use crate::core_properties::{Asked, Core, VALUE_BYTES};
@@ -16,7 +17,6 @@ use crate::work::{NamedSpec, THREADS_MAX};
 
 const ROWS: u64 = 1_000_000;
 const VALUE_BYTES_PLAIN: u64 = 64;
-const MEMORY_BUDGET_BYTES: u64 = 1 << 30;
 
 /// The rows. What is not named has a default, or with `run --loaded` the setting of the load.
 #[derive(Debug, Clone, Args)]
@@ -28,7 +28,8 @@ pub(crate) struct Data {
     #[arg(long, value_parser = bytes)]
     value_size: Option<u64>,
     /// Memory that every store may use, all its caches and buffers together: bytes, or with K, M, G, KiB,
-    /// MiB, GiB (of 1,024) or kB, MB, GB (of 1,000) [default: 1GiB]
+    /// MiB, GiB (of 1,024) or kB, MB, GB (of 1,000) [default: 1GiB, or a quarter
+    /// of the memory limit of the process's control group, if that is less]
     #[arg(long, value_parser = bytes)]
     memory_budget: Option<u64>,
     /// Where the stores lie
@@ -72,7 +73,7 @@ impl Data {
             rows,
             key_order: named(self.key_order, &core.key_order).unwrap_or(KeyOrder::Hashed),
             load_threads,
-            memory_budget_bytes: self.memory_budget.unwrap_or(MEMORY_BUDGET_BYTES),
+            memory_budget_bytes: self.memory_budget.unwrap_or_else(default_memory_budget_bytes),
             reopen: false,
         })
     }
@@ -107,7 +108,7 @@ impl Data {
             rows: loaded.rows,
             key_order: loaded.key_order,
             load_threads: loaded.load_threads.unwrap_or(1),
-            memory_budget_bytes: budget.unwrap_or(MEMORY_BUDGET_BYTES),
+            memory_budget_bytes: budget.unwrap_or_else(default_memory_budget_bytes),
             reopen: true,
         })
     }

@@ -305,7 +305,7 @@ typedef struct embank_bank_options {
   // Set by embank_bank_options_init.
   size_t size;
   // Memory for everything that the bank keeps: rows, index, buffers and the lookahead queue, in bytes.
-  // Default: 1 GiB.
+  // Default: 1 GiB, or a quarter of the memory limit of the process's control group, if that is less.
   uint64_t memory_budget_bytes;
   // How many of the newest checkpoints stay. Default: 2.
   uint64_t checkpoints_kept;

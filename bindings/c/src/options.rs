@@ -27,7 +27,7 @@ pub struct embank_bank_options {
     /// Set by embank_bank_options_init.
     pub size: usize,
     /// Memory for everything that the bank keeps: rows, index, buffers and the lookahead queue, in bytes.
-    /// Default: 1 GiB.
+    /// Default: 1 GiB, or a quarter of the memory limit of the process's control group, if that is less.
     pub memory_budget_bytes: u64,
     /// How many of the newest checkpoints stay. Default: 2.
     pub checkpoints_kept: u64,

@@ -170,7 +170,6 @@ fn status_of(error: &Error) -> embank_status {
         Error::NonFiniteRow { .. } => embank_status::NonFiniteRow,
         Error::RowOverflow { .. } => embank_status::RowOverflow,
         Error::LookaheadFailed(_) => embank_status::LookaheadFailed,
-        Error::LookaheadThread(_) => embank_status::Io,
         Error::Cancelled => embank_status::Cancelled,
         Error::UnreadableFile { .. } => embank_status::UnreadableFile,
         Error::NoSuchVocabulary { .. } => embank_status::NoSuchVocabulary,
@@ -189,7 +188,9 @@ fn status_of(error: &Error) -> embank_status {
 
 fn status_of_store(error: &StoreError) -> embank_status {
     match error {
-        StoreError::Io { .. } | StoreError::AddressSpaceRefused { .. } => embank_status::Io,
+        StoreError::Io { .. }
+        | StoreError::AddressSpaceRefused { .. }
+        | StoreError::ThreadRefused { .. } => embank_status::Io,
         StoreError::Truncated { .. } | StoreError::Damaged { .. } => embank_status::Damaged,
         StoreError::Locked { .. } => embank_status::Locked,
         StoreError::DirectoryMoved { .. } => embank_status::DirectoryMoved,
@@ -418,7 +419,6 @@ mod tests {
                 Error::LookaheadFailed(StoreError::Poisoned { reason: text() }),
                 embank_status::LookaheadFailed,
             ),
-            (Error::LookaheadThread(io()), embank_status::Io),
             (Error::Cancelled, embank_status::Cancelled),
             (
                 Error::UnreadableFile { path: path.clone(), what: text() },
@@ -453,6 +453,10 @@ mod tests {
             (
                 StoreError::DeltaMismatch { path: path(), what: text() },
                 embank_status::DeltaMismatch,
+            ),
+            (
+                StoreError::ThreadRefused { thread: "writer", path: path(), source: io() },
+                embank_status::Io,
             ),
             (
                 StoreError::BudgetTooSmall { budget_bytes: 0, needed_bytes: 1, what: text() },

@@ -47,7 +47,8 @@ impl PyRecovered {
 ///
 /// Args:
 ///     path: The directory.
-///     memory_budget: Bytes, or text such as "64MiB"; 1 GiB by default. It covers the rows in
+///     memory_budget: Bytes, or text such as "64MiB". Default: 1 GiB, or a quarter of the memory limit of the
+///         process's control group, if that is less; above that limit, opening warns with a UserWarning. It covers the rows in
 ///         memory, the index and the buffers.
 ///     device: "auto" (`io_uring` where the kernel grants it, else threads), "io_uring" or "threads".
 ///     checkpoints_kept: How many of the newest checkpoints stay on disk.
@@ -179,6 +180,10 @@ impl PyBank {
             return Err(PyValueError::new_err(
                 "checkpoint goes with read_only=True: for writing, a bank opens at its newest checkpoint",
             ));
+        }
+        // Before the bank is made: the program may take warnings for errors.
+        if let Some(warning) = embank::memory_budget_warning(options.memory_budget_bytes) {
+            errors::warn_user(py, &warning)?;
         }
         let kept = (!read_only).then(|| options.clone());
         let bank = py

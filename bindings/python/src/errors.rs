@@ -6,7 +6,7 @@ use std::io;
 use std::path::Path;
 
 use embank::{Error, StoreError, Unsaved};
-use pyo3::exceptions::{PyResourceWarning, PyRuntimeError, PyValueError};
+use pyo3::exceptions::{PyResourceWarning, PyRuntimeError, PyUserWarning, PyValueError};
 use pyo3::prelude::*;
 use pyo3::{IntoPyObjectExt, import_exception};
 
@@ -60,7 +60,6 @@ pub(crate) fn to_python(py: Python<'_>, error: &Error) -> PyErr {
     match error {
         Error::Store(store) => store_to_python(py, store, text),
         Error::LookaheadFailed(store) => store_to_python(py, store, text),
-        Error::LookaheadThread(source) => io_error(source, text, None),
         Error::StalenessTimeout { table, key, outstanding, bound, waited, .. } => with_attributes(
             py,
             StalenessTimeout::new_err(text),
@@ -160,6 +159,7 @@ pub(crate) fn pipeline_to_python(py: Python<'_>, error: &embank_pipeline::Error)
         Error::Io { path, source, .. } => {
             io_error(source, text, Some(path.to_string_lossy().into_owned()))
         }
+        Error::ThreadRefused { source, .. } => io_error(source, text, None),
         _ => PipelineError::new_err(text),
     }
 }
@@ -170,9 +170,11 @@ fn store_to_python(py: Python<'_>, error: &StoreError, text: String) -> PyErr {
             io_error(source, text, Some(path.to_string_lossy().into_owned()))
         }
         StoreError::DiskFull { path, .. } => {
-            DiskFull::new_err((rustix::io::Errno::NOSPC.raw_os_error(), text, path.to_string_lossy().into_owned()))
+            let path = path.to_string_lossy().into_owned();
+            DiskFull::new_err((rustix::io::Errno::NOSPC.raw_os_error(), text, path))
         }
-        StoreError::AddressSpaceRefused { source, .. } => io_error(source, text, None),
+        StoreError::AddressSpaceRefused { source, .. }
+        | StoreError::ThreadRefused { source, .. } => io_error(source, text, None),
         StoreError::Truncated { path, offset, .. } | StoreError::Damaged { path, offset, .. } => {
             with_attributes(
                 py,
@@ -267,6 +269,13 @@ pub(crate) fn warn_unsaved(py: Python<'_>, path: &Path, unsaved: Unsaved) -> PyR
     // A path has no NUL.
     let text = CString::new(text).unwrap_or_default();
     PyErr::warn(py, &py.get_type::<PyResourceWarning>(), &text, 1)
+}
+
+/// Warns at the line that called. Fails if the program takes warnings for errors.
+pub(crate) fn warn_user(py: Python<'_>, text: &str) -> PyResult<()> {
+    // The texts have no NUL.
+    let text = CString::new(text).unwrap_or_default();
+    PyErr::warn(py, &py.get_type::<PyUserWarning>(), &text, 1)
 }
 
 /// For calls on an object that the bank was taken back from.

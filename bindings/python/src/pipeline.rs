@@ -461,7 +461,8 @@ fn run_interruptibly(
     };
     let mut interrupted = None;
     let joined = std::thread::scope(|scope| {
-        let thread = scope.spawn(run);
+        // If it is refused, `run` is dropped here, which gives the pipeline back.
+        let thread = std::thread::Builder::new().spawn_scoped(scope, run)?;
         // Ends: the run does, and sooner when it is interrupted.
         while py.detach(|| ended.lock().recv_timeout(SIGNAL_INTERVAL))
             == Err(RecvTimeoutError::Timeout)
@@ -472,8 +473,11 @@ fn run_interruptibly(
                 interrupted = Some(signal);
             }
         }
-        thread.join()
+        Ok(thread.join())
     });
+    let joined = joined.map_err(|source| {
+        errors::pipeline_to_python(py, &Error::ThreadRefused { thread: "run", source })
+    })?;
     match interrupted {
         Some(signal) => Err(signal),
         None => Ok(joined.ok()),

@@ -166,6 +166,7 @@ pub(crate) fn bank<'py>(
     all.set_item("not_removed", &store.not_removed)?;
     all.set_item("space_holders", space_holders(py, holders)?)?;
     all.set_item("log_address_warning", &store.log_address_warning)?;
+    all.set_item("memory_budget_warning", &stats.memory_budget_warning)?;
     Ok(all)
 }
 

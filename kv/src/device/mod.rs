@@ -26,6 +26,7 @@ mod buffer;
 mod faulty;
 mod memory;
 mod open_file;
+pub(crate) mod pool;
 #[cfg(target_os = "linux")]
 mod priority;
 #[cfg(target_os = "linux")]
@@ -117,8 +118,9 @@ pub struct DeviceOptions {
     /// Rings, created when first needed: as many threads can have a burst in flight at once, later ones
     /// wait. At least 1. Default 4.
     pub rings_max: usize,
-    /// Reading threads of the thread pool; the thread that calls reads too. Default 32: it read about
-    /// a sixth more per second than 16 (bursts of 256 reads, virtual disk, two cores).
+    /// The most threads that the thread device starts to read; the thread that calls reads too. All thread devices of the
+    /// process share their threads: a burst starts another one only if it lacks some and there are fewer than this.
+    /// Default 32: it read about a sixth more per second than 16 (bursts of 256 reads, virtual disk, two cores).
     pub threads: usize,
     /// Segment files whose handles stay open between uses; at least 1. Default: a quarter of the files that the process
     /// may have open (`ulimit -n`), at most 512.

@@ -1,30 +1,29 @@
-//! The portable device: a pool of threads that each block in `pread`.
+//! The portable device: threads that each block in `pread`.
 //!
-//! For systems without io_uring and containers that refuse it. A burst goes on a queue; the workers and
-//! the caller itself claim its reads one by one with an atomic counter, so that a read costs no lock
-//! before its system call. With nothing to do the workers sleep on a condition variable.
+//! For systems without io_uring and containers that refuse it. A burst is offered to the threads that all devices of
+//! the process share (`pool`). The caller and these threads claim its reads one by one with an atomic counter, so that a
+//! read costs no lock before its system call. Without a thread to help, the caller makes all reads itself.
 //!
-//! The one danger is the same as with io_uring: a worker fills a caller's buffer through a raw pointer,
+//! The one danger is the same as with io_uring: a thread of the pool fills a caller's buffer through a raw pointer,
 //! so the caller must not return, nor unwind, while a claimed read runs. [`Waiting`] sees to it: it
-//! waits on drop until every read of the burst is accounted for, and each worker accounts for its
-//! claim on drop too, even if it panics. After that a worker may still hold the burst, finds nothing left
+//! waits on drop until every read of the burst is accounted for, and each thread accounts for its
+//! claim on drop too, even if it panics. After that a thread may still hold the burst, finds nothing left
 //! to claim, and touches no pointer.
 
-use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::slice;
 use std::sync::Arc;
-use std::thread::{self, JoinHandle};
 
 use crate::locks::{Condvar, Mutex};
 
+use super::pool::ReadPool;
 use super::segments::{Located, Segments};
 use super::{Device, DeviceOptions, DeviceReport, Freed, Read};
 use crate::directory::Directory;
 use crate::error::{Error, Result};
 use crate::sync::{AtomicUsize, Ordering};
 
-/// Direct reads by a pool of threads.
+/// Direct reads by threads, which all devices of the process share.
 ///
 /// ```
 /// use embank_kv::device::{Device, DeviceOptions, ThreadDevice};
@@ -36,54 +35,42 @@ use crate::sync::{AtomicUsize, Ordering};
 #[derive(Debug)]
 pub struct ThreadDevice {
     segments: Segments,
-    queue: Arc<Queue>,
-    workers: Vec<JoinHandle<()>>,
+    pool: Arc<ReadPool>,
+    /// A burst of this device starts no thread if the pool has this number.
+    threads_max: usize,
     io_uring_refused: Option<String>,
 }
 
 impl ThreadDevice {
-    /// Opens the segment files under `dir/log` and starts the threads. Zero threads will do: each caller
-    /// then reads alone.
+    /// Opens the segment files under `dir/log`. Threads start with the bursts that need them. With
+    /// [`DeviceOptions::threads`] of 0, each caller reads alone.
     ///
     /// # Errors
-    /// [`Error::Io`] if a thread can't be started; else as [`super::open`].
+    /// As [`super::open`].
     pub fn open(dir: &Path, options: &DeviceOptions) -> Result<Self> {
         Self::open_in(&super::directory(dir, options)?, options)
     }
 
     pub(crate) fn open_in(dir: &Arc<Directory>, options: &DeviceOptions) -> Result<Self> {
-        let mut device = Self {
+        Self::open_with(ReadPool::of_this_process(), dir, options)
+    }
+
+    fn open_with(
+        pool: Arc<ReadPool>,
+        dir: &Arc<Directory>,
+        options: &DeviceOptions,
+    ) -> Result<Self> {
+        Ok(Self {
             segments: Segments::open(dir, options)?,
-            queue: Arc::default(),
-            workers: Vec::with_capacity(options.threads),
+            pool,
+            threads_max: options.threads,
             io_uring_refused: None,
-        };
-        for number in 0..options.threads {
-            let queue = Arc::clone(&device.queue);
-            let started = thread::Builder::new()
-                .name(format!("embank-read-{number}"))
-                .spawn(move || queue.serve());
-            // On failure the drop of `device` ends the workers that were started.
-            device
-                .workers
-                .push(started.map_err(|e| Error::io("start a reader of", dir.path(), e))?);
-        }
-        Ok(device)
+        })
     }
 
     pub(super) fn instead_of_io_uring(mut self, reason: String) -> Self {
         self.io_uring_refused = Some(reason);
         self
-    }
-}
-
-impl Drop for ThreadDevice {
-    fn drop(&mut self) {
-        self.queue.close();
-        for worker in self.workers.drain(..) {
-            // A worker's panic has been printed, and its burst has failed, by now.
-            let _ = worker.join();
-        }
     }
 }
 
@@ -111,8 +98,10 @@ impl Device for ThreadDevice {
                 let buffers = reads.iter_mut().map(|read| Destination::of(read.buffer)).collect();
                 let burst = Arc::new(Burst::new(located, buffers));
                 // From here on `reads` stays borrowed and untouched until `waiting` has ended.
-                let waiting = Waiting { burst: &burst, queue: &self.queue };
-                self.queue.push(&burst, self.workers.len());
+                let waiting = Waiting { burst: &burst, pool: &self.pool };
+                if self.threads_max > 0 {
+                    self.pool.offer(&burst, self.threads_max);
+                }
                 burst.work();
                 drop(waiting);
                 let error = burst.finished.lock().error.take();
@@ -154,64 +143,7 @@ impl Device for ThreadDevice {
     }
 }
 
-/// Bursts that still have reads to claim, oldest first.
-#[derive(Debug, Default)]
-struct Queue {
-    state: Mutex<QueueState>,
-    changed: Condvar,
-}
-
-#[derive(Debug, Default)]
-struct QueueState {
-    bursts: VecDeque<Arc<Burst>>,
-    closing: bool,
-}
-
-impl Queue {
-    /// Offers a burst to the workers, waking as many as there are reads besides the caller's first.
-    fn push(&self, burst: &Arc<Burst>, workers: usize) {
-        self.state.lock().bursts.push_back(Arc::clone(burst));
-        let helpers = burst.buffers.len() - 1;
-        if helpers >= workers {
-            self.changed.notify_all();
-        } else {
-            (0..helpers).for_each(|_| {
-                self.changed.notify_one();
-            });
-        }
-    }
-
-    /// Takes away a burst that has nothing left to claim. Whoever comes second finds it gone.
-    fn retire(&self, burst: &Arc<Burst>) {
-        self.state.lock().bursts.retain(|queued| !Arc::ptr_eq(queued, burst));
-    }
-
-    fn close(&self) {
-        self.state.lock().closing = true;
-        self.changed.notify_all();
-    }
-
-    /// A worker's life: works on the oldest burst, sleeps when there is none, ends when the queue closes.
-    fn serve(&self) {
-        loop {
-            let mut state = self.state.lock();
-            let burst = loop {
-                if let Some(burst) = state.bursts.front() {
-                    break Arc::clone(burst);
-                }
-                if state.closing {
-                    return;
-                }
-                self.changed.wait(&mut state);
-            };
-            drop(state);
-            burst.work();
-            self.retire(&burst);
-        }
-    }
-}
-
-/// A caller's buffer as the workers see it.
+/// A caller's buffer as the threads see it.
 #[derive(Debug)]
 struct Destination {
     start: *mut u8,
@@ -233,7 +165,7 @@ unsafe impl Sync for Destination {}
 
 /// The reads of one call.
 #[derive(Debug)]
-struct Burst {
+pub(super) struct Burst {
     located: Located,
     buffers: Vec<Destination>,
     /// The next read that nobody has claimed; beyond the last, there is none.
@@ -260,8 +192,19 @@ impl Burst {
         }
     }
 
+    /// Reads in all, at least 1.
+    pub(super) fn len(&self) -> usize {
+        self.buffers.len()
+    }
+
+    /// Reads that no thread has claimed yet.
+    pub(super) fn unclaimed(&self) -> usize {
+        // Relaxed: a count for the choice of how many threads to start.
+        self.buffers.len().saturating_sub(self.next.load(Ordering::Relaxed))
+    }
+
     /// Claims and does reads until none is left.
-    fn work(&self) {
+    pub(super) fn work(&self) {
         loop {
             // Relaxed: it only hands out numbers, each once. The queue's mutex published what they
             // stand for, and `finished`'s mutex hands the buffers' contents back.
@@ -322,7 +265,7 @@ impl Drop for Claim<'_> {
 /// Keeps a caller from leaving before its buffers are its own again.
 struct Waiting<'a> {
     burst: &'a Arc<Burst>,
-    queue: &'a Queue,
+    pool: &'a ReadPool,
 }
 
 impl Drop for Waiting<'_> {
@@ -330,8 +273,8 @@ impl Drop for Waiting<'_> {
         // Nothing is left to claim unless the caller unwinds; then the rest is called off.
         let never_claimed = self.burst.stop();
         self.burst.account(never_claimed, None);
-        self.queue.retire(self.burst);
-        // Ends: every claimed read is one of a regular file, and its claim is accounted for on drop.
+        self.pool.retire(self.burst);
+        // Ends: every claimed read is one of a regular file of this bank, and its claim is accounted for on drop.
         let mut finished = self.burst.finished.lock();
         while finished.count < self.burst.buffers.len() {
             self.burst.changed.wait(&mut finished);
@@ -342,38 +285,193 @@ impl Drop for Waiting<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::AlignedBuffer;
+    use crate::device::pool::BURSTS_UNTIL_RETRY;
+    use crate::device::{AlignedBuffer, directory};
+    use crate::thread_start::with_threads_left;
+    use std::time::{Duration, Instant};
 
+    /// A device with a pool of its own.
     fn device(dir: &Path, threads: usize) -> ThreadDevice {
+        beside(&Arc::new(ReadPool::new()), dir, threads)
+    }
+
+    fn beside(pool: &Arc<ReadPool>, dir: &Path, threads: usize) -> ThreadDevice {
         let options =
             DeviceOptions { segment_size_bytes: 1 << 20, threads, ..DeviceOptions::default() };
-        ThreadDevice::open(dir, &options).unwrap()
+        let directory = directory(dir, &options).unwrap();
+        ThreadDevice::open_with(Arc::clone(pool), &directory, &options).unwrap()
+    }
+
+    /// The reads of `memory` in blocks.
+    fn blocks(memory: &mut AlignedBuffer) -> Vec<Read<'_>> {
+        let block = |(i, buffer)| Read { offset: i as u64 * 512, buffer };
+        memory.chunks_mut(512).enumerate().map(block).collect()
+    }
+
+    fn write_blocks(device: &ThreadDevice, count: usize) {
+        let mut memory = AlignedBuffer::zeroed(512 * count);
+        memory.fill(3);
+        device.write(0, &memory).unwrap();
+    }
+
+    /// Reads `count` blocks that [`write_blocks`] wrote.
+    fn read_blocks(device: &ThreadDevice, count: usize) {
+        let mut memory = AlignedBuffer::zeroed(512 * count);
+        device.read_many(&mut blocks(&mut memory)).unwrap();
+        assert!(memory.iter().all(|&byte| byte == 3));
+    }
+
+    fn burst(device: &ThreadDevice, reads: &mut [Read<'_>]) -> Arc<Burst> {
+        let located = device.segments.locate_all(reads).unwrap();
+        let buffers = reads.iter_mut().map(|read| Destination::of(read.buffer)).collect();
+        Arc::new(Burst::new(located, buffers))
+    }
+
+    /// Offers a burst of the first blocks to the threads, and ends it without reading a block here.
+    fn offer(device: &ThreadDevice, count: usize) {
+        let mut memory = AlignedBuffer::zeroed(512 * count);
+        let burst = burst(device, &mut blocks(&mut memory));
+        let waiting = Waiting { burst: &burst, pool: &device.pool };
+        device.pool.offer(&burst, device.threads_max);
+        drop(waiting);
+        assert_eq!(burst.finished.lock().count, count);
+        assert!(burst.next.load(Ordering::SeqCst) >= count);
+    }
+
+    fn wait_for(what: &str, is_so: impl Fn() -> bool) {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while !is_so() {
+            assert!(Instant::now() < deadline, "{what}");
+            std::thread::yield_now();
+        }
     }
 
     #[test]
     fn a_device_without_workers_reads_alone() {
         let dir = tempfile::tempdir().unwrap();
-        let device = device(dir.path(), 0);
-        let mut page = AlignedBuffer::zeroed(4096);
-        page.fill(3);
-        device.write(0, &page).unwrap();
-        page.fill(0);
-        let mut reads: Vec<_> = page
-            .chunks_mut(512)
-            .enumerate()
-            .map(|(i, buffer)| Read { offset: i as u64 * 512, buffer })
-            .collect();
-        device.read_many(&mut reads).unwrap();
-        assert!(page.iter().all(|&byte| byte == 3));
+        let pool = Arc::new(ReadPool::new());
+        let device = beside(&pool, dir.path(), 0);
+        write_blocks(&device, 8);
+        read_blocks(&device, 8);
+        assert_eq!(pool.threads_started(), 0);
+    }
+
+    #[test]
+    fn threads_start_for_reads_that_none_would_claim() {
+        let dir = tempfile::tempdir().unwrap();
+        let device = device(dir.path(), 8);
+        let pool = &device.pool;
+        write_blocks(&device, 64);
+        assert_eq!(pool.threads_started(), 0, "opening a device starts no thread");
+        read_blocks(&device, 1);
+        assert_eq!(pool.threads_started(), 0, "the caller reads");
+        offer(&device, 5);
+        assert_eq!(pool.threads_started(), 4, "the caller would claim one of 5");
+        wait_for("threads are idle", || pool.threads_idle() == 4);
+        offer(&device, 5);
+        assert_eq!(pool.threads_started(), 4, "the idle ones claim all");
+        wait_for("threads are idle", || pool.threads_idle() == 4);
+        offer(&device, 64);
+        assert_eq!(pool.threads_started(), 8, "the options allow no more");
+    }
+
+    #[test]
+    fn devices_share_their_threads() {
+        let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+        let pool = Arc::new(ReadPool::new());
+        let [first, second] = dirs.each_ref().map(|dir| beside(&pool, dir.path(), 4));
+        for device in [&first, &second] {
+            write_blocks(device, 64);
+            read_blocks(device, 64);
+        }
+        assert_eq!(pool.threads_started(), 4);
+        drop(first);
+        read_blocks(&second, 64);
+        assert_eq!(pool.threads_started(), 4);
     }
 
     #[test]
     fn a_dropped_device_has_joined_its_workers() {
         let dir = tempfile::tempdir().unwrap();
         let device = device(dir.path(), 8);
-        let queue = Arc::clone(&device.queue);
+        write_blocks(&device, 64);
+        read_blocks(&device, 64);
+        assert_eq!(device.pool.threads_started(), 8);
+        let queue = device.pool.queue();
         drop(device);
-        assert_eq!(Arc::strong_count(&queue), 1, "a worker still holds the queue");
+        assert_eq!(Arc::strong_count(&queue), 1, "a thread still holds the queue");
+    }
+
+    #[cfg(not(any(miri, embank_shuttle)))]
+    #[test]
+    fn a_device_that_a_forked_child_drops_waits_for_no_thread() {
+        let dir = tempfile::tempdir().unwrap();
+        let device = device(dir.path(), 4);
+        write_blocks(&device, 64);
+        read_blocks(&device, 64);
+        // SAFETY: the child has this thread alone, drops the device and ends. The alarm ends it if it hangs.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: asks for a signal.
+            unsafe { libc::alarm(60) };
+            drop(device);
+            // SAFETY: ends the process without what the parent's threads left half done.
+            unsafe { libc::_exit(0) }
+        }
+        let mut status = -1;
+        // SAFETY: waits for this process's own child.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert_eq!(status, 0);
+        read_blocks(&device, 64);
+    }
+
+    #[test]
+    fn refused_threads_leave_the_reads_to_those_that_there_are() {
+        let dir = tempfile::tempdir().unwrap();
+        for left in [0, 1, 3] {
+            let device = device(dir.path(), 8);
+            write_blocks(&device, 64);
+            with_threads_left(left, || read_blocks(&device, 64));
+            assert_eq!(device.pool.threads_started(), left);
+            read_blocks(&device, 64);
+            assert_eq!(device.pool.threads_started(), left, "no burst soon after tries again");
+        }
+    }
+
+    #[test]
+    fn a_pool_that_was_refused_threads_asks_again_after_a_thousand_bursts() {
+        let dir = tempfile::tempdir().unwrap();
+        let device = device(dir.path(), 8);
+        write_blocks(&device, 2);
+        with_threads_left(0, || read_blocks(&device, 2));
+        for _ in 0..BURSTS_UNTIL_RETRY {
+            read_blocks(&device, 2);
+            assert_eq!(device.pool.threads_started(), 0);
+        }
+        read_blocks(&device, 2);
+        assert_eq!(device.pool.threads_started(), 1);
+    }
+
+    /// The only thread of the pool has claimed a read that does not end.
+    #[test]
+    fn a_burst_ends_while_another_bank_occupies_every_thread() {
+        let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+        let pool = Arc::new(ReadPool::new());
+        let [slow, other] = dirs.each_ref().map(|dir| beside(&pool, dir.path(), 1));
+        write_blocks(&slow, 2);
+        write_blocks(&other, 64);
+        let mut memory = AlignedBuffer::zeroed(512 * 2);
+        let burst = burst(&slow, &mut blocks(&mut memory));
+        let waiting = Waiting { burst: &burst, pool: &pool };
+        // As long as this is locked, no thread can account for the read that it has claimed.
+        let finished = burst.finished.lock();
+        pool.offer(&burst, 1);
+        wait_for("the thread claims a read", || burst.unclaimed() < 2);
+        read_blocks(&other, 64);
+        assert_eq!(pool.threads_idle(), 0, "the thread has not ended its read");
+        drop(finished);
+        drop(waiting);
+        assert_eq!(pool.threads_started(), 1);
     }
 
     #[test]
@@ -383,14 +481,9 @@ mod tests {
         device.write(0, &AlignedBuffer::zeroed(512)).unwrap();
         let mut memory = AlignedBuffer::zeroed(512 * 64);
         for _ in 0..50 {
-            let mut reads: Vec<_> = memory
-                .chunks_mut(512)
-                .enumerate()
-                .map(|(i, buffer)| Read { offset: i as u64 * 512, buffer })
-                .collect();
-            let error = device.read_many(&mut reads).unwrap_err();
+            let error = device.read_many(&mut blocks(&mut memory)).unwrap_err();
             assert!(matches!(error, Error::Truncated { .. }), "{error}");
-            assert!(device.queue.state.lock().bursts.is_empty());
+            assert!(device.pool.has_no_bursts());
         }
     }
 
@@ -398,21 +491,9 @@ mod tests {
     fn an_unwinding_caller_calls_off_what_is_unclaimed_and_waits_for_the_rest() {
         let dir = tempfile::tempdir().unwrap();
         let device = device(dir.path(), 2);
-        device.write(0, &AlignedBuffer::zeroed(512 * 64)).unwrap();
-        let mut memory = AlignedBuffer::zeroed(512 * 64);
-        let mut reads: Vec<_> = memory
-            .chunks_mut(512)
-            .enumerate()
-            .map(|(i, buffer)| Read { offset: i as u64 * 512, buffer })
-            .collect();
-        let located = device.segments.locate_all(&reads).unwrap();
-        let buffers = reads.iter_mut().map(|read| Destination::of(read.buffer)).collect();
-        let burst = Arc::new(Burst::new(located, buffers));
-        let waiting = Waiting { burst: &burst, queue: &device.queue };
-        device.queue.push(&burst, 2);
-        drop(waiting); // As an unwinding caller would, without having worked itself.
-        assert_eq!(burst.finished.lock().count, 64);
-        assert!(burst.next.load(Ordering::SeqCst) >= 64);
-        assert!(device.queue.state.lock().bursts.is_empty());
+        write_blocks(&device, 64);
+        // As an unwinding caller would, without having worked itself.
+        offer(&device, 64);
+        assert!(device.pool.has_no_bursts());
     }
 }

@@ -21,6 +21,7 @@ pub(crate) use self::core::Core;
 use crate::address::TableId;
 use crate::checkpoint::Checkpoints;
 use crate::compaction::{Compacted, CompactionOptions};
+use crate::control_group::default_memory_budget_bytes;
 use crate::device::DeviceChoice;
 use crate::directory::Directory;
 use crate::error::{Error, Result};
@@ -48,8 +49,10 @@ pub use tables::TableInfo;
 /// How a store is opened.
 #[derive(Debug, Clone)]
 pub struct StoreOptions {
-    /// Memory for everything: log frames, index, buffers. Bytes; default 1 GiB, at least
-    /// [`BUDGET_BYTES_MIN`](crate::BUDGET_BYTES_MIN).
+    /// Memory for everything: log frames, index, buffers. Bytes; at least
+    /// [`BUDGET_BYTES_MIN`](crate::BUDGET_BYTES_MIN). Default: 1 GiB, or a quarter of the memory limit of the process's
+    /// control group, if that is less ([`default_memory_budget_bytes`]). A budget above that limit gets the process
+    /// killed: see [`memory_budget_warning`](crate::memory_budget_warning).
     pub memory_budget_bytes: u64,
     /// Default: io_uring where the kernel grants it.
     pub device: DeviceChoice,
@@ -77,7 +80,7 @@ pub struct StoreOptions {
 impl Default for StoreOptions {
     fn default() -> Self {
         StoreOptions {
-            memory_budget_bytes: 1 << 30,
+            memory_budget_bytes: default_memory_budget_bytes(),
             device: DeviceChoice::Auto,
             checkpoints_kept: 2,
             page_size_bytes: None,

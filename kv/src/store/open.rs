@@ -32,7 +32,9 @@ use crate::log::page::check_image;
 use crate::log::{Extent, Log};
 use crate::retention::Retention;
 use crate::stats::Counters;
-use crate::sync::{Mutex, RwLock, thread};
+use crate::sync::thread::JoinHandle;
+use crate::sync::{Mutex, RwLock};
+use crate::thread_start;
 use crate::waiters::Waiters;
 
 /// Beside what stays free below the quota.
@@ -44,7 +46,7 @@ impl Store {
     /// # Errors
     /// `Locked` if another process writes it; `BudgetTooSmall` if the budget can't hold its index or
     /// pages; `Damaged` or `Truncated` if what the newest checkpoint names does not verify;
-    /// `DeviceUnavailable`; `Io`.
+    /// `ThreadRefused` at a limit of threads; `DeviceUnavailable`; `Io`.
     pub fn open(dir: &Path, options: &StoreOptions) -> Result<Store> {
         Self::open_with(dir, options, |dir, segment_size_bytes| {
             let device_options = DeviceOptions { segment_size_bytes, ..DeviceOptions::default() };
@@ -140,18 +142,15 @@ impl Store {
         // A crash may have come between a checkpoint and giving back what it let go of.
         core.free_space(0)?;
         let core = Arc::new(core);
-        let writer = {
-            let core = Arc::clone(&core);
-            thread::Builder::new()
-                .name("embank-writer".into())
-                .spawn(move || core.log.run_writer(|| core.cache.give_way(&core.log)))
-                .map_err(|e| Error::io("start the writer thread for", dir.path(), e))?
-        };
-        let mut store = Store {
-            serving: Serving::Writing(Arc::clone(&core)),
+        let (writer, compactor) = start_threads(&core, dir.path())?;
+        if let Some(made) = made {
+            made.done();
+        }
+        Ok(Store {
+            serving: Serving::Writing(core),
             waiters,
             writer: Some(writer),
-            compactor: None,
+            compactor,
             checkpoints,
             newest: Mutex::new(Newest {
                 number: newest.unwrap_or(0),
@@ -167,19 +166,30 @@ impl Store {
             recovered,
             dir: Arc::clone(dir),
             lock: Some(Mutex::new(lock)),
-        };
-        if let Some(made) = made {
-            made.done();
+        })
+    }
+}
+
+/// Starts the log's writer, and the compactor if there is one. After a failure none runs.
+fn start_threads(core: &Arc<Core>, dir: &Path) -> Result<(JoinHandle<()>, Option<JoinHandle<()>>)> {
+    let refused =
+        |thread| move |source| Error::ThreadRefused { thread, path: dir.to_owned(), source };
+    let writing = Arc::clone(core);
+    let write = move || writing.log.run_writer(|| writing.cache.give_way(&writing.log));
+    let writer = thread_start::start("embank-writer".into(), write).map_err(refused("writer"))?;
+    if !core.space.background() {
+        return Ok((writer, None));
+    }
+    let compacting = Arc::clone(core);
+    let compact = move || compacting.run_compactor();
+    match thread_start::start("embank-compactor".into(), compact) {
+        Ok(compactor) => Ok((writer, Some(compactor))),
+        Err(source) => {
+            core.log.shut_down();
+            // It has nothing to write yet, and does not panic.
+            let _ = writer.join();
+            Err(refused("compactor")(source))
         }
-        if core.space.background() {
-            let started = thread::Builder::new()
-                .name("embank-compactor".into())
-                .spawn(move || core.run_compactor());
-            // On failure the drop of `store` ends the writer.
-            let failed = |e| Error::io("start the compaction thread for", dir.path(), e);
-            store.compactor = Some(started.map_err(failed)?);
-        }
-        Ok(store)
     }
 }
 
@@ -500,4 +510,53 @@ pub(crate) fn check_last_page(device: &dyn Device, manifest: &Manifest) -> Resul
     device.read_many(&mut [device::Read { offset: start, buffer: &mut page }])?;
     let identity = manifest.lineage().page(start >> manifest.page_bits);
     check_image(&page, identity, || device.locate(start)).map(|_| ())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::DeviceChoice;
+    use crate::thread_start::with_threads_left;
+
+    const THREADS: [&str; 2] = ["writer", "compactor"];
+
+    fn options() -> StoreOptions {
+        let device = DeviceChoice::Threads;
+        StoreOptions { device, memory_budget_bytes: 1 << 20, ..StoreOptions::default() }
+    }
+
+    fn assert_refused(dir: &Path, left: usize) {
+        let error = with_threads_left(left, || Store::open(dir, &options())).unwrap_err();
+        let Error::ThreadRefused { thread, path, .. } = &error else { panic!("{error}") };
+        assert_eq!((*thread, path.as_path()), (THREADS[left], dir));
+        for part in [THREADS[left], &format!("{dir:?}"), "pids", "`ulimit -u`"] {
+            assert!(error.to_string().contains(part), "{error}");
+        }
+    }
+
+    /// The new bank once stayed where the second thread was refused.
+    #[test]
+    fn a_new_bank_that_is_refused_a_thread_leaves_nothing_behind() {
+        let dir = tempfile::tempdir().unwrap();
+        for left in 0..THREADS.len() {
+            assert_refused(&dir.path().join("folder/bank"), left);
+            assert!(!dir.path().join("folder").exists());
+        }
+    }
+
+    #[test]
+    fn a_bank_that_is_refused_a_thread_opens_later() {
+        let dir = tempfile::tempdir().unwrap();
+        let bank = dir.path().join("bank");
+        let store = Store::open(&bank, &options()).unwrap();
+        store.checkpoint(b"step 1").unwrap();
+        drop(store);
+        for left in 0..THREADS.len() {
+            assert_refused(&bank, left);
+        }
+        // No more than these two threads: it reads with the calling one.
+        let store = with_threads_left(THREADS.len(), || Store::open(&bank, &options())).unwrap();
+        assert_eq!(store.recovered().unwrap().blob, b"step 1");
+        store.checkpoint(b"step 2").unwrap();
+    }
 }

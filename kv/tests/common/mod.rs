@@ -6,6 +6,7 @@ pub(crate) mod banks;
 pub(crate) mod compacting;
 pub(crate) mod gate;
 pub(crate) mod reading;
+pub(crate) mod threads;
 
 use embank_kv::{Access, Clock, Operation, Outcome, Result, Store, StoreOptions, TableId, Width};
 

@@ -747,7 +747,7 @@ impl Pipeline {
             reading: &reading,
             committer: &committer,
         };
-        let panicked = std::thread::scope(|scope| {
+        let (panicked, threads) = std::thread::scope(|scope| {
             // Where the system gives no more threads, those that there are do all.
             let threads: Vec<_> = (1..self.options.threads)
                 .map_while(|_| {
@@ -757,7 +757,8 @@ impl Pipeline {
                 .collect();
             let own =
                 std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| worker::work(&shared)));
-            first_panic(own, threads)
+            let started = 1 + threads.len();
+            (first_panic(own, threads), started)
         });
         let committer = committer.into_inner();
         if let Some(error) = committer.failure {
@@ -771,7 +772,6 @@ impl Pipeline {
         let elapsed = started.elapsed();
         let trace = committer.stopwatch.is_on().then(|| {
             let (rows, bytes) = (committer.rows, chunks.bytes());
-            let threads = self.options.threads;
             Trace::new(rows, bytes, threads, elapsed, reading.total(), &committer.stopwatch)
         });
         let missing = chunks.missing_columns();

@@ -164,7 +164,7 @@ impl Pipeline {
     /// # Errors
     /// [`Error::Spec`] for options that make no sense ([`FeedOptions::check`] tells beforehand). Whatever
     /// [`run`](Self::run) fails at comes from the feed, after the whole batches of the chunks before
-    /// its own; so does [`Error::Io`] if no thread is to be had, and the pipeline comes back then as always.
+    /// its own; so does [`Error::ThreadRefused`], and the pipeline comes back then as always.
     pub fn feed(self, inputs: Vec<FeedInput>, options: &FeedOptions) -> Result<Feed> {
         let thread = std::thread::Builder::new().name("embank-feed".to_owned());
         self.feed_in(inputs, options, |run| thread.spawn(run))
@@ -204,9 +204,8 @@ impl Pipeline {
             Ok(thread) => (State::Running(receiver, thread), None),
             Err(source) => {
                 let pipeline = lies.lock().take().expect("nobody took it");
-                let (doing, path) = ("start a thread", "embank-feed".into());
                 let state = State::Ended(Box::new((pipeline, None)));
-                (state, Some(Error::Io { doing, path, source }))
+                (state, Some(Error::ThreadRefused { thread: "feed", source }))
             }
         };
         Ok(Feed { infos, position, stop, failure, state })
@@ -339,7 +338,9 @@ mod tests {
             } else {
                 feed.wait(Duration::ZERO).unwrap_err()
             };
-            assert!(error.to_string().starts_with("start a thread embank-feed: "), "{error}");
+            for part in ["thread of the feed", "pids", "`ulimit -u`"] {
+                assert!(error.to_string().contains(part), "{error}");
+            }
             assert!(feed.next().is_none() && feed.report().is_none());
             pipeline = feed.into_pipeline().unwrap();
         }

@@ -85,7 +85,10 @@ impl Epochs {
         let learn = ticket.learn;
         let run = move || epochs.run(&options, learn, to, permit);
         let thread = std::thread::Builder::new().name("embank-epoch".to_owned()).spawn(run);
-        let failed = |error| Status::resource_exhausted(format!("starting a thread: {error}"));
+        let failed = |source| {
+            let why = crate::Error::ThreadRefused { thread: "client", source };
+            Status::resource_exhausted(why.to_string())
+        };
         let thread = thread.map_err(failed)?;
         let mut threads = self.threads.lock();
         threads.retain(|thread| !thread.is_finished());

@@ -111,7 +111,7 @@ impl FlightServer {
     ///
     /// # Errors
     /// [`Error::Spec`] for options that make no sense and for a pipe, which can be read only once; [`Error::Io`] for an
-    /// address that can't be had.
+    /// address that can't be had; [`Error::ThreadRefused`] at a limit of threads.
     pub fn start(
         pipeline: Pipeline,
         inputs: Vec<FeedInput>,
@@ -146,7 +146,8 @@ impl FlightServer {
             served
         };
         let thread = std::thread::Builder::new().name("embank-flight".to_owned()).spawn(run);
-        let thread = Some(thread.map_err(io)?);
+        let refused = |source| Error::ThreadRefused { thread: "server", source };
+        let thread = Some(thread.map_err(refused)?);
         Ok(Self { address, epochs, stop: Some(stop), thread })
     }
 

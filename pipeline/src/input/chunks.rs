@@ -324,7 +324,7 @@ impl<'a> Chunks<'a> {
         }
     }
 
-    /// Reads all with `threads` threads, and does nothing with it.
+    /// Reads all with `threads` threads, or with fewer if the system refuses some, and does nothing with it.
     pub(crate) fn read_all(&self, threads: usize) -> Result<()> {
         std::thread::scope(|scope| {
             let read = || {
@@ -338,7 +338,8 @@ impl<'a> Chunks<'a> {
                 }
                 Ok(())
             };
-            let threads: Vec<_> = (1..threads).map(|_| scope.spawn(read)).collect();
+            let start = |_| std::thread::Builder::new().spawn_scoped(scope, read).ok();
+            let threads: Vec<_> = (1..threads).map_while(start).collect();
             let own = read();
             let others = threads.into_iter().map(|thread| thread.join());
             others.fold(own, |all, thread| {

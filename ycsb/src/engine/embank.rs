@@ -1,11 +1,14 @@
 //! Embank: every batch is one call of [`Store::execute`].
 
 use anyhow::{Context, Result, bail, ensure};
-use embank_kv::{Access, Clock, Operation, Outcome, Store, StoreOptions, TableId};
+use embank_kv::{
+    Access, Clock, Operation, Outcome, Store, StoreOptions, TableId, memory_budget_warning,
+};
 
 use super::map::missing;
 use super::{Engine, Named, Session, Settings};
 use crate::content::{self, WrongAnswer};
+use crate::output;
 
 const TABLE: &str = "rows";
 
@@ -39,6 +42,9 @@ pub(super) fn open(settings: &Settings, how: Use) -> Result<Box<dyn Engine>> {
         memory_budget_bytes: settings.memory_budget_bytes,
         ..StoreOptions::default()
     };
+    if let Some(warning) = memory_budget_warning(options.memory_budget_bytes) {
+        output::warn(warning);
+    }
     let store = Store::open(&settings.directory, &options)?;
     let value_bytes = u32::try_from(settings.value_bytes).context("--value-size is too large")?;
     let found = store.tables().into_iter().find(|table| table.name == TABLE);

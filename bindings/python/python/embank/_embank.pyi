@@ -177,6 +177,7 @@ class _BankStats(TypedDict):
     not_removed: list[str]
     space_holders: list[_SpaceHolder]
     log_address_warning: Optional[str]
+    memory_budget_warning: Optional[str]
     index_entries: int
 
 class _TableStats(TypedDict):

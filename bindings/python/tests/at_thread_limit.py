@@ -1,0 +1,109 @@
+"""A process that gets no further thread, run by test_thread_limit.py.
+
+It prints "passed", or "no other user". The superuser has no limit of threads, so it becomes another user first.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+import embank
+from embank.pipeline import Column, Field, Output, Pipeline, Spec, modulus, vocabulary
+
+ROWS = 40_000
+"""Several times what fits into the budget."""
+
+
+def become_another_user() -> bool:
+    """False if the system does not let the superuser do so."""
+    if os.geteuid() == 0:
+        # Of no other process of this machine, so that this process's threads alone count.
+        user = 100_000 + os.getpid()
+        try:
+            os.setresuid(user, user, user)
+        except PermissionError:
+            return False
+    return True
+
+
+def allow_threads(more: int | None) -> None:
+    """As many more than there are, or what the system allows."""
+    now = len(os.listdir("/proc/self/task"))
+    hard = resource.getrlimit(resource.RLIMIT_NPROC)[1]
+    resource.setrlimit(resource.RLIMIT_NPROC, (hard if more is None else now + more, hard))
+
+
+def readers() -> int:
+    names = Path("/proc/self/task").glob("*/comm")
+    return sum(name.read_text().startswith("embank-read-") for name in names)
+
+
+def check_refused(text: str, *parts: str) -> None:
+    for part in (*parts, "pids", "ulimit -u"):
+        assert part in text, (part, text)
+
+
+def main(folder: Path, is_alone: bool) -> None:
+    bank = embank.Bank(folder / "open", memory_budget="1MiB", device="threads")
+    table = bank.table("item", dim=16)
+    keys = np.arange(ROWS, dtype=np.uint64)
+    rows = np.repeat(keys.astype(np.float32), 16).reshape(ROWS, 16)
+    for at in range(0, ROWS, 1000):
+        table.put(keys[at : at + 1000], rows[at : at + 1000])
+    bank.close(checkpoint=b"")
+    # Its threads that read have ended.
+    bank = embank.Bank(folder / "open", memory_budget="1MiB", device="threads")
+    table = bank.open_table("item")
+    spec = Spec(
+        fields=[Field("site", "int32", required=True)],
+        columns=[Column("site", modulus(100), vocabulary("site"))],
+        outputs=[Output("ids", ["site"], "i64")],
+    )
+    pipeline = Pipeline(spec, threads=4, chunk_bytes=64)
+    lines = b"".join(b"%d\n" % (number % 50) for number in range(10_000))
+
+    allow_threads(0)
+    # An open bank reads with the calling thread.
+    assert (table.peek(keys[::7]) == rows[::7]).all()
+    assert readers() == 0, readers()
+    try:
+        embank.Bank(folder / "new" / "bank")
+        raise AssertionError("there was a thread")
+    except embank.StoreIOError as error:
+        check_refused(str(error), "writer thread", f'"{folder / "new" / "bank"}"')
+    assert not (folder / "new").exists()
+    try:
+        table.lookahead(keys[:1000])
+        raise AssertionError("there was a thread")
+    except embank.StoreIOError as error:
+        check_refused(str(error), "lookahead thread", "open")
+    try:
+        pipeline.run(lines)
+        raise AssertionError("there was a thread")
+    except OSError as error:
+        check_refused(str(error), "thread of the run")
+
+    if is_alone:
+        # No other process of this user: one thread for the run, and none for its workers.
+        allow_threads(1)
+        assert pipeline.run(lines).rows == 10_000
+    allow_threads(None)
+    assert pipeline.run(lines).rows == 10_000
+    table.lookahead(keys[:1000])
+    embank.Bank(folder / "new" / "bank").close()
+    bank.close()
+
+
+if __name__ == "__main__":
+    is_alone = os.geteuid() == 0
+    if become_another_user():
+        with tempfile.TemporaryDirectory() as temporary:
+            main(Path(temporary), is_alone)
+        print("passed")
+    else:
+        print("no other user")

@@ -1,0 +1,89 @@
+//! The default memory budget, and what is told of a budget above it, in a control group with a limit of memory.
+//!
+//! The process with the limit is this test binary, run again: its environment names a tree of such a group's files.
+
+#![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Mutex;
+
+use embank::{Bank, BankOptions, TableConfig};
+
+const ROLE: &str = "EMBANK_TEST_MEMORY_LIMIT";
+const SYSTEM_ROOT: &str = "EMBANK_SYSTEM_ROOT";
+const MIB: u64 = 1 << 20;
+
+/// Keeps what the library warns of.
+struct Kept(Mutex<Vec<String>>);
+
+impl log::Log for Kept {
+    fn enabled(&self, _: &log::Metadata<'_>) -> bool {
+        true
+    }
+
+    fn log(&self, record: &log::Record<'_>) {
+        self.0.lock().unwrap().push(format!("{} {}", record.level(), record.args()));
+    }
+
+    fn flush(&self) {}
+}
+
+static KEPT: Kept = Kept(Mutex::new(Vec::new()));
+
+fn set_limit(root: &Path, bytes: u64) {
+    let files = [
+        ("proc/self/cgroup", "0::/box\n".to_owned()),
+        ("proc/self/mountinfo", "35 24 0:30 / /groups rw - cgroup2 cgroup2 rw\n".to_owned()),
+        ("groups/box/memory.max", format!("{bytes}\n")),
+    ];
+    for (path, text) in files {
+        let path = root.join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+}
+
+/// What the process does; nothing in an ordinary run of the tests.
+#[test]
+fn limited() {
+    let Ok(dir) = std::env::var(ROLE) else { return };
+    let (dir, root) = (Path::new(&dir), std::env::var(SYSTEM_ROOT).unwrap());
+    log::set_logger(&KEPT).unwrap();
+    log::set_max_level(log::LevelFilter::Warn);
+
+    set_limit(root.as_ref(), 64 * MIB);
+    assert_eq!(BankOptions::default().memory_budget_bytes, 16 * MIB);
+    assert_eq!(embank_kv::StoreOptions::default().memory_budget_bytes, 16 * MIB);
+    let bank = Bank::open(dir.join("small"), BankOptions::default()).unwrap();
+    assert_eq!(bank.stats().memory_budget_bytes, 16 * MIB);
+    assert_eq!(bank.stats().memory_budget_warning, None);
+
+    let options = BankOptions { memory_budget_bytes: 65 * MIB, ..BankOptions::default() };
+    let bank = Bank::open(dir.join("large"), options).unwrap();
+    let warning = bank.stats().memory_budget_warning.unwrap();
+    for number in ["68157440", "67108864"] {
+        assert!(warning.contains(number), "{warning}");
+    }
+    let told = KEPT.0.lock().unwrap().clone();
+    assert_eq!(told, [format!("WARN bank {:?}: {warning}", bank.path())]);
+
+    // Far below what a process needs. A bank opens all the same.
+    set_limit(root.as_ref(), 4096);
+    let bank = Bank::open(dir.join("least"), BankOptions::default()).unwrap();
+    bank.table("t", TableConfig::new(4)).unwrap().put(&[1], &[0.5; 4]).unwrap();
+    bank.checkpoint(b"").unwrap();
+}
+
+/// The default once was 1 GiB, whatever the limit.
+#[test]
+fn a_limit_of_memory_makes_the_default_smaller_and_a_larger_budget_told_of() {
+    let dir = tempfile::tempdir().unwrap();
+    let ran = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "limited", "--nocapture"])
+        .env(ROLE, dir.path().join("banks"))
+        .env(SYSTEM_ROOT, dir.path().join("root"))
+        .status();
+    assert!(ran.unwrap().success());
+}
