@@ -16,8 +16,9 @@
 //!
 //! **Answers** are checked as they come; the first wrong one ends the run on all threads.
 
-use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{OnceLock, mpsc};
+use std::thread::{self, Scope, ScopedJoinHandle};
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
@@ -112,14 +113,23 @@ pub(crate) fn load(target: Target<'_>, threads: usize, progress: &ProgressBar) -
     std::thread::scope(|scope| {
         let parts: Vec<_> = keys
             .chunks(share)
-            .map(|keys| scope.spawn(move || load_part(target, keys, progress)))
-            .collect();
+            .map(|keys| start_thread(scope, move || load_part(target, keys, progress)))
+            .collect::<Result<_>>()?;
         parts.into_iter().try_for_each(|part| part.join().expect("a loading thread panicked"))
     })
     .context("loading")?;
     target.engine.settle()?;
     progress.finish_and_clear();
     Ok(started.elapsed().as_secs_f64())
+}
+
+fn start_thread<'scope, T: Send + 'scope>(
+    scope: &'scope Scope<'scope, '_>,
+    work: impl FnOnce() -> T + Send + 'scope,
+) -> Result<ScopedJoinHandle<'scope, T>> {
+    let refused = "the system refuses another thread; take fewer (--threads), or allow more (`ulimit -u`, the pids \
+                   limit of the container)";
+    thread::Builder::new().spawn_scoped(scope, work).context(refused)
 }
 
 fn load_part(target: Target<'_>, keys: &[u64], progress: &ProgressBar) -> Result<()> {
@@ -203,15 +213,22 @@ fn phase(
     ensure!(limit != Limit::default(), "no limit by time or by operations");
     progress.reset();
     progress.set_length(limit.operations.unwrap_or(0).max(limit.seconds.map_or(0, millis)));
-    let start = Barrier::new(spec.threads);
+    // Whether the phase begins. All threads are ready then.
+    let start = OnceLock::new();
+    let (ready, readies) = mpsc::channel();
     let stop = AtomicBool::new(false);
     let results: Vec<Result<Tally>> = std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..spec.threads)
+        let started: Result<Vec<_>> = (0..spec.threads)
             .map(|thread| {
-                let (start, stop) = (&start, &stop);
-                scope.spawn(move || {
+                let (start, stop, ready) = (&start, &stop, ready.clone());
+                start_thread(scope, move || {
                     let worker = Worker::new(target, spec, seed, thread);
-                    start.wait();
+                    // Main waits for this thread, or has told it to end.
+                    let _ = ready.send(());
+                    drop(ready);
+                    if !start.wait() {
+                        return Ok(Tally::new(false));
+                    }
                     let share = |all: u64| {
                         let (threads, thread) = (spec.threads as u64, thread as u64);
                         all / threads + u64::from(thread < all % threads)
@@ -228,6 +245,17 @@ fn phase(
                 })
             })
             .collect();
+        let threads = match started {
+            Ok(threads) => threads,
+            Err(error) => {
+                start.get_or_init(|| false);
+                return vec![Err(error)];
+            }
+        };
+        // Ends: a thread that panics before it is ready drops its sender.
+        drop(ready);
+        let all_ready = readies.iter().take(threads.len()).count() == threads.len();
+        start.get_or_init(|| all_ready);
         threads.into_iter().map(|thread| thread.join().expect("a thread panicked")).collect()
     });
     progress.finish_and_clear();
