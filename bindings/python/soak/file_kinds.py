@@ -1,9 +1,9 @@
-"""Files as pandas, Polars and DuckDB write them by default, read by a pipeline: its values must be the writer's own, or
+"""Files as pandas, Polars, DuckDB and Spark write them by default, read by a pipeline: its values must be the writer's own, or
 its error must name the column and a cure.
 
     python bindings/python/soak/file_kinds.py
 
-Needs embank and pyarrow, and of pandas, Polars and DuckDB those that are to be tried. Prints a table, a line for each
+Needs embank and pyarrow, and of pandas, Polars, DuckDB and PySpark (with Java) those that are to be tried. Prints a table, a line for each
 kind of file; fails at the first value that differs and at an error without column or cure.
 """
 
@@ -153,6 +153,49 @@ def duckdb_files(table: dict[str, list[Any]], folder: Path) -> Iterator[Path]:
     yield folder / "duckdb.feather"
 
 
+def spark_files(table: dict[str, list[Any]], folder: Path) -> Iterator[Path]:
+    sql, types = import_module("pyspark.sql"), import_module("pyspark.sql.types")
+    spark = (
+        sql.SparkSession.builder.master("local[1]")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.ui.enabled", "false")
+        .getOrCreate()
+    )
+    spark.sparkContext.setLogLevel("ERROR")
+    kinds = {
+        "int": types.LongType(), "nullable": types.LongType(), "float": types.FloatType(),
+        "text": types.StringType(), "category": types.StringType(), "date": types.DateType(),
+        "timestamp": types.TimestampType(), "decimal": types.DecimalType(10, 0),
+        "list": types.ArrayType(types.LongType()),
+    }
+    schema = types.StructType([types.StructField(name, kind) for name, kind in kinds.items()])
+    utc = [at.replace(tzinfo=datetime.timezone.utc) for at in table["timestamp"]]
+    rows = list(zip(*{**table, "timestamp": utc}.values()))
+    data = spark.createDataFrame(rows, schema).coalesce(1)
+    for codec in ("none", "snappy", "gzip", "lz4", "zstd"):
+        path = folder / f"spark.{codec}.parquet"
+        data.write.option("compression", codec).parquet(str(path))
+        yield path
+    # Spark's own default has no header and escapes quotes by backslashes: see `refuses_spark_defaults`.
+    path = folder / "spark.csv"
+    data.drop("list").write.option("header", True).option("escape", '"').csv(str(path))
+    yield path
+    path = folder / "spark-default.csv"
+    data.drop("list").write.csv(str(path))
+    refuses_spark_defaults(path)
+    spark.stop()
+
+
+def refuses_spark_defaults(path: Path) -> None:
+    """A directory without a header is an error that says so, not a table without its first row."""
+    try:
+        read(path, fields(True)["int"])
+    except (embank.PipelineError, ValueError) as error:
+        assert "header" in str(error), error
+        return
+    raise AssertionError(f"{path.name}: read without a header")
+
+
 def check(path: Path, name: str, values: list[Any], words: Optional[list[str]]) -> str:
     """How a column of a file is read: `=`, or the error that names column and cure."""
     is_text = words is not None
@@ -177,6 +220,7 @@ def main() -> None:
     table = frame()
     writers: dict[str, Callable[[dict[str, list[Any]], Path], Iterator[Path]]] = {
         "pandas": pandas_files, "polars": polars_files, "duckdb": duckdb_files,
+        "pyspark": spark_files,
     }
     print(f'{"file":28}', *(f"{name:9}" for name in table))
     with tempfile.TemporaryDirectory() as folder:
@@ -187,7 +231,8 @@ def main() -> None:
                 print(f"{module}: left out ({error})")
                 continue
             for path in files(table, Path(folder)):
-                words = csv_words(path) if path.suffix == ".csv" else {}
+                part = next(path.glob("part-*")) if path.is_dir() else path
+                words = csv_words(part) if path.suffix == ".csv" else {}
                 row = [
                     "-" if words and name not in words else check(path, name, values, words.get(name))
                     for name, values in table.items()
