@@ -58,17 +58,19 @@ pub(crate) fn run(args: &Args) -> Result<Ending> {
     let mut done = store.compact()?;
     let mut checkpoint = store.checkpoint(&blob)?;
     // On a disk with little room each pass ends early, and the checkpoint after it gives back what the oldest one held.
-    // Ends: once all log that was there has been gone through; or, after as many passes without a gain as checkpoints are
-    // kept, no checkpoint holds older log any more.
-    let mut without_gain = 0;
-    while done.out_of_room && without_gain <= keep && store.stats().log_begin < newest.log_end {
+    // Ends: once all log that was there has been gone through, or neither a pass nor a checkpoint gives anything back.
+    let is_through = || store.stats().log_begin >= newest.log_end;
+    let mut gains = done.scanned_bytes > 0 || store.stats().log_held_bytes > 0;
+    while done.out_of_room && !is_through() && gains {
         let more = store.compact()?;
+        let held = store.stats().log_held_bytes;
         checkpoint = store.checkpoint(&blob)?;
-        without_gain = if more.scanned_bytes > 0 { 0 } else { without_gain + 1 };
+        gains = more.scanned_bytes > 0 || store.stats().log_held_bytes < held;
         done.scanned_bytes += more.scanned_bytes;
         done.copied_bytes += more.copied_bytes;
         done.out_of_room = more.out_of_room;
     }
+    done.out_of_room &= !is_through();
     let held = store.stats().log_held_bytes;
     drop(store);
     let after = summary(&args.dir)?;

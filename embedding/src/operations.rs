@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use embank_kv::{Access, Operation};
+use embank_kv::{Access, Operation, Shortage};
 
 use crate::admission::Decision;
 use crate::live::Live;
@@ -178,6 +178,11 @@ pub(crate) struct PutVectors<'a>(pub(crate) PutRows<'a>);
 impl Operation for PutVectors<'_> {
     const ACCESS: Access = Access::Update;
 
+    /// It can be put again.
+    fn shortage(&self) -> Shortage {
+        Shortage::Stops
+    }
+
     #[inline]
     fn update(&mut self, i: usize, value: &mut [u8]) {
         self.0.write_vector(i, value);
@@ -230,6 +235,7 @@ pub(crate) struct ApplyGradients<'a> {
     pub(crate) insert_missing: bool,
     /// Whether a step may make a value of f32 infinite; see [`RowLayout::step`].
     pub(crate) careful: bool,
+    pub(crate) shortage: Shortage,
     pub(crate) reached: Reached,
     /// For rows that have to be converted.
     pub(crate) room: Vec<f32>,
@@ -253,6 +259,10 @@ impl ApplyGradients<'_> {
 
 impl Operation for ApplyGradients<'_> {
     const ACCESS: Access = Access::Update;
+
+    fn shortage(&self) -> Shortage {
+        self.shortage
+    }
 
     #[inline]
     fn update(&mut self, i: usize, value: &mut [u8]) {

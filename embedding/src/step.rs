@@ -13,7 +13,7 @@ use std::borrow::Cow;
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use embank_kv::Clock;
+use embank_kv::{Clock, Shortage};
 
 use crate::error::{Error, Result};
 use crate::gradients::Magnitudes;
@@ -154,6 +154,8 @@ impl Checked<'_> {
         let (keys, kept): (Vec<u64>, Vec<&[f32]>) =
             rows.filter(|(key, _)| held_keys.contains(key)).unzip();
         let mut apply = table.prepare_apply(&keys, Cow::Owned(kept.concat()), magnitudes, false);
+        // The leases are answered by now, and other tables may have moved.
+        apply.shortage = Shortage::GoesOn;
         let release = |some: &[Held<'_>]| {
             some.iter().for_each(|held| table.release_or_count(held.keys(), &entered));
         };

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use embank_kv::Clock;
+use embank_kv::{Clock, Shortage};
 
 use crate::error::{Error, Result};
 use crate::gradients::{Magnitudes, check_finite, clip_rows, sum_duplicates};
@@ -49,6 +49,7 @@ impl Table {
             gradients,
             insert_missing,
             careful,
+            shortage: Shortage::Whole,
             reached,
             room: Vec::new(),
             noted: Vec::new(),

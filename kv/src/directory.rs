@@ -123,6 +123,7 @@ impl Directory {
     /// systems give zeros for everything.
     pub(crate) fn room_bytes(&self) -> Option<u64> {
         let found = rustix::fs::fstatvfs(&self.handle).ok()?;
+        // Not `f_bfree`, for root either: ext4 counts blocks in it that nobody may take.
         (found.f_blocks > 0).then(|| found.f_bavail.saturating_mul(found.f_frsize))
     }
 

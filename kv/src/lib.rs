@@ -86,7 +86,7 @@ pub use error::{Error, Result};
 pub use interrupt::check_while_waiting;
 pub use leases::{Expired, Leased, Leases};
 pub use lock_holders::{LockHolder, LockHolders};
-pub use operation::{Access, Clock, Operation, Outcome, Promoted, RowMark, Width};
+pub use operation::{Access, Clock, Operation, Outcome, Promoted, RowMark, Shortage, Width};
 pub use output_file::{OutputFile, output_path};
 pub use scan::{Scan, ScannedRow};
 pub use stats::StoreStats;

@@ -59,6 +59,30 @@ impl Clock {
     }
 }
 
+/// What becomes of a batch where the disk or the quota has no room for its rows.
+///
+/// # Examples
+/// ```
+/// # use embank_kv::{Access, Operation, Shortage};
+/// struct Add(u8);
+/// impl Operation for Add {
+///     const ACCESS: Access = Access::Update;
+///     fn update(&mut self, _: usize, value: &mut [u8]) {
+///         value[0] += self.0;
+///     }
+/// }
+/// assert_eq!(Add(1).shortage(), Shortage::Whole); // half of it could not be made up for
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shortage {
+    /// It fails where it is, with some of its rows done: for what can be done again.
+    Stops,
+    /// It is refused before its first row, or comes to its end, beyond the limit by its own rows at most.
+    Whole,
+    /// It comes to its end: it is a part of something that has begun.
+    GoesOn,
+}
+
 /// One operation over a batch of keys; `i` is a key's place in the batch.
 ///
 /// Values are 8-byte aligned and as long as the table says; in a table of variable width each has a length of
@@ -80,6 +104,16 @@ pub trait Operation {
     /// Whether `update` and `insert` change values. One that is run for the rows' clocks alone says no: its rows do not
     /// count as changed. Default: yes.
     const CHANGES: bool = true;
+
+    /// What becomes of the batch where the disk or the quota has no room for its rows. Default: an `Update` is refused
+    /// before its first row or comes to its end, others stop where they are. A batch with
+    /// [`Clock::Release`] always comes to its end.
+    fn shortage(&self) -> Shortage {
+        match Self::ACCESS {
+            Access::Update => Shortage::Whole,
+            Access::Peek | Access::Get | Access::Put => Shortage::Stops,
+        }
+    }
 
     /// A row's value, for `Peek` and `Get`.
     fn read(&mut self, i: usize, value: &[u8]) {

@@ -219,6 +219,68 @@ fn an_update_is_refused_before_its_first_row_or_comes_to_its_end() {
     }
 }
 
+/// The system says that there is room, and refuses the write: the quota of a user.
+#[test]
+fn an_update_is_whole_where_the_system_does_not_tell_of_the_limit() {
+    let (dir, disk) = (tempfile::tempdir().unwrap(), memory());
+    let open = open_on(dir.path(), &disk, &by_hand());
+    let keys: Vec<u64> = (0..ROWS).collect();
+    put(&open.store, open.table, &keys, 0, VALUE_BYTES);
+    let mut rows: Vec<Vec<u8>> = keys.iter().map(|&key| value(key, 0, VALUE_BYTES)).collect();
+    let (mut refused, mut done) = (0, 0);
+    for round in 0..200_u64 {
+        match round % 20 {
+            0 => {
+                open.store.checkpoint(b"").unwrap();
+                open.device.break_writes(ErrorKind::QuotaExceeded);
+                put(&open.store, open.table, &[0], 0, VALUE_BYTES);
+                rows[0] = value(0, 0, VALUE_BYTES);
+                // The writer finds the disk full before memory is.
+                assert_full(open.store.checkpoint(b""));
+            }
+            15 => open.device.mend(),
+            _ => {}
+        }
+        let start = (round * 977 % (ROWS - 100)) as usize;
+        let keys = &keys[start..start + 100];
+        match open.store.execute(open.table, keys, Clock::Keep, &mut Add { by: 1, insert: false }) {
+            Ok(_) => {
+                done += 1;
+                for &key in keys {
+                    let row = &mut rows[key as usize];
+                    let count = u64::from_le_bytes(row[..8].try_into().unwrap());
+                    row[..8].copy_from_slice(&(count + 1).to_le_bytes());
+                }
+            }
+            Err(error) => {
+                assert!(matches!(error, Error::DiskFull { .. }), "{error}");
+                refused += 1;
+            }
+        }
+    }
+    assert!(refused > 100 && done > 40, "{refused} refused, {done} done");
+    for (key, row) in keys.iter().zip(peek(&open.store, open.table, &keys).unwrap()) {
+        assert_eq!(row.as_ref(), Some(&rows[*key as usize]), "key {key}");
+    }
+}
+
+/// A writer waited without an end for a thread that had nothing to do.
+#[test]
+fn no_writer_waits_for_compaction_that_cannot_help() {
+    let (dir, disk) = (tempfile::tempdir().unwrap(), memory());
+    // In the background, without a checkpoint.
+    let open = open_on(dir.path(), &disk, &options(BUDGET_BYTES));
+    let keys: Vec<u64> = (0..ROWS).collect();
+    put(&open.store, open.table, &keys[..1000], 0, VALUE_BYTES);
+    open.store.delete(open.table, &keys[..900]).unwrap();
+    open.device.break_writes(ErrorKind::StorageFull);
+    open.device.set_room(0);
+    assert_full(try_put(&open, &keys, 1));
+    assert_full(try_put(&open, &keys, 1));
+    open.device.mend();
+    try_put(&open, &keys, 1).unwrap();
+}
+
 /// A disk of a given size, in blocks of 4 KiB.
 #[derive(Debug)]
 struct SmallDisk {

@@ -1,6 +1,6 @@
 //! Rows of a file into records of the store.
 
-use embank_kv::{Access, Operation};
+use embank_kv::{Access, Operation, Shortage};
 
 use crate::dtype::Dtype;
 use crate::files::batch::ReadBatch;
@@ -80,6 +80,11 @@ pub(super) struct PutKeepingState<'a>(pub(super) PutImported<'a>);
 
 impl Operation for PutKeepingState<'_> {
     const ACCESS: Access = Access::Update;
+
+    /// It can be put again.
+    fn shortage(&self) -> Shortage {
+        Shortage::Stops
+    }
 
     fn update(&mut self, i: usize, value: &mut [u8]) {
         self.0.write_vector(i, value);

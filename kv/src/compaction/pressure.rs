@@ -41,7 +41,8 @@ const FAR_OFF: Duration = Duration::from_secs(3600);
 /// What writers leave free on the disk for compaction to copy into, until the next checkpoint gives space back: this many
 /// pages,
 const WORKING_PAGES: u64 = 8;
-/// or this part of the memory budget, if that is more: a larger share needs fewer checkpoints on the way.
+/// this part of the memory budget, where a larger share needs fewer checkpoints on the way, or the length of the index:
+/// the first checkpoint with a whole image leaves as much as the next one needs.
 const WORKING_BUDGET_PART: u64 = 16;
 /// Pages below the quota that only compaction and deletions use.
 const QUOTA_RESERVE_PAGES: u64 = 4;
@@ -227,7 +228,7 @@ impl Core {
     /// Whether a batch has met a lack of room that may still be there. A batch asks before it changes its first row.
     pub(crate) fn was_short_of_room(&self) -> bool {
         // Relaxed: a hint, after which the caller looks closely.
-        self.space.short.load(Ordering::Relaxed)
+        self.space.short.load(Ordering::Relaxed) || self.log.is_disk_full()
     }
 
     /// # Errors
@@ -262,7 +263,8 @@ impl Core {
             return None;
         }
         let working_bytes = (WORKING_PAGES * self.log.page_bytes())
-            .max(self.budget.total_bytes() / WORKING_BUDGET_PART);
+            .max(self.budget.total_bytes() / WORKING_BUDGET_PART)
+            .max(self.budget.index_bytes());
         let lack = self.disk_lacks(working_bytes);
         if lack.is_none() {
             self.space.page_with_room.store(page, Ordering::Relaxed);
@@ -296,22 +298,35 @@ impl Core {
         let mut checks = Checks::new();
         // Ends: compaction makes room, has nothing left to do, or stops; each raises the signal. Or the program ends it.
         let done = loop {
-            match self.lacks_room() {
+            // Not under the lock: the writer takes it when it has tried.
+            let written = match self.log.is_disk_full() {
+                true => MutexGuard::unlocked(&mut state, || self.log.try_to_write()),
+                false => Ok(()),
+            };
+            if written.is_err() {
+                // The file system may not tell of what refused the write: the quota of a user.
+                self.space.page_with_room.store(u64::MAX, Ordering::Relaxed);
+            }
+            let lack = match written {
+                Ok(()) => self.lacks_room().map(|lack| self.no_room(lack)),
+                Err(refused) => Some(refused),
+            };
+            let is_first = waiting.is_none();
+            let is_short = lack.is_some();
+            match lack {
                 None if !self.behind(&state) => break Ok(()),
                 None if waiting.is_some_and(|(_, awaited)| self.log.begin() >= awaited) => {
                     break Ok(());
                 }
-                None => {}
-                Some(lack) => {
-                    if !self.can_make_room(&state) {
-                        break Err(self.no_room(lack));
-                    }
-                    state.urgent = true;
-                }
+                Some(error) if !self.can_make_room(&state) => break Err(error),
+                None | Some(_) => {}
             }
             waiting.get_or_insert_with(|| (Instant::now(), self.awaited_begin(&state)));
-            // The thread may sleep: the log has grown since it looked.
-            signal.changed.notify_all();
+            // The thread may sleep: the log has grown since it looked. Only once, or both would wake each other for ever.
+            let becomes_urgent = is_short && !std::mem::replace(&mut state.urgent, true);
+            if is_first || becomes_urgent {
+                signal.changed.notify_all();
+            }
             signal.changed.wait_until(&mut state, checks.until(Instant::now() + FAR_OFF));
             if checks.due().is_some_and(|check| MutexGuard::unlocked(&mut state, check)) {
                 let waited = waiting.map_or(Duration::ZERO, |(since, _)| since.elapsed());
@@ -336,7 +351,7 @@ impl Core {
                 // What a checkpoint holds stays, however much is copied out of it.
                 || self.has_dead_space(state)
                     && self.pinned().is_none()
-                    && (self.has_cold_page() || self.log.settle_oldest()))
+                    && (self.has_cold_page() || !self.log.is_disk_full() && self.log.settle_oldest()))
     }
 
     fn no_room(&self, lack: Lack) -> Error {

@@ -49,7 +49,7 @@ use crate::cpu_time;
 use crate::error::{Error, Result};
 use crate::index::{Entry, Look};
 use crate::log::{PageFull, TurnFor, View};
-use crate::operation::{Clock, Outcome, Width};
+use crate::operation::{Clock, Outcome, Shortage, Width};
 use crate::record::{RecordRef, record_bytes};
 use crate::store::Core;
 
@@ -174,7 +174,10 @@ impl<'a, W: Work> Batch<'a, W> {
         if !matches!(W::MODE, Mode::Peek | Mode::Locate) {
             self.core.log.check_poison()?;
         }
-        if self.is_whole_or_nothing() && self.core.was_short_of_room() {
+        if self.clock != Clock::Release
+            && self.work.shortage() == Shortage::Whole
+            && self.core.was_short_of_room()
+        {
             self.core.await_space()?;
         }
         let mut start = 0;
@@ -313,7 +316,8 @@ impl<'a, W: Work> Batch<'a, W> {
     fn turn_page(&mut self, full: PageFull) -> Result<()> {
         match W::MODE {
             // What gives space back does not wait for any.
-            Mode::Delete | Mode::Compact => return self.core.log.turn_page(full, TurnFor::Space),
+            Mode::Delete => return self.core.log.turn_page(full, TurnFor::Ending),
+            Mode::Compact => return self.core.log.turn_page(full, TurnFor::Space),
             // Nor what the batch does that turns a page: that one waits.
             Mode::Retain => {
                 self.core.check_room()?;
@@ -327,13 +331,15 @@ impl<'a, W: Work> Batch<'a, W> {
         if self.appended_at_turn.replace(self.tally.appended) != Some(self.tally.appended) {
             self.core.retain_before_turn();
         }
-        self.core.log.turn_page(full, TurnFor::Rows)
+        let turn_for = if self.goes_on() { TurnFor::Ending } else { TurnFor::Rows };
+        self.core.log.turn_page(full, turn_for)
     }
 
-    /// Whether the batch is refused before its first row or comes to its end, where room on disk is lacking: half of an
-    /// update can't be taken back, nor can it be made again. It goes beyond the limit by its own rows at most.
-    fn is_whole_or_nothing(&self) -> bool {
-        W::MODE == Mode::Update && self.clock != Clock::Release
+    /// Whether the batch, once it has begun, comes to its end where room on disk is lacking. What was got must be given
+    /// back, or its counts would stand for ever; and half of an update can't be taken back, nor can it be made again. Such
+    /// a batch goes beyond a limit by its own rows at most.
+    fn goes_on(&self) -> bool {
+        self.clock == Clock::Release || self.work.shortage() != Shortage::Stops
     }
 
     fn await_space(&mut self) -> Result<()> {
@@ -341,13 +347,8 @@ impl<'a, W: Work> Batch<'a, W> {
             return self.core.log.check_poison();
         }
         match self.core.await_space() {
-            // What was got comes to its end, or its counts would stand for ever: as many rows as are out.
-            Err(Error::QuotaExceeded { .. } | Error::DiskFull { .. })
-                if self.clock == Clock::Release || self.is_whole_or_nothing() =>
-            {
-                Ok(())
-            }
-            Err(Error::Interrupted { .. }) if self.clock == Clock::Release => {
+            Err(Error::QuotaExceeded { .. } | Error::DiskFull { .. }) if self.goes_on() => Ok(()),
+            Err(Error::Interrupted { .. }) if self.goes_on() => {
                 self.waits_no_more = true;
                 Ok(())
             }

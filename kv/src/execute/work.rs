@@ -2,7 +2,7 @@
 
 use crate::address::Address;
 use crate::clock::ClockWord;
-use crate::operation::{Access, Operation, RowMark, Width};
+use crate::operation::{Access, Operation, RowMark, Shortage, Width};
 
 /// What the engine does, the store's own jobs included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,6 +33,10 @@ pub(crate) trait Work {
     const AHEAD: bool = matches!(Self::MODE, Mode::Promote | Mode::Compact);
     /// Its updates change values.
     const CHANGES: bool = true;
+    /// See [`Operation::shortage`].
+    fn shortage(&self) -> Shortage {
+        Shortage::Stops
+    }
     fn read(&mut self, _i: usize, _value: &[u8]) {}
     fn destination(&mut self, _i: usize) -> Option<&mut [u8]> {
         None
@@ -75,6 +79,9 @@ impl<O: Operation> Work for Caller<'_, O> {
     const WIDTH: Width = O::WIDTH;
     const AHEAD: bool = O::AHEAD;
     const CHANGES: bool = O::CHANGES;
+    fn shortage(&self) -> Shortage {
+        self.0.shortage()
+    }
     fn read(&mut self, i: usize, value: &[u8]) {
         self.0.read(i, value);
     }

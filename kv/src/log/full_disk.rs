@@ -11,17 +11,37 @@
 //! Each request has a number. An attempt answers all requests that were made before it began, so a call fails only by an
 //! attempt that began after the call had asked.
 //!
-//! Compaction and deletions give space back, and need a page for that. So while the disk is full, other calls leave
-//! [`FRAMES_TO_FREE`] frames for them.
+//! Compaction gives space back, and needs pages for that. So while the disk is full, calls leave some frames
+//! ([`TurnFor::frames_left`]). A disk that fills up when memory is full already leaves none.
 
 use std::path::PathBuf;
 
-use super::{Log, State};
+use super::{FREE_FRAMES_WANTED, Log, State};
 use crate::error::{Error, Result};
+use crate::sync::Ordering;
 
-/// Frames that compaction, deletions and checkpoints alone may take while the disk is full: the rows of one page fill
-/// at most two pages.
-pub(super) const FRAMES_TO_FREE: u64 = 2;
+/// What a page is turned for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum TurnFor {
+    /// Rows of a caller, who can make the call again.
+    Rows,
+    /// A batch that comes to its end: an update that has changed rows, the end of a lease, a deletion.
+    Ending,
+    /// Compaction or a checkpoint, which give space back.
+    Space,
+}
+
+impl TurnFor {
+    /// Frames that a page turn leaves while the disk is full. The rows of a page that compaction moves fill at most two
+    /// pages.
+    pub(super) fn frames_left(self) -> u64 {
+        match self {
+            TurnFor::Rows => 4,
+            TurnFor::Ending => 2,
+            TurnFor::Space => 0,
+        }
+    }
+}
 
 /// What the writer and the calls that wait for it know of a full disk.
 #[derive(Debug, Default)]
@@ -55,6 +75,12 @@ impl FullDisk {
 pub(super) struct Request(Option<u64>);
 
 impl State {
+    /// Frames that the writer keeps free. On a full disk more of them, so that rows find some beyond those that are left.
+    pub(super) fn frames_wanted(&self) -> u64 {
+        let left = if self.disk.is_full() { TurnFor::Rows.frames_left() } else { 0 };
+        FREE_FRAMES_WANTED + left
+    }
+
     /// To be called by a call that waits for the writer, each time before it sleeps. If the disk is full, the first such
     /// call asks for an attempt.
     ///
@@ -88,6 +114,7 @@ impl Log {
         let mut state = self.state.lock();
         state.disk.refused = Some(refused);
         state.disk.failed = answered;
+        self.is_full.store(true, Ordering::Relaxed);
         self.frame_freed.notify_all();
         self.page_flushed.notify_all();
         drop(state);
@@ -98,6 +125,7 @@ impl Log {
     /// A page has been written.
     pub(super) fn note_written(&self, state: &mut State) {
         if state.disk.refused.take().is_some() {
+            self.is_full.store(false, Ordering::Relaxed);
             // The frames that were kept are for all calls again.
             self.frame_freed.notify_all();
         }
@@ -105,6 +133,24 @@ impl Log {
 
     /// Whether the last attempt to write found the disk full.
     pub(crate) fn is_disk_full(&self) -> bool {
-        self.state.lock().disk.is_full()
+        // Relaxed: a hint. What follows from it is decided under the state's lock.
+        self.is_full.load(Ordering::Relaxed)
+    }
+
+    /// If the disk is full, has the writer try once more.
+    ///
+    /// # Errors
+    /// `DiskFull` if that fails; `Poisoned`.
+    pub(crate) fn try_to_write(&self) -> Result<()> {
+        let mut state = self.state.lock();
+        let mut request = Request::default();
+        // Ends: the writer succeeds, finds the disk full, or poisons the log; it wakes all waiting calls then.
+        while state.disk.is_full() {
+            self.check_poison()?;
+            state.check_disk(&mut request)?;
+            self.writer_wake.notify_one();
+            self.frame_freed.wait(&mut state);
+        }
+        Ok(())
     }
 }

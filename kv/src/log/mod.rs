@@ -48,8 +48,9 @@ use crate::lineage::Lineage;
 use crate::record::{HEADER_BYTES, RecordRef};
 use crate::region::Region;
 use crate::stats::Counters;
-use crate::sync::{AtomicU32, AtomicU64, Condvar, Mutex, Ordering, Planted, planted};
-use full_disk::{FRAMES_TO_FREE, FullDisk, Request};
+use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Condvar, Mutex, Ordering, Planted, planted};
+pub(crate) use full_disk::TurnFor;
+use full_disk::{FullDisk, Request};
 use page::PAGE_HEADER_BYTES;
 
 /// Frames that the writer tries to keep free, so that turning a page seldom waits.
@@ -165,6 +166,8 @@ pub(crate) struct Log {
     frame_freed: Condvar,
     page_flushed: Condvar,
     poison: OnceLock<Stopped>,
+    /// Whether the disk is full, as `state` knows it; for a look without the lock.
+    is_full: AtomicBool,
     /// Told when a page has been written: compaction may have something to do.
     compactor: Arc<Signal>,
     lookahead: Told,
@@ -230,25 +233,15 @@ struct State {
     shutdown: bool,
 }
 
-/// What a page is turned for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum TurnFor {
-    /// Rows of a caller.
-    Rows,
-    /// Compaction or a deletion, which give space back.
-    Space,
-}
-
 impl State {
-    /// A frame for a page, if one is free. While the disk is full, the last [`FRAMES_TO_FREE`] are for
-    /// [`TurnFor::Space`].
+    /// A frame for a page, if one is free; see [`TurnFor::frames_left`].
     fn take_frame(&mut self, budget: &Budget, turn_for: TurnFor) -> Option<u32> {
         if budget.frames() > budget.frames_allowed() {
             return None;
         }
         let unused = budget.frames_allowed().saturating_sub(budget.frames());
         let left = unused + self.free.len() as u64;
-        if self.disk.is_full() && turn_for == TurnFor::Rows && left <= FRAMES_TO_FREE {
+        if self.disk.is_full() && left <= turn_for.frames_left() {
             return None;
         }
         if let Some(frame) = self.free.pop() {
@@ -296,6 +289,7 @@ impl Log {
             frame_freed: Condvar::new(),
             page_flushed: Condvar::new(),
             poison: OnceLock::new(),
+            is_full: AtomicBool::new(false),
             compactor,
             lookahead: Told::default(),
             device,

@@ -121,7 +121,7 @@ impl Log {
             .min(tail);
         // Frames that a page turn could take once the live ones are down to what is allowed.
         let in_use = self.budget.frames() - state.free.len() as u64;
-        let evict = (in_use + FREE_FRAMES_WANTED).saturating_sub(allowed);
+        let evict = (in_use + state.frames_wanted()).saturating_sub(allowed);
         let head = self.head.load(Ordering::Relaxed) >> self.page_bits;
         let flushed = self.flushed.load(Ordering::Relaxed) >> self.page_bits;
         Plan { read_only, head: (head + evict).min(flushed) }

@@ -67,6 +67,7 @@ impl Store {
     /// `DirectoryMoved` if the bank's path leads elsewhere by now: nothing is written then, and the call can be made again
     /// when the directory is back. `InvalidArgument` if called by an operation's callback. `Inconsistent` if it could not be opened again.
     pub fn checkpoint(&self, blob: &[u8]) -> Result<u64> {
+        let before = self.newest.lock().number;
         let taken = self.take_checkpoint(blob);
         match &taken {
             Err(Error::Io { source, .. }) if device::is_out_of_handles(source) => {
@@ -74,10 +75,13 @@ impl Store {
                 self.core().log.device.release_handles();
                 self.take_checkpoint(blob)
             }
-            Err(error) if !self.core().log.is_poisoned() => match error.for_want_of_room() {
-                Some((path, reason)) => Err(Error::DiskFull { path, reason }),
-                None => taken,
-            },
+            // Not where the checkpoint stands and only the note in `BANK` found no room.
+            Err(error) if !self.core().log.is_poisoned() && self.newest.lock().number == before => {
+                match error.for_want_of_room() {
+                    Some((path, reason)) => Err(Error::DiskFull { path, reason }),
+                    None => taken,
+                }
+            }
             _ => taken,
         }
     }
