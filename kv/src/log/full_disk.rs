@@ -18,7 +18,7 @@ use std::path::PathBuf;
 
 use super::{FREE_FRAMES_WANTED, Log, State};
 use crate::error::{Error, Result};
-use crate::sync::Ordering;
+use crate::sync::{Ordering, Planted, planted};
 
 /// What a page is turned for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -126,8 +126,10 @@ impl Log {
     pub(super) fn note_written(&self, state: &mut State) {
         if state.disk.refused.take().is_some() {
             self.is_full.store(false, Ordering::Relaxed);
-            // The frames that were kept are for all calls again.
-            self.frame_freed.notify_all();
+            // The frames that were left are for all calls again.
+            if !planted(Planted::RoomUntold) {
+                self.frame_freed.notify_all();
+            }
         }
     }
 

@@ -7,11 +7,12 @@ use super::{explore, finds};
 use crate::address::{Address, TableId};
 use crate::budget::{BUDGET_BYTES_MIN, Budget};
 use crate::clock::{self, ClockWord};
-use crate::device::{AlignedBuffer, Device, DeviceOptions, MemoryDevice, Read};
+use crate::device::{AlignedBuffer, Device, DeviceOptions, Freed, MemoryDevice, Read};
 use crate::epoch::Gate;
+use crate::error::{Error, Result};
 use crate::lineage::Lineage;
 use crate::log::page::{PageIdentity, check_image};
-use crate::log::{Extent, Log, View};
+use crate::log::{Extent, Log, TurnFor, View};
 use crate::record::{RecordImage, RecordRef, record_bytes};
 use crate::sync::{Planted, quietly, thread};
 
@@ -27,20 +28,82 @@ const PAGES_BEFORE: u64 = 7;
 struct Logged {
     log: Log,
     gate: Gate,
-    device: Arc<MemoryDevice>,
+    device: Arc<FillingDisk>,
     /// The first word of each record's value, by address; its key is the address. Of the standard library: the
     /// scheduler does not choose here.
     truth: std::sync::Mutex<BTreeMap<u64, u64>>,
 }
 
+/// A disk that refuses writes for want of room, a number of times.
+#[derive(Debug)]
+struct FillingDisk {
+    inner: MemoryDevice,
+    /// Of the standard library: the scheduler does not choose here.
+    refusals: std::sync::atomic::AtomicU32,
+}
+
+impl Device for FillingDisk {
+    fn name(&self) -> &'static str {
+        self.inner.name()
+    }
+
+    fn read_many(&self, reads: &mut [Read<'_>]) -> Result<()> {
+        self.inner.read_many(reads)
+    }
+
+    fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        use std::sync::atomic::Ordering::SeqCst;
+        let left = self.refusals.load(SeqCst);
+        if left > 0 {
+            self.refusals.store(left - 1, SeqCst);
+            let (path, _) = self.inner.locate(offset);
+            return Err(Error::io("write", path, std::io::ErrorKind::StorageFull.into()));
+        }
+        self.inner.write(offset, bytes)
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.inner.sync()
+    }
+
+    fn truncate(&self, end: u64) -> Result<()> {
+        self.inner.truncate(end)
+    }
+
+    fn free(&self, below: u64) -> Result<Freed> {
+        self.inner.free(below)
+    }
+
+    fn locate(&self, offset: u64) -> (std::path::PathBuf, u64) {
+        self.inner.locate(offset)
+    }
+}
+
+/// Makes a call until it finds room on the disk.
+fn when_there_is_room<R>(call: impl Fn() -> Result<R>) -> R {
+    loop {
+        match call() {
+            Err(Error::DiskFull { .. }) => {}
+            done => return done.unwrap(),
+        }
+    }
+}
+
 impl Logged {
     fn new() -> Arc<Logged> {
+        Self::on_a_disk_that_refuses(0)
+    }
+
+    fn on_a_disk_that_refuses(writes: u32) -> Arc<Logged> {
         quietly(|| {
             let budget = Arc::new(Budget::new(BUDGET_BYTES_MIN, PAGE_BYTES).unwrap());
             // The least that leaves the log's frames alone.
             assert!(budget.try_charge_cache(budget.cache_bytes_max()));
             assert_eq!(budget.frames_allowed(), 9);
-            let device = Arc::new(MemoryDevice::new(&DeviceOptions::default()).unwrap());
+            let device = Arc::new(FillingDisk {
+                inner: MemoryDevice::new(&DeviceOptions::default()).unwrap(),
+                refusals: writes.into(),
+            });
             let extent = Extent { page_bits: PAGE_BYTES.ilog2(), begin: 0, tail_page: 0 };
             let on: Arc<dyn Device> = Arc::clone(&device) as _;
             let lineage = Lineage::new(BANK, PAGE_BYTES.ilog2(), Vec::new());
@@ -86,7 +149,7 @@ impl Logged {
                 }
                 Err(full) => {
                     drop(pin);
-                    self.log.turn_page(full, crate::log::TurnFor::Rows).unwrap();
+                    when_there_is_room(|| self.log.turn_page(full, TurnFor::Rows));
                 }
             }
         }
@@ -157,12 +220,12 @@ impl Logged {
 
     /// As a checkpoint does: what is in the log at its moment is on the device afterwards, as it was then.
     fn settle(&self) {
-        let reserved = self.log.reserve_frame().unwrap();
+        let reserved = when_there_is_room(|| self.log.reserve_frame());
         let pause = self.gate.pause();
         let end = self.log.cut(reserved).unwrap();
         let moment = self.truth.lock().unwrap().clone();
         drop(pause);
-        self.log.await_flushed(end).unwrap();
+        when_there_is_room(|| self.log.await_flushed(end));
         quietly(|| {
             for (&raw, &value) in &moment {
                 assert!(raw < end.raw(), "a record of before the cut lies behind it");
@@ -226,6 +289,32 @@ fn cut_and_written() {
     ]);
 }
 
+/// The disk is full for a time, while two threads fill pages and a checkpoint waits for its own.
+fn filled_and_written() {
+    let logged = Logged::on_a_disk_that_refuses(3);
+    let appends = |count| move |logged: &Logged| logged.append_all(count);
+    logged.beside_the_writer(vec![
+        Box::new(appends(5)),
+        Box::new(appends(4)),
+        Box::new(|logged| {
+            // An update asks before it changes its first row.
+            let _ = logged.log.try_to_write();
+            logged.settle();
+        }),
+    ]);
+}
+
+/// The writer finds the disk full, and a call asks for another attempt. No frame is freed meanwhile.
+fn tried_again() {
+    let logged = Logged::on_a_disk_that_refuses(1);
+    logged.beside_the_writer(vec![
+        Box::new(|logged| {
+            logged.log.settle_oldest();
+        }),
+        Box::new(|logged| when_there_is_room(|| logged.log.try_to_write())),
+    ]);
+}
+
 /// Pages leave memory while readers are on them.
 fn evicted_and_read() {
     let logged = Logged::new();
@@ -251,6 +340,17 @@ fn a_cut_holds_what_was_there() {
 #[test]
 fn no_frame_is_given_away_under_a_reader() {
     explore("evicted and read", evicted_and_read);
+}
+
+#[test]
+fn a_full_disk_keeps_no_call_waiting() {
+    explore("filled and written", filled_and_written);
+    explore("tried again", tried_again);
+}
+
+#[test]
+fn planted_room_that_is_not_told_is_found() {
+    finds(Planted::RoomUntold, tried_again);
 }
 
 #[test]

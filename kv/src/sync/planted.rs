@@ -33,6 +33,8 @@ pub(crate) enum Planted {
     MoveAtOnce,
     /// Who waits for a page to be written is not told that it is.
     FlushUntold,
+    /// Calls that wait on a full disk are not told of the write that succeeds.
+    RoomUntold,
     /// A checkpoint's pause does not wait for who is pinned.
     PauseAtOnce,
     /// A bucket is changed without being saved for the image that still has to have it.
