@@ -100,7 +100,7 @@ pub use embank_kv::inspect::{CheckpointSummary, TableSummary};
 pub use embank_kv::locks;
 pub use embank_kv::{
     Compacted, CompactionOptions, Copied, Delta, DeviceChoice, Error as StoreError, Recovered,
-    SpaceHolder, StateId, StoreStats, check_while_waiting,
+    SpaceHolder, StateId, StoreStats, TableId, check_while_waiting,
 };
 pub use error::{Error, Result};
 pub use eviction::{Evicted, Eviction};
