@@ -37,6 +37,7 @@ struct Report {
     segments: u64,
     log_disk_bytes: u64,
     space_amplification: Option<f64>,
+    table_numbers_left: u32,
     not_removed: Vec<NotRemovedJson>,
     damage: Vec<DamageJson>,
 }
@@ -149,6 +150,7 @@ fn report(summary: &BankSummary) -> Report {
         segments: summary.segments,
         log_disk_bytes: summary.log_disk_bytes,
         space_amplification: newest.and_then(|newest| amplification(summary, newest)),
+        table_numbers_left: summary.table_numbers_left,
         not_removed: summary
             .not_removed
             .iter()
@@ -192,6 +194,11 @@ fn text(args: &Args, summary: &BankSummary) -> String {
                 newest.log_begin,
                 newest.log_end,
                 bytes(newest.page_bytes)
+            );
+            text += &format!(
+                "tables        {}; {} numbers are left for new ones\n",
+                count(newest.tables.len() as u64),
+                count(u64::from(summary.table_numbers_left))
             );
             text.push('\n');
             text += &tables(plain_tables(newest));

@@ -414,6 +414,13 @@ impl Bank {
             let counts = create_counts(store, name, config.admission)?;
             let id = store.create_table(name, config.value_bytes(), &config.to_descriptor())?;
             let shared = Arc::new(TableShared::new(id, name, config, counts));
+            if shared.set_tracker().is_some() {
+                let forgotten = self.shared.forget_time(id.number());
+                forgotten.inspect_err(|_| {
+                    // No handle is left of it. If this fails, too, the next open lists it.
+                    let _ = store.drop_table(id);
+                })?;
+            }
             if let Some(ids) = &ids {
                 shared.check_ids_of(ids);
             }
@@ -509,6 +516,13 @@ impl Bank {
         tables.remove(name);
         counts_dropped?;
         time_forgotten
+    }
+
+    /// For tests of what a bank does that has used all numbers of tables: it has no more than `max`
+    /// tables at a time, the tables of vocabularies and counts included.
+    #[doc(hidden)]
+    pub fn limit_table_numbers(&self, max: u16) {
+        self.shared.store.limit_table_numbers(max);
     }
 
     /// The bank's tables, by name.

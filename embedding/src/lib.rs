@@ -98,7 +98,7 @@ pub use embank_kv::OutputFile;
 pub use embank_kv::inspect::{CheckpointSummary, TableSummary};
 pub use embank_kv::{
     Compacted, CompactionOptions, Copied, Delta, DeviceChoice, Error as StoreError, Recovered,
-    SpaceHolder, StateId, StoreStats, check_while_waiting, default_memory_budget_bytes,
+    SpaceHolder, StateId, StoreStats, TableId, check_while_waiting, default_memory_budget_bytes,
     memory_budget_warning,
 };
 #[doc(hidden)]

@@ -20,7 +20,10 @@ pub(crate) const BURST_KEYS_MIN: usize = 512;
 /// The longest group. A burst is shorter than the two together.
 pub(crate) const BURST_KEYS_MAX: usize = 4096;
 
-/// The number by which the pending set knows a table.
+/// The number by which the pending set knows a table. A dropped table's rows leave the queue with
+/// it, but those of a burst in hand are in the set until the burst is over. If another table has
+/// the number by then, its rows of the same keys count as merged with those, and are not read
+/// ahead: advice that is lost, as where the queue is full.
 pub(crate) fn number(table: TableId) -> NonZeroU16 {
     NonZeroU16::new(table.number()).expect("the store numbers tables from 1")
 }
@@ -28,16 +31,19 @@ pub(crate) fn number(table: TableId) -> NonZeroU16 {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Request {
     table: TableId,
-    group: u32,
+    group: u16,
     key: u64,
 }
+
+const _: () = assert!(size_of::<Request>() == 16);
 
 /// The queue. Each of its rows is in the pending set, too.
 #[derive(Debug)]
 pub(crate) struct Requests {
     queue: VecDeque<Request>,
-    /// The newest group's number. They wrap: only neighbours are compared.
-    group: u32,
+    /// The newest group's number. They wrap: only neighbours are compared. If two neighbours have one
+    /// number after 65,536 groups, they are one group.
+    group: u16,
 }
 
 impl Requests {

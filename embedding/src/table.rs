@@ -265,11 +265,37 @@ impl Table {
         &self.shared.name
     }
 
-    /// The table's number in its bank. No other table gets it while the bank is open, not even one of the
-    /// same name after this one was dropped.
+    /// The table's number in its bank. Once this table was dropped and its records and checkpoints
+    /// are gone, another table may get it: [`id`](Self::id) tells them apart.
     #[must_use]
     pub fn number(&self) -> u16 {
         self.shared.id.number()
+    }
+
+    /// What no other table has as long as the bank is open, not even one of the same name or number
+    /// after this one was dropped.
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// use embank::{Bank, BankOptions, TableConfig};
+    ///
+    /// let bank = Bank::open(dir.path().join("bank"), BankOptions::default())?;
+    /// let old = bank.table("user", TableConfig::new(2))?;
+    /// bank.drop_table("user")?;
+    /// assert_ne!(bank.table("user", TableConfig::new(2))?.id(), old.id());
+    /// # Ok::<(), embank::Error>(())
+    /// ```
+    #[must_use]
+    pub fn id(&self) -> TableId {
+        self.shared.id
+    }
+
+    /// Whether no other table has got this one's number. If one has, no roll back brings this one
+    /// back: no checkpoint that has it is left.
+    #[must_use]
+    pub fn has_its_number(&self) -> bool {
+        self.bank.store.has_its_number(self.shared.id)
     }
 
     /// Values per row.
@@ -369,11 +395,15 @@ impl Table {
     pub fn set_time(&self, time: u32) -> Result<()> {
         match self.shared.set_tracker() {
             Some(tracker) => {
-                tracker.set(time);
-                if self.bank.store.reading().is_some() {
-                    return Ok(());
+                if self.bank.store.reading().is_none() {
+                    let kept = self.bank.keep_time(self.shared.id, time);
+                    kept.map_err(|error| match error {
+                        Error::Store(error) => self.in_terms_of_the_table(error),
+                        error => error,
+                    })?;
                 }
-                self.bank.keep_time(self.shared.id.number(), time)
+                tracker.set(time);
+                Ok(())
             }
             None => Err(Error::InvalidConfig {
                 table: self.name().to_owned(),
@@ -730,7 +760,7 @@ impl Table {
         outcome.map_err(|error| self.in_terms_of_the_table(error))
     }
 
-    /// The store knows tables by number; a handle's number is missing only once the table was dropped.
+    /// The store knows tables by id; a handle's id is refused only once the table was dropped.
     #[cold]
     pub(crate) fn in_terms_of_the_table(&self, error: embank_kv::Error) -> Error {
         match error {

@@ -7,6 +7,10 @@
 //! **Approach.** The largest time that was ever set for a table is a row of 8 bytes in a table of the bank's own, under
 //! the table's number. So it is part of each checkpoint, copy and delta, and goes back with a roll-back. An open reads
 //! it. No list of tables shows that table.
+//!
+//! The number of a dropped table may become another table's, which must not get its time. So a time
+//! is kept only while the bank's tables are locked and the table is there; a drop forgets it under
+//! the same lock; and a new table forgets what a drop that failed halfway has left.
 
 use embank_kv::{Access, Clock, Operation, Store, TableId};
 
@@ -34,9 +38,16 @@ pub(crate) fn read_time(store: &Store, times: TableId, number: u16) -> Result<Op
 }
 
 impl BankShared {
-    /// Keeps `time` for table `number` if none later is kept.
-    pub(crate) fn keep_time(&self, number: u16, time: u32) -> Result<()> {
-        let times = self.times_or_new()?;
+    /// Keeps `time` for a table if none later is kept.
+    ///
+    /// # Errors
+    /// `NoSuchTable` if the table was dropped.
+    pub(crate) fn keep_time(&self, table: TableId, time: u32) -> Result<()> {
+        // Held: the table is not dropped meanwhile, no other one gets its number, and two threads
+        // make one table of times.
+        let _tables = self.tables.lock();
+        self.store.rows(table)?;
+        let (times, number) = (self.times_or_new()?, table.number());
         if read_time(&self.store, times, number)?.is_some_and(|kept| kept >= time) {
             return Ok(());
         }
@@ -44,7 +55,8 @@ impl BankShared {
         Ok(())
     }
 
-    /// Forgets the time of a table that was dropped: another table may come to have its number.
+    /// Forgets the time of table `number`, which was dropped or has just been made. Called while
+    /// `tables` is locked.
     pub(crate) fn forget_time(&self, number: u16) -> Result<()> {
         if let Some(&times) = self.times.get() {
             self.store.delete(times, &[u64::from(number)])?;
@@ -53,11 +65,6 @@ impl BankShared {
     }
 
     fn times_or_new(&self) -> Result<TableId> {
-        if let Some(&times) = self.times.get() {
-            return Ok(times);
-        }
-        // Held, so that two threads make one.
-        let _tables = self.tables.lock();
         if let Some(&times) = self.times.get() {
             return Ok(times);
         }

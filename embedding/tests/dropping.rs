@@ -19,7 +19,7 @@ fn dropped<T>(result: Result<T, Error>) -> bool {
     match result {
         Err(error @ Error::TableDropped { .. }) => {
             let text = error.to_string();
-            assert!(text.contains("\"t\" was dropped") && text.contains("Bank::table"), "{text}");
+            assert!(text.contains("\"t\" was dropped") && text.contains("anew"), "{text}");
             true
         }
         Err(error) => panic!("{error}"),

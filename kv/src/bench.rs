@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use crate::address::{Address, TableId};
+use crate::address::{Address, TableNumber};
 use crate::budget::Budget;
 use crate::clock::{self, ClockWord};
 use crate::device::{AlignedBuffer, Device};
@@ -17,7 +17,7 @@ use crate::record::record_bytes;
 use crate::stats::Counters;
 use crate::sync::{AtomicU64, Ordering};
 
-const TABLE: TableId = TableId(1);
+const TABLE: TableNumber = TableNumber(1);
 
 /// An index with keys `0..entries`, record `k` at address `64 * (k + 1)`.
 #[derive(Debug)]

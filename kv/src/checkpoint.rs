@@ -20,7 +20,6 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::address::TableId;
 use crate::budget::{PAGE_BYTES_MAX, PAGE_BYTES_MIN};
 use crate::checked_stream::{self, CheckedReader, CheckedWriter, StreamIdentity};
 use crate::directory::{Directory, Place};
@@ -95,13 +94,15 @@ pub(crate) struct TableEntry {
     pub(crate) rows: u64,
     /// Bytes of those rows' records, where the width is variable; else 0.
     pub(crate) record_bytes: u64,
-    /// Dropped: only its number is kept, which is never given again, as its records may still be there.
+    /// Dropped: only its number is kept. No other table gets it while its records may still be
+    /// there.
     pub(crate) dropped: bool,
 }
 
 impl TableEntry {
-    pub(crate) fn id(&self) -> TableId {
-        TableId(self.number)
+    /// True if the table was dropped and no record of it is left in the checkpoint's log.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.dropped && self.value_bytes == 0
     }
 
     pub(crate) fn width(&self) -> Width {

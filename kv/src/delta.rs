@@ -230,14 +230,17 @@ impl Store {
     }
 
     /// Takes the bank in `dir`, which nobody has open for writing, to the checkpoint that the delta in `file` leads to,
-    /// and keeps the newest `checkpoints_kept`. The bank must be a copy whose newest checkpoint is the one that the
+    /// and keeps the newest `checkpoints_kept`, fewer if the bank of the delta has used the number
+    /// of a dropped table again which older ones still have. The bank must be a copy whose newest
+    /// checkpoint is the one that the
     /// delta follows. Those who have the bank open to read only stay where they are until they
     /// [`refresh`](Self::refresh). Durable on return. After an error or a crash the bank is where it was, unless only
     /// the last step failed, making the new checkpoint's name durable: then it may be at either, both whole.
     ///
     /// # Errors
     /// `DeltaMismatch` if it follows another checkpoint, is of another bank or lineage, or was applied before;
-    /// `InvalidArgument` where there is no bank; `Locked` if it is open for writing; `Damaged` or `Truncated` for a
+    /// `InvalidArgument` where there is no bank, or if such an older checkpoint is pinned or being
+    /// read; `Locked` if it is open for writing; `Damaged` or `Truncated` for a
     /// delta that does not verify; `Io`.
     pub fn apply_delta(
         dir: &Path,
@@ -268,6 +271,7 @@ impl Store {
                     .into();
             return Err(input.damaged(0, what));
         }
+        remove_with_reused_numbers(&checkpoints, &newest, &head.manifest)?;
         let device = log_of(dir, &newest, false)?;
         device.truncate(newest.log_end)?;
         let partial = checkpoints.begin(head.manifest.number)?;
@@ -278,6 +282,51 @@ impl Store {
         let _ = give_back(&checkpoints, checkpoints_kept, device.as_ref());
         Ok(head.delta(file_bytes))
     }
+}
+
+/// Removes the checkpoints that have a table or its records under a number which is another table's
+/// in `to`. The bank that the delta is from let go of them before it used the number again, and
+/// this one may keep more. A reader that went from one of them to `to` would take the one table for
+/// the other.
+///
+/// # Errors
+/// `InvalidArgument` if such a checkpoint is pinned or being read.
+fn remove_with_reused_numbers(
+    checkpoints: &Checkpoints,
+    newest: &Manifest,
+    to: &Manifest,
+) -> Result<()> {
+    let pairs = newest.tables.iter().zip(&to.tables);
+    let reused: Vec<usize> = pairs
+        .enumerate()
+        .filter(|(_, (before, after))| before.is_gone() && !after.is_gone())
+        .map(|(place, _)| place)
+        .collect();
+    if reused.is_empty() {
+        return Ok(());
+    }
+    for number in checkpoints.numbers()?.into_iter().filter(|&number| number != newest.number) {
+        let has_one = match checkpoints.manifest(number) {
+            Ok(older) => {
+                let tables = reused.iter().filter_map(|&place| older.tables.get(place));
+                tables.into_iter().any(|table| !table.is_gone())
+            }
+            Err(_) => true,
+        };
+        if !has_one {
+            continue;
+        }
+        let unread =
+            if checkpoints.is_pinned(number)? { None } else { checkpoints.unread(number)? };
+        let Some(unread) = unread else {
+            return Err(Error::InvalidArgument(format!(
+                "the delta has a new table under the number of one that checkpoint {number} has, which is pinned or being \
+                 read: unpin it, close what reads it or have that refresh, then apply the delta again"
+            )));
+        };
+        checkpoints.remove(number, unread, &mut Vec::new())?;
+    }
+    Ok(())
 }
 
 /// Lets go of checkpoints beyond those to be kept, and of the log that no other names.

@@ -8,7 +8,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::address::{Address, TableId};
+use crate::address::{Address, TableNumber};
 use crate::bank_file::BankFile;
 use crate::budget::{BUDGET_BYTES_MIN, Budget};
 use crate::checked_stream::{self, CHUNK_BYTES, CheckedReader, CheckedWriter, StreamIdentity};
@@ -71,7 +71,7 @@ pub fn record(data: &[u8]) {
     let (link, shape) = (image.link(), image.shape());
     assert!(link.unused_bytes() < 8 && link.previous().raw() < 1 << 51);
     assert!(image.is(shape.table(), image.key()));
-    assert!(!image.is(TableId(shape.table().0 ^ 1), image.key()));
+    assert!(!image.is(TableNumber(shape.table().0 ^ 1), image.key()));
     if let Some(length) = length {
         let (stored, computed) = image.checksums(BANK, Address::new(address));
         assert_eq!(stored, computed);

@@ -11,7 +11,7 @@
 //! read the bank's files, or time very many accesses to it, can still learn to choose such keys. Banks of format 5 have
 //! seed 0, and with it the hash that they were written with.
 
-use crate::address::TableId;
+use crate::address::TableNumber;
 
 const FIRST_MULTIPLIER: u64 = 0x3C79_AC49_2BA7_B653;
 
@@ -35,7 +35,7 @@ impl KeyHash {
     /// For one table this is a bijection (every step is invertible), so two keys of a table never share
     /// all 64 bits. With seed 0 the finaliser is Pelle Evensen's "moremur", a stronger Murmur3 finaliser.
     #[inline]
-    pub(crate) fn of(self, table: TableId, key: u64) -> u64 {
+    pub(crate) fn of(self, table: TableNumber, key: u64) -> u64 {
         let x = key ^ (u64::from(table.0).wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ self.seed);
         finish((x ^ (x >> 27)).wrapping_mul(self.multiplier))
     }
@@ -49,7 +49,7 @@ fn finish(x: u64) -> u64 {
 
 /// The key that has this hash under seed 0.
 #[cfg(test)]
-pub(crate) fn unhash(table: TableId, hash: u64) -> u64 {
+pub(crate) fn unhash(table: TableNumber, hash: u64) -> u64 {
     fn inverse(odd: u64) -> u64 {
         // Newton's iteration doubles the bits that are right, 3 at first.
         (0..5).fold(odd, |x, _| x.wrapping_mul(2_u64.wrapping_sub(odd.wrapping_mul(x))))
@@ -76,7 +76,7 @@ mod tests {
             let mut buckets = vec![0u32; 1 << 10];
             let mut tags = std::collections::HashSet::new();
             for key in 0..n {
-                let h = hash.of(TableId(3), key);
+                let h = hash.of(TableNumber(3), key);
                 buckets[(h & 1023) as usize] += 1;
                 tags.insert((h >> 10) & 0xFFFF);
             }
@@ -95,7 +95,7 @@ mod tests {
             let mut x = key ^ u64::from(table).wrapping_mul(0x9E37_79B9_7F4A_7C15);
             x = (x ^ (x >> 27)).wrapping_mul(0x3C79_AC49_2BA7_B653);
             x = (x ^ (x >> 33)).wrapping_mul(0x1C69_B3F7_4AC4_AE35);
-            assert_eq!(hash.of(TableId(table), key), x ^ (x >> 27));
+            assert_eq!(hash.of(TableNumber(table), key), x ^ (x >> 27));
         }
     }
 
@@ -115,5 +115,5 @@ mod tests {
         }
     }
 
-    const TABLE: TableId = TableId(1);
+    const TABLE: TableNumber = TableNumber(1);
 }

@@ -16,7 +16,7 @@
 
 use std::marker::PhantomData;
 
-use crate::address::{Address, TableId};
+use crate::address::{Address, TableNumber};
 use crate::clock::ClockWord;
 use crate::sync::{AtomicU64, Ordering};
 
@@ -87,13 +87,13 @@ impl Link {
 pub(crate) struct Shape(pub(crate) u64);
 
 impl Shape {
-    pub(crate) fn new(table: TableId, value_bytes: usize) -> Self {
+    pub(crate) fn new(table: TableNumber, value_bytes: usize) -> Self {
         debug_assert!(value_bytes <= VALUE_BYTES_MAX);
         Shape(u64::from(table.0) << 32 | (value_bytes.div_ceil(8) as u64) << 48)
     }
 
-    pub(crate) fn table(self) -> TableId {
-        TableId((self.0 >> 32) as u16)
+    pub(crate) fn table(self) -> TableNumber {
+        TableNumber((self.0 >> 32) as u16)
     }
 
     /// Bytes of the value with its padding.
@@ -170,7 +170,7 @@ impl<'g> RecordRef<'g> {
     }
 
     #[inline]
-    pub(crate) fn is(self, table: TableId, key: u64) -> bool {
+    pub(crate) fn is(self, table: TableNumber, key: u64) -> bool {
         self.key() == key && self.shape().table() == table
     }
 
@@ -180,7 +180,7 @@ impl<'g> RecordRef<'g> {
     }
 
     /// Writes the header of a fresh allocation, marked invalid until `publish_as`.
-    pub(crate) fn begin(self, table: TableId, key: u64, value_bytes: usize) {
+    pub(crate) fn begin(self, table: TableNumber, key: u64, value_bytes: usize) {
         let unused = value_bytes.next_multiple_of(8) - value_bytes;
         self.set_link(Link::new(Address::NONE, unused).with_invalid(true));
         self.clock().store(0, Ordering::Relaxed);
@@ -444,7 +444,7 @@ impl<'a> RecordImage<'a> {
         Shape(self.word(3))
     }
 
-    pub(crate) fn is(self, table: TableId, key: u64) -> bool {
+    pub(crate) fn is(self, table: TableNumber, key: u64) -> bool {
         self.key() == key && self.shape().table() == table
     }
 
@@ -484,7 +484,7 @@ mod tests {
     fn sample(memory: &[AtomicU64]) -> RecordRef<'_> {
         // SAFETY: the memory is longer than the record written below.
         let record = unsafe { RecordRef::new(memory.as_ptr(), Address::new(4096)) };
-        record.begin(TableId(7), 0xDEAD_BEEF, 21);
+        record.begin(TableNumber(7), 0xDEAD_BEEF, 21);
         record.set_link(record.link().with_previous(Address::new(1 << 40)));
         record.store_value(&[1, 2, 3]);
         record.finish(ClockWord::at_rest(2), false);
@@ -499,7 +499,7 @@ mod tests {
         let mut bytes = vec![0; 56];
         record.write_image(5, &mut bytes);
         let image = RecordImage::new(&bytes);
-        assert!(image.is(TableId(7), 0xDEAD_BEEF));
+        assert!(image.is(TableNumber(7), 0xDEAD_BEEF));
         assert_eq!(image.link().previous(), Address::new(1 << 40));
         assert_eq!(image.clock().outstanding(), 2);
         assert_eq!(image.value_bytes(), Some(21));
@@ -514,7 +514,7 @@ mod tests {
         let memory = words(HEADER_BYTES / 8 + WORDS);
         // SAFETY: the memory is as long as such a record.
         let record = unsafe { RecordRef::new(memory.as_ptr(), Address::new(4096)) };
-        record.begin(TableId(7), 1, WORDS * 8);
+        record.begin(TableNumber(7), 1, WORDS * 8);
         let expected: Vec<u8> = (1..=WORDS as u8 * 8).collect();
         // SAFETY: nobody else has the record.
         unsafe { record.value_mut(WORDS * 8) }.copy_from_slice(&expected);
@@ -536,7 +536,7 @@ mod tests {
             let memory = words(HEADER_BYTES / 8 + length + 1);
             // SAFETY: the memory is as long as such a record.
             let record = unsafe { RecordRef::new(memory.as_ptr(), Address::new(4096)) };
-            record.begin(TableId(7), 1, (length + 1) * 8);
+            record.begin(TableNumber(7), 1, (length + 1) * 8);
             record.store_value(&expected[..length]);
             let stored: Vec<u64> = memory[HEADER_BYTES / 8..]
                 .iter()

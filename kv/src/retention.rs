@@ -34,7 +34,7 @@
 //! evicted: an address is never used twice, so the copy, a batch like any other, finds the row at the address where it was
 //! seen, at rest, or leaves it alone.
 
-use crate::address::{Address, TableId};
+use crate::address::{Address, TableNumber};
 use crate::clock::ClockWord;
 use crate::execute::{Batch, Retain, Scratch, Tally};
 use crate::operation::{Clock, Outcome, Width};
@@ -107,7 +107,7 @@ struct State {
     /// Of its own: that of the thread is the batch's within which rows are retained.
     scratch: Scratch,
     /// Rows that are to stay, and where they were seen.
-    found: Vec<(TableId, u64, Address)>,
+    found: Vec<(TableNumber, u64, Address)>,
     keys: Vec<u64>,
     addresses: Vec<Address>,
 }
@@ -284,12 +284,14 @@ impl Core {
 
     fn copy_retained_of(
         &self,
-        table: TableId,
+        number: TableNumber,
         keys: &[u64],
         addresses: &[Address],
         scratch: &mut Scratch,
     ) {
-        // None if it was dropped.
+        // `None` if it was dropped. If the number is another table's by now, that has no row at
+        // these addresses.
+        let Some(table) = self.table_of(number) else { return };
         let Ok(width) = self.width(table) else { return };
         let Ok(value_bytes) = self.value_bytes(table, width) else { return };
         let (mut outcome, mut tally) = (Outcome::default(), Tally::default());

@@ -23,7 +23,7 @@
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use crate::address::{Address, TableId};
+use crate::address::{Address, TableId, TableNumber};
 use crate::budget::SCAN_PAGES;
 use crate::checkpoint::Manifest;
 use crate::compaction::LogLease;
@@ -61,7 +61,7 @@ pub struct Scan<'a> {
     _held: Option<Arc<Store>>,
     images: Arc<Images>,
     checkpoint: u64,
-    table: TableId,
+    table: TableNumber,
     width: Width,
     value_bytes: usize,
     rows: u64,
@@ -112,7 +112,7 @@ struct Chain {
     /// Bytes to read there.
     bytes: usize,
     /// Keys whose newest record has been seen.
-    seen: Vec<(TableId, u64)>,
+    seen: Vec<(TableNumber, u64)>,
 }
 
 impl Scan<'_> {
@@ -135,7 +135,7 @@ impl Scan<'_> {
             _held: held,
             images: Arc::new(images),
             checkpoint: manifest.number,
-            table,
+            table: table.number,
             width: Width::Fixed,
             value_bytes: 0,
             rows: 0,
@@ -149,7 +149,8 @@ impl Scan<'_> {
             _lease: lease,
             lent_bytes: 0,
         };
-        let entry = manifest.tables.iter().find(|entry| entry.id() == table && !entry.dropped);
+        let entry =
+            manifest.tables.iter().find(|entry| entry.number == table.number() && !entry.dropped);
         let Some(entry) = entry else {
             let name = core.table_name(table);
             let number = manifest.number;

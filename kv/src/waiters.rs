@@ -7,7 +7,7 @@
 
 use std::time::Instant;
 
-use crate::address::TableId;
+use crate::address::TableNumber;
 use crate::hash::KeyHash;
 use crate::sync::{AtomicUsize, Condvar, Mutex, Ordering, Planted, fence, planted};
 
@@ -46,11 +46,11 @@ impl Waiters {
         }
     }
 
-    fn stripe(&self, table: TableId, key: u64) -> &Stripe {
+    fn stripe(&self, table: TableNumber, key: u64) -> &Stripe {
         &self.stripes[(self.key_hash.of(table, key) >> 58) as usize % STRIPES]
     }
 
-    pub(crate) fn ticket(&self, table: TableId, key: u64) -> ReleaseTicket<'_> {
+    pub(crate) fn ticket(&self, table: TableNumber, key: u64) -> ReleaseTicket<'_> {
         self.tickets.fetch_add(1, Ordering::SeqCst);
         // Pairs with the fence in `released`: either the releasing batch sees this ticket, or the
         // ticket's owner, trying again from here on, sees the clock that the batch brought down.
@@ -60,7 +60,7 @@ impl Waiters {
     }
 
     /// To be called after clocks of these rows came down.
-    pub(crate) fn released(&self, table: TableId, keys: &[u64]) {
+    pub(crate) fn released(&self, table: TableNumber, keys: &[u64]) {
         fence(Ordering::SeqCst);
         if self.tickets.load(Ordering::SeqCst) == 0 {
             return;
@@ -109,7 +109,7 @@ mod tests {
 
     use super::*;
 
-    const TABLE: TableId = TableId(3);
+    const TABLE: TableNumber = TableNumber(3);
 
     fn soon() -> Instant {
         Instant::now() + Duration::from_secs(60)

@@ -28,7 +28,7 @@ use std::process;
 use std::sync::Arc;
 
 use embank::locks::{Condvar, Mutex};
-use embank::{Admission, Bank, Lease, Prefetch, Scan, Table, Unsaved, Vocabulary};
+use embank::{Admission, Bank, Lease, Prefetch, Scan, Table, TableId, Unsaved, Vocabulary};
 use pyo3::prelude::*;
 
 use crate::slot::Slot;
@@ -56,17 +56,18 @@ pub(crate) struct PipelineId(u64);
 
 /// Names a table within its cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct TableNumber {
-    /// Names it within its bank: its name may come to mean another.
-    pub(crate) number: u16,
-    /// How often the bank was taken back when the object was made: a number may then come to mean another table.
+pub(crate) struct CellTableId {
+    /// Names it within its open bank: its name and its number may come to mean another.
+    pub(crate) id: TableId,
+    /// How often the bank was taken back when the object was made: an id may then come to mean
+    /// another table.
     pub(crate) roll_backs: u32,
 }
 
 /// What a table object needs to know of its table.
 #[derive(Debug)]
 pub(crate) struct TableKey {
-    pub(crate) number: TableNumber,
+    pub(crate) id: CellTableId,
     pub(crate) name: Arc<str>,
     pub(crate) dim: usize,
     /// Whether some keys get no row at their first Get.
@@ -113,7 +114,7 @@ pub(crate) struct Open {
     pub(crate) vocabularies: HashMap<VocabularyId, Vocabulary>,
     pub(crate) pipelines: HashMap<PipelineId, Arc<Slot>>,
     /// Those that were dropped too: their handles say so.
-    pub(crate) tables: HashMap<TableNumber, Table>,
+    pub(crate) tables: HashMap<CellTableId, Table>,
     pub(crate) bank: Bank,
     made: Made,
 }
@@ -151,8 +152,8 @@ impl Open {
         bank.unsaved()
     }
 
-    fn table(&self, number: TableNumber) -> PyResult<Table> {
-        self.tables.get(&number).cloned().ok_or_else(errors::not_in_checkpoint)
+    fn table(&self, id: CellTableId) -> PyResult<Table> {
+        self.tables.get(&id).cloned().ok_or_else(errors::not_in_checkpoint)
     }
 }
 
@@ -198,25 +199,38 @@ impl BankCell {
         let bank = self.pick(|open| Ok(open.bank.clone()))?;
         let kept = self.run(py, move || {
             let table = call(&bank)?;
-            let (number, name, dim) = (table.number(), table.name().into(), table.dim());
+            let (id, name, dim) = (table.id(), table.name().into(), table.dim());
             let is_gated = table.config().admission != Admission::Always;
             Ok(self.keep(table, |open, table| {
-                let number = TableNumber { number, roll_backs: open.made.roll_backs };
-                open.tables.insert(number, table);
-                TableKey { number, name, dim, is_gated }
+                let id = CellTableId { id, roll_backs: open.made.roll_backs };
+                open.tables.insert(id, table);
+                TableKey { id, name, dim, is_gated }
             }))
         })?;
         kept.ok_or_else(errors::bank_closed)
+    }
+
+    /// Whether two objects are of one table. Two of one number are not if one of the tables was
+    /// dropped.
+    pub(crate) fn is_one_table(&self, one: CellTableId, other: CellTableId) -> PyResult<bool> {
+        if one.id.number() != other.id.number() {
+            return Ok(false);
+        }
+        self.check_process()?;
+        let state = self.state.lock();
+        let tables = &state.open.as_ref().ok_or_else(errors::bank_closed)?.tables;
+        let id = |of| tables.get(&of).map(Table::id);
+        Ok(id(one).is_some_and(|id_of_one| Some(id_of_one) == id(other)))
     }
 
     /// Runs `call` on a table from [`open_table`](Self::open_table) with the GIL released.
     pub(crate) fn with_table<R: Send>(
         &self,
         py: Python<'_>,
-        number: TableNumber,
+        id: CellTableId,
         call: impl FnOnce(&Table) -> embank::Result<R> + Send,
     ) -> PyResult<R> {
-        let table = self.pick(|open| open.table(number))?;
+        let table = self.pick(|open| open.table(id))?;
         self.run(py, move || call(&table))
     }
 
@@ -224,7 +238,7 @@ impl BankCell {
     pub(crate) fn take_lease(
         &self,
         py: Python<'_>,
-        table: TableNumber,
+        table: CellTableId,
         call: impl FnOnce(&Table) -> embank::Result<Option<Lease>> + Send,
     ) -> PyResult<Option<LeaseId>> {
         let table = self.pick(|open| open.table(table))?;
@@ -239,18 +253,19 @@ impl BankCell {
 
     /// Takes one lease on each table with the GIL released, all or none, and keeps them.
     ///
-    /// `calls` come in the order of their tables' numbers: everybody who takes several at once takes them in that
+    /// `calls` come in the order of their tables' ids: everybody who takes several at once takes
+    /// them in that
     /// order, so two who wait at staleness bounds never wait for each other.
     pub(crate) fn take_leases<C>(
         &self,
         py: Python<'_>,
-        calls: Vec<(TableNumber, C)>,
+        calls: Vec<(CellTableId, C)>,
     ) -> PyResult<Vec<LeaseId>>
     where
         C: FnOnce(&Table) -> embank::Result<Lease> + Send,
     {
         let tables = self.pick(|open| {
-            calls.iter().map(|(number, _)| open.table(*number)).collect::<PyResult<Vec<_>>>()
+            calls.iter().map(|(id, _)| open.table(*id)).collect::<PyResult<Vec<_>>>()
         })?;
         let kept = self.run(py, move || {
             // Those before one that fails are dropped, which gives their counts back.
@@ -301,7 +316,7 @@ impl BankCell {
     pub(crate) fn with_leases<R: Send>(
         &self,
         py: Python<'_>,
-        of_tables: &[(TableNumber, Vec<LeaseId>)],
+        of_tables: &[(CellTableId, Vec<LeaseId>)],
         call: impl FnOnce(Vec<Vec<Lease>>) -> embank::Result<R> + Send,
     ) -> PyResult<R> {
         let leases = self.pick(|open| {
@@ -311,7 +326,8 @@ impl BankCell {
                         return Err(lease_consumed());
                     }
                     let lease = open.leases.get(id).ok_or_else(lease_consumed)?;
-                    if lease.table().number() != table.number {
+                    // Not the id's own: after a roll back the bank knows the table by another one.
+                    if open.tables.get(table).is_none_or(|of| lease.table().id() != of.id()) {
                         return Err(lease_of_another_table());
                     }
                 }
@@ -328,7 +344,7 @@ impl BankCell {
     pub(crate) fn begin_prefetch(
         &self,
         py: Python<'_>,
-        table: TableNumber,
+        table: CellTableId,
         call: impl FnOnce(&Table) -> embank::Result<Prefetch> + Send,
     ) -> PyResult<PrefetchId> {
         let table = self.pick(|open| open.table(table))?;
@@ -375,7 +391,7 @@ impl BankCell {
     pub(crate) fn begin_scan(
         &self,
         py: Python<'_>,
-        table: TableNumber,
+        table: CellTableId,
     ) -> PyResult<(ScanId, u64, u64)> {
         let table = self.pick(|open| open.table(table))?;
         let kept = self.run(py, move || {

@@ -11,7 +11,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
 
-use crate::bank_cell::{BankCell, TableNumber};
+use crate::bank_cell::{BankCell, CellTableId};
 use crate::scalars;
 
 /// Tells Python how far a transfer is, and looks for Ctrl-C. The first exception ends the transfer.
@@ -46,7 +46,7 @@ impl Progress {
     pub(crate) fn through<R: Send>(
         mut self,
         py: Python<'_>,
-        (cell, table): (&BankCell, TableNumber),
+        (cell, table): (&BankCell, CellTableId),
         call: impl FnOnce(
             &embank::Table,
             &mut dyn FnMut(TransferProgress) -> ControlFlow<()>,
@@ -90,7 +90,7 @@ pub(crate) struct ExportArguments<'a, 'py> {
 
 pub(crate) fn export<'py>(
     py: Python<'py>,
-    table: (&BankCell, TableNumber),
+    table: (&BankCell, CellTableId),
     path: PathBuf,
     arguments: ExportArguments<'_, 'py>,
 ) -> PyResult<Bound<'py, PyDict>> {
@@ -133,7 +133,7 @@ pub(crate) struct ImportArguments<'a, 'py> {
 
 pub(crate) fn import<'py>(
     py: Python<'py>,
-    table: (&BankCell, TableNumber),
+    table: (&BankCell, CellTableId),
     paths: &Bound<'py, PyAny>,
     arguments: ImportArguments<'_, 'py>,
 ) -> PyResult<Bound<'py, PyDict>> {

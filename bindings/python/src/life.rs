@@ -8,7 +8,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::bank_cell::{BankCell, TableNumber};
+use crate::bank_cell::{BankCell, CellTableId};
 use crate::files::Progress;
 use crate::scalars;
 
@@ -51,7 +51,7 @@ pub(crate) struct EvictArguments<'py> {
 
 pub(crate) fn evict<'py>(
     py: Python<'py>,
-    table: (&BankCell, TableNumber),
+    table: (&BankCell, CellTableId),
     arguments: EvictArguments<'py>,
 ) -> PyResult<Bound<'py, PyDict>> {
     let EvictArguments { unused_for, used_fewer_than, norm_below, dry_run, keys, progress } =

@@ -1,6 +1,5 @@
 //! Rows of several tables in one call.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -61,10 +60,10 @@ pub(crate) fn get_many<'py>(
     let cell = first.get().cell.clone();
     check_bank(&cell, requests.iter().map(|(table, _)| table.get()))?;
     let mut order: Vec<usize> = (0..requests.len()).collect();
-    order.sort_by_key(|&at| requests[at].0.get().key.number);
+    order.sort_by_key(|&at| requests[at].0.get().key.id);
     for pair in order.windows(2) {
         let table = &requests[pair[1]].0.get().key;
-        if requests[pair[0]].0.get().key.number.number == table.number.number {
+        if cell.is_one_table(requests[pair[0]].0.get().key.id, table.id)? {
             return Err(PyValueError::new_err(format!(
                 "table {:?} comes twice: join its keys into one request",
                 &*table.name
@@ -127,10 +126,13 @@ pub(crate) fn apply_many(py: Python<'_>, parts: Vec<Part<'_>>) -> PyResult<()> {
     let Some((first, ..)) = parts.first() else { return Ok(()) };
     let cell = first.get().cell.clone();
     check_bank(&cell, parts.iter().map(|(table, ..)| table.get()))?;
-    let mut seen = HashSet::new();
-    for (table, ..) in &parts {
+    for (place, (table, ..)) in parts.iter().enumerate() {
         let key = &table.get().key;
-        if !seen.insert(key.number.number) {
+        let mut comes_twice = false;
+        for (earlier, ..) in &parts[..place] {
+            comes_twice |= cell.is_one_table(earlier.get().key.id, key.id)?;
+        }
+        if comes_twice {
             return Err(PyValueError::new_err(format!(
                 "table {:?} comes twice: join its leases, keys and gradients into one part",
                 &*key.name
@@ -154,7 +156,7 @@ pub(crate) fn apply_many(py: Python<'_>, parts: Vec<Part<'_>>) -> PyResult<()> {
     }
     let ids = parts
         .iter()
-        .map(|(table, leases, ..)| Ok((table.get().key.number, table.get().lease_ids(leases)?)))
+        .map(|(table, leases, ..)| Ok((table.get().key.id, table.get().lease_ids(leases)?)))
         .collect::<PyResult<Vec<_>>>()?;
     cell.with_leases(py, &ids, |leases| {
         let parts = leases.into_iter().zip(slices);
@@ -199,7 +201,7 @@ fn take<'py>(
         .iter()
         .zip(distinct.into_iter().zip(values).zip(earlier))
         .map(|(table, ((unique, values), earlier))| {
-            (table.key.number, move |table: &embank::Table| {
+            (table.key.id, move |table: &embank::Table| {
                 let left = timeout.map(|timeout| timeout.saturating_sub(began.elapsed()));
                 within(table, left).get_distinct_again(unique, values, earlier)
             })

@@ -45,7 +45,7 @@ impl PyPrefetch {
         keys: &[u64],
         missing: Missing,
     ) -> PyResult<Self> {
-        let id = cell.begin_prefetch(py, table.number, |table| table.prefetch(keys))?;
+        let id = cell.begin_prefetch(py, table.id, |table| table.prefetch(keys))?;
         Ok(Self {
             cell: Arc::clone(cell),
             id,

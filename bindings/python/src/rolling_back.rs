@@ -7,22 +7,23 @@
 use embank::{Bank, BankOptions, StoreError, TableConfig};
 use pyo3::prelude::*;
 
-use crate::bank_cell::{BankCell, InFlight, Open, TableNumber, VocabularyId, detached};
+use crate::bank_cell::{BankCell, CellTableId, InFlight, Open, VocabularyId, detached};
 use crate::errors;
 
 /// The objects that go on.
 struct Kept {
-    tables: Vec<(TableNumber, String, TableConfig)>,
+    tables: Vec<(CellTableId, String, TableConfig)>,
     vocabularies: Vec<(VocabularyId, String)>,
 }
 
 impl Kept {
     fn of(open: &Open) -> Self {
-        let tables = open.tables.iter();
+        // Another table of the name and number is not the object's.
+        let tables = open.tables.iter().filter(|(_, table)| table.has_its_number());
         let vocabularies = open.vocabularies.iter();
         Self {
             tables: tables
-                .map(|(&number, table)| (number, table.name().to_owned(), table.config()))
+                .map(|(&id, table)| (id, table.name().to_owned(), table.config()))
                 .collect(),
             vocabularies: vocabularies
                 .map(|(&id, vocabulary)| (id, vocabulary.name().to_owned()))
@@ -32,9 +33,9 @@ impl Kept {
 
     /// Gives the objects their handles in `open`. Those that the checkpoint does not have stay without one.
     fn open_in(self, open: &mut Open) {
-        for (number, name, config) in self.tables {
+        for (id, name, config) in self.tables {
             // Not by `Bank::table` at once: that would make a table that is not there.
-            let is_there = |of: embank::Table| of.number() == number.number;
+            let is_there = |of: embank::Table| of.number() == id.id.number();
             let there = open.bank.open_table_unchecked(&name).is_ok_and(is_there);
             if !there {
                 continue;
@@ -43,7 +44,7 @@ impl Kept {
             let checked = open.bank.table(&name, config);
             let table = checked.or_else(|_| open.bank.open_table_unchecked(&name));
             if let Ok(table) = table {
-                open.tables.insert(number, table);
+                open.tables.insert(id, table);
             }
         }
         for (id, name) in self.vocabularies {

@@ -55,7 +55,7 @@ impl PyScan {
         if batch_size == 0 {
             return Err(PyValueError::new_err("batch_size must be 1 or more, not 0"));
         }
-        let (id, checkpoint, rows) = cell.begin_scan(py, table.number)?;
+        let (id, checkpoint, rows) = cell.begin_scan(py, table.id)?;
         Ok(Self {
             cell: cell.clone(),
             id,

@@ -68,7 +68,7 @@ impl PyTable {
         py: Python<'_>,
         call: impl FnOnce(&embank::Table) -> embank::Result<R> + Send,
     ) -> PyResult<R> {
-        self.cell.with_table(py, self.key.number, call)
+        self.cell.with_table(py, self.key.id, call)
     }
 }
 
@@ -215,7 +215,7 @@ impl PyTable {
         let timeout = timeout.map(|timeout| scalars::seconds("timeout", timeout)).transpose()?;
         let mut rows = Rows::new(py, out, keys.len(), self.key.dim)?;
         let values = rows.as_slice_mut()?;
-        let id = self.cell.take_lease(py, self.key.number, |table| {
+        let id = self.cell.take_lease(py, self.key.id, |table| {
             within(table, timeout).get(keys, values).map(Some)
         })?;
         let id = id.expect("a get that waits ends with a lease or an error");
@@ -253,7 +253,7 @@ impl PyTable {
         let keys = keys.as_slice()?;
         let mut rows = Rows::new(py, out, keys.len(), self.key.dim)?;
         let values = rows.as_slice_mut()?;
-        let id = self.cell.take_lease(py, self.key.number, |table| table.try_get(keys, values))?;
+        let id = self.cell.take_lease(py, self.key.id, |table| table.try_get(keys, values))?;
         let held =
             id.map(|id| Held::new(self.cell.clone(), id, rows.into_array(), self.key.name.clone()));
         Ok(held.map(PyLease))
@@ -291,7 +291,7 @@ impl PyTable {
         let (distinct, inverse) = arrays::unique(py, &unique);
         let mut rows = Rows::first_of(py, out, unique.len(), self.key.dim)?;
         let values = rows.as_slice_mut()?;
-        let id = self.cell.take_lease(py, self.key.number, |table| {
+        let id = self.cell.take_lease(py, self.key.id, |table| {
             within(table, timeout).get_distinct_again(unique, values, earlier).map(Some)
         })?;
         let id = id.expect("a get that waits ends with a lease or an error");
@@ -387,7 +387,7 @@ impl PyTable {
         let grads = arrays::values("grads", grads, keys.len(), self.key.dim)?;
         let grads = grads.as_slice()?;
         let ids = self.lease_ids(&leases)?;
-        self.cell.with_leases(py, &[(self.key.number, ids)], |mut leases| {
+        self.cell.with_leases(py, &[(self.key.id, ids)], |mut leases| {
             embank::Lease::apply_together(leases.swap_remove(0), keys, grads)
         })
     }
@@ -583,7 +583,7 @@ impl PyTable {
         progress: Option<Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyDict>> {
         let arguments = ExportArguments { format, state, dense, rows, fill_missing, progress };
-        files::export(py, (&self.cell, self.key.number), path, arguments)
+        files::export(py, (&self.cell, self.key.id), path, arguments)
     }
 
     /// Puts the rows of a file into the table: what `export` wrote, or a matrix that others made.
@@ -636,7 +636,7 @@ impl PyTable {
     ) -> PyResult<Bound<'py, PyDict>> {
         let arguments =
             ImportArguments { format, keys, rows, first_key, state, non_finite, progress };
-        files::import(py, (&self.cell, self.key.number), path, arguments)
+        files::import(py, (&self.cell, self.key.id), path, arguments)
     }
 
     /// Sets the time of a table with `tracking="set_time"`: steps, epochs, days, whatever you count.
@@ -702,7 +702,7 @@ impl PyTable {
     ) -> PyResult<Bound<'py, PyDict>> {
         let arguments =
             EvictArguments { unused_for, used_fewer_than, norm_below, dry_run, keys, progress };
-        life::evict(py, (&self.cell, self.key.number), arguments)
+        life::evict(py, (&self.cell, self.key.id), arguments)
     }
 
     /// How many leases hold the row of `key`, or None if there is no such row.

@@ -365,14 +365,14 @@ mod tests {
     use std::collections::HashMap;
 
     use super::*;
-    use crate::address::TableId;
+    use crate::address::TableNumber;
     use crate::record::{HEADER_BYTES, RecordImage, Shape, record_bytes};
 
     const SHARD_BYTES: usize = 64 << 10;
 
     /// What lies on disk at an address: link, clock, key, shape with a checksum, value.
     fn image(address: u64, value_bytes: usize) -> Vec<u8> {
-        let shape = Shape::new(TableId(3), value_bytes).0 | 0xDEAD_BEEF;
+        let shape = Shape::new(TableNumber(3), value_bytes).0 | 0xDEAD_BEEF;
         let clock = 0x1234_5678_0000_0007;
         let mut image: Vec<u8> = [address >> 4, clock, address ^ 5, shape]
             .iter()
@@ -401,7 +401,7 @@ mod tests {
         }
         let (found, expected) = (RecordImage::of_words(&into), image(address, value_bytes));
         let expected = RecordImage::new(&expected);
-        assert!(found.is(TableId(3), address ^ 5));
+        assert!(found.is(TableNumber(3), address ^ 5));
         assert_eq!(found.link(), expected.link());
         assert_eq!(found.clock().outstanding(), 7);
         assert_eq!(found.padded_value(), expected.padded_value());

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use super::Turn;
-use crate::address::{Address, TableId};
+use crate::address::{Address, TableId, TableNumber};
 use crate::budget::Budget;
 use crate::device::{AlignedBuffer, Read};
 use crate::error::{Error, Result};
@@ -31,7 +31,7 @@ pub(crate) struct Pass {
     /// Records of no row: tombstones, and rows of dropped tables.
     dead: Vec<Row>,
     /// Rows that may be in chains.
-    chained: BTreeMap<TableId, (Vec<u64>, Vec<Address>)>,
+    chained: BTreeMap<TableNumber, (Vec<u64>, Vec<Address>)>,
     candidates: Candidates,
     scratch: Box<Scratch>,
     /// How full the page is.
@@ -128,8 +128,6 @@ impl Core {
         let number = start / self.log.page_bytes();
         let identity = self.log.lineage().page(number);
         let used = check_image(page, identity, || self.log.device.locate(start))? as usize;
-        let dropped: Vec<bool> =
-            self.tables.read().iter().map(|table| table.entry.dropped).collect();
         pass.rows.clear();
         pass.dead.clear();
         pass.chained.clear();
@@ -153,7 +151,7 @@ impl Core {
                 let hash = self.key_hash.of(table, image.key());
                 let row = Row { offset: offset as u32, hash };
                 // A table that this bank does not know was made after its checkpoint: nothing leads there.
-                let gone = dropped.get(usize::from(table.0) - 1).is_none_or(|&dropped| dropped);
+                let gone = self.table_of(table).is_none();
                 let list = if gone || image.link().is_tombstone() {
                     &mut pass.dead
                 } else {
@@ -186,6 +184,13 @@ impl Core {
         for row in &rows[*at..end] {
             let address = Address::new(start + u64::from(row.offset));
             let image = RecordImage::new(&page[row.offset as usize..]);
+            // Dropped since the page was listed. After this look, a drop waits for the pin before
+            // another table gets the number (`store::numbers`).
+            if self.table_of(image.shape().table()).is_none() {
+                pass.dead.push(*row);
+                *at += 1;
+                continue;
+            }
             // Ends: each further round means that another thread changed the row's entry.
             loop {
                 match self.verdict(&mut pass.candidates, row.hash, address) {
@@ -258,7 +263,10 @@ impl Core {
     /// Copies those rows of the page that a walk of their chain ends at.
     fn move_chained(&self, pass: &mut Pass) -> Result<u64> {
         let mut copied = 0;
-        for (&table, (keys, addresses)) in &pass.chained {
+        for (&number, (keys, addresses)) in &pass.chained {
+            // Dropped meanwhile: its rows are dead. No other table has the number: this page has
+            // records of it.
+            let Some(table) = self.table_of(number) else { continue };
             copied += match self.width(table) {
                 Ok(Width::Fixed) => {
                     let work = MoveChained::<false>(addresses);
@@ -268,7 +276,7 @@ impl Core {
                     let work = MoveChained::<true>(addresses);
                     self.move_chained_of(table, keys, work, &mut pass.scratch)?
                 }
-                // Dropped meanwhile: its rows are dead.
+                // As above.
                 Err(_) => 0,
             };
         }
@@ -291,7 +299,11 @@ impl Core {
         self.counters.records_appended.add(tally.appended);
         self.counters.disk_reads.add(tally.disk_reads);
         self.counters.disk_read_bytes.add(tally.disk_read_bytes);
-        result.map(|()| tally.moved_bytes)
+        match result {
+            // As above. What was moved before is dead, too.
+            Err(Error::NoSuchTable(_)) => Ok(tally.moved_bytes),
+            done => done.map(|()| tally.moved_bytes),
+        }
     }
 
     /// Removes entries that lead nowhere now that every row below `end` has been moved: those of the page's
@@ -325,4 +337,57 @@ impl Core {
 
 fn page_bytes_of(reads: &[Read<'_>]) -> u64 {
     reads.iter().map(|read| read.buffer.len() as u64).sum()
+}
+
+#[cfg(all(test, not(embank_shuttle)))]
+mod tests {
+    use super::*;
+    use crate::compaction::CompactionOptions;
+    use crate::{Access, Operation, Store, StoreOptions};
+
+    struct Put;
+
+    impl Operation for Put {
+        const ACCESS: Access = Access::Put;
+        fn insert(&mut self, _: usize, _: &mut [u8]) -> bool {
+            true
+        }
+    }
+
+    /// Records of a table that was dropped since the page was listed were copied, behind the place
+    /// where the log has its last record of a dropped table.
+    #[test]
+    fn rows_of_a_table_that_is_dropped_meanwhile_are_not_copied() {
+        let dir = tempfile::tempdir().unwrap();
+        let compaction = CompactionOptions { background: false, ..CompactionOptions::default() };
+        let options = StoreOptions { compaction, ..StoreOptions::default() };
+        let store = Store::open(dir.path(), &options).unwrap();
+        let table = store.create_table("rows", 8, b"").unwrap();
+        let other = store.create_table("other", 8, b"").unwrap();
+        let keys: Vec<u64> = (0..10).collect();
+        store.execute(table, &keys, Clock::Keep, &mut Put).unwrap();
+        store.execute(other, &keys, Clock::Keep, &mut Put).unwrap();
+        store.checkpoint(b"").unwrap();
+        let core = store.core();
+        let (start, mut pass) = (core.log.begin(), Pass::default());
+        let mut page = AlignedBuffer::zeroed(core.log.page_bytes() as usize);
+        core.read_page(&mut page, start).unwrap();
+        core.list_records(&mut pass, &page, start).unwrap();
+        let rows = std::mem::take(&mut pass.rows);
+        assert_eq!(rows.len(), 20);
+        let is_row = |row: &Row| RecordImage::new(&page[row.offset as usize..]);
+        for row in rows.iter().filter(|row| is_row(row).shape().table() == table.number) {
+            let chained = pass.chained.entry(table.number).or_default();
+            chained.0.push(is_row(row).key());
+            chained.1.push(Address::new(start + u64::from(row.offset)));
+        }
+        store.drop_table(table).unwrap();
+        let (mut at, mut copied) = (0, 0);
+        let moved = core.move_group(&mut pass, &rows, &mut at, &page, start, &mut copied);
+        assert!(moved.is_ok());
+        let record_bytes = HEADER_BYTES as u64 + 8;
+        assert_eq!((at, copied, pass.dead.len()), (20, 10 * record_bytes, 10));
+        assert_eq!(core.move_chained(&mut pass).unwrap(), 0);
+        assert_eq!(store.rows(other).unwrap(), 10);
+    }
 }

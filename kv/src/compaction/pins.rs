@@ -119,6 +119,12 @@ impl Core {
         self.space.pins.lock().lowest()
     }
 
+    /// The numbers of the checkpoints that are on disk, or about to be.
+    pub(crate) fn checkpoints_on_disk(&self) -> Vec<u64> {
+        let pins = self.space.pins.lock();
+        pins.checkpoints.iter().map(|&(number, _)| number).collect()
+    }
+
     /// Whether a checkpoint is being taken.
     pub(super) fn is_taking_checkpoint(&self) -> bool {
         self.space.pins.lock().taking

@@ -275,7 +275,7 @@ impl<W: Work> Batch<'_, W> {
 
     /// Says what a verified record means for the key, and where its search goes on.
     fn follow(&self, pending: &mut Pending, image: RecordImage<'_>) -> Result<Found> {
-        if image.is(self.table, self.keys[pending.i as usize]) {
+        if image.is(self.table.number, self.keys[pending.i as usize]) {
             let has_value = match W::WIDTH {
                 Width::Fixed => image.padded_value().len() == self.scratch.value.len() * 8,
                 Width::Variable => image.value_bytes().is_some_and(|n| n <= self.value_bytes),

@@ -110,6 +110,8 @@ pub(crate) struct Batch<'a, W> {
     owes_wait: bool,
     /// The program has ended a wait of this batch, which goes on to its end.
     waits_no_more: bool,
+    /// The table is known to have records in the log.
+    written_noted: bool,
     /// `Tally::grown_bytes`, likewise.
     grown_noted: u64,
     /// `Tally::appended` when rows were last `retain`ed.
@@ -160,6 +162,7 @@ impl<'a, W: Work> Batch<'a, W> {
             streaming: false,
             owes_wait: false,
             waits_no_more: false,
+            written_noted: false,
             grown_noted: 0,
             appended_noted: 0,
             appended_at_turn: None,
@@ -296,6 +299,12 @@ impl<'a, W: Work> Batch<'a, W> {
         step: impl FnOnce(&mut Self, View<'_>) -> std::result::Result<(), PageFull>,
     ) -> Result<bool> {
         let guard = self.core.gate.enter();
+        // The table may have been dropped while this batch was not pinned. After this look, no
+        // other table gets its number before the pin has gone (`store::numbers`).
+        if self.core.value_bytes_if(self.table, W::WIDTH).is_none() {
+            drop(guard);
+            return Err(self.core.no_such_table(self.table));
+        }
         let view = self.core.log.view();
         let stopped = step(Counting(self).0, view);
         drop(guard);

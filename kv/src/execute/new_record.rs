@@ -19,7 +19,7 @@ impl<'a, W: Work> Batch<'a, W> {
         // SAFETY: pinned; the space was allocated under this pin, so it is above the head, and it is
         // this thread's own until it is published.
         let record = unsafe { self.core.log.view().record(address) };
-        record.begin(self.table, key, value_bytes);
+        record.begin(self.table.number, key, value_bytes);
         Ok(record)
     }
 

@@ -51,7 +51,7 @@ impl<W: Work> Batch<'_, W> {
         let start = *at;
         // The first group's; the others' buckets are fetched while the group before waits for its records.
         for (to, &key) in group.hashes.iter_mut().zip(&self.keys[start..end]) {
-            *to = key_hash.of(self.table, key);
+            *to = key_hash.of(self.table.number, key);
             index.prefetch(*to);
         }
         for start in (start..end).step_by(GROUP_KEYS) {
@@ -63,7 +63,7 @@ impl<W: Work> Batch<'_, W> {
                 *place = self.prefetch_header(*to, view);
             }
             for (to, &key) in group.hashes.iter_mut().zip(next_keys) {
-                *to = key_hash.of(self.table, key);
+                *to = key_hash.of(self.table.number, key);
                 index.prefetch(*to);
             }
             for &place in &group.places[..keys.len()] {
@@ -96,7 +96,7 @@ impl<W: Work> Batch<'_, W> {
         for places in places[*at..].chunks(GROUP_KEYS) {
             let found = group.entries.iter_mut().zip(&mut group.places);
             for ((to, place), &i) in found.zip(places) {
-                let hash = self.core.key_hash.of(self.table, self.keys[i as usize]);
+                let hash = self.core.key_hash.of(self.table.number, self.keys[i as usize]);
                 *to = self.core.index.first_match_beyond(hash);
                 *place = self.prefetch_header(*to, view);
             }
@@ -151,7 +151,7 @@ impl<W: Work> Batch<'_, W> {
         if !entry.is_empty() && view.in_memory(entry.address()) {
             // SAFETY: pinned, above the head; the address came from the index.
             let record = unsafe { view.record(entry.address()) };
-            if record.is(self.table, key) {
+            if record.is(self.table.number, key) {
                 let step = if W::WIDTH == Width::Variable {
                     self.on_record(i, Place { entry, record }, view)?
                 } else if W::MODE == Mode::Peek {
@@ -176,7 +176,7 @@ impl<W: Work> Batch<'_, W> {
         i: usize,
         mut view: View<'_>,
     ) -> std::result::Result<(), PageFull> {
-        let hash = self.core.key_hash.of(self.table, self.keys[i]);
+        let hash = self.core.key_hash.of(self.table.number, self.keys[i]);
         // Ends: each further round means that another thread moved this row or changed this chain.
         loop {
             let mut candidates = std::mem::take(&mut self.scratch.candidates);
@@ -222,7 +222,7 @@ impl<W: Work> Batch<'_, W> {
                 }
                 // SAFETY: pinned, above the head; the address came from the index or a link.
                 let record = unsafe { view.record(address) };
-                if record.is(self.table, key) {
+                if record.is(self.table.number, key) {
                     return Walk::Found(Place { entry, record });
                 }
                 address = record.link().previous();

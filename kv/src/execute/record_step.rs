@@ -266,7 +266,7 @@ impl<'a, W: Work> Batch<'a, W> {
         place: Place<'_>,
         view: View<'_>,
     ) -> Result<Step, PageFull> {
-        let hash = self.core.key_hash.of(self.table, self.keys[i]);
+        let hash = self.core.key_hash.of(self.table.number, self.keys[i]);
         let old = place.record;
         let clock = self.clock;
         let locked = match clock::lock(old.clock(), |word| clock.admits(word.outstanding())) {

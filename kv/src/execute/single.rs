@@ -38,18 +38,19 @@ pub(crate) fn try_single<W: Work>(
     if W::WIDTH == Width::Variable {
         return None;
     }
-    let value_bytes = core.value_bytes_if(table, W::WIDTH)?;
     let mut words = [0; WORDS_MAX];
-    let value = words.get_mut(..value_bytes.div_ceil(8))?;
     let _pin = core.gate.enter();
+    // While pinned: see `Batch::pinned`.
+    let value_bytes = core.value_bytes_if(table, W::WIDTH)?;
+    let value = words.get_mut(..value_bytes.div_ceil(8))?;
     let view = core.log.view();
-    let entry: Entry = core.index.outline().first_match(core.key_hash.of(table, key));
+    let entry: Entry = core.index.outline().first_match(core.key_hash.of(table.number, key));
     if entry.is_nowhere() || !view.in_memory(entry.address()) {
         return None;
     }
     // SAFETY: pinned, above the head; the address came from the index.
     let record = unsafe { view.record(entry.address()) };
-    if !record.is(table, key) {
+    if !record.is(table.number, key) {
         return None;
     }
     let mutable = view.mutable(entry.address());

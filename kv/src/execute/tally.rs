@@ -36,10 +36,15 @@ pub(crate) struct Tally {
 }
 
 impl<W: Work> Batch<'_, W> {
-    /// Brings the table's count of rows up to date. Pinned, so that a checkpoint counts the rows that it
+    /// Brings the table's count of rows up to date, and notes that it has records. Pinned, so that
+    /// a checkpoint counts the rows that it
     /// holds.
     #[inline]
     pub(super) fn note_rows(&mut self) {
+        if self.tally.appended > 0 && !self.written_noted {
+            self.core.note_written(self.table);
+            self.written_noted = true;
+        }
         let rows = self.tally.inserted.wrapping_sub(self.tally.deleted);
         if rows != self.rows_noted {
             self.core.add_rows(self.table, rows.wrapping_sub(self.rows_noted));

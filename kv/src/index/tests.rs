@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::atomic::AtomicBool;
 
 use super::*;
-use crate::address::TableId;
+use crate::address::TableNumber;
 use crate::checkpoint::CheckpointIdentity;
 use crate::directory::Place;
 use crate::error::Error;
@@ -12,9 +12,9 @@ use crate::hash::KeyHash;
 use crate::index::cut::Cut;
 use crate::index::image::{ImageHead, ImageKind, ImageWriter, Images};
 
-const TABLE: TableId = TableId(1);
+const TABLE: TableNumber = TableNumber(1);
 
-fn hash(table: TableId, key: u64) -> u64 {
+fn hash(table: TableNumber, key: u64) -> u64 {
     KeyHash::new(7).of(table, key)
 }
 

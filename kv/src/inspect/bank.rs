@@ -11,7 +11,7 @@ use crate::bank_file::BankFile;
 use crate::checkpoint::{Checkpoints, Manifest, TableEntry};
 use crate::directory::{Directory, FileIdentity, Place};
 use crate::error::{Error, Result};
-use crate::store::open_bank_dir;
+use crate::store::{NUMBERS_MAX, open_bank_dir};
 
 /// The end of the year 9999: what lies beyond is no time, and not every program can add it up.
 const TAKEN_S_MAX: u64 = 253_402_300_799;
@@ -171,9 +171,17 @@ pub fn summary(dir: &Path) -> Result<BankSummary> {
         log_file_bytes: size.file_bytes,
         log_disk_bytes: size.disk_bytes,
         segments: size.segments,
+        table_numbers_left: table_numbers_left(&files),
         not_removed: not_removed.collect(),
         damage: files.damage,
     })
+}
+
+fn table_numbers_left(files: &BankFiles) -> u32 {
+    let tables = files.manifests.iter().flat_map(|manifest| &manifest.tables);
+    let is_whole = files.manifests.len() == files.numbers.len();
+    let taken = tables.filter(|table| !is_whole || !table.is_gone()).map(|table| table.number);
+    u32::from(NUMBERS_MAX) - taken.collect::<BTreeSet<u16>>().len() as u32
 }
 
 pub(super) fn table_summary(table: &TableEntry) -> TableSummary {

@@ -79,8 +79,10 @@ impl PageFaults {
 fn tables(page: &PageRead, sources: &[Source]) -> Vec<String> {
     let mut names = BTreeSet::new();
     for source in sources {
-        let note = |_, record: Looked<'_>| {
-            let table = record.ok().and_then(|record| source.table(record.shape().table()));
+        let note = |at: usize, record: Looked<'_>| {
+            let address = page.start + at as u64;
+            let table =
+                record.ok().and_then(|record| source.table(record.shape().table(), address));
             if let Some(table) = table.filter(|table| !table.dropped) {
                 names.insert(table.name.clone());
             }

@@ -125,6 +125,10 @@ pub struct BankSummary {
     pub log_disk_bytes: u64,
     /// Segment files.
     pub segments: u64,
+    /// Numbers that are left for new tables: of 65,535, those that no kept checkpoint has for a
+    /// table or for a record of a dropped one. A manifest that can't be read counts as one that has
+    /// all that were ever given.
+    pub table_numbers_left: u32,
     /// Directories of checkpoints that are gone and whose files could not be removed.
     pub not_removed: Vec<NotRemoved>,
     /// Metadata that can't be read.

@@ -8,7 +8,7 @@ use super::index::for_each_bucket;
 use super::log_files::{LogFiles, PageRead};
 use super::walk::{Broken, Row, Source, Visit, follow_entry, walk};
 use super::{Damage, Progress, TableSummary};
-use crate::address::TableId;
+use crate::address::TableNumber;
 use crate::directory::Directory;
 use crate::error::{Error, Result};
 use crate::hold::Hold;
@@ -83,7 +83,7 @@ impl TableReader {
     /// `Damaged` or `Io` for an index that can't be read.
     pub fn for_each_row(&mut self, row: &mut dyn FnMut(u64, &[u8]) -> bool) -> Result<Vec<Damage>> {
         let files = BankFiles::read(&self.dir)?;
-        let table = TableId(self.table.number);
+        let table = TableNumber(self.table.number);
         let mut visit = Rows { table, row, damage: Vec::new() };
         let sources = std::slice::from_ref(&self.source);
         walk(&files, &mut self.log, sources, WINDOW_BYTES, &mut visit)?;
@@ -96,7 +96,7 @@ impl TableReader {
     /// `Damaged` or `Io` for an index or a row that can't be read.
     pub fn get(&mut self, keys: &[u64]) -> Result<Vec<Option<Vec<u8>>>> {
         let files = BankFiles::read(&self.dir)?;
-        let table = TableId(self.table.number);
+        let table = TableNumber(self.table.number);
         let hashes: Vec<u64> =
             keys.iter().map(|&key| self.source.key_hash.of(table, key)).collect();
         let mut found = Vec::new();
@@ -163,7 +163,7 @@ fn damaged_of(files: &BankFiles, number: u64) -> Error {
 }
 
 struct Rows<'a> {
-    table: TableId,
+    table: TableNumber,
     row: &'a mut dyn FnMut(u64, &[u8]) -> bool,
     damage: Vec<Damage>,
 }

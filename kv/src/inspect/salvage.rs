@@ -23,7 +23,7 @@ use super::log_files::{LogFiles, Looked, PageRead};
 use super::salvaged::NewBank;
 use super::walk::{Broken, Row, Source, Visit, walk};
 use super::{Damage, Progress, blob_identity, index};
-use crate::address::TableId;
+use crate::address::TableNumber;
 use crate::checked_stream::CheckedReader;
 use crate::checkpoint::{BLOB_KIND, CheckpointIdentity, Manifest};
 use crate::error::{Error, Result};
@@ -317,7 +317,7 @@ struct OpenChain {
     depth: u32,
     entry: Entry,
     below: u64,
-    seen: BTreeSet<(TableId, u64)>,
+    seen: BTreeSet<(TableNumber, u64)>,
 }
 
 struct Salvager<'a> {
@@ -338,7 +338,7 @@ impl Salvager<'_> {
     fn records(
         &mut self,
         log: &mut LogFiles,
-        mut visit: impl FnMut(&mut Self, u64, (TableId, u64), Option<&[u8]>) -> Result<()>,
+        mut visit: impl FnMut(&mut Self, u64, (TableNumber, u64), Option<&[u8]>) -> Result<()>,
     ) -> Result<()> {
         let sources = self.sources;
         let source = &sources[0];
@@ -363,7 +363,8 @@ impl Salvager<'_> {
                 |at, record: Looked<'_>| {
                     let Ok(record) = record else { return Ok(()) };
                     let (table, key) = (record.shape().table(), record.key());
-                    let known = source.table(table).filter(|table| !table.dropped);
+                    let known =
+                        source.table(table, start + at as u64).filter(|table| !table.dropped);
                     let Some(known) = known.filter(|_| !record.link().is_invalid()) else {
                         return Ok(());
                     };
@@ -402,7 +403,7 @@ impl Salvager<'_> {
             by_bucket.entry((chain.depth, chain.bucket)).or_default().push(chain);
         }
         let depths: BTreeSet<u32> = open.iter().map(|chain| chain.depth).collect();
-        let mut found: HashMap<(TableId, u64), Option<Vec<u8>>> = HashMap::new();
+        let mut found: HashMap<(TableNumber, u64), Option<Vec<u8>>> = HashMap::new();
         self.records(log, |_, address, row, value| {
             let hash = key_hash.of(row.0, row.1);
             let leads = depths.iter().any(|&depth| {
@@ -422,7 +423,7 @@ impl Salvager<'_> {
         for ((table, key), value) in found {
             if value.is_some() && !self.bank.has(table, key)? {
                 self.bank.set(table, key, value.as_deref())?;
-                self.uncertain[usize::from(table.number()) - 1] += 1;
+                self.uncertain[usize::from(table.0) - 1] += 1;
             }
         }
         Ok(())

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use crate::address::TableId;
+use crate::address::{TableId, TableNumber};
 use crate::checkpoint::TableEntry;
 use crate::compaction::CompactionOptions;
 use crate::error::{Error, Result};
@@ -70,8 +70,8 @@ impl NewBank {
     }
 
     /// Sets a row of a table of the old bank; without a value it is deleted. The last call for a key counts.
-    pub(super) fn set(&mut self, table: TableId, key: u64, value: Option<&[u8]>) -> Result<()> {
-        let i = usize::from(table.number()) - 1;
+    pub(super) fn set(&mut self, table: TableNumber, key: u64, value: Option<&[u8]>) -> Result<()> {
+        let i = usize::from(table.0) - 1;
         self.pending_bytes[i] += value.map_or(0, <[u8]>::len);
         self.pending[i].insert(key, value.map(<[u8]>::to_vec));
         if self.pending[i].len() >= BATCH_ROWS || self.pending_bytes[i] >= BATCH_BYTES {
@@ -104,8 +104,8 @@ impl NewBank {
     }
 
     /// Whether the row of a table of the old bank has been set.
-    pub(super) fn has(&mut self, table: TableId, key: u64) -> Result<bool> {
-        let i = usize::from(table.number()) - 1;
+    pub(super) fn has(&mut self, table: TableNumber, key: u64) -> Result<bool> {
+        let i = usize::from(table.0) - 1;
         if let Some(value) = self.pending[i].get(&key) {
             return Ok(value.is_some());
         }

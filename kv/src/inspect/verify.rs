@@ -201,6 +201,7 @@ impl Source {
             has_index,
             key_hash: KeyHash::new(manifest.hash_seed),
             tables: manifest.tables.clone(),
+            tables_end: manifest.log_end,
         }
     }
 }
@@ -378,7 +379,7 @@ impl Visit for Checker<'_> {
     }
 
     fn row(&mut self, row: Row<'_>) -> Result<bool> {
-        let found = &mut self.found[row.source][usize::from(row.table.number()) - 1];
+        let found = &mut self.found[row.source][usize::from(row.table.0) - 1];
         found.0 += 1;
         found.1 += record_bytes(row.value.len()) as u64;
         Ok(true)

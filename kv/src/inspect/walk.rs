@@ -12,7 +12,7 @@
 use super::index::for_each_bucket;
 use super::log_files::{LogFiles, Looked, PageRead};
 use super::{Progress, bank::BankFiles};
-use crate::address::TableId;
+use crate::address::TableNumber;
 use crate::checkpoint::{CheckpointIdentity, TableEntry};
 use crate::error::Result;
 use crate::hash::KeyHash;
@@ -36,6 +36,9 @@ pub(super) struct Source {
     pub(super) has_index: bool,
     pub(super) key_hash: KeyHash,
     pub(super) tables: Vec<TableEntry>,
+    /// Where the log ended when those were the bank's tables. Before `log_end` if the checkpoint's
+    /// own manifest is lost and they are an older one's.
+    pub(super) tables_end: u64,
 }
 
 /// An entry whose search for rows ended before its chain did.
@@ -46,7 +49,7 @@ pub(super) struct Broken<'a> {
     pub(super) depth: u32,
     pub(super) entry: Entry,
     /// The keys that were found before.
-    pub(super) seen: &'a [(TableId, u64)],
+    pub(super) seen: &'a [(TableNumber, u64)],
     /// Where.
     pub(super) at: u64,
     pub(super) what: String,
@@ -56,7 +59,7 @@ pub(super) struct Broken<'a> {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Row<'a> {
     pub(super) source: usize,
-    pub(super) table: TableId,
+    pub(super) table: TableNumber,
     pub(super) key: u64,
     pub(super) value: &'a [u8],
 }
@@ -85,14 +88,21 @@ struct Item {
 }
 
 impl Source {
-    /// The table of a record, if it can be one of this checkpoint.
-    pub(super) fn table(&self, table: TableId) -> Option<&TableEntry> {
-        self.tables.get(usize::from(table.number()).checked_sub(1)?)
+    /// The table of a record at address `at`, if it can be one of this checkpoint.
+    ///
+    /// A dropped table of which no record was left gets none later: its number became that of a
+    /// table which was made afterwards, and which nothing here tells of.
+    pub(super) fn table(&self, table: TableNumber, at: u64) -> Option<&TableEntry> {
+        self.entry(table).filter(|entry| !(entry.is_gone() && at >= self.tables_end))
+    }
+
+    fn entry(&self, table: TableNumber) -> Option<&TableEntry> {
+        self.tables.get(usize::from(table.0).checked_sub(1)?)
     }
 
     /// Whether there can be a record of this table and length.
     pub(super) fn knows(&self, shape: Shape) -> bool {
-        self.table(shape.table()).is_some_and(|table| {
+        self.entry(shape.table()).is_some_and(|table| {
             let longest = (table.value_bytes as usize).next_multiple_of(8);
             let length = shape.padded_value_bytes();
             length == 0
@@ -287,7 +297,7 @@ struct Chain<'a> {
     item: Item,
     at: u64,
     /// Keys whose newest record has been seen.
-    seen: Vec<(TableId, u64)>,
+    seen: Vec<(TableNumber, u64)>,
 }
 
 impl Chain<'_> {
@@ -324,7 +334,7 @@ impl Chain<'_> {
         if image.link().is_invalid() {
             return Err("a record that never became a row".into());
         }
-        let Some(entry) = self.source.table(table) else {
+        let Some(entry) = self.source.table(table, self.at) else {
             return Err(STRANGER.to_owned());
         };
         if at_home && !self.seen.contains(&(table, key)) {

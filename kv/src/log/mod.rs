@@ -105,6 +105,7 @@ impl Frames<'_> {
 pub(crate) struct View<'a> {
     /// Entries and links that lead below it lead nowhere.
     pub(crate) begin: u64,
+    /// Rows at or above are in memory. Not below `begin`.
     pub(crate) head: u64,
     pub(crate) read_only: u64,
     frames: Frames<'a>,
@@ -385,7 +386,9 @@ impl Log {
         let begin = self.begin.load(Ordering::Acquire);
         let head = self.head.load(Ordering::Acquire);
         let read_only = self.read_only.load(Ordering::Acquire);
-        View { begin, head, read_only, frames: self.frames() }
+        // Where the whole log is in memory, `begin` passes the head. What lies in between leads
+        // nowhere: it is not looked at.
+        View { begin, head: head.max(begin), read_only, frames: self.frames() }
     }
 
     /// Where the log begins: no row lies below.
@@ -707,6 +710,14 @@ impl Log {
     /// Bytes of memory that frames take now.
     pub(crate) fn frame_bytes(&self) -> u64 {
         self.budget.frames() << self.page_bits
+    }
+
+    /// No record lies at or above. Called after a barrier, for the records that were appended
+    /// before it.
+    pub(crate) fn records_end(&self) -> u64 {
+        let (tail, in_page) = (self.tail_address(), self.page_bytes() - 1);
+        // A page that has only its header has no record.
+        if tail & in_page <= PAGE_HEADER_BYTES { tail & !in_page } else { tail }
     }
 
     pub(crate) fn tail_address(&self) -> u64 {

@@ -139,7 +139,7 @@ pub(crate) fn check_image(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::address::TableId;
+    use crate::address::TableNumber;
     use crate::clock::ClockWord;
     use crate::record::{RecordImage, record_bytes};
     use crate::sync::AtomicU64;
@@ -157,7 +157,7 @@ mod tests {
             let at = words[offset as usize / 8..].as_ptr();
             // SAFETY: 20 records of at most 192 bytes fit the page.
             let record = unsafe { RecordRef::new(at, Address::new(START + offset)) };
-            record.begin(TableId(2), key, key as usize * 8);
+            record.begin(TableNumber(2), key, key as usize * 8);
             record.store_value(&vec![key; key as usize]);
             record.finish(ClockWord::at_rest(key as u32), key == 4);
             offset += record_bytes(key as usize * 8) as u64;
@@ -184,7 +184,7 @@ mod tests {
         let mut offset = PAGE_HEADER_BYTES as usize;
         for key in 1..=20 {
             let record = RecordImage::new(&image[offset..]);
-            assert!(record.is(TableId(2), key));
+            assert!(record.is(TableNumber(2), key));
             assert_eq!(record.link().is_tombstone(), key == 4);
             assert_eq!(record.clock().outstanding(), key as u32);
             assert_eq!(record.padded_value(), key.to_le_bytes().repeat(key as usize));

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::{explore, finds};
-use crate::address::{Address, TableId};
+use crate::address::{Address, TableNumber};
 use crate::budget::{BUDGET_BYTES_MIN, Budget};
 use crate::clock::{self, ClockWord};
 use crate::device::{AlignedBuffer, Device, DeviceOptions, Freed, MemoryDevice, Read};
@@ -16,7 +16,7 @@ use crate::log::{Extent, Log, TurnFor, View};
 use crate::record::{RecordImage, RecordRef, record_bytes};
 use crate::sync::{Planted, quietly, thread};
 
-const TABLE: TableId = TableId(1);
+const TABLE: TableNumber = TableNumber(1);
 const BANK: u64 = 0xB_A22;
 const PAGE_BYTES: u64 = 512;
 /// Two records fill a page.

@@ -4,14 +4,14 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::{explore, finds};
-use crate::address::{Address, TableId};
+use crate::address::{Address, TableNumber};
 use crate::clock::{self, ClockWord};
 use crate::operation::Clock;
 use crate::record::{RecordRef, record_bytes};
 use crate::sync::{AtomicU64, CountingU64, Ordering, Planted, quietly, thread};
 use crate::waiters::Waiters;
 
-const TABLE: TableId = TableId(1);
+const TABLE: TableNumber = TableNumber(1);
 const KEY: u64 = 7;
 const VALUE_WORDS: usize = 2;
 

@@ -155,7 +155,7 @@ impl Store {
         // From here on nothing that this checkpoint names is given back.
         let mut pin = core.pin_checkpoint(number);
         let log_begin = pin.begin;
-        let tables = core.tables.read().iter().map(|table| table.to_entry(log_begin)).collect();
+        let tables = core.cut_tables(number, (log_begin, log_end.raw()));
         let index = core.index.cut();
         let id = self.checkpoint_id(number, state, is_retry);
         drop(pause);
@@ -273,14 +273,16 @@ impl Store {
 
     fn scan_held<'a>(&self, table: TableId, held: Option<Arc<Store>>) -> Result<Scan<'a>> {
         let core = self.core();
-        core.width(table)?;
         if let Some(at) = &core.reading {
+            core.width(table)?;
             let images = self.checkpoints.images(&at.manifest)?;
             let lease = core.lease(at.manifest.log_begin);
             return Scan::new((&core, held), &at.manifest, images, table, lease);
         }
-        // Held until the log is leased: no later checkpoint removes this one before.
+        // Held until the log is leased: no later checkpoint removes this one before, or has the
+        // table's number for another table.
         let newest = self.newest.lock();
+        core.width(table)?;
         if newest.number == 0 {
             return Err(Error::InvalidArgument(
                 "a scan shows a table as a checkpoint holds it, and there is none: take one first"

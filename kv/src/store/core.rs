@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use super::lengths::Lengths;
+use super::numbers::Numbers;
 use super::reading::ReadAt;
 use super::tables::TableState;
-use crate::address::TableId;
+use crate::address::{TableId, TableNumber};
 use crate::budget::Budget;
 use crate::buffers::Buffers;
 use crate::cache::RowCache;
@@ -44,6 +45,7 @@ pub(crate) struct Core {
     pub(crate) tables: RwLock<Vec<TableState>>,
     /// Of `tables`, for every batch.
     pub(super) lengths: Lengths,
+    pub(super) numbers: Numbers,
     /// Where the store is opened to read only: what it shows.
     pub(super) reading: Option<ReadAt>,
 }
@@ -58,8 +60,20 @@ impl Core {
 
     pub(crate) fn table_name(&self, table: TableId) -> String {
         let tables = self.tables.read();
-        let found = tables.iter().find(|state| state.entry.id() == table && !state.entry.dropped);
-        found.map_or_else(|| format!("number {}", table.0), |state| state.entry.name.clone())
+        let found = tables.iter().find(|state| state.id() == table && !state.entry.dropped);
+        found.map_or_else(|| format!("number {}", table.number.0), |state| state.entry.name.clone())
+    }
+
+    /// The table that has the number now, for records that were read. `None`: their table was
+    /// dropped, or made after the checkpoint that the store was opened at.
+    pub(crate) fn table_of(&self, number: TableNumber) -> Option<TableId> {
+        self.lengths.table(number)
+    }
+
+    /// Notes that the log may have a record of the table. Called while pinned.
+    #[inline]
+    pub(crate) fn note_written(&self, table: TableId) {
+        self.lengths.note_written(table.number);
     }
 
     /// The value length of a table of this width; the longest value's, where that varies.
@@ -91,14 +105,21 @@ impl Core {
     }
 
     pub(crate) fn width(&self, table: TableId) -> Result<Width> {
-        let width = self.lengths.width(table);
-        width.ok_or_else(|| Error::NoSuchTable(format!("number {}", table.0)))
+        self.lengths.width(table).ok_or_else(|| self.no_such_table(table))
+    }
+
+    #[cold]
+    pub(crate) fn no_such_table(&self, table: TableId) -> Error {
+        Error::NoSuchTable(format!("number {}", table.number.0))
     }
 
     /// Bytes of a record of a table on average; none as long as it has no rows.
     pub(crate) fn mean_record_bytes(&self, table: TableId) -> Option<usize> {
         let tables = self.tables.read();
-        let state = tables.get(usize::from(table.0).wrapping_sub(1))?;
+        let state = tables.get(usize::from(table.number.0).wrapping_sub(1))?;
+        if state.id() != table {
+            return None;
+        }
         let rows = state.rows.load(Ordering::Relaxed).cast_signed();
         let rows = u64::try_from(rows).ok().filter(|&rows| rows > 0)?;
         Some(state.live_bytes(rows).div_ceil(rows) as usize)
@@ -126,21 +147,21 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let store = Store::open(dir.path(), &StoreOptions::default()).unwrap();
         let table = store.create_table("rows", 8, b"").unwrap();
-        assert_eq!(table, TableId(1));
+        assert_eq!(table.number(), 1);
         store.execute(table, keys, Clock::Keep, &mut PutZeros).unwrap();
         let core = store.core();
         let _pin = core.gate.enter();
         let view = core.log.view();
         let (mut candidates, mut passed) = (Candidates::default(), 0_u64);
         for &key in keys {
-            core.index.candidates(core.key_hash.of(table, key), &mut candidates);
+            core.index.candidates(core.key_hash.of(table.number, key), &mut candidates);
             let mut found = false;
             for entry in candidates.iter() {
                 let mut address = entry.address();
                 while !address.is_none() && !found {
                     // SAFETY: pinned, and nothing has left memory; the address came from the index or a link.
                     let record = unsafe { view.record(address) };
-                    found = record.is(table, key);
+                    found = record.is(table.number, key);
                     passed += 1;
                     address = record.link().previous();
                 }
@@ -156,7 +177,7 @@ mod tests {
     fn keys_that_were_chosen_to_collide_take_no_longer_than_others() {
         let count = 16_000;
         // All agree in their lowest 48 bits: buckets have fewer than 32, tags 16.
-        let chosen: Vec<u64> = (0..count).map(|i| unhash(TableId(1), i << 48 | 77)).collect();
+        let chosen: Vec<u64> = (0..count).map(|i| unhash(TableNumber(1), i << 48 | 77)).collect();
         let others: Vec<u64> = (0..count).collect();
         let (chosen, others) = (records_passed(&chosen), records_passed(&others));
         assert!(others < 1.1, "{others} records for each key");

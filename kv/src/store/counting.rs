@@ -48,8 +48,9 @@ impl Core {
     fn with_live_table<R>(&self, table: TableId, count: impl FnOnce(&TableState) -> R) {
         // Held while counting: a drop comes before or after.
         let tables = self.tables.read();
-        let state = tables.get(usize::from(table.0).wrapping_sub(1));
-        if let Some(state) = state.filter(|state| !state.entry.dropped) {
+        let state = tables.get(usize::from(table.number.0).wrapping_sub(1));
+        // Another table may have the number by now.
+        if let Some(state) = state.filter(|state| state.id() == table && !state.entry.dropped) {
             count(state);
         }
     }

@@ -7,6 +7,7 @@ mod counting;
 mod creating;
 mod lengths;
 mod loan;
+mod numbers;
 mod open;
 mod reading;
 mod serving;
@@ -37,6 +38,7 @@ use checkpointing::Newest;
 pub use checkpointing::Recovered;
 pub(crate) use creating::Making;
 pub use loan::Loan;
+pub(crate) use numbers::NUMBERS_MAX;
 pub(crate) use open::{
     BankLock, check_bank_file, check_last_page, create_dir_durably, log_begins, new_id,
     open_bank_dir,
@@ -102,7 +104,7 @@ struct Released<'a> {
 
 impl Drop for Released<'_> {
     fn drop(&mut self) {
-        self.waiters.released(self.table, self.keys);
+        self.waiters.released(self.table.number, self.keys);
     }
 }
 
@@ -178,7 +180,7 @@ impl Store {
             core.count_single(W::MODE, W::CHANGES, hit);
             // Not where nothing was done, a panic included: whoever is woken finds the row released.
             if clock == Clock::Release {
-                core.waiters.released(table, &[key]);
+                core.waiters.released(table.number, &[key]);
             }
         }
         hit.is_some()
@@ -292,7 +294,7 @@ impl Store {
     /// To wait for a blocked row: take a ticket, try the `Acquire` again, and if it is still blocked,
     /// [wait](Self::wait_released) with the ticket. In this order no release is missed.
     pub fn release_ticket(&self, table: TableId, key: u64) -> ReleaseTicket<'_> {
-        self.waiters.ticket(table, key)
+        self.waiters.ticket(table.number, key)
     }
 
     /// Parks until some row of the ticket's stripe was released, or until the deadline: then false.

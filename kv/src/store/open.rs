@@ -10,6 +10,7 @@ use rustix::rand::{GetRandomFlags, getrandom};
 
 use super::creating::{self, Making};
 use super::lengths::Lengths;
+use super::numbers::{Named, Numbers, named};
 use super::tables::{TableState, check_value_bytes};
 use super::{Core, Newest, Recovered, Serving, Store, StoreOptions};
 use crate::bank_file::{BankFile, LOCK_NAME};
@@ -133,6 +134,8 @@ impl Store {
             compaction: options.compaction.clone(),
             disk_quota_bytes: options.disk_quota_bytes,
             pins: Pins::new(log_begins(&checkpoints)?),
+            named: named(&checkpoints, &manifest.tables)?,
+            incarnations: Vec::new(),
             checkpoints: Some(checkpoints.clone()),
         };
         // Pages that are written from here on are of this opening.
@@ -204,6 +207,10 @@ pub(super) struct CoreParts {
     pub(super) compaction: CompactionOptions,
     pub(super) disk_quota_bytes: Option<u64>,
     pub(super) pins: Pins,
+    /// Which checkpoints have which tables.
+    pub(super) named: Named,
+    /// Of the first tables; those of the others are 0.
+    pub(super) incarnations: Vec<u32>,
     pub(super) checkpoints: Option<Checkpoints>,
 }
 
@@ -226,7 +233,10 @@ impl Core {
         )?;
         let read_bytes = Budget::read_buffer_bytes_for(budget.total_bytes());
         let buffers = Buffers::new(read_bytes as usize, 1 << manifest.page_bits);
-        let table = |entry: &TableEntry| TableState::new(entry.clone(), manifest.log_end);
+        let table = |(place, entry): (usize, &TableEntry)| {
+            let incarnation = parts.incarnations.get(place).copied().unwrap_or(0);
+            TableState::recovered(entry.clone(), incarnation, manifest.log_end, &parts.named)
+        };
         let core = Core {
             log,
             index,
@@ -246,14 +256,17 @@ impl Core {
             budget,
             counters,
             waiters,
-            tables: RwLock::new(manifest.tables.iter().map(table).collect()),
+            tables: RwLock::new(manifest.tables.iter().enumerate().map(table).collect()),
             lengths: Lengths::default(),
+            numbers: Numbers::default(),
             reading: None,
         };
         for table in core.tables.read().iter() {
             check_value_bytes(&core, &table.entry.name, table.entry.value_bytes)?;
             if !table.entry.dropped {
-                core.lengths.set(table.entry.id(), table.entry.width(), table.entry.value_bytes);
+                core.lengths.set(table.id(), table.entry.width(), table.entry.value_bytes);
+                // Deleted rows leave records, too.
+                core.note_written(table.id());
             }
         }
         Ok(core)

@@ -18,12 +18,14 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use super::numbers::Named;
 use super::open::{
     CoreParts, check_bank_file, check_last_page, new_id, no_checkpoint_left, open_bank_dir,
 };
+use super::tables::TableState;
 use super::{Core, Newest, Recovered, Serving, Store, StoreOptions};
 use crate::bank_file::BankFile;
-use crate::checkpoint::{Checkpoints, Manifest};
+use crate::checkpoint::{Checkpoints, Manifest, TableEntry};
 use crate::compaction::{CompactionOptions, Pins, Signal};
 use crate::device::{self, DeviceChoice, DeviceOptions};
 use crate::directory::Directory;
@@ -113,7 +115,7 @@ impl Store {
         let core = core_of(
             dir,
             &checkpoints,
-            (manifest, hold),
+            (manifest, hold, Vec::new()),
             options.memory_budget_bytes,
             (options.device, &counters, &waiters),
         )?;
@@ -179,10 +181,11 @@ impl Store {
                 format!("{}: another bank lies here now; open it anew", self.dir.path().display());
             return Err(Error::InvalidArgument(what));
         }
+        let incarnations = incarnations(&self.core().tables.read(), &manifest.tables)?;
         let core = core_of(
             &self.dir,
             &self.checkpoints,
-            (manifest, hold),
+            (manifest, hold, incarnations),
             reading.budget_bytes,
             (reading.device, &reading.counters, &reading.waiters),
         )?;
@@ -230,11 +233,22 @@ pub(crate) fn hold_one(
     }))
 }
 
+/// The incarnations of the tables of a newer checkpoint, for a store that is at the tables
+/// `before`: see `numbers`.
+fn incarnations(before: &[TableState], tables: &[TableEntry]) -> Result<Vec<u32>> {
+    let known = tables.iter().zip(before).map(|(entry, before)| {
+        let what = || format!("table number {} was used too many times", entry.number);
+        let id = before.id_of_later(entry).ok_or_else(|| Error::Inconsistent { what: what() })?;
+        Ok(id.incarnation())
+    });
+    known.collect()
+}
+
 /// A core that shows the checkpoint of `manifest` and nothing else.
 fn core_of(
     dir: &Arc<Directory>,
     checkpoints: &Checkpoints,
-    (manifest, hold): (Manifest, Hold),
+    (manifest, hold, incarnations): (Manifest, Hold, Vec<u32>),
     budget_bytes: u64,
     (device, counters, waiters): (DeviceChoice, &Arc<Counters>, &Arc<Waiters>),
 ) -> Result<Core> {
@@ -262,6 +276,8 @@ fn core_of(
         compaction: CompactionOptions { background: false, ..CompactionOptions::default() },
         disk_quota_bytes: None,
         pins: Pins::default(),
+        named: Named::default(),
+        incarnations,
         checkpoints: None,
     };
     let mut core = Core::new(parts, &manifest, manifest.lineage())?;

@@ -16,7 +16,7 @@ pub(super) enum Serving {
 }
 
 /// A core for the length of a call.
-pub(super) enum Served<'a> {
+pub(crate) enum Served<'a> {
     ForEver(&'a Arc<Core>),
     Now(Arc<Core>),
 }
@@ -36,7 +36,7 @@ impl Deref for Served<'_> {
 impl Store {
     /// What a call works on, from its beginning to its end.
     #[inline]
-    pub(super) fn core(&self) -> Served<'_> {
+    pub(crate) fn core(&self) -> Served<'_> {
         match &self.serving {
             Serving::Writing(core) => Served::ForEver(core),
             Serving::Reading(reading) => Served::Now(Arc::clone(&reading.core.read())),

@@ -1,7 +1,8 @@
 //! The tables of a store: how they are made, dropped and listed.
 
+use super::numbers::Named;
 use super::{Core, Store};
-use crate::address::TableId;
+use crate::address::{TableId, TableNumber};
 use crate::checkpoint::TableEntry;
 use crate::error::{Error, Result};
 use crate::operation::Width;
@@ -15,7 +16,7 @@ const DESCRIPTOR_BYTES_MAX: usize = 2 << 10;
 /// A table of a store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TableInfo {
-    /// Its number, for the store's other calls.
+    /// For the store's other calls.
     pub id: TableId,
     /// Its name.
     pub name: String,
@@ -36,26 +37,109 @@ pub(crate) struct TableState {
     pub(crate) rows: AtomicU64,
     /// Bytes of those rows' records, where the width is variable; counted in the same way.
     pub(super) record_bytes: AtomicU64,
-    /// Where the log ended when the table was dropped; no record of it was begun after that, but for those of
-    /// batches that were under way.
-    dropped_at: u64,
+    /// How many tables had the number in this store object before.
+    incarnation: u32,
+    /// All records of the dropped table lie below, and none will come; 0 if there never was one.
+    /// `None` while the table is there, and until the first such moment after its drop.
+    records_end: Option<u64>,
+    /// The checkpoint that the store was opened at says that no record is left.
+    was_gone: bool,
+    /// The oldest and the newest checkpoint that may have the table or a record of it.
+    named: Option<(u64, u64)>,
 }
 
 impl TableState {
-    /// A table that is new, or was in a checkpoint whose log ends at `log_end`.
-    pub(super) fn new(entry: TableEntry, log_end: u64) -> Self {
-        let (rows, record_bytes) = (entry.rows.into(), entry.record_bytes.into());
-        TableState { rows, record_bytes, dropped_at: log_end, entry }
+    /// A table that is new.
+    fn new(entry: TableEntry, incarnation: u32) -> Self {
+        TableState {
+            rows: entry.rows.into(),
+            record_bytes: entry.record_bytes.into(),
+            incarnation,
+            records_end: None,
+            was_gone: false,
+            named: None,
+            entry,
+        }
     }
 
-    /// The table as a checkpoint holds it whose log begins at `log_begin`.
-    pub(super) fn to_entry(&self, log_begin: u64) -> TableEntry {
-        // Once none of its records is left, their length is no matter to whoever opens the bank.
-        let gone = self.entry.dropped && log_begin >= self.dropped_at;
+    /// A table of the checkpoint that the store is opened at, whose log ends at `log_end`.
+    pub(super) fn recovered(
+        entry: TableEntry,
+        incarnation: u32,
+        log_end: u64,
+        named: &Named,
+    ) -> Self {
+        TableState {
+            records_end: entry.dropped.then_some(log_end),
+            was_gone: entry.is_gone(),
+            named: named.get(&entry.number).copied(),
+            ..Self::new(entry, incarnation)
+        }
+    }
+
+    pub(super) fn id(&self) -> TableId {
+        TableId { number: TableNumber(self.entry.number), incarnation: self.incarnation }
+    }
+
+    /// The id of the table that gets the number next; `None` after 4 billion of them.
+    pub(super) fn next_id(&self) -> Option<TableId> {
+        let incarnation = self.incarnation.checked_add(1)?;
+        Some(TableId { incarnation, ..self.id() })
+    }
+
+    /// The id that the table of another checkpoint's manifest has beside this one of the same
+    /// number.
+    pub(super) fn id_of_later(&self, entry: &TableEntry) -> Option<TableId> {
+        let of = |entry: &TableEntry| (entry.width(), entry.value_bytes, entry.dropped);
+        let is_same = of(entry) == of(&self.entry)
+            && (&entry.name, &entry.descriptor) == (&self.entry.name, &self.entry.descriptor);
+        if is_same || entry.dropped { Some(self.id()) } else { self.next_id() }
+    }
+
+    /// True if the table was dropped and it is not known yet where its last record can be.
+    pub(super) fn is_unsettled(&self) -> bool {
+        self.entry.dropped && self.records_end.is_none()
+    }
+
+    /// Notes that all records of the dropped table lie below `log_end`, of which there are any only
+    /// if it `was_written`.
+    pub(super) fn settle(&mut self, log_end: u64, was_written: bool) {
+        self.records_end = Some(if was_written { log_end } else { 0 });
+    }
+
+    /// True if the table was dropped, and the log from `log_begin` on neither has a record of it
+    /// nor will have one.
+    fn has_no_record(&self, log_begin: u64) -> bool {
+        self.entry.dropped && self.records_end.is_some_and(|end| end <= log_begin)
+    }
+
+    /// Whether another table can get the number. `checkpoints` are those on disk or about to be.
+    pub(super) fn is_free(&self, log_begin: u64, checkpoints: &[u64]) -> bool {
+        let is_named = |&(oldest, newest): &(u64, u64)| {
+            checkpoints.iter().any(|checkpoint| (oldest..=newest).contains(checkpoint))
+        };
+        self.has_no_record(log_begin)
+            && self.named.as_ref().is_none_or(|named| !is_named(named))
+            && self.next_id().is_some()
+    }
+
+    /// The table as checkpoint `number` holds it, whose log begins at `log_begin`.
+    pub(super) fn cut(&mut self, number: u64, log_begin: u64) -> TableEntry {
+        // Once none of its records is left, their length is no matter for an open.
+        let gone = self.entry.dropped && (self.was_gone || self.has_no_record(log_begin));
+        if !gone {
+            let oldest = self.named.map_or(number, |(oldest, _)| oldest);
+            self.named = Some((oldest, number));
+        }
         let count =
             |of: &AtomicU64| if self.entry.dropped { 0 } else { of.load(Ordering::Relaxed) };
         TableEntry {
-            value_bytes: if gone { 0 } else { self.entry.value_bytes },
+            value_bytes: match (gone, self.entry.dropped) {
+                (true, _) => 0,
+                // 0 would say that no record is left.
+                (false, true) => self.entry.value_bytes.max(1),
+                (false, false) => self.entry.value_bytes,
+            },
             rows: count(&self.rows),
             record_bytes: count(&self.record_bytes),
             ..self.entry.clone()
@@ -87,8 +171,9 @@ impl Store {
     /// next checkpoint.
     ///
     /// # Errors
-    /// `TableMismatch` if the name is taken; `InvalidArgument` for a value that fits no page, or after
-    /// 65,535 tables.
+    /// `TableMismatch` if the name is taken; `InvalidArgument` for a value that fits no page, or if
+    /// all 65,535 numbers are taken: by tables, and by dropped ones of which a record or a
+    /// checkpoint is left.
     pub fn create_table(&self, name: &str, value_bytes: u32, descriptor: &[u8]) -> Result<TableId> {
         self.create(name, Width::Fixed, value_bytes, descriptor)
     }
@@ -157,39 +242,59 @@ impl Store {
                 descriptor.len()
             )));
         }
-        let mut tables = core.tables.write();
-        let taken = |state: &&TableState| !state.entry.dropped && state.entry.name == name;
-        if let Some(found) = tables.iter().find(taken).map(|state| &state.entry) {
-            return Err(Error::TableMismatch {
-                name: name.into(),
-                expected: "a new table".into(),
-                found: match found.width() {
-                    Width::Fixed => format!("values of {} bytes", found.value_bytes),
-                    Width::Variable => format!("values of up to {} bytes", found.value_bytes),
-                },
-            });
+        let mut settled = false;
+        // Ends: the second turn returns.
+        loop {
+            let mut tables = core.tables.write();
+            check_name_is_free(&tables, name)?;
+            if let Some(id) = core.next_table(&tables) {
+                let entry = TableEntry {
+                    number: id.number.0,
+                    name: name.into(),
+                    value_bytes,
+                    variable: width == Width::Variable,
+                    descriptor: descriptor.into(),
+                    rows: 0,
+                    record_bytes: 0,
+                    dropped: false,
+                };
+                let state = TableState::new(entry, id.incarnation);
+                match tables.get_mut(usize::from(id.number.0) - 1) {
+                    Some(dropped) => *dropped = state,
+                    None => tables.push(state),
+                }
+                core.lengths.set(id, width, value_bytes);
+                return Ok(id);
+            }
+            drop(tables);
+            if std::mem::replace(&mut settled, true) {
+                return Err(core.no_number_left());
+            }
+            core.settle_dropped();
         }
-        let number = u16::try_from(tables.len() + 1).map_err(|_| {
-            Error::InvalidArgument("a bank holds at most 65,535 tables; open another bank".into())
-        })?;
-        let entry = TableEntry {
-            number,
-            name: name.into(),
-            value_bytes,
-            variable: width == Width::Variable,
-            descriptor: descriptor.into(),
-            rows: 0,
-            record_bytes: 0,
-            dropped: false,
-        };
-        tables.push(TableState::new(entry, 0));
-        core.lengths.set(TableId(number), width, value_bytes);
-        Ok(TableId(number))
+    }
+
+    /// Whether no other table has got a table's number since: it is there, or was dropped.
+    #[must_use]
+    pub fn has_its_number(&self, table: TableId) -> bool {
+        let core = self.core();
+        let tables = core.tables.read();
+        let state = tables.get(usize::from(table.number.0).wrapping_sub(1));
+        state.is_some_and(|state| state.id() == table)
+    }
+
+    /// For tests of what a bank does that has used all numbers: it has no more than `max` tables at
+    /// a time.
+    #[doc(hidden)]
+    pub fn limit_table_numbers(&self, max: u16) {
+        self.core().limit_table_numbers(max);
     }
 
     /// Drops a table: its rows are gone for every operation that begins from now on, and for those that
     /// wait. Durable with the next checkpoint: a crash before that brings the table back whole. Its space
-    /// comes back by compaction. Its number is not given again, its name may be.
+    /// comes back by compaction. Its name may be given again at once. Its number is given again if
+    /// the bank has no other left, once the log and the kept checkpoints have no record of the
+    /// table; ids of the dropped table stay refused.
     ///
     /// # Errors
     /// `NoSuchTable`.
@@ -200,7 +305,7 @@ impl Store {
             let mut tables = core.tables.write();
             // Under the lock: of two calls one drops the table.
             core.width(table)?;
-            let state = &mut tables[usize::from(table.0) - 1];
+            let state = &mut tables[usize::from(table.number.0) - 1];
             state.entry = TableEntry {
                 name: String::new(),
                 descriptor: Vec::new(),
@@ -208,8 +313,7 @@ impl Store {
                 ..state.entry.clone()
             };
             (state.rows, state.record_bytes) = (AtomicU64::new(0), AtomicU64::new(0));
-            state.dropped_at = core.log.tail_address();
-            core.lengths.clear(table);
+            core.lengths.clear(table.number);
             core.counters.tables_dropped.add(1);
         }
         self.waiters.wake_all();
@@ -248,28 +352,43 @@ impl Store {
     /// `NoSuchTable`.
     pub fn rows(&self, table: TableId) -> Result<u64> {
         let core = self.core();
-        core.width(table)?;
         let tables = core.tables.read();
-        let state = tables.get(usize::from(table.0).wrapping_sub(1));
+        // Under the lock: a drop comes before or after.
+        core.width(table)?;
+        let state = tables.get(usize::from(table.number.0).wrapping_sub(1));
         let rows = state.map_or(0, |state| state.rows.load(Ordering::Relaxed));
         // Batches under way may have counted what they deleted only.
         Ok(rows.cast_signed().max(0).cast_unsigned())
     }
 
-    /// All tables but the dropped ones, in the order in which they were made.
+    /// All tables but the dropped ones, in the order of their numbers: that in which they were
+    /// made, as long as no number was used again.
     #[must_use]
     pub fn tables(&self) -> Vec<TableInfo> {
         let core = self.core();
         let tables = core.tables.read();
-        let info = |entry: &TableEntry| TableInfo {
-            id: entry.id(),
-            name: entry.name.clone(),
-            width: entry.width(),
-            value_bytes: entry.value_bytes,
-            descriptor: entry.descriptor.clone(),
+        let info = |state: &TableState| TableInfo {
+            id: state.id(),
+            name: state.entry.name.clone(),
+            width: state.entry.width(),
+            value_bytes: state.entry.value_bytes,
+            descriptor: state.entry.descriptor.clone(),
         };
-        tables.iter().map(|state| &state.entry).filter(|entry| !entry.dropped).map(info).collect()
+        tables.iter().filter(|state| !state.entry.dropped).map(info).collect()
     }
+}
+
+fn check_name_is_free(tables: &[TableState], name: &str) -> Result<()> {
+    let taken = |state: &&TableState| !state.entry.dropped && state.entry.name == name;
+    let Some(found) = tables.iter().find(taken).map(|state| &state.entry) else { return Ok(()) };
+    Err(Error::TableMismatch {
+        name: name.into(),
+        expected: "a new table".into(),
+        found: match found.width() {
+            Width::Fixed => format!("values of {} bytes", found.value_bytes),
+            Width::Variable => format!("values of up to {} bytes", found.value_bytes),
+        },
+    })
 }
 
 pub(super) fn check_value_bytes(core: &Core, name: &str, value_bytes: u32) -> Result<()> {

@@ -1,0 +1,87 @@
+"""Numbers of dropped tables are used again; objects of dropped tables do not come to mean new ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import embank
+
+
+def test_objects_of_dropped_tables_stay_refused_when_their_number_is_used_again(
+    tmp_path: Path,
+) -> None:
+    with embank.Bank(
+        tmp_path / "bank", memory_budget="8MiB", checkpoints_kept=1, compaction=False
+    ) as bank:
+        settings: dict[str, Any] = {
+            "dim": 4,
+            "tracking": "set_time",
+            "optimizer": embank.SGD(lr=1.0),
+        }
+        old = bank.table("tmp", **settings)
+        old.set_time(9)
+        one = np.ones((1, 4), np.float32)
+        old.put([1], one)
+        lease = old.get([1])
+        bank.table("other", dim=4).put([1], one)
+        bank.drop_table("tmp")
+        bank.checkpoint()
+        bank.compact()
+        bank.checkpoint()
+        # A bank had 65,535 tables in its life.
+        for _ in range(65_530):
+            bank.table("tmp", dim=4)
+            bank.drop_table("tmp")
+        # After two numbers that no table had, "tmp" gets that of `old`.
+        new = [
+            bank.table(name, **settings)
+            for name in ("first", "second", "tmp", "third", "fourth")
+        ]
+        for place, table in enumerate(new):
+            table.put([1, 2], np.full((2, 4), place + 5, np.float32))
+        held = [table.get([1]) for table in new]
+        uses: list[Callable[[], object]] = [
+            lambda: old.get([1]),
+            lambda: old.peek([1]),
+            lambda: old.put([1], one),
+            lambda: old.contains([1]),
+            lambda: old.delete([1]),
+            lambda: old.lookahead([1]),
+            lambda: old.outstanding(1),
+            lambda: old.set_time(10),
+            lambda: old.scan(),
+            lambda: old.evict(unused_for=0),
+            lambda: old.export(tmp_path / "rows.safetensors"),
+            lambda: embank.get_many([(new[2], [1]), (old, [1])]),
+            lambda: lease.apply(one),
+        ]
+
+        def all_is_as_it_was() -> None:
+            for use in uses:
+                with pytest.raises(embank.NoSuchTable):
+                    use()
+            for place, table in enumerate(new):
+                assert (table.peek([1, 2], missing="error") == place + 5).all()
+
+        all_is_as_it_was()
+        assert [table.outstanding(1) for table in new] == [1] * 5
+        for of in held:
+            of.release()
+        with pytest.raises(ValueError, match="comes twice"):
+            embank.get_many([(new[0], [1]), (new[0], [2])])
+        uses.pop()
+        # A roll back gives the objects of the checkpoint's tables their handles anew, and no others.
+        checkpoint = bank.checkpoint()
+        new[0].put([1], one)
+        assert bank.roll_back(checkpoint) == []
+        all_is_as_it_was()
+        again = bank.table("tmp", **settings)
+        with pytest.raises(ValueError, match="comes twice"):
+            embank.get_many([(new[2], [1]), (again, [2])])
+        (of_again,) = embank.get_many([(again, [1])])
+        of_again.release()
