@@ -160,6 +160,8 @@ pub(crate) struct BankShared {
     pub(crate) moving: Mutex<()>,
     /// The table of tables' times, once there is one; see the module `times`.
     pub(crate) times: OnceLock<TableId>,
+    /// Held while a time is kept or forgotten. Taken after `tables`, if both are.
+    pub(crate) keeping_times: Mutex<()>,
     /// Locked after `tables`, by who locks both.
     pub(crate) vocabularies: Mutex<BTreeMap<String, Arc<VocabularyShared>>>,
 }
@@ -335,6 +337,7 @@ impl Bank {
             tables: Mutex::new(tables),
             moving: Mutex::new(()),
             times,
+            keeping_times: Mutex::new(()),
             vocabularies: Mutex::new(vocabularies),
         };
         Ok(Self { shared: Arc::new(shared) })
@@ -412,7 +415,11 @@ impl Bank {
             }
             let store = &self.shared.store;
             let counts = create_counts(store, name, config.admission)?;
-            let id = store.create_table(name, config.value_bytes(), &config.to_descriptor())?;
+            let made = store.create_table(name, config.value_bytes(), &config.to_descriptor());
+            let id = made.inspect_err(|_| {
+                // If this fails, the next table of the name drops them.
+                let _ = counts.iter().try_for_each(|counts| store.drop_table(counts.newer));
+            })?;
             let shared = Arc::new(TableShared::new(id, name, config, counts));
             if shared.set_tracker().is_some() {
                 let forgotten = self.shared.forget_time(id.number());

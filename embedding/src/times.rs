@@ -43,9 +43,9 @@ impl BankShared {
     /// # Errors
     /// `NoSuchTable` if the table was dropped.
     pub(crate) fn keep_time(&self, table: TableId, time: u32) -> Result<()> {
-        // Held: the table is not dropped meanwhile, no other one gets its number, and two threads
-        // make one table of times.
-        let _tables = self.tables.lock();
+        // Held: the time of the table is not forgotten meanwhile, and two threads make one table of times. Not the lock
+        // of all tables: this may wait for space on disk, which a drop of a table gives.
+        let _keeping = self.keeping_times.lock();
         self.store.rows(table)?;
         let (times, number) = (self.times_or_new()?, table.number());
         if read_time(&self.store, times, number)?.is_some_and(|kept| kept >= time) {
@@ -55,9 +55,10 @@ impl BankShared {
         Ok(())
     }
 
-    /// Forgets the time of table `number`, which was dropped or has just been made. Called while
-    /// `tables` is locked.
+    /// Forgets the time of table `number`, which was dropped or has just been made: no call keeps one for the dropped
+    /// table afterwards. Called while `tables` is locked.
     pub(crate) fn forget_time(&self, number: u16) -> Result<()> {
+        let _keeping = self.keeping_times.lock();
         if let Some(&times) = self.times.get() {
             self.store.delete(times, &[u64::from(number)])?;
         }

@@ -212,7 +212,11 @@ fn no_get_returns_beyond_the_bound_at_any_linearisation() {
         let trainers: Vec<_> = (0..THREADS)
             .map(|thread| {
                 let (table, recorder, steps) = (&table, &recorder, &steps);
-                let enough = || checkpoints.load(Ordering::Relaxed) >= CHECKPOINTS_MIN;
+                // A quick machine has taken the checkpoints before the filler has pushed a row to disk.
+                let enough = || {
+                    checkpoints.load(Ordering::Relaxed) >= CHECKPOINTS_MIN
+                        && table.stats().disk_reads > 0
+                };
                 scope.spawn(move || train(table, recorder, seed + thread, steps, enough))
             })
             .collect();

@@ -36,6 +36,7 @@ use crate::device::{self, AlignedBuffer, Device, DeviceChoice, DeviceOptions, Re
 use crate::directory::{Directory, Place};
 use crate::error::{Error, Result};
 use crate::hidden_file::HiddenFile;
+use crate::hold::Unread;
 use crate::index::image;
 use crate::inspect::Progress;
 use crate::log::page::check_image;
@@ -271,11 +272,12 @@ impl Store {
                     .into();
             return Err(input.damaged(0, what));
         }
-        remove_with_reused_numbers(&checkpoints, &newest, &head.manifest)?;
+        let outdated = with_reused_numbers(&checkpoints, &newest, &head.manifest)?;
         let device = log_of(dir, &newest, false)?;
         device.truncate(newest.log_end)?;
         let partial = checkpoints.begin(head.manifest.number)?;
         import(&mut input, &head, &partial, &newest, device.as_ref(), progress)?;
+        remove(&checkpoints, &outdated)?;
         partial.complete(&head.manifest)?;
         checkpoints.sync()?;
         // The delta stands. What fails from here on is done by the next open, checkpoint or delta.
@@ -284,26 +286,27 @@ impl Store {
     }
 }
 
-/// Removes the checkpoints that have a table or its records under a number which is another table's
-/// in `to`. The bank that the delta is from let go of them before it used the number again, and
-/// this one may keep more. A reader that went from one of them to `to` would take the one table for
-/// the other.
+/// The checkpoints that have a table or its records under a number which is another table's in `to`.
+/// The bank that the delta is from let go of them before it used the number again, and this one
+/// may keep more. A reader that went from one of them to `to` would take the one table for the
+/// other.
 ///
 /// # Errors
 /// `InvalidArgument` if such a checkpoint is pinned or being read.
-fn remove_with_reused_numbers(
+fn with_reused_numbers(
     checkpoints: &Checkpoints,
     newest: &Manifest,
     to: &Manifest,
-) -> Result<()> {
+) -> Result<Vec<u64>> {
     let pairs = newest.tables.iter().zip(&to.tables);
     let reused: Vec<usize> = pairs
         .enumerate()
         .filter(|(_, (before, after))| before.is_gone() && !after.is_gone())
         .map(|(place, _)| place)
         .collect();
+    let mut outdated = Vec::new();
     if reused.is_empty() {
-        return Ok(());
+        return Ok(outdated);
     }
     for number in checkpoints.numbers()?.into_iter().filter(|&number| number != newest.number) {
         let has_one = match checkpoints.manifest(number) {
@@ -311,20 +314,33 @@ fn remove_with_reused_numbers(
                 let tables = reused.iter().filter_map(|&place| older.tables.get(place));
                 tables.into_iter().any(|table| !table.is_gone())
             }
+            Err(error @ Error::Io { .. }) => return Err(error),
+            // Damaged: it may have any of them.
             Err(_) => true,
         };
-        if !has_one {
-            continue;
+        if has_one {
+            removable(checkpoints, number)?;
+            outdated.push(number);
         }
-        let unread =
-            if checkpoints.is_pinned(number)? { None } else { checkpoints.unread(number)? };
-        let Some(unread) = unread else {
-            return Err(Error::InvalidArgument(format!(
-                "the delta has a new table under the number of one that checkpoint {number} has, which is pinned or being \
-                 read: unpin it, close what reads it or have that refresh, then apply the delta again"
-            )));
-        };
-        checkpoints.remove(number, unread, &mut Vec::new())?;
+    }
+    Ok(outdated)
+}
+
+/// # Errors
+/// `InvalidArgument` if the checkpoint is pinned or being read.
+fn removable(checkpoints: &Checkpoints, number: u64) -> Result<Unread> {
+    let unread = if checkpoints.is_pinned(number)? { None } else { checkpoints.unread(number)? };
+    unread.ok_or_else(|| {
+        Error::InvalidArgument(format!(
+            "the delta has a new table under the number of one that checkpoint {number} has, which is pinned or being \
+             read: unpin it, close what reads it or have that refresh, then apply the delta again"
+        ))
+    })
+}
+
+fn remove(checkpoints: &Checkpoints, numbers: &[u64]) -> Result<()> {
+    for &number in numbers {
+        checkpoints.remove(number, removable(checkpoints, number)?, &mut Vec::new())?;
     }
     Ok(())
 }

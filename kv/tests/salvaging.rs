@@ -177,3 +177,24 @@ fn rows_off_the_damaged_pages_all_come_back() {
         assert!(rows_wanted > 0);
     }
 }
+
+/// Tables behind a dropped one got smaller numbers, and what went by their numbers was another table's: the times that
+/// were set for tables.
+#[test]
+fn tables_keep_their_numbers() {
+    let (dir, new) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let store = Store::open(dir.path(), &options(4 << 20)).unwrap();
+    let dropped = store.create_table("dropped", 8, b"").unwrap();
+    store.create_table("fixed", 8, b"").unwrap();
+    store.create_variable_table("words", 80, b"").unwrap();
+    store.drop_table(dropped).unwrap();
+    store.checkpoint(b"").unwrap();
+    let numbers = |store: &Store| -> BTreeMap<String, u16> {
+        store.tables().into_iter().map(|table| (table.name, table.id.number())).collect()
+    };
+    let before = numbers(&store);
+    drop(store);
+    salvage(dir.path(), new.path(), &MEMORY, &mut |_| {}).unwrap();
+    let store = Store::open(new.path(), &options(4 << 20)).unwrap();
+    assert_eq!(numbers(&store), before);
+}

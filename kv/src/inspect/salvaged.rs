@@ -26,6 +26,12 @@ pub(super) struct NewBank {
     pending_bytes: Vec<usize>,
 }
 
+/// A name that no table has.
+fn placeholder_name(tables: &[TableEntry]) -> String {
+    let longest = tables.iter().map(|table| table.name.len()).max().unwrap_or(0);
+    "-".repeat(longest + 1)
+}
+
 impl NewBank {
     pub(super) fn create(
         dir: &Path,
@@ -51,7 +57,12 @@ impl NewBank {
         for table in tables {
             let (name, bytes, about) = (&table.name, table.value_bytes, &table.descriptor);
             made.push(match (table.dropped, table.width()) {
-                (true, _) => None,
+                // Tables keep their numbers: rows of the bank's own may go by them.
+                (true, _) => {
+                    let placeholder = store.create_table(&placeholder_name(tables), 0, b"")?;
+                    store.drop_table(placeholder)?;
+                    None
+                }
                 (false, Width::Fixed) => {
                     Some((store.create_table(name, bytes, about)?, Width::Fixed))
                 }

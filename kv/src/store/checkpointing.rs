@@ -152,10 +152,15 @@ impl Store {
         let pausing = Instant::now();
         let pause = core.gate.pause();
         let log_end = core.log.cut(reserved)?;
+        // No table is made between the pin and the cut: it could see a later beginning of the log than the pin, and take
+        // a number whose old records this checkpoint still has.
+        let mut tables = core.tables.write();
         // From here on nothing that this checkpoint names is given back.
         let mut pin = core.pin_checkpoint(number);
         let log_begin = pin.begin;
-        let tables = core.cut_tables(number, (log_begin, log_end.raw()));
+        let cut = core.cut_tables(&mut tables, number, (log_begin, log_end.raw()));
+        drop(tables);
+        let tables = cut;
         let index = core.index.cut();
         let id = self.checkpoint_id(number, state, is_retry);
         drop(pause);

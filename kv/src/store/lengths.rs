@@ -56,10 +56,12 @@ impl Lengths {
             })
         });
         let place = usize::from(table.number.0) % PAGE;
-        // Relaxed, both: a thread that has the table's id got it afterwards.
+        // Relaxed: a thread that has the table's id got it afterwards.
         page.written[place].store(false, Ordering::Relaxed);
         let word = flags(table, width) | (u64::from(value_bytes) + 1);
-        page.words[place].store(word, Ordering::Relaxed);
+        // Release: pairs with `table`. A thread that has the id from there sees the beginning of the log that the table's
+        // creation saw.
+        page.words[place].store(word, Ordering::Release);
     }
 
     /// Forgets a table. Batches that have the table refuse it from their next pin on.
@@ -72,29 +74,32 @@ impl Lengths {
     }
 
     #[inline]
-    fn word(&self, table: TableNumber) -> u64 {
+    fn word(&self, table: TableNumber, ordering: Ordering) -> u64 {
         let page = self.0[usize::from(table.0) / PAGE].get();
-        page.map_or(0, |page| page.words[usize::from(table.0) % PAGE].load(Ordering::Relaxed))
+        page.map_or(0, |page| page.words[usize::from(table.0) % PAGE].load(ordering))
     }
 
     /// The value length in bytes of a table of this width, if there is such a table.
     #[inline]
     pub(super) fn get(&self, table: TableId, width: Width) -> Option<usize> {
         // One comparison tells all: the length of another width or incarnation becomes large.
-        let length = (self.word(table.number) ^ flags(table, width)).wrapping_sub(1);
+        // Relaxed: as in `set`.
+        let length =
+            (self.word(table.number, Ordering::Relaxed) ^ flags(table, width)).wrapping_sub(1);
         (length < VARIABLE - 1).then_some(length as usize)
     }
 
     /// The width of a table, if there is one.
     pub(super) fn width(&self, table: TableId) -> Option<Width> {
-        let word = self.word(table.number);
+        let word = self.word(table.number, Ordering::Relaxed);
         let is_there = self.table(table.number) == Some(table);
         is_there.then_some(if word & VARIABLE == 0 { Width::Fixed } else { Width::Variable })
     }
 
     /// The table that has the number now.
     pub(super) fn table(&self, number: TableNumber) -> Option<TableId> {
-        let word = self.word(number);
+        // Acquire: pairs with `set`.
+        let word = self.word(number, Ordering::Acquire);
         let is_there = word as u32 != 0;
         is_there.then_some(TableId { number, incarnation: (word >> INCARNATION_SHIFT) as u32 })
     }

@@ -154,13 +154,14 @@ impl Core {
 
     /// The tables as checkpoint `number` holds them, whose log begins at `log_begin` and ends at
     /// `log_end`. Called while batches are paused: no thread appends a record of a dropped table
-    /// until they go on, and afterwards none does.
+    /// until they go on, and afterwards none does. `tables` has been locked since before the
+    /// checkpoint's pin.
     pub(super) fn cut_tables(
         &self,
+        tables: &mut [TableState],
         number: u64,
         (log_begin, log_end): (u64, u64),
     ) -> Vec<TableEntry> {
-        let mut tables = self.tables.write();
         let cut = tables.iter_mut().map(|state| {
             if state.is_unsettled() {
                 state.settle(log_end, self.lengths.was_written(state.id().number));
@@ -182,7 +183,7 @@ impl Core {
         Error::InvalidArgument(format!(
             "all {all} numbers of tables are taken: {there} tables have one each, and of {dropped} dropped tables records \
              or checkpoints are left. Drop tables; then compact, and take as many checkpoints as are kept: that frees the \
-             numbers of dropped tables"
+             numbers of dropped tables, but for those that a pinned checkpoint has, or one that a reader is at"
         ))
     }
 }
