@@ -2,7 +2,7 @@
 //!
 //! The store may call a method again for the same place when the row moved meanwhile: each call does its place anew.
 
-use embank_kv::{Access, Operation, Width};
+use embank_kv::{Access, Operation, Shortage, Width};
 
 use super::UNKNOWN_ID;
 use super::record::{Entries, push_entry};
@@ -183,6 +183,11 @@ impl Operation for AddEntries<'_> {
     const ACCESS: Access = Access::Update;
     const WIDTH: Width = Width::Variable;
 
+    /// The next insertion takes out what a failed one has left (`insertion`).
+    fn shortage(&self) -> Shortage {
+        Shortage::Stops
+    }
+
     fn value_bytes(&mut self, i: usize, old: Option<&[u8]>) -> usize {
         old.map_or(0, <[u8]>::len) + self.entry(i).len()
     }
@@ -214,6 +219,11 @@ pub(crate) struct AddCounts<'a> {
 
 impl Operation for AddCounts<'_> {
     const ACCESS: Access = Access::Update;
+
+    /// `settled` tells the caller what is left to add.
+    fn shortage(&self) -> Shortage {
+        Shortage::Stops
+    }
 
     fn settled(&mut self, i: usize) {
         self.settled.push(i as u32);
