@@ -57,6 +57,8 @@ fn an_index_is_not_larger_than_its_files() {
 fn an_entry_that_leads_to_a_pages_end_is_damage() {
     for (before_end, chained) in [8, 16, 24, 32].into_iter().flat_map(|at| [(at, 0), (at, 1)]) {
         let (dir, table, image) = bank();
+        // One for each row, unless the hashes of two rows agree in bucket and tag: then the entry leads to both.
+        let mut changed = 0;
         change_words(&image, |words| {
             let mut at = 4;
             while words[at] != [0xFF; 8] {
@@ -67,8 +69,10 @@ fn an_entry_that_leads_to_a_pages_end_is_damage() {
                     *word = entry.to_le_bytes();
                 }
                 at += 1 + entries;
+                changed += entries;
             }
         });
+        assert!(changed > 490, "{changed} entries");
         let store = Store::open(dir.path(), &options(BUDGET_BYTES)).unwrap();
         for key in 0..500 {
             assert!(peek(&store, table, &[key]).is_err());
@@ -78,6 +82,6 @@ fn an_entry_that_leads_to_a_pages_end_is_damage() {
         }
         let mut reader = TableReader::open(dir.path(), None, "rows").unwrap();
         let damage = reader.for_each_row(&mut |_, _| panic!("no entry leads to a row")).unwrap();
-        assert_eq!(damage.len(), 500);
+        assert_eq!(damage.len(), changed);
     }
 }
