@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +11,9 @@ import pytest
 import embank
 
 BUDGET = "16MiB"
+
+# A shell starts what it runs in the background with SIGINT ignored, and then an interrupt ends nothing.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
