@@ -161,6 +161,7 @@ class RocksTable:
         self.bank, self._number, self._initial = bank, number, initial
         self.name, self.dim = initial.name, initial.dim
         self.learning_rate = initial.learning_rate or 0.0
+        self.admits_all = True
 
     def initial(self, keys: Keys) -> Rows:
         return self._initial.initial(keys)
@@ -170,7 +171,7 @@ class RocksTable:
         values = np.concatenate([rows, np.zeros_like(rows)], axis=1)
         self.bank.write([Found(keys, self.named(keys), values)])
 
-    def get_distinct(self, keys: Keys) -> RocksLease:
+    def get_distinct(self, keys: Keys, earlier: object = None) -> RocksLease:
         distinct, inverse = np.unique(keys, return_inverse=True)
         return RocksLease(self, self.bank.take(self, distinct), inverse)
 
@@ -221,6 +222,29 @@ class RocksLease:
         total += gradient * gradient
         weight -= self._table.learning_rate * gradient / (np.sqrt(total) + EPSILON)
         self._table.bank.change(self._found)
+
+
+def _in_place_of(name: str, replacement: Any) -> None:
+    """Has a function of `embank` that takes parts of several tables call `replacement` where they are of RocksDB."""
+    original = getattr(embank, name)
+
+    def call(parts: Any, **options: Any) -> Any:
+        if parts and isinstance(parts[0][0], RocksTable):
+            return replacement(parts)
+        return original(parts, **options)
+
+    setattr(embank, name, call)
+
+
+def _apply_many(parts: Any) -> None:
+    for _, leases, keys, gradients in parts:
+        (lease,) = leases
+        assert np.array_equal(keys, lease.keys)
+        lease.apply(gradients)
+
+
+_in_place_of("get_many", lambda parts: [table.get_distinct(keys) for table, keys in parts])
+_in_place_of("apply_many", _apply_many)
 
 
 def options(budget: int) -> rocksdict.Options:
