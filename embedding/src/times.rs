@@ -8,9 +8,9 @@
 //! the table's number. So it is part of each checkpoint, copy and delta, and goes back with a roll-back. An open reads
 //! it. No list of tables shows that table.
 //!
-//! The number of a dropped table may become another table's, which must not get its time. So a time
-//! is kept only while the bank's tables are locked and the table is there; a drop forgets it under
-//! the same lock; and a new table forgets what a drop that failed halfway has left.
+//! The number of a dropped table may become another table's, which must not get its time. A call that keeps a time looks,
+//! under `keeping_times`, whether the table is there. A drop removes the table first, and then forgets its time under the
+//! same lock. A new table forgets what a drop that failed halfway has left.
 
 use embank_kv::{Access, Clock, Operation, Store, TableId};
 

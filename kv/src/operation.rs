@@ -75,11 +75,11 @@ impl Clock {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shortage {
-    /// It fails where it is, with some of its rows done: for what can be done again.
+    /// It fails with some of its rows done. For operations that the caller can repeat.
     Stops,
-    /// It is refused before its first row, or comes to its end, beyond the limit by its own rows at most.
+    /// The store refuses it before its first row, or completes it. It exceeds the limit by its own rows at most.
     Whole,
-    /// It comes to its end: it is a part of something that has begun.
+    /// The store completes it: it is a part of something that has begun.
     GoesOn,
 }
 
@@ -105,9 +105,9 @@ pub trait Operation {
     /// count as changed. Default: yes.
     const CHANGES: bool = true;
 
-    /// What becomes of the batch where the disk or the quota has no room for its rows. Default: an `Update` is refused
-    /// before its first row or comes to its end, others stop where they are. A batch with
-    /// [`Clock::Release`] always comes to its end.
+    /// What becomes of the batch where the disk or the quota has no room for its rows. Default:
+    /// `Whole` for an `Update`, `Stops` for other operations. A batch with [`Clock::Release`]
+    /// always completes.
     fn shortage(&self) -> Shortage {
         match Self::ACCESS {
             Access::Update => Shortage::Whole,

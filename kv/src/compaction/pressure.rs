@@ -38,11 +38,11 @@ const HELD_FLOOR: f64 = 0.6;
 const COPYING: f64 = 0.4;
 /// Stands for a wait without an end of its own.
 const FAR_OFF: Duration = Duration::from_secs(3600);
-/// What writers leave free on the disk for compaction to copy into, until the next checkpoint gives space back: this many
-/// pages,
+/// Pages of room that writers leave on the disk for compaction at least. Compaction copies rows into that room until the
+/// next checkpoint gives space back.
 const WORKING_PAGES: u64 = 8;
-/// this part of the memory budget, where a larger share needs fewer checkpoints on the way, or the length of the index:
-/// the first checkpoint with a whole image leaves as much as the next one needs.
+/// Writers leave one part in `WORKING_BUDGET_PART` of the memory budget for compaction, if that is more than
+/// `WORKING_PAGES`. With more room, compaction needs fewer checkpoints on the way.
 const WORKING_BUDGET_PART: u64 = 16;
 /// Pages below the quota that only compaction and deletions use.
 const QUOTA_RESERVE_PAGES: u64 = 4;
@@ -168,7 +168,7 @@ impl Core {
             return true;
         }
         // Without room every copy makes the log longer, and what a checkpoint holds does not come back.
-        let in_vain = || self.lacks_room().is_some() && self.pinned().is_some();
+        let in_vain = || self.pinned().is_some() && self.lacks_room().is_some();
         self.has_cold_page()
             && (state.urgent && self.has_dead_space(state)
                 || self.exceeds(self.goal_bytes(state), SLACK_PAGES))
@@ -262,6 +262,7 @@ impl Core {
         if self.space.page_with_room.load(Ordering::Relaxed) == page {
             return None;
         }
+        // At least the index: the first checkpoint with a whole image leaves as much as the next one needs.
         let working_bytes = (WORKING_PAGES * self.log.page_bytes())
             .max(self.budget.total_bytes() / WORKING_BUDGET_PART)
             .max(self.budget.index_bytes());
@@ -298,13 +299,13 @@ impl Core {
         let mut checks = Checks::new();
         // Ends: compaction makes room, has nothing left to do, or stops; each raises the signal. Or the program ends it.
         let done = loop {
-            // Not under the lock: the writer takes it when it has tried.
+            // Without the lock: the writer takes it after an attempt.
             let written = match self.log.is_disk_full() {
                 true => MutexGuard::unlocked(&mut state, || self.log.try_to_write()),
                 false => Ok(()),
             };
             if written.is_err() {
-                // The file system may not tell of what refused the write: the quota of a user.
+                // A quota of the user may have refused the write, of which the file system does not tell.
                 self.space.page_with_room.store(u64::MAX, Ordering::Relaxed);
             }
             let lack = match written {
@@ -322,7 +323,8 @@ impl Core {
                 None | Some(_) => {}
             }
             waiting.get_or_insert_with(|| (Instant::now(), self.awaited_begin(&state)));
-            // The thread may sleep: the log has grown since it looked. Only once, or both would wake each other for ever.
+            // The thread may sleep: the log has grown since it looked. This thread
+            // wakes it once: else both would wake each other for ever.
             let becomes_urgent = is_short && !std::mem::replace(&mut state.urgent, true);
             if is_first || becomes_urgent {
                 signal.changed.notify_all();

@@ -344,9 +344,9 @@ impl<'a, W: Work> Batch<'a, W> {
         self.core.log.turn_page(full, turn_for)
     }
 
-    /// Whether the batch, once it has begun, comes to its end where room on disk is lacking. What was got must be given
-    /// back, or its counts would stand for ever; and half of an update can't be taken back, nor can it be made again. Such
-    /// a batch goes beyond a limit by its own rows at most.
+    /// True if a batch that has begun completes although the disk lacks room. The end of a lease must complete, or its
+    /// counts would stand for ever. An update must complete, because the caller can neither take half of it back nor
+    /// repeat it. Such a batch exceeds the limit by its own rows at most.
     fn goes_on(&self) -> bool {
         self.clock == Clock::Release || self.work.shortage() != Shortage::Stops
     }

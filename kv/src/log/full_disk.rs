@@ -25,7 +25,7 @@ use crate::sync::{Ordering, Planted, planted};
 pub(crate) enum TurnFor {
     /// Rows of a caller, who can make the call again.
     Rows,
-    /// A batch that comes to its end: an update that has changed rows, the end of a lease, a deletion.
+    /// A batch that completes: an update that has changed rows, the end of a lease, a deletion.
     Ending,
     /// Compaction or a checkpoint, which give space back.
     Space,
@@ -75,14 +75,15 @@ impl FullDisk {
 pub(super) struct Request(Option<u64>);
 
 impl State {
-    /// Frames that the writer keeps free. On a full disk more of them, so that rows find some beyond those that are left.
+    /// Frames that the writer keeps free. On a full disk it keeps more, so that a page turn for rows finds a frame beyond
+    /// those that it must leave.
     pub(super) fn frames_wanted(&self) -> u64 {
         let left = if self.disk.is_full() { TurnFor::Rows.frames_left() } else { 0 };
         FREE_FRAMES_WANTED + left
     }
 
-    /// To be called by a call that waits for the writer, each time before it sleeps. If the disk is full, the first such
-    /// call asks for an attempt.
+    /// A call that waits for the writer calls this each time before it sleeps. On a full disk, its first call asks for an
+    /// attempt.
     ///
     /// # Errors
     /// `DiskFull` if the attempt that it asked for has failed.
@@ -112,13 +113,16 @@ impl Log {
     pub(super) fn note_refused(&self, error: &Error, answered: u64) -> bool {
         let Some(refused) = error.for_want_of_room() else { return false };
         let mut state = self.state.lock();
-        state.disk.refused = Some(refused);
+        let is_news = state.disk.refused.replace(refused).is_none();
         state.disk.failed = answered;
         self.is_full.store(true, Ordering::Relaxed);
         self.frame_freed.notify_all();
         self.page_flushed.notify_all();
         drop(state);
-        self.compactor.raise();
+        if is_news {
+            // A writer that waits for compaction looks again. Not after each attempt: such a writer asks for attempts itself.
+            self.compactor.raise();
+        }
         true
     }
 
@@ -126,7 +130,7 @@ impl Log {
     pub(super) fn note_written(&self, state: &mut State) {
         if state.disk.refused.take().is_some() {
             self.is_full.store(false, Ordering::Relaxed);
-            // The frames that were left are for all calls again.
+            // Every waiting call may take the frames that calls had to leave.
             if !planted(Planted::RoomUntold) {
                 self.frame_freed.notify_all();
             }

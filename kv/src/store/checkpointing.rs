@@ -158,9 +158,8 @@ impl Store {
         // From here on nothing that this checkpoint names is given back.
         let mut pin = core.pin_checkpoint(number);
         let log_begin = pin.begin;
-        let cut = core.cut_tables(&mut tables, number, (log_begin, log_end.raw()));
+        let entries = core.cut_tables(&mut tables, number, (log_begin, log_end.raw()));
         drop(tables);
-        let tables = cut;
         let index = core.index.cut();
         let id = self.checkpoint_id(number, state, is_retry);
         drop(pause);
@@ -197,7 +196,7 @@ impl Store {
             blob_id: identity.id,
             blob_bytes: blob.len() as u64,
             unix_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs()),
-            tables,
+            tables: entries,
         };
         if !manifest.is_sound() {
             return Err(Error::Inconsistent { what: format!("checkpoint {number}: {UNSOUND}") });

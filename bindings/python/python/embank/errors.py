@@ -215,7 +215,7 @@ class DiskFull(StoreIOError):
 
     No row is lost, and the bank goes on: rows in memory can be read and trained, and leases end. Remove files from that
     disk, delete rows, drop tables, or compact and take a checkpoint; then call again. A put may be done in part; an
-    update is refused before its first row, or comes to its end.
+    update is refused before its first row, or completes.
     """
 
 
