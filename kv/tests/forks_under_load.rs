@@ -13,7 +13,7 @@ use std::path::Path;
 use std::process::{Command, ExitStatus};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use common::threads::{await_thread_named, threads_named};
+use common::threads::{await_no_thread_named, await_thread_named};
 use common::{Random, options, peek, put, value};
 use embank_kv::{DeviceChoice, Store, StoreOptions};
 
@@ -55,7 +55,7 @@ fn child(dir: &Path) {
         peek(&store, table, &keys[..64]).unwrap();
         await_thread_named("embank-read-");
         drop(store);
-        assert_eq!(threads_named("embank-read-"), 0);
+        await_no_thread_named("embank-read-");
     }
 }
 

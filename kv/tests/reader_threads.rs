@@ -7,7 +7,7 @@
 
 mod common;
 
-use common::threads::{await_thread_named, threads_named};
+use common::threads::{await_no_thread_named, await_thread_named, threads_named};
 use common::{options, peek, put, value};
 use embank_kv::{DeviceChoice, Store, StoreOptions, TableId};
 
@@ -48,7 +48,7 @@ fn the_banks_of_a_process_share_their_threads() {
         banks.iter().for_each(|(store, table)| check_some(store, *table));
     }
     drop(banks);
-    assert_eq!(threads_named(READERS), 0, "the last bank has ended them");
+    await_no_thread_named(READERS); // The last bank has ended them.
     let (store, table) = open(&dir.path().join("another"));
     put(&store, table, &(0..ROWS).collect::<Vec<_>>(), 1, BYTES);
     check_some(&store, table);

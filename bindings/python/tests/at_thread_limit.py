@@ -5,9 +5,11 @@ It prints "passed", or "no other user". The superuser has no limit of threads, s
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import tempfile
+import time
 from pathlib import Path
 
 import numpy as np
@@ -38,9 +40,20 @@ def allow_threads(more: int | None) -> None:
     resource.setrlimit(resource.RLIMIT_NPROC, (hard if more is None else now + more, hard))
 
 
-def readers() -> int:
-    names = Path("/proc/self/task").glob("*/comm")
-    return sum(name.read_text().startswith("embank-read-") for name in names)
+def threads_named(begin: str) -> int:
+    count = 0
+    for name in Path("/proc/self/task").glob("*/comm"):
+        with contextlib.suppress(OSError):  # The thread has ended since it was listed.
+            count += name.read_text().startswith(begin)
+    return count
+
+
+def await_no_thread_named(begin: str) -> None:
+    """The system lists a thread for a moment after it has been joined."""
+    deadline = time.monotonic() + 60
+    while threads_named(begin) > 0:
+        assert time.monotonic() < deadline, begin
+        time.sleep(0.001)
 
 
 def check_refused(text: str, *parts: str) -> None:
@@ -56,7 +69,7 @@ def main(folder: Path, is_alone: bool) -> None:
     for at in range(0, ROWS, 1000):
         table.put(keys[at : at + 1000], rows[at : at + 1000])
     bank.close(checkpoint=b"")
-    # Its threads that read have ended.
+    await_no_thread_named("embank-")
     bank = embank.Bank(folder / "open", memory_budget="1MiB", device="threads")
     table = bank.open_table("item")
     spec = Spec(
@@ -70,7 +83,7 @@ def main(folder: Path, is_alone: bool) -> None:
     allow_threads(0)
     # An open bank reads with the calling thread.
     assert (table.peek(keys[::7]) == rows[::7]).all()
-    assert readers() == 0, readers()
+    assert threads_named("embank-read-") == 0
     try:
         embank.Bank(folder / "new" / "bank")
         raise AssertionError("there was a thread")

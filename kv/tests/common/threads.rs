@@ -20,3 +20,12 @@ pub(crate) fn await_thread_named(begin: &str) {
         thread::yield_now();
     }
 }
+
+/// Waits until no thread has a name that begins so. The system lists a thread for a moment after it has been joined.
+pub(crate) fn await_no_thread_named(begin: &str) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while threads_named(begin) > 0 {
+        assert!(Instant::now() < deadline, "a thread still has the name {begin:?}");
+        thread::yield_now();
+    }
+}
