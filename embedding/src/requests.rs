@@ -1,7 +1,7 @@
 //! The rows that wait to be read ahead, in their order, and the bursts in which they are read.
 //!
 //! **Problem.** The more rows are read together, the nearer to each other they lie on disk, and the more of them come
-//! with one read (`kv/src/execute/disk.rs`). But a Get that wants some of the rows in hand waits for all of them, or, if
+//! with one read (`kv/src/engine/batch/disk.rs`). But a Get that wants some of the rows in hand waits for all of them, or, if
 //! it wants few of them, reads its own a second time.
 //!
 //! **Approach.** What was announced together, which a Get mostly wants together, is a *group*, and comes in one burst.

@@ -4,8 +4,8 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::compaction::{SpaceHolder, advice};
-use crate::lock_holders::LockHolders;
+use crate::engine::compaction::{SpaceHolder, advice};
+use crate::files::lock_holders::LockHolders;
 
 /// The result of a fallible store call.
 pub type Result<T> = std::result::Result<T, Error>;

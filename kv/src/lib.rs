@@ -6,89 +6,65 @@
 //! everything so far durable; nothing in between is. Vectors, optimizers and initial values are the
 //! business of the crate `embank` on top.
 //!
-//! Where to look: `log` for the memory hierarchy, `index` for finding rows, `execute` for how a batch runs,
-//! `clock` for the lock and staleness word, `compaction` for giving space back, `checkpoint` for durability,
-//! `device` for I/O, `inspect` for looking at a bank without opening it.
+//! Where to look: `store` has the calls of a user. `engine` runs them: `engine/batch` a batch of keys,
+//! `engine/compaction` gives space back. `record` is a row as it lies in the log, with its lock and staleness word;
+//! `index` finds it; `log` is the memory hierarchy; `cache` has copies of rows on disk. `checkpoint` makes a state
+//! durable, `history` copies it and goes back to it, `inspect` looks at a bank without opening it. `device` reads and
+//! writes, `files` names and locks files, `memory` counts the budget, `process` deals with forks, threads and signals.
 
 #[cfg(not(target_os = "linux"))]
 compile_error!(
     "Embank runs on Linux: its files rely on Linux's open file locks, hole punching and direct I/O"
 );
 
-mod address;
-mod bank_file;
-#[cfg(feature = "bench")]
-#[doc(hidden)]
-pub mod bench;
-mod budget;
-mod buffers;
 mod cache;
-mod checked_stream;
 mod checkpoint;
-mod clock;
-mod compaction;
-mod control_group;
-mod copying;
-mod cpu_time;
-mod delta;
-mod descriptors;
 pub mod device;
-mod directory;
+mod engine;
 mod epoch;
 mod error;
-mod execute;
-mod file_lock;
-mod fork;
-#[cfg(any(test, fuzzing))]
-#[doc(hidden)]
-pub mod fuzzing;
-mod hash;
-mod hidden_file;
-mod hold;
+mod files;
+mod history;
 mod index;
 pub mod inspect;
-#[doc(hidden)]
-pub mod interrupt;
 mod leases;
-mod lineage;
-mod lock_holders;
-pub mod locks;
 mod log;
-pub mod metadata;
-pub mod metrics;
-#[cfg(all(test, embank_shuttle))]
-mod models;
+mod memory;
 mod operation;
-mod output_file;
-mod prefetch;
+mod process;
 mod record;
-mod region;
-mod removal;
-mod retention;
-mod rollback;
 mod scan;
 mod stats;
 mod store;
 mod sync;
-mod thread_start;
-mod waiters;
+mod testing;
 
-pub use address::TableId;
-pub use budget::BUDGET_BYTES_MIN;
-pub use compaction::{Compacted, CompactionOptions, SpaceHolder};
-pub use control_group::{default_memory_budget_bytes, memory_budget_warning};
-pub use copying::Copied;
-pub use delta::Delta;
 pub use device::DeviceChoice;
+pub use engine::compaction::{Compacted, CompactionOptions, SpaceHolder};
+pub use engine::waiters::ReleaseTicket;
 #[doc(hidden)]
 pub use error::THREADS_ADVICE;
 pub use error::{Error, Result};
-pub use interrupt::check_while_waiting;
+pub use files::lock_holders::{LockHolder, LockHolders};
+pub use files::metadata;
+pub use files::output_file::{OutputFile, output_path};
+pub use history::copy::Copied;
+pub use history::delta::Delta;
 pub use leases::{Expired, Leased, Leases};
-pub use lock_holders::{LockHolder, LockHolders};
+pub use memory::budget::BUDGET_BYTES_MIN;
+pub use memory::control_group::{default_memory_budget_bytes, memory_budget_warning};
 pub use operation::{Access, Clock, Operation, Outcome, Promoted, RowMark, Shortage, Width};
-pub use output_file::{OutputFile, output_path};
+#[doc(hidden)]
+pub use process::interrupt;
+pub use process::interrupt::check_while_waiting;
+pub use process::locks;
+pub use record::address::TableId;
 pub use scan::{Scan, ScannedRow};
-pub use stats::StoreStats;
+pub use stats::{StoreStats, metrics};
 pub use store::{Loan, Recovered, StateId, Store, StoreOptions, TableInfo};
-pub use waiters::ReleaseTicket;
+#[cfg(feature = "bench")]
+#[doc(hidden)]
+pub use testing::bench;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub use testing::fuzzing;

@@ -23,17 +23,18 @@
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use crate::address::{Address, TableId, TableNumber};
-use crate::budget::SCAN_PAGES;
 use crate::checkpoint::Manifest;
-use crate::compaction::LogLease;
 use crate::device::{AlignedBuffer, BLOCK_BYTES, Read};
+use crate::engine::compaction::LogLease;
+use crate::engine::core::Core;
 use crate::error::{Error, Result};
 use crate::index::image::Images;
 use crate::log::page::{PAGE_HEADER_BYTES, check_image};
+use crate::memory::budget::SCAN_PAGES;
 use crate::operation::Width;
-use crate::record::{HEADER_BYTES, RecordImage};
-use crate::store::{Core, Store};
+use crate::record::address::{Address, TableId, TableNumber};
+use crate::record::layout::{HEADER_BYTES, RecordImage};
+use crate::store::Store;
 
 /// Bytes of log for each bit: the shortest record.
 const GRAIN_BYTES: u64 = HEADER_BYTES as u64;

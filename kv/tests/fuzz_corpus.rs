@@ -1,6 +1,6 @@
 //! What the fuzz targets of `kv/fuzz` found worth keeping, run again without a fuzzer: docs/testing.md, "Fuzzing".
 //!
-//! The decoders that only the crate itself sees are replayed in `kv/src/fuzzing.rs`.
+//! The decoders that only the crate itself sees are replayed in `kv/src/testing/fuzzing.rs`.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 #![allow(unreachable_pub, dead_code, reason = "shared with the fuzz targets, which use all of it")]

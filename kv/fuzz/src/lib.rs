@@ -1,5 +1,5 @@
 //! What the fuzz targets run: docs/testing.md, "Fuzzing". The tests in `kv/tests/fuzz_corpus.rs` and
-//! `kv/src/fuzzing.rs` run the same over the corpus.
+//! `kv/src/testing/fuzzing.rs` run the same over the corpus.
 
 pub mod damaged_bank;
 pub mod damaged_delta;

@@ -25,8 +25,8 @@ mod sizing;
 
 use std::sync::Arc;
 
-use crate::address::Address;
-use crate::budget::Budget;
+use crate::memory::budget::Budget;
+use crate::record::address::Address;
 use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering};
 
 use shard::{SHARD_BYTES_MAX, Shard};

@@ -1,6 +1,6 @@
 //! Records back to back in a ring of words, first in, first out.
 
-use crate::record::HEADER_BYTES;
+use crate::record::layout::HEADER_BYTES;
 
 /// Words before a record's value.
 pub(super) const HEADER_WORDS: usize = HEADER_BYTES / 8;

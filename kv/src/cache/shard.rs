@@ -17,9 +17,9 @@
 //! mark, and nothing more.
 
 use super::ring::{Ring, record_words};
-use crate::address::Address;
 use crate::error::Result;
-use crate::region::Region;
+use crate::memory::region::Region;
+use crate::record::address::Address;
 
 // Records are kept as words and read as the bytes that they were on disk.
 const _: () = assert!(cfg!(target_endian = "little"));
@@ -161,7 +161,9 @@ impl Shard {
     pub(super) fn prefetch_index(&self, hash: u64) {
         if let Some(live) = &self.0 {
             let bucket = range(hash, live.buckets);
-            crate::prefetch::line(live.memory.as_ptr().wrapping_add(bucket * BUCKET_PLACES * 4));
+            crate::memory::cpu_hint::line(
+                live.memory.as_ptr().wrapping_add(bucket * BUCKET_PLACES * 4),
+            );
         }
     }
 
@@ -175,8 +177,8 @@ impl Shard {
         for &word in index.iter().filter(|&&word| word != 0 && word >> PLACE_BITS == tag) {
             let place = queues_at + (word & PLACE_MASK) as usize - 1;
             let row = memory.wrapping_add(place * 8);
-            crate::prefetch::line(row);
-            crate::prefetch::line(row.wrapping_add(64));
+            crate::memory::cpu_hint::line(row);
+            crate::memory::cpu_hint::line(row.wrapping_add(64));
         }
     }
 
@@ -365,8 +367,8 @@ mod tests {
     use std::collections::HashMap;
 
     use super::*;
-    use crate::address::TableNumber;
-    use crate::record::{HEADER_BYTES, RecordImage, Shape, record_bytes};
+    use crate::record::address::TableNumber;
+    use crate::record::layout::{HEADER_BYTES, RecordImage, Shape, record_bytes};
 
     const SHARD_BYTES: usize = 64 << 10;
 

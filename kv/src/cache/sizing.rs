@@ -237,11 +237,11 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::address::Address;
-    use crate::budget::{Budget, SCAN_PAGES};
     use crate::device::{DeviceOptions, MemoryDevice};
     use crate::error::Error;
     use crate::log::Extent;
+    use crate::memory::budget::{Budget, SCAN_PAGES};
+    use crate::record::address::Address;
     use crate::stats::Counters;
 
     const BUDGET_BYTES: u64 = 4 << 20;
@@ -253,7 +253,7 @@ mod tests {
         let device = Arc::new(MemoryDevice::new(&DeviceOptions::default()).unwrap());
         let counters = Arc::new(Counters::default());
         let extent = Extent { page_bits: page_bytes.ilog2(), begin: 0, tail_page: 0 };
-        let lineage = crate::lineage::Lineage::new(1, page_bytes.ilog2(), Vec::new());
+        let lineage = crate::checkpoint::lineage::Lineage::new(1, page_bytes.ilog2(), Vec::new());
         let log = Log::new(Arc::clone(&budget), device, counters, lineage, extent, Arc::default())
             .unwrap();
         let cache = RowCache::new(Arc::clone(&budget));

@@ -23,8 +23,6 @@
 //! ```
 
 mod buffer;
-mod faulty;
-mod memory;
 mod open_file;
 pub(crate) mod pool;
 #[cfg(target_os = "linux")]
@@ -32,13 +30,13 @@ mod priority;
 #[cfg(target_os = "linux")]
 mod ring;
 mod segments;
-mod stream;
+pub(crate) mod stream;
 #[cfg(target_os = "linux")]
 mod streaming;
 #[cfg(test)]
 mod tests;
 mod threads;
-mod transfer;
+pub(crate) mod transfer;
 #[cfg(target_os = "linux")]
 mod uring;
 
@@ -46,9 +44,9 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
+pub use crate::testing::faulty::{DeviceCalls, FaultyDevice, ReadFault, WriteFault};
+pub use crate::testing::memory_device::MemoryDevice;
 pub use buffer::AlignedBuffer;
-pub use faulty::{DeviceCalls, FaultyDevice, ReadFault, WriteFault};
-pub use memory::MemoryDevice;
 pub use segments::SEGMENT_SIZE_BYTES_DEFAULT;
 pub(crate) use segments::{is_out_of_handles, is_segment, segment_place};
 pub use stream::{Priority, ReadStream};
@@ -56,8 +54,8 @@ pub use threads::ThreadDevice;
 #[cfg(target_os = "linux")]
 pub use uring::UringDevice;
 
-use crate::directory::Directory;
 use crate::error::{Error, Result};
+use crate::files::directory::Directory;
 
 /// Offsets, lengths and buffer addresses of every transfer are multiples of this.
 pub const BLOCK_BYTES: usize = 512;
@@ -148,7 +146,7 @@ fn open_files_max() -> usize {
 }
 
 impl DeviceOptions {
-    fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self) -> Result<()> {
         let size = self.segment_size_bytes;
         if !size.is_power_of_two() || size < BLOCK_BYTES as u64 {
             return Err(Error::InvalidArgument(format!(

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use rustix::fs::OFlags;
 
 use super::{AlignedBuffer, BLOCK_BYTES};
-use crate::directory::{Directory, Place};
+use crate::files::directory::{Directory, Place};
 use crate::store::new_id;
 
 #[cfg(target_os = "linux")]

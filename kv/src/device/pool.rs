@@ -29,9 +29,9 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Weak};
 
 use super::threads::Burst;
-use crate::locks::{Condvar, Mutex, MutexGuard};
+use crate::process::locks::{Condvar, Mutex, MutexGuard};
+use crate::process::{fork, thread_start};
 use crate::sync::thread::JoinHandle;
-use crate::{fork, thread_start};
 
 /// Bursts that lack threads and start none after the system has refused a thread: an attempt that is refused takes as
 /// long as some reads, so one in a thousand bursts makes it.

@@ -31,7 +31,7 @@ use std::time::Duration;
 use io_uring::{EnterFlags, IoUring, Probe, opcode, squeue};
 
 use super::AlignedBuffer;
-use crate::descriptors::with_streams;
+use crate::process::descriptors::with_streams;
 
 /// How often a drain asks again when waiting fails, a millisecond apart, before it gives up and aborts.
 const DRAIN_FAILURES_MAX: u32 = 10_000;
@@ -273,7 +273,7 @@ pub(super) mod tests {
     use std::os::fd::AsRawFd;
     use std::sync::Arc;
 
-    use crate::locks::Mutex;
+    use crate::process::locks::Mutex;
     use io_uring::types;
 
     use super::*;

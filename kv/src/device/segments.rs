@@ -31,12 +31,12 @@ use std::sync::Arc;
 
 use rustix::fs::OFlags;
 
-use crate::locks::{Mutex, RwLock};
+use crate::process::locks::{Mutex, RwLock};
 
 use super::transfer::{self, Progress};
 use super::{BLOCK_BYTES, DeviceOptions, Freed, Read, open_file};
-use crate::directory::{Directory, Place};
 use crate::error::{Error, Result};
+use crate::files::directory::{Directory, Place};
 use crate::sync::{AtomicBool, Ordering};
 
 /// Bytes of log in one segment file unless told otherwise: 256 MiB. Space is given back in these units

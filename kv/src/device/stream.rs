@@ -64,7 +64,7 @@ pub trait ReadStream {
 }
 
 /// Runs a stream burst by burst, each as long as `memory`; `order` may rearrange what is handed over.
-pub(super) fn in_bursts(
+pub(crate) fn in_bursts(
     memory: &mut [u8],
     stream: &mut dyn ReadStream,
     read_many: impl Fn(&mut [Read<'_>]) -> Result<()>,
@@ -99,7 +99,7 @@ pub(super) fn in_bursts(
 }
 
 #[cold]
-pub(super) fn too_long(asked: Option<(u64, usize)>, memory_bytes: usize) -> Error {
+pub(crate) fn too_long(asked: Option<(u64, usize)>, memory_bytes: usize) -> Error {
     let (offset, len) = asked.unwrap_or_default();
     Error::InvalidArgument(format!(
         "a read of {len} bytes at log offset {offset} does not fit the {memory_bytes} bytes of memory that \

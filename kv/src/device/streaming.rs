@@ -329,7 +329,7 @@ mod tests {
 
     fn segments(dir: &Path) -> Segments {
         let segments = Segments::open(
-            &crate::directory::Directory::open(dir).unwrap(),
+            &crate::files::directory::Directory::open(dir).unwrap(),
             &DeviceOptions::default(),
         )
         .unwrap();

@@ -14,13 +14,13 @@ use std::path::{Path, PathBuf};
 use std::slice;
 use std::sync::Arc;
 
-use crate::locks::{Condvar, Mutex};
+use crate::process::locks::{Condvar, Mutex};
 
 use super::pool::ReadPool;
 use super::segments::{Located, Segments};
 use super::{Device, DeviceOptions, DeviceReport, Freed, Read};
-use crate::directory::Directory;
 use crate::error::{Error, Result};
+use crate::files::directory::Directory;
 use crate::sync::{AtomicUsize, Ordering};
 
 /// Direct reads by threads, which all devices of the process share.
@@ -287,7 +287,7 @@ mod tests {
     use super::*;
     use crate::device::pool::BURSTS_UNTIL_RETRY;
     use crate::device::{AlignedBuffer, directory};
-    use crate::thread_start::with_threads_left;
+    use crate::process::thread_start::with_threads_left;
     use std::time::{Duration, Instant};
 
     /// A device with a pool of its own.

@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 
 /// Refuses a transfer of the bytes at `memory` from or to log offset `offset` that is empty, not
 /// block-aligned, or crosses a segment.
-pub(super) fn check(offset: u64, memory: &[u8], segment_size_bytes: u64) -> Result<()> {
+pub(crate) fn check(offset: u64, memory: &[u8], segment_size_bytes: u64) -> Result<()> {
     let block = BLOCK_BYTES as u64;
     let len = memory.len() as u64;
     let aligned = (offset | len | memory.as_ptr() as u64).is_multiple_of(block);
@@ -28,7 +28,7 @@ fn refuse(offset: u64, memory: &[u8], segment_size_bytes: u64) -> Error {
 
 /// How a read stands after the system moved some bytes of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Progress {
+pub(crate) enum Progress {
     /// All bytes are there.
     Complete,
     /// Some are; ask for the rest.
@@ -42,7 +42,7 @@ impl Progress {
     ///
     /// The system may stop early at any block; it stops within a block only where the file ends, and the
     /// rest of a read that has lost its alignment could not be asked for with `O_DIRECT` anyway.
-    pub(super) fn after(wanted: usize, before: usize, moved: usize) -> Self {
+    pub(crate) fn after(wanted: usize, before: usize, moved: usize) -> Self {
         if before + moved >= wanted {
             Self::Complete
         } else if moved == 0 || !moved.is_multiple_of(BLOCK_BYTES) {
@@ -54,13 +54,13 @@ impl Progress {
 }
 
 /// Whether a failed call was merely disturbed and may be made again.
-pub(super) fn is_transient(error: &io::Error) -> bool {
+pub(crate) fn is_transient(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock)
 }
 
 /// How often a burst may ask again after transient failures, before it reports one: generous, but no
 /// endless loop over a file that answers `EAGAIN` for ever.
-pub(super) fn retries_max(requests: usize) -> usize {
+pub(crate) fn retries_max(requests: usize) -> usize {
     64 + 4 * requests
 }
 

@@ -14,7 +14,7 @@ mod slots;
 
 use std::sync::atomic::AtomicU8;
 
-use crate::fork;
+use crate::process::fork;
 use crate::sync::{AtomicBool, Condvar, Mutex, Ordering, Planted, planted};
 
 /// Keeps what this thread sees in place until it is dropped: frames, settled pages, the gate's state.

@@ -31,8 +31,8 @@ use super::entry::Entry;
 use super::image::{ImageHead, ImageKind, ImageWriter};
 use super::{Index, LockedBucket};
 use crate::checkpoint::CheckpointIdentity;
-use crate::directory::Place;
 use crate::error::Result;
+use crate::files::directory::Place;
 use crate::sync::{AtomicBool, AtomicU64, Backoff, Condvar, Mutex, Ordering, Planted, planted};
 
 /// Buckets that the writer of an image goes through before it fetches what was saved.

@@ -19,7 +19,7 @@
 //! doublings untouched. They are the rule in a bank that was made with too little memory, so that keys share slots, and
 //! is opened with more.
 
-use crate::address::Address;
+use crate::record::address::Address;
 
 const ADDRESS_BITS: u32 = 46;
 const ADDRESS_MASK: u64 = (1 << ADDRESS_BITS) - 1;

@@ -3,8 +3,8 @@
 use super::bucket::{Bucket, Meta, SLOTS};
 use super::entry::Entry;
 use super::{BUCKET_BYTES, Index, blank};
-use crate::address::Address;
-use crate::budget::Budget;
+use crate::memory::budget::Budget;
+use crate::record::address::Address;
 use crate::sync::{Backoff, Ordering, Planted, planted};
 
 /// Used slots per primary bucket at which the next bucket is split. At 5, a sixth of the buckets

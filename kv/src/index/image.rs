@@ -16,11 +16,11 @@ use std::fs::File;
 use super::bucket::SLOTS;
 use super::entry::Entry;
 use super::{BUCKET_BYTES, INITIAL_LEVEL, Index, MAX_CHAIN};
-use crate::budget::Budget;
-use crate::checked_stream::{CheckedReader, CheckedWriter};
 use crate::checkpoint::CheckpointIdentity;
-use crate::directory::Place;
 use crate::error::{Error, Result};
+use crate::files::checked_stream::{CheckedReader, CheckedWriter};
+use crate::files::directory::Place;
+use crate::memory::budget::Budget;
 
 const COUNT_BITS: u32 = 20;
 const END: u64 = u64::MAX;
@@ -337,7 +337,7 @@ impl Index {
                 if !reader.is_in_delta() || batch.len() == LOADED_AT_ONCE {
                     break;
                 }
-                crate::prefetch::line(index.bucket(bucket));
+                crate::memory::cpu_hint::line(index.bucket(bucket));
                 next = reader.next_bucket(&mut chains)?;
             }
             let mut start = 0;

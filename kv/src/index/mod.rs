@@ -38,10 +38,10 @@ mod simd;
 #[cfg(test)]
 mod tests;
 
-use crate::address::Address;
-use crate::budget::{Budget, INDEX_UNIT_BYTES};
 use crate::error::Result;
-use crate::region::{HUGE_PAGE_BYTES, Region};
+use crate::memory::budget::{Budget, INDEX_UNIT_BYTES};
+use crate::memory::region::{HUGE_PAGE_BYTES, Region};
+use crate::record::address::Address;
 use crate::sync::{AtomicU64, Backoff, Mutex, Ordering, Planted, fence, planted};
 
 use bucket::{Bucket, Meta, SLOTS};
@@ -124,7 +124,7 @@ impl<'a> Outline<'a> {
     /// Brings a hash's bucket into the cache.
     #[inline]
     pub(crate) fn prefetch(self, hash: u64) {
-        crate::prefetch::line(self.index.bucket(self.guess(hash).0));
+        crate::memory::cpu_hint::line(self.index.bucket(self.guess(hash).0));
     }
 
     /// The first slot of the hash's bucket that may lead to it, without regard to a split under way: a
@@ -378,7 +378,7 @@ impl Index {
             Some(entry) => entry,
             None if meta.overflow() == 0 => Entry::EMPTY,
             None => {
-                crate::prefetch::line(self.overflow_bucket(meta.overflow()));
+                crate::memory::cpu_hint::line(self.overflow_bucket(meta.overflow()));
                 Entry::BEYOND
             }
         }

@@ -4,13 +4,13 @@ use std::collections::HashMap;
 use std::sync::atomic::AtomicBool;
 
 use super::*;
-use crate::address::TableNumber;
 use crate::checkpoint::CheckpointIdentity;
-use crate::directory::Place;
 use crate::error::Error;
-use crate::hash::KeyHash;
+use crate::files::directory::Place;
 use crate::index::cut::Cut;
 use crate::index::image::{ImageHead, ImageKind, ImageWriter, Images};
+use crate::record::address::TableNumber;
+use crate::record::hash::KeyHash;
 
 const TABLE: TableNumber = TableNumber(1);
 

@@ -4,10 +4,10 @@
 //! do without the checkpoint's manifest where that can't be read: then the images in its directory count.
 
 use super::Damage;
-use crate::checked_stream::survey;
 use crate::checkpoint::{CheckpointIdentity, Checkpoints, Manifest};
-use crate::directory::Place;
 use crate::error::{Error, Result};
+use crate::files::checked_stream::survey;
+use crate::files::directory::Place;
 use crate::index::image::{self, Images};
 use crate::index::{ADDRESS_LIMIT, Entry};
 

@@ -7,13 +7,13 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use crate::address::Address;
 use crate::checkpoint::Manifest;
-use crate::directory::{Directory, Place};
+use crate::checkpoint::lineage::Lineage;
 use crate::error::{Error, Result};
-use crate::lineage::Lineage;
+use crate::files::directory::{Directory, Place};
 use crate::log::page::{PAGE_HEADER_BYTES, PageIdentity, check_image};
-use crate::record::{HEADER_BYTES, RecordImage, Shape};
+use crate::record::address::Address;
+use crate::record::layout::{HEADER_BYTES, RecordImage, Shape};
 
 /// Handles that stay open.
 const OPEN_FILES_MAX: usize = 64;

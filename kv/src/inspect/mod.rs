@@ -40,8 +40,8 @@ pub use salvage::{Blob, RowSource, SalvageOptions, SalvageReport, SalvagedTable,
 pub use verify::{CheckedTable, CheckpointReport, VerifyOptions, VerifyReport, verify};
 
 use crate::checkpoint::{BLOB_KIND, CheckpointIdentity, Manifest};
-use crate::directory::Place;
 use crate::error::Result;
+use crate::files::directory::Place;
 use crate::operation::Width;
 
 /// Which checkpoint the blob at `place` must belong to: as the manifest says, or as the blob itself does.

@@ -3,11 +3,11 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use crate::address::{TableId, TableNumber};
 use crate::checkpoint::TableEntry;
-use crate::compaction::CompactionOptions;
+use crate::engine::compaction::CompactionOptions;
 use crate::error::{Error, Result};
 use crate::operation::{Access, Clock, Operation, Width};
+use crate::record::address::{TableId, TableNumber};
 use crate::store::{Store, StoreOptions};
 
 /// Rows and bytes of a batch.

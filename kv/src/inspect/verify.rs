@@ -15,12 +15,12 @@ use super::faults::PageFaults;
 use super::log_files::{LogFiles, PageRead};
 use super::walk::{Broken, Row, Source, Visit, walk};
 use super::{Damage, Progress, blob_identity, index};
-use crate::checked_stream::{StreamIdentity, survey};
 use crate::checkpoint::{BLOB_KIND, CheckpointIdentity, Checkpoints, Manifest};
-use crate::directory::{Directory, Place};
 use crate::error::{Error, Result};
-use crate::hash::KeyHash;
-use crate::record::record_bytes;
+use crate::files::checked_stream::{StreamIdentity, survey};
+use crate::files::directory::{Directory, Place};
+use crate::record::hash::KeyHash;
+use crate::record::layout::record_bytes;
 use crate::store::open_bank_dir;
 
 /// Findings of one kind that are listed; the rest is counted. More means that everything is wrong.

@@ -12,13 +12,13 @@
 use super::index::for_each_bucket;
 use super::log_files::{LogFiles, Looked, PageRead};
 use super::{Progress, bank::BankFiles};
-use crate::address::TableNumber;
 use crate::checkpoint::{CheckpointIdentity, TableEntry};
 use crate::error::Result;
-use crate::hash::KeyHash;
 use crate::index::{Entry, Probe};
 use crate::operation::Width;
-use crate::record::{RecordImage, Shape};
+use crate::record::address::TableNumber;
+use crate::record::hash::KeyHash;
+use crate::record::layout::{RecordImage, Shape};
 
 /// What is wrong with an entry that leads to a sound record of an unknown table.
 pub(super) const STRANGER: &str = "a record of a table that is not there";

@@ -13,9 +13,9 @@
 
 use std::path::PathBuf;
 
-use crate::address::Address;
 use crate::error::{Error, Result};
-use crate::record::{HEADER_BYTES, RecordRef};
+use crate::record::address::Address;
+use crate::record::layout::{HEADER_BYTES, RecordRef};
 
 /// Bytes at a page's start that hold no record.
 pub(crate) const PAGE_HEADER_BYTES: u64 = 64;
@@ -139,9 +139,9 @@ pub(crate) fn check_image(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::address::TableNumber;
-    use crate::clock::ClockWord;
-    use crate::record::{RecordImage, record_bytes};
+    use crate::record::address::TableNumber;
+    use crate::record::clock::ClockWord;
+    use crate::record::layout::{RecordImage, record_bytes};
     use crate::sync::AtomicU64;
 
     const PAGE_BYTES: usize = 8192;

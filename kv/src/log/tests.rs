@@ -3,10 +3,10 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use super::{Extent, Log};
-use crate::budget::{Budget, SCAN_PAGES};
+use crate::checkpoint::lineage::Lineage;
 use crate::device::{DeviceOptions, MemoryDevice};
 use crate::error::Error;
-use crate::lineage::Lineage;
+use crate::memory::budget::{Budget, SCAN_PAGES};
 
 const BUDGET_BYTES: u64 = 4 << 20;
 

@@ -16,10 +16,10 @@ use std::time::Instant;
 
 use super::page;
 use super::{FREE_FRAMES_WANTED, LAST_CALL_PAGES, Log, State};
-use crate::clock::ClockWord;
 use crate::device::AlignedBuffer;
 use crate::epoch;
 use crate::error::{Error, Result};
+use crate::record::clock::ClockWord;
 use crate::sync::{MutexGuard, Ordering, Planted, planted};
 
 /// Pages of the mutable region out of the frames allowed: all but an eighth, or but as many as a row must

@@ -1,10 +1,10 @@
 //! Bringing rows into mutable memory before they are wanted, and keeping them there.
 
 use super::Store;
-use crate::address::TableId;
+use crate::engine::batch::{Announce, Keep, Promote};
 use crate::error::Result;
-use crate::execute::{Announce, Keep, Promote};
 use crate::operation::{Clock, Promoted, RowMark, Width};
+use crate::record::address::TableId;
 
 impl Store {
     /// Looks where rows are. Adds to `wanted` those keys that [`promote`](Self::promote) would move: on disk, or in the

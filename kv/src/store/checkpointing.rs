@@ -4,14 +4,14 @@ use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use super::Store;
-use crate::address::TableId;
-use crate::bank_file::BankFile;
+use crate::checkpoint::bank_file::BankFile;
 use crate::checkpoint::{
     CheckpointIdentity, Checkpoints, ImageEntry, Manifest, PartialCheckpoint, UNSOUND,
 };
 use crate::device;
 use crate::error::{Error, Result};
 use crate::index::image::ImageKind;
+use crate::record::address::TableId;
 use crate::scan::Scan;
 
 /// What the newest checkpoint held besides rows.
@@ -363,7 +363,7 @@ mod tests {
                 openings: Vec::new(),
                 ..Manifest::decode(&bytes, 1).unwrap()
             };
-            std::fs::write(&path, crate::metadata::encode(&manifest)).unwrap();
+            std::fs::write(&path, crate::files::metadata::encode(&manifest)).unwrap();
 
             let store = open();
             let stats = store.stats();

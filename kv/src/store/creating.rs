@@ -7,11 +7,11 @@ use std::sync::Arc;
 
 use super::StoreOptions;
 use super::open::{check_quota, new_bank, not_a_directory};
-use crate::bank_file::{BankFile, LOCK_NAME};
-use crate::budget::Budget;
 use crate::checkpoint::Manifest;
-use crate::directory::Directory;
+use crate::checkpoint::bank_file::{BankFile, LOCK_NAME};
 use crate::error::{Error, Result};
+use crate::files::directory::Directory;
+use crate::memory::budget::Budget;
 
 /// What a call that makes a bank has made. Dropped before [`done`](Self::done), it is removed.
 #[derive(Debug)]

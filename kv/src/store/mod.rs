@@ -2,43 +2,38 @@
 
 mod ahead;
 mod checkpointing;
-mod core;
-mod counting;
 mod creating;
-mod lengths;
 mod loan;
-mod numbers;
 mod open;
-mod reading;
+pub(crate) mod reading;
 mod serving;
 mod state;
-mod tables;
+pub(crate) mod tables;
 
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-pub(crate) use self::core::Core;
-use crate::address::TableId;
 use crate::checkpoint::Checkpoints;
-use crate::compaction::{Compacted, CompactionOptions};
-use crate::control_group::default_memory_budget_bytes;
 use crate::device::DeviceChoice;
-use crate::directory::Directory;
-use crate::error::{Error, Result};
-use crate::execute::{
+use crate::engine::batch::{
     Batch, Caller, Delete, DeleteIf, Mode, ReadClock, Tally, Work, give_back_scratch, take_scratch,
     try_single,
 };
+use crate::engine::compaction::{Compacted, CompactionOptions};
+use crate::engine::core::Core;
+use crate::engine::waiters::{ReleaseTicket, Waiters};
+use crate::error::{Error, Result};
+use crate::files::directory::Directory;
+use crate::memory::control_group::default_memory_budget_bytes;
 use crate::operation::{Clock, Operation, Outcome, Width};
+use crate::record::address::TableId;
 use crate::sync::Mutex;
 use crate::sync::thread::JoinHandle;
-use crate::waiters::{ReleaseTicket, Waiters};
 use checkpointing::Newest;
 pub use checkpointing::Recovered;
 pub(crate) use creating::Making;
 pub use loan::Loan;
-pub(crate) use numbers::NUMBERS_MAX;
 pub(crate) use open::{
     BankLock, check_bank_file, check_last_page, create_dir_durably, log_begins, new_id,
     open_bank_dir,

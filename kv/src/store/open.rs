@@ -9,34 +9,34 @@ use rustix::fs::OFlags;
 use rustix::rand::{GetRandomFlags, getrandom};
 
 use super::creating::{self, Making};
-use super::lengths::Lengths;
-use super::numbers::{Named, Numbers, named};
 use super::tables::{TableState, check_value_bytes};
 use super::{Core, Newest, Recovered, Serving, Store, StoreOptions};
-use crate::bank_file::{BankFile, LOCK_NAME};
-use crate::budget::{Budget, PAGE_BYTES_MAX, PAGE_BYTES_MIN};
-use crate::buffers::Buffers;
 use crate::cache::RowCache;
+use crate::checkpoint::bank_file::{BankFile, LOCK_NAME};
+use crate::checkpoint::lineage::Lineage;
 use crate::checkpoint::{Checkpoints, Manifest, TableEntry};
-use crate::compaction::{CompactionOptions, Pins, Signal, Space, quota_reserve_bytes};
-use crate::descriptors;
 use crate::device::{self, Device, DeviceOptions};
-use crate::directory::{Directory, FileIdentity};
+use crate::engine::compaction::{CompactionOptions, Pins, Signal, Space, quota_reserve_bytes};
+use crate::engine::lengths::Lengths;
+use crate::engine::numbers::{Named, Numbers, named};
+use crate::engine::retention::Retention;
+use crate::engine::waiters::Waiters;
 use crate::epoch::Gate;
 use crate::error::{Error, Result};
-use crate::file_lock::{FileLock, LockableFile};
-use crate::hash::KeyHash;
+use crate::files::directory::{Directory, FileIdentity};
+use crate::files::lock::{FileLock, LockableFile};
+use crate::files::lock_holders::LockHolders;
 use crate::index::Index;
-use crate::lineage::Lineage;
-use crate::lock_holders::LockHolders;
 use crate::log::page::check_image;
 use crate::log::{Extent, Log};
-use crate::retention::Retention;
+use crate::memory::budget::{Budget, PAGE_BYTES_MAX, PAGE_BYTES_MIN};
+use crate::memory::read_buffers::Buffers;
+use crate::process::descriptors;
+use crate::process::thread_start;
+use crate::record::hash::KeyHash;
 use crate::stats::Counters;
 use crate::sync::thread::JoinHandle;
 use crate::sync::{Mutex, RwLock};
-use crate::thread_start;
-use crate::waiters::Waiters;
 
 /// Beside what stays free below the quota.
 const QUOTA_PAGES_MIN: u64 = 8;
@@ -529,7 +529,7 @@ pub(crate) fn check_last_page(device: &dyn Device, manifest: &Manifest) -> Resul
 mod tests {
     use super::*;
     use crate::device::DeviceChoice;
-    use crate::thread_start::with_threads_left;
+    use crate::process::thread_start::with_threads_left;
 
     const THREADS: [&str; 2] = ["writer", "compactor"];
 

@@ -18,24 +18,24 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use super::numbers::Named;
 use super::open::{
     CoreParts, check_bank_file, check_last_page, new_id, no_checkpoint_left, open_bank_dir,
 };
 use super::tables::TableState;
 use super::{Core, Newest, Recovered, Serving, Store, StoreOptions};
-use crate::bank_file::BankFile;
+use crate::checkpoint::bank_file::BankFile;
+use crate::checkpoint::hold::Hold;
 use crate::checkpoint::{Checkpoints, Manifest, TableEntry};
-use crate::compaction::{CompactionOptions, Pins, Signal};
 use crate::device::{self, DeviceChoice, DeviceOptions};
-use crate::directory::Directory;
+use crate::engine::compaction::{CompactionOptions, Pins, Signal};
+use crate::engine::numbers::Named;
+use crate::engine::waiters::Waiters;
 use crate::error::{Error, Result};
-use crate::hash::KeyHash;
-use crate::hold::Hold;
+use crate::files::directory::Directory;
 use crate::index::Index;
+use crate::record::hash::KeyHash;
 use crate::stats::Counters;
 use crate::sync::{Mutex, RwLock};
-use crate::waiters::Waiters;
 
 /// The checkpoint that a read-only store is at.
 #[derive(Debug)]

@@ -1,12 +1,12 @@
 //! The tables of a store: how they are made, dropped and listed.
 
-use super::numbers::Named;
 use super::{Core, Store};
-use crate::address::{TableId, TableNumber};
 use crate::checkpoint::TableEntry;
+use crate::engine::numbers::Named;
 use crate::error::{Error, Result};
 use crate::operation::Width;
-use crate::record::{HEADER_BYTES, record_bytes};
+use crate::record::address::{TableId, TableNumber};
+use crate::record::layout::{HEADER_BYTES, record_bytes};
 use crate::sync::{AtomicU64, Ordering};
 
 /// With 65,535 tables, names and descriptors stay within what `metadata` decodes.
@@ -36,7 +36,7 @@ pub(crate) struct TableState {
     /// they are paused. Between the counts of two batches it may be off, even below zero.
     pub(crate) rows: AtomicU64,
     /// Bytes of those rows' records, where the width is variable; counted in the same way.
-    pub(super) record_bytes: AtomicU64,
+    pub(crate) record_bytes: AtomicU64,
     /// How many tables had the number in this store object before.
     incarnation: u32,
     /// All records of the dropped table lie below, and none will come; 0 if there never was one.
@@ -63,7 +63,7 @@ impl TableState {
     }
 
     /// A table of the checkpoint that the store is opened at, whose log ends at `log_end`.
-    pub(super) fn recovered(
+    pub(crate) fn recovered(
         entry: TableEntry,
         incarnation: u32,
         log_end: u64,
@@ -77,19 +77,19 @@ impl TableState {
         }
     }
 
-    pub(super) fn id(&self) -> TableId {
+    pub(crate) fn id(&self) -> TableId {
         TableId { number: TableNumber(self.entry.number), incarnation: self.incarnation }
     }
 
     /// The id of the table that gets the number next; `None` after 4 billion of them.
-    pub(super) fn next_id(&self) -> Option<TableId> {
+    pub(crate) fn next_id(&self) -> Option<TableId> {
         let incarnation = self.incarnation.checked_add(1)?;
         Some(TableId { incarnation, ..self.id() })
     }
 
     /// The id that the table of another checkpoint's manifest has beside this one of the same
     /// number.
-    pub(super) fn id_of_later(&self, entry: &TableEntry) -> Option<TableId> {
+    pub(crate) fn id_of_later(&self, entry: &TableEntry) -> Option<TableId> {
         let of = |entry: &TableEntry| (entry.width(), entry.value_bytes, entry.dropped);
         let is_same = of(entry) == of(&self.entry)
             && (&entry.name, &entry.descriptor) == (&self.entry.name, &self.entry.descriptor);
@@ -97,13 +97,13 @@ impl TableState {
     }
 
     /// True if the table was dropped and it is not known yet where its last record can be.
-    pub(super) fn is_unsettled(&self) -> bool {
+    pub(crate) fn is_unsettled(&self) -> bool {
         self.entry.dropped && self.records_end.is_none()
     }
 
     /// Notes that all records of the dropped table lie below `log_end`, of which there are any only
     /// if it `was_written`.
-    pub(super) fn settle(&mut self, log_end: u64, was_written: bool) {
+    pub(crate) fn settle(&mut self, log_end: u64, was_written: bool) {
         self.records_end = Some(if was_written { log_end } else { 0 });
     }
 
@@ -114,7 +114,7 @@ impl TableState {
     }
 
     /// Whether another table can get the number. `checkpoints` are those on disk or about to be.
-    pub(super) fn is_free(&self, log_begin: u64, checkpoints: &[u64]) -> bool {
+    pub(crate) fn is_free(&self, log_begin: u64, checkpoints: &[u64]) -> bool {
         let is_named = |&(oldest, newest): &(u64, u64)| {
             checkpoints.iter().any(|checkpoint| (oldest..=newest).contains(checkpoint))
         };
@@ -124,7 +124,7 @@ impl TableState {
     }
 
     /// The table as checkpoint `number` holds it, whose log begins at `log_begin`.
-    pub(super) fn cut(&mut self, number: u64, log_begin: u64) -> TableEntry {
+    pub(crate) fn cut(&mut self, number: u64, log_begin: u64) -> TableEntry {
         // Once none of its records is left, their length is no matter for an open.
         let gone = self.entry.dropped && (self.was_gone || self.has_no_record(log_begin));
         if !gone {
@@ -391,7 +391,7 @@ fn check_name_is_free(tables: &[TableState], name: &str) -> Result<()> {
     })
 }
 
-pub(super) fn check_value_bytes(core: &Core, name: &str, value_bytes: u32) -> Result<()> {
+pub(crate) fn check_value_bytes(core: &Core, name: &str, value_bytes: u32) -> Result<()> {
     if name.len() > TABLE_NAME_BYTES_MAX {
         return Err(Error::InvalidArgument(format!(
             "a table's name of {} bytes is longer than {TABLE_NAME_BYTES_MAX}",

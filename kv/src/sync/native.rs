@@ -7,7 +7,7 @@ pub(crate) use std::sync::atomic::{
 };
 pub(crate) use std::{thread, thread_local};
 
-pub(crate) use crate::locks::{Condvar, Mutex, MutexGuard, RwLock};
+pub(crate) use crate::process::locks::{Condvar, Mutex, MutexGuard, RwLock};
 
 /// An atomic that orders nothing and that nobody's steps depend on: a counter of statistics.
 pub(crate) type CountingU64 = AtomicU64;

@@ -38,7 +38,7 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::locks::{Condvar, Mutex};
+use crate::process::locks::{Condvar, Mutex};
 use io_uring::{opcode, types};
 
 use super::priority::{Lane, Traffic};
@@ -49,8 +49,8 @@ use super::transfer::{self, Progress};
 use super::{
     AlignedBuffer, Device, DeviceOptions, DeviceReport, Freed, Priority, Read, ReadStream,
 };
-use crate::directory::Directory;
 use crate::error::{Error, Result};
+use crate::files::directory::Directory;
 
 /// The most that one request asks for; the rest of a longer read follows as after a short one.
 const REQUEST_BYTES_MAX: usize = 1 << 30;

@@ -1,0 +1,99 @@
+//! The file that makes a directory a bank.
+//!
+//! `<bank>/BANK` (metadata, see `metadata`) is made with the bank, and made anew when its first
+//! checkpoint is complete. So a directory of other files is not taken for a new bank, and a bank whose
+//! checkpoints were lost is not taken for one that never had any, whose log may be discarded.
+
+use std::io::{self, Write};
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::error::{Error, Result};
+use crate::files::directory::Directory;
+use crate::files::metadata;
+
+const NAME: &str = "BANK";
+pub(crate) const NEW_NAME: &str = "BANK.new";
+/// The lock file, which is there before the bank is.
+pub(crate) const LOCK_NAME: &str = "LOCK";
+
+/// The file's content.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, metadata::Encode, metadata::Decode)]
+pub(crate) struct BankFile {
+    pub(crate) bank: u64,
+    /// Whether a checkpoint of the bank was ever completed.
+    pub(crate) has_checkpoint: bool,
+}
+
+impl BankFile {
+    /// Whether a directory is a bank.
+    pub(crate) fn is_in(dir: &Path) -> bool {
+        dir.join(NAME).exists()
+    }
+
+    /// The bank file of a directory; `None` if the directory is empty but for a lock.
+    pub(crate) fn read(dir: &Arc<Directory>) -> Result<Option<Self>> {
+        let place = dir.place(NAME);
+        match place.read() {
+            Ok(bytes) => metadata::decode(&bytes).map(Some).map_err(|what| Error::Damaged {
+                path: place.path(),
+                offset: 0,
+                what,
+            }),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                Self::refuse_other_files(dir)?;
+                Ok(None)
+            }
+            Err(e) => Err(Error::io("read", &place, e)),
+        }
+    }
+
+    /// The bank file of a directory that must be a bank.
+    pub(crate) fn read_one(dir: &Arc<Directory>) -> Result<Self> {
+        let not_a_bank = || {
+            let what = format!("{} is not a bank: it has no file {NAME}", dir.path().display());
+            Error::InvalidArgument(what)
+        };
+        match dir.place(NAME).stat_if_there() {
+            Ok(Some(_)) => Self::read(dir)?.ok_or_else(not_a_bank),
+            Ok(None) => Err(not_a_bank()),
+            Err(e) => Err(Error::io("stat", &dir.place(NAME), e)),
+        }
+    }
+
+    fn refuse_other_files(dir: &Directory) -> Result<()> {
+        for name in dir.names().map_err(|e| Error::io("list", dir.path(), e))? {
+            if name != LOCK_NAME && name != NEW_NAME {
+                return Err(Error::InvalidArgument(format!(
+                    "{} is not a bank: it has no file BANK and holds {name:?}; give an empty or a new \
+                     directory to make a bank",
+                    dir.path().display()
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes a directory no bank any more, durably, if it was one.
+    pub(crate) fn remove(dir: &Arc<Directory>) -> Result<()> {
+        for place in [dir.place(NAME), dir.place(NEW_NAME)] {
+            place.remove_file_if_there().map_err(|e| Error::io("remove", &place, e))?;
+        }
+        dir.sync().map_err(|e| Error::io("sync", dir.path(), e))
+    }
+
+    /// Puts the file in place, durably: whole or not at all.
+    pub(crate) fn write(self, dir: &Arc<Directory>) -> Result<()> {
+        let (new, place) = (dir.place(NEW_NAME), dir.place(NAME));
+        let write = || -> io::Result<()> {
+            // A crash may have left one.
+            new.remove_file_if_there()?;
+            let mut file = new.create_new()?;
+            file.write_all(&metadata::encode(&self))?;
+            file.sync_all()?;
+            new.rename(&place)
+        };
+        write().map_err(|e| Error::io("write", &place, e))?;
+        dir.sync().map_err(|e| Error::io("sync", dir.path(), e))
+    }
+}

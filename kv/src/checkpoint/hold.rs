@@ -1,0 +1,162 @@
+//! Holding a checkpoint that is read, so that a writer in another process does not take it away.
+//!
+//! **Problem.** A writer lets go of checkpoints beyond those that it keeps: it removes the directory, and gives back
+//! the log below the oldest one that is left. Who reads such a checkpoint would then find files gone, or holes that
+//! read as zeros. The reader may be another process, may be killed at any instant, and may change no byte of the bank.
+//!
+//! **Approach.** A reader holds a shared lock (`flock`) on the checkpoint's `manifest`, which no two checkpoints
+//! share. Before a writer takes a checkpoint away it tries for the exclusive lock, without waiting: if it can't
+//! have it, the checkpoint stays until the next time, whole, with all of its log (`Pins` goes by the directories
+//! that are there). The kernel lets go of a lock with the process, so a killed reader holds nothing.
+//!
+//! **Why it is right.** The directory loses its name only while the exclusive lock is held. So a reader that has
+//! the shared lock and *then* finds the file that it locked under the checkpoint's name holds a checkpoint that was
+//! whole all along, and stays so. If it finds no file there, or another, the checkpoint went between listing and
+//! locking: it is gone, and the reader takes another. What lies below a checkpoint's end is never written again, so
+//! nothing else of it needs a lock. A directory that is still `.partial` is never looked at, nor is one with the mark of
+//! `removal`, which the writer makes while it holds the exclusive lock.
+
+use std::fs::TryLockError;
+use std::io::ErrorKind;
+
+use crate::checkpoint::Checkpoints;
+use crate::error::{Error, Result};
+use crate::files::directory::FileIdentity;
+use crate::files::lock::{FileLock, LockableFile};
+use crate::files::lock_holders::LockHolders;
+
+/// How often the newest checkpoint may go between listing and locking; each time the writer has taken others.
+const ATTEMPTS_MAX: u32 = 1000;
+
+/// Keeps a checkpoint on disk with all that it names, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Hold {
+    _manifest: FileLock,
+}
+
+/// Nobody reads the checkpoint, nor can begin to, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Unread {
+    _manifest: Option<FileLock>,
+}
+
+impl Checkpoints {
+    /// Holds a checkpoint; none if there is no such checkpoint, or none any more.
+    pub(crate) fn hold(&self, number: u64) -> Result<Option<Hold>> {
+        let path = self.manifest_path(number);
+        let manifest = match LockableFile::open(|| path.open()) {
+            Ok(manifest) => manifest,
+            Err(e) if e.kind() == ErrorKind::NotFound && !self.has(number) => {
+                return Ok(None);
+            }
+            Err(e) => return Err(Error::io("open", &path, e)),
+        };
+        // Waits for a writer that is taking the checkpoint away, and for nobody else.
+        let manifest = FileLock::shared(manifest).map_err(|e| Error::io("lock", &path, e))?;
+        let failed = |e| Error::io("stat", &path, e);
+        let locked = FileIdentity::of(manifest.file()).map_err(failed)?;
+        let found = path.stat_if_there().map_err(failed)?;
+        let is_same = found.is_some_and(|found| FileIdentity::from(&found) == locked);
+        // The writer may have taken it back by a mark, and not be able to remove the file.
+        let still_there = is_same && self.has(number);
+        Ok(still_there.then_some(Hold { _manifest: manifest }))
+    }
+
+    /// Holds the newest checkpoint; none if there is none.
+    pub(crate) fn hold_newest(&self) -> Result<Option<(u64, Hold)>> {
+        for _ in 0..ATTEMPTS_MAX {
+            let Some(newest) = self.numbers_if_any()?.last().copied() else { return Ok(None) };
+            if let Some(hold) = self.hold(newest)? {
+                return Ok(Some((newest, hold)));
+            }
+        }
+        Err(Error::InvalidArgument(format!(
+            "{}: a writer lets go of checkpoints faster than one can be held; keep more of them \
+             (checkpoints_kept)",
+            self.path().display()
+        )))
+    }
+
+    /// The processes that read a checkpoint; `None` if the system names none.
+    pub(crate) fn readers(&self, number: u64) -> Option<LockHolders> {
+        let manifest = self.manifest_path(number).open().ok()?;
+        let readers = LockHolders::of(&manifest.metadata().ok()?);
+        (!readers.0.is_empty()).then_some(readers)
+    }
+
+    /// Makes sure that nobody reads a checkpoint, which may then be taken away; none if somebody does.
+    pub(crate) fn unread(&self, number: u64) -> Result<Option<Unread>> {
+        let path = self.manifest_path(number);
+        let manifest = match LockableFile::open(|| path.open()) {
+            Ok(manifest) => manifest,
+            // Damaged: nobody can open it.
+            Err(e) if e.kind() == ErrorKind::NotFound => {
+                return Ok(Some(Unread { _manifest: None }));
+            }
+            Err(e) => return Err(Error::io("open", &path, e)),
+        };
+        match FileLock::try_exclusive(manifest) {
+            Ok(manifest) => Ok(Some(Unread { _manifest: Some(manifest) })),
+            Err(TryLockError::WouldBlock) => Ok(None),
+            Err(TryLockError::Error(e)) => Err(Error::io("lock", &path, e)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::files::directory::Directory;
+
+    fn bank_with(numbers: &[u64]) -> (tempfile::TempDir, Checkpoints) {
+        let dir = tempfile::tempdir().unwrap();
+        let checkpoints = Checkpoints::open(&Directory::open(dir.path()).unwrap()).unwrap();
+        for &number in numbers {
+            checkpoints.dir_of(number).create_dir().unwrap();
+            fs::write(checkpoints.manifest_path(number).path(), number.to_string()).unwrap();
+        }
+        (dir, checkpoints)
+    }
+
+    #[test]
+    fn what_is_read_stays_and_what_is_not_goes() {
+        let (_dir, checkpoints) = bank_with(&[1, 2, 3, 4]);
+        let (first, again) = (checkpoints.hold(2).unwrap(), checkpoints.hold(2).unwrap());
+        assert!(first.is_some() && again.is_some(), "readers share");
+        checkpoints.prune(1, &mut Vec::new()).unwrap();
+        assert_eq!(checkpoints.numbers().unwrap(), [2, 4]);
+        drop(first);
+        checkpoints.prune(1, &mut Vec::new()).unwrap();
+        assert_eq!(checkpoints.numbers().unwrap(), [2, 4], "one of two readers is left");
+        drop(again);
+        checkpoints.prune(1, &mut Vec::new()).unwrap();
+        assert_eq!(checkpoints.numbers().unwrap(), [4]);
+        assert!(checkpoints.hold(2).unwrap().is_none());
+    }
+
+    #[test]
+    fn one_that_goes_between_opening_and_locking_is_not_held() {
+        let (_dir, checkpoints) = bank_with(&[1, 2]);
+        let unread = checkpoints.unread(1).unwrap().unwrap();
+        let dir = checkpoints.dir_of(1);
+        std::thread::scope(|scope| {
+            // Opens the file under its name or finds it gone, and if it opened it, waits for the lock.
+            let holder = scope.spawn(|| checkpoints.hold(1).unwrap());
+            dir.rename(&dir.with_extension("partial")).unwrap();
+            drop(unread);
+            assert!(holder.join().unwrap().is_none());
+        });
+        assert_eq!(checkpoints.hold_newest().unwrap().unwrap().0, 2);
+    }
+
+    #[test]
+    fn a_checkpoint_without_its_manifest_is_an_error_and_can_go() {
+        let (_dir, checkpoints) = bank_with(&[1, 2]);
+        checkpoints.manifest_path(1).remove_file().unwrap();
+        assert!(checkpoints.hold(1).unwrap_err().to_string().contains("manifest"));
+        checkpoints.prune(1, &mut Vec::new()).unwrap();
+        assert_eq!(checkpoints.numbers().unwrap(), [2]);
+    }
+}

@@ -1,0 +1,91 @@
+//! The short way of a batch of one.
+//!
+//! A store driven key by key has nothing to overlap within a batch; the processor overlaps what it can see ahead, some
+//! 500 instructions. A batch's own book-keeping takes more than that. So a single key whose row, of fixed width, is
+//! found at the first look, in memory and where it may stay, is dealt with here, by the same code as in a batch
+//! (`record_step`) without anything around it. Whatever is out of the ordinary is left to the batch, which starts anew:
+//! no row has been changed then and none was read, though a peek may have written to its destination.
+
+use super::{Entry, Mode, Work};
+use crate::engine::batch::row::{InPlace, Peeked, in_place, peek};
+use crate::engine::core::Core;
+use crate::operation::{Clock, Width};
+use crate::record::address::TableId;
+use crate::record::clock::ClockWord;
+use crate::sync::Ordering;
+
+/// Values up to this long go this way: they are worked on on the stack.
+const WORDS_MAX: usize = 16;
+
+/// Where a row was found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Hit {
+    /// In the mutable region.
+    Mutable,
+    /// In the read-only region.
+    ReadOnly,
+}
+
+/// Does the whole work for `key`, or nothing: then none.
+#[inline]
+pub(crate) fn try_single<W: Work>(
+    core: &Core,
+    table: TableId,
+    key: u64,
+    clock: Clock,
+    work: &mut W,
+) -> Option<Hit> {
+    if W::WIDTH == Width::Variable {
+        return None;
+    }
+    let mut words = [0; WORDS_MAX];
+    let _pin = core.gate.enter();
+    // While pinned: see `Batch::pinned`.
+    let value_bytes = core.value_bytes_if(table, W::WIDTH)?;
+    let value = words.get_mut(..value_bytes.div_ceil(8))?;
+    let view = core.log.view();
+    let entry: Entry = core.index.outline().first_match(core.key_hash.of(table.number, key));
+    if entry.is_nowhere() || !view.in_memory(entry.address()) {
+        return None;
+    }
+    // SAFETY: pinned, above the head; the address came from the index.
+    let record = unsafe { view.record(entry.address()) };
+    if !record.is(table.number, key) {
+        return None;
+    }
+    let mutable = view.mutable(entry.address());
+    match W::MODE {
+        Mode::Peek => {
+            let Peeked::Row = peek(work, 0, record, (value, value_bytes)) else { return None };
+        }
+        // Changes nothing but the mark of a first use, so without that it takes no lock either.
+        Mode::Get if clock == Clock::Keep => {
+            let word = ClockWord::from_bits(record.clock().load(Ordering::Relaxed));
+            if !mutable || word.is_promoted() || core.log.is_poisoned() {
+                return None;
+            }
+            let Peeked::Row = peek(work, 0, record, (value, value_bytes)) else { return None };
+            work.settled(0);
+        }
+        Mode::Get | Mode::Update | Mode::Put => {
+            let has_room = record.shape().padded_value_bytes() == value.len() * 8;
+            if !mutable || !has_room || core.log.is_poisoned() {
+                return None;
+            }
+            let done = in_place(work, 0, record, clock, (value, value_bytes));
+            // Dropped with a tombstone, its lock is given back.
+            match done {
+                InPlace::Row { promoted } => {
+                    if promoted {
+                        core.note_promoted_used(1, entry.address());
+                    }
+                }
+                InPlace::Moved | InPlace::Blocked | InPlace::Kept | InPlace::Tombstone(_) => {
+                    return None;
+                }
+            }
+        }
+        Mode::Delete | Mode::Promote | Mode::Compact | Mode::Locate | Mode::Retain => return None,
+    }
+    Some(if mutable { Hit::Mutable } else { Hit::ReadOnly })
+}

@@ -1,0 +1,236 @@
+//! Keys of a chunk through the stages, their cache misses overlapped (the essay of `execute`).
+
+use std::ptr;
+
+use super::{Batch, GROUP_KEYS, LINE_BYTES, Mode, Pending, Place, Step, Work};
+use crate::index::{Candidates, Entry};
+use crate::log::{PageFull, View};
+use crate::memory::cpu_hint;
+use crate::operation::Width;
+use crate::record::address::Address;
+
+/// Keys that are on their way through the stages together: small enough to stay in the first-level cache
+/// beside their rows.
+struct Group {
+    /// Of the keys whose buckets are on their way.
+    hashes: [u64; GROUP_KEYS],
+    entries: [Entry; GROUP_KEYS],
+    /// Where the entries' records lie; null where that is not in memory.
+    places: [*const u8; GROUP_KEYS],
+}
+
+impl Group {
+    #[inline]
+    fn new() -> Self {
+        Group {
+            hashes: [0; GROUP_KEYS],
+            entries: [Entry::EMPTY; GROUP_KEYS],
+            places: [ptr::null(); GROUP_KEYS],
+        }
+    }
+}
+
+/// Where a search through memory ended.
+enum Walk<'g> {
+    Found(Place<'g>),
+    /// Not in memory; it goes on on disk, in this chain at this address, and in the others listed.
+    Disk(Entry, Address, Vec<(Entry, Address)>),
+    Missing,
+}
+
+impl<W: Work> Batch<'_, W> {
+    /// Works on keys `at..end` with their cache misses overlapped; leaves `at` where it stopped.
+    pub(super) fn pipeline(
+        &mut self,
+        at: &mut usize,
+        end: usize,
+        view: View<'_>,
+    ) -> std::result::Result<(), PageFull> {
+        let (index, key_hash) = (self.core.index.outline(), self.core.key_hash);
+        let mut group = Group::new();
+        let start = *at;
+        // The first group's; the others' buckets are fetched while the group before waits for its records.
+        for (to, &key) in group.hashes.iter_mut().zip(&self.keys[start..end]) {
+            *to = key_hash.of(self.table.number, key);
+            index.prefetch(*to);
+        }
+        for start in (start..end).step_by(GROUP_KEYS) {
+            let keys = &self.keys[start..end.min(start + GROUP_KEYS)];
+            let next_keys = &self.keys[start + keys.len()..end];
+            let found = group.entries.iter_mut().zip(&mut group.places);
+            for (((to, place), &hash), _) in found.zip(&group.hashes).zip(keys) {
+                *to = index.first_match(hash);
+                *place = self.prefetch_header(*to, view);
+            }
+            for (to, &key) in group.hashes.iter_mut().zip(next_keys) {
+                *to = key_hash.of(self.table.number, key);
+                index.prefetch(*to);
+            }
+            for &place in &group.places[..keys.len()] {
+                self.prefetch_rest(place);
+            }
+            for (k, (&entry, &key)) in group.entries.iter().zip(keys).enumerate() {
+                if entry == Entry::BEYOND {
+                    self.scratch.deferred.push((start + k) as u32);
+                    continue;
+                }
+                if let Err(full) = self.step(start + k, key, entry, view) {
+                    *at = start + k;
+                    return Err(full);
+                }
+            }
+        }
+        *at = end;
+        Ok(())
+    }
+
+    /// The keys whose slots are in overflow buckets, a few in a hundred: their records are prefetched
+    /// all together, so that they too wait at once and not one after another.
+    pub(super) fn deferred_pipeline(
+        &mut self,
+        at: &mut usize,
+        places: &[u32],
+        view: View<'_>,
+    ) -> std::result::Result<(), PageFull> {
+        let mut group = Group::new();
+        for places in places[*at..].chunks(GROUP_KEYS) {
+            let found = group.entries.iter_mut().zip(&mut group.places);
+            for ((to, place), &i) in found.zip(places) {
+                let hash = self.core.key_hash.of(self.table.number, self.keys[i as usize]);
+                *to = self.core.index.first_match_beyond(hash);
+                *place = self.prefetch_header(*to, view);
+            }
+            for &place in &group.places[..places.len()] {
+                self.prefetch_rest(place);
+            }
+            for (&entry, &i) in group.entries.iter().zip(places) {
+                self.step(i as usize, self.keys[i as usize], entry, view)?;
+                *at += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Fetches the line where an entry's record begins; returns its place, or null if it is not in memory.
+    #[inline]
+    fn prefetch_header(&self, entry: Entry, view: View<'_>) -> *const u8 {
+        if entry.is_nowhere() || !view.in_memory(entry.address()) {
+            return ptr::null();
+        }
+        let place = view.place(entry.address()).cast_const();
+        cpu_hint::line(place);
+        place
+    }
+
+    /// Fetches a record's other lines.
+    #[inline]
+    fn prefetch_rest(&self, place: *const u8) {
+        // Who asks where a row is looks at its header only.
+        if place.is_null() || W::MODE == Mode::Locate {
+            return;
+        }
+        // The lines that the record touches, not one more: each costs a fill buffer. The last byte
+        // stands for the last line; where that is the one before, asking twice costs nothing.
+        let mut line = LINE_BYTES;
+        while line < self.prefetch_bytes {
+            cpu_hint::line(place.wrapping_add(line));
+            line += LINE_BYTES;
+        }
+        cpu_hint::line(place.wrapping_add(self.last_byte));
+    }
+
+    /// Deals with one key whose first matching slot held `entry` a moment ago.
+    #[inline(always)]
+    fn step(
+        &mut self,
+        i: usize,
+        key: u64,
+        entry: Entry,
+        view: View<'_>,
+    ) -> std::result::Result<(), PageFull> {
+        if !entry.is_empty() && view.in_memory(entry.address()) {
+            // SAFETY: pinned, above the head; the address came from the index.
+            let record = unsafe { view.record(entry.address()) };
+            if record.is(self.table.number, key) {
+                let step = if W::WIDTH == Width::Variable {
+                    self.on_record(i, Place { entry, record }, view)?
+                } else if W::MODE == Mode::Peek {
+                    self.peek(i, record, view)
+                } else if self.may_change_in_place(record, view) {
+                    self.in_place(i, record)
+                } else {
+                    self.on_record(i, Place { entry, record }, view)?
+                };
+                if let Step::Done = step {
+                    return Ok(());
+                }
+            }
+        }
+        self.search(i, view)
+    }
+
+    /// Looks for a key from the index on, through all chains that may hold it.
+    #[inline(never)]
+    pub(super) fn search(
+        &mut self,
+        i: usize,
+        mut view: View<'_>,
+    ) -> std::result::Result<(), PageFull> {
+        let hash = self.core.key_hash.of(self.table.number, self.keys[i]);
+        // Ends: each further round means that another thread moved this row or changed this chain.
+        loop {
+            let mut candidates = std::mem::take(&mut self.scratch.candidates);
+            self.core.index.candidates(hash, &mut candidates);
+            let step = match self.walk(self.keys[i], &candidates, view) {
+                Walk::Found(place) => self.on_record(i, place, view),
+                Walk::Disk(entry, address, rest) => {
+                    self.scratch.pending.push(Pending {
+                        i: i as u32,
+                        hash,
+                        entry,
+                        address,
+                        begin: view.begin,
+                        bytes: self.read_bytes,
+                        rest,
+                        done: false,
+                        searched: candidates.clone(),
+                    });
+                    Ok(Step::Done)
+                }
+                Walk::Missing => self.on_missing(i, hash, &candidates),
+            };
+            self.scratch.candidates = candidates;
+            if let Step::Done = step? {
+                return Ok(());
+            }
+            // What was found may lie below the log's beginning by now (`publish`).
+            view.begin = self.core.log.begin();
+        }
+    }
+
+    /// Follows the chains as far as they are in memory.
+    fn walk<'g>(&self, key: u64, candidates: &Candidates, view: View<'g>) -> Walk<'g> {
+        // Rarely more than one, for which nothing is allocated.
+        let (mut on_disk, mut rest) = (None, Vec::new());
+        for entry in candidates.iter() {
+            let mut address = entry.address();
+            // Ends: addresses go down along a chain, which ends at `NONE` or below the log's beginning.
+            while address.raw() >= view.begin.max(1) {
+                if !view.in_memory(address) {
+                    rest.extend(on_disk.replace((entry, address)));
+                    break;
+                }
+                // SAFETY: pinned, above the head; the address came from the index or a link.
+                let record = unsafe { view.record(address) };
+                if record.is(self.table.number, key) {
+                    return Walk::Found(Place { entry, record });
+                }
+                address = record.link().previous();
+            }
+        }
+        match on_disk {
+            Some((entry, address)) => Walk::Disk(entry, address, rest),
+            None => Walk::Missing,
+        }
+    }
+}

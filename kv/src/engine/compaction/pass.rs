@@ -1,0 +1,393 @@
+//! One page of the log's cold end: its rows go to the tail, its space becomes free.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use super::Turn;
+use crate::device::{AlignedBuffer, Read};
+use crate::engine::batch::{Batch, MoveChained, Scratch, Tally, Work};
+use crate::engine::core::Core;
+use crate::error::{Error, Result};
+use crate::index::{Candidates, Entry};
+use crate::log::page::{PAGE_HEADER_BYTES, check_image};
+use crate::log::{PageFull, TurnFor, View};
+use crate::memory::budget::Budget;
+use crate::operation::{Clock, Outcome, Width};
+use crate::record::address::{Address, TableId, TableNumber};
+use crate::record::layout::{HEADER_BYTES, RecordImage};
+use crate::sync::{Planted, planted};
+
+/// Rows whose index misses overlap, and that are copied under one pin.
+const GROUP_ROWS: usize = 32;
+/// A page is read in so many requests at once, none shorter than `READ_BYTES_MIN`.
+const READS: usize = 4;
+const READ_BYTES_MIN: usize = 64 << 10;
+
+/// What compaction keeps from page to page.
+#[derive(Default)]
+pub(crate) struct Pass {
+    buffer: Option<AlignedBuffer>,
+    rows: Vec<Row>,
+    /// Records of no row: tombstones, and rows of dropped tables.
+    dead: Vec<Row>,
+    /// Rows that may be in chains.
+    chained: BTreeMap<TableNumber, (Vec<u64>, Vec<Address>)>,
+    candidates: Candidates,
+    scratch: Box<Scratch>,
+    /// How full the page is.
+    fill: Turn,
+    /// The bucket at which the sweep of the index goes on.
+    sweep: u64,
+}
+
+impl std::fmt::Debug for Pass {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pass").field("sweep", &self.sweep).finish_non_exhaustive()
+    }
+}
+
+/// A record of the page, by its place in it.
+#[derive(Debug, Clone, Copy)]
+struct Row {
+    offset: u32,
+    hash: u64,
+}
+
+/// What the index says of a record.
+enum Verdict {
+    /// It is all that this entry leads to.
+    Current(Entry),
+    /// It may be in a chain.
+    Chained,
+    Dead,
+}
+
+impl Core {
+    /// Compacts the page at the log's beginning, which is on the device; returns the bytes copied.
+    ///
+    /// # Errors
+    /// `Damaged`, `Truncated` or `Io` for a page that can't be read: it stays as it is. `Poisoned`.
+    pub(super) fn compact_page(&self, pass: &mut Pass) -> Result<u64> {
+        let started = Instant::now();
+        let start = self.log.begin();
+        let end = start + self.log.page_bytes();
+        let bytes = Budget::compaction_buffer_bytes_for(self.log.page_bytes()) as usize;
+        if planted(Planted::BeginEarly) {
+            self.log.set_begin(end);
+        }
+        let mut buffer = pass.buffer.take().unwrap_or_else(|| AlignedBuffer::zeroed(bytes));
+        let copied = self.move_rows(pass, &mut buffer, start);
+        // Walking chains reads into the same buffer: the page is not needed any more.
+        pass.scratch.own_buffer = Some(buffer);
+        let copied = copied.and_then(|copied| Ok(copied + self.move_chained(pass)?));
+        pass.buffer = pass.scratch.own_buffer.take();
+        let copied = copied?;
+        self.clear_entries(pass, start, end);
+        self.note_turn(pass.fill);
+        self.log.set_begin(end);
+        self.counters.compacted_bytes.add(end - start);
+        self.counters.compaction_copied_bytes.add(copied);
+        self.counters.compaction_us.add(started.elapsed().as_micros() as u64);
+        Ok(copied)
+    }
+
+    /// Reads the page and copies the rows that the index leads to without a chain; sorts out the others.
+    fn move_rows(&self, pass: &mut Pass, buffer: &mut [u8], start: u64) -> Result<u64> {
+        let page = &mut buffer[..self.log.page_bytes() as usize];
+        self.read_page(page, start)?;
+        self.list_records(pass, page, start)?;
+        let rows = std::mem::take(&mut pass.rows);
+        let (mut at, mut copied) = (0, 0);
+        // Ends: a stretch that copies nothing has met a full page, and the next one has a fresh one.
+        while at < rows.len() {
+            let full = self.move_group(pass, &rows, &mut at, page, start, &mut copied);
+            if let Err(full) = full {
+                self.log.turn_page(full, TurnFor::Space)?;
+            }
+        }
+        pass.rows = rows;
+        Ok(copied)
+    }
+
+    /// Reads a page of the log and verifies it.
+    pub(crate) fn read_page(&self, page: &mut [u8], start: u64) -> Result<()> {
+        let each = page.len().div_ceil(READS).next_multiple_of(4096).max(READ_BYTES_MIN);
+        let mut reads = Vec::with_capacity(READS);
+        let mut offset = start;
+        for buffer in page.chunks_mut(each) {
+            let length = buffer.len() as u64;
+            reads.push(Read { offset, buffer });
+            offset += length;
+        }
+        self.counters.disk_reads.add(reads.len() as u64);
+        self.counters.disk_read_bytes.add(page_bytes_of(&reads));
+        self.log.device.read_many_behind(&mut reads)
+    }
+
+    fn list_records(&self, pass: &mut Pass, page: &[u8], start: u64) -> Result<()> {
+        let number = start / self.log.page_bytes();
+        let identity = self.log.lineage().page(number);
+        let used = check_image(page, identity, || self.log.device.locate(start))? as usize;
+        pass.rows.clear();
+        pass.dead.clear();
+        pass.chained.clear();
+        // A page that a checkpoint ended early could be filled further; one that is only too full for the longest
+        // row could not.
+        let room = page.len() - used;
+        let taken = if room < self.longest_record() { page.len() } else { used };
+        let records = used as u64 - PAGE_HEADER_BYTES;
+        pass.fill = Turn { records, pages: taken as u64 };
+        let mut offset = PAGE_HEADER_BYTES as usize;
+        // Ends: each record takes at least its header's length.
+        while offset + HEADER_BYTES <= used {
+            let image = RecordImage::new(&page[offset..]);
+            let (table, bytes) = (image.shape().table(), image.shape().record_bytes());
+            if offset + bytes > used {
+                let (path, offset) = self.log.device.locate(start + offset as u64);
+                let what = format!("page {number}: a record runs past its end");
+                return Err(Error::Damaged { path, offset, what });
+            }
+            if !image.link().is_invalid() && table.0 != 0 {
+                let hash = self.key_hash.of(table, image.key());
+                let row = Row { offset: offset as u32, hash };
+                // A table that this bank does not know was made after its checkpoint: nothing leads there.
+                let gone = self.table_of(table).is_none();
+                let list = if gone || image.link().is_tombstone() {
+                    &mut pass.dead
+                } else {
+                    &mut pass.rows
+                };
+                list.push(row);
+            }
+            offset += bytes;
+        }
+        Ok(())
+    }
+
+    /// Copies rows from `at` on under one pin; leaves `at` where it stopped.
+    fn move_group(
+        &self,
+        pass: &mut Pass,
+        rows: &[Row],
+        at: &mut usize,
+        page: &[u8],
+        start: u64,
+        copied: &mut u64,
+    ) -> std::result::Result<(), PageFull> {
+        let end = rows.len().min(*at + GROUP_ROWS);
+        // Pinned, and held by a checkpoint's pause.
+        let guard = self.gate.enter();
+        let (view, outline) = (self.log.view(), self.index.outline());
+        for row in &rows[*at..end] {
+            outline.prefetch(row.hash);
+        }
+        for row in &rows[*at..end] {
+            let address = Address::new(start + u64::from(row.offset));
+            let image = RecordImage::new(&page[row.offset as usize..]);
+            // Dropped since the page was listed. After this look, a drop waits for the pin before
+            // another table gets the number (`store::numbers`).
+            if self.table_of(image.shape().table()).is_none() {
+                pass.dead.push(*row);
+                *at += 1;
+                continue;
+            }
+            // Ends: each further round means that another thread changed the row's entry.
+            loop {
+                match self.verdict(&mut pass.candidates, row.hash, address) {
+                    Verdict::Dead => {}
+                    Verdict::Chained => {
+                        let table = pass.chained.entry(image.shape().table()).or_default();
+                        table.0.push(image.key());
+                        table.1.push(address);
+                    }
+                    Verdict::Current(entry) => {
+                        if !self.copy(view, image, address, (row.hash, entry))? {
+                            continue;
+                        }
+                        *copied += image.shape().record_bytes() as u64;
+                    }
+                }
+                break;
+            }
+            *at += 1;
+        }
+        drop(guard);
+        self.index.wait_for_image();
+        Ok(())
+    }
+
+    fn verdict(&self, candidates: &mut Candidates, hash: u64, address: Address) -> Verdict {
+        self.index.candidates(hash, candidates);
+        let mut verdict = Verdict::Dead;
+        for entry in candidates.iter() {
+            if entry.is_chained() && entry.address() >= address {
+                verdict = Verdict::Chained;
+            } else if entry.address() == address {
+                return Verdict::Current(entry);
+            }
+        }
+        verdict
+    }
+
+    /// Copies a row to the tail and lets its entry lead there. False if the entry has changed.
+    fn copy(
+        &self,
+        view: View<'_>,
+        image: RecordImage<'_>,
+        address: Address,
+        (hash, entry): (u64, Entry),
+    ) -> std::result::Result<bool, PageFull> {
+        let value = image.padded_value();
+        let new = self.log.allocate(image.shape().record_bytes())?;
+        self.counters.records_appended.add(1);
+        // SAFETY: pinned by the caller; the space was allocated under this pin, so it is above the head,
+        // and it is this thread's own until it is published.
+        let record = unsafe { view.record(new) };
+        let unused = image.unused_bytes();
+        record.begin(image.shape().table(), image.key(), value.len() - unused);
+        // SAFETY: this thread's own unpublished record, of the same length as the image.
+        unsafe { record.value_mut(value.len()) }.copy_from_slice(value);
+        // Counts do not survive a restart: only this session's records tell them.
+        let current = address.raw() >= self.session_start;
+        let outstanding = if current { image.clock().outstanding() } else { 0 };
+        let word = image.clock().with_outstanding(outstanding);
+        let uses = self.inherited_uses(word, address, new);
+        record.finish(word.inherited(outstanding, uses), false);
+        let published = self.index.replace(hash, entry, new, true);
+        if !published {
+            record.set_link(record.link().with_invalid(true));
+        }
+        Ok(published)
+    }
+
+    /// Copies those rows of the page that a walk of their chain ends at.
+    fn move_chained(&self, pass: &mut Pass) -> Result<u64> {
+        let mut copied = 0;
+        for (&number, (keys, addresses)) in &pass.chained {
+            // Dropped meanwhile: its rows are dead. No other table has the number: this page has
+            // records of it.
+            let Some(table) = self.table_of(number) else { continue };
+            copied += match self.width(table) {
+                Ok(Width::Fixed) => {
+                    let work = MoveChained::<false>(addresses);
+                    self.move_chained_of(table, keys, work, &mut pass.scratch)?
+                }
+                Ok(Width::Variable) => {
+                    let work = MoveChained::<true>(addresses);
+                    self.move_chained_of(table, keys, work, &mut pass.scratch)?
+                }
+                // As above.
+                Err(_) => 0,
+            };
+        }
+        Ok(copied)
+    }
+
+    fn move_chained_of<W: Work>(
+        &self,
+        table: TableId,
+        keys: &[u64],
+        mut work: W,
+        scratch: &mut Scratch,
+    ) -> Result<u64> {
+        // As above: dropped.
+        let Ok(value_bytes) = self.value_bytes(table, W::WIDTH) else { return Ok(0) };
+        let (mut outcome, mut tally) = (Outcome::default(), Tally::default());
+        let memory = (scratch, &mut outcome, &mut tally);
+        let rows = (table, value_bytes);
+        let result = Batch::new(self, rows, keys, Clock::Keep, &mut work, memory).run();
+        self.counters.records_appended.add(tally.appended);
+        self.counters.disk_reads.add(tally.disk_reads);
+        self.counters.disk_read_bytes.add(tally.disk_read_bytes);
+        match result {
+            // As above. What was moved before is dead, too.
+            Err(Error::NoSuchTable(_)) => Ok(tally.moved_bytes),
+            done => done.map(|()| tally.moved_bytes),
+        }
+    }
+
+    /// Removes entries that lead nowhere now that every row below `end` has been moved: those of the page's
+    /// tombstones and dropped tables, and some of what a sweep over the whole index finds.
+    fn clear_entries(&self, pass: &mut Pass, start: u64, end: u64) {
+        for group in pass.dead.chunks(GROUP_ROWS) {
+            // Pinned, so that a checkpoint's pause keeps the index still.
+            let guard = self.gate.enter();
+            for row in group {
+                self.index.candidates(row.hash, &mut pass.candidates);
+                for entry in pass.candidates.iter().filter(|entry| entry.address().raw() < end) {
+                    self.index.remove(row.hash, entry);
+                }
+            }
+            drop(guard);
+            self.index.wait_for_image();
+        }
+        // The sweep goes once through the index while compaction goes once through the log.
+        let pages = (self.log.tail_address() - start) / self.log.page_bytes() + 1;
+        let mut left = self.index.bucket_count() / pages + 1;
+        while left > 0 {
+            let count = left.min(4096);
+            let guard = self.gate.enter();
+            pass.sweep = self.index.purge(start, pass.sweep, count);
+            drop(guard);
+            self.index.wait_for_image();
+            left -= count;
+        }
+    }
+}
+
+fn page_bytes_of(reads: &[Read<'_>]) -> u64 {
+    reads.iter().map(|read| read.buffer.len() as u64).sum()
+}
+
+#[cfg(all(test, not(embank_shuttle)))]
+mod tests {
+    use super::*;
+    use crate::engine::compaction::CompactionOptions;
+    use crate::{Access, Operation, Store, StoreOptions};
+
+    struct Put;
+
+    impl Operation for Put {
+        const ACCESS: Access = Access::Put;
+        fn insert(&mut self, _: usize, _: &mut [u8]) -> bool {
+            true
+        }
+    }
+
+    /// Records of a table that was dropped since the page was listed were copied, behind the place
+    /// where the log has its last record of a dropped table.
+    #[test]
+    fn rows_of_a_table_that_is_dropped_meanwhile_are_not_copied() {
+        let dir = tempfile::tempdir().unwrap();
+        let compaction = CompactionOptions { background: false, ..CompactionOptions::default() };
+        let options = StoreOptions { compaction, ..StoreOptions::default() };
+        let store = Store::open(dir.path(), &options).unwrap();
+        let table = store.create_table("rows", 8, b"").unwrap();
+        let other = store.create_table("other", 8, b"").unwrap();
+        let keys: Vec<u64> = (0..10).collect();
+        store.execute(table, &keys, Clock::Keep, &mut Put).unwrap();
+        store.execute(other, &keys, Clock::Keep, &mut Put).unwrap();
+        store.checkpoint(b"").unwrap();
+        let core = store.core();
+        let (start, mut pass) = (core.log.begin(), Pass::default());
+        let mut page = AlignedBuffer::zeroed(core.log.page_bytes() as usize);
+        core.read_page(&mut page, start).unwrap();
+        core.list_records(&mut pass, &page, start).unwrap();
+        let rows = std::mem::take(&mut pass.rows);
+        assert_eq!(rows.len(), 20);
+        let is_row = |row: &Row| RecordImage::new(&page[row.offset as usize..]);
+        for row in rows.iter().filter(|row| is_row(row).shape().table() == table.number) {
+            let chained = pass.chained.entry(table.number).or_default();
+            chained.0.push(is_row(row).key());
+            chained.1.push(Address::new(start + u64::from(row.offset)));
+        }
+        store.drop_table(table).unwrap();
+        let (mut at, mut copied) = (0, 0);
+        let moved = core.move_group(&mut pass, &rows, &mut at, &page, start, &mut copied);
+        assert!(moved.is_ok());
+        let record_bytes = HEADER_BYTES as u64 + 8;
+        assert_eq!((at, copied, pass.dead.len()), (20, 10 * record_bytes, 10));
+        assert_eq!(core.move_chained(&mut pass).unwrap(), 0);
+        assert_eq!(store.rows(other).unwrap(), 10);
+    }
+}

@@ -1,0 +1,164 @@
+//! What keeps space from being given back: checkpoints that name it, and scans that read it.
+
+use std::sync::Arc;
+
+use crate::engine::core::Core;
+use crate::error::Result;
+use crate::sync::Ordering;
+
+/// Who needs the log from where on.
+#[derive(Debug, Default)]
+pub(crate) struct Pins {
+    /// Checkpoints that are on disk, or about to be: number, and where their log begins.
+    checkpoints: Vec<(u64, u64)>,
+    /// Scans: where the log that they read begins.
+    scans: Vec<u64>,
+    /// A checkpoint is being taken, after which older ones may let go of space.
+    taking: bool,
+}
+
+/// Holds the log's space for a checkpoint that is being taken; lets go of it if that fails.
+pub(crate) struct CheckpointPin<'a> {
+    core: &'a Core,
+    number: u64,
+    /// Where the checkpoint's log begins.
+    pub(crate) begin: u64,
+    on_disk: bool,
+}
+
+impl CheckpointPin<'_> {
+    /// The checkpoint is on disk: its space is held until `unpin`.
+    pub(crate) fn keep(&mut self) {
+        self.on_disk = true;
+    }
+}
+
+impl Drop for CheckpointPin<'_> {
+    fn drop(&mut self) {
+        let mut pins = self.core.space.pins.lock();
+        pins.taking = false;
+        if !self.on_disk {
+            // The space goes back with the next page of compaction or the next checkpoint.
+            pins.checkpoints.retain(|&(number, _)| number != self.number);
+        }
+        drop(pins);
+        self.core.space.signal.raise();
+    }
+}
+
+/// Keeps the log from an address on, for a scan. Dropping it lets go.
+#[derive(Debug)]
+pub(crate) struct LogLease {
+    core: Arc<Core>,
+    begin: u64,
+}
+
+impl Drop for LogLease {
+    fn drop(&mut self) {
+        let core = &self.core;
+        {
+            let mut pins = core.space.pins.lock();
+            if let Some(i) = pins.scans.iter().position(|&begin| begin == self.begin) {
+                pins.scans.swap_remove(i);
+            }
+        }
+        // What fails here is tried again with the next page of compaction or the next checkpoint.
+        let _ = core.free_space(0);
+        core.space.signal.raise();
+    }
+}
+
+impl Pins {
+    pub(crate) fn new(checkpoints: Vec<(u64, u64)>) -> Self {
+        Pins { checkpoints, ..Pins::default() }
+    }
+
+    pub(super) fn checkpoints(&self) -> &[(u64, u64)] {
+        &self.checkpoints
+    }
+
+    pub(super) fn scans(&self) -> &[u64] {
+        &self.scans
+    }
+
+    fn lowest(&self) -> Option<u64> {
+        let checkpoints = self.checkpoints.iter().map(|&(_, begin)| begin);
+        checkpoints.chain(self.scans.iter().copied()).min()
+    }
+}
+
+impl Core {
+    /// Notes that checkpoint `number`, which is being taken, needs the log from its present beginning on.
+    /// To be called while batches are paused.
+    pub(crate) fn pin_checkpoint(&self, number: u64) -> CheckpointPin<'_> {
+        let mut pins = self.space.pins.lock();
+        // Read under the lock, so that nothing at or above it has been given back.
+        let begin = self.log.begin();
+        pins.checkpoints.retain(|&(other, _)| other != number);
+        let newest = pins.checkpoints.iter().map(|&(_, begin)| begin).max();
+        pins.checkpoints.push((number, begin));
+        pins.taking = true;
+        let progress = newest.map_or(0, |newest| begin.saturating_sub(newest));
+        self.space.expect_held(progress * pins.checkpoints.len() as u64);
+        CheckpointPin { core: self, number, begin, on_disk: false }
+    }
+
+    /// Forgets checkpoints that were removed.
+    pub(crate) fn unpin(&self, removed: &[u64]) {
+        self.space.pins.lock().checkpoints.retain(|(number, _)| !removed.contains(number));
+    }
+
+    /// Keeps the log from `begin` on, which a checkpoint on disk names, until the lease is dropped.
+    pub(crate) fn lease(self: &Arc<Self>, begin: u64) -> LogLease {
+        self.space.pins.lock().scans.push(begin);
+        LogLease { core: Arc::clone(self), begin }
+    }
+
+    /// The log's beginning that space below is held for; none if nothing is held.
+    pub(crate) fn pinned(&self) -> Option<u64> {
+        self.space.pins.lock().lowest()
+    }
+
+    /// The numbers of the checkpoints that are on disk, or about to be.
+    pub(crate) fn checkpoints_on_disk(&self) -> Vec<u64> {
+        let pins = self.space.pins.lock();
+        pins.checkpoints.iter().map(|&(number, _)| number).collect()
+    }
+
+    /// Whether a checkpoint is being taken.
+    pub(super) fn is_taking_checkpoint(&self) -> bool {
+        self.space.pins.lock().taking
+    }
+
+    /// Nobody needs what lies below.
+    fn unneeded(&self) -> u64 {
+        let pins = self.space.pins.lock();
+        let begin = self.log.begin();
+        pins.lowest().map_or(begin, |lowest| lowest.min(begin))
+    }
+
+    /// Whether there is space that nobody needs and that has not been given back yet.
+    pub(super) fn has_unneeded(&self) -> bool {
+        self.space.tried.load(Ordering::Relaxed) < self.unneeded()
+    }
+
+    /// Gives back what nobody needs, if that is at least `stride_bytes`.
+    ///
+    /// # Errors
+    /// A file that can't be removed. Nothing is lost; the next call tries again.
+    pub(crate) fn free_space(&self, stride_bytes: u64) -> Result<()> {
+        // One at a time. Pins may come and go meanwhile, none of them below: a checkpoint needs the log from
+        // `begin` on, a scan from where that of a checkpoint begins which is pinned itself.
+        let _freeing = self.space.freeing.lock();
+        let (below, tried) = (self.unneeded(), self.space.tried.load(Ordering::Relaxed));
+        if below <= tried || below - tried < stride_bytes {
+            return Ok(());
+        }
+        let freed = self.log.device.free(below)?;
+        self.space.tried.store(below, Ordering::Relaxed);
+        let before = self.space.freed.fetch_max(freed.end, Ordering::Relaxed);
+        self.counters.freed_bytes.add(freed.end.saturating_sub(before));
+        self.counters.segments_freed.add(freed.segments);
+        Ok(())
+    }
+}

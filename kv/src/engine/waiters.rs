@@ -1,0 +1,160 @@
+//! Parking until a row's clock comes down.
+//!
+//! Rows are spread over stripes; a stripe counts the releases that somebody was waiting for. A waiter
+//! takes a ticket (from then on releases in its stripe are counted), tries its Get once more, and
+//! parks until the count differs from the ticket's. A release before the ticket is seen by the second
+//! try; one after it moves the count: no wake is lost. Batches pay one load when nobody waits.
+
+use std::time::Instant;
+
+use crate::record::address::TableNumber;
+use crate::record::hash::KeyHash;
+use crate::sync::{AtomicUsize, Condvar, Mutex, Ordering, Planted, fence, planted};
+
+const STRIPES: usize = 64;
+
+/// Those who wait for a clock, by stripe.
+#[derive(Debug)]
+pub(crate) struct Waiters {
+    key_hash: KeyHash,
+    tickets: AtomicUsize,
+    stripes: Box<[Stripe]>,
+}
+
+#[derive(Debug, Default)]
+struct Stripe {
+    releases: Mutex<u64>,
+    released: Condvar,
+}
+
+/// The state of a row's stripe before an attempt; see [`Store::release_ticket`](crate::Store::release_ticket).
+#[derive(Debug)]
+#[must_use]
+pub struct ReleaseTicket<'a> {
+    waiters: &'a Waiters,
+    stripe: &'a Stripe,
+    releases: u64,
+}
+
+impl Waiters {
+    /// `key_hash` chooses the stripes: the bank's, so that no caller can choose keys that share one.
+    pub(crate) fn new(key_hash: KeyHash) -> Self {
+        Waiters {
+            key_hash,
+            tickets: AtomicUsize::new(0),
+            stripes: (0..STRIPES).map(|_| Stripe::default()).collect(),
+        }
+    }
+
+    fn stripe(&self, table: TableNumber, key: u64) -> &Stripe {
+        &self.stripes[(self.key_hash.of(table, key) >> 58) as usize % STRIPES]
+    }
+
+    pub(crate) fn ticket(&self, table: TableNumber, key: u64) -> ReleaseTicket<'_> {
+        self.tickets.fetch_add(1, Ordering::SeqCst);
+        // Pairs with the fence in `released`: either the releasing batch sees this ticket, or the
+        // ticket's owner, trying again from here on, sees the clock that the batch brought down.
+        fence(Ordering::SeqCst);
+        let stripe = self.stripe(table, key);
+        ReleaseTicket { waiters: self, stripe, releases: *stripe.releases.lock() }
+    }
+
+    /// To be called after clocks of these rows came down.
+    pub(crate) fn released(&self, table: TableNumber, keys: &[u64]) {
+        fence(Ordering::SeqCst);
+        if self.tickets.load(Ordering::SeqCst) == 0 {
+            return;
+        }
+        for &key in keys {
+            let stripe = self.stripe(table, key);
+            *stripe.releases.lock() += u64::from(!planted(Planted::ReleaseUncounted));
+            stripe.released.notify_all();
+        }
+    }
+}
+
+impl Waiters {
+    /// Wakes everybody who waits, to look again.
+    pub(crate) fn wake_all(&self) {
+        for stripe in &self.stripes {
+            *stripe.releases.lock() += 1;
+            stripe.released.notify_all();
+        }
+    }
+}
+
+impl ReleaseTicket<'_> {
+    /// Parks until some release in the stripe since the ticket was taken, or until the deadline:
+    /// then false.
+    pub(crate) fn wait(self, deadline: Instant) -> bool {
+        let mut releases = self.stripe.releases.lock();
+        while *releases == self.releases {
+            if self.stripe.released.wait_until(&mut releases, deadline).timed_out() {
+                return *releases != self.releases;
+            }
+        }
+        true
+    }
+}
+
+impl Drop for ReleaseTicket<'_> {
+    fn drop(&mut self) {
+        self.waiters.tickets.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    const TABLE: TableNumber = TableNumber(3);
+
+    fn soon() -> Instant {
+        Instant::now() + Duration::from_secs(60)
+    }
+
+    #[test]
+    fn a_release_since_the_ticket_ends_the_wait_and_one_before_does_not() {
+        let waiters = Waiters::new(KeyHash::new(7));
+        waiters.released(TABLE, &[5]);
+        let ticket = waiters.ticket(TABLE, 5);
+        assert!(!ticket.wait(Instant::now()), "the release was before the ticket");
+        let ticket = waiters.ticket(TABLE, 5);
+        waiters.released(TABLE, &[4, 5, 6]);
+        assert!(ticket.wait(soon()));
+    }
+
+    #[test]
+    fn a_release_in_another_stripe_does_not_end_the_wait() {
+        let waiters = Waiters::new(KeyHash::new(7));
+        let ticket = waiters.ticket(TABLE, 0);
+        let elsewhere =
+            (1..).find(|&key| !std::ptr::eq(waiters.stripe(TABLE, key), ticket.stripe)).unwrap();
+        waiters.released(TABLE, &[elsewhere]);
+        assert!(!ticket.wait(Instant::now()));
+    }
+
+    #[test]
+    fn tickets_are_counted_as_long_as_they_live() {
+        let waiters = Waiters::new(KeyHash::new(7));
+        let tickets: Vec<_> = (0..10).map(|key| waiters.ticket(TABLE, key)).collect();
+        assert_eq!(waiters.tickets.load(Ordering::SeqCst), 10);
+        drop(tickets);
+        assert!(!waiters.ticket(TABLE, 1).wait(Instant::now()));
+        assert_eq!(waiters.tickets.load(Ordering::SeqCst), 0);
+    }
+
+    #[test]
+    fn every_waiter_of_a_stripe_is_woken() {
+        let waiters = Waiters::new(KeyHash::new(7));
+        let tickets: Vec<_> = (0..3).map(|_| waiters.ticket(TABLE, 9)).collect();
+        std::thread::scope(|s| {
+            let waits: Vec<_> =
+                tickets.into_iter().map(|ticket| s.spawn(|| ticket.wait(soon()))).collect();
+            waiters.released(TABLE, &[9]);
+            assert!(waits.into_iter().all(|wait| wait.join().unwrap()));
+        });
+    }
+}

@@ -1,0 +1,393 @@
+//! Directories that are held open, and the names in them.
+//!
+//! **Problem.** A path is not a directory. After `chdir`, a switched symbolic link or a `mv`, the path that a bank was
+//! opened with leads elsewhere: checkpoints, segments and removals would go to whatever lies there.
+//!
+//! **Approach.** A [`Directory`] is opened once, by its canonical path, and its handle stays open. Each later open,
+//! link, rename and removal is relative to that handle, by way of a [`Place`]: it happens in the directory that was
+//! opened, wherever that lies now. Before a bank makes or removes anything, it calls [`Directory::check_in_place`]: what
+//! a user would look for under the path must not be written where no path that the user knows leads.
+
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Read as _};
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat};
+use rustix::io::retry_on_intr;
+
+use crate::error::{Error, Result};
+use crate::process::descriptors;
+
+/// A directory that is open.
+#[derive(Debug)]
+pub(crate) struct Directory {
+    handle: File,
+    /// Where it was when it was opened, from the root.
+    path: PathBuf,
+    identity: FileIdentity,
+}
+
+/// Tells a file or directory from every other that is there now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct FileIdentity {
+    device: u64,
+    inode: u64,
+}
+
+impl FileIdentity {
+    pub(crate) fn of(file: &File) -> io::Result<Self> {
+        Ok(Self::from(&rustix::fs::fstat(file)?))
+    }
+}
+
+impl From<&Stat> for FileIdentity {
+    #[expect(clippy::unnecessary_cast, reason = "the types differ from system to system")]
+    fn from(found: &Stat) -> Self {
+        FileIdentity { device: found.st_dev as u64, inode: found.st_ino as u64 }
+    }
+}
+
+const READ_DIR: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+
+/// Enough to open what lies in a directory.
+#[cfg(target_os = "linux")]
+const REACH_DIR: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+#[cfg(not(target_os = "linux"))]
+const REACH_DIR: OFlags = READ_DIR;
+
+impl Directory {
+    /// Opens the directory that `path` leads to now.
+    pub(crate) fn open(path: &Path) -> io::Result<Arc<Self>> {
+        Self::open_with(path, READ_DIR)
+    }
+
+    fn open_with(path: &Path, flags: OFlags) -> io::Result<Arc<Self>> {
+        let path = fs::canonicalize(path)?;
+        let open = || rustix::fs::openat(CWD, &path, flags, Mode::empty());
+        let handle = descriptors::opened(|| Ok(retry_on_intr(open)?))?;
+        Self::of(handle.into(), path)
+    }
+
+    fn of(handle: File, path: PathBuf) -> io::Result<Arc<Self>> {
+        let identity = FileIdentity::of(&handle)?;
+        Ok(Arc::new(Directory { handle, path, identity }))
+    }
+
+    /// Where the directory was when it was opened, from the root.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// A second handle of the directory, for a lock on it. A lock on the handle that `self` has would outlive its
+    /// owner, because scans and devices hold `self` too.
+    pub(crate) fn reopen(&self) -> io::Result<File> {
+        open_in(&self.handle, Path::new("."), READ_DIR)
+    }
+
+    pub(crate) fn place(self: &Arc<Self>, name: impl AsRef<Path>) -> Place {
+        Place { dir: Arc::clone(self), name: name.as_ref().to_owned() }
+    }
+
+    /// Opens a directory in this one.
+    pub(crate) fn subdirectory(&self, name: &str) -> io::Result<Arc<Self>> {
+        let handle = open_in(&self.handle, Path::new(name), READ_DIR)?;
+        Self::of(handle, self.path.join(name))
+    }
+
+    /// Opens a directory in this one, and makes it before if it is not there. The name is durable on return.
+    pub(crate) fn make_subdirectory(&self, name: &str) -> io::Result<Arc<Self>> {
+        match rustix::fs::mkdirat(&self.handle, name, Mode::from_raw_mode(0o777)) {
+            Err(error) if error != rustix::io::Errno::EXIST => return Err(error.into()),
+            // One that is there may be of a process that was killed before it made the name durable.
+            _ => self.sync()?,
+        }
+        self.subdirectory(name)
+    }
+
+    /// A descriptor of its own for the directory.
+    pub(crate) fn share(&self) -> io::Result<OwnedFd> {
+        self.handle.try_clone().map(OwnedFd::from)
+    }
+
+    /// Makes the directory's names durable.
+    pub(crate) fn sync(&self) -> io::Result<()> {
+        self.handle.sync_all()
+    }
+
+    /// Bytes that the file system has left for this user. `None` if it does not say: some network and user-space file
+    /// systems give zeros for everything.
+    pub(crate) fn room_bytes(&self) -> Option<u64> {
+        let found = rustix::fs::fstatvfs(&self.handle).ok()?;
+        // Not `f_bfree`, for root either: ext4 counts blocks in it that nobody may take.
+        (found.f_blocks > 0).then(|| found.f_bavail.saturating_mul(found.f_frsize))
+    }
+
+    pub(crate) fn names(&self) -> io::Result<Vec<OsString>> {
+        names_of(Dir::new(open_in(&self.handle, Path::new("."), READ_DIR)?)?)
+    }
+
+    /// Refuses to go on where the path of the directory leads elsewhere by now.
+    ///
+    /// # Errors
+    /// `DirectoryMoved`; `Io` if it can't be told.
+    pub(crate) fn check_in_place(&self) -> Result<()> {
+        let found = match rustix::fs::statat(CWD, &self.path, AtFlags::empty()) {
+            Ok(found) => Some(FileIdentity::from(&found)),
+            Err(rustix::io::Errno::NOENT | rustix::io::Errno::NOTDIR) => None,
+            Err(error) => return Err(Error::io("stat", &self.path, error.into())),
+        };
+        if found == Some(self.identity) {
+            return Ok(());
+        }
+        Err(Error::DirectoryMoved { path: self.path.clone(), replaced: found.is_some() })
+    }
+}
+
+/// Opens a name in a directory. A signal may interrupt that, on some file systems.
+fn open_in(dir: &File, name: &Path, flags: OFlags) -> io::Result<File> {
+    let (flags, mode) = (flags | OFlags::CLOEXEC, Mode::from_raw_mode(0o666));
+    let open = || rustix::fs::openat(dir, name, flags, mode);
+    Ok(descriptors::opened(|| Ok(retry_on_intr(open)?))?.into())
+}
+
+fn names_of(entries: Dir) -> io::Result<Vec<OsString>> {
+    let mut names = Vec::new();
+    for entry in entries {
+        let entry = entry?;
+        let name = OsStr::from_bytes(entry.file_name().to_bytes());
+        if name != "." && name != ".." {
+            names.push(name.to_owned());
+        }
+    }
+    Ok(names)
+}
+
+/// A name in a directory that is held open; what it leads to need not be there.
+#[derive(Clone)]
+pub(crate) struct Place {
+    dir: Arc<Directory>,
+    /// Relative to the directory.
+    name: PathBuf,
+}
+
+impl fmt::Debug for Place {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.path().fmt(formatter)
+    }
+}
+
+/// The path for messages.
+impl From<&Place> for PathBuf {
+    fn from(place: &Place) -> Self {
+        place.path()
+    }
+}
+
+impl Place {
+    /// The place of a path that may lie anywhere: in the directory that holds it now.
+    pub(crate) fn of_path(path: &Path) -> io::Result<Self> {
+        Self::of(path, READ_DIR)
+    }
+
+    /// As `of_path`, only to open a file there: the directory need not be readable, and can't be synced or listed.
+    pub(crate) fn of_path_to_open(path: &Path) -> io::Result<Self> {
+        Self::of(path, REACH_DIR)
+    }
+
+    fn of(path: &Path, flags: OFlags) -> io::Result<Self> {
+        let Some(name) = path.file_name() else {
+            let what = format!("{} is not a name for a file", path.display());
+            return Err(io::Error::new(ErrorKind::InvalidInput, what));
+        };
+        let parent = match path.parent() {
+            Some(parent) if parent != Path::new("") => parent,
+            _ => Path::new("."),
+        };
+        Ok(Directory::open_with(parent, flags)?.place(name))
+    }
+
+    /// The path of the place when its directory was opened.
+    pub(crate) fn path(&self) -> PathBuf {
+        self.dir.path.join(&self.name)
+    }
+
+    pub(crate) fn name(&self) -> &Path {
+        &self.name
+    }
+
+    pub(crate) fn directory(&self) -> &Arc<Directory> {
+        &self.dir
+    }
+
+    pub(crate) fn join(&self, name: impl AsRef<Path>) -> Self {
+        Place { dir: Arc::clone(&self.dir), name: self.name.join(name) }
+    }
+
+    pub(crate) fn with_extension(&self, extension: &str) -> Self {
+        Place { dir: Arc::clone(&self.dir), name: self.name.with_extension(extension) }
+    }
+
+    pub(crate) fn open_with(&self, flags: OFlags) -> io::Result<File> {
+        open_in(&self.dir.handle, &self.name, flags)
+    }
+
+    /// Opens a file to read it.
+    pub(crate) fn open(&self) -> io::Result<File> {
+        self.open_with(OFlags::RDONLY)
+    }
+
+    /// Makes a file that must not be there, to read and write it.
+    pub(crate) fn create_new(&self) -> io::Result<File> {
+        self.open_with(OFlags::RDWR | OFlags::CREATE | OFlags::EXCL)
+    }
+
+    pub(crate) fn read(&self) -> io::Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        self.open()?.read_to_end(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// What lies at the place, with symbolic links followed.
+    pub(crate) fn stat(&self) -> io::Result<Stat> {
+        Ok(rustix::fs::statat(&self.dir.handle, &self.name, AtFlags::empty())?)
+    }
+
+    /// What lies at the place; `None` if nothing does.
+    pub(crate) fn stat_if_there(&self) -> io::Result<Option<Stat>> {
+        match self.stat() {
+            Ok(found) => Ok(Some(found)),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Length of the file, in bytes.
+    pub(crate) fn len(&self) -> io::Result<u64> {
+        self.stat().map(|found| found.st_size.cast_unsigned())
+    }
+
+    pub(crate) fn is_dir(&self) -> bool {
+        self.stat().is_ok_and(|found| FileType::from_raw_mode(found.st_mode).is_dir())
+    }
+
+    /// Whether the file has other names.
+    pub(crate) fn is_shared(&self) -> io::Result<bool> {
+        self.stat().map(|found| found.st_nlink > 1)
+    }
+
+    /// What lies at the place itself: a symbolic link is not followed.
+    fn own_type(&self) -> io::Result<FileType> {
+        let found = rustix::fs::statat(&self.dir.handle, &self.name, AtFlags::SYMLINK_NOFOLLOW)?;
+        Ok(FileType::from_raw_mode(found.st_mode))
+    }
+
+    /// The names in the directory that lies here.
+    pub(crate) fn names(&self) -> io::Result<Vec<OsString>> {
+        names_of(Dir::new(open_in(&self.dir.handle, &self.name, READ_DIR)?)?)
+    }
+
+    pub(crate) fn create_dir(&self) -> io::Result<()> {
+        Ok(rustix::fs::mkdirat(&self.dir.handle, &self.name, Mode::from_raw_mode(0o777))?)
+    }
+
+    pub(crate) fn rename(&self, to: &Place) -> io::Result<()> {
+        Ok(rustix::fs::renameat(&self.dir.handle, &self.name, &to.dir.handle, &to.name)?)
+    }
+
+    /// Gives the file another name, which must not be there.
+    pub(crate) fn hard_link(&self, to: &Place) -> io::Result<()> {
+        let (from, to_dir) = (&self.dir.handle, &to.dir.handle);
+        Ok(rustix::fs::linkat(from, &self.name, to_dir, &to.name, AtFlags::empty())?)
+    }
+
+    pub(crate) fn remove_file(&self) -> io::Result<()> {
+        Ok(rustix::fs::unlinkat(&self.dir.handle, &self.name, AtFlags::empty())?)
+    }
+
+    /// Removes a file if it is there.
+    pub(crate) fn remove_file_if_there(&self) -> io::Result<()> {
+        match self.remove_file() {
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// Removes a directory with all that is in it. A symbolic link is removed, and what it leads to stays. Goes on where
+    /// something can't be removed.
+    ///
+    /// # Errors
+    /// The first that occurred. The directory is then still there.
+    pub(crate) fn remove_dir_all(&self) -> io::Result<()> {
+        let (dir, name) = (&self.dir.handle, &self.name);
+        if self.own_type()?.is_symlink() {
+            return self.remove_file();
+        }
+        let mut removed = Ok(());
+        // Ends: each directory is below the one before.
+        for inner in names_of(Dir::new(open_in(dir, name, READ_DIR | OFlags::NOFOLLOW)?)?)? {
+            let inner = self.join(inner);
+            removed = removed.and(match inner.own_type() {
+                Ok(kind) if kind.is_dir() => inner.remove_dir_all(),
+                Ok(_) => inner.remove_file(),
+                Err(error) => Err(error),
+            });
+        }
+        removed?;
+        Ok(rustix::fs::unlinkat(dir, name, AtFlags::REMOVEDIR)?)
+    }
+
+    /// Makes the content of a file, or the names in a directory, durable.
+    pub(crate) fn sync(&self) -> io::Result<()> {
+        self.open()?.sync_all()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_stay_in_the_directory_that_was_opened() {
+        let dir = tempfile::tempdir().unwrap();
+        let (here, there) = (dir.path().join("here"), dir.path().join("there"));
+        fs::create_dir(&here).unwrap();
+        let held = Directory::open(&here).unwrap();
+        held.check_in_place().unwrap();
+        held.place("a").create_new().unwrap();
+        fs::rename(&here, &there).unwrap();
+        let error = held.check_in_place().unwrap_err();
+        assert!(matches!(error, Error::DirectoryMoved { replaced: false, .. }), "{error}");
+        fs::create_dir(&here).unwrap();
+        fs::write(here.join("a"), "another").unwrap();
+        let error = held.check_in_place().unwrap_err();
+        assert!(matches!(error, Error::DirectoryMoved { replaced: true, .. }), "{error}");
+        held.place("a").rename(&held.place("b")).unwrap();
+        held.place("b").hard_link(&held.place("c")).unwrap();
+        held.place("sub").create_dir().unwrap();
+        held.place("sub").join("d").create_new().unwrap();
+        held.place("sub/deeper").create_dir().unwrap();
+        assert!(held.place("b").is_shared().unwrap());
+        let mut names = held.names().unwrap();
+        names.sort();
+        assert_eq!(names, ["b", "c", "sub"]);
+        let outside = dir.path().join("outside");
+        fs::create_dir(&outside).unwrap();
+        fs::write(outside.join("kept"), "kept").unwrap();
+        std::os::unix::fs::symlink(&outside, there.join("sub/link")).unwrap();
+        std::os::unix::fs::symlink(&outside, there.join("link")).unwrap();
+        held.place("link").remove_dir_all().unwrap();
+        held.place("sub").remove_dir_all().unwrap();
+        assert!(outside.join("kept").exists(), "what links lead to stays");
+        held.place("c").remove_file().unwrap();
+        assert_eq!(fs::read_dir(&there).unwrap().count(), 1);
+        assert_eq!(fs::read_to_string(here.join("a")).unwrap(), "another");
+        fs::remove_dir_all(&here).unwrap();
+        fs::rename(&there, &here).unwrap();
+        held.check_in_place().unwrap();
+    }
+}

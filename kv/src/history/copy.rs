@@ -1,0 +1,211 @@
+//! A checkpoint in another directory, which opens there as a bank.
+//!
+//! **Approach.** What a checkpoint names never changes: segments of the log below its end, images of its index, its
+//! blob. So the copy gets further names (hard links) for those files and costs no space, until the bank lets go of
+//! them. Only the segment in which the checkpoint's log ends is copied, as the bank goes on writing there, and the
+//! manifest, whose lock tells who reads which bank's checkpoint (`hold`). Where the file system makes no link, as to
+//! another drive, all is copied.
+//!
+//! **What makes sharing safe** stands in `device::segments`: a bank changes no file that has another name. While the
+//! copy is made, the checkpoint is held, so that neither its directory goes nor its log, not even in parts.
+//!
+//! **Crashes.** `BANK` is written last and durably. A directory without it does not open.
+
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::checkpoint::bank_file::{BankFile, LOCK_NAME, NEW_NAME};
+use crate::checkpoint::{BLOB_KIND, Checkpoints, ImageEntry, Manifest};
+use crate::device::segment_place;
+use crate::error::{Error, Result};
+use crate::files::checked_stream;
+use crate::files::directory::{Directory, Place};
+use crate::files::hidden_file::Interruptible;
+use crate::index::image;
+use crate::log::page::check_image;
+use crate::store::{BankLock, Making, Store, create_dir_durably, hold_one, open_bank_dir};
+
+/// What [`Store::copy_checkpoint`] made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Copied {
+    /// The checkpoint's number, in the copy too.
+    pub checkpoint: u64,
+    /// Bytes of files that bank and copy share.
+    pub linked_bytes: u64,
+    /// Bytes that were written.
+    pub copied_bytes: u64,
+}
+
+impl Store {
+    /// Copies checkpoint `checkpoint`, or the newest one, of the bank in `dir` to the directory `to`, which must not be
+    /// there or be empty, and which is a bank of its own then. Works beside a process that writes the bank, and changes
+    /// nothing of it.
+    ///
+    /// On the same file system, files are shared (hard links): the copy takes seconds and little space beyond the last
+    /// segment's, until bank and copy have changed so much that each needs files of its own. That is no backup against
+    /// a bad disk: damage to a shared file is damage to both. On another one all is copied.
+    ///
+    /// ```
+    /// use embank_kv::{Store, StoreOptions};
+    ///
+    /// # fn main() -> embank_kv::Result<()> {
+    /// # let dir = tempfile::tempdir().expect("a temporary directory");
+    /// # let (bank, copy) = (dir.path().join("bank"), dir.path().join("copy"));
+    /// let store = Store::open(&bank, &StoreOptions::default())?;
+    /// store.checkpoint(b"step 1")?;
+    ///
+    /// Store::copy_checkpoint(&bank, None, &copy)?;
+    /// let copy = Store::open(&copy, &StoreOptions::default())?;
+    /// assert_eq!(copy.recovered().expect("a checkpoint").blob, b"step 1");
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// `InvalidArgument` where there is no bank, no such checkpoint, or something in `to`; `Locked` if somebody else
+    /// makes a bank there; `Damaged` or `Truncated` if the manifest or something that is written does not verify
+    /// ([`verify`](crate::inspect::verify) looks at what is shared); `DirectoryMoved` if `to` was moved meanwhile; `Io`.
+    /// What was made is removed then.
+    pub fn copy_checkpoint(dir: &Path, checkpoint: Option<u64>, to: &Path) -> Result<Copied> {
+        // Dropped last: a signal ends the process when what was made is removed.
+        let _interruptible = Interruptible::begin();
+        let dir = &open_bank_dir(dir)?;
+        let bank_file = BankFile::read_one(dir)?;
+        let checkpoints = Checkpoints::look(dir)?;
+        let (manifest, _hold) = hold_one(dir, &checkpoints, bank_file, checkpoint)?;
+        // Looked at before anything is made: nothing is left behind in a directory of other files.
+        if let Ok(found) = Directory::open(to) {
+            check_empty(&found)?;
+        }
+        let making = Making::begin(to);
+        let to = &create_dir_durably(to)?;
+        let _lock = BankLock::take(to)?;
+        check_empty(to)?;
+        let making = making.locked(to);
+        let mut copying = Copying {
+            to,
+            made: Copied { checkpoint: manifest.number, linked_bytes: 0, copied_bytes: 0 },
+        };
+        copying.log(dir, &manifest)?;
+        copying.checkpoint(&checkpoints, &manifest)?;
+        to.check_in_place()?;
+        Interruptible::check().map_err(|e| Error::io("copy", to.path(), e))?;
+        BankFile { bank: manifest.bank, has_checkpoint: true }.write(to)?;
+        making.done();
+        Ok(copying.made)
+    }
+}
+
+fn check_empty(dir: &Directory) -> Result<()> {
+    for name in dir.names().map_err(|e| Error::io("list", dir.path(), e))? {
+        if name != LOCK_NAME && name != NEW_NAME {
+            return Err(Error::InvalidArgument(format!(
+                "{} holds {name:?}: give a directory that is empty or not there yet",
+                dir.path().display()
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// A copy that is being made.
+struct Copying<'a> {
+    to: &'a Arc<Directory>,
+    made: Copied,
+}
+
+impl Copying<'_> {
+    fn log(&mut self, dir: &Arc<Directory>, manifest: &Manifest) -> Result<()> {
+        let folder = self.to.place("log");
+        folder.create_dir().map_err(|e| Error::io("create", &folder, e))?;
+        let Manifest { segment_bytes, log_begin, log_end, .. } = *manifest;
+        let mut first = log_begin - log_begin % segment_bytes;
+        // Ends: with the log.
+        while first < log_end {
+            Interruptible::check().map_err(|e| Error::io("copy", &folder, e))?;
+            let (from, into) = (segment_place(dir, first), segment_place(self.to, first));
+            let end = first + segment_bytes;
+            if end > log_end || !self.link(&from, &into)? {
+                self.copy_pages(
+                    manifest,
+                    first,
+                    (&from, &into),
+                    log_begin.max(first)..log_end.min(end),
+                )?;
+            }
+            first = end;
+        }
+        folder.sync().map_err(|e| Error::io("sync", &folder, e))
+    }
+
+    fn checkpoint(&mut self, of: &Checkpoints, manifest: &Manifest) -> Result<()> {
+        let checkpoints = Checkpoints::open(self.to)?;
+        let partial = checkpoints.begin(manifest.number)?;
+        let blob = (of.blob_path(manifest.number), manifest.blob_identity().stream(BLOB_KIND));
+        let image = |image: &ImageEntry| {
+            let identity = image.identity(manifest.bank).stream(image::KIND);
+            (of.image_path(manifest.number, image.checkpoint), identity)
+        };
+        for (from, identity) in manifest.images.iter().map(image).chain([blob]) {
+            let into = partial.path_of(&from);
+            if !self.link(&from, &into)? {
+                self.made.copied_bytes += checked_stream::copy(&from, &into, identity)?;
+            }
+        }
+        partial.complete(manifest)?;
+        checkpoints.sync()
+    }
+
+    /// Gives a file that never changes another name. False if the file system can't.
+    fn link(&mut self, from: &Place, into: &Place) -> Result<bool> {
+        if from.hard_link(into).is_err() {
+            return Ok(false);
+        }
+        // The content was synced with the checkpoint; not every file system counts a new name to it.
+        let file = into.open().and_then(|file| file.sync_all().map(|()| file));
+        let found =
+            file.and_then(|file| file.metadata()).map_err(|e| Error::io("sync", into, e))?;
+        if found.nlink() < 2 {
+            // A file system that does not tell of other names: neither bank would know what is shared.
+            into.remove_file().map_err(|e| Error::io("remove", into, e))?;
+            return Ok(false);
+        }
+        self.made.linked_bytes += found.len();
+        Ok(true)
+    }
+
+    /// Copies pages of the log, checking them, to the same place of a new file that begins at log offset `first`,
+    /// durably but for its name.
+    fn copy_pages(
+        &mut self,
+        manifest: &Manifest,
+        first: u64,
+        (from, into): (&Place, &Place),
+        pages: std::ops::Range<u64>,
+    ) -> Result<()> {
+        let source = from.open().map_err(|e| Error::io("open", from, e))?;
+        let copy = into.create_new().map_err(|e| Error::io("create", into, e))?;
+        let (mut page, lineage) = (vec![0; 1 << manifest.page_bits], manifest.lineage());
+        for start in pages.step_by(page.len()) {
+            Interruptible::check().map_err(|e| Error::io("copy", from, e))?;
+            let offset = start - first;
+            source.read_exact_at(&mut page, offset).map_err(|e| match e.kind() {
+                io::ErrorKind::UnexpectedEof => Error::Truncated {
+                    path: from.path(),
+                    offset,
+                    expected: page.len() as u64,
+                    found: source.metadata().map_or(0, |file| file.len().saturating_sub(offset)),
+                },
+                _ => Error::io("read", from, e),
+            })?;
+            let identity = lineage.page(start >> manifest.page_bits);
+            check_image(&page, identity, || (from.path(), offset))?;
+            copy.write_all_at(&page, offset).map_err(|e| Error::io("write", into, e))?;
+            self.made.copied_bytes += page.len() as u64;
+        }
+        copy.sync_all().map_err(|e| Error::io("sync", into, e))
+    }
+}

@@ -1,0 +1,529 @@
+//! What lies between two checkpoints as a file, which takes a copy of the bank from the one to the other.
+//!
+//! ```text
+//! length of the head (4) | head (metadata, see `metadata`)
+//! for each image of the index that the base has not, oldest first, and for the blob:
+//!   pieces of length (4) | bytes, the last one of length 0
+//! pages of the log, in order
+//! ```
+//!
+//! in a checked stream (see `checked_stream`).
+//!
+//! **Approach.** A checkpoint's part of the log never changes, and a later checkpoint's is that of the earlier one,
+//! less what compaction has given up at its begin, and more pages at its end. So a delta is those pages, the images of
+//! the index that have come since, blob and manifest; applied, they make the same checkpoint, to the byte.
+//!
+//! **Lineage.** Numbers do not tell checkpoints apart: a copy goes on counting by itself, and a roll back gives numbers
+//! anew. So a delta names the one that it follows by its random id too, and a bank takes it only when its newest
+//! checkpoint is that one.
+//!
+//! **Crashes.** Pages go beyond the newest checkpoint's end, where nothing lies, and the rest into a partial
+//! checkpoint, which gets its name when all is synced: as when a checkpoint is taken. Until then the bank is where it
+//! was.
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::checkpoint::bank_file::BankFile;
+use crate::checkpoint::hold::Unread;
+use crate::checkpoint::{
+    BLOB_KIND, CheckpointIdentity, Checkpoints, ImageEntry, Manifest, PartialCheckpoint,
+};
+use crate::device::{self, AlignedBuffer, Device, DeviceChoice, DeviceOptions, Read};
+use crate::error::{Error, Result};
+use crate::files::checked_stream::{CheckedReader, CheckedWriter};
+use crate::files::directory::{Directory, Place};
+use crate::files::hidden_file::HiddenFile;
+use crate::files::metadata;
+use crate::index::image;
+use crate::inspect::Progress;
+use crate::log::page::check_image;
+use crate::store::{BankLock, Store, check_bank_file, hold_one, log_begins, open_bank_dir};
+
+const KIND: ([u8; 8], u32) = (*b"EMBKDELT", 2);
+/// Pages that are read at once, in bytes.
+const BURST_BYTES: u64 = 8 << 20;
+
+/// What [`Store::export_delta`] wrote, or [`Store::apply_delta`] applied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Delta {
+    /// The checkpoint that it follows.
+    pub from: u64,
+    /// The one that it leads to.
+    pub to: u64,
+    /// Bytes of the log in it.
+    pub log_bytes: u64,
+    /// Bytes of its file.
+    pub file_bytes: u64,
+}
+
+#[derive(Debug, metadata::Encode, metadata::Decode)]
+struct Head {
+    base: u64,
+    base_id: u64,
+    /// Images of the index, the oldest ones, that the base has too.
+    images_shared: u32,
+    /// The first page that follows.
+    first_page: u64,
+    manifest: Manifest,
+}
+
+impl Head {
+    fn between(base: &Manifest, manifest: Manifest) -> Self {
+        let shared = manifest.images.starts_with(&base.images);
+        Head {
+            base: base.number,
+            base_id: base.id,
+            images_shared: if shared { base.images.len() as u32 } else { 0 },
+            first_page: base.log_end.max(manifest.log_begin) >> manifest.page_bits,
+            manifest,
+        }
+    }
+
+    fn images(&self) -> (&[ImageEntry], &[ImageEntry]) {
+        self.manifest.images.split_at(self.images_shared as usize)
+    }
+
+    fn page_bytes(&self) -> u64 {
+        1 << self.manifest.page_bits
+    }
+
+    /// Log addresses of its pages.
+    fn pages(&self) -> std::ops::Range<u64> {
+        self.first_page << self.manifest.page_bits..self.manifest.log_end
+    }
+
+    fn delta(&self, file_bytes: u64) -> Delta {
+        let pages = self.pages();
+        let log_bytes = pages.end - pages.start;
+        Delta { from: self.base, to: self.manifest.number, log_bytes, file_bytes }
+    }
+
+    fn check_page(&self, start: u64, page: &[u8], place: (PathBuf, u64)) -> Result<()> {
+        let identity = self.manifest.lineage().page(start >> self.manifest.page_bits);
+        check_image(page, identity, || place).map(|_| ())
+    }
+
+    /// Why a bank whose newest checkpoint is `newest` can't take the delta; none if it can.
+    fn misfit(&self, newest: &Manifest) -> Option<String> {
+        let (to, base, at) = (&self.manifest, self.base, newest.number);
+        if to.bank != newest.bank {
+            return Some(format!(
+                "it is of bank {:016x}, and this is bank {:016x}: give a copy of that one",
+                to.bank, newest.bank
+            ));
+        }
+        if to.id == newest.id {
+            return Some(format!("the bank is at checkpoint {at}, to which it leads, already"));
+        }
+        if at < base {
+            return Some(format!(
+                "it follows checkpoint {base}, and the bank is at {at}: apply those in between first"
+            ));
+        }
+        if at > base {
+            return Some(format!(
+                "it follows checkpoint {base}, and the bank is at {at}: it has been applied, or the bank has gone \
+                 on by itself"
+            ));
+        }
+        if newest.id != self.base_id {
+            return Some(format!(
+                "it follows checkpoint {base} of another lineage: id {:016x}, not {:016x}. The bank has gone on by \
+                 itself, or was rolled back, since the copy was made; make a new copy",
+                self.base_id, newest.id
+            ));
+        }
+        None
+    }
+
+    /// Whether it can be what led on from `newest`, the checkpoint that it follows.
+    fn is_sound(&self, newest: &Manifest) -> bool {
+        let to = &self.manifest;
+        let follows = to.is_sound()
+            && to.number > newest.number
+            && (to.page_bits, to.segment_bytes) == (newest.page_bits, newest.segment_bytes)
+            && to.hash_seed == newest.hash_seed
+            && to.log_begin >= newest.log_begin
+            && to.log_end >= newest.log_end
+            && to.lineage().agrees(&newest.lineage(), to.pages().start..newest.pages().end);
+        follows && {
+            let expected = Head::between(newest, to.clone());
+            (self.images_shared, self.first_page) == (expected.images_shared, expected.first_page)
+        }
+    }
+}
+
+impl Store {
+    /// Writes what lies between checkpoints `from` and `to` (or the newest) of the bank in `dir` to `file`, which must
+    /// not be there. Both must be kept: see `checkpoints_kept`. Works beside a process that writes the bank, and
+    /// changes nothing of it.
+    ///
+    /// It holds the log's pages that came in between, what of the index has changed, and the blob. A copy of the bank
+    /// ([`copy_checkpoint`](Self::copy_checkpoint)) that is at `from` takes it with [`apply_delta`](Self::apply_delta).
+    ///
+    /// ```
+    /// use embank_kv::{Store, StoreOptions};
+    ///
+    /// # fn main() -> embank_kv::Result<()> {
+    /// # let dir = tempfile::tempdir().expect("a temporary directory");
+    /// # let (bank, copy, file) = (dir.path().join("bank"), dir.path().join("copy"), dir.path().join("1-to-2"));
+    /// let store = Store::open(&bank, &StoreOptions::default())?;
+    /// store.checkpoint(b"step 1")?;
+    /// Store::copy_checkpoint(&bank, None, &copy)?;
+    /// store.checkpoint(b"step 2")?;
+    /// Store::export_delta(&bank, 1, None, &file, &mut |_| ())?;
+    ///
+    /// Store::apply_delta(&copy, &file, 2, &mut |_| ())?;
+    /// let copy = Store::open(&copy, &StoreOptions::default())?;
+    /// assert_eq!(copy.recovered().expect("a checkpoint").blob, b"step 2");
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// `InvalidArgument` where there is no bank, no such checkpoint, `from` is not older than `to`, or `file` is there;
+    /// `Damaged` or `Truncated` for what does not verify: everything that is written was checked; `DirectoryMoved` if
+    /// the folder of `file` was moved meanwhile; `Io`. No file is left then.
+    pub fn export_delta(
+        dir: &Path,
+        from: u64,
+        to: Option<u64>,
+        file: &Path,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<Delta> {
+        let dir = &open_bank_dir(dir)?;
+        let bank_file = BankFile::read_one(dir)?;
+        let checkpoints = Checkpoints::look(dir)?;
+        let (base, _base_hold) = hold_one(dir, &checkpoints, bank_file, Some(from))?;
+        let (manifest, _hold) = hold_one(dir, &checkpoints, bank_file, to)?;
+        if manifest.number <= from {
+            return Err(Error::InvalidArgument(format!(
+                "checkpoint {} does not come after {from}; a delta leads from an older one to a newer one",
+                manifest.number
+            )));
+        }
+        if file.exists() {
+            let what = format!("{} is there already; give another name", file.display());
+            return Err(Error::InvalidArgument(what));
+        }
+        let head = Head::between(&base, manifest);
+        let file = Place::of_path(file).map_err(|e| Error::io("make", file, e))?;
+        let unfinished = Unfinished::new(&file).map_err(|e| Error::io("make", &file, e))?;
+        let file_bytes = export(dir, &checkpoints, &head, &unfinished.place, progress)?;
+        let failed = |e| Error::io("make", &file, e);
+        file.directory().check_in_place()?;
+        // Fails if another process has made the file meanwhile.
+        let linked = unfinished.place.hard_link(&file).or_else(|e| match e.kind() {
+            io::ErrorKind::AlreadyExists => Err(e),
+            _ => unfinished.place.rename(&file),
+        });
+        linked.map_err(failed)?;
+        file.directory().sync().map_err(failed).inspect_err(|_| {
+            // Whether the name lasts is open: it goes, so that the call can be made again.
+            let _ = file.remove_file();
+        })?;
+        Ok(head.delta(file_bytes))
+    }
+
+    /// Takes the bank in `dir`, which nobody has open for writing, to the checkpoint that the delta in `file` leads to,
+    /// and keeps the newest `checkpoints_kept`, fewer if the bank of the delta has used the number
+    /// of a dropped table again which older ones still have. The bank must be a copy whose newest
+    /// checkpoint is the one that the
+    /// delta follows. Those who have the bank open to read only stay where they are until they
+    /// [`refresh`](Self::refresh). Durable on return. After an error or a crash the bank is where it was, unless only
+    /// the last step failed, making the new checkpoint's name durable: then it may be at either, both whole.
+    ///
+    /// # Errors
+    /// `DeltaMismatch` if it follows another checkpoint, is of another bank or lineage, or was applied before;
+    /// `InvalidArgument` where there is no bank, or if such an older checkpoint is pinned or being
+    /// read; `Locked` if it is open for writing; `Damaged` or `Truncated` for a
+    /// delta that does not verify; `Io`.
+    pub fn apply_delta(
+        dir: &Path,
+        file: &Path,
+        checkpoints_kept: usize,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<Delta> {
+        if checkpoints_kept == 0 {
+            return Err(Error::InvalidArgument("checkpoints_kept must be at least 1".into()));
+        }
+        let dir = &open_bank_dir(dir)?;
+        let bank_file = BankFile::read_one(dir)?;
+        let _lock = BankLock::take(dir)?;
+        let checkpoints = Checkpoints::open(dir)?;
+        let Some(newest) = checkpoints.numbers()?.last().copied() else {
+            let what = format!("{} has no checkpoint for a delta to follow", dir.path().display());
+            return Err(Error::InvalidArgument(what));
+        };
+        let newest = checkpoints.manifest(newest)?;
+        check_bank_file(dir, bank_file, &newest)?;
+        let (mut input, head, file_bytes) = open(file)?;
+        if let Some(what) = head.misfit(&newest) {
+            return Err(Error::DeltaMismatch { path: file.to_owned(), what });
+        }
+        if !head.is_sound(&newest) {
+            let what =
+                "its log, images and page size do not follow those of the bank; export it anew"
+                    .into();
+            return Err(input.damaged(0, what));
+        }
+        let outdated = with_reused_numbers(&checkpoints, &newest, &head.manifest)?;
+        let device = log_of(dir, &newest, false)?;
+        device.truncate(newest.log_end)?;
+        let partial = checkpoints.begin(head.manifest.number)?;
+        import(&mut input, &head, &partial, &newest, device.as_ref(), progress)?;
+        remove(&checkpoints, &outdated)?;
+        partial.complete(&head.manifest)?;
+        checkpoints.sync()?;
+        // The delta stands. What fails from here on is done by the next open, checkpoint or delta.
+        let _ = give_back(&checkpoints, checkpoints_kept, device.as_ref());
+        Ok(head.delta(file_bytes))
+    }
+}
+
+/// The checkpoints that have a table or its records under a number which is another table's in `to`.
+/// The bank that the delta is from let go of them before it used the number again, and this one
+/// may keep more. A reader that went from one of them to `to` would take the one table for the
+/// other.
+///
+/// # Errors
+/// `InvalidArgument` if such a checkpoint is pinned or being read.
+fn with_reused_numbers(
+    checkpoints: &Checkpoints,
+    newest: &Manifest,
+    to: &Manifest,
+) -> Result<Vec<u64>> {
+    let pairs = newest.tables.iter().zip(&to.tables);
+    let reused: Vec<usize> = pairs
+        .enumerate()
+        .filter(|(_, (before, after))| before.is_gone() && !after.is_gone())
+        .map(|(place, _)| place)
+        .collect();
+    let mut outdated = Vec::new();
+    if reused.is_empty() {
+        return Ok(outdated);
+    }
+    for number in checkpoints.numbers()?.into_iter().filter(|&number| number != newest.number) {
+        let has_one = match checkpoints.manifest(number) {
+            Ok(older) => {
+                let tables = reused.iter().filter_map(|&place| older.tables.get(place));
+                tables.into_iter().any(|table| !table.is_gone())
+            }
+            Err(error @ Error::Io { .. }) => return Err(error),
+            // Damaged: it may have any of them.
+            Err(_) => true,
+        };
+        if has_one {
+            removable(checkpoints, number)?;
+            outdated.push(number);
+        }
+    }
+    Ok(outdated)
+}
+
+/// # Errors
+/// `InvalidArgument` if the checkpoint is pinned or being read.
+fn removable(checkpoints: &Checkpoints, number: u64) -> Result<Unread> {
+    let unread = if checkpoints.is_pinned(number)? { None } else { checkpoints.unread(number)? };
+    unread.ok_or_else(|| {
+        Error::InvalidArgument(format!(
+            "the delta has a new table under the number of one that checkpoint {number} has, which is pinned or being \
+             read: unpin it, close what reads it or have that refresh, then apply the delta again"
+        ))
+    })
+}
+
+fn remove(checkpoints: &Checkpoints, numbers: &[u64]) -> Result<()> {
+    for &number in numbers {
+        checkpoints.remove(number, removable(checkpoints, number)?, &mut Vec::new())?;
+    }
+    Ok(())
+}
+
+/// Lets go of checkpoints beyond those to be kept, and of the log that no other names.
+fn give_back(checkpoints: &Checkpoints, kept: usize, device: &dyn Device) -> Result<()> {
+    checkpoints.prune(kept, &mut Vec::new())?;
+    let begins = log_begins(checkpoints)?.into_iter().map(|(_, begin)| begin);
+    device.free(begins.min().unwrap_or(0)).map(|_| ())
+}
+
+fn log_of(dir: &Arc<Directory>, manifest: &Manifest, read_only: bool) -> Result<Arc<dyn Device>> {
+    let segment_size_bytes = manifest.segment_bytes;
+    let options = DeviceOptions { segment_size_bytes, read_only, ..DeviceOptions::default() };
+    device::open_in(dir, DeviceChoice::Auto, &options)
+}
+
+/// A file that is being written, under a hidden name. Dropped, it is removed if it is still there, and a signal that
+/// ends the process removes it too.
+struct Unfinished {
+    place: Place,
+    _hidden: HiddenFile,
+}
+
+impl Unfinished {
+    fn new(file: &Place) -> io::Result<Self> {
+        let hidden = HiddenFile::new(&Arc::new(file.directory().share()?));
+        let name = OsStr::from_bytes(hidden.name().as_c_str().to_bytes()).to_owned();
+        Ok(Unfinished { place: file.directory().place(name), _hidden: hidden })
+    }
+}
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        // By the directory's own handle. What it leaves, `HiddenFile` removes.
+        let _ = self.place.remove_file();
+    }
+}
+
+/// Writes a delta, durably but for its name. Returns its length.
+fn export(
+    dir: &Arc<Directory>,
+    checkpoints: &Checkpoints,
+    head: &Head,
+    path: &Place,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<u64> {
+    let Manifest { bank, number, id, .. } = head.manifest;
+    let identity = CheckpointIdentity { bank, checkpoint: number, id }.stream(KIND);
+    let mut out = CheckedWriter::create(path, identity)?;
+    let encoded = metadata::encode(head);
+    out.write(&(encoded.len() as u32).to_le_bytes())?;
+    out.write(&encoded)?;
+    for entry in head.images().1 {
+        let identity = entry.identity(bank).stream(image::KIND);
+        let path = checkpoints.image_path(number, entry.checkpoint);
+        export_stream(CheckedReader::open(&path, identity)?, &mut out)?;
+    }
+    let blob = checkpoints.blob_path(number);
+    let identity = head.manifest.blob_identity().stream(BLOB_KIND);
+    export_stream(CheckedReader::open(&blob, identity)?, &mut out)?;
+    let device = log_of(dir, &head.manifest, true)?;
+    let (pages, page_bytes) = (head.pages(), head.page_bytes());
+    let mut buffers: Vec<AlignedBuffer> = (0..(BURST_BYTES / page_bytes).max(1))
+        .map(|_| AlignedBuffer::zeroed(page_bytes as usize))
+        .collect();
+    let burst_bytes = page_bytes * buffers.len() as u64;
+    for burst in pages.clone().step_by(burst_bytes as usize) {
+        let starts = (burst..pages.end).step_by(page_bytes as usize);
+        let mut reads: Vec<Read<'_>> = Vec::with_capacity(buffers.len());
+        for (offset, buffer) in starts.clone().zip(&mut buffers) {
+            reads.push(Read { offset, buffer });
+        }
+        device.read_many(&mut reads)?;
+        for (start, page) in starts.zip(&buffers) {
+            head.check_page(start, page, device.locate(start))?;
+            out.write(page)?;
+            let done_bytes = start + page_bytes - pages.start;
+            progress(Progress { done_bytes, total_bytes: pages.end - pages.start });
+        }
+    }
+    let (file, bytes) = out.finish()?;
+    file.sync_all().map_err(|e| Error::io("sync", path, e))?;
+    Ok(bytes)
+}
+
+/// Writes a stream's content in pieces.
+fn export_stream(mut input: CheckedReader, out: &mut CheckedWriter) -> Result<()> {
+    while let Some(piece) = input.read_some()? {
+        out.write(&(piece.len() as u32).to_le_bytes())?;
+        out.write(piece)?;
+    }
+    input.finish()?;
+    out.write(&0_u32.to_le_bytes())
+}
+
+/// Opens a delta and reads its head. Returns the file's length too.
+fn open(path: &Path) -> Result<(CheckedReader, Head, u64)> {
+    let place = Place::of_path_to_open(path).map_err(|e| Error::io("open", path, e))?;
+    let file = place.open().map_err(|e| Error::io("open", path, e))?;
+    let file_bytes = file.metadata().map_err(|e| Error::io("stat", path, e))?.len();
+    let (mut input, identity) =
+        CheckedReader::from_file_of_any(file, &place, KIND.0, KIND.1..=KIND.1)?;
+    let mut length = [0; 4];
+    input.read(&mut length)?;
+    let length = u32::from_le_bytes(length);
+    if u64::from(length) > file_bytes {
+        return Err(input.damaged(0, format!("its head claims {length} bytes")));
+    }
+    let mut head = vec![0; length as usize];
+    input.read(&mut head)?;
+    let head: Head = metadata::decode(&head).map_err(|what| input.damaged(0, what))?;
+    let named = (head.manifest.id, head.manifest.number);
+    if named != (identity.owner, identity.checkpoint) {
+        return Err(input.damaged(0, "its head is another delta's".into()));
+    }
+    Ok((input, head, file_bytes))
+}
+
+/// Reads all of a delta into a partial checkpoint and the log, durably but for the checkpoint's name.
+fn import(
+    input: &mut CheckedReader,
+    head: &Head,
+    partial: &PartialCheckpoint<'_>,
+    newest: &Manifest,
+    device: &dyn Device,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<()> {
+    let (shared, new) = head.images();
+    partial.take_images(newest, shared)?;
+    let Manifest { bank, blob_bytes, .. } = head.manifest;
+    for entry in new {
+        let path = partial.image_path(entry.checkpoint);
+        let out = CheckedWriter::create(&path, entry.identity(bank).stream(image::KIND))?;
+        let bytes = import_stream(input, out, &path)?.1;
+        if bytes != entry.file_bytes {
+            let what = format!("an image of the index is {bytes} bytes, not {}", entry.file_bytes);
+            return Err(input.damaged(0, what));
+        }
+    }
+    let path = partial.blob_path();
+    let out = CheckedWriter::create(&path, head.manifest.blob_identity().stream(BLOB_KIND))?;
+    let bytes = import_stream(input, out, &path)?.0;
+    if bytes != blob_bytes {
+        return Err(input.damaged(0, format!("the blob is {bytes} bytes, not {blob_bytes}")));
+    }
+    let (pages, page_bytes) = (head.pages(), head.page_bytes());
+    let mut page = AlignedBuffer::zeroed(page_bytes as usize);
+    for start in pages.clone().step_by(page_bytes as usize) {
+        input.read(&mut page)?;
+        head.check_page(start, &page, input.place())?;
+        device.write(start, &page)?;
+        let done_bytes = start + page_bytes - pages.start;
+        progress(Progress { done_bytes, total_bytes: pages.end - pages.start });
+    }
+    input.finish()?;
+    device.sync()
+}
+
+/// Reads pieces into a file, durably but for its name. Returns the content's length and the file's.
+fn import_stream(
+    input: &mut CheckedReader,
+    mut out: CheckedWriter,
+    path: &Place,
+) -> Result<(u64, u64)> {
+    let (mut bytes, mut piece) = (0, Vec::new());
+    // Ends: with the delta at the latest.
+    loop {
+        let mut length = [0; 4];
+        input.read(&mut length)?;
+        let length = u32::from_le_bytes(length) as usize;
+        if length > crate::files::checked_stream::CHUNK_BYTES {
+            return Err(input.damaged(0, format!("a piece claims {length} bytes")));
+        }
+        if length == 0 {
+            break;
+        }
+        piece.resize(length, 0);
+        input.read(&mut piece)?;
+        out.write(&piece)?;
+        bytes += length as u64;
+    }
+    let (file, file_bytes) = out.finish()?;
+    file.sync_all().map_err(|e| Error::io("sync", path, e))?;
+    Ok((bytes, file_bytes))
+}

@@ -1,0 +1,108 @@
+//! Going back to an older checkpoint for good.
+//!
+//! Every newer checkpoint is removed, the newest first, each name gone for good before the next: so after a crash
+//! at any instant the bank is at the last one that is left, which is complete. The log is not touched here. What
+//! lies beyond the checkpoint belongs to nothing then, and the next open cuts it off, as it does after a crash.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::checkpoint::Checkpoints;
+use crate::checkpoint::bank_file::BankFile;
+use crate::device::{self, DeviceChoice, DeviceOptions};
+use crate::error::{Error, Result};
+use crate::files::directory::Directory;
+use crate::store::{BankLock, Store, check_bank_file, check_last_page, open_bank_dir};
+
+impl Store {
+    /// Takes the bank in `dir`, which nobody has open, back to checkpoint `number`, one of those that are kept: all
+    /// newer ones are removed, and the next open is at this one. There is no way back. Returns the numbers of those
+    /// that are gone, the newest first; they are given anew.
+    ///
+    /// First makes sure that the checkpoint opens: its manifest, index and blob are read, and its last page; pages
+    /// further down are not ([`verify`](crate::inspect::verify) reads those). After an error before the first removal
+    /// nothing has changed; after a crash or an error later, the bank is at some checkpoint from `number` on, and the
+    /// call can be made again.
+    ///
+    /// ```
+    /// use embank_kv::{Store, StoreOptions};
+    ///
+    /// # fn main() -> embank_kv::Result<()> {
+    /// # let dir = tempfile::tempdir().expect("a temporary directory");
+    /// let store = Store::open(dir.path(), &StoreOptions::default())?;
+    /// store.checkpoint(b"step 1")?;
+    /// store.checkpoint(b"step 2")?;
+    /// drop(store);
+    ///
+    /// assert_eq!(Store::roll_back(dir.path(), 1)?, [2]);
+    /// let store = Store::open(dir.path(), &StoreOptions::default())?;
+    /// assert_eq!(store.recovered().expect("a checkpoint").blob, b"step 1");
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// `InvalidArgument` where there is no bank or no such checkpoint; `Locked` if the bank is open for writing;
+    /// `BeingRead` if somebody reads a newer checkpoint; `Damaged` or `Truncated` if the checkpoint does not verify;
+    /// `Io`.
+    pub fn roll_back(dir: &Path, number: u64) -> Result<Vec<u64>> {
+        let dir = &open_bank_dir(dir)?;
+        let bank_file = BankFile::read_one(dir)?;
+        let _lock = BankLock::take(dir)?;
+        let checkpoints = Checkpoints::open(dir)?;
+        let there = checkpoints.numbers()?;
+        if !there.contains(&number) {
+            return Err(Error::InvalidArgument(format!(
+                "{} has no checkpoint {number}; those that are kept are {there:?}",
+                dir.path().display()
+            )));
+        }
+        check_that_it_opens(dir, bank_file, &checkpoints, number)?;
+        let newer = there.iter().rev().copied().take_while(|&newer| newer > number);
+        // All of them are locked before the first goes.
+        let unread = newer.map(|newer| match checkpoints.unread(newer)? {
+            Some(unread) => Ok((newer, unread)),
+            None => {
+                let path = checkpoints.path();
+                let readers = checkpoints.readers(newer).unwrap_or_default();
+                Err(Error::BeingRead { path, checkpoint: newer, readers })
+            }
+        });
+        let unread = unread.collect::<Result<Vec<_>>>()?;
+        let mut gone = Vec::with_capacity(unread.len());
+        for (newer, unread) in unread {
+            checkpoints.check_in_place()?;
+            match checkpoints.remove(newer, unread, &mut gone) {
+                // It is taken back. Files that can't be removed count for nothing, and the next open tries again.
+                Err(_) if gone.last() == Some(&newer) => {}
+                removed => removed?,
+            }
+        }
+        Ok(gone)
+    }
+}
+
+fn check_that_it_opens(
+    dir: &Arc<Directory>,
+    bank_file: BankFile,
+    checkpoints: &Checkpoints,
+    number: u64,
+) -> Result<()> {
+    let manifest = checkpoints.manifest(number)?;
+    check_bank_file(dir, bank_file, &manifest)?;
+    let images = checkpoints.images(&manifest)?;
+    let (mut buckets, mut entries) = (images.read()?, Vec::new());
+    // Ends: with the index.
+    while buckets.next_bucket(&mut entries)?.is_some() {
+        entries.clear();
+    }
+    checkpoints.blob(&manifest)?;
+    let options = DeviceOptions {
+        segment_size_bytes: manifest.segment_bytes,
+        threads: 0,
+        read_only: true,
+        ..DeviceOptions::default()
+    };
+    let device = device::open_in(dir, DeviceChoice::Threads, &options)?;
+    check_last_page(device.as_ref(), &manifest)
+}

@@ -1,0 +1,157 @@
+//! Read buffers: a few, counted in the budget, handed from burst to burst.
+
+use std::ops::{Deref, DerefMut};
+
+use crate::device::{AlignedBuffer, BLOCK_BYTES};
+use crate::record::layout::{VALUE_BYTES_MAX, record_bytes};
+use crate::sync::{Condvar, Mutex};
+
+/// The pool. Buffers are made when first needed.
+#[derive(Debug)]
+pub(crate) struct Buffers {
+    bytes_each: usize,
+    state: Mutex<State>,
+    returned: Condvar,
+}
+
+#[derive(Debug)]
+struct State {
+    idle: Vec<AlignedBuffer>,
+    not_made: usize,
+}
+
+impl Buffers {
+    /// A pool of `total_bytes`, in as many buffers as threads can use well, each with room for a page's longest record if
+    /// one can have it: a bank whose pages are larger than its budget would have them now has fewer.
+    pub(crate) fn new(total_bytes: usize, page_bytes: usize) -> Self {
+        let wanted = match total_bytes {
+            0x10_0000.. => 4,
+            0x1_0000.. => 2,
+            _ => 1,
+        };
+        let longest = page_bytes.min(record_bytes(VALUE_BYTES_MAX)) + 2 * BLOCK_BYTES;
+        let count = wanted.min(total_bytes / longest).max(1);
+        Buffers {
+            bytes_each: total_bytes / count / 4096 * 4096,
+            state: Mutex::new(State { idle: Vec::new(), not_made: count }),
+            returned: Condvar::new(),
+        }
+    }
+
+    /// Bytes of one buffer.
+    pub(crate) fn bytes_each(&self) -> usize {
+        self.bytes_each
+    }
+
+    /// A buffer, when one is free. The caller is not pinned and holds no other buffer, so somebody
+    /// always gives one back.
+    pub(crate) fn take(&self) -> Buffer<'_> {
+        let mut state = self.state.lock();
+        loop {
+            if let Some(buffer) = state.idle.pop() {
+                return Buffer { pool: self, buffer: Some(buffer) };
+            }
+            if state.not_made > 0 {
+                state.not_made -= 1;
+                drop(state);
+                let buffer = AlignedBuffer::for_streams(self.bytes_each);
+                return Buffer { pool: self, buffer: Some(buffer) };
+            }
+            self.returned.wait(&mut state);
+        }
+    }
+}
+
+/// A buffer on loan; goes back when dropped.
+pub(crate) struct Buffer<'a> {
+    pool: &'a Buffers,
+    buffer: Option<AlignedBuffer>,
+}
+
+impl Buffer<'_> {
+    /// For a device to stream into.
+    pub(crate) fn memory(&mut self) -> &mut AlignedBuffer {
+        self.buffer.as_mut().expect("there until dropped")
+    }
+}
+
+impl Deref for Buffer<'_> {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        self.buffer.as_deref().expect("there until dropped")
+    }
+}
+
+impl DerefMut for Buffer<'_> {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        self.buffer.as_deref_mut().expect("there until dropped")
+    }
+}
+
+impl Drop for Buffer<'_> {
+    fn drop(&mut self) {
+        if let Some(buffer) = self.buffer.take() {
+            self.pool.state.lock().idle.push(buffer);
+            self.pool.returned.notify_one();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    #[test]
+    fn buffers_stay_within_the_total_and_are_whole_blocks() {
+        for total_bytes in [16 << 10, 60 << 10, 64 << 10, 300 << 10, 1 << 20, 8 << 20] {
+            let buffers = Buffers::new(total_bytes, 8 << 10);
+            let count = buffers.state.lock().not_made;
+            assert!(buffers.bytes_each() >= 16 << 10);
+            assert!(count * buffers.bytes_each() <= total_bytes);
+            assert!(buffers.bytes_each().is_multiple_of(4096));
+            assert_eq!(buffers.take().len(), buffers.bytes_each());
+        }
+    }
+
+    #[test]
+    fn each_buffer_has_room_for_a_record_as_long_as_a_page() {
+        for (total_bytes, page_bytes, count) in [
+            (1 << 20, 128 << 10, 4),
+            (1 << 20, 256 << 10, 3),
+            (1 << 20, 512 << 10, 1),
+            (4 << 20, 4 << 20, 4),
+        ] {
+            let buffers = Buffers::new(total_bytes, page_bytes);
+            assert_eq!(buffers.state.lock().not_made, count, "{total_bytes}, {page_bytes}");
+            let longest = page_bytes.min(record_bytes(VALUE_BYTES_MAX));
+            assert!(buffers.bytes_each() >= longest + 2 * BLOCK_BYTES);
+        }
+    }
+
+    #[test]
+    fn a_buffer_is_used_again() {
+        let buffers = Buffers::new(128 << 10, 8 << 10);
+        let place = buffers.take().as_ptr();
+        assert_eq!(buffers.take().as_ptr(), place);
+    }
+
+    #[test]
+    fn who_comes_too_late_waits_until_a_buffer_goes_back() {
+        let buffers = Buffers::new(16 << 10, 8 << 10);
+        let mut only = buffers.take();
+        only[0] = 7;
+        let (waits, waiting) = mpsc::channel();
+        std::thread::scope(|s| {
+            let late = s.spawn(|| {
+                waits.send(()).unwrap();
+                buffers.take()[0]
+            });
+            waiting.recv().unwrap();
+            only[0] = 8;
+            drop(only);
+            assert_eq!(late.join().unwrap(), 8);
+        });
+    }
+}

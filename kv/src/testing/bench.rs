@@ -1,0 +1,151 @@
+//! What the micro-benchmarks (`bench/benches/inside.rs`) reach of the store's inside. No part of the API: it comes
+//! with the feature `bench` alone, and changes with whatever it shows.
+
+use std::sync::Arc;
+
+use crate::device::{AlignedBuffer, Device};
+use crate::epoch::Gate;
+use crate::error::Result;
+use crate::index::{Candidates, Index, Look};
+use crate::log::page::{self, PAGE_HEADER_BYTES, PageIdentity};
+use crate::log::{Extent, Log};
+use crate::memory::budget::Budget;
+use crate::record::address::{Address, TableNumber};
+use crate::record::clock::{self, ClockWord};
+use crate::record::hash::KeyHash;
+use crate::record::layout::record_bytes;
+use crate::stats::Counters;
+use crate::sync::{AtomicU64, Ordering};
+
+const TABLE: TableNumber = TableNumber(1);
+
+/// An index with keys `0..entries`, record `k` at address `64 * (k + 1)`.
+#[derive(Debug)]
+pub struct Probing {
+    index: Index,
+    key_hash: KeyHash,
+}
+
+impl Probing {
+    /// Fills an index.
+    ///
+    /// # Errors
+    /// The memory can't be had.
+    pub fn new(entries: u64) -> Result<Self> {
+        let total_bytes = (64 << 20) + entries * 64;
+        let budget = Budget::new(total_bytes, Budget::page_bytes_for(total_bytes))?;
+        let (index, key_hash) = (Index::new(&budget)?, KeyHash::new(7));
+        let mut candidates = Candidates::default();
+        for key in 0..entries {
+            let hash = key_hash.of(TABLE, key);
+            index.candidates(hash, &mut candidates);
+            index.insert(&budget, hash, &candidates, Address::new(64 * (key + 1)), |_| {});
+            index.grow(&budget, |_| Look::Unseen);
+        }
+        Ok(Probing { index, key_hash })
+    }
+
+    /// Hashes the keys, prefetches their buckets and takes each one's first match; how many have one.
+    #[must_use]
+    pub fn probe(&self, keys: &[u64]) -> usize {
+        let (outline, hash) = (self.index.outline(), |key| self.key_hash.of(TABLE, key));
+        keys.iter().for_each(|&key| outline.prefetch(hash(key)));
+        keys.iter().filter(|&&key| !outline.first_match(hash(key)).is_empty()).count()
+    }
+}
+
+static EXTRA_CHECKSUMS: AtomicU64 = AtomicU64::new(0);
+
+/// Lets every record that is read from disk be verified so many times more than once, in this process, so that the
+/// cost of once can be measured.
+pub fn set_extra_checksums(times: u64) {
+    EXTRA_CHECKSUMS.store(times, Ordering::Relaxed);
+}
+
+pub(crate) fn extra_checksums() -> u64 {
+    EXTRA_CHECKSUMS.load(Ordering::Relaxed)
+}
+
+/// A record's word.
+#[derive(Debug, Default)]
+pub struct Clock(AtomicU64);
+
+impl Clock {
+    /// Up by one under the lock, as a get does it, and down again, as a put does.
+    pub fn up_and_down(&self) {
+        for (bound, by) in [(8, 1), (u32::MAX, -1)] {
+            let Ok(locked) = clock::lock(&self.0, |word| word.outstanding() <= bound) else {
+                return;
+            };
+            let word = locked.word();
+            let outstanding = word.outstanding().saturating_add_signed(by);
+            locked.unlock_unchanged(word.with_outstanding(outstanding));
+        }
+    }
+
+    /// Gets outstanding.
+    #[must_use]
+    pub fn outstanding(&self) -> u32 {
+        ClockWord::from_bits(self.0.load(Ordering::Relaxed)).outstanding()
+    }
+}
+
+/// The first page of a log, without a writer.
+#[derive(Debug)]
+pub struct FirstPage {
+    log: Log,
+    gate: Gate,
+    value_bytes: usize,
+    /// Records that are complete in the page.
+    appended: u64,
+}
+
+impl FirstPage {
+    /// An empty log over a device, with pages of `1 << page_bits` bytes.
+    ///
+    /// # Errors
+    /// The memory can't be had.
+    pub fn new(device: Arc<dyn Device>, page_bits: u32, value_bytes: usize) -> Result<Self> {
+        let budget = Arc::new(Budget::new(256 << 20, 1 << page_bits)?);
+        let extent = Extent { page_bits, begin: 0, tail_page: 0 };
+        let counters = Arc::new(Counters::default());
+        let lineage = crate::checkpoint::lineage::Lineage::new(1, extent.page_bits, Vec::new());
+        let log = Log::new(budget, device, counters, lineage, extent, Arc::default())?;
+        Ok(FirstPage { log, gate: Gate::default(), value_bytes, appended: 0 })
+    }
+
+    /// Appends records until the page is full; how many.
+    #[must_use]
+    pub fn fill(&mut self) -> u64 {
+        let mut appended = 0;
+        let guard = self.gate.enter();
+        let view = self.log.view();
+        while let Ok(address) = self.log.allocate(record_bytes(self.value_bytes)) {
+            // SAFETY: pinned, and the space was allocated a line above, so it is this thread's own and
+            // above the head, which nobody moves.
+            let record = unsafe { view.record(address) };
+            record.begin(TABLE, appended, self.value_bytes);
+            record.store_value(&[appended]);
+            record.finish(ClockWord::at_rest(0), false);
+            appended += 1;
+        }
+        drop(guard);
+        self.appended += appended;
+        appended
+    }
+
+    /// Makes the page's image with its checksums in `image`, a page long, and writes it to the device.
+    ///
+    /// # Errors
+    /// What the device reports.
+    pub fn flush(&self, image: &mut AlignedBuffer) -> Result<()> {
+        let used = PAGE_HEADER_BYTES + self.appended * record_bytes(self.value_bytes) as u64;
+        // SAFETY: the page's frame lives with the log; so many records were completed by `fill`,
+        // which alone counts them, and nobody else refers to this log.
+        unsafe {
+            let frame = self.log.frame_pointer(0);
+            page::write_image(frame, 0, used, PageIdentity { page: 0, bank: 1, salt: 2 }, image);
+        }
+        self.log.device.write(0, image)
+    }
+}

@@ -1,0 +1,452 @@
+//! A device that fails when it is told to. For tests.
+
+#[cfg(test)]
+mod tests;
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::process::locks::Mutex;
+
+use crate::device::{
+    AlignedBuffer, BLOCK_BYTES, Device, DeviceReport, Freed, Read, ReadStream, stream,
+};
+use crate::error::{Error, Result};
+
+/// Wraps a device and fails its calls on request: the seam by which tests force every error site above the
+/// device. Not for production: it takes a lock on each call.
+///
+/// Calls are counted from the request on: `n` = 1 means the next call. One request of each kind stands at
+/// a time; a new one replaces it. [`Self::mend`] takes all of them back.
+///
+/// ```
+/// use std::{io, sync::Arc};
+/// use embank_kv::device::{AlignedBuffer, Device, DeviceOptions, FaultyDevice, MemoryDevice};
+/// let device = FaultyDevice::new(Arc::new(MemoryDevice::new(&DeviceOptions::default())?));
+/// device.fail_write(2, io::ErrorKind::StorageFull);
+/// let block = AlignedBuffer::zeroed(512);
+/// assert!(device.write(0, &block).is_ok());
+/// assert!(device.write(512, &block).is_err());
+/// assert!(device.write(512, &block).is_ok());
+/// # Ok::<(), embank_kv::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct FaultyDevice {
+    inner: Arc<dyn Device>,
+    plan: Mutex<Plan>,
+}
+
+#[derive(Debug, Default)]
+struct Plan {
+    reads: Countdown<ReadFault>,
+    writes: Countdown<WriteFault>,
+    syncs: Countdown<io::ErrorKind>,
+    truncates: Countdown<io::ErrorKind>,
+    frees: Countdown<io::ErrorKind>,
+    /// Every write and sync from the next on.
+    broken: Option<io::ErrorKind>,
+    flips: Vec<(u64, u8)>,
+    end: Option<u64>,
+    /// What the file system says that it has left.
+    room_bytes: Option<u64>,
+    /// The state of the generator that shuffles completions and draws delays.
+    shuffle: Option<u64>,
+    delay_us_max: u64,
+    calls: DeviceCalls,
+}
+
+/// How many calls a [`FaultyDevice`] has seen, failed ones included.
+///
+/// ```
+/// use embank_kv::device::DeviceCalls;
+/// assert_eq!(DeviceCalls::default().reads, 0);
+/// ```
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct DeviceCalls {
+    /// Bursts of reads.
+    pub bursts: u64,
+    /// Single reads, over all bursts.
+    pub reads: u64,
+    /// Writes.
+    pub writes: u64,
+    /// Syncs.
+    pub syncs: u64,
+    /// Truncates.
+    pub truncates: u64,
+    /// Givings back of space.
+    pub frees: u64,
+}
+
+/// How a read goes wrong.
+///
+/// ```
+/// use embank_kv::device::ReadFault;
+/// let elsewhere = ReadFault::Misdirected { by: -8192 };
+/// assert_ne!(elsewhere, ReadFault::CutShort);
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReadFault {
+    /// The burst fails.
+    Fails(io::ErrorKind),
+    /// The burst ends within this read, as if the file did: [`Error::Truncated`].
+    CutShort,
+    /// It gets the bytes that lie so far from where it asked for; zeros where nothing lies.
+    Misdirected {
+        /// In bytes, a multiple of [`BLOCK_BYTES`].
+        by: i64,
+    },
+    /// A bit of what it gets is turned around.
+    Flipped {
+        /// Which byte, counted from the read's first and modulo its length.
+        byte: usize,
+        /// Which bit of it, 0 to 7.
+        bit: u8,
+    },
+}
+
+/// How a write goes wrong. All but the first are reported done.
+///
+/// ```
+/// use embank_kv::device::WriteFault;
+/// assert_ne!(WriteFault::Lost, WriteFault::Misdirected { by: 8192 });
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WriteFault {
+    /// It fails after its first `kept_bytes`, rounded down to blocks, have reached the device.
+    Fails {
+        /// With what.
+        kind: io::ErrorKind,
+        /// How much is there.
+        kept_bytes: usize,
+    },
+    /// Nothing of it is ever there.
+    Lost,
+    /// It goes so far from where it should; nowhere if that is below 0 or across a segment's end.
+    Misdirected {
+        /// In bytes, a multiple of [`BLOCK_BYTES`].
+        by: i64,
+    },
+    /// A bit of it is turned around on its way.
+    Flipped {
+        /// Which byte, counted from the write's first and modulo its length.
+        byte: usize,
+        /// Which bit of it, 0 to 7.
+        bit: u8,
+    },
+}
+
+/// One call goes wrong, so many from now.
+#[derive(Debug)]
+struct Countdown<F>(Option<(u64, F)>);
+
+impl<F> Default for Countdown<F> {
+    fn default() -> Self {
+        Countdown(None)
+    }
+}
+
+impl<F: Copy> Countdown<F> {
+    fn set(&mut self, n: u64, fault: F) {
+        assert!(n > 0, "calls are counted from 1, the next one");
+        self.0 = Some((n, fault));
+    }
+
+    /// Counts `calls`; if the chosen one is among them, which of them, from 0, and how it goes wrong.
+    fn pass(&mut self, calls: u64) -> Option<(usize, F)> {
+        let (n, fault) = self.0?;
+        self.0 = (n > calls).then(|| (n - calls, fault));
+        (n <= calls).then_some((n as usize - 1, fault))
+    }
+}
+
+impl FaultyDevice {
+    /// Passes everything on to `inner` until told otherwise.
+    pub fn new(inner: Arc<dyn Device>) -> Self {
+        Self { inner, plan: Mutex::default() }
+    }
+
+    /// Fails the burst that holds the `n`-th single read from now; the burst reads nothing.
+    ///
+    /// # Panics
+    /// If `n` is 0, here and below.
+    pub fn fail_read(&self, n: u64, kind: io::ErrorKind) {
+        self.spoil_read(n, ReadFault::Fails(kind));
+    }
+
+    /// Has the `n`-th single read from now go wrong.
+    pub fn spoil_read(&self, n: u64, fault: ReadFault) {
+        self.plan.lock().reads.set(n, fault);
+    }
+
+    /// Has the `n`-th write from now go wrong.
+    pub fn spoil_write(&self, n: u64, fault: WriteFault) {
+        self.plan.lock().writes.set(n, fault);
+    }
+
+    /// Fails the `n`-th write from now; nothing of it reaches the device.
+    pub fn fail_write(&self, n: u64, kind: io::ErrorKind) {
+        self.tear_write(n, 0, kind);
+    }
+
+    /// Fails the `n`-th write from now after its first `kept_bytes` bytes, rounded down to blocks, have
+    /// reached the device: what a power cut or a full disk leaves of a page.
+    pub fn tear_write(&self, n: u64, kept_bytes: usize, kind: io::ErrorKind) {
+        self.spoil_write(n, WriteFault::Fails { kind, kept_bytes });
+    }
+
+    /// Fails the `n`-th sync from now.
+    pub fn fail_sync(&self, n: u64, kind: io::ErrorKind) {
+        self.plan.lock().syncs.set(n, kind);
+    }
+
+    /// Fails the `n`-th truncate from now.
+    pub fn fail_truncate(&self, n: u64, kind: io::ErrorKind) {
+        self.plan.lock().truncates.set(n, kind);
+    }
+
+    /// Fails the `n`-th giving back of space from now; nothing is given back.
+    pub fn fail_free(&self, n: u64, kind: io::ErrorKind) {
+        self.plan.lock().frees.set(n, kind);
+    }
+
+    /// Fails every write and sync from now on, as a disk that died or filled up.
+    pub fn break_writes(&self, kind: io::ErrorKind) {
+        self.plan.lock().broken = Some(kind);
+    }
+
+    /// From now on says that the file system has this many bytes left, whatever is written.
+    pub fn set_room(&self, bytes: u64) {
+        self.plan.lock().room_bytes = Some(bytes);
+    }
+
+    /// Turns bit `bit` (0 to 7) of the byte at log offset `offset` around in every read that covers it.
+    ///
+    /// # Panics
+    /// If `bit` is above 7.
+    pub fn flip_bit_on_read(&self, offset: u64, bit: u8) {
+        assert!(bit < 8, "a byte has bits 0 to 7");
+        self.plan.lock().flips.push((offset, bit));
+    }
+
+    /// Answers reads that reach beyond log offset `end` with [`Error::Truncated`].
+    pub fn cut_reads_at(&self, end: u64) {
+        self.plan.lock().end = Some(end);
+    }
+
+    /// Hands the reads of a stream over in an order that `seed` decides, late ones first or last.
+    pub fn shuffle_completions(&self, seed: u64) {
+        self.plan.lock().shuffle = Some(seed);
+    }
+
+    /// Keeps each read and write waiting for up to `us_max` microseconds, as `seed` decides, and completes the reads of
+    /// a stream in such an order too.
+    pub fn delay(&self, seed: u64, us_max: u64) {
+        let mut plan = self.plan.lock();
+        plan.shuffle = Some(seed);
+        plan.delay_us_max = us_max;
+    }
+
+    fn wait(&self) {
+        let mut plan = self.plan.lock();
+        let us_max = plan.delay_us_max;
+        let Some(state) = plan.shuffle.as_mut().filter(|_| us_max > 0) else { return };
+        let us = next(state) % (us_max + 1);
+        drop(plan);
+        std::thread::sleep(Duration::from_micros(us));
+    }
+
+    /// Takes back all that was asked for. Counts stay.
+    pub fn mend(&self) {
+        let mut plan = self.plan.lock();
+        *plan = Plan { calls: plan.calls, ..Plan::default() };
+    }
+
+    /// How many calls have come so far.
+    pub fn calls(&self) -> DeviceCalls {
+        self.plan.lock().calls
+    }
+
+    fn read_elsewhere(&self, read: &mut Read<'_>, by: i64) {
+        let there = moved(read.offset, by).is_some_and(|offset| {
+            let elsewhere = Read { offset, buffer: &mut *read.buffer };
+            self.inner.read_many(&mut [elsewhere]).is_ok()
+        });
+        if !there {
+            read.buffer.fill(0);
+        }
+    }
+
+    fn error(&self, operation: &'static str, offset: u64, kind: io::ErrorKind) -> Error {
+        let (path, offset) = self.inner.locate(offset);
+        Error::io(operation, path, io::Error::new(kind, format!("at offset {offset}: injected")))
+    }
+}
+
+/// The next number of a sequence.
+fn next(state: &mut u64) -> u64 {
+    *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+    *state >> 33
+}
+
+/// An offset so far from another; none below 0.
+fn moved(offset: u64, by: i64) -> Option<u64> {
+    offset.checked_add_signed(by)
+}
+
+fn flip(bytes: &mut [u8], byte: usize, bit: u8) {
+    let byte = byte % bytes.len();
+    bytes[byte] ^= 1 << (bit % 8);
+}
+
+impl Device for FaultyDevice {
+    fn name(&self) -> &'static str {
+        self.inner.name()
+    }
+
+    fn report(&self) -> DeviceReport {
+        self.inner.report()
+    }
+
+    fn read_many(&self, reads: &mut [Read<'_>]) -> Result<()> {
+        self.wait();
+        let (fault, flips, end) = {
+            let mut plan = self.plan.lock();
+            plan.calls.bursts += 1;
+            plan.calls.reads += reads.len() as u64;
+            (plan.reads.pass(reads.len() as u64), plan.flips.clone(), plan.end)
+        };
+        match fault {
+            Some((_, ReadFault::Fails(kind))) => {
+                let first = reads.first().map_or(0, |read| read.offset);
+                return Err(self.error("read", first, kind));
+            }
+            Some((at, ReadFault::CutShort)) => {
+                let (path, offset) = self.inner.locate(reads[at].offset);
+                let expected = reads[at].buffer.len() as u64;
+                return Err(Error::Truncated { path, offset, expected, found: expected / 2 });
+            }
+            _ => {}
+        }
+        for read in reads.iter() {
+            let len = read.buffer.len() as u64;
+            if let Some(end) = end.filter(|&end| read.offset + len > end) {
+                let (path, offset) = self.inner.locate(read.offset);
+                let found = end.saturating_sub(read.offset);
+                return Err(Error::Truncated { path, offset, expected: len, found });
+            }
+        }
+        self.inner.read_many(reads)?;
+        match fault {
+            Some((at, ReadFault::Misdirected { by })) => self.read_elsewhere(&mut reads[at], by),
+            Some((at, ReadFault::Flipped { byte, bit })) => flip(reads[at].buffer, byte, bit),
+            _ => {}
+        }
+        for read in reads {
+            for &(offset, bit) in &flips {
+                let byte = offset.checked_sub(read.offset).and_then(|at| usize::try_from(at).ok());
+                if let Some(byte) = byte.and_then(|at| read.buffer.get_mut(at)) {
+                    *byte ^= 1 << bit;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn read_stream(&self, memory: &mut AlignedBuffer, stream: &mut dyn ReadStream) -> Result<u64> {
+        let shuffle = |order: &mut [usize]| {
+            let mut plan = self.plan.lock();
+            let Some(state) = &mut plan.shuffle else { return };
+            for i in (1..order.len()).rev() {
+                order.swap(i, next(state) as usize % (i + 1));
+            }
+        };
+        stream::in_bursts(memory, stream, |reads| self.read_many(reads), shuffle)
+    }
+
+    fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.wait();
+        let fault = {
+            let mut plan = self.plan.lock();
+            plan.calls.writes += 1;
+            match plan.broken {
+                Some(kind) => Some(WriteFault::Fails { kind, kept_bytes: 0 }),
+                None => plan.writes.pass(1).map(|(_, fault)| fault),
+            }
+        };
+        match fault {
+            None => self.inner.write(offset, bytes),
+            Some(WriteFault::Fails { kind, kept_bytes }) => {
+                let kept = kept_bytes.min(bytes.len()) / BLOCK_BYTES * BLOCK_BYTES;
+                if kept > 0 {
+                    self.inner.write(offset, &bytes[..kept])?;
+                }
+                Err(self.error("write", offset + kept as u64, kind))
+            }
+            Some(WriteFault::Lost) => Ok(()),
+            Some(WriteFault::Misdirected { by }) => {
+                if let Some(elsewhere) = moved(offset, by) {
+                    // Where it can't lie, it is lost.
+                    let _ = self.inner.write(elsewhere, bytes);
+                }
+                Ok(())
+            }
+            Some(WriteFault::Flipped { byte, bit }) => {
+                let mut flipped = AlignedBuffer::zeroed(bytes.len());
+                flipped.copy_from_slice(bytes);
+                flip(&mut flipped, byte, bit);
+                self.inner.write(offset, &flipped)
+            }
+        }
+    }
+
+    fn not_removed(&self) -> Vec<String> {
+        self.inner.not_removed()
+    }
+
+    fn room_bytes(&self) -> Option<u64> {
+        self.plan.lock().room_bytes.or_else(|| self.inner.room_bytes())
+    }
+
+    fn sync(&self) -> Result<()> {
+        let failure = {
+            let mut plan = self.plan.lock();
+            plan.calls.syncs += 1;
+            plan.broken.or_else(|| plan.syncs.pass(1).map(|(_, kind)| kind))
+        };
+        failure.map_or_else(|| self.inner.sync(), |kind| Err(self.error("sync", 0, kind)))
+    }
+
+    fn truncate(&self, end: u64) -> Result<()> {
+        let failure = {
+            let mut plan = self.plan.lock();
+            plan.calls.truncates += 1;
+            plan.truncates.pass(1)
+        };
+        match failure {
+            Some((_, kind)) => Err(self.error("truncate", end, kind)),
+            None => self.inner.truncate(end),
+        }
+    }
+
+    fn free(&self, below: u64) -> Result<Freed> {
+        let failure = {
+            let mut plan = self.plan.lock();
+            plan.calls.frees += 1;
+            plan.frees.pass(1)
+        };
+        match failure {
+            Some((_, kind)) => Err(self.error("remove", below, kind)),
+            None => self.inner.free(below),
+        }
+    }
+
+    fn release_handles(&self) {
+        self.inner.release_handles();
+    }
+
+    fn locate(&self, offset: u64) -> (PathBuf, u64) {
+        self.inner.locate(offset)
+    }
+}

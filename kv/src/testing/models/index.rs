@@ -1,0 +1,342 @@
+//! The index: who inserts, moves, removes and looks up entries while buckets fill up and split.
+
+use std::sync::Arc;
+
+use super::{explore, finds};
+use crate::index::{Candidates, Entry, Index, Inserted, Look};
+use crate::memory::budget::{BUDGET_BYTES_MIN, Budget};
+use crate::record::address::Address;
+use crate::sync::{Planted, quietly, thread};
+
+/// Bytes between records: none lies at address 0.
+const STRIDE: u64 = 64;
+
+/// A record as far as the index is concerned.
+#[derive(Debug, Clone, Copy)]
+struct Record {
+    key: u64,
+    previous: Address,
+}
+
+/// An index and a log that only remembers whose record lies where.
+struct Indexed {
+    index: Index,
+    budget: Budget,
+    /// Of the standard library: the scheduler does not choose here.
+    records: std::sync::Mutex<Vec<Record>>,
+}
+
+/// Where a key was found.
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    entry: Entry,
+    address: Address,
+    previous: Address,
+}
+
+/// A hash of which the key is all that lies below the tag: keys that are equal in their low 20 bits meet in every
+/// bucket with every tag.
+fn hash(key: u64) -> u64 {
+    key & 0xF_FFFF
+}
+
+impl Indexed {
+    /// With these keys, in an index of one bucket.
+    fn with(keys: impl IntoIterator<Item = u64>) -> Arc<Indexed> {
+        quietly(|| {
+            let budget = Budget::new(BUDGET_BYTES_MIN, 512).unwrap();
+            let index = Index::new(&budget).unwrap();
+            let indexed = Indexed { index, budget, records: Default::default() };
+            for key in keys {
+                assert!(indexed.insert(key));
+            }
+            Arc::new(indexed)
+        })
+    }
+
+    fn append(&self, key: u64) -> Address {
+        let mut records = self.records.lock().unwrap();
+        records.push(Record { key, previous: Address::NONE });
+        Address::new(records.len() as u64 * STRIDE)
+    }
+
+    fn record(&self, address: Address) -> Record {
+        self.records.lock().unwrap()[(address.raw() / STRIDE) as usize - 1]
+    }
+
+    fn grow(&self) -> bool {
+        self.index.grow(&self.budget, |address| {
+            let Record { key, previous } = self.record(address);
+            Look::Record(hash(key), previous)
+        })
+    }
+
+    /// As if all records were on disk.
+    fn grow_blind(&self) -> bool {
+        self.index.grow(&self.budget, |_| Look::Unseen)
+    }
+
+    fn link(&self, address: Address, previous: Address) {
+        self.records.lock().unwrap()[(address.raw() / STRIDE) as usize - 1].previous = previous;
+    }
+
+    /// All places where a key is, and the slots that were searched.
+    fn places(&self, key: u64) -> (Vec<Place>, Candidates) {
+        let mut candidates = Candidates::default();
+        self.index.candidates(hash(key), &mut candidates);
+        let mut places = Vec::new();
+        for entry in candidates.iter() {
+            let mut address = entry.address();
+            while !address.is_none() {
+                let record = self.record(address);
+                assert!(record.previous < address, "a chain goes back");
+                if record.key == key {
+                    places.push(Place { entry, address, previous: record.previous });
+                }
+                address = record.previous;
+            }
+        }
+        (places, candidates)
+    }
+
+    fn has(&self, key: u64) -> bool {
+        !self.places(key).0.is_empty()
+    }
+
+    /// As `execute` does; false if the key was there.
+    fn insert(&self, key: u64) -> bool {
+        loop {
+            let (places, searched) = self.places(key);
+            if !places.is_empty() {
+                return false;
+            }
+            let new = self.append(key);
+            let link = |previous| self.link(new, previous);
+            match self.index.insert(&self.budget, hash(key), &searched, new, link) {
+                Inserted::Yes => return true,
+                Inserted::Changed => {}
+            }
+        }
+    }
+
+    /// Gives the key's entry a new record.
+    fn move_to_tail(&self, key: u64) {
+        // Ends: it fails only because another thread changed the entry.
+        loop {
+            let place = self.places(key).0[0];
+            assert_eq!(place.entry.address(), place.address, "the model moves heads only");
+            let new = self.append(key);
+            self.link(new, place.previous);
+            if self.index.replace(hash(key), place.entry, new, place.previous.is_none()) {
+                return;
+            }
+        }
+    }
+
+    /// Takes out the key's entry, which leads to it alone.
+    fn remove(&self, key: u64) {
+        // Ends: as in `move_to_tail`.
+        while !self.index.remove(hash(key), self.places(key).0[0].entry) {}
+    }
+
+    /// Each of these keys is there, once.
+    fn assert_holds(&self, keys: impl IntoIterator<Item = u64>) {
+        quietly(|| {
+            for key in keys {
+                let places = self.places(key).0;
+                let heads = places.iter().filter(|place| place.entry.address() == place.address);
+                assert!(!places.is_empty(), "key {key:#x} was lost");
+                // A record that was superseded may stay behind the one that supersedes it, in the same chain.
+                let same = places.iter().all(|place| place.entry == places[0].entry);
+                assert!(same && heads.count() <= 1, "key {key:#x} is there twice: {places:?}");
+            }
+        });
+    }
+}
+
+/// Two threads insert the same key, a third one whose hash is the same, into a bucket with some room.
+fn inserting_into_a_bucket() {
+    let indexed = Indexed::with([1, 2, 3]);
+    let same = [0, 1].map(|_| {
+        let indexed = Arc::clone(&indexed);
+        thread::spawn(move || indexed.insert(9))
+    });
+    let other = {
+        let indexed = Arc::clone(&indexed);
+        thread::spawn(move || {
+            assert!(indexed.insert(9 | 1 << 30));
+            indexed.move_to_tail(2);
+            assert!(indexed.insert(10));
+        })
+    };
+    let inserted = same.map(|thread| thread.join().unwrap());
+    other.join().unwrap();
+    assert!(inserted[0] != inserted[1], "inserted once: {inserted:?}");
+    indexed.assert_holds([1, 2, 3, 9, 10, 9 | 1 << 30]);
+    assert_eq!(indexed.index.entry_count(), 5, "two keys share an entry");
+}
+
+/// The same where the bucket is full, so that it gets overflow buckets, while slots become free.
+fn inserting_into_a_full_bucket() {
+    let indexed = Indexed::with(1..=7);
+    let same = [0, 1].map(|number| {
+        let indexed = Arc::clone(&indexed);
+        thread::spawn(move || {
+            assert!(indexed.insert(20 + number));
+            indexed.insert(9)
+        })
+    });
+    let remover = {
+        let indexed = Arc::clone(&indexed);
+        thread::spawn(move || {
+            indexed.remove(3);
+            assert!(!indexed.has(3));
+            assert!(indexed.insert(3));
+        })
+    };
+    for key in [1, 7] {
+        assert!(indexed.has(key), "key {key} was lost");
+    }
+    let inserted = same.map(|thread| thread.join().unwrap());
+    remover.join().unwrap();
+    assert!(inserted[0] != inserted[1], "inserted once: {inserted:?}");
+    indexed.assert_holds((1..=7).chain([9, 20, 21]));
+    assert_eq!(indexed.index.entry_count(), 10);
+}
+
+/// Buckets split while keys are looked up, inserted and moved.
+fn growing() {
+    let indexed = Indexed::with(1..=11);
+    let growing = [30, 31].map(|key| {
+        let indexed = Arc::clone(&indexed);
+        thread::spawn(move || {
+            indexed.grow();
+            let inserted = indexed.insert(key & 1 | 12);
+            indexed.insert(30);
+            indexed.grow();
+            inserted
+        })
+    });
+    let mover = {
+        let indexed = Arc::clone(&indexed);
+        thread::spawn(move || {
+            for key in [5, 6] {
+                indexed.move_to_tail(key);
+            }
+        })
+    };
+    for key in [3, 8, 11] {
+        assert!(indexed.has(key), "key {key} was lost");
+    }
+    growing.into_iter().for_each(|thread| assert!(thread.join().unwrap()));
+    mover.join().unwrap();
+    quietly(|| while indexed.grow() {});
+    assert!(indexed.index.bucket_count() > 2);
+    indexed.assert_holds((1..=13).chain([30]));
+    assert_eq!(indexed.index.entry_count(), 14);
+}
+
+/// Entries without tag bits are copied by splits while keys are moved, removed and inserted.
+fn growing_with_blank_entries() {
+    let indexed = Indexed::with(1..=11);
+    quietly(|| indexed.index.forget_tags());
+    let growing = {
+        let indexed = Arc::clone(&indexed);
+        thread::spawn(move || {
+            for key in 12..=18 {
+                assert!(indexed.insert(key));
+                indexed.grow_blind();
+            }
+        })
+    };
+    indexed.move_to_tail(3);
+    indexed.remove(5);
+    growing.join().unwrap();
+    quietly(|| while indexed.grow_blind() {});
+    indexed.assert_holds((1..=4).chain(6..=18));
+    quietly(|| assert_eq!(indexed.index.counts(), indexed.index.recount(), "miscounted"));
+}
+
+/// Chains without tag bits, of keys that belong on both sides of a split, are sent where their records say.
+fn growing_by_records() {
+    let indexed = Indexed::with(1..=7);
+    quietly(|| {
+        indexed.index.forget_tags();
+        // Behind the first entry, whatever its key.
+        for key in 8..=11 {
+            let entry = indexed.places(key).1.iter().next().unwrap();
+            let new = indexed.append(key);
+            indexed.link(new, entry.address());
+            assert!(indexed.index.replace(hash(key), entry, new, false));
+        }
+    });
+    let growing = {
+        let indexed = Arc::clone(&indexed);
+        thread::spawn(move || {
+            for key in 12..=18 {
+                assert!(indexed.insert(key));
+                indexed.grow();
+            }
+        })
+    };
+    for key in [9, 2, 10] {
+        assert!(indexed.has(key), "key {key} was lost");
+    }
+    growing.join().unwrap();
+    quietly(|| while indexed.grow() {});
+    assert!(indexed.index.bucket_count() > 1);
+    indexed.assert_holds(1..=18);
+    quietly(|| assert_eq!(indexed.index.counts(), indexed.index.recount(), "miscounted"));
+}
+
+#[test]
+fn no_key_is_inserted_twice() {
+    explore("inserting into a bucket", inserting_into_a_bucket);
+}
+
+#[test]
+fn no_key_is_lost_in_overflow_buckets() {
+    explore("inserting into a full bucket", inserting_into_a_full_bucket);
+}
+
+#[test]
+fn no_key_is_lost_by_growth() {
+    explore("growing", growing);
+}
+
+#[test]
+fn entries_without_tag_bits_are_counted_and_lead_to_their_keys() {
+    explore("growing with blank entries", growing_with_blank_entries);
+    explore("growing by records", growing_by_records);
+}
+
+#[test]
+fn planted_a_split_that_does_not_count_its_copies_is_found() {
+    finds(Planted::SplitUncounted, growing_with_blank_entries);
+}
+
+#[test]
+fn planted_a_split_that_goes_by_the_head_of_a_chain_is_found() {
+    finds(Planted::SplitByHead, growing_by_records);
+}
+
+#[test]
+fn planted_an_insert_that_does_not_look_again_is_found() {
+    finds(Planted::InsertUnchecked, inserting_into_a_bucket);
+    finds(Planted::InsertUnchecked, inserting_into_a_full_bucket);
+}
+
+#[test]
+fn planted_a_bucket_lock_that_does_not_compare_is_found() {
+    finds(Planted::ExchangeUncompared, inserting_into_a_full_bucket);
+}
+
+#[test]
+fn planted_a_lookup_that_does_not_look_again_is_found() {
+    finds(Planted::LookupOnce, growing);
+}
+
+#[test]
+fn planted_a_split_that_does_not_tell_is_found() {
+    finds(Planted::SplitUntold, growing);
+}

@@ -1,0 +1,479 @@
+//! Whole stores: batches, the growing index, pages that leave memory, checkpoints and compaction at once.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::{explore, finds};
+use crate::device::{Device, DeviceOptions, MemoryDevice};
+use crate::engine::compaction::CompactionOptions;
+use crate::engine::waiters::ReleaseTicket;
+use crate::memory::budget::BUDGET_BYTES_MIN;
+use crate::operation::{Access, Clock, Operation};
+use crate::record::address::TableId;
+use crate::store::{Store, StoreOptions};
+use crate::sync::{CountingU64, Ordering, Planted, quietly, thread};
+
+/// Values of `rows`: a number.
+const VALUE_BYTES: u32 = 8;
+/// Values of `filler`: nearly a page.
+const FILLER_BYTES: u32 = 400;
+/// Memory holds about so many pages.
+pub(super) const PAGES_IN_MEMORY: u64 = 19;
+
+std::thread_local! {
+    /// Where banks are made, in memory if the system has that: each schedule makes some files. A schedule that fails
+    /// leaves its own behind.
+    static ROOT: tempfile::TempDir = {
+        let memory = Path::new("/dev/shm");
+        let dir = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() };
+        dir.expect("a temporary directory")
+    };
+}
+
+struct Put(u64);
+impl Operation for Put {
+    const ACCESS: Access = Access::Put;
+    fn update(&mut self, _: usize, value: &mut [u8]) {
+        value[..8].copy_from_slice(&self.0.to_le_bytes());
+    }
+    fn insert(&mut self, i: usize, value: &mut [u8]) -> bool {
+        self.update(i, value);
+        true
+    }
+}
+
+/// Adds one, from nothing if need be.
+struct Add;
+impl Operation for Add {
+    const ACCESS: Access = Access::Update;
+    fn update(&mut self, _: usize, value: &mut [u8]) {
+        let (number, _) = value.split_first_chunk_mut::<8>().unwrap();
+        *number = (u64::from_le_bytes(*number) + 1).to_le_bytes();
+    }
+    fn insert(&mut self, i: usize, value: &mut [u8]) -> bool {
+        self.update(i, value);
+        true
+    }
+}
+
+/// Leaves the value alone.
+struct Touch;
+impl Operation for Touch {
+    const ACCESS: Access = Access::Update;
+}
+
+struct Get;
+impl Operation for Get {
+    const ACCESS: Access = Access::Get;
+    fn insert(&mut self, _: usize, _: &mut [u8]) -> bool {
+        true
+    }
+}
+
+struct Peek(u64);
+impl Operation for Peek {
+    const ACCESS: Access = Access::Peek;
+    fn read(&mut self, _: usize, value: &[u8]) {
+        self.0 = u64::from_le_bytes(*value.first_chunk().unwrap());
+    }
+}
+
+/// A store, its directory and its device, with a table of numbers and one of values that fill pages.
+pub(super) struct Bank {
+    store: Store,
+    rows: TableId,
+    filler: TableId,
+    device: Arc<MemoryDevice>,
+    dir: Arc<tempfile::TempDir>,
+}
+
+impl Bank {
+    fn open(dir: Arc<tempfile::TempDir>, device: Arc<MemoryDevice>) -> Bank {
+        let options = StoreOptions {
+            memory_budget_bytes: BUDGET_BYTES_MIN,
+            compaction: CompactionOptions { background: false, ..CompactionOptions::default() },
+            ..StoreOptions::default()
+        };
+        let on: Arc<dyn Device> = Arc::clone(&device) as _;
+        let store = Store::open_on(dir.path(), &options, |_| Ok(on)).unwrap();
+        let table = |name, value_bytes| {
+            let there = store.tables().into_iter().find(|table| table.name == name);
+            there.map_or_else(|| store.create_table(name, value_bytes, b"").unwrap(), |it| it.id)
+        };
+        let (rows, filler) = (table("rows", VALUE_BYTES), table("filler", FILLER_BYTES));
+        Bank { store, rows, filler, device, dir }
+    }
+
+    /// A new one after `begin`.
+    pub(super) fn new(begin: impl FnOnce(&Bank)) -> Arc<Bank> {
+        quietly(|| {
+            let dir = ROOT.with(|root| tempfile::tempdir_in(root)).unwrap();
+            let device = MemoryDevice::new(&DeviceOptions::default()).unwrap();
+            let bank = Bank::open(Arc::new(dir), Arc::new(device));
+            begin(&bank);
+            Arc::new(bank)
+        })
+    }
+
+    /// Closes it and opens it at its newest checkpoint.
+    fn reopen(self: Arc<Self>) -> Bank {
+        let Bank { store, device, dir, .. } =
+            Arc::into_inner(self).expect("its threads have ended");
+        drop(store);
+        Bank::open(dir, device)
+    }
+
+    fn put(&self, key: u64, value: u64) {
+        self.store.execute(self.rows, &[key], Clock::Keep, &mut Put(value)).unwrap();
+    }
+
+    fn add(&self, key: u64) {
+        self.store.execute(self.rows, &[key], Clock::Keep, &mut Add).unwrap();
+    }
+
+    /// Gets a row for training, unless more than `bound` have it.
+    pub(super) fn get(&self, key: u64, bound: u32) -> bool {
+        let clock = Clock::Acquire { bound: Some(bound) };
+        let outcome = self.store.execute(self.rows, &[key], clock, &mut Get).unwrap();
+        outcome.blocked.is_empty()
+    }
+
+    /// Gives it back, changed.
+    pub(super) fn train(&self, key: u64) {
+        self.store.execute(self.rows, &[key], Clock::Release, &mut Add).unwrap();
+    }
+
+    /// Gives it back as it is.
+    pub(super) fn release(&self, key: u64) {
+        self.store.execute(self.rows, &[key], Clock::Release, &mut Touch).unwrap();
+    }
+
+    pub(super) fn clock_of(&self, key: u64) -> Option<u32> {
+        self.store.clock_of(self.rows, key).unwrap()
+    }
+
+    pub(super) fn release_ticket(&self, key: u64) -> ReleaseTicket<'_> {
+        self.store.release_ticket(self.rows, key)
+    }
+
+    pub(super) fn wait_released(&self, ticket: ReleaseTicket<'_>) -> bool {
+        self.store.wait_released(ticket, Instant::now())
+    }
+
+    pub(super) fn wake_waiters(&self) {
+        self.store.wake_waiters();
+    }
+
+    pub(super) fn peek(&self, key: u64) -> Option<u64> {
+        let mut peek = Peek(0);
+        let outcome = self.store.execute(self.rows, &[key], Clock::Keep, &mut peek).unwrap();
+        outcome.missing.is_empty().then_some(peek.0)
+    }
+
+    /// As many pages as keys.
+    pub(super) fn fill(&self, keys: impl IntoIterator<Item = u64>) {
+        for key in keys {
+            self.store.execute(self.filler, &[key], Clock::Keep, &mut Put(key)).unwrap();
+        }
+    }
+
+    fn assert_filled(&self, keys: impl IntoIterator<Item = u64>) {
+        for key in keys {
+            let mut peek = Peek(u64::MAX);
+            self.store.execute(self.filler, &[key], Clock::Keep, &mut peek).unwrap();
+            assert_eq!(peek.0, key, "a row of a page was lost");
+        }
+    }
+
+    /// Rows of both tables.
+    fn row_count(&self) -> u64 {
+        self.store.stats().live_rows
+    }
+}
+
+fn spawn(bank: &Arc<Bank>, work: impl FnOnce(&Bank) + Send + 'static) -> thread::JoinHandle<()> {
+    let bank = Arc::clone(bank);
+    thread::spawn(move || work(&bank))
+}
+
+pub(super) fn join(threads: impl IntoIterator<Item = thread::JoinHandle<()>>) {
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+}
+
+/// Rows change, come and go while the checkpoint is taken that is then opened.
+fn checkpoint_among_writers() {
+    const FIRST: u64 = 1;
+    const SECOND: u64 = 2;
+    const SEEN: u64 = 3;
+    const NEW: std::ops::Range<u64> = 10..16;
+    const GOING: std::ops::Range<u64> = 20..23;
+    let bank = Bank::new(|bank| {
+        [FIRST, SECOND, SEEN].into_iter().chain(GOING).for_each(|key| bank.put(key, 0));
+    });
+    let threads = [
+        spawn(&bank, |bank| {
+            for value in 1..=3 {
+                bank.put(FIRST, value);
+                bank.put(SECOND, value);
+            }
+        }),
+        spawn(&bank, |bank| {
+            for key in NEW {
+                bank.put(key, key);
+            }
+            bank.put(SEEN, bank.peek(FIRST).unwrap());
+        }),
+        spawn(&bank, |bank| {
+            for key in GOING {
+                assert_eq!(bank.store.delete(bank.rows, &[key]).unwrap(), 1);
+            }
+        }),
+    ];
+    bank.store.checkpoint(b"").unwrap();
+    join(threads);
+    quietly(|| {
+        let bank = bank.reopen();
+        let [first, second, seen] = [FIRST, SECOND, SEEN].map(|key| bank.peek(key).unwrap());
+        assert!(second <= first && first <= second + 1, "two moments: {first} and {second}");
+        assert!(seen <= first, "an effect without its cause: {seen} and {first}");
+        let new: Vec<_> = NEW.map_while(|key| bank.peek(key)).collect();
+        assert!(new.iter().copied().eq(NEW.take(new.len())));
+        assert!(NEW.skip(new.len()).all(|key| bank.peek(key).is_none()), "two moments");
+        assert!(seen == 0 || new.len() == NEW.count());
+        let gone = GOING.take_while(|&key| bank.peek(key).is_none()).count();
+        assert!(GOING.skip(gone).all(|key| bank.peek(key) == Some(0)), "two moments");
+        let rows = 3 + new.len() + GOING.count() - gone;
+        assert_eq!(bank.row_count(), rows as u64);
+    });
+}
+
+/// The same rows are added to by two threads, from memory and from disk, while a third fills pages.
+fn adding_while_pages_leave() {
+    const FILLED: u64 = PAGES_IN_MEMORY - 2;
+    let bank = Bank::new(|bank| {
+        (0..3).for_each(|key| bank.put(key, 0));
+        bank.fill(0..FILLED);
+    });
+    let threads = [
+        spawn(&bank, |bank| [0, 1, 5].into_iter().for_each(|key| bank.add(key))),
+        spawn(&bank, |bank| [1, 5, 0].into_iter().for_each(|key| bank.add(key))),
+        spawn(&bank, |bank| {
+            bank.fill(FILLED..FILLED + 4);
+            assert!(bank.peek(2).is_some_and(|value| value == 0));
+        }),
+    ];
+    join(threads);
+    quietly(|| {
+        for (key, value) in [(0, 2), (1, 2), (2, 0), (5, 2)] {
+            assert_eq!(bank.peek(key), Some(value), "key {key}");
+        }
+        assert_eq!(bank.row_count(), 4 + FILLED + 4);
+        bank.store.checkpoint(b"").unwrap();
+        let bank = bank.reopen();
+        for (key, value) in [(0, 2), (1, 2), (2, 0), (5, 2)] {
+            assert_eq!(bank.peek(key), Some(value), "key {key}");
+        }
+        bank.assert_filled(0..FILLED + 4);
+    });
+}
+
+/// One trainer at a time may have a row, wherever it lies: in memory, in pages that are being settled, on disk.
+fn training_while_pages_leave() {
+    const FILLED: u64 = PAGES_IN_MEMORY - 2;
+    const TRAINERS: u64 = 2;
+    let bank = Bank::new(|bank| bank.fill(0..FILLED));
+    let having = Arc::new(CountingU64::new(0));
+    let trainers = [(); TRAINERS as usize].map(|()| {
+        let having = Arc::clone(&having);
+        spawn(&bank, move |bank| {
+            // Ends: whoever has the row gives it back, and is told of by a ticket that is taken before the next try.
+            while !bank.get(0, 0) {
+                let ticket = bank.store.release_ticket(bank.rows, 0);
+                if bank.get(0, 0) {
+                    break;
+                }
+                assert!(bank.store.wait_released(ticket, Instant::now()));
+            }
+            assert_eq!(having.fetch_add(1, Ordering::SeqCst), 0, "two have the row");
+            bank.fill([100 + FILLED]);
+            having.fetch_sub(1, Ordering::SeqCst);
+            bank.train(0);
+        })
+    });
+    join(trainers.into_iter().chain([spawn(&bank, |bank| bank.fill(FILLED..FILLED + 3))]));
+    quietly(|| {
+        assert_eq!(bank.peek(0), Some(TRAINERS));
+        assert_eq!(bank.store.clock_of(bank.rows, 0).unwrap(), Some(0));
+        assert_eq!(bank.row_count(), FILLED + 3 + 2);
+    });
+}
+
+/// A checkpoint of what has changed since the one before, while it changes on.
+fn second_checkpoint_among_writers() {
+    const KEYS: u64 = 100;
+    let bank = Bank::new(|bank| {
+        (0..KEYS).for_each(|key| bank.put(key, 0));
+        bank.store.checkpoint(b"").unwrap();
+        bank.put(0, 1);
+    });
+    let threads = [
+        spawn(&bank, |bank| (1..4).for_each(|key| bank.put(key, 1))),
+        spawn(&bank, |bank| {
+            (KEYS..KEYS + 3).for_each(|key| bank.put(key, 1));
+            bank.put(1, 2);
+        }),
+    ];
+    bank.store.checkpoint(b"").unwrap();
+    join(threads);
+    quietly(|| {
+        let bank = bank.reopen();
+        assert_eq!(bank.peek(0), Some(1));
+        let put: Vec<_> = (1..4).map(|key| bank.peek(key).unwrap()).collect();
+        assert!(put.is_sorted_by(|a, b| a.min(&1) >= b.min(&1)), "two moments: {put:?}");
+        let new = (KEYS..KEYS + 3).take_while(|&key| bank.peek(key).is_some()).count() as u64;
+        assert!((KEYS + new..KEYS + 3).all(|key| bank.peek(key).is_none()), "two moments");
+        assert!(put[0] < 2 || new == 3, "an effect without its cause");
+        assert!((4..KEYS).all(|key| bank.peek(key) == Some(0)), "a row was lost");
+        assert_eq!(bank.row_count(), KEYS + new);
+    });
+}
+
+/// Compaction moves rows to which others add, which others delete and insert anew.
+fn compacting_among_writers() {
+    const FILLED: u64 = PAGES_IN_MEMORY;
+    let bank = Bank::new(|bank| {
+        (0..4).for_each(|key| bank.put(key, 0));
+        bank.fill([0, 1]);
+        assert_eq!(bank.store.delete(bank.rows, &[3]).unwrap(), 1);
+        bank.fill(2..FILLED);
+    });
+    let threads = [
+        spawn(&bank, |bank| {
+            bank.store.compact().unwrap();
+        }),
+        spawn(&bank, |bank| {
+            bank.add(0);
+            assert_eq!(bank.store.delete(bank.rows, &[1]).unwrap(), 1);
+            bank.add(1);
+        }),
+        spawn(&bank, |bank| {
+            bank.add(3);
+            bank.add(0);
+            assert_eq!(bank.peek(2), Some(0));
+        }),
+    ];
+    join(threads);
+    quietly(|| {
+        for (key, value) in [(0, 2), (1, 1), (2, 0), (3, 1)] {
+            assert_eq!(bank.peek(key), Some(value), "key {key}");
+        }
+        assert_eq!(bank.row_count(), 4 + FILLED);
+        bank.assert_filled(0..FILLED);
+    });
+}
+
+/// Rows retained in all schedules of the model below.
+static RETAINED: CountingU64 = CountingU64::new(0);
+
+/// Rows that are used often stay when their page leaves memory, while others add to them, delete them and insert them.
+fn retaining_while_pages_leave() {
+    const FILLED: u64 = PAGES_IN_MEMORY - 3;
+    let bank = Bank::new(|bank| {
+        (0..3).for_each(|key| bank.put(key, 0));
+        (0..3).for_each(|_| (0..3).for_each(|key| bank.add(key)));
+        bank.fill(0..FILLED);
+        assert!(bank.get(1, 0));
+    });
+    let threads = [
+        spawn(&bank, |bank| bank.fill(FILLED..FILLED + 4)),
+        spawn(&bank, |bank| {
+            bank.add(0);
+            bank.fill(FILLED + 4..FILLED + 6);
+            bank.train(1);
+        }),
+        spawn(&bank, |bank| {
+            assert_eq!(bank.store.delete(bank.rows, &[2]).unwrap(), 1);
+            bank.fill([FILLED + 6]);
+            bank.add(2);
+        }),
+    ];
+    join(threads);
+    quietly(|| {
+        for (key, value) in [(0, 4), (1, 4), (2, 1)] {
+            assert_eq!(bank.peek(key), Some(value), "key {key}");
+            assert_eq!(bank.clock_of(key), Some(0), "key {key}");
+        }
+        assert_eq!(bank.row_count(), 3 + FILLED + 7);
+        bank.assert_filled(0..FILLED + 7);
+        RETAINED.fetch_add(bank.store.stats().retained, Ordering::Relaxed);
+    });
+}
+
+#[test]
+fn no_row_is_lost_that_is_retained() {
+    explore("retaining while pages leave", retaining_while_pages_leave);
+    assert!(RETAINED.load(Ordering::Relaxed) > 0, "nothing was retained, so nothing was seen");
+}
+
+#[test]
+fn a_checkpoint_is_one_moment() {
+    explore("checkpoint among writers", checkpoint_among_writers);
+}
+
+#[test]
+fn no_addition_is_lost_while_pages_leave() {
+    explore("adding while pages leave", adding_while_pages_leave);
+}
+
+#[test]
+fn no_two_have_a_row() {
+    explore("training while pages leave", training_while_pages_leave);
+}
+
+#[test]
+fn a_second_checkpoint_is_one_moment() {
+    explore("second checkpoint among writers", second_checkpoint_among_writers);
+}
+
+#[test]
+fn no_row_is_lost_by_compaction() {
+    explore("compacting among writers", compacting_among_writers);
+}
+
+#[test]
+fn planted_a_pause_that_does_not_wait_is_found() {
+    finds(Planted::PauseAtOnce, checkpoint_among_writers);
+}
+
+#[test]
+fn planted_a_change_that_is_not_saved_is_found() {
+    finds(Planted::ChangeUnsaved, checkpoint_among_writers);
+    finds(Planted::ChangeUnsaved, second_checkpoint_among_writers);
+}
+
+#[test]
+fn planted_a_bucket_that_is_copied_twice_is_found() {
+    finds(Planted::CopyUnchecked, checkpoint_among_writers);
+    finds(Planted::CopyUnchecked, second_checkpoint_among_writers);
+}
+
+#[test]
+fn planted_an_eviction_that_does_not_wait_is_found() {
+    finds(Planted::MoveAtOnce, adding_while_pages_leave);
+}
+
+#[test]
+fn planted_an_insert_that_does_not_look_again_is_found() {
+    finds(Planted::InsertUnchecked, adding_while_pages_leave);
+}
+
+#[test]
+fn planted_a_beginning_that_moves_too_early_is_found() {
+    finds(Planted::BeginEarly, compacting_among_writers);
+}
+
+#[test]
+fn planted_a_release_that_does_not_count_is_found() {
+    finds(Planted::ReleaseUncounted, training_while_pages_leave);
+}
