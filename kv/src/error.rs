@@ -4,7 +4,9 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::engine::compaction::{SpaceHolder, advice};
+use crate::stats::space_holder::SpaceHolder;
+use crate::stats::space_holder::advice;
+
 use crate::files::lock_holders::LockHolders;
 
 /// The result of a fallible store call.

@@ -33,14 +33,13 @@ mod memory;
 mod operation;
 mod process;
 mod record;
-mod scan;
 mod stats;
 mod store;
 mod sync;
 mod testing;
 
 pub use device::DeviceChoice;
-pub use engine::compaction::{Compacted, CompactionOptions, SpaceHolder};
+pub use engine::compaction::{Compacted, CompactionOptions};
 pub use engine::waiters::ReleaseTicket;
 #[doc(hidden)]
 pub use error::THREADS_ADVICE;
@@ -59,8 +58,9 @@ pub use process::interrupt;
 pub use process::interrupt::check_while_waiting;
 pub use process::locks;
 pub use record::address::TableId;
-pub use scan::{Scan, ScannedRow};
+pub use stats::space_holder::SpaceHolder;
 pub use stats::{StoreStats, metrics};
+pub use store::scan::{Scan, ScannedRow};
 pub use store::{Loan, Recovered, StateId, Store, StoreOptions, TableInfo};
 #[cfg(feature = "bench")]
 #[doc(hidden)]

@@ -15,18 +15,23 @@
 //! damage and an error. The log below a checkpoint's end is never written again. `removal` tells how a checkpoint is
 //! taken away.
 
+pub(crate) mod bank_dir;
 pub(crate) mod bank_file;
+pub(crate) mod bank_lock;
 pub(crate) mod hold;
+pub(crate) mod identity;
 pub(crate) mod lineage;
+pub(crate) mod recovered;
 pub(crate) mod removal;
 
+use crate::checkpoint::identity::CheckpointIdentity;
 use std::ffi::OsString;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::files::checked_stream::{self, CheckedReader, CheckedWriter, StreamIdentity};
+use crate::files::checked_stream::{self, CheckedReader, CheckedWriter};
 use crate::files::directory::{Directory, Place};
 use crate::files::metadata;
 use crate::index::ADDRESS_LIMIT;
@@ -48,40 +53,6 @@ const NUMBER_MAX: u64 = 1 << 62;
 
 /// Of a manifest that is not sound.
 pub(crate) const UNSOUND: &str = "its page size, log boundaries, images and tables do not fit";
-
-/// Which checkpoint a file belongs to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct CheckpointIdentity {
-    pub(crate) bank: u64,
-    pub(crate) checkpoint: u64,
-    /// The checkpoint's random id. 0 for a file that a build of format 5 wrote: it names the bank in its place.
-    pub(crate) id: u64,
-}
-
-impl CheckpointIdentity {
-    /// The header of this checkpoint's stream of a kind; `version` is the newest of the kind.
-    pub(crate) fn stream(self, (magic, version): ([u8; 8], u32)) -> StreamIdentity {
-        let CheckpointIdentity { bank, checkpoint, id } = self;
-        match id {
-            0 => StreamIdentity { magic, version: version - 1, owner: bank, checkpoint },
-            owner => StreamIdentity { magic, version, owner, checkpoint },
-        }
-    }
-
-    /// The identity of a file whose checkpoint's manifest can't be read, from the file's own header.
-    pub(crate) fn found(
-        place: &Place,
-        (magic, version): ([u8; 8], u32),
-        bank: u64,
-        checkpoint: u64,
-    ) -> Result<Self> {
-        let file = place.open().map_err(|e| Error::io("open", place, e))?;
-        let versions = version - 1..=version;
-        let (_, found) = CheckedReader::from_file_of_any(file, place, magic, versions)?;
-        let id = if found.version == version { found.owner } else { 0 };
-        Ok(CheckpointIdentity { bank, checkpoint, id })
-    }
-}
 
 /// Magic number and version of the stream of a checkpoint's blob.
 pub(crate) const BLOB_KIND: ([u8; 8], u32) = (*b"EMBKBLOB", 2);

@@ -9,7 +9,7 @@ use rustix::fs::OFlags;
 
 use super::{AlignedBuffer, BLOCK_BYTES};
 use crate::files::directory::{Directory, Place};
-use crate::store::new_id;
+use crate::process::new_id::new_id;
 
 #[cfg(target_os = "linux")]
 const DIRECT: OFlags = OFlags::DIRECT;

@@ -66,7 +66,7 @@ impl ReadPool {
     /// The pool that all devices of this process share. It is dropped with the last of them.
     pub(super) fn of_this_process() -> Arc<Self> {
         // Without the handler, the process id alone tells a child.
-        let _ = fork::watch();
+        let _ = fork::watch(fork::Owner::ReadPool, forget_in_child);
         let mut pool = shared(process::id()).pool.lock();
         pool.upgrade().unwrap_or_else(|| {
             let made = Arc::new(Self::new());

@@ -7,7 +7,9 @@ use super::numbers::Numbers;
 use crate::cache::RowCache;
 use crate::device;
 use crate::engine::compaction::Space;
+use crate::engine::read_at::ReadAt;
 use crate::engine::retention::Retention;
+use crate::engine::tables::TableState;
 use crate::engine::waiters::Waiters;
 use crate::epoch::Gate;
 use crate::error::{Error, Result};
@@ -21,8 +23,6 @@ use crate::record::address::{TableId, TableNumber};
 use crate::record::hash::KeyHash;
 use crate::record::layout::{VALUE_BYTES_MAX, record_bytes};
 use crate::stats::Counters;
-use crate::store::reading::ReadAt;
-use crate::store::tables::TableState;
 use crate::sync::{Ordering, RwLock};
 
 /// What batches and the writer thread share.

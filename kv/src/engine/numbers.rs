@@ -61,10 +61,10 @@ use std::collections::BTreeMap;
 
 use crate::checkpoint::{Checkpoints, Manifest, TableEntry};
 use crate::engine::core::Core;
+use crate::engine::tables::TableState;
 use crate::epoch;
 use crate::error::{Error, Result};
 use crate::record::address::{TableId, TableNumber};
-use crate::store::tables::TableState;
 use crate::sync::{AtomicU32, Ordering};
 
 /// The most tables that a bank has at a time: 0 is no table's number.

@@ -71,18 +71,19 @@ fn by_slots() -> bool {
 
 #[cold]
 fn choose_slots() -> bool {
+    // Without the handler at a fork, pins of the parent's threads would hold a child up.
+    let watched = fork::watch(fork::Owner::Pins, renew_in_child).is_ok();
     if cfg!(debug_assertions)
         && std::env::var_os("EMBANK_PINS").is_some_and(|way| way == "portable")
     {
         return false;
     }
-    // Without the handler at a fork, pins of the parent's threads would hold a child up.
-    fork::watch().is_ok() && slots::available()
+    watched && slots::available()
 }
 
 /// Called in a forked child, which has no other thread.
-#[cfg(not(any(miri, embank_shuttle)))]
-pub(crate) fn renew_in_child() {
+fn renew_in_child() {
+    #[cfg(not(embank_shuttle))]
     slots::renew_in_child();
     portable::renew_in_child();
 }
@@ -275,7 +276,7 @@ mod tests {
     #[cfg(all(target_os = "linux", not(miri)))]
     #[test]
     fn a_child_is_not_held_by_pins_of_threads_it_does_not_have() {
-        fork::watch().unwrap();
+        fork::watch(fork::Owner::Pins, renew_in_child).unwrap();
         if slots::available() {
             a_child_passes_its_barrier(slots_pin, slots::barrier);
         }
@@ -285,7 +286,7 @@ mod tests {
     #[cfg(all(target_os = "linux", not(miri)))]
     #[test]
     fn a_child_is_not_held_by_portable_pins_of_threads_it_does_not_have() {
-        fork::watch().unwrap();
+        fork::watch(fork::Owner::Pins, renew_in_child).unwrap();
         a_child_passes_its_barrier(portable::pin, portable::barrier);
     }
 

@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
 use rustix::fs::{AtFlags, Mode, OFlags};
 
-use crate::store::new_id;
+use crate::process::new_id::new_id;
 
 /// Hidden files at one time that a signal removes: some exports of several files each. Further ones stay after a signal.
 const ENTRIES: usize = 64;

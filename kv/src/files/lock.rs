@@ -109,7 +109,7 @@ fn open_null_device() -> io::Result<()> {
 }
 
 /// Called in a forked child, which has no other thread: releases the locks that the parent holds.
-pub(crate) fn release_in_child() {
+fn release_in_child() {
     let null_device = NULL_DEVICE.load(Ordering::Acquire);
     for entry in entries() {
         let descriptor = entry.descriptor.load(Ordering::Acquire);
@@ -137,7 +137,7 @@ impl LockableFile {
     /// # Errors
     /// What `open` returns; `/dev/null` can't be opened.
     pub(crate) fn open(mut open: impl FnMut() -> io::Result<File>) -> io::Result<Self> {
-        fork::watch()?;
+        fork::watch(fork::Owner::FileLocks, release_in_child)?;
         open_null_device()?;
         for _ in 0..OPENED_AGAIN_MAX {
             let forks = fork::await_end();

@@ -7,3 +7,4 @@ pub(crate) mod lock;
 pub(crate) mod lock_holders;
 pub mod metadata;
 pub(crate) mod output_file;
+pub(crate) mod progress;

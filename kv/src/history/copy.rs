@@ -16,7 +16,10 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::sync::Arc;
 
+use crate::checkpoint::bank_dir::create_dir_durably;
+use crate::checkpoint::bank_dir::open_bank_dir;
 use crate::checkpoint::bank_file::{BankFile, LOCK_NAME, NEW_NAME};
+use crate::checkpoint::bank_lock::BankLock;
 use crate::checkpoint::{BLOB_KIND, Checkpoints, ImageEntry, Manifest};
 use crate::device::segment_place;
 use crate::error::{Error, Result};
@@ -25,7 +28,7 @@ use crate::files::directory::{Directory, Place};
 use crate::files::hidden_file::Interruptible;
 use crate::index::image;
 use crate::log::page::check_image;
-use crate::store::{BankLock, Making, Store, create_dir_durably, hold_one, open_bank_dir};
+use crate::store::{Making, Store, hold_one};
 
 /// What [`Store::copy_checkpoint`] made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

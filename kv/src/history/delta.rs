@@ -27,21 +27,22 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::checkpoint::bank_dir::open_bank_dir;
 use crate::checkpoint::bank_file::BankFile;
+use crate::checkpoint::bank_lock::BankLock;
 use crate::checkpoint::hold::Unread;
-use crate::checkpoint::{
-    BLOB_KIND, CheckpointIdentity, Checkpoints, ImageEntry, Manifest, PartialCheckpoint,
-};
+use crate::checkpoint::identity::CheckpointIdentity;
+use crate::checkpoint::{BLOB_KIND, Checkpoints, ImageEntry, Manifest, PartialCheckpoint};
 use crate::device::{self, AlignedBuffer, Device, DeviceChoice, DeviceOptions, Read};
 use crate::error::{Error, Result};
 use crate::files::checked_stream::{CheckedReader, CheckedWriter};
 use crate::files::directory::{Directory, Place};
 use crate::files::hidden_file::HiddenFile;
 use crate::files::metadata;
+use crate::files::progress::Progress;
 use crate::index::image;
-use crate::inspect::Progress;
 use crate::log::page::check_image;
-use crate::store::{BankLock, Store, check_bank_file, hold_one, log_begins, open_bank_dir};
+use crate::store::{Store, check_bank_file, hold_one, log_begins};
 
 const KIND: ([u8; 8], u32) = (*b"EMBKDELT", 2);
 /// Pages that are read at once, in bytes.

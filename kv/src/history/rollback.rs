@@ -8,11 +8,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::checkpoint::Checkpoints;
+use crate::checkpoint::bank_dir::open_bank_dir;
 use crate::checkpoint::bank_file::BankFile;
+use crate::checkpoint::bank_lock::BankLock;
 use crate::device::{self, DeviceChoice, DeviceOptions};
 use crate::error::{Error, Result};
 use crate::files::directory::Directory;
-use crate::store::{BankLock, Store, check_bank_file, check_last_page, open_bank_dir};
+use crate::store::{Store, check_bank_file, check_last_page};
 
 impl Store {
     /// Takes the bank in `dir`, which nobody has open, back to checkpoint `number`, one of those that are kept: all

@@ -30,7 +30,7 @@ use super::bucket::{Bucket, Meta};
 use super::entry::Entry;
 use super::image::{ImageHead, ImageKind, ImageWriter};
 use super::{Index, LockedBucket};
-use crate::checkpoint::CheckpointIdentity;
+use crate::checkpoint::identity::CheckpointIdentity;
 use crate::error::Result;
 use crate::files::directory::Place;
 use crate::sync::{AtomicBool, AtomicU64, Backoff, Condvar, Mutex, Ordering, Planted, planted};

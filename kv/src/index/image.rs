@@ -16,7 +16,7 @@ use std::fs::File;
 use super::bucket::SLOTS;
 use super::entry::Entry;
 use super::{BUCKET_BYTES, INITIAL_LEVEL, Index, MAX_CHAIN};
-use crate::checkpoint::CheckpointIdentity;
+use crate::checkpoint::identity::CheckpointIdentity;
 use crate::error::{Error, Result};
 use crate::files::checked_stream::{CheckedReader, CheckedWriter};
 use crate::files::directory::Place;

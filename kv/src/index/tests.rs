@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::atomic::AtomicBool;
 
 use super::*;
-use crate::checkpoint::CheckpointIdentity;
+use crate::checkpoint::identity::CheckpointIdentity;
 use crate::error::Error;
 use crate::files::directory::Place;
 use crate::index::cut::Cut;

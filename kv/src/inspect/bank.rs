@@ -7,12 +7,12 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use super::log_files::log_size;
 use super::{BankSummary, CheckpointSummary, Damage, NotRemoved, TableSummary};
+use crate::checkpoint::bank_dir::open_bank_dir;
 use crate::checkpoint::bank_file::BankFile;
 use crate::checkpoint::{Checkpoints, Manifest, TableEntry};
 use crate::engine::numbers::NUMBERS_MAX;
 use crate::error::{Error, Result};
 use crate::files::directory::{Directory, FileIdentity, Place};
-use crate::store::open_bank_dir;
 
 /// The end of the year 9999: what lies beyond is no time, and not every program can add it up.
 const TAKEN_S_MAX: u64 = 253_402_300_799;

@@ -28,6 +28,7 @@ mod salvaged;
 mod verify;
 mod walk;
 
+pub use crate::files::progress::Progress;
 use std::path::PathBuf;
 use std::time::SystemTime;
 
@@ -39,7 +40,8 @@ pub use salvage::{Blob, RowSource, SalvageOptions, SalvageReport, SalvagedTable,
 
 pub use verify::{CheckedTable, CheckpointReport, VerifyOptions, VerifyReport, verify};
 
-use crate::checkpoint::{BLOB_KIND, CheckpointIdentity, Manifest};
+use crate::checkpoint::identity::CheckpointIdentity;
+use crate::checkpoint::{BLOB_KIND, Manifest};
 use crate::error::Result;
 use crate::files::directory::Place;
 use crate::operation::Width;
@@ -98,15 +100,6 @@ impl std::fmt::Display for Damage {
         }
         Ok(())
     }
-}
-
-/// How far a call has come.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Progress {
-    /// Bytes of log gone through.
-    pub done_bytes: u64,
-    /// Bytes of log in all.
-    pub total_bytes: u64,
 }
 
 /// What a bank holds, as its metadata tells: see [`summary`].

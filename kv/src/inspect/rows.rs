@@ -8,12 +8,12 @@ use super::index::for_each_bucket;
 use super::log_files::{LogFiles, PageRead};
 use super::walk::{Broken, Row, Source, Visit, follow_entry, walk};
 use super::{Damage, Progress, TableSummary};
+use crate::checkpoint::bank_dir::open_bank_dir;
 use crate::checkpoint::hold::Hold;
 use crate::error::{Error, Result};
 use crate::files::directory::Directory;
 use crate::index::Probe;
 use crate::record::address::TableNumber;
-use crate::store::open_bank_dir;
 
 /// Memory for a window of the index.
 const WINDOW_BYTES: u64 = 64 << 20;

@@ -23,12 +23,13 @@ use super::log_files::{LogFiles, Looked, PageRead};
 use super::salvaged::NewBank;
 use super::walk::{Broken, Row, Source, Visit, walk};
 use super::{Damage, Progress, blob_identity, index};
-use crate::checkpoint::{BLOB_KIND, CheckpointIdentity, Manifest};
+use crate::checkpoint::bank_dir::open_bank_dir;
+use crate::checkpoint::identity::CheckpointIdentity;
+use crate::checkpoint::{BLOB_KIND, Manifest};
 use crate::error::{Error, Result};
 use crate::files::checked_stream::CheckedReader;
 use crate::index::{ADDRESS_LIMIT, Entry, Probe};
 use crate::record::address::TableNumber;
-use crate::store::open_bank_dir;
 
 /// Memory of the new bank beside its index, and for a row of that.
 const MEMORY_BYTES: u64 = 128 << 20;

@@ -15,13 +15,14 @@ use super::faults::PageFaults;
 use super::log_files::{LogFiles, PageRead};
 use super::walk::{Broken, Row, Source, Visit, walk};
 use super::{Damage, Progress, blob_identity, index};
-use crate::checkpoint::{BLOB_KIND, CheckpointIdentity, Checkpoints, Manifest};
+use crate::checkpoint::bank_dir::open_bank_dir;
+use crate::checkpoint::identity::CheckpointIdentity;
+use crate::checkpoint::{BLOB_KIND, Checkpoints, Manifest};
 use crate::error::{Error, Result};
 use crate::files::checked_stream::{StreamIdentity, survey};
 use crate::files::directory::{Directory, Place};
 use crate::record::hash::KeyHash;
 use crate::record::layout::record_bytes;
-use crate::store::open_bank_dir;
 
 /// Findings of one kind that are listed; the rest is counted. More means that everything is wrong.
 const ASTRAY_LISTED_MAX: u64 = 10_000;

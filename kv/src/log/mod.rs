@@ -40,7 +40,7 @@ use std::time::Instant;
 
 use crate::checkpoint::lineage::Lineage;
 use crate::device::Device;
-use crate::engine::compaction::Signal;
+use crate::engine::signal::Signal;
 use crate::error::{Error, Result};
 use crate::index::ADDRESS_LIMIT;
 use crate::memory::budget::Budget;

@@ -4,8 +4,9 @@
 //! locks of threads that the child does not have, and descriptors of locked files, which keep a file locked for as
 //! long as the child lives.
 //!
-//! **Approach.** The system runs `in_child` in the child before `fork` returns. It makes the shared state of this
-//! crate new: by stores to atomics, and by `dup2` over the descriptors of locked files.
+//! **Approach.** The system runs `in_child` in the child before `fork` returns. It calls one function
+//! of each owner of shared state, which makes that state new: by stores to atomics, and by `dup2` over the descriptors
+//! of locked files.
 //!
 //! **Rule.** The handlers take no lock, allocate nothing and call only functions that are safe in signal handlers. A
 //! thread of the parent may hold any lock at the fork, also one inside a lock's own implementation.
@@ -21,15 +22,22 @@ pub(crate) use handlers::{await_end, begun, watch};
 #[cfg(any(miri, embank_shuttle))]
 pub(crate) use without::{await_end, begun, watch};
 
+/// Whose state of other threads is renewed in a child, in this order.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Owner {
+    FileLocks,
+    Pins,
+    ReadPool,
+}
+
 #[cfg(not(any(miri, embank_shuttle)))]
 mod handlers {
     use std::io;
-    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+    use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
     use std::thread;
     use std::time::Duration;
 
-    use crate::files::lock;
-    use crate::{device, epoch};
+    use super::Owner;
 
     /// Between two looks at whether forks have ended.
     const ROUND: Duration = Duration::from_micros(100);
@@ -39,6 +47,9 @@ mod handlers {
     /// Forks of this process that have begun, and those that have also ended.
     static BEGUN: AtomicU64 = AtomicU64::new(0);
     static ENDED: AtomicU64 = AtomicU64::new(0);
+
+    /// What each owner renews in a child, in the order of `Owner`; null if the owner has no state yet.
+    static RENEW: [AtomicPtr<()>; 3] = [const { AtomicPtr::new(std::ptr::null_mut()) }; 3];
 
     extern "C" fn before() {
         BEGUN.fetch_add(1, Ordering::SeqCst);
@@ -51,9 +62,14 @@ mod handlers {
     extern "C" fn in_child() {
         // The child has none of the threads whose forks have not ended.
         ENDED.store(BEGUN.load(Ordering::SeqCst), Ordering::SeqCst);
-        lock::release_in_child();
-        epoch::renew_in_child();
-        device::pool::forget_in_child();
+        for renew in &RENEW {
+            let renew = renew.load(Ordering::Acquire);
+            if !renew.is_null() {
+                // SAFETY: `watch` stores function pointers of this type alone.
+                let renew = unsafe { std::mem::transmute::<*mut (), fn()>(renew) };
+                renew();
+            }
+        }
     }
 
     /// How many forks have begun.
@@ -74,9 +90,11 @@ mod handlers {
         ENDED.load(Ordering::SeqCst)
     }
 
-    /// Has the handlers run at every fork from now on.
-    pub(crate) fn watch() -> io::Result<()> {
+    /// Has the handlers run at every fork from now on, and `renew` in every child. `renew` keeps the rule above.
+    pub(crate) fn watch(owner: Owner, renew: fn()) -> io::Result<()> {
         static WATCHED: AtomicBool = AtomicBool::new(false);
+        // Release: pairs with the Acquire in `in_child`.
+        RENEW[owner as usize].store(renew as *mut (), Ordering::Release);
         // Acquire: pairs with the Release below. Two threads may both register: running the handlers twice is harmless.
         if WATCHED.load(Ordering::Acquire) {
             return Ok(());
@@ -104,7 +122,7 @@ mod without {
     }
 
     #[expect(clippy::unnecessary_wraps, reason = "the handlers' registration can fail")]
-    pub(crate) fn watch() -> std::io::Result<()> {
+    pub(crate) fn watch(_owner: super::Owner, _renew: fn()) -> std::io::Result<()> {
         Ok(())
     }
 }

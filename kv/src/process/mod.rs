@@ -5,4 +5,5 @@ pub(crate) mod descriptors;
 pub(crate) mod fork;
 pub mod interrupt;
 pub mod locks;
+pub(crate) mod new_id;
 pub(crate) mod thread_start;

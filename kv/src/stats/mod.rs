@@ -7,6 +7,7 @@
 //! themselves and add without a locked instruction; further ones share a last cell.
 
 pub mod metrics;
+pub(crate) mod space_holder;
 
 use std::time::Duration;
 

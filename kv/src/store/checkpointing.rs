@@ -1,27 +1,14 @@
 //! Taking checkpoints of a store, and reading what the newest one holds.
 
-use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use super::Store;
 use crate::checkpoint::bank_file::BankFile;
-use crate::checkpoint::{
-    CheckpointIdentity, Checkpoints, ImageEntry, Manifest, PartialCheckpoint, UNSOUND,
-};
+use crate::checkpoint::identity::CheckpointIdentity;
+use crate::checkpoint::{Checkpoints, ImageEntry, Manifest, PartialCheckpoint, UNSOUND};
 use crate::device;
 use crate::error::{Error, Result};
 use crate::index::image::ImageKind;
-use crate::record::address::TableId;
-use crate::scan::Scan;
-
-/// What the newest checkpoint held besides rows.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Recovered {
-    /// The checkpoint's number.
-    pub checkpoint: u64,
-    /// The caller's bytes.
-    pub blob: Vec<u8>,
-}
 
 /// The newest checkpoint.
 #[derive(Debug)]
@@ -239,65 +226,6 @@ impl Store {
         }
         core.index.mark_all_changed();
         Ok(ImageKind::Whole)
-    }
-
-    /// Goes through a table as the newest checkpoint holds it: each of its rows once, in no particular order,
-    /// while other calls go on. Reads the checkpoint's log from end to end, whatever other tables lie in it.
-    /// While a scan lives, the log's space is not given back, and two pages of the memory budget are lent to
-    /// it. Of a store that is opened to read only: as the checkpoint that it is at holds it, to the scan's end.
-    ///
-    /// ```
-    /// # fn main() -> embank_kv::Result<()> {
-    /// # let dir = tempfile::tempdir().expect("a temporary directory");
-    /// # let store = embank_kv::Store::open(dir.path(), &embank_kv::StoreOptions::default())?;
-    /// # let table = store.create_table("squares", 8, b"")?;
-    /// store.checkpoint(b"")?;
-    /// let mut scan = store.scan(table)?;
-    /// while let Some(row) = scan.next_row()? {
-    ///     println!("{}: {:?}", row.key, row.value);
-    /// }
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    /// `NoSuchTable` if there is no such table, or was none at the checkpoint; `InvalidArgument` without a
-    /// checkpoint; `BudgetTooSmall`; `Io` or `Damaged` for a checkpoint that can't be read.
-    pub fn scan(&self, table: TableId) -> Result<Scan<'_>> {
-        self.scan_held(table, None)
-    }
-
-    /// As [`scan`](Self::scan), for whoever can't borrow the store for so long: the scan keeps it open.
-    ///
-    /// # Errors
-    /// As [`scan`](Self::scan).
-    pub fn scan_shared(self: &Arc<Self>, table: TableId) -> Result<Scan<'static>> {
-        self.scan_held(table, Some(Arc::clone(self)))
-    }
-
-    fn scan_held<'a>(&self, table: TableId, held: Option<Arc<Store>>) -> Result<Scan<'a>> {
-        let core = self.core();
-        if let Some(at) = &core.reading {
-            core.width(table)?;
-            let images = self.checkpoints.images(&at.manifest)?;
-            let lease = core.lease(at.manifest.log_begin);
-            return Scan::new((&core, held), &at.manifest, images, table, lease);
-        }
-        // Held until the log is leased: no later checkpoint removes this one before, or has the
-        // table's number for another table.
-        let newest = self.newest.lock();
-        core.width(table)?;
-        if newest.number == 0 {
-            return Err(Error::InvalidArgument(
-                "a scan shows a table as a checkpoint holds it, and there is none: take one first"
-                    .into(),
-            ));
-        }
-        let manifest = self.checkpoints.manifest(newest.number)?;
-        let images = self.checkpoints.images(&manifest)?;
-        let lease = core.lease(manifest.log_begin);
-        drop(newest);
-        Scan::new((&core, held), &manifest, images, table, lease)
     }
 }
 

@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::StoreOptions;
-use super::open::{check_quota, new_bank, not_a_directory};
+use super::open::{check_quota, new_bank};
 use crate::checkpoint::Manifest;
+use crate::checkpoint::bank_dir::not_a_directory;
 use crate::checkpoint::bank_file::{BankFile, LOCK_NAME};
 use crate::error::{Error, Result};
 use crate::files::directory::Directory;

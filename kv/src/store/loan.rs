@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use super::{Core, Store};
+use super::Store;
+use crate::engine::core::Core;
 use crate::error::Result;
 
 /// Memory that the store does without until this is dropped. See [`Store::lend_memory`].

@@ -6,22 +6,25 @@ mod creating;
 mod loan;
 mod open;
 pub(crate) mod reading;
+pub(crate) mod scan;
 mod serving;
 mod state;
+mod statistics;
 pub(crate) mod tables;
 
+use crate::checkpoint::bank_lock::BankLock;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
 use crate::checkpoint::Checkpoints;
+pub use crate::checkpoint::recovered::Recovered;
 use crate::device::DeviceChoice;
 use crate::engine::batch::{
     Batch, Caller, Delete, DeleteIf, Mode, ReadClock, Tally, Work, give_back_scratch, take_scratch,
     try_single,
 };
 use crate::engine::compaction::{Compacted, CompactionOptions};
-use crate::engine::core::Core;
 use crate::engine::waiters::{ReleaseTicket, Waiters};
 use crate::error::{Error, Result};
 use crate::files::directory::Directory;
@@ -31,13 +34,9 @@ use crate::record::address::TableId;
 use crate::sync::Mutex;
 use crate::sync::thread::JoinHandle;
 use checkpointing::Newest;
-pub use checkpointing::Recovered;
 pub(crate) use creating::Making;
 pub use loan::Loan;
-pub(crate) use open::{
-    BankLock, check_bank_file, check_last_page, create_dir_durably, log_begins, new_id,
-    open_bank_dir,
-};
+pub(crate) use open::{check_bank_file, check_last_page, log_begins};
 pub(crate) use reading::hold_one;
 use serving::Serving;
 pub use state::StateId;

@@ -1,42 +1,36 @@
 //! Opening a store: which directory, which checkpoint, and whether all of it fits together.
 
-use std::fs::TryLockError;
+use crate::checkpoint::bank_dir::create_dir_durably;
+use crate::checkpoint::bank_lock::BankLock;
+use crate::engine::core_parts::CoreParts;
+use crate::process::new_id::new_id;
 use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 
-use rustix::fs::OFlags;
-use rustix::rand::{GetRandomFlags, getrandom};
-
 use super::creating::{self, Making};
-use super::tables::{TableState, check_value_bytes};
-use super::{Core, Newest, Recovered, Serving, Store, StoreOptions};
-use crate::cache::RowCache;
-use crate::checkpoint::bank_file::{BankFile, LOCK_NAME};
-use crate::checkpoint::lineage::Lineage;
-use crate::checkpoint::{Checkpoints, Manifest, TableEntry};
+
+use super::{Newest, Serving, Store, StoreOptions};
+use crate::checkpoint::bank_file::BankFile;
+use crate::checkpoint::recovered::Recovered;
+use crate::checkpoint::{Checkpoints, Manifest};
 use crate::device::{self, Device, DeviceOptions};
-use crate::engine::compaction::{CompactionOptions, Pins, Signal, Space, quota_reserve_bytes};
-use crate::engine::lengths::Lengths;
-use crate::engine::numbers::{Named, Numbers, named};
-use crate::engine::retention::Retention;
+use crate::engine::compaction::pins::Pins;
+use crate::engine::compaction::quota_reserve_bytes;
+use crate::engine::core::Core;
+use crate::engine::numbers::named;
+use crate::engine::signal::Signal;
 use crate::engine::waiters::Waiters;
-use crate::epoch::Gate;
 use crate::error::{Error, Result};
-use crate::files::directory::{Directory, FileIdentity};
-use crate::files::lock::{FileLock, LockableFile};
-use crate::files::lock_holders::LockHolders;
+use crate::files::directory::Directory;
 use crate::index::Index;
 use crate::log::page::check_image;
-use crate::log::{Extent, Log};
 use crate::memory::budget::{Budget, PAGE_BYTES_MAX, PAGE_BYTES_MIN};
-use crate::memory::read_buffers::Buffers;
-use crate::process::descriptors;
 use crate::process::thread_start;
 use crate::record::hash::KeyHash;
 use crate::stats::Counters;
+use crate::sync::Mutex;
 use crate::sync::thread::JoinHandle;
-use crate::sync::{Mutex, RwLock};
 
 /// Beside what stays free below the quota.
 const QUOTA_PAGES_MIN: u64 = 8;
@@ -196,83 +190,6 @@ fn start_threads(core: &Arc<Core>, dir: &Path) -> Result<(JoinHandle<()>, Option
     }
 }
 
-/// What a core is made of, besides a checkpoint's manifest.
-pub(super) struct CoreParts {
-    pub(super) index: Index,
-    pub(super) budget: Arc<Budget>,
-    pub(super) device: Arc<dyn Device>,
-    pub(super) counters: Arc<Counters>,
-    pub(super) waiters: Arc<Waiters>,
-    pub(super) signal: Arc<Signal>,
-    pub(super) compaction: CompactionOptions,
-    pub(super) disk_quota_bytes: Option<u64>,
-    pub(super) pins: Pins,
-    /// Which checkpoints have which tables.
-    pub(super) named: Named,
-    /// Of the first tables; those of the others are 0.
-    pub(super) incarnations: Vec<u32>,
-    pub(super) checkpoints: Option<Checkpoints>,
-}
-
-impl Core {
-    /// A core that is where a checkpoint was: all of its log is on the device.
-    pub(super) fn new(parts: CoreParts, manifest: &Manifest, lineage: Lineage) -> Result<Core> {
-        let CoreParts { index, budget, device, counters, waiters, signal, .. } = parts;
-        let extent = Extent {
-            page_bits: manifest.page_bits,
-            begin: manifest.log_begin,
-            tail_page: manifest.log_end >> manifest.page_bits,
-        };
-        let log = Log::new(
-            Arc::clone(&budget),
-            device,
-            Arc::clone(&counters),
-            lineage,
-            extent,
-            Arc::clone(&signal),
-        )?;
-        let read_bytes = Budget::read_buffer_bytes_for(budget.total_bytes());
-        let buffers = Buffers::new(read_bytes as usize, 1 << manifest.page_bits);
-        let table = |(place, entry): (usize, &TableEntry)| {
-            let incarnation = parts.incarnations.get(place).copied().unwrap_or(0);
-            TableState::recovered(entry.clone(), incarnation, manifest.log_end, &parts.named)
-        };
-        let core = Core {
-            log,
-            index,
-            key_hash: KeyHash::new(manifest.hash_seed),
-            buffers,
-            gate: Gate::default(),
-            cache: RowCache::new(Arc::clone(&budget)),
-            session_start: manifest.log_end,
-            space: Space::new(
-                parts.compaction,
-                parts.disk_quota_bytes,
-                signal,
-                parts.pins,
-                parts.checkpoints,
-            ),
-            retention: Retention::new(budget.frames_max() * budget.page_bytes()),
-            budget,
-            counters,
-            waiters,
-            tables: RwLock::new(manifest.tables.iter().enumerate().map(table).collect()),
-            lengths: Lengths::default(),
-            numbers: Numbers::default(),
-            reading: None,
-        };
-        for table in core.tables.read().iter() {
-            check_value_bytes(&core, &table.entry.name, table.entry.value_bytes)?;
-            if !table.entry.dropped {
-                core.lengths.set(table.id(), table.entry.width(), table.entry.value_bytes);
-                // Deleted rows leave records, too.
-                core.note_written(table.id());
-            }
-        }
-        Ok(core)
-    }
-}
-
 /// Removes the segment files of a bank that never had a checkpoint: nothing of its log counts. The caller holds the
 /// bank's lock, and makes the removal durable (`Device::truncate`).
 fn discard_log(dir: &Arc<Directory>) -> Result<()> {
@@ -306,142 +223,6 @@ pub(super) fn check_quota(options: &StoreOptions, page_bytes: u64) -> Result<()>
         ))),
         _ => Ok(()),
     }
-}
-
-/// Makes a directory whose name survives a crash, if it is not there, and opens it.
-pub(crate) fn create_dir_durably(dir: &Path) -> Result<Arc<Directory>> {
-    if std::fs::metadata(dir).is_ok_and(|found| !found.is_dir()) {
-        return Err(not_a_directory(dir));
-    }
-    if dir.is_symlink() && !dir.exists() {
-        let what = format!(
-            "{} is a symbolic link that leads nowhere; make the directory that it leads to, or give another path",
-            dir.display()
-        );
-        return Err(Error::InvalidArgument(what));
-    }
-    std::fs::create_dir_all(dir).map_err(|e| Error::io("create", dir, e))?;
-    let opened = Directory::open(dir).map_err(|e| Error::io("open", dir, e))?;
-    // One that is there without a bank may have been made by a process that was killed before it synced the name.
-    if BankFile::is_in(opened.path()) {
-        return Ok(opened);
-    }
-    // Each new directory's name lies in its parent; syncing all of them costs little and happens once.
-    for parent in opened.path().ancestors().skip(1) {
-        match descriptors::open(parent).and_then(|parent| parent.sync_all()) {
-            Err(e) if holds_nothing_new(e.kind()) => break,
-            synced => synced.map_err(|e| Error::io("sync", parent, e))?,
-        }
-    }
-    Ok(opened)
-}
-
-/// Opens the directory of a bank that must be there.
-pub(crate) fn open_bank_dir(dir: &Path) -> Result<Arc<Directory>> {
-    Directory::open(dir).map_err(|e| match e.kind() {
-        ErrorKind::NotFound => {
-            let what = format!("{} is not a bank: there is no such directory", dir.display());
-            Error::InvalidArgument(what)
-        }
-        ErrorKind::NotADirectory => not_a_directory(dir),
-        _ => Error::io("open", dir, e),
-    })
-}
-
-pub(super) fn not_a_directory(dir: &Path) -> Error {
-    // The path itself, or a part of it.
-    let is_file = |path: &&Path| path.metadata().is_ok_and(|found| !found.is_dir());
-    let file = dir.ancestors().find(is_file).unwrap_or(dir);
-    let what = format!(
-        "{} is a file; a bank is a directory. Give another path, or remove the file",
-        file.display()
-    );
-    Error::InvalidArgument(what)
-}
-
-/// Whether a directory that can't be opened or synced for this reason was there before: we may not write in it.
-fn holds_nothing_new(kind: ErrorKind) -> bool {
-    matches!(
-        kind,
-        ErrorKind::PermissionDenied
-            | ErrorKind::ReadOnlyFilesystem
-            | ErrorKind::InvalidInput
-            | ErrorKind::Unsupported
-    )
-}
-
-/// What keeps other processes from writing a bank: a lock on the file `LOCK`, and one on the directory itself, as
-/// people remove files called `LOCK`.
-#[derive(Debug)]
-pub(crate) struct BankLock {
-    file: FileLock,
-    /// `None` where the file system locks no directories.
-    _dir: Option<FileLock>,
-}
-
-impl BankLock {
-    /// Locks the bank in `dir`. Does not wait.
-    pub(crate) fn take(dir: &Arc<Directory>) -> Result<Self> {
-        // The directory first: a process that is refused here must not hold a `LOCK` that the owner has to make anew.
-        let handle = LockableFile::open(|| dir.reopen());
-        let handle = handle.map_err(|e| Error::io("open", dir.path(), e))?;
-        let _dir = match FileLock::try_exclusive(handle) {
-            Ok(lock) => Some(lock),
-            Err(TryLockError::WouldBlock) => return Err(locked(dir, dir.path())),
-            // Network file systems lock only what is open to write. The file's lock is there.
-            Err(TryLockError::Error(_)) => None,
-        };
-        Ok(BankLock { file: lock_file(dir)?, _dir })
-    }
-
-    /// Locks the file `LOCK` of `dir` again if it is another one by now, or gone. Where the file system locks directories,
-    /// that lock has kept other processes of this build away meanwhile.
-    pub(crate) fn renew(&mut self, dir: &Arc<Directory>) -> Result<()> {
-        let place = dir.place(LOCK_NAME);
-        let failed = |e| Error::io("stat", &place, e);
-        let own = FileIdentity::of(self.file.file()).map_err(failed)?;
-        let found = place.stat_if_there().map_err(failed)?;
-        if found.is_none_or(|found| FileIdentity::from(&found) != own) {
-            self.file = lock_file(dir)?;
-        }
-        Ok(())
-    }
-}
-
-/// The error for a bank whose file or directory at `path` another holder has locked.
-fn locked(dir: &Directory, path: &Path) -> Error {
-    // Named for the message alone: the holder may have ended meanwhile.
-    let holders = path.metadata().map(|file| LockHolders::of(&file)).unwrap_or_default();
-    Error::Locked { path: dir.path().to_owned(), holders }
-}
-
-fn lock_file(dir: &Arc<Directory>) -> Result<FileLock> {
-    let place = dir.place(LOCK_NAME);
-    let file = LockableFile::open(|| match place.open_with(OFlags::RDWR | OFlags::CREATE) {
-        // Another user's, as after a run as root: a process that can read it can lock it.
-        Err(e) if e.kind() == ErrorKind::PermissionDenied => place.open().map_err(|_| e),
-        opened => opened,
-    });
-    let file = file.map_err(|e| Error::io("open", &place, e))?;
-    match FileLock::try_exclusive(file) {
-        Ok(lock) => Ok(lock),
-        Err(TryLockError::WouldBlock) => Err(locked(dir, &place.path())),
-        Err(TryLockError::Error(e)) => Err(Error::io("lock", &place, e)),
-    }
-}
-
-/// A random number, not 0, that no other bank, checkpoint or opening has.
-///
-/// From the system's random numbers. Where there are none yet (early in a machine's start), from the seed of the standard
-/// library's hash maps, with the process id because a forked child has its parent's seed.
-pub(crate) fn new_id() -> u64 {
-    use std::hash::{BuildHasher, RandomState};
-    let mut bytes = [0; 8];
-    let id = match getrandom(&mut bytes, GetRandomFlags::NONBLOCK) {
-        Ok(8) => u64::from_ne_bytes(bytes),
-        _ => RandomState::new().hash_one(std::process::id()),
-    };
-    id.max(1)
 }
 
 pub(super) fn new_bank(options: &StoreOptions) -> Result<Manifest> {

@@ -15,41 +15,33 @@
 //! price: until the last call on the old core has ended, both indexes are in memory, each within a budget of its
 //! own.
 
+use crate::engine::read_at::ReadAt;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::open::{
-    CoreParts, check_bank_file, check_last_page, new_id, no_checkpoint_left, open_bank_dir,
-};
-use super::tables::TableState;
-use super::{Core, Newest, Recovered, Serving, Store, StoreOptions};
+use super::open::{check_bank_file, check_last_page, no_checkpoint_left};
+use super::{Newest, Serving, Store, StoreOptions};
+use crate::checkpoint::bank_dir::open_bank_dir;
 use crate::checkpoint::bank_file::BankFile;
 use crate::checkpoint::hold::Hold;
+use crate::checkpoint::recovered::Recovered;
 use crate::checkpoint::{Checkpoints, Manifest, TableEntry};
 use crate::device::{self, DeviceChoice, DeviceOptions};
-use crate::engine::compaction::{CompactionOptions, Pins, Signal};
+use crate::engine::compaction::CompactionOptions;
+use crate::engine::compaction::pins::Pins;
+use crate::engine::core::Core;
+use crate::engine::core_parts::CoreParts;
 use crate::engine::numbers::Named;
+use crate::engine::signal::Signal;
+use crate::engine::tables::TableState;
 use crate::engine::waiters::Waiters;
 use crate::error::{Error, Result};
 use crate::files::directory::Directory;
 use crate::index::Index;
+use crate::process::new_id::new_id;
 use crate::record::hash::KeyHash;
 use crate::stats::Counters;
 use crate::sync::{Mutex, RwLock};
-
-/// The checkpoint that a read-only store is at.
-#[derive(Debug)]
-pub(crate) struct ReadAt {
-    pub(super) manifest: Manifest,
-    pub(super) recovered: Arc<Recovered>,
-    _hold: Hold,
-}
-
-impl ReadAt {
-    fn number_and_id(&self) -> (u64, u64) {
-        (self.manifest.number, self.manifest.id)
-    }
-}
 
 /// What a read-only store works on, and what it needs to move on.
 #[derive(Debug)]

@@ -3,8 +3,9 @@
 use std::ops::Deref;
 use std::sync::Arc;
 
+use super::Store;
 use super::reading::Reading;
-use super::{Core, Store};
+use crate::engine::core::Core;
 
 /// The core of a store.
 #[derive(Debug)]

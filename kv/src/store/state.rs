@@ -18,8 +18,8 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::Store;
-use super::open::new_id;
 use crate::error::{Error, Result};
+use crate::process::new_id::new_id;
 
 /// The state of an open store's rows: the same as long as no row is made, changed or deleted and no table dropped,
 /// and never the same in two openings. As a text, two numbers: `0123456789abcdef-42`.

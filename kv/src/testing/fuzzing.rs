@@ -9,7 +9,8 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::checkpoint::bank_file::BankFile;
-use crate::checkpoint::{BLOB_KIND, CheckpointIdentity, Manifest};
+use crate::checkpoint::identity::CheckpointIdentity;
+use crate::checkpoint::{BLOB_KIND, Manifest};
 use crate::files::checked_stream::{
     self, CHUNK_BYTES, CheckedReader, CheckedWriter, StreamIdentity,
 };

@@ -45,17 +45,18 @@
 
 mod held;
 mod pass;
-mod pins;
+pub(crate) mod pins;
 mod pressure;
 
+use crate::engine::signal::CompactorState;
+use crate::engine::signal::Signal;
+use crate::engine::signal::Turn;
 use std::sync::Arc;
 
 use crate::checkpoint::Checkpoints;
 use crate::engine::core::Core;
 use crate::error::{Error, Result};
-use crate::sync::{AtomicBool, AtomicU64, Condvar, Mutex, MutexGuard, Ordering};
-pub use held::SpaceHolder;
-pub(crate) use held::advice;
+use crate::sync::{AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering};
 
 pub(crate) use pass::Pass;
 pub(crate) use pins::{LogLease, Pins};
@@ -123,48 +124,6 @@ pub struct Compacted {
     /// True if the pass ended early: a disk with little room keeps what the next checkpoint needs. Take a checkpoint,
     /// which gives back what the oldest one held, and compact again.
     pub out_of_room: bool,
-}
-
-/// Wakes whoever waits for the log's length to change: the thread for work, writers for space.
-#[derive(Debug, Default)]
-pub(crate) struct Signal {
-    state: Mutex<State>,
-    changed: Condvar,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    shutdown: bool,
-    /// A writer waits at the quota.
-    urgent: bool,
-    /// Why compaction stopped, until somebody calls for it.
-    stopped: Option<String>,
-    /// True if it stopped because the bank's directory was elsewhere.
-    moved: bool,
-    /// True if it stopped because the disk was full.
-    full: bool,
-    /// Where the present turn through the log ends, and what it has come by.
-    turn_end: u64,
-    turn: Turn,
-    /// How many times the pages that its rows would fill by themselves the log needs; 0 if unknown.
-    packing: f64,
-}
-
-/// What compaction has come by in a turn through the log.
-#[derive(Debug, Default, Clone, Copy)]
-struct Turn {
-    /// Bytes of records, current or not.
-    records: u64,
-    /// Bytes of the pages that they took.
-    pages: u64,
-}
-
-impl Signal {
-    /// Wakes everybody who waits. A waiter looks at its condition under the lock, so it misses nothing.
-    pub(crate) fn raise(&self) {
-        let _state = self.state.lock();
-        self.changed.notify_all();
-    }
 }
 
 /// What a store keeps about its space.
@@ -392,7 +351,7 @@ impl Core {
     }
 
     /// Makes up for work that was done faster than the throttle allows.
-    fn sleep_for(&self, state: &mut MutexGuard<'_, State>, bytes: u64, throttle: u64) {
+    fn sleep_for(&self, state: &mut MutexGuard<'_, CompactorState>, bytes: u64, throttle: u64) {
         let time = std::time::Duration::from_secs_f64(bytes as f64 / throttle as f64);
         let until = std::time::Instant::now() + time;
         // Ends: at the time, at shutdown, or when a writer waits at the quota.

@@ -11,9 +11,9 @@
 //! the rest of the log is lowered by what they hold on average, but not far, because until the next
 //! checkpoint every copy makes the log longer, and its old place is still held ([`goal`]).
 
+use crate::engine::signal::CompactorState;
 use std::time::{Duration, Instant};
 
-use super::State;
 use crate::engine::core::Core;
 use crate::error::{Error, Result};
 use crate::log::page::PAGE_HEADER_BYTES;
@@ -139,7 +139,7 @@ impl Core {
     }
 
     /// Bytes of the pages that the current rows need, as far as compaction knows.
-    fn needed_bytes(&self, state: &State) -> f64 {
+    fn needed_bytes(&self, state: &CompactorState) -> f64 {
         self.live().footprint as f64 * state.packing.max(1.0)
     }
 
@@ -160,7 +160,7 @@ impl Core {
     }
 
     /// `can_make_room` must not promise what this refuses, or a writer waits for ever.
-    pub(super) fn compaction_wanted(&self, state: &State) -> bool {
+    pub(super) fn compaction_wanted(&self, state: &CompactorState) -> bool {
         if state.stopped.is_some() || self.log.check_poison().is_err() {
             return false;
         }
@@ -176,7 +176,7 @@ impl Core {
     }
 
     /// How long the log should be at most.
-    fn goal_bytes(&self, state: &State) -> f64 {
+    fn goal_bytes(&self, state: &CompactorState) -> f64 {
         let needed = self.needed_bytes(state);
         let held = self.space.held_expected.load(Ordering::Relaxed) as f64;
         needed * goal(self.space.options.space_amplification_target, held / needed.max(1.0))
@@ -186,7 +186,7 @@ impl Core {
         self.log.begin() + self.log.page_bytes() <= self.log.flushed()
     }
 
-    fn has_dead_space(&self, state: &State) -> bool {
+    fn has_dead_space(&self, state: &CompactorState) -> bool {
         self.exceeds(self.needed_bytes(state) * 1.05, SLACK_PAGES)
     }
 
@@ -195,7 +195,7 @@ impl Core {
     }
 
     /// Whether writers are so far ahead of compaction that they should wait.
-    fn behind(&self, state: &State) -> bool {
+    fn behind(&self, state: &CompactorState) -> bool {
         let options = &self.space.options;
         options.background
             && options.throttle_bytes_per_s.is_none()
@@ -205,12 +205,12 @@ impl Core {
     }
 
     /// A log as long as this has nobody wait.
-    fn bytes_before_waiting(&self, state: &State) -> f64 {
+    fn bytes_before_waiting(&self, state: &CompactorState) -> f64 {
         self.goal_bytes(state) * BEHIND + (2 * SLACK_PAGES * self.log.page_bytes()) as f64
     }
 
     /// Where compaction has to get before a writer that is ahead of it goes on.
-    fn awaited_begin(&self, state: &State) -> u64 {
+    fn awaited_begin(&self, state: &CompactorState) -> u64 {
         let length = self.log_bytes() as f64 / self.bytes_before_waiting(state);
         self.log.begin() + pages_to_await(length) * self.log.page_bytes()
     }
@@ -342,7 +342,7 @@ impl Core {
         done
     }
 
-    fn can_make_room(&self, state: &State) -> bool {
+    fn can_make_room(&self, state: &CompactorState) -> bool {
         self.space.options.background
             && state.stopped.is_none()
             && !state.shutdown

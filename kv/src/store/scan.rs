@@ -116,6 +116,67 @@ struct Chain {
     seen: Vec<(TableNumber, u64)>,
 }
 
+impl Store {
+    /// Goes through a table as the newest checkpoint holds it: each of its rows once, in no particular order,
+    /// while other calls go on. Reads the checkpoint's log from end to end, whatever other tables lie in it.
+    /// While a scan lives, the log's space is not given back, and two pages of the memory budget are lent to
+    /// it. Of a store that is opened to read only: as the checkpoint that it is at holds it, to the scan's end.
+    ///
+    /// ```
+    /// # fn main() -> embank_kv::Result<()> {
+    /// # let dir = tempfile::tempdir().expect("a temporary directory");
+    /// # let store = embank_kv::Store::open(dir.path(), &embank_kv::StoreOptions::default())?;
+    /// # let table = store.create_table("squares", 8, b"")?;
+    /// store.checkpoint(b"")?;
+    /// let mut scan = store.scan(table)?;
+    /// while let Some(row) = scan.next_row()? {
+    ///     println!("{}: {:?}", row.key, row.value);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// `NoSuchTable` if there is no such table, or was none at the checkpoint; `InvalidArgument` without a
+    /// checkpoint; `BudgetTooSmall`; `Io` or `Damaged` for a checkpoint that can't be read.
+    pub fn scan(&self, table: TableId) -> Result<Scan<'_>> {
+        self.scan_held(table, None)
+    }
+
+    /// As [`scan`](Self::scan), for whoever can't borrow the store for so long: the scan keeps it open.
+    ///
+    /// # Errors
+    /// As [`scan`](Self::scan).
+    pub fn scan_shared(self: &Arc<Self>, table: TableId) -> Result<Scan<'static>> {
+        self.scan_held(table, Some(Arc::clone(self)))
+    }
+
+    fn scan_held<'a>(&self, table: TableId, held: Option<Arc<Store>>) -> Result<Scan<'a>> {
+        let core = self.core();
+        if let Some(at) = &core.reading {
+            core.width(table)?;
+            let images = self.checkpoints.images(&at.manifest)?;
+            let lease = core.lease(at.manifest.log_begin);
+            return Scan::new((&core, held), &at.manifest, images, table, lease);
+        }
+        // Held until the log is leased: no later checkpoint removes this one before, or has the
+        // table's number for another table.
+        let newest = self.newest.lock();
+        core.width(table)?;
+        if newest.number == 0 {
+            return Err(Error::InvalidArgument(
+                "a scan shows a table as a checkpoint holds it, and there is none: take one first"
+                    .into(),
+            ));
+        }
+        let manifest = self.checkpoints.manifest(newest.number)?;
+        let images = self.checkpoints.images(&manifest)?;
+        let lease = core.lease(manifest.log_begin);
+        drop(newest);
+        Scan::new((&core, held), &manifest, images, table, lease)
+    }
+}
+
 impl Scan<'_> {
     /// A scan of `table` in the checkpoint of `manifest`, whose log `lease` keeps.
     pub(crate) fn new(

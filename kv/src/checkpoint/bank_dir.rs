@@ -1,0 +1,71 @@
+//! The directory of a bank: opening it, and making it so that it stays.
+
+use crate::checkpoint::bank_file::BankFile;
+use crate::error::{Error, Result};
+use crate::files::directory::Directory;
+use crate::process::descriptors;
+use std::io::ErrorKind;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Makes a directory whose name survives a crash, if it is not there, and opens it.
+pub(crate) fn create_dir_durably(dir: &Path) -> Result<Arc<Directory>> {
+    if std::fs::metadata(dir).is_ok_and(|found| !found.is_dir()) {
+        return Err(not_a_directory(dir));
+    }
+    if dir.is_symlink() && !dir.exists() {
+        let what = format!(
+            "{} is a symbolic link that leads nowhere; make the directory that it leads to, or give another path",
+            dir.display()
+        );
+        return Err(Error::InvalidArgument(what));
+    }
+    std::fs::create_dir_all(dir).map_err(|e| Error::io("create", dir, e))?;
+    let opened = Directory::open(dir).map_err(|e| Error::io("open", dir, e))?;
+    // One that is there without a bank may have been made by a process that was killed before it synced the name.
+    if BankFile::is_in(opened.path()) {
+        return Ok(opened);
+    }
+    // Each new directory's name lies in its parent; syncing all of them costs little and happens once.
+    for parent in opened.path().ancestors().skip(1) {
+        match descriptors::open(parent).and_then(|parent| parent.sync_all()) {
+            Err(e) if holds_nothing_new(e.kind()) => break,
+            synced => synced.map_err(|e| Error::io("sync", parent, e))?,
+        }
+    }
+    Ok(opened)
+}
+
+/// Opens the directory of a bank that must be there.
+pub(crate) fn open_bank_dir(dir: &Path) -> Result<Arc<Directory>> {
+    Directory::open(dir).map_err(|e| match e.kind() {
+        ErrorKind::NotFound => {
+            let what = format!("{} is not a bank: there is no such directory", dir.display());
+            Error::InvalidArgument(what)
+        }
+        ErrorKind::NotADirectory => not_a_directory(dir),
+        _ => Error::io("open", dir, e),
+    })
+}
+
+pub(crate) fn not_a_directory(dir: &Path) -> Error {
+    // The path itself, or a part of it.
+    let is_file = |path: &&Path| path.metadata().is_ok_and(|found| !found.is_dir());
+    let file = dir.ancestors().find(is_file).unwrap_or(dir);
+    let what = format!(
+        "{} is a file; a bank is a directory. Give another path, or remove the file",
+        file.display()
+    );
+    Error::InvalidArgument(what)
+}
+
+/// Whether a directory that can't be opened or synced for this reason was there before: we may not write in it.
+fn holds_nothing_new(kind: ErrorKind) -> bool {
+    matches!(
+        kind,
+        ErrorKind::PermissionDenied
+            | ErrorKind::ReadOnlyFilesystem
+            | ErrorKind::InvalidInput
+            | ErrorKind::Unsupported
+    )
+}

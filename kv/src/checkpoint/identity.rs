@@ -1,0 +1,40 @@
+//! What tells one checkpoint from every other, in each of its streams.
+
+use crate::error::{Error, Result};
+use crate::files::checked_stream::CheckedReader;
+use crate::files::checked_stream::StreamIdentity;
+use crate::files::directory::Place;
+
+/// Which checkpoint a file belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct CheckpointIdentity {
+    pub(crate) bank: u64,
+    pub(crate) checkpoint: u64,
+    /// The checkpoint's random id. 0 for a file that a build of format 5 wrote: it names the bank in its place.
+    pub(crate) id: u64,
+}
+
+impl CheckpointIdentity {
+    /// The header of this checkpoint's stream of a kind; `version` is the newest of the kind.
+    pub(crate) fn stream(self, (magic, version): ([u8; 8], u32)) -> StreamIdentity {
+        let CheckpointIdentity { bank, checkpoint, id } = self;
+        match id {
+            0 => StreamIdentity { magic, version: version - 1, owner: bank, checkpoint },
+            owner => StreamIdentity { magic, version, owner, checkpoint },
+        }
+    }
+
+    /// The identity of a file whose checkpoint's manifest can't be read, from the file's own header.
+    pub(crate) fn found(
+        place: &Place,
+        (magic, version): ([u8; 8], u32),
+        bank: u64,
+        checkpoint: u64,
+    ) -> Result<Self> {
+        let file = place.open().map_err(|e| Error::io("open", place, e))?;
+        let versions = version - 1..=version;
+        let (_, found) = CheckedReader::from_file_of_any(file, place, magic, versions)?;
+        let id = if found.version == version { found.owner } else { 0 };
+        Ok(CheckpointIdentity { bank, checkpoint, id })
+    }
+}

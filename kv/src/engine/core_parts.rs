@@ -1,0 +1,127 @@
+//! Making a core at a checkpoint.
+
+use crate::cache::RowCache;
+use crate::checkpoint::Checkpoints;
+use crate::checkpoint::Manifest;
+use crate::checkpoint::TableEntry;
+use crate::checkpoint::lineage::Lineage;
+use crate::device::contract::Device;
+use crate::engine::compaction::CompactionOptions;
+use crate::engine::compaction::Space;
+use crate::engine::compaction::pins::Pins;
+use crate::engine::core::Core;
+use crate::engine::lengths::Lengths;
+use crate::engine::numbers::Named;
+use crate::engine::numbers::Numbers;
+use crate::engine::retention::Retention;
+use crate::engine::signal::Signal;
+use crate::engine::tables::TableState;
+use crate::engine::waiters::Waiters;
+use crate::epoch::Gate;
+use crate::error::{Error, Result};
+use crate::index::Index;
+use crate::log::Extent;
+use crate::log::Log;
+use crate::memory::budget::Budget;
+use crate::memory::read_buffers::Buffers;
+use crate::record::hash::KeyHash;
+use crate::record::layout::record_bytes;
+use crate::stats::Counters;
+use crate::sync::RwLock;
+use std::sync::Arc;
+
+/// With 65,535 tables, names and descriptors stay within what `metadata` decodes.
+const TABLE_NAME_BYTES_MAX: usize = 1 << 10;
+/// What a core is made of, besides a checkpoint's manifest.
+pub(crate) struct CoreParts {
+    pub(crate) index: Index,
+    pub(crate) budget: Arc<Budget>,
+    pub(crate) device: Arc<dyn Device>,
+    pub(crate) counters: Arc<Counters>,
+    pub(crate) waiters: Arc<Waiters>,
+    pub(crate) signal: Arc<Signal>,
+    pub(crate) compaction: CompactionOptions,
+    pub(crate) disk_quota_bytes: Option<u64>,
+    pub(crate) pins: Pins,
+    /// Which checkpoints have which tables.
+    pub(crate) named: Named,
+    /// Of the first tables; those of the others are 0.
+    pub(crate) incarnations: Vec<u32>,
+    pub(crate) checkpoints: Option<Checkpoints>,
+}
+
+impl Core {
+    /// A core that is where a checkpoint was: all of its log is on the device.
+    pub(crate) fn new(parts: CoreParts, manifest: &Manifest, lineage: Lineage) -> Result<Core> {
+        let CoreParts { index, budget, device, counters, waiters, signal, .. } = parts;
+        let extent = Extent {
+            page_bits: manifest.page_bits,
+            begin: manifest.log_begin,
+            tail_page: manifest.log_end >> manifest.page_bits,
+        };
+        let log = Log::new(
+            Arc::clone(&budget),
+            device,
+            Arc::clone(&counters),
+            lineage,
+            extent,
+            Arc::clone(&signal),
+        )?;
+        let read_bytes = Budget::read_buffer_bytes_for(budget.total_bytes());
+        let buffers = Buffers::new(read_bytes as usize, 1 << manifest.page_bits);
+        let table = |(place, entry): (usize, &TableEntry)| {
+            let incarnation = parts.incarnations.get(place).copied().unwrap_or(0);
+            TableState::recovered(entry.clone(), incarnation, manifest.log_end, &parts.named)
+        };
+        let core = Core {
+            log,
+            index,
+            key_hash: KeyHash::new(manifest.hash_seed),
+            buffers,
+            gate: Gate::default(),
+            cache: RowCache::new(Arc::clone(&budget)),
+            session_start: manifest.log_end,
+            space: Space::new(
+                parts.compaction,
+                parts.disk_quota_bytes,
+                signal,
+                parts.pins,
+                parts.checkpoints,
+            ),
+            retention: Retention::new(budget.frames_max() * budget.page_bytes()),
+            budget,
+            counters,
+            waiters,
+            tables: RwLock::new(manifest.tables.iter().enumerate().map(table).collect()),
+            lengths: Lengths::default(),
+            numbers: Numbers::default(),
+            reading: None,
+        };
+        for table in core.tables.read().iter() {
+            check_value_bytes(&core, &table.entry.name, table.entry.value_bytes)?;
+            if !table.entry.dropped {
+                core.lengths.set(table.id(), table.entry.width(), table.entry.value_bytes);
+                // Deleted rows leave records, too.
+                core.note_written(table.id());
+            }
+        }
+        Ok(core)
+    }
+}
+
+pub(crate) fn check_value_bytes(core: &Core, name: &str, value_bytes: u32) -> Result<()> {
+    if name.len() > TABLE_NAME_BYTES_MAX {
+        return Err(Error::InvalidArgument(format!(
+            "a table's name of {} bytes is longer than {TABLE_NAME_BYTES_MAX}",
+            name.len()
+        )));
+    }
+    let room = core.record_bytes_max();
+    if record_bytes(value_bytes as usize) <= room {
+        return Ok(());
+    }
+    Err(Error::InvalidArgument(format!(
+        "table {name:?}: a value of {value_bytes} bytes does not fit a record of at most {room} \
+         bytes; give the bank a larger memory budget or page size, or make the rows smaller"
+    )))
+}
