@@ -39,7 +39,8 @@ mod sync;
 mod testing;
 
 pub use device::DeviceChoice;
-pub use engine::compaction::{Compacted, CompactionOptions};
+pub use engine::compaction::Compacted;
+pub use engine::compaction::options::CompactionOptions;
 pub use engine::waiters::ReleaseTicket;
 #[doc(hidden)]
 pub use error::THREADS_ADVICE;

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use super::lengths::Lengths;
-use super::numbers::Numbers;
 use crate::cache::RowCache;
 use crate::device;
-use crate::engine::compaction::Space;
+use crate::engine::compaction::space::Space;
 use crate::engine::read_at::ReadAt;
-use crate::engine::retention::Retention;
+use crate::engine::retention::state::Retention;
+use crate::engine::tables::Numbers;
 use crate::engine::tables::TableState;
 use crate::engine::waiters::Waiters;
 use crate::epoch::Gate;

@@ -57,7 +57,7 @@
 //! way. So after an open, the log must begin at or after that checkpoint's end before a number of
 //! it is used again, whatever the manifest says.
 
-use std::collections::BTreeMap;
+use crate::engine::tables::Named;
 
 use crate::checkpoint::{Checkpoints, Manifest, TableEntry};
 use crate::engine::core::Core;
@@ -65,30 +65,7 @@ use crate::engine::tables::TableState;
 use crate::epoch;
 use crate::error::{Error, Result};
 use crate::record::address::{TableId, TableNumber};
-use crate::sync::{AtomicU32, Ordering};
-
-/// The most tables that a bank has at a time: 0 is no table's number.
-pub(crate) const NUMBERS_MAX: u16 = u16::MAX;
-
-/// Which numbers the next tables get.
-#[derive(Debug)]
-pub(crate) struct Numbers {
-    /// [`NUMBERS_MAX`], or fewer in tests.
-    max: AtomicU32,
-    /// Where the search for a number of a dropped table goes on, so that each is used as seldom as
-    /// any other. Changes only under the lock of the tables.
-    next: AtomicU32,
-}
-
-impl Default for Numbers {
-    fn default() -> Self {
-        Numbers { max: AtomicU32::new(NUMBERS_MAX.into()), next: AtomicU32::new(0) }
-    }
-}
-
-/// Of each number, the oldest and the newest checkpoint on disk that has the table or a record of
-/// it.
-pub(crate) type Named = BTreeMap<u16, (u64, u64)>;
+use crate::sync::Ordering;
 
 /// Reads which checkpoints on disk have which numbers. A manifest that can't be read may have each
 /// of `tables`.
@@ -191,7 +168,8 @@ impl Core {
 #[cfg(all(test, not(embank_shuttle)))]
 mod tests {
     use super::*;
-    use crate::{Access, Clock, CompactionOptions, Operation, Store, StoreOptions};
+    use crate::engine::compaction::options::CompactionOptions;
+    use crate::{Access, Clock, Operation, Store, StoreOptions};
 
     struct Put(u8);
 

@@ -1,14 +1,15 @@
 //! What a store knows of each of its tables.
 
 use crate::checkpoint::TableEntry;
-use crate::engine::numbers::Named;
 use crate::operation::Width;
 use crate::record::address::TableId;
 use crate::record::address::TableNumber;
 use crate::record::layout::HEADER_BYTES;
 use crate::record::layout::record_bytes;
+use crate::sync::AtomicU32;
 use crate::sync::AtomicU64;
 use crate::sync::Ordering;
+use std::collections::BTreeMap;
 
 /// A table and its count of rows.
 #[derive(Debug)]
@@ -147,3 +148,26 @@ impl TableState {
         }
     }
 }
+
+/// The most tables that a bank has at a time: 0 is no table's number.
+pub(crate) const NUMBERS_MAX: u16 = u16::MAX;
+
+/// Which numbers the next tables get.
+#[derive(Debug)]
+pub(crate) struct Numbers {
+    /// [`NUMBERS_MAX`], or fewer in tests.
+    pub(crate) max: AtomicU32,
+    /// Where the search for a number of a dropped table goes on, so that each is used as seldom as
+    /// any other. Changes only under the lock of the tables.
+    pub(crate) next: AtomicU32,
+}
+
+impl Default for Numbers {
+    fn default() -> Self {
+        Numbers { max: AtomicU32::new(NUMBERS_MAX.into()), next: AtomicU32::new(0) }
+    }
+}
+
+/// Of each number, the oldest and the newest checkpoint on disk that has the table or a record of
+/// it.
+pub(crate) type Named = BTreeMap<u16, (u64, u64)>;

@@ -10,7 +10,7 @@ use super::{BankSummary, CheckpointSummary, Damage, NotRemoved, TableSummary};
 use crate::checkpoint::bank_dir::open_bank_dir;
 use crate::checkpoint::bank_file::BankFile;
 use crate::checkpoint::{Checkpoints, Manifest, TableEntry};
-use crate::engine::numbers::NUMBERS_MAX;
+use crate::engine::tables::NUMBERS_MAX;
 use crate::error::{Error, Result};
 use crate::files::directory::{Directory, FileIdentity, Place};
 

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use crate::checkpoint::TableEntry;
-use crate::engine::compaction::CompactionOptions;
+use crate::engine::compaction::options::CompactionOptions;
 use crate::error::{Error, Result};
 use crate::operation::{Access, Clock, Operation, Width};
 use crate::record::address::{TableId, TableNumber};

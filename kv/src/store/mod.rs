@@ -24,7 +24,8 @@ use crate::engine::batch::{
     Batch, Caller, Delete, DeleteIf, Mode, ReadClock, Tally, Work, give_back_scratch, take_scratch,
     try_single,
 };
-use crate::engine::compaction::{Compacted, CompactionOptions};
+use crate::engine::compaction::Compacted;
+use crate::engine::compaction::options::CompactionOptions;
 use crate::engine::waiters::{ReleaseTicket, Waiters};
 use crate::error::{Error, Result};
 use crate::files::directory::Directory;

@@ -27,13 +27,14 @@
 mod disk;
 mod new_record;
 mod row;
-mod scratch;
+pub(crate) mod scratch;
 mod single;
 mod stages;
 mod tally;
 mod variable;
 mod work;
 
+use crate::engine::batch::scratch::CHUNK_KEYS;
 use scratch::{PENDING_KEYS_MAX, Pending};
 pub(crate) use scratch::{Scratch, give_back_scratch, take_scratch};
 pub(crate) use single::{Hit, try_single};
@@ -53,8 +54,6 @@ use crate::process::cpu_time;
 use crate::record::address::{Address, TableId};
 use crate::record::layout::{RecordRef, record_bytes};
 
-/// Keys that go through together.
-pub(crate) const CHUNK_KEYS: usize = 1024;
 /// Keys that go through a stage together. Measured on 64-byte rows, 10 million of them: 32 and 64 are alike,
 /// fewer hide less latency, more fall out of the first-level cache.
 const GROUP_KEYS: usize = 32;

@@ -2,7 +2,9 @@
 
 use std::cell::Cell;
 
-use super::CHUNK_KEYS;
+/// Keys that go through together.
+pub(crate) const CHUNK_KEYS: usize = 1024;
+
 use crate::device::AlignedBuffer;
 use crate::index::{Candidates, Entry};
 use crate::record::address::Address;

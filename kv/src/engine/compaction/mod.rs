@@ -44,73 +44,21 @@
 //! reason shows in the statistics, and `Store::compact` returns it.
 
 mod held;
+pub(crate) mod options;
 mod pass;
 pub(crate) mod pins;
 mod pressure;
+pub(crate) mod space;
 
 use crate::engine::signal::CompactorState;
-use crate::engine::signal::Signal;
 use crate::engine::signal::Turn;
-use std::sync::Arc;
 
-use crate::checkpoint::Checkpoints;
 use crate::engine::core::Core;
 use crate::error::{Error, Result};
-use crate::sync::{AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering};
+use crate::sync::MutexGuard;
 
-pub(crate) use pass::Pass;
-pub(crate) use pins::{LogLease, Pins};
+pub(crate) use pins::LogLease;
 pub(crate) use pressure::quota_reserve_bytes;
-
-/// How space is given back.
-///
-/// ```
-/// use embank_kv::CompactionOptions;
-/// let gentle = CompactionOptions { throttle_bytes_per_s: Some(20 << 20), ..Default::default() };
-/// assert!(gentle.background);
-/// ```
-#[derive(Debug, Clone, PartialEq)]
-pub struct CompactionOptions {
-    /// Whether a thread compacts in the background. Default true. Without it, only
-    /// [`Store::compact`](crate::Store::compact) does.
-    pub background: bool,
-    /// The log's length over that of its rows beyond which the thread sets to work: 1.1 to 10, default
-    /// 1.4. Less saves space and costs writing: with rewrites spread evenly, compaction writes about one
-    /// byte for each byte of the callers' at 1.4, two at 1.2.
-    pub space_amplification_target: f64,
-    /// The most that the thread reads and writes, in bytes a second; none by default. With a throttle,
-    /// writers never wait for compaction (but for a quota), so the target may be exceeded.
-    pub throttle_bytes_per_s: Option<u64>,
-}
-
-impl Default for CompactionOptions {
-    fn default() -> Self {
-        CompactionOptions {
-            background: true,
-            space_amplification_target: 1.4,
-            throttle_bytes_per_s: None,
-        }
-    }
-}
-
-impl CompactionOptions {
-    pub(crate) fn check(&self) -> Result<()> {
-        let target = self.space_amplification_target;
-        if !(1.1..=10.0).contains(&target) {
-            return Err(Error::InvalidArgument(format!(
-                "space_amplification_target must be from 1.1 to 10, not {target}"
-            )));
-        }
-        if self.throttle_bytes_per_s == Some(0) {
-            return Err(Error::InvalidArgument(
-                "throttle_bytes_per_s must be 1 or more: 0 would stop compaction, for which there is \
-                 `background: false`"
-                    .into(),
-            ));
-        }
-        Ok(())
-    }
-}
 
 /// What a pass of [`Store::compact`](crate::Store::compact) did.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -124,92 +72,6 @@ pub struct Compacted {
     /// True if the pass ended early: a disk with little room keeps what the next checkpoint needs. Take a checkpoint,
     /// which gives back what the oldest one held, and compact again.
     pub out_of_room: bool,
-}
-
-/// What a store keeps about its space.
-#[derive(Debug)]
-pub(crate) struct Space {
-    options: CompactionOptions,
-    quota_bytes: Option<u64>,
-    signal: Arc<Signal>,
-    /// Held by whoever compacts, page by page.
-    pass: Mutex<Pass>,
-    pins: Mutex<Pins>,
-    /// To name who reads a checkpoint, and what could not be removed; `None` in a store that is open to read only, which holds no log.
-    checkpoints: Option<Checkpoints>,
-    /// All space below has been given back.
-    freed: AtomicU64,
-    /// All space below has been given back, or can only be given back with more.
-    tried: AtomicU64,
-    /// Held by whoever gives space back.
-    freeing: Mutex<()>,
-    /// Bytes that checkpoints hold at most between two of them, on average of late.
-    held_expected: AtomicU64,
-    /// The page of the tail at which the disk had room last; `u64::MAX` for none.
-    page_with_room: AtomicU64,
-    /// The log could not take another page when a batch looked last.
-    short: AtomicBool,
-}
-
-impl Space {
-    pub(crate) fn new(
-        options: CompactionOptions,
-        quota_bytes: Option<u64>,
-        signal: Arc<Signal>,
-        pins: Pins,
-        checkpoints: Option<Checkpoints>,
-    ) -> Self {
-        Space {
-            options,
-            quota_bytes,
-            signal,
-            pass: Mutex::default(),
-            pins: Mutex::new(pins),
-            checkpoints,
-            freed: AtomicU64::new(0),
-            tried: AtomicU64::new(0),
-            freeing: Mutex::default(),
-            held_expected: AtomicU64::new(0),
-            page_with_room: AtomicU64::new(u64::MAX),
-            short: AtomicBool::new(false),
-        }
-    }
-
-    /// Takes a checkpoint's space into the average. Slowly: lowering the goal makes compaction go further,
-    /// and so the next checkpoint hold more; taken at once, it would swing.
-    fn expect_held(&self, bytes: u64) {
-        let before = self.held_expected.load(Ordering::Relaxed);
-        self.held_expected.store(before - before / 8 + bytes / 8, Ordering::Relaxed);
-    }
-
-    /// What lies below was given back before, or is not this store's to give back.
-    pub(crate) fn leave_below(&self, begin: u64) {
-        self.freed.store(begin, Ordering::Relaxed);
-        self.tried.store(begin, Ordering::Relaxed);
-    }
-
-    pub(crate) fn background(&self) -> bool {
-        self.options.background
-    }
-
-    pub(crate) fn signal(&self) -> &Signal {
-        &self.signal
-    }
-
-    /// All space of the log below has been given back.
-    pub(crate) fn freed(&self) -> u64 {
-        self.freed.load(Ordering::Relaxed)
-    }
-
-    /// Why compaction stopped.
-    pub(crate) fn stopped(&self) -> Option<String> {
-        self.signal.state.lock().stopped.clone()
-    }
-
-    pub(crate) fn shut_down(&self) {
-        self.signal.state.lock().shutdown = true;
-        self.signal.raise();
-    }
 }
 
 impl Core {

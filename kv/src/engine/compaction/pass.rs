@@ -1,6 +1,7 @@
 //! One page of the log's cold end: its rows go to the tail, its space becomes free.
 
-use std::collections::BTreeMap;
+use crate::engine::compaction::space::Pass;
+use crate::engine::compaction::space::Row;
 use std::time::Instant;
 
 use super::Turn;
@@ -13,7 +14,7 @@ use crate::log::page::{PAGE_HEADER_BYTES, check_image};
 use crate::log::{PageFull, TurnFor, View};
 use crate::memory::budget::Budget;
 use crate::operation::{Clock, Outcome, Width};
-use crate::record::address::{Address, TableId, TableNumber};
+use crate::record::address::{Address, TableId};
 use crate::record::layout::{HEADER_BYTES, RecordImage};
 use crate::sync::{Planted, planted};
 
@@ -22,36 +23,6 @@ const GROUP_ROWS: usize = 32;
 /// A page is read in so many requests at once, none shorter than `READ_BYTES_MIN`.
 const READS: usize = 4;
 const READ_BYTES_MIN: usize = 64 << 10;
-
-/// What compaction keeps from page to page.
-#[derive(Default)]
-pub(crate) struct Pass {
-    buffer: Option<AlignedBuffer>,
-    rows: Vec<Row>,
-    /// Records of no row: tombstones, and rows of dropped tables.
-    dead: Vec<Row>,
-    /// Rows that may be in chains.
-    chained: BTreeMap<TableNumber, (Vec<u64>, Vec<Address>)>,
-    candidates: Candidates,
-    scratch: Box<Scratch>,
-    /// How full the page is.
-    fill: Turn,
-    /// The bucket at which the sweep of the index goes on.
-    sweep: u64,
-}
-
-impl std::fmt::Debug for Pass {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Pass").field("sweep", &self.sweep).finish_non_exhaustive()
-    }
-}
-
-/// A record of the page, by its place in it.
-#[derive(Debug, Clone, Copy)]
-struct Row {
-    offset: u32,
-    hash: u64,
-}
 
 /// What the index says of a record.
 enum Verdict {
@@ -342,7 +313,7 @@ fn page_bytes_of(reads: &[Read<'_>]) -> u64 {
 #[cfg(all(test, not(embank_shuttle)))]
 mod tests {
     use super::*;
-    use crate::engine::compaction::CompactionOptions;
+    use crate::engine::compaction::options::CompactionOptions;
     use crate::{Access, Operation, Store, StoreOptions};
 
     struct Put;

@@ -6,17 +6,6 @@ use crate::engine::core::Core;
 use crate::error::Result;
 use crate::sync::Ordering;
 
-/// Who needs the log from where on.
-#[derive(Debug, Default)]
-pub(crate) struct Pins {
-    /// Checkpoints that are on disk, or about to be: number, and where their log begins.
-    checkpoints: Vec<(u64, u64)>,
-    /// Scans: where the log that they read begins.
-    scans: Vec<u64>,
-    /// A checkpoint is being taken, after which older ones may let go of space.
-    taking: bool,
-}
-
 /// Holds the log's space for a checkpoint that is being taken; lets go of it if that fails.
 pub(crate) struct CheckpointPin<'a> {
     core: &'a Core,
@@ -65,25 +54,6 @@ impl Drop for LogLease {
         // What fails here is tried again with the next page of compaction or the next checkpoint.
         let _ = core.free_space(0);
         core.space.signal.raise();
-    }
-}
-
-impl Pins {
-    pub(crate) fn new(checkpoints: Vec<(u64, u64)>) -> Self {
-        Pins { checkpoints, ..Pins::default() }
-    }
-
-    pub(super) fn checkpoints(&self) -> &[(u64, u64)] {
-        &self.checkpoints
-    }
-
-    pub(super) fn scans(&self) -> &[u64] {
-        &self.scans
-    }
-
-    fn lowest(&self) -> Option<u64> {
-        let checkpoints = self.checkpoints.iter().map(|&(_, begin)| begin);
-        checkpoints.chain(self.scans.iter().copied()).min()
     }
 }
 

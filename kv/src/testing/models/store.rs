@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use super::{explore, finds};
 use crate::device::{Device, DeviceOptions, MemoryDevice};
-use crate::engine::compaction::CompactionOptions;
+use crate::engine::compaction::options::CompactionOptions;
 use crate::engine::waiters::ReleaseTicket;
 use crate::memory::budget::BUDGET_BYTES_MIN;
 use crate::operation::{Access, Clock, Operation};

@@ -1,0 +1,53 @@
+//! How space is given back.
+
+use crate::error::{Error, Result};
+
+/// How space is given back.
+///
+/// ```
+/// use embank_kv::CompactionOptions;
+/// let gentle = CompactionOptions { throttle_bytes_per_s: Some(20 << 20), ..Default::default() };
+/// assert!(gentle.background);
+/// ```
+#[derive(Debug, Clone, PartialEq)]
+pub struct CompactionOptions {
+    /// Whether a thread compacts in the background. Default true. Without it, only
+    /// [`Store::compact`](crate::Store::compact) does.
+    pub background: bool,
+    /// The log's length over that of its rows beyond which the thread sets to work: 1.1 to 10, default
+    /// 1.4. Less saves space and costs writing: with rewrites spread evenly, compaction writes about one
+    /// byte for each byte of the callers' at 1.4, two at 1.2.
+    pub space_amplification_target: f64,
+    /// The most that the thread reads and writes, in bytes a second; none by default. With a throttle,
+    /// writers never wait for compaction (but for a quota), so the target may be exceeded.
+    pub throttle_bytes_per_s: Option<u64>,
+}
+
+impl Default for CompactionOptions {
+    fn default() -> Self {
+        CompactionOptions {
+            background: true,
+            space_amplification_target: 1.4,
+            throttle_bytes_per_s: None,
+        }
+    }
+}
+
+impl CompactionOptions {
+    pub(crate) fn check(&self) -> Result<()> {
+        let target = self.space_amplification_target;
+        if !(1.1..=10.0).contains(&target) {
+            return Err(Error::InvalidArgument(format!(
+                "space_amplification_target must be from 1.1 to 10, not {target}"
+            )));
+        }
+        if self.throttle_bytes_per_s == Some(0) {
+            return Err(Error::InvalidArgument(
+                "throttle_bytes_per_s must be 1 or more: 0 would stop compaction, for which there is \
+                 `background: false`"
+                    .into(),
+            ));
+        }
+        Ok(())
+    }
+}

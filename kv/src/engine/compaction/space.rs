@@ -1,0 +1,163 @@
+//! What a store keeps about its space, for `engine::core`.
+
+use crate::checkpoint::Checkpoints;
+use crate::device::AlignedBuffer;
+use crate::engine::batch::scratch::Scratch;
+use crate::engine::compaction::options::CompactionOptions;
+use crate::engine::signal::Signal;
+use crate::engine::signal::Turn;
+use crate::index::Candidates;
+use crate::record::address::Address;
+use crate::record::address::TableNumber;
+use crate::sync::AtomicBool;
+use crate::sync::AtomicU64;
+use crate::sync::Mutex;
+use crate::sync::Ordering;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// What a store keeps about its space.
+#[derive(Debug)]
+pub(crate) struct Space {
+    pub(crate) options: CompactionOptions,
+    pub(crate) quota_bytes: Option<u64>,
+    pub(crate) signal: Arc<Signal>,
+    /// Held by whoever compacts, page by page.
+    pub(crate) pass: Mutex<Pass>,
+    pub(crate) pins: Mutex<Pins>,
+    /// To name who reads a checkpoint, and what could not be removed; `None` in a store that is open to read only, which holds no log.
+    pub(crate) checkpoints: Option<Checkpoints>,
+    /// All space below has been given back.
+    pub(crate) freed: AtomicU64,
+    /// All space below has been given back, or can only be given back with more.
+    pub(crate) tried: AtomicU64,
+    /// Held by whoever gives space back.
+    pub(crate) freeing: Mutex<()>,
+    /// Bytes that checkpoints hold at most between two of them, on average of late.
+    pub(crate) held_expected: AtomicU64,
+    /// The page of the tail at which the disk had room last; `u64::MAX` for none.
+    pub(crate) page_with_room: AtomicU64,
+    /// The log could not take another page when a batch looked last.
+    pub(crate) short: AtomicBool,
+}
+
+impl Space {
+    pub(crate) fn new(
+        options: CompactionOptions,
+        quota_bytes: Option<u64>,
+        signal: Arc<Signal>,
+        pins: Pins,
+        checkpoints: Option<Checkpoints>,
+    ) -> Self {
+        Space {
+            options,
+            quota_bytes,
+            signal,
+            pass: Mutex::default(),
+            pins: Mutex::new(pins),
+            checkpoints,
+            freed: AtomicU64::new(0),
+            tried: AtomicU64::new(0),
+            freeing: Mutex::default(),
+            held_expected: AtomicU64::new(0),
+            page_with_room: AtomicU64::new(u64::MAX),
+            short: AtomicBool::new(false),
+        }
+    }
+
+    /// Takes a checkpoint's space into the average. Slowly: lowering the goal makes compaction go further,
+    /// and so the next checkpoint hold more; taken at once, it would swing.
+    pub(crate) fn expect_held(&self, bytes: u64) {
+        let before = self.held_expected.load(Ordering::Relaxed);
+        self.held_expected.store(before - before / 8 + bytes / 8, Ordering::Relaxed);
+    }
+
+    /// What lies below was given back before, or is not this store's to give back.
+    pub(crate) fn leave_below(&self, begin: u64) {
+        self.freed.store(begin, Ordering::Relaxed);
+        self.tried.store(begin, Ordering::Relaxed);
+    }
+
+    pub(crate) fn background(&self) -> bool {
+        self.options.background
+    }
+
+    pub(crate) fn signal(&self) -> &Signal {
+        &self.signal
+    }
+
+    /// All space of the log below has been given back.
+    pub(crate) fn freed(&self) -> u64 {
+        self.freed.load(Ordering::Relaxed)
+    }
+
+    /// Why compaction stopped.
+    pub(crate) fn stopped(&self) -> Option<String> {
+        self.signal.state.lock().stopped.clone()
+    }
+
+    pub(crate) fn shut_down(&self) {
+        self.signal.state.lock().shutdown = true;
+        self.signal.raise();
+    }
+}
+
+/// What compaction keeps from page to page.
+#[derive(Default)]
+pub(crate) struct Pass {
+    pub(crate) buffer: Option<AlignedBuffer>,
+    pub(crate) rows: Vec<Row>,
+    /// Records of no row: tombstones, and rows of dropped tables.
+    pub(crate) dead: Vec<Row>,
+    /// Rows that may be in chains.
+    pub(crate) chained: BTreeMap<TableNumber, (Vec<u64>, Vec<Address>)>,
+    pub(crate) candidates: Candidates,
+    pub(crate) scratch: Box<Scratch>,
+    /// How full the page is.
+    pub(crate) fill: Turn,
+    /// The bucket at which the sweep of the index goes on.
+    pub(crate) sweep: u64,
+}
+
+impl std::fmt::Debug for Pass {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pass").field("sweep", &self.sweep).finish_non_exhaustive()
+    }
+}
+
+/// A record of the page, by its place in it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Row {
+    pub(crate) offset: u32,
+    pub(crate) hash: u64,
+}
+
+/// Who needs the log from where on.
+#[derive(Debug, Default)]
+pub(crate) struct Pins {
+    /// Checkpoints that are on disk, or about to be: number, and where their log begins.
+    pub(crate) checkpoints: Vec<(u64, u64)>,
+    /// Scans: where the log that they read begins.
+    pub(crate) scans: Vec<u64>,
+    /// A checkpoint is being taken, after which older ones may let go of space.
+    pub(crate) taking: bool,
+}
+
+impl Pins {
+    pub(crate) fn new(checkpoints: Vec<(u64, u64)>) -> Self {
+        Pins { checkpoints, ..Pins::default() }
+    }
+
+    pub(crate) fn checkpoints(&self) -> &[(u64, u64)] {
+        &self.checkpoints
+    }
+
+    pub(crate) fn scans(&self) -> &[u64] {
+        &self.scans
+    }
+
+    pub(crate) fn lowest(&self) -> Option<u64> {
+        let checkpoints = self.checkpoints.iter().map(|&(_, begin)| begin);
+        checkpoints.chain(self.scans.iter().copied()).min()
+    }
+}

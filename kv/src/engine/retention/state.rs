@@ -1,0 +1,245 @@
+//! What retention knows: how far it has looked, and how often rows at their last call had been used.
+
+use crate::engine::batch::scratch::Scratch;
+use crate::record::address::Address;
+use crate::record::address::TableNumber;
+use crate::sync::AtomicU64;
+use crate::sync::Mutex;
+
+/// After so much log as would fill the most memory that rows can have so many times, a use counts half. Simulated, 8 and
+/// 32 are alike.
+pub(crate) const HALF_LIFE_ROUNDS: u64 = 16;
+/// More uses count as so many.
+pub(crate) const USES_MAX: usize = 255;
+/// Fewer are none to retain a row for.
+pub(crate) const USES_MIN: usize = 3;
+// A model has a few rows: there each stays that has been used so often.
+pub(crate) const MODELLED: bool = cfg!(embank_shuttle);
+/// At most one row in so many stays at its last call.
+pub(crate) const RETAINED_SHARE: u64 = if MODELLED { 1 } else { 4 };
+/// What stays is judged anew after so many rows at their last call,
+pub(crate) const JUDGED_ROWS: u64 = if MODELLED { 1 } else { 1024 };
+/// of which one in so many is forgotten then: by some thousands of late.
+pub(crate) const FORGOTTEN_SHARE: u64 = 8;
+/// A row counts so much, lest rounding forget rare ones first.
+pub(crate) const ROW: u64 = 64;
+/// The least variance of the counts over their mean, which is 1 by chance: as a fraction.
+pub(crate) const DISPERSION_MIN: (u64, u64) = if MODELLED { (0, 1) } else { (5, 4) };
+
+/// How far the oldest pages have been looked through.
+pub(crate) struct Retention {
+    /// The next record. Changes only while `state` is locked.
+    pub(crate) next: AtomicU64,
+    pub(crate) state: Mutex<RetentionState>,
+    /// Uses of rows at their last call, on average.
+    pub(crate) mean_uses: AtomicU64,
+    /// A use counts half after so many bytes of log.
+    pub(crate) half_life_bytes: u64,
+}
+
+impl Retention {
+    /// For a memory of so many bytes.
+    pub(crate) fn new(memory_bytes: u64) -> Self {
+        let half_life_bytes = (memory_bytes * HALF_LIFE_ROUNDS).max(1);
+        Retention {
+            next: AtomicU64::new(0),
+            state: Mutex::default(),
+            mean_uses: AtomicU64::new(0),
+            half_life_bytes,
+        }
+    }
+}
+
+impl std::fmt::Debug for Retention {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("Retention").field("next", &self.next).finish_non_exhaustive()
+    }
+}
+
+#[derive(Default)]
+pub(crate) struct RetentionState {
+    pub(crate) uses: Uses,
+    /// Of its own: that of the thread is the batch's within which rows are retained.
+    pub(crate) scratch: Scratch,
+    /// Rows that are to stay, and where they were seen.
+    pub(crate) found: Vec<(TableNumber, u64, Address)>,
+    pub(crate) keys: Vec<u64>,
+    pub(crate) addresses: Vec<Address>,
+}
+
+/// What a use counts for after a time: 1 now.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Age(f64);
+
+impl Age {
+    pub(crate) fn new(bytes: u64, half_life_bytes: u64) -> Self {
+        Age((-(bytes as f64) / half_life_bytes as f64).exp2())
+    }
+
+    /// What so many uses count for now. The fraction is rounded by `dice`, up as often as it is large: rounded always
+    /// in one way, the counts of rows that are copied often would not age at all, or be lost.
+    pub(crate) fn of(self, uses: u32, dice: u16) -> u32 {
+        let exact = f64::from(uses.min(USES_MAX as u32)) * self.0;
+        (exact + f64::from(dice) / 65536.0) as u32
+    }
+}
+
+/// Some bits that an address determines and that look like none.
+pub(crate) fn dice(address: Address) -> u16 {
+    (address.raw().wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 48) as u16
+}
+
+/// How often rows had been used by their last call, and which of them stay.
+#[derive(Debug)]
+pub(crate) struct Uses {
+    /// Rows by their uses, in units of `ROW`.
+    pub(crate) rows: [u64; USES_MAX + 1],
+    /// Those since the last judgement.
+    pub(crate) noted: u64,
+    /// Rows stay that have been used so many times.
+    pub(crate) at_least: Option<u32>,
+    /// Uses on average, as of the last judgement.
+    pub(crate) mean: u64,
+    /// Each row at its last call gives one, each that stays takes RETAINED_SHARE: however hot all rows of some pages are,
+    /// not more of them stay.
+    pub(crate) credit: u64,
+}
+
+impl Default for Uses {
+    fn default() -> Self {
+        Uses { rows: [0; USES_MAX + 1], noted: 0, at_least: None, mean: 0, credit: 0 }
+    }
+}
+
+impl Uses {
+    /// Counts a row at its last call; whether it stays.
+    pub(crate) fn note(&mut self, uses: u32) -> bool {
+        self.rows[(uses as usize).min(USES_MAX)] += ROW;
+        self.noted += 1;
+        if self.noted == JUDGED_ROWS {
+            self.at_least = self.judge();
+            self.rows.iter_mut().for_each(|rows| *rows -= *rows / FORGOTTEN_SHARE);
+            self.noted = 0;
+        }
+        self.credit = (self.credit + 1).min(JUDGED_ROWS);
+        let stays =
+            self.at_least.is_some_and(|least| uses >= least) && self.credit >= RETAINED_SHARE;
+        self.credit -= if stays { RETAINED_SHARE } else { 0 };
+        stays
+    }
+
+    pub(crate) fn judge(&mut self) -> Option<u32> {
+        let (mut rows, mut uses, mut squares) = (0, 0, 0);
+        for (n, &count) in (0u64..).zip(&self.rows) {
+            rows += count;
+            uses += n * count;
+            squares += n * n * count;
+        }
+        self.mean = (uses + rows / 2) / rows.max(1);
+        // The variance, and the mean, both times the square of `rows`.
+        let (variance, mean) = (squares * rows - uses * uses, uses * rows);
+        if variance * DISPERSION_MIN.1 < mean * DISPERSION_MIN.0 {
+            return None;
+        }
+        let mut stay = 0;
+        let mut least = USES_MAX + 1;
+        while least > USES_MIN && (stay + self.rows[least - 1]) * RETAINED_SHARE <= rows {
+            least -= 1;
+            stay += self.rows[least];
+        }
+        Some(least as u32)
+    }
+}
+
+#[cfg(all(test, not(embank_shuttle)))]
+mod tests {
+    use super::*;
+
+    /// Uses after `halvings` half-lives, on average over many dice.
+    fn mean(uses: u32, halvings: f64) -> f64 {
+        let age = Age::new((halvings * 4096.0) as u64, 4096);
+        let of = |n: u64| f64::from(age.of(uses, dice(Address::new(n * 8))));
+        (1..20_001).map(of).sum::<f64>() / 20_000.0
+    }
+
+    #[test]
+    fn uses_are_halved_with_each_half_life_on_average() {
+        for (uses, halvings) in [(8, 0.0), (8, 1.0), (1, 1.0), (100, 3.0), (3, 0.04), (200, 9.0)] {
+            let exact = f64::from(uses) * 0.5f64.powf(halvings);
+            let seen = mean(uses, halvings);
+            assert!((seen - exact).abs() < 0.01 * exact + 0.01, "{uses}, {halvings}: {seen}");
+        }
+    }
+
+    #[test]
+    fn any_age_and_any_count_are_taken() {
+        assert_eq!(Age::new(u64::MAX, 1).of(u32::MAX, u16::MAX), 0);
+        assert_eq!(Age::new(0, 1).of(u32::MAX, u16::MAX), USES_MAX as u32);
+    }
+
+    /// In sixteen steps a count ages as in one.
+    #[test]
+    fn steps_of_any_size_come_to_the_same() {
+        let age = Age::new(1 << 8, 1 << 12);
+        let after = |n: u64| {
+            let step = |uses, step| age.of(uses, dice(Address::new((n * 64 + step) * 8)));
+            f64::from((0..32).fold(100, step))
+        };
+        let seen = (1..2001).map(after).sum::<f64>() / 2000.0;
+        assert!((seen - 25.0).abs() < 2.0, "{seen}");
+    }
+
+    /// What stays of rows with these uses, after the first judgement.
+    fn staying(uses: impl Iterator<Item = u32> + Clone) -> (u64, u64) {
+        let mut judged = Uses::default();
+        let mut uses = uses.cycle();
+        for _ in 0..JUDGED_ROWS - 1 {
+            let stays = uses.next().is_some_and(|uses| judged.note(uses));
+            assert!(!stays, "nothing is known yet");
+        }
+        let seen = 10 * JUDGED_ROWS;
+        let stay = uses.take(seen as usize).filter(|&uses| judged.note(uses)).count();
+        (stay as u64, seen)
+    }
+
+    #[test]
+    fn those_stay_that_are_used_most_and_not_too_many() {
+        // One in ten is used often.
+        let (stay, seen) = staying((0..10).map(|n| if n == 3 { 40 } else { n % 3 }));
+        assert!(stay.abs_diff(seen / 10) < 10, "{stay} of {seen}");
+        // One in two: more than there is room for, so those stay that are used most of all.
+        let (stay, seen) = staying((0..100).map(|n| if n < 50 { 20 + n } else { 1 }));
+        assert!(stay.abs_diff(seen / RETAINED_SHARE) < seen / 50, "{stay} of {seen}");
+    }
+
+    /// Whatever lies in the pages that go: the rows of some that are all hot, counts that no two rows share.
+    #[test]
+    fn never_more_than_a_share_stays() {
+        let mut judged = Uses::default();
+        let mut stayed = |uses: &mut dyn Iterator<Item = u32>| {
+            uses.filter(|&uses| judged.note(uses)).count() as u64
+        };
+        stayed(&mut (0..20 * JUDGED_ROWS as u32).map(|n| if n % 20 == 0 { 9 } else { 1 }));
+        let all_hot = stayed(&mut std::iter::repeat_n(9, 3 * JUDGED_ROWS as usize));
+        assert!(all_hot <= (3 + 1) * JUDGED_ROWS / RETAINED_SHARE, "{all_hot}");
+        let spread = (0..100 * JUDGED_ROWS as u32).map(|n| match n % 20 {
+            0..5 => 3 + n.wrapping_mul(0x9E37_79B9) % 253,
+            5..8 => 10,
+            _ => n % 3,
+        });
+        let stay = stayed(&mut spread.into_iter());
+        assert!(stay * RETAINED_SHARE <= 101 * JUDGED_ROWS, "{stay}");
+        assert!(stay * 2 * RETAINED_SHARE > 100 * JUDGED_ROWS, "{stay}");
+    }
+
+    #[test]
+    fn none_stay_where_all_are_alike() {
+        // As often by chance: of 16 cases, 1, 4, 6, 4, 1.
+        let chance = [0, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 3, 3, 3, 3, 4];
+        assert_eq!(staying(chance.into_iter()).0, 0);
+        assert_eq!(staying([0].into_iter()).0, 0);
+        assert_eq!(staying([USES_MAX as u32 + 9].into_iter()).0, 0);
+        // Some are used often, but not so often as to be told from the others.
+        assert_eq!(staying([0, 0, 0, 0, 2].into_iter()).0, 0);
+    }
+}
