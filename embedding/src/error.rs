@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::dtype::Dtype;
-use crate::holders::LeaseInfo;
+use crate::registry::LeaseInfo;
 use crate::vocabulary::UNKNOWN_ID;
 
 /// The result of a fallible call on a bank or a table.

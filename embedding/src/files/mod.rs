@@ -24,6 +24,8 @@
 
 pub(crate) mod batch;
 pub(crate) mod element;
+pub(crate) mod export;
+pub(crate) mod import;
 pub(crate) mod inputs;
 pub(crate) mod npy;
 pub(crate) mod npy_set;

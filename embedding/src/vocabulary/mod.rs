@@ -21,31 +21,28 @@
 //!
 //! **Crashes.** `insertion` says in which order rows are written, so that a checkpoint may be cut at any moment.
 
-mod bank;
 mod binding;
-mod byte_values;
-mod config;
+pub(crate) mod byte_values;
+pub(crate) mod config;
 mod counts;
-mod descriptor;
+pub(crate) mod descriptor;
 mod distinct;
 mod frequent;
-mod generation;
-mod hash;
+pub(crate) mod generation;
+pub(crate) mod hash;
 mod insertion;
 mod merge;
-mod record;
+pub(crate) mod record;
 mod reverse;
 mod rows;
 mod scan;
-mod shared;
+pub(crate) mod shared;
 mod summary;
-mod verify;
+pub(crate) mod verify;
 
 use std::fmt;
 use std::sync::Arc;
 
-pub use bank::VocabularyInfo;
-pub(crate) use bank::read_vocabularies;
 pub use binding::TableVocabulary;
 pub use byte_values::{ByteBuffer, ByteValues, OwnedValues, Values};
 pub use config::{UNKNOWN_ID, Unknown, ValueKind, VocabularyConfig};

@@ -11,9 +11,9 @@ use super::hash::{CLASHING_SEED, key_of};
 use super::rows::{PutFixed, PutVariable};
 use super::*;
 use crate::bank::{Bank, BankOptions};
-use crate::config::TableConfig;
-use crate::export::ExportOptions;
-use crate::import::ImportOptions;
+use crate::files::export::ExportOptions;
+use crate::files::import::ImportOptions;
+use crate::row::config::TableConfig;
 
 fn options() -> BankOptions {
     BankOptions { memory_budget_bytes: 1 << 20, checkpoints_kept: 100, ..Default::default() }
