@@ -48,6 +48,7 @@ mod files;
 mod lease;
 mod lookahead;
 mod optimizer;
+mod options;
 mod registry;
 mod row;
 mod stats;
@@ -57,7 +58,7 @@ mod vocabulary;
 
 pub use bank::auto_depth::AutoDepth;
 pub use bank::vocabularies::VocabularyInfo;
-pub use bank::{Bank, BankOptions, TableInfo, Unsaved};
+pub use bank::{Bank, TableInfo, Unsaved};
 pub use dtype::{Dtype, Rounding};
 #[doc(hidden)]
 pub use embank_kv::OutputFile;
@@ -77,6 +78,7 @@ pub use lease::Lease;
 pub use lease::step::TableGradients;
 pub use lookahead::LookaheadReceipt;
 pub use optimizer::{Adagrad, Adam, AdamW, Ftrl, Optimizer, RowWiseAdagrad, Sgd};
+pub use options::BankOptions;
 pub use registry::LeaseInfo;
 pub use row::config::{DIM_MAX, TableConfig};
 pub use row::decoded::DecodedRow;

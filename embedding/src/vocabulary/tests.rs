@@ -10,9 +10,10 @@ use super::generation::Items;
 use super::hash::{CLASHING_SEED, key_of};
 use super::rows::{PutFixed, PutVariable};
 use super::*;
-use crate::bank::{Bank, BankOptions};
+use crate::bank::Bank;
 use crate::files::export::ExportOptions;
 use crate::files::import::ImportOptions;
+use crate::options::BankOptions;
 use crate::row::config::TableConfig;
 
 fn options() -> BankOptions {
