@@ -71,19 +71,20 @@ pub use embank_kv::{
 #[doc(hidden)]
 pub use embank_kv::{THREADS_ADVICE, locks};
 pub use error::{Error, Result};
+pub use files::FileFormat;
 pub use files::export::{DenseRows, ExportOptions, Exported};
 pub use files::import::{ImportOptions, Imported, exported_config};
-pub use files::{FileFormat, TransferProgress};
 pub use lease::Lease;
 pub use lease::step::TableGradients;
 pub use lookahead::LookaheadReceipt;
 pub use optimizer::{Adagrad, Adam, AdamW, Ftrl, Optimizer, RowWiseAdagrad, Sgd};
 pub use options::BankOptions;
-pub use registry::LeaseInfo;
 pub use row::config::{DIM_MAX, TableConfig};
 pub use row::decoded::DecodedRow;
 pub use row::initializer::{Fans, Initializer};
 pub use row::tracking::Tracking;
+pub use stats::lease_info::LeaseInfo;
+pub use stats::progress::TransferProgress;
 pub use stats::seen::StalenessHistogram;
 pub use stats::{BankStats, LookaheadStats, TableStats};
 pub use table::admission::Admission;

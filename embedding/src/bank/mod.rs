@@ -22,12 +22,12 @@ use embank_kv::{
 use crate::bank::times::{read_time, table_of_times};
 use crate::bank::vocabularies::read_vocabularies;
 use crate::error::{Error, Result};
-use crate::lease::acquire::{FAR_OFF, deadline_after};
 use crate::lookahead::{self, Lookahead};
 use crate::options::BankOptions;
-use crate::registry::LeaseInfo;
+use crate::registry::deadline::{FAR_OFF, deadline_after};
 use crate::row::config::TableConfig;
 use crate::row::descriptor::is_counts_descriptor;
+use crate::stats::lease_info::LeaseInfo;
 use crate::stats::seen::StalenessHistogram;
 use crate::stats::{BankStats, WaitCounters};
 use crate::table::admission::{Admission, Gate};

@@ -5,13 +5,11 @@ use std::io::Write;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-use crate::error::Result;
+use crate::error::{Result, invalid};
 use crate::files::batch::{Part, RowBatch, parts_of, rows_per_batch};
 use crate::files::tensors::TensorWriter;
-use crate::files::{
-    FileFormat, OnProgress, TransferProgress, invalid, npy_set, output, report, safetensors,
-    settings,
-};
+use crate::files::{FileFormat, npy_set, output, safetensors, settings};
+use crate::stats::progress::{OnProgress, TransferProgress, report};
 use crate::table::Table;
 use crate::table::scan::Scan;
 

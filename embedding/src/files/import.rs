@@ -9,16 +9,14 @@ use std::path::{Path, PathBuf};
 use embank_kv::Clock;
 
 use crate::dtype::Dtype;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, invalid};
 use crate::files::batch::{ReadBatch, RowFile, rows_per_batch};
 use crate::files::inputs::{self, Source};
 use crate::files::settings::HeldValues;
-use crate::files::{
-    FileFormat, OnProgress, TransferProgress, invalid, npy_set, report, safetensors, settings,
-    unreadable,
-};
+use crate::files::{FileFormat, npy_set, safetensors, settings, unreadable};
 use crate::row::config::TableConfig;
 use crate::row::tracking::{TRACKING_BYTES, Tracking};
+use crate::stats::progress::{OnProgress, TransferProgress, report};
 use crate::table::Table;
 use crate::unique::UniqueKeys;
 use open::{Contents, open};

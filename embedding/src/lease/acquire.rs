@@ -32,9 +32,10 @@ use embank_kv::Clock;
 use embank_kv::interrupt::Checks;
 
 use crate::error::{Error, Result};
+use crate::registry::deadline::deadline_after;
 use crate::registry::turnstile::Entered;
 use crate::registry::waiting_line::{PATIENCE, Place, Reserved};
-use crate::registry::{Holders, LeaseInfo};
+use crate::registry::{Holders, info_of};
 use crate::stats::WaitCounters;
 use crate::stats::seen::SeenClocks;
 use crate::table::Table;
@@ -42,15 +43,6 @@ use crate::table::operations::{GetRows, Reached, TouchClocks};
 
 /// How often a waiting Get tries to give back counts that a full disk kept from it.
 const OWED_LOOK: Duration = Duration::from_millis(100);
-
-/// Stands for longer times, and for where a deadline lies that the clock can't represent.
-pub(crate) const FAR_OFF: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
-
-/// The time `wait` from now.
-pub(crate) fn deadline_after(wait: Duration) -> Instant {
-    let now = Instant::now();
-    now.checked_add(wait).unwrap_or_else(|| now + FAR_OFF)
-}
 
 impl Table {
     /// Executes `get` with the clocks of all its rows taken up by one, and waits if it must. `get.keys`
@@ -308,7 +300,7 @@ impl Table {
                     key,
                     held: own.len() as u32,
                     bound,
-                    oldest: Box::new(LeaseInfo::of(self.name(), oldest, Instant::now())),
+                    oldest: Box::new(info_of(self.name(), oldest, Instant::now())),
                 })
             }
             _ => Ok(()),

@@ -42,7 +42,8 @@ use crate::error::{Error, Result};
 use crate::lookahead::pending::{Insertion, PendingSet};
 use crate::lookahead::requests::{BURST_KEYS_MAX, BURST_KEYS_MIN, Requests, number};
 use crate::lookahead::window::{Remembered, Window};
-use crate::stats::{Counter, LookaheadStats};
+use crate::stats::LookaheadStats;
+use crate::stats::counter::Counter;
 use crate::table::prefetch::PrefetchJob;
 use crate::unique::UniqueKeys;
 

@@ -21,6 +21,7 @@
 //!
 //! A lease can lose rows to a deletion; its owner and who expires it leave their clocks alone then (`deletion`).
 
+pub(crate) mod deadline;
 pub(crate) mod retry_turn;
 pub(crate) mod turnstile;
 pub(crate) mod waiting_line;
@@ -36,54 +37,9 @@ use embank_kv::locks::Mutex;
 use embank_kv::{Leased, Leases};
 
 use crate::registry::turnstile::{Entered, Shut, Turnstile};
+use crate::stats::lease_info::LeaseInfo;
 use crate::table::admission::HeldPart;
 use crate::unique::UniqueKeys;
-
-/// A lease that is out: what to look for when rows stay blocked.
-///
-/// # Examples
-/// ```
-/// # let dir = tempfile::tempdir().unwrap();
-/// let bank = embank::Bank::open(dir.path().join("bank"), embank::BankOptions::default())?;
-/// let table = bank.table("user", embank::TableConfig::new(1))?;
-/// let lease = table.get(&[7, 8, 7], &mut [0.0; 3])?;
-/// let held = &bank.outstanding_leases()[0];
-/// assert_eq!((held.table.as_str(), held.keys), ("user", 2));
-/// println!("{held}"); // 2 keys of table "user", for 21µs, by thread main (id 4711)
-/// drop(lease);
-/// assert!(bank.outstanding_leases().is_empty());
-/// # Ok::<(), embank::Error>(())
-/// ```
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct LeaseInfo {
-    /// The table.
-    pub table: String,
-    /// Distinct keys whose clocks it holds up.
-    pub keys: usize,
-    /// How long ago it was taken.
-    pub age: Duration,
-    /// The thread that took it: its name, if it has one, and its id, the system's where that is known.
-    pub thread: String,
-}
-
-impl LeaseInfo {
-    pub(crate) fn of(table: &str, lease: &Leased<Holding>, now: Instant) -> Self {
-        Self {
-            table: table.to_owned(),
-            keys: lease.what().keys().len() - lease.what().struck.lock().len(),
-            age: now.saturating_duration_since(lease.taken()),
-            thread: lease.what().taker.name.clone(),
-        }
-    }
-}
-
-impl std::fmt::Display for LeaseInfo {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { table, keys, age, thread } = self;
-        write!(formatter, "{keys} keys of table {table:?}, for {age:.1?}, by thread {thread}")
-    }
-}
 
 /// A thread that takes leases.
 #[derive(Debug)]
@@ -336,12 +292,23 @@ impl Holders {
     pub(crate) fn list(&self, table: &str, key: Option<u64>, now: Instant) -> Vec<LeaseInfo> {
         let held = self.leases.held().into_iter();
         held.filter(|lease| key.is_none_or(|key| lease.what().holds(key)))
-            .map(|lease| LeaseInfo::of(table, &lease, now))
+            .map(|lease| info_of(table, &lease, now))
             .collect()
     }
 
     fn us(&self, at: Instant) -> u64 {
         at.saturating_duration_since(self.since).as_micros() as u64
+    }
+}
+
+/// What `lease` of table `table` shows of itself at `now`.
+pub(crate) fn info_of(table: &str, lease: &Leased<Holding>, now: Instant) -> LeaseInfo {
+    let holding = lease.what();
+    LeaseInfo {
+        table: table.to_owned(),
+        keys: holding.keys().len() - holding.struck.lock().len(),
+        age: now.saturating_duration_since(lease.taken()),
+        thread: holding.taker.name.clone(),
     }
 }
 

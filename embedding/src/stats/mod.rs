@@ -1,28 +1,14 @@
 //! What banks and tables count. Counters count since the bank was opened; batches add once each.
 
+pub(crate) mod counter;
+pub(crate) mod lease_info;
+pub(crate) mod progress;
 pub(crate) mod seen;
-
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use embank_kv::StoreStats;
 
+use crate::stats::counter::Counter;
 use crate::stats::seen::{SeenCounters, StalenessHistogram};
-
-/// A counter that only grows.
-#[derive(Debug, Default)]
-pub(crate) struct Counter(AtomicU64);
-
-impl Counter {
-    pub(crate) fn add(&self, count: u64) {
-        // Relaxed: a counter orders nothing.
-        self.0.fetch_add(count, Ordering::Relaxed);
-    }
-
-    pub(crate) fn get(&self) -> u64 {
-        // Relaxed: see `add`.
-        self.0.load(Ordering::Relaxed)
-    }
-}
 
 /// What went on around staleness clocks: of a table, and of the bank, whose counts outlive dropped tables.
 #[derive(Debug, Default)]

@@ -4,7 +4,7 @@
 //! nothing is stale the histogram costs a comparison a row. The table's counters, to which it adds once, are all
 //! counted up for themselves: one that were the rest of others would fall when it is read while those grow.
 
-use crate::stats::Counter;
+use crate::stats::counter::Counter;
 
 /// Clocks up to this one are counted one by one.
 const EXACT_MAX: u32 = 16;

@@ -16,10 +16,10 @@ use std::ops::ControlFlow;
 
 use embank_kv::{Access, Clock, Operation};
 
-use crate::error::Result;
-use crate::files::{TransferProgress, invalid, report};
+use crate::error::{Result, invalid};
 use crate::row::layout::RowLayout;
 use crate::row::tracking::{Tracker, Uses};
+use crate::stats::progress::{TransferProgress, report};
 use crate::table::Table;
 
 /// Rows that are looked at together.

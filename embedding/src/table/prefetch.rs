@@ -17,7 +17,7 @@ use embank_kv::locks::{Condvar, Mutex, MutexGuard};
 use embank_kv::{Access, Clock, Loan, Operation, Store};
 
 use crate::error::{Error, Result};
-use crate::lease::acquire::FAR_OFF;
+use crate::registry::deadline::FAR_OFF;
 use crate::table::operations::PeekRows;
 use crate::table::{Missing, PeekOutcome, Table, TableShared};
 use crate::unique::UniqueKeys;

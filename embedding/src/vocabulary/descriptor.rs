@@ -2,7 +2,8 @@
 
 use embank_kv::metadata;
 
-use super::config::{Unknown, ValueKind, VocabularyConfig};
+use super::config::{ValueKind, VocabularyConfig};
+use super::unknown::Unknown;
 
 /// Kinds of tables, as `crate::row::descriptor` has those of embedding tables.
 const VOCABULARY: u16 = 3;

@@ -5,7 +5,6 @@
 
 use embank_kv::{Clock, Store, TableId};
 
-use super::UNKNOWN_ID;
 use super::config::{ValueKind, VocabularyConfig};
 use super::descriptor::Part;
 use super::hash::{EMPTY_FINGERPRINT, fingerprint_with, random};
@@ -16,6 +15,7 @@ use super::record::{
 use super::rows::{
     AddEntries, Copies, FindPlaces, FindStrings, PeekFixed, PeekVariable, PutFixed, PutVariable,
 };
+use super::unknown::UNKNOWN_ID;
 
 type StoreResult<T> = embank_kv::Result<T>;
 

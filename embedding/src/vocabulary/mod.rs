@@ -38,6 +38,7 @@ mod rows;
 mod scan;
 pub(crate) mod shared;
 mod summary;
+pub(crate) mod unknown;
 pub(crate) mod verify;
 
 use std::fmt;
@@ -45,7 +46,7 @@ use std::sync::Arc;
 
 pub use binding::TableVocabulary;
 pub use byte_values::{ByteBuffer, ByteValues, OwnedValues, Values};
-pub use config::{UNKNOWN_ID, Unknown, ValueKind, VocabularyConfig};
+pub use config::{ValueKind, VocabularyConfig};
 pub(crate) use descriptor::is_of_a_vocabulary;
 pub use frequent::KeptFrequent;
 pub(crate) use generation::is_name_of_a_part;
@@ -53,6 +54,7 @@ pub use merge::{MergedIds, MergedVocabulary};
 pub use scan::{VocabularyChunk, VocabularyScan};
 pub(crate) use shared::VocabularyShared;
 pub use summary::VocabularySummary;
+pub use unknown::{UNKNOWN_ID, Unknown};
 pub use verify::{VerifiedVocabulary, VocabularyProgress};
 
 use crate::bank::BankShared;
