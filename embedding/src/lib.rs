@@ -79,15 +79,16 @@ pub use lease::step::TableGradients;
 pub use lookahead::LookaheadReceipt;
 pub use optimizer::{Adagrad, Adam, AdamW, Ftrl, Optimizer, RowWiseAdagrad, Sgd};
 pub use options::BankOptions;
+pub use row::admission::Admission;
 pub use row::config::{DIM_MAX, TableConfig};
 pub use row::decoded::DecodedRow;
 pub use row::initializer::{Fans, Initializer};
+pub use row::numbering::{TableVocabulary, VocabularyIdentity};
 pub use row::tracking::Tracking;
 pub use stats::lease_info::LeaseInfo;
 pub use stats::progress::TransferProgress;
 pub use stats::seen::StalenessHistogram;
 pub use stats::{BankStats, LookaheadStats, TableStats};
-pub use table::admission::Admission;
 pub use table::counts::table_of_counts;
 pub use table::eviction::{Evicted, Eviction};
 pub use table::prefetch::Prefetch;
@@ -95,8 +96,7 @@ pub use table::scan::{Scan, ScannedRow};
 pub use table::{Missing, PeekOutcome, Table};
 pub use unique::UniqueKeys;
 pub use vocabulary::{
-    ByteBuffer, ByteValues, KeptFrequent, MergedIds, MergedVocabulary, OwnedValues,
-    TableVocabulary, UNKNOWN_ID, Unknown, ValueKind, Values, VerifiedVocabulary, Vocabulary,
-    VocabularyChunk, VocabularyConfig, VocabularyIdentity, VocabularyProgress, VocabularyScan,
-    VocabularySummary,
+    ByteBuffer, ByteValues, KeptFrequent, MergedIds, MergedVocabulary, OwnedValues, UNKNOWN_ID,
+    Unknown, ValueKind, Values, VerifiedVocabulary, Vocabulary, VocabularyChunk, VocabularyConfig,
+    VocabularyProgress, VocabularyScan, VocabularySummary,
 };

@@ -10,12 +10,13 @@ use embank_kv::{Store, TableId, TableInfo};
 
 use crate::bank::{Bank, BankShared};
 use crate::error::{Error, Result};
+use crate::row::numbering::VocabularyIdentity;
+use crate::vocabulary::Vocabulary;
 use crate::vocabulary::config::{ValueKind, VocabularyConfig};
 use crate::vocabulary::descriptor::{Founding, HEADER_BYTES, Header, Part, Role, role_of};
 use crate::vocabulary::generation::{Generation, Tip, header_name};
 use crate::vocabulary::hash::{EMPTY_FINGERPRINT, random};
 use crate::vocabulary::shared::{VocabularyShared, read_header, write_header};
-use crate::vocabulary::{Vocabulary, VocabularyIdentity};
 
 /// A vocabulary's name and what it is.
 ///

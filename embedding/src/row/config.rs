@@ -3,11 +3,10 @@
 use crate::dtype::{Dtype, Rounding};
 use crate::error::{Error, Result};
 use crate::optimizer::Optimizer;
+use crate::row::admission::Admission;
 use crate::row::initializer::Initializer;
-use crate::row::layout::Sections;
+use crate::row::numbering::TableVocabulary;
 use crate::row::tracking::Tracking;
-use crate::table::admission::Admission;
-use crate::vocabulary::TableVocabulary;
 
 /// The most columns that a table may have; the bank's page size may set a lower limit.
 pub const DIM_MAX: u32 = 1 << 20;
@@ -218,14 +217,6 @@ impl TableConfig {
             | Initializer::XavierUniform { .. }
             | Initializer::XavierNormal { .. } => Ok(()),
         }
-    }
-
-    /// Bytes of a row in the store, without the record's header: the vector, what the optimizer keeps, zeros up
-    /// to a multiple of 8.
-    #[must_use]
-    pub fn value_bytes(&self) -> u32 {
-        // At most DIM_MAX * 4 * 3 and a few words.
-        Sections::of(self).value_bytes() as u32
     }
 
     /// Refuses a config whose identity differs from this one's.

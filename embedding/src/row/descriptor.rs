@@ -14,11 +14,11 @@ use embank_kv::metadata;
 use crate::dtype::{Dtype, Rounding};
 use crate::error::{Error, Result};
 use crate::optimizer::{Adagrad, Adam, AdamW, Ftrl, Optimizer, RowWiseAdagrad, Sgd};
+use crate::row::admission::Admission;
 use crate::row::config::TableConfig;
 use crate::row::initializer::{Fans, Initializer};
+use crate::row::numbering::TableVocabulary;
 use crate::row::tracking::Tracking;
-use crate::table::admission::Admission;
-use crate::vocabulary::TableVocabulary;
 
 /// The kind of table: rows of an embedding.
 const EMBEDDING_TABLE: u16 = 1;

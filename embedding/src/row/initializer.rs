@@ -11,7 +11,6 @@
 //! do not depend on a platform's mathematical library.
 
 use crate::dtype::Draws;
-use crate::row::config::TableConfig;
 use crate::row::quantile::{standard_normal_probability, standard_normal_quantile};
 
 /// How the vector of a new row is filled. Default: `Uniform { low: -0.05, high: 0.05 }`.
@@ -223,10 +222,11 @@ impl Values {
 }
 
 impl RowSource {
-    pub(crate) fn new(table: &str, config: &TableConfig) -> Self {
+    /// The values of a table with this seed, name and dim.
+    pub(crate) fn new(seed: u64, table: &str, dim: u32, initializer: &Initializer) -> Self {
         Self {
-            values: Values::new(&config.initializer, config.dim),
-            table_stream: finish(config.seed.wrapping_add(name_hash(table))),
+            values: Values::new(initializer, dim),
+            table_stream: finish(seed.wrapping_add(name_hash(table))),
         }
     }
 
@@ -310,7 +310,7 @@ mod tests {
     use super::*;
 
     fn source(initializer: Initializer, seed: u64, table: &str, dim: usize) -> RowSource {
-        RowSource::new(table, &TableConfig::new(dim as u32).initializer(initializer).seed(seed))
+        RowSource::new(seed, table, dim as u32, &initializer)
     }
 
     fn rows(initializer: Initializer, seed: u64, table: &str, keys: u64, dim: usize) -> Vec<f32> {

@@ -10,79 +10,15 @@
 
 use std::sync::Arc;
 
-use crate::dtype::{Draws, Dtype, Rounding, decode_float, decode_int8, encode_float, encode_int8};
+use crate::dtype::{Draws, Dtype, decode_float, decode_int8, encode_float, encode_int8};
 use crate::optimizer::{RowState, StateShape, Stepper};
 use crate::row::config::TableConfig;
 use crate::row::initializer::RowSource;
-use crate::row::tracking::{TRACKING_BYTES, Tracker, Tracking, Uses};
+use crate::row::sections::{Rounds, Sections};
+use crate::row::tracking::{TRACKING_BYTES, Tracker, Uses};
 
 // Rows are viewed as f32 where they lie, and their format is little-endian.
 const _: () = assert!(cfg!(target_endian = "little"), "big-endian machines need a byte swap here");
-
-/// Where the sections of a row begin, in bytes. A section that a table has not is empty.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Sections {
-    /// An f32; the vector ends here.
-    scale: usize,
-    /// The optimizer's vectors.
-    state: usize,
-    /// The optimizer's single values.
-    scalars: usize,
-    /// A u32.
-    count: usize,
-    /// Two u32; see the module `tracking`. The count ends where they begin.
-    tracking: usize,
-    end: usize,
-}
-
-impl Sections {
-    pub(crate) fn of(config: &TableConfig) -> Self {
-        let dim = config.dim as usize;
-        let shape = config.optimizer.state_shape();
-        let mut end = 0;
-        let mut section = |bytes: usize| {
-            let begin = end;
-            end += bytes.next_multiple_of(4);
-            begin
-        };
-        section(config.dtype.bytes_of(dim));
-        let scale = section(if config.dtype == Dtype::Int8 { 4 } else { 0 });
-        let state = section(config.state_dtype.bytes_of(shape.vectors * dim));
-        let scalars = section(shape.scalars * 4);
-        let counted = shape.counts_steps || Rounds::of(config).by_chance();
-        let count = section(if counted { 4 } else { 0 });
-        let tracked = config.tracking != Tracking::None;
-        let tracking = section(if tracked { TRACKING_BYTES } else { 0 });
-        Self { scale, state, scalars, count, tracking, end }
-    }
-
-    /// Bytes of the whole row.
-    pub(crate) fn value_bytes(&self) -> usize {
-        self.end.next_multiple_of(8)
-    }
-}
-
-/// What is rounded by chance.
-#[derive(Debug, Clone, Copy)]
-struct Rounds {
-    vector: bool,
-    /// State below f32 always is: moments move by less than half a step of 16 bits, and would stand still.
-    state: bool,
-}
-
-impl Rounds {
-    fn of(config: &TableConfig) -> Self {
-        let has_vectors = config.optimizer.state_shape().vectors > 0;
-        Self {
-            vector: config.dtype != Dtype::F32 && config.rounds() == Rounding::Stochastic,
-            state: config.state_dtype != Dtype::F32 && has_vectors,
-        }
-    }
-
-    fn by_chance(self) -> bool {
-        self.vector || self.state
-    }
-}
 
 /// What a step did to a row.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -129,7 +65,7 @@ impl RowLayout {
             sections: Sections::of(config),
             shape: config.optimizer.state_shape(),
             initial_accumulator: config.optimizer.initial_accumulator(),
-            source: RowSource::new(table, config),
+            source: RowSource::new(config.seed, table, config.dim, &config.initializer),
             tracker: Tracker::new(config.tracking).map(Arc::new),
             arch: pulp::Arch::new(),
         }

@@ -26,10 +26,11 @@ use embank_kv::locks::{RwLock, RwLockReadGuard};
 use embank_kv::{Access, Clock, Operation, Store, TableId};
 
 use crate::error::Result;
+use crate::row::admission::Admission;
 use crate::row::descriptor::{counts_descriptor, is_counts_descriptor};
 use crate::row::tracking::minutes_now;
 use crate::table::Table;
-use crate::table::admission::{Admission, Gate};
+use crate::table::admission::Gate;
 use crate::table::eviction::Evicted;
 
 /// Bytes of a count with the time of the last Get, a u32 each, and of the number of a Get, a u64.

@@ -26,19 +26,21 @@ use crate::optimizer::Optimizer;
 use crate::registry::Holders;
 use crate::registry::retry_turn::RetryTurn;
 use crate::registry::waiting_line::WaitingLine;
+use crate::row::admission::Admission;
 use crate::row::config::{TableConfig, check_clip_row_norm};
 use crate::row::layout::RowLayout;
 use crate::row::live::LiveSettings;
+use crate::row::numbering::TableVocabulary;
 use crate::row::tracking::Tracker;
 use crate::stats::lease_info::LeaseInfo;
 use crate::stats::seen::SeenClocks;
 use crate::stats::{TableCounters, TableStats};
-use crate::table::admission::{Admission, Decision, Gate, HeldPart};
+use crate::table::admission::{Decision, Gate, HeldPart};
 use crate::table::counts::Generations;
 use crate::table::operations::{FindRows, GetRows, PeekRows, Reached};
 use crate::table::prefetch::Prefetch;
 use crate::unique::UniqueKeys;
-use crate::vocabulary::{TableVocabulary, VocabularyShared};
+use crate::vocabulary::VocabularyShared;
 
 /// A handle to one table of a bank. Cloning it is cheap; all handles of a table are one table.
 ///
