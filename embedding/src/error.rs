@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::dtype::Dtype;
-use crate::holders::LeaseInfo;
-use crate::vocabulary::UNKNOWN_ID;
+use crate::stats::lease_info::LeaseInfo;
+use crate::vocabulary::unknown::UNKNOWN_ID;
 
 /// The result of a fallible call on a bank or a table.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -406,6 +406,11 @@ pub enum Error {
          report what it wrote to standard error"
     )]
     PrefetchAbandoned,
+}
+
+/// An argument that is out of its range.
+pub(crate) fn invalid(what: String) -> Error {
+    embank_kv::Error::InvalidArgument(what).into()
 }
 
 /// How to get keys that are ids.

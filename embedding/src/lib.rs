@@ -41,57 +41,24 @@
 
 #![forbid(unsafe_code)]
 
-mod admission;
-mod auto_depth;
 mod bank;
-mod checkpoints;
-mod config;
-mod counts;
-mod decoded;
-mod deletion;
-mod depth;
-mod descriptor;
 mod dtype;
 mod error;
-mod eviction;
-mod export;
 mod files;
-mod gradients;
-mod holders;
-mod import;
-mod initializer;
 mod lease;
-mod live;
 mod lookahead;
-mod operations;
 mod optimizer;
-mod pending;
-mod prefetch;
-mod quantile;
-mod requests;
-mod retry_turn;
+mod options;
+mod registry;
 mod row;
-mod scan;
-mod seen;
-mod staleness;
 mod stats;
-mod step;
 mod table;
-mod times;
-mod tracking;
-mod turnstile;
 mod unique;
-mod updates;
 mod vocabulary;
-mod waiting_line;
-mod window;
 
-pub use admission::Admission;
-pub use auto_depth::AutoDepth;
-pub use bank::{Bank, BankOptions, TableInfo, Unsaved};
-pub use config::{DIM_MAX, TableConfig};
-pub use counts::table_of_counts;
-pub use decoded::DecodedRow;
+pub use bank::auto_depth::AutoDepth;
+pub use bank::vocabularies::VocabularyInfo;
+pub use bank::{Bank, TableInfo, Unsaved};
 pub use dtype::{Dtype, Rounding};
 #[doc(hidden)]
 pub use embank_kv::OutputFile;
@@ -104,26 +71,32 @@ pub use embank_kv::{
 #[doc(hidden)]
 pub use embank_kv::{THREADS_ADVICE, locks};
 pub use error::{Error, Result};
-pub use eviction::{Evicted, Eviction};
-pub use export::{DenseRows, ExportOptions, Exported};
-pub use files::{FileFormat, TransferProgress};
-pub use holders::LeaseInfo;
-pub use import::{ImportOptions, Imported, exported_config};
-pub use initializer::{Fans, Initializer};
+pub use files::FileFormat;
+pub use files::export::{DenseRows, ExportOptions, Exported};
+pub use files::import::{ImportOptions, Imported, exported_config};
 pub use lease::Lease;
+pub use lease::step::TableGradients;
 pub use lookahead::LookaheadReceipt;
 pub use optimizer::{Adagrad, Adam, AdamW, Ftrl, Optimizer, RowWiseAdagrad, Sgd};
-pub use prefetch::Prefetch;
-pub use scan::{Scan, ScannedRow};
-pub use seen::StalenessHistogram;
+pub use options::BankOptions;
+pub use row::admission::Admission;
+pub use row::config::{DIM_MAX, TableConfig};
+pub use row::decoded::DecodedRow;
+pub use row::initializer::{Fans, Initializer};
+pub use row::numbering::{TableVocabulary, VocabularyIdentity};
+pub use row::tracking::Tracking;
+pub use stats::lease_info::LeaseInfo;
+pub use stats::progress::TransferProgress;
+pub use stats::seen::StalenessHistogram;
 pub use stats::{BankStats, LookaheadStats, TableStats};
-pub use step::TableGradients;
+pub use table::counts::table_of_counts;
+pub use table::eviction::{Evicted, Eviction};
+pub use table::prefetch::Prefetch;
+pub use table::scan::{Scan, ScannedRow};
 pub use table::{Missing, PeekOutcome, Table};
-pub use tracking::Tracking;
 pub use unique::UniqueKeys;
 pub use vocabulary::{
-    ByteBuffer, ByteValues, KeptFrequent, MergedIds, MergedVocabulary, OwnedValues,
-    TableVocabulary, UNKNOWN_ID, Unknown, ValueKind, Values, VerifiedVocabulary, Vocabulary,
-    VocabularyChunk, VocabularyConfig, VocabularyIdentity, VocabularyInfo, VocabularyProgress,
-    VocabularyScan, VocabularySummary,
+    ByteBuffer, ByteValues, KeptFrequent, MergedIds, MergedVocabulary, OwnedValues, UNKNOWN_ID,
+    Unknown, ValueKind, Values, VerifiedVocabulary, Vocabulary, VocabularyChunk, VocabularyConfig,
+    VocabularyProgress, VocabularyScan, VocabularySummary,
 };

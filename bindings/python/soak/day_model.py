@@ -127,7 +127,7 @@ class TableModel:
 
 
 def _draw(seed: int, key: int, number: int) -> float:
-    """The number from 0 to 1 that admission by chance draws (embedding/src/admission.rs)."""
+    """The number from 0 to 1 that admission by chance draws (embedding/src/table/admission.rs)."""
     mixed = seed
     for word in (key, number):
         mixed = ((mixed ^ word) + 0x9E37_79B9_7F4A_7C15) & _64_BITS

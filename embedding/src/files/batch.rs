@@ -4,7 +4,7 @@ use super::FileFormat;
 use super::element::Element;
 use crate::dtype::Dtype;
 use crate::error::Result;
-use crate::row::RowLayout;
+use crate::row::layout::RowLayout;
 
 /// What a batch holds in memory, in bytes, if a row is not longer.
 const BATCH_BYTES: usize = 4 << 20;
@@ -214,8 +214,8 @@ pub(crate) trait RowFile {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::TableConfig;
     use crate::optimizer::Optimizer;
+    use crate::row::config::TableConfig;
 
     #[test]
     fn sorting_moves_every_part_with_its_key() {

@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{FileFormat, invalid, io_error, unreadable};
-use crate::error::Result;
+use super::{FileFormat, io_error, unreadable};
+use crate::error::{Result, invalid};
 
 /// A file and its format.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -24,6 +24,8 @@
 
 pub(crate) mod batch;
 pub(crate) mod element;
+pub(crate) mod export;
+pub(crate) mod import;
 pub(crate) mod inputs;
 pub(crate) mod npy;
 pub(crate) mod npy_set;
@@ -36,10 +38,9 @@ pub(crate) mod settings;
 pub(crate) mod tensors;
 
 use std::fs::File;
-use std::ops::ControlFlow;
 use std::path::Path;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, invalid};
 
 /// The formats that a table can be written to and read from.
 ///
@@ -82,34 +83,6 @@ impl FileFormat {
             ))),
         }
     }
-}
-
-/// How far an export or import is, in rows.
-///
-/// # Examples
-/// See [`Table::export_with`](crate::Table::export_with).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct TransferProgress {
-    /// Rows that have been gone through.
-    pub rows_done: u64,
-    /// Rows to go through in all.
-    pub rows_total: u64,
-}
-
-/// Gets told how far a transfer is, and may end it.
-pub(crate) type OnProgress<'a> = dyn FnMut(TransferProgress) -> ControlFlow<()> + 'a;
-
-/// Tells how far a transfer is; an error if that ends it.
-pub(crate) fn report(progress: &mut OnProgress<'_>, rows_done: u64, rows_total: u64) -> Result<()> {
-    match progress(TransferProgress { rows_done, rows_total }) {
-        ControlFlow::Continue(()) => Ok(()),
-        ControlFlow::Break(()) => Err(Error::Cancelled),
-    }
-}
-
-pub(crate) fn invalid(what: String) -> Error {
-    embank_kv::Error::InvalidArgument(what).into()
 }
 
 pub(crate) fn io_error(operation: &'static str, path: &Path, source: std::io::Error) -> Error {

@@ -23,8 +23,8 @@ use super::element::Element;
 use super::output::{self, OutputFile};
 use super::selection::{KEYS, ROWS, SCALES, Selection, refuse_by_position};
 use super::tensors::{Arrays, Keys, Place, TensorRows, TensorWriter, UsesArrays};
-use super::{invalid, io_error, npy, unreadable};
-use crate::error::Result;
+use super::{io_error, npy, unreadable};
+use crate::error::{Result, invalid};
 
 /// Which files a set has; `/` is in no file's name.
 const FILES: &str = "embank.files";

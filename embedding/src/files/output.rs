@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 
 pub(crate) use embank_kv::OutputFile;
 
-use super::{invalid, io_error};
-use crate::error::Result;
+use super::io_error;
+use crate::error::{Result, invalid};
 
 /// Where a format goes that is written from the beginning to the end.
 #[cfg(feature = "parquet")]

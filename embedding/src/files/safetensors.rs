@@ -19,8 +19,8 @@ use super::selection::{
     KEY_CURE, KEYS, ROWS, SCALES, STATE, Selection, one_of, refuse_by_position, refuse_state,
 };
 use super::tensors::{Arrays, Keys, Place, Tensor, TensorRows, TensorWriter, UsesArrays};
-use super::{invalid, io_error, open_to_read, unreadable};
-use crate::error::Result;
+use super::{io_error, open_to_read, unreadable};
+use crate::error::{Result, invalid};
 
 /// Beyond that, a header is taken for damage; the reference implementation does so too.
 const HEADER_BYTES_MAX: u64 = 100_000_000;

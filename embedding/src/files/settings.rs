@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use super::unreadable;
-use crate::config::TableConfig;
 use crate::error::Result;
+use crate::row::config::TableConfig;
 
 const TABLE: &str = "embank.table";
 const SETTINGS: &str = "embank.settings";

@@ -194,7 +194,7 @@ fn a_prefetch_does_not_wait_for_what_was_overtaken() {
     lookahead.shared.enqueue(id, 4096, &[1], &[], &mut LookaheadReceipt::default());
     let loan = table.bank.store.lend_memory(8).unwrap();
     let (prefetch, job) =
-        crate::prefetch::Prefetch::new(table.clone(), UniqueKeys::new(&[1]), loan);
+        crate::table::prefetch::Prefetch::new(table.clone(), UniqueKeys::new(&[1]), loan);
     lookahead.shared.queue.state.lock().prefetches.push_back(job);
     lookahead.make_way(id, &[1]);
     assert!(matches!(lookahead.shared.next_job(&mut Vec::new()), Some(Job::Prefetch(_))));

@@ -12,60 +12,13 @@ use std::sync::Arc;
 
 use super::hash::{EMPTY_FINGERPRINT, fingerprint_with};
 use super::shared::{Published, VocabularyShared};
-use super::{Unknown, Values, Vocabulary, VocabularyIdentity};
+use super::unknown::Unknown;
+use super::{Values, Vocabulary};
 use crate::bank::BankShared;
 use crate::error::{Error, Result};
 use crate::files::settings::HeldValues;
+use crate::row::numbering::TableVocabulary;
 use crate::table::Table;
-
-/// The vocabulary whose ids are a table's keys ([`TableConfig::vocabulary`](crate::TableConfig::vocabulary)).
-///
-/// # Examples
-/// ```
-/// # let dir = tempfile::tempdir().unwrap();
-/// use embank::{Bank, BankOptions, Error, TableConfig, VocabularyConfig};
-///
-/// let bank = Bank::open(dir.path().join("bank"), BankOptions::default())?;
-/// let config = TableConfig::new(2).vocabulary("user");
-/// let refused = bank.table("user", config.clone());
-/// assert!(matches!(refused, Err(Error::OtherVocabulary { .. })));
-///
-/// let users = bank.vocabulary("user", VocabularyConfig::u64())?;
-/// let table = bank.table("user", config)?;
-/// assert_eq!(table.config().vocabulary.unwrap().identity, Some(users.identity()));
-/// # Ok::<(), embank::Error>(())
-/// ```
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct TableVocabulary {
-    /// Its name.
-    pub name: String,
-    /// Which numbering; `None` before the table is made: the present one.
-    pub identity: Option<VocabularyIdentity>,
-}
-
-impl TableVocabulary {
-    pub(crate) fn new(name: impl Into<String>) -> Self {
-        Self { name: name.into(), identity: None }
-    }
-
-    /// The bytes that a table's descriptor has.
-    pub(crate) fn to_bytes(&self) -> Vec<u8> {
-        // The bank fills it in before a table is made.
-        let VocabularyIdentity { id, generation } =
-            self.identity.unwrap_or(VocabularyIdentity { id: 0, generation: 0 });
-        [&id.to_le_bytes(), &generation.to_le_bytes(), self.name.as_bytes()].concat()
-    }
-
-    /// `None` for bytes that are none.
-    pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        let (id, rest) = bytes.split_first_chunk()?;
-        let (generation, name) = rest.split_first_chunk()?;
-        let (id, generation) = (u64::from_le_bytes(*id), u64::from_le_bytes(*generation));
-        let name = String::from_utf8(name.to_vec()).ok()?;
-        Some(Self { name, identity: Some(VocabularyIdentity { id, generation }) })
-    }
-}
 
 impl Table {
     /// Refuses keys that are no ids of the table's vocabulary: those that it has given out, and those below its first

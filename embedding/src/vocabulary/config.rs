@@ -1,12 +1,7 @@
 //! What a vocabulary is: the settings that a caller gives.
 
+use super::unknown::Unknown;
 use crate::error::{Error, Result};
-
-/// In place of an id, where a value has none. Never an id.
-///
-/// # Examples
-/// See [`Vocabulary::ids`](crate::Vocabulary::ids).
-pub const UNKNOWN_ID: u64 = u64::MAX;
 
 /// The largest `first_id`.
 const FIRST_ID_MAX: u64 = 1 << 62;
@@ -37,21 +32,6 @@ impl ValueKind {
             Self::Bytes => "bytes",
         }
     }
-}
-
-/// What [`Vocabulary::lookup`](crate::Vocabulary::lookup) gives a value that has no id, and
-/// [`ids_or_insert`](crate::Vocabulary::ids_or_insert) of a frozen vocabulary too.
-///
-/// # Examples
-/// See [`VocabularyConfig`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[non_exhaustive]
-pub enum Unknown {
-    /// The call fails with [`Error::UnknownValue`].
-    #[default]
-    Error,
-    /// This id, which must be below `first_id`.
-    Id(u64),
 }
 
 /// The settings of a vocabulary. All of them are its identity: they are fixed when it is made.

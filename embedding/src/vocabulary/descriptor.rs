@@ -2,9 +2,10 @@
 
 use embank_kv::metadata;
 
-use super::config::{Unknown, ValueKind, VocabularyConfig};
+use super::config::{ValueKind, VocabularyConfig};
+use super::unknown::Unknown;
 
-/// Kinds of tables, as `crate::descriptor` has those of embedding tables.
+/// Kinds of tables, as `crate::row::descriptor` has those of embedding tables.
 const VOCABULARY: u16 = 3;
 const IDS: u16 = 4;
 const VALUES: u16 = 5;

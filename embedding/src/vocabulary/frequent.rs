@@ -6,14 +6,15 @@
 
 use std::mem;
 
+use super::Vocabulary;
 use super::byte_values::OwnedValues;
 use super::descriptor::Header;
 use super::distinct::Distinct;
 use super::generation::{Generation, Items, Tip, number_after};
 use super::record::NUMBERS_PER_BLOCK;
 use super::rows::AddCounts;
-use super::{Vocabulary, VocabularyIdentity};
 use crate::error::{Error, Result};
+use crate::row::numbering::VocabularyIdentity;
 use embank_kv::Clock;
 
 /// What [`Vocabulary::keep_frequent`] did.

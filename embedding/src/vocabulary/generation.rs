@@ -5,7 +5,6 @@
 
 use embank_kv::{Clock, Store, TableId};
 
-use super::UNKNOWN_ID;
 use super::config::{ValueKind, VocabularyConfig};
 use super::descriptor::Part;
 use super::hash::{EMPTY_FINGERPRINT, fingerprint_with, random};
@@ -16,6 +15,8 @@ use super::record::{
 use super::rows::{
     AddEntries, Copies, FindPlaces, FindStrings, PeekFixed, PeekVariable, PutFixed, PutVariable,
 };
+use super::unknown::UNKNOWN_ID;
+use crate::row::numbering::renumberings;
 
 type StoreResult<T> = embank_kv::Result<T>;
 
@@ -31,11 +32,6 @@ pub(crate) fn is_name_of_a_part(table: &str) -> bool {
 
 fn part_name(vocabulary: &str, part: Part, generation: u64) -> String {
     format!("{vocabulary} (vocabulary, {} {generation})", part.name())
-}
-
-/// How often a vocabulary was renumbered that has come to this generation.
-pub(crate) fn renumberings(generation: u64) -> u32 {
-    generation as u32
 }
 
 /// The number of a generation that follows on this one: counted, and random besides. Where a bank is taken back to a

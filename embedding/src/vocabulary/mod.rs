@@ -21,34 +21,31 @@
 //!
 //! **Crashes.** `insertion` says in which order rows are written, so that a checkpoint may be cut at any moment.
 
-mod bank;
 mod binding;
-mod byte_values;
-mod config;
+pub(crate) mod byte_values;
+pub(crate) mod config;
 mod counts;
-mod descriptor;
+pub(crate) mod descriptor;
 mod distinct;
 mod frequent;
-mod generation;
-mod hash;
+pub(crate) mod generation;
+pub(crate) mod hash;
 mod insertion;
 mod merge;
-mod record;
+pub(crate) mod record;
 mod reverse;
 mod rows;
 mod scan;
-mod shared;
+pub(crate) mod shared;
 mod summary;
-mod verify;
+pub(crate) mod unknown;
+pub(crate) mod verify;
 
 use std::fmt;
 use std::sync::Arc;
 
-pub use bank::VocabularyInfo;
-pub(crate) use bank::read_vocabularies;
-pub use binding::TableVocabulary;
 pub use byte_values::{ByteBuffer, ByteValues, OwnedValues, Values};
-pub use config::{UNKNOWN_ID, Unknown, ValueKind, VocabularyConfig};
+pub use config::{ValueKind, VocabularyConfig};
 pub(crate) use descriptor::is_of_a_vocabulary;
 pub use frequent::KeptFrequent;
 pub(crate) use generation::is_name_of_a_part;
@@ -56,48 +53,13 @@ pub use merge::{MergedIds, MergedVocabulary};
 pub use scan::{VocabularyChunk, VocabularyScan};
 pub(crate) use shared::VocabularyShared;
 pub use summary::VocabularySummary;
+pub use unknown::{UNKNOWN_ID, Unknown};
 pub use verify::{VerifiedVocabulary, VocabularyProgress};
 
 use crate::bank::BankShared;
 use crate::error::{Error, Result};
+use crate::row::numbering::VocabularyIdentity;
 use distinct::Distinct;
-
-/// Which numbering of which vocabulary. Two that are equal are one numbering, and give equal values equal ids, but for
-/// what came to it on different ways: a bank that was taken back to a checkpoint, by a crash or by
-/// [`roll_back`](crate::Bank::roll_back), or copied, may go on with other values under the same identity. Whether two
-/// have the same values, [`Vocabulary::fingerprint`] tells.
-///
-/// # Examples
-/// ```
-/// # let dir = tempfile::tempdir().unwrap();
-/// use embank::{Bank, BankOptions, VocabularyConfig};
-///
-/// let bank = Bank::open(dir.path().join("bank"), BankOptions::default())?;
-/// let config = VocabularyConfig::u64().counts(true);
-/// let users = bank.vocabulary("user", config)?;
-/// let before = users.identity();
-/// users.keep_frequent(2)?;
-/// let after = users.identity();
-/// assert_eq!((before.id, before.renumberings() + 1), (after.id, after.renumberings()));
-/// # Ok::<(), embank::Error>(())
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub struct VocabularyIdentity {
-    /// Random, made with the vocabulary.
-    pub id: u64,
-    /// In the lowest 32 bits how often it was renumbered; the others are random, made with each renumbering: after a
-    /// bank was taken back to a checkpoint, its numberings from then on are others than those that are gone.
-    pub generation: u64,
-}
-
-impl VocabularyIdentity {
-    /// How often it was renumbered.
-    #[must_use]
-    pub fn renumberings(&self) -> u32 {
-        generation::renumberings(self.generation)
-    }
-}
 
 /// A handle to a vocabulary of a bank. Cloning it is cheap; all handles of a vocabulary are one.
 ///

@@ -11,8 +11,9 @@ use super::hash::CLASHING_SEED;
 use super::{
     ByteBuffer, OwnedValues, UNKNOWN_ID, Unknown, ValueKind, Vocabulary, VocabularyConfig,
 };
-use crate::bank::{Bank, BankOptions};
+use crate::bank::Bank;
 use crate::error::Error;
+use crate::options::BankOptions;
 
 const FIRST_ID: u64 = 3;
 

@@ -4,8 +4,8 @@
 
 use embank_kv::{Access, Operation, Shortage, Width};
 
-use super::UNKNOWN_ID;
 use super::record::{Entries, push_entry};
+use super::unknown::UNKNOWN_ID;
 
 /// Reads whole rows of a table of fixed width.
 #[derive(Debug)]

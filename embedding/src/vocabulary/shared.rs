@@ -5,11 +5,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use embank_kv::locks::{Mutex, MutexGuard, RwLock};
 use embank_kv::{Clock, Store, TableId};
 
+use super::Vocabulary;
 use super::descriptor::{Founding, HEADER_BYTES, Header};
 use super::generation::{Generation, Tip};
 use super::rows::{PeekFixed, PutFixed};
-use super::{Vocabulary, VocabularyIdentity};
 use crate::error::{Error, Result};
+use crate::row::numbering::VocabularyIdentity;
 
 /// Ids are below 2^63 - 1.
 const IDS_END_MAX: u64 = (1 << 63) - 1;

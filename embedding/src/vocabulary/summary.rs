@@ -4,7 +4,8 @@ use embank_kv::inspect::TableSummary;
 
 use super::config::VocabularyConfig;
 use super::descriptor::{Part, Role, is_of_a_vocabulary, role_of};
-use super::generation::{header_name, renumberings};
+use super::generation::header_name;
+use crate::row::numbering::renumberings;
 
 /// A vocabulary as a checkpoint's metadata tells of it, for whoever looks at a bank without opening it
 /// ([`embank_kv::inspect`]).

@@ -10,10 +10,11 @@ use super::generation::Items;
 use super::hash::{CLASHING_SEED, key_of};
 use super::rows::{PutFixed, PutVariable};
 use super::*;
-use crate::bank::{Bank, BankOptions};
-use crate::config::TableConfig;
-use crate::export::ExportOptions;
-use crate::import::ImportOptions;
+use crate::bank::Bank;
+use crate::files::export::ExportOptions;
+use crate::files::import::ImportOptions;
+use crate::options::BankOptions;
+use crate::row::config::TableConfig;
 
 fn options() -> BankOptions {
     BankOptions { memory_budget_bytes: 1 << 20, checkpoints_kept: 100, ..Default::default() }

@@ -1,0 +1,420 @@
+//! Tables into files; see the module `files` for how.
+
+use std::collections::HashMap;
+use std::io::Write;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+
+use crate::error::{Result, invalid};
+use crate::files::batch::{Part, RowBatch, parts_of, rows_per_batch};
+use crate::files::tensors::TensorWriter;
+use crate::files::{FileFormat, npy_set, output, safetensors, settings};
+use crate::stats::progress::{OnProgress, TransferProgress, report};
+use crate::table::Table;
+use crate::table::scan::Scan;
+
+/// What an export writes. Default: keys and vectors, in the format that the file's suffix stands for.
+///
+/// # Examples
+/// See [`Table::export`].
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ExportOptions {
+    /// Default: by the suffix ([`FileFormat::of_path`]).
+    pub format: Option<FileFormat>,
+    /// Also the optimizer's state, so that an import restores training exactly, and of a table with
+    /// [tracking](crate::Tracking) each row's uses and last use. Default: no.
+    pub state: bool,
+    /// One matrix in order of the keys, without them. Default: no.
+    pub dense: Option<DenseRows>,
+}
+
+/// A table whose keys are 0 to n - 1 as one matrix: row i is the row of key i, as an embedding's weight in a state
+/// dict has it. Not for Parquet.
+///
+/// # Examples
+/// See [`Table::export`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct DenseRows {
+    /// How many rows the matrix has; a key beyond is an error. Default: the largest key + 1, for which the
+    /// table is gone through once more.
+    pub rows: Option<u64>,
+    /// Keys without a row get their initial values. Default: they are an error.
+    pub fill_missing: bool,
+}
+
+/// What an export wrote.
+///
+/// # Examples
+/// See [`Table::export`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Exported {
+    /// The checkpoint whose rows they are.
+    pub checkpoint: u64,
+    /// Rows that came from the table.
+    pub rows: u64,
+    /// Rows of a dense file that have initial values.
+    pub filled_rows: u64,
+    /// Bytes of all files.
+    pub bytes: u64,
+    /// The files.
+    pub files: Vec<PathBuf>,
+}
+
+/// How many keys of a dense table's are looked at between two reports.
+const KEYS_PER_REPORT: u64 = 1 << 16;
+
+/// Where an export goes.
+enum Place<'a> {
+    File(&'a Path),
+    #[cfg_attr(not(feature = "parquet"), expect(dead_code, reason = "Parquet is what is streamed"))]
+    Stream(Box<dyn Write + Send>),
+}
+
+enum Writer {
+    Tensors(TensorWriter),
+    /// Several files for a path.
+    Npy(PathBuf, TensorWriter),
+    #[cfg(feature = "parquet")]
+    Parquet(Box<crate::files::parquet::ParquetWriter>),
+}
+
+impl Table {
+    /// Writes the table to a file, as the newest checkpoint holds it: keys and vectors, and the optimizer's state
+    /// and the rows' uses if `options` say so. What came after that checkpoint is not in it; take one first to have it.
+    ///
+    /// In constant memory (some MiB, and the pages that a [scan](Self::scan) borrows of the budget), while training
+    /// goes on. Rows come in no particular order unless they are dense. When the call returns, the file is complete
+    /// and on stable storage, in place of an older one of that name; before that, it is not there under its name,
+    /// and after an error nothing of it is. (npy is several files; docs/export.md says what holds of them.)
+    ///
+    /// # Errors
+    /// As [`scan`](Self::scan); [`InvalidArgument`](embank_kv::Error::InvalidArgument) for a suffix that says no
+    /// format, for keys that make no dense table, or one that the disk has no room for, and for a file that is in the
+    /// way of an npy export; [`Io`](embank_kv::Error::Io) for a file that can't be written,
+    /// as when the disk is full.
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// use embank::{Bank, BankOptions, ExportOptions, ImportOptions, TableConfig};
+    ///
+    /// let bank = Bank::open(dir.path().join("bank"), BankOptions::default())?;
+    /// let table = bank.table("user", TableConfig::new(2))?;
+    /// table.put(&[7, 9], &[0.5, 1.5, 2.5, 3.5])?;
+    /// bank.checkpoint(b"")?;
+    ///
+    /// let file = dir.path().join("user.safetensors");
+    /// let exported = table.export(&file, &ExportOptions::default())?;
+    /// assert_eq!((exported.rows, &exported.files[..]), (2, &[file.clone()][..]));
+    ///
+    /// let other = bank.table("copy", TableConfig::new(2))?;
+    /// assert_eq!(other.import(&file, &ImportOptions::default())?.rows, 2);
+    /// assert_eq!(other.contains(&[7, 8, 9])?, [true, false, true]);
+    /// # Ok::<(), embank::Error>(())
+    /// ```
+    pub fn export(&self, path: impl AsRef<Path>, options: &ExportOptions) -> Result<Exported> {
+        self.export_with(path, options, |_| ControlFlow::Continue(()))
+    }
+
+    /// As [`export`](Self::export), and tells `progress` after each batch of rows how far it is: 0 rows while the
+    /// largest key of a dense table is looked for and initial values are written. Ends with
+    /// [`Error::Cancelled`](crate::Error::Cancelled) if that says so.
+    ///
+    /// # Errors
+    /// As [`export`](Self::export); [`Cancelled`](crate::Error::Cancelled).
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// use embank::{Bank, BankOptions, DenseRows, ExportOptions, TableConfig};
+    /// use std::ops::ControlFlow;
+    ///
+    /// let bank = Bank::open(dir.path().join("bank"), BankOptions::default())?;
+    /// let table = bank.table("user", TableConfig::new(2))?;
+    /// table.put(&[2, 0], &[0.5, 1.5, 2.5, 3.5])?;
+    /// bank.checkpoint(b"")?;
+    ///
+    /// let dense = Some(DenseRows { fill_missing: true, ..Default::default() });
+    /// let options = ExportOptions { dense, ..Default::default() };
+    /// let exported = table.export_with(dir.path().join("user.npy"), &options, |progress| {
+    ///     println!("{} of {} rows", progress.rows_done, progress.rows_total);
+    ///     ControlFlow::Continue(())
+    /// })?;
+    /// assert_eq!((exported.rows, exported.filled_rows), (2, 1));
+    /// # Ok::<(), embank::Error>(())
+    /// ```
+    pub fn export_with(
+        &self,
+        path: impl AsRef<Path>,
+        options: &ExportOptions,
+        mut progress: impl FnMut(TransferProgress) -> ControlFlow<()>,
+    ) -> Result<Exported> {
+        let path = &output::resolved(path.as_ref())?;
+        output::refuse_within_bank(path, self.bank.store.path())?;
+        let format = options.format.map_or_else(|| FileFormat::of_path(path), Ok)?;
+        self.export_as(Place::File(path), format, options, &mut progress)
+    }
+
+    /// As [`export_with`](Self::export_with), to a stream, such as standard output, as rows come. Parquet alone can be
+    /// streamed: other formats have one column after another, each as long as the table.
+    ///
+    /// # Errors
+    /// As [`export_with`](Self::export_with); [`InvalidArgument`](embank_kv::Error::InvalidArgument) unless
+    /// `options.format` is Parquet.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// use embank::{Bank, BankOptions, ExportOptions, FileFormat};
+    /// use std::ops::ControlFlow;
+    ///
+    /// let bank = Bank::open_read_only("my.bank", BankOptions::default(), None)?;
+    /// let options = ExportOptions { format: Some(FileFormat::Parquet), ..Default::default() };
+    /// let user = bank.open_table("user")?;
+    /// user.export_to(std::io::stdout(), &options, |_| ControlFlow::Continue(()))?;
+    /// # Ok::<(), embank::Error>(())
+    /// ```
+    pub fn export_to(
+        &self,
+        to: impl Write + Send + 'static,
+        options: &ExportOptions,
+        mut progress: impl FnMut(TransferProgress) -> ControlFlow<()>,
+    ) -> Result<Exported> {
+        if options.format != Some(FileFormat::Parquet) {
+            return Err(invalid(
+                "only Parquet can be streamed, as other formats have one column after another; give it as the format, or \
+                 export to a file"
+                    .to_owned(),
+            ));
+        }
+        self.export_as(Place::Stream(Box::new(to)), FileFormat::Parquet, options, &mut progress)
+    }
+
+    fn export_as(
+        &self,
+        place: Place<'_>,
+        format: FileFormat,
+        options: &ExportOptions,
+        progress: &mut OnProgress<'_>,
+    ) -> Result<Exported> {
+        if format == FileFormat::Parquet && options.dense.is_some() {
+            return Err(invalid(
+                "Parquet has no dense tables; export with keys, or to safetensors or npy"
+                    .to_owned(),
+            ));
+        }
+        let (mut scan, dense_rows) = self.scan_for(options.dense, progress)?;
+        let parts = parts_of(self.shared.layout(), format, options.state);
+        let rows = dense_rows.unwrap_or(scan.rows());
+        let with_keys = dense_rows.is_none();
+        let missing = rows - scan.rows().min(rows);
+        if missing > 0 && !options.dense.is_some_and(|dense| dense.fill_missing) {
+            return Err(invalid(format!(
+                "table {:?} has {} rows, so {missing} of the keys 0 to {} have none; export it with keys, or fill \
+                 missing rows with their initial values",
+                self.name(),
+                scan.rows(),
+                rows - 1
+            )));
+        }
+        if let (Some(rows), Place::File(path)) = (dense_rows, &place) {
+            self.check_space(path, rows, &parts)?;
+        }
+        let pairs = settings::to_pairs(
+            self.name(),
+            &self.config(),
+            scan.checkpoint(),
+            self.vocabulary_values(),
+        );
+        let mut writer = Writer::begin(place, format, rows, parts.clone(), with_keys, pairs)?;
+        if missing > 0 {
+            self.fill_dense(&mut writer, &parts, rows, (progress, scan.rows()))?;
+        }
+        self.write_rows(&mut scan, &mut writer, (&parts, dense_rows), progress)?;
+        let (files, bytes) = writer.commit()?;
+        Ok(Exported {
+            checkpoint: scan.checkpoint(),
+            rows: scan.rows(),
+            filled_rows: missing,
+            bytes,
+            files,
+        })
+    }
+
+    /// A scan, and how many rows a dense file gets.
+    fn scan_for(
+        &self,
+        dense: Option<DenseRows>,
+        progress: &mut OnProgress<'_>,
+    ) -> Result<(Scan, Option<u64>)> {
+        match dense {
+            None => Ok((self.scan()?, None)),
+            Some(DenseRows { rows: Some(rows), .. }) => Ok((self.scan()?, Some(rows))),
+            // Ends: as soon as no checkpoint comes to its end between two calls.
+            Some(DenseRows { rows: None, .. }) => loop {
+                let (mut first, scan) = (self.scan()?, self.scan()?);
+                if first.checkpoint() != scan.checkpoint() {
+                    continue;
+                }
+                let mut rows = 0;
+                while let Some((key, _)) = first.next_value()? {
+                    let beyond = || invalid(format!("key {key} is too large for a dense table"));
+                    rows = rows.max(key.checked_add(1).ok_or_else(beyond)?);
+                    if first.remaining().is_multiple_of(KEYS_PER_REPORT) {
+                        report(progress, 0, scan.rows())?;
+                    }
+                }
+                return Ok((scan, Some(rows)));
+            },
+        }
+    }
+
+    /// Refuses a dense file that the disk has no room for: one stray key makes it as long as that key says.
+    fn check_space(&self, path: &Path, rows: u64, parts: &[Part]) -> Result<()> {
+        let row_bytes = parts.iter().map(Part::row_bytes).sum::<usize>() as u64;
+        let (bytes, free) = (u128::from(rows) * u128::from(row_bytes), output::free_bytes(path)?);
+        if bytes <= u128::from(free) {
+            return Ok(());
+        }
+        Err(invalid(format!(
+            "table {:?} as a dense file has a row for each of the keys 0 to {}, {bytes} bytes, and {} has {free} \
+             free; export it with keys",
+            self.name(),
+            rows - 1,
+            path.display()
+        )))
+    }
+
+    /// Gives a dense file's rows their initial values; those of the table go over them.
+    fn fill_dense(
+        &self,
+        writer: &mut Writer,
+        parts: &[Part],
+        rows: u64,
+        (progress, total): (&mut OnProgress<'_>, u64),
+    ) -> Result<()> {
+        let layout = self.shared.layout();
+        let mut words = vec![0_u64; self.config().value_bytes() as usize / 8];
+        let mut vector = vec![0.0; layout.dim];
+        let mut batch = RowBatch::new(parts);
+        let batch_rows = rows_per_batch(words.len() * 8) as u64;
+        let mut first = 0;
+        if let Some(tracker) = layout.tracker() {
+            tracker.refresh();
+        }
+        while first < rows {
+            let end = rows.min(first + batch_rows);
+            batch.clear();
+            for key in first..end {
+                let value: &mut [u8] = bytemuck::cast_slice_mut(&mut words);
+                layout.begin(key, value, &mut vector);
+                batch.push(layout, parts, key, value);
+            }
+            writer.write(first, &batch)?;
+            report(progress, 0, total)?;
+            first = end;
+        }
+        Ok(())
+    }
+
+    fn write_rows(
+        &self,
+        scan: &mut Scan,
+        writer: &mut Writer,
+        (parts, dense_rows): (&[Part], Option<u64>),
+        progress: &mut OnProgress<'_>,
+    ) -> Result<()> {
+        let (layout, total) = (self.shared.layout(), scan.rows());
+        let row_bytes = 8 + parts.iter().map(Part::row_bytes).sum::<usize>();
+        let batch_rows = rows_per_batch(row_bytes);
+        let mut batch = RowBatch::new(parts);
+        let mut done = 0;
+        // Ends: with the scan.
+        loop {
+            batch.clear();
+            while batch.keys.len() < batch_rows
+                && let Some((key, value)) = scan.next_value()?
+            {
+                if dense_rows.is_some_and(|rows| key >= rows) {
+                    return Err(invalid(format!(
+                        "table {:?} has a row of key {key}, beyond the {} rows of the dense table",
+                        self.name(),
+                        dense_rows.unwrap_or(0)
+                    )));
+                }
+                batch.push(layout, parts, key, value);
+            }
+            if batch.keys.is_empty() {
+                return Ok(());
+            }
+            if dense_rows.is_some() {
+                batch.sort(parts);
+            }
+            writer.write(done, &batch)?;
+            done += batch.keys.len() as u64;
+            report(progress, done, total)?;
+        }
+    }
+}
+
+impl Writer {
+    fn begin(
+        place: Place<'_>,
+        format: FileFormat,
+        rows: u64,
+        parts: Vec<Part>,
+        with_keys: bool,
+        pairs: HashMap<String, String>,
+    ) -> Result<Self> {
+        match (place, format) {
+            (Place::File(path), FileFormat::Safetensors) => {
+                Ok(Self::Tensors(safetensors::create(path, rows, parts, with_keys, pairs)?))
+            }
+            (Place::File(path), FileFormat::Npy) => {
+                let files = npy_set::create(path, rows, parts, with_keys, pairs)?;
+                Ok(Self::Npy(path.to_owned(), files))
+            }
+            #[cfg(feature = "parquet")]
+            (place, FileFormat::Parquet) => {
+                use crate::files::output::Output;
+                use crate::files::parquet::ParquetWriter;
+                let output = match place {
+                    Place::File(path) => Output::File(Box::new(output::OutputFile::create(path)?)),
+                    Place::Stream(to) => Output::stream(to),
+                };
+                Ok(Self::Parquet(Box::new(ParquetWriter::create(output, parts, pairs)?)))
+            }
+            #[cfg(not(feature = "parquet"))]
+            (_, FileFormat::Parquet) => Err(crate::files::no_parquet()),
+            (Place::Stream(_), _) => unreachable!("refused by `export_to`"),
+        }
+    }
+
+    fn write(&mut self, first: u64, batch: &RowBatch) -> Result<()> {
+        match self {
+            Self::Tensors(writer) | Self::Npy(_, writer) => writer.write(first, batch),
+            #[cfg(feature = "parquet")]
+            Self::Parquet(writer) => writer.write(batch),
+        }
+    }
+
+    /// Completes the files and gives them their names; returns those and how long they are together.
+    fn commit(self) -> Result<(Vec<PathBuf>, u64)> {
+        match self {
+            Self::Npy(path, writer) => npy_set::commit(&path, writer.files),
+            Self::Tensors(writer) => {
+                let (mut paths, mut bytes) = (Vec::new(), 0);
+                for file in writer.files {
+                    paths.push(file.path().to_owned());
+                    bytes += output::commit(file)?;
+                }
+                Ok((paths, bytes))
+            }
+            #[cfg(feature = "parquet")]
+            Self::Parquet(writer) => {
+                let (path, bytes) = writer.commit()?;
+                Ok((path.into_iter().collect(), bytes))
+            }
+        }
+    }
+}

@@ -1,0 +1,495 @@
+//! Tables out of files; see the module `files` for how.
+
+mod open;
+mod put;
+
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+
+use embank_kv::Clock;
+
+use crate::dtype::Dtype;
+use crate::error::{Error, Result, invalid};
+use crate::files::batch::{ReadBatch, RowFile, rows_per_batch};
+use crate::files::inputs::{self, Source};
+use crate::files::settings::HeldValues;
+use crate::files::{FileFormat, npy_set, safetensors, settings, unreadable};
+use crate::row::config::TableConfig;
+use crate::row::tracking::{TRACKING_BYTES, Tracking};
+use crate::stats::progress::{OnProgress, TransferProgress, report};
+use crate::table::Table;
+use crate::unique::UniqueKeys;
+use open::{Contents, open};
+use put::{PutImported, PutKeepingState, PutWithState, Taken, TakenUses};
+
+/// What an import takes of a file. Default: what an export wrote there, in the format that the file's suffix stands
+/// for; of files that others made, a single matrix.
+///
+/// # Examples
+/// See [`Table::import`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ImportOptions {
+    /// Default: by the suffix ([`FileFormat::of_path`]).
+    pub format: Option<FileFormat>,
+    /// The tensor or column of the keys (for npy the file). Default: `keys` or `key`. Where there is neither, row i is
+    /// the row of key i if nothing else in the file may be keys; else they must be named, or `first_key` be given.
+    pub keys: Option<String>,
+    /// The tensor or column of the vectors (for npy the file). Default: `rows` or `vector`, or the only matrix.
+    pub rows: Option<String>,
+    /// By position: row i is the row of this key plus i, whatever else is in the file; rows of a further file go on from
+    /// there. Default: `None`.
+    pub first_key: Option<u64>,
+    /// Whether the optimizer's state is taken too, and in a table with [tracking](crate::Tracking) each row's uses and
+    /// last use, if the file has them. Default: yes.
+    pub state: bool,
+    /// Whether NaN and infinite values are taken, and values that the table's dtype makes infinite. Default: no, they are
+    /// an error.
+    pub non_finite: bool,
+}
+
+impl Default for ImportOptions {
+    fn default() -> Self {
+        Self {
+            format: None,
+            keys: None,
+            rows: None,
+            first_key: None,
+            state: true,
+            non_finite: false,
+        }
+    }
+}
+
+/// What an import put.
+///
+/// # Examples
+/// See [`Table::import`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Imported {
+    /// Rows of the file.
+    pub rows: u64,
+    /// Whether they came with the optimizer's state.
+    pub with_state: bool,
+}
+
+/// The settings of the table that a file was exported from; `None` for a file that others made, and for a dense npy
+/// matrix by itself, which has no place for them. Of a directory, those of its first file.
+///
+/// # Errors
+/// The file can't be read, or its settings are a newer program's.
+///
+/// # Examples
+/// ```
+/// # let dir = tempfile::tempdir().unwrap();
+/// use embank::{Bank, BankOptions, ExportOptions, TableConfig};
+///
+/// let bank = Bank::open(dir.path().join("bank"), BankOptions::default())?;
+/// let table = bank.table("user", TableConfig::new(2).seed(7))?;
+/// bank.checkpoint(b"")?;
+/// let file = dir.path().join("user.safetensors");
+/// table.export(&file, &ExportOptions::default())?;
+///
+/// let config = embank::exported_config(&file, None)?.expect("Embank wrote it");
+/// assert_eq!((config.dim, config.seed), (2, 7));
+/// # Ok::<(), embank::Error>(())
+/// ```
+pub fn exported_config(
+    path: impl AsRef<Path>,
+    format: Option<FileFormat>,
+) -> Result<Option<TableConfig>> {
+    let sources = inputs::expand(&[path], format)?;
+    let Some(Source { path, format }) = sources.first() else { return Ok(None) };
+    let pairs = match format {
+        FileFormat::Safetensors => safetensors::read(path)?.pairs,
+        FileFormat::Npy => npy_set::read_pairs(path)?,
+        #[cfg(feature = "parquet")]
+        FileFormat::Parquet => crate::files::parquet::read_pairs(path)?,
+        #[cfg(not(feature = "parquet"))]
+        FileFormat::Parquet => return Err(crate::files::no_parquet()),
+    };
+    settings::from_pairs(path, &pairs)
+}
+
+impl Table {
+    /// Puts the rows of a file into the table, in constant memory (some MiB): those that an [export](Self::export)
+    /// wrote, or a matrix of f16, bf16, f32 or f64 that others did. Row i of a matrix is that of key i if it is all that
+    /// the file holds; where something else in the file may be its keys, the caller names them, or asks for rows by
+    /// position ([`ImportOptions::first_key`]). A directory means its files, sorted by name, but for those that begin
+    /// with `_` or `.`.
+    ///
+    /// A row that is there is replaced. With the optimizer's state, it trains on as the exported one would have;
+    /// without, it keeps the state that it has, and a new row's starts afresh. Of equal keys, the last one in the
+    /// file stays. With uses in the file and [tracking](crate::Tracking) in the table, a row has the uses and the last
+    /// use that the file tells, the present time in place of the latter if the exported table's tracking was another;
+    /// else the import counts as one use. Staleness clocks play no part. The rows are in memory when the call returns;
+    /// [`Bank::checkpoint`](crate::Bank::checkpoint) makes them durable. After an error, the batches before it are
+    /// in the table.
+    ///
+    /// # Errors
+    /// [`UnreadableFile`](crate::Error::UnreadableFile) names the file, and row and column where it
+    /// is damaged, is of another dim, has the state of another optimizer, was exported from a table of another
+    /// vocabulary than the table's, or of one with other values, has keys that are no ids of the table's vocabulary, or
+    /// holds what is not finite, or where it does not tell which of its parts are keys and vectors;
+    /// [`InvalidArgument`](embank_kv::Error::InvalidArgument) for a suffix that says no format; a failure of the
+    /// store.
+    ///
+    /// # Examples
+    /// See [`export`](Self::export).
+    pub fn import(&self, path: impl AsRef<Path>, options: &ImportOptions) -> Result<Imported> {
+        self.import_with(path, options, |_| ControlFlow::Continue(()))
+    }
+
+    /// As [`import`](Self::import), and tells `progress` after each batch of rows how far it is. Ends with
+    /// [`Error::Cancelled`](crate::Error::Cancelled) if that says so.
+    ///
+    /// # Errors
+    /// As [`import`](Self::import); [`Cancelled`](crate::Error::Cancelled).
+    ///
+    /// # Examples
+    /// See [`export_with`](Self::export_with).
+    pub fn import_with(
+        &self,
+        path: impl AsRef<Path>,
+        options: &ImportOptions,
+        progress: impl FnMut(TransferProgress) -> ControlFlow<()>,
+    ) -> Result<Imported> {
+        self.import_files_with(&[path], options, progress)
+    }
+
+    /// As [`import`](Self::import), of several files or directories, one after another. All of them are looked at before
+    /// the first row is put, and each is open only while it is read.
+    ///
+    /// # Errors
+    /// As [`import`](Self::import); [`UnreadableFile`](crate::Error::UnreadableFile) also where one file has the
+    /// optimizer's state and another has not, or files without keys come without
+    /// [`first_key`](ImportOptions::first_key).
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// use embank::{Bank, BankOptions, ExportOptions, ImportOptions, TableConfig};
+    ///
+    /// let bank = Bank::open(dir.path().join("bank"), BankOptions::default())?;
+    /// let files = ["a.safetensors", "b.safetensors"].map(|name| dir.path().join(name));
+    /// for (key, file) in (0..).zip(&files) {
+    ///     let part = bank.table(&format!("part {key}"), TableConfig::new(1))?;
+    ///     part.put(&[key], &[key as f32])?;
+    ///     bank.checkpoint(b"")?;
+    ///     part.export(file, &ExportOptions::default())?;
+    /// }
+    /// let whole = bank.table("whole", TableConfig::new(1))?;
+    /// assert_eq!(whole.import_files(&files, &ImportOptions::default())?.rows, 2);
+    /// # Ok::<(), embank::Error>(())
+    /// ```
+    pub fn import_files<P: AsRef<Path>>(
+        &self,
+        paths: &[P],
+        options: &ImportOptions,
+    ) -> Result<Imported> {
+        self.import_files_with(paths, options, |_| ControlFlow::Continue(()))
+    }
+
+    /// As [`import_files`](Self::import_files), and tells `progress` after each batch of rows how far it is. Ends with
+    /// [`Error::Cancelled`](crate::Error::Cancelled) if that says so.
+    ///
+    /// # Errors
+    /// As [`import_files`](Self::import_files); [`Cancelled`](crate::Error::Cancelled).
+    ///
+    /// # Examples
+    /// See [`import_files`](Self::import_files) and [`export_with`](Self::export_with).
+    pub fn import_files_with<P: AsRef<Path>>(
+        &self,
+        paths: &[P],
+        options: &ImportOptions,
+        mut progress: impl FnMut(TransferProgress) -> ControlFlow<()>,
+    ) -> Result<Imported> {
+        if let (Some(keys), Some(first)) = (&options.keys, options.first_key) {
+            return Err(invalid(format!(
+                "the keys are to come from {keys:?}, and by position from key {first} on; leave one of them out"
+            )));
+        }
+        let sources = inputs::expand(paths, options.format)?;
+        if let [source] = &sources[..] {
+            let opened = self.open_to_import(source, options, 0)?;
+            let (rows, with_state) = (opened.file.rows(), opened.with_state);
+            let done = self.put_file(opened, options, (0, rows), &mut progress)?;
+            return Ok(Imported { rows: done, with_state });
+        }
+        let (total, with_state) = self.check_files(&sources, options)?;
+        let mut done = 0;
+        for source in &sources {
+            let opened = self.open_to_import(source, options, done)?;
+            done += self.put_file(opened, options, (done, total), &mut progress)?;
+        }
+        Ok(Imported { rows: done, with_state })
+    }
+
+    /// Whether files are rows of this table; returns how many rows they have together, and whether they have state.
+    fn check_files(&self, sources: &[Source], options: &ImportOptions) -> Result<(u64, bool)> {
+        let mut total = 0_u64;
+        let mut with_state: Option<(bool, &Path)> = None;
+        for source in sources {
+            let opened = self.open_to_import(source, options, total)?;
+            let rows = opened.file.rows();
+            if rows == 0 {
+                continue;
+            }
+            let path = &source.path;
+            if !opened.file.has_keys() && options.first_key.is_none() {
+                return Err(unreadable(
+                    path,
+                    "it is one of several files and has no keys; import by position with `first_key`, and the rows of \
+                     each file follow those of the one before",
+                ));
+            }
+            match with_state {
+                Some((state, other)) if state != opened.with_state => {
+                    let what = format!(
+                        "{} has the optimizer's state and it has not, or the other way round; import without the state",
+                        other.display()
+                    );
+                    return Err(unreadable(path, what));
+                }
+                _ => with_state = Some((opened.with_state, path)),
+            }
+            total = total.saturating_add(rows);
+        }
+        Ok((total, with_state.is_some_and(|(state, _)| state)))
+    }
+
+    /// Opens a file, and refuses it if its rows are none of this table's. `rows_before` lie in the files before it.
+    fn open_to_import(
+        &self,
+        source: &Source,
+        options: &ImportOptions,
+        rows_before: u64,
+    ) -> Result<Opened> {
+        let path = &source.path;
+        let first_key = match options.first_key {
+            None => None,
+            Some(first) => Some(first.checked_add(rows_before).ok_or_else(|| {
+                unreadable(
+                    path,
+                    format!("{rows_before} rows from key {first} on are more keys than there are"),
+                )
+            })?),
+        };
+        let is_tracked = self.config().tracking != Tracking::None;
+        let Contents { file, held, values } = open(source, options, first_key, is_tracked)?;
+        let with_state = self.check_fit(path, file.as_ref(), held.as_ref())?;
+        let taken = self.taken(file.as_ref(), held.as_ref(), with_state);
+        if let Some(values) = values.filter(|_| file.rows() > 0) {
+            self.check_values(path, held.as_ref(), values)?;
+        }
+        Ok(Opened { path: path.clone(), file, with_state, taken })
+    }
+
+    /// Puts a file's rows; returns their number. `done` rows were put before it, of `total` in all.
+    fn put_file(
+        &self,
+        opened: Opened,
+        options: &ImportOptions,
+        (before, total): (u64, u64),
+        progress: &mut OnProgress<'_>,
+    ) -> Result<u64> {
+        let Opened { path, mut file, with_state, taken } = opened;
+        let (path, dim) = (&path, self.dim());
+        let row_bytes = 4 * (dim + file.state_columns().unwrap_or(0)) + 8;
+        let uses_bytes = if file.has_uses() { TRACKING_BYTES } else { 0 };
+        let batch_rows = rows_per_batch(row_bytes + uses_bytes);
+        let mut batch = ReadBatch::default();
+        let mut done = 0;
+        // Ends: with the file's rows.
+        loop {
+            batch.clear();
+            file.read_batch(batch_rows, &mut batch)?;
+            if batch.keys.is_empty() {
+                return Ok(done);
+            }
+            if !options.non_finite {
+                let dtype = self.config().dtype;
+                check_range(path, "vector", dtype, done, &batch.keys, &batch.vectors)?;
+                if with_state {
+                    check_range(path, "state", Dtype::F32, done, &batch.keys, &batch.state)?;
+                }
+            }
+            self.check_imported_ids(path, done, &batch.keys)?;
+            self.put_imported(&batch, taken)?;
+            done += batch.keys.len() as u64;
+            report(progress, before + done, total)?;
+        }
+    }
+
+    /// What of the file goes into rows beside the vectors.
+    fn taken(&self, file: &dyn RowFile, held: Option<&TableConfig>, state: bool) -> Taken {
+        let same_time = held.is_some_and(|held| held.tracking == self.config().tracking);
+        let uses = match (file.has_uses(), same_time) {
+            (false, _) => TakenUses::None,
+            (true, true) => TakenUses::All,
+            (true, false) => TakenUses::Count,
+        };
+        Taken { state, uses }
+    }
+
+    /// Whether the file's rows come with state; an error if they are none of this table's.
+    fn check_fit(
+        &self,
+        path: &Path,
+        file: &dyn RowFile,
+        held: Option<&TableConfig>,
+    ) -> Result<bool> {
+        // Without a row, lists of any length and tensors of no column tell no dim.
+        if file.rows() == 0 && file.columns() == 0 {
+            return Ok(false);
+        }
+        if file.columns() != self.dim() {
+            return Err(unreadable(
+                path,
+                format!(
+                    "its vectors have {} values, those of table {:?} have {}; make a table of that dim",
+                    file.columns(),
+                    self.name(),
+                    self.dim()
+                ),
+            ));
+        }
+        let config = self.config();
+        self.check_vocabulary(path, held)?;
+        let Some(found) = file.state_columns() else { return Ok(false) };
+        let wanted = self.shared.layout().state_values();
+        let other = held.filter(|held| !config.optimizer.is_kind_of(&held.optimizer));
+        if other.is_none() && found == wanted {
+            return Ok(true);
+        }
+        let whose = other.map_or_else(
+            || format!("{found} values of optimizer state a row"),
+            |held| format!("the state of {:?}", held.optimizer),
+        );
+        Err(unreadable(
+            path,
+            format!(
+                "it has {whose}, and table {:?} has {:?} with {wanted}; import without the state, or into a table with \
+                 that optimizer",
+                self.name(),
+                config.optimizer
+            ),
+        ))
+    }
+
+    /// Refuses rows for ids of another vocabulary than the table's, where both are known.
+    fn check_vocabulary(&self, path: &Path, held: Option<&TableConfig>) -> Result<()> {
+        let theirs = held.and_then(|held| held.vocabulary.as_ref());
+        match (theirs, self.shared.vocabulary()) {
+            (Some(theirs), Some(own)) if theirs.identity != own.identity => {
+                let what = format!(
+                    "its rows are for ids of another vocabulary {:?} than that of table {:?}, or of another numbering \
+                     of it; import into a table without a vocabulary if the ids are right all the same",
+                    theirs.name,
+                    self.name()
+                );
+                Err(unreadable(path, what))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Refuses rows for ids that the vocabulary has given to other values: it may have come to them on another way,
+    /// after its bank was taken back to a checkpoint or copied.
+    fn check_values(
+        &self,
+        path: &Path,
+        held: Option<&TableConfig>,
+        values: HeldValues,
+    ) -> Result<()> {
+        let theirs = held.and_then(|held| held.vocabulary.as_ref());
+        let Some(own) = self.shared.vocabulary() else { return Ok(()) };
+        if theirs.is_none_or(|theirs| theirs.identity != own.identity) {
+            return Ok(());
+        }
+        let Some(vocabulary) = self.own_vocabulary() else { return Ok(()) };
+        let HeldValues { len, fingerprint } = values;
+        let found = vocabulary.fingerprint_of_first(len)?;
+        if found == Some(fingerprint) {
+            return Ok(());
+        }
+        let what = found
+            .map_or_else(|| format!("only {} of them", vocabulary.len()), |_| "others".to_owned());
+        Err(unreadable(
+            path,
+            format!(
+                "its rows are for ids of the {len} values that vocabulary {:?} had, and that of table {:?} has {what} \
+                 now, as after going back to a checkpoint; import into a table without a vocabulary if the ids are \
+                 right all the same",
+                own.name,
+                self.name()
+            ),
+        ))
+    }
+
+    /// Refuses rows of keys that are no ids of the table's vocabulary.
+    fn check_imported_ids(&self, path: &Path, first: u64, keys: &[u64]) -> Result<()> {
+        let Err(error) = self.check_ids(keys) else { return Ok(()) };
+        let row = match &error {
+            Error::KeyIsNoId { key, .. } => keys.iter().position(|of| of == key).unwrap_or(0),
+            _ => 0,
+        };
+        Err(unreadable(path, format!("row {}: {error}", first + row as u64)))
+    }
+
+    fn put_imported(&self, batch: &ReadBatch, taken: Taken) -> Result<()> {
+        let as_stored = self.shared.layout().dtype() == Dtype::Int8 && !batch.scales.is_empty();
+        if taken == (Taken { state: false, uses: TakenUses::None }) && !as_stored {
+            return self.put_unchecked(&batch.keys, &batch.vectors);
+        }
+        let unique = UniqueKeys::new(&batch.keys);
+        let sources = unique.last_places();
+        let (layout, counters) = (self.shared.layout(), &self.shared.counters);
+        let put = PutImported { layout, batch, sources: &sources, uses: taken.uses };
+        let outcome = match taken.state {
+            true => self.execute(unique.keys(), Clock::Keep, &mut PutWithState(put))?,
+            false => self.execute(unique.keys(), Clock::Keep, &mut PutKeepingState(put))?,
+        };
+        counters.disk_reads.add(outcome.disk_reads);
+        counters.puts.add(1);
+        counters.put_rows.add(unique.len() as u64);
+        Ok(())
+    }
+}
+
+/// A file that is rows of the table.
+struct Opened {
+    path: PathBuf,
+    file: Box<dyn RowFile>,
+    with_state: bool,
+    taken: Taken,
+}
+
+/// Refuses values that are not finite as `dtype`. `first` is the row of the file that `keys` begin with.
+fn check_range(
+    path: &Path,
+    what: &str,
+    dtype: Dtype,
+    first: u64,
+    keys: &[u64],
+    values: &[f32],
+) -> Result<()> {
+    let range = dtype.range();
+    if range.holds(values) {
+        return Ok(());
+    }
+    let Some(at) = range.first_beyond(values) else { return Ok(()) };
+    let columns = values.len() / keys.len();
+    let (row, column) = (at / columns, at % columns);
+    Err(unreadable(
+        path,
+        format!(
+            "row {} (key {}), column {column} of the {what} is {}, which {} can't hold as a finite value; mend the file, \
+             or import with `non_finite` to take it as it is",
+            first + row as u64,
+            keys[row],
+            values[at],
+            dtype.name()
+        ),
+    ))
+}

@@ -1,0 +1,169 @@
+//! One step of training: the gradients of all tables of a backward pass.
+//!
+//! **Problem.** A backward pass gives gradients for several tables. If those of the last table are refused after the
+//! first table has moved, the batch is half applied, and a program that skips it trains on a state that no batch made.
+//!
+//! **Approach.** All that can be known without the rows is checked for all tables before the first row changes: shapes,
+//! optimizers, finite sums, leases that have expired. Then the tables take their steps one after the other. What can
+//! only fail there (a failure of the store, a lease that expires meanwhile) ends the step with
+//! [`Error::StepIncomplete`], which names the tables that have moved. A row that would overflow is left out, and the
+//! step goes on: [`Error::RowOverflow`] names it in the end.
+
+use std::borrow::Cow;
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use embank_kv::{Clock, Shortage};
+
+use crate::error::{Error, Result};
+use crate::lease::Lease;
+use crate::registry::Held;
+use crate::table::Table;
+use crate::table::gradients::Magnitudes;
+use crate::unique::UniqueKeys;
+
+/// A table's part of a step: gradients for rows that leases hold. See [`Lease::apply_many`].
+#[derive(Debug)]
+pub struct TableGradients<'g> {
+    /// Leases of one table, at least one.
+    pub leases: Vec<Lease>,
+    /// The keys that have a gradient; a key may come more than once.
+    pub keys: &'g [u64],
+    /// keys * dim values. Those of equal keys are summed in this order.
+    pub gradients: &'g [f32],
+}
+
+/// A part whose gradients were found good.
+struct Checked<'g> {
+    leases: Vec<Lease>,
+    /// `None`: the distinct keys of the only lease.
+    unique: Option<UniqueKeys>,
+    sums: Cow<'g, [f32]>,
+    magnitudes: Magnitudes,
+}
+
+impl Lease {
+    /// Applies one gradient through several leases of one table: one step of the optimizer for each of `keys`, though
+    /// several of the leases may be on its row. As [`apply_many`](Self::apply_many) with one part.
+    ///
+    /// # Errors
+    /// As [`apply_many`](Self::apply_many).
+    ///
+    /// # Panics
+    /// If the leases are of several tables.
+    pub fn apply_together(leases: Vec<Self>, keys: &[u64], gradients: &[f32]) -> Result<()> {
+        if leases.is_empty() {
+            return Ok(());
+        }
+        Self::apply_many(vec![TableGradients { leases, keys, gradients }])
+    }
+
+    /// Applies the gradients of several tables as one step: if a part is refused, no row of any table changes.
+    ///
+    /// All leases of a table are answered or none: if one has expired, no row changes. A row gets its gradient if one of
+    /// the leases still holds it, so one that was deleted since the Gets gets none. The counts come down once the rows
+    /// have changed.
+    ///
+    /// # Errors
+    /// [`ShapeMismatch`](Error::ShapeMismatch), [`NoOptimizer`](Error::NoOptimizer),
+    /// [`NonFiniteGradient`](Error::NonFiniteGradient) and [`LeaseExpired`](Error::LeaseExpired) before any row is
+    /// changed; [`RowOverflow`](Error::RowOverflow) after all other rows are;
+    /// [`StepIncomplete`](Error::StepIncomplete) with the tables that have moved before one failed. The counts of all
+    /// leases are given back in each case.
+    ///
+    /// # Panics
+    /// If the leases of a part are none, or of several tables.
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// use embank::{Bank, BankOptions, Lease, Optimizer, TableConfig, TableGradients};
+    ///
+    /// let bank = Bank::open(dir.path().join("bank"), BankOptions::default())?;
+    /// let config = TableConfig::new(1).optimizer(Optimizer::adagrad(0.5));
+    /// let (users, items) = (bank.table("user", config.clone())?, bank.table("item", config)?);
+    /// let mut rows = [0.0; 2];
+    /// let of_users = vec![users.get(&[4, 9], &mut rows)?, users.get(&[4], &mut rows[..1])?];
+    /// let of_items = vec![items.get(&[1], &mut rows[..1])?];
+    /// let refused = Lease::apply_many(vec![
+    ///     TableGradients { leases: of_users, keys: &[4, 9], gradients: &[2.0, 1.0] },
+    ///     TableGradients { leases: of_items, keys: &[1], gradients: &[f32::NAN] },
+    /// ]);
+    /// assert!(refused.is_err());
+    /// assert_eq!(users.stats().apply_rows, 0); // no table has moved
+    /// assert_eq!(users.outstanding(4)?, Some(0)); // and the leases are given back
+    /// # Ok::<(), embank::Error>(())
+    /// ```
+    pub fn apply_many(parts: Vec<TableGradients<'_>>) -> Result<()> {
+        let checked = parts.into_iter().map(TableGradients::check).collect::<Result<Vec<_>>>()?;
+        let mut moved = Vec::with_capacity(checked.len());
+        let mut overflow = None;
+        for part in checked {
+            let table = part.leases[0].table.name().to_owned();
+            match part.apply() {
+                Ok(()) => {}
+                Err(error @ Error::RowOverflow { .. }) => overflow = overflow.or(Some(error)),
+                Err(error) if moved.is_empty() => return Err(error),
+                Err(error) => {
+                    return Err(Error::StepIncomplete { moved, table, source: Box::new(error) });
+                }
+            }
+            moved.push(table);
+        }
+        overflow.map_or(Ok(()), Err)
+    }
+}
+
+impl<'g> TableGradients<'g> {
+    /// Sums the gradients of equal keys, and refuses what must not reach a row.
+    fn check(self) -> Result<Checked<'g>> {
+        let Self { leases, keys, gradients } = self;
+        let [first, others @ ..] = &leases[..] else { panic!("a part of a step has no lease") };
+        let table = &first.table;
+        assert!(
+            others.iter().all(|lease| Arc::ptr_eq(&lease.table.shared, &table.shared)),
+            "leases that are answered together are of one table"
+        );
+        table.check_shape("gradients", keys.len(), gradients.len())?;
+        for lease in &leases {
+            lease.check()?;
+        }
+        // Of one lease the keys are distinct, and in its order.
+        let is_whole = others.is_empty() && first.unique().keys() == keys;
+        let unique = (!is_whole).then(|| UniqueKeys::new(keys));
+        let sums =
+            unique.as_ref().map_or(Cow::Borrowed(gradients), |of| table.summed(of, gradients));
+        let distinct = unique.as_ref().map_or(keys, UniqueKeys::keys);
+        let magnitudes = table.check_gradients(distinct, &sums)?;
+        Ok(Checked { leases, unique, sums, magnitudes })
+    }
+}
+
+impl Checked<'_> {
+    /// Takes the step.
+    fn apply(self) -> Result<()> {
+        let Self { leases, unique, sums, magnitudes } = self;
+        let first = &leases[0];
+        let Some(unique) = unique else { return first.apply_checked(sums, magnitudes) };
+        let table: &Table = &first.table;
+        // Once for all of them: a thread must not enter twice.
+        let entered = first.enter();
+        let held: Vec<_> = leases.iter().map(|lease| lease.held.what().held(&entered)).collect();
+        let held_keys: HashSet<u64> = held.iter().flat_map(|held| held.keys()).copied().collect();
+        let rows = unique.keys().iter().zip(sums.chunks_exact(table.dim()));
+        let (keys, kept): (Vec<u64>, Vec<&[f32]>) =
+            rows.filter(|(key, _)| held_keys.contains(key)).unzip();
+        let mut apply = table.prepare_apply(&keys, Cow::Owned(kept.concat()), magnitudes, false);
+        // The leases are answered by now, and other tables may have moved.
+        apply.shortage = Shortage::GoesOn;
+        let release = |some: &[Held<'_>]| {
+            some.iter().for_each(|held| table.release_or_count(held.keys(), &entered));
+        };
+        for (at, lease) in leases.iter().enumerate() {
+            lease.begin_answer().inspect_err(|_| release(&held[..at]))?;
+        }
+        let applied = table.execute_update(&keys, Clock::Keep, &mut apply);
+        release(&held);
+        applied
+    }
+}

@@ -1,0 +1,342 @@
+//! Who holds leases of a table, since when, and when the old ones expire.
+//!
+//! Every lease is an entry of `embank_kv::Leases`, whose states decide who brings its counts down. Leases expire only
+//! when somebody looks: a Get looks when the oldest lease may have come of age since the last look, and a Get
+//! that waits looks whenever the oldest comes of age. Nobody looks at a table that nobody gets rows of, so there
+//! a lease may be answered however old it is.
+//!
+//! `next_look_us` is not later than when the oldest lease comes of age, but for leases that were being registered
+//! during the look: their time was taken before they could be seen, so they may expire that much late. For the others,
+//! who are registered later, were taken later, and all leases have the same time. So a Get compares two numbers, and
+//! the registry is gone through about once per `lease_timeout`.
+//!
+//! A lease knows its *taker*, the thread that took it. A Get of that thread that would wait for the lease would wait for
+//! itself, unless another thread ends the lease meanwhile. Whether one will cannot be seen: a lease may be moved to
+//! another thread, and is at the same address in both. So a lease counts as one that its taker ends itself, unless the
+//! taker has said otherwise ([`Lease::hand_over`](crate::Lease::hand_over)), or some lease of the bank has been ended by
+//! another thread than its taker before.
+//!
+//! A release that finds the disk full leaves its counts *owed*: they are a lease of their own, so that a deletion strikes
+//! them too, and the next Get of the table tries to give them back.
+//!
+//! A lease can lose rows to a deletion; its owner and who expires it leave their clocks alone then (`deletion`).
+
+pub(crate) mod deadline;
+pub(crate) mod retry_turn;
+pub(crate) mod turnstile;
+pub(crate) mod waiting_line;
+
+use std::borrow::Cow;
+use std::cell::OnceCell;
+use std::collections::{BTreeSet, HashSet, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use embank_kv::locks::Mutex;
+use embank_kv::{Leased, Leases};
+
+use crate::registry::turnstile::{Entered, Shut, Turnstile};
+use crate::stats::lease_info::LeaseInfo;
+use crate::table::admission::HeldPart;
+use crate::unique::UniqueKeys;
+
+/// A thread that takes leases.
+#[derive(Debug)]
+pub(crate) struct Taker {
+    /// No other thread of the process has or will have it. Spreads threads over the registry.
+    number: usize,
+    /// The thread's name, if it has one, and its id.
+    name: String,
+}
+
+/// What is known of a lease.
+#[derive(Debug)]
+pub(crate) struct Holding {
+    pub(crate) unique: UniqueKeys,
+    /// The keys whose rows it holds, if some were not admitted.
+    part: Option<HeldPart>,
+    taker: Arc<Taker>,
+    /// The taker has said that another thread ends it.
+    handed_over: AtomicBool,
+    /// Those of its rows that were deleted meanwhile. Changes only while the turnstile is shut.
+    struck: Mutex<BTreeSet<u64>>,
+}
+
+impl Holding {
+    /// The keys whose clocks it took up.
+    fn keys(&self) -> &[u64] {
+        self.part.as_ref().map_or_else(|| self.unique.keys(), |part| &part.keys)
+    }
+
+    /// Whether the lease holds the row of `key`.
+    fn holds(&self, key: u64) -> bool {
+        self.keys().contains(&key) && !self.struck.lock().contains(&key)
+    }
+
+    /// The taker says that another thread ends it.
+    pub(crate) fn hand_over(&self) {
+        // Relaxed: a flag of its own; the taker sees what it has stored itself.
+        self.handed_over.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether this thread took it.
+    pub(crate) fn is_taken_here(&self) -> bool {
+        of_me(|me| me.number == self.taker.number)
+    }
+
+    /// The rows that it still holds.
+    pub(crate) fn held(&self, _: &Entered<'_>) -> Held<'_> {
+        let unique = &self.unique;
+        let struck = self.struck.lock();
+        if struck.is_empty() {
+            let part = self.part.as_ref().map(Cow::Borrowed);
+            return Held { unique, part, deleted: None };
+        }
+        let (mut held, mut deleted) = (HeldPart::default(), HeldPart::default());
+        for (i, &key) in self.keys().iter().enumerate() {
+            let part = if struck.contains(&key) { &mut deleted } else { &mut held };
+            part.keys.push(key);
+            part.places.push(self.part.as_ref().map_or(i as u32, |part| part.places[i]));
+        }
+        Held { unique, part: Some(Cow::Owned(held)), deleted: Some(deleted) }
+    }
+}
+
+/// The rows of a lease, some perhaps deleted since.
+#[derive(Debug)]
+pub(crate) struct Held<'a> {
+    unique: &'a UniqueKeys,
+    part: Option<Cow<'a, HeldPart>>,
+    /// Those that were deleted.
+    pub(crate) deleted: Option<HeldPart>,
+}
+
+impl Held<'_> {
+    /// The keys whose clocks the lease holds up.
+    pub(crate) fn keys(&self) -> &[u64] {
+        self.part.as_ref().map_or_else(|| self.unique.keys(), |part| &part.keys)
+    }
+
+    /// What part of the distinct keys those are, if they are not all.
+    pub(crate) fn part(&self) -> Option<&HeldPart> {
+        self.part.as_deref()
+    }
+}
+
+/// The leases of a table.
+#[derive(Debug)]
+pub(crate) struct Holders {
+    leases: Leases<Holding>,
+    turnstile: Turnstile,
+    since: Instant,
+    /// Microseconds after `since`.
+    next_look_us: AtomicU64,
+    /// Leases whose owners are gone and whose counts could not be given back yet.
+    owed: Mutex<VecDeque<Arc<Leased<Holding>>>>,
+    /// False only if `owed` has none.
+    owes: AtomicBool,
+}
+
+impl Holders {
+    pub(crate) fn new() -> Self {
+        Self {
+            leases: Leases::default(),
+            turnstile: Turnstile::new(),
+            since: Instant::now(),
+            next_look_us: AtomicU64::new(0),
+            owed: Mutex::default(),
+            owes: AtomicBool::new(false),
+        }
+    }
+
+    /// Keeps the counts of `keys`, which could not be given back, for a later attempt.
+    pub(crate) fn owe(&self, keys: &[u64], entered: &Entered<'_>) {
+        let lease = self.register(UniqueKeys::new(keys), None, entered);
+        // Not this thread's to end.
+        lease.what().hand_over();
+        let mut owed = self.owed.lock();
+        owed.push_back(lease);
+        // Under the lock, as in `take_owed`; so Relaxed will do.
+        self.owes.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether counts may wait to be given back.
+    pub(crate) fn owes(&self) -> bool {
+        // Relaxed: a Get that misses it is followed by one that does not.
+        self.owes.load(Ordering::Relaxed)
+    }
+
+    /// The leases that are owed.
+    pub(crate) fn owed_count(&self) -> usize {
+        self.owed.lock().len()
+    }
+
+    /// The oldest lease that is owed: the caller gives its counts back, and then [ends](Self::end) it.
+    pub(crate) fn take_owed(&self) -> Option<Arc<Leased<Holding>>> {
+        let mut owed = self.owed.lock();
+        // One that has expired meanwhile is given back by the thread that found it.
+        let taken = std::iter::from_fn(|| owed.pop_front()).find(|lease| lease.begin_answer());
+        if owed.is_empty() {
+            self.owes.store(false, Ordering::Relaxed);
+        }
+        taken
+    }
+
+    /// To be held by who moves clocks for a lease, from before it does to after the lease is registered or answered.
+    pub(crate) fn enter(&self) -> Entered<'_> {
+        self.turnstile.enter(of_me(|me| me.number))
+    }
+
+    /// To be held by who deletes rows with leases on them, until those are struck.
+    pub(crate) fn shut(&self) -> Shut<'_> {
+        self.turnstile.shut()
+    }
+
+    /// All leases lose these rows, which are deleted.
+    pub(crate) fn strike(&self, keys: &HashSet<u64>, _: &Shut<'_>) {
+        for lease in self.leases.held() {
+            let lost = lease.what().keys().iter().filter(|&key| keys.contains(key));
+            lease.what().struck.lock().extend(lost);
+        }
+    }
+
+    /// Registers the lease on rows whose clocks are up.
+    pub(crate) fn register(
+        &self,
+        unique: UniqueKeys,
+        part: Option<HeldPart>,
+        _: &Entered<'_>,
+    ) -> Arc<Leased<Holding>> {
+        let taker = of_me(Arc::clone);
+        let number = taker.number;
+        let (handed_over, struck) = (AtomicBool::new(false), Mutex::default());
+        let holding = Holding { unique, part, taker, handed_over, struck };
+        self.leases.register(holding, Instant::now(), number)
+    }
+
+    /// The leases of this thread that hold the row of `key`, and of which nothing is known that would end them before
+    /// the deadline if this thread waits that long. The oldest comes first. `timeout` is the age at which leases expire,
+    /// and such that it can be added to any time of the session.
+    pub(crate) fn blocking_their_taker(
+        &self,
+        key: u64,
+        timeout: Option<Duration>,
+        deadline: Instant,
+    ) -> Vec<Arc<Leased<Holding>>> {
+        let number = of_me(|me| me.number);
+        let mut own = self.leases.of_thread(number);
+        own.retain(|lease| {
+            let holding = lease.what();
+            let expires = timeout.is_some_and(|timeout| lease.taken() + timeout <= deadline);
+            // Relaxed: as in `hand_over`.
+            let is_own =
+                holding.taker.number == number && !holding.handed_over.load(Ordering::Relaxed);
+            is_own && !expires && lease.is_held() && holding.holds(key)
+        });
+        own.sort_by_key(|lease| lease.taken());
+        own
+    }
+
+    /// Whether this thread has a lease on one of `keys` that no other thread is known to end.
+    pub(crate) fn is_taken_here(&self, keys: &HashSet<u64>) -> bool {
+        let number = of_me(|me| me.number);
+        self.leases.of_thread(number).iter().any(|lease| {
+            let holding = lease.what();
+            // Relaxed: as in `hand_over`.
+            holding.taker.number == number
+                && !holding.handed_over.load(Ordering::Relaxed)
+                && lease.is_held()
+                && holding.keys().iter().any(|key| keys.contains(key))
+        })
+    }
+
+    /// For the owner, when its lease is answered.
+    pub(crate) fn end(&self, lease: &Leased<Holding>) {
+        self.leases.end(lease);
+    }
+
+    /// Whether a lease may have come of age since the last look.
+    pub(crate) fn look_is_due(&self, now: Instant) -> bool {
+        // Relaxed: who sees an old value looks once more.
+        self.us(now) >= self.next_look_us.load(Ordering::Relaxed)
+    }
+
+    /// When a lease may come of age next.
+    pub(crate) fn next_look(&self) -> Instant {
+        // Relaxed: as in `look_is_due`. The sum is a time that was one before.
+        self.since + Duration::from_micros(self.next_look_us.load(Ordering::Relaxed))
+    }
+
+    /// The leases that expire now, whose counts the caller has to give back. `timeout` is such that it can be added to
+    /// any time of the session.
+    pub(crate) fn expire(
+        &self,
+        timeout: Duration,
+        now: Instant,
+        _: &Entered<'_>,
+    ) -> Vec<Arc<Leased<Holding>>> {
+        let (leases, oldest) = match now.checked_sub(timeout) {
+            Some(before) => {
+                let expired = self.leases.expire(before);
+                (expired.leases, expired.oldest_left.map_or(now, |oldest| oldest.min(now)))
+            }
+            // The clock is younger than that.
+            None => (Vec::new(), self.since),
+        };
+        self.next_look_us.store(self.us(oldest + timeout), Ordering::Relaxed);
+        leases
+    }
+
+    /// All leases that are out, the oldest first; with a key, only those that hold it.
+    pub(crate) fn list(&self, table: &str, key: Option<u64>, now: Instant) -> Vec<LeaseInfo> {
+        let held = self.leases.held().into_iter();
+        held.filter(|lease| key.is_none_or(|key| lease.what().holds(key)))
+            .map(|lease| info_of(table, &lease, now))
+            .collect()
+    }
+
+    fn us(&self, at: Instant) -> u64 {
+        at.saturating_duration_since(self.since).as_micros() as u64
+    }
+}
+
+/// What `lease` of table `table` shows of itself at `now`.
+pub(crate) fn info_of(table: &str, lease: &Leased<Holding>, now: Instant) -> LeaseInfo {
+    let holding = lease.what();
+    LeaseInfo {
+        table: table.to_owned(),
+        keys: holding.keys().len() - holding.struck.lock().len(),
+        age: now.saturating_duration_since(lease.taken()),
+        thread: holding.taker.name.clone(),
+    }
+}
+
+static THREADS: AtomicUsize = AtomicUsize::new(0);
+
+thread_local! {
+    /// This thread.
+    static ME: OnceCell<Arc<Taker>> = const { OnceCell::new() };
+}
+
+/// Reads this thread's entry. A thread that is ending may have no place for one any more, because a lease in another
+/// thread local can be dropped late: it then has a new entry for each call, and no lease counts as its own.
+fn of_me<T>(read: impl Fn(&Arc<Taker>) -> T) -> T {
+    let new = || {
+        // Relaxed: nothing but a number.
+        let number = THREADS.fetch_add(1, Ordering::Relaxed);
+        Arc::new(Taker { number, name: name_of_this_thread() })
+    };
+    ME.try_with(|me| read(me.get_or_init(new))).unwrap_or_else(|_| read(&new()))
+}
+
+fn name_of_this_thread() -> String {
+    let thread = std::thread::current();
+    // "<process>/task/<thread>", the id that debuggers and Python's `threading.get_native_id` give.
+    let link = std::fs::read_link("/proc/thread-self").ok();
+    let id = link
+        .as_ref()
+        .and_then(|path| path.file_name()?.to_str())
+        .map_or_else(|| format!("{:?}", thread.id()), |id| format!("id {id}"));
+    thread.name().map_or_else(|| format!("with {id}"), |name| format!("{name} ({id})"))
+}

@@ -1,0 +1,37 @@
+//! The turn that batches take one after the other (see `lease::acquire`): a lock that is waited for until a deadline.
+
+use std::time::Instant;
+
+use embank_kv::locks::{Condvar, Mutex};
+
+/// Given to one batch at a time.
+#[derive(Debug, Default)]
+pub(crate) struct RetryTurn {
+    taken: Mutex<bool>,
+    freed: Condvar,
+}
+
+/// The turn, until it is dropped.
+#[must_use]
+pub(crate) struct Taken<'a>(&'a RetryTurn);
+
+impl RetryTurn {
+    /// Waits for the turn; `None` if the deadline passes first.
+    pub(crate) fn take_until(&self, deadline: Instant) -> Option<Taken<'_>> {
+        let mut taken = self.taken.lock();
+        while *taken {
+            if self.freed.wait_until(&mut taken, deadline).timed_out() && *taken {
+                return None;
+            }
+        }
+        *taken = true;
+        Some(Taken(self))
+    }
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        *self.0.taken.lock() = false;
+        self.0.freed.notify_one();
+    }
+}

@@ -1,0 +1,47 @@
+//! Which keys of a table get rows, as its settings say. How Gets decide: the module `table::admission`.
+
+/// Which keys a Get gives a row. What is put explicitly always gets one. Part of the table's identity. Default:
+/// [`Admission::Always`].
+///
+/// # Examples
+/// ```
+/// # let dir = tempfile::tempdir().unwrap();
+/// use embank::{Admission, Bank, BankOptions, Optimizer, TableConfig};
+///
+/// let bank = Bank::open(dir.path().join("bank"), BankOptions::default())?;
+/// let config = TableConfig::new(1).optimizer(Optimizer::sgd(0.5));
+/// let table = bank.table("item", config.admission(Admission::AfterGets(2)))?;
+/// let mut row = [0.0];
+/// table.get(&[7], &mut row)?.apply(&[1.0])?; // the gradient is dropped
+/// assert_eq!((table.contains(&[7])?, table.stats().not_admitted_rows), (vec![false], 1));
+/// table.get(&[7], &mut row)?.apply(&[1.0])?;
+/// assert_eq!(table.contains(&[7])?, [true]);
+/// # Ok::<(), embank::Error>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+#[non_exhaustive]
+pub enum Admission {
+    /// Every key, with its first Get.
+    #[default]
+    Always,
+    /// A key with the Get of this number; 1 or more. Each key without a row has a count: 40 bytes of log and an entry of
+    /// the index. A table keeps a count while fewer other keys than it has rows are counted, or than 65,536 if it has
+    /// fewer rows; see [`Table::forget_counts`](crate::Table::forget_counts).
+    AfterGets(u32),
+    /// Each Get of a key without a row gives it one with this probability, above 0 and at most 1.
+    Probability(f32),
+}
+
+impl Admission {
+    pub(crate) fn check(self) -> std::result::Result<(), String> {
+        match self {
+            Self::AfterGets(0) => {
+                Err("admission must come after 1 Get or more, found 0".to_owned())
+            }
+            Self::Probability(chance) if !(chance > 0.0 && chance <= 1.0) => Err(format!(
+                "the probability of admission must be above 0 and at most 1, found {chance}"
+            )),
+            _ => Ok(()),
+        }
+    }
+}

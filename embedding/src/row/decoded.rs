@@ -1,0 +1,52 @@
+//! Rows from their bytes, for whoever reads a bank without opening it.
+
+use crate::row::config::TableConfig;
+use crate::row::initializer::Initializer;
+use crate::row::layout::RowLayout;
+
+/// A row with its optimizer's state.
+///
+/// # Examples
+/// See [`TableConfig::decode_row`].
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct DecodedRow {
+    /// dim values.
+    pub vector: Vec<f32>,
+    /// The optimizer's values in the order of docs/format.md, without the count of steps.
+    pub state: Vec<f32>,
+    /// How many updates the row has had, where its optimizer or its rounding counts them.
+    pub steps: Option<u32>,
+}
+
+impl TableConfig {
+    /// A row of such a table from the value that the store holds, as [`embank_kv::inspect`] hands it out; `None` if
+    /// the value is too short to be one.
+    ///
+    /// # Examples
+    /// ```
+    /// use embank::{Optimizer, TableConfig};
+    ///
+    /// let config = TableConfig::new(1).optimizer(Optimizer::adam(0.1));
+    /// let value = [[1.5_f32, 0.25, 0.5].map(f32::to_bits).as_slice(), &[7]].concat();
+    /// let bytes: Vec<u8> = value.iter().flat_map(|word| word.to_le_bytes()).collect();
+    /// let row = config.decode_row(&bytes).unwrap();
+    /// assert_eq!((row.vector, row.state, row.steps), (vec![1.5], vec![0.25, 0.5], Some(7)));
+    /// ```
+    #[must_use]
+    pub fn decode_row(&self, value: &[u8]) -> Option<DecodedRow> {
+        // Where values come from plays no part, and working it out takes time for some.
+        let layout = RowLayout::new("", &self.clone().initializer(Initializer::Zeros));
+        let mut words = vec![0_u64; self.value_bytes() as usize / 8];
+        let aligned: &mut [u8] = bytemuck::cast_slice_mut(&mut words);
+        aligned.copy_from_slice(value.get(..aligned.len())?);
+        let mut vector = vec![0.0; layout.dim];
+        layout.read_vector(aligned, &mut vector);
+        let mut state = layout.state_columns(aligned);
+        let steps = layout.count_of(aligned);
+        if steps.is_some() {
+            state.pop();
+        }
+        Some(DecodedRow { vector, state, steps })
+    }
+}

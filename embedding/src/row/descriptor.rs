@@ -1,0 +1,458 @@
+//! The bytes that a bank keeps with a table: its settings.
+//!
+//! A descriptor is a framed, checksummed tuple: (kind of table, version, settings). The kind stands first so
+//! that other kinds of tables can share a bank. In version 2 the settings are a list of (tag, bytes), so that a
+//! later program can add one: a program that does not know a tag refuses the table, because the rows may lie
+//! otherwise than it thinks, unless the tag's highest bit says that the setting can be passed over. Settings at
+//! their default that came after version 2's first program are left out, so that this program can read what does
+//! not use them. Version 1, a fixed tuple for SGD and Adagrad in f32, is read and no longer written.
+//!
+//! Numbers of version 1 were f32; they are read as the shortest decimal, so that a rate of 0.1 is 0.1 again.
+
+use embank_kv::metadata;
+
+use crate::dtype::{Dtype, Rounding};
+use crate::error::{Error, Result};
+use crate::optimizer::{Adagrad, Adam, AdamW, Ftrl, Optimizer, RowWiseAdagrad, Sgd};
+use crate::row::admission::Admission;
+use crate::row::config::TableConfig;
+use crate::row::initializer::{Fans, Initializer};
+use crate::row::numbering::TableVocabulary;
+use crate::row::tracking::Tracking;
+
+/// The kind of table: rows of an embedding.
+const EMBEDDING_TABLE: u16 = 1;
+/// The kind of table: counts of Gets before admission.
+const COUNTS_TABLE: u16 = 2;
+const VERSION: u16 = 2;
+
+/// Tags of the settings. The highest bit of a tag says that a program may pass over what it does not know.
+mod tag {
+    pub(crate) const DIM: u16 = 1;
+    pub(crate) const DTYPE: u16 = 2;
+    pub(crate) const OPTIMIZER: u16 = 3;
+    pub(crate) const INITIALIZER: u16 = 4;
+    pub(crate) const SEED: u16 = 5;
+    pub(crate) const STATE_DTYPE: u16 = 10;
+    pub(crate) const ROUNDING: u16 = 11;
+    /// What is not the table's identity can be passed over.
+    pub(crate) const STALENESS_BOUND: u16 = MAY_BE_SKIPPED | 6;
+    pub(crate) const CLIP_ROW_NORM: u16 = MAY_BE_SKIPPED | 7;
+    pub(crate) const TRACKING: u16 = 8;
+    pub(crate) const ADMISSION: u16 = 9;
+    /// Whoever doesn't know it would take other values' rows for those of the ids.
+    pub(crate) const VOCABULARY: u16 = 12;
+    pub(crate) const MAY_BE_SKIPPED: u16 = 1 << 15;
+}
+
+type Parsed<T> = std::result::Result<T, String>;
+
+impl TableConfig {
+    /// The bytes that the bank keeps with the table.
+    pub(crate) fn to_descriptor(&self) -> Vec<u8> {
+        let mut settings: Vec<(u16, Vec<u8>)> = vec![
+            (tag::DIM, self.dim.to_le_bytes().to_vec()),
+            (tag::DTYPE, vec![dtype_number(self.dtype)]),
+            (tag::OPTIMIZER, optimizer_bytes(&self.optimizer)),
+            (tag::INITIALIZER, initializer_bytes(&self.initializer)),
+            (tag::SEED, self.seed.to_le_bytes().to_vec()),
+        ];
+        if self.state_dtype != Dtype::F32 {
+            settings.push((tag::STATE_DTYPE, vec![dtype_number(self.state_dtype)]));
+        }
+        if let Some(rounding) = self.rounding {
+            settings.push((tag::ROUNDING, vec![rounding_number(rounding)]));
+        }
+        if let Some(bound) = self.staleness_bound {
+            settings.push((tag::STALENESS_BOUND, bound.to_le_bytes().to_vec()));
+        }
+        if let Some(norm) = self.clip_row_norm {
+            settings.push((tag::CLIP_ROW_NORM, norm.to_le_bytes().to_vec()));
+        }
+        if self.tracking != Tracking::None {
+            settings.push((tag::TRACKING, vec![tracking_number(self.tracking)]));
+        }
+        if let Some(vocabulary) = &self.vocabulary {
+            settings.push((tag::VOCABULARY, vocabulary.to_bytes()));
+        }
+        match self.admission {
+            Admission::Always => {}
+            Admission::AfterGets(gets) => {
+                settings.push((tag::ADMISSION, [&[1][..], &gets.to_le_bytes()].concat()));
+            }
+            Admission::Probability(chance) => {
+                settings.push((tag::ADMISSION, [&[2][..], &chance.to_le_bytes()].concat()));
+            }
+        }
+        metadata::encode(&(EMBEDDING_TABLE, VERSION, metadata::encode(&settings)))
+    }
+
+    /// The settings of `table` from the descriptor that the store keeps with it, for whoever looks at a
+    /// bank without opening it ([`embank_kv::inspect`]). Rates and other settings that are not the table's
+    /// identity are those of its creation.
+    ///
+    /// # Errors
+    /// [`Error::UnreadableTable`] for a table that is no embedding table, or a newer program's.
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// use embank::{Bank, BankOptions, TableConfig};
+    ///
+    /// let bank = Bank::open(dir.path(), BankOptions::default())?;
+    /// bank.table("user", TableConfig::new(2).seed(7))?;
+    /// bank.checkpoint(b"")?;
+    ///
+    /// let summary = embank_kv::inspect::summary(dir.path())?;
+    /// let table = &summary.checkpoints[0].tables[0];
+    /// assert_eq!(TableConfig::from_descriptor(&table.name, &table.descriptor)?.seed, 7);
+    /// # Ok::<(), embank::Error>(())
+    /// ```
+    pub fn from_descriptor(table: &str, descriptor: &[u8]) -> Result<Self> {
+        let unreadable = |reason| Error::UnreadableTable { table: table.to_owned(), reason };
+        let (kind, version, settings): (u16, u16, Vec<u8>) =
+            metadata::decode(descriptor).map_err(unreadable)?;
+        let config = match (kind, version) {
+            (EMBEDDING_TABLE, 1) => from_version_1(&settings),
+            (EMBEDDING_TABLE, VERSION) => from_settings(&settings),
+            _ => Err(format!(
+                "its descriptor has kind {kind} version {version}, this program reads kind \
+                 {EMBEDDING_TABLE} versions 1 and {VERSION}; use a newer Embank"
+            )),
+        };
+        let config = config.map_err(unreadable)?;
+        config.validate(table)?;
+        Ok(config)
+    }
+}
+
+fn from_settings(bytes: &[u8]) -> Parsed<TableConfig> {
+    let settings: Vec<(u16, Vec<u8>)> = metadata::decode(bytes)?;
+    let mut config = TableConfig::new(0);
+    // A table without one of these is none: each tag is ticked off.
+    let mut needed = vec![tag::DIM, tag::DTYPE, tag::OPTIMIZER, tag::INITIALIZER, tag::SEED];
+    for (tag, bytes) in &settings {
+        let mut bytes = Bytes(bytes);
+        match *tag {
+            tag::DIM => config.dim = u32::from_le_bytes(bytes.take()?),
+            tag::DTYPE => config.dtype = dtype_of(bytes.take::<1>()?[0])?,
+            tag::OPTIMIZER => config.optimizer = optimizer_of(&mut bytes)?,
+            tag::INITIALIZER => config.initializer = initializer_of(&mut bytes)?,
+            tag::SEED => config.seed = u64::from_le_bytes(bytes.take()?),
+            tag::STATE_DTYPE => config.state_dtype = dtype_of(bytes.take::<1>()?[0])?,
+            tag::ROUNDING => config.rounding = Some(rounding_of(bytes.take::<1>()?[0])?),
+            tag::STALENESS_BOUND => {
+                config.staleness_bound = Some(u32::from_le_bytes(bytes.take()?));
+            }
+            tag::CLIP_ROW_NORM => config.clip_row_norm = Some(f32::from_le_bytes(bytes.take()?)),
+            tag::TRACKING => config.tracking = tracking_of(bytes.take::<1>()?[0])?,
+            tag::ADMISSION => config.admission = admission_of(&mut bytes)?,
+            tag::VOCABULARY => {
+                let vocabulary = TableVocabulary::from_bytes(bytes.take_all());
+                config.vocabulary =
+                    Some(vocabulary.ok_or("its vocabulary's name or identity is cut short")?);
+            }
+            unknown if unknown & tag::MAY_BE_SKIPPED != 0 => continue,
+            unknown => {
+                return Err(format!(
+                    "it has setting number {unknown}, which this program does not know and must; use a \
+                     newer Embank"
+                ));
+            }
+        }
+        bytes.end(*tag)?;
+        needed.retain(|needed| needed != tag);
+    }
+    match needed.first() {
+        None => Ok(config),
+        Some(missing) => Err(format!("its setting number {missing} is missing")),
+    }
+}
+
+/// What is left to read of a setting.
+struct Bytes<'b>(&'b [u8]);
+
+impl Bytes<'_> {
+    fn take<const N: usize>(&mut self) -> Parsed<[u8; N]> {
+        let Some((first, rest)) = self.0.split_first_chunk() else {
+            return Err("one of its settings is cut short".into());
+        };
+        self.0 = rest;
+        Ok(*first)
+    }
+
+    fn take_all(&mut self) -> &[u8] {
+        std::mem::take(&mut self.0)
+    }
+
+    fn f64(&mut self) -> Parsed<f64> {
+        self.take().map(f64::from_le_bytes)
+    }
+
+    fn f32(&mut self) -> Parsed<f32> {
+        self.take().map(f32::from_le_bytes)
+    }
+
+    fn flag(&mut self) -> Parsed<bool> {
+        match self.take::<1>()? {
+            [0] => Ok(false),
+            [1] => Ok(true),
+            [other] => Err(format!("one of its settings is {other} where 0 or 1 must stand")),
+        }
+    }
+
+    fn end(&self, tag: u16) -> Parsed<()> {
+        if self.0.is_empty() {
+            return Ok(());
+        }
+        Err(format!(
+            "its setting number {tag} is longer than this program knows; use a newer Embank"
+        ))
+    }
+}
+
+fn admission_of(bytes: &mut Bytes<'_>) -> Parsed<Admission> {
+    match bytes.take::<1>()?[0] {
+        1 => Ok(Admission::AfterGets(u32::from_le_bytes(bytes.take()?))),
+        2 => Ok(Admission::Probability(bytes.f32()?)),
+        other => Err(format!("its admission is number {other}; use a newer Embank")),
+    }
+}
+
+/// The descriptor of the table that counts the Gets of keys without rows in another one.
+pub(crate) fn counts_descriptor() -> Vec<u8> {
+    metadata::encode(&(COUNTS_TABLE, 1_u16, Vec::<u8>::new()))
+}
+
+/// Whether it is such a table.
+pub(crate) fn is_counts_descriptor(descriptor: &[u8]) -> bool {
+    let kind: std::result::Result<(u16, u16, Vec<u8>), _> = metadata::decode(descriptor);
+    kind.is_ok_and(|(kind, version, _)| (kind, version) == (COUNTS_TABLE, 1))
+}
+
+fn tracking_number(tracking: Tracking) -> u8 {
+    match tracking {
+        Tracking::None => 0,
+        Tracking::Minutes => 1,
+        Tracking::SetTime => 2,
+    }
+}
+
+fn tracking_of(number: u8) -> Parsed<Tracking> {
+    match number {
+        0 => Ok(Tracking::None),
+        1 => Ok(Tracking::Minutes),
+        2 => Ok(Tracking::SetTime),
+        other => Err(format!("its tracking is number {other}; use a newer Embank")),
+    }
+}
+
+fn dtype_number(dtype: Dtype) -> u8 {
+    match dtype {
+        Dtype::F32 => 0,
+        Dtype::F16 => 1,
+        Dtype::Bf16 => 2,
+        Dtype::Int8 => 3,
+    }
+}
+
+fn rounding_number(rounding: Rounding) -> u8 {
+    match rounding {
+        Rounding::Nearest => 0,
+        Rounding::Stochastic => 1,
+    }
+}
+
+fn rounding_of(number: u8) -> Parsed<Rounding> {
+    match number {
+        0 => Ok(Rounding::Nearest),
+        1 => Ok(Rounding::Stochastic),
+        other => Err(format!("its rounding is number {other}; use a newer Embank")),
+    }
+}
+
+fn dtype_of(number: u8) -> Parsed<Dtype> {
+    match number {
+        0 => Ok(Dtype::F32),
+        1 => Ok(Dtype::F16),
+        2 => Ok(Dtype::Bf16),
+        3 => Ok(Dtype::Int8),
+        other => Err(format!("its dtype is number {other}; use a newer Embank")),
+    }
+}
+
+/// A number for the kind, then the numbers in the order of the struct's fields.
+fn optimizer_bytes(optimizer: &Optimizer) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut kind = |kind: u8, numbers: &[f64]| {
+        bytes.push(kind);
+        bytes.extend(numbers.iter().flat_map(|number| number.to_le_bytes()));
+    };
+    match *optimizer {
+        Optimizer::None => kind(0, &[]),
+        Optimizer::Sgd(Sgd { lr, momentum, dampening, nesterov, weight_decay }) => {
+            kind(1, &[lr, momentum, dampening, weight_decay]);
+            bytes.push(u8::from(nesterov));
+        }
+        Optimizer::Adagrad(Adagrad { lr, lr_decay, weight_decay, initial_accumulator, eps }) => {
+            kind(2, &[lr, lr_decay, weight_decay, eps]);
+            bytes.extend(initial_accumulator.to_le_bytes());
+        }
+        Optimizer::RowWiseAdagrad(RowWiseAdagrad {
+            lr,
+            weight_decay,
+            initial_accumulator,
+            eps,
+        }) => {
+            kind(3, &[lr, weight_decay, eps]);
+            bytes.extend(initial_accumulator.to_le_bytes());
+        }
+        Optimizer::Adam(Adam { lr, betas, eps, weight_decay }) => {
+            kind(4, &[lr, betas.0, betas.1, eps, weight_decay]);
+        }
+        Optimizer::AdamW(AdamW { lr, betas, eps, weight_decay }) => {
+            kind(5, &[lr, betas.0, betas.1, eps, weight_decay]);
+        }
+        Optimizer::Ftrl(Ftrl { lr, beta, l1, l2, initial_accumulator }) => {
+            kind(6, &[lr, beta, l1, l2]);
+            bytes.extend(initial_accumulator.to_le_bytes());
+        }
+    }
+    bytes
+}
+
+fn optimizer_of(bytes: &mut Bytes<'_>) -> Parsed<Optimizer> {
+    let kind = bytes.take::<1>()?[0];
+    // Fields are read in the order in which they stand here.
+    Ok(match kind {
+        0 => Optimizer::None,
+        1 => Optimizer::Sgd(Sgd {
+            lr: bytes.f64()?,
+            momentum: bytes.f64()?,
+            dampening: bytes.f64()?,
+            weight_decay: bytes.f64()?,
+            nesterov: bytes.flag()?,
+        }),
+        2 => Optimizer::Adagrad(Adagrad {
+            lr: bytes.f64()?,
+            lr_decay: bytes.f64()?,
+            weight_decay: bytes.f64()?,
+            eps: bytes.f64()?,
+            initial_accumulator: bytes.f32()?,
+        }),
+        3 => Optimizer::RowWiseAdagrad(RowWiseAdagrad {
+            lr: bytes.f64()?,
+            weight_decay: bytes.f64()?,
+            eps: bytes.f64()?,
+            initial_accumulator: bytes.f32()?,
+        }),
+        4 => Optimizer::Adam(adam_of(bytes)?),
+        5 => {
+            let Adam { lr, betas, eps, weight_decay } = adam_of(bytes)?;
+            Optimizer::AdamW(AdamW { lr, betas, eps, weight_decay })
+        }
+        6 => Optimizer::Ftrl(Ftrl {
+            lr: bytes.f64()?,
+            beta: bytes.f64()?,
+            l1: bytes.f64()?,
+            l2: bytes.f64()?,
+            initial_accumulator: bytes.f32()?,
+        }),
+        other => return Err(format!("its optimizer is number {other}; use a newer Embank")),
+    })
+}
+
+fn adam_of(bytes: &mut Bytes<'_>) -> Parsed<Adam> {
+    Ok(Adam {
+        lr: bytes.f64()?,
+        betas: (bytes.f64()?, bytes.f64()?),
+        eps: bytes.f64()?,
+        weight_decay: bytes.f64()?,
+    })
+}
+
+fn initializer_bytes(initializer: &Initializer) -> Vec<u8> {
+    let (kind, numbers): (u8, &[f32]) = match *initializer {
+        Initializer::Zeros => (0, &[]),
+        Initializer::Constant(value) => (1, &[value]),
+        Initializer::Uniform { low, high } => (2, &[low, high]),
+        Initializer::Normal { mean, std } => (3, &[mean, std]),
+        Initializer::TruncatedNormal { mean, std, low, high } => (4, &[mean, std, low, high]),
+        Initializer::XavierUniform { gain, .. } => (5, &[gain]),
+        Initializer::XavierNormal { gain, .. } => (6, &[gain]),
+    };
+    let mut bytes = vec![kind];
+    bytes.extend(numbers.iter().flat_map(|number| number.to_le_bytes()));
+    if let Initializer::XavierUniform { fans, .. } | Initializer::XavierNormal { fans, .. } =
+        initializer
+    {
+        for fan in [fans.fan_in, fans.fan_out] {
+            bytes.extend(fan.unwrap_or(0).to_le_bytes());
+        }
+    }
+    bytes
+}
+
+fn initializer_of(bytes: &mut Bytes<'_>) -> Parsed<Initializer> {
+    let kind = bytes.take::<1>()?[0];
+    Ok(match kind {
+        0 => Initializer::Zeros,
+        1 => Initializer::Constant(bytes.f32()?),
+        2 => Initializer::Uniform { low: bytes.f32()?, high: bytes.f32()? },
+        3 => Initializer::Normal { mean: bytes.f32()?, std: bytes.f32()? },
+        4 => Initializer::TruncatedNormal {
+            mean: bytes.f32()?,
+            std: bytes.f32()?,
+            low: bytes.f32()?,
+            high: bytes.f32()?,
+        },
+        5 => Initializer::XavierUniform { gain: bytes.f32()?, fans: fans_of(bytes)? },
+        6 => Initializer::XavierNormal { gain: bytes.f32()?, fans: fans_of(bytes)? },
+        other => return Err(format!("its initializer is number {other}; use a newer Embank")),
+    })
+}
+
+/// 0 stands for the table's dim.
+fn fans_of(bytes: &mut Bytes<'_>) -> Parsed<Fans> {
+    let mut fan = || {
+        let fan = u64::from_le_bytes(bytes.take()?);
+        Ok::<_, String>((fan != 0).then_some(fan))
+    };
+    Ok(Fans { fan_in: fan()?, fan_out: fan()? })
+}
+
+/// Version 1: dim, dtype, optimizer and its numbers, initializer and its numbers, seed, staleness bound.
+type SettingsOfVersion1 = (u32, u8, (u8, [f32; 3]), (u8, [f32; 2]), u64, Option<u32>);
+
+fn from_version_1(bytes: &[u8]) -> Parsed<TableConfig> {
+    let (dim, dtype, optimizer, initializer, seed, staleness_bound): SettingsOfVersion1 =
+        metadata::decode(bytes)?;
+    let mut config = TableConfig::new(dim).seed(seed).staleness_bound(staleness_bound);
+    config.dtype = dtype_of(dtype)?;
+    config.optimizer = match optimizer {
+        (0, _) => Optimizer::None,
+        (1, [lr, ..]) => Optimizer::sgd(shortest(lr)),
+        (2, [lr, eps, initial_accumulator]) => Optimizer::Adagrad(Adagrad {
+            eps: shortest(eps),
+            initial_accumulator,
+            ..Adagrad::new(shortest(lr))
+        }),
+        (other, _) => return Err(format!("its optimizer is number {other}")),
+    };
+    config.initializer = match initializer {
+        (0, _) => Initializer::Zeros,
+        (1, [value, _]) => Initializer::Constant(value),
+        (2, [low, high]) => Initializer::Uniform { low, high },
+        (3, [mean, std]) => Initializer::Normal { mean, std },
+        (other, _) => return Err(format!("its initializer is number {other}")),
+    };
+    Ok(config)
+}
+
+/// The f64 of the fewest digits that is this f32.
+fn shortest(number: f32) -> f64 {
+    number.to_string().parse().unwrap_or_else(|_| f64::from(number))
+}
+
+#[cfg(test)]
+mod tests;

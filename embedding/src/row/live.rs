@@ -1,0 +1,66 @@
+//! The settings of a table that change while it is open and that a batch must see as a whole.
+//!
+//! A batch takes one `Arc` of them when it begins. So a batch applies one learning rate with one set of betas,
+//! whatever is set meanwhile, and what is worked out from them (Adam's tables of powers) is worked out
+//! once for each change and not for each batch.
+
+use std::sync::Arc;
+
+use embank_kv::locks::RwLock;
+
+use crate::optimizer::{Optimizer, Stepper};
+use crate::row::config::TableConfig;
+
+/// The settings as they were set together.
+#[derive(Debug)]
+pub(crate) struct Live {
+    pub(crate) optimizer: Optimizer,
+    pub(crate) stepper: Stepper,
+    /// See [`Optimizer::is_ordinary`].
+    pub(crate) is_ordinary: bool,
+    pub(crate) clip_row_norm: Option<f32>,
+}
+
+impl Live {
+    fn new(optimizer: Optimizer, clip_row_norm: Option<f32>) -> Arc<Self> {
+        Arc::new(Self {
+            stepper: Stepper::new(&optimizer),
+            is_ordinary: optimizer.is_ordinary(),
+            optimizer,
+            clip_row_norm,
+        })
+    }
+}
+
+/// Where a table keeps them.
+#[derive(Debug)]
+pub(crate) struct LiveSettings(RwLock<Arc<Live>>);
+
+impl LiveSettings {
+    pub(crate) fn of(config: &TableConfig) -> Self {
+        Self(RwLock::new(Live::new(config.optimizer, config.clip_row_norm)))
+    }
+
+    pub(crate) fn now(&self) -> Arc<Live> {
+        self.0.read().clone()
+    }
+
+    pub(crate) fn set(&self, config: &TableConfig) {
+        *self.0.write() = Live::new(config.optimizer, config.clip_row_norm);
+    }
+
+    /// Changes the optimizer as `change` makes it of the present one, unless that fails.
+    pub(crate) fn change_optimizer<E>(
+        &self,
+        change: impl FnOnce(Optimizer) -> Result<Optimizer, E>,
+    ) -> Result<(), E> {
+        let mut live = self.0.write();
+        *live = Live::new(change(live.optimizer)?, live.clip_row_norm);
+        Ok(())
+    }
+
+    pub(crate) fn set_clip_row_norm(&self, norm: Option<f32>) {
+        let mut live = self.0.write();
+        *live = Live::new(live.optimizer, norm);
+    }
+}

@@ -1,0 +1,13 @@
+//! What a table is made with, and how a row of it lies in the store.
+
+pub(crate) mod admission;
+pub(crate) mod config;
+pub(crate) mod decoded;
+pub(crate) mod descriptor;
+pub(crate) mod initializer;
+pub(crate) mod layout;
+pub(crate) mod live;
+pub(crate) mod numbering;
+pub(crate) mod quantile;
+pub(crate) mod sections;
+pub(crate) mod tracking;

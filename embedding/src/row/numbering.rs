@@ -1,0 +1,92 @@
+//! Which numbering of a vocabulary: of the vocabulary itself, and of a table whose keys are its ids.
+
+/// Which numbering of which vocabulary. Two that are equal are one numbering, and give equal values equal ids, but for
+/// what came to it on different ways: a bank that was taken back to a checkpoint, by a crash or by
+/// [`roll_back`](crate::Bank::roll_back), or copied, may go on with other values under the same identity. Whether two
+/// have the same values, [`Vocabulary::fingerprint`](crate::Vocabulary::fingerprint) tells.
+///
+/// # Examples
+/// ```
+/// # let dir = tempfile::tempdir().unwrap();
+/// use embank::{Bank, BankOptions, VocabularyConfig};
+///
+/// let bank = Bank::open(dir.path().join("bank"), BankOptions::default())?;
+/// let config = VocabularyConfig::u64().counts(true);
+/// let users = bank.vocabulary("user", config)?;
+/// let before = users.identity();
+/// users.keep_frequent(2)?;
+/// let after = users.identity();
+/// assert_eq!((before.id, before.renumberings() + 1), (after.id, after.renumberings()));
+/// # Ok::<(), embank::Error>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub struct VocabularyIdentity {
+    /// Random, made with the vocabulary.
+    pub id: u64,
+    /// In the lowest 32 bits how often it was renumbered; the others are random, made with each renumbering: after a
+    /// bank was taken back to a checkpoint, its numberings from then on are others than those that are gone.
+    pub generation: u64,
+}
+
+impl VocabularyIdentity {
+    /// How often it was renumbered.
+    #[must_use]
+    pub fn renumberings(&self) -> u32 {
+        renumberings(self.generation)
+    }
+}
+
+/// How often a vocabulary was renumbered that has come to this generation.
+pub(crate) fn renumberings(generation: u64) -> u32 {
+    generation as u32
+}
+
+/// The vocabulary whose ids are a table's keys ([`TableConfig::vocabulary`](crate::TableConfig::vocabulary)).
+///
+/// # Examples
+/// ```
+/// # let dir = tempfile::tempdir().unwrap();
+/// use embank::{Bank, BankOptions, Error, TableConfig, VocabularyConfig};
+///
+/// let bank = Bank::open(dir.path().join("bank"), BankOptions::default())?;
+/// let config = TableConfig::new(2).vocabulary("user");
+/// let refused = bank.table("user", config.clone());
+/// assert!(matches!(refused, Err(Error::OtherVocabulary { .. })));
+///
+/// let users = bank.vocabulary("user", VocabularyConfig::u64())?;
+/// let table = bank.table("user", config)?;
+/// assert_eq!(table.config().vocabulary.unwrap().identity, Some(users.identity()));
+/// # Ok::<(), embank::Error>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TableVocabulary {
+    /// Its name.
+    pub name: String,
+    /// Which numbering; `None` before the table is made: the present one.
+    pub identity: Option<VocabularyIdentity>,
+}
+
+impl TableVocabulary {
+    pub(crate) fn new(name: impl Into<String>) -> Self {
+        Self { name: name.into(), identity: None }
+    }
+
+    /// The bytes that a table's descriptor has.
+    pub(crate) fn to_bytes(&self) -> Vec<u8> {
+        // The bank fills it in before a table is made.
+        let VocabularyIdentity { id, generation } =
+            self.identity.unwrap_or(VocabularyIdentity { id: 0, generation: 0 });
+        [&id.to_le_bytes(), &generation.to_le_bytes(), self.name.as_bytes()].concat()
+    }
+
+    /// `None` for bytes that are none.
+    pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let (id, rest) = bytes.split_first_chunk()?;
+        let (generation, name) = rest.split_first_chunk()?;
+        let (id, generation) = (u64::from_le_bytes(*id), u64::from_le_bytes(*generation));
+        let name = String::from_utf8(name.to_vec()).ok()?;
+        Some(Self { name, identity: Some(VocabularyIdentity { id, generation }) })
+    }
+}

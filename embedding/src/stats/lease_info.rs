@@ -1,0 +1,39 @@
+//! What a lease that is out shows of itself: in lists, and in the errors of Gets that it blocks.
+
+use std::fmt;
+use std::time::Duration;
+
+/// A lease that is out: what to look for when rows stay blocked.
+///
+/// # Examples
+/// ```
+/// # let dir = tempfile::tempdir().unwrap();
+/// let bank = embank::Bank::open(dir.path().join("bank"), embank::BankOptions::default())?;
+/// let table = bank.table("user", embank::TableConfig::new(1))?;
+/// let lease = table.get(&[7, 8, 7], &mut [0.0; 3])?;
+/// let held = &bank.outstanding_leases()[0];
+/// assert_eq!((held.table.as_str(), held.keys), ("user", 2));
+/// println!("{held}"); // 2 keys of table "user", for 21µs, by thread main (id 4711)
+/// drop(lease);
+/// assert!(bank.outstanding_leases().is_empty());
+/// # Ok::<(), embank::Error>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LeaseInfo {
+    /// The table.
+    pub table: String,
+    /// Distinct keys whose clocks it holds up.
+    pub keys: usize,
+    /// How long ago it was taken.
+    pub age: Duration,
+    /// The thread that took it: its name, if it has one, and its id, the system's where that is known.
+    pub thread: String,
+}
+
+impl fmt::Display for LeaseInfo {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { table, keys, age, thread } = self;
+        write!(formatter, "{keys} keys of table {table:?}, for {age:.1?}, by thread {thread}")
+    }
+}

@@ -1,0 +1,293 @@
+//! Which keys get a row: all, those that come often enough, or some by chance.
+//!
+//! **Problem.** In click logs most keys come once or twice. A row for each costs memory and disk and learns nothing.
+//!
+//! **Approach.** A Get first acquires the rows that are there. For each missing key it decides: admitted, it gets a row
+//! as ever; refused, the Get returns its initial values and inserts nothing, the lease does not hold it, and its
+//! gradient is dropped. Evaluation sees initial values all the time. A decision stands for the whole Get, however
+//! often that has to wait and begin anew.
+//!
+//! *Counts* of keys that have no row yet lie in tables of their own (see the module `counts`).
+//!
+//! *Chance* is drawn for each Get of a missing key, as Paddle and Monolith do, so a key that comes often gets its row
+//! soon: after 1 / probability Gets on average. The draws are a pure function of the table's seed, the key and the
+//! number of the Get since the table was made. That number is the one row of a table like those of the counts, so each
+//! checkpoint has it: a run that is resumed draws on, and gives rows to the keys that an unbroken run would have.
+//!
+//! **Several threads.** A second acquisition, for the rows that were admitted, never waits while rows of the first are
+//! held: if one of its rows is blocked, all is given back, and the Get waits as any other (`lease::acquire`). Two Gets may
+//! count the same key at once, and each count is one. A Get that found the key missing, and counts it after another has
+//! admitted it, may leave a count of one for a key that has a row: it speeds up the key's next admission, should its
+//! row be evicted. It returns the initial values, as if it had come before the other.
+
+use std::collections::HashSet;
+use std::sync::OnceLock;
+
+use embank_kv::locks::RwLock;
+use embank_kv::{Access, Clock, Operation, TableId};
+
+use crate::bank::BankShared;
+use crate::error::Result;
+use crate::row::admission::Admission;
+use crate::stats::seen::SeenClocks;
+use crate::table::Table;
+use crate::table::counts::{COUNT_BYTES, Generations, create_counts};
+use crate::table::operations::{GetRows, Reached};
+
+/// Decides for a table.
+#[derive(Debug)]
+pub(crate) enum Gate {
+    Counts {
+        needed: u32,
+        counts: RwLock<Generations>,
+    },
+    /// `gets`: the table whose one row numbers the Gets that meet a key without a row.
+    Chance {
+        probability: f32,
+        seed: u64,
+        gets: OnceLock<TableId>,
+    },
+}
+
+impl Gate {
+    /// The tables that the gate keeps beside its own.
+    pub(crate) fn side_tables(&self) -> Vec<TableId> {
+        match self {
+            Self::Counts { counts, .. } => counts.read().tables().collect(),
+            Self::Chance { gets, .. } => gets.get().copied().into_iter().collect(),
+        }
+    }
+}
+
+/// What a Get does about a missing key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Decision {
+    Open,
+    Admitted,
+    Refused,
+}
+
+/// The keys of a Get that have rows, if not all do.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct HeldPart {
+    pub(crate) keys: Vec<u64>,
+    /// Their places among the distinct keys, ascending.
+    pub(crate) places: Vec<u32>,
+}
+
+impl HeldPart {
+    /// All of `keys` but those at the `refused` places.
+    pub(crate) fn without(keys: &[u64], refused: &[u32]) -> Self {
+        let mut stays = vec![true; keys.len()];
+        for &place in refused {
+            stays[place as usize] = false;
+        }
+        let places: Vec<u32> =
+            (0..keys.len() as u32).filter(|&place| stays[place as usize]).collect();
+        Self { keys: places.iter().map(|&place| keys[place as usize]).collect(), places }
+    }
+
+    /// The rows of this part out of those of all distinct keys.
+    pub(crate) fn gather(&self, rows: &[f32], dim: usize) -> Vec<f32> {
+        let mut found = Vec::with_capacity(self.places.len() * dim);
+        for &place in &self.places {
+            found.extend_from_slice(&rows[place as usize * dim..][..dim]);
+        }
+        found
+    }
+}
+
+impl Table {
+    /// The decisions of a Get for `keys` in a step that has got the rows of `earlier` before: what was decided there
+    /// stands, so a key of both that has no row has none now. `None` if there are no such keys.
+    pub(crate) fn decided_earlier(&self, keys: &[u64], earlier: &[u64]) -> Option<Vec<Decision>> {
+        if earlier.is_empty() || self.shared.gate.is_none() {
+            return None;
+        }
+        let earlier: HashSet<u64> = earlier.iter().copied().collect();
+        let decision = |key: &u64| {
+            if earlier.contains(key) { Decision::Refused } else { Decision::Open }
+        };
+        Some(keys.iter().map(decision).collect())
+    }
+
+    /// After the rows that are there were acquired: decides on the `missing` places of `get`, acquires the rows of
+    /// those that are admitted, and fills the others with initial values. `Some(key)`: that row is blocked. Then, and
+    /// after an error, some counts of `get` are held still.
+    pub(crate) fn admit(&self, get: &mut GetRows<'_>, missing: &[u32]) -> Result<Option<u64>> {
+        let Some(gate) = &self.shared.gate else { return Ok(None) };
+        let layout = self.shared.layout();
+        let mut decisions =
+            get.decisions.take().unwrap_or_else(|| vec![Decision::Open; get.keys.len()]);
+        let open: Vec<u32> = missing
+            .iter()
+            .copied()
+            .filter(|&place| decisions[place as usize] == Decision::Open)
+            .collect();
+        let keys: Vec<u64> = open.iter().map(|&place| get.keys[place as usize]).collect();
+        for (&place, admitted) in open.iter().zip(self.decide(gate, &keys)?) {
+            let decision = if admitted { Decision::Admitted } else { Decision::Refused };
+            decisions[place as usize] = decision;
+        }
+        let (admitted, refused): (Vec<u32>, Vec<u32>) = missing
+            .iter()
+            .copied()
+            .partition(|&place| decisions[place as usize] == Decision::Admitted);
+        get.decisions = Some(decisions);
+        let destination = |place: u32| get.destinations.map_or(place, |to| to[place as usize]);
+        for &place in &refused {
+            let (key, to) = (get.keys[place as usize], destination(place) as usize);
+            layout.fill_initial(key, &mut get.rows[to * layout.dim..][..layout.dim]);
+        }
+        get.refused = refused;
+        get.refused.sort_unstable();
+        if admitted.is_empty() {
+            return Ok(None);
+        }
+        let keys: Vec<u64> = admitted.iter().map(|&place| get.keys[place as usize]).collect();
+        let destinations: Vec<u32> = admitted.iter().map(|&place| destination(place)).collect();
+        let mut more = GetRows {
+            layout,
+            keys: &keys,
+            rows: &mut *get.rows,
+            destinations: Some(&destinations),
+            reached: Reached::none_of(keys.len()),
+            seen: SeenClocks::default(),
+            decisions: None,
+            refused: Vec::new(),
+            gated: false,
+        };
+        let clock = Clock::Acquire { bound: self.staleness_bound() };
+        let executed = self.execute(&keys, clock, &mut more);
+        let seen = std::mem::take(&mut more.seen);
+        let reached = more.reached;
+        // What was acquired here counts as the rest of the Get: it is given back with that, if it must be.
+        let blocked = executed.as_ref().map_or(&[][..], |outcome| &outcome.blocked);
+        for (i, &place) in admitted.iter().enumerate() {
+            if reached.contains(i) && !blocked.contains(&(i as u32)) {
+                get.reached.mark(place as usize);
+            }
+        }
+        get.seen.merge(&seen);
+        let outcome = executed?;
+        if let Some(&first) = outcome.blocked.iter().min() {
+            return Ok(Some(keys[first as usize]));
+        }
+        self.delete_counts(&keys)?;
+        Ok(None)
+    }
+
+    /// For each key, which has no row, whether it gets one now.
+    fn decide(&self, gate: &Gate, keys: &[u64]) -> Result<Vec<bool>> {
+        match gate {
+            Gate::Counts { needed, counts } => {
+                if keys.is_empty() {
+                    return Ok(Vec::new());
+                }
+                let now = self.count_gets(counts, keys)?;
+                Ok(now.iter().map(|now| now >= needed).collect())
+            }
+            Gate::Chance { probability, seed, gets } => {
+                if keys.is_empty() {
+                    return Ok(Vec::new());
+                }
+                let mut number = NumberGet { before: 0 };
+                let admission = self.config().admission;
+                let gets = self.bank.numbered_gets(self.name(), admission, gets)?;
+                let numbered = self.bank.store.execute(gets, &[0], Clock::Keep, &mut number);
+                numbered.map_err(|error| self.in_terms_of_the_table(error))?;
+                let get = number.before;
+                Ok(keys
+                    .iter()
+                    .map(|&key| draw(*seed, key, get) < f64::from(*probability))
+                    .collect())
+            }
+        }
+    }
+}
+
+/// Numbers a Get, from 0 on.
+#[derive(Debug)]
+struct NumberGet {
+    before: u64,
+}
+
+impl Operation for NumberGet {
+    const ACCESS: Access = Access::Update;
+
+    fn update(&mut self, _: usize, value: &mut [u8]) {
+        let mut number = [0; COUNT_BYTES as usize];
+        number.copy_from_slice(value);
+        self.before = u64::from_le_bytes(number);
+        value.copy_from_slice(&(self.before + 1).to_le_bytes());
+    }
+
+    fn insert(&mut self, i: usize, value: &mut [u8]) -> bool {
+        self.update(i, value);
+        true
+    }
+}
+
+/// From 0 up to and not including 1.
+fn draw(seed: u64, key: u64, get: u64) -> f64 {
+    let mut mixed = seed;
+    for word in [key, get] {
+        // SplitMix64's finaliser over each word.
+        mixed = (mixed ^ word).wrapping_add(0x9E37_79B9_7F4A_7C15);
+        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+        mixed ^= mixed >> 31;
+    }
+    (mixed >> 11) as f64 / (1_u64 << 53) as f64
+}
+
+impl BankShared {
+    /// The table that numbers the Gets of table `name`; made now in a bank of a version that had none.
+    pub(crate) fn numbered_gets(
+        &self,
+        name: &str,
+        admission: Admission,
+        gets: &OnceLock<TableId>,
+    ) -> Result<TableId> {
+        if let Some(&known) = gets.get() {
+            return Ok(known);
+        }
+        // Held, so that two threads make one.
+        let _tables = self.tables.lock();
+        if let Some(&known) = gets.get() {
+            return Ok(known);
+        }
+        let made = create_counts(&self.store, name, admission)?;
+        let made = made.expect("admission by chance has a table beside its own");
+        Ok(*gets.get_or_init(|| made.newer))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn draws_are_even_and_repeatable() {
+        let below = |probability: f64, seed| -> usize {
+            (0..100_000_u64).filter(|&key| draw(seed, key % 100, key / 100) < probability).count()
+        };
+        for seed in [0, 1, u64::MAX] {
+            for probability in [0.01_f64, 0.25, 0.9] {
+                let expected = 100_000.0 * probability;
+                let spread = 5.0 * (expected * (1.0 - probability)).sqrt();
+                let found = below(probability, seed) as f64;
+                assert!((found - expected).abs() < spread, "seed {seed}: {found}, not {expected}");
+            }
+        }
+        assert_eq!(draw(3, 4, 5).to_bits(), draw(3, 4, 5).to_bits());
+        assert_ne!(draw(3, 4, 5).to_bits(), draw(3, 4, 6).to_bits());
+    }
+
+    #[test]
+    fn a_part_is_what_was_not_refused() {
+        let part = HeldPart::without(&[10, 11, 12, 13], &[0, 2]);
+        assert_eq!((&part.keys[..], &part.places[..]), (&[11, 13][..], &[1, 3][..]));
+        assert_eq!(part.gather(&[0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0], 2), [2.0, 3.0, 6.0, 7.0]);
+    }
+}

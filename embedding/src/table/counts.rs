@@ -1,0 +1,410 @@
+//! Counts of Gets before admission: of keys that have no row yet.
+//!
+//! **Problem.** TFRA and PAI keep such counts in memory, exactly or in a Bloom filter. A restart forgets them, and they
+//! can't be larger than memory. Counts of keys that never come again would grow without a limit.
+//!
+//! **Approach.** A count is a row of 8 bytes in a table beside the table's own: the store keeps it on disk when memory
+//! is full, and a checkpoint, a copy or a delta takes it along. The bank does not list such a table.
+//!
+//! Counts have two *generations*, each a table. A Get of a key without a row counts in the newer one. If the newer one
+//! has no count of the key, the count in the older one moves over. When the newer generation has as many counts as the
+//! table has rows, or 65,536 if the table has fewer rows, the older generation is dropped, the newer one takes its place,
+//! and an empty one begins. So a table has at most about twice that number of counts. A count is lost only if at least
+//! that number of other keys was counted since the last Get of its key. Dropping a table costs no scan, and compaction
+//! gives its space back.
+//!
+//! A count also goes when its key gets a row, when the key is deleted, and when its last Get is older than an eviction
+//! allows: the time of the last Get stands beside the count.
+//!
+//! **Several threads.** Calls that count hold the generations for reading, and the turn of generations holds them for
+//! writing. Of two Gets that count a key at once, one may miss what the other moves over from the older generation: the
+//! key gets its row one Get later.
+
+use std::collections::HashMap;
+
+use embank_kv::locks::{RwLock, RwLockReadGuard};
+use embank_kv::{Access, Clock, Operation, Store, TableId};
+
+use crate::error::Result;
+use crate::row::admission::Admission;
+use crate::row::descriptor::{counts_descriptor, is_counts_descriptor};
+use crate::row::tracking::minutes_now;
+use crate::table::Table;
+use crate::table::admission::Gate;
+use crate::table::eviction::Evicted;
+
+/// Bytes of a count with the time of the last Get, a u32 each, and of the number of a Get, a u64.
+pub(crate) const COUNT_BYTES: u32 = 8;
+
+/// Counts of a generation of a table that has fewer rows. 2.5 MiB of log, so that small tables count well.
+const COUNTS_MIN: u64 = 65_536;
+
+/// The tables that hold a table's counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Generations {
+    pub(crate) newer: TableId,
+    older: Option<TableId>,
+    /// Of the newer one, in its name: the first has 0.
+    number: u64,
+}
+
+impl Generations {
+    pub(crate) fn tables(self) -> impl Iterator<Item = TableId> {
+        [Some(self.newer), self.older].into_iter().flatten()
+    }
+
+    /// Those of table `name` among `counts`, the bank's tables of counts: the two of the largest numbers. A checkpoint
+    /// that was taken while generations turned may have a third, which is dropped.
+    pub(crate) fn find(
+        name: &str,
+        counts: &[embank_kv::TableInfo],
+        store: &Store,
+    ) -> Result<Option<Self>> {
+        let numbered =
+            counts.iter().filter_map(|info| Some((number_in(&info.name, name)?, info.id)));
+        let mut found: Vec<(u64, TableId)> = numbered.collect();
+        found.sort_unstable_by_key(|&(number, _)| number);
+        let Some((number, newer)) = found.pop() else { return Ok(None) };
+        let older = found.pop().map(|(_, older)| older);
+        if !store.is_read_only() {
+            found.iter().try_for_each(|&(_, left)| store.drop_table(left))?;
+        }
+        Ok(Some(Self { newer, older, number }))
+    }
+}
+
+/// The name of a table that admission keeps beside table `name`.
+fn counts_name(name: &str, number: u64) -> String {
+    match number {
+        0 => format!("{name} (counts before admission)"),
+        number => format!("{name} (counts before admission, {number})"),
+    }
+}
+
+/// The number in the name of a table of counts of table `name`.
+fn number_in(counts: &str, name: &str) -> Option<u64> {
+    let (table, number) = split_name(counts)?;
+    (table == name).then_some(number)
+}
+
+fn split_name(counts: &str) -> Option<(&str, u64)> {
+    let (table, rest) = counts.rsplit_once(" (counts before admission")?;
+    let rest = rest.strip_suffix(')')?;
+    if rest.is_empty() {
+        return Some((table, 0));
+    }
+    let number = rest.strip_prefix(", ")?.parse().ok()?;
+    Some((table, number))
+}
+
+/// The table whose Gets before admission the table `name` counts; `None` if the name is not that of a table of counts.
+/// `embank stat` shows tables of counts, and [`Table::forget_counts`] of the table they belong to forgets them.
+///
+/// # Examples
+/// ```
+/// assert_eq!(embank::table_of_counts("item (counts before admission)"), Some("item"));
+/// assert_eq!(embank::table_of_counts("item (counts before admission, 3)"), Some("item"));
+/// assert_eq!(embank::table_of_counts("item"), None);
+/// ```
+#[must_use]
+pub fn table_of_counts(name: &str) -> Option<&str> {
+    split_name(name).map(|(table, _)| table)
+}
+
+/// Makes the table that counts or numbers the Gets of keys without rows, if admission goes by those. It is made before
+/// and dropped after its table, so a crash may leave one alone: then it is made anew.
+pub(crate) fn create_counts(
+    store: &Store,
+    name: &str,
+    admission: Admission,
+) -> Result<Option<Generations>> {
+    if admission == Admission::Always {
+        return Ok(None);
+    }
+    for left in store.tables() {
+        if is_counts_descriptor(&left.descriptor) && number_in(&left.name, name).is_some() {
+            store.drop_table(left.id)?;
+        }
+    }
+    Ok(Some(Generations { newer: create_generation(store, name, 0)?, older: None, number: 0 }))
+}
+
+fn create_generation(store: &Store, name: &str, number: u64) -> Result<TableId> {
+    Ok(store.create_table(&counts_name(name, number), COUNT_BYTES, &counts_descriptor())?)
+}
+
+impl Table {
+    /// Counts a Get of each of `keys`, which have no row; returns the counts.
+    pub(crate) fn count_gets(
+        &self,
+        counts: &RwLock<Generations>,
+        keys: &[u64],
+    ) -> Result<Vec<u32>> {
+        let in_terms = |error| self.in_terms_of_the_table(error);
+        let store = &self.bank.store;
+        let generations = counts.read();
+        let mut before = HashMap::new();
+        if let Some(older) = generations.older {
+            let mut found = ReadCounts { found: vec![None; keys.len()] };
+            store.execute(older, keys, Clock::Keep, &mut found).map_err(in_terms)?;
+            let counted = keys.iter().zip(found.found);
+            before.extend(counted.filter_map(|(&key, count)| Some((key, count?))));
+        }
+        let mut count = CountGets {
+            keys,
+            before: &before,
+            now: vec![0; keys.len()],
+            time: self.time_of_counts(),
+        };
+        store.execute(generations.newer, keys, Clock::Keep, &mut count).map_err(in_terms)?;
+        let now = count.now;
+        if let Some(older) = generations.older
+            && !before.is_empty()
+        {
+            // After the newer generation has them: a failure in between loses no count.
+            let moved: Vec<u64> = before.into_keys().collect();
+            store.delete(older, &moved).map_err(in_terms)?;
+        }
+        let is_full = store.rows(generations.newer).map_err(in_terms)? >= self.counts_max()?;
+        drop(generations);
+        if is_full {
+            self.turn_generations(counts)?;
+        }
+        Ok(now)
+    }
+
+    /// The counts at which a generation ends.
+    fn counts_max(&self) -> Result<u64> {
+        let rows = self.bank.store.rows(self.shared.id);
+        Ok(rows.map_err(|error| self.in_terms_of_the_table(error))?.max(COUNTS_MIN))
+    }
+
+    /// Drops the older generation, and begins a new one, unless another thread has done so.
+    #[cold]
+    fn turn_generations(&self, counts: &RwLock<Generations>) -> Result<()> {
+        let store = &self.bank.store;
+        // Held, so that the table is not dropped meanwhile.
+        let tables = self.bank.tables.lock();
+        if tables.get(self.name()).is_none_or(|known| known.id != self.shared.id) {
+            return Ok(());
+        }
+        let counts_max = self.counts_max()?;
+        let mut generations = counts.write();
+        if store.rows(generations.newer)? < counts_max {
+            return Ok(());
+        }
+        let number = generations.number + 1;
+        let newer = create_generation(store, self.name(), number)?;
+        let dropped = generations.older;
+        *generations = Generations { newer, older: Some(generations.newer), number };
+        let Some(older) = dropped else { return Ok(()) };
+        // If this fails, or a checkpoint is taken before it, the next open drops the generation.
+        store.drop_table(older)?;
+        Ok(())
+    }
+
+    /// The time that counts are marked with: the table's, or minutes of the system's clock in a table that tracks none.
+    fn time_of_counts(&self) -> u32 {
+        match self.shared.layout().tracker() {
+            Some(tracker) => tracker.now(),
+            None => minutes_now(),
+        }
+    }
+
+    /// Forgets counts of Gets before admission whose keys were not got for `unused_for`: in the table's time, or in
+    /// minutes if it tracks none. Such a key counts from 1 again. Goes through the counts of the newest checkpoint, as
+    /// [`evict`](Self::evict), which does the same for its `unused_for`. With `dry_run`, counts them only. Returns the
+    /// counts that were examined, and those that went.
+    ///
+    /// Counts have a limit without it, too: a count is lost when as many other keys were counted since its last Get as
+    /// the table has rows, or 65,536 if the table has fewer rows.
+    ///
+    /// # Errors
+    /// As [`evict`](Self::evict).
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// use embank::{Admission, Bank, BankOptions, TableConfig};
+    ///
+    /// let bank = Bank::open(dir.path().join("bank"), BankOptions::default())?;
+    /// let table = bank.table("item", TableConfig::new(1).admission(Admission::AfterGets(2)))?;
+    /// table.get(&[7], &mut [0.0])?.release()?;
+    /// bank.checkpoint(b"")?;
+    /// assert_eq!(table.forget_counts(60, false)?.counts, 0); // counted within the last hour
+    /// assert_eq!(table.forget_counts(0, false)?.counts, 1);
+    /// # Ok::<(), embank::Error>(())
+    /// ```
+    pub fn forget_counts(&self, unused_for: u32, dry_run: bool) -> Result<Evicted> {
+        let mut evicted = Evicted { checkpoint: self.scan()?.checkpoint(), ..Evicted::default() };
+        let Some(Gate::Counts { counts, .. }) = &self.shared.gate else { return Ok(evicted) };
+        if let Some(tracker) = self.shared.layout().tracker() {
+            tracker.refresh();
+        }
+        let oldest_kept = OldestKept { now: self.time_of_counts(), unused_for };
+        let generations = *counts.read();
+        for generation in generations.tables() {
+            let in_generation = InGeneration { counts, generation, oldest_kept, dry_run };
+            match self.forget_counts_in(&in_generation, &mut evicted) {
+                // It was made since the checkpoint.
+                Err(embank_kv::Error::NoSuchTable(_)) => {}
+                done => done?,
+            }
+        }
+        Ok(evicted)
+    }
+
+    fn forget_counts_in(
+        &self,
+        of: &InGeneration<'_>,
+        evicted: &mut Evicted,
+    ) -> embank_kv::Result<()> {
+        let store = &self.bank.store;
+        let InGeneration { generation, oldest_kept, dry_run, .. } = *of;
+        let Some(begun) = of.held() else { return Ok(()) };
+        let mut scan = store.scan_shared(generation)?;
+        drop(begun);
+        let mut keys = Vec::with_capacity(COUNTS_AT_ONCE);
+        // Ends: with the scan.
+        loop {
+            let row = scan.next_row()?;
+            let ended = row.is_none();
+            evicted.examined += u64::from(!ended);
+            if let Some(row) = row
+                && oldest_kept.forgets(row.value)
+            {
+                keys.push(row.key);
+            }
+            if keys.len() == COUNTS_AT_ONCE || ended {
+                let Some(_held) = of.held() else { return Ok(()) };
+                // As they are now: a key that was got since the checkpoint stays.
+                evicted.counts += if dry_run {
+                    let mut found = FindOldCounts { oldest_kept, old: 0 };
+                    store.execute(generation, &keys, Clock::Keep, &mut found)?;
+                    found.old
+                } else {
+                    store.delete_if(generation, &keys, |_, value, _| oldest_kept.forgets(value))?
+                };
+                keys.clear();
+            }
+            if ended {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Forgets the counts of keys that get their row, or that the user deletes.
+    pub(crate) fn delete_counts(&self, keys: &[u64]) -> Result<()> {
+        let Some(Gate::Counts { counts, .. }) = &self.shared.gate else { return Ok(()) };
+        // Held: a turn of generations would keep what is deleted in the other one.
+        let generations = counts.read();
+        for generation in generations.tables() {
+            let forgotten = self.bank.store.delete(generation, keys);
+            forgotten.map_err(|error| self.in_terms_of_the_table(error))?;
+        }
+        Ok(())
+    }
+}
+
+/// A generation whose old counts are forgotten.
+struct InGeneration<'a> {
+    counts: &'a RwLock<Generations>,
+    generation: TableId,
+    oldest_kept: OldestKept,
+    dry_run: bool,
+}
+
+impl InGeneration<'_> {
+    /// Keeps the generation from being dropped; `None` if it was dropped.
+    fn held(&self) -> Option<RwLockReadGuard<'_, Generations>> {
+        let generations = self.counts.read();
+        let is_there = generations.tables().any(|table| table == self.generation);
+        is_there.then_some(generations)
+    }
+}
+
+/// Counts that are forgotten in one call of the store.
+const COUNTS_AT_ONCE: usize = 4096;
+
+/// The time of the last Get that a count tells; 0 in counts of versions that noted none.
+fn time_of_count(time: &[u8]) -> u32 {
+    u32::from_le_bytes([time[0], time[1], time[2], time[3]])
+}
+
+/// Which counts an eviction by age forgets.
+#[derive(Debug, Clone, Copy)]
+struct OldestKept {
+    now: u32,
+    unused_for: u32,
+}
+
+impl OldestKept {
+    fn forgets(self, count: &[u8]) -> bool {
+        self.now.saturating_sub(time_of_count(&count[4..])) >= self.unused_for
+    }
+}
+
+/// Counts a Get of each key, and notes its time. A count is a u32, and the time of the last Get another.
+#[derive(Debug)]
+struct CountGets<'a> {
+    keys: &'a [u64],
+    /// The counts in the older generation.
+    before: &'a HashMap<u64, u32>,
+    now: Vec<u32>,
+    time: u32,
+}
+
+impl CountGets<'_> {
+    fn note(&mut self, i: usize, before: u32, value: &mut [u8]) {
+        let (count, time) = value.split_at_mut(4);
+        self.now[i] = before.saturating_add(1);
+        count.copy_from_slice(&self.now[i].to_le_bytes());
+        let last = time_of_count(time).max(self.time);
+        time.copy_from_slice(&last.to_le_bytes());
+    }
+}
+
+impl Operation for CountGets<'_> {
+    const ACCESS: Access = Access::Update;
+
+    fn update(&mut self, i: usize, value: &mut [u8]) {
+        self.note(i, count_in(value), value);
+    }
+
+    fn insert(&mut self, i: usize, value: &mut [u8]) -> bool {
+        let before = self.before.get(&self.keys[i]).copied().unwrap_or(0);
+        self.note(i, before, value);
+        true
+    }
+}
+
+fn count_in(value: &[u8]) -> u32 {
+    u32::from_le_bytes([value[0], value[1], value[2], value[3]])
+}
+
+#[derive(Debug)]
+struct ReadCounts {
+    found: Vec<Option<u32>>,
+}
+
+impl Operation for ReadCounts {
+    const ACCESS: Access = Access::Peek;
+
+    fn read(&mut self, i: usize, value: &[u8]) {
+        self.found[i] = Some(count_in(value));
+    }
+}
+
+#[derive(Debug)]
+struct FindOldCounts {
+    oldest_kept: OldestKept,
+    old: u64,
+}
+
+impl Operation for FindOldCounts {
+    const ACCESS: Access = Access::Peek;
+
+    fn read(&mut self, _: usize, value: &[u8]) {
+        self.old += u64::from(self.oldest_kept.forgets(value));
+    }
+}

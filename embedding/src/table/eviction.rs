@@ -1,0 +1,324 @@
+//! Taking rows out of a table by age, frequency or norm, on disk as in memory.
+//!
+//! **Problem.** The rows to go are found by going through all of the table, most of it on disk, while training changes
+//! it. No row may go on what it was minutes ago.
+//!
+//! **Approach.** A scan of the newest checkpoint names keys, at sequential speed. What it shows of uses can only be
+//! older than what is: a row that is too young or used too often there still is, and is passed over; a norm may have
+//! changed either way, so it passes nothing over. Each key that is left is looked at as it is now, under its row's
+//! lock, by a deletion on a condition (`Store::delete_if`). A row with outstanding leases stays: its gradients are on
+//! their way.
+//!
+//! Rows that were made after the checkpoint are not in the scan, so they stay; they are young, but for the norm that
+//! may matter, and a checkpoint right before makes it exact.
+
+use std::ops::ControlFlow;
+
+use embank_kv::{Access, Clock, Operation};
+
+use crate::error::{Result, invalid};
+use crate::row::layout::RowLayout;
+use crate::row::tracking::{Tracker, Uses};
+use crate::stats::progress::{TransferProgress, report};
+use crate::table::Table;
+
+/// Rows that are looked at together.
+const BATCH_ROWS: usize = 4096;
+
+/// Which rows are to go: those for which every condition that is given holds. One at least must be.
+///
+/// # Examples
+/// ```
+/// use embank::Eviction;
+///
+/// // Not used for 30 days (in a table that tracks minutes), and hardly ever before.
+/// let stale = Eviction::new().unused_for(30 * 24 * 60).used_fewer_than(3);
+/// let small = Eviction::new().norm_below(1e-4).dry_run(true);
+/// # assert!(small.dry_run && !stale.dry_run);
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+#[non_exhaustive]
+pub struct Eviction {
+    /// Rows whose last use lies so far back or further, in the table's unit of time ([`Tracking`](crate::Tracking)).
+    pub unused_for: Option<u32>,
+    /// Rows with fewer uses than this.
+    pub used_fewer_than: Option<u32>,
+    /// Rows whose vector has an L2 norm below this.
+    pub norm_below: Option<f32>,
+    /// Only counts and lists. Default: no.
+    pub dry_run: bool,
+}
+
+impl Eviction {
+    /// No condition yet.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Sets the least age.
+    #[must_use]
+    pub fn unused_for(mut self, time: u32) -> Self {
+        self.unused_for = Some(time);
+        self
+    }
+
+    /// Sets the number of uses that a row must have to stay.
+    #[must_use]
+    pub fn used_fewer_than(mut self, uses: u32) -> Self {
+        self.used_fewer_than = Some(uses);
+        self
+    }
+
+    /// Sets the norm that a vector must have to stay.
+    #[must_use]
+    pub fn norm_below(mut self, norm: f32) -> Self {
+        self.norm_below = Some(norm);
+        self
+    }
+
+    /// Sets whether rows are only counted and listed.
+    #[must_use]
+    pub fn dry_run(mut self, dry_run: bool) -> Self {
+        self.dry_run = dry_run;
+        self
+    }
+
+    fn check(&self, table: &Table) -> Result<()> {
+        let tracked = self.unused_for.is_some() || self.used_fewer_than.is_some();
+        if !tracked && self.norm_below.is_none() {
+            return Err(invalid("an eviction needs a condition: age, uses or norm".to_owned()));
+        }
+        if tracked && table.shared.layout().tracker().is_none() {
+            return Err(invalid(format!(
+                "table {:?} does not track when and how often its rows are used; create it with tracking to evict by \
+                 age or frequency, or evict by norm",
+                table.name()
+            )));
+        }
+        let is_set = table.shared.set_tracker().is_none_or(Tracker::is_set);
+        if self.unused_for.is_some() && !is_set {
+            return Err(invalid(format!(
+                "table {:?} goes by the time that set_time gives, and none was ever given: no row could be old; call \
+                 set_time first",
+                table.name()
+            )));
+        }
+        if self.norm_below.is_some_and(|norm| !(norm.is_finite() && norm > 0.0)) {
+            return Err(invalid("norm_below must be finite and above 0".to_owned()));
+        }
+        Ok(())
+    }
+
+    /// Whether a row's uses let it go; they do where they play no part.
+    fn lets_go_by_uses(&self, uses: Option<Uses>, now: u32) -> bool {
+        let Some(uses) = uses else { return true };
+        self.unused_for.is_none_or(|time| now.saturating_sub(uses.last) >= time)
+            && self.used_fewer_than.is_none_or(|count| uses.count < count)
+    }
+
+    fn lets_go(&self, layout: &RowLayout, value: &[u8], now: u32) -> bool {
+        self.lets_go_by_uses(layout.uses(value), now)
+            && self
+                .norm_below
+                .is_none_or(|norm| layout.squared_norm(value) < f64::from(norm).powi(2))
+    }
+}
+
+/// What an eviction did, or would have.
+///
+/// # Examples
+/// See [`Table::evict`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct Evicted {
+    /// The checkpoint whose rows were gone through.
+    pub checkpoint: u64,
+    /// How many those were.
+    pub examined: u64,
+    /// Rows that went, or would in a dry run.
+    pub rows: u64,
+    /// Rows that would have gone but for leases on them.
+    pub leased: u64,
+    /// Counts of Gets before [`Admission`](crate::Admission) that went, or would: with `unused_for`, those of keys
+    /// whose last Get is that old.
+    pub counts: u64,
+}
+
+impl Table {
+    /// Deletes the rows for which every condition of `eviction` holds now, in memory and on disk, while training goes
+    /// on; with [`dry_run`](Eviction::dry_run), counts them. Goes through the rows of the newest checkpoint: those that
+    /// were made after it stay. Rows with outstanding leases stay. A later Get starts from the initial values again.
+    ///
+    /// The rows are gone when the call returns, durably so with the next checkpoint; compaction gives their space back.
+    ///
+    /// # Errors
+    /// As [`scan`](Self::scan); [`InvalidArgument`](embank_kv::Error::InvalidArgument) without a condition, for a
+    /// norm that is none, and for age or uses in a table that doesn't track them; a failure of the store, after which
+    /// some of the rows are gone.
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// use embank::{Bank, BankOptions, Eviction, TableConfig};
+    ///
+    /// let bank = Bank::open(dir.path().join("bank"), BankOptions::default())?;
+    /// let table = bank.table("user", TableConfig::new(2))?;
+    /// table.put(&[1, 2], &[0.0, 1e-6, 3.0, 4.0])?;
+    /// bank.checkpoint(b"")?;
+    /// let small = Eviction::new().norm_below(1e-3);
+    /// assert_eq!(table.evict(&small.dry_run(true))?.rows, 1);
+    /// assert_eq!(table.evict(&small)?.rows, 1);
+    /// assert_eq!(table.contains(&[1, 2])?, [false, true]);
+    /// # Ok::<(), embank::Error>(())
+    /// ```
+    pub fn evict(&self, eviction: &Eviction) -> Result<Evicted> {
+        self.evict_with(eviction, |_| (), |_| ControlFlow::Continue(()))
+    }
+
+    /// As [`evict`](Self::evict); hands `gone` the keys of each batch of rows that went, or would, and tells `progress`
+    /// after each batch how far it is. Ends with [`Error::Cancelled`](crate::Error::Cancelled) if that says so: what
+    /// went is gone.
+    ///
+    /// # Errors
+    /// As [`evict`](Self::evict); [`Cancelled`](crate::Error::Cancelled).
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// use embank::{Bank, BankOptions, Eviction, TableConfig};
+    /// use std::ops::ControlFlow;
+    ///
+    /// let bank = Bank::open(dir.path().join("bank"), BankOptions::default())?;
+    /// let table = bank.table("user", TableConfig::new(1))?;
+    /// table.put(&[1, 2, 3], &[0.0, 5.0, 0.0])?;
+    /// bank.checkpoint(b"")?;
+    /// let mut gone = Vec::new();
+    /// table.evict_with(
+    ///     &Eviction::new().norm_below(0.1),
+    ///     |keys| gone.extend_from_slice(keys),
+    ///     |progress| {
+    ///         println!("{} of {} rows", progress.rows_done, progress.rows_total);
+    ///         ControlFlow::Continue(())
+    ///     },
+    /// )?;
+    /// gone.sort_unstable();
+    /// assert_eq!(gone, [1, 3]);
+    /// # Ok::<(), embank::Error>(())
+    /// ```
+    pub fn evict_with(
+        &self,
+        eviction: &Eviction,
+        mut gone: impl FnMut(&[u64]),
+        mut progress: impl FnMut(TransferProgress) -> ControlFlow<()>,
+    ) -> Result<Evicted> {
+        eviction.check(self)?;
+        let mut scan = self.scan()?;
+        let layout = self.shared.layout();
+        let now = layout.tracker().map_or(0, |tracker| {
+            tracker.refresh();
+            tracker.now()
+        });
+        let mut evicted = Evicted { checkpoint: scan.checkpoint(), ..Evicted::default() };
+        let mut keys = Vec::with_capacity(BATCH_ROWS);
+        // Ends: with the scan.
+        loop {
+            keys.clear();
+            let mut looked_at = 0;
+            while looked_at < BATCH_ROWS
+                && let Some((key, value)) = scan.next_value()?
+            {
+                looked_at += 1;
+                if eviction.lets_go_by_uses(layout.uses(value), now) {
+                    keys.push(key);
+                }
+            }
+            if looked_at == 0 {
+                // One scan at a time: a small budget has room for one.
+                drop(scan);
+                if let (Some(time), None) = (eviction.unused_for, eviction.norm_below) {
+                    evicted.counts = self.forget_counts(time, eviction.dry_run)?.counts;
+                }
+                return Ok(evicted);
+            }
+            evicted.examined += looked_at as u64;
+            let verdicts = self.look_at(&keys, eviction, now, &mut evicted)?;
+            let went = keys.iter().zip(verdicts);
+            let went: Vec<u64> = went
+                .filter_map(|(&key, verdict)| (verdict == Verdict::Goes).then_some(key))
+                .collect();
+            if !went.is_empty() {
+                gone(&went);
+            }
+            report(&mut progress, evicted.examined, scan.rows())?;
+        }
+    }
+
+    /// Judges the rows of some keys as they are now, and deletes them unless it is a dry run.
+    fn look_at(
+        &self,
+        keys: &[u64],
+        eviction: &Eviction,
+        now: u32,
+        evicted: &mut Evicted,
+    ) -> Result<Vec<Verdict>> {
+        let layout = self.shared.layout();
+        let mut verdicts = vec![Verdict::Stays; keys.len()];
+        let verdict = |value: &[u8], outstanding: u32| match (
+            eviction.lets_go(layout, value, now),
+            outstanding,
+        ) {
+            (false, _) => Verdict::Stays,
+            (true, 0) => Verdict::Goes,
+            (true, _) => Verdict::Leased,
+        };
+        let count =
+            |verdicts: &[Verdict], of| verdicts.iter().filter(|&&found| found == of).count();
+        if eviction.dry_run {
+            let mut judge = Judge { verdict, verdicts: &mut verdicts };
+            self.execute(keys, Clock::Keep, &mut judge)?;
+            evicted.rows += count(&verdicts, Verdict::Goes) as u64;
+        } else {
+            let condition = |i: usize, value: &[u8], outstanding: u32| {
+                verdicts[i] = verdict(value, outstanding);
+                verdicts[i] == Verdict::Goes
+            };
+            let deleted = self.bank.store.delete_if(self.shared.id, keys, condition);
+            let deleted = deleted.map_err(|error| self.in_terms_of_the_table(error))?;
+            evicted.rows += deleted;
+            self.shared.counters.evicted_rows.add(deleted);
+        }
+        evicted.leased += count(&verdicts, Verdict::Leased) as u64;
+        Ok(verdicts)
+    }
+}
+
+/// What becomes of a row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Verdict {
+    Stays,
+    Goes,
+    /// It would go but for its leases.
+    Leased,
+}
+
+/// Looks at rows and leaves them.
+struct Judge<'a, V> {
+    verdict: V,
+    verdicts: &'a mut [Verdict],
+}
+
+impl<V: Fn(&[u8], u32) -> Verdict> Operation for Judge<'_, V> {
+    const ACCESS: Access = Access::Peek;
+
+    fn read(&mut self, i: usize, value: &[u8]) {
+        self.verdicts[i] = (self.verdict)(value, 0);
+    }
+
+    /// Follows upon `read`.
+    fn seen(&mut self, i: usize, outstanding: u32) {
+        if outstanding > 0 && self.verdicts[i] == Verdict::Goes {
+            self.verdicts[i] = Verdict::Leased;
+        }
+    }
+}

@@ -1,0 +1,260 @@
+//! Reading ahead into a buffer: rows that are only read, for evaluation and for features.
+//!
+//! A request is a job for the thread that reads ahead (`lookahead`). The job owns the buffer while it is filled, burst
+//! by burst, and hands it over at the end; the handle only waits and looks. So whoever drops the handle cancels the
+//! rest without waiting, and nobody writes to memory that somebody else reads. A job that ends in any way tells its
+//! handle: dropped unfinished, by a panic or with the queue, it says so.
+//!
+//! The buffer's bytes are lent by the store from the bank's budget; the log and the cache give way.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use embank_kv::interrupt::Checks;
+use embank_kv::locks::{Condvar, Mutex, MutexGuard};
+use embank_kv::{Access, Clock, Loan, Operation, Store};
+
+use crate::error::{Error, Result};
+use crate::registry::deadline::FAR_OFF;
+use crate::table::operations::PeekRows;
+use crate::table::{Missing, PeekOutcome, Table, TableShared};
+use crate::unique::UniqueKeys;
+
+/// Rows on their way into a buffer: what [`Table::prefetch`] returns. Dropping it cancels what has not been read.
+///
+/// # Examples
+/// ```
+/// # let dir = tempfile::tempdir().unwrap();
+/// use embank::{Bank, BankOptions, Missing, TableConfig};
+///
+/// let bank = Bank::open(dir.path().join("bank"), BankOptions::default())?;
+/// let table = bank.table("feature", TableConfig::new(2))?;
+/// table.put(&[1, 2], &[0.5, 1.5, 2.5, 3.5])?;
+/// let prefetch = table.prefetch(&[2, 1, 2])?; // returns at once
+/// // ... compute something else ...
+/// let mut rows = [0.0; 6];
+/// prefetch.wait(&mut rows, Missing::Error)?;
+/// assert_eq!(rows, [2.5, 3.5, 0.5, 1.5, 2.5, 3.5]);
+/// # Ok::<(), embank::Error>(())
+/// ```
+#[must_use = "dropping a prefetch cancels it"]
+pub struct Prefetch {
+    table: Table,
+    request: Arc<Request>,
+    /// Held until the rows are in the caller's hands, or given up.
+    _loan: Arc<Loan>,
+}
+
+impl fmt::Debug for Prefetch {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (table, keys) = (self.table.name(), self.request.unique.len());
+        let ready = self.is_ready();
+        formatter
+            .debug_struct("Prefetch")
+            .field("table", &table)
+            .field("keys", &keys)
+            .field("ready", &ready)
+            .finish()
+    }
+}
+
+#[derive(Debug)]
+struct Request {
+    unique: UniqueKeys,
+    cancelled: AtomicBool,
+    progress: Mutex<Progress>,
+    ended: Condvar,
+}
+
+#[derive(Debug)]
+enum Progress {
+    Reading,
+    /// One row a distinct key, and the places of those that have none, ascending.
+    Read {
+        rows: Vec<f32>,
+        missing: Vec<u32>,
+    },
+    Failed(embank_kv::Error),
+    /// The thread that reads ahead died over it.
+    Abandoned,
+}
+
+/// The worker's side of a prefetch.
+#[derive(Debug)]
+pub(crate) struct PrefetchJob {
+    request: Arc<Request>,
+    table: Arc<TableShared>,
+    loan: Arc<Loan>,
+    rows: Vec<f32>,
+    missing: Vec<u32>,
+    /// Distinct keys that have been read.
+    read: usize,
+}
+
+/// Reads whose caller is not waiting yet.
+struct PeekAhead<'a>(PeekRows<'a>);
+
+impl Operation for PeekAhead<'_> {
+    const ACCESS: Access = Access::Peek;
+    const AHEAD: bool = true;
+
+    fn destination(&mut self, i: usize) -> Option<&mut [u8]> {
+        self.0.destination(i)
+    }
+
+    fn read(&mut self, i: usize, value: &[u8]) {
+        self.0.read(i, value);
+    }
+}
+
+impl PrefetchJob {
+    /// Reads up to so many rows; true when it is over, and its handle knows.
+    pub(crate) fn advance(&mut self, store: &Store, keys_max: usize) -> bool {
+        // Relaxed: nothing follows from it but less work.
+        if self.request.cancelled.load(Ordering::Relaxed) {
+            return true;
+        }
+        match self.read_some(store, keys_max) {
+            Ok(false) => false,
+            Ok(true) => {
+                let (rows, missing) =
+                    (std::mem::take(&mut self.rows), std::mem::take(&mut self.missing));
+                self.request.end(Progress::Read { rows, missing });
+                true
+            }
+            Err(failure) => {
+                self.request.end(Progress::Failed(failure));
+                true
+            }
+        }
+    }
+
+    fn read_some(&mut self, store: &Store, keys_max: usize) -> embank_kv::Result<bool> {
+        let (keys, layout) = (self.request.unique.keys(), self.table.layout());
+        if self.rows.is_empty() {
+            self.loan.make_room()?;
+            self.rows = vec![0.0; keys.len() * layout.dim];
+        }
+        let end = keys.len().min(self.read + keys_max);
+        let rows = &mut self.rows[self.read * layout.dim..end * layout.dim];
+        let mut peek = PeekAhead(PeekRows { layout, rows });
+        let outcome =
+            store.execute(self.table.id, &keys[self.read..end], Clock::Keep, &mut peek)?;
+        let first = self.read as u32;
+        self.missing.extend(outcome.missing.iter().map(|&place| first + place));
+        self.read = end;
+        self.missing.sort_unstable();
+        Ok(end == keys.len())
+    }
+}
+
+impl Drop for PrefetchJob {
+    fn drop(&mut self) {
+        self.request.end(Progress::Abandoned);
+    }
+}
+
+impl Request {
+    /// The first end counts.
+    fn end(&self, how: Progress) {
+        let mut progress = self.progress.lock();
+        if matches!(*progress, Progress::Reading) {
+            *progress = how;
+            self.ended.notify_all();
+        }
+    }
+}
+
+impl Prefetch {
+    pub(crate) fn new(table: Table, unique: UniqueKeys, loan: Loan) -> (Self, PrefetchJob) {
+        let (loan, shared) = (Arc::new(loan), Arc::clone(&table.shared));
+        let request = Arc::new(Request {
+            unique,
+            cancelled: AtomicBool::new(false),
+            progress: Mutex::new(Progress::Reading),
+            ended: Condvar::new(),
+        });
+        let job = PrefetchJob {
+            request: Arc::clone(&request),
+            table: shared,
+            loan: Arc::clone(&loan),
+            rows: Vec::new(),
+            missing: Vec::new(),
+            read: 0,
+        };
+        (Self { table, request, _loan: loan }, job)
+    }
+
+    /// Whether [`wait`](Self::wait) would return without waiting.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        !matches!(*self.request.progress.lock(), Progress::Reading)
+    }
+
+    /// How many keys were asked for, duplicates counted.
+    #[must_use]
+    pub fn batch_len(&self) -> usize {
+        self.request.unique.batch_len()
+    }
+
+    /// The table.
+    pub fn table(&self) -> &Table {
+        &self.table
+    }
+
+    /// Waits for the rows: `rows` holds keys * dim values and gets one row a key, duplicates included, each as it was
+    /// when it was read, some time since the call of [`Table::prefetch`]. Touches no clock.
+    ///
+    /// # Errors
+    /// [`ShapeMismatch`](Error::ShapeMismatch); [`MissingRow`](Error::MissingRow) if `missing` says so;
+    /// [`KeyIsNoId`](Error::KeyIsNoId) as of a [`peek`](crate::Table::peek); the failure of
+    /// reading, here and nowhere else. The content of `rows` is unspecified then.
+    pub fn wait(self, rows: &mut [f32], missing: Missing) -> Result<PeekOutcome> {
+        let Request { unique, progress, ended, .. } = &*self.request;
+        self.table.check_shape("rows", unique.batch_len(), rows.len())?;
+        self.table.check_numbering()?;
+        let started = Instant::now();
+        let mut checks = Checks::new();
+        let mut progress = progress.lock();
+        // Ends: the worker comes to every job, or drops it.
+        while matches!(*progress, Progress::Reading) {
+            ended.wait_until(&mut progress, checks.until(started + FAR_OFF));
+            // Without the lock: the program's check may run for long.
+            if checks.due().is_some_and(|check| MutexGuard::unlocked(&mut progress, check)) {
+                let table = self.table.name().to_owned();
+                let key = unique.keys().first().copied().unwrap_or_default();
+                return Err(Error::Interrupted { table, key, waited: started.elapsed() });
+            }
+        }
+        let (read, absent) = match std::mem::replace(&mut *progress, Progress::Abandoned) {
+            Progress::Read { rows, missing } => (rows, missing),
+            Progress::Failed(failure) => return Err(self.table.in_terms_of_the_table(failure)),
+            Progress::Reading | Progress::Abandoned => return Err(Error::PrefetchAbandoned),
+        };
+        let dim = self.table.dim();
+        let mut is_absent = vec![false; unique.len()];
+        absent.iter().for_each(|&place| is_absent[place as usize] = true);
+        let mut places = Vec::new();
+        for (place, (&number, row)) in
+            unique.inverse().iter().zip(rows.chunks_exact_mut(dim)).enumerate()
+        {
+            let number = number as usize;
+            if is_absent[number] {
+                places.push(place as u32);
+            } else {
+                row.copy_from_slice(&read[number * dim..][..dim]);
+            }
+        }
+        let key_at = |place: u32| unique.keys()[unique.inverse()[place as usize] as usize];
+        self.table.settle_missing(key_at, rows, places, missing)
+    }
+}
+
+impl Drop for Prefetch {
+    fn drop(&mut self) {
+        // Relaxed: as in `PrefetchJob::advance`.
+        self.request.cancelled.store(true, Ordering::Relaxed);
+    }
+}
