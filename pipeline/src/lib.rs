@@ -5,8 +5,6 @@
 //! cache, and number categories in order of first appearance, the same with any number of threads. Vocabularies end
 //! with the pipeline, or are those of a bank ([`Pipeline::with_bank`]).
 
-#[cfg(feature = "arrow")]
-mod arrow;
 mod batch;
 #[cfg(feature = "parquet")]
 mod columns;
@@ -22,12 +20,11 @@ mod kernels;
 mod plan;
 mod sink;
 mod spec;
-mod stream;
 mod trace;
 mod vocabulary;
 
 #[cfg(feature = "arrow")]
-pub use arrow::arrow_schema;
+pub use batch::arrow_schema;
 pub use batch::{Batch, Matrix, MatrixInfo};
 pub use decode::{BadField, FieldKind, Level};
 pub use error::{BadRowReport, Error, Result};

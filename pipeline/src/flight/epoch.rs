@@ -13,7 +13,7 @@ use tonic::{Code, Status};
 
 use super::FlightOptions;
 use super::message::{Encoder, Ticket, status, told};
-use crate::arrow::arrow_schema;
+use crate::batch::arrow_schema;
 use crate::execute::{Pipeline, RunReport};
 use crate::feed::{Feed, FeedInput, FeedOptions, Waited};
 

@@ -7,11 +7,11 @@ use std::sync::Arc;
 
 use super::open::too_long;
 use super::shown;
+use super::stream::{LINE_BYTES_MAX, UTF8_MARK};
 use crate::decode::header_fields;
 use crate::error::{Error, Result};
 use crate::format::{Format, Header};
 use crate::plan::{Plan, Plans};
-use crate::stream::{LINE_BYTES_MAX, UTF8_MARK};
 
 /// What stands before the first row of a chunk.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

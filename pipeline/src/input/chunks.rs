@@ -12,9 +12,9 @@ use embank::locks::Mutex;
 use super::Input;
 use super::begin::{Begin, TextBegins};
 use super::open::{Open, Serial, too_long};
+use super::stream::{Broken, Cut, Stream};
 use crate::error::{Error, Result};
 use crate::plan::{Plan, Plans};
-use crate::stream::{Broken, Cut, Stream};
 
 /// The inputs of a run.
 #[derive(Debug)]
@@ -384,10 +384,10 @@ mod tests {
     use proptest::prelude::*;
 
     use super::super::open::TAIL_BYTES;
+    use super::super::stream::LINE_BYTES_MAX;
     use super::*;
     use crate::format::Format;
     use crate::spec::Spec;
-    use crate::stream::LINE_BYTES_MAX;
 
     fn chunks<'a>(inputs: &[Input<'a>], chunk_bytes: usize) -> Result<Chunks<'a>> {
         let plans = Plans::new(&Spec::criteo(5), Format::TSV, false).unwrap();

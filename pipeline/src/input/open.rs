@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use super::stream::{Compression, Cut, LINE_BYTES_MAX, MAGIC_BYTES, Pipe, Stream, line_ends};
 use super::{From, Input};
 use crate::error::{Error, Result};
-use crate::stream::{Compression, Cut, LINE_BYTES_MAX, MAGIC_BYTES, Pipe, Stream, line_ends};
 
 /// What is read beyond a chunk's range to find the end of its last line, at first.
 pub(super) const TAIL_BYTES: usize = 4 << 10;

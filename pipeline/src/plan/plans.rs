@@ -16,8 +16,8 @@ use super::Plan;
 use crate::decode::{FieldKind, row_bytes};
 use crate::error::Result;
 use crate::format::Format;
+use crate::input::Cut;
 use crate::spec::{Field, Spec};
-use crate::stream::Cut;
 
 /// The plans of one pipeline.
 #[derive(Debug)]

@@ -1,10 +1,16 @@
 //! What comes out of a pipeline: batches of matrices.
 
+#[cfg(feature = "arrow")]
+mod arrow;
+
 use std::collections::TryReserveError;
 use std::ops::Range;
 use std::sync::Arc;
 
 use crate::spec::Dtype;
+
+#[cfg(feature = "arrow")]
+pub use arrow::arrow_schema;
 
 /// An output's name and shape.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! Parquet and Arrow files: columns, by name, to the fields of a pipeline.
 //!
-//! Whoever claims the next chunk reads it, as of a compressed text ([`crate::stream`]); what it gets is some rows of a
+//! Whoever claims the next chunk reads it, as of a compressed text ([`crate::input::stream`]); what it gets is some rows of a
 //! record batch. Whether all columns are there, and of types that their fields can be read from, is checked
 //! when an input is begun: what is left for the rows are values that do not fit.
 //!

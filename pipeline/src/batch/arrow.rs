@@ -11,7 +11,7 @@ use crate::batch::{Batch, Matrix, MatrixInfo};
 use crate::spec::Dtype;
 
 /// Under this name a column's metadata has the names of its matrix's columns, as a JSON list.
-pub(crate) const COLUMNS: &str = "embank.columns";
+const COLUMNS: &str = "embank.columns";
 
 /// The Arrow schema of batches of these outputs: a column for each, of lists of as many values as the matrix has
 /// columns, none of them null. A column's metadata has the matrix's columns' names as `embank.columns`, a JSON list.

@@ -3,12 +3,13 @@
 //! A chunk is a range of bytes. Packed rows are all of one length, so ranges begin and end with them. The lines of a
 //! text chunk are those that *begin* in the range. So threads claim ranges by adding to a counter, and find out on
 //! their own where their first line begins and their last one ends: no thread has to read all of the input first.
-//! Inputs that can't be read from any place are read by the thread that claims ([`crate::stream`]). An input is opened
+//! Inputs that can't be read from any place are read by the thread that claims ([`crate::input::stream`]). An input is opened
 //! when its turn comes ([`chunks`]), and closed when its last chunk is done.
 
 mod begin;
 mod chunks;
 mod open;
+mod stream;
 
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
@@ -18,6 +19,7 @@ use crate::error::{Error, Result};
 #[cfg(feature = "parquet")]
 pub(crate) use chunks::Held;
 pub(crate) use chunks::{Chunks, Claim};
+pub(crate) use stream::Cut;
 
 /// Rows of a pipeline: in memory or in a file.
 ///
