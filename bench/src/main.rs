@@ -6,37 +6,15 @@
 //!
 //! A further subcommand is a module with an `Args` and a `run`, and one line in [`Command`].
 
-mod batch_get;
-mod cache_policy;
-mod checkpoint;
-mod checksum_cost;
-mod contenders;
-mod content;
-mod damage;
-mod device_limit;
-mod footprint;
-mod gather;
-mod growth;
-mod in_memory;
-mod index_loop;
-mod kv_contenders;
-mod loading;
-mod out_of_core;
-mod page_cost;
-mod pipeline;
-mod plot;
-mod policies;
-mod recovery;
-mod report;
-mod roofline;
-mod rounds;
-mod scaling;
-mod serving;
-mod single_op;
-mod soak;
-mod staleness_cost;
+mod ground;
+mod measure;
 
 use clap::{Parser, Subcommand};
+
+use measure::drive::{checkpoint, checksum_cost, damage, out_of_core, recovery, roofline};
+use measure::store::{batch_get, cache_policy, footprint, growth, in_memory, scaling};
+use measure::store::{single_op, soak, staleness_cost};
+use measure::{pipeline, serving};
 
 /// Measurements of Embank beside the machine's own limits.
 #[derive(Debug, Parser)]
@@ -50,7 +28,7 @@ struct Cli {
 enum Command {
     /// What memory and drive can do without a store: random gathers, reads and writes
     Roofline(roofline::Args),
-    /// The Rust side of `bench/python/overhead.py`, which starts it: batches on demand, timed one by one
+    /// The Rust side of `bench/python/store/overhead.py`, which starts it: batches on demand, timed one by one
     BatchGet(batch_get::Args),
     /// Rows/s of get, get + put and peek in memory, beside bare loops over the same memory
     InMemory(in_memory::Args),

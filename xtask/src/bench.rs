@@ -115,23 +115,23 @@ pub(crate) fn run(measurement: Measurement) -> Result<ExitCode> {
         Measurement::StoreKills(PassedOn { args }) => {
             rust_of(&root, "embank-crash", "store-kills", &args)
         }
-        Measurement::Quality(PassedOn { args }) => python(&root, "quality", &args),
-        Measurement::Training(PassedOn { args }) => python(&root, "training", &args),
-        Measurement::Memory(PassedOn { args }) => python(&root, "memory", &args),
-        Measurement::Kills(PassedOn { args }) => python(&root, "kills", &args),
+        Measurement::Quality(PassedOn { args }) => python(&root, "training/quality", &args),
+        Measurement::Training(PassedOn { args }) => python(&root, "training/training", &args),
+        Measurement::Memory(PassedOn { args }) => python(&root, "store/memory", &args),
+        Measurement::Kills(PassedOn { args }) => python(&root, "training/kills", &args),
     }
 }
 
 /// `pipeline`: what stands beside Python libraries is a script, the rest in Rust.
 fn pipeline(root: &Path, args: &[OsString]) -> Result<ExitCode> {
     match args.split_first() {
-        Some((name, rest)) if name == "peers" => python(root, "pipeline_peers", rest),
+        Some((name, rest)) if name == "peers" => python(root, "pipeline/peers", rest),
         Some((name, rest)) if name == "feed" => {
             // The served half of it starts `target/release/embank`.
             let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
             cargo.current_dir(root).args(["build", "--release", "--package", "embank-cli"]);
             command::shown(&mut cargo).context("building the program `embank`")?;
-            python(root, "pipeline_feed", rest)
+            python(root, "pipeline/feed", rest)
         }
         _ => rust(root, "pipeline", args),
     }
@@ -153,9 +153,15 @@ fn rust_of(root: &Path, package: &str, name: &str, args: &[OsString]) -> Result<
     )
 }
 
-/// A script of `bench/python`, in the virtual environment.
+/// A script of `bench/python`, in the virtual environment. It imports what `ground` there holds.
 fn python(root: &Path, name: &str, args: &[OsString]) -> Result<ExitCode> {
     let script = format!("bench/python/{name}.py");
     let python = environment::prepared(root, &format!("running {script}"))?;
-    command::become_program(python.command(root).arg(root.join(script)).args(args))
+    command::become_program(
+        python
+            .command(root)
+            .env("PYTHONPATH", root.join("bench/python/ground"))
+            .arg(root.join(script))
+            .args(args),
+    )
 }

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-import pipeline_reference  # noqa: E402
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "pipeline"))
+import reference  # noqa: E402
 
 from embank.pipeline import Output, Pipeline, Spec, criteo  # noqa: E402
 
@@ -38,7 +38,7 @@ def generated(rows: int, seed: int) -> bytes:
 
 
 def packed(text: bytes) -> bytes:
-    rows = pipeline_reference.text_fields(text)
+    rows = reference.text_fields(text)
     return b"".join(struct.pack("<14i26I", *fields) for fields in rows)
 
 
@@ -52,7 +52,7 @@ def side_by_side(modulus: int) -> Spec:
 def check(text: bytes, modulus: int, threads: int) -> None:
     """Both forms of the input, both forms of the output."""
     for form, rows in (("tsv", text), ("packed", packed(text))):
-        expected = pipeline_reference.expected(pipeline_reference.text_fields(text), modulus)
+        expected = reference.expected(reference.text_fields(text), modulus)
         pipeline = Pipeline(criteo(modulus), format=form, threads=threads)
         raw = Pipeline(side_by_side(modulus), format=form, threads=threads)
         bits = b"".join(batch["row"].tobytes() for batch in raw.feed(rows, batch_rows=1000))
@@ -63,7 +63,7 @@ def check(text: bytes, modulus: int, threads: int) -> None:
             for label, dense, sparse in zip(*matrices):
                 wanted = next(expected)
                 for got in ([*label, *dense, *sparse], list(next(others))):
-                    assert not pipeline_reference.difference(wanted, got)
+                    assert not reference.difference(wanted, got)
         assert next(expected, None) is None and next(others, None) is None
 
 
@@ -82,13 +82,13 @@ def test_real_rows_are_what_the_reference_makes_of_them() -> None:
 
 def test_the_reference_tells_rows_apart() -> None:
     text = generated(50, seed=1)
-    rows = list(pipeline_reference.expected(pipeline_reference.text_fields(text), 100))
+    rows = list(reference.expected(reference.text_fields(text), 100))
     for row in rows:
-        assert not pipeline_reference.difference(row, row)
+        assert not reference.difference(row, row)
         for field in range(40):
             other = list(row)
             other[field] = row[field] + 1e-6 * max(1.0, row[field])
-            assert pipeline_reference.difference(row, other).startswith(f"field {field} is")
+            assert reference.difference(row, other).startswith(f"field {field} is")
 
 
 def test_the_reference_on_rows_worked_out_by_hand() -> None:
@@ -97,7 +97,7 @@ def test_the_reference_on_rows_worked_out_by_hand() -> None:
         ["0", "3", *[""] * 12, "00000001", "0000000a", *["3"] * 24],
     )
     text = "".join("\t".join(line) + "\n" for line in lines).encode()
-    first, second = pipeline_reference.expected(pipeline_reference.text_fields(text), 10)
+    first, second = reference.expected(reference.text_fields(text), 10)
     assert first == [1, 0.0, 0.0, pytest.approx(0.6931471805599453), *[0.0] * 10, *[0] * 26]
     # 11 and 1 are both 1 modulo 10, a missing one and 10 both 0.
     assert second == [0, pytest.approx(1.3862943611198906), *[0.0] * 12, 0, 0, *[1] * 24]

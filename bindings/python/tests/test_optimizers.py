@@ -1,4 +1,4 @@
-"""Optimizers in the store beside torch.optim; bench/python/optimizers.py is the long version."""
+"""Optimizers in the store beside torch.optim; bench/python/training/optimizers.py is the long version."""
 
 from __future__ import annotations
 

@@ -1,0 +1,180 @@
+"""What every training measurement shares: the demo's modules, rows with their circumstances."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+sys.path[:0] = [str(REPOSITORY / "examples" / name) for name in ("dlrm", "common")]
+
+import openmp  # noqa: E402, F401  (before torch)
+from figures import Figure, text_table, write_json  # noqa: E402
+
+GROUND = Path(__file__).resolve().parent.relative_to(REPOSITORY)
+DATA = REPOSITORY / "target" / "data"
+SCRATCH = REPOSITORY / "target" / "bench"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A figure with the spread of its runs (largest less smallest, in the figure's unit).
+
+    `passed` is whether it keeps what is asked of it; None where nothing is asked. `invalid` is
+    for a figure whose circumstances do not let it say anything.
+    """
+
+    figure: Figure
+    spread: float | None = None
+    passed: bool | None = None
+    invalid: bool = False
+
+
+def parser(about: str, thread_counts: Sequence[int] = ()) -> argparse.ArgumentParser:
+    """The options of every measurement. With `thread_counts`, by default these, `--threads` takes several."""
+    options = argparse.ArgumentParser(
+        description=about, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    options.add_argument("--quick", action="store_true", help="a rough answer within a minute")
+    options.add_argument("--json", type=Path, metavar="FILE", help="write the rows to this file")
+    options.add_argument("--device", choices=("auto", "io_uring", "threads"), default="auto")
+    if thread_counts:
+        options.add_argument("--threads", type=int, nargs="+", default=list(thread_counts),
+                             help="of torch; each variant counts with those that it is fastest with "
+                             "(default: one a core, and one fewer)")
+    else:
+        options.add_argument("--threads", type=int, default=os.cpu_count(), help="of torch")
+    options.add_argument("--seed", type=int, default=0)
+    return options
+
+
+def report(
+    measured: Sequence[Measured], given: argparse.Namespace, more: dict[str, Any] | None = None
+) -> int:
+    """Prints the table, writes the JSON, and returns the exit status: 1 if anything failed.
+
+    `more` are circumstances beyond command, commit and machine.
+    """
+    circumstances = {
+        "command": command(), "commit": COMMIT, "machine": machine(), **(more or {})
+    }
+    print()
+    print(text_table(
+        ("", "value", "spread", "against", "ratio", ""), [cells(row) for row in measured]
+    ))
+    print("\n" + "\n".join(f"{name}: {value}" for name, value in circumstances.items()))
+    if given.json is not None:
+        write_json([plain(row, circumstances) for row in measured], given.json)
+    return 1 if any(row.passed is False for row in measured) else 0
+
+
+def each_alone(script: str, models: Sequence[str], given: argparse.Namespace) -> int:
+    """Runs the program for each model in a process of its own; the JSON has the rows of all.
+
+    The modules of the examples share names, and what one run leaves in memory must not slow the next.
+    """
+    taken = [argument for argument in without(sys.argv[1:], "--model", "--json")]
+    rows: list[dict[str, Any]] = []
+    status = 0
+    with tempfile.TemporaryDirectory() as folder:
+        for model in models:
+            out = Path(folder) / f"{model}.json"
+            done = subprocess.run(
+                [sys.executable, script, *taken, "--model", model, "--json", str(out)], check=False
+            )
+            status = max(status, abs(done.returncode))
+            if out.exists():
+                rows += json.loads(out.read_text())
+    if given.json is not None:
+        write_json(rows, given.json)
+    return min(status, 1)
+
+
+def without(arguments: Sequence[str], *options: str) -> list[str]:
+    """The arguments without these options and their values."""
+    kept: list[str] = []
+    skipping = False
+    for argument in arguments:
+        if argument.startswith("--"):
+            skipping = argument.split("=")[0] in options
+        if not skipping:
+            kept.append(argument)
+    return kept
+
+
+def plain(row: Measured, circumstances: dict[str, Any]) -> dict[str, Any]:
+    return {
+        **row.figure.plain(), "spread": row.spread, "passed": row.passed,
+        "invalid": row.invalid, **circumstances,
+    }
+
+
+def cells(row: Measured) -> tuple[str, ...]:
+    figure = row.figure
+    against = ""
+    if figure.against_value is not None:
+        against = f"{figure.against} {number(figure.against_value)}"
+    return (
+        figure.name,
+        f"{number(figure.value)} {figure.unit}".strip(),
+        "" if row.spread is None else number(row.spread),
+        against,
+        "" if figure.ratio is None else f"{figure.ratio:.3f}",
+        "INVALID" if row.invalid else {None: "", True: "ok", False: "FAILED"}[row.passed],
+    )
+
+
+def number(value: float) -> str:
+    """Six decimals for small values such as an AUC, none for large ones."""
+    return f"{value:,.6f}" if abs(value) < 10 else f"{value:,.0f}"
+
+
+def median_and_spread(values: Sequence[float]) -> tuple[float, float]:
+    """The median, and the largest less the smallest."""
+    return statistics.median(values), max(values) - min(values)
+
+
+def median_and_quartiles(values: Sequence[float]) -> tuple[float, float]:
+    """The median, and the distance between the quartiles."""
+    first, middle, third = statistics.quantiles(values, n=4, method="inclusive")
+    return middle, third - first
+
+
+def command() -> str:
+    """The command line that runs the program again from the repository's root."""
+    script = os.path.relpath(sys.argv[0], REPOSITORY)
+    return " ".join([f"PYTHONPATH={GROUND}", "python", script, *sys.argv[1:]])
+
+
+def commit() -> str:
+    """The commit of the working tree, with a plus sign if it has been changed."""
+    shown = subprocess.run(
+        ["git", "describe", "--always", "--abbrev=12", "--dirty=+"],
+        cwd=REPOSITORY, capture_output=True, text=True, check=False,
+    )
+    return shown.stdout.strip() or "unknown"
+
+
+COMMIT = commit()
+"""As the program begins: a checkout may move on while it measures."""
+
+
+def machine() -> str:
+    """Processor, number of cores, memory and kernel."""
+    model = platform.processor() or platform.machine()
+    cpus = Path("/proc/cpuinfo")
+    if cpus.exists():
+        names = [line for line in cpus.read_text().splitlines() if line.startswith("model name")]
+        model = names[0].split(":", 1)[1].strip() if names else model
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return f"{model}, {os.cpu_count()} cores, {memory:.0f} GiB, {platform.release()}"

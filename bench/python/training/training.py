@@ -1,0 +1,54 @@
+"""The evaluation of training, after the figures of the MLKV paper: one subcommand a question.
+
+  quality      six models on real data, out of core beside in memory          (its Fig. 6)
+  speed        samples/s beside memory and RocksDB, tables of 4x the budget   (its Fig. 7)
+  staleness    two trainers, bounds from 0 to 80 and none: speed and quality  (its Fig. 8)
+  lookahead    with and without, over sizes of the buffer                     (its Fig. 9)
+  optimizers   parity with torch.optim
+  dtypes       rows below f32: bytes on disk and a read, and what they cost in quality
+  python       what a call from Python costs
+  clicks       Criteo-format rows in turns: what training out of core costs, and Lookahead gives back
+
+`<subcommand> --help` lists the options. Without a subcommand, `clicks` runs.
+"""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from pathlib import Path
+
+PROGRAMS = {
+    "quality": "training/quality.py",
+    "speed": "training/speed.py",
+    "staleness": "training/staleness.py",
+    "lookahead": "training/lookahead.py",
+    "optimizers": "training/optimizers.py",
+    "dtypes": "training/dtypes.py",
+    "python": "store/overhead.py",
+    "clicks": "training/clicks.py",
+}
+
+
+def main() -> int:
+    arguments = sys.argv[1:]
+    if arguments[:1] in (["--help"], ["-h"], ["help"]):
+        print(__doc__)
+        return 0
+    name = "clicks"
+    if arguments and not arguments[0].startswith("-"):
+        name = arguments.pop(0)
+    if name not in PROGRAMS:
+        print(f"{name}: no such measurement; there are {', '.join(PROGRAMS)}", file=sys.stderr)
+        return 2
+    program = Path(__file__).resolve().parents[1] / PROGRAMS[name]
+    if not program.exists():
+        print(f"{name}: {program} is missing", file=sys.stderr)
+        return 2
+    sys.argv = [str(program), *arguments]
+    runpy.run_path(str(program), run_name="__main__")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

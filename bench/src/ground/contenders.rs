@@ -1,0 +1,132 @@
+//! A table's operations as they are measured: get, get + put, peek. For the store below it see
+//! [`crate::ground::kv_contenders`], for the bare loops [`crate::ground::gather`] and [`crate::ground::index_loop`].
+
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use embank::{Missing, Table};
+
+use crate::ground::rounds::Contender;
+
+/// `Table::get`. Its lease is given back without an update, which is a batch of its own, timed or not.
+pub(crate) struct Get<'a> {
+    pub(crate) table: &'a Table,
+    pub(crate) release: bool,
+}
+
+impl Contender for Get<'_> {
+    fn name(&self) -> &str {
+        if self.release { "table get + release" } else { "table get" }
+    }
+
+    fn batch(&self, keys: &[u64], rows: &mut [f32]) -> Result<Duration> {
+        let started = Instant::now();
+        let lease = self.table.get(keys, rows)?;
+        let got = started.elapsed();
+        drop(lease);
+        Ok(if self.release { started.elapsed() } else { got })
+    }
+}
+
+/// `Table::get`, then a put of the same rows through the lease. What is put is the negated row, so that
+/// a put that does nothing is found out; negating them is not timed.
+pub(crate) struct GetPut<'a> {
+    pub(crate) table: &'a Table,
+    pub(crate) flips: Mutex<Flips>,
+}
+
+impl Contender for GetPut<'_> {
+    fn name(&self) -> &str {
+        "table get + put"
+    }
+
+    fn batch(&self, keys: &[u64], rows: &mut [f32]) -> Result<Duration> {
+        let started = Instant::now();
+        let lease = self.table.get(keys, rows)?;
+        let getting = started.elapsed();
+        rows.iter_mut().for_each(|cell| *cell = -*cell);
+        let started = Instant::now();
+        lease.put(rows)?;
+        Ok(getting + started.elapsed())
+    }
+
+    fn after_pass(&self, keys: &[Vec<u64>], batch: usize) {
+        let mut flips = self.flips.lock().expect("a thread that panicked has ended the run");
+        keys.iter().flat_map(|keys| keys.chunks_exact(batch)).for_each(|keys| flips.note(keys));
+    }
+}
+
+/// `Table::peek`: no clocks, no lease.
+pub(crate) struct Peek<'a> {
+    pub(crate) table: &'a Table,
+}
+
+impl Contender for Peek<'_> {
+    fn name(&self) -> &str {
+        "table peek"
+    }
+
+    fn batch(&self, keys: &[u64], rows: &mut [f32]) -> Result<Duration> {
+        let started = Instant::now();
+        self.table.peek(keys, rows, Missing::Error)?;
+        Ok(started.elapsed())
+    }
+}
+
+/// Which rows the puts have left negated.
+#[derive(Debug)]
+pub(crate) struct Flips {
+    /// For each key: the number of the batch that touched it last, times two, plus one if negated.
+    marks: Vec<u32>,
+    batches: u32,
+}
+
+impl Flips {
+    /// No row of `rows` is negated.
+    pub(crate) fn new(rows: u64) -> Self {
+        Self { marks: vec![0; rows as usize], batches: 0 }
+    }
+
+    /// A batch negates each of its distinct keys once.
+    pub(crate) fn note(&mut self, keys: &[u64]) {
+        self.batches += 1;
+        for &key in keys {
+            let mark = &mut self.marks[key as usize];
+            if *mark >> 1 != self.batches {
+                *mark = (self.batches << 1) | ((*mark & 1) ^ 1);
+            }
+        }
+    }
+
+    /// Whether the puts have left this key's row negated.
+    fn negated(&self, key: u64) -> bool {
+        self.marks[key as usize] & 1 == 1
+    }
+
+    /// # Errors
+    /// The row was found otherwise than the puts left it.
+    pub(crate) fn check(&self, key: u64, found_negated: bool) -> Result<()> {
+        ensure!(
+            found_negated == self.negated(key),
+            "wrong answer: key {key} is {}negated, {} put lost",
+            if found_negated { "" } else { "not " },
+            if found_negated { "a later" } else { "its last" }
+        );
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_twice_in_a_batch_is_negated_once() {
+        let mut flips = Flips::new(4);
+        flips.note(&[1, 2, 1]);
+        flips.note(&[2, 3]);
+        let negated: Vec<bool> = (0..4).map(|key| flips.negated(key)).collect();
+        assert_eq!(negated, [false, true, false, true]);
+    }
+}

@@ -1,0 +1,251 @@
+//! The store below the tables as it is measured: a batch goes to [`Store::execute`] as it is, duplicates
+//! and all.
+
+use std::path::Path;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use embank_kv::{Access, Clock, Operation, Store, StoreOptions, TableId};
+
+use crate::ground::contenders::Flips;
+use crate::ground::content;
+use crate::ground::loading::for_all_rows;
+use crate::ground::rounds::Contender;
+
+/// A bound that admits whatever is measured and is looked at all the same, as a table's would be.
+pub(crate) const BOUND: Clock = Clock::Acquire { bound: Some(1 << 20) };
+
+/// A store with one table of `rows` rows.
+#[derive(Debug)]
+pub(crate) struct KvRows {
+    pub(crate) store: Store,
+    pub(crate) table: TableId,
+    pub(crate) rows: u64,
+    pub(crate) dim: usize,
+}
+
+impl KvRows {
+    /// Makes a store in `path` and puts every row.
+    ///
+    /// # Errors
+    /// What the store reports.
+    pub(crate) fn load(path: &Path, rows: u64, dim: usize, budget_bytes: u64) -> Result<Self> {
+        let options = StoreOptions { memory_budget_bytes: budget_bytes, ..StoreOptions::default() };
+        Self::load_with(path, rows, dim, &options)
+    }
+
+    /// As `load`, with other options.
+    ///
+    /// # Errors
+    /// What the store reports.
+    pub(crate) fn load_with(
+        path: &Path,
+        rows: u64,
+        dim: usize,
+        options: &StoreOptions,
+    ) -> Result<Self> {
+        let store = Store::open(path, options)?;
+        let value_bytes = u32::try_from(dim * size_of::<f32>()).context("the rows are too long")?;
+        let table = store.create_table("rows", value_bytes, &[])?;
+        for_all_rows("loading a store", rows, dim, |keys, values| {
+            content::fill(keys, dim, values);
+            store.execute(table, keys, Clock::Keep, &mut WriteRows { rows: values, dim })?;
+            Ok(())
+        })?;
+        Ok(Self { store, table, rows, dim })
+    }
+
+    /// Reads rows, all of which must be there.
+    ///
+    /// # Errors
+    /// What the store reports; a missing row.
+    pub(crate) fn read(&self, keys: &[u64], clock: Clock, rows: &mut [f32]) -> Result<()> {
+        let outcome =
+            self.store.execute(self.table, keys, clock, &mut GetRows { rows, dim: self.dim })?;
+        ensure!(outcome.missing.is_empty(), "wrong answer: {} rows missing", outcome.missing.len());
+        ensure!(outcome.blocked.is_empty(), "{} rows are blocked", outcome.blocked.len());
+        Ok(())
+    }
+
+    /// Peeks at rows, all of which must be there.
+    ///
+    /// # Errors
+    /// What the store reports; a missing row.
+    pub(crate) fn peek(&self, keys: &[u64], rows: &mut [f32]) -> Result<()> {
+        let mut operation = PeekRows { rows, dim: self.dim };
+        let outcome = self.store.execute(self.table, keys, Clock::Keep, &mut operation)?;
+        ensure!(outcome.missing.is_empty(), "wrong answer: {} rows missing", outcome.missing.len());
+        Ok(())
+    }
+
+    /// Writes rows.
+    ///
+    /// # Errors
+    /// What the store reports.
+    pub(crate) fn write(&self, keys: &[u64], clock: Clock, rows: &[f32]) -> Result<()> {
+        self.store.execute(self.table, keys, clock, &mut WriteRows { rows, dim: self.dim })?;
+        Ok(())
+    }
+
+    /// Peeks at every row and holds it against what the puts left; without `flips`, any sign will do.
+    ///
+    /// # Errors
+    /// A wrong answer, or what the store reports.
+    pub(crate) fn check_every_row(&self, flips: Option<&Flips>) -> Result<()> {
+        for_all_rows("checking every row", self.rows, self.dim, |keys, rows| {
+            self.peek(keys, rows)?;
+            for (&key, row) in keys.iter().zip(rows.chunks_exact(self.dim)) {
+                let negated = content::sign(key, row)?;
+                if let Some(flips) = flips {
+                    flips.check(key, negated)?;
+                }
+            }
+            Ok(())
+        })
+    }
+}
+
+/// Copies a value out. A length that the compiler knows makes the common row a few wide moves, as in the
+/// bare loops.
+#[inline(always)]
+fn read_row(rows: &mut [f32], dim: usize, i: usize, value: &[u8]) {
+    let row: &mut [u8] = bytemuck::cast_slice_mut(&mut rows[i * dim..][..dim]);
+    match (row.len(), value.len()) {
+        (8, 8) => row[..8].copy_from_slice(&value[..8]),
+        (64, 64) => row[..64].copy_from_slice(&value[..64]),
+        _ => row.copy_from_slice(value),
+    }
+}
+
+/// Copies rows out of the store, as a `Get`.
+struct GetRows<'a> {
+    rows: &'a mut [f32],
+    dim: usize,
+}
+
+impl Operation for GetRows<'_> {
+    const ACCESS: Access = Access::Get;
+
+    #[inline]
+    fn read(&mut self, i: usize, value: &[u8]) {
+        read_row(self.rows, self.dim, i, value);
+    }
+}
+
+/// Copies rows out of the store, as a `Peek`.
+struct PeekRows<'a> {
+    rows: &'a mut [f32],
+    dim: usize,
+}
+
+impl Operation for PeekRows<'_> {
+    const ACCESS: Access = Access::Peek;
+
+    #[inline]
+    fn destination(&mut self, i: usize) -> Option<&mut [u8]> {
+        Some(bytemuck::cast_slice_mut(&mut self.rows[i * self.dim..][..self.dim]))
+    }
+}
+
+/// Copies rows into the store.
+struct WriteRows<'a> {
+    rows: &'a [f32],
+    dim: usize,
+}
+
+impl Operation for WriteRows<'_> {
+    const ACCESS: Access = Access::Put;
+
+    #[inline]
+    fn update(&mut self, i: usize, value: &mut [u8]) {
+        let row: &[u8] = bytemuck::cast_slice(&self.rows[i * self.dim..][..self.dim]);
+        match (value.len(), row.len()) {
+            (8, 8) => value[..8].copy_from_slice(&row[..8]),
+            (64, 64) => value[..64].copy_from_slice(&row[..64]),
+            _ => value.copy_from_slice(row),
+        }
+    }
+
+    fn insert(&mut self, i: usize, value: &mut [u8]) -> bool {
+        self.update(i, value);
+        true
+    }
+}
+
+/// One batch of gets.
+#[derive(Debug)]
+pub(crate) struct KvGet<'a> {
+    pub(crate) name: String,
+    pub(crate) rows: &'a KvRows,
+}
+
+impl Contender for KvGet<'_> {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn rows(&self) -> Option<u64> {
+        Some(self.rows.rows)
+    }
+
+    fn batch(&self, keys: &[u64], rows: &mut [f32]) -> Result<Duration> {
+        let started = Instant::now();
+        self.rows.read(keys, Clock::Keep, rows)?;
+        Ok(started.elapsed())
+    }
+}
+
+/// One batch of peeks.
+#[derive(Debug)]
+pub(crate) struct KvPeek<'a> {
+    pub(crate) rows: &'a KvRows,
+}
+
+impl Contender for KvPeek<'_> {
+    fn name(&self) -> &str {
+        "kv peek"
+    }
+
+    fn batch(&self, keys: &[u64], rows: &mut [f32]) -> Result<Duration> {
+        let started = Instant::now();
+        self.rows.peek(keys, rows)?;
+        Ok(started.elapsed())
+    }
+}
+
+/// A batch of gets, then a batch of puts of the same rows, negated (which is not timed).
+#[derive(Debug)]
+pub(crate) struct KvGetPut<'a> {
+    pub(crate) name: String,
+    pub(crate) rows: &'a KvRows,
+    /// Whether the clock moves: up with the get, down with the put.
+    pub(crate) clock: bool,
+    /// Shared by all that put into these rows; `None` where threads put into the same rows.
+    pub(crate) flips: Option<&'a Mutex<Flips>>,
+}
+
+impl Contender for KvGetPut<'_> {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn batch(&self, keys: &[u64], rows: &mut [f32]) -> Result<Duration> {
+        let (up, down) =
+            if self.clock { (BOUND, Clock::Release) } else { (Clock::Keep, Clock::Keep) };
+        let started = Instant::now();
+        self.rows.read(keys, up, rows)?;
+        let getting = started.elapsed();
+        rows.iter_mut().for_each(|cell| *cell = -*cell);
+        let started = Instant::now();
+        self.rows.write(keys, down, rows)?;
+        Ok(getting + started.elapsed())
+    }
+
+    fn after_pass(&self, keys: &[Vec<u64>], batch: usize) {
+        if let Some(flips) = self.flips {
+            let mut flips = flips.lock().expect("a thread that panicked has ended the run");
+            keys.iter().flat_map(|keys| keys.chunks_exact(batch)).for_each(|keys| flips.note(keys));
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! What a second line costs, by where it lies: in the same 4 KiB page as the first, in another of the
+//! same 2 MiB page, or in another 2 MiB page.
+//!
+//! On bare metal with huge pages the first two cost the same, since one TLB entry covers 2 MiB. On a
+//! virtual machine whose host backs it with 4 KiB pages, the TLB holds the product of both mappings, 4 KiB
+//! at a time: a line in another 4 KiB page then costs a nested page walk. It shows here as the third
+//! figure being far above the second, and it is why a store, which touches a bucket and a record, can't
+//! come near a loop that touches one place a row; see [`crate::ground::index_loop`].
+
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+
+use crate::ground::gather::{Ground, LINE_BYTES, hint, prefetch};
+use crate::ground::rounds::Contender;
+
+/// Rows between a prefetch and its use.
+const DISTANCE: usize = 32;
+/// Lines of the units in which a footprint is rounded down, so that each line has its second.
+const UNIT_LINES: usize = 1 << 17;
+
+/// Where the second line of a row lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Second {
+    Nowhere,
+    SameSmallPage,
+    SameHugePage,
+    OtherHugePage,
+}
+
+impl Second {
+    /// All of them.
+    pub(crate) const ALL: [Second; 4] =
+        [Second::Nowhere, Second::SameSmallPage, Second::SameHugePage, Second::OtherHugePage];
+
+    /// What to flip in the first line's number. Not the lowest bit: the processor fetches neighbours in
+    /// pairs.
+    fn flip(self) -> usize {
+        match self {
+            Second::Nowhere => 0,
+            Second::SameSmallPage => 1 << 5,
+            Second::SameHugePage => 1 << 12,
+            Second::OtherHugePage => 1 << 16,
+        }
+    }
+}
+
+/// A loop over random lines and, for each, a second one.
+#[derive(Debug)]
+pub(crate) struct PageCost<'a> {
+    ground: &'a Ground,
+    lines: usize,
+    second: Second,
+}
+
+impl<'a> PageCost<'a> {
+    /// Over `bytes` of the ground, rounded down to 8 MiB; none if that is nothing.
+    pub(crate) fn new(ground: &'a Ground, bytes: usize, second: Second) -> Option<Self> {
+        let lines = bytes.min(ground.bytes().len()) / LINE_BYTES / UNIT_LINES * UNIT_LINES;
+        (lines > 0).then_some(Self { ground, lines, second })
+    }
+
+    fn line(&self, number: usize) -> &[u8] {
+        &self.ground.bytes()[number * LINE_BYTES..][..LINE_BYTES]
+    }
+}
+
+impl Contender for PageCost<'_> {
+    fn name(&self) -> &str {
+        match self.second {
+            Second::Nowhere => "one line",
+            Second::SameSmallPage => "and one in the same 4 KiB page",
+            Second::SameHugePage => "and one in another 4 KiB page of the same 2 MiB page",
+            Second::OtherHugePage => "and one in another 2 MiB page",
+        }
+    }
+
+    fn rows(&self) -> Option<u64> {
+        Some(self.lines as u64)
+    }
+
+    fn batch(&self, keys: &[u64], rows: &mut [f32]) -> Result<Duration> {
+        let out: &mut [u8] = bytemuck::cast_slice_mut(rows);
+        let flip = self.second.flip();
+        let started = Instant::now();
+        for (i, (&key, to)) in keys.iter().zip(out.chunks_exact_mut(LINE_BYTES)).enumerate() {
+            if let Some(&ahead) = keys.get(i + DISTANCE) {
+                prefetch::<{ hint::T0 }>(self.line(ahead as usize), 1);
+                if flip != 0 {
+                    prefetch::<{ hint::T0 }>(self.line(ahead as usize ^ flip), 1);
+                }
+            }
+            to.copy_from_slice(self.line(key as usize));
+            if flip != 0 {
+                black_box(self.line(key as usize ^ flip)[0]);
+            }
+        }
+        Ok(started.elapsed())
+    }
+
+    fn check(&self, key: u64, row: &[f32]) -> Result<()> {
+        Ground::check(key, key as usize * LINE_BYTES, row)
+    }
+}

@@ -1,0 +1,291 @@
+//! `checkpoint`: what a checkpoint costs those who go on meanwhile, and what it writes.
+//!
+//! A bank is loaded, and threads peek at and put batches of its rows by turns, as YCSB's workload A does, while
+//! checkpoints are taken, the first of which finds all of it new: how long the longest batch took, and how fast
+//! they were, beside the time just before. Then 1% of the rows is changed, and the bytes that the next checkpoint
+//! writes stand beside those of the first.
+//!
+//! Estimate, written before measuring: batches are held while those in memory finish their stretch of up to 1,024
+//! rows, 0.1 to 1 ms, and longer where a thread is off the processor. After the moment each put of a settled row
+//! makes a new record: some 100 ns in place of 50, and new pages to touch, a fault of 2 MiB each (0.1 to 0.5 ms).
+//! The thread that writes pages takes a part of a processor for their checksums, at 1.5 GB/s. So with as many
+//! processors as threads, 0.5 to 0.8 of the rate before, and batches of 5 ms at most, for as long as the budget has
+//! room for the new records. Bytes of the second: a record for each changed row, and 5 entries for each changed
+//! bucket, 50 bytes.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use embank_kv::{Clock, CompactionOptions, StoreOptions};
+
+use crate::ground::content::{self, KeyStream, Popularity};
+use crate::ground::index_loop::record_bytes;
+use crate::ground::kv_contenders::KvRows;
+use crate::ground::report::{Output, Row, print_provenance};
+use crate::measure::store::in_memory::scratch_in;
+
+/// Options of `checkpoint`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Size of the bank's rows with their headers, in MiB
+    #[arg(long, value_name = "MIB", default_value_t = 4096)]
+    bank: u64,
+    /// Columns (f32) of a row, each measured by itself
+    #[arg(long, value_delimiter = ',', default_value = "16,128")]
+    dims: Vec<usize>,
+    /// Memory budget over the bank's rows and index: 2 has room for a next version of each row, 3 for one more
+    #[arg(long, value_delimiter = ',', default_value = "3.5,0.5")]
+    budgets: Vec<f64>,
+    /// Exponents of the Zipf distribution that the load follows, each measured by itself; 0: uniform
+    #[arg(long, value_delimiter = ',', default_value = "0.99,0")]
+    zipf: Vec<f64>,
+    /// Compact in the background meanwhile, which a bank does when it is asked to
+    #[arg(long)]
+    compaction: bool,
+    /// Threads of the load
+    #[arg(long, default_value_t = 1)]
+    threads: u64,
+    /// Keys of a batch
+    #[arg(long, default_value_t = 1024)]
+    batch: usize,
+    /// Seconds of load before the checkpoint
+    #[arg(long, default_value_t = 5.0)]
+    seconds: f64,
+    /// Part of the rows that changes before the second checkpoint
+    #[arg(long, default_value_t = 0.01)]
+    changed: f64,
+    /// Rounds of checkpoints under load; the median counts
+    #[arg(long = "count", default_value_t = 5)]
+    rounds: u64,
+    /// Seed of the keys
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Where the bank lies while this runs; it is removed at the end
+    #[arg(long, value_name = "DIR", default_value = "target/bench")]
+    directory: PathBuf,
+    #[command(flatten)]
+    output: Output,
+    /// A rough answer within a minute: 512 MiB, 2 rounds of a second
+    #[arg(long)]
+    quick: bool,
+}
+
+/// Runs the subcommand.
+///
+/// # Errors
+/// Options that do not fit together, what the store reports, a wrong answer.
+pub(crate) fn run(mut args: Args) -> Result<()> {
+    if args.quick {
+        (args.bank, args.rounds) = (args.bank.min(512), args.rounds.min(2));
+        args.seconds = args.seconds.min(1.0);
+    }
+    ensure!(args.rounds > 0 && args.threads > 0 && args.batch > 0, "counts must be positive");
+    ensure!(args.dims.iter().all(|&dim| dim > 0), "--dims must be positive");
+    ensure!(args.changed > 0.0 && args.changed < 1.0, "--changed must be between 0 and 1");
+    print_provenance();
+    let mut figures = Vec::new();
+    for &dim in &args.dims {
+        for &budget in &args.budgets {
+            for &zipf in &args.zipf {
+                measure(&args, dim, budget, zipf, &mut figures)?;
+            }
+        }
+    }
+    args.output.publish("Checkpoint", &figures)
+}
+
+/// What the threads of the load have done.
+#[derive(Default)]
+struct Load {
+    stop: AtomicBool,
+    rows: AtomicU64,
+    /// The longest batch since it was last asked for, in nanoseconds.
+    longest: AtomicU64,
+}
+
+/// Rows a second and the longest batch of a stretch of time.
+struct Stretch {
+    rate: f64,
+    longest: Duration,
+}
+
+impl Load {
+    /// What the load does while `work` runs.
+    fn during<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<(T, Stretch)> {
+        self.longest.store(0, Ordering::Relaxed);
+        let (began, rows) = (Instant::now(), self.rows.load(Ordering::Relaxed));
+        let done = work()?;
+        let rows = self.rows.load(Ordering::Relaxed) - rows;
+        let rate = rows as f64 / began.elapsed().as_secs_f64();
+        // A batch that is longer than all of `work` still counts, when it has ended.
+        let longest = Duration::from_nanos(self.longest.load(Ordering::Relaxed));
+        Ok((done, Stretch { rate, longest }))
+    }
+
+    /// Peeks and puts by turns until it is told to stop.
+    fn run(&self, kv: &KvRows, batch: usize, mut keys: KeyStream) -> Result<()> {
+        let mut rows = vec![0.0; batch * kv.dim];
+        for number in 0u64.. {
+            if self.stop.load(Ordering::Relaxed) {
+                break;
+            }
+            let mut drawn = keys.draw(batch);
+            drawn.sort_unstable();
+            drawn.dedup();
+            let rows = &mut rows[..drawn.len() * kv.dim];
+            let puts = number % 2 == 1;
+            if puts {
+                content::fill(&drawn, kv.dim, rows);
+            }
+            let began = Instant::now();
+            if puts {
+                kv.write(&drawn, Clock::Keep, rows)?;
+            } else {
+                kv.peek(&drawn, rows)?;
+            }
+            let took = began.elapsed().as_nanos() as u64;
+            self.longest.fetch_max(took, Ordering::Relaxed);
+            self.rows.fetch_add(drawn.len() as u64, Ordering::Relaxed);
+            if !puts && number % 64 == 0 {
+                for (&key, row) in drawn.iter().zip(rows.chunks_exact(kv.dim)) {
+                    ensure!(!content::sign(key, row)?, "wrong answer: key {key} is negated");
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn measure(args: &Args, dim: usize, budget: f64, zipf: f64, figures: &mut Vec<Row>) -> Result<()> {
+    let row_bytes = dim * size_of::<f32>();
+    let record = record_bytes(row_bytes) as u64;
+    let rows = (args.bank << 20) / record;
+    let budget_bytes = (rows as f64 * (record + 16) as f64 * budget) as u64 + (64 << 20);
+    let directory = scratch_in(&args.directory)?;
+    let path = directory.path().join("kv");
+    let compaction =
+        CompactionOptions { background: args.compaction, ..CompactionOptions::default() };
+    let memory_budget_bytes = budget_bytes;
+    let options = StoreOptions { memory_budget_bytes, compaction, ..StoreOptions::default() };
+    let kv = KvRows::load_with(&path, rows, dim, &options)?;
+    let popularity = if zipf > 0.0 { Popularity::Zipf(zipf) } else { Popularity::Uniform };
+    let label =
+        format!("{} MiB in rows of {row_bytes} B, budget {budget}, {popularity}", args.bank);
+    let keys = KeyStream::of(popularity, args.seed, rows);
+    let (mut pauses, mut batches, mut parts) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut before_rates, mut rates, mut durations) = (Vec::new(), Vec::new(), Vec::new());
+    let mut before_batches = Vec::new();
+    let mut first_bytes = 0;
+    let load = Load::default();
+    std::thread::scope(|s| -> Result<()> {
+        // Also when this fails, the threads end.
+        let _stops = Stops(&load.stop);
+        let threads: Vec<_> = (0..args.threads)
+            .map(|thread| {
+                let (load, kv) = (&load, &kv);
+                let keys = keys.reseeded(args.seed * 100 + thread);
+                s.spawn(move || load.run(kv, args.batch, keys))
+            })
+            .collect();
+        for round in 0..args.rounds {
+            let pass = Duration::from_secs_f64(args.seconds);
+            let ((), before) = load.during(|| {
+                std::thread::sleep(pass);
+                Ok(())
+            })?;
+            let (took, during) = load.during(|| {
+                let began = Instant::now();
+                kv.store.checkpoint(&round.to_le_bytes())?;
+                Ok(began.elapsed())
+            })?;
+            if round == 0 {
+                // Since the bank was made: some pages had been written before.
+                first_bytes = kv.store.stats().disk_write_bytes + own_bytes(&kv, &path)?;
+            }
+            let stats = kv.store.stats();
+            pauses.push(stats.last_checkpoint_pause_us as f64 / 1e3);
+            before_batches.push(before.longest.as_secs_f64() * 1e3);
+            batches.push(during.longest.as_secs_f64() * 1e3);
+            before_rates.push(before.rate);
+            rates.push(during.rate);
+            parts.push(during.rate / before.rate);
+            durations.push(took.as_secs_f64());
+            ensure!(threads.iter().all(|thread| !thread.is_finished()), "the load has ended");
+        }
+        load.stop.store(true, Ordering::Relaxed);
+        threads.into_iter().try_for_each(|thread| {
+            thread.join().map_err(|_| anyhow::anyhow!("a thread of the load panicked"))?
+        })
+    })?;
+    // What the load has left: nothing that compaction would still want to copy.
+    kv.store.compact()?;
+    kv.store.checkpoint(&[])?;
+    let written = kv.store.stats().disk_write_bytes;
+    change(&kv, (rows as f64 * args.changed) as u64, args.seed)?;
+    kv.store.checkpoint(&[])?;
+    let second_bytes = kv.store.stats().disk_write_bytes - written + own_bytes(&kv, &path)?;
+    kv.check_every_row(None)?;
+    let spread = |samples: Vec<f64>| crate::ground::rounds::Spread::of(samples);
+    let name = |what: &str| format!("{label}: {what}");
+    let before = Row::rate(name("rows/s before"), spread(before_rates));
+    let during = Row::rate(name("rows/s during a checkpoint"), spread(rates)).beside(&before);
+    figures.extend([before, during]);
+    figures.push(Row::of(name("of the rate before"), "", spread(parts), 1.0));
+    let mut push = |what: &str, unit, samples| {
+        figures.push(Row::of(name(what), unit, spread(samples), 1.0));
+    };
+    push("longest batch before", "ms", before_batches);
+    push("longest batch during it", "ms", batches);
+    push("batches were held", "ms", pauses);
+    push("a checkpoint took", "s", durations);
+    push("written up to the first's end", "MiB", vec![first_bytes as f64 / 1048576.0]);
+    push("one after 1% of the rows wrote", "MiB", vec![second_bytes as f64 / 1048576.0]);
+    push("of that", "", vec![second_bytes as f64 / first_bytes as f64]);
+    Ok(())
+}
+
+/// Ends the load, also of a measurement that fails.
+struct Stops<'a>(&'a AtomicBool);
+
+impl Drop for Stops<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Writes random rows anew.
+fn change(kv: &KvRows, rows: u64, seed: u64) -> Result<()> {
+    let mut keys = KeyStream::new(seed ^ 0xC4, 0, 1, kv.rows);
+    let mut values = vec![0.0; 1024 * kv.dim];
+    let mut left = rows as usize;
+    while left > 0 {
+        let mut drawn = keys.draw(left.min(1024));
+        left -= drawn.len();
+        drawn.sort_unstable();
+        drawn.dedup();
+        let values = &mut values[..drawn.len() * kv.dim];
+        content::fill(&drawn, kv.dim, values);
+        kv.write(&drawn, Clock::Keep, values)?;
+    }
+    Ok(())
+}
+
+/// Bytes of the newest checkpoint's own files: what it shares with the one before is not among them.
+fn own_bytes(kv: &KvRows, path: &Path) -> Result<u64> {
+    let number = kv.store.stats().checkpoints;
+    let image = format!("index.{number:010}");
+    let directory = path.join("checkpoints").join(format!("{number:010}"));
+    let mut bytes = 0;
+    for entry in fs::read_dir(&directory).context("listing a checkpoint")? {
+        let entry = entry.context("listing a checkpoint")?;
+        let name = entry.file_name();
+        let linked = name.to_string_lossy().starts_with("index.") && *name != *image;
+        if !linked {
+            bytes += entry.metadata().context("a checkpoint's file")?.len();
+        }
+    }
+    Ok(bytes)
+}

@@ -1,0 +1,8 @@
+//! The drive: what it can do, and what the store makes of it with tables larger than memory.
+
+pub(crate) mod checkpoint;
+pub(crate) mod checksum_cost;
+pub(crate) mod damage;
+pub(crate) mod out_of_core;
+pub(crate) mod recovery;
+pub(crate) mod roofline;

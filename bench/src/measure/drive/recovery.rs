@@ -1,0 +1,192 @@
+//! `recovery`: how long opening a bank takes, after one checkpoint and after many.
+//!
+//! A bank is loaded, checkpointed and closed; then it is opened, with nothing of it in the system's page cache.
+//! Then many checkpoints follow, each after some rows have changed, and it is opened again. A sequential read of
+//! the same files stands beside it.
+//!
+//! Estimate, written before measuring: opening reads the index's images, 10 bytes a row, and lays 14 out: for 100
+//! million rows 1 GB at 0.5 to 1 GB/s of one processor (checksum, entry by entry, first touch of memory), 1 to 2 s.
+//! After many checkpoints a quarter more at most.
+
+use std::fs::{self, File};
+use std::io::Read;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use anyhow::{Context, Result, ensure};
+use embank_kv::{Clock, Store, StoreOptions};
+
+use crate::ground::content::{self, KeyStream};
+use crate::ground::index_loop::record_bytes;
+use crate::ground::kv_contenders::KvRows;
+use crate::ground::loading::bar;
+use crate::ground::report::{Output, Row, print_provenance};
+use crate::ground::rounds::Spread;
+use crate::measure::store::in_memory::scratch_in;
+
+/// Keys of a batch.
+const BATCH_KEYS: usize = 4096;
+/// Rows that are looked at after each open.
+const CHECKED_ROWS: usize = 100_000;
+
+/// Options of `recovery`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Rows of the bank
+    #[arg(long, default_value_t = 100_000_000)]
+    rows: u64,
+    /// Columns (f32) of a row
+    #[arg(long, default_value_t = 2)]
+    dim: usize,
+    /// Checkpoints before the second measurement
+    #[arg(long, default_value_t = 100)]
+    checkpoints: u64,
+    /// Part of the rows that changes before each of them
+    #[arg(long, default_value_t = 0.002)]
+    changed: f64,
+    /// Times that the bank is opened for each figure; the median counts
+    #[arg(long = "count", default_value_t = 5)]
+    rounds: u64,
+    /// Seed of the keys
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Where the bank lies while this runs; it is removed at the end
+    #[arg(long, value_name = "DIR", default_value = "target/bench")]
+    directory: PathBuf,
+    #[command(flatten)]
+    output: Output,
+    /// A rough answer within a minute: 5 million rows, 20 checkpoints
+    #[arg(long)]
+    quick: bool,
+}
+
+/// Runs the subcommand.
+///
+/// # Errors
+/// Options that do not fit together, what the store reports, a wrong answer.
+pub(crate) fn run(mut args: Args) -> Result<()> {
+    if args.quick {
+        (args.rows, args.checkpoints) = (args.rows.min(5_000_000), args.checkpoints.min(20));
+    }
+    ensure!(args.rounds > 0 && args.rows > 0 && args.dim > 0, "sizes must be positive");
+    print_provenance();
+    let directory = scratch_in(&args.directory)?;
+    let path = directory.path().join("kv");
+    let record = record_bytes(args.dim * size_of::<f32>()) as u64;
+    let budget_bytes = args.rows * 16 + args.rows * record / 4 + (64 << 20);
+    let kv = KvRows::load(&path, args.rows, args.dim, budget_bytes)?;
+    kv.store.checkpoint(&[])?;
+    let KvRows { store, table, rows, dim } = kv;
+    drop(store);
+    let label = format!("{rows} rows of {} B", args.dim * size_of::<f32>());
+    let mut figures = Vec::new();
+    let mut open = |after: &str| -> Result<KvRows> {
+        let mut opened = None;
+        let (mut seconds, mut rates, mut plain) = (Vec::new(), Vec::new(), Vec::new());
+        let mut bytes = 0;
+        for _ in 0..args.rounds {
+            drop(opened.take());
+            let images = images(&path)?;
+            bytes = images.iter().map(|(_, bytes)| bytes).sum();
+            plain.push(bytes as f64 / read_plainly(&images)?);
+            forget(&images)?;
+            let began = Instant::now();
+            let options =
+                StoreOptions { memory_budget_bytes: budget_bytes, ..StoreOptions::default() };
+            let store = Store::open(&path, &options)?;
+            let took = began.elapsed().as_secs_f64();
+            seconds.push(took);
+            rates.push(bytes as f64 / took);
+            opened = Some(KvRows { store, table, rows, dim });
+        }
+        let kv = opened.context("a round")?;
+        check(&kv, args.seed)?;
+        let name = |what: &str| format!("{label}, after {after}: {what}");
+        let plain = Row::of(name("read as bytes"), "GB/s", Spread::of(plain), 1e-9);
+        figures.push(Row::of(name("opened in"), "s", Spread::of(seconds), 1.0));
+        figures.push(Row::of(name("index read"), "GB/s", Spread::of(rates), 1e-9).beside(&plain));
+        figures.push(plain);
+        let mib = bytes as f64 / 1048576.0;
+        figures.push(Row::count(name("images of the index"), "MiB", mib));
+        Ok(kv)
+    };
+    let mut kv = open("1 checkpoint")?;
+    let progress = bar("checkpoints", args.checkpoints);
+    let mut keys = KeyStream::new(args.seed, 0, 1, rows);
+    let mut values = vec![0.0; BATCH_KEYS * dim];
+    for number in 0..args.checkpoints {
+        let changed = (rows as f64 * args.changed) as usize;
+        for _ in 0..changed.div_ceil(BATCH_KEYS) {
+            let mut drawn = keys.draw(BATCH_KEYS);
+            drawn.sort_unstable();
+            drawn.dedup();
+            let values = &mut values[..drawn.len() * dim];
+            content::fill(&drawn, dim, values);
+            kv.write(&drawn, Clock::Keep, values)?;
+        }
+        kv.store.checkpoint(&number.to_le_bytes())?;
+        progress.inc(1);
+    }
+    progress.finish_and_clear();
+    drop(kv);
+    kv = open(&format!("{} more", args.checkpoints))?;
+    drop(kv);
+    args.output.publish("Recovery", &figures)
+}
+
+/// The newest checkpoint's images of the index, and their lengths in bytes.
+fn images(bank: &Path) -> Result<Vec<(PathBuf, u64)>> {
+    let checkpoints = fs::read_dir(bank.join("checkpoints")).context("listing checkpoints")?;
+    let newest = checkpoints
+        .map(|entry| entry.map(|entry| entry.path()))
+        .max_by_key(|path| path.as_ref().ok().cloned())
+        .context("a checkpoint")?
+        .context("listing checkpoints")?;
+    let mut images = Vec::new();
+    for entry in fs::read_dir(&newest).context("listing a checkpoint")? {
+        let entry = entry.context("listing a checkpoint")?;
+        if entry.file_name().to_string_lossy().starts_with("index.") {
+            let bytes = entry.metadata().context("an image's length")?.len();
+            images.push((entry.path(), bytes));
+        }
+    }
+    Ok(images)
+}
+
+/// Takes files out of the system's page cache.
+fn forget(files: &[(PathBuf, u64)]) -> Result<()> {
+    for (path, _) in files {
+        let file = File::open(path).with_context(|| format!("opening {}", path.display()))?;
+        // SAFETY: advice on a file that is open here; it touches no memory of this process.
+        let refused =
+            unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
+        ensure!(refused == 0, "the system keeps {} in its cache", path.display());
+    }
+    Ok(())
+}
+
+/// Reads files from end to end, from the drive; how long that took in seconds.
+fn read_plainly(files: &[(PathBuf, u64)]) -> Result<f64> {
+    forget(files)?;
+    let mut buffer = vec![0; 1 << 20];
+    let began = Instant::now();
+    for (path, _) in files {
+        let mut file = File::open(path).with_context(|| format!("opening {}", path.display()))?;
+        while file.read(&mut buffer).context("reading an image")? > 0 {}
+    }
+    Ok(began.elapsed().as_secs_f64())
+}
+
+fn check(kv: &KvRows, seed: u64) -> Result<()> {
+    let mut stream = KeyStream::new(seed ^ 0xC5, 0, 1, kv.rows);
+    let mut values = vec![0.0; BATCH_KEYS * kv.dim];
+    for _ in 0..CHECKED_ROWS.div_ceil(BATCH_KEYS) {
+        let keys = stream.draw(BATCH_KEYS);
+        kv.peek(&keys, &mut values)?;
+        for (&key, row) in keys.iter().zip(values.chunks_exact(kv.dim)) {
+            ensure!(!content::sign(key, row)?, "wrong answer: the row of key {key} is negated");
+        }
+    }
+    Ok(())
+}

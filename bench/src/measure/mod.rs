@@ -1,0 +1,6 @@
+//! The measurements, by what they measure. Measurements of training are in `bench/python/training`.
+
+pub(crate) mod drive;
+pub(crate) mod pipeline;
+pub(crate) mod serving;
+pub(crate) mod store;

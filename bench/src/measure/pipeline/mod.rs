@@ -1,0 +1,115 @@
+//! `pipeline`: preprocessing beside peers and the machine's own limits.
+
+mod explain;
+mod generate;
+mod python;
+mod reference;
+mod slow_drive;
+mod speed;
+mod vocabulary;
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, ensure};
+use clap::Subcommand;
+
+use crate::ground::report::Output;
+
+/// Options of `pipeline`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    measurement: Measurement,
+}
+
+#[derive(Debug, Subcommand)]
+enum Measurement {
+    /// Text in memory: rows/s with vocabularies of 5,000 and a million values a column, with each kind of instructions
+    Utf8(Common),
+    /// Packed rows in memory, beside copying the same bytes
+    Binary(Common),
+    /// Writes the generated rows as text to a file, for measurements that are not in this program
+    #[command(hide = true)]
+    Generate(GenerateArgs),
+    /// Two threads against one, and beside a process that keeps a core busy
+    Threads(Common),
+    /// Five pipelines with a slow stage each: is it named, and is the speed as predicted?
+    Explain(Common),
+    /// A bank's vocabulary of byte strings, larger than memory: build, look up, reverse, verify, memory, disk
+    Vocabulary(vocabulary::Args),
+}
+
+/// Options of `generate`.
+#[derive(Debug, clap::Args)]
+struct GenerateArgs {
+    /// Rows
+    #[arg(long)]
+    rows: u64,
+    /// Seed of the rows
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Where they go
+    file: PathBuf,
+}
+
+/// Options of each measurement.
+#[derive(Debug, clap::Args)]
+struct Common {
+    /// Rows of the generated input
+    #[arg(long, default_value_t = 10_000_000)]
+    rows: u64,
+    /// Rounds; the median counts
+    #[arg(long = "count", default_value_t = 5)]
+    rounds: usize,
+    /// Seed of the input
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// A rough answer within a minute: a million rows, three rounds
+    #[arg(long)]
+    quick: bool,
+    /// Moduli of the categories, and so the most values of a vocabulary; PIPER's are these
+    #[arg(long, value_delimiter = ',', default_value = "5000,1000000")]
+    moduli: Vec<u32>,
+    /// KiB of a chunk, what a thread works on at a time
+    #[arg(long, default_value_t = 512)]
+    chunk_kib: usize,
+    /// Measure decoding without vector instructions too
+    #[arg(long)]
+    portable: bool,
+    /// Hold every row against a plain reference, before measuring
+    #[arg(long, default_value_t = true, action = clap::ArgAction::Set, value_name = "BOOL")]
+    check: bool,
+    /// And so many of the first against one in Python (`bench/python/pipeline/reference.py`); 0 needs no python3
+    #[arg(long, default_value_t = 20_000)]
+    python_rows: u64,
+    #[command(flatten)]
+    output: Output,
+}
+
+impl Common {
+    fn prepared(mut self) -> Result<Self> {
+        if self.quick {
+            (self.rows, self.rounds) = (self.rows.min(1_000_000), self.rounds.min(3));
+        }
+        ensure!(self.rows > 0 && self.rounds > 0, "--rows and --count must be positive");
+        Ok(self)
+    }
+}
+
+/// Runs the subcommand.
+///
+/// # Errors
+/// A row that is not what the reference says; whatever the pipeline reports.
+pub(crate) fn run(args: Args) -> Result<()> {
+    match args.measurement {
+        Measurement::Generate(GenerateArgs { rows, seed, file }) => {
+            let text = generate::rows(seed, rows, generate::write_text);
+            std::fs::write(&file, text).with_context(|| format!("writing {}", file.display()))
+        }
+        Measurement::Utf8(common) => speed::utf8(&common.prepared()?),
+        Measurement::Binary(common) => speed::binary(&common.prepared()?),
+        Measurement::Threads(common) => speed::threads(&common.prepared()?),
+        Measurement::Explain(common) => explain::run(&common.prepared()?),
+        Measurement::Vocabulary(args) => vocabulary::run(args),
+    }
+}

@@ -1,0 +1,128 @@
+//! What rows hold at a checkpoint: a pure function of the batches that had been trained by then.
+//!
+//! The writer trains batches of keys from a seeded stream, and each update takes a row from one known content to the
+//! next. A checkpoint's blob says how many batches it holds. So a reader that draws the same stream knows every row of
+//! every checkpoint to the bit, without a word from the writer.
+
+use crate::ground::content::{self, KeyStream, Popularity};
+
+/// Keys are below `1 << KEY_BITS`; above them lies the number of a row's updates.
+const KEY_BITS: u32 = 40;
+/// A key comes once in a batch, so so many batches can be told apart: days of training.
+const UPDATES_MAX: u32 = (1 << (u64::BITS - KEY_BITS)) - 1;
+
+/// The batches that are trained, in their order.
+#[derive(Debug)]
+pub(super) struct Training {
+    keys: KeyStream,
+    batch: usize,
+    batches: u64,
+}
+
+impl Training {
+    /// Batches of up to `batch` distinct keys below `rows`.
+    pub(super) fn new(rows: u64, zipf: f64, batch: usize, seed: u64) -> Self {
+        assert!(rows >> KEY_BITS == 0, "keys have {KEY_BITS} bits here");
+        // Not the stream of the peeks.
+        let keys = KeyStream::of(Popularity::Zipf(zipf), seed ^ 0x7E, rows);
+        Self { keys, batch, batches: 0 }
+    }
+
+    /// The keys of the next batch, distinct and ascending.
+    pub(super) fn next_batch(&mut self) -> Vec<u64> {
+        self.batches += 1;
+        let mut keys = self.keys.draw(self.batch);
+        keys.sort_unstable();
+        keys.dedup();
+        keys
+    }
+
+    /// How many there have been.
+    pub(super) fn batches(&self) -> u64 {
+        self.batches
+    }
+}
+
+/// How often each row has been updated.
+#[derive(Debug)]
+pub(super) struct Updates(Vec<u32>);
+
+impl Updates {
+    /// Rows as they were loaded.
+    pub(super) fn none(rows: u64) -> Self {
+        Self(vec![0; rows as usize])
+    }
+
+    /// How many rows there are.
+    pub(super) fn rows(&self) -> u64 {
+        self.0.len() as u64
+    }
+
+    /// Each of these keys has been updated once more.
+    pub(super) fn note(&mut self, keys: &[u64]) {
+        for &key in keys {
+            let updates = &mut self.0[key as usize];
+            assert!(*updates < UPDATES_MAX, "key {key} has been updated too often");
+            *updates += 1;
+        }
+    }
+
+    /// Fills `rows` (`keys.len() * dim`) with what the keys' rows hold.
+    pub(super) fn fill(&self, keys: &[u64], dim: usize, rows: &mut [f32]) {
+        for (&key, row) in keys.iter().zip(rows.chunks_exact_mut(dim)) {
+            content::fill(&[self.content(key)], dim, row);
+        }
+    }
+
+    /// The first of the keys whose row is not what it should be, bit by bit.
+    pub(super) fn wrong(&self, keys: &[u64], dim: usize, rows: &[f32]) -> Option<u64> {
+        let right = |key: u64, row: &[f32]| {
+            let content = self.content(key);
+            row.iter().enumerate().all(|(column, &found)| found == content::value(content, column))
+        };
+        let mut pairs = keys.iter().zip(rows.chunks_exact(dim));
+        pairs.find(|&(&key, row)| !right(key, row)).map(|(&key, _)| key)
+    }
+
+    /// A number for this key after its updates, no two alike.
+    fn content(&self, key: u64) -> u64 {
+        key | u64::from(self.0[key as usize]) << KEY_BITS
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn training_replays_with_distinct_keys_in_each_batch() {
+        let (mut one, mut other) = (Training::new(500, 0.9, 64, 3), Training::new(500, 0.9, 64, 3));
+        for number in 1..50 {
+            let keys = one.next_batch();
+            assert!(keys.is_sorted_by(|a, b| a < b), "{keys:?}");
+            assert_eq!(keys, other.next_batch());
+            assert_eq!(one.batches(), number);
+        }
+    }
+
+    #[test]
+    fn a_row_of_another_update_or_key_or_torn_between_two_is_found() {
+        let (mut then, mut now) = (Updates::none(10), Updates::none(10));
+        then.note(&[3]);
+        now.note(&[3]);
+        now.note(&[3, 4]);
+        let (keys, dim) = ([2, 3, 4], 8);
+        let (mut old, mut new) = (vec![0.0; 24], vec![0.0; 24]);
+        then.fill(&keys, dim, &mut old);
+        now.fill(&keys, dim, &mut new);
+        assert_eq!(now.wrong(&keys, dim, &new), None);
+        assert_eq!(now.wrong(&keys, dim, &old), Some(3));
+        assert_eq!(now.wrong(&[2, 4, 3], dim, &new), Some(4));
+        let mut torn = new.clone();
+        torn[dim..dim + 4].copy_from_slice(&old[dim..dim + 4]);
+        assert_eq!(now.wrong(&keys, dim, &torn), Some(3));
+        torn = new.clone();
+        torn[2 * dim..].copy_from_slice(&old[2 * dim..]);
+        assert_eq!(now.wrong(&keys, dim, &torn), Some(4), "one row of the checkpoint before");
+    }
+}

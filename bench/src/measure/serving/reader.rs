@@ -1,0 +1,312 @@
+//! The bank as it is served: opened read-only, peeked at, refreshed by a thread beside the one that peeks.
+//!
+//! **What is checked.** Each peek's rows, all of them, against one checkpoint: that at which the bank was before the
+//! call, or one at which it was up to the call's end. Rows of two checkpoints in one answer, a row of an older one,
+//! a row that is missing: each ends the run.
+//!
+//! **How it is known.** The thread that refreshes draws the batches that the new checkpoint's blob counts and hands
+//! their keys over, a [`Move`] for each checkpoint that was gone to. The thread that peeks notes them when it finds the
+//! bank there. Both happen outside of what is timed.
+
+use std::path::Path;
+use std::sync::mpsc::{Receiver, Sender};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use embank::{Bank, BankOptions, Missing, Table};
+use hdrhistogram::Histogram;
+
+use super::history::{Training, Updates};
+use super::percentiles::histogram;
+use super::writer::{News, TABLE};
+use crate::ground::content::KeyStream;
+use crate::ground::loading::for_all_rows;
+
+/// Keys of a batch that only warms up.
+const WARM_UP_KEYS: usize = 4096;
+
+/// What the reader is to find: the rows of a checkpoint.
+#[derive(Debug)]
+pub(super) struct Expected {
+    checkpoint: u64,
+    updates: Updates,
+}
+
+impl Expected {
+    /// `rows` rows as they were loaded, at this checkpoint.
+    pub(super) fn loaded(rows: u64, checkpoint: u64) -> Self {
+        Self { checkpoint, updates: Updates::none(rows) }
+    }
+}
+
+/// The bank went from one checkpoint to the next that it shows.
+#[derive(Debug)]
+pub(super) struct Move {
+    checkpoint: u64,
+    /// Keys of the batches in between, each as often as it was trained.
+    trained: Vec<u64>,
+}
+
+impl Move {
+    /// To where `bank` is now. `training` has drawn what was shown before.
+    ///
+    /// # Errors
+    /// The checkpoint's blob is not what the writer gives.
+    pub(super) fn to(bank: &Bank, training: &mut Training) -> Result<Self> {
+        let at = bank.reading().context("the bank is open read-only")?;
+        let blob = at.blob.as_slice().try_into();
+        let batches = u64::from_le_bytes(blob.context("wrong answer: a blob of other bytes")?);
+        ensure!(batches >= training.batches(), "wrong answer: checkpoint {} is old", at.checkpoint);
+        let mut trained = Vec::new();
+        while training.batches() < batches {
+            trained.extend(training.next_batch());
+        }
+        Ok(Self { checkpoint: at.checkpoint, trained })
+    }
+}
+
+/// A bank that is served.
+#[derive(Debug)]
+pub(super) struct Reader<'a> {
+    bank: Bank,
+    table: Table,
+    expected: &'a mut Expected,
+    /// Where it has gone to; none while nobody refreshes it.
+    pub(super) moves: Option<Receiver<Move>>,
+    rows: Vec<f32>,
+}
+
+/// What some seconds of requests took.
+#[derive(Debug)]
+pub(super) struct Pass {
+    /// Nanoseconds of each request.
+    pub(super) took: Histogram<u64>,
+    /// The part of the rows that came from the drive.
+    pub(super) from_drive: f64,
+}
+
+impl<'a> Reader<'a> {
+    /// Opens the bank and its table.
+    ///
+    /// # Errors
+    /// What the bank reports.
+    pub(super) fn open(
+        path: &Path,
+        memory_budget_bytes: u64,
+        expected: &'a mut Expected,
+    ) -> Result<Self> {
+        let options = BankOptions { memory_budget_bytes, ..BankOptions::default() };
+        let bank = Bank::open_read_only(path, options, None)?;
+        let table = bank.open_table(TABLE)?;
+        Ok(Self { bank, table, expected, moves: None, rows: Vec::new() })
+    }
+
+    /// A handle of the bank, for who refreshes it.
+    pub(super) fn bank(&self) -> Bank {
+        self.bank.clone()
+    }
+
+    /// The checkpoint that the last peek showed.
+    pub(super) fn checkpoint(&self) -> u64 {
+        self.expected.checkpoint
+    }
+
+    /// Peeks at keys and checks every row; how long the peek took.
+    ///
+    /// # Errors
+    /// What the bank reports, a missing row among it; rows that no one checkpoint holds.
+    pub(super) fn peek(&mut self, keys: &[u64]) -> Result<Duration> {
+        self.catch_up()?;
+        let dim = self.table.dim();
+        self.rows.resize(keys.len() * dim, 0.0);
+        // What was read before must not pass for what is read now.
+        self.rows.fill(0.0);
+        let began = Instant::now();
+        self.table.peek(keys, &mut self.rows, Missing::Error)?;
+        let took = began.elapsed();
+        let last = self.at()?;
+        // Ends: each turn goes to a later checkpoint, up to the one that the bank is at.
+        while let Some(key) = self.expected.updates.wrong(keys, dim, &self.rows) {
+            let first = self.expected.checkpoint;
+            ensure!(
+                first < last,
+                "wrong answer: the row of key {key}, one of {} in a peek, is not that of checkpoint {last}",
+                keys.len()
+            );
+            self.follow_one()?;
+        }
+        Ok(took)
+    }
+
+    /// Peeks at `count` keys a request for about `duration`.
+    ///
+    /// # Errors
+    /// As [`peek`](Self::peek).
+    pub(super) fn pass(
+        &mut self,
+        keys: &mut KeyStream,
+        count: usize,
+        duration: Duration,
+    ) -> Result<Pass> {
+        let mut took = histogram()?;
+        let (began, before) = (Instant::now(), self.rows_from_drive());
+        while took.is_empty() || began.elapsed() < duration {
+            let nanoseconds = self.peek(&keys.draw(count))?.as_nanos() as u64;
+            took.record(nanoseconds).context("a peek of years")?;
+        }
+        let asked = took.len() * count as u64;
+        let from_drive = (self.rows_from_drive() - before) as f64 / asked as f64;
+        Ok(Pass { took, from_drive })
+    }
+
+    /// Peeks at keys for about `duration`, for the cache's sake.
+    ///
+    /// # Errors
+    /// As [`peek`](Self::peek).
+    pub(super) fn warm_up(&mut self, keys: &mut KeyStream, duration: Duration) -> Result<()> {
+        self.pass(keys, WARM_UP_KEYS, duration).map(|_| ())
+    }
+
+    /// Peeks at every row, in the order in which they were loaded. Returns the part that came from the drive.
+    ///
+    /// # Errors
+    /// As [`peek`](Self::peek).
+    pub(super) fn peek_at_all(&mut self) -> Result<f64> {
+        let rows = self.expected.updates.rows();
+        let before = self.rows_from_drive();
+        for_all_rows("peeking at all", rows, 1, |keys, _| self.peek(keys).map(|_| ()))?;
+        Ok((self.rows_from_drive() - before) as f64 / rows as f64)
+    }
+
+    /// Goes to the checkpoint that the bank is at.
+    ///
+    /// # Errors
+    /// It has gone there unseen.
+    pub(super) fn catch_up(&mut self) -> Result<()> {
+        let at = self.at()?;
+        // Ends: the moves lead there.
+        while self.expected.checkpoint < at {
+            self.follow_one()?;
+        }
+        ensure!(
+            self.expected.checkpoint == at,
+            "wrong answer: the bank went back to checkpoint {at}"
+        );
+        Ok(())
+    }
+
+    fn follow_one(&mut self) -> Result<()> {
+        let Some(moves) = &self.moves else {
+            bail!("wrong answer: the bank left its checkpoint without a refresh");
+        };
+        // It comes right after the refresh.
+        let next = moves.recv().context("the thread that refreshes has ended")?;
+        self.expected.updates.note(&next.trained);
+        self.expected.checkpoint = next.checkpoint;
+        Ok(())
+    }
+
+    fn at(&self) -> Result<u64> {
+        Ok(self.bank.reading().context("the bank is open read-only")?.checkpoint)
+    }
+
+    fn rows_from_drive(&self) -> u64 {
+        self.bank.stats().store.hits_disk
+    }
+}
+
+/// What the thread that refreshes has seen.
+#[derive(Debug)]
+pub(super) struct Followed {
+    /// How long each refresh took.
+    pub(super) refreshes: Vec<Duration>,
+    /// Rows that the writer trained a second, its checkpoints included.
+    pub(super) trained_per_second: f64,
+}
+
+/// Refreshes `bank` after each checkpoint of the writer, until that rests.
+///
+/// # Errors
+/// What the bank reports; a checkpoint that a refresh does not reach; the writer's end.
+pub(super) fn follow(
+    bank: &Bank,
+    news: &Receiver<News>,
+    training: &mut Training,
+    moves: Sender<Move>,
+) -> Result<Followed> {
+    let (began, mut refreshes) = (Instant::now(), Vec::new());
+    let mut at = 0;
+    // Ends: the writer is told to rest, and if it has died the news are closed.
+    loop {
+        match news.recv().context("the writer's process has ended; its error is above")? {
+            News::Checkpoint(number) if number > at => {
+                let refreshing = Instant::now();
+                at = bank.refresh()?;
+                refreshes.push(refreshing.elapsed());
+                ensure!(at >= number, "wrong answer: a refresh led to {at}, not to {number}");
+                // Who peeks may have come to its end, with a message of its own.
+                let _ = moves.send(Move::to(bank, training)?);
+            }
+            // An earlier refresh found it already.
+            News::Checkpoint(_) => {}
+            News::Resting { rows } => {
+                let trained_per_second = rows as f64 / began.elapsed().as_secs_f64();
+                return Ok(Followed { refreshes, trained_per_second });
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+    use crate::ground::content::Popularity;
+    use crate::measure::serving::writer::{Task, Trainer};
+
+    #[test]
+    fn a_peek_is_held_against_the_checkpoint_that_the_bank_is_at() {
+        let directory = tempfile::tempdir().unwrap();
+        let (rows, memory_budget_bytes) = (2_000, 4 << 20);
+        let task = Task {
+            bank: directory.path().join("bank"),
+            rows,
+            dim: 8,
+            memory_budget_bytes,
+            zipf: 0.9,
+            batch: 256,
+            checkpoint_every_seconds: 1.0,
+            seed: 5,
+        };
+        let mut trainer = Trainer::begin(&task).unwrap();
+        let mut expected = Expected::loaded(rows, trainer.checkpoint().unwrap());
+        let mut reader = Reader::open(&task.bank, memory_budget_bytes, &mut expected).unwrap();
+        let (tell, moves) = mpsc::channel();
+        reader.moves = Some(moves);
+        let mut training = task.training();
+        let mut keys = KeyStream::of(Popularity::Uniform, 1, rows);
+        for _ in 0..3 {
+            for _ in 0..4 {
+                assert!(trainer.step().unwrap() > 0);
+            }
+            trainer.checkpoint().unwrap();
+            reader.peek_at_all().unwrap();
+            reader.bank().refresh().unwrap();
+            tell.send(Move::to(&reader.bank, &mut training).unwrap()).unwrap();
+            let pass = reader.pass(&mut keys, 64, Duration::ZERO).unwrap();
+            assert_eq!(pass.took.len(), 1);
+            reader.peek_at_all().unwrap();
+        }
+        // One batch more than the reader is told of.
+        trainer.step().unwrap();
+        trainer.step().unwrap();
+        trainer.checkpoint().unwrap();
+        reader.bank().refresh().unwrap();
+        let mut told = Move::to(&reader.bank, &mut training).unwrap();
+        told.trained.truncate(task.training().next_batch().len() / 2);
+        tell.send(told).unwrap();
+        let error = reader.peek_at_all().unwrap_err();
+        assert!(format!("{error:#}").contains("wrong answer"), "{error:#}");
+    }
+}

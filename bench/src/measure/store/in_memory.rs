@@ -1,0 +1,407 @@
+//! `in-memory`: the store and its tables with every row in memory, beside the machine's own limits.
+//!
+//! Two limits stand in the same run: the bare random gather, which touches one place a row, and the
+//! bare loop behind an index, which touches two, as every store with a hash index must. The first is the
+//! one that is asked for; the second tells how much of the gap is the machine's.
+//!
+//! Estimate, written before measuring. Memory-bound, `kv get` should come within 0.8 of the loop behind an
+//! index at 64 bytes (it adds some 15 ns of hashing, tags and headers to 45 to 50 ns of misses, not all
+//! of them hidden) and 0.9 at 512 bytes, where copying counts for more: 0.3 to 0.4 of the plain gather
+//! at 64 bytes, 0.7 at 512. get + put finds the put's rows still in the core's own cache (a batch of 64
+//! bytes a row) or in the next level (512): 0.6 of the get. A table's get also removes duplicates
+//! and moves clocks: 0.9 of the store's. 100 million rows of 8 bytes weigh 5.6 GB, far more than any cache and TLB:
+//! 0.75 of the rate at 10 million where the machine's caches are small, less where they hold most of the ten.
+//!
+//! Everything is checked: see [`crate::ground::rounds`] for the answers while measuring; at the end every row
+//! is read once more and must stand as the puts left it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+use anyhow::{Context, Result, ensure};
+use embank::{Bank, BankOptions, Initializer, Missing, Optimizer, Table, TableConfig};
+use embank_kv::StoreStats;
+
+use crate::ground::contenders::{Flips, Get, GetPut, Peek};
+use crate::ground::content;
+use crate::ground::gather::{Gather, Ground, Pages, huge_page_bytes};
+use crate::ground::index_loop::{BareIndex, IndexAndRecord, record_bytes};
+use crate::ground::kv_contenders::{KvGet, KvGetPut, KvPeek, KvRows};
+use crate::ground::loading::{bar, for_all_rows};
+use crate::ground::report::{self, Output, Row};
+use crate::ground::rounds::{Contender, Draw, Plan, Spread, alternate};
+
+/// Columns of the rows with which sizes of tables are compared: 8 bytes.
+const SIZES_DIM: usize = 2;
+
+/// Options of `in-memory`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Rows of the table
+    #[arg(long, default_value_t = 10_000_000)]
+    rows: u64,
+    /// Columns (f32) of a row, each length measured by itself
+    #[arg(long, value_delimiter = ',', default_value = "16,128")]
+    dims: Vec<usize>,
+    /// Rows of a larger table of 8-byte rows, beside one of --rows; 0 leaves that out
+    #[arg(long, value_name = "ROWS", default_value_t = 100_000_000)]
+    pub(crate) large_rows: u64,
+    /// Only the store or only the tables above it
+    #[arg(long, value_enum)]
+    pub(crate) only: Option<Level>,
+    /// Keys of a batch
+    #[arg(long, default_value_t = 4096)]
+    batch: usize,
+    /// Numbers of threads, each thread with its own share of the keys
+    #[arg(long, value_delimiter = ',', default_value = "1,2")]
+    pub(crate) threads: Vec<usize>,
+    /// Measured rounds; the median counts
+    #[arg(long, default_value_t = 5)]
+    rounds: usize,
+    /// Seed of the keys
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Memory budget of each store in MiB; without it, one that holds every row in memory
+    #[arg(long, value_name = "MIB")]
+    budget: Option<u64>,
+    /// Where the banks lie while this runs; they are removed at the end
+    #[arg(long, value_name = "DIR", default_value = "target/bench")]
+    directory: PathBuf,
+    #[command(flatten)]
+    pub(crate) output: Output,
+    /// A rough answer within a minute: 1 million rows beside 10 million, 3 rounds
+    #[arg(long)]
+    quick: bool,
+}
+
+/// What is measured beside the bare loops.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Level {
+    Store,
+    Tables,
+}
+
+impl Args {
+    fn plan(&self, rows: u64, dim: usize) -> Plan {
+        let batches = (rows.min(self.rows) as usize / self.batch).max(1);
+        Plan {
+            rows,
+            dim,
+            batch: self.batch,
+            threads: self.threads.clone(),
+            draw: Draw::Apart,
+            rounds: self.rounds,
+            batches,
+            warm_up_batches: batches.min(64),
+            seed: self.seed,
+        }
+    }
+
+    fn budget_bytes(&self, rows: u64, dim: usize) -> u64 {
+        self.budget.map_or_else(|| whole_budget_bytes(rows, dim), |mib| mib << 20)
+    }
+}
+
+/// A budget that holds every row in mutable memory: records and at most 16 bytes of index a row, and half
+/// as much again. What is not used is not resident.
+pub(crate) fn whole_budget_bytes(rows: u64, dim: usize) -> u64 {
+    let row_bytes = record_bytes(dim * size_of::<f32>()) as u64 + 16;
+    rows * row_bytes * 3 / 2 + (64 << 20)
+}
+
+/// A directory of its own for stores, removed when it is dropped.
+///
+/// # Errors
+/// It can't be made.
+pub(crate) fn scratch_in(directory: &Path) -> Result<tempfile::TempDir> {
+    fs::create_dir_all(directory).with_context(|| format!("creating {}", directory.display()))?;
+    tempfile::tempdir_in(directory)
+        .with_context(|| format!("creating a directory in {}", directory.display()))
+}
+
+/// Runs the subcommand.
+///
+/// # Errors
+/// Options that do not fit together, what the store reports, a wrong answer, a read from disk.
+pub(crate) fn run(args: Args) -> Result<()> {
+    let output = args.output.clone();
+    output.publish("In memory", &measure(args)?)
+}
+
+/// The figures.
+///
+/// # Errors
+/// As [`run`].
+pub(crate) fn measure(mut args: Args) -> Result<Vec<Row>> {
+    ensure!(
+        args.rows > 0 && args.batch > 0 && args.rounds > 0,
+        "--rows, --batch and --rounds must be positive"
+    );
+    ensure!(args.dims.iter().all(|&dim| dim > 0), "--dims must be positive");
+    if args.quick {
+        args.rows = args.rows.min(1_000_000);
+        args.large_rows = args.large_rows.min(args.rows * 10);
+        args.rounds = 3;
+    }
+    report::print_provenance();
+    println!(
+        "workload  {} rows, batches of {} uniform keys, {} rounds, seed {}",
+        args.rows, args.batch, args.rounds, args.seed
+    );
+    let mut figures = Vec::new();
+    for &dim in &args.dims {
+        row_length(&args, dim, &mut figures)?;
+    }
+    if args.large_rows > 0 {
+        sizes(&args, &mut figures)?;
+    }
+    println!("every row checked; no reads from disk");
+    Ok(figures)
+}
+
+/// Everything for rows of one length.
+fn row_length(args: &Args, dim: usize, figures: &mut Vec<Row>) -> Result<()> {
+    let directory = scratch_in(&args.directory)?;
+    let plan = args.plan(args.rows, dim);
+    let row_bytes = dim * size_of::<f32>();
+    let ground = Ground::filled(args.rows as usize * record_bytes(row_bytes), Pages::Huge)?;
+    let index = BareIndex::filled(args.rows)?;
+    let gather = Gather::tuned(&ground, args.rows, row_bytes, args.batch);
+    let behind_index = IndexAndRecord::tuned(&index, &ground, row_bytes, args.batch);
+
+    let budget_bytes = args.budget_bytes(args.rows, dim);
+    println!(
+        "{row_bytes} B      budget {} MiB each; gather: {}; index + record: {}; {} MiB in huge pages",
+        budget_bytes >> 20,
+        gather.ahead(),
+        behind_index.how(),
+        huge_page_bytes().map_or("?".to_owned(), |bytes| (bytes >> 20).to_string()),
+    );
+    let mut contenders: Vec<&dyn Contender> = vec![&gather, &behind_index];
+    let label = format!("{row_bytes} B");
+    let flips = || Mutex::new(Flips::new(args.rows));
+
+    let path = directory.path().join("kv");
+    let store = (args.only != Some(Level::Tables))
+        .then(|| KvRows::load(&path, args.rows, dim, budget_bytes))
+        .transpose()?;
+    let store_flips = flips();
+    let on_store = store.as_ref().map(|rows| {
+        let put = KvGetPut {
+            name: "kv get + put".to_owned(),
+            rows,
+            clock: true,
+            flips: Some(&store_flips),
+        };
+        (KvGet { name: "kv get".to_owned(), rows }, put, KvPeek { rows })
+    });
+    if let Some((get, get_put, peek)) = &on_store {
+        contenders.extend([get as &dyn Contender, get_put, peek]);
+    }
+
+    let options = BankOptions { memory_budget_bytes: budget_bytes, ..BankOptions::default() };
+    let bank = (args.only != Some(Level::Store))
+        .then(|| Bank::open(directory.path().join("bank"), options))
+        .transpose()?;
+    let table = bank.as_ref().map(|bank| load_table(bank, args.rows, dim)).transpose()?;
+    let on_table = table.as_ref().map(|table| {
+        let get_put = GetPut { table, flips: flips() };
+        (Get { table, release: false }, get_put, Get { table, release: true }, Peek { table })
+    });
+    if let Some((get, get_put, get_release, peek)) = &on_table {
+        contenders.extend([get as &dyn Contender, get_put, get_release, peek]);
+    }
+
+    let spreads = alternate(&plan, &contenders, &bar("measuring", 0))?;
+    beside_limits(&label, &args.threads, &contenders, spreads, figures);
+    drop(contenders);
+    let flips =
+        |flips: Mutex<Flips>| flips.into_inner().expect("a thread that panicked has ended the run");
+    if let (Some(bank), Some(table), Some((_, get_put, ..))) = (&bank, &table, on_table) {
+        check_in_memory("bank", &bank.stats().store)?;
+        check_table(table, args.rows, dim, &flips(get_put.flips))?;
+    }
+    drop(on_store);
+    match store {
+        None => Ok(()),
+        Some(rows) => {
+            check_in_memory("store", &rows.store.stats())?;
+            rows.check_every_row(Some(&flips(store_flips)))
+        }
+    }
+}
+
+/// One row a contender and number of threads: beside the first, which is the gather, and over the second,
+/// which is the loop behind an index. Where several numbers of threads begin with one, each also has its
+/// scaling.
+fn beside_limits(
+    label: &str,
+    threads: &[usize],
+    contenders: &[&dyn Contender],
+    spreads: Vec<Vec<Spread>>,
+    figures: &mut Vec<Row>,
+) {
+    let mut single: Vec<Row> = Vec::new();
+    for (&threads, spreads) in threads.iter().zip(spreads) {
+        let plural = if threads == 1 { "" } else { "s" };
+        let mut rows: Vec<Row> = contenders
+            .iter()
+            .zip(spreads)
+            .map(|(contender, spread)| {
+                Row::rate(
+                    format!("{label} x {threads} thread{plural}: {}", contender.name()),
+                    spread,
+                )
+            })
+            .collect();
+        let (gather, rest) = rows.split_first_mut().expect("the gather comes first");
+        let (floor, rest) = rest.split_first_mut().expect("the loop behind an index comes second");
+        *floor = floor.clone().beside(gather);
+        for row in rest {
+            *row = row.clone().beside(gather).over_floor(floor);
+        }
+        let scaled: Vec<Row> =
+            rows.iter().zip(&single).map(|(many, one)| Row::scaling(many, one)).collect();
+        if threads == 1 {
+            single.clone_from(&rows);
+        }
+        figures.extend(rows);
+        if let Some((gather, rest)) = scaled.split_first() {
+            let rest: Vec<Row> = rest.iter().map(|row| row.clone().beside(gather)).collect();
+            figures.push(gather.clone());
+            figures.extend(rest);
+        }
+    }
+}
+
+/// Rows of 8 bytes: a large table beside one of `--rows`.
+fn sizes(args: &Args, figures: &mut Vec<Row>) -> Result<()> {
+    let directory = scratch_in(&args.directory)?;
+    let row_bytes = SIZES_DIM * size_of::<f32>();
+    let plan = args.plan(args.large_rows, SIZES_DIM);
+    let ground = Ground::filled(args.large_rows as usize * record_bytes(row_bytes), Pages::Huge)?;
+    let (rows, large_rows) = (args.rows, args.large_rows);
+    let (index, large_index) = (BareIndex::filled(rows)?, BareIndex::filled(large_rows)?);
+    let tuned = |rows| Gather::tuned(&ground, rows, row_bytes, args.batch);
+    let (gather, large_gather) = (tuned(rows), tuned(large_rows));
+    let tuned = |index| IndexAndRecord::tuned(index, &ground, row_bytes, args.batch);
+    let (behind, large_behind) = (tuned(&index), tuned(&large_index));
+    let load = |name: &str, rows| {
+        let budget_bytes = args.budget_bytes(rows, SIZES_DIM);
+        KvRows::load(&directory.path().join(name), rows, SIZES_DIM, budget_bytes)
+    };
+    let (kv, large_kv) = (load("small", rows)?, load("large", large_rows)?);
+    let get = KvGet { name: "kv get".to_owned(), rows: &kv };
+    let large_get = KvGet { name: "kv get".to_owned(), rows: &large_kv };
+    let contenders: [&dyn Contender; 6] =
+        [&gather, &behind, &get, &large_gather, &large_behind, &large_get];
+    let spreads = alternate(&plan, &contenders, &bar("sizes", 0))?;
+    for (&threads, spreads) in args.threads.iter().zip(spreads) {
+        let names = [rows, large_rows].into_iter().flat_map(|rows| {
+            ["gather", "index + record", "kv get"].map(move |what| {
+                format!("8 B x {} million rows x {threads}: {what}", rows / 1_000_000)
+            })
+        });
+        let rows: Vec<Row> = names.zip(spreads).map(|(n, spread)| Row::rate(n, spread)).collect();
+        let (small, large) = rows.split_at(3);
+        figures.extend_from_slice(small);
+        figures.extend(large.iter().zip(small).map(|(large, small)| large.clone().beside(small)));
+    }
+    for (name, kv) in [("small", &kv), ("large", &large_kv)] {
+        check_in_memory(name, &kv.store.stats())?;
+        kv.check_every_row(None)?;
+    }
+    Ok(())
+}
+
+/// Prints where the rows were found; refuses a run that read the disk.
+///
+/// # Errors
+/// The store read the disk.
+pub(crate) fn check_in_memory(name: &str, stats: &StoreStats) -> Result<()> {
+    let mib = |bytes: u64| bytes >> 20;
+    println!(
+        "{name:9} hits {} mutable, {} read-only, {} disk; {} rows copied to the tail; log {} MiB, \
+         index {} MiB, budget {} MiB",
+        stats.hits_mutable,
+        stats.hits_read_only,
+        stats.hits_disk,
+        stats.copied_to_tail,
+        mib(stats.log_tail - stats.log_begin),
+        mib(stats.memory_index_bytes),
+        mib(stats.memory_budget_bytes)
+    );
+    ensure!(
+        stats.disk_reads == 0,
+        "the {name} read the disk {} times: {} MiB do not hold the table, so this is no measurement in \
+         memory; raise --budget",
+        stats.disk_reads,
+        mib(stats.memory_budget_bytes)
+    );
+    Ok(())
+}
+
+fn load_table(bank: &Bank, rows: u64, dim: usize) -> Result<Table> {
+    let columns = u32::try_from(dim).context("--dims are too large")?;
+    let config =
+        TableConfig::new(columns).optimizer(Optimizer::None).initializer(Initializer::Zeros);
+    let table = bank.table("rows", config)?;
+    for_all_rows("loading the table", rows, dim, |keys, values| {
+        content::fill(keys, dim, values);
+        Ok(table.put(keys, values)?)
+    })?;
+    Ok(table)
+}
+
+/// Reads every row once and holds it against what the puts left.
+fn check_table(table: &Table, rows: u64, dim: usize, flips: &Flips) -> Result<()> {
+    for_all_rows("checking every row", rows, dim, |keys, values| {
+        table.peek(keys, values, Missing::Error)?;
+        for (&key, row) in keys.iter().zip(values.chunks_exact(dim)) {
+            flips.check(key, content::sign(key, row)?)?;
+        }
+        Ok(())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn args(directory: &Path, rows: u64, budget: Option<u64>) -> Args {
+        Args {
+            rows,
+            dims: vec![16],
+            large_rows: 2 * rows,
+            only: None,
+            batch: 512,
+            threads: vec![1, 2],
+            rounds: 2,
+            seed: 9,
+            budget,
+            directory: directory.to_owned(),
+            output: Output { json: Some(directory.join("rows.json")), ..Output::default() },
+            quick: false,
+        }
+    }
+
+    #[test]
+    fn a_small_run_measures_and_checks_everything() {
+        let directory = tempfile::tempdir().unwrap();
+        run(args(directory.path(), 20_000, None)).unwrap();
+        let text = fs::read_to_string(directory.path().join("rows.json")).unwrap();
+        let rows: Vec<serde_json::Value> = serde_json::from_str(&text).unwrap();
+        assert_eq!(rows.len(), 3 * 9 + 2 * 6);
+        assert_eq!(rows[3]["name"], "64 B x 1 thread: kv get + put");
+        assert_eq!(rows[3]["against"], "64 B x 1 thread: gather");
+        assert_eq!(rows[3]["floor"], "64 B x 1 thread: index + record");
+    }
+
+    #[test]
+    fn a_budget_that_does_not_hold_the_table_is_no_measurement_in_memory() {
+        let directory = tempfile::tempdir().unwrap();
+        let error = run(args(directory.path(), 200_000, Some(8))).unwrap_err();
+        assert!(format!("{error:#}").contains("raise --budget"), "{error:#}");
+    }
+}

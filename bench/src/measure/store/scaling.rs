@@ -1,0 +1,36 @@
+//! `scaling`: two threads against one, in memory, beside how the machine's memory itself scales.
+//!
+//! The same measurement as `in-memory`, of the store alone: what counts here is each contender's rate with
+//! two threads over its rate with one, and that over the plain gather's own.
+//!
+//! Estimate, written before measuring: threads share nothing but the counters (once a batch) and the epoch
+//! (once a chunk), so the store should scale as the loops do: 1.9 where memory bandwidth holds, less for 512-byte
+//! rows if one core nearly fills it. Two virtual processors on one physical core would scale alike badly.
+
+use anyhow::{Result, ensure};
+
+use crate::ground::report::Output;
+use crate::measure::store::in_memory::{self, Level};
+
+/// Options of `scaling`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    in_memory: in_memory::Args,
+}
+
+/// Runs the subcommand.
+///
+/// # Errors
+/// As [`in_memory::measure`]; `--threads` without 1 and another number.
+pub(crate) fn run(Args { mut in_memory }: Args) -> Result<()> {
+    in_memory.large_rows = 0;
+    in_memory.only.get_or_insert(Level::Store);
+    ensure!(
+        in_memory.threads.first() == Some(&1) && in_memory.threads.len() > 1,
+        "--threads must begin with 1 and name another number, as in 1,2"
+    );
+    let output: Output = in_memory.output.clone();
+    let figures = in_memory::measure(in_memory)?;
+    output.publish("Scaling", &figures)
+}
