@@ -618,7 +618,7 @@ impl Shared {
             let keys: Vec<u64> = rows.iter().map(|row| row.key).collect();
             let marks: Vec<RowMark> = rows.iter().map(|row| row.mark).collect();
             let mut moved = Vec::new();
-            let kept = self.store.keep(first.table, &keys, &marks, &mut moved);
+            let kept = self.store.promote_unused(first.table, &keys, &marks, &mut moved);
             self.counters.kept.add(moved.len() as u64);
             let mut state = self.queue.state.lock();
             for (place, mark) in moved {

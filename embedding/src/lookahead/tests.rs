@@ -93,7 +93,7 @@ fn whoever_cancels_all_excuses_what_is_in_hand_and_what_was_kept() {
     // Kept, and so in memory, though nothing was read.
     shared.store.checkpoint(b"").unwrap();
     let (marks, mut kept) = ([marks[0].1, marks[1].1], Vec::new());
-    shared.store.keep(table, &[1, 2], &marks, &mut kept).unwrap();
+    shared.store.promote_unused(table, &[1, 2], &marks, &mut kept).unwrap();
     assert_eq!((kept.len(), shared.counters.moved.get()), (2, 0));
     lookahead.cancel();
     assert_eq!(lookahead.cancelled_too_late(), 3 + 2);

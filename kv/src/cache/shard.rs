@@ -170,7 +170,8 @@ impl Shard {
     /// Fetches the first lines of a row, if its index line makes one likely.
     pub(super) fn prefetch_row(&mut self, hash: u64) {
         let Some(live) = &mut self.0 else { return };
-        let (bucket, queues_at) = (live.bucket(hash), live.queues_at);
+        let bucket = live.bucket(hash);
+        let queues_at = live.queues_at;
         let memory = live.memory.as_ptr();
         let tag = tag_of(hash);
         let index = &live.parts().index[bucket];
@@ -237,7 +238,8 @@ impl Shard {
 
 impl Live {
     fn parts(&mut self) -> Parts<'_> {
-        let (index, marks) = (self.buckets * BUCKET_PLACES, self.marks);
+        let index = self.buckets * BUCKET_PLACES;
+        let marks = self.marks;
         let (front, words) = split(&mut self.memory, self.queues_at);
         // SAFETY: both ranges lie in `front` one after another (`queues_at` counts them), aligned because
         // it begins at a page and `index` is a multiple of 16; any content is valid for integers, and
@@ -259,7 +261,8 @@ impl Live {
 
     /// The index place of a record, and where it lies.
     fn find(&mut self, address: Address, hash: u64) -> Option<(usize, usize)> {
-        let (bucket, tag) = (self.bucket(hash), tag_of(hash));
+        let bucket = self.bucket(hash);
+        let tag = tag_of(hash);
         let Parts { index, words, .. } = self.parts();
         bucket.into_iter().find_map(|place| {
             let word = index[place];
@@ -310,7 +313,8 @@ impl Live {
     fn leave_small(&mut self, at: usize, done: &mut Inserted) {
         let Some((place, hash)) = self.place_of(at) else { return };
         let words = self.parts().words;
-        let (len, used) = (record_words(words, at), words[at + 3] & USES_MASK != 0);
+        let len = record_words(words, at);
+        let used = words[at + 3] & USES_MASK != 0;
         // A main queue that has never been full takes what there is.
         let free = self.main.push(words_of(&mut self.memory, self.queues_at), len);
         if !used && free.is_none() {
@@ -397,11 +401,13 @@ mod tests {
 
     /// Looks for a record and holds what is found against what was put in.
     fn has(shard: &mut Shard, address: u64, value_bytes: usize) -> bool {
-        let (at, mut into) = (Address::new(address), Vec::new());
+        let at = Address::new(address);
+        let mut into = Vec::new();
         if !shard.get(at, super::super::hash(at), &mut into) {
             return false;
         }
-        let (found, expected) = (RecordImage::of_words(&into), image(address, value_bytes));
+        let found = RecordImage::of_words(&into);
+        let expected = image(address, value_bytes);
         let expected = RecordImage::new(&expected);
         assert!(found.is(TableNumber(3), address ^ 5));
         assert_eq!(found.link(), expected.link());

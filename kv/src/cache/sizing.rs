@@ -198,7 +198,8 @@ impl RowCache {
         if open == 0 {
             return;
         }
-        let (each, larger) = (SLOTS / open, SLOTS % open);
+        let each = SLOTS / open;
+        let larger = SLOTS % open;
         let mut room: Vec<usize> =
             (0..open).map(|shard| each + usize::from(shard < larger)).collect();
         let mut homeless = Vec::new();

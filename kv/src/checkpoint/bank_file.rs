@@ -84,7 +84,8 @@ impl BankFile {
 
     /// Puts the file in place, durably: whole or not at all.
     pub(crate) fn write(self, dir: &Arc<Directory>) -> Result<()> {
-        let (new, place) = (dir.place(NEW_NAME), dir.place(NAME));
+        let new = dir.place(NEW_NAME);
+        let place = dir.place(NAME);
         let write = || -> io::Result<()> {
             // A crash may have left one.
             new.remove_file_if_there()?;

@@ -123,7 +123,8 @@ mod tests {
     #[test]
     fn what_is_read_stays_and_what_is_not_goes() {
         let (_dir, checkpoints) = bank_with(&[1, 2, 3, 4]);
-        let (first, again) = (checkpoints.hold(2).unwrap(), checkpoints.hold(2).unwrap());
+        let first = checkpoints.hold(2).unwrap();
+        let again = checkpoints.hold(2).unwrap();
         assert!(first.is_some() && again.is_some(), "readers share");
         checkpoints.prune(1, &mut Vec::new()).unwrap();
         assert_eq!(checkpoints.numbers().unwrap(), [2, 4]);

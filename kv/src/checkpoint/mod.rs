@@ -456,7 +456,8 @@ impl Checkpoints {
 
     /// Lets a checkpoint go with the next pruning that finds it old.
     pub(crate) fn unpin(&self, number: u64) -> Result<()> {
-        let (mark, dir) = (self.pin_path(number), self.dir_of(number));
+        let mark = self.pin_path(number);
+        let dir = self.dir_of(number);
         mark.remove_file_if_there().map_err(|e| Error::io("remove", &mark, e))?;
         dir.sync().map_err(|e| Error::io("sync", &dir, e))
     }

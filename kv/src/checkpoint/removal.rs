@@ -75,7 +75,8 @@ fn named(name: &OsString) -> Option<Named> {
 
 /// The numbers of the completed checkpoints among names, oldest first.
 pub(crate) fn numbers_of(names: &[OsString]) -> Vec<u64> {
-    let (mut there, mut marked) = (BTreeSet::new(), BTreeSet::new());
+    let mut there = BTreeSet::new();
+    let mut marked = BTreeSet::new();
     for name in names {
         match named(name) {
             Some(Named::Checkpoint(number)) => there.extend([number]),
@@ -191,7 +192,8 @@ impl Checkpoints {
 
     /// Clears a marked checkpoint away, and then its mark.
     fn clear_marked(&self, number: u64) -> Result<()> {
-        let (dir, manifest) = (self.dir_of(number), self.manifest_path(number));
+        let dir = self.dir_of(number);
+        let manifest = self.manifest_path(number);
         // First, so that the rest does not look whole to an older build either.
         manifest.remove_file_if_there().map_err(|e| Error::io("remove", &manifest, e))?;
         clear_away(&dir)?;

@@ -23,6 +23,8 @@
 //! ```
 
 mod buffer;
+#[cfg(target_os = "linux")]
+mod completion;
 pub(crate) mod contract;
 mod open_file;
 pub(crate) mod options;

@@ -344,7 +344,8 @@ pub(super) mod tests {
     fn a_failed_request_leaves_the_others_counted_until_they_are_drained() {
         let Some(mut ring) = ring() else { return };
         let (reader, mut writer) = io::pipe().unwrap();
-        let (mut slow, mut failing) = ([0; 4], [0; 4]);
+        let mut slow = [0; 4];
+        let mut failing = [0; 4];
         pending(&mut ring, &reader, &mut slow);
         // SAFETY: the ring is drained below, before the buffers go.
         unsafe { ring.push(&read_of(-1, &mut failing).user_data(2)) };

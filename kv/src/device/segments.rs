@@ -89,7 +89,8 @@ impl Segment {
 
     /// Fills `buffer` from the file's `offset`, a system call or two.
     pub(super) fn read_exact(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {
-        let (mut done, mut retries) = (0, 0);
+        let mut done = 0;
+        let mut retries = 0;
         loop {
             let moved = match self.file.read_at(&mut buffer[done..], offset + done as u64) {
                 Ok(moved) => moved,
@@ -115,7 +116,8 @@ impl Segment {
     /// Writes all of `bytes`. A write that stops within a block goes on from that block's start, because
     /// a direct write can't go on from within it.
     fn write_all(&self, offset: u64, bytes: &[u8]) -> Result<()> {
-        let (mut done, mut retries) = (0, 0);
+        let mut done = 0;
+        let mut retries = 0;
         while done < bytes.len() {
             match self.file.write_at(&bytes[done..], offset + done as u64) {
                 Ok(moved) if done + moved >= bytes.len() => break,

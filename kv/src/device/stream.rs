@@ -70,7 +70,8 @@ pub(crate) fn in_bursts(
     read_many: impl Fn(&mut [Read<'_>]) -> Result<()>,
     order: impl Fn(&mut [usize]),
 ) -> Result<u64> {
-    let (mut first, mut deepest) = (0, 0);
+    let mut first = 0;
+    let mut deepest = 0;
     let mut asked = stream.next();
     // Ends: each burst hands over at least one read, and the stream ends.
     while asked.is_some() {

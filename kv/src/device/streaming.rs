@@ -14,7 +14,6 @@
 //! the stream's during `done`, then free once all before it are.
 
 use std::collections::VecDeque;
-use std::io;
 use std::marker::PhantomData;
 use std::os::fd::AsRawFd;
 use std::slice;
@@ -22,11 +21,12 @@ use std::sync::Arc;
 
 use io_uring::{opcode, types};
 
+use super::completion::{Asked, Completion, Retries};
 use super::priority::Lane;
 use super::ring::Ring;
 use super::segments::{Segment, Segments};
 use super::stream::too_long;
-use super::transfer::{self, Progress};
+use super::transfer;
 use super::{AlignedBuffer, ReadStream};
 use crate::error::{Error, Result};
 
@@ -71,7 +71,7 @@ pub(super) struct Streaming<'a> {
     asked: Option<(u64, usize)>,
     /// Reads to push again, for the rest of their bytes.
     again: Vec<u64>,
-    retries: usize,
+    retries: Retries,
     deepest: u64,
     error: Option<Error>,
 }
@@ -99,7 +99,7 @@ impl<'a> Streaming<'a> {
             files,
             asked: None,
             again: Vec::new(),
-            retries: 0,
+            retries: Retries::default(),
             deepest: 0,
             error: None,
         }
@@ -200,7 +200,8 @@ impl<'a> Streaming<'a> {
     /// A place for `len` bytes at the end of what is lent.
     fn lend(&mut self, len: usize) -> Option<usize> {
         if self.lent.is_empty() {
-            (self.head, self.tail) = (0, 0);
+            self.head = 0;
+            self.tail = 0;
         }
         let offset = (self.tail % self.memory_bytes.max(1) as u64) as usize;
         let skipped = if self.memory_bytes - offset < len { self.memory_bytes - offset } else { 0 };
@@ -250,23 +251,12 @@ impl<'a> Streaming<'a> {
     fn complete(&mut self, number: u64, result: i32) {
         let place = (number - self.first) as usize;
         let lent = &mut self.lent[place];
-        let (at, len, before) = (lent.at, lent.len, lent.arrived);
+        let at = lent.at;
+        let len = lent.len;
         let segment = &self.files[lent.file];
-        if result < 0 {
-            let error = io::Error::from_raw_os_error(-result);
-            self.retries += 1;
-            if transfer::is_transient(&error)
-                && self.retries <= transfer::retries_max(number as usize + 1)
-            {
-                self.again.push(number);
-            } else {
-                let failed = segment.read_failed(lent.offset + before as u64, &error);
-                self.error.get_or_insert(failed);
-            }
-            return;
-        }
-        match Progress::after(len, before, result as usize) {
-            Progress::Complete => {
+        let asked = Asked { segment, offset: lent.offset, wanted: len, before: lent.arrived };
+        match self.retries.after(&asked, result, number as usize + 1) {
+            Completion::Complete => {
                 lent.done = true;
                 if self.error.is_none() {
                     // SAFETY: the read is complete, so the kernel is through with its range, and nobody
@@ -276,13 +266,13 @@ impl<'a> Streaming<'a> {
                 }
                 self.give_back();
             }
-            Progress::More => {
-                lent.arrived += result as usize;
+            Completion::More(moved) => {
+                lent.arrived += moved;
                 self.again.push(number);
             }
-            Progress::EndOfFile => {
-                let cut = segment.truncated(lent.offset, len, before + result as usize);
-                self.error.get_or_insert(cut);
+            Completion::Again => self.again.push(number),
+            Completion::Failed(error) => {
+                self.error.get_or_insert(error);
             }
         }
     }
@@ -467,7 +457,8 @@ mod tests {
             done: 0,
             deepest: [0, 0],
         };
-        let (mut files, lane) = (Vec::new(), traffic.enter(Priority::Background));
+        let mut files = Vec::new();
+        let lane = traffic.enter(Priority::Background);
         let streaming = Streaming::new(&segments, &mut files, &mut memory, &mut stream, lane);
         streaming.run(&mut ring).unwrap();
         assert_eq!((stream.begun, stream.done), (2000, 2000));

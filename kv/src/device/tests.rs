@@ -116,7 +116,8 @@ fn bursts_of_any_size_bring_every_read_its_own_bytes() {
 fn reads_of_different_lengths_go_in_one_burst() {
     on_every_device(|device| {
         write_log(device, 2);
-        let (mut small, mut large) = (AlignedBuffer::zeroed(512), AlignedBuffer::zeroed(32 << 10));
+        let mut small = AlignedBuffer::zeroed(512);
+        let mut large = AlignedBuffer::zeroed(32 << 10);
         let mut reads = [
             Read { offset: SEGMENT - BLOCK, buffer: &mut small },
             Read { offset: SEGMENT, buffer: &mut large },

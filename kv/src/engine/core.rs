@@ -152,7 +152,8 @@ mod tests {
         let core = store.core();
         let _pin = core.gate.enter();
         let view = core.log.view();
-        let (mut candidates, mut passed) = (Candidates::default(), 0_u64);
+        let mut candidates = Candidates::default();
+        let mut passed = 0_u64;
         for &key in keys {
             core.index.candidates(core.key_hash.of(table.number, key), &mut candidates);
             let mut found = false;
@@ -179,7 +180,8 @@ mod tests {
         // All agree in their lowest 48 bits: buckets have fewer than 32, tags 16.
         let chosen: Vec<u64> = (0..count).map(|i| unhash(TableNumber(1), i << 48 | 77)).collect();
         let others: Vec<u64> = (0..count).collect();
-        let (chosen, others) = (records_passed(&chosen), records_passed(&others));
+        let chosen = records_passed(&chosen);
+        let others = records_passed(&others);
         assert!(others < 1.1, "{others} records for each key");
         assert!(chosen < 1.1, "{chosen} records for each chosen key, {others} for others");
     }

@@ -1,8 +1,9 @@
 //! What batches add to the store's counters, and the counters as its users see them.
 
-use crate::engine::batch::{Hit, Mode, Tally};
+use crate::engine::batch::{Effect, Hit, Tally, Work};
 use crate::engine::core::Core;
 use crate::engine::tables::TableState;
+use crate::operation::Access;
 use crate::record::address::{Address, TableId};
 use crate::sync::Ordering;
 
@@ -15,16 +16,15 @@ impl Core {
 
     /// Counts a single key that took the short way: one counter tells all.
     #[inline]
-    pub(crate) fn count_single(&self, mode: Mode, changes: bool, hit: Hit) {
+    pub(crate) fn count_single(&self, access: Access, changes: bool, hit: Hit) {
         let singles = &self.counters.singles;
-        match (mode, hit) {
-            (Mode::Peek, Hit::Mutable) => singles.peek_mutable.add(1),
-            (Mode::Peek, Hit::ReadOnly) => singles.peek_read_only.add(1),
-            (Mode::Get, _) => singles.get.add(1),
-            (Mode::Update, _) if !changes => singles.touch.add(1),
-            (Mode::Update, _) => singles.update.add(1),
-            (Mode::Put, _) => singles.put.add(1),
-            (Mode::Delete | Mode::Promote | Mode::Compact | Mode::Locate | Mode::Retain, _) => {}
+        match (access, hit) {
+            (Access::Peek, Hit::Mutable) => singles.peek_mutable.add(1),
+            (Access::Peek, Hit::ReadOnly) => singles.peek_read_only.add(1),
+            (Access::Get, _) => singles.get.add(1),
+            (Access::Update, _) if !changes => singles.touch.add(1),
+            (Access::Update, _) => singles.update.add(1),
+            (Access::Put, _) => singles.put.add(1),
         }
     }
 
@@ -53,37 +53,37 @@ impl Core {
         }
     }
 
-    /// Counts a batch of `keys` keys. `changes`: its updates change values.
-    pub(crate) fn add_tally(&self, mode: Mode, changes: bool, keys: u64, tally: &Tally) {
+    /// Counts a batch of `keys` keys.
+    pub(crate) fn add_tally<W: Work>(&self, keys: u64, tally: &Tally) {
         let counters = &self.counters;
         counters.batches.add(1);
         // What was done, which after an error is less than what was asked.
         let found = tally.hits_mutable + tally.hits_read_only + tally.hits_disk + tally.hits_cache;
-        let changed = match mode {
-            Mode::Peek => {
+        let changed = match W::EFFECT {
+            Effect::Peek => {
                 counters.peek_keys.add(keys);
                 0
             }
-            Mode::Get => {
+            Effect::Get => {
                 counters.get_keys.add(keys);
                 tally.inserted
             }
-            Mode::Update => {
+            Effect::Update => {
                 counters.update_keys.add(keys);
                 found + tally.inserted
             }
-            Mode::Put => {
+            Effect::Put => {
                 counters.put_keys.add(keys);
                 found + tally.inserted
             }
-            Mode::Delete => {
+            Effect::Delete => {
                 counters.delete_keys.add(keys);
                 tally.deleted
             }
             // Looking ahead is no operation on rows; what it moves is counted as promoted.
-            Mode::Promote | Mode::Compact | Mode::Locate | Mode::Retain => 0,
+            Effect::Move | Effect::Locate => 0,
         };
-        counters.changed.add(if changes { changed } else { 0 });
+        counters.changed.add(if W::CHANGES { changed } else { 0 });
         counters.deleted.add(tally.deleted);
         counters.hits_mutable.add(tally.hits_mutable);
         counters.hits_read_only.add(tally.hits_read_only);

@@ -96,7 +96,8 @@ impl Core {
             let number = u16::try_from(tables.len() + 1).ok()?;
             return Some(TableId { number: TableNumber(number), incarnation: 0 });
         }
-        let (begin, checkpoints) = (self.log.begin(), self.checkpoints_on_disk());
+        let begin = self.log.begin();
+        let checkpoints = self.checkpoints_on_disk();
         let next = self.numbers.next.load(Ordering::Relaxed) as usize % tables.len().max(1);
         let mut places = (next..tables.len()).chain(0..next);
         let free = places.find(|&place| tables[place].is_free(begin, &checkpoints))?;
@@ -156,7 +157,8 @@ impl Core {
     pub(crate) fn no_number_left(&self) -> Error {
         let tables = self.tables.read();
         let dropped = tables.iter().filter(|state| state.entry.dropped).count();
-        let (all, there) = (tables.len(), tables.len() - dropped);
+        let all = tables.len();
+        let there = tables.len() - dropped;
         Error::InvalidArgument(format!(
             "all {all} numbers of tables are taken: {there} tables have one each, and of {dropped} dropped tables records \
              or checkpoints are left. Drop tables; then compact, and take as many checkpoints as are kept: that frees the \

@@ -202,7 +202,8 @@ mod tests {
                 });
             }
             for round in 0..rounds {
-                let (old, new) = ((round % 2) as usize, ((round + 1) % 2) as usize);
+                let old = (round % 2) as usize;
+                let new = ((round + 1) % 2) as usize;
                 current.store(new as u64, Ordering::Release);
                 barrier();
                 cells[old].store(round, Ordering::Relaxed);

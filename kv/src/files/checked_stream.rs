@@ -189,7 +189,8 @@ impl CheckedReader {
             format!("format version {found} is not {}, which belongs here", versions.end())
         } else {
             let wide = |i: usize| u64::from(word(i)) | u64::from(word(i + 4)) << 32;
-            let (owner, checkpoint) = (wide(16), wide(24));
+            let owner = wide(16);
+            let checkpoint = wide(24);
             let identity = StreamIdentity { magic, version: found, owner, checkpoint };
             return Ok((reader, identity));
         };
@@ -328,7 +329,8 @@ pub(crate) fn survey(place: &Place, identity: StreamIdentity) -> Result<Vec<(u64
     }
     let failed = |e| Error::io("read", place, e);
     let mut chunk = vec![0; CHUNK_BYTES];
-    let (mut at, mut sequence) = (HEADER_BYTES as u64, 0);
+    let mut at = HEADER_BYTES as u64;
+    let mut sequence = 0;
     // Ends: each turn goes on by a chunk's head at least, to the file's end.
     loop {
         if at + 8 > file_bytes {

@@ -150,7 +150,8 @@ impl Directory {
 
 /// Opens a name in a directory. A signal may interrupt that, on some file systems.
 fn open_in(dir: &File, name: &Path, flags: OFlags) -> io::Result<File> {
-    let (flags, mode) = (flags | OFlags::CLOEXEC, Mode::from_raw_mode(0o666));
+    let flags = flags | OFlags::CLOEXEC;
+    let mode = Mode::from_raw_mode(0o666);
     let open = || rustix::fs::openat(dir, name, flags, mode);
     Ok(descriptors::opened(|| Ok(retry_on_intr(open)?))?.into())
 }
@@ -301,7 +302,8 @@ impl Place {
 
     /// Gives the file another name, which must not be there.
     pub(crate) fn hard_link(&self, to: &Place) -> io::Result<()> {
-        let (from, to_dir) = (&self.dir.handle, &to.dir.handle);
+        let from = &self.dir.handle;
+        let to_dir = &to.dir.handle;
         Ok(rustix::fs::linkat(from, &self.name, to_dir, &to.name, AtFlags::empty())?)
     }
 
@@ -323,7 +325,8 @@ impl Place {
     /// # Errors
     /// The first that occurred. The directory is then still there.
     pub(crate) fn remove_dir_all(&self) -> io::Result<()> {
-        let (dir, name) = (&self.dir.handle, &self.name);
+        let dir = &self.dir.handle;
+        let name = &self.name;
         if self.own_type()?.is_symlink() {
             return self.remove_file();
         }
@@ -354,7 +357,8 @@ mod tests {
     #[test]
     fn places_stay_in_the_directory_that_was_opened() {
         let dir = tempfile::tempdir().unwrap();
-        let (here, there) = (dir.path().join("here"), dir.path().join("there"));
+        let here = dir.path().join("here");
+        let there = dir.path().join("there");
         fs::create_dir(&here).unwrap();
         let held = Directory::open(&here).unwrap();
         held.check_in_place().unwrap();

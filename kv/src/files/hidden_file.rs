@@ -229,7 +229,8 @@ mod tests {
         let Some(place) = std::env::var_os(PLACE) else { return };
         // SAFETY: no handler is set. A shell may have started this with signals that are ignored.
         unsafe { libc::signal(libc::SIGTERM, libc::SIG_DFL) };
-        let (bank, copy) = (Path::new(&place).join("bank"), Path::new(&place).join("copy"));
+        let bank = Path::new(&place).join("bank");
+        let copy = Path::new(&place).join("copy");
         let outer = Interruptible::begin();
         // SAFETY: it has no duties.
         unsafe { libc::raise(libc::SIGTERM) };

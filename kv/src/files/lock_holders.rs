@@ -71,7 +71,8 @@ fn holder(line: &str, file: &Metadata) -> Option<u32> {
     let process = words.nth(2)?;
     let mut place = words.next()?.split(':');
     let device = |part: Option<&str>| u32::from_str_radix(part?, 16).ok();
-    let (major, minor) = (device(place.next())?, device(place.next())?);
+    let major = device(place.next())?;
+    let minor = device(place.next())?;
     let inode: u64 = place.next()?.parse().ok()?;
     let is_its = inode == file.ino() && libc::makedev(major as _, minor as _) == file.dev() as _;
     is_its.then(|| process.parse().ok()).flatten()
@@ -109,7 +110,8 @@ mod tests {
     fn reads_lines_of_the_kernel() {
         let file = tempfile::tempfile().unwrap();
         let file = file.metadata().unwrap();
-        let (major, minor) = (libc::major(file.dev() as _), libc::minor(file.dev() as _));
+        let major = libc::major(file.dev() as _);
+        let minor = libc::minor(file.dev() as _);
         let line = |kind: &str, inode| {
             format!("1: {kind}  ADVISORY  WRITE 4711 {major:02x}:{minor:02x}:{inode} 0 EOF")
         };

@@ -42,7 +42,8 @@ pub fn decode<T: Decode<()>>(bytes: &[u8]) -> std::result::Result<T, String> {
         return Err("it does not begin like Embank metadata".into());
     }
     let word = |i: usize| u32::from_le_bytes([bytes[i], bytes[i + 1], bytes[i + 2], bytes[i + 3]]);
-    let (stored, computed) = (word(12), crc32c::crc32c(&bytes[16..]));
+    let stored = word(12);
+    let computed = crc32c::crc32c(&bytes[16..]);
     if stored != computed {
         return Err(format!("its checksum is {computed:#010x}, not {stored:#010x}"));
     }

@@ -129,7 +129,8 @@ impl Copying<'_> {
         // Ends: with the log.
         while first < log_end {
             Interruptible::check().map_err(|e| Error::io("copy", &folder, e))?;
-            let (from, into) = (segment_place(dir, first), segment_place(self.to, first));
+            let from = segment_place(dir, first);
+            let into = segment_place(self.to, first);
             let end = first + segment_bytes;
             if end > log_end || !self.link(&from, &into)? {
                 self.copy_pages(
@@ -191,7 +192,8 @@ impl Copying<'_> {
     ) -> Result<()> {
         let source = from.open().map_err(|e| Error::io("open", from, e))?;
         let copy = into.create_new().map_err(|e| Error::io("create", into, e))?;
-        let (mut page, lineage) = (vec![0; 1 << manifest.page_bits], manifest.lineage());
+        let mut page = vec![0; 1 << manifest.page_bits];
+        let lineage = manifest.lineage();
         for start in pages.step_by(page.len()) {
             Interruptible::check().map_err(|e| Error::io("copy", from, e))?;
             let offset = start - first;

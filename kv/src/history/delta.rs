@@ -111,7 +111,9 @@ impl Head {
 
     /// Why a bank whose newest checkpoint is `newest` can't take the delta; none if it can.
     fn misfit(&self, newest: &Manifest) -> Option<String> {
-        let (to, base, at) = (&self.manifest, self.base, newest.number);
+        let to = &self.manifest;
+        let base = self.base;
+        let at = newest.number;
         if to.bank != newest.bank {
             return Some(format!(
                 "it is of bank {:016x}, and this is bank {:016x}: give a copy of that one",
@@ -404,7 +406,8 @@ fn export(
     let identity = head.manifest.blob_identity().stream(BLOB_KIND);
     export_stream(CheckedReader::open(&blob, identity)?, &mut out)?;
     let device = log_of(dir, &head.manifest, true)?;
-    let (pages, page_bytes) = (head.pages(), head.page_bytes());
+    let pages = head.pages();
+    let page_bytes = head.page_bytes();
     let mut buffers: Vec<AlignedBuffer> = (0..(BURST_BYTES / page_bytes).max(1))
         .map(|_| AlignedBuffer::zeroed(page_bytes as usize))
         .collect();
@@ -488,7 +491,8 @@ fn import(
     if bytes != blob_bytes {
         return Err(input.damaged(0, format!("the blob is {bytes} bytes, not {blob_bytes}")));
     }
-    let (pages, page_bytes) = (head.pages(), head.page_bytes());
+    let pages = head.pages();
+    let page_bytes = head.page_bytes();
     let mut page = AlignedBuffer::zeroed(page_bytes as usize);
     for start in pages.clone().step_by(page_bytes as usize) {
         input.read(&mut page)?;
@@ -507,7 +511,8 @@ fn import_stream(
     mut out: CheckedWriter,
     path: &Place,
 ) -> Result<(u64, u64)> {
-    let (mut bytes, mut piece) = (0, Vec::new());
+    let mut bytes = 0;
+    let mut piece = Vec::new();
     // Ends: with the delta at the latest.
     loop {
         let mut length = [0; 4];

@@ -93,7 +93,8 @@ fn check_that_it_opens(
     let manifest = checkpoints.manifest(number)?;
     check_bank_file(dir, bank_file, &manifest)?;
     let images = checkpoints.images(&manifest)?;
-    let (mut buckets, mut entries) = (images.read()?, Vec::new());
+    let mut buckets = images.read()?;
+    let mut entries = Vec::new();
     // Ends: with the index.
     while buckets.next_bucket(&mut entries)?.is_some() {
         entries.clear();

@@ -124,7 +124,8 @@ impl Index {
     /// Which part of the buckets has changed since the last cut, by a sample.
     pub(crate) fn changed_part(&self) -> f64 {
         let era = self.eras.now();
-        let (mut looked, mut changed) = (0u64, 0u64);
+        let mut looked = 0u64;
+        let mut changed = 0u64;
         let stride = self.bucket_count().div_ceil(SAMPLE);
         for i in (0..self.bucket_count()).step_by(stride as usize) {
             looked += 1;
@@ -205,7 +206,8 @@ impl Cut<'_> {
         let Cut { index, level, split, overflow, .. } = self;
         let head = ImageHead { kind, level, split, overflow };
         let mut out = ImageWriter::create(path, of, head)?;
-        let (mut encoded, mut fetched) = (Vec::new(), Vec::new());
+        let mut encoded = Vec::new();
+        let mut fetched = Vec::new();
         let count = head.bucket_count();
         for start in (0..count).step_by(BUCKETS_PER_TURN as usize) {
             for number in start..count.min(start + BUCKETS_PER_TURN) {

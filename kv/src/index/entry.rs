@@ -236,7 +236,8 @@ mod tests {
 
     #[test]
     fn a_widened_entry_matches_both_hashes() {
-        let (a, b) = (0b0110_1101u64, 0b0100_1101u64);
+        let a = 0b0110_1101u64;
+        let b = 0b0100_1101u64;
         let here = entry(a, 0);
         let probe = Probe::new(b, 0);
         assert!(!here.matches(probe));

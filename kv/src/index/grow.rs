@@ -195,14 +195,16 @@ impl Index {
         let Growth { low, high, numbers, hashes, .. } = growth;
         low.clear();
         high.clear();
-        let (mut entries_before, mut blank_before) = (0, 0);
+        let mut entries_before = 0;
+        let mut blank_before = 0;
         for slot in locked.chain().flat_map(Bucket::slots) {
             // Acquire: sees the record that the slot's Release store published.
             let entry = Entry(slot.load(Ordering::Acquire));
             if entry.is_empty() {
                 continue;
             }
-            (entries_before, blank_before) = (entries_before + 1, blank_before + blank(entry));
+            entries_before = entries_before + 1;
+            blank_before = blank_before + blank(entry);
             if entry.knows_nothing() && hashes_of(entry, look, hashes) {
                 let side = |number| {
                     let narrowed = entry.narrowed(number, level + 1, hashes.iter().copied());

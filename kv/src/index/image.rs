@@ -69,7 +69,9 @@ impl ImageHead {
         input.read(&mut head)?;
         let half = |i: usize| u32::from_le_bytes([head[i], head[i + 1], head[i + 2], head[i + 3]]);
         let word = |i: usize| u64::from(half(i)) | u64::from(half(i + 4)) << 32;
-        let (level, split, overflow) = (half(0), word(8), word(16));
+        let level = half(0);
+        let split = word(8);
+        let overflow = word(16);
         let kind = match word(24) {
             0 => ImageKind::Whole,
             before => ImageKind::Since(before),
@@ -252,7 +254,8 @@ impl BucketReader<'_> {
                 self.next_file()?;
                 continue;
             }
-            let (number, length) = (head >> COUNT_BITS, head as usize & ((1 << COUNT_BITS) - 1));
+            let number = head >> COUNT_BITS;
+            let length = head as usize & ((1 << COUNT_BITS) - 1);
             if number >= self.newest.bucket_count() || length > MAX_CHAIN * SLOTS {
                 let what = format!("bucket {number} claims {length} entries");
                 return Err(self.input.damaged(0, what));
@@ -260,7 +263,8 @@ impl BucketReader<'_> {
             self.due = self.due.map(|due| due.wrapping_sub(1));
             self.bytes.resize(length * 8, 0);
             self.input.read(&mut self.bytes)?;
-            let (word, bit) = (number as usize / 64, 1 << (number % 64));
+            let word = number as usize / 64;
+            let bit = 1 << (number % 64);
             if self.read[word] & bit != 0 {
                 // A newer image has it.
                 continue;
@@ -328,7 +332,8 @@ impl Index {
         if !index.reserve_buckets(budget, &mut index.growth.lock(), count) {
             return Err(too_small());
         }
-        let (mut batch, mut chains) = (Vec::with_capacity(LOADED_AT_ONCE), Vec::new());
+        let mut batch = Vec::with_capacity(LOADED_AT_ONCE);
+        let mut chains = Vec::new();
         // Ends: with the images.
         while let Some(first) = reader.next_bucket(&mut chains)? {
             let mut next = Some(first);

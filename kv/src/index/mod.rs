@@ -344,7 +344,8 @@ impl Index {
     /// Slots in use, and those of them whose entry knows no bit, by a look at all of them.
     #[cfg(test)]
     pub(crate) fn recount(&self) -> (u64, u64) {
-        let (mut entries, mut blank_entries) = (0, 0);
+        let mut entries = 0;
+        let mut blank_entries = 0;
         for number in 0..self.bucket_count() {
             let locked = self.lock_number(number);
             for slot in locked.chain().flat_map(Bucket::slots) {

@@ -210,7 +210,8 @@ fn no_record_is_linked_to_a_newer_one() {
     for key in 0..rows {
         indexed.insert(key);
     }
-    let (mut searched, mut refused) = (Candidates::default(), 0);
+    let mut searched = Candidates::default();
+    let mut refused = 0;
     for (key, &record) in (rows..).zip(&records) {
         let hash = hash(TABLE, key);
         // What was searched before the record was begun.
@@ -244,7 +245,9 @@ fn a_lookup_never_misses_a_key_while_buckets_split() {
             done.store(true, Ordering::Release);
         });
         for thread in 0..2u64 {
-            let (indexed, inserted, done) = (&indexed, &inserted, &done);
+            let indexed = &indexed;
+            let inserted = &inserted;
+            let done = &done;
             s.spawn(move || {
                 let mut searched = Candidates::default();
                 let mut random = thread;
@@ -270,7 +273,8 @@ fn threads_that_insert_the_same_keys_insert_each_once() {
     let wins = AtomicU64::new(0);
     std::thread::scope(|s| {
         for thread in 0..4 {
-            let (indexed, wins) = (&indexed, &wins);
+            let indexed = &indexed;
+            let wins = &wins;
             s.spawn(move || {
                 let mut searched = Candidates::default();
                 for i in 0..rows {
@@ -444,7 +448,8 @@ fn an_image_shows_the_moment_of_its_cut_whatever_changes_meanwhile() {
                 }
                 saved += indexed.index.saved_bytes();
                 for thread in 0..2 {
-                    let (indexed, stop) = (&indexed, &stop);
+                    let indexed = &indexed;
+                    let stop = &stop;
                     s.spawn(move || {
                         for i in 0..rows {
                             if stop.load(Ordering::Relaxed) {
@@ -594,7 +599,8 @@ fn copies_that_splits_make_are_counted_and_do_not_make_the_index_grow() {
     assert_eq!(indexed.index.bucket_count(), buckets, "splits gain nothing");
     // With three times as many rows more, the buckets treble, and nearly every old entry is copied.
     for key in rows..4 * rows {
-        let (mut searched, address) = (Candidates::default(), indexed.records.append(key));
+        let mut searched = Candidates::default();
+        let address = indexed.records.append(key);
         indexed.index.candidates(hash(TABLE, key), &mut searched);
         let link = |previous| indexed.records.link(address, previous);
         let hash = hash(TABLE, key);

@@ -139,7 +139,8 @@ pub fn summary(dir: &Path) -> Result<BankSummary> {
     let dir = &open_bank_dir(dir)?;
     let files = BankFiles::read(dir)?;
     let size = log_size(dir)?;
-    let (mut seen, mut checkpoint_bytes) = (BTreeSet::new(), 0);
+    let mut seen = BTreeSet::new();
+    let mut checkpoint_bytes = 0;
     let checkpoints = files.manifests.iter().map(|manifest| {
         let folder = files.checkpoints.dir_of(manifest.number);
         let (file_bytes, new_bytes) = folder_bytes(&folder, &mut seen);
@@ -200,7 +201,8 @@ pub(super) fn table_summary(table: &TableEntry) -> TableSummary {
 /// Bytes of a folder's files, and of those that are not among `seen`; of those that are still there.
 fn folder_bytes(folder: &Place, seen: &mut BTreeSet<FileIdentity>) -> (u64, u64) {
     let names = folder.names().unwrap_or_default();
-    let (mut all, mut new) = (0, 0);
+    let mut all = 0;
+    let mut new = 0;
     for found in names.into_iter().filter_map(|name| folder.join(name).stat().ok()) {
         let bytes = found.st_size.cast_unsigned();
         all += bytes;

@@ -24,7 +24,8 @@ impl PageFaults {
 
     /// Notes that no file has any of the pages from address `start` to `end`.
     pub(super) fn note_missing(&mut self, log: &LogFiles, start: u64, end: u64) {
-        let (first, after) = (start / log.page_bytes, end / log.page_bytes);
+        let first = start / log.page_bytes;
+        let after = end / log.page_bytes;
         if self.has(first) {
             return;
         }
@@ -34,7 +35,8 @@ impl PageFaults {
 
     /// Pages that are missing one after another are one finding.
     fn missing_at(&mut self, log: &LogFiles, start: u64, pages: u64) {
-        let (number, (path, offset)) = (start / log.page_bytes, log.locate(start));
+        let number = start / log.page_bytes;
+        let (path, offset) = log.locate(start);
         if let Some(last) = self.damage.last_mut()
             && last.path == path
             && last.page.is_some_and(|first| first + last.pages == number)
@@ -43,11 +45,14 @@ impl PageFaults {
             last.pages += pages;
         } else {
             let mut damage = Damage::in_file(&path, offset, 0, String::new());
-            (damage.page, damage.pages, damage.checkpoint) = (Some(number), pages, None);
+            damage.page = Some(number);
+            damage.pages = pages;
+            damage.checkpoint = None;
             self.damage.push(damage);
         }
         let Some(last) = self.damage.last_mut() else { return };
-        let (first, end) = (last.page.unwrap_or(number), number + pages);
+        let first = last.page.unwrap_or(number);
+        let end = number + pages;
         last.what = match end - first {
             1 => format!("page {first} is not there: the file is cut short"),
             _ => format!("pages {first} to {} are not there: the file is cut short", end - 1),

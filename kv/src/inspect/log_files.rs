@@ -1,5 +1,9 @@
 //! The log's segment files, read and never written: plain reads, so that any file system will do.
 
+use crate::record::check;
+use crate::record::check::Checked;
+use crate::record::check::Site;
+use crate::record::check::Unsound;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
@@ -121,7 +125,8 @@ impl LogFiles {
 
     /// Goes by the pages' own headers from log offset `from` up to `end`, which no manifest that can be read names.
     pub(super) fn trust_headers(&mut self, from: u64, end: u64) {
-        let (mut page, mut next) = (PageRead::new(), from);
+        let mut page = PageRead::new();
+        let mut next = from;
         // Ends: each turn goes on by a page at least.
         while next < end {
             let start = self.next_there(next).min(end);
@@ -298,18 +303,14 @@ impl PageRead {
 
 /// The record that `bytes` begin with, if its checksum is right.
 fn sound_record(bytes: &[u8], origin: u64, address: u64) -> Looked<'_> {
-    if bytes.len() < HEADER_BYTES {
-        return Err("no record lies there".into());
+    let address = Address::new(address);
+    let room_bytes = bytes.len();
+    match check::check(bytes, Site { address, origin, room_bytes, record_bytes_max: room_bytes }) {
+        Ok(Checked::Sound(image)) => Ok(image),
+        // All of the page's bytes are here.
+        Ok(Checked::Needs(_)) => Err(Unsound::TooLong.to_string()),
+        Err(unsound) => Err(unsound.to_string().replacen("its ", "a record's ", 1)),
     }
-    let image = RecordImage::new(bytes);
-    if image.shape().record_bytes() > bytes.len() {
-        return Err("a record runs past its page".into());
-    }
-    let (stored, computed) = image.checksums(origin, Address::new(address));
-    if stored != computed {
-        return Err(format!("a record's checksum is {computed:#010x}, not {stored:#010x}"));
-    }
-    Ok(image)
 }
 
 /// Goes through the sound records of a page, good or damaged, as they lie in it: for the fuzz targets.

@@ -59,7 +59,8 @@ impl TableReader {
         let Some(entry) = entry else {
             return Err(Error::NoSuchTable(format!("{name:?} in checkpoint {number}")));
         };
-        let (table, source) = (table_summary(entry), Source::of(manifest, true));
+        let table = table_summary(entry);
+        let source = Source::of(manifest, true);
         let log = LogFiles::new(&dir, manifest);
         Ok(TableReader { dir, log, source, table, _hold: hold })
     }
@@ -184,7 +185,9 @@ impl Visit for Rows<'_> {
         let page = broken.at / log.page_bytes;
         let what = format!("page {page}: {}", broken.what);
         let mut damage = Damage::in_file(&path, offset, 0, what);
-        (damage.page, damage.pages, damage.checkpoint) = (Some(page), 1, None);
+        damage.page = Some(page);
+        damage.pages = 1;
+        damage.checkpoint = None;
         self.damage.push(damage);
         Ok(())
     }

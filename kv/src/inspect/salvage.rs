@@ -156,7 +156,8 @@ pub fn salvage(
     let dir = &open_bank_dir(dir)?;
     let files = BankFiles::read(dir)?;
     let mut choice = choose(&files)?;
-    let (manifest, number) = (choice.manifest, choice.number);
+    let manifest = choice.manifest;
+    let number = choice.number;
     let memory = MEMORY_BYTES + manifest.rows() * MEMORY_BYTES_PER_ROW;
     let memory = options.memory_budget_bytes.unwrap_or(memory);
     let bank = NewBank::create(new, &manifest.tables, 1 << manifest.page_bits, memory)?;
@@ -230,7 +231,8 @@ impl Choice<'_> {
 
 /// The newest checkpoint of which there is enough.
 fn choose(files: &BankFiles) -> Result<Choice<'_>> {
-    let (mut damage, mut notes) = (files.damage.clone(), Vec::new());
+    let mut damage = files.damage.clone();
+    let mut notes = Vec::new();
     for &number in files.numbers.iter().rev() {
         let own = files.manifest(number);
         // Tables are rarely made or dropped: another checkpoint's will nearly always do.
@@ -363,7 +365,8 @@ impl Salvager<'_> {
                 |shape| source.knows(shape),
                 |at, record: Looked<'_>| {
                     let Ok(record) = record else { return Ok(()) };
-                    let (table, key) = (record.shape().table(), record.key());
+                    let table = record.shape().table();
+                    let key = record.key();
                     let known =
                         source.table(table, start + at as u64).filter(|table| !table.dropped);
                     let Some(known) = known.filter(|_| !record.link().is_invalid()) else {
@@ -380,8 +383,10 @@ impl Salvager<'_> {
                     visit(self, start + at as u64, (table, key), value)
                 },
             )?;
-            let (done, total) = (start + log.page_bytes, source.log_end);
-            let (done_bytes, total_bytes) = (done - source.log_begin, total - source.log_begin);
+            let done = start + log.page_bytes;
+            let total = source.log_end;
+            let done_bytes = done - source.log_begin;
+            let total_bytes = total - source.log_begin;
             (self.progress)(Progress { done_bytes, total_bytes });
         }
         Ok(())

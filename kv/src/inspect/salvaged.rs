@@ -55,7 +55,9 @@ impl NewBank {
         )?;
         let mut made = Vec::new();
         for table in tables {
-            let (name, bytes, about) = (&table.name, table.value_bytes, &table.descriptor);
+            let name = &table.name;
+            let bytes = table.value_bytes;
+            let about = &table.descriptor;
             made.push(match (table.dropped, table.width()) {
                 // Tables keep their numbers: rows of the bank's own may go by them.
                 (true, _) => {
@@ -95,7 +97,9 @@ impl NewBank {
         self.pending_bytes[i] = 0;
         let pending = std::mem::take(&mut self.pending[i]);
         let Some((table, width)) = self.tables[i] else { return Ok(()) };
-        let (mut keys, mut values, mut deleted) = (Vec::new(), Vec::new(), Vec::new());
+        let mut keys = Vec::new();
+        let mut values = Vec::new();
+        let mut deleted = Vec::new();
         for (key, value) in pending {
             match value {
                 Some(value) => {
@@ -105,7 +109,8 @@ impl NewBank {
                 None => deleted.push(key),
             }
         }
-        let (store, clock) = (&self.store, Clock::Keep);
+        let store = &self.store;
+        let clock = Clock::Keep;
         match width {
             Width::Fixed => store.execute(table, &keys, clock, &mut Put::<false>(&values))?,
             Width::Variable => store.execute(table, &keys, clock, &mut Put::<true>(&values))?,

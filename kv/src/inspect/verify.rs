@@ -160,7 +160,9 @@ fn attempt(
         )));
     }
     let wanted = |number| options.checkpoint.is_none_or(|only| only == number);
-    let (mut damage, mut unchecked, mut sources) = (files.damage.clone(), Vec::new(), Vec::new());
+    let mut damage = files.damage.clone();
+    let mut unchecked = Vec::new();
+    let mut sources = Vec::new();
     damage.retain(|damage| damage.checkpoint.is_none_or(wanted));
     for &number in files.numbers.iter().filter(|number| wanted(**number)) {
         let manifest = files.manifest(number);
@@ -300,7 +302,8 @@ impl<'a> Checker<'a> {
                 if table.dropped {
                     continue;
                 }
-                let (name, rows_named) = (table.name.clone(), table.rows);
+                let name = table.name.clone();
+                let rows_named = table.rows;
                 let fits = rows == table.rows && (!table.variable || bytes == table.record_bytes);
                 if !fits && !explained {
                     let what = format!(

@@ -142,7 +142,8 @@ pub(super) fn walk<V: Visit>(
     let end = sources.iter().map(|source| source.log_end).max().unwrap_or(begin);
     let page_bytes = log.page_bytes;
     let windows = windows(files, sources, (begin, end), page_bytes, memory_bytes)?;
-    let (mut items, mut page) = (Vec::new(), PageRead::new());
+    let mut items = Vec::new();
+    let mut page = PageRead::new();
     for (start, window_end) in windows {
         items.clear();
         collect(files, sources, (start, window_end), &mut items)?;
@@ -210,11 +211,14 @@ fn windows(
         for_each_bucket(&files.checkpoints, source.identity, manifest, range, count)?;
     }
     let most = (memory_bytes / size_of::<Item>() as u64).max(1);
-    let (mut windows, mut taken, mut start) = (Vec::new(), 0, begin);
+    let mut windows = Vec::new();
+    let mut taken = 0;
+    let mut start = begin;
     for (count, at) in counts.into_iter().zip((begin..).step_by(part_bytes as usize)) {
         if taken > 0 && taken + count > most {
             windows.push((start, at));
-            (start, taken) = (at, 0);
+            start = at;
+            taken = 0;
         }
         taken += count;
     }
@@ -230,7 +234,8 @@ fn collect(
     items: &mut Vec<Item>,
 ) -> Result<()> {
     for (number, source) in sources.iter().enumerate().filter(|(_, source)| source.has_index) {
-        let (low, high) = (start.max(source.log_begin), end.min(source.log_end));
+        let low = start.max(source.log_begin);
+        let high = end.min(source.log_end);
         let visit = |bucket, depth, entries: &[Entry]| {
             for &entry in entries {
                 if (low..high).contains(&entry.address().raw()) {
@@ -304,7 +309,8 @@ struct Chain<'a> {
 impl Chain<'_> {
     fn broken(&self, what: String) -> Broken<'_> {
         let Item { entry, bucket, depth, source } = self.item;
-        let (source, depth) = (usize::from(source), u32::from(depth));
+        let source = usize::from(source);
+        let depth = u32::from(depth);
         Broken { source, bucket, depth, entry, at: self.at, seen: &self.seen, what }
     }
 
@@ -317,7 +323,8 @@ impl Chain<'_> {
     ) -> std::result::Result<Result<bool>, String> {
         let image = record?;
         let item = self.item;
-        let (table, key) = (image.shape().table(), image.key());
+        let table = image.shape().table();
+        let key = image.key();
         let hash = self.source.key_hash.of(table, key);
         let depth = u32::from(item.depth);
         let at_home = hash & ((1 << depth) - 1) == item.bucket;

@@ -423,7 +423,8 @@ impl Log {
     /// unpins.
     #[inline]
     pub(crate) fn allocate(&self, bytes: usize) -> std::result::Result<Address, PageFull> {
-        let (bytes, page_bytes) = (bytes as u64, self.page_bytes());
+        let bytes = bytes as u64;
+        let page_bytes = self.page_bytes();
         // Relaxed: only spares full pages the addition, which so stays far from overflow.
         let seen = self.tail.load(Ordering::Relaxed);
         if seen & 0xFFFF_FFFF > page_bytes {
@@ -431,7 +432,8 @@ impl Log {
         }
         // Acquire: sees the page's frame (Release in `begin_page`; additions continue its sequence).
         let old = self.tail.fetch_add(bytes, Ordering::Acquire);
-        let (page, offset) = (old >> 32, old & 0xFFFF_FFFF);
+        let page = old >> 32;
+        let offset = old & 0xFFFF_FFFF;
         if offset + bytes <= page_bytes {
             return Ok(Address::new((page << self.page_bits) + offset));
         }
@@ -451,7 +453,8 @@ impl Log {
         let next = full.0 + 1;
         self.check_page(next)?;
         let mut state = self.state.lock();
-        let (mut waiting, mut request) = (None, Request::default());
+        let mut waiting = None;
+        let mut request = Request::default();
         // Ends: the writer frees a frame, finds the disk full, or poisons the log; it wakes all waiting calls then.
         loop {
             self.check_poison()?;
@@ -552,7 +555,8 @@ impl Log {
             // Who found the page full before the pause may be about to turn it.
             let _state = self.state.lock();
             let tail = self.tail.load(Ordering::Acquire);
-            let (page, offset) = (tail >> 32, tail & 0xFFFF_FFFF);
+            let page = tail >> 32;
+            let offset = tail & 0xFFFF_FFFF;
             if offset == PAGE_HEADER_BYTES || page == last_page(self.page_bits) {
                 page
             } else {
@@ -715,14 +719,16 @@ impl Log {
     /// No record lies at or above. Called after a barrier, for the records that were appended
     /// before it.
     pub(crate) fn records_end(&self) -> u64 {
-        let (tail, in_page) = (self.tail_address(), self.page_bytes() - 1);
+        let tail = self.tail_address();
+        let in_page = self.page_bytes() - 1;
         // A page that has only its header has no record.
         if tail & in_page <= PAGE_HEADER_BYTES { tail & !in_page } else { tail }
     }
 
     pub(crate) fn tail_address(&self) -> u64 {
         let tail = self.tail.load(Ordering::Relaxed);
-        let (page, offset) = (tail >> 32, tail & 0xFFFF_FFFF);
+        let page = tail >> 32;
+        let offset = tail & 0xFFFF_FFFF;
         let used =
             if page == last_page(self.page_bits) { 0 } else { offset.min(self.page_bytes()) };
         (page << self.page_bits) + used

@@ -252,7 +252,8 @@ impl Budget {
     /// As [`lend`](Self::lend), for `what`.
     pub(crate) fn lend_for(&self, bytes: u64, what: &str) -> Result<()> {
         let most = self.lent_bytes_max();
-        let (order, charge) = (Ordering::Relaxed, |lent: u64| Some(lent + bytes));
+        let order = Ordering::Relaxed;
+        let charge = |lent: u64| Some(lent + bytes);
         let within = |lent| charge(lent).filter(|&lent| lent <= most);
         self.lent_bytes.fetch_update(order, order, within).map(|_| ()).map_err(|lent| {
             // Half of what the index is charged as either kind of bucket: each is rounded up to a unit.

@@ -116,7 +116,8 @@ impl Group {
     /// A line of `/proc/self/cgroup`: `hierarchy:controllers:path`. The hierarchy of version 2 is 0.
     fn parse(line: &[u8]) -> Option<Self> {
         let mut parts = line.splitn(3, |&byte| byte == b':');
-        let (hierarchy, controllers) = (parts.next()?, parts.next()?);
+        let hierarchy = parts.next()?;
+        let controllers = parts.next()?;
         let path = PathBuf::from(OsStr::from_bytes(parts.next()?));
         let has_memory = controllers.split(|&byte| byte == b',').any(|name| name == b"memory");
         match hierarchy {
@@ -156,9 +157,11 @@ impl Mount {
     /// A line of `/proc/self/mountinfo`: `id parent device top place options fields... - type source options`.
     fn parse(line: &[u8]) -> Option<Self> {
         let mut words = line.split(|&byte| byte == b' ');
-        let (top, place) = (words.nth(3)?, words.next()?);
+        let top = words.nth(3)?;
+        let place = words.next()?;
         words.find(|&word| word == b"-")?;
-        let (kind, options) = (words.next()?, words.nth(1)?);
+        let kind = words.next()?;
+        let options = words.nth(1)?;
         let version = match kind {
             b"cgroup2" => Version::Two,
             b"cgroup" if options.split(|&byte| byte == b',').any(|name| name == b"memory") => {

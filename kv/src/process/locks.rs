@@ -269,10 +269,13 @@ mod tests {
 
     #[test]
     fn a_panic_leaves_locks_usable() {
-        let (mutex, lock) = (Mutex::new(1), RwLock::new(1));
+        let mutex = Mutex::new(1);
+        let lock = RwLock::new(1);
         let panicked = catch_unwind(AssertUnwindSafe(|| {
-            let (mut in_mutex, mut in_lock) = (mutex.lock(), lock.write());
-            (*in_mutex, *in_lock) = (2, 2);
+            let mut in_mutex = mutex.lock();
+            let mut in_lock = lock.write();
+            *in_mutex = 2;
+            *in_lock = 2;
             MutexGuard::unlocked(&mut in_mutex, || panic!("while it is unlocked"));
         }));
         assert!(panicked.is_err());

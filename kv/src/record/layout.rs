@@ -194,6 +194,12 @@ impl<'g> RecordRef<'g> {
         self.clock().store(clock.bits(), Ordering::Relaxed);
     }
 
+    /// Gives up a record that could not be published. Its space is not used again: what the next one would follow in
+    /// its chain may have been appended since, and chains go back.
+    pub(crate) fn abandon(self) {
+        self.set_link(self.link().with_invalid(true));
+    }
+
     #[inline]
     fn value_words(self) -> *const AtomicU64 {
         // SAFETY: the value begins right after the header, inside the same allocation.
@@ -368,7 +374,8 @@ unsafe fn store_words(from: &[u64], to: *const AtomicU64) {
         let from = from.as_ptr().cast::<__m128i>();
         // SAFETY: four words of `from` are there to be read, and those from `to` on to be written.
         unsafe {
-            let (low, high) = (_mm_loadu_si128(from), _mm_loadu_si128(from.add(1)));
+            let low = _mm_loadu_si128(from);
+            let high = _mm_loadu_si128(from.add(1));
             asm!(
                 "movdqu [{to}], {low}",
                 "movdqu [{to} + 16], {high}",

@@ -154,7 +154,8 @@ impl StoreStats {
     }
 
     fn space_metrics(&self) -> Vec<Metric> {
-        let (gauge, counter) = (Metric::gauge, Metric::counter);
+        let gauge = Metric::gauge;
+        let counter = Metric::counter;
         vec![
             gauge("embank_live_rows", "Rows that are there", self.live_rows),
             gauge("embank_live_bytes", "Bytes of their records", self.live_bytes),

@@ -1,9 +1,9 @@
 //! Bringing rows into mutable memory before they are wanted, and keeping them there.
 
 use super::Store;
-use crate::engine::batch::{Announce, Keep, Promote};
+use crate::engine::batch::{Announce, Promote, PromoteUnused};
 use crate::error::Result;
-use crate::operation::{Clock, Promoted, RowMark, Width};
+use crate::operation::{Promoted, RowMark};
 use crate::record::address::TableId;
 
 impl Store {
@@ -21,12 +21,9 @@ impl Store {
         wanted: &mut Vec<u64>,
         resident: &mut Vec<(u64, RowMark)>,
     ) -> Result<()> {
-        let marked = &mut |i: usize, mark| resident.push((keys[i], mark));
-        let outcome = match self.core().width(table)? {
-            Width::Fixed => self.run(table, keys, Clock::Keep, &mut Announce::<_, false>(marked)),
-            Width::Variable => self.run(table, keys, Clock::Keep, &mut Announce::<_, true>(marked)),
-        };
-        wanted.extend(outcome?.0.missing.iter().map(|&i| keys[i as usize]));
+        let resident = |i: usize, mark| resident.push((keys[i], mark));
+        let elsewhere = |i: usize| wanted.push(keys[i]);
+        self.run_job(table, keys, &mut Announce { resident, elsewhere })?;
         Ok(())
     }
 
@@ -51,12 +48,7 @@ impl Store {
         marks: &mut Vec<(u64, RowMark)>,
     ) -> Result<Promoted> {
         let marked = &mut |i: usize, mark| marks.push((keys[i], mark));
-        let (outcome, tally) = match self.core().width(table)? {
-            Width::Fixed => self.run(table, keys, Clock::Keep, &mut Promote::<_, false>(marked))?,
-            Width::Variable => {
-                self.run(table, keys, Clock::Keep, &mut Promote::<_, true>(marked))?
-            }
-        };
+        let (outcome, tally) = self.run_job(table, keys, &mut Promote(marked))?;
         Ok(Promoted {
             moved: tally.moved,
             resident: tally.resident,
@@ -71,7 +63,7 @@ impl Store {
     ///
     /// # Errors
     /// As [`execute`](Self::execute).
-    pub fn keep(
+    pub fn promote_unused(
         &self,
         table: TableId,
         keys: &[u64],
@@ -80,14 +72,7 @@ impl Store {
     ) -> Result<()> {
         assert_eq!(keys.len(), marks.len());
         let marked = &mut |i: usize, mark| moved.push((i, mark));
-        match self.core().width(table)? {
-            Width::Fixed => {
-                self.run(table, keys, Clock::Keep, &mut Keep::<_, false> { marks, marked })?;
-            }
-            Width::Variable => {
-                self.run(table, keys, Clock::Keep, &mut Keep::<_, true> { marks, marked })?;
-            }
-        }
+        self.run_job(table, keys, &mut PromoteUnused { marks, marked })?;
         Ok(())
     }
 

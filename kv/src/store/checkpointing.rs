@@ -128,7 +128,8 @@ impl Store {
         }
         let started = Instant::now();
         // Before the cut: every change that it counts is in the checkpoint.
-        let (changed, state) = (core.counters.changes(), self.state_id());
+        let changed = core.counters.changes();
+        let state = self.state_id();
         let number = self.checkpoints.number_after(newest.number)?;
         // Until it is complete.
         let is_retry = std::mem::replace(&mut newest.is_retry, true);
@@ -190,7 +191,9 @@ impl Store {
         }
         partial.complete(&manifest)?;
         pin.keep();
-        (newest.number, newest.images, newest.is_retry) = (number, images, false);
+        newest.number = number;
+        newest.images = images;
+        newest.is_retry = false;
         // A name that may or may not last leaves open which checkpoint is the newest: no more writing.
         self.checkpoints.sync().inspect_err(|e| core.log.poison(e))?;
         if !newest.noted {

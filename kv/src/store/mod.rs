@@ -13,6 +13,7 @@ mod statistics;
 pub(crate) mod tables;
 
 use crate::checkpoint::bank_lock::BankLock;
+use crate::engine::core::Core;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
@@ -21,8 +22,8 @@ use crate::checkpoint::Checkpoints;
 pub use crate::checkpoint::recovered::Recovered;
 use crate::device::DeviceChoice;
 use crate::engine::batch::{
-    Batch, Caller, Delete, DeleteIf, Mode, ReadClock, Tally, Work, give_back_scratch, take_scratch,
-    try_single,
+    BatchMemory, Delete, DeleteIf, Effect, ReadClock, Tally, Work, give_back_scratch, is_variable,
+    take_scratch, try_single,
 };
 use crate::engine::compaction::Compacted;
 use crate::engine::compaction::options::CompactionOptions;
@@ -168,11 +169,17 @@ impl Store {
 
     /// Does the whole work for one key and counts it, or nothing: then false.
     #[inline]
-    fn run_single<W: Work>(&self, table: TableId, key: u64, clock: Clock, work: &mut W) -> bool {
+    fn run_single<O: Operation>(
+        &self,
+        table: TableId,
+        key: u64,
+        clock: Clock,
+        operation: &mut O,
+    ) -> bool {
         let core = self.core();
-        let hit = try_single(&core, table, key, clock, work);
+        let hit = try_single(&core, table, key, clock, operation);
         if let Some(hit) = hit {
-            core.count_single(W::MODE, W::CHANGES, hit);
+            core.count_single(O::ACCESS, O::CHANGES, hit);
             // Not where nothing was done, a panic included: whoever is woken finds the row released.
             if clock == Clock::Release {
                 core.waiters.released(table.number, &[key]);
@@ -182,27 +189,59 @@ impl Store {
     }
 
     #[inline(never)]
-    fn run<W: Work>(
+    fn run<O: Operation>(
         &self,
         table: TableId,
         keys: &[u64],
         clock: Clock,
+        operation: &mut O,
+    ) -> Result<Outcome> {
+        let run = |core: &Core, memory: BatchMemory<'_>| {
+            if const { is_variable::<O>() } {
+                core.run_batch::<O, true>(table, keys, clock, operation, memory)
+            } else {
+                core.run_batch::<O, false>(table, keys, clock, operation, memory)
+            }
+        };
+        self.run_counted::<O>((table, O::WIDTH), keys, clock, run).map(|(outcome, _)| outcome)
+    }
+
+    /// Runs one of the store's own jobs.
+    fn run_job<W: Work>(
+        &self,
+        table: TableId,
+        keys: &[u64],
         work: &mut W,
     ) -> Result<(Outcome, Tally)> {
+        let width = self.core().width(table)?;
+        let run = |core: &Core, memory: BatchMemory<'_>| core.run_job(table, keys, work, memory);
+        self.run_counted::<W>((table, width), keys, Clock::Keep, run)
+    }
+
+    /// Runs a batch of work of the kind `W`, counts what it did, and wakes those that wait for the rows that it released.
+    fn run_counted<W: Work>(
+        &self,
+        (table, width): (TableId, Width),
+        keys: &[u64],
+        clock: Clock,
+        run: impl FnOnce(&Core, BatchMemory<'_>) -> Result<()>,
+    ) -> Result<(Outcome, Tally)> {
         let core = self.core();
-        let value_bytes = core.value_bytes(table, W::WIDTH)?;
-        let releases = clock == Clock::Release || W::MODE == Mode::Delete;
+        core.value_bytes(table, width)?;
+        let releases = clock == Clock::Release || W::EFFECT == Effect::Delete;
         let _released = releases.then(|| Released { waiters: &core.waiters, table, keys });
         if u32::try_from(keys.len()).is_err() {
             return Err(Error::InvalidArgument("a batch holds at most 4,294,967,295 keys".into()));
         }
         let mut scratch = take_scratch();
         // Filled where they lie: most of a single operation's time would go into moving them.
-        let (mut outcome, mut tally) = (Outcome::default(), Tally::default());
-        let memory = (&mut *scratch, &mut outcome, &mut tally);
-        let result = Batch::new(&core, (table, value_bytes), keys, clock, work, memory).run();
+        let mut outcome = Outcome::default();
+        let mut tally = Tally::default();
+        let memory =
+            BatchMemory { scratch: &mut scratch, outcome: &mut outcome, tally: &mut tally };
+        let result = run(&core, memory);
         give_back_scratch(scratch);
-        core.add_tally(W::MODE, W::CHANGES, keys.len() as u64, &tally);
+        core.add_tally::<W>(keys.len() as u64, &tally);
         result.map(|()| (outcome, tally))
     }
 
@@ -224,13 +263,13 @@ impl Store {
         clock: Clock,
         operation: &mut O,
     ) -> Result<Outcome> {
-        let work = &mut Caller(operation);
         if let [key] = *keys
-            && self.run_single(table, key, clock, work)
+            && O::WIDTH == Width::Fixed
+            && self.run_single(table, key, clock, operation)
         {
             return Ok(Outcome::default());
         }
-        self.run(table, keys, clock, work).map(|(outcome, _)| outcome)
+        self.run(table, keys, clock, operation)
     }
 
     /// Deletes rows; returns how many were there.
@@ -238,10 +277,7 @@ impl Store {
     /// # Errors
     /// As [`execute`](Self::execute).
     pub fn delete(&self, table: TableId, keys: &[u64]) -> Result<u64> {
-        let (_, tally) = match self.core().width(table)? {
-            Width::Fixed => self.run(table, keys, Clock::Keep, &mut Delete::<false>)?,
-            Width::Variable => self.run(table, keys, Clock::Keep, &mut Delete::<true>)?,
-        };
+        let (_, tally) = self.run_job(table, keys, &mut Delete)?;
         Ok(tally.deleted)
     }
 
@@ -282,7 +318,8 @@ impl Store {
         keys: &[u64],
         condition: impl FnMut(usize, &[u8], u32) -> bool,
     ) -> Result<u64> {
-        let (_, tally) = self.run(table, keys, Clock::Keep, &mut DeleteIf(condition))?;
+        self.core().value_bytes(table, Width::Fixed)?;
+        let (_, tally) = self.run_job(table, keys, &mut DeleteIf(condition))?;
         Ok(tally.deleted)
     }
 
@@ -317,12 +354,9 @@ impl Store {
     /// # Errors
     /// As [`execute`](Self::execute).
     pub fn clock_of(&self, table: TableId, key: u64) -> Result<Option<u32>> {
-        let (mut fixed, mut variable) = (ReadClock::<false>(None), ReadClock::<true>(None));
-        let (outcome, _) = match self.core().width(table)? {
-            Width::Fixed => self.run(table, &[key], Clock::Keep, &mut fixed)?,
-            Width::Variable => self.run(table, &[key], Clock::Keep, &mut variable)?,
-        };
-        Ok(fixed.0.or(variable.0).filter(|_| outcome.missing.is_empty()))
+        let mut clock = ReadClock(None);
+        let (outcome, _) = self.run_job(table, &[key], &mut clock)?;
+        Ok(clock.0.filter(|_| outcome.missing.is_empty()))
     }
 
     /// Compacts all of the log that is on disk now, whatever its space amplification: current rows go to the

@@ -286,7 +286,9 @@ pub(crate) fn check_bank_file(
     if manifest.bank == bank_file.bank {
         return Ok(());
     }
-    let (found, expected, number) = (manifest.bank, bank_file.bank, manifest.number);
+    let found = manifest.bank;
+    let expected = bank_file.bank;
+    let number = manifest.number;
     let what = format!(
         "checkpoint {number} belongs to bank {found:016x}, not to this one, {expected:016x}"
     );

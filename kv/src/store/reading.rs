@@ -101,7 +101,8 @@ impl Store {
         let (manifest, hold) = hold_one(dir, &checkpoints, bank_file, checkpoint)?;
         let counters = Arc::new(Counters::default());
         let waiters = Arc::new(Waiters::new(KeyHash::new(manifest.hash_seed)));
-        let (segment_bytes, bank) = (manifest.segment_bytes, manifest.bank);
+        let segment_bytes = manifest.segment_bytes;
+        let bank = manifest.bank;
         let hash_seed = manifest.hash_seed;
         let number = manifest.number;
         let core = core_of(

@@ -20,6 +20,9 @@
 //! **Memory.** A page to read into and as much for the bits, those that tell which buckets have been seen among
 //! them, lent by the budget: frames give way.
 
+use crate::record::check;
+use crate::record::check::Checked;
+use crate::record::check::Site;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
@@ -218,7 +221,8 @@ impl Scan<'_> {
             let number = manifest.number;
             return Err(Error::NoSuchTable(format!("{name:?} in checkpoint {number}")));
         };
-        (scan.width, scan.value_bytes) = (entry.width(), entry.value_bytes as usize);
+        scan.width = entry.width();
+        scan.value_bytes = entry.value_bytes as usize;
         scan.rows = entry.rows;
         core.budget.lend(lent_bytes)?;
         scan.lent_bytes = lent_bytes;
@@ -256,7 +260,9 @@ impl Scan<'_> {
             }
             let at = self.offset;
             let image = RecordImage::new(&self.page[at..self.used]);
-            let (bytes, link, shape) = (image.shape().record_bytes(), image.link(), image.shape());
+            let bytes = image.shape().record_bytes();
+            let link = image.link();
+            let shape = image.shape();
             if at + bytes > self.used {
                 return Err(self.damaged(self.page_start + at as u64, "it runs past its page"));
             }
@@ -294,7 +300,8 @@ impl Scan<'_> {
         self.core.read_page(&mut self.page, next)?;
         let identity = self.core.log.lineage().page(next / page_bytes);
         let used = check_image(&self.page, identity, || self.core.log.device.locate(next))?;
-        (self.page_start, self.used) = (next, used as usize);
+        self.page_start = next;
+        self.used = used as usize;
         self.offset = PAGE_HEADER_BYTES as usize;
         Ok(true)
     }
@@ -362,9 +369,12 @@ impl Scan<'_> {
 
     /// Reads the next record of as many of the first chains as fit; returns their places in the buffer.
     fn read_chains(&self, chains: &[Chain], buffer: &mut [u8]) -> Result<Vec<usize>> {
-        let (block, page_bytes) = (BLOCK_BYTES as u64, self.page.len() as u64);
-        let (mut reads, mut places) = (Vec::new(), Vec::new());
-        let (mut rest, mut used) = (buffer, 0);
+        let block = BLOCK_BYTES as u64;
+        let page_bytes = self.page.len() as u64;
+        let mut reads = Vec::new();
+        let mut places = Vec::new();
+        let mut rest = buffer;
+        let mut used = 0;
         for chain in chains {
             let start = chain.at / block * block;
             let page_end = (chain.at / page_bytes + 1) * page_bytes;
@@ -376,7 +386,8 @@ impl Scan<'_> {
             let (now, later) = rest.split_at_mut(bytes);
             reads.push(Read { offset: start, buffer: now });
             places.push(used + (chain.at - start) as usize);
-            (rest, used) = (later, used + bytes);
+            rest = later;
+            used = used + bytes;
         }
         self.core.log.device.read_many_behind(&mut reads)?;
         Ok(places)
@@ -385,27 +396,22 @@ impl Scan<'_> {
     /// Takes a chain a record down; false at its end.
     fn step(&mut self, chain: &mut Chain, bytes: &[u8]) -> Result<bool> {
         let bytes = &bytes[..chain.bytes.min(bytes.len())];
-        let room = self.page.len() as u64 - chain.at % self.page.len() as u64;
-        if room < HEADER_BYTES as u64 {
-            return Err(self.damaged(chain.at, "no record fits there"));
-        }
-        let image = RecordImage::new(bytes);
-        let wanted = image.shape().record_bytes();
-        if wanted as u64 > room || wanted > self.core.record_bytes_max() {
-            return Err(self.damaged(chain.at, "its length runs past its page"));
-        }
-        if wanted > bytes.len() {
-            chain.bytes = wanted;
-            return Ok(true);
-        }
-        let (stored, computed) = image.checksums(
-            self.core.log.lineage().origin(Address::new(chain.at)),
-            Address::new(chain.at),
-        );
-        if stored != computed {
-            let what = format!("its checksum is {computed:#010x}, not {stored:#010x}");
-            return Err(self.damaged(chain.at, &what));
-        }
+        let address = Address::new(chain.at);
+        let page_bytes = self.page.len() as u64;
+        let site = Site {
+            address,
+            origin: self.core.log.lineage().origin(address),
+            room_bytes: (page_bytes - chain.at % page_bytes) as usize,
+            record_bytes_max: self.core.record_bytes_max(),
+        };
+        let image = match check::check(bytes, site) {
+            Ok(Checked::Sound(image)) => image,
+            Ok(Checked::Needs(record_bytes)) => {
+                chain.bytes = record_bytes;
+                return Ok(true);
+            }
+            Err(unsound) => return Err(self.damaged(chain.at, &unsound.to_string())),
+        };
         let row = (image.shape().table(), image.key());
         let mask = (1 << chain.depth) - 1;
         if self.core.key_hash.of(row.0, row.1) & mask == chain.bucket && !chain.seen.contains(&row)
@@ -417,7 +423,8 @@ impl Scan<'_> {
         if previous >= chain.at {
             return Err(self.damaged(chain.at, "its chain does not go back"));
         }
-        (chain.at, chain.bytes) = (previous, FIRST_BYTES);
+        chain.at = previous;
+        chain.bytes = FIRST_BYTES;
         Ok(previous >= self.window.start.max(self.log_begin).max(1))
     }
 

@@ -172,7 +172,8 @@ impl Store {
                 dropped: true,
                 ..state.entry.clone()
             };
-            (state.rows, state.record_bytes) = (AtomicU64::new(0), AtomicU64::new(0));
+            state.rows = AtomicU64::new(0);
+            state.record_bytes = AtomicU64::new(0);
             core.lengths.clear(table.number);
             core.counters.tables_dropped.add(1);
         }

@@ -34,7 +34,8 @@ impl Probing {
     pub fn new(entries: u64) -> Result<Self> {
         let total_bytes = (64 << 20) + entries * 64;
         let budget = Budget::new(total_bytes, Budget::page_bytes_for(total_bytes))?;
-        let (index, key_hash) = (Index::new(&budget)?, KeyHash::new(7));
+        let index = Index::new(&budget)?;
+        let key_hash = KeyHash::new(7);
         let mut candidates = Candidates::default();
         for key in 0..entries {
             let hash = key_hash.of(TABLE, key);
@@ -48,7 +49,8 @@ impl Probing {
     /// Hashes the keys, prefetches their buckets and takes each one's first match; how many have one.
     #[must_use]
     pub fn probe(&self, keys: &[u64]) -> usize {
-        let (outline, hash) = (self.index.outline(), |key| self.key_hash.of(TABLE, key));
+        let outline = self.index.outline();
+        let hash = |key| self.key_hash.of(TABLE, key);
         keys.iter().for_each(|&key| outline.prefetch(hash(key)));
         keys.iter().filter(|&&key| !outline.first_match(hash(key)).is_empty()).count()
     }

@@ -71,7 +71,8 @@ pub fn record(data: &[u8]) {
     let length = seals::record(&mut bytes, BANK, address);
     let image = RecordImage::new(&bytes);
     assert_eq!(length.is_some(), image.shape().record_bytes() <= bytes.len());
-    let (link, shape) = (image.link(), image.shape());
+    let link = image.link();
+    let shape = image.shape();
     assert!(link.unused_bytes() < 8 && link.previous().raw() < 1 << 51);
     assert!(image.is(shape.table(), image.key()));
     assert!(!image.is(TableNumber(shape.table().0 ^ 1), image.key()));
@@ -192,12 +193,15 @@ pub fn index_image(data: &[u8]) {
     if files.is_empty() {
         return;
     }
-    let (begin, end) = (START, START + 64 * PAGE_BYTES as u64);
+    let begin = START;
+    let end = START + 64 * PAGE_BYTES as u64;
     let paths = files.iter().map(|(scratch, of)| (scratch.0.clone(), *of));
     let images = Images::open(paths, begin, end).expect("they have just been written");
     let read = || {
-        let (mut reader, mut entries) = (images.read()?, Vec::new());
-        let (mut buckets, mut count) = (0_u64, 0_u64);
+        let mut reader = images.read()?;
+        let mut entries = Vec::new();
+        let mut buckets = 0_u64;
+        let mut count = 0_u64;
         loop {
             entries.clear();
             let Some((bucket, depth)) = reader.next_bucket(&mut entries)? else { break };

@@ -432,7 +432,7 @@ fn rows_that_others_moved_are_not_reported_as_kept() {
         put(&store, table, &keys[..20], 1, VALUE_BYTES);
         get(&store, table, &keys[20..30]);
         let mut moved = Vec::new();
-        store.keep(table, &keys, &marks, &mut moved).unwrap();
+        store.promote_unused(table, &keys, &marks, &mut moved).unwrap();
         let mut places: Vec<usize> = moved.iter().map(|&(place, _)| place).collect();
         places.sort_unstable();
         assert_eq!(places, (30..50).collect::<Vec<_>>());

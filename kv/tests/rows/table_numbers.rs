@@ -227,7 +227,7 @@ fn ids_of_dropped_tables_are_refused_for_good() {
     is_refused("delete_if", store.delete_if(old, &keys(100), |_, _, _| true));
     is_refused("announce", store.announce(old, &keys(100), &mut Vec::new(), &mut Vec::new()));
     is_refused("promote", store.promote(old, &keys(100)));
-    is_refused("keep", store.keep(old, &marked, &marks, &mut Vec::new()));
+    is_refused("promote_unused", store.promote_unused(old, &marked, &marks, &mut Vec::new()));
     is_refused("scan", store.scan(old).map(drop));
     is_refused("rows", store.rows(old));
     is_refused("clock_of", store.clock_of(old, 1));
@@ -241,7 +241,7 @@ fn ids_of_dropped_tables_are_refused_for_good() {
     assert_eq!(scanned(&store, new).len(), 100);
     // A mark of a dropped table's row means nothing for the new one's.
     let mut moved = Vec::new();
-    store.keep(new, &marked, &marks, &mut moved).unwrap();
+    store.promote_unused(new, &marked, &marks, &mut moved).unwrap();
     assert_eq!(peek(&store, new, &keys(100)).unwrap(), rows_of(&keys(100), 2, 24));
 }
 

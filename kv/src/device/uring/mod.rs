@@ -41,11 +41,11 @@ use std::sync::Arc;
 use crate::process::locks::{Condvar, Mutex};
 use io_uring::{opcode, types};
 
+use super::completion::{Asked, Completion, Retries};
 use super::priority::{Lane, Traffic};
 use super::ring::Ring;
 use super::segments::{Located, Segments};
 use super::streaming::Streaming;
-use super::transfer::{self, Progress};
 use super::{
     AlignedBuffer, Device, DeviceOptions, DeviceReport, Freed, Priority, Read, ReadStream,
 };
@@ -187,14 +187,23 @@ struct Burst<'a, 'b> {
     next: usize,
     /// Reads to push again, for the rest of their bytes.
     again: Vec<usize>,
-    retries: usize,
+    retries: Retries,
     error: Option<Error>,
 }
 
 impl<'a, 'b> Burst<'a, 'b> {
     fn new(reads: &'a mut [Read<'b>], located: &'a Located, lane: Lane<'a>) -> Self {
         let arrived = vec![0; reads.len()];
-        Self { reads, located, lane, arrived, next: 0, again: Vec::new(), retries: 0, error: None }
+        Self {
+            reads,
+            located,
+            lane,
+            arrived,
+            next: 0,
+            again: Vec::new(),
+            retries: Retries::default(),
+            error: None,
+        }
     }
 
     /// Ends: each turn reaps a completion or is bounded within the ring; a read comes again only after at
@@ -254,30 +263,17 @@ impl<'a, 'b> Burst<'a, 'b> {
 
     fn complete(&mut self, i: usize, result: i32) {
         let (segment, offset) = self.located.place(i);
-        let (wanted, before) = (self.reads[i].buffer.len(), self.arrived[i]);
-        if result < 0 {
-            let error = io::Error::from_raw_os_error(-result);
-            self.retries += 1;
-            if transfer::is_transient(&error)
-                && self.retries <= transfer::retries_max(self.reads.len())
-            {
-                self.again.push(i);
-            } else {
-                let failed = segment.read_failed(offset + before as u64, &error);
-                self.error.get_or_insert(failed);
-            }
-            return;
-        }
-        let moved = result as usize;
-        match Progress::after(wanted, before, moved) {
-            Progress::Complete => self.arrived[i] = wanted,
-            Progress::More => {
+        let wanted = self.reads[i].buffer.len();
+        let asked = Asked { segment, offset, wanted, before: self.arrived[i] };
+        match self.retries.after(&asked, result, self.reads.len()) {
+            Completion::Complete => self.arrived[i] = wanted,
+            Completion::More(moved) => {
                 self.arrived[i] += moved;
                 self.again.push(i);
             }
-            Progress::EndOfFile => {
-                let cut = segment.truncated(offset, wanted, before + moved);
-                self.error.get_or_insert(cut);
+            Completion::Again => self.again.push(i),
+            Completion::Failed(error) => {
+                self.error.get_or_insert(error);
             }
         }
     }

@@ -26,10 +26,12 @@
 
 mod disk;
 mod new_record;
+mod reads;
 mod row;
 pub(crate) mod scratch;
 mod single;
 mod stages;
+mod succession;
 mod tally;
 mod variable;
 mod work;
@@ -40,7 +42,8 @@ pub(crate) use scratch::{Scratch, give_back_scratch, take_scratch};
 pub(crate) use single::{Hit, try_single};
 pub(crate) use tally::Tally;
 pub(crate) use work::{
-    Announce, Caller, Delete, DeleteIf, Keep, Mode, MoveChained, Promote, ReadClock, Retain, Work,
+    Announce, Delete, DeleteIf, Effect, MoveChained, Promote, PromoteUnused, ReadClock, Retain,
+    Room, Work, is_variable,
 };
 
 use std::time::Instant;
@@ -78,15 +81,62 @@ struct Place<'g> {
     record: RecordRef<'g>,
 }
 
-impl Place<'_> {
-    /// Whether the row is the first of its chain.
-    fn is_head(self) -> bool {
-        self.record.address() == self.entry.address()
+/// Which rows a batch works on.
+#[derive(Debug, Clone, Copy)]
+struct Rows {
+    table: TableId,
+    /// The length of the table's values, or of the longest one.
+    value_bytes: usize,
+}
+
+/// What a batch works with.
+pub(crate) struct BatchMemory<'a> {
+    pub(crate) scratch: &'a mut Scratch,
+    pub(crate) outcome: &'a mut Outcome,
+    pub(crate) tally: &'a mut Tally,
+}
+
+impl Core {
+    /// Runs one of the store's own jobs over a table's rows. This is where a table's width chooses the code.
+    ///
+    /// # Errors
+    /// Those of [`Store::execute`](crate::Store::execute).
+    pub(crate) fn run_job<W: Work>(
+        &self,
+        table: TableId,
+        keys: &[u64],
+        work: &mut W,
+        memory: BatchMemory<'_>,
+    ) -> Result<()> {
+        match self.width(table)? {
+            Width::Fixed => self.run_batch::<W, false>(table, keys, Clock::Keep, work, memory),
+            Width::Variable => self.run_batch::<W, true>(table, keys, Clock::Keep, work, memory),
+        }
+    }
+
+    /// Runs a batch over a table whose width is known.
+    ///
+    /// # Errors
+    /// Those of [`Store::execute`](crate::Store::execute).
+    #[inline]
+    pub(crate) fn run_batch<W: Work, const VARIABLE: bool>(
+        &self,
+        table: TableId,
+        keys: &[u64],
+        clock: Clock,
+        work: &mut W,
+        memory: BatchMemory<'_>,
+    ) -> Result<()> {
+        let value_bytes = self.value_bytes(table, Batch::<W, VARIABLE>::WIDTH)?;
+        let rows = Rows { table, value_bytes };
+        Batch::<W, VARIABLE>::new(self, rows, keys, clock, work, memory).run()
     }
 }
 
 /// A batch on its way.
-pub(crate) struct Batch<'a, W> {
+///
+/// `VARIABLE`: the table's values differ in length.
+pub(crate) struct Batch<'a, W, const VARIABLE: bool> {
     core: &'a Core,
     table: TableId,
     /// The length of the table's values; their maximum where that varies.
@@ -123,15 +173,19 @@ pub(crate) struct Batch<'a, W> {
     tally: &'a mut Tally,
 }
 
-impl<'a, W: Work> Batch<'a, W> {
-    pub(crate) fn new(
+impl<'a, W: Work, const VARIABLE: bool> Batch<'a, W, VARIABLE> {
+    const WIDTH: Width = if VARIABLE { Width::Variable } else { Width::Fixed };
+
+    fn new(
         core: &'a Core,
-        (table, value_bytes): (TableId, usize),
+        rows: Rows,
         keys: &'a [u64],
         clock: Clock,
         work: &'a mut W,
-        (scratch, outcome, tally): (&'a mut Scratch, &'a mut Outcome, &'a mut Tally),
+        memory: BatchMemory<'a>,
     ) -> Self {
+        let Rows { table, value_bytes } = rows;
+        let BatchMemory { scratch, outcome, tally } = memory;
         if scratch.value.len() != value_bytes.div_ceil(8) {
             scratch.value.resize(value_bytes.div_ceil(8), 0);
         }
@@ -142,9 +196,10 @@ impl<'a, W: Work> Batch<'a, W> {
         // An earlier batch may have ended with an error.
         scratch.pending.clear();
         scratch.redo.clear();
-        let (record_bytes, read_bytes) = match W::WIDTH {
-            Width::Fixed => (record_bytes(value_bytes), record_bytes(value_bytes)),
-            Width::Variable => variable::typical_bytes(core, table, value_bytes),
+        let (record_bytes, read_bytes) = if VARIABLE {
+            variable::typical_bytes(core, table, value_bytes)
+        } else {
+            (record_bytes(value_bytes), record_bytes(value_bytes))
         };
         Batch {
             core,
@@ -172,8 +227,8 @@ impl<'a, W: Work> Batch<'a, W> {
     }
 
     /// Runs the whole batch.
-    pub(crate) fn run(&mut self) -> Result<()> {
-        if !matches!(W::MODE, Mode::Peek | Mode::Locate) {
+    fn run(&mut self) -> Result<()> {
+        if W::APPENDS {
             self.core.log.check_poison()?;
         }
         if self.clock != Clock::Release
@@ -198,21 +253,22 @@ impl<'a, W: Work> Batch<'a, W> {
         let mut at = start;
         self.scratch.deferred.clear();
         while at < end {
-            self.pinned(|batch, view| batch.pipeline(&mut at, end, view))?;
+            self.pinned(|batch, view| batch.run_stages(&mut at, end, view))?;
         }
         let mut deferred = std::mem::take(&mut self.scratch.deferred);
         let mut at = 0;
         while at < deferred.len() {
-            self.pinned(|batch, view| batch.deferred_pipeline(&mut at, &deferred, view))?;
+            self.pinned(|batch, view| batch.run_deferred_stages(&mut at, &deferred, view))?;
         }
         deferred.clear();
         self.scratch.deferred = deferred;
         if W::IN_MEMORY {
-            let places = self.scratch.pending.drain(..).map(|pending| pending.i);
-            if W::MODE == Mode::Locate {
-                self.outcome.missing.extend(places);
-                return Ok(());
+            for pending in self.scratch.pending.drain(..) {
+                self.work.elsewhere(pending.i as usize);
             }
+        }
+        if !W::APPENDS {
+            return Ok(());
         }
         self.make_room();
         self.retain();
@@ -243,7 +299,7 @@ impl<'a, W: Work> Batch<'a, W> {
     /// Has rows looked after that are about to leave memory, in proportion to what the batch has appended.
     fn retain(&mut self) {
         // What gives space back takes none, and compaction has rows of its own to move.
-        if matches!(W::MODE, Mode::Delete | Mode::Compact | Mode::Retain) {
+        if W::ROOM != Room::Awaited {
             return;
         }
         let appended = self.tally.appended - self.appended_noted;
@@ -276,7 +332,8 @@ impl<'a, W: Work> Batch<'a, W> {
                 Look::Record(hash, record.link().previous())
             };
             let timed = self.tally.inserted >= CPU_TIMED_ROWS_MIN;
-            let (began, ran) = (Instant::now(), timed.then(cpu_time::of_this_thread));
+            let began = Instant::now();
+            let ran = timed.then(cpu_time::of_this_thread);
             if self.core.index.grow(&self.core.budget, look) {
                 self.core.counters.growth_steps.note(began.elapsed());
                 if let Some(before) = ran {
@@ -300,7 +357,7 @@ impl<'a, W: Work> Batch<'a, W> {
         let guard = self.core.gate.enter();
         // The table may have been dropped while this batch was not pinned. After this look, no
         // other table gets its number before the pin has gone (`store::numbers`).
-        if self.core.value_bytes_if(self.table, W::WIDTH).is_none() {
+        if self.core.value_bytes_if(self.table, Self::WIDTH).is_none() {
             drop(guard);
             return Err(self.core.no_such_table(self.table));
         }
@@ -308,10 +365,10 @@ impl<'a, W: Work> Batch<'a, W> {
         let stopped = step(Counting(self).0, view);
         drop(guard);
         // A batch that retains may be within one that reads, which waits when it is through.
-        if !self.streaming && !matches!(W::MODE, Mode::Peek | Mode::Locate | Mode::Retain) {
+        if !self.streaming && W::APPENDS && W::ROOM != Room::Spare {
             self.core.index.wait_for_image();
         }
-        if W::WIDTH == Width::Variable {
+        if VARIABLE {
             self.check_lengths()?;
         }
         match stopped {
@@ -322,18 +379,16 @@ impl<'a, W: Work> Batch<'a, W> {
 
     #[cold]
     fn turn_page(&mut self, full: PageFull) -> Result<()> {
-        match W::MODE {
-            // What gives space back does not wait for any.
-            Mode::Delete => return self.core.log.turn_page(full, TurnFor::Ending),
-            Mode::Compact => return self.core.log.turn_page(full, TurnFor::Space),
-            // Nor what the batch does that turns a page: that one waits.
-            Mode::Retain => {
+        match W::ROOM {
+            Room::Ending => return self.core.log.turn_page(full, TurnFor::Ending),
+            Room::Compaction => return self.core.log.turn_page(full, TurnFor::Space),
+            Room::Spare => {
                 self.core.check_room()?;
                 return self.core.log.turn_page(full, TurnFor::Rows);
             }
-            // Nor does who holds what compaction may need, to read; the stream ends soon, and then it waits.
-            _ if self.streaming => self.owes_wait |= self.core.must_await_space(),
-            _ => self.await_space()?,
+            // The batch holds a ring and a read buffer, which compaction may need. It waits when the stream has ended.
+            Room::Awaited if self.streaming => self.owes_wait |= self.core.must_await_space(),
+            Room::Awaited => self.await_space()?,
         }
         // Not again because of what that has appended: a batch goes on whatever stays.
         if self.appended_at_turn.replace(self.tally.appended) != Some(self.tally.appended) {
@@ -375,9 +430,9 @@ impl<'a, W: Work> Batch<'a, W> {
 
 /// Brings the count of rows up to date when a step of a batch is over, pinned still, and when a callback unwinds out
 /// of it.
-struct Counting<'a, 'b, W: Work>(&'a mut Batch<'b, W>);
+struct Counting<'a, 'b, W: Work, const VARIABLE: bool>(&'a mut Batch<'b, W, VARIABLE>);
 
-impl<W: Work> Drop for Counting<'_, '_, W> {
+impl<W: Work, const VARIABLE: bool> Drop for Counting<'_, '_, W, VARIABLE> {
     fn drop(&mut self) {
         self.0.note_rows();
     }

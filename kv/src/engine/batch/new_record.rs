@@ -1,32 +1,53 @@
 //! A record at the tail, from its space to its place in the index.
 
-use super::{Batch, Mode, Step, Work, bytes_of};
+use super::{Batch, Step, Work, bytes_of};
+use crate::engine::core::Core;
 use crate::index::{Candidates, Inserted};
 use crate::log::PageFull;
-use crate::operation::Width;
+use crate::log::View;
+use crate::record::address::Address;
+use crate::record::address::TableNumber;
 use crate::record::clock::ClockWord;
+use crate::record::layout::RecordImage;
 use crate::record::layout::{RecordRef, record_bytes};
 
-impl<'a, W: Work> Batch<'a, W> {
+impl Core {
+    /// Space at the tail for a record with a value of `value_bytes`, its header written and marked invalid. Must be
+    /// called while pinned, before `view` can have become stale.
+    pub(crate) fn begin_record<'g>(
+        &self,
+        view: View<'g>,
+        table: TableNumber,
+        key: u64,
+        value_bytes: usize,
+    ) -> std::result::Result<RecordRef<'g>, PageFull> {
+        let address = self.log.allocate(record_bytes(value_bytes))?;
+        // SAFETY: pinned; the space was allocated under this pin, so it is above the head, and it is
+        // this thread's own until it is published.
+        let record = unsafe { view.record(address) };
+        record.begin(table, key, value_bytes);
+        Ok(record)
+    }
+
+    /// The clock of a row whose record lies on disk. Counts do not survive a restart: only this session's records tell
+    /// them.
+    pub(crate) fn word_on_disk(&self, image: RecordImage<'_>, address: Address) -> ClockWord {
+        let word = image.clock().for_disk();
+        if address.raw() >= self.session_start { word } else { word.with_outstanding(0) }
+    }
+}
+
+impl<'a, W: Work, const VARIABLE: bool> Batch<'a, W, VARIABLE> {
     /// Space for a record with a value of `value_bytes`, its header written and marked invalid.
     pub(super) fn begin_record(
         &mut self,
         key: u64,
         value_bytes: usize,
     ) -> std::result::Result<RecordRef<'a>, PageFull> {
-        let address = self.core.log.allocate(record_bytes(value_bytes))?;
+        let view = self.core.log.view();
+        let record = self.core.begin_record(view, self.table.number, key, value_bytes)?;
         self.tally.appended += 1;
-        // SAFETY: pinned; the space was allocated under this pin, so it is above the head, and it is
-        // this thread's own until it is published.
-        let record = unsafe { self.core.log.view().record(address) };
-        record.begin(self.table.number, key, value_bytes);
         Ok(record)
-    }
-
-    /// Gives up a record that could not be published. Its space is not used again: what the next one would follow in
-    /// its chain may have been appended since, and chains go back.
-    pub(super) fn abandon(&self, record: RecordRef<'_>) {
-        record.set_link(record.link().with_invalid(true));
     }
 
     /// A key that is in none of the `searched` chains.
@@ -51,37 +72,27 @@ impl<'a, W: Work> Batch<'a, W> {
                 Ok(Step::Done)
             }
             Inserted::Changed => {
-                self.abandon(record);
+                record.abandon();
                 Ok(Step::Moved)
             }
         }
     }
 
-    /// Lets the caller fill a new value in the scratch; returns its length, or none if the row is to stay
-    /// missing.
+    /// Lets the work fill a new value in the scratch; returns its length. `None` if the row is to stay
+    /// missing, or the table does not admit the value.
     pub(super) fn make_missing_value(&mut self, i: usize) -> Option<usize> {
-        match W::MODE {
-            Mode::Peek
-            | Mode::Delete
-            | Mode::Promote
-            | Mode::Compact
-            | Mode::Locate
-            | Mode::Retain => None,
-            Mode::Get | Mode::Update | Mode::Put => {
-                let value_bytes = self.next_value_bytes(i, None)?;
-                self.scratch.value[..value_bytes.div_ceil(8)].fill(0);
-                let value = bytes_of(&mut self.scratch.value, value_bytes);
-                self.work.insert(i, value).then_some(value_bytes)
-            }
+        if !W::INSERTS {
+            return None;
         }
+        let value_bytes = self.next_value_bytes(i, None)?;
+        self.scratch.value[..value_bytes.div_ceil(8)].fill(0);
+        let value = bytes_of(&mut self.scratch.value, value_bytes);
+        self.work.insert(i, value).then_some(value_bytes)
     }
 
     /// Bytes of a row's next value; none if the table does not admit it.
     #[inline]
     pub(super) fn next_value_bytes(&mut self, i: usize, old: Option<&[u8]>) -> Option<usize> {
-        match W::WIDTH {
-            Width::Fixed => Some(self.value_bytes),
-            Width::Variable => self.asked_value_bytes(i, old),
-        }
+        if VARIABLE { self.asked_value_bytes(i, old) } else { Some(self.value_bytes) }
     }
 }

@@ -3,10 +3,11 @@
 //! A store driven key by key has nothing to overlap within a batch; the processor overlaps what it can see ahead, some
 //! 500 instructions. A batch's own book-keeping takes more than that. So a single key whose row, of fixed width, is
 //! found at the first look, in memory and where it may stay, is dealt with here, by the same code as in a batch
-//! (`record_step`) without anything around it. Whatever is out of the ordinary is left to the batch, which starts anew:
+//! (`row`) without anything around it. Whatever is out of the ordinary is left to the batch, which starts anew:
 //! no row has been changed then and none was read, though a peek may have written to its destination.
 
-use super::{Entry, Mode, Work};
+use super::row::ValueRoom;
+use super::{Effect, Entry, Work};
 use crate::engine::batch::row::{InPlace, Peeked, in_place, peek};
 use crate::engine::core::Core;
 use crate::operation::{Clock, Width};
@@ -26,7 +27,7 @@ pub(crate) enum Hit {
     ReadOnly,
 }
 
-/// Does the whole work for `key`, or nothing: then none.
+/// Does the whole work for `key` of a table of fixed width, or nothing: then `None`.
 #[inline]
 pub(crate) fn try_single<W: Work>(
     core: &Core,
@@ -35,14 +36,11 @@ pub(crate) fn try_single<W: Work>(
     clock: Clock,
     work: &mut W,
 ) -> Option<Hit> {
-    if W::WIDTH == Width::Variable {
-        return None;
-    }
     let mut words = [0; WORDS_MAX];
     let _pin = core.gate.enter();
     // While pinned: see `Batch::pinned`.
-    let value_bytes = core.value_bytes_if(table, W::WIDTH)?;
-    let value = words.get_mut(..value_bytes.div_ceil(8))?;
+    let value_bytes = core.value_bytes_if(table, Width::Fixed)?;
+    let room = ValueRoom { words: words.get_mut(..value_bytes.div_ceil(8))?, value_bytes };
     let view = core.log.view();
     let entry: Entry = core.index.outline().first_match(core.key_hash.of(table.number, key));
     if entry.is_nowhere() || !view.in_memory(entry.address()) {
@@ -54,25 +52,25 @@ pub(crate) fn try_single<W: Work>(
         return None;
     }
     let mutable = view.mutable(entry.address());
-    match W::MODE {
-        Mode::Peek => {
-            let Peeked::Row = peek(work, 0, record, (value, value_bytes)) else { return None };
+    match W::EFFECT {
+        Effect::Peek => {
+            let Peeked::Row = peek::<W, false>(work, 0, record, room) else { return None };
         }
         // Changes nothing but the mark of a first use, so without that it takes no lock either.
-        Mode::Get if clock == Clock::Keep => {
+        Effect::Get if clock == Clock::Keep => {
             let word = ClockWord::from_bits(record.clock().load(Ordering::Relaxed));
             if !mutable || word.is_promoted() || core.log.is_poisoned() {
                 return None;
             }
-            let Peeked::Row = peek(work, 0, record, (value, value_bytes)) else { return None };
+            let Peeked::Row = peek::<W, false>(work, 0, record, room) else { return None };
             work.settled(0);
         }
-        Mode::Get | Mode::Update | Mode::Put => {
-            let has_room = record.shape().padded_value_bytes() == value.len() * 8;
+        Effect::Get | Effect::Update | Effect::Put => {
+            let has_room = record.shape().padded_value_bytes() == room.words.len() * 8;
             if !mutable || !has_room || core.log.is_poisoned() {
                 return None;
             }
-            let done = in_place(work, 0, record, clock, (value, value_bytes));
+            let done = in_place::<W, false>(work, 0, record, clock, room);
             // Dropped with a tombstone, its lock is given back.
             match done {
                 InPlace::Row { promoted } => {
@@ -80,12 +78,10 @@ pub(crate) fn try_single<W: Work>(
                         core.note_promoted_used(1, entry.address());
                     }
                 }
-                InPlace::Moved | InPlace::Blocked | InPlace::Kept | InPlace::Tombstone(_) => {
-                    return None;
-                }
+                _ => return None,
             }
         }
-        Mode::Delete | Mode::Promote | Mode::Compact | Mode::Locate | Mode::Retain => return None,
+        Effect::Delete | Effect::Move | Effect::Locate => return None,
     }
     Some(if mutable { Hit::Mutable } else { Hit::ReadOnly })
 }

@@ -1,12 +1,11 @@
-//! Keys of a chunk through the stages, their cache misses overlapped (the essay of `execute`).
+//! Keys of a chunk through the stages, their cache misses overlapped (the essay of `engine::batch`).
 
 use std::ptr;
 
-use super::{Batch, GROUP_KEYS, LINE_BYTES, Mode, Pending, Place, Step, Work};
+use super::{Batch, Effect, GROUP_KEYS, LINE_BYTES, Pending, Place, Step, Work};
 use crate::index::{Candidates, Entry};
 use crate::log::{PageFull, View};
 use crate::memory::cpu_hint;
-use crate::operation::Width;
 use crate::record::address::Address;
 
 /// Keys that are on their way through the stages together: small enough to stay in the first-level cache
@@ -38,15 +37,16 @@ enum Walk<'g> {
     Missing,
 }
 
-impl<W: Work> Batch<'_, W> {
+impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
     /// Works on keys `at..end` with their cache misses overlapped; leaves `at` where it stopped.
-    pub(super) fn pipeline(
+    pub(super) fn run_stages(
         &mut self,
         at: &mut usize,
         end: usize,
         view: View<'_>,
     ) -> std::result::Result<(), PageFull> {
-        let (index, key_hash) = (self.core.index.outline(), self.core.key_hash);
+        let index = self.core.index.outline();
+        let key_hash = self.core.key_hash;
         let mut group = Group::new();
         let start = *at;
         // The first group's; the others' buckets are fetched while the group before waits for its records.
@@ -86,7 +86,7 @@ impl<W: Work> Batch<'_, W> {
 
     /// The keys whose slots are in overflow buckets, a few in a hundred: their records are prefetched
     /// all together, so that they too wait at once and not one after another.
-    pub(super) fn deferred_pipeline(
+    pub(super) fn run_deferred_stages(
         &mut self,
         at: &mut usize,
         places: &[u32],
@@ -125,8 +125,8 @@ impl<W: Work> Batch<'_, W> {
     /// Fetches a record's other lines.
     #[inline]
     fn prefetch_rest(&self, place: *const u8) {
-        // Who asks where a row is looks at its header only.
-        if place.is_null() || W::MODE == Mode::Locate {
+        // `Locate` looks at the header alone.
+        if place.is_null() || W::EFFECT == Effect::Locate {
             return;
         }
         // The lines that the record touches, not one more: each costs a fill buffer. The last byte
@@ -152,14 +152,18 @@ impl<W: Work> Batch<'_, W> {
             // SAFETY: pinned, above the head; the address came from the index.
             let record = unsafe { view.record(entry.address()) };
             if record.is(self.table.number, key) {
-                let step = if W::WIDTH == Width::Variable {
-                    self.on_record(i, Place { entry, record }, view)?
-                } else if W::MODE == Mode::Peek {
+                let place = Place { entry, record };
+                let step = if VARIABLE {
+                    self.on_record(i, place, view)?
+                } else if W::EFFECT == Effect::Peek {
                     self.peek(i, record, view)
                 } else if self.may_change_in_place(record, view) {
-                    self.in_place(i, record)
+                    match self.in_place(i, record) {
+                        Some(step) => step,
+                        None => self.copy_to_tail(i, place, view)?,
+                    }
                 } else {
-                    self.on_record(i, Place { entry, record }, view)?
+                    self.on_record(i, place, view)?
                 };
                 if let Step::Done = step {
                     return Ok(());
@@ -211,7 +215,8 @@ impl<W: Work> Batch<'_, W> {
     /// Follows the chains as far as they are in memory.
     fn walk<'g>(&self, key: u64, candidates: &Candidates, view: View<'g>) -> Walk<'g> {
         // Rarely more than one, for which nothing is allocated.
-        let (mut on_disk, mut rest) = (None, Vec::new());
+        let mut on_disk = None;
+        let mut rest = Vec::new();
         for entry in candidates.iter() {
             let mut address = entry.address();
             // Ends: addresses go down along a chain, which ends at `NONE` or below the log's beginning.

@@ -1,7 +1,6 @@
 //! What a batch counts.
 
-use super::{Batch, Mode, Work};
-use crate::operation::Width;
+use super::{Batch, Work};
 use crate::record::address::Address;
 
 /// Counts of one batch, added to the store's counters once.
@@ -25,7 +24,7 @@ pub(crate) struct Tally {
     pub(crate) promoted: u64,
     /// Rows that a promotion brought to mutable memory, from disk or from the read-only region.
     pub(crate) moved: u64,
-    /// Bytes of the records that `Compact` moved.
+    /// Bytes of the records that a job has moved.
     pub(crate) moved_bytes: u64,
     /// By how much the records of the table's rows have grown (wrapping); of variable width only.
     pub(crate) grown_bytes: u64,
@@ -35,7 +34,7 @@ pub(crate) struct Tally {
     pub(crate) overtaken: u64,
 }
 
-impl<W: Work> Batch<'_, W> {
+impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
     /// Brings the table's count of rows up to date, and notes that it has records. Pinned, so that
     /// a checkpoint counts the rows that it
     /// holds.
@@ -50,7 +49,7 @@ impl<W: Work> Batch<'_, W> {
             self.core.add_rows(self.table, rows.wrapping_sub(self.rows_noted));
             self.rows_noted = rows;
         }
-        if W::WIDTH == Width::Variable {
+        if VARIABLE {
             self.note_grown();
         }
     }
@@ -65,7 +64,7 @@ impl<W: Work> Batch<'_, W> {
     /// Counts what a row's record is longer than the one before; 0 stands for no row.
     #[inline]
     pub(super) fn note_replaced(&mut self, old_bytes: usize, new_bytes: usize) {
-        if W::WIDTH == Width::Variable {
+        if VARIABLE {
             let grown = (new_bytes as u64).wrapping_sub(old_bytes as u64);
             self.tally.grown_bytes = self.tally.grown_bytes.wrapping_add(grown);
         }
@@ -80,12 +79,7 @@ impl<W: Work> Batch<'_, W> {
     }
 
     pub(super) fn note_missing(&mut self, i: usize) {
-        if W::MODE == Mode::Compact {
-            return;
-        }
         self.tally.missing += 1;
-        if W::MODE != Mode::Locate {
-            self.outcome.missing.push(i as u32);
-        }
+        self.outcome.missing.push(i as u32);
     }
 }

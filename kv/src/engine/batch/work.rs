@@ -4,35 +4,63 @@ use crate::operation::{Access, Operation, RowMark, Shortage, Width};
 use crate::record::address::Address;
 use crate::record::clock::ClockWord;
 
-/// What the engine does, the store's own jobs included.
+/// What becomes of a row that a batch finds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Mode {
-    Peek,
-    Get,
-    Update,
-    Put,
-    Delete,
-    /// Brings rows into mutable memory.
-    Promote,
-    /// Copies rows to the tail that lie where compaction found them.
-    Compact,
-    /// Finds out which rows are not in mutable memory.
+pub(crate) enum Effect {
+    /// The work looks at the record's header alone, in memory alone.
     Locate,
-    /// Copies rows of the read-only region to the tail that are used often.
-    Retain,
+    /// The work reads the value where it lies.
+    Peek,
+    /// The work reads the value, and the row is in mutable memory afterwards.
+    Get,
+    /// The work changes the value.
+    Update,
+    /// The work writes a new value.
+    Put,
+    /// The row is a tombstone afterwards.
+    Delete,
+    /// The row is copied to the tail as it is.
+    Move,
 }
 
-/// An operation as the engine runs it.
+/// How a batch comes by room for its records, where the tail's page is full.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Room {
+    /// It waits until compaction has made room.
+    Awaited,
+    /// It takes the room that is kept for what gives space back, and does not wait.
+    Ending,
+    /// It takes the room that is kept for compaction, and does not wait.
+    Compaction,
+    /// It takes what is free, and does not wait: the batch that it runs within waits.
+    Spare,
+}
+
+/// An operation as the engine runs it: each [`Operation`] of a caller, and the store's own jobs.
+///
+/// A job runs over tables of either width: `Batch` has the width.
 pub(crate) trait Work {
-    const MODE: Mode;
-    /// The tables that it is for.
-    const WIDTH: Width;
-    /// It leaves alone what is on disk.
-    const IN_MEMORY: bool = matches!(Self::MODE, Mode::Locate | Mode::Retain);
-    /// Its reads go behind those that somebody waits for.
-    const AHEAD: bool = matches!(Self::MODE, Mode::Promote | Mode::Compact);
+    const EFFECT: Effect;
+    const ROOM: Room = Room::Awaited;
+    /// The work leaves rows on disk alone.
+    const IN_MEMORY: bool = matches!(Self::EFFECT, Effect::Locate);
+    /// The work brings rows to mutable memory, and leaves alone those that are there.
+    const PROMOTES: bool = false;
+    /// Its reads go behind reads that a caller waits for.
+    const AHEAD: bool = false;
+    /// Rows that it reads from disk and does not move get a copy in the row cache.
+    const FILLS_CACHE: bool = true;
     /// Its updates change values.
     const CHANGES: bool = true;
+
+    /// The work may append records.
+    const APPENDS: bool = !matches!(Self::EFFECT, Effect::Locate | Effect::Peek);
+    /// The work is done, in mutable memory, where the row lies.
+    const IN_PLACE: bool =
+        matches!(Self::EFFECT, Effect::Get | Effect::Update | Effect::Put | Effect::Delete);
+    /// The work may insert a row that is missing.
+    const INSERTS: bool = matches!(Self::EFFECT, Effect::Get | Effect::Update | Effect::Put);
+
     /// See [`Operation::shortage`].
     fn shortage(&self) -> Shortage {
         Shortage::Stops
@@ -48,106 +76,117 @@ pub(crate) trait Work {
     fn insert(&mut self, _i: usize, _value: &mut [u8]) -> bool {
         false
     }
-    /// Whether `Compact`, `Promote` or `Retain` is to move the row that it found at an address with this clock.
+    /// True if `Move` is to move the row that was found at an address with this clock.
     fn wants(&self, _i: usize, _address: Address, _word: ClockWord) -> bool {
         true
     }
-    /// Whether `Delete` is to delete the row: asked while its lock is held, or nobody else can change it.
+    /// True if `Delete` is to delete the row. Asked while its lock is held, or nobody else can change it.
     fn deletes(&mut self, _i: usize, _value: &[u8], _outstanding: u32) -> bool {
         true
     }
-    /// `Locate` or `Promote` found the row in mutable memory.
+    /// `Locate` or a work that `PROMOTES` found the row in mutable memory.
     fn in_mutable_memory(&mut self, _i: usize, _mark: RowMark) {}
-    /// `Promote` brought the row to mutable memory.
+    /// `Locate` found the row outside mutable memory. On disk, it may be another row with a like hash.
+    fn elsewhere(&mut self, _i: usize) {}
+    /// A work that `PROMOTES` brought the row to mutable memory.
     fn moved(&mut self, _i: usize, _mark: RowMark) {}
+    /// Whether a moved row counts as promoted and not used since. `was`: whether it did before.
+    fn is_promoted(was: bool) -> bool {
+        let _ = was;
+        false
+    }
     /// The clock of a row that was peeked at or got, before the operation's own count.
     fn clock(&mut self, _i: usize, _outstanding: u32) {}
     /// What was done to a row by `Get`, `Update` or `Put` stands.
     fn settled(&mut self, _i: usize) {}
 }
 
-/// A caller's operation.
-pub(crate) struct Caller<'a, O>(pub(crate) &'a mut O);
-
-impl<O: Operation> Work for Caller<'_, O> {
-    const MODE: Mode = match O::ACCESS {
-        Access::Peek => Mode::Peek,
-        Access::Get => Mode::Get,
-        Access::Update => Mode::Update,
-        Access::Put => Mode::Put,
+impl<O: Operation> Work for O {
+    const EFFECT: Effect = match O::ACCESS {
+        Access::Peek => Effect::Peek,
+        Access::Get => Effect::Get,
+        Access::Update => Effect::Update,
+        Access::Put => Effect::Put,
     };
-    const WIDTH: Width = O::WIDTH;
     const AHEAD: bool = O::AHEAD;
     const CHANGES: bool = O::CHANGES;
     fn shortage(&self) -> Shortage {
-        self.0.shortage()
+        Operation::shortage(self)
     }
     fn read(&mut self, i: usize, value: &[u8]) {
-        self.0.read(i, value);
+        Operation::read(self, i, value);
     }
     fn destination(&mut self, i: usize) -> Option<&mut [u8]> {
-        self.0.destination(i)
+        match O::ACCESS {
+            Access::Peek => Operation::destination(self, i),
+            Access::Get | Access::Update | Access::Put => None,
+        }
     }
     fn value_bytes(&mut self, i: usize, old: Option<&[u8]>) -> usize {
-        self.0.value_bytes(i, old)
+        Operation::value_bytes(self, i, old)
     }
     fn update(&mut self, i: usize, value: &mut [u8]) {
-        self.0.update(i, value);
+        Operation::update(self, i, value);
     }
     fn insert(&mut self, i: usize, value: &mut [u8]) -> bool {
-        self.0.insert(i, value)
+        Operation::insert(self, i, value)
     }
     fn clock(&mut self, i: usize, outstanding: u32) {
-        self.0.seen(i, outstanding);
+        Operation::seen(self, i, outstanding);
     }
     #[inline]
     fn settled(&mut self, i: usize) {
-        self.0.settled(i);
+        Operation::settled(self, i);
     }
 }
 
-/// The width of a store's own job, which there is for both.
-const fn width(variable: bool) -> Width {
-    if variable { Width::Variable } else { Width::Fixed }
+/// True for an operation on tables of variable width.
+pub(crate) const fn is_variable<O: Operation>() -> bool {
+    matches!(O::WIDTH, Width::Variable)
 }
 
-pub(crate) struct Delete<const VARIABLE: bool>;
-impl<const VARIABLE: bool> Work for Delete<VARIABLE> {
-    const MODE: Mode = Mode::Delete;
-    const WIDTH: Width = width(VARIABLE);
+pub(crate) struct Delete;
+impl Work for Delete {
+    const EFFECT: Effect = Effect::Delete;
+    const ROOM: Room = Room::Ending;
 }
 
-/// Deletes rows of fixed width on a condition.
+/// Deletes rows on a condition.
 pub(crate) struct DeleteIf<F>(pub(crate) F);
 impl<F: FnMut(usize, &[u8], u32) -> bool> Work for DeleteIf<F> {
-    const MODE: Mode = Mode::Delete;
-    const WIDTH: Width = Width::Fixed;
+    const EFFECT: Effect = Effect::Delete;
+    const ROOM: Room = Room::Ending;
     fn deletes(&mut self, i: usize, value: &[u8], outstanding: u32) -> bool {
         (self.0)(i, value, outstanding)
     }
 }
 
 /// Brings rows to mutable memory, and marks those that are there then.
-pub(crate) struct Promote<'a, F, const VARIABLE: bool>(pub(crate) &'a mut F);
-impl<F: FnMut(usize, RowMark), const VARIABLE: bool> Work for Promote<'_, F, VARIABLE> {
-    const MODE: Mode = Mode::Promote;
-    const WIDTH: Width = width(VARIABLE);
+pub(crate) struct Promote<'a, F>(pub(crate) &'a mut F);
+impl<F: FnMut(usize, RowMark)> Work for Promote<'_, F> {
+    const EFFECT: Effect = Effect::Move;
+    const PROMOTES: bool = true;
+    const AHEAD: bool = true;
     fn in_mutable_memory(&mut self, i: usize, mark: RowMark) {
         self.0(i, mark);
     }
     fn moved(&mut self, i: usize, mark: RowMark) {
         self.0(i, mark);
     }
+    fn is_promoted(_: bool) -> bool {
+        true
+    }
 }
 
 /// Brings rows to mutable memory that are as they were when they were marked.
-pub(crate) struct Keep<'a, F, const VARIABLE: bool> {
+pub(crate) struct PromoteUnused<'a, F> {
     pub(crate) marks: &'a [RowMark],
     pub(crate) marked: &'a mut F,
 }
-impl<F: FnMut(usize, RowMark), const VARIABLE: bool> Work for Keep<'_, F, VARIABLE> {
-    const MODE: Mode = Mode::Promote;
-    const WIDTH: Width = width(VARIABLE);
+impl<F: FnMut(usize, RowMark)> Work for PromoteUnused<'_, F> {
+    const EFFECT: Effect = Effect::Move;
+    const PROMOTES: bool = true;
+    const AHEAD: bool = true;
     const IN_MEMORY: bool = true;
     fn wants(&self, i: usize, address: Address, word: ClockWord) -> bool {
         self.marks[i].address == address.raw() && !word.used_since(self.marks[i].uses)
@@ -156,43 +195,56 @@ impl<F: FnMut(usize, RowMark), const VARIABLE: bool> Work for Keep<'_, F, VARIAB
     fn moved(&mut self, i: usize, mark: RowMark) {
         (self.marked)(i, mark);
     }
-}
-
-/// Copies rows to the tail that are where they were seen in the read-only region.
-pub(crate) struct Retain<'a, const VARIABLE: bool>(pub(crate) &'a [Address]);
-impl<const VARIABLE: bool> Work for Retain<'_, VARIABLE> {
-    const MODE: Mode = Mode::Retain;
-    const WIDTH: Width = width(VARIABLE);
-    fn wants(&self, i: usize, address: Address, _: ClockWord) -> bool {
-        self.0[i] == address
+    fn is_promoted(_: bool) -> bool {
+        true
     }
 }
 
-/// Finds out which rows are not in mutable memory, and marks the others.
-pub(crate) struct Announce<'a, F, const VARIABLE: bool>(pub(crate) &'a mut F);
-impl<F: FnMut(usize, RowMark), const VARIABLE: bool> Work for Announce<'_, F, VARIABLE> {
-    const MODE: Mode = Mode::Locate;
-    const WIDTH: Width = width(VARIABLE);
+/// Copies rows to the tail that are where they were seen in the read-only region.
+pub(crate) struct Retain<'a>(pub(crate) &'a [Address]);
+impl Work for Retain<'_> {
+    const EFFECT: Effect = Effect::Move;
+    const ROOM: Room = Room::Spare;
+    const IN_MEMORY: bool = true;
+    fn wants(&self, i: usize, address: Address, _: ClockWord) -> bool {
+        self.0[i] == address
+    }
+    fn is_promoted(was: bool) -> bool {
+        was
+    }
+}
+
+/// Finds out which rows are in mutable memory, with their marks, and which are elsewhere.
+pub(crate) struct Announce<F, G> {
+    pub(crate) resident: F,
+    pub(crate) elsewhere: G,
+}
+impl<F: FnMut(usize, RowMark), G: FnMut(usize)> Work for Announce<F, G> {
+    const EFFECT: Effect = Effect::Locate;
     fn in_mutable_memory(&mut self, i: usize, mark: RowMark) {
-        self.0(i, mark);
+        (self.resident)(i, mark);
+    }
+    fn elsewhere(&mut self, i: usize) {
+        (self.elsewhere)(i);
     }
 }
 
 /// What a clock is when a row is peeked at.
-pub(crate) struct ReadClock<const VARIABLE: bool>(pub(crate) Option<u32>);
-impl<const VARIABLE: bool> Work for ReadClock<VARIABLE> {
-    const MODE: Mode = Mode::Peek;
-    const WIDTH: Width = width(VARIABLE);
+pub(crate) struct ReadClock(pub(crate) Option<u32>);
+impl Work for ReadClock {
+    const EFFECT: Effect = Effect::Peek;
     fn clock(&mut self, _i: usize, outstanding: u32) {
         self.0 = Some(outstanding);
     }
 }
 
 /// Moves rows that lie at these addresses, where compaction found them.
-pub(crate) struct MoveChained<'a, const VARIABLE: bool>(pub(crate) &'a [Address]);
-impl<const VARIABLE: bool> Work for MoveChained<'_, VARIABLE> {
-    const MODE: Mode = Mode::Compact;
-    const WIDTH: Width = width(VARIABLE);
+pub(crate) struct MoveChained<'a>(pub(crate) &'a [Address]);
+impl Work for MoveChained<'_> {
+    const EFFECT: Effect = Effect::Move;
+    const ROOM: Room = Room::Compaction;
+    const AHEAD: bool = true;
+    const FILLS_CACHE: bool = false;
     fn wants(&self, i: usize, address: Address, _: ClockWord) -> bool {
         self.0[i] == address
     }

@@ -10,7 +10,8 @@ use crate::engine::core::Core;
 impl Core {
     /// What holds log, the largest holder first.
     pub(crate) fn space_holders(&self) -> Vec<SpaceHolder> {
-        let (freed, end) = (self.space.freed(), self.log.tail_address());
+        let freed = self.space.freed();
+        let end = self.log.tail_address();
         let bytes_from = |begin: u64| end.saturating_sub(begin.max(freed));
         let (checkpoints, scans) = {
             let pins = self.space.pins.lock();

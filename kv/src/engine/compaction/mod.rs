@@ -173,7 +173,8 @@ impl Core {
                 return false;
             }
             if state.full && !self.log.is_disk_full() {
-                (state.full, state.stopped) = (false, None);
+                state.full = false;
+                state.stopped = None;
             }
             if self.compaction_wanted(&state) {
                 return true;
@@ -198,7 +199,8 @@ impl Core {
                     live.bytes as f64 * state.turn.pages as f64 / state.turn.records as f64;
                 state.packing = needed / live.footprint() as f64;
             }
-            (state.turn_end, state.turn) = (self.log.tail_address(), Turn::default());
+            state.turn_end = self.log.tail_address();
+            state.turn = Turn::default();
         }
     }
 

@@ -1,19 +1,20 @@
 //! One page of the log's cold end: its rows go to the tail, its space becomes free.
 
+use crate::engine::batch::BatchMemory;
 use crate::engine::compaction::space::Pass;
 use crate::engine::compaction::space::Row;
 use std::time::Instant;
 
 use super::Turn;
 use crate::device::{AlignedBuffer, Read};
-use crate::engine::batch::{Batch, MoveChained, Scratch, Tally, Work};
+use crate::engine::batch::{MoveChained, Scratch, Tally};
 use crate::engine::core::Core;
 use crate::error::{Error, Result};
 use crate::index::{Candidates, Entry};
 use crate::log::page::{PAGE_HEADER_BYTES, check_image};
 use crate::log::{PageFull, TurnFor, View};
 use crate::memory::budget::Budget;
-use crate::operation::{Clock, Outcome, Width};
+use crate::operation::Outcome;
 use crate::record::address::{Address, TableId};
 use crate::record::layout::{HEADER_BYTES, RecordImage};
 use crate::sync::{Planted, planted};
@@ -68,7 +69,8 @@ impl Core {
         self.read_page(page, start)?;
         self.list_records(pass, page, start)?;
         let rows = std::mem::take(&mut pass.rows);
-        let (mut at, mut copied) = (0, 0);
+        let mut at = 0;
+        let mut copied = 0;
         // Ends: a stretch that copies nothing has met a full page, and the next one has a fresh one.
         while at < rows.len() {
             let full = self.move_group(pass, &rows, &mut at, page, start, &mut copied);
@@ -112,7 +114,8 @@ impl Core {
         // Ends: each record takes at least its header's length.
         while offset + HEADER_BYTES <= used {
             let image = RecordImage::new(&page[offset..]);
-            let (table, bytes) = (image.shape().table(), image.shape().record_bytes());
+            let table = image.shape().table();
+            let bytes = image.shape().record_bytes();
             if offset + bytes > used {
                 let (path, offset) = self.log.device.locate(start + offset as u64);
                 let what = format!("page {number}: a record runs past its end");
@@ -148,7 +151,8 @@ impl Core {
         let end = rows.len().min(*at + GROUP_ROWS);
         // Pinned, and held by a checkpoint's pause.
         let guard = self.gate.enter();
-        let (view, outline) = (self.log.view(), self.index.outline());
+        let view = self.log.view();
+        let outline = self.index.outline();
         for row in &rows[*at..end] {
             outline.prefetch(row.hash);
         }
@@ -209,24 +213,17 @@ impl Core {
         (hash, entry): (u64, Entry),
     ) -> std::result::Result<bool, PageFull> {
         let value = image.padded_value();
-        let new = self.log.allocate(image.shape().record_bytes())?;
+        let value_bytes = value.len() - image.unused_bytes();
+        let new = self.begin_record(view, image.shape().table(), image.key(), value_bytes)?;
         self.counters.records_appended.add(1);
-        // SAFETY: pinned by the caller; the space was allocated under this pin, so it is above the head,
-        // and it is this thread's own until it is published.
-        let record = unsafe { view.record(new) };
-        let unused = image.unused_bytes();
-        record.begin(image.shape().table(), image.key(), value.len() - unused);
         // SAFETY: this thread's own unpublished record, of the same length as the image.
-        unsafe { record.value_mut(value.len()) }.copy_from_slice(value);
-        // Counts do not survive a restart: only this session's records tell them.
-        let current = address.raw() >= self.session_start;
-        let outstanding = if current { image.clock().outstanding() } else { 0 };
-        let word = image.clock().with_outstanding(outstanding);
-        let uses = self.inherited_uses(word, address, new);
-        record.finish(word.inherited(outstanding, uses), false);
-        let published = self.index.replace(hash, entry, new, true);
+        unsafe { new.value_mut(value.len()) }.copy_from_slice(value);
+        let word = self.word_on_disk(image, address);
+        let uses = self.inherited_uses(word, address, new.address());
+        new.finish(word.inherited(word.outstanding(), uses), false);
+        let published = self.index.replace(hash, entry, new.address(), true);
         if !published {
-            record.set_link(record.link().with_invalid(true));
+            new.abandon();
         }
         Ok(published)
     }
@@ -238,40 +235,27 @@ impl Core {
             // Dropped meanwhile: its rows are dead. No other table has the number: this page has
             // records of it.
             let Some(table) = self.table_of(number) else { continue };
-            copied += match self.width(table) {
-                Ok(Width::Fixed) => {
-                    let work = MoveChained::<false>(addresses);
-                    self.move_chained_of(table, keys, work, &mut pass.scratch)?
-                }
-                Ok(Width::Variable) => {
-                    let work = MoveChained::<true>(addresses);
-                    self.move_chained_of(table, keys, work, &mut pass.scratch)?
-                }
-                // As above.
-                Err(_) => 0,
-            };
+            copied += self.move_chained_of(table, keys, addresses, &mut pass.scratch)?;
         }
         Ok(copied)
     }
 
-    fn move_chained_of<W: Work>(
+    fn move_chained_of(
         &self,
         table: TableId,
         keys: &[u64],
-        mut work: W,
+        addresses: &[Address],
         scratch: &mut Scratch,
     ) -> Result<u64> {
-        // As above: dropped.
-        let Ok(value_bytes) = self.value_bytes(table, W::WIDTH) else { return Ok(0) };
-        let (mut outcome, mut tally) = (Outcome::default(), Tally::default());
-        let memory = (scratch, &mut outcome, &mut tally);
-        let rows = (table, value_bytes);
-        let result = Batch::new(self, rows, keys, Clock::Keep, &mut work, memory).run();
+        let mut outcome = Outcome::default();
+        let mut tally = Tally::default();
+        let memory = BatchMemory { scratch, outcome: &mut outcome, tally: &mut tally };
+        let result = self.run_job(table, keys, &mut MoveChained(addresses), memory);
         self.counters.records_appended.add(tally.appended);
         self.counters.disk_reads.add(tally.disk_reads);
         self.counters.disk_read_bytes.add(tally.disk_read_bytes);
         match result {
-            // As above. What was moved before is dead, too.
+            // Dropped meanwhile: what was moved before is dead, too.
             Err(Error::NoSuchTable(_)) => Ok(tally.moved_bytes),
             done => done.map(|()| tally.moved_bytes),
         }
@@ -314,7 +298,7 @@ fn page_bytes_of(reads: &[Read<'_>]) -> u64 {
 mod tests {
     use super::*;
     use crate::engine::compaction::options::CompactionOptions;
-    use crate::{Access, Operation, Store, StoreOptions};
+    use crate::{Access, Clock, Operation, Store, StoreOptions};
 
     struct Put;
 
@@ -340,7 +324,8 @@ mod tests {
         store.execute(other, &keys, Clock::Keep, &mut Put).unwrap();
         store.checkpoint(b"").unwrap();
         let core = store.core();
-        let (start, mut pass) = (core.log.begin(), Pass::default());
+        let start = core.log.begin();
+        let mut pass = Pass::default();
         let mut page = AlignedBuffer::zeroed(core.log.page_bytes() as usize);
         core.read_page(&mut page, start).unwrap();
         core.list_records(&mut pass, &page, start).unwrap();
@@ -353,7 +338,8 @@ mod tests {
             chained.1.push(Address::new(start + u64::from(row.offset)));
         }
         store.drop_table(table).unwrap();
-        let (mut at, mut copied) = (0, 0);
+        let mut at = 0;
+        let mut copied = 0;
         let moved = core.move_group(&mut pass, &rows, &mut at, &page, start, &mut copied);
         assert!(moved.is_ok());
         let record_bytes = HEADER_BYTES as u64 + 8;

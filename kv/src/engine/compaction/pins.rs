@@ -120,7 +120,8 @@ impl Core {
         // One at a time. Pins may come and go meanwhile, none of them below: a checkpoint needs the log from
         // `begin` on, a scan from where that of a checkpoint begins which is pinned itself.
         let _freeing = self.space.freeing.lock();
-        let (below, tried) = (self.unneeded(), self.space.tried.load(Ordering::Relaxed));
+        let below = self.unneeded();
+        let tried = self.space.tried.load(Ordering::Relaxed);
         if below <= tried || below - tried < stride_bytes {
             return Ok(());
         }

@@ -117,7 +117,8 @@ impl Core {
             if rows == 0 {
                 continue;
             }
-            let (bytes, record) = (table.live_bytes(rows), table.record_bytes_max());
+            let bytes = table.live_bytes(rows);
+            let record = table.record_bytes_max();
             let room = page_bytes - PAGE_HEADER_BYTES;
             live.rows += rows;
             live.bytes += bytes;

@@ -36,12 +36,13 @@
 
 pub(crate) mod state;
 
-use crate::engine::batch::{Batch, Retain, Scratch, Tally};
+use crate::engine::batch::BatchMemory;
+use crate::engine::batch::{Retain, Scratch, Tally};
 use crate::engine::core::Core;
 use crate::engine::retention::state::Age;
 use crate::engine::retention::state::RetentionState;
 use crate::engine::retention::state::dice;
-use crate::operation::{Clock, Outcome, Width};
+use crate::operation::Outcome;
 use crate::record::address::{Address, TableNumber};
 use crate::record::clock::ClockWord;
 use crate::record::layout::RecordRef;
@@ -160,23 +161,12 @@ impl Core {
         // `None` if it was dropped. If the number is another table's by now, that has no row at
         // these addresses.
         let Some(table) = self.table_of(number) else { return };
-        let Ok(width) = self.width(table) else { return };
-        let Ok(value_bytes) = self.value_bytes(table, width) else { return };
-        let (mut outcome, mut tally) = (Outcome::default(), Tally::default());
-        let memory = (scratch, &mut outcome, &mut tally);
-        let rows = (table, value_bytes);
+        let mut outcome = Outcome::default();
+        let mut tally = Tally::default();
+        let memory = BatchMemory { scratch, outcome: &mut outcome, tally: &mut tally };
         // A failure has poisoned the log, or there is no space: whoever writes next is told. The row leaves memory, and
         // is on disk already.
-        let _ = match width {
-            Width::Fixed => {
-                let mut work = Retain::<false>(addresses);
-                Batch::new(self, rows, keys, Clock::Keep, &mut work, memory).run()
-            }
-            Width::Variable => {
-                let mut work = Retain::<true>(addresses);
-                Batch::new(self, rows, keys, Clock::Keep, &mut work, memory).run()
-            }
-        };
+        let _ = self.run_job(table, keys, &mut Retain(addresses), memory);
         self.counters.records_appended.add(tally.appended);
         self.counters.retained.add(tally.moved);
     }

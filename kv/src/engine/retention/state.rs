@@ -129,7 +129,9 @@ impl Uses {
     }
 
     pub(crate) fn judge(&mut self) -> Option<u32> {
-        let (mut rows, mut uses, mut squares) = (0, 0, 0);
+        let mut rows = 0;
+        let mut uses = 0;
+        let mut squares = 0;
         for (n, &count) in (0u64..).zip(&self.rows) {
             rows += count;
             uses += n * count;
@@ -137,7 +139,8 @@ impl Uses {
         }
         self.mean = (uses + rows / 2) / rows.max(1);
         // The variance, and the mean, both times the square of `rows`.
-        let (variance, mean) = (squares * rows - uses * uses, uses * rows);
+        let variance = squares * rows - uses * uses;
+        let mean = uses * rows;
         if variance * DISPERSION_MIN.1 < mean * DISPERSION_MIN.0 {
             return None;
         }

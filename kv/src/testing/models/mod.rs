@@ -83,7 +83,8 @@ fn run_turn(seed: u64, schedules: usize, model: fn()) {
 /// Runs a model through as many schedules as are asked for; it must not fail in any.
 fn explore(name: &str, model: fn()) {
     let wanted = from_environment("EMBANK_MODEL_SCHEDULES", || SCHEDULES_DEFAULT as u64) as usize;
-    let (seed, began) = (first_seed(), Instant::now());
+    let seed = first_seed();
+    let began = Instant::now();
     for turn in 0..wanted.div_ceil(SCHEDULES_PER_TURN) as u64 {
         let run = AssertUnwindSafe(|| run_turn(seed.wrapping_add(turn), SCHEDULES_PER_TURN, model));
         if let Err(panic) = catch_unwind(run) {
@@ -101,7 +102,8 @@ fn explore(name: &str, model: fn()) {
 
 /// Runs a model with a bug planted; it must fail in some schedule, and in none of the first turns' without the bug.
 fn finds(bug: Planted, model: fn()) {
-    let (seed, began) = (first_seed(), Instant::now());
+    let seed = first_seed();
+    let began = Instant::now();
     for turn in 0..(SCHEDULES_TO_FIND / SCHEDULES_PER_TURN) as u64 {
         if turn < 2 {
             run_turn(seed.wrapping_add(turn), SCHEDULES_PER_TURN, model);
@@ -113,7 +115,8 @@ fn finds(bug: Planted, model: fn()) {
         if let Err(panic) = found {
             let text = panic.downcast_ref::<&str>().copied();
             let text = text.or(panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("?");
-            let (seconds, turn) = (began.elapsed().as_secs_f64(), turn + 1);
+            let seconds = began.elapsed().as_secs_f64();
+            let turn = turn + 1;
             report(&format!(
                 "planted {bug:?}: found in turn {turn} of {SCHEDULES_PER_TURN} schedules, {seconds:.1} s, \
                  from seed {seed}: {text}"

@@ -101,7 +101,8 @@ impl Bank {
             let there = store.tables().into_iter().find(|table| table.name == name);
             there.map_or_else(|| store.create_table(name, value_bytes, b"").unwrap(), |it| it.id)
         };
-        let (rows, filler) = (table("rows", VALUE_BYTES), table("filler", FILLER_BYTES));
+        let rows = table("rows", VALUE_BYTES);
+        let filler = table("filler", FILLER_BYTES);
         Bank { store, rows, filler, device, dir }
     }
 

@@ -1,0 +1,77 @@
+//! Whether a record that came from disk is what was written there.
+
+use std::fmt;
+
+use crate::record::address::Address;
+use crate::record::layout::{HEADER_BYTES, RecordImage};
+
+/// A record that may be read, or how much of it is missing.
+pub(crate) enum Checked<'a> {
+    /// The record, its checksum verified.
+    Sound(RecordImage<'a>),
+    /// The record has this many bytes, more than were read.
+    Needs(usize),
+}
+
+/// What is wrong with a record.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Unsound {
+    NoRoom,
+    TooLong,
+    Checksum { stored: u32, computed: u32 },
+}
+
+impl fmt::Display for Unsound {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Unsound::NoRoom => formatter.write_str("no record fits there"),
+            Unsound::TooLong => formatter.write_str("its length runs past its page"),
+            Unsound::Checksum { stored, computed } => {
+                write!(formatter, "its checksum is {computed:#010x}, not {stored:#010x}")
+            }
+        }
+    }
+}
+
+/// Where a record lies, and how long it may be there.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Site {
+    pub(crate) address: Address,
+    /// See `PageIdentity::origin`.
+    pub(crate) origin: u64,
+    /// Bytes up to the end of its page.
+    pub(crate) room_bytes: usize,
+    /// Bytes of the longest record that the store writes.
+    pub(crate) record_bytes_max: usize,
+}
+
+/// Checks the record that `bytes` begin with. They may hold more or less than the record.
+///
+/// # Errors
+/// The record's length or its checksum is wrong.
+pub(crate) fn check(bytes: &[u8], site: Site) -> Result<Checked<'_>, Unsound> {
+    if site.room_bytes < HEADER_BYTES {
+        return Err(Unsound::NoRoom);
+    }
+    if bytes.len() < HEADER_BYTES {
+        return Ok(Checked::Needs(HEADER_BYTES));
+    }
+    let record_bytes = RecordImage::new(bytes).shape().record_bytes();
+    if record_bytes > site.room_bytes.min(site.record_bytes_max) {
+        return Err(Unsound::TooLong);
+    }
+    if record_bytes > bytes.len() {
+        return Ok(Checked::Needs(record_bytes));
+    }
+    let image = RecordImage::new(&bytes[..record_bytes]);
+    let (stored, computed) = image.checksums(site.origin, site.address);
+    #[cfg(feature = "bench")]
+    for _ in 0..crate::testing::bench::extra_checksums() {
+        std::hint::black_box(image.checksums(site.origin, site.address));
+    }
+    if stored == computed {
+        Ok(Checked::Sound(image))
+    } else {
+        Err(Unsound::Checksum { stored, computed })
+    }
+}
