@@ -7,7 +7,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 use crate::arrays::{self, Keys};
-use crate::bank_cell::{BankCell, LeaseId};
+use crate::cell::bank_cell::{BankCell, LeaseId};
 
 /// What both kinds of lease are made of.
 #[derive(Debug)]

@@ -10,7 +10,7 @@ use pyo3::types::{PyBytes, PyList, PyString};
 
 use crate::arrays::Keys;
 use crate::bank::PyBank;
-use crate::bank_cell::{BankCell, VocabularyId};
+use crate::cell::bank_cell::{BankCell, VocabularyId};
 use crate::scalars;
 
 /// A vocabulary of a bank: values to ids, dense, in order of first appearance, and back. Made by `Bank.vocabulary`.

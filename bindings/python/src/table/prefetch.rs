@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 
 use crate::arrays::Rows;
 use crate::bank::PyBank;
-use crate::bank_cell::{BankCell, PrefetchId, TableKey};
+use crate::cell::bank_cell::{BankCell, PrefetchId, TableKey};
 
 /// Rows that are read in the background. Made by `Table.prefetch`.
 ///

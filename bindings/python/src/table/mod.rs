@@ -12,13 +12,19 @@ use pyo3::types::PyDict;
 
 use crate::arrays::{self, Keys, Rows};
 use crate::bank::PyBank;
-use crate::bank_cell::{BankCell, LeaseId, TableKey, lease_of_another_table};
-use crate::files::{self, ExportArguments, ImportArguments};
+use crate::cell::bank_cell::{BankCell, LeaseId, TableKey, lease_of_another_table};
 use crate::lease::{Held, PyDistinctLease, PyLease};
-use crate::life::{self, EvictArguments};
-use crate::prefetch::{PyPrefetch, missing_choice};
-use crate::scan::PyScan;
+use crate::table::files::{self, ExportArguments, ImportArguments};
+use crate::table::life::{self, EvictArguments};
+use crate::table::prefetch::{PyPrefetch, missing_choice};
+use crate::table::scan::PyScan;
 use crate::{scalars, settings, stats};
+
+mod files;
+pub(crate) mod life;
+pub(crate) mod many;
+pub(crate) mod prefetch;
+pub(crate) mod scan;
 
 /// An embedding table: float32 rows of one width by 64-bit key. Made by `Bank.table`.
 ///

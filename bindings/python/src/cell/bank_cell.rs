@@ -31,7 +31,7 @@ use embank::locks::{Condvar, Mutex};
 use embank::{Admission, Bank, Lease, Prefetch, Scan, Table, TableId, Unsaved, Vocabulary};
 use pyo3::prelude::*;
 
-use crate::slot::Slot;
+use crate::pipeline::slot::Slot;
 use crate::{errors, signals};
 
 /// Names a lease within its cell.

@@ -10,10 +10,11 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyBytes, PyDict};
 
-use crate::bank_cell::BankCell;
+use crate::cell::bank_cell::BankCell;
 use crate::table::PyTable;
+use crate::table::life;
 use crate::vocabulary::PyVocabulary;
-use crate::{errors, life, scalars, settings, stats, vocabulary};
+use crate::{errors, scalars, settings, stats, vocabulary};
 
 /// What a bank found when it was opened: the newest checkpoint and its blob.
 #[pyclass(name = "Recovered", module = "embank", frozen)]

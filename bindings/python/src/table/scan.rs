@@ -6,7 +6,7 @@ use numpy::{PyArray1, PyArray2, PyArrayMethods};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-use crate::bank_cell::{BankCell, ScanId, TableKey};
+use crate::cell::bank_cell::{BankCell, ScanId, TableKey};
 use crate::scalars;
 
 const BATCH_SIZE_DEFAULT: usize = 4096;

@@ -7,7 +7,7 @@
 use embank::{Bank, BankOptions, StoreError, TableConfig};
 use pyo3::prelude::*;
 
-use crate::bank_cell::{BankCell, CellTableId, InFlight, Open, VocabularyId, detached};
+use crate::cell::bank_cell::{BankCell, CellTableId, InFlight, Open, VocabularyId, detached};
 use crate::errors;
 
 /// The objects that go on.

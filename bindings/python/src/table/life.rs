@@ -8,9 +8,9 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::bank_cell::{BankCell, CellTableId};
-use crate::files::Progress;
+use crate::cell::bank_cell::{BankCell, CellTableId};
 use crate::scalars;
+use crate::table::files::Progress;
 
 pub(crate) fn tracking(name: Option<&str>) -> PyResult<Tracking> {
     match name {

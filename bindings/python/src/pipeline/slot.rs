@@ -22,9 +22,9 @@ use embank_pipeline::Pipeline;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 
-use crate::bank_cell::{BankCell, PipelineId};
+use crate::cell::bank_cell::{BankCell, PipelineId};
 use crate::errors;
-use crate::feed::FeedCell;
+use crate::pipeline::feed::FeedCell;
 
 /// A place for one pipeline.
 #[derive(Debug)]

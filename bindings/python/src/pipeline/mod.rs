@@ -1,6 +1,6 @@
 //! `Pipeline`: preprocessing, run as a whole or fed batch by batch.
 //!
-//! A Rust pipeline belongs to one run at a time: see [`slot`](crate::slot), which says also how it ends with its bank.
+//! A Rust pipeline belongs to one run at a time: see [`slot`](crate::pipeline::slot), which says also how it ends with its bank.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -21,9 +21,13 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyDict, PyList, PyString};
 
 use crate::bank::PyBank;
-use crate::feed::PyFeed;
-use crate::slot::{Slot, SlotOwner, Taken};
+use crate::pipeline::feed::PyFeed;
+use crate::pipeline::slot::{Slot, SlotOwner, Taken};
 use crate::{errors, scalars};
+
+pub(crate) mod arrow;
+pub(crate) mod feed;
+pub(crate) mod slot;
 
 /// How often whoever waits looks whether Ctrl-C was pressed.
 pub(crate) const SIGNAL_INTERVAL: Duration = Duration::from_millis(50);

@@ -13,10 +13,11 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyCapsule, PyDict};
 
-use crate::bank_cell::detached;
+use crate::cell::bank_cell::detached;
+use crate::errors;
+use crate::pipeline::arrow;
+use crate::pipeline::slot::{Slot, SlotOwner};
 use crate::pipeline::{PyRunReport, SIGNAL_INTERVAL};
-use crate::slot::{Slot, SlotOwner};
-use crate::{arrow, errors};
 
 /// Batches of a pipeline, made in the background. Made by `Pipeline.feed`.
 ///

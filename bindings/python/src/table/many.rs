@@ -8,7 +8,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 use crate::arrays::{self, Keys, Rows};
-use crate::bank_cell::BankCell;
+use crate::cell::bank_cell::BankCell;
 use crate::lease::{Held, PyDistinctLease};
 use crate::scalars;
 use crate::table::{PyTable, within};

@@ -11,7 +11,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
 
-use crate::bank_cell::{BankCell, CellTableId};
+use crate::cell::bank_cell::{BankCell, CellTableId};
 use crate::scalars;
 
 /// Tells Python how far a transfer is, and looks for Ctrl-C. The first exception ends the transfer.
