@@ -44,7 +44,11 @@ mod _embank {
     use pyo3::prelude::{Bound, PyModule, PyResult};
 
     #[pymodule_export]
-    use crate::bank::{PyBank, PyRecovered};
+    use crate::bank::PyBank;
+    #[pymodule_export]
+    use crate::bank::auto_depth::PyAutoDepth;
+    #[pymodule_export]
+    use crate::bank::recovered::PyRecovered;
     #[pymodule_export]
     use crate::checkpoints::{
         apply_delta, checkpoint_id, copy_checkpoint, export_delta, list_checkpoints, roll_back,
@@ -52,11 +56,13 @@ mod _embank {
     #[pymodule_export]
     use crate::lease::{PyDistinctLease, PyLease};
     #[pymodule_export]
+    use crate::pipeline::PyPipeline;
+    #[pymodule_export]
     use crate::pipeline::arrow::PyArrowBatch;
     #[pymodule_export]
     use crate::pipeline::feed::PyFeed;
     #[pymodule_export]
-    use crate::pipeline::{PyPipeline, PyRunReport};
+    use crate::pipeline::report::PyRunReport;
     #[pymodule_export]
     use crate::settings::{
         PyAdagrad, PyAdam, PyAdamW, PyConstant, PyFtrl, PyNormal, PyRowWiseAdagrad, PySgd,
@@ -67,7 +73,7 @@ mod _embank {
     #[pymodule_export]
     use crate::table::many::{apply_many, get_many};
     #[pymodule_export]
-    use crate::table::prefetch::{PyAutoDepth, PyPrefetch};
+    use crate::table::prefetch::PyPrefetch;
     #[pymodule_export]
     use crate::table::scan::PyScan;
     #[pymodule_export]

@@ -10,8 +10,8 @@ use pyo3::types::{PyBytes, PyList, PyString};
 
 use crate::arrays::Keys;
 use crate::bank::PyBank;
-use crate::cell::bank_cell::{BankCell, VocabularyId};
-use crate::scalars;
+use crate::cell::{BankCell, VocabularyId};
+use crate::{errors, scalars};
 
 /// A vocabulary of a bank: values to ids, dense, in order of first appearance, and back. Made by `Bank.vocabulary`.
 ///
@@ -68,10 +68,15 @@ impl PyVocabulary {
         bank: &Bound<'_, PyBank>,
         open: impl FnOnce(&Bank) -> embank::Result<embank::Vocabulary> + Send,
     ) -> PyResult<Self> {
-        let (py, cell) = (bank.py(), &bank.get().cell);
-        let id = cell.open_vocabulary(py, open)?;
-        let (name, config) =
-            cell.with_vocabulary(py, id, |of| Ok((of.name().to_owned(), of.config().clone())))?;
+        let cell = &bank.get().cell;
+        let mut name = String::new();
+        let mut config = VocabularyConfig::u64();
+        let id = cell.keep_of_bank(bank.py(), |bank| {
+            let vocabulary = open(bank)?;
+            vocabulary.name().clone_into(&mut name);
+            config = vocabulary.config().clone();
+            Ok(vocabulary)
+        })?;
         Ok(Self { cell: Arc::clone(cell), id, name, config })
     }
 
@@ -80,7 +85,7 @@ impl PyVocabulary {
         py: Python<'_>,
         call: impl FnOnce(&embank::Vocabulary) -> embank::Result<R> + Send,
     ) -> PyResult<R> {
-        self.cell.with_vocabulary(py, self.id, call)
+        self.cell.with_shared(py, self.id, call)?.ok_or_else(errors::not_in_checkpoint)
     }
 
     fn given<'py>(&self, values: &Bound<'py, PyAny>) -> PyResult<Given<'py>> {
@@ -264,6 +269,6 @@ impl PyVocabulary {
 
 impl Drop for PyVocabulary {
     fn drop(&mut self) {
-        self.cell.forget_vocabulary(self.id);
+        self.cell.forget(self.id);
     }
 }

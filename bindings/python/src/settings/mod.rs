@@ -3,6 +3,7 @@
 mod dtypes;
 mod initializers;
 mod optimizers;
+mod row_life;
 
 pub(crate) use dtypes::{dtype, rounding};
 pub(crate) use initializers::{
@@ -12,3 +13,4 @@ pub(crate) use initializers::{
 pub(crate) use optimizers::{
     PyAdagrad, PyAdam, PyAdamW, PyFtrl, PyRowWiseAdagrad, PySgd, optimizer, optimizer_object,
 };
+pub(crate) use row_life::{admission, tracking};
