@@ -2,7 +2,7 @@
 
 use embank::{Dtype, Rounding};
 
-use crate::settings::{beyond_this_header, no_such_number};
+use crate::refusals::{beyond_this_header, no_such_number};
 use crate::status::Failure;
 
 /// How a table's values are stored. Rows go in and out as float, whatever they are stored as.

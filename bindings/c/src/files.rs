@@ -7,7 +7,8 @@ use embank::{DenseRows, ExportOptions, FileFormat, ImportOptions, exported_confi
 
 use crate::callbacks::{self, embank_on_progress};
 use crate::memory::{Place, path as path_of, text};
-use crate::settings::{embank_table_settings, no_such_number};
+use crate::refusals::no_such_number;
+use crate::settings::embank_table_settings;
 use crate::sized::{self, Growing, Results, flag};
 use crate::status::{Failure, call, embank_status};
 use crate::table::{embank_table, table_of};

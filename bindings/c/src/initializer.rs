@@ -3,7 +3,7 @@
 use bytemuck::{Pod, Zeroable};
 use embank::{Fans, Initializer};
 
-use crate::settings::{beyond_this_header, check_zeros, no_such_number};
+use crate::refusals::{beyond_this_header, check_zeros, no_such_number};
 use crate::status::Failure;
 
 /// How new rows are filled.

@@ -42,6 +42,7 @@ mod lease;
 mod memory;
 mod optimizer;
 mod options;
+mod refusals;
 mod scan;
 mod settings;
 mod sized;

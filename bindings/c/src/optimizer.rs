@@ -3,7 +3,7 @@
 use bytemuck::{Pod, Zeroable};
 use embank::{Adagrad, Adam, AdamW, Ftrl, Optimizer, RowWiseAdagrad, Sgd};
 
-use crate::settings::{beyond_this_header, check_zeros, no_such_number};
+use crate::refusals::{beyond_this_header, check_zeros, no_such_number};
 use crate::sized::flag;
 use crate::status::Failure;
 

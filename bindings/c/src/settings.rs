@@ -7,6 +7,7 @@ use crate::admission;
 use crate::dtype::{embank_dtype, embank_rounding};
 use crate::initializer::embank_initializer;
 use crate::optimizer::embank_optimizer;
+use crate::refusals::{beyond_this_header, no_such_number};
 use crate::sized::{self, Growing};
 use crate::status::{Failure, call, embank_status};
 
@@ -138,27 +139,6 @@ pub(crate) fn bound_to_rust(bound: i64) -> Result<Option<u32>, Failure> {
             "a staleness bound is at most {}, found {bound}; negative is none",
             u32::MAX
         ))),
-    }
-}
-
-pub(crate) fn no_such_number(name: &str, number: u32) -> Failure {
-    Failure::invalid(format!("there is no {name} {number} in Embank {}", env!("CARGO_PKG_VERSION")))
-}
-
-pub(crate) fn check_zeros(name: &str, reserved: &[f64]) -> Result<(), Failure> {
-    if reserved.iter().all(|&value| value == 0.0) {
-        return Ok(());
-    }
-    Err(Failure::invalid(format!(
-        "an {name} has numbers where zeros must be; make it with one of the functions of the header"
-    )))
-}
-
-/// A table that some other program made with what C has no name for yet.
-pub(crate) fn beyond_this_header(what: &str, value: &dyn std::fmt::Debug) -> Failure {
-    Failure {
-        status: embank_status::Other,
-        message: format!("the table has {what} {value:?}, which the C ABI can't tell of"),
     }
 }
 
