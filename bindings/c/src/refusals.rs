@@ -24,3 +24,28 @@ pub(crate) fn beyond_this_header(what: &str, value: &dyn std::fmt::Debug) -> Fai
         message: format!("the table has {what} {value:?}, which the C ABI can't tell of"),
     }
 }
+
+/// Converts between an enum of C, which structs have as a number, and one of the library with the same variants.
+macro_rules! same_variants {
+    ($c:ident, $rust:ident { $($variant:ident),* }) => {
+        impl $c {
+            pub(crate) fn from_rust(what: &str, value: $rust) -> Result<u32, Failure> {
+                match value {
+                    $($rust::$variant => Ok(Self::$variant as u32),)*
+                    other => Err($crate::refusals::beyond_this_header(what, &other)),
+                }
+            }
+
+            pub(crate) fn to_rust(number: u32) -> Result<$rust, Failure> {
+                $(
+                    if number == Self::$variant as u32 {
+                        return Ok($rust::$variant);
+                    }
+                )*
+                Err($crate::refusals::no_such_number(stringify!($c), number))
+            }
+        }
+    };
+}
+
+pub(crate) use same_variants;

@@ -65,8 +65,8 @@ mod _embank {
     use crate::pipeline::report::PyRunReport;
     #[pymodule_export]
     use crate::settings::{
-        PyAdagrad, PyAdam, PyAdamW, PyConstant, PyFtrl, PyNormal, PyRowWiseAdagrad, PySgd,
-        PyTruncatedNormal, PyUniform, PyXavierNormal, PyXavierUniform, PyZeros,
+        PyConstant, PyNormal, PyTruncatedNormal, PyUniform, PyXavierNormal, PyXavierUniform,
+        PyZeros,
     };
     #[pymodule_export]
     use crate::table::PyTable;
@@ -84,9 +84,8 @@ mod _embank {
     const __version__: &str = env!("CARGO_PKG_VERSION");
 
     #[pymodule_init]
-    #[expect(clippy::unnecessary_wraps, reason = "PyO3 asks for a result")]
-    fn init(_module: &Bound<'_, PyModule>) -> PyResult<()> {
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         crate::signals::handle_while_waiting();
-        Ok(())
+        crate::settings::add_optimizers(module)
     }
 }
