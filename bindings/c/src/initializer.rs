@@ -89,7 +89,10 @@ impl embank_initializer {
             UNIFORM => (Initializer::Uniform { low: first, high: second }, 2),
             NORMAL => (Initializer::Normal { mean: first, std: second }, 2),
             TRUNCATED_NORMAL => {
-                let (mean, std, low, high) = (first, second, third, fourth);
+                let mean = first;
+                let std = second;
+                let low = third;
+                let high = fourth;
                 (Initializer::TruncatedNormal { mean, std, low, high }, 4)
             }
             XAVIER_UNIFORM => (Initializer::XavierUniform { gain: first, fans }, 1),

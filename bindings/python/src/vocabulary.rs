@@ -49,12 +49,12 @@ pub(crate) fn config(kind: &str) -> PyResult<VocabularyConfig> {
 }
 
 /// A batch of values as Python passed them.
-enum Given<'py> {
+enum GivenValues<'py> {
     Numbers(Keys<'py>),
     Strings(ByteBuffer),
 }
 
-impl Given<'_> {
+impl GivenValues<'_> {
     fn values(&self) -> PyResult<Values<'_>> {
         Ok(match self {
             Self::Numbers(keys) => Values::U64(keys.as_slice()?),
@@ -88,9 +88,9 @@ impl PyVocabulary {
         self.cell.with_shared(py, self.id, call)?.ok_or_else(errors::not_in_checkpoint)
     }
 
-    fn given<'py>(&self, values: &Bound<'py, PyAny>) -> PyResult<Given<'py>> {
+    fn given<'py>(&self, values: &Bound<'py, PyAny>) -> PyResult<GivenValues<'py>> {
         if self.config.kind == ValueKind::U64 {
-            return Keys::named("values", values).map(Given::Numbers);
+            return Keys::named("values", values).map(GivenValues::Numbers);
         }
         let alone = values.is_instance_of::<PyBytes>() || values.is_instance_of::<PyString>();
         if alone {
@@ -113,7 +113,7 @@ impl PyVocabulary {
                 )));
             }
         }
-        Ok(Given::Strings(strings))
+        Ok(GivenValues::Strings(strings))
     }
 
     /// Ids for each value, by a call that writes them.

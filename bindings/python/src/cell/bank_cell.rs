@@ -10,7 +10,7 @@ use embank::{Bank, Unsaved};
 use pyo3::prelude::*;
 
 use super::calls::{CallOfThisThread, detached, is_in_call};
-use super::open::Open;
+use super::open::OpenHandles;
 use crate::{errors, signals};
 
 /// An open bank, or what is left of it.
@@ -28,7 +28,7 @@ pub(crate) struct BankCell {
 
 #[derive(Debug)]
 struct CellState {
-    open: Option<Open>,
+    open: Option<OpenHandles>,
     /// Calls that hold a clone of a handle.
     in_flight: usize,
     /// The bank was closed while a call had taken its handles, to open it again.
@@ -38,7 +38,7 @@ struct CellState {
 impl BankCell {
     pub(crate) fn new(bank: Bank) -> Self {
         let path = bank.path().to_owned();
-        let open = Some(Open::new(bank, 0));
+        let open = Some(OpenHandles::new(bank, 0));
         Self {
             path,
             process: process::id(),
@@ -109,14 +109,14 @@ impl BankCell {
     }
 
     /// Takes all handles, as a call that is in flight from now on. Who closes the bank at the same time waits for it.
-    pub(crate) fn take_open(&self) -> Option<Open> {
+    pub(crate) fn take_open(&self) -> Option<OpenHandles> {
         let mut state = self.state.lock();
         state.in_flight += usize::from(state.open.is_some());
         state.open.take()
     }
 
     /// Opens the cell again, for the call that has taken its handles. Returns them if the bank was closed meanwhile.
-    pub(crate) fn put_open(&self, open: Open) -> Option<Open> {
+    pub(crate) fn put_open(&self, open: OpenHandles) -> Option<OpenHandles> {
         let mut state = self.state.lock();
         if state.closing {
             return Some(open);
@@ -142,7 +142,7 @@ impl BankCell {
     pub(super) fn store<H, R>(
         &self,
         handle: H,
-        store: impl FnOnce(&mut Open, H) -> R,
+        store: impl FnOnce(&mut OpenHandles, H) -> R,
     ) -> Option<R> {
         let mut state = self.state.lock();
         match &mut state.open {
@@ -156,13 +156,16 @@ impl BankCell {
     }
 
     /// Looks at the handles under the lock; at none if the bank is closed.
-    pub(super) fn look<R>(&self, look: impl FnOnce(Option<&mut Open>) -> R) -> PyResult<R> {
+    pub(super) fn look<R>(&self, look: impl FnOnce(Option<&mut OpenHandles>) -> R) -> PyResult<R> {
         self.check_process()?;
         Ok(look(self.state.lock().open.as_mut()))
     }
 
     /// Takes a handle if it is there, and counts its use as in flight. The caller ends that with an [`InFlight`].
-    pub(super) fn pick_if_there<H>(&self, take: impl FnOnce(&mut Open) -> Option<H>) -> Option<H> {
+    pub(super) fn pick_if_there<H>(
+        &self,
+        take: impl FnOnce(&mut OpenHandles) -> Option<H>,
+    ) -> Option<H> {
         if !self.is_own_process() {
             return None;
         }
@@ -173,7 +176,10 @@ impl BankCell {
     }
 
     /// Clones or takes a handle, and counts its use as in flight until `run` is through with it.
-    pub(super) fn pick<H>(&self, handle: impl FnOnce(&mut Open) -> PyResult<H>) -> PyResult<H> {
+    pub(super) fn pick<H>(
+        &self,
+        handle: impl FnOnce(&mut OpenHandles) -> PyResult<H>,
+    ) -> PyResult<H> {
         self.check_process()?;
         let mut state = self.state.lock();
         let handle = handle(state.open.as_mut().ok_or_else(errors::bank_closed)?)?;
@@ -198,15 +204,16 @@ impl BankCell {
             drop(in_flight);
             outcome.map(|done| {
                 // A call that its wait ended takes what was raised along (`errors::to_python`).
-                let value = done.map_err(Failed::Call)?;
+                let value = done.map_err(CallFailure::Call)?;
                 // The value ends here, without the interpreter's lock.
-                signals::raised_in_passing().map_or(Ok(value), |raised| Err(Failed::Raised(raised)))
+                signals::raised_in_passing()
+                    .map_or(Ok(value), |raised| Err(CallFailure::Raised(raised)))
             })
         });
         match outcome {
             Ok(Ok(value)) => Ok(value),
-            Ok(Err(Failed::Raised(raised))) => Err(raised),
-            Ok(Err(Failed::Call(error))) => Err(errors::to_python(py, &error)),
+            Ok(Err(CallFailure::Raised(raised))) => Err(raised),
+            Ok(Err(CallFailure::Call(error))) => Err(errors::to_python(py, &error)),
             Err(panic) => Err(errors::from_panic(panic.as_ref())),
         }
     }
@@ -249,7 +256,7 @@ impl Drop for BankCell {
 }
 
 /// Why a call has no value for its caller.
-enum Failed {
+enum CallFailure {
     Call(embank::Error),
     /// It has done its work. A signal handler raised while it waited.
     Raised(PyErr),

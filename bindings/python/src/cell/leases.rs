@@ -5,7 +5,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 use super::bank_cell::BankCell;
-use super::open::{CellTableId, LeaseId, Open};
+use super::open::{CellTableId, LeaseId, OpenHandles};
 use crate::{errors, signals};
 
 impl BankCell {
@@ -155,7 +155,7 @@ impl BankCell {
 }
 
 /// Fails unless each lease can be consumed, comes once, and is one of the table.
-fn check_leases_of(open: &Open, table: CellTableId, ids: &[LeaseId]) -> PyResult<()> {
+fn check_leases_of(open: &OpenHandles, table: CellTableId, ids: &[LeaseId]) -> PyResult<()> {
     for (place, id) in ids.iter().enumerate() {
         if ids[..place].contains(id) {
             return Err(lease_consumed());

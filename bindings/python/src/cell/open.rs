@@ -49,7 +49,7 @@ impl Drop for Dependent {
 
 /// Every handle of the bank that is not in use by a call right now. Dropped in this order.
 #[derive(Debug)]
-pub(crate) struct Open {
+pub(crate) struct OpenHandles {
     pub(super) leases: Registry<Lease>,
     pub(super) prefetches: Registry<Prefetch>,
     pub(super) scans: Registry<SharedScan>,
@@ -62,7 +62,7 @@ pub(crate) struct Open {
     pub(super) roll_backs: u32,
 }
 
-impl Open {
+impl OpenHandles {
     pub(super) fn new(bank: Bank, roll_backs: u32) -> Self {
         Self {
             leases: Registry::default(),
@@ -96,35 +96,35 @@ impl Open {
 
 /// A handle of which the cell has a registry.
 pub(crate) trait Registered: Sized + Send {
-    fn registry(open: &mut Open) -> &mut Registry<Self>;
+    fn registry(open: &mut OpenHandles) -> &mut Registry<Self>;
 }
 
 impl Registered for Lease {
-    fn registry(open: &mut Open) -> &mut Registry<Self> {
+    fn registry(open: &mut OpenHandles) -> &mut Registry<Self> {
         &mut open.leases
     }
 }
 
 impl Registered for Prefetch {
-    fn registry(open: &mut Open) -> &mut Registry<Self> {
+    fn registry(open: &mut OpenHandles) -> &mut Registry<Self> {
         &mut open.prefetches
     }
 }
 
 impl Registered for SharedScan {
-    fn registry(open: &mut Open) -> &mut Registry<Self> {
+    fn registry(open: &mut OpenHandles) -> &mut Registry<Self> {
         &mut open.scans
     }
 }
 
 impl Registered for Vocabulary {
-    fn registry(open: &mut Open) -> &mut Registry<Self> {
+    fn registry(open: &mut OpenHandles) -> &mut Registry<Self> {
         &mut open.vocabularies
     }
 }
 
 impl Registered for Dependent {
-    fn registry(open: &mut Open) -> &mut Registry<Self> {
+    fn registry(open: &mut OpenHandles) -> &mut Registry<Self> {
         &mut open.dependents
     }
 }

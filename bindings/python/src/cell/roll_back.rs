@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 
 use super::bank_cell::{BankCell, InFlight};
 use super::calls::detached;
-use super::open::{CellTableId, Open, VocabularyId};
+use super::open::{CellTableId, OpenHandles, VocabularyId};
 use crate::errors;
 
 /// A table whose objects go on.
@@ -32,7 +32,7 @@ struct Kept {
 }
 
 impl Kept {
-    fn of(open: &Open) -> Self {
+    fn of(open: &OpenHandles) -> Self {
         // Another table of the name and number is not the object's.
         let tables = open.tables.iter().filter(|(_, table)| table.has_its_number());
         let kept_table = |(&id, table): (&CellTableId, &Table)| KeptTable {
@@ -51,7 +51,7 @@ impl Kept {
     }
 
     /// Gives the objects their handles in `open`. Those that the checkpoint does not have stay without one.
-    fn open_in(self, open: &mut Open) {
+    fn open_in(self, open: &mut OpenHandles) {
         for KeptTable { id, name, config } in self.tables {
             // Not by `Bank::table` at once: that would make a table that is not there.
             let is_there = |of: Table| of.number() == id.id.number();
@@ -123,7 +123,7 @@ impl BankCell {
         let gone = Bank::roll_back(self.path(), checkpoint);
         // Also after an error: the bank is at its newest checkpoint then.
         let reopened = Bank::open(self.path(), options.clone()).map(|bank| {
-            let mut open = Open::new(bank, roll_backs);
+            let mut open = OpenHandles::new(bank, roll_backs);
             kept.open_in(&mut open);
             // Closed meanwhile: they are dropped as by `close`.
             drop(self.put_open(open));
