@@ -33,6 +33,7 @@ mod bank;
 mod bytes;
 mod callbacks;
 mod checkpoints;
+mod counters;
 mod dtype;
 mod eviction;
 mod files;
