@@ -2,7 +2,7 @@
 
 use embank::Admission;
 
-use crate::settings::{beyond_this_header, no_such_number};
+use crate::refusals::{beyond_this_header, no_such_number};
 use crate::status::Failure;
 
 /// Which keys a get gives a row. Of the others it returns the initial values, and drops their gradients.

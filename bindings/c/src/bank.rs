@@ -46,7 +46,8 @@ pub unsafe extern "C" fn embank_bank_open(
     // SAFETY: by the header's rules.
     call(|| unsafe {
         let place = HandlePlace::cleared("bank", bank)?;
-        let (path, options) = (path_of("path", path)?, options_of(options)?);
+        let path = path_of("path", path)?;
+        let options = options_of(options)?;
         let inner = Owned::new(Bank::open(path, options)?);
         place.hand_over(embank_bank { inner });
         Ok(())
@@ -66,7 +67,8 @@ pub unsafe extern "C" fn embank_bank_open_read_only(
     // SAFETY: by the header's rules.
     call(|| unsafe {
         let place = HandlePlace::cleared("bank", bank)?;
-        let (path, options) = (path_of("path", path)?, options_of(options)?);
+        let path = path_of("path", path)?;
+        let options = options_of(options)?;
         let checkpoint = (checkpoint != 0).then_some(checkpoint);
         let inner = Owned::new(Bank::open_read_only(path, options, checkpoint)?);
         place.hand_over(embank_bank { inner });
@@ -95,7 +97,8 @@ pub unsafe extern "C" fn embank_bank_table(
     // SAFETY: by the header's rules.
     call(|| unsafe {
         let place = HandlePlace::cleared("table", table)?;
-        let (bank, name) = (bank_of(bank)?, text("table's name", name)?);
+        let bank = bank_of(bank)?;
+        let name = text("table's name", name)?;
         let mut config = sized::read(settings)?.to_rust()?;
         let there = bank.tables().into_iter().find(|table| table.name == name);
         if let Some(vocabulary) = there.and_then(|table| table.config.vocabulary) {
@@ -119,7 +122,8 @@ pub unsafe extern "C" fn embank_bank_table_of_vocabulary(
     // SAFETY: by the header's rules.
     call(|| unsafe {
         let place = HandlePlace::cleared("table", table)?;
-        let (bank, name) = (bank_of(bank)?, text("table's name", name)?);
+        let bank = bank_of(bank)?;
+        let name = text("table's name", name)?;
         let vocabulary = text("vocabulary's name", vocabulary)?;
         let config = sized::read(settings)?.to_rust()?.vocabulary(vocabulary);
         place.hand_over(embank_table::new(bank.table(name, config)?));
@@ -138,7 +142,8 @@ pub unsafe extern "C" fn embank_bank_vocabulary(
     // SAFETY: by the header's rules.
     call(|| unsafe {
         let place = HandlePlace::cleared("vocabulary", vocabulary)?;
-        let (bank, name) = (bank_of(bank)?, text("vocabulary's name", name)?);
+        let bank = bank_of(bank)?;
+        let name = text("vocabulary's name", name)?;
         let config = vocabulary::config_of(settings)?;
         place.hand_over(embank_vocabulary::new(bank.vocabulary(name, config)?));
         Ok(())
@@ -155,7 +160,8 @@ pub unsafe extern "C" fn embank_bank_open_vocabulary(
     // SAFETY: by the header's rules.
     call(|| unsafe {
         let place = HandlePlace::cleared("vocabulary", vocabulary)?;
-        let (bank, name) = (bank_of(bank)?, text("vocabulary's name", name)?);
+        let bank = bank_of(bank)?;
+        let name = text("vocabulary's name", name)?;
         place.hand_over(embank_vocabulary::new(bank.open_vocabulary(name)?));
         Ok(())
     })
@@ -170,7 +176,8 @@ pub unsafe extern "C" fn embank_bank_drop_vocabulary(
 ) -> embank_status {
     // SAFETY: by the header's rules.
     call(|| unsafe {
-        let (bank, name) = (bank_of(bank)?, text("vocabulary's name", name)?);
+        let bank = bank_of(bank)?;
+        let name = text("vocabulary's name", name)?;
         Ok(bank.drop_vocabulary(name)?)
     })
 }
@@ -200,7 +207,8 @@ pub unsafe extern "C" fn embank_bank_open_table(
     // SAFETY: by the header's rules.
     call(|| unsafe {
         let place = HandlePlace::cleared("table", table)?;
-        let (bank, name) = (bank_of(bank)?, text("table's name", name)?);
+        let bank = bank_of(bank)?;
+        let name = text("table's name", name)?;
         place.hand_over(embank_table::new(bank.open_table(name)?));
         Ok(())
     })
@@ -215,7 +223,8 @@ pub unsafe extern "C" fn embank_bank_drop_table(
 ) -> embank_status {
     // SAFETY: by the header's rules.
     call(|| unsafe {
-        let (bank, name) = (bank_of(bank)?, text("table's name", name)?);
+        let bank = bank_of(bank)?;
+        let name = text("table's name", name)?;
         Ok(bank.drop_table(name)?)
     })
 }

@@ -52,7 +52,8 @@ pub unsafe extern "C" fn embank_copy_checkpoint(
 ) -> embank_status {
     // SAFETY: by the header's rules.
     call(|| unsafe {
-        let (path, to) = (path_of("path", path)?, path_of("path of the copy", to)?);
+        let path = path_of("path", path)?;
+        let to = path_of("path of the copy", to)?;
         Bank::copy_checkpoint(path, (checkpoint != 0).then_some(checkpoint), to)?;
         Ok(())
     })
@@ -69,7 +70,8 @@ pub unsafe extern "C" fn embank_export_delta(
 ) -> embank_status {
     // SAFETY: by the header's rules.
     call(|| unsafe {
-        let (path, file) = (path_of("path", path)?, path_of("delta's path", file)?);
+        let path = path_of("path", path)?;
+        let file = path_of("delta's path", file)?;
         Bank::export_delta(path, from, (to != 0).then_some(to), file)?;
         Ok(())
     })
@@ -86,7 +88,8 @@ pub unsafe extern "C" fn embank_apply_delta(
 ) -> embank_status {
     // SAFETY: by the header's rules.
     call(|| unsafe {
-        let (path, file) = (path_of("path", path)?, path_of("delta's path", file)?);
+        let path = path_of("path", path)?;
+        let file = path_of("delta's path", file)?;
         Bank::apply_delta(path, file, checkpoints_kept)?;
         Ok(())
     })

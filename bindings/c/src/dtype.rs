@@ -2,7 +2,7 @@
 
 use embank::{Dtype, Rounding};
 
-use crate::settings::{beyond_this_header, no_such_number};
+use crate::refusals::{beyond_this_header, no_such_number, same_variants};
 use crate::status::Failure;
 
 /// How a table's values are stored. Rows go in and out as float, whatever they are stored as.
@@ -19,32 +19,7 @@ pub enum embank_dtype {
     Int8 = 3,
 }
 
-impl embank_dtype {
-    pub(crate) fn from_rust(what: &str, dtype: Dtype) -> Result<u32, Failure> {
-        let dtype = match dtype {
-            Dtype::F32 => Self::F32,
-            Dtype::F16 => Self::F16,
-            Dtype::Bf16 => Self::Bf16,
-            Dtype::Int8 => Self::Int8,
-            other => return Err(beyond_this_header(what, &other)),
-        };
-        Ok(dtype as u32)
-    }
-
-    pub(crate) fn to_rust(number: u32) -> Result<Dtype, Failure> {
-        const F32: u32 = embank_dtype::F32 as u32;
-        const F16: u32 = embank_dtype::F16 as u32;
-        const BF16: u32 = embank_dtype::Bf16 as u32;
-        const INT8: u32 = embank_dtype::Int8 as u32;
-        match number {
-            F32 => Ok(Dtype::F32),
-            F16 => Ok(Dtype::F16),
-            BF16 => Ok(Dtype::Bf16),
-            INT8 => Ok(Dtype::Int8),
-            other => Err(no_such_number("embank_dtype", other)),
-        }
-    }
-}
+same_variants!(embank_dtype, Dtype { F32, F16, Bf16, Int8 });
 
 /// How updates are rounded to a dtype below F32. Initial values and puts always round to the nearest.
 #[repr(C)]

@@ -7,7 +7,8 @@ use embank::{DenseRows, ExportOptions, FileFormat, ImportOptions, exported_confi
 
 use crate::callbacks::{self, embank_on_progress};
 use crate::memory::{Place, path as path_of, text};
-use crate::settings::{embank_table_settings, no_such_number};
+use crate::refusals::no_such_number;
+use crate::settings::embank_table_settings;
 use crate::sized::{self, Growing, Results, flag};
 use crate::status::{Failure, call, embank_status};
 use crate::table::{embank_table, table_of};
@@ -267,7 +268,8 @@ pub unsafe extern "C" fn embank_table_export(
     call(|| unsafe {
         let results = Results::new(exported, exported_size)?;
         let table = table_of(table)?;
-        let (path, options) = (path_of("path", path)?, sized::read_or_defaults(options)?);
+        let path = path_of("path", path)?;
+        let options = sized::read_or_defaults(options)?;
         let progress = |now| callbacks::tell(options.progress, options.context, now);
         let found = table.export_with(path, &options.to_rust()?, progress)?;
         results.set(&embank_exported {
@@ -296,7 +298,8 @@ pub unsafe extern "C" fn embank_table_import(
     call(|| unsafe {
         let results = Results::new(imported, imported_size)?;
         let table = table_of(table)?;
-        let (path, options) = (path_of("path", path)?, sized::read_or_defaults(options)?);
+        let path = path_of("path", path)?;
+        let options = sized::read_or_defaults(options)?;
         let progress = |now| callbacks::tell(options.progress, options.context, now);
         let found = table.import_with(path, &options.to_rust()?, progress)?;
         results.set(&embank_imported {
@@ -382,7 +385,8 @@ mod tests {
 
     #[test]
     fn numbers_without_a_meaning_are_refused() {
-        let (none, all) = (embank_export_options::defaults(), embank_import_options::defaults());
+        let none = embank_export_options::defaults();
+        let all = embank_import_options::defaults();
         for bad in [
             embank_export_options { format: 99, ..none },
             embank_export_options { state: 2, ..none },

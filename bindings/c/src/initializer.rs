@@ -3,7 +3,7 @@
 use bytemuck::{Pod, Zeroable};
 use embank::{Fans, Initializer};
 
-use crate::settings::{beyond_this_header, check_zeros, no_such_number};
+use crate::refusals::{beyond_this_header, check_zeros, no_such_number};
 use crate::status::Failure;
 
 /// How new rows are filled.
@@ -89,7 +89,10 @@ impl embank_initializer {
             UNIFORM => (Initializer::Uniform { low: first, high: second }, 2),
             NORMAL => (Initializer::Normal { mean: first, std: second }, 2),
             TRUNCATED_NORMAL => {
-                let (mean, std, low, high) = (first, second, third, fourth);
+                let mean = first;
+                let std = second;
+                let low = third;
+                let high = fourth;
                 (Initializer::TruncatedNormal { mean, std, low, high }, 4)
             }
             XAVIER_UNIFORM => (Initializer::XavierUniform { gain: first, fans }, 1),

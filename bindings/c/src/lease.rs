@@ -182,7 +182,8 @@ pub unsafe extern "C" fn embank_lease_distinct(
             }
         }
         // SAFETY: apart from each other, as was checked.
-        let (keys, places) = (keys.write(), places.write());
+        let keys = keys.write();
+        let places = places.write();
         keys.iter_mut().zip(unique.keys()).for_each(|(key, &found)| *key = found);
         places.iter_mut().zip(unique.inverse()).for_each(|(place, &found)| *place = found);
         count.set(unique.len());

@@ -51,11 +51,13 @@ impl<T: Pod> Lent<T> {
 
     /// Fails if the two have memory in common, of which one is to be written.
     pub(crate) fn check_apart<U: Pod>(&self, other: &Lent<U>) -> Result<(), Failure> {
-        let (start, end) = (self.pointer.addr(), self.pointer.addr() + self.len * size_of::<T>());
-        let (other_start, other_end) =
-            (other.pointer.addr(), other.pointer.addr() + other.len * size_of::<U>());
+        let start = self.pointer.addr();
+        let end = self.pointer.addr() + self.len * size_of::<T>();
+        let other_start = other.pointer.addr();
+        let other_end = other.pointer.addr() + other.len * size_of::<U>();
         if self.len > 0 && other.len > 0 && start < other_end && other_start < end {
-            let (what, other) = (self.what, other.what);
+            let what = self.what;
+            let other = other.what;
             return Err(Failure::invalid(format!("{what} and {other} overlap")));
         }
         Ok(())

@@ -3,7 +3,7 @@
 use bytemuck::{Pod, Zeroable};
 use embank::{Adagrad, Adam, AdamW, Ftrl, Optimizer, RowWiseAdagrad, Sgd};
 
-use crate::settings::{beyond_this_header, check_zeros, no_such_number};
+use crate::refusals::{beyond_this_header, check_zeros, no_such_number};
 use crate::sized::flag;
 use crate::status::Failure;
 
@@ -65,134 +65,150 @@ pub struct embank_optimizer {
     pub reserved: [f64; 5],
 }
 
-/// One of an optimizer's numbers.
-type Number = fn(&embank_optimizer) -> f64;
+/// Makes the conversions. A row has the kind, which has the name of the library's struct and of its variant, and each
+/// number of the struct with the fields of [`embank_optimizer`] that it comes from.
+macro_rules! optimizers {
+    ($($kind:ident { $($number:ident: $field:ident $(& $second:ident)?),* $(,)? })*) => {
+        impl embank_optimizer {
+            pub(crate) fn from_rust(optimizer: Optimizer) -> Result<Self, Failure> {
+                let mut made = Self::zeroed();
+                match optimizer {
+                    Optimizer::None => made.kind = embank_optimizer_kind::None as u32,
+                    $(Optimizer::$kind($kind { $($number),* }) => {
+                        made.kind = embank_optimizer_kind::$kind as u32;
+                        $((made.$field, $(made.$second,)?) = Number::to_c($number);)*
+                    })*
+                    other => return Err(beyond_this_header("optimizer", &other)),
+                }
+                Ok(made)
+            }
 
-impl embank_optimizer {
-    pub(crate) fn from_rust(optimizer: Optimizer) -> Result<Self, Failure> {
-        use embank_optimizer_kind as Kind;
-        let of = |kind: Kind| Self { kind: kind as u32, ..Self::zeroed() };
-        Ok(match optimizer {
-            Optimizer::None => of(Kind::None),
-            Optimizer::Sgd(Sgd { lr, momentum, dampening, nesterov, weight_decay }) => Self {
-                learning_rate: lr,
-                momentum,
-                dampening,
-                nesterov: u32::from(nesterov),
-                weight_decay,
-                ..of(Kind::Sgd)
-            },
-            Optimizer::Adagrad(Adagrad {
-                lr,
-                lr_decay,
-                weight_decay,
-                initial_accumulator,
-                eps,
-            }) => Self {
-                learning_rate: lr,
-                lr_decay,
-                weight_decay,
-                initial_accumulator: initial_accumulator.into(),
-                eps,
-                ..of(Kind::Adagrad)
-            },
-            Optimizer::RowWiseAdagrad(RowWiseAdagrad {
-                lr,
-                weight_decay,
-                initial_accumulator,
-                eps,
-            }) => Self {
-                learning_rate: lr,
-                weight_decay,
-                initial_accumulator: initial_accumulator.into(),
-                eps,
-                ..of(Kind::RowWiseAdagrad)
-            },
-            Optimizer::Adam(Adam { lr, betas, eps, weight_decay }) => Self {
-                learning_rate: lr,
-                beta1: betas.0,
-                beta2: betas.1,
-                eps,
-                weight_decay,
-                ..of(Kind::Adam)
-            },
-            Optimizer::AdamW(AdamW { lr, betas, eps, weight_decay }) => Self {
-                learning_rate: lr,
-                beta1: betas.0,
-                beta2: betas.1,
-                eps,
-                weight_decay,
-                ..of(Kind::AdamW)
-            },
-            Optimizer::Ftrl(Ftrl { lr, beta, l1, l2, initial_accumulator }) => Self {
-                learning_rate: lr,
-                beta,
-                l1,
-                l2,
-                initial_accumulator: initial_accumulator.into(),
-                ..of(Kind::Ftrl)
-            },
-            other => return Err(beyond_this_header("optimizer", &other)),
-        })
+            /// What the kind has of the numbers; the others are not looked at.
+            fn of_kind(&self) -> Result<Optimizer, Failure> {
+                if self.kind == embank_optimizer_kind::None as u32 {
+                    return Ok(Optimizer::None);
+                }
+                $(
+                    if self.kind == embank_optimizer_kind::$kind as u32 {
+                        return Ok(Optimizer::$kind($kind {
+                            $($number: Number::from_c(
+                                stringify!($number),
+                                (self.$field, $(self.$second,)?),
+                            )?,)*
+                        }));
+                    }
+                )*
+                Err(no_such_number("embank_optimizer_kind", self.kind))
+            }
+        }
+    };
+}
+
+optimizers! {
+    Sgd {
+        lr: learning_rate,
+        momentum: momentum,
+        dampening: dampening,
+        nesterov: nesterov,
+        weight_decay: weight_decay,
+    }
+    Adagrad {
+        lr: learning_rate,
+        lr_decay: lr_decay,
+        weight_decay: weight_decay,
+        initial_accumulator: initial_accumulator,
+        eps: eps,
+    }
+    RowWiseAdagrad {
+        lr: learning_rate,
+        weight_decay: weight_decay,
+        initial_accumulator: initial_accumulator,
+        eps: eps,
+    }
+    Adam { lr: learning_rate, betas: beta1 & beta2, eps: eps, weight_decay: weight_decay }
+    AdamW { lr: learning_rate, betas: beta1 & beta2, eps: eps, weight_decay: weight_decay }
+    Ftrl {
+        lr: learning_rate,
+        beta: beta,
+        l1: l1,
+        l2: l2,
+        initial_accumulator: initial_accumulator,
+    }
+}
+
+/// A number of an optimizer; `C` are the fields that C has it in.
+trait Number<C>: Sized {
+    fn to_c(self) -> C;
+    fn from_c(name: &str, fields: C) -> Result<Self, Failure>;
+}
+
+impl Number<(f64,)> for f64 {
+    fn to_c(self) -> (f64,) {
+        (self,)
     }
 
+    fn from_c(_name: &str, (value,): (f64,)) -> Result<Self, Failure> {
+        Ok(value)
+    }
+}
+
+impl Number<(f64,)> for f32 {
+    fn to_c(self) -> (f64,) {
+        (self.into(),)
+    }
+
+    fn from_c(_name: &str, (value,): (f64,)) -> Result<Self, Failure> {
+        Ok(value as f32)
+    }
+}
+
+impl Number<(f64, f64)> for (f64, f64) {
+    fn to_c(self) -> (f64, f64) {
+        self
+    }
+
+    fn from_c(_name: &str, both: (f64, f64)) -> Result<Self, Failure> {
+        Ok(both)
+    }
+}
+
+impl Number<(u32,)> for bool {
+    fn to_c(self) -> (u32,) {
+        (self.into(),)
+    }
+
+    fn from_c(name: &str, (value,): (u32,)) -> Result<Self, Failure> {
+        flag(name, value)
+    }
+}
+
+/// The value of one of an optimizer's fields.
+type FieldValue = fn(&embank_optimizer) -> f64;
+
+/// The fields that some kinds have and others ignore.
+const FIELDS: [(&str, FieldValue); 12] = [
+    ("nesterov", |of| of.nesterov.into()),
+    ("weight_decay", |of| of.weight_decay),
+    ("momentum", |of| of.momentum),
+    ("dampening", |of| of.dampening),
+    ("lr_decay", |of| of.lr_decay),
+    ("beta1", |of| of.beta1),
+    ("beta2", |of| of.beta2),
+    ("eps", |of| of.eps),
+    ("initial_accumulator", |of| of.initial_accumulator),
+    ("beta", |of| of.beta),
+    ("l1", |of| of.l1),
+    ("l2", |of| of.l2),
+];
+
+impl embank_optimizer {
     pub(crate) fn to_rust(self) -> Result<Optimizer, Failure> {
-        const NONE: u32 = embank_optimizer_kind::None as u32;
-        const SGD: u32 = embank_optimizer_kind::Sgd as u32;
-        const ADAGRAD: u32 = embank_optimizer_kind::Adagrad as u32;
-        const ROW_WISE_ADAGRAD: u32 = embank_optimizer_kind::RowWiseAdagrad as u32;
-        const ADAM: u32 = embank_optimizer_kind::Adam as u32;
-        const ADAM_W: u32 = embank_optimizer_kind::AdamW as u32;
-        const FTRL: u32 = embank_optimizer_kind::Ftrl as u32;
         check_zeros("embank_optimizer", &self.reserved)?;
-        let (lr, weight_decay, eps) = (self.learning_rate, self.weight_decay, self.eps);
-        let initial_accumulator = self.initial_accumulator as f32;
-        let betas = (self.beta1, self.beta2);
-        let optimizer = match self.kind {
-            NONE => Optimizer::None,
-            SGD => Optimizer::Sgd(Sgd {
-                lr,
-                momentum: self.momentum,
-                dampening: self.dampening,
-                nesterov: flag("nesterov", self.nesterov)?,
-                weight_decay,
-            }),
-            ADAGRAD => {
-                let lr_decay = self.lr_decay;
-                Optimizer::Adagrad(Adagrad { lr, lr_decay, weight_decay, initial_accumulator, eps })
-            }
-            ROW_WISE_ADAGRAD => Optimizer::RowWiseAdagrad(RowWiseAdagrad {
-                lr,
-                weight_decay,
-                initial_accumulator,
-                eps,
-            }),
-            ADAM => Optimizer::Adam(Adam { lr, betas, eps, weight_decay }),
-            ADAM_W => Optimizer::AdamW(AdamW { lr, betas, eps, weight_decay }),
-            FTRL => {
-                let Self { beta, l1, l2, .. } = self;
-                Optimizer::Ftrl(Ftrl { lr, beta, l1, l2, initial_accumulator })
-            }
-            other => return Err(no_such_number("embank_optimizer_kind", other)),
-        };
+        let optimizer = self.of_kind()?;
         // A number that the kind does not have would be ignored without a word.
         let taken = Self::from_rust(optimizer)?;
-        let numbers: [(&str, Number); 12] = [
-            ("nesterov", |of| of.nesterov.into()),
-            ("weight_decay", |of| of.weight_decay),
-            ("momentum", |of| of.momentum),
-            ("dampening", |of| of.dampening),
-            ("lr_decay", |of| of.lr_decay),
-            ("beta1", |of| of.beta1),
-            ("beta2", |of| of.beta2),
-            ("eps", |of| of.eps),
-            ("initial_accumulator", |of| of.initial_accumulator),
-            ("beta", |of| of.beta),
-            ("l1", |of| of.l1),
-            ("l2", |of| of.l2),
-        ];
-        let ignored = |number: Number| number(&self) != 0.0 && number(&taken) == 0.0;
-        match numbers.into_iter().find(|&(_, number)| ignored(number)) {
+        let ignored = |value: FieldValue| value(&self) != 0.0 && value(&taken) == 0.0;
+        match FIELDS.into_iter().find(|&(_, value)| ignored(value)) {
             None => Ok(optimizer),
             Some((name, _)) => Err(Failure::invalid(format!(
                 "the optimizer {} has no {name}; leave that at 0",

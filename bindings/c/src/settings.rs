@@ -7,6 +7,7 @@ use crate::admission;
 use crate::dtype::{embank_dtype, embank_rounding};
 use crate::initializer::embank_initializer;
 use crate::optimizer::embank_optimizer;
+use crate::refusals::same_variants;
 use crate::sized::{self, Growing};
 use crate::status::{Failure, call, embank_status};
 
@@ -21,6 +22,8 @@ pub enum embank_tracking {
     /// By what embank_table_set_time was last given.
     SetTime = 2,
 }
+
+same_variants!(embank_tracking, Tracking { None, Minutes, SetTime });
 
 /// The settings of a table. Call embank_table_settings_init, set the dim, then change what you like. dim, dtypes,
 /// rounding, initializer, seed, tracking, admission and what lies beside a row for the optimizer are the table's for
@@ -82,12 +85,7 @@ impl embank_table_settings {
             staleness_bound: bound_from_rust(config.staleness_bound),
             dim: config.dim,
             dtype: embank_dtype::from_rust("dtype", config.dtype)?,
-            tracking: match config.tracking {
-                Tracking::None => embank_tracking::None as u32,
-                Tracking::Minutes => embank_tracking::Minutes as u32,
-                Tracking::SetTime => embank_tracking::SetTime as u32,
-                other => return Err(beyond_this_header("tracking", &other)),
-            },
+            tracking: embank_tracking::from_rust("tracking", config.tracking)?,
             state_dtype: embank_dtype::from_rust("state dtype", config.state_dtype)?,
             clip_row_norm: config.clip_row_norm.map_or(0.0, f64::from),
             optimizer: embank_optimizer::from_rust(config.optimizer)?,
@@ -100,9 +98,6 @@ impl embank_table_settings {
     }
 
     pub(crate) fn to_rust(self) -> Result<TableConfig, Failure> {
-        const NONE: u32 = embank_tracking::None as u32;
-        const MINUTES: u32 = embank_tracking::Minutes as u32;
-        const SET_TIME: u32 = embank_tracking::SetTime as u32;
         let mut config = TableConfig::new(self.dim)
             .optimizer(self.optimizer.to_rust()?)
             .initializer(self.initializer.to_rust()?)
@@ -113,12 +108,7 @@ impl embank_table_settings {
             .staleness_bound(bound_to_rust(self.staleness_bound)?);
         config.admission =
             admission::to_rust(self.admission, self.admission_gets, self.admission_probability)?;
-        config.tracking = match self.tracking {
-            NONE => Tracking::None,
-            MINUTES => Tracking::Minutes,
-            SET_TIME => Tracking::SetTime,
-            other => return Err(no_such_number("embank_tracking", other)),
-        };
+        config.tracking = embank_tracking::to_rust(self.tracking)?;
         config.clip_row_norm = (self.clip_row_norm != 0.0).then_some(self.clip_row_norm as f32);
         Ok(config)
     }
@@ -138,27 +128,6 @@ pub(crate) fn bound_to_rust(bound: i64) -> Result<Option<u32>, Failure> {
             "a staleness bound is at most {}, found {bound}; negative is none",
             u32::MAX
         ))),
-    }
-}
-
-pub(crate) fn no_such_number(name: &str, number: u32) -> Failure {
-    Failure::invalid(format!("there is no {name} {number} in Embank {}", env!("CARGO_PKG_VERSION")))
-}
-
-pub(crate) fn check_zeros(name: &str, reserved: &[f64]) -> Result<(), Failure> {
-    if reserved.iter().all(|&value| value == 0.0) {
-        return Ok(());
-    }
-    Err(Failure::invalid(format!(
-        "an {name} has numbers where zeros must be; make it with one of the functions of the header"
-    )))
-}
-
-/// A table that some other program made with what C has no name for yet.
-pub(crate) fn beyond_this_header(what: &str, value: &dyn std::fmt::Debug) -> Failure {
-    Failure {
-        status: embank_status::Other,
-        message: format!("the table has {what} {value:?}, which the C ABI can't tell of"),
     }
 }
 

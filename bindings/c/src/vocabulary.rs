@@ -10,7 +10,7 @@ use embank::{
 
 use crate::handle::{self, Owned, borrowed};
 use crate::memory::{HandlePlace, Lent, Place};
-use crate::settings::{beyond_this_header, no_such_number};
+use crate::refusals::{beyond_this_header, no_such_number};
 use crate::sized::{self, Growing};
 use crate::status::{Failure, call, embank_status};
 

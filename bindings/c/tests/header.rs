@@ -1,10 +1,10 @@
-//! Is `include/embank.h` what the sources say?
+//! Is `include/embank.h` what the sources say, and `src/counters.rs` what the library counts?
 
 use std::path::Path;
 use std::{env, fs};
 
 /// In the order in which the header tells of them.
-const SOURCES: [&str; 18] = [
+const SOURCES: [&str; 19] = [
     "status.rs",
     "options.rs",
     "optimizer.rs",
@@ -21,13 +21,21 @@ const SOURCES: [&str; 18] = [
     "eviction.rs",
     "files.rs",
     "checkpoints.rs",
+    "counters.rs",
     "stats.rs",
     "bytes.rs",
 ];
 
+mod counters;
+
 #[test]
-fn the_header_is_up_to_date() {
+fn the_counters_and_the_header_are_up_to_date() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    // First, for the header is made from it.
+    let path = root.join("src/counters.rs");
+    let found = fs::read_to_string(&path).unwrap_or_default();
+    assert_or_bless(&path, &counters::source(&found));
+
     let config = cbindgen::Config::from_file(root.join("cbindgen.toml")).unwrap();
     let mut builder = cbindgen::Builder::new().with_config(config);
     for file in SOURCES {
@@ -37,14 +45,18 @@ fn the_header_is_up_to_date() {
     builder.generate().unwrap().write(&mut made);
     let made = String::from_utf8(made).unwrap();
 
-    let path = root.join("include/embank.h");
+    assert_or_bless(&root.join("include/embank.h"), &made);
+}
+
+/// Fails unless the file holds `made`, which it does afterwards with EMBANK_BLESS=1.
+fn assert_or_bless(path: &Path, made: &str) {
     if env::var_os("EMBANK_BLESS").is_some() {
-        fs::write(&path, &made).unwrap();
+        fs::write(path, made).unwrap();
     }
-    let found = fs::read_to_string(&path).unwrap_or_default();
+    let found = fs::read_to_string(path).unwrap_or_default();
     assert!(
         found == made,
-        "{} is not what src says: `EMBANK_BLESS=1 cargo test -p embank-c --test header` makes it anew, \
+        "{} is not what it should be: `EMBANK_BLESS=1 cargo test -p embank-c --test header` makes it anew, \
          then look at the difference, for the header is a promise",
         path.display()
     );

@@ -222,7 +222,8 @@ fn as_array<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyUntypedArr
     if let Ok(array) = object.cast::<PyUntypedArray>() {
         return Ok(array.clone());
     }
-    let (numpy_way, dlpack) = ("__array__", "__dlpack__");
+    let numpy_way = "__array__";
+    let dlpack = "__dlpack__";
     if !object.hasattr(numpy_way)? && object.hasattr(dlpack)? {
         let from_dlpack = FROM_DLPACK.import(object.py(), "numpy", "from_dlpack")?;
         return Ok(from_dlpack.call1((object,))?.cast_into::<PyUntypedArray>()?);

@@ -36,7 +36,8 @@ pub(crate) fn list_checkpoints(py: Python<'_>, path: PathBuf) -> PyResult<Bound<
     let found = py.detach(|| Bank::checkpoints(path)).map_err(|e| errors::to_python(py, &e))?;
     let list = PyList::empty(py);
     for of in found {
-        let (one, tables) = (PyDict::new(py), PyDict::new(py));
+        let one = PyDict::new(py);
+        let tables = PyDict::new(py);
         for table in &of.tables {
             tables.set_item(&table.name, table.rows)?;
         }
@@ -200,7 +201,8 @@ pub(crate) fn export_delta(
     since: &Bound<'_, PyAny>,
     to: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<u64> {
-    let (since, to) = (scalars::unsigned("since", since, u64::MAX)?, optional("to", to)?);
+    let since = scalars::unsigned("since", since, u64::MAX)?;
+    let to = optional("to", to)?;
     let made = py.detach(|| Bank::export_delta(path, since, to, file));
     Ok(made.map_err(|e| errors::to_python(py, &e))?.to)
 }

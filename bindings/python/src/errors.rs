@@ -60,39 +60,10 @@ pub(crate) fn to_python(py: Python<'_>, error: &Error) -> PyErr {
     match error {
         Error::Store(store) => store_to_python(py, store, text),
         Error::LookaheadFailed(store) => store_to_python(py, store, text),
-        Error::StalenessTimeout { table, key, outstanding, bound, waited, .. } => with_attributes(
-            py,
-            StalenessTimeout::new_err(text),
-            [
-                ("table", table.into_py_any(py)),
-                ("key", key.into_py_any(py)),
-                ("outstanding", outstanding.into_py_any(py)),
-                ("bound", bound.into_py_any(py)),
-                ("waited_seconds", waited.as_secs_f64().into_py_any(py)),
-            ],
-        ),
+        Error::StalenessTimeout { .. } | Error::SelfBlocked { .. } | Error::LeaseExpired { .. } => {
+            lease_to_python(py, error, text)
+        }
         Error::Interrupted { .. } => signals::take_raised(text),
-        Error::SelfBlocked { table, key, held, bound, .. } => with_attributes(
-            py,
-            SelfBlocked::new_err(text),
-            [
-                ("table", table.into_py_any(py)),
-                ("key", key.into_py_any(py)),
-                ("held", held.into_py_any(py)),
-                ("outstanding", held.into_py_any(py)),
-                ("bound", bound.into_py_any(py)),
-                ("waited_seconds", 0.0.into_py_any(py)),
-            ],
-        ),
-        Error::LeaseExpired { table, keys, age, .. } => with_attributes(
-            py,
-            LeaseExpired::new_err(text),
-            [
-                ("table", table.into_py_any(py)),
-                ("keys", keys.into_py_any(py)),
-                ("age_seconds", age.as_secs_f64().into_py_any(py)),
-            ],
-        ),
         Error::MissingRow { table, key, count } => with_attributes(
             py,
             MissingRow::new_err(text),
@@ -128,6 +99,45 @@ pub(crate) fn to_python(py: Python<'_>, error: &Error) -> PyErr {
         | Error::NonFiniteGradient { .. }
         | Error::NonFiniteRow { .. }
         | Error::RowOverflow { .. } => PyValueError::new_err(text),
+        _ => EmbankError::new_err(text),
+    }
+}
+
+/// The exception for what goes wrong between leases.
+fn lease_to_python(py: Python<'_>, error: &Error, text: String) -> PyErr {
+    match error {
+        Error::StalenessTimeout { table, key, outstanding, bound, waited, .. } => with_attributes(
+            py,
+            StalenessTimeout::new_err(text),
+            [
+                ("table", table.into_py_any(py)),
+                ("key", key.into_py_any(py)),
+                ("outstanding", outstanding.into_py_any(py)),
+                ("bound", bound.into_py_any(py)),
+                ("waited_seconds", waited.as_secs_f64().into_py_any(py)),
+            ],
+        ),
+        Error::SelfBlocked { table, key, held, bound, .. } => with_attributes(
+            py,
+            SelfBlocked::new_err(text),
+            [
+                ("table", table.into_py_any(py)),
+                ("key", key.into_py_any(py)),
+                ("held", held.into_py_any(py)),
+                ("outstanding", held.into_py_any(py)),
+                ("bound", bound.into_py_any(py)),
+                ("waited_seconds", 0.0.into_py_any(py)),
+            ],
+        ),
+        Error::LeaseExpired { table, keys, age, .. } => with_attributes(
+            py,
+            LeaseExpired::new_err(text),
+            [
+                ("table", table.into_py_any(py)),
+                ("keys", keys.into_py_any(py)),
+                ("age_seconds", age.as_secs_f64().into_py_any(py)),
+            ],
+        ),
         _ => EmbankError::new_err(text),
     }
 }

@@ -7,11 +7,11 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 use crate::arrays::{self, Keys};
-use crate::bank_cell::{BankCell, LeaseId};
+use crate::cell::{BankCell, LeaseId};
 
-/// What both kinds of lease are made of.
+/// Rows under a lease: what both kinds of lease objects are made of.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub(crate) struct LeasedRows {
     cell: Arc<BankCell>,
     id: LeaseId,
     rows: Py<PyArray2<f32>>,
@@ -20,7 +20,7 @@ pub(crate) struct Held {
     table: Arc<str>,
 }
 
-impl Held {
+impl LeasedRows {
     pub(crate) fn new(
         cell: Arc<BankCell>,
         id: LeaseId,
@@ -52,7 +52,7 @@ impl Held {
         let [keys, dim] = self.shape;
         let values = arrays::values(what, object, keys, dim)?;
         let values = values.as_slice()?;
-        self.cell.with_lease(py, self.id, |lease| update(lease, values))
+        self.cell.consume_lease(py, self.id, |lease| update(lease, values))
     }
 
     fn describe(&self, class: &str) -> String {
@@ -62,9 +62,10 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for LeasedRows {
     fn drop(&mut self) {
-        self.cell.let_go(self.id);
+        // The store counts the failures of this release.
+        self.cell.forget(self.id);
     }
 }
 
@@ -86,7 +87,7 @@ impl Drop for Held {
 /// >>> bank.close()
 #[pyclass(name = "Lease", module = "embank", frozen)]
 #[derive(Debug)]
-pub(crate) struct PyLease(pub(crate) Held);
+pub(crate) struct PyLease(pub(crate) LeasedRows);
 
 #[pymethods]
 impl PyLease {
@@ -201,7 +202,7 @@ impl PyLease {
 #[pyclass(name = "DistinctLease", module = "embank", frozen)]
 #[derive(Debug)]
 pub(crate) struct PyDistinctLease {
-    pub(crate) held: Held,
+    pub(crate) leased: LeasedRows,
     pub(crate) keys: Py<PyArray1<u64>>,
     pub(crate) inverse: Py<PyArray1<i64>>,
 }
@@ -211,7 +212,7 @@ impl PyDistinctLease {
     /// The rows as they were, float32 `(u, dim)`, one for each distinct key. Yours to write to.
     #[getter]
     fn rows(&self, py: Python<'_>) -> Py<PyArray2<f32>> {
-        self.held.rows.clone_ref(py)
+        self.leased.rows.clone_ref(py)
     }
 
     /// The distinct keys in order of first appearance, uint64 `(u,)`.
@@ -229,13 +230,13 @@ impl PyDistinctLease {
     /// Whether it still counts on its rows' clocks and can be consumed.
     #[getter]
     fn held(&self) -> bool {
-        self.held.is_held()
+        self.leased.is_held()
     }
 
     /// What has become of it: "held", "expired", "ended" (applied, put or released), or "closed" with its bank.
     #[getter]
     fn state(&self) -> PyResult<&'static str> {
-        self.held.cell.lease_state(self.held.id)
+        self.leased.cell.lease_state(self.leased.id)
     }
 
     /// Raises what `apply` would raise for a lease that is not held any more; consumes nothing.
@@ -244,7 +245,7 @@ impl PyDistinctLease {
     ///     ValueError: The lease was consumed before, or the bank is closed.
     ///     LeaseExpired: It has expired.
     fn check(&self, py: Python<'_>) -> PyResult<()> {
-        self.held.cell.check_consumable(py, self.held.id)
+        self.leased.cell.check_consumable(py, self.leased.id)
     }
 
     /// Applies gradients with the table's optimizer and consumes the lease.
@@ -254,7 +255,7 @@ impl PyDistinctLease {
     ///
     /// Raises: as `Lease.apply`.
     fn apply(&self, grads: &Bound<'_, PyAny>) -> PyResult<()> {
-        self.held.consume("grads", grads, |lease, grads| lease.apply_distinct(grads))
+        self.leased.consume("grads", grads, |lease, grads| lease.apply_distinct(grads))
     }
 
     /// Replaces the rows and consumes the lease; optimizer state stays.
@@ -264,7 +265,7 @@ impl PyDistinctLease {
     ///
     /// Raises: as `Lease.put`.
     fn put(&self, rows: &Bound<'_, PyAny>) -> PyResult<()> {
-        self.held.consume("rows", rows, |lease, rows| lease.put_distinct(rows))
+        self.leased.consume("rows", rows, |lease, rows| lease.put_distinct(rows))
     }
 
     /// Writes rows that the lease holds, and keeps the lease.
@@ -295,7 +296,7 @@ impl PyDistinctLease {
         places: &Bound<'_, PyAny>,
         rows: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
-        let [distinct, dim] = self.held.shape;
+        let [distinct, dim] = self.leased.shape;
         let places = Keys::new(places)?;
         let places = places.as_slice()?;
         if let Some(beyond) = places.iter().find(|&&place| place >= distinct as u64) {
@@ -306,8 +307,8 @@ impl PyDistinctLease {
         let rows = arrays::values("rows", rows, places.len(), dim)?;
         let rows = rows.as_slice()?;
         let places: Vec<u32> = places.iter().map(|&place| place as u32).collect();
-        let id = self.held.id;
-        self.held.cell.with_kept_lease(py, id, |lease| lease.rewrite(&places, rows))
+        let id = self.leased.id;
+        self.leased.cell.with_kept_lease(py, id, |lease| lease.rewrite(&places, rows))
     }
 
     /// Says that another thread ends this lease: applies, puts or releases it, or lets it be garbage collected.
@@ -319,12 +320,12 @@ impl PyDistinctLease {
     /// Raises:
     ///     ValueError: The lease was consumed before, or the bank is closed.
     fn hand_over(&self) -> PyResult<()> {
-        self.held.cell.hand_over(self.held.id)
+        self.leased.cell.hand_over(self.leased.id)
     }
 
     /// Gives the counts back without an update. Nothing happens if the lease is not held.
     fn release(&self, py: Python<'_>) -> PyResult<()> {
-        self.held.cell.release(py, self.held.id)
+        self.leased.cell.release(py, self.leased.id)
     }
 
     fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
@@ -337,10 +338,10 @@ impl PyDistinctLease {
     }
 
     fn __len__(&self) -> usize {
-        self.held.shape[0]
+        self.leased.shape[0]
     }
 
     fn __repr__(&self) -> String {
-        self.held.describe("DistinctLease")
+        self.leased.describe("DistinctLease")
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! This crate turns Python objects into arguments of the crates `embank` and `embank-pipeline` and their results into
 //! Python objects. It decides nothing else, with two exceptions that a language with exceptions and a garbage
-//! collector asks for: a bank can be closed while tables and leases of it are alive (`bank_cell`),
+//! collector asks for: a bank can be closed while tables and leases of it are alive (`cell`),
 //! and a forked child is kept off its parent's bank.
 //!
 //! # Arrays and the GIL
@@ -19,28 +19,19 @@
 //!   call that releases the GIL. The package's documentation forbids it. The store reads each
 //!   element through bounds-checked safe code, so the damage is a wrong row, not wild memory.
 //!
-//! There is no `unsafe` in this crate but for one block, where memory goes to libraries of Arrow (`arrow`).
+//! There is no `unsafe` in this crate but for one block, where memory goes to libraries of Arrow (`pipeline::arrow`).
 #![deny(unsafe_code)]
 
 mod arrays;
-mod arrow;
 mod bank;
-mod bank_cell;
+mod cell;
 mod checkpoints;
 mod errors;
-mod feed;
-mod files;
 mod lease;
-mod life;
-mod many;
 mod pipeline;
-mod prefetch;
-mod rolling_back;
 mod scalars;
-mod scan;
 mod settings;
 mod signals;
-mod slot;
 mod stats;
 mod table;
 mod vocabulary;
@@ -53,32 +44,38 @@ mod _embank {
     use pyo3::prelude::{Bound, PyModule, PyResult};
 
     #[pymodule_export]
-    use crate::arrow::PyArrowBatch;
+    use crate::bank::PyBank;
     #[pymodule_export]
-    use crate::bank::{PyBank, PyRecovered};
+    use crate::bank::auto_depth::PyAutoDepth;
+    #[pymodule_export]
+    use crate::bank::recovered::PyRecovered;
     #[pymodule_export]
     use crate::checkpoints::{
         apply_delta, checkpoint_id, copy_checkpoint, export_delta, list_checkpoints, roll_back,
     };
     #[pymodule_export]
-    use crate::feed::PyFeed;
-    #[pymodule_export]
     use crate::lease::{PyDistinctLease, PyLease};
     #[pymodule_export]
-    use crate::many::{apply_many, get_many};
+    use crate::pipeline::PyPipeline;
     #[pymodule_export]
-    use crate::pipeline::{PyPipeline, PyRunReport};
+    use crate::pipeline::arrow::PyArrowBatch;
     #[pymodule_export]
-    use crate::prefetch::{PyAutoDepth, PyPrefetch};
+    use crate::pipeline::feed::PyFeed;
     #[pymodule_export]
-    use crate::scan::PyScan;
+    use crate::pipeline::report::PyRunReport;
     #[pymodule_export]
     use crate::settings::{
-        PyAdagrad, PyAdam, PyAdamW, PyConstant, PyFtrl, PyNormal, PyRowWiseAdagrad, PySgd,
-        PyTruncatedNormal, PyUniform, PyXavierNormal, PyXavierUniform, PyZeros,
+        PyConstant, PyNormal, PyTruncatedNormal, PyUniform, PyXavierNormal, PyXavierUniform,
+        PyZeros,
     };
     #[pymodule_export]
     use crate::table::PyTable;
+    #[pymodule_export]
+    use crate::table::many::{apply_many, get_many};
+    #[pymodule_export]
+    use crate::table::prefetch::PyPrefetch;
+    #[pymodule_export]
+    use crate::table::scan::PyScan;
     #[pymodule_export]
     use crate::vocabulary::PyVocabulary;
 
@@ -87,9 +84,8 @@ mod _embank {
     const __version__: &str = env!("CARGO_PKG_VERSION");
 
     #[pymodule_init]
-    #[expect(clippy::unnecessary_wraps, reason = "PyO3 asks for a result")]
-    fn init(_module: &Bound<'_, PyModule>) -> PyResult<()> {
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         crate::signals::handle_while_waiting();
-        Ok(())
+        crate::settings::add_optimizers(module)
     }
 }

@@ -1,8 +1,12 @@
 //! Ctrl-C while a call waits in Rust.
 
 use std::cell::RefCell;
+use std::time::Duration;
 
 use pyo3::prelude::*;
+
+/// Time between two looks at pending signals while a call waits for a pipeline.
+pub(crate) const SIGNAL_INTERVAL: Duration = Duration::from_millis(50);
 
 thread_local! {
     /// What a signal handler has raised in this thread, on its way to the caller.

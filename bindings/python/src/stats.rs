@@ -5,162 +5,30 @@ use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyDict, PyList};
 
 /// The shape that the type stub's `BankStats` describes.
+///
+/// The numbers come by the tables of the crates `embank-kv` and `embank`, in which each has its place.
 pub(crate) fn bank<'py>(
     py: Python<'py>,
     stats: &BankStats,
     holders: &[SpaceHolder],
 ) -> PyResult<Bound<'py, PyDict>> {
     let store = &stats.store;
-    let ahead = &stats.lookahead;
     let all = PyDict::new(py);
-    let used_bytes = store.memory_frames_bytes
-        + store.memory_index_bytes
-        + store.memory_cache_bytes
-        + store.memory_buffers_bytes
-        + ahead.memory_bytes;
     all.set_item("device", store.device)?;
-    all.set_item(
-        "memory",
-        [
-            ("budget_bytes", stats.memory_budget_bytes),
-            ("frames_bytes", store.memory_frames_bytes),
-            ("index_bytes", store.memory_index_bytes),
-            ("cache_bytes", store.memory_cache_bytes),
-            ("buffers_bytes", store.memory_buffers_bytes),
-            ("lookahead_bytes", ahead.memory_bytes),
-            ("used_bytes", used_bytes),
-        ]
-        .into_py_dict(py)?,
-    )?;
-    all.set_item(
-        "hits",
-        [
-            ("mutable", store.hits_mutable),
-            ("read_only", store.hits_read_only),
-            ("cache", store.hits_cache),
-            ("disk", store.hits_disk),
-            ("missing", store.missing),
-        ]
-        .into_py_dict(py)?,
-    )?;
-    all.set_item(
-        "log",
-        [
-            ("begin", store.log_begin),
-            ("head", store.log_head),
-            ("read_only", store.log_read_only),
-            ("tail", store.log_tail),
-            ("page_size_bytes", store.page_size_bytes),
-            ("address_left_bytes", store.log_address_left_bytes),
-        ]
-        .into_py_dict(py)?,
-    )?;
-    all.set_item(
-        "disk",
-        [
-            ("reads", store.disk_reads),
-            ("reads_joined", store.disk_reads_joined),
-            ("queue_depth_max", store.disk_queue_depth_max),
-            ("read_bytes", store.disk_read_bytes),
-            ("write_bytes", store.disk_write_bytes),
-        ]
-        .into_py_dict(py)?,
-    )?;
-    all.set_item(
-        "lookahead",
-        [
-            ("requested", ahead.requested),
-            ("resident", ahead.resident),
-            ("queued", ahead.queued),
-            ("merged", ahead.merged),
-            ("dropped", ahead.dropped),
-            ("moved", ahead.moved),
-            ("on_time", ahead.on_time),
-            ("late", ahead.late),
-            ("wasted", ahead.wasted),
-            ("missing", ahead.missing),
-            ("cancelled", ahead.cancelled),
-            ("failed", ahead.failed),
-            ("kept", ahead.kept),
-            ("reading_us", ahead.reading_us),
-            ("depth", ahead.depth),
-            ("pending", ahead.pending),
-            ("capacity", ahead.capacity),
-        ]
-        .into_py_dict(py)?,
-    )?;
-    all.set_item(
-        "operations",
-        [
-            ("batches", store.batches),
-            ("peek_keys", store.peek_keys),
-            ("get_keys", store.get_keys),
-            ("update_keys", store.update_keys),
-            ("put_keys", store.put_keys),
-            ("delete_keys", store.delete_keys),
-            ("changed", store.changed),
-            ("deleted", store.deleted),
-        ]
-        .into_py_dict(py)?,
-    )?;
-    all.set_item(
-        "stalls",
-        [
-            ("page_waits", store.page_waits),
-            ("page_waits_us", store.page_waits_us),
-            ("page_waits_us_max", store.page_waits_us_max),
-            ("growth_steps", store.growth_steps),
-            ("growth_steps_us", store.growth_steps_us),
-            ("growth_steps_us_max", store.growth_steps_us_max),
-            ("growth_steps_cpu_us_max", store.growth_steps_cpu_us_max),
-            ("checkpoint_pauses_us", store.checkpoint_pauses_us),
-            ("checkpoint_pauses_us_max", store.checkpoint_pauses_us_max),
-            ("compaction_waits", store.compaction_waits),
-            ("compaction_waits_us", store.compaction_waits_us),
-            ("compaction_waits_us_max", store.compaction_waits_us_max),
-        ]
-        .into_py_dict(py)?,
-    )?;
-    let space = [
-        ("live_rows", store.live_rows),
-        ("live_bytes", store.live_bytes),
-        ("log_disk_bytes", store.log_disk_bytes),
-        ("log_held_bytes", store.log_held_bytes),
-        ("freed_bytes", store.freed_bytes),
-        ("segments_freed", store.segments_freed),
-    ]
-    .into_py_dict(py)?;
+    for field in stats.all_fields() {
+        let Some(place) = field.place else { continue };
+        match place.group {
+            Some(name) => group(&all, name)?.set_item(place.name, field.value)?,
+            None => all.set_item(place.name, field.value)?,
+        }
+    }
+    group(&all, "memory")?.set_item("used_bytes", stats.memory_used_bytes())?;
+    let space = group(&all, "space")?;
     space.set_item("amplification", store.space_amplification())?;
     space.set_item("written_bytes_per_changed_row", store.written_bytes_per_changed_row())?;
-    all.set_item("space", space)?;
-    let compaction = [
-        ("compacted_bytes", store.compacted_bytes),
-        ("copied_bytes", store.compaction_copied_bytes),
-        ("us", store.compaction_us),
-    ]
-    .into_py_dict(py)?;
+    let compaction = group(&all, "compaction")?;
     compaction.set_item("bytes_per_s", store.compaction_bytes_per_s())?;
     compaction.set_item("stopped", &store.compaction_stopped)?;
-    all.set_item("compaction", compaction)?;
-    for (name, value) in [
-        ("inserted", store.inserted),
-        ("waits", stats.waits),
-        ("wait_us", stats.wait_us),
-        ("timeouts", stats.timeouts),
-        ("release_failures", stats.release_failures),
-        ("leases_expired", stats.leases_expired),
-        ("checkpoints", store.checkpoints),
-        ("last_checkpoint_us", store.last_checkpoint_us),
-        ("last_checkpoint_pause_us", store.last_checkpoint_pause_us),
-        ("newest_checkpoint", store.newest_checkpoint),
-        ("changed_since_checkpoint", store.changed_since_checkpoint),
-        ("records_appended", store.records_appended),
-        ("copied_to_tail", store.copied_to_tail),
-        ("retained", store.retained),
-        ("index_entries", store.index_entries),
-    ] {
-        all.set_item(name, value)?;
-    }
     all.set_item("staleness", staleness(py, &stats.staleness)?)?;
     all.set_item("device_notes", &store.device_notes)?;
     all.set_item("not_removed", &store.not_removed)?;
@@ -168,6 +36,16 @@ pub(crate) fn bank<'py>(
     all.set_item("log_address_warning", &store.log_address_warning)?;
     all.set_item("memory_budget_warning", &stats.memory_budget_warning)?;
     Ok(all)
+}
+
+/// The dictionary of a group, which is made where it is missing.
+fn group<'py>(all: &Bound<'py, PyDict>, name: &str) -> PyResult<Bound<'py, PyDict>> {
+    if let Some(found) = all.get_item(name)? {
+        return Ok(found.cast_into()?);
+    }
+    let made = PyDict::new(all.py());
+    all.set_item(name, &made)?;
+    Ok(made)
 }
 
 /// What the type stub's `_SpaceHolder` describes, one for each.
@@ -187,27 +65,10 @@ pub(crate) fn space_holders(py: Python<'_>, holders: &[SpaceHolder]) -> PyResult
 
 /// The shape that the type stub's `TableStats` describes.
 pub(crate) fn table<'py>(py: Python<'py>, stats: &TableStats) -> PyResult<Bound<'py, PyDict>> {
-    let all = [
-        ("gets", stats.gets),
-        ("get_rows", stats.get_rows),
-        ("peeks", stats.peeks),
-        ("peek_rows", stats.peek_rows),
-        ("puts", stats.puts),
-        ("put_rows", stats.put_rows),
-        ("applies", stats.applies),
-        ("apply_rows", stats.apply_rows),
-        ("deleted_rows", stats.deleted_rows),
-        ("evicted_rows", stats.evicted_rows),
-        ("not_admitted_rows", stats.not_admitted_rows),
-        ("saturated_rows", stats.saturated_rows),
-        ("disk_reads", stats.disk_reads),
-        ("waits", stats.waits),
-        ("wait_us", stats.wait_us),
-        ("timeouts", stats.timeouts),
-        ("release_failures", stats.release_failures),
-        ("leases_expired", stats.leases_expired),
-    ]
-    .into_py_dict(py)?;
+    let all = PyDict::new(py);
+    for field in stats.fields() {
+        all.set_item(field.name, field.value)?;
+    }
     all.set_item("staleness", staleness(py, &stats.staleness)?)?;
     Ok(all)
 }

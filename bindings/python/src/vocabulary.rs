@@ -10,8 +10,8 @@ use pyo3::types::{PyBytes, PyList, PyString};
 
 use crate::arrays::Keys;
 use crate::bank::PyBank;
-use crate::bank_cell::{BankCell, VocabularyId};
-use crate::scalars;
+use crate::cell::{BankCell, VocabularyId};
+use crate::{errors, scalars};
 
 /// A vocabulary of a bank: values to ids, dense, in order of first appearance, and back. Made by `Bank.vocabulary`.
 ///
@@ -49,12 +49,12 @@ pub(crate) fn config(kind: &str) -> PyResult<VocabularyConfig> {
 }
 
 /// A batch of values as Python passed them.
-enum Given<'py> {
+enum GivenValues<'py> {
     Numbers(Keys<'py>),
     Strings(ByteBuffer),
 }
 
-impl Given<'_> {
+impl GivenValues<'_> {
     fn values(&self) -> PyResult<Values<'_>> {
         Ok(match self {
             Self::Numbers(keys) => Values::U64(keys.as_slice()?),
@@ -68,10 +68,15 @@ impl PyVocabulary {
         bank: &Bound<'_, PyBank>,
         open: impl FnOnce(&Bank) -> embank::Result<embank::Vocabulary> + Send,
     ) -> PyResult<Self> {
-        let (py, cell) = (bank.py(), &bank.get().cell);
-        let id = cell.open_vocabulary(py, open)?;
-        let (name, config) =
-            cell.with_vocabulary(py, id, |of| Ok((of.name().to_owned(), of.config().clone())))?;
+        let cell = &bank.get().cell;
+        let mut name = String::new();
+        let mut config = VocabularyConfig::u64();
+        let id = cell.keep_of_bank(bank.py(), |bank| {
+            let vocabulary = open(bank)?;
+            vocabulary.name().clone_into(&mut name);
+            config = vocabulary.config().clone();
+            Ok(vocabulary)
+        })?;
         Ok(Self { cell: Arc::clone(cell), id, name, config })
     }
 
@@ -80,12 +85,12 @@ impl PyVocabulary {
         py: Python<'_>,
         call: impl FnOnce(&embank::Vocabulary) -> embank::Result<R> + Send,
     ) -> PyResult<R> {
-        self.cell.with_vocabulary(py, self.id, call)
+        self.cell.with_shared(py, self.id, call)?.ok_or_else(errors::not_in_checkpoint)
     }
 
-    fn given<'py>(&self, values: &Bound<'py, PyAny>) -> PyResult<Given<'py>> {
+    fn given<'py>(&self, values: &Bound<'py, PyAny>) -> PyResult<GivenValues<'py>> {
         if self.config.kind == ValueKind::U64 {
-            return Keys::named("values", values).map(Given::Numbers);
+            return Keys::named("values", values).map(GivenValues::Numbers);
         }
         let alone = values.is_instance_of::<PyBytes>() || values.is_instance_of::<PyString>();
         if alone {
@@ -108,7 +113,7 @@ impl PyVocabulary {
                 )));
             }
         }
-        Ok(Given::Strings(strings))
+        Ok(GivenValues::Strings(strings))
     }
 
     /// Ids for each value, by a call that writes them.
@@ -264,6 +269,6 @@ impl PyVocabulary {
 
 impl Drop for PyVocabulary {
     fn drop(&mut self) {
-        self.cell.forget_vocabulary(self.id);
+        self.cell.forget(self.id);
     }
 }

@@ -232,7 +232,7 @@ def test_a_batch_that_nobody_got_is_not_counted(
         def interrupted(column: Any) -> Any:
             raise KeyboardInterrupt
 
-        monkeypatch.setattr("embank.pipeline._matrix", interrupted)
+        monkeypatch.setattr("embank._remote._matrix", interrupted)
         with pytest.raises(KeyboardInterrupt):
             next(feed)
         monkeypatch.undo()

@@ -5,7 +5,7 @@ pub(crate) mod lease_info;
 pub(crate) mod progress;
 pub(crate) mod seen;
 
-use embank_kv::StoreStats;
+use embank_kv::{StoreStats, statistics};
 
 use crate::stats::counter::Counter;
 use crate::stats::seen::{SeenCounters, StalenessHistogram};
@@ -42,182 +42,219 @@ pub(crate) struct TableCounters {
 
 impl TableCounters {
     pub(crate) fn snapshot(&self) -> TableStats {
-        TableStats {
-            gets: self.gets.get(),
-            get_rows: self.get_rows.get(),
-            peeks: self.peeks.get(),
-            peek_rows: self.peek_rows.get(),
-            puts: self.puts.get(),
-            put_rows: self.put_rows.get(),
-            applies: self.applies.get(),
-            apply_rows: self.apply_rows.get(),
-            deleted_rows: self.deleted_rows.get(),
-            evicted_rows: self.evicted_rows.get(),
-            not_admitted_rows: self.not_admitted_rows.get(),
-            saturated_rows: self.saturated_rows.get(),
-            disk_reads: self.disk_reads.get(),
-            waits: self.waiting.waits.get(),
-            wait_us: self.waiting.wait_us.get(),
-            timeouts: self.waiting.timeouts.get(),
-            release_failures: self.waiting.release_failures.get(),
-            leases_expired: self.waiting.leases_expired.get(),
-            staleness: self.staleness(),
-        }
+        TableStats { staleness: self.staleness(), ..TableStats::counted(self) }
     }
-}
 
-impl TableCounters {
     pub(crate) fn staleness(&self) -> StalenessHistogram {
         self.seen.snapshot()
     }
 }
 
-/// What a table has done since its bank was opened. Rows are counted once per batch.
-///
-/// # Examples
-/// ```
-/// # let dir = tempfile::tempdir().unwrap();
-/// let bank = embank::Bank::open(dir.path().join("bank"), embank::BankOptions::default())?;
-/// let table = bank.table("user", embank::TableConfig::new(2))?;
-/// table.put(&[1, 2], &[0.0; 4])?;
-/// assert_eq!((table.stats().puts, table.stats().put_rows), (1, 2));
-/// # Ok::<(), embank::Error>(())
-/// ```
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct TableStats {
-    /// Batches got.
-    pub gets: u64,
-    /// Distinct rows got.
-    pub get_rows: u64,
-    /// Batches peeked at.
-    pub peeks: u64,
-    /// Rows peeked at, duplicates counted.
-    pub peek_rows: u64,
-    /// Batches put, with or without a lease.
-    pub puts: u64,
-    /// Distinct rows put.
-    pub put_rows: u64,
-    /// Batches of gradients applied, with or without a lease.
-    pub applies: u64,
-    /// Distinct rows that gradients were applied to.
-    pub apply_rows: u64,
-    /// Rows deleted.
-    pub deleted_rows: u64,
-    /// Rows evicted.
-    pub evicted_rows: u64,
-    /// Rows that Gets did not make, as their keys were not admitted: their gradients were dropped.
-    pub not_admitted_rows: u64,
-    /// Steps of rows whose optimizer state is at the largest value that its dtype holds, and stays there.
-    pub saturated_rows: u64,
-    /// Rows that a get, peek, put or apply had to read from disk.
-    pub disk_reads: u64,
-    /// Gets that had to wait for the staleness bound.
-    pub waits: u64,
-    /// How long they waited together, in microseconds.
-    pub wait_us: u64,
-    /// Gets that gave up waiting.
-    pub timeouts: u64,
-    /// Leases that were dropped or expired and whose counts could not all be given back.
-    pub release_failures: u64,
-    /// Leases that grew older than [`lease_timeout`](crate::BankOptions::lease_timeout) and were declared expired.
-    pub leases_expired: u64,
-    /// The staleness at which rows were got.
-    pub staleness: StalenessHistogram,
+statistics! {
+    /// What a table has done since its bank was opened. Rows are counted once per batch.
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// let bank = embank::Bank::open(dir.path().join("bank"), embank::BankOptions::default())?;
+    /// let table = bank.table("user", embank::TableConfig::new(2))?;
+    /// table.put(&[1, 2], &[0.0; 4])?;
+    /// assert_eq!((table.stats().puts, table.stats().put_rows), (1, 2));
+    /// # Ok::<(), embank::Error>(())
+    /// ```
+    #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+    #[non_exhaustive]
+    pub struct TableStats counted by TableCounters {
+        /// Batches got.
+        gets: Counter Count in gets from |c| c.gets.get();
+        /// Distinct rows got.
+        get_rows: Counter Count in get_rows from |c| c.get_rows.get();
+        /// Batches peeked at.
+        peeks: Counter Count in peeks from |c| c.peeks.get();
+        /// Rows peeked at, duplicates counted.
+        peek_rows: Counter Count in peek_rows from |c| c.peek_rows.get();
+        /// Batches put, with or without a lease.
+        puts: Counter Count in puts from |c| c.puts.get();
+        /// Distinct rows put.
+        put_rows: Counter Count in put_rows from |c| c.put_rows.get();
+        /// Batches of gradients applied, with or without a lease.
+        applies: Counter Count in applies from |c| c.applies.get();
+        /// Distinct rows that gradients were applied to.
+        apply_rows: Counter Count in apply_rows from |c| c.apply_rows.get();
+        /// Rows deleted.
+        deleted_rows: Counter Count in deleted_rows from |c| c.deleted_rows.get();
+        /// Rows evicted.
+        evicted_rows: Counter Count in evicted_rows from |c| c.evicted_rows.get();
+        /// Rows that Gets did not make, as their keys were not admitted: their gradients were dropped.
+        not_admitted_rows: Counter Count in not_admitted_rows from |c| c.not_admitted_rows.get();
+        /// Steps of rows whose optimizer state is at the largest value that its dtype holds, and stays there.
+        saturated_rows: Counter Count in saturated_rows from |c| c.saturated_rows.get();
+        /// Rows that a get, peek, put or apply had to read from disk.
+        disk_reads: Counter Count in disk_reads from |c| c.disk_reads.get();
+        /// Gets that had to wait for the staleness bound.
+        waits: Counter Count in waits from |c| c.waiting.waits.get();
+        /// How long they waited together, in microseconds.
+        wait_us: Counter Microseconds in wait_us from |c| c.waiting.wait_us.get();
+        /// Gets that gave up waiting.
+        timeouts: Counter Count in timeouts from |c| c.waiting.timeouts.get();
+        /// Leases that were dropped or expired and whose counts could not all be given back.
+        release_failures: Counter Count in release_failures from |c| c.waiting.release_failures.get();
+        /// Leases that grew older than [`lease_timeout`](crate::BankOptions::lease_timeout) and were declared expired.
+        leases_expired: Counter Count in leases_expired from |c| c.waiting.leases_expired.get();
+    } and {
+        /// The staleness at which rows were got.
+        pub staleness: StalenessHistogram,
+    }
 }
 
-/// What looking ahead has done since the bank was opened, in keys.
-///
-/// Every key asked for ends in one of `resident`, `merged`, `dropped`, `cancelled`, `moved`, `late`,
-/// `missing` and `failed`, or is still `pending`.
-///
-/// # Examples
-/// ```
-/// # let dir = tempfile::tempdir().unwrap();
-/// let bank = embank::Bank::open(dir.path().join("bank"), embank::BankOptions::default())?;
-/// let table = bank.table("user", embank::TableConfig::new(2))?;
-/// table.put(&[1, 2], &[0.0; 4])?;
-/// table.lookahead(&[1, 2])?;
-/// assert_eq!(bank.stats().lookahead.resident, 2);
-/// # Ok::<(), embank::Error>(())
-/// ```
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct LookaheadStats {
-    /// Asked for; equal keys of one call count once.
-    pub requested: u64,
-    /// In mutable memory already, or in no table, when asked for.
-    pub resident: u64,
-    /// Put in the queue.
-    pub queued: u64,
-    /// Already pending when asked for again.
-    pub merged: u64,
-    /// Turned away because the queue was full.
-    pub dropped: u64,
-    /// Brought from disk, or from the read-only region, into mutable memory.
-    pub moved: u64,
-    /// Moved or kept, and then used from memory.
-    pub on_time: u64,
-    /// Whose turn came too late: somebody got the row first, and may have waited for the disk.
-    pub late: u64,
-    /// Moved or kept, and gone from memory again without a use.
-    pub wasted: u64,
-    /// Found to be in no table when their turn came.
-    pub missing: u64,
-    /// Given up before their turn: by [`Bank::cancel_lookahead`](crate::Bank::cancel_lookahead), or because
-    /// their table was dropped.
-    pub cancelled: u64,
-    /// Left on disk because reading failed, or because the disk quota left no room.
-    pub failed: u64,
-    /// In memory, and copied to its mutable part again because they were about to leave it unused; a row may be kept
-    /// more than once for one announcement.
-    pub kept: u64,
-    /// How long the thread that reads ahead was at work, in microseconds: on bursts, on prefetches, and on rows that it
-    /// keeps in memory.
-    pub reading_us: u64,
-    /// Gauge: the batches to look ahead that an [`AutoDepth`](crate::AutoDepth) has chosen last; 0 without one.
-    pub depth: u64,
-    /// Gauge: waiting for their turn or being read.
-    pub pending: u64,
-    /// Gauge: the most keys that may be pending.
-    pub capacity: u64,
-    /// Gauge: memory that the queue may take, in bytes; part of the bank's budget.
-    pub memory_bytes: u64,
+statistics! {
+    /// What looking ahead has done since the bank was opened, in keys.
+    ///
+    /// Every key asked for ends in one of `resident`, `merged`, `dropped`, `cancelled`, `moved`, `late`,
+    /// `missing` and `failed`, or is still `pending`.
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// let bank = embank::Bank::open(dir.path().join("bank"), embank::BankOptions::default())?;
+    /// let table = bank.table("user", embank::TableConfig::new(2))?;
+    /// table.put(&[1, 2], &[0.0; 4])?;
+    /// table.lookahead(&[1, 2])?;
+    /// assert_eq!(bank.stats().lookahead.resident, 2);
+    /// # Ok::<(), embank::Error>(())
+    /// ```
+    #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+    #[non_exhaustive]
+    pub struct LookaheadStats {
+        /// Keys asked for. Equal keys of one call count once.
+        requested: Counter Count in lookahead.requested
+            as "embank_lookahead_keys" { fate: "requested" } "Keys announced ahead";
+        /// Keys that were in mutable memory already, or in no table, when they were asked for.
+        resident: Counter Count in lookahead.resident
+            as "embank_lookahead_keys" { fate: "resident" } "Keys announced ahead";
+        /// Keys put in the queue.
+        queued: Counter Count in lookahead.queued
+            as "embank_lookahead_keys" { fate: "queued" } "Keys announced ahead";
+        /// Keys that were pending already when they were asked for again.
+        merged: Counter Count in lookahead.merged
+            as "embank_lookahead_keys" { fate: "merged" } "Keys announced ahead";
+        /// Keys turned away because the queue was full.
+        dropped: Counter Count in lookahead.dropped
+            as "embank_lookahead_keys" { fate: "dropped" } "Keys announced ahead";
+        /// Rows brought from disk, or from the read-only region, into mutable memory.
+        moved: Counter Count in lookahead.moved
+            as "embank_lookahead_keys" { fate: "moved" } "Keys announced ahead";
+        /// Rows that were moved or kept, and then used from memory.
+        on_time: Counter Count in lookahead.on_time
+            as "embank_lookahead_keys" { fate: "on_time" } "Keys announced ahead";
+        /// Keys whose turn came too late: another call had got the row, and may have waited for the disk.
+        late: Counter Count in lookahead.late
+            as "embank_lookahead_keys" { fate: "late" } "Keys announced ahead";
+        /// Rows that were moved or kept, and left memory without a use.
+        wasted: Counter Count in lookahead.wasted
+            as "embank_lookahead_keys" { fate: "wasted" } "Keys announced ahead";
+        /// Keys that were in no table when their turn came.
+        missing: Counter Count in lookahead.missing
+            as "embank_lookahead_keys" { fate: "missing" } "Keys announced ahead";
+        /// Keys given up before their turn: by [`Bank::cancel_lookahead`](crate::Bank::cancel_lookahead), or because
+        /// their table was dropped.
+        cancelled: Counter Count in lookahead.cancelled
+            as "embank_lookahead_keys" { fate: "cancelled" } "Keys announced ahead";
+        /// Rows left on disk because reading failed, or because the disk quota left no room.
+        failed: Counter Count in lookahead.failed
+            as "embank_lookahead_keys" { fate: "failed" } "Keys announced ahead";
+        /// Rows in memory that were copied to its mutable part because they were about to leave it unused. A row may be
+        /// kept more than once for one announcement.
+        kept: Counter Count in lookahead.kept
+            as "embank_lookahead_keys" { fate: "kept" } "Keys announced ahead";
+        /// How long the thread that reads ahead was at work, in microseconds: on bursts, on prefetches, and on rows that it
+        /// keeps in memory.
+        reading_us: Counter Microseconds in lookahead.reading_us
+            as "embank_lookahead_reading_seconds" "How long the thread that reads ahead was at work";
+        /// Gauge: the number of batches to look ahead that an [`AutoDepth`](crate::AutoDepth) has chosen last; 0 without one.
+        depth: Gauge Count in lookahead.depth
+            as "embank_lookahead_depth" "Batches ahead, as chosen";
+        /// Gauge: keys that wait for their turn or are being read.
+        pending: Gauge Count in lookahead.pending
+            as "embank_lookahead_pending" "Keys waiting or being read";
+        /// Gauge: the most keys that may be pending.
+        capacity: Gauge Count in lookahead.capacity
+            as "embank_lookahead_capacity" "Keys that may wait";
+        /// Gauge: memory that the queue may take, in bytes; part of the bank's budget.
+        memory_bytes: Gauge Bytes in memory.lookahead_bytes
+            as "embank_lookahead_bytes" "Memory of the queue";
+    } and {
+    }
 }
 
-/// What a bank has done since it was opened.
-///
-/// # Examples
-/// ```
-/// # let dir = tempfile::tempdir().unwrap();
-/// let options = embank::BankOptions { memory_budget_bytes: 8 << 20, ..Default::default() };
-/// let bank = embank::Bank::open(dir.path().join("bank"), options)?;
-/// assert_eq!(bank.stats().memory_budget_bytes, 8 << 20);
-/// # Ok::<(), embank::Error>(())
-/// ```
-#[derive(Debug, Clone, Default)]
-#[non_exhaustive]
-pub struct BankStats {
-    /// The store: regions, disk, memory. Its budget is the bank's without the lookahead queue.
-    pub store: StoreStats,
-    /// Looking ahead.
-    pub lookahead: LookaheadStats,
-    /// The bank's memory budget, in bytes, as given at open.
-    pub memory_budget_bytes: u64,
-    /// A text if the budget is above the memory limit of the process's control group, as of the open.
-    pub memory_budget_warning: Option<String>,
-    /// Gets that had to wait for a staleness bound, in all tables.
-    pub waits: u64,
-    /// How long they waited together, in microseconds.
-    pub wait_us: u64,
-    /// Gets that gave up waiting.
-    pub timeouts: u64,
-    /// Leases that were dropped or expired and whose counts could not all be given back.
-    pub release_failures: u64,
-    /// Leases that grew older than [`lease_timeout`](crate::BankOptions::lease_timeout) and were declared expired.
-    pub leases_expired: u64,
-    /// The staleness at which rows were got, in all tables, dropped ones included.
-    pub staleness: StalenessHistogram,
+statistics! {
+    /// What a bank has done since it was opened.
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// let options = embank::BankOptions { memory_budget_bytes: 8 << 20, ..Default::default() };
+    /// let bank = embank::Bank::open(dir.path().join("bank"), options)?;
+    /// assert_eq!(bank.stats().memory_budget_bytes, 8 << 20);
+    /// # Ok::<(), embank::Error>(())
+    /// ```
+    #[derive(Debug, Clone, Default)]
+    #[non_exhaustive]
+    pub struct BankStats {
+        /// The bank's memory budget, in bytes, as given at open.
+        memory_budget_bytes: Gauge Bytes in memory.budget_bytes
+            as "embank_bank_memory_budget_bytes" "The bank's memory budget";
+        /// Gets that had to wait for a staleness bound, in all tables.
+        waits: Counter Count in waits
+            as "embank_staleness_waits" "Gets that waited for a bound";
+        /// How long they waited together, in microseconds.
+        wait_us: Counter Microseconds in wait_us
+            as "embank_staleness_waits_seconds" "How long they waited";
+        /// Gets that gave up waiting.
+        timeouts: Counter Count in timeouts
+            as "embank_staleness_timeouts" "Gets that gave up";
+        /// Leases that grew older than [`lease_timeout`](crate::BankOptions::lease_timeout) and were declared expired.
+        leases_expired: Counter Count in leases_expired
+            as "embank_leases_expired" "Leases that grew too old";
+        /// Leases that were dropped or expired and whose counts could not all be given back.
+        release_failures: Counter Count in release_failures
+            as "embank_release_failures" "Dropped leases that could not give back all counts";
+    } and {
+        /// The store: regions, disk, memory. Its budget is the bank's without the lookahead queue.
+        pub store: StoreStats,
+        /// Looking ahead.
+        pub lookahead: LookaheadStats,
+        /// A text if the budget is above the memory limit of the process's control group, as of the open.
+        pub memory_budget_warning: Option<String>,
+        /// The staleness at which rows were got, in all tables, dropped ones included.
+        pub staleness: StalenessHistogram,
+    }
+}
+
+impl BankStats {
+    /// Every number of the bank: of the store, of looking ahead, and its own.
+    ///
+    /// ```
+    /// let fields = embank::BankStats::default().all_fields();
+    /// assert!(fields.iter().any(|field| field.name == "retained"));
+    /// ```
+    #[must_use]
+    pub fn all_fields(&self) -> Vec<embank_kv::metrics::Field> {
+        let mut all = self.store.fields();
+        all.extend(self.lookahead.fields());
+        all.extend(self.fields());
+        all
+    }
+
+    /// What is taken of the memory budget, in bytes.
+    #[must_use]
+    pub fn memory_used_bytes(&self) -> u64 {
+        self.store.memory_frames_bytes
+            + self.store.memory_index_bytes
+            + self.store.memory_cache_bytes
+            + self.store.memory_buffers_bytes
+            + self.lookahead.memory_bytes
+    }
 }
 
 #[cfg(feature = "prometheus")]
@@ -234,56 +271,11 @@ impl BankStats {
     /// ```
     #[must_use]
     pub fn to_prometheus(&self) -> String {
-        use embank_kv::metrics::{Metric, to_prometheus};
+        use embank_kv::metrics::{Field, Metric, to_prometheus};
 
-        let ahead = &self.lookahead;
-        let keys = |fate, value| {
-            Metric::counter("embank_lookahead_keys", "Keys announced ahead", value)
-                .labelled("fate", fate)
-        };
         let mut metrics = self.store.metrics();
-        metrics.extend([
-            keys("requested", ahead.requested),
-            keys("resident", ahead.resident),
-            keys("queued", ahead.queued),
-            keys("merged", ahead.merged),
-            keys("dropped", ahead.dropped),
-            keys("moved", ahead.moved),
-            keys("on_time", ahead.on_time),
-            keys("late", ahead.late),
-            keys("wasted", ahead.wasted),
-            keys("missing", ahead.missing),
-            keys("cancelled", ahead.cancelled),
-            keys("failed", ahead.failed),
-            keys("kept", ahead.kept),
-            Metric::seconds(
-                "embank_lookahead_reading_seconds",
-                "How long the thread that reads ahead was at work",
-                ahead.reading_us,
-            ),
-            Metric::gauge("embank_lookahead_depth", "Batches ahead, as chosen", ahead.depth),
-            Metric::gauge("embank_lookahead_pending", "Keys waiting or being read", ahead.pending),
-            Metric::gauge("embank_lookahead_capacity", "Keys that may wait", ahead.capacity),
-            Metric::gauge("embank_lookahead_bytes", "Memory of the queue", ahead.memory_bytes),
-            Metric::gauge(
-                "embank_bank_memory_budget_bytes",
-                "The bank's memory budget",
-                self.memory_budget_bytes,
-            ),
-            Metric::counter("embank_staleness_waits", "Gets that waited for a bound", self.waits),
-            Metric::seconds("embank_staleness_waits_seconds", "How long they waited", self.wait_us),
-            Metric::counter("embank_staleness_timeouts", "Gets that gave up", self.timeouts),
-            Metric::counter(
-                "embank_leases_expired",
-                "Leases that grew too old",
-                self.leases_expired,
-            ),
-            Metric::counter(
-                "embank_release_failures",
-                "Dropped leases that could not give back all counts",
-                self.release_failures,
-            ),
-        ]);
+        metrics.extend(self.lookahead.fields().iter().filter_map(Field::metric));
+        metrics.extend(self.fields().iter().filter_map(Field::metric));
         for (label, clocks) in [
             ("0", 0..=0),
             ("1", 1..=1),
@@ -302,5 +294,35 @@ impl BankStats {
             );
         }
         to_prometheus(&metrics)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A number for each field, all different.
+    fn count_up(numbers: Vec<&mut u64>, first: u64) {
+        for (value, number) in (first..).zip(numbers) {
+            *number = value;
+        }
+    }
+
+    #[test]
+    fn every_field_is_named_once() {
+        let mut table = TableStats::default();
+        count_up(table.numbers_mut(), 1);
+        assert!((1..).zip(table.fields()).all(|(value, field)| field.value == value));
+        let mut bank = BankStats::default();
+        count_up(bank.numbers_mut(), 1_000);
+        count_up(bank.lookahead.numbers_mut(), 2_000);
+        let fields = bank.all_fields();
+        let mut places: Vec<_> = fields.iter().filter_map(|field| field.place).collect();
+        let places_before = places.len();
+        places.sort_by_key(|place| (place.group, place.name));
+        places.dedup();
+        assert_eq!(places.len(), places_before);
+        let all = |first: u64| fields.iter().filter(|of| of.value >= first).count();
+        assert_eq!((all(1_000), all(2_000)), (24, 18));
     }
 }

@@ -69,79 +69,176 @@ impl Metric {
     }
 }
 
+/// What a number of the statistics counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unit {
+    /// Things, such as rows or batches.
+    Count,
+    /// Bytes.
+    Bytes,
+    /// Microseconds.
+    Microseconds,
+}
+
+/// Where a number stands in a view of the statistics with groups, such as Python's nested dictionary.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Place {
+    /// The group; `None` for a number that stands beside the groups.
+    pub group: Option<&'static str>,
+    /// The number's name in the group.
+    pub name: &'static str,
+}
+
+/// The name, help text and label under which monitoring knows a number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Series {
+    /// As [`Metric::name`].
+    pub name: &'static str,
+    /// As [`Metric::label`].
+    pub label: Option<(&'static str, &'static str)>,
+    /// As [`Metric::help`].
+    pub help: &'static str,
+}
+
+/// One number of a snapshot of statistics, with all that is said of it.
+///
+/// ```
+/// use embank_kv::StoreStats;
+/// let fields = StoreStats::default().fields();
+/// let hits = fields.iter().find(|field| field.name == "hits_disk").unwrap();
+/// assert_eq!(hits.place.unwrap().group, Some("hits"));
+/// assert_eq!(hits.series.unwrap().name, "embank_hits");
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Field {
+    /// The name of the struct's field.
+    pub name: &'static str,
+    /// The field's documentation, a line each.
+    pub docs: &'static [&'static str],
+    /// How it moves.
+    pub kind: Kind,
+    /// What it counts.
+    pub unit: Unit,
+    /// Where users of the bindings find it; `None` for a number that only monitoring shows.
+    pub place: Option<Place>,
+    /// Where monitoring shows it; `None` for a number of a single table.
+    pub series: Option<Series>,
+    /// The number.
+    pub value: u64,
+}
+
+impl Field {
+    /// The number as monitoring sees it.
+    #[must_use]
+    pub fn metric(&self) -> Option<Metric> {
+        let Series { name, label, help } = self.series?;
+        let value = match self.unit {
+            Unit::Microseconds => self.value as f64 / 1e6,
+            Unit::Count | Unit::Bytes => self.value as f64,
+        };
+        Some(Metric { name, help, kind: self.kind, label, value })
+    }
+}
+
+/// Declares a snapshot of statistics by a table of its numbers.
+///
+/// All that Embank says of a number is said in its row: the documentation of the struct's field; kind and unit;
+/// behind `in` its place in views with groups; behind `as` its series in monitoring; and behind `from` how it is read
+/// from the live counters. What a row leaves out is `None`, and a number that is not read from the counters is set by the
+/// caller of `counted`. Rows of one series follow one another. Behind `and` come the fields that are no numbers.
+///
+/// The struct, `fields` and `counted` are made from the table. Monitoring, Python's dictionaries and type stubs, and the
+/// structs of C are made from `fields`.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! statistics {
+    (
+        $(#[$of_struct:meta])*
+        pub struct $struct:ident $(counted by $counters:ty)? {
+            $(
+                $(#[doc = $doc:literal])*
+                $field:ident: $kind:ident $unit:ident $(in $($place:ident).+)?
+                    $(as $series:literal $({ $label:ident: $label_value:literal })? $help:literal)?
+                    $(from |$c:ident| $read:expr)?;
+            )*
+        } and {
+            $($(#[$of_other:meta])* pub $other:ident: $type:ty,)*
+        }
+    ) => {
+        $(#[$of_struct])*
+        pub struct $struct {
+            $($(#[doc = $doc])* pub $field: u64,)*
+            $($(#[$of_other])* pub $other: $type,)*
+        }
+
+        impl $struct {
+            /// Every number, with all that is said of it.
+            #[must_use]
+            pub fn fields(&self) -> Vec<$crate::metrics::Field> {
+                vec![$($crate::metrics::Field {
+                    name: stringify!($field),
+                    docs: &[$($doc),*],
+                    kind: $crate::metrics::Kind::$kind,
+                    unit: $crate::metrics::Unit::$unit,
+                    place: $crate::statistics!(@place $($($place)+)?),
+                    series: $crate::statistics!(
+                        @series $($series, $help $(, $label = $label_value)?)?
+                    ),
+                    value: self.$field,
+                },)*]
+            }
+
+            /// The fields' numbers, to be set.
+            #[cfg(test)]
+            fn numbers_mut(&mut self) -> Vec<&mut u64> {
+                vec![$(&mut self.$field,)*]
+            }
+        }
+
+        $crate::statistics!(
+            @counted $struct [$($counters)?] $($field [$($c $read)?])*
+        );
+    };
+    (@place) => { None };
+    (@place $name:ident) => {
+        Some($crate::metrics::Place { group: None, name: stringify!($name) })
+    };
+    (@place $group:ident $name:ident) => {
+        Some($crate::metrics::Place { group: Some(stringify!($group)), name: stringify!($name) })
+    };
+    (@series) => { None };
+    (@series $name:literal, $help:literal) => {
+        Some($crate::metrics::Series { name: $name, label: None, help: $help })
+    };
+    (@series $name:literal, $help:literal, $label:ident = $value:literal) => {
+        Some($crate::metrics::Series {
+            name: $name,
+            label: Some((stringify!($label), $value)),
+            help: $help,
+        })
+    };
+    (@counted $struct:ident [] $($field:ident [])*) => {};
+    (@counted $struct:ident [$counters:ty] $($field:ident [$($c:ident $read:expr)?])*) => {
+        impl $struct {
+            /// What the live counters tell. All else is at its default.
+            pub(crate) fn counted(counters: &$counters) -> Self {
+                let mut stats = Self::default();
+                $($({
+                    let $c = counters;
+                    stats.$field = $read;
+                })?)*
+                stats
+            }
+        }
+    };
+}
+
 impl StoreStats {
-    /// All numbers, under the names that monitoring knows them by.
+    /// All numbers that monitoring shows, under the names that it knows them by.
     #[must_use]
     pub fn metrics(&self) -> Vec<Metric> {
-        let mut metrics = self.operation_metrics();
-        metrics.extend(self.disk_metrics());
-        metrics.extend(self.space_metrics());
-        metrics.extend(self.stall_metrics());
-        metrics.extend(self.gauges());
-        metrics
-    }
-
-    fn operation_metrics(&self) -> Vec<Metric> {
-        let keys = |operation, value| {
-            Metric::counter("embank_keys", "Keys of batches", value)
-                .labelled("operation", operation)
-        };
-        let hits = |region, value| {
-            Metric::counter("embank_hits", "Rows found", value).labelled("region", region)
-        };
-        let promoted = |fate, value| {
-            Metric::counter("embank_promoted_rows", "Rows brought into memory ahead", value)
-                .labelled("fate", fate)
-        };
-        vec![
-            Metric::counter("embank_batches", "Batches run", self.batches),
-            keys("peek", self.peek_keys),
-            keys("get", self.get_keys),
-            keys("update", self.update_keys),
-            keys("put", self.put_keys),
-            keys("delete", self.delete_keys),
-            hits("mutable", self.hits_mutable),
-            hits("read_only", self.hits_read_only),
-            hits("disk", self.hits_disk),
-            hits("cache", self.hits_cache),
-            Metric::counter("embank_missing", "Rows looked for and missing", self.missing),
-            Metric::counter("embank_inserted", "Rows inserted", self.inserted),
-            Metric::counter("embank_changed", "Rows changed, inserted or deleted", self.changed),
-            Metric::gauge(
-                "embank_changed_since_checkpoint",
-                "Changes of rows since the newest checkpoint",
-                self.changed_since_checkpoint,
-            ),
-            Metric::counter("embank_deleted", "Rows deleted", self.deleted),
-            Metric::counter("embank_records", "Records appended", self.records_appended),
-            Metric::counter("embank_copied", "Records copied to the tail", self.copied_to_tail),
-            Metric::counter(
-                "embank_retained",
-                "Rows kept from leaving memory because they are used often",
-                self.retained,
-            ),
-            promoted("all", self.promoted),
-            promoted("used", self.promoted_used),
-            promoted("wasted", self.promoted_wasted),
-            promoted("overtaken", self.overtaken),
-        ]
-    }
-
-    fn disk_metrics(&self) -> Vec<Metric> {
-        vec![
-            Metric::counter("embank_disk_reads", "Read requests to the device", self.disk_reads),
-            Metric::counter(
-                "embank_disk_reads_joined",
-                "Rows that came with the read of another",
-                self.disk_reads_joined,
-            ),
-            Metric::gauge(
-                "embank_disk_queue_depth_max",
-                "The most reads that one batch had in flight",
-                self.disk_queue_depth_max,
-            ),
-            Metric::counter("embank_disk_read_bytes", "Bytes read", self.disk_read_bytes),
-            Metric::counter("embank_disk_write_bytes", "Bytes written", self.disk_write_bytes),
+        let mut metrics: Vec<Metric> = self.fields().iter().filter_map(Field::metric).collect();
+        metrics.extend([
             Metric {
                 value: self.written_bytes_per_changed_row(),
                 ..Metric::gauge(
@@ -150,114 +247,22 @@ impl StoreStats {
                     0,
                 )
             },
-        ]
-    }
-
-    fn space_metrics(&self) -> Vec<Metric> {
-        let gauge = Metric::gauge;
-        let counter = Metric::counter;
-        vec![
-            gauge("embank_live_rows", "Rows that are there", self.live_rows),
-            gauge("embank_live_bytes", "Bytes of their records", self.live_bytes),
-            gauge("embank_log_disk_bytes", "Bytes of log on disk", self.log_disk_bytes),
-            gauge("embank_log_held_bytes", "Bytes held for checkpoints", self.log_held_bytes),
             Metric {
                 value: self.space_amplification(),
-                ..gauge("embank_space_amplification", "Log on disk over rows", 0)
+                ..Metric::gauge("embank_space_amplification", "Log on disk over rows", 0)
             },
-            counter("embank_compacted_bytes", "Log compacted", self.compacted_bytes),
-            counter("embank_compaction_copied_bytes", "Rows copied", self.compaction_copied_bytes),
-            Metric::seconds("embank_compaction_seconds", "Time it took", self.compaction_us),
-            counter("embank_freed_bytes", "Bytes given back", self.freed_bytes),
-            counter("embank_freed_segments", "Segment files removed", self.segments_freed),
-            gauge(
+            Metric::gauge(
                 "embank_compaction_stopped",
                 "1 if compaction stopped at damage or a failure",
                 u64::from(self.compaction_stopped.is_some()),
             ),
-            gauge(
+            Metric::gauge(
                 "embank_not_removed",
                 "Files and checkpoints that could not be cleared away",
                 self.not_removed.len() as u64,
             ),
-        ]
-    }
-
-    fn stall_metrics(&self) -> Vec<Metric> {
-        let stalls = |cause, value| {
-            Metric::counter("embank_stalls", "Times that batches stood still", value)
-                .labelled("cause", cause)
-        };
-        let seconds = |cause, value| {
-            Metric::seconds("embank_stalls_seconds", "How long they stood still", value)
-                .labelled("cause", cause)
-        };
-        let longest = |cause, value| {
-            Metric::seconds_now("embank_stall_longest_seconds", "The longest of them", value)
-                .labelled("cause", cause)
-        };
-        vec![
-            stalls("page", self.page_waits),
-            stalls("compaction", self.compaction_waits),
-            stalls("growth", self.growth_steps),
-            stalls("checkpoint", self.checkpoints),
-            seconds("page", self.page_waits_us),
-            seconds("compaction", self.compaction_waits_us),
-            seconds("growth", self.growth_steps_us),
-            seconds("checkpoint", self.checkpoint_pauses_us),
-            longest("page", self.page_waits_us_max),
-            longest("compaction", self.compaction_waits_us_max),
-            longest("growth", self.growth_steps_us_max),
-            longest("growth (processor time)", self.growth_steps_cpu_us_max),
-            longest("checkpoint", self.checkpoint_pauses_us_max),
-            Metric::seconds_now(
-                "embank_last_checkpoint_seconds",
-                "Duration of the last checkpoint",
-                self.last_checkpoint_us,
-            ),
-            Metric::seconds_now(
-                "embank_last_checkpoint_pause_seconds",
-                "How long the last checkpoint held batches",
-                self.last_checkpoint_pause_us,
-            ),
-            Metric::gauge(
-                "embank_newest_checkpoint",
-                "The newest checkpoint's number",
-                self.newest_checkpoint,
-            ),
-        ]
-    }
-
-    fn gauges(&self) -> Vec<Metric> {
-        let memory = |part, value| {
-            Metric::gauge("embank_memory_bytes", "Memory in use", value).labelled("part", part)
-        };
-        let log = |boundary, value| {
-            Metric::gauge("embank_log_address", "Boundaries of the log, in bytes", value)
-                .labelled("boundary", boundary)
-        };
-        vec![
-            Metric::gauge(
-                "embank_memory_budget_bytes",
-                "The store's memory budget",
-                self.memory_budget_bytes,
-            ),
-            memory("frames", self.memory_frames_bytes),
-            memory("index", self.memory_index_bytes),
-            memory("cache", self.memory_cache_bytes),
-            memory("buffers", self.memory_buffers_bytes),
-            Metric::gauge("embank_index_entries", "Index slots in use", self.index_entries),
-            log("begin", self.log_begin),
-            log("head", self.log_head),
-            log("read_only", self.log_read_only),
-            log("tail", self.log_tail),
-            Metric::gauge(
-                "embank_log_address_left_bytes",
-                "Bytes of log that can be appended before the bank's addresses are used up",
-                self.log_address_left_bytes,
-            ),
-            Metric::gauge("embank_page_bytes", "Size of a log page", self.page_size_bytes),
-        ]
+        ]);
+        metrics
     }
 }
 
@@ -324,154 +329,29 @@ mod tests {
     #[test]
     fn every_field_of_the_statistics_reaches_the_text() {
         let mut stats = StoreStats::default();
-        // A new field does not compile here until it is named; give it a metric too.
-        let StoreStats {
-            device: _,
-            device_notes: _,
-            batches,
-            peek_keys,
-            get_keys,
-            update_keys,
-            put_keys,
-            delete_keys,
-            changed,
-            deleted,
-            hits_mutable,
-            hits_read_only,
-            hits_disk,
-            hits_cache,
-            missing,
-            inserted,
-            records_appended,
-            copied_to_tail,
-            retained,
-            disk_reads,
-            disk_reads_joined,
-            disk_queue_depth_max,
-            disk_read_bytes,
-            disk_write_bytes,
-            promoted,
-            promoted_used,
-            promoted_wasted,
-            overtaken,
-            page_waits,
-            page_waits_us,
-            page_waits_us_max,
-            growth_steps,
-            growth_steps_us,
-            growth_steps_us_max,
-            growth_steps_cpu_us_max,
-            checkpoint_pauses_us,
-            checkpoint_pauses_us_max,
-            memory_budget_bytes,
-            memory_frames_bytes,
-            memory_index_bytes,
-            memory_cache_bytes,
-            memory_buffers_bytes,
-            index_entries,
-            live_rows,
-            live_bytes,
-            log_disk_bytes,
-            log_held_bytes,
-            compacted_bytes,
-            compaction_copied_bytes,
-            compaction_us,
-            compaction_waits,
-            compaction_waits_us,
-            compaction_waits_us_max,
-            freed_bytes,
-            segments_freed,
-            compaction_stopped: _,
-            not_removed: _,
-            log_begin,
-            log_head,
-            log_read_only,
-            log_tail,
-            page_size_bytes,
-            log_address_left_bytes,
-            log_address_warning: _,
-            checkpoints,
-            last_checkpoint_us,
-            last_checkpoint_pause_us,
-            newest_checkpoint,
-            changed_since_checkpoint,
-        } = &mut stats;
-        let fields = [
-            batches,
-            peek_keys,
-            get_keys,
-            update_keys,
-            put_keys,
-            delete_keys,
-            changed,
-            deleted,
-            hits_mutable,
-            hits_read_only,
-            hits_disk,
-            hits_cache,
-            missing,
-            inserted,
-            records_appended,
-            copied_to_tail,
-            retained,
-            disk_reads,
-            disk_reads_joined,
-            disk_queue_depth_max,
-            disk_read_bytes,
-            disk_write_bytes,
-            promoted,
-            promoted_used,
-            promoted_wasted,
-            overtaken,
-            page_waits,
-            page_waits_us,
-            page_waits_us_max,
-            growth_steps,
-            growth_steps_us,
-            growth_steps_us_max,
-            growth_steps_cpu_us_max,
-            checkpoint_pauses_us,
-            checkpoint_pauses_us_max,
-            memory_budget_bytes,
-            memory_frames_bytes,
-            memory_index_bytes,
-            memory_cache_bytes,
-            memory_buffers_bytes,
-            index_entries,
-            live_rows,
-            live_bytes,
-            log_disk_bytes,
-            log_held_bytes,
-            compacted_bytes,
-            compaction_copied_bytes,
-            compaction_us,
-            compaction_waits,
-            compaction_waits_us,
-            compaction_waits_us_max,
-            freed_bytes,
-            segments_freed,
-            log_begin,
-            log_head,
-            log_read_only,
-            log_tail,
-            page_size_bytes,
-            log_address_left_bytes,
-            checkpoints,
-            last_checkpoint_us,
-            last_checkpoint_pause_us,
-            newest_checkpoint,
-            changed_since_checkpoint,
-        ];
-        let count = fields.len() as u64;
-        for (number, field) in (1_000..).zip(fields) {
-            *field = number * 1_000_000;
+        let mut count = 0;
+        for number in stats.numbers_mut() {
+            *number = (1_000 + count) * 1_000_000;
+            count += 1;
         }
+        assert!(count > 60, "{count}");
         let text = to_prometheus(&stats.metrics());
         for number in 1_000..1_000 + count {
             let as_number = text.contains(&format!(" {number}000000.0\n"));
             let as_seconds = text.contains(&format!(" {number}.0\n"));
             assert!(as_number || as_seconds, "field number {} in:\n{text}", number - 1_000);
         }
+    }
+
+    #[test]
+    fn numbers_of_one_series_follow_one_another() {
+        let metrics = StoreStats::default().metrics();
+        let mut names: Vec<_> =
+            metrics.chunk_by(|a, b| a.name == b.name).map(|of| of[0].name).collect();
+        let runs = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), runs);
     }
 
     #[test]

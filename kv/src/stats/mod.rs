@@ -11,6 +11,7 @@ pub(crate) mod space_holder;
 
 use std::time::Duration;
 
+use crate::statistics;
 use crate::sync::{AtomicU32, CountingU64, Ordering, global, thread_local};
 
 /// Threads with a cell of their own.
@@ -243,156 +244,270 @@ impl Counters {
     }
 }
 
-/// A snapshot of a store's counters and gauges. Counters count since the bank was opened.
-#[derive(Debug, Default, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct StoreStats {
-    /// The device in use: `"io_uring"`, `"threads"` or `"memory"`.
-    pub device: &'static str,
-    /// Why the preferred device or direct I/O is not in use; empty if it is.
-    pub device_notes: Vec<String>,
-    /// Batches run.
-    pub batches: u64,
-    /// Keys of peeks.
-    pub peek_keys: u64,
-    /// Keys of gets.
-    pub get_keys: u64,
-    /// Keys of updates.
-    pub update_keys: u64,
-    /// Keys of puts.
-    pub put_keys: u64,
-    /// Keys of deletions.
-    pub delete_keys: u64,
-    /// Rows changed: updated, put, inserted by a get, deleted.
-    pub changed: u64,
-    /// Rows deleted.
-    pub deleted: u64,
-    /// Rows found in the mutable region.
-    pub hits_mutable: u64,
-    /// Rows found in the read-only region.
-    pub hits_read_only: u64,
-    /// Rows found on disk and read from there.
-    pub hits_disk: u64,
-    /// Rows found in the row cache, which holds copies of rows on disk.
-    pub hits_cache: u64,
-    /// Rows looked for and missing, those then inserted included.
-    pub missing: u64,
-    /// Rows inserted.
-    pub inserted: u64,
-    /// Records appended to the log, for whatever reason.
-    pub records_appended: u64,
-    /// Records appended because a row of the read-only region or of the disk was used.
-    pub copied_to_tail: u64,
-    /// Read requests to the device, after coalescing.
-    pub disk_reads: u64,
-    /// Rows on disk that came with the read of another.
-    pub disk_reads_joined: u64,
-    /// Gauge: the most reads that one batch had in flight at once.
-    pub disk_queue_depth_max: u64,
-    /// Bytes read from the device.
-    pub disk_read_bytes: u64,
-    /// Bytes written to the device.
-    pub disk_write_bytes: u64,
-    /// Rows copied to the tail before their page left memory, because they are used often.
-    pub retained: u64,
-    /// Rows brought into memory by `promote`.
-    pub promoted: u64,
-    /// Promoted rows that were then used from memory.
-    pub promoted_used: u64,
-    /// Promoted rows that left memory unused.
-    pub promoted_wasted: u64,
-    /// Rows that an operation had brought in before `promote` could.
-    pub overtaken: u64,
-    /// Times that a batch waited for a free frame.
-    pub page_waits: u64,
-    /// How long those waits took together, in microseconds.
-    pub page_waits_us: u64,
-    /// The longest of them, in microseconds.
-    pub page_waits_us_max: u64,
-    /// Times that a batch split buckets of the index after its inserts.
-    pub growth_steps: u64,
-    /// How long that took together, in microseconds.
-    pub growth_steps_us: u64,
-    /// The longest of them, in microseconds.
-    pub growth_steps_us_max: u64,
-    /// The most processor time that one of them took, in microseconds: what it cost itself, however long the
-    /// thread was off the processor meanwhile. Of batches that insert 64 rows or more; less is not worth
-    /// asking the system for.
-    pub growth_steps_cpu_us_max: u64,
-    /// How long checkpoints held batches, all together, in microseconds.
-    pub checkpoint_pauses_us: u64,
-    /// The longest of these pauses, in microseconds.
-    pub checkpoint_pauses_us_max: u64,
-    /// Gauge: the memory budget, in bytes.
-    pub memory_budget_bytes: u64,
-    /// Gauge: log frames in memory, in bytes.
-    pub memory_frames_bytes: u64,
-    /// Gauge: index, in bytes.
-    pub memory_index_bytes: u64,
-    /// Gauge: row cache, in bytes.
-    pub memory_cache_bytes: u64,
-    /// Gauge: read and write buffers, in bytes.
-    pub memory_buffers_bytes: u64,
-    /// Gauge: index slots in use.
-    pub index_entries: u64,
-    /// Gauge: rows that are there.
-    pub live_rows: u64,
-    /// Gauge: bytes of their records, headers included.
-    pub live_bytes: u64,
-    /// Gauge: bytes of log on disk.
-    pub log_disk_bytes: u64,
-    /// Gauge: bytes of those that are held only because checkpoints that are kept or read, or scans, name them.
-    pub log_held_bytes: u64,
-    /// Bytes of log that compaction went through.
-    pub compacted_bytes: u64,
-    /// Bytes of rows that it copied to the tail.
-    pub compaction_copied_bytes: u64,
-    /// Time that it took, in microseconds, without waits for work or for the throttle.
-    pub compaction_us: u64,
-    /// Times that a batch waited for compaction to make room.
-    pub compaction_waits: u64,
-    /// How long they waited together, in microseconds.
-    pub compaction_waits_us: u64,
-    /// The longest of these waits, in microseconds.
-    pub compaction_waits_us_max: u64,
-    /// Why compaction stopped; none while it works. [`Store::compact`](crate::Store::compact) tries again.
-    pub compaction_stopped: Option<String>,
-    /// What could not be cleared away of removed or unfinished checkpoints and of the log, a line each with path and
-    /// reason. Each checkpoint tries again. Empty while clean-up works.
-    pub not_removed: Vec<String>,
-    /// Bytes given back to the file system.
-    pub freed_bytes: u64,
-    /// Segment files removed.
-    pub segments_freed: u64,
-    /// Gauge: where the log begins, in bytes.
-    pub log_begin: u64,
-    /// Gauge: where the part in memory begins, in bytes.
-    pub log_head: u64,
-    /// Gauge: where the mutable region begins, in bytes.
-    pub log_read_only: u64,
-    /// Gauge: where the log ends, in bytes.
-    pub log_tail: u64,
-    /// The size of a log page, in bytes.
-    pub page_size_bytes: u64,
-    /// Gauge: bytes of log that can be appended before the bank's addresses are used up. At 0 the bank takes no more
-    /// writes. 512 TiB in a new bank, or 4,294,967,294 pages if that is less.
-    pub log_address_left_bytes: u64,
-    /// A warning, `None` until at most a sixteenth of the addresses is left.
-    pub log_address_warning: Option<String>,
-    /// Checkpoints taken.
-    pub checkpoints: u64,
-    /// Gauge: duration of the last checkpoint, in microseconds.
-    pub last_checkpoint_us: u64,
-    /// Gauge: how long the last checkpoint held batches, in microseconds.
-    pub last_checkpoint_pause_us: u64,
-    /// Gauge: the newest checkpoint's number, whether it was taken since the store was opened or found then. 0 if there
-    /// is none, or if the store is opened to read only.
-    pub newest_checkpoint: u64,
-    /// Gauge: how much of [`changed`](Self::changed) came after the newest checkpoint, or after the open where none was
-    /// taken since: what closing the store now would lose. A row that changed twice counts twice, and rows of
-    /// vocabularies count too. Changes that other threads make while a checkpoint begins may be in the checkpoint and
-    /// still count here.
-    pub changed_since_checkpoint: u64,
+statistics! {
+    /// A snapshot of a store's counters and gauges. Counters count since the bank was opened.
+    #[derive(Debug, Default, Clone, PartialEq, Eq)]
+    #[non_exhaustive]
+    pub struct StoreStats counted by Counters {
+        /// Batches run.
+        batches: Counter Count in operations.batches
+            as "embank_batches" "Batches run"
+            from |c| c.batches.get();
+        /// Keys of peeks.
+        peek_keys: Counter Count in operations.peek_keys
+            as "embank_keys" { operation: "peek" } "Keys of batches"
+            from |c| c.peek_keys.get();
+        /// Keys of gets.
+        get_keys: Counter Count in operations.get_keys
+            as "embank_keys" { operation: "get" } "Keys of batches"
+            from |c| c.get_keys.get();
+        /// Keys of updates.
+        update_keys: Counter Count in operations.update_keys
+            as "embank_keys" { operation: "update" } "Keys of batches"
+            from |c| c.update_keys.get();
+        /// Keys of puts.
+        put_keys: Counter Count in operations.put_keys
+            as "embank_keys" { operation: "put" } "Keys of batches"
+            from |c| c.put_keys.get();
+        /// Keys of deletions.
+        delete_keys: Counter Count in operations.delete_keys
+            as "embank_keys" { operation: "delete" } "Keys of batches"
+            from |c| c.delete_keys.get();
+        /// Rows found in the mutable region.
+        hits_mutable: Counter Count in hits.mutable
+            as "embank_hits" { region: "mutable" } "Rows found"
+            from |c| c.hits_mutable.get();
+        /// Rows found in the read-only region.
+        hits_read_only: Counter Count in hits.read_only
+            as "embank_hits" { region: "read_only" } "Rows found"
+            from |c| c.hits_read_only.get();
+        /// Rows found on disk and read from there.
+        hits_disk: Counter Count in hits.disk
+            as "embank_hits" { region: "disk" } "Rows found"
+            from |c| c.hits_disk.get();
+        /// Rows found in the row cache, which holds copies of rows on disk.
+        hits_cache: Counter Count in hits.cache
+            as "embank_hits" { region: "cache" } "Rows found"
+            from |c| c.hits_cache.get();
+        /// Rows looked for and missing, those then inserted included.
+        missing: Counter Count in hits.missing
+            as "embank_missing" "Rows looked for and missing"
+            from |c| c.missing.get();
+        /// Rows inserted.
+        inserted: Counter Count in inserted
+            as "embank_inserted" "Rows inserted"
+            from |c| c.inserted.get();
+        /// Rows changed: updated, put, inserted by a get, deleted.
+        changed: Counter Count in operations.changed
+            as "embank_changed" "Rows changed, inserted or deleted"
+            from |c| c.changes();
+        /// Gauge: how much of [`changed`](Self::changed) came after the newest checkpoint, or after the open where none was
+        /// taken since: what closing the store now would lose. A row that changed twice counts twice, and rows of
+        /// vocabularies count too. Changes that other threads make while a checkpoint begins may be in the checkpoint and
+        /// still count here.
+        changed_since_checkpoint: Gauge Count in changed_since_checkpoint
+            as "embank_changed_since_checkpoint" "Changes of rows since the newest checkpoint";
+        /// Rows deleted.
+        deleted: Counter Count in operations.deleted
+            as "embank_deleted" "Rows deleted"
+            from |c| c.deleted.get();
+        /// Records appended to the log, for whatever reason.
+        records_appended: Counter Count in records_appended
+            as "embank_records" "Records appended"
+            from |c| c.records_appended.get();
+        /// Records appended because a row of the read-only region or of the disk was used.
+        copied_to_tail: Counter Count in copied_to_tail
+            as "embank_copied" "Records copied to the tail"
+            from |c| c.copied_to_tail.get();
+        /// Rows copied to the tail before their page left memory, because they are used often.
+        retained: Counter Count in retained
+            as "embank_retained" "Rows kept from leaving memory because they are used often"
+            from |c| c.retained.get();
+        /// Rows brought into memory by `promote`.
+        promoted: Counter Count
+            as "embank_promoted_rows" { fate: "all" } "Rows brought into memory ahead"
+            from |c| c.promoted.get();
+        /// Promoted rows that were then used from memory.
+        promoted_used: Counter Count
+            as "embank_promoted_rows" { fate: "used" } "Rows brought into memory ahead"
+            from |c| c.promoted_used.get();
+        /// Promoted rows that left memory unused.
+        promoted_wasted: Counter Count
+            as "embank_promoted_rows" { fate: "wasted" } "Rows brought into memory ahead"
+            from |c| c.promoted_wasted.get();
+        /// Rows that an operation had brought in before `promote` could.
+        overtaken: Counter Count
+            as "embank_promoted_rows" { fate: "overtaken" } "Rows brought into memory ahead"
+            from |c| c.overtaken.get();
+        /// Read requests to the device, after coalescing.
+        disk_reads: Counter Count in disk.reads
+            as "embank_disk_reads" "Read requests to the device"
+            from |c| c.disk_reads.get();
+        /// Rows on disk that came with the read of another.
+        disk_reads_joined: Counter Count in disk.reads_joined
+            as "embank_disk_reads_joined" "Rows that came with the read of another"
+            from |c| c.disk_reads_joined.get();
+        /// Gauge: the most reads that one batch had in flight at once.
+        disk_queue_depth_max: Gauge Count in disk.queue_depth_max
+            as "embank_disk_queue_depth_max" "The most reads that one batch had in flight"
+            from |c| c.disk_queue_depth_max.get();
+        /// Bytes read from the device.
+        disk_read_bytes: Counter Bytes in disk.read_bytes
+            as "embank_disk_read_bytes" "Bytes read"
+            from |c| c.disk_read_bytes.get();
+        /// Bytes written to the device.
+        disk_write_bytes: Counter Bytes in disk.write_bytes
+            as "embank_disk_write_bytes" "Bytes written"
+            from |c| c.disk_write_bytes.get();
+        /// Gauge: rows that are there.
+        live_rows: Gauge Count in space.live_rows
+            as "embank_live_rows" "Rows that are there";
+        /// Gauge: bytes of their records, headers included.
+        live_bytes: Gauge Bytes in space.live_bytes
+            as "embank_live_bytes" "Bytes of their records";
+        /// Gauge: bytes of log on disk.
+        log_disk_bytes: Gauge Bytes in space.log_disk_bytes
+            as "embank_log_disk_bytes" "Bytes of log on disk";
+        /// Gauge: bytes of those that are held only because checkpoints that are kept or read, or scans, name them.
+        log_held_bytes: Gauge Bytes in space.log_held_bytes
+            as "embank_log_held_bytes" "Bytes held for checkpoints";
+        /// Bytes of log that compaction went through.
+        compacted_bytes: Counter Bytes in compaction.compacted_bytes
+            as "embank_compacted_bytes" "Log compacted"
+            from |c| c.compacted_bytes.get();
+        /// Bytes of rows that it copied to the tail.
+        compaction_copied_bytes: Counter Bytes in compaction.copied_bytes
+            as "embank_compaction_copied_bytes" "Rows copied"
+            from |c| c.compaction_copied_bytes.get();
+        /// Time that it took, in microseconds, without waits for work or for the throttle.
+        compaction_us: Counter Microseconds in compaction.us
+            as "embank_compaction_seconds" "Time it took"
+            from |c| c.compaction_us.get();
+        /// Bytes given back to the file system.
+        freed_bytes: Counter Bytes in space.freed_bytes
+            as "embank_freed_bytes" "Bytes given back"
+            from |c| c.freed_bytes.get();
+        /// Segment files removed.
+        segments_freed: Counter Count in space.segments_freed
+            as "embank_freed_segments" "Segment files removed"
+            from |c| c.segments_freed.get();
+        /// Times that a batch waited for a free frame.
+        page_waits: Counter Count in stalls.page_waits
+            as "embank_stalls" { cause: "page" } "Times that batches stood still"
+            from |c| c.page_waits.count();
+        /// Times that a batch waited for compaction to make room.
+        compaction_waits: Counter Count in stalls.compaction_waits
+            as "embank_stalls" { cause: "compaction" } "Times that batches stood still"
+            from |c| c.compaction_waits.count();
+        /// Times that a batch split buckets of the index after its inserts.
+        growth_steps: Counter Count in stalls.growth_steps
+            as "embank_stalls" { cause: "growth" } "Times that batches stood still"
+            from |c| c.growth_steps.count();
+        /// Checkpoints taken.
+        checkpoints: Counter Count in checkpoints
+            as "embank_stalls" { cause: "checkpoint" } "Times that batches stood still"
+            from |c| c.checkpoints.get();
+        /// How long those waits took together, in microseconds.
+        page_waits_us: Counter Microseconds in stalls.page_waits_us
+            as "embank_stalls_seconds" { cause: "page" } "How long they stood still"
+            from |c| c.page_waits.total_us();
+        /// How long they waited together, in microseconds.
+        compaction_waits_us: Counter Microseconds in stalls.compaction_waits_us
+            as "embank_stalls_seconds" { cause: "compaction" } "How long they stood still"
+            from |c| c.compaction_waits.total_us();
+        /// How long that took together, in microseconds.
+        growth_steps_us: Counter Microseconds in stalls.growth_steps_us
+            as "embank_stalls_seconds" { cause: "growth" } "How long they stood still"
+            from |c| c.growth_steps.total_us();
+        /// How long checkpoints held batches, all together, in microseconds.
+        checkpoint_pauses_us: Counter Microseconds in stalls.checkpoint_pauses_us
+            as "embank_stalls_seconds" { cause: "checkpoint" } "How long they stood still"
+            from |c| c.checkpoint_pauses.total_us();
+        /// The longest of them, in microseconds.
+        page_waits_us_max: Gauge Microseconds in stalls.page_waits_us_max
+            as "embank_stall_longest_seconds" { cause: "page" } "The longest of them"
+            from |c| c.page_waits.longest_us();
+        /// The longest of these waits, in microseconds.
+        compaction_waits_us_max: Gauge Microseconds in stalls.compaction_waits_us_max
+            as "embank_stall_longest_seconds" { cause: "compaction" } "The longest of them"
+            from |c| c.compaction_waits.longest_us();
+        /// The longest of them, in microseconds.
+        growth_steps_us_max: Gauge Microseconds in stalls.growth_steps_us_max
+            as "embank_stall_longest_seconds" { cause: "growth" } "The longest of them"
+            from |c| c.growth_steps.longest_us();
+        /// The most processor time that one of them took, in microseconds: what it cost itself, however long the
+        /// thread was off the processor meanwhile. Of batches that insert 64 rows or more; less is not worth
+        /// asking the system for.
+        growth_steps_cpu_us_max: Gauge Microseconds in stalls.growth_steps_cpu_us_max
+            as "embank_stall_longest_seconds" { cause: "growth (processor time)" } "The longest of them"
+            from |c| c.growth_steps_cpu_us_max.get();
+        /// The longest of these pauses, in microseconds.
+        checkpoint_pauses_us_max: Gauge Microseconds in stalls.checkpoint_pauses_us_max
+            as "embank_stall_longest_seconds" { cause: "checkpoint" } "The longest of them"
+            from |c| c.checkpoint_pauses.longest_us();
+        /// Gauge: duration of the last checkpoint, in microseconds.
+        last_checkpoint_us: Gauge Microseconds in last_checkpoint_us
+            as "embank_last_checkpoint_seconds" "Duration of the last checkpoint"
+            from |c| c.last_checkpoint_us.get();
+        /// Gauge: how long the last checkpoint held batches, in microseconds.
+        last_checkpoint_pause_us: Gauge Microseconds in last_checkpoint_pause_us
+            as "embank_last_checkpoint_pause_seconds" "How long the last checkpoint held batches"
+            from |c| c.last_checkpoint_pause_us.get();
+        /// Gauge: the newest checkpoint's number, whether it was taken since the store was opened or found then. 0 if there
+        /// is none, or if the store is opened to read only.
+        newest_checkpoint: Gauge Count in newest_checkpoint
+            as "embank_newest_checkpoint" "The newest checkpoint's number"
+            from |c| c.newest_checkpoint.get();
+        /// Gauge: the memory budget, in bytes.
+        memory_budget_bytes: Gauge Bytes
+            as "embank_memory_budget_bytes" "The store's memory budget";
+        /// Gauge: log frames in memory, in bytes.
+        memory_frames_bytes: Gauge Bytes in memory.frames_bytes
+            as "embank_memory_bytes" { part: "frames" } "Memory in use";
+        /// Gauge: index, in bytes.
+        memory_index_bytes: Gauge Bytes in memory.index_bytes
+            as "embank_memory_bytes" { part: "index" } "Memory in use";
+        /// Gauge: row cache, in bytes.
+        memory_cache_bytes: Gauge Bytes in memory.cache_bytes
+            as "embank_memory_bytes" { part: "cache" } "Memory in use";
+        /// Gauge: read and write buffers, in bytes.
+        memory_buffers_bytes: Gauge Bytes in memory.buffers_bytes
+            as "embank_memory_bytes" { part: "buffers" } "Memory in use";
+        /// Gauge: index slots in use.
+        index_entries: Gauge Count in index_entries
+            as "embank_index_entries" "Index slots in use";
+        /// Gauge: where the log begins, in bytes.
+        log_begin: Gauge Bytes in log.begin
+            as "embank_log_address" { boundary: "begin" } "Boundaries of the log, in bytes";
+        /// Gauge: where the part in memory begins, in bytes.
+        log_head: Gauge Bytes in log.head
+            as "embank_log_address" { boundary: "head" } "Boundaries of the log, in bytes";
+        /// Gauge: where the mutable region begins, in bytes.
+        log_read_only: Gauge Bytes in log.read_only
+            as "embank_log_address" { boundary: "read_only" } "Boundaries of the log, in bytes";
+        /// Gauge: where the log ends, in bytes.
+        log_tail: Gauge Bytes in log.tail
+            as "embank_log_address" { boundary: "tail" } "Boundaries of the log, in bytes";
+        /// Gauge: bytes of log that can be appended before the bank's addresses are used up. At 0 the bank takes no more
+        /// writes. 512 TiB in a new bank, or 4,294,967,294 pages if that is less.
+        log_address_left_bytes: Gauge Bytes in log.address_left_bytes
+            as "embank_log_address_left_bytes" "Bytes of log that can be appended before the bank's addresses are used up";
+        /// The size of a log page, in bytes.
+        page_size_bytes: Gauge Bytes in log.page_size_bytes
+            as "embank_page_bytes" "Size of a log page";
+    } and {
+        /// The device in use: `"io_uring"`, `"threads"` or `"memory"`.
+        pub device: &'static str,
+        /// Why the preferred device or direct I/O is not in use; empty if it is.
+        pub device_notes: Vec<String>,
+        /// Why compaction stopped; none while it works. [`Store::compact`](crate::Store::compact) tries again.
+        pub compaction_stopped: Option<String>,
+        /// What could not be cleared away of removed or unfinished checkpoints and of the log, a line each with path and
+        /// reason. Each checkpoint tries again. Empty while clean-up works.
+        pub not_removed: Vec<String>,
+        /// A warning, `None` until at most a sixteenth of the addresses is left.
+        pub log_address_warning: Option<String>,
+    }
 }
 
 impl StoreStats {

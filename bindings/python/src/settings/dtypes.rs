@@ -4,6 +4,9 @@ use embank::{Dtype, Rounding};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
+/// Every dtype, in the order in which messages name them.
+const DTYPES: [Dtype; 4] = [Dtype::F32, Dtype::F16, Dtype::Bf16, Dtype::Int8];
+
 /// A dtype by its name, or as NumPy's or PyTorch's object: `"int8"`, `numpy.float16`, `numpy.dtype("int8")`,
 /// `torch.bfloat16`. None is float32.
 pub(crate) fn dtype(what: &str, object: Option<&Bound<'_, PyAny>>) -> PyResult<Dtype> {
@@ -13,12 +16,11 @@ pub(crate) fn dtype(what: &str, object: Option<&Bound<'_, PyAny>>) -> PyResult<D
         Ok(name) => name.to_string(),
         Err(_) => object.to_string(),
     };
-    let dtypes = [Dtype::F32, Dtype::F16, Dtype::Bf16, Dtype::Int8];
     let asked = name.rsplit('.').next().unwrap_or_default();
-    dtypes.into_iter().find(|dtype| dtype.name() == asked).ok_or_else(|| {
-        PyValueError::new_err(format!(
-            "{what} must be \"float32\", \"float16\", \"bfloat16\" or \"int8\", not {object}"
-        ))
+    DTYPES.into_iter().find(|dtype| dtype.name() == asked).ok_or_else(|| {
+        let [others @ .., last] = DTYPES.map(|dtype| format!("{:?}", dtype.name()));
+        let others = others.join(", ");
+        PyValueError::new_err(format!("{what} must be {others} or {last}, not {object}"))
     })
 }
 

@@ -192,7 +192,8 @@ macro_rules! xavier {
             }
 
             fn __repr__(&self) -> String {
-                let (fan_out, fan_in) = (fan_text(self.fan_out), fan_text(self.fan_in));
+                let fan_out = fan_text(self.fan_out);
+                let fan_in = fan_text(self.fan_in);
                 format!(
                     concat!($name, "(fan_out={}, fan_in={}, gain={:?})"),
                     fan_out, fan_in, self.gain

@@ -1,4 +1,7 @@
 //! Optimizers: what a table makes of gradients.
+//!
+//! All that Python's side says of an optimizer is said in its row of the table below. The rows of the type stub are made
+//! from the classes, see tests/test_typing.py.
 
 use embank::{Adagrad, Adam, AdamW, Ftrl, Optimizer, RowWiseAdagrad, Sgd};
 use pyo3::exceptions::PyTypeError;
@@ -6,335 +9,268 @@ use pyo3::prelude::*;
 
 use crate::scalars;
 
-/// Stochastic gradient descent, `torch.optim.SGD`: `row -= lr * gradient`, with momentum if asked for.
-///
-/// With momentum, a buffer and a count of steps lie beside each row. Whether there is momentum is part of the
-/// table's identity.
-///
-/// Args:
-///     lr: The learning rate, finite and not negative. `Table.learning_rate` changes it later.
-///     momentum: How much of the last step's buffer stays.
-///     dampening: How much of the gradient the buffer leaves out.
-///     nesterov: Whether steps look ahead by Nesterov's rule.
-///     weight_decay: How much of the row is added to its gradient.
-///
-/// >>> SGD(lr=0.1, momentum=0.9)
-/// SGD(lr=0.1, momentum=0.9, dampening=0.0, nesterov=False, weight_decay=0.0)
-#[pyclass(name = "SGD", module = "embank", frozen, eq, get_all)]
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct PySgd {
-    lr: f64,
-    momentum: f64,
-    dampening: f64,
-    nesterov: bool,
-    weight_decay: f64,
+/// A setting of an optimizer as Python has it; `R` is how the library has it.
+trait Setting<R> {
+    fn to_rust(self) -> R;
+    fn from_rust(value: R) -> Self;
 }
 
-#[pymethods]
-impl PySgd {
-    #[new]
-    #[pyo3(signature = (lr, momentum = 0.0, dampening = 0.0, nesterov = false, weight_decay = 0.0))]
-    fn new(lr: f64, momentum: f64, dampening: f64, nesterov: bool, weight_decay: f64) -> Self {
-        Self { lr, momentum, dampening, nesterov, weight_decay }
+impl<T> Setting<T> for T {
+    fn to_rust(self) -> T {
+        self
     }
 
-    fn __repr__(&self) -> String {
-        format!(
-            "SGD(lr={:?}, momentum={:?}, dampening={:?}, nesterov={}, weight_decay={:?})",
-            self.lr,
-            self.momentum,
-            self.dampening,
-            if self.nesterov { "True" } else { "False" },
-            self.weight_decay
-        )
+    fn from_rust(value: T) -> T {
+        value
     }
 }
 
-/// Adagrad, `torch.optim.Adagrad`.
-///
-/// `accumulator += gradient**2; row -= lr * gradient / (sqrt(accumulator) + eps)`, with one
-/// accumulator a column, which lies beside the row in the store.
-///
-/// Args:
-///     lr: The learning rate, finite and not negative. `Table.learning_rate` changes it later.
-///     eps: Keeps the division finite.
-///     initial_accumulator_value: What a new row's accumulators begin with. It is part of the
-///         table's identity.
-///     lr_decay: The rate is divided by `1 + (step - 1) * lr_decay` at each step of a row. Whether it
-///         is 0 is part of the table's identity.
-///     weight_decay: How much of the row is added to its gradient.
-///
-/// >>> Adagrad(lr=0.01)
-/// Adagrad(lr=0.01, eps=1e-10, initial_accumulator_value=0.0, lr_decay=0.0, weight_decay=0.0)
-#[pyclass(name = "Adagrad", module = "embank", frozen, eq, get_all)]
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct PyAdagrad {
-    lr: f64,
-    eps: f64,
-    initial_accumulator_value: f64,
-    lr_decay: f64,
-    weight_decay: f64,
-}
-
-#[pymethods]
-impl PyAdagrad {
-    #[new]
-    #[pyo3(signature = (
-        lr, eps = 1e-10, initial_accumulator_value = 0.0, lr_decay = 0.0, weight_decay = 0.0
-    ))]
-    fn new(
-        lr: f64,
-        eps: f64,
-        initial_accumulator_value: f64,
-        lr_decay: f64,
-        weight_decay: f64,
-    ) -> Self {
-        Self { lr, eps, initial_accumulator_value, lr_decay, weight_decay }
+impl Setting<f32> for f64 {
+    fn to_rust(self) -> f32 {
+        self as f32
     }
 
-    fn __repr__(&self) -> String {
-        format!(
-            "Adagrad(lr={:?}, eps={:?}, initial_accumulator_value={:?}, lr_decay={:?}, \
-             weight_decay={:?})",
-            self.lr, self.eps, self.initial_accumulator_value, self.lr_decay, self.weight_decay
-        )
+    fn from_rust(value: f32) -> f64 {
+        scalars::shortest(value)
     }
 }
 
-/// Adagrad with one accumulator a row, the mean of its squared gradients: FBGEMM's and TorchRec's
-/// `EXACT_ROWWISE_ADAGRAD`. Four bytes of state a row.
-///
-/// Args:
-///     lr: The learning rate, finite and not negative. `Table.learning_rate` changes it later.
-///     eps: Keeps the division finite.
-///     initial_accumulator_value: What a new row's accumulator begins with. It is part of the
-///         table's identity.
-///     weight_decay: How much of the row is added to its gradient.
-///
-/// >>> RowWiseAdagrad(lr=0.01)
-/// RowWiseAdagrad(lr=0.01, eps=1e-8, initial_accumulator_value=0.0, weight_decay=0.0)
-#[pyclass(name = "RowWiseAdagrad", module = "embank", frozen, eq, get_all)]
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct PyRowWiseAdagrad {
-    lr: f64,
-    eps: f64,
-    initial_accumulator_value: f64,
-    weight_decay: f64,
+/// What evaluates to the same value in Python.
+trait Repr {
+    fn repr(&self) -> String;
 }
 
-#[pymethods]
-impl PyRowWiseAdagrad {
-    #[new]
-    #[pyo3(signature = (lr, eps = 1e-8, initial_accumulator_value = 0.0, weight_decay = 0.0))]
-    fn new(lr: f64, eps: f64, initial_accumulator_value: f64, weight_decay: f64) -> Self {
-        Self { lr, eps, initial_accumulator_value, weight_decay }
-    }
-
-    fn __repr__(&self) -> String {
-        format!(
-            "RowWiseAdagrad(lr={:?}, eps={:?}, initial_accumulator_value={:?}, weight_decay={:?})",
-            self.lr, self.eps, self.initial_accumulator_value, self.weight_decay
-        )
+impl Repr for f64 {
+    fn repr(&self) -> String {
+        format!("{self:?}")
     }
 }
 
-/// Adam, `torch.optim.Adam`, with the steps of each row counted for itself.
-///
-/// A row without a gradient is left alone, and its bias corrections go by its own steps: each row behaves
-/// as a torch parameter that has a gradient now and then. (`torch.optim.SparseAdam` counts the steps of the
-/// whole table instead.) Two values of state a column lie beside the row, and the count.
-///
-/// Args:
-///     lr: The learning rate, finite and not negative. `Table.learning_rate` changes it later.
-///     betas: How much of the two moments stays at a step.
-///     eps: Keeps the division finite.
-///     weight_decay: How much of the row is added to its gradient.
-///
-/// >>> Adam(lr=0.001)
-/// Adam(lr=0.001, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0)
-#[pyclass(name = "Adam", module = "embank", frozen, eq, get_all)]
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct PyAdam {
-    lr: f64,
-    betas: (f64, f64),
-    eps: f64,
-    weight_decay: f64,
-}
-
-#[pymethods]
-impl PyAdam {
-    #[new]
-    #[pyo3(signature = (lr, betas = (0.9, 0.999), eps = 1e-8, weight_decay = 0.0))]
-    fn new(lr: f64, betas: (f64, f64), eps: f64, weight_decay: f64) -> Self {
-        Self { lr, betas, eps, weight_decay }
-    }
-
-    fn __repr__(&self) -> String {
-        format!(
-            "Adam(lr={:?}, betas={:?}, eps={:?}, weight_decay={:?})",
-            self.lr, self.betas, self.eps, self.weight_decay
-        )
+impl Repr for (f64, f64) {
+    fn repr(&self) -> String {
+        format!("{self:?}")
     }
 }
 
-/// AdamW, `torch.optim.AdamW`: Adam whose weight decay works on the row itself, at the row's own steps.
-///
-/// Args:
-///     lr: The learning rate, finite and not negative. `Table.learning_rate` changes it later.
-///     betas: How much of the two moments stays at a step.
-///     eps: Keeps the division finite.
-///     weight_decay: What of the row goes at each step, times `lr`.
-///
-/// >>> AdamW(lr=0.001)
-/// AdamW(lr=0.001, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.01)
-#[pyclass(name = "AdamW", module = "embank", frozen, eq, get_all)]
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct PyAdamW {
-    lr: f64,
-    betas: (f64, f64),
-    eps: f64,
-    weight_decay: f64,
-}
-
-#[pymethods]
-impl PyAdamW {
-    #[new]
-    #[pyo3(signature = (lr, betas = (0.9, 0.999), eps = 1e-8, weight_decay = 0.01))]
-    fn new(lr: f64, betas: (f64, f64), eps: f64, weight_decay: f64) -> Self {
-        Self { lr, betas, eps, weight_decay }
-    }
-
-    fn __repr__(&self) -> String {
-        format!(
-            "AdamW(lr={:?}, betas={:?}, eps={:?}, weight_decay={:?})",
-            self.lr, self.betas, self.eps, self.weight_decay
-        )
+impl Repr for bool {
+    fn repr(&self) -> String {
+        if *self { "True" } else { "False" }.to_owned()
     }
 }
 
-/// FTRL-proximal (McMahan et al., 2013), which makes rows sparse with `l1`. Two values of state a column.
-///
-/// `tf.keras.optimizers.Ftrl` with `learning_rate_power=-0.5` is the same, where this `l2` is twice its
-/// `l2_regularization_strength`. Start rows with `Zeros()`: the first step replaces what they hold.
-///
-/// Args:
-///     lr: The learning rate, above 0; the paper's alpha. `Table.learning_rate` changes it later.
-///     beta: Makes first steps smaller; the paper suggests 1.
-///     l1: Penalty that keeps values at zero.
-///     l2: Penalty on squares.
-///     initial_accumulator_value: What a new row's sums of squares begin with. It is part of the
-///         table's identity.
-///
-/// >>> FTRL(lr=0.1, l1=1.0)
-/// FTRL(lr=0.1, beta=0.0, l1=1.0, l2=0.0, initial_accumulator_value=0.1)
-#[pyclass(name = "FTRL", module = "embank", frozen, eq, get_all)]
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct PyFtrl {
-    lr: f64,
-    beta: f64,
-    l1: f64,
-    l2: f64,
-    initial_accumulator_value: f64,
-}
-
-#[pymethods]
-impl PyFtrl {
-    #[new]
-    #[pyo3(signature = (lr, beta = 0.0, l1 = 0.0, l2 = 0.0, initial_accumulator_value = 0.1))]
-    fn new(lr: f64, beta: f64, l1: f64, l2: f64, initial_accumulator_value: f64) -> Self {
-        Self { lr, beta, l1, l2, initial_accumulator_value }
-    }
-
-    fn __repr__(&self) -> String {
-        format!(
-            "FTRL(lr={:?}, beta={:?}, l1={:?}, l2={:?}, initial_accumulator_value={:?})",
-            self.lr, self.beta, self.l1, self.l2, self.initial_accumulator_value
-        )
-    }
-}
-
-/// The optimizer that a table is asked to have.
-pub(crate) fn optimizer(object: Option<&Bound<'_, PyAny>>) -> PyResult<Optimizer> {
-    let Some(object) = object else { return Ok(Optimizer::None) };
-    if let Ok(sgd) = object.cast::<PySgd>() {
-        let &PySgd { lr, momentum, dampening, nesterov, weight_decay } = sgd.get();
-        return Ok(Optimizer::Sgd(Sgd { lr, momentum, dampening, nesterov, weight_decay }));
-    }
-    if let Ok(adagrad) = object.cast::<PyAdagrad>() {
-        let &PyAdagrad { lr, eps, initial_accumulator_value, lr_decay, weight_decay } =
-            adagrad.get();
-        let initial_accumulator = initial_accumulator_value as f32;
-        return Ok(Optimizer::Adagrad(Adagrad {
-            lr,
-            lr_decay,
-            weight_decay,
-            initial_accumulator,
-            eps,
-        }));
-    }
-    if let Ok(adagrad) = object.cast::<PyRowWiseAdagrad>() {
-        let &PyRowWiseAdagrad { lr, eps, initial_accumulator_value, weight_decay } = adagrad.get();
-        let initial_accumulator = initial_accumulator_value as f32;
-        return Ok(Optimizer::RowWiseAdagrad(RowWiseAdagrad {
-            lr,
-            weight_decay,
-            initial_accumulator,
-            eps,
-        }));
-    }
-    if let Ok(adam) = object.cast::<PyAdam>() {
-        let &PyAdam { lr, betas, eps, weight_decay } = adam.get();
-        return Ok(Optimizer::Adam(Adam { lr, betas, eps, weight_decay }));
-    }
-    if let Ok(adam) = object.cast::<PyAdamW>() {
-        let &PyAdamW { lr, betas, eps, weight_decay } = adam.get();
-        return Ok(Optimizer::AdamW(AdamW { lr, betas, eps, weight_decay }));
-    }
-    if let Ok(ftrl) = object.cast::<PyFtrl>() {
-        let &PyFtrl { lr, beta, l1, l2, initial_accumulator_value } = ftrl.get();
-        let initial_accumulator = initial_accumulator_value as f32;
-        return Ok(Optimizer::Ftrl(Ftrl { lr, beta, l1, l2, initial_accumulator }));
-    }
-    Err(PyTypeError::new_err(format!(
-        "optimizer must be embank.SGD, Adagrad, RowWiseAdagrad, Adam, AdamW or FTRL with its settings, or \
-         None, not {object}"
-    )))
-}
-
-/// A table's optimizer as Python sees it.
-pub(crate) fn optimizer_object(py: Python<'_>, optimizer: Optimizer) -> PyResult<Py<PyAny>> {
-    let accumulator = scalars::shortest;
-    let object = match optimizer {
-        Optimizer::Sgd(Sgd { lr, momentum, dampening, nesterov, weight_decay }) => {
-            Py::new(py, PySgd { lr, momentum, dampening, nesterov, weight_decay })?.into_any()
+/// Makes the classes and their conversions. A row has the class, its name in Python, the library's struct, which has the
+/// name of its variant of `Optimizer`, and the settings in Python's order: name, type, default, and the struct's field.
+macro_rules! optimizers {
+    ($(
+        $(#[$docs:meta])*
+        class $class:ident, $name:literal, of $of:ident {
+            $($field:ident: $type:ty $(= $default:tt)? => $rust:ident,)*
         }
-        Optimizer::Adagrad(Adagrad { lr, lr_decay, weight_decay, initial_accumulator, eps }) => {
-            let initial_accumulator_value = accumulator(initial_accumulator);
-            Py::new(py, PyAdagrad { lr, eps, initial_accumulator_value, lr_decay, weight_decay })?
-                .into_any()
+    )*) => {
+        $(
+            $(#[$docs])*
+            #[pyclass(name = $name, module = "embank", frozen, eq, get_all)]
+            #[derive(Debug, Clone, PartialEq)]
+            pub(crate) struct $class {
+                $($field: $type,)*
+            }
+
+            #[pymethods]
+            impl $class {
+                #[new]
+                #[pyo3(signature = ($($field $(= $default)?),*))]
+                fn new($($field: $type),*) -> Self {
+                    Self { $($field),* }
+                }
+
+                fn __repr__(&self) -> String {
+                    let settings =
+                        [$(format!("{}={}", stringify!($field), self.$field.repr())),*];
+                    format!("{}({})", $name, settings.join(", "))
+                }
+            }
+
+            impl $class {
+                fn to_rust(&self) -> Optimizer {
+                    Optimizer::$of($of { $($rust: Setting::to_rust(self.$field)),* })
+                }
+
+                fn from_rust(settings: $of) -> Self {
+                    let $of { $($rust),* } = settings;
+                    Self { $($field: Setting::from_rust($rust)),* }
+                }
+            }
+        )*
+
+        const NAMES: &[&str] = &[$($name),*];
+
+        /// Adds the classes to the package's module.
+        pub(crate) fn add_optimizers(module: &Bound<'_, PyModule>) -> PyResult<()> {
+            $(module.add_class::<$class>()?;)*
+            Ok(())
         }
-        Optimizer::RowWiseAdagrad(RowWiseAdagrad {
-            lr,
-            weight_decay,
-            initial_accumulator,
-            eps,
-        }) => {
-            let initial_accumulator_value = accumulator(initial_accumulator);
-            Py::new(py, PyRowWiseAdagrad { lr, eps, initial_accumulator_value, weight_decay })?
-                .into_any()
+
+        /// The optimizer that a table is asked to have.
+        pub(crate) fn optimizer(object: Option<&Bound<'_, PyAny>>) -> PyResult<Optimizer> {
+            let Some(object) = object else { return Ok(Optimizer::None) };
+            $(
+                if let Ok(found) = object.cast::<$class>() {
+                    return Ok(found.get().to_rust());
+                }
+            )*
+            Err(no_optimizer(object))
         }
-        Optimizer::Adam(Adam { lr, betas, eps, weight_decay }) => {
-            Py::new(py, PyAdam { lr, betas, eps, weight_decay })?.into_any()
+
+        /// A table's optimizer as Python sees it.
+        pub(crate) fn optimizer_object(
+            py: Python<'_>,
+            optimizer: Optimizer,
+        ) -> PyResult<Py<PyAny>> {
+            let object = match optimizer {
+                $(Optimizer::$of(settings) => {
+                    Py::new(py, $class::from_rust(settings))?.into_any()
+                })*
+                // `None`, and what a later Embank may have.
+                _ => py.None(),
+            };
+            Ok(object)
         }
-        Optimizer::AdamW(AdamW { lr, betas, eps, weight_decay }) => {
-            Py::new(py, PyAdamW { lr, betas, eps, weight_decay })?.into_any()
-        }
-        Optimizer::Ftrl(Ftrl { lr, beta, l1, l2, initial_accumulator }) => {
-            let initial_accumulator_value = accumulator(initial_accumulator);
-            Py::new(py, PyFtrl { lr, beta, l1, l2, initial_accumulator_value })?.into_any()
-        }
-        // `None`, and what a later Embank may have.
-        _ => py.None(),
     };
-    Ok(object)
+}
+
+fn no_optimizer(object: &Bound<'_, PyAny>) -> PyErr {
+    let names = NAMES
+        .split_last()
+        .map_or_else(String::new, |(last, others)| format!("{} or {last}", others.join(", ")));
+    PyTypeError::new_err(format!(
+        "optimizer must be embank.{names} with its settings, or None, not {object}"
+    ))
+}
+
+optimizers! {
+    /// Stochastic gradient descent, `torch.optim.SGD`: `row -= lr * gradient`, with momentum if asked for.
+    ///
+    /// With momentum, a buffer and a count of steps lie beside each row. Whether there is momentum is part of the
+    /// table's identity.
+    ///
+    /// Args:
+    ///     lr: The learning rate, finite and not negative. `Table.learning_rate` changes it later.
+    ///     momentum: How much of the last step's buffer stays.
+    ///     dampening: How much of the gradient the buffer leaves out.
+    ///     nesterov: Whether steps look ahead by Nesterov's rule.
+    ///     weight_decay: How much of the row is added to its gradient.
+    ///
+    /// >>> SGD(lr=0.1, momentum=0.9)
+    /// SGD(lr=0.1, momentum=0.9, dampening=0.0, nesterov=False, weight_decay=0.0)
+    class PySgd, "SGD", of Sgd {
+        lr: f64 => lr,
+        momentum: f64 = 0.0 => momentum,
+        dampening: f64 = 0.0 => dampening,
+        nesterov: bool = false => nesterov,
+        weight_decay: f64 = 0.0 => weight_decay,
+    }
+
+    /// Adagrad, `torch.optim.Adagrad`.
+    ///
+    /// `accumulator += gradient**2; row -= lr * gradient / (sqrt(accumulator) + eps)`, with one
+    /// accumulator a column, which lies beside the row in the store.
+    ///
+    /// Args:
+    ///     lr: The learning rate, finite and not negative. `Table.learning_rate` changes it later.
+    ///     eps: Keeps the division finite.
+    ///     initial_accumulator_value: What a new row's accumulators begin with. It is part of the
+    ///         table's identity.
+    ///     lr_decay: The rate is divided by `1 + (step - 1) * lr_decay` at each step of a row. Whether it
+    ///         is 0 is part of the table's identity.
+    ///     weight_decay: How much of the row is added to its gradient.
+    ///
+    /// >>> Adagrad(lr=0.01)
+    /// Adagrad(lr=0.01, eps=1e-10, initial_accumulator_value=0.0, lr_decay=0.0, weight_decay=0.0)
+    class PyAdagrad, "Adagrad", of Adagrad {
+        lr: f64 => lr,
+        eps: f64 = 1e-10 => eps,
+        initial_accumulator_value: f64 = 0.0 => initial_accumulator,
+        lr_decay: f64 = 0.0 => lr_decay,
+        weight_decay: f64 = 0.0 => weight_decay,
+    }
+
+    /// Adagrad with one accumulator a row, the mean of its squared gradients: FBGEMM's and TorchRec's
+    /// `EXACT_ROWWISE_ADAGRAD`. Four bytes of state a row.
+    ///
+    /// Args:
+    ///     lr: The learning rate, finite and not negative. `Table.learning_rate` changes it later.
+    ///     eps: Keeps the division finite.
+    ///     initial_accumulator_value: What a new row's accumulator begins with. It is part of the
+    ///         table's identity.
+    ///     weight_decay: How much of the row is added to its gradient.
+    ///
+    /// >>> RowWiseAdagrad(lr=0.01)
+    /// RowWiseAdagrad(lr=0.01, eps=1e-8, initial_accumulator_value=0.0, weight_decay=0.0)
+    class PyRowWiseAdagrad, "RowWiseAdagrad", of RowWiseAdagrad {
+        lr: f64 => lr,
+        eps: f64 = 1e-8 => eps,
+        initial_accumulator_value: f64 = 0.0 => initial_accumulator,
+        weight_decay: f64 = 0.0 => weight_decay,
+    }
+
+    /// Adam, `torch.optim.Adam`, with the steps of each row counted for itself.
+    ///
+    /// A row without a gradient is left alone, and its bias corrections go by its own steps: each row behaves
+    /// as a torch parameter that has a gradient now and then. (`torch.optim.SparseAdam` counts the steps of the
+    /// whole table instead.) Two values of state a column lie beside the row, and the count.
+    ///
+    /// Args:
+    ///     lr: The learning rate, finite and not negative. `Table.learning_rate` changes it later.
+    ///     betas: How much of the two moments stays at a step.
+    ///     eps: Keeps the division finite.
+    ///     weight_decay: How much of the row is added to its gradient.
+    ///
+    /// >>> Adam(lr=0.001)
+    /// Adam(lr=0.001, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0)
+    class PyAdam, "Adam", of Adam {
+        lr: f64 => lr,
+        betas: (f64, f64) = (0.9, 0.999) => betas,
+        eps: f64 = 1e-8 => eps,
+        weight_decay: f64 = 0.0 => weight_decay,
+    }
+
+    /// AdamW, `torch.optim.AdamW`: Adam whose weight decay works on the row itself, at the row's own steps.
+    ///
+    /// Args:
+    ///     lr: The learning rate, finite and not negative. `Table.learning_rate` changes it later.
+    ///     betas: How much of the two moments stays at a step.
+    ///     eps: Keeps the division finite.
+    ///     weight_decay: What of the row goes at each step, times `lr`.
+    ///
+    /// >>> AdamW(lr=0.001)
+    /// AdamW(lr=0.001, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.01)
+    class PyAdamW, "AdamW", of AdamW {
+        lr: f64 => lr,
+        betas: (f64, f64) = (0.9, 0.999) => betas,
+        eps: f64 = 1e-8 => eps,
+        weight_decay: f64 = 0.01 => weight_decay,
+    }
+
+    /// FTRL-proximal (McMahan et al., 2013), which makes rows sparse with `l1`. Two values of state a column.
+    ///
+    /// `tf.keras.optimizers.Ftrl` with `learning_rate_power=-0.5` is the same, where this `l2` is twice its
+    /// `l2_regularization_strength`. Start rows with `Zeros()`: the first step replaces what they hold.
+    ///
+    /// Args:
+    ///     lr: The learning rate, above 0; the paper's alpha. `Table.learning_rate` changes it later.
+    ///     beta: Makes first steps smaller; the paper suggests 1.
+    ///     l1: Penalty that keeps values at zero.
+    ///     l2: Penalty on squares.
+    ///     initial_accumulator_value: What a new row's sums of squares begin with. It is part of the
+    ///         table's identity.
+    ///
+    /// >>> FTRL(lr=0.1, l1=1.0)
+    /// FTRL(lr=0.1, beta=0.0, l1=1.0, l2=0.0, initial_accumulator_value=0.1)
+    class PyFtrl, "FTRL", of Ftrl {
+        lr: f64 => lr,
+        beta: f64 = 0.0 => beta,
+        l1: f64 = 0.0 => l1,
+        l2: f64 = 0.0 => l2,
+        initial_accumulator_value: f64 = 0.1 => initial_accumulator,
+    }
 }

@@ -25,9 +25,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from .leaf import OnGradient, Part, apply_step, to_host
+from .leaf import Part, apply_step, to_host
 from .modules import TableModule
-from .sinks import Identity, give_back, identity, take_over
+from .sinks import Awaited, Identity, give_back, identity, take_over
 
 if TYPE_CHECKING:
     from embank import DistinctLease, Table
@@ -141,7 +141,7 @@ class SparseOptimizer(torch.optim.Optimizer):
         super().__init__(groups, {"lr": lr})
         self._tables = list(tables.values())
         self._watched = list(watched.values())
-        self._leased: dict[Identity, weakref.WeakKeyDictionary[OnGradient, int]] = {
+        self._leased: dict[Identity, weakref.WeakKeyDictionary[Awaited, int]] = {
             of: weakref.WeakKeyDictionary() for of in tables
         }
         self._group = {of: self.param_groups[at] for at, of in enumerate(tables)}
@@ -201,10 +201,10 @@ class SparseOptimizer(torch.optim.Optimizer):
                 "no backward pass (del loss), or set the bound to the number of forward passes a step, less one, or more"
             )
 
-    def leased(self, table: Table, on_gradient: OnGradient) -> None:
+    def leased(self, table: Table, awaited: Awaited) -> None:
         """Called after a get; known weakly, so that a graph that is dropped gives its lease back."""
         with self._lock:
-            self._leased[identity(table)][on_gradient] = threading.get_ident()
+            self._leased[identity(table)][awaited] = threading.get_ident()
 
     @overload
     def step(self, closure: None = None) -> None: ...

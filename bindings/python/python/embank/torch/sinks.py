@@ -23,9 +23,13 @@ from torch import Tensor
 if TYPE_CHECKING:
     from embank import DistinctLease, Table
 
-    from .leaf import OnGradient
-
 Identity = tuple[int, str]
+
+
+class Awaited(Protocol):
+    """The gradient of a lease's rows, which is to come in a backward pass."""
+
+    lease: DistinctLease
 
 
 class Sink(Protocol):
@@ -37,8 +41,8 @@ class Sink(Protocol):
     def check_bound(self, table: Table, keys: NDArray[np.int64]) -> None:
         """Raises where a get of `keys` would wait for leases that only the caller can end."""
 
-    def leased(self, table: Table, on_gradient: OnGradient) -> None:
-        """Notes a lease whose gradient is to come. Must refer to `on_gradient` weakly."""
+    def leased(self, table: Table, awaited: Awaited) -> None:
+        """Notes a lease whose gradient is to come. Must refer to `awaited` weakly."""
 
 
 _sink_of: weakref.WeakValueDictionary[Identity, Sink] = weakref.WeakValueDictionary()

@@ -1,32 +1,35 @@
 //! `Pipeline`: preprocessing, run as a whole or fed batch by batch.
 //!
-//! A Rust pipeline belongs to one run at a time: see [`slot`](crate::slot), which says also how it ends with its bank.
+//! A Rust pipeline belongs to one run at a time: see [`slot`], which says also how it ends with its bank.
 
-use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::sync::mpsc::{RecvTimeoutError, sync_channel};
-use std::time::Duration;
 
 use arrow_schema::SchemaRef;
-use embank::locks::Mutex;
 use embank_pipeline::{
-    Batch, Dtype, Error, FeedInput, FeedOptions, Format, Header, Input, KeptValues, Pipeline,
-    RunOptions, RunReport, Separator, Spec, TextSettings, arrow_schema,
+    Batch, Dtype, Error, FeedInput, FeedOptions, Input, KeptValues, MatrixInfo, Pipeline,
+    RunOptions, RunReport, Spec, arrow_schema,
 };
 use numpy::PyArray1;
-use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyBytes, PyDict, PyList, PyString};
+use pyo3::types::PyDict;
 
+use self::arguments::{feed_inputs, spec_json, text_format, thread_count};
+use self::feed::PyFeed;
+use self::report::PyRunReport;
+use self::running::run_interruptibly;
+use self::slot::{Slot, SlotOwner};
 use crate::bank::PyBank;
-use crate::feed::PyFeed;
-use crate::slot::{Slot, SlotOwner, Taken};
+use crate::cell::EndsWithBank;
 use crate::{errors, scalars};
 
-/// How often whoever waits looks whether Ctrl-C was pressed.
-pub(crate) const SIGNAL_INTERVAL: Duration = Duration::from_millis(50);
+mod arguments;
+pub(crate) mod arrow;
+pub(crate) mod feed;
+mod feed_cell;
+pub(crate) mod report;
+mod running;
+mod slot;
 
 /// Text to numbers in one pass: decodes, fills, scales, hashes and numbers categories, with all cores.
 ///
@@ -101,16 +104,25 @@ pub(crate) struct PyPipeline {
     threads: usize,
     /// Whether runs give ids to new values unless told otherwise: not on a bank that is open to read only.
     learns: bool,
-    /// Names, columns and dtypes.
-    outputs: Vec<(String, Vec<String>, &'static str)>,
+    outputs: Vec<PipelineOutput>,
 }
 
-fn dtype_name(dtype: Dtype) -> &'static str {
-    match dtype {
-        Dtype::F32 => "f32",
-        Dtype::I32 => "i32",
-        Dtype::I64 => "i64",
-        _ => "bits32",
+#[derive(Debug)]
+struct PipelineOutput {
+    name: String,
+    columns: Vec<String>,
+    dtype: &'static str,
+}
+
+impl PipelineOutput {
+    fn of(info: &MatrixInfo) -> Self {
+        let dtype = match info.dtype {
+            Dtype::F32 => "f32",
+            Dtype::I32 => "i32",
+            Dtype::I64 => "i64",
+            _ => "bits32",
+        };
+        Self { name: info.name.clone(), columns: info.columns.clone(), dtype }
     }
 }
 
@@ -144,31 +156,30 @@ impl PyPipeline {
         }
         let failed = |error: Error| errors::pipeline_to_python(py, &error);
         let spec = Spec::from_json(&json).map_err(failed)?;
-        let (slot, kept) = if let Some(bank) = &bank {
+        let slot = if let Some(bank) = &bank {
             let cell = &bank.get().cell;
             let make = |bank: &_| Ok(Slot::new(Pipeline::with_bank(&spec, &options, bank)?));
-            let (id, slot) = cell.open_pipeline(py, make)?.map_err(failed)?;
-            (slot, Some((Arc::clone(cell), id)))
+            SlotOwner::attached(cell, cell.attach(py, make)?.map_err(failed)?)
         } else {
-            (Slot::new(Pipeline::new(&spec, &options).map_err(failed)?), None)
+            SlotOwner::alone(Slot::new(Pipeline::new(&spec, &options).map_err(failed)?))
         };
-        let slot = SlotOwner::new(slot, kept);
-        let output = |info: &embank_pipeline::MatrixInfo| {
-            (info.name.clone(), info.columns.clone(), dtype_name(info.dtype))
-        };
-        let (outputs, schema, learns) = slot.look(|pipeline| {
-            let outputs = pipeline.outputs();
-            (outputs.iter().map(output).collect(), arrow_schema(outputs), pipeline.learns())
-        })?;
-        Ok(Self { slot, bank, schema, threads: options.threads, learns, outputs })
+        let outputs = slot.look(|pipeline| pipeline.outputs().to_vec())?;
+        Ok(Self {
+            schema: arrow_schema(&outputs),
+            outputs: outputs.iter().map(PipelineOutput::of).collect(),
+            learns: slot.look(Pipeline::learns)?,
+            threads: options.threads,
+            slot,
+            bank,
+        })
     }
 
     /// Names of the outputs, and for each the columns' names from left to right.
     #[getter]
     fn outputs<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let outputs = PyDict::new(py);
-        for (name, columns, _) in &self.outputs {
-            outputs.set_item(name, columns)?;
+        for output in &self.outputs {
+            outputs.set_item(&output.name, &output.columns)?;
         }
         Ok(outputs)
     }
@@ -279,7 +290,7 @@ impl PyPipeline {
         learn: Option<bool>,
     ) -> PyResult<PyRunReport> {
         let slot = self.slot_to(py, learn)?;
-        self.run_with(py, &slot, (inputs, threads), |pipeline, inputs| {
+        self.run_with(py, &slot, inputs, threads, |pipeline, inputs| {
             pipeline.run(inputs, &mut |_: &mut Batch| Ok(()))
         })
     }
@@ -316,7 +327,7 @@ impl PyPipeline {
         inputs: &Bound<'_, PyAny>,
         threads: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<PyRunReport> {
-        self.run_with(py, &self.slot, (inputs, threads), Pipeline::generate)
+        self.run_with(py, &self.slot, inputs, threads, Pipeline::generate)
     }
 
     /// Keeps the values that came so often, numbered anew in their old order, and freezes: in all vocabularies that
@@ -386,7 +397,7 @@ impl PyPipeline {
     }
 
     fn __repr__(&self) -> String {
-        let name = |(name, _, kind): &(String, Vec<String>, &str)| format!("{name} {kind}");
+        let name = |output: &PipelineOutput| format!("{} {}", output.name, output.dtype);
         let names: Vec<_> = self.outputs.iter().map(name).collect();
         format!("<embank.pipeline.Pipeline, outputs {}>", names.join(", "))
     }
@@ -405,17 +416,17 @@ impl PyPipeline {
             return Ok(Arc::clone(&self.slot));
         }
         let make = || Ok(Slot::new(self.slot.evaluation()?));
-        let Some(bank) = &self.bank else { return Ok(SlotOwner::new(make()?, None)) };
+        let Some(bank) = &self.bank else { return Ok(SlotOwner::alone(make()?)) };
         let cell = &bank.get().cell;
-        let (id, slot) = cell.open_pipeline::<PyErr>(py, |_| make())??;
-        Ok(SlotOwner::new(slot, Some((Arc::clone(cell), id))))
+        Ok(SlotOwner::attached(cell, cell.attach::<Slot, PyErr>(py, |_| make())??))
     }
 
     fn run_with(
         &self,
         py: Python<'_>,
         slot: &SlotOwner,
-        (inputs, threads): (&Bound<'_, PyAny>, Option<&Bound<'_, PyAny>>),
+        inputs: &Bound<'_, PyAny>,
+        threads: Option<&Bound<'_, PyAny>>,
         run: impl FnOnce(&mut Pipeline, &[Input<'_>]) -> embank_pipeline::Result<RunReport> + Send,
     ) -> PyResult<PyRunReport> {
         let inputs = feed_inputs(inputs)?;
@@ -438,189 +449,4 @@ impl PyPipeline {
             None => Err(slot.take().err().unwrap_or_else(errors::bank_closed)),
         }
     }
-}
-
-/// Runs in a thread, and looks for Ctrl-C meanwhile. None if the thread panicked, and the pipeline is gone then.
-fn run_interruptibly(
-    py: Python<'_>,
-    mut taken: Taken<'_>,
-    call: impl FnOnce(&mut Pipeline) -> embank_pipeline::Result<RunReport> + Send,
-) -> PyResult<Option<embank_pipeline::Result<RunReport>>> {
-    let stop = Arc::clone(&taken.stop);
-    taken.pipeline().stop_when(Arc::clone(&stop));
-    let (sender, ended) = sync_channel::<()>(1);
-    let ended = Mutex::new(ended);
-    let run = || {
-        // Its drop is what the loop below waits for.
-        let _ended = sender;
-        let outcome = call(taken.pipeline());
-        taken.pipeline().stop_when(Arc::default());
-        // Before it is told that the run has ended.
-        drop(taken);
-        outcome
-    };
-    let mut interrupted = None;
-    let joined = std::thread::scope(|scope| {
-        // If it is refused, `run` is dropped here, which gives the pipeline back.
-        let thread = std::thread::Builder::new().spawn_scoped(scope, run)?;
-        // Ends: the run does, and sooner when it is interrupted.
-        while py.detach(|| ended.lock().recv_timeout(SIGNAL_INTERVAL))
-            == Err(RecvTimeoutError::Timeout)
-        {
-            if let Err(signal) = py.check_signals() {
-                // Relaxed: it is only to be seen some time.
-                stop.store(true, Ordering::Relaxed);
-                interrupted = Some(signal);
-            }
-        }
-        Ok(thread.join())
-    });
-    let joined = joined.map_err(|source| {
-        errors::pipeline_to_python(py, &Error::ThreadRefused { thread: "run", source })
-    })?;
-    match interrupted {
-        Some(signal) => Err(signal),
-        None => Ok(joined.ok()),
-    }
-}
-
-/// What came of a run.
-#[pyclass(name = "RunReport", module = "embank.pipeline", frozen, get_all)]
-#[derive(Debug)]
-pub(crate) struct PyRunReport {
-    /// Rows that came out.
-    rows: u64,
-    /// Rows that were left out as bad ones.
-    bad_rows: u64,
-    /// Lines that those span: more, where a quote is open at a line's end.
-    bad_lines: u64,
-    /// The first ten of those: file, line, column and what is wrong.
-    first_bad_rows: Vec<String>,
-    /// Columns that files of Parquet or Arrow lack, each file's own counted: their values are missing.
-    missing_columns: u64,
-    /// The first ten of those: file and column.
-    first_missing_columns: Vec<String>,
-    /// Bytes of input.
-    bytes: u64,
-    /// How long it took.
-    seconds: f64,
-}
-
-impl PyRunReport {
-    pub(crate) fn new(report: &RunReport) -> Self {
-        Self {
-            rows: report.rows,
-            bad_rows: report.bad_rows,
-            bad_lines: report.bad_lines,
-            first_bad_rows: report.first_bad_rows.iter().map(|bad| format!("{bad:#}")).collect(),
-            missing_columns: report.missing_columns,
-            first_missing_columns: report.first_missing_columns.clone(),
-            bytes: report.bytes,
-            seconds: report.elapsed.as_secs_f64(),
-        }
-    }
-}
-
-#[pymethods]
-impl PyRunReport {
-    fn __repr__(&self) -> String {
-        format!("<embank.pipeline.RunReport, {} rows, {} bad ones>", self.rows, self.bad_rows)
-    }
-}
-
-/// A spec as JSON: text as it is, what has `to_json` by that, all else by the module `json`.
-fn spec_json(spec: &Bound<'_, PyAny>) -> PyResult<String> {
-    static DUMPS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-    if let Ok(text) = spec.cast::<PyString>() {
-        return text.extract();
-    }
-    if spec.hasattr("to_json")? {
-        return spec.call_method0("to_json")?.extract();
-    }
-    if !spec.is_instance_of::<PyDict>() {
-        return Err(PyTypeError::new_err(format!(
-            "a spec is a Spec, a dict or JSON text, not {}",
-            spec.get_type()
-        )));
-    }
-    DUMPS.import(spec.py(), "json", "dumps")?.call1((spec,))?.extract()
-}
-
-fn text_format(
-    name: Option<&str>,
-    separator: Option<&str>,
-    header: Option<&Bound<'_, PyAny>>,
-    quote: Option<&str>,
-) -> PyResult<Format> {
-    let wrong = |error: Error| PyValueError::new_err(error.to_string());
-    let format = match name {
-        None => Format::ByName(TextSettings::default()),
-        Some("tsv") => Format::TSV,
-        Some("csv") => Format::CSV,
-        Some("packed") => Format::Packed,
-        Some("columns") => Format::Columns,
-        Some(name) => {
-            return Err(PyValueError::new_err(format!(
-                "format must be \"tsv\", \"csv\", \"packed\", \"columns\" or None, not {name:?}"
-            )));
-        }
-    };
-    let separator = separator.map(str::parse::<Separator>).transpose().map_err(wrong)?;
-    let quote = match quote.map(str::as_bytes) {
-        None => None,
-        Some([]) => Some(None),
-        Some(&[byte]) if byte.is_ascii() => Some(Some(byte)),
-        Some(_) => return Err(PyValueError::new_err("quote must be one ASCII character")),
-    };
-    let header = header.map(header_of).transpose()?;
-    format.with(TextSettings { separator, header, quote }).map_err(wrong)
-}
-
-/// What a first line is, by its name; a bool says whether it has names.
-fn header_of(header: &Bound<'_, PyAny>) -> PyResult<Header> {
-    if let Ok(header) = header.extract::<bool>() {
-        return Ok(if header { Header::Names } else { Header::None });
-    }
-    match header.extract::<String>().as_deref() {
-        Ok("names") => Ok(Header::Names),
-        Ok("skip") => Ok(Header::Skip),
-        Ok("none") => Ok(Header::None),
-        _ => Err(PyValueError::new_err(format!(
-            "header must be \"names\", \"skip\" or \"none\", not {header}"
-        ))),
-    }
-}
-
-fn thread_count(threads: Option<&Bound<'_, PyAny>>) -> PyResult<Option<usize>> {
-    let Some(threads) = threads else { return Ok(None) };
-    match scalars::unsigned("threads", threads, 1024)? {
-        0 => Err(PyValueError::new_err("threads must be from 1 to 1024, not 0")),
-        count => Ok(Some(count as usize)),
-    }
-}
-
-/// Paths and bytes, one or several.
-fn feed_inputs(given: &Bound<'_, PyAny>) -> PyResult<Vec<FeedInput>> {
-    let one = |input: &Bound<'_, PyAny>| {
-        if let Ok(bytes) = input.cast::<PyBytes>() {
-            return Ok(FeedInput::memory("bytes", bytes.as_bytes()));
-        }
-        let path: PathBuf = input.extract().map_err(|error: PyErr| {
-            if !error.is_instance_of::<PyTypeError>(input.py()) {
-                // What its `__fspath__` raised.
-                return error;
-            }
-            PyTypeError::new_err(format!(
-                "an input is a path, or bytes that are rows, not {}",
-                input.get_type()
-            ))
-        })?;
-        Ok(FeedInput::file(path))
-    };
-    let several = given.is_instance_of::<PyList>() || given.hasattr("__iter__")?;
-    let alone = given.is_instance_of::<PyBytes>() || given.is_instance_of::<PyString>();
-    if several && !alone {
-        return given.try_iter()?.map(|input| one(&input?)).collect();
-    }
-    Ok(vec![one(given)?])
 }

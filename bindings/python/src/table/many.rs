@@ -7,11 +7,22 @@ use embank::{TableGradients, UniqueKeys};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
+use super::PyTable;
+use super::training::within;
 use crate::arrays::{self, Keys, Rows};
-use crate::bank_cell::BankCell;
-use crate::lease::{Held, PyDistinctLease};
+use crate::cell::BankCell;
+use crate::lease::PyDistinctLease;
 use crate::scalars;
-use crate::table::{PyTable, within};
+
+/// What `get_many` is asked for of one table.
+struct Request<'py> {
+    table: Bound<'py, PyTable>,
+    keys: Keys<'py>,
+    /// Keys that the same step has got before.
+    earlier: Option<Keys<'py>>,
+    /// Its place among the requests.
+    place: usize,
+}
 
 /// Reads rows of several tables of one bank for training: `Table.get_distinct` on each, in one call.
 ///
@@ -59,23 +70,28 @@ pub(crate) fn get_many<'py>(
     let Some((first, _)) = requests.first() else { return Ok(Vec::new()) };
     let cell = first.get().cell.clone();
     check_bank(&cell, requests.iter().map(|(table, _)| table.get()))?;
-    let mut order: Vec<usize> = (0..requests.len()).collect();
-    order.sort_by_key(|&at| requests[at].0.get().key.id);
-    for pair in order.windows(2) {
-        let table = &requests[pair[1]].0.get().key;
-        if cell.is_one_table(requests[pair[0]].0.get().key.id, table.id)? {
+    let mut requests: Vec<_> = requests.into_iter().zip(earlier).enumerate().collect();
+    requests.sort_by_key(|(_, ((table, _), _))| table.get().key.id);
+    for pair in requests.windows(2) {
+        let [(_, ((before, _), _)), (_, ((table, _), _))] = pair else { continue };
+        let key = &table.get().key;
+        if cell.is_one_table(before.get().key.id, key.id)? {
             return Err(PyValueError::new_err(format!(
                 "table {:?} comes twice: join its keys into one request",
-                &*table.name
+                &*key.name
             )));
         }
     }
-    let mut leases: Vec<_> = order
-        .iter()
-        .copied()
-        .zip(take(py, &cell, (&requests, &earlier, &order), timeout)?)
-        .collect();
-    leases.sort_by_key(|(at, _)| *at);
+    let in_order = requests
+        .into_iter()
+        .map(|(place, ((table, keys), earlier))| {
+            let earlier = earlier.as_ref().map(Keys::new).transpose()?;
+            Ok(Request { table, keys: Keys::new(&keys)?, earlier, place })
+        })
+        .collect::<PyResult<Vec<_>>>()?;
+    let taken = take(py, &cell, &in_order, timeout)?;
+    let mut leases: Vec<_> = in_order.iter().map(|request| request.place).zip(taken).collect();
+    leases.sort_by_key(|(place, _)| *place);
     Ok(leases.into_iter().map(|(_, lease)| lease).collect())
 }
 
@@ -94,8 +110,16 @@ fn check_bank<'t>(
 }
 
 /// A table, leases of it, their keys and gradients.
-type Part<'py> =
+type GivenPart<'py> =
     (Bound<'py, PyTable>, Vec<Bound<'py, PyDistinctLease>>, Bound<'py, PyAny>, Bound<'py, PyAny>);
+
+/// What `apply_many` is to do to one table.
+struct Part<'py> {
+    table: Bound<'py, PyTable>,
+    leases: Vec<Bound<'py, PyDistinctLease>>,
+    keys: Bound<'py, PyAny>,
+    grads: Bound<'py, PyAny>,
+}
 
 /// Applies the gradients of several tables of one bank as one step, and consumes the leases.
 ///
@@ -122,32 +146,24 @@ type Part<'py> =
 /// (0, 1)
 /// >>> bank.close()
 #[pyfunction]
-pub(crate) fn apply_many(py: Python<'_>, parts: Vec<Part<'_>>) -> PyResult<()> {
-    let Some((first, ..)) = parts.first() else { return Ok(()) };
-    let cell = first.get().cell.clone();
-    check_bank(&cell, parts.iter().map(|(table, ..)| table.get()))?;
-    for (place, (table, ..)) in parts.iter().enumerate() {
-        let key = &table.get().key;
-        let mut comes_twice = false;
-        for (earlier, ..) in &parts[..place] {
-            comes_twice |= cell.is_one_table(earlier.get().key.id, key.id)?;
-        }
-        if comes_twice {
-            return Err(PyValueError::new_err(format!(
-                "table {:?} comes twice: join its leases, keys and gradients into one part",
-                &*key.name
-            )));
-        }
-    }
+pub(crate) fn apply_many(py: Python<'_>, parts: Vec<GivenPart<'_>>) -> PyResult<()> {
+    let parts: Vec<Part<'_>> = parts
+        .into_iter()
+        .map(|(table, leases, keys, grads)| Part { table, leases, keys, grads })
+        .collect();
+    let Some(first) = parts.first() else { return Ok(()) };
+    let cell = first.table.get().cell.clone();
+    check_bank(&cell, parts.iter().map(|part| part.table.get()))?;
+    check_once(&cell, &parts)?;
     let mut arrays = Vec::with_capacity(parts.len());
-    for (table, leases, keys, grads) in &parts {
-        let table = table.get();
-        if leases.is_empty() {
+    for part in &parts {
+        let table = part.table.get();
+        if part.leases.is_empty() {
             let name = &*table.key.name;
             return Err(PyValueError::new_err(format!("table {name:?} comes without a lease")));
         }
-        let keys = Keys::new(keys)?;
-        let grads = arrays::values("grads", grads, keys.as_slice()?.len(), table.key.dim)?;
+        let keys = Keys::new(&part.keys)?;
+        let grads = arrays::values("grads", &part.grads, keys.as_slice()?.len(), table.key.dim)?;
         arrays.push((keys, grads));
     }
     let mut slices = Vec::with_capacity(arrays.len());
@@ -156,7 +172,10 @@ pub(crate) fn apply_many(py: Python<'_>, parts: Vec<Part<'_>>) -> PyResult<()> {
     }
     let ids = parts
         .iter()
-        .map(|(table, leases, ..)| Ok((table.get().key.id, table.get().lease_ids(leases)?)))
+        .map(|part| {
+            let table = part.table.get();
+            Ok((table.key.id, table.lease_ids(&part.leases)?))
+        })
         .collect::<PyResult<Vec<_>>>()?;
     cell.with_leases(py, &ids, |leases| {
         let parts = leases.into_iter().zip(slices);
@@ -167,53 +186,64 @@ pub(crate) fn apply_many(py: Python<'_>, parts: Vec<Part<'_>>) -> PyResult<()> {
     })
 }
 
-/// Requests, the `earlier` keys of each, and the order in which they take their leases.
-type Asked<'a, 'py> =
-    (&'a [(Bound<'py, PyTable>, Bound<'py, PyAny>)], &'a [Option<Bound<'py, PyAny>>], &'a [usize]);
+/// Refuses a table that comes in two parts.
+fn check_once(cell: &BankCell, parts: &[Part<'_>]) -> PyResult<()> {
+    for (place, part) in parts.iter().enumerate() {
+        let key = &part.table.get().key;
+        let mut comes_twice = false;
+        for earlier in &parts[..place] {
+            comes_twice |= cell.is_one_table(earlier.table.get().key.id, key.id)?;
+        }
+        if comes_twice {
+            return Err(PyValueError::new_err(format!(
+                "table {:?} comes twice: join its leases, keys and gradients into one part",
+                &*key.name
+            )));
+        }
+    }
+    Ok(())
+}
 
-/// One lease for each request, in the given order.
-fn take<'py>(
-    py: Python<'py>,
+/// One lease for each request, in their order.
+fn take(
+    py: Python<'_>,
     cell: &Arc<BankCell>,
-    (requests, earlier, order): Asked<'_, 'py>,
+    requests: &[Request<'_>],
     timeout: Option<Duration>,
 ) -> PyResult<Vec<PyDistinctLease>> {
-    let of_request = |&at: &usize| earlier[at].as_ref().map(Keys::new).transpose();
-    let earlier = order.iter().map(of_request).collect::<PyResult<Vec<_>>>()?;
-    let earlier = earlier
+    let keys =
+        requests.iter().map(|request| request.keys.as_slice()).collect::<PyResult<Vec<_>>>()?;
+    let earlier = requests
         .iter()
-        .map(|keys| keys.as_ref().map_or(Ok(&[][..]), Keys::as_slice))
+        .map(|request| request.earlier.as_ref().map_or(Ok(&[][..]), Keys::as_slice))
         .collect::<PyResult<Vec<_>>>()?;
-    let requests: Vec<_> = order.iter().map(|&at| &requests[at]).collect();
-    let tables: Vec<&PyTable> = requests.iter().map(|(table, _)| table.get()).collect();
-    let keys = requests.iter().map(|(_, keys)| Keys::new(keys)).collect::<PyResult<Vec<_>>>()?;
-    let slices = keys.iter().map(Keys::as_slice).collect::<PyResult<Vec<_>>>()?;
-    let distinct: Vec<UniqueKeys> = py.detach(|| slices.into_iter().map(UniqueKeys::new).collect());
+    let distinct: Vec<UniqueKeys> = py.detach(|| keys.into_iter().map(UniqueKeys::new).collect());
     let names: Vec<_> = distinct.iter().map(|unique| arrays::unique(py, unique)).collect();
-    let mut rows = tables
+    let mut rows = requests
         .iter()
         .zip(&distinct)
-        .map(|(table, unique)| Rows::new(py, None, unique.len(), table.key.dim))
+        .map(|(request, unique)| Rows::new(py, None, unique.len(), request.table.get().key.dim))
         .collect::<PyResult<Vec<_>>>()?;
     let values = rows.iter_mut().map(Rows::as_slice_mut).collect::<PyResult<Vec<_>>>()?;
     let began = Instant::now();
-    let calls = tables
+    let calls = requests
         .iter()
         .zip(distinct.into_iter().zip(values).zip(earlier))
-        .map(|(table, ((unique, values), earlier))| {
-            (table.key.id, move |table: &embank::Table| {
+        .map(|(request, ((unique, values), earlier))| {
+            (request.table.get().key.id, move |table: &embank::Table| {
                 let left = timeout.map(|timeout| timeout.saturating_sub(began.elapsed()));
                 within(table, left).get_distinct_again(unique, values, earlier)
             })
         })
         .collect();
     let ids = cell.take_leases(py, calls)?;
-    let made = tables.into_iter().zip(ids).zip(rows).zip(names);
-    Ok(made
-        .map(|(((table, id), rows), (keys, inverse))| PyDistinctLease {
-            held: Held::new(cell.clone(), id, rows.into_array(), table.key.name.clone()),
+    let mut leases = Vec::with_capacity(requests.len());
+    for (((request, id), rows), (keys, inverse)) in requests.iter().zip(ids).zip(rows).zip(names) {
+        leases.push(PyDistinctLease {
+            leased: request.table.get().leased(id, rows),
             keys: keys.unbind(),
             inverse: inverse.unbind(),
-        })
-        .collect())
+        });
+    }
+    Ok(leases)
 }

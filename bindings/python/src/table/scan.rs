@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
+use embank::locks::Mutex;
 use numpy::{PyArray1, PyArray2, PyArrayMethods};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-use crate::bank_cell::{BankCell, ScanId, TableKey};
+use crate::cell::{BankCell, ScanId, TableKey};
 use crate::scalars;
 
 const BATCH_SIZE_DEFAULT: usize = 4096;
@@ -55,7 +56,14 @@ impl PyScan {
         if batch_size == 0 {
             return Err(PyValueError::new_err("batch_size must be 1 or more, not 0"));
         }
-        let (id, checkpoint, rows) = cell.begin_scan(py, table.id)?;
+        let mut checkpoint = 0;
+        let mut rows = 0;
+        let id = cell.keep_of_table(py, table.id, |table| {
+            let scan = table.scan()?;
+            checkpoint = scan.checkpoint();
+            rows = scan.rows();
+            Ok(Arc::new(Mutex::new(scan)))
+        })?;
         Ok(Self {
             cell: cell.clone(),
             id,
@@ -78,7 +86,7 @@ impl PyScan {
 
     /// Ends the scan: what it was lent goes back, and it yields no more. A second call does nothing.
     fn close(&self) {
-        self.cell.end_scan(self.id);
+        self.cell.forget(self.id);
     }
 
     fn __len__(&self) -> usize {
@@ -91,11 +99,13 @@ impl PyScan {
 
     fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Option<Batch<'py>>> {
         let dim = self.dim;
-        let batch = self.cell.with_scan(py, self.id, |scan| {
+        let batch = self.cell.with_shared(py, self.id, |scan| {
+            let mut scan = scan.lock();
             // What is left may be less than a batch, and a batch more than the memory.
             let size = usize::try_from(scan.remaining())
                 .map_or(self.batch_size, |left| self.batch_size.min(left));
-            let (mut keys, mut rows) = (vec![0; size], vec![0.0; size * dim]);
+            let mut keys = vec![0; size];
+            let mut rows = vec![0.0; size * dim];
             let count = scan.next_batch(&mut keys, &mut rows)?;
             keys.truncate(count);
             rows.truncate(count * dim);

@@ -22,9 +22,9 @@ use embank_pipeline::Pipeline;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 
-use crate::bank_cell::{BankCell, PipelineId};
+use super::feed_cell::FeedCell;
+use crate::cell::{Attached, BankCell, DependentId, EndsWithBank};
 use crate::errors;
-use crate::feed::FeedCell;
 
 /// A place for one pipeline.
 #[derive(Debug)]
@@ -32,14 +32,14 @@ pub(crate) struct Slot {
     process: u32,
     /// False for an evaluation, which has nothing to save.
     learns: bool,
-    state: Mutex<State>,
+    state: Mutex<SlotState>,
     /// Told whenever the pipeline comes back, or is handed on to a feed.
     changed: Condvar,
 }
 
 #[derive(Debug)]
-struct State {
-    held: Held,
+struct SlotState {
+    place: Place,
     /// What evaluations are made of, also while a run has the pipeline. It has handles of the bank too. None once the bank is
     /// closed.
     evaluation: Option<Box<Pipeline>>,
@@ -47,29 +47,34 @@ struct State {
     closing: bool,
 }
 
+/// Where the pipeline is.
 #[derive(Debug)]
-enum Held {
+enum Place {
     Here(Box<Pipeline>),
     /// A call has it, which ends soon after this is true.
     Running(Arc<AtomicBool>),
-    /// A feed has it; whether all values of a batch are in the bank before it is handed out.
-    Feeding(Arc<FeedCell>, bool),
+    /// A feed has it.
+    Feeding {
+        feed: Arc<FeedCell>,
+        /// Whether all values of a batch are in the bank before the batch is handed out.
+        saves: bool,
+    },
     /// A thread panicked with it.
     Lost,
     /// It went with its bank.
     Closed,
 }
 
-impl Held {
+impl Place {
     fn refusal(&self) -> PyErr {
         PyRuntimeError::new_err(match self {
             Self::Closed => return errors::bank_closed(),
             Self::Lost => "this pipeline was lost when a thread panicked: make a new one",
-            Self::Feeding(_, false) => {
+            Self::Feeding { saves: false, .. } => {
                 "this pipeline has a feed under way that does not save each batch: take it to the end, close() it, or \
                  make it with save_each_batch=True to take checkpoints beside it"
             }
-            Self::Here(_) | Self::Running(_) | Self::Feeding(..) => {
+            Self::Here(_) | Self::Running(_) | Self::Feeding { saves: true, .. } => {
                 "this pipeline has a run under way: take its feed to the end, or close() it"
             }
         })
@@ -80,9 +85,13 @@ impl Slot {
     pub(crate) fn new(pipeline: Pipeline) -> Arc<Self> {
         let learns = pipeline.learns();
         let evaluation = Some(Box::new(pipeline.evaluation()));
-        let state = State { held: Held::Here(Box::new(pipeline)), evaluation, closing: false };
-        let (process, state) = (process::id(), Mutex::new(state));
-        Arc::new(Self { process, learns, state, changed: Condvar::new() })
+        let place = Place::Here(Box::new(pipeline));
+        Arc::new(Self {
+            process: process::id(),
+            learns,
+            state: Mutex::new(SlotState { place, evaluation, closing: false }),
+            changed: Condvar::new(),
+        })
     }
 
     /// Whether this is the process that made the pipeline: its threads are not in a child.
@@ -104,18 +113,6 @@ impl Slot {
         self.take_from(&mut self.state.lock())
     }
 
-    /// Gives the bank the values that it lacks, with the GIL released. Nothing where a feed saves each batch, or where
-    /// the pipeline learns nothing.
-    pub(crate) fn save(&self, py: Python<'_>) -> PyResult<()> {
-        let Some(mut taken) = self.take_to_save()? else { return Ok(()) };
-        py.detach(|| {
-            let saved = taken.pipeline().save();
-            drop(taken);
-            saved
-        })
-        .map_err(|error| errors::pipeline_to_python(py, &error))
-    }
-
     /// Takes the pipeline out to save its values; none if it has none to save.
     fn take_to_save(&self) -> PyResult<Option<Taken<'_>>> {
         self.check_process()?;
@@ -123,19 +120,19 @@ impl Slot {
             return Ok(None);
         }
         let mut state = self.state.lock();
-        match state.held {
-            Held::Feeding(_, true) => Ok(None),
+        match state.place {
+            Place::Feeding { saves: true, .. } => Ok(None),
             _ => self.take_from(&mut state).map(Some),
         }
     }
 
-    fn take_from(&self, state: &mut MutexGuard<'_, State>) -> PyResult<Taken<'_>> {
+    fn take_from(&self, state: &mut MutexGuard<'_, SlotState>) -> PyResult<Taken<'_>> {
         let stop = Arc::new(AtomicBool::new(false));
-        match std::mem::replace(&mut state.held, Held::Running(Arc::clone(&stop))) {
-            Held::Here(pipeline) => Ok(Taken { slot: Some(self), pipeline: Some(pipeline), stop }),
+        match std::mem::replace(&mut state.place, Place::Running(Arc::clone(&stop))) {
+            Place::Here(pipeline) => Ok(Taken { slot: Some(self), pipeline: Some(pipeline), stop }),
             other => {
-                state.held = other;
-                Err(state.held.refusal())
+                state.place = other;
+                Err(state.place.refusal())
             }
         }
     }
@@ -143,8 +140,8 @@ impl Slot {
     /// Looks at the pipeline if it lies here.
     pub(crate) fn look<R>(&self, look: impl FnOnce(&Pipeline) -> R) -> PyResult<R> {
         self.check_process()?;
-        match &self.state.lock().held {
-            Held::Here(pipeline) => Ok(look(pipeline)),
+        match &self.state.lock().place {
+            Place::Here(pipeline) => Ok(look(pipeline)),
             other => Err(other.refusal()),
         }
     }
@@ -153,8 +150,8 @@ impl Slot {
     pub(crate) fn evaluation(&self) -> PyResult<Pipeline> {
         self.check_process()?;
         let state = self.state.lock();
-        match (&state.held, &state.evaluation) {
-            (Held::Lost, _) => Err(state.held.refusal()),
+        match (&state.place, &state.evaluation) {
+            (Place::Lost, _) => Err(state.place.refusal()),
             (_, Some(evaluation)) => Ok(evaluation.evaluation()),
             (_, None) => Err(errors::bank_closed()),
         }
@@ -167,11 +164,17 @@ impl Slot {
             drop(state);
             drop(pipeline);
             state = self.state.lock();
-            state.held = Held::Closed;
+            state.place = Place::Closed;
         } else {
-            state.held = pipeline.map_or(Held::Lost, Held::Here);
+            state.place = pipeline.map_or(Place::Lost, Place::Here);
         }
         self.changed.notify_all();
+    }
+
+    /// Ends a feed's run and puts the pipeline back. A thread that waits for a batch holds the feed for a while, so
+    /// without the GIL.
+    pub(crate) fn end_feed(&self, feed: &FeedCell, by_bank: bool) {
+        feed.end(by_bank, |pipeline| self.put_back(pipeline));
     }
 
     /// Hands the pipeline on to a feed, which puts it back.
@@ -179,37 +182,51 @@ impl Slot {
         let mut state = self.state.lock();
         if state.closing {
             drop(state);
-            feed.end(self, true);
+            self.end_feed(feed, true);
             return Err(errors::bank_closed());
         }
-        state.held = Held::Feeding(Arc::clone(feed), saves);
+        state.place = Place::Feeding { feed: Arc::clone(feed), saves };
         self.changed.notify_all();
         Ok(())
     }
+}
+
+impl EndsWithBank for Slot {
+    /// Gives the bank the values that it lacks, with the GIL released. Nothing where a feed saves each batch, or where
+    /// the pipeline learns nothing.
+    fn save(&self, py: Python<'_>) -> PyResult<()> {
+        let Some(mut taken) = self.take_to_save()? else { return Ok(()) };
+        py.detach(|| {
+            let saved = taken.pipeline().save();
+            drop(taken);
+            saved
+        })
+        .map_err(|error| errors::pipeline_to_python(py, &error))
+    }
 
     /// Ends what runs, and drops the pipeline. When it returns, none of its handles is left. Without the GIL.
-    pub(crate) fn close(&self) {
+    fn close(&self) {
         let mut state = self.state.lock();
         state.closing = true;
         let evaluation = state.evaluation.take();
         MutexGuard::unlocked(&mut state, || drop(evaluation));
         // Ends: the run ends at its next chunk, a feed here, and none begins any more.
         loop {
-            match &state.held {
-                Held::Here(_) => {
-                    let pipeline = std::mem::replace(&mut state.held, Held::Closed);
+            match &state.place {
+                Place::Here(_) => {
+                    let pipeline = std::mem::replace(&mut state.place, Place::Closed);
                     return MutexGuard::unlocked(&mut state, || drop(pipeline));
                 }
-                Held::Running(stop) => {
+                Place::Running(stop) => {
                     // Relaxed: it is only to be seen some time.
                     stop.store(true, Ordering::Relaxed);
                     self.changed.wait(&mut state);
                 }
-                Held::Feeding(feed, _) => {
+                Place::Feeding { feed, .. } => {
                     let feed = Arc::clone(feed);
-                    MutexGuard::unlocked(&mut state, || feed.end(self, true));
+                    MutexGuard::unlocked(&mut state, || self.end_feed(&feed, true));
                 }
-                Held::Lost | Held::Closed => return,
+                Place::Lost | Place::Closed => return,
             }
         }
     }
@@ -261,18 +278,32 @@ impl Drop for Taken<'_> {
 #[derive(Debug)]
 pub(crate) struct SlotOwner {
     slot: Arc<Slot>,
-    bank: Option<(Arc<BankCell>, PipelineId)>,
+    bank: Option<AttachedTo>,
+}
+
+/// The bank that a pipeline ends with, and the pipeline's name there.
+#[derive(Debug)]
+struct AttachedTo {
+    cell: Arc<BankCell>,
+    id: DependentId,
 }
 
 impl SlotOwner {
-    pub(crate) fn new(slot: Arc<Slot>, bank: Option<(Arc<BankCell>, PipelineId)>) -> Arc<Self> {
-        Arc::new(Self { slot, bank })
+    /// Of a pipeline without a bank.
+    pub(crate) fn alone(slot: Arc<Slot>) -> Arc<Self> {
+        Arc::new(Self { slot, bank: None })
+    }
+
+    /// Of a pipeline that ends with the bank of `cell`.
+    pub(crate) fn attached(cell: &Arc<BankCell>, slot: Attached<Slot>) -> Arc<Self> {
+        let bank = AttachedTo { cell: Arc::clone(cell), id: slot.id };
+        Arc::new(Self { slot: slot.dependent, bank: Some(bank) })
     }
 
     /// Runs what looks for signals; a handler that closes the bank is refused.
     pub(crate) fn refusing_close<R>(&self, call: impl FnOnce() -> R) -> R {
         match &self.bank {
-            Some((cell, _)) => cell.as_call_of_this_thread(call),
+            Some(bank) => bank.cell.as_call_of_this_thread(call),
             None => call(),
         }
     }
@@ -288,8 +319,9 @@ impl Deref for SlotOwner {
 
 impl Drop for SlotOwner {
     fn drop(&mut self) {
-        if let Some((cell, id)) = self.bank.take() {
-            cell.forget_pipeline(id);
+        if let Some(bank) = self.bank.take() {
+            // Empties the slot, of which this still has a share, before the call is over.
+            bank.cell.forget(bank.id);
         }
     }
 }

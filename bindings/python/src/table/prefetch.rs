@@ -1,16 +1,15 @@
-//! Rows on their way into a buffer, and how many batches to look ahead.
+//! `Prefetch`: rows on their way into a buffer.
 
 use std::sync::Arc;
 
 use embank::locks::Mutex;
-use embank::{AutoDepth, Missing};
+use embank::{Missing, Prefetch};
 use numpy::PyArray2;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 use crate::arrays::Rows;
-use crate::bank::PyBank;
-use crate::bank_cell::{BankCell, PrefetchId, TableKey};
+use crate::cell::{BankCell, PrefetchId, TableKey};
 
 /// Rows that are read in the background. Made by `Table.prefetch`.
 ///
@@ -45,7 +44,7 @@ impl PyPrefetch {
         keys: &[u64],
         missing: Missing,
     ) -> PyResult<Self> {
-        let id = cell.begin_prefetch(py, table.id, |table| table.prefetch(keys))?;
+        let id = cell.keep_of_table(py, table.id, |table| table.prefetch(keys))?;
         Ok(Self {
             cell: Arc::clone(cell),
             id,
@@ -74,8 +73,9 @@ impl PyPrefetch {
         let mut rows = Rows::new(py, None, self.len, self.dim)?;
         let values = rows.as_slice_mut()?;
         let missing = self.missing;
-        self.cell
-            .with_prefetch(py, self.id, |prefetch| prefetch.wait(values, missing).map(drop))?;
+        let waited =
+            self.cell.with_taken(py, self.id, |prefetch| prefetch.wait(values, missing).map(drop));
+        waited?.ok_or_else(prefetch_gone)?;
         let rows = rows.into_array();
         *self.rows.lock() = Some(rows.clone().unbind());
         Ok(rows)
@@ -84,12 +84,13 @@ impl PyPrefetch {
     /// Whether `rows` would not wait.
     #[getter]
     fn ready(&self) -> bool {
-        self.rows.lock().is_some() || self.cell.is_prefetched(self.id)
+        let is_ready = || self.cell.look_at(self.id, Prefetch::is_ready);
+        self.rows.lock().is_some() || is_ready().is_ok_and(|ready| ready == Some(true))
     }
 
     /// Cancels what has not been read and gives the memory back. Nothing happens once `rows` has returned.
     fn cancel(&self) {
-        self.cell.cancel_prefetch(self.id);
+        self.cell.forget(self.id);
     }
 
     fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
@@ -112,70 +113,7 @@ impl PyPrefetch {
 
 impl Drop for PyPrefetch {
     fn drop(&mut self) {
-        self.cell.cancel_prefetch(self.id);
-    }
-}
-
-/// Finds out how many batches to look ahead, from what reading and computing take.
-///
-/// `embank.torch.LookaheadLoader` has its own; this is for loops that call `Table.lookahead` themselves.
-///
-/// Args:
-///     bank: The bank whose tables are looked ahead in.
-///     together: From a depth of 2 on, so many batches are announced with one call, and so up to so many less one
-///         more than the depth are ahead. Default 1.
-///
-/// Raises:
-///     ValueError: `together` is below 1.
-///
-/// >>> import embank
-/// >>> bank = embank.Bank("depth.bank", memory_budget="16MiB")
-/// >>> items = bank.table("item", dim=2)
-/// >>> auto, announced = embank.AutoDepth(bank), 1
-/// >>> batches = [range(step, step + 10) for step in range(20)]
-/// >>> for step, batch in enumerate(batches):
-/// ...     last = min(step + auto.step(), len(batches) - 1)
-/// ...     while announced <= last:
-/// ...         _ = items.lookahead(batches[announced])
-/// ...         announced += 1
-/// ...     items.get(batch).release()
-/// >>> bank.stats()["lookahead"]["depth"] == auto.depth
-/// True
-/// >>> bank.close()
-#[pyclass(name = "AutoDepth", module = "embank", frozen)]
-#[derive(Debug)]
-pub(crate) struct PyAutoDepth {
-    cell: Arc<BankCell>,
-    auto: Mutex<AutoDepth>,
-}
-
-#[pymethods]
-impl PyAutoDepth {
-    #[new]
-    #[pyo3(signature = (bank, together=1))]
-    fn new(bank: &PyBank, together: usize) -> PyResult<Self> {
-        if together == 0 {
-            return Err(PyValueError::new_err("together must be at least 1 batch, not 0"));
-        }
-        let auto = Mutex::new(AutoDepth::announcing_together(together));
-        Ok(Self { cell: Arc::clone(&bank.cell), auto })
-    }
-
-    /// To be called once a step: how many batches beside the one in hand to have announced, at least 1.
-    fn step(&self, py: Python<'_>) -> PyResult<usize> {
-        self.cell.with_bank(py, |bank| Ok(self.auto.lock().step(bank)))
-    }
-
-    /// To be called where a pass over the data begins: what happened since the last step counts as nothing, and rows
-    /// that are late at first neither.
-    fn begin_pass(&self) {
-        self.auto.lock().begin_pass();
-    }
-
-    /// What `step` returned last; where it begins before the first.
-    #[getter]
-    fn depth(&self) -> usize {
-        self.auto.lock().depth()
+        self.cell.forget(self.id);
     }
 }
 
@@ -188,4 +126,10 @@ pub(crate) fn missing_choice(missing: &str) -> PyResult<Missing> {
             "missing must be \"initial\" or \"error\", not {missing:?}"
         ))),
     }
+}
+
+fn prefetch_gone() -> PyErr {
+    PyValueError::new_err(
+        "this prefetch was cancelled, or has failed: prefetch the rows again, or peek at them",
+    )
 }

@@ -43,7 +43,8 @@ impl PyArrowBatch {
     /// Of a dict of matrices that are contiguous and aligned.
     #[new]
     fn new(arrays: &Bound<'_, PyDict>) -> PyResult<Self> {
-        let (mut fields, mut columns) = (Vec::new(), Vec::new());
+        let mut fields = Vec::new();
+        let mut columns = Vec::new();
         let mut rows = None;
         for (name, array) in arrays {
             let name: String = name.extract()?;

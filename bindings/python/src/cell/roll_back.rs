@@ -4,38 +4,57 @@
 //! vocabularies keep their objects, for models refer to them; leases, prefetches, scans and pipelines end, for they are
 //! of rows that are gone.
 
-use embank::{Bank, BankOptions, StoreError, TableConfig};
+use embank::{Bank, BankOptions, StoreError, Table, TableConfig, Vocabulary};
 use pyo3::prelude::*;
 
-use crate::bank_cell::{BankCell, CellTableId, InFlight, Open, VocabularyId, detached};
+use super::bank_cell::{BankCell, InFlight};
+use super::calls::detached;
+use super::open::{CellTableId, OpenHandles, VocabularyId};
 use crate::errors;
 
-/// The objects that go on.
+/// A table whose objects go on.
+struct KeptTable {
+    id: CellTableId,
+    name: String,
+    config: TableConfig,
+}
+
+/// A vocabulary whose objects go on.
+struct KeptVocabulary {
+    id: VocabularyId,
+    name: String,
+}
+
+/// What the objects that go on stand for.
 struct Kept {
-    tables: Vec<(CellTableId, String, TableConfig)>,
-    vocabularies: Vec<(VocabularyId, String)>,
+    tables: Vec<KeptTable>,
+    vocabularies: Vec<KeptVocabulary>,
 }
 
 impl Kept {
-    fn of(open: &Open) -> Self {
+    fn of(open: &OpenHandles) -> Self {
         // Another table of the name and number is not the object's.
         let tables = open.tables.iter().filter(|(_, table)| table.has_its_number());
-        let vocabularies = open.vocabularies.iter();
+        let kept_table = |(&id, table): (&CellTableId, &Table)| KeptTable {
+            id,
+            name: table.name().to_owned(),
+            config: table.config(),
+        };
+        let kept_vocabulary = |(&id, vocabulary): (&VocabularyId, &Vocabulary)| KeptVocabulary {
+            id,
+            name: vocabulary.name().to_owned(),
+        };
         Self {
-            tables: tables
-                .map(|(&id, table)| (id, table.name().to_owned(), table.config()))
-                .collect(),
-            vocabularies: vocabularies
-                .map(|(&id, vocabulary)| (id, vocabulary.name().to_owned()))
-                .collect(),
+            tables: tables.map(kept_table).collect(),
+            vocabularies: open.vocabularies.iter().map(kept_vocabulary).collect(),
         }
     }
 
     /// Gives the objects their handles in `open`. Those that the checkpoint does not have stay without one.
-    fn open_in(self, open: &mut Open) {
-        for (id, name, config) in self.tables {
+    fn open_in(self, open: &mut OpenHandles) {
+        for KeptTable { id, name, config } in self.tables {
             // Not by `Bank::table` at once: that would make a table that is not there.
-            let is_there = |of: embank::Table| of.number() == id.id.number();
+            let is_there = |of: Table| of.number() == id.id.number();
             let there = open.bank.open_table_unchecked(&name).is_ok_and(is_there);
             if !there {
                 continue;
@@ -47,7 +66,7 @@ impl Kept {
                 open.tables.insert(id, table);
             }
         }
-        for (id, name) in self.vocabularies {
+        for KeptVocabulary { id, name } in self.vocabularies {
             if let Ok(vocabulary) = open.bank.open_vocabulary(&name) {
                 open.vocabularies.insert(id, vocabulary);
             }
@@ -97,14 +116,14 @@ impl BankCell {
             return Err(StoreError::InvalidArgument(closed.to_owned()).into());
         };
         let reopening = InFlight::of(self);
-        let (kept, mut made) = (Kept::of(&open), open.counts());
-        made.roll_backs += 1;
-        open.pipelines.values().for_each(|slot| slot.close());
+        let kept = Kept::of(&open);
+        let roll_backs = open.roll_backs + 1;
+        open.close_dependents();
         open.end(|| self.wait_until_in_flight(1));
         let gone = Bank::roll_back(self.path(), checkpoint);
         // Also after an error: the bank is at its newest checkpoint then.
         let reopened = Bank::open(self.path(), options.clone()).map(|bank| {
-            let mut open = Open::new(bank, made);
+            let mut open = OpenHandles::new(bank, roll_backs);
             kept.open_in(&mut open);
             // Closed meanwhile: they are dropped as by `close`.
             drop(self.put_open(open));

@@ -5,18 +5,20 @@ use std::sync::Arc;
 
 use arrow_array::{RecordBatch, RecordBatchReader};
 use arrow_schema::{ArrowError, SchemaRef};
-use embank::locks::Mutex;
-use embank_pipeline::{Batch, Feed, Matrix, RunReport, Waited};
+use embank_pipeline::{Batch, Matrix, Waited};
 use numpy::{Element, PyArray1, PyArray2, PyArrayMethods};
 use pyo3::exceptions::PyKeyboardInterrupt;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyCapsule, PyDict};
 
-use crate::bank_cell::detached;
-use crate::pipeline::{PyRunReport, SIGNAL_INTERVAL};
-use crate::slot::{Slot, SlotOwner};
-use crate::{arrow, errors};
+use super::arrow;
+use super::feed_cell::{FeedCell, FeedState};
+use super::report::PyRunReport;
+use super::slot::SlotOwner;
+use crate::cell::detached;
+use crate::errors;
+use crate::signals::SIGNAL_INTERVAL;
 
 /// Batches of a pipeline, made in the background. Made by `Pipeline.feed`.
 ///
@@ -44,44 +46,6 @@ pub(crate) struct PyFeed {
     cell: Arc<FeedCell>,
 }
 
-/// The feed itself; the pipeline's slot has a share of it, so that the bank can end it.
-#[derive(Debug)]
-pub(crate) struct FeedCell(Mutex<State>);
-
-#[derive(Debug)]
-enum State {
-    Open(Feed),
-    Closed {
-        position: u64,
-        report: Option<Box<RunReport>>,
-        /// It did not come to its end: its bank was closed.
-        by_bank: bool,
-    },
-}
-
-impl FeedCell {
-    pub(crate) fn new(feed: Feed) -> Self {
-        Self(Mutex::new(State::Open(feed)))
-    }
-
-    /// Ends the run and puts the pipeline back. Whoever waits for a batch keeps it waiting for a while, so without the
-    /// GIL.
-    pub(crate) fn end(&self, slot: &Slot, by_bank: bool) {
-        let mut state = self.0.lock();
-        let State::Open(feed) = &mut *state else { return };
-        feed.close();
-        let closed = State::Closed {
-            position: feed.next_row(),
-            report: feed.report().cloned().map(Box::new),
-            by_bank,
-        };
-        if let State::Open(feed) = std::mem::replace(&mut *state, closed) {
-            // Under the lock: who sees that the feed is closed finds the pipeline in its place.
-            slot.put_back(feed.into_pipeline().ok().map(Box::new));
-        }
-    }
-}
-
 impl PyFeed {
     pub(crate) fn new(slot: Arc<SlotOwner>, cell: Arc<FeedCell>, schema: SchemaRef) -> Self {
         Self { process: process::id(), slot, schema, cell }
@@ -89,9 +53,13 @@ impl PyFeed {
 
     /// Reads the state with the GIL released: whoever waits for a batch holds the lock for a while. Not in a forked
     /// child, where nobody may be there to release it.
-    fn look<R: Send>(&self, py: Python<'_>, look: impl FnOnce(&State) -> R + Send) -> PyResult<R> {
+    fn look<R: Send>(
+        &self,
+        py: Python<'_>,
+        look: impl FnOnce(&FeedState) -> R + Send,
+    ) -> PyResult<R> {
         self.slot.check_process()?;
-        Ok(py.detach(|| look(&self.cell.0.lock())))
+        Ok(py.detach(|| look(&self.cell.lock())))
     }
 
     /// Ends the run and puts the pipeline back.
@@ -100,15 +68,15 @@ impl PyFeed {
     }
 
     fn end_now(&self) {
-        self.cell.end(&self.slot, false);
+        self.slot.end_feed(&self.cell, false);
     }
 
     /// Waits for a batch, but not for long. None if the bank was closed.
     fn wait(&self) -> Option<embank_pipeline::Result<Waited>> {
-        match &mut *self.cell.0.lock() {
-            State::Open(feed) => Some(feed.wait(SIGNAL_INTERVAL)),
-            State::Closed { by_bank: false, .. } => Some(Ok(Waited::End)),
-            State::Closed { by_bank: true, .. } => None,
+        match &mut *self.cell.lock() {
+            FeedState::Open(feed) => Some(feed.wait(SIGNAL_INTERVAL)),
+            FeedState::Closed { by_bank: false, .. } => Some(Ok(Waited::End)),
+            FeedState::Closed { by_bank: true, .. } => None,
         }
     }
 }
@@ -143,8 +111,8 @@ impl PyFeed {
     #[getter]
     fn position(&self, py: Python<'_>) -> PyResult<u64> {
         self.look(py, |state| match state {
-            State::Open(feed) => feed.next_row(),
-            State::Closed { position, .. } => *position,
+            FeedState::Open(feed) => feed.next_row(),
+            FeedState::Closed { position, .. } => *position,
         })
     }
 
@@ -152,8 +120,8 @@ impl PyFeed {
     #[getter]
     fn report(&self, py: Python<'_>) -> PyResult<Option<PyRunReport>> {
         let report = self.look(py, |state| match state {
-            State::Open(_) => None,
-            State::Closed { report, .. } => report.clone(),
+            FeedState::Open(_) => None,
+            FeedState::Closed { report, .. } => report.clone(),
         })?;
         Ok(report.as_deref().map(PyRunReport::new))
     }
@@ -252,7 +220,7 @@ impl Drop for PyFeed {
             return;
         }
         // Other threads of Python may be what the run waits for.
-        detached(|| self.cell.end(&self.slot, false));
+        detached(|| self.slot.end_feed(&self.cell, false));
     }
 }
 

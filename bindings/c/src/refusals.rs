@@ -1,0 +1,51 @@
+//! Why numbers that C passes, or would be passed, are refused.
+
+use crate::status::{Failure, embank_status};
+
+/// For a number of an enum that this library does not know.
+pub(crate) fn no_such_number(name: &str, number: u32) -> Failure {
+    Failure::invalid(format!("there is no {name} {number} in Embank {}", env!("CARGO_PKG_VERSION")))
+}
+
+/// Fails unless the numbers that have no meaning yet are zeros.
+pub(crate) fn check_zeros(name: &str, reserved: &[f64]) -> Result<(), Failure> {
+    if reserved.iter().all(|&value| value == 0.0) {
+        return Ok(());
+    }
+    Err(Failure::invalid(format!(
+        "an {name} has numbers where zeros must be; make it with one of the functions of the header"
+    )))
+}
+
+/// For a table of another program with a setting that C has no name for yet.
+pub(crate) fn beyond_this_header(what: &str, value: &dyn std::fmt::Debug) -> Failure {
+    Failure {
+        status: embank_status::Other,
+        message: format!("the table has {what} {value:?}, which the C ABI can't tell of"),
+    }
+}
+
+/// Converts between an enum of C, which structs have as a number, and one of the library with the same variants.
+macro_rules! same_variants {
+    ($c:ident, $rust:ident { $($variant:ident),* }) => {
+        impl $c {
+            pub(crate) fn from_rust(what: &str, value: $rust) -> Result<u32, Failure> {
+                match value {
+                    $($rust::$variant => Ok(Self::$variant as u32),)*
+                    other => Err($crate::refusals::beyond_this_header(what, &other)),
+                }
+            }
+
+            pub(crate) fn to_rust(number: u32) -> Result<$rust, Failure> {
+                $(
+                    if number == Self::$variant as u32 {
+                        return Ok($rust::$variant);
+                    }
+                )*
+                Err($crate::refusals::no_such_number(stringify!($c), number))
+            }
+        }
+    };
+}
+
+pub(crate) use same_variants;

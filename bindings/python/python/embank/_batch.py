@@ -1,0 +1,54 @@
+"""Batches of a pipeline, made here or elsewhere."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Optional
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ._embank import ArrowBatch
+
+if TYPE_CHECKING:
+    import torch
+
+    _Base = dict[str, NDArray[Any]]
+else:
+    _Base = dict
+
+
+class Batch(_Base):
+    """Some rows: a dict of arrays `(rows, columns)` by output name.
+
+    The arrays own the memory that the pipeline wrote: nothing was copied, and they are yours to
+    change and keep. `"f32"` is float32, `"i32"` int32, `"i64"` int64, `"bits32"` uint32.
+
+    >>> batch = next(Pipeline(criteo(100)).feed(b"1" + b"\\t7" * 39 + b"\\n"))
+    >>> {name: (array.dtype.name, array.shape) for name, array in batch.items()}
+    {'label': ('float32', (1, 1)), 'dense': ('float32', (1, 13)), 'sparse': ('int64', (1, 26))}
+    """
+
+    __slots__ = ()
+
+    def torch(self) -> dict[str, torch.Tensor]:
+        """The same as tensors, which share the arrays' memory. Needs PyTorch."""
+        import torch
+
+        return {name: torch.from_numpy(array) for name, array in self.items()}
+
+    def arrow(self) -> ArrowBatch:
+        """The same for libraries of Arrow, in the arrays' memory: `pyarrow.record_batch(batch.arrow())`.
+
+        A column for each output: lists of as many values as the matrix has columns.
+        """
+        return ArrowBatch(
+            {name: np.require(array, requirements=["C", "A"]) for name, array in self.items()}
+        )
+
+    def __arrow_c_schema__(self) -> object:
+        return self.arrow().__arrow_c_schema__()
+
+    def __arrow_c_array__(
+        self, requested_schema: Optional[object] = None
+    ) -> tuple[object, object]:
+        return self.arrow().__arrow_c_array__(requested_schema)

@@ -1,0 +1,128 @@
+//! The bank's tables: made, opened, dropped.
+
+use embank::TableConfig;
+use pyo3::prelude::*;
+
+use super::PyBank;
+use crate::table::PyTable;
+use crate::{scalars, settings};
+
+#[pymethods]
+impl PyBank {
+    /// Opens a table, or creates it if the bank has none of this name.
+    ///
+    /// `dim`, the optimizer's kind and what it keeps beside a row, `initializer` and `seed` belong to the table
+    /// for good. The learning rate and the optimizer's other numbers, `clip_row_norm` and the staleness bound are
+    /// those of the latest call.
+    ///
+    /// Args:
+    ///     name: The table's name.
+    ///     dim: Columns of a row, 1 or more.
+    ///     optimizer: `SGD`, `Adagrad`, `RowWiseAdagrad`, `Adam`, `AdamW`, `FTRL`, or None for a table that
+    ///         takes no gradients.
+    ///     initializer: What a new row holds: `Uniform`, `Normal`, `TruncatedNormal`, `XavierUniform`,
+    ///         `XavierNormal`, `Constant` or `Zeros`; by default `Uniform(-0.05, 0.05)`. A pure function of
+    ///         seed, table name, key and column.
+    ///     seed: From 0 to 2**64 - 1; 0 by default.
+    ///     staleness_bound: A get waits while more than this many leases hold one of its rows; None
+    ///         (the default) never waits.
+    ///     clip_row_norm: A row's gradient whose L2 norm is above it is scaled down to it, after those of equal
+    ///         keys are summed; None (the default) takes gradients as they come.
+    ///     tracking: "minutes" or "set_time" (see `Table.set_time`): rows tell when they were used last
+    ///         and how often, in 8 more bytes each; eviction by age and frequency needs it. None by default.
+    ///         Belongs to the table for good.
+    ///     admit_after_gets: A key gets its row with its so-manyth get; before that, gets return its initial
+    ///         value and its gradients are dropped. Belongs to the table for good.
+    ///     admit_probability: Each get of a key without a row gives it one with this probability; else as above.
+    ///         Without either, every get makes a row.
+    ///     dtype: How values are stored: "float32" (the default), "float16", "bfloat16", or "int8" with a scale a
+    ///         row; or NumPy's or PyTorch's object. Rows go in and out as float32.
+    ///     state_dtype: How the optimizer's vectors are stored: "float32" (the default), "float16" or "bfloat16".
+    ///     vocabulary: The bank's vocabulary whose ids are the keys, if they are one's: the table is opened with no
+    ///         other numbering than the one that it was made with. Belongs to the table for good.
+    ///     rounding: How updates are rounded to a `dtype` below float32: "nearest" or "stochastic"; by default
+    ///         stochastic for int8, else nearest. Reproducible: the draws depend on seed, table, key and the
+    ///         count of the row's updates.
+    ///
+    /// Raises:
+    ///     TableMismatch: The table exists with other settings; the text names both.
+    ///     ValueError, TypeError: An argument is wrong.
+    #[pyo3(signature = (
+        name, dim, *, optimizer = None, initializer = None, seed = None, staleness_bound = None,
+        clip_row_norm = None, tracking = None, admit_after_gets = None, admit_probability = None,
+        dtype = None, state_dtype = None, rounding = None, vocabulary = None
+    ))]
+    #[expect(clippy::too_many_arguments, reason = "keyword arguments in Python")]
+    fn table(
+        slf: &Bound<'_, Self>,
+        name: &str,
+        dim: &Bound<'_, PyAny>,
+        optimizer: Option<&Bound<'_, PyAny>>,
+        initializer: Option<&Bound<'_, PyAny>>,
+        seed: Option<&Bound<'_, PyAny>>,
+        staleness_bound: Option<&Bound<'_, PyAny>>,
+        clip_row_norm: Option<f64>,
+        tracking: Option<&str>,
+        admit_after_gets: Option<&Bound<'_, PyAny>>,
+        admit_probability: Option<f64>,
+        dtype: Option<&Bound<'_, PyAny>>,
+        state_dtype: Option<&Bound<'_, PyAny>>,
+        rounding: Option<&str>,
+        vocabulary: Option<&str>,
+    ) -> PyResult<PyTable> {
+        let seed = seed.map_or(Ok(0), |seed| scalars::unsigned("seed", seed, u64::MAX))?;
+        let bound = staleness_bound
+            .map(|bound| scalars::unsigned_32("staleness_bound", bound))
+            .transpose()?;
+        let mut config = TableConfig::new(scalars::unsigned_32("dim", dim)?)
+            .optimizer(settings::optimizer(optimizer)?)
+            .initializer(settings::initializer(initializer)?)
+            .seed(seed)
+            .tracking(settings::tracking(tracking)?)
+            .admission(settings::admission(admit_after_gets, admit_probability)?)
+            .dtype(settings::dtype("dtype", dtype)?)
+            .state_dtype(settings::dtype("state_dtype", state_dtype)?)
+            .rounding(settings::rounding(rounding)?)
+            .clip_row_norm(clip_row_norm.map(|norm| norm as f32))
+            .staleness_bound(bound);
+        if let Some(name) = vocabulary {
+            config = config.vocabulary(name);
+        }
+        PyTable::open(slf, |bank| bank.table(name, config))
+    }
+
+    /// Opens a table that is there, with the settings it has.
+    ///
+    /// Raises:
+    ///     NoSuchTable: The bank has none of this name.
+    fn open_table(slf: &Bound<'_, Self>, name: &str) -> PyResult<PyTable> {
+        PyTable::open(slf, |bank| bank.open_table(name))
+    }
+
+    /// The names of the bank's tables.
+    fn tables(&self, py: Python<'_>) -> PyResult<Vec<String>> {
+        self.cell.with_bank(py, |bank| Ok(bank.tables().into_iter().map(|t| t.name).collect()))
+    }
+
+    /// Drops a table: its rows are gone at once, for every thread.
+    ///
+    /// Any later call on its `Table` objects and leases raises `NoSuchTable`, as do gets that wait for one of its
+    /// rows; releasing a lease is no error. Durable with the next checkpoint: a crash before that brings
+    /// the table back whole. Space on disk comes back by compaction, once no kept checkpoint holds it.
+    /// The name may be used again at once, with other settings.
+    ///
+    /// Raises:
+    ///     NoSuchTable: The bank has none of this name.
+    ///     PoisonedError: An earlier write failed; the table is still there.
+    ///
+    /// >>> import embank
+    /// >>> with embank.Bank("drop.bank", memory_budget="16MiB") as bank:
+    /// ...     bank.table("user", dim=2).put([1], [[1.0, 2.0]])
+    /// ...     bank.drop_table("user")
+    /// ...     print(bank.tables(), bank.table("user", dim=3).contains([1]))
+    /// [] [False]
+    fn drop_table(&self, py: Python<'_>, name: &str) -> PyResult<()> {
+        self.cell.with_bank(py, |bank| bank.drop_table(name))?;
+        Ok(())
+    }
+}

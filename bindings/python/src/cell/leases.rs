@@ -1,0 +1,180 @@
+//! Leases: taken, looked at, and consumed.
+
+use embank::{Lease, Table};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+
+use super::bank_cell::BankCell;
+use super::open::{CellTableId, LeaseId, OpenHandles};
+use crate::{errors, signals};
+
+impl BankCell {
+    /// Takes a lease with the GIL released and keeps it.
+    pub(crate) fn take_lease(
+        &self,
+        py: Python<'_>,
+        table: CellTableId,
+        call: impl FnOnce(&Table) -> embank::Result<Option<Lease>> + Send,
+    ) -> PyResult<Option<LeaseId>> {
+        let table = self.pick(|open| open.table(table))?;
+        let kept = self.run(py, move || {
+            let lease = call(&table)?;
+            // The caller of a call that raises gets no lease, so the lease ends here.
+            let lease = lease.filter(|_| !signals::has_raised());
+            Ok(lease.map(|lease| self.keep(lease)))
+        })?;
+        kept.map(|kept| kept.ok_or_else(errors::bank_closed)).transpose()
+    }
+
+    /// Takes one lease on each table with the GIL released, all or none, and keeps them.
+    ///
+    /// `calls` come in the order of their tables' ids. Every call that takes several leases takes them in that order, so
+    /// two calls that wait at staleness bounds never wait for each other.
+    pub(crate) fn take_leases<C>(
+        &self,
+        py: Python<'_>,
+        calls: Vec<(CellTableId, C)>,
+    ) -> PyResult<Vec<LeaseId>>
+    where
+        C: FnOnce(&Table) -> embank::Result<Lease> + Send,
+    {
+        let tables = self.pick(|open| {
+            calls.iter().map(|(id, _)| open.table(*id)).collect::<PyResult<Vec<_>>>()
+        })?;
+        let kept = self.run(py, move || {
+            // Those before one that fails are dropped, which gives their counts back.
+            let leases = tables
+                .iter()
+                .zip(calls)
+                .map(|(table, (_, call))| call(table))
+                .collect::<embank::Result<Vec<_>>>()?;
+            if signals::has_raised() {
+                return Ok(Some(Vec::new()));
+            }
+            Ok(self.store(leases, |open, leases| {
+                leases.into_iter().map(|lease| open.leases.keep(lease)).collect()
+            }))
+        })?;
+        kept.ok_or_else(errors::bank_closed)
+    }
+
+    /// Runs `call` on a lease, which it consumes, with the GIL released.
+    pub(crate) fn consume_lease<R: Send>(
+        &self,
+        py: Python<'_>,
+        id: LeaseId,
+        call: impl FnOnce(Lease) -> embank::Result<R> + Send,
+    ) -> PyResult<R> {
+        self.with_taken(py, id, call)?.ok_or_else(lease_consumed)
+    }
+
+    /// Runs `call` on a lease, which stays held, with the GIL released. For other threads it is consumed meanwhile.
+    pub(crate) fn with_kept_lease<R: Send>(
+        &self,
+        py: Python<'_>,
+        id: LeaseId,
+        call: impl FnOnce(&Lease) -> embank::Result<R> + Send,
+    ) -> PyResult<R> {
+        self.consume_lease(py, id, |lease| {
+            let outcome = call(&lease);
+            // A bank that is being closed keeps no lease: it is dropped, which gives its counts back.
+            self.store(lease, |open, lease| open.leases.insert(id, lease));
+            outcome
+        })
+    }
+
+    /// Runs `call` on the leases of each table, which it consumes, with the GIL released; on none if one was consumed
+    /// before or is another table's.
+    pub(crate) fn with_leases<R: Send>(
+        &self,
+        py: Python<'_>,
+        of_tables: &[(CellTableId, Vec<LeaseId>)],
+        call: impl FnOnce(Vec<Vec<Lease>>) -> embank::Result<R> + Send,
+    ) -> PyResult<R> {
+        let leases = self.pick(|open| {
+            for (table, ids) in of_tables {
+                check_leases_of(open, *table, ids)?;
+            }
+            let mut take = |ids: &[LeaseId]| -> Vec<Lease> {
+                ids.iter().filter_map(|id| open.leases.take(id)).collect()
+            };
+            Ok(of_tables.iter().map(|(_, ids)| take(ids)).collect::<Vec<_>>())
+        })?;
+        self.run(py, move || call(leases))
+    }
+
+    /// Fails unless the lease can still be consumed.
+    pub(crate) fn check_lease(&self, id: LeaseId) -> PyResult<()> {
+        self.look(|open| match open.map(|open| open.leases.get(&id)) {
+            None => Err(errors::bank_closed()),
+            Some(None) => Err(lease_consumed()),
+            Some(Some(_)) => Ok(()),
+        })?
+    }
+
+    /// What has become of the lease: "held", "expired", "ended", or "closed" with its bank.
+    pub(crate) fn lease_state(&self, id: LeaseId) -> PyResult<&'static str> {
+        self.look(|open| match open.map(|open| open.leases.get(&id)) {
+            None => "closed",
+            Some(None) => "ended",
+            Some(Some(lease)) if lease.is_expired() => "expired",
+            Some(Some(_)) => "held",
+        })
+    }
+
+    /// Fails with what consuming the lease would fail with now.
+    pub(crate) fn check_consumable(&self, py: Python<'_>, id: LeaseId) -> PyResult<()> {
+        self.check_lease(id)?;
+        let checked = self.look_at(id, Lease::check)?;
+        checked.unwrap_or(Ok(())).map_err(|error| errors::to_python(py, &error))
+    }
+
+    /// Whether the lease can still be consumed and has not expired.
+    pub(crate) fn is_held(&self, id: LeaseId) -> bool {
+        self.lease_state(id).is_ok_and(|state| state == "held")
+    }
+
+    /// Gives a lease's counts back with the GIL released, if it is still held.
+    pub(crate) fn release(&self, py: Python<'_>, id: LeaseId) -> PyResult<()> {
+        let lease = match self.pick(|open| Ok(open.leases.take(&id))) {
+            Ok(lease) => lease,
+            // `close` has given it back.
+            Err(_) if self.is_closed()? => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        self.run(py, move || lease.map_or(Ok(()), Lease::release))
+    }
+
+    /// Says that another thread ends the lease.
+    pub(crate) fn hand_over(&self, id: LeaseId) -> PyResult<()> {
+        self.check_lease(id)?;
+        // A call that consumes it meanwhile ends it.
+        self.look_at(id, Lease::hand_over)?;
+        Ok(())
+    }
+}
+
+/// Fails unless each lease can be consumed, comes once, and is one of the table.
+fn check_leases_of(open: &OpenHandles, table: CellTableId, ids: &[LeaseId]) -> PyResult<()> {
+    for (place, id) in ids.iter().enumerate() {
+        if ids[..place].contains(id) {
+            return Err(lease_consumed());
+        }
+        let lease = open.leases.get(id).ok_or_else(lease_consumed)?;
+        // Not the id's own: after a roll back the bank knows the table by another one.
+        if open.tables.get(&table).is_none_or(|of| lease.table().id() != of.id()) {
+            return Err(lease_of_another_table());
+        }
+    }
+    Ok(())
+}
+
+pub(crate) fn lease_of_another_table() -> PyErr {
+    PyValueError::new_err(
+        "not every lease is one of this table: answer those of each table in a call of their own",
+    )
+}
+
+fn lease_consumed() -> PyErr {
+    PyValueError::new_err("this lease was already applied, put or released: get the rows again")
+}

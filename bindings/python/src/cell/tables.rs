@@ -1,0 +1,70 @@
+//! Tables by the ids that they keep through a roll back.
+
+use std::sync::Arc;
+
+use embank::{Admission, Bank, Table};
+use pyo3::prelude::*;
+
+use super::bank_cell::BankCell;
+use super::open::CellTableId;
+use crate::errors;
+
+/// What a table object needs to know of its table.
+#[derive(Debug)]
+pub(crate) struct TableKey {
+    pub(crate) id: CellTableId,
+    pub(crate) name: Arc<str>,
+    pub(crate) dim: usize,
+    /// Whether some keys get no row at their first Get.
+    pub(crate) is_gated: bool,
+}
+
+impl BankCell {
+    /// Opens a table with the GIL released and keeps its handle.
+    pub(crate) fn open_table(
+        &self,
+        py: Python<'_>,
+        call: impl FnOnce(&Bank) -> embank::Result<Table> + Send,
+    ) -> PyResult<TableKey> {
+        let bank = self.pick(|open| Ok(open.bank.clone()))?;
+        let kept = self.run(py, move || {
+            let table = call(&bank)?;
+            Ok(self.store(table, |open, table| {
+                let id = CellTableId { id: table.id(), roll_backs: open.roll_backs };
+                let key = TableKey {
+                    id,
+                    name: table.name().into(),
+                    dim: table.dim(),
+                    is_gated: table.config().admission != Admission::Always,
+                };
+                open.tables.insert(id, table);
+                key
+            }))
+        })?;
+        kept.ok_or_else(errors::bank_closed)
+    }
+
+    /// Whether two objects are of one table. Two of one number are not if one of the tables was
+    /// dropped.
+    pub(crate) fn is_one_table(&self, one: CellTableId, other: CellTableId) -> PyResult<bool> {
+        if one.id.number() != other.id.number() {
+            return Ok(false);
+        }
+        self.look(|open| {
+            let tables = &open.ok_or_else(errors::bank_closed)?.tables;
+            let id_now = |of| tables.get(&of).map(Table::id);
+            Ok(id_now(one).is_some_and(|id_of_one| Some(id_of_one) == id_now(other)))
+        })?
+    }
+
+    /// Runs `call` on a table from [`open_table`](Self::open_table) with the GIL released.
+    pub(crate) fn with_table<R: Send>(
+        &self,
+        py: Python<'_>,
+        id: CellTableId,
+        call: impl FnOnce(&Table) -> embank::Result<R> + Send,
+    ) -> PyResult<R> {
+        let table = self.pick(|open| open.table(id))?;
+        self.run(py, move || call(&table))
+    }
+}

@@ -1,0 +1,108 @@
+//! What a pipeline's methods take: specs, formats, inputs.
+
+use std::path::PathBuf;
+
+use embank_pipeline::{Error, FeedInput, Format, Header, Separator, TextSettings};
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyBytes, PyDict, PyList, PyString};
+
+use crate::scalars;
+
+/// A spec as JSON: text as it is, what has `to_json` by that, all else by the module `json`.
+pub(super) fn spec_json(spec: &Bound<'_, PyAny>) -> PyResult<String> {
+    static DUMPS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    if let Ok(text) = spec.cast::<PyString>() {
+        return text.extract();
+    }
+    if spec.hasattr("to_json")? {
+        return spec.call_method0("to_json")?.extract();
+    }
+    if !spec.is_instance_of::<PyDict>() {
+        return Err(PyTypeError::new_err(format!(
+            "a spec is a Spec, a dict or JSON text, not {}",
+            spec.get_type()
+        )));
+    }
+    DUMPS.import(spec.py(), "json", "dumps")?.call1((spec,))?.extract()
+}
+
+pub(super) fn text_format(
+    name: Option<&str>,
+    separator: Option<&str>,
+    header: Option<&Bound<'_, PyAny>>,
+    quote: Option<&str>,
+) -> PyResult<Format> {
+    let wrong = |error: Error| PyValueError::new_err(error.to_string());
+    let format = match name {
+        None => Format::ByName(TextSettings::default()),
+        Some("tsv") => Format::TSV,
+        Some("csv") => Format::CSV,
+        Some("packed") => Format::Packed,
+        Some("columns") => Format::Columns,
+        Some(name) => {
+            return Err(PyValueError::new_err(format!(
+                "format must be \"tsv\", \"csv\", \"packed\", \"columns\" or None, not {name:?}"
+            )));
+        }
+    };
+    let separator = separator.map(str::parse::<Separator>).transpose().map_err(wrong)?;
+    let quote = match quote.map(str::as_bytes) {
+        None => None,
+        Some([]) => Some(None),
+        Some(&[byte]) if byte.is_ascii() => Some(Some(byte)),
+        Some(_) => return Err(PyValueError::new_err("quote must be one ASCII character")),
+    };
+    let header = header.map(header_of).transpose()?;
+    format.with(TextSettings { separator, header, quote }).map_err(wrong)
+}
+
+/// What a first line is, by its name; a bool says whether it has names.
+fn header_of(header: &Bound<'_, PyAny>) -> PyResult<Header> {
+    if let Ok(header) = header.extract::<bool>() {
+        return Ok(if header { Header::Names } else { Header::None });
+    }
+    match header.extract::<String>().as_deref() {
+        Ok("names") => Ok(Header::Names),
+        Ok("skip") => Ok(Header::Skip),
+        Ok("none") => Ok(Header::None),
+        _ => Err(PyValueError::new_err(format!(
+            "header must be \"names\", \"skip\" or \"none\", not {header}"
+        ))),
+    }
+}
+
+pub(super) fn thread_count(threads: Option<&Bound<'_, PyAny>>) -> PyResult<Option<usize>> {
+    let Some(threads) = threads else { return Ok(None) };
+    match scalars::unsigned("threads", threads, 1024)? {
+        0 => Err(PyValueError::new_err("threads must be from 1 to 1024, not 0")),
+        count => Ok(Some(count as usize)),
+    }
+}
+
+/// Paths and bytes, one or several.
+pub(super) fn feed_inputs(given: &Bound<'_, PyAny>) -> PyResult<Vec<FeedInput>> {
+    let one = |input: &Bound<'_, PyAny>| {
+        if let Ok(bytes) = input.cast::<PyBytes>() {
+            return Ok(FeedInput::memory("bytes", bytes.as_bytes()));
+        }
+        let path: PathBuf = input.extract().map_err(|error: PyErr| {
+            if !error.is_instance_of::<PyTypeError>(input.py()) {
+                // What its `__fspath__` raised.
+                return error;
+            }
+            PyTypeError::new_err(format!(
+                "an input is a path, or bytes that are rows, not {}",
+                input.get_type()
+            ))
+        })?;
+        Ok(FeedInput::file(path))
+    };
+    let several = given.is_instance_of::<PyList>() || given.hasattr("__iter__")?;
+    let alone = given.is_instance_of::<PyBytes>() || given.is_instance_of::<PyString>();
+    if several && !alone {
+        return given.try_iter()?.map(|input| one(&input?)).collect();
+    }
+    Ok(vec![one(given)?])
+}

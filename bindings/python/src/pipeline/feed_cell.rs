@@ -1,0 +1,46 @@
+//! A feed that its Python object and the pipeline's slot share, so that the bank can end it.
+
+use embank::locks::{Mutex, MutexGuard};
+use embank_pipeline::{Feed, Pipeline, RunReport};
+
+/// The feed itself.
+#[derive(Debug)]
+pub(crate) struct FeedCell(Mutex<FeedState>);
+
+#[derive(Debug)]
+pub(crate) enum FeedState {
+    Open(Feed),
+    Closed {
+        position: u64,
+        report: Option<Box<RunReport>>,
+        /// It did not come to its end: its bank was closed.
+        by_bank: bool,
+    },
+}
+
+impl FeedCell {
+    pub(crate) fn new(feed: Feed) -> Self {
+        Self(Mutex::new(FeedState::Open(feed)))
+    }
+
+    /// A thread that waits for a batch holds the lock for a while, so without the GIL.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, FeedState> {
+        self.0.lock()
+    }
+
+    /// Ends the run, and hands its pipeline to `put_back`: `None` if it is lost. Locks, see [`lock`](Self::lock).
+    pub(crate) fn end(&self, by_bank: bool, put_back: impl FnOnce(Option<Box<Pipeline>>)) {
+        let mut state = self.0.lock();
+        let FeedState::Open(feed) = &mut *state else { return };
+        feed.close();
+        let closed = FeedState::Closed {
+            position: feed.next_row(),
+            report: feed.report().cloned().map(Box::new),
+            by_bank,
+        };
+        if let FeedState::Open(feed) = std::mem::replace(&mut *state, closed) {
+            // Under the lock: a call that sees the closed feed finds the pipeline in its place.
+            put_back(feed.into_pipeline().ok().map(Box::new));
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! What came of a run.
+
+use embank_pipeline::RunReport;
+use pyo3::prelude::*;
+
+/// What came of a run.
+#[pyclass(name = "RunReport", module = "embank.pipeline", frozen, get_all)]
+#[derive(Debug)]
+pub(crate) struct PyRunReport {
+    /// Rows that came out.
+    rows: u64,
+    /// Rows that were left out as bad ones.
+    bad_rows: u64,
+    /// Lines that those span: more, where a quote is open at a line's end.
+    bad_lines: u64,
+    /// The first ten of those: file, line, column and what is wrong.
+    first_bad_rows: Vec<String>,
+    /// Columns that files of Parquet or Arrow lack, each file's own counted: their values are missing.
+    missing_columns: u64,
+    /// The first ten of those: file and column.
+    first_missing_columns: Vec<String>,
+    /// Bytes of input.
+    bytes: u64,
+    /// How long it took.
+    seconds: f64,
+}
+
+impl PyRunReport {
+    pub(crate) fn new(report: &RunReport) -> Self {
+        Self {
+            rows: report.rows,
+            bad_rows: report.bad_rows,
+            bad_lines: report.bad_lines,
+            first_bad_rows: report.first_bad_rows.iter().map(|bad| format!("{bad:#}")).collect(),
+            missing_columns: report.missing_columns,
+            first_missing_columns: report.first_missing_columns.clone(),
+            bytes: report.bytes,
+            seconds: report.elapsed.as_secs_f64(),
+        }
+    }
+}
+
+#[pymethods]
+impl PyRunReport {
+    fn __repr__(&self) -> String {
+        format!("<embank.pipeline.RunReport, {} rows, {} bad ones>", self.rows, self.bad_rows)
+    }
+}

@@ -1,0 +1,203 @@
+//! `Table`: rows by key.
+//!
+//! The class and its properties are here, its other methods in the files of this folder: what a training step does in
+//! `training` (of several tables in `many`), what changes nothing in `reading`, and so on.
+
+use std::sync::Arc;
+
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::bank::PyBank;
+use crate::cell::{BankCell, TableKey};
+use crate::{scalars, settings, stats};
+
+mod files;
+mod life;
+mod lookahead;
+pub(crate) mod many;
+pub(crate) mod prefetch;
+mod progress;
+mod reading;
+pub(crate) mod scan;
+mod training;
+
+/// An embedding table: float32 rows of one width by 64-bit key. Made by `Bank.table`.
+///
+/// Keys are a 1-D array of integers, or whatever `numpy.asarray` makes one of. C-contiguous int64 and
+/// uint64 arrays are read where they lie; a negative int64 stands for the same 64 bits. A key may occur more
+/// than once in a batch. Every method raises `ValueError` once the bank is closed.
+///
+/// >>> import embank
+/// >>> bank = embank.Bank("table.bank", memory_budget="16MiB")
+/// >>> table = bank.table("item", dim=2, initializer=embank.Constant(0.5))
+/// >>> table.put([1, 2], [[1.0, 2.0], [3.0, 4.0]])
+/// >>> table.peek([2, 1, 9]).tolist()
+/// [[3.0, 4.0], [1.0, 2.0], [0.5, 0.5]]
+/// >>> table.contains([2, 9]).tolist(), table.delete([2, 9])
+/// ([True, False], 1)
+/// >>> bank.close()
+#[pyclass(name = "Table", module = "embank", frozen)]
+#[derive(Debug)]
+pub(crate) struct PyTable {
+    pub(crate) cell: Arc<BankCell>,
+    pub(crate) key: TableKey,
+    bank: Py<PyBank>,
+}
+
+impl PyTable {
+    pub(crate) fn open(
+        bank: &Bound<'_, PyBank>,
+        call: impl FnOnce(&embank::Bank) -> embank::Result<embank::Table> + Send,
+    ) -> PyResult<Self> {
+        let cell = bank.get().cell.clone();
+        let key = cell.open_table(bank.py(), call)?;
+        Ok(Self { cell, key, bank: bank.clone().unbind() })
+    }
+
+    /// Runs `call` on the store's table with the GIL released.
+    fn with<R: Send>(
+        &self,
+        py: Python<'_>,
+        call: impl FnOnce(&embank::Table) -> embank::Result<R> + Send,
+    ) -> PyResult<R> {
+        self.cell.with_table(py, self.key.id, call)
+    }
+}
+
+#[pymethods]
+impl PyTable {
+    /// The bank that it is a table of.
+    #[getter]
+    fn bank(&self, py: Python<'_>) -> Py<PyBank> {
+        self.bank.clone_ref(py)
+    }
+
+    /// The table's name.
+    #[getter]
+    fn name(&self) -> &str {
+        &self.key.name
+    }
+
+    /// Columns of a row.
+    #[getter]
+    fn dim(&self) -> usize {
+        self.key.dim
+    }
+
+    /// Whether every key gets a row at its first get: False with `admit_after_gets` or `admit_probability`.
+    #[getter]
+    fn admits_all(&self) -> bool {
+        !self.key.is_gated
+    }
+
+    /// How values are stored: "float32", "float16", "bfloat16" or "int8".
+    ///
+    /// >>> import embank
+    /// >>> with embank.Bank("dtype.bank", memory_budget="16MiB") as bank:
+    /// ...     table = bank.table("item", dim=3, dtype="int8", optimizer=embank.SGD(lr=0.1))
+    /// ...     table.put([1], [[1.0, -127.0, 63.4]])
+    /// ...     table.dtype, table.peek([1]).tolist()
+    /// ('int8', [[1.0, -127.0, 63.0]])
+    #[getter]
+    fn dtype(&self, py: Python<'_>) -> PyResult<&'static str> {
+        self.with(py, |table| Ok(table.config().dtype.name()))
+    }
+
+    /// The optimizer's learning rate, or None for a table without an optimizer. Settable.
+    #[getter]
+    fn learning_rate(&self, py: Python<'_>) -> PyResult<Option<f64>> {
+        self.with(py, |table| Ok(table.config().optimizer.learning_rate()))
+    }
+
+    #[setter]
+    fn set_learning_rate(&self, py: Python<'_>, value: f64) -> PyResult<()> {
+        self.with(py, |table| table.set_learning_rate(value))
+    }
+
+    /// The table's optimizer as it is set now, or None. Settable: one of the same kind that keeps the same
+    /// beside a row, with other numbers; batches see all of them or none.
+    ///
+    /// >>> import embank
+    /// >>> with embank.Bank("optimizer.bank", memory_budget="16MiB") as bank:
+    /// ...     table = bank.table("item", dim=2, optimizer=embank.SGD(lr=0.1))
+    /// ...     table.optimizer = embank.SGD(lr=0.05, weight_decay=0.01)
+    /// ...     table.optimizer.lr, table.learning_rate
+    /// (0.05, 0.05)
+    #[getter]
+    fn optimizer(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        let optimizer = self.with(py, |table| Ok(table.config().optimizer))?;
+        settings::optimizer_object(py, optimizer)
+    }
+
+    #[setter]
+    fn set_optimizer(&self, py: Python<'_>, value: &Bound<'_, PyAny>) -> PyResult<()> {
+        let optimizer = settings::optimizer(Some(value))?;
+        self.with(py, |table| table.set_optimizer(optimizer))
+    }
+
+    /// The longest gradient of a row, or None. Settable.
+    #[getter]
+    fn clip_row_norm(&self, py: Python<'_>) -> PyResult<Option<f64>> {
+        let norm = self.with(py, |table| Ok(table.config().clip_row_norm))?;
+        Ok(norm.map(scalars::shortest))
+    }
+
+    #[setter]
+    fn set_clip_row_norm(&self, py: Python<'_>, value: Option<f64>) -> PyResult<()> {
+        self.with(py, |table| table.set_clip_row_norm(value.map(|norm| norm as f32)))
+    }
+
+    /// A get waits while more than this many leases hold one of its rows; None never waits. Settable.
+    #[getter]
+    fn staleness_bound(&self, py: Python<'_>) -> PyResult<Option<u32>> {
+        self.with(py, |table| Ok(table.config().staleness_bound))
+    }
+
+    #[setter]
+    fn set_staleness_bound(
+        &self,
+        py: Python<'_>,
+        value: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        let bound =
+            value.map(|bound| scalars::unsigned_32("staleness_bound", bound)).transpose()?;
+        self.with(py, |table| {
+            table.set_staleness_bound(bound);
+            Ok(())
+        })
+    }
+
+    /// How many leases hold the row of `key`, or None if there is no such row.
+    fn outstanding(&self, py: Python<'_>, key: &Bound<'_, PyAny>) -> PyResult<Option<u32>> {
+        let key = scalars::key(key)?;
+        self.with(py, |table| table.outstanding(key))
+    }
+
+    /// The leases of this table that are out, the oldest first, as `Bank.outstanding_leases`.
+    fn outstanding_leases<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
+        let found = self.with(py, |table| Ok(table.outstanding_leases()))?;
+        stats::leases(py, &found)
+    }
+
+    /// What this table has done since its bank was opened, as a dictionary of counters. `staleness` has, by how many
+    /// other leases there were on a row when it was got, how many rows that were; above 16, such as up to that many.
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let found = self.with(py, |table| Ok(table.stats()))?;
+        stats::table(py, &found)
+    }
+
+    /// A table is where its rows are: copies of what refers to it, such as a model, share it.
+    fn __copy__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    /// As `__copy__`.
+    fn __deepcopy__<'py>(slf: Bound<'py, Self>, _memo: &Bound<'py, PyAny>) -> Bound<'py, Self> {
+        slf
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<embank.Table {:?}, dim={}>", &*self.key.name, self.key.dim)
+    }
+}

@@ -1,0 +1,247 @@
+//! What a training step does: gets under a lease, puts, gradients.
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use embank::UniqueKeys;
+use pyo3::prelude::*;
+
+use super::PyTable;
+use crate::arrays::{self, Keys, Rows};
+use crate::cell::{LeaseId, lease_of_another_table};
+use crate::lease::{LeasedRows, PyDistinctLease, PyLease};
+use crate::scalars;
+
+impl PyTable {
+    /// The names of leases of this bank within its cell.
+    pub(crate) fn lease_ids(
+        &self,
+        leases: &[Bound<'_, PyDistinctLease>],
+    ) -> PyResult<Vec<LeaseId>> {
+        let ids = leases.iter().map(|lease| lease.get().leased.id_in(&self.cell));
+        ids.collect::<Option<Vec<_>>>().ok_or_else(lease_of_another_table)
+    }
+
+    /// The rows that the lease of this name is on.
+    pub(super) fn leased(&self, id: LeaseId, rows: Rows<'_>) -> LeasedRows {
+        LeasedRows::new(self.cell.clone(), id, rows.into_array(), self.key.name.clone())
+    }
+}
+
+/// The table's handle whose gets wait for `timeout`; for the bank's `wait_timeout` if it is `None`.
+pub(super) fn within(table: &embank::Table, timeout: Option<Duration>) -> Cow<'_, embank::Table> {
+    match timeout {
+        Some(timeout) => Cow::Owned(table.with_wait_timeout(timeout)),
+        None => Cow::Borrowed(table),
+    }
+}
+
+#[pymethods]
+impl PyTable {
+    /// Reads rows for training, and counts a lease on each.
+    ///
+    /// A key that has no row gets one with its initial value. Waits, up to the bank's `wait_timeout`,
+    /// while a row is beyond the staleness bound.
+    ///
+    /// Args:
+    ///     keys: Integers `(n,)`.
+    ///     out: Where the rows go: C-contiguous float32 `(n, dim)`, which is `lease.rows` then. A new
+    ///         array by default. After an error its content is unspecified.
+    ///     timeout: Seconds to wait at most, in place of the bank's `wait_timeout`.
+    ///
+    /// Returns:
+    ///     A `Lease` with `rows`, float32 `(n, dim)`. A row counts once, however often its key occurs.
+    ///
+    /// Raises:
+    ///     StalenessTimeout: A row stayed beyond the bound; nothing is held.
+    ///     SelfBlocked: Leases of this thread alone hold a row at its bound; nothing is held.
+    ///     UnknownValue: The table has a vocabulary, and a key is no id of it; nothing is held.
+    ///     ValueError, TypeError: The keys are not 1-D, or no integers.
+    #[pyo3(signature = (keys, *, out = None, timeout = None))]
+    fn get<'py>(
+        &self,
+        py: Python<'py>,
+        keys: &Bound<'py, PyAny>,
+        out: Option<&Bound<'py, PyAny>>,
+        timeout: Option<f64>,
+    ) -> PyResult<PyLease> {
+        let keys = Keys::new(keys)?;
+        let keys = keys.as_slice()?;
+        let timeout = timeout.map(|timeout| scalars::seconds("timeout", timeout)).transpose()?;
+        let mut rows = Rows::new(py, out, keys.len(), self.key.dim)?;
+        let values = rows.as_slice_mut()?;
+        let id = self.cell.take_lease(py, self.key.id, |table| {
+            within(table, timeout).get(keys, values).map(Some)
+        })?;
+        let id = id.expect("a get that waits ends with a lease or an error");
+        Ok(PyLease(self.leased(id, rows)))
+    }
+
+    /// As `get`, if no row keeps it waiting. It reads rows that are on disk.
+    ///
+    /// Args:
+    ///     keys, out: As of `get`.
+    ///
+    /// Returns:
+    ///     A `Lease`, or None if a row is at the staleness bound, or is reserved for a get that has waited long; the
+    ///     content of `out` is unspecified then.
+    ///
+    /// Raises: as `get`, but for `StalenessTimeout` and `SelfBlocked`.
+    ///
+    /// >>> import embank
+    /// >>> with embank.Bank("try.bank", memory_budget="16MiB") as bank:
+    /// ...     table = bank.table("user", dim=2, staleness_bound=0)
+    /// ...     with table.get([1]):
+    /// ...         print(table.try_get([1]))
+    /// ...     with table.try_get([1]) as lease:
+    /// ...         print(lease.rows.shape)
+    /// None
+    /// (1, 2)
+    #[pyo3(signature = (keys, *, out = None))]
+    fn try_get<'py>(
+        &self,
+        py: Python<'py>,
+        keys: &Bound<'py, PyAny>,
+        out: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Option<PyLease>> {
+        let keys = Keys::new(keys)?;
+        let keys = keys.as_slice()?;
+        let mut rows = Rows::new(py, out, keys.len(), self.key.dim)?;
+        let values = rows.as_slice_mut()?;
+        let id = self.cell.take_lease(py, self.key.id, |table| table.try_get(keys, values))?;
+        Ok(id.map(|id| PyLease(self.leased(id, rows))))
+    }
+
+    /// As `get`, with one row for each distinct key.
+    ///
+    /// Args:
+    ///     keys: Integers `(n,)`.
+    ///     out: Where the rows go: C-contiguous float32 with `u` rows or more of `dim`, of which the
+    ///         first `u` are `lease.rows` then. A new array by default.
+    ///     earlier: Keys, integers `(m,)`, whose rows the same step has got before, such as for another module: to the
+    ///         table's admission the two gets of a key are one.
+    ///     timeout: Seconds to wait at most, in place of the bank's `wait_timeout`.
+    ///
+    /// Returns:
+    ///     A `DistinctLease` with `rows`, float32 `(u, dim)`, `keys` and `inverse`.
+    ///
+    /// Raises: as `get`.
+    #[pyo3(signature = (keys, *, out = None, earlier = None, timeout = None))]
+    fn get_distinct<'py>(
+        &self,
+        py: Python<'py>,
+        keys: &Bound<'py, PyAny>,
+        out: Option<&Bound<'py, PyAny>>,
+        earlier: Option<&Bound<'py, PyAny>>,
+        timeout: Option<f64>,
+    ) -> PyResult<PyDistinctLease> {
+        let timeout = timeout.map(|timeout| scalars::seconds("timeout", timeout)).transpose()?;
+        let keys = Keys::new(keys)?;
+        let keys = keys.as_slice()?;
+        let earlier = earlier.map(Keys::new).transpose()?;
+        let earlier = earlier.as_ref().map_or(Ok(&[][..]), Keys::as_slice)?;
+        let unique = py.detach(|| UniqueKeys::new(keys));
+        let (distinct, inverse) = arrays::unique(py, &unique);
+        let mut rows = Rows::first_of(py, out, unique.len(), self.key.dim)?;
+        let values = rows.as_slice_mut()?;
+        let id = self.cell.take_lease(py, self.key.id, |table| {
+            within(table, timeout).get_distinct_again(unique, values, earlier).map(Some)
+        })?;
+        let id = id.expect("a get that waits ends with a lease or an error");
+        Ok(PyDistinctLease {
+            leased: self.leased(id, rows),
+            keys: distinct.unbind(),
+            inverse: inverse.unbind(),
+        })
+    }
+
+    /// Writes rows, without a lease.
+    ///
+    /// The optimizer state of a row that is there stays; a new row's begins as the optimizer says.
+    ///
+    /// Args:
+    ///     keys: Integers `(n,)`.
+    ///     rows: float32 `(n, dim)`. Of a key that occurs more than once, the last row is kept.
+    ///
+    /// Raises:
+    ///     UnknownValue: The table has a vocabulary, and a key is no id of it; no row changes.
+    fn put(
+        &self,
+        py: Python<'_>,
+        keys: &Bound<'_, PyAny>,
+        rows: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        let keys = Keys::new(keys)?;
+        let keys = keys.as_slice()?;
+        let rows = arrays::values("rows", rows, keys.len(), self.key.dim)?;
+        let rows = rows.as_slice()?;
+        self.with(py, |table| table.put(keys, rows))
+    }
+
+    /// Applies gradients with the table's optimizer, without a lease.
+    ///
+    /// A key that has no row gets one with its initial value first.
+    ///
+    /// Args:
+    ///     keys: Integers `(n,)`.
+    ///     grads: float32 `(n, dim)`. Those of a key that occurs more than once are summed first.
+    ///
+    /// Raises:
+    ///     ValueError: A gradient is NaN or infinite, or the table has no optimizer; no row changes.
+    ///     UnknownValue: The table has a vocabulary, and a key is no id of it; no row changes.
+    fn apply_gradients(
+        &self,
+        py: Python<'_>,
+        keys: &Bound<'_, PyAny>,
+        grads: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        let keys = Keys::new(keys)?;
+        let keys = keys.as_slice()?;
+        let grads = arrays::values("grads", grads, keys.len(), self.key.dim)?;
+        let grads = grads.as_slice()?;
+        self.with(py, |table| table.apply_gradients(keys, grads))
+    }
+
+    /// Applies one gradient through several leases of this table and consumes them: each row takes one step.
+    ///
+    /// For gradients that were added up over several forward passes. All leases are answered or none. Rows deleted
+    /// since they were got stay deleted, and so do those of keys that no lease holds.
+    ///
+    /// Args:
+    ///     leases: `DistinctLease` objects of this table.
+    ///     keys: Integers `(n,)`, those of the leases.
+    ///     grads: float32 `(n, dim)`. Those of a key that occurs more than once are summed first.
+    ///
+    /// Raises:
+    ///     ValueError: A lease was consumed before or is another table's, or wrong shapes (the leases stay as they
+    ///         were); a gradient is NaN or infinite, or the table has no optimizer (they are given back).
+    ///     LeaseExpired: One of them has expired; no row changes, and the others are given back.
+    ///     EmbankError: The store failed; the leases are given back.
+    ///
+    /// >>> import embank
+    /// >>> bank = embank.Bank("together.bank", memory_budget="16MiB")
+    /// >>> table = bank.table(
+    /// ...     "item", dim=1, optimizer=embank.Adagrad(lr=1.0), initializer=embank.Zeros()
+    /// ... )
+    /// >>> leases = [table.get_distinct([7, 8]), table.get_distinct([7])]
+    /// >>> table.apply_leases(leases, [7, 8, 7], [[1.0], [1.0], [1.0]])
+    /// >>> table.peek([7, 8]).tolist(), table.outstanding(7)
+    /// ([[-1.0], [-1.0]], 0)
+    /// >>> bank.close()
+    fn apply_leases(
+        &self,
+        py: Python<'_>,
+        leases: Vec<Bound<'_, PyDistinctLease>>,
+        keys: &Bound<'_, PyAny>,
+        grads: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        let keys = Keys::new(keys)?;
+        let keys = keys.as_slice()?;
+        let grads = arrays::values("grads", grads, keys.len(), self.key.dim)?;
+        let grads = grads.as_slice()?;
+        let ids = self.lease_ids(&leases)?;
+        self.cell.with_leases(py, &[(self.key.id, ids)], |mut leases| {
+            embank::Lease::apply_together(leases.swap_remove(0), keys, grads)
+        })
+    }
+}
