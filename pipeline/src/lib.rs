@@ -16,7 +16,7 @@ mod feed;
 mod flight;
 mod format;
 mod input;
-mod kernels;
+mod operators;
 mod plan;
 mod sink;
 mod spec;
@@ -34,9 +34,8 @@ pub use feed::{Feed, FeedInput, FeedOptions, Waited};
 pub use flight::{FlightOptions, FlightServer};
 pub use format::{Format, Header, Separator, TextSettings};
 pub use input::Input;
+pub use operators::{Operator, Value};
 pub use sink::{FileFormat, FileSink};
-pub use spec::{
-    BadRows, Column, Dtype, Field, Operator, Output, Source, Spec, TimeUnit, Value, VocabularySpec,
-};
+pub use spec::{BadRows, Column, Dtype, Field, Output, Source, Spec, TimeUnit, VocabularySpec};
 pub use trace::{Bound, Explanation, Stage, StageTime, Trace};
 pub use vocabulary::KeptValues;

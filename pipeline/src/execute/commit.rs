@@ -12,7 +12,7 @@ use crate::batch::{Batch, Values};
 use crate::decode::{BLOCK_ROWS, BadList, BadRow, Fault, REPORTED_BAD_ROWS};
 use crate::error::{BadRowReport, Error, Result};
 use crate::input::{Claim, shown};
-use crate::plan::LookUp;
+use crate::operators::{LookUp, Shown};
 use crate::trace::{Stage, Stopwatch};
 use crate::vocabulary::{
     DirectTable, Growing, Ids, Pending, RunNumbering, Unknown, Unseen, check_id,
@@ -392,8 +392,8 @@ fn in_terms_of_the_rows(
 
 /// Writes an id into the matrices that show it.
 #[inline]
-fn show(batch: &mut Batch, shown: &[(usize, usize)], row: u32, id: u64) {
-    for &(output, column) in shown {
+fn show(batch: &mut Batch, shown: &[Shown], row: u32, id: u64) {
+    for &Shown { output, column } in shown {
         let at = row as usize * batch.infos[output].columns.len() + column;
         match &mut batch.matrices[output] {
             Values::Words(values) => values[at] = id as u32,

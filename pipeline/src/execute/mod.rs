@@ -6,8 +6,8 @@
 //! are ([`order`]): what is on the list is given its ids, in the order of the rows, and the batch goes to the consumer.
 //! So ids and batches are the same with any number of threads, and nothing is merged afterwards.
 
-mod apply;
 mod commit;
+mod concatenate;
 mod order;
 mod worker;
 
@@ -24,7 +24,8 @@ use crate::decode::Level;
 use crate::error::{BadRowReport, Error, Result};
 use crate::format::Format;
 use crate::input::{Chunks, Input};
-use crate::plan::{Plan, Plans, ValueSpace};
+use crate::operators::ValueSpace;
+use crate::plan::{Plan, Plans};
 use crate::spec::{BadRows, Spec};
 use crate::trace::{ReadBusy, Trace};
 use crate::vocabulary::{Growing, KeptValues, Numbering, RunNumbering, open};

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use embank::locks::Mutex;
 
 use super::RunOptions;
-use super::apply::apply;
 use super::commit::{Committer, Work};
+use super::concatenate::concatenate;
 use super::order::Order;
 use crate::batch::{Batch, MatrixInfo, Values};
 use crate::decode::{
@@ -15,8 +15,7 @@ use crate::decode::{
 use crate::error::{Error, Result};
 use crate::format::Format;
 use crate::input::{Chunks, Claim};
-use crate::kernels::concatenate;
-use crate::plan::{OutputFrom, Plan};
+use crate::plan::{OutputFrom, Plan, WidenedSlot};
 use crate::trace::{ReadBusy, Stage, Stopwatch};
 use crate::vocabulary::{BankLookUp, Ids, RunNumbering, ValueCounts};
 
@@ -250,7 +249,7 @@ impl Blocks<'_, '_> {
     fn finish(&mut self, done: &mut Work, stopwatch: &mut Stopwatch) -> Result<()> {
         let shared = self.shared;
         for kernel in &self.plan.kernels {
-            apply(kernel, shared.options.level, &mut self.block);
+            kernel.run(shared.options.level, &mut self.block);
         }
         stopwatch.lap(Stage::Transform);
         self.look_up(done)?;
@@ -302,7 +301,7 @@ fn write_out(plan: &Plan, level: Level, block: &Block, batch: &mut Batch) {
             }
             (OutputFrom::Wides(columns), Values::Wides(into)) => {
                 let into = &mut into[batch.rows * columns.len()..][..rows * columns.len()];
-                for (place, &(slot, signed)) in columns.iter().enumerate() {
+                for (place, &WidenedSlot { slot, signed }) in columns.iter().enumerate() {
                     widen(
                         block,
                         slot,

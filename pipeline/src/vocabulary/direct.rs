@@ -13,8 +13,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use memmap2::{MmapOptions, MmapRaw};
 
-use crate::decode::{BLOCK_ROWS, Level};
-use crate::kernels::vectorised;
+use crate::decode::{BLOCK_ROWS, Level, vectorised};
 
 /// A table of ids, read by many threads.
 pub(crate) struct DirectTable {

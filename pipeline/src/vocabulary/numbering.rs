@@ -10,8 +10,8 @@ use super::direct::NO_LIMIT;
 use super::growing::new_table;
 use super::{DirectTable, Growing};
 use crate::error::{Error, Result};
-use crate::kernels::MODULUS_MAX;
-use crate::plan::{ValueSpace, VocabularyPlan};
+use crate::operators::{MODULUS_MAX, ValueSpace};
+use crate::plan::VocabularyPlan;
 use crate::spec::VocabularySpec;
 
 /// A vocabulary of a pipeline, beside what [`Growing`] has of it.

@@ -4,7 +4,7 @@ use embank::{ByteBuffer, ByteValues, UNKNOWN_ID, Values, Vocabulary};
 
 use crate::decode::{BLOCK_ROWS, Block, Slot};
 use crate::error::{Error, Result};
-use crate::plan::LookUp;
+use crate::operators::LookUp;
 use crate::vocabulary::Unseen;
 
 /// A chunk's values without an id, with the rows of the batch that have them, in their order.
