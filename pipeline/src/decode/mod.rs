@@ -36,5 +36,5 @@ pub(crate) use field::{float32, int32, int64};
 pub use level::Level;
 pub(crate) use level::vectorised;
 pub(crate) use packed::{row_bytes, unpack};
-pub(crate) use quoted::{Unquoted, header_fields};
+pub(crate) use quoted::{Syntax, Unquoted, header_fields};
 pub(crate) use spelling::Spelling;

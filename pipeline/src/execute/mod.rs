@@ -9,7 +9,9 @@
 mod commit;
 mod concatenate;
 mod order;
+mod rows;
 mod worker;
+mod write_out;
 
 use std::any::Any;
 use std::sync::Arc;

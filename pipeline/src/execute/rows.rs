@@ -116,7 +116,11 @@ impl RowReader {
         if quote.is_none() && !syntax.separator.has_several_bytes() {
             let lines = self.decoder.begin(text, bad);
             let rows = self.decoder.rows();
-            return ChunkReader { rows, lines, form: Form::Text { decoder: &mut self.decoder, text } };
+            return ChunkReader {
+                rows,
+                lines,
+                form: Form::Text { decoder: &mut self.decoder, text },
+            };
         }
         let lines = self.unquoted.read(text, syntax, &self.plan.layout, bad);
         let mut misfits = BadList::default();

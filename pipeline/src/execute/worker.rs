@@ -6,16 +6,15 @@ use embank::locks::Mutex;
 
 use super::RunOptions;
 use super::commit::{Committer, Work};
-use super::concatenate::concatenate;
 use super::order::Order;
-use crate::batch::{Batch, MatrixInfo, Values};
-use crate::decode::{
-    BLOCK_ROWS, BadList, BadRow, Block, Decoder, Level, Slot, Unquoted, row_bytes, unpack,
-};
+use super::rows::RowReader;
+use super::write_out::write_out;
+use crate::batch::MatrixInfo;
+use crate::decode::{BLOCK_ROWS, BadRow, Block, Slot};
 use crate::error::{Error, Result};
 use crate::format::Format;
 use crate::input::{Chunks, Claim};
-use crate::plan::{OutputFrom, Plan, WidenedSlot};
+use crate::plan::Plan;
 use crate::trace::{ReadBusy, Stage, Stopwatch};
 use crate::vocabulary::{BankLookUp, Ids, RunNumbering, ValueCounts};
 
@@ -82,9 +81,7 @@ pub(super) fn work(shared: &Shared<'_, '_>) {
 
 struct Worker<'a, 'b> {
     shared: &'a Shared<'a, 'b>,
-    decoder: Decoder,
-    /// A chunk of which fields are quoted.
-    unquoted: Unquoted,
+    rows: RowReader,
     buffer: Vec<u8>,
     stopwatch: Stopwatch,
     blocks: Blocks<'a, 'b>,
@@ -123,10 +120,13 @@ impl<'a, 'b> Worker<'a, 'b> {
             bank: BankLookUp::default(),
             counts: shared.numberings.iter().enumerate().map(counts).collect::<Result<_>>()?,
         };
-        let decoder = Decoder::new(Arc::clone(&plan.layout), shared.options.level);
-        let (unquoted, buffer) = (Unquoted::default(), Vec::new());
-        let stopwatch = Stopwatch::new(shared.options.trace);
-        Ok(Self { shared, decoder, unquoted, buffer, stopwatch, blocks })
+        Ok(Self {
+            shared,
+            rows: RowReader::new(plan, shared.format, shared.options.level),
+            buffer: Vec::new(),
+            stopwatch: Stopwatch::new(shared.options.trace),
+            blocks,
+        })
     }
 
     /// The next chunk; of a stream, its bytes too.
@@ -142,105 +142,35 @@ impl<'a, 'b> Worker<'a, 'b> {
     /// Makes ready for rows of another plan: those of an input with another header.
     fn change_plan(&mut self, plan: &Arc<Plan>) {
         if !Arc::ptr_eq(&self.blocks.plan, plan) {
-            self.decoder = Decoder::new(Arc::clone(&plan.layout), self.shared.options.level);
+            self.rows.change_plan(plan);
             self.blocks.block = plan.block();
             self.blocks.plan = Arc::clone(plan);
         }
     }
 
-    /// Everything that can be done with a chunk before it is next.
+    /// Does everything with a chunk that can be done before its turn comes.
     fn transform(&mut self, claim: &mut Claim<'b>, done: &mut Work) -> Result<()> {
-        let shared = self.shared;
         self.change_plan(&claim.plan);
-        let stopwatch = &mut self.stopwatch;
-        stopwatch.start();
-        #[cfg(feature = "parquet")]
-        if let crate::input::Held::Columns(batch) = &claim.held {
-            done.clear();
-            return self.blocks.columns(batch, done, stopwatch);
-        }
-        let reading = stopwatch.is_on().then(|| shared.reading.begin());
-        let begin = claim.begin;
+        self.stopwatch.start();
+        let reading = self.stopwatch.is_on().then(|| self.shared.reading.begin());
         let rows = claim.rows(&mut self.buffer)?;
         drop(reading);
-        stopwatch.lap(Stage::Read);
+        self.stopwatch.lap(Stage::Read);
         done.clear();
-        let Format::Text { separator, quote, .. } = shared.format else {
-            return self.blocks.packed(rows, done, stopwatch);
-        };
-        let mut text = &rows[begin.bytes..];
-        // A chunk without quotes is text as any other.
-        let quote = quote.filter(|&quote| memchr::memchr(quote, text).is_some());
-        let (original, how) = (text, (separator, quote));
-        let lines = if quote.is_some() || separator.has_several_bytes() {
-            let layout = &claim.plan.layout;
-            let lines = self.unquoted.read(text, how, layout, &mut done.bad);
-            self.blocks.reserve(self.unquoted.rows(), done);
-            let mut misfits = BadList::default();
-            self.decoder.begin_unquoted(&mut self.unquoted, &mut misfits);
-            let unquoted = &self.unquoted;
-            let place = |bad: &mut BadRow| unquoted.place(original, how, bad);
-            done.bad.add_all(&mut misfits, place);
-            text = &unquoted.text;
-            while self.decoder.next(text, &mut self.blocks.block, &mut self.blocks.bad) {
-                stopwatch.lap(Stage::Decode);
-                self.blocks.bad.iter_mut().for_each(|bad| bad.lines = unquoted.lines_of(bad.line));
-                done.bad.add_block(&mut self.blocks.bad, place);
-                self.blocks.finish(done, stopwatch)?;
-            }
-            lines
-        } else {
-            let lines = self.decoder.begin(text, &mut done.bad);
-            self.blocks.reserve(self.decoder.rows(), done);
-            while self.decoder.next(text, &mut self.blocks.block, &mut self.blocks.bad) {
-                stopwatch.lap(Stage::Decode);
-                done.bad.add_block(&mut self.blocks.bad, |_| {});
-                self.blocks.finish(done, stopwatch)?;
-            }
-            lines
-        };
-        done.bad.shift(begin.lines);
-        done.lines = begin.lines + lines;
+        let mut reader = self.rows.begin(rows, claim.begin.bytes, &mut done.bad);
+        self.blocks.reserve(reader.rows, done);
+        while reader.next(&mut self.blocks.block, &mut self.blocks.bad) {
+            self.stopwatch.lap(Stage::Decode);
+            done.bad.add_block(&mut self.blocks.bad, |bad| reader.place(bad));
+            self.blocks.finish(done, &mut self.stopwatch)?;
+        }
+        done.bad.shift(claim.begin.lines);
+        done.lines = claim.begin.lines + reader.lines;
         Ok(())
     }
 }
 
 impl Blocks<'_, '_> {
-    fn packed(&mut self, rows: &[u8], done: &mut Work, stopwatch: &mut Stopwatch) -> Result<()> {
-        let (layout, level) = (&self.shared.plan.layout, self.shared.options.level);
-        let row_bytes = row_bytes(layout.fields());
-        self.reserve(rows.len() / row_bytes, done);
-        let mut rows = rows;
-        while !rows.is_empty() {
-            let count = unpack(rows, layout, level, &mut self.block);
-            rows = &rows[count * row_bytes..];
-            stopwatch.lap(Stage::Decode);
-            self.finish(done, stopwatch)?;
-        }
-        Ok(())
-    }
-
-    #[cfg(feature = "parquet")]
-    fn columns(
-        &mut self,
-        batch: &arrow_array::RecordBatch,
-        done: &mut Work,
-        stopwatch: &mut Stopwatch,
-    ) -> Result<()> {
-        let (names, layout) = (&self.shared.plan.field_names, &self.shared.plan.layout);
-        done.lines = batch.num_rows();
-        self.reserve(done.lines, done);
-        for begin in (0..done.lines).step_by(BLOCK_ROWS) {
-            let rows = begin..(begin + BLOCK_ROWS).min(done.lines);
-            let (block, bad) = (&mut self.block, &mut self.bad);
-            crate::columns::read_columns(batch, rows, names, layout, block, bad);
-            stopwatch.lap(Stage::Decode);
-            done.bad.add_block(bad, |_| {});
-            self.finish(done, stopwatch)?;
-        }
-        Ok(())
-    }
-
     fn reserve(&self, rows: usize, done: &mut Work) {
         done.batch.reserve(if self.shared.generates { 0 } else { rows });
     }
@@ -287,56 +217,6 @@ impl Blocks<'_, '_> {
             }
         }
         Ok(())
-    }
-}
-
-/// Appends the block's rows to the batch's matrices.
-fn write_out(plan: &Plan, level: Level, block: &Block, batch: &mut Batch) {
-    let rows = block.rows;
-    for (output, values) in plan.outputs.iter().zip(&mut batch.matrices) {
-        match (&output.from, values) {
-            (OutputFrom::Words(columns), Values::Words(into)) => {
-                let into = &mut into[batch.rows * columns.len()..][..rows * columns.len()];
-                concatenate(level, block.words(), columns, rows, into);
-            }
-            (OutputFrom::Wides(columns), Values::Wides(into)) => {
-                let into = &mut into[batch.rows * columns.len()..][..rows * columns.len()];
-                for (place, &WidenedSlot { slot, signed }) in columns.iter().enumerate() {
-                    widen(
-                        block,
-                        slot,
-                        signed,
-                        &mut into[place.min(rows * columns.len())..],
-                        columns.len(),
-                    );
-                }
-            }
-            _ => unreachable!("a matrix is as wide as its plan says"),
-        }
-    }
-    batch.rows += rows;
-}
-
-/// Writes a column into every `stride`-th place.
-fn widen(block: &Block, slot: Slot, signed: bool, into: &mut [u64], stride: usize) {
-    let into = into.iter_mut().step_by(stride);
-    match slot {
-        Slot::Word(column) if signed => {
-            for (value, into) in block.word(column).iter().zip(into) {
-                *into = i64::from(value.cast_signed()).cast_unsigned();
-            }
-        }
-        Slot::Word(column) => {
-            for (value, into) in block.word(column).iter().zip(into) {
-                *into = u64::from(*value);
-            }
-        }
-        Slot::Wide(column) => {
-            for (value, into) in block.wide(column).iter().zip(into) {
-                *into = *value;
-            }
-        }
-        Slot::Bytes(_) => unreachable!("the plan refuses to show text"),
     }
 }
 
