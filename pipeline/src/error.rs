@@ -250,6 +250,11 @@ pub enum Error {
 /// The crate's results.
 pub type Result<T> = std::result::Result<T, Error>;
 
+/// The error of a pipeline that makes no sense.
+pub(crate) fn refused<T>(why: impl Into<String>) -> Result<T> {
+    Err(Error::Spec(why.into()))
+}
+
 /// Names for an error, the first few of many.
 fn listed(names: &[String]) -> String {
     let short =

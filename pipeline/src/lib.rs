@@ -16,7 +16,9 @@ mod feed;
 mod flight;
 mod format;
 mod input;
-mod kernels;
+mod operators;
+mod options;
+mod pipeline;
 mod plan;
 mod sink;
 mod spec;
@@ -28,15 +30,18 @@ pub use batch::arrow_schema;
 pub use batch::{Batch, Matrix, MatrixInfo};
 pub use decode::{BadField, FieldKind, Level};
 pub use error::{BadRowReport, Error, Result};
-pub use execute::{Consumer, Pipeline, RunOptions, RunReport};
-pub use feed::{Feed, FeedInput, FeedOptions, Waited};
+pub use execute::{Consumer, RunReport};
+pub use feed::{Feed, FeedInput, Waited};
 #[cfg(feature = "flight")]
-pub use flight::{FlightOptions, FlightServer};
+pub use flight::FlightServer;
 pub use format::{Format, Header, Separator, TextSettings};
 pub use input::Input;
+pub use operators::{Operator, Value};
+#[cfg(feature = "flight")]
+pub use options::FlightOptions;
+pub use options::{FeedOptions, RunOptions};
+pub use pipeline::Pipeline;
 pub use sink::{FileFormat, FileSink};
-pub use spec::{
-    BadRows, Column, Dtype, Field, Operator, Output, Source, Spec, TimeUnit, Value, VocabularySpec,
-};
+pub use spec::{BadRows, Column, Dtype, Field, Output, Source, Spec, TimeUnit, VocabularySpec};
 pub use trace::{Bound, Explanation, Stage, StageTime, Trace};
 pub use vocabulary::KeptValues;

@@ -227,8 +227,8 @@ pub(crate) fn read_columns(
                 Ok(true) => continue,
                 Ok(false) if how.required => BadField::Missing,
                 Ok(false) => {
-                    let (plane, bit) = target.missing;
-                    block.missing_mut(plane)[place] |= 1 << bit;
+                    let missing = target.missing;
+                    block.missing_mut(missing.plane)[place] |= 1 << missing.bit;
                     continue;
                 }
                 Err(why) => why,

@@ -18,6 +18,26 @@ pub(crate) enum Slot {
     Bytes(usize),
 }
 
+/// Where a block says that a field was empty.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct MissingBit {
+    /// In [`Block::missing`].
+    pub(crate) plane: usize,
+    /// Of each byte of the plane.
+    pub(crate) bit: u8,
+}
+
+/// How many columns of each width a block has.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct ColumnCounts {
+    /// Columns of 32 bits.
+    pub(crate) words: usize,
+    /// Columns of 64 bits.
+    pub(crate) wides: usize,
+    /// Columns of byte strings.
+    pub(crate) bytes: usize,
+}
+
 /// Byte strings one behind the other.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct ByteColumn {
@@ -63,13 +83,13 @@ pub(crate) struct Block {
 }
 
 impl Block {
-    pub(crate) fn new(words: usize, wides: usize, bytes: usize, missing: usize) -> Self {
+    pub(crate) fn new(columns: ColumnCounts, planes: usize) -> Self {
         Self {
             rows: 0,
-            words: vec![0; words * COLUMN_STRIDE],
-            wides: vec![0; wides * COLUMN_STRIDE],
-            bytes: vec![ByteColumn::default(); bytes],
-            missing: vec![[0; BLOCK_ROWS]; missing],
+            words: vec![0; columns.words * COLUMN_STRIDE],
+            wides: vec![0; columns.wides * COLUMN_STRIDE],
+            bytes: vec![ByteColumn::default(); columns.bytes],
+            missing: vec![[0; BLOCK_ROWS]; planes],
         }
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::bad::BadList;
-use super::block::{BLOCK_ROWS, Block, COLUMN_STRIDE, Slot};
+use super::block::{BLOCK_ROWS, Block, COLUMN_STRIDE, ColumnCounts, MissingBit, Slot};
 use super::field::{self, BadField, FieldKind};
 use super::level::Level;
 use super::narrow::{GROUP_ROWS, Group, STEP_FIELDS_MAX, Step, StepKind};
@@ -11,6 +11,8 @@ use super::spelling::Spelling;
 use super::structure::{Run, Structure};
 use crate::spec::TimeUnit;
 
+/// The longest byte string of a field.
+pub(crate) const FIELD_BYTES_MAX: usize = 1 << 16;
 /// Of a bad field, so many bytes are kept for the report.
 pub(crate) const SNIPPET_BYTES: usize = 40;
 
@@ -31,8 +33,7 @@ pub(crate) struct FieldLayout {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Target {
     pub(crate) slot: Slot,
-    /// Plane and bit in [`Block::missing`].
-    pub(crate) missing: (usize, u8),
+    pub(crate) missing: MissingBit,
 }
 
 /// How the rows of a text are read.
@@ -45,9 +46,7 @@ pub(crate) struct Layout {
     steps: Vec<PlannedStep>,
     /// Fields that are no part of a step, and are read.
     singles: Vec<usize>,
-    words: usize,
-    wides: usize,
-    bytes: usize,
+    columns: ColumnCounts,
     planes: usize,
 }
 
@@ -68,9 +67,7 @@ impl Layout {
             separator,
             steps: Vec::new(),
             singles: Vec::new(),
-            words: 0,
-            wides: 0,
-            bytes: 0,
+            columns: ColumnCounts::default(),
             planes: 0,
         };
         let mut at = 0;
@@ -99,19 +96,20 @@ impl Layout {
             let mut required = 0;
             for lane in 0..count {
                 required |= u8::from(self.fields[at + lane].required) << lane;
-                let slot = Slot::Word(self.words + lane);
-                self.targets[at + lane] = Some(Target { slot, missing: (plane, lane as u8) });
+                let slot = Slot::Word(self.columns.words + lane);
+                self.targets[at + lane] =
+                    Some(Target { slot, missing: MissingBit { plane, bit: lane as u8 } });
             }
             let step = Step {
                 first_field: at,
                 count,
                 kind,
                 ends_row: at + count == self.fields.len(),
-                first_column: self.words,
+                first_column: self.columns.words,
                 separator: self.separator,
             };
             self.steps.push(PlannedStep { step, plane, required });
-            self.words += count;
+            self.columns.words += count;
             at += count;
         }
         count
@@ -120,9 +118,9 @@ impl Layout {
     fn plan_single(&mut self, at: usize, kind: FieldKind) {
         let counter = match kind {
             FieldKind::Skip => return,
-            FieldKind::Int32 | FieldKind::Hex32 | FieldKind::Float32 => &mut self.words,
-            FieldKind::Int64 | FieldKind::Uint64 => &mut self.wides,
-            FieldKind::Bytes => &mut self.bytes,
+            FieldKind::Int32 | FieldKind::Hex32 | FieldKind::Float32 => &mut self.columns.words,
+            FieldKind::Int64 | FieldKind::Uint64 => &mut self.columns.wides,
+            FieldKind::Bytes => &mut self.columns.bytes,
         };
         let index = *counter;
         *counter += 1;
@@ -131,7 +129,8 @@ impl Layout {
             FieldKind::Bytes => Slot::Bytes(index),
             _ => Slot::Word(index),
         };
-        self.targets[at] = Some(Target { slot, missing: (self.planes, 0) });
+        self.targets[at] =
+            Some(Target { slot, missing: MissingBit { plane: self.planes, bit: 0 } });
         self.planes += 1;
         self.singles.push(at);
     }
@@ -156,9 +155,9 @@ impl Layout {
         self.fields.len()
     }
 
-    /// Columns of 32 bits, of 64 bits, and of byte strings.
-    pub(crate) fn columns(&self) -> (usize, usize, usize) {
-        (self.words, self.wides, self.bytes)
+    /// The columns that a block needs for the fields.
+    pub(crate) fn columns(&self) -> ColumnCounts {
+        self.columns
     }
 
     /// Planes of bits that say which fields were empty.
@@ -470,7 +469,7 @@ impl Decoder {
                 (kind, slot) => unreachable!("{kind:?} is not read into {slot:?}"),
             };
             match missing {
-                Ok(missing) => block.missing_mut(target.missing.0)[row] = u8::from(missing),
+                Ok(missing) => block.missing_mut(target.missing.plane)[row] = u8::from(missing),
                 Err(why) => {
                     if let Slot::Bytes(column) = target.slot {
                         block.bytes[column].push(b"");

@@ -70,3 +70,30 @@ impl fmt::Display for Level {
         })
     }
 }
+
+/// Compiles a function for each level, and calls the one that is asked for.
+macro_rules! vectorised {
+    ($(#[$meta:meta])* $visibility:vis fn $name:ident($($argument:ident: $type:ty),*) $(-> $result:ty)? $body:block) => {
+        $(#[$meta])*
+        $visibility fn $name(level: $crate::decode::Level, $($argument: $type),*) $(-> $result)? {
+            #[inline(always)]
+            fn body($($argument: $type),*) $(-> $result)? $body
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx2,fma,bmi1,bmi2,popcnt")]
+            fn avx2($($argument: $type),*) $(-> $result)? { body($($argument),*) }
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,bmi1,bmi2,popcnt")]
+            fn avx512($($argument: $type),*) $(-> $result)? { body($($argument),*) }
+            match level {
+                $crate::decode::Level::Portable => body($($argument),*),
+                #[cfg(target_arch = "x86_64")]
+                // SAFETY: a pipeline is made only with a level that the processor has (`RunOptions::check`).
+                $crate::decode::Level::Avx2 => unsafe { avx2($($argument),*) },
+                #[cfg(target_arch = "x86_64")]
+                // SAFETY: as above.
+                $crate::decode::Level::Avx512 => unsafe { avx512($($argument),*) },
+            }
+        }
+    };
+}
+pub(crate) use vectorised;

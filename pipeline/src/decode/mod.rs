@@ -22,16 +22,19 @@ mod structure;
 mod tests;
 
 pub(crate) use bad::{BadList, REPORTED_BAD_ROWS};
-pub(crate) use block::{BLOCK_ROWS, Block, ByteColumn, COLUMN_STRIDE, Slot};
+pub(crate) use block::{
+    BLOCK_ROWS, Block, ByteColumn, COLUMN_STRIDE, ColumnCounts, MissingBit, Slot,
+};
 #[cfg(feature = "parquet")]
 pub(crate) use decoder::SNIPPET_BYTES;
-pub(crate) use decoder::{BadRow, Decoder, Fault, FieldLayout, Layout};
+pub(crate) use decoder::{BadRow, Decoder, FIELD_BYTES_MAX, Fault, FieldLayout, Layout};
 pub(crate) use field::hex32;
 pub(crate) use field::uint64;
 pub use field::{BadField, FieldKind};
 #[cfg(feature = "parquet")]
 pub(crate) use field::{float32, int32, int64};
 pub use level::Level;
+pub(crate) use level::vectorised;
 pub(crate) use packed::{row_bytes, unpack};
-pub(crate) use quoted::{Unquoted, header_fields};
+pub(crate) use quoted::{Syntax, Unquoted, header_fields};
 pub(crate) use spelling::Spelling;

@@ -99,7 +99,7 @@ mod tests {
                 let bytes: Vec<u8> =
                     (0..(count * fields) as u32).flat_map(u32::to_le_bytes).collect();
                 for level in Level::available() {
-                    let mut block = Block::new(layout.columns().0, 0, 0, layout.planes());
+                    let mut block = Block::new(layout.columns(), layout.planes());
                     let got = unpack(&bytes, &layout, level, &mut block);
                     assert_eq!(got, count.min(BLOCK_ROWS));
                     for field in (0..fields).filter(|&field| field != skipped) {

@@ -10,6 +10,14 @@ use super::decoder::{BadRow, Fault, Layout, SNIPPET_BYTES};
 use super::field::{BadField, FieldKind};
 use crate::format::Separator;
 
+/// What separates and encloses the fields of a text.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Syntax {
+    pub(crate) separator: Separator,
+    /// `None` if quotes mean nothing.
+    pub(crate) quote: Option<u8>,
+}
+
 /// A text without its quotes.
 #[derive(Debug, Default)]
 pub(crate) struct Unquoted {
@@ -59,7 +67,8 @@ fn field_end(text: &[u8], from: usize, separator: Separator) -> usize {
 }
 
 /// Finds the field that begins at `begin`, which may be the text's end.
-fn find(text: &[u8], begin: usize, separator: Separator, quote: Option<u8>) -> Found {
+fn find(text: &[u8], begin: usize, syntax: Syntax) -> Found {
+    let Syntax { separator, quote } = syntax;
     let mut found = Found {
         begin,
         end: begin,
@@ -103,26 +112,33 @@ fn find(text: &[u8], begin: usize, separator: Separator, quote: Option<u8>) -> F
     found
 }
 
-/// The fields of a text's first row, where the row ends, and whether a quote in it is at a wrong place.
-pub(crate) fn header_fields(
-    text: &[u8],
-    separator: Separator,
-    quote: Option<u8>,
-) -> (Vec<Vec<u8>>, usize, bool) {
-    let (mut names, mut at, mut wrong) = (Vec::new(), 0, false);
+/// A text's first row.
+#[derive(Debug, Default)]
+pub(crate) struct HeaderFields {
+    pub(crate) names: Vec<Vec<u8>>,
+    /// Bytes of the row, its line end too.
+    pub(crate) bytes: usize,
+    /// Whether a quote in it is at a wrong place, or is never closed.
+    pub(crate) wrong: bool,
+}
+
+/// Reads the fields of a text's first row.
+pub(crate) fn header_fields(text: &[u8], syntax: Syntax) -> HeaderFields {
+    let mut header = HeaderFields::default();
     // Ends: each round leaves a field behind.
     loop {
-        let found = find(text, at, separator, quote);
-        at = found.next;
-        wrong |= found.wrong;
+        let found = find(text, header.bytes, syntax);
+        header.bytes = found.next;
+        header.wrong |= found.wrong;
         let mut name = Vec::new();
-        push_value(&mut name, &text[found.begin..found.end], quote.filter(|_| found.doubled));
+        let doubled = syntax.quote.filter(|_| found.doubled);
+        push_value(&mut name, &text[found.begin..found.end], doubled);
         if found.ends_row && !found.quoted && name.last() == Some(&b'\r') {
             name.pop();
         }
-        names.push(name);
+        header.names.push(name);
         if found.ends_row {
-            return (names, at, wrong);
+            return header;
         }
     }
 }
@@ -145,7 +161,7 @@ impl Unquoted {
     pub(crate) fn read(
         &mut self,
         text: &[u8],
-        (separator, quote): (Separator, Option<u8>),
+        syntax: Syntax,
         layout: &Layout,
         bad: &mut BadList,
     ) -> usize {
@@ -153,13 +169,17 @@ impl Unquoted {
         self.places.clear();
         self.ends.clear();
         self.ends.push(u32::MAX);
-        let (mut at, mut lines) = (0, 0);
+        let mut at = 0;
+        let mut lines = 0;
         // Ends: each round leaves a row behind.
         while at < text.len() {
-            let (begin, kept) = (at, (self.text.len(), self.ends.len()));
-            let (mut fault, mut fields) = (None, 0);
+            let begin = at;
+            let kept_text = self.text.len();
+            let kept_ends = self.ends.len();
+            let mut fault = None;
+            let mut fields = 0;
             for field in 0.. {
-                let found = find(text, at, separator, quote);
+                let found = find(text, at, syntax);
                 at = found.next;
                 let wrong = if found.wrong {
                     Some(BadField::Quote)
@@ -168,8 +188,9 @@ impl Unquoted {
                     let kind = layout.kind(field).unwrap_or(FieldKind::Skip);
                     let number = !matches!(kind, FieldKind::Bytes | FieldKind::Skip);
                     let value = &text[found.begin..found.end];
-                    let holds = |value| memchr::memchr2(separator.first(), b'\n', value).is_some();
-                    let may_hold = found.quoted || separator.has_several_bytes();
+                    let holds =
+                        |value| memchr::memchr2(syntax.separator.first(), b'\n', value).is_some();
+                    let may_hold = found.quoted || syntax.separator.has_several_bytes();
                     (may_hold && number && holds(value)).then_some(BadField::NotA(kind))
                 };
                 if let (Some(why), None) = (wrong, &fault) {
@@ -179,7 +200,7 @@ impl Unquoted {
                     fault = Some(Fault::Field { field, column, why, snippet });
                 }
                 if fault.is_none() {
-                    self.push(text, &found, separator, quote);
+                    self.push(text, &found, syntax);
                 }
                 fields = field + 1;
                 if found.ends_row {
@@ -193,8 +214,8 @@ impl Unquoted {
                 let expected = layout.fields();
                 let known = matches!(fault, Fault::Field { field, .. } if field < expected);
                 let fault = if known { fault } else { Fault::Fields { found: fields, expected } };
-                self.text.truncate(kept.0);
-                self.ends.truncate(kept.1);
+                self.text.truncate(kept_text);
+                self.ends.truncate(kept_ends);
                 bad.add(BadRow { line: lines, lines: spanned, fault });
             } else {
                 self.places.push(Place { begin, lines_before: lines, lines: spanned });
@@ -204,15 +225,15 @@ impl Unquoted {
         lines
     }
 
-    fn push(&mut self, text: &[u8], found: &Found, separator: Separator, quote: Option<u8>) {
+    fn push(&mut self, text: &[u8], found: &Found, syntax: Syntax) {
         let value = &text[found.begin..found.end];
-        push_value(&mut self.text, value, quote.filter(|_| found.doubled));
+        push_value(&mut self.text, value, syntax.quote.filter(|_| found.doubled));
         if found.ends_row && found.quoted && value.last() == Some(&b'\r') {
             // One that belongs to the field; the decoder takes one off.
             self.text.push(b'\r');
         }
         self.ends.push(self.text.len() as u32);
-        self.text.push(if found.ends_row { b'\n' } else { separator.first() });
+        self.text.push(if found.ends_row { b'\n' } else { syntax.separator.first() });
     }
 
     /// Lines that a row spans.
@@ -226,18 +247,13 @@ impl Unquoted {
     }
 
     /// Tells where in the quoted text a bad row is that was found in the other. It goes through the row.
-    pub(crate) fn place(
-        &self,
-        text: &[u8],
-        (separator, quote): (Separator, Option<u8>),
-        bad: &mut BadRow,
-    ) {
+    pub(crate) fn place(&self, text: &[u8], syntax: Syntax, bad: &mut BadRow) {
         let Place { begin, lines_before, .. } = self.places[bad.line];
         bad.line = lines_before;
         let Fault::Field { field, column, .. } = &mut bad.fault else { return };
         let mut at = begin;
         for _ in 0..*field {
-            at = find(text, at, separator, quote).next;
+            at = find(text, at, syntax).next;
         }
         *column = at - begin;
     }

@@ -27,8 +27,7 @@ fn criteo() -> Vec<FieldKind> {
 
 fn decode(text: &[u8], kinds: &[FieldKind], required: &[usize], level: Level) -> Decoded {
     let layout = layout(kinds, required);
-    let (words, wides, bytes) = layout.columns();
-    let mut block = Block::new(words, wides, bytes, layout.planes());
+    let mut block = Block::new(layout.columns(), layout.planes());
     let mut decoder = Decoder::new(Arc::clone(&layout), level);
     let (mut columns, mut bad) = (vec![Vec::new(); kinds.len()], BadList::default());
     let mut block_bad = Vec::new();
@@ -37,7 +36,7 @@ fn decode(text: &[u8], kinds: &[FieldKind], required: &[usize], level: Level) ->
         bad.add_block(&mut block_bad, |_| {});
         for (field, column) in columns.iter_mut().enumerate() {
             let Some(target) = layout.target(field) else { continue };
-            let (plane, bit) = target.missing;
+            let MissingBit { plane, bit } = target.missing;
             for row in 0..block.rows {
                 let missing = block.missing(plane)[row] >> bit & 1 == 1;
                 let value = match target.slot {

@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::SyncSender;
 
-use super::FeedOptions;
 use super::shuffle::Shuffle;
 use crate::batch::{Batch, MatrixInfo};
 use crate::error::Result;
 use crate::execute::Consumer;
+use crate::options::FeedOptions;
 
 /// Room that is made for a batch at once, in values of a matrix; larger ones grow as they fill.
 const RESERVED_VALUES: usize = 16 << 20;

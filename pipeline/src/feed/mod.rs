@@ -27,79 +27,11 @@ use embank::locks::Mutex;
 
 use crate::batch::{Batch, MatrixInfo};
 use crate::error::{Error, Result};
-use crate::execute::{Pipeline, RunReport};
+use crate::execute::RunReport;
+use crate::options::FeedOptions;
+use crate::pipeline::Pipeline;
 use feeder::Feeder;
 pub use input::FeedInput;
-
-/// Rows of a batch or a shuffle buffer: so many at most.
-const ROWS_MAX: usize = 1 << 31;
-
-/// Each place of the channel takes memory, filled or not.
-const BATCHES_AHEAD_MAX: usize = 1 << 16;
-
-/// How to feed.
-///
-/// # Examples
-/// ```
-/// use embank_pipeline::FeedOptions;
-///
-/// let options = FeedOptions { batch_rows: 2048, shuffle_rows: 100_000, ..Default::default() };
-/// options.check()?;
-/// # Ok::<(), embank_pipeline::Error>(())
-/// ```
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FeedOptions {
-    /// Rows of each batch. Default: 4096.
-    pub batch_rows: usize,
-    /// Whether rows that are left over at the end and make no whole batch are dropped. Default: no, they are the last
-    /// batch.
-    pub drop_last: bool,
-    /// Rows that wait in the shuffle buffer. Each row that comes in sends a random one of them out. Default: 0, the
-    /// order of the input.
-    pub shuffle_rows: usize,
-    /// Of the shuffle. Default: 0.
-    pub seed: u64,
-    /// Rows at the beginning of the feed that are made, but not handed out: a feed goes on at another one's
-    /// [`next_row`](Feed::next_row) so. Default: 0.
-    pub skip_rows: u64,
-    /// Batches that may be ready beside the one in hand. Default: 2.
-    pub batches_ahead: usize,
-}
-
-impl Default for FeedOptions {
-    fn default() -> Self {
-        Self {
-            batch_rows: 4096,
-            drop_last: false,
-            shuffle_rows: 0,
-            seed: 0,
-            skip_rows: 0,
-            batches_ahead: 2,
-        }
-    }
-}
-
-impl FeedOptions {
-    /// Whether a feed can be made so.
-    ///
-    /// # Errors
-    /// [`Error::Spec`] which names the option.
-    pub fn check(&self) -> Result<()> {
-        let refused = |option: &str, found: usize, least: usize| {
-            Err(Error::Spec(format!("{option} is {found}, and must be {least} to {ROWS_MAX}")))
-        };
-        if self.batch_rows == 0 || self.batch_rows > ROWS_MAX {
-            return refused("batch_rows", self.batch_rows, 1);
-        }
-        if self.shuffle_rows > ROWS_MAX {
-            return refused("shuffle_rows", self.shuffle_rows, 0);
-        }
-        if self.batches_ahead == 0 || self.batches_ahead > BATCHES_AHEAD_MAX {
-            return refused("batches_ahead", self.batches_ahead, 1);
-        }
-        Ok(())
-    }
-}
 
 /// A run in the background, as an iterator of batches that belong to whoever takes them.
 ///
@@ -322,7 +254,7 @@ impl Drop for Feed {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::execute::RunOptions;
+    use crate::options::RunOptions;
     use crate::spec::Spec;
 
     /// The pipeline was lost, with its vocabularies.

@@ -11,11 +11,12 @@ use embank::locks::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tonic::{Code, Status};
 
-use super::FlightOptions;
 use super::message::{Encoder, Ticket, status, told};
 use crate::batch::arrow_schema;
-use crate::execute::{Pipeline, RunReport};
-use crate::feed::{Feed, FeedInput, FeedOptions, Waited};
+use crate::execute::RunReport;
+use crate::feed::{Feed, FeedInput, Waited};
+use crate::options::{FeedOptions, FlightOptions};
+use crate::pipeline::Pipeline;
 
 /// How often a feed whose next batch takes long looks whether its client is still there.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);

@@ -35,8 +35,9 @@ use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
 
 use crate::error::{Error, Result};
-use crate::execute::Pipeline;
-use crate::feed::{FeedInput, FeedOptions};
+use crate::feed::FeedInput;
+use crate::options::FlightOptions;
+use crate::pipeline::Pipeline;
 use epoch::Epochs;
 use service::Service;
 
@@ -46,34 +47,6 @@ const REQUEST_BYTES_MAX: usize = 64 << 10;
 const PING_INTERVAL: Duration = Duration::from_secs(30);
 /// How long it has to answer: a client's library looks for pings every few seconds, though its program computes.
 const PING_TIMEOUT: Duration = Duration::from_secs(60);
-
-/// How to serve a feed.
-///
-/// # Examples
-/// ```
-/// use embank_pipeline::{FeedOptions, FlightOptions};
-///
-/// let feed = FeedOptions { batch_rows: 65_536, ..Default::default() };
-/// // For clients that take no messages above 4 MiB.
-/// let options = FlightOptions { feed, message_bytes: Some(3 << 20), ..Default::default() };
-/// assert_eq!(options.wait.as_secs(), 10);
-/// ```
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FlightOptions {
-    /// How batches are made. Clients may ask for another seed and another first row.
-    pub feed: FeedOptions,
-    /// Values that a message holds at most, in bytes; a larger batch goes out as several. For clients that take none of
-    /// any size, as those in Rust by default: 4 MiB, headers included. Default: none, a batch is a message.
-    pub message_bytes: Option<usize>,
-    /// How long a client that comes while another one has the feed waits for it before it is refused. Default: 10 s.
-    pub wait: Duration,
-}
-
-impl Default for FlightOptions {
-    fn default() -> Self {
-        Self { feed: FeedOptions::default(), message_bytes: None, wait: Duration::from_secs(10) }
-    }
-}
 
 /// A pipeline whose batches are served over Arrow Flight, until it is stopped or dropped.
 ///

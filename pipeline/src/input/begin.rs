@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::open::too_long;
 use super::shown;
 use super::stream::{LINE_BYTES_MAX, UTF8_MARK};
-use crate::decode::header_fields;
+use crate::decode::{Syntax, header_fields};
 use crate::error::{Error, Result};
 use crate::format::{Format, Header};
 use crate::plan::{Plan, Plans};
@@ -54,12 +54,13 @@ impl TextBegins {
             return Ok((Begin { bytes: mark, lines: 0 }, own()));
         }
         let text = &text[mark..];
-        let (names, bytes, wrong) = header_fields(text, separator, quote);
+        let row = header_fields(text, Syntax { separator, quote });
+        let bytes = row.bytes;
         if bytes > LINE_BYTES_MAX + 1 || (bytes > LINE_BYTES_MAX && text[bytes - 1] != b'\n') {
             return Err(too_long(input.to_owned(), 0));
         }
-        let names: Vec<String> = names.iter().map(|name| shown(name).into_owned()).collect();
-        if wrong {
+        let names: Vec<String> = row.names.iter().map(|name| shown(name).into_owned()).collect();
+        if row.wrong {
             let why = "a quote in it is at a wrong place, or is never closed".to_owned();
             return Err(self.misfit(input, &names, why));
         }

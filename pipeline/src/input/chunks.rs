@@ -100,12 +100,12 @@ pub(crate) struct Claim<'a> {
     pub(crate) plan: Arc<Plan>,
     /// What stands before its first row.
     pub(crate) begin: Begin,
-    pub(crate) held: Held<'a>,
+    pub(crate) source: ChunkSource<'a>,
 }
 
 /// Where a chunk's rows are.
 #[derive(Debug)]
-pub(crate) enum Held<'a> {
+pub(crate) enum ChunkSource<'a> {
     /// In the input.
     There(Arc<Open<'a>>),
     /// In the buffer that it was claimed with.
@@ -116,12 +116,21 @@ pub(crate) enum Held<'a> {
     Failed(Option<Error>),
 }
 
+/// The rows of a chunk.
+#[derive(Debug)]
+pub(crate) enum ChunkRows<'a> {
+    /// Text or packed rows.
+    Bytes(&'a [u8]),
+    #[cfg(feature = "parquet")]
+    Columns(arrow_array::RecordBatch),
+}
+
 /// The next range of the input that is claimed from.
 struct Piece<'a> {
     range: Range<u64>,
     /// Bytes of the input up to its end.
     read: u64,
-    held: Held<'a>,
+    source: ChunkSource<'a>,
 }
 
 impl<'a> Chunks<'a> {
@@ -189,8 +198,8 @@ impl<'a> Chunks<'a> {
                     continue;
                 }
                 Err(error) => {
-                    let held = Held::Failed(Some(error));
-                    Piece { range: at.offset..at.offset, read: 0, held }
+                    let source = ChunkSource::Failed(Some(error));
+                    Piece { range: at.offset..at.offset, read: 0, source }
                 }
             };
             let (begin, plan) = match &mut at.current {
@@ -204,11 +213,11 @@ impl<'a> Chunks<'a> {
                 plan: Arc::clone(plan),
                 begin,
                 range: piece.range,
-                held: piece.held,
+                source: piece.source,
             };
             at.sequence += 1;
             at.offset = claim.range.end;
-            if matches!(claim.held, Held::Failed(_)) {
+            if matches!(claim.source, ChunkSource::Failed(_)) {
                 at.input = self.inputs.len();
                 at.current = None;
             }
@@ -228,8 +237,8 @@ impl<'a> Chunks<'a> {
             Reader::Ranges if begin >= input.bytes => Ok(None),
             Reader::Ranges => {
                 let end = (begin + self.chunk_bytes).min(input.bytes);
-                let held = Held::There(Arc::clone(input));
-                Ok(Some(Piece { range: begin..end, read: end, held }))
+                let source = ChunkSource::There(Arc::clone(input));
+                Ok(Some(Piece { range: begin..end, read: end, source }))
             }
             Reader::Text(stream) => {
                 let more = stream.next(self.cut, self.chunk_bytes as usize, buffer);
@@ -242,7 +251,7 @@ impl<'a> Chunks<'a> {
                 }
                 let (end, read) = (stream.offset(), stream.input_bytes());
                 let read = if input.is_pipe { read } else { read.min(input.bytes) };
-                Ok(Some(Piece { range: begin..end, read, held: Held::Buffer }))
+                Ok(Some(Piece { range: begin..end, read, source: ChunkSource::Buffer }))
             }
             #[cfg(feature = "parquet")]
             Reader::Columns(stream) => {
@@ -250,7 +259,7 @@ impl<'a> Chunks<'a> {
                 let Some(batch) = stream.next().map_err(told)? else { return Ok(None) };
                 let (end, read) =
                     (begin + batch.num_rows() as u64, stream.input_bytes(input.bytes));
-                Ok(Some(Piece { range: begin..end, read, held: Held::Columns(batch) }))
+                Ok(Some(Piece { range: begin..end, read, source: ChunkSource::Columns(batch) }))
             }
         }
     }
@@ -330,10 +339,6 @@ impl<'a> Chunks<'a> {
             let read = || {
                 let mut buffer = Vec::new();
                 while let Some(mut claim) = self.claim(&mut buffer) {
-                    #[cfg(feature = "parquet")]
-                    if matches!(claim.held, Held::Columns(_)) {
-                        continue;
-                    }
                     claim.rows(&mut buffer)?;
                 }
                 Ok(())
@@ -363,16 +368,17 @@ impl Position<'_> {
 impl<'a> Claim<'a> {
     /// The rows of the chunk, and what stands before them; of files, in `buffer`, which must be the one that it was
     /// claimed with.
-    pub(crate) fn rows<'b>(&mut self, buffer: &'b mut Vec<u8>) -> Result<&'b [u8]>
+    pub(crate) fn rows<'b>(&mut self, buffer: &'b mut Vec<u8>) -> Result<ChunkRows<'b>>
     where
         'a: 'b,
     {
-        match &mut self.held {
-            Held::There(open) => open.rows(self.range.clone(), buffer),
-            Held::Buffer => Ok(buffer),
+        match &mut self.source {
+            ChunkSource::There(open) => open.rows(self.range.clone(), buffer).map(ChunkRows::Bytes),
+            ChunkSource::Buffer => Ok(ChunkRows::Bytes(buffer)),
+            // Columns are shared: nothing is copied.
             #[cfg(feature = "parquet")]
-            Held::Columns(_) => unreachable!("columns are no text"),
-            Held::Failed(error) => error.take().map_or(Ok(&[]), Err),
+            ChunkSource::Columns(batch) => Ok(ChunkRows::Columns(batch.clone())),
+            ChunkSource::Failed(error) => error.take().map_or(Ok(ChunkRows::Bytes(&[])), Err),
         }
     }
 }
@@ -400,7 +406,11 @@ mod tests {
         while let Some(mut claim) = chunks.claim(&mut buffer) {
             assert_eq!(claim.sequence, sequence);
             sequence += 1;
-            let lines = claim.rows(&mut buffer).unwrap();
+            #[cfg_attr(
+                not(feature = "parquet"),
+                expect(irrefutable_let_patterns, reason = "columns need it")
+            )]
+            let ChunkRows::Bytes(lines) = claim.rows(&mut buffer).unwrap() else { unreachable!() };
             assert!(
                 all.is_empty() || lines.is_empty() || all.ends_with(b"\n"),
                 "chunks begin with a line"

@@ -16,9 +16,7 @@ use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
 
-#[cfg(feature = "parquet")]
-pub(crate) use chunks::Held;
-pub(crate) use chunks::{Chunks, Claim};
+pub(crate) use chunks::{ChunkRows, Chunks, Claim};
 pub(crate) use stream::Cut;
 
 /// Rows of a pipeline: in memory or in a file.

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use embank::locks::Mutex;
 
 use super::Plan;
+use super::planner::plan;
 use crate::decode::{FieldKind, row_bytes};
 use crate::error::Result;
 use crate::format::Format;
@@ -33,16 +34,16 @@ impl Plans {
     /// Checks a pipeline and lays it out.
     ///
     /// # Errors
-    /// As [`Plan::new`].
+    /// [`Error::Spec`](crate::Error::Spec), which names the column and the cure.
     pub(crate) fn new(spec: &Spec, format: Format, has_bank: bool) -> Result<Self> {
-        let own = Arc::new(Plan::new(spec, format, has_bank)?);
+        let own = Arc::new(plan(spec, format, has_bank)?);
         Ok(Self { spec: spec.clone(), format, has_bank, own, by_header: Mutex::default() })
     }
 
-    /// The same for inputs of another format.
+    /// The plans of the pipeline for inputs of another format.
     ///
     /// # Errors
-    /// As [`Plan::new`].
+    /// As [`Plans::new`].
     pub(crate) fn of_format(&self, format: Format) -> Result<Self> {
         Self::new(&self.spec, format, self.has_bank)
     }
@@ -97,8 +98,7 @@ impl Plans {
         };
         let fields = names.iter().enumerate().map(field).collect();
         let spec = Spec { fields, ..self.spec.clone() };
-        let plan =
-            Plan::new(&spec, self.format, self.has_bank).map_err(|error| error.to_string())?;
+        let plan = plan(&spec, self.format, self.has_bank).map_err(|error| error.to_string())?;
         let plan = Arc::new(Plan { field_names: names.to_vec(), ..plan });
         self.by_header.lock().insert(names.to_vec(), Arc::clone(&plan));
         Ok(plan)

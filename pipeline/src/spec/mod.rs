@@ -5,6 +5,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::decode::FieldKind;
+use crate::operators::{Operator, Value};
 
 /// A field of the input's rows.
 ///
@@ -110,74 +111,6 @@ impl TimeUnit {
             Self::Nanosecond => 1_000_000_000,
         }
     }
-}
-
-/// A single value, as it stands in an operator.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(untagged)]
-pub enum Value {
-    /// A whole number.
-    Int(i64),
-    /// Any number.
-    Float(f64),
-    /// Text; for a hexadecimal field, its digits.
-    Text(String),
-}
-
-impl From<i64> for Value {
-    fn from(value: i64) -> Self {
-        Self::Int(value)
-    }
-}
-
-impl From<f64> for Value {
-    fn from(value: f64) -> Self {
-        Self::Float(value)
-    }
-}
-
-impl From<&str> for Value {
-    fn from(value: &str) -> Self {
-        Self::Text(value.to_owned())
-    }
-}
-
-/// One step of a column's way. The names are those of PIPER's Table 1 where it has them.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case", deny_unknown_fields)]
-#[non_exhaustive]
-pub enum Operator {
-    /// A value for empty fields. Without it, other operators refuse a column that may have some.
-    FillMissing(Value),
-    /// Hexadecimal text of up to eight digits to a number. The first operator of its column, but for `FillMissing`.
-    /// A field of kind [`FieldKind::Hex32`] is read so without it.
-    Hex2Int,
-    /// The remainder from 0 to below the number, for negative values too. From 1 to 2^31.
-    Modulus(u32),
-    /// A 64-bit hash of the value under the seed; well spread, the same on every machine.
-    Hash {
-        /// Different seeds are different hashes.
-        seed: u64,
-    },
-    /// The value's number in the vocabulary of that name: in order of first appearance. Generates and applies (PIPER's
-    /// GenVocab and ApplyVocab) in one pass. Values whose range is not known, as it is after `Modulus`, need a bank
-    /// ([`Pipeline::with_bank`](crate::Pipeline::with_bank)).
-    Vocabulary(String),
-    /// Negative numbers become 0.
-    Neg2Zero,
-    /// log(x + 1), in f32.
-    Logarithm,
-    /// Values below `low` become that, above `high` that.
-    Clip {
-        /// The least value.
-        low: f64,
-        /// The largest.
-        high: f64,
-    },
-    /// The number of the boundaries that are at most the value. Boundaries ascend; compared as f32.
-    Bucketize(Vec<f32>),
-    /// The number as f32.
-    Float,
 }
 
 /// Where a column's values come from.

@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use memmap2::{MmapOptions, MmapRaw};
 
-use crate::decode::{BLOCK_ROWS, Level};
-use crate::kernels::vectorised;
+use super::unseen::UnseenWord;
+use crate::decode::{BLOCK_ROWS, Level, vectorised};
 
 /// A table of ids, read by many threads.
 pub(crate) struct DirectTable {
@@ -26,13 +26,6 @@ impl std::fmt::Debug for DirectTable {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         formatter.debug_struct("DirectTable").field("range", &self.range).finish_non_exhaustive()
     }
-}
-
-/// A value without an id, and the row of the batch that has it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Pending {
-    pub(crate) row: u32,
-    pub(crate) value: u32,
 }
 
 vectorised! {
@@ -90,9 +83,10 @@ impl DirectTable {
         &self,
         level: Level,
         values: &mut [u32],
-        (first_row, limit): (u32, u32),
+        limit: u32,
         found: &mut [u32; BLOCK_ROWS],
-        pending: &mut Vec<Pending>,
+        first_row: u32,
+        unseen: &mut Vec<UnseenWord>,
     ) {
         let slots = self.slots();
         let found = &mut found[..values.len()];
@@ -105,21 +99,21 @@ impl DirectTable {
         if unknown == 0 {
             return;
         }
-        pending.reserve(unknown as usize);
+        unseen.reserve(unknown as usize);
         for (row, (&value, &slot)) in values.iter().zip(&*found).enumerate() {
             if !has_id_below(slot, limit) {
-                pending.push(Pending { row: first_row + row as u32, value });
+                unseen.push(UnseenWord { row: first_row + row as u32, value });
             }
         }
     }
 
     /// Brings the slots of values into the processor's cache, all at once, before they are asked for one by one.
     #[inline]
-    pub(crate) fn touch(&self, pending: &[Pending]) {
+    pub(crate) fn touch(&self, unseen: &[UnseenWord]) {
         let slots = self.slots();
         // Relaxed: nothing is made of what is read.
-        let load = |pending: &Pending| slots[pending.value as usize].load(Ordering::Relaxed);
-        std::hint::black_box(pending.iter().map(load).fold(0, |all, slot| all | slot));
+        let load = |word: &UnseenWord| slots[word.value as usize].load(Ordering::Relaxed);
+        std::hint::black_box(unseen.iter().map(load).fold(0, |all, slot| all | slot));
     }
 
     /// The id of a value; if it has none yet, the first one after those of `values`, by their ids from `first_id` on.
@@ -174,18 +168,18 @@ mod tests {
         assert_eq!(ids, [0, 1, 0, 2, 1, 3]);
         assert_eq!(known, [7, 3, 0, 9]);
         for level in Level::available() {
-            let (mut values, mut pending) = ([9, 8, 7], Vec::new());
+            let mut values = [9, 8, 7];
+            let mut unseen = Vec::new();
             let mut found = [0; BLOCK_ROWS];
-            table.look_up(level, &mut values, (100, NO_LIMIT), &mut found, &mut pending);
-            assert_eq!(
-                (values, pending),
-                ([3, 8, 0], vec![Pending { row: 101, value: 8 }]),
-                "{level}"
-            );
-            let (mut values, mut pending) = ([9, 8, 7], Vec::new());
-            table.look_up(level, &mut values, (0, 3), &mut found, &mut pending);
-            let unknown = [(0, 9), (1, 8)].map(|(row, value)| Pending { row, value });
-            assert_eq!((values, pending), ([9, 8, 0], unknown.to_vec()), "9 has id 3 ({level})");
+            table.look_up(level, &mut values, NO_LIMIT, &mut found, 100, &mut unseen);
+            assert_eq!(values, [3, 8, 0], "{level}");
+            assert_eq!(unseen, [UnseenWord { row: 101, value: 8 }], "{level}");
+            values = [9, 8, 7];
+            unseen.clear();
+            table.look_up(level, &mut values, 3, &mut found, 0, &mut unseen);
+            assert_eq!(values, [9, 8, 0], "9 has id 3 ({level})");
+            let expected = [(0, 9), (1, 8)].map(|(row, value)| UnseenWord { row, value });
+            assert_eq!(unseen, expected, "{level}");
         }
     }
 }

@@ -1,14 +1,64 @@
-//! log(x + 1) in f32.
+//! `Logarithm`: log(x + 1) in f32.
 //!
 //! The polynomial is Norbert Juffa's (2016, "a faithfully rounded logf"): the argument is split into 2^e times m with m
 //! from 2/3 to 4/3, and log1p(m - 1) is a minimax polynomial. The largest error that a test over all exponents finds is
 //! below one unit in the last place, of numbers from 1 on; the correction term keeps that for small fractions.
 
-use super::vectorised;
+use super::definition::{Definition, Flow, Kind, Place};
+use super::program::Program;
+use crate::decode::{Slot, vectorised};
+use crate::error::{Result, refused};
+
+pub(super) struct Logarithm;
+
+impl Definition for Logarithm {
+    fn name(&self) -> &'static str {
+        "Logarithm"
+    }
+
+    fn plan(&self, place: Place<'_>, program: &mut Program) -> Result<Flow> {
+        if place.flow.signed {
+            return refused(format!(
+                "column {:?} may be negative: put Neg2Zero, or Clip from 0 on, before Logarithm",
+                place.column
+            ));
+        }
+        let slot = match (place.flow.kind, place.flow.slot) {
+            (Kind::I32, Slot::Word(column)) => {
+                program.push("Logarithm", move |level, block| {
+                    log1p_of_i32(level, block.word_mut(column));
+                });
+                Slot::Word(column)
+            }
+            (Kind::U32, Slot::Word(column)) => {
+                program.push("Logarithm", move |level, block| {
+                    log1p_of_u32(level, block.word_mut(column));
+                });
+                Slot::Word(column)
+            }
+            (Kind::F32, Slot::Word(column)) => {
+                program.push("Logarithm", move |level, block| {
+                    log1p_of_f32(level, block.word_mut(column));
+                });
+                Slot::Word(column)
+            }
+            (Kind::I64 | Kind::U64, Slot::Wide(from)) => {
+                let to = program.new_word();
+                program.push("Logarithm", move |_, block| {
+                    let (values, into) = block.wide_and_word_mut(from, to);
+                    log1p_of_wide(values, into);
+                });
+                Slot::Word(to)
+            }
+            _ => return place.wrong_kind("Logarithm", "numbers"),
+        };
+        Ok(Flow::new(Kind::F32, slot))
+    }
+}
 
 /// log(x + 1), for x from 0 on.
 #[inline(always)]
-pub(crate) fn log1p_f32(x: f32) -> f32 {
+fn log1p_f32(x: f32) -> f32 {
     let sum = x + 1.0;
     // What the sum lost of x by rounding, relative to the sum: log(sum + lost) = log(sum) + lost / sum.
     let lost = if x < 1.0 { x - (sum - 1.0) } else { 1.0 - (sum - x) };
@@ -37,7 +87,7 @@ fn log_f32(y: f32) -> f32 {
 
 vectorised! {
     /// Of whole numbers from 0 on.
-    pub(crate) fn log1p_of_i32(values: &mut [u32]) {
+    fn log1p_of_i32(values: &mut [u32]) {
         for value in values {
             *value = log1p_f32(value.cast_signed() as f32).to_bits();
         }
@@ -46,7 +96,7 @@ vectorised! {
 
 vectorised! {
     /// Of numbers.
-    pub(crate) fn log1p_of_u32(values: &mut [u32]) {
+    fn log1p_of_u32(values: &mut [u32]) {
         for value in values {
             *value = log1p_f32(*value as f32).to_bits();
         }
@@ -55,7 +105,7 @@ vectorised! {
 
 vectorised! {
     /// Of floats from 0 on.
-    pub(crate) fn log1p_of_f32(values: &mut [u32]) {
+    fn log1p_of_f32(values: &mut [u32]) {
         for value in values {
             *value = log1p_f32(f32::from_bits(*value)).to_bits();
         }
@@ -63,7 +113,7 @@ vectorised! {
 }
 
 /// Of whole numbers of 64 bits from 0 on.
-pub(crate) fn log1p_of_wide(values: &[u64], into: &mut [u32]) {
+fn log1p_of_wide(values: &[u64], into: &mut [u32]) {
     for (value, into) in values.iter().zip(into) {
         *into = log1p_f32(*value as f32).to_bits();
     }

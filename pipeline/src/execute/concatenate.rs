@@ -6,7 +6,7 @@ use crate::decode::{COLUMN_STRIDE, Level};
 const TILE: usize = 8;
 
 /// Writes `rows` rows of the columns, which are places in `words`, into `into`, row by row.
-pub(crate) fn concatenate(
+pub(super) fn concatenate(
     level: Level,
     words: &[u32],
     columns: &[usize],

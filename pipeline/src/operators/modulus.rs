@@ -1,23 +1,77 @@
-//! The positive remainder of a division by a number that is known beforehand.
+//! `Modulus`: the positive remainder of a division by a number that is known beforehand.
 //!
 //! A division takes the processor tens of cycles and has no vector form. In f64, whole numbers of 32 bits and their
 //! products with a quotient are exact, so the quotient may be one off, and the remainder tells.
 
-use super::vectorised;
+use super::definition::{Definition, Flow, Kind, Place};
+use super::program::Program;
+use crate::decode::{Level, Slot, vectorised};
+use crate::error::{Result, refused};
 
 /// The largest modulus: remainders are then i32 too, which vectors convert to.
 pub(crate) const MODULUS_MAX: u32 = 1 << 31;
 
-/// A divisor.
+pub(super) struct Modulus(pub(super) u32);
+
+impl Definition for Modulus {
+    fn name(&self) -> &'static str {
+        "Modulus"
+    }
+
+    fn plan(&self, place: Place<'_>, program: &mut Program) -> Result<Flow> {
+        let divisor = self.0;
+        if !(1..=MODULUS_MAX).contains(&divisor) {
+            return refused(format!(
+                "column {:?}: a modulus is from 1 to 2^31, not {divisor}",
+                place.column
+            ));
+        }
+        let remainders = Remainders::new(divisor);
+        let slot = match (place.flow.kind, place.flow.slot) {
+            (Kind::I32, Slot::Word(column)) => {
+                program.push("Modulus", move |level, block| {
+                    remainders.of_i32(level, block.word_mut(column));
+                });
+                Slot::Word(column)
+            }
+            (Kind::U32, Slot::Word(column)) => {
+                program.push("Modulus", move |level, block| {
+                    remainders.of_u32(level, block.word_mut(column));
+                });
+                Slot::Word(column)
+            }
+            (Kind::I64, Slot::Wide(from)) => {
+                let to = program.new_word();
+                program.push("Modulus", move |_, block| {
+                    let (values, into) = block.wide_and_word_mut(from, to);
+                    remainders.of_i64(values, into);
+                });
+                Slot::Word(to)
+            }
+            (Kind::U64, Slot::Wide(from)) => {
+                let to = program.new_word();
+                program.push("Modulus", move |_, block| {
+                    let (values, into) = block.wide_and_word_mut(from, to);
+                    remainders.of_u64(values, into);
+                });
+                Slot::Word(to)
+            }
+            _ => return place.wrong_kind("Modulus", "whole numbers; give text Hash before it"),
+        };
+        Ok(Flow { below: Some(u64::from(divisor)), ..Flow::new(Kind::U32, slot) })
+    }
+}
+
+/// Divides by one divisor.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Modulus {
+struct Remainders {
     divisor: u32,
     reciprocal: f64,
 }
 
-impl Modulus {
+impl Remainders {
     /// `divisor` must be from 1 to [`MODULUS_MAX`].
-    pub(crate) fn new(divisor: u32) -> Self {
+    fn new(divisor: u32) -> Self {
         assert!((1..=MODULUS_MAX).contains(&divisor), "a divisor from 1 to 2^31");
         Self { divisor, reciprocal: 1.0 / f64::from(divisor) }
     }
@@ -37,7 +91,7 @@ impl Modulus {
 
 vectorised! {
     /// Remainders of numbers.
-    fn of_u32(values: &mut [u32], modulus: Modulus) {
+    fn of_u32(values: &mut [u32], modulus: Remainders) {
         for value in values {
             // The same as `f64::from(*value)`, by the conversion that every vector unit has.
             let number = f64::from((*value ^ 0x8000_0000).cast_signed()) + 2_147_483_648.0;
@@ -48,15 +102,15 @@ vectorised! {
 
 vectorised! {
     /// Positive remainders of numbers with a sign.
-    fn of_i32(values: &mut [u32], modulus: Modulus) {
+    fn of_i32(values: &mut [u32], modulus: Remainders) {
         for value in values {
             *value = modulus.remainder(f64::from(value.cast_signed()));
         }
     }
 }
 
-impl Modulus {
-    pub(crate) fn of_u32(self, level: super::Level, values: &mut [u32]) {
+impl Remainders {
+    fn of_u32(self, level: Level, values: &mut [u32]) {
         if self.divisor.is_power_of_two() {
             let mask = self.divisor - 1;
             values.iter_mut().for_each(|value| *value &= mask);
@@ -65,17 +119,17 @@ impl Modulus {
         }
     }
 
-    pub(crate) fn of_i32(self, level: super::Level, values: &mut [u32]) {
+    fn of_i32(self, level: Level, values: &mut [u32]) {
         of_i32(level, values, self);
     }
 
-    pub(crate) fn of_u64(self, values: &[u64], into: &mut [u32]) {
+    fn of_u64(self, values: &[u64], into: &mut [u32]) {
         for (value, into) in values.iter().zip(into) {
             *into = (value % u64::from(self.divisor)) as u32;
         }
     }
 
-    pub(crate) fn of_i64(self, values: &[u64], into: &mut [u32]) {
+    fn of_i64(self, values: &[u64], into: &mut [u32]) {
         for (value, into) in values.iter().zip(into) {
             *into = value.cast_signed().rem_euclid(i64::from(self.divisor)) as u32;
         }
@@ -87,10 +141,9 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::decode::Level;
 
     fn check(divisor: u32, values: &[u32]) {
-        let modulus = Modulus::new(divisor);
+        let modulus = Remainders::new(divisor);
         for level in Level::available() {
             let mut unsigned = values.to_vec();
             modulus.of_u32(level, &mut unsigned);

@@ -1,45 +1,13 @@
-//! Values that are looked up in a bank, and those among them that it does not have yet.
+//! Look-ups in a bank.
 
-use embank::{ByteBuffer, ByteValues, UNKNOWN_ID, Values, Vocabulary};
+use embank::{ByteValues, UNKNOWN_ID, Values, Vocabulary};
+
+use super::run::{BankIds, OnUnseen, RunNumbering};
+use super::unseen::UnseenValues;
 
 use crate::decode::{BLOCK_ROWS, Block, Slot};
 use crate::error::{Error, Result};
-use crate::plan::LookUp;
-use crate::vocabulary::Unseen;
-
-/// A chunk's values without an id, with the rows of the batch that have them, in their order.
-#[derive(Debug, Default)]
-pub(crate) struct Unknown {
-    pub(crate) rows: Vec<u32>,
-    numbers: Vec<u64>,
-    strings: ByteBuffer,
-}
-
-impl Unknown {
-    pub(crate) fn clear(&mut self) {
-        self.rows.clear();
-        self.numbers.clear();
-        self.strings.clear();
-    }
-
-    /// The values; of one kind, so the other has none.
-    pub(crate) fn values(&self) -> Values<'_> {
-        if self.numbers.is_empty() {
-            Values::from(&self.strings)
-        } else {
-            Values::from(&self.numbers)
-        }
-    }
-
-    /// Appends a value of another list, for `row`.
-    pub(crate) fn push_of(&mut self, other: &Self, place: usize) {
-        self.rows.push(other.rows[place]);
-        match other.values() {
-            Values::U64(numbers) => self.numbers.push(numbers[place]),
-            Values::Bytes(strings) => self.strings.push(strings.get(place)),
-        }
-    }
-}
+use crate::operators::LookUp;
 
 /// Room for look-ups in a bank to work in.
 #[derive(Debug, Default)]
@@ -51,17 +19,18 @@ pub(crate) struct BankLookUp {
 }
 
 impl BankLookUp {
-    /// Looks up a block's values. Those that have no id below `limit` get that of `unseen`, or are put on the list, their
-    /// rows counted from `first_row`. `counts`: counts those that have an id.
+    /// Looks up a block's values. Those that have no id for this run get the id that `numbering` has for them, or are
+    /// put on the list, their rows counted from `first_row`. Counts those that have an id, if the run counts.
     pub(crate) fn run(
         &mut self,
-        (vocabulary, limit): (&Vocabulary, u64),
-        (unseen, counts): (Unseen, bool),
+        ids: &BankIds,
+        numbering: &RunNumbering,
         look_up: &LookUp,
         block: &mut Block,
         first_row: u32,
-        pending: &mut Unknown,
+        unseen: &mut UnseenValues,
     ) -> Result<()> {
+        let vocabulary = &ids.vocabulary;
         let rows = block.rows;
         debug_assert!(rows <= BLOCK_ROWS, "a block's rows");
         self.ids.resize(rows, 0);
@@ -90,21 +59,17 @@ impl BankLookUp {
         vocabulary.ids(values, &mut self.ids)?;
         for (place, id) in self.ids.iter_mut().enumerate() {
             // `UNKNOWN_ID` is the largest number.
-            if *id < limit {
+            if *id < ids.limit {
                 continue;
             }
-            if let Unseen::Id(unknown) = unseen {
+            if let OnUnseen::Id(unknown) = numbering.on_unseen {
                 *id = unknown;
                 continue;
             }
             *id = UNKNOWN_ID;
-            pending.rows.push(first_row + place as u32);
-            match values {
-                Values::U64(numbers) => pending.numbers.push(numbers[place]),
-                Values::Bytes(strings) => pending.strings.push(strings.get(place)),
-            }
+            unseen.push(first_row + place as u32, values, place);
         }
-        if counts {
+        if numbering.counts {
             self.known.clear();
             self.known.extend(self.ids.iter().filter(|&&id| id != UNKNOWN_ID));
             vocabulary.count(&self.known)?;
@@ -137,8 +102,7 @@ pub(crate) fn check_id(
 ) -> Result<()> {
     match largest {
         Some(id) if id > look_up.id_max => {
-            let (name, limit) = (vocabulary.name().to_owned(), look_up.id_max);
-            Err(Error::IdTooLarge { name, id, limit })
+            Err(Error::IdTooLarge { name: vocabulary.name().to_owned(), id, limit: look_up.id_max })
         }
         _ => Ok(()),
     }

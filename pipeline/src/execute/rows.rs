@@ -1,0 +1,172 @@
+//! The rows of a chunk on their way into blocks, in whichever form they came.
+//!
+//! A chunk is a text, a text whose quoted fields have to be opened first, packed rows, or columns of
+//! a file. [`RowReader`] looks at a chunk once and begins it; a [`ChunkReader`] then fills one block
+//! after the other. What follows on a block is the same for all forms.
+
+use std::sync::Arc;
+
+use crate::decode::{BadList, BadRow, Block, Decoder, Layout, Level, Syntax, Unquoted};
+use crate::decode::{row_bytes, unpack};
+use crate::format::Format;
+use crate::input::ChunkRows;
+use crate::plan::Plan;
+
+/// Reads chunks, one after the other, in one thread.
+pub(super) struct RowReader {
+    format: Format,
+    level: Level,
+    /// The plan of the rows at hand.
+    plan: Arc<Plan>,
+    decoder: Decoder,
+    /// The chunk at hand with its quoted fields opened, if it has any.
+    unquoted: Unquoted,
+}
+
+/// The rows of a chunk that are not in a block yet.
+pub(super) struct ChunkReader<'a> {
+    /// Rows of the chunk at most: some may turn out bad.
+    pub(super) rows: usize,
+    /// Lines of the chunk, bad ones too. Packed rows have none.
+    pub(super) lines: usize,
+    form: Form<'a>,
+}
+
+enum Form<'a> {
+    Text {
+        decoder: &'a mut Decoder,
+        text: &'a [u8],
+    },
+    Unquoted {
+        decoder: &'a mut Decoder,
+        unquoted: &'a Unquoted,
+        /// The text as it came, with its quotes.
+        original: &'a [u8],
+        syntax: Syntax,
+    },
+    Packed {
+        rows: &'a [u8],
+        layout: &'a Layout,
+        level: Level,
+    },
+    #[cfg(feature = "parquet")]
+    Columns {
+        batch: arrow_array::RecordBatch,
+        /// The first row that is not in a block yet.
+        next: usize,
+        plan: &'a Plan,
+    },
+}
+
+impl RowReader {
+    pub(super) fn new(plan: &Arc<Plan>, format: Format, level: Level) -> Self {
+        Self {
+            format,
+            level,
+            plan: Arc::clone(plan),
+            decoder: Decoder::new(Arc::clone(&plan.layout), level),
+            unquoted: Unquoted::default(),
+        }
+    }
+
+    /// Makes ready for rows of another plan: those of an input with another header.
+    pub(super) fn change_plan(&mut self, plan: &Arc<Plan>) {
+        self.decoder = Decoder::new(Arc::clone(&plan.layout), self.level);
+        self.plan = Arc::clone(plan);
+    }
+
+    /// Begins a chunk behind its first `skip` bytes. Rows that can't be used go to `bad` if that
+    /// shows before they are decoded.
+    pub(super) fn begin<'a>(
+        &'a mut self,
+        rows: ChunkRows<'a>,
+        skip: usize,
+        bad: &mut BadList,
+    ) -> ChunkReader<'a> {
+        match rows {
+            ChunkRows::Bytes(bytes) => match self.format {
+                Format::Text { separator, quote, .. } => {
+                    self.begin_text(&bytes[skip..], Syntax { separator, quote }, bad)
+                }
+                Format::Packed | Format::Columns | Format::ByName(_) => {
+                    let layout = &self.plan.layout;
+                    let rows = bytes.len() / row_bytes(layout.fields());
+                    let form = Form::Packed { rows: bytes, layout, level: self.level };
+                    ChunkReader { rows, lines: 0, form }
+                }
+            },
+            #[cfg(feature = "parquet")]
+            ChunkRows::Columns(batch) => ChunkReader {
+                rows: batch.num_rows(),
+                lines: batch.num_rows(),
+                form: Form::Columns { batch, next: 0, plan: &self.plan },
+            },
+        }
+    }
+
+    fn begin_text<'a>(
+        &'a mut self,
+        text: &'a [u8],
+        syntax: Syntax,
+        bad: &mut BadList,
+    ) -> ChunkReader<'a> {
+        // A chunk without quotes is text as any other.
+        let quote = syntax.quote.filter(|&quote| memchr::memchr(quote, text).is_some());
+        let syntax = Syntax { quote, ..syntax };
+        if quote.is_none() && !syntax.separator.has_several_bytes() {
+            let lines = self.decoder.begin(text, bad);
+            let rows = self.decoder.rows();
+            return ChunkReader {
+                rows,
+                lines,
+                form: Form::Text { decoder: &mut self.decoder, text },
+            };
+        }
+        let lines = self.unquoted.read(text, syntax, &self.plan.layout, bad);
+        let mut misfits = BadList::default();
+        self.decoder.begin_unquoted(&mut self.unquoted, &mut misfits);
+        let unquoted = &self.unquoted;
+        bad.add_all(&mut misfits, |bad| unquoted.place(text, syntax, bad));
+        let decoder = &mut self.decoder;
+        let form = Form::Unquoted { decoder, unquoted, original: text, syntax };
+        ChunkReader { rows: unquoted.rows(), lines, form }
+    }
+}
+
+impl ChunkReader<'_> {
+    /// Fills `block` with the next rows; false if there are no more. Bad rows go to `bad`, which must
+    /// be empty, by their places among the rows ([`place`](Self::place)).
+    pub(super) fn next(&mut self, block: &mut Block, bad: &mut Vec<BadRow>) -> bool {
+        match &mut self.form {
+            Form::Text { decoder, text } => decoder.next(text, block, bad),
+            Form::Unquoted { decoder, unquoted, .. } => {
+                let more = decoder.next(&unquoted.text, block, bad);
+                bad.iter_mut().for_each(|bad| bad.lines = unquoted.lines_of(bad.line));
+                more
+            }
+            Form::Packed { rows, .. } if rows.is_empty() => false,
+            Form::Packed { rows, layout, level } => {
+                let count = unpack(rows, layout, *level, block);
+                *rows = &rows[count * row_bytes(layout.fields())..];
+                true
+            }
+            #[cfg(feature = "parquet")]
+            Form::Columns { batch, next, .. } if *next == batch.num_rows() => false,
+            #[cfg(feature = "parquet")]
+            Form::Columns { batch, next, plan } => {
+                let begin = *next;
+                *next = (begin + crate::decode::BLOCK_ROWS).min(batch.num_rows());
+                let names = &plan.field_names;
+                crate::columns::read_columns(batch, begin..*next, names, &plan.layout, block, bad);
+                true
+            }
+        }
+    }
+
+    /// Turns a bad row's place among the rows into its place in the chunk.
+    pub(super) fn place(&self, bad: &mut BadRow) {
+        if let Form::Unquoted { unquoted, original, syntax, .. } = &self.form {
+            unquoted.place(original, *syntax, bad);
+        }
+    }
+}

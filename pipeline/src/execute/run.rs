@@ -1,0 +1,109 @@
+//! The threads of a run, from their start to what came of them.
+
+use std::any::Any;
+use std::thread::ScopedJoinHandle;
+use std::time::Duration;
+
+use embank::locks::Mutex;
+
+use super::commit::Committer;
+use super::order::Order;
+use super::setup::Setup;
+use super::worker::{Shared, work};
+use crate::error::{BadRowReport, Error, Result};
+use crate::trace::{ReadBusy, Stopwatch};
+use crate::vocabulary::ValueCounts;
+
+/// Chunks that may be under way for each thread: what is finished waits for what is not.
+const CHUNKS_A_THREAD: usize = 16;
+
+/// What came of a run that came to its end.
+pub(crate) struct Outcome {
+    pub(crate) rows: u64,
+    pub(crate) bad_rows: u64,
+    /// Lines that the bad rows span.
+    pub(crate) bad_lines: u64,
+    /// The first few bad rows.
+    pub(crate) first_bad_rows: Vec<BadRowReport>,
+    /// Threads that worked.
+    pub(crate) threads: usize,
+    /// How long at least one thread was reading, where that is measured.
+    pub(crate) reading: Duration,
+    /// The stages of all threads.
+    pub(crate) stopwatch: Stopwatch,
+    /// What each thread has counted, by vocabulary.
+    pub(crate) counted: Vec<Vec<Option<ValueCounts>>>,
+}
+
+/// Goes over all chunks.
+///
+/// # Errors
+/// The first failure, of a chunk or of the consumer; [`Error::Panicked`].
+pub(crate) fn run(setup: &Setup<'_, '_>, committer: Committer<'_>) -> Result<Outcome> {
+    let shared = Shared {
+        setup,
+        counted: Mutex::new(Vec::new()),
+        order: Order::new(setup.options.threads * CHUNKS_A_THREAD),
+        pool: Mutex::new(Vec::new()),
+        reading: ReadBusy::default(),
+        committer: Mutex::new(committer),
+    };
+    let (panicked, threads) = std::thread::scope(|scope| {
+        // Where the system gives no more threads, those that there are do all.
+        let threads: Vec<_> = (1..setup.options.threads)
+            .map_while(|_| {
+                let thread = std::thread::Builder::new();
+                thread.spawn_scoped(scope, || work(&shared)).ok()
+            })
+            .collect();
+        let own = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| work(&shared)));
+        let started = 1 + threads.len();
+        (first_panic(own, threads), started)
+    });
+    let committer = shared.committer.into_inner();
+    if let Some(error) = committer.failure {
+        return Err(error);
+    }
+    if let Some(panic) = panicked {
+        let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+        let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
+        return Err(Error::Panicked(text.unwrap_or_else(|| "without a message".to_owned())));
+    }
+    Ok(Outcome {
+        rows: committer.rows,
+        bad_rows: committer.bad_rows,
+        bad_lines: committer.bad_lines,
+        first_bad_rows: committer.reported,
+        threads,
+        reading: shared.reading.total(),
+        stopwatch: committer.stopwatch,
+        counted: shared.counted.into_inner(),
+    })
+}
+
+/// Waits for all threads, and returns what the first one of them panicked with.
+fn first_panic(
+    own: std::thread::Result<()>,
+    threads: Vec<ScopedJoinHandle<'_, ()>>,
+) -> Option<Box<dyn Any + Send>> {
+    let others = threads.into_iter().map(ScopedJoinHandle::join);
+    // All before the first is looked for: a scope panics itself with a thread that nobody has joined.
+    let all: Vec<_> = [own].into_iter().chain(others).collect();
+    all.into_iter().find_map(std::result::Result::err)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The second panic came out of the scope, and so out of `run`.
+    #[test]
+    fn two_threads_that_panic_are_an_error() {
+        let panicked = std::thread::scope(|scope| {
+            let threads =
+                vec![scope.spawn(|| panic!("the first")), scope.spawn(|| panic!("the second"))];
+            first_panic(Ok(()), threads)
+        });
+        assert_eq!(panicked.unwrap().downcast_ref(), Some(&"the first"));
+    }
+}

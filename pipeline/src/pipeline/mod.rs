@@ -1,0 +1,243 @@
+//! A pipeline with its vocabularies, and what can be done with it.
+//!
+//! The methods of [`Pipeline`] stand in this folder: making one here, runs in [`run`], counting and keeping what is
+//! frequent in [`counting`], what a bank gets in [`saving`]. Feeds are made in [`feed`](crate::feed).
+
+mod counting;
+mod run;
+mod saving;
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use embank::locks::Mutex;
+
+use crate::batch::MatrixInfo;
+use crate::error::{Error, Result};
+use crate::execute::BadRowLimit;
+use crate::options::RunOptions;
+use crate::plan::{Plan, Plans};
+use crate::spec::Spec;
+use crate::vocabulary::{Numbering, RunNumbering, open};
+use counting::Counted;
+
+/// A pipeline with its vocabularies. Runs, one after the other, go on numbering where the last one stopped.
+///
+/// # Examples
+/// ```
+/// use embank_pipeline::{Input, Pipeline, RunOptions, Spec};
+///
+/// let mut pipeline = Pipeline::new(&Spec::criteo(5000), &RunOptions::default())?;
+/// let row = format!("1{}{}\n", "\t7".repeat(13), "\t68fd1e64".repeat(26));
+/// let mut ids = Vec::new();
+/// let report = pipeline.run(&[Input::memory("two rows", row.repeat(2).as_bytes())], &mut |batch: &mut _| {
+///     let batch: &mut embank_pipeline::Batch = batch;
+///     ids.extend_from_slice(batch.bits32(0).unwrap());
+///     Ok(())
+/// })?;
+/// assert_eq!(report.rows, 2);
+/// assert_eq!(ids[14..40], [0; 26]); // the first value of each vocabulary
+/// # Ok::<(), embank_pipeline::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Pipeline {
+    plans: Arc<Plans>,
+    /// Of rows that have the fields in their own order.
+    plan: Arc<Plan>,
+    options: RunOptions,
+    bad_rows: BadRowLimit,
+    infos: Arc<[MatrixInfo]>,
+    /// Shared with its evaluations, which read it when their runs begin. At most one pipeline adds to it.
+    numberings: Arc<Mutex<Vec<Numbering>>>,
+    /// Else its runs give no ids.
+    learns: bool,
+    /// The vocabularies as the next run of an evaluation sees them, from when its feed was asked for.
+    begun: Option<Vec<RunNumbering>>,
+    saves_each_batch: bool,
+    stop: Arc<AtomicBool>,
+    /// The bank of its vocabularies.
+    bank: Option<embank::Bank>,
+    counted: Counted,
+}
+
+impl Pipeline {
+    /// Checks a pipeline and makes its tables of ids. Its vocabularies end with it.
+    ///
+    /// # Errors
+    /// [`Error::Spec`], [`Error::OutOfMemory`].
+    pub fn new(spec: &Spec, options: &RunOptions) -> Result<Self> {
+        Self::with(spec, options, None)
+    }
+
+    /// As [`new`](Self::new), but its vocabularies are those of the bank that have their names: they are opened, or
+    /// made. They take any values, of known range or not.
+    ///
+    /// Values of a known range are numbered in memory, and new ones come to the bank with
+    /// [`checkpoint`](Self::checkpoint), with [`save`](Self::save), or, if
+    /// [`save_each_batch`](Self::save_each_batch) says so, batch by batch. Others are in the bank before the consumer
+    /// gets their batch. One pipeline at a time may number in a vocabulary.
+    ///
+    /// # Errors
+    /// [`Error::Spec`], [`Error::OutOfMemory`]; [`Error::ValueOutOfRange`] for a vocabulary that was made with a larger
+    /// modulus; [`Error::Bank`], such as settings that differ from the vocabulary's.
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// use embank::{Bank, BankOptions};
+    /// use embank_pipeline::{Batch, Column, Dtype, Field, FieldKind, Input, Operator, Output, Pipeline, Spec};
+    ///
+    /// let spec = Spec {
+    ///     fields: vec![Field::new("word", FieldKind::Bytes).required()],
+    ///     columns: vec![Column::field("word").then(Operator::Vocabulary("word".to_owned()))],
+    ///     outputs: vec![Output::new("ids", Dtype::I64, ["word"])],
+    ///     ..Spec::default()
+    /// };
+    /// let bank = Bank::open(dir.path().join("bank"), BankOptions::default())?;
+    /// let mut pipeline = Pipeline::with_bank(&spec, &Default::default(), &bank)?;
+    /// let mut ids = Vec::new();
+    /// pipeline.run(&[Input::memory("words", b"red\ngreen\nred\n")], &mut |batch: &mut Batch| {
+    ///     ids.extend_from_slice(batch.i64(0).unwrap());
+    ///     Ok(())
+    /// })?;
+    /// assert_eq!(ids, [0, 1, 0]);
+    /// pipeline.checkpoint(&bank, b"first file")?;
+    /// assert_eq!(bank.open_vocabulary("word")?.len(), 2);
+    /// # Ok::<(), embank_pipeline::Error>(())
+    /// ```
+    pub fn with_bank(spec: &Spec, options: &RunOptions, bank: &embank::Bank) -> Result<Self> {
+        Self::with(spec, options, Some(bank))
+    }
+
+    fn with(spec: &Spec, options: &RunOptions, bank: Option<&embank::Bank>) -> Result<Self> {
+        options.check()?;
+        let plans = Arc::new(Plans::new(spec, options.format, bank.is_some())?);
+        let plan = Arc::clone(plans.own());
+        let numberings = plan.vocabularies.iter().map(|vocabulary| open(vocabulary, bank));
+        let numberings = numberings.collect::<Result<Vec<_>>>()?;
+        let info = |output: &crate::plan::OutputPlan| MatrixInfo {
+            name: output.name.clone(),
+            columns: output.columns.clone(),
+            dtype: output.dtype,
+        };
+        let infos = plan.outputs.iter().map(info).collect();
+        Ok(Self {
+            plans,
+            plan,
+            options: options.clone(),
+            bad_rows: BadRowLimit { policy: spec.bad_rows, share_max: spec.bad_rows_max },
+            infos,
+            numberings: Arc::new(Mutex::new(numberings)),
+            learns: bank.is_none_or(|bank| bank.reading().is_none()),
+            begun: None,
+            saves_each_batch: false,
+            stop: Arc::default(),
+            bank: bank.cloned(),
+            counted: Counted::Whole,
+        })
+    }
+
+    /// Another pipeline with the vocabularies of this one, that looks values up and inserts and counts nothing: for
+    /// evaluation and serving. It runs beside this one.
+    ///
+    /// A run or feed knows the values that have ids when [`run`](Self::run) or [`feed`](Self::feed) is called; what this
+    /// pipeline learns meanwhile is unknown to it. So its batches are the same with any number of threads. An unknown value gets the vocabulary's
+    /// [id for such values](crate::VocabularySpec::out_of_vocabulary), and without one ends the run with
+    /// [`Error::UnknownValue`]. A [`keep_frequent`](Self::keep_frequent) meanwhile ends it with
+    /// [`Error::VocabularyRenumbered`].
+    ///
+    /// A pipeline on a bank that is open to read only is one itself.
+    ///
+    /// # Examples
+    /// ```
+    /// use embank_pipeline::{
+    ///     Batch, Column, Dtype, Field, FieldKind, Input, Operator, Output, Pipeline, Spec, VocabularySpec,
+    /// };
+    ///
+    /// let site = Column::field("site").then(Operator::Modulus(100)).then(Operator::Vocabulary("site".to_owned()));
+    /// let new = VocabularySpec::new("site");
+    /// let spec = Spec {
+    ///     fields: vec![Field::new("site", FieldKind::Int32).required()],
+    ///     columns: vec![site],
+    ///     outputs: vec![Output::new("ids", Dtype::I32, ["site"])],
+    ///     vocabularies: vec![VocabularySpec { first_id: 1, out_of_vocabulary: Some(0), ..new }],
+    ///     ..Spec::default()
+    /// };
+    /// let mut pipeline = Pipeline::new(&spec, &Default::default())?;
+    /// pipeline.run(&[Input::memory("training", b"7\n9\n")], &mut |_: &mut Batch| Ok(()))?;
+    /// let mut ids = Vec::new();
+    /// pipeline.evaluation().run(&[Input::memory("evaluation", b"9\n8\n7\n")], &mut |batch: &mut Batch| {
+    ///     ids.extend_from_slice(batch.i32(0).unwrap());
+    ///     Ok(())
+    /// })?;
+    /// assert_eq!(ids, [2, 0, 1]);
+    /// assert_eq!(pipeline.vocabularies().next().unwrap().1, [7, 9]);
+    /// # Ok::<(), embank_pipeline::Error>(())
+    /// ```
+    #[must_use]
+    pub fn evaluation(&self) -> Self {
+        Self {
+            plans: Arc::clone(&self.plans),
+            plan: Arc::clone(&self.plan),
+            options: self.options.clone(),
+            bad_rows: self.bad_rows,
+            infos: Arc::clone(&self.infos),
+            numberings: Arc::clone(&self.numberings),
+            learns: false,
+            begun: None,
+            saves_each_batch: false,
+            stop: Arc::default(),
+            bank: self.bank.clone(),
+            counted: Counted::Whole,
+        }
+    }
+
+    /// Whether its runs give ids to new values. False for an [evaluation](Self::evaluation) and on a bank that is open
+    /// to read only.
+    #[must_use]
+    pub fn learns(&self) -> bool {
+        self.learns
+    }
+
+    fn check_learns(&self, what: &str) -> Result<()> {
+        if self.learns {
+            return Ok(());
+        }
+        let why = match &self.bank {
+            Some(bank) if bank.reading().is_some() => {
+                format!("its bank, {}, is open to read only", bank.path().display())
+            }
+            _ => "it is an evaluation of another pipeline".to_owned(),
+        };
+        Err(Error::Spec(format!(
+            "it looks values up and inserts nothing, since {why}; {what} needs a pipeline that learns"
+        )))
+    }
+
+    /// Later runs use so many threads, one at least and 4,096 at most.
+    pub fn set_threads(&mut self, threads: usize) {
+        self.options.set_threads(threads);
+    }
+
+    pub(crate) fn infos(&self) -> &Arc<[MatrixInfo]> {
+        &self.infos
+    }
+
+    /// The outputs' names and shapes.
+    #[must_use]
+    pub fn outputs(&self) -> &[MatrixInfo] {
+        &self.infos
+    }
+
+    /// The names of the vocabularies whose values have a known range, and for each a copy of its values by their ids,
+    /// the first one's first. Others are to be seen in the bank.
+    pub fn vocabularies(&self) -> impl Iterator<Item = (&str, Vec<u32>)> {
+        // Copied under the lock, which is free again when the first name is asked for.
+        let numberings = self.numberings.lock();
+        let values = |numbering: &Numbering| numbering.values().map(<[u32]>::to_vec);
+        let values: Vec<_> = numberings.iter().map(values).collect();
+        drop(numberings);
+        let named = self.plan.vocabularies.iter().zip(values);
+        named.filter_map(|(plan, values)| Some((plan.name.as_str(), values?)))
+    }
+}

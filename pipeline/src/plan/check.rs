@@ -1,0 +1,59 @@
+//! Refuses specs whose names or settings mean nothing, before anything is laid out.
+
+use std::collections::HashSet;
+
+use crate::decode::FieldKind;
+use crate::error::{Result, refused};
+use crate::format::Format;
+use crate::spec::{Field, Spec};
+
+/// Checks what can be checked without looking at operators.
+///
+/// # Errors
+/// [`Error::Spec`](crate::Error::Spec).
+pub(super) fn check(spec: &Spec, format: Format) -> Result<()> {
+    check_names("field", spec.fields.iter().map(|field| field.name.as_str()))?;
+    check_names("column", spec.columns.iter().map(|column| column.name.as_str()))?;
+    check_names("output", spec.outputs.iter().map(|output| output.name.as_str()))?;
+    let settings = spec.vocabularies.iter().map(|vocabulary| vocabulary.name.as_str());
+    check_names("vocabulary", settings)?;
+    if spec.fields.is_empty() {
+        return refused("it has no fields");
+    }
+    if !(0.0..=1.0).contains(&spec.bad_rows_max) {
+        return refused(format!("bad_rows_max is a share from 0 to 1, not {}", spec.bad_rows_max));
+    }
+    spec.fields.iter().try_for_each(|field| check_field(field, format))
+}
+
+/// Each name once, none empty.
+fn check_names<'a>(what: &str, names: impl Iterator<Item = &'a str>) -> Result<()> {
+    let mut seen = HashSet::new();
+    for name in names {
+        if name.is_empty() {
+            return refused(format!("a {what} has no name"));
+        }
+        if !seen.insert(name) {
+            return refused(format!(
+                "there are two {what}s of the name {name:?}; names must differ"
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn check_field(field: &Field, format: Format) -> Result<()> {
+    let Field { name, kind, missing, whole_floats, .. } = field;
+    let whole = matches!(kind, FieldKind::Int32 | FieldKind::Int64 | FieldKind::Uint64);
+    if *whole_floats && !whole {
+        return refused(format!(
+            "field {name:?} has whole_floats, which is for Int32, Int64 and Uint64, and is {kind:?}"
+        ));
+    }
+    if format == Format::Packed && (*whole_floats || !missing.is_empty()) {
+        return refused(format!(
+            "field {name:?} has settings of how text is written, and packed rows are none"
+        ));
+    }
+    Ok(())
+}

@@ -1,0 +1,173 @@
+//! How the fields of a row are read, and the columns that are made of them.
+
+use std::sync::Arc;
+
+use crate::decode::{FIELD_BYTES_MAX, FieldKind, FieldLayout, Layout, Slot, Spelling};
+use crate::error::{Result, refused};
+use crate::format::Format;
+use crate::operators::{Flow, Kind, Operator, Program};
+use crate::spec::{Column, Field, Source, Spec};
+
+/// The fields of a row, and which columns are still to be made of them.
+pub(super) struct Fields<'a> {
+    spec: &'a Spec,
+    pub(super) layout: Arc<Layout>,
+    /// How each field is read: as the spec says, but for text that `Hex2Int` reads and for fields
+    /// that no column needs.
+    kinds: Vec<FieldKind>,
+    /// For each field, how many columns are still to be made of it.
+    uses_left: Vec<usize>,
+}
+
+/// How many columns are made of a field.
+#[derive(Debug, Clone, Copy, Default)]
+struct Uses {
+    all: usize,
+    /// Those that begin with `Hex2Int`.
+    hex: usize,
+}
+
+impl<'a> Fields<'a> {
+    /// Lays the fields out.
+    ///
+    /// # Errors
+    /// [`Error::Spec`](crate::Error::Spec) for fields that the format does not have, and for columns
+    /// of fields that do not exist or are read in two ways.
+    pub(super) fn new(spec: &'a Spec, format: Format) -> Result<Self> {
+        let separator = match format {
+            // Texts with separators of several bytes are written anew, with the first of them in their place.
+            Format::Text { separator, .. } => separator.first(),
+            Format::Packed | Format::Columns | Format::ByName(_) => b'\t',
+        };
+        let mut uses = vec![Uses::default(); spec.fields.len()];
+        for column in &spec.columns {
+            count_use(spec, column, &mut uses)?;
+        }
+        let mut kinds = Vec::with_capacity(spec.fields.len());
+        for (field, uses) in spec.fields.iter().zip(&uses) {
+            let kind = kind_of(field, *uses)?;
+            check_packed(field, kind, format)?;
+            kinds.push(kind);
+        }
+        let fields = spec.fields.iter().zip(&kinds).map(|(field, &kind)| FieldLayout {
+            kind,
+            required: field.required,
+            bytes_max: FIELD_BYTES_MAX,
+            spelling: Spelling::new(kind, &field.missing, field.whole_floats),
+            time_unit: field.time_unit,
+        });
+        let layout = Arc::new(Layout::new(fields.collect(), separator));
+        let uses_left = uses.iter().map(|uses| uses.all).collect();
+        Ok(Self { spec, layout, kinds, uses_left })
+    }
+
+    /// The column that is made of the field of this name, before its operators: the field's own slot
+    /// for the last column that is made of it, copies for the others.
+    ///
+    /// # Errors
+    /// [`Error::Spec`](crate::Error::Spec) if there is no such field.
+    pub(super) fn flow(
+        &mut self,
+        column: &Column,
+        name: &str,
+        program: &mut Program,
+    ) -> Result<Flow> {
+        let field = field_index(self.spec, column, name)?;
+        let target = self.layout.target(field).expect("a field that a column is made of is read");
+        let (kind, signed) = match self.kinds[field] {
+            FieldKind::Int32 => (Kind::I32, true),
+            FieldKind::Int64 => (Kind::I64, true),
+            FieldKind::Uint64 => (Kind::U64, false),
+            FieldKind::Hex32 => (Kind::U32, false),
+            FieldKind::Float32 => (Kind::F32, true),
+            FieldKind::Bytes => (Kind::Bytes, false),
+            FieldKind::Skip => unreachable!("a field that a column is made of is read"),
+        };
+        let others_follow = self.uses_left[field] > 1;
+        let slot = match target.slot {
+            Slot::Word(from) if others_follow => Slot::Word(program.copy_word(from)),
+            Slot::Wide(from) if others_follow => Slot::Wide(program.copy_wide(from)),
+            // Byte strings change only where they were missing.
+            Slot::Bytes(from) if others_follow => {
+                program.shared_bytes.insert(from);
+                target.slot
+            }
+            slot => slot,
+        };
+        self.uses_left[field] -= 1;
+        let missing = (!self.spec.fields[field].required).then_some(target.missing);
+        Ok(Flow { missing, signed, ..Flow::new(kind, slot) })
+    }
+}
+
+fn count_use(spec: &Spec, column: &Column, uses: &mut [Uses]) -> Result<()> {
+    let Source::Field(name) = &column.from else { return Ok(()) };
+    let field = field_index(spec, column, name)?;
+    uses[field].all += 1;
+    if reads_hex(column) {
+        let kind = spec.fields[field].kind;
+        if !matches!(kind, FieldKind::Bytes | FieldKind::Hex32) {
+            return refused(format!(
+                "column {:?}: Hex2Int is for text, and field {name:?} is {kind:?}",
+                column.name
+            ));
+        }
+        uses[field].hex += 1;
+    }
+    Ok(())
+}
+
+/// How a field is read.
+fn kind_of(field: &Field, uses: Uses) -> Result<FieldKind> {
+    let is_hex_text = field.kind == FieldKind::Bytes && uses.hex > 0;
+    if is_hex_text && uses.hex < uses.all {
+        return refused(format!(
+            "field {:?} is read as text by one column and as a number, by Hex2Int, by another: declare it Hex32 \
+             and use the number in both",
+            field.name
+        ));
+    }
+    Ok(if uses.all == 0 && !field.required {
+        FieldKind::Skip
+    } else if is_hex_text {
+        FieldKind::Hex32
+    } else {
+        field.kind
+    })
+}
+
+/// Refuses fields that packed rows can't have.
+fn check_packed(field: &Field, kind: FieldKind, format: Format) -> Result<()> {
+    let is_word = !matches!(field.kind, FieldKind::Int64 | FieldKind::Uint64 | FieldKind::Bytes);
+    if format != Format::Packed || is_word || kind == FieldKind::Hex32 {
+        return Ok(());
+    }
+    refused(format!(
+        "field {:?} is {kind:?}, and packed rows have numbers of 32 bits: Int32, Hex32 or Float32",
+        field.name
+    ))
+}
+
+fn field_index(spec: &Spec, column: &Column, name: &str) -> Result<usize> {
+    let found = spec.fields.iter().position(|field| field.name == name);
+    let Some(field) = found else {
+        return refused(format!(
+            "column {:?} is made of {name:?}, which no field is named",
+            column.name
+        ));
+    };
+    if spec.fields[field].kind == FieldKind::Skip {
+        return refused(format!(
+            "column {:?} is made of field {name:?}, which is skipped",
+            column.name
+        ));
+    }
+    Ok(field)
+}
+
+/// Whether the column's field is read as a hexadecimal number at once.
+fn reads_hex(column: &Column) -> bool {
+    let first =
+        column.operators.iter().find(|operator| !matches!(operator, Operator::FillMissing(_)));
+    first == Some(&Operator::Hex2Int)
+}

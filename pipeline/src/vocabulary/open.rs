@@ -1,0 +1,114 @@
+//! Opens the vocabularies of a pipeline, or makes them.
+
+use embank::{Bank, Error as BankError, Unknown, ValueKind, Vocabulary, VocabularyConfig};
+
+use super::memory::{MemoryNumbering, MemorySettings, new_table};
+use super::numbering::{Ids, Numbering};
+use crate::error::{Error, Result};
+use crate::operators::{MODULUS_MAX, ValueSpace};
+use crate::plan::VocabularyPlan;
+use crate::spec::VocabularySpec;
+
+/// Makes what a pipeline has of a vocabulary, with the values that the bank has.
+pub(crate) fn open(plan: &VocabularyPlan, bank: Option<&Bank>) -> Result<Numbering> {
+    let name = &plan.name;
+    let kind = match plan.space {
+        ValueSpace::Below(_) | ValueSpace::Numbers => ValueKind::U64,
+        ValueSpace::Strings => ValueKind::Bytes,
+    };
+    let vocabulary = bank.map(|bank| open_in(bank, plan, kind)).transpose()?;
+    let config = match &vocabulary {
+        Some(vocabulary) => vocabulary.config().clone(),
+        None => config_of(plan, kind, None),
+    };
+    config.validate(name).map_err(|error| Error::Spec(error.to_string()))?;
+    let ids = match plan.space {
+        ValueSpace::Below(range) => {
+            let settings = memory_settings(name, &config, range)?;
+            let table = new_table(name, range as usize)?;
+            let mut memory = MemoryNumbering::new(settings, table, vocabulary);
+            memory.load()?;
+            Ids::Memory(memory)
+        }
+        ValueSpace::Numbers | ValueSpace::Strings => Ids::Bank(vocabulary.ok_or_else(|| {
+            Error::Spec(format!("vocabulary {name:?} has values of any range and needs a bank"))
+        })?),
+    };
+    Ok(Numbering {
+        ids,
+        counts: config.counts,
+        min_count: plan.settings.as_ref().map_or(0, |settings| settings.min_count),
+    })
+}
+
+/// How a vocabulary of values below `range` numbers in memory.
+fn memory_settings(name: &str, config: &VocabularyConfig, range: u32) -> Result<MemorySettings> {
+    let first_id = u32::try_from(config.first_id).ok();
+    let first_id = first_id
+        .filter(|&first_id| u64::from(first_id) + u64::from(range) <= u64::from(MODULUS_MAX));
+    let first_id = first_id.ok_or_else(|| {
+        Error::Spec(format!(
+            "vocabulary {name:?}: its first id, {}, and {range} possible values are more than 2^31 together",
+            config.first_id
+        ))
+    })?;
+    let unknown = match config.unknown {
+        // Below the first id, which has 32 bits.
+        Unknown::Id(id) => u32::try_from(id).ok(),
+        _ => None,
+    };
+    Ok(MemorySettings { name: name.to_owned(), first_id, unknown, counts: config.counts })
+}
+
+fn open_in(bank: &Bank, plan: &VocabularyPlan, kind: ValueKind) -> Result<Vocabulary> {
+    let name = &plan.name;
+    let there = match bank.open_vocabulary(name) {
+        Ok(there) => Some(there),
+        Err(BankError::NoSuchVocabulary { .. }) => None,
+        Err(error) => return Err(error.into()),
+    };
+    if let Some(there) = &there
+        && there.config().kind != kind
+    {
+        return Err(Error::Spec(format!(
+            "vocabulary {name:?} of the bank has {} values, and the pipeline's columns have {} values for it; take \
+             another name",
+            there.config().kind.name(),
+            kind.name()
+        )));
+    }
+    match there {
+        Some(there) if plan.settings.is_none() => Ok(there),
+        None if bank.reading().is_some() => Err(Error::Spec(format!(
+            "bank {} has no vocabulary {name:?}, and is open to read only: let a pipeline on the bank learn it where the \
+             bank is open for writing, and take a checkpoint",
+            bank.path().display()
+        ))),
+        there => {
+            let config =
+                config_of(plan, kind, there.as_ref().map(|of| of.config().value_bytes_max));
+            Ok(bank.vocabulary(name, config)?)
+        }
+    }
+}
+
+/// What the pipeline says about a vocabulary, as a bank's setting.
+fn config_of(plan: &VocabularyPlan, kind: ValueKind, bytes_max: Option<u32>) -> VocabularyConfig {
+    let mut config = match kind {
+        ValueKind::Bytes => VocabularyConfig::bytes(),
+        _ => VocabularyConfig::u64(),
+    };
+    if let Some(bytes_max) = bytes_max {
+        config = config.value_bytes_max(bytes_max);
+    }
+    let Some(settings) = &plan.settings else { return config };
+    let VocabularySpec { min_count, out_of_vocabulary, first_id, counts, value_bytes_max, .. } =
+        *settings;
+    if let Some(bytes_max) = value_bytes_max {
+        config = config.value_bytes_max(bytes_max);
+    }
+    if let Some(id) = out_of_vocabulary {
+        config = config.unknown(Unknown::Id(id));
+    }
+    config.first_id(first_id).counts(counts || min_count > 0)
+}

@@ -1,0 +1,93 @@
+//! Values of a chunk that have no id yet, until the chunk is committed.
+
+use embank::{ByteBuffer, Values};
+
+use crate::operators::ValueSpace;
+
+/// A chunk's values without an id, for one look-up.
+#[derive(Debug)]
+pub(crate) enum UnseenList {
+    /// Of a look-up in a table.
+    Words(Vec<UnseenWord>),
+    /// Of a look-up in a bank.
+    Values(UnseenValues),
+}
+
+/// A value of a known range without an id, and the row of the batch that has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct UnseenWord {
+    pub(crate) row: u32,
+    pub(crate) value: u32,
+}
+
+impl UnseenList {
+    /// An empty list for values of a vocabulary.
+    pub(crate) fn new(space: ValueSpace) -> Self {
+        match space {
+            ValueSpace::Below(_) => Self::Words(Vec::new()),
+            ValueSpace::Numbers | ValueSpace::Strings => Self::Values(UnseenValues::default()),
+        }
+    }
+
+    pub(crate) fn clear(&mut self) {
+        match self {
+            Self::Words(words) => words.clear(),
+            Self::Values(values) => values.clear(),
+        }
+    }
+
+    /// The list of a look-up in a table.
+    pub(crate) fn words(&self) -> &[UnseenWord] {
+        match self {
+            Self::Words(words) => words,
+            Self::Values(_) => unreachable!("the look-up is in a table"),
+        }
+    }
+
+    /// The list of a look-up in a bank.
+    pub(crate) fn values(&self) -> &UnseenValues {
+        match self {
+            Self::Values(values) => values,
+            Self::Words(_) => unreachable!("the look-up is in a bank"),
+        }
+    }
+}
+
+/// Values of any kind without an id, with the rows of the batch that have them, in their order.
+#[derive(Debug, Default)]
+pub(crate) struct UnseenValues {
+    pub(crate) rows: Vec<u32>,
+    numbers: Vec<u64>,
+    strings: ByteBuffer,
+}
+
+impl UnseenValues {
+    fn clear(&mut self) {
+        self.rows.clear();
+        self.numbers.clear();
+        self.strings.clear();
+    }
+
+    /// The values; of one kind, so the other has none.
+    pub(crate) fn values(&self) -> Values<'_> {
+        if self.numbers.is_empty() {
+            Values::from(&self.strings)
+        } else {
+            Values::from(&self.numbers)
+        }
+    }
+
+    /// Appends a value for `row`.
+    pub(crate) fn push(&mut self, row: u32, values: Values<'_>, place: usize) {
+        self.rows.push(row);
+        match values {
+            Values::U64(numbers) => self.numbers.push(numbers[place]),
+            Values::Bytes(strings) => self.strings.push(strings.get(place)),
+        }
+    }
+
+    /// Appends a value of another list, with its row.
+    pub(crate) fn push_of(&mut self, other: &Self, place: usize) {
+        self.push(other.rows[place], other.values(), place);
+    }
+}
