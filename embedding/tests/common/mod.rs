@@ -1,5 +1,5 @@
 //! What the behaviour tests share.
-#![expect(dead_code, reason = "each test file uses its part")]
+#![allow(dead_code, reason = "each test program uses its part")]
 
 use std::time::Duration;
 

@@ -1,0 +1,11 @@
+//! Contents of rows and blobs.
+
+use fastrand::Rng;
+
+/// `bytes` bytes that key and version decide.
+#[must_use]
+pub fn content(key: u64, version: u64, bytes: usize) -> Vec<u8> {
+    let mut content = vec![0; bytes];
+    Rng::with_seed(key.wrapping_mul(0xD1B5_4A32_D192_ED03) ^ version).fill(&mut content);
+    content
+}
