@@ -2,8 +2,8 @@
 
 use std::io;
 
-use super::segments::Segment;
 use super::transfer::{self, Progress};
+use crate::device::segments::segment::Segment;
 use crate::error::Error;
 
 /// A read as it stood when the kernel answered.

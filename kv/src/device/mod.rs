@@ -33,7 +33,7 @@ pub(crate) mod pool;
 mod priority;
 #[cfg(target_os = "linux")]
 mod ring;
-mod segments;
+pub(crate) mod segments;
 pub(crate) mod stream;
 #[cfg(target_os = "linux")]
 mod streaming;
@@ -53,7 +53,8 @@ pub use buffer::AlignedBuffer;
 pub use contract::{BLOCK_BYTES, Device, DeviceReport, Freed, Read};
 pub use options::{DeviceChoice, DeviceOptions};
 pub use segments::SEGMENT_SIZE_BYTES_DEFAULT;
-pub(crate) use segments::{is_out_of_handles, is_segment, segment_place};
+pub(crate) use segments::is_out_of_handles;
+pub(crate) use segments::names::is_segment;
 pub use stream::{Priority, ReadStream};
 pub use threads::ThreadDevice;
 #[cfg(target_os = "linux")]

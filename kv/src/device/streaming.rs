@@ -24,10 +24,11 @@ use io_uring::{opcode, types};
 use super::completion::{Asked, Completion, Retries};
 use super::priority::Lane;
 use super::ring::Ring;
-use super::segments::{Segment, Segments};
+use super::segments::Segments;
 use super::stream::too_long;
 use super::transfer;
 use super::{AlignedBuffer, ReadStream};
+use crate::device::segments::segment::Segment;
 use crate::error::{Error, Result};
 
 /// The most that one request asks for; the rest of a longer read follows as after a short one.

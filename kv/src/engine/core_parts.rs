@@ -2,9 +2,9 @@
 
 use crate::cache::RowCache;
 use crate::checkpoint::Checkpoints;
-use crate::checkpoint::Manifest;
-use crate::checkpoint::TableEntry;
 use crate::checkpoint::lineage::Lineage;
+use crate::checkpoint::manifest::Manifest;
+use crate::checkpoint::manifest::TableEntry;
 use crate::device::contract::Device;
 use crate::engine::compaction::options::CompactionOptions;
 use crate::engine::compaction::space::Pins;

@@ -59,7 +59,9 @@
 
 use crate::engine::tables::Named;
 
-use crate::checkpoint::{Checkpoints, Manifest, TableEntry};
+use crate::checkpoint::Checkpoints;
+use crate::checkpoint::manifest::Manifest;
+use crate::checkpoint::manifest::TableEntry;
 use crate::engine::core::Core;
 use crate::engine::tables::TableState;
 use crate::epoch;

@@ -1,7 +1,7 @@
 //! The checkpoint that a read-only store shows.
 
-use crate::checkpoint::Manifest;
 use crate::checkpoint::hold::Hold;
+use crate::checkpoint::manifest::Manifest;
 use crate::checkpoint::recovered::Recovered;
 use std::sync::Arc;
 

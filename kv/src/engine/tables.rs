@@ -1,6 +1,6 @@
 //! What a store knows of each of its tables.
 
-use crate::checkpoint::TableEntry;
+use crate::checkpoint::manifest::TableEntry;
 use crate::operation::Width;
 use crate::record::address::TableId;
 use crate::record::address::TableNumber;

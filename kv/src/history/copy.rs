@@ -16,12 +16,15 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::sync::Arc;
 
+use crate::checkpoint::Checkpoints;
 use crate::checkpoint::bank_dir::create_dir_durably;
 use crate::checkpoint::bank_dir::open_bank_dir;
 use crate::checkpoint::bank_file::{BankFile, LOCK_NAME, NEW_NAME};
 use crate::checkpoint::bank_lock::BankLock;
-use crate::checkpoint::{BLOB_KIND, Checkpoints, ImageEntry, Manifest};
-use crate::device::segment_place;
+use crate::checkpoint::manifest::BLOB_KIND;
+use crate::checkpoint::manifest::ImageEntry;
+use crate::checkpoint::manifest::Manifest;
+use crate::device::segments::names::segment_place;
 use crate::error::{Error, Result};
 use crate::files::checked_stream;
 use crate::files::directory::{Directory, Place};

@@ -27,12 +27,16 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::checkpoint::Checkpoints;
 use crate::checkpoint::bank_dir::open_bank_dir;
 use crate::checkpoint::bank_file::BankFile;
 use crate::checkpoint::bank_lock::BankLock;
 use crate::checkpoint::hold::Unread;
 use crate::checkpoint::identity::CheckpointIdentity;
-use crate::checkpoint::{BLOB_KIND, Checkpoints, ImageEntry, Manifest, PartialCheckpoint};
+use crate::checkpoint::manifest::BLOB_KIND;
+use crate::checkpoint::manifest::ImageEntry;
+use crate::checkpoint::manifest::Manifest;
+use crate::checkpoint::partial::PartialCheckpoint;
 use crate::device::{self, AlignedBuffer, Device, DeviceChoice, DeviceOptions, Read};
 use crate::error::{Error, Result};
 use crate::files::checked_stream::{CheckedReader, CheckedWriter};

@@ -7,9 +7,11 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use super::log_files::log_size;
 use super::{BankSummary, CheckpointSummary, Damage, NotRemoved, TableSummary};
+use crate::checkpoint::Checkpoints;
 use crate::checkpoint::bank_dir::open_bank_dir;
 use crate::checkpoint::bank_file::BankFile;
-use crate::checkpoint::{Checkpoints, Manifest, TableEntry};
+use crate::checkpoint::manifest::Manifest;
+use crate::checkpoint::manifest::TableEntry;
 use crate::engine::tables::NUMBERS_MAX;
 use crate::error::{Error, Result};
 use crate::files::directory::{Directory, FileIdentity, Place};

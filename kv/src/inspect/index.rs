@@ -4,8 +4,9 @@
 //! do without the checkpoint's manifest where that can't be read: then the images in its directory count.
 
 use super::Damage;
+use crate::checkpoint::Checkpoints;
 use crate::checkpoint::identity::CheckpointIdentity;
-use crate::checkpoint::{Checkpoints, Manifest};
+use crate::checkpoint::manifest::Manifest;
 use crate::error::{Error, Result};
 use crate::files::checked_stream::survey;
 use crate::files::directory::Place;

@@ -11,8 +11,8 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use crate::checkpoint::Manifest;
 use crate::checkpoint::lineage::Lineage;
+use crate::checkpoint::manifest::Manifest;
 use crate::error::{Error, Result};
 use crate::files::directory::{Directory, Place};
 use crate::log::page::{PAGE_HEADER_BYTES, PageIdentity, check_image};

@@ -41,7 +41,9 @@ pub use salvage::{Blob, RowSource, SalvageOptions, SalvageReport, SalvagedTable,
 pub use verify::{CheckedTable, CheckpointReport, VerifyOptions, VerifyReport, verify};
 
 use crate::checkpoint::identity::CheckpointIdentity;
-use crate::checkpoint::{BLOB_KIND, Manifest};
+use crate::checkpoint::manifest::BLOB_KIND;
+use crate::checkpoint::manifest::Manifest;
+
 use crate::error::Result;
 use crate::files::directory::Place;
 use crate::operation::Width;

@@ -25,7 +25,9 @@ use super::walk::{Broken, Row, Source, Visit, walk};
 use super::{Damage, Progress, blob_identity, index};
 use crate::checkpoint::bank_dir::open_bank_dir;
 use crate::checkpoint::identity::CheckpointIdentity;
-use crate::checkpoint::{BLOB_KIND, Manifest};
+use crate::checkpoint::manifest::BLOB_KIND;
+use crate::checkpoint::manifest::Manifest;
+
 use crate::error::{Error, Result};
 use crate::files::checked_stream::CheckedReader;
 use crate::index::{ADDRESS_LIMIT, Entry, Probe};

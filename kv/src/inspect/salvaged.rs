@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use crate::checkpoint::TableEntry;
+use crate::checkpoint::manifest::TableEntry;
 use crate::engine::compaction::options::CompactionOptions;
 use crate::error::{Error, Result};
 use crate::operation::{Access, Clock, Operation, Width};

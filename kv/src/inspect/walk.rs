@@ -12,8 +12,8 @@
 use super::index::for_each_bucket;
 use super::log_files::{LogFiles, Looked, PageRead};
 use super::{Progress, bank::BankFiles};
-use crate::checkpoint::TableEntry;
 use crate::checkpoint::identity::CheckpointIdentity;
+use crate::checkpoint::manifest::TableEntry;
 use crate::error::Result;
 use crate::index::{Entry, Probe};
 use crate::operation::Width;

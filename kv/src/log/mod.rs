@@ -32,8 +32,11 @@ mod full_disk;
 pub(crate) mod page;
 #[cfg(test)]
 mod tests;
+pub(crate) mod view;
 mod writer;
 
+use crate::log::view::Frames;
+use crate::log::view::View;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
@@ -75,71 +78,6 @@ pub(crate) fn last_page(page_bits: u32) -> u64 {
 /// The tail's page has no room: unpin, call [`Log::turn_page`] with this, and try again.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PageFull(u64);
-
-/// Where pages in memory lie.
-#[derive(Debug, Clone, Copy)]
-struct Frames<'a> {
-    base: *mut u8,
-    /// See [`Log::shifts`]; their number is a power of two.
-    shifts: &'a [AtomicU64],
-    page_bits: u32,
-}
-
-impl Frames<'_> {
-    #[inline]
-    fn place(self, address: Address) -> *mut u8 {
-        let address = address.raw();
-        let slot = (address >> self.page_bits) as usize & (self.shifts.len() - 1);
-        // SAFETY: masked by their number less one, which is not zero (`Log::new`).
-        let shift = unsafe { self.shifts.get_unchecked(slot) };
-        // Relaxed: whoever has an address in this page got it after the Release store of the tail
-        // in `begin_page`, through the page's allocations and the index.
-        let shift = shift.load(Ordering::Relaxed);
-        self.base.wrapping_add(address.wrapping_add(shift) as usize)
-    }
-}
-
-/// What holds for a thread from its pin to its unpin: the boundaries, and where frames lie. One copy
-/// for a whole batch, so that no key pays for finding its way through the log's fields.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct View<'a> {
-    /// Entries and links that lead below it lead nowhere.
-    pub(crate) begin: u64,
-    /// Rows at or above are in memory. Not below `begin`.
-    pub(crate) head: u64,
-    pub(crate) read_only: u64,
-    frames: Frames<'a>,
-}
-
-impl<'a> View<'a> {
-    /// Where an address lies if it is in memory.
-    #[inline]
-    pub(crate) fn place(self, address: Address) -> *mut u8 {
-        self.frames.place(address)
-    }
-
-    /// The record at an address in memory.
-    ///
-    /// # Safety
-    /// The thread is still pinned as it was when it took this view, `address` lies at or above its
-    /// `head`, and a record's header has been written there (the address came from the index, a
-    /// record's link, or `allocate`).
-    #[inline]
-    pub(crate) unsafe fn record(self, address: Address) -> RecordRef<'a> {
-        // SAFETY: within the page's frame, which stays by invariant 2; the header is written.
-        unsafe { RecordRef::new(self.place(address).cast(), address) }
-    }
-
-    #[inline]
-    pub(crate) fn in_memory(self, address: Address) -> bool {
-        address.raw() >= self.head
-    }
-
-    #[inline]
-    pub(crate) fn mutable(self, address: Address) -> bool {
-        address.raw() >= self.read_only
-    }
-}
 
 /// The log of a store. See the module's essay.
 #[derive(Debug)]

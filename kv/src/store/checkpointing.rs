@@ -3,9 +3,13 @@
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use super::Store;
+use crate::checkpoint::Checkpoints;
 use crate::checkpoint::bank_file::BankFile;
 use crate::checkpoint::identity::CheckpointIdentity;
-use crate::checkpoint::{Checkpoints, ImageEntry, Manifest, PartialCheckpoint, UNSOUND};
+use crate::checkpoint::manifest::ImageEntry;
+use crate::checkpoint::manifest::Manifest;
+use crate::checkpoint::manifest::UNSOUND;
+use crate::checkpoint::partial::PartialCheckpoint;
 use crate::device;
 use crate::error::{Error, Result};
 use crate::index::image::ImageKind;

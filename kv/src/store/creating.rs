@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use super::StoreOptions;
 use super::open::{check_quota, new_bank};
-use crate::checkpoint::Manifest;
 use crate::checkpoint::bank_dir::not_a_directory;
 use crate::checkpoint::bank_file::{BankFile, LOCK_NAME};
+use crate::checkpoint::manifest::Manifest;
 use crate::error::{Error, Result};
 use crate::files::directory::Directory;
 use crate::memory::budget::Budget;

@@ -11,9 +11,10 @@ use std::sync::Arc;
 use super::creating::{self, Making};
 
 use super::{Newest, Serving, Store, StoreOptions};
+use crate::checkpoint::Checkpoints;
 use crate::checkpoint::bank_file::BankFile;
+use crate::checkpoint::manifest::Manifest;
 use crate::checkpoint::recovered::Recovered;
-use crate::checkpoint::{Checkpoints, Manifest};
 use crate::device::{self, Device, DeviceOptions};
 use crate::engine::compaction::quota_reserve_bytes;
 use crate::engine::compaction::space::Pins;

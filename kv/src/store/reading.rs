@@ -21,11 +21,13 @@ use std::sync::Arc;
 
 use super::open::{check_bank_file, check_last_page, no_checkpoint_left};
 use super::{Newest, Serving, Store, StoreOptions};
+use crate::checkpoint::Checkpoints;
 use crate::checkpoint::bank_dir::open_bank_dir;
 use crate::checkpoint::bank_file::BankFile;
 use crate::checkpoint::hold::Hold;
+use crate::checkpoint::manifest::Manifest;
+use crate::checkpoint::manifest::TableEntry;
 use crate::checkpoint::recovered::Recovered;
-use crate::checkpoint::{Checkpoints, Manifest, TableEntry};
 use crate::device::{self, DeviceChoice, DeviceOptions};
 use crate::engine::compaction::options::CompactionOptions;
 use crate::engine::compaction::space::Pins;

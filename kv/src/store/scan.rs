@@ -26,7 +26,7 @@ use crate::record::check::Site;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use crate::checkpoint::Manifest;
+use crate::checkpoint::manifest::Manifest;
 use crate::device::{AlignedBuffer, BLOCK_BYTES, Read};
 use crate::engine::compaction::LogLease;
 use crate::engine::core::Core;

@@ -1,5 +1,6 @@
 //! The store's counters as its users see them.
 
+use crate::engine::core::Core;
 use crate::stats::StoreStats;
 use crate::stats::space_holder::SpaceHolder;
 use crate::store::Store;

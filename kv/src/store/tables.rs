@@ -1,7 +1,7 @@
 //! The tables of a store: how they are made, dropped and listed.
 
 use super::Store;
-use crate::checkpoint::TableEntry;
+use crate::checkpoint::manifest::TableEntry;
 use crate::engine::core_parts::check_value_bytes;
 use crate::engine::tables::TableState;
 use crate::error::{Error, Result};

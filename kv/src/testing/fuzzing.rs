@@ -10,7 +10,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::checkpoint::bank_file::BankFile;
 use crate::checkpoint::identity::CheckpointIdentity;
-use crate::checkpoint::{BLOB_KIND, Manifest};
+use crate::checkpoint::manifest::BLOB_KIND;
+use crate::checkpoint::manifest::Manifest;
+
 use crate::files::checked_stream::{
     self, CHUNK_BYTES, CheckedReader, CheckedWriter, StreamIdentity,
 };

@@ -1,6 +1,7 @@
 //! The device's own tests: those of every device are in `device::tests`.
 
 use super::*;
+use crate::device::transfer;
 
 fn device(dir: &Path) -> Option<UringDevice> {
     let options = DeviceOptions { queue_depth: 4, rings_max: 2, ..DeviceOptions::default() };

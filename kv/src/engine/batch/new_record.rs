@@ -4,7 +4,7 @@ use super::{Batch, Step, Work, bytes_of};
 use crate::engine::core::Core;
 use crate::index::{Candidates, Inserted};
 use crate::log::PageFull;
-use crate::log::View;
+use crate::log::view::View;
 use crate::record::address::Address;
 use crate::record::address::TableNumber;
 use crate::record::clock::ClockWord;

@@ -2,7 +2,8 @@
 
 use super::succession::{Old, Predecessor, Succession};
 use super::{Batch, Effect, Place, Step, Work, bytes_of};
-use crate::log::{PageFull, View};
+use crate::log::PageFull;
+use crate::log::view::View;
 use crate::operation::{Clock, RowMark};
 use crate::record::clock::{self, ClockWord, LockRefused, Locked};
 use crate::record::layout::RecordRef;

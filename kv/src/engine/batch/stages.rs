@@ -4,7 +4,8 @@ use std::ptr;
 
 use super::{Batch, Effect, GROUP_KEYS, LINE_BYTES, Pending, Place, Step, Work};
 use crate::index::{Candidates, Entry};
-use crate::log::{PageFull, View};
+use crate::log::PageFull;
+use crate::log::view::View;
 use crate::memory::cpu_hint;
 use crate::record::address::Address;
 

@@ -9,7 +9,8 @@ use crate::device::{AlignedBuffer, Device, DeviceOptions, Freed, MemoryDevice, R
 use crate::epoch::Gate;
 use crate::error::{Error, Result};
 use crate::log::page::{PageIdentity, check_image};
-use crate::log::{Extent, Log, TurnFor, View};
+use crate::log::view::View;
+use crate::log::{Extent, Log, TurnFor};
 use crate::memory::budget::{BUDGET_BYTES_MIN, Budget};
 use crate::record::address::{Address, TableNumber};
 use crate::record::clock::{self, ClockWord};

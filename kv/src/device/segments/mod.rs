@@ -21,11 +21,21 @@
 //! - After a failed sync the kernel may have marked the lost pages clean, and a second sync would report
 //!   success (the "fsyncgate" of PostgreSQL, 2018). The failure is therefore kept and repeated.
 
+pub(crate) mod names;
+pub(crate) mod segment;
+#[cfg(test)]
+mod tests;
+
+use crate::device::segments::names::FOLDER;
+use crate::device::segments::names::UNFINISHED;
+use crate::device::segments::names::first_offset;
+use crate::device::segments::names::is_unfinished;
+use crate::device::segments::names::segment_name;
+use crate::device::segments::segment::Segment;
 use std::collections::BTreeMap;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -33,8 +43,8 @@ use rustix::fs::OFlags;
 
 use crate::process::locks::{Mutex, RwLock};
 
-use super::transfer::{self, Progress};
-use super::{BLOCK_BYTES, DeviceOptions, Freed, Read, open_file};
+use crate::device::transfer::{self};
+use crate::device::{BLOCK_BYTES, DeviceOptions, Freed, Read, open_file};
 use crate::error::{Error, Result};
 use crate::files::directory::{Directory, Place};
 use crate::sync::{AtomicBool, Ordering};
@@ -43,101 +53,9 @@ use crate::sync::{AtomicBool, Ordering};
 /// where the file system can't punch holes.
 pub const SEGMENT_SIZE_BYTES_DEFAULT: u64 = 256 << 20;
 
-const FOLDER: &str = "log";
-
 /// Files that may wait to be synced. Each holds a handle. A sync of this many is quick after direct writes, whose blocks
 /// are on the drive already; without direct writes one file may wait.
 const UNSYNCED_FILES_MAX: usize = 16;
-
-/// The extension of a segment file that is being made.
-const UNFINISHED: &str = "new";
-
-/// One segment file, open.
-#[derive(Debug)]
-pub(super) struct Segment {
-    number: u64,
-    place: Place,
-    file: File,
-    /// Set by each use and cleared by the search for a handle to close: a second chance.
-    used: AtomicBool,
-}
-
-impl Segment {
-    pub(super) fn file(&self) -> &File {
-        &self.file
-    }
-
-    pub(super) fn truncated(&self, offset: u64, expected: usize, found: usize) -> Error {
-        Error::Truncated {
-            path: self.place.path(),
-            offset,
-            expected: expected as u64,
-            found: found as u64,
-        }
-    }
-
-    /// A failed read: the system's error with file and offset.
-    pub(super) fn read_failed(&self, offset: u64, source: &io::Error) -> Error {
-        let source = io::Error::new(source.kind(), format!("at offset {offset}: {source}"));
-        Error::io("read", &self.place, source)
-    }
-
-    fn write_failed(&self, offset: u64, source: &io::Error) -> Error {
-        let source = io::Error::new(source.kind(), format!("at offset {offset}: {source}"));
-        Error::io("write", &self.place, source)
-    }
-
-    /// Fills `buffer` from the file's `offset`, a system call or two.
-    pub(super) fn read_exact(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {
-        let mut done = 0;
-        let mut retries = 0;
-        loop {
-            let moved = match self.file.read_at(&mut buffer[done..], offset + done as u64) {
-                Ok(moved) => moved,
-                Err(error) if transfer::is_transient(&error) => {
-                    retries += 1;
-                    if retries > transfer::retries_max(1) {
-                        return Err(self.read_failed(offset + done as u64, &error));
-                    }
-                    continue;
-                }
-                Err(error) => return Err(self.read_failed(offset + done as u64, &error)),
-            };
-            match Progress::after(buffer.len(), done, moved) {
-                Progress::Complete => return Ok(()),
-                Progress::More => done += moved,
-                Progress::EndOfFile => {
-                    return Err(self.truncated(offset, buffer.len(), done + moved));
-                }
-            }
-        }
-    }
-
-    /// Writes all of `bytes`. A write that stops within a block goes on from that block's start, because
-    /// a direct write can't go on from within it.
-    fn write_all(&self, offset: u64, bytes: &[u8]) -> Result<()> {
-        let mut done = 0;
-        let mut retries = 0;
-        while done < bytes.len() {
-            match self.file.write_at(&bytes[done..], offset + done as u64) {
-                Ok(moved) if done + moved >= bytes.len() => break,
-                Ok(moved) if moved >= BLOCK_BYTES => done += moved / BLOCK_BYTES * BLOCK_BYTES,
-                Ok(_) => {
-                    let source = io::Error::from(io::ErrorKind::WriteZero);
-                    return Err(self.write_failed(offset + done as u64, &source));
-                }
-                Err(error) if transfer::is_transient(&error) => {
-                    retries += 1;
-                    if retries > transfer::retries_max(1) {
-                        return Err(self.write_failed(offset + done as u64, &error));
-                    }
-                }
-                Err(error) => return Err(self.write_failed(offset + done as u64, &error)),
-            }
-        }
-        Ok(())
-    }
-}
 
 /// A burst's reads with their files found and held open.
 #[derive(Debug)]
@@ -435,7 +353,7 @@ impl Segments {
         freed.left.values().chain(&freed.unfinished).cloned().collect()
     }
 
-    /// See [`Device::room_bytes`](super::Device::room_bytes).
+    /// See [`Device::room_bytes`](crate::device::Device::room_bytes).
     pub(super) fn room_bytes(&self) -> Option<u64> {
         self.folder.room_bytes()
     }
@@ -659,131 +577,4 @@ fn make_own(place: &Place, bytes: u64) -> io::Result<()> {
     io::copy(&mut place.open()?.take(bytes), &mut copy)?;
     copy.sync_all()?;
     unfinished.rename(place)
-}
-
-fn segment_name(first: u64) -> String {
-    format!("{first:016x}.seg")
-}
-
-/// The segment file of the bank in `dir` that begins at log offset `first`.
-pub(crate) fn segment_place(dir: &Arc<Directory>, first: u64) -> Place {
-    dir.place(FOLDER).join(segment_name(first))
-}
-
-/// The log offset that a segment file's name says it begins at.
-fn first_offset(name: &OsStr) -> Option<u64> {
-    offset_of(name, "seg")
-}
-
-/// Whether a file is a segment by its name.
-pub(crate) fn is_segment(name: &OsStr) -> bool {
-    first_offset(name).is_some()
-}
-
-/// Whether a file is one that `make_own` was making. Files of other names are not the log's.
-fn is_unfinished(name: &OsStr) -> bool {
-    offset_of(name, UNFINISHED).is_some()
-}
-
-fn offset_of(name: &OsStr, extension: &str) -> Option<u64> {
-    let digits = name.to_str()?.strip_suffix(extension)?.strip_suffix('.')?;
-    let are_digits = digits.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
-    if digits.len() == 16 && are_digits { u64::from_str_radix(digits, 16).ok() } else { None }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::fs;
-    use std::path::Path;
-
-    use super::*;
-    use crate::device::AlignedBuffer;
-
-    fn segments(dir: &Path, open_files_max: usize) -> Segments {
-        let options =
-            DeviceOptions { segment_size_bytes: 4096, open_files_max, ..DeviceOptions::default() };
-        Segments::open(&Directory::open(dir).unwrap(), &options).unwrap()
-    }
-
-    #[test]
-    fn few_handles_stay_open_and_every_write_is_still_synced() {
-        let dir = tempfile::tempdir().unwrap();
-        let segments = segments(dir.path(), 2);
-        let mut block = AlignedBuffer::zeroed(512);
-        for number in 0..6_u64 {
-            block.fill(number as u8);
-            segments.write(number * 4096, &block).unwrap();
-            assert!(segments.open.read().len() <= 2);
-        }
-        // Each but the last was synced when the next one but one was begun.
-        assert_eq!(segments.unsynced.lock().keys().copied().collect::<Vec<_>>(), [5]);
-        segments.sync().unwrap();
-        assert!(segments.unsynced.lock().is_empty());
-        assert!(!segments.folder_unsynced.load(Ordering::SeqCst));
-        for number in 0..6_u64 {
-            let read = Read { offset: number * 4096, buffer: &mut block };
-            let located = segments.locate_all(&[read]).unwrap();
-            let (segment, offset) = located.place(0);
-            segment.read_exact(offset, &mut block).unwrap();
-            assert!(block.iter().all(|&byte| byte == number as u8));
-        }
-    }
-
-    #[test]
-    fn a_failed_sync_is_repeated_by_every_later_one() {
-        let dir = tempfile::tempdir().unwrap();
-        let segments = segments(dir.path(), 8);
-        segments.write(0, &AlignedBuffer::zeroed(512)).unwrap();
-        // fdatasync of a pipe fails with EINVAL: it stands for a disk that fails.
-        let (reader, _writer) = io::pipe().unwrap();
-        let broken = Segment {
-            number: 7,
-            place: Directory::open(dir.path()).unwrap().place("broken"),
-            file: File::from(std::os::fd::OwnedFd::from(reader)),
-            used: AtomicBool::new(false),
-        };
-        segments.unsynced.lock().insert(7, Arc::new(broken));
-        assert!(segments.sync().unwrap_err().to_string().contains("broken"));
-        segments.write(0, &AlignedBuffer::zeroed(512)).unwrap();
-        assert!(segments.sync().unwrap_err().to_string().contains("an earlier sync failed"));
-    }
-
-    #[test]
-    fn a_file_with_another_name_is_never_changed() {
-        let dir = tempfile::tempdir().unwrap();
-        let segments = segments(dir.path(), 8);
-        let mut block = AlignedBuffer::zeroed(4096);
-        block.fill(9);
-        for number in 0..3 {
-            segments.write(number * 4096, &block).unwrap();
-            fs::hard_link(segments.place(number).path(), dir.path().join(number.to_string()))
-                .unwrap();
-        }
-        assert_eq!(segments.free(4096 + 1024).unwrap(), Freed { end: 4096, segments: 1 });
-        segments.truncate(2 * 4096 + 512).unwrap();
-        block.fill(8);
-        segments.write(2 * 4096 + 512, &block[..512]).unwrap();
-        for number in 0..3 {
-            let bytes = fs::read(dir.path().join(number.to_string())).unwrap();
-            assert!(bytes.len() == 4096 && bytes.iter().all(|&byte| byte == 9), "{number}");
-        }
-        let own = fs::read(segments.place(2).path()).unwrap();
-        assert!(own.len() == 1024 && own[..512].iter().all(|&byte| byte == 9));
-        // Without the other name it is changed again.
-        fs::remove_file(dir.path().join("1")).unwrap();
-        assert_eq!(segments.free(4096 + 1024).unwrap().end, 4096 + 1024);
-    }
-
-    #[test]
-    fn segments_of_another_size_are_refused_and_other_files_left_alone() {
-        let dir = tempfile::tempdir().unwrap();
-        segments(dir.path(), 8).write(3 * 4096, &AlignedBuffer::zeroed(512)).unwrap();
-        fs::write(dir.path().join("log/notes.txt"), "kept").unwrap();
-        let options = DeviceOptions { segment_size_bytes: 8192, ..DeviceOptions::default() };
-        let refused = Segments::open(&Directory::open(dir.path()).unwrap(), &options).unwrap_err();
-        assert!(matches!(refused, Error::InvalidArgument(_)), "{refused}");
-        segments(dir.path(), 8).truncate(0).unwrap();
-        let left: Vec<_> = fs::read_dir(dir.path().join("log")).unwrap().collect();
-        assert_eq!(left.len(), 1);
-    }
 }

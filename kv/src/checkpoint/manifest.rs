@@ -1,0 +1,309 @@
+//! What a checkpoint says of itself: the manifest, and whether its parts fit together.
+
+use crate::checkpoint::identity::CheckpointIdentity;
+use crate::checkpoint::lineage;
+use crate::checkpoint::lineage::Lineage;
+use crate::checkpoint::lineage::Opening;
+use crate::files::metadata;
+use crate::index::ADDRESS_LIMIT;
+use crate::memory::budget::PAGE_BYTES_MAX;
+use crate::memory::budget::PAGE_BYTES_MIN;
+use crate::operation::Width;
+use crate::record::layout::record_bytes;
+
+/// Of a manifest that is not sound.
+pub(crate) const UNSOUND: &str = "its page size, log boundaries, images and tables do not fit";
+
+/// A table as the store knows it.
+#[derive(Debug, Clone, PartialEq, Eq, metadata::Encode, metadata::Decode)]
+pub(crate) struct TableEntry {
+    pub(crate) number: u16,
+    pub(crate) name: String,
+    /// Length of every value; the longest one's where the width is variable.
+    pub(crate) value_bytes: u32,
+    pub(crate) variable: bool,
+    pub(crate) descriptor: Vec<u8>,
+    /// Rows that are there, deleted ones not counted.
+    pub(crate) rows: u64,
+    /// Bytes of those rows' records, where the width is variable; else 0.
+    pub(crate) record_bytes: u64,
+    /// Dropped: only its number is kept. No other table gets it while its records may still be
+    /// there.
+    pub(crate) dropped: bool,
+}
+
+impl TableEntry {
+    /// True if the table was dropped and no record of it is left in the checkpoint's log.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.dropped && self.value_bytes == 0
+    }
+
+    pub(crate) fn width(&self) -> Width {
+        if self.variable { Width::Variable } else { Width::Fixed }
+    }
+
+    /// Bytes of its rows' records.
+    pub(crate) fn live_bytes(&self) -> u64 {
+        let each = record_bytes(self.value_bytes as usize) as u64;
+        match self.width() {
+            Width::Fixed => self.rows.saturating_mul(each),
+            Width::Variable => self.record_bytes,
+        }
+    }
+}
+
+/// A part of a checkpoint's index.
+#[derive(Debug, Clone, PartialEq, Eq, metadata::Encode, metadata::Decode)]
+pub(crate) struct ImageEntry {
+    /// The checkpoint that it was written for.
+    pub(crate) checkpoint: u64,
+    /// That checkpoint's id; 0 if a build of format 5 wrote the image.
+    pub(crate) id: u64,
+    pub(crate) file_bytes: u64,
+}
+
+impl ImageEntry {
+    pub(crate) fn identity(&self, bank: u64) -> CheckpointIdentity {
+        CheckpointIdentity { bank, checkpoint: self.checkpoint, id: self.id }
+    }
+}
+
+/// What a checkpoint is.
+#[derive(Debug, Clone, PartialEq, Eq, metadata::Encode, metadata::Decode)]
+pub(crate) struct Manifest {
+    pub(crate) number: u64,
+    /// A number that no other checkpoint has (see `store::state`): numbers are given anew after a roll back, and a copy of
+    /// the bank goes on counting by itself.
+    pub(crate) id: u64,
+    pub(crate) bank: u64,
+    pub(crate) page_bits: u32,
+    pub(crate) segment_bytes: u64,
+    /// Mixed into the hash of keys, which the index goes by: see `hash`. 0 in banks of format 5.
+    pub(crate) hash_seed: u64,
+    /// Where the log begins: nothing below is kept.
+    pub(crate) log_begin: u64,
+    /// Where the log ends, a page boundary: nothing at or above belongs to this checkpoint.
+    pub(crate) log_end: u64,
+    /// Which opening of the bank wrote which pages: see `lineage`.
+    pub(crate) openings: Vec<Opening>,
+    /// The index: a whole image and the changes that followed, oldest first.
+    pub(crate) images: Vec<ImageEntry>,
+    /// The id that the blob carries: this checkpoint's; 0 if a build of format 5 wrote it.
+    pub(crate) blob_id: u64,
+    pub(crate) blob_bytes: u64,
+    /// When it was taken, in seconds since 1970.
+    pub(crate) unix_s: u64,
+    pub(crate) tables: Vec<TableEntry>,
+}
+
+/// A manifest as a build of format 5 wrote it.
+#[derive(metadata::Encode, metadata::Decode)]
+struct ManifestV5 {
+    number: u64,
+    id: u64,
+    bank: u64,
+    page_bits: u32,
+    segment_bytes: u64,
+    log_begin: u64,
+    log_end: u64,
+    images: Vec<(u64, u64)>,
+    blob_bytes: u64,
+    unix_s: u64,
+    tables: Vec<TableEntry>,
+}
+
+impl From<ManifestV5> for Manifest {
+    fn from(old: ManifestV5) -> Self {
+        let image = |(checkpoint, file_bytes)| ImageEntry { checkpoint, id: 0, file_bytes };
+        Manifest {
+            number: old.number,
+            id: old.id,
+            bank: old.bank,
+            page_bits: old.page_bits,
+            segment_bytes: old.segment_bytes,
+            hash_seed: 0,
+            log_begin: old.log_begin,
+            log_end: old.log_end,
+            openings: Vec::new(),
+            images: old.images.into_iter().map(image).collect(),
+            blob_id: 0,
+            blob_bytes: old.blob_bytes,
+            unix_s: old.unix_s,
+            tables: old.tables,
+        }
+    }
+}
+
+impl Manifest {
+    /// The identity of the checkpoint's blob.
+    pub(crate) fn blob_identity(&self) -> CheckpointIdentity {
+        CheckpointIdentity { bank: self.bank, checkpoint: self.number, id: self.blob_id }
+    }
+
+    /// Which opening wrote each page of the log.
+    pub(crate) fn lineage(&self) -> Lineage {
+        Lineage::new(self.bank, self.page_bits, self.openings.clone())
+    }
+
+    /// The pages of the log.
+    pub(crate) fn pages(&self) -> std::ops::Range<u64> {
+        self.log_begin >> self.page_bits..self.log_end >> self.page_bits
+    }
+
+    /// The manifest of checkpoint `number` from its file.
+    ///
+    /// A right checksum says that the bytes are those that were written, not that a sane program wrote them: all
+    /// that others reckon with is held against its bounds here, once.
+    ///
+    /// # Errors
+    /// What does not fit.
+    pub(crate) fn decode(bytes: &[u8], number: u64) -> std::result::Result<Self, String> {
+        let manifest: Manifest = match metadata::is_version_5(bytes) {
+            true => metadata::decode::<ManifestV5>(bytes)?.into(),
+            false => metadata::decode(bytes)?,
+        };
+        if manifest.number != number {
+            return Err(format!("it belongs to checkpoint {}", manifest.number));
+        }
+        if !manifest.is_sound() {
+            return Err(UNSOUND.into());
+        }
+        Ok(manifest)
+    }
+
+    /// Whether its parts can belong together.
+    pub(crate) fn is_sound(&self) -> bool {
+        self.log_fits() && self.images_fit() && self.tables_fit()
+    }
+
+    fn log_fits(&self) -> bool {
+        (PAGE_BYTES_MIN.ilog2()..=PAGE_BYTES_MAX.ilog2()).contains(&self.page_bits)
+            && self.segment_bytes.is_power_of_two()
+            && self.segment_bytes >= 1 << self.page_bits
+            && self.log_end.is_multiple_of(1 << self.page_bits)
+            && self.log_begin.is_multiple_of(1 << self.page_bits)
+            && self.log_begin <= self.log_end
+            && self.log_end < ADDRESS_LIMIT
+            && self.log_end >> self.page_bits < u64::from(u32::MAX)
+            && lineage::is_sound(&self.openings, self.pages().end)
+    }
+
+    fn images_fit(&self) -> bool {
+        let mut images = self.images.iter().map(|image| image.checkpoint);
+        self.number <= NUMBER_MAX
+            && images.clone().is_sorted_by(|a, b| a < b)
+            && images.next_back() == Some(self.number)
+    }
+
+    /// Tables are numbered in order, and their rows lie in the log.
+    fn tables_fit(&self) -> bool {
+        let numbered = self
+            .tables
+            .iter()
+            .zip(1_u32..)
+            .all(|(table, number)| u32::from(table.number) == number);
+        let live_bytes =
+            self.tables_there().map(TableEntry::live_bytes).fold(0, u64::saturating_add);
+        let log_bytes = self.log_end - self.log_begin;
+        numbered && live_bytes <= log_bytes && self.rows() <= log_bytes
+    }
+
+    /// The tables that were not dropped. The counts of others mean nothing: in some banks they went below zero.
+    fn tables_there(&self) -> impl Iterator<Item = &TableEntry> {
+        self.tables.iter().filter(|table| !table.dropped)
+    }
+
+    /// Rows of all tables.
+    pub(crate) fn rows(&self) -> u64 {
+        self.tables_there().map(|table| table.rows).fold(0, u64::saturating_add)
+    }
+}
+
+/// Beyond every number that is ever given, and far from where numbers end.
+pub(crate) const NUMBER_MAX: u64 = 1 << 62;
+
+/// Magic number and version of the stream of a checkpoint's blob.
+pub(crate) const BLOB_KIND: ([u8; 8], u32) = (*b"EMBKBLOB", 2);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table(rows: u64) -> TableEntry {
+        TableEntry {
+            number: 1,
+            name: "rows".into(),
+            value_bytes: 24,
+            variable: false,
+            descriptor: Vec::new(),
+            rows,
+            record_bytes: 0,
+            dropped: false,
+        }
+    }
+
+    fn manifest() -> Manifest {
+        Manifest {
+            number: 7,
+            id: 1,
+            bank: 5,
+            page_bits: 13,
+            segment_bytes: 1 << 20,
+            hash_seed: 3,
+            log_begin: 0,
+            log_end: 1 << 16,
+            openings: vec![Opening { first_page: 0, salt: 4 }],
+            images: vec![ImageEntry { checkpoint: 7, id: 1, file_bytes: 3000 }],
+            blob_id: 1,
+            blob_bytes: 0,
+            unix_s: 0,
+            tables: vec![table(100)],
+        }
+    }
+
+    /// What others add up and multiply was taken from the file as it was: a panic, or a number that had wrapped.
+    #[test]
+    fn numbers_beyond_their_bounds_are_refused() {
+        let decode = |change: &dyn Fn(&mut Manifest)| {
+            let mut manifest = manifest();
+            change(&mut manifest);
+            Manifest::decode(&metadata::encode(&manifest), manifest.number)
+        };
+        decode(&|_| {}).unwrap();
+        decode(&|manifest| manifest.unix_s = u64::MAX).unwrap();
+        // There are banks whose batches took from the counts of a table that had been dropped beside them.
+        let counts = |manifest: &mut Manifest, dropped| {
+            let below = TableEntry { rows: 7_u64.wrapping_neg(), dropped, ..table(0) };
+            let shrunk =
+                TableEntry { number: 2, variable: true, record_bytes: u64::MAX, ..below.clone() };
+            manifest.tables = vec![below, shrunk, TableEntry { number: 3, ..table(100) }];
+        };
+        assert_eq!(decode(&|manifest| counts(manifest, true)).unwrap().rows(), 100);
+        decode(&|manifest| counts(manifest, false)).unwrap_err();
+        let changes: [&dyn Fn(&mut Manifest); 14] = [
+            &|manifest| manifest.tables = vec![table(u64::MAX)],
+            &|manifest| manifest.tables = vec![table((1 << 16) / 56 + 1)],
+            &|manifest| manifest.tables[0].number = 0,
+            &|manifest| manifest.tables.push(table(1)),
+            &|manifest| {
+                manifest.tables[0] =
+                    TableEntry { variable: true, record_bytes: 1 << 17, ..table(1) };
+            },
+            &|manifest| manifest.segment_bytes = 0,
+            &|manifest| manifest.segment_bytes = 4096,
+            &|manifest| manifest.segment_bytes = 3 << 20,
+            &|manifest| manifest.log_begin = 1 << 17,
+            &|manifest| manifest.log_end = u64::MAX << 13,
+            &|manifest| {
+                manifest.number = u64::MAX;
+                manifest.images[0].checkpoint = u64::MAX;
+            },
+            &|manifest| manifest.images[0].checkpoint = 6,
+            &|manifest| manifest.openings.push(Opening { first_page: 0, salt: 5 }),
+            &|manifest| manifest.openings.push(Opening { first_page: 8, salt: 5 }),
+        ];
+        for (i, change) in changes.into_iter().enumerate() {
+            assert!(decode(change).is_err(), "change {i}");
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! A checkpoint that is being written, in a directory that is not yet one.
+
+use crate::checkpoint::Checkpoints;
+use crate::checkpoint::identity::CheckpointIdentity;
+use crate::checkpoint::manifest::BLOB_KIND;
+use crate::checkpoint::manifest::ImageEntry;
+use crate::checkpoint::manifest::Manifest;
+use crate::error::{Error, Result};
+use crate::files::checked_stream;
+use crate::files::checked_stream::CheckedWriter;
+use crate::files::directory::Place;
+use crate::files::metadata;
+use crate::index::image;
+use std::io;
+
+pub(crate) const BLOB: &str = "blob";
+pub(crate) const MANIFEST: &str = "manifest";
+
+pub(crate) fn image_name(checkpoint: u64) -> String {
+    format!("index.{checkpoint:010}")
+}
+
+/// A checkpoint that is being written. Dropped unfinished, it is removed.
+pub(crate) struct PartialCheckpoint<'a> {
+    pub(crate) of: &'a Checkpoints,
+    pub(crate) number: u64,
+    pub(crate) dir: Place,
+    pub(crate) finished: bool,
+}
+
+impl PartialCheckpoint<'_> {
+    /// Where the image of the index goes that checkpoint `image` wrote.
+    pub(crate) fn image_path(&self, image: u64) -> Place {
+        self.dir.join(image_name(image))
+    }
+
+    /// Where the blob goes.
+    pub(crate) fn blob_path(&self) -> Place {
+        self.dir.join(BLOB)
+    }
+
+    /// Where a file of another checkpoint goes in this one.
+    pub(crate) fn path_of(&self, other: &Place) -> Place {
+        self.dir.join(other.name().file_name().unwrap_or_default())
+    }
+
+    /// Links the images of checkpoint `number` into this one, which adds to them. False if the file system can't;
+    /// then some may be there.
+    pub(crate) fn link_images(&self, number: u64, images: &[ImageEntry]) -> bool {
+        images.iter().all(|image| {
+            let from = self.of.image_path(number, image.checkpoint);
+            let to = self.image_path(image.checkpoint);
+            // The content was synced with its own checkpoint; not every file system counts a new name to it.
+            from.hard_link(&to).and_then(|()| to.sync()).is_ok()
+        })
+    }
+
+    /// Links the images of checkpoint `of` into this one, or copies them where the file system can't.
+    pub(crate) fn take_images(&self, of: &Manifest, images: &[ImageEntry]) -> Result<()> {
+        if self.link_images(of.number, images) {
+            return Ok(());
+        }
+        self.unlink_images(images)?;
+        for image in images {
+            let identity = image.identity(of.bank).stream(image::KIND);
+            let from = self.of.image_path(of.number, image.checkpoint);
+            checked_stream::copy(&from, &self.image_path(image.checkpoint), identity)?;
+        }
+        Ok(())
+    }
+
+    /// Takes links away again.
+    pub(crate) fn unlink_images(&self, images: &[ImageEntry]) -> Result<()> {
+        for image in images {
+            let place = self.image_path(image.checkpoint);
+            place.remove_file_if_there().map_err(|e| Error::io("remove", &place, e))?;
+        }
+        Ok(())
+    }
+
+    /// Writes the caller's bytes, durably.
+    pub(crate) fn write_blob(&self, of: CheckpointIdentity, blob: &[u8]) -> Result<()> {
+        let path = self.blob_path();
+        let mut writer = CheckedWriter::create(&path, of.stream(BLOB_KIND))?;
+        writer.write(blob)?;
+        let (file, _) = writer.finish()?;
+        file.sync_all().map_err(|e| Error::io("sync", &path, e))
+    }
+
+    /// Writes the manifest and gives the checkpoint its name: from then on it is the newest one. The
+    /// name is durable when `Checkpoints::sync` has returned.
+    pub(crate) fn complete(mut self, manifest: &Manifest) -> Result<()> {
+        use std::io::Write;
+        let place = self.dir.join(MANIFEST);
+        let write = || -> io::Result<()> {
+            let mut file = place.create_new()?;
+            file.write_all(&metadata::encode(manifest))?;
+            file.sync_all()
+        };
+        write().map_err(|e| Error::io("write", &place, e))?;
+        self.dir.sync().map_err(|e| Error::io("sync", &self.dir, e))?;
+        self.of.check_in_place()?;
+        // With the mark of a removed checkpoint of this number, the new one would count as gone.
+        self.of.unmark(self.number)?;
+        let last = self.of.dir_of(self.number);
+        self.dir.rename(&last).map_err(|e| Error::io("rename", &self.dir, e))?;
+        self.finished = true;
+        Ok(())
+    }
+}
+
+impl Drop for PartialCheckpoint<'_> {
+    fn drop(&mut self) {
+        if !self.finished {
+            // A failure here leaves a partial directory, which the next open clears away.
+            let _ = self.dir.remove_dir_all();
+        }
+    }
+}

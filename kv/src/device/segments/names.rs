@@ -1,0 +1,41 @@
+//! Names of the log's files.
+
+use crate::files::directory::Directory;
+use crate::files::directory::Place;
+use std::ffi::OsStr;
+use std::sync::Arc;
+
+pub(crate) const FOLDER: &str = "log";
+
+/// The extension of a segment file that is being made.
+pub(crate) const UNFINISHED: &str = "new";
+
+pub(crate) fn segment_name(first: u64) -> String {
+    format!("{first:016x}.seg")
+}
+
+/// The segment file of the bank in `dir` that begins at log offset `first`.
+pub(crate) fn segment_place(dir: &Arc<Directory>, first: u64) -> Place {
+    dir.place(FOLDER).join(segment_name(first))
+}
+
+/// The log offset that a segment file's name says it begins at.
+pub(crate) fn first_offset(name: &OsStr) -> Option<u64> {
+    offset_of(name, "seg")
+}
+
+/// Whether a file is a segment by its name.
+pub(crate) fn is_segment(name: &OsStr) -> bool {
+    first_offset(name).is_some()
+}
+
+/// Whether a file is one that `make_own` was making. Files of other names are not the log's.
+pub(crate) fn is_unfinished(name: &OsStr) -> bool {
+    offset_of(name, UNFINISHED).is_some()
+}
+
+pub(crate) fn offset_of(name: &OsStr, extension: &str) -> Option<u64> {
+    let digits = name.to_str()?.strip_suffix(extension)?.strip_suffix('.')?;
+    let are_digits = digits.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+    if digits.len() == 16 && are_digits { u64::from_str_radix(digits, 16).ok() } else { None }
+}

@@ -1,0 +1,94 @@
+//! Tests of `segments`.
+
+use std::fs;
+use std::path::Path;
+
+use super::*;
+use crate::device::AlignedBuffer;
+
+fn segments(dir: &Path, open_files_max: usize) -> Segments {
+    let options =
+        DeviceOptions { segment_size_bytes: 4096, open_files_max, ..DeviceOptions::default() };
+    Segments::open(&Directory::open(dir).unwrap(), &options).unwrap()
+}
+
+#[test]
+fn few_handles_stay_open_and_every_write_is_still_synced() {
+    let dir = tempfile::tempdir().unwrap();
+    let segments = segments(dir.path(), 2);
+    let mut block = AlignedBuffer::zeroed(512);
+    for number in 0..6_u64 {
+        block.fill(number as u8);
+        segments.write(number * 4096, &block).unwrap();
+        assert!(segments.open.read().len() <= 2);
+    }
+    // Each but the last was synced when the next one but one was begun.
+    assert_eq!(segments.unsynced.lock().keys().copied().collect::<Vec<_>>(), [5]);
+    segments.sync().unwrap();
+    assert!(segments.unsynced.lock().is_empty());
+    assert!(!segments.folder_unsynced.load(Ordering::SeqCst));
+    for number in 0..6_u64 {
+        let read = Read { offset: number * 4096, buffer: &mut block };
+        let located = segments.locate_all(&[read]).unwrap();
+        let (segment, offset) = located.place(0);
+        segment.read_exact(offset, &mut block).unwrap();
+        assert!(block.iter().all(|&byte| byte == number as u8));
+    }
+}
+
+#[test]
+fn a_failed_sync_is_repeated_by_every_later_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let segments = segments(dir.path(), 8);
+    segments.write(0, &AlignedBuffer::zeroed(512)).unwrap();
+    // fdatasync of a pipe fails with EINVAL: it stands for a disk that fails.
+    let (reader, _writer) = io::pipe().unwrap();
+    let broken = Segment {
+        number: 7,
+        place: Directory::open(dir.path()).unwrap().place("broken"),
+        file: File::from(std::os::fd::OwnedFd::from(reader)),
+        used: AtomicBool::new(false),
+    };
+    segments.unsynced.lock().insert(7, Arc::new(broken));
+    assert!(segments.sync().unwrap_err().to_string().contains("broken"));
+    segments.write(0, &AlignedBuffer::zeroed(512)).unwrap();
+    assert!(segments.sync().unwrap_err().to_string().contains("an earlier sync failed"));
+}
+
+#[test]
+fn a_file_with_another_name_is_never_changed() {
+    let dir = tempfile::tempdir().unwrap();
+    let segments = segments(dir.path(), 8);
+    let mut block = AlignedBuffer::zeroed(4096);
+    block.fill(9);
+    for number in 0..3 {
+        segments.write(number * 4096, &block).unwrap();
+        fs::hard_link(segments.place(number).path(), dir.path().join(number.to_string())).unwrap();
+    }
+    assert_eq!(segments.free(4096 + 1024).unwrap(), Freed { end: 4096, segments: 1 });
+    segments.truncate(2 * 4096 + 512).unwrap();
+    block.fill(8);
+    segments.write(2 * 4096 + 512, &block[..512]).unwrap();
+    for number in 0..3 {
+        let bytes = fs::read(dir.path().join(number.to_string())).unwrap();
+        assert!(bytes.len() == 4096 && bytes.iter().all(|&byte| byte == 9), "{number}");
+    }
+    let own = fs::read(segments.place(2).path()).unwrap();
+    assert!(own.len() == 1024 && own[..512].iter().all(|&byte| byte == 9));
+    // Without the other name it is changed again.
+    fs::remove_file(dir.path().join("1")).unwrap();
+    assert_eq!(segments.free(4096 + 1024).unwrap().end, 4096 + 1024);
+}
+
+#[test]
+fn segments_of_another_size_are_refused_and_other_files_left_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    segments(dir.path(), 8).write(3 * 4096, &AlignedBuffer::zeroed(512)).unwrap();
+    fs::write(dir.path().join("log/notes.txt"), "kept").unwrap();
+    let options = DeviceOptions { segment_size_bytes: 8192, ..DeviceOptions::default() };
+    let refused = Segments::open(&Directory::open(dir.path()).unwrap(), &options).unwrap_err();
+    assert!(matches!(refused, Error::InvalidArgument(_)), "{refused}");
+    segments(dir.path(), 8).truncate(0).unwrap();
+    let left: Vec<_> = fs::read_dir(dir.path().join("log")).unwrap().collect();
+    assert_eq!(left.len(), 1);
+}
