@@ -42,6 +42,7 @@
 #![forbid(unsafe_code)]
 
 mod bank;
+mod context;
 mod dtype;
 mod error;
 mod files;
@@ -58,7 +59,7 @@ mod vocabulary;
 
 pub use bank::auto_depth::AutoDepth;
 pub use bank::vocabularies::VocabularyInfo;
-pub use bank::{Bank, TableInfo, Unsaved};
+pub use bank::{Bank, TableInfo};
 pub use dtype::{Dtype, Rounding};
 #[doc(hidden)]
 pub use embank_kv::OutputFile;
@@ -88,6 +89,7 @@ pub use row::tracking::Tracking;
 pub use stats::lease_info::LeaseInfo;
 pub use stats::progress::TransferProgress;
 pub use stats::seen::StalenessHistogram;
+pub use stats::unsaved::Unsaved;
 pub use stats::{BankStats, LookaheadStats, TableStats};
 pub use table::counts::table_of_counts;
 pub use table::eviction::{Evicted, Eviction};

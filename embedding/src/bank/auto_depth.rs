@@ -123,7 +123,7 @@ impl AutoDepth {
     /// counters of the bank; never waits. [`LookaheadStats::depth`] shows the last answer. Meant for the same bank at
     /// each step: with another one, what it has done less than the last one counts as nothing done.
     pub fn step(&mut self, bank: &Bank) -> usize {
-        let bank = &bank.shared;
+        let bank = bank.context();
         let store = bank.store.stats();
         let stats = bank.lookahead.stats(&store);
         let mut now = Seen {

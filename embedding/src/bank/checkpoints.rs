@@ -55,7 +55,7 @@ impl Bank {
     /// # Ok::<(), embank::Error>(())
     /// ```
     pub fn pin(&self, checkpoint: u64) -> Result<()> {
-        Ok(self.shared.store.pin(checkpoint)?)
+        Ok(self.context().store.pin(checkpoint)?)
     }
 
     /// Lets go of a checkpoint that was [pinned](Self::pin): it goes with the next checkpoint if it is an old one.
@@ -63,7 +63,7 @@ impl Bank {
     /// # Errors
     /// As [`pin`](Self::pin).
     pub fn unpin(&self, checkpoint: u64) -> Result<()> {
-        Ok(self.shared.store.unpin(checkpoint)?)
+        Ok(self.context().store.unpin(checkpoint)?)
     }
 
     /// Takes the bank in `path`, which nobody has open for writing, back to an older checkpoint for good; returns the

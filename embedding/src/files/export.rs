@@ -7,11 +7,13 @@ use std::path::{Path, PathBuf};
 
 use crate::error::{Result, invalid};
 use crate::files::batch::{Part, RowBatch, parts_of, rows_per_batch};
+use crate::files::settings::HeldValues;
 use crate::files::tensors::TensorWriter;
 use crate::files::{FileFormat, npy_set, output, safetensors, settings};
 use crate::stats::progress::{OnProgress, TransferProgress, report};
 use crate::table::Table;
 use crate::table::scan::Scan;
+use crate::vocabulary::shared::Published;
 
 /// What an export writes. Default: keys and vectors, in the format that the file's suffix stands for.
 ///
@@ -151,7 +153,7 @@ impl Table {
         mut progress: impl FnMut(TransferProgress) -> ControlFlow<()>,
     ) -> Result<Exported> {
         let path = &output::resolved(path.as_ref())?;
-        output::refuse_within_bank(path, self.bank.store.path())?;
+        output::refuse_within_bank(path, self.context().store.path())?;
         let format = options.format.map_or_else(|| FileFormat::of_path(path), Ok)?;
         self.export_as(Place::File(path), format, options, &mut progress)
     }
@@ -354,6 +356,15 @@ impl Table {
             done += batch.keys.len() as u64;
             report(progress, done, total)?;
         }
+    }
+
+    /// What an export tells of that vocabulary: its values at this moment, which are those of the checkpoint's ids and
+    /// perhaps some more.
+    pub(crate) fn vocabulary_values(&self) -> Option<HeldValues> {
+        let vocabulary = self.own_vocabulary()?;
+        let Published { len, fingerprint, generation } = vocabulary.shared.published();
+        let wanted = self.shared.vocabulary()?.identity?;
+        (generation == wanted.generation).then_some(HeldValues { len, fingerprint })
     }
 }
 

@@ -52,7 +52,7 @@ impl Table {
     /// A failure of the store or the wait's timeout; no count is held then.
     pub(crate) fn acquire(&self, get: &mut GetRows<'_>) -> Result<Entered<'_>> {
         // While nothing is held: it may wait for a read.
-        self.bank.lookahead.make_way(self.shared.id, get.keys);
+        self.context().lookahead.make_way(self.shared.id, get.keys);
         if !self.shared.line.is_empty()
             && let Some(place) = self.place_ahead(get.keys, None)
         {
@@ -69,7 +69,7 @@ impl Table {
     /// # Errors
     /// A failure of the store; no count is held then.
     pub(crate) fn acquire_at_once(&self, get: &mut GetRows<'_>) -> Result<Option<Entered<'_>>> {
-        self.bank.lookahead.make_way(self.shared.id, get.keys);
+        self.context().lookahead.make_way(self.shared.id, get.keys);
         if !self.shared.line.is_empty() && self.place_ahead(get.keys, None).is_some() {
             return Ok(None);
         }
@@ -166,7 +166,7 @@ impl Table {
     ) -> Result<bool> {
         // Ends: `queues_until` is not after the deadline.
         loop {
-            self.bank.store.check_writable()?;
+            self.context().store.check_writable()?;
             self.reserve_if_due(keys, wait);
             let mut until = wait.queues_until.min(wait.deadline);
             if wait.reserved.is_none() {
@@ -247,7 +247,7 @@ impl Table {
 
     /// Waits until the row admits a Get; false if it does not before the deadline.
     fn wait_admitted<'t>(&'t self, key: u64, keys: &[u64], wait: &mut Wait<'t>) -> Result<bool> {
-        let store = &self.bank.store;
+        let store = &self.context().store;
         let deadline = wait.deadline;
         loop {
             self.reserve_if_due(keys, wait);
@@ -283,17 +283,17 @@ impl Table {
     fn check_not_self_blocked(&self, key: u64, deadline: Instant) -> Result<()> {
         let Some(bound) = self.staleness_bound() else { return Ok(()) };
         // Relaxed: as in `Lease::note_end`.
-        if self.bank.leases_change_hands.load(Ordering::Relaxed) {
+        if self.context().leases_change_hands.load(Ordering::Relaxed) {
             return Ok(());
         }
         let holders = &self.shared.holders;
-        let own = holders.blocking_their_taker(key, self.bank.lease_timeout, deadline);
+        let own = holders.blocking_their_taker(key, self.context().lease_timeout, deadline);
         match own.first() {
             // Looked at again: the first lease that changes hands may have done so while the leases were listed.
             // Relaxed: as above.
             Some(oldest)
                 if own.len() > bound as usize
-                    && !self.bank.leases_change_hands.load(Ordering::Relaxed) =>
+                    && !self.context().leases_change_hands.load(Ordering::Relaxed) =>
             {
                 Err(Error::SelfBlocked {
                     table: self.name().to_owned(),
@@ -333,7 +333,7 @@ impl Table {
         if self.shared.holders.owes() {
             self.give_back_owed();
         }
-        let (timeout, holders) = (self.bank.lease_timeout?, &self.shared.holders);
+        let (timeout, holders) = (self.context().lease_timeout?, &self.shared.holders);
         if holders.look_is_due(Instant::now()) {
             self.expire_leases(timeout);
         }
@@ -379,7 +379,7 @@ impl Table {
         let Err(first_error) = self.try_release(keys, &mut touch) else { return Ok(()) };
         if matches!(first_error, Error::Store(embank_kv::Error::Poisoned { .. })) {
             // The counts stay: Gets that wait for them would wait for nothing.
-            self.bank.store.wake_waiters();
+            self.context().store.wake_waiters();
             return Err(first_error);
         }
         let left = places_keys(keys, |place| !touch.reached.contains(place));
@@ -412,7 +412,7 @@ impl Table {
     /// Counts for the table and for the bank. Seldom: nothing that a get without a wait does.
     fn count_wait(&self, count: impl Fn(&WaitCounters)) {
         count(&self.shared.counters.waiting);
-        count(&self.bank.waiting);
+        count(&self.context().waiting);
     }
 
     /// After a batch with [`Clock::Release`] failed halfway: gives back the counts of the rest.

@@ -93,7 +93,7 @@ impl Lease {
 
     /// This thread ends the lease: the bank remembers it if another thread took it.
     fn note_end(&self) {
-        let change_hands = &self.table.bank.leases_change_hands;
+        let change_hands = &self.table.context().leases_change_hands;
         // Relaxed: a flag of its own. A Get that misses it may be told once more that it waits for itself.
         if !self.held.what().is_taken_here() && !change_hands.load(Ordering::Relaxed) {
             change_hands.store(true, Ordering::Relaxed);
@@ -138,7 +138,7 @@ impl Lease {
             table: self.table.name().to_owned(),
             keys: self.unique().len(),
             age: self.held.taken().elapsed(),
-            timeout: self.table.bank.lease_timeout.unwrap_or_default(),
+            timeout: self.table.context().lease_timeout.unwrap_or_default(),
         }
     }
 

@@ -189,10 +189,10 @@ fn a_prefetch_does_not_wait_for_what_was_overtaken() {
     let dir = tempfile::tempdir().unwrap();
     let bank = crate::Bank::open(dir.path(), crate::BankOptions::default()).unwrap();
     let table = bank.table("rows", crate::TableConfig::new(2)).unwrap();
-    let (lookahead, id) = (&table.bank.lookahead, table.shared.id);
+    let (lookahead, id) = (&table.context().lookahead, table.shared.id);
     // The worker does not run: nothing was announced through the front door.
     lookahead.shared.enqueue(id, 4096, &[1], &[], &mut LookaheadReceipt::default());
-    let loan = table.bank.store.lend_memory(8).unwrap();
+    let loan = table.context().store.lend_memory(8).unwrap();
     let (prefetch, job) =
         crate::table::prefetch::Prefetch::new(table.clone(), UniqueKeys::new(&[1]), loan);
     lookahead.shared.queue.state.lock().prefetches.push_back(job);
@@ -206,7 +206,7 @@ fn a_get_overtakes() {
     let dir = tempfile::tempdir().unwrap();
     let bank = crate::Bank::open(dir.path(), crate::BankOptions::default()).unwrap();
     let table = bank.table("rows", crate::TableConfig::new(2)).unwrap();
-    let (shared, id) = (&table.bank.lookahead.shared, table.shared.id);
+    let (shared, id) = (&table.context().lookahead.shared, table.shared.id);
     shared.enqueue(id, 4096, &[1, 2, 3], &[], &mut LookaheadReceipt::default());
     drop(table.get(&[3, 2, 2, 4], &mut [0.0; 8]).unwrap());
     let mut burst = Vec::new();

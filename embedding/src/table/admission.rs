@@ -26,7 +26,6 @@ use std::sync::OnceLock;
 use embank_kv::locks::RwLock;
 use embank_kv::{Access, Clock, Operation, TableId};
 
-use crate::bank::BankShared;
 use crate::error::Result;
 use crate::row::admission::Admission;
 use crate::stats::seen::SeenClocks;
@@ -177,6 +176,23 @@ impl Table {
         Ok(None)
     }
 
+    /// The table that numbers this one's Gets; made now in a bank of a version that had none.
+    fn numbered_gets(&self, gets: &OnceLock<TableId>) -> Result<TableId> {
+        if let Some(&known) = gets.get() {
+            return Ok(known);
+        }
+        // Held, so that two threads make one, and that this table is not dropped meanwhile.
+        let _side_tables = self.context().side_tables.lock();
+        if let Some(&known) = gets.get() {
+            return Ok(known);
+        }
+        let store = &self.context().store;
+        store.rows(self.shared.id).map_err(|error| self.in_terms_of_the_table(error))?;
+        let made = create_counts(store, self.name(), self.config().admission)?;
+        let made = made.expect("admission by chance has a table beside its own");
+        Ok(*gets.get_or_init(|| made.newer))
+    }
+
     /// For each key, which has no row, whether it gets one now.
     fn decide(&self, gate: &Gate, keys: &[u64]) -> Result<Vec<bool>> {
         match gate {
@@ -192,9 +208,8 @@ impl Table {
                     return Ok(Vec::new());
                 }
                 let mut number = NumberGet { before: 0 };
-                let admission = self.config().admission;
-                let gets = self.bank.numbered_gets(self.name(), admission, gets)?;
-                let numbered = self.bank.store.execute(gets, &[0], Clock::Keep, &mut number);
+                let gets = self.numbered_gets(gets)?;
+                let numbered = self.context().store.execute(gets, &[0], Clock::Keep, &mut number);
                 numbered.map_err(|error| self.in_terms_of_the_table(error))?;
                 let get = number.before;
                 Ok(keys
@@ -239,28 +254,6 @@ fn draw(seed: u64, key: u64, get: u64) -> f64 {
         mixed ^= mixed >> 31;
     }
     (mixed >> 11) as f64 / (1_u64 << 53) as f64
-}
-
-impl BankShared {
-    /// The table that numbers the Gets of table `name`; made now in a bank of a version that had none.
-    pub(crate) fn numbered_gets(
-        &self,
-        name: &str,
-        admission: Admission,
-        gets: &OnceLock<TableId>,
-    ) -> Result<TableId> {
-        if let Some(&known) = gets.get() {
-            return Ok(known);
-        }
-        // Held, so that two threads make one.
-        let _tables = self.tables.lock();
-        if let Some(&known) = gets.get() {
-            return Ok(known);
-        }
-        let made = create_counts(&self.store, name, admission)?;
-        let made = made.expect("admission by chance has a table beside its own");
-        Ok(*gets.get_or_init(|| made.newer))
-    }
 }
 
 #[cfg(test)]

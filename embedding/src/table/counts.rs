@@ -141,7 +141,7 @@ impl Table {
         keys: &[u64],
     ) -> Result<Vec<u32>> {
         let in_terms = |error| self.in_terms_of_the_table(error);
-        let store = &self.bank.store;
+        let store = &self.context().store;
         let generations = counts.read();
         let mut before = HashMap::new();
         if let Some(older) = generations.older {
@@ -175,17 +175,17 @@ impl Table {
 
     /// The counts at which a generation ends.
     fn counts_max(&self) -> Result<u64> {
-        let rows = self.bank.store.rows(self.shared.id);
+        let rows = self.context().store.rows(self.shared.id);
         Ok(rows.map_err(|error| self.in_terms_of_the_table(error))?.max(COUNTS_MIN))
     }
 
     /// Drops the older generation, and begins a new one, unless another thread has done so.
     #[cold]
     fn turn_generations(&self, counts: &RwLock<Generations>) -> Result<()> {
-        let store = &self.bank.store;
+        let store = &self.context().store;
         // Held, so that the table is not dropped meanwhile.
-        let tables = self.bank.tables.lock();
-        if tables.get(self.name()).is_none_or(|known| known.id != self.shared.id) {
+        let _side_tables = self.context().side_tables.lock();
+        if store.rows(self.shared.id).is_err() {
             return Ok(());
         }
         let counts_max = self.counts_max()?;
@@ -259,7 +259,7 @@ impl Table {
         of: &InGeneration<'_>,
         evicted: &mut Evicted,
     ) -> embank_kv::Result<()> {
-        let store = &self.bank.store;
+        let store = &self.context().store;
         let InGeneration { generation, oldest_kept, dry_run, .. } = *of;
         let Some(begun) = of.held() else { return Ok(()) };
         let mut scan = store.scan_shared(generation)?;
@@ -299,7 +299,7 @@ impl Table {
         // Held: a turn of generations would keep what is deleted in the other one.
         let generations = counts.read();
         for generation in generations.tables() {
-            let forgotten = self.bank.store.delete(generation, keys);
+            let forgotten = self.context().store.delete(generation, keys);
             forgotten.map_err(|error| self.in_terms_of_the_table(error))?;
         }
         Ok(())

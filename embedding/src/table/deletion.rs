@@ -27,7 +27,7 @@ impl Table {
         self.check_numbering()?;
         let unique = UniqueKeys::new(keys);
         let keys = unique.keys();
-        let store = &self.bank.store;
+        let store = &self.context().store;
         let mut leased = vec![false; keys.len()];
         let deleted = store.delete_if(self.shared.id, keys, |i, _, outstanding| {
             leased[i] = outstanding != 0;
@@ -46,7 +46,7 @@ impl Table {
 
     fn delete_leased(&self, keys: &[u64]) -> Result<u64> {
         let shut = self.shared.holders.shut();
-        let deleted = self.bank.store.delete(self.shared.id, keys);
+        let deleted = self.context().store.delete(self.shared.id, keys);
         // After a failure those that are gone: the clock of one that is left would be up for its leases.
         let gone = |key| deleted.is_ok() || matches!(self.outstanding(key), Ok(None | Some(0)));
         let gone: HashSet<u64> = keys.iter().copied().filter(|&key| gone(key)).collect();

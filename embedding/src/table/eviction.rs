@@ -283,7 +283,7 @@ impl Table {
                 verdicts[i] = verdict(value, outstanding);
                 verdicts[i] == Verdict::Goes
             };
-            let deleted = self.bank.store.delete_if(self.shared.id, keys, condition);
+            let deleted = self.context().store.delete_if(self.shared.id, keys, condition);
             let deleted = deleted.map_err(|error| self.in_terms_of_the_table(error))?;
             evicted.rows += deleted;
             self.shared.counters.evicted_rows.add(deleted);

@@ -5,6 +5,7 @@ pub(crate) mod counts;
 pub(crate) mod deletion;
 pub(crate) mod eviction;
 pub(crate) mod gradients;
+pub(crate) mod ids;
 pub(crate) mod operations;
 pub(crate) mod prefetch;
 pub(crate) mod scan;
@@ -18,7 +19,7 @@ use std::time::{Duration, Instant};
 use embank_kv::locks::RwLock;
 use embank_kv::{Clock, Operation, Outcome, TableId};
 
-use crate::bank::BankShared;
+use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::lease::Lease;
 use crate::lookahead::LookaheadReceipt;
@@ -41,6 +42,7 @@ use crate::table::operations::{FindRows, GetRows, PeekRows, Reached};
 use crate::table::prefetch::Prefetch;
 use crate::unique::UniqueKeys;
 use crate::vocabulary::VocabularyShared;
+use crate::vocabulary::registry::Vocabularies;
 
 /// A handle to one table of a bank. Cloning it is cheap; all handles of a table are one table.
 ///
@@ -63,7 +65,8 @@ use crate::vocabulary::VocabularyShared;
 /// ```
 #[derive(Clone)]
 pub struct Table {
-    pub(crate) bank: Arc<BankShared>,
+    /// The bank's vocabularies, and its context.
+    pub(crate) vocabularies: Arc<Vocabularies>,
     pub(crate) shared: Arc<TableShared>,
     /// How long its Gets wait for rows.
     pub(crate) wait_timeout: Duration,
@@ -272,6 +275,10 @@ enum Waits {
 const WAITED: &str = "a Get that waits ends with a lease or an error";
 
 impl Table {
+    pub(crate) fn context(&self) -> &Context {
+        &self.vocabularies.context
+    }
+
     /// The table's name.
     #[must_use]
     pub fn name(&self) -> &str {
@@ -308,7 +315,7 @@ impl Table {
     /// back: no checkpoint that has it is left.
     #[must_use]
     pub fn has_its_number(&self) -> bool {
-        self.bank.store.has_its_number(self.shared.id)
+        self.context().store.has_its_number(self.shared.id)
     }
 
     /// Values per row.
@@ -339,7 +346,7 @@ impl Table {
     /// durable: it is given again at the next open.
     pub fn set_staleness_bound(&self, bound: Option<u32>) {
         self.shared.set_bound(bound);
-        self.bank.store.wake_waiters();
+        self.context().store.wake_waiters();
     }
 
     /// Sets the learning rate of all handles, for batches applied from now on. Not durable: it is given
@@ -408,8 +415,9 @@ impl Table {
     pub fn set_time(&self, time: u32) -> Result<()> {
         match self.shared.set_tracker() {
             Some(tracker) => {
-                if self.bank.store.reading().is_none() {
-                    let kept = self.bank.keep_time(self.shared.id, time);
+                if self.context().store.reading().is_none() {
+                    let context = self.context();
+                    let kept = context.times.keep(&context.store, self.shared.id, time);
                     kept.map_err(|error| match error {
                         Error::Store(error) => self.in_terms_of_the_table(error),
                         error => error,
@@ -710,7 +718,7 @@ impl Table {
     /// of the store.
     pub fn lookahead(&self, keys: &[u64]) -> Result<LookaheadReceipt> {
         let row_bytes = self.shared.layout().value_bytes() as u64;
-        let announced = self.bank.lookahead.announce(self.shared.id, row_bytes, keys);
+        let announced = self.context().lookahead.announce(self.shared.id, row_bytes, keys);
         announced.map_err(|error| match error {
             Error::Store(error) => self.in_terms_of_the_table(error),
             other => other,
@@ -720,7 +728,7 @@ impl Table {
     /// Forgets what looking ahead still has to do for these keys, whoever asked for it: those that wait for their turn
     /// stay where they are, and none is kept in memory any more. Returns how many waited.
     pub fn cancel_lookahead(&self, keys: &[u64]) -> usize {
-        self.bank.lookahead.cancel_keys(self.shared.id, keys)
+        self.context().lookahead.cancel_keys(self.shared.id, keys)
     }
 
     /// Reads the rows of `keys` ahead into a buffer, for a [`wait`](Prefetch::wait) later: for evaluation, and for
@@ -738,10 +746,10 @@ impl Table {
         self.check_numbering()?;
         let unique = UniqueKeys::new(keys);
         let bytes = unique.len() as u64 * self.dim() as u64 * 4;
-        let loan = self.bank.store.lend_memory(bytes);
-        let loan = loan.map_err(|error| self.bank.in_terms_of_the_bank(error))?;
+        let loan = self.context().store.lend_memory(bytes);
+        let loan = loan.map_err(|error| self.context().budget.in_terms_of_the_bank(error))?;
         let (prefetch, job) = Prefetch::new(self.clone(), unique, loan);
-        self.bank.lookahead.prefetch(job)?;
+        self.context().lookahead.prefetch(job)?;
         Ok(prefetch)
     }
 
@@ -750,7 +758,7 @@ impl Table {
     /// # Errors
     /// A failure of the store.
     pub fn outstanding(&self, key: u64) -> Result<Option<u32>> {
-        let clock = self.bank.store.clock_of(self.shared.id, key);
+        let clock = self.context().store.clock_of(self.shared.id, key);
         clock.map_err(|error| self.in_terms_of_the_table(error))
     }
 
@@ -769,7 +777,7 @@ impl Table {
         if let Some(tracker) = self.shared.layout.tracker() {
             tracker.refresh();
         }
-        let outcome = self.bank.store.execute(self.shared.id, keys, clock, operation);
+        let outcome = self.context().store.execute(self.shared.id, keys, clock, operation);
         outcome.map_err(|error| self.in_terms_of_the_table(error))
     }
 

@@ -132,8 +132,9 @@ impl Table {
     pub fn scan(&self) -> Result<Scan> {
         // Looked at first: the store's refusal of a number doesn't tell a dropped table from a new one.
         self.contains(&[])?;
-        let rows = self.bank.store.scan_shared(self.shared.id);
-        let rows = rows.map_err(|error| Error::from(self.bank.in_terms_of_the_bank(error)))?;
+        let rows = self.context().store.scan_shared(self.shared.id);
+        let rows =
+            rows.map_err(|error| Error::from(self.context().budget.in_terms_of_the_bank(error)))?;
         Ok(Scan { remaining: rows.rows(), rows, table: self.clone(), room: Vec::new() })
     }
 }

@@ -137,7 +137,7 @@ impl Vocabulary {
             let per_block = NUMBERS_PER_BLOCK;
             let mut settled = Vec::new();
             let mut add = AddCounts { counts, ends: &ends, per_block, settled: &mut settled };
-            let outcome = self.bank.store.execute(table, &blocks, Clock::Keep, &mut add);
+            let outcome = self.context().store.execute(table, &blocks, Clock::Keep, &mut add);
             added.extend(settled.into_iter().map(|block| {
                 let block = block as usize;
                 block.checked_sub(1).map_or(0, |before| ends[before])..ends[block]
@@ -165,7 +165,7 @@ impl Vocabulary {
         for places in places.chunks(READ_AT_ONCE) {
             let of: Vec<u64> = places.iter().map(|place| place / NUMBERS_PER_BLOCK).collect();
             let (blocks, inverse) = UniqueKeys::new(&of).into_parts();
-            let (bytes, missing) = read_number_blocks(&self.bank.store, table, &blocks)?;
+            let (bytes, missing) = read_number_blocks(&self.context().store, table, &blocks)?;
             for (&place, &block) in places.iter().zip(&inverse) {
                 let at = block as usize * NUMBER_BLOCK_BYTES;
                 let at = at + (place % NUMBERS_PER_BLOCK) as usize * 8;

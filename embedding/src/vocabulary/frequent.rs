@@ -72,10 +72,10 @@ impl Vocabulary {
             return Err(Error::VocabularyFrozen { vocabulary: self.name().to_owned() });
         }
         self.take_out_what_lies_beyond(&mut writer, &old)?;
-        let (store, number) = (&self.bank.store, number_after(old.number));
+        let (store, number) = (&self.context().store, number_after(old.number));
         let identity = self.shared.founding.identity;
         // What an attempt that failed has left.
-        self.bank.drop_leftovers(identity, old.number)?;
+        self.registry.drop_leftovers(identity, old.number)?;
         let made = Generation::create(store, self.name(), self.config(), identity, number);
         let before = writer.header;
         let filled = made.map_err(Error::from).and_then(|new| {
@@ -92,7 +92,7 @@ impl Vocabulary {
                 // new tables go; if it can't be written now, the next insertion does that first.
                 match self.put_header(before) {
                     Ok(()) | Err(Error::VocabularyDropped { .. }) => {
-                        let _ = self.bank.drop_leftovers(identity, old.number);
+                        let _ = self.registry.drop_leftovers(identity, old.number);
                     }
                     Err(_) => writer.tip = None,
                 }
@@ -101,7 +101,7 @@ impl Vocabulary {
         };
         self.shared.exchange(&mut writer, header, new);
         writer.tip = Some(tip);
-        self.bank.refuse_other_numberings();
+        self.registry.refuse_other_numberings();
         // Else the next open does it.
         let _ = old.drop_tables(store);
         Ok(KeptFrequent {
@@ -118,7 +118,7 @@ impl Vocabulary {
         len: u64,
         min_count: u64,
     ) -> Result<Tip> {
-        let store = &self.bank.store;
+        let store = &self.context().store;
         let mut tip = Tip::empty();
         let mut start = 0;
         let at_once = self.config().values_at_once();
@@ -160,7 +160,7 @@ impl Vocabulary {
         let per_block = NUMBERS_PER_BLOCK;
         let settled = &mut Vec::new();
         let mut add = AddCounts { counts: &counts, ends: &ends, per_block, settled };
-        self.bank.store.execute(table, &blocks, Clock::Keep, &mut add)?;
+        self.context().store.execute(table, &blocks, Clock::Keep, &mut add)?;
         Ok(())
     }
 }

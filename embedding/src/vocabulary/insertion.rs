@@ -69,11 +69,13 @@ impl Vocabulary {
 
     /// Inserts what `found` lacks, unless the vocabulary is frozen.
     fn insert(&self, distinct: &Distinct<'_>, found: &mut Found) -> Result<u64> {
-        if self.bank.store.is_read_only() {
+        if self.context().store.is_read_only() {
             if self.is_frozen() {
                 return Ok(0);
             }
-            return Err(embank_kv::Error::ReadOnly { path: self.bank.store.path().into() }.into());
+            return Err(
+                embank_kv::Error::ReadOnly { path: self.context().store.path().into() }.into()
+            );
         }
         let mut writer = self.writer();
         if found.generation != self.shared.generation().number || found.len != self.shared.len() {
@@ -117,7 +119,7 @@ impl Vocabulary {
         self.take_out_what_lies_beyond(writer, generation)?;
         // Until it is back, something may lie beyond the length.
         let Some(tip) = writer.tip.take() else { return Ok(()) };
-        let appended = generation.append(&self.bank.store, &tip, items);
+        let appended = generation.append(&self.context().store, &tip, items);
         let next = appended.map_err(|error| self.in_terms_of_the_vocabulary(error.into()))?;
         let header = Header { len: next.len, fingerprint: next.fingerprint, ..writer.header };
         self.put_header(header)?;
@@ -142,7 +144,7 @@ impl Vocabulary {
     }
 
     fn tip_of(&self, header: Header, generation: &Generation) -> Result<Tip> {
-        let store = &self.bank.store;
+        let store = &self.context().store;
         let per_block = generation.values_per_block();
         let (first, count) = (header.len / per_block, (header.len % per_block) as usize);
         let mut number = first;
@@ -175,7 +177,7 @@ impl Vocabulary {
         held: impl Iterator<Item = Held<'b>>,
         len: u64,
     ) -> Result<()> {
-        let store = &self.bank.store;
+        let store = &self.context().store;
         let seed = self.shared.founding.seed;
         let mut keys: Vec<u64> = held
             .map(|held| match held {

@@ -21,18 +21,20 @@
 //!
 //! **Crashes.** `insertion` says in which order rows are written, so that a checkpoint may be cut at any moment.
 
-mod binding;
+mod access;
 pub(crate) mod byte_values;
 pub(crate) mod config;
 mod counts;
 pub(crate) mod descriptor;
 mod distinct;
+mod fingerprint;
 mod frequent;
 pub(crate) mod generation;
 pub(crate) mod hash;
 mod insertion;
 mod merge;
 pub(crate) mod record;
+pub(crate) mod registry;
 mod reverse;
 mod rows;
 mod scan;
@@ -56,10 +58,11 @@ pub use summary::VocabularySummary;
 pub use unknown::{UNKNOWN_ID, Unknown};
 pub use verify::{VerifiedVocabulary, VocabularyProgress};
 
-use crate::bank::BankShared;
+use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::row::numbering::VocabularyIdentity;
 use distinct::Distinct;
+use registry::Vocabularies;
 
 /// A handle to a vocabulary of a bank. Cloning it is cheap; all handles of a vocabulary are one.
 ///
@@ -87,7 +90,8 @@ use distinct::Distinct;
 /// ```
 #[derive(Clone)]
 pub struct Vocabulary {
-    pub(crate) bank: Arc<BankShared>,
+    /// The bank's vocabularies.
+    pub(crate) registry: Arc<Vocabularies>,
     pub(crate) shared: Arc<VocabularyShared>,
 }
 
@@ -112,6 +116,10 @@ pub(crate) struct Found {
 }
 
 impl Vocabulary {
+    pub(crate) fn context(&self) -> &Context {
+        &self.registry.context
+    }
+
     /// Its name.
     #[must_use]
     pub fn name(&self) -> &str {
@@ -251,7 +259,7 @@ impl Vocabulary {
     /// Looks up all distinct values.
     pub(crate) fn find(&self, distinct: &Distinct<'_>) -> Result<Found> {
         self.read(|generation, len| {
-            let store = &self.bank.store;
+            let store = &self.context().store;
             let places = generation.find(store, &distinct.keys, |i| distinct.bytes(i), len)?;
             Ok(Found { places, generation: generation.number, len })
         })

@@ -59,7 +59,7 @@ impl Vocabulary {
             let per_block = generation.values_per_block();
             let of: Vec<u64> = places.iter().map(|place| place / per_block).collect();
             let (block_numbers, inverse) = UniqueKeys::new(&of).into_parts();
-            let blocks = generation.read_blocks(&self.bank.store, &block_numbers)?;
+            let blocks = generation.read_blocks(&self.context().store, &block_numbers)?;
             match generation.kind {
                 ValueKind::U64 => self.take_numbers(&blocks, places, &inverse, &mut numbers)?,
                 ValueKind::Bytes => {
@@ -121,7 +121,8 @@ impl Vocabulary {
             }
             blocked.push(entry);
         }
-        let (long, is_there) = generation.read_long(&self.bank.store, &long_keys, &long_places)?;
+        let (long, is_there) =
+            generation.read_long(&self.context().store, &long_keys, &long_places)?;
         let mut next_long = 0;
         for (entry, &place) in blocked.into_iter().zip(places) {
             match entry {

@@ -2,18 +2,14 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use embank_kv::locks::{Mutex, MutexGuard, RwLock};
+use embank_kv::locks::{Mutex, RwLock};
 use embank_kv::{Clock, Store, TableId};
 
-use super::Vocabulary;
 use super::descriptor::{Founding, HEADER_BYTES, Header};
 use super::generation::{Generation, Tip};
 use super::rows::{PeekFixed, PutFixed};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::row::numbering::VocabularyIdentity;
-
-/// Ids are below 2^63 - 1.
-const IDS_END_MAX: u64 = (1 << 63) - 1;
 
 /// What all handles of a vocabulary share.
 #[derive(Debug)]
@@ -24,12 +20,12 @@ pub(crate) struct VocabularyShared {
     pub(crate) header: TableId,
     /// The tables in use. Read by every call for as long as it uses them; written by who renumbers, after a turn as
     /// the writer, and by who refreshes a bank that is open to read only.
-    generation: RwLock<Generation>,
+    pub(crate) generation: RwLock<Generation>,
     /// Values with ids. Changes with `writer` held; what lies below never changes within a generation.
     len: AtomicU64,
-    /// Values that callers know ids of: those with ids, and those that [`Vocabulary::give_out`] tells of. Tables take
+    /// Values that callers know ids of: those with ids, and those that [`Vocabulary::give_out`](crate::Vocabulary::give_out) tells of. Tables take
     /// their ids as keys.
-    given_out: AtomicU64,
+    pub(crate) given_out: AtomicU64,
     frozen: AtomicBool,
     /// Held while values are inserted or renumbered.
     pub(crate) writer: Mutex<Writer>,
@@ -170,67 +166,4 @@ pub(crate) fn write_header(store: &Store, table: TableId, header: Header) -> emb
     let bytes = header.to_bytes();
     let mut put = PutFixed { bytes: &bytes, row_bytes: HEADER_BYTES };
     store.execute(table, &[0], Clock::Keep, &mut put).map(drop)
-}
-
-/// How often a call on a bank that is open to read only begins anew because the bank has moved on and the tables of the
-/// old checkpoint are gone: each time another refresh has come.
-const MOVES_MAX: usize = 8;
-
-impl Vocabulary {
-    /// Calls `f` with the tables in use and the length. What it reads stays until it returns. It must not call this
-    /// again, and may be called again itself.
-    pub(crate) fn read<R>(&self, mut f: impl FnMut(&Generation, u64) -> Result<R>) -> Result<R> {
-        for _ in 0..MOVES_MAX {
-            let result = {
-                let generation = self.shared.generation.read();
-                // Before anything is looked up: what lies at or beyond it may be taken out and its places given to
-                // other values meanwhile.
-                let len = self.shared.len();
-                f(&generation, len)
-            };
-            match result {
-                Err(Error::Store(embank_kv::Error::NoSuchTable(_)))
-                    if self.bank.store.is_read_only() && self.bank.reread(&self.shared)? => {}
-                Err(error) => return Err(self.in_terms_of_the_vocabulary(error)),
-                done => return done,
-            }
-        }
-        Err(self.dropped())
-    }
-
-    /// For a caller that numbers new values itself and inserts them later, in the order of their ids: tables whose keys
-    /// are this vocabulary's ids take those below `ids_end` from now on. A renumbering, and closing the bank, forget it.
-    /// Ids end at 2^63 - 1: a larger `ids_end` counts as that.
-    pub fn give_out(&self, ids_end: u64) {
-        let count = ids_end.min(IDS_END_MAX).saturating_sub(self.config().first_id);
-        // Relaxed: as in `VocabularyShared::ids_end`.
-        self.shared.given_out.fetch_max(count, Ordering::Relaxed);
-    }
-
-    pub(crate) fn put_header(&self, header: Header) -> Result<()> {
-        let written = write_header(&self.bank.store, self.shared.header, header);
-        written.map_err(|error| self.in_terms_of_the_vocabulary(error.into()))
-    }
-
-    pub(crate) fn writer(&self) -> MutexGuard<'_, Writer> {
-        self.shared.writer.lock()
-    }
-
-    /// The store knows tables by number; a number of the vocabulary's is missing only once it was dropped.
-    #[cold]
-    pub(crate) fn in_terms_of_the_vocabulary(&self, error: Error) -> Error {
-        match error {
-            Error::Store(embank_kv::Error::NoSuchTable(_)) => self.dropped(),
-            other => other,
-        }
-    }
-
-    fn dropped(&self) -> Error {
-        Error::VocabularyDropped { vocabulary: self.name().to_owned() }
-    }
-
-    #[cold]
-    pub(crate) fn damaged(&self, what: String) -> Error {
-        Error::DamagedVocabulary { vocabulary: self.name().to_owned(), what }
-    }
 }

@@ -55,7 +55,7 @@ fn tear(vocabulary: &Vocabulary, values: Values<'_>) {
     };
     let tip = writer.tip.take().unwrap();
     let items = Items { keys: &distinct.keys, bytes: &bytes };
-    generation.append(&vocabulary.bank.store, &tip, items).unwrap();
+    generation.append(&vocabulary.context().store, &tip, items).unwrap();
 }
 
 /// A place beyond the length is unknown, in a bank that is open to read only too, and its value gets the next id
@@ -163,7 +163,7 @@ fn every_checkpoint_during_insertions_is_whole() {
         }
         let tables: usize =
             bank.vocabularies().iter().map(|of| 3 + usize::from(of.config.counts)).sum();
-        assert_eq!(bank.shared.store.tables().len(), tables, "nothing is left over");
+        assert_eq!(bank.context().store.tables().len(), tables, "nothing is left over");
     }
 }
 
@@ -230,7 +230,7 @@ fn lookups_and_renumbering_go_together() {
         }
     });
     assert_eq!(vocabulary.identity().renumberings(), 20);
-    assert_eq!(bank.shared.store.tables().len(), 4);
+    assert_eq!(bank.context().store.tables().len(), 4);
 }
 
 #[test]
@@ -250,7 +250,7 @@ fn a_reader_moves_on_with_the_bank() {
     let mut ids = [0; 3];
     assert_eq!(vocabulary.ids(&[5, 6, 7], &mut ids).unwrap(), [2]);
     // The store has moved on, and the handle does not know it yet.
-    reading.shared.store.refresh().unwrap();
+    reading.context().store.refresh().unwrap();
     assert_eq!(vocabulary.ids(&[5, 6, 7], &mut ids).unwrap(), [0, 1]);
     reading.refresh().unwrap();
     assert_eq!((ids[2], vocabulary.len(), vocabulary.identity()), (0, 1, writing.identity()));
@@ -267,7 +267,7 @@ fn a_reader_moves_on_with_the_bank() {
 fn verification_names_what_is_wrong() {
     let dir = tempfile::tempdir().unwrap();
     let bank = new_bank(dir.path());
-    let store = &bank.shared.store;
+    let store = &bank.context().store;
     let vocabulary = bank.vocabulary("v", VocabularyConfig::u64()).unwrap();
     insert(&vocabulary, &(10..200).collect::<Vec<u64>>());
     let generation = vocabulary.shared.generation();
@@ -337,7 +337,7 @@ fn what_is_half_made_is_dropped_and_what_is_lost_is_told() {
     let vocabulary = bank.vocabulary("v", VocabularyConfig::u64()).unwrap();
     insert(&vocabulary, &[1, 2]);
     let founding = vocabulary.shared.founding.clone();
-    let store = &bank.shared.store;
+    let store = &bank.context().store;
     // A generation that was being made, and a vocabulary without its header.
     generation::Generation::create(store, "v", &founding.config, founding.identity, 1).unwrap();
     let half = descriptor::Founding { identity: 77, ..founding };
@@ -351,10 +351,10 @@ fn what_is_half_made_is_dropped_and_what_is_lost_is_told() {
     assert_eq!(reading.vocabularies().len(), 1);
     drop(reading);
     let bank = new_bank(dir.path());
-    assert_eq!((bank.vocabularies().len(), bank.shared.store.tables().len()), (1, 3));
+    assert_eq!((bank.vocabularies().len(), bank.context().store.tables().len()), (1, 3));
     let vocabulary = bank.open_vocabulary("v").unwrap();
     assert_eq!(vocabulary.verify().unwrap().values, 2);
-    bank.shared.store.delete(vocabulary.shared.header, &[0]).unwrap();
+    bank.context().store.delete(vocabulary.shared.header, &[0]).unwrap();
     bank.checkpoint(b"").unwrap();
     drop((vocabulary, bank));
     let lost = Bank::open(dir.path().join("bank"), options());
@@ -378,7 +378,7 @@ fn handles_of_a_dropped_vocabulary_make_nothing() {
         gone(old.ids_or_insert(&[7000], &mut [0]).map(drop));
         gone(old.set_frozen(true));
         gone(old.verify().map(drop));
-        assert!(bank.shared.store.tables().is_empty());
+        assert!(bank.context().store.tables().is_empty());
     }
 }
 

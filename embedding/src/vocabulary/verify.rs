@@ -104,7 +104,7 @@ impl Vocabulary {
         &self,
         mut progress: impl FnMut(VocabularyProgress) -> ControlFlow<()>,
     ) -> Result<VerifiedVocabulary> {
-        let store = &self.bank.store;
+        let store = &self.context().store;
         let moment = || store.reading().map(|at| at.checkpoint);
         let began = moment();
         // A bank that is open to read only has nobody to keep out, and may be refreshed meanwhile.
@@ -170,7 +170,7 @@ impl Vocabulary {
     ) -> Result<()> {
         let values = self.values_at(generation, places)?;
         let values = values.values();
-        let store = &self.bank.store;
+        let store = &self.context().store;
         let first_id = self.config().first_id;
         let seed = self.shared.founding.seed;
         let distinct = Distinct::new(values, seed);
@@ -226,7 +226,7 @@ impl Vocabulary {
         let (mut number, mut beyond) = (len / per_block, 0);
         // Ends: a torn insertion has left a bounded number of blocks.
         loop {
-            let blocks = generation.read_blocks(&self.bank.store, &[number])?;
+            let blocks = generation.read_blocks(&self.context().store, &[number])?;
             let Some(block) = blocks.get(0) else { return Ok(beyond) };
             let skipped = if number == len / per_block { len % per_block } else { 0 };
             let held = held_in(generation.kind, block).count() as u64;
