@@ -77,7 +77,7 @@ pub use files::export::{DenseRows, ExportOptions, Exported};
 pub use files::import::{ImportOptions, Imported, exported_config};
 pub use lease::Lease;
 pub use lease::step::TableGradients;
-pub use lookahead::LookaheadReceipt;
+pub use lookahead::queue::LookaheadReceipt;
 pub use optimizer::{Adagrad, Adam, AdamW, Ftrl, Optimizer, RowWiseAdagrad, Sgd};
 pub use options::BankOptions;
 pub use row::admission::Admission;

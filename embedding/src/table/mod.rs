@@ -22,7 +22,7 @@ use embank_kv::{Clock, Operation, Outcome, TableId};
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::lease::Lease;
-use crate::lookahead::LookaheadReceipt;
+use crate::lookahead::queue::LookaheadReceipt;
 use crate::optimizer::Optimizer;
 use crate::registry::Holders;
 use crate::registry::retry_turn::RetryTurn;
@@ -749,7 +749,7 @@ impl Table {
         let loan = self.context().store.lend_memory(bytes);
         let loan = loan.map_err(|error| self.context().budget.in_terms_of_the_bank(error))?;
         let (prefetch, job) = Prefetch::new(self.clone(), unique, loan);
-        self.context().lookahead.prefetch(job)?;
+        self.context().lookahead.prefetch(Box::new(job))?;
         Ok(prefetch)
     }
 

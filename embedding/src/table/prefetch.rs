@@ -17,6 +17,7 @@ use embank_kv::locks::{Condvar, Mutex, MutexGuard};
 use embank_kv::{Access, Clock, Loan, Operation, Store};
 
 use crate::error::{Error, Result};
+use crate::lookahead::queue::Job;
 use crate::registry::deadline::FAR_OFF;
 use crate::table::operations::PeekRows;
 use crate::table::{Missing, PeekOutcome, Table, TableShared};
@@ -109,9 +110,8 @@ impl Operation for PeekAhead<'_> {
     }
 }
 
-impl PrefetchJob {
-    /// Reads up to so many rows; true when it is over, and its handle knows.
-    pub(crate) fn advance(&mut self, store: &Store, keys_max: usize) -> bool {
+impl Job for PrefetchJob {
+    fn advance(&mut self, store: &Store, keys_max: usize) -> bool {
         // Relaxed: nothing follows from it but less work.
         if self.request.cancelled.load(Ordering::Relaxed) {
             return true;
@@ -130,7 +130,9 @@ impl PrefetchJob {
             }
         }
     }
+}
 
+impl PrefetchJob {
     fn read_some(&mut self, store: &Store, keys_max: usize) -> embank_kv::Result<bool> {
         let (keys, layout) = (self.request.unique.keys(), self.table.layout());
         if self.rows.is_empty() {
