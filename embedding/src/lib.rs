@@ -91,11 +91,12 @@ pub use stats::progress::TransferProgress;
 pub use stats::seen::StalenessHistogram;
 pub use stats::unsaved::Unsaved;
 pub use stats::{BankStats, LookaheadStats, TableStats};
-pub use table::counts::table_of_counts;
+pub use table::Table;
+pub use table::count_tables::table_of_counts;
 pub use table::eviction::{Evicted, Eviction};
+pub use table::peek::{Missing, PeekOutcome};
 pub use table::prefetch::Prefetch;
 pub use table::scan::{Scan, ScannedRow};
-pub use table::{Missing, PeekOutcome, Table};
 pub use unique::UniqueKeys;
 pub use vocabulary::{
     ByteBuffer, ByteValues, KeptFrequent, MergedIds, MergedVocabulary, OwnedValues, UNKNOWN_ID,

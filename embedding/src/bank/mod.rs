@@ -30,9 +30,10 @@ use crate::stats::lease_info::LeaseInfo;
 use crate::stats::seen::StalenessHistogram;
 use crate::stats::unsaved::Unsaved;
 use crate::stats::{BankStats, WaitCounters};
-use crate::table::admission::Gate;
-use crate::table::counts::{Generations, create_counts};
-use crate::table::{Table, TableShared};
+use crate::table::Table;
+use crate::table::count_tables::{Generations, create_counts};
+use crate::table::gate::Gate;
+use crate::table::shared::TableShared;
 use crate::vocabulary::registry::{Vocabularies, read_vocabularies};
 use crate::vocabulary::{is_name_of_a_part, is_of_a_vocabulary};
 

@@ -1,6 +1,7 @@
 //! What a Get hands out: the duty to update the rows it got, or to say that no update will come.
 
 pub(crate) mod acquire;
+pub(crate) mod get;
 pub(crate) mod step;
 
 use std::borrow::Cow;
@@ -13,9 +14,9 @@ use embank_kv::{Clock, Leased};
 
 use crate::error::{Error, Result};
 use crate::registry::Holding;
+use crate::registry::part::HeldPart;
 use crate::registry::turnstile::Entered;
 use crate::table::Table;
-use crate::table::admission::HeldPart;
 use crate::table::gradients::Magnitudes;
 use crate::unique::UniqueKeys;
 

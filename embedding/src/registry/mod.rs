@@ -22,6 +22,7 @@
 //! A lease can lose rows to a deletion; its owner and who expires it leave their clocks alone then (`deletion`).
 
 pub(crate) mod deadline;
+pub(crate) mod part;
 pub(crate) mod retry_turn;
 pub(crate) mod turnstile;
 pub(crate) mod waiting_line;
@@ -36,9 +37,9 @@ use std::time::{Duration, Instant};
 use embank_kv::locks::Mutex;
 use embank_kv::{Leased, Leases};
 
+use crate::registry::part::HeldPart;
 use crate::registry::turnstile::{Entered, Shut, Turnstile};
 use crate::stats::lease_info::LeaseInfo;
-use crate::table::admission::HeldPart;
 use crate::unique::UniqueKeys;
 
 /// A thread that takes leases.

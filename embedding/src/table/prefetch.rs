@@ -17,10 +17,12 @@ use embank_kv::locks::{Condvar, Mutex, MutexGuard};
 use embank_kv::{Access, Clock, Loan, Operation, Store};
 
 use crate::error::{Error, Result};
-use crate::lookahead::queue::Job;
+use crate::lookahead::queue::{Job, LookaheadReceipt};
 use crate::registry::deadline::FAR_OFF;
+use crate::table::Table;
 use crate::table::operations::PeekRows;
-use crate::table::{Missing, PeekOutcome, Table, TableShared};
+use crate::table::peek::{Missing, PeekOutcome};
+use crate::table::shared::TableShared;
 use crate::unique::UniqueKeys;
 
 /// Rows on their way into a buffer: what [`Table::prefetch`] returns. Dropping it cancels what has not been read.
@@ -258,5 +260,52 @@ impl Drop for Prefetch {
     fn drop(&mut self) {
         // Relaxed: as in `PrefetchJob::advance`.
         self.request.cancelled.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Table {
+    /// Has the rows of `keys` that are on disk, or next in line for it, brought into mutable memory soon.
+    /// Never waits for the disk: what does not fit the queue is dropped, and a worker does the rest.
+    /// Clocks and staleness bounds play no part.
+    ///
+    /// # Errors
+    /// [`Error::LookaheadFailed`] reports, once, that reading ahead failed since the last call; this
+    /// call's keys are not queued then. [`ThreadRefused`](embank_kv::Error::ThreadRefused), or another failure
+    /// of the store.
+    pub fn lookahead(&self, keys: &[u64]) -> Result<LookaheadReceipt> {
+        let row_bytes = self.shared.layout().value_bytes() as u64;
+        let announced = self.context().lookahead.announce(self.shared.id, row_bytes, keys);
+        announced.map_err(|error| match error {
+            Error::Store(error) => self.in_terms_of_the_table(error),
+            other => other,
+        })
+    }
+
+    /// Forgets what looking ahead still has to do for these keys, whoever asked for it: those that wait for their turn
+    /// stay where they are, and none is kept in memory any more. Returns how many waited.
+    pub fn cancel_lookahead(&self, keys: &[u64]) -> usize {
+        self.context().lookahead.cancel_keys(self.shared.id, keys)
+    }
+
+    /// Reads the rows of `keys` ahead into a buffer, for a [`wait`](Prefetch::wait) later: for evaluation, and for
+    /// features that are only read. Never waits: the thread that reads ahead does it all, behind the reads that
+    /// somebody waits for. As a peek, it touches no clock and writes nothing; rows that are to be trained want
+    /// [`lookahead`](Self::lookahead). The buffer, keys * dim * 4 bytes, comes out of the bank's memory budget until
+    /// the rows are fetched or the handle is dropped.
+    ///
+    /// # Errors
+    /// [`BudgetTooSmall`](embank_kv::Error::BudgetTooSmall) if so much is prefetched already that the store could not
+    /// do with the rest: wait for some of it first. [`Error::TableDropped`], [`ThreadRefused`](embank_kv::Error::ThreadRefused).
+    /// Keys that are
+    /// no ids of the table's vocabulary are refused by [`wait`](Prefetch::wait), as by a [`peek`](Self::peek).
+    pub fn prefetch(&self, keys: &[u64]) -> Result<Prefetch> {
+        self.check_numbering()?;
+        let unique = UniqueKeys::new(keys);
+        let bytes = unique.len() as u64 * self.dim() as u64 * 4;
+        let loan = self.context().store.lend_memory(bytes);
+        let loan = loan.map_err(|error| self.context().budget.in_terms_of_the_bank(error))?;
+        let (prefetch, job) = Prefetch::new(self.clone(), unique, loan);
+        self.context().lookahead.prefetch(Box::new(job))?;
+        Ok(prefetch)
     }
 }
