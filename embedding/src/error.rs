@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::dtype::Dtype;
+use crate::keys::UNKNOWN_ID;
 use crate::stats::lease_info::LeaseInfo;
-use crate::vocabulary::unknown::UNKNOWN_ID;
 
 /// The result of a fallible call on a bank or a table.
 pub type Result<T> = std::result::Result<T, Error>;

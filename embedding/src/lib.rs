@@ -46,6 +46,7 @@ mod context;
 mod dtype;
 mod error;
 mod files;
+mod keys;
 mod lease;
 mod lookahead;
 mod optimizer;
@@ -54,12 +55,12 @@ mod registry;
 mod row;
 mod stats;
 mod table;
-mod unique;
 mod vocabulary;
 
+pub use bank::Bank;
 pub use bank::auto_depth::AutoDepth;
+pub use bank::tables::TableInfo;
 pub use bank::vocabularies::VocabularyInfo;
-pub use bank::{Bank, TableInfo};
 pub use dtype::{Dtype, Rounding};
 #[doc(hidden)]
 pub use embank_kv::OutputFile;
@@ -74,7 +75,9 @@ pub use embank_kv::{THREADS_ADVICE, locks};
 pub use error::{Error, Result};
 pub use files::FileFormat;
 pub use files::export::{DenseRows, ExportOptions, Exported};
-pub use files::import::{ImportOptions, Imported, exported_config};
+pub use files::import::options::ImportOptions;
+pub use files::import::{Imported, exported_config};
+pub use keys::{UNKNOWN_ID, UniqueKeys};
 pub use lease::Lease;
 pub use lease::step::TableGradients;
 pub use lookahead::queue::LookaheadReceipt;
@@ -87,7 +90,6 @@ pub use row::initializer::{Fans, Initializer};
 pub use row::numbering::{TableVocabulary, VocabularyIdentity};
 pub use row::tracking::Tracking;
 pub use stats::lease_info::LeaseInfo;
-pub use stats::progress::TransferProgress;
 pub use stats::seen::StalenessHistogram;
 pub use stats::unsaved::Unsaved;
 pub use stats::{BankStats, LookaheadStats, TableStats};
@@ -96,10 +98,10 @@ pub use table::count_tables::table_of_counts;
 pub use table::eviction::{Evicted, Eviction};
 pub use table::peek::{Missing, PeekOutcome};
 pub use table::prefetch::Prefetch;
+pub use table::progress::TransferProgress;
 pub use table::scan::{Scan, ScannedRow};
-pub use unique::UniqueKeys;
 pub use vocabulary::{
-    ByteBuffer, ByteValues, KeptFrequent, MergedIds, MergedVocabulary, OwnedValues, UNKNOWN_ID,
-    Unknown, ValueKind, Values, VerifiedVocabulary, Vocabulary, VocabularyChunk, VocabularyConfig,
+    ByteBuffer, ByteValues, KeptFrequent, MergedIds, MergedVocabulary, OwnedValues, Unknown,
+    ValueKind, Values, VerifiedVocabulary, Vocabulary, VocabularyChunk, VocabularyConfig,
     VocabularyProgress, VocabularyScan, VocabularySummary,
 };

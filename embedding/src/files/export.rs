@@ -10,8 +10,8 @@ use crate::files::batch::{Part, RowBatch, parts_of, rows_per_batch};
 use crate::files::settings::HeldValues;
 use crate::files::tensors::TensorWriter;
 use crate::files::{FileFormat, npy_set, output, safetensors, settings};
-use crate::stats::progress::{OnProgress, TransferProgress, report};
 use crate::table::Table;
+use crate::table::progress::{OnProgress, TransferProgress, report};
 use crate::table::scan::Scan;
 use crate::vocabulary::shared::Published;
 

@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use crate::error::Result;
+use crate::keys::UniqueKeys;
 use crate::lease::Lease;
 use crate::registry::part::HeldPart;
 use crate::stats::seen::SeenClocks;
 use crate::table::Table;
 use crate::table::gate::Decision;
 use crate::table::operations::{GetRows, Reached};
-use crate::unique::UniqueKeys;
 
 /// Whether a Get waits for rows at their bound.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

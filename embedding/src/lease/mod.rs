@@ -13,12 +13,12 @@ use std::sync::atomic::Ordering;
 use embank_kv::{Clock, Leased};
 
 use crate::error::{Error, Result};
+use crate::keys::UniqueKeys;
 use crate::registry::Holding;
 use crate::registry::part::HeldPart;
 use crate::registry::turnstile::Entered;
 use crate::table::Table;
 use crate::table::gradients::Magnitudes;
-use crate::unique::UniqueKeys;
 
 /// The counts that a Get took up in the staleness clocks of its rows, one per distinct key.
 ///

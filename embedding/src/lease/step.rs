@@ -16,11 +16,11 @@ use std::sync::Arc;
 use embank_kv::{Clock, Shortage};
 
 use crate::error::{Error, Result};
+use crate::keys::UniqueKeys;
 use crate::lease::Lease;
 use crate::registry::Held;
 use crate::table::Table;
 use crate::table::gradients::Magnitudes;
-use crate::unique::UniqueKeys;
 
 /// A table's part of a step: gradients for rows that leases hold. See [`Lease::apply_many`].
 #[derive(Debug)]

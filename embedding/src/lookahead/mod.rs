@@ -41,6 +41,7 @@ use embank_kv::locks::{Condvar, Mutex, MutexGuard};
 use embank_kv::{Store, StoreStats, TableId};
 
 use crate::error::{Error, Result};
+use crate::keys::UniqueKeys;
 use crate::lookahead::pending::PendingSet;
 use crate::lookahead::queue::{
     Cancelled, Counters, Job, LookaheadReceipt, Queue, QueueState, Shared,
@@ -48,7 +49,6 @@ use crate::lookahead::queue::{
 use crate::lookahead::requests::{BURST_KEYS_MAX, BURST_KEYS_MIN, Requests, number};
 use crate::lookahead::window::{Remembered, Window};
 use crate::stats::LookaheadStats;
-use crate::unique::UniqueKeys;
 
 /// The values of a group's rows are at most one part in so many of the bank's budget, unless it has few rows anyway
 /// (`Requests::groups`): between bursts the worker looks after rows that are about to leave memory.

@@ -5,7 +5,8 @@
 //! beta^(256 * (step / 256)), two rounded factors. Beyond 65,535 steps the power is worked out.
 
 use super::lanes::{each_value, quotient_or_zero, saturated};
-use super::{RowState, check_learning_rate, check_not_negative};
+use super::numbers::{check_learning_rate, check_not_negative};
+use super::state::RowState;
 
 /// `torch.optim.Adam`, with steps counted per row. Two values of state per value, and the count.
 ///

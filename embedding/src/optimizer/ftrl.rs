@@ -1,7 +1,8 @@
 //! Follow the regularised leader, with L1 and L2 penalties.
 
 use super::lanes::{each_value, quotient_or_zero, saturated};
-use super::{RowState, check_learning_rate, check_not_negative};
+use super::numbers::{check_learning_rate, check_not_negative};
+use super::state::RowState;
 
 /// FTRL-proximal (McMahan et al., "Ad click prediction: a view from the trenches", 2013, algorithm 1). Two
 /// values of state per value: the sum of squares `n` and the leader's gradient `z`.

@@ -37,10 +37,10 @@ use std::time::{Duration, Instant};
 use embank_kv::locks::Mutex;
 use embank_kv::{Leased, Leases};
 
+use crate::keys::UniqueKeys;
 use crate::registry::part::HeldPart;
 use crate::registry::turnstile::{Entered, Shut, Turnstile};
 use crate::stats::lease_info::LeaseInfo;
-use crate::unique::UniqueKeys;
 
 /// A thread that takes leases.
 #[derive(Debug)]

@@ -11,7 +11,8 @@
 use std::sync::Arc;
 
 use crate::dtype::{Draws, Dtype, decode_float, decode_int8, encode_float, encode_int8};
-use crate::optimizer::{RowState, StateShape, Stepper};
+use crate::optimizer::Stepper;
+use crate::optimizer::state::{RowState, StateShape};
 use crate::row::config::TableConfig;
 use crate::row::initializer::RowSource;
 use crate::row::sections::{Rounds, Sections};

@@ -2,7 +2,6 @@
 
 pub(crate) mod counter;
 pub(crate) mod lease_info;
-pub(crate) mod progress;
 pub(crate) mod seen;
 pub(crate) mod unsaved;
 

@@ -13,8 +13,8 @@
 use std::collections::HashSet;
 
 use crate::error::Result;
+use crate::keys::UniqueKeys;
 use crate::table::Table;
-use crate::unique::UniqueKeys;
 
 impl Table {
     /// Deletes rows and returns how many there were. A later Get starts from the initial values again.

@@ -19,8 +19,8 @@ use embank_kv::{Access, Clock, Operation};
 use crate::error::{Result, invalid};
 use crate::row::layout::RowLayout;
 use crate::row::tracking::{Tracker, Uses};
-use crate::stats::progress::{TransferProgress, report};
 use crate::table::Table;
+use crate::table::progress::{TransferProgress, report};
 
 /// Rows that are looked at together.
 const BATCH_ROWS: usize = 4096;

@@ -11,6 +11,7 @@ pub(crate) mod ids;
 pub(crate) mod operations;
 pub(crate) mod peek;
 pub(crate) mod prefetch;
+pub(crate) mod progress;
 pub(crate) mod scan;
 pub(crate) mod settings;
 pub(crate) mod shared;

@@ -17,13 +17,13 @@ use embank_kv::locks::{Condvar, Mutex, MutexGuard};
 use embank_kv::{Access, Clock, Loan, Operation, Store};
 
 use crate::error::{Error, Result};
+use crate::keys::UniqueKeys;
 use crate::lookahead::queue::{Job, LookaheadReceipt};
 use crate::registry::deadline::FAR_OFF;
 use crate::table::Table;
 use crate::table::operations::PeekRows;
 use crate::table::peek::{Missing, PeekOutcome};
 use crate::table::shared::TableShared;
-use crate::unique::UniqueKeys;
 
 /// Rows on their way into a buffer: what [`Table::prefetch`] returns. Dropping it cancels what has not been read.
 ///

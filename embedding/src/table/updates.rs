@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use embank_kv::{Clock, Shortage};
 
 use crate::error::{Error, Result};
+use crate::keys::UniqueKeys;
 use crate::optimizer::Optimizer;
 use crate::row::layout::Stepped;
 use crate::table::Table;
@@ -12,7 +13,6 @@ use crate::table::gradients::{Magnitudes, check_finite, clip_rows, sum_duplicate
 use crate::table::operations::{
     ApplyGradients, PutRows, PutVectors, PutWhole, Reached, RewriteVectors,
 };
-use crate::unique::UniqueKeys;
 
 impl Table {
     /// Replaces or inserts rows without a lease: `rows` holds keys * dim values; of equal keys the last

@@ -12,7 +12,7 @@ use super::generation::{Generation, read_number_blocks};
 use super::record::{NUMBER_BLOCK_BYTES, NUMBERS_PER_BLOCK};
 use super::rows::AddCounts;
 use crate::error::{Error, Result};
-use crate::unique::UniqueKeys;
+use crate::keys::UniqueKeys;
 
 /// Ids whose counts are read together: 1 MiB.
 const READ_AT_ONCE: usize = 2048;

@@ -2,7 +2,7 @@
 
 use super::byte_values::{ByteValues, Values};
 use super::hash::key_of;
-use crate::unique::UniqueKeys;
+use crate::keys::UniqueKeys;
 
 /// The distinct values of a batch.
 #[derive(Debug)]

@@ -15,7 +15,7 @@ use super::record::{
 use super::rows::{
     AddEntries, Copies, FindPlaces, FindStrings, PeekFixed, PeekVariable, PutFixed, PutVariable,
 };
-use super::unknown::UNKNOWN_ID;
+use crate::keys::UNKNOWN_ID;
 use crate::row::numbering::renumberings;
 
 type StoreResult<T> = embank_kv::Result<T>;

@@ -23,8 +23,9 @@ use super::hash::key_of;
 use super::record::{Blocked, Entries, push_entry};
 use super::rows::PutVariable;
 use super::shared::Writer;
-use super::{Found, UNKNOWN_ID, ValueKind, Values, Vocabulary};
+use super::{Found, ValueKind, Values, Vocabulary};
 use crate::error::{Error, Result};
+use crate::keys::UNKNOWN_ID;
 use embank_kv::Clock;
 
 /// Values that are inserted together: what a torn insertion may leave behind.

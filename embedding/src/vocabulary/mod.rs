@@ -55,11 +55,12 @@ pub use merge::{MergedIds, MergedVocabulary};
 pub use scan::{VocabularyChunk, VocabularyScan};
 pub(crate) use shared::VocabularyShared;
 pub use summary::VocabularySummary;
-pub use unknown::{UNKNOWN_ID, Unknown};
+pub use unknown::Unknown;
 pub use verify::{VerifiedVocabulary, VocabularyProgress};
 
 use crate::context::Context;
 use crate::error::{Error, Result};
+use crate::keys::UNKNOWN_ID;
 use crate::row::numbering::VocabularyIdentity;
 use distinct::Distinct;
 use registry::Vocabularies;

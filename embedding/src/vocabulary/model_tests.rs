@@ -8,11 +8,10 @@ use std::path::Path;
 use proptest::prelude::*;
 
 use super::hash::CLASHING_SEED;
-use super::{
-    ByteBuffer, OwnedValues, UNKNOWN_ID, Unknown, ValueKind, Vocabulary, VocabularyConfig,
-};
+use super::{ByteBuffer, OwnedValues, Unknown, ValueKind, Vocabulary, VocabularyConfig};
 use crate::bank::Bank;
 use crate::error::Error;
+use crate::keys::UNKNOWN_ID;
 use crate::options::BankOptions;
 
 const FIRST_ID: u64 = 3;

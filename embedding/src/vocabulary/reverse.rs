@@ -5,7 +5,7 @@ use super::generation::{Blocks, Generation};
 use super::record::{BlockEntries, Blocked, NUMBERS_PER_BLOCK};
 use super::{ValueKind, Vocabulary};
 use crate::error::{Error, Result};
-use crate::unique::UniqueKeys;
+use crate::keys::UniqueKeys;
 
 /// Ids whose blocks are read together at most: 1 MiB of numbers, 8 MiB of strings that lie in blocks.
 const READ_AT_ONCE: usize = 2048;

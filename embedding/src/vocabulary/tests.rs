@@ -12,7 +12,7 @@ use super::rows::{PutFixed, PutVariable};
 use super::*;
 use crate::bank::Bank;
 use crate::files::export::ExportOptions;
-use crate::files::import::ImportOptions;
+use crate::files::import::options::ImportOptions;
 use crate::options::BankOptions;
 use crate::row::config::TableConfig;
 

@@ -7,14 +7,15 @@
 
 use std::ops::ControlFlow;
 
+use super::Vocabulary;
 use super::byte_values::Values;
 use super::descriptor::Header;
 use super::distinct::Distinct;
 use super::generation::{Generation, held_in};
 use super::hash::{EMPTY_FINGERPRINT, fingerprint_with, key_of};
 use super::record::Entries;
-use super::{UNKNOWN_ID, Vocabulary};
 use crate::error::{Error, Result};
+use crate::keys::UNKNOWN_ID;
 
 /// How far a verification is.
 ///

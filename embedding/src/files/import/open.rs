@@ -2,7 +2,7 @@
 
 use crate::error::Result;
 use crate::files::batch::{RowFile, Wanted};
-use crate::files::import::ImportOptions;
+use crate::files::import::options::ImportOptions;
 use crate::files::inputs::Source;
 use crate::files::selection::Selection;
 use crate::files::settings::HeldValues;
