@@ -357,7 +357,7 @@ impl Bank {
     pub fn outstanding_leases(&self) -> Vec<LeaseInfo> {
         let tables = self.shared.tables.lock();
         let now = Instant::now();
-        let lists = tables.values().map(|table| table.holders.list(&table.name, None, now));
+        let lists = tables.values().map(|table| table.leases.list(&table.name, None, now));
         let mut leases: Vec<_> = lists.flatten().collect();
         leases.sort_by_key(|lease| Reverse(lease.age));
         leases

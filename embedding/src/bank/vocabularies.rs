@@ -98,11 +98,14 @@ impl Bank {
     pub fn vocabularies(&self) -> Vec<VocabularyInfo> {
         let vocabularies = self.shared.vocabularies.lock();
         let info = |shared: &Arc<VocabularyShared>| {
-            let (generation, len) = shared.generation_and_len();
+            let (numbering, len) = shared.numbering_and_len();
             VocabularyInfo {
                 name: shared.name.clone(),
                 config: shared.founding.config.clone(),
-                identity: VocabularyIdentity { id: shared.founding.identity, generation },
+                identity: VocabularyIdentity {
+                    id: shared.founding.identity,
+                    generation: numbering,
+                },
                 len,
                 frozen: shared.is_frozen(),
             }
@@ -146,7 +149,7 @@ impl Bank {
             return Err(gone());
         }
         store.drop_table(shared.header)?;
-        let dropped = shared.generation().drop_tables(store);
+        let dropped = shared.numbering().drop_tables(store);
         vocabularies.remove(name);
         drop(vocabularies);
         self.shared.vocabularies.refuse_other_numberings();

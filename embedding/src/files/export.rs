@@ -362,9 +362,9 @@ impl Table {
     /// perhaps some more.
     pub(crate) fn vocabulary_values(&self) -> Option<HeldValues> {
         let vocabulary = self.own_vocabulary()?;
-        let Published { len, fingerprint, generation } = vocabulary.shared.published();
+        let Published { len, fingerprint, numbering } = vocabulary.shared.published();
         let wanted = self.shared.vocabulary()?.identity?;
-        (generation == wanted.generation).then_some(HeldValues { len, fingerprint })
+        (numbering == wanted.generation).then_some(HeldValues { len, fingerprint })
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::error::Result;
 use crate::keys::UniqueKeys;
 use crate::lease::Lease;
-use crate::registry::part::HeldPart;
+use crate::registry::part::KeyPart;
 use crate::stats::seen::SeenClocks;
 use crate::table::Table;
 use crate::table::gate::Decision;
@@ -176,7 +176,7 @@ impl Table {
         counters.not_admitted_rows.add(refused.len() as u64);
         counters.gets.add(1);
         counters.get_rows.add(unique.len() as u64);
-        let part = (!refused.is_empty()).then(|| HeldPart::without(unique.keys(), &refused));
+        let part = (!refused.is_empty()).then(|| KeyPart::without(unique.keys(), &refused));
         Ok(Some(Lease::new(self.clone(), unique, part, &entered)))
     }
 }

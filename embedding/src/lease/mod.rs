@@ -14,8 +14,8 @@ use embank_kv::{Clock, Leased};
 
 use crate::error::{Error, Result};
 use crate::keys::UniqueKeys;
-use crate::registry::Holding;
-use crate::registry::part::HeldPart;
+use crate::registry::LeaseEntry;
+use crate::registry::part::KeyPart;
 use crate::registry::turnstile::Entered;
 use crate::table::Table;
 use crate::table::gradients::Magnitudes;
@@ -48,7 +48,7 @@ use crate::table::gradients::Magnitudes;
 #[must_use = "dropping a lease gives its counts back without an update"]
 pub struct Lease {
     pub(crate) table: Table,
-    pub(crate) held: Arc<Leased<Holding>>,
+    pub(crate) entry: Arc<Leased<LeaseEntry>>,
 }
 
 impl fmt::Debug for Lease {
@@ -62,16 +62,16 @@ impl Lease {
     pub(crate) fn new(
         table: Table,
         unique: UniqueKeys,
-        part: Option<HeldPart>,
+        part: Option<KeyPart>,
         entered: &Entered<'_>,
     ) -> Self {
-        let held = table.shared.holders.register(unique, part, entered);
-        Self { table, held }
+        let entry = table.shared.leases.register(unique, part, entered);
+        Self { table, entry }
     }
 
     /// The distinct keys of the Get, and the place of each key of the batch among them.
     pub fn unique(&self) -> &UniqueKeys {
-        &self.held.what().unique
+        &self.entry.what().unique
     }
 
     /// The table.
@@ -83,20 +83,20 @@ impl Lease {
     /// [`LeaseExpired`](crate::Error::LeaseExpired).
     #[must_use]
     pub fn is_expired(&self) -> bool {
-        self.held.is_expired()
+        self.entry.is_expired()
     }
 
     /// From now on the counts are this call's to bring down, and nobody else's.
     pub(crate) fn begin_answer(&self) -> Result<()> {
         self.note_end();
-        if self.held.begin_answer() { Ok(()) } else { Err(self.expired()) }
+        if self.entry.begin_answer() { Ok(()) } else { Err(self.expired()) }
     }
 
     /// This thread ends the lease: the bank remembers it if another thread took it.
     fn note_end(&self) {
         let change_hands = &self.table.context().leases_change_hands;
         // Relaxed: a flag of its own. A Get that misses it may be told once more that it waits for itself.
-        if !self.held.what().is_taken_here() && !change_hands.load(Ordering::Relaxed) {
+        if !self.entry.what().is_taken_here() && !change_hands.load(Ordering::Relaxed) {
             change_hands.store(true, Ordering::Relaxed);
         }
     }
@@ -123,7 +123,7 @@ impl Lease {
     /// # Ok::<(), embank::Error>(())
     /// ```
     pub fn hand_over(&self) {
-        self.held.what().hand_over();
+        self.entry.what().hand_over();
     }
 
     /// Fails if it has expired, as an update through it would.
@@ -138,7 +138,7 @@ impl Lease {
         Error::LeaseExpired {
             table: self.table.name().to_owned(),
             keys: self.unique().len(),
-            age: self.held.taken().elapsed(),
+            age: self.entry.taken().elapsed(),
             timeout: self.table.context().lease_timeout.unwrap_or_default(),
         }
     }
@@ -172,7 +172,7 @@ impl Lease {
 
     /// Whoever answers holds this, from before the answer begins to its end.
     pub(crate) fn enter(&self) -> Entered<'_> {
-        self.table.shared.holders.enter()
+        self.table.shared.leases.enter()
     }
 
     fn apply_sums(&self, sums: Cow<'_, [f32]>) -> Result<()> {
@@ -183,7 +183,7 @@ impl Lease {
     /// Applies one gradient per distinct key; `magnitudes` are those of the gradients.
     pub(crate) fn apply_checked(&self, sums: Cow<'_, [f32]>, magnitudes: Magnitudes) -> Result<()> {
         let entered = self.enter();
-        let held = self.held.what().held(&entered);
+        let held = self.entry.what().held(&entered);
         let keys = held.keys();
         let sums = match held.part() {
             None => sums,
@@ -262,7 +262,7 @@ impl Lease {
         self.table.check_rows(rows, |row| distinct[places[row] as usize])?;
         let entered = self.enter();
         self.check()?;
-        let held = self.held.what().held(&entered);
+        let held = self.entry.what().held(&entered);
         let held_keys: HashSet<u64> = held.keys().iter().copied().collect();
         let (mut keys, mut sources) = (Vec::new(), Vec::new());
         for (source, &place) in (0_u32..).zip(places) {
@@ -283,8 +283,8 @@ impl Lease {
     fn put_from(&self, rows: &[f32], sources: Option<&[u32]>) -> Result<()> {
         let entered = self.enter();
         self.begin_answer()?;
-        let held = self.held.what().held(&entered);
-        let sources_of = |part: &HeldPart| -> Vec<u32> {
+        let held = self.entry.what().held(&entered);
+        let sources_of = |part: &KeyPart| -> Vec<u32> {
             let source = |&place: &u32| sources.map_or(place, |of| of[place as usize]);
             part.places.iter().map(source).collect()
         };
@@ -306,8 +306,8 @@ impl Lease {
     fn give_back<R>(&self, release: impl FnOnce(&[u64], &Entered<'_>) -> R) -> Option<R> {
         let entered = self.enter();
         self.note_end();
-        let begun = self.held.begin_answer();
-        begun.then(|| release(self.held.what().held(&entered).keys(), &entered))
+        let begun = self.entry.begin_answer();
+        begun.then(|| release(self.entry.what().held(&entered).keys(), &entered))
     }
 
     /// Gives the counts back without an update, as dropping the lease does, and says if that failed. Nothing happens
@@ -322,9 +322,9 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        if self.held.is_held() {
+        if self.entry.is_held() {
             self.give_back(|keys, entered| self.table.release_or_count(keys, entered));
         }
-        self.table.shared.holders.end(&self.held);
+        self.table.shared.leases.end(&self.entry);
     }
 }

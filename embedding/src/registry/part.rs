@@ -2,13 +2,13 @@
 
 /// The keys of a Get that have rows, if not all do.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct HeldPart {
+pub(crate) struct KeyPart {
     pub(crate) keys: Vec<u64>,
     /// Their places among the distinct keys, ascending.
     pub(crate) places: Vec<u32>,
 }
 
-impl HeldPart {
+impl KeyPart {
     /// All of `keys` but those at the `refused` places.
     pub(crate) fn without(keys: &[u64], refused: &[u32]) -> Self {
         let mut stays = vec![true; keys.len()];
@@ -36,7 +36,7 @@ mod tests {
 
     #[test]
     fn a_part_is_what_was_not_refused() {
-        let part = HeldPart::without(&[10, 11, 12, 13], &[0, 2]);
+        let part = KeyPart::without(&[10, 11, 12, 13], &[0, 2]);
         assert_eq!((&part.keys[..], &part.places[..]), (&[11, 13][..], &[1, 3][..]));
         assert_eq!(part.gather(&[0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0], 2), [2.0, 3.0, 6.0, 7.0]);
     }

@@ -37,9 +37,9 @@ impl VocabularyIdentity {
     }
 }
 
-/// How often a vocabulary was renumbered that has come to this generation.
-pub(crate) fn renumberings(generation: u64) -> u32 {
-    generation as u32
+/// How often a vocabulary was renumbered that has come to this numbering.
+pub(crate) fn renumberings(numbering: u64) -> u32 {
+    numbering as u32
 }
 
 /// The vocabulary whose ids are a table's keys ([`TableConfig::vocabulary`](crate::TableConfig::vocabulary)).

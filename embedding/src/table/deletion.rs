@@ -45,12 +45,12 @@ impl Table {
     }
 
     fn delete_leased(&self, keys: &[u64]) -> Result<u64> {
-        let shut = self.shared.holders.shut();
+        let shut = self.shared.leases.shut();
         let deleted = self.context().store.delete(self.shared.id, keys);
         // After a failure those that are gone: the clock of one that is left would be up for its leases.
         let gone = |key| deleted.is_ok() || matches!(self.outstanding(key), Ok(None | Some(0)));
         let gone: HashSet<u64> = keys.iter().copied().filter(|&key| gone(key)).collect();
-        self.shared.holders.strike(&gone, &shut);
+        self.shared.leases.strike(&gone, &shut);
         deleted.map_err(|error| self.in_terms_of_the_table(error))
     }
 }

@@ -151,7 +151,7 @@ impl Table {
     /// The leases of the table that are out, the oldest first: whose counts its rows' clocks show.
     #[must_use]
     pub fn outstanding_leases(&self) -> Vec<LeaseInfo> {
-        self.shared.holders.list(self.name(), None, Instant::now())
+        self.shared.leases.list(self.name(), None, Instant::now())
     }
 
     pub(crate) fn execute<O: Operation>(

@@ -7,7 +7,7 @@ use embank_kv::TableId;
 use embank_kv::locks::RwLock;
 
 use crate::error::Result;
-use crate::registry::Holders;
+use crate::registry::LeaseRegistry;
 use crate::registry::retry_turn::RetryTurn;
 use crate::registry::waiting_line::WaitingLine;
 use crate::row::admission::Admission;
@@ -27,7 +27,7 @@ pub(crate) struct TableShared {
     pub(crate) id: TableId,
     pub(crate) name: String,
     pub(crate) counters: TableCounters,
-    pub(crate) holders: Holders,
+    pub(crate) leases: LeaseRegistry,
     /// Held while a batch that was blocked once tries again; see the module `lease::acquire`.
     pub(crate) retry_turn: RetryTurn,
     /// Gets that have waited long.
@@ -77,7 +77,7 @@ impl TableShared {
             id,
             name: name.to_owned(),
             counters: TableCounters::default(),
-            holders: Holders::new(),
+            leases: LeaseRegistry::new(),
             retry_turn: RetryTurn::default(),
             line: WaitingLine::default(),
             layout: RowLayout::new(name, &config),

@@ -6,7 +6,7 @@ use embank_kv::locks::MutexGuard;
 
 use super::Vocabulary;
 use super::descriptor::Header;
-use super::generation::Generation;
+use super::numbering::Numbering;
 use super::shared::{Writer, write_header};
 use crate::error::{Error, Result};
 
@@ -20,14 +20,14 @@ const MOVES_MAX: usize = 8;
 impl Vocabulary {
     /// Calls `f` with the tables in use and the length. What it reads stays until it returns. It must not call this
     /// again, and may be called again itself.
-    pub(crate) fn read<R>(&self, mut f: impl FnMut(&Generation, u64) -> Result<R>) -> Result<R> {
+    pub(crate) fn read<R>(&self, mut f: impl FnMut(&Numbering, u64) -> Result<R>) -> Result<R> {
         for _ in 0..MOVES_MAX {
             let result = {
-                let generation = self.shared.generation.read();
+                let numbering = self.shared.numbering.read();
                 // Before anything is looked up: what lies at or beyond it may be taken out and its places given to
                 // other values meanwhile.
                 let len = self.shared.len();
-                f(&generation, len)
+                f(&numbering, len)
             };
             match result {
                 Err(Error::Store(embank_kv::Error::NoSuchTable(_)))

@@ -8,7 +8,7 @@ use std::ops::Range;
 use embank_kv::Clock;
 
 use super::Vocabulary;
-use super::generation::{Generation, read_number_blocks};
+use super::numbering::{Numbering, read_number_blocks};
 use super::record::{NUMBER_BLOCK_BYTES, NUMBERS_PER_BLOCK};
 use super::rows::AddCounts;
 use crate::error::{Error, Result};
@@ -129,8 +129,8 @@ impl Vocabulary {
             }
         }
         let _not_renumbered = self.shared.counting.read();
-        self.read(|generation, len| {
-            let table = generation.counts.ok_or_else(|| self.no_counts())?;
+        self.read(|numbering, len| {
+            let table = numbering.counts.ok_or_else(|| self.no_counts())?;
             if let Some(&(place, _)) = counts.last() {
                 self.places_of(&[self.config().first_id.saturating_add(place)], len)?;
             }
@@ -153,14 +153,14 @@ impl Vocabulary {
     /// [`Error::NoCounts`]; [`Error::UnknownId`] for an id that was never given out; [`Error::VocabularyDropped`]; a
     /// failure of the store.
     pub fn counts(&self, ids: &[u64]) -> Result<Vec<u64>> {
-        self.read(|generation, len| {
+        self.read(|numbering, len| {
             let places = self.places_of(ids, len)?;
-            self.counts_at(generation, &places)
+            self.counts_at(numbering, &places)
         })
     }
 
-    pub(crate) fn counts_at(&self, generation: &Generation, places: &[u64]) -> Result<Vec<u64>> {
-        let table = generation.counts.ok_or_else(|| self.no_counts())?;
+    pub(crate) fn counts_at(&self, numbering: &Numbering, places: &[u64]) -> Result<Vec<u64>> {
+        let table = numbering.counts.ok_or_else(|| self.no_counts())?;
         let mut counts = Vec::with_capacity(places.len());
         for places in places.chunks(READ_AT_ONCE) {
             let of: Vec<u64> = places.iter().map(|place| place / NUMBERS_PER_BLOCK).collect();

@@ -1,7 +1,7 @@
-//! Keeping what comes often: a new generation with new ids.
+//! Keeping what comes often: a new numbering with new ids.
 //!
 //! The values that stay are copied in their order to tables of their own, beside those in use; lookups go on there. The
-//! header then names the new tables. It is one row, written after all of theirs, so a checkpoint has the old generation
+//! header then names the new tables. It is one row, written after all of theirs, so a checkpoint has the old numbering
 //! whole or the new one whole; the tables that its header does not name are dropped by the next open for writing.
 
 use std::mem;
@@ -10,7 +10,7 @@ use super::Vocabulary;
 use super::byte_values::OwnedValues;
 use super::descriptor::Header;
 use super::distinct::Distinct;
-use super::generation::{Generation, Items, Tip, number_after};
+use super::numbering::{Items, Numbering, Tip, number_after};
 use super::record::NUMBERS_PER_BLOCK;
 use super::rows::AddCounts;
 use crate::error::{Error, Result};
@@ -64,7 +64,7 @@ impl Vocabulary {
     pub fn keep_frequent(&self, min_count: u64) -> Result<KeptFrequent> {
         let mut writer = self.writer();
         let _nobody_counts = self.shared.counting.write();
-        let old = self.shared.generation();
+        let old = self.shared.numbering();
         if old.counts.is_none() {
             return Err(self.no_counts());
         }
@@ -76,12 +76,12 @@ impl Vocabulary {
         let identity = self.shared.founding.identity;
         // What an attempt that failed has left.
         self.registry.drop_leftovers(identity, old.number)?;
-        let made = Generation::create(store, self.name(), self.config(), identity, number);
+        let made = Numbering::create(store, self.name(), self.config(), identity, number);
         let before = writer.header;
         let filled = made.map_err(Error::from).and_then(|new| {
             let tip = self.copy_frequent(&old, &new, before.len, min_count)?;
             let (len, fingerprint) = (tip.len, tip.fingerprint);
-            let header = Header { len, fingerprint, generation: number, ..before };
+            let header = Header { len, fingerprint, numbering: number, ..before };
             self.put_header(header)?;
             Ok((new, header, tip))
         });
@@ -113,8 +113,8 @@ impl Vocabulary {
 
     fn copy_frequent(
         &self,
-        old: &Generation,
-        new: &Generation,
+        old: &Numbering,
+        new: &Numbering,
         len: u64,
         min_count: u64,
     ) -> Result<Tip> {
@@ -150,8 +150,8 @@ impl Vocabulary {
     }
 
     /// Counts for the places from `first` on, which have none yet.
-    fn put_counts(&self, generation: &Generation, first: u64, counts: &[u64]) -> Result<()> {
-        let table = generation.counts.ok_or_else(|| self.no_counts())?;
+    fn put_counts(&self, numbering: &Numbering, first: u64, counts: &[u64]) -> Result<()> {
+        let table = numbering.counts.ok_or_else(|| self.no_counts())?;
         let counts: Vec<(u64, u64)> = (first..).zip(counts.iter().copied()).collect();
         let Some(&(last, _)) = counts.last() else { return Ok(()) };
         let blocks: Vec<u64> = (first / NUMBERS_PER_BLOCK..=last / NUMBERS_PER_BLOCK).collect();

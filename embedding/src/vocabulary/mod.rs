@@ -7,7 +7,7 @@
 //! **Approach.** A vocabulary is rows of tables in the bank: under its memory budget, in its checkpoints, copies and
 //! deltas. One table leads from a value to its *place* (the id is `first_id` and the place), one from places to values
 //! in blocks of many, so that the way back costs next to no index; one counts, if that is asked for. A table
-//! with one row, the *header*, says how many values count and in which tables they lie (`generation`).
+//! with one row, the *header*, says how many values count and in which tables they lie (`numbering`).
 //!
 //! **Several threads.** Lookups are peeks: they take no lock, write nothing, and never wait for an insertion. They see
 //! places below the length that they loaded before they began, and what lies there never changes. One thread at a time
@@ -29,10 +29,10 @@ pub(crate) mod descriptor;
 mod distinct;
 mod fingerprint;
 mod frequent;
-pub(crate) mod generation;
 pub(crate) mod hash;
 mod insertion;
 mod merge;
+pub(crate) mod numbering;
 pub(crate) mod record;
 pub(crate) mod registry;
 mod reverse;
@@ -50,8 +50,8 @@ pub use byte_values::{ByteBuffer, ByteValues, OwnedValues, Values};
 pub use config::{ValueKind, VocabularyConfig};
 pub(crate) use descriptor::is_of_a_vocabulary;
 pub use frequent::KeptFrequent;
-pub(crate) use generation::is_name_of_a_part;
 pub use merge::{MergedIds, MergedVocabulary};
+pub(crate) use numbering::is_name_of_a_part;
 pub use scan::{VocabularyChunk, VocabularyScan};
 pub(crate) use shared::VocabularyShared;
 pub use summary::VocabularySummary;
@@ -107,12 +107,12 @@ impl fmt::Debug for Vocabulary {
     }
 }
 
-/// Where the values of a batch are, as of a length and a generation.
+/// Where the values of a batch are, as of a length and a numbering.
 #[derive(Debug)]
 pub(crate) struct Found {
     /// By number of the distinct value; `UNKNOWN_ID` for those that are not there.
     pub(crate) places: Vec<u64>,
-    pub(crate) generation: u64,
+    pub(crate) numbering: u64,
     pub(crate) len: u64,
 }
 
@@ -259,10 +259,10 @@ impl Vocabulary {
 
     /// Looks up all distinct values.
     pub(crate) fn find(&self, distinct: &Distinct<'_>) -> Result<Found> {
-        self.read(|generation, len| {
+        self.read(|numbering, len| {
             let store = &self.context().store;
-            let places = generation.find(store, &distinct.keys, |i| distinct.bytes(i), len)?;
-            Ok(Found { places, generation: generation.number, len })
+            let places = numbering.find(store, &distinct.keys, |i| distinct.bytes(i), len)?;
+            Ok(Found { places, numbering: numbering.number, len })
         })
     }
 

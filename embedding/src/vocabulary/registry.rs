@@ -12,8 +12,8 @@ use embank_kv::{Store, TableId, TableInfo};
 
 use super::config::ValueKind;
 use super::descriptor::{Founding, HEADER_BYTES, Header, Part, Role, role_of};
-use super::generation::{Generation, Tip, header_name};
 use super::hash::EMPTY_FINGERPRINT;
+use super::numbering::{Numbering, Tip, header_name};
 use super::record::{BYTE_BLOCK_BYTES_MAX, NUMBER_BLOCK_BYTES};
 use super::shared::{VocabularyShared, read_header, write_header};
 use crate::context::Context;
@@ -112,9 +112,9 @@ impl Vocabularies {
         })
     }
 
-    /// Drops tables of this vocabulary that are not of the generation in use.
-    pub(crate) fn drop_leftovers(&self, identity: u64, generation: u64) -> Result<()> {
-        drop_parts(&self.context.store, identity, Some(generation))
+    /// Drops tables of this vocabulary that are not of the numbering in use.
+    pub(crate) fn drop_leftovers(&self, identity: u64, numbering: u64) -> Result<()> {
+        drop_parts(&self.context.store, identity, Some(numbering))
     }
 
     /// In a bank that is open to read only and may have moved on: takes over a vocabulary's newer state. False if it
@@ -146,33 +146,33 @@ impl Vocabularies {
 
 pub(crate) fn create(store: &Store, name: &str, founding: Founding) -> Result<VocabularyShared> {
     let identity = founding.identity;
-    let header = Header { len: 0, fingerprint: EMPTY_FINGERPRINT, generation: 0, frozen: false };
+    let header = Header { len: 0, fingerprint: EMPTY_FINGERPRINT, numbering: 0, frozen: false };
     let make = || {
-        let generation = Generation::create(store, name, &founding.config, identity, 0)?;
+        let numbering = Numbering::create(store, name, &founding.config, identity, 0)?;
         let (bytes, descriptor) = (HEADER_BYTES as u32, founding.descriptor());
         let table = store.create_table(&header_name(name), bytes, &descriptor)?;
         if let Err(error) = write_header(store, table, header) {
             store.drop_table(table)?;
             return Err(error);
         }
-        Ok((table, generation))
+        Ok((table, numbering))
     };
     let made: embank_kv::Result<_> = make();
     if made.is_err() {
         // What is left the next open drops.
         let _ = drop_parts(store, identity, None);
     }
-    let (table, generation) = made?;
+    let (table, numbering) = made?;
     let tip = Some(Tip::empty());
-    Ok(VocabularyShared::new(name, founding, table, (header, generation), tip))
+    Ok(VocabularyShared::new(name, founding, table, (header, numbering), tip))
 }
 
-/// Drops the tables of a vocabulary's generations but one.
+/// Drops the tables of a vocabulary's numberings but one.
 fn drop_parts(store: &Store, identity: u64, kept: Option<u64>) -> Result<()> {
     for (table, role) in roles(store)? {
         match role {
-            Role::Part { identity: of, generation, .. }
-                if of == identity && Some(generation) != kept =>
+            Role::Part { identity: of, numbering, .. }
+                if of == identity && Some(numbering) != kept =>
             {
                 store.drop_table(table.id)?;
             }
@@ -224,26 +224,26 @@ pub(crate) fn read_vocabularies(store: &Store) -> Result<BTreeMap<String, Arc<Vo
         };
         let header = Header::from_bytes(&bytes).map_err(|reason| unreadable(name, reason))?;
         let part = |wanted| {
-            let mut of = parts.iter().filter(|of| (of.0, of.1) == (wanted, header.generation));
+            let mut of = parts.iter().filter(|of| (of.0, of.1) == (wanted, header.numbering));
             of.next().map(|of| of.2.id)
         };
         let missing =
-            || unreadable(name, format!("a table of generation {} is missing", header.generation));
+            || unreadable(name, format!("a table of numbering {} is missing", header.numbering));
         let config = &founding.config;
         config.validate(name)?;
         let counts = config.counts.then(|| part(Part::Counts).ok_or_else(missing));
-        let generation = Generation {
-            number: header.generation,
+        let numbering = Numbering {
+            number: header.numbering,
             ids: part(Part::Ids).ok_or_else(missing)?,
             values: part(Part::Values).ok_or_else(missing)?,
             counts: counts.transpose()?,
             kind: config.kind,
         };
-        check_widths(name, &generation, &roles)?;
-        in_use.extend([table.id, generation.ids, generation.values]);
-        in_use.extend(generation.counts);
+        check_widths(name, &numbering, &roles)?;
+        in_use.extend([table.id, numbering.ids, numbering.values]);
+        in_use.extend(numbering.counts);
         let shared =
-            VocabularyShared::new(name, (**founding).clone(), table.id, (header, generation), None);
+            VocabularyShared::new(name, (**founding).clone(), table.id, (header, numbering), None);
         vocabularies.insert(name.to_owned(), Arc::new(shared));
     }
     if !store.is_read_only() {
@@ -259,8 +259,8 @@ fn parts_of(roles: &[(TableInfo, Role)], identity: u64) -> Vec<(Part, u64, &Tabl
     let mut parts = Vec::new();
     for (table, role) in roles {
         match role {
-            Role::Part { part, identity: of, generation } if *of == identity => {
-                parts.push((*part, *generation, table));
+            Role::Part { part, identity: of, numbering } if *of == identity => {
+                parts.push((*part, *numbering, table));
             }
             Role::Part { .. } | Role::Header(_) => {}
         }
@@ -269,16 +269,16 @@ fn parts_of(roles: &[(TableInfo, Role)], identity: u64) -> Vec<(Part, u64, &Tabl
 }
 
 /// Refuses tables that are laid out otherwise than this program's.
-fn check_widths(name: &str, generation: &Generation, roles: &[(TableInfo, Role)]) -> Result<()> {
+fn check_widths(name: &str, numbering: &Numbering, roles: &[(TableInfo, Role)]) -> Result<()> {
     let value_bytes = |id| roles.iter().find(|of| of.0.id == id).map(|of| of.0.value_bytes);
-    let blocks = match generation.kind {
+    let blocks = match numbering.kind {
         ValueKind::U64 => NUMBER_BLOCK_BYTES as u32,
         ValueKind::Bytes => BYTE_BLOCK_BYTES_MAX,
     };
-    let ids_fit = generation.kind == ValueKind::Bytes || value_bytes(generation.ids) == Some(8);
-    let counts = generation.counts.map_or(Some(NUMBER_BLOCK_BYTES as u32), value_bytes);
+    let ids_fit = numbering.kind == ValueKind::Bytes || value_bytes(numbering.ids) == Some(8);
+    let counts = numbering.counts.map_or(Some(NUMBER_BLOCK_BYTES as u32), value_bytes);
     let fits = ids_fit
-        && value_bytes(generation.values) == Some(blocks)
+        && value_bytes(numbering.values) == Some(blocks)
         && counts == Some(NUMBER_BLOCK_BYTES as u32);
     if fits {
         return Ok(());

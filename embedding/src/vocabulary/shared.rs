@@ -6,7 +6,7 @@ use embank_kv::locks::{Mutex, RwLock};
 use embank_kv::{Clock, Store, TableId};
 
 use super::descriptor::{Founding, HEADER_BYTES, Header};
-use super::generation::{Generation, Tip};
+use super::numbering::{Numbering, Tip};
 use super::rows::{PeekFixed, PutFixed};
 use crate::error::Result;
 use crate::row::numbering::VocabularyIdentity;
@@ -20,8 +20,8 @@ pub(crate) struct VocabularyShared {
     pub(crate) header: TableId,
     /// The tables in use. Read by every call for as long as it uses them; written by who renumbers, after a turn as
     /// the writer, and by who refreshes a bank that is open to read only.
-    pub(crate) generation: RwLock<Generation>,
-    /// Values with ids. Changes with `writer` held; what lies below never changes within a generation.
+    pub(crate) numbering: RwLock<Numbering>,
+    /// Values with ids. Changes with `writer` held; what lies below never changes within a numbering.
     len: AtomicU64,
     /// Values that callers know ids of: those with ids, and those that [`Vocabulary::give_out`](crate::Vocabulary::give_out) tells of. Tables take
     /// their ids as keys.
@@ -40,12 +40,12 @@ pub(crate) struct VocabularyShared {
 pub(crate) struct Published {
     pub(crate) len: u64,
     pub(crate) fingerprint: u64,
-    pub(crate) generation: u64,
+    pub(crate) numbering: u64,
 }
 
 impl Published {
     fn of(header: &Header) -> Self {
-        Self { len: header.len, fingerprint: header.fingerprint, generation: header.generation }
+        Self { len: header.len, fingerprint: header.fingerprint, numbering: header.numbering }
     }
 }
 
@@ -64,14 +64,14 @@ impl VocabularyShared {
         name: &str,
         founding: Founding,
         table: TableId,
-        (header, generation): (Header, Generation),
+        (header, numbering): (Header, Numbering),
         tip: Option<Tip>,
     ) -> Self {
         Self {
             name: name.to_owned(),
             founding,
             header: table,
-            generation: RwLock::new(generation),
+            numbering: RwLock::new(numbering),
             len: AtomicU64::new(header.len),
             given_out: AtomicU64::new(header.len),
             frozen: AtomicBool::new(header.frozen),
@@ -92,19 +92,19 @@ impl VocabularyShared {
     }
 
     pub(crate) fn identity(&self) -> VocabularyIdentity {
-        let generation = self.generation.read().number;
-        VocabularyIdentity { id: self.founding.identity, generation }
+        let numbering = self.numbering.read().number;
+        VocabularyIdentity { id: self.founding.identity, generation: numbering }
     }
 
-    /// The number of the generation in use and the length that goes with it.
-    pub(crate) fn generation_and_len(&self) -> (u64, u64) {
-        let generation = self.generation.read();
-        (generation.number, self.len())
+    /// The number of the numbering in use and the length that goes with it.
+    pub(crate) fn numbering_and_len(&self) -> (u64, u64) {
+        let numbering = self.numbering.read();
+        (numbering.number, self.len())
     }
 
     /// The tables in use. Stay so as long as the caller is the writer.
-    pub(crate) fn generation(&self) -> Generation {
-        *self.generation.read()
+    pub(crate) fn numbering(&self) -> Numbering {
+        *self.numbering.read()
     }
 
     /// The header has been written, and the values that it counts before it.
@@ -133,9 +133,9 @@ impl VocabularyShared {
     }
 
     /// Exchanges the tables in use, once no call uses the old ones.
-    pub(crate) fn exchange(&self, writer: &mut Writer, header: Header, generation: Generation) {
-        let mut current = self.generation.write();
-        *current = generation;
+    pub(crate) fn exchange(&self, writer: &mut Writer, header: Header, numbering: Numbering) {
+        let mut current = self.numbering.write();
+        *current = numbering;
         writer.header = header;
         *self.published.lock() = Published::of(&header);
         // Relaxed, and before the length: as in `publish`.
@@ -147,9 +147,9 @@ impl VocabularyShared {
 
     /// Takes over the state of `newer`, the same vocabulary at a newer checkpoint.
     pub(crate) fn move_on(&self, newer: &Self) {
-        let (header, generation) = (newer.writer.lock().header, newer.generation());
+        let (header, numbering) = (newer.writer.lock().header, newer.numbering());
         let mut writer = self.writer.lock();
-        self.exchange(&mut writer, header, generation);
+        self.exchange(&mut writer, header, numbering);
     }
 }
 

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use embank_kv::Clock;
 
-use super::generation::Items;
 use super::hash::{CLASHING_SEED, key_of};
+use super::numbering::Items;
 use super::rows::{PutFixed, PutVariable};
 use super::*;
 use crate::bank::Bank;
@@ -45,8 +45,8 @@ fn damage_of(vocabulary: &Vocabulary) -> String {
 /// Appends values without the header: what an insertion leaves that is torn before its last step.
 fn tear(vocabulary: &Vocabulary, values: Values<'_>) {
     let mut writer = vocabulary.writer();
-    let generation = vocabulary.shared.generation();
-    vocabulary.take_out_what_lies_beyond(&mut writer, &generation).unwrap();
+    let numbering = vocabulary.shared.numbering();
+    vocabulary.take_out_what_lies_beyond(&mut writer, &numbering).unwrap();
     let distinct = Distinct::new(values, vocabulary.shared.founding.seed);
     let bytes: Vec<&[u8]> = if distinct.are_strings() {
         (0..distinct.keys.len()).map(|i| distinct.bytes(i)).collect()
@@ -55,7 +55,7 @@ fn tear(vocabulary: &Vocabulary, values: Values<'_>) {
     };
     let tip = writer.tip.take().unwrap();
     let items = Items { keys: &distinct.keys, bytes: &bytes };
-    generation.append(&vocabulary.context().store, &tip, items).unwrap();
+    numbering.append(&vocabulary.context().store, &tip, items).unwrap();
 }
 
 /// A place beyond the length is unknown, in a bank that is open to read only too, and its value gets the next id
@@ -270,10 +270,10 @@ fn verification_names_what_is_wrong() {
     let store = &bank.context().store;
     let vocabulary = bank.vocabulary("v", VocabularyConfig::u64()).unwrap();
     insert(&vocabulary, &(10..200).collect::<Vec<u64>>());
-    let generation = vocabulary.shared.generation();
+    let numbering = vocabulary.shared.numbering();
     let put = |key: u64, place: u64| {
         let mut put = PutFixed { bytes: &place.to_le_bytes(), row_bytes: 8 };
-        store.execute(generation.ids, &[key], Clock::Keep, &mut put).unwrap();
+        store.execute(numbering.ids, &[key], Clock::Keep, &mut put).unwrap();
     };
     vocabulary.verify().unwrap();
     put(10, 4);
@@ -281,11 +281,11 @@ fn verification_names_what_is_wrong() {
     put(10, 0);
     put(1000, 4);
     assert!(damage_of(&vocabulary).contains("191 rows"));
-    store.delete(generation.ids, &[1000, 12]).unwrap();
+    store.delete(numbering.ids, &[1000, 12]).unwrap();
     assert_eq!(damage_of(&vocabulary), "id 2 has the value 12, which leads to no id");
     put(12, 2);
     vocabulary.verify().unwrap();
-    store.delete(generation.values, &[1]).unwrap();
+    store.delete(numbering.values, &[1]).unwrap();
     assert_eq!(damage_of(&vocabulary), "id 64 was given out and has no value");
     assert!(matches!(vocabulary.values(&[100]), Err(Error::DamagedVocabulary { .. })));
 
@@ -294,13 +294,13 @@ fn verification_names_what_is_wrong() {
     let vocabulary = bank.vocabulary("v", VocabularyConfig::bytes()).unwrap();
     insert(&strings, &words(0..70));
     insert(&vocabulary, &words(0..70));
-    let generation = vocabulary.shared.generation();
+    let numbering = vocabulary.shared.numbering();
     let key = key_of(vocabulary.shared.founding.seed, words(3..4).get(0));
-    let copies = generation.read_records(store, &[key]).unwrap();
+    let copies = numbering.read_records(store, &[key]).unwrap();
     let mut record = copies.get(0).to_vec();
     record::push_entry(&mut record, 5, b"stray");
     let mut put = PutVariable { bytes: &record, ends: &[record.len()] };
-    store.execute(generation.ids, &[key], Clock::Keep, &mut put).unwrap();
+    store.execute(numbering.ids, &[key], Clock::Keep, &mut put).unwrap();
     assert!(damage_of(&vocabulary).contains("71 entries"));
     let header = vocabulary.writer().header;
     vocabulary.writer().header.fingerprint ^= 1;
@@ -338,10 +338,10 @@ fn what_is_half_made_is_dropped_and_what_is_lost_is_told() {
     insert(&vocabulary, &[1, 2]);
     let founding = vocabulary.shared.founding.clone();
     let store = &bank.context().store;
-    // A generation that was being made, and a vocabulary without its header.
-    generation::Generation::create(store, "v", &founding.config, founding.identity, 1).unwrap();
+    // A numbering that was being made, and a vocabulary without its header.
+    numbering::Numbering::create(store, "v", &founding.config, founding.identity, 1).unwrap();
     let half = descriptor::Founding { identity: 77, ..founding };
-    generation::Generation::create(store, "half", &half.config, 77, 0).unwrap();
+    numbering::Numbering::create(store, "half", &half.config, 77, 0).unwrap();
     store.create_table("half (vocabulary)", 64, &half.descriptor()).unwrap();
     assert_eq!(store.tables().len(), 8);
     bank.checkpoint(b"").unwrap();

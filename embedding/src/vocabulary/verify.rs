@@ -11,8 +11,8 @@ use super::Vocabulary;
 use super::byte_values::Values;
 use super::descriptor::Header;
 use super::distinct::Distinct;
-use super::generation::{Generation, held_in};
 use super::hash::{EMPTY_FINGERPRINT, fingerprint_with, key_of};
+use super::numbering::{Numbering, values_in};
 use super::record::Entries;
 use crate::error::{Error, Result};
 use crate::keys::UNKNOWN_ID;
@@ -111,17 +111,17 @@ impl Vocabulary {
         // A bank that is open to read only has nobody to keep out, and may be refreshed meanwhile.
         let mut held = (!store.is_read_only()).then(|| self.writer());
         if let Some(writer) = &mut held {
-            let generation = self.shared.generation();
-            self.take_out_what_lies_beyond(writer, &generation)?;
+            let numbering = self.shared.numbering();
+            self.take_out_what_lies_beyond(writer, &numbering)?;
         }
         let header = held.as_ref().map_or_else(|| self.writer().header, |writer| writer.header);
         let mut seen = Seen { fingerprint: EMPTY_FINGERPRINT, counted: 0, records: 0, entries: 0 };
         let at_once = self.config().values_at_once();
         for start in (0..header.len).step_by(at_once as usize) {
             let places: Vec<u64> = (start..header.len.min(start + at_once)).collect();
-            seen = self.read(|generation, _| {
+            seen = self.read(|numbering, _| {
                 let mut seen = seen;
-                self.check_chunk(generation, &places, header.len, &mut seen)?;
+                self.check_chunk(numbering, &places, header.len, &mut seen)?;
                 Ok(seen)
             })?;
             let values_done = start + places.len() as u64;
@@ -131,9 +131,9 @@ impl Vocabulary {
             }
         }
         // What an insertion left that was torn is no damage, and stays in a bank that is open to read only.
-        let (rows, beyond) = self.read(|generation, _| {
-            let beyond = if held.is_some() { 0 } else { self.rows_beyond(generation, header.len)? };
-            Ok((store.rows(generation.ids)?, beyond))
+        let (rows, beyond) = self.read(|numbering, _| {
+            let beyond = if held.is_some() { 0 } else { self.rows_beyond(numbering, header.len)? };
+            Ok((store.rows(numbering.ids)?, beyond))
         })?;
         if moment() != began {
             let name = self.name();
@@ -164,18 +164,18 @@ impl Vocabulary {
 
     fn check_chunk(
         &self,
-        generation: &Generation,
+        numbering: &Numbering,
         places: &[u64],
         len: u64,
         seen: &mut Seen,
     ) -> Result<()> {
-        let values = self.values_at(generation, places)?;
+        let values = self.values_at(numbering, places)?;
         let values = values.values();
         let store = &self.context().store;
         let first_id = self.config().first_id;
         let seed = self.shared.founding.seed;
         let distinct = Distinct::new(values, seed);
-        let found = generation.find(store, &distinct.keys, |i| distinct.bytes(i), UNKNOWN_ID)?;
+        let found = numbering.find(store, &distinct.keys, |i| distinct.bytes(i), UNKNOWN_ID)?;
         for (i, (&place, &number)) in places.iter().zip(&distinct.inverse).enumerate() {
             let found = found[number as usize];
             if found != place {
@@ -192,8 +192,8 @@ impl Vocabulary {
                 );
             }
         }
-        if generation.counts.is_some() {
-            let counts = self.counts_at(generation, places)?;
+        if numbering.counts.is_some() {
+            let counts = self.counts_at(numbering, places)?;
             seen.counted = counts.into_iter().fold(seen.counted, u64::saturating_add);
         }
         match values {
@@ -206,7 +206,7 @@ impl Vocabulary {
             }
             Values::Bytes(strings) => {
                 let keys: Vec<u64> = strings.iter().map(|string| key_of(seed, string)).collect();
-                let records = generation.read_records(store, &keys)?;
+                let records = numbering.read_records(store, &keys)?;
                 for (i, (string, &place)) in strings.iter().zip(places).enumerate() {
                     seen.fingerprint = fingerprint_with(seen.fingerprint, string);
                     let given = || Entries(records.get(i)).filter(|&(place, _)| place < len);
@@ -222,15 +222,15 @@ impl Vocabulary {
 
     /// How many values blocks beyond the length hold at most: rows of the table of ids that may be left of a torn
     /// insertion.
-    fn rows_beyond(&self, generation: &Generation, len: u64) -> Result<u64> {
-        let per_block = generation.values_per_block();
+    fn rows_beyond(&self, numbering: &Numbering, len: u64) -> Result<u64> {
+        let per_block = numbering.values_per_block();
         let (mut number, mut beyond) = (len / per_block, 0);
         // Ends: a torn insertion has left a bounded number of blocks.
         loop {
-            let blocks = generation.read_blocks(&self.context().store, &[number])?;
+            let blocks = numbering.read_blocks(&self.context().store, &[number])?;
             let Some(block) = blocks.get(0) else { return Ok(beyond) };
             let skipped = if number == len / per_block { len % per_block } else { 0 };
-            let held = held_in(generation.kind, block).count() as u64;
+            let held = values_in(numbering.kind, block).count() as u64;
             beyond += held.saturating_sub(skipped);
             number += 1;
         }
