@@ -52,7 +52,7 @@ fn distinct_gets_hold_one_row_per_distinct_key() {
     let config = TableConfig::new(1).optimizer(Optimizer::sgd(1.0));
     let table = table(&test.bank, config.initializer(Initializer::Zeros));
     let mut rows = [f32::NAN; 2];
-    let lease = table.get_distinct(table.get_unique(&[8, 7, 8]), &mut rows).unwrap();
+    let lease = table.get_distinct(table.unique_keys(&[8, 7, 8]), &mut rows).unwrap();
     assert_eq!(lease.unique(), &UniqueKeys::new(&[8, 7, 8]));
     lease.apply_distinct(&[-1.0, -2.0]).unwrap();
     assert_eq!(rows_of(&table, &[8, 7]), [1.0, 2.0]);

@@ -107,7 +107,7 @@ impl Table {
 
     /// Finds the distinct keys of a batch, for [`get_distinct`](Self::get_distinct).
     #[must_use]
-    pub fn get_unique(&self, keys: &[u64]) -> UniqueKeys {
+    pub fn unique_keys(&self, keys: &[u64]) -> UniqueKeys {
         UniqueKeys::new(keys)
     }
 
