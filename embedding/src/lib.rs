@@ -64,11 +64,12 @@ pub use bank::vocabularies::VocabularyInfo;
 pub use dtype::{Dtype, Rounding};
 #[doc(hidden)]
 pub use embank_kv::OutputFile;
+pub use embank_kv::inspect;
 pub use embank_kv::inspect::{CheckpointSummary, TableSummary};
 pub use embank_kv::{
-    Compacted, CompactionOptions, Copied, Delta, DeviceChoice, Error as StoreError, Recovered,
-    SpaceHolder, StateId, StoreStats, TableId, check_while_waiting, default_memory_budget_bytes,
-    memory_budget_warning,
+    Compacted, CompactionOptions, Copied, Delta, DeviceChoice, Error as StoreError, LockHolder,
+    LockHolders, Recovered, SpaceHolder, StateId, StoreStats, TableId, check_while_waiting,
+    default_memory_budget_bytes, memory_budget_warning,
 };
 #[doc(hidden)]
 pub use embank_kv::{THREADS_ADVICE, locks};

@@ -5,9 +5,7 @@
 mod common;
 
 use common::{new_bank_with, small_options};
-use embank::{
-    Bank, BankOptions, CompactionOptions, Error, SpaceHolder, StoreError, Table, TableConfig,
-};
+use embank::{Bank, BankOptions, CompactionOptions, Error, SpaceHolder, Table, TableConfig};
 
 const QUOTA_BYTES: u64 = 8 << 20;
 const ROWS: u64 = 2_000;
@@ -37,9 +35,9 @@ fn fill(bank: &Bank, table: &Table) -> (Vec<SpaceHolder>, String) {
     for _ in 0..10_000 {
         match write_all(table) {
             Ok(()) => drop(bank.checkpoint(b"").unwrap()),
-            Err(Error::Store(error @ StoreError::QuotaExceeded { .. })) => {
+            Err(error @ Error::QuotaExceeded { .. }) => {
                 let text = error.to_string();
-                let StoreError::QuotaExceeded { holders, .. } = error else { unreachable!() };
+                let Error::QuotaExceeded { holders, .. } = error else { unreachable!() };
                 return (holders, text);
             }
             Err(other) => panic!("{other}"),

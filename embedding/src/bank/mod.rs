@@ -78,9 +78,9 @@ impl Bank {
     /// newest completed checkpoint left it; what was written after that is gone.
     ///
     /// # Errors
-    /// The store's, among them [`Locked`](embank_kv::Error::Locked) by another process,
-    /// [`BudgetTooSmall`](embank_kv::Error::BudgetTooSmall), [`Damaged`](embank_kv::Error::Damaged) and
-    /// [`InvalidArgument`](embank_kv::Error::InvalidArgument), which names the option that is out of its range;
+    /// The store's, among them [`Locked`](crate::Error::Locked) by another process,
+    /// [`BudgetTooSmall`](crate::Error::BudgetTooSmall), [`Damaged`](crate::Error::Damaged) and
+    /// [`InvalidArgument`](crate::Error::InvalidArgument), which names the option that is out of its range;
     /// [`Error::UnreadableTable`].
     pub fn open(path: impl AsRef<Path>, options: BankOptions) -> Result<Self> {
         Self::open_by(options, |store_options| Store::open(path.as_ref(), store_options))
@@ -88,13 +88,13 @@ impl Bank {
 
     /// Opens the bank in the directory `path` to read only, at the checkpoint of that number or at the newest one,
     /// beside a process that writes it or none. Changes not a byte of it. Tables can be opened, peeked at and
-    /// scanned; whatever would write, a Get for training too, fails with [`ReadOnly`](embank_kv::Error::ReadOnly).
+    /// scanned; whatever would write, a Get for training too, fails with [`ReadOnly`](crate::Error::ReadOnly).
     /// Lookahead does nothing. Of `options`, memory budget and device count.
     ///
     /// As long as the bank is at a checkpoint, the writer keeps that, and the disk space that it names.
     ///
     /// # Errors
-    /// [`InvalidArgument`](embank_kv::Error::InvalidArgument) where there is no bank or no such checkpoint; else as
+    /// [`InvalidArgument`](crate::Error::InvalidArgument) where there is no bank or no such checkpoint; else as
     /// [`open`](Self::open).
     ///
     /// # Examples
@@ -198,7 +198,7 @@ impl Bank {
     /// have begun show the old one to their end. Until those have ended, both indexes are in memory.
     ///
     /// # Errors
-    /// [`InvalidArgument`](embank_kv::Error::InvalidArgument) if the bank is open for writing; else as
+    /// [`InvalidArgument`](crate::Error::InvalidArgument) if the bank is open for writing; else as
     /// [`open_read_only`](Self::open_read_only). After an error [`reading`](Self::reading) tells where the bank is:
     /// where it was, or, if the new checkpoint's tables or vocabularies can't be read, at the new one, with handles and
     /// lists still those of the old one. Another refresh tries again.
@@ -263,7 +263,7 @@ impl Bank {
     /// Compacts all of the log that is on disk now, whatever its space amplification: current rows move to
     /// its end, and space goes back as far as no kept checkpoint holds it; the rest follows with the next
     /// checkpoints. Other calls go on meanwhile. Tries again where background compaction had stopped
-    /// ([`compaction_stopped`](embank_kv::StoreStats::compaction_stopped)).
+    /// ([`compaction_stopped`](crate::StoreStats::compaction_stopped)).
     ///
     /// # Errors
     /// A failure of the store, such as a page that can't be read; no row is lost that could be read before.

@@ -109,7 +109,7 @@ impl Bank {
     /// creation, unless this process has set others.
     ///
     /// # Errors
-    /// [`NoSuchTable`](embank_kv::Error::NoSuchTable); [`Error::OtherVocabulary`] if its keys are ids of a vocabulary
+    /// [`NoSuchTable`](crate::Error::NoSuchTable); [`Error::OtherVocabulary`] if its keys are ids of a vocabulary
     /// that is gone or was renumbered.
     pub fn open_table(&self, name: &str) -> Result<Table> {
         let tables = self.shared.tables.lock();
@@ -133,7 +133,7 @@ impl Bank {
     /// table then takes every key.
     ///
     /// # Errors
-    /// [`NoSuchTable`](embank_kv::Error::NoSuchTable).
+    /// [`NoSuchTable`](crate::Error::NoSuchTable).
     pub fn open_table_unchecked(&self, name: &str) -> Result<Table> {
         let tables = self.shared.tables.lock();
         let Some(shared) = tables.get(name) else { return Err(no_such_table(name)) };
@@ -153,8 +153,8 @@ impl Bank {
     /// table of the name at once; it has nothing to do with the old one.
     ///
     /// # Errors
-    /// [`NoSuchTable`](embank_kv::Error::NoSuchTable), or
-    /// [`Poisoned`](embank_kv::Error::Poisoned) after a failed write; then the table is still there.
+    /// [`NoSuchTable`](crate::Error::NoSuchTable), or
+    /// [`Poisoned`](crate::Error::Poisoned) after a failed write; then the table is still there.
     ///
     /// # Examples
     /// ```

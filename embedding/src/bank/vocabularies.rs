@@ -37,7 +37,7 @@ impl Bank {
     ///
     /// # Errors
     /// [`Error::VocabularyMismatch`] if it has other settings, [`Error::InvalidVocabulary`], or a failure of the store,
-    /// such as [`InvalidArgument`](embank_kv::Error::InvalidArgument) for strings that may become too long for the
+    /// such as [`InvalidArgument`](crate::Error::InvalidArgument) for strings that may become too long for the
     /// bank's pages.
     ///
     /// # Examples
@@ -118,7 +118,7 @@ impl Bank {
     /// space comes back by compaction.
     ///
     /// # Errors
-    /// [`Error::NoSuchVocabulary`], or [`Poisoned`](embank_kv::Error::Poisoned) after a failed write.
+    /// [`Error::NoSuchVocabulary`], or [`Poisoned`](crate::Error::Poisoned) after a failed write.
     ///
     /// # Examples
     /// ```

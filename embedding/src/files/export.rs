@@ -91,9 +91,9 @@ impl Table {
     /// and after an error nothing of it is. (npy is several files; docs/export.md says what holds of them.)
     ///
     /// # Errors
-    /// As [`scan`](Self::scan); [`InvalidArgument`](embank_kv::Error::InvalidArgument) for a suffix that says no
+    /// As [`scan`](Self::scan); [`InvalidArgument`](crate::Error::InvalidArgument) for a suffix that says no
     /// format, for keys that make no dense table, or one that the disk has no room for, and for a file that is in the
-    /// way of an npy export; [`Io`](embank_kv::Error::Io) for a file that can't be written,
+    /// way of an npy export; [`Io`](crate::Error::Io) for a file that can't be written,
     /// as when the disk is full.
     ///
     /// # Examples
@@ -162,7 +162,7 @@ impl Table {
     /// streamed: other formats have one column after another, each as long as the table.
     ///
     /// # Errors
-    /// As [`export_with`](Self::export_with); [`InvalidArgument`](embank_kv::Error::InvalidArgument) unless
+    /// As [`export_with`](Self::export_with); [`InvalidArgument`](crate::Error::InvalidArgument) unless
     /// `options.format` is Parquet.
     ///
     /// # Examples

@@ -95,7 +95,7 @@ impl Table {
     /// is damaged, is of another dim, has the state of another optimizer, was exported from a table of another
     /// vocabulary than the table's, or of one with other values, has keys that are no ids of the table's vocabulary, or
     /// holds what is not finite, or where it does not tell which of its parts are keys and vectors;
-    /// [`InvalidArgument`](embank_kv::Error::InvalidArgument) for a suffix that says no format; a failure of the
+    /// [`InvalidArgument`](crate::Error::InvalidArgument) for a suffix that says no format; a failure of the
     /// store.
     ///
     /// # Examples

@@ -377,13 +377,13 @@ impl Table {
         }
         let mut touch = TouchClocks { reached: Reached::none_of(keys.len()) };
         let Err(first_error) = self.try_release(keys, &mut touch) else { return Ok(()) };
-        if matches!(first_error, Error::Store(embank_kv::Error::Poisoned { .. })) {
+        if matches!(first_error, Error::Poisoned { .. }) {
             // The counts stay: Gets that wait for them would wait for nothing.
             self.context().store.wake_waiters();
             return Err(first_error);
         }
         let left = places_keys(keys, |place| !touch.reached.contains(place));
-        if matches!(first_error, Error::Store(embank_kv::Error::DiskFull { .. })) {
+        if matches!(first_error, Error::DiskFull { .. }) {
             self.shared.leases.owe(&left, entered);
             return Ok(());
         }

@@ -141,7 +141,7 @@ impl Lookahead {
     ///
     /// # Errors
     /// [`Error::LookaheadFailed`] once for a failure of the worker since the last call; then nothing is
-    /// queued. [`ThreadRefused`](embank_kv::Error::ThreadRefused) if the worker can't be started.
+    /// queued. [`ThreadRefused`](crate::Error::ThreadRefused) if the worker can't be started.
     pub(crate) fn announce(
         &self,
         table: TableId,
@@ -150,7 +150,7 @@ impl Lookahead {
     ) -> Result<LookaheadReceipt> {
         let shared = &*self.shared;
         if let Some(failure) = shared.queue.state.lock().failure.take() {
-            return Err(Error::LookaheadFailed(failure));
+            return Err(Error::LookaheadFailed(Box::new(failure.into())));
         }
         let unique = UniqueKeys::new(keys);
         let keys = unique.keys();
@@ -218,7 +218,7 @@ impl Lookahead {
     /// Has the worker read rows into a buffer.
     ///
     /// # Errors
-    /// [`ThreadRefused`](embank_kv::Error::ThreadRefused) if the worker can't be started.
+    /// [`ThreadRefused`](crate::Error::ThreadRefused) if the worker can't be started.
     pub(crate) fn prefetch(&self, job: Box<dyn Job>) -> Result<()> {
         self.start_worker()?;
         self.shared.queue.state.lock().prefetches.push_back(job);

@@ -153,7 +153,7 @@ impl Table {
     /// The rows are gone when the call returns, durably so with the next checkpoint; compaction gives their space back.
     ///
     /// # Errors
-    /// As [`scan`](Self::scan); [`InvalidArgument`](embank_kv::Error::InvalidArgument) without a condition, for a
+    /// As [`scan`](Self::scan); [`InvalidArgument`](crate::Error::InvalidArgument) without a condition, for a
     /// norm that is none, and for age or uses in a table that doesn't track them; a failure of the store, after which
     /// some of the rows are gone.
     ///

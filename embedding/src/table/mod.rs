@@ -169,12 +169,10 @@ impl Table {
 
     /// The store knows tables by id; a handle's id is refused only once the table was dropped.
     #[cold]
-    pub(crate) fn in_terms_of_the_table(&self, error: embank_kv::Error) -> Error {
-        match error {
-            embank_kv::Error::NoSuchTable(_) => {
-                Error::TableDropped { table: self.name().to_owned() }
-            }
-            other => other.into(),
+    pub(crate) fn in_terms_of_the_table(&self, error: impl Into<Error>) -> Error {
+        match error.into() {
+            Error::NoSuchTable(_) => Error::TableDropped { table: self.name().to_owned() },
+            other => other,
         }
     }
 

@@ -270,15 +270,12 @@ impl Table {
     ///
     /// # Errors
     /// [`Error::LookaheadFailed`] reports, once, that reading ahead failed since the last call; this
-    /// call's keys are not queued then. [`ThreadRefused`](embank_kv::Error::ThreadRefused), or another failure
+    /// call's keys are not queued then. [`ThreadRefused`](crate::Error::ThreadRefused), or another failure
     /// of the store.
     pub fn lookahead(&self, keys: &[u64]) -> Result<LookaheadReceipt> {
         let row_bytes = self.shared.layout().value_bytes() as u64;
         let announced = self.context().lookahead.announce(self.shared.id, row_bytes, keys);
-        announced.map_err(|error| match error {
-            Error::Store(error) => self.in_terms_of_the_table(error),
-            other => other,
-        })
+        announced.map_err(|error| self.in_terms_of_the_table(error))
     }
 
     /// Forgets what looking ahead still has to do for these keys, whoever asked for it: those that wait for their turn
@@ -294,8 +291,8 @@ impl Table {
     /// the rows are fetched or the handle is dropped.
     ///
     /// # Errors
-    /// [`BudgetTooSmall`](embank_kv::Error::BudgetTooSmall) if so much is prefetched already that the store could not
-    /// do with the rest: wait for some of it first. [`Error::TableDropped`], [`ThreadRefused`](embank_kv::Error::ThreadRefused).
+    /// [`BudgetTooSmall`](crate::Error::BudgetTooSmall) if so much is prefetched already that the store could not
+    /// do with the rest: wait for some of it first. [`Error::TableDropped`], [`ThreadRefused`](crate::Error::ThreadRefused).
     /// Keys that are
     /// no ids of the table's vocabulary are refused by [`wait`](Prefetch::wait), as by a [`peek`](Self::peek).
     pub fn prefetch(&self, keys: &[u64]) -> Result<Prefetch> {

@@ -105,9 +105,9 @@ impl Table {
     /// stays open.
     ///
     /// # Errors
-    /// [`Error::TableDropped`]; [`NoSuchTable`](embank_kv::Error::NoSuchTable) if the table was made
-    /// after the checkpoint, and [`InvalidArgument`](embank_kv::Error::InvalidArgument) if there is none: take
-    /// one first; [`BudgetTooSmall`](embank_kv::Error::BudgetTooSmall); a checkpoint that can't be read.
+    /// [`Error::TableDropped`]; [`NoSuchTable`](crate::Error::NoSuchTable) if the table was made
+    /// after the checkpoint, and [`InvalidArgument`](crate::Error::InvalidArgument) if there is none: take
+    /// one first; [`BudgetTooSmall`](crate::Error::BudgetTooSmall); a checkpoint that can't be read.
     ///
     /// # Examples
     /// ```

@@ -82,10 +82,7 @@ impl Table {
                 if self.context().store.reading().is_none() {
                     let context = self.context();
                     let kept = context.times.keep(&context.store, self.shared.id, time);
-                    kept.map_err(|error| match error {
-                        Error::Store(error) => self.in_terms_of_the_table(error),
-                        error => error,
-                    })?;
+                    kept.map_err(|error| self.in_terms_of_the_table(error))?;
                 }
                 tracker.set(time);
                 Ok(())

@@ -30,7 +30,7 @@ impl Vocabulary {
                 f(&numbering, len)
             };
             match result {
-                Err(Error::Store(embank_kv::Error::NoSuchTable(_)))
+                Err(Error::NoSuchTable(_))
                     if self.context().store.is_read_only()
                         && self.registry.reread(&self.shared)? => {}
                 Err(error) => return Err(self.in_terms_of_the_vocabulary(error)),
@@ -62,7 +62,7 @@ impl Vocabulary {
     #[cold]
     pub(crate) fn in_terms_of_the_vocabulary(&self, error: Error) -> Error {
         match error {
-            Error::Store(embank_kv::Error::NoSuchTable(_)) => self.dropped(),
+            Error::NoSuchTable(_) => self.dropped(),
             other => other,
         }
     }

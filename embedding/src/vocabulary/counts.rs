@@ -56,7 +56,7 @@ impl Vocabulary {
     /// Adds to the count of each of `ids` its part of `counts`, as [`count`](Self::count) adds one.
     ///
     /// # Errors
-    /// As [`count`](Self::count); [`InvalidArgument`](embank_kv::Error::InvalidArgument) if there are not as many
+    /// As [`count`](Self::count); [`InvalidArgument`](crate::Error::InvalidArgument) if there are not as many
     /// counts as ids.
     pub fn add_counts(&self, ids: &[u64], counts: &[u64]) -> Result<()> {
         self.check_counts(ids, counts)?;

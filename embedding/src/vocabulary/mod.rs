@@ -186,7 +186,7 @@ impl Vocabulary {
     /// places in the batch of those, ascending. Writes nothing and waits for no insertion.
     ///
     /// # Errors
-    /// [`InvalidArgument`](embank_kv::Error::InvalidArgument) if `values` are of another kind, or `ids` has another
+    /// [`InvalidArgument`](crate::Error::InvalidArgument) if `values` are of another kind, or `ids` has another
     /// length; [`Error::VocabularyDropped`]; a failure of the store.
     ///
     /// # Examples

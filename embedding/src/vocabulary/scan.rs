@@ -79,7 +79,7 @@ impl VocabularyScan {
     /// The next values; `None` after the last.
     ///
     /// # Errors
-    /// [`InvalidArgument`](embank_kv::Error::InvalidArgument) if the vocabulary was renumbered meanwhile;
+    /// [`InvalidArgument`](crate::Error::InvalidArgument) if the vocabulary was renumbered meanwhile;
     /// [`Error::DamagedVocabulary`](crate::Error::DamagedVocabulary),
     /// [`Error::VocabularyDropped`](crate::Error::VocabularyDropped), or a failure of the store.
     pub fn next_chunk(&mut self) -> Result<Option<VocabularyChunk<'_>>> {

@@ -8,7 +8,7 @@ use super::numbering::header_name;
 use crate::row::numbering::renumberings;
 
 /// A vocabulary as a checkpoint's metadata tells of it, for whoever looks at a bank without opening it
-/// ([`embank_kv::inspect`]).
+/// ([`inspect`](crate::inspect)).
 ///
 /// # Examples
 /// ```
@@ -19,7 +19,7 @@ use crate::row::numbering::renumberings;
 /// bank.vocabulary("user", VocabularyConfig::u64())?.ids_or_insert(&[900, 800], &mut [0; 2])?;
 /// bank.checkpoint(b"")?;
 ///
-/// let summary = embank_kv::inspect::summary(dir.path())?;
+/// let summary = embank::inspect::summary(dir.path())?;
 /// let found = VocabularySummary::all(&summary.checkpoints[0].tables);
 /// assert_eq!((&found[0].name[..], found[0].rows), ("user", 2));
 /// # Ok::<(), embank::Error>(())
