@@ -62,7 +62,8 @@ impl Bank {
             if is_name_of_a_part(name) {
                 let what =
                     "names that end so are those of vocabularies' own tables; take another one";
-                let (table, what) = (name.to_owned(), what.to_owned());
+                let table = name.to_owned();
+                let what = what.to_owned();
                 return Err(Error::InvalidConfig { table, what });
             }
             let mut ids = None;

@@ -230,9 +230,9 @@ impl Table {
         );
         let mut writer = Writer::begin(place, format, rows, parts.clone(), with_keys, pairs)?;
         if missing > 0 {
-            self.fill_dense(&mut writer, &parts, rows, (progress, scan.rows()))?;
+            self.fill_dense(&mut writer, &parts, rows, scan.rows(), progress)?;
         }
-        self.write_rows(&mut scan, &mut writer, (&parts, dense_rows), progress)?;
+        self.write_rows(&mut scan, &mut writer, &parts, dense_rows, progress)?;
         let (files, bytes) = writer.commit()?;
         Ok(Exported {
             checkpoint: scan.checkpoint(),
@@ -254,7 +254,8 @@ impl Table {
             Some(DenseRows { rows: Some(rows), .. }) => Ok((self.scan()?, Some(rows))),
             // Ends: as soon as no checkpoint comes to its end between two calls.
             Some(DenseRows { rows: None, .. }) => loop {
-                let (mut first, scan) = (self.scan()?, self.scan()?);
+                let mut first = self.scan()?;
+                let scan = self.scan()?;
                 if first.checkpoint() != scan.checkpoint() {
                     continue;
                 }
@@ -274,7 +275,8 @@ impl Table {
     /// Refuses a dense file that the disk has no room for: one stray key makes it as long as that key says.
     fn check_space(&self, path: &Path, rows: u64, parts: &[Part]) -> Result<()> {
         let row_bytes = parts.iter().map(Part::row_bytes).sum::<usize>() as u64;
-        let (bytes, free) = (u128::from(rows) * u128::from(row_bytes), output::free_bytes(path)?);
+        let bytes = u128::from(rows) * u128::from(row_bytes);
+        let free = output::free_bytes(path)?;
         if bytes <= u128::from(free) {
             return Ok(());
         }
@@ -293,7 +295,8 @@ impl Table {
         writer: &mut Writer,
         parts: &[Part],
         rows: u64,
-        (progress, total): (&mut OnProgress<'_>, u64),
+        total: u64,
+        progress: &mut OnProgress<'_>,
     ) -> Result<()> {
         let layout = self.shared.layout();
         let mut words = vec![0_u64; self.config().value_bytes() as usize / 8];
@@ -323,10 +326,12 @@ impl Table {
         &self,
         scan: &mut Scan,
         writer: &mut Writer,
-        (parts, dense_rows): (&[Part], Option<u64>),
+        parts: &[Part],
+        dense_rows: Option<u64>,
         progress: &mut OnProgress<'_>,
     ) -> Result<()> {
-        let (layout, total) = (self.shared.layout(), scan.rows());
+        let layout = self.shared.layout();
+        let total = scan.rows();
         let row_bytes = 8 + parts.iter().map(Part::row_bytes).sum::<usize>();
         let batch_rows = rows_per_batch(row_bytes);
         let mut batch = RowBatch::new(parts);
@@ -414,7 +419,8 @@ impl Writer {
         match self {
             Self::Npy(path, writer) => npy_set::commit(&path, writer.files),
             Self::Tensors(writer) => {
-                let (mut paths, mut bytes) = (Vec::new(), 0);
+                let mut paths = Vec::new();
+                let mut bytes = 0;
                 for file in writer.files {
                     paths.push(file.path().to_owned());
                     bytes += output::commit(file)?;

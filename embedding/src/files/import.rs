@@ -176,15 +176,16 @@ impl Table {
         let sources = inputs::expand(paths, options.format)?;
         if let [source] = &sources[..] {
             let opened = self.open_to_import(source, options, 0)?;
-            let (rows, with_state) = (opened.file.rows(), opened.with_state);
-            let done = self.put_file(opened, options, (0, rows), &mut progress)?;
+            let rows = opened.file.rows();
+            let with_state = opened.with_state;
+            let done = self.put_file(opened, options, 0, rows, &mut progress)?;
             return Ok(Imported { rows: done, with_state });
         }
         let (total, with_state) = self.check_files(&sources, options)?;
         let mut done = 0;
         for source in &sources {
             let opened = self.open_to_import(source, options, done)?;
-            done += self.put_file(opened, options, (done, total), &mut progress)?;
+            done += self.put_file(opened, options, done, total, &mut progress)?;
         }
         Ok(Imported { rows: done, with_state })
     }
@@ -249,16 +250,18 @@ impl Table {
         Ok(Opened { path: path.clone(), file, with_state, taken })
     }
 
-    /// Puts a file's rows; returns their number. `done` rows were put before it, of `total` in all.
+    /// Puts a file's rows; returns their number. `before` rows were put before it, of `total` in all.
     fn put_file(
         &self,
         opened: Opened,
         options: &ImportOptions,
-        (before, total): (u64, u64),
+        before: u64,
+        total: u64,
         progress: &mut OnProgress<'_>,
     ) -> Result<u64> {
         let Opened { path, mut file, with_state, taken } = opened;
-        let (path, dim) = (&path, self.dim());
+        let path = &path;
+        let dim = self.dim();
         let row_bytes = 4 * (dim + file.state_columns().unwrap_or(0)) + 8;
         let uses_bytes = if file.has_uses() { TRACKING_BYTES } else { 0 };
         let batch_rows = rows_per_batch(row_bytes + uses_bytes);
@@ -408,7 +411,8 @@ impl Table {
         }
         let unique = UniqueKeys::new(&batch.keys);
         let sources = unique.last_places();
-        let (layout, counters) = (self.shared.layout(), &self.shared.counters);
+        let layout = self.shared.layout();
+        let counters = &self.shared.counters;
         let put = PutImported { layout, batch, sources: &sources, uses: taken.uses };
         let outcome = match taken.state {
             true => self.execute(unique.keys(), Clock::Keep, &mut PutWithState(put))?,
@@ -444,7 +448,8 @@ fn check_range(
     }
     let Some(at) = range.first_beyond(values) else { return Ok(()) };
     let columns = values.len() / keys.len();
-    let (row, column) = (at / columns, at % columns);
+    let row = at / columns;
+    let column = at % columns;
     Err(unreadable(
         path,
         format!(

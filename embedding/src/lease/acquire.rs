@@ -198,7 +198,9 @@ impl Table {
         if !wait.checks.due().is_some_and(|check| check()) {
             return Ok(());
         }
-        let (table, key, waited) = (self.name().to_owned(), wait.last_key, wait.started.elapsed());
+        let table = self.name().to_owned();
+        let key = wait.last_key;
+        let waited = wait.started.elapsed();
         Err(Error::Interrupted { table, key, waited })
     }
 
@@ -310,7 +312,8 @@ impl Table {
     /// The error of a Get whose time is up.
     fn timeout(&self, wait: &Wait<'_>) -> Result<Error> {
         self.count_wait(|counters| counters.timeouts.add(1));
-        let (key, started) = (wait.last_key, wait.started);
+        let key = wait.last_key;
+        let started = wait.started;
         Ok(Error::StalenessTimeout {
             table: self.name().to_owned(),
             key,
@@ -333,7 +336,8 @@ impl Table {
         if self.shared.leases.owes() {
             self.give_back_owed();
         }
-        let (timeout, leases) = (self.context().lease_timeout?, &self.shared.leases);
+        let timeout = self.context().lease_timeout?;
+        let leases = &self.shared.leases;
         if leases.look_is_due(Instant::now()) {
             self.expire_leases(timeout);
         }

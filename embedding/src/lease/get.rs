@@ -157,8 +157,10 @@ impl Table {
     ) -> Result<Option<Lease>> {
         self.check_ids(unique.keys())?;
         self.expire_due_leases();
-        let (layout, keys) = (&self.shared.layout, unique.keys());
-        let (reached, seen) = (Reached::none_of(keys.len()), SeenClocks::default());
+        let layout = &self.shared.layout;
+        let keys = unique.keys();
+        let reached = Reached::none_of(keys.len());
+        let seen = SeenClocks::default();
         let gated = self.shared.gate.is_some();
         let refused = Vec::new();
         let mut get =
@@ -170,7 +172,8 @@ impl Table {
                 None => return Ok(None),
             },
         };
-        let (seen, refused) = (get.seen, get.refused);
+        let seen = get.seen;
+        let refused = get.refused;
         let counters = &self.shared.counters;
         counters.seen.add(&seen, unique.len());
         counters.not_admitted_rows.add(refused.len() as u64);

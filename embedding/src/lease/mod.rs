@@ -53,7 +53,8 @@ pub struct Lease {
 
 impl fmt::Debug for Lease {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (table, keys) = (self.table.name(), self.unique().len());
+        let table = self.table.name();
+        let keys = self.unique().len();
         formatter.debug_struct("Lease").field("table", &table).field("keys", &keys).finish()
     }
 }
@@ -264,7 +265,8 @@ impl Lease {
         self.check()?;
         let held = self.entry.what().held(&entered);
         let held_keys: HashSet<u64> = held.keys().iter().copied().collect();
-        let (mut keys, mut sources) = (Vec::new(), Vec::new());
+        let mut keys = Vec::new();
+        let mut sources = Vec::new();
         for (source, &place) in (0_u32..).zip(places) {
             let key = distinct[place as usize];
             if held_keys.contains(&key) {
@@ -289,7 +291,8 @@ impl Lease {
             part.places.iter().map(source).collect()
         };
         let of_part = held.part().map(sources_of);
-        let (keys, sources) = (held.keys(), of_part.as_deref().or(sources));
+        let keys = held.keys();
+        let sources = of_part.as_deref().or(sources);
         let put = self.table.execute_put(keys, rows, sources, Clock::Release);
         put.map_err(|(error, reached)| {
             self.table.release_unreached(keys, &reached, &entered);

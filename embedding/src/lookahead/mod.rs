@@ -154,7 +154,8 @@ impl Lookahead {
         }
         let unique = UniqueKeys::new(keys);
         let keys = unique.keys();
-        let (mut wanted, mut resident) = (Vec::new(), Vec::new());
+        let mut wanted = Vec::new();
+        let mut resident = Vec::new();
         shared.store.announce(table, keys, &mut wanted, &mut resident)?;
         let mut receipt =
             LookaheadReceipt { resident: keys.len() - wanted.len(), ..Default::default() };
@@ -189,13 +190,15 @@ impl Lookahead {
     ) -> Option<bool> {
         let shared = &*self.shared;
         let mut state = shared.queue.state.lock();
-        let (mut burst, mut wanted) = (state.bursts, 0);
+        let mut burst = state.bursts;
+        let mut wanted = 0;
         for chunk in keys.chunks(OVERTAKEN_AT_ONCE_MAX) {
             // Whoever else wants the queue gets it in between.
             MutexGuard::bump(&mut state);
             let QueueState { pending, in_hand, in_hand_of, bursts, .. } = &mut *state;
             if *bursts != burst {
-                (burst, wanted) = (*bursts, 0);
+                burst = *bursts;
+                wanted = 0;
             }
             let is_in_hand = |key| *in_hand_of == Some(table) && in_hand.binary_search(key).is_ok();
             let overtaken = chunk.iter().filter(|&&key| pending.overtake(number(table), key));

@@ -213,7 +213,9 @@ impl Shared {
         state.pending.clear();
         // Nobody would look after its rows.
         state.window.forget(|_, _| true);
-        (state.look, state.looking, state.working) = (false, false, false);
+        state.look = false;
+        state.looking = false;
+        state.working = false;
         self.has_requests.store(false, Ordering::Relaxed);
         self.end_burst(&mut state);
         state.cancelled.clear();

@@ -39,7 +39,8 @@ fn put(lookahead: &Lookahead, table: TableId, keys: &[u64]) -> Vec<(u64, RowMark
             true
         }
     }
-    let (store, mut marks) = (&lookahead.shared.store, Vec::new());
+    let store = &lookahead.shared.store;
+    let mut marks = Vec::new();
     store.execute(table, keys, embank_kv::Clock::Keep, &mut Zeros).unwrap();
     store.announce(table, keys, &mut Vec::new(), &mut marks).unwrap();
     marks
@@ -95,7 +96,8 @@ fn whoever_cancels_all_excuses_what_is_in_hand_and_what_was_kept() {
     shared.finish_burst(table, &burst, &marks, Ok(Promoted::default()));
     // Kept, and so in memory, though nothing was read.
     shared.store.checkpoint(b"").unwrap();
-    let (marks, mut kept) = ([marks[0].1, marks[1].1], Vec::new());
+    let marks = [marks[0].1, marks[1].1];
+    let mut kept = Vec::new();
     shared.store.keep(table, &[1, 2], &marks, &mut kept).unwrap();
     assert_eq!((kept.len(), shared.counters.moved.get()), (2, 0));
     lookahead.cancel();
@@ -115,7 +117,8 @@ fn what_is_announced_together_comes_in_one_burst() {
         shared.enqueue(table, fitting, &keys, &[], &mut LookaheadReceipt::default());
     };
     let bursts = || {
-        let (mut lengths, mut expected) = (Vec::new(), 0);
+        let mut lengths = Vec::new();
+        let mut expected = 0;
         while shared.queue.state.lock().pending.len() > 0 {
             let mut burst = Vec::new();
             let Some(Task::Burst(of)) = shared.next_task(&mut burst) else { unreachable!() };
@@ -192,7 +195,8 @@ fn a_prefetch_does_not_wait_for_what_was_overtaken() {
     let dir = tempfile::tempdir().unwrap();
     let bank = crate::Bank::open(dir.path(), crate::BankOptions::default()).unwrap();
     let table = bank.table("rows", crate::TableConfig::new(2)).unwrap();
-    let (lookahead, id) = (&table.context().lookahead, table.shared.id);
+    let lookahead = &table.context().lookahead;
+    let id = table.shared.id;
     // The worker does not run: nothing was announced through the front door.
     lookahead.shared.enqueue(id, 4096, &[1], &[], &mut LookaheadReceipt::default());
     let loan = table.context().store.lend_memory(8).unwrap();
@@ -209,7 +213,8 @@ fn a_get_overtakes() {
     let dir = tempfile::tempdir().unwrap();
     let bank = crate::Bank::open(dir.path(), crate::BankOptions::default()).unwrap();
     let table = bank.table("rows", crate::TableConfig::new(2)).unwrap();
-    let (shared, id) = (&table.context().lookahead.shared, table.shared.id);
+    let shared = &table.context().lookahead.shared;
+    let id = table.shared.id;
     shared.enqueue(id, 4096, &[1, 2, 3], &[], &mut LookaheadReceipt::default());
     drop(table.get(&[3, 2, 2, 4], &mut [0.0; 8]).unwrap());
     let mut burst = Vec::new();

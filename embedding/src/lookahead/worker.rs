@@ -33,7 +33,8 @@ impl Shared {
             }
         }
         let _give_up_at_the_end = GiveUpAtTheEnd(self);
-        let (mut marks, mut burst_keys) = (Vec::new(), 0);
+        let mut marks = Vec::new();
+        let mut burst_keys = 0;
         let count_since = |began: &mut Instant| {
             self.counters.reading_us.add(began.elapsed().as_micros() as u64);
             *began = Instant::now();
@@ -114,7 +115,8 @@ impl Shared {
             }
             // First: it takes no disk, and what is about to leave would have to be read again.
             if std::mem::take(&mut state.look) {
-                (state.looking, state.working) = (true, true);
+                state.looking = true;
+                state.working = true;
                 return Some(Task::Look);
             }
             // First, so that a queue that is not empty has a burst in it, for which a prefetch may wait.
@@ -125,7 +127,8 @@ impl Shared {
                 return Some(Task::Prefetch(job));
             }
             if let Some(table) = self.take_burst(&mut state, burst) {
-                (state.burst_was_last, state.working) = (true, true);
+                state.burst_was_last = true;
+                state.working = true;
                 return Some(Task::Burst(table));
             }
             // Nothing is in hand either. Relaxed: read by `make_way`, which may miss it.

@@ -91,7 +91,8 @@ impl FtrlStep {
         each_value(row.vector, [sums, leaders], gradient, |value, [sum, leader], g| {
             let square = saturated(g * g);
             let next = saturated(sum + square);
-            let (root, next_root) = (sum.sqrt(), next.sqrt());
+            let root = sum.sqrt();
+            let next_root = next.sqrt();
             // The roots' difference without the cancellation, which would lose it for a large sum.
             let roots = root + next_root;
             let sigma = quotient_or_zero(square, roots * lr);

@@ -94,7 +94,8 @@ impl LeaseEntry {
             let part = self.part.as_ref().map(Cow::Borrowed);
             return LeasedRows { unique, part, deleted: None };
         }
-        let (mut held, mut deleted) = (KeyPart::default(), KeyPart::default());
+        let mut held = KeyPart::default();
+        let mut deleted = KeyPart::default();
         for (i, &key) in self.keys().iter().enumerate() {
             let part = if struck.contains(&key) { &mut deleted } else { &mut held };
             part.keys.push(key);
@@ -211,7 +212,8 @@ impl LeaseRegistry {
     ) -> Arc<Leased<LeaseEntry>> {
         let taker = of_me(Arc::clone);
         let number = taker.number;
-        let (handed_over, struck) = (AtomicBool::new(false), Mutex::default());
+        let handed_over = AtomicBool::new(false);
+        let struck = Mutex::default();
         let holding = LeaseEntry { unique, part, taker, handed_over, struck };
         self.leases.register(holding, Instant::now(), number)
     }

@@ -221,7 +221,8 @@ impl TableConfig {
 
     /// Refuses a config whose identity differs from this one's.
     pub(crate) fn check_same_table(&self, table: &str, asked: &TableConfig) -> Result<()> {
-        let (mut expected, mut found) = (Vec::new(), Vec::new());
+        let mut expected = Vec::new();
+        let mut found = Vec::new();
         for (asked, held) in asked.identity().into_iter().zip(self.identity()) {
             if asked != held {
                 expected.push(asked);

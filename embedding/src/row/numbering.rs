@@ -85,7 +85,8 @@ impl TableVocabulary {
     pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let (id, rest) = bytes.split_first_chunk()?;
         let (generation, name) = rest.split_first_chunk()?;
-        let (id, generation) = (u64::from_le_bytes(*id), u64::from_le_bytes(*generation));
+        let id = u64::from_le_bytes(*id);
+        let generation = u64::from_le_bytes(*generation);
         let name = String::from_utf8(name.to_vec()).ok()?;
         Some(Self { name, identity: Some(VocabularyIdentity { id, generation }) })
     }

@@ -35,7 +35,8 @@ pub struct Unsaved {
 
 impl Unsaved {
     pub(crate) fn of(stats: &StoreStats) -> Option<Self> {
-        let (changes, newest) = (stats.changed_since_checkpoint, stats.newest_checkpoint);
+        let changes = stats.changed_since_checkpoint;
+        let newest = stats.newest_checkpoint;
         let checkpoint = (newest > 0).then_some(newest);
         (changes > 0).then_some(Self { changes, checkpoint })
     }

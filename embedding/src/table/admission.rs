@@ -71,7 +71,8 @@ impl Table {
         get.decisions = Some(decisions);
         let destination = |place: u32| get.destinations.map_or(place, |to| to[place as usize]);
         for &place in &refused {
-            let (key, to) = (get.keys[place as usize], destination(place) as usize);
+            let key = get.keys[place as usize];
+            let to = destination(place) as usize;
             layout.fill_initial(key, &mut get.rows[to * layout.dim..][..layout.dim]);
         }
         get.refused = refused;

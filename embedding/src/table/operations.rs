@@ -127,7 +127,8 @@ impl Operation for GetRows<'_> {
         if self.gated && !admitted() {
             return false;
         }
-        let (layout, key) = (self.layout, self.keys[i]);
+        let layout = self.layout;
+        let key = self.keys[i];
         layout.begin(key, value, self.destination(i));
         true
     }

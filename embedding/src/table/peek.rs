@@ -51,7 +51,8 @@ impl Table {
     /// [`Missing::Skip`]. The content of `rows` is unspecified then.
     pub fn peek(&self, keys: &[u64], rows: &mut [f32], missing: Missing) -> Result<PeekOutcome> {
         self.check_shape("rows", keys.len(), rows.len())?;
-        let (layout, counters) = (&self.shared.layout, &self.shared.counters);
+        let layout = &self.shared.layout;
+        let counters = &self.shared.counters;
         let mut peek = PeekRows { layout, rows };
         let places = self.find(keys, &mut peek)?;
         counters.peeks.add(1);

@@ -52,7 +52,8 @@ pub struct Prefetch {
 
 impl fmt::Debug for Prefetch {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (table, keys) = (self.table.name(), self.request.unique.len());
+        let table = self.table.name();
+        let keys = self.request.unique.len();
         let ready = self.is_ready();
         formatter
             .debug_struct("Prefetch")
@@ -136,7 +137,8 @@ impl Job for PrefetchJob {
 
 impl PrefetchJob {
     fn read_some(&mut self, store: &Store, keys_max: usize) -> embank_kv::Result<bool> {
-        let (keys, layout) = (self.request.unique.keys(), self.table.layout());
+        let keys = self.request.unique.keys();
+        let layout = self.table.layout();
         if self.rows.is_empty() {
             self.loan.make_room()?;
             self.rows = vec![0.0; keys.len() * layout.dim];
@@ -173,7 +175,8 @@ impl Request {
 
 impl Prefetch {
     pub(crate) fn new(table: Table, unique: UniqueKeys, loan: Loan) -> (Self, PrefetchJob) {
-        let (loan, shared) = (Arc::new(loan), Arc::clone(&table.shared));
+        let loan = Arc::new(loan);
+        let shared = Arc::clone(&table.shared);
         let request = Arc::new(Request {
             unique,
             cancelled: AtomicBool::new(false),

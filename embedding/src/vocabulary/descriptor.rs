@@ -108,7 +108,9 @@ impl Founding {
             tag::COUNTS,
             tag::VALUE_BYTES_MAX,
         ];
-        let (mut config, mut identity, mut seed) = (VocabularyConfig::u64(), 0, 0);
+        let mut config = VocabularyConfig::u64();
+        let mut identity = 0;
+        let mut seed = 0;
         for (tag, bytes) in &settings {
             match *tag {
                 tag::KIND => {

@@ -12,7 +12,8 @@ impl Vocabulary {
         if published.len <= len {
             return Ok((published.len == len).then_some(published.fingerprint));
         }
-        let (mut scan, mut left) = (self.scan(), len);
+        let mut scan = self.scan();
+        let mut left = len;
         let mut fingerprint = EMPTY_FINGERPRINT;
         while left > 0
             && let Some(chunk) = scan.next_chunk()?

@@ -72,7 +72,8 @@ impl Vocabulary {
             return Err(Error::VocabularyFrozen { vocabulary: self.name().to_owned() });
         }
         self.take_out_what_lies_beyond(&mut writer, &old)?;
-        let (store, number) = (&self.context().store, number_after(old.number));
+        let store = &self.context().store;
+        let number = number_after(old.number);
         let identity = self.shared.founding.identity;
         // What an attempt that failed has left.
         self.registry.drop_leftovers(identity, old.number)?;
@@ -80,7 +81,8 @@ impl Vocabulary {
         let before = writer.header;
         let filled = made.map_err(Error::from).and_then(|new| {
             let tip = self.copy_frequent(&old, &new, before.len, min_count)?;
-            let (len, fingerprint) = (tip.len, tip.fingerprint);
+            let len = tip.len;
+            let fingerprint = tip.fingerprint;
             let header = Header { len, fingerprint, numbering: number, ..before };
             self.put_header(header)?;
             Ok((new, header, tip))

@@ -147,7 +147,8 @@ impl Vocabulary {
     fn tip_of(&self, header: Header, numbering: &Numbering) -> Result<Tip> {
         let store = &self.context().store;
         let per_block = numbering.values_per_block();
-        let (first, count) = (header.len / per_block, (header.len % per_block) as usize);
+        let first = header.len / per_block;
+        let count = (header.len % per_block) as usize;
         let mut number = first;
         // Ends: a torn insertion has left a bounded number of blocks.
         loop {
@@ -199,8 +200,10 @@ impl Vocabulary {
             }
             ValueKind::Bytes => {
                 let records = numbering.read_records(store, &keys)?;
-                let (mut emptied, mut cut) = (Vec::new(), Vec::new());
-                let (mut bytes, mut ends) = (Vec::new(), Vec::new());
+                let mut emptied = Vec::new();
+                let mut cut = Vec::new();
+                let mut bytes = Vec::new();
+                let mut ends = Vec::new();
                 for (i, &key) in keys.iter().enumerate() {
                     let entries = Entries(records.get(i));
                     if entries.clone().all(|(place, _)| place < len) {

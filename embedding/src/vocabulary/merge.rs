@@ -76,7 +76,8 @@ impl Vocabulary {
             let name = self.name();
             return refuse(format!("vocabulary {name:?} can't be merged into itself"));
         }
-        let (own, others) = (self.config(), other.config());
+        let own = self.config();
+        let others = other.config();
         if own.kind != others.kind {
             return refuse(format!(
                 "vocabulary {:?} has {} values, {:?} has {}: they can't be merged",

@@ -150,10 +150,12 @@ impl Tested {
     }
 
     fn open(&mut self, dir: &Path) {
-        (self.vocabulary, self.bank) = (None, None);
+        self.vocabulary = None;
+        self.bank = None;
         let bank = Bank::open(dir, options()).unwrap();
         let made = bank.vocabulary_with_seed("v", self.config(), self.seed).unwrap();
-        (self.bank, self.vocabulary) = (Some(bank), Some(made));
+        self.bank = Some(bank);
+        self.vocabulary = Some(made);
     }
 
     fn bank(&self) -> &Bank {
@@ -214,7 +216,8 @@ impl Tested {
                 } else {
                     let before = self.model.values.len() as u64;
                     self.model.keep_frequent(*min_count);
-                    let (kept, len) = (kept.unwrap(), self.model.values.len() as u64);
+                    let kept = kept.unwrap();
+                    let len = self.model.values.len() as u64;
                     assert_eq!((kept.kept, kept.removed), (len, before - len));
                 }
             }
@@ -307,7 +310,9 @@ fn run(kind: ValueKind, clash: bool, steps: &[Step]) {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path().join("bank");
     let seed = if clash { CLASHING_SEED } else { 7 };
-    let (bank, vocabulary, saved) = (None, None, None);
+    let bank = None;
+    let vocabulary = None;
+    let saved = None;
     let mut tested = Tested { kind, seed, bank, vocabulary, model: Model::default(), saved };
     tested.open(&dir);
     for step in steps {

@@ -231,7 +231,8 @@ impl Numbering {
         keys: &[u64],
         places: &[u64],
     ) -> StoreResult<(Copies, Vec<bool>)> {
-        let (mut found, mut is_there) = (Copies::of(keys.len()), vec![false; keys.len()]);
+        let mut found = Copies::of(keys.len());
+        let mut is_there = vec![false; keys.len()];
         let mut find = FindStrings { places, found: &mut found, is_there: &mut is_there };
         let outcome = store.execute(self.ids, keys, Clock::Keep, &mut find)?;
         for i in outcome.missing {
@@ -269,7 +270,9 @@ impl Numbering {
     fn append_blocks(&self, store: &Store, tip: &Tip, items: Items<'_>) -> StoreResult<Tip> {
         let per_block = self.values_per_block();
         let mut next = tip.clone();
-        let (mut numbers, mut bytes, mut ends) = (Vec::new(), Vec::new(), Vec::new());
+        let mut numbers = Vec::new();
+        let mut bytes = Vec::new();
+        let mut ends = Vec::new();
         let mut emit = |number: u64, block: &[u8]| {
             numbers.push(number);
             bytes.extend_from_slice(block);

@@ -92,7 +92,8 @@ impl Vocabularies {
         }
         let found = match (there, wanted.identity) {
             (Some(there), Some(wanted)) if there.id == wanted.id => {
-                let (now, then) = (there.renumberings(), wanted.renumberings());
+                let now = there.renumberings();
+                let then = wanted.renumberings();
                 if now == then {
                     "it was renumbered otherwise, after the bank was taken back to a checkpoint"
                         .to_owned()
@@ -149,7 +150,8 @@ pub(crate) fn create(store: &Store, name: &str, founding: Founding) -> Result<Vo
     let header = Header { len: 0, fingerprint: EMPTY_FINGERPRINT, numbering: 0, frozen: false };
     let make = || {
         let numbering = Numbering::create(store, name, &founding.config, identity, 0)?;
-        let (bytes, descriptor) = (HEADER_BYTES as u32, founding.descriptor());
+        let bytes = HEADER_BYTES as u32;
+        let descriptor = founding.descriptor();
         let table = store.create_table(&header_name(name), bytes, &descriptor)?;
         if let Err(error) = write_header(store, table, header) {
             store.drop_table(table)?;
@@ -164,7 +166,7 @@ pub(crate) fn create(store: &Store, name: &str, founding: Founding) -> Result<Vo
     }
     let (table, numbering) = made?;
     let tip = Some(Tip::empty());
-    Ok(VocabularyShared::new(name, founding, table, (header, numbering), tip))
+    Ok(VocabularyShared::new(name, founding, table, header, numbering, tip))
 }
 
 /// Drops the tables of a vocabulary's numberings but one.
@@ -243,7 +245,7 @@ pub(crate) fn read_vocabularies(store: &Store) -> Result<BTreeMap<String, Arc<Vo
         in_use.extend([table.id, numbering.ids, numbering.values]);
         in_use.extend(numbering.counts);
         let shared =
-            VocabularyShared::new(name, (**founding).clone(), table.id, (header, numbering), None);
+            VocabularyShared::new(name, (**founding).clone(), table.id, header, numbering, None);
         vocabularies.insert(name.to_owned(), Arc::new(shared));
     }
     if !store.is_read_only() {

@@ -53,7 +53,8 @@ impl Vocabulary {
 
     /// The values at these places, all of which are given out.
     pub(crate) fn values_at(&self, numbering: &Numbering, places: &[u64]) -> Result<OwnedValues> {
-        let (mut numbers, mut strings) = (Vec::new(), ByteBuffer::default());
+        let mut numbers = Vec::new();
+        let mut strings = ByteBuffer::default();
         let at_once = READ_AT_ONCE.min(self.config().values_at_once() as usize);
         for places in places.chunks(at_once) {
             let per_block = numbering.values_per_block();
@@ -99,7 +100,8 @@ impl Vocabulary {
     ) -> Result<()> {
         let per_block = numbering.values_per_block();
         let mut blocked = Vec::with_capacity(places.len());
-        let (mut long_keys, mut long_places) = (Vec::new(), Vec::new());
+        let mut long_keys = Vec::new();
+        let mut long_places = Vec::new();
         // Places in a row go on where the one before ended.
         let mut last: Option<(u64, BlockEntries<'_>)> = None;
         for (&place, &block) in places.iter().zip(inverse) {

@@ -88,7 +88,8 @@ impl VocabularyScan {
         if places.is_empty() {
             return Ok(None);
         }
-        let (vocabulary, wanted) = (&self.vocabulary, self.numbering);
+        let vocabulary = &self.vocabulary;
+        let wanted = self.numbering;
         let (values, counts) = vocabulary.read(|numbering, len| {
             if numbering.number != wanted || len < self.len {
                 let name = vocabulary.name();
@@ -101,7 +102,8 @@ impl VocabularyScan {
             };
             Ok((vocabulary.values_at(numbering, &places)?, counts))
         })?;
-        (self.values, self.counts) = (values, counts);
+        self.values = values;
+        self.counts = counts;
         let first_id = vocabulary.config().first_id + self.place;
         self.place += places.len() as u64;
         Ok(Some(VocabularyChunk { first_id, values: self.values.values(), counts: &self.counts }))

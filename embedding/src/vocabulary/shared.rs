@@ -64,7 +64,8 @@ impl VocabularyShared {
         name: &str,
         founding: Founding,
         table: TableId,
-        (header, numbering): (Header, Numbering),
+        header: Header,
+        numbering: Numbering,
         tip: Option<Tip>,
     ) -> Self {
         Self {
@@ -147,7 +148,8 @@ impl VocabularyShared {
 
     /// Takes over the state of `newer`, the same vocabulary at a newer checkpoint.
     pub(crate) fn move_on(&self, newer: &Self) {
-        let (header, numbering) = (newer.writer.lock().header, newer.numbering());
+        let header = newer.writer.lock().header;
+        let numbering = newer.numbering();
         let mut writer = self.writer.lock();
         self.exchange(&mut writer, header, numbering);
     }

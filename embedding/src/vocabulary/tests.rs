@@ -67,7 +67,8 @@ fn a_torn_insertion_leaves_nothing() {
         let bank = new_bank(dir.path());
         let config = if kind == 0 { VocabularyConfig::u64() } else { VocabularyConfig::bytes() };
         let vocabulary = bank.vocabulary_with_seed("v", config, seed).unwrap();
-        let (first, torn) = (words(0..70), words(70..140));
+        let first = words(0..70);
+        let torn = words(70..140);
         let other = ByteBuffer::from_iter((70..140).rev().map(|i| torn.get(i - 70)));
         let numbers: Vec<u64> = (0..70).collect();
         let (torn_numbers, other_numbers): (Vec<u64>, Vec<u64>) =
@@ -318,7 +319,8 @@ fn an_insertion_that_fails_leaves_nothing() {
     let bank = new_bank(dir.path());
     let config = VocabularyConfig::bytes().value_bytes_max(40);
     let vocabulary = bank.vocabulary_with_seed("v", config, CLASHING_SEED).unwrap();
-    let (first, many) = (words(1..30), words(31..50));
+    let first = words(1..30);
+    let many = words(31..50);
     insert(&vocabulary, &first);
     let before = vocabulary.len();
     let clashing = ByteBuffer::from_iter((0..2000).map(|i| format!("{i}")));
@@ -483,7 +485,8 @@ fn a_table_is_opened_with_its_vocabulary_alone() {
     let unbound = other.table("t", TableConfig { vocabulary: None, ..made }).unwrap();
 
     // And its rows.
-    let (file, kept) = (dir.path().join("t.safetensors"), bank.open_table_unchecked("t").unwrap());
+    let file = dir.path().join("t.safetensors");
+    let kept = bank.open_table_unchecked("t").unwrap();
     kept.put(&[0], &[1.5]).unwrap();
     bank.checkpoint(b"").unwrap();
     kept.export(&file, &ExportOptions::default()).unwrap();

@@ -140,12 +140,13 @@ impl Vocabulary {
             let what = format!("the bank was refreshed while vocabulary {name:?} was verified");
             return Err(embank_kv::Error::InvalidArgument(what).into());
         }
-        self.check_sums(header, &seen, (rows, beyond))?;
+        self.check_sums(header, &seen, rows, beyond)?;
         let counted = self.config().counts.then_some(seen.counted);
         Ok(VerifiedVocabulary { values: header.len, fingerprint: header.fingerprint, counted })
     }
 
-    fn check_sums(&self, header: Header, seen: &Seen, (rows, beyond): (u64, u64)) -> Result<()> {
+    /// Its table of ids has `rows` rows, of which up to `beyond` may belong to no value that counts.
+    fn check_sums(&self, header: Header, seen: &Seen, rows: u64, beyond: u64) -> Result<()> {
         if seen.fingerprint != header.fingerprint {
             return Err(self.damaged(format!(
                 "the fingerprint of its {} values is {:#018x}, and its header has {:#018x}",
@@ -180,13 +181,11 @@ impl Vocabulary {
             let found = found[number as usize];
             if found != place {
                 let id = first_id + place;
-                let (value, leads) = (
-                    values.show(i),
-                    match found {
-                        UNKNOWN_ID => "to no id".to_owned(),
-                        other => format!("to id {}", first_id + other),
-                    },
-                );
+                let value = values.show(i);
+                let leads = match found {
+                    UNKNOWN_ID => "to no id".to_owned(),
+                    other => format!("to id {}", first_id + other),
+                };
                 return Err(
                     self.damaged(format!("id {id} has the value {value}, which leads {leads}"))
                 );
@@ -224,7 +223,8 @@ impl Vocabulary {
     /// insertion.
     fn rows_beyond(&self, numbering: &Numbering, len: u64) -> Result<u64> {
         let per_block = numbering.values_per_block();
-        let (mut number, mut beyond) = (len / per_block, 0);
+        let mut number = len / per_block;
+        let mut beyond = 0;
         // Ends: a torn insertion has left a bounded number of blocks.
         loop {
             let blocks = numbering.read_blocks(&self.context().store, &[number])?;
