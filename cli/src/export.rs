@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::ValueEnum;
-use embank::{Bank, BankOptions, DenseRows, Error, ExportOptions, FileFormat, StoreError};
+use embank::{Bank, BankOptions, DenseRows, Error, ExportOptions, FileFormat};
 use serde::Serialize;
 
 use crate::Ending;
@@ -138,7 +138,7 @@ pub(crate) fn with_enough_memory(
         ..BankOptions::default()
     };
     let bank = match open(options.clone()) {
-        Err(Error::Store(StoreError::BudgetTooSmall { needed_bytes, .. })) => {
+        Err(Error::BudgetTooSmall { needed_bytes, .. }) => {
             // Twice the index, so that pages and their turning have room too.
             let memory_budget_bytes = needed_bytes.saturating_mul(2);
             open(BankOptions { memory_budget_bytes, ..options })?

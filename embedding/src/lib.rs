@@ -41,10 +41,30 @@
 
 #![forbid(unsafe_code)]
 
+// Where to look. A room imports only rooms that stand above it in this list.
+//
+// keys        the distinct keys of a batch
+// options     what a program sets when it opens a bank
+// dtype       how a value is stored, and rounded
+// stats       counters, and what lists and errors show
+// optimizer   one step of a row
+// error       what can go wrong
+// row         a table's settings, and how a row of it lies in the store
+// lookahead   rows that are read before they are asked for
+// context     what every handle of an open bank works with
+// registry    the leases of a table, and how Gets queue
+// vocabulary  values to dense ids
+// table       reads and updates of rows, admission, eviction
+// lease       Gets, their waits, and updates through leases
+// files       exports and imports
+// bank        opening a bank, and its tables, vocabularies and checkpoints
+
 mod bank;
+mod context;
 mod dtype;
 mod error;
 mod files;
+mod keys;
 mod lease;
 mod lookahead;
 mod optimizer;
@@ -53,30 +73,33 @@ mod registry;
 mod row;
 mod stats;
 mod table;
-mod unique;
 mod vocabulary;
 
+pub use bank::Bank;
 pub use bank::auto_depth::AutoDepth;
+pub use bank::tables::TableInfo;
 pub use bank::vocabularies::VocabularyInfo;
-pub use bank::{Bank, TableInfo, Unsaved};
 pub use dtype::{Dtype, Rounding};
 #[doc(hidden)]
 pub use embank_kv::OutputFile;
+pub use embank_kv::inspect;
 pub use embank_kv::inspect::{CheckpointSummary, TableSummary};
 pub use embank_kv::{
-    Compacted, CompactionOptions, Copied, Delta, DeviceChoice, Error as StoreError, Recovered,
-    SpaceHolder, StateId, StoreStats, TableId, check_while_waiting, default_memory_budget_bytes,
-    memory_budget_warning,
+    Compacted, CompactionOptions, Copied, Delta, DeviceChoice, Error as StoreError, LockHolder,
+    LockHolders, Recovered, SpaceHolder, StateId, StoreStats, TableId, check_while_waiting,
+    default_memory_budget_bytes, memory_budget_warning,
 };
 #[doc(hidden)]
 pub use embank_kv::{THREADS_ADVICE, locks};
 pub use error::{Error, Result};
 pub use files::FileFormat;
 pub use files::export::{DenseRows, ExportOptions, Exported};
-pub use files::import::{ImportOptions, Imported, exported_config};
+pub use files::import::options::ImportOptions;
+pub use files::import::{Imported, exported_config};
+pub use keys::{UNKNOWN_ID, UniqueKeys};
 pub use lease::Lease;
 pub use lease::step::TableGradients;
-pub use lookahead::LookaheadReceipt;
+pub use lookahead::queue::LookaheadReceipt;
 pub use optimizer::{Adagrad, Adam, AdamW, Ftrl, Optimizer, RowWiseAdagrad, Sgd};
 pub use options::BankOptions;
 pub use row::admission::Admission;
@@ -86,17 +109,18 @@ pub use row::initializer::{Fans, Initializer};
 pub use row::numbering::{TableVocabulary, VocabularyIdentity};
 pub use row::tracking::Tracking;
 pub use stats::lease_info::LeaseInfo;
-pub use stats::progress::TransferProgress;
 pub use stats::seen::StalenessHistogram;
+pub use stats::unsaved::Unsaved;
 pub use stats::{BankStats, LookaheadStats, TableStats};
-pub use table::counts::table_of_counts;
+pub use table::Table;
+pub use table::count_tables::table_of_counts;
 pub use table::eviction::{Evicted, Eviction};
+pub use table::peek::{Missing, PeekOutcome};
 pub use table::prefetch::Prefetch;
+pub use table::progress::TransferProgress;
 pub use table::scan::{Scan, ScannedRow};
-pub use table::{Missing, PeekOutcome, Table};
-pub use unique::UniqueKeys;
 pub use vocabulary::{
-    ByteBuffer, ByteValues, KeptFrequent, MergedIds, MergedVocabulary, OwnedValues, UNKNOWN_ID,
-    Unknown, ValueKind, Values, VerifiedVocabulary, Vocabulary, VocabularyChunk, VocabularyConfig,
+    ByteBuffer, ByteValues, KeptFrequent, MergedIds, MergedVocabulary, OwnedValues, Unknown,
+    ValueKind, Values, VerifiedVocabulary, Vocabulary, VocabularyChunk, VocabularyConfig,
     VocabularyProgress, VocabularyScan, VocabularySummary,
 };

@@ -48,7 +48,7 @@ pub struct BankOptions {
     pub compaction: CompactionOptions,
     /// The most that the log may take on disk, in bytes; at least 16 of the bank's pages. At the quota,
     /// calls that write wait for compaction as far as that can help, then fail with
-    /// [`QuotaExceeded`](embank_kv::Error::QuotaExceeded); peeks, deletions, drops and checkpoints go on,
+    /// [`QuotaExceeded`](crate::Error::QuotaExceeded); peeks, deletions, drops and checkpoints go on,
     /// and leases that are out can be applied, put or dropped, if need be beyond the quota.
     /// Default: `None`, no quota.
     pub disk_quota_bytes: Option<u64>,

@@ -137,7 +137,7 @@ fn a_save_that_failed_halfway_goes_on() {
     let count = 100_000;
     run(&mut pipeline, &lines(count)).unwrap();
     let error = pipeline.save().unwrap_err();
-    assert!(matches!(error, Error::Bank(embank::Error::Store(_))), "{error}");
+    assert!(matches!(error, Error::Bank(embank::Error::QuotaExceeded { .. })), "{error}");
     let vocabulary = bank.open_vocabulary("site").unwrap();
     let there = vocabulary.len();
     assert!((1..u64::from(count)).contains(&there), "{there}");
@@ -260,7 +260,7 @@ fn a_run_that_failed_between_its_passes_is_finished_by_the_next() {
         } else {
             run(&mut pipeline, &text).unwrap_err()
         };
-        assert!(matches!(error, Error::Bank(embank::Error::Store(_))), "{error}");
+        assert!(matches!(error, Error::Bank(embank::Error::QuotaExceeded { .. })), "{error}");
         free(&bank);
         for refused in
             [pipeline.generate(&inputs).map(drop), pipeline.checkpoint(&bank, b"").map(drop)]

@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use embank::{Error, StoreError};
+use embank::Error;
 
 /// How a call went. Numbers never change their meaning; a newer library may return ones that are not listed here.
 #[repr(C)]
@@ -153,7 +153,6 @@ fn in_names_of_c(message: String) -> String {
 
 fn status_of(error: &Error) -> embank_status {
     match error {
-        Error::Store(store) => status_of_store(store),
         Error::StalenessTimeout { .. } => embank_status::StalenessTimeout,
         Error::SelfBlocked { .. } => embank_status::SelfBlocked,
         Error::KeyIsNoId { .. } | Error::UnknownId { .. } => embank_status::UnknownId,
@@ -182,30 +181,31 @@ fn status_of(error: &Error) -> embank_status {
         Error::InvalidVocabulary { .. } | Error::ValueTooLong { .. } | Error::NoCounts { .. } => {
             embank_status::InvalidArgument
         }
-        _ => embank_status::Other,
+        _ => status_of_store(error),
     }
 }
 
-fn status_of_store(error: &StoreError) -> embank_status {
+/// For errors that come from the store.
+fn status_of_store(error: &Error) -> embank_status {
     match error {
-        StoreError::Io { .. }
-        | StoreError::AddressSpaceRefused { .. }
-        | StoreError::ThreadRefused { .. } => embank_status::Io,
-        StoreError::Truncated { .. } | StoreError::Damaged { .. } => embank_status::Damaged,
-        StoreError::Locked { .. } => embank_status::Locked,
-        StoreError::DirectoryMoved { .. } => embank_status::DirectoryMoved,
-        StoreError::ReadOnly { .. } => embank_status::ReadOnly,
-        StoreError::BeingRead { .. } => embank_status::BeingRead,
-        StoreError::DeltaMismatch { .. } => embank_status::DeltaMismatch,
-        StoreError::BudgetTooSmall { .. } => embank_status::BudgetTooSmall,
-        StoreError::QuotaExceeded { .. } => embank_status::QuotaExceeded,
-        StoreError::DiskFull { .. } => embank_status::DiskFull,
-        StoreError::InvalidArgument(_) => embank_status::InvalidArgument,
-        StoreError::TableMismatch { .. } => embank_status::TableMismatch,
-        StoreError::NoSuchTable(_) => embank_status::NoSuchTable,
-        StoreError::Poisoned { .. } => embank_status::Poisoned,
-        StoreError::Inconsistent { .. } => embank_status::Inconsistent,
-        StoreError::DeviceUnavailable { .. } => embank_status::DeviceUnavailable,
+        Error::Io { .. } | Error::AddressSpaceRefused { .. } | Error::ThreadRefused { .. } => {
+            embank_status::Io
+        }
+        Error::Truncated { .. } | Error::Damaged { .. } => embank_status::Damaged,
+        Error::Locked { .. } => embank_status::Locked,
+        Error::DirectoryMoved { .. } => embank_status::DirectoryMoved,
+        Error::ReadOnly { .. } => embank_status::ReadOnly,
+        Error::BeingRead { .. } => embank_status::BeingRead,
+        Error::DeltaMismatch { .. } => embank_status::DeltaMismatch,
+        Error::BudgetTooSmall { .. } => embank_status::BudgetTooSmall,
+        Error::QuotaExceeded { .. } => embank_status::QuotaExceeded,
+        Error::DiskFull { .. } => embank_status::DiskFull,
+        Error::InvalidArgument(_) => embank_status::InvalidArgument,
+        Error::TableMismatch { .. } => embank_status::TableMismatch,
+        Error::NoSuchTable(_) => embank_status::NoSuchTable,
+        Error::Poisoned { .. } => embank_status::Poisoned,
+        Error::Inconsistent { .. } => embank_status::Inconsistent,
+        Error::DeviceUnavailable { .. } => embank_status::DeviceUnavailable,
         _ => embank_status::Other,
     }
 }
@@ -416,7 +416,7 @@ mod tests {
                 embank_status::NonFiniteGradient,
             ),
             (
-                Error::LookaheadFailed(StoreError::Poisoned { reason: text() }),
+                Error::LookaheadFailed(Box::new(Error::Poisoned { reason: text() })),
                 embank_status::LookaheadFailed,
             ),
             (Error::Cancelled, embank_status::Cancelled),
@@ -427,43 +427,37 @@ mod tests {
         ];
         let path = || path.clone();
         let of_the_store = [
-            (StoreError::Io { operation: "read", path: path(), source: io() }, embank_status::Io),
+            (Error::Io { operation: "read", path: path(), source: io() }, embank_status::Io),
             (
-                StoreError::Truncated { path: path(), offset: 0, expected: 1, found: 0 },
+                Error::Truncated { path: path(), offset: 0, expected: 1, found: 0 },
                 embank_status::Damaged,
             ),
-            (StoreError::Damaged { path: path(), offset: 0, what: text() }, embank_status::Damaged),
+            (Error::Damaged { path: path(), offset: 0, what: text() }, embank_status::Damaged),
             (
-                StoreError::Locked { path: path(), holders: embank_kv::LockHolders::default() },
+                Error::Locked { path: path(), holders: embank_kv::LockHolders::default() },
                 embank_status::Locked,
             ),
+            (Error::DirectoryMoved { path: path(), replaced: true }, embank_status::DirectoryMoved),
+            (Error::ReadOnly { path: path() }, embank_status::ReadOnly),
             (
-                StoreError::DirectoryMoved { path: path(), replaced: true },
-                embank_status::DirectoryMoved,
-            ),
-            (StoreError::ReadOnly { path: path() }, embank_status::ReadOnly),
-            (
-                StoreError::BeingRead {
+                Error::BeingRead {
                     path: path(),
                     checkpoint: 1,
                     readers: embank_kv::LockHolders::default(),
                 },
                 embank_status::BeingRead,
             ),
+            (Error::DeltaMismatch { path: path(), what: text() }, embank_status::DeltaMismatch),
             (
-                StoreError::DeltaMismatch { path: path(), what: text() },
-                embank_status::DeltaMismatch,
-            ),
-            (
-                StoreError::ThreadRefused { thread: "writer", path: path(), source: io() },
+                Error::ThreadRefused { thread: "writer", path: path(), source: io() },
                 embank_status::Io,
             ),
             (
-                StoreError::BudgetTooSmall { budget_bytes: 0, needed_bytes: 1, what: text() },
+                Error::BudgetTooSmall { budget_bytes: 0, needed_bytes: 1, what: text() },
                 embank_status::BudgetTooSmall,
             ),
             (
-                StoreError::QuotaExceeded {
+                Error::QuotaExceeded {
                     quota_bytes: 0,
                     log_bytes: 0,
                     live_bytes: 0,
@@ -472,22 +466,20 @@ mod tests {
                 },
                 embank_status::QuotaExceeded,
             ),
-            (StoreError::DiskFull { path: path(), reason: text() }, embank_status::DiskFull),
-            (StoreError::InvalidArgument(text()), embank_status::InvalidArgument),
+            (Error::DiskFull { path: path(), reason: text() }, embank_status::DiskFull),
+            (Error::InvalidArgument(text()), embank_status::InvalidArgument),
             (
-                StoreError::TableMismatch { name: text(), expected: text(), found: text() },
+                Error::TableMismatch { name: text(), expected: text(), found: text() },
                 embank_status::TableMismatch,
             ),
-            (StoreError::NoSuchTable(text()), embank_status::NoSuchTable),
-            (StoreError::Poisoned { reason: text() }, embank_status::Poisoned),
-            (StoreError::Inconsistent { what: text() }, embank_status::Inconsistent),
+            (Error::NoSuchTable(text()), embank_status::NoSuchTable),
+            (Error::Poisoned { reason: text() }, embank_status::Poisoned),
+            (Error::Inconsistent { what: text() }, embank_status::Inconsistent),
             (
-                StoreError::DeviceUnavailable { device: "io_uring", reason: text() },
+                Error::DeviceUnavailable { device: "io_uring", reason: text() },
                 embank_status::DeviceUnavailable,
             ),
         ];
-        let of_the_store =
-            of_the_store.into_iter().map(|(error, status)| (Error::Store(error), status));
         for (error, status) in of_tables.into_iter().chain(of_the_store) {
             let text = error.to_string();
             assert_eq!(call(|| Err(error.into())), status, "{text}");

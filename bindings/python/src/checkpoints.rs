@@ -86,7 +86,7 @@ pub(crate) fn checkpoint_id(
 ) -> PyResult<u64> {
     let number = scalars::unsigned("checkpoint", checkpoint, u64::MAX)?;
     let state: StateId =
-        state_id.parse().map_err(|error| errors::to_python(py, &embank::Error::Store(error)))?;
+        state_id.parse().map_err(|error| errors::to_python(py, &embank::Error::from(error)))?;
     Ok(state.checkpoint_id(number))
 }
 

@@ -5,7 +5,7 @@ use std::ffi::CString;
 use std::io;
 use std::path::Path;
 
-use embank::{Error, StoreError, Unsaved};
+use embank::{Error, Unsaved};
 use pyo3::exceptions::{PyResourceWarning, PyRuntimeError, PyUserWarning, PyValueError};
 use pyo3::prelude::*;
 use pyo3::{IntoPyObjectExt, import_exception};
@@ -58,8 +58,7 @@ fn in_names_of_python(text: String) -> String {
 pub(crate) fn to_python(py: Python<'_>, error: &Error) -> PyErr {
     let text = in_names_of_python(error.to_string());
     match error {
-        Error::Store(store) => store_to_python(py, store, text),
-        Error::LookaheadFailed(store) => store_to_python(py, store, text),
+        Error::LookaheadFailed(cause) => store_to_python(py, cause, text),
         Error::StalenessTimeout { .. } | Error::SelfBlocked { .. } | Error::LeaseExpired { .. } => {
             lease_to_python(py, error, text)
         }
@@ -99,7 +98,7 @@ pub(crate) fn to_python(py: Python<'_>, error: &Error) -> PyErr {
         | Error::NonFiniteGradient { .. }
         | Error::NonFiniteRow { .. }
         | Error::RowOverflow { .. } => PyValueError::new_err(text),
-        _ => EmbankError::new_err(text),
+        _ => store_to_python(py, error, text),
     }
 }
 
@@ -174,18 +173,20 @@ pub(crate) fn pipeline_to_python(py: Python<'_>, error: &embank_pipeline::Error)
     }
 }
 
-fn store_to_python(py: Python<'_>, error: &StoreError, text: String) -> PyErr {
+/// For errors that come from the store.
+fn store_to_python(py: Python<'_>, error: &Error, text: String) -> PyErr {
     match error {
-        StoreError::Io { path, source, .. } => {
+        Error::Io { path, source, .. } => {
             io_error(source, text, Some(path.to_string_lossy().into_owned()))
         }
-        StoreError::DiskFull { path, .. } => {
+        Error::DiskFull { path, .. } => {
             let path = path.to_string_lossy().into_owned();
             DiskFull::new_err((rustix::io::Errno::NOSPC.raw_os_error(), text, path))
         }
-        StoreError::AddressSpaceRefused { source, .. }
-        | StoreError::ThreadRefused { source, .. } => io_error(source, text, None),
-        StoreError::Truncated { path, offset, .. } | StoreError::Damaged { path, offset, .. } => {
+        Error::AddressSpaceRefused { source, .. } | Error::ThreadRefused { source, .. } => {
+            io_error(source, text, None)
+        }
+        Error::Truncated { path, offset, .. } | Error::Damaged { path, offset, .. } => {
             with_attributes(
                 py,
                 Damaged::new_err(text),
@@ -195,7 +196,7 @@ fn store_to_python(py: Python<'_>, error: &StoreError, text: String) -> PyErr {
                 ],
             )
         }
-        StoreError::DirectoryMoved { path, replaced } => with_attributes(
+        Error::DirectoryMoved { path, replaced } => with_attributes(
             py,
             DirectoryMoved::new_err(text),
             [
@@ -203,11 +204,11 @@ fn store_to_python(py: Python<'_>, error: &StoreError, text: String) -> PyErr {
                 ("replaced", replaced.into_py_any(py)),
             ],
         ),
-        StoreError::Locked { path, holders } => Locked::new_err(format!(
+        Error::Locked { path, holders } => Locked::new_err(format!(
             "bank {path:?} is open for writing in {holders}. Close it there, or open it here with read_only=True."
         )),
-        StoreError::ReadOnly { .. } => ReadOnly::new_err(text),
-        StoreError::BudgetTooSmall { budget_bytes, needed_bytes, .. } => with_attributes(
+        Error::ReadOnly { .. } => ReadOnly::new_err(text),
+        Error::BudgetTooSmall { budget_bytes, needed_bytes, .. } => with_attributes(
             py,
             BudgetTooSmall::new_err(text),
             [
@@ -215,7 +216,7 @@ fn store_to_python(py: Python<'_>, error: &StoreError, text: String) -> PyErr {
                 ("needed_bytes", needed_bytes.into_py_any(py)),
             ],
         ),
-        StoreError::QuotaExceeded { quota_bytes, log_bytes, live_bytes, held_bytes, holders } => {
+        Error::QuotaExceeded { quota_bytes, log_bytes, live_bytes, held_bytes, holders } => {
             with_attributes(
                 py,
                 QuotaExceeded::new_err(text),
@@ -228,13 +229,13 @@ fn store_to_python(py: Python<'_>, error: &StoreError, text: String) -> PyErr {
                 ],
             )
         }
-        StoreError::Interrupted { .. } => signals::take_raised(text),
-        StoreError::InvalidArgument(_) => PyValueError::new_err(text),
-        StoreError::TableMismatch { .. } => TableMismatch::new_err(text),
-        StoreError::NoSuchTable(_) => NoSuchTable::new_err(text),
-        StoreError::Poisoned { .. } => PoisonedError::new_err(text),
-        StoreError::DeltaMismatch { .. } => DeltaMismatch::new_err(text),
-        StoreError::DeviceUnavailable { .. } => DeviceUnavailable::new_err(text),
+        Error::SpaceWaitInterrupted { .. } => signals::take_raised(text),
+        Error::InvalidArgument(_) => PyValueError::new_err(text),
+        Error::TableMismatch { .. } => TableMismatch::new_err(text),
+        Error::NoSuchTable(_) => NoSuchTable::new_err(text),
+        Error::Poisoned { .. } => PoisonedError::new_err(text),
+        Error::DeltaMismatch { .. } => DeltaMismatch::new_err(text),
+        Error::DeviceUnavailable { .. } => DeviceUnavailable::new_err(text),
         _ => EmbankError::new_err(text),
     }
 }

@@ -123,7 +123,7 @@ impl AutoDepth {
     /// counters of the bank; never waits. [`LookaheadStats::depth`] shows the last answer. Meant for the same bank at
     /// each step: with another one, what it has done less than the last one counts as nothing done.
     pub fn step(&mut self, bank: &Bank) -> usize {
-        let bank = &bank.shared;
+        let bank = bank.context();
         let store = bank.store.stats();
         let stats = bank.lookahead.stats(&store);
         let mut now = Seen {
@@ -139,7 +139,8 @@ impl AutoDepth {
         let Some(last) = self.last else {
             // The first has nothing to be held against. What others cancelled is no waste either.
             now.unused = now.cancelled_too_late.min(now.waiting() + stats.pending);
-            (self.last, self.begins) = (Some(now), false);
+            self.last = Some(now);
+            self.begins = false;
             bank.lookahead.note_depth(self.depth());
             return self.depth();
         };
@@ -227,7 +228,8 @@ mod tests {
         assert_eq!(wasted(0, 0, 0), 0, "of another bank");
         // Fewer were moved than kept; what is in hand is counted as neither yet.
         let pending = |mut seen: Seen, pending| {
-            (seen.lookahead.pending, seen.lookahead.on_time) = (pending, 50);
+            seen.lookahead.pending = pending;
+            seen.lookahead.on_time = 50;
             seen
         };
         let before = pending(seen(50, 0, 120), 30);
@@ -271,7 +273,8 @@ mod tests {
             let options = BankOptions { lookahead_queue_keys: Some(0), ..BankOptions::default() };
             Bank::open(dir.path().join(name), options).unwrap()
         };
-        let (busy, idle) = (open("busy"), open("idle"));
+        let busy = open("busy");
+        let idle = open("idle");
         let table = busy.table("user", TableConfig::new(4)).unwrap();
         table.put(&[1, 2, 3], &[1.0; 12]).unwrap();
         // Its rows are next in line for the disk from here, and the queue takes none.

@@ -13,7 +13,7 @@ impl Bank {
     /// takes no lock, so it works beside whoever has the bank open.
     ///
     /// # Errors
-    /// [`InvalidArgument`](embank_kv::Error::InvalidArgument) where there is no bank; a failure to read.
+    /// [`InvalidArgument`](crate::Error::InvalidArgument) where there is no bank; a failure to read.
     ///
     /// # Examples
     /// ```
@@ -36,8 +36,8 @@ impl Bank {
     /// it is [unpinned](Self::unpin): that of the best epoch so far. It holds the space of its rows.
     ///
     /// # Errors
-    /// [`InvalidArgument`](embank_kv::Error::InvalidArgument) if there is no such checkpoint;
-    /// [`ReadOnly`](embank_kv::Error::ReadOnly); a failure to write.
+    /// [`InvalidArgument`](crate::Error::InvalidArgument) if there is no such checkpoint;
+    /// [`ReadOnly`](crate::Error::ReadOnly); a failure to write.
     ///
     /// # Examples
     /// ```
@@ -55,7 +55,7 @@ impl Bank {
     /// # Ok::<(), embank::Error>(())
     /// ```
     pub fn pin(&self, checkpoint: u64) -> Result<()> {
-        Ok(self.shared.store.pin(checkpoint)?)
+        Ok(self.context().store.pin(checkpoint)?)
     }
 
     /// Lets go of a checkpoint that was [pinned](Self::pin): it goes with the next checkpoint if it is an old one.
@@ -63,11 +63,11 @@ impl Bank {
     /// # Errors
     /// As [`pin`](Self::pin).
     pub fn unpin(&self, checkpoint: u64) -> Result<()> {
-        Ok(self.shared.store.unpin(checkpoint)?)
+        Ok(self.context().store.unpin(checkpoint)?)
     }
 
     /// Takes the bank in `path`, which nobody has open for writing, back to an older checkpoint for good; returns the
-    /// numbers of the newer ones, which are gone. See [`Store::roll_back`].
+    /// numbers of the newer ones, which are gone.
     ///
     /// # Errors
     /// No such bank or checkpoint; the bank is open, or somebody reads a newer checkpoint; this one does not verify.
@@ -90,8 +90,7 @@ impl Bank {
     }
 
     /// Copies a checkpoint, or the newest one, of the bank in `path` to the directory `to`, a bank of its own then.
-    /// Works beside whoever has the bank open. On the same file system, files that never change are shared: see
-    /// [`Store::copy_checkpoint`].
+    /// Works beside whoever has the bank open. On the same file system, files that never change are shared.
     ///
     /// # Errors
     /// No such bank or checkpoint; `to` holds something; a failure to read or write.
@@ -119,7 +118,6 @@ impl Bank {
 
     /// Writes what lies between checkpoints `from` and `to`, or the newest one, of the bank in `path` to a file, which
     /// a copy that is at `from` takes with [`apply_delta`](Self::apply_delta). Works beside whoever has the bank open.
-    /// See [`Store::export_delta`].
     ///
     /// # Errors
     /// No such bank or checkpoints; the file is there; something does not verify; a failure to read or write.
@@ -149,10 +147,10 @@ impl Bank {
     }
 
     /// Takes the bank in `path`, a copy that nobody has open for writing, to the checkpoint that the delta in `file`
-    /// leads to, and keeps the newest `checkpoints_kept`. See [`Store::apply_delta`].
+    /// leads to, and keeps the newest `checkpoints_kept`.
     ///
     /// # Errors
-    /// [`DeltaMismatch`](embank_kv::Error::DeltaMismatch) if the delta does not follow the bank's newest checkpoint;
+    /// [`DeltaMismatch`](crate::Error::DeltaMismatch) if the delta does not follow the bank's newest checkpoint;
     /// the bank is open; the delta does not verify; a failure to read or write. The bank is where
     /// it was then, or at the new checkpoint if only the last sync failed.
     ///

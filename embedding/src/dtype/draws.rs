@@ -42,7 +42,8 @@ mod tests {
         let rounds = 20_000;
         for update in 0..rounds {
             let draws = Draws::new(u64::from(update).wrapping_mul(0x9E37_79B9_7F4A_7C15));
-            let (one, next) = (draws.at(update % 64), draws.at(update % 64 + 1));
+            let one = draws.at(update % 64);
+            let next = draws.at(update % 64 + 1);
             for bit in 0..32 {
                 set[bit] += one >> bit & 1;
                 same[bit] += !(one ^ next) >> bit & 1;

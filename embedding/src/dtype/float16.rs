@@ -84,9 +84,11 @@ mod tests {
     #[test]
     fn every_16_bit_value_agrees_with_half() {
         for bits in 0..=u16::MAX {
-            let (found, expected) = (f16_to_f32(bits), half::f16::from_bits(bits).to_f32());
+            let found = f16_to_f32(bits);
+            let expected = half::f16::from_bits(bits).to_f32();
             assert!(found.to_bits() == expected.to_bits() || found.is_nan() && expected.is_nan());
-            let (found, expected) = (bf16_to_f32(bits), half::bf16::from_bits(bits).to_f32());
+            let found = bf16_to_f32(bits);
+            let expected = half::bf16::from_bits(bits).to_f32();
             assert!(found.to_bits() == expected.to_bits() || found.is_nan() && expected.is_nan());
         }
     }
@@ -98,13 +100,15 @@ mod tests {
         for bits in (0..u32::MAX - step).step_by(step as usize) {
             for bits in [bits, bits & !0xFFF, bits & !0xFFF | 0x1000, bits & !0xFFFF | 0x8000] {
                 let value = f32::from_bits(bits);
-                let (found, expected) = (f32_to_f16(value, None), half::f16::from_f32(value));
+                let found = f32_to_f16(value, None);
+                let expected = half::f16::from_f32(value);
                 assert!(
                     found == expected.to_bits()
                         || half::f16::from_bits(found).is_nan() && value.is_nan(),
                     "{value:e}: {found:#x} for {expected:?}"
                 );
-                let (found, expected) = (f32_to_bf16(value, None), half::bf16::from_f32(value));
+                let found = f32_to_bf16(value, None);
+                let expected = half::bf16::from_f32(value);
                 assert!(
                     found == expected.to_bits()
                         || half::bf16::from_bits(found).is_nan() && value.is_nan(),

@@ -73,7 +73,9 @@ pub(crate) fn parts_of(layout: &RowLayout, format: FileFormat, state: bool) -> V
     };
     let mut parts = vec![Part { name: "rows", element, columns: layout.dim, source }];
     if element == Element::I8 {
-        let (name, element, source) = ("scales", Element::F32, Source::Scale);
+        let name = "scales";
+        let element = Element::F32;
+        let source = Source::Scale;
         parts.push(Part { name, element, columns: 1, source });
     }
     let columns = layout.state_values();

@@ -7,11 +7,13 @@ use std::path::{Path, PathBuf};
 
 use crate::error::{Result, invalid};
 use crate::files::batch::{Part, RowBatch, parts_of, rows_per_batch};
+use crate::files::settings::HeldValues;
 use crate::files::tensors::TensorWriter;
 use crate::files::{FileFormat, npy_set, output, safetensors, settings};
-use crate::stats::progress::{OnProgress, TransferProgress, report};
 use crate::table::Table;
+use crate::table::progress::{OnProgress, TransferProgress, report};
 use crate::table::scan::Scan;
+use crate::vocabulary::shared::Published;
 
 /// What an export writes. Default: keys and vectors, in the format that the file's suffix stands for.
 ///
@@ -89,9 +91,9 @@ impl Table {
     /// and after an error nothing of it is. (npy is several files; docs/export.md says what holds of them.)
     ///
     /// # Errors
-    /// As [`scan`](Self::scan); [`InvalidArgument`](embank_kv::Error::InvalidArgument) for a suffix that says no
+    /// As [`scan`](Self::scan); [`InvalidArgument`](crate::Error::InvalidArgument) for a suffix that says no
     /// format, for keys that make no dense table, or one that the disk has no room for, and for a file that is in the
-    /// way of an npy export; [`Io`](embank_kv::Error::Io) for a file that can't be written,
+    /// way of an npy export; [`Io`](crate::Error::Io) for a file that can't be written,
     /// as when the disk is full.
     ///
     /// # Examples
@@ -151,7 +153,7 @@ impl Table {
         mut progress: impl FnMut(TransferProgress) -> ControlFlow<()>,
     ) -> Result<Exported> {
         let path = &output::resolved(path.as_ref())?;
-        output::refuse_within_bank(path, self.bank.store.path())?;
+        output::refuse_within_bank(path, self.context().store.path())?;
         let format = options.format.map_or_else(|| FileFormat::of_path(path), Ok)?;
         self.export_as(Place::File(path), format, options, &mut progress)
     }
@@ -160,7 +162,7 @@ impl Table {
     /// streamed: other formats have one column after another, each as long as the table.
     ///
     /// # Errors
-    /// As [`export_with`](Self::export_with); [`InvalidArgument`](embank_kv::Error::InvalidArgument) unless
+    /// As [`export_with`](Self::export_with); [`InvalidArgument`](crate::Error::InvalidArgument) unless
     /// `options.format` is Parquet.
     ///
     /// # Examples
@@ -228,9 +230,9 @@ impl Table {
         );
         let mut writer = Writer::begin(place, format, rows, parts.clone(), with_keys, pairs)?;
         if missing > 0 {
-            self.fill_dense(&mut writer, &parts, rows, (progress, scan.rows()))?;
+            self.fill_dense(&mut writer, &parts, rows, scan.rows(), progress)?;
         }
-        self.write_rows(&mut scan, &mut writer, (&parts, dense_rows), progress)?;
+        self.write_rows(&mut scan, &mut writer, &parts, dense_rows, progress)?;
         let (files, bytes) = writer.commit()?;
         Ok(Exported {
             checkpoint: scan.checkpoint(),
@@ -252,7 +254,8 @@ impl Table {
             Some(DenseRows { rows: Some(rows), .. }) => Ok((self.scan()?, Some(rows))),
             // Ends: as soon as no checkpoint comes to its end between two calls.
             Some(DenseRows { rows: None, .. }) => loop {
-                let (mut first, scan) = (self.scan()?, self.scan()?);
+                let mut first = self.scan()?;
+                let scan = self.scan()?;
                 if first.checkpoint() != scan.checkpoint() {
                     continue;
                 }
@@ -272,7 +275,8 @@ impl Table {
     /// Refuses a dense file that the disk has no room for: one stray key makes it as long as that key says.
     fn check_space(&self, path: &Path, rows: u64, parts: &[Part]) -> Result<()> {
         let row_bytes = parts.iter().map(Part::row_bytes).sum::<usize>() as u64;
-        let (bytes, free) = (u128::from(rows) * u128::from(row_bytes), output::free_bytes(path)?);
+        let bytes = u128::from(rows) * u128::from(row_bytes);
+        let free = output::free_bytes(path)?;
         if bytes <= u128::from(free) {
             return Ok(());
         }
@@ -291,7 +295,8 @@ impl Table {
         writer: &mut Writer,
         parts: &[Part],
         rows: u64,
-        (progress, total): (&mut OnProgress<'_>, u64),
+        total: u64,
+        progress: &mut OnProgress<'_>,
     ) -> Result<()> {
         let layout = self.shared.layout();
         let mut words = vec![0_u64; self.config().value_bytes() as usize / 8];
@@ -321,10 +326,12 @@ impl Table {
         &self,
         scan: &mut Scan,
         writer: &mut Writer,
-        (parts, dense_rows): (&[Part], Option<u64>),
+        parts: &[Part],
+        dense_rows: Option<u64>,
         progress: &mut OnProgress<'_>,
     ) -> Result<()> {
-        let (layout, total) = (self.shared.layout(), scan.rows());
+        let layout = self.shared.layout();
+        let total = scan.rows();
         let row_bytes = 8 + parts.iter().map(Part::row_bytes).sum::<usize>();
         let batch_rows = rows_per_batch(row_bytes);
         let mut batch = RowBatch::new(parts);
@@ -354,6 +361,15 @@ impl Table {
             done += batch.keys.len() as u64;
             report(progress, done, total)?;
         }
+    }
+
+    /// What an export tells of that vocabulary: its values at this moment, which are those of the checkpoint's ids and
+    /// perhaps some more.
+    pub(crate) fn vocabulary_values(&self) -> Option<HeldValues> {
+        let vocabulary = self.own_vocabulary()?;
+        let Published { len, fingerprint, numbering } = vocabulary.shared.published();
+        let wanted = self.shared.vocabulary()?.identity?;
+        (numbering == wanted.generation).then_some(HeldValues { len, fingerprint })
     }
 }
 
@@ -403,7 +419,8 @@ impl Writer {
         match self {
             Self::Npy(path, writer) => npy_set::commit(&path, writer.files),
             Self::Tensors(writer) => {
-                let (mut paths, mut bytes) = (Vec::new(), 0);
+                let mut paths = Vec::new();
+                let mut bytes = 0;
                 for file in writer.files {
                     paths.push(file.path().to_owned());
                     bytes += output::commit(file)?;

@@ -1,6 +1,7 @@
 //! Tables out of files; see the module `files` for how.
 
 mod open;
+pub(crate) mod options;
 mod put;
 
 use std::ops::ControlFlow;
@@ -14,51 +15,14 @@ use crate::files::batch::{ReadBatch, RowFile, rows_per_batch};
 use crate::files::inputs::{self, Source};
 use crate::files::settings::HeldValues;
 use crate::files::{FileFormat, npy_set, safetensors, settings, unreadable};
+use crate::keys::UniqueKeys;
 use crate::row::config::TableConfig;
 use crate::row::tracking::{TRACKING_BYTES, Tracking};
-use crate::stats::progress::{OnProgress, TransferProgress, report};
 use crate::table::Table;
-use crate::unique::UniqueKeys;
+use crate::table::progress::{OnProgress, TransferProgress, report};
 use open::{Contents, open};
+use options::ImportOptions;
 use put::{PutImported, PutKeepingState, PutWithState, Taken, TakenUses};
-
-/// What an import takes of a file. Default: what an export wrote there, in the format that the file's suffix stands
-/// for; of files that others made, a single matrix.
-///
-/// # Examples
-/// See [`Table::import`].
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ImportOptions {
-    /// Default: by the suffix ([`FileFormat::of_path`]).
-    pub format: Option<FileFormat>,
-    /// The tensor or column of the keys (for npy the file). Default: `keys` or `key`. Where there is neither, row i is
-    /// the row of key i if nothing else in the file may be keys; else they must be named, or `first_key` be given.
-    pub keys: Option<String>,
-    /// The tensor or column of the vectors (for npy the file). Default: `rows` or `vector`, or the only matrix.
-    pub rows: Option<String>,
-    /// By position: row i is the row of this key plus i, whatever else is in the file; rows of a further file go on from
-    /// there. Default: `None`.
-    pub first_key: Option<u64>,
-    /// Whether the optimizer's state is taken too, and in a table with [tracking](crate::Tracking) each row's uses and
-    /// last use, if the file has them. Default: yes.
-    pub state: bool,
-    /// Whether NaN and infinite values are taken, and values that the table's dtype makes infinite. Default: no, they are
-    /// an error.
-    pub non_finite: bool,
-}
-
-impl Default for ImportOptions {
-    fn default() -> Self {
-        Self {
-            format: None,
-            keys: None,
-            rows: None,
-            first_key: None,
-            state: true,
-            non_finite: false,
-        }
-    }
-}
 
 /// What an import put.
 ///
@@ -131,7 +95,7 @@ impl Table {
     /// is damaged, is of another dim, has the state of another optimizer, was exported from a table of another
     /// vocabulary than the table's, or of one with other values, has keys that are no ids of the table's vocabulary, or
     /// holds what is not finite, or where it does not tell which of its parts are keys and vectors;
-    /// [`InvalidArgument`](embank_kv::Error::InvalidArgument) for a suffix that says no format; a failure of the
+    /// [`InvalidArgument`](crate::Error::InvalidArgument) for a suffix that says no format; a failure of the
     /// store.
     ///
     /// # Examples
@@ -212,15 +176,16 @@ impl Table {
         let sources = inputs::expand(paths, options.format)?;
         if let [source] = &sources[..] {
             let opened = self.open_to_import(source, options, 0)?;
-            let (rows, with_state) = (opened.file.rows(), opened.with_state);
-            let done = self.put_file(opened, options, (0, rows), &mut progress)?;
+            let rows = opened.file.rows();
+            let with_state = opened.with_state;
+            let done = self.put_file(opened, options, 0, rows, &mut progress)?;
             return Ok(Imported { rows: done, with_state });
         }
         let (total, with_state) = self.check_files(&sources, options)?;
         let mut done = 0;
         for source in &sources {
             let opened = self.open_to_import(source, options, done)?;
-            done += self.put_file(opened, options, (done, total), &mut progress)?;
+            done += self.put_file(opened, options, done, total, &mut progress)?;
         }
         Ok(Imported { rows: done, with_state })
     }
@@ -285,16 +250,18 @@ impl Table {
         Ok(Opened { path: path.clone(), file, with_state, taken })
     }
 
-    /// Puts a file's rows; returns their number. `done` rows were put before it, of `total` in all.
+    /// Puts a file's rows; returns their number. `before` rows were put before it, of `total` in all.
     fn put_file(
         &self,
         opened: Opened,
         options: &ImportOptions,
-        (before, total): (u64, u64),
+        before: u64,
+        total: u64,
         progress: &mut OnProgress<'_>,
     ) -> Result<u64> {
         let Opened { path, mut file, with_state, taken } = opened;
-        let (path, dim) = (&path, self.dim());
+        let path = &path;
+        let dim = self.dim();
         let row_bytes = 4 * (dim + file.state_columns().unwrap_or(0)) + 8;
         let uses_bytes = if file.has_uses() { TRACKING_BYTES } else { 0 };
         let batch_rows = rows_per_batch(row_bytes + uses_bytes);
@@ -444,7 +411,8 @@ impl Table {
         }
         let unique = UniqueKeys::new(&batch.keys);
         let sources = unique.last_places();
-        let (layout, counters) = (self.shared.layout(), &self.shared.counters);
+        let layout = self.shared.layout();
+        let counters = &self.shared.counters;
         let put = PutImported { layout, batch, sources: &sources, uses: taken.uses };
         let outcome = match taken.state {
             true => self.execute(unique.keys(), Clock::Keep, &mut PutWithState(put))?,
@@ -480,7 +448,8 @@ fn check_range(
     }
     let Some(at) = range.first_beyond(values) else { return Ok(()) };
     let columns = values.len() / keys.len();
-    let (row, column) = (at / columns, at % columns);
+    let row = at / columns;
+    let column = at % columns;
     Err(unreadable(
         path,
         format!(

@@ -68,7 +68,7 @@ impl FileFormat {
     /// The format that a file's suffix stands for: `.safetensors`, `.npy` or `.parquet`, in upper or lower case.
     ///
     /// # Errors
-    /// [`InvalidArgument`](embank_kv::Error::InvalidArgument) for another one.
+    /// [`InvalidArgument`](crate::Error::InvalidArgument) for another one.
     pub fn of_path(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let suffix = path.extension().and_then(|suffix| suffix.to_str());

@@ -142,7 +142,9 @@ fn parse(text: &str) -> std::result::Result<Header, String> {
         format!("{rest:?} was not expected")
     };
     let mut rest = text.trim().strip_prefix('{').ok_or_else(|| unexpected(text))?.trim_start();
-    let (mut kind, mut fortran_order, mut shape) = (None, None, None);
+    let mut kind = None;
+    let mut fortran_order = None;
+    let mut shape = None;
     // Ends: each turn takes an entry off the text.
     while !rest.starts_with('}') {
         let (name, after) = quoted(rest).ok_or_else(|| unexpected(rest))?;

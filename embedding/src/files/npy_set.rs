@@ -154,7 +154,8 @@ pub(crate) fn create(
 /// Something would be taken for a part of these files.
 fn to_remove(path: &Path, files: &[OutputFile]) -> Result<Vec<PathBuf>> {
     let is_written = |path: &Path| files.iter().any(|file| file.path() == path);
-    let (keys, beside_rows) = (path_of(path, "keys"), paths_beside_rows(path));
+    let keys = path_of(path, "keys");
+    let beside_rows = paths_beside_rows(path);
     let older = List::read(path)?;
     let is_older = |path: &Path| older.as_ref().is_some_and(|older| older.has(path));
     for other in std::iter::once(path).chain(beside_rows.iter().map(PathBuf::as_path)) {
@@ -269,7 +270,8 @@ pub(crate) fn read(
         refuse_other_rows(path)?;
     }
     let list = if wanted == Wanted::NOTHING { None } else { list_for(path, &matrix, wanted)? };
-    let (mut state, mut uses) = (None, None);
+    let mut state = None;
+    let mut uses = None;
     if let Some(list) = &list {
         let own = path_of(path, "state");
         let state_path = Some(own).filter(|own| wanted.state && list.has(own));
@@ -355,7 +357,8 @@ fn list_for(path: &Path, matrix: &Path, wanted: Wanted) -> Result<Option<List>> 
 
 /// The files of the rows' uses that `list` names; an error if it names only one of them.
 fn uses_beside(path: &Path, list: &List) -> Result<Option<UsesArrays>> {
-    let (last_used, uses) = (path_of(path, LAST_USED), path_of(path, USES));
+    let last_used = path_of(path, LAST_USED);
+    let uses = path_of(path, USES);
     match (list.has(&last_used), list.has(&uses)) {
         (false, false) => Ok(None),
         (true, true) => {

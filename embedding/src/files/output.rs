@@ -150,7 +150,8 @@ mod tests {
     #[test]
     fn a_path_is_resolved_through_links_of_directories_and_not_of_the_file() {
         let dir = tempfile::tempdir().unwrap();
-        let (real, link) = (dir.path().join("real"), dir.path().join("link"));
+        let real = dir.path().join("real");
+        let link = dir.path().join("link");
         std::fs::create_dir(&real).unwrap();
         std::os::unix::fs::symlink(&real, &link).unwrap();
         let expected = real.canonicalize().unwrap().join("out");

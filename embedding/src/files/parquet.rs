@@ -515,7 +515,8 @@ mod tests {
         assert_eq!((found.columns(), found.rows()), (WIDTH, 400));
         let first = found.pending.as_ref().unwrap().0.num_rows();
         assert!((1..=rows_per_batch(8 * WIDTH)).contains(&first), "{first}");
-        let (mut batch, mut rows) = (ReadBatch::default(), 0);
+        let mut batch = ReadBatch::default();
+        let mut rows = 0;
         // Ends: with the file.
         loop {
             batch.clear();

@@ -39,7 +39,8 @@ pub(crate) fn create(
             "{rows} rows of {row_bytes} bytes are more than a file can hold"
         )));
     }
-    let (mut tensors, mut places) = (Vec::new(), Vec::new());
+    let mut tensors = Vec::new();
+    let mut places = Vec::new();
     let mut offset = 0_usize;
     let keys = with_keys.then_some(("keys", Dtype::U64, vec![rows as usize], rows as usize * 8));
     let columns = parts.iter().map(|part| {
@@ -122,7 +123,8 @@ pub(crate) fn read(path: &Path) -> Result<Contents> {
             "its header has two tensors {twice:?}; name one of them otherwise"
         )));
     }
-    let (data, wanted) = (8 + header_bytes, header.data_len() as u64);
+    let data = 8 + header_bytes;
+    let wanted = header.data_len() as u64;
     if file_bytes - data != wanted {
         return Err(damaged(format!(
             "its tensors take {wanted} bytes, {} are there",
@@ -172,7 +174,8 @@ impl<'de> Deserialize<'de> for Names {
                 self,
                 mut map: A,
             ) -> std::result::Result<Names, A::Error> {
-                let (mut seen, mut twice) = (HashSet::new(), None);
+                let mut seen = HashSet::new();
+                let mut twice = None;
                 while let Some((name, IgnoredAny)) = map.next_entry::<String, IgnoredAny>()? {
                     if let Some(name) = seen.replace(name) {
                         twice = twice.or(Some(name));

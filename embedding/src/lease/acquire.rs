@@ -35,7 +35,7 @@ use crate::error::{Error, Result};
 use crate::registry::deadline::deadline_after;
 use crate::registry::turnstile::Entered;
 use crate::registry::waiting_line::{PATIENCE, Place, Reserved};
-use crate::registry::{Holders, info_of};
+use crate::registry::{LeaseRegistry, info_of};
 use crate::stats::WaitCounters;
 use crate::stats::seen::SeenClocks;
 use crate::table::Table;
@@ -52,7 +52,7 @@ impl Table {
     /// A failure of the store or the wait's timeout; no count is held then.
     pub(crate) fn acquire(&self, get: &mut GetRows<'_>) -> Result<Entered<'_>> {
         // While nothing is held: it may wait for a read.
-        self.bank.lookahead.make_way(self.shared.id, get.keys);
+        self.context().lookahead.make_way(self.shared.id, get.keys);
         if !self.shared.line.is_empty()
             && let Some(place) = self.place_ahead(get.keys, None)
         {
@@ -69,7 +69,7 @@ impl Table {
     /// # Errors
     /// A failure of the store; no count is held then.
     pub(crate) fn acquire_at_once(&self, get: &mut GetRows<'_>) -> Result<Option<Entered<'_>>> {
-        self.bank.lookahead.make_way(self.shared.id, get.keys);
+        self.context().lookahead.make_way(self.shared.id, get.keys);
         if !self.shared.line.is_empty() && self.place_ahead(get.keys, None).is_some() {
             return Ok(None);
         }
@@ -145,8 +145,8 @@ impl Table {
     /// The reservation that a Get of `keys` queues behind. A thread that has a lease on a reserved row passes: the
     /// reservation waits for it.
     fn place_ahead(&self, keys: &[u64], own: Option<&Reserved<'_>>) -> Option<Arc<Place>> {
-        let holders = &self.shared.holders;
-        self.shared.line.ahead(keys, own, |place| holders.is_taken_here(&place.keys))
+        let leases = &self.shared.leases;
+        self.shared.line.ahead(keys, own, |place| leases.is_taken_here(&place.keys))
     }
 
     /// As `place_ahead`, for a Get that waits: after its time in the queue it passes.
@@ -166,7 +166,7 @@ impl Table {
     ) -> Result<bool> {
         // Ends: `queues_until` is not after the deadline.
         loop {
-            self.bank.store.check_writable()?;
+            self.context().store.check_writable()?;
             self.reserve_if_due(keys, wait);
             let mut until = wait.queues_until.min(wait.deadline);
             if wait.reserved.is_none() {
@@ -198,13 +198,15 @@ impl Table {
         if !wait.checks.due().is_some_and(|check| check()) {
             return Ok(());
         }
-        let (table, key, waited) = (self.name().to_owned(), wait.last_key, wait.started.elapsed());
+        let table = self.name().to_owned();
+        let key = wait.last_key;
+        let waited = wait.started.elapsed();
         Err(Error::Interrupted { table, key, waited })
     }
 
     /// One attempt. After one that is blocked, nothing is held (but what could not be given back, which is counted).
     fn try_acquire(&self, get: &mut GetRows<'_>) -> Result<Attempt<'_>> {
-        let entered = self.shared.holders.enter();
+        let entered = self.shared.leases.enter();
         let clock = Clock::Acquire { bound: self.staleness_bound() };
         let keys = get.keys;
         let outcome = match self.execute(keys, clock, get) {
@@ -247,7 +249,7 @@ impl Table {
 
     /// Waits until the row admits a Get; false if it does not before the deadline.
     fn wait_admitted<'t>(&'t self, key: u64, keys: &[u64], wait: &mut Wait<'t>) -> Result<bool> {
-        let store = &self.bank.store;
+        let store = &self.context().store;
         let deadline = wait.deadline;
         loop {
             self.reserve_if_due(keys, wait);
@@ -259,13 +261,13 @@ impl Table {
             // A store that can't write gives no count back.
             store.check_writable()?;
             // After the ticket: what this gives back, and what others do, ends the wait at once.
-            let next_look = self.expire_due_leases().map_or(deadline, Holders::next_look);
+            let next_look = self.expire_due_leases().map_or(deadline, LeaseRegistry::next_look);
             self.check_not_self_blocked(key, deadline)?;
             let mut until = wait.checks.until(deadline.min(next_look));
             if wait.reserved.is_none() {
                 until = until.min(wait.reserves_at);
             }
-            if self.shared.holders.owes() {
+            if self.shared.leases.owes() {
                 // Room on the disk comes without a signal.
                 until = until.min(Instant::now() + OWED_LOOK);
             }
@@ -283,17 +285,17 @@ impl Table {
     fn check_not_self_blocked(&self, key: u64, deadline: Instant) -> Result<()> {
         let Some(bound) = self.staleness_bound() else { return Ok(()) };
         // Relaxed: as in `Lease::note_end`.
-        if self.bank.leases_change_hands.load(Ordering::Relaxed) {
+        if self.context().leases_change_hands.load(Ordering::Relaxed) {
             return Ok(());
         }
-        let holders = &self.shared.holders;
-        let own = holders.blocking_their_taker(key, self.bank.lease_timeout, deadline);
+        let leases = &self.shared.leases;
+        let own = leases.blocking_their_taker(key, self.context().lease_timeout, deadline);
         match own.first() {
             // Looked at again: the first lease that changes hands may have done so while the leases were listed.
             // Relaxed: as above.
             Some(oldest)
                 if own.len() > bound as usize
-                    && !self.bank.leases_change_hands.load(Ordering::Relaxed) =>
+                    && !self.context().leases_change_hands.load(Ordering::Relaxed) =>
             {
                 Err(Error::SelfBlocked {
                     table: self.name().to_owned(),
@@ -310,7 +312,8 @@ impl Table {
     /// The error of a Get whose time is up.
     fn timeout(&self, wait: &Wait<'_>) -> Result<Error> {
         self.count_wait(|counters| counters.timeouts.add(1));
-        let (key, started) = (wait.last_key, wait.started);
+        let key = wait.last_key;
+        let started = wait.started;
         Ok(Error::StalenessTimeout {
             table: self.name().to_owned(),
             key,
@@ -319,7 +322,7 @@ impl Table {
             waited: started.elapsed(),
             oldest: self
                 .shared
-                .holders
+                .leases
                 .list(self.name(), Some(key), Instant::now())
                 .into_iter()
                 .next()
@@ -329,29 +332,30 @@ impl Table {
 
     /// Before a Get and while it waits: gives back the counts of leases that have come of age, and those that are owed.
     /// Returns who knows when to look again; none if leases do not expire.
-    pub(crate) fn expire_due_leases(&self) -> Option<&Holders> {
-        if self.shared.holders.owes() {
+    pub(crate) fn expire_due_leases(&self) -> Option<&LeaseRegistry> {
+        if self.shared.leases.owes() {
             self.give_back_owed();
         }
-        let (timeout, holders) = (self.bank.lease_timeout?, &self.shared.holders);
-        if holders.look_is_due(Instant::now()) {
+        let timeout = self.context().lease_timeout?;
+        let leases = &self.shared.leases;
+        if leases.look_is_due(Instant::now()) {
             self.expire_leases(timeout);
         }
-        Some(holders)
+        Some(leases)
     }
 
     /// Gives back the counts that a full disk kept from it, until an attempt fails again.
     #[cold]
     fn give_back_owed(&self) {
-        let holders = &self.shared.holders;
-        let entered = holders.enter();
+        let leases = &self.shared.leases;
+        let entered = leases.enter();
         // Ends: each round takes one, and one that is owed again ends it.
-        for _ in 0..holders.owed_count() {
-            let before = holders.owed_count();
-            let Some(lease) = holders.take_owed() else { return };
+        for _ in 0..leases.owed_count() {
+            let before = leases.owed_count();
+            let Some(lease) = leases.take_owed() else { return };
             self.release_or_count(lease.what().held(&entered).keys(), &entered);
-            holders.end(&lease);
-            if holders.owed_count() >= before {
+            leases.end(&lease);
+            if leases.owed_count() >= before {
                 return;
             }
         }
@@ -360,9 +364,9 @@ impl Table {
     /// Gives back the counts of leases that are older than `timeout`.
     #[cold]
     fn expire_leases(&self, timeout: Duration) {
-        let holders = &self.shared.holders;
-        let entered = holders.enter();
-        for lease in holders.expire(timeout, Instant::now(), &entered) {
+        let leases = &self.shared.leases;
+        let entered = leases.enter();
+        for lease in leases.expire(timeout, Instant::now(), &entered) {
             self.count_wait(|counters| counters.leases_expired.add(1));
             self.release_or_count(lease.what().held(&entered).keys(), &entered);
         }
@@ -377,14 +381,14 @@ impl Table {
         }
         let mut touch = TouchClocks { reached: Reached::none_of(keys.len()) };
         let Err(first_error) = self.try_release(keys, &mut touch) else { return Ok(()) };
-        if matches!(first_error, Error::Store(embank_kv::Error::Poisoned { .. })) {
+        if matches!(first_error, Error::Poisoned { .. }) {
             // The counts stay: Gets that wait for them would wait for nothing.
-            self.bank.store.wake_waiters();
+            self.context().store.wake_waiters();
             return Err(first_error);
         }
         let left = places_keys(keys, |place| !touch.reached.contains(place));
-        if matches!(first_error, Error::Store(embank_kv::Error::DiskFull { .. })) {
-            self.shared.holders.owe(&left, entered);
+        if matches!(first_error, Error::DiskFull { .. }) {
+            self.shared.leases.owe(&left, entered);
             return Ok(());
         }
         let mut released = Ok(());
@@ -412,7 +416,7 @@ impl Table {
     /// Counts for the table and for the bank. Seldom: nothing that a get without a wait does.
     fn count_wait(&self, count: impl Fn(&WaitCounters)) {
         count(&self.shared.counters.waiting);
-        count(&self.bank.waiting);
+        count(&self.context().waiting);
     }
 
     /// After a batch with [`Clock::Release`] failed halfway: gives back the counts of the rest.

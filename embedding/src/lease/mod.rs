@@ -1,6 +1,7 @@
 //! What a Get hands out: the duty to update the rows it got, or to say that no update will come.
 
 pub(crate) mod acquire;
+pub(crate) mod get;
 pub(crate) mod step;
 
 use std::borrow::Cow;
@@ -12,12 +13,12 @@ use std::sync::atomic::Ordering;
 use embank_kv::{Clock, Leased};
 
 use crate::error::{Error, Result};
-use crate::registry::Holding;
+use crate::keys::UniqueKeys;
+use crate::registry::LeaseEntry;
+use crate::registry::part::KeyPart;
 use crate::registry::turnstile::Entered;
 use crate::table::Table;
-use crate::table::admission::HeldPart;
 use crate::table::gradients::Magnitudes;
-use crate::unique::UniqueKeys;
 
 /// The counts that a Get took up in the staleness clocks of its rows, one per distinct key.
 ///
@@ -28,6 +29,8 @@ use crate::unique::UniqueKeys;
 ///
 /// With [`lease_timeout`](crate::BankOptions::lease_timeout), a lease that is kept for longer may expire: its counts
 /// are given back by whoever needs them, and an update through it is refused.
+///
+/// In the source, what a lease does alone stands in `lease/mod.rs`, and a step through several leases in `lease/step.rs`.
 ///
 /// # Examples
 /// ```
@@ -47,12 +50,13 @@ use crate::unique::UniqueKeys;
 #[must_use = "dropping a lease gives its counts back without an update"]
 pub struct Lease {
     pub(crate) table: Table,
-    pub(crate) held: Arc<Leased<Holding>>,
+    pub(crate) entry: Arc<Leased<LeaseEntry>>,
 }
 
 impl fmt::Debug for Lease {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (table, keys) = (self.table.name(), self.unique().len());
+        let table = self.table.name();
+        let keys = self.unique().len();
         formatter.debug_struct("Lease").field("table", &table).field("keys", &keys).finish()
     }
 }
@@ -61,16 +65,16 @@ impl Lease {
     pub(crate) fn new(
         table: Table,
         unique: UniqueKeys,
-        part: Option<HeldPart>,
+        part: Option<KeyPart>,
         entered: &Entered<'_>,
     ) -> Self {
-        let held = table.shared.holders.register(unique, part, entered);
-        Self { table, held }
+        let entry = table.shared.leases.register(unique, part, entered);
+        Self { table, entry }
     }
 
     /// The distinct keys of the Get, and the place of each key of the batch among them.
     pub fn unique(&self) -> &UniqueKeys {
-        &self.held.what().unique
+        &self.entry.what().unique
     }
 
     /// The table.
@@ -82,20 +86,20 @@ impl Lease {
     /// [`LeaseExpired`](crate::Error::LeaseExpired).
     #[must_use]
     pub fn is_expired(&self) -> bool {
-        self.held.is_expired()
+        self.entry.is_expired()
     }
 
     /// From now on the counts are this call's to bring down, and nobody else's.
     pub(crate) fn begin_answer(&self) -> Result<()> {
         self.note_end();
-        if self.held.begin_answer() { Ok(()) } else { Err(self.expired()) }
+        if self.entry.begin_answer() { Ok(()) } else { Err(self.expired()) }
     }
 
     /// This thread ends the lease: the bank remembers it if another thread took it.
     fn note_end(&self) {
-        let change_hands = &self.table.bank.leases_change_hands;
+        let change_hands = &self.table.context().leases_change_hands;
         // Relaxed: a flag of its own. A Get that misses it may be told once more that it waits for itself.
-        if !self.held.what().is_taken_here() && !change_hands.load(Ordering::Relaxed) {
+        if !self.entry.what().is_taken_here() && !change_hands.load(Ordering::Relaxed) {
             change_hands.store(true, Ordering::Relaxed);
         }
     }
@@ -122,7 +126,7 @@ impl Lease {
     /// # Ok::<(), embank::Error>(())
     /// ```
     pub fn hand_over(&self) {
-        self.held.what().hand_over();
+        self.entry.what().hand_over();
     }
 
     /// Fails if it has expired, as an update through it would.
@@ -137,8 +141,8 @@ impl Lease {
         Error::LeaseExpired {
             table: self.table.name().to_owned(),
             keys: self.unique().len(),
-            age: self.held.taken().elapsed(),
-            timeout: self.table.bank.lease_timeout.unwrap_or_default(),
+            age: self.entry.taken().elapsed(),
+            timeout: self.table.context().lease_timeout.unwrap_or_default(),
         }
     }
 
@@ -171,7 +175,7 @@ impl Lease {
 
     /// Whoever answers holds this, from before the answer begins to its end.
     pub(crate) fn enter(&self) -> Entered<'_> {
-        self.table.shared.holders.enter()
+        self.table.shared.leases.enter()
     }
 
     fn apply_sums(&self, sums: Cow<'_, [f32]>) -> Result<()> {
@@ -182,7 +186,7 @@ impl Lease {
     /// Applies one gradient per distinct key; `magnitudes` are those of the gradients.
     pub(crate) fn apply_checked(&self, sums: Cow<'_, [f32]>, magnitudes: Magnitudes) -> Result<()> {
         let entered = self.enter();
-        let held = self.held.what().held(&entered);
+        let held = self.entry.what().held(&entered);
         let keys = held.keys();
         let sums = match held.part() {
             None => sums,
@@ -261,9 +265,10 @@ impl Lease {
         self.table.check_rows(rows, |row| distinct[places[row] as usize])?;
         let entered = self.enter();
         self.check()?;
-        let held = self.held.what().held(&entered);
+        let held = self.entry.what().held(&entered);
         let held_keys: HashSet<u64> = held.keys().iter().copied().collect();
-        let (mut keys, mut sources) = (Vec::new(), Vec::new());
+        let mut keys = Vec::new();
+        let mut sources = Vec::new();
         for (source, &place) in (0_u32..).zip(places) {
             let key = distinct[place as usize];
             if held_keys.contains(&key) {
@@ -282,13 +287,14 @@ impl Lease {
     fn put_from(&self, rows: &[f32], sources: Option<&[u32]>) -> Result<()> {
         let entered = self.enter();
         self.begin_answer()?;
-        let held = self.held.what().held(&entered);
-        let sources_of = |part: &HeldPart| -> Vec<u32> {
+        let held = self.entry.what().held(&entered);
+        let sources_of = |part: &KeyPart| -> Vec<u32> {
             let source = |&place: &u32| sources.map_or(place, |of| of[place as usize]);
             part.places.iter().map(source).collect()
         };
         let of_part = held.part().map(sources_of);
-        let (keys, sources) = (held.keys(), of_part.as_deref().or(sources));
+        let keys = held.keys();
+        let sources = of_part.as_deref().or(sources);
         let put = self.table.execute_put(keys, rows, sources, Clock::Release);
         put.map_err(|(error, reached)| {
             self.table.release_unreached(keys, &reached, &entered);
@@ -305,8 +311,8 @@ impl Lease {
     fn give_back<R>(&self, release: impl FnOnce(&[u64], &Entered<'_>) -> R) -> Option<R> {
         let entered = self.enter();
         self.note_end();
-        let begun = self.held.begin_answer();
-        begun.then(|| release(self.held.what().held(&entered).keys(), &entered))
+        let begun = self.entry.begin_answer();
+        begun.then(|| release(self.entry.what().held(&entered).keys(), &entered))
     }
 
     /// Gives the counts back without an update, as dropping the lease does, and says if that failed. Nothing happens
@@ -321,9 +327,9 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        if self.held.is_held() {
+        if self.entry.is_held() {
             self.give_back(|keys, entered| self.table.release_or_count(keys, entered));
         }
-        self.table.shared.holders.end(&self.held);
+        self.table.shared.leases.end(&self.entry);
     }
 }

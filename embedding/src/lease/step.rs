@@ -16,11 +16,11 @@ use std::sync::Arc;
 use embank_kv::{Clock, Shortage};
 
 use crate::error::{Error, Result};
+use crate::keys::UniqueKeys;
 use crate::lease::Lease;
-use crate::registry::Held;
+use crate::registry::LeasedRows;
 use crate::table::Table;
 use crate::table::gradients::Magnitudes;
-use crate::unique::UniqueKeys;
 
 /// A table's part of a step: gradients for rows that leases hold. See [`Lease::apply_many`].
 #[derive(Debug)]
@@ -148,7 +148,7 @@ impl Checked<'_> {
         let table: &Table = &first.table;
         // Once for all of them: a thread must not enter twice.
         let entered = first.enter();
-        let held: Vec<_> = leases.iter().map(|lease| lease.held.what().held(&entered)).collect();
+        let held: Vec<_> = leases.iter().map(|lease| lease.entry.what().held(&entered)).collect();
         let held_keys: HashSet<u64> = held.iter().flat_map(|held| held.keys()).copied().collect();
         let rows = unique.keys().iter().zip(sums.chunks_exact(table.dim()));
         let (keys, kept): (Vec<u64>, Vec<&[f32]>) =
@@ -156,7 +156,7 @@ impl Checked<'_> {
         let mut apply = table.prepare_apply(&keys, Cow::Owned(kept.concat()), magnitudes, false);
         // The leases are answered by now, and other tables may have moved.
         apply.shortage = Shortage::GoesOn;
-        let release = |some: &[Held<'_>]| {
+        let release = |some: &[LeasedRows<'_>]| {
             some.iter().for_each(|held| table.release_or_count(held.keys(), &entered));
         };
         for (at, lease) in leases.iter().enumerate() {

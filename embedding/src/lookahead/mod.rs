@@ -26,29 +26,30 @@
 
 pub(crate) mod depth;
 pub(crate) mod pending;
+pub(crate) mod queue;
 pub(crate) mod requests;
 pub(crate) mod window;
+pub(crate) mod worker;
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use embank_kv::locks::{Condvar, Mutex, MutexGuard};
-use embank_kv::{Promoted, RowMark, Store, StoreStats, TableId};
+use embank_kv::{Store, StoreStats, TableId};
 
 use crate::error::{Error, Result};
-use crate::lookahead::pending::{Insertion, PendingSet};
+use crate::keys::UniqueKeys;
+use crate::lookahead::pending::PendingSet;
+use crate::lookahead::queue::{
+    Cancelled, Counters, Job, LookaheadReceipt, Queue, QueueState, Shared,
+};
 use crate::lookahead::requests::{BURST_KEYS_MAX, BURST_KEYS_MIN, Requests, number};
 use crate::lookahead::window::{Remembered, Window};
 use crate::stats::LookaheadStats;
-use crate::stats::counter::Counter;
-use crate::table::prefetch::PrefetchJob;
-use crate::unique::UniqueKeys;
 
-/// Rows that are read into a buffer before others have their turn, or as many as the last burst had if those were more.
-const PREFETCH_KEYS: usize = 1024;
 /// The values of a group's rows are at most one part in so many of the bank's budget, unless it has few rows anyway
 /// (`Requests::groups`): between bursts the worker looks after rows that are about to leave memory.
 const BURST_BUDGET_SHARE: u64 = 16;
@@ -90,39 +91,6 @@ pub(crate) fn budget_for(store_bytes: u64) -> u64 {
     store_bytes.saturating_add(share)
 }
 
-/// What became of the distinct keys of one lookahead.
-///
-/// # Examples
-/// ```
-/// # let dir = tempfile::tempdir().unwrap();
-/// let bank = embank::Bank::open(dir.path().join("bank"), embank::BankOptions::default())?;
-/// let table = bank.table("user", embank::TableConfig::new(2))?;
-/// table.put(&[1, 2], &[0.0; 4])?;
-/// let receipt = table.lookahead(&[1, 2])?;
-/// assert_eq!((receipt.resident, receipt.accepted()), (2, 0)); // both are in memory
-/// # Ok::<(), embank::Error>(())
-/// ```
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct LookaheadReceipt {
-    /// In mutable memory already, or in no table.
-    pub resident: usize,
-    /// Queued by this call.
-    pub queued: usize,
-    /// Already queued or being read.
-    pub merged: usize,
-    /// Turned away because the queue is full.
-    pub dropped: usize,
-}
-
-impl LookaheadReceipt {
-    /// The keys that are on their way into memory: queued and merged ones.
-    #[must_use]
-    pub fn accepted(&self) -> usize {
-        self.queued + self.merged
-    }
-}
-
 /// A bank's queue and its worker. Dropping it stops the worker after the burst in hand.
 #[derive(Debug)]
 pub(crate) struct Lookahead {
@@ -130,132 +98,9 @@ pub(crate) struct Lookahead {
     worker: Mutex<Option<JoinHandle<()>>>,
 }
 
-#[derive(Debug)]
-struct Shared {
-    store: Arc<Store>,
-    queue: Arc<Queue>,
-    /// What the values of a group's rows may take.
-    burst_bytes_max: u64,
-    /// Whether there may be rows that wait in the queue or are in hand; written under the queue's lock.
-    has_requests: AtomicBool,
-    /// Signalled when there is nothing to do any more.
-    idle: Condvar,
-    /// Signalled when a burst is over and a Get waits for that.
-    burst_over: Condvar,
-    counters: Counters,
-}
-
-/// What the store's writer may tell: it must not own the store.
-#[derive(Debug)]
-struct Queue {
-    state: Mutex<State>,
-    /// Signalled when there is work or the worker has to stop.
-    work: Condvar,
-}
-
-impl Queue {
-    /// The log's boundaries have moved.
-    fn boundaries_moved(&self) {
-        let mut state = self.state.lock();
-        if !state.window.is_empty() {
-            state.look = true;
-            self.work.notify_one();
-        }
-    }
-}
-
-#[derive(Debug)]
-struct State {
-    requests: Requests,
-    /// The rows of the queue and of the burst in hand.
-    pending: PendingSet,
-    /// Announced rows in mutable memory.
-    window: Window,
-    /// Some of them may be about to leave it.
-    look: bool,
-    /// The worker is looking after those.
-    looking: bool,
-    /// What was cancelled since the worker took what it has in hand: it does not come back to the window.
-    cancelled: Vec<Cancelled>,
-    /// The worker has something in hand.
-    working: bool,
-    /// The keys of the burst in hand, ascending, and their table; none between bursts.
-    in_hand: Vec<u64>,
-    in_hand_of: Option<TableId>,
-    /// Bursts that are over.
-    bursts: u64,
-    /// Gets that wait for the end of the burst in hand.
-    awaiting: usize,
-    /// Requests for buffers, in their order.
-    prefetches: VecDeque<PrefetchJob>,
-    burst_was_last: bool,
-    stopping: bool,
-    failure: Option<embank_kv::Error>,
-}
-
-impl State {
-    fn is_idle(&self) -> bool {
-        self.pending.len() == 0 && !self.look && !self.looking
-    }
-
-    /// Whether a row that the worker has in hand was not cancelled meanwhile.
-    fn is_wanted(&self, table: TableId, key: u64) -> bool {
-        !self.cancelled.iter().any(|cancelled| cancelled.covers(table, key))
-    }
-}
-
-/// What nobody waits for any more.
-#[derive(Debug)]
-enum Cancelled {
-    All,
-    Table(TableId),
-    Keys(TableId, HashSet<u64>),
-}
-
-impl Cancelled {
-    fn covers(&self, table: TableId, key: u64) -> bool {
-        match self {
-            Self::All => true,
-            Self::Table(of) => *of == table,
-            Self::Keys(of, keys) => *of == table && keys.contains(&key),
-        }
-    }
-}
-
-/// What the worker does next.
-enum Job {
-    /// Bring the burst of this table in.
-    Burst(TableId),
-    /// Look after rows that are about to leave memory.
-    Look,
-    /// Read some rows into a buffer.
-    Prefetch(PrefetchJob),
-}
-
-#[derive(Debug, Default)]
-struct Counters {
-    requested: Counter,
-    resident: Counter,
-    queued: Counter,
-    merged: Counter,
-    dropped: Counter,
-    moved: Counter,
-    late: Counter,
-    missing: Counter,
-    cancelled: Counter,
-    failed: Counter,
-    kept: Counter,
-    reading_us: Counter,
-    /// An upper bound on the rows that nobody waited for any more when they were being moved or had been: so many may
-    /// leave memory unused for no fault of the depth.
-    cancelled_too_late: Counter,
-    /// As an `AutoDepth` has chosen it.
-    depth: AtomicU64,
-}
-
 impl Lookahead {
     pub(crate) fn new(store: Arc<Store>, budget_bytes: u64, capacity_keys: usize) -> Self {
-        let state = State {
+        let state = QueueState {
             requests: Requests::with_capacity(capacity_keys),
             pending: PendingSet::with_capacity(capacity_keys),
             window: Window::with_capacity(capacity_keys / KEYS_PER_REMEMBERED),
@@ -296,7 +141,7 @@ impl Lookahead {
     ///
     /// # Errors
     /// [`Error::LookaheadFailed`] once for a failure of the worker since the last call; then nothing is
-    /// queued. [`ThreadRefused`](embank_kv::Error::ThreadRefused) if the worker can't be started.
+    /// queued. [`ThreadRefused`](crate::Error::ThreadRefused) if the worker can't be started.
     pub(crate) fn announce(
         &self,
         table: TableId,
@@ -305,11 +150,12 @@ impl Lookahead {
     ) -> Result<LookaheadReceipt> {
         let shared = &*self.shared;
         if let Some(failure) = shared.queue.state.lock().failure.take() {
-            return Err(Error::LookaheadFailed(failure));
+            return Err(Error::LookaheadFailed(Box::new(failure.into())));
         }
         let unique = UniqueKeys::new(keys);
         let keys = unique.keys();
-        let (mut wanted, mut resident) = (Vec::new(), Vec::new());
+        let mut wanted = Vec::new();
+        let mut resident = Vec::new();
         shared.store.announce(table, keys, &mut wanted, &mut resident)?;
         let mut receipt =
             LookaheadReceipt { resident: keys.len() - wanted.len(), ..Default::default() };
@@ -344,13 +190,15 @@ impl Lookahead {
     ) -> Option<bool> {
         let shared = &*self.shared;
         let mut state = shared.queue.state.lock();
-        let (mut burst, mut wanted) = (state.bursts, 0);
+        let mut burst = state.bursts;
+        let mut wanted = 0;
         for chunk in keys.chunks(OVERTAKEN_AT_ONCE_MAX) {
             // Whoever else wants the queue gets it in between.
             MutexGuard::bump(&mut state);
-            let State { pending, in_hand, in_hand_of, bursts, .. } = &mut *state;
+            let QueueState { pending, in_hand, in_hand_of, bursts, .. } = &mut *state;
             if *bursts != burst {
-                (burst, wanted) = (*bursts, 0);
+                burst = *bursts;
+                wanted = 0;
             }
             let is_in_hand = |key| *in_hand_of == Some(table) && in_hand.binary_search(key).is_ok();
             let overtaken = chunk.iter().filter(|&&key| pending.overtake(number(table), key));
@@ -373,8 +221,8 @@ impl Lookahead {
     /// Has the worker read rows into a buffer.
     ///
     /// # Errors
-    /// [`ThreadRefused`](embank_kv::Error::ThreadRefused) if the worker can't be started.
-    pub(crate) fn prefetch(&self, job: PrefetchJob) -> Result<()> {
+    /// [`ThreadRefused`](crate::Error::ThreadRefused) if the worker can't be started.
+    pub(crate) fn prefetch(&self, job: Box<dyn Job>) -> Result<()> {
         self.start_worker()?;
         self.shared.queue.state.lock().prefetches.push_back(job);
         self.shared.queue.work.notify_one();
@@ -428,7 +276,7 @@ impl Lookahead {
 
     fn cancel_those(&self, cancelled: Cancelled) -> usize {
         let mut state = self.shared.queue.state.lock();
-        let State { requests, pending, window, .. } = &mut *state;
+        let QueueState { requests, pending, window, .. } = &mut *state;
         let waiting = requests.len();
         window.forget(|table, key| cancelled.covers(table, key));
         requests.retain(|table, key| {
@@ -506,247 +354,6 @@ impl Drop for Lookahead {
         if let Some(worker) = self.worker.lock().take() {
             // A worker that panicked has said so on standard error; there is nothing left to stop.
             let _ = worker.join();
-        }
-    }
-}
-
-impl Shared {
-    /// So many rows of `row_bytes` may be in one group.
-    fn fitting(&self, row_bytes: u64) -> usize {
-        (self.burst_bytes_max / row_bytes.max(1)) as usize
-    }
-
-    /// The keys are queued in groups of no more than `fitting`, if that is enough for a burst.
-    fn enqueue(
-        &self,
-        table: TableId,
-        fitting: usize,
-        keys: &[u64],
-        resident: &[(u64, RowMark)],
-        receipt: &mut LookaheadReceipt,
-    ) {
-        let mut state = self.queue.state.lock();
-        state.window.remember(table, resident);
-        for group in Requests::groups(keys, fitting) {
-            let queued_before = receipt.queued;
-            let State { requests, pending, .. } = &mut *state;
-            requests.begin_group();
-            for &key in group {
-                match pending.insert(number(table), key) {
-                    Insertion::Added => {
-                        requests.push(table, key);
-                        receipt.queued += 1;
-                    }
-                    Insertion::Present => receipt.merged += 1,
-                    Insertion::Full => receipt.dropped += 1,
-                }
-            }
-            if receipt.queued > queued_before {
-                self.has_requests.store(true, Ordering::Relaxed);
-                self.queue.work.notify_one();
-            }
-            // Whoever else wants the queue gets it in between.
-            MutexGuard::bump(&mut state);
-        }
-    }
-
-    /// Forgets everything that is pending, as failed.
-    fn give_up_pending(&self) {
-        let mut state = self.queue.state.lock();
-        self.counters.failed.add(state.pending.len() as u64);
-        state.requests.clear();
-        state.pending.clear();
-        // Nobody would look after its rows.
-        state.window.forget(|_, _| true);
-        (state.look, state.looking, state.working) = (false, false, false);
-        self.has_requests.store(false, Ordering::Relaxed);
-        self.end_burst(&mut state);
-        state.cancelled.clear();
-        // Dropping them takes locks of their own alone.
-        state.prefetches.clear();
-        self.idle.notify_all();
-    }
-
-    /// The worker: burst by burst until the bank goes.
-    fn work(&self) {
-        let mut burst = Vec::with_capacity(BURST_KEYS_MIN + BURST_KEYS_MAX);
-        /// Should it panic, nobody waits for it in vain.
-        struct GiveUpAtTheEnd<'a>(&'a Shared);
-        impl Drop for GiveUpAtTheEnd<'_> {
-            fn drop(&mut self) {
-                self.0.give_up_pending();
-            }
-        }
-        let _give_up_at_the_end = GiveUpAtTheEnd(self);
-        let (mut marks, mut burst_keys) = (Vec::new(), 0);
-        let count_since = |began: &mut Instant| {
-            self.counters.reading_us.add(began.elapsed().as_micros() as u64);
-            *began = Instant::now();
-        };
-        while let Some(job) = self.next_job(&mut burst) {
-            let mut began = Instant::now();
-            match job {
-                Job::Burst(table) => {
-                    marks.clear();
-                    burst_keys = burst.len();
-                    let promoted = self.store.promote_marking(table, &burst, &mut marks);
-                    // Before whoever waits for the burst is told.
-                    count_since(&mut began);
-                    self.finish_burst(table, &burst, &marks, promoted);
-                }
-                Job::Look => self.look_after_the_oldest(),
-                Job::Prefetch(mut job) => {
-                    let keys_max = std::mem::take(&mut burst_keys).max(PREFETCH_KEYS);
-                    if !job.advance(&self.store, keys_max) {
-                        self.queue.state.lock().prefetches.push_back(job);
-                    }
-                }
-            }
-            count_since(&mut began);
-        }
-    }
-
-    /// Copies announced rows that are about to leave memory, and have not been used since, to the log's tail.
-    fn look_after_the_oldest(&self) {
-        // Each leaves the window here, and comes back for a bounded number of times.
-        let (read_only, head) = self.store.boundaries();
-        let due = self.queue.state.lock().window.take_below(read_only);
-        for rows in due.chunk_by(|a, b| a.table == b.table) {
-            // What is on disk already would have to be read, and may have been used before it went there.
-            let rows: Vec<_> = rows.iter().filter(|row| row.mark.address() >= head).collect();
-            let Some(first) = rows.first() else { continue };
-            let keys: Vec<u64> = rows.iter().map(|row| row.key).collect();
-            let marks: Vec<RowMark> = rows.iter().map(|row| row.mark).collect();
-            let mut moved = Vec::new();
-            let kept = self.store.promote_unused(first.table, &keys, &marks, &mut moved);
-            self.counters.kept.add(moved.len() as u64);
-            let mut state = self.queue.state.lock();
-            for (place, mark) in moved {
-                if state.is_wanted(first.table, rows[place].key) {
-                    state.window.remember_again(rows[place], mark);
-                }
-            }
-            match kept {
-                // What there is no room to keep goes to disk, and is read when it is wanted.
-                Ok(())
-                | Err(
-                    embank_kv::Error::NoSuchTable(_)
-                    | embank_kv::Error::QuotaExceeded { .. }
-                    | embank_kv::Error::DiskFull { .. }
-                    | embank_kv::Error::Interrupted { .. },
-                ) => {}
-                Err(failure) => {
-                    state.failure.get_or_insert(failure);
-                }
-            }
-        }
-        let mut state = self.queue.state.lock();
-        state.looking = false;
-        if state.is_idle() {
-            self.idle.notify_all();
-        }
-    }
-
-    /// What to do next, for a burst its keys, which are of one table; waits while there is nothing. `None`: stop.
-    fn next_job(&self, burst: &mut Vec<u64>) -> Option<Job> {
-        burst.clear();
-        let mut state = self.queue.state.lock();
-        state.working = false;
-        state.cancelled.clear();
-        loop {
-            if state.stopping {
-                return None;
-            }
-            // First: it takes no disk, and what is about to leave would have to be read again.
-            if std::mem::take(&mut state.look) {
-                (state.looking, state.working) = (true, true);
-                return Some(Job::Look);
-            }
-            // First, so that a queue that is not empty has a burst in it, for which a prefetch may wait.
-            self.pass_over(&mut state);
-            // Bursts and prefetches in turn, of several prefetches each in turn.
-            let turn = std::mem::take(&mut state.burst_was_last) || state.requests.len() == 0;
-            if let Some(job) = if turn { state.prefetches.pop_front() } else { None } {
-                return Some(Job::Prefetch(job));
-            }
-            if let Some(table) = self.take_burst(&mut state, burst) {
-                (state.burst_was_last, state.working) = (true, true);
-                return Some(Job::Burst(table));
-            }
-            // Nothing is in hand either. Relaxed: read by `make_way`, which may miss it.
-            self.has_requests.store(false, Ordering::Relaxed);
-            self.queue.work.wait(&mut state);
-        }
-    }
-
-    /// Takes what Gets have overtaken off the queue's front.
-    fn pass_over(&self, state: &mut State) {
-        let passed = state.requests.pass_over(&mut state.pending);
-        self.counters.late.add(passed);
-        if passed > 0 && state.is_idle() {
-            self.idle.notify_all();
-        }
-    }
-
-    /// Takes a burst from the queue's front; returns its table.
-    fn take_burst(&self, state: &mut State, burst: &mut Vec<u64>) -> Option<TableId> {
-        let (table, passed) = state.requests.take_burst(&mut state.pending, burst)?;
-        self.counters.late.add(passed);
-        state.in_hand.extend_from_slice(burst);
-        state.in_hand.sort_unstable();
-        state.in_hand_of = Some(table);
-        Some(table)
-    }
-
-    /// The burst in hand, if any, is over.
-    fn end_burst(&self, state: &mut State) {
-        state.in_hand.clear();
-        state.in_hand_of = None;
-        state.bursts += 1;
-        if state.awaiting > 0 {
-            self.burst_over.notify_all();
-        }
-    }
-
-    fn finish_burst(
-        &self,
-        table: TableId,
-        burst: &[u64],
-        marks: &[(u64, RowMark)],
-        promoted: embank_kv::Result<Promoted>,
-    ) {
-        let counters = &self.counters;
-        let mut state = self.queue.state.lock();
-        match promoted {
-            Ok(promoted) => {
-                counters.moved.add(promoted.moved);
-                counters.late.add(promoted.resident + promoted.overtaken);
-                counters.missing.add(promoted.missing);
-            }
-            // The table was dropped, which is nobody's failure.
-            Err(embank_kv::Error::NoSuchTable(_)) => counters.cancelled.add(burst.len() as u64),
-            // Whoever gets the rows is told.
-            Err(
-                embank_kv::Error::QuotaExceeded { .. }
-                | embank_kv::Error::DiskFull { .. }
-                | embank_kv::Error::Interrupted { .. },
-            ) => {
-                counters.failed.add(burst.len() as u64);
-            }
-            Err(failure) => {
-                counters.failed.add(burst.len() as u64);
-                state.failure.get_or_insert(failure);
-            }
-        }
-        for &key in burst {
-            state.pending.remove(number(table), key);
-        }
-        let wanted: Vec<_> =
-            marks.iter().copied().filter(|&(key, _)| state.is_wanted(table, key)).collect();
-        state.window.remember(table, &wanted);
-        self.end_burst(&mut state);
-        if state.is_idle() {
-            self.idle.notify_all();
         }
     }
 }

@@ -157,7 +157,8 @@ mod tests {
             let mut model = HashMap::new();
             for (step, table, key) in steps {
                 let table = NonZeroU16::new(table).unwrap();
-                let (row, in_it) = ((table, key), model.contains_key(&(table, key)));
+                let row = (table, key);
+                let in_it = model.contains_key(&(table, key));
                 match step {
                     0 => {
                         let expected = if in_it {

@@ -1,3 +1,6 @@
+use embank_kv::{Promoted, RowMark};
+
+use super::worker::Task;
 use super::*;
 
 #[test]
@@ -36,7 +39,8 @@ fn put(lookahead: &Lookahead, table: TableId, keys: &[u64]) -> Vec<(u64, RowMark
             true
         }
     }
-    let (store, mut marks) = (&lookahead.shared.store, Vec::new());
+    let store = &lookahead.shared.store;
+    let mut marks = Vec::new();
     store.execute(table, keys, embank_kv::Clock::Keep, &mut Zeros).unwrap();
     store.announce(table, keys, &mut Vec::new(), &mut marks).unwrap();
     marks
@@ -51,7 +55,7 @@ fn what_is_cancelled_while_it_is_in_hand_is_forgotten() {
     for (cancelled, left) in [(&[][..], 3), (&[2][..], 2), (&[1, 2, 3][..], 0)] {
         shared.enqueue(table, 4096, &[1, 2, 3], &[], &mut LookaheadReceipt::default());
         let mut burst = Vec::new();
-        assert!(matches!(shared.next_job(&mut burst), Some(Job::Burst(_))));
+        assert!(matches!(shared.next_task(&mut burst), Some(Task::Burst(_))));
         let before = lookahead.cancelled_too_late();
         assert_eq!(lookahead.cancel_keys(table, cancelled), 0, "they are in hand");
         assert_eq!(lookahead.cancelled_too_late() - before, cancelled.len() as u64);
@@ -63,13 +67,13 @@ fn what_is_cancelled_while_it_is_in_hand_is_forgotten() {
     // What was cancelled once can be announced again.
     shared.enqueue(table, 4096, &[2], &[], &mut LookaheadReceipt::default());
     let mut burst = Vec::new();
-    assert!(matches!(shared.next_job(&mut burst), Some(Job::Burst(_))));
+    assert!(matches!(shared.next_task(&mut burst), Some(Task::Burst(_))));
     shared.finish_burst(table, &burst, &marks[1..2], Ok(Promoted::default()));
     assert_eq!(shared.queue.state.lock().window.take_below(u64::MAX).len(), 1);
     // Nor do rows come back that are being kept.
     shared.queue.state.lock().window.remember(table, &marks);
     shared.queue.boundaries_moved();
-    assert!(matches!(shared.next_job(&mut burst), Some(Job::Look)));
+    assert!(matches!(shared.next_task(&mut burst), Some(Task::Look)));
     shared.store.checkpoint(b"").unwrap();
     let kept = shared.counters.kept.get();
     lookahead.cancel();
@@ -86,13 +90,14 @@ fn whoever_cancels_all_excuses_what_is_in_hand_and_what_was_kept() {
     let marks = put(&lookahead, table, &[1, 2, 3]);
     shared.enqueue(table, 4096, &[1, 2, 3], &[], &mut LookaheadReceipt::default());
     let mut burst = Vec::new();
-    assert!(matches!(shared.next_job(&mut burst), Some(Job::Burst(_))));
+    assert!(matches!(shared.next_task(&mut burst), Some(Task::Burst(_))));
     lookahead.cancel();
     assert_eq!(lookahead.cancelled_too_late(), 3, "in hand");
     shared.finish_burst(table, &burst, &marks, Ok(Promoted::default()));
     // Kept, and so in memory, though nothing was read.
     shared.store.checkpoint(b"").unwrap();
-    let (marks, mut kept) = ([marks[0].1, marks[1].1], Vec::new());
+    let marks = [marks[0].1, marks[1].1];
+    let mut kept = Vec::new();
     shared.store.promote_unused(table, &[1, 2], &marks, &mut kept).unwrap();
     assert_eq!((kept.len(), shared.counters.moved.get()), (2, 0));
     lookahead.cancel();
@@ -112,10 +117,11 @@ fn what_is_announced_together_comes_in_one_burst() {
         shared.enqueue(table, fitting, &keys, &[], &mut LookaheadReceipt::default());
     };
     let bursts = || {
-        let (mut lengths, mut expected) = (Vec::new(), 0);
+        let mut lengths = Vec::new();
+        let mut expected = 0;
         while shared.queue.state.lock().pending.len() > 0 {
             let mut burst = Vec::new();
-            let Some(Job::Burst(of)) = shared.next_job(&mut burst) else { unreachable!() };
+            let Some(Task::Burst(of)) = shared.next_task(&mut burst) else { unreachable!() };
             lengths.push((of == other, burst.len()));
             for key in &burst {
                 assert!(*key >= expected, "in their order");
@@ -161,7 +167,7 @@ fn what_a_get_overtakes_the_worker_passes_over() {
     let dir = tempfile::tempdir().unwrap();
     let (lookahead, table) = queue(dir.path());
     let shared = &lookahead.shared;
-    let next = |burst: &mut Vec<u64>| matches!(shared.next_job(burst), Some(Job::Burst(_)));
+    let next = |burst: &mut Vec<u64>| matches!(shared.next_task(burst), Some(Task::Burst(_)));
     shared.enqueue(table, 4096, &[1, 2, 3, 4, 5, 6], &[], &mut LookaheadReceipt::default());
     lookahead.make_way(table, &[2, 3, 9]);
     // Announced again before its turn: it is wanted again, and in the queue once.
@@ -189,15 +195,16 @@ fn a_prefetch_does_not_wait_for_what_was_overtaken() {
     let dir = tempfile::tempdir().unwrap();
     let bank = crate::Bank::open(dir.path(), crate::BankOptions::default()).unwrap();
     let table = bank.table("rows", crate::TableConfig::new(2)).unwrap();
-    let (lookahead, id) = (&table.bank.lookahead, table.shared.id);
+    let lookahead = &table.context().lookahead;
+    let id = table.shared.id;
     // The worker does not run: nothing was announced through the front door.
     lookahead.shared.enqueue(id, 4096, &[1], &[], &mut LookaheadReceipt::default());
-    let loan = table.bank.store.lend_memory(8).unwrap();
+    let loan = table.context().store.lend_memory(8).unwrap();
     let (prefetch, job) =
         crate::table::prefetch::Prefetch::new(table.clone(), UniqueKeys::new(&[1]), loan);
-    lookahead.shared.queue.state.lock().prefetches.push_back(job);
+    lookahead.shared.queue.state.lock().prefetches.push_back(Box::new(job));
     lookahead.make_way(id, &[1]);
-    assert!(matches!(lookahead.shared.next_job(&mut Vec::new()), Some(Job::Prefetch(_))));
+    assert!(matches!(lookahead.shared.next_task(&mut Vec::new()), Some(Task::Prefetch(_))));
     drop(prefetch);
 }
 
@@ -206,11 +213,12 @@ fn a_get_overtakes() {
     let dir = tempfile::tempdir().unwrap();
     let bank = crate::Bank::open(dir.path(), crate::BankOptions::default()).unwrap();
     let table = bank.table("rows", crate::TableConfig::new(2)).unwrap();
-    let (shared, id) = (&table.bank.lookahead.shared, table.shared.id);
+    let shared = &table.context().lookahead.shared;
+    let id = table.shared.id;
     shared.enqueue(id, 4096, &[1, 2, 3], &[], &mut LookaheadReceipt::default());
     drop(table.get(&[3, 2, 2, 4], &mut [0.0; 8]).unwrap());
     let mut burst = Vec::new();
-    assert!(matches!(shared.next_job(&mut burst), Some(Job::Burst(_))));
+    assert!(matches!(shared.next_task(&mut burst), Some(Task::Burst(_))));
     assert_eq!((burst, shared.counters.late.get()), (vec![1], 2));
 }
 
@@ -222,7 +230,7 @@ fn a_get_waits_for_the_burst_that_brings_its_rows() {
     for gone in [false, true] {
         shared.enqueue(table, 4096, &[1, 2, 3], &[], &mut LookaheadReceipt::default());
         let mut burst = Vec::new();
-        assert!(matches!(shared.next_job(&mut burst), Some(Job::Burst(_))));
+        assert!(matches!(shared.next_task(&mut burst), Some(Task::Burst(_))));
         std::thread::scope(|scope| {
             let get = scope.spawn(|| lookahead.make_way_within(table, &[3, 4], A_MINUTE));
             while shared.queue.state.lock().awaiting == 0 && !get.is_finished() {
@@ -238,7 +246,7 @@ fn a_get_waits_for_the_burst_that_brings_its_rows() {
     }
     // A burst that does not end is not waited for without end.
     shared.enqueue(table, 4096, &[1], &[], &mut LookaheadReceipt::default());
-    assert!(matches!(shared.next_job(&mut Vec::new()), Some(Job::Burst(_))));
+    assert!(matches!(shared.next_task(&mut Vec::new()), Some(Task::Burst(_))));
     let waited = lookahead.make_way_within(table, &[1], Duration::from_millis(1));
     assert_eq!(waited, Some(false));
 }

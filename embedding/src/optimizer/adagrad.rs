@@ -1,7 +1,8 @@
 //! Adagrad, with an accumulator per value or per row.
 
 use super::lanes::{each_value, quotient_or_zero, saturated, sum_of_squares};
-use super::{RowState, check_learning_rate, check_not_negative};
+use super::numbers::{check_learning_rate, check_not_negative};
+use super::state::RowState;
 
 /// `torch.optim.Adagrad`. One accumulator per value; a count of steps if the rate decays.
 ///

@@ -5,7 +5,8 @@
 //! beta^(256 * (step / 256)), two rounded factors. Beyond 65,535 steps the power is worked out.
 
 use super::lanes::{each_value, quotient_or_zero, saturated};
-use super::{RowState, check_learning_rate, check_not_negative};
+use super::numbers::{check_learning_rate, check_not_negative};
+use super::state::RowState;
 
 /// `torch.optim.Adam`, with steps counted per row. Two values of state per value, and the count.
 ///
@@ -169,7 +170,8 @@ impl Powers {
 
     #[inline]
     fn at(&self, step: u32) -> f64 {
-        let (low, high) = (step as usize % TABLE, step as usize / TABLE);
+        let low = step as usize % TABLE;
+        let high = step as usize / TABLE;
         match self.high.get(high) {
             Some(high) => self.low[low] * high,
             None => self.base.powf(f64::from(step)),
@@ -187,7 +189,8 @@ mod tests {
             let powers = Powers::new(base);
             for step in [1, 2, 255, 256, 257, 1000, 10_000, 65_535, 65_536, 1 << 20, u32::MAX] {
                 // What counts is how far from 1 they are.
-                let (found, exact) = (1.0 - powers.at(step), 1.0 - base.powf(f64::from(step)));
+                let found = 1.0 - powers.at(step);
+                let exact = 1.0 - base.powf(f64::from(step));
                 let difference = (found - exact).abs();
                 assert!(difference <= 1e-11 * exact, "1 - {base}^{step}: {found} for {exact}");
             }

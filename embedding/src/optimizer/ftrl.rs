@@ -1,7 +1,8 @@
 //! Follow the regularised leader, with L1 and L2 penalties.
 
 use super::lanes::{each_value, quotient_or_zero, saturated};
-use super::{RowState, check_learning_rate, check_not_negative};
+use super::numbers::{check_learning_rate, check_not_negative};
+use super::state::RowState;
 
 /// FTRL-proximal (McMahan et al., "Ad click prediction: a view from the trenches", 2013, algorithm 1). Two
 /// values of state per value: the sum of squares `n` and the leader's gradient `z`.
@@ -90,7 +91,8 @@ impl FtrlStep {
         each_value(row.vector, [sums, leaders], gradient, |value, [sum, leader], g| {
             let square = saturated(g * g);
             let next = saturated(sum + square);
-            let (root, next_root) = (sum.sqrt(), next.sqrt());
+            let root = sum.sqrt();
+            let next_root = next.sqrt();
             // The roots' difference without the cancellation, which would lose it for a large sum.
             let roots = root + next_root;
             let sigma = quotient_or_zero(square, roots * lr);

@@ -22,16 +22,20 @@ mod adagrad;
 mod adam;
 mod ftrl;
 mod lanes;
+pub(crate) mod numbers;
 #[cfg(test)]
 #[expect(clippy::needless_range_loop, reason = "plain loops over columns")]
 mod reference;
 mod sgd;
+pub(crate) mod state;
 
 pub use adagrad::{Adagrad, RowWiseAdagrad};
 pub use adam::{Adam, AdamW};
 pub use ftrl::Ftrl;
 pub(crate) use lanes::sum_of_squares;
 pub use sgd::Sgd;
+
+use state::{RowState, StateShape};
 
 /// How a table turns gradients into new values; `torch.optim`'s semantics, row by row. Default:
 /// [`Optimizer::None`].
@@ -70,17 +74,6 @@ pub enum Optimizer {
     AdamW(AdamW),
     /// FTRL-proximal.
     Ftrl(Ftrl),
-}
-
-/// What an optimizer keeps beside a row's vector.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct StateShape {
-    /// Vectors of dim values.
-    pub(crate) vectors: usize,
-    /// Single f32.
-    pub(crate) scalars: usize,
-    /// Whether the row's steps are counted.
-    pub(crate) counts_steps: bool,
 }
 
 impl Optimizer {
@@ -242,19 +235,6 @@ impl Optimizer {
     }
 }
 
-/// A row as an optimizer sees it: the vector, its state, and the number of this step, from 1.
-#[derive(Debug)]
-pub(crate) struct RowState<'r> {
-    /// dim values.
-    pub(crate) vector: &'r mut [f32],
-    /// [`StateShape::vectors`] * dim values, vector after vector.
-    pub(crate) state: &'r mut [f32],
-    /// [`StateShape::scalars`] values.
-    pub(crate) scalars: &'r mut [f32],
-    /// Which step of the row this is, from 1. Anything where steps are not counted.
-    pub(crate) step: u32,
-}
-
 /// An optimizer with everything worked out that is the same for all rows. Made when its numbers are set, not
 /// for each batch: Adam's has tables.
 #[derive(Debug)]
@@ -316,20 +296,6 @@ impl pulp::NullaryFnOnce for Take<'_> {
     fn call(self) {
         self.stepper.take_here(self.row, self.gradient);
     }
-}
-
-/// Refuses a hyperparameter that is negative, NaN or infinite.
-fn check_not_negative(name: &str, value: f64) -> std::result::Result<(), String> {
-    // Steps compute in f32: what is finite there too.
-    if (value as f32).is_finite() && value >= 0.0 {
-        return Ok(());
-    }
-    Err(format!("{name} must be finite and not negative, found {value}"))
-}
-
-/// Refuses a learning rate that is negative, NaN or infinite.
-pub(crate) fn check_learning_rate(lr: f64) -> std::result::Result<(), String> {
-    check_not_negative("the learning rate", lr)
 }
 
 #[cfg(test)]

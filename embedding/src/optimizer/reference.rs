@@ -56,7 +56,8 @@ pub(crate) fn step(optimizer: &Optimizer, row: RowState<'_>, gradient: &[f32]) {
             let [lr, beta, l1, l2] = [ftrl.lr, ftrl.beta, ftrl.l1, ftrl.l2].map(|x| x as f32);
             let (sums, leaders) = row.state.split_at_mut(gradient.len());
             for i in 0..gradient.len() {
-                let (g, value) = (gradient[i], &mut row.vector[i]);
+                let g = gradient[i];
+                let value = &mut row.vector[i];
                 let before = sums[i].sqrt();
                 sums[i] += g * g;
                 let after = sums[i].sqrt();
@@ -82,7 +83,8 @@ fn adam_step(adam: &super::Adam, decoupled: bool, row: RowState<'_>, gradient: &
     let weight = 1.0 - beta1;
     let (means, squares) = row.state.split_at_mut(gradient.len());
     for i in 0..gradient.len() {
-        let (mut g, value) = (gradient[i], &mut row.vector[i]);
+        let mut g = gradient[i];
+        let value = &mut row.vector[i];
         if decoupled {
             *value *= (1.0 - adam.lr * adam.weight_decay) as f32;
         } else {

@@ -1,7 +1,8 @@
 //! Stochastic gradient descent.
 
 use super::lanes::each_value;
-use super::{RowState, check_learning_rate, check_not_negative};
+use super::numbers::{check_learning_rate, check_not_negative};
+use super::state::RowState;
 
 /// `torch.optim.SGD`. Without momentum a row has no state; with it, one value per value and a count of steps.
 ///

@@ -123,7 +123,8 @@ proptest! {
         for optimizer in optimizers() {
             let stepper = Stepper::new(&optimizer);
             let mut found = Row::new(&optimizer, &start[..dim]);
-            let (mut unvectorised, mut expected) = (found.clone(), found.clone());
+            let mut unvectorised = found.clone();
+            let mut expected = found.clone();
             for gradient in &gradients {
                 stepper.take(pulp::Arch::new(), found.next(), &gradient[..dim]);
                 stepper.take(pulp::Arch::Scalar, unvectorised.next(), &gradient[..dim]);

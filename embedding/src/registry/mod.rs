@@ -22,6 +22,7 @@
 //! A lease can lose rows to a deletion; its owner and who expires it leave their clocks alone then (`deletion`).
 
 pub(crate) mod deadline;
+pub(crate) mod part;
 pub(crate) mod retry_turn;
 pub(crate) mod turnstile;
 pub(crate) mod waiting_line;
@@ -36,10 +37,10 @@ use std::time::{Duration, Instant};
 use embank_kv::locks::Mutex;
 use embank_kv::{Leased, Leases};
 
+use crate::keys::UniqueKeys;
+use crate::registry::part::KeyPart;
 use crate::registry::turnstile::{Entered, Shut, Turnstile};
 use crate::stats::lease_info::LeaseInfo;
-use crate::table::admission::HeldPart;
-use crate::unique::UniqueKeys;
 
 /// A thread that takes leases.
 #[derive(Debug)]
@@ -52,10 +53,10 @@ pub(crate) struct Taker {
 
 /// What is known of a lease.
 #[derive(Debug)]
-pub(crate) struct Holding {
+pub(crate) struct LeaseEntry {
     pub(crate) unique: UniqueKeys,
     /// The keys whose rows it holds, if some were not admitted.
-    part: Option<HeldPart>,
+    part: Option<KeyPart>,
     taker: Arc<Taker>,
     /// The taker has said that another thread ends it.
     handed_over: AtomicBool,
@@ -63,7 +64,7 @@ pub(crate) struct Holding {
     struck: Mutex<BTreeSet<u64>>,
 }
 
-impl Holding {
+impl LeaseEntry {
     /// The keys whose clocks it took up.
     fn keys(&self) -> &[u64] {
         self.part.as_ref().map_or_else(|| self.unique.keys(), |part| &part.keys)
@@ -86,59 +87,60 @@ impl Holding {
     }
 
     /// The rows that it still holds.
-    pub(crate) fn held(&self, _: &Entered<'_>) -> Held<'_> {
+    pub(crate) fn held(&self, _: &Entered<'_>) -> LeasedRows<'_> {
         let unique = &self.unique;
         let struck = self.struck.lock();
         if struck.is_empty() {
             let part = self.part.as_ref().map(Cow::Borrowed);
-            return Held { unique, part, deleted: None };
+            return LeasedRows { unique, part, deleted: None };
         }
-        let (mut held, mut deleted) = (HeldPart::default(), HeldPart::default());
+        let mut held = KeyPart::default();
+        let mut deleted = KeyPart::default();
         for (i, &key) in self.keys().iter().enumerate() {
             let part = if struck.contains(&key) { &mut deleted } else { &mut held };
             part.keys.push(key);
             part.places.push(self.part.as_ref().map_or(i as u32, |part| part.places[i]));
         }
-        Held { unique, part: Some(Cow::Owned(held)), deleted: Some(deleted) }
+        LeasedRows { unique, part: Some(Cow::Owned(held)), deleted: Some(deleted) }
     }
 }
 
 /// The rows of a lease, some perhaps deleted since.
 #[derive(Debug)]
-pub(crate) struct Held<'a> {
+pub(crate) struct LeasedRows<'a> {
     unique: &'a UniqueKeys,
-    part: Option<Cow<'a, HeldPart>>,
+    part: Option<Cow<'a, KeyPart>>,
     /// Those that were deleted.
-    pub(crate) deleted: Option<HeldPart>,
+    pub(crate) deleted: Option<KeyPart>,
 }
 
-impl Held<'_> {
+impl LeasedRows<'_> {
     /// The keys whose clocks the lease holds up.
     pub(crate) fn keys(&self) -> &[u64] {
         self.part.as_ref().map_or_else(|| self.unique.keys(), |part| &part.keys)
     }
 
     /// What part of the distinct keys those are, if they are not all.
-    pub(crate) fn part(&self) -> Option<&HeldPart> {
+    pub(crate) fn part(&self) -> Option<&KeyPart> {
         self.part.as_deref()
     }
 }
 
 /// The leases of a table.
 #[derive(Debug)]
-pub(crate) struct Holders {
-    leases: Leases<Holding>,
+pub(crate) struct LeaseRegistry {
+    leases: Leases<LeaseEntry>,
     turnstile: Turnstile,
     since: Instant,
     /// Microseconds after `since`.
     next_look_us: AtomicU64,
     /// Leases whose owners are gone and whose counts could not be given back yet.
-    owed: Mutex<VecDeque<Arc<Leased<Holding>>>>,
+    owed: Mutex<VecDeque<Arc<Leased<LeaseEntry>>>>,
     /// False only if `owed` has none.
     owes: AtomicBool,
 }
 
-impl Holders {
+impl LeaseRegistry {
     pub(crate) fn new() -> Self {
         Self {
             leases: Leases::default(),
@@ -173,7 +175,7 @@ impl Holders {
     }
 
     /// The oldest lease that is owed: the caller gives its counts back, and then [ends](Self::end) it.
-    pub(crate) fn take_owed(&self) -> Option<Arc<Leased<Holding>>> {
+    pub(crate) fn take_owed(&self) -> Option<Arc<Leased<LeaseEntry>>> {
         let mut owed = self.owed.lock();
         // One that has expired meanwhile is given back by the thread that found it.
         let taken = std::iter::from_fn(|| owed.pop_front()).find(|lease| lease.begin_answer());
@@ -205,13 +207,14 @@ impl Holders {
     pub(crate) fn register(
         &self,
         unique: UniqueKeys,
-        part: Option<HeldPart>,
+        part: Option<KeyPart>,
         _: &Entered<'_>,
-    ) -> Arc<Leased<Holding>> {
+    ) -> Arc<Leased<LeaseEntry>> {
         let taker = of_me(Arc::clone);
         let number = taker.number;
-        let (handed_over, struck) = (AtomicBool::new(false), Mutex::default());
-        let holding = Holding { unique, part, taker, handed_over, struck };
+        let handed_over = AtomicBool::new(false);
+        let struck = Mutex::default();
+        let holding = LeaseEntry { unique, part, taker, handed_over, struck };
         self.leases.register(holding, Instant::now(), number)
     }
 
@@ -223,7 +226,7 @@ impl Holders {
         key: u64,
         timeout: Option<Duration>,
         deadline: Instant,
-    ) -> Vec<Arc<Leased<Holding>>> {
+    ) -> Vec<Arc<Leased<LeaseEntry>>> {
         let number = of_me(|me| me.number);
         let mut own = self.leases.of_thread(number);
         own.retain(|lease| {
@@ -252,7 +255,7 @@ impl Holders {
     }
 
     /// For the owner, when its lease is answered.
-    pub(crate) fn end(&self, lease: &Leased<Holding>) {
+    pub(crate) fn end(&self, lease: &Leased<LeaseEntry>) {
         self.leases.end(lease);
     }
 
@@ -275,7 +278,7 @@ impl Holders {
         timeout: Duration,
         now: Instant,
         _: &Entered<'_>,
-    ) -> Vec<Arc<Leased<Holding>>> {
+    ) -> Vec<Arc<Leased<LeaseEntry>>> {
         let (leases, oldest) = match now.checked_sub(timeout) {
             Some(before) => {
                 let expired = self.leases.expire(before);
@@ -302,7 +305,7 @@ impl Holders {
 }
 
 /// What `lease` of table `table` shows of itself at `now`.
-pub(crate) fn info_of(table: &str, lease: &Leased<Holding>, now: Instant) -> LeaseInfo {
+pub(crate) fn info_of(table: &str, lease: &Leased<LeaseEntry>, now: Instant) -> LeaseInfo {
     let holding = lease.what();
     LeaseInfo {
         table: table.to_owned(),

@@ -20,7 +20,7 @@ pub struct DecodedRow {
 }
 
 impl TableConfig {
-    /// A row of such a table from the value that the store holds, as [`embank_kv::inspect`] hands it out; `None` if
+    /// A row of such a table from the value that the store holds, as [`inspect`](crate::inspect) hands it out; `None` if
     /// the value is too short to be one.
     ///
     /// # Examples

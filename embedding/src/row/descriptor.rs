@@ -88,7 +88,7 @@ impl TableConfig {
     }
 
     /// The settings of `table` from the descriptor that the store keeps with it, for whoever looks at a
-    /// bank without opening it ([`embank_kv::inspect`]). Rates and other settings that are not the table's
+    /// bank without opening it ([`inspect`](crate::inspect)). Rates and other settings that are not the table's
     /// identity are those of its creation.
     ///
     /// # Errors
@@ -103,7 +103,7 @@ impl TableConfig {
     /// bank.table("user", TableConfig::new(2).seed(7))?;
     /// bank.checkpoint(b"")?;
     ///
-    /// let summary = embank_kv::inspect::summary(dir.path())?;
+    /// let summary = embank::inspect::summary(dir.path())?;
     /// let table = &summary.checkpoints[0].tables[0];
     /// assert_eq!(TableConfig::from_descriptor(&table.name, &table.descriptor)?.seed, 7);
     /// # Ok::<(), embank::Error>(())

@@ -11,7 +11,8 @@
 use std::sync::Arc;
 
 use crate::dtype::{Draws, Dtype, decode_float, decode_int8, encode_float, encode_int8};
-use crate::optimizer::{RowState, StateShape, Stepper};
+use crate::optimizer::Stepper;
+use crate::optimizer::state::{RowState, StateShape};
 use crate::row::config::TableConfig;
 use crate::row::initializer::RowSource;
 use crate::row::sections::{Rounds, Sections};
@@ -352,7 +353,8 @@ impl RowLayout {
         let moments = self.dim * self.shape.vectors;
         room.resize(self.dim + moments + singles, 0.0);
         self.read_vector(value, &mut room[..self.dim]);
-        let (arch, dtype) = (self.arch, self.state_dtype);
+        let arch = self.arch;
+        let dtype = self.state_dtype;
         let (floats, room_singles) = room.split_at_mut(self.dim + moments);
         let (vector, moments) = floats.split_at_mut(self.dim);
         arch.dispatch(|| decode_float(dtype, &value[state..scalars], moments));
@@ -506,7 +508,8 @@ mod tests {
         {
             for state in [Dtype::F16, Dtype::Bf16, Dtype::F32] {
                 let config = TableConfig::new(9).optimizer(optimizer).state_dtype(state);
-                let (layout, stepper) = (RowLayout::new("t", &config), Stepper::new(&optimizer));
+                let layout = RowLayout::new("t", &config);
+                let stepper = Stepper::new(&optimizer);
                 let mut words = vec![0_u64; config.value_bytes() as usize / 8];
                 let value: &mut [u8] = bytemuck::cast_slice_mut(&mut words);
                 layout.begin(1, value, &mut [0.0; 9]);
@@ -524,7 +527,8 @@ mod tests {
     #[test]
     fn steps_are_counted_in_the_row_and_stop_at_the_end() {
         let config = TableConfig::new(2).optimizer(Optimizer::adam(0.0));
-        let (layout, stepper) = (RowLayout::new("t", &config), Stepper::new(&config.optimizer));
+        let layout = RowLayout::new("t", &config);
+        let stepper = Stepper::new(&config.optimizer);
         let mut words = vec![0_u64; config.value_bytes() as usize / 8];
         let value: &mut [u8] = bytemuck::cast_slice_mut(&mut words);
         layout.step(&stepper, 1, value, &[0.0, 0.0], false, &mut Vec::new());

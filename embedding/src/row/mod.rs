@@ -10,4 +10,5 @@ pub(crate) mod live;
 pub(crate) mod numbering;
 pub(crate) mod quantile;
 pub(crate) mod sections;
+pub(crate) mod times;
 pub(crate) mod tracking;

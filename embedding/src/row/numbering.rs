@@ -37,9 +37,9 @@ impl VocabularyIdentity {
     }
 }
 
-/// How often a vocabulary was renumbered that has come to this generation.
-pub(crate) fn renumberings(generation: u64) -> u32 {
-    generation as u32
+/// How often a vocabulary was renumbered that has come to this numbering.
+pub(crate) fn renumberings(numbering: u64) -> u32 {
+    numbering as u32
 }
 
 /// The vocabulary whose ids are a table's keys ([`TableConfig::vocabulary`](crate::TableConfig::vocabulary)).
@@ -85,7 +85,8 @@ impl TableVocabulary {
     pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let (id, rest) = bytes.split_first_chunk()?;
         let (generation, name) = rest.split_first_chunk()?;
-        let (id, generation) = (u64::from_le_bytes(*id), u64::from_le_bytes(*generation));
+        let id = u64::from_le_bytes(*id);
+        let generation = u64::from_le_bytes(*generation);
         let name = String::from_utf8(name.to_vec()).ok()?;
         Some(Self { name, identity: Some(VocabularyIdentity { id, generation }) })
     }

@@ -32,7 +32,8 @@ pub(crate) fn standard_normal_quantile(p: f64) -> f64 {
 /// The probability that a standard normal variable stays below `x`: the inverse of
 /// [`standard_normal_quantile`], found by halving, so that the two fit each other to the last bit.
 pub(crate) fn standard_normal_probability(x: f64) -> f64 {
-    let (mut low, mut high) = (1e-300, 1.0 - 1e-16);
+    let mut low = 1e-300;
+    let mut high = 1.0 - 1e-16;
     if standard_normal_quantile(low) >= x {
         return 0.0;
     }

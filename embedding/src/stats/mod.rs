@@ -2,8 +2,8 @@
 
 pub(crate) mod counter;
 pub(crate) mod lease_info;
-pub(crate) mod progress;
 pub(crate) mod seen;
+pub(crate) mod unsaved;
 
 use embank_kv::{StoreStats, statistics};
 

@@ -23,79 +23,14 @@
 use std::collections::HashSet;
 use std::sync::OnceLock;
 
-use embank_kv::locks::RwLock;
 use embank_kv::{Access, Clock, Operation, TableId};
 
-use crate::bank::BankShared;
 use crate::error::Result;
-use crate::row::admission::Admission;
 use crate::stats::seen::SeenClocks;
 use crate::table::Table;
-use crate::table::counts::{COUNT_BYTES, Generations, create_counts};
+use crate::table::count_tables::{COUNT_BYTES, create_counts};
+use crate::table::gate::{Decision, Gate};
 use crate::table::operations::{GetRows, Reached};
-
-/// Decides for a table.
-#[derive(Debug)]
-pub(crate) enum Gate {
-    Counts {
-        needed: u32,
-        counts: RwLock<Generations>,
-    },
-    /// `gets`: the table whose one row numbers the Gets that meet a key without a row.
-    Chance {
-        probability: f32,
-        seed: u64,
-        gets: OnceLock<TableId>,
-    },
-}
-
-impl Gate {
-    /// The tables that the gate keeps beside its own.
-    pub(crate) fn side_tables(&self) -> Vec<TableId> {
-        match self {
-            Self::Counts { counts, .. } => counts.read().tables().collect(),
-            Self::Chance { gets, .. } => gets.get().copied().into_iter().collect(),
-        }
-    }
-}
-
-/// What a Get does about a missing key.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Decision {
-    Open,
-    Admitted,
-    Refused,
-}
-
-/// The keys of a Get that have rows, if not all do.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct HeldPart {
-    pub(crate) keys: Vec<u64>,
-    /// Their places among the distinct keys, ascending.
-    pub(crate) places: Vec<u32>,
-}
-
-impl HeldPart {
-    /// All of `keys` but those at the `refused` places.
-    pub(crate) fn without(keys: &[u64], refused: &[u32]) -> Self {
-        let mut stays = vec![true; keys.len()];
-        for &place in refused {
-            stays[place as usize] = false;
-        }
-        let places: Vec<u32> =
-            (0..keys.len() as u32).filter(|&place| stays[place as usize]).collect();
-        Self { keys: places.iter().map(|&place| keys[place as usize]).collect(), places }
-    }
-
-    /// The rows of this part out of those of all distinct keys.
-    pub(crate) fn gather(&self, rows: &[f32], dim: usize) -> Vec<f32> {
-        let mut found = Vec::with_capacity(self.places.len() * dim);
-        for &place in &self.places {
-            found.extend_from_slice(&rows[place as usize * dim..][..dim]);
-        }
-        found
-    }
-}
 
 impl Table {
     /// The decisions of a Get for `keys` in a step that has got the rows of `earlier` before: what was decided there
@@ -136,7 +71,8 @@ impl Table {
         get.decisions = Some(decisions);
         let destination = |place: u32| get.destinations.map_or(place, |to| to[place as usize]);
         for &place in &refused {
-            let (key, to) = (get.keys[place as usize], destination(place) as usize);
+            let key = get.keys[place as usize];
+            let to = destination(place) as usize;
             layout.fill_initial(key, &mut get.rows[to * layout.dim..][..layout.dim]);
         }
         get.refused = refused;
@@ -177,6 +113,23 @@ impl Table {
         Ok(None)
     }
 
+    /// The table that numbers this one's Gets; made now in a bank of a version that had none.
+    fn numbered_gets(&self, gets: &OnceLock<TableId>) -> Result<TableId> {
+        if let Some(&known) = gets.get() {
+            return Ok(known);
+        }
+        // Held, so that two threads make one, and that this table is not dropped meanwhile.
+        let _side_tables = self.context().side_tables.lock();
+        if let Some(&known) = gets.get() {
+            return Ok(known);
+        }
+        let store = &self.context().store;
+        store.rows(self.shared.id).map_err(|error| self.in_terms_of_the_table(error))?;
+        let made = create_counts(store, self.name(), self.config().admission)?;
+        let made = made.expect("admission by chance has a table beside its own");
+        Ok(*gets.get_or_init(|| made.newer))
+    }
+
     /// For each key, which has no row, whether it gets one now.
     fn decide(&self, gate: &Gate, keys: &[u64]) -> Result<Vec<bool>> {
         match gate {
@@ -192,9 +145,8 @@ impl Table {
                     return Ok(Vec::new());
                 }
                 let mut number = NumberGet { before: 0 };
-                let admission = self.config().admission;
-                let gets = self.bank.numbered_gets(self.name(), admission, gets)?;
-                let numbered = self.bank.store.execute(gets, &[0], Clock::Keep, &mut number);
+                let gets = self.numbered_gets(gets)?;
+                let numbered = self.context().store.execute(gets, &[0], Clock::Keep, &mut number);
                 numbered.map_err(|error| self.in_terms_of_the_table(error))?;
                 let get = number.before;
                 Ok(keys
@@ -241,28 +193,6 @@ fn draw(seed: u64, key: u64, get: u64) -> f64 {
     (mixed >> 11) as f64 / (1_u64 << 53) as f64
 }
 
-impl BankShared {
-    /// The table that numbers the Gets of table `name`; made now in a bank of a version that had none.
-    pub(crate) fn numbered_gets(
-        &self,
-        name: &str,
-        admission: Admission,
-        gets: &OnceLock<TableId>,
-    ) -> Result<TableId> {
-        if let Some(&known) = gets.get() {
-            return Ok(known);
-        }
-        // Held, so that two threads make one.
-        let _tables = self.tables.lock();
-        if let Some(&known) = gets.get() {
-            return Ok(known);
-        }
-        let made = create_counts(&self.store, name, admission)?;
-        let made = made.expect("admission by chance has a table beside its own");
-        Ok(*gets.get_or_init(|| made.newer))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -282,12 +212,5 @@ mod tests {
         }
         assert_eq!(draw(3, 4, 5).to_bits(), draw(3, 4, 5).to_bits());
         assert_ne!(draw(3, 4, 5).to_bits(), draw(3, 4, 6).to_bits());
-    }
-
-    #[test]
-    fn a_part_is_what_was_not_refused() {
-        let part = HeldPart::without(&[10, 11, 12, 13], &[0, 2]);
-        assert_eq!((&part.keys[..], &part.places[..]), (&[11, 13][..], &[1, 3][..]));
-        assert_eq!(part.gather(&[0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0], 2), [2.0, 3.0, 6.0, 7.0]);
     }
 }

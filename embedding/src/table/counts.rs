@@ -23,115 +23,17 @@
 use std::collections::HashMap;
 
 use embank_kv::locks::{RwLock, RwLockReadGuard};
-use embank_kv::{Access, Clock, Operation, Store, TableId};
+use embank_kv::{Access, Clock, Operation, TableId};
 
 use crate::error::Result;
-use crate::row::admission::Admission;
-use crate::row::descriptor::{counts_descriptor, is_counts_descriptor};
 use crate::row::tracking::minutes_now;
 use crate::table::Table;
-use crate::table::admission::Gate;
+use crate::table::count_tables::{Generations, create_generation};
 use crate::table::eviction::Evicted;
-
-/// Bytes of a count with the time of the last Get, a u32 each, and of the number of a Get, a u64.
-pub(crate) const COUNT_BYTES: u32 = 8;
+use crate::table::gate::Gate;
 
 /// Counts of a generation of a table that has fewer rows. 2.5 MiB of log, so that small tables count well.
 const COUNTS_MIN: u64 = 65_536;
-
-/// The tables that hold a table's counts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Generations {
-    pub(crate) newer: TableId,
-    older: Option<TableId>,
-    /// Of the newer one, in its name: the first has 0.
-    number: u64,
-}
-
-impl Generations {
-    pub(crate) fn tables(self) -> impl Iterator<Item = TableId> {
-        [Some(self.newer), self.older].into_iter().flatten()
-    }
-
-    /// Those of table `name` among `counts`, the bank's tables of counts: the two of the largest numbers. A checkpoint
-    /// that was taken while generations turned may have a third, which is dropped.
-    pub(crate) fn find(
-        name: &str,
-        counts: &[embank_kv::TableInfo],
-        store: &Store,
-    ) -> Result<Option<Self>> {
-        let numbered =
-            counts.iter().filter_map(|info| Some((number_in(&info.name, name)?, info.id)));
-        let mut found: Vec<(u64, TableId)> = numbered.collect();
-        found.sort_unstable_by_key(|&(number, _)| number);
-        let Some((number, newer)) = found.pop() else { return Ok(None) };
-        let older = found.pop().map(|(_, older)| older);
-        if !store.is_read_only() {
-            found.iter().try_for_each(|&(_, left)| store.drop_table(left))?;
-        }
-        Ok(Some(Self { newer, older, number }))
-    }
-}
-
-/// The name of a table that admission keeps beside table `name`.
-fn counts_name(name: &str, number: u64) -> String {
-    match number {
-        0 => format!("{name} (counts before admission)"),
-        number => format!("{name} (counts before admission, {number})"),
-    }
-}
-
-/// The number in the name of a table of counts of table `name`.
-fn number_in(counts: &str, name: &str) -> Option<u64> {
-    let (table, number) = split_name(counts)?;
-    (table == name).then_some(number)
-}
-
-fn split_name(counts: &str) -> Option<(&str, u64)> {
-    let (table, rest) = counts.rsplit_once(" (counts before admission")?;
-    let rest = rest.strip_suffix(')')?;
-    if rest.is_empty() {
-        return Some((table, 0));
-    }
-    let number = rest.strip_prefix(", ")?.parse().ok()?;
-    Some((table, number))
-}
-
-/// The table whose Gets before admission the table `name` counts; `None` if the name is not that of a table of counts.
-/// `embank stat` shows tables of counts, and [`Table::forget_counts`] of the table they belong to forgets them.
-///
-/// # Examples
-/// ```
-/// assert_eq!(embank::table_of_counts("item (counts before admission)"), Some("item"));
-/// assert_eq!(embank::table_of_counts("item (counts before admission, 3)"), Some("item"));
-/// assert_eq!(embank::table_of_counts("item"), None);
-/// ```
-#[must_use]
-pub fn table_of_counts(name: &str) -> Option<&str> {
-    split_name(name).map(|(table, _)| table)
-}
-
-/// Makes the table that counts or numbers the Gets of keys without rows, if admission goes by those. It is made before
-/// and dropped after its table, so a crash may leave one alone: then it is made anew.
-pub(crate) fn create_counts(
-    store: &Store,
-    name: &str,
-    admission: Admission,
-) -> Result<Option<Generations>> {
-    if admission == Admission::Always {
-        return Ok(None);
-    }
-    for left in store.tables() {
-        if is_counts_descriptor(&left.descriptor) && number_in(&left.name, name).is_some() {
-            store.drop_table(left.id)?;
-        }
-    }
-    Ok(Some(Generations { newer: create_generation(store, name, 0)?, older: None, number: 0 }))
-}
-
-fn create_generation(store: &Store, name: &str, number: u64) -> Result<TableId> {
-    Ok(store.create_table(&counts_name(name, number), COUNT_BYTES, &counts_descriptor())?)
-}
 
 impl Table {
     /// Counts a Get of each of `keys`, which have no row; returns the counts.
@@ -141,7 +43,7 @@ impl Table {
         keys: &[u64],
     ) -> Result<Vec<u32>> {
         let in_terms = |error| self.in_terms_of_the_table(error);
-        let store = &self.bank.store;
+        let store = &self.context().store;
         let generations = counts.read();
         let mut before = HashMap::new();
         if let Some(older) = generations.older {
@@ -175,17 +77,17 @@ impl Table {
 
     /// The counts at which a generation ends.
     fn counts_max(&self) -> Result<u64> {
-        let rows = self.bank.store.rows(self.shared.id);
+        let rows = self.context().store.rows(self.shared.id);
         Ok(rows.map_err(|error| self.in_terms_of_the_table(error))?.max(COUNTS_MIN))
     }
 
     /// Drops the older generation, and begins a new one, unless another thread has done so.
     #[cold]
     fn turn_generations(&self, counts: &RwLock<Generations>) -> Result<()> {
-        let store = &self.bank.store;
+        let store = &self.context().store;
         // Held, so that the table is not dropped meanwhile.
-        let tables = self.bank.tables.lock();
-        if tables.get(self.name()).is_none_or(|known| known.id != self.shared.id) {
+        let _side_tables = self.context().side_tables.lock();
+        if store.rows(self.shared.id).is_err() {
             return Ok(());
         }
         let counts_max = self.counts_max()?;
@@ -259,7 +161,7 @@ impl Table {
         of: &InGeneration<'_>,
         evicted: &mut Evicted,
     ) -> embank_kv::Result<()> {
-        let store = &self.bank.store;
+        let store = &self.context().store;
         let InGeneration { generation, oldest_kept, dry_run, .. } = *of;
         let Some(begun) = of.held() else { return Ok(()) };
         let mut scan = store.scan_shared(generation)?;
@@ -299,7 +201,7 @@ impl Table {
         // Held: a turn of generations would keep what is deleted in the other one.
         let generations = counts.read();
         for generation in generations.tables() {
-            let forgotten = self.bank.store.delete(generation, keys);
+            let forgotten = self.context().store.delete(generation, keys);
             forgotten.map_err(|error| self.in_terms_of_the_table(error))?;
         }
         Ok(())

@@ -13,8 +13,8 @@
 use std::collections::HashSet;
 
 use crate::error::Result;
+use crate::keys::UniqueKeys;
 use crate::table::Table;
-use crate::unique::UniqueKeys;
 
 impl Table {
     /// Deletes rows and returns how many there were. A later Get starts from the initial values again.
@@ -27,7 +27,7 @@ impl Table {
         self.check_numbering()?;
         let unique = UniqueKeys::new(keys);
         let keys = unique.keys();
-        let store = &self.bank.store;
+        let store = &self.context().store;
         let mut leased = vec![false; keys.len()];
         let deleted = store.delete_if(self.shared.id, keys, |i, _, outstanding| {
             leased[i] = outstanding != 0;
@@ -45,12 +45,12 @@ impl Table {
     }
 
     fn delete_leased(&self, keys: &[u64]) -> Result<u64> {
-        let shut = self.shared.holders.shut();
-        let deleted = self.bank.store.delete(self.shared.id, keys);
+        let shut = self.shared.leases.shut();
+        let deleted = self.context().store.delete(self.shared.id, keys);
         // After a failure those that are gone: the clock of one that is left would be up for its leases.
         let gone = |key| deleted.is_ok() || matches!(self.outstanding(key), Ok(None | Some(0)));
         let gone: HashSet<u64> = keys.iter().copied().filter(|&key| gone(key)).collect();
-        self.shared.holders.strike(&gone, &shut);
+        self.shared.leases.strike(&gone, &shut);
         deleted.map_err(|error| self.in_terms_of_the_table(error))
     }
 }

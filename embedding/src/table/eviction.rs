@@ -19,8 +19,8 @@ use embank_kv::{Access, Clock, Operation};
 use crate::error::{Result, invalid};
 use crate::row::layout::RowLayout;
 use crate::row::tracking::{Tracker, Uses};
-use crate::stats::progress::{TransferProgress, report};
 use crate::table::Table;
+use crate::table::progress::{TransferProgress, report};
 
 /// Rows that are looked at together.
 const BATCH_ROWS: usize = 4096;
@@ -153,7 +153,7 @@ impl Table {
     /// The rows are gone when the call returns, durably so with the next checkpoint; compaction gives their space back.
     ///
     /// # Errors
-    /// As [`scan`](Self::scan); [`InvalidArgument`](embank_kv::Error::InvalidArgument) without a condition, for a
+    /// As [`scan`](Self::scan); [`InvalidArgument`](crate::Error::InvalidArgument) without a condition, for a
     /// norm that is none, and for age or uses in a table that doesn't track them; a failure of the store, after which
     /// some of the rows are gone.
     ///
@@ -283,7 +283,7 @@ impl Table {
                 verdicts[i] = verdict(value, outstanding);
                 verdicts[i] == Verdict::Goes
             };
-            let deleted = self.bank.store.delete_if(self.shared.id, keys, condition);
+            let deleted = self.context().store.delete_if(self.shared.id, keys, condition);
             let deleted = deleted.map_err(|error| self.in_terms_of_the_table(error))?;
             evicted.rows += deleted;
             self.shared.counters.evicted_rows.add(deleted);

@@ -4,8 +4,8 @@ use std::borrow::Cow;
 
 use crate::dtype::{Dtype, largest_magnitude_bits};
 use crate::error::{Error, Result};
+use crate::keys::UniqueKeys;
 use crate::optimizer::sum_of_squares;
-use crate::unique::UniqueKeys;
 
 /// Sums the gradients of equal keys, in batch order. `gradients` holds one row of `dim` per key of the
 /// batch; the result one per distinct key.

@@ -11,7 +11,7 @@ use embank_kv::{Access, Operation, Shortage};
 use crate::row::layout::{RowLayout, Stepped};
 use crate::row::live::Live;
 use crate::stats::seen::SeenClocks;
-use crate::table::admission::Decision;
+use crate::table::gate::Decision;
 
 /// The places of a batch whose clocks the store has moved. Looked at only when a batch failed halfway: then counts are
 /// given back for just these, or for just the others.
@@ -127,7 +127,8 @@ impl Operation for GetRows<'_> {
         if self.gated && !admitted() {
             return false;
         }
-        let (layout, key) = (self.layout, self.keys[i]);
+        let layout = self.layout;
+        let key = self.keys[i];
         layout.begin(key, value, self.destination(i));
         true
     }

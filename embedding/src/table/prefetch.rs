@@ -17,10 +17,13 @@ use embank_kv::locks::{Condvar, Mutex, MutexGuard};
 use embank_kv::{Access, Clock, Loan, Operation, Store};
 
 use crate::error::{Error, Result};
+use crate::keys::UniqueKeys;
+use crate::lookahead::queue::{Job, LookaheadReceipt};
 use crate::registry::deadline::FAR_OFF;
+use crate::table::Table;
 use crate::table::operations::PeekRows;
-use crate::table::{Missing, PeekOutcome, Table, TableShared};
-use crate::unique::UniqueKeys;
+use crate::table::peek::{Missing, PeekOutcome};
+use crate::table::shared::TableShared;
 
 /// Rows on their way into a buffer: what [`Table::prefetch`] returns. Dropping it cancels what has not been read.
 ///
@@ -49,7 +52,8 @@ pub struct Prefetch {
 
 impl fmt::Debug for Prefetch {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (table, keys) = (self.table.name(), self.request.unique.len());
+        let table = self.table.name();
+        let keys = self.request.unique.len();
         let ready = self.is_ready();
         formatter
             .debug_struct("Prefetch")
@@ -109,9 +113,8 @@ impl Operation for PeekAhead<'_> {
     }
 }
 
-impl PrefetchJob {
-    /// Reads up to so many rows; true when it is over, and its handle knows.
-    pub(crate) fn advance(&mut self, store: &Store, keys_max: usize) -> bool {
+impl Job for PrefetchJob {
+    fn advance(&mut self, store: &Store, keys_max: usize) -> bool {
         // Relaxed: nothing follows from it but less work.
         if self.request.cancelled.load(Ordering::Relaxed) {
             return true;
@@ -130,9 +133,12 @@ impl PrefetchJob {
             }
         }
     }
+}
 
+impl PrefetchJob {
     fn read_some(&mut self, store: &Store, keys_max: usize) -> embank_kv::Result<bool> {
-        let (keys, layout) = (self.request.unique.keys(), self.table.layout());
+        let keys = self.request.unique.keys();
+        let layout = self.table.layout();
         if self.rows.is_empty() {
             self.loan.make_room()?;
             self.rows = vec![0.0; keys.len() * layout.dim];
@@ -169,7 +175,8 @@ impl Request {
 
 impl Prefetch {
     pub(crate) fn new(table: Table, unique: UniqueKeys, loan: Loan) -> (Self, PrefetchJob) {
-        let (loan, shared) = (Arc::new(loan), Arc::clone(&table.shared));
+        let loan = Arc::new(loan);
+        let shared = Arc::clone(&table.shared);
         let request = Arc::new(Request {
             unique,
             cancelled: AtomicBool::new(false),
@@ -256,5 +263,49 @@ impl Drop for Prefetch {
     fn drop(&mut self) {
         // Relaxed: as in `PrefetchJob::advance`.
         self.request.cancelled.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Table {
+    /// Has the rows of `keys` that are on disk, or next in line for it, brought into mutable memory soon.
+    /// Never waits for the disk: what does not fit the queue is dropped, and a worker does the rest.
+    /// Clocks and staleness bounds play no part.
+    ///
+    /// # Errors
+    /// [`Error::LookaheadFailed`] reports, once, that reading ahead failed since the last call; this
+    /// call's keys are not queued then. [`ThreadRefused`](crate::Error::ThreadRefused), or another failure
+    /// of the store.
+    pub fn lookahead(&self, keys: &[u64]) -> Result<LookaheadReceipt> {
+        let row_bytes = self.shared.layout().value_bytes() as u64;
+        let announced = self.context().lookahead.announce(self.shared.id, row_bytes, keys);
+        announced.map_err(|error| self.in_terms_of_the_table(error))
+    }
+
+    /// Forgets what looking ahead still has to do for these keys, whoever asked for it: those that wait for their turn
+    /// stay where they are, and none is kept in memory any more. Returns how many waited.
+    pub fn cancel_lookahead(&self, keys: &[u64]) -> usize {
+        self.context().lookahead.cancel_keys(self.shared.id, keys)
+    }
+
+    /// Reads the rows of `keys` ahead into a buffer, for a [`wait`](Prefetch::wait) later: for evaluation, and for
+    /// features that are only read. Never waits: the thread that reads ahead does it all, behind the reads that
+    /// somebody waits for. As a peek, it touches no clock and writes nothing; rows that are to be trained want
+    /// [`lookahead`](Self::lookahead). The buffer, keys * dim * 4 bytes, comes out of the bank's memory budget until
+    /// the rows are fetched or the handle is dropped.
+    ///
+    /// # Errors
+    /// [`BudgetTooSmall`](crate::Error::BudgetTooSmall) if so much is prefetched already that the store could not
+    /// do with the rest: wait for some of it first. [`Error::TableDropped`], [`ThreadRefused`](crate::Error::ThreadRefused).
+    /// Keys that are
+    /// no ids of the table's vocabulary are refused by [`wait`](Prefetch::wait), as by a [`peek`](Self::peek).
+    pub fn prefetch(&self, keys: &[u64]) -> Result<Prefetch> {
+        self.check_numbering()?;
+        let unique = UniqueKeys::new(keys);
+        let bytes = unique.len() as u64 * self.dim() as u64 * 4;
+        let loan = self.context().store.lend_memory(bytes);
+        let loan = loan.map_err(|error| self.context().budget.in_terms_of_the_bank(error))?;
+        let (prefetch, job) = Prefetch::new(self.clone(), unique, loan);
+        self.context().lookahead.prefetch(Box::new(job))?;
+        Ok(prefetch)
     }
 }

@@ -105,9 +105,9 @@ impl Table {
     /// stays open.
     ///
     /// # Errors
-    /// [`Error::TableDropped`]; [`NoSuchTable`](embank_kv::Error::NoSuchTable) if the table was made
-    /// after the checkpoint, and [`InvalidArgument`](embank_kv::Error::InvalidArgument) if there is none: take
-    /// one first; [`BudgetTooSmall`](embank_kv::Error::BudgetTooSmall); a checkpoint that can't be read.
+    /// [`Error::TableDropped`]; [`NoSuchTable`](crate::Error::NoSuchTable) if the table was made
+    /// after the checkpoint, and [`InvalidArgument`](crate::Error::InvalidArgument) if there is none: take
+    /// one first; [`BudgetTooSmall`](crate::Error::BudgetTooSmall); a checkpoint that can't be read.
     ///
     /// # Examples
     /// ```
@@ -132,8 +132,9 @@ impl Table {
     pub fn scan(&self) -> Result<Scan> {
         // Looked at first: the store's refusal of a number doesn't tell a dropped table from a new one.
         self.contains(&[])?;
-        let rows = self.bank.store.scan_shared(self.shared.id);
-        let rows = rows.map_err(|error| Error::from(self.bank.in_terms_of_the_bank(error)))?;
+        let rows = self.context().store.scan_shared(self.shared.id);
+        let rows =
+            rows.map_err(|error| Error::from(self.context().budget.in_terms_of_the_bank(error)))?;
         Ok(Scan { remaining: rows.rows(), rows, table: self.clone(), room: Vec::new() })
     }
 }

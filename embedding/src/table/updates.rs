@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use embank_kv::{Clock, Shortage};
 
 use crate::error::{Error, Result};
+use crate::keys::UniqueKeys;
 use crate::optimizer::Optimizer;
 use crate::row::layout::Stepped;
 use crate::table::Table;
@@ -12,9 +13,47 @@ use crate::table::gradients::{Magnitudes, check_finite, clip_rows, sum_duplicate
 use crate::table::operations::{
     ApplyGradients, PutRows, PutVectors, PutWhole, Reached, RewriteVectors,
 };
-use crate::unique::UniqueKeys;
 
 impl Table {
+    /// Replaces or inserts rows without a lease: `rows` holds keys * dim values; of equal keys the last
+    /// one wins. The optimizer's state of an existing row is kept, that of a new one starts afresh. Touches
+    /// no clock.
+    ///
+    /// # Errors
+    /// [`Error::ShapeMismatch`], [`Error::KeyIsNoId`] and [`Error::NonFiniteRow`] before any row is changed; a failure
+    /// of the store, after which some are.
+    pub fn put(&self, keys: &[u64], rows: &[f32]) -> Result<()> {
+        self.check_shape("rows", keys.len(), rows.len())?;
+        self.check_rows(rows, |row| keys[row])?;
+        self.put_unchecked(keys, rows)
+    }
+
+    /// As [`put`](Self::put), of values that may be NaN or infinite.
+    pub(crate) fn put_unchecked(&self, keys: &[u64], rows: &[f32]) -> Result<()> {
+        let unique = UniqueKeys::new(keys);
+        self.check_ids(unique.keys())?;
+        let last_places = (!unique.all_distinct()).then(|| unique.last_places());
+        self.execute_put(unique.keys(), rows, last_places.as_deref(), Clock::Keep)
+            .map_err(|(error, _)| error)
+    }
+
+    /// Applies gradients without a lease: `gradients` holds keys * dim values; those of equal keys are
+    /// summed in batch order first. Missing rows start from their initial values. Touches no clock.
+    ///
+    /// # Errors
+    /// [`Error::ShapeMismatch`], [`Error::KeyIsNoId`], [`Error::NoOptimizer`] and [`Error::NonFiniteGradient`] before
+    /// any row is changed; [`Error::RowOverflow`] after all other rows are; a failure of the store, after which some are.
+    pub fn apply_gradients(&self, keys: &[u64], gradients: &[f32]) -> Result<()> {
+        self.check_shape("gradients", keys.len(), gradients.len())?;
+        let unique = UniqueKeys::new(keys);
+        self.check_ids(unique.keys())?;
+        let sums = self.summed(&unique, gradients);
+        let magnitudes = self.check_gradients(unique.keys(), &sums)?;
+        let insert_missing = self.shared.gate.is_none();
+        let mut apply = self.prepare_apply(unique.keys(), sums, magnitudes, insert_missing);
+        self.execute_update(unique.keys(), Clock::Keep, &mut apply)
+    }
+
     /// The gradients of `unique`'s batch, one per distinct key.
     pub(crate) fn summed<'g>(&self, unique: &UniqueKeys, gradients: &'g [f32]) -> Cow<'g, [f32]> {
         sum_duplicates(unique, gradients, self.dim())

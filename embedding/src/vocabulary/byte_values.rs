@@ -30,7 +30,7 @@ impl<'a> ByteValues<'a> {
     /// Strings of an array with offsets of 32 bits: one more than there are strings, or none for no strings.
     ///
     /// # Errors
-    /// [`InvalidArgument`](embank_kv::Error::InvalidArgument) for offsets that fall or lead beyond `bytes`.
+    /// [`InvalidArgument`](crate::Error::InvalidArgument) for offsets that fall or lead beyond `bytes`.
     pub fn new(offsets: &'a [u32], bytes: &'a [u8]) -> Result<Self> {
         let falls = offsets.windows(2).position(|pair| pair[0] > pair[1]);
         check(falls, offsets.last().map_or(0, |&last| u64::from(last)), bytes.len())?;

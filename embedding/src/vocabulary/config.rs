@@ -148,7 +148,8 @@ impl VocabularyConfig {
 
     /// Refuses a config that differs from this one.
     pub(crate) fn check_same(&self, vocabulary: &str, asked: &Self) -> Result<()> {
-        let (mut expected, mut found) = (Vec::new(), Vec::new());
+        let mut expected = Vec::new();
+        let mut found = Vec::new();
         for (asked, held) in asked.settings().into_iter().zip(self.settings()) {
             if asked != held {
                 expected.push(asked);

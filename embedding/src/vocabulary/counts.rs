@@ -8,11 +8,11 @@ use std::ops::Range;
 use embank_kv::Clock;
 
 use super::Vocabulary;
-use super::generation::{Generation, read_number_blocks};
+use super::numbering::{Numbering, read_number_blocks};
 use super::record::{NUMBER_BLOCK_BYTES, NUMBERS_PER_BLOCK};
 use super::rows::AddCounts;
 use crate::error::{Error, Result};
-use crate::unique::UniqueKeys;
+use crate::keys::UniqueKeys;
 
 /// Ids whose counts are read together: 1 MiB.
 const READ_AT_ONCE: usize = 2048;
@@ -56,7 +56,7 @@ impl Vocabulary {
     /// Adds to the count of each of `ids` its part of `counts`, as [`count`](Self::count) adds one.
     ///
     /// # Errors
-    /// As [`count`](Self::count); [`InvalidArgument`](embank_kv::Error::InvalidArgument) if there are not as many
+    /// As [`count`](Self::count); [`InvalidArgument`](crate::Error::InvalidArgument) if there are not as many
     /// counts as ids.
     pub fn add_counts(&self, ids: &[u64], counts: &[u64]) -> Result<()> {
         self.check_counts(ids, counts)?;
@@ -129,15 +129,15 @@ impl Vocabulary {
             }
         }
         let _not_renumbered = self.shared.counting.read();
-        self.read(|generation, len| {
-            let table = generation.counts.ok_or_else(|| self.no_counts())?;
+        self.read(|numbering, len| {
+            let table = numbering.counts.ok_or_else(|| self.no_counts())?;
             if let Some(&(place, _)) = counts.last() {
                 self.places_of(&[self.config().first_id.saturating_add(place)], len)?;
             }
             let per_block = NUMBERS_PER_BLOCK;
             let mut settled = Vec::new();
             let mut add = AddCounts { counts, ends: &ends, per_block, settled: &mut settled };
-            let outcome = self.bank.store.execute(table, &blocks, Clock::Keep, &mut add);
+            let outcome = self.context().store.execute(table, &blocks, Clock::Keep, &mut add);
             added.extend(settled.into_iter().map(|block| {
                 let block = block as usize;
                 block.checked_sub(1).map_or(0, |before| ends[before])..ends[block]
@@ -153,19 +153,19 @@ impl Vocabulary {
     /// [`Error::NoCounts`]; [`Error::UnknownId`] for an id that was never given out; [`Error::VocabularyDropped`]; a
     /// failure of the store.
     pub fn counts(&self, ids: &[u64]) -> Result<Vec<u64>> {
-        self.read(|generation, len| {
+        self.read(|numbering, len| {
             let places = self.places_of(ids, len)?;
-            self.counts_at(generation, &places)
+            self.counts_at(numbering, &places)
         })
     }
 
-    pub(crate) fn counts_at(&self, generation: &Generation, places: &[u64]) -> Result<Vec<u64>> {
-        let table = generation.counts.ok_or_else(|| self.no_counts())?;
+    pub(crate) fn counts_at(&self, numbering: &Numbering, places: &[u64]) -> Result<Vec<u64>> {
+        let table = numbering.counts.ok_or_else(|| self.no_counts())?;
         let mut counts = Vec::with_capacity(places.len());
         for places in places.chunks(READ_AT_ONCE) {
             let of: Vec<u64> = places.iter().map(|place| place / NUMBERS_PER_BLOCK).collect();
             let (blocks, inverse) = UniqueKeys::new(&of).into_parts();
-            let (bytes, missing) = read_number_blocks(&self.bank.store, table, &blocks)?;
+            let (bytes, missing) = read_number_blocks(&self.context().store, table, &blocks)?;
             for (&place, &block) in places.iter().zip(&inverse) {
                 let at = block as usize * NUMBER_BLOCK_BYTES;
                 let at = at + (place % NUMBERS_PER_BLOCK) as usize * 8;

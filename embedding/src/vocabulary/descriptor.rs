@@ -30,8 +30,8 @@ type Parsed<T> = std::result::Result<T, String>;
 pub(crate) enum Role {
     /// The vocabulary itself: a table with the header as its only row.
     Header(Box<Founding>),
-    /// A table of a vocabulary's generation.
-    Part { part: Part, identity: u64, generation: u64 },
+    /// A table of a vocabulary's numbering.
+    Part { part: Part, identity: u64, numbering: u64 },
 }
 
 /// What is decided when a vocabulary is made.
@@ -43,7 +43,7 @@ pub(crate) struct Founding {
     pub(crate) seed: u64,
 }
 
-/// The tables of a generation.
+/// The tables of a numbering.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Part {
     /// From a value to its place.
@@ -71,8 +71,8 @@ impl Part {
         }
     }
 
-    pub(crate) fn descriptor(self, identity: u64, generation: u64) -> Vec<u8> {
-        let whose = [identity.to_le_bytes(), generation.to_le_bytes()].concat();
+    pub(crate) fn descriptor(self, identity: u64, numbering: u64) -> Vec<u8> {
+        let whose = [identity.to_le_bytes(), numbering.to_le_bytes()].concat();
         metadata::encode(&(self.kind(), VERSION, whose))
     }
 }
@@ -108,7 +108,9 @@ impl Founding {
             tag::COUNTS,
             tag::VALUE_BYTES_MAX,
         ];
-        let (mut config, mut identity, mut seed) = (VocabularyConfig::u64(), 0, 0);
+        let mut config = VocabularyConfig::u64();
+        let mut identity = 0;
+        let mut seed = 0;
         for (tag, bytes) in &settings {
             match *tag {
                 tag::KIND => {
@@ -173,12 +175,12 @@ pub(crate) fn role_of(descriptor: &[u8]) -> Option<Parsed<Role>> {
     let Some(part) = part else {
         return Some(Founding::parse(&settings).map(|founding| Role::Header(Box::new(founding))));
     };
-    let (Ok(identity), Ok(generation)) =
+    let (Ok(identity), Ok(numbering)) =
         (number(settings.get(..8).unwrap_or(&[]), 8), number(settings.get(8..).unwrap_or(&[]), 8))
     else {
         return Some(Err("its descriptor does not say whose it is".to_owned()));
     };
-    Some(Ok(Role::Part { part, identity, generation }))
+    Some(Ok(Role::Part { part, identity, numbering }))
 }
 
 /// Whether the table of this descriptor belongs to a vocabulary, be it one that this program can't read.
@@ -196,14 +198,14 @@ pub(crate) struct Header {
     pub(crate) len: u64,
     pub(crate) fingerprint: u64,
     /// Which tables hold them.
-    pub(crate) generation: u64,
+    pub(crate) numbering: u64,
     pub(crate) frozen: bool,
 }
 
 impl Header {
     pub(crate) fn to_bytes(self) -> [u8; HEADER_BYTES] {
         let mut bytes = [0; HEADER_BYTES];
-        let words = [self.len, self.fingerprint, self.generation, u64::from(self.frozen)];
+        let words = [self.len, self.fingerprint, self.numbering, u64::from(self.frozen)];
         for (place, word) in bytes.chunks_exact_mut(8).zip(words) {
             place.copy_from_slice(&word.to_le_bytes());
         }
@@ -219,7 +221,7 @@ impl Header {
                 return Err(format!("its header has the flags {other:#x}; use a newer Embank"));
             }
         };
-        Ok(Self { len: word(0)?, fingerprint: word(1)?, generation: word(2)?, frozen })
+        Ok(Self { len: word(0)?, fingerprint: word(1)?, numbering: word(2)?, frozen })
     }
 }
 
@@ -240,9 +242,9 @@ mod tests {
         }
         for part in [Part::Ids, Part::Values, Part::Counts] {
             let role = role_of(&part.descriptor(3, 4)).unwrap().unwrap();
-            assert_eq!(role, Role::Part { part, identity: 3, generation: 4 });
+            assert_eq!(role, Role::Part { part, identity: 3, numbering: 4 });
         }
-        let header = Header { len: 1, fingerprint: 2, generation: 3, frozen: true };
+        let header = Header { len: 1, fingerprint: 2, numbering: 3, frozen: true };
         assert_eq!(Header::from_bytes(&header.to_bytes()), Ok(header));
         let mut bytes = header.to_bytes();
         bytes[24] = 2;

@@ -2,7 +2,7 @@
 
 use super::byte_values::{ByteValues, Values};
 use super::hash::key_of;
-use crate::unique::UniqueKeys;
+use crate::keys::UniqueKeys;
 
 /// The distinct values of a batch.
 #[derive(Debug)]
@@ -30,7 +30,8 @@ impl<'v> Distinct<'v> {
         let mask = (2 * values.len()).next_power_of_two() - 1;
         // A string's number + 1, or 0. At least twice as many as there are strings, so a probe meets an empty one.
         let mut slots = vec![0_u32; mask + 1];
-        let (mut keys, mut first) = (Vec::with_capacity(values.len()), Vec::<u32>::new());
+        let mut keys = Vec::with_capacity(values.len());
+        let mut first = Vec::<u32>::new();
         let mut inverse = Vec::with_capacity(values.len());
         for (place, value) in values.iter().enumerate() {
             let key = key_of(seed, value);

@@ -1,7 +1,7 @@
-//! Keeping what comes often: a new generation with new ids.
+//! Keeping what comes often: a new numbering with new ids.
 //!
 //! The values that stay are copied in their order to tables of their own, beside those in use; lookups go on there. The
-//! header then names the new tables. It is one row, written after all of theirs, so a checkpoint has the old generation
+//! header then names the new tables. It is one row, written after all of theirs, so a checkpoint has the old numbering
 //! whole or the new one whole; the tables that its header does not name are dropped by the next open for writing.
 
 use std::mem;
@@ -10,7 +10,7 @@ use super::Vocabulary;
 use super::byte_values::OwnedValues;
 use super::descriptor::Header;
 use super::distinct::Distinct;
-use super::generation::{Generation, Items, Tip, number_after};
+use super::numbering::{Items, Numbering, Tip, number_after};
 use super::record::NUMBERS_PER_BLOCK;
 use super::rows::AddCounts;
 use crate::error::{Error, Result};
@@ -64,7 +64,7 @@ impl Vocabulary {
     pub fn keep_frequent(&self, min_count: u64) -> Result<KeptFrequent> {
         let mut writer = self.writer();
         let _nobody_counts = self.shared.counting.write();
-        let old = self.shared.generation();
+        let old = self.shared.numbering();
         if old.counts.is_none() {
             return Err(self.no_counts());
         }
@@ -72,16 +72,18 @@ impl Vocabulary {
             return Err(Error::VocabularyFrozen { vocabulary: self.name().to_owned() });
         }
         self.take_out_what_lies_beyond(&mut writer, &old)?;
-        let (store, number) = (&self.bank.store, number_after(old.number));
+        let store = &self.context().store;
+        let number = number_after(old.number);
         let identity = self.shared.founding.identity;
         // What an attempt that failed has left.
-        self.bank.drop_leftovers(identity, old.number)?;
-        let made = Generation::create(store, self.name(), self.config(), identity, number);
+        self.registry.drop_leftovers(identity, old.number)?;
+        let made = Numbering::create(store, self.name(), self.config(), identity, number);
         let before = writer.header;
         let filled = made.map_err(Error::from).and_then(|new| {
             let tip = self.copy_frequent(&old, &new, before.len, min_count)?;
-            let (len, fingerprint) = (tip.len, tip.fingerprint);
-            let header = Header { len, fingerprint, generation: number, ..before };
+            let len = tip.len;
+            let fingerprint = tip.fingerprint;
+            let header = Header { len, fingerprint, numbering: number, ..before };
             self.put_header(header)?;
             Ok((new, header, tip))
         });
@@ -92,7 +94,7 @@ impl Vocabulary {
                 // new tables go; if it can't be written now, the next insertion does that first.
                 match self.put_header(before) {
                     Ok(()) | Err(Error::VocabularyDropped { .. }) => {
-                        let _ = self.bank.drop_leftovers(identity, old.number);
+                        let _ = self.registry.drop_leftovers(identity, old.number);
                     }
                     Err(_) => writer.tip = None,
                 }
@@ -101,7 +103,7 @@ impl Vocabulary {
         };
         self.shared.exchange(&mut writer, header, new);
         writer.tip = Some(tip);
-        self.bank.refuse_other_numberings();
+        self.registry.refuse_other_numberings();
         // Else the next open does it.
         let _ = old.drop_tables(store);
         Ok(KeptFrequent {
@@ -113,12 +115,12 @@ impl Vocabulary {
 
     fn copy_frequent(
         &self,
-        old: &Generation,
-        new: &Generation,
+        old: &Numbering,
+        new: &Numbering,
         len: u64,
         min_count: u64,
     ) -> Result<Tip> {
-        let store = &self.bank.store;
+        let store = &self.context().store;
         let mut tip = Tip::empty();
         let mut start = 0;
         let at_once = self.config().values_at_once();
@@ -150,8 +152,8 @@ impl Vocabulary {
     }
 
     /// Counts for the places from `first` on, which have none yet.
-    fn put_counts(&self, generation: &Generation, first: u64, counts: &[u64]) -> Result<()> {
-        let table = generation.counts.ok_or_else(|| self.no_counts())?;
+    fn put_counts(&self, numbering: &Numbering, first: u64, counts: &[u64]) -> Result<()> {
+        let table = numbering.counts.ok_or_else(|| self.no_counts())?;
         let counts: Vec<(u64, u64)> = (first..).zip(counts.iter().copied()).collect();
         let Some(&(last, _)) = counts.last() else { return Ok(()) };
         let blocks: Vec<u64> = (first / NUMBERS_PER_BLOCK..=last / NUMBERS_PER_BLOCK).collect();
@@ -160,7 +162,7 @@ impl Vocabulary {
         let per_block = NUMBERS_PER_BLOCK;
         let settled = &mut Vec::new();
         let mut add = AddCounts { counts: &counts, ends: &ends, per_block, settled };
-        self.bank.store.execute(table, &blocks, Clock::Keep, &mut add)?;
+        self.context().store.execute(table, &blocks, Clock::Keep, &mut add)?;
         Ok(())
     }
 }

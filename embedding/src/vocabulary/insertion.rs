@@ -18,13 +18,14 @@
 
 use super::descriptor::Header;
 use super::distinct::Distinct;
-use super::generation::{Generation, Held, Items, Tip, held_in};
 use super::hash::key_of;
+use super::numbering::{BlockValue, Items, Numbering, Tip, values_in};
 use super::record::{Blocked, Entries, push_entry};
 use super::rows::PutVariable;
 use super::shared::Writer;
-use super::{Found, UNKNOWN_ID, ValueKind, Values, Vocabulary};
+use super::{Found, ValueKind, Values, Vocabulary};
 use crate::error::{Error, Result};
+use crate::keys::UNKNOWN_ID;
 use embank_kv::Clock;
 
 /// Values that are inserted together: what a torn insertion may leave behind.
@@ -69,17 +70,19 @@ impl Vocabulary {
 
     /// Inserts what `found` lacks, unless the vocabulary is frozen.
     fn insert(&self, distinct: &Distinct<'_>, found: &mut Found) -> Result<u64> {
-        if self.bank.store.is_read_only() {
+        if self.context().store.is_read_only() {
             if self.is_frozen() {
                 return Ok(0);
             }
-            return Err(embank_kv::Error::ReadOnly { path: self.bank.store.path().into() }.into());
+            return Err(
+                embank_kv::Error::ReadOnly { path: self.context().store.path().into() }.into()
+            );
         }
         let mut writer = self.writer();
-        if found.generation != self.shared.generation().number || found.len != self.shared.len() {
+        if found.numbering != self.shared.numbering().number || found.len != self.shared.len() {
             *found = self.find(distinct)?;
         }
-        let generation = self.shared.generation();
+        let numbering = self.shared.numbering();
         let places = found.places.iter().enumerate();
         let new: Vec<usize> = places.filter(|of| *of.1 == UNKNOWN_ID).map(|of| of.0).collect();
         if new.is_empty() || writer.header.frozen {
@@ -91,7 +94,7 @@ impl Vocabulary {
             let strings = if distinct.are_strings() { numbers } else { &[] };
             let bytes: Vec<&[u8]> = strings.iter().map(|&number| distinct.bytes(number)).collect();
             let first = writer.header.len;
-            self.append(&mut writer, &generation, Items { keys: &keys, bytes: &bytes })?;
+            self.append(&mut writer, &numbering, Items { keys: &keys, bytes: &bytes })?;
             for (place, &number) in (first..).zip(numbers) {
                 found.places[number] = place;
             }
@@ -113,11 +116,11 @@ impl Vocabulary {
     }
 
     /// Appends values that are not there, and publishes them.
-    fn append(&self, writer: &mut Writer, generation: &Generation, items: Items<'_>) -> Result<()> {
-        self.take_out_what_lies_beyond(writer, generation)?;
+    fn append(&self, writer: &mut Writer, numbering: &Numbering, items: Items<'_>) -> Result<()> {
+        self.take_out_what_lies_beyond(writer, numbering)?;
         // Until it is back, something may lie beyond the length.
         let Some(tip) = writer.tip.take() else { return Ok(()) };
-        let appended = generation.append(&self.bank.store, &tip, items);
+        let appended = numbering.append(&self.context().store, &tip, items);
         let next = appended.map_err(|error| self.in_terms_of_the_vocabulary(error.into()))?;
         let header = Header { len: next.len, fingerprint: next.fingerprint, ..writer.header };
         self.put_header(header)?;
@@ -130,40 +133,41 @@ impl Vocabulary {
     pub(crate) fn take_out_what_lies_beyond(
         &self,
         writer: &mut Writer,
-        generation: &Generation,
+        numbering: &Numbering,
     ) -> Result<()> {
         if writer.tip.is_none() {
             // It may be the header itself whose writing failed in the end.
             self.put_header(writer.header)?;
-            let tip = self.tip_of(writer.header, generation);
+            let tip = self.tip_of(writer.header, numbering);
             writer.tip = Some(tip.map_err(|error| self.in_terms_of_the_vocabulary(error))?);
         }
         Ok(())
     }
 
-    fn tip_of(&self, header: Header, generation: &Generation) -> Result<Tip> {
-        let store = &self.bank.store;
-        let per_block = generation.values_per_block();
-        let (first, count) = (header.len / per_block, (header.len % per_block) as usize);
+    fn tip_of(&self, header: Header, numbering: &Numbering) -> Result<Tip> {
+        let store = &self.context().store;
+        let per_block = numbering.values_per_block();
+        let first = header.len / per_block;
+        let count = (header.len % per_block) as usize;
         let mut number = first;
         // Ends: a torn insertion has left a bounded number of blocks.
         loop {
-            let blocks = generation.read_blocks(store, &[number])?;
+            let blocks = numbering.read_blocks(store, &[number])?;
             let Some(block) = blocks.get(0) else { break };
             let skipped = if number == first { count } else { 0 };
-            let held = held_in(generation.kind, block).skip(skipped);
-            self.take_out(generation, held, header.len)?;
+            let held = values_in(numbering.kind, block).skip(skipped);
+            self.take_out(numbering, held, header.len)?;
             number += 1;
         }
         for number in (first + 1..number).rev() {
-            generation.put_block(store, number, &[])?;
+            numbering.put_block(store, number, &[])?;
         }
-        let block = generation.block_of_first(store, first, count)?;
+        let block = numbering.block_of_first(store, first, count)?;
         let block = block.ok_or_else(|| {
             self.damaged(format!("the block of its last {count} values is not whole"))
         })?;
         if number > first {
-            generation.put_block(store, first, &block)?;
+            numbering.put_block(store, first, &block)?;
         }
         Ok(Tip { len: header.len, fingerprint: header.fingerprint, block })
     }
@@ -171,33 +175,35 @@ impl Vocabulary {
     /// Takes out those of these values whose place is not below `len`.
     fn take_out<'b>(
         &self,
-        generation: &Generation,
-        held: impl Iterator<Item = Held<'b>>,
+        numbering: &Numbering,
+        held: impl Iterator<Item = BlockValue<'b>>,
         len: u64,
     ) -> Result<()> {
-        let store = &self.bank.store;
+        let store = &self.context().store;
         let seed = self.shared.founding.seed;
         let mut keys: Vec<u64> = held
             .map(|held| match held {
-                Held::Number(number) => number,
-                Held::String(Blocked::Inline(string)) => key_of(seed, string),
-                Held::String(Blocked::Long { key }) => key,
+                BlockValue::Number(number) => number,
+                BlockValue::String(Blocked::Inline(string)) => key_of(seed, string),
+                BlockValue::String(Blocked::Long { key }) => key,
             })
             .collect();
         keys.sort_unstable();
         keys.dedup();
-        match generation.kind {
+        match numbering.kind {
             ValueKind::U64 => {
-                let places = generation.find(store, &keys, |_| &[], UNKNOWN_ID)?;
+                let places = numbering.find(store, &keys, |_| &[], UNKNOWN_ID)?;
                 let beyond = keys.iter().zip(places);
                 let beyond = beyond.filter(|&(_, place)| place != UNKNOWN_ID && place >= len);
                 let beyond: Vec<u64> = beyond.map(|(&key, _)| key).collect();
-                store.delete(generation.ids, &beyond)?;
+                store.delete(numbering.ids, &beyond)?;
             }
             ValueKind::Bytes => {
-                let records = generation.read_records(store, &keys)?;
-                let (mut emptied, mut cut) = (Vec::new(), Vec::new());
-                let (mut bytes, mut ends) = (Vec::new(), Vec::new());
+                let records = numbering.read_records(store, &keys)?;
+                let mut emptied = Vec::new();
+                let mut cut = Vec::new();
+                let mut bytes = Vec::new();
+                let mut ends = Vec::new();
                 for (i, &key) in keys.iter().enumerate() {
                     let entries = Entries(records.get(i));
                     if entries.clone().all(|(place, _)| place < len) {
@@ -214,9 +220,9 @@ impl Vocabulary {
                         ends.push(bytes.len());
                     }
                 }
-                store.delete(generation.ids, &emptied)?;
+                store.delete(numbering.ids, &emptied)?;
                 let mut put = PutVariable { bytes: &bytes, ends: &ends };
-                store.execute(generation.ids, &cut, Clock::Keep, &mut put)?;
+                store.execute(numbering.ids, &cut, Clock::Keep, &mut put)?;
             }
         }
         Ok(())

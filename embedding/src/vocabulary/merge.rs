@@ -41,7 +41,7 @@ impl Vocabulary {
     /// taken in the middle of a merge, so take none then where counts matter.
     ///
     /// # Errors
-    /// [`InvalidArgument`](embank_kv::Error::InvalidArgument) if it is the same vocabulary, or its values are of
+    /// [`InvalidArgument`](crate::Error::InvalidArgument) if it is the same vocabulary, or its values are of
     /// another kind; [`Error::VocabularyFrozen`]; [`Error::ValueTooLong`]; [`Error::Cancelled`];
     /// [`Error::VocabularyDropped`]; a failure of one of the stores. What was merged before stays.
     ///
@@ -76,7 +76,8 @@ impl Vocabulary {
             let name = self.name();
             return refuse(format!("vocabulary {name:?} can't be merged into itself"));
         }
-        let (own, others) = (self.config(), other.config());
+        let own = self.config();
+        let others = other.config();
         if own.kind != others.kind {
             return refuse(format!(
                 "vocabulary {:?} has {} values, {:?} has {}: they can't be merged",

@@ -7,7 +7,7 @@
 //! **Approach.** A vocabulary is rows of tables in the bank: under its memory budget, in its checkpoints, copies and
 //! deltas. One table leads from a value to its *place* (the id is `first_id` and the place), one from places to values
 //! in blocks of many, so that the way back costs next to no index; one counts, if that is asked for. A table
-//! with one row, the *header*, says how many values count and in which tables they lie (`generation`).
+//! with one row, the *header*, says how many values count and in which tables they lie (`numbering`).
 //!
 //! **Several threads.** Lookups are peeks: they take no lock, write nothing, and never wait for an insertion. They see
 //! places below the length that they loaded before they began, and what lies there never changes. One thread at a time
@@ -21,18 +21,20 @@
 //!
 //! **Crashes.** `insertion` says in which order rows are written, so that a checkpoint may be cut at any moment.
 
-mod binding;
+mod access;
 pub(crate) mod byte_values;
 pub(crate) mod config;
 mod counts;
 pub(crate) mod descriptor;
 mod distinct;
+mod fingerprint;
 mod frequent;
-pub(crate) mod generation;
 pub(crate) mod hash;
 mod insertion;
 mod merge;
+pub(crate) mod numbering;
 pub(crate) mod record;
+pub(crate) mod registry;
 mod reverse;
 mod rows;
 mod scan;
@@ -48,24 +50,29 @@ pub use byte_values::{ByteBuffer, ByteValues, OwnedValues, Values};
 pub use config::{ValueKind, VocabularyConfig};
 pub(crate) use descriptor::is_of_a_vocabulary;
 pub use frequent::KeptFrequent;
-pub(crate) use generation::is_name_of_a_part;
 pub use merge::{MergedIds, MergedVocabulary};
+pub(crate) use numbering::is_name_of_a_part;
 pub use scan::{VocabularyChunk, VocabularyScan};
 pub(crate) use shared::VocabularyShared;
 pub use summary::VocabularySummary;
-pub use unknown::{UNKNOWN_ID, Unknown};
+pub use unknown::Unknown;
 pub use verify::{VerifiedVocabulary, VocabularyProgress};
 
-use crate::bank::BankShared;
+use crate::context::Context;
 use crate::error::{Error, Result};
+use crate::keys::UNKNOWN_ID;
 use crate::row::numbering::VocabularyIdentity;
 use distinct::Distinct;
+use registry::Vocabularies;
 
 /// A handle to a vocabulary of a bank. Cloning it is cheap; all handles of a vocabulary are one.
 ///
 /// Values come in batches of any length, may repeat, and get ids in order of first appearance: dense, from
 /// [`first_id`](VocabularyConfig::first_id) on. What a call writes is in memory when it returns;
 /// [`Bank::checkpoint`](crate::Bank::checkpoint) makes it durable together with the tables.
+///
+/// In the source, lookups stand in `vocabulary/mod.rs`, the other methods in the files of `vocabulary/`: `insertion`,
+/// `reverse`, `counts`, `frequent`, `merge`, `scan`, `verify`, `fingerprint`, and `access`, on which they all build.
 ///
 /// # Examples
 /// ```
@@ -87,7 +94,8 @@ use distinct::Distinct;
 /// ```
 #[derive(Clone)]
 pub struct Vocabulary {
-    pub(crate) bank: Arc<BankShared>,
+    /// The bank's vocabularies.
+    pub(crate) registry: Arc<Vocabularies>,
     pub(crate) shared: Arc<VocabularyShared>,
 }
 
@@ -102,16 +110,20 @@ impl fmt::Debug for Vocabulary {
     }
 }
 
-/// Where the values of a batch are, as of a length and a generation.
+/// Where the values of a batch are, as of a length and a numbering.
 #[derive(Debug)]
 pub(crate) struct Found {
     /// By number of the distinct value; `UNKNOWN_ID` for those that are not there.
     pub(crate) places: Vec<u64>,
-    pub(crate) generation: u64,
+    pub(crate) numbering: u64,
     pub(crate) len: u64,
 }
 
 impl Vocabulary {
+    pub(crate) fn context(&self) -> &Context {
+        &self.registry.context
+    }
+
     /// Its name.
     #[must_use]
     pub fn name(&self) -> &str {
@@ -177,7 +189,7 @@ impl Vocabulary {
     /// places in the batch of those, ascending. Writes nothing and waits for no insertion.
     ///
     /// # Errors
-    /// [`InvalidArgument`](embank_kv::Error::InvalidArgument) if `values` are of another kind, or `ids` has another
+    /// [`InvalidArgument`](crate::Error::InvalidArgument) if `values` are of another kind, or `ids` has another
     /// length; [`Error::VocabularyDropped`]; a failure of the store.
     ///
     /// # Examples
@@ -250,10 +262,10 @@ impl Vocabulary {
 
     /// Looks up all distinct values.
     pub(crate) fn find(&self, distinct: &Distinct<'_>) -> Result<Found> {
-        self.read(|generation, len| {
-            let store = &self.bank.store;
-            let places = generation.find(store, &distinct.keys, |i| distinct.bytes(i), len)?;
-            Ok(Found { places, generation: generation.number, len })
+        self.read(|numbering, len| {
+            let store = &self.context().store;
+            let places = numbering.find(store, &distinct.keys, |i| distinct.bytes(i), len)?;
+            Ok(Found { places, numbering: numbering.number, len })
         })
     }
 

@@ -8,11 +8,10 @@ use std::path::Path;
 use proptest::prelude::*;
 
 use super::hash::CLASHING_SEED;
-use super::{
-    ByteBuffer, OwnedValues, UNKNOWN_ID, Unknown, ValueKind, Vocabulary, VocabularyConfig,
-};
+use super::{ByteBuffer, OwnedValues, Unknown, ValueKind, Vocabulary, VocabularyConfig};
 use crate::bank::Bank;
 use crate::error::Error;
+use crate::keys::UNKNOWN_ID;
 use crate::options::BankOptions;
 
 const FIRST_ID: u64 = 3;
@@ -151,10 +150,12 @@ impl Tested {
     }
 
     fn open(&mut self, dir: &Path) {
-        (self.vocabulary, self.bank) = (None, None);
+        self.vocabulary = None;
+        self.bank = None;
         let bank = Bank::open(dir, options()).unwrap();
         let made = bank.vocabulary_with_seed("v", self.config(), self.seed).unwrap();
-        (self.bank, self.vocabulary) = (Some(bank), Some(made));
+        self.bank = Some(bank);
+        self.vocabulary = Some(made);
     }
 
     fn bank(&self) -> &Bank {
@@ -215,7 +216,8 @@ impl Tested {
                 } else {
                     let before = self.model.values.len() as u64;
                     self.model.keep_frequent(*min_count);
-                    let (kept, len) = (kept.unwrap(), self.model.values.len() as u64);
+                    let kept = kept.unwrap();
+                    let len = self.model.values.len() as u64;
                     assert_eq!((kept.kept, kept.removed), (len, before - len));
                 }
             }
@@ -308,7 +310,9 @@ fn run(kind: ValueKind, clash: bool, steps: &[Step]) {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path().join("bank");
     let seed = if clash { CLASHING_SEED } else { 7 };
-    let (bank, vocabulary, saved) = (None, None, None);
+    let bank = None;
+    let vocabulary = None;
+    let saved = None;
     let mut tested = Tested { kind, seed, bank, vocabulary, model: Model::default(), saved };
     tested.open(&dir);
     for step in steps {

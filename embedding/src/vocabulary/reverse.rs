@@ -1,11 +1,11 @@
 //! From ids back to values.
 
 use super::byte_values::{ByteBuffer, OwnedValues};
-use super::generation::{Blocks, Generation};
+use super::numbering::{Blocks, Numbering};
 use super::record::{BlockEntries, Blocked, NUMBERS_PER_BLOCK};
 use super::{ValueKind, Vocabulary};
 use crate::error::{Error, Result};
-use crate::unique::UniqueKeys;
+use crate::keys::UniqueKeys;
 
 /// Ids whose blocks are read together at most: 1 MiB of numbers, 8 MiB of strings that lie in blocks.
 const READ_AT_ONCE: usize = 2048;
@@ -30,9 +30,9 @@ impl Vocabulary {
     /// # Ok::<(), embank::Error>(())
     /// ```
     pub fn values(&self, ids: &[u64]) -> Result<OwnedValues> {
-        self.read(|generation, len| {
+        self.read(|numbering, len| {
             let places = self.places_of(ids, len)?;
-            self.values_at(generation, &places)
+            self.values_at(numbering, &places)
         })
     }
 
@@ -52,22 +52,23 @@ impl Vocabulary {
     }
 
     /// The values at these places, all of which are given out.
-    pub(crate) fn values_at(&self, generation: &Generation, places: &[u64]) -> Result<OwnedValues> {
-        let (mut numbers, mut strings) = (Vec::new(), ByteBuffer::default());
+    pub(crate) fn values_at(&self, numbering: &Numbering, places: &[u64]) -> Result<OwnedValues> {
+        let mut numbers = Vec::new();
+        let mut strings = ByteBuffer::default();
         let at_once = READ_AT_ONCE.min(self.config().values_at_once() as usize);
         for places in places.chunks(at_once) {
-            let per_block = generation.values_per_block();
+            let per_block = numbering.values_per_block();
             let of: Vec<u64> = places.iter().map(|place| place / per_block).collect();
             let (block_numbers, inverse) = UniqueKeys::new(&of).into_parts();
-            let blocks = generation.read_blocks(&self.bank.store, &block_numbers)?;
-            match generation.kind {
+            let blocks = numbering.read_blocks(&self.context().store, &block_numbers)?;
+            match numbering.kind {
                 ValueKind::U64 => self.take_numbers(&blocks, places, &inverse, &mut numbers)?,
                 ValueKind::Bytes => {
-                    self.take_strings(generation, &blocks, places, &inverse, &mut strings)?;
+                    self.take_strings(numbering, &blocks, places, &inverse, &mut strings)?;
                 }
             }
         }
-        Ok(match generation.kind {
+        Ok(match numbering.kind {
             ValueKind::U64 => OwnedValues::U64(numbers),
             ValueKind::Bytes => OwnedValues::Bytes(strings),
         })
@@ -91,15 +92,16 @@ impl Vocabulary {
 
     fn take_strings(
         &self,
-        generation: &Generation,
+        numbering: &Numbering,
         blocks: &Blocks,
         places: &[u64],
         inverse: &[u32],
         strings: &mut ByteBuffer,
     ) -> Result<()> {
-        let per_block = generation.values_per_block();
+        let per_block = numbering.values_per_block();
         let mut blocked = Vec::with_capacity(places.len());
-        let (mut long_keys, mut long_places) = (Vec::new(), Vec::new());
+        let mut long_keys = Vec::new();
+        let mut long_places = Vec::new();
         // Places in a row go on where the one before ended.
         let mut last: Option<(u64, BlockEntries<'_>)> = None;
         for (&place, &block) in places.iter().zip(inverse) {
@@ -121,7 +123,8 @@ impl Vocabulary {
             }
             blocked.push(entry);
         }
-        let (long, is_there) = generation.read_long(&self.bank.store, &long_keys, &long_places)?;
+        let (long, is_there) =
+            numbering.read_long(&self.context().store, &long_keys, &long_places)?;
         let mut next_long = 0;
         for (entry, &place) in blocked.into_iter().zip(places) {
             match entry {

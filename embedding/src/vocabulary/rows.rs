@@ -5,7 +5,7 @@
 use embank_kv::{Access, Operation, Shortage, Width};
 
 use super::record::{Entries, push_entry};
-use super::unknown::UNKNOWN_ID;
+use crate::keys::UNKNOWN_ID;
 
 /// Reads whole rows of a table of fixed width.
 #[derive(Debug)]

@@ -26,7 +26,7 @@ pub struct VocabularyChunk<'a> {
 #[derive(Debug)]
 pub struct VocabularyScan {
     vocabulary: Vocabulary,
-    generation: u64,
+    numbering: u64,
     place: u64,
     len: u64,
     values: OwnedValues,
@@ -57,10 +57,10 @@ impl Vocabulary {
     /// ```
     #[must_use]
     pub fn scan(&self) -> VocabularyScan {
-        let (generation, len) = self.shared.generation_and_len();
+        let (numbering, len) = self.shared.numbering_and_len();
         VocabularyScan {
             vocabulary: self.clone(),
-            generation,
+            numbering,
             place: 0,
             len,
             values: OwnedValues::U64(Vec::new()),
@@ -79,7 +79,7 @@ impl VocabularyScan {
     /// The next values; `None` after the last.
     ///
     /// # Errors
-    /// [`InvalidArgument`](embank_kv::Error::InvalidArgument) if the vocabulary was renumbered meanwhile;
+    /// [`InvalidArgument`](crate::Error::InvalidArgument) if the vocabulary was renumbered meanwhile;
     /// [`Error::DamagedVocabulary`](crate::Error::DamagedVocabulary),
     /// [`Error::VocabularyDropped`](crate::Error::VocabularyDropped), or a failure of the store.
     pub fn next_chunk(&mut self) -> Result<Option<VocabularyChunk<'_>>> {
@@ -88,20 +88,22 @@ impl VocabularyScan {
         if places.is_empty() {
             return Ok(None);
         }
-        let (vocabulary, wanted) = (&self.vocabulary, self.generation);
-        let (values, counts) = vocabulary.read(|generation, len| {
-            if generation.number != wanted || len < self.len {
+        let vocabulary = &self.vocabulary;
+        let wanted = self.numbering;
+        let (values, counts) = vocabulary.read(|numbering, len| {
+            if numbering.number != wanted || len < self.len {
                 let name = vocabulary.name();
                 let what = format!("vocabulary {name:?} was renumbered while it was gone through");
                 return Err(embank_kv::Error::InvalidArgument(what).into());
             }
-            let counts = match generation.counts {
-                Some(_) => vocabulary.counts_at(generation, &places)?,
+            let counts = match numbering.counts {
+                Some(_) => vocabulary.counts_at(numbering, &places)?,
                 None => Vec::new(),
             };
-            Ok((vocabulary.values_at(generation, &places)?, counts))
+            Ok((vocabulary.values_at(numbering, &places)?, counts))
         })?;
-        (self.values, self.counts) = (values, counts);
+        self.values = values;
+        self.counts = counts;
         let first_id = vocabulary.config().first_id + self.place;
         self.place += places.len() as u64;
         Ok(Some(VocabularyChunk { first_id, values: self.values.values(), counts: &self.counts }))

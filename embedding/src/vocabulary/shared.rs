@@ -2,18 +2,14 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use embank_kv::locks::{Mutex, MutexGuard, RwLock};
+use embank_kv::locks::{Mutex, RwLock};
 use embank_kv::{Clock, Store, TableId};
 
-use super::Vocabulary;
 use super::descriptor::{Founding, HEADER_BYTES, Header};
-use super::generation::{Generation, Tip};
+use super::numbering::{Numbering, Tip};
 use super::rows::{PeekFixed, PutFixed};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::row::numbering::VocabularyIdentity;
-
-/// Ids are below 2^63 - 1.
-const IDS_END_MAX: u64 = (1 << 63) - 1;
 
 /// What all handles of a vocabulary share.
 #[derive(Debug)]
@@ -24,12 +20,12 @@ pub(crate) struct VocabularyShared {
     pub(crate) header: TableId,
     /// The tables in use. Read by every call for as long as it uses them; written by who renumbers, after a turn as
     /// the writer, and by who refreshes a bank that is open to read only.
-    generation: RwLock<Generation>,
-    /// Values with ids. Changes with `writer` held; what lies below never changes within a generation.
+    pub(crate) numbering: RwLock<Numbering>,
+    /// Values with ids. Changes with `writer` held; what lies below never changes within a numbering.
     len: AtomicU64,
-    /// Values that callers know ids of: those with ids, and those that [`Vocabulary::give_out`] tells of. Tables take
+    /// Values that callers know ids of: those with ids, and those that [`Vocabulary::give_out`](crate::Vocabulary::give_out) tells of. Tables take
     /// their ids as keys.
-    given_out: AtomicU64,
+    pub(crate) given_out: AtomicU64,
     frozen: AtomicBool,
     /// Held while values are inserted or renumbered.
     pub(crate) writer: Mutex<Writer>,
@@ -44,12 +40,12 @@ pub(crate) struct VocabularyShared {
 pub(crate) struct Published {
     pub(crate) len: u64,
     pub(crate) fingerprint: u64,
-    pub(crate) generation: u64,
+    pub(crate) numbering: u64,
 }
 
 impl Published {
     fn of(header: &Header) -> Self {
-        Self { len: header.len, fingerprint: header.fingerprint, generation: header.generation }
+        Self { len: header.len, fingerprint: header.fingerprint, numbering: header.numbering }
     }
 }
 
@@ -68,14 +64,15 @@ impl VocabularyShared {
         name: &str,
         founding: Founding,
         table: TableId,
-        (header, generation): (Header, Generation),
+        header: Header,
+        numbering: Numbering,
         tip: Option<Tip>,
     ) -> Self {
         Self {
             name: name.to_owned(),
             founding,
             header: table,
-            generation: RwLock::new(generation),
+            numbering: RwLock::new(numbering),
             len: AtomicU64::new(header.len),
             given_out: AtomicU64::new(header.len),
             frozen: AtomicBool::new(header.frozen),
@@ -96,19 +93,19 @@ impl VocabularyShared {
     }
 
     pub(crate) fn identity(&self) -> VocabularyIdentity {
-        let generation = self.generation.read().number;
-        VocabularyIdentity { id: self.founding.identity, generation }
+        let numbering = self.numbering.read().number;
+        VocabularyIdentity { id: self.founding.identity, generation: numbering }
     }
 
-    /// The number of the generation in use and the length that goes with it.
-    pub(crate) fn generation_and_len(&self) -> (u64, u64) {
-        let generation = self.generation.read();
-        (generation.number, self.len())
+    /// The number of the numbering in use and the length that goes with it.
+    pub(crate) fn numbering_and_len(&self) -> (u64, u64) {
+        let numbering = self.numbering.read();
+        (numbering.number, self.len())
     }
 
     /// The tables in use. Stay so as long as the caller is the writer.
-    pub(crate) fn generation(&self) -> Generation {
-        *self.generation.read()
+    pub(crate) fn numbering(&self) -> Numbering {
+        *self.numbering.read()
     }
 
     /// The header has been written, and the values that it counts before it.
@@ -137,9 +134,9 @@ impl VocabularyShared {
     }
 
     /// Exchanges the tables in use, once no call uses the old ones.
-    pub(crate) fn exchange(&self, writer: &mut Writer, header: Header, generation: Generation) {
-        let mut current = self.generation.write();
-        *current = generation;
+    pub(crate) fn exchange(&self, writer: &mut Writer, header: Header, numbering: Numbering) {
+        let mut current = self.numbering.write();
+        *current = numbering;
         writer.header = header;
         *self.published.lock() = Published::of(&header);
         // Relaxed, and before the length: as in `publish`.
@@ -151,9 +148,10 @@ impl VocabularyShared {
 
     /// Takes over the state of `newer`, the same vocabulary at a newer checkpoint.
     pub(crate) fn move_on(&self, newer: &Self) {
-        let (header, generation) = (newer.writer.lock().header, newer.generation());
+        let header = newer.writer.lock().header;
+        let numbering = newer.numbering();
         let mut writer = self.writer.lock();
-        self.exchange(&mut writer, header, generation);
+        self.exchange(&mut writer, header, numbering);
     }
 }
 
@@ -170,67 +168,4 @@ pub(crate) fn write_header(store: &Store, table: TableId, header: Header) -> emb
     let bytes = header.to_bytes();
     let mut put = PutFixed { bytes: &bytes, row_bytes: HEADER_BYTES };
     store.execute(table, &[0], Clock::Keep, &mut put).map(drop)
-}
-
-/// How often a call on a bank that is open to read only begins anew because the bank has moved on and the tables of the
-/// old checkpoint are gone: each time another refresh has come.
-const MOVES_MAX: usize = 8;
-
-impl Vocabulary {
-    /// Calls `f` with the tables in use and the length. What it reads stays until it returns. It must not call this
-    /// again, and may be called again itself.
-    pub(crate) fn read<R>(&self, mut f: impl FnMut(&Generation, u64) -> Result<R>) -> Result<R> {
-        for _ in 0..MOVES_MAX {
-            let result = {
-                let generation = self.shared.generation.read();
-                // Before anything is looked up: what lies at or beyond it may be taken out and its places given to
-                // other values meanwhile.
-                let len = self.shared.len();
-                f(&generation, len)
-            };
-            match result {
-                Err(Error::Store(embank_kv::Error::NoSuchTable(_)))
-                    if self.bank.store.is_read_only() && self.bank.reread(&self.shared)? => {}
-                Err(error) => return Err(self.in_terms_of_the_vocabulary(error)),
-                done => return done,
-            }
-        }
-        Err(self.dropped())
-    }
-
-    /// For a caller that numbers new values itself and inserts them later, in the order of their ids: tables whose keys
-    /// are this vocabulary's ids take those below `ids_end` from now on. A renumbering, and closing the bank, forget it.
-    /// Ids end at 2^63 - 1: a larger `ids_end` counts as that.
-    pub fn give_out(&self, ids_end: u64) {
-        let count = ids_end.min(IDS_END_MAX).saturating_sub(self.config().first_id);
-        // Relaxed: as in `VocabularyShared::ids_end`.
-        self.shared.given_out.fetch_max(count, Ordering::Relaxed);
-    }
-
-    pub(crate) fn put_header(&self, header: Header) -> Result<()> {
-        let written = write_header(&self.bank.store, self.shared.header, header);
-        written.map_err(|error| self.in_terms_of_the_vocabulary(error.into()))
-    }
-
-    pub(crate) fn writer(&self) -> MutexGuard<'_, Writer> {
-        self.shared.writer.lock()
-    }
-
-    /// The store knows tables by number; a number of the vocabulary's is missing only once it was dropped.
-    #[cold]
-    pub(crate) fn in_terms_of_the_vocabulary(&self, error: Error) -> Error {
-        match error {
-            Error::Store(embank_kv::Error::NoSuchTable(_)) => self.dropped(),
-            other => other,
-        }
-    }
-
-    fn dropped(&self) -> Error {
-        Error::VocabularyDropped { vocabulary: self.name().to_owned() }
-    }
-
-    #[cold]
-    pub(crate) fn damaged(&self, what: String) -> Error {
-        Error::DamagedVocabulary { vocabulary: self.name().to_owned(), what }
-    }
 }

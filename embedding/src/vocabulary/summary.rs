@@ -4,11 +4,11 @@ use embank_kv::inspect::TableSummary;
 
 use super::config::VocabularyConfig;
 use super::descriptor::{Part, Role, is_of_a_vocabulary, role_of};
-use super::generation::header_name;
+use super::numbering::header_name;
 use crate::row::numbering::renumberings;
 
 /// A vocabulary as a checkpoint's metadata tells of it, for whoever looks at a bank without opening it
-/// ([`embank_kv::inspect`]).
+/// ([`inspect`](crate::inspect)).
 ///
 /// # Examples
 /// ```
@@ -19,7 +19,7 @@ use crate::row::numbering::renumberings;
 /// bank.vocabulary("user", VocabularyConfig::u64())?.ids_or_insert(&[900, 800], &mut [0; 2])?;
 /// bank.checkpoint(b"")?;
 ///
-/// let summary = embank_kv::inspect::summary(dir.path())?;
+/// let summary = embank::inspect::summary(dir.path())?;
 /// let found = VocabularySummary::all(&summary.checkpoints[0].tables);
 /// assert_eq!((&found[0].name[..], found[0].rows), ("user", 2));
 /// # Ok::<(), embank::Error>(())
@@ -42,7 +42,7 @@ pub struct VocabularySummary {
 
 impl VocabularySummary {
     /// The vocabularies among a checkpoint's tables, in the order in which they were made. A checkpoint that was cut
-    /// while one was renumbered has the tables of two generations; which of them counts, only its header tells, and
+    /// while one was renumbered has the tables of two numberings; which of them counts, only its header tells, and
     /// this shows the older.
     #[must_use]
     pub fn all(tables: &[TableSummary]) -> Vec<Self> {
@@ -54,18 +54,18 @@ impl VocabularySummary {
             let Role::Header(founding) = role else { return None };
             let name = table.name.strip_suffix(&header_name(""))?;
             let parts = roles.iter().filter_map(|(table, role)| match role {
-                Role::Part { part, identity, generation } if *identity == founding.identity => {
-                    Some((*table, *part, *generation))
+                Role::Part { part, identity, numbering } if *identity == founding.identity => {
+                    Some((*table, *part, *numbering))
                 }
                 Role::Part { .. } | Role::Header(_) => None,
             });
-            let generation =
+            let numbering =
                 parts.clone().map(|of| of.2).min_by_key(|&number| renumberings(number))?;
-            let ids = parts.clone().find(|of| (of.1, of.2) == (Part::Ids, generation))?;
+            let ids = parts.clone().find(|of| (of.1, of.2) == (Part::Ids, numbering))?;
             Some(Self {
                 name: name.to_owned(),
                 config: founding.config.clone(),
-                generation: renumberings(generation),
+                generation: renumberings(numbering),
                 rows: ids.0.rows,
                 record_bytes: table.record_bytes + parts.map(|of| of.0.record_bytes).sum::<u64>(),
             })

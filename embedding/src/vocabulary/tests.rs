@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use embank_kv::Clock;
 
-use super::generation::Items;
 use super::hash::{CLASHING_SEED, key_of};
+use super::numbering::Items;
 use super::rows::{PutFixed, PutVariable};
 use super::*;
 use crate::bank::Bank;
 use crate::files::export::ExportOptions;
-use crate::files::import::ImportOptions;
+use crate::files::import::options::ImportOptions;
 use crate::options::BankOptions;
 use crate::row::config::TableConfig;
 
@@ -45,8 +45,8 @@ fn damage_of(vocabulary: &Vocabulary) -> String {
 /// Appends values without the header: what an insertion leaves that is torn before its last step.
 fn tear(vocabulary: &Vocabulary, values: Values<'_>) {
     let mut writer = vocabulary.writer();
-    let generation = vocabulary.shared.generation();
-    vocabulary.take_out_what_lies_beyond(&mut writer, &generation).unwrap();
+    let numbering = vocabulary.shared.numbering();
+    vocabulary.take_out_what_lies_beyond(&mut writer, &numbering).unwrap();
     let distinct = Distinct::new(values, vocabulary.shared.founding.seed);
     let bytes: Vec<&[u8]> = if distinct.are_strings() {
         (0..distinct.keys.len()).map(|i| distinct.bytes(i)).collect()
@@ -55,7 +55,7 @@ fn tear(vocabulary: &Vocabulary, values: Values<'_>) {
     };
     let tip = writer.tip.take().unwrap();
     let items = Items { keys: &distinct.keys, bytes: &bytes };
-    generation.append(&vocabulary.bank.store, &tip, items).unwrap();
+    numbering.append(&vocabulary.context().store, &tip, items).unwrap();
 }
 
 /// A place beyond the length is unknown, in a bank that is open to read only too, and its value gets the next id
@@ -67,7 +67,8 @@ fn a_torn_insertion_leaves_nothing() {
         let bank = new_bank(dir.path());
         let config = if kind == 0 { VocabularyConfig::u64() } else { VocabularyConfig::bytes() };
         let vocabulary = bank.vocabulary_with_seed("v", config, seed).unwrap();
-        let (first, torn) = (words(0..70), words(70..140));
+        let first = words(0..70);
+        let torn = words(70..140);
         let other = ByteBuffer::from_iter((70..140).rev().map(|i| torn.get(i - 70)));
         let numbers: Vec<u64> = (0..70).collect();
         let (torn_numbers, other_numbers): (Vec<u64>, Vec<u64>) =
@@ -163,7 +164,7 @@ fn every_checkpoint_during_insertions_is_whole() {
         }
         let tables: usize =
             bank.vocabularies().iter().map(|of| 3 + usize::from(of.config.counts)).sum();
-        assert_eq!(bank.shared.store.tables().len(), tables, "nothing is left over");
+        assert_eq!(bank.context().store.tables().len(), tables, "nothing is left over");
     }
 }
 
@@ -230,7 +231,7 @@ fn lookups_and_renumbering_go_together() {
         }
     });
     assert_eq!(vocabulary.identity().renumberings(), 20);
-    assert_eq!(bank.shared.store.tables().len(), 4);
+    assert_eq!(bank.context().store.tables().len(), 4);
 }
 
 #[test]
@@ -250,7 +251,7 @@ fn a_reader_moves_on_with_the_bank() {
     let mut ids = [0; 3];
     assert_eq!(vocabulary.ids(&[5, 6, 7], &mut ids).unwrap(), [2]);
     // The store has moved on, and the handle does not know it yet.
-    reading.shared.store.refresh().unwrap();
+    reading.context().store.refresh().unwrap();
     assert_eq!(vocabulary.ids(&[5, 6, 7], &mut ids).unwrap(), [0, 1]);
     reading.refresh().unwrap();
     assert_eq!((ids[2], vocabulary.len(), vocabulary.identity()), (0, 1, writing.identity()));
@@ -267,13 +268,13 @@ fn a_reader_moves_on_with_the_bank() {
 fn verification_names_what_is_wrong() {
     let dir = tempfile::tempdir().unwrap();
     let bank = new_bank(dir.path());
-    let store = &bank.shared.store;
+    let store = &bank.context().store;
     let vocabulary = bank.vocabulary("v", VocabularyConfig::u64()).unwrap();
     insert(&vocabulary, &(10..200).collect::<Vec<u64>>());
-    let generation = vocabulary.shared.generation();
+    let numbering = vocabulary.shared.numbering();
     let put = |key: u64, place: u64| {
         let mut put = PutFixed { bytes: &place.to_le_bytes(), row_bytes: 8 };
-        store.execute(generation.ids, &[key], Clock::Keep, &mut put).unwrap();
+        store.execute(numbering.ids, &[key], Clock::Keep, &mut put).unwrap();
     };
     vocabulary.verify().unwrap();
     put(10, 4);
@@ -281,11 +282,11 @@ fn verification_names_what_is_wrong() {
     put(10, 0);
     put(1000, 4);
     assert!(damage_of(&vocabulary).contains("191 rows"));
-    store.delete(generation.ids, &[1000, 12]).unwrap();
+    store.delete(numbering.ids, &[1000, 12]).unwrap();
     assert_eq!(damage_of(&vocabulary), "id 2 has the value 12, which leads to no id");
     put(12, 2);
     vocabulary.verify().unwrap();
-    store.delete(generation.values, &[1]).unwrap();
+    store.delete(numbering.values, &[1]).unwrap();
     assert_eq!(damage_of(&vocabulary), "id 64 was given out and has no value");
     assert!(matches!(vocabulary.values(&[100]), Err(Error::DamagedVocabulary { .. })));
 
@@ -294,13 +295,13 @@ fn verification_names_what_is_wrong() {
     let vocabulary = bank.vocabulary("v", VocabularyConfig::bytes()).unwrap();
     insert(&strings, &words(0..70));
     insert(&vocabulary, &words(0..70));
-    let generation = vocabulary.shared.generation();
+    let numbering = vocabulary.shared.numbering();
     let key = key_of(vocabulary.shared.founding.seed, words(3..4).get(0));
-    let copies = generation.read_records(store, &[key]).unwrap();
+    let copies = numbering.read_records(store, &[key]).unwrap();
     let mut record = copies.get(0).to_vec();
     record::push_entry(&mut record, 5, b"stray");
     let mut put = PutVariable { bytes: &record, ends: &[record.len()] };
-    store.execute(generation.ids, &[key], Clock::Keep, &mut put).unwrap();
+    store.execute(numbering.ids, &[key], Clock::Keep, &mut put).unwrap();
     assert!(damage_of(&vocabulary).contains("71 entries"));
     let header = vocabulary.writer().header;
     vocabulary.writer().header.fingerprint ^= 1;
@@ -318,12 +319,13 @@ fn an_insertion_that_fails_leaves_nothing() {
     let bank = new_bank(dir.path());
     let config = VocabularyConfig::bytes().value_bytes_max(40);
     let vocabulary = bank.vocabulary_with_seed("v", config, CLASHING_SEED).unwrap();
-    let (first, many) = (words(1..30), words(31..50));
+    let first = words(1..30);
+    let many = words(31..50);
     insert(&vocabulary, &first);
     let before = vocabulary.len();
     let clashing = ByteBuffer::from_iter((0..2000).map(|i| format!("{i}")));
     let failed = vocabulary.ids_or_insert(&clashing, &mut [0; 2000]);
-    assert!(matches!(failed, Err(Error::Store(embank_kv::Error::InvalidArgument(_)))));
+    assert!(matches!(failed, Err(Error::InvalidArgument(_))));
     assert_eq!(vocabulary.len(), before);
     assert_eq!(vocabulary.ids(&clashing, &mut [0; 2000]).unwrap().len(), 2000);
     assert_eq!(insert(&vocabulary, &many), (29..48).collect::<Vec<_>>());
@@ -337,11 +339,11 @@ fn what_is_half_made_is_dropped_and_what_is_lost_is_told() {
     let vocabulary = bank.vocabulary("v", VocabularyConfig::u64()).unwrap();
     insert(&vocabulary, &[1, 2]);
     let founding = vocabulary.shared.founding.clone();
-    let store = &bank.shared.store;
-    // A generation that was being made, and a vocabulary without its header.
-    generation::Generation::create(store, "v", &founding.config, founding.identity, 1).unwrap();
+    let store = &bank.context().store;
+    // A numbering that was being made, and a vocabulary without its header.
+    numbering::Numbering::create(store, "v", &founding.config, founding.identity, 1).unwrap();
     let half = descriptor::Founding { identity: 77, ..founding };
-    generation::Generation::create(store, "half", &half.config, 77, 0).unwrap();
+    numbering::Numbering::create(store, "half", &half.config, 77, 0).unwrap();
     store.create_table("half (vocabulary)", 64, &half.descriptor()).unwrap();
     assert_eq!(store.tables().len(), 8);
     bank.checkpoint(b"").unwrap();
@@ -351,10 +353,10 @@ fn what_is_half_made_is_dropped_and_what_is_lost_is_told() {
     assert_eq!(reading.vocabularies().len(), 1);
     drop(reading);
     let bank = new_bank(dir.path());
-    assert_eq!((bank.vocabularies().len(), bank.shared.store.tables().len()), (1, 3));
+    assert_eq!((bank.vocabularies().len(), bank.context().store.tables().len()), (1, 3));
     let vocabulary = bank.open_vocabulary("v").unwrap();
     assert_eq!(vocabulary.verify().unwrap().values, 2);
-    bank.shared.store.delete(vocabulary.shared.header, &[0]).unwrap();
+    bank.context().store.delete(vocabulary.shared.header, &[0]).unwrap();
     bank.checkpoint(b"").unwrap();
     drop((vocabulary, bank));
     let lost = Bank::open(dir.path().join("bank"), options());
@@ -378,7 +380,7 @@ fn handles_of_a_dropped_vocabulary_make_nothing() {
         gone(old.ids_or_insert(&[7000], &mut [0]).map(drop));
         gone(old.set_frozen(true));
         gone(old.verify().map(drop));
-        assert!(bank.shared.store.tables().is_empty());
+        assert!(bank.context().store.tables().is_empty());
     }
 }
 
@@ -422,7 +424,7 @@ fn every_refusal_says_what_is_wrong() {
     assert!(matches!(bank.open_vocabulary("x"), Err(Error::NoSuchVocabulary { .. })));
     assert!(matches!(bank.drop_vocabulary("x"), Err(Error::NoSuchVocabulary { .. })));
     let huge = bank.vocabulary("huge", VocabularyConfig::bytes().value_bytes_max(128 << 10));
-    assert!(matches!(huge, Err(Error::Store(embank_kv::Error::InvalidArgument(_)))));
+    assert!(matches!(huge, Err(Error::InvalidArgument(_))));
     // What it had made before it failed is gone.
     bank.vocabulary("huge", VocabularyConfig::bytes()).unwrap();
     let counting = bank.vocabulary("c", VocabularyConfig::u64().counts(true).first_id(2)).unwrap();
@@ -483,7 +485,8 @@ fn a_table_is_opened_with_its_vocabulary_alone() {
     let unbound = other.table("t", TableConfig { vocabulary: None, ..made }).unwrap();
 
     // And its rows.
-    let (file, kept) = (dir.path().join("t.safetensors"), bank.open_table_unchecked("t").unwrap());
+    let file = dir.path().join("t.safetensors");
+    let kept = bank.open_table_unchecked("t").unwrap();
     kept.put(&[0], &[1.5]).unwrap();
     bank.checkpoint(b"").unwrap();
     kept.export(&file, &ExportOptions::default()).unwrap();

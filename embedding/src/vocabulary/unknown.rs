@@ -1,11 +1,5 @@
 //! What stands for values without an id.
 
-/// In place of an id, where a value has none. Never an id.
-///
-/// # Examples
-/// See [`Vocabulary::ids`](crate::Vocabulary::ids).
-pub const UNKNOWN_ID: u64 = u64::MAX;
-
 /// What [`Vocabulary::lookup`](crate::Vocabulary::lookup) gives a value that has no id, and
 /// [`ids_or_insert`](crate::Vocabulary::ids_or_insert) of a frozen vocabulary too.
 ///

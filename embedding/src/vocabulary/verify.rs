@@ -7,14 +7,15 @@
 
 use std::ops::ControlFlow;
 
+use super::Vocabulary;
 use super::byte_values::Values;
 use super::descriptor::Header;
 use super::distinct::Distinct;
-use super::generation::{Generation, held_in};
 use super::hash::{EMPTY_FINGERPRINT, fingerprint_with, key_of};
+use super::numbering::{Numbering, values_in};
 use super::record::Entries;
-use super::{UNKNOWN_ID, Vocabulary};
 use crate::error::{Error, Result};
+use crate::keys::UNKNOWN_ID;
 
 /// How far a verification is.
 ///
@@ -104,23 +105,23 @@ impl Vocabulary {
         &self,
         mut progress: impl FnMut(VocabularyProgress) -> ControlFlow<()>,
     ) -> Result<VerifiedVocabulary> {
-        let store = &self.bank.store;
+        let store = &self.context().store;
         let moment = || store.reading().map(|at| at.checkpoint);
         let began = moment();
         // A bank that is open to read only has nobody to keep out, and may be refreshed meanwhile.
         let mut held = (!store.is_read_only()).then(|| self.writer());
         if let Some(writer) = &mut held {
-            let generation = self.shared.generation();
-            self.take_out_what_lies_beyond(writer, &generation)?;
+            let numbering = self.shared.numbering();
+            self.take_out_what_lies_beyond(writer, &numbering)?;
         }
         let header = held.as_ref().map_or_else(|| self.writer().header, |writer| writer.header);
         let mut seen = Seen { fingerprint: EMPTY_FINGERPRINT, counted: 0, records: 0, entries: 0 };
         let at_once = self.config().values_at_once();
         for start in (0..header.len).step_by(at_once as usize) {
             let places: Vec<u64> = (start..header.len.min(start + at_once)).collect();
-            seen = self.read(|generation, _| {
+            seen = self.read(|numbering, _| {
                 let mut seen = seen;
-                self.check_chunk(generation, &places, header.len, &mut seen)?;
+                self.check_chunk(numbering, &places, header.len, &mut seen)?;
                 Ok(seen)
             })?;
             let values_done = start + places.len() as u64;
@@ -130,21 +131,22 @@ impl Vocabulary {
             }
         }
         // What an insertion left that was torn is no damage, and stays in a bank that is open to read only.
-        let (rows, beyond) = self.read(|generation, _| {
-            let beyond = if held.is_some() { 0 } else { self.rows_beyond(generation, header.len)? };
-            Ok((store.rows(generation.ids)?, beyond))
+        let (rows, beyond) = self.read(|numbering, _| {
+            let beyond = if held.is_some() { 0 } else { self.rows_beyond(numbering, header.len)? };
+            Ok((store.rows(numbering.ids)?, beyond))
         })?;
         if moment() != began {
             let name = self.name();
             let what = format!("the bank was refreshed while vocabulary {name:?} was verified");
             return Err(embank_kv::Error::InvalidArgument(what).into());
         }
-        self.check_sums(header, &seen, (rows, beyond))?;
+        self.check_sums(header, &seen, rows, beyond)?;
         let counted = self.config().counts.then_some(seen.counted);
         Ok(VerifiedVocabulary { values: header.len, fingerprint: header.fingerprint, counted })
     }
 
-    fn check_sums(&self, header: Header, seen: &Seen, (rows, beyond): (u64, u64)) -> Result<()> {
+    /// Its table of ids has `rows` rows, of which up to `beyond` may belong to no value that counts.
+    fn check_sums(&self, header: Header, seen: &Seen, rows: u64, beyond: u64) -> Result<()> {
         if seen.fingerprint != header.fingerprint {
             return Err(self.damaged(format!(
                 "the fingerprint of its {} values is {:#018x}, and its header has {:#018x}",
@@ -163,36 +165,34 @@ impl Vocabulary {
 
     fn check_chunk(
         &self,
-        generation: &Generation,
+        numbering: &Numbering,
         places: &[u64],
         len: u64,
         seen: &mut Seen,
     ) -> Result<()> {
-        let values = self.values_at(generation, places)?;
+        let values = self.values_at(numbering, places)?;
         let values = values.values();
-        let store = &self.bank.store;
+        let store = &self.context().store;
         let first_id = self.config().first_id;
         let seed = self.shared.founding.seed;
         let distinct = Distinct::new(values, seed);
-        let found = generation.find(store, &distinct.keys, |i| distinct.bytes(i), UNKNOWN_ID)?;
+        let found = numbering.find(store, &distinct.keys, |i| distinct.bytes(i), UNKNOWN_ID)?;
         for (i, (&place, &number)) in places.iter().zip(&distinct.inverse).enumerate() {
             let found = found[number as usize];
             if found != place {
                 let id = first_id + place;
-                let (value, leads) = (
-                    values.show(i),
-                    match found {
-                        UNKNOWN_ID => "to no id".to_owned(),
-                        other => format!("to id {}", first_id + other),
-                    },
-                );
+                let value = values.show(i);
+                let leads = match found {
+                    UNKNOWN_ID => "to no id".to_owned(),
+                    other => format!("to id {}", first_id + other),
+                };
                 return Err(
                     self.damaged(format!("id {id} has the value {value}, which leads {leads}"))
                 );
             }
         }
-        if generation.counts.is_some() {
-            let counts = self.counts_at(generation, places)?;
+        if numbering.counts.is_some() {
+            let counts = self.counts_at(numbering, places)?;
             seen.counted = counts.into_iter().fold(seen.counted, u64::saturating_add);
         }
         match values {
@@ -205,7 +205,7 @@ impl Vocabulary {
             }
             Values::Bytes(strings) => {
                 let keys: Vec<u64> = strings.iter().map(|string| key_of(seed, string)).collect();
-                let records = generation.read_records(store, &keys)?;
+                let records = numbering.read_records(store, &keys)?;
                 for (i, (string, &place)) in strings.iter().zip(places).enumerate() {
                     seen.fingerprint = fingerprint_with(seen.fingerprint, string);
                     let given = || Entries(records.get(i)).filter(|&(place, _)| place < len);
@@ -221,15 +221,16 @@ impl Vocabulary {
 
     /// How many values blocks beyond the length hold at most: rows of the table of ids that may be left of a torn
     /// insertion.
-    fn rows_beyond(&self, generation: &Generation, len: u64) -> Result<u64> {
-        let per_block = generation.values_per_block();
-        let (mut number, mut beyond) = (len / per_block, 0);
+    fn rows_beyond(&self, numbering: &Numbering, len: u64) -> Result<u64> {
+        let per_block = numbering.values_per_block();
+        let mut number = len / per_block;
+        let mut beyond = 0;
         // Ends: a torn insertion has left a bounded number of blocks.
         loop {
-            let blocks = generation.read_blocks(&self.bank.store, &[number])?;
+            let blocks = numbering.read_blocks(&self.context().store, &[number])?;
             let Some(block) = blocks.get(0) else { return Ok(beyond) };
             let skipped = if number == len / per_block { len % per_block } else { 0 };
-            let held = held_in(generation.kind, block).count() as u64;
+            let held = values_in(numbering.kind, block).count() as u64;
             beyond += held.saturating_sub(skipped);
             number += 1;
         }

@@ -557,7 +557,10 @@ fn damaged_files_are_refused_or_read_and_nothing_else() {
             fs::write(&file, &whole[..length]).unwrap();
             let error = into.import(&path, &ImportOptions::default()).unwrap_err();
             assert!(
-                matches!(error, Error::UnreadableFile { .. } | Error::Store(_)),
+                matches!(
+                    error,
+                    Error::UnreadableFile { .. } | Error::InvalidArgument(_) | Error::Io { .. }
+                ),
                 "{suffix} cut to {length}: {error}"
             );
         }

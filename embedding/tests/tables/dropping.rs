@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::common::{
     initial_of, new_bank, new_bank_with, push_to_disk, rows_of, small_options, table,
 };
-use embank::{Bank, Error, Missing, Optimizer, StoreError, TableConfig};
+use embank::{Bank, Error, Missing, Optimizer, TableConfig};
 
 fn sgd(dim: u32) -> TableConfig {
     TableConfig::new(dim).optimizer(Optimizer::sgd(1.0))
@@ -37,7 +37,7 @@ fn every_call_on_a_dropped_table_says_so() {
     test.bank.drop_table("t").unwrap();
 
     assert!(dropped(old.get(&[1], &mut [0.0; 2])));
-    assert!(dropped(old.get_distinct(old.get_unique(&[1, 1]), &mut [0.0; 2])));
+    assert!(dropped(old.get_distinct(old.unique_keys(&[1, 1]), &mut [0.0; 2])));
     assert!(dropped(old.peek(&[1, 2], &mut [0.0; 4], Missing::Initial)));
     assert!(dropped(old.put(&[1], &[0.0; 2])));
     assert!(dropped(old.apply_gradients(&[1], &[0.0; 2])));
@@ -49,9 +49,7 @@ fn every_call_on_a_dropped_table_says_so() {
 
     assert!(test.bank.tables().iter().all(|info| info.name == "other"));
     for error in [test.bank.drop_table("t"), test.bank.open_table("t").map(drop)] {
-        assert!(
-            matches!(error, Err(Error::Store(StoreError::NoSuchTable(name))) if name == "\"t\"")
-        );
+        assert!(matches!(error, Err(Error::NoSuchTable(name)) if name == "\"t\""));
     }
     assert_eq!(rows_of(&other, &[1]), [5.0; 2], "another table's row of the same key");
     other.lookahead(&[1]).unwrap();

@@ -4,7 +4,7 @@
 
 use crate::common::{new_bank_with, rows_of, small_options, table};
 use embank::{
-    Bank, BankOptions, CompactionOptions, Error, Optimizer, StoreError, Table, TableConfig,
+    Bank, BankOptions, CompactionOptions, Error, Optimizer, Table, TableConfig,
 };
 
 const DIM: u32 = 16;
@@ -40,7 +40,7 @@ fn options_out_of_their_range_are_refused_by_name() {
     ] {
         let path = dir.path().join(name);
         match Bank::open(&path, options).unwrap_err() {
-            Error::Store(StoreError::InvalidArgument(text)) => {
+            Error::InvalidArgument(text) => {
                 assert!(text.contains(name), "{text}");
             }
             other => panic!("{name}: {other}"),
@@ -88,9 +88,7 @@ fn a_quota_refuses_what_does_not_fit_and_dropping_a_table_cures_it() {
         .unwrap();
     let text = refusal.to_string();
     assert!(text.contains("raise the quota"), "the cure: {text}");
-    let Error::Store(StoreError::QuotaExceeded { quota_bytes, log_bytes, live_bytes, .. }) =
-        refusal
-    else {
+    let Error::QuotaExceeded { quota_bytes, log_bytes, live_bytes, .. } = refusal else {
         panic!("{text}")
     };
     assert_eq!(quota_bytes, QUOTA);
@@ -129,7 +127,7 @@ fn at_the_quota_counts_come_back() {
     for keys in refused {
         match rows.get(&keys, &mut vec![0.0; keys.len() * DIM as usize]) {
             Ok(lease) => held.push(lease),
-            Err(Error::Store(StoreError::QuotaExceeded { .. })) => {
+            Err(Error::QuotaExceeded { .. }) => {
                 for key in keys {
                     assert!(matches!(rows.outstanding(key), Ok(None | Some(0))), "key {key}");
                 }

@@ -4,7 +4,7 @@
 
 use crate::common::{new_bank_with, small_options};
 use embank::{
-    Bank, BankOptions, CompactionOptions, Error, SpaceHolder, StoreError, Table, TableConfig,
+    Bank, BankOptions, CompactionOptions, Error, SpaceHolder, Table, TableConfig,
 };
 
 const QUOTA_BYTES: u64 = 8 << 20;
@@ -35,9 +35,9 @@ fn fill(bank: &Bank, table: &Table) -> (Vec<SpaceHolder>, String) {
     for _ in 0..10_000 {
         match write_all(table) {
             Ok(()) => drop(bank.checkpoint(b"").unwrap()),
-            Err(Error::Store(error @ StoreError::QuotaExceeded { .. })) => {
+            Err(error @ Error::QuotaExceeded { .. }) => {
                 let text = error.to_string();
-                let StoreError::QuotaExceeded { holders, .. } = error else { unreachable!() };
+                let Error::QuotaExceeded { holders, .. } = error else { unreachable!() };
                 return (holders, text);
             }
             Err(other) => panic!("{other}"),

@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::common::{initial_of, new_bank_with, rows_of, small_options};
 use embank::{
     Bank, BankOptions, CompactionOptions, Error, Eviction, ExportOptions, Missing, Optimizer,
-    OwnedValues, StoreError, Table, TableConfig, Tracking, VocabularyConfig,
+    OwnedValues, Table, TableConfig, Tracking, VocabularyConfig,
 };
 
 /// Compacts only when told to, and keeps one checkpoint.
@@ -39,7 +39,7 @@ fn make(bank: &Bank, name: &str, config: &TableConfig) -> Table {
     loop {
         match bank.table(name, config.clone()) {
             Ok(table) => return table,
-            Err(Error::Store(StoreError::InvalidArgument(what))) => {
+            Err(Error::InvalidArgument(what)) => {
                 assert!(what.contains("numbers of tables are taken"), "{what}");
                 clear(bank);
             }

@@ -4,8 +4,7 @@
 
 use crate::common::{initial_of, new_bank, new_bank_with, rows_of, small_options, table};
 use embank::{
-    Adagrad, BankOptions, Error, Initializer, Missing, Optimizer, StoreError, TableConfig,
-    UniqueKeys,
+    Adagrad, BankOptions, Error, Initializer, Missing, Optimizer, TableConfig, UniqueKeys,
 };
 
 #[test]
@@ -50,7 +49,7 @@ fn distinct_gets_hold_one_row_per_distinct_key() {
     let config = TableConfig::new(1).optimizer(Optimizer::sgd(1.0));
     let table = table(&test.bank, config.initializer(Initializer::Zeros));
     let mut rows = [f32::NAN; 2];
-    let lease = table.get_distinct(table.get_unique(&[8, 7, 8]), &mut rows).unwrap();
+    let lease = table.get_distinct(table.unique_keys(&[8, 7, 8]), &mut rows).unwrap();
     assert_eq!(lease.unique(), &UniqueKeys::new(&[8, 7, 8]));
     lease.apply_distinct(&[-1.0, -2.0]).unwrap();
     assert_eq!(rows_of(&table, &[8, 7]), [1.0, 2.0]);
@@ -252,7 +251,7 @@ fn a_name_stands_for_one_table() {
     assert!(message.contains("dim 2") && message.contains("dim 3"), "{message}");
     assert!(matches!(bank.table("new", TableConfig::new(0)), Err(Error::InvalidConfig { .. })));
     let error = bank.open_table("new").unwrap_err();
-    assert!(matches!(error, Error::Store(StoreError::NoSuchTable(_))), "{error}");
+    assert!(matches!(error, Error::NoSuchTable(_)), "{error}");
     let names: Vec<_> = bank.tables().into_iter().map(|info| info.name).collect();
     assert_eq!(names, ["item", "user"]);
     assert_eq!(bank.tables()[1].config, config);
@@ -315,7 +314,7 @@ fn a_budget_that_is_too_small_is_refused_with_one_that_does() {
         embank::Bank::open(dir.path().join("bank"), options)
     };
     match open(4096).unwrap_err() {
-        Error::Store(StoreError::BudgetTooSmall { budget_bytes, needed_bytes, .. }) => {
+        Error::BudgetTooSmall { budget_bytes, needed_bytes, .. } => {
             assert_eq!(budget_bytes, 4096);
             assert!(open(needed_bytes).is_ok());
         }

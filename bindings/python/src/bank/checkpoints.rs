@@ -124,7 +124,7 @@ impl PyBank {
         let checkpoint = scalars::unsigned("checkpoint", checkpoint, u64::MAX)?;
         let Some(options) = &self.options else {
             let path = self.cell.path().to_owned();
-            let error = embank::Error::Store(embank::StoreError::ReadOnly { path });
+            let error = embank::Error::ReadOnly { path };
             return Err(errors::to_python(py, &error));
         };
         let gone = self.cell.roll_back(py, options, checkpoint);

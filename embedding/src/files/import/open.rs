@@ -2,7 +2,7 @@
 
 use crate::error::Result;
 use crate::files::batch::{RowFile, Wanted};
-use crate::files::import::ImportOptions;
+use crate::files::import::options::ImportOptions;
 use crate::files::inputs::Source;
 use crate::files::selection::Selection;
 use crate::files::settings::HeldValues;
@@ -25,8 +25,10 @@ pub(super) fn open(
     is_tracked: bool,
 ) -> Result<Contents> {
     let path = &source.path;
-    let (keys, rows) = (options.keys.as_deref(), options.rows.as_deref());
-    let (state, uses) = (options.state, options.state && is_tracked);
+    let keys = options.keys.as_deref();
+    let rows = options.rows.as_deref();
+    let state = options.state;
+    let uses = options.state && is_tracked;
     // Columns of these names mean something else in a file of another program, or of a table without tracking.
     let select = |held: Option<&TableConfig>| {
         let has_uses = held.is_some_and(|held| held.tracking != Tracking::None);

@@ -37,7 +37,8 @@ pub(super) struct PutImported<'a> {
 impl PutImported<'_> {
     /// An int8 row that the file has as it is stored goes in so: its scale would not come back from its values.
     fn write_vector(&self, i: usize, value: &mut [u8]) {
-        let (place, layout) = (self.sources[i] as usize, self.layout);
+        let place = self.sources[i] as usize;
+        let layout = self.layout;
         let dim = layout.dim;
         match self.batch.int8_row(place, dim).filter(|_| layout.dtype() == Dtype::Int8) {
             Some((bytes, scale)) => layout.write_int8(value, bytes, scale),

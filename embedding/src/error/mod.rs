@@ -1,11 +1,17 @@
 //! What can go wrong with banks and tables, and what the caller can do about it.
 
+mod from_store;
+mod wording;
+
 use std::path::PathBuf;
 use std::time::Duration;
 
+use embank_kv::{LockHolders, SpaceHolder, THREADS_ADVICE};
+
 use crate::dtype::Dtype;
+use crate::keys::UNKNOWN_ID;
 use crate::stats::lease_info::LeaseInfo;
-use crate::vocabulary::unknown::UNKNOWN_ID;
+use wording::{cure, others, quota_exceeded, why_it_waited};
 
 /// The result of a fallible call on a bank or a table.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -25,9 +31,6 @@ pub type Result<T> = std::result::Result<T, Error>;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The store under the bank refused or failed.
-    #[error(transparent)]
-    Store(#[from] embank_kv::Error),
     /// A Get waited for the staleness bound until its time was up. Nothing is held; the call can be
     /// made again.
     #[error(
@@ -399,70 +402,217 @@ pub enum Error {
     /// An earlier lookahead met an error while it read ahead. Its rows stay on disk, and a Get still
     /// finds them there or meets the same error.
     #[error("looking ahead failed earlier: {0}")]
-    LookaheadFailed(#[source] embank_kv::Error),
+    LookaheadFailed(#[source] Box<Error>),
     /// The thread that reads ahead panicked with this request, which is a bug of this library.
     #[error(
         "the thread that reads ahead panicked before it had read these rows; peek at them instead, and please \
          report what it wrote to standard error"
     )]
     PrefetchAbandoned,
+    /// A system call on a file failed. The store stops taking writes after a failed write.
+    #[error("{operation} {path}: {source}")]
+    Io {
+        /// What was attempted: "open", "read", "write", "sync", ...
+        operation: &'static str,
+        /// The file or directory.
+        path: PathBuf,
+        /// The system's own error.
+        source: std::io::Error,
+    },
+    /// A file ended before the bytes that a checkpoint names.
+    #[error(
+        "{path} is cut short: {expected} bytes are wanted at offset {offset}, {found} are there; \
+         restore the file from a copy, or open an older checkpoint"
+    )]
+    Truncated {
+        /// The file.
+        path: PathBuf,
+        /// Where the read began, in bytes.
+        offset: u64,
+        /// Bytes wanted.
+        expected: u64,
+        /// Bytes found.
+        found: u64,
+    },
+    /// Bytes on disk do not match their checksum or their format.
+    #[error("{path} is damaged at offset {offset}: {what}")]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// Byte offset of the damaged structure in that file.
+        offset: u64,
+        /// What was checked, expected and found.
+        what: String,
+    },
+    /// The bank is open for writing already, in this process or another.
+    #[error(
+        "bank {path:?} is open for writing in {holders}; close it there, or open it here read-only"
+    )]
+    Locked {
+        /// The bank's directory.
+        path: PathBuf,
+        /// The processes that have it open.
+        holders: LockHolders,
+    },
+    /// The path of a bank's directory, or of a folder that is written to, leads elsewhere than when it was opened.
+    #[error(
+        "{path} was {} while it was in use, so nothing is written or removed there. Put the directory back and call \
+         again; or, if it is a bank, close it and open it where it lies now",
+        if *replaced { "replaced by another directory" } else { "moved or removed" }
+    )]
+    DirectoryMoved {
+        /// The directory, as its path was when the bank was opened.
+        path: PathBuf,
+        /// True if another directory lies there now; false if none does.
+        replaced: bool,
+    },
+    /// The bank was opened to read only.
+    #[error(
+        "{path} was opened read-only, so nothing can be written, got for training or compacted; open it for \
+         writing instead (in one process at a time)"
+    )]
+    ReadOnly {
+        /// The bank's directory.
+        path: PathBuf,
+    },
+    /// A checkpoint is being read, so it can't be removed.
+    #[error(
+        "checkpoint {checkpoint} in {path} is being read by {readers}; close what was opened read-only at it first, or \
+         have it refresh"
+    )]
+    BeingRead {
+        /// The directory of the checkpoints.
+        path: PathBuf,
+        /// The checkpoint.
+        checkpoint: u64,
+        /// The processes that read it.
+        readers: LockHolders,
+    },
+    /// A delta does not lead on from where the bank is.
+    #[error("{path} can't be applied here: {what}")]
+    DeltaMismatch {
+        /// The delta.
+        path: PathBuf,
+        /// What it follows, and where the bank is.
+        what: String,
+    },
+    /// The memory budget can't hold what it must.
+    #[error(
+        "a memory budget of {budget_bytes} bytes is too small: {what} needs at least {needed_bytes} bytes"
+    )]
+    BudgetTooSmall {
+        /// The budget given, in bytes.
+        budget_bytes: u64,
+        /// The smallest budget that would do, in bytes.
+        needed_bytes: u64,
+        /// What needs it.
+        what: String,
+    },
+    /// The system refuses the address space that a memory budget reserves.
+    #[error(
+        "the system refuses {bytes} bytes of address space: {source}; a store reserves about 2.5 times its memory \
+         budget and fills no more of it than the budget: lower the memory budget, or allow the process more address \
+         space (`ulimit -v`; under vm.overcommit_memory=2, vm.overcommit_ratio)"
+    )]
+    AddressSpaceRefused {
+        /// What the refused part would take, in bytes.
+        bytes: u64,
+        /// The system's own error.
+        source: std::io::Error,
+    },
+    /// The system refuses a thread that the bank needs.
+    #[error("the {thread} thread of bank {path:?} can't be started: {source}; {THREADS_ADVICE}")]
+    ThreadRefused {
+        /// Which thread: "writer", "compactor" or "lookahead".
+        thread: &'static str,
+        /// The bank's directory.
+        path: PathBuf,
+        /// The system's own error.
+        source: std::io::Error,
+    },
+    /// The log may not grow, and compaction can't make room.
+    #[error("{}", quota_exceeded(*quota_bytes, *log_bytes, *live_bytes, *held_bytes, holders))]
+    QuotaExceeded {
+        /// The quota, in bytes.
+        quota_bytes: u64,
+        /// What the log takes, in bytes.
+        log_bytes: u64,
+        /// What the current rows take of it, in bytes.
+        live_bytes: u64,
+        /// What lies before the current rows and is held for scans and kept checkpoints alone, in bytes.
+        held_bytes: u64,
+        /// What holds it, the largest holder first.
+        holders: Vec<SpaceHolder>,
+    },
+    /// The disk has no room for what the call has to write. The store goes on: rows in memory can be read and changed, and
+    /// the call can be made again when there is room. A batch may be done in part.
+    #[error(
+        "the disk of {path} is full ({reason}). No row is lost: remove files from that disk, delete rows, drop tables or \
+         compact, and call again"
+    )]
+    DiskFull {
+        /// The file that could not be written, or the folder of the log.
+        path: PathBuf,
+        /// The system's reason, or what the room that is left is kept for.
+        reason: String,
+    },
+    /// A call waited for compaction to make room on disk, and the check that the program gave to
+    /// [`check_while_waiting`](crate::check_while_waiting) ended the wait. Part of the batch may be done.
+    #[error(
+        "the program ended the wait for disk space after {waited:?}; part of the batch may be done"
+    )]
+    SpaceWaitInterrupted {
+        /// The duration of the wait.
+        waited: Duration,
+    },
+    /// An argument is out of range or does not fit the others.
+    #[error("{0}")]
+    InvalidArgument(String),
+    /// A table of that name exists with another layout.
+    #[error("table {name:?} exists with {found}; it was asked for with {expected}")]
+    TableMismatch {
+        /// The table.
+        name: String,
+        /// What the caller asked for.
+        expected: String,
+        /// What the bank holds.
+        found: String,
+    },
+    /// No table has this name or number.
+    #[error("there is no table {0} in this bank")]
+    NoSuchTable(String),
+    /// An earlier write failed; nothing more is written until the bank is reopened.
+    #[error(
+        "the store stopped taking writes after an earlier failure ({reason}); the last checkpoint \
+         is good: mend the cause and reopen the bank"
+    )]
+    Poisoned {
+        /// The first failure.
+        reason: String,
+    },
+    /// The store's own counts do not fit each other, which is a mistake in Embank.
+    #[error(
+        "the store contradicts itself, which is a mistake in Embank and should be reported: {what}. The last \
+         checkpoint stands; reopen the bank to go on from it"
+    )]
+    Inconsistent {
+        /// What does not fit.
+        what: String,
+    },
+    /// The device was asked for by name and can't be had here.
+    #[error("{device} can't be used here: {reason}; use DeviceChoice::Auto to fall back")]
+    DeviceUnavailable {
+        /// The device.
+        device: &'static str,
+        /// Why.
+        reason: String,
+    },
+    /// A failure of the store that this version has no name for.
+    #[error(transparent)]
+    OfStore(embank_kv::Error),
 }
 
 /// An argument that is out of its range.
 pub(crate) fn invalid(what: String) -> Error {
-    embank_kv::Error::InvalidArgument(what).into()
-}
-
-/// How to get keys that are ids.
-fn cure(key: u64, unknown: Option<u64>, first_id: u64) -> String {
-    match (key == UNKNOWN_ID, unknown) {
-        (false, _) => {
-            "take keys from the vocabulary's ids, lookup or ids_or_insert, and insert values before the rows that \
-             belong to them"
-                .to_owned()
-        }
-        (true, Some(id)) => format!("look the values up with lookup, which gives id {id} to unknown ones"),
-        (true, None) if first_id > 0 => {
-            "insert the value first with ids_or_insert, or give it one of your own ids below the first one".to_owned()
-        }
-        (true, None) => {
-            "insert the value first with ids_or_insert, or make the vocabulary with an id for unknown values, such as \
-             id 0 where the first value gets id 1"
-                .to_owned()
-        }
-    }
-}
-
-/// How many more rows than the first were refused, in words.
-fn others(rows: usize) -> String {
-    match rows {
-        0 | 1 => String::new(),
-        2 => " (and 1 other row)".to_owned(),
-        rows => format!(" (and {} other rows)", rows - 1),
-    }
-}
-
-/// Tells a Get that other Gets overtook from one that waited for a lease that was not ended.
-fn why_it_waited(
-    outstanding: u32,
-    bound: u32,
-    waited: Duration,
-    oldest: Option<&LeaseInfo>,
-) -> String {
-    match oldest {
-        Some(oldest) if outstanding > bound && oldest.age >= waited / 2 => format!(
-            "{outstanding} Gets were outstanding, more than the staleness bound of {bound} lets through, still after \
-             {waited:?} (the oldest holds {oldest}); apply or drop the leases that hold this row, raise the bound, or raise \
-             the bank's wait_timeout"
-        ),
-        Some(LeaseInfo { age, .. }) => format!(
-            "other Gets took rows of this batch at the staleness bound of {bound} again and again for {waited:?}, and no \
-             lease on this row is older than {age:.1?}; threads that get rows before they end their earlier leases come \
-             first, so end leases before the next Get, get smaller batches, or raise the bound"
-        ),
-        None => format!(
-            "other Gets took rows of this batch at the staleness bound of {bound} again and again for {waited:?}, and at \
-             the end none held this row; get smaller batches, raise the bound, or raise the bank's wait_timeout"
-        ),
-    }
+    Error::InvalidArgument(what)
 }

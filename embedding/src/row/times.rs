@@ -9,12 +9,14 @@
 //! it. No list of tables shows that table.
 //!
 //! The number of a dropped table may become another table's, which must not get its time. A call that keeps a time looks,
-//! under `keeping_times`, whether the table is there. A drop removes the table first, and then forgets its time under the
+//! under `Times::keeping`, whether the table is there. A drop removes the table first, and then forgets its time under the
 //! same lock. A new table forgets what a drop that failed halfway has left.
 
+use std::sync::OnceLock;
+
+use embank_kv::locks::Mutex;
 use embank_kv::{Access, Clock, Operation, Store, TableId};
 
-use crate::bank::BankShared;
 use crate::error::Result;
 use crate::row::descriptor::{counts_descriptor, is_counts_descriptor};
 
@@ -37,40 +39,56 @@ pub(crate) fn read_time(store: &Store, times: TableId, number: u16) -> Result<Op
     Ok(time.0)
 }
 
-impl BankShared {
+/// The times that a bank keeps of its tables.
+#[derive(Debug)]
+pub(crate) struct Times {
+    /// The table of times, once there is one.
+    table: OnceLock<TableId>,
+    /// Held while a time is kept or forgotten. Taken after the lock of the bank's tables, if both are.
+    keeping: Mutex<()>,
+}
+
+impl Times {
+    /// Those of the bank in `store`.
+    pub(crate) fn of(store: &Store) -> Self {
+        let table = table_of_times(store).map(OnceLock::from).unwrap_or_default();
+        Self { table, keeping: Mutex::new(()) }
+    }
+
     /// Keeps `time` for a table if none later is kept.
     ///
     /// # Errors
     /// `NoSuchTable` if the table was dropped.
-    pub(crate) fn keep_time(&self, table: TableId, time: u32) -> Result<()> {
+    pub(crate) fn keep(&self, store: &Store, table: TableId, time: u32) -> Result<()> {
         // Held: the time of the table is not forgotten meanwhile, and two threads make one table of times. Not the lock
         // of all tables: this may wait for space on disk, which a drop of a table gives.
-        let _keeping = self.keeping_times.lock();
-        self.store.rows(table)?;
-        let (times, number) = (self.times_or_new()?, table.number());
-        if read_time(&self.store, times, number)?.is_some_and(|kept| kept >= time) {
+        let _keeping = self.keeping.lock();
+        store.rows(table)?;
+        let times = self.table_or_new(store)?;
+        let number = table.number();
+        if read_time(store, times, number)?.is_some_and(|kept| kept >= time) {
             return Ok(());
         }
-        self.store.execute(times, &[u64::from(number)], Clock::Keep, &mut KeepTime(time))?;
+        store.execute(times, &[u64::from(number)], Clock::Keep, &mut KeepTime(time))?;
         Ok(())
     }
 
     /// Forgets the time of table `number`, which was dropped or has just been made: no call keeps one for the dropped
-    /// table afterwards. Called while `tables` is locked.
-    pub(crate) fn forget_time(&self, number: u16) -> Result<()> {
-        let _keeping = self.keeping_times.lock();
-        if let Some(&times) = self.times.get() {
-            self.store.delete(times, &[u64::from(number)])?;
+    /// table afterwards. Called while the bank's tables are locked.
+    pub(crate) fn forget(&self, store: &Store, number: u16) -> Result<()> {
+        let _keeping = self.keeping.lock();
+        if let Some(&times) = self.table.get() {
+            store.delete(times, &[u64::from(number)])?;
         }
         Ok(())
     }
 
-    fn times_or_new(&self) -> Result<TableId> {
-        if let Some(&times) = self.times.get() {
+    fn table_or_new(&self, store: &Store) -> Result<TableId> {
+        if let Some(&times) = self.table.get() {
             return Ok(times);
         }
-        let made = self.store.create_table(NAME, TIME_BYTES, &counts_descriptor())?;
-        Ok(*self.times.get_or_init(|| made))
+        let made = store.create_table(NAME, TIME_BYTES, &counts_descriptor())?;
+        Ok(*self.table.get_or_init(|| made))
     }
 }
 

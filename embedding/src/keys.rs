@@ -15,6 +15,12 @@
 
 use std::cell::RefCell;
 
+/// In place of an id, where a value has none. Never an id.
+///
+/// # Examples
+/// See [`Vocabulary::ids`](crate::Vocabulary::ids).
+pub const UNKNOWN_ID: u64 = u64::MAX;
+
 /// Scratch tables up to this many slots (384 KiB, batches of 16,384 keys) are kept by the thread for its next batch.
 const SLOTS_KEPT_MAX: usize = 3 << 15;
 

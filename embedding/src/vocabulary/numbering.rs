@@ -1,7 +1,7 @@
-//! The tables that hold a vocabulary's values: one generation of them.
+//! The tables that hold a vocabulary's values: one numbering of them.
 //!
-//! Places are numbers from 0 on in order of first appearance; an id is `first_id` and the place. A generation appends
-//! values and never changes one; who renumbers makes a new generation.
+//! Places are numbers from 0 on in order of first appearance; an id is `first_id` and the place. A numbering appends
+//! values and never changes one; who renumbers makes a new numbering.
 
 use embank_kv::{Clock, Store, TableId};
 
@@ -15,7 +15,7 @@ use super::record::{
 use super::rows::{
     AddEntries, Copies, FindPlaces, FindStrings, PeekFixed, PeekVariable, PutFixed, PutVariable,
 };
-use super::unknown::UNKNOWN_ID;
+use crate::keys::UNKNOWN_ID;
 use crate::row::numbering::renumberings;
 
 type StoreResult<T> = embank_kv::Result<T>;
@@ -30,20 +30,20 @@ pub(crate) fn is_name_of_a_part(table: &str) -> bool {
     table.ends_with(" (vocabulary)") || (table.contains(" (vocabulary, ") && table.ends_with(')'))
 }
 
-fn part_name(vocabulary: &str, part: Part, generation: u64) -> String {
-    format!("{vocabulary} (vocabulary, {} {generation})", part.name())
+fn part_name(vocabulary: &str, part: Part, numbering: u64) -> String {
+    format!("{vocabulary} (vocabulary, {} {numbering})", part.name())
 }
 
-/// The number of a generation that follows on this one: counted, and random besides. Where a bank is taken back to a
+/// The number of a numbering that follows on this one: counted, and random besides. Where a bank is taken back to a
 /// checkpoint, it comes to the same count with other ids, and must not be taken for what it was.
-pub(crate) fn number_after(generation: u64) -> u64 {
-    let count = renumberings(generation).wrapping_add(1);
+pub(crate) fn number_after(numbering: u64) -> u64 {
+    let count = renumberings(numbering).wrapping_add(1);
     random() << 32 | u64::from(count)
 }
 
-/// The tables of a generation.
+/// The tables of a numbering.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Generation {
+pub(crate) struct Numbering {
     pub(crate) number: u64,
     pub(crate) ids: TableId,
     pub(crate) values: TableId,
@@ -51,7 +51,7 @@ pub(crate) struct Generation {
     pub(crate) kind: ValueKind,
 }
 
-/// How far a generation has come.
+/// How far a numbering has come.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Tip {
     pub(crate) len: u64,
@@ -76,7 +76,7 @@ pub(crate) struct Items<'a> {
 
 /// What a place holds, as its block tells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Held<'b> {
+pub(crate) enum BlockValue<'b> {
     Number(u64),
     String(Blocked<'b>),
 }
@@ -103,7 +103,7 @@ impl Blocks {
 }
 
 /// What a block holds, in order.
-pub(crate) fn held_in(kind: ValueKind, block: &[u8]) -> impl Iterator<Item = Held<'_>> {
+pub(crate) fn values_in(kind: ValueKind, block: &[u8]) -> impl Iterator<Item = BlockValue<'_>> {
     let (numbers, strings) = match kind {
         ValueKind::U64 => (block, &[][..]),
         ValueKind::Bytes => (&[][..], block),
@@ -111,12 +111,12 @@ pub(crate) fn held_in(kind: ValueKind, block: &[u8]) -> impl Iterator<Item = Hel
     let numbers = numbers.chunks_exact(8).map(|bytes| {
         let mut word = [0; 8];
         word.copy_from_slice(bytes);
-        Held::Number(u64::from_le_bytes(word))
+        BlockValue::Number(u64::from_le_bytes(word))
     });
-    numbers.chain(BlockEntries(strings).map(Held::String))
+    numbers.chain(BlockEntries(strings).map(BlockValue::String))
 }
 
-impl Generation {
+impl Numbering {
     /// Makes empty tables. Some may be left after an error.
     pub(crate) fn create(
         store: &Store,
@@ -231,7 +231,8 @@ impl Generation {
         keys: &[u64],
         places: &[u64],
     ) -> StoreResult<(Copies, Vec<bool>)> {
-        let (mut found, mut is_there) = (Copies::of(keys.len()), vec![false; keys.len()]);
+        let mut found = Copies::of(keys.len());
+        let mut is_there = vec![false; keys.len()];
         let mut find = FindStrings { places, found: &mut found, is_there: &mut is_there };
         let outcome = store.execute(self.ids, keys, Clock::Keep, &mut find)?;
         for i in outcome.missing {
@@ -269,7 +270,9 @@ impl Generation {
     fn append_blocks(&self, store: &Store, tip: &Tip, items: Items<'_>) -> StoreResult<Tip> {
         let per_block = self.values_per_block();
         let mut next = tip.clone();
-        let (mut numbers, mut bytes, mut ends) = (Vec::new(), Vec::new(), Vec::new());
+        let mut numbers = Vec::new();
+        let mut bytes = Vec::new();
+        let mut ends = Vec::new();
         let mut emit = |number: u64, block: &[u8]| {
             numbers.push(number);
             bytes.extend_from_slice(block);

@@ -1,0 +1,267 @@
+//! The tables of a bank: made, opened, listed, dropped.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use embank_kv::Store;
+use embank_kv::locks::Mutex;
+
+use crate::bank::Bank;
+use crate::error::{Error, Result};
+use crate::row::admission::Admission;
+use crate::row::config::TableConfig;
+use crate::row::descriptor::is_counts_descriptor;
+use crate::row::times::{read_time, table_of_times};
+use crate::table::Table;
+use crate::table::count_tables::{Generations, create_counts};
+use crate::table::gate::Gate;
+use crate::table::shared::TableShared;
+use crate::vocabulary::registry::Vocabularies;
+use crate::vocabulary::{is_name_of_a_part, is_of_a_vocabulary};
+
+/// A table's name and settings.
+///
+/// # Examples
+/// See [`Bank::tables`].
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct TableInfo {
+    /// The table's name.
+    pub name: String,
+    /// Its settings as they are now.
+    pub config: TableConfig,
+}
+
+/// The tables of an open bank by name.
+pub(crate) type Tables = Mutex<BTreeMap<String, Arc<TableShared>>>;
+
+impl Bank {
+    /// Opens the table `name`, or creates it. The learning rate, eps and staleness bound of `config` hold
+    /// for all handles of the table from now on; the rest must be as it was created. A new table is
+    /// durable with the next checkpoint.
+    ///
+    /// Names that end with ` (vocabulary)` or in the way of ` (vocabulary, ids 0)` are those of vocabularies' own
+    /// tables.
+    ///
+    /// # Errors
+    /// [`Error::ConfigMismatch`]; [`Error::InvalidConfig`], for such a name too; [`Error::OtherVocabulary`]; or a
+    /// failure of the store.
+    pub fn table(&self, name: &str, mut config: TableConfig) -> Result<Table> {
+        config.validate(name)?;
+        let mut tables = self.shared.tables.lock();
+        let shared = if let Some(shared) = tables.get(name) {
+            self.check_vocabulary(shared)?;
+            if let Some(vocabulary) = &config.vocabulary {
+                self.shared.vocabularies.check(name, vocabulary)?;
+            }
+            shared.reopen(&config)?;
+            // The bound may have risen.
+            self.context().store.wake_waiters();
+            Arc::clone(shared)
+        } else {
+            if is_name_of_a_part(name) {
+                let what =
+                    "names that end so are those of vocabularies' own tables; take another one";
+                let table = name.to_owned();
+                let what = what.to_owned();
+                return Err(Error::InvalidConfig { table, what });
+            }
+            let mut ids = None;
+            if let Some(vocabulary) = &mut config.vocabulary {
+                let found = self.shared.vocabularies.check(name, vocabulary)?;
+                vocabulary.identity = Some(found.identity());
+                ids = Some(found);
+            }
+            let context = self.context();
+            let store = &context.store;
+            let _side_tables = context.side_tables.lock();
+            let counts = create_counts(store, name, config.admission)?;
+            let made = store.create_table(name, config.value_bytes(), &config.to_descriptor());
+            let id = made.inspect_err(|_| {
+                // If this fails, the next table of the name drops them.
+                let _ = counts.iter().try_for_each(|counts| store.drop_table(counts.newer));
+            })?;
+            let shared = Arc::new(TableShared::new(id, name, config, counts));
+            if shared.set_tracker().is_some() {
+                let forgotten = context.times.forget(store, id.number());
+                forgotten.inspect_err(|_| {
+                    // No handle is left of it. If this fails, too, the next open lists it.
+                    let _ = store.drop_table(id);
+                })?;
+            }
+            if let Some(ids) = &ids {
+                shared.check_ids_of(ids);
+            }
+            tables.insert(name.to_owned(), Arc::clone(&shared));
+            shared
+        };
+        Ok(self.handle(&shared))
+    }
+
+    fn handle(&self, shared: &Arc<TableShared>) -> Table {
+        Table {
+            vocabularies: Arc::clone(&self.shared.vocabularies),
+            shared: Arc::clone(shared),
+            wait_timeout: self.context().wait_timeout,
+        }
+    }
+
+    /// Opens the table `name` as it is. Its learning rate, eps and staleness bound are those of its
+    /// creation, unless this process has set others.
+    ///
+    /// # Errors
+    /// [`NoSuchTable`](crate::Error::NoSuchTable); [`Error::OtherVocabulary`] if its keys are ids of a vocabulary
+    /// that is gone or was renumbered.
+    pub fn open_table(&self, name: &str) -> Result<Table> {
+        let tables = self.shared.tables.lock();
+        let Some(shared) = tables.get(name) else { return Err(no_such_table(name)) };
+        self.check_vocabulary(shared)?;
+        Ok(self.handle(shared))
+    }
+
+    fn check_vocabulary(&self, table: &TableShared) -> Result<()> {
+        match table.vocabulary() {
+            Some(vocabulary) => {
+                table.check_ids_of(&self.shared.vocabularies.check(&table.name, vocabulary)?);
+                Ok(())
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// As [`open_table`](Self::open_table), whatever has become of the table's vocabulary: to look at it or to export
+    /// it. Its rows belong to the values of another numbering if the vocabulary was renumbered or replaced since. The
+    /// table then takes every key.
+    ///
+    /// # Errors
+    /// [`NoSuchTable`](crate::Error::NoSuchTable).
+    pub fn open_table_unchecked(&self, name: &str) -> Result<Table> {
+        let tables = self.shared.tables.lock();
+        let Some(shared) = tables.get(name) else { return Err(no_such_table(name)) };
+        if self.check_vocabulary(shared).is_err() {
+            shared.take_every_key();
+        }
+        Ok(self.handle(shared))
+    }
+
+    /// Drops the table `name`. Its rows are gone for every call that begins from now on: those on handles
+    /// and leases of the table fail with [`Error::TableDropped`], Gets that wait for one of its
+    /// rows too, and what lookahead has queued of it is cancelled. Calls in other threads that are in
+    /// the middle of a batch may still finish it. Dropping or releasing a lease of it is no error.
+    ///
+    /// Durable with the next checkpoint: a crash before that brings the table back whole. Its space comes
+    /// back by compaction, once no kept checkpoint holds it any more. [`Bank::table`] may make a new
+    /// table of the name at once; it has nothing to do with the old one.
+    ///
+    /// # Errors
+    /// [`NoSuchTable`](crate::Error::NoSuchTable), or
+    /// [`Poisoned`](crate::Error::Poisoned) after a failed write; then the table is still there.
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// use embank::{Bank, BankOptions, Error, TableConfig};
+    ///
+    /// let bank = Bank::open(dir.path().join("bank"), BankOptions::default())?;
+    /// let old = bank.table("user", TableConfig::new(2))?;
+    /// old.put(&[1], &[0.5, 1.5])?;
+    /// bank.drop_table("user")?;
+    /// assert!(matches!(old.contains(&[1]), Err(Error::TableDropped { .. })));
+    ///
+    /// let new = bank.table("user", TableConfig::new(8))?;
+    /// assert_eq!(new.contains(&[1])?, [false]);
+    /// # Ok::<(), embank::Error>(())
+    /// ```
+    pub fn drop_table(&self, name: &str) -> Result<()> {
+        // Held throughout: nobody makes a table of the name in between.
+        let mut tables = self.shared.tables.lock();
+        let Some(shared) = tables.get(name) else { return Err(no_such_table(name)) };
+        let context = self.context();
+        let side_tables = context.side_tables.lock();
+        context.store.drop_table(shared.id)?;
+        let beside = shared.gate.as_ref().map_or(Vec::new(), Gate::side_tables);
+        let counts_dropped = beside.iter().try_for_each(|&counts| context.store.drop_table(counts));
+        drop(side_tables);
+        let time_forgotten = context.times.forget(&context.store, shared.id.number());
+        // After the store: whoever looks ahead from here on is told that the table is gone.
+        context.lookahead.forget(shared.id);
+        self.shared.staleness_of_dropped.lock().add(&shared.counters.staleness());
+        tables.remove(name);
+        counts_dropped?;
+        time_forgotten
+    }
+
+    /// For tests of what a bank does that has used all numbers of tables: it has no more than `max`
+    /// tables at a time, the tables of vocabularies and counts included.
+    #[doc(hidden)]
+    pub fn limit_table_numbers(&self, max: u16) {
+        self.context().store.limit_table_numbers(max);
+    }
+
+    /// The bank's tables, by name.
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// let bank = embank::Bank::open(dir.path().join("bank"), embank::BankOptions::default())?;
+    /// bank.table("user", embank::TableConfig::new(2))?;
+    /// assert_eq!(bank.tables()[0].name, "user");
+    /// # Ok::<(), embank::Error>(())
+    /// ```
+    #[must_use]
+    pub fn tables(&self) -> Vec<TableInfo> {
+        let tables = self.shared.tables.lock();
+        let info = |shared: &Arc<TableShared>| TableInfo {
+            name: shared.name.clone(),
+            config: shared.config(),
+        };
+        tables.values().map(info).collect()
+    }
+}
+
+/// After vocabularies may have changed: handles of tables that were made for another numbering are refused.
+pub(crate) fn refuse_other_numberings(tables: &Tables, vocabularies: &Vocabularies) {
+    for table in tables.lock().values() {
+        if let Some(wanted) = table.vocabulary() {
+            table.note_numbering(vocabularies.check(&table.name, wanted).is_err());
+        }
+    }
+}
+
+fn no_such_table(name: &str) -> Error {
+    embank_kv::Error::NoSuchTable(format!("{name:?}")).into()
+}
+
+pub(crate) fn read_tables(store: &Store) -> Result<BTreeMap<String, Arc<TableShared>>> {
+    let mut tables = BTreeMap::new();
+    let infos = store.tables();
+    let times = table_of_times(store);
+    let (counts, infos): (Vec<_>, Vec<_>) =
+        infos.into_iter().partition(|info| is_counts_descriptor(&info.descriptor));
+    for info in infos.into_iter().filter(|info| !is_of_a_vocabulary(&info.descriptor)) {
+        let config = TableConfig::from_descriptor(&info.name, &info.descriptor)?;
+        if config.value_bytes() != info.value_bytes {
+            return Err(Error::UnreadableTable {
+                table: info.name,
+                reason: format!(
+                    "its rows are {} bytes, its settings ask for {}",
+                    info.value_bytes,
+                    config.value_bytes()
+                ),
+            });
+        }
+        let counts = Generations::find(&info.name, &counts, store)?;
+        if matches!(config.admission, Admission::AfterGets(_)) && counts.is_none() {
+            let reason = "the table of its counts before admission is missing".to_owned();
+            return Err(Error::UnreadableTable { table: info.name, reason });
+        }
+        let shared = Arc::new(TableShared::new(info.id, &info.name, config, counts));
+        if let (Some(tracker), Some(times)) = (shared.set_tracker(), times)
+            && let Some(time) = read_time(store, times, info.id.number())?
+        {
+            tracker.set(time);
+        }
+        tables.insert(info.name, shared);
+    }
+    Ok(tables)
+}

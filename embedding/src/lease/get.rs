@@ -1,0 +1,185 @@
+//! Gets: rows for training, with the lease on them.
+
+use std::time::Duration;
+
+use crate::error::Result;
+use crate::keys::UniqueKeys;
+use crate::lease::Lease;
+use crate::registry::part::KeyPart;
+use crate::stats::seen::SeenClocks;
+use crate::table::Table;
+use crate::table::gate::Decision;
+use crate::table::operations::{GetRows, Reached};
+
+/// Whether a Get waits for rows at their bound.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Waits {
+    Yes,
+    No,
+}
+
+/// Of a Get with `Waits::Yes`.
+const WAITED: &str = "a Get that waits ends with a lease or an error";
+
+impl Table {
+    /// Gets rows for training: `rows` holds keys * dim values and gets one row per key, duplicates
+    /// included. Missing rows are inserted with their initial values. The staleness clock of each
+    /// distinct key goes up by one until the lease brings it down; if a clock is above the table's bound,
+    /// the call waits, at most the bank's `wait_timeout`.
+    ///
+    /// # Errors
+    /// [`Error::ShapeMismatch`], [`Error::KeyIsNoId`], [`Error::StalenessTimeout`], [`Error::SelfBlocked`] or a failure
+    /// of the store. Then no clock is up, and the content of `rows` is unspecified.
+    pub fn get(&self, keys: &[u64], rows: &mut [f32]) -> Result<Lease> {
+        self.get_batch(keys, rows, Waits::Yes).map(|lease| lease.expect(WAITED))
+    }
+
+    /// As [`get`](Self::get), if no row keeps it waiting; `None` if one is at its staleness bound, or is reserved for a
+    /// Get that has waited long. It reads rows that are on disk.
+    ///
+    /// # Errors
+    /// As [`get`](Self::get), but for [`Error::StalenessTimeout`] and [`Error::SelfBlocked`].
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// use embank::{Bank, BankOptions, TableConfig};
+    ///
+    /// let bank = Bank::open(dir.path().join("bank"), BankOptions::default())?;
+    /// let table = bank.table("user", TableConfig::new(1).staleness_bound(Some(0)))?;
+    /// let mut row = [0.0];
+    /// let lease = table.try_get(&[1], &mut row)?.expect("no lease is out");
+    /// assert!(table.try_get(&[1], &mut row)?.is_none());
+    /// lease.release()?;
+    /// assert!(table.try_get(&[1], &mut row)?.is_some());
+    /// # Ok::<(), embank::Error>(())
+    /// ```
+    pub fn try_get(&self, keys: &[u64], rows: &mut [f32]) -> Result<Option<Lease>> {
+        self.get_batch(keys, rows, Waits::No)
+    }
+
+    /// A handle of the same table whose Gets wait for rows at most `wait_timeout`, in place of the bank's
+    /// [`wait_timeout`](crate::BankOptions::wait_timeout). Cheap enough for one call.
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// use std::time::Duration;
+    ///
+    /// use embank::{Bank, BankOptions, Error, TableConfig};
+    ///
+    /// let bank = Bank::open(dir.path().join("bank"), BankOptions::default())?;
+    /// let table = bank.table("user", TableConfig::new(1).staleness_bound(Some(0)))?;
+    /// let lease = table.get(&[1], &mut [0.0])?;
+    /// std::thread::scope(|scope| {
+    ///     scope.spawn(|| {
+    ///         let brief = table.with_wait_timeout(Duration::from_millis(1));
+    ///         let failed = brief.get(&[1], &mut [0.0]);
+    ///         assert!(matches!(failed, Err(Error::StalenessTimeout { .. })));
+    ///     });
+    /// });
+    /// lease.release()?;
+    /// # Ok::<(), embank::Error>(())
+    /// ```
+    #[must_use]
+    pub fn with_wait_timeout(&self, wait_timeout: Duration) -> Self {
+        Self { wait_timeout, ..self.clone() }
+    }
+
+    fn get_batch(&self, keys: &[u64], rows: &mut [f32], waits: Waits) -> Result<Option<Lease>> {
+        self.check_shape("rows", keys.len(), rows.len())?;
+        let unique = UniqueKeys::new(keys);
+        if unique.all_distinct() {
+            return self.get_into(unique, rows, None, None, waits);
+        }
+        let first_places = unique.first_places();
+        let lease = self.get_into(unique, rows, Some(&first_places), None, waits)?;
+        let Some(lease) = lease else { return Ok(None) };
+        let dim = self.dim();
+        for (place, &number) in lease.unique().inverse().iter().enumerate() {
+            let first = first_places[number as usize] as usize;
+            if first != place {
+                rows.copy_within(first * dim..(first + 1) * dim, place * dim);
+            }
+        }
+        Ok(Some(lease))
+    }
+
+    /// Finds the distinct keys of a batch, for [`get_distinct`](Self::get_distinct).
+    #[must_use]
+    pub fn unique_keys(&self, keys: &[u64]) -> UniqueKeys {
+        UniqueKeys::new(keys)
+    }
+
+    /// Gets one row per distinct key: `rows` holds distinct keys * dim values. As [`get`](Self::get)
+    /// otherwise.
+    ///
+    /// # Errors
+    /// As [`get`](Self::get).
+    pub fn get_distinct(&self, unique: UniqueKeys, rows: &mut [f32]) -> Result<Lease> {
+        self.get_distinct_again(unique, rows, &[])
+    }
+
+    /// As [`get_distinct`](Self::get_distinct), in a step that has got the rows of the keys `earlier` before, such as
+    /// for another part of the model: to [`admission`](crate::Admission) the two Gets of a key are one. `earlier` may
+    /// hold keys of any number, and any more than once.
+    ///
+    /// # Errors
+    /// As [`get`](Self::get).
+    pub fn get_distinct_again(
+        &self,
+        unique: UniqueKeys,
+        rows: &mut [f32],
+        earlier: &[u64],
+    ) -> Result<Lease> {
+        self.check_shape("rows", unique.len(), rows.len())?;
+        let decisions = self.decided_earlier(unique.keys(), earlier);
+        let lease = self.get_into(unique, rows, None, decisions, Waits::Yes)?;
+        Ok(lease.expect(WAITED))
+    }
+
+    /// As [`get_distinct`](Self::get_distinct), if no row keeps it waiting: see [`try_get`](Self::try_get).
+    ///
+    /// # Errors
+    /// As [`try_get`](Self::try_get).
+    pub fn try_get_distinct(&self, unique: UniqueKeys, rows: &mut [f32]) -> Result<Option<Lease>> {
+        self.check_shape("rows", unique.len(), rows.len())?;
+        self.get_into(unique, rows, None, None, Waits::No)
+    }
+
+    fn get_into(
+        &self,
+        unique: UniqueKeys,
+        rows: &mut [f32],
+        destinations: Option<&[u32]>,
+        decisions: Option<Vec<Decision>>,
+        waits: Waits,
+    ) -> Result<Option<Lease>> {
+        self.check_ids(unique.keys())?;
+        self.expire_due_leases();
+        let layout = &self.shared.layout;
+        let keys = unique.keys();
+        let reached = Reached::none_of(keys.len());
+        let seen = SeenClocks::default();
+        let gated = self.shared.gate.is_some();
+        let refused = Vec::new();
+        let mut get =
+            GetRows { layout, keys, rows, destinations, reached, seen, gated, decisions, refused };
+        let entered = match waits {
+            Waits::Yes => self.acquire(&mut get)?,
+            Waits::No => match self.acquire_at_once(&mut get)? {
+                Some(entered) => entered,
+                None => return Ok(None),
+            },
+        };
+        let seen = get.seen;
+        let refused = get.refused;
+        let counters = &self.shared.counters;
+        counters.seen.add(&seen, unique.len());
+        counters.not_admitted_rows.add(refused.len() as u64);
+        counters.gets.add(1);
+        counters.get_rows.add(unique.len() as u64);
+        let part = (!refused.is_empty()).then(|| KeyPart::without(unique.keys(), &refused));
+        Ok(Some(Lease::new(self.clone(), unique, part, &entered)))
+    }
+}

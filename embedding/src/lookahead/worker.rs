@@ -1,0 +1,204 @@
+//! The thread that reads ahead.
+
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use embank_kv::{Promoted, RowMark, TableId};
+
+use crate::lookahead::queue::{Job, QueueState, Shared};
+use crate::lookahead::requests::{BURST_KEYS_MAX, BURST_KEYS_MIN, number};
+
+/// Rows that are read into a buffer before others have their turn, or as many as the last burst had if those were more.
+const PREFETCH_KEYS: usize = 1024;
+
+/// What the worker does next.
+pub(crate) enum Task {
+    /// Bring the burst of this table in.
+    Burst(TableId),
+    /// Look after rows that are about to leave memory.
+    Look,
+    /// Read some rows into a buffer.
+    Prefetch(Box<dyn Job>),
+}
+
+impl Shared {
+    /// The worker: burst by burst until the bank goes.
+    pub(crate) fn work(&self) {
+        let mut burst = Vec::with_capacity(BURST_KEYS_MIN + BURST_KEYS_MAX);
+        /// Should it panic, nobody waits for it in vain.
+        struct GiveUpAtTheEnd<'a>(&'a Shared);
+        impl Drop for GiveUpAtTheEnd<'_> {
+            fn drop(&mut self) {
+                self.0.give_up_pending();
+            }
+        }
+        let _give_up_at_the_end = GiveUpAtTheEnd(self);
+        let mut marks = Vec::new();
+        let mut burst_keys = 0;
+        let count_since = |began: &mut Instant| {
+            self.counters.reading_us.add(began.elapsed().as_micros() as u64);
+            *began = Instant::now();
+        };
+        while let Some(task) = self.next_task(&mut burst) {
+            let mut began = Instant::now();
+            match task {
+                Task::Burst(table) => {
+                    marks.clear();
+                    burst_keys = burst.len();
+                    let promoted = self.store.promote_marking(table, &burst, &mut marks);
+                    // Before whoever waits for the burst is told.
+                    count_since(&mut began);
+                    self.finish_burst(table, &burst, &marks, promoted);
+                }
+                Task::Look => self.look_after_the_oldest(),
+                Task::Prefetch(mut job) => {
+                    let keys_max = std::mem::take(&mut burst_keys).max(PREFETCH_KEYS);
+                    if !job.advance(&self.store, keys_max) {
+                        self.queue.state.lock().prefetches.push_back(job);
+                    }
+                }
+            }
+            count_since(&mut began);
+        }
+    }
+
+    /// Copies announced rows that are about to leave memory, and have not been used since, to the log's tail.
+    pub(crate) fn look_after_the_oldest(&self) {
+        // Each leaves the window here, and comes back for a bounded number of times.
+        let (read_only, head) = self.store.boundaries();
+        let due = self.queue.state.lock().window.take_below(read_only);
+        for rows in due.chunk_by(|a, b| a.table == b.table) {
+            // What is on disk already would have to be read, and may have been used before it went there.
+            let rows: Vec<_> = rows.iter().filter(|row| row.mark.address() >= head).collect();
+            let Some(first) = rows.first() else { continue };
+            let keys: Vec<u64> = rows.iter().map(|row| row.key).collect();
+            let marks: Vec<RowMark> = rows.iter().map(|row| row.mark).collect();
+            let mut moved = Vec::new();
+            let kept = self.store.promote_unused(first.table, &keys, &marks, &mut moved);
+            self.counters.kept.add(moved.len() as u64);
+            let mut state = self.queue.state.lock();
+            for (place, mark) in moved {
+                if state.is_wanted(first.table, rows[place].key) {
+                    state.window.remember_again(rows[place], mark);
+                }
+            }
+            match kept {
+                // What there is no room to keep goes to disk, and is read when it is wanted.
+                Ok(())
+                | Err(
+                    embank_kv::Error::NoSuchTable(_)
+                    | embank_kv::Error::QuotaExceeded { .. }
+                    | embank_kv::Error::DiskFull { .. }
+                    | embank_kv::Error::Interrupted { .. },
+                ) => {}
+                Err(failure) => {
+                    state.failure.get_or_insert(failure);
+                }
+            }
+        }
+        let mut state = self.queue.state.lock();
+        state.looking = false;
+        if state.is_idle() {
+            self.idle.notify_all();
+        }
+    }
+
+    /// What to do next, for a burst its keys, which are of one table; waits while there is nothing. `None`: stop.
+    pub(crate) fn next_task(&self, burst: &mut Vec<u64>) -> Option<Task> {
+        burst.clear();
+        let mut state = self.queue.state.lock();
+        state.working = false;
+        state.cancelled.clear();
+        loop {
+            if state.stopping {
+                return None;
+            }
+            // First: it takes no disk, and what is about to leave would have to be read again.
+            if std::mem::take(&mut state.look) {
+                state.looking = true;
+                state.working = true;
+                return Some(Task::Look);
+            }
+            // First, so that a queue that is not empty has a burst in it, for which a prefetch may wait.
+            self.pass_over(&mut state);
+            // Bursts and prefetches in turn, of several prefetches each in turn.
+            let turn = std::mem::take(&mut state.burst_was_last) || state.requests.len() == 0;
+            if let Some(job) = if turn { state.prefetches.pop_front() } else { None } {
+                return Some(Task::Prefetch(job));
+            }
+            if let Some(table) = self.take_burst(&mut state, burst) {
+                state.burst_was_last = true;
+                state.working = true;
+                return Some(Task::Burst(table));
+            }
+            // Nothing is in hand either. Relaxed: read by `make_way`, which may miss it.
+            self.has_requests.store(false, Ordering::Relaxed);
+            self.queue.work.wait(&mut state);
+        }
+    }
+
+    /// Takes what Gets have overtaken off the queue's front.
+    pub(crate) fn pass_over(&self, state: &mut QueueState) {
+        let passed = state.requests.pass_over(&mut state.pending);
+        self.counters.late.add(passed);
+        if passed > 0 && state.is_idle() {
+            self.idle.notify_all();
+        }
+    }
+
+    /// Takes a burst from the queue's front; returns its table.
+    pub(crate) fn take_burst(
+        &self,
+        state: &mut QueueState,
+        burst: &mut Vec<u64>,
+    ) -> Option<TableId> {
+        let (table, passed) = state.requests.take_burst(&mut state.pending, burst)?;
+        self.counters.late.add(passed);
+        state.in_hand.extend_from_slice(burst);
+        state.in_hand.sort_unstable();
+        state.in_hand_of = Some(table);
+        Some(table)
+    }
+
+    pub(crate) fn finish_burst(
+        &self,
+        table: TableId,
+        burst: &[u64],
+        marks: &[(u64, RowMark)],
+        promoted: embank_kv::Result<Promoted>,
+    ) {
+        let counters = &self.counters;
+        let mut state = self.queue.state.lock();
+        match promoted {
+            Ok(promoted) => {
+                counters.moved.add(promoted.moved);
+                counters.late.add(promoted.resident + promoted.overtaken);
+                counters.missing.add(promoted.missing);
+            }
+            // The table was dropped, which is nobody's failure.
+            Err(embank_kv::Error::NoSuchTable(_)) => counters.cancelled.add(burst.len() as u64),
+            // Whoever gets the rows is told.
+            Err(
+                embank_kv::Error::QuotaExceeded { .. }
+                | embank_kv::Error::DiskFull { .. }
+                | embank_kv::Error::Interrupted { .. },
+            ) => {
+                counters.failed.add(burst.len() as u64);
+            }
+            Err(failure) => {
+                counters.failed.add(burst.len() as u64);
+                state.failure.get_or_insert(failure);
+            }
+        }
+        for &key in burst {
+            state.pending.remove(number(table), key);
+        }
+        let wanted: Vec<_> =
+            marks.iter().copied().filter(|&(key, _)| state.is_wanted(table, key)).collect();
+        state.window.remember(table, &wanted);
+        self.end_burst(&mut state);
+        if state.is_idle() {
+            self.idle.notify_all();
+        }
+    }
+}

@@ -1,0 +1,43 @@
+//! Some of the distinct keys of a Get.
+
+/// The keys of a Get that have rows, if not all do.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct KeyPart {
+    pub(crate) keys: Vec<u64>,
+    /// Their places among the distinct keys, ascending.
+    pub(crate) places: Vec<u32>,
+}
+
+impl KeyPart {
+    /// All of `keys` but those at the `refused` places.
+    pub(crate) fn without(keys: &[u64], refused: &[u32]) -> Self {
+        let mut stays = vec![true; keys.len()];
+        for &place in refused {
+            stays[place as usize] = false;
+        }
+        let places: Vec<u32> =
+            (0..keys.len() as u32).filter(|&place| stays[place as usize]).collect();
+        Self { keys: places.iter().map(|&place| keys[place as usize]).collect(), places }
+    }
+
+    /// The rows of this part out of those of all distinct keys.
+    pub(crate) fn gather(&self, rows: &[f32], dim: usize) -> Vec<f32> {
+        let mut found = Vec::with_capacity(self.places.len() * dim);
+        for &place in &self.places {
+            found.extend_from_slice(&rows[place as usize * dim..][..dim]);
+        }
+        found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_is_what_was_not_refused() {
+        let part = KeyPart::without(&[10, 11, 12, 13], &[0, 2]);
+        assert_eq!((&part.keys[..], &part.places[..]), (&[11, 13][..], &[1, 3][..]));
+        assert_eq!(part.gather(&[0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0], 2), [2.0, 3.0, 6.0, 7.0]);
+    }
+}

@@ -1,0 +1,104 @@
+//! The tables that hold a table's counts before admission: two generations of them, told apart by their names.
+
+use embank_kv::{Store, TableId};
+
+use crate::error::Result;
+use crate::row::admission::Admission;
+use crate::row::descriptor::{counts_descriptor, is_counts_descriptor};
+
+/// Bytes of a count with the time of the last Get, a u32 each, and of the number of a Get, a u64.
+pub(crate) const COUNT_BYTES: u32 = 8;
+
+/// The tables that hold a table's counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Generations {
+    pub(crate) newer: TableId,
+    pub(crate) older: Option<TableId>,
+    /// Of the newer one, in its name: the first has 0.
+    pub(crate) number: u64,
+}
+
+impl Generations {
+    pub(crate) fn tables(self) -> impl Iterator<Item = TableId> {
+        [Some(self.newer), self.older].into_iter().flatten()
+    }
+
+    /// Those of table `name` among `counts`, the bank's tables of counts: the two of the largest numbers. A checkpoint
+    /// that was taken while generations turned may have a third, which is dropped.
+    pub(crate) fn find(
+        name: &str,
+        counts: &[embank_kv::TableInfo],
+        store: &Store,
+    ) -> Result<Option<Self>> {
+        let numbered =
+            counts.iter().filter_map(|info| Some((number_in(&info.name, name)?, info.id)));
+        let mut found: Vec<(u64, TableId)> = numbered.collect();
+        found.sort_unstable_by_key(|&(number, _)| number);
+        let Some((number, newer)) = found.pop() else { return Ok(None) };
+        let older = found.pop().map(|(_, older)| older);
+        if !store.is_read_only() {
+            found.iter().try_for_each(|&(_, left)| store.drop_table(left))?;
+        }
+        Ok(Some(Self { newer, older, number }))
+    }
+}
+
+/// The name of a table that admission keeps beside table `name`.
+fn counts_name(name: &str, number: u64) -> String {
+    match number {
+        0 => format!("{name} (counts before admission)"),
+        number => format!("{name} (counts before admission, {number})"),
+    }
+}
+
+/// The number in the name of a table of counts of table `name`.
+fn number_in(counts: &str, name: &str) -> Option<u64> {
+    let (table, number) = split_name(counts)?;
+    (table == name).then_some(number)
+}
+
+fn split_name(counts: &str) -> Option<(&str, u64)> {
+    let (table, rest) = counts.rsplit_once(" (counts before admission")?;
+    let rest = rest.strip_suffix(')')?;
+    if rest.is_empty() {
+        return Some((table, 0));
+    }
+    let number = rest.strip_prefix(", ")?.parse().ok()?;
+    Some((table, number))
+}
+
+/// The table whose Gets before admission the table `name` counts; `None` if the name is not that of a table of counts.
+/// `embank stat` shows tables of counts, and [`Table::forget_counts`](crate::Table::forget_counts) of the table they belong to forgets them.
+///
+/// # Examples
+/// ```
+/// assert_eq!(embank::table_of_counts("item (counts before admission)"), Some("item"));
+/// assert_eq!(embank::table_of_counts("item (counts before admission, 3)"), Some("item"));
+/// assert_eq!(embank::table_of_counts("item"), None);
+/// ```
+#[must_use]
+pub fn table_of_counts(name: &str) -> Option<&str> {
+    split_name(name).map(|(table, _)| table)
+}
+
+/// Makes the table that counts or numbers the Gets of keys without rows, if admission goes by those. It is made before
+/// and dropped after its table, so a crash may leave one alone: then it is made anew.
+pub(crate) fn create_counts(
+    store: &Store,
+    name: &str,
+    admission: Admission,
+) -> Result<Option<Generations>> {
+    if admission == Admission::Always {
+        return Ok(None);
+    }
+    for left in store.tables() {
+        if is_counts_descriptor(&left.descriptor) && number_in(&left.name, name).is_some() {
+            store.drop_table(left.id)?;
+        }
+    }
+    Ok(Some(Generations { newer: create_generation(store, name, 0)?, older: None, number: 0 }))
+}
+
+pub(crate) fn create_generation(store: &Store, name: &str, number: u64) -> Result<TableId> {
+    Ok(store.create_table(&counts_name(name, number), COUNT_BYTES, &counts_descriptor())?)
+}

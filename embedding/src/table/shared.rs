@@ -1,0 +1,169 @@
+//! What all handles of a table share.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use embank_kv::TableId;
+use embank_kv::locks::RwLock;
+
+use crate::error::Result;
+use crate::registry::LeaseRegistry;
+use crate::registry::retry_turn::RetryTurn;
+use crate::registry::waiting_line::WaitingLine;
+use crate::row::admission::Admission;
+use crate::row::config::TableConfig;
+use crate::row::layout::RowLayout;
+use crate::row::live::LiveSettings;
+use crate::row::numbering::TableVocabulary;
+use crate::row::tracking::Tracker;
+use crate::stats::TableCounters;
+use crate::table::count_tables::Generations;
+use crate::table::gate::Gate;
+use crate::vocabulary::VocabularyShared;
+
+/// What all handles of a table share.
+#[derive(Debug)]
+pub(crate) struct TableShared {
+    pub(crate) id: TableId,
+    pub(crate) name: String,
+    pub(crate) counters: TableCounters,
+    pub(crate) leases: LeaseRegistry,
+    /// Held while a batch that was blocked once tries again; see the module `lease::acquire`.
+    pub(crate) retry_turn: RetryTurn,
+    /// Gets that have waited long.
+    pub(crate) line: WaitingLine,
+    /// The identity. Its rates, clipping and bound are those of the first open; the live ones follow.
+    pub(crate) config: TableConfig,
+    pub(crate) layout: RowLayout,
+    pub(crate) live: LiveSettings,
+    /// The vocabulary whose ids are its keys. Set when the table is opened and its vocabulary is found to be the one
+    /// that it was made for.
+    ids: OnceLock<Arc<VocabularyShared>>,
+    /// It was opened although its vocabulary was another one by then.
+    takes_every_key: AtomicBool,
+    /// Its vocabulary was renumbered or dropped while handles of the table were out: its rows are other values' now.
+    other_numbering: AtomicBool,
+    /// What decides which keys get rows, if not all do.
+    pub(crate) gate: Option<Gate>,
+    /// The staleness bound; `UNBOUNDED` for none.
+    bound: AtomicU64,
+}
+
+const UNBOUNDED: u64 = u64::MAX;
+
+impl TableShared {
+    /// `counts`: the tables that admission keeps beside this one, if it keeps any.
+    pub(crate) fn new(
+        id: TableId,
+        name: &str,
+        config: TableConfig,
+        counts: Option<Generations>,
+    ) -> Self {
+        let gate = match (config.admission, counts) {
+            (Admission::AfterGets(needed), Some(counts)) => {
+                Some(Gate::Counts { needed, counts: RwLock::new(counts) })
+            }
+            (Admission::Probability(probability), counts) => {
+                let gets = counts.map(|counts| OnceLock::from(counts.newer)).unwrap_or_default();
+                Some(Gate::Chance { probability, seed: config.seed, gets })
+            }
+            (Admission::Always | Admission::AfterGets(_), _) => None,
+        };
+        let shared = Self {
+            ids: OnceLock::new(),
+            takes_every_key: AtomicBool::new(false),
+            other_numbering: AtomicBool::new(false),
+            gate,
+            id,
+            name: name.to_owned(),
+            counters: TableCounters::default(),
+            leases: LeaseRegistry::new(),
+            retry_turn: RetryTurn::default(),
+            line: WaitingLine::default(),
+            layout: RowLayout::new(name, &config),
+            live: LiveSettings::of(&config),
+            bound: AtomicU64::new(UNBOUNDED),
+            config,
+        };
+        shared.set_bound(shared.config.staleness_bound);
+        shared
+    }
+
+    /// Takes over the generations of counts that `other` has: this table as a newer checkpoint has it.
+    pub(crate) fn take_counts_of(&self, other: &Self) {
+        if let (Some(Gate::Counts { counts, .. }), Some(Gate::Counts { counts: newer, .. })) =
+            (&self.gate, &other.gate)
+        {
+            *counts.write() = *newer.read();
+        }
+    }
+
+    /// Where the time is that its users set, if they do.
+    pub(crate) fn set_tracker(&self) -> Option<&Tracker> {
+        self.layout.tracker().filter(|tracker| !tracker.is_by_clock())
+    }
+
+    /// The vocabulary whose ids are its keys.
+    pub(crate) fn vocabulary(&self) -> Option<&TableVocabulary> {
+        self.config.vocabulary.as_ref()
+    }
+
+    /// Has keys checked to be ids of its vocabulary from now on.
+    pub(crate) fn check_ids_of(&self, vocabulary: &Arc<VocabularyShared>) {
+        self.ids.get_or_init(|| Arc::clone(vocabulary));
+    }
+
+    /// Has every key taken from now on: the caller knows that the table is another vocabulary's.
+    pub(crate) fn take_every_key(&self) {
+        // Relaxed: a flag of its own; the caller's later calls come after it.
+        self.takes_every_key.store(true, Ordering::Relaxed);
+    }
+
+    /// Notes whether its vocabulary has another numbering by now than the table was made for.
+    pub(crate) fn note_numbering(&self, is_other: bool) {
+        // Relaxed: a flag of its own. A call that runs at the same time may read rows as before.
+        self.other_numbering.store(is_other, Ordering::Relaxed);
+    }
+
+    /// Whether its rows belong to other values by now, and no caller has opened it unchecked.
+    #[inline]
+    pub(crate) fn has_other_numbering(&self) -> bool {
+        self.other_numbering.load(Ordering::Relaxed)
+            && !self.takes_every_key.load(Ordering::Relaxed)
+    }
+
+    /// The vocabulary whose ids its keys are checked to be.
+    #[inline]
+    pub(crate) fn ids(&self) -> Option<&VocabularyShared> {
+        let ids = self.ids.get()?;
+        // Relaxed: as in `take_every_key`.
+        (!self.takes_every_key.load(Ordering::Relaxed)).then_some(&**ids)
+    }
+
+    /// Checks that `asked` is this table, and takes over the settings that are not its identity.
+    pub(crate) fn reopen(&self, asked: &TableConfig) -> Result<()> {
+        self.config.check_same_table(&self.name, asked)?;
+        self.live.set(asked);
+        self.set_bound(asked.staleness_bound);
+        Ok(())
+    }
+
+    pub(crate) fn layout(&self) -> &RowLayout {
+        &self.layout
+    }
+
+    pub(crate) fn set_bound(&self, bound: Option<u32>) {
+        self.bound.store(bound.map_or(UNBOUNDED, u64::from), Ordering::Relaxed);
+    }
+
+    pub(crate) fn bound(&self) -> Option<u32> {
+        u32::try_from(self.bound.load(Ordering::Relaxed)).ok()
+    }
+
+    /// The config as it is set now.
+    pub(crate) fn config(&self) -> TableConfig {
+        let live = self.live.now();
+        let config = self.config.clone().staleness_bound(self.bound());
+        config.optimizer(live.optimizer).clip_row_norm(live.clip_row_norm)
+    }
+}

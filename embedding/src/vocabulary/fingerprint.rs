@@ -1,0 +1,40 @@
+//! The hash of the first values of a vocabulary, by which a file tells whose ids its keys are.
+
+use super::hash::{EMPTY_FINGERPRINT, fingerprint_with};
+use super::{Values, Vocabulary};
+use crate::error::Result;
+
+impl Vocabulary {
+    /// As [`fingerprint`](Self::fingerprint), of the first `len` values; `None` if there are fewer. Goes through them
+    /// if there are more.
+    pub(crate) fn fingerprint_of_first(&self, len: u64) -> Result<Option<u64>> {
+        let published = self.shared.published();
+        if published.len <= len {
+            return Ok((published.len == len).then_some(published.fingerprint));
+        }
+        let mut scan = self.scan();
+        let mut left = len;
+        let mut fingerprint = EMPTY_FINGERPRINT;
+        while left > 0
+            && let Some(chunk) = scan.next_chunk()?
+        {
+            let count = left.min(chunk.values.len() as u64);
+            fingerprint = chunk.values.fingerprint_after(fingerprint, count as usize);
+            left -= count;
+        }
+        Ok((left == 0).then_some(fingerprint))
+    }
+}
+
+impl Values<'_> {
+    /// The fingerprint of what had this one, and the first `count` of these values after it.
+    pub(crate) fn fingerprint_after(self, fingerprint: u64, count: usize) -> u64 {
+        match self {
+            Self::U64(numbers) => {
+                let bytes = numbers[..count].iter().map(|number| number.to_le_bytes());
+                bytes.fold(fingerprint, |print, bytes| fingerprint_with(print, &bytes))
+            }
+            Self::Bytes(strings) => strings.iter().take(count).fold(fingerprint, fingerprint_with),
+        }
+    }
+}

@@ -1,0 +1,289 @@
+//! The vocabularies of an open bank by name, and the tables of the store that are theirs.
+//!
+//! A vocabulary's own table is made last and its header row after that; it is dropped first. So a checkpoint that is
+//! cut in the middle of either has tables that no header names, which the next open for writing drops.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+
+use embank_kv::locks::{Mutex, MutexGuard};
+use embank_kv::{Store, TableId, TableInfo};
+
+use super::config::ValueKind;
+use super::descriptor::{Founding, HEADER_BYTES, Header, Part, Role, role_of};
+use super::hash::EMPTY_FINGERPRINT;
+use super::numbering::{Numbering, Tip, header_name};
+use super::record::{BYTE_BLOCK_BYTES_MAX, NUMBER_BLOCK_BYTES};
+use super::shared::{VocabularyShared, read_header, write_header};
+use crate::context::Context;
+use crate::error::{Error, Result};
+use crate::row::numbering::TableVocabulary;
+
+/// Vocabularies by name.
+pub(crate) type VocabularyMap = BTreeMap<String, Arc<VocabularyShared>>;
+
+/// Has the tables of a bank look whether they still have the numberings that they were made for.
+type OnRenumbered = Box<dyn Fn(&Vocabularies) + Send + Sync>;
+
+/// The vocabularies of an open bank. Every handle of the bank, of a table and of a vocabulary has it.
+pub(crate) struct Vocabularies {
+    pub(crate) context: Context,
+    /// Locked after the bank's tables, by who locks both.
+    by_name: Mutex<VocabularyMap>,
+    /// Held while a bank that is open to read only is moved on, or what it holds is read anew: whoever holds it sees
+    /// one checkpoint. Locked before the bank's tables and `by_name`, and never within a call that reads a
+    /// vocabulary's tables.
+    pub(crate) moving: Mutex<()>,
+    /// Vocabularies know no tables: the bank sets this.
+    on_renumbered: OnceLock<OnRenumbered>,
+}
+
+impl fmt::Debug for Vocabularies {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("Vocabularies")
+            .field("context", &self.context)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Vocabularies {
+    pub(crate) fn new(context: Context, by_name: VocabularyMap) -> Self {
+        let by_name = Mutex::new(by_name);
+        let moving = Mutex::new(());
+        Self { context, by_name, moving, on_renumbered: OnceLock::new() }
+    }
+
+    /// Has `call` called after vocabularies may have changed. Called once, by the open of the bank.
+    pub(crate) fn when_renumbered(&self, call: OnRenumbered) {
+        let _ = self.on_renumbered.set(call);
+    }
+
+    /// After vocabularies may have changed: handles of tables that were made for another numbering are refused.
+    pub(crate) fn refuse_other_numberings(&self) {
+        if let Some(call) = self.on_renumbered.get() {
+            call(self);
+        }
+    }
+
+    /// The vocabularies, locked.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, VocabularyMap> {
+        self.by_name.lock()
+    }
+
+    /// The vocabulary `name`, if there is one.
+    pub(crate) fn get(&self, name: &str) -> Option<Arc<VocabularyShared>> {
+        self.by_name.lock().get(name).cloned()
+    }
+
+    /// The vocabulary of `table`, which must have the numbering that the table was made for, if it was made.
+    pub(crate) fn check(
+        &self,
+        table: &str,
+        wanted: &TableVocabulary,
+    ) -> Result<Arc<VocabularyShared>> {
+        let shared = self.get(&wanted.name);
+        let there = shared.as_ref().map(|shared| shared.identity());
+        if let Some(shared) = shared
+            && wanted.identity.is_none_or(|wanted| Some(wanted) == there)
+        {
+            return Ok(shared);
+        }
+        let found = match (there, wanted.identity) {
+            (Some(there), Some(wanted)) if there.id == wanted.id => {
+                let now = there.renumberings();
+                let then = wanted.renumberings();
+                if now == then {
+                    "it was renumbered otherwise, after the bank was taken back to a checkpoint"
+                        .to_owned()
+                } else {
+                    format!(
+                        "it was renumbered since ({now} times, and {then} times when the table was made)"
+                    )
+                }
+            }
+            (Some(_), _) => "the vocabulary of that name is another one".to_owned(),
+            (None, _) => "the bank has none of that name".to_owned(),
+        };
+        Err(Error::OtherVocabulary {
+            table: table.to_owned(),
+            vocabulary: wanted.name.clone(),
+            found,
+        })
+    }
+
+    /// Drops tables of this vocabulary that are not of the numbering in use.
+    pub(crate) fn drop_leftovers(&self, identity: u64, numbering: u64) -> Result<()> {
+        drop_parts(&self.context.store, identity, Some(numbering))
+    }
+
+    /// In a bank that is open to read only and may have moved on: takes over a vocabulary's newer state. False if it
+    /// is gone.
+    pub(crate) fn reread(&self, shared: &VocabularyShared) -> Result<bool> {
+        // It may be just that who moves it on is not done; and an older state must not come after a newer one.
+        let _moving = self.moving.lock();
+        let newer = read_vocabularies(&self.context.store)?;
+        let newer = newer.get(&shared.name).filter(|newer| newer.header == shared.header);
+        if let Some(newer) = newer {
+            shared.move_on(newer);
+        }
+        Ok(newer.is_some())
+    }
+
+    /// After a refresh, while nobody else moves the bank on: takes over the vocabularies of the new checkpoint; handles
+    /// stay those of theirs.
+    pub(crate) fn refresh(&self, mut now: BTreeMap<String, Arc<VocabularyShared>>) {
+        let mut vocabularies = self.by_name.lock();
+        for (name, shared) in &mut now {
+            if let Some(known) = vocabularies.get(name).filter(|of| of.header == shared.header) {
+                known.move_on(shared);
+                *shared = Arc::clone(known);
+            }
+        }
+        *vocabularies = now;
+    }
+}
+
+pub(crate) fn create(store: &Store, name: &str, founding: Founding) -> Result<VocabularyShared> {
+    let identity = founding.identity;
+    let header = Header { len: 0, fingerprint: EMPTY_FINGERPRINT, numbering: 0, frozen: false };
+    let make = || {
+        let numbering = Numbering::create(store, name, &founding.config, identity, 0)?;
+        let bytes = HEADER_BYTES as u32;
+        let descriptor = founding.descriptor();
+        let table = store.create_table(&header_name(name), bytes, &descriptor)?;
+        if let Err(error) = write_header(store, table, header) {
+            store.drop_table(table)?;
+            return Err(error);
+        }
+        Ok((table, numbering))
+    };
+    let made: embank_kv::Result<_> = make();
+    if made.is_err() {
+        // What is left the next open drops.
+        let _ = drop_parts(store, identity, None);
+    }
+    let (table, numbering) = made?;
+    let tip = Some(Tip::empty());
+    Ok(VocabularyShared::new(name, founding, table, header, numbering, tip))
+}
+
+/// Drops the tables of a vocabulary's numberings but one.
+fn drop_parts(store: &Store, identity: u64, kept: Option<u64>) -> Result<()> {
+    for (table, role) in roles(store)? {
+        match role {
+            Role::Part { identity: of, numbering, .. }
+                if of == identity && Some(numbering) != kept =>
+            {
+                store.drop_table(table.id)?;
+            }
+            Role::Part { .. } | Role::Header(_) => {}
+        }
+    }
+    Ok(())
+}
+
+fn unreadable(name: &str, reason: String) -> Error {
+    Error::DamagedVocabulary { vocabulary: name.to_owned(), what: reason }
+}
+
+/// The tables of a store that belong to vocabularies.
+fn roles(store: &Store) -> Result<Vec<(TableInfo, Role)>> {
+    let mut roles = Vec::new();
+    for table in store.tables() {
+        match role_of(&table.descriptor) {
+            None => {}
+            Some(Ok(role)) => roles.push((table, role)),
+            Some(Err(reason)) => return Err(unreadable(&table.name, reason)),
+        }
+    }
+    Ok(roles)
+}
+
+/// The vocabularies of a store by name. Drops what no header names, if the store is open for writing.
+pub(crate) fn read_vocabularies(store: &Store) -> Result<BTreeMap<String, Arc<VocabularyShared>>> {
+    let roles = roles(store)?;
+    let mut vocabularies = BTreeMap::new();
+    let mut in_use: Vec<TableId> = Vec::new();
+    for (table, role) in &roles {
+        let Role::Header(founding) = role else { continue };
+        let Some(name) = table.name.strip_suffix(&header_name("")) else {
+            return Err(unreadable(
+                &table.name,
+                "its table's name is not a vocabulary's".to_owned(),
+            ));
+        };
+        let parts = parts_of(&roles, founding.identity);
+        let Some(bytes) = read_header(store, table.id)? else {
+            // It was being made. But a header that was lost must not take the values with it.
+            for (_, _, part) in parts {
+                if store.rows(part.id)? > 0 {
+                    return Err(unreadable(name, "its header is missing".to_owned()));
+                }
+            }
+            continue;
+        };
+        let header = Header::from_bytes(&bytes).map_err(|reason| unreadable(name, reason))?;
+        let part = |wanted| {
+            let mut of = parts.iter().filter(|of| (of.0, of.1) == (wanted, header.numbering));
+            of.next().map(|of| of.2.id)
+        };
+        let missing =
+            || unreadable(name, format!("a table of numbering {} is missing", header.numbering));
+        let config = &founding.config;
+        config.validate(name)?;
+        let counts = config.counts.then(|| part(Part::Counts).ok_or_else(missing));
+        let numbering = Numbering {
+            number: header.numbering,
+            ids: part(Part::Ids).ok_or_else(missing)?,
+            values: part(Part::Values).ok_or_else(missing)?,
+            counts: counts.transpose()?,
+            kind: config.kind,
+        };
+        check_widths(name, &numbering, &roles)?;
+        in_use.extend([table.id, numbering.ids, numbering.values]);
+        in_use.extend(numbering.counts);
+        let shared =
+            VocabularyShared::new(name, (**founding).clone(), table.id, header, numbering, None);
+        vocabularies.insert(name.to_owned(), Arc::new(shared));
+    }
+    if !store.is_read_only() {
+        // Only now: an error above leaves all as it is.
+        for (table, _) in roles.iter().filter(|of| !in_use.contains(&of.0.id)) {
+            store.drop_table(table.id)?;
+        }
+    }
+    Ok(vocabularies)
+}
+
+fn parts_of(roles: &[(TableInfo, Role)], identity: u64) -> Vec<(Part, u64, &TableInfo)> {
+    let mut parts = Vec::new();
+    for (table, role) in roles {
+        match role {
+            Role::Part { part, identity: of, numbering } if *of == identity => {
+                parts.push((*part, *numbering, table));
+            }
+            Role::Part { .. } | Role::Header(_) => {}
+        }
+    }
+    parts
+}
+
+/// Refuses tables that are laid out otherwise than this program's.
+fn check_widths(name: &str, numbering: &Numbering, roles: &[(TableInfo, Role)]) -> Result<()> {
+    let value_bytes = |id| roles.iter().find(|of| of.0.id == id).map(|of| of.0.value_bytes);
+    let blocks = match numbering.kind {
+        ValueKind::U64 => NUMBER_BLOCK_BYTES as u32,
+        ValueKind::Bytes => BYTE_BLOCK_BYTES_MAX,
+    };
+    let ids_fit = numbering.kind == ValueKind::Bytes || value_bytes(numbering.ids) == Some(8);
+    let counts = numbering.counts.map_or(Some(NUMBER_BLOCK_BYTES as u32), value_bytes);
+    let fits = ids_fit
+        && value_bytes(numbering.values) == Some(blocks)
+        && counts == Some(NUMBER_BLOCK_BYTES as u32);
+    if fits {
+        return Ok(());
+    }
+    Err(unreadable(name, "its tables have values of other lengths than this program's".to_owned()))
+}
