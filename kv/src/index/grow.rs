@@ -2,7 +2,7 @@
 
 use super::bucket::{Bucket, Meta, SLOTS};
 use super::entry::Entry;
-use super::{BUCKET_BYTES, Index, blank};
+use super::{BUCKET_BYTES, Index, LockedBucket, blank};
 use crate::memory::budget::Budget;
 use crate::record::address::Address;
 use crate::sync::{Backoff, Ordering, Planted, planted};
@@ -32,6 +32,54 @@ pub(super) struct Growth {
     high: Vec<Entry>,
     numbers: Vec<u32>,
     hashes: Vec<u64>,
+}
+
+/// The two buckets that a split makes of one.
+#[derive(Debug, Clone, Copy)]
+struct Sides {
+    split: u64,
+    upper: u64,
+    /// How many bits of a hash tell both from other buckets.
+    depth: u32,
+}
+
+impl Growth {
+    /// Lists the entries of a locked bucket by the side that each goes to. Returns how many entries there were, and
+    /// their sum of `blank`.
+    fn divide(
+        &mut self,
+        locked: &LockedBucket<'_>,
+        sides: Sides,
+        look: &impl Fn(Address) -> Look,
+    ) -> (u64, u64) {
+        let Growth { low, high, hashes, .. } = self;
+        low.clear();
+        high.clear();
+        let mut entries = 0;
+        let mut blank_entries = 0;
+        for slot in locked.chain().flat_map(Bucket::slots) {
+            // Acquire: sees the record that the slot's Release store published.
+            let entry = Entry(slot.load(Ordering::Acquire));
+            if entry.is_empty() {
+                continue;
+            }
+            entries += 1;
+            blank_entries += blank(entry);
+            if entry.knows_nothing() && hashes_of(entry, look, hashes) {
+                let side = |number| {
+                    let narrowed = entry.narrowed(number, sides.depth, hashes.iter().copied());
+                    (!narrowed.is_empty()).then_some(narrowed)
+                };
+                low.extend(side(sides.split));
+                high.extend(side(sides.upper));
+            } else {
+                let (to_low, to_high) = entry.split();
+                low.extend(to_low);
+                high.extend(to_high);
+            }
+        }
+        (entries, blank_entries)
+    }
 }
 
 /// Overflow buckets. Number 0 means none and is never taken.
@@ -192,32 +240,9 @@ impl Index {
             })
         });
         let Some(mut locked) = locked else { return false };
-        let Growth { low, high, numbers, hashes, .. } = growth;
-        low.clear();
-        high.clear();
-        let mut entries_before = 0;
-        let mut blank_before = 0;
-        for slot in locked.chain().flat_map(Bucket::slots) {
-            // Acquire: sees the record that the slot's Release store published.
-            let entry = Entry(slot.load(Ordering::Acquire));
-            if entry.is_empty() {
-                continue;
-            }
-            entries_before = entries_before + 1;
-            blank_before = blank_before + blank(entry);
-            if entry.knows_nothing() && hashes_of(entry, look, hashes) {
-                let side = |number| {
-                    let narrowed = entry.narrowed(number, level + 1, hashes.iter().copied());
-                    (!narrowed.is_empty()).then_some(narrowed)
-                };
-                low.extend(side(split));
-                high.extend(side(upper));
-            } else {
-                let (to_low, to_high) = entry.split();
-                low.extend(to_low);
-                high.extend(to_high);
-            }
-        }
+        let sides = Sides { split, upper, depth: level + 1 };
+        let (entries_before, blank_before) = growth.divide(&locked, sides, look);
+        let Growth { low, high, numbers, .. } = growth;
         let before = self.overflow_numbers(locked.meta.overflow(), numbers);
         let wanted = overflow_buckets_for(low.len()) + overflow_buckets_for(high.len());
         while numbers.len() < wanted {

@@ -28,7 +28,7 @@
 //!    happen only while `SPLITTING` is set.
 
 mod bucket;
-mod cut;
+pub(crate) mod cut;
 mod entry;
 mod grow;
 pub(crate) mod image;
@@ -182,6 +182,49 @@ struct LockedBucket<'a> {
     bucket: &'a Bucket,
     /// What unlocking leaves in the meta word.
     meta: Meta,
+}
+
+/// What the slots of a locked bucket offer to a new record.
+struct Survey<'a> {
+    /// All entries that match the record's tag, as far as they know theirs.
+    matching: Candidates,
+    /// The one of them whose tag agrees longest.
+    first: Option<(&'a AtomicU64, Entry)>,
+    empty: Option<&'a AtomicU64>,
+    /// Of the entries that do not match and lead to older records, the one whose tag agrees longest, in bits.
+    closest: Option<(u32, &'a AtomicU64, Entry)>,
+    /// The last bucket of the chain.
+    last: &'a Bucket,
+}
+
+impl<'a> Survey<'a> {
+    fn of(locked: &LockedBucket<'a>, probe: Probe, new: Address) -> Self {
+        let mut matching = Candidates::default();
+        let mut first: Option<(&AtomicU64, Entry)> = None;
+        let mut empty = None;
+        let mut closest: Option<(u32, &AtomicU64, Entry)> = None;
+        let mut last = locked.bucket;
+        for bucket in locked.chain() {
+            last = bucket;
+            for slot in bucket.slots() {
+                let entry = Entry(slot.load(Ordering::Relaxed));
+                if entry.is_empty() {
+                    empty = empty.or(Some(slot));
+                } else if entry.matches(probe) {
+                    if first.is_none_or(|(_, best)| best.agreement(probe) < entry.agreement(probe))
+                    {
+                        first = Some((slot, entry));
+                    }
+                    matching.push(entry);
+                } else if entry.address() < new
+                    && closest.is_none_or(|(bits, ..)| bits < entry.agreement(probe))
+                {
+                    closest = Some((entry.agreement(probe), slot, entry));
+                }
+            }
+        }
+        Survey { matching, first, empty, closest, last }
+    }
 }
 
 impl<'a> LockedBucket<'a> {
@@ -500,30 +543,7 @@ impl Index {
     ) -> Inserted {
         let mut locked = self.lock(hash);
         let probe = Probe::new(hash, locked.meta.depth());
-        let mut matching = Candidates::default();
-        let mut first: Option<(&AtomicU64, Entry)> = None;
-        let mut empty = None;
-        let mut closest: Option<(u32, &AtomicU64, Entry)> = None;
-        let mut last = locked.bucket;
-        for bucket in locked.chain() {
-            last = bucket;
-            for slot in bucket.slots() {
-                let entry = Entry(slot.load(Ordering::Relaxed));
-                if entry.is_empty() {
-                    empty = empty.or(Some(slot));
-                } else if entry.matches(probe) {
-                    if first.is_none_or(|(_, best)| best.agreement(probe) < entry.agreement(probe))
-                    {
-                        first = Some((slot, entry));
-                    }
-                    matching.push(entry);
-                } else if entry.address() < new
-                    && closest.is_none_or(|(bits, ..)| bits < entry.agreement(probe))
-                {
-                    closest = Some((entry.agreement(probe), slot, entry));
-                }
-            }
-        }
+        let Survey { matching, first, empty, closest, last } = Survey::of(&locked, probe, new);
         if matching != *searched && !planted(Planted::InsertUnchecked) {
             return Inserted::Changed;
         }

@@ -238,6 +238,14 @@ impl Counters {
         self.changed.get() + self.singles.update.get() + self.singles.put.get()
     }
 
+    /// Counts a checkpoint that took so long, and held batches for so long.
+    pub(crate) fn note_checkpoint(&self, taken: Duration, paused: Duration) {
+        self.checkpoints.add(1);
+        self.last_checkpoint_us.set(taken.as_micros() as u64);
+        self.last_checkpoint_pause_us.set(paused.as_micros() as u64);
+        self.checkpoint_pauses.note(paused);
+    }
+
     /// Whether rows that lookahead brought in may still wait for their first use.
     pub(crate) fn promoted_waiting(&self) -> bool {
         self.promoted.get() > self.promoted_used.get() + self.promoted_wasted.get()

@@ -1,5 +1,11 @@
 //! Taking checkpoints of a store, and reading what the newest one holds.
 
+use crate::checkpoint::manifest::TableEntry;
+use crate::engine::compaction::pins::CheckpointPin;
+use crate::engine::core::Core;
+use crate::index::cut::Cut;
+use crate::record::address::Address;
+use std::time::Duration;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use super::Store;
@@ -27,6 +33,19 @@ pub(super) struct Newest {
     pub(super) images: Vec<ImageEntry>,
 }
 
+/// What a checkpoint shows: the store while all batches were held.
+struct Moment<'a> {
+    log_end: Address,
+    /// Keeps the log that the checkpoint names.
+    pin: CheckpointPin<'a>,
+    tables: Vec<TableEntry>,
+    index: Cut<'a>,
+    /// The checkpoint's id.
+    id: u64,
+    /// How long batches were held.
+    paused: Duration,
+}
+
 /// Deltas together may be this part of the whole image that they follow; an image that would make them more is
 /// whole. So opening reads about so much more than one whole image at most.
 const DELTAS_PART: f64 = 0.25;
@@ -34,6 +53,11 @@ const DELTAS_PART: f64 = 0.25;
 const DELTAS_MAX: usize = 64;
 
 impl Newest {
+    /// What an opened store begins with. `number`: the checkpoint that it was opened at.
+    pub(super) fn opened(number: Option<u64>, images: Vec<ImageEntry>) -> Self {
+        Newest { number: number.unwrap_or(0), noted: number.is_some(), is_retry: false, images }
+    }
+
     /// Whether the next image should be a delta, if that part of the buckets has changed.
     fn takes_delta(&self, changed_part: f64) -> bool {
         let [whole, deltas @ ..] = &self.images[..] else { return false };
@@ -41,6 +65,15 @@ impl Newest {
         let part = bytes as f64 / whole.file_bytes as f64 + changed_part;
         deltas.len() < DELTAS_MAX && part <= DELTAS_PART
     }
+}
+
+fn check_not_in_callback() -> Result<()> {
+    if crate::epoch::is_pinned() {
+        return Err(Error::InvalidArgument(
+            "a checkpoint can't be taken by an operation's callback, whose own batch it would wait for".into(),
+        ));
+    }
+    Ok(())
 }
 
 impl Store {
@@ -116,20 +149,57 @@ impl Store {
         work(&self.checkpoints)
     }
 
-    fn take_checkpoint(&self, blob: &[u8]) -> Result<u64> {
-        let core = self.core();
-        if crate::epoch::is_pinned() {
-            return Err(Error::InvalidArgument(
-                "a checkpoint can't be taken by an operation's callback, whose own batch it would wait for".into(),
-            ));
-        }
-        let mut newest = self.newest.lock();
+    /// Fails if the store can't write, or its directory is elsewhere.
+    fn check_place(&self, core: &Core) -> Result<()> {
         core.log.check_poison()?;
         self.checkpoints.check_in_place()?;
         core.is_in_place();
         if let Some(lock) = &self.lock {
             lock.lock().renew(&self.dir)?;
         }
+        Ok(())
+    }
+
+    /// Removes the checkpoints beyond those that are kept, and gives back the log that they held. The newest one stands
+    /// whatever happens here: one too many on disk is tried again after the next, and told in the statistics.
+    fn let_go_of_older(&self, core: &Core) {
+        let mut gone = Vec::new();
+        let _ = self.checkpoints.prune(self.checkpoints_kept, &mut gone);
+        // Those that this call has removed hold no space any more; what else may lie in the folder says nothing. What
+        // fails here is tried again with the next page of compaction or the next checkpoint.
+        core.unpin(&gone);
+        let _ = core.free_space(0);
+    }
+
+    /// Holds all batches for a moment, and notes what the store holds then. `id_of` is called in that moment.
+    fn moment<'a>(
+        &self,
+        core: &'a Core,
+        number: u64,
+        id_of: impl FnOnce(u64) -> u64,
+    ) -> Result<Moment<'a>> {
+        let reserved = core.log.reserve_frame()?;
+        let pausing = Instant::now();
+        let pause = core.gate.pause();
+        let log_end = core.log.cut(reserved)?;
+        // No table is made between the pin and the cut: it could see a later beginning of the log than the pin, and take
+        // a number whose old records this checkpoint still has.
+        let mut states = core.tables.write();
+        // From here on nothing that this checkpoint names is given back.
+        let pin = core.pin_checkpoint(number);
+        let tables = core.cut_tables(&mut states, number, (pin.begin, log_end.raw()));
+        drop(states);
+        let index = core.index.cut();
+        let id = id_of(number);
+        drop(pause);
+        Ok(Moment { log_end, pin, tables, index, id, paused: pausing.elapsed() })
+    }
+
+    fn take_checkpoint(&self, blob: &[u8]) -> Result<u64> {
+        let core = self.core();
+        check_not_in_callback()?;
+        let mut newest = self.newest.lock();
+        self.check_place(&core)?;
         let started = Instant::now();
         // Before the cut: every change that it counts is in the checkpoint.
         let changed = core.counters.changes();
@@ -139,24 +209,10 @@ impl Store {
         let is_retry = std::mem::replace(&mut newest.is_retry, true);
         let partial = self.checkpoints.begin(number)?;
         let kind = self.next_image(&newest, &partial)?;
-        let reserved = core.log.reserve_frame()?;
-
-        let pausing = Instant::now();
-        let pause = core.gate.pause();
-        let log_end = core.log.cut(reserved)?;
-        // No table is made between the pin and the cut: it could see a later beginning of the log than the pin, and take
-        // a number whose old records this checkpoint still has.
-        let mut tables = core.tables.write();
-        // From here on nothing that this checkpoint names is given back.
-        let mut pin = core.pin_checkpoint(number);
+        let moment =
+            self.moment(&core, number, |number| self.checkpoint_id(number, state, is_retry))?;
+        let Moment { log_end, mut pin, tables, index, id, paused } = moment;
         let log_begin = pin.begin;
-        let entries = core.cut_tables(&mut tables, number, (log_begin, log_end.raw()));
-        drop(tables);
-        let index = core.index.cut();
-        let id = self.checkpoint_id(number, state, is_retry);
-        drop(pause);
-        let paused = pausing.elapsed();
-
         let identity = CheckpointIdentity { bank: self.bank, checkpoint: number, id };
         // Until the checkpoint is complete, nobody knows what has changed since the last one that is.
         let mut images = std::mem::take(&mut newest.images);
@@ -171,6 +227,7 @@ impl Store {
         image.sync_all().map_err(|e| Error::io("sync", &path, e))?;
         partial.write_blob(identity, blob)?;
         let page_bits = core.log.page_bytes().ilog2();
+        let pages = log_begin >> page_bits..log_end.raw() >> page_bits;
         let manifest = Manifest {
             number,
             id: identity.id,
@@ -180,15 +237,12 @@ impl Store {
             hash_seed: self.hash_seed,
             log_begin,
             log_end: log_end.raw(),
-            openings: core
-                .log
-                .lineage()
-                .of_pages(log_begin >> page_bits..log_end.raw() >> page_bits),
+            openings: core.log.lineage().of_pages(pages),
             images: images.clone(),
             blob_id: identity.id,
             blob_bytes: blob.len() as u64,
             unix_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs()),
-            tables: entries,
+            tables,
         };
         if !manifest.is_sound() {
             return Err(Error::Inconsistent { what: format!("checkpoint {number}: {UNSOUND}") });
@@ -204,21 +258,11 @@ impl Store {
             BankFile { bank: self.bank, has_checkpoint: true }.write(&self.dir)?;
             newest.noted = true;
         }
-        // The checkpoint stands; one too many on disk is tried again after the next, and told in the statistics.
-        let mut gone = Vec::new();
-        let _ = self.checkpoints.prune(self.checkpoints_kept, &mut gone);
-        // Those that this call has removed hold no space any more; what else may lie in the folder says nothing. What
-        // fails here is tried again with the next page of compaction or the next checkpoint.
-        core.unpin(&gone);
-        let _ = core.free_space(0);
+        self.let_go_of_older(&core);
         drop(pin);
-        let counters = &core.counters;
-        counters.checkpoints.add(1);
-        counters.newest_checkpoint.set(number);
-        counters.changed_at_checkpoint.set(changed);
-        counters.last_checkpoint_us.set(started.elapsed().as_micros() as u64);
-        counters.last_checkpoint_pause_us.set(paused.as_micros() as u64);
-        counters.checkpoint_pauses.note(paused);
+        core.counters.newest_checkpoint.set(number);
+        core.counters.changed_at_checkpoint.set(changed);
+        core.counters.note_checkpoint(started.elapsed(), paused);
         Ok(number)
     }
 

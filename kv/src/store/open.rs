@@ -72,13 +72,14 @@ impl Store {
         let dir = &create_dir_durably(dir)?;
         let lock = BankLock::take(dir)?;
         // Read again: another process may have made one, or put files there, before this one had the lock.
-        let (bank_file, made) = match BankFile::read(dir)? {
-            Some(bank_file) => (bank_file, None),
+        let found = BankFile::read(dir)?;
+        let made = found.is_none().then(|| making.locked(dir));
+        let bank_file = match found {
+            Some(bank_file) => bank_file,
             None => {
-                let made = making.locked(dir);
                 let bank_file = BankFile { bank: fresh.bank, has_checkpoint: false };
                 bank_file.write(dir)?;
-                (bank_file, Some(made))
+                bank_file
             }
         };
         let checkpoints = Checkpoints::open(dir)?;
@@ -95,6 +96,21 @@ impl Store {
             // A crash came between the first checkpoint and this note of it.
             BankFile { has_checkpoint: true, ..bank_file }.write(dir)?;
         }
+        let found = Found { dir, lock, checkpoints, newest, manifest };
+        let store = Self::start(found, options, device)?;
+        if let Some(made) = made {
+            made.done();
+        }
+        Ok(store)
+    }
+
+    /// Opens the store of a bank at the checkpoint that was found, or as a new one, and starts its threads.
+    fn start(
+        found: Found<'_>,
+        options: &StoreOptions,
+        device: impl FnOnce(&Arc<Directory>, u64) -> Result<Arc<dyn Device>>,
+    ) -> Result<Store> {
+        let Found { dir, lock, checkpoints, newest, manifest } = found;
         let page_bytes = 1 << manifest.page_bits;
         check_quota(options, page_bytes)?;
         let budget_bytes = options.memory_budget_bytes;
@@ -109,11 +125,9 @@ impl Store {
         let device = device(dir, manifest.segment_bytes)?;
         let (index, recovered) = match newest {
             None => (Index::new(&budget)?, None),
-            Some(number) => {
-                let index = Index::load(&checkpoints.images(&manifest)?, &budget)?;
-                let blob = checkpoints.blob(&manifest)?;
-                check_last_page(device.as_ref(), &manifest)?;
-                (index, Some(Recovered { checkpoint: number, blob }))
+            Some(_) => {
+                let (index, recovered) = recover(&checkpoints, &manifest, &budget, &*device)?;
+                (index, Some(recovered))
             }
         };
         // What a crash left beyond the checkpoint belongs to nothing.
@@ -141,21 +155,13 @@ impl Store {
         core.free_space(0)?;
         let core = Arc::new(core);
         let (writer, compactor) = start_threads(&core, dir.path())?;
-        if let Some(made) = made {
-            made.done();
-        }
         Ok(Store {
             serving: Serving::Writing(core),
             waiters,
             writer: Some(writer),
             compactor,
             checkpoints,
-            newest: Mutex::new(Newest {
-                number: newest.unwrap_or(0),
-                noted: newest.is_some(),
-                is_retry: false,
-                images: manifest.images,
-            }),
+            newest: Mutex::new(Newest::opened(newest, manifest.images)),
             checkpoints_kept: options.checkpoints_kept,
             segment_bytes: manifest.segment_bytes,
             hash_seed: manifest.hash_seed,
@@ -189,6 +195,29 @@ fn start_threads(core: &Arc<Core>, dir: &Path) -> Result<(JoinHandle<()>, Option
             Err(refused("compactor")(source))
         }
     }
+}
+
+/// A bank whose lock is held, and its newest checkpoint.
+struct Found<'a> {
+    dir: &'a Arc<Directory>,
+    lock: BankLock,
+    checkpoints: Checkpoints,
+    /// `None` before the first checkpoint.
+    newest: Option<u64>,
+    manifest: Manifest,
+}
+
+/// Loads the index and the blob of a checkpoint, and checks that the log has what they name.
+fn recover(
+    checkpoints: &Checkpoints,
+    manifest: &Manifest,
+    budget: &Budget,
+    device: &dyn Device,
+) -> Result<(Index, Recovered)> {
+    let index = Index::load(&checkpoints.images(manifest)?, budget)?;
+    let blob = checkpoints.blob(manifest)?;
+    check_last_page(device, manifest)?;
+    Ok((index, Recovered { checkpoint: manifest.number, blob }))
 }
 
 /// Removes the segment files of a bank that never had a checkpoint: nothing of its log counts. The caller holds the

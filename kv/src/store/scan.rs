@@ -387,7 +387,7 @@ impl Scan<'_> {
             reads.push(Read { offset: start, buffer: now });
             places.push(used + (chain.at - start) as usize);
             rest = later;
-            used = used + bytes;
+            used += bytes;
         }
         self.core.log.device.read_many_behind(&mut reads)?;
         Ok(places)

@@ -151,14 +151,32 @@ pub(super) fn in_place<'g, W: Work, const VARIABLE: bool>(
         work.settled(i);
         return done;
     }
+    match write_variable(work, i, record, known, room) {
+        InPlace::Row { .. } => {}
+        refused => {
+            locked.unlock_unchanged(before);
+            return refused;
+        }
+    }
+    locked.unlock_changed(after);
+    work.settled(i);
+    done
+}
+
+/// Writes the next value of a row of variable width, whose lock is held, where it has room.
+fn write_variable<'g, W: Work>(
+    work: &mut W,
+    i: usize,
+    record: RecordRef<'g>,
+    known: Option<&[u8]>,
+    room: ValueRoom<'_>,
+) -> InPlace<'g> {
     let next_bytes = work.value_bytes(i, known);
-    let padded_bytes = record.shape().padded_value_bytes();
     if next_bytes > room.value_bytes {
-        locked.unlock_unchanged(before);
         return InPlace::TooLong(next_bytes);
     }
+    let padded_bytes = record.shape().padded_value_bytes();
     if next_bytes.next_multiple_of(8) != padded_bytes {
-        locked.unlock_unchanged(before);
         return InPlace::NoRoom;
     }
     let words = &mut room.words[..padded_bytes / 8];
@@ -175,9 +193,7 @@ pub(super) fn in_place<'g, W: Work, const VARIABLE: bool>(
     clock::fence_before_change();
     record.store_value(words);
     record.set_link(record.link().with_value_bytes(next_bytes));
-    locked.unlock_changed(after);
-    work.settled(i);
-    done
+    InPlace::Row { promoted: false }
 }
 
 /// The mark of a row in mutable memory.
