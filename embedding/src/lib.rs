@@ -41,6 +41,24 @@
 
 #![forbid(unsafe_code)]
 
+// Where to look. A room imports only rooms that stand above it in this list.
+//
+// keys        the distinct keys of a batch
+// options     what a program sets when it opens a bank
+// dtype       how a value is stored, and rounded
+// stats       counters, and what lists and errors show
+// optimizer   one step of a row
+// error       what can go wrong
+// row         a table's settings, and how a row of it lies in the store
+// lookahead   rows that are read before they are asked for
+// context     what every handle of an open bank works with
+// registry    the leases of a table, and how Gets queue
+// vocabulary  values to dense ids
+// table       reads and updates of rows, admission, eviction
+// lease       Gets, their waits, and updates through leases
+// files       exports and imports
+// bank        opening a bank, and its tables, vocabularies and checkpoints
+
 mod bank;
 mod context;
 mod dtype;

@@ -52,6 +52,7 @@ pub(crate) trait Job: fmt::Debug + Send {
     fn advance(&mut self, store: &Store, keys_max: usize) -> bool;
 }
 
+/// What callers and the worker share. What the worker does with it stands in `worker.rs`.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) store: Arc<Store>,
