@@ -33,8 +33,8 @@ use crate::vocabulary::registry::{Vocabularies, read_vocabularies};
 /// An open bank. Cloning it is cheap; the bank closes when the last handle of it, of its tables, and of
 /// their leases and scans is gone. Closing writes no checkpoint; [`unsaved`](Bank::unsaved) says what it would lose.
 ///
-/// In the source, all its methods stand in `bank/`: those for tables in `tables.rs`, for vocabularies in
-/// `vocabularies.rs`, and for checkpoints, copies and deltas in `checkpoints.rs`.
+/// In the source, all its methods stand in `bank/`: those for tables in `tables.rs`, for
+/// vocabularies in `vocabularies.rs`, and for checkpoints, copies and deltas in `checkpoints.rs`.
 ///
 /// # Examples
 /// ```

@@ -30,7 +30,8 @@ use crate::table::gradients::Magnitudes;
 /// With [`lease_timeout`](crate::BankOptions::lease_timeout), a lease that is kept for longer may expire: its counts
 /// are given back by whoever needs them, and an update through it is refused.
 ///
-/// In the source, what a lease does alone stands in `lease/mod.rs`, and a step through several leases in `lease/step.rs`.
+/// In the source, what a lease does alone stands in `lease/mod.rs`, and a step through several
+/// leases in `lease/step.rs`.
 ///
 /// # Examples
 /// ```

@@ -18,8 +18,9 @@ pub const DIM_MAX: u32 = 1 << 20;
 /// [`Bank::table`](crate::Bank::table) refuses others. The learning rate and the optimizer's other numbers,
 /// `clip_row_norm` and the staleness bound hold from the latest call on.
 ///
-/// In the source, its settings stand in `row/config.rs`, the bytes that keep them in `row/descriptor.rs`, the length of a
-/// row in `row/sections.rs`, and the decoding of rows in `row/decoded.rs`.
+/// In the source, its settings stand in `row/config.rs`, the bytes that keep them in
+/// `row/descriptor.rs`, the length of a row in `row/sections.rs`, and the decoding of rows in
+/// `row/decoded.rs`.
 ///
 /// # Examples
 /// ```

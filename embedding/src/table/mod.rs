@@ -37,8 +37,9 @@ use crate::vocabulary::registry::Vocabularies;
 /// Batches of any length work, an empty one too; keys may repeat. What a call writes is in memory when
 /// it returns; [`Bank::checkpoint`](crate::Bank::checkpoint) makes it durable.
 ///
-/// In the source, Gets and their waits stand in `lease/`, exports and imports in `files/`, and the other methods in the
-/// files of `table/`: `settings`, `peek`, `updates`, `prefetch`, `scan`, `deletion`, `eviction`, `admission`, `counts`, `ids`.
+/// In the source, Gets and their waits stand in `lease/`, exports and imports in `files/`, and the
+/// other methods in the files of `table/`: `settings`, `peek`, `updates`, `prefetch`, `scan`,
+/// `deletion`, `eviction`, `admission`, `counts`, `ids`.
 ///
 /// # Examples
 /// ```

@@ -71,8 +71,9 @@ use registry::Vocabularies;
 /// [`first_id`](VocabularyConfig::first_id) on. What a call writes is in memory when it returns;
 /// [`Bank::checkpoint`](crate::Bank::checkpoint) makes it durable together with the tables.
 ///
-/// In the source, lookups stand in `vocabulary/mod.rs`, the other methods in the files of `vocabulary/`: `insertion`,
-/// `reverse`, `counts`, `frequent`, `merge`, `scan`, `verify`, `fingerprint`, and `access`, on which they all build.
+/// In the source, lookups stand in `vocabulary/mod.rs`, the other methods in the files of
+/// `vocabulary/`: `insertion`, `reverse`, `counts`, `frequent`, `merge`, `scan`, `verify`,
+/// `fingerprint`, and `access`, on which they all build.
 ///
 /// # Examples
 /// ```
