@@ -158,8 +158,8 @@ impl Format {
         let Self::Text { separator, header, quote } = self else {
             if let Self::ByName(own) = self {
                 let separator = settings.separator.or(own.separator);
-                let (header, quote) =
-                    (settings.header.or(own.header), settings.quote.or(own.quote));
+                let header = settings.header.or(own.header);
+                let quote = settings.quote.or(own.quote);
                 return Ok(Self::ByName(TextSettings { separator, header, quote }));
             }
             if settings == TextSettings::default() {

@@ -4,6 +4,25 @@
 //! over text in one pass: threads decode lines with vector instructions, transform blocks of columns in the processor's
 //! cache, and number categories in order of first appearance, the same with any number of threads. Vocabularies end
 //! with the pipeline, or are those of a bank ([`Pipeline::with_bank`]).
+//!
+//! # Where to look
+//!
+//! Arrows point downwards: a room uses those below it.
+//!
+//! | room | what changes there |
+//! |---|---|
+//! | `flight`, `feed`, `sink` | where batches go: over the network, to a training loop, to files |
+//! | `pipeline` | what a [`Pipeline`] can do: runs, counting, saving |
+//! | `execute` | the threads of a run, the way of a chunk, the order of commits |
+//! | `vocabulary` | ids of values, in memory and in a bank |
+//! | `input` | where chunks come from: files, pipes, compressed and quoted text |
+//! | `plan` | from a [`Spec`] to what runs over each block |
+//! | `columns` | Parquet and Arrow files |
+//! | `spec` | what a user says of fields, columns, outputs and vocabularies |
+//! | `operators` | what can be done to a column; a new operator is a file there |
+//! | `decode` | text and packed rows to blocks of columns |
+//! | `trace`, `batch` | where the time goes; matrices |
+//! | `options`, `format`, `error` | what a user sets, how rows lie in inputs, what can go wrong |
 
 mod batch;
 #[cfg(feature = "parquet")]

@@ -1,8 +1,6 @@
 //! Numbers and missing values as other programs write them, and the share of rows that may be bad.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::sync::Arc;
-
 use embank_pipeline::{
     BadRows, Batch, Column, Dtype, Error, Field, FieldKind, Format, Input, Level, Operator, Output,
     Pipeline, RunOptions, RunReport, Spec,
@@ -293,6 +291,8 @@ fn a_bad_row_tells_the_lines_that_it_spans() {
 
 #[cfg(feature = "parquet")]
 mod columns {
+    use std::sync::Arc;
+
     use arrow_array::{
         ArrayRef, Float32Array, Float64Array, Int64Array, RecordBatch, StringArray, UInt64Array,
     };

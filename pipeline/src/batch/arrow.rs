@@ -55,7 +55,8 @@ impl Batch {
     /// ```
     #[must_use]
     pub fn into_record_batch(self) -> RecordBatch {
-        let (rows, infos) = (self.rows, Arc::clone(&self.infos));
+        let rows = self.rows;
+        let infos = Arc::clone(&self.infos);
         let array = |(info, matrix): (&MatrixInfo, Matrix)| -> ArrayRef {
             let values: ArrayRef = match matrix {
                 Matrix::F32(values) => primitive::<Float32Type>(values),
@@ -63,7 +64,8 @@ impl Batch {
                 Matrix::I64(values) => primitive::<Int64Type>(values),
                 Matrix::Bits32(values) => primitive::<UInt32Type>(values),
             };
-            let (item, width) = (item(info.dtype), width(info));
+            let item = item(info.dtype);
+            let width = width(info);
             let lists = FixedSizeListArray::try_new_with_length(item, width, values, None, rows);
             Arc::new(lists.expect("a matrix has as many values as its shape says"))
         };

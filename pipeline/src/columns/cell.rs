@@ -118,7 +118,8 @@ fn time_cell<'a>(array: &'a dyn Array, kind: &DataType, row: usize, unit: TimeUn
         DataType::Duration(FileUnit::Nanosecond) => (of!(DurationNanosecondType), Nanosecond),
         other => unreachable!("{other} is refused when the input is begun"),
     };
-    let (from, to) = (from.per_second(), unit.per_second());
+    let from = from.per_second();
+    let to = unit.per_second();
     let value = i128::from(value);
     Cell::Big(if to >= from { value * (to / from) } else { value.div_euclid(from / to) })
 }

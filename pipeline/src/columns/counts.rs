@@ -40,7 +40,8 @@ impl<R: ChunkReader + 'static> RowGroups for Counted<R> {
     }
 
     fn column_chunks(&self, column: usize) -> Result<Box<dyn PageIterator>> {
-        let (from, metadata) = (Arc::clone(&self.from), Arc::clone(&self.metadata));
+        let from = Arc::clone(&self.from);
+        let metadata = Arc::clone(&self.metadata);
         Ok(Box::new(Chunks { from, groups: 0..metadata.num_row_groups(), metadata, column }))
     }
 
@@ -242,8 +243,10 @@ struct Header<'a> {
 
 impl<'a> Header<'a> {
     fn read(mut rest: &'a [u8]) -> Option<Self> {
-        let (block, miniblocks) = (varint(&mut rest)?, varint(&mut rest)?);
-        let (count, first) = (varint(&mut rest)?, zigzag(&mut rest)?);
+        let block = varint(&mut rest)?;
+        let miniblocks = varint(&mut rest)?;
+        let count = varint(&mut rest)?;
+        let first = zigzag(&mut rest)?;
         let values = block.checked_div(miniblocks)?;
         let fits = block <= BLOCK_VALUES_MAX
             && block.is_multiple_of(128)
@@ -259,7 +262,8 @@ impl<'a> Header<'a> {
         if count == 0 {
             return Some(rest);
         }
-        let (mut left, mut number) = (count - 1, first);
+        let mut left = count - 1;
+        let mut number = first;
         each(number)?;
         while left > 0 {
             let least = zigzag(&mut rest)?;

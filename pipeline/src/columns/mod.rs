@@ -104,7 +104,8 @@ impl<'a> ColumnStream<'a> {
         fields: &Fields,
         chunk_bytes: usize,
     ) -> Result<Self, String> {
-        let (from, told) = (Pages(from), |error: parquet::errors::ParquetError| error.to_string());
+        let from = Pages(from);
+        let told = |error: parquet::errors::ParquetError| error.to_string();
         let metadata = ArrowReaderMetadata::load(&from, ArrowReaderOptions::new()).map_err(told)?;
         let (columns, absent) = check(metadata.schema(), fields)?;
         let schema = views(&metadata, &columns);
@@ -134,7 +135,8 @@ impl<'a> ColumnStream<'a> {
         fields: &Fields,
         chunk_bytes: usize,
     ) -> Result<Self, String> {
-        let (mut refused, mut absent) = (false, Vec::new());
+        let mut refused = false;
+        let mut absent = Vec::new();
         let project = |schema: &Schema| {
             let (columns, without) = check(schema, fields).inspect_err(|_| refused = true)?;
             absent = without;

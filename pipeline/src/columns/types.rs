@@ -14,7 +14,8 @@ use crate::decode::FieldKind;
 /// # Errors
 /// What can't be read: a required field without a column, two columns of its name, a type that does not fit.
 pub(super) fn check(schema: &Schema, fields: &Fields) -> Result<(Vec<usize>, Vec<String>), String> {
-    let (mut columns, mut absent) = (Vec::new(), Vec::new());
+    let mut columns = Vec::new();
+    let mut absent = Vec::new();
     for (name, field) in fields {
         let mut named = schema.fields().iter().enumerate().filter(|(_, of)| of.name() == name);
         let Some((place, column)) = named.next() else {

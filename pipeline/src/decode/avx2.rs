@@ -13,8 +13,8 @@ use super::narrow::{GROUP_ROWS, Group, Step, StepKind};
 /// The processor must have AVX2, BMI1, BMI2 and POPCNT.
 #[target_feature(enable = "avx2,bmi1,bmi2,popcnt")]
 pub(super) unsafe fn index(text: &[u8], separator: u8, ends: &mut Vec<u32>) -> usize {
-    let (separators, line_ends) =
-        (_mm256_set1_epi8(separator as i8), _mm256_set1_epi8(b'\n' as i8));
+    let separators = _mm256_set1_epi8(separator as i8);
+    let line_ends = _mm256_set1_epi8(b'\n' as i8);
     let mut newlines = 0;
     let (blocks, rest) = text.as_chunks::<64>();
     for (i, block) in blocks.iter().enumerate() {

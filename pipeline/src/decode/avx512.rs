@@ -54,8 +54,8 @@ const fn digits(hex: bool) -> [u8; 128] {
 /// The processor must have AVX-512 F, BW, VL, VBMI, VBMI2, BMI1, BMI2 and POPCNT.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi,avx512vbmi2,bmi1,bmi2,popcnt")]
 pub(super) unsafe fn index(text: &[u8], separator: u8, ends: &mut Vec<u32>) -> usize {
-    let (separators, line_ends) =
-        (_mm512_set1_epi8(separator as i8), _mm512_set1_epi8(b'\n' as i8));
+    let separators = _mm512_set1_epi8(separator as i8);
+    let line_ends = _mm512_set1_epi8(b'\n' as i8);
     // SAFETY: the table has 64 bytes.
     let places = unsafe { _mm512_loadu_si512(PLACES.as_ptr().cast()) };
     let mut newlines = 0;
@@ -124,14 +124,12 @@ unsafe fn convert_kind<const SIGNED: bool>(
     group: &mut Group<'_>,
 ) -> u8 {
     let table = if SIGNED { &DECIMAL } else { &HEX };
-    // SAFETY: the table has twice 64 bytes, the other one 16.
-    let (table_low, table_high, filled) = unsafe {
-        (
-            _mm512_loadu_si512(table.as_ptr().cast()),
-            _mm512_loadu_si512(table.as_ptr().add(64).cast()),
-            _mm_loadu_si128(FILLED.as_ptr().cast()),
-        )
-    };
+    // SAFETY: the table has twice 64 bytes.
+    let table_low = unsafe { _mm512_loadu_si512(table.as_ptr().cast()) };
+    // SAFETY: as above.
+    let table_high = unsafe { _mm512_loadu_si512(table.as_ptr().add(64).cast()) };
+    // SAFETY: it has 16 bytes.
+    let filled = unsafe { _mm_loadu_si128(FILLED.as_ptr().cast()) };
     let separators = _mm512_set1_epi8(step.separator as i8);
     let lanes = step.lanes();
     let mut careful = 0;
@@ -144,15 +142,8 @@ unsafe fn convert_kind<const SIGNED: bool>(
     assert!(last_end <= text.len(), "the structure is of this text");
     for (row, values) in rows.iter_mut().enumerate() {
         let at = first + row * group.fields;
-        // SAFETY: the masks keep both loads to `ends[at..=at + count]`, which the assertion above has checked.
-        let (before, after) = unsafe {
-            let window = ends.as_ptr().add(at).cast();
-            (
-                _mm256_maskz_loadu_epi32(lanes, window),
-                _mm256_maskz_loadu_epi32(lanes, window.add(1)),
-            )
-        };
-        let mut lens = _mm256_sub_epi32(_mm256_sub_epi32(after, before), _mm256_set1_epi32(1));
+        // SAFETY: `lanes` has a bit for each of the step's fields, whose ends the assertion above has checked.
+        let mut lens = unsafe { lengths(ends, at, lanes) };
         let begin = ends[at].wrapping_add(1) as usize;
         let mut end = ends[at + step.count] as usize;
         if step.ends_row && end > begin && text[end - 1] == b'\r' {
@@ -183,26 +174,11 @@ unsafe fn convert_kind<const SIGNED: bool>(
         let slots = _mm_shuffle_epi8(filled, _mm256_cvtepi32_epi8(lens));
         let slots = _mm_cvtsi128_si64(slots) as u64;
         let digits = _mm512_maskz_expand_epi8(slots, _mm512_maskz_compress_epi8(kept, digits));
-        let joined = if SIGNED {
-            let hundreds = _mm512_maddubs_epi16(digits, _mm512_set1_epi16(0x010A));
-            let quarters = _mm512_madd_epi16(hundreds, _mm512_set1_epi32(0x0001_0064));
-            let high = _mm512_mul_epu32(quarters, _mm512_set1_epi64(10_000));
-            _mm512_add_epi64(high, _mm512_srli_epi64::<32>(quarters))
-        } else {
-            let bytes = _mm512_maddubs_epi16(digits, _mm512_set1_epi16(0x0110));
-            let halves = _mm512_madd_epi16(bytes, _mm512_set1_epi32(0x0001_0100));
-            _mm512_or_si512(_mm512_slli_epi64::<16>(halves), _mm512_srli_epi64::<32>(halves))
-        };
-        *values = _mm512_cvtepi64_epi32(joined);
+        *values = joined::<SIGNED>(digits);
         if SIGNED {
             let minus = _mm512_cmpeq_epi8_mask(x, _mm512_set1_epi8(b'-' as i8)) & kept;
             if minus != 0 {
-                // Where fields begin, empty ones too: a bit for each field, in order.
-                let begins = (separator << 1 | 1) & (within << 1 | 1);
-                let negative = _pext_u64(minus, begins) as u8;
-                let lone = _mm256_mask_cmpeq_epi32_mask(negative, lens, _mm256_set1_epi32(1));
-                bad |= (minus & !begins) | u64::from(lone);
-                *values = _mm256_mask_sub_epi32(*values, negative, _mm256_setzero_si256(), *values);
+                bad |= negate(values, minus, (separator << 1 | 1) & (within << 1 | 1), lens);
             }
         }
         careful |= u8::from(bad != 0) << row;
@@ -210,4 +186,49 @@ unsafe fn convert_kind<const SIGNED: bool>(
     // SAFETY: AVX2 is there.
     unsafe { store_transposed(rows, step, group) };
     careful
+}
+
+/// The lengths of the fields that end at `ends[at + 1]` and behind it; -1 in lanes without a field.
+///
+/// # Safety
+/// The processor must have AVX-512 VL; `ends` must have `at` and, for each bit of `lanes`, as many more as its place
+/// says, from 1 on.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi,avx512vbmi2,bmi1,bmi2,popcnt")]
+#[inline]
+unsafe fn lengths(ends: &[u32], at: usize, lanes: u8) -> __m256i {
+    // SAFETY: the mask keeps both loads to ends that are there, by this function's contract.
+    let (before, after) = unsafe {
+        let window = ends.as_ptr().add(at).cast();
+        (_mm256_maskz_loadu_epi32(lanes, window), _mm256_maskz_loadu_epi32(lanes, window.add(1)))
+    };
+    _mm256_sub_epi32(_mm256_sub_epi32(after, before), _mm256_set1_epi32(1))
+}
+
+/// The numbers of eight fields, whose digits stand right-aligned in eight bytes each.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi,avx512vbmi2,bmi1,bmi2,popcnt")]
+#[inline]
+fn joined<const DECIMAL: bool>(digits: __m512i) -> __m256i {
+    let wide = if DECIMAL {
+        let hundreds = _mm512_maddubs_epi16(digits, _mm512_set1_epi16(0x010A));
+        let quarters = _mm512_madd_epi16(hundreds, _mm512_set1_epi32(0x0001_0064));
+        let high = _mm512_mul_epu32(quarters, _mm512_set1_epi64(10_000));
+        _mm512_add_epi64(high, _mm512_srli_epi64::<32>(quarters))
+    } else {
+        let bytes = _mm512_maddubs_epi16(digits, _mm512_set1_epi16(0x0110));
+        let halves = _mm512_madd_epi16(bytes, _mm512_set1_epi32(0x0001_0100));
+        _mm512_or_si512(_mm512_slli_epi64::<16>(halves), _mm512_srli_epi64::<32>(halves))
+    };
+    _mm512_cvtepi64_epi32(wide)
+}
+
+/// Negates the values whose fields begin with a minus. `minus` has a bit for each such sign in the text, `begins` one
+/// for each byte that a field begins with, empty fields too, `lens` the fields' lengths. Returns bits of signs that are at a wrong place
+/// or stand alone.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi,avx512vbmi2,bmi1,bmi2,popcnt")]
+#[inline]
+fn negate(values: &mut __m256i, minus: u64, begins: u64, lens: __m256i) -> u64 {
+    let negative = _pext_u64(minus, begins) as u8;
+    let lone = _mm256_mask_cmpeq_epi32_mask(negative, lens, _mm256_set1_epi32(1));
+    *values = _mm256_mask_sub_epi32(*values, negative, _mm256_setzero_si256(), *values);
+    (minus & !begins) | u64::from(lone)
 }

@@ -3,10 +3,34 @@
 //! A chunk of empty lines has half a million bad rows, and a report shows ten of a run: so no more than those are kept,
 //! whatever a text is made of.
 
-use super::decoder::BadRow;
+use super::field::BadField;
 
+/// Of a bad field, so many bytes are kept for the report.
+pub(crate) const SNIPPET_BYTES: usize = 40;
 /// So many bad rows are reported one by one.
 pub(crate) const REPORTED_BAD_ROWS: usize = 10;
+
+/// A row that can't be used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct BadRow {
+    /// Its line in the text, from 0.
+    pub(crate) line: usize,
+    /// How many lines it spans.
+    pub(crate) lines: usize,
+    pub(crate) fault: Fault,
+}
+
+/// Why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// It has another number of fields than the schema.
+    Fields { found: usize, expected: usize },
+    /// A value of a file of columns is bad.
+    #[cfg(feature = "parquet")]
+    Value { field: usize, why: BadField, snippet: Vec<u8> },
+    /// A field is bad; `column` counts bytes from the line's begin.
+    Field { field: usize, column: usize, why: BadField, snippet: Vec<u8> },
+}
 
 /// Bad rows, each once.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
@@ -54,7 +78,8 @@ impl BadList {
         self.count += other.count - other.first.len();
         let kept: usize = other.first.iter().map(|bad| bad.lines).sum();
         self.lines += other.lines - kept;
-        (other.count, other.lines) = (0, 0);
+        other.count = 0;
+        other.lines = 0;
         for mut bad in other.first.drain(..) {
             place(&mut bad);
             self.add(bad);
@@ -84,7 +109,6 @@ impl BadList {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Fault;
     use super::*;
 
     fn bad(line: usize) -> BadRow {
@@ -93,7 +117,8 @@ mod tests {
 
     #[test]
     fn the_first_of_many_in_any_order() {
-        let (mut list, mut other) = (BadList::default(), BadList::default());
+        let mut list = BadList::default();
+        let mut other = BadList::default();
         // Odd lines one by one from behind, a block of even ones, each twice, and others of another list.
         (0..500).rev().for_each(|line| list.add(bad(2 * line + 1)));
         let mut block: Vec<_> = (0..500).flat_map(|line| [bad(2 * line), bad(2 * line)]).collect();

@@ -2,205 +2,13 @@
 
 use std::sync::Arc;
 
-use super::bad::BadList;
-use super::block::{BLOCK_ROWS, Block, COLUMN_STRIDE, ColumnCounts, MissingBit, Slot};
+use super::bad::{BadList, BadRow, Fault, SNIPPET_BYTES};
+use super::block::{BLOCK_ROWS, Block, COLUMN_STRIDE, Slot};
 use super::field::{self, BadField, FieldKind};
+use super::layout::{FieldLayout, Layout};
 use super::level::Level;
-use super::narrow::{GROUP_ROWS, Group, STEP_FIELDS_MAX, Step, StepKind};
-use super::spelling::Spelling;
+use super::narrow::{GROUP_ROWS, Group, Step, StepKind};
 use super::structure::{Run, Structure};
-use crate::spec::TimeUnit;
-
-/// The longest byte string of a field.
-pub(crate) const FIELD_BYTES_MAX: usize = 1 << 16;
-/// Of a bad field, so many bytes are kept for the report.
-pub(crate) const SNIPPET_BYTES: usize = 40;
-
-/// One field of the text.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct FieldLayout {
-    pub(crate) kind: FieldKind,
-    /// Whether an empty field makes its row a bad one.
-    pub(crate) required: bool,
-    /// The longest byte string.
-    pub(crate) bytes_max: usize,
-    pub(crate) spelling: Spelling,
-    /// What a time of a file of columns is counted in.
-    pub(crate) time_unit: TimeUnit,
-}
-
-/// Where the values of a field go, and how to tell whether it was empty.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Target {
-    pub(crate) slot: Slot,
-    pub(crate) missing: MissingBit,
-}
-
-/// How the rows of a text are read.
-#[derive(Debug)]
-pub(crate) struct Layout {
-    fields: Vec<FieldLayout>,
-    separator: u8,
-    /// Of the fields; none for those that are skipped.
-    targets: Vec<Option<Target>>,
-    steps: Vec<PlannedStep>,
-    /// Fields that are no part of a step, and are read.
-    singles: Vec<usize>,
-    columns: ColumnCounts,
-    planes: usize,
-}
-
-#[derive(Debug)]
-struct PlannedStep {
-    step: Step,
-    plane: usize,
-    /// A bit for each field that must not be empty.
-    required: u8,
-}
-
-impl Layout {
-    /// Plans for rows of these fields.
-    pub(crate) fn new(fields: Vec<FieldLayout>, separator: u8) -> Self {
-        let mut layout = Self {
-            targets: vec![None; fields.len()],
-            fields,
-            separator,
-            steps: Vec::new(),
-            singles: Vec::new(),
-            columns: ColumnCounts::default(),
-            planes: 0,
-        };
-        let mut at = 0;
-        while at < layout.fields.len() {
-            let kind = layout.fields[at].kind;
-            if let Some(step_kind) = narrow(&layout.fields[at]) {
-                let is_alike = |field: &&FieldLayout| narrow(field) == Some(step_kind);
-                let alike = layout.fields[at..].iter().take_while(is_alike);
-                at += layout.plan_steps(at, alike.count(), step_kind);
-            } else {
-                layout.plan_single(at, kind);
-                at += 1;
-            }
-        }
-        layout
-    }
-
-    /// Spreads neighbours of one kind over as few steps as hold them, evenly.
-    fn plan_steps(&mut self, first: usize, count: usize, kind: StepKind) -> usize {
-        let steps = count.div_ceil(STEP_FIELDS_MAX);
-        let mut at = first;
-        for left in (1..=steps).rev() {
-            let count = (first + count - at).div_ceil(left);
-            let plane = self.planes;
-            self.planes += 1;
-            let mut required = 0;
-            for lane in 0..count {
-                required |= u8::from(self.fields[at + lane].required) << lane;
-                let slot = Slot::Word(self.columns.words + lane);
-                self.targets[at + lane] =
-                    Some(Target { slot, missing: MissingBit { plane, bit: lane as u8 } });
-            }
-            let step = Step {
-                first_field: at,
-                count,
-                kind,
-                ends_row: at + count == self.fields.len(),
-                first_column: self.columns.words,
-                separator: self.separator,
-            };
-            self.steps.push(PlannedStep { step, plane, required });
-            self.columns.words += count;
-            at += count;
-        }
-        count
-    }
-
-    fn plan_single(&mut self, at: usize, kind: FieldKind) {
-        let counter = match kind {
-            FieldKind::Skip => return,
-            FieldKind::Int32 | FieldKind::Hex32 | FieldKind::Float32 => &mut self.columns.words,
-            FieldKind::Int64 | FieldKind::Uint64 => &mut self.columns.wides,
-            FieldKind::Bytes => &mut self.columns.bytes,
-        };
-        let index = *counter;
-        *counter += 1;
-        let slot = match kind {
-            FieldKind::Int64 | FieldKind::Uint64 => Slot::Wide(index),
-            FieldKind::Bytes => Slot::Bytes(index),
-            _ => Slot::Word(index),
-        };
-        self.targets[at] =
-            Some(Target { slot, missing: MissingBit { plane: self.planes, bit: 0 } });
-        self.planes += 1;
-        self.singles.push(at);
-    }
-
-    /// Where a field's values go; none if it is skipped.
-    pub(crate) fn target(&self, field: usize) -> Option<Target> {
-        self.targets[field]
-    }
-
-    /// How a field is written; none beyond the last.
-    pub(crate) fn kind(&self, field: usize) -> Option<FieldKind> {
-        self.fields.get(field).map(|field| field.kind)
-    }
-
-    /// How a field is read.
-    pub(crate) fn field(&self, field: usize) -> &FieldLayout {
-        &self.fields[field]
-    }
-
-    /// Fields of a row.
-    pub(crate) fn fields(&self) -> usize {
-        self.fields.len()
-    }
-
-    /// The columns that a block needs for the fields.
-    pub(crate) fn columns(&self) -> ColumnCounts {
-        self.columns
-    }
-
-    /// Planes of bits that say which fields were empty.
-    pub(crate) fn planes(&self) -> usize {
-        self.planes
-    }
-}
-
-/// How the kernels read it, if they do.
-fn narrow(field: &FieldLayout) -> Option<StepKind> {
-    match field.kind {
-        FieldKind::Int32 | FieldKind::Hex32 if field.spelling.is_first() => None,
-        FieldKind::Int32 => Some(StepKind::Decimal),
-        FieldKind::Hex32 => Some(StepKind::Hex),
-        FieldKind::Uint64
-        | FieldKind::Int64
-        | FieldKind::Float32
-        | FieldKind::Bytes
-        | FieldKind::Skip => None,
-    }
-}
-
-/// A row that can't be used.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct BadRow {
-    /// Its line in the text, from 0.
-    pub(crate) line: usize,
-    /// How many lines it spans.
-    pub(crate) lines: usize,
-    pub(crate) fault: Fault,
-}
-
-/// Why.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Fault {
-    /// It has another number of fields than the schema.
-    Fields { found: usize, expected: usize },
-    /// A value of a file of columns is bad.
-    #[cfg(feature = "parquet")]
-    Value { field: usize, why: BadField, snippet: Vec<u8> },
-    /// A field is bad; `column` counts bytes from the line's begin.
-    Field { field: usize, column: usize, why: BadField, snippet: Vec<u8> },
-}
 
 /// Reads one text after the other, block by block.
 #[derive(Debug)]
@@ -209,8 +17,10 @@ pub(crate) struct Decoder {
     level: Level,
     structure: Structure,
     runs: Vec<Run>,
-    /// The next run, and how many of its rows are done.
-    at: (usize, usize),
+    /// The next run.
+    next_run: usize,
+    /// Rows of that run that are done.
+    rows_done: usize,
     kept: Vec<bool>,
 }
 
@@ -221,7 +31,8 @@ impl Decoder {
             level,
             structure: Structure::default(),
             runs: Vec::new(),
-            at: (0, 0),
+            next_run: 0,
+            rows_done: 0,
             kept: Vec::new(),
         }
     }
@@ -249,13 +60,15 @@ impl Decoder {
         bad: &mut BadList,
         lines_of: impl Fn(usize) -> usize,
     ) -> usize {
-        let (expected, mut misfits) = (self.layout.fields.len(), 0);
+        let expected = self.layout.fields.len();
+        let mut misfits = 0;
         self.structure.runs(text, expected, &mut self.runs, |line, found| {
             misfits += 1;
             let lines = lines_of(line);
             bad.add(BadRow { line, lines, fault: Fault::Fields { found, expected } });
         });
-        self.at = (0, 0);
+        self.next_run = 0;
+        self.rows_done = 0;
         self.rows() + misfits
     }
 
@@ -269,11 +82,15 @@ impl Decoder {
     /// several faults.
     pub(crate) fn next(&mut self, text: &[u8], block: &mut Block, bad: &mut Vec<BadRow>) -> bool {
         block.clear();
-        let Some(run) = self.runs.get(self.at.0) else { return false };
-        let (run, done) = (run.clone(), self.at.1);
+        let Some(run) = self.runs.get(self.next_run) else { return false };
+        let run = run.clone();
+        let done = self.rows_done;
         let rows = (run.rows - done).min(BLOCK_ROWS);
-        self.at =
-            if done + rows == run.rows { (self.at.0 + 1, 0) } else { (self.at.0, done + rows) };
+        self.rows_done += rows;
+        if self.rows_done == run.rows {
+            self.next_run += 1;
+            self.rows_done = 0;
+        }
         block.rows = rows;
         let first_end = run.first + done * self.layout.fields.len();
         let first_line = run.lines_before + done;

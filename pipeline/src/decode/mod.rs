@@ -12,6 +12,7 @@ mod bad;
 mod block;
 mod decoder;
 mod field;
+mod layout;
 mod level;
 mod narrow;
 mod packed;
@@ -21,18 +22,19 @@ mod structure;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use bad::{BadList, REPORTED_BAD_ROWS};
+#[cfg(feature = "parquet")]
+pub(crate) use bad::SNIPPET_BYTES;
+pub(crate) use bad::{BadList, BadRow, Fault, REPORTED_BAD_ROWS};
 pub(crate) use block::{
     BLOCK_ROWS, Block, ByteColumn, COLUMN_STRIDE, ColumnCounts, MissingBit, Slot,
 };
-#[cfg(feature = "parquet")]
-pub(crate) use decoder::SNIPPET_BYTES;
-pub(crate) use decoder::{BadRow, Decoder, FIELD_BYTES_MAX, Fault, FieldLayout, Layout};
+pub(crate) use decoder::Decoder;
 pub(crate) use field::hex32;
 pub(crate) use field::uint64;
 pub use field::{BadField, FieldKind};
 #[cfg(feature = "parquet")]
 pub(crate) use field::{float32, int32, int64};
+pub(crate) use layout::{FIELD_BYTES_MAX, FieldLayout, Layout};
 pub use level::Level;
 pub(crate) use level::vectorised;
 pub(crate) use packed::{row_bytes, unpack};

@@ -4,7 +4,7 @@
 //! nothing to parse; what is left is to turn rows into columns, eight by eight.
 
 use super::block::{BLOCK_ROWS, Block, COLUMN_STRIDE, Slot};
-use super::decoder::Layout;
+use super::layout::Layout;
 use super::level::Level;
 
 /// Rows and fields of a tile.

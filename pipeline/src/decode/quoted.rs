@@ -5,9 +5,9 @@
 //! separators have several bytes, with the first of them in their place. It is a walk from field to field, some ten
 //! times slower than the kernels' index; chunks of other texts don't come here.
 
-use super::bad::BadList;
-use super::decoder::{BadRow, Fault, Layout, SNIPPET_BYTES};
+use super::bad::{BadList, BadRow, Fault, SNIPPET_BYTES};
 use super::field::{BadField, FieldKind};
+use super::layout::Layout;
 use crate::format::Separator;
 
 /// What separates and encloses the fields of a text.

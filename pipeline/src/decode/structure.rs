@@ -99,7 +99,8 @@ impl Structure {
         mut misfit: impl FnMut(usize, usize),
     ) {
         let mut run = Run { first: 0, rows: 0, lines_before: 0 };
-        let (mut first, mut line) = (0, 0);
+        let mut first = 0;
+        let mut line = 0;
         for (i, &end) in self.ends.iter().enumerate().skip(1) {
             if !is_line_end(end) {
                 continue;

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 
-use super::decoder::FieldLayout;
 use super::*;
 
 /// What a text decodes to: per field and row its value's bits, none where it was empty; and the bad rows.
@@ -29,7 +28,8 @@ fn decode(text: &[u8], kinds: &[FieldKind], required: &[usize], level: Level) ->
     let layout = layout(kinds, required);
     let mut block = Block::new(layout.columns(), layout.planes());
     let mut decoder = Decoder::new(Arc::clone(&layout), level);
-    let (mut columns, mut bad) = (vec![Vec::new(); kinds.len()], BadList::default());
+    let mut columns = vec![Vec::new(); kinds.len()];
+    let mut bad = BadList::default();
     let mut block_bad = Vec::new();
     decoder.begin(text, &mut bad);
     while decoder.next(text, &mut block, &mut block_bad) {
@@ -55,9 +55,23 @@ fn decode(text: &[u8], kinds: &[FieldKind], required: &[usize], level: Level) ->
     (columns, bad)
 }
 
+/// The value of a field, as bytes; `None` if it is empty.
+fn reference_value(field: &[u8], kind: FieldKind) -> Result<Option<Vec<u8>>, BadField> {
+    match kind {
+        FieldKind::Int32 => field::int32(field).map(|v| v.map(|v| v.to_le_bytes().to_vec())),
+        FieldKind::Int64 => field::int64(field).map(|v| v.map(|v| v.to_le_bytes().to_vec())),
+        FieldKind::Hex32 => field::hex32(field).map(|v| v.map(|v| v.to_le_bytes().to_vec())),
+        FieldKind::Float32 => field::float32(field).map(|v| v.map(|v| v.to_le_bytes().to_vec())),
+        FieldKind::Bytes if field.len() > 12 => Err(BadField::TooLong(12)),
+        FieldKind::Bytes => Ok((!field.is_empty()).then(|| field.to_vec())),
+        FieldKind::Skip | FieldKind::Uint64 => Ok(None),
+    }
+}
+
 /// Slow and plain.
 fn reference(text: &[u8], kinds: &[FieldKind], required: &[usize]) -> Decoded {
-    let (mut columns, mut bad) = (vec![Vec::new(); kinds.len()], BadList::default());
+    let mut columns = vec![Vec::new(); kinds.len()];
+    let mut bad = BadList::default();
     let mut lines: Vec<_> = text.split(|&byte| byte == b'\n').collect();
     if lines.last().is_some_and(|last| last.is_empty()) {
         lines.pop();
@@ -69,7 +83,8 @@ fn reference(text: &[u8], kinds: &[FieldKind], required: &[usize]) -> Decoded {
             bad.add(BadRow { line, lines: 1, fault });
             continue;
         }
-        let (mut row, mut column) = (Vec::new(), 0);
+        let mut row = Vec::new();
+        let mut column = 0;
         // Neighbours that the kernels read come before the others, where a row has several faults.
         let narrow = |kind| matches!(kind, FieldKind::Int32 | FieldKind::Hex32);
         let mut fault = None;
@@ -78,23 +93,7 @@ fn reference(text: &[u8], kinds: &[FieldKind], required: &[usize]) -> Decoded {
                 [rest @ .., b'\r'] if i + 1 == kinds.len() => rest,
                 field => field,
             };
-            let value = match kind {
-                FieldKind::Int32 => {
-                    field::int32(field).map(|v| v.map(|v| v.to_le_bytes().to_vec()))
-                }
-                FieldKind::Int64 => {
-                    field::int64(field).map(|v| v.map(|v| v.to_le_bytes().to_vec()))
-                }
-                FieldKind::Hex32 => {
-                    field::hex32(field).map(|v| v.map(|v| v.to_le_bytes().to_vec()))
-                }
-                FieldKind::Float32 => {
-                    field::float32(field).map(|v| v.map(|v| v.to_le_bytes().to_vec()))
-                }
-                FieldKind::Bytes if field.len() > 12 => Err(BadField::TooLong(12)),
-                FieldKind::Bytes => Ok((!field.is_empty()).then(|| field.to_vec())),
-                FieldKind::Skip | FieldKind::Uint64 => Ok(None),
-            };
+            let value = reference_value(field, kind);
             let value = match value {
                 Ok(None) if required.contains(&i) && kind != FieldKind::Skip => {
                     Err(BadField::Missing)

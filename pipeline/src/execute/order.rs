@@ -23,12 +23,12 @@ use embank::locks::{Condvar, Mutex};
 #[derive(Debug)]
 pub(crate) struct Order<T> {
     window: u64,
-    state: Mutex<State<T>>,
+    buffer: Mutex<ReorderBuffer<T>>,
     changed: Condvar,
 }
 
 #[derive(Debug)]
-struct State<T> {
+struct ReorderBuffer<T> {
     /// The number of the first chunk of which no commit has begun.
     next: u64,
     /// What is finished, from number `next` on.
@@ -42,32 +42,32 @@ struct State<T> {
 impl<T> Order<T> {
     /// At most `window` numbers, one at least, are under way at a time.
     pub(crate) fn new(window: usize) -> Self {
-        let state = State {
+        let buffer = ReorderBuffer {
             next: 0,
             finished: VecDeque::new(),
             committing: false,
             ended: false,
             nearest_asleep: u64::MAX,
         };
-        Self { window: window.max(1) as u64, state: Mutex::new(state), changed: Condvar::new() }
+        Self { window: window.max(1) as u64, buffer: Mutex::new(buffer), changed: Condvar::new() }
     }
 
     /// Waits until `number` may be begun; false if the end has come.
     pub(crate) fn begin(&self, number: u64) -> bool {
-        let mut state = self.state.lock();
+        let mut buffer = self.buffer.lock();
         // Ends: who works on the oldest chunk commits it, or ends all.
-        while number >= state.next + self.window && !state.ended {
-            state.nearest_asleep = state.nearest_asleep.min(number);
-            self.changed.wait(&mut state);
+        while number >= buffer.next + self.window && !buffer.ended {
+            buffer.nearest_asleep = buffer.nearest_asleep.min(number);
+            self.changed.wait(&mut buffer);
         }
-        !state.ended
+        !buffer.ended
     }
 
     /// Wakes those who wait to begin, if half of the window is free.
-    fn wake(&self, state: &mut State<T>) {
+    fn wake(&self, buffer: &mut ReorderBuffer<T>) {
         // Nobody is forgotten: all numbers before the nearest that sleeps are under way, so `next` comes to it at last.
-        if state.nearest_asleep < state.next + self.window.div_ceil(2) {
-            state.nearest_asleep = u64::MAX;
+        if buffer.nearest_asleep < buffer.next + self.window.div_ceil(2) {
+            buffer.nearest_asleep = u64::MAX;
             self.changed.notify_all();
         }
     }
@@ -75,39 +75,39 @@ impl<T> Order<T> {
     /// Puts down what is finished, and commits whatever is next in order, if nobody else does. `commit` says
     /// whether to go on; after an end nothing more is committed.
     pub(crate) fn finish(&self, number: u64, work: T, mut commit: impl FnMut(T) -> bool) {
-        let mut state = self.state.lock();
-        let place = (number - state.next) as usize;
-        if state.finished.len() <= place {
-            state.finished.resize_with(place + 1, || None);
+        let mut buffer = self.buffer.lock();
+        let place = (number - buffer.next) as usize;
+        if buffer.finished.len() <= place {
+            buffer.finished.resize_with(place + 1, || None);
         }
-        state.finished[place] = Some(work);
-        if state.committing || state.ended {
+        buffer.finished[place] = Some(work);
+        if buffer.committing || buffer.ended {
             return;
         }
-        state.committing = true;
+        buffer.committing = true;
         // Ends: each round commits a chunk, and chunks end or the window holds their begin back until the next round.
-        while let Some(work) = state.finished.front_mut().and_then(Option::take) {
+        while let Some(work) = buffer.finished.front_mut().and_then(Option::take) {
             // Together: places are counted from `next`.
-            state.finished.pop_front();
-            state.next += 1;
-            drop(state);
+            buffer.finished.pop_front();
+            buffer.next += 1;
+            drop(buffer);
             let go_on = commit(work);
-            state = self.state.lock();
-            state.ended |= !go_on;
-            if state.ended {
+            buffer = self.buffer.lock();
+            buffer.ended |= !go_on;
+            if buffer.ended {
                 break;
             }
-            self.wake(&mut state);
+            self.wake(&mut buffer);
         }
-        state.committing = false;
-        if state.ended {
+        buffer.committing = false;
+        if buffer.ended {
             self.changed.notify_all();
         }
     }
 
     /// Nothing more is begun or committed.
     pub(crate) fn end(&self) {
-        self.state.lock().ended = true;
+        self.buffer.lock().ended = true;
         self.changed.notify_all();
     }
 }
@@ -122,7 +122,8 @@ mod tests {
     fn whatever_the_order_of_finishing_commits_are_in_order() {
         for threads in [1, 2, 5] {
             let order = Order::new(4);
-            let (claims, committed) = (AtomicU64::new(0), Mutex::new(Vec::new()));
+            let claims = AtomicU64::new(0);
+            let committed = Mutex::new(Vec::new());
             std::thread::scope(|scope| {
                 for _ in 0..threads {
                     scope.spawn(|| {

@@ -18,7 +18,7 @@ type Failure = Box<dyn std::error::Error + Send + Sync>;
 /// The consumer of a feed's run.
 pub(super) struct Feeder {
     shuffle: Option<Shuffle>,
-    cut: Cut,
+    cut: BatchCutter,
 }
 
 impl Feeder {
@@ -34,7 +34,7 @@ impl Feeder {
             0 => None,
             rows => Some(Shuffle::new(Arc::clone(&infos), rows, options.seed)?),
         };
-        let mut cut = Cut {
+        let mut cut = BatchCutter {
             batch_rows: options.batch_rows,
             drop_last: options.drop_last,
             skip: options.skip_rows,
@@ -91,8 +91,8 @@ impl Consumer for Feeder {
 #[error("the feed was closed")]
 pub(super) struct Stopped;
 
-/// The batch in the making, and where it goes.
-pub(super) struct Cut {
+/// Cuts rows into batches: the batch in the making, and where it goes.
+pub(super) struct BatchCutter {
     batch_rows: usize,
     drop_last: bool,
     /// Rows that are still to be skipped.
@@ -106,7 +106,7 @@ pub(super) struct Cut {
     to: SyncSender<Batch>,
 }
 
-impl Cut {
+impl BatchCutter {
     /// How many of so many next rows are to be skipped.
     pub(super) fn skipped(&mut self, rows: usize) -> usize {
         let skipped = usize::try_from(self.skip).unwrap_or(usize::MAX).min(rows);
@@ -125,7 +125,8 @@ impl Cut {
 
     fn send(&mut self) -> std::result::Result<(), Stopped> {
         let mut batch = self.batch.take();
-        (batch.first_row, batch.input_bytes) = (self.position, self.input_bytes);
+        batch.first_row = self.position;
+        batch.input_bytes = self.input_bytes;
         self.position += batch.rows as u64;
         self.to.send(batch).map_err(|_| Stopped)?;
         self.reserve();

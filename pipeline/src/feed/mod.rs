@@ -61,18 +61,25 @@ pub struct Feed {
     stop: Arc<AtomicBool>,
     /// No thread was to be had for the run; to be told once.
     failure: Option<Error>,
-    state: State,
+    progress: Progress,
 }
 
 type Outcome = (Pipeline, Result<RunReport>);
 type Run = Box<dyn FnOnce() -> Outcome + Send>;
 
 #[derive(Debug)]
-enum State {
+enum Progress {
     Running(Receiver<Batch>, JoinHandle<Outcome>),
-    /// The run has ended. The report is there if it came to its end.
-    Ended(Box<(Pipeline, Option<RunReport>)>),
+    Ended(Box<Ended>),
     Panicked,
+}
+
+/// A run that has ended.
+#[derive(Debug)]
+struct Ended {
+    pipeline: Pipeline,
+    /// `None` if the run did not come to its end.
+    report: Option<RunReport>,
 }
 
 /// What came of waiting for a batch.
@@ -111,9 +118,12 @@ impl Pipeline {
         options.check()?;
         self.begin_evaluation();
         let (sender, receiver) = sync_channel(options.batches_ahead);
-        let (infos, stop) = (Arc::clone(self.infos()), Arc::new(AtomicBool::new(false)));
-        let (thread_infos, thread_stop) = (Arc::clone(&infos), Arc::clone(&stop));
-        let (options, position) = (options.clone(), options.skip_rows);
+        let infos = Arc::clone(self.infos());
+        let stop = Arc::new(AtomicBool::new(false));
+        let thread_infos = Arc::clone(&infos);
+        let thread_stop = Arc::clone(&stop);
+        let options = options.clone();
+        let position = options.skip_rows;
         // What a thread is to run goes when that can't begin: so the pipeline lies here until it has begun.
         let lies = Arc::new(Mutex::new(Some(self)));
         let taken = Arc::clone(&lies);
@@ -132,15 +142,15 @@ impl Pipeline {
             pipeline.stop_when(before);
             (pipeline, outcome)
         };
-        let (state, failure) = match spawn(Box::new(run)) {
-            Ok(thread) => (State::Running(receiver, thread), None),
+        let (progress, failure) = match spawn(Box::new(run)) {
+            Ok(thread) => (Progress::Running(receiver, thread), None),
             Err(source) => {
                 let pipeline = lies.lock().take().expect("nobody took it");
-                let state = State::Ended(Box::new((pipeline, None)));
-                (state, Some(Error::ThreadRefused { thread: "feed", source }))
+                let progress = Progress::Ended(Box::new(Ended { pipeline, report: None }));
+                (progress, Some(Error::ThreadRefused { thread: "feed", source }))
             }
         };
-        Ok(Feed { infos, position, stop, failure, state })
+        Ok(Feed { infos, position, stop, failure, progress })
     }
 }
 
@@ -150,7 +160,7 @@ impl Feed {
     /// # Errors
     /// As of [`Pipeline::run`], once; there are no more batches after that.
     pub fn wait(&mut self, limit: Duration) -> Result<Waited> {
-        let State::Running(batches, _) = &self.state else {
+        let Progress::Running(batches, _) = &self.progress else {
             return self.failure.take().map_or(Ok(Waited::End), Err);
         };
         match batches.recv_timeout(limit) {
@@ -167,10 +177,11 @@ impl Feed {
 
     /// Joins the thread; its failure.
     fn end(&mut self) -> Result<()> {
-        if !matches!(self.state, State::Running(..)) {
+        if !matches!(self.progress, Progress::Running(..)) {
             return Ok(());
         }
-        let State::Running(batches, thread) = std::mem::replace(&mut self.state, State::Panicked)
+        let Progress::Running(batches, thread) =
+            std::mem::replace(&mut self.progress, Progress::Panicked)
         else {
             unreachable!("it is running")
         };
@@ -182,7 +193,7 @@ impl Feed {
             Ok(report) => (Some(report), Ok(())),
             Err(error) => (None, Err(error)),
         };
-        self.state = State::Ended(Box::new((pipeline, report)));
+        self.progress = Progress::Ended(Box::new(Ended { pipeline, report }));
         failure
     }
 
@@ -205,9 +216,9 @@ impl Feed {
     /// What came of the run; none before its end, and if it didn't come to that.
     #[must_use]
     pub fn report(&self) -> Option<&RunReport> {
-        match &self.state {
-            State::Ended(ended) => ended.1.as_ref(),
-            State::Running(..) | State::Panicked => None,
+        match &self.progress {
+            Progress::Ended(ended) => ended.report.as_ref(),
+            Progress::Running(..) | Progress::Panicked => None,
         }
     }
 
@@ -224,9 +235,9 @@ impl Feed {
     /// [`Error::Panicked`]: then there is no pipeline any more.
     pub fn into_pipeline(mut self) -> Result<Pipeline> {
         self.close();
-        match std::mem::replace(&mut self.state, State::Panicked) {
-            State::Ended(ended) => Ok(ended.0),
-            State::Running(..) | State::Panicked => {
+        match std::mem::replace(&mut self.progress, Progress::Panicked) {
+            Progress::Ended(ended) => Ok(ended.pipeline),
+            Progress::Running(..) | Progress::Panicked => {
                 Err(Error::Panicked("that of the feed".to_owned()))
             }
         }
@@ -237,7 +248,9 @@ impl Iterator for Feed {
     type Item = Result<Batch>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let State::Running(batches, _) = &self.state else { return self.failure.take().map(Err) };
+        let Progress::Running(batches, _) = &self.progress else {
+            return self.failure.take().map(Err);
+        };
         match batches.recv() {
             Ok(batch) => Some(Ok(self.handed_out(batch))),
             Err(_) => self.end().err().map(Err),

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use super::feeder::{Cut, Stopped};
+use super::feeder::{BatchCutter, Stopped};
 use crate::batch::{Batch, MatrixInfo};
 use crate::error::{Error, Result};
 
@@ -51,7 +51,7 @@ impl Shuffle {
     pub(super) fn push(
         &mut self,
         batch: &Batch,
-        cut: &mut Cut,
+        cut: &mut BatchCutter,
     ) -> std::result::Result<(), Stopped> {
         let mut row = batch.rows.min(self.rows - self.held.rows);
         self.held.append(batch, 0..row);
@@ -74,13 +74,14 @@ impl Shuffle {
     }
 
     fn draw(&mut self, rows: usize) {
-        let (draws, held) = (&mut self.draws, self.rows);
+        let draws = &mut self.draws;
+        let held = self.rows;
         self.places.clear();
         self.places.extend((0..rows).map(|_| draws.below(held)));
     }
 
     /// Gives out what is left, in random order.
-    pub(super) fn finish(mut self, cut: &mut Cut) -> std::result::Result<(), Stopped> {
+    pub(super) fn finish(mut self, cut: &mut BatchCutter) -> std::result::Result<(), Stopped> {
         let mut order: Vec<u32> = (0..self.held.rows as u32).collect();
         // Fisher and Yates, from the end.
         for last in (1..order.len()).rev() {

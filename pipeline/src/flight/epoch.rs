@@ -31,13 +31,13 @@ pub(super) struct Epochs {
     options: FlightOptions,
     /// Whose turn it is: one permit.
     turn: Arc<Semaphore>,
-    state: Mutex<State>,
+    served: Mutex<ServedPipeline>,
     /// Of feeds that have not ended, and some that have.
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 #[derive(Debug)]
-struct State {
+struct ServedPipeline {
     /// None while it is with a feed, whose thread has the permit, and for good if that panicked.
     pipeline: Option<Box<Pipeline>>,
     /// Of the last feed that came to its end.
@@ -47,20 +47,20 @@ struct State {
 impl Epochs {
     pub(super) fn new(pipeline: Pipeline, inputs: Vec<FeedInput>, options: FlightOptions) -> Self {
         let schema = arrow_schema(pipeline.outputs());
-        let state = State { pipeline: Some(Box::new(pipeline)), report: None };
+        let served = ServedPipeline { pipeline: Some(Box::new(pipeline)), report: None };
         Self {
             schema,
             inputs,
             options,
             turn: Arc::new(Semaphore::new(1)),
-            state: Mutex::new(state),
+            served: Mutex::new(served),
             threads: Mutex::default(),
         }
     }
 
     /// Of the last feed that came to its end.
     pub(super) fn report(&self) -> Option<RunReport> {
-        self.state.lock().report.clone()
+        self.served.lock().report.clone()
     }
 
     /// Begins a feed when it is its turn; what it makes comes out of the channel.
@@ -109,12 +109,12 @@ impl Epochs {
         // Whoever asked has gone if it can't be sent; so below.
         let _ = to.blocking_send(Ok(encoder.schema()));
         // Taken out before the match, which would hold the lock.
-        let pipeline = self.state.lock().pipeline.take();
+        let pipeline = self.served.lock().pipeline.take();
         let failure = match pipeline {
             None => Some(Status::internal(
                 "the pipeline was lost when a thread panicked: start the server anew",
             )),
-            Some(pipeline) => caught(|| self.feed(pipeline, (options, learn), &mut encoder, &to)),
+            Some(pipeline) => caught(|| self.feed(pipeline, options, learn, &mut encoder, &to)),
         };
         // Before the client sees the end, so that it can begin the next one at once.
         drop(turn);
@@ -127,12 +127,13 @@ impl Epochs {
     fn feed(
         &self,
         pipeline: Box<Pipeline>,
-        (options, learn): (&FeedOptions, Option<bool>),
+        options: &FeedOptions,
+        learn: Option<bool>,
         encoder: &mut Encoder,
         to: &mpsc::Sender<Message>,
     ) -> Option<Status> {
         if learn == Some(true) && !pipeline.learns() {
-            self.state.lock().pipeline = Some(pipeline);
+            self.served.lock().pipeline = Some(pipeline);
             return Some(Status::invalid_argument(
                 "`learn` is true, and the pipeline of this server looks values up and inserts nothing: leave it out",
             ));
@@ -141,7 +142,7 @@ impl Epochs {
         let evaluates = learn == Some(false);
         let pipeline = if evaluates {
             let evaluation = pipeline.evaluation();
-            self.state.lock().pipeline = Some(pipeline);
+            self.served.lock().pipeline = Some(pipeline);
             evaluation
         } else {
             *pipeline
@@ -153,11 +154,11 @@ impl Epochs {
         let sent = send_all(&mut feed, options.skip_rows, encoder, to);
         let report = feed.report().cloned();
         let pipeline = feed.into_pipeline().ok().map(Box::new);
-        let mut state = self.state.lock();
+        let mut served = self.served.lock();
         if !evaluates {
-            state.pipeline = pipeline;
+            served.pipeline = pipeline;
         }
-        state.report = report.or(state.report.take());
+        served.report = report.or(served.report.take());
         sent.err()
     }
 
@@ -167,7 +168,7 @@ impl Epochs {
             // If it panicked, the pipeline is not there.
             let _ = thread.join();
         }
-        self.state.lock().pipeline.take().map(|pipeline| *pipeline)
+        self.served.lock().pipeline.take().map(|pipeline| *pipeline)
     }
 }
 

@@ -79,7 +79,8 @@ impl Encoder {
 
     /// The messages of a batch: one, if there is no limit.
     pub(super) fn batch(&mut self, batch: Batch) -> impl Iterator<Item = Message> {
-        let (first_row, rows) = (batch.first_row(), batch.rows());
+        let first_row = batch.first_row();
+        let rows = batch.rows();
         let message_rows = self.message_rows(&batch);
         let batch = batch.into_record_batch();
         (0..rows).step_by(message_rows).map(move |begin| {

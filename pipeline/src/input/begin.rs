@@ -20,6 +20,13 @@ pub(crate) struct Begin {
     pub(crate) lines: usize,
 }
 
+/// How a text begins, and how its rows are read.
+#[derive(Debug, Clone)]
+pub(super) struct TextBegin {
+    pub(super) begin: Begin,
+    pub(super) plan: Arc<Plan>,
+}
+
 /// Looks at the beginnings of texts.
 #[derive(Debug)]
 pub(super) struct TextBegins(Arc<Plans>);
@@ -39,10 +46,10 @@ impl TextBegins {
     ///
     /// # Errors
     /// [`Error::Header`], [`Error::Encoding`], [`Error::LineTooLong`].
-    pub(super) fn of(&self, input: &str, text: &[u8]) -> Result<(Begin, Arc<Plan>)> {
+    pub(super) fn of(&self, input: &str, text: &[u8]) -> Result<TextBegin> {
         let own = || Arc::clone(self.own());
         let Format::Text { separator, header, quote } = self.0.format() else {
-            return Ok((Begin::default(), own()));
+            return Ok(TextBegin { begin: Begin::default(), plan: own() });
         };
         check_encoding(text, quote).map_err(|(line, what)| Error::Encoding {
             input: input.to_owned(),
@@ -51,7 +58,7 @@ impl TextBegins {
         })?;
         let mark = if text.starts_with(&UTF8_MARK) { UTF8_MARK.len() } else { 0 };
         if header == Header::None || text.len() == mark {
-            return Ok((Begin { bytes: mark, lines: 0 }, own()));
+            return Ok(TextBegin { begin: Begin { bytes: mark, lines: 0 }, plan: own() });
         }
         let text = &text[mark..];
         let row = header_fields(text, Syntax { separator, quote });
@@ -71,7 +78,7 @@ impl TextBegins {
             }
             Header::Skip | Header::None => own(),
         };
-        Ok((Begin { bytes: mark + bytes, lines }, plan))
+        Ok(TextBegin { begin: Begin { bytes: mark + bytes, lines }, plan })
     }
 
     #[cold]
@@ -130,7 +137,8 @@ fn of_zeros(text: &[u8]) -> Option<&'static str> {
             unit.iter().enumerate().any(|(place, &byte)| byte == 0 && !at.contains(&place))
         };
         let has = |unit: &&[u8]| at.iter().all(|&place| unit[place] == 0);
-        let (all, having) = (units.len(), units.clone().filter(has).count());
+        let all = units.len();
+        let having = units.clone().filter(has).count();
         all > 1 && having * 2 > all && !units.clone().any(elsewhere)
     };
     if zeros(4, &[1, 2, 3]) || zeros(4, &[0, 1, 2]) {
@@ -141,7 +149,8 @@ fn of_zeros(text: &[u8]) -> Option<&'static str> {
 
 /// The line of the first CR in the first row that no LF follows, outside of quotes.
 fn lone_return(text: &[u8], quote: Option<u8>) -> Option<u64> {
-    let (mut inside, mut line) = (false, 1);
+    let mut inside = false;
+    let mut line = 1;
     for (at, &byte) in text.iter().enumerate() {
         match byte {
             b'\n' if !inside => return None,

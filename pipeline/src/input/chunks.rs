@@ -10,9 +10,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use embank::locks::Mutex;
 
 use super::Input;
-use super::begin::{Begin, TextBegins};
+use super::begin::{Begin, TextBegin, TextBegins};
 use super::open::{Open, Serial, too_long};
-use super::stream::{Broken, Cut, Stream};
+use super::stream::{Broken, RowEnds, Stream};
 use crate::error::{Error, Result};
 use crate::plan::{Plan, Plans};
 
@@ -21,7 +21,7 @@ use crate::plan::{Plan, Plans};
 pub(crate) struct Chunks<'a> {
     inputs: Vec<Input<'a>>,
     chunk_bytes: u64,
-    cut: Cut,
+    row_ends: RowEnds,
     begins: TextBegins,
     /// Of a row, for columns.
     #[cfg(feature = "parquet")]
@@ -71,9 +71,8 @@ struct Position<'a> {
 #[derive(Debug)]
 struct Current<'a> {
     open: Arc<Open<'a>>,
-    plan: Arc<Plan>,
-    /// What the first chunk passes over.
-    begin: Begin,
+    /// What the first chunk passes over, and the plan of all chunks.
+    first: TextBegin,
     reader: Reader<'a>,
 }
 
@@ -150,15 +149,15 @@ impl<'a> Chunks<'a> {
             return Err(Error::Inputs(why.to_owned()));
         }
         inputs.iter().try_for_each(Input::check)?;
-        let cut = plans.cut();
-        let chunk_bytes = match cut {
-            Cut::Rows(row_bytes) => (chunk_bytes / row_bytes).max(1) * row_bytes,
-            Cut::Lines | Cut::Quoted { .. } | Cut::Columns => chunk_bytes.max(1),
+        let row_ends = plans.row_ends();
+        let chunk_bytes = match row_ends {
+            RowEnds::Rows(row_bytes) => (chunk_bytes / row_bytes).max(1) * row_bytes,
+            RowEnds::Lines | RowEnds::Quoted { .. } | RowEnds::Columns => chunk_bytes.max(1),
         };
         Ok(Self {
             inputs: inputs.to_vec(),
             chunk_bytes: chunk_bytes as u64,
-            cut,
+            row_ends,
             begins: TextBegins::new(Arc::clone(plans)),
             #[cfg(feature = "parquet")]
             fields: plans.own().read_fields(),
@@ -203,7 +202,7 @@ impl<'a> Chunks<'a> {
                 }
             };
             let (begin, plan) = match &mut at.current {
-                Some(current) => (std::mem::take(&mut current.begin), &current.plan),
+                Some(current) => (std::mem::take(&mut current.first.begin), &current.first.plan),
                 None => (Begin::default(), self.begins.own()),
             };
             let claim = Claim {
@@ -241,15 +240,16 @@ impl<'a> Chunks<'a> {
                 Ok(Some(Piece { range: begin..end, read: end, source }))
             }
             Reader::Text(stream) => {
-                let more = stream.next(self.cut, self.chunk_bytes as usize, buffer);
+                let more = stream.next(self.row_ends, self.chunk_bytes as usize, buffer);
                 let compressed = stream.is_compressed();
                 if !more.map_err(|broken| self.broken(input, compressed, broken))? {
                     return Ok(None);
                 }
                 if begin == 0 {
-                    (current.begin, current.plan) = self.begins.of(&input.name, buffer)?;
+                    current.first = self.begins.of(&input.name, buffer)?;
                 }
-                let (end, read) = (stream.offset(), stream.input_bytes());
+                let end = stream.offset();
+                let read = stream.input_bytes();
                 let read = if input.is_pipe { read } else { read.min(input.bytes) };
                 Ok(Some(Piece { range: begin..end, read, source: ChunkSource::Buffer }))
             }
@@ -257,21 +257,22 @@ impl<'a> Chunks<'a> {
             Reader::Columns(stream) => {
                 let told = |what| Error::Columns { input: input.name.clone(), what };
                 let Some(batch) = stream.next().map_err(told)? else { return Ok(None) };
-                let (end, read) =
-                    (begin + batch.num_rows() as u64, stream.input_bytes(input.bytes));
+                let end = begin + batch.num_rows() as u64;
+                let read = stream.input_bytes(input.bytes);
                 Ok(Some(Piece { range: begin..end, read, source: ChunkSource::Columns(batch) }))
             }
         }
     }
 
     fn open(&self, input: &Input<'a>) -> Result<Current<'a>> {
-        let open = Open::new(input, self.cut)?;
-        let (mut begin, mut plan) = (Begin::default(), Arc::clone(self.begins.own()));
+        let open = Open::new(input, self.row_ends)?;
+        let plan = Arc::clone(self.begins.own());
+        let mut first = TextBegin { begin: Begin::default(), plan };
         let reader = match open.serial {
-            None if matches!(self.cut, Cut::Rows(_)) => Reader::Ranges,
+            None if matches!(self.row_ends, RowEnds::Rows(_)) => Reader::Ranges,
             None => {
                 if open.bytes > 0 {
-                    (begin, plan) = self.begins.of(&open.name, &open.first_line()?)?;
+                    first = self.begins.of(&open.name, &open.first_line()?)?;
                 }
                 Reader::Ranges
             }
@@ -291,7 +292,7 @@ impl<'a> Chunks<'a> {
                 Reader::Columns(stream)
             }
         };
-        Ok(Current { open: Arc::new(open), plan, begin, reader })
+        Ok(Current { open: Arc::new(open), first, reader })
     }
 
     /// Refuses fields that no input of the run has a column for: a name that is misspelt would be missing in all rows.
@@ -304,7 +305,7 @@ impl<'a> Chunks<'a> {
             let field = std::slice::from_ref(field.expect("a field of the pipeline is absent"));
             // Inputs that can't be read say so when their turn comes.
             let has = |input: &Input<'a>| {
-                let open = Open::new(input, self.cut);
+                let open = Open::new(input, self.row_ends);
                 open.is_ok_and(|open| open.columns(field, rows_bytes).is_ok())
             };
             if elsewhere.contains(name) || self.inputs.iter().any(has) {
@@ -320,11 +321,11 @@ impl<'a> Chunks<'a> {
     #[cold]
     fn broken(&self, input: &Open<'a>, compressed: bool, broken: Broken) -> Error {
         let name = input.name.clone();
-        match (broken, self.cut) {
+        match (broken, self.row_ends) {
             // Relaxed: a thread that failed by it has seen it.
             (Broken::Io(_), _) if self.stop.load(Ordering::Relaxed) => Error::Stopped,
             (Broken::TooLong { lines_before }, _) => too_long(name, lines_before),
-            (Broken::CutShort(bytes), Cut::Rows(row_bytes)) => {
+            (Broken::CutShort(bytes), RowEnds::Rows(row_bytes)) => {
                 Error::NoWholeRows { input: name, bytes, row_bytes }
             }
             (Broken::CutShort(_), _) => unreachable!("the last line may lack its end"),
@@ -402,7 +403,9 @@ mod tests {
 
     fn all_chunks(input: Input<'_>, chunk_bytes: usize) -> Vec<u8> {
         let chunks = chunks(&[input], chunk_bytes).unwrap();
-        let (mut all, mut buffer, mut sequence) = (Vec::new(), Vec::new(), 0);
+        let mut all = Vec::new();
+        let mut buffer = Vec::new();
+        let mut sequence = 0;
         while let Some(mut claim) = chunks.claim(&mut buffer) {
             assert_eq!(claim.sequence, sequence);
             sequence += 1;

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use crate::error::{Error, Result};
 
 pub(crate) use chunks::{ChunkRows, Chunks, Claim};
-pub(crate) use stream::Cut;
+pub(crate) use stream::RowEnds;
 
 /// Rows of a pipeline: in memory or in a file.
 ///
@@ -31,11 +31,11 @@ pub(crate) use stream::Cut;
 #[derive(Debug, Clone)]
 pub struct Input<'a> {
     name: String,
-    from: From<'a>,
+    from: Origin<'a>,
 }
 
 #[derive(Debug, Clone)]
-enum From<'a> {
+enum Origin<'a> {
     Memory(&'a [u8]),
     File(PathBuf),
 }
@@ -44,7 +44,7 @@ impl<'a> Input<'a> {
     /// Rows in memory; errors call them by `name`. Text may be compressed by gzip or zstd.
     #[must_use]
     pub fn memory(name: impl Into<String>, text: &'a [u8]) -> Self {
-        Self { name: name.into(), from: From::Memory(text) }
+        Self { name: name.into(), from: Origin::Memory(text) }
     }
 
     /// A file, a folder of files ([`expand`](Self::expand)), or a pipe, which can be read only once. It may be compressed by gzip or zstd: its name ends with `.gz`,
@@ -55,15 +55,15 @@ impl<'a> Input<'a> {
         let name = path.display().to_string();
         // An empty path has no absolute one: opening it says so.
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-        Self { name, from: From::File(path) }
+        Self { name, from: Origin::File(path) }
     }
 
     /// Whether a second run finds nothing more in it.
     pub(crate) fn is_pipe(&self) -> bool {
         match &self.from {
-            From::Memory(_) => false,
+            Origin::Memory(_) => false,
             // A folder is none either: opening it says what is wrong.
-            From::File(path) => {
+            Origin::File(path) => {
                 path.metadata().is_ok_and(|metadata| !metadata.is_file() && !metadata.is_dir())
             }
         }
@@ -78,7 +78,7 @@ impl<'a> Input<'a> {
         let mut all = Vec::with_capacity(inputs.len());
         for input in inputs {
             match &input.from {
-                From::File(path) if path.is_dir() => all.extend(files_of(&input.name, path)?),
+                Origin::File(path) if path.is_dir() => all.extend(files_of(&input.name, path)?),
                 _ => all.push(input.clone()),
             }
         }
@@ -89,8 +89,8 @@ impl<'a> Input<'a> {
     #[must_use]
     pub fn path(&self) -> Option<&Path> {
         match &self.from {
-            From::Memory(_) => None,
-            From::File(path) => Some(path),
+            Origin::Memory(_) => None,
+            Origin::File(path) => Some(path),
         }
     }
 
@@ -102,7 +102,7 @@ impl<'a> Input<'a> {
 
     /// Whether it is there: a name that is misspelt is told before the inputs in front of it are read.
     fn check(&self) -> Result<()> {
-        let From::File(path) = &self.from else { return Ok(()) };
+        let Origin::File(path) = &self.from else { return Ok(()) };
         let io = |source| Error::Io { doing: "open", path: PathBuf::from(&self.name), source };
         if path.metadata().map_err(io)?.is_dir() {
             return Err(io(std::io::ErrorKind::IsADirectory.into()));

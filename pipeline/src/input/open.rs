@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use super::stream::{Compression, Cut, LINE_BYTES_MAX, MAGIC_BYTES, Pipe, Stream, line_ends};
-use super::{From, Input};
+use super::stream::{Compression, LINE_BYTES_MAX, MAGIC_BYTES, Pipe, RowEnds, Stream, line_ends};
+use super::{Input, Origin};
 use crate::error::{Error, Result};
 
 /// What is read beyond a chunk's range to find the end of its last line, at first.
@@ -25,7 +25,7 @@ pub(crate) struct Open<'a> {
     pub(super) is_pipe: bool,
     /// If it can only be read from its beginning on.
     pub(super) serial: Option<Serial>,
-    cut: Cut,
+    row_ends: RowEnds,
 }
 
 /// How an input is read that can only be read from its beginning on.
@@ -43,18 +43,18 @@ pub(super) enum OpenText<'a> {
 }
 
 impl<'a> Open<'a> {
-    pub(super) fn new(input: &Input<'a>, cut: Cut) -> Result<Self> {
+    pub(super) fn new(input: &Input<'a>, row_ends: RowEnds) -> Result<Self> {
         let name = input.name.clone();
         // Packed rows may begin with any bytes.
-        let of_bytes = |first: &[u8]| match cut {
-            Cut::Rows(_) | Cut::Columns => None,
-            Cut::Lines | Cut::Quoted { .. } => Compression::of_bytes(first),
+        let of_bytes = |first: &[u8]| match row_ends {
+            RowEnds::Rows(_) | RowEnds::Columns => None,
+            RowEnds::Lines | RowEnds::Quoted { .. } => Compression::of_bytes(first),
         };
         let (text, bytes, compression, pipe) = match &input.from {
-            From::Memory(text) => {
+            Origin::Memory(text) => {
                 (OpenText::Memory(text), text.len() as u64, of_bytes(text), false)
             }
-            From::File(path) => {
+            Origin::File(path) => {
                 let io = |source| Error::Io { doing: "open", path: PathBuf::from(&name), source };
                 // A thread that opens a pipe, or reads it, would wait for its writer: see `Pipe`.
                 let waits = if input.is_pipe() { rustix::fs::OFlags::NONBLOCK.bits() } else { 0 };
@@ -65,7 +65,8 @@ impl<'a> Open<'a> {
                 if metadata.is_dir() {
                     return Err(io(std::io::ErrorKind::IsADirectory.into()));
                 }
-                let (bytes, pipe) = (metadata.len(), !metadata.is_file());
+                let bytes = metadata.len();
+                let pipe = !metadata.is_file();
                 // Several threads read it by turns: without this, the system takes them for random reads at times and
                 // reads little ahead. A hint, so a refusal (pipes have no such thing) changes nothing else.
                 let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::Sequential);
@@ -78,26 +79,26 @@ impl<'a> Open<'a> {
                 (OpenText::File(file, PathBuf::from(&name)), bytes, compression, pipe)
             }
         };
-        let quoted = matches!(cut, Cut::Quoted { .. });
+        let quoted = matches!(row_ends, RowEnds::Quoted { .. });
         #[cfg(feature = "parquet")]
-        if cut == Cut::Columns {
+        if row_ends == RowEnds::Columns {
             if pipe {
                 let what = "it is a pipe, and files of columns are read from several places: write it to a file first";
                 return Err(Error::Columns { input: name, what: what.to_owned() });
             }
             let serial = Some(Serial::Columns);
-            return Ok(Self { name, text, bytes, is_pipe: pipe, serial, cut });
+            return Ok(Self { name, text, bytes, is_pipe: pipe, serial, row_ends });
         }
         let serial = compression.is_some() || quoted || pipe;
         let serial = serial.then_some(Serial::Text(compression));
-        if let (Cut::Rows(row_bytes), None) = (cut, serial)
+        if let (RowEnds::Rows(row_bytes), None) = (row_ends, serial)
             && !bytes.is_multiple_of(row_bytes as u64)
         {
             return Err(Error::NoWholeRows { input: name, bytes, row_bytes });
         }
         // What the system says of a pipe's length means nothing.
         let bytes = if pipe { 0 } else { bytes };
-        Ok(Self { name, text, bytes, is_pipe: pipe, serial, cut })
+        Ok(Self { name, text, bytes, is_pipe: pipe, serial, row_ends })
     }
 
     pub(super) fn stream(
@@ -109,7 +110,7 @@ impl<'a> Open<'a> {
             OpenText::Memory(text) => Stream::of_memory(text, compression),
             // Packed rows may begin with any bytes.
             OpenText::File(file, _) if self.is_pipe => {
-                let tells = !matches!(self.cut, Cut::Rows(_));
+                let tells = !matches!(self.row_ends, RowEnds::Rows(_));
                 Stream::of_pipe(Pipe::new(file, stop)?, compression, tells)
             }
             OpenText::File(file, _) => Stream::of_file(file, compression),
@@ -166,7 +167,7 @@ impl<'a> Open<'a> {
         match &self.text {
             OpenText::Memory(text) => {
                 let range = range.start as usize..range.end as usize;
-                if matches!(self.cut, Cut::Rows(_)) {
+                if matches!(self.row_ends, RowEnds::Rows(_)) {
                     return Ok(&text[range]);
                 }
                 self.cut(text, 0, range).map(|lines| &text[lines])
@@ -215,7 +216,7 @@ impl<'a> Open<'a> {
     ) -> Result<&'b [u8]> {
         let io = |source| Error::Io { doing: "read", path: path.to_owned(), source };
         let bytes = self.bytes;
-        if matches!(self.cut, Cut::Rows(_)) {
+        if matches!(self.row_ends, RowEnds::Rows(_)) {
             buffer.resize((range.end - range.start) as usize, 0);
             read_exact_at(file, buffer, range.start).map_err(io)?;
             return Ok(buffer);

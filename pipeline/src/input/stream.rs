@@ -32,7 +32,7 @@ const GROWTH_BYTES: usize = 4 << 10;
 
 /// How rows end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Cut {
+pub(crate) enum RowEnds {
     /// At line ends.
     Lines,
     /// At line ends outside of quotes.
@@ -187,8 +187,7 @@ impl<'a> Stream<'a> {
             Some(Compression::Gzip) => Box::new(flate2::read::MultiGzDecoder::new(counted)),
             Some(Compression::Zstd) => Box::new(zstd::stream::read::Decoder::new(counted)?),
         };
-        let (carry, ended, offset) = (Vec::new(), false, 0);
-        Ok(Self { source, compression, input_bytes, carry, ended, offset })
+        Ok(Self { source, compression, input_bytes, carry: Vec::new(), ended: false, offset: 0 })
     }
 
     pub(crate) fn is_compressed(&self) -> bool {
@@ -208,15 +207,16 @@ impl<'a> Stream<'a> {
     /// Fills `buffer` with the next whole rows; false if there are no more.
     pub(crate) fn next(
         &mut self,
-        cut: Cut,
+        row_ends: RowEnds,
         chunk_bytes: usize,
         buffer: &mut Vec<u8>,
     ) -> Result<bool, Broken> {
         buffer.clear();
         buffer.append(&mut self.carry);
-        let (mut scan, mut wanted) = (Scan::default(), chunk_bytes);
+        let mut scan = Scan::default();
+        let mut wanted = chunk_bytes;
         // A quote behind the mark opens a field, so the mark goes before the text is searched.
-        let marks = self.offset == 0 && matches!(cut, Cut::Lines | Cut::Quoted { .. });
+        let marks = self.offset == 0 && matches!(row_ends, RowEnds::Lines | RowEnds::Quoted { .. });
         let mut first = if marks { UTF8_MARK.len() } else { 0 };
         // Ends: each round reads more, up to the text's end or the limit.
         loop {
@@ -225,7 +225,7 @@ impl<'a> Stream<'a> {
                 buffer.drain(..UTF8_MARK.len());
             }
             first = 0;
-            scan.go_on(cut, buffer);
+            scan.go_on(row_ends, buffer);
             if scan.too_long {
                 let before = &buffer[..scan.row_begin];
                 let lines_before = memchr::memchr_iter(b'\n', before).count();
@@ -234,7 +234,7 @@ impl<'a> Stream<'a> {
             if self.ended && scan.last_end.is_some_and(|end| end == buffer.len()) {
                 break;
             }
-            if let (Cut::Rows(_), true) = (cut, self.ended && !buffer.is_empty()) {
+            if let (RowEnds::Rows(_), true) = (row_ends, self.ended && !buffer.is_empty()) {
                 return Err(Broken::CutShort(self.offset + buffer.len() as u64));
             }
             // The last line may lack its end.
@@ -279,14 +279,14 @@ struct Scan {
 }
 
 impl Scan {
-    fn go_on(&mut self, cut: Cut, text: &[u8]) {
-        match cut {
-            Cut::Lines => self.lines_to(text, text.len()),
-            Cut::Rows(bytes) => {
+    fn go_on(&mut self, row_ends: RowEnds, text: &[u8]) {
+        match row_ends {
+            RowEnds::Lines => self.lines_to(text, text.len()),
+            RowEnds::Rows(bytes) => {
                 self.last_end = Some(text.len() / bytes * bytes).filter(|&end| end > 0);
             }
-            Cut::Quoted { separator, quote } => self.quoted(text, separator, quote),
-            Cut::Columns => unreachable!("columns are no text"),
+            RowEnds::Quoted { separator, quote } => self.quoted(text, separator, quote),
+            RowEnds::Columns => unreachable!("columns are no text"),
         }
     }
 
@@ -354,7 +354,9 @@ pub(crate) fn line_ends(
     from: usize,
     end: usize,
 ) -> Result<Option<usize>, usize> {
-    let (mut begin, mut from, mut last) = (begin, from, None);
+    let mut begin = begin;
+    let mut from = from;
+    let mut last = None;
     // Ends: each round leaves a line end behind.
     loop {
         // The last place where the line's end may stand is in it.

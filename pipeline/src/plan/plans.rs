@@ -17,7 +17,7 @@ use super::planner::plan;
 use crate::decode::{FieldKind, row_bytes};
 use crate::error::Result;
 use crate::format::Format;
-use crate::input::Cut;
+use crate::input::RowEnds;
 use crate::spec::{Field, Spec};
 
 /// The plans of one pipeline.
@@ -58,14 +58,14 @@ impl Plans {
     }
 
     /// How rows end.
-    pub(crate) fn cut(&self) -> Cut {
+    pub(crate) fn row_ends(&self) -> RowEnds {
         match self.format {
-            Format::Text { quote: None, .. } | Format::ByName(_) => Cut::Lines,
+            Format::Text { quote: None, .. } | Format::ByName(_) => RowEnds::Lines,
             Format::Text { separator, quote: Some(quote), .. } => {
-                Cut::Quoted { separator: separator.first(), quote }
+                RowEnds::Quoted { separator: separator.first(), quote }
             }
-            Format::Packed => Cut::Rows(row_bytes(self.own.layout.fields())),
-            Format::Columns => Cut::Columns,
+            Format::Packed => RowEnds::Rows(row_bytes(self.own.layout.fields())),
+            Format::Columns => RowEnds::Columns,
         }
     }
 

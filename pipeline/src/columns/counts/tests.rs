@@ -105,7 +105,8 @@ fn told(page: &Page, definition: i16) -> String {
 
 #[test]
 fn pages_that_name_more_values_than_they_have_are_refused() {
-    let (lengths, shared) = (Encoding::DELTA_LENGTH_BYTE_ARRAY, Encoding::DELTA_BYTE_ARRAY);
+    let lengths = Encoding::DELTA_LENGTH_BYTE_ARRAY;
+    let shared = Encoding::DELTA_BYTE_ARRAY;
     let levels = || vec![2, 0, 0, 0, 9, 9];
     assert_eq!(told(&data_page(same(5, 0), 5, lengths), 0), "fits");
     assert_eq!(told(&data_page([levels(), same(4, 0)].concat(), 5, lengths), 1), "fits");

@@ -1,0 +1,174 @@
+//! How the rows of a text are read: which kernel reads which fields, and where their values go.
+
+use super::block::{ColumnCounts, MissingBit, Slot};
+use super::field::FieldKind;
+use super::narrow::{STEP_FIELDS_MAX, Step, StepKind};
+use super::spelling::Spelling;
+use crate::spec::TimeUnit;
+
+/// The longest byte string of a field.
+pub(crate) const FIELD_BYTES_MAX: usize = 1 << 16;
+
+/// One field of the text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct FieldLayout {
+    pub(crate) kind: FieldKind,
+    /// Whether an empty field makes its row a bad one.
+    pub(crate) required: bool,
+    /// The longest byte string.
+    pub(crate) bytes_max: usize,
+    pub(crate) spelling: Spelling,
+    /// What a time of a file of columns is counted in.
+    pub(crate) time_unit: TimeUnit,
+}
+
+/// Where the values of a field go, and how to tell whether it was empty.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Target {
+    pub(crate) slot: Slot,
+    pub(crate) missing: MissingBit,
+}
+
+/// How the rows of a text are read.
+#[derive(Debug)]
+pub(crate) struct Layout {
+    pub(super) fields: Vec<FieldLayout>,
+    pub(super) separator: u8,
+    /// Of the fields; none for those that are skipped.
+    pub(super) targets: Vec<Option<Target>>,
+    pub(super) steps: Vec<PlannedStep>,
+    /// Fields that are no part of a step, and are read.
+    pub(super) singles: Vec<usize>,
+    columns: ColumnCounts,
+    planes: usize,
+}
+
+#[derive(Debug)]
+pub(super) struct PlannedStep {
+    pub(super) step: Step,
+    pub(super) plane: usize,
+    /// A bit for each field that must not be empty.
+    pub(super) required: u8,
+}
+
+impl Layout {
+    /// Plans for rows of these fields.
+    pub(crate) fn new(fields: Vec<FieldLayout>, separator: u8) -> Self {
+        let mut layout = Self {
+            targets: vec![None; fields.len()],
+            fields,
+            separator,
+            steps: Vec::new(),
+            singles: Vec::new(),
+            columns: ColumnCounts::default(),
+            planes: 0,
+        };
+        let mut at = 0;
+        while at < layout.fields.len() {
+            let kind = layout.fields[at].kind;
+            if let Some(step_kind) = narrow(&layout.fields[at]) {
+                let is_alike = |field: &&FieldLayout| narrow(field) == Some(step_kind);
+                let alike = layout.fields[at..].iter().take_while(is_alike);
+                at += layout.plan_steps(at, alike.count(), step_kind);
+            } else {
+                layout.plan_single(at, kind);
+                at += 1;
+            }
+        }
+        layout
+    }
+
+    /// Spreads neighbours of one kind over as few steps as hold them, evenly.
+    fn plan_steps(&mut self, first: usize, count: usize, kind: StepKind) -> usize {
+        let steps = count.div_ceil(STEP_FIELDS_MAX);
+        let mut at = first;
+        for left in (1..=steps).rev() {
+            let count = (first + count - at).div_ceil(left);
+            let plane = self.planes;
+            self.planes += 1;
+            let mut required = 0;
+            for lane in 0..count {
+                required |= u8::from(self.fields[at + lane].required) << lane;
+                let slot = Slot::Word(self.columns.words + lane);
+                self.targets[at + lane] =
+                    Some(Target { slot, missing: MissingBit { plane, bit: lane as u8 } });
+            }
+            let step = Step {
+                first_field: at,
+                count,
+                kind,
+                ends_row: at + count == self.fields.len(),
+                first_column: self.columns.words,
+                separator: self.separator,
+            };
+            self.steps.push(PlannedStep { step, plane, required });
+            self.columns.words += count;
+            at += count;
+        }
+        count
+    }
+
+    fn plan_single(&mut self, at: usize, kind: FieldKind) {
+        let counter = match kind {
+            FieldKind::Skip => return,
+            FieldKind::Int32 | FieldKind::Hex32 | FieldKind::Float32 => &mut self.columns.words,
+            FieldKind::Int64 | FieldKind::Uint64 => &mut self.columns.wides,
+            FieldKind::Bytes => &mut self.columns.bytes,
+        };
+        let index = *counter;
+        *counter += 1;
+        let slot = match kind {
+            FieldKind::Int64 | FieldKind::Uint64 => Slot::Wide(index),
+            FieldKind::Bytes => Slot::Bytes(index),
+            _ => Slot::Word(index),
+        };
+        self.targets[at] =
+            Some(Target { slot, missing: MissingBit { plane: self.planes, bit: 0 } });
+        self.planes += 1;
+        self.singles.push(at);
+    }
+
+    /// Where a field's values go; none if it is skipped.
+    pub(crate) fn target(&self, field: usize) -> Option<Target> {
+        self.targets[field]
+    }
+
+    /// How a field is written; none beyond the last.
+    pub(crate) fn kind(&self, field: usize) -> Option<FieldKind> {
+        self.fields.get(field).map(|field| field.kind)
+    }
+
+    /// How a field is read.
+    pub(crate) fn field(&self, field: usize) -> &FieldLayout {
+        &self.fields[field]
+    }
+
+    /// Fields of a row.
+    pub(crate) fn fields(&self) -> usize {
+        self.fields.len()
+    }
+
+    /// The columns that a block needs for the fields.
+    pub(crate) fn columns(&self) -> ColumnCounts {
+        self.columns
+    }
+
+    /// Planes of bits that say which fields were empty.
+    pub(crate) fn planes(&self) -> usize {
+        self.planes
+    }
+}
+
+/// How the kernels read it, if they do.
+fn narrow(field: &FieldLayout) -> Option<StepKind> {
+    match field.kind {
+        FieldKind::Int32 | FieldKind::Hex32 if field.spelling.is_first() => None,
+        FieldKind::Int32 => Some(StepKind::Decimal),
+        FieldKind::Hex32 => Some(StepKind::Hex),
+        FieldKind::Uint64
+        | FieldKind::Int64
+        | FieldKind::Float32
+        | FieldKind::Bytes
+        | FieldKind::Skip => None,
+    }
+}
