@@ -1,5 +1,6 @@
 //! What the behaviour tests share.
-#![expect(dead_code, reason = "each test file uses its part")]
+#![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
+#![allow(dead_code, reason = "each test program uses its part")]
 
 use std::time::Duration;
 

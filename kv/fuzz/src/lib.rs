@@ -1,4 +1,4 @@
-//! What the fuzz targets run: docs/testing.md, "Fuzzing". The tests in `kv/tests/fuzz_corpus.rs` and
+//! What the fuzz targets run: docs/testing.md, "Fuzzing". The tests in `kv/tests/faults/fuzz_corpus.rs` and
 //! `kv/src/fuzzing.rs` run the same over the corpus.
 
 pub mod damaged_bank;

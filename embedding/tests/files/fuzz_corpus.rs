@@ -1,0 +1,25 @@
+//! What the fuzz target `table_settings` of `kv/fuzz` found worth keeping, run again without a fuzzer.
+
+#![allow(unreachable_pub, dead_code, reason = "shared with the fuzz targets, which use all of it")]
+
+#[path = "../../../kv/fuzz/src/seals.rs"]
+mod seals;
+#[path = "../../../kv/fuzz/src/settings.rs"]
+mod settings;
+
+use std::fs;
+use std::path::Path;
+
+/// Runs the target over its corpus.
+#[test]
+fn settings_of_the_corpus() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../kv/fuzz/corpus/table_settings");
+    let mut files: Vec<_> =
+        fs::read_dir(&folder).unwrap().map(|file| file.unwrap().path()).collect();
+    files.sort();
+    assert!(!files.is_empty());
+    for file in files {
+        println!("{}", file.display());
+        settings::table_settings(&fs::read(&file).unwrap());
+    }
+}

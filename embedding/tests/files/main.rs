@@ -1,0 +1,14 @@
+//! Files: exports, imports, and banks and vocabularies of every on-disk format.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod exported_life;
+mod files;
+mod formats;
+mod fuzz_corpus;
+mod imports;
+mod parquet;
+mod vocabulary_format;
+mod vocabulary_histories;
+mod vocabulary_keys;

@@ -1,0 +1,15 @@
+//! Leases: bounds, waits, timeouts, and rows that lookahead and prefetch bring.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod ending_threads;
+mod failed_gets;
+mod leases;
+mod lookahead;
+mod prefetch;
+mod self_blocked;
+mod staleness;
+mod staleness_recorded;
+mod try_get;
+mod waiting;

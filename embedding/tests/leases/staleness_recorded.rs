@@ -1,0 +1,251 @@
+//! Every event of a run with several threads is recorded, and the bound is checked over the record.
+//!
+//! A Get's clocks go up at some moment between its begin and its end, and come down at some moment between the begin
+//! and the end of the call that answers it, or of one in which somebody finds it expired. So at every moment the leases
+//! that are certainly out are those whose Get has ended and whose answer has not begun. A Get that came back with the
+//! bound `b` at most in force while it ran must have had a moment at which no more than `b` others were out. The
+//! largest number that were certainly out throughout the Get may therefore not exceed `b`; and what the clock showed
+//! (the histogram) may never.
+//!
+//! For an expiring lease the answer "begins" when it comes of age, which is the earliest that it may expire.
+
+#![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::common::{new_bank_with, push_to_disk, small_options};
+use embank::{BankOptions, Error, Initializer, Optimizer, Table, TableConfig};
+use embank_kv::locks::Mutex;
+
+const THREADS: u64 = 4;
+const KEYS: u64 = 24;
+const BATCH: usize = 6;
+const ROUNDS_MIN: u64 = 250;
+const ROUNDS_MAX: u64 = 4000;
+const CHECKPOINTS_MIN: u32 = 4;
+const LEASE_TIMEOUT: Duration = Duration::from_millis(3);
+const BOUND_MAX: u32 = 2;
+
+/// A Get that came back, by the ticks of one clock for all threads.
+#[derive(Debug)]
+struct Got {
+    keys: Vec<u64>,
+    begun: u64,
+    ended: u64,
+    /// The largest bound that was in force in between.
+    bound: u32,
+    /// When its counts may have come down, at the earliest.
+    answered: u64,
+}
+
+struct Recorder {
+    started: Instant,
+    /// Every change of the bound: when it had begun to be in force at the earliest.
+    bounds: Mutex<Vec<(u64, u32)>>,
+}
+
+impl Recorder {
+    fn now(&self) -> u64 {
+        self.started.elapsed().as_nanos() as u64
+    }
+
+    /// The largest bound that may have been in force between two moments.
+    fn largest_bound(&self, begun: u64, ended: u64) -> u32 {
+        let bounds = self.bounds.lock();
+        let before = bounds.iter().rposition(|&(since, _)| since <= begun).unwrap_or(0);
+        // The one before a change may be in force until the change is done, which is after it was recorded.
+        let first = before.saturating_sub(1);
+        let within = bounds[first..].iter().take_while(|&&(since, _)| since <= ended);
+        within.map(|&(_, bound)| bound).max().unwrap()
+    }
+}
+
+/// Small numbers that look random, the same for the same seed (Marsaglia's xorshift64).
+struct Dice(u64);
+impl Dice {
+    fn roll(&mut self, sides: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % sides
+    }
+}
+
+fn train(
+    table: &Table,
+    recorder: &Recorder,
+    seed: u64,
+    steps: &[AtomicU64],
+    enough: impl Fn() -> bool,
+) -> Vec<Got> {
+    let mut dice = Dice(seed);
+    let mut record = Vec::new();
+    let mut rows = [0.0; BATCH];
+    for round in 0..ROUNDS_MAX {
+        if round >= ROUNDS_MIN && enough() {
+            break;
+        }
+        let keys: Vec<u64> = (0..BATCH).map(|_| dice.roll(KEYS)).collect();
+        let begun = recorder.now();
+        let lease = match table.get(&keys, &mut rows) {
+            Ok(lease) => lease,
+            Err(Error::StalenessTimeout { .. }) => continue,
+            Err(other) => panic!("seed {seed}: {other}"),
+        };
+        let ended = recorder.now();
+        let unique = lease.unique().keys().to_vec();
+        let bound = recorder.largest_bound(begun, ended);
+        // It was registered, and began to age, while the Get was running.
+        let of_age = begun + LEASE_TIMEOUT.as_nanos() as u64;
+        let answered = match dice.roll(20) {
+            0 => {
+                std::mem::forget(lease);
+                of_age
+            }
+            1..4 => {
+                let now = recorder.now();
+                drop(lease);
+                now
+            }
+            4 => {
+                // Kept for longer than others get a row, and perhaps for too long.
+                let until = recorder.now() + dice.roll(2 * LEASE_TIMEOUT.as_nanos() as u64);
+                while recorder.now() < until {
+                    std::thread::yield_now();
+                }
+                apply(lease, recorder, steps)
+            }
+            _ => apply(lease, recorder, steps),
+        };
+        let answered = answered.min(of_age).max(ended);
+        record.push(Got { keys: unique, begun, ended, bound, answered });
+    }
+    record
+}
+
+/// Applies a gradient of -1 to each row and counts it, unless it is too late. Returns when it began.
+fn apply(lease: embank::Lease, recorder: &Recorder, steps: &[AtomicU64]) -> u64 {
+    let now = recorder.now();
+    let keys = lease.unique().keys().to_vec();
+    match lease.apply_distinct(&vec![-1.0; keys.len()]) {
+        Ok(()) => keys.iter().for_each(|&key| {
+            steps[key as usize].fetch_add(1, Ordering::Relaxed);
+        }),
+        Err(Error::LeaseExpired { .. }) => {}
+        Err(other) => panic!("{other}"),
+    }
+    now
+}
+
+/// The first Get that had more leases on one of its rows all the while than its bound admits.
+fn first_excess(record: &[Got]) -> Option<String> {
+    let mut by_key: HashMap<u64, Vec<&Got>> = HashMap::new();
+    for got in record {
+        got.keys.iter().for_each(|&key| by_key.entry(key).or_default().push(got));
+    }
+    for (key, gets) in by_key {
+        for &got in &gets {
+            let throughout = |other: &&&Got| {
+                !std::ptr::eq(**other, got)
+                    && other.ended <= got.begun
+                    && other.answered >= got.ended
+            };
+            let others = gets.iter().filter(throughout).count();
+            if others > got.bound as usize {
+                return Some(format!("key {key}: {others} others throughout {got:?}"));
+            }
+        }
+    }
+    None
+}
+
+#[test]
+fn no_get_returns_beyond_the_bound_at_any_linearisation() {
+    let options = BankOptions {
+        wait_timeout: Duration::from_secs(20),
+        lease_timeout: Some(LEASE_TIMEOUT),
+        ..small_options()
+    };
+    let test = new_bank_with(options);
+    let config = TableConfig::new(1)
+        .optimizer(Optimizer::sgd(1.0))
+        .initializer(Initializer::Zeros)
+        .staleness_bound(Some(BOUND_MAX));
+    let table = test.bank.table("t", config).unwrap();
+    // Rows that begin on disk: a quick machine may keep so few of them in memory from then on.
+    table.put(&(0..KEYS).collect::<Vec<_>>(), &[0.0; KEYS as usize]).unwrap();
+    push_to_disk(&test.bank);
+    // Written over and over by another thread: it pushes the rows to disk.
+    let filler = test.bank.table("wide", TableConfig::new(256)).unwrap();
+    let seed = u64::from(std::process::id()) << 20 | 1;
+    println!("seed {seed}");
+    let recorder = Recorder { started: Instant::now(), bounds: Mutex::new(vec![(0, BOUND_MAX)]) };
+    let steps: Vec<AtomicU64> = (0..KEYS).map(|_| AtomicU64::new(0)).collect();
+    let done = AtomicBool::new(false);
+    let checkpoints = &AtomicU32::new(0);
+    let record: Vec<Got> = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let rows = vec![1.0; 64 * 256];
+            let mut first = 0;
+            while !done.load(Ordering::Relaxed) {
+                let keys: Vec<u64> = (first..first + 64).collect();
+                filler.put(&keys, &rows).unwrap();
+                first = (first + 64) % (64 * 256);
+            }
+        });
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                test.bank.checkpoint(b"").unwrap();
+                checkpoints.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        scope.spawn(|| {
+            let mut dice = Dice(seed ^ 77);
+            while !done.load(Ordering::Relaxed) {
+                let bound = dice.roll(u64::from(BOUND_MAX) + 1) as u32;
+                recorder.bounds.lock().push((recorder.now(), bound));
+                table.set_staleness_bound(Some(bound));
+                (0..100).for_each(|_| std::thread::yield_now());
+            }
+        });
+        let trainers: Vec<_> = (0..THREADS)
+            .map(|thread| {
+                let (table, recorder, steps) = (&table, &recorder, &steps);
+                let enough = || checkpoints.load(Ordering::Relaxed) >= CHECKPOINTS_MIN;
+                scope.spawn(move || train(table, recorder, seed + thread, steps, enough))
+            })
+            .collect();
+        let record = trainers.into_iter().flat_map(|thread| thread.join().unwrap()).collect();
+        done.store(true, Ordering::Relaxed);
+        record
+    });
+    assert_eq!(first_excess(&record), None, "seed {seed}");
+    let stats = table.stats();
+    assert!(stats.staleness.max() <= Some(BOUND_MAX), "{:?}", stats.staleness);
+    assert_eq!(stats.staleness.rows(), stats.get_rows);
+    // The run was what it is meant to be.
+    assert!(stats.waits > 0 && stats.leases_expired > 0, "{stats:?}");
+    assert!(stats.disk_reads > 0 && checkpoints.load(Ordering::Relaxed) >= 4, "{stats:?}");
+    // What was forgotten last comes of age.
+    table.set_staleness_bound(Some(0));
+    let keys: Vec<u64> = (0..KEYS).collect();
+    let mut rows = vec![0.0; KEYS as usize];
+    table.get(&keys, &mut rows).unwrap().release().unwrap();
+    for (key, row) in keys.into_iter().zip(rows) {
+        assert_eq!(table.outstanding(key).unwrap(), Some(0), "seed {seed}, key {key}");
+        let applied = steps[key as usize].load(Ordering::Relaxed);
+        assert_eq!(row, applied as f32, "seed {seed}, key {key}");
+    }
+    assert_eq!(stats.release_failures, 0);
+    assert!(table.outstanding_leases().is_empty());
+}
+
+#[test]
+fn the_check_finds_an_excess() {
+    let got = |begun, ended, bound, answered| Got { keys: vec![5], begun, ended, bound, answered };
+    let fine = [got(0, 10, 0, 20), got(5, 25, 0, 30), got(12, 40, 1, 50)];
+    assert_eq!(first_excess(&fine), None);
+    assert!(first_excess(&[got(0, 10, 0, 20), got(11, 19, 0, 30)]).is_some());
+}

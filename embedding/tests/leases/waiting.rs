@@ -1,0 +1,222 @@
+//! All that can end a Get's wait wakes it, and a large Get is not overtaken for ever.
+//!
+//! A Get that nothing wakes fails after its `wait_timeout`, and the test with it.
+
+#![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::common::{TestBank, new_bank_with, small_options, table};
+use embank::{
+    BankOptions, Error, Eviction, Initializer, Lease, Optimizer, Table, TableConfig, Tracking,
+};
+
+fn config() -> TableConfig {
+    TableConfig::new(1)
+        .optimizer(Optimizer::sgd(1.0))
+        .initializer(Initializer::Zeros)
+        .tracking(Tracking::SetTime)
+        .staleness_bound(Some(0))
+}
+
+fn get(table: &Table, keys: &[u64]) -> embank::Result<Lease> {
+    table.get(keys, &mut vec![0.0; keys.len()])
+}
+
+/// Returns when a Get waits that did not before.
+fn until_waiting(table: &Table, waits: u64) {
+    while table.stats().waits < waits {
+        std::thread::yield_now();
+    }
+}
+
+/// Has one Get wait for the row of another, runs `end`, and returns what became of the waiting one.
+fn ended_by(
+    options: BankOptions,
+    end: impl FnOnce(&TestBank, &Table, Lease),
+) -> embank::Result<()> {
+    let test = new_bank_with(options);
+    let table = table(&test.bank, config());
+    table.set_time(1).unwrap();
+    let held = get(&table, &[7]).unwrap();
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| get(&table, &[6, 7, 8]).map(drop));
+        until_waiting(&table, 1);
+        end(&test, &table, held);
+        waiter.join().unwrap()
+    })
+}
+
+#[test]
+fn every_way_to_end_a_lease_wakes() {
+    let ways: [fn(Lease); 6] = [
+        |lease| lease.apply(&[1.0]).unwrap(),
+        |lease| lease.apply(&[f32::NAN]).unwrap_err().to_string().clear(),
+        |lease| lease.put(&[1.0]).unwrap(),
+        |lease| lease.release().unwrap(),
+        drop,
+        |lease| Lease::apply_together(vec![lease], &[7], &[1.0]).unwrap(),
+    ];
+    for way in ways {
+        ended_by(small_options(), |_, _, lease| way(lease)).unwrap();
+    }
+}
+
+#[test]
+fn a_deletion_and_an_eviction_wake() {
+    ended_by(small_options(), |_, table, _lease| assert_eq!(table.delete(&[7]).unwrap(), 1))
+        .unwrap();
+    ended_by(small_options(), |test, table, lease| {
+        lease.release().unwrap();
+        test.bank.checkpoint(b"").unwrap();
+        table.evict(&Eviction::new().unused_for(0)).unwrap();
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_drop_of_the_table_wakes() {
+    let ended = ended_by(small_options(), |test, _, _lease| test.bank.drop_table("t").unwrap());
+    assert!(matches!(ended, Err(Error::TableDropped { .. })), "{ended:?}");
+}
+
+#[test]
+fn a_higher_bound_wakes_whoever_sets_it() {
+    ended_by(small_options(), |_, table, lease| {
+        table.set_staleness_bound(Some(1));
+        // The waiter is done while the lease is out.
+        until_released(table, &lease);
+    })
+    .unwrap();
+    ended_by(small_options(), |test, table, lease| {
+        test.bank.table("t", config().staleness_bound(Some(4))).unwrap();
+        until_released(table, &lease);
+    })
+    .unwrap();
+    ended_by(small_options(), |test, table, lease| {
+        test.bank.table("t", config().staleness_bound(None)).unwrap();
+        until_released(table, &lease);
+    })
+    .unwrap();
+}
+
+/// Returns when the waiting Get of `ended_by` is done, with `held` still out.
+fn until_released(table: &Table, held: &Lease) {
+    while table.stats().gets < 2 {
+        std::thread::yield_now();
+    }
+    assert!(!held.is_expired());
+}
+
+#[test]
+fn a_lease_that_expires_wakes() {
+    let options =
+        BankOptions { lease_timeout: Some(Duration::from_millis(100)), ..small_options() };
+    ended_by(options, |_, table, lease| {
+        while table.stats().gets < 2 {
+            std::thread::yield_now();
+        }
+        assert!(lease.is_expired());
+    })
+    .unwrap();
+}
+
+/// Sixteen threads take 8 of 1,000 rows over and over. At bound 0, a Get of 256 rows never met them all free.
+#[test]
+fn a_large_get_has_its_turn_among_small_ones() {
+    let options = BankOptions { wait_timeout: Duration::from_secs(20), ..small_options() };
+    let test = new_bank_with(options);
+    let table = table(&test.bank, config());
+    let all: Vec<u64> = (0..1_000).collect();
+    table.put(&all, &vec![0.0; all.len()]).unwrap();
+    let (stop, small) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        for thread in 0..16_u64 {
+            let (table, stop, small) = (&table, &stop, &small);
+            scope.spawn(move || {
+                let mut at = thread * 61;
+                while !stop.load(Ordering::Relaxed) {
+                    let keys: Vec<u64> = (0..8).map(|i| (at + i * 131) % 1_000).collect();
+                    let lease = get(table, &keys).unwrap();
+                    // A step of training.
+                    std::thread::sleep(Duration::from_millis(5));
+                    lease.apply(&[1.0; 8]).unwrap();
+                    at += 17;
+                    small.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        // Two that overlap: they stand one behind the other.
+        let large = |first: u64| -> embank::Result<()> {
+            let keys: Vec<u64> = (first..first + 256).collect();
+            for _ in 0..10 {
+                get(&table, &keys)?.apply(&vec![1.0; keys.len()])?;
+            }
+            Ok(())
+        };
+        let other = scope.spawn(move || large(128));
+        let (first, second) = (large(0), other.join().unwrap());
+        // Before anything fails: the small ones run until then.
+        stop.store(true, Ordering::Relaxed);
+        first.and(second).unwrap();
+    });
+    assert!(small.into_inner() > 0);
+    assert!((0..1_000).all(|key| table.outstanding(key).unwrap() == Some(0)));
+}
+
+/// The reservation waits for the lease of a thread; that thread must not wait for the reservation.
+#[test]
+fn a_thread_that_a_reservation_waits_for_passes_it() {
+    let test = new_bank_with(small_options());
+    let table = table(&test.bank, config());
+    let held = get(&table, &[1]).unwrap();
+    std::thread::scope(|scope| {
+        let large = scope.spawn(|| get(&table, &[1, 2]).unwrap().release().unwrap());
+        until_waiting(&table, 1);
+        // Long enough for it to reserve: it has then waited for `PATIENCE`.
+        std::thread::sleep(Duration::from_millis(200));
+        get(&table, &[2]).unwrap().release().unwrap();
+        assert_eq!(table.stats().waits, 1, "that Get did not wait");
+        held.release().unwrap();
+        large.join().unwrap();
+    });
+}
+
+/// A cycle over two tables: each Get waits for what the other's thread holds. Without the limit it would end in an error.
+#[test]
+fn a_cycle_over_two_tables_ends() {
+    let options = BankOptions { wait_timeout: Duration::from_secs(8), ..small_options() };
+    let test = new_bank_with(options);
+    let users = test.bank.table("users", config()).unwrap();
+    let items = test.bank.table("items", config()).unwrap();
+    let held = get(&users, &[1]).unwrap();
+    let stale = get(&items, &[1]).unwrap();
+    std::thread::scope(|scope| {
+        // It reserves items 1 and 2, and waits for item 1, whose lease ends once item 2 was got.
+        let large = scope.spawn(|| get(&items, &[1, 2]).unwrap().release().unwrap());
+        until_waiting(&items, 1);
+        std::thread::sleep(Duration::from_millis(200));
+        let second = scope.spawn(|| {
+            get(&items, &[2]).unwrap().release().unwrap();
+        });
+        second.join().unwrap();
+        stale.release().unwrap();
+        large.join().unwrap();
+    });
+    held.release().unwrap();
+}
+
+/// The error tells a lease that is not ended from a Get that other Gets overtake.
+#[test]
+fn the_error_says_whether_a_lease_is_not_ended() {
+    let options = BankOptions { wait_timeout: Duration::from_millis(300), ..small_options() };
+    let test = new_bank_with(options);
+    let table = table(&test.bank, config());
+    let held = get(&table, &[1]).unwrap();
+    let error = std::thread::scope(|scope| {
+        scope.spawn(|| get(&table, &[1]).map(drop).unwrap_err().to_string()).join().unwrap()
+    });
+    assert!(error.contains("1 Gets were outstanding") && error.contains("the oldest"), "{error}");
+    drop(held);
+}

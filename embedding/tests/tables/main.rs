@@ -1,0 +1,20 @@
+//! Tables: rows, optimizers, admission, eviction, and the space that they take.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod admission;
+mod counts;
+mod dropping;
+mod dtypes;
+mod eviction;
+mod finite_rows;
+mod optimizers;
+mod reopen;
+mod scans;
+mod space;
+mod space_holders;
+mod steps;
+mod table_numbers;
+mod tables;
+mod times;

@@ -1,0 +1,275 @@
+//! Numbers of dropped tables become other tables': what knew the old table is refused, and changes
+//! nothing of the new one.
+
+#![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
+
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use crate::common::{initial_of, new_bank_with, rows_of, small_options};
+use embank::{
+    Bank, BankOptions, CompactionOptions, Error, Eviction, ExportOptions, Missing, Optimizer,
+    OwnedValues, StoreError, Table, TableConfig, Tracking, VocabularyConfig,
+};
+
+/// Compacts only when told to, and keeps one checkpoint.
+fn options() -> BankOptions {
+    BankOptions {
+        checkpoints_kept: 1,
+        compaction: CompactionOptions { background: false, ..CompactionOptions::default() },
+        ..small_options()
+    }
+}
+
+fn config() -> TableConfig {
+    TableConfig::new(2).optimizer(Optimizer::sgd(1.0)).tracking(Tracking::SetTime)
+}
+
+/// Nothing of dropped tables is left but in the checkpoint that is taken last.
+fn clear(bank: &Bank) {
+    bank.checkpoint(b"").unwrap();
+    bank.compact().unwrap();
+    bank.checkpoint(b"").unwrap();
+}
+
+/// A new table of a name, as soon as there is a number.
+fn make(bank: &Bank, name: &str, config: &TableConfig) -> Table {
+    // Ends: the dropped tables' numbers come back.
+    loop {
+        match bank.table(name, config.clone()) {
+            Ok(table) => return table,
+            Err(Error::Store(StoreError::InvalidArgument(what))) => {
+                assert!(what.contains("numbers of tables are taken"), "{what}");
+                clear(bank);
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+fn is_dropped<T>(what: &str, result: Result<T, Error>) {
+    match result {
+        Err(Error::TableDropped { table }) => assert_eq!(table, "t", "{what}"),
+        Err(error) => panic!("{what}: {error}"),
+        Ok(_) => panic!("{what} was done"),
+    }
+}
+
+#[test]
+fn what_knows_a_dropped_table_never_reaches_the_one_that_gets_its_number() {
+    let test = new_bank_with(options());
+    let bank = &test.bank;
+    let keys: Vec<u64> = (0..300).collect();
+    let old = bank.table("t", config()).unwrap();
+    old.set_time(70).unwrap();
+    old.put(&keys, &[3.0; 600]).unwrap();
+    // The table, the times, and one to drop and make.
+    bank.table("other", config()).unwrap().put(&[1], &[5.0; 2]).unwrap();
+    bank.limit_table_numbers(3);
+    let lease = |key| old.get(&[key], &mut [0.0; 2]).unwrap();
+    let (released, let_go, applied, put) = (lease(1), lease(2), lease(3), lease(4));
+    bank.drop_table("t").unwrap();
+    clear(bank);
+    let new = bank.table("t", config()).unwrap();
+    assert_eq!(new.number(), old.number());
+    assert_ne!(new.id(), old.id());
+    assert!(new.has_its_number() && !old.has_its_number());
+    new.put(&keys, &[8.0; 600]).unwrap();
+    let held = new.get(&[1, 2, 3, 4], &mut [0.0; 8]).unwrap();
+    bank.checkpoint(b"").unwrap();
+
+    released.release().unwrap();
+    drop(let_go);
+    is_dropped("apply", applied.apply(&[1.0; 2]));
+    is_dropped("put of a lease", put.put(&[1.0; 2]));
+    is_dropped("get", old.get(&[1], &mut [0.0; 2]));
+    is_dropped("peek", old.peek(&[1, 2], &mut [0.0; 4], Missing::Initial));
+    is_dropped("put", old.put(&[1], &[0.0; 2]));
+    is_dropped("apply_gradients", old.apply_gradients(&[1], &[0.0; 2]));
+    is_dropped("delete", old.delete(&keys));
+    is_dropped("contains", old.contains(&[1]));
+    is_dropped("outstanding", old.outstanding(1));
+    is_dropped("lookahead", old.lookahead(&keys));
+    is_dropped("set_time", old.set_time(90));
+    is_dropped("scan", old.scan());
+    is_dropped("evict", old.evict(&Eviction::new().unused_for(0)));
+    let file = test.dir.path().join("rows.safetensors");
+    is_dropped("export", old.export(&file, &ExportOptions::default()));
+    let prefetched = old.prefetch(&[1]).and_then(|rows| rows.wait(&mut [0.0; 2], Missing::Initial));
+    is_dropped("prefetch", prefetched.map(drop));
+
+    for key in 1..5 {
+        assert_eq!(new.outstanding(key).unwrap(), Some(1), "the new table's count stays");
+    }
+    held.release().unwrap();
+    assert_eq!(rows_of(&new, &keys), [8.0; 600]);
+    assert_eq!(bank.stats().release_failures, 0);
+    // Its time is its own: 0 until it is set.
+    let path = bank.path().to_owned();
+    drop((old, new, test.bank));
+    let bank = Bank::open(path, options()).unwrap();
+    let new = bank.open_table("t").unwrap();
+    let refused = new.evict(&Eviction::new().unused_for(5)).unwrap_err();
+    assert!(refused.to_string().contains("none was ever given"), "{refused}");
+}
+
+/// The worker had a burst of the old table in hand, or in its queue, when the new table got the
+/// number.
+#[test]
+fn a_lookahead_of_a_dropped_table_moves_no_row_of_another() {
+    const ROUNDS: u64 = 8;
+    let test = new_bank_with(options());
+    let bank = &test.bank;
+    let keys: Vec<u64> = (0..1_500).collect();
+    let filler = bank.table("filler", TableConfig::new(64)).unwrap();
+    let filler_keys: Vec<u64> = (0..4_000).collect();
+    bank.limit_table_numbers(2);
+    let mut table = bank.table("t", config().tracking(Tracking::None)).unwrap();
+    for round in 0..ROUNDS {
+        let value = round as f32;
+        table.put(&keys, &vec![value; 3_000]).unwrap();
+        // More than memory holds, twice.
+        for _ in 0..2 {
+            filler.put(&filler_keys, &vec![value; 4_000 * 64]).unwrap();
+        }
+        let (stop, started) = (AtomicBool::new(false), Barrier::new(3));
+        let next = std::thread::scope(|scope| {
+            for thread in 0..2 {
+                let (table, keys, stop, started) = (&table, &keys, &stop, &started);
+                scope.spawn(move || {
+                    started.wait();
+                    let mut rows = vec![0.0; 200];
+                    for place in (thread * 37..).step_by(111) {
+                        if stop.load(Ordering::Relaxed) {
+                            break;
+                        }
+                        let batch = &keys[place % 1_400..][..100];
+                        let announced = table.lookahead(batch).map(drop);
+                        let peeked = table.peek(batch, &mut rows, Missing::Error);
+                        for done in [announced, peeked.map(drop)] {
+                            match done {
+                                Ok(()) | Err(Error::TableDropped { .. }) => {}
+                                Err(error) => panic!("{error}"),
+                            }
+                        }
+                        if table.contains(&[1]).is_ok() {
+                            assert!(rows.iter().all(|&row| row == value || row == 0.0), "{rows:?}");
+                        }
+                    }
+                });
+            }
+            started.wait();
+            std::thread::yield_now();
+            bank.drop_table("t").unwrap();
+            let next = make(bank, "t", &config().tracking(Tracking::None));
+            assert_eq!(next.number(), table.number());
+            assert_eq!(next.contains(&keys).unwrap(), vec![false; keys.len()]);
+            next.put(&keys, &vec![value + 0.5; 3_000]).unwrap();
+            assert!(bank.wait_lookahead(Duration::from_secs(120)));
+            assert_eq!(rows_of(&next, &keys), vec![value + 0.5; 3_000]);
+            stop.store(true, Ordering::Relaxed);
+            next
+        });
+        assert!((0..50).all(|key| next.outstanding(key).unwrap() == Some(0)));
+        table = next;
+    }
+    assert_eq!(bank.stats().lookahead.failed, 0);
+    assert!(filler.lookahead(&keys).is_ok());
+}
+
+/// Each round took three numbers for good.
+#[test]
+fn a_vocabulary_is_renumbered_without_end() {
+    let test = new_bank_with(options());
+    let bank = &test.bank;
+    let config = || VocabularyConfig::u64().counts(true);
+    let words = bank.vocabulary("words", config()).unwrap();
+    // Four for the vocabulary, three for the next generation, three that wait for a compaction.
+    bank.limit_table_numbers(10);
+    for round in 0..40_u64 {
+        let values: Vec<u64> = (round * 10..round * 10 + 30).collect();
+        let mut ids = vec![0; values.len()];
+        words.ids_or_insert(&values, &mut ids).unwrap();
+        words.count(&ids[..20]).unwrap();
+        let kept = words.keep_frequent(1).unwrap();
+        assert!(kept.kept >= 20, "{kept:?}");
+        let mut found = vec![0; 20];
+        words.ids(&values[..20], &mut found).unwrap();
+        assert_eq!(
+            words.values(&found).unwrap(),
+            OwnedValues::U64(values[..20].to_vec()),
+            "{round}"
+        );
+        clear(bank);
+    }
+    drop(words);
+    bank.drop_vocabulary("words").unwrap();
+    clear(bank);
+    let words = bank.vocabulary("words", config()).unwrap();
+    assert_eq!(words.len(), 0);
+    let mut ids = [0; 2];
+    words.ids_or_insert(&[5, 6], &mut ids).unwrap();
+    assert_eq!(words.values(&ids).unwrap(), OwnedValues::U64(vec![5, 6]));
+}
+
+/// Handles of a reader whose refresh passes a drop and a new table of the name, by another number
+/// and by the same one.
+#[test]
+fn a_readers_handles_are_of_the_table_that_they_were_opened_for() {
+    let test = new_bank_with(options());
+    let bank = &test.bank;
+    let plain = TableConfig::new(2);
+    let mut table = bank.table("t", plain.clone()).unwrap();
+    table.put(&[1], &[0.0; 2]).unwrap();
+    bank.checkpoint(b"").unwrap();
+    bank.limit_table_numbers(2);
+    let reader = Bank::open_read_only(bank.path(), options(), None).unwrap();
+    let mut handles = vec![reader.open_table("t").unwrap()];
+    for round in 1..7_u8 {
+        bank.drop_table("t").unwrap();
+        let before = table.number();
+        if round % 2 == 0 {
+            // Let go of its checkpoint, so that the number is free.
+            bank.checkpoint(b"").unwrap();
+            reader.refresh().unwrap();
+            clear(bank);
+            reader.refresh().unwrap();
+            clear(bank);
+        }
+        table = make(bank, "t", &plain);
+        table.put(&[1], &[f32::from(round); 2]).unwrap();
+        bank.checkpoint(b"").unwrap();
+        reader.refresh().unwrap();
+        for old in &handles {
+            is_dropped("peek", old.peek(&[1], &mut [0.0; 2], Missing::Error));
+            is_dropped("scan", old.scan());
+        }
+        let now = reader.open_table("t").unwrap();
+        assert_eq!(rows_of(&now, &[1]), [f32::from(round); 2], "{before} to {}", table.number());
+        handles.push(now);
+    }
+    let numbers: Vec<u16> = handles.iter().map(Table::number).collect();
+    assert!(numbers.iter().all(|number| (1..=2).contains(number)), "{numbers:?}");
+}
+
+/// Rows, initial values and settings of a table that got a number again are those of any table.
+#[test]
+fn a_table_with_a_number_that_was_used_is_as_any_other() {
+    let test = new_bank_with(options());
+    let bank = &test.bank;
+    let mut last = None;
+    bank.limit_table_numbers(1);
+    for round in 0..100_u64 {
+        let dim = 1 + (round % 5) as u32;
+        let name = format!("t{round}");
+        let table = make(bank, &name, &TableConfig::new(dim).seed(round));
+        assert_eq!(table.number(), 1);
+        assert!(last.replace(table.id()) < Some(table.id()));
+        let mut rows = vec![0.0; 10 * dim as usize];
+        let keys: Vec<u64> = (0..10).collect();
+        drop(table.get(&keys, &mut rows).unwrap());
+        assert_eq!(rows, initial_of(&table, &keys));
+        bank.drop_table(&name).unwrap();
+    }
+}

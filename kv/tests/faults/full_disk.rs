@@ -1,0 +1,502 @@
+//! A disk that fills up: calls fail with `DiskFull`, no row is lost, and the calls work again when there is room.
+
+#![expect(clippy::unwrap_used, reason = "a test")]
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::io::{Error as IoError, ErrorKind};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use crate::common::{Add, PutAll, options, peek, put, value};
+use embank_kv::device::{Device, DeviceOptions, FaultyDevice, Freed, MemoryDevice, Read};
+use embank_kv::{
+    Clock, CompactionOptions, DeviceChoice, Error, Outcome, Store, StoreOptions, TableId,
+};
+
+const BUDGET_BYTES: u64 = 256 << 10;
+const VALUE_BYTES: usize = 64;
+/// Several times what memory holds.
+const ROWS: u64 = 10_000;
+
+fn by_hand() -> StoreOptions {
+    let compaction = CompactionOptions { background: false, ..CompactionOptions::default() };
+    StoreOptions { compaction, ..options(BUDGET_BYTES) }
+}
+
+struct Open {
+    store: Store,
+    device: Arc<FaultyDevice>,
+    table: TableId,
+}
+
+fn open_on(dir: &std::path::Path, disk: &Arc<dyn Device>, options: &StoreOptions) -> Open {
+    let device = Arc::new(FaultyDevice::new(Arc::clone(disk)));
+    let wrapped: Arc<dyn Device> = Arc::<FaultyDevice>::clone(&device);
+    let store = Store::open_on(dir, options, |_| Ok(wrapped)).unwrap();
+    let table = match store.tables().first() {
+        Some(table) => table.id,
+        None => store.create_table("rows", VALUE_BYTES as u32, b"").unwrap(),
+    };
+    Open { store, device, table }
+}
+
+fn memory() -> Arc<dyn Device> {
+    Arc::new(MemoryDevice::new(&DeviceOptions::default()).unwrap())
+}
+
+fn try_put(open: &Open, keys: &[u64], version: u64) -> Result<Outcome, Error> {
+    let values: Vec<_> = keys.iter().map(|&key| value(key, version, VALUE_BYTES)).collect();
+    open.store.execute(open.table, keys, Clock::Keep, &mut PutAll(&values))
+}
+
+fn assert_full(result: Result<impl std::fmt::Debug, Error>) {
+    let error = result.unwrap_err();
+    assert!(matches!(error, Error::DiskFull { .. }), "{error}");
+}
+
+/// Each row has the version that the model says; a row that a failed put may have reached has one of two.
+fn check(open: &Open, versions: &BTreeMap<u64, BTreeSet<u64>>) {
+    let keys: Vec<u64> = versions.keys().copied().collect();
+    for (&key, row) in keys.iter().zip(peek(&open.store, open.table, &keys).unwrap()) {
+        let row = row.unwrap_or_else(|| panic!("key {key} is missing"));
+        let known = &versions[&key];
+        assert!(
+            known.iter().any(|&version| row == value(key, version, VALUE_BYTES)),
+            "key {key} has none of the versions {known:?}"
+        );
+    }
+}
+
+/// The store stopped for good, and every row since the last checkpoint was lost.
+#[test]
+fn no_row_is_lost_and_calls_work_again_when_there_is_room() {
+    for kind in [ErrorKind::StorageFull, ErrorKind::QuotaExceeded] {
+        let (dir, disk) = (tempfile::tempdir().unwrap(), memory());
+        let open = open_on(dir.path(), &disk, &by_hand());
+        let keys: Vec<u64> = (0..ROWS).collect();
+        put(&open.store, open.table, &keys, 0, VALUE_BYTES);
+        open.store.checkpoint(b"first").unwrap();
+        let mut versions: BTreeMap<u64, BTreeSet<u64>> =
+            keys.iter().map(|&key| (key, [0].into())).collect();
+        for round in 1..4 {
+            open.device.break_writes(kind);
+            let mut failures = 0;
+            for keys in keys.chunks(64) {
+                let done = try_put(&open, keys, round);
+                for key in keys {
+                    let known = versions.get_mut(key).unwrap();
+                    if done.is_ok() {
+                        known.clear();
+                    }
+                    known.insert(round);
+                }
+                if let Err(error) = done {
+                    assert!(matches!(error, Error::DiskFull { .. }), "{error}");
+                    assert!(error.to_string().contains("injected"), "{error}");
+                    failures += 1;
+                }
+            }
+            assert!(failures > 10, "{failures} failures: memory holds most rows");
+            assert_full(open.store.checkpoint(b"none"));
+            check(&open, &versions);
+            open.device.mend();
+            // The next call, with nothing in between.
+            put(&open.store, open.table, &keys, round, VALUE_BYTES);
+            versions.values_mut().for_each(|known| *known = [round].into());
+            check(&open, &versions);
+        }
+        open.store.checkpoint(b"second").unwrap();
+        drop(open);
+        let open = open_on(dir.path(), &disk, &by_hand());
+        assert_eq!(open.store.recovered().unwrap().blob, b"second");
+        check(&open, &versions);
+    }
+}
+
+#[test]
+fn each_call_that_needs_a_page_tries_once_more() {
+    let (dir, disk) = (tempfile::tempdir().unwrap(), memory());
+    let open = open_on(dir.path(), &disk, &by_hand());
+    open.device.break_writes(ErrorKind::StorageFull);
+    let keys: Vec<u64> = (0..ROWS).collect();
+    assert_full(try_put(&open, &keys, 1));
+    for key in 0..5 {
+        let before = open.device.calls().writes;
+        assert_full(try_put(&open, &[ROWS + 1000 + key], 1));
+        assert_eq!(open.device.calls().writes - before, 1, "attempts of one call");
+    }
+    // Rows in memory change where they lie, without an attempt.
+    let before = open.device.calls().writes;
+    let resident = keys
+        .iter()
+        .rev()
+        .find(|&&key| peek(&open.store, open.table, &[key]).is_ok_and(|row| row[0].is_some()));
+    try_put(&open, &[*resident.unwrap()], 2).unwrap();
+    assert_eq!(open.device.calls().writes, before);
+}
+
+/// Deletions need a page: the last frames are kept for them.
+#[test]
+fn rows_on_disk_can_be_deleted_and_read() {
+    let (dir, disk) = (tempfile::tempdir().unwrap(), memory());
+    let open = open_on(dir.path(), &disk, &by_hand());
+    let keys: Vec<u64> = (0..ROWS).collect();
+    put(&open.store, open.table, &keys, 0, VALUE_BYTES);
+    // The writer finds the disk full before memory is.
+    open.store.checkpoint(b"").unwrap();
+    open.device.break_writes(ErrorKind::StorageFull);
+    put(&open.store, open.table, &keys[..1], 1, VALUE_BYTES);
+    assert_full(open.store.checkpoint(b""));
+    assert_full(try_put(&open, &keys[..5000], 1));
+    assert_eq!(open.store.delete(open.table, &keys[5000..5100]).unwrap(), 100);
+    let rows = peek(&open.store, open.table, &keys).unwrap();
+    let missing = (0..ROWS as usize).filter(|&i| rows[i].is_none());
+    assert!(missing.eq(5000..5100));
+    open.device.mend();
+    put(&open.store, open.table, &keys, 2, VALUE_BYTES);
+    check(&open, &keys.iter().map(|&key| (key, [2].into())).collect());
+}
+
+#[test]
+fn threads_that_wait_for_a_page_hear_of_the_full_disk() {
+    let (dir, disk) = (tempfile::tempdir().unwrap(), memory());
+    let open = open_on(dir.path(), &disk, &by_hand());
+    open.device.break_writes(ErrorKind::StorageFull);
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let open = &open;
+            scope.spawn(move || {
+                let keys: Vec<u64> = (thread * ROWS..(thread + 1) * ROWS).collect();
+                assert_full(try_put(open, &keys, 1));
+            });
+        }
+    });
+    open.device.mend();
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let open = &open;
+            scope.spawn(move || {
+                let keys: Vec<u64> = (thread * ROWS..(thread + 1) * ROWS).collect();
+                try_put(open, &keys, 1).unwrap();
+            });
+        }
+    });
+    let versions = (0..4 * ROWS).map(|key| (key, [1].into())).collect();
+    check(&open, &versions);
+}
+
+/// Half of an update can't be taken back: the caller would apply it twice.
+#[test]
+fn an_update_is_refused_before_its_first_row_or_comes_to_its_end() {
+    let (dir, disk) = (tempfile::tempdir().unwrap(), memory());
+    let open = open_on(dir.path(), &disk, &by_hand());
+    let keys: Vec<u64> = (0..ROWS).collect();
+    let mut counts = HashMap::new();
+    open.store.checkpoint(b"").unwrap();
+    let (mut refused, mut done) = (0, 0);
+    for round in 0..300_u64 {
+        // Room comes and goes.
+        open.device.set_room(if round % 7 < 3 { 0 } else { 1 << 40 });
+        let start = (round * 977 % (ROWS - 500)) as usize;
+        let keys = &keys[start..start + 500];
+        match open.store.execute(open.table, keys, Clock::Keep, &mut Add { by: 1, insert: true }) {
+            Ok(_) => {
+                done += 1;
+                keys.iter().for_each(|&key| *counts.entry(key).or_insert(0_u64) += 1);
+            }
+            Err(error) => {
+                assert!(matches!(error, Error::DiskFull { .. }), "{error}");
+                refused += 1;
+            }
+        }
+    }
+    assert!(refused > 20 && done > 100, "{refused} refused, {done} done");
+    for (key, row) in keys.iter().zip(peek(&open.store, open.table, &keys).unwrap()) {
+        let count = row.map(|row| u64::from_le_bytes(row[..8].try_into().unwrap()));
+        assert_eq!(count, counts.get(key).copied(), "key {key}");
+    }
+}
+
+/// The system says that there is room, and refuses the write: the quota of a user.
+#[test]
+fn an_update_is_whole_where_the_system_does_not_tell_of_the_limit() {
+    let (dir, disk) = (tempfile::tempdir().unwrap(), memory());
+    let open = open_on(dir.path(), &disk, &by_hand());
+    let keys: Vec<u64> = (0..ROWS).collect();
+    put(&open.store, open.table, &keys, 0, VALUE_BYTES);
+    let mut rows: Vec<Vec<u8>> = keys.iter().map(|&key| value(key, 0, VALUE_BYTES)).collect();
+    let (mut refused, mut done) = (0, 0);
+    for round in 0..200_u64 {
+        match round % 20 {
+            0 => {
+                open.store.checkpoint(b"").unwrap();
+                open.device.break_writes(ErrorKind::QuotaExceeded);
+                put(&open.store, open.table, &[0], 0, VALUE_BYTES);
+                rows[0] = value(0, 0, VALUE_BYTES);
+                // The writer finds the disk full before memory is.
+                assert_full(open.store.checkpoint(b""));
+            }
+            15 => open.device.mend(),
+            _ => {}
+        }
+        let start = (round * 977 % (ROWS - 100)) as usize;
+        let keys = &keys[start..start + 100];
+        match open.store.execute(open.table, keys, Clock::Keep, &mut Add { by: 1, insert: false }) {
+            Ok(_) => {
+                done += 1;
+                for &key in keys {
+                    let row = &mut rows[key as usize];
+                    let count = u64::from_le_bytes(row[..8].try_into().unwrap());
+                    row[..8].copy_from_slice(&(count + 1).to_le_bytes());
+                }
+            }
+            Err(error) => {
+                assert!(matches!(error, Error::DiskFull { .. }), "{error}");
+                refused += 1;
+            }
+        }
+    }
+    assert!(refused > 100 && done > 40, "{refused} refused, {done} done");
+    for (key, row) in keys.iter().zip(peek(&open.store, open.table, &keys).unwrap()) {
+        assert_eq!(row.as_ref(), Some(&rows[*key as usize]), "key {key}");
+    }
+}
+
+/// A writer waited without an end for a thread that had nothing to do.
+#[test]
+fn no_writer_waits_for_compaction_that_cannot_help() {
+    let (dir, disk) = (tempfile::tempdir().unwrap(), memory());
+    // In the background, without a checkpoint.
+    let open = open_on(dir.path(), &disk, &options(BUDGET_BYTES));
+    let keys: Vec<u64> = (0..ROWS).collect();
+    put(&open.store, open.table, &keys[..1000], 0, VALUE_BYTES);
+    open.store.delete(open.table, &keys[..900]).unwrap();
+    open.device.break_writes(ErrorKind::StorageFull);
+    open.device.set_room(0);
+    assert_full(try_put(&open, &keys, 1));
+    assert_full(try_put(&open, &keys, 1));
+    open.device.mend();
+    try_put(&open, &keys, 1).unwrap();
+}
+
+/// A disk of a given size, in blocks of 4 KiB.
+#[derive(Debug)]
+struct SmallDisk {
+    inner: MemoryDevice,
+    size_blocks: AtomicU64,
+    taken: Mutex<BTreeSet<u64>>,
+}
+
+const BLOCK_BYTES: u64 = 4096;
+
+impl SmallDisk {
+    fn new(size_bytes: u64) -> Arc<Self> {
+        let inner = MemoryDevice::new(&DeviceOptions::default()).unwrap();
+        let size_blocks = (size_bytes / BLOCK_BYTES).into();
+        Arc::new(Self { inner, size_blocks, taken: Mutex::default() })
+    }
+
+    fn room_blocks(&self) -> u64 {
+        let taken = self.taken.lock().unwrap().len() as u64;
+        self.size_blocks.load(Ordering::SeqCst).saturating_sub(taken)
+    }
+}
+
+impl Device for SmallDisk {
+    fn name(&self) -> &'static str {
+        "small"
+    }
+
+    fn read_many(&self, reads: &mut [Read<'_>]) -> embank_kv::Result<()> {
+        self.inner.read_many(reads)
+    }
+
+    fn write(&self, offset: u64, bytes: &[u8]) -> embank_kv::Result<()> {
+        let mut taken = self.taken.lock().unwrap();
+        for block in offset / BLOCK_BYTES..(offset + bytes.len() as u64).div_ceil(BLOCK_BYTES) {
+            let size = self.size_blocks.load(Ordering::SeqCst);
+            if !taken.contains(&block) && taken.len() as u64 >= size {
+                let (path, _) = self.inner.locate(offset);
+                let source = IoError::from(ErrorKind::StorageFull);
+                return Err(Error::Io { operation: "write", path, source });
+            }
+            taken.insert(block);
+        }
+        self.inner.write(offset, bytes)
+    }
+
+    fn sync(&self) -> embank_kv::Result<()> {
+        self.inner.sync()
+    }
+
+    fn truncate(&self, end: u64) -> embank_kv::Result<()> {
+        self.taken.lock().unwrap().split_off(&end.div_ceil(BLOCK_BYTES));
+        self.inner.truncate(end)
+    }
+
+    fn free(&self, below: u64) -> embank_kv::Result<Freed> {
+        let freed = self.inner.free(below)?;
+        let mut taken = self.taken.lock().unwrap();
+        *taken = taken.split_off(&(below / BLOCK_BYTES));
+        Ok(Freed { end: below, ..freed })
+    }
+
+    fn room_bytes(&self) -> Option<u64> {
+        Some(self.room_blocks() * BLOCK_BYTES)
+    }
+
+    fn locate(&self, offset: u64) -> (std::path::PathBuf, u64) {
+        self.inner.locate(offset)
+    }
+}
+
+/// The bank itself fills the disk with superseded rows. `compact` failed and freed nothing.
+#[test]
+fn a_bank_that_has_filled_its_disk_compacts_in_the_room_that_is_left() {
+    for has_checkpoint in [false, true] {
+        let dir = tempfile::tempdir().unwrap();
+        let small = SmallDisk::new(8 << 20);
+        let disk: Arc<dyn Device> = Arc::<SmallDisk>::clone(&small);
+        let open = open_on(dir.path(), &disk, &by_hand());
+        let keys: Vec<u64> = (0..ROWS).collect();
+        let mut versions: BTreeMap<u64, BTreeSet<u64>> = BTreeMap::new();
+        if has_checkpoint {
+            open.store.checkpoint(b"empty").unwrap();
+        }
+        // Ends: a round takes about 1 MB of the disk.
+        let full = (1..100).find_map(|round| {
+            keys.chunks(500).find_map(|keys| {
+                let done = try_put(&open, keys, round);
+                for &key in keys {
+                    let known = versions.entry(key).or_default();
+                    if done.is_ok() {
+                        known.clear();
+                    }
+                    known.insert(round);
+                }
+                done.err()
+            })
+        });
+        assert!(matches!(full, Some(Error::DiskFull { .. })), "{full:?}");
+        check(&open, &versions);
+        let before = small.room_blocks();
+        let mut rounds = 0;
+        // Ends: each round frees what the oldest checkpoint held.
+        loop {
+            rounds += 1;
+            assert!(rounds < 10, "compaction does not come to its end");
+            let done = open.store.compact().unwrap();
+            check(&open, &versions);
+            if !has_checkpoint {
+                assert!(!done.out_of_room, "{done:?}");
+            }
+            open.store.checkpoint(b"compacted").unwrap();
+            if !done.out_of_room && rounds > 2 {
+                break;
+            }
+        }
+        let after = small.room_blocks();
+        assert!(after > before + 1000, "{before} blocks of room before, {after} after");
+        put(&open.store, open.table, &keys, 1000, VALUE_BYTES);
+        open.store.checkpoint(b"last").unwrap();
+        drop(open);
+        let open = open_on(dir.path(), &disk, &by_hand());
+        check(&open, &keys.iter().map(|&key| (key, [1000].into())).collect());
+    }
+}
+
+/// Nothing is left on the disk, not even what the bank keeps for a checkpoint: another program took it.
+#[test]
+fn compaction_frees_as_it_goes_on_a_disk_without_any_room() {
+    let dir = tempfile::tempdir().unwrap();
+    let small = SmallDisk::new(8 << 20);
+    let disk: Arc<dyn Device> = Arc::<SmallDisk>::clone(&small);
+    let open = open_on(dir.path(), &disk, &by_hand());
+    let keys: Vec<u64> = (0..ROWS).collect();
+    for round in 1..4 {
+        put(&open.store, open.table, &keys, round, VALUE_BYTES);
+    }
+    // From here on the disk is exactly as large as what lies on it.
+    let taken = small.taken.lock().unwrap().len() as u64;
+    small.size_blocks.store(taken, Ordering::SeqCst);
+    let mut versions: BTreeMap<u64, BTreeSet<u64>> =
+        keys.iter().map(|&key| (key, [3].into())).collect();
+    let full = keys.chunks(100).find_map(|keys| {
+        let done = try_put(&open, keys, 4);
+        for key in keys {
+            let known = versions.get_mut(key).unwrap();
+            if done.is_ok() {
+                known.clear();
+            }
+            known.insert(4);
+        }
+        done.err()
+    });
+    assert!(matches!(full, Some(Error::DiskFull { .. })), "{full:?}");
+    let done = open.store.compact().unwrap();
+    assert!(done.freed_bytes > 1 << 20, "{done:?}");
+    assert!(small.room_blocks() > 100);
+    check(&open, &versions);
+    put(&open.store, open.table, &keys[..2000], 5, VALUE_BYTES);
+    for key in 0..2000 {
+        versions.insert(key, [5].into());
+    }
+    check(&open, &versions);
+}
+
+/// What a checkpoint needs is kept: a bank that has filled its disk can take one.
+#[test]
+fn writers_leave_room_for_a_checkpoint() {
+    let dir = tempfile::tempdir().unwrap();
+    let small = SmallDisk::new(4 << 20);
+    let disk: Arc<dyn Device> = Arc::<SmallDisk>::clone(&small);
+    let open = open_on(dir.path(), &disk, &by_hand());
+    let mut versions = BTreeMap::new();
+    for key in 0.. {
+        match try_put(&open, &[key], 1) {
+            Ok(_) => versions.insert(key, [1].into()),
+            Err(error) => {
+                assert!(matches!(error, Error::DiskFull { .. }), "{error}");
+                assert!(error.to_string().contains("the next checkpoint need"), "{error}");
+                break;
+            }
+        };
+    }
+    assert!(versions.len() > 20_000, "{} rows", versions.len());
+    open.store.checkpoint(b"full").unwrap();
+    drop(open);
+    let open = open_on(dir.path(), &disk, &by_hand());
+    assert_eq!(open.store.recovered().unwrap().blob, b"full");
+    check(&open, &versions);
+}
+
+/// The background thread waits for room, and goes on by itself.
+#[test]
+fn compaction_in_the_background_goes_on_when_there_is_room() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = StoreOptions { memory_budget_bytes: BUDGET_BYTES, ..options(BUDGET_BYTES) };
+    let disk = memory();
+    let open = open_on(dir.path(), &disk, &options);
+    let keys: Vec<u64> = (0..ROWS).collect();
+    put(&open.store, open.table, &keys, 0, VALUE_BYTES);
+    open.device.break_writes(ErrorKind::StorageFull);
+    // Ends: memory holds a part of the rows.
+    while try_put(&open, &keys, 1).is_ok() {}
+    open.device.mend();
+    for version in 2..8 {
+        put(&open.store, open.table, &keys, version, VALUE_BYTES);
+    }
+    assert_eq!(open.store.stats().compaction_stopped, None);
+    check(&open, &keys.iter().map(|&key| (key, [7].into())).collect());
+}
+
+/// On a real device the system is asked, and there is room.
+#[test]
+fn a_file_system_says_what_room_it_has() {
+    let dir = tempfile::tempdir().unwrap();
+    for choice in [DeviceChoice::Threads, DeviceChoice::Auto] {
+        let device =
+            embank_kv::device::open(dir.path(), choice, &DeviceOptions::default()).unwrap();
+        assert!(device.room_bytes().unwrap() > 0);
+    }
+}

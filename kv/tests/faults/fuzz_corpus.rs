@@ -1,0 +1,58 @@
+//! What the fuzz targets of `kv/fuzz` found worth keeping, run again without a fuzzer: docs/testing.md, "Fuzzing".
+//!
+//! The decoders that only the crate itself sees are replayed in `kv/src/fuzzing.rs`.
+
+#![expect(clippy::unwrap_used, reason = "a test")]
+#![allow(unreachable_pub, dead_code, reason = "shared with the fuzz targets, which use all of it")]
+
+#[path = "../../fuzz/src/damaged_bank.rs"]
+mod damaged_bank;
+#[path = "../../fuzz/src/damaged_delta.rs"]
+mod damaged_delta;
+#[path = "../../fuzz/src/operations.rs"]
+mod operations;
+#[path = "../../fuzz/src/rows.rs"]
+mod rows;
+#[path = "../../fuzz/src/seals.rs"]
+mod seals;
+
+use std::fs;
+use std::path::Path;
+
+use arbitrary::{Arbitrary, Unstructured};
+
+/// Runs a target over its corpus.
+fn replay<T: for<'a> Arbitrary<'a>>(target: &str, run: impl Fn(&T)) {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus").join(target);
+    let mut files: Vec<_> =
+        fs::read_dir(&folder).unwrap().map(|file| file.unwrap().path()).collect();
+    files.sort();
+    assert!(!files.is_empty());
+    for file in files {
+        println!("{}", file.display());
+        let bytes = fs::read(&file).unwrap();
+        // As libfuzzer-sys does; what is too short is no input.
+        if let Ok(input) = T::arbitrary_take_rest(Unstructured::new(&bytes)) {
+            run(&input);
+        }
+    }
+}
+
+#[test]
+fn operations_of_the_corpus() {
+    replay("operations", |life| operations::run(life, &std::env::temp_dir()));
+}
+
+#[test]
+fn damaged_banks_of_the_corpus() {
+    let folder = std::env::temp_dir();
+    let bank = damaged_bank::Bank::new(&folder);
+    replay("damaged_bank", |damage| bank.run(damage, &folder));
+}
+
+#[test]
+fn damaged_deltas_of_the_corpus() {
+    let folder = std::env::temp_dir();
+    let bank = damaged_bank::Bank::new(&folder);
+    replay("damaged_delta", |damage| bank.apply(damage, &folder));
+}

@@ -1,0 +1,13 @@
+//! Faults: damaged files, failing devices and full disks lead to errors, and never to wrong rows.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod damage;
+mod device_errors;
+mod device_faults;
+mod full_disk;
+mod fuzz_corpus;
+mod salvaging;
+mod sealed_damage;
+mod verifying;

@@ -1,0 +1,505 @@
+//! Threads on the same rows, with pages that turn and leave memory all the time.
+
+#![expect(clippy::unwrap_used, reason = "a test")]
+
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+use crate::common::{
+    Add, GetAll, PutEach, Random, acquire, options, peek, push_to_disk, put, release, value,
+};
+use embank_kv::{Access, Clock, DeviceChoice, Operation, Store, StoreOptions, TableId, Width};
+
+const THREADS: u64 = 4;
+const BUDGET_BYTES: u64 = 256 << 10;
+
+struct Bank {
+    store: Store,
+    table: TableId,
+    dir: tempfile::TempDir,
+}
+
+fn bank(device: DeviceChoice, value_bytes: u32) -> Bank {
+    let dir = tempfile::tempdir().unwrap();
+    let options = StoreOptions { device, ..options(BUDGET_BYTES) };
+    let store = Store::open(dir.path(), &options).unwrap();
+    let table = store.create_table("rows", value_bytes, b"").unwrap();
+    Bank { store, table, dir }
+}
+
+fn number(value: &[u8]) -> u64 {
+    u64::from_le_bytes(value[..8].try_into().unwrap())
+}
+
+/// 4 threads add to counters while another deletes, puts, peeks, promotes and takes checkpoints.
+fn add_and_compare(device: DeviceChoice, batches: u64) {
+    const KEYS: u64 = 8000;
+    let Bank { store, table, dir: _dir } = bank(device, 32);
+    let random = Random::new();
+    let expected: Vec<AtomicU64> = (0..KEYS).map(|_| AtomicU64::new(0)).collect();
+    let adders = AtomicU64::new(THREADS);
+    std::thread::scope(|s| {
+        for thread in 0..THREADS {
+            let mut random = random.stream(thread);
+            let (store, expected, adders) = (&store, &expected, &adders);
+            s.spawn(move || {
+                for batch in 0..batches {
+                    // Half of the additions fall on a sixteenth of the keys.
+                    let end = [KEYS, KEYS / 16];
+                    let keys: Vec<u64> = (0..64).map(|i| random.below(end[i % 2])).collect();
+                    let mut add = Add { by: 1, insert: true };
+                    let outcome = store.execute(table, &keys, Clock::Keep, &mut add).unwrap();
+                    assert!(outcome.missing.is_empty());
+                    for &key in &keys {
+                        expected[key as usize].fetch_add(1, Ordering::Relaxed);
+                    }
+                    if batch % 16 == thread {
+                        store.promote(table, &keys).unwrap();
+                    }
+                    if batch % 16 == 8 + thread {
+                        let rows = peek(store, table, &keys).unwrap();
+                        assert!(rows.iter().all(Option::is_some), "inserted above");
+                    }
+                }
+                adders.fetch_sub(1, Ordering::Relaxed);
+            });
+        }
+        let (store, adders) = (&store, &adders);
+        let mut random = random.stream(THREADS);
+        s.spawn(move || {
+            let mut round = 0;
+            while adders.load(Ordering::Relaxed) > 0 {
+                let first = KEYS + random.below(1000);
+                let keys: Vec<u64> = (first..first + 200).collect();
+                put(store, table, &keys, round, 32);
+                let rows = peek(store, table, &keys).unwrap();
+                for (row, &key) in rows.into_iter().zip(&keys) {
+                    assert_eq!(row.unwrap(), value(key, round, 32));
+                }
+                assert_eq!(store.delete(table, &keys).unwrap(), 200);
+                assert!(peek(store, table, &keys).unwrap().iter().all(Option::is_none));
+                if round % 8 == 0 {
+                    store.checkpoint(b"").unwrap();
+                }
+                round += 1;
+            }
+        });
+    });
+    let stats = store.stats();
+    assert!(stats.log_head > 4 * BUDGET_BYTES, "pages were evicted: {stats:?}");
+    assert!(stats.hits_disk > 0 && stats.checkpoints > 0, "{stats:?}");
+    let keys: Vec<u64> = (0..KEYS).collect();
+    let rows = peek(&store, table, &keys).unwrap();
+    for ((key, row), expected) in keys.iter().zip(rows).zip(&expected) {
+        let found = row.map_or(0, |row| number(&row));
+        assert_eq!(found, expected.load(Ordering::Relaxed), "key {key}");
+    }
+}
+
+#[test]
+fn no_addition_is_lost() {
+    add_and_compare(DeviceChoice::Memory, 3000);
+}
+
+#[test]
+fn no_addition_is_lost_on_a_real_disk() {
+    add_and_compare(DeviceChoice::Auto, 600);
+}
+
+#[test]
+fn no_addition_is_lost_on_the_thread_pool() {
+    add_and_compare(DeviceChoice::Threads, 300);
+}
+
+const WORDS: usize = 33;
+
+/// Checks that rows are filled with one word each, and counts them.
+struct Filled(usize);
+
+fn check_filled(value: &[u8]) -> u64 {
+    let words = value.as_chunks::<8>().0;
+    assert!(words.iter().all(|word| *word == words[0]), "torn: {words:?}");
+    u64::from_le_bytes(words[0])
+}
+
+struct PutFilled(u64);
+
+impl Operation for PutFilled {
+    const ACCESS: Access = Access::Put;
+    fn update(&mut self, _i: usize, value: &mut [u8]) {
+        for word in value.as_chunks_mut::<8>().0 {
+            *word = self.0.to_le_bytes();
+        }
+    }
+    fn insert(&mut self, i: usize, value: &mut [u8]) -> bool {
+        self.update(i, value);
+        true
+    }
+}
+
+/// Turns the row's word into another, seeing all of it on the way.
+struct TurnFilled(u64);
+
+impl Operation for TurnFilled {
+    const ACCESS: Access = Access::Update;
+    fn update(&mut self, i: usize, value: &mut [u8]) {
+        let word = check_filled(value).wrapping_add(self.0);
+        PutFilled(word).update(i, value);
+    }
+}
+
+impl Operation for Filled {
+    const ACCESS: Access = Access::Peek;
+    fn read(&mut self, _i: usize, value: &[u8]) {
+        check_filled(value);
+        self.0 += 1;
+    }
+}
+
+#[test]
+fn a_peeked_value_is_never_torn() {
+    // A reader that checked the generation but not the lock saw halves of two values under load.
+    const KEYS: u64 = 1500;
+    let Bank { store, table, dir: _dir } = bank(DeviceChoice::Memory, WORDS as u32 * 8);
+    let all: Vec<u64> = (0..KEYS).collect();
+    store.execute(table, &all, Clock::Keep, &mut PutFilled(1)).unwrap();
+    let random = Random::new();
+    let writers = AtomicU64::new(2);
+    std::thread::scope(|s| {
+        for thread in 0..2 {
+            let mut random = random.stream(thread);
+            let (store, writers) = (&store, &writers);
+            s.spawn(move || {
+                for _ in 0..4000 {
+                    // Few hot rows in memory, and some from anywhere.
+                    let mut keys: Vec<u64> = (0..40).map(|_| random.below(8)).collect();
+                    keys.extend((0..8).map(|_| random.below(KEYS)));
+                    let word = random.next();
+                    store.execute(table, &keys, Clock::Keep, &mut PutFilled(word)).unwrap();
+                    store.execute(table, &keys, Clock::Keep, &mut TurnFilled(word)).unwrap();
+                }
+                writers.fetch_sub(1, Ordering::Relaxed);
+            });
+        }
+        for thread in 2..4 {
+            let mut random = random.stream(thread);
+            let (store, writers) = (&store, &writers);
+            s.spawn(move || {
+                while writers.load(Ordering::Relaxed) > 0 {
+                    let mut keys: Vec<u64> = (0..8).cycle().take(64).collect();
+                    keys.extend((0..4).map(|_| random.below(KEYS)));
+                    let mut filled = Filled(0);
+                    let outcome = store.execute(table, &keys, Clock::Keep, &mut filled).unwrap();
+                    assert!(outcome.missing.is_empty());
+                    assert_eq!(filled.0, keys.len());
+                }
+            });
+        }
+    });
+    assert!(store.stats().log_head > 0, "pages were evicted");
+}
+
+#[test]
+fn each_key_is_inserted_once_however_many_threads_insert_it() {
+    const KEYS: u64 = 1_100_000;
+    const BATCH: u64 = 1024;
+    let dir = tempfile::tempdir().unwrap();
+    // Rows fall out of memory on the way; the index has room to grow.
+    let options = StoreOptions { device: DeviceChoice::Memory, ..options(40 << 20) };
+    let store = Store::open(dir.path(), &options).unwrap();
+    let table = store.create_table("counters", 8, b"").unwrap();
+    let start = Barrier::new(THREADS as usize);
+    let index_at_first = store.stats().memory_index_bytes;
+    std::thread::scope(|s| {
+        for thread in 0..THREADS {
+            let (store, start) = (&store, &start);
+            s.spawn(move || {
+                for first in (0..KEYS).step_by(BATCH as usize) {
+                    // All threads are at the same new keys at once, each in an order of its own.
+                    let end = KEYS.min(first + BATCH);
+                    let mut keys: Vec<u64> = (first..end).collect();
+                    let by = (thread * BATCH / THREADS) as usize % keys.len();
+                    keys.rotate_left(by);
+                    if thread % 2 == 1 {
+                        keys.reverse();
+                    }
+                    start.wait();
+                    let mut add = Add { by: 1, insert: true };
+                    let outcome = store.execute(table, &keys, Clock::Keep, &mut add).unwrap();
+                    assert!(outcome.missing.is_empty());
+                }
+            });
+        }
+    });
+    let stats = store.stats();
+    assert_eq!(stats.inserted, KEYS);
+    assert!(stats.memory_index_bytes > 800 * index_at_first, "{stats:?}");
+    assert!(stats.index_entries > 1_000_000, "{stats:?}");
+    for first in (0..KEYS).step_by(1 << 16) {
+        let keys: Vec<u64> = (first..KEYS.min(first + (1 << 16))).collect();
+        for (key, row) in keys.iter().zip(peek(&store, table, &keys).unwrap()) {
+            assert_eq!(row.map(|row| number(&row)), Some(THREADS), "key {key}");
+        }
+    }
+}
+
+#[test]
+fn no_more_leases_are_out_than_the_bound_admits() {
+    const KEYS: u64 = 6000;
+    const HOT: u64 = 16;
+    let random = Random::new();
+    for bound in [0, 2] {
+        let Bank { store, table, dir: _dir } = bank(DeviceChoice::Memory, 32);
+        let all: Vec<u64> = (0..KEYS).collect();
+        put(&store, table, &all, 0, 32);
+        let out: Vec<AtomicU32> = (0..KEYS).map(|_| AtomicU32::new(0)).collect();
+        let most = AtomicU32::new(0);
+        let blocked = AtomicU64::new(0);
+        std::thread::scope(|s| {
+            for thread in 0..THREADS {
+                let mut random = random.stream(thread);
+                let (store, out, most, blocked) = (&store, &out, &most, &blocked);
+                s.spawn(move || {
+                    for _ in 0..2500 {
+                        let mut keys: Vec<u64> = (0..HOT).collect();
+                        keys.extend((0..32).map(|_| random.below(KEYS)));
+                        keys.sort_unstable();
+                        keys.dedup();
+                        let outcome = acquire(store, table, &keys, Some(bound)).unwrap();
+                        assert!(outcome.missing.is_empty());
+                        let mut is_blocked = vec![false; keys.len()];
+                        for &i in &outcome.blocked {
+                            is_blocked[i as usize] = true;
+                        }
+                        let mut is_blocked = is_blocked.into_iter();
+                        keys.retain(|_| !is_blocked.next().unwrap());
+                        // Counted inside the lease's life, so never above what was admitted.
+                        for &key in &keys {
+                            let now = out[key as usize].fetch_add(1, Ordering::SeqCst) + 1;
+                            most.fetch_max(now, Ordering::Relaxed);
+                            assert!(now <= bound + 1, "key {key}: {now} leases");
+                        }
+                        for &key in &keys {
+                            out[key as usize].fetch_sub(1, Ordering::SeqCst);
+                        }
+                        release(store, table, &keys).unwrap();
+                        blocked.fetch_add(outcome.blocked.len() as u64, Ordering::Relaxed);
+                    }
+                });
+            }
+        });
+        assert!(blocked.load(Ordering::Relaxed) > 0, "threads met");
+        println!("bound {bound}: at most {} out", most.load(Ordering::Relaxed));
+        assert!(store.stats().log_head > 4 * BUDGET_BYTES, "pages were evicted");
+        for key in 0..KEYS {
+            assert_eq!(store.clock_of(table, key).unwrap(), Some(0), "key {key}");
+        }
+    }
+}
+
+#[test]
+fn a_checkpoint_between_two_batches_of_its_thread_holds_that_threads_rows_whole() {
+    const KEYS: u64 = 1500;
+    let Bank { store, table, dir } = bank(DeviceChoice::Auto, 32);
+    let other = store.create_table("others", 100, b"").unwrap();
+    let random = Random::new();
+    let done = AtomicBool::new(false);
+    let all: Vec<u64> = (0..KEYS).collect();
+    let last = 25u64;
+    std::thread::scope(|s| {
+        for thread in 0..3 {
+            let mut random = random.stream(thread);
+            let (store, done) = (&store, &done);
+            s.spawn(move || {
+                while !done.load(Ordering::Relaxed) {
+                    let keys: Vec<u64> = (0..64).map(|_| random.below(3000)).collect();
+                    let mut add = Add { by: 1, insert: true };
+                    store.execute(other, &keys, Clock::Keep, &mut add).unwrap();
+                    let mut values = vec![Vec::new(); keys.len()];
+                    store.execute(table, &keys, Clock::Keep, &mut GetAll(&mut values)).unwrap();
+                }
+            });
+        }
+        for version in 1..=last {
+            put(&store, table, &all, version, 32);
+            store.checkpoint(&version.to_le_bytes()).unwrap();
+        }
+        // Work that no checkpoint holds.
+        put(&store, table, &all[..1000], last + 1, 32);
+        done.store(true, Ordering::Relaxed);
+    });
+    assert!(store.stats().log_head > 4 * BUDGET_BYTES, "pages were evicted");
+    drop(store);
+    let store = Store::open(dir.path(), &options(BUDGET_BYTES)).unwrap();
+    assert_eq!(store.recovered().unwrap().blob, last.to_le_bytes());
+    for (&key, row) in all.iter().zip(peek(&store, table, &all).unwrap()) {
+        assert_eq!(row.unwrap(), value(key, last, 32), "key {key}");
+    }
+    // The counters of the others are whole numbers of additions: rows of 100 bytes, zeros but for the first word.
+    let keys: Vec<u64> = (0..3000).collect();
+    for row in peek(&store, other, &keys).unwrap().into_iter().flatten() {
+        assert!(number(&row) > 0 && row[8..].iter().all(|&byte| byte == 0));
+    }
+}
+
+#[test]
+fn a_row_that_comes_and_goes_is_whole_or_missing() {
+    // Deletes and inserts of the same keys race with readers, in memory and on disk.
+    const KEYS: u64 = 4000;
+    let Bank { store, table, dir: _dir } = bank(DeviceChoice::Memory, 40);
+    let random = Random::new();
+    let deleted = AtomicU64::new(0);
+    std::thread::scope(|s| {
+        for thread in 0..THREADS {
+            let mut random = random.stream(thread);
+            let (store, deleted) = (&store, &deleted);
+            s.spawn(move || {
+                for round in 0..2000 {
+                    let hot = if round % 2 == 0 { KEYS } else { 32 };
+                    let keys: Vec<u64> = (0..32).map(|_| random.below(hot)).collect();
+                    if random.below(2) == 0 {
+                        let gone = store.delete(table, &keys).unwrap();
+                        deleted.fetch_add(gone, Ordering::Relaxed);
+                    } else {
+                        let mut put = PutFilled(random.next());
+                        store.execute(table, &keys, Clock::Keep, &mut put).unwrap();
+                    }
+                    let mut filled = Filled(0);
+                    let outcome = store.execute(table, &keys, Clock::Keep, &mut filled).unwrap();
+                    assert_eq!(filled.0 + outcome.missing.len(), keys.len());
+                }
+            });
+        }
+    });
+    let all: Vec<u64> = (0..KEYS).collect();
+    let there = peek(&store, table, &all).unwrap().into_iter().flatten().count() as u64;
+    // Every row that came either went or is there.
+    assert_eq!(store.stats().inserted, deleted.load(Ordering::Relaxed) + there);
+}
+
+/// The hash of `docs/format.md`.
+fn hash(table: TableId, key: u64) -> u64 {
+    let mut x = key ^ u64::from(table.number()).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    x = (x ^ (x >> 27)).wrapping_mul(0x3C79_AC49_2BA7_B653);
+    x = (x ^ (x >> 33)).wrapping_mul(0x1C69_B3F7_4AC4_AE35);
+    x ^ (x >> 27)
+}
+
+/// Adds 1, and lets another thread in while its new record is not yet published.
+struct Overtaken<F: FnMut()>(F);
+
+impl<F: FnMut()> Operation for Overtaken<F> {
+    const ACCESS: Access = Access::Update;
+    fn update(&mut self, _: usize, value: &mut [u8]) {
+        (self.0)();
+        value[0] = value[0].wrapping_add(1);
+    }
+}
+
+/// An update that had to begin anew took the space of its first attempt, and put a record in front of a newer one: the
+/// chain did not go back, and the other row could not be read any more.
+#[test]
+fn a_record_that_was_overtaken_does_not_lead_to_a_newer_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path(), &options(1 << 20)).unwrap();
+    let table = store.create_table("rows", 8, b"").unwrap();
+    // Two keys that share a slot, as all the hash bits are equal that it knows.
+    let mut seen = std::collections::HashMap::new();
+    let (first, second) = (0..1u64 << 20)
+        .find_map(|key| {
+            let slot = hash(table, key) & ((1 << 24) - 1);
+            seen.insert(slot, key).map(|before| (before, key))
+        })
+        .unwrap();
+    put(&store, table, &[first], 0, 8);
+    store.checkpoint(b"").unwrap();
+    let mut overtaken = false;
+    let mut update = Overtaken(|| {
+        if !std::mem::replace(&mut overtaken, true) {
+            std::thread::scope(|s| s.spawn(|| put(&store, table, &[second], 0, 8)).join().unwrap());
+        }
+    });
+    store.execute(table, &[first], Clock::Keep, &mut update).unwrap();
+    let mut expected = value(first, 0, 8);
+    expected[0] = expected[0].wrapping_add(1);
+    for key in [first, second] {
+        push_to_disk(&store, table, key);
+    }
+    assert_eq!(
+        peek(&store, table, &[first, second]).unwrap(),
+        [Some(expected), Some(value(second, 0, 8))]
+    );
+}
+
+/// Makes every value empty, and does something else meanwhile.
+struct Shrink<F: FnMut()>(F);
+
+impl<F: FnMut()> Operation for Shrink<F> {
+    const ACCESS: Access = Access::Update;
+    const WIDTH: Width = Width::Variable;
+    fn value_bytes(&mut self, _: usize, _: Option<&[u8]>) -> usize {
+        0
+    }
+    fn update(&mut self, _: usize, _: &mut [u8]) {
+        (self.0)();
+    }
+}
+
+/// Takes a checkpoint and opens the bank again; one table is there, with the rows of `keys`.
+fn goes_on(dir: &tempfile::TempDir, store: Store, keys: &[u64]) {
+    let kept = store.create_table("kept", 8, b"").unwrap();
+    put(&store, kept, keys, 1, 8);
+    store.checkpoint(b"").unwrap();
+    drop(store);
+    let store = Store::open(dir.path(), &options(4 << 20)).unwrap();
+    assert_eq!(store.stats().live_rows, keys.len() as u64);
+    assert_eq!(peek(&store, kept, &keys[..1]).unwrap(), [Some(value(keys[0], 1, 8))]);
+}
+
+/// A batch under way when its table was dropped took from the table's count of rows, which was 0 by then. The manifest
+/// of the next checkpoint had rows beyond all bounds, and the bank could not be opened again.
+#[test]
+fn a_drop_beside_a_delete_leaves_a_bank_that_opens() {
+    let mut random = Random::new();
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path(), &options(4 << 20)).unwrap();
+    let keys: Vec<u64> = (0..3000).collect();
+    for round in 0..24 {
+        let table = store.create_table("rows", 8, b"").unwrap();
+        put(&store, table, &keys, round, 8);
+        let begin = Barrier::new(2);
+        std::thread::scope(|s| {
+            s.spawn(|| {
+                begin.wait();
+                // As many as the drop leaves.
+                let _ = store.delete(table, &keys);
+            });
+            begin.wait();
+            for _ in 0..random.below(4000) {
+                std::hint::spin_loop();
+            }
+            store.drop_table(table).unwrap();
+        });
+    }
+    goes_on(&dir, store, &keys);
+}
+
+/// The same of the bytes of a table of variable width, dropped in the middle of a batch.
+#[test]
+fn a_drop_beside_a_batch_that_shrinks_leaves_a_bank_that_opens() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path(), &options(4 << 20)).unwrap();
+    let words = store.create_variable_table("words", 300, b"").unwrap();
+    let keys: Vec<u64> = (0..100).collect();
+    let long = vec![vec![7; 300]; keys.len()];
+    store.execute(words, &keys, Clock::Keep, &mut PutEach(&long)).unwrap();
+    let mut dropped = false;
+    let mut shrink = Shrink(|| {
+        if !std::mem::replace(&mut dropped, true) {
+            std::thread::scope(|s| s.spawn(|| store.drop_table(words)).join().unwrap()).unwrap();
+        }
+    });
+    let _ = store.execute(words, &keys, Clock::Keep, &mut shrink);
+    assert!(dropped);
+    goes_on(&dir, store, &keys);
+}

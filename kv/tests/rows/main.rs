@@ -1,0 +1,21 @@
+//! Rows: operations, clocks, caches and scans, wherever a row lies and however many threads work.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod callbacks;
+mod callers;
+mod concurrency;
+mod conditional_deletion;
+mod index_growth;
+mod larger_budget;
+mod model;
+mod priorities;
+mod regions;
+mod retention;
+mod row_cache;
+mod scans;
+mod staleness;
+mod table_numbers;
+mod table_numbers_model;
+mod variable_width;

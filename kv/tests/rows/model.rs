@@ -1,0 +1,299 @@
+//! Any sequence of operations, with reopening, behaves as a `HashMap` does.
+
+#![expect(clippy::unwrap_used, reason = "a test")]
+
+use std::collections::HashMap;
+
+use crate::common::{
+    Add, GetAll, GetEach, PutAll, PutEach, Turn, options, peek, peek_each, rows, turned, value,
+};
+use embank_kv::{Clock, DeviceChoice, Store, StoreOptions, TableId};
+use proptest::prelude::*;
+
+#[derive(Debug, Clone)]
+enum Step {
+    Put { table: usize, first: u64, count: u64, version: u64 },
+    Add { table: usize, first: u64, count: u64, insert: bool },
+    Get { table: usize, first: u64, count: u64 },
+    Peek { table: usize, first: u64, count: u64 },
+    Delete { table: usize, first: u64, count: u64 },
+    Promote { table: usize, first: u64, count: u64 },
+    Drop { table: usize },
+    Compact,
+    Checkpoint,
+    Reopen,
+}
+
+const KEYS: u64 = 6000;
+/// The last table is of variable width.
+const VALUE_BYTES: [u32; 3] = [72, 12, 201];
+const VARIABLE: usize = 2;
+
+/// Bytes of a value that is put: mostly short, of every padding, some empty, some as long as may be.
+fn value_bytes(table: usize, key: u64, version: u64) -> usize {
+    let most = VALUE_BYTES[table] as usize;
+    let mixed = (key ^ version.wrapping_mul(0xD1B5_4A32_D192_ED03)) >> 20;
+    match (table, mixed % 16) {
+        (VARIABLE, 0) => most,
+        (VARIABLE, 1) => (mixed >> 4) as usize % (most + 1),
+        (VARIABLE, _) => (mixed >> 4) as usize % 40,
+        _ => most,
+    }
+}
+
+fn create(store: &Store, table: usize) -> TableId {
+    let bytes = VALUE_BYTES[table];
+    let name = format!("t{bytes}");
+    let created = match table {
+        VARIABLE => store.create_variable_table(&name, bytes, b"d"),
+        _ => store.create_table(&name, bytes, b"d"),
+    };
+    created.unwrap()
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let span = (0..3usize, 0..KEYS, 1..2500u64);
+    prop_oneof![
+        4 => (span.clone(), 0..1000u64).prop_map(|((table, first, count), version)| Step::Put { table, first, count, version }),
+        3 => (span.clone(), any::<bool>()).prop_map(|((table, first, count), insert)| Step::Add { table, first, count, insert }),
+        2 => span.clone().prop_map(|(table, first, count)| Step::Get { table, first, count }),
+        2 => span.clone().prop_map(|(table, first, count)| Step::Peek { table, first, count }),
+        1 => span.clone().prop_map(|(table, first, count)| Step::Delete { table, first, count }),
+        1 => span.prop_map(|(table, first, count)| Step::Promote { table, first, count }),
+        1 => (0..8usize).prop_map(|table| match table {
+            0..=2 => Step::Drop { table },
+            _ => Step::Compact,
+        }),
+        1 => Just(Step::Checkpoint),
+        1 => Just(Step::Reopen),
+    ]
+}
+
+type Rows = HashMap<(usize, u64), Vec<u8>>;
+
+struct Pair {
+    store: Option<Store>,
+    dir: tempfile::TempDir,
+    options: StoreOptions,
+    tables: Vec<TableId>,
+    rows: Rows,
+    /// What the newest checkpoint holds.
+    durable: Option<Rows>,
+}
+
+impl Pair {
+    fn new(options: StoreOptions) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let mut pair = Pair {
+            store: None,
+            dir,
+            options,
+            tables: Vec::new(),
+            rows: Rows::new(),
+            durable: None,
+        };
+        pair.open();
+        pair
+    }
+
+    fn open(&mut self) {
+        self.store = None;
+        let store = Store::open(self.dir.path(), &self.options).unwrap();
+        self.rows = self.durable.clone().unwrap_or_default();
+        self.tables = match self.durable {
+            Some(_) => {
+                let tables = store.tables();
+                let find = |bytes| {
+                    let table = tables.iter().find(|table| table.name == format!("t{bytes}"));
+                    table.unwrap().id
+                };
+                VALUE_BYTES.iter().map(find).collect()
+            }
+            None => (0..VALUE_BYTES.len()).map(|table| create(&store, table)).collect(),
+        };
+        self.store = Some(store);
+    }
+
+    fn expected(&self, table: usize, keys: &[u64]) -> Vec<Option<Vec<u8>>> {
+        keys.iter().map(|&key| self.rows.get(&(table, key)).cloned()).collect()
+    }
+
+    fn apply(&mut self, step: &Step) {
+        let keys = |first: u64, count: u64| -> Vec<u64> {
+            // Not in order, and spread over the whole range of keys.
+            (first..first + count).map(|i| (i % KEYS).wrapping_mul(0x9E37_79B9_7F4A_7C15)).collect()
+        };
+        let store = self.store.as_ref().unwrap();
+        match *step {
+            Step::Put { table, first, count, version } => {
+                let keys = keys(first, count);
+                let of = |&key| value(key, version, value_bytes(table, key, version));
+                let values: Vec<_> = keys.iter().map(of).collect();
+                let id = self.tables[table];
+                let outcome = match table {
+                    VARIABLE => store.execute(id, &keys, Clock::Keep, &mut PutEach(&values)),
+                    _ => store.execute(id, &keys, Clock::Keep, &mut PutAll(&values)),
+                };
+                let outcome = outcome.unwrap();
+                assert!(outcome.missing.is_empty());
+                for (key, value) in keys.into_iter().zip(values) {
+                    self.rows.insert((table, key), value);
+                }
+            }
+            Step::Add { table: VARIABLE, first, count, insert } => {
+                let keys = keys(first, count);
+                let max = VALUE_BYTES[VARIABLE] as usize;
+                let mut turn = Turn { max, insert };
+                store.execute(self.tables[VARIABLE], &keys, Clock::Keep, &mut turn).unwrap();
+                for key in keys {
+                    let old = self.rows.get(&(VARIABLE, key));
+                    if old.is_some() || insert {
+                        let new = turned(old.map(Vec::as_slice), max);
+                        self.rows.insert((VARIABLE, key), new);
+                    }
+                }
+            }
+            Step::Add { table, first, count, insert } => {
+                let keys = keys(first, count);
+                store
+                    .execute(self.tables[table], &keys, Clock::Keep, &mut Add { by: 3, insert })
+                    .unwrap();
+                for key in keys {
+                    let bytes = VALUE_BYTES[table] as usize;
+                    let row = match self.rows.entry((table, key)) {
+                        std::collections::hash_map::Entry::Occupied(row) => row.into_mut(),
+                        std::collections::hash_map::Entry::Vacant(row) if insert => {
+                            row.insert(vec![0; bytes])
+                        }
+                        std::collections::hash_map::Entry::Vacant(_) => continue,
+                    };
+                    let now = u64::from_le_bytes(row[..8].try_into().unwrap());
+                    row[..8].copy_from_slice(&(now.wrapping_add(3)).to_le_bytes());
+                }
+            }
+            Step::Get { table, first, count } => {
+                let keys = keys(first, count);
+                let mut values = vec![Vec::new(); keys.len()];
+                let id = self.tables[table];
+                let outcome = match table {
+                    VARIABLE => store.execute(id, &keys, Clock::Keep, &mut GetEach(&mut values)),
+                    _ => store.execute(id, &keys, Clock::Keep, &mut GetAll(&mut values)),
+                };
+                assert_eq!(rows(values, &outcome.unwrap()), self.expected(table, &keys));
+            }
+            Step::Peek { table, first, count } => {
+                let keys = keys(first, count);
+                assert_eq!(self.peek(table, &keys), self.expected(table, &keys));
+            }
+            Step::Delete { table, first, count } => {
+                let keys = keys(first, count);
+                let there =
+                    keys.iter().filter(|&&key| self.rows.remove(&(table, key)).is_some()).count()
+                        as u64;
+                assert_eq!(store.delete(self.tables[table], &keys).unwrap(), there);
+            }
+            Step::Promote { table, first, count } => {
+                let keys = keys(first, count);
+                let promoted = store.promote(self.tables[table], &keys).unwrap();
+                // Compaction may be quicker to move a row.
+                let total =
+                    promoted.moved + promoted.resident + promoted.missing + promoted.overtaken;
+                assert_eq!(total, keys.len() as u64);
+            }
+            Step::Drop { table } => {
+                let dropped = self.tables[table];
+                store.drop_table(dropped).unwrap();
+                assert!(peek(store, dropped, &[1]).is_err());
+                assert!(peek_each(store, dropped, &[1]).is_err());
+                self.rows.retain(|(of, _), _| *of != table);
+                self.tables[table] = create(store, table);
+                assert_ne!(self.tables[table], dropped);
+            }
+            Step::Compact => {
+                store.compact().unwrap();
+            }
+            Step::Checkpoint => {
+                store.checkpoint(&(self.rows.len() as u64).to_le_bytes()).unwrap();
+                self.durable = Some(self.rows.clone());
+            }
+            Step::Reopen => {
+                self.open();
+                let recovered = self.store.as_ref().unwrap().recovered().map(|r| r.blob.clone());
+                let expected =
+                    self.durable.as_ref().map(|rows| (rows.len() as u64).to_le_bytes().to_vec());
+                assert_eq!(recovered, expected);
+            }
+        }
+    }
+
+    fn check_all(&self) {
+        let stats = self.store.as_ref().unwrap().stats();
+        assert_eq!(stats.live_rows, self.rows.len() as u64);
+        assert_eq!(stats.compaction_stopped, None);
+        let bytes = |value: &Vec<u8>| 32 + value.len().next_multiple_of(8) as u64;
+        assert_eq!(stats.live_bytes, self.rows.values().map(bytes).sum::<u64>());
+        for table in 0..VALUE_BYTES.len() {
+            let keys: Vec<u64> = (0..KEYS).map(|i| i.wrapping_mul(0x9E37_79B9_7F4A_7C15)).collect();
+            assert_eq!(self.peek(table, &keys), self.expected(table, &keys));
+        }
+    }
+
+    fn peek(&self, table: usize, keys: &[u64]) -> Vec<Option<Vec<u8>>> {
+        let (store, id) = (self.store.as_ref().unwrap(), self.tables[table]);
+        let rows = match table {
+            VARIABLE => peek_each(store, id, keys),
+            _ => peek(store, id, keys),
+        };
+        rows.unwrap()
+    }
+
+    /// What a scan yields is what the newest checkpoint holds.
+    fn check_scans(&self) {
+        let durable = self.durable.as_ref().unwrap();
+        for (table, &id) in self.tables.iter().enumerate() {
+            let mut scan = self.store.as_ref().unwrap().scan(id).unwrap();
+            let mut rows = Rows::new();
+            while let Some(row) = scan.next_row().unwrap() {
+                assert_eq!(rows.insert((table, row.key), row.value.to_vec()), None);
+            }
+            let expected: Rows = durable
+                .iter()
+                .filter(|((of, _), _)| *of == table)
+                .map(|(k, v)| (*k, v.clone()))
+                .collect();
+            assert_eq!(rows, expected);
+        }
+    }
+}
+
+fn run(options: StoreOptions, steps: &[Step]) {
+    let mut pair = Pair::new(options);
+    for step in steps {
+        pair.apply(step);
+    }
+    pair.check_all();
+    pair.apply(&Step::Checkpoint);
+    pair.apply(&Step::Reopen);
+    pair.check_all();
+    pair.check_scans();
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+
+    /// 12,000 rows of up to 104 bytes against 512 KiB: most rows are on disk, index slots are shared.
+    #[test]
+    fn larger_than_memory(steps in prop::collection::vec(step(), 1..30)) {
+        run(options(512 << 10), &steps);
+    }
+
+    #[test]
+    fn larger_than_memory_on_the_thread_pool(steps in prop::collection::vec(step(), 1..15)) {
+        run(StoreOptions { device: DeviceChoice::Threads, ..options(384 << 10) }, &steps);
+    }
+
+    #[test]
+    fn within_memory(steps in prop::collection::vec(step(), 1..20)) {
+        run(options(64 << 20), &steps);
+    }
+}

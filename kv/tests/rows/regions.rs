@@ -1,0 +1,442 @@
+//! Rows are found wherever they lie, and the statistics say where that was.
+
+#![expect(clippy::unwrap_used, reason = "a test")]
+
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::common::{Add, GetAll, PutAll, is_on_disk, options, peek, put, value};
+use embank_kv::device::{Device, DeviceOptions, FaultyDevice, MemoryDevice};
+use embank_kv::{Clock, DeviceChoice, Promoted, Store, StoreOptions, StoreStats, TableId};
+
+const BUDGET_BYTES: u64 = 256 << 10;
+const VALUE_BYTES: usize = 64;
+const ROWS: u64 = 10_000;
+const DEVICES: [DeviceChoice; 3] =
+    [DeviceChoice::Auto, DeviceChoice::Threads, DeviceChoice::Memory];
+
+/// A store with four times the rows that its memory holds, after a checkpoint: what is in memory is
+/// read-only, so regions are known.
+struct Loaded {
+    store: Store,
+    table: TableId,
+    _dir: tempfile::TempDir,
+}
+
+fn keys() -> Vec<u64> {
+    (0..ROWS).collect()
+}
+
+fn load(device: DeviceChoice) -> Loaded {
+    let dir = tempfile::tempdir().unwrap();
+    let options = StoreOptions { device, ..options(BUDGET_BYTES) };
+    let store = Store::open(dir.path(), &options).unwrap();
+    let table = store.create_table("rows", VALUE_BYTES as u32, b"").unwrap();
+    put(&store, table, &keys(), 0, VALUE_BYTES);
+    store.checkpoint(b"").unwrap();
+    Loaded { store, table, _dir: dir }
+}
+
+fn get(store: &Store, table: TableId, keys: &[u64]) -> Vec<Vec<u8>> {
+    let mut values = vec![Vec::new(); keys.len()];
+    let outcome = store.execute(table, keys, Clock::Keep, &mut GetAll(&mut values)).unwrap();
+    assert!(outcome.missing.is_empty());
+    values
+}
+
+/// Keys whose rows are on disk, oldest first, and keys whose rows are in memory, newest last.
+fn split(loaded: &Loaded) -> (Vec<u64>, Vec<u64>) {
+    keys().into_iter().partition(|&key| is_on_disk(&loaded.store, loaded.table, key))
+}
+
+/// Rows found on disk; some of them had been kept in the row cache when `split` looked for them.
+fn below_head(stats: &StoreStats) -> u64 {
+    stats.hits_disk + stats.hits_cache
+}
+
+fn expected(keys: &[u64]) -> Vec<Vec<u8>> {
+    keys.iter().map(|&key| value(key, 0, VALUE_BYTES)).collect()
+}
+
+#[test]
+fn a_peek_finds_rows_in_memory_and_on_disk_and_counts_each_once() {
+    for device in DEVICES {
+        let Loaded { store, table, _dir } = load(device);
+        let before = store.stats();
+        let rows = peek(&store, table, &keys()).unwrap();
+        let after = store.stats();
+        for (key, row) in keys().into_iter().zip(rows) {
+            assert_eq!(row.as_deref(), Some(&value(key, 0, VALUE_BYTES)[..]), "key {key}");
+        }
+        let disk = after.hits_disk - before.hits_disk;
+        let read_only = after.hits_read_only - before.hits_read_only;
+        assert!(disk > 0 && read_only > 0, "{after:?}");
+        // A checkpoint settles every row, so nothing is mutable.
+        assert_eq!(after.hits_mutable, before.hits_mutable);
+        assert_eq!(disk + read_only, ROWS);
+    }
+}
+
+#[test]
+fn neighbours_on_disk_are_read_together() {
+    for device in DEVICES {
+        let loaded = load(device);
+        let (on_disk, _) = split(&loaded);
+        let before = loaded.store.stats();
+        peek(&loaded.store, loaded.table, &on_disk).unwrap();
+        let after = loaded.store.stats();
+        let reads = after.disk_reads - before.disk_reads;
+        assert_eq!(below_head(&after) - below_head(&before), on_disk.len() as u64);
+        assert!(reads > 0);
+        // Rows of 96 bytes that were written one after another: a page of 8 KiB holds 84 of them.
+        assert!(reads * 20 < on_disk.len() as u64, "{reads} reads for {} rows", on_disk.len());
+        // Only a block in which one burst ends and the next begins is read twice.
+        let bytes = after.disk_read_bytes - before.disk_read_bytes;
+        assert!(bytes <= after.log_head * 9 / 8, "{bytes} bytes for {}", after.log_head);
+    }
+}
+
+/// Opens a bank, again and again, whose rows of 96 bytes lie on disk in the order of their keys.
+fn in_order(dir: &Path, budget_bytes: u64) -> impl Fn() -> (Store, Arc<FaultyDevice>) {
+    let options = StoreOptions { device: DeviceChoice::Memory, ..options(budget_bytes) };
+    let disk: Arc<dyn Device> = Arc::new(MemoryDevice::new(&DeviceOptions::default()).unwrap());
+    let open = move || {
+        let device = Arc::new(FaultyDevice::new(Arc::clone(&disk)));
+        let wrapped: Arc<dyn Device> = Arc::<FaultyDevice>::clone(&device);
+        (Store::open_on(dir, &options, |_| Ok(wrapped)).unwrap(), device)
+    };
+    let (store, _) = open();
+    let table = store.create_table("rows", VALUE_BYTES as u32, b"").unwrap();
+    // One by one: a batch does not keep the order.
+    for key in keys() {
+        put(&store, table, &[key], 0, VALUE_BYTES);
+    }
+    store.checkpoint(b"").unwrap();
+    drop(store);
+    open
+}
+
+/// In pages of 512 KiB.
+#[test]
+fn rows_with_little_between_them_are_read_together() {
+    let dir = tempfile::tempdir().unwrap();
+    let open = in_order(dir.path(), 64 << 20);
+    // 16 KiB are 170 rows, and 64 KiB 680.
+    for (apart, bridged) in [(150, true), (200, false)] {
+        let wanted: Vec<u64> = keys().into_iter().step_by(apart).take(40).collect();
+        // Which read fails: none, and each of the first ones.
+        for fails in 0..4 {
+            let (store, device) = open();
+            if fails > 0 {
+                device.fail_read(fails, std::io::ErrorKind::Other);
+            }
+            let table = store.tables()[0].id;
+            let rows = peek(&store, table, &wanted);
+            let stats = store.stats();
+            if fails == 0 {
+                let (reads, bytes) = (stats.disk_reads, stats.disk_read_bytes);
+                assert!(if bridged { reads <= 15 } else { reads == 40 }, "{stats:?}");
+                assert!(bytes <= reads * if bridged { 64 << 10 } else { 1024 }, "{stats:?}");
+            } else if !bridged {
+                assert!(rows.unwrap_err().to_string().contains("injected"));
+                continue;
+            } else {
+                // It may have been what lies between: they are read without it.
+                assert!(stats.disk_reads > 40, "{stats:?}");
+            }
+            let rows: Vec<_> = rows.unwrap().into_iter().map(Option::unwrap).collect();
+            assert_eq!(rows, expected(&wanted));
+        }
+    }
+}
+
+/// With a buffer for four reads, so that a read fails after rows have been worked on.
+#[test]
+fn rows_that_are_read_again_after_a_failure_are_used_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let open = in_order(dir.path(), BUDGET_BYTES);
+    // Several to a page of 8 KiB.
+    let wanted: Vec<u64> = keys().into_iter().step_by(20).collect();
+    let rows = wanted.len() as u64;
+    for fails in [1, 10, 50, 150] {
+        let (store, device) = open();
+        device.fail_read(fails, std::io::ErrorKind::Other);
+        let table = store.tables()[0].id;
+        assert_eq!(get(&store, table, &wanted), expected(&wanted));
+        let stats = store.stats();
+        assert_eq!((stats.hits_disk, stats.copied_to_tail), (rows, rows), "{stats:?}");
+        let in_memory = (stats.hits_mutable, stats.hits_read_only, stats.hits_cache);
+        assert_eq!(in_memory, (0, 0, 0), "read {fails} failed: {stats:?}");
+        assert!(stats.disk_reads_joined > 0, "{stats:?}");
+    }
+}
+
+#[test]
+fn scattered_rows_cost_at_most_one_read_each() {
+    let loaded = load(DeviceChoice::Auto);
+    let (on_disk, _) = split(&loaded);
+    let scattered: Vec<u64> = on_disk.iter().copied().step_by(97).collect();
+    let before = loaded.store.stats();
+    let rows = peek(&loaded.store, loaded.table, &scattered).unwrap();
+    let after = loaded.store.stats();
+    let values: Vec<_> = rows.into_iter().map(Option::unwrap).collect();
+    assert_eq!(values, expected(&scattered));
+    let reads = after.disk_reads - before.disk_reads;
+    assert!(reads <= scattered.len() as u64, "{reads} reads for {} rows", scattered.len());
+}
+
+/// What a batch must leave alone if it writes nothing.
+fn written(stats: &StoreStats) -> (u64, u64, u64, u64, u64) {
+    (
+        stats.log_tail,
+        stats.records_appended,
+        stats.copied_to_tail,
+        stats.disk_write_bytes,
+        stats.log_read_only,
+    )
+}
+
+#[test]
+fn a_peek_writes_nothing() {
+    let Loaded { store, table, _dir } = load(DeviceChoice::Auto);
+    let before = store.stats();
+    for _ in 0..2 {
+        peek(&store, table, &keys()).unwrap();
+        let rows = peek(&store, table, &[ROWS, ROWS + 1]).unwrap();
+        assert_eq!(rows, [None, None]);
+    }
+    let after = store.stats();
+    assert_eq!(written(&after), written(&before));
+    assert_eq!(after.index_entries, before.index_entries);
+}
+
+#[test]
+fn a_get_brings_rows_from_disk_into_mutable_memory() {
+    for device in DEVICES {
+        let loaded = load(device);
+        let (on_disk, _) = split(&loaded);
+        let (store, table) = (&loaded.store, loaded.table);
+        let wanted = &on_disk[..300];
+        let before = store.stats();
+        assert_eq!(get(store, table, wanted), expected(wanted));
+        let first = store.stats();
+        assert_eq!(below_head(&first) - below_head(&before), 300);
+        assert_eq!(first.copied_to_tail - before.copied_to_tail, 300);
+        assert_eq!(get(store, table, wanted), expected(wanted));
+        let second = store.stats();
+        assert_eq!(second.hits_mutable - first.hits_mutable, 300);
+        assert_eq!(second.disk_reads, first.disk_reads);
+        assert_eq!(second.records_appended, first.records_appended);
+    }
+}
+
+#[test]
+fn a_get_brings_read_only_rows_into_mutable_memory() {
+    let loaded = load(DeviceChoice::Auto);
+    let (_, in_memory) = split(&loaded);
+    let (store, table) = (&loaded.store, loaded.table);
+    // Less than a page, so that none of them is evicted on the way.
+    let wanted = &in_memory[in_memory.len() - 50..];
+    let before = store.stats();
+    assert_eq!(get(store, table, wanted), expected(wanted));
+    let first = store.stats();
+    assert_eq!(first.hits_read_only - before.hits_read_only, 50);
+    assert_eq!(first.copied_to_tail - before.copied_to_tail, 50);
+    assert_eq!(get(store, table, wanted), expected(wanted));
+    let second = store.stats();
+    assert_eq!(second.hits_mutable - first.hits_mutable, 50);
+    assert_eq!(second.records_appended, first.records_appended);
+}
+
+#[test]
+fn an_update_in_each_region_changes_the_row_once() {
+    let loaded = load(DeviceChoice::Auto);
+    let (on_disk, in_memory) = split(&loaded);
+    let (store, table) = (&loaded.store, loaded.table);
+    let newest = &in_memory[in_memory.len() - 100..];
+    for wanted in [&on_disk[..100], newest] {
+        // The first time where the row lies, the second time in place, at the tail.
+        for version in 1..=2 {
+            let mut add = Add { by: 5, insert: false };
+            store.execute(table, wanted, Clock::Keep, &mut add).unwrap();
+            for (key, row) in wanted.iter().zip(peek(store, table, wanted).unwrap()) {
+                let old = value(*key, 0, VALUE_BYTES);
+                let row = row.unwrap();
+                let number = |row: &[u8]| u64::from_le_bytes(row[..8].try_into().unwrap());
+                assert_eq!(number(&row), number(&old).wrapping_add(5 * version));
+                assert_eq!(row[8..], old[8..]);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_key_twice_in_a_batch_is_worked_on_twice_wherever_it_lies() {
+    let loaded = load(DeviceChoice::Auto);
+    let (on_disk, in_memory) = split(&loaded);
+    let (store, table) = (&loaded.store, loaded.table);
+    let missing = ROWS + 7;
+    let newest = *in_memory.last().unwrap();
+    let batch = [on_disk[0], missing, newest, on_disk[0], newest, missing, on_disk[0]];
+    store.execute(table, &batch, Clock::Keep, &mut Add { by: 1, insert: true }).unwrap();
+    let rows = peek(store, table, &[on_disk[0], newest, missing]).unwrap();
+    let number = |row: &[u8]| u64::from_le_bytes(row[..8].try_into().unwrap());
+    let numbers: Vec<u64> = rows.iter().map(|row| number(row.as_ref().unwrap())).collect();
+    let old = |key| number(&value(key, 0, VALUE_BYTES));
+    assert_eq!(numbers, [old(on_disk[0]).wrapping_add(3), old(newest).wrapping_add(2), 2]);
+}
+
+#[test]
+fn a_put_in_each_region_replaces_the_whole_row() {
+    let loaded = load(DeviceChoice::Auto);
+    let (on_disk, in_memory) = split(&loaded);
+    let (store, table) = (&loaded.store, loaded.table);
+    let mut wanted = on_disk[..200].to_vec();
+    wanted.extend(&in_memory[in_memory.len() - 200..]);
+    for version in 1..=2 {
+        let values: Vec<_> = wanted.iter().map(|&key| value(key, version, VALUE_BYTES)).collect();
+        let outcome = store.execute(table, &wanted, Clock::Keep, &mut PutAll(&values)).unwrap();
+        assert!(outcome.missing.is_empty());
+        let rows = peek(store, table, &wanted).unwrap();
+        assert!(rows.into_iter().map(Option::unwrap).eq(values));
+    }
+    assert_eq!(store.stats().inserted, ROWS);
+}
+
+#[test]
+fn a_deleted_row_is_missing_in_each_region_and_can_come_back() {
+    let loaded = load(DeviceChoice::Auto);
+    let (on_disk, in_memory) = split(&loaded);
+    let (store, table) = (&loaded.store, loaded.table);
+    let mut wanted = on_disk[..50].to_vec();
+    wanted.extend(&in_memory[in_memory.len() - 50..]);
+    for version in 1..=3 {
+        assert_eq!(store.delete(table, &wanted).unwrap(), 100);
+        assert_eq!(store.delete(table, &wanted).unwrap(), 0);
+        assert!(peek(store, table, &wanted).unwrap().iter().all(Option::is_none));
+        assert_eq!(store.clock_of(table, wanted[0]).unwrap(), None);
+        if version == 2 {
+            // The second time around the tombstones themselves go to the disk.
+            crate::common::push_to_disk(store, table, wanted[0]);
+            assert!(peek(store, table, &wanted).unwrap().iter().all(Option::is_none));
+        }
+        put(store, table, &wanted, version, VALUE_BYTES);
+        for (&key, row) in wanted.iter().zip(peek(store, table, &wanted).unwrap()) {
+            assert_eq!(row.unwrap(), value(key, version, VALUE_BYTES));
+        }
+    }
+}
+
+#[test]
+fn promote_moves_rows_to_mutable_memory_and_says_so() {
+    for device in DEVICES {
+        let loaded = load(device);
+        let (on_disk, in_memory) = split(&loaded);
+        let (store, table) = (&loaded.store, loaded.table);
+        let mut wanted = on_disk[..100].to_vec();
+        wanted.extend(&in_memory[in_memory.len() - 20..]);
+        wanted.extend([ROWS, ROWS + 1]);
+        let promoted = store.promote(table, &wanted).unwrap();
+        // The 20 rows in memory lie in the read-only region, next in line for eviction.
+        let expected_counts = Promoted { moved: 120, resident: 0, missing: 2, overtaken: 0 };
+        assert_eq!(promoted, expected_counts);
+        let again = store.promote(table, &wanted).unwrap();
+        assert_eq!(again, Promoted { moved: 0, resident: 120, missing: 2, overtaken: 0 });
+        let before = store.stats();
+        assert_eq!(get(store, table, &on_disk[..100]), expected(&on_disk[..100]));
+        let after = store.stats();
+        assert_eq!(after.hits_mutable - before.hits_mutable, 100);
+        assert_eq!(after.disk_reads, before.disk_reads);
+        assert_eq!(after.promoted_used, 100);
+    }
+}
+
+#[test]
+fn operations_are_counted_by_kind_and_changes_by_row() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path(), &options(BUDGET_BYTES)).unwrap();
+    let table = store.create_table("rows", VALUE_BYTES as u32, b"").unwrap();
+    put(&store, table, &[1, 2, 3], 0, VALUE_BYTES);
+    get(&store, table, &[1, 2]);
+    peek(&store, table, &[1, 9]).unwrap();
+    // One row changed, one left missing, one inserted.
+    store.execute(table, &[3, 8], Clock::Keep, &mut Add { by: 1, insert: false }).unwrap();
+    store.execute(table, &[7], Clock::Keep, &mut Add { by: 1, insert: true }).unwrap();
+    assert_eq!(store.delete(table, &[2, 5]).unwrap(), 1);
+    let stats = store.stats();
+    assert_eq!(stats.batches, 6);
+    assert_eq!((stats.put_keys, stats.get_keys, stats.peek_keys), (3, 2, 2));
+    assert_eq!((stats.update_keys, stats.delete_keys), (3, 2));
+    assert_eq!((stats.changed, stats.inserted, stats.deleted), (3 + 1 + 1 + 1, 4, 1));
+    // One key a call counts as any other batch does.
+    put(&store, table, &[1], 0, VALUE_BYTES);
+    get(&store, table, &[1]);
+    peek(&store, table, &[1]).unwrap();
+    store.execute(table, &[3], Clock::Keep, &mut Add { by: 1, insert: false }).unwrap();
+    let after = store.stats();
+    assert_eq!(after.batches - stats.batches, 4);
+    assert_eq!(after.hits_mutable - stats.hits_mutable, 4);
+    let counts = |s: &StoreStats| [s.put_keys, s.get_keys, s.peek_keys, s.update_keys];
+    let (before, after_counts) = (counts(&stats), counts(&after));
+    assert!(before.iter().zip(after_counts).all(|(before, after)| before + 1 == after));
+    assert_eq!(after.changed - stats.changed, 2);
+}
+
+#[test]
+fn stalls_are_counted_and_timed() {
+    let Loaded { store, table, _dir } = load(DeviceChoice::Auto);
+    let stats = store.stats();
+    assert!(stats.growth_steps > 0, "{stats:?}");
+    assert!(stats.growth_steps_us_max <= stats.growth_steps_us + 1, "{stats:?}");
+    assert_eq!(stats.checkpoints, 1);
+    assert!(stats.checkpoint_pauses_us_max >= stats.last_checkpoint_pause_us, "{stats:?}");
+    assert!(stats.written_bytes_per_changed_row() >= VALUE_BYTES as f64, "{stats:?}");
+    put(&store, table, &keys(), 1, VALUE_BYTES);
+    assert_eq!(store.stats().changed, 2 * ROWS);
+}
+
+/// A row whose record in the mutable region says that it was deleted was counted as resident.
+#[test]
+fn a_deleted_row_is_missing_to_a_promote_in_every_region() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path(), &options(BUDGET_BYTES)).unwrap();
+    let table = store.create_table("t", 64, b"").unwrap();
+    let keys: Vec<u64> = (0..20).collect();
+    put(&store, table, &keys, 1, 64);
+    store.delete(table, &keys[..10]).unwrap();
+    let missing = |store: &Store| store.promote(table, &keys).unwrap().missing;
+    assert_eq!(missing(&store), 10);
+    // Everything becomes read-only.
+    store.checkpoint(b"").unwrap();
+    assert_eq!(missing(&store), 10);
+    crate::common::push_to_disk(&store, table, 10);
+    assert_eq!(missing(&store), 10);
+}
+
+/// Rows that somebody uses after they were marked are not kept, whatever brought them to the tail.
+#[test]
+fn rows_that_others_moved_are_not_reported_as_kept() {
+    for device in DEVICES {
+        let dir = tempfile::tempdir().unwrap();
+        let options = StoreOptions { device, ..options(1 << 20) };
+        let store = Store::open(dir.path(), &options).unwrap();
+        let table = store.create_table("rows", VALUE_BYTES as u32, b"").unwrap();
+        let keys: Vec<u64> = (0..50).collect();
+        put(&store, table, &keys, 0, VALUE_BYTES);
+        let (mut wanted, mut resident) = (Vec::new(), Vec::new());
+        store.announce(table, &keys, &mut wanted, &mut resident).unwrap();
+        let marks: Vec<_> = resident.iter().map(|&(_, mark)| mark).collect();
+        assert_eq!((wanted.len(), marks.len()), (0, 50));
+        store.checkpoint(b"").unwrap();
+        // Used: they go to the tail.
+        put(&store, table, &keys[..20], 1, VALUE_BYTES);
+        get(&store, table, &keys[20..30]);
+        let mut moved = Vec::new();
+        store.keep(table, &keys, &marks, &mut moved).unwrap();
+        let mut places: Vec<usize> = moved.iter().map(|&(place, _)| place).collect();
+        places.sort_unstable();
+        assert_eq!(places, (30..50).collect::<Vec<_>>());
+        // Kept rows have new marks.
+        assert!(moved.iter().all(|&(place, mark)| mark.address() > marks[place].address()));
+    }
+}
