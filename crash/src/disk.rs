@@ -16,8 +16,9 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
+use fastrand::Rng;
+
 use crate::journal::{Journal, Node, Op};
-use crate::random::Random;
 
 /// What a drive writes whole.
 const BLOCK_BYTES: u64 = 512;
@@ -64,12 +65,12 @@ impl Disk {
     #[must_use]
     pub fn after_cut(journal: &Journal, sure: &[usize], position: usize, left: Left) -> Disk {
         let mut disk = Disk::empty(journal);
-        let mut random = Random::new(match left {
+        let mut random = Rng::with_seed(match left {
             Left::Random(seed) => seed,
             _ => 0,
         });
         // Much, half or little of it.
-        let keep_of_8 = [1, 4, 7][random.below(3) as usize];
+        let keep_of_8 = [1, 4, 7][random.u64(..3) as usize];
         for (i, op) in journal.ops[..position].iter().enumerate() {
             let is_sure = sure[i] < position;
             let part = match left {
@@ -217,9 +218,9 @@ impl Disk {
     }
 }
 
-fn some_part(random: &mut Random, keep_of_8: u64) -> Option<Part> {
-    let kept = random.below(8) < keep_of_8;
-    let seed = random.number();
+fn some_part(random: &mut Rng, keep_of_8: u64) -> Option<Part> {
+    let kept = random.u64(..8) < keep_of_8;
+    let seed = random.u64(..);
     match seed % 16 {
         0..4 => Some(Part::Torn(seed)),
         4 => Some(Part::Length),
@@ -240,11 +241,11 @@ fn write_part(file: &mut Vec<u8>, offset: u64, bytes: &[u8], part: Part) {
         Part::Whole => put(offset, end),
         Part::Length => file.resize(file.len().max(end as usize), 0),
         Part::Torn(seed) => {
-            let mut random = Random::new(seed);
+            let mut random = Rng::with_seed(seed);
             let mut at = offset;
             while at < end {
                 let to = (at / BLOCK_BYTES * BLOCK_BYTES + BLOCK_BYTES).min(end);
-                if random.once_in(2) {
+                if random.u64(..2) == 0 {
                     put(at, to);
                 }
                 at = to;

@@ -12,10 +12,11 @@ use std::path::Path;
 use anyhow::{Context, Result, bail, ensure};
 use embank_kv::Store;
 use embank_kv::inspect::{Damage, VerifyOptions, verify};
+use fastrand::Rng;
 
+use crate::content::content;
 use crate::disk::{Disk, Left};
 use crate::journal::{Journal, Mark, Op};
-use crate::random::{Random, content};
 use crate::rows::{self, Model};
 use crate::strangers::check_restored_segments;
 use crate::workload::{BANK, KEYS_END, State, open, options, serial_of};
@@ -127,7 +128,7 @@ fn is_checkpoints(path: &str) -> bool {
 /// `count` different cuts of a journal: at each moment with nothing and with everything of what was not sure, with
 /// each single call missing or there alone, and with random subsets; a random selection if that is more.
 #[must_use]
-pub fn cuts(journal: &Journal, count: usize, random: &mut Random) -> Vec<Cut> {
+pub fn cuts(journal: &Journal, count: usize, random: &mut Rng) -> Vec<Cut> {
     let (sure, moments) = (journal.sure_from(), moments(journal));
     let mut plain = Vec::new();
     let mut singles = Vec::new();
@@ -143,8 +144,8 @@ pub fn cuts(journal: &Journal, count: usize, random: &mut Random) -> Vec<Cut> {
         }
     }
     // A third each.
-    shuffle(&mut plain, random);
-    shuffle(&mut singles, random);
+    random.shuffle(&mut plain);
+    random.shuffle(&mut singles);
     let mut cuts: Vec<Cut> = plain.into_iter().take(count / 3).collect();
     cuts.extend(singles.into_iter().take(count / 3));
     // Of the random ones, as many in each phase: most calls are a checkpoint's.
@@ -154,17 +155,11 @@ pub fn cuts(journal: &Journal, count: usize, random: &mut Random) -> Vec<Cut> {
     }
     let phases: Vec<Vec<Moment>> = phases.into_values().collect();
     while cuts.len() < count {
-        let phase = &phases[random.below(phases.len() as u64) as usize];
-        let moment = phase[random.below(phase.len() as u64) as usize];
-        cuts.push(Cut { moment, left: Left::Random(random.number()) });
+        let phase = &phases[random.u64(..phases.len() as u64) as usize];
+        let moment = phase[random.u64(..phase.len() as u64) as usize];
+        cuts.push(Cut { moment, left: Left::Random(random.u64(..)) });
     }
     cuts
-}
-
-fn shuffle<T>(items: &mut [T], random: &mut Random) {
-    for i in (1..items.len()).rev() {
-        items.swap(i, random.below(i as u64 + 1) as usize);
-    }
 }
 
 /// What a bank must come back as.
@@ -188,13 +183,13 @@ impl<'a> Oracle<'a> {
     /// # Errors
     /// What is wrong.
     pub fn check(&self, cut: &Cut, dir: &Path, seed: u64) -> Result<()> {
-        let mut random = Random::new(seed);
+        let mut random = Rng::with_seed(seed);
         self.lay_out(cut, dir)?;
         let bank = dir.join(BANK);
-        if random.once_in(SELDOM) {
+        if random.u64(..SELDOM) == 0 {
             self.check_older(cut, dir).context("falling back to an older checkpoint")?;
         }
-        if cut.moment.sure > 0 && random.once_in(SELDOM) {
+        if cut.moment.sure > 0 && random.u64(..SELDOM) == 0 {
             check_whole(&bank)?;
         }
         let options = options(false);
@@ -208,7 +203,7 @@ impl<'a> Oracle<'a> {
         );
         let state = &self.states[serial as usize];
         self.check_state(&store, state)?;
-        if serial > 0 && random.once_in(SELDOM) {
+        if serial > 0 && random.u64(..SELDOM) == 0 {
             rows::check_by_scan(&store, &state.model)?;
         }
         let model = work_on(&store, &state.model, KEYS_END, &mut random).context("working on")?;
@@ -220,7 +215,7 @@ impl<'a> Oracle<'a> {
         ensure!(store.recovered().is_some_and(|found| found.blob == blob), "its own blob");
         rows::check(&store, &model, KEYS_END).context("opened again")?;
         drop(store);
-        if random.once_in(SELDOM) {
+        if random.u64(..SELDOM) == 0 {
             check_restored_segments(&bank, &model, KEYS_END, &mut random)
                 .context("with segments of a copy that has gone on")?;
         }
@@ -305,7 +300,7 @@ pub(crate) fn work_on(
     store: &Store,
     model: &Model,
     keys_end: u64,
-    random: &mut Random,
+    random: &mut Rng,
 ) -> Result<Model> {
     let mut model = model.clone();
     if !model.contains_key("afterwards") {
@@ -313,7 +308,7 @@ pub(crate) fn work_on(
     }
     for (name, expected) in &mut model {
         let table = rows::table(store, name)?;
-        let first = random.below(keys_end - 40);
+        let first = random.u64(..keys_end - 40);
         let keys: Vec<u64> = (first..first + 40).collect();
         let values: Vec<_> =
             keys.iter().map(|&key| content(key, first, expected.value_bytes as usize)).collect();
@@ -325,7 +320,7 @@ pub(crate) fn work_on(
             expected.rows.remove(key);
         });
     }
-    if random.once_in(SELDOM) {
+    if random.u64(..SELDOM) == 0 {
         store.compact()?;
     }
     Ok(model)

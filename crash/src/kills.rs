@@ -25,9 +25,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use embank_kv::device::{self, DeviceOptions};
 use embank_kv::{DeviceChoice, Error, Store, StoreOptions};
+use fastrand::Rng;
 
 use crate::program::{self, KEYS_END, Step};
-use crate::random::Random;
 use crate::rows::{self, Model};
 use crate::strangers::{exchange, files};
 use crate::workload::BANK;
@@ -251,7 +251,7 @@ pub struct Supervisor {
     program: PathBuf,
     dir: PathBuf,
     seed: u64,
-    random: Random,
+    random: Rng,
     status_file: File,
     /// The decoy's files as they were made.
     decoy: BTreeMap<PathBuf, Vec<u8>>,
@@ -282,7 +282,7 @@ impl Supervisor {
             program: program.to_owned(),
             dir: dir.to_owned(),
             seed,
-            random: Random::new(seed),
+            random: Rng::with_seed(seed),
             status_file,
             steps: 0,
             model: Model::new(),
@@ -301,7 +301,7 @@ impl Supervisor {
     /// # Errors
     /// What is wrong, with the number of the kill.
     pub fn kill(&mut self) -> Result<Kill> {
-        let moment = MOMENTS[self.random.below(MOMENTS.len() as u64) as usize];
+        let moment = MOMENTS[self.random.u64(..MOMENTS.len() as u64) as usize];
         // By turns, both over the same bank.
         let device = if self.kills.is_multiple_of(2) { "auto" } else { "threads" };
         let number = self.kills;
@@ -325,15 +325,15 @@ impl Supervisor {
 
     fn await_moment(&mut self, moment: Moment, writer: &mut Child) -> Result<()> {
         let later = Duration::from_micros(match moment {
-            Moment::Start => self.random.below(15_000),
-            Moment::Any => self.random.below(ANY_TIME_US),
-            Moment::Checkpoint => self.random.below(LATER_US),
+            Moment::Start => self.random.u64(..15_000),
+            Moment::Any => self.random.u64(..ANY_TIME_US),
+            Moment::Checkpoint => self.random.u64(..LATER_US),
             // At once, or a little later.
-            _ => self.random.below(2) * self.random.below(LATER_US / 4),
+            _ => self.random.u64(..2) * self.random.u64(..LATER_US / 4),
         });
         let ahead = match moment {
             Moment::Start => 0,
-            _ => self.steps + 1 + self.random.below(STEPS_AHEAD_MAX),
+            _ => self.steps + 1 + self.random.u64(..STEPS_AHEAD_MAX),
         };
         let began = Instant::now();
         let (mut before, mut looks_out, mut came) = (None, false, None);
@@ -403,7 +403,7 @@ impl Supervisor {
         }
         self.steps = steps;
         rows::check(&store, &self.model, KEYS_END).with_context(|| format!("{steps} steps"))?;
-        if steps > 0 && self.random.once_in(8) {
+        if steps > 0 && self.random.u64(..8) == 0 {
             rows::check_by_scan(&store, &self.model)?;
         }
         Ok(Kill {

@@ -10,13 +10,13 @@
 //! `docs/testing.md` has the commands.
 #![cfg(all(target_os = "linux", target_env = "gnu", target_pointer_width = "64"))]
 
+pub mod content;
 pub mod disk;
 pub mod faults;
 pub mod images;
 pub mod journal;
 pub mod kills;
 pub mod program;
-pub mod random;
 pub mod recorder;
 pub mod rows;
 pub mod strangers;

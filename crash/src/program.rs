@@ -3,8 +3,9 @@
 
 use anyhow::{Context, Result};
 use embank_kv::Store;
+use fastrand::Rng;
 
-use crate::random::{Random, content};
+use crate::content::content;
 use crate::rows::{self, Model};
 
 /// Keys are below this; the last one is never used.
@@ -49,15 +50,15 @@ pub fn step(seed: u64, number: u64) -> Step {
     if number.is_multiple_of(TABLE_TURN) {
         return if turn % 2 == 1 { Step::Create } else { Step::Drop };
     }
-    let mut random = Random::new(seed ^ number.wrapping_mul(0x9E6C_63D0_876A_3F6B));
-    let passing = turn % 2 == 1 && random.once_in(4);
-    let stays = TABLES[random.below(TABLES.len() as u64) as usize];
+    let mut random = Rng::with_seed(seed ^ number.wrapping_mul(0x9E6C_63D0_876A_3F6B));
+    let passing = turn % 2 == 1 && random.u64(..4) == 0;
+    let stays = TABLES[random.u64(..TABLES.len() as u64) as usize];
     let (table, value_bytes, variable) = if passing { PASSING_TABLE } else { stays };
     let mut keys = |count_max: u64| -> Vec<u64> {
-        let (count, first) = (1 + random.below(count_max), random.below(KEYS_END - 1));
+        let (count, first) = (1 + random.u64(..count_max), random.u64(..KEYS_END - 1));
         (first..(first + count).min(KEYS_END - 1)).collect()
     };
-    match Random::new(seed ^ number).below(100) {
+    match Rng::with_seed(seed ^ number).u64(..100) {
         0..8 => Step::Checkpoint,
         8..16 => Step::Delete(table, keys(60)),
         16..24 => Step::Get(table, keys(100)),

@@ -12,9 +12,9 @@ use std::{fs, io};
 use anyhow::{Context, Result, bail, ensure};
 use embank_kv::inspect::{VerifyOptions, verify};
 use embank_kv::{Error, Store};
+use fastrand::Rng;
 
 use crate::images::work_on;
-use crate::random::Random;
 use crate::rows::{self, Model};
 use crate::workload::{open, options};
 
@@ -58,7 +58,7 @@ pub fn check_restored_segments(
     bank: &Path,
     model: &Model,
     keys_end: u64,
-    random: &mut Random,
+    random: &mut Rng,
 ) -> Result<()> {
     let copy = bank.with_file_name("diverged");
     Store::copy_checkpoint(bank, None, &copy).context("copying it")?;

@@ -8,9 +8,10 @@ use std::sync::Arc;
 use anyhow::{Context, Result, bail, ensure};
 use embank_kv::device::{DeviceOptions, ThreadDevice};
 use embank_kv::{CompactionOptions, Store, StoreOptions};
+use fastrand::Rng;
 
+use crate::content::content;
 use crate::journal::{Journal, Mark};
-use crate::random::{Random, content};
 use crate::recorder::Recording;
 use crate::rows::{self, Model};
 
@@ -166,7 +167,7 @@ pub(crate) fn checkpoints_of(bank: &Path) -> Result<Vec<u64>> {
 struct Living {
     recording: Recording,
     bank: std::path::PathBuf,
-    random: Random,
+    random: Rng,
     options: StoreOptions,
     store: Option<Store>,
     model: Model,
@@ -196,7 +197,7 @@ impl Living {
         Ok(Living {
             bank: recording.root().join(BANK),
             recording,
-            random: Random::new(seed),
+            random: Rng::with_seed(seed),
             // Odd lives compact in the background, where the order of calls is not the seed's alone.
             options: options(seed % 2 == 1),
             store: None,
@@ -232,7 +233,7 @@ impl Living {
     }
 
     fn step(&mut self, step: u64) -> Result<()> {
-        let done = match (step, self.random.below(100)) {
+        let done = match (step, self.random.u64(..100)) {
             // A bank with rows enough for delta images, early on.
             (0..4, _) => self.create_missing().and_then(|()| self.put(500)),
             (4, _) | (_, 0..24) => self.checkpoint(),
@@ -301,8 +302,8 @@ impl Living {
     fn kill(&mut self) -> Result<()> {
         self.kills += 1;
         self.may_be_killed = true;
-        self.recording.kill_in(Some(self.random.below(KILL_CALLS)));
-        let done = match self.random.below(4) {
+        self.recording.kill_in(Some(self.random.u64(..KILL_CALLS)));
+        let done = match self.random.u64(..4) {
             0 => self.put(300).and_then(|()| self.compact()),
             _ => self.checkpoint().and_then(|()| self.compact()),
         };
@@ -315,8 +316,8 @@ impl Living {
     fn reopen(&mut self) -> Result<()> {
         // A killed program closes nothing; what closing does fails as well.
         self.close();
-        if self.may_be_killed && self.random.once_in(2) {
-            self.recording.kill_in(Some(self.random.below(20)));
+        if self.may_be_killed && self.random.u64(..2) == 0 {
+            self.recording.kill_in(Some(self.random.u64(..20)));
             if self.open().is_ok() {
                 self.close();
             }
@@ -335,11 +336,11 @@ impl Living {
         if older.is_empty() {
             return self.reopen();
         }
-        let number = older[self.random.below(older.len() as u64) as usize];
+        let number = older[self.random.u64(..older.len() as u64) as usize];
         self.going_back = self.serials.range(number..).map(|(_, serial)| *serial).collect();
-        if may_be_killed && self.random.once_in(2) {
+        if may_be_killed && self.random.u64(..2) == 0 {
             self.may_be_killed = true;
-            self.recording.kill_in(Some(self.random.below(ROLL_BACK_CALLS)));
+            self.recording.kill_in(Some(self.random.u64(..ROLL_BACK_CALLS)));
         }
         self.recording.mark(Mark::RollingBack);
         self.roll_backs += 1;
@@ -393,16 +394,16 @@ impl Living {
     /// A table of the bank, if it has any.
     fn some_table(&mut self) -> Option<String> {
         let count = self.model.len() as u64;
-        let chosen = self.random.below(count.max(1)) as usize;
+        let chosen = self.random.u64(..count.max(1)) as usize;
         self.model.keys().nth(chosen).cloned()
     }
 
     /// Keys that follow one another, from anywhere.
     fn some_keys(&mut self, count_max: u64) -> Vec<u64> {
-        let count = 1 + self.random.below(count_max);
+        let count = 1 + self.random.u64(..count_max);
         // New keys, more and more of them: the index grows.
         let end = (1000 + self.version * 40).min(KEYS_END);
-        let first = self.random.below(end - count.min(end - 1));
+        let first = self.random.u64(..end - count.min(end - 1));
         (first..first + count).filter(|&key| key < KEYS_END).collect()
     }
 

@@ -8,9 +8,9 @@ use std::sync::OnceLock;
 use embank_crash::disk::{Disk, Left};
 use embank_crash::images::{Cut, Oracle, cuts, moments};
 use embank_crash::journal::{Journal, Mark, Op};
-use embank_crash::random::Random;
 use embank_crash::recorder;
 use embank_crash::workload::{Life, live, live_and_be_killed};
+use fastrand::Rng;
 use tempfile::TempDir;
 
 /// In memory, where there is such a place.
@@ -52,9 +52,9 @@ fn every_image_of_a_life_opens_at_its_checkpoint() {
         "a dull life"
     );
     let oracle = Oracle::new(&life.journal, &life.states);
-    let mut random = Random::new(seed());
+    let mut random = Rng::with_seed(seed());
     for cut in cuts(&life.journal, 400, &mut random) {
-        assert_eq!(failure(&oracle, &cut, random.number()), None);
+        assert_eq!(failure(&oracle, &cut, random.u64(..)), None);
     }
 }
 
@@ -63,7 +63,7 @@ fn every_image_of_a_life_opens_at_its_checkpoint() {
 #[test]
 fn what_an_open_after_a_kill_reports_is_there_for_good() {
     recorder::skip_syncs();
-    let mut random = Random::new(seed());
+    let mut random = Rng::with_seed(seed());
     let mut killed = 0;
     for calls in 0.. {
         let life = live_and_be_killed(temporary().path(), calls).unwrap();
@@ -76,9 +76,9 @@ fn what_an_open_after_a_kill_reports_is_there_for_good() {
         let after = (moments.len() - opened) as u64;
         for i in 0..5 {
             // The moment of the open, and some that follow.
-            let at = opened + if i == 0 { 0 } else { random.below(after) as usize };
+            let at = opened + if i == 0 { 0 } else { random.u64(..after) as usize };
             let cut = Cut { moment: moments[at], left: Left::Nothing };
-            assert_eq!(failure(&oracle, &cut, random.number()), None, "killed after {calls} calls");
+            assert_eq!(failure(&oracle, &cut, random.u64(..)), None, "killed after {calls} calls");
         }
     }
     assert!(killed > 60, "{killed} kills");
@@ -202,9 +202,9 @@ fn a_missing_sync_shows() {
 /// Some image of a journal does not come back.
 fn assert_fails(journal: &Journal, life: &Life, what: &str) {
     let oracle = Oracle::new(journal, &life.states);
-    let mut random = Random::new(seed());
+    let mut random = Rng::with_seed(seed());
     let mut cuts = cuts(journal, 600, &mut random).into_iter();
-    let found = cuts.find_map(|cut| failure(&oracle, &cut, random.number()));
+    let found = cuts.find_map(|cut| failure(&oracle, &cut, random.u64(..)));
     println!("{what}: {found:?}");
     assert!(found.is_some(), "{what} every image is good");
 }

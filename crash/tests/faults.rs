@@ -7,8 +7,8 @@ use std::collections::BTreeSet;
 use embank_crash::faults::judge::Outcome;
 use embank_crash::faults::sweep::{check, count, plans};
 use embank_crash::faults::{Fault, Site};
-use embank_crash::random::Random;
 use embank_crash::recorder;
+use fastrand::Rng;
 use tempfile::TempDir;
 
 /// Runs for a call that goes wrong, until it comes.
@@ -32,7 +32,7 @@ fn every_site_is_forced() {
     let listed: Vec<&str> = include_str!("fault_sites.txt").lines().collect();
     assert_eq!(sites, listed, "the calls of the store, and those of crash/tests/fault_sites.txt");
     let (mut struck, mut failed) = (BTreeSet::new(), Vec::new());
-    for plan in plans(&calls, 0, &mut Random::new(seed)) {
+    for plan in plans(&calls, 0, &mut Rng::with_seed(seed)) {
         // The log's writer has its own time, so a call of one run may be missing in another.
         let mut runs = (0..RUNS_MAX).map(|_| check(dir.path(), plan, false));
         let reached = runs.find(|run| !matches!(run, Ok(Outcome::NotReached)));

@@ -12,7 +12,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use embank::{Bank, BankOptions, Optimizer, TableConfig};
-use embank_crash::random::content;
+use embank_crash::content::content;
 use embank_crash::rows::{self, Model, ModelTable};
 use embank_kv::inspect::{VerifyOptions, verify};
 use embank_kv::{CompactionOptions, DeviceChoice, Error, Store, StoreOptions};

@@ -1,9 +1,9 @@
 //! Which row an operation asks for: the request distributions of YCSB's reference.
 
 use clap::ValueEnum;
+use fastrand::Rng;
 use serde::{Deserialize, Serialize};
 
-use crate::random::Random;
 use crate::zipf::Zipf;
 
 /// A request distribution.
@@ -67,7 +67,7 @@ impl Chooser {
 
     /// A row below `rows`, which may have grown.
     #[inline]
-    pub(crate) fn next(&mut self, rows: u64, random: &mut Random) -> u64 {
+    pub(crate) fn next(&mut self, rows: u64, random: &mut Rng) -> u64 {
         match (self.distribution, &mut self.zipf) {
             (Distribution::Zipfian, Some(zipf)) => zipf.draw(rows, random),
             (Distribution::Latest, Some(zipf)) => rows - 1 - zipf.draw(rows, random),
@@ -80,13 +80,13 @@ impl Chooser {
             },
             (Distribution::Hotspot, _) => {
                 let hot = ((rows as f64 * self.skew.hot_rows) as u64).clamp(1, rows);
-                if hot == rows || random.unit() < self.skew.hot_operations {
-                    random.below(hot)
+                if hot == rows || random.f64() < self.skew.hot_operations {
+                    random.u64(..hot)
                 } else {
-                    hot + random.below(rows - hot)
+                    hot + random.u64(..rows - hot)
                 }
             }
-            _ => random.below(rows),
+            _ => random.u64(..rows),
         }
     }
 }
@@ -104,11 +104,12 @@ fn fnv_64(number: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::random::stream;
 
     const DRAWS: u64 = 400_000;
 
     fn counts(distribution: Distribution, skew: Skew, rows: u64, seed: u64) -> Vec<u64> {
-        let mut random = Random::new(seed, 0);
+        let mut random = stream(seed, 0);
         let mut chooser = Chooser::new(distribution, skew, rows, false);
         let mut counts = vec![0; rows as usize];
         for _ in 0..DRAWS {
@@ -187,7 +188,7 @@ mod tests {
     #[test]
     fn growing_rows_are_asked_for_and_never_rows_beyond_the_end() {
         for distribution in Distribution::value_variants() {
-            let mut random = Random::new(3, 0);
+            let mut random = stream(3, 0);
             let mut chooser = Chooser::new(*distribution, Skew::default(), 100, true);
             let mut newest = 0;
             for rows in 100..150 {
@@ -205,7 +206,7 @@ mod tests {
     fn one_row_is_enough() {
         for distribution in Distribution::value_variants() {
             let mut chooser = Chooser::new(*distribution, Skew::default(), 1, false);
-            assert_eq!(chooser.next(1, &mut Random::new(1, 1)), 0, "{distribution:?}");
+            assert_eq!(chooser.next(1, &mut stream(1, 1)), 0, "{distribution:?}");
         }
     }
 }

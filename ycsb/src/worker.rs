@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use clap::ValueEnum;
+use fastrand::Rng;
 use indicatif::ProgressBar;
 use serde::{Deserialize, Serialize};
 
@@ -14,7 +15,7 @@ use crate::engine::Session;
 use crate::latency::Tally;
 use crate::measure::{Spec, Target, fill, millis};
 use crate::pace::Pace;
-use crate::random::Random;
+use crate::random::stream;
 use crate::workload::Kind;
 use crate::zipf::Zipf;
 
@@ -48,7 +49,7 @@ pub(crate) struct Worker<'a> {
     spec: &'a Spec,
     thread: usize,
     session: Box<dyn Session + 'a>,
-    random: Random,
+    random: Rng,
     chooser: Chooser,
     scan_ranks: Option<Zipf>,
     /// The block: a kind a call, `batch` keys a call.
@@ -79,7 +80,7 @@ impl<'a> Worker<'a> {
             spec,
             thread,
             session: target.engine.session()?,
-            random: Random::new(seed, thread as u64),
+            random: stream(seed, thread as u64),
             chooser: Chooser::new(spec.distribution, spec.skew, rows, spec.mix.inserts()),
             scan_ranks: (spec.scan_lengths == ScanLengths::Zipfian)
                 .then(|| Zipf::new(lengths, spec.skew.theta)),
@@ -290,7 +291,7 @@ impl<'a> Worker<'a> {
         let lengths = self.spec.scan_rows_max - self.spec.scan_rows_min + 1;
         let above = match &mut self.scan_ranks {
             Some(zipf) => zipf.draw(lengths, &mut self.random),
-            None => self.random.below(lengths),
+            None => self.random.u64(..lengths),
         };
         self.spec.scan_rows_min + above
     }

@@ -5,10 +5,10 @@ use std::fmt;
 
 use anyhow::{Result, ensure};
 use clap::ValueEnum;
+use fastrand::Rng;
 use serde::{Deserialize, Serialize};
 
 use crate::distribution::Distribution;
-use crate::random::Random;
 
 /// A kind of operation. A batch is of one kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -73,8 +73,8 @@ impl Mix {
 
     /// A kind, by the shares.
     #[inline]
-    pub(crate) fn draw(&self, random: &mut Random) -> Kind {
-        let mut left = random.unit();
+    pub(crate) fn draw(&self, random: &mut Rng) -> Kind {
+        let mut left = random.f64();
         for (kind, share) in Kind::ALL.into_iter().zip(self.shares()) {
             if left < share {
                 return kind;
@@ -143,13 +143,14 @@ impl Workload {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::random::stream;
 
     #[test]
     fn every_core_workload_adds_up_and_is_drawn_by_its_shares() {
         for workload in Workload::value_variants() {
             let mix = workload.mix();
             mix.check().unwrap();
-            let mut random = Random::new(1, 0);
+            let mut random = stream(1, 0);
             let mut counts = [0.0; 5];
             for _ in 0..100_000 {
                 counts[mix.draw(&mut random) as usize] += 1e-5;

@@ -9,7 +9,7 @@
 //! long sums go through Euler and Maclaurin's formula from the 10,000th term on, whose error is below the
 //! rounding of the sum itself; growth adds the new terms only.
 
-use crate::random::Random;
+use fastrand::Rng;
 
 /// Terms of a sum that are added one by one before the formula takes over.
 const TERMS_DIRECT: u64 = 10_000;
@@ -67,11 +67,11 @@ impl Zipf {
 
     /// The next rank below `items`, which may have grown.
     #[inline]
-    pub(crate) fn draw(&mut self, items: u64, random: &mut Random) -> u64 {
+    pub(crate) fn draw(&mut self, items: u64, random: &mut Rng) -> u64 {
         if items != self.items {
             self.resize(items);
         }
-        let u = random.unit();
+        let u = random.f64();
         let scaled = u * self.zeta;
         if scaled < 1.0 || items == 1 {
             return 0;
@@ -102,6 +102,7 @@ impl Zipf {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::random::stream;
 
     #[test]
     fn the_formula_agrees_with_the_sum() {
@@ -120,7 +121,7 @@ mod tests {
 
     #[test]
     fn growing_and_shrinking_end_where_a_new_one_begins() {
-        let mut random = Random::new(1, 0);
+        let mut random = stream(1, 0);
         let mut zipf = Zipf::new(1_000, 0.99);
         for items in [1_001, 1_002, 50_000, 90_000, 500] {
             zipf.draw(items, &mut random);

@@ -5,6 +5,7 @@
 //! Which keys are drawn is in [`KeyStream`].
 
 use anyhow::{Result, bail};
+use fastrand::Rng;
 
 /// A finaliser that turns any 64-bit number into a well mixed one (SplitMix64's).
 fn mix(mut x: u64) -> u64 {
@@ -102,10 +103,10 @@ impl Zipf {
     }
 }
 
-/// A seeded stream of keys (SplitMix64).
+/// A seeded stream of keys.
 #[derive(Debug, Clone)]
 pub(crate) struct KeyStream {
-    state: u64,
+    random: Rng,
     first: u64,
     stride: u64,
     count: u64,
@@ -116,7 +117,7 @@ impl KeyStream {
     /// Uniform over `first`, `first + stride`, ..., `count` keys of them.
     pub(crate) fn new(seed: u64, first: u64, stride: u64, count: u64) -> Self {
         assert!(count > 0 && stride > 0, "a stream needs keys to draw from");
-        Self { state: Self::start(seed), first, stride, count, zipf: None }
+        Self { random: Self::start(seed), first, stride, count, zipf: None }
     }
 
     /// By `popularity` over `0..count`.
@@ -131,18 +132,17 @@ impl KeyStream {
     /// The same keys with the same popularity, drawn in another order. (What a Zipf distribution needs
     /// is costly to compute, and is kept.)
     pub(crate) fn reseeded(&self, seed: u64) -> Self {
-        Self { state: Self::start(seed), ..self.clone() }
+        Self { random: Self::start(seed), ..self.clone() }
     }
 
-    fn start(seed: u64) -> u64 {
-        mix(seed ^ 0x5851_f42d_4c95_7f2d)
+    /// Mixed, so that streams of neighbouring seeds have nothing in common.
+    fn start(seed: u64) -> Rng {
+        Rng::with_seed(mix(seed ^ 0x5851_f42d_4c95_7f2d))
     }
 
     /// A uniform number below `count`.
     pub(crate) fn below(&mut self, count: u64) -> u64 {
-        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        // Lemire's multiply-and-shift: uniform up to a bias of count / 2^64.
-        ((u128::from(mix(self.state)) * u128::from(count)) >> 64) as u64
+        self.random.u64(..count)
     }
 
     /// The next `n` keys.
@@ -154,10 +154,7 @@ impl KeyStream {
     pub(crate) fn next_key(&mut self) -> u64 {
         let place = match self.zipf {
             None => self.below(self.count),
-            Some(zipf) => {
-                let uniform = self.below(1 << 53) as f64 / (1u64 << 53) as f64;
-                scattered(zipf.rank(uniform), self.count)
-            }
+            Some(zipf) => scattered(zipf.rank(self.random.f64()), self.count),
         };
         self.first + place * self.stride
     }

@@ -11,9 +11,9 @@ use anyhow::{Context, Result, bail, ensure};
 use embank_crash::disk::Left;
 use embank_crash::images::{Cut, Oracle, Phase, cuts};
 use embank_crash::journal::Op;
-use embank_crash::random::Random;
 use embank_crash::recorder;
 use embank_crash::workload::{Life, live};
+use fastrand::Rng;
 use indicatif::ProgressBar;
 use parking_lot::Mutex;
 
@@ -126,7 +126,7 @@ fn check_life(
     bar: &ProgressBar,
     tally: &mut Tally,
 ) -> Result<()> {
-    let mut random = Random::new(life_seed);
+    let mut random = Rng::with_seed(life_seed);
     let cuts = cuts(&life.journal, images, &mut random);
     let oracle = Oracle::new(&life.journal, &life.states);
     let next = AtomicUsize::new(0);

@@ -8,8 +8,8 @@ use anyhow::{Result, ensure};
 use embank_crash::faults::judge::Outcome;
 use embank_crash::faults::sweep::{Tally, check, count, plans};
 use embank_crash::faults::{Call, Fault, Site};
-use embank_crash::random::Random;
 use embank_crash::recorder;
+use fastrand::Rng;
 use indicatif::ProgressBar;
 
 use super::report::{Row, publish, scratch, seed};
@@ -48,13 +48,13 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     recorder::skip_syncs();
     let started = Instant::now();
     let calls = count(dir.path(), false)?;
-    let mut random = Random::new(seed);
+    let mut random = Rng::with_seed(seed);
     let plans = plans(&calls, if args.quick { 0 } else { args.count }, &mut random);
     let bar = ProgressBar::new(plans.len() as u64);
     let (mut tally, mut failed) = (Tally::new(), Vec::new());
     for &plan in &plans {
         // Compaction in the background makes the order of calls the threads' own.
-        match check(dir.path(), plan, random.once_in(4)) {
+        match check(dir.path(), plan, random.u64(..4) == 0) {
             Ok(outcome) => {
                 let outcomes = tally.entry((plan.site, plan.fault)).or_default();
                 *outcomes.entry(outcome).or_default() += 1;

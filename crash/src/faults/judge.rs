@@ -3,12 +3,12 @@
 use anyhow::{Context, Result, ensure};
 use embank_kv::inspect::{VerifyOptions, verify};
 use embank_kv::{Error, Store};
+use fastrand::Rng;
 
 use super::script::follower::Follower;
 use super::script::{KEYS_END, Script, bank_in, options};
 use super::{Call, Fault, Plan, Site};
 use crate::images::work_on;
-use crate::random::Random;
 use crate::recorder::Recording;
 use crate::rows::{self, Model};
 use crate::workload::{open, serial_of};
@@ -127,7 +127,7 @@ fn blob_of(store: &Store) -> Result<&[u8]> {
 
 /// Works with a bank that is open and whole, takes a checkpoint, and opens it again.
 fn go_on(store: Store, model: &Model, recording: &Recording) -> Result<()> {
-    let model = work_on(&store, model, KEYS_END, &mut Random::new(1)).context("working on")?;
+    let model = work_on(&store, model, KEYS_END, &mut Rng::with_seed(1)).context("working on")?;
     store.checkpoint(b"afterwards").context("taking a checkpoint")?;
     drop(store);
     let store = open(&bank_in(recording.root()), &options(false)).context("opening again")?;

@@ -9,7 +9,7 @@ use embank_kv::{CompactionOptions, DeviceChoice, Error, Store, StoreOptions};
 
 use self::follower::Follower;
 use super::{Call, Fault, Plan, Site};
-use crate::random::content;
+use crate::content::content;
 use crate::recorder::Recording;
 use crate::rows::{self, Model};
 use crate::strangers::{exchange, files};

@@ -7,11 +7,11 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use fastrand::Rng;
 
 use super::judge::{Outcome, judge};
 use super::script;
 use super::{Fault, Plan, Site};
-use crate::random::Random;
 use crate::recorder::Recording;
 
 /// A run that takes longer hangs: it takes a tenth of a second.
@@ -35,7 +35,7 @@ pub fn count(dir: &Path, background: bool) -> Result<BTreeMap<Site, u64>> {
 /// `count` plans, or all if there are fewer: the first and the last call of each site with each fault that can strike
 /// there, however many they are, and others chosen by chance.
 #[must_use]
-pub fn plans(calls: &BTreeMap<Site, u64>, count: usize, random: &mut Random) -> Vec<Plan> {
+pub fn plans(calls: &BTreeMap<Site, u64>, count: usize, random: &mut Rng) -> Vec<Plan> {
     let (mut forced, mut others) = (Vec::new(), Vec::new());
     for (&site, &calls) in calls {
         for fault in Fault::ALL.into_iter().filter(|fault| fault.can_strike(site.call)) {
@@ -46,9 +46,7 @@ pub fn plans(calls: &BTreeMap<Site, u64>, count: usize, random: &mut Random) -> 
             }
         }
     }
-    for i in (1..others.len()).rev() {
-        others.swap(i, random.below(i as u64 + 1) as usize);
-    }
+    random.shuffle(&mut others);
     others.truncate(count.saturating_sub(forced.len()));
     forced.extend(others);
     forced

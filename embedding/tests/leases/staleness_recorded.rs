@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 use crate::common::{new_bank_with, push_to_disk, small_options};
 use embank::{BankOptions, Error, Initializer, Optimizer, Table, TableConfig};
 use embank_kv::locks::Mutex;
+use fastrand::Rng;
 
 const THREADS: u64 = 4;
 const KEYS: u64 = 24;
@@ -62,17 +63,6 @@ impl Recorder {
     }
 }
 
-/// Small numbers that look random, the same for the same seed (Marsaglia's xorshift64).
-struct Dice(u64);
-impl Dice {
-    fn roll(&mut self, sides: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % sides
-    }
-}
-
 fn train(
     table: &Table,
     recorder: &Recorder,
@@ -80,14 +70,14 @@ fn train(
     steps: &[AtomicU64],
     enough: impl Fn() -> bool,
 ) -> Vec<Got> {
-    let mut dice = Dice(seed);
+    let mut dice = Rng::with_seed(seed);
     let mut record = Vec::new();
     let mut rows = [0.0; BATCH];
     for round in 0..ROUNDS_MAX {
         if round >= ROUNDS_MIN && enough() {
             break;
         }
-        let keys: Vec<u64> = (0..BATCH).map(|_| dice.roll(KEYS)).collect();
+        let keys: Vec<u64> = (0..BATCH).map(|_| dice.u64(..KEYS)).collect();
         let begun = recorder.now();
         let lease = match table.get(&keys, &mut rows) {
             Ok(lease) => lease,
@@ -99,7 +89,7 @@ fn train(
         let bound = recorder.largest_bound(begun, ended);
         // It was registered, and began to age, while the Get was running.
         let of_age = begun + LEASE_TIMEOUT.as_nanos() as u64;
-        let answered = match dice.roll(20) {
+        let answered = match dice.u64(..20) {
             0 => {
                 std::mem::forget(lease);
                 of_age
@@ -111,7 +101,7 @@ fn train(
             }
             4 => {
                 // Kept for longer than others get a row, and perhaps for too long.
-                let until = recorder.now() + dice.roll(2 * LEASE_TIMEOUT.as_nanos() as u64);
+                let until = recorder.now() + dice.u64(..2 * LEASE_TIMEOUT.as_nanos() as u64);
                 while recorder.now() < until {
                     std::thread::yield_now();
                 }
@@ -202,9 +192,9 @@ fn no_get_returns_beyond_the_bound_at_any_linearisation() {
             }
         });
         scope.spawn(|| {
-            let mut dice = Dice(seed ^ 77);
+            let mut dice = Rng::with_seed(seed ^ 77);
             while !done.load(Ordering::Relaxed) {
-                let bound = dice.roll(u64::from(BOUND_MAX) + 1) as u32;
+                let bound = dice.u64(..u64::from(BOUND_MAX) + 1) as u32;
                 recorder.bounds.lock().push((recorder.now(), bound));
                 table.set_staleness_bound(Some(bound));
                 (0..100).for_each(|_| std::thread::yield_now());

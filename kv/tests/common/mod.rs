@@ -214,9 +214,9 @@ pub(crate) fn push_to_disk(store: &Store, table: TableId, key: u64) {
     panic!("4 budgets of newer rows did not push key {key} to disk");
 }
 
-/// Random numbers (SplitMix64) from a seed that a failed test prints and `EMBANK_TEST_SEED` replays.
+/// Random numbers from a seed that a failed test prints and `EMBANK_TEST_SEED` replays.
 #[derive(Debug, Clone)]
-pub(crate) struct Random(u64);
+pub(crate) struct Random(fastrand::Rng);
 
 impl Random {
     pub(crate) fn new() -> Self {
@@ -226,27 +226,22 @@ impl Random {
             Err(_) => RandomState::new().hash_one(0),
         };
         println!("replay with EMBANK_TEST_SEED={seed}");
-        Random(seed)
+        Random(fastrand::Rng::with_seed(seed))
     }
 
     /// Another stream of the same seed, for a thread of its own.
     pub(crate) fn stream(&self, number: u64) -> Self {
-        let mut random = Random(self.0 ^ number.wrapping_mul(0xD1B5_4A32_D192_ED03));
-        random.next();
-        random
+        let seed = self.0.get_seed() ^ number.wrapping_mul(0xD1B5_4A32_D192_ED03);
+        Random(fastrand::Rng::with_seed(seed))
     }
 
     pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
+        self.0.u64(..)
     }
 
     /// A number below `end`.
     pub(crate) fn below(&mut self, end: u64) -> u64 {
-        self.next() % end
+        self.0.u64(..end)
     }
 }
 

@@ -19,6 +19,7 @@ use embank_kv::inspect::{
     BankSummary, SalvageOptions, TableReader, VerifyOptions, salvage, summary, verify,
 };
 use embank_kv::{Access, Clock, CompactionOptions, Operation, Store, StoreOptions, TableId, Width};
+use fastrand::Rng;
 
 use crate::ground::loading::bar;
 use crate::ground::report::{Output, Row, print_provenance};
@@ -53,23 +54,6 @@ pub(crate) struct Args {
 }
 
 type Rows = BTreeMap<u64, Vec<u8>>;
-
-/// SplitMix64.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, end: u64) -> u64 {
-        self.next() % end
-    }
-}
 
 struct Put<'a, const VARIABLE: bool>(&'a [Vec<u8>]);
 
@@ -118,7 +102,7 @@ struct Pristine {
 
 impl Pristine {
     fn make(dir: &Path, args: &Args) -> Result<Self> {
-        let mut random = Random(args.seed);
+        let mut random = Rng::with_seed(args.seed);
         let store = Store::open(dir, &options())?;
         let mut tables = Vec::new();
         for (i, name) in NAMES.into_iter().enumerate() {
@@ -131,14 +115,14 @@ impl Pristine {
         let mut rows: [Rows; 3] = Default::default();
         for checkpoint in 0..2 {
             for (i, &table) in tables.iter().enumerate() {
-                let some: BTreeSet<u64> = (0..args.rows).map(|_| random.below(args.rows)).collect();
+                let some: BTreeSet<u64> = (0..args.rows).map(|_| random.u64(..args.rows)).collect();
                 let keys: Vec<u64> = some.into_iter().collect();
-                let length = |random: &mut Random| match i {
-                    2 => random.below(u64::from(BYTES_MAX[i]) + 1) as usize,
+                let length = |random: &mut Rng| match i {
+                    2 => random.u64(..u64::from(BYTES_MAX[i]) + 1) as usize,
                     _ => BYTES_MAX[i] as usize,
                 };
-                let value = |random: &mut Random| -> Vec<u8> {
-                    (0..length(random)).map(|_| random.next() as u8).collect()
+                let value = |random: &mut Rng| -> Vec<u8> {
+                    (0..length(random)).map(|_| random.u8(..)).collect()
                 };
                 let values: Vec<Vec<u8>> = keys.iter().map(|_| value(&mut random)).collect();
                 match i {
@@ -146,7 +130,7 @@ impl Pristine {
                     _ => store.execute(table, &keys, Clock::Keep, &mut Put::<false>(&values))?,
                 };
                 rows[i].extend(keys.into_iter().zip(values));
-                let gone: Vec<u64> = (0..args.rows / 16).map(|_| random.below(args.rows)).collect();
+                let gone: Vec<u64> = (0..args.rows / 16).map(|_| random.u64(..args.rows)).collect();
                 store.delete(table, &gone)?;
                 rows[i].retain(|key, _| !gone.contains(key));
             }
@@ -270,16 +254,16 @@ pub(crate) fn run(mut args: Args) -> Result<()> {
     let scratch = crate::measure::store::in_memory::scratch_in(&args.directory)?;
     let bank = Pristine::make(&scratch.path().join("bank"), &args)?;
     let kinds = bank.kinds()?;
-    let mut random = Random(args.seed ^ 0xDA3A_6E00);
+    let mut random = Rng::with_seed(args.seed ^ 0xDA3A_6E00);
     let mut tallies: BTreeMap<(bool, &str), Tally> = BTreeMap::new();
     let progress = bar("damaging", args.count + args.cuts);
     for number in 0..args.count + args.cuts {
         let is_cut = number >= args.count;
-        let (kind, files) = &kinds[random.below(kinds.len() as u64) as usize];
-        let path = &files[random.below(files.len() as u64) as usize];
+        let (kind, files) = &kinds[random.u64(..kinds.len() as u64) as usize];
+        let path = &files[random.u64(..files.len() as u64) as usize];
         let mut bytes = bank.files[path].clone();
-        let at = random.below(bytes.len() as u64);
-        let bit = random.below(8);
+        let at = random.u64(..bytes.len() as u64);
+        let bit = random.u64(..8);
         if is_cut {
             bytes.truncate(at as usize);
         } else {
