@@ -7,6 +7,7 @@ pub(crate) mod gather;
 pub(crate) mod index_loop;
 pub(crate) mod kv_contenders;
 pub(crate) mod loading;
+pub(crate) mod options;
 pub(crate) mod page_cost;
 pub(crate) mod plot;
 pub(crate) mod policies;

@@ -14,7 +14,7 @@
 //! bucket, 50 bytes.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -24,11 +24,13 @@ use embank_kv::{Clock, CompactionOptions, StoreOptions};
 use crate::ground::content::{self, KeyStream, Popularity};
 use crate::ground::index_loop::record_bytes;
 use crate::ground::kv_contenders::KvRows;
-use crate::ground::report::{Output, Row, print_provenance};
+use crate::ground::options::Common;
+use crate::ground::report::{Row, print_provenance};
 use crate::measure::store::in_memory::scratch_in;
 
 /// Options of `checkpoint`.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "With --quick, within a minute: 512 MiB, 2 rounds of a second")]
 pub(crate) struct Args {
     /// Size of the bank's rows with their headers, in MiB
     #[arg(long, value_name = "MIB", default_value_t = 4096)]
@@ -60,17 +62,8 @@ pub(crate) struct Args {
     /// Rounds of checkpoints under load; the median counts
     #[arg(long = "count", default_value_t = 5)]
     rounds: u64,
-    /// Seed of the keys
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
-    /// Where the bank lies while this runs; it is removed at the end
-    #[arg(long, value_name = "DIR", default_value = "target/bench")]
-    directory: PathBuf,
     #[command(flatten)]
-    output: Output,
-    /// A rough answer within a minute: 512 MiB, 2 rounds of a second
-    #[arg(long)]
-    quick: bool,
+    common: Common,
 }
 
 /// Runs the subcommand.
@@ -78,7 +71,7 @@ pub(crate) struct Args {
 /// # Errors
 /// Options that do not fit together, what the store reports, a wrong answer.
 pub(crate) fn run(mut args: Args) -> Result<()> {
-    if args.quick {
+    if args.common.quick {
         (args.bank, args.rounds) = (args.bank.min(512), args.rounds.min(2));
         args.seconds = args.seconds.min(1.0);
     }
@@ -94,7 +87,7 @@ pub(crate) fn run(mut args: Args) -> Result<()> {
             }
         }
     }
-    args.output.publish("Checkpoint", &figures)
+    args.common.output.publish("Checkpoint", &figures)
 }
 
 /// What the threads of the load have done.
@@ -164,7 +157,7 @@ fn measure(args: &Args, dim: usize, budget: f64, zipf: f64, figures: &mut Vec<Ro
     let record = record_bytes(row_bytes) as u64;
     let rows = (args.bank << 20) / record;
     let budget_bytes = (rows as f64 * (record + 16) as f64 * budget) as u64 + (64 << 20);
-    let directory = scratch_in(&args.directory)?;
+    let directory = scratch_in(&args.common.directory)?;
     let path = directory.path().join("kv");
     let compaction =
         CompactionOptions { background: args.compaction, ..CompactionOptions::default() };
@@ -174,7 +167,7 @@ fn measure(args: &Args, dim: usize, budget: f64, zipf: f64, figures: &mut Vec<Ro
     let popularity = if zipf > 0.0 { Popularity::Zipf(zipf) } else { Popularity::Uniform };
     let label =
         format!("{} MiB in rows of {row_bytes} B, budget {budget}, {popularity}", args.bank);
-    let keys = KeyStream::of(popularity, args.seed, rows);
+    let keys = KeyStream::of(popularity, args.common.seed, rows);
     let (mut pauses, mut batches, mut parts) = (Vec::new(), Vec::new(), Vec::new());
     let (mut before_rates, mut rates, mut durations) = (Vec::new(), Vec::new(), Vec::new());
     let mut before_batches = Vec::new();
@@ -186,7 +179,7 @@ fn measure(args: &Args, dim: usize, budget: f64, zipf: f64, figures: &mut Vec<Ro
         let threads: Vec<_> = (0..args.threads)
             .map(|thread| {
                 let (load, kv) = (&load, &kv);
-                let keys = keys.reseeded(args.seed * 100 + thread);
+                let keys = keys.reseeded(args.common.seed * 100 + thread);
                 s.spawn(move || load.run(kv, args.batch, keys))
             })
             .collect();
@@ -224,7 +217,7 @@ fn measure(args: &Args, dim: usize, budget: f64, zipf: f64, figures: &mut Vec<Ro
     kv.store.compact()?;
     kv.store.checkpoint(&[])?;
     let written = kv.store.stats().disk_write_bytes;
-    change(&kv, (rows as f64 * args.changed) as u64, args.seed)?;
+    change(&kv, (rows as f64 * args.changed) as u64, args.common.seed)?;
     kv.store.checkpoint(&[])?;
     let second_bytes = kv.store.stats().disk_write_bytes - written + own_bytes(&kv, &path)?;
     kv.check_every_row(None)?;

@@ -8,7 +8,6 @@
 //! seed, one of 544 bytes 60 ns. A row from disk takes the drive 5 to 10 us, and 1 to 2 us of the processor. So
 //! below 1% where the drive is the limit, and 3% at most where the processor is.
 
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
@@ -17,7 +16,8 @@ use embank_kv::bench::set_extra_checksums;
 use crate::ground::content::{self, KeyStream};
 use crate::ground::index_loop::record_bytes;
 use crate::ground::kv_contenders::KvRows;
-use crate::ground::report::{Output, Row, print_provenance};
+use crate::ground::options::Common;
+use crate::ground::report::{Row, print_provenance};
 use crate::ground::rounds::Spread;
 use crate::measure::store::in_memory::scratch_in;
 
@@ -28,6 +28,7 @@ const BATCH_KEYS: usize = 4096;
 
 /// Options of `checksum-cost`.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "With --quick, within a minute: 256 MiB, 3 passes")]
 pub(crate) struct Args {
     /// Bytes of rows, in MiB
     #[arg(long, value_name = "MIB", default_value_t = 1024)]
@@ -44,17 +45,8 @@ pub(crate) struct Args {
     /// Passes of each kind, by turns; the median counts
     #[arg(long = "count", default_value_t = 9)]
     rounds: usize,
-    /// Seed of the keys
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
-    /// Where the store lies while this runs; it is removed at the end
-    #[arg(long, value_name = "DIR", default_value = "target/bench")]
-    directory: PathBuf,
     #[command(flatten)]
-    output: Output,
-    /// A rough answer within a minute: 256 MiB, 3 passes
-    #[arg(long)]
-    quick: bool,
+    common: Common,
 }
 
 /// Runs the subcommand.
@@ -62,7 +54,7 @@ pub(crate) struct Args {
 /// # Errors
 /// Options that do not fit together, what the store reports, a wrong answer.
 pub(crate) fn run(mut args: Args) -> Result<()> {
-    if args.quick {
+    if args.common.quick {
         (args.data, args.rounds) = (args.data.min(256), args.rounds.min(3));
     }
     let sizes = [args.data, args.part, args.rounds as u64];
@@ -75,10 +67,10 @@ pub(crate) fn run(mut args: Args) -> Result<()> {
         let rows = (args.data << 20) / row_bytes as u64;
         let budget_bytes =
             (rows * record_bytes(row_bytes) as u64 / args.part).max(16 << 20) + rows * 16;
-        let directory = scratch_in(&args.directory)?;
+        let directory = scratch_in(&args.common.directory)?;
         let kv = KvRows::load(&directory.path().join("kv"), rows, dim, budget_bytes)?;
         kv.store.checkpoint(&[])?;
-        let mut keys = KeyStream::new(args.seed, 0, 1, rows);
+        let mut keys = KeyStream::new(args.common.seed, 0, 1, rows);
         let (mut once, mut often, mut cost) = (Vec::new(), Vec::new(), Vec::new());
         for round in 0..=args.rounds {
             set_extra_checksums(0);
@@ -101,7 +93,7 @@ pub(crate) fn run(mut args: Args) -> Result<()> {
         figures.extend([once, often]);
         figures.push(Row::of(name("once costs"), "% of the time", Spread::of(cost), 1.0));
     }
-    args.output.publish("Checksum cost", &figures)
+    args.common.output.publish("Checksum cost", &figures)
 }
 
 /// Rows a second.

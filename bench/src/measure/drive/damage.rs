@@ -22,7 +22,8 @@ use embank_kv::{Access, Clock, CompactionOptions, Operation, Store, StoreOptions
 use fastrand::Rng;
 
 use crate::ground::loading::bar;
-use crate::ground::report::{Output, Row, print_provenance};
+use crate::ground::options::Common;
+use crate::ground::report::{Row, print_provenance};
 
 const BUDGET_BYTES: u64 = 1 << 20;
 const NAMES: [&str; 3] = ["small", "vectors", "words"];
@@ -30,6 +31,7 @@ const BYTES_MAX: [u32; 3] = [8, 96, 200];
 
 /// Options of `damage`.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "With --quick, within a minute: 300 flips, 60 cuts")]
 pub(crate) struct Args {
     /// Single bits that are flipped, one a case
     #[arg(long, default_value_t = 5000)]
@@ -40,17 +42,8 @@ pub(crate) struct Args {
     /// Rows of each of the three tables
     #[arg(long, default_value_t = 1500)]
     rows: u64,
-    /// Seed of bank and damage
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
-    /// Where the bank lies while this runs; it is removed at the end
-    #[arg(long, value_name = "DIR", default_value = "target/bench")]
-    directory: PathBuf,
     #[command(flatten)]
-    output: Output,
-    /// A rough answer within a minute: 300 flips, 60 cuts
-    #[arg(long)]
-    quick: bool,
+    common: Common,
 }
 
 type Rows = BTreeMap<u64, Vec<u8>>;
@@ -102,7 +95,7 @@ struct Pristine {
 
 impl Pristine {
     fn make(dir: &Path, args: &Args) -> Result<Self> {
-        let mut random = Rng::with_seed(args.seed);
+        let mut random = Rng::with_seed(args.common.seed);
         let store = Store::open(dir, &options())?;
         let mut tables = Vec::new();
         for (i, name) in NAMES.into_iter().enumerate() {
@@ -247,14 +240,14 @@ struct Case<'a> {
 /// # Errors
 /// Damage that is not reported and not harmless, data that is wrong, a row that does not come back.
 pub(crate) fn run(mut args: Args) -> Result<()> {
-    if args.quick {
+    if args.common.quick {
         (args.count, args.cuts) = (args.count.min(300), args.cuts.min(60));
     }
     print_provenance();
-    let scratch = crate::measure::store::in_memory::scratch_in(&args.directory)?;
+    let scratch = crate::measure::store::in_memory::scratch_in(&args.common.directory)?;
     let bank = Pristine::make(&scratch.path().join("bank"), &args)?;
     let kinds = bank.kinds()?;
-    let mut random = Rng::with_seed(args.seed ^ 0xDA3A_6E00);
+    let mut random = Rng::with_seed(args.common.seed ^ 0xDA3A_6E00);
     let mut tallies: BTreeMap<(bool, &str), Tally> = BTreeMap::new();
     let progress = bar("damaging", args.count + args.cuts);
     for number in 0..args.count + args.cuts {
@@ -274,7 +267,7 @@ pub(crate) fn run(mut args: Args) -> Result<()> {
         let tally = tallies.entry((is_cut, kind)).or_default();
         let what = if is_cut { "cut at".to_owned() } else { format!("bit {bit} of byte") };
         examine(&bank, &case, &scratch.path().join("new"), tally).with_context(|| {
-            format!("case {number} of seed {}: {}, {what} {at}", args.seed, path.display())
+            format!("case {number} of seed {}: {}, {what} {at}", args.common.seed, path.display())
         })?;
         bank.restore()?;
         progress.inc(1);
@@ -298,7 +291,7 @@ pub(crate) fn run(mut args: Args) -> Result<()> {
         push("rows off damaged pages", "rows", tally.rows_off);
         push("of these, brought back", "rows", tally.rows_back);
     }
-    args.output.publish("Damage", &figures)
+    args.common.output.publish("Damage", &figures)
 }
 
 fn examine(bank: &Pristine, case: &Case<'_>, new: &Path, tally: &mut Tally) -> Result<()> {
@@ -401,15 +394,8 @@ mod tests {
     #[test]
     fn a_few_cases_of_each_kind_end_well() {
         let directory = tempfile::tempdir().unwrap();
-        let args = Args {
-            count: 12,
-            cuts: 6,
-            rows: 300,
-            seed: 3,
-            directory: directory.path().to_owned(),
-            output: Output::default(),
-            quick: false,
-        };
+        let args =
+            Args { count: 12, cuts: 6, rows: 300, common: Common::of_test(3, directory.path()) };
         run(args).unwrap();
     }
 }

@@ -21,7 +21,8 @@ use crate::ground::content::{self, KeyStream};
 use crate::ground::index_loop::record_bytes;
 use crate::ground::kv_contenders::KvRows;
 use crate::ground::loading::bar;
-use crate::ground::report::{Output, Row, print_provenance};
+use crate::ground::options::Common;
+use crate::ground::report::{Row, print_provenance};
 use crate::ground::rounds::Spread;
 use crate::measure::store::in_memory::scratch_in;
 
@@ -32,6 +33,7 @@ const CHECKED_ROWS: usize = 100_000;
 
 /// Options of `recovery`.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "With --quick, within a minute: 5 million rows, 20 checkpoints")]
 pub(crate) struct Args {
     /// Rows of the bank
     #[arg(long, default_value_t = 100_000_000)]
@@ -48,17 +50,8 @@ pub(crate) struct Args {
     /// Times that the bank is opened for each figure; the median counts
     #[arg(long = "count", default_value_t = 5)]
     rounds: u64,
-    /// Seed of the keys
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
-    /// Where the bank lies while this runs; it is removed at the end
-    #[arg(long, value_name = "DIR", default_value = "target/bench")]
-    directory: PathBuf,
     #[command(flatten)]
-    output: Output,
-    /// A rough answer within a minute: 5 million rows, 20 checkpoints
-    #[arg(long)]
-    quick: bool,
+    common: Common,
 }
 
 /// Runs the subcommand.
@@ -66,12 +59,12 @@ pub(crate) struct Args {
 /// # Errors
 /// Options that do not fit together, what the store reports, a wrong answer.
 pub(crate) fn run(mut args: Args) -> Result<()> {
-    if args.quick {
+    if args.common.quick {
         (args.rows, args.checkpoints) = (args.rows.min(5_000_000), args.checkpoints.min(20));
     }
     ensure!(args.rounds > 0 && args.rows > 0 && args.dim > 0, "sizes must be positive");
     print_provenance();
-    let directory = scratch_in(&args.directory)?;
+    let directory = scratch_in(&args.common.directory)?;
     let path = directory.path().join("kv");
     let record = record_bytes(args.dim * size_of::<f32>()) as u64;
     let budget_bytes = args.rows * 16 + args.rows * record / 4 + (64 << 20);
@@ -101,7 +94,7 @@ pub(crate) fn run(mut args: Args) -> Result<()> {
             opened = Some(KvRows { store, table, rows, dim });
         }
         let kv = opened.context("a round")?;
-        check(&kv, args.seed)?;
+        check(&kv, args.common.seed)?;
         let name = |what: &str| format!("{label}, after {after}: {what}");
         let plain = Row::of(name("read as bytes"), "GB/s", Spread::of(plain), 1e-9);
         figures.push(Row::of(name("opened in"), "s", Spread::of(seconds), 1.0));
@@ -113,7 +106,7 @@ pub(crate) fn run(mut args: Args) -> Result<()> {
     };
     let mut kv = open("1 checkpoint")?;
     let progress = bar("checkpoints", args.checkpoints);
-    let mut keys = KeyStream::new(args.seed, 0, 1, rows);
+    let mut keys = KeyStream::new(args.common.seed, 0, 1, rows);
     let mut values = vec![0.0; BATCH_KEYS * dim];
     for number in 0..args.checkpoints {
         let changed = (rows as f64 * args.changed) as usize;
@@ -132,7 +125,7 @@ pub(crate) fn run(mut args: Args) -> Result<()> {
     drop(kv);
     kv = open(&format!("{} more", args.checkpoints))?;
     drop(kv);
-    args.output.publish("Recovery", &figures)
+    args.common.output.publish("Recovery", &figures)
 }
 
 /// The newest checkpoint's images of the index, and their lengths in bytes.

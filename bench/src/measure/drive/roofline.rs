@@ -14,7 +14,6 @@
 //! virtual: some 10,000 reads a second one at a time and ten times that at depth 64, 512 bytes no faster
 //! than 4 KiB.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -23,8 +22,9 @@ use crate::ground::device_limit::{DriveFile, Load};
 use crate::ground::gather::{Gather, Ground, Pages, huge_page_bytes};
 use crate::ground::index_loop::{BareIndex, IndexAndRecord, record_bytes};
 use crate::ground::loading::bar;
+use crate::ground::options::{Common, Threads};
 use crate::ground::page_cost::{PageCost, Second};
-use crate::ground::report::{Output, Row, print_provenance};
+use crate::ground::report::{Row, print_provenance};
 use crate::ground::rounds::{Contender, Draw, Plan, Spread, alternate};
 
 /// Depths at which random reads are measured.
@@ -35,6 +35,9 @@ const SEQUENTIAL_DEPTH: u32 = 16;
 
 /// Options of `roofline`.
 #[derive(Debug, clap::Args)]
+#[command(
+    after_help = "With --quick, within a minute: 1 million rows, a file of 512 MiB, 3 rounds"
+)]
 pub(crate) struct Args {
     /// Rows to gather from
     #[arg(long, default_value_t = 10_000_000)]
@@ -48,21 +51,14 @@ pub(crate) struct Args {
     /// Rows of a batch
     #[arg(long, default_value_t = 4096)]
     batch: usize,
-    /// Numbers of threads
-    #[arg(long, value_delimiter = ',', default_value = "1,2")]
-    threads: Vec<usize>,
+    #[command(flatten)]
+    threads: Threads,
     /// Measured rounds; the median counts
     #[arg(long, default_value_t = 5)]
     rounds: usize,
-    /// Seed of the row numbers and of the places on the drive
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
     /// Only one half of it
     #[arg(long, value_enum)]
     only: Option<Half>,
-    /// Where the drive is measured, in a file that is removed at the end
-    #[arg(long, value_name = "DIR", default_value = "target/bench")]
-    directory: PathBuf,
     /// Size of that file in MiB
     #[arg(long, value_name = "MIB", default_value_t = 4096)]
     file: u64,
@@ -70,10 +66,7 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 500)]
     milliseconds: u64,
     #[command(flatten)]
-    output: Output,
-    /// A rough answer within a minute: 1 million rows, a file of 512 MiB, 3 rounds
-    #[arg(long)]
-    quick: bool,
+    common: Common,
 }
 
 /// What is measured.
@@ -96,7 +89,7 @@ pub(crate) fn run(mut args: Args) -> Result<()> {
         args.row_bytes.iter().all(|&bytes| bytes > 0 && bytes.is_multiple_of(4)),
         "--row-bytes must be multiples of 4"
     );
-    if args.quick {
+    if args.common.quick {
         args.rows = args.rows.min(1_000_000);
         args.rounds = 3;
         args.file = args.file.min(512);
@@ -110,7 +103,7 @@ pub(crate) fn run(mut args: Args) -> Result<()> {
     if args.only != Some(Half::Memory) {
         drive(&args, &mut figures)?;
     }
-    args.output.publish("The machine without a store", &figures)
+    args.common.output.publish("The machine without a store", &figures)
 }
 
 fn memory(args: &Args, figures: &mut Vec<Row>) -> Result<()> {
@@ -151,12 +144,12 @@ fn plan(args: &Args, rows: u64, dim: usize) -> Plan {
         rows,
         dim,
         batch: args.batch,
-        threads: args.threads.clone(),
+        threads: args.threads.threads.clone(),
         draw: Draw::Together(crate::ground::content::Popularity::Uniform),
         rounds: args.rounds,
         batches,
         warm_up_batches: batches.min(64),
-        seed: args.seed,
+        seed: args.common.seed,
     }
 }
 
@@ -180,7 +173,7 @@ fn gathers(
     let contenders: [&dyn Contender; 2] = [&gather, &behind_index];
     let spreads = alternate(&plan(args, rows, row_bytes / 4), &contenders, &bar("gathering", 0))?;
     let mut one_thread: Vec<Row> = Vec::new();
-    for (&threads, spreads) in args.threads.iter().zip(spreads) {
+    for (&threads, spreads) in args.threads.threads.iter().zip(spreads) {
         let label =
             format!("{row_bytes} B x {threads} thread{}", if threads == 1 { "" } else { "s" });
         let gather = Row::rate(format!("{label}: gather"), spreads[0]);
@@ -216,10 +209,10 @@ fn page_costs(plan: &Plan, ground: &Ground, bytes: usize, figures: &mut Vec<Row>
 }
 
 fn drive(args: &Args, figures: &mut Vec<Row>) -> Result<()> {
-    std::fs::create_dir_all(&args.directory)
-        .with_context(|| format!("creating {}", args.directory.display()))?;
-    let directory = tempfile::tempdir_in(&args.directory)
-        .with_context(|| format!("creating a directory in {}", args.directory.display()))?;
+    std::fs::create_dir_all(&args.common.directory)
+        .with_context(|| format!("creating {}", args.common.directory.display()))?;
+    let directory = tempfile::tempdir_in(&args.common.directory)
+        .with_context(|| format!("creating a directory in {}", args.common.directory.display()))?;
     let file = DriveFile::filled(&directory.path().join("drive"), args.file << 20)?;
     let loads = loads();
     let duration = Duration::from_millis(args.milliseconds);
@@ -228,7 +221,7 @@ fn drive(args: &Args, figures: &mut Vec<Row>) -> Result<()> {
     for round in 0..args.rounds as u64 {
         for (load, samples) in loads.iter().zip(&mut samples) {
             progress.set_message(load.name());
-            let seed = args.seed.wrapping_add(round << 8);
+            let seed = args.common.seed.wrapping_add(round << 8);
             samples.push(file.measure(*load, duration, seed)?);
             progress.inc(1);
         }
@@ -289,15 +282,12 @@ mod tests {
             bytes: None,
             row_bytes: vec![8, 64],
             batch: 256,
-            threads: vec![1, 2],
+            threads: Threads { threads: vec![1, 2] },
             rounds: 1,
-            seed: 3,
             only: Some(Half::Memory),
-            directory: directory.path().to_owned(),
             file: 1,
             milliseconds: 1,
-            output: Output { json: Some(json.clone()), ..Output::default() },
-            quick: false,
+            common: Common::of_test(3, directory.path()),
         };
         run(args).unwrap();
         let rows: Vec<serde_json::Value> =

@@ -30,7 +30,7 @@ mod reader;
 mod writer;
 
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -42,7 +42,8 @@ use crate::ground::content::{KeyStream, Popularity};
 use crate::ground::gather::{Ground, Pages};
 use crate::ground::index_loop::record_bytes;
 use crate::ground::loading::bar;
-use crate::ground::report::{Output, Row, print_provenance};
+use crate::ground::options::{Common, Skew};
+use crate::ground::report::{Row, print_provenance};
 use crate::ground::rounds::Spread;
 use crate::measure::store::in_memory::scratch_in;
 
@@ -62,6 +63,7 @@ const COLD_PART_MAX: f64 = 0.001;
 
 /// Options of `serving`.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "With --quick, within a minute: 500,000 rows, 2 rounds of half a second")]
 pub(crate) struct Args {
     /// Rows of the bank
     #[arg(long, default_value_t = 2_000_000)]
@@ -75,9 +77,8 @@ pub(crate) struct Args {
     /// Keys of a request, each number measured by itself
     #[arg(long, value_delimiter = ',', default_value = "1,64")]
     keys: Vec<usize>,
-    /// Exponent of the Zipf distribution of requests and of training, below 1
-    #[arg(long, default_value_t = 0.99)]
-    zipf: f64,
+    #[command(flatten)]
+    skew: Skew,
     /// Keys of a batch that the writer trains
     #[arg(long, default_value_t = 4096)]
     batch: usize,
@@ -90,17 +91,8 @@ pub(crate) struct Args {
     /// Measured rounds; the median counts
     #[arg(long = "count", default_value_t = 3)]
     rounds: usize,
-    /// Seed of the keys
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
-    /// Where the bank lies while this runs; it is removed at the end
-    #[arg(long, value_name = "DIR", default_value = "target/bench")]
-    directory: PathBuf,
     #[command(flatten)]
-    output: Output,
-    /// A rough answer within a minute: 500,000 rows, 2 rounds of half a second
-    #[arg(long)]
-    quick: bool,
+    common: Common,
 }
 
 /// One way of asking.
@@ -123,7 +115,7 @@ impl fmt::Display for Kind {
 /// # Errors
 /// Options that do not fit together, what the bank reports, a wrong answer, a writer that fails.
 pub(crate) fn run(mut args: Args) -> Result<()> {
-    if args.quick {
+    if args.common.quick {
         args.rows = args.rows.min(500_000);
         args.rounds = args.rounds.min(2);
         args.seconds = args.seconds.min(0.5);
@@ -131,7 +123,7 @@ pub(crate) fn run(mut args: Args) -> Result<()> {
     }
     check(&args)?;
     print_provenance();
-    let directory = scratch_in(&args.directory)?;
+    let directory = scratch_in(&args.common.directory)?;
     let kinds = kinds(&args);
     let bytes = usize::try_from(args.rows).context("too many rows")? * args.dim * size_of::<f32>();
     let ground = Ground::filled(bytes, Pages::Huge)?;
@@ -145,7 +137,7 @@ pub(crate) fn run(mut args: Args) -> Result<()> {
     for (&budget, measured) in args.budgets.iter().zip(&measured) {
         measured.publish(&args, budget, &limits, &mut figures);
     }
-    args.output.publish("Serving", &figures)
+    args.common.output.publish("Serving", &figures)
 }
 
 fn check(args: &Args) -> Result<()> {
@@ -159,7 +151,7 @@ fn check(args: &Args) -> Result<()> {
     );
     ensure!(!args.budgets.is_empty(), "--budgets names none");
     ensure!(args.budgets.iter().all(|&budget| budget > 0.0), "--budgets must be positive");
-    ensure!((0.0..1.0).contains(&args.zipf), "--zipf must be at least 0 and below 1");
+    ensure!((0.0..1.0).contains(&args.skew.zipf), "--zipf must be at least 0 and below 1");
     ensure!(
         args.seconds > 0.0 && args.checkpoint_every > 0.0,
         "--seconds and --checkpoint-every must be positive"
@@ -170,10 +162,11 @@ fn check(args: &Args) -> Result<()> {
 /// All ways of asking, each with its keys.
 fn kinds(args: &Args) -> Vec<(Kind, KeyStream)> {
     let mut kinds = Vec::new();
-    for popularity in [Popularity::Zipf(args.zipf), Popularity::Uniform] {
-        let stream = KeyStream::of(popularity, args.seed, args.rows);
+    for popularity in [Popularity::Zipf(args.skew.zipf), Popularity::Uniform] {
+        let stream = KeyStream::of(popularity, args.common.seed, args.rows);
         for &keys in &args.keys {
-            kinds.push((Kind { popularity, keys }, stream.reseeded(args.seed + keys as u64)));
+            kinds
+                .push((Kind { popularity, keys }, stream.reseeded(args.common.seed + keys as u64)));
         }
     }
     kinds
@@ -214,10 +207,10 @@ fn measure(
         rows: args.rows,
         dim: args.dim,
         memory_budget_bytes: (args.rows as f64 * (record + 16) as f64 * budget) as u64,
-        zipf: args.zipf,
+        zipf: args.skew.zipf,
         batch: args.batch,
         checkpoint_every_seconds: args.checkpoint_every,
-        seed: args.seed,
+        seed: args.common.seed,
     };
     let mut writer = Writer::start(&task)?;
     let mut expected = Expected::loaded(args.rows, writer.first_checkpoint);

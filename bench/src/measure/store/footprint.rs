@@ -10,8 +10,6 @@
 //! 40 bytes again, and rarely a second when the row comes up twice: 38 to 40 an update. Under Zipf most updates
 //! fall on rows that are in mutable memory already: 10 to 15 bytes an update.
 
-use std::path::PathBuf;
-
 use anyhow::{Result, ensure};
 use embank_kv::{Clock, StoreStats};
 
@@ -19,7 +17,8 @@ use crate::ground::content::{self, KeyStream, Popularity};
 use crate::ground::index_loop::record_bytes;
 use crate::ground::kv_contenders::KvRows;
 use crate::ground::loading::bar;
-use crate::ground::report::{Output, Row, print_provenance};
+use crate::ground::options::{Common, Skew};
+use crate::ground::report::{Row, print_provenance};
 use crate::measure::store::in_memory::scratch_in;
 
 /// Keys of a batch.
@@ -29,6 +28,7 @@ const CHECKED_ROWS_MAX: usize = 1 << 20;
 
 /// Options of `footprint`.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "With --quick, within a minute: 1 and 10 million rows, 200,000 updates")]
 pub(crate) struct Args {
     /// Numbers of rows, each measured by itself
     #[arg(long, value_delimiter = ',', default_value = "10000000,100000000")]
@@ -39,20 +39,10 @@ pub(crate) struct Args {
     /// Updates of each phase at most; a quarter of the rows if that is less
     #[arg(long, default_value_t = 2_000_000)]
     updates: u64,
-    /// Exponent of the Zipf distribution, below 1
-    #[arg(long, default_value_t = 0.99)]
-    zipf: f64,
-    /// Seed of the keys
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
-    /// Where the store lies while this runs; it is removed at the end
-    #[arg(long, value_name = "DIR", default_value = "target/bench")]
-    directory: PathBuf,
     #[command(flatten)]
-    output: Output,
-    /// A rough answer within a minute: 1 and 10 million rows, 200,000 updates
-    #[arg(long)]
-    quick: bool,
+    skew: Skew,
+    #[command(flatten)]
+    common: Common,
 }
 
 /// Runs the subcommand.
@@ -61,8 +51,8 @@ pub(crate) struct Args {
 /// Options that do not fit together, what the store reports, a wrong answer.
 pub(crate) fn run(mut args: Args) -> Result<()> {
     ensure!(args.dim > 0 && args.rows.iter().all(|&rows| rows > 0), "sizes must be positive");
-    ensure!((0.0..1.0).contains(&args.zipf), "--zipf must be at least 0 and below 1");
-    if args.quick {
+    ensure!((0.0..1.0).contains(&args.skew.zipf), "--zipf must be at least 0 and below 1");
+    if args.common.quick {
         args.rows = vec![1_000_000, 10_000_000];
         args.updates = args.updates.min(200_000);
     }
@@ -71,11 +61,11 @@ pub(crate) fn run(mut args: Args) -> Result<()> {
     for &rows in &args.rows {
         footprint(&args, rows, &mut figures)?;
     }
-    args.output.publish("Footprint", &figures)
+    args.common.output.publish("Footprint", &figures)
 }
 
 fn footprint(args: &Args, rows: u64, figures: &mut Vec<Row>) -> Result<()> {
-    let directory = scratch_in(&args.directory)?;
+    let directory = scratch_in(&args.common.directory)?;
     let row_bytes = args.dim * size_of::<f32>();
     let record = record_bytes(row_bytes);
     let budget_bytes = rows * 16 + rows * record as u64 / 4 + (64 << 20);
@@ -89,7 +79,7 @@ fn footprint(args: &Args, rows: u64, figures: &mut Vec<Row>) -> Result<()> {
     push("index memory", "bytes/row", loaded.memory_index_bytes as f64 / rows as f64);
     push("written to load", "bytes/row", loaded.disk_write_bytes as f64 / rows as f64);
     let mut before = loaded;
-    for popularity in [Popularity::Uniform, Popularity::Zipf(args.zipf)] {
+    for popularity in [Popularity::Uniform, Popularity::Zipf(args.skew.zipf)] {
         let updates = update(args, &kv, popularity)?;
         kv.store.checkpoint(&[])?;
         let after = kv.store.stats();
@@ -106,7 +96,7 @@ fn footprint(args: &Args, rows: u64, figures: &mut Vec<Row>) -> Result<()> {
         stats.memory_frames_bytes + stats.memory_index_bytes + stats.memory_buffers_bytes
     };
     push("memory in use", "of the budget", resident(&before) as f64 / budget_bytes as f64);
-    let mut stream = KeyStream::new(args.seed ^ 7, 0, 1, rows);
+    let mut stream = KeyStream::new(args.common.seed ^ 7, 0, 1, rows);
     let checked = CHECKED_ROWS_MAX.min(rows as usize);
     let mut values = vec![0.0; BATCH_KEYS * args.dim];
     for _ in 0..checked.div_ceil(BATCH_KEYS) {
@@ -121,7 +111,7 @@ fn footprint(args: &Args, rows: u64, figures: &mut Vec<Row>) -> Result<()> {
 fn update(args: &Args, kv: &KvRows, popularity: Popularity) -> Result<u64> {
     let updates = args.updates.min(kv.rows / 4).max(1);
     let batches = updates.div_ceil(BATCH_KEYS as u64);
-    let mut stream = KeyStream::of(popularity, args.seed, kv.rows);
+    let mut stream = KeyStream::of(popularity, args.common.seed, kv.rows);
     let mut values = vec![0.0; BATCH_KEYS * args.dim];
     let progress = bar("updating", batches);
     for _ in 0..batches {
@@ -155,11 +145,8 @@ mod tests {
             rows: vec![100_000],
             dim: 2,
             updates: 10_000,
-            zipf: 0.99,
-            seed: 2,
-            directory: directory.path().to_owned(),
-            output: Output { json: Some(json.clone()), ..Output::default() },
-            quick: false,
+            skew: Skew { zipf: 0.99 },
+            common: Common::of_test(2, directory.path()),
         };
         run(args).unwrap();
         let text = std::fs::read_to_string(json).unwrap();

@@ -16,7 +16,7 @@
 //! is read once more and must stand as the puts left it.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Mutex;
 
 use anyhow::{Context, Result, ensure};
@@ -29,7 +29,8 @@ use crate::ground::gather::{Gather, Ground, Pages, huge_page_bytes};
 use crate::ground::index_loop::{BareIndex, IndexAndRecord, record_bytes};
 use crate::ground::kv_contenders::{KvGet, KvGetPut, KvPeek, KvRows};
 use crate::ground::loading::{bar, for_all_rows};
-use crate::ground::report::{self, Output, Row};
+use crate::ground::options::{Common, Threads};
+use crate::ground::report::{self, Row};
 use crate::ground::rounds::{Contender, Draw, Plan, Spread, alternate};
 
 /// Columns of the rows with which sizes of tables are compared: 8 bytes.
@@ -37,6 +38,7 @@ const SIZES_DIM: usize = 2;
 
 /// Options of `in-memory`.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "With --quick, within a minute: 1 million rows beside 10 million, 3 rounds")]
 pub(crate) struct Args {
     /// Rows of the table
     #[arg(long, default_value_t = 10_000_000)]
@@ -53,26 +55,16 @@ pub(crate) struct Args {
     /// Keys of a batch
     #[arg(long, default_value_t = 4096)]
     batch: usize,
-    /// Numbers of threads, each thread with its own share of the keys
-    #[arg(long, value_delimiter = ',', default_value = "1,2")]
-    pub(crate) threads: Vec<usize>,
+    #[command(flatten)]
+    pub(crate) threads: Threads,
     /// Measured rounds; the median counts
     #[arg(long, default_value_t = 5)]
     rounds: usize,
-    /// Seed of the keys
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
     /// Memory budget of each store in MiB; without it, one that holds every row in memory
     #[arg(long, value_name = "MIB")]
     budget: Option<u64>,
-    /// Where the banks lie while this runs; they are removed at the end
-    #[arg(long, value_name = "DIR", default_value = "target/bench")]
-    directory: PathBuf,
     #[command(flatten)]
-    pub(crate) output: Output,
-    /// A rough answer within a minute: 1 million rows beside 10 million, 3 rounds
-    #[arg(long)]
-    quick: bool,
+    pub(crate) common: Common,
 }
 
 /// What is measured beside the bare loops.
@@ -89,12 +81,12 @@ impl Args {
             rows,
             dim,
             batch: self.batch,
-            threads: self.threads.clone(),
+            threads: self.threads.threads.clone(),
             draw: Draw::Apart,
             rounds: self.rounds,
             batches,
             warm_up_batches: batches.min(64),
-            seed: self.seed,
+            seed: self.common.seed,
         }
     }
 
@@ -125,7 +117,7 @@ pub(crate) fn scratch_in(directory: &Path) -> Result<tempfile::TempDir> {
 /// # Errors
 /// Options that do not fit together, what the store reports, a wrong answer, a read from disk.
 pub(crate) fn run(args: Args) -> Result<()> {
-    let output = args.output.clone();
+    let output = args.common.output.clone();
     output.publish("In memory", &measure(args)?)
 }
 
@@ -139,7 +131,7 @@ pub(crate) fn measure(mut args: Args) -> Result<Vec<Row>> {
         "--rows, --batch and --rounds must be positive"
     );
     ensure!(args.dims.iter().all(|&dim| dim > 0), "--dims must be positive");
-    if args.quick {
+    if args.common.quick {
         args.rows = args.rows.min(1_000_000);
         args.large_rows = args.large_rows.min(args.rows * 10);
         args.rounds = 3;
@@ -147,7 +139,7 @@ pub(crate) fn measure(mut args: Args) -> Result<Vec<Row>> {
     report::print_provenance();
     println!(
         "workload  {} rows, batches of {} uniform keys, {} rounds, seed {}",
-        args.rows, args.batch, args.rounds, args.seed
+        args.rows, args.batch, args.rounds, args.common.seed
     );
     let mut figures = Vec::new();
     for &dim in &args.dims {
@@ -162,7 +154,7 @@ pub(crate) fn measure(mut args: Args) -> Result<Vec<Row>> {
 
 /// Everything for rows of one length.
 fn row_length(args: &Args, dim: usize, figures: &mut Vec<Row>) -> Result<()> {
-    let directory = scratch_in(&args.directory)?;
+    let directory = scratch_in(&args.common.directory)?;
     let plan = args.plan(args.rows, dim);
     let row_bytes = dim * size_of::<f32>();
     let ground = Ground::filled(args.rows as usize * record_bytes(row_bytes), Pages::Huge)?;
@@ -214,7 +206,7 @@ fn row_length(args: &Args, dim: usize, figures: &mut Vec<Row>) -> Result<()> {
     }
 
     let spreads = alternate(&plan, &contenders, &bar("measuring", 0))?;
-    beside_limits(&label, &args.threads, &contenders, spreads, figures);
+    beside_limits(&label, &args.threads.threads, &contenders, spreads, figures);
     drop(contenders);
     let flips =
         |flips: Mutex<Flips>| flips.into_inner().expect("a thread that panicked has ended the run");
@@ -277,7 +269,7 @@ fn beside_limits(
 
 /// Rows of 8 bytes: a large table beside one of `--rows`.
 fn sizes(args: &Args, figures: &mut Vec<Row>) -> Result<()> {
-    let directory = scratch_in(&args.directory)?;
+    let directory = scratch_in(&args.common.directory)?;
     let row_bytes = SIZES_DIM * size_of::<f32>();
     let plan = args.plan(args.large_rows, SIZES_DIM);
     let ground = Ground::filled(args.large_rows as usize * record_bytes(row_bytes), Pages::Huge)?;
@@ -297,7 +289,7 @@ fn sizes(args: &Args, figures: &mut Vec<Row>) -> Result<()> {
     let contenders: [&dyn Contender; 6] =
         [&gather, &behind, &get, &large_gather, &large_behind, &large_get];
     let spreads = alternate(&plan, &contenders, &bar("sizes", 0))?;
-    for (&threads, spreads) in args.threads.iter().zip(spreads) {
+    for (&threads, spreads) in args.threads.threads.iter().zip(spreads) {
         let names = [rows, large_rows].into_iter().flat_map(|rows| {
             ["gather", "index + record", "kv get"].map(move |what| {
                 format!("8 B x {} million rows x {threads}: {what}", rows / 1_000_000)
@@ -376,13 +368,10 @@ mod tests {
             large_rows: 2 * rows,
             only: None,
             batch: 512,
-            threads: vec![1, 2],
+            threads: Threads { threads: vec![1, 2] },
             rounds: 2,
-            seed: 9,
             budget,
-            directory: directory.to_owned(),
-            output: Output { json: Some(directory.join("rows.json")), ..Output::default() },
-            quick: false,
+            common: Common::of_test(9, directory),
         }
     }
 

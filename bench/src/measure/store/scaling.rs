@@ -27,10 +27,10 @@ pub(crate) fn run(Args { mut in_memory }: Args) -> Result<()> {
     in_memory.large_rows = 0;
     in_memory.only.get_or_insert(Level::Store);
     ensure!(
-        in_memory.threads.first() == Some(&1) && in_memory.threads.len() > 1,
+        in_memory.threads.threads.first() == Some(&1) && in_memory.threads.threads.len() > 1,
         "--threads must begin with 1 and name another number, as in 1,2"
     );
-    let output: Output = in_memory.output.clone();
+    let output: Output = in_memory.common.output.clone();
     let figures = in_memory::measure(in_memory)?;
     output.publish("Scaling", &figures)
 }

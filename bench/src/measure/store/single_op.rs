@@ -27,7 +27,8 @@ use serde::Deserialize;
 use crate::ground::content::{self, KeyStream, Popularity};
 use crate::ground::kv_contenders::KvRows;
 use crate::ground::loading::bar;
-use crate::ground::report::{Output, Row, print_provenance};
+use crate::ground::options::{Common, Skew, Threads};
+use crate::ground::report::{Row, print_provenance};
 use crate::ground::rounds::{Contender, Draw, Plan, Spread, alternate};
 use crate::measure::store::in_memory::{check_in_memory, scratch_in, whole_budget_bytes};
 
@@ -36,6 +37,9 @@ const BATCH_KEYS: usize = 4096;
 
 /// Options of `single-op`.
 #[derive(Debug, clap::Args)]
+#[command(
+    after_help = "With --quick, within a minute: 1 million rows, 3 rounds of 1 million operations"
+)]
 pub(crate) struct Args {
     /// Rows of the table
     #[arg(long, default_value_t = 10_000_000)]
@@ -43,35 +47,24 @@ pub(crate) struct Args {
     /// Columns (f32) of a row, each length measured by itself
     #[arg(long, value_delimiter = ',', default_value = "2,16")]
     dims: Vec<usize>,
-    /// Numbers of threads
-    #[arg(long, value_delimiter = ',', default_value = "1,2")]
-    threads: Vec<usize>,
+    #[command(flatten)]
+    threads: Threads,
     /// Measured rounds; the median counts
     #[arg(long, default_value_t = 5)]
     rounds: usize,
     /// Operations of a round, by all threads together
     #[arg(long, default_value_t = 4_000_000)]
     operations: usize,
-    /// Exponent of the Zipf distribution, below 1
-    #[arg(long, default_value_t = 0.99)]
-    zipf: f64,
-    /// Seed of the keys
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
+    #[command(flatten)]
+    skew: Skew,
     /// Figures of another store: {"peer": "its name", "rows": [{"name": "...", "value": 3.5}]}
     #[arg(long, value_name = "FILE")]
     peer_json: Option<PathBuf>,
     /// Print the names of the figures, for --peer-json, and do nothing
     #[arg(long)]
     list: bool,
-    /// Where the store lies while this runs; it is removed at the end
-    #[arg(long, value_name = "DIR", default_value = "target/bench")]
-    directory: PathBuf,
     #[command(flatten)]
-    output: Output,
-    /// A rough answer within a minute: 1 million rows, 3 rounds of 1 million operations
-    #[arg(long)]
-    quick: bool,
+    common: Common,
 }
 
 /// What is done with each key.
@@ -183,8 +176,8 @@ fn figure_name(dim: usize, threads: usize, popularity: Popularity, mix: &str) ->
 pub(crate) fn run(mut args: Args) -> Result<()> {
     ensure!(args.rows > 0 && args.operations > 0, "--rows and --operations must be positive");
     ensure!(args.dims.iter().all(|&dim| dim > 0), "--dims must be positive");
-    ensure!((0.0..1.0).contains(&args.zipf), "--zipf must be at least 0 and below 1");
-    if args.quick {
+    ensure!((0.0..1.0).contains(&args.skew.zipf), "--zipf must be at least 0 and below 1");
+    if args.common.quick {
         args.rows = args.rows.min(1_000_000);
         args.operations = args.operations.min(1_000_000);
         args.rounds = 3;
@@ -211,18 +204,18 @@ pub(crate) fn run(mut args: Args) -> Result<()> {
         Some(peer) => beside_peer(figures, peer),
         None => figures,
     };
-    args.output.publish("One key a call", &figures)
+    args.common.output.publish("One key a call", &figures)
 }
 
 fn popularities(args: &Args) -> [Popularity; 2] {
-    [Popularity::Uniform, Popularity::Zipf(args.zipf)]
+    [Popularity::Uniform, Popularity::Zipf(args.skew.zipf)]
 }
 
 fn names(args: &Args) -> Vec<String> {
     let mut names = Vec::new();
     for &dim in &args.dims {
         for popularity in popularities(args) {
-            for &threads in &args.threads {
+            for &threads in &args.threads.threads {
                 names.extend(Mix::ALL.map(|m| figure_name(dim, threads, popularity, m.name())));
             }
         }
@@ -231,7 +224,7 @@ fn names(args: &Args) -> Vec<String> {
 }
 
 fn row_length(args: &Args, dim: usize, figures: &mut Vec<Row>) -> Result<()> {
-    let directory = scratch_in(&args.directory)?;
+    let directory = scratch_in(&args.common.directory)?;
     let budget_bytes = whole_budget_bytes(args.rows, dim);
     let rows = KvRows::load(&directory.path().join("kv"), args.rows, dim, budget_bytes)?;
     let singles = Mix::ALL.map(|mix| Single { rows: &rows, mix });
@@ -242,15 +235,15 @@ fn row_length(args: &Args, dim: usize, figures: &mut Vec<Row>) -> Result<()> {
             rows: args.rows,
             dim,
             batch: BATCH_KEYS,
-            threads: args.threads.clone(),
+            threads: args.threads.threads.clone(),
             draw: Draw::Together(popularity),
             rounds: args.rounds,
             batches,
             warm_up_batches: batches.min(64),
-            seed: args.seed,
+            seed: args.common.seed,
         };
         let spreads = alternate(&plan, &contenders, &bar("one key a call", 0))?;
-        for (&threads, spreads) in args.threads.iter().zip(spreads) {
+        for (&threads, spreads) in args.threads.threads.iter().zip(spreads) {
             for (contender, spread) in contenders.iter().zip(spreads) {
                 let name = figure_name(dim, threads, popularity, contender.name());
                 figures.push(Row::of(name, "million ops/s", spread, 1e-6));
@@ -283,16 +276,13 @@ mod tests {
         Args {
             rows: 10_000,
             dims: vec![2, 16],
-            threads: vec![1, 2],
+            threads: Threads { threads: vec![1, 2] },
             rounds: 1,
             operations: 10_000,
-            zipf: 0.99,
-            seed: 4,
+            skew: Skew { zipf: 0.99 },
             peer_json: Some(directory.join("peer.json")),
             list: false,
-            directory: directory.to_owned(),
-            output: Output { json: Some(directory.join("rows.json")), ..Output::default() },
-            quick: false,
+            common: Common::of_test(4, directory),
         }
     }
 

@@ -13,7 +13,6 @@
 //! The cost is taken round by round, on against off on the same keys one right after the other, and the
 //! median of these is the figure: a slow moment of the machine falls on both.
 
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
@@ -22,12 +21,14 @@ use embank_kv::Clock;
 use crate::ground::content::Popularity;
 use crate::ground::kv_contenders::{BOUND, KvGetPut, KvRows};
 use crate::ground::loading::bar;
-use crate::ground::report::{Output, Row, print_provenance};
+use crate::ground::options::{Common, Skew, Threads};
+use crate::ground::report::{Row, print_provenance};
 use crate::ground::rounds::{Contender, Draw, Plan, Spread, alternate_samples};
 use crate::measure::store::in_memory::{check_in_memory, scratch_in, whole_budget_bytes};
 
 /// Options of `staleness-cost`.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "With --quick, within a minute: 1 million rows, 5 rounds")]
 pub(crate) struct Args {
     /// Rows of the table
     #[arg(long, default_value_t = 10_000_000)]
@@ -38,26 +39,15 @@ pub(crate) struct Args {
     /// Keys of a batch
     #[arg(long, default_value_t = 4096)]
     batch: usize,
-    /// Numbers of threads
-    #[arg(long, value_delimiter = ',', default_value = "1,2")]
-    threads: Vec<usize>,
+    #[command(flatten)]
+    threads: Threads,
     /// Measured rounds; the median counts
     #[arg(long, default_value_t = 9)]
     rounds: usize,
-    /// Exponent of the Zipf distribution, below 1
-    #[arg(long, default_value_t = 0.99)]
-    zipf: f64,
-    /// Seed of the keys
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
-    /// Where the store lies while this runs; it is removed at the end
-    #[arg(long, value_name = "DIR", default_value = "target/bench")]
-    directory: PathBuf,
     #[command(flatten)]
-    output: Output,
-    /// A rough answer within a minute: 1 million rows, 5 rounds
-    #[arg(long)]
-    quick: bool,
+    skew: Skew,
+    #[command(flatten)]
+    common: Common,
 }
 
 /// Half of a batch read, the other half updated.
@@ -92,13 +82,13 @@ impl Contender for HalfAndHalf<'_> {
 /// Options that do not fit together, what the store reports, a wrong answer, a read from disk.
 pub(crate) fn run(mut args: Args) -> Result<()> {
     ensure!(args.rows > 0 && args.dim > 0 && args.batch > 0, "sizes must be positive");
-    ensure!((0.0..1.0).contains(&args.zipf), "--zipf must be at least 0 and below 1");
-    if args.quick {
+    ensure!((0.0..1.0).contains(&args.skew.zipf), "--zipf must be at least 0 and below 1");
+    if args.common.quick {
         args.rows = args.rows.min(1_000_000);
         args.rounds = args.rounds.min(5);
     }
     print_provenance();
-    let directory = scratch_in(&args.directory)?;
+    let directory = scratch_in(&args.common.directory)?;
     let budget_bytes = whole_budget_bytes(args.rows, args.dim);
     let rows = KvRows::load(&directory.path().join("kv"), args.rows, args.dim, budget_bytes)?;
     let get_put = |clock| KvGetPut {
@@ -120,20 +110,20 @@ pub(crate) fn run(mut args: Args) -> Result<()> {
         [&without, &with, &without_again, &half_without, &half_with, &half_again];
     let batches = (args.rows as usize / args.batch).max(1);
     let mut figures = Vec::new();
-    for popularity in [Popularity::Uniform, Popularity::Zipf(args.zipf)] {
+    for popularity in [Popularity::Uniform, Popularity::Zipf(args.skew.zipf)] {
         let plan = Plan {
             rows: args.rows,
             dim: args.dim,
             batch: args.batch,
-            threads: args.threads.clone(),
+            threads: args.threads.threads.clone(),
             draw: Draw::Together(popularity),
             rounds: args.rounds,
             batches,
             warm_up_batches: batches.min(64),
-            seed: args.seed,
+            seed: args.common.seed,
         };
         let samples = alternate_samples(&plan, &contenders, &bar("measuring", 0))?;
-        for (threads, samples) in args.threads.iter().zip(samples) {
+        for (threads, samples) in args.threads.threads.iter().zip(samples) {
             let label = format!("{popularity} x {threads}");
             let name = |place: usize| format!("{label}: {}", contenders[place].name());
             for (first, three) in (0..).step_by(3).zip(samples.chunks_exact(3)) {
@@ -151,7 +141,7 @@ pub(crate) fn run(mut args: Args) -> Result<()> {
     }
     check_in_memory("store", &rows.store.stats())?;
     rows.check_every_row(None)?;
-    args.output.publish("The staleness clock on against off", &figures)
+    args.common.output.publish("The staleness clock on against off", &figures)
 }
 
 /// By how much each round was slower than its counterpart.
@@ -175,13 +165,10 @@ mod tests {
             rows: 10_000,
             dim: 16,
             batch: 256,
-            threads: vec![1, 2],
+            threads: Threads { threads: vec![1, 2] },
             rounds: 2,
-            zipf: 0.99,
-            seed: 4,
-            directory: directory.path().to_owned(),
-            output: Output { json: Some(json.clone()), ..Output::default() },
-            quick: false,
+            skew: Skew { zipf: 0.99 },
+            common: Common::of_test(4, directory.path()),
         };
         run(args).unwrap();
         let text = std::fs::read_to_string(json).unwrap();

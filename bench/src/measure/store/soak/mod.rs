@@ -25,7 +25,7 @@ mod worker;
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -33,7 +33,8 @@ use anyhow::{Context, Result, ensure};
 use embank_kv::{Store, StoreOptions};
 
 use crate::ground::index_loop::record_bytes;
-use crate::ground::report::{Output, Row, print_provenance};
+use crate::ground::options::Common;
+use crate::ground::report::{Row, print_provenance};
 use crate::ground::rounds::Spread;
 use crate::measure::store::in_memory::scratch_in;
 use model::{Model, ROW_BYTES};
@@ -50,6 +51,9 @@ const PART_FIRST: f64 = 0.1;
 
 /// Options of `soak`.
 #[derive(Debug, clap::Args)]
+#[command(
+    after_help = "With --quick: half a minute with 1 million keys in 48 MiB; nothing is asked of space amplification"
+)]
 pub(crate) struct Args {
     /// How long
     #[arg(long, default_value_t = 60.0)]
@@ -69,17 +73,8 @@ pub(crate) struct Args {
     /// The run ends with an error when the log takes so many GiB on the drive
     #[arg(long, value_name = "GIB", default_value_t = 40)]
     disk: u64,
-    /// Seed of everything that is drawn
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
-    /// Where the store lies while this runs; it is removed at the end
-    #[arg(long, value_name = "DIR", default_value = "target/bench")]
-    directory: PathBuf,
     #[command(flatten)]
-    output: Output,
-    /// Half a minute with 1 million keys in 48 MiB; nothing is asked of space amplification
-    #[arg(long)]
-    quick: bool,
+    common: Common,
 }
 
 impl Args {
@@ -115,7 +110,7 @@ struct Samples {
 /// # Errors
 /// A wrong answer, what the store reports, more memory, space or drive than is asked for.
 pub(crate) fn run(mut args: Args) -> Result<()> {
-    if args.quick {
+    if args.common.quick {
         args.minutes = args.minutes.min(0.5);
         (args.keys, args.budget) = (args.keys.min(1_000_000), args.budget.min(48));
         args.checkpoint_every = args.checkpoint_every.min(5.0);
@@ -125,9 +120,9 @@ pub(crate) fn run(mut args: Args) -> Result<()> {
     print_provenance();
     println!(
         "soak      {} minutes, {} keys, {} MiB, seed {}",
-        args.minutes, args.keys, args.budget, args.seed
+        args.minutes, args.keys, args.budget, args.common.seed
     );
-    let directory = scratch_in(&args.directory)?;
+    let directory = scratch_in(&args.common.directory)?;
     let path = directory.path().join("store");
     let model = Model::new(args.keys);
     let (harvest, samples, mut figures) = soak(&args, &path, &model)?;
@@ -152,7 +147,7 @@ pub(crate) fn run(mut args: Args) -> Result<()> {
     for (what, amplification) in &asked {
         figures.push(Row::of(what.clone(), "x", *amplification, 1.0));
     }
-    args.output.publish("Soak", &figures)?;
+    args.common.output.publish("Soak", &figures)?;
     ensure!(
         memory.max <= MEMORY_MAX,
         "{:.3} of the memory budget was resident, {MEMORY_MAX} is asked",
@@ -160,7 +155,7 @@ pub(crate) fn run(mut args: Args) -> Result<()> {
     );
     for (what, amplification) in &asked {
         ensure!(
-            args.quick || amplification.max <= AMPLIFICATION_MAX,
+            args.common.quick || amplification.max <= AMPLIFICATION_MAX,
             "{what}: {:.3}, {AMPLIFICATION_MAX} is asked",
             amplification.max
         );
@@ -184,7 +179,7 @@ fn soak(args: &Args, path: &Path, model: &Model) -> Result<(Harvest, Samples, Ve
     let (harvest, samples) = std::thread::scope(|scope| {
         let workers: Vec<_> = (0..args.workers)
             .map(|number| {
-                let (workers, seed) = (args.workers, args.seed);
+                let (workers, seed) = (args.workers, args.common.seed);
                 let worker = Worker { store: &store, table, model, number, workers, seed };
                 let (now, stop) = (&now, &stop);
                 scope.spawn(move || {
@@ -319,7 +314,6 @@ mod tests {
     #[test]
     fn a_short_soak_finds_no_wrong_answer() {
         let directory = tempfile::tempdir().unwrap();
-        let json = directory.path().join("rows.json");
         let args = Args {
             minutes: 0.02,
             keys: 40_000,
@@ -327,10 +321,7 @@ mod tests {
             workers: 2,
             checkpoint_every: 0.3,
             disk: 4,
-            seed: 5,
-            directory: directory.path().to_owned(),
-            output: Output { json: Some(json.clone()), ..Output::default() },
-            quick: true,
+            common: Common { quick: true, ..Common::of_test(5, directory.path()) },
         };
         let path = directory.path().join("store");
         let model = Model::new(args.keys);

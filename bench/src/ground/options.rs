@@ -1,0 +1,46 @@
+//! Options that measurements have in common, flattened into theirs.
+
+use std::path::PathBuf;
+
+use crate::ground::report::Output;
+
+/// Options of a measurement that draws keys and keeps files while it runs.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct Common {
+    /// Seed of everything that is drawn
+    #[arg(long, default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// Where stores and files lie while this runs; they are removed at the end
+    #[arg(long, value_name = "DIR", default_value = "target/bench")]
+    pub(crate) directory: PathBuf,
+    #[command(flatten)]
+    pub(crate) output: Output,
+    /// A rough answer, with fewer rows and rounds: the last line of this help says how many
+    #[arg(long)]
+    pub(crate) quick: bool,
+}
+
+/// The skew of a Zipf distribution.
+#[derive(Debug, Clone, Copy, clap::Args)]
+pub(crate) struct Skew {
+    /// Exponent of the Zipf distribution, below 1
+    #[arg(long, default_value_t = 0.99)]
+    pub(crate) zipf: f64,
+}
+
+/// The threads of a measurement in memory.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct Threads {
+    /// Numbers of threads, each measured by itself
+    #[arg(long, value_delimiter = ',', default_value = "1,2")]
+    pub(crate) threads: Vec<usize>,
+}
+
+#[cfg(test)]
+impl Common {
+    /// Options of a test: files lie in `directory`, and so does `rows.json` with the figures.
+    pub(crate) fn of_test(seed: u64, directory: &std::path::Path) -> Self {
+        let output = Output { json: Some(directory.join("rows.json")), ..Output::default() };
+        Self { seed, directory: directory.to_owned(), output, quick: false }
+    }
+}
