@@ -6,11 +6,14 @@
 use std::env;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
+use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 
 use crate::environment::{self, Lock, Python};
+use crate::side_by_side::{self, Run};
+use crate::test_programs::{self, Program};
 use crate::{command, examples, workspace};
 
 /// Options of `test`.
@@ -33,12 +36,20 @@ pub(crate) struct Args {
 /// There is no repository around this crate.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let root = workspace::root()?;
-    let mut stages = Stages::default();
-    if !args.python_only {
-        rust_stages(&root, &mut stages);
-    }
-    if !args.rust_only {
-        python_stages(&root, args.rust_examples, &mut stages);
+    let mut stages = Stages::new();
+    // Packages are mostly waited for, so they come while the Rust stages run.
+    let environment = thread::scope(|scope| {
+        let environment = (!args.rust_only).then(|| {
+            let root = &root;
+            scope.spawn(move || Timed::of(|| python_environment(root)))
+        });
+        if !args.python_only {
+            rust_stages(&root, &mut stages);
+        }
+        environment.map(|thread| thread.join().expect("errors are returned"))
+    });
+    if let Some(environment) = environment {
+        python_stages(&root, environment, args.rust_examples, &mut stages);
     }
     print!("{}", stages.summary());
     Ok(if stages.all_passed() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -60,40 +71,76 @@ fn rust_stages(root: &Path, stages: &mut Stages) {
         command::shown(cargo(root).args(lean).args(strict))
     });
     // The default members: the Python extension is tested from Python.
-    stages.run("Rust tests", || {
-        command::shown(cargo(root).args(["test", "--locked", "--no-fail-fast"]))
-    });
-    // As on a kernel without membarrier(2). The programs are those of the stage before.
-    stages.run("portable pins", || {
-        let tests = ["test", "--locked", "--no-fail-fast", "-p", "embank-kv"];
-        command::shown(cargo(root).args(tests).env("EMBANK_PINS", "portable"))
+    match stages.run("Rust test build", || test_programs::build(root)) {
+        Some(programs) => {
+            stages.run(RUST_TESTS, || {
+                let mut all = side_by_side::run_all(rust_runs(root, &programs));
+                all.retain(|ended| !ended.passed);
+                let failed: Vec<_> = all.into_iter().map(|ended| ended.name).collect();
+                ensure!(failed.is_empty(), "{}", failed.join(", "));
+                Ok(())
+            });
+        }
+        None => stages.skip(RUST_TESTS),
+    }
+    stages.run("Rust doc tests", || {
+        command::shown(cargo(root).args(["test", "--locked", "--no-fail-fast", "--doc"]))
     });
 }
 
-fn python_stages(root: &Path, rust_examples: bool, stages: &mut Stages) {
-    let environment = stages.run("Python environment", || {
-        let lock = Lock::take(root)?;
-        let python = environment::with_python(root, &lock)?;
-        environment::with_packages(root, &python, &lock, "")?;
-        Ok((python, lock))
-    });
+const RUST_TESTS: &str = "Rust tests";
+
+/// The packages whose programs take longest. These run first, so that no lane is left with a long one
+/// at the end.
+const LONGEST: [&str; 4] = ["crash", "kv", "bench", "xtask"];
+
+/// Every test program, and the store's a second time, as on a kernel without membarrier(2).
+fn rust_runs(root: &Path, programs: &[Program]) -> Vec<Run> {
+    let longest = LONGEST.map(|folder| root.join(folder));
+    let turn = |program: &&Program| {
+        longest.iter().position(|folder| program.is_in(folder)).unwrap_or(LONGEST.len())
+    };
+    let mut programs: Vec<&Program> = programs.iter().collect();
+    programs.sort_by_key(turn);
+    let store = root.join("kv");
+    let mut runs = Vec::new();
+    for program in programs {
+        runs.push(program.run_with(&[]));
+        if program.is_in(&store) {
+            runs.push(program.run_with(&[("EMBANK_PINS", "portable")]));
+        }
+    }
+    runs
+}
+
+fn python_environment(root: &Path) -> Result<(Python, Lock)> {
+    let lock = Lock::take(root)?;
+    let python = environment::with_python(root, &lock)?;
+    environment::with_packages(root, &python, &lock, "")?;
+    Ok((python, lock))
+}
+
+fn python_stages(
+    root: &Path,
+    environment: Timed<(Python, Lock)>,
+    rust_examples: bool,
+    stages: &mut Stages,
+) {
+    let environment = stages.record("Python environment", environment);
     let python: Option<Python> = environment.and_then(|(python, lock)| {
-        let built = stages.run("Python package", || environment::with_embank(root, &python, &lock));
+        // As the Rust tests are built: a release takes minutes more, and checks no arithmetic.
+        let built =
+            stages.run("Python package", || environment::with_embank(root, &python, &lock, "test"));
         built.map(|()| python)
     });
-    for stage in PYTHON_STAGES {
-        match &python {
-            Some(python) => {
-                stages.run(stage.name, || {
-                    let mut command = python.command(&root.join(stage.folder));
-                    if stage.name == PYTHON_TESTS {
-                        command.env("EMBANK_COMMAND", program(root)?);
-                    }
-                    command::shown(command.args(stage.args))
-                });
-            }
-            None => stages.skip(stage.name),
-        }
+    let program = python.as_ref().and_then(|_| stages.run("program `embank`", || program(root)));
+    match (&python, &program) {
+        (Some(python), Some(program)) => stages.run_side_by_side(PYTHON_STAGES.map(|stage| {
+            let mut command = python.command(&root.join(stage.folder));
+            command.args(stage.args).env("EMBANK_COMMAND", program);
+            (stage.name, command)
+        })),
+        _ => PYTHON_STAGES.iter().for_each(|stage| stages.skip(stage.name)),
     }
     match &python {
         _ if !rust_examples => {}
@@ -104,13 +151,13 @@ fn python_stages(root: &Path, rust_examples: bool, stages: &mut Stages) {
     }
 }
 
-/// The program `embank`, which tests of Python start as a server. As the Rust tests build it, so there is nothing to do
-/// after those.
+/// The program `embank`, which tests of Python start as a server. The command builds a test of the program for its sake:
+/// then the features of all crates are those of the Rust tests, so there is nothing to do after those.
 ///
 /// # Errors
 /// It can't be built.
 fn program(root: &Path) -> Result<PathBuf> {
-    let build = ["build", "--locked", "--profile", "test", "--bin", "embank"];
+    let build = ["test", "--locked", "--no-run", "--test", "outputs"];
     command::shown(cargo(root).args(build)).context("building the program `embank`")?;
     let target = env::var_os("CARGO_TARGET_DIR").map_or_else(|| "target".into(), PathBuf::from);
     Ok(root.join(target).join("debug/embank"))
@@ -118,8 +165,6 @@ fn program(root: &Path) -> Result<PathBuf> {
 
 /// They are here for the sake of PyTorch's libraries.
 const RUST_EXAMPLES: &str = "Rust examples";
-
-const PYTHON_TESTS: &str = "Python tests";
 
 /// A check that is one call of the environment's Python.
 struct PythonStage {
@@ -129,14 +174,10 @@ struct PythonStage {
     args: &'static [&'static str],
 }
 
+/// The longest first, because they run side by side.
 const PYTHON_STAGES: [PythonStage; 6] = [
     PythonStage {
-        name: "Python types",
-        folder: "bindings/python",
-        args: &["-m", "mypy", "--strict", "--cache-dir", "../../target/mypy", "python/embank"],
-    },
-    PythonStage {
-        name: PYTHON_TESTS,
+        name: "Python tests",
         folder: "",
         args: &[
             "-m",
@@ -147,6 +188,11 @@ const PYTHON_STAGES: [PythonStage; 6] = [
             "bindings/python/tests",
             "bench/python/tests",
         ],
+    },
+    PythonStage {
+        name: "Python types",
+        folder: "bindings/python",
+        args: &["-m", "mypy", "--strict", "--cache-dir", "../../target/mypy", "python/embank"],
     },
     PythonStage { name: "Python doc tests", folder: "", args: &["xtask/doctests.py"] },
     PythonStage {
@@ -188,21 +234,59 @@ enum Verdict {
     Skipped,
 }
 
+/// What a stage came to, and how long it took.
+#[derive(Debug)]
+struct Timed<T> {
+    result: Result<T>,
+    took: Duration,
+}
+
+impl<T> Timed<T> {
+    fn of(stage: impl FnOnce() -> Result<T>) -> Self {
+        let started = Instant::now();
+        let result = stage();
+        Self { result, took: started.elapsed() }
+    }
+}
+
 /// What ran, and how it went.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Stages {
+    began: Instant,
     done: Vec<(&'static str, Verdict, Duration)>,
 }
 
 impl Stages {
+    fn new() -> Self {
+        Self { began: Instant::now(), done: Vec::new() }
+    }
+
     /// Runs one stage; `None` if it failed, which is printed here.
     fn run<T>(&mut self, name: &'static str, stage: impl FnOnce() -> Result<T>) -> Option<T> {
         println!("\n== {name}");
-        let started = Instant::now();
-        let result = stage();
+        self.record(name, Timed::of(stage))
+    }
+
+    /// Adds a stage that has run; `None` if it failed, which is printed here.
+    fn record<T>(&mut self, name: &'static str, Timed { result, took }: Timed<T>) -> Option<T> {
         let verdict = if result.is_ok() { Verdict::Passed } else { Verdict::Failed };
-        self.done.push((name, verdict, started.elapsed()));
+        self.done.push((name, verdict, took));
         result.inspect_err(|error| println!("{name} failed: {error:#}")).ok()
+    }
+
+    /// Runs these programs side by side, each a stage; then what they take overlaps.
+    fn run_side_by_side<const N: usize>(&mut self, stages: [(&'static str, Command); N]) {
+        println!("\n== {}", stages.each_ref().map(|(name, _)| *name).join(", "));
+        let names = stages.each_ref().map(|(name, _)| *name);
+        let runs = stages.map(|(name, command)| Run { name: name.to_owned(), command });
+        let all = side_by_side::run_all(runs.into());
+        for name in names {
+            // Every run ends, so each name is there.
+            for ended in all.iter().filter(|ended| ended.name == name) {
+                let verdict = if ended.passed { Verdict::Passed } else { Verdict::Failed };
+                self.done.push((name, verdict, ended.took));
+            }
+        }
     }
 
     fn skip(&mut self, name: &'static str) {
@@ -227,7 +311,7 @@ impl Stages {
             };
             text += &format!("{name:20} {verdict:8} {:>8.1}\n", spent.as_secs_f64());
         }
-        let total: Duration = self.done.iter().map(|(_, _, spent)| *spent).sum();
+        let total = self.began.elapsed();
         text += &format!("{:20} {:8} {:>8.1}\n", "total", "", total.as_secs_f64());
         text += &format!(
             "{} passed, {} failed, {} skipped\n",
@@ -245,7 +329,7 @@ mod tests {
 
     #[test]
     fn a_failure_is_counted_and_what_builds_on_it_is_skipped() {
-        let mut stages = Stages::default();
+        let mut stages = Stages::new();
         assert_eq!(stages.run("one", || Ok(7)), Some(7));
         assert!(stages.all_passed());
         assert_eq!(stages.run("two", || -> Result<()> { bail!("no") }), None);
@@ -258,7 +342,7 @@ mod tests {
 
     #[test]
     fn a_skipped_stage_is_not_a_pass() {
-        let mut stages = Stages::default();
+        let mut stages = Stages::new();
         stages.skip("one");
         assert!(!stages.all_passed());
     }

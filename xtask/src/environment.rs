@@ -49,7 +49,7 @@ pub(crate) fn prepared(root: &Path, then: &str) -> Result<Python> {
     let python = with_python(root, &lock)?;
     with_packages(root, &python, &lock, "[2/4] ")?;
     println!("[3/4] building Embank (release) ...");
-    with_embank(root, &python, &lock)?;
+    with_embank(root, &python, &lock, "release")?;
     println!("[4/4] {then}");
     Ok(python)
 }
@@ -131,18 +131,27 @@ pub(crate) fn with_packages(
     stamp.write(wanted.as_bytes())
 }
 
-/// Builds the wheel and installs it where it differs from the installed one.
+/// Builds the wheel with this profile of Cargo's and installs it where it differs from the installed one.
 ///
 /// # Errors
 /// The build or the installation fails.
-pub(crate) fn with_embank(root: &Path, python: &Python, _lock: &Lock) -> Result<()> {
+pub(crate) fn with_embank(root: &Path, python: &Python, _lock: &Lock, profile: &str) -> Result<()> {
     let wheels = root.join("target/wheels/xtask");
     if wheels.exists() {
         fs::remove_dir_all(&wheels).with_context(|| format!("emptying {}", wheels.display()))?;
     }
     let mut build = python.command(root);
     build
-        .args(["-m", "maturin", "build", "--release", "--locked", "--compatibility", "linux"])
+        .args([
+            "-m",
+            "maturin",
+            "build",
+            "--profile",
+            profile,
+            "--locked",
+            "--compatibility",
+            "linux",
+        ])
         .args(["--manifest-path", "bindings/python/Cargo.toml", "--interpreter"])
         .arg(&python.program)
         .arg("--out")

@@ -10,6 +10,8 @@ mod examples;
 mod install_c;
 mod interpreter;
 mod models;
+mod side_by_side;
+mod test_programs;
 mod wheel;
 mod workspace;
 
