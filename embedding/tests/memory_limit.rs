@@ -4,33 +4,18 @@
 
 #![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
 
+#[path = "common/told.rs"]
+mod told;
+
 use std::fs;
 use std::path::Path;
 use std::process::Command;
-use std::sync::Mutex;
 
 use embank::{Bank, BankOptions, TableConfig};
 
 const ROLE: &str = "EMBANK_TEST_MEMORY_LIMIT";
 const SYSTEM_ROOT: &str = "EMBANK_SYSTEM_ROOT";
 const MIB: u64 = 1 << 20;
-
-/// Keeps what the library warns of.
-struct Kept(Mutex<Vec<String>>);
-
-impl log::Log for Kept {
-    fn enabled(&self, _: &log::Metadata<'_>) -> bool {
-        true
-    }
-
-    fn log(&self, record: &log::Record<'_>) {
-        self.0.lock().unwrap().push(format!("{} {}", record.level(), record.args()));
-    }
-
-    fn flush(&self) {}
-}
-
-static KEPT: Kept = Kept(Mutex::new(Vec::new()));
 
 fn set_limit(root: &Path, bytes: u64) {
     let files = [
@@ -50,8 +35,7 @@ fn set_limit(root: &Path, bytes: u64) {
 fn limited() {
     let Ok(dir) = std::env::var(ROLE) else { return };
     let (dir, root) = (Path::new(&dir), std::env::var(SYSTEM_ROOT).unwrap());
-    log::set_logger(&KEPT).unwrap();
-    log::set_max_level(log::LevelFilter::Warn);
+    told::listen();
 
     set_limit(root.as_ref(), 64 * MIB);
     assert_eq!(BankOptions::default().memory_budget_bytes, 16 * MIB);
@@ -66,7 +50,7 @@ fn limited() {
     for number in ["68157440", "67108864"] {
         assert!(warning.contains(number), "{warning}");
     }
-    let told = KEPT.0.lock().unwrap().clone();
+    let told = told::told().clone();
     assert_eq!(told, [format!("WARN bank {:?}: {warning}", bank.path())]);
 
     // Far below what a process needs. A bank opens all the same.

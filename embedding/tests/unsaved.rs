@@ -3,41 +3,20 @@
 #![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 mod common;
+#[path = "common/told.rs"]
+mod kept;
 
 use std::path::Path;
-use std::sync::Mutex;
 
 use common::{new_bank, small_options};
 use embank::{Bank, BankOptions, TableConfig, VocabularyConfig};
-
-/// Keeps what the library warns of.
-struct Kept(Mutex<Vec<String>>);
-
-impl log::Log for Kept {
-    fn enabled(&self, _: &log::Metadata<'_>) -> bool {
-        true
-    }
-
-    fn log(&self, record: &log::Record<'_>) {
-        self.0.lock().unwrap().push(format!("{} {}", record.level(), record.args()));
-    }
-
-    fn flush(&self) {}
-}
-
-static KEPT: Kept = Kept(Mutex::new(Vec::new()));
+use kept::listen;
 
 /// What was told of the bank in this directory.
 fn told(path: &Path) -> Vec<String> {
-    let kept = KEPT.0.lock().unwrap();
+    let kept = kept::told();
     let of = format!("{path:?}");
     kept.iter().filter(|text| text.contains(&of)).cloned().collect()
-}
-
-fn listen() {
-    // Whichever test comes first.
-    let _ = log::set_logger(&KEPT);
-    log::set_max_level(log::LevelFilter::Warn);
 }
 
 #[test]

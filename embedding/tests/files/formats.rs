@@ -9,6 +9,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use super::fixture::copy;
 use crate::common::{initial_of, rows_of, small_options};
 use embank::{Adagrad, Bank, Fans, Ftrl, Initializer, Missing, Optimizer, Sgd, TableConfig};
 use embank_kv::inspect::{VerifyOptions, summary, verify};
@@ -93,19 +94,6 @@ fn folder() -> PathBuf {
 fn version() -> u32 {
     let frame = embank_kv::metadata::encode(&());
     u32::from_le_bytes(frame[8..12].try_into().unwrap())
-}
-
-fn copy(from: &Path, to: &Path) {
-    fs::create_dir_all(to).unwrap();
-    for entry in fs::read_dir(from).unwrap() {
-        let entry = entry.unwrap();
-        let to = to.join(entry.file_name());
-        if entry.path().is_dir() {
-            copy(&entry.path(), &to);
-        } else if entry.file_name() != "LOCK" {
-            fs::copy(entry.path(), to).unwrap();
-        }
-    }
 }
 
 /// Rows that were put and trained, rows that were not, and what a gradient makes of the state that came along.

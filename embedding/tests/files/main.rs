@@ -5,6 +5,7 @@ mod common;
 
 mod exported_life;
 mod files;
+mod fixture;
 mod formats;
 mod fuzz_corpus;
 mod imports;

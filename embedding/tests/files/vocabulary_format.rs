@@ -9,6 +9,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use super::fixture::copy;
 use crate::common::small_options;
 use embank::{Bank, ByteBuffer, TableConfig, UNKNOWN_ID, Unknown, Values, VocabularyConfig};
 
@@ -25,19 +26,6 @@ fn own_name() -> String {
     let frame = embank_kv::metadata::encode(&());
     let version = u32::from_le_bytes(frame[8..12].try_into().unwrap());
     format!("format-{version}-vocabulary-{DESCRIPTOR}")
-}
-
-fn copy(from: &Path, to: &Path) {
-    fs::create_dir_all(to).unwrap();
-    for entry in fs::read_dir(from).unwrap() {
-        let entry = entry.unwrap();
-        let to = to.join(entry.file_name());
-        if entry.path().is_dir() {
-            copy(&entry.path(), &to);
-        } else if entry.file_name() != "LOCK" {
-            fs::copy(entry.path(), to).unwrap();
-        }
-    }
 }
 
 /// Short strings and long ones, the empty one and bytes that are no text.

@@ -5,12 +5,12 @@
 use std::io::ErrorKind;
 use std::sync::Arc;
 
-use crate::common::{GetAll, PutAll, is_on_disk, options, peek, put, value};
-use embank_kv::device::{Device, DeviceOptions, FaultyDevice, MemoryDevice};
-use embank_kv::{Clock, CompactionOptions, Error, Outcome, Store, StoreOptions, TableId};
+use super::faulty::{BUDGET_BYTES, Open, VALUE_BYTES, memory, open_on, try_put};
+use crate::common::compacting::by_hand;
+use crate::common::{GetAll, is_on_disk, peek, put, value};
+use embank_kv::device::{Device, FaultyDevice};
+use embank_kv::{Clock, Error, Store, TableId};
 
-const BUDGET_BYTES: u64 = 256 << 10;
-const VALUE_BYTES: usize = 64;
 const ROWS: u64 = 5000;
 /// What `Error::Io` says of an injected failure.
 const INJECTED: &str = "injected";
@@ -21,40 +21,19 @@ struct Bank {
     disk: Arc<dyn Device>,
 }
 
-/// Without compaction in the background, which would take the failures meant for others.
-fn quiet_options() -> StoreOptions {
-    let compaction = CompactionOptions { background: false, ..CompactionOptions::default() };
-    StoreOptions { compaction, ..options(BUDGET_BYTES) }
-}
-
-struct Open {
-    store: Store,
-    device: Arc<FaultyDevice>,
-    table: TableId,
-}
-
 impl Bank {
     /// With `ROWS` rows of version 0 in checkpoint 1, most of them on disk.
     fn new() -> Self {
-        let bank = Bank {
-            dir: tempfile::tempdir().unwrap(),
-            disk: Arc::new(MemoryDevice::new(&DeviceOptions::default()).unwrap()),
-        };
+        let bank = Bank { dir: tempfile::tempdir().unwrap(), disk: memory() };
         let open = bank.open();
         put(&open.store, open.table, &all(), 0, VALUE_BYTES);
         open.store.checkpoint(b"good").unwrap();
         bank
     }
 
+    /// Without compaction in the background, which would take the failures meant for others.
     fn open(&self) -> Open {
-        let device = Arc::new(FaultyDevice::new(Arc::clone(&self.disk)));
-        let wrapped: Arc<dyn Device> = Arc::<FaultyDevice>::clone(&device);
-        let store = Store::open_on(self.dir.path(), &quiet_options(), |_| Ok(wrapped)).unwrap();
-        let table = match store.tables().first() {
-            Some(table) => table.id,
-            None => store.create_table("users", VALUE_BYTES as u32, b"").unwrap(),
-        };
-        Open { store, device, table }
+        open_on(self.dir.path(), &self.disk, &by_hand(BUDGET_BYTES))
     }
 
     /// Reopened, the bank is at checkpoint 1 and works.
@@ -75,11 +54,6 @@ fn check_rows(store: &Store, table: TableId, keys: &[u64], version: u64) {
     for (&key, row) in keys.iter().zip(peek(store, table, keys).unwrap()) {
         assert_eq!(row.unwrap(), value(key, version, VALUE_BYTES), "key {key}");
     }
-}
-
-fn try_put(open: &Open, keys: &[u64], version: u64) -> Result<Outcome, Error> {
-    let values: Vec<_> = keys.iter().map(|&key| value(key, version, VALUE_BYTES)).collect();
-    open.store.execute(open.table, keys, Clock::Keep, &mut PutAll(&values))
 }
 
 fn resident(open: &Open) -> Vec<u64> {
@@ -339,7 +313,8 @@ fn a_log_cut_short_is_an_error_on_opening_and_on_reading() {
     drop(open);
     let device = Arc::new(FaultyDevice::new(Arc::clone(&bank.disk)));
     device.cut_reads_at(end - 1);
-    let error = Store::open_on(bank.dir.path(), &quiet_options(), |_| Ok(device)).unwrap_err();
+    let error =
+        Store::open_on(bank.dir.path(), &by_hand(BUDGET_BYTES), |_| Ok(device)).unwrap_err();
     assert!(matches!(error, Error::Truncated { .. }), "{error}");
     bank.check_good();
 }
@@ -349,7 +324,8 @@ fn a_failed_truncate_fails_the_open() {
     let bank = Bank::new();
     let device = Arc::new(FaultyDevice::new(Arc::clone(&bank.disk)));
     device.fail_truncate(1, ErrorKind::PermissionDenied);
-    let error = Store::open_on(bank.dir.path(), &quiet_options(), |_| Ok(device)).unwrap_err();
+    let error =
+        Store::open_on(bank.dir.path(), &by_hand(BUDGET_BYTES), |_| Ok(device)).unwrap_err();
     assert!(matches!(error, Error::Io { operation: "truncate", .. }), "{error}");
     bank.check_good();
 }

@@ -7,47 +7,14 @@ use std::io::{Error as IoError, ErrorKind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use crate::common::{Add, PutAll, options, peek, put, value};
-use embank_kv::device::{Device, DeviceOptions, FaultyDevice, Freed, MemoryDevice, Read};
-use embank_kv::{
-    Clock, CompactionOptions, DeviceChoice, Error, Outcome, Store, StoreOptions, TableId,
-};
+use super::faulty::{BUDGET_BYTES, Open, VALUE_BYTES, memory, open_on, try_put};
+use crate::common::compacting::by_hand;
+use crate::common::{Add, options, peek, put, value};
+use embank_kv::device::{Device, DeviceOptions, Freed, MemoryDevice, Read};
+use embank_kv::{Clock, DeviceChoice, Error, StoreOptions};
 
-const BUDGET_BYTES: u64 = 256 << 10;
-const VALUE_BYTES: usize = 64;
 /// Several times what memory holds.
 const ROWS: u64 = 10_000;
-
-fn by_hand() -> StoreOptions {
-    let compaction = CompactionOptions { background: false, ..CompactionOptions::default() };
-    StoreOptions { compaction, ..options(BUDGET_BYTES) }
-}
-
-struct Open {
-    store: Store,
-    device: Arc<FaultyDevice>,
-    table: TableId,
-}
-
-fn open_on(dir: &std::path::Path, disk: &Arc<dyn Device>, options: &StoreOptions) -> Open {
-    let device = Arc::new(FaultyDevice::new(Arc::clone(disk)));
-    let wrapped: Arc<dyn Device> = Arc::<FaultyDevice>::clone(&device);
-    let store = Store::open_on(dir, options, |_| Ok(wrapped)).unwrap();
-    let table = match store.tables().first() {
-        Some(table) => table.id,
-        None => store.create_table("rows", VALUE_BYTES as u32, b"").unwrap(),
-    };
-    Open { store, device, table }
-}
-
-fn memory() -> Arc<dyn Device> {
-    Arc::new(MemoryDevice::new(&DeviceOptions::default()).unwrap())
-}
-
-fn try_put(open: &Open, keys: &[u64], version: u64) -> Result<Outcome, Error> {
-    let values: Vec<_> = keys.iter().map(|&key| value(key, version, VALUE_BYTES)).collect();
-    open.store.execute(open.table, keys, Clock::Keep, &mut PutAll(&values))
-}
 
 fn assert_full(result: Result<impl std::fmt::Debug, Error>) {
     let error = result.unwrap_err();
@@ -72,7 +39,7 @@ fn check(open: &Open, versions: &BTreeMap<u64, BTreeSet<u64>>) {
 fn no_row_is_lost_and_calls_work_again_when_there_is_room() {
     for kind in [ErrorKind::StorageFull, ErrorKind::QuotaExceeded] {
         let (dir, disk) = (tempfile::tempdir().unwrap(), memory());
-        let open = open_on(dir.path(), &disk, &by_hand());
+        let open = open_on(dir.path(), &disk, &by_hand(BUDGET_BYTES));
         let keys: Vec<u64> = (0..ROWS).collect();
         put(&open.store, open.table, &keys, 0, VALUE_BYTES);
         open.store.checkpoint(b"first").unwrap();
@@ -107,7 +74,7 @@ fn no_row_is_lost_and_calls_work_again_when_there_is_room() {
         }
         open.store.checkpoint(b"second").unwrap();
         drop(open);
-        let open = open_on(dir.path(), &disk, &by_hand());
+        let open = open_on(dir.path(), &disk, &by_hand(BUDGET_BYTES));
         assert_eq!(open.store.recovered().unwrap().blob, b"second");
         check(&open, &versions);
     }
@@ -116,7 +83,7 @@ fn no_row_is_lost_and_calls_work_again_when_there_is_room() {
 #[test]
 fn each_call_that_needs_a_page_tries_once_more() {
     let (dir, disk) = (tempfile::tempdir().unwrap(), memory());
-    let open = open_on(dir.path(), &disk, &by_hand());
+    let open = open_on(dir.path(), &disk, &by_hand(BUDGET_BYTES));
     open.device.break_writes(ErrorKind::StorageFull);
     let keys: Vec<u64> = (0..ROWS).collect();
     assert_full(try_put(&open, &keys, 1));
@@ -139,7 +106,7 @@ fn each_call_that_needs_a_page_tries_once_more() {
 #[test]
 fn rows_on_disk_can_be_deleted_and_read() {
     let (dir, disk) = (tempfile::tempdir().unwrap(), memory());
-    let open = open_on(dir.path(), &disk, &by_hand());
+    let open = open_on(dir.path(), &disk, &by_hand(BUDGET_BYTES));
     let keys: Vec<u64> = (0..ROWS).collect();
     put(&open.store, open.table, &keys, 0, VALUE_BYTES);
     // The writer finds the disk full before memory is.
@@ -160,7 +127,7 @@ fn rows_on_disk_can_be_deleted_and_read() {
 #[test]
 fn threads_that_wait_for_a_page_hear_of_the_full_disk() {
     let (dir, disk) = (tempfile::tempdir().unwrap(), memory());
-    let open = open_on(dir.path(), &disk, &by_hand());
+    let open = open_on(dir.path(), &disk, &by_hand(BUDGET_BYTES));
     open.device.break_writes(ErrorKind::StorageFull);
     std::thread::scope(|scope| {
         for thread in 0..4 {
@@ -189,7 +156,7 @@ fn threads_that_wait_for_a_page_hear_of_the_full_disk() {
 #[test]
 fn an_update_is_refused_before_its_first_row_or_comes_to_its_end() {
     let (dir, disk) = (tempfile::tempdir().unwrap(), memory());
-    let open = open_on(dir.path(), &disk, &by_hand());
+    let open = open_on(dir.path(), &disk, &by_hand(BUDGET_BYTES));
     let keys: Vec<u64> = (0..ROWS).collect();
     let mut counts = HashMap::new();
     open.store.checkpoint(b"").unwrap();
@@ -221,7 +188,7 @@ fn an_update_is_refused_before_its_first_row_or_comes_to_its_end() {
 #[test]
 fn an_update_is_whole_where_the_system_does_not_tell_of_the_limit() {
     let (dir, disk) = (tempfile::tempdir().unwrap(), memory());
-    let open = open_on(dir.path(), &disk, &by_hand());
+    let open = open_on(dir.path(), &disk, &by_hand(BUDGET_BYTES));
     let keys: Vec<u64> = (0..ROWS).collect();
     put(&open.store, open.table, &keys, 0, VALUE_BYTES);
     let mut rows: Vec<Vec<u8>> = keys.iter().map(|&key| value(key, 0, VALUE_BYTES)).collect();
@@ -357,7 +324,7 @@ fn a_bank_that_has_filled_its_disk_compacts_in_the_room_that_is_left() {
         let dir = tempfile::tempdir().unwrap();
         let small = SmallDisk::new(8 << 20);
         let disk: Arc<dyn Device> = Arc::<SmallDisk>::clone(&small);
-        let open = open_on(dir.path(), &disk, &by_hand());
+        let open = open_on(dir.path(), &disk, &by_hand(BUDGET_BYTES));
         let keys: Vec<u64> = (0..ROWS).collect();
         let mut versions: BTreeMap<u64, BTreeSet<u64>> = BTreeMap::new();
         if has_checkpoint {
@@ -400,7 +367,7 @@ fn a_bank_that_has_filled_its_disk_compacts_in_the_room_that_is_left() {
         put(&open.store, open.table, &keys, 1000, VALUE_BYTES);
         open.store.checkpoint(b"last").unwrap();
         drop(open);
-        let open = open_on(dir.path(), &disk, &by_hand());
+        let open = open_on(dir.path(), &disk, &by_hand(BUDGET_BYTES));
         check(&open, &keys.iter().map(|&key| (key, [1000].into())).collect());
     }
 }
@@ -411,7 +378,7 @@ fn compaction_frees_as_it_goes_on_a_disk_without_any_room() {
     let dir = tempfile::tempdir().unwrap();
     let small = SmallDisk::new(8 << 20);
     let disk: Arc<dyn Device> = Arc::<SmallDisk>::clone(&small);
-    let open = open_on(dir.path(), &disk, &by_hand());
+    let open = open_on(dir.path(), &disk, &by_hand(BUDGET_BYTES));
     let keys: Vec<u64> = (0..ROWS).collect();
     for round in 1..4 {
         put(&open.store, open.table, &keys, round, VALUE_BYTES);
@@ -450,7 +417,7 @@ fn writers_leave_room_for_a_checkpoint() {
     let dir = tempfile::tempdir().unwrap();
     let small = SmallDisk::new(4 << 20);
     let disk: Arc<dyn Device> = Arc::<SmallDisk>::clone(&small);
-    let open = open_on(dir.path(), &disk, &by_hand());
+    let open = open_on(dir.path(), &disk, &by_hand(BUDGET_BYTES));
     let mut versions = BTreeMap::new();
     for key in 0.. {
         match try_put(&open, &[key], 1) {
@@ -465,7 +432,7 @@ fn writers_leave_room_for_a_checkpoint() {
     assert!(versions.len() > 20_000, "{} rows", versions.len());
     open.store.checkpoint(b"full").unwrap();
     drop(open);
-    let open = open_on(dir.path(), &disk, &by_hand());
+    let open = open_on(dir.path(), &disk, &by_hand(BUDGET_BYTES));
     assert_eq!(open.store.recovered().unwrap().blob, b"full");
     check(&open, &versions);
 }

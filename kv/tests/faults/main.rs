@@ -6,6 +6,7 @@ mod common;
 mod damage;
 mod device_errors;
 mod device_faults;
+mod faulty;
 mod full_disk;
 mod fuzz_corpus;
 mod salvaging;
