@@ -30,6 +30,11 @@ impl Program {
         self.folder == folder
     }
 
+    /// True if the target has this name.
+    pub(crate) fn is_named(&self, target: &str) -> bool {
+        self.target == target
+    }
+
     /// A run of this program with these variables set.
     pub(crate) fn run_with(&self, variables: &[(&str, &str)]) -> Run {
         let folder = self.folder.file_name().unwrap_or_default().to_string_lossy();
@@ -104,6 +109,7 @@ mod tests {
     fn a_test_program_is_found_in_what_cargo_says() {
         let found = program(ARTIFACT).unwrap();
         assert!(found.is_in(Path::new("/r/kv")) && !found.is_in(Path::new("/r")));
+        assert!(found.is_named("rows") && !found.is_named("row"));
         let run = found.run_with(&[("A", "b")]);
         assert_eq!(run.name, "kv rows A=b");
         assert_eq!(run.command.get_current_dir(), Some(Path::new("/r/kv")));
