@@ -1,4 +1,5 @@
 //! What the behaviour tests share.
+#![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
 #![allow(dead_code, reason = "each test program uses its part")]
 
 use std::time::Duration;
