@@ -513,6 +513,7 @@ impl Log {
         // Nobody acts on the old boundary, so what lies below can be written at once. Not a store: the writer may
         // be about to move it, less far.
         self.read_only.fetch_max(end, Ordering::Release);
+        // The writer thread writes the pages that the cut has settled, and batches may turn pages again.
         let _state = self.state.lock();
         self.frame_freed.notify_all();
         self.writer_wake.notify_one();

@@ -28,7 +28,7 @@ use std::sync::Arc;
 
 use crate::checkpoint::manifest::Manifest;
 use crate::device::{AlignedBuffer, BLOCK_BYTES, Read};
-use crate::engine::compaction::LogLease;
+use crate::engine::compaction::LogPin;
 use crate::engine::core::Core;
 use crate::error::{Error, Result};
 use crate::index::image::Images;
@@ -78,7 +78,7 @@ pub struct Scan<'a> {
     offset: usize,
     used: usize,
     /// Dropped after the memory has gone back.
-    _lease: LogLease,
+    _pin: LogPin,
     lent_bytes: u64,
 }
 
@@ -159,10 +159,10 @@ impl Store {
         if let Some(at) = &core.reading {
             core.width(table)?;
             let images = self.checkpoints.images(&at.manifest)?;
-            let lease = core.lease(at.manifest.log_begin);
-            return Scan::new((&core, held), &at.manifest, images, table, lease);
+            let pin = core.pin_log(at.manifest.log_begin);
+            return Scan::new((&core, held), &at.manifest, images, table, pin);
         }
-        // Held until the log is leased: no later checkpoint removes this one before, or has the
+        // Held until the log is pinned: no later checkpoint removes this one before, or has the
         // table's number for another table.
         let newest = self.newest.lock();
         core.width(table)?;
@@ -174,20 +174,20 @@ impl Store {
         }
         let manifest = self.checkpoints.manifest(newest.number)?;
         let images = self.checkpoints.images(&manifest)?;
-        let lease = core.lease(manifest.log_begin);
+        let pin = core.pin_log(manifest.log_begin);
         drop(newest);
-        Scan::new((&core, held), &manifest, images, table, lease)
+        Scan::new((&core, held), &manifest, images, table, pin)
     }
 }
 
 impl Scan<'_> {
-    /// A scan of `table` in the checkpoint of `manifest`, whose log `lease` keeps.
+    /// A scan of `table` in the checkpoint of `manifest`, whose log `pin` keeps.
     pub(crate) fn new(
         (core, held): (&Arc<Core>, Option<Arc<Store>>),
         manifest: &Manifest,
         images: Images,
         table: TableId,
-        lease: LogLease,
+        pin: LogPin,
     ) -> Result<Self> {
         let page_bytes = core.log.page_bytes();
         // The buckets' bits come out of the window's, as long as they leave it half a page.
@@ -211,7 +211,7 @@ impl Scan<'_> {
             page_start: manifest.log_begin,
             offset: 0,
             used: 0,
-            _lease: lease,
+            _pin: pin,
             lent_bytes: 0,
         };
         let entry =

@@ -57,7 +57,7 @@ use crate::engine::core::Core;
 use crate::error::{Error, Result};
 use crate::sync::MutexGuard;
 
-pub(crate) use pins::LogLease;
+pub(crate) use pins::LogPin;
 pub(crate) use pressure::quota_reserve_bytes;
 
 /// What a pass of [`Store::compact`](crate::Store::compact) did.

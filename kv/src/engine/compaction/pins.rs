@@ -37,12 +37,12 @@ impl Drop for CheckpointPin<'_> {
 
 /// Keeps the log from an address on, for a scan. Dropping it lets go.
 #[derive(Debug)]
-pub(crate) struct LogLease {
+pub(crate) struct LogPin {
     core: Arc<Core>,
     begin: u64,
 }
 
-impl Drop for LogLease {
+impl Drop for LogPin {
     fn drop(&mut self) {
         let core = &self.core;
         {
@@ -79,9 +79,9 @@ impl Core {
     }
 
     /// Keeps the log from `begin` on, which a checkpoint on disk names, until the lease is dropped.
-    pub(crate) fn lease(self: &Arc<Self>, begin: u64) -> LogLease {
+    pub(crate) fn pin_log(self: &Arc<Self>, begin: u64) -> LogPin {
         self.space.pins.lock().scans.push(begin);
-        LogLease { core: Arc::clone(self), begin }
+        LogPin { core: Arc::clone(self), begin }
     }
 
     /// The log's beginning that space below is held for; none if nothing is held.

@@ -343,6 +343,8 @@ impl Core {
         done
     }
 
+    /// True if compaction may make room, so that a writer without any waits. Must be false where `compaction_wanted` is,
+    /// or the writer waits for ever.
     fn can_make_room(&self, state: &CompactorState) -> bool {
         self.space.options.background
             && state.stopped.is_none()
