@@ -559,81 +559,184 @@ typedef struct embank_imported {
 typedef struct embank_bank_stats {
   // sizeof(embank_bank_stats), as it was passed.
   size_t size;
-  // The memory budget, in bytes.
+  // The bank's memory budget, in bytes, as given at open.
   uint64_t memory_budget_bytes;
-  // What of it is taken, in bytes.
+  // Gauge: what is taken of the memory budget, in bytes.
   uint64_t memory_used_bytes;
-  // Keys found in the mutable part of memory.
+  // Rows found in the mutable region.
   uint64_t hits_mutable;
-  // Keys found in the read-only part of memory.
+  // Rows found in the read-only region.
   uint64_t hits_read_only;
-  // Keys on disk of which memory held a copy.
+  // Rows found in the row cache, which holds copies of rows on disk.
   uint64_t hits_cache;
-  // Keys found on disk.
+  // Rows found on disk and read from there.
   uint64_t hits_disk;
-  // Keys without a row, those included that were then made.
+  // Rows looked for and missing, those then inserted included.
   uint64_t missing;
-  // Rows made.
+  // Rows inserted.
   uint64_t inserted;
-  // Reads of the disk.
+  // Read requests to the device, after coalescing.
   uint64_t disk_reads;
-  // Bytes read.
+  // Bytes read from the device.
   uint64_t disk_read_bytes;
-  // Bytes written.
+  // Bytes written to the device.
   uint64_t disk_write_bytes;
-  // Gauge: rows there are.
+  // Gauge: rows that are there.
   uint64_t live_rows;
-  // Gauge: bytes of log that they take.
+  // Gauge: bytes of their records, headers included.
   uint64_t live_bytes;
   // Gauge: bytes of log on disk.
   uint64_t log_disk_bytes;
-  // Gets that had to wait for a staleness bound.
+  // Gets that had to wait for a staleness bound, in all tables.
   uint64_t waits;
   // How long they waited together, in microseconds.
   uint64_t wait_us;
   // Gets that gave up waiting.
   uint64_t timeouts;
-  // Leases that were freed or expired and whose counts could not all be given back.
+  // Leases that were dropped or expired and whose counts could not all be given back.
   uint64_t release_failures;
-  // Leases that grew too old.
+  // Leases that grew older than lease_timeout and were declared expired.
   uint64_t leases_expired;
   // Checkpoints taken.
   uint64_t checkpoints;
-  // How long the last one took, in microseconds.
+  // Gauge: duration of the last checkpoint, in microseconds.
   uint64_t last_checkpoint_us;
-  // Keys asked to be looked ahead for.
+  // Keys asked for. Equal keys of one call count once.
   uint64_t lookahead_requested;
-  // Those in memory already, or in no table.
+  // Keys that were in mutable memory already, or in no table, when they were asked for.
   uint64_t lookahead_resident;
-  // Those put in the queue.
+  // Keys put in the queue.
   uint64_t lookahead_queued;
-  // Those pending already.
+  // Keys that were pending already when they were asked for again.
   uint64_t lookahead_merged;
-  // Those turned away by a full queue.
+  // Keys turned away because the queue was full.
   uint64_t lookahead_dropped;
-  // Brought into mutable memory.
+  // Rows brought from disk, or from the read-only region, into mutable memory.
   uint64_t lookahead_moved;
-  // Moved, then used from memory.
+  // Rows that were moved or kept, and then used from memory.
   uint64_t lookahead_on_time;
-  // In memory, and copied to its mutable part again because they were about to leave it unused.
+  // Rows in memory that were copied to its mutable part because they were about to leave it unused. A row may be
+  // kept more than once for one announcement.
   uint64_t lookahead_kept;
-  // In mutable memory before their turn came.
+  // Keys whose turn came too late: another call had got the row, and may have waited for the disk.
   uint64_t lookahead_late;
-  // Moved, and evicted without a use.
+  // Rows that were moved or kept, and left memory without a use.
   uint64_t lookahead_wasted;
-  // Given up before their turn.
+  // Keys given up before their turn: by embank_bank_cancel_lookahead, or because
+  // their table was dropped.
   uint64_t lookahead_cancelled;
-  // Left on disk because reading failed.
+  // Rows left on disk because reading failed, or because the disk quota left no room.
   uint64_t lookahead_failed;
-  // Gauge: waiting for their turn or being read.
+  // Gauge: keys that wait for their turn or are being read.
   uint64_t lookahead_pending;
-  // Gauge: the most that may be pending.
+  // Gauge: the most keys that may be pending.
   uint64_t lookahead_capacity;
-  // Gauge: the newest checkpoint's number; 0 if there is none, or if the bank is open to read only.
+  // Gauge: the newest checkpoint's number, whether it was taken since the store was opened or found then. 0 if there
+  // is none, or if the store is opened to read only.
   uint64_t newest_checkpoint;
-  // Gauge: changes of rows since that checkpoint: what embank_bank_close loses if no other handle of the bank is left.
-  // A row that changed twice counts twice, and rows of vocabularies count too.
+  // Gauge: how much of changed came after the newest checkpoint, or after the open where none was
+  // taken since: what closing the store now would lose. A row that changed twice counts twice, and rows of
+  // vocabularies count too. Changes that other threads make while a checkpoint begins may be in the checkpoint and
+  // still count here.
   uint64_t changed_since_checkpoint;
+  // Batches run.
+  uint64_t batches;
+  // Keys of peeks.
+  uint64_t peek_keys;
+  // Keys of gets.
+  uint64_t get_keys;
+  // Keys of updates.
+  uint64_t update_keys;
+  // Keys of puts.
+  uint64_t put_keys;
+  // Keys of deletions.
+  uint64_t delete_keys;
+  // Rows changed: updated, put, inserted by a get, deleted.
+  uint64_t changed;
+  // Rows deleted.
+  uint64_t deleted;
+  // Records appended to the log, for whatever reason.
+  uint64_t records_appended;
+  // Records appended because a row of the read-only region or of the disk was used.
+  uint64_t copied_to_tail;
+  // Rows copied to the tail before their page left memory, because they are used often.
+  uint64_t retained;
+  // Rows on disk that came with the read of another.
+  uint64_t disk_reads_joined;
+  // Gauge: the most reads that one batch had in flight at once.
+  uint64_t disk_queue_depth_max;
+  // Gauge: bytes of log on disk that are held only because checkpoints that are kept or read, or scans, name them.
+  uint64_t log_held_bytes;
+  // Bytes of log that compaction went through.
+  uint64_t compacted_bytes;
+  // Bytes of rows that it copied to the tail.
+  uint64_t compaction_copied_bytes;
+  // Time that it took, in microseconds, without waits for work or for the throttle.
+  uint64_t compaction_us;
+  // Bytes given back to the file system.
+  uint64_t freed_bytes;
+  // Segment files removed.
+  uint64_t segments_freed;
+  // Times that a batch waited for a free frame.
+  uint64_t page_waits;
+  // Times that a batch waited for compaction to make room.
+  uint64_t compaction_waits;
+  // Times that a batch split buckets of the index after its inserts.
+  uint64_t growth_steps;
+  // How long those waits took together, in microseconds.
+  uint64_t page_waits_us;
+  // How long they waited together, in microseconds.
+  uint64_t compaction_waits_us;
+  // How long that took together, in microseconds.
+  uint64_t growth_steps_us;
+  // How long checkpoints held batches, all together, in microseconds.
+  uint64_t checkpoint_pauses_us;
+  // The longest of them, in microseconds.
+  uint64_t page_waits_us_max;
+  // The longest of these waits, in microseconds.
+  uint64_t compaction_waits_us_max;
+  // The longest of them, in microseconds.
+  uint64_t growth_steps_us_max;
+  // The most processor time that one of them took, in microseconds: what it cost itself, however long the
+  // thread was off the processor meanwhile. Of batches that insert 64 rows or more; less is not worth
+  // asking the system for.
+  uint64_t growth_steps_cpu_us_max;
+  // The longest of these pauses, in microseconds.
+  uint64_t checkpoint_pauses_us_max;
+  // Gauge: how long the last checkpoint held batches, in microseconds.
+  uint64_t last_checkpoint_pause_us;
+  // Gauge: log frames in memory, in bytes.
+  uint64_t memory_frames_bytes;
+  // Gauge: index, in bytes.
+  uint64_t memory_index_bytes;
+  // Gauge: row cache, in bytes.
+  uint64_t memory_cache_bytes;
+  // Gauge: read and write buffers, in bytes.
+  uint64_t memory_buffers_bytes;
+  // Gauge: index slots in use.
+  uint64_t index_entries;
+  // Gauge: where the log begins, in bytes.
+  uint64_t log_begin;
+  // Gauge: where the part in memory begins, in bytes.
+  uint64_t log_head;
+  // Gauge: where the mutable region begins, in bytes.
+  uint64_t log_read_only;
+  // Gauge: where the log ends, in bytes.
+  uint64_t log_tail;
+  // Gauge: bytes of log that can be appended before the bank's addresses are used up. At 0 the bank takes no more
+  // writes. 512 TiB in a new bank, or 4,294,967,294 pages if that is less.
+  uint64_t log_address_left_bytes;
+  // The size of a log page, in bytes.
+  uint64_t page_size_bytes;
+  // Keys that were in no table when their turn came.
+  uint64_t lookahead_missing;
+  // How long the thread that reads ahead was at work, in microseconds: on bursts, on prefetches, and on rows that it
+  // keeps in memory.
+  uint64_t lookahead_reading_us;
+  // Gauge: the number of batches to look ahead that an AutoDepth has chosen last; 0 without one.
+  uint64_t lookahead_depth;
+  // Gauge: memory that the queue may take, in bytes; part of the bank's budget.
+  uint64_t lookahead_memory_bytes;
 } embank_bank_stats;
 
 // What a table has done since its bank was opened. Rows are counted once per batch.
@@ -648,11 +751,11 @@ typedef struct embank_table_stats {
   uint64_t peeks;
   // Rows peeked at, duplicates counted.
   uint64_t peek_rows;
-  // Batches put.
+  // Batches put, with or without a lease.
   uint64_t puts;
   // Distinct rows put.
   uint64_t put_rows;
-  // Batches of gradients applied.
+  // Batches of gradients applied, with or without a lease.
   uint64_t applies;
   // Distinct rows that gradients were applied to.
   uint64_t apply_rows;
@@ -660,7 +763,7 @@ typedef struct embank_table_stats {
   uint64_t deleted_rows;
   // Rows evicted.
   uint64_t evicted_rows;
-  // Rows that had to be read from disk.
+  // Rows that a get, peek, put or apply had to read from disk.
   uint64_t disk_reads;
   // Gets that had to wait for the staleness bound.
   uint64_t waits;
@@ -668,13 +771,13 @@ typedef struct embank_table_stats {
   uint64_t wait_us;
   // Gets that gave up waiting.
   uint64_t timeouts;
-  // Leases that were freed or expired and whose counts could not all be given back.
+  // Leases that were dropped or expired and whose counts could not all be given back.
   uint64_t release_failures;
-  // Leases that grew too old.
+  // Leases that grew older than lease_timeout and were declared expired.
   uint64_t leases_expired;
-  // Rows that gets did not make because of the table's admission.
+  // Rows that Gets did not make, as their keys were not admitted: their gradients were dropped.
   uint64_t not_admitted_rows;
-  // Steps of rows whose optimizer state is at the largest value that its dtype holds.
+  // Steps of rows whose optimizer state is at the largest value that its dtype holds, and stays there.
   uint64_t saturated_rows;
 } embank_table_stats;
 

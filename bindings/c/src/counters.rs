@@ -1,3 +1,8 @@
+//! The structs of C for statistics.
+//!
+//! Made by `EMBANK_BLESS=1 cargo test -p embank-c --test header`; a number is described where it is counted, in
+//! the statistics of the crates `embank-kv` and `embank`.
+
 use bytemuck::{Pod, Zeroable};
 use embank::{BankStats, TableStats};
 
@@ -7,127 +12,188 @@ use embank::{BankStats, TableStats};
 pub struct embank_bank_stats {
     /// sizeof(embank_bank_stats), as it was passed.
     pub size: usize,
-    /// The memory budget, in bytes.
+    /// The bank's memory budget, in bytes, as given at open.
     pub memory_budget_bytes: u64,
-    /// What of it is taken, in bytes.
+    /// Gauge: what is taken of the memory budget, in bytes.
     pub memory_used_bytes: u64,
-    /// Keys found in the mutable part of memory.
+    /// Rows found in the mutable region.
     pub hits_mutable: u64,
-    /// Keys found in the read-only part of memory.
+    /// Rows found in the read-only region.
     pub hits_read_only: u64,
-    /// Keys on disk of which memory held a copy.
+    /// Rows found in the row cache, which holds copies of rows on disk.
     pub hits_cache: u64,
-    /// Keys found on disk.
+    /// Rows found on disk and read from there.
     pub hits_disk: u64,
-    /// Keys without a row, those included that were then made.
+    /// Rows looked for and missing, those then inserted included.
     pub missing: u64,
-    /// Rows made.
+    /// Rows inserted.
     pub inserted: u64,
-    /// Reads of the disk.
+    /// Read requests to the device, after coalescing.
     pub disk_reads: u64,
-    /// Bytes read.
+    /// Bytes read from the device.
     pub disk_read_bytes: u64,
-    /// Bytes written.
+    /// Bytes written to the device.
     pub disk_write_bytes: u64,
-    /// Gauge: rows there are.
+    /// Gauge: rows that are there.
     pub live_rows: u64,
-    /// Gauge: bytes of log that they take.
+    /// Gauge: bytes of their records, headers included.
     pub live_bytes: u64,
     /// Gauge: bytes of log on disk.
     pub log_disk_bytes: u64,
-    /// Gets that had to wait for a staleness bound.
+    /// Gets that had to wait for a staleness bound, in all tables.
     pub waits: u64,
     /// How long they waited together, in microseconds.
     pub wait_us: u64,
     /// Gets that gave up waiting.
     pub timeouts: u64,
-    /// Leases that were freed or expired and whose counts could not all be given back.
+    /// Leases that were dropped or expired and whose counts could not all be given back.
     pub release_failures: u64,
-    /// Leases that grew too old.
+    /// Leases that grew older than lease_timeout and were declared expired.
     pub leases_expired: u64,
     /// Checkpoints taken.
     pub checkpoints: u64,
-    /// How long the last one took, in microseconds.
+    /// Gauge: duration of the last checkpoint, in microseconds.
     pub last_checkpoint_us: u64,
-    /// Keys asked to be looked ahead for.
+    /// Keys asked for. Equal keys of one call count once.
     pub lookahead_requested: u64,
-    /// Those in memory already, or in no table.
+    /// Keys that were in mutable memory already, or in no table, when they were asked for.
     pub lookahead_resident: u64,
-    /// Those put in the queue.
+    /// Keys put in the queue.
     pub lookahead_queued: u64,
-    /// Those pending already.
+    /// Keys that were pending already when they were asked for again.
     pub lookahead_merged: u64,
-    /// Those turned away by a full queue.
+    /// Keys turned away because the queue was full.
     pub lookahead_dropped: u64,
-    /// Brought into mutable memory.
+    /// Rows brought from disk, or from the read-only region, into mutable memory.
     pub lookahead_moved: u64,
-    /// Moved, then used from memory.
+    /// Rows that were moved or kept, and then used from memory.
     pub lookahead_on_time: u64,
-    /// In memory, and copied to its mutable part again because they were about to leave it unused.
+    /// Rows in memory that were copied to its mutable part because they were about to leave it unused. A row may be
+    /// kept more than once for one announcement.
     pub lookahead_kept: u64,
-    /// In mutable memory before their turn came.
+    /// Keys whose turn came too late: another call had got the row, and may have waited for the disk.
     pub lookahead_late: u64,
-    /// Moved, and evicted without a use.
+    /// Rows that were moved or kept, and left memory without a use.
     pub lookahead_wasted: u64,
-    /// Given up before their turn.
+    /// Keys given up before their turn: by embank_bank_cancel_lookahead, or because
+    /// their table was dropped.
     pub lookahead_cancelled: u64,
-    /// Left on disk because reading failed.
+    /// Rows left on disk because reading failed, or because the disk quota left no room.
     pub lookahead_failed: u64,
-    /// Gauge: waiting for their turn or being read.
+    /// Gauge: keys that wait for their turn or are being read.
     pub lookahead_pending: u64,
-    /// Gauge: the most that may be pending.
+    /// Gauge: the most keys that may be pending.
     pub lookahead_capacity: u64,
-    /// Gauge: the newest checkpoint's number; 0 if there is none, or if the bank is open to read only.
+    /// Gauge: the newest checkpoint's number, whether it was taken since the store was opened or found then. 0 if there
+    /// is none, or if the store is opened to read only.
     pub newest_checkpoint: u64,
-    /// Gauge: changes of rows since that checkpoint: what embank_bank_close loses if no other handle of the bank is left.
-    /// A row that changed twice counts twice, and rows of vocabularies count too.
+    /// Gauge: how much of changed came after the newest checkpoint, or after the open where none was
+    /// taken since: what closing the store now would lose. A row that changed twice counts twice, and rows of
+    /// vocabularies count too. Changes that other threads make while a checkpoint begins may be in the checkpoint and
+    /// still count here.
     pub changed_since_checkpoint: u64,
+    /// Batches run.
+    pub batches: u64,
+    /// Keys of peeks.
+    pub peek_keys: u64,
+    /// Keys of gets.
+    pub get_keys: u64,
+    /// Keys of updates.
+    pub update_keys: u64,
+    /// Keys of puts.
+    pub put_keys: u64,
+    /// Keys of deletions.
+    pub delete_keys: u64,
+    /// Rows changed: updated, put, inserted by a get, deleted.
+    pub changed: u64,
+    /// Rows deleted.
+    pub deleted: u64,
+    /// Records appended to the log, for whatever reason.
+    pub records_appended: u64,
+    /// Records appended because a row of the read-only region or of the disk was used.
+    pub copied_to_tail: u64,
+    /// Rows copied to the tail before their page left memory, because they are used often.
+    pub retained: u64,
+    /// Rows on disk that came with the read of another.
+    pub disk_reads_joined: u64,
+    /// Gauge: the most reads that one batch had in flight at once.
+    pub disk_queue_depth_max: u64,
+    /// Gauge: bytes of log on disk that are held only because checkpoints that are kept or read, or scans, name them.
+    pub log_held_bytes: u64,
+    /// Bytes of log that compaction went through.
+    pub compacted_bytes: u64,
+    /// Bytes of rows that it copied to the tail.
+    pub compaction_copied_bytes: u64,
+    /// Time that it took, in microseconds, without waits for work or for the throttle.
+    pub compaction_us: u64,
+    /// Bytes given back to the file system.
+    pub freed_bytes: u64,
+    /// Segment files removed.
+    pub segments_freed: u64,
+    /// Times that a batch waited for a free frame.
+    pub page_waits: u64,
+    /// Times that a batch waited for compaction to make room.
+    pub compaction_waits: u64,
+    /// Times that a batch split buckets of the index after its inserts.
+    pub growth_steps: u64,
+    /// How long those waits took together, in microseconds.
+    pub page_waits_us: u64,
+    /// How long they waited together, in microseconds.
+    pub compaction_waits_us: u64,
+    /// How long that took together, in microseconds.
+    pub growth_steps_us: u64,
+    /// How long checkpoints held batches, all together, in microseconds.
+    pub checkpoint_pauses_us: u64,
+    /// The longest of them, in microseconds.
+    pub page_waits_us_max: u64,
+    /// The longest of these waits, in microseconds.
+    pub compaction_waits_us_max: u64,
+    /// The longest of them, in microseconds.
+    pub growth_steps_us_max: u64,
+    /// The most processor time that one of them took, in microseconds: what it cost itself, however long the
+    /// thread was off the processor meanwhile. Of batches that insert 64 rows or more; less is not worth
+    /// asking the system for.
+    pub growth_steps_cpu_us_max: u64,
+    /// The longest of these pauses, in microseconds.
+    pub checkpoint_pauses_us_max: u64,
+    /// Gauge: how long the last checkpoint held batches, in microseconds.
+    pub last_checkpoint_pause_us: u64,
+    /// Gauge: log frames in memory, in bytes.
+    pub memory_frames_bytes: u64,
+    /// Gauge: index, in bytes.
+    pub memory_index_bytes: u64,
+    /// Gauge: row cache, in bytes.
+    pub memory_cache_bytes: u64,
+    /// Gauge: read and write buffers, in bytes.
+    pub memory_buffers_bytes: u64,
+    /// Gauge: index slots in use.
+    pub index_entries: u64,
+    /// Gauge: where the log begins, in bytes.
+    pub log_begin: u64,
+    /// Gauge: where the part in memory begins, in bytes.
+    pub log_head: u64,
+    /// Gauge: where the mutable region begins, in bytes.
+    pub log_read_only: u64,
+    /// Gauge: where the log ends, in bytes.
+    pub log_tail: u64,
+    /// Gauge: bytes of log that can be appended before the bank's addresses are used up. At 0 the bank takes no more
+    /// writes. 512 TiB in a new bank, or 4,294,967,294 pages if that is less.
+    pub log_address_left_bytes: u64,
+    /// The size of a log page, in bytes.
+    pub page_size_bytes: u64,
+    /// Keys that were in no table when their turn came.
+    pub lookahead_missing: u64,
+    /// How long the thread that reads ahead was at work, in microseconds: on bursts, on prefetches, and on rows that it
+    /// keeps in memory.
+    pub lookahead_reading_us: u64,
+    /// Gauge: the number of batches to look ahead that an AutoDepth has chosen last; 0 without one.
+    pub lookahead_depth: u64,
+    /// Gauge: memory that the queue may take, in bytes; part of the bank's budget.
+    pub lookahead_memory_bytes: u64,
 }
 
-/// What a table has done since its bank was opened. Rows are counted once per batch.
-#[repr(C)]
-#[derive(Debug, Clone, Copy, Pod, Zeroable)]
-pub struct embank_table_stats {
-    /// sizeof(embank_table_stats), as it was passed.
-    pub size: usize,
-    /// Batches got.
-    pub gets: u64,
-    /// Distinct rows got.
-    pub get_rows: u64,
-    /// Batches peeked at.
-    pub peeks: u64,
-    /// Rows peeked at, duplicates counted.
-    pub peek_rows: u64,
-    /// Batches put.
-    pub puts: u64,
-    /// Distinct rows put.
-    pub put_rows: u64,
-    /// Batches of gradients applied.
-    pub applies: u64,
-    /// Distinct rows that gradients were applied to.
-    pub apply_rows: u64,
-    /// Rows deleted.
-    pub deleted_rows: u64,
-    /// Rows evicted.
-    pub evicted_rows: u64,
-    /// Rows that had to be read from disk.
-    pub disk_reads: u64,
-    /// Gets that had to wait for the staleness bound.
-    pub waits: u64,
-    /// How long they waited together, in microseconds.
-    pub wait_us: u64,
-    /// Gets that gave up waiting.
-    pub timeouts: u64,
-    /// Leases that were freed or expired and whose counts could not all be given back.
-    pub release_failures: u64,
-    /// Leases that grew too old.
-    pub leases_expired: u64,
-    /// Rows that gets did not make because of the table's admission.
-    pub not_admitted_rows: u64,
-    /// Steps of rows whose optimizer state is at the largest value that its dtype holds.
-    pub saturated_rows: u64,
-}
 impl embank_bank_stats {
+    /// The numbers of a snapshot, for a caller's struct of `size` bytes.
     pub(crate) fn of(now: &BankStats, size: usize) -> Self {
         Self {
             size,
@@ -168,10 +234,103 @@ impl embank_bank_stats {
             lookahead_capacity: now.lookahead.capacity,
             newest_checkpoint: now.store.newest_checkpoint,
             changed_since_checkpoint: now.store.changed_since_checkpoint,
+            batches: now.store.batches,
+            peek_keys: now.store.peek_keys,
+            get_keys: now.store.get_keys,
+            update_keys: now.store.update_keys,
+            put_keys: now.store.put_keys,
+            delete_keys: now.store.delete_keys,
+            changed: now.store.changed,
+            deleted: now.store.deleted,
+            records_appended: now.store.records_appended,
+            copied_to_tail: now.store.copied_to_tail,
+            retained: now.store.retained,
+            disk_reads_joined: now.store.disk_reads_joined,
+            disk_queue_depth_max: now.store.disk_queue_depth_max,
+            log_held_bytes: now.store.log_held_bytes,
+            compacted_bytes: now.store.compacted_bytes,
+            compaction_copied_bytes: now.store.compaction_copied_bytes,
+            compaction_us: now.store.compaction_us,
+            freed_bytes: now.store.freed_bytes,
+            segments_freed: now.store.segments_freed,
+            page_waits: now.store.page_waits,
+            compaction_waits: now.store.compaction_waits,
+            growth_steps: now.store.growth_steps,
+            page_waits_us: now.store.page_waits_us,
+            compaction_waits_us: now.store.compaction_waits_us,
+            growth_steps_us: now.store.growth_steps_us,
+            checkpoint_pauses_us: now.store.checkpoint_pauses_us,
+            page_waits_us_max: now.store.page_waits_us_max,
+            compaction_waits_us_max: now.store.compaction_waits_us_max,
+            growth_steps_us_max: now.store.growth_steps_us_max,
+            growth_steps_cpu_us_max: now.store.growth_steps_cpu_us_max,
+            checkpoint_pauses_us_max: now.store.checkpoint_pauses_us_max,
+            last_checkpoint_pause_us: now.store.last_checkpoint_pause_us,
+            memory_frames_bytes: now.store.memory_frames_bytes,
+            memory_index_bytes: now.store.memory_index_bytes,
+            memory_cache_bytes: now.store.memory_cache_bytes,
+            memory_buffers_bytes: now.store.memory_buffers_bytes,
+            index_entries: now.store.index_entries,
+            log_begin: now.store.log_begin,
+            log_head: now.store.log_head,
+            log_read_only: now.store.log_read_only,
+            log_tail: now.store.log_tail,
+            log_address_left_bytes: now.store.log_address_left_bytes,
+            page_size_bytes: now.store.page_size_bytes,
+            lookahead_missing: now.lookahead.missing,
+            lookahead_reading_us: now.lookahead.reading_us,
+            lookahead_depth: now.lookahead.depth,
+            lookahead_memory_bytes: now.lookahead.memory_bytes,
         }
     }
 }
+
+/// What a table has done since its bank was opened. Rows are counted once per batch.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub struct embank_table_stats {
+    /// sizeof(embank_table_stats), as it was passed.
+    pub size: usize,
+    /// Batches got.
+    pub gets: u64,
+    /// Distinct rows got.
+    pub get_rows: u64,
+    /// Batches peeked at.
+    pub peeks: u64,
+    /// Rows peeked at, duplicates counted.
+    pub peek_rows: u64,
+    /// Batches put, with or without a lease.
+    pub puts: u64,
+    /// Distinct rows put.
+    pub put_rows: u64,
+    /// Batches of gradients applied, with or without a lease.
+    pub applies: u64,
+    /// Distinct rows that gradients were applied to.
+    pub apply_rows: u64,
+    /// Rows deleted.
+    pub deleted_rows: u64,
+    /// Rows evicted.
+    pub evicted_rows: u64,
+    /// Rows that a get, peek, put or apply had to read from disk.
+    pub disk_reads: u64,
+    /// Gets that had to wait for the staleness bound.
+    pub waits: u64,
+    /// How long they waited together, in microseconds.
+    pub wait_us: u64,
+    /// Gets that gave up waiting.
+    pub timeouts: u64,
+    /// Leases that were dropped or expired and whose counts could not all be given back.
+    pub release_failures: u64,
+    /// Leases that grew older than lease_timeout and were declared expired.
+    pub leases_expired: u64,
+    /// Rows that Gets did not make, as their keys were not admitted: their gradients were dropped.
+    pub not_admitted_rows: u64,
+    /// Steps of rows whose optimizer state is at the largest value that its dtype holds, and stays there.
+    pub saturated_rows: u64,
+}
+
 impl embank_table_stats {
+    /// The numbers of a snapshot, for a caller's struct of `size` bytes.
     pub(crate) fn of(now: &TableStats, size: usize) -> Self {
         Self {
             size,

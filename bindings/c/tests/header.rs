@@ -51,7 +51,7 @@ fn the_counters_and_the_header_are_up_to_date() {
 /// Fails unless the file holds `made`, which it does afterwards with EMBANK_BLESS=1.
 fn assert_or_bless(path: &Path, made: &str) {
     if env::var_os("EMBANK_BLESS").is_some() {
-        fs::write(path, made).unwrap();
+        fs::write(path, made).expect("the file can be written");
     }
     let found = fs::read_to_string(path).unwrap_or_default();
     assert!(

@@ -94,17 +94,20 @@ def _with_statistics(stub: str, stats: Mapping[str, object], table: Mapping[str,
 
 
 def _optimizer_body(cls: type) -> list[str]:
-    """The stub's lines for an optimizer, by the signature of its class."""
-    signature = ast.parse(f"def new{cls.__text_signature__}: ...").body[0]
+    """The stub's lines for an optimizer, by the signature of its class and the settings of an object."""
+    source = f"def new{cls.__text_signature__}: ..."
+    signature = ast.parse(source).body[0]
     assert isinstance(signature, ast.FunctionDef)
     names = [argument.arg for argument in signature.args.args]
-    defaults = [ast.get_source_segment(f"def new{cls.__text_signature__}: ...", of) for of in signature.args.defaults]
-    missing: list[Optional[str]] = [None] * (len(names) - len(defaults))
+    defaults = dict(zip(reversed(names), reversed(signature.args.defaults)))
+    made = cls(lr=1.0)
     kinds = {bool: "bool", float: "float", tuple: "tuple[float, float]"}
-    settings = {
-        name: ("float" if default is None else kinds[type(ast.literal_eval(default))], default)
-        for name, default in zip(names, [*missing, *defaults])
-    }
+    settings: dict[str, tuple[str, Optional[str]]] = {}
+    for name in names:
+        value = getattr(made, name)
+        default = ast.get_source_segment(source, defaults[name]) if name in defaults else None
+        # Text signatures leave out tuples.
+        settings[name] = (kinds[type(value)], repr(value) if default == "..." else default)
     lines = ["    def __new__(\n", "        cls,\n"]
     for name, (kind, default) in settings.items():
         lines.append(f"        {name}: {kind}{'' if default is None else f' = {default}'},\n")

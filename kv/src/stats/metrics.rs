@@ -190,7 +190,7 @@ macro_rules! statistics {
 
             /// The fields' numbers, to be set.
             #[cfg(test)]
-            fn numbers_mut(&mut self) -> Vec<&mut u64> {
+            pub(crate) fn numbers_mut(&mut self) -> Vec<&mut u64> {
                 vec![$(&mut self.$field,)*]
             }
         }

@@ -376,7 +376,7 @@ statistics! {
         /// Gauge: bytes of log on disk.
         log_disk_bytes: Gauge Bytes in space.log_disk_bytes
             as "embank_log_disk_bytes" "Bytes of log on disk";
-        /// Gauge: bytes of those that are held only because checkpoints that are kept or read, or scans, name them.
+        /// Gauge: bytes of log on disk that are held only because checkpoints that are kept or read, or scans, name them.
         log_held_bytes: Gauge Bytes in space.log_held_bytes
             as "embank_log_held_bytes" "Bytes held for checkpoints";
         /// Bytes of log that compaction went through.

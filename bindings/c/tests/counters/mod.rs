@@ -76,7 +76,7 @@ fn table_fields() -> Vec<CField> {
     numbers.iter().map(field).collect()
 }
 
-/// A line of documentation without links to items of Rust: C has none.
+/// A line of documentation without links to items of Rust, and with C's names of a bank's functions.
 fn without_links(line: &str) -> String {
     let mut text = String::new();
     let mut rest = line;
@@ -90,7 +90,7 @@ fn without_links(line: &str) -> String {
             None => after,
         };
     }
-    text + rest
+    (text + rest).replace("Bank::", "embank_bank_")
 }
 
 struct Struct {
