@@ -1,7 +1,5 @@
 //! Changes that a bank loses when it closes are told of.
 
-#![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
-
 mod common;
 #[path = "common/told.rs"]
 mod kept;

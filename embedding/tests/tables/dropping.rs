@@ -1,7 +1,5 @@
 //! Dropping a table: its rows, its waiting Gets, its leases and what was announced of it.
 
-#![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
-
 use std::sync::Barrier;
 use std::time::Duration;
 

@@ -1,7 +1,5 @@
 //! Optimizers as tables use them: state beside the rows, numbers that change while a table is open, clipping.
 
-#![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
-
 use crate::common::{new_bank, rows_of, small_options};
 use embank::{
     Adagrad, Adam, AdamW, Bank, Error, Ftrl, Initializer, Optimizer, RowWiseAdagrad, Sgd,

@@ -3,9 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 use crate::common::{new_bank_with, rows_of, small_options, table};
-use embank::{
-    Bank, BankOptions, CompactionOptions, Error, Optimizer, Table, TableConfig,
-};
+use embank::{Bank, BankOptions, CompactionOptions, Error, Optimizer, Table, TableConfig};
 
 const DIM: u32 = 16;
 

@@ -3,9 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 use crate::common::{new_bank_with, small_options};
-use embank::{
-    Bank, BankOptions, CompactionOptions, Error, SpaceHolder, Table, TableConfig,
-};
+use embank::{Bank, BankOptions, CompactionOptions, Error, SpaceHolder, Table, TableConfig};
 
 const QUOTA_BYTES: u64 = 8 << 20;
 const ROWS: u64 = 2_000;

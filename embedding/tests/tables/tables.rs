@@ -1,7 +1,5 @@
 //! Batches of rows in and out of tables.
 
-#![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
-
 use crate::common::{initial_of, new_bank, new_bank_with, rows_of, small_options, table};
 use embank::{
     Adagrad, BankOptions, Error, Initializer, Missing, Optimizer, TableConfig, UniqueKeys,

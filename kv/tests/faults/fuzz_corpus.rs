@@ -13,9 +13,8 @@ mod damaged_delta;
 mod operations;
 #[path = "../../fuzz/src/rows.rs"]
 mod rows;
-#[path = "../../fuzz/src/seals.rs"]
-mod seals;
 
+use crate::seals;
 use std::fs;
 use std::path::Path;
 

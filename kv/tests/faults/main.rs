@@ -11,4 +11,7 @@ mod full_disk;
 mod fuzz_corpus;
 mod salvaging;
 mod sealed_damage;
+#[expect(unreachable_pub, reason = "shared with the fuzz targets")]
+#[path = "../../fuzz/src/seals.rs"]
+mod seals;
 mod verifying;

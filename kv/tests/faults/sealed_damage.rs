@@ -4,9 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "a test")]
 #![allow(unreachable_pub, dead_code, reason = "shared with the fuzz targets, which use all of it")]
 
-#[path = "../../fuzz/src/seals.rs"]
-mod seals;
-
+use crate::seals;
 use std::fs;
 use std::path::PathBuf;
 
