@@ -1,4 +1,4 @@
-//! How to open a bank.
+//! How to open a bank: the options, their defaults and their limits.
 
 use std::time::Duration;
 

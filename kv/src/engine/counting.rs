@@ -1,4 +1,4 @@
-//! What batches add to the store's counters, and the counters as its users see them.
+//! What a finished batch adds to the store's counters.
 
 use crate::engine::batch::{Effect, Hit, Tally, Work};
 use crate::engine::core::Core;

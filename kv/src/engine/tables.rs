@@ -1,4 +1,4 @@
-//! What a store knows of each of its tables.
+//! What the engine keeps of each table: its name and number, its count of rows, their bytes.
 
 use crate::checkpoint::manifest::TableEntry;
 use crate::operation::Width;

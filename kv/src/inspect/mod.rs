@@ -18,7 +18,7 @@
 //! bounds what is kept of the index.
 
 mod bank;
-mod faults;
+mod damaged_pages;
 mod index;
 mod log_files;
 mod rows;

@@ -18,7 +18,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
 
 use super::bank::BankFiles;
-use super::faults::PageFaults;
+use super::damaged_pages::PageFaults;
 use super::log_files::{LogFiles, Looked, PageRead};
 use super::salvaged::NewBank;
 use super::walk::{Broken, Row, Source, Visit, walk};

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::bank::BankFiles;
-use super::faults::PageFaults;
+use super::damaged_pages::PageFaults;
 use super::log_files::{LogFiles, PageRead};
 use super::walk::{Broken, Row, Source, Visit, walk};
 use super::{Damage, Progress, blob_identity, index};

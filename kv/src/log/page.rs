@@ -1,4 +1,4 @@
-//! A page of the log on disk: a header, records back to back, zeros to the end.
+//! A page of the log on disk: a header with its checksum, records back to back, zeros to the end.
 //!
 //! ```text
 //! bytes 0..4   magic "EPG1"        4..8   CRC-32C of the whole page, these four bytes taken as zero

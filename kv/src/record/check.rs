@@ -1,4 +1,4 @@
-//! Whether a record that came from disk is what was written there.
+//! The length and the checksum of a record that came from disk.
 
 use std::fmt;
 

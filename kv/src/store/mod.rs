@@ -1,4 +1,4 @@
-//! The store: one log, one index, many tables.
+//! The store as its callers see it: opening, batches, tables, checkpoints and scans over one log.
 
 mod ahead;
 mod checkpointing;

@@ -1,4 +1,4 @@
-//! What a batch counts.
+//! What a batch counts while it runs.
 
 use super::{Batch, Work};
 use crate::record::address::Address;

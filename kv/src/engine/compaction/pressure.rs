@@ -1,4 +1,4 @@
-//! When compaction sets to work, and when writers wait for it.
+//! When compaction begins, and when writers wait for it: the log's target, the disk quota, a full disk.
 //!
 //! The log's length is measured against its *footprint*: the pages that its current rows would fill by
 //! themselves, table by table, times the *packing*: how much more they turned out to need in the last turn of
