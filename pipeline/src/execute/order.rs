@@ -133,7 +133,7 @@ mod tests {
                                 return;
                             }
                             assert!(order.begin(number));
-                            if number % 7 == 0 {
+                            if number.is_multiple_of(7) {
                                 std::thread::yield_now();
                             }
                             order.finish(number, number, |number| {
