@@ -6,8 +6,9 @@
 
 use std::sync::Arc;
 
-use crate::decode::{BadList, BadRow, Block, Decoder, Layout, Level, Syntax, Unquoted};
-use crate::decode::{row_bytes, unpack};
+use crate::decode::{
+    BadList, BadRow, Block, Decoder, Layout, Level, Syntax, Unquoted, row_bytes, unpack,
+};
 use crate::format::Format;
 use crate::input::ChunkRows;
 use crate::plan::Plan;
