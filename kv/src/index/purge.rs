@@ -1,7 +1,7 @@
 //! Taking entries out of the index: rows that were deleted, and what leads below the log's beginning.
 //!
 //! An entry whose head lies below `begin` leads nowhere: compaction has moved every row from there, and
-//! lookups take it for the end of its chain (`execute`). So it does no harm but take a slot. Most such
+//! lookups take it for the end of its chain (`engine::batch`). So it does no harm but take a slot. Most such
 //! entries are removed by compaction as it meets their tombstones. What is left are copies that a split
 //! made of an entry without tag bits; compaction sweeps the whole index for them, some buckets for each
 //! page.

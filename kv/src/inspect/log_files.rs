@@ -307,9 +307,12 @@ fn sound_record(bytes: &[u8], origin: u64, address: u64) -> Looked<'_> {
     let room_bytes = bytes.len();
     match check::check(bytes, Site { address, origin, room_bytes, record_bytes_max: room_bytes }) {
         Ok(Checked::Sound(image)) => Ok(image),
-        // All of the page's bytes are here.
-        Ok(Checked::Needs(_)) => Err(Unsound::TooLong.to_string()),
-        Err(unsound) => Err(unsound.to_string().replacen("its ", "a record's ", 1)),
+        Ok(Checked::Needs(_)) => unreachable!("the record has no room beyond these bytes"),
+        Err(Unsound::NoRoom) => Err("no record lies there".into()),
+        Err(Unsound::TooLong) => Err("a record runs past its page".into()),
+        Err(Unsound::Checksum { stored, computed }) => {
+            Err(format!("a record's checksum is {computed:#010x}, not {stored:#010x}"))
+        }
     }
 }
 

@@ -21,6 +21,7 @@ pub(crate) enum Unsound {
     Checksum { stored: u32, computed: u32 },
 }
 
+/// For a sentence about the record ("its").
 impl fmt::Display for Unsound {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -1,5 +1,6 @@
 //! Making a bank where there is none, and leaving the place as it was if that fails.
 
+use crate::checkpoint::bank_lock::BankLock;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -50,6 +51,10 @@ impl Making {
 impl Drop for Making {
     fn drop(&mut self) {
         let Some(bank) = self.bank.take() else { return };
+        debug_assert!(
+            std::thread::panicking() || BankLock::take(&bank).is_err(),
+            "the lock must be held: another process may have made a bank here"
+        );
         // The folders were not there before: the directory held no other files. BANK goes last: with a folder and without
         // BANK, the directory would not be taken for a bank. What stays after a failure is a new bank.
         for folder in ["log", "checkpoints"] {

@@ -22,8 +22,8 @@ use crate::checkpoint::Checkpoints;
 pub use crate::checkpoint::recovered::Recovered;
 use crate::device::DeviceChoice;
 use crate::engine::batch::{
-    BatchMemory, Delete, DeleteIf, Effect, ReadClock, Tally, Work, give_back_scratch, is_variable,
-    take_scratch, try_single,
+    BatchMemory, Delete, DeleteIf, Effect, ReadClock, Rows, Tally, Work, give_back_scratch,
+    is_variable, take_scratch, try_single,
 };
 use crate::engine::compaction::Compacted;
 use crate::engine::compaction::options::CompactionOptions;
@@ -196,11 +196,11 @@ impl Store {
         clock: Clock,
         operation: &mut O,
     ) -> Result<Outcome> {
-        let run = |core: &Core, memory: BatchMemory<'_>| {
+        let run = |core: &Core, rows: Rows, memory: BatchMemory<'_>| {
             if const { is_variable::<O>() } {
-                core.run_batch::<O, true>(table, keys, clock, operation, memory)
+                core.run_batch::<O, true>(rows, keys, clock, operation, memory)
             } else {
-                core.run_batch::<O, false>(table, keys, clock, operation, memory)
+                core.run_batch::<O, false>(rows, keys, clock, operation, memory)
             }
         };
         self.run_counted::<O>((table, O::WIDTH), keys, clock, run).map(|(outcome, _)| outcome)
@@ -214,7 +214,9 @@ impl Store {
         work: &mut W,
     ) -> Result<(Outcome, Tally)> {
         let width = self.core().width(table)?;
-        let run = |core: &Core, memory: BatchMemory<'_>| core.run_job(table, keys, work, memory);
+        let run = |core: &Core, rows: Rows, memory: BatchMemory<'_>| {
+            core.run_job_over(width, rows, keys, work, memory)
+        };
         self.run_counted::<W>((table, width), keys, Clock::Keep, run)
     }
 
@@ -224,10 +226,10 @@ impl Store {
         (table, width): (TableId, Width),
         keys: &[u64],
         clock: Clock,
-        run: impl FnOnce(&Core, BatchMemory<'_>) -> Result<()>,
+        run: impl FnOnce(&Core, Rows, BatchMemory<'_>) -> Result<()>,
     ) -> Result<(Outcome, Tally)> {
         let core = self.core();
-        core.value_bytes(table, width)?;
+        let rows = Rows { table, value_bytes: core.value_bytes(table, width)? };
         let releases = clock == Clock::Release || W::EFFECT == Effect::Delete;
         let _released = releases.then(|| Released { waiters: &core.waiters, table, keys });
         if u32::try_from(keys.len()).is_err() {
@@ -239,7 +241,7 @@ impl Store {
         let mut tally = Tally::default();
         let memory =
             BatchMemory { scratch: &mut scratch, outcome: &mut outcome, tally: &mut tally };
-        let result = run(&core, memory);
+        let result = run(&core, rows, memory);
         give_back_scratch(scratch);
         core.add_tally::<W>(keys.len() as u64, &tally);
         result.map(|()| (outcome, tally))

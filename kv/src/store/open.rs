@@ -96,12 +96,7 @@ impl Store {
             // A crash came between the first checkpoint and this note of it.
             BankFile { has_checkpoint: true, ..bank_file }.write(dir)?;
         }
-        let found = Found { dir, lock, checkpoints, newest, manifest };
-        let store = Self::start(found, options, device)?;
-        if let Some(made) = made {
-            made.done();
-        }
-        Ok(store)
+        Self::start(Found { dir, lock, made, checkpoints, newest, manifest }, options, device)
     }
 
     /// Opens the store of a bank at the checkpoint that was found, or as a new one, and starts its threads.
@@ -110,7 +105,8 @@ impl Store {
         options: &StoreOptions,
         device: impl FnOnce(&Arc<Directory>, u64) -> Result<Arc<dyn Device>>,
     ) -> Result<Store> {
-        let Found { dir, lock, checkpoints, newest, manifest } = found;
+        // If this fails, `made` is dropped before `lock`: the last variable that is bound goes first.
+        let Found { dir, lock, made, checkpoints, newest, manifest } = found;
         let page_bytes = 1 << manifest.page_bits;
         check_quota(options, page_bytes)?;
         let budget_bytes = options.memory_budget_bytes;
@@ -155,6 +151,9 @@ impl Store {
         core.free_space(0)?;
         let core = Arc::new(core);
         let (writer, compactor) = start_threads(&core, dir.path())?;
+        if let Some(made) = made {
+            made.done();
+        }
         Ok(Store {
             serving: Serving::Writing(core),
             waiters,
@@ -201,6 +200,8 @@ fn start_threads(core: &Arc<Core>, dir: &Path) -> Result<(JoinHandle<()>, Option
 struct Found<'a> {
     dir: &'a Arc<Directory>,
     lock: BankLock,
+    /// Clears the bank away that this call has made, unless the opening succeeds. Must be dropped before `lock`.
+    made: Option<Making>,
     checkpoints: Checkpoints,
     /// `None` before the first checkpoint.
     newest: Option<u64>,

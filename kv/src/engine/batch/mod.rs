@@ -84,10 +84,10 @@ struct Place<'g> {
 
 /// Which rows a batch works on.
 #[derive(Debug, Clone, Copy)]
-struct Rows {
-    table: TableId,
+pub(crate) struct Rows {
+    pub(crate) table: TableId,
     /// The length of the table's values, or of the longest one.
-    value_bytes: usize,
+    pub(crate) value_bytes: usize,
 }
 
 /// What a batch works with.
@@ -98,7 +98,7 @@ pub(crate) struct BatchMemory<'a> {
 }
 
 impl Core {
-    /// Runs one of the store's own jobs over a table's rows. This is where a table's width chooses the code.
+    /// Runs one of the store's own jobs over a table's rows.
     ///
     /// # Errors
     /// Those of [`Store::execute`](crate::Store::execute).
@@ -109,27 +109,42 @@ impl Core {
         work: &mut W,
         memory: BatchMemory<'_>,
     ) -> Result<()> {
-        match self.width(table)? {
-            Width::Fixed => self.run_batch::<W, false>(table, keys, Clock::Keep, work, memory),
-            Width::Variable => self.run_batch::<W, true>(table, keys, Clock::Keep, work, memory),
+        let width = self.width(table)?;
+        let rows = Rows { table, value_bytes: self.value_bytes(table, width)? };
+        self.run_job_over(width, rows, keys, work, memory)
+    }
+
+    /// As [`run_job`](Self::run_job), for a table that has been looked up. Here a table's width chooses the code.
+    ///
+    /// # Errors
+    /// Those of [`Store::execute`](crate::Store::execute).
+    pub(crate) fn run_job_over<W: Work>(
+        &self,
+        width: Width,
+        rows: Rows,
+        keys: &[u64],
+        work: &mut W,
+        memory: BatchMemory<'_>,
+    ) -> Result<()> {
+        match width {
+            Width::Fixed => self.run_batch::<W, false>(rows, keys, Clock::Keep, work, memory),
+            Width::Variable => self.run_batch::<W, true>(rows, keys, Clock::Keep, work, memory),
         }
     }
 
-    /// Runs a batch over a table whose width is known.
+    /// Runs a batch over a table that has been looked up.
     ///
     /// # Errors
     /// Those of [`Store::execute`](crate::Store::execute).
     #[inline]
     pub(crate) fn run_batch<W: Work, const VARIABLE: bool>(
         &self,
-        table: TableId,
+        rows: Rows,
         keys: &[u64],
         clock: Clock,
         work: &mut W,
         memory: BatchMemory<'_>,
     ) -> Result<()> {
-        let value_bytes = self.value_bytes(table, Batch::<W, VARIABLE>::WIDTH)?;
-        let rows = Rows { table, value_bytes };
         Batch::<W, VARIABLE>::new(self, rows, keys, clock, work, memory).run()
     }
 }
@@ -357,7 +372,7 @@ impl<'a, W: Work, const VARIABLE: bool> Batch<'a, W, VARIABLE> {
     ) -> Result<bool> {
         let guard = self.core.gate.enter();
         // The table may have been dropped while this batch was not pinned. After this look, no
-        // other table gets its number before the pin has gone (`store::numbers`).
+        // other table gets its number before the pin has gone (`engine::numbers`).
         if self.core.value_bytes_if(self.table, Self::WIDTH).is_none() {
             drop(guard);
             return Err(self.core.no_such_table(self.table));

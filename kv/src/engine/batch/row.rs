@@ -137,12 +137,11 @@ pub(super) fn in_place<'g, W: Work, const VARIABLE: bool>(
         Effect::Update | Effect::Put => {}
         Effect::Locate | Effect::Peek | Effect::Move => unreachable!("`Work::IN_PLACE` is false"),
     }
-    // SAFETY: as above. Nothing is stored before the last use of this slice.
-    let known = (W::EFFECT == Effect::Update).then(|| unsafe { record.value(old_bytes) });
     if !VARIABLE {
         let value = bytes_of(room.words, room.value_bytes);
-        if let Some(old) = known {
-            value.copy_from_slice(old);
+        if W::EFFECT == Effect::Update {
+            // SAFETY: as above.
+            value.copy_from_slice(unsafe { record.value(old_bytes) });
         }
         work.update(i, value);
         clock::fence_before_change();
@@ -151,12 +150,9 @@ pub(super) fn in_place<'g, W: Work, const VARIABLE: bool>(
         work.settled(i);
         return done;
     }
-    match write_variable(work, i, record, known, room) {
-        InPlace::Row { .. } => {}
-        refused => {
-            locked.unlock_unchanged(before);
-            return refused;
-        }
+    if let Err(refused) = write_variable(work, i, record, old_bytes, room) {
+        locked.unlock_unchanged(before);
+        return refused;
     }
     locked.unlock_changed(after);
     work.settled(i);
@@ -168,16 +164,19 @@ fn write_variable<'g, W: Work>(
     work: &mut W,
     i: usize,
     record: RecordRef<'g>,
-    known: Option<&[u8]>,
+    old_bytes: usize,
     room: ValueRoom<'_>,
-) -> InPlace<'g> {
+) -> Result<(), InPlace<'g>> {
+    // SAFETY: the lock is held; the record has room for its value. A variable, not a parameter: nothing is stored
+    // before its last use.
+    let known = (W::EFFECT == Effect::Update).then(|| unsafe { record.value(old_bytes) });
     let next_bytes = work.value_bytes(i, known);
     if next_bytes > room.value_bytes {
-        return InPlace::TooLong(next_bytes);
+        return Err(InPlace::TooLong(next_bytes));
     }
     let padded_bytes = record.shape().padded_value_bytes();
     if next_bytes.next_multiple_of(8) != padded_bytes {
-        return InPlace::NoRoom;
+        return Err(InPlace::NoRoom);
     }
     let words = &mut room.words[..padded_bytes / 8];
     // The padding, and the bytes that the new value has more than the old one.
@@ -193,7 +192,7 @@ fn write_variable<'g, W: Work>(
     clock::fence_before_change();
     record.store_value(words);
     record.set_link(record.link().with_value_bytes(next_bytes));
-    InPlace::Row { promoted: false }
+    Ok(())
 }
 
 /// The mark of a row in mutable memory.

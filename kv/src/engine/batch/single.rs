@@ -78,7 +78,12 @@ pub(crate) fn try_single<W: Work>(
                         core.note_promoted_used(1, entry.address());
                     }
                 }
-                _ => return None,
+                InPlace::Moved
+                | InPlace::Blocked
+                | InPlace::LeftAlone
+                | InPlace::Tombstone(_)
+                | InPlace::NoRoom
+                | InPlace::TooLong(_) => return None,
             }
         }
         Effect::Delete | Effect::Move | Effect::Locate => return None,

@@ -161,7 +161,7 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
                 } else if self.may_change_in_place(record, view) {
                     match self.in_place(i, record) {
                         Some(step) => step,
-                        None => self.copy_to_tail(i, place, view)?,
+                        None => unreachable!("a value of fixed width has room"),
                     }
                 } else {
                     self.on_record(i, place, view)?

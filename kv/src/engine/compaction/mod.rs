@@ -15,7 +15,7 @@
 //! for each would read one newer record from disk for every dead one. The index saves that: an entry
 //! says whether its head is all its chain (`index::entry`). An unchained head at the record's address means
 //! current, no such head and no chained entry means dead. Only for chained entries, rare with enough
-//! memory, the chain is walked (`Mode::Compact` of `execute`).
+//! memory, the chain is walked (`MoveChained` of `engine::batch`).
 //!
 //! **Why it is right, beside everything else that goes on.**
 //! 1. Compaction reads pages that are on the device (below `flushed`). Their records never change again;
@@ -26,19 +26,19 @@
 //! 3. `begin` moves after the last row below it was published elsewhere. Who sees the new `begin` and then
 //!    looks into the index sees the copies (`Log::view`). Who has searched before reads the old record, which
 //!    was current when the search began, or finds its place gone: then it searches again
-//!    (`execute::disk`).
+//!    (`engine::batch::disk`).
 //! 4. An entry whose head lies below `begin` leads nowhere; so does a link. Tombstones are not copied: what
 //!    they hide lies below them, so it goes when they go. Their entries are removed, lest they take slots.
 //!    A tombstone also keeps its key from being inserted elsewhere, and ceases to without its chain's entry
 //!    changing. So who has found one, and means to put a row in its place, looks at `begin` once more under
-//!    the bucket's lock (`publish` of `execute`), and searches again where it has passed the tombstone.
+//!    the bucket's lock (`publish` of `engine::batch::succession`), and searches again where it has passed the tombstone.
 //! 5. Space that a kept checkpoint names stays until that checkpoint goes (`pins`): moved rows are durable
 //!    with the next checkpoint, and until then a crash needs the old ones. A bank without a checkpoint
 //!    recovers nothing, so there space goes back at once.
 //! 6. Nobody waits in a circle. Compaction waits for frames, which the writer thread frees without it; for
 //!    pauses of a checkpoint, which waits for no batch; and for a ring of the device, which batches and scans
 //!    hold only while they read. Whoever waits for compaction holds neither a ring nor a read buffer nor a
-//!    pin (`Core::await_space`, `execute::disk`).
+//!    pin (`Core::await_space`, `engine::batch::disk`).
 //!
 //! **Damage.** A page that does not verify stops compaction there: nothing at or after it is given back, the
 //! reason shows in the statistics, and `Store::compact` returns it.

@@ -161,7 +161,7 @@ impl Core {
             let address = Address::new(start + u64::from(row.offset));
             let image = RecordImage::new(&page[row.offset as usize..]);
             // Dropped since the page was listed. After this look, a drop waits for the pin before
-            // another table gets the number (`store::numbers`).
+            // another table gets the number (`engine::numbers`).
             if self.table_of(image.shape().table()).is_none() {
                 pass.dead.push(*row);
                 *at += 1;
