@@ -129,9 +129,9 @@ fn python_stages(
 ) {
     let environment = stages.record("Python environment", environment);
     let python: Option<Python> = environment.and_then(|(python, lock)| {
-        // As the Rust tests are built: a release takes minutes more, and checks no arithmetic.
-        let built =
-            stages.run("Python package", || environment::with_embank(root, &python, &lock, "test"));
+        // The profile `test` can't be used: Cargo would build the package's own tests with it, which need Python to link.
+        let built = stages
+            .run("Python package", || environment::with_embank(root, &python, &lock, "release"));
         built.map(|()| python)
     });
     let program = python.as_ref().and_then(|_| stages.run("program `embank`", || program(root)));
