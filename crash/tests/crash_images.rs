@@ -2,6 +2,7 @@
 #![cfg(all(target_os = "linux", target_env = "gnu", target_pointer_width = "64"))]
 #![expect(clippy::unwrap_used, reason = "a test")]
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::OnceLock;
 
@@ -209,29 +210,56 @@ fn assert_fails(journal: &Journal, life: &Life, what: &str) {
     assert!(found.is_some(), "{what} every image is good");
 }
 
-/// Space that is given back before the checkpoint that lets go of it is durable is missed.
+/// A store that gives space back before the checkpoint that lets go of it is durable fails the images.
+///
+/// About one recorded life in twenty gives back only what no checkpoint has named, so the test tries several.
 #[test]
 fn space_that_is_given_back_too_early_shows() {
-    let life = life();
+    recorder::skip_syncs();
+    let shows = (0..8).any(|i| {
+        let life = live(temporary().path(), seed() + i, 80).unwrap();
+        early_give_back_shows(&life, seed() + i)
+    });
+    assert!(shows, "with space given back too early every image is good");
+}
+
+/// Whether an image of `life` fails when each give-back stands at the beginning of its checkpoint.
+///
+/// The space is missing at the moments between that beginning and the give-back's own place. So the power goes only
+/// there, and everything before it has reached the disk: the give-back as well.
+fn early_give_back_shows(life: &Life, seed: u64) -> bool {
     let mut ops: Vec<Op> = Vec::new();
-    let (mut begun, mut moved) = (0, 0);
+    let mut begun = 0;
+    let mut too_early: BTreeSet<usize> = BTreeSet::new();
     for op in &life.journal.ops {
-        match op {
-            Op::Mark(Mark::Begun { .. }) => begun = ops.len(),
-            Op::Punch { .. } => {
-                ops.insert(begun, op.clone());
-                moved += 1;
-                continue;
-            }
-            Op::Unlink { name, .. } if name.ends_with(".seg") => {
-                ops.insert(begun, op.clone());
-                moved += 1;
-                continue;
-            }
-            _ => {}
+        let gives_back = match op {
+            Op::Punch { .. } => true,
+            Op::Unlink { name, .. } => name.ends_with(".seg"),
+            _ => false,
+        };
+        if gives_back {
+            ops.insert(begun, op.clone());
+            too_early.extend(begun + 1..=ops.len());
+            continue;
+        }
+        if matches!(op, Op::Mark(Mark::Begun { .. })) {
+            begun = ops.len();
         }
         ops.push(op.clone());
     }
-    assert!(moved > 0, "nothing was given back");
-    assert_fails(&Journal { ops }, life, "with space given back too early");
+    let journal = Journal { ops };
+    let oracle = Oracle::new(&journal, &life.states);
+    let mut random = Rng::with_seed(seed);
+    let moments = moments(&journal);
+    let mut cuts: Vec<Cut> = too_early
+        .iter()
+        .map(|&position| Cut { moment: moments[position], left: Left::Everything })
+        .collect();
+    random.shuffle(&mut cuts);
+    let found = cuts.iter().position(|cut| {
+        failure(&oracle, cut, random.u64(..)).is_some()
+            || oracle.check_older(cut, temporary().path()).is_err()
+    });
+    println!("space given back too early: image {found:?} of {} fails", cuts.len());
+    found.is_some()
 }
