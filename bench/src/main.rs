@@ -12,7 +12,7 @@ mod measure;
 use clap::{Parser, Subcommand};
 
 use measure::drive::{checkpoint, checksum_cost, damage, out_of_core, recovery, roofline};
-use measure::store::{batch_get, cache_policy, footprint, growth, in_memory, scaling};
+use measure::store::{batch_get, cache_policy, footprint, growth, in_memory, mechanisms, scaling};
 use measure::store::{single_op, soak, staleness_cost};
 use measure::{pipeline, serving};
 
@@ -55,12 +55,14 @@ enum Command {
     /// The process that trains, which `serving` starts
     #[command(hide = true)]
     ServingWriter,
-    /// The share of peeks that the row cache serves, beside the ideal, LRU and CLOCK
+    /// The share of peeks that the row cache serves, beside the ideal and simple policies
     CachePolicy(cache_policy::Args),
     /// Single bits flipped and files cut, one at a time: reported, never data, and what repair brings back
     Damage(damage::Args),
     /// The staleness clock moved against left alone: gets and puts, uniform and Zipf
     StalenessCost(staleness_cost::Args),
+    /// What each mechanism gains that decides which rows are in memory: one off at a time
+    Mechanisms(mechanisms::Args),
     /// Preprocessing: rows/s from text and packed rows, threads
     Pipeline(pipeline::Args),
 }
@@ -84,6 +86,7 @@ fn main() -> anyhow::Result<()> {
         Command::CachePolicy(args) => cache_policy::run(args),
         Command::Damage(args) => damage::run(args),
         Command::StalenessCost(args) => staleness_cost::run(args),
+        Command::Mechanisms(args) => mechanisms::run(args),
         Command::Pipeline(args) => pipeline::run(args),
     }
 }

@@ -69,3 +69,5 @@ pub use testing::bench;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub use testing::fuzzing;
+#[doc(hidden)]
+pub use testing::mechanisms;

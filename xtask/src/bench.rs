@@ -50,7 +50,7 @@ pub(crate) enum Measurement {
     /// Latencies of a bank that is open read-only, alone and beside a process that trains it
     #[command(disable_help_flag = true)]
     Serving(PassedOn),
-    /// The share of peeks that the row cache serves, beside the ideal, LRU and CLOCK
+    /// The share of peeks that the row cache serves, beside the ideal and simple policies
     #[command(disable_help_flag = true)]
     CachePolicy(PassedOn),
     /// Single bits flipped and files cut, one at a time: reported, never data, and what repair brings back
@@ -59,6 +59,9 @@ pub(crate) enum Measurement {
     /// The staleness clock moved against left alone: gets and puts, uniform and Zipf
     #[command(disable_help_flag = true)]
     StalenessCost(PassedOn),
+    /// What each mechanism gains that decides which rows are in memory: one off at a time
+    #[command(disable_help_flag = true)]
+    Mechanisms(PassedOn),
     /// Preprocessing: rows/s from text and packed rows, threads; beside Polars and Meta's script; feeding a trainer
     #[command(disable_help_flag = true)]
     Pipeline(PassedOn),
@@ -107,6 +110,7 @@ pub(crate) fn run(measurement: Measurement) -> Result<ExitCode> {
         Measurement::CachePolicy(PassedOn { args }) => rust(&root, "cache-policy", &args),
         Measurement::Damage(PassedOn { args }) => rust(&root, "damage", &args),
         Measurement::StalenessCost(PassedOn { args }) => rust(&root, "staleness-cost", &args),
+        Measurement::Mechanisms(PassedOn { args }) => rust(&root, "mechanisms", &args),
         Measurement::Pipeline(PassedOn { args }) => pipeline(&root, &args),
         Measurement::CrashImages(PassedOn { args }) => {
             rust_of(&root, "embank-crash", "crash-images", &args)

@@ -115,6 +115,170 @@ impl Policy for Clock {
     }
 }
 
+/// A row in the list of [`Sieve`].
+struct Sieved {
+    key: u64,
+    used: bool,
+    older: Option<usize>,
+    newer: Option<usize>,
+}
+
+/// Rows stay where they entered; a hand goes from the oldest to the newest, spares what was used once, and evicts the
+/// first that was not (SIEVE, Zhang et al., NSDI 2024).
+pub(crate) struct Sieve {
+    capacity: usize,
+    /// Where each row is in `list`.
+    places: HashMap<u64, usize>,
+    list: Vec<Sieved>,
+    oldest: Option<usize>,
+    newest: Option<usize>,
+    hand: Option<usize>,
+}
+
+impl Sieve {
+    pub(crate) fn new(capacity: usize) -> Self {
+        let (oldest, newest, hand) = (None, None, None);
+        let capacity = capacity.max(1);
+        Self { capacity, places: HashMap::new(), list: Vec::new(), oldest, newest, hand }
+    }
+
+    /// Takes a row out of the list and returns its place, which is free then.
+    fn evict(&mut self) -> usize {
+        let mut place = self.hand.or(self.oldest).expect("a full cache has rows");
+        // Ends: each round clears a mark, and without marks the first row goes.
+        while std::mem::take(&mut self.list[place].used) {
+            place = self.list[place].newer.or(self.oldest).expect("a full cache has rows");
+        }
+        let Sieved { key, older, newer, .. } = self.list[place];
+        match older {
+            Some(older) => self.list[older].newer = newer,
+            None => self.oldest = newer,
+        }
+        match newer {
+            Some(newer) => self.list[newer].older = older,
+            None => self.newest = older,
+        }
+        self.hand = newer;
+        self.places.remove(&key);
+        place
+    }
+}
+
+impl Policy for Sieve {
+    fn name(&self) -> &'static str {
+        "SIEVE"
+    }
+    fn ask(&mut self, key: u64) -> bool {
+        if let Some(&place) = self.places.get(&key) {
+            self.list[place].used = true;
+            return true;
+        }
+        let free = (self.places.len() >= self.capacity).then(|| self.evict());
+        let row = Sieved { key, used: false, older: self.newest, newer: None };
+        let place = free.unwrap_or(self.list.len());
+        match free {
+            Some(free) => self.list[free] = row,
+            None => self.list.push(row),
+        }
+        match self.newest.replace(place) {
+            Some(newest) => self.list[newest].newer = Some(place),
+            None => self.oldest = Some(place),
+        }
+        self.places.insert(key, place);
+        false
+    }
+}
+
+/// The store's own policy without its memory: a small queue, a main queue, and as many forgotten keys as the main
+/// queue has rows (S3-FIFO, Yang et al., SOSP 2023).
+pub(crate) struct S3Fifo {
+    small_capacity: usize,
+    main_capacity: usize,
+    /// Uses of the rows that are here, at most 3.
+    uses: HashMap<u64, u8>,
+    small: VecDeque<u64>,
+    main: VecDeque<u64>,
+    forgotten: VecDeque<u64>,
+    is_forgotten: HashMap<u64, u32>,
+}
+
+impl S3Fifo {
+    pub(crate) fn new(capacity: usize) -> Self {
+        let small_capacity = (capacity / 10).max(1);
+        Self {
+            small_capacity,
+            main_capacity: (capacity - small_capacity.min(capacity)).max(1),
+            uses: HashMap::new(),
+            small: VecDeque::new(),
+            main: VecDeque::new(),
+            forgotten: VecDeque::new(),
+            is_forgotten: HashMap::new(),
+        }
+    }
+
+    fn forget(&mut self, key: u64) {
+        self.uses.remove(&key);
+        self.forgotten.push_back(key);
+        *self.is_forgotten.entry(key).or_default() += 1;
+        if self.forgotten.len() > self.main_capacity
+            && let Some(oldest) = self.forgotten.pop_front()
+            && let Some(times) = self.is_forgotten.get_mut(&oldest)
+        {
+            *times -= 1;
+            if *times == 0 {
+                self.is_forgotten.remove(&oldest);
+            }
+        }
+    }
+
+    fn push_main(&mut self, key: u64) {
+        while self.main.len() >= self.main_capacity {
+            let Some(oldest) = self.main.pop_front() else { break };
+            match self.uses.get_mut(&oldest) {
+                Some(uses) if *uses > 0 => {
+                    *uses -= 1;
+                    self.main.push_back(oldest);
+                }
+                _ => {
+                    self.uses.remove(&oldest);
+                }
+            }
+        }
+        self.main.push_back(key);
+    }
+}
+
+impl Policy for S3Fifo {
+    fn name(&self) -> &'static str {
+        "S3-FIFO"
+    }
+    fn ask(&mut self, key: u64) -> bool {
+        if let Some(uses) = self.uses.get_mut(&key) {
+            *uses = (*uses + 1).min(3);
+            return true;
+        }
+        self.uses.insert(key, 0);
+        if self.is_forgotten.contains_key(&key) {
+            self.push_main(key);
+            return false;
+        }
+        if self.small.len() >= self.small_capacity
+            && let Some(oldest) = self.small.pop_front()
+        {
+            let used = self.uses.get(&oldest).is_some_and(|&uses| uses > 0);
+            // A main queue that has never been full takes what there is.
+            if used || self.main.len() < self.main_capacity {
+                self.uses.insert(oldest, 0);
+                self.push_main(oldest);
+            } else {
+                self.forget(oldest);
+            }
+        }
+        self.small.push_back(key);
+        false
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -138,6 +302,25 @@ mod tests {
             [false, false, true, false, true, false]
         );
         assert_eq!(hits(&mut Clock::new(2), &[1, 2, 3, 1]), [false; 4]);
+    }
+
+    #[test]
+    fn sieve_spares_what_was_used_and_keeps_its_place() {
+        // For 4 the hand passes 1, which was used, and takes 2; for 5 it goes on from there and takes 3.
+        assert_eq!(
+            hits(&mut Sieve::new(3), &[1, 2, 3, 1, 4, 5, 1, 3]),
+            [false, false, false, true, false, false, true, false]
+        );
+    }
+
+    #[test]
+    fn a_scan_leaves_the_main_queue_of_s3_fifo_alone() {
+        let mut policy = S3Fifo::new(20);
+        let hot: Vec<u64> = (0..10).collect();
+        hits(&mut policy, &hot);
+        hits(&mut policy, &hot);
+        hits(&mut policy, &(100..200).collect::<Vec<_>>());
+        assert!(hits(&mut policy, &hot).into_iter().filter(|&hit| hit).count() >= 8);
     }
 
     #[test]

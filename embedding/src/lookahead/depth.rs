@@ -41,6 +41,10 @@ use std::collections::VecDeque;
 use std::iter::Sum;
 use std::time::Duration;
 
+use embank_kv::mechanisms::{Mechanism, is_on};
+
+use super::short_depth::ShortRule;
+
 /// Where a controller begins.
 const DEPTH_FIRST: usize = 2;
 /// More batches are of no use to anybody.
@@ -156,6 +160,8 @@ pub(crate) struct DepthController {
     catching_up_for: usize,
     asked_up: u32,
     asked_down: u32,
+    /// What decides in the controller's place while that is turned off.
+    short: ShortRule,
 }
 
 impl DepthController {
@@ -182,6 +188,7 @@ impl DepthController {
             catching_up_for: 0,
             asked_up: 0,
             asked_down: 0,
+            short: ShortRule::default(),
         }
     }
 
@@ -198,6 +205,10 @@ impl DepthController {
 
     /// Takes in a step and says how many batches to look ahead from now on, at least 1.
     pub(crate) fn step(&mut self, report: &StepReport) -> usize {
+        if !is_on(Mechanism::DepthController) {
+            self.depth = self.short.step(report);
+            return self.depth;
+        }
         self.steps_since_long = self.steps_since_long.saturating_add(1);
         if self.steps_since_long >= LONG_APART {
             self.long_steps = 0;

@@ -6,6 +6,7 @@
 
 use std::collections::VecDeque;
 
+use embank_kv::mechanisms::{Mechanism, is_on};
 use embank_kv::{RowMark, TableId};
 
 /// So often a row that nobody uses is kept in memory; then it may go. Each time costs a record in the log.
@@ -51,7 +52,7 @@ impl Window {
     }
 
     fn push(&mut self, row: Remembered) {
-        if self.capacity == 0 {
+        if self.capacity == 0 || !is_on(Mechanism::Window) {
             return;
         }
         if self.rows.len() == self.capacity {

@@ -20,6 +20,7 @@ use super::ring::{Ring, record_words};
 use crate::error::Result;
 use crate::memory::region::Region;
 use crate::record::address::Address;
+use crate::testing::mechanisms::{Mechanism, is_on};
 
 // Records are kept as words and read as the bytes that they were on disk.
 const _: () = assert!(cfg!(target_endian = "little"));
@@ -123,7 +124,7 @@ impl Layout {
         let marks = rows.next_multiple_of(4).max(4);
         let queues_at = (buckets * BUCKET_PLACES * 4 + marks * 2) / 8;
         let words = (bytes / 8).saturating_sub(queues_at);
-        let small = words / SMALL_PART;
+        let small = if is_on(Mechanism::SmallQueue) { words / SMALL_PART } else { 0 };
         Layout { buckets, marks, queues_at, small, main: words - small }
     }
 }
@@ -342,7 +343,8 @@ impl Live {
             let Some((place, hash)) = self.place_of(at) else { continue };
             let words = words_of(&mut self.memory, self.queues_at);
             let len = record_words(words, at);
-            let again = words[at + 3] & USES_MASK != 0 && rounds < ROUNDS_MAX;
+            let goes_round = words[at + 3] & USES_MASK != 0 && is_on(Mechanism::CacheRounds);
+            let again = goes_round && rounds < ROUNDS_MAX;
             // The place may overlap the record's own, but a skipped end's mark can't: an end is skipped
             // only where the free words wrap, and then this record lies at their other end.
             match again.then(|| self.main.push(words, len)).flatten() {

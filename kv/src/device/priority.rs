@@ -44,6 +44,7 @@
 
 use super::Priority;
 use crate::sync::{AtomicU32, Ordering};
+use crate::testing::mechanisms::{Mechanism, is_on};
 
 /// What background calls may have in flight while a foreground call is under way.
 pub(super) const YIELDING: u32 = 32;
@@ -77,6 +78,7 @@ impl Traffic {
 
     /// A call begins, before it waits for anything; it ends with the drop of what this returns.
     pub(super) fn enter(&self, priority: Priority) -> Lane<'_> {
+        let priority = if is_on(Mechanism::Priorities) { priority } else { Priority::Foreground };
         // Relaxed: the counts guard nothing. A background call that sees one late has a few reads more in
         // flight.
         self.count(priority).fetch_add(1, Ordering::Relaxed);

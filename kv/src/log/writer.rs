@@ -21,6 +21,7 @@ use crate::epoch;
 use crate::error::{Error, Result};
 use crate::record::clock::ClockWord;
 use crate::sync::{MutexGuard, Ordering, Planted, planted};
+use crate::testing::mechanisms::{Mechanism, is_on};
 
 /// Pages of the mutable region out of the frames allowed: all but an eighth, or but as many as a row must
 /// outlive from its announcement to its use, if those are more; half at least.
@@ -36,7 +37,8 @@ fn mutable_pages(frames_allowed: u64, reach_pages: u64) -> u64 {
     // The free frames are taken from the region's old end.
     let outlived = (reach_pages + FREE_FRAMES_WANTED).min(frames_allowed / 2);
     let last_call = (FREE_FRAMES_WANTED + 2 * LAST_CALL_PAGES).min(frames_allowed / 4);
-    let read_only = (frames_allowed / 8).max(last_call).max(outlived).max(FREE_FRAMES_WANTED);
+    let used_again = if is_on(Mechanism::SecondChance) { frames_allowed / 8 } else { 0 };
+    let read_only = used_again.max(last_call).max(outlived).max(FREE_FRAMES_WANTED);
     // Hardly a frame is allowed for as long as a charge has gone before the cache's giving way.
     frames_allowed.saturating_sub(read_only)
 }
@@ -112,7 +114,8 @@ impl Log {
     fn plan(&self, state: &State) -> Plan {
         let allowed = self.budget.frames_allowed();
         let tail = self.tail.load(Ordering::Relaxed) >> 32;
-        let reach = self.reach.load(Ordering::Relaxed);
+        let adapts = is_on(Mechanism::ReadOnlyBoundary);
+        let reach = if adapts { self.reach.load(Ordering::Relaxed) } else { 0 };
         let reach_pages = (reach + reach / 4).div_ceil(self.page_bytes());
         let old = (tail + 1).saturating_sub(mutable_pages(allowed, reach_pages));
         let read_only = old

@@ -5,6 +5,7 @@ pub mod bench;
 pub(crate) mod faulty;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
+pub mod mechanisms;
 pub(crate) mod memory_device;
 #[cfg(all(test, embank_shuttle))]
 mod models;

@@ -1,4 +1,4 @@
-//! `cache-policy`: the share of peeks that the row cache serves, beside the ideal, LRU and CLOCK.
+//! `cache-policy`: the share of peeks that the row cache serves, beside the ideal, LRU, CLOCK, S3-FIFO and SIEVE.
 //!
 //! A store is loaded with several times its memory and peeked at by a trace: Zipf at three exponents, a hotspot,
 //! and a hotspot again after a scan over all rows. The same trace goes through simple policies with room
@@ -11,13 +11,15 @@
 use std::path::PathBuf;
 
 use anyhow::{Result, ensure};
+use embank_kv::mechanisms::turn_off;
 
 use crate::ground::content::{KeyStream, scattered};
 use crate::ground::index_loop::record_bytes;
 use crate::ground::kv_contenders::KvRows;
-use crate::ground::policies::{Clock, Ideal, Lru, Policy};
+use crate::ground::policies::{Clock, Ideal, Lru, Policy, S3Fifo, Sieve};
 use crate::ground::report::{Output, Row, print_provenance};
 use crate::measure::store::in_memory::scratch_in;
+use crate::measure::store::mechanisms::Case;
 
 const BATCH_KEYS: usize = 4096;
 
@@ -36,6 +38,9 @@ pub(crate) struct Args {
     /// Peeks of each trace; the second half counts
     #[arg(long, default_value_t = 4_000_000)]
     peeks: usize,
+    /// Without these mechanisms of the store: names as in `kv/src/mechanisms.rs`, joined by +
+    #[arg(long, value_name = "NAME+NAME")]
+    without: Option<String>,
     /// Seed of the traces
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -60,6 +65,9 @@ struct Trace {
 pub(crate) fn run(args: Args) -> Result<()> {
     ensure!(args.rows > 0 && args.dim > 0 && args.peeks > 1, "sizes must be positive");
     ensure!(args.share.iter().all(|share| (0.01..1.0).contains(share)), "--share is a part of 1");
+    if let Some(names) = &args.without {
+        turn_off(&Case::without(names)?.off);
+    }
     print_provenance();
     let mut figures = Vec::new();
     for trace in traces(&args) {
@@ -151,10 +159,12 @@ fn measure(args: &Args, share: f64, trace: &Trace, figures: &mut Vec<Row>) -> Re
     let memory = after.memory_frames_bytes + after.memory_cache_bytes;
     let capacity = (memory / record as u64) as usize;
     let store = Row::count(format!("{label}: store"), "hits/peek", 1.0 - missed);
-    let mut policies: [Box<dyn Policy>; 3] = [
+    let mut policies: [Box<dyn Policy>; 5] = [
         Box::new(Ideal::new(args.rows, capacity, counted)),
         Box::new(Lru::new(capacity)),
         Box::new(Clock::new(capacity)),
+        Box::new(S3Fifo::new(capacity)),
+        Box::new(Sieve::new(capacity)),
     ];
     let mut rows: Vec<Row> = policies
         .iter_mut()

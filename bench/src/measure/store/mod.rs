@@ -5,6 +5,7 @@ pub(crate) mod cache_policy;
 pub(crate) mod footprint;
 pub(crate) mod growth;
 pub(crate) mod in_memory;
+pub(crate) mod mechanisms;
 pub(crate) mod scaling;
 pub(crate) mod single_op;
 pub(crate) mod soak;

@@ -21,6 +21,7 @@ use crate::memory::budget::Budget;
 use crate::operation::Width;
 use crate::process::interrupt::Checks;
 use crate::sync::{MutexGuard, Ordering};
+use crate::testing::mechanisms::{Mechanism, is_on};
 
 /// What the log may be longer than its target: pages that are filling, being written, or in compaction.
 const SLACK_PAGES: u64 = 2;
@@ -180,7 +181,11 @@ impl Core {
     fn goal_bytes(&self, state: &CompactorState) -> f64 {
         let needed = self.needed_bytes(state);
         let held = self.space.held_expected.load(Ordering::Relaxed) as f64;
-        needed * goal(self.space.options.space_amplification_target, held / needed.max(1.0))
+        let target = self.space.options.space_amplification_target;
+        if !is_on(Mechanism::CompactionGoal) {
+            return needed * target;
+        }
+        needed * goal(target, held / needed.max(1.0))
     }
 
     fn has_cold_page(&self) -> bool {

@@ -47,6 +47,7 @@ use crate::record::address::{Address, TableNumber};
 use crate::record::clock::ClockWord;
 use crate::record::layout::RecordRef;
 use crate::sync::Ordering;
+use crate::testing::mechanisms::{Mechanism, is_on};
 
 /// Records looked at for each that was appended, so that little is left for whoever turns the page.
 const RECORDS_PER_APPENDED: u64 = 4;
@@ -85,6 +86,9 @@ impl Core {
 
     /// Looks through so many records at most that have their last call.
     fn retain_some(&self, records: u64) {
+        if !is_on(Mechanism::Retention) {
+            return;
+        }
         // Relaxed: advice.
         if self.retention.next.load(Ordering::Relaxed) >= self.log.last_call() {
             return;

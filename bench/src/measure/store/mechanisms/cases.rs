@@ -1,0 +1,106 @@
+//! The cases: what a run does without.
+
+use std::borrow::Cow;
+
+use anyhow::{Context, Result};
+use embank_kv::mechanisms::Mechanism;
+
+use super::models::Kind;
+
+/// What a run does without.
+#[derive(Debug, Clone)]
+pub(crate) struct Case {
+    pub(super) name: Cow<'static, str>,
+    pub(crate) off: Cow<'static, [Mechanism]>,
+    /// In place of an `AutoDepth`.
+    pub(super) depth: Option<usize>,
+    pub(super) family: Family,
+}
+
+/// Cases that are compared with each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Family {
+    Training,
+    /// Also where rows are mostly read.
+    Reading,
+    Compacting,
+}
+
+const fn case(family: Family, name: &'static str, off: &'static [Mechanism]) -> Case {
+    let (name, off) = (Cow::Borrowed(name), Cow::Borrowed(off));
+    Case { name, off, depth: None, family }
+}
+
+const fn at_depth(name: &'static str, depth: usize) -> Case {
+    let (name, off) = (Cow::Borrowed(name), Cow::Borrowed([].as_slice()));
+    Case { name, off, depth: Some(depth), family: Family::Training }
+}
+
+/// The first two of training and reading, and of compacting, have all mechanisms.
+pub(super) const CASES: [Case; 18] = [
+    case(Family::Reading, "all", &[]),
+    case(Family::Reading, "all again", &[]),
+    case(Family::Reading, "no second chance", &[Mechanism::SecondChance]),
+    case(Family::Training, "no adaptive boundary", &[Mechanism::ReadOnlyBoundary]),
+    case(Family::Training, "no window", &[Mechanism::Window]),
+    case(Family::Reading, "no retention", &[Mechanism::Retention]),
+    case(Family::Reading, "cache of an eighth", &[Mechanism::CacheSizing]),
+    case(Family::Reading, "cache of a 32nd", &[Mechanism::CacheSizing, Mechanism::FixedEighth]),
+    case(Family::Reading, "CLOCK of an eighth", &[Mechanism::CacheSizing, Mechanism::SmallQueue]),
+    case(Family::Reading, "cache CLOCK", &[Mechanism::SmallQueue]),
+    case(Family::Reading, "cache FIFO", &[Mechanism::SmallQueue, Mechanism::CacheRounds]),
+    case(Family::Reading, "no priorities", &[Mechanism::Priorities]),
+    case(Family::Training, "short depth rule", &[Mechanism::DepthController]),
+    at_depth("depth 4", 4),
+    at_depth("no lookahead", 0),
+    case(Family::Compacting, "compacting", &[]),
+    case(Family::Compacting, "compacting again", &[]),
+    case(Family::Compacting, "no compaction goal", &[Mechanism::CompactionGoal]),
+];
+
+/// The mechanisms by their names in the code.
+const MECHANISMS: [Mechanism; 11] = [
+    Mechanism::SecondChance,
+    Mechanism::ReadOnlyBoundary,
+    Mechanism::Window,
+    Mechanism::Retention,
+    Mechanism::CacheSizing,
+    Mechanism::FixedEighth,
+    Mechanism::SmallQueue,
+    Mechanism::CacheRounds,
+    Mechanism::Priorities,
+    Mechanism::CompactionGoal,
+    Mechanism::DepthController,
+];
+
+impl Case {
+    /// The case without several mechanisms, whose names in the code are joined by `+`.
+    ///
+    /// # Errors
+    /// A name that is none.
+    pub(crate) fn without(names: &str) -> Result<Self> {
+        let named = |name: &str| {
+            let found = MECHANISMS.into_iter().find(|known| format!("{known:?}") == name);
+            found.with_context(|| format!("{name} is none of {MECHANISMS:?}"))
+        };
+        let off: Vec<Mechanism> = names.split('+').map(named).collect::<Result<_>>()?;
+        let trains = off.contains(&Mechanism::DepthController);
+        let family = if trains { Family::Training } else { Family::Reading };
+        let name = Cow::Owned(format!("without {names}"));
+        Ok(Self { name, off: Cow::Owned(off), depth: None, family })
+    }
+
+    /// True if the other case has all mechanisms and this one is compared with it.
+    pub(super) fn is_beside(&self, all: &Case) -> bool {
+        let compacts = |case: &Case| case.family == Family::Compacting;
+        all.off.is_empty() && all.depth.is_none() && compacts(self) == compacts(all)
+    }
+
+    pub(super) fn is_control(&self) -> bool {
+        self.is_beside(self)
+    }
+
+    pub(super) fn is_for(&self, kind: Kind) -> bool {
+        !matches!(kind, Kind::Serving | Kind::Reading) || self.family == Family::Reading
+    }
+}

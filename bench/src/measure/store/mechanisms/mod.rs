@@ -1,0 +1,277 @@
+//! `mechanisms`: what each mechanism gains that decides what is in memory and when it is read.
+//!
+//! Three models that the drive limits (DLRM, a knowledge graph, a GNN) and two readers are run at
+//! several times the memory budget: with all mechanisms, twice in each turn, and with one off at a
+//! time, in an order that is drawn for each turn. Each run begins with the same bank, at the same
+//! checkpoint, and takes the same batches; a checksum of all rows that it read, and of a part of
+//! those that it left, must be the same in all runs. Bytes read and written hardly depend on what
+//! else the machine does; time does. Each figure stands beside the mean of the two runs of its turn
+//! that had all mechanisms.
+//!
+//! The compaction goal is measured by itself, with compaction in the background and checkpoints on
+//! the way, each run on a copy of the bank: most banks do without.
+
+mod cases;
+mod models;
+mod training;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use embank_kv::mechanisms::turn_off;
+
+use crate::ground::content::KeyStream;
+use crate::ground::report::{Output, Row, print_provenance};
+use crate::ground::rounds::Spread;
+use crate::measure::store::in_memory::scratch_in;
+pub(crate) use cases::Case;
+use cases::{CASES, Family};
+use models::{Kind, Model};
+use training::{Figures, Plan};
+
+/// Steps before the measured ones, of a run and of a bank's first training.
+const WARM_UP: (usize, usize) = (48, 192);
+/// Measured steps, at least: with them a bank's memory is written several times over.
+const STEPS_MIN: usize = 96;
+/// A compacting run takes this many checkpoints, and this many times the steps of another run:
+/// compaction begins late.
+const COMPACTING: (usize, usize) = (5, 3);
+
+/// Options of `mechanisms`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Memory budget of each bank, in MiB
+    #[arg(long, value_name = "MIB", default_value_t = 16)]
+    budget: u64,
+    /// The tables' records over the budget, each measured by itself
+    #[arg(long, value_delimiter = ',', default_value = "4,16")]
+    sizes: Vec<u64>,
+    /// Models
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "clicks,triples,neighbours,serving,reading"
+    )]
+    models: Vec<Kind>,
+    /// Turns; the median counts
+    #[arg(long, default_value_t = 5)]
+    turns: usize,
+    /// No further turn begins after so many minutes
+    #[arg(long)]
+    minutes: Option<u64>,
+    /// Seconds that a run is to take; its steps follow from the rate of the first
+    #[arg(long, default_value_t = 4.0)]
+    seconds: f64,
+    /// Cases whose name has one of these parts, beside those with all mechanisms
+    #[arg(long, value_delimiter = ',')]
+    only: Vec<String>,
+    /// Further cases, each without several mechanisms: names as in `kv/src/mechanisms.rs`, joined
+    /// by +
+    #[arg(long, value_name = "NAME+NAME", value_delimiter = ',')]
+    without: Vec<String>,
+    /// Milliseconds that each step of training sleeps, in place of a model's computing
+    #[arg(long, default_value_t = 0.0)]
+    compute_ms: f64,
+    /// Seed of the order of cases
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Where the banks lie while this runs; they are removed at the end
+    #[arg(long, value_name = "DIR", default_value = "target/bench")]
+    directory: PathBuf,
+    #[command(flatten)]
+    output: Output,
+    /// A rough answer: one turn of a second a run, at the first size
+    #[arg(long)]
+    quick: bool,
+}
+
+/// A loaded bank and the figures of its runs.
+struct Subject {
+    label: String,
+    model: Model,
+    path: PathBuf,
+    plan: Plan,
+    cases: Vec<(Case, Vec<Figures>)>,
+    /// Of the runs without compaction, and of those with it, which are longer.
+    checksums: [Option<u64>; 2],
+}
+
+/// Runs the subcommand.
+///
+/// # Errors
+/// Options that do not fit together, what a bank reports, a checksum that differs.
+pub(crate) fn run(mut args: Args) -> Result<()> {
+    ensure!(args.budget > 0 && args.turns > 0 && !args.sizes.is_empty(), "nothing to measure");
+    ensure!(args.sizes.iter().all(|&size| size > 0), "--sizes must be positive");
+    if args.quick {
+        (args.turns, args.seconds) = (1, args.seconds.min(1.0));
+        args.sizes.truncate(1);
+    }
+    print_provenance();
+    let began = Instant::now();
+    let scratch = scratch_in(&args.directory)?;
+    let mut subjects = prepare(&args, scratch.path())?;
+    let mut order = KeyStream::new(args.seed, 0, 1, 1 << 32);
+    for turn in 0..args.turns {
+        let limit = args.minutes.map(|minutes| Duration::from_secs(60 * minutes));
+        if turn > 0 && limit.is_some_and(|limit| began.elapsed() > limit) {
+            eprintln!("no time for turn {}", turn + 1);
+            break;
+        }
+        for subject in &mut subjects {
+            subject.turn(&mut order, scratch.path())?;
+        }
+        eprintln!("turn {} after {} s", turn + 1, began.elapsed().as_secs());
+        args.output
+            .publish("Mechanisms", &subjects.iter().flat_map(Subject::rows).collect::<Vec<_>>())?;
+    }
+    Ok(())
+}
+
+fn prepare(args: &Args, directory: &Path) -> Result<Vec<Subject>> {
+    let wanted = |case: &Case| {
+        args.only.is_empty()
+            || case.is_control()
+            || args.only.iter().any(|part| case.name.contains(part.as_str()))
+    };
+    let mut subjects = Vec::new();
+    for &kind in &args.models {
+        for &size in &args.sizes {
+            let model = Model::new(kind, size * (args.budget << 20));
+            let label = format!("{}, {size}x", kind.name());
+            let path = directory.join(&label);
+            let mut plan = Plan {
+                budget_bytes: args.budget << 20,
+                warm_up: WARM_UP.1,
+                steps: 0,
+                depth: None,
+                checkpoints: 0,
+                compute: Duration::from_secs_f64(args.compute_ms / 1e3),
+            };
+            turn_off(&[]);
+            let rate = training::prepare(&path, &model, &plan)
+                .with_context(|| format!("preparing {label}"))?;
+            plan.steps = ((rate * args.seconds) as usize).max(STEPS_MIN);
+            plan.warm_up = WARM_UP.0;
+            eprintln!("{label}: {} steps", plan.steps);
+            // Compaction copies its bank for each run, so at one size.
+            let at_size = |case: &Case| case.family != Family::Compacting || size == args.sizes[0];
+            let mut cases: Vec<Case> = CASES.into_iter().filter(wanted).collect();
+            for names in &args.without {
+                cases.push(Case::without(names)?);
+            }
+            cases.retain(|case| case.is_for(kind) && at_size(case));
+            if cases.iter().filter(|case| case.family == Family::Compacting).count() == 2 {
+                cases.retain(|case| case.family != Family::Compacting);
+            }
+            let cases = cases.into_iter().map(|case| (case, Vec::new())).collect();
+            subjects.push(Subject { label, model, path, plan, cases, checksums: [None; 2] });
+        }
+    }
+    Ok(subjects)
+}
+
+impl Subject {
+    /// Runs each case once, in an order that is drawn.
+    fn turn(&mut self, order: &mut KeyStream, scratch: &Path) -> Result<()> {
+        let mut places: Vec<usize> = (0..self.cases.len()).collect();
+        for left in (1..places.len()).rev() {
+            places.swap(left, order.below(left as u64 + 1) as usize);
+        }
+        for place in places {
+            let case = self.cases[place].0.clone();
+            let figures = self
+                .run(&case, scratch)
+                .with_context(|| format!("{}, {}", self.label, case.name))?;
+            let length = usize::from(case.family == Family::Compacting);
+            let expected = *self.checksums[length].get_or_insert(figures.checksum);
+            ensure!(
+                figures.checksum == expected,
+                "wrong answer: {}, {}: the rows' checksum is {:#x}, not {expected:#x}",
+                self.label,
+                case.name,
+                figures.checksum
+            );
+            self.cases[place].1.push(figures);
+        }
+        Ok(())
+    }
+
+    fn run(&self, case: &Case, scratch: &Path) -> Result<Figures> {
+        turn_off(&case.off);
+        let mut plan = Plan { depth: case.depth, ..self.plan };
+        if case.family != Family::Compacting {
+            return training::run(&self.path, &self.model, &plan);
+        }
+        plan.checkpoints = COMPACTING.0;
+        plan.steps *= COMPACTING.1;
+        let copy = scratch.join("copy");
+        copy_files(&self.path, &copy)?;
+        let figures = training::run(&copy, &self.model, &plan);
+        fs::remove_dir_all(&copy).context("removing the copy of a bank")?;
+        figures
+    }
+
+    /// The report's rows: each figure of each case beside the runs with all mechanisms.
+    fn rows(&self) -> Vec<Row> {
+        let mut rows = Vec::new();
+        for (case, figures) in &self.cases {
+            let beside = |(all, _): &&(Case, Vec<Figures>)| case.is_beside(all);
+            let controls: Vec<&[Figures]> =
+                self.cases.iter().filter(beside).map(|(_, all)| all.as_slice()).collect();
+            for (what, unit, of) in FIGURES {
+                let values: Vec<f64> = figures.iter().map(of).collect();
+                if values.is_empty() {
+                    continue;
+                }
+                let ratios = values.iter().enumerate().map(|(turn, value)| {
+                    let all: f64 = controls.iter().map(|all| of(&all[turn])).sum();
+                    value * controls.len() as f64 / all.max(1e-9)
+                });
+                let ratios = Spread::of(ratios.collect());
+                let name = format!("{}, {}: {what}", self.label, case.name);
+                let mut row = Row::of(name, unit, Spread::of(values), 1.0);
+                row.against = Some("all".to_owned());
+                row.ratio = Some(ratios.median);
+                rows.push(row);
+                let name = format!("{}, {}: ratio of {what}", self.label, case.name);
+                rows.push(Row::of(name, "of all", ratios, 1.0));
+            }
+        }
+        rows
+    }
+}
+
+/// A figure: its name, its unit, and where it is.
+type Figure = (&'static str, &'static str, fn(&Figures) -> f64);
+
+const FIGURES: [Figure; 9] = [
+    ("read", "KiB/step", |figures| figures.read_kib_per_step),
+    ("written", "KiB/step", |figures| figures.written_kib_per_step),
+    ("log amplification", "of 1", |figures| figures.log_amplification),
+    ("log on disk", "MiB", |figures| figures.disk_mib_max),
+    ("rate", "rows/s", |figures| figures.rows_per_s),
+    ("rate on a processor of its own", "rows/s", |figures| figures.undisturbed_rows_per_s),
+    ("waits for a page", "ms/step", |figures| figures.page_wait_ms_per_step),
+    ("processor", "ms/step", |figures| figures.cpu_ms_per_step),
+    ("depth", "batches", |figures| figures.depth),
+];
+
+/// Copies a bank's files, to stable storage, so that no run pays for another's.
+fn copy_files(from: &Path, to: &Path) -> Result<()> {
+    fs::create_dir_all(to).with_context(|| format!("creating {}", to.display()))?;
+    for entry in fs::read_dir(from).with_context(|| format!("reading {}", from.display()))? {
+        let entry = entry?;
+        let target = to.join(entry.file_name());
+        if entry.file_type()?.is_dir() {
+            copy_files(&entry.path(), &target)?;
+        } else {
+            fs::copy(entry.path(), &target)
+                .with_context(|| format!("copying {}", entry.path().display()))?;
+            fs::File::open(&target)?.sync_all()?;
+        }
+    }
+    Ok(())
+}
