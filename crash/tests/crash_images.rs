@@ -34,8 +34,15 @@ fn life() -> &'static Life {
     static LIFE: OnceLock<Life> = OnceLock::new();
     LIFE.get_or_init(|| {
         recorder::skip_syncs();
-        live(temporary().path(), seed(), 80).unwrap()
+        let mut lives = (0..20).map(|i| live(temporary().path(), seed() + i, 80).unwrap());
+        lives.find(is_eventful).expect("one life of twenty has all that the tests look for")
     })
+}
+
+/// True if a life has the events that the tests of this file need. Its moments follow from threads, so one life in
+/// about twenty has no roll-back or no kill inside a checkpoint.
+fn is_eventful(life: &Life) -> bool {
+    life.checkpoints > 10 && life.kills_in_checkpoint > 0 && life.roll_backs > 0
 }
 
 /// What is wrong with the image of a cut.
@@ -48,10 +55,6 @@ fn failure(oracle: &Oracle<'_>, cut: &Cut, seed: u64) -> Option<String> {
 #[test]
 fn every_image_of_a_life_opens_at_its_checkpoint() {
     let life = life();
-    assert!(
-        life.checkpoints > 10 && life.kills_in_checkpoint > 0 && life.roll_backs > 0,
-        "a dull life"
-    );
     let oracle = Oracle::new(&life.journal, &life.states);
     let mut random = Rng::with_seed(seed());
     for cut in cuts(&life.journal, 400, &mut random) {
