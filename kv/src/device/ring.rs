@@ -21,6 +21,10 @@
 //! is left to kernels of 5.19 and newer: older ones may give a process that forks other pages than those that they
 //! hold.
 //!
+//! No wait for completions lasts longer than [`WAIT_SLICE`] without a new entry into the kernel. A kernel that has
+//! finished requests but has not woken the thread posts their completions at the next entry. Without the slices such a
+//! thread would sleep for ever.
+//!
 //! A ring belongs to one thread from the first push to the drain, which is what
 //! `IORING_SETUP_COOP_TASKRUN` wants: completions arrive when that thread enters the kernel.
 
@@ -28,6 +32,7 @@ use std::io;
 use std::thread;
 use std::time::Duration;
 
+use io_uring::types::Timespec;
 use io_uring::{EnterFlags, IoUring, Probe, opcode, squeue};
 
 use super::AlignedBuffer;
@@ -35,6 +40,13 @@ use crate::process::descriptors::with_streams;
 
 /// How often a drain asks again when waiting fails, a millisecond apart, before it gives up and aborts.
 const DRAIN_FAILURES_MAX: u32 = 10_000;
+
+/// The longest wait in the kernel. A slice ends one wait, not the waiting: the caller comes again. A second costs
+/// nothing that can be measured, and is far above the answer of a drive that works.
+const WAIT_SLICE: Duration = Duration::from_secs(1);
+
+/// Slices without a completion after which one line on standard error says that a drive does not answer.
+const SILENT_SLICES_MAX: u32 = 30;
 
 /// How often a submission is tried again when the kernel is out of memory for it and nothing is in flight
 /// whose completion would free some.
@@ -50,6 +62,9 @@ pub(super) struct Ring {
     recent: bool,
     /// The number of the registered buffer.
     registered: Option<u64>,
+    wait_slice: Duration,
+    /// Slices that have ended since the last completion.
+    silent_slices: u32,
     /// Errors that the next enters report in the kernel's stead.
     #[cfg(test)]
     pub(super) injected: tests::Injected,
@@ -78,6 +93,8 @@ impl Ring {
             abandoned: false,
             recent,
             registered: None,
+            wait_slice: WAIT_SLICE,
+            silent_slices: 0,
             #[cfg(test)]
             injected: tests::Injected::default(),
         })
@@ -162,7 +179,8 @@ impl Ring {
         self.outstanding += 1;
     }
 
-    /// Starts what is queued and waits until `want` completions can be reaped, or a signal comes.
+    /// Starts what is queued and waits until `want` completions can be reaped, a signal comes, or a slice of waiting
+    /// ends.
     ///
     /// # Errors
     /// What the kernel answers, if trying again won't help. Requests may be in flight all the same.
@@ -199,6 +217,7 @@ impl Ring {
     pub(super) fn reap(&mut self, mut done: impl FnMut(u64, i32)) {
         for completion in self.io.completion() {
             self.outstanding -= 1;
+            self.silent_slices = 0;
             done(completion.user_data(), completion.result());
         }
     }
@@ -241,15 +260,66 @@ impl Ring {
         if let Some(code) = self.injected.lock().pop_front() {
             return Err(io::Error::from_raw_os_error(code));
         }
-        if submit {
-            return self.io.submit_and_wait(want as usize).map(|_| ());
+        let to_submit = if submit { self.io.submission().len() as u32 } else { 0 };
+        let waits = if want > 0 { EnterFlags::GETEVENTS } else { EnterFlags::empty() };
+        if want == 0 || !self.io.params().is_feature_ext_arg() {
+            // SAFETY: the call gets no argument besides numbers. The entries are those of `push`, whose callers keep
+            // memory and files valid.
+            return unsafe { self.enter_with::<libc::sigset_t>(to_submit, want, waits, None) };
         }
-        let flags = EnterFlags::GETEVENTS.bits();
-        // SAFETY: the call gets no argument besides numbers; it submits nothing.
-        let entered = unsafe { self.io.submitter().enter::<libc::sigset_t>(0, want, flags, None) };
-        entered.map(|_| ())
+        let slice = Timespec::from(self.wait_slice);
+        let argument = WaitArgument { timeout: &raw const slice as u64, ..WaitArgument::default() };
+        let flags = waits | EnterFlags::EXT_ARG;
+        // SAFETY: the argument is what the flag announces, and lives, with the time that it names, until the call has
+        // returned. The entries are those of `push`, as above.
+        let entered = unsafe { self.enter_with(to_submit, want, flags, Some(&argument)) };
+        match entered {
+            Err(error) if error.raw_os_error() == Some(libc::ETIME) => {
+                self.note_silence();
+                Ok(())
+            }
+            entered => entered,
+        }
+    }
+
+    /// # Safety
+    /// As [`Submitter::enter`](io_uring::Submitter::enter).
+    unsafe fn enter_with<T>(
+        &self,
+        to_submit: u32,
+        want: u32,
+        flags: EnterFlags,
+        argument: Option<&T>,
+    ) -> io::Result<()> {
+        // SAFETY: passed on to the caller.
+        unsafe { self.io.submitter().enter(to_submit, want, flags.bits(), argument) }.map(|_| ())
+    }
+
+    /// Counts a slice of waiting that ended without enough completions.
+    #[cold]
+    fn note_silence(&mut self) {
+        self.silent_slices += 1;
+        if self.silent_slices == SILENT_SLICES_MAX {
+            eprintln!(
+                "embank: none of {} disk requests has completed for {SILENT_SLICES_MAX} s; still waiting for the drive",
+                self.outstanding
+            );
+        }
     }
 }
+
+/// `struct io_uring_getevents_arg` of the kernel.
+#[repr(C)]
+#[derive(Default)]
+struct WaitArgument {
+    signal_mask: u64,
+    signal_mask_bytes: u32,
+    min_wait_us: u32,
+    /// The address of a [`Timespec`].
+    timeout: u64,
+}
+
+const _: () = assert!(size_of::<WaitArgument>() == 24);
 
 impl Drop for Ring {
     fn drop(&mut self) {
@@ -325,6 +395,33 @@ pub(super) mod tests {
         assert_eq!(ring.outstanding(), 0);
         assert!(ring.is_reusable());
         ring.probe().unwrap();
+    }
+
+    #[test]
+    fn a_wait_for_what_does_not_complete_returns_after_its_slice() {
+        let Some(mut ring) = ring() else { return };
+        if !ring.io.params().is_feature_ext_arg() {
+            eprintln!(
+                "left out: the kernel's io_uring has no bounded wait (it came with Linux 5.11)"
+            );
+            return;
+        }
+        ring.wait_slice = Duration::from_millis(1);
+        let (reader, mut writer) = io::pipe().unwrap();
+        let mut buffer = [0; 4];
+        pending(&mut ring, &reader, &mut buffer);
+        for slices in 1..=3 {
+            ring.submit_and_wait(1).unwrap();
+            ring.reap(|_, _| panic!("nothing was written"));
+            assert_eq!((ring.silent_slices, ring.outstanding()), (slices, 1));
+        }
+        // A drain goes on through slices until the request has completed.
+        thread::scope(|scope| {
+            scope.spawn(move || writer.write_all(b"late").unwrap());
+            ring.drain();
+            assert_eq!(&buffer, b"late");
+        });
+        assert_eq!((ring.silent_slices, ring.outstanding()), (0, 0));
     }
 
     #[test]
