@@ -1,13 +1,13 @@
-//! The depth controller, fed with a bank's counters.
-
-use std::time::{Duration, Instant};
+//! The rule for the depth, fed with a bank's counters.
 
 use crate::bank::Bank;
-use crate::lookahead::depth::{DepthController, StepReport};
+use crate::lookahead::depth::{DepthRule, StepReport};
 use crate::stats::LookaheadStats;
 
-/// Finds out how many batches to look ahead, from what reading and computing take. One for each loop that trains, on
-/// one bank.
+/// Says how many batches to look ahead: 4, or fewer where the queue or a third of the row memory has no room for them.
+///
+/// The depth is halved while more than 2% of the rows that were read leave memory unused or find the queue full. Use one
+/// `AutoDepth` for each loop that trains, on one bank.
 ///
 /// # Examples
 /// ```
@@ -28,46 +28,29 @@ use crate::stats::LookaheadStats;
 ///     let lease = table.get(&batches[step], &mut [0.0; 400])?;
 ///     lease.put(&[1.0; 400])?;
 /// }
-/// assert_eq!(bank.stats().lookahead.depth, 1); // all rows are in memory
+/// assert_eq!(bank.stats().lookahead.depth, 4);
 /// # Ok::<(), embank::Error>(())
 /// ```
 #[derive(Debug)]
 pub struct AutoDepth {
-    controller: DepthController,
+    rule: DepthRule,
     last: Option<Seen>,
     /// No step of this pass has been seen.
     begins: bool,
 }
 
-/// What a step has seen.
+/// The counters at a step.
 #[derive(Debug, Clone, Copy)]
 struct Seen {
-    at: Instant,
     lookahead: LookaheadStats,
-    hits_disk: u64,
     log_tail: u64,
     promoted: u64,
-    /// Rows that were read from disk when they were wanted, and may be counted as late yet: no more than are pending, and
-    /// ever fewer of those of earlier intervals.
-    unmatched: u64,
     cancelled_too_late: u64,
-    /// Of those, the ones that may leave memory unused yet.
+    /// Of the rows that were cancelled too late, the ones that may leave memory unused yet.
     unused: u64,
 }
 
 impl Seen {
-    /// How many rows were late since `before`, of those that were read from disk when they were wanted. Not late in this
-    /// sense is a row that an earlier batch has used in memory before the worker came to it. The worker comes to a late
-    /// row after whoever read it, perhaps after a burst of some intervals.
-    fn late_since(&mut self, before: &Self) -> u64 {
-        let read = self.hits_disk.saturating_sub(before.hits_disk);
-        let may_be = before.unmatched + read;
-        let late = self.lookahead.late.saturating_sub(before.lookahead.late).min(may_be);
-        let left = (may_be - late).min(read + before.unmatched / 2);
-        self.unmatched = left.min(self.lookahead.pending);
-        late
-    }
-
     /// How many rows left memory unused since `before`, but for as many as were cancelled when they may have been moved:
     /// a pass that ends early is no fault of the depth.
     fn wasted_since(&mut self, before: &Self) -> u64 {
@@ -78,6 +61,21 @@ impl Seen {
         let pending = self.lookahead.pending.max(before.lookahead.pending);
         self.unused = unused.saturating_sub(wasted).min(self.waiting() + pending);
         wasted.saturating_sub(unused)
+    }
+
+    /// What happened since `before`.
+    fn report_since(&mut self, before: &Self, memory_bytes: u64) -> StepReport {
+        let wasted = self.wasted_since(before);
+        let then = before.lookahead;
+        let now = self.lookahead;
+        StepReport {
+            read: now.moved.saturating_sub(then.moved) + now.late.saturating_sub(then.late),
+            wasted,
+            dropped: now.dropped.saturating_sub(then.dropped),
+            appended_bytes: self.log_tail.saturating_sub(before.log_tail),
+            capacity: now.capacity,
+            memory_bytes,
+        }
     }
 
     /// Rows in memory that have been moved or kept there, and not been used since.
@@ -93,73 +91,58 @@ impl Default for AutoDepth {
 }
 
 impl AutoDepth {
-    /// One that knows nothing yet, for a loop that announces batches one by one.
+    /// For a loop that announces batches one by one.
     #[must_use]
     pub fn new() -> Self {
         Self::announcing_together(1)
     }
 
-    /// For a loop that from a depth of 2 on announces so many batches with one call (0 counts as 1): so many less one
-    /// more than the depth are ahead at most, and what is looked at is the mean over twice as many steps.
+    /// For a loop that announces `batches` batches with one call where the depth is 2 or more (0 counts as 1). Up to
+    /// `batches - 1` more batches are ahead than the depth says, and queue and memory must have room for them too.
     #[must_use]
     pub fn announcing_together(batches: usize) -> Self {
-        Self { controller: DepthController::new(batches.max(1)), last: None, begins: true }
+        Self { rule: DepthRule::new(batches.max(1)), last: None, begins: true }
     }
 
-    /// What [`step`](Self::step) returned last; where it begins before the first.
+    /// What [`step`](Self::step) returned last; 4 before the first step.
     #[must_use]
     pub fn depth(&self) -> usize {
-        self.controller.depth()
+        self.rule.depth()
     }
 
-    /// To be called where a pass over the data begins: what happened since the last step counts as nothing, and rows that
-    /// are late at first neither.
+    /// Must be called where a pass over the data begins: what the bank did since the last step does not count.
     pub fn begin_pass(&mut self) {
         self.begins = true;
-        self.controller.begin_pass();
     }
 
-    /// To be called once a step: how many batches beside the one in hand to have announced, at least 1. Looks at the
-    /// counters of the bank; never waits. [`LookaheadStats::depth`] shows the last answer. Meant for the same bank at
-    /// each step: with another one, what it has done less than the last one counts as nothing done.
+    /// Returns how many batches beside the one in hand to have announced, at least 1. Must be called once a step.
+    ///
+    /// It reads the bank's counters and never waits. [`LookaheadStats::depth`] shows the last answer. Use the same bank
+    /// at each step: a counter that is lower than at the step before counts as unchanged.
     pub fn step(&mut self, bank: &Bank) -> usize {
         let bank = bank.context();
         let store = bank.store.stats();
         let stats = bank.lookahead.stats(&store);
         let mut now = Seen {
-            at: Instant::now(),
             lookahead: stats,
-            hits_disk: store.hits_disk,
             log_tail: store.log_tail,
             promoted: store.promoted,
-            unmatched: 0,
             cancelled_too_late: bank.lookahead.cancelled_too_late(),
             unused: 0,
         };
-        let Some(last) = self.last else {
-            // The first has nothing to be held against. What others cancelled is no waste either.
-            now.unused = now.cancelled_too_late.min(now.waiting() + stats.pending);
-            self.last = Some(now);
-            self.begins = false;
-            bank.lookahead.note_depth(self.depth());
-            return self.depth();
-        };
-        let before = last.lookahead;
-        let report = StepReport {
-            interval: now.at - last.at,
-            reading: Duration::from_micros(stats.reading_us.saturating_sub(before.reading_us)),
-            read: stats.moved.saturating_sub(before.moved),
-            late: now.late_since(&last),
-            wasted: now.wasted_since(&last),
-            appended_bytes: store.log_tail.saturating_sub(last.log_tail),
-            dropped: stats.dropped.saturating_sub(before.dropped),
-            pending: stats.pending,
-            capacity: stats.capacity,
-            memory_bytes: store.memory_frames_bytes,
+        let begins = std::mem::take(&mut self.begins);
+        let depth = match self.last {
+            Some(last) => {
+                let report = now.report_since(&last, store.memory_frames_bytes);
+                if begins { self.depth() } else { self.rule.step(&report) }
+            }
+            None => {
+                // What other loops cancelled before is no waste of this one.
+                now.unused = now.cancelled_too_late.min(now.waiting() + stats.pending);
+                self.depth()
+            }
         };
         self.last = Some(now);
-        let begins = std::mem::take(&mut self.begins);
-        let depth = if begins { self.depth() } else { self.controller.step(&report) };
         bank.lookahead.note_depth(depth);
         depth
     }
@@ -167,51 +150,17 @@ impl AutoDepth {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::{BankOptions, TableConfig};
 
     #[test]
-    fn late_are_rows_that_were_read_from_disk_when_they_were_wanted() {
-        let seen = |late, hits_disk| Seen {
-            at: Instant::now(),
-            lookahead: LookaheadStats { late, pending: 100, ..LookaheadStats::default() },
-            hits_disk,
-            log_tail: 0,
-            promoted: 0,
-            unmatched: 0,
-            cancelled_too_late: 0,
-            unused: 0,
-        };
-        let mut last = seen(0, 0);
-        let mut late = |late, hits_disk| {
-            let mut now = seen(late, hits_disk);
-            let count = now.late_since(&last);
-            last = now;
-            count
-        };
-        assert_eq!(late(10, 0), 0, "all of them used in memory");
-        assert_eq!(late(10, 4), 0, "the worker has not come to them");
-        assert_eq!(late(13, 4), 3, "now it has");
-        assert_eq!(late(20, 9), 6, "and one in memory");
-        assert_eq!(late(30, 9), 0);
-        assert_eq!((late(30, 999), late(30, 999), late(30, 999)), (0, 0, 0));
-        assert_eq!(
-            late(90, 999),
-            25,
-            "what was read long ago is forgotten, and what was not pending"
-        );
-        assert_eq!(late(0, 0), 0, "of another bank");
-    }
-
-    #[test]
     fn what_was_cancelled_too_late_is_no_waste_of_the_depth() {
         let seen = |wasted, cancelled_too_late, promoted| Seen {
-            at: Instant::now(),
             lookahead: LookaheadStats { wasted, ..LookaheadStats::default() },
-            hits_disk: 0,
             log_tail: 0,
             promoted,
-            unmatched: 0,
             cancelled_too_late,
             unused: 0,
         };
@@ -255,15 +204,23 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_learnt_from_the_time_before_a_pass() {
+    fn what_happens_before_a_pass_does_not_count() {
         let dir = tempfile::tempdir().unwrap();
-        let bank = Bank::open(dir.path().join("bank"), BankOptions::default()).unwrap();
+        let options = BankOptions { lookahead_queue_keys: Some(0), ..BankOptions::default() };
+        let bank = Bank::open(dir.path().join("bank"), options).unwrap();
+        let table = bank.table("user", TableConfig::new(4)).unwrap();
+        table.put(&[1, 2, 3], &[1.0; 12]).unwrap();
+        bank.checkpoint(b"").unwrap();
         let mut auto = AutoDepth::new();
-        for _ in 0..1000 {
-            assert_eq!(auto.step(&bank), 2);
+        auto.step(&bank);
+        for _ in 0..100 {
+            // The queue turns all keys away: a waste in a pass.
+            table.lookahead(&[1, 2, 3]).unwrap();
             auto.begin_pass();
+            assert_eq!(auto.step(&bank), 4);
         }
-        assert!((0..100_000).any(|_| auto.step(&bank) == 1), "it learns again");
+        table.lookahead(&[1, 2, 3]).unwrap();
+        assert!(auto.step(&bank) < 4);
     }
 
     #[test]
@@ -282,8 +239,8 @@ mod tests {
         table.lookahead(&[1, 2, 3]).unwrap();
         assert_eq!(busy.stats().lookahead.dropped, 3);
         let mut auto = AutoDepth::new();
-        assert_eq!((auto.step(&busy), auto.depth()), (2, 2), "it has seen nothing yet");
-        assert_eq!(busy.stats().lookahead.depth, 2);
+        assert_eq!((auto.step(&busy), auto.depth()), (4, 4), "it has seen nothing yet");
+        assert_eq!(busy.stats().lookahead.depth, 4);
         assert!(auto.step(&idle) >= 1);
         assert!(auto.step(&busy) >= 1);
     }

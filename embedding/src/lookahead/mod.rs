@@ -28,7 +28,6 @@ pub(crate) mod depth;
 pub(crate) mod pending;
 pub(crate) mod queue;
 pub(crate) mod requests;
-mod short_depth;
 pub(crate) mod window;
 pub(crate) mod worker;
 

@@ -39,9 +39,6 @@ pub enum Mechanism {
     /// Compaction aims at a shorter log where checkpoints hold space. Off: it aims at the target as
     /// it is (`compaction::pressure`).
     CompactionGoal,
-    /// The controller of lookahead's depth. Off: a rule of one line (`short_depth` of the crate
-    /// `embank`).
-    DepthController,
 }
 
 /// True if the mechanism is at work: always, but for what [`turn_off`] was called with.

@@ -10,14 +10,15 @@ use pyo3::prelude::*;
 use super::PyBank;
 use crate::cell::BankCell;
 
-/// Finds out how many batches to look ahead, from what reading and computing take.
+/// Chooses how many batches to look ahead: 4, or fewer where the queue or a third of the row memory has no room for them.
 ///
+/// It chooses 2 while more than 2% of the rows that were read leave memory unused or find the queue full.
 /// `embank.torch.LookaheadLoader` has its own; this is for loops that call `Table.lookahead` themselves.
 ///
 /// Args:
 ///     bank: The bank whose tables are looked ahead in.
-///     together: From a depth of 2 on, so many batches are announced with one call, and so up to so many less one
-///         more than the depth are ahead. Default 1.
+///     together: Batches that are announced with one call where the depth is 2 or more. Up to `together - 1` more
+///         batches are ahead than the depth says. Default 1.
 ///
 /// Raises:
 ///     ValueError: `together` is below 1.
@@ -60,13 +61,12 @@ impl PyAutoDepth {
         self.cell.with_bank(py, |bank| Ok(self.auto.lock().step(bank)))
     }
 
-    /// To be called where a pass over the data begins: what happened since the last step counts as nothing, and rows
-    /// that are late at first neither.
+    /// Must be called where a pass over the data begins: what the bank did since the last step does not count.
     fn begin_pass(&self) {
         self.auto.lock().begin_pass();
     }
 
-    /// What `step` returned last; where it begins before the first.
+    /// What `step` returned last; 4 before the first step.
     #[getter]
     fn depth(&self) -> usize {
         self.auto.lock().depth()

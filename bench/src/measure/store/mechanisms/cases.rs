@@ -50,8 +50,8 @@ pub(super) const CASES: [Case; 18] = [
     case(Family::Reading, "cache CLOCK", &[Mechanism::SmallQueue]),
     case(Family::Reading, "cache FIFO", &[Mechanism::SmallQueue, Mechanism::CacheRounds]),
     case(Family::Reading, "no priorities", &[Mechanism::Priorities]),
-    case(Family::Training, "short depth rule", &[Mechanism::DepthController]),
-    at_depth("depth 4", 4),
+    at_depth("depth 2", 2),
+    at_depth("depth 8", 8),
     at_depth("no lookahead", 0),
     case(Family::Compacting, "compacting", &[]),
     case(Family::Compacting, "compacting again", &[]),
@@ -59,7 +59,7 @@ pub(super) const CASES: [Case; 18] = [
 ];
 
 /// The mechanisms by their names in the code.
-const MECHANISMS: [Mechanism; 11] = [
+const MECHANISMS: [Mechanism; 10] = [
     Mechanism::SecondChance,
     Mechanism::ReadOnlyBoundary,
     Mechanism::Window,
@@ -70,7 +70,6 @@ const MECHANISMS: [Mechanism; 11] = [
     Mechanism::CacheRounds,
     Mechanism::Priorities,
     Mechanism::CompactionGoal,
-    Mechanism::DepthController,
 ];
 
 impl Case {
@@ -84,10 +83,8 @@ impl Case {
             found.with_context(|| format!("{name} is none of {MECHANISMS:?}"))
         };
         let off: Vec<Mechanism> = names.split('+').map(named).collect::<Result<_>>()?;
-        let trains = off.contains(&Mechanism::DepthController);
-        let family = if trains { Family::Training } else { Family::Reading };
         let name = Cow::Owned(format!("without {names}"));
-        Ok(Self { name, off: Cow::Owned(off), depth: None, family })
+        Ok(Self { name, off: Cow::Owned(off), depth: None, family: Family::Reading })
     }
 
     /// True if the other case has all mechanisms and this one is compared with it.
