@@ -4,7 +4,7 @@ use crate::engine::batch::{Effect, Hit, Tally, Work};
 use crate::engine::core::Core;
 use crate::engine::tables::TableState;
 use crate::operation::Access;
-use crate::record::address::{Address, TableId};
+use crate::record::address::TableId;
 use crate::sync::Ordering;
 
 impl Core {
@@ -26,13 +26,6 @@ impl Core {
             (Access::Update, _) => singles.update.add(1),
             (Access::Put, _) => singles.put.add(1),
         }
-    }
-
-    /// So many promoted rows were used for the first time, the oldest of which lay at `from`.
-    #[cold]
-    pub(crate) fn note_promoted_used(&self, rows: u64, from: Address) {
-        self.counters.promoted_used.add(rows);
-        self.log.note_promoted_use(from);
     }
 
     /// Adds to a table's count of rows, wrapping.
@@ -98,9 +91,7 @@ impl Core {
         counters.disk_queue_depth_max.raise(tally.disk_queue_depth_max);
         counters.disk_read_bytes.add(tally.disk_read_bytes);
         counters.promoted.add(tally.promoted);
-        if let Some(from) = tally.promoted_used_from {
-            self.note_promoted_used(tally.promoted_used, from);
-        }
+        counters.promoted_used.add(tally.promoted_used);
         counters.overtaken.add(tally.overtaken);
     }
 }

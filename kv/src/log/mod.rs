@@ -92,8 +92,6 @@ pub(crate) struct Log {
     flushed: AtomicU64,
     head: AtomicU64,
     begin: AtomicU64,
-    /// Bytes of log between rows' promotions and their first uses: the longest of late.
-    reach: AtomicU64,
     frames: Region,
     /// For a page in memory, at `page % shifts.len()`: what to add (wrapping) to an address in it to get
     /// its offset in `frames`.
@@ -219,7 +217,6 @@ impl Log {
             flushed: AtomicU64::new(start),
             head: AtomicU64::new(start),
             begin: AtomicU64::new(begin),
-            reach: AtomicU64::new(0),
             frames: Region::reserve((frames_max as usize) << page_bits, budget.huge_pages())?,
             shifts: (0..slots).map(|_| AtomicU64::new(0)).collect(),
             used_bytes: (0..slots).map(|_| AtomicU32::new(0)).collect(),
@@ -344,17 +341,6 @@ impl Log {
     /// Everything below is on the device, not necessarily synced.
     pub(crate) fn flushed(&self) -> u64 {
         self.flushed.load(Ordering::Acquire)
-    }
-
-    /// A row that had been promoted to `from` is used for the first time.
-    pub(crate) fn note_promoted_use(&self, from: Address) {
-        let tail = self.tail.load(Ordering::Relaxed);
-        let end = (tail >> 32 << self.page_bits) + (tail & 0xFFFF_FFFF).min(self.page_bytes());
-        let reach = end.saturating_sub(from.raw());
-        // Advice to the writer, nothing that others follow from: Relaxed.
-        if reach > self.reach.load(Ordering::Relaxed) {
-            self.reach.fetch_max(reach, Ordering::Relaxed);
-        }
     }
 
     /// Space at the tail for a record. The caller is pinned and writes the record's header before it

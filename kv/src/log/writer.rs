@@ -23,28 +23,16 @@ use crate::record::clock::ClockWord;
 use crate::sync::{MutexGuard, Ordering, Planted, planted};
 use crate::testing::mechanisms::{Mechanism, is_on};
 
-/// Pages of the mutable region out of the frames allowed: all but an eighth, or but as many as a row must
-/// outlive from its announcement to its use, if those are more; half at least.
-///
-/// With rows that are used often retained, a longer read-only region finds no more: simulated on training's keys, an
-/// eighth in place of a quarter finds as many rows in memory, for 4% to 8% less written. A few pages it must have, for
-/// rows to be used there, and for their last call.
-///
-/// `reach_pages` is how much log is written between a row's being looked ahead for and its use. A row in
-/// the mutable region need not be brought in, so whoever looks ahead leaves it where it is. If it can go
-/// from there through the whole read-only region in less than that, it is on disk again when it is wanted.
-fn mutable_pages(frames_allowed: u64, reach_pages: u64) -> u64 {
+/// Pages of the mutable region out of the frames allowed. The read-only region has an eighth of the frames, and at least
+/// the pages that writing needs and those that are at their last call.
+fn mutable_pages(frames_allowed: u64) -> u64 {
     // The free frames are taken from the region's old end.
-    let outlived = (reach_pages + FREE_FRAMES_WANTED).min(frames_allowed / 2);
     let last_call = (FREE_FRAMES_WANTED + 2 * LAST_CALL_PAGES).min(frames_allowed / 4);
     let used_again = if is_on(Mechanism::SecondChance) { frames_allowed / 8 } else { 0 };
-    let read_only = used_again.max(last_call).max(outlived).max(FREE_FRAMES_WANTED);
+    let read_only = used_again.max(last_call).max(FREE_FRAMES_WANTED);
     // Hardly a frame is allowed for as long as a charge has gone before the cache's giving way.
     frames_allowed.saturating_sub(read_only)
 }
-
-/// With each page written, the reach shrinks by one part in so many, lest one long one count for ever.
-const REACH_DECAY: u64 = 32;
 
 /// Where the boundaries go next, as page numbers.
 struct Plan {
@@ -114,10 +102,7 @@ impl Log {
     fn plan(&self, state: &State) -> Plan {
         let allowed = self.budget.frames_allowed();
         let tail = self.tail.load(Ordering::Relaxed) >> 32;
-        let adapts = is_on(Mechanism::ReadOnlyBoundary);
-        let reach = if adapts { self.reach.load(Ordering::Relaxed) } else { 0 };
-        let reach_pages = (reach + reach / 4).div_ceil(self.page_bytes());
-        let old = (tail + 1).saturating_sub(mutable_pages(allowed, reach_pages));
+        let old = (tail + 1).saturating_sub(mutable_pages(allowed));
         let read_only = old
             .max(state.settle_below)
             .max(self.read_only.load(Ordering::Relaxed) >> self.page_bits)
@@ -220,9 +205,6 @@ impl Log {
             }
             self.device.write(start, image)?;
             self.counters.disk_write_bytes.add(image.len() as u64);
-            // Only this thread lowers it; a raise in between is kept.
-            let reach = self.reach.load(Ordering::Relaxed);
-            self.reach.fetch_sub(reach / REACH_DECAY, Ordering::Relaxed);
             page += 1;
             // Release: pairs with `flushed`; under the lock so that no waiter misses the wake.
             let mut state = self.state.lock();

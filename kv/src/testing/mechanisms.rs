@@ -14,9 +14,6 @@ pub enum Mechanism {
     /// an eighth of the frames is no longer read-only; the region has the few pages that writing
     /// and the last call need (`log::writer`).
     SecondChance,
-    /// The read-only region grows with the log that is written between a row's lookahead and its
-    /// use. Off: its length follows from the number of frames alone (`log::writer`).
-    ReadOnlyBoundary,
     /// Announced rows that are in mutable memory stay there until their batch comes. Off: nothing
     /// is remembered of them (`window` of the crate `embank`).
     Window,

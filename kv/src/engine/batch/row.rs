@@ -284,9 +284,7 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
             InPlace::TooLong(value_bytes) => self.too_long = Some((i, value_bytes)),
             InPlace::Row { promoted } => {
                 self.tally.hits_mutable += 1;
-                if promoted {
-                    self.note_promoted_used(record.address());
-                }
+                self.tally.promoted_used += u64::from(promoted);
                 if W::EFFECT == Effect::Delete {
                     self.tally.deleted += 1;
                     self.note_replaced(record.shape().record_bytes(), 0);

@@ -75,7 +75,7 @@ pub(crate) fn try_single<W: Work>(
             match done {
                 InPlace::Row { promoted } => {
                     if promoted {
-                        core.note_promoted_used(1, entry.address());
+                        core.counters.promoted_used.add(1);
                     }
                 }
                 InPlace::Moved

@@ -176,9 +176,7 @@ impl<'a, W: Work, const VARIABLE: bool> Batch<'a, W, VARIABLE> {
         }
         self.tally.copied += 1;
         self.work.settled(i);
-        if old.word.is_promoted() {
-            self.note_promoted_used(old.address);
-        }
+        self.tally.promoted_used += u64::from(old.word.is_promoted());
         if old.value.is_none() {
             self.note_inserted(new_bytes);
             return;

@@ -1,7 +1,6 @@
 //! What a batch counts while it runs.
 
 use super::{Batch, Work};
-use crate::record::address::Address;
 
 /// Counts of one batch, added to the store's counters once.
 #[derive(Debug, Default)]
@@ -28,9 +27,8 @@ pub(crate) struct Tally {
     pub(crate) moved_bytes: u64,
     /// By how much the records of the table's rows have grown (wrapping); of variable width only.
     pub(crate) grown_bytes: u64,
+    /// Promoted rows that were used for the first time.
     pub(crate) promoted_used: u64,
-    /// Where the oldest of those lay.
-    pub(crate) promoted_used_from: Option<Address>,
     pub(crate) overtaken: u64,
 }
 
@@ -68,14 +66,6 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
             let grown = (new_bytes as u64).wrapping_sub(old_bytes as u64);
             self.tally.grown_bytes = self.tally.grown_bytes.wrapping_add(grown);
         }
-    }
-
-    /// The first use of a row that had been promoted to `from`.
-    pub(super) fn note_promoted_used(&mut self, from: Address) {
-        let tally = &mut *self.tally;
-        tally.promoted_used += 1;
-        tally.promoted_used_from =
-            Some(tally.promoted_used_from.map_or(from, |oldest| oldest.min(from)));
     }
 
     pub(super) fn note_missing(&mut self, i: usize) {

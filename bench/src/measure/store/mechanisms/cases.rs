@@ -37,11 +37,10 @@ const fn at_depth(name: &'static str, depth: usize) -> Case {
 }
 
 /// The first two of training and reading, and of compacting, have all mechanisms.
-pub(super) const CASES: [Case; 18] = [
+pub(super) const CASES: [Case; 17] = [
     case(Family::Reading, "all", &[]),
     case(Family::Reading, "all again", &[]),
     case(Family::Reading, "no second chance", &[Mechanism::SecondChance]),
-    case(Family::Training, "no adaptive boundary", &[Mechanism::ReadOnlyBoundary]),
     case(Family::Training, "no window", &[Mechanism::Window]),
     case(Family::Reading, "no retention", &[Mechanism::Retention]),
     case(Family::Reading, "cache of an eighth", &[Mechanism::CacheSizing]),
@@ -59,9 +58,8 @@ pub(super) const CASES: [Case; 18] = [
 ];
 
 /// The mechanisms by their names in the code.
-const MECHANISMS: [Mechanism; 10] = [
+const MECHANISMS: [Mechanism; 9] = [
     Mechanism::SecondChance,
-    Mechanism::ReadOnlyBoundary,
     Mechanism::Window,
     Mechanism::Retention,
     Mechanism::CacheSizing,
