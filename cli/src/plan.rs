@@ -251,7 +251,8 @@ fn text(args: &Args, plan: &Plan) -> String {
         (
             "log on disk",
             bytes(plan.log_disk_bytes),
-            "1.5 times the rows; with compaction, a checkpoint for each 4% of them written".into(),
+            "1.5 times the rows, with compaction in the background, beside what checkpoints hold"
+                .into(),
         ),
         (
             "a checkpoint",

@@ -37,9 +37,8 @@ const GROWTH: usize = 4;
 /// not wander to and fro; to the cache's disadvantage it is 1, because what it takes is peeked at just now.
 const SHRINK_GAIN_MIN: f64 = 1.25;
 
-/// Without sizing, the cache has one part in this number of its most; the second of them without
-/// `FixedEighth`.
-const FIXED_PARTS: (usize, usize) = (8, 32);
+/// Without sizing, the cache has one part in this number of its most.
+const FIXED_PART: usize = 32;
 
 /// Shards to move at once, for `open` of them and one side that gains so many times what the other loses.
 fn step(open: usize, gain: f64) -> usize {
@@ -68,11 +67,6 @@ pub(super) struct Sizing {
     open: usize,
     /// Shards that the budget has been charged for and the log has not yet made room for.
     pending: usize,
-    /// Without sizing: where the log ended when it last had grown by a shard's memory.
-    tail: Option<u64>,
-    has_given_back: bool,
-    /// Lookups since the log last grew by a shard's memory, likewise.
-    lookups_at_rest: u64,
 }
 
 impl RowCache {
@@ -109,7 +103,11 @@ impl RowCache {
         let wants = sizing.window.evicted > 0;
         let free = log.frames_unused() * self.budget.page_bytes() / self.shard_bytes as u64;
         if !is_on(Mechanism::CacheSizing) {
-            self.resize_simply(&mut sizing, demand.lookups, free as usize, log);
+            let fixed = (self.shards.len() / FIXED_PART).max(1);
+            if wants && sizing.open < fixed {
+                let growth = fixed - sizing.open;
+                self.grow(&mut sizing, growth, log);
+            }
             return;
         }
         if wants && (free > 0 || sizing.open == 0) {
@@ -135,33 +133,6 @@ impl RowCache {
             // The last shard stays, to show what more would bring.
             let steps = step(open, log_gain / cache_gain).min(open.saturating_sub(1));
             self.shrink(&mut sizing, steps, log);
-        }
-    }
-
-    /// The rule without sizing. The cache has an eighth. It takes frames that the log leaves unused,
-    /// and another eighth each time that rows are looked up below the head as often as memory has
-    /// room for rows while the log does not grow. As the log grows, the cache gives back as much,
-    /// down to its eighth.
-    fn resize_simply(&self, sizing: &mut Sizing, lookups: u64, free: usize, log: &Log) {
-        let eighth = is_on(Mechanism::FixedEighth);
-        let part = if eighth { FIXED_PARTS.0 } else { FIXED_PARTS.1 };
-        let (fixed, open) = ((self.shards.len() / part).max(1), sizing.open);
-        let tail = log.tail_address();
-        let grown = tail - *sizing.tail.get_or_insert(tail);
-        let steps = (grown / self.shard_bytes as u64) as usize;
-        let wants = sizing.window.evicted > 0;
-        sizing.lookups_at_rest += lookups;
-        if steps > 0 {
-            (sizing.tail, sizing.lookups_at_rest) = (Some(tail), 0);
-            sizing.has_given_back |= open > fixed;
-            self.shrink(sizing, steps.min(open.saturating_sub(fixed)), log);
-        } else if wants && open < fixed {
-            self.grow(sizing, fixed - open, log);
-        } else if wants && free > 0 && !sizing.has_given_back {
-            self.grow(sizing, free, log);
-        } else if sizing.lookups_at_rest > self.rows_of_a_shard(sizing) * self.shards.len() as u64 {
-            sizing.lookups_at_rest = 0;
-            self.grow(sizing, fixed, log);
         }
     }
 

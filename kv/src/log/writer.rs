@@ -21,15 +21,13 @@ use crate::epoch;
 use crate::error::{Error, Result};
 use crate::record::clock::ClockWord;
 use crate::sync::{MutexGuard, Ordering, Planted, planted};
-use crate::testing::mechanisms::{Mechanism, is_on};
 
-/// Pages of the mutable region out of the frames allowed. The read-only region has an eighth of the frames, and at least
-/// the pages that writing needs and those that are at their last call.
+/// Pages of the mutable region out of the frames allowed: all but the few pages that are being written or are at their
+/// last call.
 fn mutable_pages(frames_allowed: u64) -> u64 {
     // The free frames are taken from the region's old end.
     let last_call = (FREE_FRAMES_WANTED + 2 * LAST_CALL_PAGES).min(frames_allowed / 4);
-    let used_again = if is_on(Mechanism::SecondChance) { frames_allowed / 8 } else { 0 };
-    let read_only = used_again.max(last_call).max(FREE_FRAMES_WANTED);
+    let read_only = last_call.max(FREE_FRAMES_WANTED);
     // Hardly a frame is allowed for as long as a charge has gone before the cache's giving way.
     frames_allowed.saturating_sub(read_only)
 }

@@ -10,21 +10,15 @@ use crate::sync::{AtomicU32, Ordering};
 /// A mechanism, and what its switch turns off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mechanism {
-    /// Rows that are used in the read-only region go to the tail before their page is evicted. Off:
-    /// an eighth of the frames is no longer read-only; the region has the few pages that writing
-    /// and the last call need (`log::writer`).
-    SecondChance,
     /// Announced rows that are in mutable memory stay there until their batch comes. Off: nothing
     /// is remembered of them (`window` of the crate `embank`).
     Window,
     /// Rows that are used often are copied to the tail at the last call of their page. Off: no page
     /// has a last call (`retention`).
     Retention,
-    /// Memory moves between log and row cache by the gain of each. Off: the row cache has an eighth
-    /// of its most, and more where the log does not grow (`cache::sizing`).
+    /// Memory moves between log and row cache by the gain of each. Off: the row cache has a 32nd
+    /// of its most (`cache::sizing`).
     CacheSizing,
-    /// The part of a row cache without sizing. Off: a 32nd in place of an eighth.
-    FixedEighth,
     /// Rows enter the row cache by a small queue, and by their mark the main queue. Off: one queue
     /// (`cache::shard`).
     SmallQueue,
@@ -33,9 +27,6 @@ pub enum Mechanism {
     /// Reads of lookahead, compaction and scans leave the drive's queue to the reads of batches.
     /// Off: all reads are alike (`device::priority`).
     Priorities,
-    /// Compaction aims at a shorter log where checkpoints hold space. Off: it aims at the target as
-    /// it is (`compaction::pressure`).
-    CompactionGoal,
 }
 
 /// True if the mechanism is at work: always, but for what [`turn_off`] was called with.

@@ -7,9 +7,8 @@
 //! passed some pages, the more the further they are ahead: so the log stays near its target however fast they are, and
 //! nobody stands still until all that a checkpoint has settled at once is gone through ([`pages_to_await`]).
 //!
-//! Space that kept checkpoints hold counts too, as far as compaction can make up for it: the target for
-//! the rest of the log is lowered by what they hold on average, but not far, because until the next
-//! checkpoint every copy makes the log longer, and its old place is still held ([`goal`]).
+//! Space that kept checkpoints hold comes on top. Compaction does not make up for it: until the next checkpoint every copy
+//! makes the log longer, and its old place is still held.
 
 use crate::engine::signal::CompactorState;
 use std::time::{Duration, Instant};
@@ -21,7 +20,6 @@ use crate::memory::budget::Budget;
 use crate::operation::Width;
 use crate::process::interrupt::Checks;
 use crate::sync::{MutexGuard, Ordering};
-use crate::testing::mechanisms::{Mechanism, is_on};
 
 /// What the log may be longer than its target: pages that are filling, being written, or in compaction.
 const SLACK_PAGES: u64 = 2;
@@ -31,12 +29,6 @@ const BEHIND: f64 = 1.03;
 const PAGES_PER_EXCESS: f64 = 100.0;
 /// from two, by which the log of evenly spread rewrites stays as long as it is, to so many.
 const AWAITED_PAGES: (f64, f64) = (2.0, 16.0);
-/// How far the target is lowered at most for space that checkpoints hold: to so much of what it allows
-/// beyond the rows.
-const HELD_FLOOR: f64 = 0.6;
-/// What compaction copies for each byte that writers append, times what the log may be longer than its rows,
-/// over its rows: one byte at 1.4, two at 1.2, with rewrites spread evenly.
-const COPYING: f64 = 0.4;
 /// Stands for a wait without an end of its own.
 const FAR_OFF: Duration = Duration::from_secs(3600);
 /// Pages of room that writers leave on the disk for compaction at least. Compaction copies rows into that room until the
@@ -84,20 +76,6 @@ impl Live {
     pub(super) fn footprint(&self) -> u64 {
         self.footprint
     }
-}
-
-/// How long the log beside what checkpoints hold should be at most, and what they hold, both over the length
-/// of its rows.
-///
-/// The target less `held`, but not below the floor, and not below what makes both together the least: of writers'
-/// bytes `w` between checkpoints, a log of `1 + x` has `held = w (1 + COPYING / x)`, and `1 + x + held` is least
-/// at `x^2 = COPYING w`, that is, `x^2 + COPYING x = COPYING held`. Where most rows are rewritten from one checkpoint
-/// to the next, that is above the target, which then stands: copying more would only have more held. (The floor is
-/// above the least where little is held; it keeps copies few there.)
-fn goal(target: f64, held: f64) -> f64 {
-    let floor = 1.0 + (target - 1.0) * HELD_FLOOR;
-    let least = ((COPYING * COPYING + 4.0 * COPYING * held).sqrt() - COPYING) / 2.0;
-    (target - held).max(floor).max(1.0 + least).min(target)
 }
 
 /// How many pages compaction passes while a writer waits to take another, if the log is `length` times as long as it
@@ -173,19 +151,13 @@ impl Core {
         let in_vain = || self.pinned().is_some() && self.lacks_room().is_some();
         self.has_cold_page()
             && (state.urgent && self.has_dead_space(state)
-                || self.exceeds(self.goal_bytes(state), SLACK_PAGES))
+                || self.exceeds(self.target_bytes(state), SLACK_PAGES))
             && !in_vain()
     }
 
     /// How long the log should be at most.
-    fn goal_bytes(&self, state: &CompactorState) -> f64 {
-        let needed = self.needed_bytes(state);
-        let held = self.space.held_expected.load(Ordering::Relaxed) as f64;
-        let target = self.space.options.space_amplification_target;
-        if !is_on(Mechanism::CompactionGoal) {
-            return needed * target;
-        }
-        needed * goal(target, held / needed.max(1.0))
+    fn target_bytes(&self, state: &CompactorState) -> f64 {
+        self.needed_bytes(state) * self.space.options.space_amplification_target
     }
 
     fn has_cold_page(&self) -> bool {
@@ -212,7 +184,7 @@ impl Core {
 
     /// A log as long as this has nobody wait.
     fn bytes_before_waiting(&self, state: &CompactorState) -> f64 {
-        self.goal_bytes(state) * BEHIND + (2 * SLACK_PAGES * self.log.page_bytes()) as f64
+        self.target_bytes(state) * BEHIND + (2 * SLACK_PAGES * self.log.page_bytes()) as f64
     }
 
     /// Where compaction has to get before a writer that is ahead of it goes on.
@@ -390,43 +362,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_goal_makes_up_for_what_is_held_as_long_as_that_gains_space() {
-        let close = |held: f64, expected: f64| {
-            let found = goal(1.4, held);
-            assert!((found - expected).abs() < 1e-3, "{held}: {found}, not {expected}");
-        };
-        close(0.0, 1.4);
-        close(0.1, 1.3);
-        close(0.16, 1.24);
-        close(0.3, 1.24);
-        close(0.384, 1.24);
-        close(0.6, 1.329);
-        close(0.8, 1.4);
-        close(50.0, 1.4);
-    }
-
-    #[test]
     fn writers_wait_the_longer_the_further_they_are_ahead() {
         assert_eq!([1.0, 1.01, 1.055, 1.1, 2.0].map(pages_to_await), [2, 3, 7, 12, 16]);
-    }
-
-    /// Each byte that writers append between checkpoints is followed by as many copies as the goal asks for.
-    #[test]
-    fn once_much_is_held_no_other_goal_between_floor_and_target_takes_less_space() {
-        let total = |written: f64, log: f64| log + written * (1.0 + COPYING / (log - 1.0));
-        for written in [0.2, 0.3, 0.5, 1.0, 3.0] {
-            // Checkpoint after checkpoint, with what the goal before made them hold.
-            let mut log = 1.4;
-            for _ in 0..200 {
-                let held = written * (1.0 + COPYING / (log - 1.0));
-                log += (goal(1.4, held) - log) / 8.0;
-            }
-            for other in [1.24, 1.26, 1.3, 1.35, 1.4] {
-                assert!(
-                    total(written, log) <= total(written, other) + 1e-3,
-                    "{written}: {log}, {other}"
-                );
-            }
-        }
     }
 }

@@ -33,8 +33,6 @@ pub(crate) struct Space {
     pub(crate) tried: AtomicU64,
     /// Held by whoever gives space back.
     pub(crate) freeing: Mutex<()>,
-    /// Bytes that checkpoints hold at most between two of them, on average of late.
-    pub(crate) held_expected: AtomicU64,
     /// The page of the tail at which the disk had room last; `u64::MAX` for none.
     pub(crate) page_with_room: AtomicU64,
     /// The log could not take another page when a batch looked last.
@@ -59,17 +57,9 @@ impl Space {
             freed: AtomicU64::new(0),
             tried: AtomicU64::new(0),
             freeing: Mutex::default(),
-            held_expected: AtomicU64::new(0),
             page_with_room: AtomicU64::new(u64::MAX),
             short: AtomicBool::new(false),
         }
-    }
-
-    /// Takes a checkpoint's space into the average. Slowly: lowering the goal makes compaction go further,
-    /// and so the next checkpoint hold more; taken at once, it would swing.
-    pub(crate) fn expect_held(&self, bytes: u64) {
-        let before = self.held_expected.load(Ordering::Relaxed);
-        self.held_expected.store(before - before / 8 + bytes / 8, Ordering::Relaxed);
     }
 
     /// What lies below was given back before, or is not this store's to give back.

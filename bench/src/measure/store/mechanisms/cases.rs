@@ -23,7 +23,6 @@ pub(super) enum Family {
     Training,
     /// Also where rows are mostly read.
     Reading,
-    Compacting,
 }
 
 const fn case(family: Family, name: &'static str, off: &'static [Mechanism]) -> Case {
@@ -36,38 +35,29 @@ const fn at_depth(name: &'static str, depth: usize) -> Case {
     Case { name, off, depth: Some(depth), family: Family::Training }
 }
 
-/// The first two of training and reading, and of compacting, have all mechanisms.
-pub(super) const CASES: [Case; 17] = [
+/// The first two have all mechanisms.
+pub(super) const CASES: [Case; 11] = [
     case(Family::Reading, "all", &[]),
     case(Family::Reading, "all again", &[]),
-    case(Family::Reading, "no second chance", &[Mechanism::SecondChance]),
     case(Family::Training, "no window", &[Mechanism::Window]),
     case(Family::Reading, "no retention", &[Mechanism::Retention]),
-    case(Family::Reading, "cache of an eighth", &[Mechanism::CacheSizing]),
-    case(Family::Reading, "cache of a 32nd", &[Mechanism::CacheSizing, Mechanism::FixedEighth]),
-    case(Family::Reading, "CLOCK of an eighth", &[Mechanism::CacheSizing, Mechanism::SmallQueue]),
+    case(Family::Reading, "cache of a 32nd", &[Mechanism::CacheSizing]),
     case(Family::Reading, "cache CLOCK", &[Mechanism::SmallQueue]),
     case(Family::Reading, "cache FIFO", &[Mechanism::SmallQueue, Mechanism::CacheRounds]),
     case(Family::Reading, "no priorities", &[Mechanism::Priorities]),
     at_depth("depth 2", 2),
     at_depth("depth 8", 8),
     at_depth("no lookahead", 0),
-    case(Family::Compacting, "compacting", &[]),
-    case(Family::Compacting, "compacting again", &[]),
-    case(Family::Compacting, "no compaction goal", &[Mechanism::CompactionGoal]),
 ];
 
 /// The mechanisms by their names in the code.
-const MECHANISMS: [Mechanism; 9] = [
-    Mechanism::SecondChance,
+const MECHANISMS: [Mechanism; 6] = [
     Mechanism::Window,
     Mechanism::Retention,
     Mechanism::CacheSizing,
-    Mechanism::FixedEighth,
     Mechanism::SmallQueue,
     Mechanism::CacheRounds,
     Mechanism::Priorities,
-    Mechanism::CompactionGoal,
 ];
 
 impl Case {
@@ -87,8 +77,7 @@ impl Case {
 
     /// True if the other case has all mechanisms and this one is compared with it.
     pub(super) fn is_beside(&self, all: &Case) -> bool {
-        let compacts = |case: &Case| case.family == Family::Compacting;
-        all.off.is_empty() && all.depth.is_none() && compacts(self) == compacts(all)
+        all.off.is_empty() && all.depth.is_none()
     }
 
     pub(super) fn is_control(&self) -> bool {

@@ -7,15 +7,11 @@
 //! those that it left, must be the same in all runs. Bytes read and written hardly depend on what
 //! else the machine does; time does. Each figure stands beside the mean of the two runs of its turn
 //! that had all mechanisms.
-//!
-//! The compaction goal is measured by itself, with compaction in the background and checkpoints on
-//! the way, each run on a copy of the bank: most banks do without.
 
 mod cases;
 mod models;
 mod training;
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -26,8 +22,8 @@ use crate::ground::content::KeyStream;
 use crate::ground::report::{Output, Row, print_provenance};
 use crate::ground::rounds::Spread;
 use crate::measure::store::in_memory::scratch_in;
+use cases::CASES;
 pub(crate) use cases::Case;
-use cases::{CASES, Family};
 use models::{Kind, Model};
 use training::{Figures, Plan};
 
@@ -35,9 +31,6 @@ use training::{Figures, Plan};
 const WARM_UP: (usize, usize) = (48, 192);
 /// Measured steps, at least: with them a bank's memory is written several times over.
 const STEPS_MIN: usize = 96;
-/// A compacting run takes this many checkpoints, and this many times the steps of another run:
-/// compaction begins late.
-const COMPACTING: (usize, usize) = (5, 3);
 
 /// Options of `mechanisms`.
 #[derive(Debug, clap::Args)]
@@ -94,8 +87,8 @@ struct Subject {
     path: PathBuf,
     plan: Plan,
     cases: Vec<(Case, Vec<Figures>)>,
-    /// Of the runs without compaction, and of those with it, which are longer.
-    checksums: [Option<u64>; 2],
+    /// Of the rows in every run.
+    checksum: Option<u64>,
 }
 
 /// Runs the subcommand.
@@ -121,7 +114,7 @@ pub(crate) fn run(mut args: Args) -> Result<()> {
             break;
         }
         for subject in &mut subjects {
-            subject.turn(&mut order, scratch.path())?;
+            subject.turn(&mut order)?;
         }
         eprintln!("turn {} after {} s", turn + 1, began.elapsed().as_secs());
         args.output
@@ -147,7 +140,6 @@ fn prepare(args: &Args, directory: &Path) -> Result<Vec<Subject>> {
                 warm_up: WARM_UP.1,
                 steps: 0,
                 depth: None,
-                checkpoints: 0,
                 compute: Duration::from_secs_f64(args.compute_ms / 1e3),
             };
             turn_off(&[]);
@@ -156,18 +148,13 @@ fn prepare(args: &Args, directory: &Path) -> Result<Vec<Subject>> {
             plan.steps = ((rate * args.seconds) as usize).max(STEPS_MIN);
             plan.warm_up = WARM_UP.0;
             eprintln!("{label}: {} steps", plan.steps);
-            // Compaction copies its bank for each run, so at one size.
-            let at_size = |case: &Case| case.family != Family::Compacting || size == args.sizes[0];
             let mut cases: Vec<Case> = CASES.into_iter().filter(wanted).collect();
             for names in &args.without {
                 cases.push(Case::without(names)?);
             }
-            cases.retain(|case| case.is_for(kind) && at_size(case));
-            if cases.iter().filter(|case| case.family == Family::Compacting).count() == 2 {
-                cases.retain(|case| case.family != Family::Compacting);
-            }
+            cases.retain(|case| case.is_for(kind));
             let cases = cases.into_iter().map(|case| (case, Vec::new())).collect();
-            subjects.push(Subject { label, model, path, plan, cases, checksums: [None; 2] });
+            subjects.push(Subject { label, model, path, plan, cases, checksum: None });
         }
     }
     Ok(subjects)
@@ -175,18 +162,16 @@ fn prepare(args: &Args, directory: &Path) -> Result<Vec<Subject>> {
 
 impl Subject {
     /// Runs each case once, in an order that is drawn.
-    fn turn(&mut self, order: &mut KeyStream, scratch: &Path) -> Result<()> {
+    fn turn(&mut self, order: &mut KeyStream) -> Result<()> {
         let mut places: Vec<usize> = (0..self.cases.len()).collect();
         for left in (1..places.len()).rev() {
             places.swap(left, order.below(left as u64 + 1) as usize);
         }
         for place in places {
             let case = self.cases[place].0.clone();
-            let figures = self
-                .run(&case, scratch)
-                .with_context(|| format!("{}, {}", self.label, case.name))?;
-            let length = usize::from(case.family == Family::Compacting);
-            let expected = *self.checksums[length].get_or_insert(figures.checksum);
+            let figures =
+                self.run(&case).with_context(|| format!("{}, {}", self.label, case.name))?;
+            let expected = *self.checksum.get_or_insert(figures.checksum);
             ensure!(
                 figures.checksum == expected,
                 "wrong answer: {}, {}: the rows' checksum is {:#x}, not {expected:#x}",
@@ -199,19 +184,9 @@ impl Subject {
         Ok(())
     }
 
-    fn run(&self, case: &Case, scratch: &Path) -> Result<Figures> {
+    fn run(&self, case: &Case) -> Result<Figures> {
         turn_off(&case.off);
-        let mut plan = Plan { depth: case.depth, ..self.plan };
-        if case.family != Family::Compacting {
-            return training::run(&self.path, &self.model, &plan);
-        }
-        plan.checkpoints = COMPACTING.0;
-        plan.steps *= COMPACTING.1;
-        let copy = scratch.join("copy");
-        copy_files(&self.path, &copy)?;
-        let figures = training::run(&copy, &self.model, &plan);
-        fs::remove_dir_all(&copy).context("removing the copy of a bank")?;
-        figures
+        training::run(&self.path, &self.model, &Plan { depth: case.depth, ..self.plan })
     }
 
     /// The report's rows: each figure of each case beside the runs with all mechanisms.
@@ -258,20 +233,3 @@ const FIGURES: [Figure; 9] = [
     ("processor", "ms/step", |figures| figures.cpu_ms_per_step),
     ("depth", "batches", |figures| figures.depth),
 ];
-
-/// Copies a bank's files, to stable storage, so that no run pays for another's.
-fn copy_files(from: &Path, to: &Path) -> Result<()> {
-    fs::create_dir_all(to).with_context(|| format!("creating {}", to.display()))?;
-    for entry in fs::read_dir(from).with_context(|| format!("reading {}", from.display()))? {
-        let entry = entry?;
-        let target = to.join(entry.file_name());
-        if entry.file_type()?.is_dir() {
-            copy_files(&entry.path(), &target)?;
-        } else {
-            fs::copy(entry.path(), &target)
-                .with_context(|| format!("copying {}", entry.path().display()))?;
-            fs::File::open(&target)?.sync_all()?;
-        }
-    }
-    Ok(())
-}

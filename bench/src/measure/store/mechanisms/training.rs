@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use embank::{AutoDepth, Bank, BankOptions, BankStats, CompactionOptions, Missing, Table};
+use embank::{AutoDepth, Bank, BankOptions, BankStats, Missing, Table};
 
 use super::models::{Batches, Keys, Model};
 use crate::ground::content;
@@ -28,8 +28,6 @@ pub(super) struct Plan {
     pub(super) steps: usize,
     /// Batches to look ahead; `None` leaves it to an `AutoDepth`.
     pub(super) depth: Option<usize>,
-    /// Checkpoints at even distances among the measured steps, with compaction in the background.
-    pub(super) checkpoints: usize,
     /// What each step of training sleeps.
     pub(super) compute: Duration,
 }
@@ -56,14 +54,7 @@ pub(super) struct Figures {
 }
 
 fn options(plan: &Plan) -> BankOptions {
-    BankOptions {
-        memory_budget_bytes: plan.budget_bytes,
-        compaction: CompactionOptions {
-            background: plan.checkpoints > 0,
-            ..CompactionOptions::default()
-        },
-        ..BankOptions::default()
-    }
+    BankOptions { memory_budget_bytes: plan.budget_bytes, ..BankOptions::default() }
 }
 
 /// Fills a new bank, trains it for `plan.warm_up` steps, compacts it and takes a checkpoint.
@@ -90,8 +81,7 @@ pub(super) fn prepare(path: &Path, model: &Model, plan: &Plan) -> Result<f64> {
     Ok(plan.warm_up as f64 / began.elapsed().as_secs_f64())
 }
 
-/// Opens the bank at its last checkpoint and runs the plan. Unless the plan takes checkpoints, the
-/// bank stays as it was.
+/// Opens the bank at its last checkpoint and runs the plan. The bank stays as it was.
 ///
 /// # Errors
 /// What the bank reports.
@@ -103,14 +93,10 @@ pub(super) fn run(path: &Path, model: &Model, plan: &Plan) -> Result<Figures> {
     let (before, cpu_before, delay_before) = (bank.stats(), cpu_s()?, run_delay_s()?);
     let began = Instant::now();
     let (rows_before, trained_before) = (trainer.rows, trainer.trained);
-    let interval = plan.steps / (plan.checkpoints + 1);
     let mut disk_bytes = 0;
     trainer.run(plan.steps, |step| {
         if step.is_multiple_of(STEPS_BETWEEN_LOOKS) {
             disk_bytes = disk_bytes.max(bank.stats().store.log_disk_bytes);
-        }
-        if plan.checkpoints > 0 && step > 0 && step.is_multiple_of(interval) {
-            bank.checkpoint(&[])?;
         }
         Ok(())
     })?;
