@@ -262,7 +262,10 @@ fn text(args: &Args, plan: &Plan) -> String {
         (
             "disk in all",
             bytes(plan.disk_bytes),
-            format!("{} checkpoints kept and one being written", args.checkpoints_kept),
+            format!(
+                "{} checkpoints kept and one being written, beside the log that they hold",
+                args.checkpoints_kept
+            ),
         ),
     ];
     if let Some(written) = &plan.written_per_day {

@@ -42,8 +42,8 @@ pub struct BankOptions {
     /// is never ended blocks its rows.
     pub lease_timeout: Option<Duration>,
     /// How space on disk is given back. Default: only when [`Bank::compact`](crate::Bank::compact) is called; with `background`,
-    /// unthrottled, the log stays below 1.5 times its rows, beside what kept checkpoints hold. Then what is copied passes through mutable
-    /// memory and pushes out what Lookahead brought: where little memory is left beside the index, training
+    /// unthrottled, the log stays below 1.5 times its rows, beside what kept checkpoints hold. Then what is
+    /// copied passes through mutable memory and pushes out what Lookahead brought: where little memory is left beside the index, training
     /// ran at half its speed. For runs whose log would outgrow the disk, switch it on.
     pub compaction: CompactionOptions,
     /// The most that the log may take on disk, in bytes; at least 16 of the bank's pages. At the quota,

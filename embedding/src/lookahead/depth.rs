@@ -46,6 +46,7 @@ pub(crate) struct DepthRule {
     depth: usize,
     /// Batches that are announced with one call.
     together: usize,
+    steps: f64,
     read: f64,
     read_for_nothing: f64,
     appended_bytes: f64,
@@ -54,7 +55,14 @@ pub(crate) struct DepthRule {
 impl DepthRule {
     /// For batches of which `together`, at least one, are announced with one call.
     pub(crate) fn new(together: usize) -> Self {
-        Self { depth: DEPTH, together, read: 0.0, read_for_nothing: 0.0, appended_bytes: 0.0 }
+        Self {
+            depth: DEPTH,
+            together,
+            steps: 0.0,
+            read: 0.0,
+            read_for_nothing: 0.0,
+            appended_bytes: 0.0,
+        }
     }
 
     pub(crate) fn depth(&self) -> usize {
@@ -63,12 +71,15 @@ impl DepthRule {
 
     /// Takes in a step and returns how many batches to look ahead from now on, at least 1.
     pub(crate) fn step(&mut self, report: &StepReport) -> usize {
-        let add = |sum: &mut f64, value: u64| *sum += value as f64 - *sum / SUM_STEPS;
-        add(&mut self.read, report.read);
-        add(&mut self.read_for_nothing, report.dropped + report.wasted);
-        add(&mut self.appended_bytes, report.appended_bytes);
+        let add = |sum: &mut f64, value: f64| *sum += value - *sum / SUM_STEPS;
+        // A bulk load beside the training loop counts as one full share at most, so it is soon forgotten.
+        let appended_bytes = (report.appended_bytes as f64).min(memory_share(report));
+        add(&mut self.steps, 1.0);
+        add(&mut self.read, report.read as f64);
+        add(&mut self.read_for_nothing, (report.dropped + report.wasted) as f64);
+        add(&mut self.appended_bytes, appended_bytes);
 
-        let wastes = self.read_for_nothing > self.read / WASTED_SHARE;
+        let wastes = self.read_for_nothing > (self.read / WASTED_SHARE).max(1.0);
         let wanted = if wastes { DEPTH / 2 } else { DEPTH };
         self.depth = wanted.min(self.room(report)).max(1);
         self.depth
@@ -76,13 +87,18 @@ impl DepthRule {
 
     /// The depth that queue and memory have room for. Up to `together - 1` more batches are ahead than the depth says.
     fn room(&self, report: &StepReport) -> usize {
-        let rows_per_batch = (self.read / SUM_STEPS).max(1.0);
-        let bytes_per_batch = (self.appended_bytes / SUM_STEPS).max(1.0);
+        let rows_per_batch = (self.read / self.steps).max(1.0);
+        let bytes_per_batch = (self.appended_bytes / self.steps).max(1.0);
         let in_queue = report.capacity as f64 / rows_per_batch;
-        let in_memory = report.memory_bytes as f64 / MEMORY_SHARE / bytes_per_batch;
+        let in_memory = memory_share(report) / bytes_per_batch;
         let batches = in_queue.min(in_memory) as usize;
         batches.saturating_sub(self.together - 1)
     }
+}
+
+/// Bytes that the batches ahead may write together.
+fn memory_share(report: &StepReport) -> f64 {
+    report.memory_bytes as f64 / MEMORY_SHARE
 }
 
 #[cfg(test)]
@@ -115,6 +131,7 @@ mod tests {
     fn queue_and_memory_bound_it() {
         for (capacity, memory_bytes) in [(3100, 1 << 20), (1 << 20, 9300)] {
             let bounded = StepReport { capacity, memory_bytes, ..report() };
+            assert_eq!(DepthRule::new(1).step(&bounded), 3, "from the first step on");
             assert_eq!(after(&mut DepthRule::new(1), 300, bounded), 3);
             assert_eq!(after(&mut DepthRule::new(2), 300, bounded), 2);
             assert_eq!(after(&mut DepthRule::new(3), 300, bounded), 1);
@@ -133,6 +150,23 @@ mod tests {
             assert_eq!(rule.step(&wasteful), DEPTH / 2);
             assert_eq!(after(&mut rule, 100, report()), DEPTH);
         }
+    }
+
+    #[test]
+    fn a_bulk_load_is_forgotten_after_a_few_steps() {
+        let mut rule = DepthRule::new(1);
+        assert_eq!(after(&mut rule, 200, report()), DEPTH);
+        let load = StepReport { appended_bytes: 10 << 20, ..report() };
+        rule.step(&load);
+        assert_eq!(after(&mut rule, 10, report()), DEPTH);
+    }
+
+    #[test]
+    fn waste_is_forgotten_where_nothing_more_is_read() {
+        let mut rule = DepthRule::new(1);
+        after(&mut rule, 50, StepReport { wasted: 500, ..report() });
+        assert_eq!(rule.depth(), DEPTH / 2);
+        assert_eq!(after(&mut rule, 200, StepReport { read: 0, ..report() }), DEPTH);
     }
 
     #[test]

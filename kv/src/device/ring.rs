@@ -21,14 +21,14 @@
 //! is left to kernels of 5.19 and newer: older ones may give a process that forks other pages than those that they
 //! hold.
 //!
-//! No wait for completions lasts longer than [`WAIT_SLICE`] without a new entry into the kernel. A kernel that has
-//! finished requests but has not woken the thread posts their completions at the next entry. Without the slices such a
-//! thread would sleep for ever.
+//! From Linux 5.11 on, no wait for completions lasts longer than [`WAIT_SLICE`] without a new entry into the kernel. A
+//! kernel that has finished requests but has not woken the thread posts their completions at the next entry. Without
+//! the slices such a thread would sleep for ever.
 //!
 //! A ring belongs to one thread from the first push to the drain, which is what
 //! `IORING_SETUP_COOP_TASKRUN` wants: completions arrive when that thread enters the kernel.
 
-use std::io;
+use std::io::{self, Write};
 use std::thread;
 use std::time::Duration;
 
@@ -295,12 +295,14 @@ impl Ring {
         unsafe { self.io.submitter().enter(to_submit, want, flags.bits(), argument) }.map(|_| ())
     }
 
-    /// Counts a slice of waiting that ended without enough completions.
+    /// Counts a slice of waiting that ended without a completion.
     #[cold]
     fn note_silence(&mut self) {
         self.silent_slices += 1;
         if self.silent_slices == SILENT_SLICES_MAX {
-            eprintln!(
+            // Written in place of printed: a closed standard error must not panic here.
+            let _ = writeln!(
+                io::stderr(),
                 "embank: none of {} disk requests has completed for {SILENT_SLICES_MAX} s; still waiting for the drive",
                 self.outstanding
             );
@@ -339,7 +341,7 @@ fn abort_with_reads_in_flight(taken: u32, error: &io::Error) -> ! {
 #[cfg(test)]
 pub(super) mod tests {
     use std::collections::VecDeque;
-    use std::io::{PipeReader, Write};
+    use std::io::PipeReader;
     use std::os::fd::AsRawFd;
     use std::sync::Arc;
 

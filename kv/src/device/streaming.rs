@@ -106,7 +106,7 @@ impl<'a> Streaming<'a> {
         }
     }
 
-    /// Ends: each turn reaps a completion or is bounded within the ring; a read comes again only after at
+    /// Ends: each turn reaps a completion, or waits for one for a bounded time, which a working drive ends; a read comes again only after at
     /// least a block has arrived, or within the bound on retries; and the stream ends.
     pub(super) fn run(mut self, ring: &mut Ring) -> Result<u64> {
         // Completions that are to be handed over: numbers and results.

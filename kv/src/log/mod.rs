@@ -7,8 +7,8 @@
 //! ```
 //!
 //! Records at or above `read_only` change in place. Between `head` and `read_only` they are in memory but
-//! settled: their pages are written to disk, and an update copies the row to the tail, which also gives
-//! a row that is still in use its second chance before eviction. Below `head` they are on disk only.
+//! settled: their pages are written to disk, and an update copies the row to the tail. Below `head` they are on disk
+//! only.
 //! (After FASTER, SIGMOD 2018.)
 //!
 //! **Turning a page.** Threads take space at the tail by fetch-and-add on one word, page and offset. Whoever

@@ -43,6 +43,7 @@ fn hold_space(budget_bytes: u64, rows: u64, checkpoint_every: Option<u64>) {
         assert_eq!(stats.live_bytes, live);
         // What kept checkpoints hold comes on top: it may come back when the next one is complete.
         let held = stats.log_held_bytes as f64 / live as f64;
+        assert!(held < 0.25, "a checkpoint for each 2.5% of the rows' bytes holds {held:.3}");
         highest = highest.max(stats.space_amplification() - held);
         let limit = 1.5 + held + (8 * page) as f64 / live as f64;
         assert!(

@@ -38,7 +38,7 @@ pub(crate) struct Args {
     /// Peeks of each trace; the second half counts
     #[arg(long, default_value_t = 4_000_000)]
     peeks: usize,
-    /// Without these mechanisms of the store: names as in `kv/src/mechanisms.rs`, joined by +
+    /// Without these mechanisms of the store: names as in `kv/src/testing/mechanisms.rs`, joined by +
     #[arg(long, value_name = "NAME+NAME")]
     without: Option<String>,
     /// Seed of the traces

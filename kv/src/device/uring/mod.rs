@@ -206,7 +206,7 @@ impl<'a, 'b> Burst<'a, 'b> {
         }
     }
 
-    /// Ends: each turn reaps a completion or is bounded within the ring; a read comes again only after at
+    /// Ends: each turn reaps a completion, or waits for one for a bounded time, which a working drive ends; a read comes again only after at
     /// least a block has arrived, or within the bound on retries.
     fn run(mut self, ring: &mut Ring) -> Result<()> {
         loop {

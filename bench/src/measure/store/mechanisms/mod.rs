@@ -60,8 +60,8 @@ pub(crate) struct Args {
     /// Cases whose name has one of these parts, beside those with all mechanisms
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
-    /// Further cases, each without several mechanisms: names as in `kv/src/mechanisms.rs`, joined
-    /// by +
+    /// Further cases, each without several mechanisms: names as in
+    /// `kv/src/testing/mechanisms.rs`, joined by +
     #[arg(long, value_name = "NAME+NAME", value_delimiter = ',')]
     without: Vec<String>,
     /// Milliseconds that each step of training sleeps, in place of a model's computing

@@ -106,8 +106,9 @@ class LookaheadLoader(Generic[Batch]):
     pass is given up, by `break` or an exception, what was announced and not handed out is cancelled.
 
     By default the depth is 4, or less where the queue or a third of the row memory has no room for
-    the rows of 4 batches (`embank.AutoDepth`). `bank.stats()["lookahead"]["depth"]` shows it; of
-    tables in several banks, the deepest counts for all. A fixed depth that is too small leaves rows late (`"late"` there); one too large fills the
+    the rows of 4 batches, and 2 while rows are dropped or wasted (`embank.AutoDepth`).
+    `bank.stats()["lookahead"]["depth"]` shows it; of tables in several banks, the deepest counts for
+    all. A fixed depth that is too small leaves rows late (`"late"` there); one too large fills the
     queue (`"dropped"`) or has rows evicted before their use (`"wasted"`).
 
     Args:
