@@ -182,7 +182,82 @@ pub enum Error {
         /// The duration of the wait.
         waited: Duration,
     },
-    /// An argument is out of range or does not fit the others.
+    /// The directory holds no bank.
+    #[error("{path} is not a bank: {why}")]
+    NotABank {
+        /// The directory.
+        path: PathBuf,
+        /// What is there instead, and what to do.
+        why: String,
+    },
+    /// The bank has no checkpoint of that number, or none at all.
+    #[error("{path} has no checkpoint {}", no_checkpoint(*number, kept))]
+    NoSuchCheckpoint {
+        /// The directory of the bank.
+        path: PathBuf,
+        /// The number asked for; `None` if the call wanted the newest one.
+        number: Option<u64>,
+        /// The checkpoints that are there.
+        kept: Vec<u64>,
+    },
+    /// A checkpoint that has to be removed is pinned or being read.
+    #[error(
+        "checkpoint {checkpoint} in {path} is pinned or being read, and {why}: unpin it, close what reads it or have \
+         that refresh, then call again"
+    )]
+    CheckpointInUse {
+        /// The directory of the checkpoints.
+        path: PathBuf,
+        /// The checkpoint.
+        checkpoint: u64,
+        /// Why it has to be removed.
+        why: &'static str,
+    },
+    /// What the call reads was changed or removed while it read. The text says whether to call again.
+    #[error("{0}")]
+    ChangedMeanwhile(String),
+    /// An option is out of its range, or does not fit the bank or another option.
+    #[error("{option} {problem}")]
+    InvalidOption {
+        /// The option, as its field is called.
+        option: &'static str,
+        /// What it must be, and what was given.
+        problem: String,
+    },
+    /// A file or directory can't be written under this name.
+    #[error("{path} {why}")]
+    UnusableOutput {
+        /// The path.
+        path: PathBuf,
+        /// What has the name, and what to do.
+        why: String,
+    },
+    /// The call is for another kind of store or table.
+    #[error("{of} {why}")]
+    WrongKind {
+        /// The store or table, with its name.
+        of: String,
+        /// Its kind, and the kind that the call is for.
+        why: String,
+    },
+    /// A name, a descriptor or a value is too long.
+    #[error("{what} of {bytes} bytes is longer than the {bytes_max} bytes that {limit}")]
+    TooLong {
+        /// What is too long, and of which table.
+        what: String,
+        /// Its length in bytes.
+        bytes: usize,
+        /// The largest length in bytes.
+        bytes_max: usize,
+        /// What limits the length, and what to do.
+        limit: &'static str,
+    },
+    /// All numbers or addresses of a kind are taken.
+    #[error("{0}")]
+    Exhausted(String),
+    /// The call is wrong as it is written, and no variant above stands for it: a batch of 2^32 keys, text that is no state
+    /// of a store, a transfer that breaks the contract of a [`Device`](crate::device::Device), a checkpoint taken by an
+    /// operation's callback, a delta from a newer to an older checkpoint, a bank to salvage without any manifest.
     #[error("{0}")]
     InvalidArgument(String),
     /// A table of that name exists with another layout.
@@ -226,7 +301,31 @@ pub enum Error {
     },
 }
 
+/// The end of the message of [`Error::NoSuchCheckpoint`], for the errors of all crates.
+#[doc(hidden)]
+#[must_use]
+pub fn no_checkpoint(number: Option<u64>, kept: &[u64]) -> String {
+    match number {
+        Some(number) => format!("{number}; those that are kept are {kept:?}"),
+        None => "yet, and this call goes by one: take one first".to_owned(),
+    }
+}
+
 impl Error {
+    /// A checkpoint that is not among the `kept` ones; `number` is `None` where the newest one was wanted.
+    pub(crate) fn no_such_checkpoint(
+        path: impl Into<PathBuf>,
+        number: Option<u64>,
+        kept: Vec<u64>,
+    ) -> Self {
+        Self::NoSuchCheckpoint { path: path.into(), number, kept }
+    }
+
+    /// An option with what it must be.
+    pub(crate) fn option(option: &'static str, problem: impl Into<String>) -> Self {
+        Self::InvalidOption { option, problem: problem.into() }
+    }
+
     pub(crate) fn io(operation: &'static str, path: impl Into<PathBuf>, source: io::Error) -> Self {
         Error::Io { operation, path: path.into(), source }
     }

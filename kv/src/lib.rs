@@ -42,9 +42,9 @@ pub use device::DeviceChoice;
 pub use engine::compaction::Compacted;
 pub use engine::compaction::options::CompactionOptions;
 pub use engine::waiters::ReleaseTicket;
-#[doc(hidden)]
-pub use error::THREADS_ADVICE;
 pub use error::{Error, Result};
+#[doc(hidden)]
+pub use error::{THREADS_ADVICE, no_checkpoint};
 pub use files::lock_holders::{LockHolder, LockHolders};
 pub use files::metadata;
 pub use files::output_file::{OutputFile, output_path};

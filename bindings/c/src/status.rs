@@ -200,7 +200,18 @@ fn status_of_store(error: &Error) -> embank_status {
         Error::BudgetTooSmall { .. } => embank_status::BudgetTooSmall,
         Error::QuotaExceeded { .. } => embank_status::QuotaExceeded,
         Error::DiskFull { .. } => embank_status::DiskFull,
-        Error::InvalidArgument(_) => embank_status::InvalidArgument,
+        Error::NotABank { .. }
+        | Error::NoSuchCheckpoint { .. }
+        | Error::CheckpointInUse { .. }
+        | Error::ChangedMeanwhile(_)
+        | Error::InvalidOption { .. }
+        | Error::UnusableOutput { .. }
+        | Error::WrongKind { .. }
+        | Error::TooLong { .. }
+        | Error::Exhausted(_)
+        | Error::LengthMismatch { .. }
+        | Error::NotDense { .. }
+        | Error::InvalidArgument(_) => embank_status::InvalidArgument,
         Error::TableMismatch { .. } => embank_status::TableMismatch,
         Error::NoSuchTable(_) => embank_status::NoSuchTable,
         Error::Poisoned { .. } => embank_status::Poisoned,
@@ -467,7 +478,6 @@ mod tests {
                 embank_status::QuotaExceeded,
             ),
             (Error::DiskFull { path: path(), reason: text() }, embank_status::DiskFull),
-            (Error::InvalidArgument(text()), embank_status::InvalidArgument),
             (
                 Error::TableMismatch { name: text(), expected: text(), found: text() },
                 embank_status::TableMismatch,
@@ -485,6 +495,36 @@ mod tests {
             assert_eq!(call(|| Err(error.into())), status, "{text}");
             assert_eq!(last_message(), in_names_of_c(text));
             assert!(!last_message().contains("::"), "{}", last_message());
+        }
+    }
+
+    /// What a call is refused for has one number, whatever its name in Rust.
+    #[test]
+    fn refused_arguments_have_one_status() {
+        let path = || PathBuf::from("p");
+        let text = String::new;
+        let refused = [
+            Error::NotABank { path: path(), why: text() },
+            Error::NoSuchCheckpoint { path: path(), number: Some(1), kept: Vec::new() },
+            Error::CheckpointInUse { path: path(), checkpoint: 1, why: "a delta has its number" },
+            Error::ChangedMeanwhile(text()),
+            Error::InvalidOption { option: "page_size_bytes", problem: text() },
+            Error::UnusableOutput { path: path(), why: text() },
+            Error::WrongKind { of: text(), why: text() },
+            Error::TooLong { what: text(), bytes: 2, bytes_max: 1, limit: "a name may have" },
+            Error::Exhausted(text()),
+            Error::LengthMismatch {
+                vocabulary: text(),
+                what: "ids",
+                of: "values",
+                expected: 1,
+                found: 2,
+            },
+            Error::NotDense { table: text(), why: text() },
+            Error::InvalidArgument(text()),
+        ];
+        for error in refused {
+            assert_eq!(status_of(&error), embank_status::InvalidArgument, "{error}");
         }
     }
 }

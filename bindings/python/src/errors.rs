@@ -230,7 +230,18 @@ fn store_to_python(py: Python<'_>, error: &Error, text: String) -> PyErr {
             )
         }
         Error::SpaceWaitInterrupted { .. } => signals::take_raised(text),
-        Error::InvalidArgument(_) => PyValueError::new_err(text),
+        Error::NotABank { .. }
+        | Error::NoSuchCheckpoint { .. }
+        | Error::CheckpointInUse { .. }
+        | Error::ChangedMeanwhile(_)
+        | Error::InvalidOption { .. }
+        | Error::UnusableOutput { .. }
+        | Error::WrongKind { .. }
+        | Error::TooLong { .. }
+        | Error::Exhausted(_)
+        | Error::LengthMismatch { .. }
+        | Error::NotDense { .. }
+        | Error::InvalidArgument(_) => PyValueError::new_err(text),
         Error::TableMismatch { .. } => TableMismatch::new_err(text),
         Error::NoSuchTable(_) => NoSuchTable::new_err(text),
         Error::Poisoned { .. } => PoisonedError::new_err(text),

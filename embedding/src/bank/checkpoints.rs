@@ -13,7 +13,7 @@ impl Bank {
     /// takes no lock, so it works beside whoever has the bank open.
     ///
     /// # Errors
-    /// [`InvalidArgument`](crate::Error::InvalidArgument) where there is no bank; a failure to read.
+    /// [`NotABank`](crate::Error::NotABank); a failure to read.
     ///
     /// # Examples
     /// ```
@@ -36,7 +36,7 @@ impl Bank {
     /// it is [unpinned](Self::unpin): that of the best epoch so far. It holds the space of its rows.
     ///
     /// # Errors
-    /// [`InvalidArgument`](crate::Error::InvalidArgument) if there is no such checkpoint;
+    /// [`NoSuchCheckpoint`](crate::Error::NoSuchCheckpoint);
     /// [`ReadOnly`](crate::Error::ReadOnly); a failure to write.
     ///
     /// # Examples

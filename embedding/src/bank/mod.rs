@@ -19,7 +19,7 @@ use embank_kv::{
 
 use crate::bank::tables::{Tables, read_tables, refuse_other_numberings};
 use crate::context::{Budget, Context};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::lookahead::{self, Lookahead};
 use crate::options::BankOptions;
 use crate::registry::deadline::{FAR_OFF, deadline_after};
@@ -80,7 +80,7 @@ impl Bank {
     /// # Errors
     /// The store's, among them [`Locked`](crate::Error::Locked) by another process,
     /// [`BudgetTooSmall`](crate::Error::BudgetTooSmall), [`Damaged`](crate::Error::Damaged) and
-    /// [`InvalidArgument`](crate::Error::InvalidArgument), which names the option that is out of its range;
+    /// [`Error::InvalidOption`], which names the option that is out of its range; [`Error::NotABank`];
     /// [`Error::UnreadableTable`].
     pub fn open(path: impl AsRef<Path>, options: BankOptions) -> Result<Self> {
         Self::open_by(options, |store_options| Store::open(path.as_ref(), store_options))
@@ -94,7 +94,7 @@ impl Bank {
     /// As long as the bank is at a checkpoint, the writer keeps that, and the disk space that it names.
     ///
     /// # Errors
-    /// [`InvalidArgument`](crate::Error::InvalidArgument) where there is no bank or no such checkpoint; else as
+    /// [`Error::NotABank`]; [`Error::NoSuchCheckpoint`]; else as
     /// [`open`](Self::open).
     ///
     /// # Examples
@@ -136,8 +136,8 @@ impl Bank {
         open: impl FnOnce(&StoreOptions) -> embank_kv::Result<Store>,
     ) -> Result<Self> {
         if options.lease_timeout == Some(Duration::ZERO) {
-            let what = "lease_timeout must be longer than zero; None lets leases live for ever";
-            return Err(embank_kv::Error::InvalidArgument(what.to_owned()).into());
+            let problem = "must be longer than zero; None lets leases live for ever";
+            return Err(Error::option("lease_timeout", problem));
         }
         let budget = Budget {
             bytes: options.memory_budget_bytes,
@@ -198,7 +198,7 @@ impl Bank {
     /// have begun show the old one to their end. Until those have ended, both indexes are in memory.
     ///
     /// # Errors
-    /// [`InvalidArgument`](crate::Error::InvalidArgument) if the bank is open for writing; else as
+    /// [`Error::WrongKind`] if the bank is open for writing; else as
     /// [`open_read_only`](Self::open_read_only). After an error [`reading`](Self::reading) tells where the bank is:
     /// where it was, or, if the new checkpoint's tables or vocabularies can't be read, at the new one, with handles and
     /// lists still those of the old one. Another refresh tries again.

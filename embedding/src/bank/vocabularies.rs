@@ -37,7 +37,7 @@ impl Bank {
     ///
     /// # Errors
     /// [`Error::VocabularyMismatch`] if it has other settings, [`Error::InvalidVocabulary`], or a failure of the store,
-    /// such as [`InvalidArgument`](crate::Error::InvalidArgument) for strings that may become too long for the
+    /// such as [`TooLong`](crate::Error::TooLong) for strings that may become too long for the
     /// bank's pages.
     ///
     /// # Examples

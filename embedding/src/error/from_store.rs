@@ -33,6 +33,21 @@ impl From<Of> for Error {
             }
             Of::DiskFull { path, reason } => Self::DiskFull { path, reason },
             Of::Interrupted { waited } => Self::SpaceWaitInterrupted { waited },
+            Of::NotABank { path, why } => Self::NotABank { path, why },
+            Of::NoSuchCheckpoint { path, number, kept } => {
+                Self::NoSuchCheckpoint { path, number, kept }
+            }
+            Of::CheckpointInUse { path, checkpoint, why } => {
+                Self::CheckpointInUse { path, checkpoint, why }
+            }
+            Of::ChangedMeanwhile(what) => Self::ChangedMeanwhile(what),
+            Of::InvalidOption { option, problem } => Self::InvalidOption { option, problem },
+            Of::UnusableOutput { path, why } => Self::UnusableOutput { path, why },
+            Of::WrongKind { of, why } => Self::WrongKind { of, why },
+            Of::TooLong { what, bytes, bytes_max, limit } => {
+                Self::TooLong { what, bytes, bytes_max, limit }
+            }
+            Of::Exhausted(what) => Self::Exhausted(what),
             Of::InvalidArgument(what) => Self::InvalidArgument(what),
             Of::TableMismatch { name, expected, found } => {
                 Self::TableMismatch { name, expected, found }
@@ -83,6 +98,16 @@ mod tests {
             },
             Of::DiskFull { path: path(), reason: text() },
             Of::Interrupted { waited: Duration::from_millis(5) },
+            Of::NotABank { path: path(), why: text() },
+            Of::NoSuchCheckpoint { path: path(), number: Some(3), kept: vec![1, 2] },
+            Of::NoSuchCheckpoint { path: path(), number: None, kept: Vec::new() },
+            Of::CheckpointInUse { path: path(), checkpoint: 4, why: "a delta has its number" },
+            Of::ChangedMeanwhile(text()),
+            Of::InvalidOption { option: "page_size_bytes", problem: text() },
+            Of::UnusableOutput { path: path(), why: text() },
+            Of::WrongKind { of: text(), why: text() },
+            Of::TooLong { what: text(), bytes: 5, bytes_max: 4, limit: "a name may have" },
+            Of::Exhausted(text()),
             Of::InvalidArgument(text()),
             Of::TableMismatch { name: text(), expected: text(), found: text() },
             Of::NoSuchTable(text()),

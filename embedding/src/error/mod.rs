@@ -3,10 +3,10 @@
 mod from_store;
 mod wording;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use embank_kv::{LockHolders, SpaceHolder, THREADS_ADVICE};
+use embank_kv::{LockHolders, SpaceHolder, THREADS_ADVICE, no_checkpoint};
 
 use crate::dtype::Dtype;
 use crate::keys::UNKNOWN_ID;
@@ -565,7 +565,104 @@ pub enum Error {
         /// The duration of the wait.
         waited: Duration,
     },
-    /// An argument is out of range or does not fit the others.
+    /// The directory holds no bank.
+    #[error("{path} is not a bank: {why}")]
+    NotABank {
+        /// The directory.
+        path: PathBuf,
+        /// What is there instead, and what to do.
+        why: String,
+    },
+    /// The bank has no checkpoint of that number, or none at all.
+    #[error("{path} has no checkpoint {}", no_checkpoint(*number, kept))]
+    NoSuchCheckpoint {
+        /// The directory of the bank.
+        path: PathBuf,
+        /// The number asked for; `None` if the call wanted the newest one.
+        number: Option<u64>,
+        /// The checkpoints that are there.
+        kept: Vec<u64>,
+    },
+    /// A checkpoint that has to be removed is pinned or being read.
+    #[error(
+        "checkpoint {checkpoint} in {path} is pinned or being read, and {why}: unpin it, close what reads it or have \
+         that refresh, then call again"
+    )]
+    CheckpointInUse {
+        /// The directory of the checkpoints.
+        path: PathBuf,
+        /// The checkpoint.
+        checkpoint: u64,
+        /// Why it has to be removed.
+        why: &'static str,
+    },
+    /// What the call reads was changed or removed while it read. The text says whether to call again.
+    #[error("{0}")]
+    ChangedMeanwhile(String),
+    /// An option is out of its range, or does not fit the bank or another option.
+    #[error("{option} {problem}")]
+    InvalidOption {
+        /// The option, as its field is called.
+        option: &'static str,
+        /// What it must be, and what was given.
+        problem: String,
+    },
+    /// A file or directory can't be written under this name.
+    #[error("{path} {why}")]
+    UnusableOutput {
+        /// The path.
+        path: PathBuf,
+        /// What has the name, and what to do.
+        why: String,
+    },
+    /// The call is for another kind of store or table.
+    #[error("{of} {why}")]
+    WrongKind {
+        /// The store or table, with its name.
+        of: String,
+        /// Its kind, and the kind that the call is for.
+        why: String,
+    },
+    /// A name, a descriptor or a value is too long.
+    #[error("{what} of {bytes} bytes is longer than the {bytes_max} bytes that {limit}")]
+    TooLong {
+        /// What is too long, and of which table.
+        what: String,
+        /// Its length in bytes.
+        bytes: usize,
+        /// The largest length in bytes.
+        bytes_max: usize,
+        /// What limits the length, and what to do.
+        limit: &'static str,
+    },
+    /// All numbers or addresses of a kind are taken.
+    #[error("{0}")]
+    Exhausted(String),
+    /// A list has another length than the one that it belongs to.
+    #[error("vocabulary {vocabulary:?}: {expected} {of} need as many {what}, found {found}")]
+    LengthMismatch {
+        /// The vocabulary.
+        vocabulary: String,
+        /// What the list holds.
+        what: &'static str,
+        /// What it belongs to.
+        of: &'static str,
+        /// How long that is.
+        expected: usize,
+        /// How long the list is.
+        found: usize,
+    },
+    /// The table's keys make no dense file.
+    #[error("table {table:?} {why}")]
+    NotDense {
+        /// The table.
+        table: String,
+        /// The keys that are missing or too large, and what to do.
+        why: String,
+    },
+    /// The call is wrong as it is written, and no variant above stands for it: a batch of 2^32 values, offsets of strings
+    /// that fall, an eviction without a condition, an import of no file, a vocabulary merged into itself, and what
+    /// [`embank_kv::Error::InvalidArgument`] stands for.
     #[error("{0}")]
     InvalidArgument(String),
     /// A table of that name exists with another layout.
@@ -612,7 +709,18 @@ pub enum Error {
     OfStore(embank_kv::Error),
 }
 
-/// An argument that is out of its range.
-pub(crate) fn invalid(what: String) -> Error {
-    Error::InvalidArgument(what)
+impl Error {
+    /// An option with what it must be.
+    pub(crate) fn option(option: &'static str, problem: impl Into<String>) -> Self {
+        Self::InvalidOption { option, problem: problem.into() }
+    }
+
+    pub(crate) fn unusable_output(path: &Path, why: impl Into<String>) -> Self {
+        Self::UnusableOutput { path: path.to_owned(), why: why.into() }
+    }
+
+    /// A call on the table or vocabulary of this kind and name that is for another kind.
+    pub(crate) fn wrong_kind(kind: &str, name: &str, why: impl Into<String>) -> Self {
+        Self::WrongKind { of: format!("{kind} {name:?}"), why: why.into() }
+    }
 }

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-use crate::error::{Result, invalid};
+use crate::error::{Error, Result};
 use crate::files::batch::{Part, RowBatch, parts_of, rows_per_batch};
 use crate::files::settings::HeldValues;
 use crate::files::tensors::TensorWriter;
@@ -91,8 +91,9 @@ impl Table {
     /// and after an error nothing of it is. (npy is several files; docs/export.md says what holds of them.)
     ///
     /// # Errors
-    /// As [`scan`](Self::scan); [`InvalidArgument`](crate::Error::InvalidArgument) for a suffix that says no
-    /// format, for keys that make no dense table, or one that the disk has no room for, and for a file that is in the
+    /// As [`scan`](Self::scan); [`InvalidOption`](crate::Error::InvalidOption) for a suffix that says no format;
+    /// [`NotDense`](crate::Error::NotDense) for keys that make no dense table, or one that the disk has no room for;
+    /// [`UnusableOutput`](crate::Error::UnusableOutput) for a name that no file can have, and for a file that is in the
     /// way of an npy export; [`Io`](crate::Error::Io) for a file that can't be written,
     /// as when the disk is full.
     ///
@@ -162,7 +163,7 @@ impl Table {
     /// streamed: other formats have one column after another, each as long as the table.
     ///
     /// # Errors
-    /// As [`export_with`](Self::export_with); [`InvalidArgument`](crate::Error::InvalidArgument) unless
+    /// As [`export_with`](Self::export_with); [`InvalidOption`](crate::Error::InvalidOption) unless
     /// `options.format` is Parquet.
     ///
     /// # Examples
@@ -183,11 +184,9 @@ impl Table {
         mut progress: impl FnMut(TransferProgress) -> ControlFlow<()>,
     ) -> Result<Exported> {
         if options.format != Some(FileFormat::Parquet) {
-            return Err(invalid(
-                "only Parquet can be streamed, as other formats have one column after another; give it as the format, or \
-                 export to a file"
-                    .to_owned(),
-            ));
+            let problem = "must be Parquet for a stream: only Parquet can be streamed, as other formats have one column \
+                           after another; give it, or export to a file";
+            return Err(Error::option("format", problem));
         }
         self.export_as(Place::Stream(Box::new(to)), FileFormat::Parquet, options, &mut progress)
     }
@@ -200,10 +199,8 @@ impl Table {
         progress: &mut OnProgress<'_>,
     ) -> Result<Exported> {
         if format == FileFormat::Parquet && options.dense.is_some() {
-            return Err(invalid(
-                "Parquet has no dense tables; export with keys, or to safetensors or npy"
-                    .to_owned(),
-            ));
+            let problem = "must be safetensors or npy here, as Parquet has no dense tables; or export with keys";
+            return Err(Error::option("format", problem));
         }
         let (mut scan, dense_rows) = self.scan_for(options.dense, progress)?;
         let parts = parts_of(self.shared.layout(), format, options.state);
@@ -211,10 +208,9 @@ impl Table {
         let with_keys = dense_rows.is_none();
         let missing = rows - scan.rows().min(rows);
         if missing > 0 && !options.dense.is_some_and(|dense| dense.fill_missing) {
-            return Err(invalid(format!(
-                "table {:?} has {} rows, so {missing} of the keys 0 to {} have none; export it with keys, or fill \
-                 missing rows with their initial values",
-                self.name(),
+            return Err(self.not_dense(format!(
+                "has {} rows, so {missing} of the keys 0 to {} have none; export it with keys, or fill missing rows with \
+                 their initial values",
                 scan.rows(),
                 rows - 1
             )));
@@ -261,7 +257,10 @@ impl Table {
                 }
                 let mut rows = 0;
                 while let Some((key, _)) = first.next_value()? {
-                    let beyond = || invalid(format!("key {key} is too large for a dense table"));
+                    let beyond = || {
+                        let why = "which is too large for a dense table; export it with keys";
+                        self.not_dense(format!("has a row of key {key}, {why}"))
+                    };
                     rows = rows.max(key.checked_add(1).ok_or_else(beyond)?);
                     if first.remaining().is_multiple_of(KEYS_PER_REPORT) {
                         report(progress, 0, scan.rows())?;
@@ -272,6 +271,10 @@ impl Table {
         }
     }
 
+    fn not_dense(&self, why: String) -> Error {
+        Error::NotDense { table: self.name().to_owned(), why }
+    }
+
     /// Refuses a dense file that the disk has no room for: one stray key makes it as long as that key says.
     fn check_space(&self, path: &Path, rows: u64, parts: &[Part]) -> Result<()> {
         let row_bytes = parts.iter().map(Part::row_bytes).sum::<usize>() as u64;
@@ -280,10 +283,9 @@ impl Table {
         if bytes <= u128::from(free) {
             return Ok(());
         }
-        Err(invalid(format!(
-            "table {:?} as a dense file has a row for each of the keys 0 to {}, {bytes} bytes, and {} has {free} \
-             free; export it with keys",
-            self.name(),
+        Err(self.not_dense(format!(
+            "as a dense file has a row for each of the keys 0 to {}, {bytes} bytes, and {} has {free} free; export it \
+             with keys",
             rows - 1,
             path.display()
         )))
@@ -343,9 +345,8 @@ impl Table {
                 && let Some((key, value)) = scan.next_value()?
             {
                 if dense_rows.is_some_and(|rows| key >= rows) {
-                    return Err(invalid(format!(
-                        "table {:?} has a row of key {key}, beyond the {} rows of the dense table",
-                        self.name(),
+                    return Err(self.not_dense(format!(
+                        "has a row of key {key}, beyond the {} rows of the dense table",
                         dense_rows.unwrap_or(0)
                     )));
                 }

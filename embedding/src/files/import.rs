@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use embank_kv::Clock;
 
 use crate::dtype::Dtype;
-use crate::error::{Error, Result, invalid};
+use crate::error::{Error, Result};
 use crate::files::batch::{ReadBatch, RowFile, rows_per_batch};
 use crate::files::inputs::{self, Source};
 use crate::files::settings::HeldValues;
@@ -95,7 +95,7 @@ impl Table {
     /// is damaged, is of another dim, has the state of another optimizer, was exported from a table of another
     /// vocabulary than the table's, or of one with other values, has keys that are no ids of the table's vocabulary, or
     /// holds what is not finite, or where it does not tell which of its parts are keys and vectors;
-    /// [`InvalidArgument`](crate::Error::InvalidArgument) for a suffix that says no format; a failure of the
+    /// [`InvalidOption`](crate::Error::InvalidOption) for a suffix that says no format; a failure of the
     /// store.
     ///
     /// # Examples
@@ -169,9 +169,11 @@ impl Table {
         mut progress: impl FnMut(TransferProgress) -> ControlFlow<()>,
     ) -> Result<Imported> {
         if let (Some(keys), Some(first)) = (&options.keys, options.first_key) {
-            return Err(invalid(format!(
-                "the keys are to come from {keys:?}, and by position from key {first} on; leave one of them out"
-            )));
+            let problem = format!(
+                "gives the keys by position from key {first} on, and they are to come from {keys:?}, too; leave one of \
+                 them out"
+            );
+            return Err(Error::option("first_key", problem));
         }
         let sources = inputs::expand(paths, options.format)?;
         if let [source] = &sources[..] {

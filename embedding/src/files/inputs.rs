@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::{FileFormat, io_error, unreadable};
-use crate::error::{Result, invalid};
+use crate::error::{Error, Result};
 
 /// A file and its format.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,7 +32,8 @@ pub(crate) fn expand<P: AsRef<Path>>(
         }
     }
     if sources.is_empty() {
-        return Err(invalid("an import needs a file, and the list of files is empty".to_owned()));
+        let what = "an import needs a file, and the list of files is empty".to_owned();
+        return Err(Error::InvalidArgument(what));
     }
     Ok(sources)
 }

@@ -40,7 +40,7 @@ pub(crate) mod tensors;
 use std::fs::File;
 use std::path::Path;
 
-use crate::error::{Error, Result, invalid};
+use crate::error::{Error, Result};
 
 /// The formats that a table can be written to and read from.
 ///
@@ -68,7 +68,7 @@ impl FileFormat {
     /// The format that a file's suffix stands for: `.safetensors`, `.npy` or `.parquet`, in upper or lower case.
     ///
     /// # Errors
-    /// [`InvalidArgument`](crate::Error::InvalidArgument) for another one.
+    /// [`Error::InvalidOption`] for another one.
     pub fn of_path(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let suffix = path.extension().and_then(|suffix| suffix.to_str());
@@ -76,11 +76,14 @@ impl FileFormat {
             Some("safetensors") => Ok(Self::Safetensors),
             Some("npy") => Ok(Self::Npy),
             Some("parquet") => Ok(Self::Parquet),
-            _ => Err(invalid(format!(
-                "{}: the format does not follow from the file's suffix (.safetensors, .npy or .parquet); \
-                 name the file so, or give the format",
-                path.display()
-            ))),
+            _ => Err(Error::option(
+                "format",
+                format!(
+                    "of {} does not follow from the file's suffix (.safetensors, .npy or .parquet); name the file so, or \
+                     give the format",
+                    path.display()
+                ),
+            )),
         }
     }
 }
@@ -109,8 +112,7 @@ pub(crate) fn open_to_read(path: &Path) -> Result<(File, u64)> {
 /// Parquet in a program that was built without it.
 #[cfg(not(feature = "parquet"))]
 pub(crate) fn no_parquet() -> Error {
-    invalid(
-        "this program was built without Parquet; build it with the cargo feature `parquet`, or take safetensors"
-            .to_owned(),
-    )
+    let why =
+        "was built without Parquet; build it with the cargo feature `parquet`, or take safetensors";
+    Error::WrongKind { of: "this program".to_owned(), why: why.to_owned() }
 }

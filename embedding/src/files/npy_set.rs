@@ -24,7 +24,7 @@ use super::output::{self, OutputFile};
 use super::selection::{KEYS, ROWS, SCALES, Selection, refuse_by_position};
 use super::tensors::{Arrays, Keys, Place, TensorRows, TensorWriter, UsesArrays};
 use super::{io_error, npy, unreadable};
-use crate::error::{Result, invalid};
+use crate::error::{Error, Result};
 
 /// Which files a set has; `/` is in no file's name.
 const FILES: &str = "embank.files";
@@ -160,11 +160,9 @@ fn to_remove(path: &Path, files: &[OutputFile]) -> Result<Vec<PathBuf>> {
     let is_older = |path: &Path| older.as_ref().is_some_and(|older| older.has(path));
     for other in std::iter::once(path).chain(beside_rows.iter().map(PathBuf::as_path)) {
         if !is_written(other) && !is_older(other) && other.exists() {
-            return Err(invalid(format!(
-                "{} is there, is no part of an older export of that name, and an import would take it for a part of \
-                 this one; remove it, or export to another name",
-                other.display()
-            )));
+            let why = "is there, is no part of an older export of that name, and an import would take it for a part of \
+                       this one; remove it, or export to another name";
+            return Err(Error::unusable_output(other, why));
         }
     }
     let mut gone: Vec<PathBuf> = older.iter().map(|older| older.path.clone()).collect();

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 pub(crate) use embank_kv::OutputFile;
 
 use super::io_error;
-use crate::error::{Result, invalid};
+use crate::error::{Error, Result};
 
 /// Where a format goes that is written from the beginning to the end.
 #[cfg(feature = "parquet")]
@@ -83,7 +83,7 @@ pub(crate) fn commit(file: OutputFile) -> Result<u64> {
 /// to, whatever becomes of the working directory and of links meanwhile.
 pub(crate) fn resolved(path: &Path) -> Result<PathBuf> {
     let Some(name) = path.file_name() else {
-        return Err(invalid(format!("{} names no file", path.display())));
+        return Err(Error::unusable_output(path, "names no file"));
     };
     let directory = directory(path);
     let found = directory.canonicalize();
@@ -105,10 +105,8 @@ pub(crate) fn refuse_within_bank(path: &Path, bank: &Path) -> Result<()> {
     if !is_own(path) && !is_own(&target) {
         return Ok(());
     }
-    Err(invalid(format!(
-        "{} is among the files of the bank that is exported; give another path",
-        path.display()
-    )))
+    let why = "is among the files of the bank that is exported; give another path";
+    Err(Error::unusable_output(path, why))
 }
 
 /// Removes a file, if it is there, durably. A link to it stays.

@@ -20,7 +20,7 @@ use super::selection::{
 };
 use super::tensors::{Arrays, Keys, Place, Tensor, TensorRows, TensorWriter, UsesArrays};
 use super::{io_error, open_to_read, unreadable};
-use crate::error::{Result, invalid};
+use crate::error::{Error, Result};
 
 /// Beyond that, a header is taken for damage; the reference implementation does so too.
 const HEADER_BYTES_MAX: u64 = 100_000_000;
@@ -35,7 +35,7 @@ pub(crate) fn create(
 ) -> Result<TensorWriter> {
     let row_bytes = 8 + parts.iter().map(Part::row_bytes).sum::<usize>();
     if rows.checked_mul(row_bytes as u64).is_none_or(|bytes| bytes > i64::MAX as u64) {
-        return Err(invalid(format!(
+        return Err(Error::InvalidArgument(format!(
             "{rows} rows of {row_bytes} bytes are more than a file can hold"
         )));
     }

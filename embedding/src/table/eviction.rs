@@ -16,7 +16,7 @@ use std::ops::ControlFlow;
 
 use embank_kv::{Access, Clock, Operation};
 
-use crate::error::{Result, invalid};
+use crate::error::{Error, Result};
 use crate::row::layout::RowLayout;
 use crate::row::tracking::{Tracker, Uses};
 use crate::table::Table;
@@ -87,25 +87,22 @@ impl Eviction {
     fn check(&self, table: &Table) -> Result<()> {
         let tracked = self.unused_for.is_some() || self.used_fewer_than.is_some();
         if !tracked && self.norm_below.is_none() {
-            return Err(invalid("an eviction needs a condition: age, uses or norm".to_owned()));
+            let what = "an eviction needs a condition: age, uses or norm".to_owned();
+            return Err(Error::InvalidArgument(what));
         }
         if tracked && table.shared.layout().tracker().is_none() {
-            return Err(invalid(format!(
-                "table {:?} does not track when and how often its rows are used; create it with tracking to evict by \
-                 age or frequency, or evict by norm",
-                table.name()
-            )));
+            let why = "does not track when and how often its rows are used; create it with tracking to evict by age or \
+                       frequency, or evict by norm";
+            return Err(Error::wrong_kind("table", table.name(), why));
         }
         let is_set = table.shared.set_tracker().is_none_or(Tracker::is_set);
         if self.unused_for.is_some() && !is_set {
-            return Err(invalid(format!(
-                "table {:?} goes by the time that set_time gives, and none was ever given: no row could be old; call \
-                 set_time first",
-                table.name()
-            )));
+            let why = "goes by the time that set_time gives, and none was ever given: no row could be old; call set_time \
+                       first";
+            return Err(Error::wrong_kind("table", table.name(), why));
         }
         if self.norm_below.is_some_and(|norm| !(norm.is_finite() && norm > 0.0)) {
-            return Err(invalid("norm_below must be finite and above 0".to_owned()));
+            return Err(Error::option("norm_below", "must be finite and above 0"));
         }
         Ok(())
     }
@@ -153,8 +150,8 @@ impl Table {
     /// The rows are gone when the call returns, durably so with the next checkpoint; compaction gives their space back.
     ///
     /// # Errors
-    /// As [`scan`](Self::scan); [`InvalidArgument`](crate::Error::InvalidArgument) without a condition, for a
-    /// norm that is none, and for age or uses in a table that doesn't track them; a failure of the store, after which
+    /// As [`scan`](Self::scan); [`Error::InvalidArgument`] without a condition; [`Error::InvalidOption`] for a norm
+    /// that is none; [`Error::WrongKind`] for age or uses in a table that doesn't track them; a failure of the store, after which
     /// some of the rows are gone.
     ///
     /// # Examples

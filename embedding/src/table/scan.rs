@@ -106,7 +106,7 @@ impl Table {
     ///
     /// # Errors
     /// [`Error::TableDropped`]; [`NoSuchTable`](crate::Error::NoSuchTable) if the table was made
-    /// after the checkpoint, and [`InvalidArgument`](crate::Error::InvalidArgument) if there is none: take
+    /// after the checkpoint, and [`NoSuchCheckpoint`](crate::Error::NoSuchCheckpoint) if there is none: take
     /// one first; [`BudgetTooSmall`](crate::Error::BudgetTooSmall); a checkpoint that can't be read.
     ///
     /// # Examples

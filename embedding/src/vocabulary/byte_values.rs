@@ -90,7 +90,7 @@ fn check(falls: Option<usize>, last: u64, bytes: usize) -> Result<()> {
         }
         None => return Ok(()),
     };
-    Err(embank_kv::Error::InvalidArgument(what).into())
+    Err(crate::Error::InvalidArgument(what))
 }
 
 /// Byte strings side by side that it owns: what a vocabulary gives back, and a way to put a batch together.

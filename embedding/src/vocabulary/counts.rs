@@ -56,7 +56,7 @@ impl Vocabulary {
     /// Adds to the count of each of `ids` its part of `counts`, as [`count`](Self::count) adds one.
     ///
     /// # Errors
-    /// As [`count`](Self::count); [`InvalidArgument`](crate::Error::InvalidArgument) if there are not as many
+    /// As [`count`](Self::count); [`Error::LengthMismatch`] if there are not as many
     /// counts as ids.
     pub fn add_counts(&self, ids: &[u64], counts: &[u64]) -> Result<()> {
         self.check_counts(ids, counts)?;
@@ -110,8 +110,13 @@ impl Vocabulary {
         if ids.len() == counts.len() {
             return Ok(());
         }
-        let what = format!("{} ids need as many counts, found {}", ids.len(), counts.len());
-        Err(embank_kv::Error::InvalidArgument(what).into())
+        Err(Error::LengthMismatch {
+            vocabulary: self.name().to_owned(),
+            what: "counts",
+            of: "ids",
+            expected: ids.len(),
+            found: counts.len(),
+        })
     }
 
     /// Adds counts, ascending by place. `added` gets the ranges of those that were, also if it fails.

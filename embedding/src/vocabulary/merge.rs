@@ -41,8 +41,7 @@ impl Vocabulary {
     /// taken in the middle of a merge, so take none then where counts matter.
     ///
     /// # Errors
-    /// [`InvalidArgument`](crate::Error::InvalidArgument) if it is the same vocabulary, or its values are of
-    /// another kind; [`Error::VocabularyFrozen`]; [`Error::ValueTooLong`]; [`Error::Cancelled`];
+    /// [`Error::InvalidArgument`] if it is the same vocabulary; [`Error::WrongKind`] if its values are of another kind; [`Error::VocabularyFrozen`]; [`Error::ValueTooLong`]; [`Error::Cancelled`];
     /// [`Error::VocabularyDropped`]; a failure of one of the stores. What was merged before stays.
     ///
     /// # Examples
@@ -71,21 +70,21 @@ impl Vocabulary {
         other: &Self,
         mut translated: impl FnMut(MergedIds<'_>) -> ControlFlow<()>,
     ) -> Result<MergedVocabulary> {
-        let refuse = |what: String| Err(embank_kv::Error::InvalidArgument(what).into());
         if std::sync::Arc::ptr_eq(&self.shared, &other.shared) {
             let name = self.name();
-            return refuse(format!("vocabulary {name:?} can't be merged into itself"));
+            let what = format!("vocabulary {name:?} can't be merged into itself");
+            return Err(Error::InvalidArgument(what));
         }
         let own = self.config();
         let others = other.config();
         if own.kind != others.kind {
-            return refuse(format!(
-                "vocabulary {:?} has {} values, {:?} has {}: they can't be merged",
-                self.name(),
+            let why = format!(
+                "has {} values, {:?} has {}: they can't be merged",
                 own.kind.name(),
                 other.name(),
                 others.kind.name()
-            ));
+            );
+            return Err(Error::wrong_kind("vocabulary", self.name(), why));
         }
         let mut merged = MergedVocabulary::default();
         let mut scan = other.scan();

@@ -190,8 +190,7 @@ impl Vocabulary {
     /// places in the batch of those, ascending. Writes nothing and waits for no insertion.
     ///
     /// # Errors
-    /// [`InvalidArgument`](crate::Error::InvalidArgument) if `values` are of another kind, or `ids` has another
-    /// length; [`Error::VocabularyDropped`]; a failure of the store.
+    /// [`Error::WrongKind`] if `values` are of another kind; [`Error::LengthMismatch`] if `ids` has another length; [`Error::VocabularyDropped`]; a failure of the store.
     ///
     /// # Examples
     /// ```
@@ -246,19 +245,28 @@ impl Vocabulary {
             Values::U64(_) => ValueKind::U64,
             Values::Bytes(_) => ValueKind::Bytes,
         };
+        let own = self.config().kind;
         let name = self.name();
-        let what = if kind != self.config().kind {
-            let own = self.config().kind.name();
-            format!("vocabulary {name:?} has {own} values and was given {} values", kind.name())
-        } else if values.len() != ids {
-            let count = values.len();
-            format!("vocabulary {name:?}: {count} values need as many ids, found {ids}")
-        } else if values.len() >= u32::MAX as usize {
-            format!("vocabulary {name:?}: a batch holds fewer than 2^32 - 1 values")
-        } else {
-            return Ok(());
-        };
-        Err(embank_kv::Error::InvalidArgument(what).into())
+        if kind != own {
+            let why = format!("has {} values and was given {} values", own.name(), kind.name());
+            return Err(Error::wrong_kind("vocabulary", name, why));
+        }
+        if values.len() != ids {
+            let vocabulary = name.to_owned();
+            let (of, expected) = ("values", values.len());
+            return Err(Error::LengthMismatch {
+                vocabulary,
+                what: "ids",
+                of,
+                expected,
+                found: ids,
+            });
+        }
+        if values.len() >= u32::MAX as usize {
+            let what = format!("vocabulary {name:?}: a batch holds fewer than 2^32 - 1 values");
+            return Err(Error::InvalidArgument(what));
+        }
+        Ok(())
     }
 
     /// Looks up all distinct values.

@@ -79,7 +79,7 @@ impl VocabularyScan {
     /// The next values; `None` after the last.
     ///
     /// # Errors
-    /// [`InvalidArgument`](crate::Error::InvalidArgument) if the vocabulary was renumbered meanwhile;
+    /// [`ChangedMeanwhile`](crate::Error::ChangedMeanwhile) if the vocabulary was renumbered meanwhile;
     /// [`Error::DamagedVocabulary`](crate::Error::DamagedVocabulary),
     /// [`Error::VocabularyDropped`](crate::Error::VocabularyDropped), or a failure of the store.
     pub fn next_chunk(&mut self) -> Result<Option<VocabularyChunk<'_>>> {
@@ -94,7 +94,7 @@ impl VocabularyScan {
             if numbering.number != wanted || len < self.len {
                 let name = vocabulary.name();
                 let what = format!("vocabulary {name:?} was renumbered while it was gone through");
-                return Err(embank_kv::Error::InvalidArgument(what).into());
+                return Err(crate::Error::ChangedMeanwhile(what));
             }
             let counts = match numbering.counts {
                 Some(_) => vocabulary.counts_at(numbering, &places)?,

@@ -325,7 +325,7 @@ fn an_insertion_that_fails_leaves_nothing() {
     let before = vocabulary.len();
     let clashing = ByteBuffer::from_iter((0..2000).map(|i| format!("{i}")));
     let failed = vocabulary.ids_or_insert(&clashing, &mut [0; 2000]);
-    assert!(matches!(failed, Err(Error::InvalidArgument(_))));
+    assert!(matches!(failed, Err(Error::TooLong { .. })));
     assert_eq!(vocabulary.len(), before);
     assert_eq!(vocabulary.ids(&clashing, &mut [0; 2000]).unwrap().len(), 2000);
     assert_eq!(insert(&vocabulary, &many), (29..48).collect::<Vec<_>>());
@@ -424,7 +424,7 @@ fn every_refusal_says_what_is_wrong() {
     assert!(matches!(bank.open_vocabulary("x"), Err(Error::NoSuchVocabulary { .. })));
     assert!(matches!(bank.drop_vocabulary("x"), Err(Error::NoSuchVocabulary { .. })));
     let huge = bank.vocabulary("huge", VocabularyConfig::bytes().value_bytes_max(128 << 10));
-    assert!(matches!(huge, Err(Error::InvalidArgument(_))));
+    assert!(matches!(huge, Err(Error::TooLong { .. })));
     // What it had made before it failed is gone.
     bank.vocabulary("huge", VocabularyConfig::bytes()).unwrap();
     let counting = bank.vocabulary("c", VocabularyConfig::u64().counts(true).first_id(2)).unwrap();

@@ -138,7 +138,7 @@ impl Vocabulary {
         if moment() != began {
             let name = self.name();
             let what = format!("the bank was refreshed while vocabulary {name:?} was verified");
-            return Err(embank_kv::Error::InvalidArgument(what).into());
+            return Err(Error::ChangedMeanwhile(what));
         }
         self.check_sums(header, &seen, rows, beyond)?;
         let counted = self.config().counts.then_some(seen.counted);

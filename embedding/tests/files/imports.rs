@@ -58,7 +58,12 @@ fn two(test: &TestBank) -> Table {
 fn refusal(result: embank::Result<embank::Imported>) -> String {
     match result {
         Err(Error::UnreadableFile { path, what }) => format!("{}: {what}", path.display()),
-        Err(error @ (Error::InvalidArgument(_) | Error::Io { .. })) => error.to_string(),
+        Err(
+            error @ (Error::InvalidArgument(_)
+            | Error::InvalidOption { .. }
+            | Error::WrongKind { .. }
+            | Error::Io { .. }),
+        ) => error.to_string(),
         other => panic!("{other:?}"),
     }
 }

@@ -104,10 +104,10 @@ fn a_scan_outlives_changes_checkpoints_its_table_and_its_bank_handle() {
 fn a_scan_without_a_checkpoint_of_its_table_says_what_to_do() {
     let test = new_bank();
     let scanned = table(&test.bank, config());
-    let Err(Error::InvalidArgument(text)) = scanned.scan() else {
+    let Err(error @ Error::NoSuchCheckpoint { number: None, .. }) = scanned.scan() else {
         panic!("there is no checkpoint")
     };
-    assert!(text.contains("take one first"), "{text}");
+    assert!(error.to_string().contains("take one first"), "{error}");
     test.bank.checkpoint(b"").unwrap();
     assert!(scanned.scan().unwrap().next_row().unwrap().is_none());
     let later = test.bank.table("later", config()).unwrap();

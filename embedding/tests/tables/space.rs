@@ -38,8 +38,8 @@ fn options_out_of_their_range_are_refused_by_name() {
     ] {
         let path = dir.path().join(name);
         match Bank::open(&path, options).unwrap_err() {
-            Error::InvalidArgument(text) => {
-                assert!(text.contains(name), "{text}");
+            Error::InvalidOption { option, problem } => {
+                assert_eq!(option, name, "{problem}");
             }
             other => panic!("{name}: {other}"),
         }

@@ -39,7 +39,7 @@ fn make(bank: &Bank, name: &str, config: &TableConfig) -> Table {
     loop {
         match bank.table(name, config.clone()) {
             Ok(table) => return table,
-            Err(Error::InvalidArgument(what)) => {
+            Err(Error::Exhausted(what)) => {
                 assert!(what.contains("numbers of tables are taken"), "{what}");
                 clear(bank);
             }

@@ -14,11 +14,8 @@ pub(crate) fn create_dir_durably(dir: &Path) -> Result<Arc<Directory>> {
         return Err(not_a_directory(dir));
     }
     if dir.is_symlink() && !dir.exists() {
-        let what = format!(
-            "{} is a symbolic link that leads nowhere; make the directory that it leads to, or give another path",
-            dir.display()
-        );
-        return Err(Error::InvalidArgument(what));
+        let why = "it is a symbolic link that leads nowhere; make the directory that it leads to, or give another path";
+        return Err(Error::NotABank { path: dir.to_owned(), why: why.to_owned() });
     }
     std::fs::create_dir_all(dir).map_err(|e| Error::io("create", dir, e))?;
     let opened = Directory::open(dir).map_err(|e| Error::io("open", dir, e))?;
@@ -40,8 +37,7 @@ pub(crate) fn create_dir_durably(dir: &Path) -> Result<Arc<Directory>> {
 pub(crate) fn open_bank_dir(dir: &Path) -> Result<Arc<Directory>> {
     Directory::open(dir).map_err(|e| match e.kind() {
         ErrorKind::NotFound => {
-            let what = format!("{} is not a bank: there is no such directory", dir.display());
-            Error::InvalidArgument(what)
+            Error::NotABank { path: dir.to_owned(), why: "there is no such directory".to_owned() }
         }
         ErrorKind::NotADirectory => not_a_directory(dir),
         _ => Error::io("open", dir, e),
@@ -52,11 +48,11 @@ pub(crate) fn not_a_directory(dir: &Path) -> Error {
     // The path itself, or a part of it.
     let is_file = |path: &&Path| path.metadata().is_ok_and(|found| !found.is_dir());
     let file = dir.ancestors().find(is_file).unwrap_or(dir);
-    let what = format!(
+    let why = format!(
         "{} is a file; a bank is a directory. Give another path, or remove the file",
-        file.display()
+        if file == dir { "it".into() } else { file.to_string_lossy() }
     );
-    Error::InvalidArgument(what)
+    Error::NotABank { path: dir.to_owned(), why }
 }
 
 /// Whether a directory that can't be opened or synced for this reason was there before: we may not write in it.

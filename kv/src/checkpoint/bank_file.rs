@@ -50,9 +50,9 @@ impl BankFile {
 
     /// The bank file of a directory that must be a bank.
     pub(crate) fn read_one(dir: &Arc<Directory>) -> Result<Self> {
-        let not_a_bank = || {
-            let what = format!("{} is not a bank: it has no file {NAME}", dir.path().display());
-            Error::InvalidArgument(what)
+        let not_a_bank = || Error::NotABank {
+            path: dir.path().to_owned(),
+            why: format!("it has no file {NAME}"),
         };
         match dir.place(NAME).stat_if_there() {
             Ok(Some(_)) => Self::read(dir)?.ok_or_else(not_a_bank),
@@ -64,11 +64,10 @@ impl BankFile {
     fn refuse_other_files(dir: &Directory) -> Result<()> {
         for name in dir.names().map_err(|e| Error::io("list", dir.path(), e))? {
             if name != LOCK_NAME && name != NEW_NAME {
-                return Err(Error::InvalidArgument(format!(
-                    "{} is not a bank: it has no file BANK and holds {name:?}; give an empty or a new \
-                     directory to make a bank",
-                    dir.path().display()
-                )));
+                let why = format!(
+                    "it has no file {NAME} and holds {name:?}; give an empty or a new directory to make a bank"
+                );
+                return Err(Error::NotABank { path: dir.path().to_owned(), why });
             }
         }
         Ok(())

@@ -70,7 +70,7 @@ impl Checkpoints {
                 return Ok(Some((newest, hold)));
             }
         }
-        Err(Error::InvalidArgument(format!(
+        Err(Error::ChangedMeanwhile(format!(
             "{}: a writer lets go of checkpoints faster than one can be held; keep more of them \
              (checkpoints_kept)",
             self.path().display()

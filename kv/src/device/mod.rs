@@ -70,7 +70,7 @@ use crate::files::directory::Directory;
 ///
 /// # Errors
 /// [`Error::DeviceUnavailable`] if `io_uring` is asked for by name and refused; [`Error::Io`] if the
-/// folder can't be made or listed; [`Error::InvalidArgument`] for options out of range, or segment files
+/// folder can't be made or listed; [`Error::InvalidOption`] for options out of range, or segment files
 /// of another size.
 pub fn open(dir: &Path, choice: DeviceChoice, options: &DeviceOptions) -> Result<Arc<dyn Device>> {
     match choice {

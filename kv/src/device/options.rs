@@ -77,21 +77,23 @@ impl DeviceOptions {
     pub(crate) fn check(&self) -> Result<()> {
         let size = self.segment_size_bytes;
         if !size.is_power_of_two() || size < BLOCK_BYTES as u64 {
-            return Err(Error::InvalidArgument(format!(
-                "a segment size of {size} bytes won't do: give a power of two of at least \
-                 {BLOCK_BYTES} bytes"
-            )));
+            return Err(Error::option(
+                "segment_size_bytes",
+                format!("must be a power of two of at least {BLOCK_BYTES} bytes, not {size}"),
+            ));
         }
         if !(1..=4096).contains(&self.queue_depth) {
-            return Err(Error::InvalidArgument(format!(
-                "a queue depth of {} won't do: give 1 to 4096",
-                self.queue_depth
-            )));
-        }
-        if self.rings_max == 0 || self.open_files_max == 0 {
-            return Err(Error::InvalidArgument(
-                "rings_max and open_files_max must be at least 1".to_owned(),
+            return Err(Error::option(
+                "queue_depth",
+                format!("must be from 1 to 4096, not {}", self.queue_depth),
             ));
+        }
+        for (option, given) in
+            [("rings_max", self.rings_max), ("open_files_max", self.open_files_max)]
+        {
+            if given == 0 {
+                return Err(Error::option(option, "must be at least 1"));
+            }
         }
         Ok(())
     }

@@ -447,7 +447,7 @@ fn options_out_of_range_are_refused() {
     for options in bad {
         for choice in [DeviceChoice::Memory, DeviceChoice::Threads, DeviceChoice::Auto] {
             let refused = open(dir, choice, &options).unwrap_err();
-            assert!(matches!(refused, Error::InvalidArgument(_)), "{refused}");
+            assert!(matches!(refused, Error::InvalidOption { .. }), "{refused}");
         }
     }
 }

@@ -93,15 +93,15 @@ impl Core {
         if let Err(error) = self.width(table) {
             return error;
         }
-        let name = self.table_name(table);
-        Error::InvalidArgument(match width {
-            Width::Fixed => format!(
-                "table {name:?} has values of variable width: it takes operations whose WIDTH is Variable"
-            ),
-            Width::Variable => format!(
-                "table {name:?} has values of fixed width: it takes operations whose WIDTH is Fixed"
-            ),
-        })
+        let why = match width {
+            Width::Fixed => {
+                "has values of variable width: it takes operations whose WIDTH is Variable"
+            }
+            Width::Variable => {
+                "has values of fixed width: it takes operations whose WIDTH is Fixed"
+            }
+        };
+        Error::WrongKind { of: format!("table {:?}", self.table_name(table)), why: why.to_owned() }
     }
 
     pub(crate) fn width(&self, table: TableId) -> Result<Width> {

@@ -111,17 +111,22 @@ impl Core {
 
 pub(crate) fn check_value_bytes(core: &Core, name: &str, value_bytes: u32) -> Result<()> {
     if name.len() > TABLE_NAME_BYTES_MAX {
-        return Err(Error::InvalidArgument(format!(
-            "a table's name of {} bytes is longer than {TABLE_NAME_BYTES_MAX}",
-            name.len()
-        )));
+        return Err(Error::TooLong {
+            what: "a table's name".to_owned(),
+            bytes: name.len(),
+            bytes_max: TABLE_NAME_BYTES_MAX,
+            limit: "a name may have; take a shorter one",
+        });
     }
     let room = core.record_bytes_max();
     if record_bytes(value_bytes as usize) <= room {
         return Ok(());
     }
-    Err(Error::InvalidArgument(format!(
-        "table {name:?}: a value of {value_bytes} bytes does not fit a record of at most {room} \
-         bytes; give the bank a larger memory budget or page size, or make the rows smaller"
-    )))
+    Err(Error::TooLong {
+        what: format!("table {name:?}: a value"),
+        bytes: value_bytes as usize,
+        bytes_max: room.saturating_sub(record_bytes(0)),
+        limit: "a page of the bank has room for; give the bank a larger memory budget or page size, or make the rows \
+                smaller",
+    })
 }

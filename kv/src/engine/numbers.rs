@@ -161,7 +161,7 @@ impl Core {
         let dropped = tables.iter().filter(|state| state.entry.dropped).count();
         let all = tables.len();
         let there = tables.len() - dropped;
-        Error::InvalidArgument(format!(
+        Error::Exhausted(format!(
             "all {all} numbers of tables are taken: {there} tables have one each, and of {dropped} dropped tables records \
              or checkpoints are left. Drop tables; then compact, and take as many checkpoints as are kept: that frees the \
              numbers of dropped tables, but for those that a pinned checkpoint has, or one that a reader is at"

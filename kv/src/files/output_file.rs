@@ -70,7 +70,7 @@ impl OutputFile {
     /// Begins a file for `path`. A link is written through to its target.
     ///
     /// # Errors
-    /// `InvalidArgument` if a directory, a device, a FIFO or a socket has the name; `Io` if its directory is not there or
+    /// `UnusableOutput` if a directory, a device, a FIFO or a socket has the name; `Io` if its directory is not there or
     /// can't be written, or the name is too long.
     pub fn create(path: &Path) -> Result<Self> {
         Self::create_as(path, may_be_unnamed())
@@ -127,7 +127,7 @@ impl OutputFile {
     /// name, and the owner if the process may.
     ///
     /// # Errors
-    /// `Io`, as when the disk is full; `InvalidArgument` if the name was given to something else meanwhile.
+    /// `Io`, as when the disk is full; `UnusableOutput` if the name was given to something else meanwhile.
     pub fn sync(&self) -> Result<u64> {
         let failed = |error| Error::io("sync", &self.path, error);
         if let Some(Kept { mode, uid, gid, .. }) = self.there_now()?.or(self.old) {
@@ -191,10 +191,8 @@ impl OutputFile {
             Err(rustix::io::Errno::NOENT) => Ok(None),
             Err(error) => Err(Error::io("look at", &self.path, error.into())),
             Ok(found) if FileType::from_raw_mode(found.st_mode) != FileType::RegularFile => {
-                Err(Error::InvalidArgument(format!(
-                    "{} was made something else than a file while its content was written; give another name",
-                    self.path.display()
-                )))
+                let why = "was made something else than a file while its content was written; give another name";
+                Err(unusable(&self.path, why))
             }
             Ok(found) => Ok(Some(Kept::of(&found))),
         }
@@ -274,11 +272,12 @@ pub fn output_path(path: &Path) -> Result<PathBuf> {
     resolve(path).map(|(path, _)| path)
 }
 
+fn unusable(path: &Path, why: impl Into<String>) -> Error {
+    Error::UnusableOutput { path: path.to_owned(), why: why.into() }
+}
+
 fn no_name(path: &Path) -> Error {
-    Error::InvalidArgument(format!(
-        "{} names no file; give a path that ends with a name",
-        path.display()
-    ))
+    unusable(path, "names no file; give a path that ends with a name")
 }
 
 fn resolve(path: &Path) -> Result<(PathBuf, Option<Kept>)> {
@@ -311,7 +310,7 @@ fn resolve(path: &Path) -> Result<(PathBuf, Option<Kept>)> {
         refuse_planted(&place, &parent, &found)?;
         path = parent.join(std::fs::read_link(&place).map_err(failed)?);
     }
-    Err(Error::InvalidArgument(format!("{}: more than {LINKS_MAX} links in a row", path.display())))
+    Err(unusable(&path, format!("leads through more than {LINKS_MAX} links in a row")))
 }
 
 /// A file must not take the place of what other programs use as something else.
@@ -325,10 +324,8 @@ fn refuse_unless_file(path: &Path, found: &Metadata) -> Result<()> {
         () if kind.is_socket() => "a socket",
         () => "no regular file",
     };
-    Err(Error::InvalidArgument(format!(
-        "{} is {what}, and a file would take its place; give the name of a file",
-        path.display()
-    )))
+    let why = format!("is {what}, and a file would take its place; give the name of a file");
+    Err(unusable(path, why))
 }
 
 /// Refuses a link that another user may have planted in a directory for all, as the kernel does where it follows links
@@ -341,10 +338,8 @@ fn refuse_planted(path: &Path, parent: &Path, link: &Metadata) -> Result<()> {
     if dir.mode() & STICKY_FOR_ALL != STICKY_FOR_ALL || is_trusted {
         return Ok(());
     }
-    Err(Error::InvalidArgument(format!(
-        "{} is a link of another user in a directory that everybody can write to; give the name of a file",
-        path.display()
-    )))
+    let why = "is a link of another user in a directory that everybody can write to; give the name of a file";
+    Err(unusable(path, why))
 }
 
 /// A file without a name; `None` where the file system has none, or /proc, by which it gets its name, is not there.

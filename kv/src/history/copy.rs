@@ -71,7 +71,7 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// `InvalidArgument` where there is no bank, no such checkpoint, or something in `to`; `Locked` if somebody else
+    /// `NotABank`; `NoSuchCheckpoint`; `UnusableOutput` if something is in `to`; `Locked` if somebody else
     /// makes a bank there; `Damaged` or `Truncated` if the manifest or something that is written does not verify
     /// ([`verify`](crate::inspect::verify) looks at what is shared); `DirectoryMoved` if `to` was moved meanwhile; `Io`.
     /// What was made is removed then.
@@ -108,10 +108,8 @@ impl Store {
 fn check_empty(dir: &Directory) -> Result<()> {
     for name in dir.names().map_err(|e| Error::io("list", dir.path(), e))? {
         if name != LOCK_NAME && name != NEW_NAME {
-            return Err(Error::InvalidArgument(format!(
-                "{} holds {name:?}: give a directory that is empty or not there yet",
-                dir.path().display()
-            )));
+            let why = format!("holds {name:?}: give a directory that is empty or not there yet");
+            return Err(Error::UnusableOutput { path: dir.path().to_owned(), why });
         }
     }
     Ok(())

@@ -193,8 +193,8 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// `InvalidArgument` where there is no bank, no such checkpoint, `from` is not older than `to`, or `file` is there;
-    /// `Damaged` or `Truncated` for what does not verify: everything that is written was checked; `DirectoryMoved` if
+    /// `NotABank`; `NoSuchCheckpoint`; `InvalidArgument` if `from` is not older than `to`; `UnusableOutput` if `file` is
+    /// there; `Damaged` or `Truncated` for what does not verify: everything that is written was checked; `DirectoryMoved` if
     /// the folder of `file` was moved meanwhile; `Io`. No file is left then.
     pub fn export_delta(
         dir: &Path,
@@ -215,8 +215,8 @@ impl Store {
             )));
         }
         if file.exists() {
-            let what = format!("{} is there already; give another name", file.display());
-            return Err(Error::InvalidArgument(what));
+            let why = "is there already; give another name".to_owned();
+            return Err(Error::UnusableOutput { path: file.to_owned(), why });
         }
         let head = Head::between(&base, manifest);
         let file = Place::of_path(file).map_err(|e| Error::io("make", file, e))?;
@@ -247,8 +247,8 @@ impl Store {
     ///
     /// # Errors
     /// `DeltaMismatch` if it follows another checkpoint, is of another bank or lineage, or was applied before;
-    /// `InvalidArgument` where there is no bank, or if such an older checkpoint is pinned or being
-    /// read; `Locked` if it is open for writing; `Damaged` or `Truncated` for a
+    /// `InvalidOption` for 0 checkpoints; `NotABank`; `NoSuchCheckpoint` if the bank has none;
+    /// `CheckpointInUse` if such an older checkpoint is pinned or being read; `Locked` if it is open for writing; `Damaged` or `Truncated` for a
     /// delta that does not verify; `Io`.
     pub fn apply_delta(
         dir: &Path,
@@ -257,15 +257,14 @@ impl Store {
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Delta> {
         if checkpoints_kept == 0 {
-            return Err(Error::InvalidArgument("checkpoints_kept must be at least 1".into()));
+            return Err(Error::option("checkpoints_kept", "must be at least 1"));
         }
         let dir = &open_bank_dir(dir)?;
         let bank_file = BankFile::read_one(dir)?;
         let _lock = BankLock::take(dir)?;
         let checkpoints = Checkpoints::open(dir)?;
         let Some(newest) = checkpoints.numbers()?.last().copied() else {
-            let what = format!("{} has no checkpoint for a delta to follow", dir.path().display());
-            return Err(Error::InvalidArgument(what));
+            return Err(Error::no_such_checkpoint(dir.path(), None, Vec::new()));
         };
         let newest = checkpoints.manifest(newest)?;
         check_bank_file(dir, bank_file, &newest)?;
@@ -299,7 +298,7 @@ impl Store {
 /// other.
 ///
 /// # Errors
-/// `InvalidArgument` if such a checkpoint is pinned or being read.
+/// `CheckpointInUse` if such a checkpoint is pinned or being read.
 fn with_reused_numbers(
     checkpoints: &Checkpoints,
     newest: &Manifest,
@@ -334,14 +333,13 @@ fn with_reused_numbers(
 }
 
 /// # Errors
-/// `InvalidArgument` if the checkpoint is pinned or being read.
+/// `CheckpointInUse` if the checkpoint is pinned or being read.
 fn removable(checkpoints: &Checkpoints, number: u64) -> Result<Unread> {
     let unread = if checkpoints.is_pinned(number)? { None } else { checkpoints.unread(number)? };
-    unread.ok_or_else(|| {
-        Error::InvalidArgument(format!(
-            "the delta has a new table under the number of one that checkpoint {number} has, which is pinned or being \
-             read: unpin it, close what reads it or have that refresh, then apply the delta again"
-        ))
+    unread.ok_or_else(|| Error::CheckpointInUse {
+        path: checkpoints.path().to_owned(),
+        checkpoint: number,
+        why: "the delta has a new table under the number of one of its tables",
     })
 }
 

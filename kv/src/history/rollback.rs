@@ -44,7 +44,7 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// `InvalidArgument` where there is no bank or no such checkpoint; `Locked` if the bank is open for writing;
+    /// `NotABank`; `NoSuchCheckpoint`; `Locked` if the bank is open for writing;
     /// `BeingRead` if somebody reads a newer checkpoint; `Damaged` or `Truncated` if the checkpoint does not verify;
     /// `Io`.
     pub fn roll_back(dir: &Path, number: u64) -> Result<Vec<u64>> {
@@ -54,10 +54,7 @@ impl Store {
         let checkpoints = Checkpoints::open(dir)?;
         let there = checkpoints.numbers()?;
         if !there.contains(&number) {
-            return Err(Error::InvalidArgument(format!(
-                "{} has no checkpoint {number}; those that are kept are {there:?}",
-                dir.path().display()
-            )));
+            return Err(Error::no_such_checkpoint(dir.path(), Some(number), there));
         }
         check_that_it_opens(dir, bank_file, &checkpoints, number)?;
         let newer = there.iter().rev().copied().take_while(|&newer| newer > number);

@@ -55,9 +55,8 @@ impl BankFiles {
                 None
             }
             Ok(None) => {
-                let path = dir.path().display();
-                let what = format!("{path} is not a bank: it has no file BANK");
-                return Err(Error::InvalidArgument(what));
+                let why = "it has no file BANK".to_owned();
+                return Err(Error::NotABank { path: dir.path().to_owned(), why });
             }
             Err(e) => return Err(Error::io("open", bank_path, e)),
         };
@@ -136,7 +135,7 @@ fn misfit(manifest: &Manifest, bank: Option<u64>, newest: &Manifest) -> Option<S
 /// ```
 ///
 /// # Errors
-/// `InvalidArgument` for a directory that is no bank; `Io`. Damaged metadata is no error: it is listed.
+/// `NotABank`; `Io`. Damaged metadata is no error: it is listed.
 pub fn summary(dir: &Path) -> Result<BankSummary> {
     let dir = &open_bank_dir(dir)?;
     let files = BankFiles::read(dir)?;

@@ -47,7 +47,7 @@ impl TableReader {
     /// The table `name` of a checkpoint; of the newest one, by default.
     ///
     /// # Errors
-    /// `InvalidArgument` without such a checkpoint, `NoSuchTable`, `Damaged` or `Io` for metadata that can't be
+    /// `NotABank`, `NoSuchCheckpoint`, `NoSuchTable`, `Damaged` or `Io` for metadata that can't be
     /// read.
     pub fn open(dir: &Path, checkpoint: Option<u64>, name: &str) -> Result<Self> {
         let dir = open_bank_dir(dir)?;
@@ -148,10 +148,7 @@ fn held_files(dir: &Arc<Directory>, checkpoint: Option<u64>) -> Result<(BankFile
     match held {
         // Read again: what was read before may be of another that had the same number.
         Some((number, hold)) => Ok((BankFiles::read(dir)?, number, hold)),
-        None => Err(Error::InvalidArgument(match checkpoint {
-            Some(number) => format!("{} has no checkpoint {number}", dir.path().display()),
-            None => format!("{} has no checkpoint yet", dir.path().display()),
-        })),
+        None => Err(Error::no_such_checkpoint(dir.path(), checkpoint, files.numbers)),
     }
 }
 

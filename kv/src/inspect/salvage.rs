@@ -147,8 +147,8 @@ impl SalvagedTable {
 /// ```
 ///
 /// # Errors
-/// `InvalidArgument` for a directory that is no bank, where `new` is not empty, or if no manifest can be read, so that
-/// nothing tells the tables; what writing the new bank reports, which then has no checkpoint.
+/// `NotABank`; `UnusableOutput` where `new` is not empty; `InvalidArgument` if no manifest can be read, so that nothing
+/// tells the tables; what writing the new bank reports, which then has no checkpoint.
 pub fn salvage(
     dir: &Path,
     new: &Path,

@@ -41,8 +41,8 @@ impl NewBank {
     ) -> Result<Self> {
         let taken = std::fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_some());
         if taken {
-            let what = format!("{} is not empty; give a new directory", dir.display());
-            return Err(Error::InvalidArgument(what));
+            let why = "is not empty; give a new directory".to_owned();
+            return Err(Error::UnusableOutput { path: dir.to_owned(), why });
         }
         let store = Store::open(
             dir,

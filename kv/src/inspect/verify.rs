@@ -124,8 +124,8 @@ pub struct CheckedTable {
 /// ```
 ///
 /// # Errors
-/// `InvalidArgument` for a directory that is no bank, or has no such checkpoint, or where a writer lets go of
-/// each checkpoint before it is gone through; `Io` where a directory can't be
+/// `NotABank`; `NoSuchCheckpoint`; `ChangedMeanwhile` where a writer lets go of each checkpoint before it is gone
+/// through; `Io` where a directory can't be
 /// listed. Damage is no error.
 pub fn verify(
     dir: &Path,
@@ -139,7 +139,7 @@ pub fn verify(
             return Ok(report);
         }
     }
-    Err(Error::InvalidArgument(format!(
+    Err(Error::ChangedMeanwhile(format!(
         "{}: a writer takes checkpoints faster than one can be verified; keep more of them, or verify a copy",
         dir.path().display()
     )))
@@ -155,11 +155,7 @@ fn attempt(
     if let Some(number) = options.checkpoint
         && !files.numbers.contains(&number)
     {
-        let there = &files.numbers;
-        return Err(Error::InvalidArgument(format!(
-            "{} has no checkpoint {number}; those that are kept are {there:?}",
-            dir.path().display()
-        )));
+        return Err(Error::no_such_checkpoint(dir.path(), Some(number), files.numbers));
     }
     let wanted = |number| options.checkpoint.is_none_or(|only| only == number);
     let mut damage = files.damage.clone();

@@ -371,7 +371,7 @@ impl Log {
     /// Opens the page after a full one, waiting for a frame if none is free. The caller is not pinned.
     ///
     /// # Errors
-    /// `Poisoned` after a failed write; `DiskFull`; `InvalidArgument` at the end of the address space.
+    /// `Poisoned` after a failed write; `DiskFull`; `Exhausted` at the end of the address space.
     pub(crate) fn turn_page(&self, full: PageFull, turn_for: TurnFor) -> Result<()> {
         debug_assert!(!crate::epoch::is_pinned());
         let next = full.0 + 1;
@@ -408,7 +408,7 @@ impl Log {
     /// Refuses a page behind the last one of the address space.
     fn check_page(&self, page: u64) -> Result<()> {
         if page > last_page(self.page_bits) {
-            return Err(Error::InvalidArgument(
+            return Err(Error::Exhausted(
                 "the log has used up its addresses (512 TiB, or 4 billion pages); export the tables into a new bank"
                     .into(),
             ));
@@ -473,7 +473,7 @@ impl Log {
     /// for nothing. Called while nobody is pinned.
     ///
     /// # Errors
-    /// `InvalidArgument` at the end of the address space: a defect, as `turn_page` leaves a page for this.
+    /// `Exhausted` at the end of the address space: a defect, as `turn_page` leaves a page for this.
     pub(crate) fn cut(&self, mut reserved: ReservedFrame<'_>) -> Result<Address> {
         let mut end = {
             // Who found the page full before the pause may be about to turn it.

@@ -114,7 +114,7 @@ impl Store {
     /// the best epoch so far. It holds the log's space that its rows need. A roll back to an older one removes it.
     ///
     /// # Errors
-    /// `InvalidArgument` if there is no such checkpoint; `ReadOnly`; `DirectoryMoved`; `Io`.
+    /// `NoSuchCheckpoint`; `ReadOnly`; `DirectoryMoved`; `Io`.
     pub fn pin(&self, number: u64) -> Result<()> {
         self.with_checkpoint(number, |checkpoints| checkpoints.pin(number))
     }
@@ -141,10 +141,7 @@ impl Store {
         self.checkpoints.check_in_place()?;
         let there = self.checkpoints.numbers()?;
         if !there.contains(&number) {
-            return Err(Error::InvalidArgument(format!(
-                "{} has no checkpoint {number}; those that are there are {there:?}",
-                self.path().display()
-            )));
+            return Err(Error::no_such_checkpoint(self.path(), Some(number), there));
         }
         work(&self.checkpoints)
     }

@@ -79,11 +79,10 @@ impl Drop for Making {
 /// Refuses what can't be opened, before anything is made. The manifest of the bank that would be new.
 ///
 /// # Errors
-/// `InvalidArgument` for options out of their range, where there is no bank and none is to be made, and for a directory of
-/// other files; `BudgetTooSmall` for a new bank; `Io` for a directory that can't be looked at.
+/// `InvalidOption`; `NotABank` where there is no bank and none is to be made, and for a directory of other files; `BudgetTooSmall` for a new bank; `Io` for a directory that can't be looked at.
 pub(super) fn check(dir: &Path, options: &StoreOptions) -> Result<Manifest> {
     if options.checkpoints_kept == 0 {
-        return Err(Error::InvalidArgument("checkpoints_kept must be at least 1".into()));
+        return Err(Error::option("checkpoints_kept", "must be at least 1"));
     }
     options.compaction.check()?;
     let fresh = new_bank(options)?;
@@ -113,10 +112,9 @@ fn no_bank(dir: &Path, is_there: bool) -> Error {
         true => "the directory is empty",
         false => "there is no such directory",
     };
-    let what = format!(
-        "{} is not a bank: {why}, and the options say not to make one. Check the path, and that its file system is \
-         mounted; to begin a new bank, open it with create",
-        dir.display()
+    let why = format!(
+        "{why}, and the options say not to make one. Check the path, and that its file system is mounted; to begin a new \
+         bank, open it with create"
     );
-    Error::InvalidArgument(what)
+    Error::NotABank { path: dir.to_owned(), why }
 }

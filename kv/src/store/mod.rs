@@ -255,7 +255,7 @@ impl Store {
     /// worked on one by one: other batches may see some done and others not yet.
     ///
     /// # Errors
-    /// `NoSuchTable`; `InvalidArgument` for an operation of another width than the table's, or a value longer
+    /// `NoSuchTable`; `WrongKind` for an operation of another width than the table's; `TooLong` for a value longer
     /// than its maximum; `Damaged` or `Io` for a row that can't be read; `Poisoned` after a failed write,
     /// for anything but a peek. Other rows may have been worked on before the failure.
     #[inline]

@@ -249,9 +249,10 @@ pub(super) fn check_quota(options: &StoreOptions, page_bytes: u64) -> Result<()>
     let reserve = quota_reserve_bytes(page_bytes, options.memory_budget_bytes);
     let least = QUOTA_PAGES_MIN * page_bytes + reserve;
     match options.disk_quota_bytes {
-        Some(quota) if quota < least => Err(Error::InvalidArgument(format!(
-            "disk_quota_bytes must be at least {least} for pages of {page_bytes} bytes, not {quota}"
-        ))),
+        Some(quota) if quota < least => Err(Error::option(
+            "disk_quota_bytes",
+            format!("must be at least {least} for pages of {page_bytes} bytes, not {quota}"),
+        )),
         _ => Ok(()),
     }
 }
@@ -266,19 +267,22 @@ pub(super) fn new_bank(options: &StoreOptions) -> Result<Manifest> {
             u64::from(bytes)
         }
         Some(bytes) => {
-            return Err(Error::InvalidArgument(format!(
-                "a page size of {bytes} bytes won't do: give a power of two from 8 KiB to 4 MiB"
-            )));
+            return Err(Error::option(
+                "page_size_bytes",
+                format!("must be a power of two from 8 KiB to 4 MiB, not {bytes}"),
+            ));
         }
     };
     let segment_bytes = match options.segment_size_bytes {
         None => device::SEGMENT_SIZE_BYTES_DEFAULT,
         Some(bytes) if bytes.is_power_of_two() && (page_bytes..=64 << 30).contains(&bytes) => bytes,
         Some(bytes) => {
-            return Err(Error::InvalidArgument(format!(
-                "a segment size of {bytes} bytes won't do: give a power of two from the page size, {page_bytes} \
-                 bytes, to 64 GiB"
-            )));
+            return Err(Error::option(
+                "segment_size_bytes",
+                format!(
+                    "must be a power of two from the page size, {page_bytes} bytes, to 64 GiB, not {bytes}"
+                ),
+            ));
         }
     };
     Ok(Manifest {

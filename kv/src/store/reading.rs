@@ -85,7 +85,7 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// `InvalidArgument` where there is no bank or no such checkpoint; `BudgetTooSmall`; `Damaged` or `Truncated` if
+    /// `NotABank`; `NoSuchCheckpoint`; `InvalidOption` for the memory device; `BudgetTooSmall`; `Damaged` or `Truncated` if
     /// what the checkpoint names does not verify; `DeviceUnavailable`; `Io`.
     pub fn open_read_only(
         dir: &Path,
@@ -93,8 +93,9 @@ impl Store {
         checkpoint: Option<u64>,
     ) -> Result<Store> {
         if options.device == DeviceChoice::Memory {
-            return Err(Error::InvalidArgument(
-                "the memory device holds no bank to read: give another device".into(),
+            return Err(Error::option(
+                "device",
+                "must have files to read: the memory device holds no bank; give another device",
             ));
         }
         let dir = &open_bank_dir(dir)?;
@@ -146,15 +147,13 @@ impl Store {
     /// call on the old checkpoint has ended there are two of it in memory. After an error the store is where it was.
     ///
     /// # Errors
-    /// `InvalidArgument` if the store is open for writing, or another bank lies in its directory now; else as
+    /// `WrongKind` if the store is open for writing; `ChangedMeanwhile` if another bank lies in its directory now; else as
     /// [`open_read_only`](Self::open_read_only).
     pub fn refresh(&self) -> Result<u64> {
         let Serving::Reading(reading) = &self.serving else {
-            return Err(Error::InvalidArgument(
-                "a store that is open for writing is its own newest state; refresh is for those that were \
-                 opened read-only"
-                    .into(),
-            ));
+            let why = "is open for writing and is its own newest state; refresh is for those that were opened read-only";
+            let of = format!("bank {:?}", self.path());
+            return Err(Error::WrongKind { of, why: why.to_owned() });
         };
         let _moving = reading.moving.lock();
         self.checkpoints.check_in_place()?;
@@ -162,9 +161,7 @@ impl Store {
         // The checkpoint that is held stays where it is, and what is kept with it is one history. If it is not there,
         // the directory was replaced, as by a new copy, and numbers say nothing.
         if !self.checkpoints.manifest(now.0).is_ok_and(|manifest| manifest.id == now.1) {
-            let what =
-                format!("{}: another bank lies here now; open it anew", self.dir.path().display());
-            return Err(Error::InvalidArgument(what));
+            return Err(another_bank(self.dir.path()));
         }
         let Some((number, hold)) = self.checkpoints.hold_newest()? else { return Ok(now.0) };
         if number <= now.0 {
@@ -172,9 +169,7 @@ impl Store {
         }
         let manifest = self.checkpoints.manifest(number)?;
         if manifest.bank != self.bank {
-            let what =
-                format!("{}: another bank lies here now; open it anew", self.dir.path().display());
-            return Err(Error::InvalidArgument(what));
+            return Err(another_bank(self.dir.path()));
         }
         let incarnations = incarnations(&self.core().tables.read(), &manifest.tables)?;
         let core = core_of(
@@ -217,15 +212,11 @@ pub(crate) fn hold_one(
     if there.is_empty() && bank_file.has_checkpoint {
         return Err(no_checkpoint_left(dir));
     }
-    let dir = dir.path().display();
-    Err(Error::InvalidArgument(match wanted {
-        Some(number) => {
-            format!("{dir} has no checkpoint {number}; those that are kept are {there:?}")
-        }
-        None => {
-            format!("{dir} has no checkpoint yet, and a read-only store shows one: take one first")
-        }
-    }))
+    Err(Error::no_such_checkpoint(dir.path(), wanted, there))
+}
+
+fn another_bank(dir: &Path) -> Error {
+    Error::ChangedMeanwhile(format!("{}: another bank lies here now; open it anew", dir.display()))
 }
 
 /// The incarnations of the tables of a newer checkpoint, for a store that is at the tables

@@ -140,7 +140,7 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// `NoSuchTable` if there is no such table, or was none at the checkpoint; `InvalidArgument` without a
+    /// `NoSuchTable` if there is no such table, or was none at the checkpoint; `NoSuchCheckpoint` without a
     /// checkpoint; `BudgetTooSmall`; `Io` or `Damaged` for a checkpoint that can't be read.
     pub fn scan(&self, table: TableId) -> Result<Scan<'_>> {
         self.scan_held(table, None)
@@ -167,10 +167,7 @@ impl Store {
         let newest = self.newest.lock();
         core.width(table)?;
         if newest.number == 0 {
-            return Err(Error::InvalidArgument(
-                "a scan shows a table as a checkpoint holds it, and there is none: take one first"
-                    .into(),
-            ));
+            return Err(Error::no_such_checkpoint(self.path(), None, Vec::new()));
         }
         let manifest = self.checkpoints.manifest(newest.number)?;
         let images = self.checkpoints.images(&manifest)?;

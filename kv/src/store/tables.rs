@@ -31,7 +31,7 @@ impl Store {
     /// next checkpoint.
     ///
     /// # Errors
-    /// `TableMismatch` if the name is taken; `InvalidArgument` for a value that fits no page, or if
+    /// `TableMismatch` if the name is taken; `TooLong` for a value that fits no page; `Exhausted` if
     /// all 65,535 numbers are taken: by tables, and by dropped ones of which a record or a
     /// checkpoint is left.
     pub fn create_table(&self, name: &str, value_bytes: u32, descriptor: &[u8]) -> Result<TableId> {
@@ -97,10 +97,12 @@ impl Store {
         }
         check_value_bytes(&core, name, value_bytes)?;
         if descriptor.len() > DESCRIPTOR_BYTES_MAX {
-            return Err(Error::InvalidArgument(format!(
-                "table {name:?}: a descriptor of {} bytes is longer than {DESCRIPTOR_BYTES_MAX}",
-                descriptor.len()
-            )));
+            return Err(Error::TooLong {
+                what: format!("table {name:?}: a descriptor"),
+                bytes: descriptor.len(),
+                bytes_max: DESCRIPTOR_BYTES_MAX,
+                limit: "a descriptor may have; make it shorter",
+            });
         }
         let mut settled = false;
         // Ends: the second turn returns.

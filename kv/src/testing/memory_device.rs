@@ -28,7 +28,7 @@ impl MemoryDevice {
     /// An empty device. Only the options' segment size matters to it.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for options out of range.
+    /// [`Error::InvalidOption`] for options out of range.
     pub fn new(options: &DeviceOptions) -> Result<Self> {
         options.check()?;
         Ok(Self { segment_size_bytes: options.segment_size_bytes, segments: RwLock::default() })

@@ -295,7 +295,7 @@ fn what_can_not_be_exported_is_refused_and_leaves_no_file() {
     assert!(refused_as(&pair.bank, &pair.dir.path().join("..")).contains("is there already"));
     export(&pair.bank, 1, None, &file).unwrap();
     assert!(refused(1, None).contains("is there already"));
-    assert!(matches!(apply(pair.dir.path(), &file), Err(Error::InvalidArgument(_))));
+    assert!(matches!(apply(pair.dir.path(), &file), Err(Error::NotABank { .. })));
     let none = Store::apply_delta(&pair.copy, &file, 0, &mut |_| ()).unwrap_err();
     assert!(none.to_string().contains("checkpoints_kept"), "{none}");
     let empty = pair.dir.path().join("empty");

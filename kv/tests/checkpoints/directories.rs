@@ -282,7 +282,7 @@ fn a_path_that_is_a_file_is_told_from_a_bank() {
     assert!(error.contains("link that leads nowhere"), "{error}");
     for error in opened.map(Result::unwrap_err) {
         let text = error.to_string();
-        assert!(matches!(error, Error::InvalidArgument(_)), "{text}");
+        assert!(matches!(error, Error::NotABank { .. }), "{text}");
         assert!(text.contains("is a file; a bank is a directory"), "{text}");
     }
 }

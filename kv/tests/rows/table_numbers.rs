@@ -37,7 +37,7 @@ fn clear(store: &Store, checkpoints_kept: usize) {
 
 fn no_number_is_left(store: &Store) {
     let error = store.create_table("one too many", 8, b"").unwrap_err();
-    assert!(matches!(error, Error::InvalidArgument(_)), "{error}");
+    assert!(matches!(error, Error::Exhausted(_)), "{error}");
     let text = error.to_string();
     assert!(text.contains("numbers of tables are taken") && text.contains("compact"), "{text}");
 }
@@ -389,7 +389,7 @@ fn no_row_crosses_while_tables_come_and_go_under_load() {
         loop {
             match store.create_table(&name, 32, b"") {
                 Ok(id) => return Now(id, version),
-                Err(Error::InvalidArgument(_)) => clear(&store, 1),
+                Err(Error::Exhausted(_)) => clear(&store, 1),
                 Err(error) => panic!("{error}"),
             }
         }

@@ -129,7 +129,7 @@ impl World {
         };
         let id = match made {
             Ok(id) => id,
-            Err(Error::InvalidArgument(what)) if what.contains("numbers of tables") => {
+            Err(Error::Exhausted(what)) if what.contains("numbers of tables") => {
                 self.full += 1;
                 return;
             }

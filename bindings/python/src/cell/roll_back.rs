@@ -4,7 +4,7 @@
 //! vocabularies keep their objects, for models refer to them; leases, prefetches, scans and pipelines end, for they are
 //! of rows that are gone.
 
-use embank::{Bank, BankOptions, StoreError, Table, TableConfig, Vocabulary};
+use embank::{Bank, BankOptions, Error, Table, TableConfig, Vocabulary};
 use pyo3::prelude::*;
 
 use super::bank_cell::{BankCell, InFlight};
@@ -105,15 +105,12 @@ impl BankCell {
         let there: Vec<u64> =
             Bank::checkpoints(self.path())?.into_iter().map(|of| of.number).collect();
         if !there.contains(&checkpoint) {
-            return Err(StoreError::InvalidArgument(format!(
-                "{} has no checkpoint {checkpoint}; those that are kept are {there:?}",
-                self.path().display()
-            ))
-            .into());
+            let path = self.path().to_owned();
+            return Err(Error::NoSuchCheckpoint { path, number: Some(checkpoint), kept: there });
         }
         let Some(open) = self.take_open() else {
             let closed = "the bank is closed, or another thread takes it back to a checkpoint";
-            return Err(StoreError::InvalidArgument(closed.to_owned()).into());
+            return Err(Error::InvalidArgument(closed.to_owned()));
         };
         let reopening = InFlight::of(self);
         let kept = Kept::of(&open);

@@ -515,12 +515,13 @@ impl Segments {
                 Err(e) => return Err(Error::io("stat", &place, e)),
             };
             if !first.is_multiple_of(self.segment_size_bytes) || len > self.segment_size_bytes {
-                return Err(Error::InvalidArgument(format!(
-                    "{} ({len} bytes) is no segment of {} bytes; open the bank with the segment size \
-                     that it was created with",
-                    place.path().display(),
-                    self.segment_size_bytes
-                )));
+                let problem = format!(
+                    "must be that of the files of the log, not {}: {} has {len} bytes; open the bank with the \
+                     segment size that it was created with",
+                    self.segment_size_bytes,
+                    place.path().display()
+                );
+                return Err(Error::option("segment_size_bytes", problem));
             }
             found.push((self.number(first), len));
         }

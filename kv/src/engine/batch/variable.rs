@@ -48,11 +48,12 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
         let Some((i, value_bytes)) = self.too_long.take() else { return Ok(()) };
         let key = self.keys[i];
         let name = self.core.table_name(self.table);
-        Err(Error::InvalidArgument(format!(
-            "key {key} of table {name:?}: a value of {value_bytes} bytes is longer than the table's \
-             maximum of {}; make it shorter, or make the table anew with a larger maximum",
-            self.value_bytes
-        )))
+        Err(Error::TooLong {
+            what: format!("key {key} of table {name:?}: a value"),
+            bytes: value_bytes,
+            bytes_max: self.value_bytes,
+            limit: "the table admits; make it shorter, or make the table anew with a larger maximum",
+        })
     }
 
     /// Brings what the table's rows weigh up to date. Pinned, as `note_rows`.

@@ -37,15 +37,15 @@ impl CompactionOptions {
     pub(crate) fn check(&self) -> Result<()> {
         let target = self.space_amplification_target;
         if !(1.1..=10.0).contains(&target) {
-            return Err(Error::InvalidArgument(format!(
-                "space_amplification_target must be from 1.1 to 10, not {target}"
-            )));
+            return Err(Error::option(
+                "space_amplification_target",
+                format!("must be from 1.1 to 10, not {target}"),
+            ));
         }
         if self.throttle_bytes_per_s == Some(0) {
-            return Err(Error::InvalidArgument(
-                "throttle_bytes_per_s must be 1 or more: 0 would stop compaction, for which there is \
-                 `background: false`"
-                    .into(),
+            return Err(Error::option(
+                "throttle_bytes_per_s",
+                "must be 1 or more: 0 would stop compaction, for which there is `background: false`",
             ));
         }
         Ok(())
