@@ -193,6 +193,7 @@ impl Bank {
 
     /// For tests of what a bank does that has used all numbers of tables: it has no more than `max`
     /// tables at a time, the tables of vocabularies and counts included.
+    #[cfg(any(test, feature = "testing"))]
     #[doc(hidden)]
     pub fn limit_table_numbers(&self, max: u16) {
         self.context().store.limit_table_numbers(max);

@@ -2,8 +2,8 @@
 //!
 //! The log is one address space of bytes. A device maps it to segment files of a fixed size and moves
 //! whole blocks. Three implementations: `io_uring` with `O_DIRECT`, a thread pool of `pread`/`pwrite`
-//! for where io_uring is refused, and memory for tests. A fourth, [`FaultyDevice`], wraps any of them
-//! and fails on request.
+//! for where io_uring is refused, and memory, where nothing is durable. With the feature `testing` there is
+//! a fourth, `FaultyDevice`, which wraps any of them and fails on request.
 //!
 //! ```
 //! use embank_kv::device::{self, AlignedBuffer, DeviceChoice, DeviceOptions, Read};
@@ -26,6 +26,7 @@ mod buffer;
 #[cfg(target_os = "linux")]
 mod completion;
 pub(crate) mod contract;
+mod memory;
 mod open_file;
 pub(crate) mod options;
 pub(crate) mod pool;
@@ -47,10 +48,11 @@ mod uring;
 use std::path::Path;
 use std::sync::Arc;
 
+#[cfg(any(test, feature = "testing"))]
 pub use crate::testing::faulty::{DeviceCalls, FaultyDevice, ReadFault, WriteFault};
-pub use crate::testing::memory_device::MemoryDevice;
 pub use buffer::AlignedBuffer;
 pub use contract::{BLOCK_BYTES, Device, DeviceReport, Freed, Read};
+pub use memory::MemoryDevice;
 pub use options::{DeviceChoice, DeviceOptions};
 pub use segments::SEGMENT_SIZE_BYTES_DEFAULT;
 pub(crate) use segments::is_out_of_handles;

@@ -152,6 +152,7 @@ impl Core {
     }
 
     /// For tests: no more tables at a time than `max`.
+    #[cfg(any(test, feature = "testing"))]
     pub(crate) fn limit_table_numbers(&self, max: u16) {
         self.numbers.max.store(max.into(), Ordering::Relaxed);
     }

@@ -147,6 +147,7 @@ impl Store {
 
     /// For tests of what a bank does that has used all numbers: it has no more than `max` tables at
     /// a time.
+    #[cfg(any(test, feature = "testing"))]
     #[doc(hidden)]
     pub fn limit_table_numbers(&self, max: u16) {
         self.core().limit_table_numbers(max);

@@ -2,10 +2,10 @@
 
 #[cfg(feature = "bench")]
 pub mod bench;
+#[cfg(any(test, feature = "testing"))]
 pub(crate) mod faulty;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
 pub mod mechanisms;
-pub(crate) mod memory_device;
 #[cfg(all(test, embank_shuttle))]
 mod models;
