@@ -1,11 +1,19 @@
 //! Gets: rows for training, with the lease on them.
+//!
+//! Each public call ends in `get_into`, which makes a lease of what `acquire` got. `acquire` tries once, and goes to
+//! `waiting` if a row is in the way.
 
 use std::time::Duration;
+
+use embank_kv::Clock;
 
 use crate::error::Result;
 use crate::keys::UniqueKeys;
 use crate::lease::Lease;
+use crate::lease::release::places_keys;
+use crate::lease::waiting::Obstacle;
 use crate::registry::part::KeyPart;
+use crate::registry::turnstile::Entered;
 use crate::stats::seen::SeenClocks;
 use crate::table::Table;
 use crate::table::gate::Decision;
@@ -165,13 +173,7 @@ impl Table {
         let refused = Vec::new();
         let mut get =
             GetRows { layout, keys, rows, destinations, reached, seen, gated, decisions, refused };
-        let entered = match waits {
-            Waits::Yes => self.acquire(&mut get)?,
-            Waits::No => match self.acquire_at_once(&mut get)? {
-                Some(entered) => entered,
-                None => return Ok(None),
-            },
-        };
+        let Some(entered) = self.acquire(&mut get, waits)? else { return Ok(None) };
         let seen = get.seen;
         let refused = get.refused;
         let counters = &self.shared.counters;
@@ -182,4 +184,79 @@ impl Table {
         let part = (!refused.is_empty()).then(|| KeyPart::without(unique.keys(), &refused));
         Ok(Some(Lease::new(self.clone(), unique, part, &entered)))
     }
+
+    /// Executes `get` with the clocks of all its rows taken up by one; `None` if it would wait for one and may not.
+    /// `get.keys` are distinct. What it returns is to be held until the lease is registered.
+    ///
+    /// # Errors
+    /// A failure of the store or the wait's timeout; no count is held then.
+    fn acquire(&self, get: &mut GetRows<'_>, waits: Waits) -> Result<Option<Entered<'_>>> {
+        // While nothing is held: it may wait for a read.
+        self.context().lookahead.make_way(self.shared.id, get.keys);
+        let ahead = match self.shared.line.is_empty() {
+            true => None,
+            false => self.place_ahead(get.keys, None),
+        };
+        let obstacle = match ahead {
+            Some(place) => Obstacle::Line(place),
+            None => match self.try_acquire(get)? {
+                Attempt::Acquired(entered) => return Ok(Some(entered)),
+                Attempt::Blocked(key) => Obstacle::Row(key),
+            },
+        };
+        match waits {
+            Waits::Yes => self.acquire_waiting(get, obstacle).map(Some),
+            Waits::No => Ok(None),
+        }
+    }
+
+    /// One attempt. After one that is blocked, nothing is held (but what could not be given back, which is counted).
+    pub(super) fn try_acquire(&self, get: &mut GetRows<'_>) -> Result<Attempt<'_>> {
+        let entered = self.shared.leases.enter();
+        let clock = Clock::Acquire { bound: self.staleness_bound() };
+        let keys = get.keys;
+        let outcome = match self.execute(keys, clock, get) {
+            Ok(outcome) => outcome,
+            Err(error) => {
+                let taken = places_keys(keys, |place| get.reached.contains(place));
+                self.release_or_count(&taken, &entered);
+                return Err(error);
+            }
+        };
+        self.shared.counters.disk_reads.add(outcome.disk_reads);
+        let first_blocked = outcome.blocked.iter().min().map(|&first| keys[first as usize]);
+        if first_blocked.is_none() && outcome.missing.is_empty() {
+            return Ok(Attempt::Acquired(entered));
+        }
+        let mut held = vec![true; keys.len()];
+        for &place in outcome.blocked.iter().chain(&outcome.missing) {
+            held[place as usize] = false;
+        }
+        for &place in &outcome.missing {
+            // A look before the last one may have found it.
+            get.reached.unmark(place as usize);
+        }
+        let blocked = match first_blocked {
+            Some(key) => Ok(key),
+            None => match self.admit(get, &outcome.missing) {
+                Ok(None) => return Ok(Attempt::Acquired(entered)),
+                Ok(Some(key)) => Ok(key),
+                Err(error) => Err(error),
+            },
+        };
+        for &place in &outcome.missing {
+            held[place as usize] = get.reached.contains(place as usize);
+        }
+        get.reached.forget();
+        get.seen = SeenClocks::default();
+        self.release_or_count(&places_keys(keys, |place| held[place]), &entered);
+        blocked.map(Attempt::Blocked)
+    }
+}
+
+/// What came of an attempt to acquire.
+pub(super) enum Attempt<'a> {
+    Acquired(Entered<'a>),
+    /// This row is blocked.
+    Blocked(u64),
 }

@@ -1,8 +1,9 @@
 //! What a Get hands out: the duty to update the rows it got, or to say that no update will come.
 
-pub(crate) mod acquire;
-pub(crate) mod get;
+mod get;
+mod release;
 pub(crate) mod step;
+mod waiting;
 
 use std::borrow::Cow;
 use std::collections::HashSet;

@@ -28,59 +28,29 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use embank_kv::Clock;
 use embank_kv::interrupt::Checks;
 
 use crate::error::{Error, Result};
+use crate::lease::get::Attempt;
 use crate::registry::deadline::deadline_after;
 use crate::registry::turnstile::Entered;
 use crate::registry::waiting_line::{PATIENCE, Place, Reserved};
 use crate::registry::{LeaseRegistry, info_of};
 use crate::stats::WaitCounters;
-use crate::stats::seen::SeenClocks;
 use crate::table::Table;
-use crate::table::operations::{GetRows, Reached, TouchClocks};
+use crate::table::operations::GetRows;
 
 /// How often a waiting Get tries to give back counts that a full disk kept from it.
 const OWED_LOOK: Duration = Duration::from_millis(100);
 
 impl Table {
-    /// Executes `get` with the clocks of all its rows taken up by one, and waits if it must. `get.keys`
-    /// are distinct. What it returns is to be held until the lease is registered.
-    ///
-    /// # Errors
-    /// A failure of the store or the wait's timeout; no count is held then.
-    pub(crate) fn acquire(&self, get: &mut GetRows<'_>) -> Result<Entered<'_>> {
-        // While nothing is held: it may wait for a read.
-        self.context().lookahead.make_way(self.shared.id, get.keys);
-        if !self.shared.line.is_empty()
-            && let Some(place) = self.place_ahead(get.keys, None)
-        {
-            return self.acquire_waiting(get, Obstacle::Line(place));
-        }
-        match self.try_acquire(get)? {
-            Attempt::Acquired(entered) => Ok(entered),
-            Attempt::Blocked(key) => self.acquire_waiting(get, Obstacle::Row(key)),
-        }
-    }
-
-    /// As `acquire`, without a wait; `None` if a row is at its bound, or reserved.
-    ///
-    /// # Errors
-    /// A failure of the store; no count is held then.
-    pub(crate) fn acquire_at_once(&self, get: &mut GetRows<'_>) -> Result<Option<Entered<'_>>> {
-        self.context().lookahead.make_way(self.shared.id, get.keys);
-        if !self.shared.line.is_empty() && self.place_ahead(get.keys, None).is_some() {
-            return Ok(None);
-        }
-        match self.try_acquire(get)? {
-            Attempt::Acquired(entered) => Ok(Some(entered)),
-            Attempt::Blocked(_) => Ok(None),
-        }
-    }
-
+    /// Waits for `first` and whatever is in the way after it, and executes `get` as [`acquire`](Self::acquire) does.
     #[cold]
-    fn acquire_waiting(&self, get: &mut GetRows<'_>, first: Obstacle) -> Result<Entered<'_>> {
+    pub(super) fn acquire_waiting(
+        &self,
+        get: &mut GetRows<'_>,
+        first: Obstacle,
+    ) -> Result<Entered<'_>> {
         let started = Instant::now();
         let mut wait = Wait {
             started,
@@ -144,7 +114,11 @@ impl Table {
 
     /// The reservation that a Get of `keys` queues behind. A thread that has a lease on a reserved row passes: the
     /// reservation waits for it.
-    fn place_ahead(&self, keys: &[u64], own: Option<&Reserved<'_>>) -> Option<Arc<Place>> {
+    pub(super) fn place_ahead(
+        &self,
+        keys: &[u64],
+        own: Option<&Reserved<'_>>,
+    ) -> Option<Arc<Place>> {
         let leases = &self.shared.leases;
         self.shared.line.ahead(keys, own, |place| leases.is_taken_here(&place.keys))
     }
@@ -202,49 +176,6 @@ impl Table {
         let key = wait.last_key;
         let waited = wait.started.elapsed();
         Err(Error::Interrupted { table, key, waited })
-    }
-
-    /// One attempt. After one that is blocked, nothing is held (but what could not be given back, which is counted).
-    fn try_acquire(&self, get: &mut GetRows<'_>) -> Result<Attempt<'_>> {
-        let entered = self.shared.leases.enter();
-        let clock = Clock::Acquire { bound: self.staleness_bound() };
-        let keys = get.keys;
-        let outcome = match self.execute(keys, clock, get) {
-            Ok(outcome) => outcome,
-            Err(error) => {
-                let taken = places_keys(keys, |place| get.reached.contains(place));
-                self.release_or_count(&taken, &entered);
-                return Err(error);
-            }
-        };
-        self.shared.counters.disk_reads.add(outcome.disk_reads);
-        let first_blocked = outcome.blocked.iter().min().map(|&first| keys[first as usize]);
-        if first_blocked.is_none() && outcome.missing.is_empty() {
-            return Ok(Attempt::Acquired(entered));
-        }
-        let mut held = vec![true; keys.len()];
-        for &place in outcome.blocked.iter().chain(&outcome.missing) {
-            held[place as usize] = false;
-        }
-        for &place in &outcome.missing {
-            // A look before the last one may have found it.
-            get.reached.unmark(place as usize);
-        }
-        let blocked = match first_blocked {
-            Some(key) => Ok(key),
-            None => match self.admit(get, &outcome.missing) {
-                Ok(None) => return Ok(Attempt::Acquired(entered)),
-                Ok(Some(key)) => Ok(key),
-                Err(error) => Err(error),
-            },
-        };
-        for &place in &outcome.missing {
-            held[place as usize] = get.reached.contains(place as usize);
-        }
-        get.reached.forget();
-        get.seen = SeenClocks::default();
-        self.release_or_count(&places_keys(keys, |place| held[place]), &entered);
-        blocked.map(Attempt::Blocked)
     }
 
     /// Waits until the row admits a Get; false if it does not before the deadline.
@@ -330,98 +261,10 @@ impl Table {
         })
     }
 
-    /// Before a Get and while it waits: gives back the counts of leases that have come of age, and those that are owed.
-    /// Returns who knows when to look again; none if leases do not expire.
-    pub(crate) fn expire_due_leases(&self) -> Option<&LeaseRegistry> {
-        if self.shared.leases.owes() {
-            self.give_back_owed();
-        }
-        let timeout = self.context().lease_timeout?;
-        let leases = &self.shared.leases;
-        if leases.look_is_due(Instant::now()) {
-            self.expire_leases(timeout);
-        }
-        Some(leases)
-    }
-
-    /// Gives back the counts that a full disk kept from it, until an attempt fails again.
-    #[cold]
-    fn give_back_owed(&self) {
-        let leases = &self.shared.leases;
-        let entered = leases.enter();
-        // Ends: each round takes one, and one that is owed again ends it.
-        for _ in 0..leases.owed_count() {
-            let before = leases.owed_count();
-            let Some(lease) = leases.take_owed() else { return };
-            self.release_or_count(lease.what().held(&entered).keys(), &entered);
-            leases.end(&lease);
-            if leases.owed_count() >= before {
-                return;
-            }
-        }
-    }
-
-    /// Gives back the counts of leases that are older than `timeout`.
-    #[cold]
-    fn expire_leases(&self, timeout: Duration) {
-        let leases = &self.shared.leases;
-        let entered = leases.enter();
-        for lease in leases.expire(timeout, Instant::now(), &entered) {
-            self.count_wait(|counters| counters.leases_expired.add(1));
-            self.release_or_count(lease.what().held(&entered).keys(), &entered);
-        }
-    }
-
-    /// Gives back one count of each of `keys`, which are distinct. Rows that are missing are passed over,
-    /// as is a table that was dropped: its counts went with its rows. A row that can't be read keeps its count, and
-    /// no other does. Counts that a full disk keeps from coming down are owed: a later Get gives them back.
-    pub(crate) fn release(&self, keys: &[u64], entered: &Entered<'_>) -> Result<()> {
-        if keys.is_empty() {
-            return Ok(());
-        }
-        let mut touch = TouchClocks { reached: Reached::none_of(keys.len()) };
-        let Err(first_error) = self.try_release(keys, &mut touch) else { return Ok(()) };
-        if matches!(first_error, Error::Poisoned { .. }) {
-            // The counts stay: Gets that wait for them would wait for nothing.
-            self.context().store.wake_waiters();
-            return Err(first_error);
-        }
-        let left = places_keys(keys, |place| !touch.reached.contains(place));
-        if matches!(first_error, Error::DiskFull { .. }) {
-            self.shared.leases.owe(&left, entered);
-            return Ok(());
-        }
-        let mut released = Ok(());
-        for key in left {
-            let mut touch = TouchClocks { reached: Reached::none_of(1) };
-            released = released.and(self.try_release(&[key], &mut touch));
-        }
-        released
-    }
-
-    fn try_release(&self, keys: &[u64], touch: &mut TouchClocks) -> Result<()> {
-        match self.execute(keys, Clock::Release, touch) {
-            Ok(_) | Err(Error::TableDropped { .. }) => Ok(()),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// [`release`](Self::release) where another error is already on its way or nobody listens.
-    pub(crate) fn release_or_count(&self, keys: &[u64], entered: &Entered<'_>) {
-        if self.release(keys, entered).is_err() {
-            self.count_wait(|counters| counters.release_failures.add(1));
-        }
-    }
-
     /// Counts for the table and for the bank. Seldom: nothing that a get without a wait does.
-    fn count_wait(&self, count: impl Fn(&WaitCounters)) {
+    pub(super) fn count_wait(&self, count: impl Fn(&WaitCounters)) {
         count(&self.shared.counters.waiting);
         count(&self.context().waiting);
-    }
-
-    /// After a batch with [`Clock::Release`] failed halfway: gives back the counts of the rest.
-    pub(crate) fn release_unreached(&self, keys: &[u64], reached: &Reached, entered: &Entered<'_>) {
-        self.release_or_count(&places_keys(keys, |place| !reached.contains(place)), entered);
     }
 }
 
@@ -440,21 +283,9 @@ struct Wait<'t> {
 }
 
 /// What a Get waits for.
-enum Obstacle {
+pub(super) enum Obstacle {
     /// This row's clock to come down.
     Row(u64),
     /// A Get that is before it in line.
     Line(Arc<Place>),
-}
-
-/// What came of an attempt to acquire.
-enum Attempt<'a> {
-    Acquired(Entered<'a>),
-    /// This row is blocked.
-    Blocked(u64),
-}
-
-fn places_keys(keys: &[u64], chosen: impl Fn(usize) -> bool) -> Vec<u64> {
-    let places = keys.iter().enumerate().filter(|&(place, _)| chosen(place));
-    places.map(|(_, &key)| key).collect()
 }

@@ -15,7 +15,7 @@
 //! checkpoint has it: a run that is resumed draws on, and gives rows to the keys that an unbroken run would have.
 //!
 //! **Several threads.** A second acquisition, for the rows that were admitted, never waits while rows of the first are
-//! held: if one of its rows is blocked, all is given back, and the Get waits as any other (`lease::acquire`). Two Gets may
+//! held: if one of its rows is blocked, all is given back, and the Get waits as any other (`lease::waiting`). Two Gets may
 //! count the same key at once, and each count is one. A Get that found the key missing, and counts it after another has
 //! admitted it, may leave a count of one for a key that has a row: it speeds up the key's next admission, should its
 //! row be evicted. It returns the initial values, as if it had come before the other.

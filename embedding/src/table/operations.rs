@@ -172,45 +172,27 @@ impl PutRows<'_> {
     }
 }
 
-/// Replaces vectors and keeps the optimizer's state, so it must see the row.
+/// Replaces vectors. With `WHOLE` the row is nothing but its vector, so what it held plays no part. (A row on disk is
+/// read all the same: its place in the index and its clock have to be known.) Without, the optimizer's state stays, so
+/// the operation must see the row.
 #[derive(Debug)]
-pub(crate) struct PutVectors<'a>(pub(crate) PutRows<'a>);
+pub(crate) struct Put<'a, const WHOLE: bool>(pub(crate) PutRows<'a>);
 
-impl Operation for PutVectors<'_> {
-    const ACCESS: Access = Access::Update;
+impl<const WHOLE: bool> Operation for Put<'_, WHOLE> {
+    const ACCESS: Access = if WHOLE { Access::Put } else { Access::Update };
 
-    /// It can be put again.
+    /// A put can be made again.
     fn shortage(&self) -> Shortage {
         Shortage::Stops
     }
 
     #[inline]
     fn update(&mut self, i: usize, value: &mut [u8]) {
-        self.0.write_vector(i, value);
-    }
-
-    fn insert(&mut self, i: usize, value: &mut [u8]) -> bool {
-        self.0.write_new(i, value);
-        true
-    }
-
-    #[inline]
-    fn settled(&mut self, i: usize) {
-        self.0.reached.mark(i);
-    }
-}
-
-/// Replaces whole rows of a table without state: what they held plays no part. (A row on disk is read
-/// all the same: its place in the index and its clock have to be known.)
-#[derive(Debug)]
-pub(crate) struct PutWhole<'a>(pub(crate) PutRows<'a>);
-
-impl Operation for PutWhole<'_> {
-    const ACCESS: Access = Access::Put;
-
-    #[inline]
-    fn update(&mut self, i: usize, value: &mut [u8]) {
-        self.0.write_new(i, value);
+        if WHOLE {
+            self.0.write_new(i, value);
+        } else {
+            self.0.write_vector(i, value);
+        }
     }
 
     fn insert(&mut self, i: usize, value: &mut [u8]) -> bool {

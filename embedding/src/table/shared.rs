@@ -28,7 +28,7 @@ pub(crate) struct TableShared {
     pub(crate) name: String,
     pub(crate) counters: TableCounters,
     pub(crate) leases: LeaseRegistry,
-    /// Held while a batch that was blocked once tries again; see the module `lease::acquire`.
+    /// Held while a batch that was blocked once tries again; see the module `lease::waiting`.
     pub(crate) retry_turn: RetryTurn,
     /// Gets that have waited long.
     pub(crate) line: WaitingLine,

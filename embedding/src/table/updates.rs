@@ -10,9 +10,7 @@ use crate::optimizer::Optimizer;
 use crate::row::layout::Stepped;
 use crate::table::Table;
 use crate::table::gradients::{Magnitudes, check_finite, clip_rows, sum_duplicates};
-use crate::table::operations::{
-    ApplyGradients, PutRows, PutVectors, PutWhole, Reached, RewriteVectors,
-};
+use crate::table::operations::{ApplyGradients, Put, PutRows, Reached, RewriteVectors};
 
 impl Table {
     /// Replaces or inserts rows without a lease: `rows` holds keys * dim values; of equal keys the last
@@ -157,10 +155,10 @@ impl Table {
         let reached = Reached::none_of(keys.len());
         let put = PutRows { layout, keys, updates, rows, sources, reached };
         let (outcome, put) = if layout.has_state() {
-            let mut put = PutVectors(put);
+            let mut put = Put::<false>(put);
             (self.execute(keys, clock, &mut put), put.0)
         } else {
-            let mut put = PutWhole(put);
+            let mut put = Put::<true>(put);
             (self.execute(keys, clock, &mut put), put.0)
         };
         let outcome = outcome.map_err(|error| (error, put.reached))?;

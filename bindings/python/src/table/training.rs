@@ -22,6 +22,21 @@ impl PyTable {
         ids.collect::<Option<Vec<_>>>().ok_or_else(lease_of_another_table)
     }
 
+    /// Calls the table with keys and one row of values for each of them. `name` is that of the values' argument.
+    fn with_batch(
+        &self,
+        py: Python<'_>,
+        keys: &Bound<'_, PyAny>,
+        (name, values): (&'static str, &Bound<'_, PyAny>),
+        call: fn(&embank::Table, &[u64], &[f32]) -> embank::Result<()>,
+    ) -> PyResult<()> {
+        let keys = Keys::new(keys)?;
+        let keys = keys.as_slice()?;
+        let values = arrays::values(name, values, keys.len(), self.key.dim)?;
+        let values = values.as_slice()?;
+        self.with(py, |table| call(table, keys, values))
+    }
+
     /// The rows that the lease of this name is on.
     pub(super) fn leased(&self, id: LeaseId, rows: Rows<'_>) -> LeasedRows {
         LeasedRows::new(self.cell.clone(), id, rows.into_array(), self.key.name.clone())
@@ -171,11 +186,7 @@ impl PyTable {
         keys: &Bound<'_, PyAny>,
         rows: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
-        let keys = Keys::new(keys)?;
-        let keys = keys.as_slice()?;
-        let rows = arrays::values("rows", rows, keys.len(), self.key.dim)?;
-        let rows = rows.as_slice()?;
-        self.with(py, |table| table.put(keys, rows))
+        self.with_batch(py, keys, ("rows", rows), embank::Table::put)
     }
 
     /// Applies gradients with the table's optimizer, without a lease.
@@ -195,11 +206,7 @@ impl PyTable {
         keys: &Bound<'_, PyAny>,
         grads: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
-        let keys = Keys::new(keys)?;
-        let keys = keys.as_slice()?;
-        let grads = arrays::values("grads", grads, keys.len(), self.key.dim)?;
-        let grads = grads.as_slice()?;
-        self.with(py, |table| table.apply_gradients(keys, grads))
+        self.with_batch(py, keys, ("grads", grads), embank::Table::apply_gradients)
     }
 
     /// Applies one gradient through several leases of this table and consumes them: each row takes one step.

@@ -1,0 +1,107 @@
+//! How counts of staleness clocks come down again without an update: leases that end, that expire, and counts that a
+//! full disk kept from coming down.
+
+use std::time::{Duration, Instant};
+
+use embank_kv::Clock;
+
+use crate::error::{Error, Result};
+use crate::registry::LeaseRegistry;
+use crate::registry::turnstile::Entered;
+use crate::table::Table;
+use crate::table::operations::{Reached, TouchClocks};
+
+impl Table {
+    /// Before a Get and while it waits: gives back the counts of leases that have come of age, and those that are owed.
+    /// Returns who knows when to look again; none if leases do not expire.
+    pub(crate) fn expire_due_leases(&self) -> Option<&LeaseRegistry> {
+        if self.shared.leases.owes() {
+            self.give_back_owed();
+        }
+        let timeout = self.context().lease_timeout?;
+        let leases = &self.shared.leases;
+        if leases.look_is_due(Instant::now()) {
+            self.expire_leases(timeout);
+        }
+        Some(leases)
+    }
+
+    /// Gives back the counts that a full disk kept from it, until an attempt fails again.
+    #[cold]
+    fn give_back_owed(&self) {
+        let leases = &self.shared.leases;
+        let entered = leases.enter();
+        // Ends: each round takes one, and one that is owed again ends it.
+        for _ in 0..leases.owed_count() {
+            let before = leases.owed_count();
+            let Some(lease) = leases.take_owed() else { return };
+            self.release_or_count(lease.what().held(&entered).keys(), &entered);
+            leases.end(&lease);
+            if leases.owed_count() >= before {
+                return;
+            }
+        }
+    }
+
+    /// Gives back the counts of leases that are older than `timeout`.
+    #[cold]
+    fn expire_leases(&self, timeout: Duration) {
+        let leases = &self.shared.leases;
+        let entered = leases.enter();
+        for lease in leases.expire(timeout, Instant::now(), &entered) {
+            self.count_wait(|counters| counters.leases_expired.add(1));
+            self.release_or_count(lease.what().held(&entered).keys(), &entered);
+        }
+    }
+
+    /// Gives back one count of each of `keys`, which are distinct. Rows that are missing are passed over,
+    /// as is a table that was dropped: its counts went with its rows. A row that can't be read keeps its count, and
+    /// no other does. Counts that a full disk keeps from coming down are owed: a later Get gives them back.
+    pub(crate) fn release(&self, keys: &[u64], entered: &Entered<'_>) -> Result<()> {
+        if keys.is_empty() {
+            return Ok(());
+        }
+        let mut touch = TouchClocks { reached: Reached::none_of(keys.len()) };
+        let Err(first_error) = self.try_release(keys, &mut touch) else { return Ok(()) };
+        if matches!(first_error, Error::Poisoned { .. }) {
+            // The counts stay: Gets that wait for them would wait for nothing.
+            self.context().store.wake_waiters();
+            return Err(first_error);
+        }
+        let left = places_keys(keys, |place| !touch.reached.contains(place));
+        if matches!(first_error, Error::DiskFull { .. }) {
+            self.shared.leases.owe(&left, entered);
+            return Ok(());
+        }
+        let mut released = Ok(());
+        for key in left {
+            let mut touch = TouchClocks { reached: Reached::none_of(1) };
+            released = released.and(self.try_release(&[key], &mut touch));
+        }
+        released
+    }
+
+    fn try_release(&self, keys: &[u64], touch: &mut TouchClocks) -> Result<()> {
+        match self.execute(keys, Clock::Release, touch) {
+            Ok(_) | Err(Error::TableDropped { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// [`release`](Self::release) where another error is already on its way or nobody listens.
+    pub(crate) fn release_or_count(&self, keys: &[u64], entered: &Entered<'_>) {
+        if self.release(keys, entered).is_err() {
+            self.count_wait(|counters| counters.release_failures.add(1));
+        }
+    }
+
+    /// After a batch with [`Clock::Release`] failed halfway: gives back the counts of the rest.
+    pub(crate) fn release_unreached(&self, keys: &[u64], reached: &Reached, entered: &Entered<'_>) {
+        self.release_or_count(&places_keys(keys, |place| !reached.contains(place)), entered);
+    }
+}
+
+pub(super) fn places_keys(keys: &[u64], chosen: impl Fn(usize) -> bool) -> Vec<u64> {
+    let places = keys.iter().enumerate().filter(|&(place, _)| chosen(place));
+    places.map(|(_, &key)| key).collect()
+}
