@@ -6,8 +6,8 @@
 //! everything so far durable; nothing in between is. Vectors, optimizers and initial values are the
 //! business of the crate `embank` on top.
 //!
-//! Where to look: `store` has the calls of a user. `engine` runs them: `engine/batch` a batch of keys,
-//! `engine/compaction` gives space back. `record` is a row as it lies in the log, with its lock and staleness word;
+//! Where to look: `options` is what a program sets, `store` has the calls of a user. `engine` runs them:
+//! `engine/batch` a batch of keys, `engine/compaction` gives space back. `record` is a row as it lies in the log, with its lock and staleness word;
 //! `index` finds it; `log` is the memory hierarchy; `cache` has copies of rows on disk. `checkpoint` makes a state
 //! durable, `history` copies it and goes back to it, `inspect` looks at a bank without opening it. `device` reads and
 //! writes, `files` names and locks files, `memory` counts the budget, `process` deals with forks, threads and signals.
@@ -31,6 +31,7 @@ mod leases;
 mod log;
 mod memory;
 mod operation;
+mod options;
 mod process;
 mod record;
 mod stats;
@@ -54,6 +55,7 @@ pub use leases::{Expired, Leased, Leases};
 pub use memory::budget::BUDGET_BYTES_MIN;
 pub use memory::control_group::{default_memory_budget_bytes, memory_budget_warning};
 pub use operation::{Access, Clock, Operation, Outcome, Promoted, RowMark, Shortage, Width};
+pub use options::StoreOptions;
 #[doc(hidden)]
 pub use process::interrupt;
 pub use process::interrupt::check_while_waiting;
@@ -62,7 +64,7 @@ pub use record::address::TableId;
 pub use stats::space_holder::SpaceHolder;
 pub use stats::{StoreStats, metrics};
 pub use store::scan::{Scan, ScannedRow};
-pub use store::{Loan, Recovered, StateId, Store, StoreOptions, TableInfo};
+pub use store::{Loan, Recovered, StateId, Store, TableInfo};
 #[cfg(feature = "bench")]
 #[doc(hidden)]
 pub use testing::bench;

@@ -7,8 +7,9 @@ use crate::checkpoint::manifest::TableEntry;
 use crate::engine::compaction::options::CompactionOptions;
 use crate::error::{Error, Result};
 use crate::operation::{Access, Clock, Operation, Width};
+use crate::options::StoreOptions;
 use crate::record::address::{TableId, TableNumber};
-use crate::store::{Store, StoreOptions};
+use crate::store::Store;
 
 /// Rows and bytes of a batch.
 const BATCH_ROWS: usize = 4096;

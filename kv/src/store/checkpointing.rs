@@ -280,7 +280,7 @@ impl Store {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::StoreOptions;
+    use crate::options::StoreOptions;
 
     /// What no reader would take is not written: the checkpoint before stands.
     #[test]

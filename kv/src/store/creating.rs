@@ -6,7 +6,6 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::StoreOptions;
 use super::open::{check_quota, new_bank};
 use crate::checkpoint::bank_dir::not_a_directory;
 use crate::checkpoint::bank_file::{BankFile, LOCK_NAME};
@@ -14,6 +13,7 @@ use crate::checkpoint::manifest::Manifest;
 use crate::error::{Error, Result};
 use crate::files::directory::Directory;
 use crate::memory::budget::Budget;
+use crate::options::StoreOptions;
 
 /// What a call that makes a bank has made. Dropped before [`done`](Self::done), it is removed.
 #[derive(Debug)]

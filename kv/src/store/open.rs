@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use super::creating::{self, Making};
 
-use super::{Newest, Serving, Store, StoreOptions};
+use super::{Newest, Serving, Store};
 use crate::checkpoint::Checkpoints;
 use crate::checkpoint::bank_file::BankFile;
 use crate::checkpoint::manifest::Manifest;
@@ -27,6 +27,7 @@ use crate::files::directory::Directory;
 use crate::index::Index;
 use crate::log::page::check_image;
 use crate::memory::budget::{Budget, PAGE_BYTES_MAX, PAGE_BYTES_MIN};
+use crate::options::StoreOptions;
 use crate::process::thread_start;
 use crate::record::hash::KeyHash;
 use crate::stats::Counters;

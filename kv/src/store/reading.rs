@@ -20,7 +20,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::open::{check_bank_file, check_last_page, no_checkpoint_left};
-use super::{Newest, Serving, Store, StoreOptions};
+use super::{Newest, Serving, Store};
 use crate::checkpoint::Checkpoints;
 use crate::checkpoint::bank_dir::open_bank_dir;
 use crate::checkpoint::bank_file::BankFile;
@@ -40,6 +40,7 @@ use crate::engine::waiters::Waiters;
 use crate::error::{Error, Result};
 use crate::files::directory::Directory;
 use crate::index::Index;
+use crate::options::StoreOptions;
 use crate::process::new_id::new_id;
 use crate::record::hash::KeyHash;
 use crate::stats::Counters;

@@ -122,7 +122,7 @@ mod tests {
     #[test]
     fn a_checkpoint_has_the_id_of_the_state_that_it_holds() {
         let dir = tempfile::tempdir().unwrap();
-        let open = || Store::open(dir.path(), &crate::StoreOptions::default()).unwrap();
+        let open = || Store::open(dir.path(), &crate::options::StoreOptions::default()).unwrap();
         let id_of = |number: u64| {
             let kept = crate::inspect::summary(dir.path()).unwrap().checkpoints;
             kept.iter().find(|kept| kept.number == number).unwrap().id

@@ -10,8 +10,9 @@ use crate::engine::compaction::options::CompactionOptions;
 use crate::engine::waiters::ReleaseTicket;
 use crate::memory::budget::BUDGET_BYTES_MIN;
 use crate::operation::{Access, Clock, Operation};
+use crate::options::StoreOptions;
 use crate::record::address::TableId;
-use crate::store::{Store, StoreOptions};
+use crate::store::Store;
 use crate::sync::{CountingU64, Ordering, Planted, quietly, thread};
 
 /// Values of `rows`: a number.
