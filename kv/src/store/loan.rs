@@ -37,7 +37,7 @@ impl Store {
     /// # Errors
     /// `BudgetTooSmall` if so much is lent already that the log could not turn its pages.
     pub fn lend_memory(&self, bytes: u64) -> Result<Loan> {
-        let core = Arc::clone(&self.core());
+        let core = self.core().into_shared();
         core.budget
             .lend_for(bytes, "prefetching, with the prefetches and scans that are under way,")?;
         Ok(Loan { core, bytes })

@@ -155,12 +155,12 @@ impl Store {
     }
 
     fn scan_held<'a>(&self, table: TableId, held: Option<Arc<Store>>) -> Result<Scan<'a>> {
-        let core = self.core();
+        let core = self.core().into_shared();
         if let Some(at) = &core.reading {
             core.width(table)?;
             let images = self.checkpoints.images(&at.manifest)?;
             let pin = core.pin_log(at.manifest.log_begin);
-            return Scan::new((&core, held), &at.manifest, images, table, pin);
+            return Scan::new((Arc::clone(&core), held), &at.manifest, images, table, pin);
         }
         // Held until the log is pinned: no later checkpoint removes this one before, or has the
         // table's number for another table.
@@ -173,14 +173,14 @@ impl Store {
         let images = self.checkpoints.images(&manifest)?;
         let pin = core.pin_log(manifest.log_begin);
         drop(newest);
-        Scan::new((&core, held), &manifest, images, table, pin)
+        Scan::new((core, held), &manifest, images, table, pin)
     }
 }
 
 impl Scan<'_> {
     /// A scan of `table` in the checkpoint of `manifest`, whose log `pin` keeps.
     pub(crate) fn new(
-        (core, held): (&Arc<Core>, Option<Arc<Store>>),
+        (core, held): (Arc<Core>, Option<Arc<Store>>),
         manifest: &Manifest,
         images: Images,
         table: TableId,
@@ -192,7 +192,7 @@ impl Scan<'_> {
         let from_window = bucket_bytes.min(page_bytes / 2);
         let lent_bytes = SCAN_PAGES * page_bytes + bucket_bytes - from_window;
         let mut scan = Scan {
-            core: Arc::clone(core),
+            core: Arc::clone(&core),
             _borrowed: PhantomData,
             _held: held,
             images: Arc::new(images),
