@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use embank_kv::device::{self, DeviceOptions};
-use embank_kv::{DeviceChoice, Error, Store, StoreOptions};
+use embank_kv::{CompactionOptions, DeviceChoice, Error, Store, StoreOptions};
 use fastrand::Rng;
 
 use crate::program::{self, KEYS_END, Step};
@@ -58,7 +58,9 @@ const LATER_US: u64 = 4_000;
 /// # Errors
 /// What the store reports.
 pub fn open(dir: &Path, device: DeviceChoice) -> embank_kv::Result<Store> {
-    let options = StoreOptions { memory_budget_bytes: BUDGET_BYTES, ..StoreOptions::default() };
+    let compaction = CompactionOptions { background: true, ..CompactionOptions::default() };
+    let options =
+        StoreOptions { memory_budget_bytes: BUDGET_BYTES, compaction, ..StoreOptions::default() };
     Store::open_on(dir, &options, |_| {
         let options = DeviceOptions {
             segment_size_bytes: SEGMENT_BYTES,

@@ -64,7 +64,7 @@ impl Default for BankOptions {
             lookahead_queue_keys: None,
             wait_timeout: Duration::from_secs(60),
             lease_timeout: None,
-            compaction: CompactionOptions { background: false, ..CompactionOptions::default() },
+            compaction: CompactionOptions::default(),
             disk_quota_bytes: None,
         }
     }

@@ -26,8 +26,9 @@ pub struct StoreOptions {
     /// Whether a bank is made where there is none. Default true. Without it, a mistyped path and a file system that is
     /// not mounted are errors.
     pub create: bool,
-    /// How space is given back. Default: in the background, so that the log stays below 1.5 times its rows,
-    /// beside what kept checkpoints hold.
+    /// How space is given back. Default: only when [`Store::compact`](crate::Store::compact) is called; with
+    /// `background`, unthrottled, the log stays below 1.5 times its rows, beside what kept
+    /// checkpoints hold.
     pub compaction: CompactionOptions,
     /// The most that the log may take on disk, in bytes; none by default. At the quota, writers wait for
     /// compaction as far as that can help, then fail with `QuotaExceeded`. Deletions go on, and peeks, and

@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use embank_kv::{Access, Clock, Operation, Store, StoreOptions, TableId};
+use embank_kv::{Access, Clock, CompactionOptions, Operation, Store, StoreOptions, TableId};
 
 use crate::ground::contenders::Flips;
 use crate::ground::content;
@@ -31,7 +31,12 @@ impl KvRows {
     /// # Errors
     /// What the store reports.
     pub(crate) fn load(path: &Path, rows: u64, dim: usize, budget_bytes: u64) -> Result<Self> {
-        let options = StoreOptions { memory_budget_bytes: budget_bytes, ..StoreOptions::default() };
+        let compaction = CompactionOptions { background: true, ..CompactionOptions::default() };
+        let options = StoreOptions {
+            memory_budget_bytes: budget_bytes,
+            compaction,
+            ..StoreOptions::default()
+        };
         Self::load_with(path, rows, dim, &options)
     }
 

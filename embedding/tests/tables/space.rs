@@ -62,7 +62,11 @@ fn compaction_works_in_the_background_or_when_it_is_called() {
     assert!(after.log_disk_bytes < before.log_disk_bytes / 2);
     assert_eq!(rows_of(&rows, &[0, 19_999]), [1.0; 2 * DIM as usize]);
 
-    let tight = CompactionOptions { space_amplification_target: 1.2, ..Default::default() };
+    let tight = CompactionOptions {
+        background: true,
+        space_amplification_target: 1.2,
+        ..Default::default()
+    };
     let test = new_bank_with(BankOptions { compaction: tight, ..small_options() });
     rewrite(&table(&test.bank, TableConfig::new(DIM)), &keys, 10);
     let stats = test.bank.stats().store;
@@ -73,7 +77,7 @@ fn compaction_works_in_the_background_or_when_it_is_called() {
 #[test]
 fn a_quota_refuses_what_does_not_fit_and_dropping_a_table_cures_it() {
     const QUOTA: u64 = 4 << 20;
-    let compaction = CompactionOptions::default();
+    let compaction = CompactionOptions { background: true, ..CompactionOptions::default() };
     let test =
         new_bank_with(BankOptions { disk_quota_bytes: Some(QUOTA), compaction, ..small_options() });
     let config = || TableConfig::new(DIM).optimizer(Optimizer::sgd(1.0));
@@ -113,7 +117,7 @@ fn a_quota_refuses_what_does_not_fit_and_dropping_a_table_cures_it() {
 /// back the count of a row that has left memory takes a new record.
 #[test]
 fn at_the_quota_counts_come_back() {
-    let compaction = CompactionOptions::default();
+    let compaction = CompactionOptions { background: true, ..CompactionOptions::default() };
     let test = new_bank_with(BankOptions {
         disk_quota_bytes: Some(4 << 20),
         compaction,

@@ -50,7 +50,7 @@ impl NewBank {
             &StoreOptions {
                 memory_budget_bytes: memory_bytes,
                 page_size_bytes: u32::try_from(page_bytes).ok(),
-                compaction: CompactionOptions::default(),
+                compaction: CompactionOptions { background: true, ..CompactionOptions::default() },
                 ..StoreOptions::default()
             },
         )?;

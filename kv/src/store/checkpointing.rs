@@ -280,6 +280,7 @@ impl Store {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::compaction::options::CompactionOptions;
     use crate::options::StoreOptions;
 
     /// What no reader would take is not written: the checkpoint before stands.
@@ -318,6 +319,7 @@ mod tests {
             let options = StoreOptions {
                 memory_budget_bytes: 8 << 20,
                 page_size_bytes: Some(page_bytes),
+                compaction: CompactionOptions { background: true, ..CompactionOptions::default() },
                 ..StoreOptions::default()
             };
             let open = || Store::open(dir.path(), &options).unwrap();
@@ -395,6 +397,7 @@ mod tests {
         let options = StoreOptions {
             memory_budget_bytes: 1 << 20,
             disk_quota_bytes: Some(2 << 20),
+            compaction: CompactionOptions { background: true, ..CompactionOptions::default() },
             ..StoreOptions::default()
         };
         let store = Store::open(dir.path(), &options).unwrap();

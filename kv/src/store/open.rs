@@ -348,13 +348,18 @@ pub(crate) fn check_last_page(device: &dyn Device, manifest: &Manifest) -> Resul
 mod tests {
     use super::*;
     use crate::device::DeviceChoice;
+    use crate::engine::compaction::options::CompactionOptions;
     use crate::process::thread_start::with_threads_left;
 
     const THREADS: [&str; 2] = ["writer", "compactor"];
 
     fn options() -> StoreOptions {
-        let device = DeviceChoice::Threads;
-        StoreOptions { device, memory_budget_bytes: 1 << 20, ..StoreOptions::default() }
+        StoreOptions {
+            device: DeviceChoice::Threads,
+            memory_budget_bytes: 1 << 20,
+            compaction: CompactionOptions { background: true, ..CompactionOptions::default() },
+            ..StoreOptions::default()
+        }
     }
 
     fn assert_refused(dir: &Path, left: usize) {

@@ -8,7 +8,10 @@ pub(crate) mod gate;
 pub(crate) mod reading;
 pub(crate) mod threads;
 
-use embank_kv::{Access, Clock, Operation, Outcome, Result, Store, StoreOptions, TableId, Width};
+use embank_kv::{
+    Access, Clock, CompactionOptions, Operation, Outcome, Result, Store, StoreOptions, TableId,
+    Width,
+};
 
 /// Puts `values[i]`, inserting missing rows.
 pub(crate) struct PutAll<'a>(pub(crate) &'a [Vec<u8>]);
@@ -147,8 +150,10 @@ impl Operation for Turn {
     }
 }
 
+/// Options of a store that compacts in the background: most tests have it at work beside what they look at.
 pub(crate) fn options(budget_bytes: u64) -> StoreOptions {
-    StoreOptions { memory_budget_bytes: budget_bytes, ..StoreOptions::default() }
+    let compaction = CompactionOptions { background: true, ..CompactionOptions::default() };
+    StoreOptions { memory_budget_bytes: budget_bytes, compaction, ..StoreOptions::default() }
 }
 
 /// A value of `bytes` that is a function of key and version.

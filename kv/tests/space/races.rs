@@ -13,7 +13,11 @@ use embank_kv::{Clock, CompactionOptions, Result, Store, StoreOptions};
 fn readers_writers_and_deleters_agree_while_compaction_moves_their_rows() {
     const KEYS: u64 = 12_000;
     let dir = tempfile::tempdir().unwrap();
-    let compaction = CompactionOptions { space_amplification_target: 1.1, ..Default::default() };
+    let compaction = CompactionOptions {
+        background: true,
+        space_amplification_target: 1.1,
+        ..Default::default()
+    };
     let (store, table) = open(dir.path(), &StoreOptions { compaction, ..options(512 << 10) });
     let all: Vec<u64> = (0..KEYS).collect();
     put(&store, table, &all, 0, VALUE_BYTES);

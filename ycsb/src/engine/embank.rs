@@ -2,7 +2,8 @@
 
 use anyhow::{Context, Result, bail, ensure};
 use embank_kv::{
-    Access, Clock, Operation, Outcome, Store, StoreOptions, TableId, memory_budget_warning,
+    Access, Clock, CompactionOptions, Operation, Outcome, Store, StoreOptions, TableId,
+    memory_budget_warning,
 };
 
 use super::map::missing;
@@ -40,6 +41,7 @@ struct Embank {
 pub(super) fn open(settings: &Settings, how: Use) -> Result<Box<dyn Engine>> {
     let options = StoreOptions {
         memory_budget_bytes: settings.memory_budget_bytes,
+        compaction: CompactionOptions { background: true, ..CompactionOptions::default() },
         ..StoreOptions::default()
     };
     if let Some(warning) = memory_budget_warning(options.memory_budget_bytes) {

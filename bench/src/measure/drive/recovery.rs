@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
-use embank_kv::{Clock, Store, StoreOptions};
+use embank_kv::{Clock, CompactionOptions, Store, StoreOptions};
 
 use crate::ground::content::{self, KeyStream};
 use crate::ground::index_loop::record_bytes;
@@ -85,8 +85,11 @@ pub(crate) fn run(mut args: Args) -> Result<()> {
             plain.push(bytes as f64 / read_plainly(&images)?);
             forget(&images)?;
             let began = Instant::now();
-            let options =
-                StoreOptions { memory_budget_bytes: budget_bytes, ..StoreOptions::default() };
+            let options = StoreOptions {
+                memory_budget_bytes: budget_bytes,
+                compaction: CompactionOptions { background: true, ..CompactionOptions::default() },
+                ..StoreOptions::default()
+            };
             let store = Store::open(&path, &options)?;
             let took = began.elapsed().as_secs_f64();
             seconds.push(took);

@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use embank_kv::{Clock, Store, StoreOptions};
+use embank_kv::{Clock, CompactionOptions, Store, StoreOptions};
 use hdrhistogram::Histogram;
 
 use crate::ground::content::{self, KeyStream};
@@ -97,7 +97,9 @@ fn growth(args: &Args, rows: u64, dim: usize, part: u64, figures: &mut Vec<Row>)
         return Ok(());
     }
     let directory = scratch_in(&args.directory)?;
-    let options = StoreOptions { memory_budget_bytes: budget_bytes, ..StoreOptions::default() };
+    let compaction = CompactionOptions { background: true, ..CompactionOptions::default() };
+    let options =
+        StoreOptions { memory_budget_bytes: budget_bytes, compaction, ..StoreOptions::default() };
     let store = Store::open(&directory.path().join("kv"), &options)?;
     let value_bytes = u32::try_from(row_bytes).context("the rows are too long")?;
     let table = store.create_table("rows", value_bytes, &[])?;

@@ -6,12 +6,16 @@ use crate::error::{Error, Result};
 ///
 /// ```
 /// use embank_kv::CompactionOptions;
-/// let gentle = CompactionOptions { throttle_bytes_per_s: Some(20 << 20), ..Default::default() };
-/// assert!(gentle.background);
+/// let gentle = CompactionOptions {
+///     background: true,
+///     throttle_bytes_per_s: Some(20 << 20),
+///     ..Default::default()
+/// };
+/// assert_eq!(gentle.space_amplification_target, 1.4);
 /// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct CompactionOptions {
-    /// Whether a thread compacts in the background. Default true. Without it, only
+    /// Whether a thread compacts in the background. Default false: only
     /// [`Store::compact`](crate::Store::compact) does.
     pub background: bool,
     /// The log's length over that of its rows beyond which the thread sets to work: 1.1 to 10, default
@@ -26,7 +30,7 @@ pub struct CompactionOptions {
 impl Default for CompactionOptions {
     fn default() -> Self {
         CompactionOptions {
-            background: true,
+            background: false,
             space_amplification_target: 1.4,
             throttle_bytes_per_s: None,
         }

@@ -30,7 +30,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use embank_kv::{Store, StoreOptions};
+use embank_kv::{CompactionOptions, Store, StoreOptions};
 
 use crate::ground::index_loop::record_bytes;
 use crate::ground::options::Common;
@@ -87,7 +87,12 @@ impl Args {
     }
 
     fn options(&self) -> StoreOptions {
-        StoreOptions { memory_budget_bytes: self.budget_bytes(), ..StoreOptions::default() }
+        let compaction = CompactionOptions { background: true, ..CompactionOptions::default() };
+        StoreOptions {
+            memory_budget_bytes: self.budget_bytes(),
+            compaction,
+            ..StoreOptions::default()
+        }
     }
 }
 
