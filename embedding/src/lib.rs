@@ -101,7 +101,7 @@ pub use lease::Lease;
 pub use lease::step::TableGradients;
 pub use lookahead::queue::LookaheadReceipt;
 pub use optimizer::{Adagrad, Adam, AdamW, Ftrl, Optimizer, RowWiseAdagrad, Sgd};
-pub use options::BankOptions;
+pub use options::{BankOptions, WAIT_TIMEOUT_DEFAULT};
 pub use row::admission::Admission;
 pub use row::config::{DIM_MAX, TableConfig};
 pub use row::decoded::DecodedRow;

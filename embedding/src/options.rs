@@ -4,6 +4,10 @@ use std::time::Duration;
 
 use embank_kv::{CompactionOptions, DeviceChoice, default_memory_budget_bytes};
 
+/// How long a Get waits for a staleness bound where nothing else is set: the default of
+/// [`BankOptions::wait_timeout`], and of the bindings.
+pub const WAIT_TIMEOUT_DEFAULT: Duration = Duration::from_secs(60);
+
 /// How to open a bank.
 ///
 /// # Examples
@@ -32,7 +36,7 @@ pub struct BankOptions {
     /// The most keys that looking ahead may have pending; 0 turns it off. Default: `None`, what 1/32 of
     /// the budget holds (some 20,000 keys per MiB of that share).
     pub lookahead_queue_keys: Option<usize>,
-    /// How long a Get waits for a staleness bound before it fails. Default: 60 s.
+    /// How long a Get waits for a staleness bound before it fails. Default: 60 s ([`WAIT_TIMEOUT_DEFAULT`]).
     pub wait_timeout: Duration,
     /// How old a lease may become before it expires, longer than zero. A lease that is older still counts, and can be
     /// applied, until the next Get of its table, or a Get that waits for its rows, declares it expired: its counts
@@ -62,7 +66,7 @@ impl Default for BankOptions {
             device: DeviceChoice::Auto,
             checkpoints_kept: 2,
             lookahead_queue_keys: None,
-            wait_timeout: Duration::from_secs(60),
+            wait_timeout: WAIT_TIMEOUT_DEFAULT,
             lease_timeout: None,
             compaction: CompactionOptions::default(),
             disk_quota_bytes: None,

@@ -13,6 +13,9 @@ use super::{Position, PyBank};
 use crate::cell::BankCell;
 use crate::{errors, scalars};
 
+// The signature below writes the default out, as `help()` and the stub show it.
+const _: () = assert!(embank::WAIT_TIMEOUT_DEFAULT.as_millis() == 60_000, "wait_timeout = 60.0");
+
 #[pymethods]
 impl PyBank {
     #[new]
