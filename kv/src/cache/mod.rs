@@ -123,7 +123,6 @@ impl RowCache {
         }
         let done = shard.insert(address, hash, image);
         demand.evicted += u64::from(done.evicted);
-        demand.returned += u64::from(done.returned);
     }
 
     /// Forgets the record at `address`: its row moved to the tail.

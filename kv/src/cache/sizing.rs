@@ -1,20 +1,13 @@
 //! How much of the memory the cache gets.
 //!
-//! Log and cache share what index and buffers leave. Which of them should have the next shard's worth of
-//! memory shows in what either just missed:
+//! Log and cache share what index and buffers leave. Training needs memory for the log: its rows never enter the
+//! cache. Peeks need it for the cache: they write nothing to the log. So the log's growth tells which of both goes on.
 //!
-//! - The log's gain: rows wanted for training whose records lie *just below the head*, within as many bytes
-//!   as the cache has. With that memory they would still be in their frames. The log's order of
-//!   addresses tells it for nothing. Peeks do not count: what they want again the cache keeps, one
-//!   record at a time, where the log would keep whole pages for it. (Counted, they made memory wander to and
-//!   fro: each page that left took hot rows along, each of which then missed once.)
-//! - The cache's gain: rows that had to be read and whose marks still stood (`shard`): with as much
-//!   memory again they would still have been there.
-//!
-//! Both are counted over windows of lookups and stand for about the same number of bytes; the memory moves
-//! to where it would have met more. Peeks alone so get nearly all of it for the cache; training, whose
-//! rows go through the log and never into the cache, nearly all for the log. Memory that the log does not
-//! use yet is the cache's at once, and comes back to the log by the same comparison.
+//! - While the log grows by less than a shard's memory, the cache doubles each time that peeks have looked for as many
+//!   rows below the head as the cache holds. It cannot fill faster than that.
+//! - While the log does not grow at all, frames that it does not use are the cache's as soon as the cache is full.
+//! - Each time that the log has grown by a shard's memory, the cache gives a shard back, down to one part in
+//!   [`LEAST_PART`] of its most. While the log has frames that it does not use, the cache keeps its memory.
 //!
 //! The cache never has so much that the log would be left with less than a sixteenth of what they share
 //! (`Budget::cache_bytes_max`); when the index grows or a scan begins, first the cache gives way, then the log.
@@ -24,45 +17,30 @@ use crate::log::Log;
 use crate::sync::Ordering;
 use crate::testing::mechanisms::{Mechanism, is_on};
 
-/// Lookups below the head between two decisions, at least.
-const WINDOW_LOOKUPS: u64 = 4096;
-/// Misses that show a need, at least; fewer are chance.
-const MISSES_MIN: u64 = 32;
-/// Below the head, at least so many shards' worth of addresses count as just missed.
-const NEAR_SHARDS_MIN: u64 = 2;
-/// A cache that is full while the log leaves memory unused grows by this factor.
+/// The cache keeps one part in this number of its most, so that rows that are peeked at between updates find a place.
+const LEAST_PART: usize = 32;
+
+/// A full cache grows by this factor, at most, into frames that the log does not use. Each step costs the rows whose
+/// slots move to new shards, so a young cache takes few steps.
 const GROWTH: usize = 4;
-
-/// The log gets memory back if it gains so many times what the cache would lose. Above 1, so that memory does
-/// not wander to and fro; to the cache's disadvantage it is 1, because what it takes is peeked at just now.
-const SHRINK_GAIN_MIN: f64 = 1.25;
-
-/// Without sizing, the cache has one part in this number of its most.
-const FIXED_PART: usize = 32;
-
-/// Shards to move at once, for `open` of them and one side that gains so many times what the other loses.
-fn step(open: usize, gain: f64) -> usize {
-    if gain > 2.0 { open.div_ceil(2) } else { open.div_ceil(8) }
-}
 
 /// What batches report.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct Demand {
-    /// Lookups of addresses below the head.
+    /// Peeks at addresses below the head.
     pub(crate) lookups: u64,
-    /// Those just below it for rows that then moved to the tail.
-    pub(crate) near_head: u64,
     /// Insertions that pushed another row out, or found no memory.
     pub(crate) evicted: u64,
-    /// Insertions of rows that had been in the cache not long ago.
-    pub(crate) returned: u64,
     /// The length of a record, to lay shards out for.
     pub(crate) record_bytes: usize,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Sizing {
+    /// Since the cache last changed its size, or the log last grew by a shard's memory.
     window: Demand,
+    /// The log's end when it last had grown by a shard's memory; 0 before the first batch.
+    tail: u64,
     /// Shards with slots.
     open: usize,
     /// Shards that the budget has been charged for and the log has not yet made room for.
@@ -70,11 +48,6 @@ pub(super) struct Sizing {
 }
 
 impl RowCache {
-    /// Bytes below the head whose rows count as just missed by the log.
-    pub(crate) fn near_bytes(&self) -> u64 {
-        self.bytes().max(NEAR_SHARDS_MIN * self.shard_bytes as u64)
-    }
-
     /// Bytes of memory that the cache has.
     pub(crate) fn bytes(&self) -> u64 {
         // Relaxed: a gauge.
@@ -89,7 +62,7 @@ impl RowCache {
     /// Takes note of what a batch met, and now and then moves memory. The caller is not pinned. Never waits:
     /// while another thread decides, this one's counts are dropped.
     pub(crate) fn resize(&self, demand: &Demand, log: &Log) {
-        if self.shards.is_empty() || demand.lookups == 0 {
+        if self.shards.is_empty() {
             return;
         }
         let Some(mut sizing) = self.sizing.try_lock() else { return };
@@ -100,40 +73,49 @@ impl RowCache {
             }
             return;
         }
-        let wants = sizing.window.evicted > 0;
-        let free = log.frames_unused() * self.budget.page_bytes() / self.shard_bytes as u64;
-        if !is_on(Mechanism::CacheSizing) {
-            let fixed = (self.shards.len() / FIXED_PART).max(1);
-            if wants && sizing.open < fixed {
-                let growth = fixed - sizing.open;
-                self.grow(&mut sizing, growth, log);
+        let least = (self.shards.len() / LEAST_PART).max(1);
+        let grown = self.log_growth(&mut sizing, log);
+        let open = sizing.open;
+        let moves = is_on(Mechanism::CacheSizing);
+        if moves && grown > 0 && open > least {
+            if log.frames_unused() == 0 {
+                self.shrink(&mut sizing, grown.min(open - least), log);
             }
             return;
         }
-        if wants && (free > 0 || sizing.open == 0) {
-            let growth = (sizing.open.max(1) * (GROWTH - 1)).min(free.max(1) as usize);
-            self.grow(&mut sizing, growth, log);
+        if sizing.window.evicted == 0 {
             return;
         }
-        if sizing.window.lookups < WINDOW_LOOKUPS.max(self.rows_of_a_shard(&sizing)) {
-            return;
+        let rows = self.rows_of_a_shard(&sizing) * open as u64;
+        let unused = self.unused_shards(&sizing, log);
+        if open < least {
+            self.grow(&mut sizing, least - open, log);
+        } else if moves && unused > 0 {
+            self.grow(&mut sizing, unused.min(open * (GROWTH - 1)), log);
+        } else if moves && sizing.window.lookups >= rows {
+            self.grow(&mut sizing, open, log);
         }
-        let open = sizing.open;
-        let window = std::mem::take(&mut sizing.window);
-        sizing.window.record_bytes = window.record_bytes;
-        // Hits per byte; the marks reach as far back as the cache is large.
-        let log_gain = window.near_head as f64 / self.near_bytes() as f64;
-        let cache_gain = window.returned as f64 / self.bytes().max(1) as f64;
-        if wants && window.returned >= MISSES_MIN && cache_gain > log_gain {
-            self.grow(&mut sizing, step(open, cache_gain / log_gain), log);
-        } else if window.near_head >= MISSES_MIN
-            && log_gain > SHRINK_GAIN_MIN * cache_gain
-            && log.frames_unused() == 0
-        {
-            // The last shard stays, to show what more would bring.
-            let steps = step(open, log_gain / cache_gain).min(open.saturating_sub(1));
-            self.shrink(&mut sizing, steps, log);
+    }
+
+    /// By how many shards' memory the log has grown since it last had grown by one.
+    fn log_growth(&self, sizing: &mut Sizing, log: &Log) -> usize {
+        let tail = log.tail_address();
+        if sizing.tail == 0 {
+            sizing.tail = tail;
         }
+        let grown = (tail - sizing.tail) / self.shard_bytes as u64;
+        if grown > 0 {
+            sizing.tail = tail;
+            sizing.restart_window();
+        }
+        grown as usize
+    }
+
+    /// Shards' worth of frames that a log that does not grow leaves unused.
+    fn unused_shards(&self, sizing: &Sizing, log: &Log) -> usize {
+        let rests = log.tail_address() == sizing.tail;
+        let bytes = if rests { log.frames_unused() * self.budget.page_bytes() } else { 0 };
+        (bytes / self.shard_bytes as u64) as usize
     }
 
     /// Gives memory back if index or scans have grown into it. The caller is not pinned.
@@ -191,7 +173,7 @@ impl RowCache {
             self.set_open(sizing, number + 1);
         }
         self.deal_slots(sizing.open);
-        sizing.window = Demand { record_bytes: sizing.window.record_bytes, ..Demand::default() };
+        sizing.restart_window();
     }
 
     fn shrink(&self, sizing: &mut Sizing, shards: usize, log: &Log) {
@@ -234,12 +216,14 @@ impl RowCache {
 impl Sizing {
     fn add(&mut self, demand: &Demand) {
         self.window.lookups += demand.lookups;
-        self.window.near_head += demand.near_head;
         self.window.evicted += demand.evicted;
-        self.window.returned += demand.returned;
         if demand.record_bytes > 0 {
             self.window.record_bytes = demand.record_bytes;
         }
+    }
+
+    fn restart_window(&mut self) {
+        self.window = Demand { record_bytes: self.window.record_bytes, ..Demand::default() };
     }
 }
 
@@ -270,7 +254,7 @@ mod tests {
         let log = Log::new(Arc::clone(&budget), device, counters, lineage, extent, Arc::default())
             .unwrap();
         let cache = RowCache::new(Arc::clone(&budget));
-        let demand = Demand { lookups: 1, evicted: 1, record_bytes: 96, ..Demand::default() };
+        let demand = Demand { lookups: 1 << 20, evicted: 1, record_bytes: 96 };
         for _ in 0..20 {
             cache.resize(&demand, &log);
         }

@@ -147,12 +147,6 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
     /// Deals with the keys whose records are in the cache; leaves those that must be read.
     fn serve_cached(&mut self, pending: &mut Vec<Pending>, demand: &mut Demand) -> Result<()> {
         let cache = &self.core.cache;
-        let head = self.core.log.view().head;
-        // What is peeked at the cache can keep; what moves to the tail only a larger log would have had.
-        let near = match W::EFFECT {
-            Effect::Peek => u64::MAX,
-            _ => head.saturating_sub(cache.near_bytes()),
-        };
         let mut cached = std::mem::take(&mut self.scratch.cached);
         let mut kept = 0;
         for group in (0..pending.len()).step_by(GROUP_KEYS) {
@@ -164,7 +158,7 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
                 cache.prefetch_row(p.address);
             }
             for k in group {
-                if !self.served(&mut pending[k], near, &mut cached, demand)? {
+                if !self.served(&mut pending[k], &mut cached, demand)? {
                     pending.swap(kept, k);
                     kept += 1;
                 }
@@ -179,7 +173,6 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
     pub(super) fn served(
         &mut self,
         pending: &mut Pending,
-        near: u64,
         cached: &mut Vec<u64>,
         demand: &mut Demand,
     ) -> Result<bool> {
@@ -187,9 +180,8 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
         // Ends: each round takes the search further down its chain.
         loop {
             let address = pending.address;
-            demand.lookups += 1;
+            demand.lookups += u64::from(W::EFFECT == Effect::Peek && W::FILLS_CACHE);
             if !cache.get(address, cached) {
-                demand.near_head += u64::from(address.raw() >= near);
                 return Ok(false);
             }
             let image = RecordImage::of_words(cached);
@@ -197,8 +189,6 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
                 Found::Further => {}
                 Found::Row => {
                     if self.use_row(pending, image, Old::Cached)? {
-                        // In memory it would have been changed in place.
-                        demand.near_head += u64::from(address.raw() >= near);
                         cache.remove(address);
                     }
                     return Ok(true);

@@ -140,7 +140,7 @@ impl<'s, 'a, W: Work, const VARIABLE: bool> Reading<'s, 'a, W, VARIABLE> {
             }
             Found::Further => {
                 let mut cached = std::mem::take(&mut batch.scratch.cached);
-                if batch.served(pending, u64::MAX, &mut cached, demand)? {
+                if batch.served(pending, &mut cached, demand)? {
                     pending.done = true;
                 } else {
                     again.push(i as u32);
