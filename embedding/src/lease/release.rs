@@ -88,7 +88,7 @@ impl Table {
         }
     }
 
-    /// [`release`](Self::release) where another error is already on its way or nobody listens.
+    /// [`release`](Self::release) where another error is already on its way or the caller ignores it.
     pub(crate) fn release_or_count(&self, keys: &[u64], entered: &Entered<'_>) {
         if self.release(keys, entered).is_err() {
             self.count_wait(|counters| counters.release_failures.add(1));

@@ -71,7 +71,7 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// `NotABank`; `NoSuchCheckpoint`; `UnusableOutput` if something is in `to`; `Locked` if somebody else
+    /// `NotABank`; `NoSuchCheckpoint`; `UnusableOutput` if something is in `to`; `Locked` if another process
     /// makes a bank there; `Damaged` or `Truncated` if the manifest or something that is written does not verify
     /// ([`verify`](crate::inspect::verify) looks at what is shared); `DirectoryMoved` if `to` was moved meanwhile; `Io`.
     /// What was made is removed then.

@@ -4,7 +4,7 @@
 //! several times the memory budget: with all mechanisms, twice in each turn, and with one off at a
 //! time, in an order that is drawn for each turn. Each run begins with the same bank, at the same
 //! checkpoint, and takes the same batches; a checksum of all rows that it read, and of a part of
-//! those that it left, must be the same in all runs. Bytes read and written hardly depend on what
+//! those that it left, must be the same in all runs. Bytes read and written depend little on what
 //! else the machine does; time does. Each figure stands beside the mean of the two runs of its turn
 //! that had all mechanisms.
 
@@ -51,7 +51,7 @@ pub(crate) struct Args {
     /// Turns; the median counts
     #[arg(long, default_value_t = 5)]
     turns: usize,
-    /// No further turn begins after so many minutes
+    /// No further turn begins after this number of minutes
     #[arg(long)]
     minutes: Option<u64>,
     /// Seconds that a run is to take; its steps follow from the rate of the first

@@ -189,7 +189,7 @@ impl<'b> Trainer<'b> {
         self.fixed_depth.unwrap_or_else(|| self.auto.depth())
     }
 
-    /// Runs so many steps, `before` each of which is called with its number.
+    /// Runs `steps` steps. Before each, `before` is called with its number.
     fn run(&mut self, steps: usize, mut before: impl FnMut(usize) -> Result<()>) -> Result<()> {
         let (trains, evaluates) = self.model.kind.blocks();
         for number in 0..steps {
