@@ -2,10 +2,12 @@
 //!
 //! Log and cache share what index and buffers leave. Training needs memory for the log: its rows never enter the
 //! cache. Peeks need it for the cache: they write nothing to the log. So the log's growth tells which of both goes on.
+//! Copies that compaction makes count as growth too. The cache looks at the log when a batch looks below the head.
 //!
 //! - While the log grows by less than a shard's memory, the cache doubles each time that peeks have looked for as many
 //!   rows below the head as the cache holds. It cannot fill faster than that.
-//! - While the log does not grow at all, frames that it does not use are the cache's as soon as the cache is full.
+//! - Where the log has not grown since the cache looked last, frames that it does not use are the cache's as soon as the
+//!   cache is full.
 //! - Each time that the log has grown by a shard's memory, the cache gives a shard back, down to one part in
 //!   [`LEAST_PART`] of its most. While the log has frames that it does not use, the cache keeps its memory.
 //!
@@ -41,10 +43,20 @@ pub(super) struct Sizing {
     window: Demand,
     /// The log's end when it last had grown by a shard's memory; 0 before the first batch.
     tail: u64,
+    /// The log's end when the cache looked last.
+    last_tail: u64,
     /// Shards with slots.
     open: usize,
     /// Shards that the budget has been charged for and the log has not yet made room for.
     pending: usize,
+}
+
+/// How the log has grown.
+struct Growth {
+    /// By how many shards' memory since it last had grown by one.
+    shards: usize,
+    /// It has not grown since the cache looked last.
+    rests: bool,
 }
 
 impl RowCache {
@@ -66,6 +78,8 @@ impl RowCache {
             return;
         }
         let Some(mut sizing) = self.sizing.try_lock() else { return };
+        let growth = self.log_growth(&mut sizing, log);
+        // After the growth, which begins a new window: this batch's peeks belong to it.
         sizing.add(demand);
         if sizing.pending > 0 {
             if log.is_within_allowance() {
@@ -74,12 +88,11 @@ impl RowCache {
             return;
         }
         let least = (self.shards.len() / LEAST_PART).max(1);
-        let grown = self.log_growth(&mut sizing, log);
         let open = sizing.open;
         let moves = is_on(Mechanism::CacheSizing);
-        if moves && grown > 0 && open > least {
+        if moves && growth.shards > 0 && open > least {
             if log.frames_unused() == 0 {
-                self.shrink(&mut sizing, grown.min(open - least), log);
+                self.shrink(&mut sizing, growth.shards.min(open - least), log);
             }
             return;
         }
@@ -87,7 +100,7 @@ impl RowCache {
             return;
         }
         let rows = self.rows_of_a_shard(&sizing) * open as u64;
-        let unused = self.unused_shards(&sizing, log);
+        let unused = if growth.rests { self.unused_shards(log) } else { 0 };
         if open < least {
             self.grow(&mut sizing, least - open, log);
         } else if moves && unused > 0 {
@@ -97,25 +110,24 @@ impl RowCache {
         }
     }
 
-    /// By how many shards' memory the log has grown since it last had grown by one.
-    fn log_growth(&self, sizing: &mut Sizing, log: &Log) -> usize {
+    /// Looks at the log's end. Begins a new window where the log has grown by a shard's memory.
+    fn log_growth(&self, sizing: &mut Sizing, log: &Log) -> Growth {
         let tail = log.tail_address();
         if sizing.tail == 0 {
-            sizing.tail = tail;
+            (sizing.tail, sizing.last_tail) = (tail, tail);
         }
-        let grown = (tail - sizing.tail) / self.shard_bytes as u64;
-        if grown > 0 {
+        let rests = tail == std::mem::replace(&mut sizing.last_tail, tail);
+        let shards = ((tail - sizing.tail) / self.shard_bytes as u64) as usize;
+        if shards > 0 {
             sizing.tail = tail;
             sizing.restart_window();
         }
-        grown as usize
+        Growth { shards, rests }
     }
 
-    /// Shards' worth of frames that a log that does not grow leaves unused.
-    fn unused_shards(&self, sizing: &Sizing, log: &Log) -> usize {
-        let rests = log.tail_address() == sizing.tail;
-        let bytes = if rests { log.frames_unused() * self.budget.page_bytes() } else { 0 };
-        (bytes / self.shard_bytes as u64) as usize
+    /// Shards' worth of frames that the log leaves unused.
+    fn unused_shards(&self, log: &Log) -> usize {
+        (log.frames_unused() * self.budget.page_bytes() / self.shard_bytes as u64) as usize
     }
 
     /// Gives memory back if index or scans have grown into it. The caller is not pinned.
@@ -243,8 +255,8 @@ mod tests {
 
     const BUDGET_BYTES: u64 = 4 << 20;
 
-    /// A log and a cache that has all it may have.
-    fn full_cache() -> (Log, RowCache) {
+    /// A log without pages and a cache without memory.
+    fn log_and_cache() -> (Log, RowCache) {
         let page_bytes = Budget::page_bytes_for(BUDGET_BYTES);
         let budget = Arc::new(Budget::new(BUDGET_BYTES, page_bytes).unwrap());
         let device = Arc::new(MemoryDevice::new(&DeviceOptions::default()).unwrap());
@@ -253,14 +265,55 @@ mod tests {
         let lineage = crate::checkpoint::lineage::Lineage::new(1, page_bytes.ilog2(), Vec::new());
         let log = Log::new(Arc::clone(&budget), device, counters, lineage, extent, Arc::default())
             .unwrap();
-        let cache = RowCache::new(Arc::clone(&budget));
-        let demand = Demand { lookups: 1 << 20, evicted: 1, record_bytes: 96 };
+        (log, RowCache::new(budget))
+    }
+
+    /// What a batch reports that peeked at `lookups` rows and pushed one out.
+    fn peeks(lookups: u64) -> Demand {
+        Demand { lookups, evicted: 1, record_bytes: 96 }
+    }
+
+    /// A log and a cache that has all it may have.
+    fn full_cache() -> (Log, RowCache) {
+        let (log, cache) = log_and_cache();
+        let budget = &cache.budget;
         for _ in 0..20 {
-            cache.resize(&demand, &log);
+            cache.resize(&peeks(1 << 20), &log);
         }
         assert!(budget.cache_bytes() + cache.shard_bytes as u64 > budget.cache_bytes_max());
         assert_eq!(cache.bytes(), budget.cache_bytes());
         (log, cache)
+    }
+
+    /// Ends the log's page, so that it grows by at least a shard's memory. The writer need not run: frames are free.
+    fn grow_by_a_page(log: &Log) {
+        let full = log.allocate(log.page_bytes() as usize).unwrap_err();
+        log.turn_page(full, crate::log::TurnFor::Rows).unwrap();
+    }
+
+    /// A batch's own peeks fell into the window that the growth before it ended, and the cache never opened.
+    #[test]
+    fn peeks_between_writes_find_a_place() {
+        let (log, cache) = log_and_cache();
+        assert!(cache.shard_bytes as u64 <= log.page_bytes());
+        for _ in 0..4 {
+            grow_by_a_page(&log);
+            cache.resize(&peeks(1), &log);
+        }
+        let least = (cache.shards.len() / LEAST_PART).max(1) * cache.shard_bytes;
+        assert_eq!(cache.bytes(), least as u64);
+    }
+
+    #[test]
+    fn a_full_cache_takes_unused_frames_only_while_the_log_rests() {
+        let (log, cache) = log_and_cache();
+        cache.resize(&peeks(1), &log);
+        let least = cache.bytes();
+        grow_by_a_page(&log);
+        cache.resize(&peeks(1), &log);
+        assert_eq!(cache.bytes(), least, "the log has just grown");
+        cache.resize(&peeks(1), &log);
+        assert_eq!(cache.bytes(), GROWTH as u64 * least);
     }
 
     /// Above it, shards had memory and no slot that led to them.

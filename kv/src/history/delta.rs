@@ -264,7 +264,8 @@ impl Store {
         let _lock = BankLock::take(dir)?;
         let checkpoints = Checkpoints::open(dir)?;
         let Some(newest) = checkpoints.numbers()?.last().copied() else {
-            return Err(Error::no_such_checkpoint(dir.path(), None, Vec::new()));
+            let what = format!("{} has no checkpoint for a delta to follow", dir.path().display());
+            return Err(Error::DeltaMismatch { path: file.to_owned(), what });
         };
         let newest = checkpoints.manifest(newest)?;
         check_bank_file(dir, bank_file, &newest)?;
