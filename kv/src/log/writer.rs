@@ -22,12 +22,15 @@ use crate::error::{Error, Result};
 use crate::record::clock::ClockWord;
 use crate::sync::{MutexGuard, Ordering, Planted, planted};
 
-/// Pages of the mutable region out of the frames allowed: all but the few pages that are being written or are at their
-/// last call.
+/// Pages of the mutable region out of the frames allowed. The read-only region has an eighth of the frames, and at least
+/// the pages that writing needs and those that are at their last call.
+///
+/// An announced row that is about to leave memory passes through the read-only region. The region must be long enough for
+/// the thread that keeps such rows to come to it between two bursts of reads.
 fn mutable_pages(frames_allowed: u64) -> u64 {
     // The free frames are taken from the region's old end.
     let last_call = (FREE_FRAMES_WANTED + 2 * LAST_CALL_PAGES).min(frames_allowed / 4);
-    let read_only = last_call.max(FREE_FRAMES_WANTED);
+    let read_only = (frames_allowed / 8).max(last_call).max(FREE_FRAMES_WANTED);
     // Hardly a frame is allowed for as long as a charge has gone before the cache's giving way.
     frames_allowed.saturating_sub(read_only)
 }
