@@ -661,8 +661,8 @@ pub enum Error {
         why: String,
     },
     /// The call is wrong as it is written, and no variant above stands for it: a batch of 2^32 values, offsets of strings
-    /// that fall, an eviction without a condition, an import of no file, a vocabulary merged into itself, and what
-    /// [`embank_kv::Error::InvalidArgument`] stands for.
+    /// that fall, an eviction without a condition, an import of no file, a vocabulary merged into itself, more rows than a
+    /// safetensors file can hold, and what [`embank_kv::Error::InvalidArgument`] stands for.
     #[error("{0}")]
     InvalidArgument(String),
     /// A table of that name exists with another layout.
